@@ -1,6 +1,6 @@
-//! Figures for javaclass, printed: `make bench`. Nothing here is asserted, for times depend on the
-//! machine; each figure is a median with its spread.
-//! `cargo bench --bench javaclass -- read watch` runs those parts only.
+//! Prints figures for javaclass: `make bench`. Nothing is asserted, because times depend on the
+//! machine. Each figure is a median with its spread. `cargo bench --bench javaclass -- read watch`
+//! runs only those parts.
 #![allow(clippy::print_stdout, reason = "figures, for whoever runs it")]
 
 use std::{
@@ -18,7 +18,7 @@ use jvmprobe_tests::{
     tool::binary,
 };
 
-/// How often each is done.
+/// Number of repetitions.
 const ROUNDS: usize = 7;
 
 fn main() {
@@ -27,7 +27,7 @@ fn main() {
     run_parts(&parts);
 }
 
-/// How long one read takes, from exec to exit, and its peak memory in MiB.
+/// Returns the time of one read from exec to exit, and its peak memory in MiB.
 fn one_read(load: &Load) -> (f64, f64) {
     let begin = Instant::now();
     let mut tool = Command::new(binary("javaclass"))
@@ -52,7 +52,7 @@ fn one_read(load: &Load) -> (f64, f64) {
     (seconds, peak)
 }
 
-/// Loaders with a class each.
+/// Measures reads of JVMs with many loaders, each with one class.
 fn read() {
     let mut load = Load::start_program(named("temurin-21"), "-Xmx512m", "LeakLoad");
     for more in [0, 10_000, 40_000] {
@@ -63,7 +63,7 @@ fn read() {
     load.quit();
 }
 
-/// Very many hidden classes.
+/// Measures reads of a JVM with very many hidden classes.
 fn hidden() {
     let mut load = Load::start_program(named("temurin-21"), "-Xmx1g", "LeakLoad");
     for more in [100_000, 900_000] {
@@ -74,7 +74,7 @@ fn hidden() {
     load.quit();
 }
 
-/// A start that loads some thousand classes, without anybody and watched.
+/// Measures a start-up that loads several thousand classes, with and without javaclass.
 fn watch() {
     let java = &named("temurin-21").java;
     let classes = load::classes().display().to_string();

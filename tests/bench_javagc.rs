@@ -1,6 +1,6 @@
-//! Figures for javagc, printed: `make bench`. Nothing here is asserted, for
-//! times depend on the machine; each figure is a median with its spread.
-//! `cargo bench --bench javagc -- start overhead` runs those parts only.
+//! Prints figures for javagc: `make bench`. Nothing is asserted, because times depend on the
+//! machine. Each figure is a median with its spread. `cargo bench --bench javagc -- start overhead`
+//! runs only those parts.
 #![allow(clippy::print_stdout, reason = "figures, for whoever runs it")]
 
 use std::{
@@ -31,7 +31,7 @@ fn main() {
     run_parts(&parts);
 }
 
-/// From exec to `Tracing...`, and from Ctrl-C to the end of the process.
+/// Measures the time from exec to `Tracing...`, and from Ctrl-C to the end of the process.
 fn start_and_end() {
     for (name, flags) in
         [("temurin-17", "-XX:+UseG1GC"), ("temurin-25", "-XX:+UseZGC"), ("musl-17", "-XX:+UseG1GC")]
@@ -52,8 +52,8 @@ fn start_and_end() {
     }
 }
 
-/// The log's own `Total` of ZGC's short pauses, with and without the tool, by
-/// turns in one JVM, so that both see the same machine.
+/// Compares the log's `Total` of ZGC's short pauses with and without the tool, alternately in one
+/// JVM, so that both see the same state of the machine.
 fn pause_overhead() {
     for (name, flags) in [("temurin-17", "-XX:+UseZGC"), ("temurin-25", "-XX:+UseZGC")] {
         let mut load = Load::start(named(name), flags);
@@ -89,7 +89,7 @@ fn pause_overhead() {
     }
 }
 
-/// Stops a second that are seen without loss; five probes each.
+/// Measures how many stops per second are received without loss; each stop hits five probes.
 fn throughput() {
     for rate in [10_000.0, 20_000.0, 50_000.0, 100_000.0] {
         let mut fake = Fake::start();
@@ -108,7 +108,7 @@ fn throughput() {
     }
 }
 
-/// Resident memory at its peak, while tracing.
+/// Measures peak resident memory while tracing.
 fn memory() {
     for args in [&["-q"][..], &["--pools", "--safepoints"], &["-H", "-j"]] {
         let mut load = Load::start(named("temurin-25"), "-XX:+UseG1GC");

@@ -1,6 +1,6 @@
-//! Figures for javaobjnew, printed: `make bench`. Nothing here is asserted, for times
-//! depend on the machine; each figure is a median with its spread.
-//! `cargo bench --bench javaobjnew -- overhead exact` runs those parts only.
+//! Prints figures for javaobjnew: `make bench`. Nothing is asserted, because times depend on the
+//! machine. Each figure is a median with its spread. `cargo bench --bench javaobjnew -- overhead
+//! exact` runs only those parts.
 #![allow(clippy::print_stdout, reason = "figures, for whoever runs it")]
 
 use std::{
@@ -21,11 +21,11 @@ use jvmprobe_tests::{
 };
 use rustix::process::{Pid, Signal, kill_process};
 
-/// Pairs of runs with and without a tracer.
+/// Number of pairs of runs with and without a tracer.
 const ROUNDS: usize = 12;
-/// A run, in seconds.
+/// Duration of a run, in seconds.
 const SECONDS: f64 = 2.0;
-/// For whole seconds at full speed, without and with.
+/// JVM flags for runs at full speed, with and without a tracer.
 const STOCK: &str = "-XX:+UseSerialGC -Xmx512m";
 
 fn main() {
@@ -40,7 +40,7 @@ fn main() {
     run_parts(&parts);
 }
 
-/// From exec to `Tracing...`, and from Ctrl-C to the end of the process.
+/// Measures the time from exec to `Tracing...`, and from Ctrl-C to the end of the process.
 fn start_and_end() {
     for name in ["temurin-17", "temurin-25", "musl-17"] {
         let load = Load::start_program(named(name), "-XX:+UseSerialGC", "AllocLoad");
@@ -61,21 +61,21 @@ fn start_and_end() {
 
 fn start(runtime: &Runtime, flags: &str) -> Load {
     let mut load = Load::start_program(runtime, flags, "AllocLoad");
-    // Compiled, and TLABs have their sizes.
+    // Afterwards the code is compiled, and the TLABs have reached their sizes.
     load.ask("go 4 work 2");
     load
 }
 
-/// Bytes for each second of processor time that an application uses which does nothing but
-/// allocate and compute: what other processes do meanwhile matters less than to bytes a second.
+/// Returns the bytes per second of CPU time of an application that only allocates and computes.
+/// Other processes have less influence on this than on bytes per elapsed second.
 fn rate(load: &mut Load) -> f64 {
     let before = usage(load.pid()).seconds;
     let answer = load.ask(&format!("go {SECONDS} work 2"));
     allocated::parse(&answer).total as f64 / (usage(load.pid()).seconds - before)
 }
 
-/// How much less gets done with a tracer, in percent; by turns in one JVM, so that both
-/// see the same machine.
+/// Returns the loss of throughput with a tracer, in percent. Runs with and without alternate in one
+/// JVM, so that both see the same state of the machine.
 fn losses(load: &mut Load, mut with: impl FnMut(&mut Load) -> Option<f64>) -> Vec<f64> {
     let mut losses = Vec::new();
     for _ in 0..ROUNDS {
@@ -86,7 +86,7 @@ fn losses(load: &mut Load, mut with: impl FnMut(&mut Load) -> Option<f64>) -> Ve
     losses
 }
 
-/// What the default mode costs the target.
+/// Measures the overhead of the default mode in the target.
 fn overhead() {
     for name in ["temurin-17", "temurin-25"] {
         let mut load = start(named(name), STOCK);
@@ -102,7 +102,7 @@ fn overhead() {
     }
 }
 
-/// What other tools cost: they need a JVM with a flag.
+/// Measures the overhead of other tools, for which the JVM needs a flag.
 fn others() {
     let runtime = named("temurin-17");
     let mut stock = start(runtime, STOCK);
@@ -139,8 +139,8 @@ fn others() {
     println!("throughput lost besides, javaobjnew --exact: {} %", spread(lost));
 }
 
-/// Starts another tracer and waits until it says that it traces; `None`, with the reason,
-/// where it does not.
+/// Starts another tracer and waits until it reports that it traces. Returns `None` and prints the
+/// reason if it does not.
 fn start_other(command: &[&str], says: &str) -> Option<Other> {
     let mut tracer = Command::new(command[0]);
     tracer.args(&command[1..]).env("PYTHONUNBUFFERED", "1");
@@ -160,26 +160,26 @@ fn start_other(command: &[&str], says: &str) -> Option<Other> {
         if out.read_line(&mut line).unwrap_or(0) == 0 {
             let mut why = String::new();
             if let Some(mut stderr) = other.0.stderr.take() {
-                // What it said so far is reason enough.
+                // Its output so far is the reason.
                 let _ = stderr.read_to_string(&mut why);
             }
             println!("{} is left out: {}", command[0], why.lines().last().unwrap_or("it ended"));
             return None;
         }
     }
-    // What comes later is not read; the pipe must not fill up.
+    // Later output is discarded, so that the pipe does not fill up.
     thread::spawn(move || {
         let mut rest = String::new();
         let _ = out.read_to_string(&mut rest);
     });
-    // It says so before it has attached.
+    // It prints that before it has attached.
     thread::sleep(Duration::from_millis(1500));
     Some(other)
 }
 
 fn end_other(mut other: Other) {
     if let Some(pid) = i32::try_from(other.pid()).ok().and_then(Pid::from_raw) {
-        // Gone already: nothing to end.
+        // It may already have ended.
         let _ = kill_process(pid, Signal::INT);
     }
     for _ in 0..100 {
@@ -190,7 +190,8 @@ fn end_other(mut other: Other) {
     }
 }
 
-/// Objects a second that `--exact` counts, as fast as the JVM can.
+/// Measures the number of objects per second that `--exact` counts while the JVM allocates as fast
+/// as it can.
 fn exact() {
     for name in ["temurin-17", "temurin-25"] {
         let flags = format!("{STOCK} -XX:+DTraceAllocProbes");
@@ -211,7 +212,7 @@ fn exact() {
     }
 }
 
-/// Resident memory at its peak and processor time, while tracing.
+/// Measures peak resident memory and CPU time while tracing.
 fn memory() {
     for (args, rate) in [(&["-q"][..], "200"), (&["-q"], "1000"), (&["-q", "-t"], "1000")] {
         let mut load = Load::start_program(named("temurin-25"), STOCK, "AllocLoad");

@@ -1,6 +1,5 @@
-//! Figures for javaprof, printed: `make bench`. Nothing here is asserted, for times
-//! depend on the machine. `cargo bench --bench javaprof -- cost result` runs those parts
-//! only.
+//! Prints figures for javaprof: `make bench`. Nothing is asserted, because times depend on the
+//! machine. `cargo bench --bench javaprof -- cost result` runs only those parts.
 #![allow(clippy::print_stdout, reason = "figures, for whoever runs it")]
 
 use std::{
@@ -20,7 +19,7 @@ use jvmprobe_tests::{
 };
 
 const FLAGS: &str = "-XX:+UseSerialGC";
-/// Has ManyLoad's methods compiled soon, each on its own.
+/// JVM flags with which ManyLoad's methods are compiled soon and not inlined.
 const MANY_FLAGS: &str = "-XX:CompileThresholdScaling=0.1 -XX:CompileCommand=quiet \
                           -XX:CompileCommand=dontinline,Many*.*";
 
@@ -37,7 +36,7 @@ fn main() {
     ]);
 }
 
-/// From exec to the first sample; of a JVM with 20,500 compiled methods, too.
+/// Measures the time from exec to the first sample, also for a JVM with 20,500 compiled methods.
 fn start() {
     for name in ["temurin-17", "temurin-25"] {
         for (program, symbols) in [
@@ -71,8 +70,8 @@ fn start() {
     }
 }
 
-/// Work that a busy JVM gets done, under nothing, javaprof and perf by turns; and what
-/// the tool itself uses.
+/// Measures the throughput of a busy JVM without a profiler, under javaprof and under perf,
+/// alternately; and what the tool itself uses.
 fn cost() {
     let mut load = Load::start_program(named("temurin-17"), FLAGS, "CpuLoad");
     let pid = load.pid().to_string();
@@ -132,7 +131,8 @@ fn interrupt(pid: u32) {
     rustix::process::kill_process(pid, rustix::process::Signal::INT).expect("it runs");
 }
 
-/// From Ctrl-C to the result: many samples, a map of fifty thousand methods.
+/// Measures the time from Ctrl-C to the result, with many samples and a map of fifty thousand
+/// methods.
 fn result() {
     let mut load = Load::start_program(named("temurin-17"), "", "GcLoad");
     let pid = load.pid().to_string();
@@ -154,7 +154,7 @@ fn result() {
     println!("Ctrl-C to the end of the process: {} ms; {samples}", spread(times));
 }
 
-/// A profile of nothing, with maps of different sizes: what a map costs.
+/// Measures the cost of a map: an empty profile with maps of different sizes.
 fn map() {
     let load = Load::start_program(named("temurin-17"), FLAGS, "CpuLoad");
     let pid = load.pid().to_string();
@@ -184,7 +184,7 @@ fn synthetic_map(lines: u64) -> tempfile::NamedTempFile {
     file
 }
 
-/// The kernel side's own time for a sample, by the kernel's statistics.
+/// Measures the BPF program's run time per sample, from the kernel's statistics.
 fn sample() {
     let switch = "/proc/sys/kernel/bpf_stats_enabled";
     let before = fs::read_to_string(switch).unwrap_or_default();
@@ -222,12 +222,12 @@ fn sample() {
     fs::write(switch, before.trim()).expect("as it was");
 }
 
-/// What a sample takes from a thread that does nothing but read the clock, forty frames deep:
-/// under us and others, by turns in one JVM, 999 times a second. Peers are those that are
-/// installed; ASYNC_PROFILER=PATH names its `asprof`.
+/// Measures the time that a sample takes from a thread that only reads the clock, forty frames
+/// deep: under javaprof and other profilers, alternately in one JVM, 999 times per second. The
+/// others are those that are installed; ASYNC_PROFILER=PATH names its `asprof`.
 fn gaps() {
     const HZ: f64 = 999.0;
-    // What it calls is not inlined into it: each call is a frame of its own.
+    // No callee is inlined, so each call has a frame of its own.
     let flags = "-XX:+UseSerialGC -XX:CompileCommand=quiet -XX:CompileCommand=dontinline,GapLoad.*";
     let mut load = Load::start_program(named("temurin-25"), flags, "GapLoad");
     let pid = load.pid().to_string();
@@ -264,7 +264,7 @@ fn gaps() {
     load.run(2.0);
     for round in 0..6 {
         for i in 0..kinds.len() {
-            // Each comes after each other one.
+            // An order in which each kind follows each other kind.
             let kind = (i * (1 + round % 2 * (kinds.len() - 2)) + round) % kinds.len();
             let command = &kinds[kind].1;
             let mut tool = command.first().map(|program| {
@@ -278,7 +278,7 @@ fn gaps() {
             });
             thread::sleep(Duration::from_secs(1));
             let answer = load.ask("go 4");
-            // The first half second is that in which it gets going.
+            // The first half second is the warm-up.
             let parts = answer.split_ascii_whitespace().skip(2);
             lost[kind].extend(parts.filter_map(|ns| ns.parse::<f64>().ok()));
             if let Some(tool) = &mut tool {

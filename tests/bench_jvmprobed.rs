@@ -1,4 +1,4 @@
-//! Figures for jvmprobed, printed: `make bench`. Nothing here is asserted.
+//! Prints figures for jvmprobed: `make bench`. Nothing is asserted.
 #![allow(clippy::print_stdout, reason = "figures, for whoever runs it")]
 
 use std::{process::Command, thread, time::Duration};
@@ -21,12 +21,13 @@ fn main() {
     run_parts(&[("neighbour", speed_of_a_neighbour)]);
 }
 
-/// How often each program runs with the daemon, and how often without.
+/// Number of runs of each program with the daemon, and without.
 const ROUNDS: usize = 8;
 
-/// Work that a JVM does per second of its CPU time, with and without the daemon, by turns beside all attackers.
+/// Measures the work of a JVM per second of its CPU time, alternately with and without the daemon,
+/// beside all attackers.
 fn speed_of_a_neighbour() {
-    // Built before attackers take the processors.
+    // Built before the attackers use the processors.
     binary("jvmprobed");
     let mut busy = Load::start_program(named("temurin-21"), "-XX:+UseSerialGC", "CpuLoad");
     let mut allocating = Load::start_program(named("temurin-21"), "-XX:+UseSerialGC", "AllocLoad");
@@ -35,7 +36,7 @@ fn speed_of_a_neighbour() {
     for _ in 0..ROUNDS {
         let without = [rounds(&mut busy), bytes(&mut allocating)];
         let (daemon, _dir) = start();
-        // It attaches to the attackers, too.
+        // Time for the daemon to attach to the attackers, too.
         thread::sleep(Duration::from_secs(3));
         let with = [rounds(&mut busy), bytes(&mut allocating)];
         daemon.signal(Signal::TERM);
@@ -61,7 +62,7 @@ fn start() -> (Tool, TempDir) {
     (Tool::spawn(command), dir)
 }
 
-/// Rounds of work per second of CPU time.
+/// Returns the rounds of work per second of CPU time.
 fn rounds(load: &mut Load) -> f64 {
     let answer = load.ask("go 6");
     let rounds = answer.split(' ').nth(1).and_then(|n| n.parse::<f64>().ok()).expect("rounds");
@@ -69,7 +70,7 @@ fn rounds(load: &mut Load) -> f64 {
     rounds / ns as f64 * 1e9
 }
 
-/// Bytes allocated per second of CPU time.
+/// Returns the bytes allocated per second of CPU time.
 fn bytes(load: &mut Load) -> f64 {
     let before = cpu_seconds(load.pid());
     let truth = allocated::parse(&load.ask("go 6 200 2"));

@@ -1,6 +1,6 @@
-//! Figures of the page: how large it is, when it is first painted, and how long it takes to search,
-//! to zoom and to change the view, in headless Chromium. `kotlinc` is a profile of the Kotlin
-//! compiler, taken now; the others are made up.
+//! Figures of the page: its size, the time until it is first painted, and the time to search, to
+//! zoom and to change the view, in headless Chromium. `kotlinc` is a profile of the Kotlin compiler
+//! that is recorded in this run; the others are synthetic.
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "figures are printed")]
 
 use std::{
@@ -36,7 +36,7 @@ fn main() {
     ]);
 }
 
-/// How long something takes in the page until it is painted, in milliseconds.
+/// Returns the time from an action in the page until it is painted, in milliseconds.
 fn until_painted(browser: &mut Browser, action: &str) -> f64 {
     let code = format!(
         "(async () => {{ const frame = () => new Promise((done) => requestAnimationFrame(done));
@@ -46,7 +46,7 @@ fn until_painted(browser: &mut Browser, action: &str) -> f64 {
     browser.evaluate(&code).as_f64().unwrap()
 }
 
-/// The Kotlin compiler for 15 s at 99 Hz, as a user would take it.
+/// Profiles the Kotlin compiler for 15 s at 99 Hz, as a user would.
 fn kotlinc() {
     let folder = tempfile::tempdir().unwrap();
     let program = programs::kotlinc(folder.path(), 10);
@@ -54,7 +54,7 @@ fn kotlinc() {
     let mut command = Command::new(binary("javaprof"));
     command.args(["-q", "-d", "15", "-o"]).arg(&path).arg("--");
     command.arg(&runtimes::named("temurin-21").java).args(&program.args);
-    // It goes on compiling when the profile has been taken.
+    // It continues to compile after the end of the profile.
     let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     while !path.metadata().is_ok_and(|file| file.len() > 0) {
         assert!(child.try_wait().unwrap().is_none(), "no page was written");

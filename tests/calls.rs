@@ -1,4 +1,4 @@
-//! Profiles a big Java program and lists the calls on its stacks that cannot be.
+//! Profiles a large Java program and lists the impossible calls on its stacks.
 //!
 //! `cargo run --release -p jvmprobe-tests --example calls -- --java temurin-21`; see `USAGE`.
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "figures, for whoever runs it")]
@@ -90,7 +90,7 @@ fn options() -> Option<Options> {
     Some(options)
 }
 
-/// By its name in `tests/runtimes`, or by the path of its `java`.
+/// Returns a runtime by its name in `tests/runtimes`, or by the path of its `java`.
 fn runtime(name: &str) -> Runtime {
     if !name.contains('/') {
         return runtimes::named(name).clone();

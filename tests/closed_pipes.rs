@@ -1,4 +1,4 @@
-//! Nobody reads what a tool says: that is a quiet end, never a panic.
+//! The reader of a tool's output has gone: the tool ends quietly, and never panics.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::{
@@ -10,8 +10,8 @@ use jvmprobe_tests::{beside_others, load::Load, need_root, runtimes::named, tool
 
 const TOOLS: [&str; 4] = ["javaprof", "javagc", "javaobjnew", "javaclass"];
 
-/// Runs a line of bash in which `$tool` and `$pid` stand for themselves; no process of it may
-/// end by a signal, as a panic does, but for those of a closed pipe's.
+/// Runs a line of bash with the variables `$tool` and `$pid`. None of its processes may panic or
+/// end by SIGABRT.
 fn bash(tool: &str, pid: u32, line: &str) -> std::process::Output {
     let script = format!("set -o pipefail; tool={}; pid={pid}; {line}", binary(tool).display());
     let output = Command::new("bash").args(["-c", &script]).stdin(Stdio::null()).output().unwrap();
@@ -30,7 +30,7 @@ fn help_and_completions() {
             for reader in ["true", "head -n 1", "head -c 1"] {
                 bash(tool, 0, &format!("$tool {option} | {reader}"));
             }
-            // No such stream at all; and one that takes nothing.
+            // A closed stream, and a full one.
             assert!(bash(tool, 0, &format!("$tool {option} >&-")).status.success(), "{tool}");
             bash(tool, 0, &format!("$tool {option} > /dev/full"));
         }
@@ -91,7 +91,7 @@ fn maps_are_written_whoever_reads_where() {
     for streams in ["| true", ">&-", "2>&-"] {
         let output = bash("javaprof", pid, &format!("$tool --write-maps -p $pid {streams}"));
         assert!(output.status.success(), "{streams}: {output:?}");
-        // It is what was wanted, whoever reads where it is.
+        // The map is written even if its path cannot be printed.
         fs::remove_file(&map).unwrap();
     }
 }

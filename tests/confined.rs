@@ -20,10 +20,10 @@ use rustix::{
     process::{Pid, Signal, kill_process},
 };
 
-/// Longer than anything takes on the slowest machine.
+/// Timeout. Nothing takes that long even on the slowest machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Starts a tool as the child that it starts itself to read symbols, with the socket to it.
+/// Starts a tool as its own child process for reading symbols. Returns it with the socket to it.
 fn start() -> (Child, UnixDatagram) {
     let flags = SocketFlags::CLOEXEC;
     let (ours, theirs) =
@@ -36,7 +36,7 @@ fn start() -> (Child, UnixDatagram) {
     (child, socket)
 }
 
-/// Sends a request that has no meaning, and returns the answer.
+/// Sends an invalid request, and returns the answer.
 fn ask(socket: &UnixDatagram) -> Vec<u8> {
     socket.send(b"nonsense").unwrap();
     receive(socket)
@@ -95,7 +95,7 @@ fn the_child_ends_with_the_thread_that_started_it() {
     binary("javaprof");
     let started = thread::spawn(|| {
         let (child, socket) = start();
-        // Its last preparation is over when it answers.
+        // When it answers, its preparation is complete.
         ask(&socket);
         (child, socket)
     });
@@ -104,7 +104,7 @@ fn the_child_ends_with_the_thread_that_started_it() {
     wait_for_end(&mut child);
 }
 
-/// Returns the confined child of a tool, other than one that is known, once there is one.
+/// Waits for a confined child of a tool, other than a known one, and returns it.
 fn child_of(tool: &Tool, other_than: Option<Pid>) -> Pid {
     let begin = Instant::now();
     loop {
@@ -124,14 +124,15 @@ fn child_of(tool: &Tool, other_than: Option<Pid>) -> Pid {
     }
 }
 
-/// Profiles a JVM in intervals of a second while the first child gets a signal. Returns output and messages.
+/// Profiles a JVM in intervals of one second while the first child gets a signal. Returns output
+/// and messages.
 fn signalled(signal: Signal, wait: impl FnOnce(&Tool, Pid)) -> (String, String) {
     need_root();
     let mut load = Load::start(named("temurin-21"), "-XX:+UseSerialGC");
     load.go(60.0);
     let pid = load.pid().to_string();
     let tool = Tool::start("javaprof", &["-p", &pid, "-F", "199", "-j", "1", "60"]);
-    // One that lives for two seconds has opened its files, and mostly waits.
+    // A child that is two seconds old has opened its files, and mostly waits.
     let child = loop {
         let child = child_of(&tool, None);
         thread::sleep(Duration::from_secs(2));
@@ -144,7 +145,7 @@ fn signalled(signal: Signal, wait: impl FnOnce(&Tool, Pid)) -> (String, String) 
     let output = tool.interrupt();
     assert!(output.status.success(), "{output:?}");
     load.kill();
-    // The init process reaps what a tool leaves.
+    // The init process reaps the remaining children of a tool.
     let begin = Instant::now();
     while fs::exists(format!("/proc/{}", child.as_raw_nonzero())).unwrap() {
         assert!(begin.elapsed() < PATIENCE, "the child of a tool that has ended");
@@ -156,7 +157,8 @@ fn signalled(signal: Signal, wait: impl FnOnce(&Tool, Pid)) -> (String, String) 
 #[test]
 fn a_child_that_was_killed_is_replaced() {
     let (stdout, _) = signalled(Signal::STOP, |tool, stopped| {
-        // By then it has a request, for there are new stacks each second, and its deadline is not over.
+        // By then it has a request, because there are new stacks each second, and its deadline has
+        // not expired.
         thread::sleep(Duration::from_millis(2500));
         kill_process(stopped, Signal::KILL).unwrap();
         child_of(tool, Some(stopped));
@@ -176,6 +178,6 @@ fn a_file_whose_reading_does_not_end_is_skipped_with_a_message() {
         stderr.lines().filter(|line| line.contains("skipping this file")).collect();
     assert_eq!(skipped.len(), 1, "{stderr}");
     assert!(skipped[0].contains("the reader timed out"), "{stderr}");
-    // Java code is named all the same.
+    // Java code is named nevertheless.
     assert!(stdout.contains("\"method\":\"GcLoad."), "{stdout}");
 }

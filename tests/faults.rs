@@ -1,4 +1,4 @@
-//! What goes wrong around a trace: with real processes.
+//! Failures around a trace, with real processes.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(clippy::print_stdout, reason = "figures, and why something was skipped")]
 
@@ -28,7 +28,7 @@ fn resident_kib(pid: u32) -> u64 {
     line.trim().trim_end_matches(" kB").parse().unwrap()
 }
 
-/// How long the load takes, in ms: its pauses and all else.
+/// Returns the time that a load of 0.2 s takes, in ms, including its pauses and all other delays.
 fn turn(load: &mut Load) -> u128 {
     let begin = Instant::now();
     load.run(0.2);
@@ -50,7 +50,7 @@ fn trace_again(cycles: usize) {
     need_root();
     binary("javagc");
     let runtime = named("temurin-17");
-    // Its heap is there from the beginning: only what comes on top may grow.
+    // The heap is allocated at the start, so only additional memory can grow.
     let flags = "-XX:+UseG1GC -Xms64m -XX:+AlwaysPreTouch";
     let mut load = Load::start_program(runtime, flags, "GcLoad");
     load.run(2.0);
@@ -60,7 +60,7 @@ fn trace_again(cycles: usize) {
         let output = tool::run("javagc", &args);
         assert!(output.status.success(), "{output:?}");
     };
-    // What is allocated the first time stays.
+    // Memory that the first run allocates is kept.
     once();
     let before = (files(pid), resident_kib(pid), turn(&mut load));
     let leaked = probes_leaked();
@@ -69,7 +69,7 @@ fn trace_again(cycles: usize) {
     println!("descriptors, KiB, ms: {before:?}, {after:?}");
     assert_eq!(after.0, before.0, "descriptors");
     assert!(after.1 < before.1 + 8192, "KiB: {before:?}, {after:?}");
-    // Not twice as slow, were it not for whatever else runs here.
+    // Less than twice as slow, with an allowance for other load on this machine.
     assert!(after.2 < before.2 * 3 + 500, "ms: {before:?}, {after:?}");
     assert_eq!(breakpoints(pid, runtime), 0);
     assert!(probes_leaked() <= leaked, "see dmesg");
@@ -81,7 +81,7 @@ fn two_thousand_threads_are_counted() {
     binary("javaobjnew");
     let flags = "-XX:+UseSerialGC -Xss256k -Xmx512m";
     let mut load = Load::start_program(named("temurin-17"), flags, "AllocLoad");
-    // At once: it takes long to start as many.
+    // Started concurrently, because starting this many takes long.
     let traces = ["javaobjnew", "javaprof", "javagc"]
         .map(|tool| (tool, Tool::start(tool, &["-p", &load.pid().to_string()])));
     load.ask("go 3 200 2000");
@@ -92,7 +92,7 @@ fn two_thousand_threads_are_counted() {
     }
 }
 
-/// A folder on a disk of 16 KiB, in a mount namespace of the command's own.
+/// Returns a command with a folder on a disk of 16 KiB, in a mount namespace of its own.
 fn on_a_small_disk(script: &str, args: &[&str]) -> Command {
     let mount = "set -e; mount -t tmpfs -o size=16k none /mnt; ";
     let mut command = Command::new("unshare");
@@ -120,7 +120,7 @@ fn a_full_disk_is_told_in_one_line() {
     }
 }
 
-/// A page takes some 60 kB: a part of it is written when the disk is full.
+/// A page has about 60 kB, so a part of it has been written when the disk is full.
 #[test]
 fn of_a_page_no_half_stays_on_a_full_disk() {
     need_root();
@@ -140,7 +140,7 @@ fn of_a_page_no_half_stays_on_a_full_disk() {
     }
 }
 
-/// An upgrade while a JVM runs: its libjvm.so is another file's by now, or none's.
+/// An upgrade while a JVM runs: its libjvm.so has been replaced by another file, or removed.
 #[test]
 fn a_libjvm_that_was_replaced_or_removed_is_the_one_that_runs() {
     need_root();
@@ -171,11 +171,12 @@ fn a_libjvm_that_was_replaced_or_removed_is_the_one_that_runs() {
     }
 }
 
-/// A tool in which a system call is forbidden, as the profiles of container runtimes do it.
+/// Returns a command for a tool that may not use a system call, as with the seccomp profiles of
+/// container runtimes.
 fn without(call: libc::c_long, name: &str, args: &[&str]) -> Command {
     let filter = |code: u32, jt, jf, k| libc::sock_filter { code: code as u16, jt, jf, k };
     let program = [
-        // The number of the call; that one alone is refused with EPERM.
+        // Loads the system call's number; only that call fails, with EPERM.
         filter(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
         filter(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 1, call as u32),
         filter(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32),
@@ -207,7 +208,7 @@ fn a_call_that_seccomp_forbids_is_told_in_one_line() {
     for tool in ["javagc", "javaprof", "javaobjnew"] {
         for (call, word) in [(libc::SYS_bpf, "BPF"), (libc::SYS_perf_event_open, "PERFMON")] {
             let output = tool::run_command(without(call, tool, &["-p", &pid, "-d", "0.5"]));
-            // Where probes are attached by bpf() alone, nothing else is missing.
+            // If probes are attached with bpf() only, no other call is needed.
             let needs_it = call == libc::SYS_bpf || tool == "javaprof";
             if needs_it || !output.status.success() {
                 assert_eq!(output.status.code(), Some(1), "{tool} {word}: {output:?}");
@@ -217,7 +218,8 @@ fn a_call_that_seccomp_forbids_is_told_in_one_line() {
                 assert_eq!(output.stderr.trim().lines().count(), 1, "{tool}: {}", output.stderr);
             }
         }
-        // Without it, javaprof's JVMs are found by looking, and links are resolved by nobody.
+        // Without openat2(), javaprof finds its JVMs by polling, and symbolic links in a target's
+        // file system are not resolved.
         let output =
             tool::run_command(without(libc::SYS_openat2, tool, &["-p", &pid, "-d", "0.5"]));
         assert!(output.status.success(), "{tool} openat2: {output:?}");
@@ -248,7 +250,7 @@ impl MemoryGroup {
 
 impl Drop for MemoryGroup {
     fn drop(&mut self) {
-        // Its processes are gone a moment after they were killed.
+        // Killed processes take some time to disappear.
         for _ in 0..50 {
             if fs::remove_dir(&self.0).is_ok() {
                 return;
@@ -258,7 +260,7 @@ impl Drop for MemoryGroup {
     }
 }
 
-/// The kernel kills a JVM in the middle of things.
+/// The kernel kills a JVM in the middle of its work.
 #[test]
 fn a_jvm_that_its_memory_group_ends_is_told_to_have_ended() {
     need_root();
@@ -282,7 +284,7 @@ fn a_jvm_that_its_memory_group_ends_is_told_to_have_ended() {
     }
 }
 
-/// SIGKILL lets nobody clean up: what the kernel holds for the tool, it takes back.
+/// After SIGKILL the tool cannot clean up; the kernel releases everything that it held.
 #[test]
 fn a_tool_that_is_killed_leaves_nothing() {
     need_root();
@@ -307,7 +309,7 @@ fn a_tool_that_is_killed_leaves_nothing() {
     load.quit();
 }
 
-/// The time of day jumps; what is measured does not.
+/// The wall clock is stepped; measured durations are not affected.
 #[test]
 #[ignore = "long: make test-all"]
 fn a_clock_that_is_stepped_changes_no_duration() {
@@ -342,7 +344,8 @@ fn a_clock_that_is_stepped_changes_no_duration() {
     }
 }
 
-/// A real container runtime, with its own seccomp profile, capabilities, root and numbers.
+/// A real container runtime, with its own seccomp profile, capabilities, root directory and PID
+/// namespace.
 #[test]
 #[ignore = "long: make test-all"]
 fn a_jvm_in_podman_is_traced() {

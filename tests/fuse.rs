@@ -1,5 +1,6 @@
-//! JVMs with memory and files on a FUSE server that stops answering: the kernel does not interrupt a read
-//! there, and yet tools end, the daemon stays alive and can be ended, and other JVMs lose nothing.
+//! JVMs with memory and files on a FUSE server that stops answering. The kernel does not interrupt
+//! a read there. Nevertheless tools end, the daemon keeps running and can be stopped, and other
+//! JVMs lose no data.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(clippy::print_stdout, reason = "why a test is skipped, for people to read")]
 
@@ -23,10 +24,10 @@ use jvmprobe_tests::{
 };
 use rustix::process::Signal;
 
-/// How long a tool may take that has nothing to trace, on the slowest machine.
+/// Maximum time of a tool that has nothing to trace, on the slowest machine.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Waits for the end of a process; `None` where it takes too long.
+/// Waits for the end of a process. Returns `None` if it takes longer than the limit.
 fn ends_within(child: &mut Child, limit: Duration) -> Option<i32> {
     let begin = Instant::now();
     while begin.elapsed() < limit {
@@ -38,7 +39,7 @@ fn ends_within(child: &mut Child, limit: Duration) -> Option<i32> {
     None
 }
 
-/// Runs a tool on one process; returns what it said.
+/// Runs a tool on one process and returns its output.
 fn ask(tool: &str, pid: u32, server: &mut Option<Server>) -> String {
     let mut command = Command::new(binary(tool));
     command.args(["-p", &pid.to_string()]).stdin(Stdio::null());
@@ -93,7 +94,7 @@ fn libraries_on_fuse_are_refused() {
     drop(server);
 }
 
-/// Returns the answer of a server and how long it took.
+/// Returns a server's answer and the time that it took.
 fn get(listen: &str, path: &str) -> (String, Duration) {
     let begin = Instant::now();
     let mut stream = TcpStream::connect(listen).unwrap();
@@ -109,7 +110,7 @@ fn daemon_stays_alive_and_ends_when_memory_does_not_answer() {
     need_root();
     let dir = tempfile::tempdir().unwrap();
     let content = build_library(dir.path());
-    // It has pages for the JVM, too.
+    // The file also has pages for the JVM's memory.
     fs::OpenOptions::new().write(true).open(&content).unwrap().set_len(1 << 20).unwrap();
     let Some(server) = Server::start(&content) else { return };
     let mut good = Load::start(named("temurin-17"), "-XX:+UseSerialGC -Xmx64m");

@@ -1,4 +1,5 @@
-//! What a JVM holds, as it is read from outside: equal to what its own management beans count.
+//! Code cache, loaded classes and heap sizes of a JVM as read from outside are equal to what its
+//! own management beans report.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::{collections::HashMap, process::Command};
@@ -10,12 +11,13 @@ use jvmprobe_tests::{
 };
 use libjvmprobe::{Pid, hotspot::HotSpot, process::Target};
 
-/// What a JVM tells of itself.
+/// Returns the values that the JVM itself reports.
 fn told(load: &mut Load) -> HashMap<String, u64> {
     numbers(&load.ask("tell"))
 }
 
-/// What we read, between two times that the JVM tells the same: it allocates code for answering.
+/// Reads the values from outside, between two equal reports of the JVM. It retries, because the JVM
+/// allocates code in order to answer.
 fn read(hotspot: &HotSpot, load: &mut Load) -> [Option<u64>; 3] {
     const TRIES: usize = 200;
     for _ in 0..TRIES {
@@ -41,7 +43,7 @@ fn start(runtime: &Runtime, flags: &[&str]) -> (Load, HotSpot) {
     (load, hotspot)
 }
 
-/// With some classes more, then with fewer, and by performance data and without.
+/// Checks the values after loading classes and after unloading them.
 fn check(runtime: &Runtime, flags: &[&str]) {
     beside_others();
     let (mut load, hotspot) = start(runtime, flags);
@@ -58,8 +60,8 @@ fn check(runtime: &Runtime, flags: &[&str]) {
     assert_eq!((off, off_then), (Some(0), Some(0)));
     load.quit();
 
-    // Lists of classes hold what JMX does not count: hidden classes that live no more, and classes
-    // that are there and were never asked for.
+    // The class lists contain classes that JMX does not count: hidden classes that are no longer
+    // alive, and classes that are present and were never requested.
     let without = [flags, &["-XX:-UsePerfData"]].concat();
     let (mut load, hotspot) = start(runtime, &without);
     let fill = read(&hotspot, &mut load);
@@ -108,7 +110,7 @@ fn musl() {
     check(named("musl-17"), &["-XX:+UseSerialGC"]);
 }
 
-/// Java leaves out one of two survivor spaces, which may take a tenth of the heap.
+/// Java omits one of the two survivor spaces, which may be a tenth of the heap.
 #[test]
 fn heap_sizes_of_each_collector() {
     const MAX: u64 = 256 << 20;
@@ -117,7 +119,7 @@ fn heap_sizes_of_each_collector() {
         for flags in named(name).collectors() {
             let flags: Vec<_> = flags.split(' ').chain(["-Xmx256m", "-Xms64m"]).collect();
             let (mut load, hotspot) = start(named(name), &flags);
-            // It updates its performance data when it collects.
+            // The JVM updates its performance data when it collects.
             load.ask("drop");
             let truth = numbers(&load.ask("heap"));
             let (committed, max) = hotspot.heap_size();
@@ -130,7 +132,7 @@ fn heap_sizes_of_each_collector() {
     }
 }
 
-/// What was compiled for classes that are unloaded leaves room.
+/// Code of unloaded classes becomes free space.
 #[test]
 fn code_that_was_given_back_is_not_in_use() {
     beside_others();
@@ -139,7 +141,7 @@ fn code_that_was_given_back_is_not_in_use() {
         load.ask("load 300");
         let [before, ..] = read(&hotspot, &mut load);
         load.ask("drop");
-        // JDK 11 sweeps when it comes by.
+        // JDK 11 frees code when its sweeper runs.
         let [after, ..] = read(&hotspot, &mut load);
         println!("{name}: {before:?} and then {after:?}");
         assert!(after < before || name == "temurin-11");
@@ -156,7 +158,7 @@ fn of_debian_unstable() {
     }
 }
 
-/// The same by the JDK's own tools.
+/// The values agree with the output of the JDK's own tools.
 #[test]
 fn jcmd_and_jstat_tell_the_same() {
     beside_others();
@@ -167,7 +169,7 @@ fn jcmd_and_jstat_tell_the_same() {
         assert!(output.status.success(), "{tool}: {output:?}");
         String::from_utf8(output.stdout).unwrap()
     };
-    // What is asked for first loads and compiles something.
+    // The first requests load classes and compile code.
     for _ in 0..3 {
         run("jcmd", &[&pid, "Compiler.codecache"]);
     }

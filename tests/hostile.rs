@@ -1,5 +1,5 @@
-//! A JVM that lies about itself, at random and all the time, under all tools: they
-//! end when they are told to, do not grow, and leave nothing behind.
+//! A JVM that continuously and randomly changes the data by which it describes itself, under all
+//! tools: they end when they are stopped, their memory is bounded, and they leave nothing behind.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(clippy::print_stdout, reason = "what was seen")]
 
@@ -15,13 +15,13 @@ use std::{
 use jvmprobe_tests::{fake, load::Load, need_root, runtimes::named, tool::binary};
 use tempfile::TempDir;
 
-/// How long a tool may take to begin and to end, besides the second that it is to trace.
+/// Maximum time that a tool may take to start and to end, in addition to the second that it traces.
 const LIMIT: Duration = Duration::from_secs(10);
-/// Such a round is shown.
+/// A round that takes longer than this is printed.
 const SLOW: Duration = Duration::from_secs(2);
-/// More than a tool needs, whatever it is told.
+/// Maximum memory of a tool, in bytes; it must suffice for any data.
 const MAX_MEMORY: u64 = 1 << 30;
-/// The tools, and what they are asked for.
+/// Command lines of the tools.
 const TOOLS: [&[&str]; 9] = [
     &["javagc", "--safepoints", "--pools", "--stack", "-j"],
     &["javaobjnew", "-s", "-t", "-j"],
@@ -34,7 +34,7 @@ const TOOLS: [&[&str]; 9] = [
     &["javaclass", "-s", "-v"],
 ];
 
-/// A JVM that lies.
+/// A JVM with false data.
 struct Liar {
     load: Load,
     dir: TempDir,
@@ -55,7 +55,7 @@ impl Liar {
         Self { load, dir }
     }
 
-    /// How often it has changed what it says.
+    /// Returns how often it has changed its data.
     fn changes(&self) -> u64 {
         let mut count = [0; 8];
         let file = fs::File::open(self.dir.path().join("changes")).unwrap();
@@ -64,21 +64,21 @@ impl Liar {
     }
 }
 
-/// A number of a process's in kB.
+/// Returns a field of a process's status in kB.
 fn status(pid: u32, name: &str) -> Option<u64> {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix(name))?;
     line.trim_start_matches(':').split_ascii_whitespace().next()?.parse().ok()
 }
 
-/// Waits for a tool's end, and returns the most memory that it had, and whether it traced.
+/// Waits until a tool ends, and returns its peak memory, and whether it traced.
 fn wait(child: &mut Child, limit: Duration) -> Result<(u64, bool), String> {
     let begin = Instant::now();
     let mut most = 0;
     loop {
         most = most.max(status(child.id(), "VmHWM").unwrap_or(0) << 10);
         match child.try_wait().unwrap() {
-            // A JVM that cannot be traced is a proper end.
+            // A message that the JVM cannot be traced is a valid end.
             Some(status) if matches!(status.code(), Some(0 | 1)) => {
                 return Ok((most, status.success()));
             }
@@ -96,7 +96,7 @@ fn wait(child: &mut Child, limit: Duration) -> Result<(u64, bool), String> {
     }
 }
 
-/// What lies in a folder, as far as it could be a tool's.
+/// Returns the files in a folder that may belong to a tool.
 fn left_in(folder: &Path, pid: u32) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).unwrap().flatten().map(|entry| entry.path());
     let is_ours = |path: &PathBuf| {
@@ -119,7 +119,7 @@ fn lie_to(runtime: &str, rounds: u64) {
         if round / TOOLS.len() as u64 % 2 == 1 {
             whom = vec!["-a".into()];
             if args[0] == "javaprof" && !args.contains(&"--symbols") {
-                // Other JVMs are not ours to be asked.
+                // No requests may be sent to other JVMs.
                 whom.extend(["--symbols", "hotspot"].map(Into::into));
             }
         }
@@ -128,7 +128,7 @@ fn lie_to(runtime: &str, rounds: u64) {
         let mut child = Command::new(binary(args[0]))
             .args(&args[1..])
             .args(&whom)
-            // What reads once ends by itself.
+            // A command that reads once ends by itself.
             .args(if args.contains(&"--methods") { &[][..] } else { &["-d", "0.3"] })
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -155,7 +155,7 @@ fn lie_to(runtime: &str, rounds: u64) {
         liar.changes(),
         most >> 20
     );
-    // The others say that they cannot; how many do, is up to the lies.
+    // The other runs report that they cannot trace; their number depends on the random data.
     assert!(traced > rounds / 4);
     assert!(liar.changes() > 1000);
     assert_eq!(left_in(Path::new("/tmp"), pid), before);
@@ -163,7 +163,7 @@ fn lie_to(runtime: &str, rounds: u64) {
 
 #[test]
 fn a_jvm_that_lies() {
-    // Each tool twice: with that JVM, and with all.
+    // Each tool runs twice: with that JVM, and with all JVMs.
     lie_to("temurin-17", 18);
 }
 

@@ -1,5 +1,5 @@
-//! What a target calls itself, its threads, classes, methods and files reaches no terminal and
-//! no line of text as it is: the bytes are looked at.
+//! Names that a target gives to itself, its threads, classes, methods and files do not reach a
+//! terminal or a line of text unescaped: the output bytes are checked.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::{fs, os::unix::fs::symlink, path::Path, process::Command};
@@ -15,16 +15,16 @@ use jvmprobe_tests::{
 };
 use tempfile::TempDir;
 
-/// The name of the hostile program's class and method, as they are shown.
+/// The name of the hostile program's class and method, as the tools show it.
 const CLASS: &str = r"Words\x1b\x0aBase00";
 const METHOD: &str = r"work_\x1b]2owne\x07_\x0down\x0a_\u{202e}ab";
-/// The name of its thread, of which the kernel keeps 15 bytes.
+/// The name of its thread, truncated by the kernel to 15 bytes.
 const THREAD: &str = r"\x1b]2own\x07\x0a\u{202e}x";
-/// And that of its command.
+/// The name of its command.
 const COMMAND: &str = "ja\x1b]2\x07\u{202e}va";
 const COMMAND_SHOWN: &str = r"ja\x1b]2\x07\u{202e}va";
 
-/// Nothing is in a text that a terminal acts on, or that nobody sees.
+/// Asserts that a text has no characters that control a terminal or are invisible.
 fn assert_clean(what: &str, text: &str) {
     let is_harmful = |c: char| {
         c.is_control() && c != '\n'
@@ -43,7 +43,7 @@ fn assert_output_is_clean(output: &tool::Output) {
     assert_clean("stderr", &output.stderr);
 }
 
-/// A hostile program under a hostile command's name.
+/// A hostile program with a hostile command name.
 struct Hostile {
     load: Load,
     dir: TempDir,
@@ -52,7 +52,7 @@ struct Hostile {
 impl Hostile {
     fn start(runtime: &str, flags: &str) -> Self {
         need_root();
-        // Built before the load begins, not while it runs.
+        // Built before the load starts, not while it runs.
         binary("javaprof");
         classes();
         let dir = tempfile::tempdir().unwrap();
@@ -66,7 +66,7 @@ impl Hostile {
         self.load.pid().to_string()
     }
 
-    /// A tool, over two seconds of its work.
+    /// Runs a tool during two seconds of the program's work.
     fn watch(&mut self, tool: &str, args: &[&str]) -> tool::Output {
         let pid = self.pid();
         let tool = Tool::start(tool, &[&["-p", &pid], args].concat());

@@ -1,4 +1,4 @@
-//! Rules that hold for all sources, and that nobody sees broken by running them.
+//! Rules for all sources whose violation no test run would show.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::{
@@ -7,7 +7,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// The sources of the tools and the library.
+/// Returns the sources of the tools and the library.
 fn sources() -> Vec<PathBuf> {
     let house = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
     let mut folders = vec![house.join("libjvmprobe/src"), house.join("tools")];
@@ -26,7 +26,8 @@ fn sources() -> Vec<PathBuf> {
     found
 }
 
-/// Lines of code with one of some texts, with their places, but for those in one source.
+/// Returns the lines of code that contain one of these texts, with their locations, except those in
+/// one source.
 fn lines_with(texts: &[&str], but: &str) -> Vec<String> {
     let mut found = Vec::new();
     for path in sources().iter().filter(|path| !path.ends_with(but)) {
@@ -40,18 +41,20 @@ fn lines_with(texts: &[&str], but: &str) -> Vec<String> {
     found
 }
 
-/// What a path of a target leads to is decided by whoever owns the target: see `process::root`.
+/// The owner of a target decides where a path in it leads, so only one module opens such paths: see
+/// `process::root`.
 #[test]
 fn one_door_leads_into_a_targets_file_system() {
     let door = "process/root.rs";
     let found = lines_with(&["/root", "join(\"root\")", "/cwd", "join(\"cwd\")"], door);
     assert!(found.is_empty(), "only {door} may do this:\n{}", found.join("\n"));
-    // And that one does.
+    // The module itself does open them.
     assert!(sources().iter().any(|path| path.ends_with(door)));
     assert!(!lines_with(&["/root"], "nowhere.rs").is_empty());
 }
 
-/// The modules of the library that each may use. Every use counts, those in unit tests aside.
+/// The modules that each module of the library may use. Every use counts, except those in unit
+/// tests.
 const USES: [(&str, &[&str]); 14] = [
     ("cli", &["follow", "stack", "elf", "own"]),
     (
@@ -89,7 +92,7 @@ fn modules_use_those_that_they_are_listed_with_only() {
         }
         let text = fs::read_to_string(path).unwrap();
         let text = text.split("#[cfg(test)]\nmod tests").next().unwrap();
-        // What is used by its path, and in lists.
+        // Collects uses by path and in `use` lists.
         let code: String =
             text.lines().filter(|line| !line.trim_start().starts_with("//")).collect();
         let used = code.split("crate::").skip(1).flat_map(used_by);
@@ -106,7 +109,8 @@ fn modules_use_those_that_they_are_listed_with_only() {
     assert!(gone.is_empty(), "in the list, and used no more: {gone:?}");
 }
 
-/// Whoever is listed first is above: a module that used one above itself would close a circle.
+/// A module is listed above those that it may use. If one used a module above itself, there would
+/// be a cycle.
 #[test]
 fn no_circle_of_modules_is_listed() {
     for (i, (module, uses)) in USES.iter().enumerate() {
@@ -115,7 +119,7 @@ fn no_circle_of_modules_is_listed() {
     }
 }
 
-/// The modules that a path or a list of paths behind `crate::` begins with.
+/// Returns the modules with which a path or a list of paths after `crate::` begins.
 fn used_by(part: &str) -> Vec<String> {
     let first =
         |path: &str| path.trim().chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
@@ -145,8 +149,8 @@ fn lists_of_what_is_used_are_read() {
     assert_eq!(used_by("{Error, bpf::{a, b::{c}}, own}; x, y"), ["Error", "bpf", "own"]);
 }
 
-/// A function that no fuzzer calls would be checked by nothing, and a fuzzer that is in no list is
-/// not built.
+/// Each function for fuzzers has a fuzz target: otherwise no test would run it. Each target is in
+/// the list: otherwise it is not built.
 #[test]
 fn each_function_for_fuzzers_has_one() {
     let house = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();

@@ -1,9 +1,10 @@
-//! javaclass on whole programs: a database, a web server, a compiler.
+//! javaclass on complete programs: a database, a web server, a compiler.
 //!
-//! Which methods they enter is told in three ways. An agent marks each method, which makes it longer:
-//! that run does much, so that much is compiled. HotSpot's own probes tell of each entry and leave the
-//! methods as they are, but take their time: that run does little. And a run without either does what the
-//! marked one did, but for the few methods that depend on the time of day.
+//! The entered methods are determined in three ways. An agent marks each method, which makes it
+//! longer; that run does much work, so that much is compiled. HotSpot's own probes report each
+//! entry and leave the methods unchanged, but they take time, so that run does little work. A run
+//! without either does the same as the marked one, except for the few methods that depend on the
+//! time of day.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(clippy::print_stdout, reason = "figures, for whoever runs it")]
 
@@ -25,12 +26,12 @@ use jvmprobe_tests::{
 };
 use tempfile::TempDir;
 
-/// A program, and how often it does its work.
+/// A program, and how often it repeats its work.
 struct Program {
     main: &'static str,
     jars: Vec<PathBuf>,
     flags: String,
-    /// How the names of its classes begin.
+    /// Prefix of the names of its classes.
     classes: &'static str,
     rounds: u32,
 }
@@ -45,10 +46,10 @@ fn tomcat() -> Program {
     Program { main: "ServletLoad", jars, flags, classes: "org/apache/,jakarta/", rounds: 10 }
 }
 
-/// The Kotlin compiler, with a file to compile in this folder.
+/// Returns the Kotlin compiler with a file to compile in this folder.
 fn kotlinc(dir: &TempDir) -> Program {
     let programs::Program { jars, args } = programs::kotlinc(dir.path(), 1);
-    // Behind the class path and the main class.
+    // The arguments after the class path and the main class.
     let flags = format!("-Xmx700m -Dcompile.args={}", args[3..].join(","));
     Program { main: "CompileLoad", jars, flags, classes: "org/jetbrains/kotlin/", rounds: 3 }
 }
@@ -61,7 +62,7 @@ impl Program {
     }
 }
 
-/// The agent, in a jar that needs the library beside it.
+/// Builds the agent's jar, which needs the library next to it.
 fn agent(dir: &TempDir) -> PathBuf {
     let library = jars("asm").remove(0);
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("java/agent/EntryAgent.java");
@@ -79,7 +80,7 @@ fn agent(dir: &TempDir) -> PathBuf {
     jar
 }
 
-/// By class and method with its descriptor: usage, and why.
+/// Usage and reason, by class and method with its descriptor.
 type Told = BTreeMap<(String, String), (String, String)>;
 
 fn told(load: &Load) -> Told {
@@ -97,8 +98,8 @@ fn told(load: &Load) -> Told {
     told
 }
 
-/// What is said of methods that were entered: none may be said not to be called, or next to none
-/// where another run tells.
+/// Checks the report for methods that were entered: none may be reported as not called; if they
+/// were entered in another run, almost none.
 fn judge(title: &str, entered: &BTreeSet<(String, String)>, told: &Told, is_other: bool) {
     let (mut called, mut unknown, mut missing) = (0, BTreeMap::<_, usize>::new(), 0);
     let mut wrong = Vec::new();
@@ -124,7 +125,7 @@ fn judge(title: &str, entered: &BTreeSet<(String, String)>, told: &Told, is_othe
     assert!(wrong.len() <= most, "{title}: {} not called: {wrong:#?}", wrong.len());
     assert!(called > 1000, "{title}");
     assert!(percent < 10.0, "{title}: {unknown:?}");
-    // Classes that the run made anew, each time by another name.
+    // Classes that each run generates under other names.
     assert!(missing * 50 < entered.len(), "{title}: {missing} are missing");
 }
 
@@ -165,9 +166,9 @@ fn check(program: &Program, runtime: &Runtime, flags: &str, with_probes: bool) {
     }
 }
 
-/// The methods of the program that are entered in one round, as HotSpot's probes tell.
+/// Returns the methods that the program enters in one round, according to HotSpot's probes.
 fn probed(program: &Program, runtime: &Runtime, flags: &str) -> (BTreeSet<(String, String)>, Told) {
-    /// What is longer was cut.
+    /// Maximum length in a probe's record. Longer names were truncated.
     const LONGEST: usize = 60;
     need_root();
     let mut load = program.start(runtime, &format!("{flags} -XX:+DTraceMethodProbes"));

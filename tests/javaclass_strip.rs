@@ -1,4 +1,5 @@
-//! javaclass strip: what is left of a jar does all that it did when the report was made.
+//! `javaclass strip`: the stripped jar does everything that the program did when the report was
+//! made.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(clippy::print_stdout, reason = "figures, for whoever runs it")]
 
@@ -19,7 +20,7 @@ use jvmprobe_tests::{
 };
 use tempfile::TempDir;
 
-/// A program that runs from some jars, and what it answers.
+/// A program that runs from some jars, and its expected answer.
 struct Program {
     jars: Vec<PathBuf>,
     main: &'static str,
@@ -32,7 +33,7 @@ impl Program {
         Load::start_jar(runtime, "-Xmx256m", Path::new(&path), self.main)
     }
 
-    /// What the load answers, and what of its classes was used.
+    /// Runs the load. Returns its answer, and a report of its used classes.
     fn report(&self, runtime: &Runtime, dir: &TempDir) -> (String, PathBuf) {
         let mut load = self.start(runtime, &self.jars);
         let answer = load.ask("go 3");
@@ -50,7 +51,7 @@ fn strip(report: &Path, jar: &Path, more: &[&str]) -> Output {
     run("javaclass", &[&["strip", "--report", report, "-j", jar], more].concat())
 }
 
-/// The classes of a jar, with the classes that each refers to, as another parser reads it.
+/// Returns the classes of a jar with the classes to which each refers, read by another parser.
 fn references(jar: &Path) -> BTreeMap<String, BTreeSet<String>> {
     let archive = rawzip::ZipArchive::from_slice(fs::read(jar).unwrap()).unwrap();
     let mut classes = BTreeMap::new();
@@ -88,7 +89,7 @@ fn references(jar: &Path) -> BTreeMap<String, BTreeSet<String>> {
     classes
 }
 
-/// A program's jars are stripped, and it does the same once more.
+/// Strips a program's jars, and asserts that it does the same again.
 fn check(program: &Program, runtime: &str) {
     need_root();
     let runtime = runtimes::named(runtime);
@@ -101,7 +102,7 @@ fn check(program: &Program, runtime: &str) {
         let output = strip(&report, jar, &[out.to_str().unwrap()]);
         assert_eq!(fs::read(jar).unwrap(), before, "{} has changed", jar.display());
         if !output.status.success() {
-            // Nothing of it was used: it can go as a whole.
+            // No class of this jar was used, so the complete jar can be removed.
             assert!(output.stderr.contains("no report has seen"), "{output:?}");
             continue;
         }
@@ -110,13 +111,13 @@ fn check(program: &Program, runtime: &str) {
         all += total["classes"].as_u64().unwrap();
         let (of_all, of_left) = (references(jar), references(&out));
         left += of_left.len();
-        // What was told is what was done.
+        // The message agrees with what was done.
         for class in &told[..told.len() - 1] {
             let name = class["class"].as_str().unwrap().replace('.', "/");
             assert_eq!(class["kept"], of_left.contains_key(&name), "{class}");
         }
         assert_eq!(told.len() - 1, of_all.len(), "{}", jar.display());
-        // Whatever is left refers to, and was there, is left.
+        // Every class to which a remaining class refers also remains, if it was in the jar.
         for (class, referred) in &of_left {
             let lost: Vec<_> = referred
                 .iter()
@@ -160,7 +161,7 @@ fn on_other_jdks_too() {
     }
 }
 
-/// A jar of `tests/java`, and more files: path and content.
+/// Creates a jar of `tests/java` with additional files, given by path and content.
 fn made(dir: &TempDir, files: &[(&str, &str)]) -> PathBuf {
     let folder = dir.path().join("more");
     let jar = load::jar(dir.path());
@@ -177,7 +178,7 @@ fn made(dir: &TempDir, files: &[(&str, &str)]) -> PathBuf {
     jar
 }
 
-/// A report that has these classes.
+/// Writes a report with these classes.
 fn report(dir: &TempDir, classes: &[&str], end: &str) -> PathBuf {
     let line = |class: &&str| {
         format!(
@@ -235,7 +236,7 @@ fn services_lists_and_files_name_what_stays() {
     assert!(!has("CpuLoad.class"));
 }
 
-/// A program that reads class files needs some that no report has.
+/// A program that reads class files needs some that are in no report.
 #[test]
 fn a_program_that_reads_class_files_is_warned_of() {
     let dir = tempfile::tempdir().unwrap();
@@ -270,12 +271,12 @@ fn nothing_is_written_where_it_must_not_be() {
     let output = strip(&good, &jar, &["--warn-only"]);
     assert!(output.status.success() && !out.exists(), "{output:?}");
     assert_eq!(output.json().last().unwrap()["out"], serde_json::Value::Null);
-    // The same file, by another name.
+    // The same file under another name.
     refused(&good, jar.to_str().unwrap(), "itself");
     let link = dir.path().join("link.jar");
     std::os::unix::fs::symlink(&jar, &link).unwrap();
     refused(&good, link.to_str().unwrap(), "itself");
-    // Reports that do not tell of all.
+    // Incomplete reports.
     for (classes, end, word) in [
         (&["WorkLoad"][..], "", "cut"),
         (&["WorkLoad"], &END.replace("COUNT", "2"), "--quiet"),
@@ -297,7 +298,7 @@ fn nothing_is_written_where_it_must_not_be() {
     assert!(command.status().unwrap().success());
     let output = strip(&good, &copy, &[name]);
     assert!(output.stderr.contains("is signed") && !out.exists(), "{output:?}");
-    // A full disk, a folder that is not there.
+    // A disk that cannot be written, a folder that does not exist.
     refused(&good, "/proc/out.jar", "not written");
     refused(&good, dir.path().join("none/out.jar").to_str().unwrap(), "not written");
 }
@@ -341,7 +342,7 @@ fn merged_reports_will_do() {
     fs::write(&merged, &output.stdout).unwrap();
     let tell = |report: &Path| strip(report, &jar, &["--warn-only"]).json();
     assert_eq!(tell(&merged), tell(&one));
-    // Without its end it was cut.
+    // A report without its last line is truncated.
     let cut: String = output.stdout.lines().take(1).collect();
     fs::write(&merged, cut).unwrap();
     let output = strip(&merged, &jar, &["--warn-only"]);

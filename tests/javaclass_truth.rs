@@ -1,5 +1,5 @@
-//! javaclass against what the JVM's log, the JVM's own probes and a program say of classes and
-//! methods: each class, each method.
+//! javaclass compared with the JVM's log, its probes and a program's own record, for each class and
+//! each method.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(clippy::print_stdout, reason = "figures, for whoever runs it")]
 
@@ -23,7 +23,7 @@ fn text<'a>(record: &'a Value, field: &str) -> &'a str {
     record[field].as_str().unwrap_or_else(|| panic!("no {field} in {record}"))
 }
 
-/// The records of a JVM, of which none may be missing.
+/// Returns the records for a JVM; none may be missing.
 fn records(load: &Load, args: &[&str]) -> Vec<Value> {
     let pid = load.pid().to_string();
     let output = run("javaclass", &[&["-p", &pid, "-j"], args].concat());
@@ -39,7 +39,7 @@ fn classes(records: &[Value]) -> impl Iterator<Item = &Value> {
     records.iter().filter(|record| record["type"] == "class")
 }
 
-/// By class and method with its descriptor: usage, and why.
+/// Returns usage and reason, by class and method with its descriptor.
 fn methods(records: &[Value]) -> BTreeMap<(String, String), (String, String)> {
     let mut found = BTreeMap::new();
     for class in classes(records) {
@@ -53,7 +53,8 @@ fn methods(records: &[Value]) -> BTreeMap<(String, String), (String, String)> {
     found
 }
 
-/// Whether names and usage agree; how many called methods are unknown.
+/// Asserts that names and usage agree, and bounds the number of called methods that are reported as
+/// unknown.
 fn check_names(title: &str, records: &[Value], knows: bool) {
     let (mut called, mut unknown) = (0, 0);
     for ((class, method), (usage, why)) in methods(records) {
@@ -73,7 +74,7 @@ fn check_names(title: &str, records: &[Value], knows: bool) {
     }
     println!("{title}: {unknown} of {called} called methods are unknown");
     assert!(called > 20, "{title}: {called}");
-    // Accessors that were first called by compiled code are what it cannot know.
+    // Accessors that were first called by compiled code cannot be known.
     assert!(!knows || unknown * 10 <= called, "{title}: {unknown} of {called} unknown");
 }
 
@@ -157,7 +158,7 @@ fn nor_in_any_other_way() {
     }
 }
 
-/// A name as our records have it: addresses and numbers of hidden classes left out.
+/// Returns a name as in our records, without addresses and numbers of hidden classes.
 fn folded(name: &str) -> String {
     let name = name.split(['/', '+']).next().unwrap();
     match name.rsplit_once("$$Lambda$") {
@@ -168,8 +169,8 @@ fn folded(name: &str) -> String {
     }
 }
 
-/// What a log says: names of all classes that were loaded, with their sources, and of those that
-/// were initialised.
+/// Contents of a log: names of all loaded classes with their sources, and names of the initialised
+/// ones.
 struct Log {
     loaded: Vec<(String, String)>,
     initialized: BTreeSet<String>,
@@ -183,7 +184,7 @@ fn read_log(path: &Path) -> Log {
             read.loaded.push((folded(name.trim()), source.trim().to_owned()));
         } else if let Some((_, rest)) = line.split_once("Initializing '") {
             let name = rest.split('\'').next().unwrap();
-            // Addresses are behind a plus or a slash that is no package's.
+            // Addresses follow a plus, or a slash that does not belong to a package.
             let cut = name.find("/0x").or_else(|| name.find("+0x")).unwrap_or(name.len());
             read.initialized.insert(folded(&name[..cut].replace('/', ".")));
         }
@@ -191,7 +192,7 @@ fn read_log(path: &Path) -> Log {
     read
 }
 
-/// Each class that the log names, as often, and in the state that the log tells.
+/// Asserts that each class in the log is reported as often, and in the state that the log shows.
 fn check_log(runtime: &Runtime, flags: &str) {
     let title = format!("{} {flags}", runtime.name);
     let dir = tempfile::tempdir().unwrap();
@@ -200,7 +201,7 @@ fn check_log(runtime: &Runtime, flags: &str) {
     let mut load = Load::start_program(runtime, &flags, "UseLoad");
     load.ask("go");
     let records = records(&load, &[]);
-    // Before the JVM does what it does at its end.
+    // Read before the JVM loads classes at its end.
     let log = read_log(&path);
     load.quit();
     let mut counts: BTreeMap<&str, (i64, i64)> = BTreeMap::new();
@@ -217,7 +218,7 @@ fn check_log(runtime: &Runtime, flags: &str) {
         let name = text(class, "class");
         let has_begun = !matches!(text(class, "state"), "loaded" | "linked");
         let is_logged = log.initialized.contains(name);
-        // From JDK 26 on, archives hold classes that are initialised already.
+        // From JDK 26 on, archives contain classes that are already initialised.
         let is_ready = runtime.major >= 26 && class["archived"] == true && !is_logged;
         assert!(has_begun == is_logged || is_ready && has_begun, "{title}: {class}");
         states += 1;
@@ -252,8 +253,7 @@ fn every_class_is_told_that_the_log_names_with_state_and_origin() {
     }
 }
 
-/// A program that does all sorts of things with the JDK: no method that it enters is said to be
-/// unused.
+/// A program that uses many parts of the JDK: no method that it enters may be reported as unused.
 fn check_entered(runtime: &Runtime, flags: &str, rounds: u32, jar: Option<&Path>) {
     need_root();
     let title = format!("{} {flags}", runtime.name);
@@ -272,7 +272,7 @@ fn check_entered(runtime: &Runtime, flags: &str, rounds: u32, jar: Option<&Path>
     for record in entered.json() {
         let (class, method) = (&folded(text(&record, "class")), text(&record, "method"));
         let descriptor = text(&record, "descriptor");
-        // What is longer was cut, or is a hidden class with its address.
+        // Longer names were truncated; hidden classes have their address in the name.
         if class.contains("0x") || descriptor.len() > 120 || method.len() > 60 {
             continue;
         }
@@ -320,7 +320,8 @@ fn nor_one_of_the_newest_jdks() {
     }
 }
 
-/// Without an archive, without tiers, and compiled early and often, and given up again.
+/// Without an archive, without tiers, and with methods that are compiled early and often, and
+/// deoptimised.
 fn check_entered_otherwise(runtime: &str) {
     const EARLY: &str = "-XX:Tier3InvocationThreshold=2 -XX:Tier3MinInvocationThreshold=2 \
                          -XX:Tier3CompileThreshold=2 -XX:Tier4InvocationThreshold=20 \
@@ -354,21 +355,22 @@ fn nor_however_it_is_compiled_jdk_25() {
     check_entered_otherwise("temurin-25");
 }
 
-/// Counts of another run lie in an AOT cache (JEP 515).
+/// An AOT cache contains call counts of another run (JEP 515).
 #[test]
 fn nor_with_profiles_of_another_run() {
     let runtime = runtimes::named("temurin-25");
     let dir = tempfile::tempdir().unwrap();
     let cache = dir.path().join("load.aot");
     let flags = format!("-XX:AOTCacheOutput={}", cache.display());
-    // Caches are of jars.
+    // An AOT cache requires a class path of jars.
     let jar = load::jar(dir.path());
     let mut load = Load::start_jar(runtime, &flags, &jar, "WorkLoad");
     load.ask("go 30");
     load.quit();
     assert!(cache.exists());
     let flags = format!("-XX:AOTCache={}", cache.display());
-    // Nothing is called that the first round does not call; what only that run called is unknown.
+    // This run has not executed a round yet, so methods that only the training run called must not
+    // be reported as called.
     let load = Load::start_jar(runtime, &flags, &jar, "WorkLoad");
     let told = methods(&records(&load, &["--methods"]));
     let of_parser = told.iter().filter(|((class, _), _)| class.starts_with("com.sun.org.apache"));
@@ -379,8 +381,8 @@ fn nor_with_profiles_of_another_run() {
     check_entered(runtime, &flags, 5, Some(&jar));
 }
 
-/// Methods that C1 has inlined at tier 1 or 2, where it does not count them, by class and name.
-/// HotSpot's output names each thread before its lines.
+/// Returns the methods that C1 has inlined at tier 1 or 2, where it does not count calls, by class
+/// and name. HotSpot's output names each thread before its lines.
 fn inlined_uncounted(log: &str) -> BTreeSet<(String, String)> {
     let (mut tiers, mut writer) = (BTreeMap::new(), String::new());
     let mut inlined = BTreeSet::new();
@@ -394,7 +396,7 @@ fn inlined_uncounted(log: &str) -> BTreeSet<(String, String)> {
         let class = before.split_whitespace().last().unwrap_or_default();
         let name = after.split_whitespace().next().unwrap_or_default();
         match before.split_once("@ ") {
-            // A callee, behind its bytecode index.
+            // A callee, after its bytecode index.
             Some(_) => {
                 let (_, message) = after.split_once(" bytes)").unwrap_or_default();
                 let is_inlined = matches!(message.trim(), "" | "inline");
@@ -414,11 +416,12 @@ fn inlined_uncounted(log: &str) -> BTreeSet<(String, String)> {
     inlined
 }
 
-/// Whether each method that was inlined uncounted is called or unknown: it may have run.
+/// Asserts that each method that was inlined without counting is reported as called or unknown,
+/// because it may have run.
 fn check_inlined(runtime: &Runtime) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("compilations.log");
-    // C1 uses tier 2 whenever C2 has anything to do, so that there is much of it on any machine.
+    // C1 uses tier 2 whenever C2 has work, so tier 2 code is frequent on any machine.
     let flags = format!(
         "-XX:+UnlockDiagnosticVMOptions -XX:+PrintCompilation -XX:+PrintInlining -XX:+LogVMOutput \
          -XX:-DisplayVMOutput -XX:Tier3DelayOn=0 -XX:Tier3DelayOff=0 -XX:LogFile={}",
@@ -429,7 +432,7 @@ fn check_inlined(runtime: &Runtime) {
     let told = methods(&records(&load, &["--methods"]));
     load.quit();
     let inlined = inlined_uncounted(&std::fs::read_to_string(&path).unwrap());
-    // The log has no descriptors: a method is wrong if all of its name are.
+    // The log has no descriptors, so a method counts as wrong only if all methods of its name are.
     let mut usages = BTreeMap::<_, BTreeSet<_>>::new();
     for ((class, method), (usage, why)) in &told {
         let name = method.split('(').next().unwrap().to_owned();
@@ -490,7 +493,7 @@ fn what_was_replaced_since_is_unknown() {
         assert_eq!(usage(&load, "Replaced", "calledBefore"), unknown, "{name}");
         assert_eq!(usage(&load, "Replaced", "neverCalled"), unknown, "{name}");
         assert_eq!(usage(&load, "Kept", "calledBefore").0, called, "{name}");
-        // The code that is gone may have been compiled, with anything that is short in it.
+        // The removed code may have been compiled with any short method inlined into it.
         let uncounted = ("unknown".to_owned(), "inlined uncounted".to_owned());
         assert_eq!(usage(&load, "Kept", "neverCalled"), uncounted, "{name}");
         assert_eq!(usage(&load, "Kept", "neverCalledLong").0, not, "{name}");

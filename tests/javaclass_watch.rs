@@ -1,4 +1,5 @@
-//! javaclass as it watches, against the JVM's log; and what of jars it says is not loaded.
+//! `javaclass` while it watches a JVM, compared with the JVM's log; and the classes of jars that it
+//! reports as not loaded.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::{
@@ -18,7 +19,7 @@ fn text<'a>(record: &'a Value, field: &str) -> &'a str {
     record[field].as_str().unwrap_or_else(|| panic!("no {field} in {record}"))
 }
 
-/// Names without addresses and numbers of hidden classes, counted.
+/// Counts names, after removing addresses and numbers of hidden classes.
 fn counted(names: impl Iterator<Item = String>) -> BTreeMap<String, u32> {
     let mut counts = BTreeMap::new();
     for name in names {
@@ -42,7 +43,7 @@ fn initialized(log: &str) -> BTreeMap<String, u32> {
     }))
 }
 
-/// Each class that a log names, as often as it does, and no other.
+/// Asserts that each class in a log is reported as often as it is logged, and no other class.
 fn compare(title: &str, log: &str, records: &[Value]) {
     let of = |event: &[&str]| {
         let is_meant =
@@ -84,7 +85,8 @@ fn no_load_and_no_initialisation_is_missed() {
     }
 }
 
-/// A command is watched from its first class on, be it started by its name or by a link to it.
+/// A command is watched from its first class on, whether it is started by its name or through a
+/// link.
 #[test]
 fn nothing_of_a_command_is_missed() {
     need_root();
@@ -110,7 +112,7 @@ fn nothing_of_a_command_is_missed() {
         for word in ["since just now", "lost"] {
             assert!(!output.stderr.contains(word), "{name} {flags}: {}", output.stderr);
         }
-        // What the program says is among it, with the ends of its lines in writes of their own.
+        // The program's own output is mixed in, and its line ends are separate writes.
         let json = output.stdout.lines().filter_map(|line| line.get(line.find('{')?..));
         let records: Vec<Value> = json.map(|line| serde_json::from_str(line).unwrap()).collect();
         let log = std::fs::read_to_string(&path).unwrap();
@@ -118,7 +120,7 @@ fn nothing_of_a_command_is_missed() {
     }
 }
 
-/// Classes as fast as they can be loaded, each with its initialisation, watched from the first on.
+/// Classes loaded as fast as possible, each with its initialisation, watched from the first one on.
 #[test]
 fn no_class_of_a_big_start_up_is_missed() {
     need_root();
@@ -138,7 +140,7 @@ fn no_class_of_a_big_start_up_is_missed() {
     assert!(loaded(&log).len() > 20_000);
 }
 
-/// A script that starts a JVM: what comes behind the first moment is told, and that this is so.
+/// A script that starts a JVM: classes are reported from the attachment on, and a message says so.
 #[test]
 fn a_command_may_start_the_jvm_itself() {
     need_root();
@@ -193,7 +195,7 @@ fn what_nobody_has_loaded_of_a_jar_is_told() {
     }
 }
 
-/// What the JVM was started with is looked into, however that was said.
+/// The complete class path is searched, in whichever form it was given.
 #[test]
 fn folders_and_all_jars_of_a_folder_are_looked_into() {
     let dir = tempfile::tempdir().unwrap();
@@ -215,7 +217,7 @@ fn folders_and_all_jars_of_a_folder_are_looked_into() {
     }
 }
 
-/// The JDK's own classes: each is in the list, or was initialised.
+/// The JDK's own classes: each is in the `--unused` list, or its initialisation has begun.
 #[test]
 fn modules_of_the_jdk_are_looked_into() {
     for name in ["temurin-11", "temurin-25"] {
@@ -258,7 +260,7 @@ fn loaders_that_only_grow_are_told() {
     let mut load = Load::start_program(runtimes::named("temurin-21"), "", "LeakLoad");
     let pid = load.pid().to_string();
     let tool = Tool::start("javaclass", &["-p", &pid, "--by-loader", "-j", "0.3", "12"]);
-    // It is read some times while they come, and some times later.
+    // The list is read several times while the classes appear, and several times later.
     let mut made = 0;
     for _ in 0..30 {
         load.ask("grow 2");
@@ -276,7 +278,7 @@ fn loaders_that_only_grow_are_told() {
     load.quit();
 }
 
-/// Hidden classes of one kind are one line, however many there are.
+/// All hidden classes of one kind are one line.
 #[test]
 fn many_hidden_classes_are_one_line() {
     let mut load = Load::start_program(runtimes::named("temurin-21"), "-Xmx256m", "LeakLoad");
@@ -292,7 +294,7 @@ fn many_hidden_classes_are_one_line() {
     assert_eq!(hidden[0]["method_list"].as_array().unwrap().len(), 2);
 }
 
-/// The picture has each initialisation that the log has, within the one that caused it.
+/// The picture contains each initialisation in the log, nested in the one that caused it.
 #[test]
 fn initialisers_are_drawn() {
     need_root();
@@ -325,13 +327,13 @@ fn initialisers_are_drawn() {
     let logged: BTreeSet<_> = initialized(&log).into_keys().collect();
     assert!(logged.contains("UseLoad$Used"), "{logged:?}");
     assert_eq!(drawn, logged);
-    // The picture leaves out what is too narrow to be seen.
+    // The picture omits frames that are too narrow to be visible.
     let [page, svg] = [page, svg].map(|path| std::fs::read_to_string(path).unwrap());
     assert!(page.contains("Class initialisers") && page.contains("UseLoad"));
     assert!(svg.contains("Class initialisers") && svg.contains("</svg>"));
 }
 
-/// What a list asks for, when it was first seen, and from where.
+/// Reports when each class or method of a list was first seen, and from where.
 #[test]
 fn a_list_is_watched() {
     need_root();
@@ -354,7 +356,7 @@ fn a_list_is_watched() {
         };
         assert_eq!(output.status.code(), Some(3), "{output:?}");
         let records = output.json();
-        // Other classes are not told.
+        // Other classes are not reported.
         let changes = records.iter().filter(|record| record["type"] == "change");
         let mut names: Vec<_> = changes.map(|record| text(record, "class")).collect();
         names.dedup();
@@ -367,7 +369,7 @@ fn a_list_is_watched() {
         assert_eq!((text(used, "found"), &used["in_use"]), ("initialized", &true.into()));
         for first in ["first_loaded", "first_initialized"] {
             let stack = used[first]["stack"].as_array().unwrap();
-            // Of one that has ended, names can be read no more.
+            // Names cannot be read from a JVM that has ended.
             let is_it = |frame: &Value| ends || frame["method"] == "UseLoad.everything";
             assert!(stack.iter().any(is_it), "{used}");
         }
@@ -375,14 +377,15 @@ fn a_list_is_watched() {
         // It was loaded before.
         assert_eq!(text(listed("UseLoad$OnlyLoaded"), "found"), "loaded");
         assert_eq!(listed("UseLoad$OnlyLoaded")["first_loaded"], Value::Null);
-        // Whether a method was called cannot be asked of one that has ended.
+        // Whether a method was called cannot be read from a JVM that has ended.
         let method = listed("UseLoad$Used#calledOnce");
         assert_eq!(text(method, "found"), if ends { "unknown" } else { "called" });
         assert_eq!(method["in_use"], true);
     }
 }
 
-/// What nobody has used since the JVM started is written as a document that others read.
+/// Classes that were not used since the JVM started are written as an OpenVEX document that other
+/// tools can read.
 #[test]
 fn vulnerabilities_are_told_as_openvex() {
     let dir = tempfile::tempdir().unwrap();
@@ -414,7 +417,7 @@ fn vulnerabilities_are_told_as_openvex() {
         assert_eq!(text(statement, "status"), "under_investigation", "{statement}");
         assert_eq!(text(&statement["products"][0], "@id"), "pkg:generic/UseLoad");
     }
-    // By the schema that the makers of OpenVEX publish.
+    // Validated with the schema that the OpenVEX project publishes.
     let schema = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/openvex-0.2.0.schema.json");
     let script = "import json, sys, jsonschema\n\
                   schema, document = (json.load(open(path)) for path in sys.argv[1:])\n\
@@ -424,7 +427,7 @@ fn vulnerabilities_are_told_as_openvex() {
     let mut python = Command::new("python3");
     python.args(["-c", script, schema]).arg(&vex);
     assert!(python.status().unwrap().success());
-    // What it is about may be said; with nothing in use, the end is 0.
+    // The vulnerability's name may be given; if nothing is in use, the exit status is 0.
     std::fs::write(&list, "[CVE-2021-2]\ncom.acme.*\n").unwrap();
     let product = ["--product", "pkg:maven/com.acme/app@1.0"];
     let output = run("javaclass", &[&args[..], &product].concat());

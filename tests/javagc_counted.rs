@@ -1,5 +1,5 @@
-//! javagc on builds that have neither probes nor symbols: stops as the JVM counts them, against its
-//! own log.
+//! javagc on builds that have neither probes nor symbols: stops from the JVM's own counters,
+//! compared with its log.
 #![allow(clippy::print_stdout, reason = "figures, for whoever runs it")]
 
 use std::os::fd::{FromRawFd, OwnedFd};
@@ -14,11 +14,11 @@ use jvmprobe_tests::{
 };
 use serde_json::Value;
 
-/// JDK 8 tells of all stops, and no JVM stops just to look whether it should.
+/// JDK 8 logs all stops with this flag, and no JVM makes periodic stops just to check for work.
 const FLAGS_OF_JDK_8: &str = "-XX:+PrintGCApplicationStoppedTime";
 const NO_TIMER: &str = "-XX:+UnlockDiagnosticVMOptions -XX:GuaranteedSafepointInterval=0";
 
-/// The collector that stops in the most ways, of Debian's JDK 8, which is built without probes.
+/// The collector with the most kinds of stops, in Debian's JDK 8, which is built without probes.
 #[test]
 fn each_stop_is_told_by_counters() {
     need_root();
@@ -69,7 +69,8 @@ fn each_stop_is_told_by_counters_jdk_25() {
     check_bare("temurin-25");
 }
 
-/// Each collector whose pauses are counted, of a build from which probes and symbols were taken.
+/// Checks each collector whose pauses the JVM counts, in a build from which probes and symbols were
+/// removed.
 fn check_bare(name: &str) {
     need_root();
     let folder = tempfile::tempdir().expect("a temporary folder");
@@ -102,7 +103,8 @@ fn check(runtime: &Runtime, flags: &str) {
         _ => gclog::parse(&log).stops,
     };
     if runtime.major == 8 {
-        // The clock of its log began with it: the last stop is the same one.
+        // The log's clock starts with the JVM, so it is aligned by the last stop, which is the same
+        // in both.
         let last = told.last().and_then(|r| Some(r["ts_ns"].as_u64()? + r["stopped_ns"].as_u64()?));
         let began = last.zip(stops.last()).map(|(told, logged)| told - logged.end_ns);
         let began = began.unwrap_or_else(|| panic!("{title}: {}", output.stdout));
@@ -116,7 +118,7 @@ fn check(runtime: &Runtime, flags: &str) {
     for (stop, record) in stops.iter().zip(&told) {
         compare(&title, runtime, flags, stop, record, &mut errors);
     }
-    // The log's stamps of a collection are outside of the counters'.
+    // The log's timestamps of a collection enclose the counters'.
     for ((what, most), errors) in [("STOPPED", 1.0), ("PAUSE", 2.0)].into_iter().zip(&mut errors) {
         errors.sort_by(f64::total_cmp);
         let median = errors[errors.len() / 2];
@@ -130,7 +132,7 @@ fn check(runtime: &Runtime, flags: &str) {
     }
 }
 
-/// A stop in the log and what was told of it.
+/// Compares a stop in the log with the reported one.
 fn compare(
     title: &str,
     runtime: &Runtime,
@@ -141,7 +143,7 @@ fn compare(
 ) {
     let context = format!("{title}: {stop:?}\n{record}");
     let number = |name: &str| record[name].as_u64().unwrap_or_else(|| panic!("{name}: {context}"));
-    // Both bounds are alternatives: 1 is the looser one's edge.
+    // Two alternative bounds: 1 is the limit of the looser one.
     let error = |told: u64, logged: u64| {
         let off = told.abs_diff(logged) as f64;
         (off / 25e3).min(off / logged as f64 / 0.02)
@@ -154,12 +156,12 @@ fn compare(
         return;
     };
     assert_eq!(record["type"], "pause", "{context}");
-    // Of G1's remark and cleanup the log of JDK 11 and later has none, nor has the JVM.
+    // G1's remark and cleanup have no cause, neither in the log of JDK 11 and later nor in the JVM.
     assert_eq!(record["cause"].as_str(), first.cause.as_deref(), "{context}");
     let full = stop.collections.iter().filter(|c| c.is_full()).count();
     assert_eq!(record["full"].as_bool(), Some(full > 0), "{context}");
     let lines = stop.collections.len();
-    // In one line the log of JDK 8 has the young collection and the full one behind it.
+    // The log of JDK 8 has the young collection and the following full one in one line.
     let is_joined = runtime.major == 8 && ["Serial", "ConcMark"].iter().any(|c| flags.contains(c));
     let most = if is_joined { lines + full } else { lines };
     let collections = number("collections") as usize;
@@ -167,12 +169,13 @@ fn compare(
     let pause = number("pause_ns");
     assert!(pause <= stopped, "{context}");
     let times = stop.collections.iter().map(|c| c.pause_ns);
-    // There, a full collection is logged within the young one that has failed.
+    // In these versions, a full collection is logged within the failed young one.
     let is_nested = (9..14).contains(&runtime.major);
     errors[1].push(error(pause, if is_nested { times.max().unwrap_or(0) } else { times.sum() }));
 }
 
-/// Where nothing notices a stop, of several at once the number and the sum are told.
+/// If no watchpoint is available, the counters are polled: several stops between two polls are
+/// reported by their number and sum.
 #[test]
 fn where_nothing_can_be_watched_counters_are_looked_at() {
     need_root();
@@ -181,7 +184,7 @@ fn where_nothing_can_be_watched_counters_are_looked_at() {
     let pid = load.pid();
     let vm_thread = threads(pid).into_iter().find(|(_, name)| name == "VM Thread");
     let (vm_thread, _) = vm_thread.expect("the VM thread");
-    // As many as there are, at most.
+    // Occupies all watchpoints that are available, at most 64.
     let taken: Vec<_> = std::iter::from_fn(|| watchpoint(vm_thread)).take(64).collect();
     assert!((1..64).contains(&taken.len()), "{} watchpoints", taken.len());
     let tool = Tool::start("javagc", &["-p", &pid.to_string(), "-j"]);
@@ -198,7 +201,7 @@ fn where_nothing_can_be_watched_counters_are_looked_at() {
     let sum = |name: &str| told.iter().filter_map(|r| r[name].as_u64()).sum::<u64>();
     assert_eq!(sum("collections"), logged.len() as u64, "{}", output.stdout);
     let pause_ns: u64 = logged.iter().map(|c| c.pause_ns).sum();
-    // The log's stamps are outside of the counters'.
+    // The log's timestamps enclose the counters'.
     assert!(sum("pause_ns").abs_diff(pause_ns) < pause_ns / 10, "{pause_ns}: {}", output.stdout);
     for record in &told {
         let number = |name: &str| record[name].as_u64();
@@ -207,15 +210,15 @@ fn where_nothing_can_be_watched_counters_are_looked_at() {
     assert!(told.iter().any(|r| r["collections"] == 1), "{told:?}");
 }
 
-/// Takes one of a thread's watchpoints, if there is one left.
+/// Occupies one of a thread's hardware watchpoints, if one is free.
 fn watchpoint(thread: u32) -> Option<OwnedFd> {
-    // struct perf_event_attr of perf_event_open(2), as far as Linux 4.1 has it, in 64-bit words.
+    // struct perf_event_attr of perf_event_open(2) as in Linux 4.1, in 64-bit words.
     let mut attr = [0_u64; 14];
     let size = size_of_val(&attr) as u64;
     // type PERF_TYPE_BREAKPOINT; exclude_kernel; bp_type HW_BREAKPOINT_W, bp_addr, bp_len.
     (attr[0], attr[5], attr[6], attr[7], attr[8]) = (5 | size << 32, 1 << 5, 2 << 32, 0x1000, 8);
     // SAFETY: the kernel reads `size` bytes of `attr`, and returns a new descriptor or -1.
     let fd = unsafe { libc::syscall(libc::SYS_perf_event_open, attr.as_ptr(), thread, -1, -1, 0) };
-    // SAFETY: a descriptor that nobody else knows of.
+    // SAFETY: a new descriptor, which has no other owner.
     i32::try_from(fd).ok().filter(|&fd| fd >= 0).map(|fd| unsafe { OwnedFd::from_raw_fd(fd) })
 }

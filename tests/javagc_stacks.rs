@@ -1,4 +1,4 @@
-//! `javagc --stack` against a program that knows who asked for its collections.
+//! `javagc --stack` compared with a program that knows which code requested its collections.
 #![allow(clippy::print_stdout, reason = "figures, for whoever runs it")]
 
 use std::collections::{HashMap, HashSet};
@@ -13,7 +13,7 @@ fn every_request_is_shown_with_its_stack() {
     every_request_is_shown_with_its_stack_of(&[
         ("temurin-11", "-XX:+UseSerialGC"),
         ("temurin-21", "-XX:+UseG1GC"),
-        // No probes: another way to know who asks.
+        // A build without probes, where the requester is found in another way.
         ("musl-17", "-XX:+UseSerialGC"),
     ]);
 }
@@ -62,7 +62,8 @@ fn every_request_is_shown_with_its_stack_of(runtimes: &[(&str, &str)]) {
     }
 }
 
-/// From the innermost frame on, leaving out how the JDK runs threads and lambdas.
+/// Checks a stack from the innermost frame on, without the frames by which the JDK runs threads and
+/// lambdas.
 fn check_stack(name: &str, thread: &str, stack: &Value) {
     let frames = stack.as_array().expect("frames");
     let method = |frame: &Value| frame["method"].as_str().expect("a method").to_owned();

@@ -1,4 +1,4 @@
-//! javagc in trouble: one clear line, the right exit status, nothing left behind.
+//! javagc under failure: a clear one-line message, the right exit status, nothing left behind.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(clippy::print_stdout, reason = "figures, for whoever runs it")]
 
@@ -62,7 +62,7 @@ fn a_process_that_has_loaded_libjvm_and_made_no_jvm() {
     let pid = other.pid().to_string();
     let refused = tool::run("javagc", &["-p", &pid]);
     assert_refused(&refused, 1, &[&pid, "python", "no JVM", "libjvm.so", "jps"]);
-    // Among all JVMs it is none, and -v says so.
+    // With `-a` it is not a JVM, and `-v` reports that.
     let tool = Tool::start("javagc", &["-a", "-v", "-j"]);
     thread::sleep(Duration::from_secs(8));
     let output = tool.interrupt();
@@ -87,7 +87,7 @@ fn a_stopped_jvm_is_said_to_be_stopped() {
     for words in ["is stopped (SIGSTOP)", &format!("kill -CONT {pid}"), "was stopped"] {
         assert_eq!(output.stderr.matches(words).count(), 1, "{words}: {}", output.stderr);
     }
-    // Of two intervals, it is stopped through the second one.
+    // The tool is stopped during the second of two intervals.
     signal(Signal::CONT);
     load.go(1.5);
     let tool = Tool::start("javagc", &["-p", &pid.to_string(), "2", "2"]);
@@ -315,7 +315,7 @@ fn what_is_lost_is_counted() {
     need_root();
     let mut fake = Fake::start();
     let tool = Tool::start("javagc", &["-p", &fake.pid().to_string(), "-j", "-q"]);
-    // A tool that does not come to read: the buffer overflows.
+    // The tool is stopped and does not read, so the ring buffer overflows.
     tool.signal(Signal::STOP);
     fake.fire(20_000, 50_000.0);
     tool.signal(Signal::CONT);
@@ -332,8 +332,8 @@ fn what_is_lost_is_counted() {
     assert_eq!(told, number("lost"));
 }
 
-/// What is told as lost is lost: of many JVMs that collect already when the trace begins,
-/// each stop since the first one that is reported is reported or told as lost.
+/// Lost events are counted exactly: if many JVMs already collect when the trace begins, each stop
+/// since the first reported one is either reported or counted as lost.
 #[test]
 fn of_many_jvms_every_stop_is_reported_or_lost() {
     need_root();
@@ -344,7 +344,7 @@ fn of_many_jvms_every_stop_is_reported_or_lost() {
     loads.iter_mut().for_each(|load| load.go(10.0));
     let tool = Tool::start("javagc", &["-a", "-j"]);
     loads.iter_mut().for_each(|load| drop(load.done()));
-    // What they collect when they end is no more seen.
+    // Collections at the JVMs' end are not part of the comparison.
     let done_ns = jvmprobe_tests::proc::monotonic_ns();
     let records = tool.interrupt().json();
     for load in loads {
@@ -357,7 +357,7 @@ fn of_many_jvms_every_stop_is_reported_or_lost() {
         let fired = log.stops.iter().filter(|s| !s.collections.is_empty());
         let fired: Vec<_> =
             fired.filter(|stop| (first..done_ns).contains(&stop.begin_ns())).collect();
-        // Which are missing, by their place among all.
+        // Indexes of the missing stops.
         let begins: BTreeSet<_> = of("pause").map(|r| r["ts_ns"].as_u64().unwrap()).collect();
         let is_reported =
             |begin_ns: u64, end_ns: u64| begins.range(begin_ns..end_ns).next().is_some();
@@ -376,7 +376,7 @@ fn of_many_jvms_every_stop_is_reported_or_lost() {
     }
 }
 
-/// The target's end, however it comes, is the trace's normal end.
+/// The trace ends normally when the target ends, in whichever way.
 fn ends_with_target(end: impl FnOnce(&mut Load), words: &str) {
     need_root();
     let mut load = Load::start(named("temurin-17"), G1);
@@ -480,7 +480,7 @@ fn nothing_is_left_behind_however_it_ends() {
         } else {
             assert!(tool.interrupt().status.success());
         }
-        // The `javagc -a` of a test that runs beside this one watches this JVM, too, for a while.
+        // The `javagc -a` of a concurrent test may also trace this JVM for some time.
         let deadline = Instant::now() + Duration::from_secs(30);
         let left = || breakpoints(load.pid(), named("temurin-17"));
         while left() > 0 && Instant::now() < deadline {
@@ -489,7 +489,7 @@ fn nothing_is_left_behind_however_it_ends() {
         assert_eq!(left(), 0, "after, kill: {kill}");
     }
     assert!(probes_leaked() <= leaked, "see dmesg");
-    // Alive and well.
+    // The JVM still works.
     load.run(0.2);
     load.quit();
 }
@@ -509,7 +509,7 @@ fn a_libjvm_replaced_on_disk_is_traced_all_the_same() {
     let dir = tempfile::tempdir().unwrap();
     let java = copy_of(named("temurin-17"), &dir.path().join("jre"));
     let mut load = Load::spawn(Command::new(&java));
-    // An upgrade while it runs: another build at the same path.
+    // An upgrade while the JVM runs: another build at the same path.
     let libjvm = dir.path().join("jre/lib/server/libjvm.so");
     fs::remove_file(&libjvm).unwrap();
     fs::copy(named("temurin-21").libjvm(), &libjvm).unwrap();
@@ -586,7 +586,7 @@ fn new_jvms_are_found_by_what_they_map() {
 fn new_jvms_are_found_where_the_kernel_does_not_tell() {
     beside_others();
     need_root();
-    // Nobody knows the processors whose events would tell.
+    // The list of online processors is hidden, so the tool cannot open events on them.
     let hide = "mount --bind /dev/null /sys/devices/system/cpu/online; exec \"$@\"";
     let mut command = Command::new("unshare");
     command.args(["--mount", "sh", "-ec", hide, "sh"]);

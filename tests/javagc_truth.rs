@@ -1,5 +1,5 @@
-//! javagc against the JVM's own log: every stop, every cycle, each collector of
-//! each runtime.
+//! javagc compared with the JVM's own log: every stop and every cycle, for each collector of each
+//! runtime.
 #![allow(clippy::print_stdout, reason = "figures, for whoever runs it")]
 
 use std::ops::Range;
@@ -13,13 +13,13 @@ use jvmprobe_tests::{
 };
 use serde_json::Value;
 
-/// Each collector of a runtime, one after the other.
+/// Checks each collector of a runtime, one after the other.
 fn check_runtime(name: &str) {
     need_root();
     check_collectors(runtimes::named(name));
 }
 
-/// The same with a runtime that may be not to be had.
+/// Checks each collector of a runtime that may be unavailable.
 fn check_unstable(name: &str) {
     need_root();
     if let Some(runtime) = runtimes::of_unstable(name) {
@@ -36,9 +36,9 @@ fn check_collectors(runtime: &Runtime) {
 }
 
 fn check_collector(runtime: &Runtime, flags: &str) {
-    // Shenandoah's log tells of the heap in full collections.
+    // Shenandoah's log reports heap sizes only for full collections.
     let full = flags.contains("Shenandoah").then_some(" -XX:-ExplicitGCInvokesConcurrent");
-    // ZGC of JDK 11 needs some air.
+    // ZGC of JDK 11 needs a larger heap.
     let heap = (flags.contains("UseZGC") && runtime.major == 11).then_some(" -Xmx192m");
     check(runtime, &[flags, full.unwrap_or(""), heap.unwrap_or("")].concat());
 }
@@ -123,7 +123,7 @@ fn reports_every_stop_that_the_log_reports_jdk_11_musl_build_without_probes() {
     check_runtime("musl-11");
 }
 
-/// The collector that stops in the most ways.
+/// The collector with the most kinds of stops.
 #[test]
 fn tells_the_heap_of_every_collection_as_the_log_tells_it_jdk_8() {
     need_root();
@@ -142,8 +142,8 @@ fn tells_the_heap_of_every_collection_as_the_log_tells_it_jdk_8_with_all() {
     }
 }
 
-/// JDK 8 logs no stops and no clock that we have, but the heap to the KiB: enough to know a
-/// collection by.
+/// JDK 8 logs neither stops nor timestamps of a clock that we can read, but heap sizes in KiB,
+/// which are enough to identify a collection.
 fn check_jdk_8(runtime: &Runtime, flags: &str) {
     let title = format!("{} {flags}", runtime.name);
     let mut load = Load::start(runtime, flags);
@@ -160,16 +160,15 @@ fn check_jdk_8(runtime: &Runtime, flags: &str) {
     let pauses: Vec<_> = records.iter().filter(|r| text(r, "type") == "pause").collect();
     assert!(logged.len() > 10, "{title}: the load makes only {} collections", logged.len());
 
-    // G1's cleanup, logged with sizes, fires no probe of a collection.
+    // G1's cleanup is logged with sizes, but fires no probe for a collection.
     let logged: Vec<_> = logged.iter().filter(|c| c.kind != "GC cleanup").collect();
     let mut left = &logged[..];
-    // What is reported and not logged is G1's remark, and where two threads wrote into one
-    // line of the log.
+    // Reported and not logged: G1's remark, and collections in lines into which two threads wrote.
     let mut other = Vec::new();
     for pause in &pauses {
         let mut next = collections_of(left, pause);
-        // CMS's own thread may sweep while a full collection is about to begin, and the log tells
-        // of another moment than the probe: then the next one is what is to be recognized.
+        // CMS's own thread may sweep while a full collection is about to begin, and the log takes
+        // its sizes at another time than the probe. Then the next collection must match.
         if let (0, [skipped, rest @ ..]) = (next, left)
             && collections_of(rest, pause) > 0
         {
@@ -178,7 +177,7 @@ fn check_jdk_8(runtime: &Runtime, flags: &str) {
         }
         left = &left[next..];
     }
-    // CMS may be at it when the load is over.
+    // A CMS cycle may still be running when the load has ended.
     let (first, missing) = (left.first(), left.len());
     assert!(missing <= 1, "{title}: {missing} are not reported as logged, from {first:?} on");
     assert!(other.len() * 100 <= logged.len(), "{title}: not as logged: {other:?}");
@@ -188,12 +187,12 @@ fn check_jdk_8(runtime: &Runtime, flags: &str) {
     } else if flags.contains("UseG1GC") {
         let begun = log[begin..].matches("concurrent-root-region-scan-start").count();
         let cycles = records.iter().filter(|r| text(r, "type") == "cycle").count();
-        // One is under way.
+        // One cycle may still be running.
         assert!(begun > 2 && begun.abs_diff(cycles) <= 1, "{title}: {cycles} of {begun} cycles");
     }
 }
 
-/// Each of the two pauses of CMS is in one cycle, and no cycle has one of them twice.
+/// Each of the two pauses of CMS belongs to a cycle, and no cycle has the same pause twice.
 fn check_marks(title: &str, records: &[Value]) {
     let cycles: Vec<_> = records
         .iter()
@@ -223,7 +222,7 @@ fn reports_every_stop_of_a_jvm_without_performance_data() {
     }
 }
 
-/// G1 calls its operation for metaspace full, and collects the young generation in it.
+/// G1 names its operation for metaspace "full", and collects the young generation in it.
 #[test]
 fn collections_for_metaspace_are_full_where_the_log_says_so() {
     need_root();
@@ -237,8 +236,8 @@ fn collections_for_metaspace_are_full_where_the_log_says_so() {
     }
 }
 
-/// How many of the collections that come next in the log a pause is. Two in one operation are
-/// one that begins as the first and ends as the last; CMS may sweep between the two.
+/// Returns how many of the next collections in the log a pause comprises. It comprises two if it
+/// begins as the first and ends as the last; CMS may sweep between the two.
 fn collections_of(logged: &[&OldCollection], pause: &Value) -> usize {
     let is_first = |c: &&&OldCollection| c.before.is(number(pause, "heap_before"));
     let is_last = |c: &&OldCollection| c.after.is(number(pause, "heap_after"));
@@ -267,14 +266,14 @@ fn check_program(runtime: &Runtime, flags: &str, program: &str, seconds: f64) {
     let attached_ns = jvmprobe_tests::proc::monotonic_ns();
     load.run(seconds);
     let done_ns = jvmprobe_tests::proc::monotonic_ns();
-    // Concurrent cycles may still be under way; their ends are logged.
+    // Concurrent cycles may still be running; their ends are logged.
     std::thread::sleep(std::time::Duration::from_millis(300));
     let output = tool.interrupt();
     let log = gclog::parse(&load.quit());
     assert!(output.status.success(), "{title}: {} {}", output.status, output.stderr);
 
-    // The JVM was idle when the tool came and when it went: stops outside the
-    // load (timers of the JVM's own) may or may not have been seen.
+    // The JVM was idle when the tool attached and detached. Stops outside the load (the JVM's own
+    // timers) may or may not have been seen.
     let inside = |ns: u64| (attached_ns..done_ns).contains(&ns);
     let stops: Vec<_> = log.stops.iter().filter(|s| inside(s.begin_ns())).collect();
     let records = output.json();
@@ -289,7 +288,7 @@ fn check_program(runtime: &Runtime, flags: &str, program: &str, seconds: f64) {
     check_summary(&title, &records);
 }
 
-/// What may be off now and then.
+/// Counts of deviations that are accepted if they are rare.
 #[derive(Default)]
 struct Tally {
     causes: usize,
@@ -299,7 +298,7 @@ struct Tally {
     wrong_sizes: Vec<String>,
 }
 
-/// Every stop of the log is reported once, and nothing else is.
+/// Asserts that every stop in the log is reported once, and nothing else.
 fn compare_stops(
     title: &str,
     runtime: &Runtime,
@@ -312,7 +311,7 @@ fn compare_stops(
     let mut last_line_ns = 0;
     let mut left = reported.iter().peekable();
     for stop in stops {
-        // The line is written when the stop is over, and before the next begins.
+        // The line is written after the stop has ended and before the next one begins.
         if let Some(extra) = left.next_if(|r| end_ns(r) <= last_line_ns) {
             panic!("{title}: reported, but not in the log: {extra}\nbefore {stop:?}");
         }
@@ -350,8 +349,8 @@ fn compare_stops(
     // may have been hit by the scheduler between the JVM's clock and ours. JDK 11 keeps no
     // times of its stops: there it is one in ten, for the probes' own times are later still.
     let nearly_all = errors[errors.len() * if runtime.major >= 17 { 98 } else { 90 } / 100];
-    // Functions of a build without probes lie further from the stop than probes do; ZGC's stops
-    // are so short that this is several times their bound.
+    // In builds without probes, the traced functions are further from the stop than probes are.
+    // ZGC's stops are so short that the difference is several times their bound.
     let (middle, most) = if runtime.musl && runtime.major < 17 { (4.0, 20.0) } else { (1.0, 5.0) };
     assert!(
         median <= middle,
@@ -375,8 +374,8 @@ fn compare_stop(
 ) {
     let context = format!("{title}: {stop:?}\n{record}");
     assert_eq!(text(record, "type") == "pause", is_gc(stop), "{context}");
-    // In JDK 11 the first operation of several in one safepoint gives the name, there may be
-    // none, and Shenandoah's operations are called by another name than their classes.
+    // In JDK 11 the first of several operations in one safepoint gives the name, the name may be
+    // missing, and Shenandoah's operations have other names than their classes.
     if runtime.major >= 17
         || is_gc(stop) && number(record, "operations") == 1 && !flags.contains("Shenandoah")
     {
@@ -398,12 +397,13 @@ fn compare_stop(
         assert_eq!(record["full"], full, "{context}");
     }
     let pause = number(record, "pause_ns");
-    // JDK 11 nests: the failed young collection contains the full one.
+    // In JDK 11 collections nest: the failed young collection contains the full one.
     let logged_pause = stop.collections.iter().map(|c| c.pause_ns).max().unwrap_or(0);
     assert!(pause <= number(record, "stopped_ns"), "{context}");
     tally.short_pauses += usize::from(pause + 100_000 + logged_pause / 10 < logged_pause);
     assert!(number(record, "ttsp_ns") <= number(record, "stopped_ns"), "{context}");
-    // Nothing looks into a pause of ZGC where the JVM keeps its times.
+    // For ZGC of JDK 17 and later, no probe fires within the pause, because the JVM itself records
+    // the times. So there are no heap sizes.
     if flags.contains("ZGC") && runtime.major >= 17 {
         assert!(record["heap_before"].is_null() && record["heap_after"].is_null(), "{context}");
     } else {
@@ -418,8 +418,8 @@ fn compare_stop(
     }
 }
 
-/// Both are the log's, to the unit that it rounds down to. JDK 11 logs a full collection
-/// inside of the young one that has failed, and thus first.
+/// Both sizes agree with the log, rounded down to its unit. JDK 11 logs a full collection inside
+/// the failed young one, so it comes first.
 fn check_heap(stop: &Stop, record: &Value, tally: &mut Tally) {
     let first = stop.collections.iter().min_by_key(|c| c.id);
     let last = stop.collections.iter().max_by_key(|c| c.id);
@@ -454,7 +454,7 @@ fn is_gc(stop: &Stop) -> bool {
     !stop.collections.is_empty()
 }
 
-/// Cycles that began and ended while the tool watched are reported once each.
+/// Asserts that each cycle that began and ended during the trace is reported once.
 fn compare_cycles(
     title: &str,
     runtime: &Runtime,
@@ -466,21 +466,22 @@ fn compare_cycles(
     let ends: Vec<_> =
         reported.iter().map(|r| number(r, "ts_ns") + number(r, "duration_ns")).collect();
     if flags.contains("Shenandoah") {
-        // Its log has no line for the end of a cycle.
+        // This log has no line for the end of a cycle.
         assert!(!reported.is_empty(), "{title}: no cycle reported");
         return;
     }
     if runtime.musl && flags.contains("ZGC") {
-        // JDK 11's begins and ends inside of pauses, where functions tell of pauses alone.
+        // In JDK 11 the cycle begins and ends inside pauses, and without probes only pauses are
+        // traced.
         let none = runtime.major == 11;
         assert_eq!(reported.is_empty(), none, "{title}: {} cycles", reported.len());
         return;
     }
     let logged: Vec<_> = logged.iter().filter(|c| inside(c.end_ns)).collect();
-    // The cycle that JDK 11's ZGC tells of is over when relocation starts.
+    // For ZGC of JDK 11, the reported cycle ends when relocation starts.
     let to_the_end = !(runtime.major == 11 && flags.contains("ZGC"));
     for cycle in logged.iter().filter(|_| to_the_end) {
-        // The log writes the end before or after the probe: within a millisecond or so.
+        // The end is logged before or after the probe, within about a millisecond.
         let near = ends.iter().filter(|end| end.abs_diff(cycle.end_ns) < 5_000_000).count();
         assert!(near >= 1, "{title}: in the log, but not reported: {cycle:?}");
     }
@@ -490,7 +491,7 @@ fn compare_cycles(
     println!("{title}: {} cycles", logged.len());
 }
 
-/// The summary agrees with the single records.
+/// Asserts that the summary agrees with the individual records.
 fn check_summary(title: &str, records: &[Value]) {
     let last = records.last().expect("a summary");
     assert_eq!(text(last, "type"), "summary", "{title}");

@@ -48,16 +48,16 @@ fn text_has_one_header_one_line_a_pause_and_a_summary() {
         assert!(line.contains(" G1 "), "{line}");
     }
     assert!(output.stdout.contains("GC stopped the application"), "{}", output.stdout);
-    // Safepoints that are no collections are counted, not listed.
+    // Safepoints without collections are counted, not listed.
     assert!(output.stdout.contains("Other safepoints stopped it"), "{}", output.stdout);
     assert!(!output.stdout.contains("ThreadDump"), "{}", output.stdout);
-    // Nothing but words to the user on stderr, and no colour in a pipe.
+    // stderr has only messages to the user, and there is no colour in a pipe.
     assert!(output.stderr.lines().all(|l| l.starts_with("javagc: ")), "{}", output.stderr);
     assert!(!output.stdout.contains('\x1b'));
     load.quit();
 }
 
-/// The rows of the listing, and the right ends of its columns of numbers.
+/// Checks the rows of the listing, and the right edges of its numeric columns.
 fn assert_aligned(text: &str) {
     let header = text.lines().next().unwrap();
     let names = ["TTSP(ms)", "PAUSE(ms)", "STOPPED(ms)", "HEAP-BEFORE", "HEAP-AFTER"];
@@ -78,7 +78,7 @@ fn assert_aligned(text: &str) {
 fn columns_stay_aligned_and_no_line_ends_in_blanks() {
     beside_others();
     need_root();
-    // Names of 28 characters, and of 30, which is cut.
+    // Names of 28 characters, and of 30, which is truncated.
     for (runtime, flags) in [
         ("temurin-17", "-XX:+UseShenandoahGC"),
         ("temurin-21", "-XX:+UseZGC -XX:+ZGenerational"),
@@ -348,7 +348,7 @@ fn completions_and_man_page_know_every_option() {
     assert!(binary("javagc").exists());
 }
 
-/// On a host in trouble there is no jps: every tool lists what it could trace.
+/// A host under investigation may have no jps: every tool lists the JVMs that it could trace.
 #[test]
 fn without_a_target_the_jvms_are_listed() {
     need_root();

@@ -1,4 +1,4 @@
-//! javaobjnew's stacks against what a program knows of its own call paths.
+//! javaobjnew's stacks compared with a program's own knowledge of its call paths.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(clippy::print_stdout, reason = "figures, for whoever runs it")]
 
@@ -36,7 +36,8 @@ fn methods(stack: &Value) -> Vec<&str> {
     stack["stack"].as_array().unwrap().iter().map(|f| f["method"].as_str().unwrap()).collect()
 }
 
-/// The path that a stack shows, whole and in order; `None` where it is none of the load's.
+/// Returns the path that a stack shows completely and in order, or `None` if it shows none of the
+/// load's.
 fn path(stack: &Value) -> Option<&'static str> {
     let methods = methods(stack);
     let shows = |chain: &[&str]| {
@@ -47,7 +48,7 @@ fn path(stack: &Value) -> Option<&'static str> {
     PATHS.iter().find(|(_, chain, _)| shows(chain)).map(|(name, ..)| *name)
 }
 
-/// Bytes by path. Every stack of the load's own objects must show one.
+/// Returns the bytes by path. Every stack of the load's own objects must show a path.
 fn by_path(records: &[Value]) -> BTreeMap<&'static str, u64> {
     let mut sums = BTreeMap::new();
     for stack in of_type(records, "stack") {
@@ -60,7 +61,7 @@ fn by_path(records: &[Value]) -> BTreeMap<&'static str, u64> {
     sums
 }
 
-/// The stacks of each class sum up to it, to the byte and the object.
+/// Asserts that the stacks of each class add up to its total, in bytes and objects.
 fn check_sums(records: &[Value]) {
     for class in of_type(records, "class") {
         let of_class: Vec<_> =
@@ -71,13 +72,13 @@ fn check_sums(records: &[Value]) {
     }
 }
 
-/// How far a path's estimate may be off, as a share of its bytes.
+/// Returns the accepted error of a path's estimate, as a share of its bytes.
 ///
-/// What it has outside of TLABs is counted. Of its bytes T in TLABs, some S were read:
-/// objects of random sizes s, so many that their sum has the variance S E[s²]/E[s]. So the
-/// standard error is sqrt(E[s²]/E[s]/S) of T; the sum of all paths, by which it is scaled, has
-/// one, too. Four of these are allowed, and five percent for TLABs not being alike: a machine
-/// that is busy gives the threads their turns unevenly, and with them the paths.
+/// Its bytes outside of TLABs are counted exactly. Of its bytes T in TLABs, a part S was read:
+/// objects of random sizes s, in such a number that their sum has the variance S E[s²]/E[s]. So the
+/// standard error is sqrt(E[s²]/E[s]/S) of T. The sum of all paths, by which it is scaled, has a
+/// standard error, too. Four standard errors are allowed, and five percent for differences between
+/// TLABs: on a busy machine, the threads get unequal shares of CPU time, and so do the paths.
 fn bound(truth: &Allocated, records: &[Value], path: &str) -> f64 {
     let summary = records.last().unwrap();
     let number = |field: &str| summary[field].as_f64().unwrap();
@@ -98,7 +99,7 @@ fn bound(truth: &Allocated, records: &[Value], path: &str) -> f64 {
     (4.0 * variance.sqrt() + 0.05) * inside / whole
 }
 
-/// Every path above 1 % of the bytes is within its bound; the files say the same.
+/// Asserts that every path above 1 % of the bytes is within its bound, and that the files agree.
 fn check(runtime: &Runtime) {
     let name = &runtime.name;
     let dir = tempfile::tempdir().unwrap();
@@ -125,7 +126,7 @@ fn check(runtime: &Runtime) {
     check_files(summary, [&svg, &lines, &proto, &json]);
 }
 
-/// All files have all bytes, with the class innermost.
+/// Asserts that all files contain all bytes, with the class as innermost frame.
 fn check_files(summary: &Value, [svg, lines, proto, json]: [&str; 4]) {
     let total = bytes(summary);
     let text = std::fs::read_to_string(lines).unwrap();
@@ -200,9 +201,10 @@ fn a_class_is_split_among_its_paths_jdk_25() {
     a_class_is_split_among_its_paths_in("temurin-25");
 }
 
-/// One class, allocated by two paths: what its samples are for. Of n samples, each with the
-/// chance p to be of a path, pn are; the standard error of that is sqrt((1 - p)/(pn)) of it.
-/// Twice the variance, since samples stand for unlike numbers of bytes; four of these errors.
+/// One class that two paths allocate, which samples have to distinguish. Of n samples, each of
+/// which belongs to a path with probability p, pn are of this path; the relative standard error is
+/// sqrt((1 - p)/(pn)). The variance is doubled, because samples represent different numbers of
+/// bytes. Four standard errors are allowed.
 fn a_class_is_split_among_its_paths_in(runtime: &str) {
     let (truth, records) = trace(named(runtime), "-XX:+UseG1GC", &["-s"], "go 8 200 2 shared");
     check_sums(&records);
@@ -260,8 +262,8 @@ fn exact_keeps_up_with_stacks() {
     assert_eq!(records.last().unwrap()["lost"], 0);
 }
 
-/// Many threads on few processors: whatever one of them interrupts, no class has another's name
-/// and no stack is another thread's.
+/// Many threads on few processors: wherever one interrupts another, no class gets another class's
+/// name and no stack another thread's.
 #[test]
 fn threads_that_interrupt_each_other_are_not_mixed_up() {
     /// Classes by the paths that allocate them, as `AllocLoad`'s source has it.
@@ -320,7 +322,7 @@ fn text_shows_stacks_below_the_table() {
     let lines: Vec<_> = text.lines().map(str::trim_start).collect();
     let shown = lines.windows(5).any(|w| w.iter().zip(&stack).all(|(l, s)| l.starts_with(s)));
     assert!(shown, "{text}");
-    // A large object, and where it comes from.
+    // A large object, and the stack that allocated it.
     let at = lines.iter().position(|l| l.ends_with("double[]")).unwrap();
     assert!(lines[at + 1].starts_with(&stack[0]), "{text}");
 }
@@ -338,14 +340,14 @@ fn a_file_that_cannot_be_written_is_told_at_once() {
     java.quit();
 }
 
-/// Threads apart: each line of folded stacks names its thread.
+/// With separate threads, each line of folded stacks names its thread.
 #[test]
 fn files_keep_threads_apart_when_asked() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("a.folded").display().to_string();
     let (_, records) =
         trace(named("temurin-21"), "-XX:+UseG1GC", &["-t", "-o", &file], "go 2 200 2");
-    // Without -s, stacks are in the files only.
+    // Without `-s`, stacks are only in the files.
     assert_eq!(of_type(&records, "stack").count(), 0);
     let lines = folded::parse(&std::fs::read_to_string(&file).unwrap());
     for name in ["allocator-0-", "allocator-1-"] {

@@ -1,4 +1,4 @@
-//! javaobjnew's time axis: when it was allocated, and when the application was stopped.
+//! javaobjnew's time axis: the times of allocations, and of stops of the application.
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test fails by panicking")]
 
 use std::{
@@ -24,8 +24,8 @@ fn now_ms() -> u64 {
     u64::try_from(now.as_millis()).unwrap()
 }
 
-/// A program that allocates, pauses, and allocates more. It knows how much that was each time; all
-/// files say the same, to the byte, and the page does of each range that is chosen in it.
+/// A program that allocates, pauses, and allocates again, and knows the amount each time. All files
+/// show the same bytes exactly, and the page does so for each selected range.
 #[test]
 fn bytes_are_when_they_were_allocated() {
     need_root();
@@ -68,7 +68,8 @@ fn bytes_are_when_they_were_allocated() {
         for (begin, end, truth) in busy {
             let seen = times.between(begin - 50, end + 50);
             println!("{runtime}: {seen} of {truth} bytes in {} ms", end - begin);
-            // What is in a TLAB when a load ends is of no sample; what is estimated, is shared.
+            // The contents of a TLAB at the end of a load are in no sample, and estimates are
+            // distributed over the time.
             let off = seen.abs_diff(truth) as f64 / truth as f64;
             assert!(off < 0.15, "{runtime}: {seen} of {truth}");
         }
@@ -77,7 +78,7 @@ fn bytes_are_when_they_were_allocated() {
     }
 }
 
-/// What a page shows of some seconds is what the lines of these seconds sum up to.
+/// Asserts that the page's total for a range of seconds is the sum of the lines of these seconds.
 fn ranges_are_those_of(page: &std::path::Path, lines: &[folded::Line]) {
     let mut browser = Browser::start();
     browser.open(page, 1280, 800);
@@ -109,7 +110,7 @@ fn ranges_are_those_of(page: &std::path::Path, lines: &[folded::Line]) {
     assert_eq!(browser.complaints(), Vec::<String>::new());
 }
 
-/// Each stop, by its operation and length, against the JVM's log.
+/// Compares each stop, by its operation and length, with the JVM's log.
 #[test]
 fn stops_are_the_jvms_own() {
     need_root();

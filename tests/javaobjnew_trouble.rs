@@ -1,4 +1,4 @@
-//! javaobjnew in trouble: one clear line, the right exit status, nothing left behind.
+//! javaobjnew under failure: a clear one-line message, the right exit status, nothing left behind.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::{
@@ -78,7 +78,7 @@ fn exact_without_probes_points_to_the_default() {
     assert_refused(&output, 1, &["no USDT probe hotspot:object__alloc", "leave --exact out"]);
 }
 
-/// A runtime whose libjvm.so has no symbol table.
+/// Returns a copy of a runtime whose libjvm.so has no symbol table.
 fn stripped(from: &Runtime, to: &Path) -> Runtime {
     let home = from.java.parent().and_then(Path::parent).unwrap();
     let copied = Command::new("cp").arg("-rL").arg(home).arg(to).status().unwrap();
@@ -136,7 +136,7 @@ fn missing_rights_are_named() {
     assert_refused(&without(some, &[]), 1, &["CAP_SYS_ADMIN"]);
 }
 
-/// The target's end, however it comes, is the trace's normal end.
+/// The trace ends normally when the target ends, in whichever way.
 #[test]
 fn the_target_is_killed_in_full_swing() {
     beside_others();

@@ -1,4 +1,4 @@
-//! javaobjnew against what a program knows of its own allocations.
+//! javaobjnew compared with a program's own count of its allocations.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(clippy::print_stdout, reason = "figures, for whoever runs it")]
 
@@ -24,7 +24,7 @@ fn off(estimate: f64, truth: u64) -> f64 {
     estimate / truth as f64 - 1.0
 }
 
-/// The total within 5 %, and every class above `least` of the bytes within 10 %.
+/// Asserts that the total is within 5 %, and every class above `least` of the bytes within 10 %.
 fn check(runtime: &Runtime, flags: &str, seconds: u32, least: f64) {
     let load = format!("go {seconds} 200 2");
     let (truth, records) = trace(runtime, flags, &[], &load);
@@ -69,7 +69,7 @@ fn every_class_above_one_percent_is_right_jdk_25() {
     check(runtimes::named("temurin-25"), "-XX:+UseG1GC", 30, 0.01);
 }
 
-/// Of which the last have compact headers by default.
+/// The latest of these JDKs have compact headers by default.
 #[test]
 #[ignore = "long: make test-all"]
 fn every_class_above_one_percent_is_right_jdk_26_and_later() {
@@ -90,7 +90,7 @@ fn every_class_above_one_percent_is_right_jdk_21() {
     check(runtimes::named("temurin-21"), "-XX:+UseSerialGC", 30, 0.01);
 }
 
-/// It is told of a TLAB before its thread has it.
+/// In JDK 8, the probe fires before the thread has the TLAB.
 #[test]
 fn each_collector_of_jdk_8_is_understood() {
     layouts_are_understood(&[("zulu-8", "-XX:+UseParallelGC")]);
@@ -133,10 +133,10 @@ fn every_collector_and_layout_is_understood() {
     ]);
 }
 
-/// Ten seconds tell less of a class with few objects.
+/// Ten seconds give a less exact result for a class with few objects.
 fn layouts_are_understood(jvms: &[(&str, &str)]) {
     for (runtime, flags) in jvms {
-        // Headers of 16 bytes are what the load counts with.
+        // The load assumes headers of 16 bytes.
         let least = if flags.contains("Class") || flags.contains("Compact") { 0.06 } else { 0.05 };
         check(runtimes::named(runtime), flags, 10, least);
     }
@@ -155,7 +155,7 @@ fn many_threads_that_come_and_go_are_counted() {
     let records = tool.interrupt().json();
     let off = off(number(records.last().unwrap(), "bytes"), total);
     println!("total {:+.2} %", off * 100.0);
-    // What a thread allocates after its last TLAB, and dies, is not seen.
+    // Allocations in a thread's last TLAB are not seen if the thread ends.
     assert!(off.abs() < 0.05, "{off}");
 }
 
@@ -185,7 +185,7 @@ fn check_exact(runtime: &str, flag: &str) {
         let found = class(&records, name);
         assert_eq!(found["estimated"], false);
         let more = number(found, "objects") - *objects as f64;
-        // The load's own words, threads and the JVM allocate a little beside it.
+        // The load's own strings, its threads and the JVM also allocate a little.
         let slack = if name.starts_with("AllocLoad$") { 0.0 } else { 1000.0 };
         assert!((0.0..=slack).contains(&more), "{runtime}: {name}: {more} more: {found}");
         if slack == 0.0 {

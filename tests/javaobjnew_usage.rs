@@ -51,7 +51,7 @@ fn text_is_a_table_of_classes_with_the_largest_first() {
     };
     assert!(rows.is_sorted_by(|a, b| share(a) >= share(b)), "{}", output.stdout);
     assert!(output.stdout.contains("Estimated from"), "{}", output.stdout);
-    // Nothing but words to the user on stderr, and no colour in a pipe.
+    // stderr has only messages to the user, and there is no colour in a pipe.
     assert!(output.stderr.lines().all(|l| l.starts_with("javaobjnew: ")), "{}", output.stderr);
     assert!(!output.stdout.contains('\x1b'));
     assert!(output.stdout.lines().all(|line| line == line.trim_end()), "{}", output.stdout);
@@ -137,7 +137,7 @@ fn interval_and_count_give_that_many_tables() {
         of_type(&records, "summary").map(|r| r["bytes"].as_f64().unwrap()).collect();
     let sum: f64 = bytes[..3].iter().sum();
     assert!((sum / bytes[3] - 1.0).abs() < 0.01, "{bytes:?}");
-    // At 200 MB/s, from when on the load runs.
+    // The load allocates 200 MB/s from its start on.
     assert!(bytes[1] > 60e6 && bytes[1] < 140e6, "{bytes:?}");
 }
 
@@ -175,7 +175,8 @@ fn rows_are_as_many_as_asked_for_in_the_order_asked_for() {
 #[test]
 fn large_objects_are_told_as_they_come_and_humongous_ones_marked() {
     beside_others();
-    // Regions of 1 MiB: the load's arrays of 320 kB are none, those of GcLoad are.
+    // With regions of 1 MiB, the load's arrays of 320 kB are not humongous, but those of GcLoad
+    // are.
     let mut load = Load::start(named("temurin-21"), "-XX:+UseG1GC -XX:G1HeapRegionSize=1m");
     let tool = Tool::start("javaobjnew", &["-p", &pid(&load), "-j", "--large", "1m"]);
     load.run(1.0);
@@ -211,8 +212,8 @@ fn odd_names_are_whole_and_harmless() {
             args.push("--exact");
         }
         let tool = Tool::start("javaobjnew", &args);
-        // Unloaded before anybody asks for their names.
-        // Where it is estimated, often enough that a sample of them has each.
+        // The classes are unloaded before their names are requested. In estimating mode there are
+        // enough objects that a sample contains each class.
         let (ask, times) = if exact { ("names 500", 1) } else { ("names 100000", 10) };
         for _ in 0..times {
             load.ask(ask);
@@ -256,7 +257,7 @@ fn a_hundred_thousand_classes_are_counted_and_more_are_folded() {
         of_type(&records, "class").filter(|r| r["class"].as_str().unwrap().starts_with("many.C"));
     let counted = mine.filter(|r| r["objects"] == 1).count() as u64;
     assert!((100_000..140_000).contains(&counted), "{counted}: {summary}");
-    // What is not by its name is there all the same.
+    // Bytes of classes without a name are included in the total.
     let others = summary["other_bytes"].as_u64().unwrap();
     assert!(others >= (140_000 - counted) * 16, "{counted}: {summary}");
     assert_eq!(summary["lost"], 0, "{summary}");
@@ -301,7 +302,7 @@ fn all_finds_jvms_that_run_and_jvms_that_start_later() {
         let mine: Vec<_> = of_type(&records, "summary").filter(|r| r["pid"] == pid).collect();
         assert_eq!(mine.len(), 1, "{}", output.stderr);
         let bytes = mine[0]["bytes"].as_f64().unwrap();
-        // And what a JVM allocates of its own.
+        // Plus the JVM's own allocations.
         assert!((0.95 * told..told + 100e6).contains(&bytes), "{told}: {}", mine[0]);
     }
 }

@@ -1,4 +1,4 @@
-//! javaprof on a program that does not know its own calls: the class files do.
+//! javaprof on a program without a known call graph: its class files say which calls are possible.
 #![allow(clippy::print_stdout, reason = "figures, for whoever runs it")]
 
 use std::process::Command;
@@ -9,8 +9,8 @@ use jvmprobe_tests::{
     tool::{binary, run_command},
 };
 
-/// The Kotlin compiler while it warms up: a hundred thousand methods that nobody wrote for us,
-/// interpreted, compiled, inlined, thrown away and compiled again.
+/// The Kotlin compiler during warm-up: a hundred thousand methods that were not written for this
+/// test, interpreted, compiled, inlined, deoptimised and compiled again.
 fn no_impossible_calls(runtime: &str) {
     need_root();
     let runtime = runtimes::named(runtime);
@@ -30,8 +30,8 @@ fn no_impossible_calls(runtime: &str) {
     assert_eq!(checker.trouble(), "");
     let unknown: u64 = report.unknown.values().sum();
     assert!(unknown * 100 <= report.calls, "{}", report.summary());
-    // Before the JVM has told how its stacks are walked, frame pointers must do: of half a million
-    // calls 4 to 15 come from there, the more the slower it starts.
+    // Until the walker has the JVM's layout, stacks are walked by frame pointers. Of half a million
+    // calls, 4 to 15 wrong ones come from that time, the more the slower the tool starts.
     assert!(report.rate() <= 6.0, "{}{}", report.details(false), report.summary());
 }
 

@@ -1,4 +1,4 @@
-//! javaprof's stacks of code that lies between callers and what they call.
+//! javaprof's stacks in HotSpot's code between callers and callees.
 #![allow(clippy::print_stdout, reason = "figures, for whoever runs it")]
 
 use std::{process::Stdio, thread::sleep, time::Duration};
@@ -12,17 +12,17 @@ use jvmprobe_tests::{
     tool::run,
 };
 
-/// Each method has a frame of its own.
+/// JVM flags with which each method has a frame of its own.
 const FRAMES: &str = "-XX:CompileCommand=quiet -XX:CompileCommand=dontinline,DispatchLoad.*";
 
-/// Which methods there are below `main`, with what they call.
+/// The methods below `main`, with the methods that they call.
 const CHAINS: [&[&str]; 3] = [
     &["callsCasts", "casts"],
     &["callsShapes", "shapes", "area"],
     &["callsForms", "forms", "size"],
 ];
 
-/// What must have been seen for a test to prove something: a stub, and who calls it.
+/// Samples that a test must contain to prove something: a stub, and its callers.
 const TYPE_TESTS: (&str, &[&str]) = ("slow_subtype_check", &["casts"]);
 const DISPATCH: (&str, &[&str]) = ("vtable chunks", &["shapes", "forms"]);
 
@@ -70,7 +70,7 @@ fn check(runtime: &Runtime, flags: &str, (stub, callers): (&str, &[&str])) {
     let mut command = runtime.command();
     command.args(FRAMES.split(' ')).arg(flags).arg("-cp").arg(classes()).arg("DispatchLoad");
     let load = Other::spawn(command.stdout(Stdio::null()).stderr(Stdio::null()));
-    // Until what is hot is compiled.
+    // Time until hot methods are compiled.
     sleep(Duration::from_secs(1));
     let dir = tempfile::tempdir().expect("a temporary folder");
     let file = dir.path().join("x.folded");
@@ -100,7 +100,7 @@ fn check(runtime: &Runtime, flags: &str, (stub, callers): (&str, &[&str])) {
     assert!(without.is_empty(), "{title}: no caller of {stub}: {without:#?}");
 }
 
-/// Whether the program's methods on a stack call each other so.
+/// Whether the program's methods call each other in this order.
 fn is_possible(line: &Line) -> bool {
     let ours = line.frames.iter().filter(|frame| frame.starts_with("DispatchLoad"));
     let names: Vec<_> = ours.map(|frame| frame.rsplit('.').next().unwrap_or_default()).collect();

@@ -1,4 +1,4 @@
-//! javaprof -e: what happens is counted exactly, where it happens, of every event.
+//! `javaprof -e`: events are counted exactly, with their stacks, for every kind of event.
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test fails by panicking")]
 
 use std::collections::HashMap;
@@ -11,11 +11,11 @@ use jvmprobe_tests::{
 };
 use serde_json::Value;
 
-/// One JDK in each run of `make test`, all of them in `make test-all`.
+/// `make test` runs one JDK, `make test-all` all of them.
 const FEW: [&str; 1] = ["temurin-21"];
 const ALL: [&str; 5] = ["temurin-11", "temurin-17", "temurin-21", "temurin-25", "sid-28"];
 
-/// Stacks of an event: the frames' names, innermost first, and how often.
+/// Stacks of an event: the frames' names, innermost first, and the count.
 #[derive(Debug)]
 struct Stacks(Vec<(Vec<String>, u64)>);
 
@@ -30,13 +30,14 @@ impl Stacks {
         Self(stacks.map(|r| (frames(r), r["samples"].as_u64().unwrap())).collect())
     }
 
-    /// Those with this frame innermost.
+    /// Returns the stacks whose innermost frame is this one.
     fn ending(&self, label: &str) -> Self {
         let ends = |(stack, _): &&(Vec<String>, u64)| stack.first().is_some_and(|n| n == label);
         Self(self.0.iter().filter(ends).cloned().collect())
     }
 
-    /// Those in which these are called one by the other, directly or not, the outermost first.
+    /// Returns the stacks in which these methods call each other, directly or indirectly, outermost
+    /// first.
     fn with(&self, callers: &[&str]) -> Self {
         let has = |(stack, _): &&(Vec<String>, u64)| {
             let mut outer = stack.iter().rev();
@@ -45,7 +46,7 @@ impl Stacks {
         Self(self.0.iter().filter(has).cloned().collect())
     }
 
-    /// Those in which this frame is not.
+    /// Returns the stacks without this frame.
     fn without(&self, name: &str) -> Self {
         let has = |(stack, _): &&(Vec<String>, u64)| !stack.iter().any(|frame| frame == name);
         Self(self.0.iter().filter(has).cloned().collect())
@@ -56,7 +57,7 @@ impl Stacks {
     }
 }
 
-/// Profiles a load while it does something; its answer, and what the tool has seen.
+/// Profiles a load while it executes a command. Returns the load's answer and the tool's output.
 fn watch(runtime: &str, command: &str, events: &[&str]) -> (HashMap<String, u64>, Output) {
     let mut load = Load::start_program(named(runtime), "-XX:+UseSerialGC", "EventLoad");
     let pid = load.pid().to_string();
@@ -119,7 +120,7 @@ fn java_events_are_counted(runtimes: &[&str]) {
         let asked = Stacks::of(&output, "gc-requests").with(&["EventLoad.collects", "JVM_GC"]);
         assert_eq!(asked.count(), told["collected"], "{runtime}");
 
-        // ... and more than can be walked: the sum is exact, by class too.
+        // ... and more than can be walked: the sum is exact, also by class.
         let (told, output) = watch(runtime, "flood 60000", &["exceptions"]);
         let worse = Stacks::of(&output, "exceptions").ending("EventLoad$Worse");
         assert_eq!(worse.count(), told["worse"], "{runtime}");
@@ -131,8 +132,8 @@ fn java_events_are_counted(runtimes: &[&str]) {
     }
 }
 
-/// Exceptions are counted from a JVM's first instruction on. A line says of how many the class is not known, because it
-/// had not set itself up.
+/// Exceptions are counted from a JVM's first instruction on. A message reports how many have no
+/// known class, because the JVM had not finished starting.
 #[test]
 fn exceptions_of_a_new_jvm_have_a_class_or_are_said_to_have_none() {
     need_root();
@@ -237,7 +238,7 @@ fn stalls_are_those_of_the_jvms_own_log_with_others() {
     stalls_are_those_of_the_log_of(&[("temurin-21", ""), ("temurin-25", "")]);
 }
 
-/// All stalls against the JVM's log.
+/// Compares all allocation stalls with the JVM's log.
 fn stalls_are_those_of_the_log_of(kinds: &[(&str, &str)]) {
     need_root();
     binary("javaprof");
@@ -268,7 +269,7 @@ fn stalls_are_those_of_the_log_of(kinds: &[(&str, &str)]) {
             let samples = record["samples"].as_u64().unwrap();
             *seen.entry(thread.to_owned()).or_default() += samples;
             let frames = record["stack"].as_array().unwrap();
-            // The JVM's own threads allocate, too.
+            // The JVM's own threads allocate and stall, too.
             if thread.starts_with("staller")
                 && frames.iter().all(|frame| frame["method"] != "EventLoad.stalls")
             {
@@ -283,7 +284,7 @@ fn stalls_are_those_of_the_log_of(kinds: &[(&str, &str)]) {
         assert!(told.values().sum::<u64>() > 10, "{runtime} {flag}: {text}");
         let sum = |counts: &HashMap<String, u64>| counts.values().sum::<u64>();
         assert_eq!(sum(&seen), sum(&told), "{runtime} {flag}: {seen:?} {told:?}");
-        // Of what is thinned, because it comes too fast, some is another thread's.
+        // If events come too fast, a sampled one also represents events of other threads.
         for (thread, told) in told.iter().filter(|(thread, _)| thread.starts_with("staller")) {
             assert!(seen[thread].abs_diff(*told) * 20 <= *told, "{runtime} {flag}: {seen:?}");
         }
@@ -326,9 +327,9 @@ fn page_faults_are_the_programs() {
         let touched = stacks.with(&["EventLoad.main", "EventLoad.touch"]).count();
         let others = stacks.without("EventLoad.touch");
         println!("{event} {command}: {touched} seen of {own}, {} of {told}", stacks.count());
-        // They add up to what the kernel tells of the process, and those of this stack to what it
-        // tells of this thread: others have some meanwhile, the compilers' most, and the program
-        // when it counts and answers.
+        // The counts add up to the kernel's count for the process, and those of this stack to its
+        // count for this thread. Other threads have some in the meantime: mostly the compilers, and
+        // the program when it counts and answers.
         let all = stacks.count();
         assert!(
             all + told / 100 >= told && all <= told + told / 100 + 100,
@@ -448,7 +449,7 @@ fn what_cannot_be_had_is_said_before_anything_starts() {
     } else {
         fails(&["kprobe:do_exit"], 1, &["without kprobes"]);
     }
-    // Unless one may be missing.
+    // Unless a missing event is allowed.
     let args = ["-p", &pid, "-d", "1", "-e", "cpu", "-e", "usdt:a:b", "-e", "tracepoint:a:b"];
     let output = run("javaprof", &[&args[..], &["--skip-missing"]].concat());
     assert!(output.status.success(), "{output:?}");

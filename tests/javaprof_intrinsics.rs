@@ -17,10 +17,10 @@ use jvmprobe_tests::{
     tool::{self, binary},
 };
 
-/// The least share of complete stacks; it was 0.8 when steps to the caller were guesses.
+/// Minimum share of complete stacks. It was 0.8 when steps to the caller were guesses.
 const COMPLETE: f64 = 0.99;
 
-/// The threads of the load.
+/// Threads of the load.
 const KINDS: [&str; 8] = [
     "exceptions",
     "trigonometry",
@@ -35,7 +35,7 @@ const KINDS: [&str; 8] = [
 #[test]
 fn stacks_in_intrinsics_and_natives_are_complete() {
     need_root();
-    // Before the loads, which do not wait for it.
+    // Built before the loads start, because they do not wait for it.
     binary("javaprof");
     check(named("zulu-8"));
     runtimes::of_unstable("sid-8").map(check);
@@ -45,7 +45,7 @@ fn check(runtime: &Runtime) {
     let name = &runtime.name;
     let mut load = Load::start_program(runtime, "-XX:+UseSerialGC -Xmx100m", "IntrinsicLoad");
     let pid = load.pid().to_string();
-    // Compiled by then.
+    // Warm-up: afterwards the code is compiled.
     load.ask("go 4");
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("stacks.folded").display().to_string();
@@ -68,8 +68,8 @@ fn check(runtime: &Runtime) {
     check_unnamed(runtime, &lines);
 }
 
-/// A function without a name is known by the address that it begins at, unless the file does not describe it, as
-/// hand-written assembly.
+/// Asserts that a function without a name is shown by its start address, unless the file's call
+/// frame information does not describe it, as with hand-written assembly.
 fn check_unnamed(runtime: &Runtime, lines: &[Line]) {
     let frames = lines.iter().flat_map(|line| &line.frames);
     let unnamed: BTreeSet<_> = frames
@@ -86,8 +86,8 @@ fn check_unnamed(runtime: &Runtime, lines: &[Line]) {
     assert!(inside.is_empty(), "{}: {inside:x?}", runtime.name);
 }
 
-/// Start and end of the functions of a file, as binutils read its call frame information. (In a libjvm.so of the
-/// tests, addresses of code are offsets in the file.)
+/// Returns start and end of a file's functions, from its call frame information as binutils read
+/// it. (In the tests' libjvm.so, code addresses are file offsets.)
 fn functions(file: &Path) -> BTreeMap<u64, u64> {
     let output = Command::new("readelf").arg("--debug-dump=frames").arg(file).output();
     let text = String::from_utf8(output.expect("run readelf").stdout).expect("UTF-8");

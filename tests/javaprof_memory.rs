@@ -1,4 +1,4 @@
-//! javaprof keeps no more than it may, and what it gives up it counts.
+//! javaprof's memory is bounded, and it counts the samples whose stacks it discards.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::fs;
@@ -15,15 +15,15 @@ use jvmprobe_tests::{
 const HERTZ: f64 = 1999.0;
 const SECONDS: f64 = 5.0;
 
-/// The most memory that a process has had, in KiB.
+/// Returns the peak memory of a process, in KiB.
 fn peak(pid: u32) -> u64 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap();
     line.split_ascii_whitespace().nth(1).unwrap().parse().unwrap()
 }
 
-/// Profiles a load whose stacks are never the same; returns the lines, what was said, and the
-/// tool's peak.
+/// Profiles a load whose stacks never repeat. Returns the lines, the messages, and the tool's peak
+/// memory.
 fn profile(size: &str) -> (Vec<folded::Line>, String, u64) {
     let mut load = Load::start_program(named("temurin-17"), "-XX:+UseSerialGC", "WideLoad");
     load.run(1.0);
@@ -37,10 +37,10 @@ fn profile(size: &str) -> (Vec<folded::Line>, String, u64) {
     let output = tool.interrupt();
     assert!(output.status.success(), "{output:?}");
     let lines = folded::parse(&output.stdout);
-    // Not one sample less.
+    // No sample is missing.
     let ratio = total(&lines) as f64 / (used * HERTZ);
     assert!((0.7..1.3).contains(&ratio), "{ratio}\n{}", output.stderr);
-    // What all stacks have in common was not given up, nor given another name.
+    // The frames that all stacks share were neither discarded nor renamed.
     let turns = lines.iter().filter(|line| line.has("WideLoad.turn"));
     let folds: Vec<_> = lines.iter().filter(|l| l.has("[stacks beyond --max-memory]")).collect();
     let other = total(&lines) - total(turns) - total(folds.iter().copied());
@@ -67,6 +67,6 @@ fn what_is_kept_has_a_bound() {
     assert_eq!(folded.count, told);
     assert!(few.len() * 2 < all.len(), "{} of {}", few.len(), all.len());
     println!("{} stacks; {} in {peak} KiB", all.len(), few.len());
-    // With the symbols of libjvm.so and of the kernel, which were needed to give stacks up.
+    // Includes the symbols of libjvm.so and of the kernel, which were needed to discard stacks.
     assert!(peak < 100 << 10, "{peak} KiB");
 }

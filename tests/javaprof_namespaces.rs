@@ -1,4 +1,5 @@
-//! javaprof and JVMs in user namespaces: asked for their code, they answer, and take no harm.
+//! javaprof and JVMs in user namespaces: they answer requests for their code, and continue
+//! undisturbed.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::{
@@ -26,7 +27,7 @@ fn start(runtime: &str, mapping: Mapping) -> Namespaced {
     Namespaced::start(named(runtime), mapping, FRAMES, "CpuLoad")
 }
 
-/// The files in a folder, with their owners, but for the JVM's performance data.
+/// Returns the files in a folder with their owners, except the JVM's performance data.
 fn files(folder: &Path) -> BTreeMap<String, u32> {
     fs::read_dir(folder)
         .unwrap()
@@ -36,7 +37,7 @@ fn files(folder: &Path) -> BTreeMap<String, u32> {
         .collect()
 }
 
-/// A profile that asks the JVM, which has not been asked before.
+/// Asserts that a profile works that sends a first request to the JVM.
 fn assert_answers(runtime: &str, mapping: Mapping, symbols: &str) {
     let what = format!("{runtime} {mapping:?} {symbols}");
     let mut jvm = start(runtime, mapping);
@@ -48,18 +49,18 @@ fn assert_answers(runtime: &str, mapping: Mapping, symbols: &str) {
     assert!(output.status.success(), "{what}: {output:?}");
     let lines = folded::parse(&output.stdout);
     assert!(lines.iter().any(|line| line.has("CpuLoad.deep")), "{what}: {lines:#?}");
-    // Nothing is left but the socket that the JVM listens on from then on.
+    // Only the socket is left, on which the JVM listens from then on.
     let socket = format!(".java_pid{}", jvm.ns_pid());
     assert_eq!(files(&jvm.tmp()), BTreeMap::from([(socket, mapping.uid())]), "{what}");
     assert_well(&mut jvm, &what);
 }
 
-/// It works, and has said nothing but what its program says: no threads.
+/// Asserts that the JVM works and has printed only its program's output, no thread dump.
 fn assert_well(jvm: &mut Namespaced, what: &str) {
     jvm.run(0.1);
     let said = jvm.said();
     let is_own = |line: &str| line.starts_with("ready ") || line.starts_with("done ");
-    // From JDK 21 on the JVM says when an agent is loaded.
+    // From JDK 21 on, the JVM prints a warning when an agent is loaded.
     let is_warning = |line: &str| line.starts_with("WARNING: ");
     assert!(said.lines().all(|line| is_own(line) || is_warning(line)), "{what}: {said}");
 }
@@ -119,7 +120,8 @@ fn a_jvm_whose_user_has_no_number_is_not_asked() {
     assert!(output.status.success() && owner.unwrap() == 0, "{output:?}");
 }
 
-/// The file that makes a signal a request is there, but not by us.
+/// The attach file, which makes SIGQUIT a request, exists already: from another user, or left over
+/// from root.
 #[test]
 fn a_forgotten_request_serves_and_a_foreign_one_is_refused() {
     beside_others();
@@ -134,7 +136,7 @@ fn a_forgotten_request_serves_and_a_foreign_one_is_refused() {
     chown(&request, Some(12345), None).unwrap();
     let refused = run();
     chown(&request, Some(0), None).unwrap();
-    // It would have answered with its threads.
+    // If a signal had been sent, the JVM would have printed its threads.
     load.run(0.1);
     let served = run();
     fs::remove_file(&request).expect("it is not ours to remove");

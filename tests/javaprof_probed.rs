@@ -14,7 +14,7 @@ use jvmprobe_tests::{
 /// A young generation of 3 MB has small TLABs, and many of them.
 const SMALL: &str = "-Xmx20m -Xmn3m -XX:+UseSerialGC";
 
-/// The least share of complete stacks; it was 0.86 to 0.97 when the walker did not know of breakpoints.
+/// Minimum share of complete stacks. It was 0.86 to 0.97 when the walker did not know breakpoints.
 const COMPLETE: f64 = 0.995;
 
 #[test]
@@ -23,7 +23,7 @@ fn stacks_at_probed_instructions_are_complete() {
     binary("javaobjnew");
     check(named("temurin-17"));
     check(named("zulu-8"));
-    // The functions of each build begin with another instruction.
+    // In each build, the functions begin with a different instruction.
     runtimes::of_unstable("sid-27").map(check);
 }
 
@@ -32,7 +32,8 @@ fn is_probed(line: &Line) -> bool {
     line.frames.iter().any(|frame| frame.starts_with("AllocTracer::") || frame.contains("uprobe"))
 }
 
-/// All stacks at probes lead to the load's own method, and nearly all are complete.
+/// Asserts that all stacks at probes contain the load's own method, and that nearly all are
+/// complete.
 fn check(runtime: &Runtime) {
     let name = &runtime.name;
     let mut load = Load::start_program(runtime, SMALL, "AllocLoad");
@@ -57,7 +58,7 @@ fn check(runtime: &Runtime) {
         total(&lines)
     );
     assert!(at_probes > 50, "{name}: no samples at probes");
-    // Only the load's threads allocate meanwhile.
+    // Only the load's threads allocate during this time.
     let lost: Vec<_> = probed.iter().filter(|line| !line.has("AllocLoad.allocate")).collect();
     assert!(lost.is_empty(), "{name}: {lost:#?}");
     assert!(share >= COMPLETE, "{name}: {share} of the stacks are complete: {summary}");

@@ -1,5 +1,5 @@
-//! javaprof and file systems that their owner has laid out to lead us astray: whatever it
-//! creates, reads or connects to is the target's.
+//! javaprof and targets whose file system is laid out to mislead it: every file or socket that it
+//! creates, reads or connects to must belong to the target.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::{
@@ -28,7 +28,7 @@ use jvmprobe_tests::{
 use rustix::process::Signal;
 use tempfile::TempDir;
 
-/// Longer than it ever waits for a JVM, on a busy machine, too.
+/// Longer than javaprof ever waits for a JVM, even on a busy machine.
 const NO_HANG: Duration = Duration::from_secs(20);
 
 fn start() {
@@ -36,7 +36,7 @@ fn start() {
     binary("javaprof");
 }
 
-/// The files in a folder.
+/// Returns the names of the files in a folder.
 fn files(folder: &Path) -> Vec<String> {
     let entries = fs::read_dir(folder).unwrap().flatten();
     let mut names: Vec<_> = entries.map(|e| e.file_name().into_string().unwrap()).collect();
@@ -44,7 +44,7 @@ fn files(folder: &Path) -> Vec<String> {
     names
 }
 
-/// A folder of the host's, and its path, which the container has as well.
+/// Returns a folder of the host, and its path, which also exists in the container.
 fn folder_of_both() -> (TempDir, String) {
     let dir = tempfile::Builder::new().prefix("jvmprobe-host-").tempdir_in("/var/tmp").unwrap();
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o1777)).unwrap();
@@ -52,12 +52,12 @@ fn folder_of_both() -> (TempDir, String) {
     (dir, path)
 }
 
-/// What is at a path of the container's, where no link is in the way.
+/// Returns the host's path of a path in the container that contains no symbolic link.
 fn inside(container: &Container, path: &str) -> PathBuf {
     PathBuf::from(format!("/proc/{}/root{path}", container.pid()))
 }
 
-/// Everything that writes into a target.
+/// Runs everything that writes into a target.
 fn assert_works(container: &mut Container, what: &str) {
     let pid = container.pid().to_string();
     for symbols in ["agent", "perfmap"] {
@@ -77,7 +77,7 @@ fn assert_works(container: &mut Container, what: &str) {
 fn a_link_that_is_absolute_stays_in_the_container() {
     start();
     let (host, path) = folder_of_both();
-    // As Debian's and macOS's images have it, and as somebody has it who means harm.
+    // Links as in Debian's and macOS's images, and links as an attacker would make them.
     for link in [path.clone(), format!("..{path}"), format!("/../..{path}")] {
         let mut container =
             Container::start_with_link(named("temurin-17"), "CpuLoad", &link, &path);
@@ -96,7 +96,7 @@ fn a_link_of_procs_is_not_followed() {
     let host = tempfile::tempdir().unwrap();
     let held = fs::File::open(host.path()).unwrap();
     drop(held);
-    // The JVM itself cannot listen there, so nothing of its answers is expected.
+    // The JVM itself cannot listen there, so no answer of it is expected.
     for link in ["/proc/1/root/var/tmp", "/proc/self/cwd"] {
         let container =
             Container::start_with_link(named("temurin-17"), "CpuLoad", link, "/var/tmp");
@@ -115,7 +115,7 @@ fn a_link_of_procs_is_not_followed() {
     }
 }
 
-/// A socket of somebody else's behind a link: a docker.sock, for example.
+/// Another process's socket behind a link: a docker.sock, for example.
 #[test]
 fn a_link_in_place_of_the_socket_is_not_connected_to() {
     beside_others();
@@ -129,7 +129,7 @@ fn a_link_in_place_of_the_socket_is_not_connected_to() {
     let socket = PathBuf::from(format!("/tmp/.java_pid{pid}"));
     symlink(&other, &socket).unwrap();
     let output = tool::run("javaprof", &["-p", &pid, "-d", "0.2", "--symbols", "perfmap"]);
-    // The JVM is asked to listen, and puts its own socket there.
+    // The JVM is asked to listen, and creates its own socket there.
     fs::remove_file(&socket).unwrap();
     assert!(output.status.success(), "{output:?}");
     assert!(listener.accept().is_err(), "it has connected");
@@ -137,7 +137,7 @@ fn a_link_in_place_of_the_socket_is_not_connected_to() {
     load.quit();
 }
 
-/// A socket of another user's, where the JVM's would be.
+/// Another user's socket at the path of the JVM's socket.
 #[test]
 fn a_socket_of_another_user_is_not_connected_to() {
     beside_others();
@@ -157,18 +157,18 @@ fn a_socket_of_another_user_is_not_connected_to() {
     load.quit();
 }
 
-/// How a JVM that hangs looks to who asks it.
+/// Behaviour of a hanging JVM towards a client of its attach socket.
 #[derive(Clone, Copy, Debug)]
 enum Hang {
-    /// As many wait as it lets wait.
+    /// The socket's backlog is full.
     Full,
-    /// It takes the question and says nothing.
+    /// It accepts the request and never answers.
     Silent,
-    /// It answers a byte now and then, for ever.
+    /// It answers one byte at a time, without end.
     Slow,
 }
 
-/// A JVM of which somebody else has the socket.
+/// Starts a JVM whose attach socket is served by this test.
 fn hung(hang: Hang) -> (Load, PathBuf, thread::JoinHandle<()>, &'static AtomicBool) {
     let load = Load::start_program(named("temurin-17"), FRAMES, "CpuLoad");
     let socket = PathBuf::from(format!("/tmp/.java_pid{}", load.pid()));
@@ -219,7 +219,7 @@ fn hung(hang: Hang) -> (Load, PathBuf, thread::JoinHandle<()>, &'static AtomicBo
 fn a_jvm_that_hangs_is_waited_for_in_bounds() {
     beside_others();
     start();
-    // All three at once: they do nothing but wait.
+    // All three at once, because they only wait.
     thread::scope(|scope| {
         for hang in [Hang::Full, Hang::Silent, Hang::Slow] {
             scope.spawn(move || waits_in_bounds(hang));
@@ -250,11 +250,11 @@ fn the_second_signal_ends_it_at_once() {
     let mut command = std::process::Command::new(binary("javaprof"));
     command.args(args);
     let mut child = command.stderr(std::process::Stdio::null()).spawn().unwrap();
-    // Other tests may have some, too.
+    // Other tests may create such files, too.
     let is_ours = |name: &String| name.starts_with(".jvmprobe") && !before.contains(name);
     let there = || files(Path::new("/tmp")).into_iter().filter(is_ours).collect::<Vec<_>>();
     let begin = Instant::now();
-    // One comes after the other.
+    // The files appear one after the other.
     while there().len() < 2 && begin.elapsed() < NO_HANG {
         thread::sleep(Duration::from_millis(10));
     }
@@ -271,13 +271,13 @@ fn the_second_signal_ends_it_at_once() {
     end.store(true, Ordering::Relaxed);
     thread.join().unwrap();
     fs::remove_file(&socket).unwrap();
-    // Two signals at one time are one.
+    // Two signals at the same time count as one.
     assert_eq!(status.code(), Some(1), "{status:?}");
     let left: Vec<_> = seen.into_iter().filter(|name| there().contains(name)).collect();
     assert!(left.is_empty(), "{left:?}");
 }
 
-/// A program that ends on SIGTERM in its own time, and one that does not.
+/// A program that ends some time after SIGTERM, and one that ignores it.
 #[test]
 fn a_command_that_does_not_end_is_ended() {
     start();
@@ -305,7 +305,7 @@ fn the_second_signal_ends_a_command_too() {
     thread::sleep(Duration::from_millis(500));
     let pid = rustix::process::Pid::from_child(&child);
     rustix::process::kill_process(pid, Signal::INT).unwrap();
-    // What was profiled is printed, and the command is waited for.
+    // The profile is printed, and javaprof waits for the command.
     thread::sleep(Duration::from_secs(1));
     rustix::process::kill_process(pid, Signal::INT).unwrap();
     let begin = Instant::now();
@@ -340,8 +340,8 @@ fn a_signal_that_comes_twice_is_one() {
     load.quit();
 }
 
-/// Somebody who owns the folder that the agent is put into, and replaces what is created there
-/// by links to what they want to have overwritten.
+/// An attacker who owns the folder in which the agent is placed, and replaces each new file by a
+/// link to a file that should be overwritten.
 #[test]
 fn a_rival_in_the_folder_wins_nothing() {
     start();
@@ -349,7 +349,7 @@ fn a_rival_in_the_folder_wins_nothing() {
     let mut container = Container::start_with_link(named("temurin-17"), "CpuLoad", &path, &path);
     container.run(0.3);
     let folder = inside(&container, &path);
-    // Not even sticky: whoever can write there can replace everything.
+    // Without the sticky bit, so any user who can write there can replace everything.
     fs::set_permissions(&folder, fs::Permissions::from_mode(0o777)).unwrap();
     let victim = host.path().join("victim");
     fs::write(&victim, "as it was\n").unwrap();
@@ -376,7 +376,7 @@ fn a_rival_in_the_folder_wins_nothing() {
                 &["-p", &pid, "-d", "0.05", "--symbols", "agent"][..],
                 &["-p", &pid, "--write-maps"],
             ] {
-                // It may fail, of course.
+                // It may fail.
                 tool::run("javaprof", args);
             }
         }
@@ -388,7 +388,7 @@ fn a_rival_in_the_folder_wins_nothing() {
     assert_eq!(files(host.path()), ["victim"]);
 }
 
-/// What runs unattended looks, and no more.
+/// Unattended runs only read; they send no requests to a JVM.
 #[test]
 fn of_all_jvms_none_is_asked() {
     start();
@@ -400,7 +400,7 @@ fn of_all_jvms_none_is_asked() {
     }
     let output = tool::run("javaprof", &["-a", "--write-maps"]);
     assert_eq!(output.status.code(), Some(2), "{output:?}");
-    // A JVM of which memory does not tell what it compiled.
+    // A JVM from whose memory the compiled methods cannot be read.
     let folder = tempfile::tempdir().unwrap();
     let runtime = named("zulu-8").without_field("_scopes_pcs_offset", folder.path());
     let mut load = Load::start_program(&runtime, FRAMES, "CpuLoad");
@@ -414,7 +414,7 @@ fn of_all_jvms_none_is_asked() {
     assert!(!output.stderr.contains("loading our agent"), "{}", output.stderr);
     let listens = || threads(pid).values().any(|name| name == "Attach Listener");
     assert!(!listens(), "it was asked");
-    // Of the one that is named, the agent tells; that is said first.
+    // For a JVM that is named by PID, javaprof uses the agent, and announces that first.
     let tool = Tool::start("javaprof", &["-p", &pid.to_string(), "-F", "199", "-f"]);
     load.run(0.5);
     let output = tool.interrupt();

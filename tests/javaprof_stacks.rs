@@ -1,4 +1,4 @@
-//! Stacks of JVMs with stock flags: whole, named, and none that cannot be.
+//! Stacks of JVMs with default flags: complete, named, and none impossible.
 //!
 //! The load knows its own call graph (`tests/lib/callgraph.rs`): a stack that looks complete but
 //! lacks a frame in the middle is found as well.
@@ -25,14 +25,14 @@ use jvmprobe_tests::{
 };
 use rustix::process::{Pid, Signal, kill_process};
 
-/// How long most profiles last.
+/// Duration of most profiles, in seconds.
 const SECONDS: f64 = 3.0;
 
-/// `make test` has one of them a behaviour, `make test-all` all.
+/// `make test` runs one of them for each behaviour, `make test-all` all.
 const ALL: [&str; 7] =
     ["zulu-8", "temurin-11", "temurin-17", "debian-17", "temurin-21", "temurin-25", "musl-17"];
 
-/// How JDK 8 is started: each collector, each compiler alone, and none.
+/// Flags for JDK 8: each collector, each compiler alone, and no compiler.
 const OF_JDK_8: [&str; 7] = [
     "-XX:+UseSerialGC",
     "-XX:+UseParallelGC",
@@ -43,7 +43,7 @@ const OF_JDK_8: [&str; 7] = [
     "-Xint",
 ];
 
-/// What the table of calls says is what the JVM says: without this, the other tests prove
+/// The table of calls agrees with the JVM's own stacks. Without this, the other tests prove
 /// nothing.
 #[test]
 fn the_table_is_the_programs() {
@@ -72,8 +72,8 @@ fn the_table_is_the_programs_of(names: &[&str]) {
     }
 }
 
-/// The walk by frame pointers, where the JVM is told to keep them, has other gaps, but no calls
-/// that the program does not make.
+/// A walk by frame pointers, with a JVM that keeps them, has other gaps, but shows no calls that
+/// the program does not make.
 #[test]
 fn calls_are_the_programs_by_frame_pointers() {
     calls_are_the_programs_by_frame_pointers_of(&["temurin-17"]);
@@ -213,7 +213,7 @@ fn stacks_are_whole_with_frame_pointers() {
     check(runtimes::named("temurin-25"), "-XX:+PreserveFramePointer");
 }
 
-/// The code cache of JDK 8 is of a shape of its own.
+/// The code cache of JDK 8 has a layout of its own.
 #[test]
 fn stacks_are_whole_jdk_8() {
     need_root();
@@ -230,7 +230,7 @@ fn stacks_are_whole_jdk_8_with_all() {
     }
 }
 
-/// Its first compiler saves all registers below a method's frame to call a sine.
+/// The C1 of JDK 8 saves all registers below a method's frame to call a sine.
 #[test]
 #[ignore = "long: make test-all"]
 fn stacks_are_whole_jdk_8_below_a_sine() {
@@ -271,14 +271,14 @@ fn check(runtime: &Runtime, flags: &str) {
     assert_eq!(has_virtual, runtime.major >= 21, "{title}: virtual threads: {report}");
 }
 
-/// Profiles the load, which is new: interpreted at first, compiled soon.
+/// Profiles a new load, which is interpreted at first and compiled soon.
 fn profile(runtime: &Runtime, flags: &str, native: Native, walk: Walk) -> Report {
     need_root();
     // Built before the load begins, not while it runs.
     binary("javaprof");
     let mut load = stackload::start(runtime, flags, native);
     let how = if walk == Walk::FramePointers { "fp" } else { "auto" };
-    // Before the load begins, so that a busy machine takes nothing from it.
+    // Started before the load, so that a busy machine does not shorten the profile.
     let tool = start(&load, &["-f", "-t", "--stacks", how]);
     load.go(SECONDS);
     load.done();
@@ -294,11 +294,11 @@ fn start(load: &Load, args: &[&str]) -> Tool {
     Tool::start("javaprof", &[&["-p", &pid, "-F", "999"], args].concat())
 }
 
-/// Compiled code keeps what it has inlined for calls and polls; this keeps it for each
-/// instruction.
+/// By default, HotSpot records inlining information at calls and polls only; with these flags, for
+/// each instruction.
 const EXACT: &str = "-XX:+UnlockDiagnosticVMOptions -XX:+DebugNonSafepoints";
 
-/// What StackLines wants to have inlined and what not.
+/// JVM flags that inline some of StackLines' methods and not others.
 const INLINING: &str = "-XX:CompileCommand=inline,StackLines.in* \
                         -XX:CompileCommand=dontinline,StackLines.leaf \
                         -XX:CompileCommand=dontinline,StackLines.left \
@@ -308,7 +308,7 @@ const INLINING: &str = "-XX:CompileCommand=inline,StackLines.in* \
                         -XX:CompileCommand=dontinline,StackLines.calling \
                         -XX:CompileCommand=dontinline,StackLines.neighbours";
 
-/// What StackLines calls: the method, and the end of the comment on the line that it is at.
+/// Call chains of StackLines: the method, and the end of the comment on its line.
 const CHAINS: [&[(&str, &str)]; 5] = [
     &[("run", "run"), ("plain", "plain")],
     &[("run", "run"), ("nested", "nested"), ("inOuter", "inOuter"), ("inInner", "inInner")],
@@ -382,7 +382,7 @@ fn interpreted_methods_have_names_and_lines_of(names: &[&str]) {
     need_root();
     for name in names {
         check_lines(runtimes::named(name), "-Xint");
-        // Compiled between interpreted ones, and the other way round.
+        // Compiled frames between interpreted ones, and the other way round.
         check_lines(
             runtimes::named(name),
             "-XX:CompileCommand=exclude,StackLines.inFirst \
@@ -395,8 +395,8 @@ fn check_lines(runtime: &Runtime, flags: &str) {
     need_root();
     binary("javaprof");
     let title = format!("{} {flags}", runtime.name);
-    // Of methods that neither call nor poll, the second compiler of JDK 8 keeps nothing at all, and
-    // in counted loops it does not poll by itself.
+    // For methods that neither call nor poll, C2 of JDK 8 records nothing at all, and by default it
+    // does not poll in counted loops.
     let polls = if runtime.major == 8 { "-XX:+UseCountedLoopSafepoints" } else { "" };
     let flags = format!("{INLINING} {polls} {flags} -Dstackload.parts=lines");
     let mut load = stackload::start(runtime, &flags, Native::WithoutFramePointers);
@@ -412,7 +412,7 @@ fn check_lines(runtime: &Runtime, flags: &str) {
 
     let chains: Vec<Chain> = CHAINS.into_iter().map(chain).collect();
     let (mut total, mut right, mut wrong) = (0, 0, Vec::new());
-    // For each chain: samples with its second method, and those that show all of it.
+    // For each chain: the samples with its second method, and those that show the complete chain.
     let mut seen = vec![(0, 0); chains.len()];
     for sample in speedscope::read(&file).iter().filter(|s| s.thread.contains(" lines-")) {
         let calls = calls_of(sample);
@@ -437,7 +437,7 @@ fn check_lines(runtime: &Runtime, flags: &str) {
     let some: u64 = seen.iter().map(|(some, _)| some).sum();
     assert!(share(some, total) >= 98.0, "{title}: {some} of {total} ns below run()");
     for (chain, whole) in CHAINS.iter().zip(shares) {
-        // What is inlined and calls nothing is known where the JVM was told to keep it.
+        // Inlined methods that call nothing are known only if the JVM was told to record them.
         let is_inlined = chain.iter().any(|(method, _)| *method == "inInner");
         let wanted = match () {
             () if !is_inlined => 95.0,
@@ -461,7 +461,7 @@ fn chain(calls: &[(&str, &str)]) -> Chain {
     calls.iter().map(|(method, mark)| (format!("StackLines.{method}"), line(mark))).collect()
 }
 
-/// The program's calls on a stack.
+/// Returns the program's calls on a stack.
 fn calls_of(sample: &Sample) -> Chain {
     let ours = sample.frames.iter().filter(|frame| frame.name.starts_with("StackLines."));
     ours.map(|frame| (frame.name.clone(), frame.line.unwrap_or(0))).collect()
@@ -472,7 +472,7 @@ fn signal(pid: u32, signal: Signal) {
     kill_process(pid, signal).expect("the JVM runs");
 }
 
-/// A load that has run for a while, with another second to come.
+/// Starts a load that has run for a while and runs for another second.
 fn warm(runtime: &str, flags: &str) -> Load {
     need_root();
     binary("javaprof");
@@ -500,12 +500,12 @@ fn a_stopped_jvm_is_named_with_others() {
     a_stopped_jvm_is_named_of(&["temurin-17", "temurin-25"]);
 }
 
-/// A stopped JVM answers nothing, and need not.
+/// A stopped JVM does not answer requests, and does not have to.
 fn a_stopped_jvm_is_named_of(names: &[&str]) {
     need_root();
     for name in names {
         let mut load = warm(name, "");
-        // It is stopped when the profile begins, and when it ends.
+        // The JVM is stopped both when the profile begins and when it ends.
         signal(load.pid(), Signal::STOP);
         let tool = start(&load, &["-f", "-t"]);
         signal(load.pid(), Signal::CONT);
@@ -548,7 +548,7 @@ fn a_jvm_that_is_killed_ends_the_profile_with_others() {
     a_jvm_that_is_killed_ends_the_profile_of(&["temurin-11", "temurin-25"]);
 }
 
-/// The JVM dies while it is sampled: a normal end, and nothing that cannot be.
+/// The JVM dies while it is sampled: the profile ends normally, with no impossible stack.
 fn a_jvm_that_is_killed_ends_the_profile_of(names: &[&str]) {
     need_root();
     for name in names {
@@ -561,7 +561,7 @@ fn a_jvm_that_is_killed_ends_the_profile_of(names: &[&str]) {
         let lines = folded::parse(&output.stdout);
         let samples = folded::total(&lines);
         let of_calls = folded::total(lines.iter().filter(|l| l.frames[1].starts_with("calls-")));
-        // What can be named depends on what was read before it died.
+        // The share of named frames depends on what was read before the JVM died.
         println!("{name}: {samples} samples, {of_calls} of the thread \"calls\"");
         assert!(of_calls > 100, "{name}: {output:?}");
     }
@@ -578,7 +578,7 @@ fn a_jvm_in_its_first_milliseconds_with_others() {
     a_jvm_in_its_first_milliseconds_of(&["temurin-11", "musl-17"]);
 }
 
-/// Half a JVM is refused in one line, or profiled as well as any.
+/// A JVM that is still starting is rejected with a one-line message, or profiled like any other.
 fn a_jvm_in_its_first_milliseconds_of(names: &[&str]) {
     need_root();
     binary("javaprof");
@@ -610,7 +610,7 @@ fn a_jvm_in_its_first_milliseconds_of(names: &[&str]) {
     }
 }
 
-/// A JVM with the load, which is not waited for.
+/// Starts a JVM with the load without waiting until it is ready.
 fn spawn_and_go(runtime: &Runtime, seconds: f64) -> Child {
     let flags = all_flags(runtime, "", Native::WithoutFramePointers);
     let mut child = runtime
@@ -626,7 +626,7 @@ fn spawn_and_go(runtime: &Runtime, seconds: f64) -> Child {
     child
 }
 
-/// How long the soak test lasts: $JVMPROBE_SOAK_SECONDS, or 20.
+/// Returns the soak test's duration: $JVMPROBE_SOAK_SECONDS, or 20.
 fn soak_seconds() -> f64 {
     let text = std::env::var("JVMPROBE_SOAK_SECONDS").unwrap_or_else(|_| "20".into());
     text.parse().expect("JVMPROBE_SOAK_SECONDS is a number of seconds")
@@ -643,8 +643,8 @@ fn names_stay_right_while_classes_come_and_go_with_others() {
     names_stay_right_while_classes_come_and_go_of(&["temurin-11", "temurin-17", "temurin-21"]);
 }
 
-/// Classes come and go, and their code's addresses are used again: no name of another thread's
-/// classes, nothing lost, memory bounded.
+/// Classes are loaded and unloaded, and their code's addresses are reused: no thread gets names of
+/// another thread's classes, no samples are lost, and memory is bounded.
 fn names_stay_right_while_classes_come_and_go_of(names: &[&str]) {
     need_root();
     binary("javaprof");
@@ -687,8 +687,8 @@ fn check_churn(name: &str, output: &Output) {
                 "first" | "second" => format!("{thread}.run"),
                 _ => "java.lang.Thread.run".into(),
             };
-            // Its class was unloaded before its name could be read; or the walk ends here,
-            // in code of the interpreter that has no frame yet.
+            // Its class was unloaded before its name could be read, or the walk ends here, in
+            // interpreter code that has no frame yet.
             if caller == "[unknown]" || !is_entry(&frames[0]) {
                 unnamed += line.count;
                 continue;
@@ -719,7 +719,7 @@ fn check_churn(name: &str, output: &Output) {
     assert!(lost * 1_000 <= samples, "{name}: {lost} lost: {}", output.stderr);
 }
 
-/// A process's memory, from /proc.
+/// Returns a process's resident memory in KiB, from /proc.
 fn resident_kib(pid: u32) -> u64 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
     let line = status.lines().find(|line| line.starts_with("VmRSS:")).expect("proc(5)");

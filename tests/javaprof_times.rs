@@ -1,4 +1,4 @@
-//! javaprof's time axis: when samples were taken, and when the application was stopped.
+//! javaprof's time axis: the times of samples, and of stops of the application.
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test fails by panicking")]
 
 use std::{
@@ -51,7 +51,7 @@ fn samples_are_where_they_were() {
     let all: u64 = times.counts.iter().map(|row| row[3]).sum();
     let told = folded::parse(&fs::read_to_string(&lines).unwrap());
     assert_eq!(all, folded::total(told.iter()), "each sample has its time");
-    // The same by second, from the page and from the lines.
+    // Counts by second, from the page and from the JSON lines.
     let mut seconds = [BTreeMap::<u64, u64>::new(), BTreeMap::new()];
     for [slot, _, _, count] in &times.counts {
         *seconds[0].entry(slot * times.slot_ns / 1_000_000_000).or_default() += count;
@@ -71,7 +71,7 @@ fn samples_are_where_they_were() {
     load.quit();
 }
 
-/// Each stop, by its operation and length, against the JVM's log.
+/// Compares each stop, by its operation and length, with the JVM's log.
 #[test]
 fn stops_are_the_jvms_own() {
     need_root();
@@ -89,7 +89,7 @@ fn stops_are_the_jvms_own() {
     }
 }
 
-/// The time of an interval is when its last samples were taken, not when it was printed.
+/// An interval's time is that of its last samples, not the time when it was printed.
 #[test]
 fn intervals_end_where_the_next_ones_begin() {
     need_root();
@@ -111,7 +111,7 @@ fn intervals_end_where_the_next_ones_begin() {
     }
     let first = number(summaries[0], "ts_ns") - number(summaries[0], "duration_ns");
     assert!(before < first && number(summaries[4], "ts_ns") < after, "{before} {after} {first}");
-    // Records of one interval have one time.
+    // Records of one interval have the same time.
     for record in &records {
         assert!(summaries.iter().any(|summary| summary["time"] == record["time"]), "{record}");
     }

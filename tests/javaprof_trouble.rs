@@ -1,4 +1,4 @@
-//! javaprof in trouble: one clear line, the right exit status, nothing left behind.
+//! javaprof under failure: a clear one-line message, the right exit status, nothing left behind.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(clippy::print_stdout, reason = "figures, for whoever runs it")]
 
@@ -30,12 +30,12 @@ use rustix::process::{Pid, Signal, kill_process};
 
 fn load_of(runtime: &str, flags: &str) -> Load {
     need_root();
-    // Built before the load begins, not while it runs.
+    // Built before the load starts, not while it runs.
     binary("javaprof");
     Load::start_program(named(runtime), &format!("{FRAMES} {flags}"), "CpuLoad")
 }
 
-/// A JVM whose methods have been compiled.
+/// Starts a JVM whose methods have been compiled.
 fn warm() -> Load {
     let mut load = load_of("temurin-17", "");
     load.run(0.7);
@@ -54,7 +54,7 @@ fn signal(pid: u32, signal: Signal) {
     kill_process(Pid::from_raw(i32::try_from(pid).unwrap()).unwrap(), signal).unwrap();
 }
 
-/// The map that a JVM writes of its code when it is asked.
+/// Returns the path of the map of its code that a JVM writes on request.
 fn map_of(pid: u32) -> PathBuf {
     format!("/tmp/perf-{pid}.map").into()
 }
@@ -63,14 +63,15 @@ fn has(lines: &[Line], name: &str) -> bool {
     lines.iter().any(|line| line.has(name))
 }
 
-/// Only words to the user, one of them about this.
+/// Asserts that there are only messages to the user, and that one contains these words.
 fn assert_one_line(output: &Output, words: &[&str]) {
     assert!(output.stderr.lines().all(|l| l.starts_with("javaprof: ")), "{}", output.stderr);
     let said = output.stderr.lines().filter(|line| words.iter().all(|word| line.contains(word)));
     assert_eq!(said.count(), 1, "{words:?} in {}", output.stderr);
 }
 
-/// The Zero VM interprets Java code in C++: stacks have the interpreter's functions, and a line says so.
+/// The Zero VM interprets Java code in C++: stacks contain the interpreter's functions, and a
+/// message reports that.
 #[test]
 fn the_zero_vm_is_said_to_have_no_names_of_java_methods() {
     need_root();
@@ -136,13 +137,13 @@ fn a_process_that_has_loaded_libjvm_and_made_no_jvm() {
     assert_refused(&run(&["-p", &pid]), 1, &[&pid, "python", "no JVM", "libjvm.so", "jps"]);
 }
 
-/// JVMs that live for a second, which is hardly longer than it takes to find one: what they
-/// did before they were found counts, too.
+/// JVMs that live for about a second, hardly longer than it takes to find them: what they did
+/// before they were found counts, too.
 #[test]
 fn of_short_lives_nearly_all_is_seen() {
     need_root();
     binary("javaprof");
-    // A name of their own, to tell them from others.
+    // A name of their own, to distinguish them from other JVMs.
     let dir = tempfile::tempdir().unwrap();
     let java = dir.path().join("short-lived");
     symlink(&named("temurin-17").java, &java).unwrap();
@@ -301,14 +302,14 @@ fn the_target_is_killed() {
     load.go(10.0);
     thread::sleep(Duration::from_millis(1000));
     load.kill();
-    // Its end is the profile's normal end, with all that was seen of it.
+    // The profile ends normally with the JVM, and contains everything that was sampled.
     let output = tool.wait();
     assert!(output.status.success(), "{output:?}");
     for word in [" samples; ", "CpuLoad.deep", "complete"] {
         assert!(output.stdout.contains(word), "no {word:?} in {}", output.stdout);
     }
     assert_one_line(&output, &["process", &load.pid().to_string(), "has ended"]);
-    // While there is another one, the profile goes on.
+    // The profile continues as long as another JVM runs.
     other.run(1.0);
     let output = both.interrupt();
     assert!(output.status.success(), "{output:?}");
@@ -341,14 +342,14 @@ fn the_target_execs() {
     let tool = Tool::start("javaprof", &["-p", &child.pid().to_string(), "-F", "499", "-f"]);
     child.0.stdin.take().unwrap().write_all(b"\n").unwrap();
     thread::sleep(Duration::from_secs(2));
-    // Killed, not interrupted: the end of what it has become ends the profile.
+    // Killed, not interrupted: the end of the program that it has exec'ed ends the profile.
     child.0.kill().unwrap();
     child.0.wait().unwrap();
     let output = tool.wait();
     assert!(output.status.success(), "{output:?}");
     let lines = folded::parse(&output.stdout);
     assert!(lines.iter().any(|l| l.frames[0] == "sh"), "{output:?}");
-    // What it ran before keeps its own name, and names.
+    // Samples of the program before exec keep its command name and its symbol names.
     let before: Vec<_> = lines.iter().filter(|l| l.frames[0].starts_with("python")).collect();
     assert!(folded::total(before.iter().copied()) > 10, "{output:?}");
     assert!(
@@ -369,13 +370,13 @@ fn the_target_is_stopped() {
         assert_one_line(&output, &[words]);
     }
     assert_eq!(output.stderr.lines().count(), 3, "its memory tells: {}", output.stderr);
-    // Asked, it cannot answer.
+    // The JVM cannot answer a request.
     let output = run(&["-p", &load.pid().to_string(), "--symbols", "perfmap", "1"]);
     signal(load.pid(), Signal::CONT);
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     assert_one_line(&output, &["cannot attach", "stopped", "kill -CONT"]);
     assert!(!map_of(load.pid()).exists());
-    // Alive and well: it does not answer a signal with its threads.
+    // The JVM still works and has not printed its threads in response to a signal.
     load.run(0.2);
     load.kill();
 }
@@ -386,16 +387,16 @@ fn a_jvm_that_takes_no_commands() {
     let mut load = load_of("temurin-17", "-XX:+DisableAttachMechanism");
     load.run(0.7);
     let tool = start(&load, &["-F", "499", "-f"]);
-    // It would print its threads on SIGQUIT, where its answer is expected.
+    // On SIGQUIT it would print its threads to stdout, where the load's answer is expected.
     load.run(1.0);
     let output = tool.interrupt();
     assert!(output.status.success(), "{output:?}");
     let lines = folded::parse(&output.stdout);
-    // Read from its memory, unasked.
+    // The names were read from its memory, without a request.
     for name in ["CpuLoad.deep", "JavaThread::thread_main_inner"] {
         assert!(has(&lines, name), "{name}: {lines:#?}");
     }
-    // Where its map is wanted and nothing else, that is an error.
+    // If only the map is allowed as source, that is an error.
     let output = run(&["-p", &load.pid().to_string(), "--symbols", "perfmap", "1"]);
     assert_refused(&output, 1, &["cannot attach", "DisableAttachMechanism"]);
     load.run(0.2);
@@ -452,7 +453,7 @@ fn hostile_maps_do_no_harm() {
     }
 }
 
-/// Of the same name and size and at the same address: only its file is another.
+/// A library with the same name, size and address, but another file.
 #[test]
 fn a_library_in_the_place_of_another_has_its_own_names() {
     need_root();
@@ -524,7 +525,7 @@ fn maps_of_others_are_not_read() {
     refused("fifo", &["trust"]);
 }
 
-/// The JVM would follow it and write over what it points to.
+/// The JVM would follow the link and overwrite the file to which it points.
 #[test]
 fn a_link_where_the_map_would_be() {
     beside_others();
@@ -569,7 +570,7 @@ fn a_map_that_was_there_stays() {
     assert!(has(&folded::parse(&output.stdout), "CpuLoad.deep"), "{output:?}");
 }
 
-/// What a tool may have left in a JVM's folders.
+/// Returns the files that a tool may have left in a JVM's folders.
 fn files_left(pid: u32, ns_pid: u32) -> Vec<PathBuf> {
     let places = [
         format!("/proc/{pid}/root/tmp/perf-{ns_pid}.map"),
@@ -597,12 +598,12 @@ fn nothing_is_left_behind_however_it_ends() {
         assert_eq!(breakpoints(), 0, "{signal:?}");
         assert_eq!(files_left(pid, pid), [] as [PathBuf; 0], "{signal:?}");
     }
-    // Alive and well.
+    // The JVM still works.
     load.run(0.2);
     load.quit();
 }
 
-/// Its end is not the command's, but nothing that it held lives on in the command.
+/// The command outlives the tool, but inherits none of the tool's resources.
 #[test]
 fn a_command_inherits_nothing() {
     need_root();
@@ -623,7 +624,7 @@ fn a_command_inherits_nothing() {
         assert!(!file.to_string_lossy().contains("perf_event"), "{}", file.display());
     }
     tool.signal(Signal::KILL);
-    // The end of what it read ends the command.
+    // End of file on its stdin ends the command.
     tool.wait();
     held.assert_gone();
 }
@@ -653,7 +654,7 @@ fn several_at_once_do_not_disturb_each_other() {
         }
         assert_eq!(files_left(pid, pid), [] as [PathBuf; 0], "{round}");
     }
-    // It lives, and is as it was.
+    // The JVM still runs, and its code is unmodified.
     assert_eq!(breakpoints(pid, named("temurin-17")), 0);
     assert!(probes_leaked() <= leaked, "see dmesg");
     load.kill();
@@ -668,7 +669,7 @@ fn a_jvm_in_a_container_has_its_methods_named() {
     let mut container = Container::start(named("temurin-21"), &flags, "CpuLoad");
     container.run(1.5);
     let pid = container.pid();
-    // From its memory; from its map in its own /tmp; by the agent, copied there.
+    // Names from its memory; from its map in its own /tmp; by the agent, which is copied there.
     for symbols in ["hotspot", "perfmap", "agent"] {
         let args = ["-p", &pid.to_string(), "-F", "499", "-f", "--symbols", symbols];
         let tool = Tool::start("javaprof", &args);
@@ -736,7 +737,7 @@ fn a_kernel_without_btf_will_do() {
     beside_others();
     need_root();
     binary("javaprof");
-    // It faults pages in: the kernel has a part in it.
+    // The load causes page faults, so that there are kernel frames.
     let flags = "-XX:+PreserveFramePointer -XX:+UseParallelGC";
     let mut load = Load::start_program(named("temurin-17"), flags, "GcLoad");
     load.run(1.0);
@@ -748,7 +749,7 @@ fn a_kernel_without_btf_will_do() {
     assert!(output.status.success(), "{output:?}");
     let lines = folded::parse(&output.stdout);
     assert!(has(&lines, "GcLoad.allocate"), "{lines:#?}");
-    // What was sampled in the kernel has a user part, too.
+    // Samples in the kernel have user frames, too.
     let is_mixed = |l: &Line| {
         l.frames.last().is_some_and(|f| f.ends_with("_[k]")) && l.has("thread_native_entry")
     };
@@ -756,8 +757,7 @@ fn a_kernel_without_btf_will_do() {
     load.quit();
 }
 
-/// Java code that is no HotSpot JVM's: one line says so, and native code is profiled all the
-/// same.
+/// Java VMs other than HotSpot: a message reports that, and native code is profiled all the same.
 #[test]
 fn other_javas_are_profiled_by_frame_pointers() {
     beside_others();
@@ -781,7 +781,7 @@ fn other_javas_are_profiled_by_frame_pointers() {
     let status = Command::new("cc").arg(&source).arg("-o").arg(&image).status();
     assert!(status.unwrap().success());
     let image = Other::spawn(&mut Command::new(image));
-    // Until they are what they are.
+    // Time for them to start up.
     thread::sleep(Duration::from_millis(500));
     for (process, word) in [(&openj9, "OpenJ9"), (&image, "native image")] {
         let args = ["-p", &process.pid().to_string(), "-F", "199", "0.5"];

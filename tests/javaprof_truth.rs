@@ -1,4 +1,4 @@
-//! What javaprof says against what the program knows of itself.
+//! javaprof's results compared with what the program itself measures.
 #![allow(clippy::print_stdout, reason = "figures, for whoever runs it")]
 
 use std::collections::HashMap;
@@ -64,13 +64,13 @@ fn shares_are_those_that_the_program_measures_musl_build_without_probes() {
 
 fn check_shares(runtime: &Runtime) {
     need_root();
-    // Built before the load begins, not while it runs.
+    // Built before the load starts, not while it runs.
     binary("javaprof");
     let title = &runtime.name;
-    // Frames of their own, but no frame pointers: as JVMs run.
+    // The methods are not inlined, but there are no frame pointers, as in JVMs with default flags.
     let flags = FRAMES.replace("-XX:+PreserveFramePointer", "");
     let mut load = Load::start_program(runtime, &flags, "CpuLoad");
-    // Compiled before the profile, most of it.
+    // Most methods are compiled before the profile.
     load.run(2.0);
     load.go(4.0);
     let pid = load.pid().to_string();
@@ -86,7 +86,7 @@ fn check_shares(runtime: &Runtime) {
     check_call_graph(title, &worker);
     check_quality(title, &worker, samples);
 
-    // The tool began a moment after the load: shares, not sums, are compared.
+    // The tool starts slightly later than the load, so shares are compared, not sums.
     let truth: HashMap<&str, f64> = measured
         .split_ascii_whitespace()
         .filter_map(|word| word.split_once('='))
@@ -106,7 +106,7 @@ fn check_shares(runtime: &Runtime) {
     }
 }
 
-/// Every call that is seen is one that the program makes.
+/// Asserts that the program makes every call that is seen.
 fn check_call_graph(title: &str, lines: &[&Line]) {
     let callers: HashMap<&str, &[&str]> = HashMap::from([
         ("CpuLoad.small", &["CpuLoad.work"][..]),
@@ -125,7 +125,7 @@ fn check_call_graph(title: &str, lines: &[&Line]) {
         }
         let depth = line.frames.iter().filter(|frame| *frame == "CpuLoad.deep").count();
         assert!(depth <= 20, "{title}: depth {depth}: {line:?}");
-        // On the way down and up there are fewer, for a moment.
+        // During descent and return there are fewer frames for a short time.
         full += if depth == 20 { line.count } else { 0 };
         partial += if (1..20).contains(&depth) { line.count } else { 0 };
     }
@@ -198,8 +198,8 @@ fn inlined_methods_are_shown_with_all() {
     inlined_methods_are_shown_of(&all.collect::<Vec<_>>());
 }
 
-/// A method that is inlined wherever it is called is shown all the same, with its line,
-/// in the method that it was inlined into.
+/// A method that is inlined at every call is nevertheless shown, with its line, in the method into
+/// which it was inlined.
 fn inlined_methods_are_shown_of(ways: &[(&str, &str)]) {
     need_root();
     binary("javaprof");
@@ -255,7 +255,7 @@ fn inlined_methods_are_shown_of(ways: &[(&str, &str)]) {
     }
 }
 
-/// The JVM keeps what it inlined for every instruction, not for calls and polls only.
+/// JVM flags that record inlining for every instruction, not only for calls and polls.
 fn exact_inlining() -> String {
     format!("{FRAMES} -XX:+UnlockDiagnosticVMOptions -XX:+DebugNonSafepoints")
 }
@@ -271,7 +271,7 @@ fn the_agent_comes_and_goes_two_hundred_times() {
     the_agent_comes_and_goes_times(200);
 }
 
-/// As often in one JVM, which goes on as before and keeps nothing.
+/// Loads the agent `times` times into one JVM, which continues as before and retains nothing.
 fn the_agent_comes_and_goes_times(times: usize) {
     need_root();
     let mut load = Load::start_program(runtimes::named("temurin-17"), FRAMES, "CpuLoad");
@@ -302,7 +302,7 @@ fn the_agent_comes_and_goes_times(times: usize) {
     load.run(0.5);
 }
 
-/// What `perf` reads: a map of root's, with the program's methods, unfolded as wanted.
+/// A map for `perf`: owned by root, with the program's methods, and unfolded on request.
 #[test]
 fn maps_for_perf_hold_the_programs_methods() {
     use std::os::unix::fs::MetadataExt;
@@ -333,7 +333,8 @@ fn maps_for_perf_hold_the_programs_methods() {
     assert!(has(&text, "CpuLoad::medium->CpuLoad::mix_[i]"), "{text}");
     assert!(has(&text, "CpuLoad::deep_[j]"), "{text}");
 
-    // A link of that name leads nowhere: the JVM is not let to write, and we replace it.
+    // A symbolic link of that name to another file: the JVM must not write through it, and javaprof
+    // replaces the link.
     let dir = tempfile::tempdir().expect("a temporary folder");
     let victim = dir.path().join("victim");
     std::fs::write(&victim, "precious").expect("write");
@@ -349,8 +350,8 @@ fn maps_for_perf_hold_the_programs_methods() {
     std::fs::remove_file(&map).expect("remove");
 }
 
-/// Two ways to the same truth: what is read from the JVM's memory, and what the JVM tells
-/// the agent. Every method, every inlined range, every line.
+/// The JVM's memory and the agent give the same result: every method, every inlined range, every
+/// line.
 #[test]
 fn memory_tells_what_the_agent_tells() {
     memory_tells_what_the_agent_tells_of(&["temurin-17", "temurin-25"]);
@@ -394,7 +395,8 @@ fn memory_tells_what_the_agent_tells_of(names: &[&str]) {
         let (before, told, behind) = (map("hotspot"), map("agent"), map("hotspot"));
         let mut methods = 0;
         for (start, code) in &told {
-            // Stubs have finer names there, and all method handle intrinsics one name.
+            // The agent has more specific names for stubs, and one name for all method handle
+            // intrinsics.
             if !code.contains('.') || code.starts_with("java.lang.invoke.MethodHandle.") {
                 continue;
             }

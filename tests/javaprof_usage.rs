@@ -24,10 +24,10 @@ use jvmprobe_tests::{
 use rustix::process::Signal;
 use serde_json::Value;
 
-/// A JVM whose methods have been compiled.
+/// Starts a JVM whose methods have been compiled.
 fn warm(runtime: &str) -> Load {
     need_root();
-    // Built before the load begins, not while it runs.
+    // Built before the load starts, not while it runs.
     binary("javaprof");
     let mut load = Load::start_program(named(runtime), FRAMES, "CpuLoad");
     load.run(0.7);
@@ -43,7 +43,7 @@ fn start(load: &Load, args: &[&str]) -> Tool {
     Tool::start("javaprof", &[&["-p", &pid], args].concat())
 }
 
-/// A profile of the load, from its beginning to its end.
+/// Profiles the load from its start to its end.
 fn profile(load: &mut Load, seconds: f64, args: &[&str]) -> Output {
     let tool = start(load, args);
     load.run(seconds);
@@ -58,7 +58,7 @@ fn ended_well(output: Output) -> Output {
     output
 }
 
-/// The folded stacks of a profile with `-f`.
+/// Parses the folded stacks of a profile with `-f`.
 fn lines(output: &Output) -> Vec<Line> {
     let lines = folded::parse(&output.stdout);
     assert!(!lines.is_empty(), "{output:?}");
@@ -162,7 +162,7 @@ fn the_user_part_or_the_kernels_part_alone() {
         let frames = || lines.iter().flat_map(|line| &line.frames[1..]);
         assert!(frames().all(|f| is_kernel(f) == (option == "-K")), "{option} {}", output.stdout);
         assert!(frames().count() > 10, "{option}: {}", output.stdout);
-        // What is left out of stacks is not left out of counts.
+        // Frames that are omitted from stacks do not change the counts.
         assert!(total(&lines) > 150, "{option}: {}", output.stdout);
     }
 }
@@ -192,7 +192,7 @@ fn include_and_exclude_divide_the_stacks() {
     assert!(both.iter().any(|l| has(l, "deep")), "{both:#?}");
     assert!(!both.iter().any(|l| has(l, "small") || has(l, "medium")), "{both:#?}");
     assert!(none.is_empty(), "{none:#?}");
-    // Together they are all there is, but for the jitter of clocks.
+    // The two add up to the total, except for clock jitter.
     let (sum, all) = (total(with) + total(without), total(all));
     assert!(sum.abs_diff(all) <= all / 5, "{} and {} of {all}", total(with), total(without));
     let expected = total(profiles[0].iter().filter(|l| has(l, "deep")));
@@ -212,7 +212,7 @@ fn the_agent_is_not_in_the_profile_with_others() {
     the_agent_is_not_in_the_profile_of(&["temurin-17", "temurin-21", "temurin-25"]);
 }
 
-/// What a JVM does because it was asked is no part of its profile.
+/// What a JVM does in response to javaprof's requests is not part of its profile.
 fn the_agent_is_not_in_the_profile_of(runtimes: &[&str]) {
     for runtime in runtimes {
         let mut load = warm(runtime);
@@ -221,7 +221,7 @@ fn the_agent_is_not_in_the_profile_of(runtimes: &[&str]) {
             assert!(!output.stdout.contains(trace), "{runtime}: {}", output.stdout);
         }
         assert!(lines(&output).iter().any(|line| line.has("CpuLoad.deep")), "{}", output.stdout);
-        // One that becomes a JVM while it is sampled.
+        // A process that becomes a JVM while it is sampled.
         let java = named(runtime).java.to_str().unwrap();
         let classes = classes().to_str().unwrap();
         let mut command = Command::new(binary("javaprof"));
@@ -310,7 +310,7 @@ fn differences_to_another_profile_are_drawn() {
     let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
     let (base, first, second) = (path("base.folded"), path("1.svg"), path("2.svg"));
     profile(&mut load, 1.0, &["-F", "499", "-o", &base]);
-    // All time spent elsewhere, as the base says.
+    // The base profile has all time in another method.
     let text = fs::read_to_string(&base).unwrap().replace("CpuLoad.deep", "CpuLoad.gone");
     fs::write(&base, text).unwrap();
     let args = ["-F", "499", "--diff", &base, "-o", &first, "-o", &second];
@@ -319,7 +319,7 @@ fn differences_to_another_profile_are_drawn() {
         assert_well_formed(Path::new(&svg));
         let text = fs::read_to_string(&svg).unwrap();
         let titles = text.lines().filter(|l| l.contains("<title>CpuLoad.deep ("));
-        // Grown by as much as its own share.
+        // The method has grown by its own complete share.
         assert!(titles.clone().count() > 0 && titles.clone().all(|l| l.contains("%; +")), "{text}");
     }
 }
@@ -380,7 +380,7 @@ fn signals_end_it_as_time_does() {
     }
 }
 
-/// The number in front of a word.
+/// Returns the number before a word.
 fn number_before(text: &str, word: &str) -> u64 {
     let (before, _) = text.split_once(word).unwrap_or_else(|| panic!("no {word:?} in {text}"));
     before.rsplit(|c: char| !c.is_ascii_digit()).next().unwrap().parse().unwrap()
@@ -415,7 +415,8 @@ fn frequency_is_samples_a_second() {
     assert!((5.0..20.0).contains(&ratio), "{ratio}");
 }
 
-/// Methods of the load in its worker and in no thread of another process.
+/// Asserts that the load's methods are in its worker thread, and not in a thread of another
+/// process.
 fn assert_worker(lines: &[Line], worker: &str) {
     let mine = lines.iter().filter(|l| l.frames[1] == worker && l.has("CpuLoad.deep"));
     assert!(total(mine) > 50, "{worker}: {lines:#?}");
@@ -441,8 +442,8 @@ fn several_jvms_are_told_apart() {
     assert_eq!(lines.iter().filter(known).count(), 0, "{lines:#?}");
 }
 
-/// A program of the load's, without randomised addresses. `CpuTwin` is `CpuLoad` by another name:
-/// its code comes to lie where the other's does.
+/// Starts a load program without address randomization. `CpuTwin` is a copy of `CpuLoad` under
+/// another name, whose code has the same addresses.
 fn twin(program: &str, flags: &str) -> Load {
     let class = fs::read(classes().join("CpuLoad.class")).unwrap();
     let name: Vec<_> = b"CpuLoad".iter().zip(b"CpuTwin").collect();
@@ -459,12 +460,12 @@ fn twin(program: &str, flags: &str) -> Load {
     load
 }
 
-/// As of replicas that were restored from one image: equal addresses, other code.
+/// As with replicas restored from one image: the same addresses, but different code.
 #[test]
 fn jvms_with_equal_addresses_are_told_apart() {
     need_root();
     binary("javaprof");
-    // Compiled in order, and for the first time within the first second.
+    // Methods are compiled in a fixed order, and first within the first second.
     for flags in ["-Xint -XX:+UseSerialGC", "-Xbatch -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"] {
         let (mut first, mut second) = (twin("CpuLoad", flags), twin("CpuTwin", flags));
         let tool = start(&first, &["-p", &pid(&second), "-F", "499", "-f", "-t"]);
@@ -518,7 +519,7 @@ fn system_wide_sees_what_is_no_jvm() {
     assert_worker(&lines, &worker);
 }
 
-/// javaprof of a command, with something for it to read.
+/// Starts javaprof with a command and a stdin for it.
 fn of_command(args: &[&str], program: &[&str], input: Stdio) -> Tool {
     need_root();
     let mut command = Command::new(binary("javaprof"));
@@ -534,7 +535,7 @@ fn a_command_is_profiled_from_its_start_to_its_end() {
     fs::write(&input, "go 2\nquit\n").unwrap();
     let tool = of_command(&["-F", "199", "-f"], &["CpuLoad"], File::open(input).unwrap().into());
     let output = ended_well(tool.wait());
-    // It reads and writes what the tool was given.
+    // The command uses the tool's stdin and stdout.
     let mut text = output.stdout.lines();
     assert!(text.next().unwrap().starts_with("ready "), "{}", output.stdout);
     assert!(text.next().unwrap().starts_with("done "), "{}", output.stdout);
@@ -543,7 +544,7 @@ fn a_command_is_profiled_from_its_start_to_its_end() {
     assert!(total(lines.iter().filter(|l| l.has("CpuLoad.deep"))) > 100, "{lines:#?}");
     // Before there was any Java.
     assert!(lines.iter().any(|l| l.has("Threads::create_vm")), "{lines:#?}");
-    // The name of what was run, not of what ran it.
+    // The name is that of the command, not of the process that started it.
     assert!(total(lines.iter().filter(|l| l.frames[0] != "java")) <= 5, "{lines:#?}");
 }
 
@@ -558,7 +559,7 @@ fn a_command_that_soon_ends_has_names_too() {
     let all = total(&lines);
     assert!(all > 20, "{lines:#?}");
     assert!(total(lines.iter().filter(|l| l.frames[0] == "java")) > all * 4 / 5, "{lines:#?}");
-    // The end of its innermost user frame may lie in code that nobody saw mapped.
+    // The innermost user frame may be in code whose mapping was not observed.
     let named = lines.iter().filter(|l| l.frames[1..].iter().any(|f| !f.starts_with("[unknown")));
     assert!(total(named) > all / 2, "{lines:#?}");
     assert!(lines.iter().any(|l| l.has("Threads::create_vm")), "{lines:#?}");
@@ -567,9 +568,9 @@ fn a_command_that_soon_ends_has_names_too() {
 #[test]
 fn ctrl_c_ends_the_command_too() {
     beside_others();
-    // What it reads stays open: it does not end by itself.
+    // Its stdin stays open, so it does not end by itself.
     let tool = of_command(&["-f"], &["CpuLoad"], Stdio::piped());
-    // Let it become a JVM that knows what SIGTERM is.
+    // Waits until it is a JVM that handles SIGTERM.
     sleep(Duration::from_secs(1));
     let output = ended_well(tool.interrupt());
     let ready = output.stdout.lines().next().unwrap();
@@ -583,7 +584,7 @@ fn names_come_from_a_map_that_is_there() {
     let mut load = warm("temurin-17");
     let dir = tempfile::tempdir().unwrap();
     let map = dir.path().join("map");
-    // A map that was there before is written anew and stays.
+    // A map that existed before is rewritten, and not deleted afterwards.
     let own = format!("/tmp/perf-{}.map", load.pid());
     fs::write(&own, "").unwrap();
     profile(&mut load, 0.3, &["-q", "--symbols", "perfmap"]);
@@ -609,7 +610,7 @@ fn without_symbols_the_jvm_is_left_alone() {
     let output = ended_well(tool.interrupt());
     let lines = lines(&output);
     assert!(!output.stdout.contains("CpuLoad."), "{lines:#?}");
-    // Native code has its names all the same.
+    // Native code has names nevertheless.
     assert!(lines.iter().any(|l| l.has("JavaThread::thread_main_inner")), "{lines:#?}");
     assert!(!threads(load.pid()).values().any(|name| name.starts_with("Attach Listen")));
 }
@@ -650,7 +651,7 @@ fn completions_and_man_page_know_every_option() {
     assert!(lint.status.success(), "{}", String::from_utf8_lossy(&lint.stdout));
 }
 
-/// The same samples as JSON lines, per interval, and in a file: they add up.
+/// The same samples as JSON lines, per interval, and in a file, have the same sums.
 #[test]
 fn intervals_and_their_lines_add_up_to_the_whole() {
     beside_others();
@@ -681,7 +682,7 @@ fn intervals_and_their_lines_add_up_to_the_whole() {
             summary["shares"].as_object().unwrap().values().map(|s| s.as_f64().unwrap()).sum();
         assert!((shares - 1.0).abs() < 1e-6, "{summary}");
         for method in methods.iter().filter(at) {
-            // Counted anew, from the stacks.
+            // Recounted from the stacks.
             let name = &method["method"];
             let has = |own: bool| {
                 let of = |stack: &&&Value| {

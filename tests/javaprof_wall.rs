@@ -1,4 +1,4 @@
-//! javaprof -e wall and off-cpu: each thread's time, by where it went.
+//! `javaprof -e wall` and `off-cpu`: each thread's time, by its stack.
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test fails by panicking")]
 
 use std::collections::HashMap;
@@ -14,7 +14,7 @@ use serde_json::Value;
 const FEW: [&str; 1] = ["temurin-25"];
 const REST: [&str; 4] = ["temurin-11", "temurin-17", "temurin-21", "sid-28"];
 
-/// A stack of a thread: the frames' names, innermost first, and for how long, in nanoseconds.
+/// A stack of a thread: the frames' names, innermost first, and its time in nanoseconds.
 #[derive(Debug)]
 struct Time {
     thread: String,
@@ -69,7 +69,7 @@ fn times_are_the_programs(runtimes: &[&str]) {
             let seen = sum(own().filter(|time| time.stack.contains(&method)));
             println!("{runtime} {place}: {seen} seen, {} told", told[place]);
             assert!(agree(seen, told[place]), "{runtime} {place}: {seen} of {}", told[place]);
-            // Nobody else is there.
+            // There is no other thread.
             let others = times.iter().filter(|time| time.thread != place);
             let others: Vec<_> = others.filter(|time| time.stack.contains(&method)).collect();
             assert!(others.is_empty(), "{runtime} {place}: {others:?}");
@@ -80,13 +80,13 @@ fn times_are_the_programs(runtimes: &[&str]) {
                 t.thread == thread && t.stack[0] != "[runs, not sampled]" && has(t, name)
             }))
         };
-        // Why they waited, ...
+        // The stacks show why they waited, ...
         assert!(of("sleeps", "Thread.sleep") * 100 > told["sleeps"] * 97, "{runtime}");
         assert!(of("parks", "LockSupport.parkNanos") * 100 > told["parks"] * 97, "{runtime}");
         assert!(of("blocks", "ObjectMonitor::") * 100 > told["blocks"] * 95, "{runtime}");
-        // ... and that one did not, but for a safepoint or two.
+        // ... and that this thread did not wait, except for a safepoint or two.
         assert!(of("computes", "[blocked]") * 100 < told["computes"], "{runtime}");
-        // A thread that was there all the time has all of it.
+        // A thread that existed during the whole trace has the whole duration.
         let duration = summary["duration_ns"].as_u64().unwrap();
         let mut threads: HashMap<&str, u64> = HashMap::new();
         for time in &times {
@@ -101,7 +101,8 @@ fn times_are_the_programs(runtimes: &[&str]) {
                 "{runtime} {thread}: {all} {duration}"
             );
         }
-        // The pool had nothing to do: its waits are idle, or as unknown as before the trace.
+        // The pool had no work: its waits are reported as idle, or as unknown if they began before
+        // the trace.
         let pool = times.iter().filter(|time| time.thread.starts_with("pool-1"));
         for time in pool.filter(|time| time.ns > 100_000_000) {
             let place = &time.stack[0];
@@ -121,7 +122,7 @@ fn times_by_place_are_the_programs_with_all() {
     times_are_the_programs(&REST);
 }
 
-/// Every thread of a program that hangs, against the JVM's own account of it.
+/// Compares every thread of a hanging program with the JVM's own stack trace.
 fn hung_threads_are_where_the_jvm_says(runtimes: &[&str]) {
     need_root();
     for runtime in runtimes {
@@ -137,9 +138,9 @@ fn hung_threads_are_where_the_jvm_says(runtimes: &[&str]) {
         let duration = summary["duration_ns"].as_u64().unwrap();
         let is_java =
             |name: &&str| ["java.", "jdk.", "HangLoad"].iter().any(|of| name.starts_with(of));
-        // Those that the JVM hides are of lambdas only.
+        // The frames that the JVM hides belong to lambdas only.
         let is_shown = |name: &&str| !name.contains("$$Lambda") && !name.contains("LambdaForm");
-        // By thread and Java frames, for how long.
+        // Time by thread and Java frames.
         let mut stacks: HashMap<String, HashMap<Vec<&str>, u64>> = HashMap::new();
         for record in records.iter().filter(|record| record["type"] == "stack") {
             let frames = record["stack"].as_array().unwrap().iter();
@@ -159,7 +160,8 @@ fn hung_threads_are_where_the_jvm_says(runtimes: &[&str]) {
             let seen = &stacks[thread];
             println!("{runtime} {thread}: {seen:?}");
             assert!(agree(seen[&told], duration), "{runtime} {thread}: {seen:?} of {duration}");
-            // Who waits for a monitor looks at it now and then, too shortly to be sampled.
+            // A thread that waits for a monitor wakes up from time to time, too briefly to be
+            // sampled.
             let others = seen.keys().filter(|stack| **stack != told && !stack.is_empty());
             assert_eq!(others.count(), 0, "{runtime} {thread}: {seen:?}, {told:?}");
             compared += 1;
@@ -190,7 +192,7 @@ fn off_cpu_leaves_out_what_runs() {
         sum(times.iter().filter(|time| time.stack.contains(&method)))
     };
     assert!(agree(of("sleeps"), told["sleeps"]), "{} of {}", of("sleeps"), told["sleeps"]);
-    // One that computes waits for nothing but a processor.
+    // A computing thread waits only for a processor.
     let computes = times.iter().filter(|time| time.stack.iter().any(|f| f == "WaitLoad.computes"));
     let blocked = sum(computes.filter(|time| time.stack[0] != "[waits for a processor]"));
     assert!(blocked * 100 < told["computes"], "{blocked} of {}", told["computes"]);
@@ -218,7 +220,7 @@ fn a_flood_of_switches_is_added_up_and_nothing_lost() {
     }
     println!("{switches} switches; {threads:?}");
     assert_eq!(threads.len(), 20);
-    // Each lived for three seconds, whatever it did.
+    // Each thread existed for three seconds, whatever it did.
     for (thread, all) in threads {
         assert!((2_800_000_000..3_600_000_000).contains(&all), "{thread}: {all}");
     }
@@ -254,7 +256,7 @@ fn a_jvm_that_comes_later_has_its_times_from_then_on() {
         assert!(seen < told + told / 50, "{name}: {seen} of {told}");
         assert!((1_900_000_000..2_600_000_000).contains(&threads[name]), "{name}: {threads:?}");
     }
-    // None has more than went by; "java" is the launcher and the main thread.
+    // No thread has more time than has elapsed. "java" is both the launcher and the main thread.
     let most = threads.iter().filter(|(name, _)| **name != "java").map(|(_, all)| *all).max();
     assert!(most.unwrap() < duration, "{threads:?}");
 }
@@ -279,7 +281,8 @@ fn intervals_add_up_and_long_waits_keep_their_stacks() {
         println!("{name}: {seen} seen, {told} told");
         assert!(agree(seen, told), "{name}: {seen} of {told}");
     }
-    // The main thread waits for the others over several intervals, in which all was named anew.
+    // The main thread waits for the others during several intervals, in each of which names are
+    // resolved again.
     let waits = times.iter().filter(|t| t.stack.iter().any(|f| f == "WaitLoad.go"));
     assert!(sum(waits) > 3_000_000_000, "{:?}", of("WaitLoad.go"));
     let unknown = sum(times.iter().filter(|t| t.stack.iter().any(|f| f == "[unknown]")));

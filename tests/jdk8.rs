@@ -1,4 +1,4 @@
-//! JDK 8: what can be done is done, and what cannot be is said.
+//! JDK 8: supported features work, and for the others there is a message.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use jvmprobe_tests::{
@@ -22,7 +22,7 @@ fn a_build_with_symbols_is_read() {
     assert!(output.status.success(), "{output:?}");
     assert!(!output.stderr.contains("agent"), "{}", output.stderr);
     assert!(output.stdout.contains("GcLoad.allocate"), "{}", output.stdout);
-    // A map for perf it cannot write.
+    // JDK 8 cannot write a map for perf.
     let output = tool::run("javaprof", &["-p", &pid, "--symbols", "perfmap"]);
     assert_refused(&output, 1, &["JDK 8 cannot write a map", "--symbols hotspot or agent"]);
 }
@@ -34,7 +34,7 @@ fn a_build_without_probes_and_symbols_is_told_of_both() {
     let load = Load::start(runtime, "-XX:+UseSerialGC");
     let pid = load.pid().to_string();
     let words = ["no USDT probe", "no symbol table", "it is stripped", "install openjdk-8-dbg"];
-    // With these, its counters do not do.
+    // For these options, the JVM's counters are not sufficient.
     for option in ["--stack", "--pools"] {
         let output = tool::run("javagc", &["-p", &pid, option]);
         assert_eq!(output.status.code(), Some(1), "{}", output.stderr);

@@ -1,4 +1,4 @@
-//! jvmprobed as a whole: what it keeps of a JVM is what that did.
+//! The whole of jvmprobed: what it stores about a JVM agrees with what the JVM did.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::{
@@ -41,7 +41,7 @@ impl Place {
     }
 
     fn args<'a>(&'a self, store: &'a str, more: &[&'a str]) -> Vec<&'a str> {
-        // What this machine has configured is no part of this.
+        // This machine's own configuration must not be used.
         let config: &[&str] =
             if more.contains(&"--config") { &[] } else { &["--config", "/dev/null"] };
         let own = [config, &["--listen", &self.listen, "--dir", store]].concat();
@@ -68,13 +68,13 @@ impl Place {
     }
 }
 
-/// Pauses that the JVM's log tells.
+/// Returns the number of pauses in the JVM's log.
 fn logged(load: &Load) -> usize {
     let is_pause = |line: &&str| line.contains(" Pause ") && line.ends_with("ms");
     load.log().lines().filter(is_pause).count()
 }
 
-/// The sum of folded stacks with a word in them.
+/// Returns the sum of the folded stacks that contain a word.
 fn sum(path: &Path, word: &str) -> u64 {
     let text = fs::read_to_string(path).unwrap();
     let counts = text.lines().filter(|line| line.contains(word));
@@ -106,7 +106,7 @@ fn what_is_kept_is_what_a_jvm_did() {
     assert!(output.status.success(), "{output:?}");
     println!("ended within {:?}", begin.elapsed());
 
-    // CPU time by the kernel's account.
+    // CPU time as accounted by the kernel.
     let said = place.show(&["--jvm", &pid]).stdout;
     let account = said.lines().find_map(|line| line.split_once(" s of CPU time by the kernel"));
     let account: f64 = account.unwrap_or_else(|| panic!("{said}")).0.parse().unwrap();
@@ -160,7 +160,7 @@ fn the_log_may_be_json_from_the_first_line_to_the_last() {
     assert_eq!(line["level"], "warning", "{line}");
 }
 
-/// To look at each would take more of a processor than they do.
+/// Attaching to each short-lived JVM would take more CPU time than the JVMs themselves.
 #[test]
 fn of_many_that_come_and_go_those_are_taken_that_stay() {
     need_root();
@@ -186,7 +186,7 @@ fn of_many_that_come_and_go_those_are_taken_that_stay() {
     let seen = metric(&metrics, "jvmprobed_jvms_seen_total");
     println!("{left_out} left out, {seen} seen");
     assert!(left_out >= 1.0, "{metrics}");
-    // It is taken as all others are.
+    // It is traced like all others.
     let truth = allocated::parse(&load.ask("go 3 200 2"));
     tool.signal(Signal::TERM);
     assert!(tool.wait().status.success());
@@ -197,7 +197,7 @@ fn of_many_that_come_and_go_those_are_taken_that_stay() {
     load.quit();
 }
 
-/// As it comes after 15 seconds, and as it is when nobody lets it end.
+/// A window is on disk after 15 seconds, even if the daemon is killed then.
 #[test]
 fn a_window_is_there_when_it_is_over_whatever_comes_then() {
     need_root();
@@ -216,14 +216,14 @@ fn a_window_is_there_when_it_is_over_whatever_comes_then() {
     assert!(table.status.success() && table.stdout.contains("GcLoad."), "{table:?}");
     let kept = place.show(&["--gc", "-j", "--jvm", "GcLoad"]);
     assert!(kept.json().iter().any(|record| record["type"] == "pause"), "{kept:?}");
-    // The next one goes on with what there is.
+    // The next daemon continues with the existing windows.
     let tool = place.start(&[]);
     assert!(tool.interrupt().stderr.contains("1 window"));
     load.quit();
 }
 
-/// All of it, about when it hands on a window: the store alone is killed as often, and faster, in
-/// `jvmprobed_store.rs`.
+/// Kills the whole daemon at about the time when it writes a window. `jvmprobed_store.rs` kills the
+/// store alone, as often and at shorter intervals.
 #[test]
 #[ignore = "long: make test-all"]
 fn whoever_kills_the_daemon_loses_the_last_window_at_most() {
@@ -234,7 +234,7 @@ fn whoever_kills_the_daemon_loses_the_last_window_at_most() {
     let (mut kept, mut killed_late) = (0, 0);
     for round in 0..50_u64 {
         let tool = place.start(&[]);
-        // No two rounds are alike, and most end where a window is just being written.
+        // The time differs in each round, and most rounds end while a window is being written.
         thread::sleep(Duration::from_millis(14_000 + round * 37 % 4_000));
         let handed_on = metric(&place.get("/metrics"), "jvmprobed_windows_total") as usize;
         tool.signal(Signal::KILL);
@@ -257,7 +257,7 @@ fn whoever_kills_the_daemon_loses_the_last_window_at_most() {
     drop(load);
 }
 
-/// A value of `/metrics`.
+/// Returns a value from `/metrics`.
 fn metric(metrics: &str, name: &str) -> f64 {
     let line =
         metrics.lines().find(|line| line.strip_prefix(name).is_some_and(|l| l.starts_with(' ')));
@@ -265,7 +265,7 @@ fn metric(metrics: &str, name: &str) -> f64 {
     line.rsplit_once(' ').unwrap().1.parse().unwrap()
 }
 
-/// Waits until the daemon has gone so many steps down, and returns its metrics of then.
+/// Waits until the daemon has reached this saving step, and returns its metrics at that time.
 fn wait_for_step(place: &Place, step: f64) -> String {
     let begin = Instant::now();
     loop {
@@ -278,7 +278,8 @@ fn wait_for_step(place: &Place, step: f64) -> String {
     }
 }
 
-/// It may take next to nothing: the rate cannot be lower, so that allocation goes, then samples.
+/// Starts a daemon with a CPU limit close to zero. The rate cannot be lowered further, so it stops
+/// collecting allocation, then samples.
 fn goes_down(place: &Place, load: &mut Load, more: &[&str]) -> Tool {
     let tool = place.start(&[&["-F", "1"], more].concat());
     let metrics = wait_for_step(place, 0.0);
@@ -300,7 +301,7 @@ fn who_takes_too_much_takes_less_and_says_so() {
     let place = Place::new();
     let mut load = Load::start(named("temurin-21"), "-XX:+UseSerialGC");
     let tool = goes_down(&place, &mut load, &["--max-cpu", "0.01"]);
-    // A window without both, in which pauses are taken.
+    // A window without samples and allocation, but with pauses.
     let windows = metric(&place.get("/metrics"), "jvmprobed_windows_total");
     let begin = Instant::now();
     while metric(&place.get("/metrics"), "jvmprobed_windows_total") < windows + 2.0 {
@@ -320,7 +321,7 @@ fn who_takes_too_much_takes_less_and_says_so() {
             && told[0].contains("allocation=\"false\"")
     );
     assert!(told[1].contains("step=\"2\" steps=\"2\" hertz=\"0\""), "{told:?}");
-    // Nothing has ended but what was to end.
+    // Nothing has ended except what should end.
     assert!(!output.stderr.contains("not taken any more"), "{output:?}");
     let kept = place.show(&["--alloc", "--jvm", "GcLoad"]);
     assert!(kept.stdout.contains("Left out to save: alloc, for "), "{kept:?}");
@@ -329,7 +330,8 @@ fn who_takes_too_much_takes_less_and_says_so() {
     load.kill();
 }
 
-/// With more room, all is collected again: as much as the load allocates.
+/// With a higher limit, everything is collected again, and the recorded allocation is that of the
+/// load.
 #[test]
 #[ignore = "long: make test-all"]
 fn who_may_take_more_again_takes_all() {
@@ -346,7 +348,7 @@ fn who_may_take_more_again_takes_all() {
     assert_eq!(metric(&metrics, "jvmprobed_collected{what=\"cpu\"}"), 1.0);
     let metrics = wait_for_step(&place, 0.0);
     assert_eq!(metric(&metrics, "jvmprobed_collected{what=\"alloc\"}"), 1.0);
-    // Attached again.
+    // Time to attach again.
     thread::sleep(Duration::from_secs(5));
     let name =
         format!("jvmprobe_allocated_bytes_total{{jvm=\"AllocLoad\",pid=\"{}\"}}", load.pid());
@@ -367,13 +369,15 @@ fn who_may_take_more_again_takes_all() {
     load.quit();
 }
 
-/// Targets that are not there, or are something else: a line of each, and all else goes on.
+/// Push targets that do not exist or are something else: one message for each, and everything else
+/// continues.
 #[test]
 fn targets_that_do_not_answer_are_told_once_each() {
     need_root();
     let place = Place::new();
     let mut load = Load::start(named("temurin-21"), "-XX:+UseSerialGC");
-    // Nobody listens there; the daemon's own port speaks HTTP, and takes no profiles.
+    // No server listens on the first port. The daemon's own port speaks HTTP, but accepts no
+    // profiles.
     let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let targets = [
         format!("otlp=http://{closed}/"),
@@ -392,7 +396,7 @@ fn targets_that_do_not_answer_are_told_once_each() {
     let output = tool.interrupt();
     assert!(output.status.success(), "{output:?}");
     for to in &targets {
-        // Profiles and metrics may be answered differently.
+        // Profiles and metrics may get different answers.
         let told: Vec<_> = output.stderr.lines().filter(|line| line.contains(&**to)).collect();
         assert!((1..=2).contains(&told.len()), "{to}: {output:?}");
         assert!(told[0].ends_with("; it is tried again, and what is taken waits"), "{told:?}");
@@ -422,7 +426,7 @@ fn what_stands_in_the_way_is_one_line() {
     assert_refused(&refused, 2, &["ftp"]);
     let refused = run("jvmprobed", &["--config", "/dev/null", "--listen", "192.0.2.1:9464"]);
     assert_refused(&refused, 1, &["192.0.2.1:9464", "no address of this host"]);
-    // A configuration that is wrong by now does not end it.
+    // A configuration that has become invalid does not end the daemon.
     tool.signal(Signal::HUP);
     thread::sleep(Duration::from_millis(500));
     let output = tool.interrupt();

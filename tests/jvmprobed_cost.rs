@@ -21,24 +21,25 @@ use libbpf_rs::{ProgramType, query::ProgInfoIter};
 use libjvmprobe::bpf::trap::prices;
 use rustix::process::Signal;
 
-/// A window and what it takes until it is in the metrics.
+/// A window, plus the time until it is in the metrics.
 const WINDOW: Duration = Duration::from_secs(20);
-/// The most that probes may cost all JVMs together, of one processor.
+/// Maximum cost of the probes for all JVMs together, as a share of one processor.
 const MAX_COST: f64 = 0.01;
-/// Each thread's bytes are read at its end, so that the sum is right however seldom the probes are attached.
+/// Maximum error of the sum of bytes. Each thread's bytes are read at its end, so the sum is right
+/// however seldom the probes are attached.
 const MAX_ERROR: f64 = 0.01;
-/// A small JVM: a young generation of 3 MB has small TLABs, and many of them.
+/// Flags for a small JVM with small TLABs.
 const SMALL: &str = "-Xmx20m -XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xss256k";
-/// The same with a collection for every 3 MB.
+/// Flags for a small JVM whose young generation of 3 MB has small TLABs, and many of them.
 const SMALLER: &str = "-Xmx20m -Xmn3m -XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xss256k";
 
-/// The kernel's account of a daemon's programs.
+/// Statistics of the kernel for a daemon's programs.
 #[derive(Clone, Copy, Debug)]
 struct Account {
     at: Instant,
-    /// Hits of probes.
+    /// Number of probe hits.
     hits: u64,
-    /// CPU time in nanoseconds: of the programs, the traps and the interrupts.
+    /// CPU time in nanoseconds of the programs, the traps and the interrupts.
     ns: f64,
 }
 
@@ -60,7 +61,7 @@ impl Account {
     }
 }
 
-/// Waits until a number of windows more were handed on.
+/// Waits until this number of further windows has been completed, and returns the metrics.
 fn next_window(address: &str, windows: u32) -> String {
     let handed_on = |metrics: &str| {
         let line = metrics.lines().find(|line| line.starts_with("jvmprobed_windows_total "));
@@ -84,7 +85,7 @@ fn many_jvms_cost_little(jvms: usize, flags: &str, windows: u32) {
     const OF_JVMS: &str = "jvmprobe_probe_cost_seconds_total";
     let mut loads: Vec<_> =
         (0..jvms).map(|_| Load::start_program(named("temurin-17"), flags, "AllocLoad")).collect();
-    // It runs another libjvm.so and allocates little.
+    // This JVM runs another libjvm.so and allocates little.
     let mut quiet = Load::start_program(named("temurin-25"), flags, "AllocLoad");
     let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
     let dir = tempfile::tempdir().unwrap();
@@ -141,7 +142,7 @@ fn many_jvms_cost_little(jvms: usize, flags: &str, windows: u32) {
         (truths, quiet_one.join().unwrap())
     });
     drop(stats);
-    // The second window has what tracers hand over after their last interval.
+    // The second window contains what the tracers deliver after their last interval.
     let metrics = next_window(&free, 2);
     let published = |load: &Load| {
         let label = format!("pid=\"{}\"", load.pid());

@@ -1,4 +1,4 @@
-//! How jvmprobed is deployed: the service, Kubernetes, packages.
+//! Deployment of jvmprobed: the service, Kubernetes, packages.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::{
@@ -33,7 +33,7 @@ fn deploy(path: &str) -> PathBuf {
     house().join("tools/jvmprobed/deploy").join(path)
 }
 
-/// The names of capabilities in a text, without CAP_.
+/// Returns the names of capabilities in a text, without `CAP_`.
 fn capabilities(text: &str) -> BTreeSet<String> {
     let words = text.split(|c: char| !c.is_ascii_uppercase() && c != '_');
     words.filter_map(|word| word.strip_prefix("CAP_")).map(str::to_owned).collect()
@@ -59,7 +59,7 @@ fn all_say_the_same_capabilities() {
     assert_eq!(capabilities(&man), wanted);
 }
 
-/// systemd's own check; what it finds in a unit that is wrong, it says.
+/// systemd's own check, which prints what is wrong in a unit.
 #[test]
 fn systemd_takes_the_unit() {
     beside_others();
@@ -73,13 +73,13 @@ fn systemd_takes_the_unit() {
         let output = Command::new("systemd-analyze").arg("verify").arg(&path).output().unwrap();
         let said = [output.stdout, output.stderr].concat();
         let said = String::from_utf8(said).unwrap();
-        // It also reads the units that this machine has.
+        // It also reads this machine's units.
         said.lines().filter(|line| line.contains("jvmprobed")).collect::<Vec<_>>().join("\n")
     };
     assert_eq!(verify(&unit), "");
     let wrong = verify(&unit.replace("ProtectSystem=strict", "ProtectSystem=strictly"));
     assert!(wrong.contains("strictly"), "{wrong}");
-    // It is off, and neither program nor user gets more rights by it.
+    // The unit is disabled, and gives more rights neither to the program nor to a user.
     assert!(!unit.contains("AmbientCapabilities"));
     for line in ["NoNewPrivileges=yes", "ProtectSystem=strict", "Type=notify"] {
         assert!(unit.lines().any(|l| l == line), "{line}");
@@ -94,12 +94,12 @@ fn systemd_takes_the_unit() {
     let output = security.output().unwrap();
     let said = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
     assert!(output.status.success(), "{said}");
-    // Probes ask the listener that clients of the metrics cannot keep busy.
+    // Kubernetes' probes use the listener that clients of the metrics cannot keep busy.
     let pod = fs::read_to_string(deploy("kubernetes/daemonset.yaml")).unwrap();
     assert_eq!(pod.matches("port: health}").count(), 3, "{pod}");
 }
 
-/// Runs the validator of Kubernetes' schemas, with some YAML.
+/// Runs the validator for Kubernetes' schemas on some YAML.
 fn validate(yaml: &str) -> (bool, String) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("all.yaml");
@@ -138,7 +138,7 @@ fn kubernetes_takes_the_manifests() {
     assert!(good, "{said}");
 }
 
-/// All files of a root but those that come and go by themselves.
+/// Returns all files of a root, except those that change by themselves.
 fn files(root: &Path) -> BTreeSet<String> {
     let output = Command::new("find")
         .arg(root)
@@ -155,14 +155,14 @@ fn run(command: &mut Command) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Runs a command and expects that it fails.
+/// Runs a command that must fail, and returns its message.
 fn fails(command: &mut Command) -> String {
     let output = command.output().unwrap();
     assert!(!output.status.success(), "{command:?}");
     String::from_utf8([output.stdout, output.stderr].concat()).unwrap()
 }
 
-/// What `make packages` has written: the .deb and the .rpm.
+/// Returns the packages that `make packages` has written: the .deb and the .rpm.
 fn packages() -> [PathBuf; 2] {
     static BUILT: Once = Once::new();
     BUILT.call_once(|| _ = run(Command::new("make").arg("-C").arg(house()).arg("packages")));
@@ -174,9 +174,9 @@ fn packages() -> [PathBuf; 2] {
     })
 }
 
-/// A small Debian of its own, with some packages more.
+/// Installs a minimal Debian with some additional packages into a root.
 fn debian(root: &Path, suite: &str, include: &str) {
-    // Where this machine gets Debian from; its own sources tell.
+    // The mirrors of this machine's own sources.
     let mirrors = run(Command::new("apt-get").args(["indextargets", "--format", "$(REPO_URI)"]));
     let mirror = mirrors.lines().find(|uri| uri.trim_end_matches('/').ends_with("/debian"));
     let mut debootstrap = Command::new("debootstrap");
@@ -189,7 +189,7 @@ fn debian(root: &Path, suite: &str, include: &str) {
 
 const TOOLS: [&str; 5] = ["javagc", "javaprof", "javaobjnew", "javaclass", "jvmprobed"];
 
-/// All in a root that packages have put there; `chroot` into it works.
+/// Uses everything that the packages have installed in a root. `chroot` into it works.
 fn is_used(root: &Path) {
     let inside = |words: &[&str]| {
         let mut command = Command::new("chroot");
@@ -201,7 +201,7 @@ fn is_used(root: &Path) {
         let completions = format!("usr/share/bash-completion/completions/{tool}");
         assert!(root.join(&completions).exists(), "{completions}");
     }
-    // Nothing is kept yet; then what was kept is shown.
+    // No windows are stored yet; after a run, the stored windows are shown.
     let said = fails(&mut inside(&["/usr/sbin/jvmprobed", "show"]));
     assert!(said.contains("/var/lib/jvmprobe") && said.lines().count() == 1, "{said}");
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
@@ -211,7 +211,7 @@ fn is_used(root: &Path) {
     drop(store);
     let table = run(&mut inside(&["/usr/sbin/jvmprobed", "show", "--jvm", "shop"]));
     assert!(table.contains("shop.Main.run"), "{table}");
-    // The configuration that comes with it is one, and the unit is off.
+    // The packaged configuration is valid, and the unit is disabled.
     let config =
         ["/usr/sbin/jvmprobed", "--config", "/etc/jvmprobe/jvmprobed.toml", "--dir", "/dev/null/x"];
     let said = fails(&mut inside(&config));
@@ -219,7 +219,7 @@ fn is_used(root: &Path) {
     let unit = "usr/lib/systemd/system/jvmprobed.service";
     let links = root.join("etc/systemd/system/multi-user.target.wants/jvmprobed.service");
     assert!(root.join(unit).exists() && !links.exists());
-    // What it names is there: systemd says nothing of it.
+    // Everything that the unit refers to exists: systemd has no complaint about it.
     let verify = Command::new("systemd-analyze")
         .args(["verify", "--man=no", "--root"])
         .arg(root)
@@ -227,7 +227,7 @@ fn is_used(root: &Path) {
         .output()
         .unwrap();
     let said = String::from_utf8([verify.stdout, verify.stderr].concat()).unwrap();
-    // A minimal root lacks systemd's own units, and what reloads it.
+    // A minimal root lacks systemd's own units, and the program that reloads the daemon.
     let of_ours: Vec<_> = said
         .lines()
         .filter(|line| line.contains("jvmprobed"))
@@ -236,7 +236,7 @@ fn is_used(root: &Path) {
     assert!(of_ours.is_empty(), "{said}");
 }
 
-/// The .deb in a Debian that has nothing else.
+/// The .deb in a minimal Debian.
 #[test]
 #[ignore = "long: make test-all"]
 fn packages_are_installed_and_removed_with_nothing_left() {
@@ -250,7 +250,7 @@ fn packages_are_installed_and_removed_with_nothing_left() {
     let inside = |words: &[&str]| run(Command::new("chroot").arg(&root).args(words));
     inside(&["dpkg", "-i", "/tmp/jvmprobe.deb"]);
     is_used(&root);
-    // Removed, what was kept and configured stays; purged, nothing does.
+    // After a removal, stored windows and configuration remain; after a purge, nothing does.
     inside(&["dpkg", "--remove", "jvmprobe"]);
     assert!(root.join("var/lib/jvmprobe").exists() && root.join("etc/jvmprobe").exists());
     assert!(!root.join("usr/sbin/jvmprobed").exists());
@@ -259,7 +259,7 @@ fn packages_are_installed_and_removed_with_nothing_left() {
     assert_eq!(files(&root), before);
 }
 
-/// The .rpm in a folder with a shell and nothing else.
+/// The .rpm in a folder that has only a shell.
 #[test]
 #[ignore = "long: make test-all"]
 fn the_rpm_is_installed_into_a_root_and_removed() {
@@ -273,7 +273,7 @@ fn the_rpm_is_installed_into_a_root_and_removed() {
     }
     let folder = tempfile::tempdir().unwrap();
     let root = folder.path().join("root");
-    // Its scripts need a shell, and what removes files.
+    // Its scripts need a shell and `rm`.
     fs::create_dir_all(root.join("bin")).unwrap();
     for name in ["sh", "rm", "rmdir"] {
         fs::copy("/bin/busybox", root.join("bin").join(name)).unwrap();
@@ -281,11 +281,11 @@ fn the_rpm_is_installed_into_a_root_and_removed() {
     for folder in ["proc", "dev", "var/lib"] {
         fs::create_dir_all(root.join(folder)).unwrap();
     }
-    // What scripts say to nobody goes there.
+    // The scripts write discarded output there.
     fs::write(root.join("dev/null"), "").unwrap();
     let with = |words: &[&str]| {
         let mut command = Command::new("rpm");
-        // What made this machine is no part of it.
+        // The host's own configuration must have no influence.
         run(command.arg("--root").arg(&root).args(words))
     };
     with(&["--nodeps", "--ignoresize", "-i", rpm.to_str().unwrap()]);
@@ -297,7 +297,7 @@ fn the_rpm_is_installed_into_a_root_and_removed() {
     assert!(left.is_empty() && before.iter().any(|path| path.contains("jvmprobe")), "{left:?}");
 }
 
-/// A program that is ended by its number when the test ends.
+/// A program that is killed by its process ID when the test ends.
 struct Started(Child);
 
 impl Drop for Started {
@@ -307,7 +307,7 @@ impl Drop for Started {
     }
 }
 
-/// Waits until something is so.
+/// Waits until a condition holds.
 fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     let begin = Instant::now();
     while !is_so() {
@@ -316,8 +316,8 @@ fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Podman as it runs here: crun refuses the mixed cgroups of some machines, and limits beyond ours
-/// nobody can set.
+/// Returns a podman command that works here: crun does not support the hybrid cgroup hierarchy of
+/// some machines, and limits cannot be raised above our own.
 fn podman_run() -> Command {
     let mut command = Command::new("podman");
     command.args(["--runtime", "runc", "run", "--rm", "--network=none"]);
@@ -325,8 +325,8 @@ fn podman_run() -> Command {
     command
 }
 
-/// The image as the DaemonSet runs it: with the capabilities of the unit and no more, a file system
-/// that nobody writes to, and the host's processes in sight.
+/// The image as the DaemonSet runs it: with exactly the unit's capabilities, a read-only file
+/// system, and the host's PID namespace.
 #[test]
 #[ignore = "long: make test-all"]
 fn the_image_runs_and_sees_the_jvms_of_the_host() {
@@ -368,8 +368,8 @@ fn the_image_runs_and_sees_the_jvms_of_the_host() {
     load.kill();
 }
 
-/// The unit as it is installed, under a systemd of its own: ready, read again, alive and ended as
-/// systemd wants it, with its sandbox, and with a JVM beside it.
+/// The installed unit under a systemd of its own: it becomes ready, reloads, stays alive and stops
+/// as systemd requires, in its sandbox and with a JVM beside it.
 #[test]
 #[ignore = "long: make test-all"]
 fn systemd_runs_the_service() {
@@ -377,7 +377,7 @@ fn systemd_runs_the_service() {
     let [deb, _] = packages();
     let folder = tempfile::tempdir().unwrap();
     let root = folder.path().join("root");
-    // A systemd that takes machines with control groups of version 1, too.
+    // A version of systemd that still supports control groups of version 1.
     debian(&root, "bookworm", "systemd,procps");
     fs::copy(deb, root.join("tmp/jvmprobe.deb")).unwrap();
     run(Command::new("chroot").arg(&root).args(["dpkg", "-i", "/tmp/jvmprobe.deb"]));
@@ -400,7 +400,7 @@ fn systemd_runs_the_service() {
         String::from_utf8(output.stdout).unwrap().trim() == wanted
     };
     until("systemd", || is(&["systemctl", "is-system-running"], "running"));
-    // Off until somebody says so.
+    // Disabled until the administrator enables it.
     assert!(is(&["systemctl", "is-enabled", "jvmprobed"], "disabled"));
     assert!(is(&["systemctl", "is-active", "jvmprobed"], "inactive"));
     let mut load =
@@ -409,7 +409,7 @@ fn systemd_runs_the_service() {
     let mut asks = load.0.stdin.take().unwrap();
     writeln!(asks, "go 60").unwrap();
     let journal = || run(&mut exec(&["journalctl", "-u", "jvmprobed", "-o", "cat"]));
-    // It returns when the daemon has said that it is ready.
+    // The command returns when the daemon has reported that it is ready.
     let started = exec(&["systemctl", "enable", "--now", "jvmprobed"]).status().unwrap();
     assert!(started.success(), "{}", journal());
     let show = |property: &str| {
@@ -420,11 +420,11 @@ fn systemd_runs_the_service() {
     assert_eq!((show("ActiveState"), show("SubState")), ("active".into(), "running".into()));
     assert!(journal().contains("Takes all JVMs of this host"), "{}", journal());
     assert!(show("StatusText").contains("JVMs"), "{}", show("StatusText"));
-    // With no more rights than it says.
+    // The process has no more capabilities than the unit states.
     let status = run(&mut exec(&["cat", &format!("/proc/{}/status", show("MainPID"))]));
     assert!(status.contains("NoNewPrivs:\t1\n") && status.contains("Seccomp:\t2\n"), "{status}");
     assert!(exec(&["systemctl", "reload", "jvmprobed"]).status().unwrap().success());
-    // It is a signal, and returns before it is heard.
+    // A reload is a signal, so the command returns before the daemon has handled it.
     until("the configuration to be read again", || journal().contains("read again"));
     until("a window", || show("StatusText").contains("1 window"));
     let stopped = exec(&["systemctl", "stop", "jvmprobed"]).status().unwrap();
@@ -438,7 +438,7 @@ fn systemd_runs_the_service() {
     systemd.0.wait().unwrap();
 }
 
-/// Two JVMs in podman's containers have their containers' names.
+/// Two JVMs in podman containers are labelled with their containers' names.
 #[test]
 #[ignore = "long: make test-all"]
 fn jvms_in_containers_are_labelled_with_these() {

@@ -1,5 +1,5 @@
-//! jvmprobed under the limits of its systemd unit, on a host full of attackers: it survives, keeps its
-//! windows, and loses nothing of a JVM that behaves.
+//! jvmprobed under the limits of its systemd unit, on a host full of attackers: it survives, stores
+//! all its windows, and loses no data of a well-behaved JVM.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(clippy::print_stdout, reason = "measurements, for people to read")]
 
@@ -85,7 +85,7 @@ fn survives(windows: u32) {
             return;
         }
     };
-    // Its collections are fewer per second than the daemon records one by one.
+    // It collects less often than the rate up to which the daemon records collections individually.
     let mut neighbour = Load::start(named("temurin-21"), "-XX:+UseSerialGC -Xmx256m");
     let daemon = Daemon::start(&group);
     let attack = Attack::start();
@@ -127,7 +127,7 @@ fn survives(windows: u32) {
     let shown = ["show", "--dir", &store, "--since", "1h", "--jvm", "GcLoad", "--gc", "-j"];
     let shown = run("jvmprobed", &shown);
     assert!(shown.status.success(), "{shown:?}");
-    // The liar runs the same program.
+    // The attacker with false data runs the same program.
     let pid = neighbour.pid();
     let records = shown.json();
     let of_neighbour = records.iter().filter(|r| r["pid"] == pid && r["type"] == "pause");
@@ -136,7 +136,7 @@ fn survives(windows: u32) {
     neighbour.quit();
 }
 
-/// The most memory that a process has had, in bytes.
+/// Returns the peak memory of a process, in bytes.
 fn peak_memory(pid: u32) -> u64 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();

@@ -1,4 +1,4 @@
-//! What scrapers get of jvmprobed: Prometheus itself, and its checks.
+//! Metrics of jvmprobed as scrapers receive them, checked with Prometheus itself and its tools.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::{
@@ -26,7 +26,7 @@ use jvmprobed::{
 use libjvmprobe::bpf::cost::Cost;
 use serde_json::Value;
 
-/// Durations of the stops that the book has, in milliseconds.
+/// Durations of the stops in the counters, in milliseconds.
 const STOPS_MS: [u64; 6] = [1, 2, 4, 8, 40, 400];
 
 fn filled() -> SharedBook {
@@ -83,7 +83,7 @@ fn filled() -> SharedBook {
     book
 }
 
-/// Serves a book on some port.
+/// Serves the metrics of these counters on a free port.
 fn serve(net: &Net, book: &SharedBook, ready: &Arc<Health>) -> SocketAddr {
     let port = server::bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let address = port.local_addr().unwrap();
@@ -92,7 +92,7 @@ fn serve(net: &Net, book: &SharedBook, ready: &Arc<Health>) -> SocketAddr {
     address
 }
 
-/// Status and body of an answer, by hand.
+/// Returns status and body of a response, parsed by hand.
 fn get(address: SocketAddr, path: &str, headers: &str) -> (u16, Vec<u8>) {
     let mut stream = TcpStream::connect(address).unwrap();
     write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{headers}\r\n").unwrap();
@@ -101,14 +101,14 @@ fn get(address: SocketAddr, path: &str, headers: &str) -> (u16, Vec<u8>) {
     let end = answer.windows(4).position(|four| four == b"\r\n\r\n").unwrap();
     let head = String::from_utf8(answer[..end].to_vec()).unwrap();
     let mut body = answer.split_off(end + 4);
-    // Prometheus's API answers in chunks where the length is not known before.
+    // Prometheus's API sends chunks if it does not know the length in advance.
     if head.to_lowercase().contains("transfer-encoding: chunked") {
         body = whole(&body);
     }
     (head.split(' ').nth(1).unwrap().parse().unwrap(), body)
 }
 
-/// The chunks of a body put together.
+/// Joins the chunks of a body.
 fn whole(mut chunked: &[u8]) -> Vec<u8> {
     let mut body = Vec::new();
     loop {
@@ -152,7 +152,7 @@ impl Prometheus {
         Self { child, address, _folder: folder }
     }
 
-    /// The values that a query gives, with their labels.
+    /// Returns the values of a query with their labels.
     fn query(&self, query: &str) -> Vec<(Value, f64)> {
         let escaped: String = query.bytes().map(|byte| format!("%{byte:02x}")).collect();
         let (status, body) = get(self.address, &format!("/api/v1/query?query={escaped}"), "");
@@ -166,7 +166,7 @@ impl Prometheus {
         results.iter().map(value).collect()
     }
 
-    /// The one value that a query gives.
+    /// Returns the single value of a query.
     fn one(&self, query: &str) -> f64 {
         let all = self.query(query);
         assert_eq!(all.len(), 1, "{query}: {all:?}");
@@ -250,7 +250,7 @@ fn prometheus_answers_with_what_was_put_in() {
     }
 }
 
-/// Runs a check of promtool's; a sign that it can fail is that it fails on what is wrong.
+/// Runs a check of promtool. Callers also pass invalid input, which shows that the check can fail.
 fn promtool(arguments: &[&str], input: &[u8]) -> (bool, String) {
     let mut child = Command::new(fetched("promtool"))
         .args(arguments)
@@ -288,14 +288,14 @@ fn promtool_finds_nothing_wrong() {
     }
 }
 
-/// The words of a query that are names of metrics of ours.
+/// Returns our metrics' names in a query.
 fn names(text: &str) -> Vec<String> {
     let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
     let ours = |word: &&str| word.starts_with("jvmprobe_") || word.starts_with("jvmprobed_");
     words.filter(ours).map(str::to_owned).collect()
 }
 
-/// A dashboard or an alert that asks for what there is not shows nothing, and nobody notices.
+/// A dashboard or an alert that uses a metric that does not exist shows nothing, without an error.
 #[test]
 fn dashboard_and_alerts_ask_for_what_there_is() {
     beside_others();
@@ -310,7 +310,7 @@ fn dashboard_and_alerts_ask_for_what_there_is() {
     let address = serve(&net, &book, &Arc::default());
     let (_, text) = get(address, "/metrics", "Accept: text/plain\r\n");
     let text = String::from_utf8(text).unwrap();
-    // A native histogram has the name alone, its classic buckets have others.
+    // A native histogram has only the plain name; classic buckets have suffixes.
     let is_there = |name: &String| {
         text.lines().any(|line| {
             let rest = line.strip_prefix(&**name);
@@ -331,7 +331,7 @@ fn dashboard_and_alerts_ask_for_what_there_is() {
     let alerts = fs::read_to_string(folder.join("deploy/prometheus/alerts.yml")).unwrap();
     asked.extend(alerts.lines().filter(|line| line.contains("expr:")).flat_map(names));
     assert!(asked.len() > 20, "{asked:?}");
-    // No request was made yet: it has no outcome that could be counted.
+    // No request was made yet, so there is no outcome to count.
     let later = |name: &String| name == "jvmprobed_push_requests_total";
     let missing: Vec<_> = asked.iter().filter(|name| !later(name) && !is_there(name)).collect();
     assert!(missing.is_empty(), "{missing:?}\n{text}");
@@ -353,11 +353,11 @@ fn the_server_says_how_it_is() {
     flate2::read::GzDecoder::new(&zipped[..]).read_to_string(&mut text).unwrap();
     assert!(text.ends_with("# EOF\n"));
 
-    // Whoever connects and says nothing keeps nobody else out.
+    // Idle connections do not block other clients.
     let silent: Vec<_> = (0..10).map(|_| TcpStream::connect(address).unwrap()).collect();
     assert_eq!(get(address, "/metrics", "").0, 200);
     drop(silent);
-    // What is no HTTP, and a head without an end.
+    // Bytes that are not HTTP, and a request head without an end.
     for bytes in [&b"\x16\x03\x01\0\0"[..], &[b'x'; 100_000]] {
         let mut stream = TcpStream::connect(address).unwrap();
         let _ = stream.write_all(bytes);

@@ -1,4 +1,4 @@
-//! What jvmprobed pushes arrives, or is counted as dropped: whatever the receiver does.
+//! Everything that jvmprobed pushes is delivered or counted as dropped, whatever the receiver does.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::{
@@ -33,7 +33,7 @@ use libjvmprobe::{
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use serde_json::Value;
 
-/// Soon enough for a test.
+/// Retry limits that are short enough for a test.
 const SOON: retry::Limits =
     retry::Limits { first: Duration::from_millis(20), longest: Duration::from_millis(200) };
 
@@ -41,15 +41,15 @@ fn target(to: &str) -> Options {
     Options { metrics: false, timeout: Duration::from_secs(5), ..Options::new(to.parse().unwrap()) }
 }
 
-/// Objects that each sample of allocation stands for.
+/// Number of objects that each allocation sample represents.
 const OBJECTS: u64 = 3;
 
-/// A JVM's processor time and allocation, with stacks as chance has them.
+/// Returns a window with CPU time and allocation of `jvms` JVMs, with pseudo-random stacks.
 fn window(number: u64, jvms: u32, stacks: u32) -> Window {
     named(number, jvms, stacks, 0)
 }
 
-/// The same, with names that are so much longer, by what cannot be compressed well.
+/// Returns such a window, whose names are longer by `longer` bytes that compress badly.
 fn named(number: u64, jvms: u32, stacks: u32, longer: usize) -> Window {
     let mut dice = Dice(number * 7919 + 1);
     let begin_ns = 1_790_000_000_000_000_000 + number * 15_000_000_000;
@@ -112,7 +112,7 @@ fn samples_in(window: &Window) -> u64 {
     window.jvms.iter().flat_map(|jvm| &jvm.profiles).map(samples).sum()
 }
 
-/// By JVM, what is measured, and stack (innermost first): how much.
+/// Sums by JVM, measure and stack (innermost first).
 type Truth = BTreeMap<(String, String, String), i64>;
 
 fn truth(windows: &[Window]) -> Truth {
@@ -139,7 +139,7 @@ fn truth(windows: &[Window]) -> Truth {
     truth
 }
 
-/// What a receiver got over OTLP, each profile once.
+/// Returns what a receiver got over OTLP, each profile once.
 fn received_otlp(requests: &[Value]) -> Truth {
     let (mut got, mut known) = (Truth::new(), BTreeSet::new());
     for profile in requests.iter().flat_map(|r| r["profiles"].as_array().into_iter().flatten()) {
@@ -158,7 +158,7 @@ fn received_otlp(requests: &[Value]) -> Truth {
     got
 }
 
-/// The same of Pyroscope's API.
+/// Returns what a receiver got over Pyroscope's API.
 fn received_pyroscope(requests: &[Value]) -> Truth {
     let folder = tempfile::tempdir().unwrap();
     let (mut got, mut known) = (Truth::new(), BTreeSet::new());
@@ -200,7 +200,7 @@ fn write_base64(path: &Path, text: &str) {
     assert!(child.wait().unwrap().success());
 }
 
-/// The law: what was accepted is delivered, dropped or waits.
+/// Asserts the invariant: everything that was handed in is delivered, dropped or queued.
 fn balanced(push: &Push, handed_in: u64) -> Counts {
     let counts = push.ledgers()[0].read();
     let dropped: u64 = counts.dropped.values().map(|dropped| dropped.samples).sum();
@@ -213,7 +213,7 @@ fn balanced(push: &Push, handed_in: u64) -> Counts {
     counts
 }
 
-/// Waits until nothing waits any more.
+/// Waits until the queue is empty.
 fn delivered(push: &Push, handed_in: u64) -> Counts {
     let until = Instant::now() + Duration::from_secs(60);
     loop {
@@ -226,7 +226,7 @@ fn delivered(push: &Push, handed_in: u64) -> Counts {
     }
 }
 
-/// How many samples of processor time, and stacks of allocation, that is.
+/// Returns the number of CPU samples and allocation stacks.
 fn samples_of(truth: &Truth) -> u64 {
     let sum = |measure: &str| {
         let of = truth.iter().filter(|((_, m, _), _)| m == measure);
@@ -277,7 +277,7 @@ fn each_kind_of_target_gets_the_same_profiles() {
     assert_eq!(fs::read_dir(files.path()).unwrap().count(), 24);
 }
 
-/// What is said of profiles beside their stacks.
+/// Checks the attributes of profiles other than their stacks.
 fn check_words(requests: &[Value]) {
     for request in requests {
         for profile in request["profiles"].as_array().into_iter().flatten() {
@@ -310,7 +310,7 @@ fn check_words(requests: &[Value]) {
     }
 }
 
-/// A receiver in trouble: only what it has refused for good is missing in the end.
+/// A failing receiver: only what it has rejected permanently is missing in the end.
 #[test]
 fn nothing_is_lost_but_what_is_counted() {
     beside_others();
@@ -333,7 +333,7 @@ fn nothing_is_lost_but_what_is_counted() {
             handed_in += samples_in(&new);
             push.window(&new);
             windows.push(new);
-            // It has come twice before it is taken.
+            // The request has arrived twice before it is accepted.
             receiver.wait_for(before + 2);
             balanced(&push, handed_in);
             receiver.mode("ok");
@@ -344,7 +344,7 @@ fn nothing_is_lost_but_what_is_counted() {
         assert_eq!(received_otlp(&receiver.requests()), truth(&windows));
         assert!(counts.requests["later"] >= 2 * troubles.len() as u64, "{counts:?}");
 
-        // What it refuses for good is dropped, and what comes after is not.
+        // Permanently rejected data is dropped; later windows are not.
         let (refusal, partial) = if scheme == "http" { ("status 400", 3) } else { ("grpc 3", 3) };
         receiver.mode(refusal);
         let refused = window(100, 2, 20);
@@ -357,13 +357,13 @@ fn nothing_is_lost_but_what_is_counted() {
         handed_in += samples_in(&partly);
         push.window(&partly);
         let counts = delivered(&push, handed_in);
-        // 2 JVMs have 6 profiles of OTLP: half of them were refused.
+        // 2 JVMs have 6 OTLP profiles, half of which were rejected.
         let share = samples_in(&partly).div_ceil(2);
         assert_eq!(counts.dropped["partly-refused"].samples, share, "{counts:?}");
     }
 }
 
-/// Requests of which Pyroscope has accepted each series.
+/// Returns the contents of the requests in which Pyroscope has accepted all series.
 fn accepted(requests: &[Value]) -> Truth {
     let ids = |request: &Value| -> BTreeSet<String> {
         let ids = request["accepted"].as_array().into_iter().flatten();
@@ -381,8 +381,8 @@ fn accepted(requests: &[Value]) -> Truth {
     received_pyroscope(&kept)
 }
 
-/// Pyroscope judges each series, and answers for all: with 400, or with 500 where it fails on one. Each that it
-/// accepts arrives, and the number of requests is bounded.
+/// Pyroscope validates each series, and answers once for all: with 400, or with 500 if it fails on
+/// one. Each series that it accepts must arrive, and the number of requests is bounded.
 #[test]
 fn a_profile_that_pyroscope_refuses_harms_no_other() {
     beside_others();
@@ -395,7 +395,8 @@ fn a_profile_that_pyroscope_refuses_harms_no_other() {
         let to = format!("pyroscope=http://127.0.0.1:{}", receiver.http);
         let push = Push::start(&net, &[target(&to)], folder.path(), SOON).unwrap();
         let mut one = window(1, 4, 20);
-        // A label that begins with a digit, one that says nothing, and long ones.
+        // A label that begins with a digit, one without a valid character, one with an empty value,
+        // and long ones.
         let who = Arc::make_mut(&mut one.jvms[0].who);
         for (name, value) in
             [("0day/x", "a"), ("é", "b"), ("empty", ""), ("k.v", &*"v".repeat(9999))]
@@ -408,7 +409,7 @@ fn a_profile_that_pyroscope_refuses_harms_no_other() {
         let refused: u64 = one.jvms[1].profiles.iter().map(samples).sum();
         let mut handed_in = samples_in(&one);
         push.window(&one);
-        // Behind it, so that the target takes something meanwhile.
+        // Queued behind it, so that the target accepts something in the meantime.
         let two = window(2, 2, 20);
         handed_in += samples_in(&two);
         push.window(&two);
@@ -418,11 +419,12 @@ fn a_profile_that_pyroscope_refuses_harms_no_other() {
         let requests = receiver.requests().split_off(before);
         one.jvms.remove(1);
         assert_eq!(accepted(&requests), truth(&[one, two]), "{code}");
-        // Each of 8 profiles was sent alone at most, after the request: some times, where it fails.
+        // After the request, at most each of its 8 profiles was sent alone; several times if the
+        // server fails (500).
         let most = if code == 400 { 10 } else { 40 };
         assert!(requests.len() <= most, "{code}: {} requests", requests.len());
     }
-    // Waits have a name with a dash, which no type of samples may have.
+    // Wait profiles have a name with a dash, which is not allowed in a sample type.
     let folder = tempfile::tempdir().unwrap();
     receiver.mode("judge 4194304");
     let to = format!("pyroscope=http://127.0.0.1:{}", receiver.http);
@@ -472,12 +474,12 @@ fn an_answer_without_end_is_bounded() {
     let net = Net::start().unwrap();
     for (to, outcome) in [
         (format!("otlp=grpc://127.0.0.1:{}", receiver.grpc), "later"),
-        // The status of HTTP comes first.
+        // The HTTP status precedes the endless body, so the request counts as accepted.
         (format!("pyroscope=http://127.0.0.1:{}", receiver.http), "taken"),
     ] {
         receiver.mode("endless");
         let mut options = target(&to);
-        // The length must do, not the time.
+        // The limit on the length must end it, not the timeout.
         options.timeout = Duration::from_secs(3600);
         let push = Push::start(&net, &[options], folder.path(), SOON).unwrap();
         let one = window(1, 1, 5);
@@ -492,7 +494,7 @@ fn an_answer_without_end_is_bounded() {
     }
 }
 
-/// An answer whose next byte always comes, but never the last one.
+/// An answer that keeps sending bytes and never ends.
 #[test]
 fn an_answer_without_end_is_bounded_in_time() {
     beside_others();
@@ -514,10 +516,10 @@ fn an_answer_without_end_is_bounded_in_time() {
     }
 }
 
-/// Effective capabilities of the threads of this process that have this name.
+/// Returns the effective capabilities of this process's threads with this name.
 fn capabilities(name: &str) -> Vec<u64> {
     let tasks = fs::read_dir("/proc/self/task").unwrap().map(|task| task.unwrap().path());
-    // A thread may end meanwhile.
+    // A thread may end in the meantime.
     let read = |file: std::path::PathBuf| fs::read_to_string(file).unwrap_or_default();
     let named = tasks.filter(|task| read(task.join("comm")).trim() == name);
     let status = named.map(|task| read(task.join("status")));
@@ -541,7 +543,7 @@ fn threads_that_speak_to_others_have_no_capabilities() {
     let net = Net::start().unwrap();
     let own = fs::read_to_string("/proc/thread-self/status").unwrap();
     assert!(own.lines().any(|line| line.starts_with("CapEff:") && !line.ends_with("0000")));
-    // A name that is looked up, and a folder, in which another thread writes.
+    // A host name that must be resolved, and a folder, into which another thread writes.
     let to = [
         format!("otlp=http://localhost:{}", receiver.http),
         format!("dir={}", files.path().display()),
@@ -556,15 +558,15 @@ fn threads_that_speak_to_others_have_no_capabilities() {
         assert!(Instant::now() < until);
         thread::sleep(Duration::from_millis(20));
     }
-    // Other tests of this process have such threads, too.
+    // Other tests in this process have such threads, too.
     for name in ["jvmprobed-net", "jvmprobed-names"] {
         let sets = capabilities(name);
         assert!(sets.len() >= 5 && sets.iter().all(|&set| set == 0), "{name}: {sets:x?}");
     }
 }
 
-/// Secrets are read with the rights with which they are read again for each request: what only
-/// capabilities make readable is an error at the start, not later.
+/// Secrets are read with the same rights at the start as later for each request: a file that only
+/// capabilities make readable is an error at the start.
 #[test]
 fn a_secret_that_cannot_be_read_again_is_told_at_the_start() {
     beside_others();
@@ -584,7 +586,7 @@ fn a_secret_that_cannot_be_read_again_is_told_at_the_start() {
 fn what_waits_survives_a_restart() {
     beside_others();
     let folder = tempfile::tempdir().unwrap();
-    // Nobody listens there, and then somebody does.
+    // At first no server listens on this port; later one does.
     let place = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = place.local_addr().unwrap().port();
     drop(place);
@@ -599,7 +601,8 @@ fn what_waits_survives_a_restart() {
     let begun = Instant::now();
     push.end(&net, Duration::from_secs(5));
     assert!(begun.elapsed() < Duration::from_secs(20), "it waits for nobody");
-    // As when the configuration is read again: the queue is free at once, also while a request hangs.
+    // As when the configuration is reloaded: the queue directory is released at once, even while a
+    // request hangs.
     let hangs = TcpListener::bind(("127.0.0.1", port)).unwrap();
     for _ in 0..3 {
         let push = Push::start(&net, &[target(&to)], folder.path(), SOON).unwrap();
@@ -619,7 +622,7 @@ fn what_waits_survives_a_restart() {
     assert_eq!(received_pyroscope(&receiver.requests()), truth(&windows));
 }
 
-/// Hands connections to a port on to another one.
+/// Forwards connections from one port to another.
 fn relay(from: u16, to: u16) {
     let listener = TcpListener::bind(("127.0.0.1", from)).unwrap();
     thread::spawn(move || {
@@ -629,7 +632,7 @@ fn relay(from: u16, to: u16) {
     });
 }
 
-/// Copies what comes from each to the other.
+/// Copies data in both directions.
 fn join(one: TcpStream, other: TcpStream) {
     for (mut from, mut to) in [
         (one.try_clone().unwrap(), other.try_clone().unwrap()),
@@ -642,7 +645,7 @@ fn join(one: TcpStream, other: TcpStream) {
     }
 }
 
-/// A file system of half a megabyte, for as long as this lives.
+/// A file system of half a megabyte, unmounted when dropped.
 struct Small(tempfile::TempDir);
 
 impl Small {
@@ -670,7 +673,7 @@ fn a_full_disk_loses_nothing_that_is_not_counted() {
     let net = Net::start().unwrap();
     let push = Push::start(&net, &[target(&to)], small.0.path(), SOON).unwrap();
     let (mut windows, mut handed_in) = (Vec::new(), 0);
-    // Some 8 MB: the disk takes half a megabyte of it, memory four.
+    // About 8 MB: the disk holds half a megabyte of them, memory four megabytes.
     for number in 0..60 {
         let new = named(number, 2, 100, 500);
         handed_in += samples_in(&new);
@@ -692,7 +695,7 @@ fn a_full_disk_loses_nothing_that_is_not_counted() {
             .collect::<Vec<_>>(),
     );
     assert_eq!(samples_of(&taken), counts.delivered_samples);
-    // There is room again.
+    // There is free space again.
     let new = window(1000, 2, 20);
     handed_in += samples_in(&new);
     push.window(&new);
@@ -722,7 +725,7 @@ fn a_queue_that_is_full_drops_the_oldest() {
     let taken: Vec<_> = requests[before..].iter().filter(|r| r["mode"] == "ok").cloned().collect();
     let got = received_pyroscope(&taken);
     assert_eq!(samples_of(&got), counts.delivered_samples);
-    // The last one is among what was kept.
+    // The newest window is among those that were kept.
     let newest = truth(&windows[29..]);
     assert!(newest.iter().all(|(key, value)| got[key] >= *value));
 }
@@ -750,7 +753,7 @@ fn secrets_certificates_and_proxies_are_used() {
     let receiver = Receiver::start(Some(&file("both")));
     let net = Net::start().unwrap();
 
-    // Without the certificate it is not trusted; nothing is sent.
+    // Without the certificate, the server is not trusted, and nothing is sent.
     let to = format!("otlp=https://localhost:{}", receiver.http);
     let push = Push::start(&net, &[target(&to)], &file("untrusted"), SOON).unwrap();
     push.window(&window(1, 1, 5));
@@ -770,7 +773,7 @@ fn secrets_certificates_and_proxies_are_used() {
     let one = window(1, 1, 5);
     push.window(&one);
     delivered(&push, samples_in(&one));
-    // A token that was replaced is used from then on.
+    // A replaced token file is used from then on.
     fs::write(file("token"), "second\n").unwrap();
     push.window(&one);
     delivered(&push, 2 * samples_in(&one));
@@ -784,7 +787,7 @@ fn secrets_certificates_and_proxies_are_used() {
         [("Bearer first".into(), "tenant".into()), ("Bearer second".into(), "tenant".into())]
     );
 
-    // The same over gRPC.
+    // The token over gRPC.
     let before = receiver.requests().len();
     options.to = format!("otlp=grpcs://localhost:{}", receiver.grpc).parse().unwrap();
     let push = Push::start(&net, &[options.clone()], &file("grpc"), SOON).unwrap();
@@ -794,7 +797,7 @@ fn secrets_certificates_and_proxies_are_used() {
     assert_eq!(headers["authorization"], "Bearer second");
     assert_eq!(headers["x-scope-orgid"], "tenant");
 
-    // Through a proxy, by a name that it alone knows.
+    // Through a proxy, by a host name that only the proxy can resolve.
     let (proxy, asked) = proxy(receiver.http);
     options.to = "otlp=https://localhost:4318".parse().unwrap();
     options.proxy = Some(format!("http://127.0.0.1:{proxy}"));
@@ -808,7 +811,7 @@ fn secrets_certificates_and_proxies_are_used() {
     assert!(format!("{error:#}").contains("exclude each other"), "{error:#}");
 }
 
-/// A proxy that leads all connections to one port, and says what it was asked.
+/// Starts a proxy that forwards all connections to one port, and returns the requests that it got.
 fn proxy(to: u16) -> (u16, std::sync::mpsc::Receiver<String>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -851,7 +854,7 @@ fn a_target_that_speaks_something_else_is_tried_again() {
         let counts = balanced(&push, samples_in(&one));
         assert_eq!(counts.waiting_samples, samples_in(&one), "{to}");
     }
-    // It has not understood any of it.
+    // The receiver has not decoded any of it.
     assert!(receiver.requests().is_empty());
 }
 
@@ -900,7 +903,7 @@ fn metrics_arrive_over_otlp() {
         assert_eq!(java.unwrap()["value"], 2.5);
         let lengths = of("jvmprobe.stop_duration")[0];
         assert_eq!((&lengths["count"], &lengths["scale"]), (&3.into(), &3.into()));
-        // Bucket i is from 2^(i/8), which is not in it, to 2^((i+1)/8) seconds.
+        // Bucket i covers 2^(i/8) (exclusive) to 2^((i+1)/8) seconds (inclusive).
         let offset = lengths["offset"].as_i64().unwrap();
         let buckets = lengths["buckets"].as_array().unwrap();
         let of_length = |seconds: f64| {
@@ -912,7 +915,7 @@ fn metrics_arrive_over_otlp() {
     }
 }
 
-/// A process that is ended with this.
+/// A process that is killed when this is dropped.
 struct Ended(std::process::Child);
 
 impl Drop for Ended {
@@ -922,7 +925,7 @@ impl Drop for Ended {
     }
 }
 
-/// OpenTelemetry's own collector, as Debian has it: it takes what is sent, and prints it.
+/// OpenTelemetry's own collector: it accepts what is sent, and prints it.
 #[test]
 #[ignore = "long: make test-all"]
 fn a_real_collector_takes_profiles_and_metrics() {
@@ -946,7 +949,7 @@ fn a_real_collector_takes_profiles_and_metrics() {
     let folder = tempfile::tempdir().unwrap();
     let log = folder.path().join("log");
     fs::write(folder.path().join("config.yaml"), config).unwrap();
-    // Its program is linked with the C library of where it was built.
+    // The program is linked against the C library of the system in which it was built.
     let collector = Command::new(format!("{root}/lib64/ld-linux-x86-64.so.2"))
         .arg("--library-path")
         .arg(format!("{root}/usr/lib/x86_64-linux-gnu"))
@@ -980,8 +983,8 @@ fn a_real_collector_takes_profiles_and_metrics() {
     assert!(said.contains("uid-1") && said.contains("alloc_space"), "{said}");
 }
 
-/// What `go tool pprof -raw` says of a file: it writes values and locations of each sample, and
-/// then what the locations are.
+/// Adds the output of `go tool pprof -raw` for a file: it lists values and location IDs of each
+/// sample, and then the locations.
 fn add_raw(to: &mut Truth, name: &str, raw: &str) {
     let (_, rest) = raw.split_once("Samples:\n").unwrap();
     let (samples, rest) = rest.split_once("Locations\n").unwrap();
@@ -990,7 +993,7 @@ fn add_raw(to: &mut Truth, name: &str, raw: &str) {
         .take_while(|line| !line.starts_with("Mappings"))
         .map(|line| {
             let (id, rest) = line.trim().split_once(": ").unwrap();
-            // An address, the function, and what is known of its place.
+            // An address, the function, and its location as far as known.
             (id, rest.split_whitespace().skip(1).find(|word| !word.starts_with("M=")).unwrap())
         })
         .collect();
@@ -1010,7 +1013,7 @@ fn add_raw(to: &mut Truth, name: &str, raw: &str) {
     }
 }
 
-/// Go's own reader, in the Debian that the collector was built in.
+/// Go's own pprof reader, in the Debian root in which the collector was built.
 #[test]
 #[ignore = "long: make test-all"]
 fn go_reads_the_files_that_are_pushed() {

@@ -56,7 +56,7 @@ impl Served {
     }
 }
 
-/// Sends a request by hand; returns the status, 0 if there is no answer.
+/// Sends a hand-written request; returns the status, 0 if there is no answer.
 fn status(address: SocketAddr, path: &str) -> u16 {
     let Ok(mut stream) = TcpStream::connect(address) else { return 0 };
     stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
@@ -96,10 +96,10 @@ fn health_answers_while_both_listeners_hold_half_sent_requests() {
     for address in [served.health, served.metrics] {
         let begin = Instant::now();
         assert_eq!(status(address, "/-/healthy"), 200);
-        // The issue asks for one second; the requests above would wait for 2 and 10.
+        // The required limit is one second; the requests above would wait for 2 and 10 seconds.
         assert!(begin.elapsed() < Duration::from_secs(1), "{:?}", begin.elapsed());
     }
-    // A new one takes the place of the oldest: that one is closed, and the newest is not.
+    // A new connection replaces the oldest: that one is closed, and the newest is not.
     let newest = slow.split_off(slow.len() - 2);
     let mut oldest = slow.swap_remove(0);
     oldest.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
@@ -110,7 +110,7 @@ fn health_answers_while_both_listeners_hold_half_sent_requests() {
     let mut answer = String::new();
     newest.read_to_string(&mut answer).unwrap();
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
-    // Health has no metrics.
+    // The health listener has no metrics.
     assert_eq!(status(served.health, "/metrics"), 404);
     assert_eq!(status(served.health, "/-/ready"), 503);
 }
@@ -143,7 +143,8 @@ fn a_scraping_loop_gets_one_exposition_a_second_within_its_cpu_time() {
     let seconds = begin.elapsed().as_secs() + 1;
     let written = served.book.lock().expositions;
     assert!(answers > 100 && written <= seconds + 1, "{written} for {answers} in {seconds} s");
-    // A tenth of a processor, what was saved up, and as much again for other tests of this process.
+    // A tenth of a processor, the unused allowance, and as much again for other tests in this
+    // process.
     let spent = Duration::from_nanos(serving_ns() - before);
     let most = Duration::from_secs(4) + begin.elapsed() / 5;
     assert!(!spent.is_zero() && spent < most, "{spent:?} of {most:?}");
@@ -169,7 +170,7 @@ fn only_the_right_password_gets_metrics() {
     assert!(body.to_lowercase().contains("x-frame-options: deny"), "{body}");
     let (_, refused) = curl(&["-i", &metrics]);
     assert!(refused.to_lowercase().contains("www-authenticate: basic"), "{refused}");
-    // A scraper that has got in stays in, whatever others try.
+    // An authenticated scraper keeps its access, whatever other clients try.
     let tried: Vec<_> = (0..20).map(|n| curl(&["-u", &format!("alice:{n}"), &metrics]).0).collect();
     assert!(tried.contains(&429), "{tried:?}");
     assert_eq!(curl(&["-u", "alice:hunter2", &metrics]).0, 200);

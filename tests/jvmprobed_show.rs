@@ -1,4 +1,4 @@
-//! `jvmprobed show`: what is kept is shown as the tools show what they trace.
+//! `jvmprobed show`: stored windows are shown as the tools show what they trace.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::{
@@ -17,10 +17,10 @@ use jvmprobe_tests::{
 use jvmprobed::store::Store;
 use tempfile::TempDir;
 
-/// A directory with windows of an hour until now, and of the same hour yesterday.
+/// A directory with windows of the last hour, and of the same hour yesterday.
 struct Kept {
     dir: TempDir,
-    /// When the last hour began, in seconds since 1970.
+    /// Start of the last hour, in seconds since 1970.
     begin: u64,
 }
 
@@ -43,14 +43,14 @@ impl Kept {
         command.arg("show").arg("--dir").arg(self.dir.path()).args(args).output().unwrap()
     }
 
-    /// What it says, where it ends well.
+    /// Returns its output, if it succeeds.
     fn said(&self, args: &[&str]) -> String {
         let output = self.show(args);
         assert!(output.status.success(), "{output:?}");
         String::from_utf8(output.stdout).unwrap()
     }
 
-    /// The only line, where it does not.
+    /// Returns its one-line error message, if it fails.
     fn refused(&self, args: &[&str]) -> String {
         let output = self.show(args);
         assert_eq!((output.status.code(), output.stdout.len()), (Some(1), 0), "{output:?}");
@@ -59,14 +59,14 @@ impl Kept {
         said
     }
 
-    /// An instant so many windows after the begin of the last hour, as an argument.
+    /// Returns the time `window` windows after the start of the last hour, as an argument.
     fn at(&self, window: u64) -> String {
         let at = jiff::Timestamp::from_second(i64::try_from(self.begin + window * 15).unwrap());
         at.unwrap().to_string()
     }
 }
 
-/// So many samples are of `shop.Main.window` in these windows of one JVM.
+/// Returns the number of samples of `shop.Main.window` in these windows of one JVM.
 fn of_numbers(windows: std::ops::Range<u64>) -> u64 {
     windows.sum()
 }
@@ -77,7 +77,7 @@ fn a_time_is_shown_as_a_table() {
     let (from, until) = (kept.at(20), kept.at(24));
     let said = kept.said(&["--since", &from, "--until", &until, "--jvm", "^shop$"]);
     assert!(said.contains("\nJVM shop 77, "), "{said}");
-    // 400 and 20 + 21 + 22 + 23 samples at 20 a second.
+    // 400 + (20 + 21 + 22 + 23) samples at 20 per second.
     assert!(
         said.contains("24.30 s of processor time in 60.00 s (0.41 cores): Java 100.00 %"),
         "{said}"
@@ -89,7 +89,7 @@ fn a_time_is_shown_as_a_table() {
     };
     assert_eq!(samples("shop.Main.run"), 4 * SAMPLES);
     assert_eq!(samples("shop.Main.window"), of_numbers(20..24));
-    // Its main jar names both, and two JVMs are told by their names.
+    // Both JVMs have the same main jar, so they are distinguished by their names.
     let (from, until) = (kept.at(16), kept.at(20));
     let both = kept.said(&["--since", &from, "--until", &until, "--jvm", "shop.jar"]);
     assert!(both.contains("2 JVMs (batch 78, shop 77), "), "{both}");
@@ -125,11 +125,12 @@ fn what_is_kept_is_listed() {
     assert!(String::from_utf8(none.stderr).unwrap().contains("matches `7`"));
 }
 
-/// A time that is shorter than what is kept is widened: no rate is of other data than is shown.
+/// A range shorter than the stored slots is widened, so that rates refer to the range that is
+/// shown.
 #[test]
 fn rates_are_those_of_the_time_that_is_shown() {
     let kept = Kept::new();
-    // Within the window from 20 to 21, of which processor samples are known by the second.
+    // Within window 20, whose CPU samples are stored by the second.
     let at = |millis: u64| {
         let at = i64::try_from((kept.begin + 20 * 15) * 1000 + millis).unwrap();
         jiff::Timestamp::from_millisecond(at).unwrap().to_string()
@@ -148,21 +149,22 @@ fn rates_are_those_of_the_time_that_is_shown() {
         let said = kept.said(&[&when, more].concat());
         assert!(said.contains(rate), "{rate}: {said}");
         assert_eq!(said.contains("\nMore than "), is_widened, "{rate}: {said}");
-        // By the kernel's account, which is known of whole windows.
+        // CPU time as accounted by the kernel, which is stored for whole windows.
         let account = "\n6.30 s of CPU time by the kernel's account (0.42 cores)";
         let is_whole = (until.as_str(), more.len()) == (at(15_000).as_str(), 0);
         assert_eq!(said.contains(account), is_whole, "{said}");
     }
 }
 
-/// Windows of a daemon that had to save: the rate was lower for a while, then allocation was left out.
+/// Windows of a daemon that exceeded its CPU limit: the rate was lower for some time, then
+/// allocation was not collected.
 #[test]
 fn what_was_saved_changes_no_sum_and_is_told() {
     let mut kept = Kept { dir: folder(), begin: 0 };
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
     kept.begin = now - 40 * 15;
     let mut store = Store::open(kept.dir.path(), Duration::from_secs(86_400), 1 << 40).unwrap();
-    // Ten of each: 20, 9 and 4 samples a second, each with as many seconds of run().
+    // Ten windows each with 20, 9 and 4 samples per second, each with as many seconds of run().
     for at in 0..30 {
         let mut window = made_up(kept.begin, at);
         window.jvms.truncate(1);
@@ -180,7 +182,7 @@ fn what_was_saved_changes_no_sum_and_is_told() {
     let (from, until) = (kept.at(0), kept.at(30));
     let time = ["--since", &from, "--until", &until];
     let said = kept.said(&time);
-    // 5 s of each window, and no more samples than there would have been.
+    // 5 s in each window, and no more samples than without saving.
     assert!(said.contains("150.00 s of processor time in 450.00 s"), "{said}");
     assert!(
         said.contains(
@@ -191,9 +193,10 @@ fn what_was_saved_changes_no_sum_and_is_told() {
     assert!(said.contains("\n3000 samples;"), "{said}");
     let alloc = kept.said(&[&time[..], &["--alloc"]].concat());
     assert!(alloc.contains("Left out to save: alloc, for 150.00 s of 450.00 s\n"), "{alloc}");
-    // A rate of the time in which it was taken: 1000 bytes in each of 20 windows.
+    // The rate refers to the time in which allocation was collected: 1000 bytes in each of 20
+    // windows.
     assert!(alloc.contains("allocated in 300.00 s, 66B/s"), "{alloc}");
-    // Where nothing was saved, nothing is said.
+    // Without saving, there is no message.
     let (from, until) = (kept.at(1), kept.at(9));
     let said = kept.said(&["--since", &from, "--until", &until]);
     assert!(!said.contains("save"), "{said}");
@@ -202,19 +205,19 @@ fn what_was_saved_changes_no_sum_and_is_told() {
 #[test]
 fn a_part_of_a_coarse_window_is_shown() {
     let kept = Kept::new();
-    // Yesterday's are of five minutes or an hour: a minute of them.
+    // Yesterday's windows span five minutes or an hour; one minute of them is shown.
     let since = kept.begin - 86_400;
     let minute = since.next_multiple_of(60) + 600;
     let at = |second: u64| {
         jiff::Timestamp::from_second(i64::try_from(second).unwrap()).unwrap().to_string()
     };
     let said = kept.said(&["--since", &at(minute), "--until", &at(minute + 60), "--jvm", "^shop$"]);
-    // Slots of a minute begin with a window, not with the minute: one or two are shown.
+    // Slots of one minute are aligned with windows, not with minutes, so one or two are shown.
     let minutes = 1 + u64::from(said.contains(" in 120.00 s"));
     assert!(minutes == 2 || said.contains(" in 60.00 s"), "{said}");
     let row = said.lines().find(|line| line.ends_with(" shop.Main.run")).unwrap();
     let samples: u64 = row.split_whitespace().nth_back(1).unwrap().parse().unwrap();
-    // A slot's samples are of its begin, three seconds into each window.
+    // A slot's samples are at its start, three seconds into each window.
     assert!((4 * minutes - 1..=4 * minutes + 1).any(|n| n * SAMPLES == samples), "{said}");
 }
 
@@ -267,7 +270,7 @@ fn files_have_what_the_table_has() {
     for file in [&files[2], &files[4]] {
         assert!(fs::read_to_string(file).unwrap().contains("shop.Main.run"), "{file}");
     }
-    // On the page's axis of time, samples and pauses stand where they were: in slots of a second.
+    // On the page's time axis, samples and pauses are at their time, in slots of one second.
     let times = page::times(Path::new(&files[3]));
     assert_eq!((times.begin_ms, times.slot_ns), ((kept.begin + 300) * 1000, SECOND));
     let slots: Vec<_> = times.counts.iter().map(|count| (count[0], count[3])).collect();
@@ -280,7 +283,7 @@ fn files_have_what_the_table_has() {
     assert_eq!(bands, [pause(7), pause(22), pause(37), pause(52)]);
 }
 
-/// Samples by their innermost function, in one of the values.
+/// Returns the samples by innermost function, for one of the profile's values.
 fn counts(profile: &pprof::Pprof, value: usize) -> Vec<(&str, u64)> {
     let mut counts = std::collections::BTreeMap::new();
     for sample in &profile.samples {
@@ -293,7 +296,7 @@ fn counts(profile: &pprof::Pprof, value: usize) -> Vec<(&str, u64)> {
 fn others_read_what_is_kept() {
     let kept = Kept::new();
     let out = TempDir::new().unwrap();
-    // The last window of all, which has one JVM or two.
+    // The last window, which has one JVM or two.
     let when = [kept.at(HOUR - 1), kept.at(HOUR)];
     let pprof_of = |args: &[&str]| {
         let file = out.path().join("a.pb.gz").into_os_string().into_string().unwrap();
@@ -337,7 +340,7 @@ fn two_times_are_compared() {
     let svg = out.path().join("d.svg").into_os_string().into_string().unwrap();
     let (from, until) = (kept.at(40), kept.at(44));
     let when = ["--since", &from, "--until", &until, "--jvm", "^shop$"];
-    // An hour earlier, less was spent in it; yesterday was as today.
+    // One hour earlier, less time was spent in this method; yesterday was the same as today.
     let said = kept.said(&[&when[..], &["--diff", "5m", "-o", &svg]].concat());
     assert!(said.contains("\nCompared with JVM shop 77, "), "{said}");
     let row = said.lines().rfind(|line| line.ends_with(" shop.Main.window")).unwrap();
@@ -347,7 +350,7 @@ fn two_times_are_compared() {
         ["29.33", "%", "17.70", "%", "+11.63", "shop.Main.window"]
     );
     assert!(fs::read_to_string(&svg).unwrap().contains("shop.Main.window"));
-    // Allocation is compared by class, and these windows have one class at all times.
+    // Allocation is compared by class, and these windows always have the same class.
     let said = kept.said(&[&when[..], &["--alloc", "--diff", "5m"]].concat());
     assert!(said.contains("byte[]") && said.contains("Nothing has changed"), "{said}");
     let folded = out.path().join("d.folded").into_os_string().into_string().unwrap();
@@ -395,7 +398,7 @@ fn who_may_read_the_directory_may_look() {
     let binary_of_all = tool.path().join("jvmprobed");
     fs::copy(binary("jvmprobed"), &binary_of_all).unwrap();
     fs::set_permissions(tool.path(), fs::Permissions::from_mode(0o755)).unwrap();
-    // What is open when it is written is open to others, and nothing else is.
+    // Other users can read the windows only if the directory's mode allows it.
     for (mode, is_open) in [(0o700, false), (0o755, true)] {
         let dir = folder();
         let day = Duration::from_secs(86_400);
@@ -431,7 +434,7 @@ fn what_is_wrong_in_the_configuration_is_told_with_its_line() {
     let said = refused(&file);
     assert!(said.contains("a.toml: line 3: unknown field `kepp`"), "{said}");
     assert!(refused(&dir.path().join("none")).contains("none: No such file"));
-    // Nothing was made of it.
+    // Nothing was created there.
     assert!(!kept.exists());
 }
 

@@ -1,4 +1,5 @@
-//! What jvmprobed keeps: whole windows, whatever happens to it and to its directory.
+//! The store of jvmprobed contains complete windows only, whatever happens to the daemon and to the
+//! directory.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::{
@@ -24,16 +25,16 @@ use tempfile::TempDir;
 
 const DAY: Duration = Duration::from_secs(86_400);
 const MUCH: u64 = 1 << 40;
-/// 2025-11-22T03:00:00Z, the begin of an hour.
+/// 2025-11-22T03:00:00Z, the start of an hour.
 const BEGIN: u64 = 1_763_780_400;
 
-/// The number of the made-up window that a pause is of.
+/// Returns the number of the synthetic window that contains a pause.
 fn number_of(record: &Record) -> u64 {
     let Record::Pause(stop) = record else { panic!("{record:?}") };
     stop.stopped_ns - 2_500_000
 }
 
-/// The numbers of the windows that are kept, in their order, after all that is in them was looked at.
+/// Returns the numbers of the stored windows in their order, after checking their contents.
 fn kept(dir: &Path) -> Vec<u64> {
     let windows = Shelf::open(dir).unwrap().read(0, u64::MAX).unwrap();
     let (mut numbers, mut sums, mut bytes) = (Vec::new(), BTreeMap::new(), 0);
@@ -63,7 +64,7 @@ fn kept(dir: &Path) -> Vec<u64> {
     numbers
 }
 
-/// The numbers of the made-up windows that are kept, sorted.
+/// Returns the numbers of the stored synthetic windows, sorted.
 fn kept_numbers(dir: &Path) -> Vec<u64> {
     let windows = Shelf::open(dir).unwrap().read(0, u64::MAX).unwrap();
     let taken = windows.iter().flat_map(|stored| &stored.window.jvms);
@@ -73,13 +74,13 @@ fn kept_numbers(dir: &Path) -> Vec<u64> {
     numbers
 }
 
-/// All names in a directory.
+/// Returns all names in a directory.
 fn names(dir: &Path) -> Vec<String> {
     let entries = fs::read_dir(dir).unwrap();
     entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
 }
 
-/// A process that writes windows until it is killed.
+/// Returns a command that writes windows until it is killed.
 fn writer(dir: &Path, first: u64, count: u64) -> Command {
     let mut command = Command::new(binary("window-writer"));
     let numbers = [DAY.as_secs() * 30, MUCH, BEGIN, first, count].map(|number| number.to_string());
@@ -87,7 +88,7 @@ fn writer(dir: &Path, first: u64, count: u64) -> Command {
     command
 }
 
-/// Some milliseconds that are others each time.
+/// Returns a random number of milliseconds below `most`.
 fn chance(most: u64) -> Duration {
     let mut bytes = [0; 8];
     rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()).unwrap();
@@ -108,7 +109,7 @@ fn whoever_is_killed_has_lost_the_last_window_at_most() {
         child.wait().unwrap();
         let told = lines.map(|line| line.unwrap().parse::<u64>().unwrap()).last();
         cut_short += names(dir.path()).iter().filter(|name| name.starts_with('.')).count();
-        // While nobody writes, and again after somebody has put it in order.
+        // Read once without a writer, and again after a writer has cleaned up.
         let numbers = kept(dir.path());
         let expected = told.map_or(next, |told| told + 1);
         let number = numbers.len() as u64;
@@ -121,7 +122,7 @@ fn whoever_is_killed_has_lost_the_last_window_at_most() {
         merged = names.iter().filter(|name| !name.starts_with("15s")).count();
         next = number;
     }
-    // Some were killed in the midst of a window, and there were enough to be merged.
+    // Some writers were killed while writing a window, and there were enough windows to be merged.
     println!("{next} windows, {cut_short} cut short, {merged} other entries");
     assert!(cut_short > 10, "{cut_short}");
     assert!(next < 300 || merged > 2, "{next} windows, {merged}");
@@ -141,7 +142,7 @@ fn what_is_merged_is_as_much_as_before() {
     let names = names(dir.path());
     let of = |level: &str| names.iter().filter(|name| name.starts_with(level)).count();
     assert!(of("15s-") <= 262 && of("5m-") <= 84 && of("1h-") >= 2, "{names:?}");
-    // When it was is still known within a minute.
+    // The time of a pause is still known to the minute.
     let minute = |at: u64| (begin + at * 60) * SECOND;
     let mut windows = Shelf::open(dir.path()).unwrap().read(minute(0), minute(60)).unwrap();
     let profile = &mut windows[0].window.jvms[0].profiles[0];
@@ -167,7 +168,7 @@ fn age_and_size_are_bounded() {
         assert!(store.counts().bytes <= size);
     }
     let numbers = kept(dir.path());
-    // The newest ones are there, and no others than those before them.
+    // The newest windows are there, without a gap.
     assert_eq!(numbers.last(), Some(&599));
     assert!(numbers.windows(2).all(|two| two[0] + 1 == two[1]));
     assert!(numbers.len() > 20 && numbers.len() <= 480 + 240, "{}", numbers.len());
@@ -180,15 +181,15 @@ fn age_and_size_are_bounded() {
     assert!(on_disk <= size, "{on_disk}");
 }
 
-/// A clock that is set back makes windows of a time that was there already: again and again, also after
-/// those have become coarser, and after a restart.
+/// A clock that is set back repeats a time range for which there are windows: repeatedly, also
+/// after those have been merged, and after a restart.
 #[test]
 fn windows_of_one_time_are_all_kept() {
     let dir = folder();
     let mut expected = Vec::new();
     for round in 0..4 {
         let mut store = Store::open(dir.path(), 30 * DAY, MUCH).unwrap();
-        // An hour and a half each time, so that the first windows are merged.
+        // One and a half hours each time, so that the first windows are merged.
         for at in 0..360 {
             store.put(made_up(BEGIN, at));
             expected.push(at);
@@ -217,14 +218,16 @@ fn a_clock_that_is_wrong_for_two_minutes_drops_nothing() {
     let mut numbers = kept(dir.path());
     numbers.sort_unstable();
     assert_eq!(numbers, (0..620).collect::<Vec<_>>());
-    // A time that stays counts after an hour of windows, though the daemon does not know about the gap.
+    // A new time is accepted after an hour of windows, although the daemon does not know about the
+    // gap.
     put(620..850, BEGIN + 25 * 3600);
     assert!(kept(dir.path()).contains(&0));
     put(850..870, BEGIN + 25 * 3600);
     assert_eq!(kept(dir.path()), (600..608).chain(620..870).collect::<Vec<_>>());
 }
 
-/// The daemon itself, whose clock is set back by an hour, then forward for some windows, then right again.
+/// The daemon itself: its clock is set back by an hour, then forward for some windows, then to the
+/// right time.
 #[test]
 #[ignore = "long: make test-all"]
 fn the_daemon_keeps_all_windows_while_its_clock_is_set() {
@@ -236,7 +239,7 @@ fn the_daemon_keeps_all_windows_while_its_clock_is_set() {
     }
     let scratch = folder();
     let (dir, offset) = (scratch.path().join("kept"), scratch.path().join("offset"));
-    // Windows of the hours before.
+    // Windows of the previous hours.
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
     let mut store = Store::open(&dir, DAY, MUCH).unwrap();
     (0..40).for_each(|at| _ = store.put(made_up(now - 23 * 3600, at)));
@@ -248,7 +251,7 @@ fn the_daemon_keeps_all_windows_while_its_clock_is_set() {
     command.env("LD_PRELOAD", library).env("FAKETIME_TIMESTAMP_FILE", &offset);
     command.env("FAKETIME_NO_CACHE", "1").env("DONT_FAKE_MONOTONIC", "1");
     let daemon = Tool::spawn(command);
-    // Windows without the JVM of those before are the daemon's own.
+    // Windows without the JVM of the synthetic ones are the daemon's own.
     let own = || -> Vec<(u64, u64)> {
         let windows = Shelf::open(&dir).unwrap().read(0, u64::MAX).unwrap().into_iter();
         let all = windows.map(|stored| stored.window);
@@ -268,7 +271,7 @@ fn the_daemon_keeps_all_windows_while_its_clock_is_set() {
     daemon.signal(Signal::TERM);
     let output = daemon.wait();
     assert!(output.status.success(), "{output:?}");
-    // The last window is as short as it happens to be, and may be none.
+    // The last window may have any length, and may be missing.
     let lengths: Vec<_> = own().iter().map(|(begin, end)| end - begin).collect();
     assert!(lengths.len() == count || lengths.len() == count + 1, "{lengths:?}");
     let whole = lengths.iter().filter(|&&ns| ns > 10 * SECOND && ns < 60 * SECOND).count();
@@ -290,7 +293,7 @@ fn after_a_daemon_was_killed_the_next_one_starts_at_once() {
     let start = || {
         let mut command = Command::new(binary("jvmprobed"));
         command.args(["--config", "/dev/null", "--listen", "127.0.0.1:0", "--dir"]).arg(&store);
-        // Folders for profiles are made where they are missing.
+        // Missing folders for profiles are created.
         command.arg(format!("--push=dir={}", dir.path().join("new/profiles").display()));
         Tool::spawn(command)
     };
@@ -310,7 +313,7 @@ fn after_a_daemon_was_killed_the_next_one_starts_at_once() {
 fn a_directory_that_someone_else_created_becomes_private() {
     let scratch = folder();
     let dir = scratch.path().join("kept");
-    // kubelet's DirectoryOrCreate.
+    // As kubelet's DirectoryOrCreate creates it.
     fs::create_dir(&dir).unwrap();
     fs::create_dir(dir.join("push")).unwrap();
     let set = |mode| fs::set_permissions(&dir, fs::Permissions::from_mode(mode)).unwrap();
@@ -327,7 +330,7 @@ fn a_directory_that_someone_else_created_becomes_private() {
     };
     assert_eq!((mode(&dir), mode(&window(0))), (0o700, 0o700));
     assert_eq!(mode(&window(0).join(PROFILES)), 0o600);
-    // The configuration decides, whatever mode the directory has.
+    // The configuration sets the mode, whatever mode the directory has.
     let mut store = Store::open_with_mode(&dir, DAY, MUCH, 0o750).unwrap();
     store.put(made_up(BEGIN, 1));
     drop(store);
@@ -338,7 +341,7 @@ fn a_directory_that_someone_else_created_becomes_private() {
     assert_eq!(mode(&dir), 0o700);
 }
 
-/// A mistake in `--dir` must not lock the users of a directory out.
+/// A wrong `--dir` must not lock users out of a directory.
 #[test]
 fn a_directory_with_other_files_keeps_its_mode() {
     let dir = folder();
@@ -349,7 +352,7 @@ fn a_directory_with_other_files_keeps_its_mode() {
         assert!(error.contains("mode 0755") && error.contains("passwd"), "{error}");
     }
     assert_eq!(fs::metadata(dir.path()).unwrap().permissions().mode() & 0o7777, 0o755);
-    // A link is followed to no directory.
+    // A symbolic link to a directory is not followed.
     let link = dir.path().join("link");
     let other = folder();
     fs::set_permissions(other.path(), fs::Permissions::from_mode(0o755)).unwrap();
@@ -358,7 +361,7 @@ fn a_directory_with_other_files_keeps_its_mode() {
     assert_eq!(fs::metadata(other.path()).unwrap().permissions().mode() & 0o7777, 0o755);
 }
 
-/// A file system in memory, unmounted in the end.
+/// A file system in memory, unmounted when dropped.
 struct Mounted(TempDir);
 
 impl Mounted {
@@ -393,11 +396,11 @@ fn on_a_full_disk_the_daemon_goes_on_and_counts() {
     assert!(child.status.success() && lost > 0, "{said}");
     assert_eq!(errors.lines().count(), 1, "{errors}");
     assert!(errors.contains("the disk is full"), "{errors}");
-    // Those that were told are there, and nothing of the others.
+    // The windows that were reported as written are there, and no traces of others.
     let told: Vec<u64> = said.lines().skip(1).filter_map(|line| line.parse().ok()).collect();
     assert_eq!(kept(&disk.path()), told);
     assert!(!names(&disk.path()).iter().any(|name| name.starts_with('.')));
-    // With room again, it goes on.
+    // With free space again, writing continues.
     let first = names(&disk.path()).into_iter().filter(|name| name.starts_with("15s"));
     first.take(9).for_each(|name| fs::remove_dir_all(disk.path().join(name)).unwrap());
     let mut store = Store::open(&disk.path(), DAY, MUCH).unwrap();
@@ -405,7 +408,7 @@ fn on_a_full_disk_the_daemon_goes_on_and_counts() {
     assert_eq!((store.counts().written, store.counts().lost), (1, 0));
 }
 
-/// A disk without any room, from the start: a daemon that could keep nothing does not begin.
+/// A disk that is full from the start: a daemon that cannot store anything does not start.
 #[test]
 fn a_disk_that_is_full_at_the_start_is_told_in_one_line() {
     need_root();
@@ -423,7 +426,7 @@ fn a_disk_that_is_full_at_the_start_is_told_in_one_line() {
     assert!(!disk.path().join("version").exists());
 }
 
-/// The one line that a daemon says of a directory.
+/// Returns the one-line error message of a daemon for a directory.
 fn refused(dir: &Path) -> String {
     let own = format!("{:#}", Store::open(dir, DAY, MUCH).unwrap_err());
     let output = Command::new(binary("jvmprobed")).arg("--dir").arg(dir).output().unwrap();
@@ -439,7 +442,7 @@ fn a_directory_that_is_not_ours_is_refused_in_one_line() {
     need_root();
     let scratch = TempDir::new().unwrap();
     let dir = scratch.path().join("kept");
-    // Someone else's, and one that others may write to.
+    // A directory of another user, and one to which others may write.
     fs::create_dir(&dir).unwrap();
     chown(&dir, Some(65534), None).unwrap();
     assert!(refused(&dir).contains("belongs to user 65534"));
@@ -447,20 +450,20 @@ fn a_directory_that_is_not_ours_is_refused_in_one_line() {
     fs::set_permissions(&dir, fs::Permissions::from_mode(0o777)).unwrap();
     assert!(refused(&dir).contains("can be written by others"));
     fs::set_permissions(&dir, fs::Permissions::from_mode(0o755)).unwrap();
-    // A link to it, a file, and what is nowhere.
+    // A link to it, a file, and a path that does not exist.
     let link = scratch.path().join("link");
     symlink(&dir, &link).unwrap();
     assert!(refused(&link).contains("symbolic link"));
     fs::write(scratch.path().join("file"), "").unwrap();
     assert!(refused(&scratch.path().join("file")).contains("is no directory"));
     assert!(refused(&scratch.path().join("a/b/c")).contains("cannot make"));
-    // Nothing was written to any of them.
+    // Nothing was written into any of them.
     assert!(names(&dir).is_empty());
-    // Two daemons.
+    // A second daemon on the same directory.
     let store = Store::open(&dir, DAY, MUCH).unwrap();
     assert!(refused(&dir).contains("another jvmprobed writes to"));
     drop(store);
-    // A newer version's, for who looks as well.
+    // A directory of a newer version, which readers reject as well.
     fs::write(dir.join("version"), format!("{}\n", VERSION + 1)).unwrap();
     assert!(refused(&dir).contains(&format!("newer jvmprobed, as version {}", VERSION + 1)));
     let show =
@@ -481,7 +484,7 @@ fn a_daemon_starts_anew_where_an_older_version_wrote() {
     drop(store);
     fs::create_dir(dir.join("push")).unwrap();
     fs::write(dir.join("push/queued"), "x").unwrap();
-    // The files of a window had other names.
+    // Older versions used other names for a window's files.
     for window in names(&dir).into_iter().filter(|name| name.starts_with("15s-")) {
         let file = dir.join(window);
         fs::rename(file.join(PROFILES), file.join("profiles.pb.gz")).unwrap();
@@ -500,7 +503,7 @@ fn a_daemon_starts_anew_where_an_older_version_wrote() {
     assert_eq!(said.lines().count(), 1, "{said}");
     assert_eq!(kept(&dir), [3, 4]);
     assert_eq!(fs::read_to_string(dir.join("push/queued")).unwrap(), "x");
-    // Nothing more is removed from then on.
+    // From then on nothing more is removed.
     drop(Store::open(&dir, DAY, MUCH).unwrap());
     assert_eq!(kept(&dir), [3, 4]);
 }
@@ -516,7 +519,7 @@ fn a_read_only_disk_is_told_in_one_line() {
     assert!(remount.unwrap().success());
     assert!(refused(&disk.path()).contains("Read-only file system"));
     assert!(refused(&disk.0.path().join("other")).contains("Read-only file system"));
-    // Who only looks may look.
+    // Read-only access is possible.
     assert_eq!(kept(&disk.path()), [0]);
 }
 
@@ -534,7 +537,7 @@ fn what_others_put_there_is_not_followed() {
     for at in 0..300 {
         store.put(made_up(BEGIN + 1, at));
     }
-    // A pipe, which nobody writes to, in the place of a file.
+    // A pipe without a writer in place of a file.
     let window = names(&dir).into_iter().find(|name| name.starts_with("15s-20251122T04")).unwrap();
     let file = dir.join(window).join(PROFILES);
     fs::remove_file(&file).unwrap();

@@ -1,5 +1,5 @@
-//! Costs of jvmprobed that one tenant causes: a tenant with expensive stacks loses some of them, and its neighbour
-//! loses nothing; switches of threads are counted as cost.
+//! Costs of jvmprobed that one tenant causes: a tenant with expensive stacks loses some of them,
+//! and its neighbour loses none; thread switches are counted as cost.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(clippy::print_stdout, reason = "measurements, for people to read")]
 
@@ -98,7 +98,7 @@ fn is_fair(windows: u32) {
     let output = daemon.wait();
     assert!(output.status.success(), "{output:?}");
     println!("{}", output.stderr);
-    // Nothing was left out of what is collected for all.
+    // The daemon did not reduce what it collects for all JVMs.
     assert_eq!(sum(&metrics, "jvmprobed_saving", &[]), 0.0, "{metrics}");
     let limited = |tenant: &str, reason: &str| {
         let labels = [&format!("-{tenant}.service"), &*format!("reason=\"{reason}\"")];
@@ -117,7 +117,7 @@ fn is_fair(windows: u32) {
     let (all, missing) = samples(&of_quiet, "[not walked]");
     let (_, own) = samples(&of_quiet, "CpuLoad.");
     println!("quiet: {all} samples, {own} in its own methods, {missing} without a stack");
-    // 20 % of one processor, of which some is the compiler's.
+    // 20 % of one processor, part of which the compiler uses.
     let expected = 0.2 * (WINDOW * windows).as_secs_f64() * HERTZ.parse::<f64>().unwrap();
     assert!(all as f64 > 0.8 * expected && own > all / 10 * 9, "{own} of {all}, not {expected}");
     assert_eq!(missing, 0);
@@ -132,7 +132,8 @@ fn a_tenant_with_expensive_stacks_loses_them_and_its_neighbour_loses_nothing() {
     is_fair(6);
 }
 
-/// The daemon is stopped for some seconds several times, in which a crowd's stops would fill the ring.
+/// The daemon is stopped several times for some seconds, in which the stops of many JVMs would fill
+/// the ring buffer.
 #[test]
 fn a_crowd_whose_stops_fill_the_ring_takes_no_room_from_its_neighbour() {
     const CROWD: usize = 12;
@@ -169,7 +170,7 @@ fn a_crowd_whose_stops_fill_the_ring_takes_no_room_from_its_neighbour() {
         thread::sleep(Duration::from_secs(1));
     }
     neighbour.done();
-    // Until the last of them has come.
+    // Time for the last events to arrive.
     thread::sleep(Duration::from_secs(2));
     let metrics = get(&listen);
     let paused = gclog::collecting_stops(&neighbour.log()).split_off(before);
@@ -219,7 +220,7 @@ fn programs_that_run_at_switches_of_threads_are_counted_as_cost() {
         load.quit();
         answer
     });
-    // The cost of a window is published when that is over.
+    // The cost of a window is published after its end.
     thread::sleep(2 * WINDOW);
     let before = (Instant::now(), published(), switch_programs(daemon.pid()));
     thread::sleep(WINDOW);

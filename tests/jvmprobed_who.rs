@@ -1,4 +1,4 @@
-//! Who a JVM is, as jvmprobed tells: by what those who run it say, and by where it runs.
+//! The identity of a JVM in jvmprobed: from its operator's settings, and from where it runs.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(clippy::print_stdout, reason = "what is not tested, for people to read")]
 
@@ -15,7 +15,7 @@ use jvmprobe_tests::{
 use libjvmprobe::{Pid, follow::Who, hotspot::HotSpot, process::Target};
 use rustix::process::Signal;
 
-/// What is known of a JVM.
+/// Returns the identity of a JVM.
 fn who(load: &Load) -> Who {
     let target = Target::open(Pid(load.pid())).unwrap();
     let hotspot = HotSpot::read(&target).unwrap();
@@ -48,13 +48,13 @@ fn a_jvm_is_called_what_its_environment_says() {
     assert!(attribute("process.runtime.name").contains("Runtime Environment"), "{who:?}");
     assert!(attribute("jvm.main").ends_with("GcLoad"), "{who:?}");
     assert!(!format!("{who:?}").contains("hunter2"), "{who:?}");
-    // It was started a moment ago.
+    // The JVM was started just now.
     let started = std::time::UNIX_EPOCH + std::time::Duration::from_nanos(who.started_ns);
     let ago = before.duration_since(started).unwrap();
     assert!(ago.as_secs() < 120, "{ago:?}");
 }
 
-/// A control group, removed when what was in it has ended.
+/// A control group, which is removed when its processes have ended.
 struct Group(std::path::PathBuf);
 
 impl Drop for Group {
@@ -80,7 +80,7 @@ fn the_log_has_one_line_about_a_file_and_none_about_jvms_left_alone() {
     let drop = "[[rule]]\naction = \"drop\"\nwhen = { \"service.name\" = \"^left-alone$\" }\n";
     fs::write(&rules, drop).unwrap();
     let taken = [(); 3].map(|()| Load::start(&bare, "-XX:+UseSerialGC"));
-    // It runs another file, about which there would be a line of its own.
+    // This JVM runs another file, which would cause a message of its own.
     let folder = dir.path().join("other");
     fs::create_dir(&folder).unwrap();
     let other = named("temurin-17").bare(&folder);
@@ -100,7 +100,7 @@ fn the_log_has_one_line_about_a_file_and_none_about_jvms_left_alone() {
     assert!(said.contains("Takes all JVMs of this host, 3 now"), "{said}");
 }
 
-/// In a UTS namespace of its own, as in a container, the daemon tells the host's name.
+/// In a UTS namespace of its own, as in a container, the daemon reports the host's name.
 #[test]
 fn the_host_is_called_what_it_is_called_outside_of_our_container() {
     need_root();

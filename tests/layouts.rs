@@ -1,4 +1,4 @@
-//! HotSpot's layout as each runtime has it, against the table that says what each JDK has.
+//! HotSpot's layout in each runtime, compared with the table of fields by JDK.
 
 use jvmprobe_tests::{
     load::Load,
@@ -7,7 +7,7 @@ use jvmprobe_tests::{
     tool::{self, binary},
 };
 
-/// What `-v` says is missing in a JVM.
+/// Returns the fields that `-v` reports as missing in a JVM.
 fn missing(runtime: &Runtime) -> Vec<String> {
     let load = Load::start_program(runtime, "-XX:+UseSerialGC", "CpuLoad");
     let output = tool::run("javagc", &["-v", "-p", &load.pid().to_string(), "-d", "0.1"]);

@@ -1,4 +1,4 @@
-//! GraalVM native images: javaprof profiles them, the other tools say why they do not.
+//! GraalVM native images: javaprof profiles them, and the other tools report why they do not.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::{
@@ -16,10 +16,10 @@ use jvmprobe_tests::{
 };
 use serde_json::Value;
 
-/// So many functions take Closure Compiler some ten seconds.
+/// Number of functions, which Closure Compiler takes about ten seconds to compile.
 const FUNCTIONS: usize = 3000;
 
-/// JavaScript with something to check and to optimize.
+/// Writes JavaScript that has something to check and to optimize.
 fn script(folder: &Path) -> PathBuf {
     let mut text = String::new();
     for n in 0..FUNCTIONS {
@@ -45,7 +45,7 @@ fn compiler(folder: &Path) -> Command {
     command
 }
 
-/// Of a profile: the summary, and each stack with its samples, outermost method last.
+/// Returns the summary of a profile, and each stack with its samples, outermost method last.
 fn stacks(stdout: &str) -> (Value, Vec<(u64, Vec<Value>)>) {
     let (mut summary, mut stacks) = (Value::Null, Vec::new());
     for line in stdout.lines() {
@@ -66,14 +66,14 @@ fn method(frame: &Value) -> &str {
     frame["method"].as_str().unwrap()
 }
 
-/// Each stack of a thread leads from where the image is entered to what runs, with the names,
-/// the inlined methods and the lines that the image itself has for exceptions.
+/// Asserts that each stack of a thread leads from the image's entry point to the running method,
+/// with the names, inlined methods and lines that the image itself has for exceptions.
 fn assert_whole(stdout: &str, least: f64) {
     let (summary, stacks) = stacks(stdout);
     let samples: u64 = stacks.iter().map(|(samples, _)| samples).sum();
     assert!(samples > 50, "{summary}");
-    // What is not is in the C library, which is linked in without unwind tables: a guess, and
-    // said to be one.
+    // Incomplete stacks are in the C library, which is linked statically without unwind tables.
+    // They are guessed, and marked as guesses.
     assert!(summary["complete"].as_f64().unwrap() > least, "{summary}");
     assert!(summary["unnamed_frames"].as_f64().unwrap() < 0.01, "{summary}");
     let entered = |(_, stack): &&(u64, Vec<Value>)| {
@@ -82,7 +82,7 @@ fn assert_whole(stdout: &str, least: f64) {
     };
     let whole: u64 = stacks.iter().filter(entered).map(|(samples, _)| samples).sum();
     assert!(whole as f64 > samples as f64 * least, "{whole} of {samples}");
-    // It is known what the compiler does: passes run in a thread of its own.
+    // The compiler's structure is known: passes run in a thread of its own.
     for (_, stack) in stacks.iter().filter(entered) {
         let names: Vec<_> = stack.iter().map(method).collect();
         let at = |name: &str| names.iter().rposition(|n| *n == name);
@@ -135,8 +135,8 @@ fn a_native_image_that_is_started_is_profiled_from_its_start() {
     args.extend(rest.iter().map(String::as_str));
     let output = tool::run("javaprof", &args);
     assert!(output.status.success(), "{}", output.stderr);
-    // The compiler prints lines of its own.
+    // The compiler also prints lines.
     let records = output.stdout.lines().filter(|line| line.starts_with("{\"type\""));
-    // Until the program is known to be one, its stacks are walked otherwise.
+    // Until the program is recognized as a native image, its stacks are walked in another way.
     assert_whole(&records.collect::<Vec<_>>().join("\n"), 0.9);
 }

@@ -15,7 +15,7 @@ use jvmprobe_tests::{
 };
 use serde_json::Value;
 
-/// A runtime that a process sees on an overlay, which goes with it.
+/// Returns a runtime that its process sees on an overlay, which is unmounted with the process.
 fn on_an_overlay(runtime: &Runtime, folder: &Path) -> Runtime {
     let home = runtime.java.parent().unwrap().parent().unwrap();
     let java = folder.join("java-on-an-overlay");
@@ -35,7 +35,7 @@ fn of<'a>(records: &'a [Value], pid: u32, kind: &str) -> Vec<&'a Value> {
     records.iter().filter(|r| r["pid"] == pid && r["type"] == kind).collect()
 }
 
-/// What is attached to is the file below: once, however many see it.
+/// Probes are attached to the lower file: once, however many containers see it.
 #[test]
 fn what_containers_of_one_image_do_is_counted_once() {
     need_root();
@@ -63,7 +63,8 @@ fn what_containers_of_one_image_do_is_counted_once() {
     }
 }
 
-/// Stacks are complete in each of many containers of one image, and what is known of a file is kept once.
+/// Stacks are complete in each of many containers of one image, and the data of a file is stored
+/// once.
 #[test]
 fn containers_of_one_image_share_unwind_tables_and_symbols() {
     need_root();
@@ -71,7 +72,8 @@ fn containers_of_one_image_share_unwind_tables_and_symbols() {
     let (one, maps_of_one) = profile_of_containers(1);
     let (many, maps) = profile_of_containers(CONTAINERS);
     println!("1 container: {one} kB, {maps_of_one} maps; {CONTAINERS}: {many} kB, {maps} maps");
-    // Each process has one of mappings, and perhaps a file of its own; a JVM has some 15 files.
+    // Each process has one map of mappings, and perhaps a file of its own; a JVM has about 15
+    // files.
     assert!(maps < maps_of_one + 3 * CONTAINERS, "{maps} maps, {maps_of_one} beside one container");
     let allowed = one * 12 / 10 + 300 * (CONTAINERS as u64 - 1);
     assert!(many <= allowed, "{many} kB beside {CONTAINERS} containers, {one} kB beside one");
@@ -108,7 +110,7 @@ fn profile_of_containers(count: usize) -> (u64, usize) {
     (memory, maps)
 }
 
-/// The private memory of a process, in kB.
+/// Returns the private memory of a process, in kB.
 fn memory_of(pid: u32) -> u64 {
     let rollup = std::fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).unwrap();
     let line = rollup.lines().find_map(|line| line.strip_prefix("Private_Dirty:")).unwrap();

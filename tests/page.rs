@@ -1,4 +1,4 @@
-//! The page that `-o FILE.html` writes, in a real browser. The profiles are made up: no JVM runs.
+//! The page that `-o FILE.html` writes, in a real browser. The profiles are synthetic; no JVM runs.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::{
@@ -72,14 +72,14 @@ impl Page {
         lines.as_array().unwrap().iter().map(|line| line.as_str().unwrap().to_owned()).collect()
     }
 
-    /// The text of what a selector finds first.
+    /// Returns the text of the first element that matches a selector.
     fn text(&mut self, selector: &str) -> String {
         let text =
             self.browser.evaluate(&format!("document.querySelector({selector:?}).textContent"));
         text.as_str().unwrap().to_owned()
     }
 
-    /// The drawn boxes of a name, with the widest first.
+    /// Returns the drawn boxes with this name, widest first.
     fn boxes(&mut self, name: &str) -> Vec<Value> {
         let boxes = self.ask("boxes()");
         let named = |b: &&Value| b["name"] == name;
@@ -99,7 +99,7 @@ impl Page {
         self.browser.type_text(text);
     }
 
-    /// The page did nothing that a browser or a user would complain about.
+    /// Asserts that the page caused no errors, warnings or requests.
     fn is_well(&mut self) {
         assert_eq!(self.browser.complaints(), Vec::<String>::new(), "{}", self.path.display());
         let is_wider = "document.documentElement.scrollWidth > innerWidth";
@@ -122,7 +122,7 @@ fn one_method_is_one_tower() {
     let made_up = small();
     let mut page = Page::of(&made_up);
     let run = page.boxes("a.Main.run");
-    // Outside of all others, and recursive in itself.
+    // Once outermost, and once recursively within itself.
     assert_eq!(run.iter().map(|b| number(b, "total")).collect::<Vec<_>>(), [90.0, 5.0]);
     let told = page.ask("describe('a.Main.run')").to_string();
     assert!(told.contains("Compiled 66.7 %, Inlined 22.2 %, Interpreted 11.1 %"), "{told}");
@@ -148,12 +148,12 @@ fn a_range_is_that_time_alone() {
             assert_eq!(page.folded(threads), lines(&part, threads), "{from} to {to}");
         }
         assert_eq!(page.ask("total()"), part.total() as f64);
-        // What is drawn is of the same.
+        // The drawing shows the same range.
         assert_eq!(number(&page.boxes("all")[0], "total"), part.total() as f64);
     }
     page.browser.click_on("#range-all");
     assert_eq!(page.folded(true), lines(&made_up.profile, true));
-    // By fields, and by keyboard.
+    // Selected with the input fields, and with the keyboard.
     page.browser.evaluate("document.querySelector('#range-from').value = '1.5'");
     page.browser.evaluate("document.querySelector('#range-to').value = '2.25'");
     page.browser.click_on("#range button");
@@ -228,7 +228,7 @@ fn callers_are_shown_the_other_way_round() {
     assert_eq!(totals(&mut page, "a.Main.run"), [90.0, 5.0]);
     assert_eq!(totals(&mut page, "a.Main.main"), [85.0, 5.0]);
     assert_eq!(page.text("#zoom-what"), "Who calls a.Main.run 90.0 %, 90 samples, 909.09 ms");
-    // Without a method: by what ran.
+    // Without a method: by the innermost method.
     page.browser.click_on("[data-view=callers]");
     assert_eq!(totals(&mut page, "write"), [25.0]);
     assert_eq!(totals(&mut page, "a.Main.main"), [60.0, 15.0, 10.0, 10.0, 5.0]);
@@ -279,7 +279,7 @@ fn threads_and_kinds_are_left_out() {
     let mut page = Page::of(&made_up);
     page.browser.click_on("#threads summary");
     page.browser.click_on("#threads-list li:nth-child(1) input");
-    // The busiest is the first, 101.
+    // The busiest thread is the first, 101.
     let part = made_up.part(|taken| taken.tid != 101);
     assert_eq!(page.folded(true), lines(&part, true));
     page.browser.click_on("#split");
@@ -357,7 +357,7 @@ fn hostile_names_are_text() {
     let bad = "</script><img src=x onerror=alert(1)><b>\u{202e}evil\u{1b}[31m\u{7}\"'&amp;";
     let shown = "</script><img src=x onerror=alert(1)><b>\\u{202e}evil\\x1b[31m\\x07\"'&amp;";
     let mut profile = Profile::default();
-    // As long as no tool makes them.
+    // Longer than any name that a tool writes.
     let long = Frame { name: "x".repeat(1 << 16).into(), ..Frame::new(Kind::Java, "") };
     let stack = vec![profile.intern(Frame::new(Kind::Java, bad)), profile.intern(long)];
     let made_up = MadeUp::of(profile, vec![Taken { slot: 0, tid: 1, stack, count: 3 }]);
@@ -418,7 +418,7 @@ fn odd_profiles_are_shown() {
     page.is_well();
 }
 
-/// A day of a busy machine: in longer slots it is a page that opens, and no sample is missing.
+/// One day of a busy machine: with longer slots the page opens, and no sample is missing.
 #[test]
 fn a_busy_day_is_shown_in_longer_slots() {
     let mut day = day(1_200_000);
@@ -430,7 +430,7 @@ fn a_busy_day_is_shown_in_longer_slots() {
     let size = fs::metadata(&page.path).unwrap().len();
     assert!(size < 8 << 20, "{size} bytes");
     assert_eq!(page.ask("total()"), day.profile.total() as f64);
-    // From the second to the third hour.
+    // The range from the second to the third hour.
     let set =
         |id: &str, second: u64| format!("document.querySelector('#range-{id}').value = '{second}'");
     page.browser.evaluate(&set("from", 3600));
@@ -450,7 +450,7 @@ fn a_busy_day_is_shown_in_longer_slots() {
     page.is_well();
 }
 
-/// What it looks like is in target/page, for those who want to look.
+/// Writes screenshots into target/page, for people.
 #[test]
 fn pictures_can_be_taken() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().join("target/page");
@@ -471,7 +471,7 @@ fn pictures_can_be_taken() {
         }
     }
     assert_eq!(browser.complaints(), Vec::<String>::new());
-    // Against a day when a part of it was not there yet.
+    // Compared with a base profile that lacks a part of the samples.
     let base = made_up.part(|taken| !taken.stack.contains(&7) && taken.slot % 3 != 0);
     let base = lines(&base, false).join("\n");
     let how = How { base: Some(&base), ..How::default() };
@@ -482,7 +482,7 @@ fn pictures_can_be_taken() {
     assert_eq!(browser.complaints(), Vec::<String>::new());
 }
 
-/// Firefox draws it as well: what is blank takes few bytes.
+/// Firefox draws the page as well: a blank screenshot would have few bytes.
 #[test]
 fn firefox_shows_it() {
     let dir = tempfile::tempdir().unwrap();

@@ -32,7 +32,7 @@ const COLLECTORS: [(&str, &str, &str); 8] = [
     ),
 ];
 
-/// Share of the heap that is kept, and megabytes allocated each second.
+/// Share of the heap that stays in use, and megabytes allocated per second.
 const HEALTHY: &str = "0.3 20";
 const FULL: &str = "0.97 4";
 
@@ -50,7 +50,7 @@ const SERIES: [&str; 5] = [
     "jvmprobe_code_cache_size_bytes",
 ];
 
-/// Values of each series, one per scrape; `None` where it was not there.
+/// Values of each series, one per scrape; `None` if it was absent.
 type Recorded = BTreeMap<String, Vec<Option<f64>>>;
 
 #[test]
@@ -89,7 +89,7 @@ fn record() {
     std::fs::write(file, test_of(&recorded)).unwrap();
 }
 
-/// Takes the series of the loads from a scrape, with the load's name in place of what it is called.
+/// Records the loads' series of a scrape, with the load's name in place of its identity.
 fn take(recorded: &mut Recorded, metrics: &str, scrape: usize, loads: &[(String, Load)]) {
     for line in metrics.lines() {
         let Some((series, value)) = line.rsplit_once(' ') else { continue };
@@ -150,7 +150,7 @@ fn test_of(recorded: &Recorded) -> String {
     text
 }
 
-/// Values as promtool reads them: equal ones in a row as one and how often it comes again.
+/// Formats values as promtool reads them: equal consecutive values as one with a repeat count.
 fn written(values: &[Option<f64>]) -> String {
     let written = values.chunk_by(PartialEq::eq).map(|equal| {
         let value = equal[0].map_or("_".into(), |value| value.to_string());

@@ -1,5 +1,5 @@
-//! The rights and limits that tools are started with, what they give up, and what a command that
-//! is started gets.
+//! Privileges and limits with which tools are started, privileges that they drop, and privileges of
+//! a command that they start.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::{fs, process::Command};
@@ -12,20 +12,20 @@ use jvmprobe_tests::{
     tool::{self, Output, Tool, assert_refused, assert_traced, binary},
 };
 
-/// The fewest capabilities that each tool does with, as its man page says.
+/// The minimum capabilities of each tool, as in its man page.
 const NEEDED: [(&str, &[&str]); 3] = [
     ("javagc", &["bpf", "perfmon", "sys_ptrace"]),
     ("javaobjnew", &["sys_admin", "sys_ptrace"]),
     ("javaprof", &["bpf", "perfmon", "sys_ptrace"]),
 ];
-/// For JVMs and files of other users, without being root.
+/// Additional capabilities for JVMs and files of other users, without being root.
 const NOT_ROOT: [&str; 2] = ["dac_read_search", "checkpoint_restore"];
 
 fn list(caps: &[&str]) -> String {
     caps.iter().fold("-all".into(), |list, cap| format!("{list},+{cap}"))
 }
 
-/// A tool as root with these capabilities alone.
+/// Returns a command for a tool as root with only these capabilities.
 fn with_capabilities(tool: &str, caps: &[&str], args: &[&str]) -> Command {
     let mut command = Command::new("setpriv");
     let caps = list(caps);
@@ -34,7 +34,7 @@ fn with_capabilities(tool: &str, caps: &[&str], args: &[&str]) -> Command {
     command
 }
 
-/// The same as a user that is not root.
+/// Returns a command for a tool as a non-root user with these capabilities.
 fn as_nobody(tool: &str, caps: &[&str], args: &[&str]) -> Command {
     let mut command = Command::new("setpriv");
     command.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--no-new-privs"]);
@@ -62,7 +62,8 @@ fn each_missing_capability_is_named() {
             let others: Vec<_> = needed.iter().copied().filter(|cap| cap != missing).collect();
             let output = tool::run_command(with_capabilities(tool, &others, &["-p", &pid]));
             let name = format!("CAP_{}", missing.to_uppercase());
-            // Without it, those are wanted that it stands for.
+            // Without CAP_SYS_ADMIN, the tool asks for CAP_BPF instead, which CAP_SYS_ADMIN
+            // includes.
             let name = if name == "CAP_SYS_ADMIN" { "CAP_BPF".into() } else { name };
             assert_refused(&output, 1, &[&name, "missing"]);
         }
@@ -91,7 +92,7 @@ fn the_named_capabilities_suffice() {
     }
 }
 
-/// To look at a JVM once takes nothing but the right to read it.
+/// A single read of a JVM requires only the right to read its memory.
 #[test]
 fn to_read_classes_one_right_will_do() {
     let load = load();
@@ -105,7 +106,7 @@ fn to_read_classes_one_right_will_do() {
     assert_refused(&tool::run_command(watches), 1, &["missing"]);
 }
 
-/// A line of /proc/PID/status.
+/// Returns a field of /proc/PID/status.
 fn status(pid: u32, name: &str) -> u64 {
     let text = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let value = text.lines().find_map(|line| line.strip_prefix(name)).unwrap();
@@ -120,7 +121,7 @@ fn what_is_not_needed_any_more_is_given_up() {
     for (tool, _) in NEEDED {
         for (args, keeps_admin) in [(&["-p", &pid][..], false), (&["-a"], true)] {
             let trace = Tool::start(tool, args);
-            // It says that it traces a moment before.
+            // It prints that it traces slightly earlier.
             std::thread::sleep(std::time::Duration::from_millis(200));
             for set in ["CapPrm", "CapEff"] {
                 let held = status(trace.pid(), set);
@@ -155,7 +156,7 @@ fn a_command_runs_as_the_user_that_was_named() {
     assert_eq!(said[2], String::from_utf8(groups).unwrap().trim());
     assert_eq!(said[3], format!("{} nobody nobody", fields[5]));
     assert!(said[4].ends_with(" 0000000000000000") || said[4].ends_with("\t0000000000000000"));
-    // A number that nobody has.
+    // A user ID that does not exist.
     let output = command(&["--user", "54321"], "id -u; id -g; id -G");
     assert_eq!(output.stdout, "54321\n54321\n54321\n", "{output:?}");
     assert_refused(&command(&["--user", "no-such-user"], "true"), 1, &["no user no-such-user"]);
@@ -201,7 +202,8 @@ fn running_out_of_descriptors_is_said_once() {
         command
     };
     load.go(30.0);
-    // The soft limit is raised. All stacks, for the collector may have most of the time.
+    // The tool raises the soft limit. All stacks are recorded, because the collector may use most
+    // of the time.
     let mut raised = limited("40:4096");
     raised.args(["-f"]);
     let output = tool::run_command(raised);

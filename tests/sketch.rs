@@ -1,5 +1,5 @@
-//! The tool of ARCHITECTURE.md is a real one: every class that the JVM's own log names, in order,
-//! from the stack that made it.
+//! The example tool in ARCHITECTURE.md works: it reports every class that the JVM's own log names,
+//! in order, with the stack that loaded it.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use jvmprobe_tests::{load::Load, need_root, runtimes::named, tool::Tool};

@@ -1,4 +1,4 @@
-//! Builds whose symbols a package has apart.
+//! Builds whose symbols are in a separate package.
 
 use std::{
     collections::BTreeSet,
@@ -21,7 +21,7 @@ use jvmprobe_tests::{
     tool::{self, Tool, assert_refused, binary},
 };
 
-/// javaobjnew, where /usr/lib/debug is another folder.
+/// Runs javaobjnew with another folder mounted at /usr/lib/debug.
 fn with_debug_files(debug: &Path, pid: &str) -> std::process::Output {
     let script = "mount --bind \"$1\" /usr/lib/debug && exec \"$2\" -p \"$3\" -d 2";
     let mut command = Command::new("unshare");
@@ -29,7 +29,7 @@ fn with_debug_files(debug: &Path, pid: &str) -> std::process::Output {
     command.arg(binary("javaobjnew")).arg(pid).output().expect("run unshare")
 }
 
-/// The debug file that is below a folder like /usr/lib/debug.
+/// Returns the debug file below a folder like /usr/lib/debug.
 fn debug_file(debug: &Path) -> PathBuf {
     let only = |folder: &Path| {
         let entries = std::fs::read_dir(folder).expect("a folder");
@@ -38,10 +38,10 @@ fn debug_file(debug: &Path) -> PathBuf {
     only(&only(&debug.join(".build-id")))
 }
 
-/// javaobjnew tells what a JVM of a stripped build allocates.
+/// Asserts that javaobjnew reports what a JVM of a stripped build allocates.
 fn assert_names_functions(load: &mut Load, options: &[&str]) {
     let pid = load.pid().to_string();
-    // Before the load, which does not wait for it.
+    // Built before the load starts, because the load does not wait for it.
     binary("javaobjnew");
     load.go(6.0);
     let output = tool::run("javaobjnew", &[&["-p", &pid, "-d", "2"], options].concat());
@@ -50,7 +50,7 @@ fn assert_names_functions(load: &mut Load, options: &[&str]) {
     let named = profile(load, options);
     let unknown = named.iter().filter(|name| is_unknown(name)).count();
     assert!(unknown * 200 <= named.len(), "{unknown} of {}: {named:?}", named.len());
-    // They are those of the build that has its symbols, as binutils demangle them.
+    // The names agree with the symbols of the unstripped build, as binutils demangle them.
     let symbols = symbols_of(&runtimes::named("temurin-25").libjvm());
     let of_jvm = |name: &&String| {
         name.contains("::") && !name.contains('/') && !name.starts_with("StubRoutines::")
@@ -58,16 +58,16 @@ fn assert_names_functions(load: &mut Load, options: &[&str]) {
     let of_jvm: Vec<_> = named.iter().filter(of_jvm).collect();
     let wrong: Vec<_> = of_jvm.iter().filter(|name| !symbols.contains(name.as_str())).collect();
     assert!(of_jvm.len() > 20, "{named:?}");
-    // Those of other libraries, and what is called otherwise by other demanglers.
+    // Exceptions: functions of other libraries, and names on which demanglers differ.
     assert!(wrong.len() * 10 <= of_jvm.len(), "{wrong:?} of {of_jvm:?}");
-    // What else there is in these seconds is up to chance.
+    // Which other functions are sampled in these seconds varies.
     for expected in ["VMThread::run", "SerialHeap::"] {
         let is_there = named.iter().any(|name| name.contains(expected));
         assert!(is_there, "{expected}: {named:?}");
     }
 }
 
-/// The names of all frames in a profile of a load.
+/// Returns the names of all frames in a profile of a load.
 fn profile(load: &mut Load, options: &[&str]) -> BTreeSet<String> {
     let pid = load.pid().to_string();
     load.go(4.0);
@@ -82,7 +82,7 @@ fn is_unknown(name: &str) -> bool {
     name.starts_with("[unknown libjvm.so+")
 }
 
-/// The functions that a file has, without their parameters and what they return.
+/// Returns the names of a file's functions, without parameters and return types.
 fn symbols_of(file: &Path) -> BTreeSet<String> {
     let nm = Command::new("nm").args(["--demangle", "--defined-only"]).arg(file).output();
     let nm = String::from_utf8(nm.expect("run nm").stdout).expect("UTF-8");
@@ -90,8 +90,8 @@ fn symbols_of(file: &Path) -> BTreeSet<String> {
     names.map(|name| name_alone(name).to_owned()).collect()
 }
 
-/// `f<(E)1>` of `void f<(E)1>(int)`: what a template is made for has brackets and spaces as well,
-/// and the name of a template's function is told with what it returns.
+/// Returns `f<(E)1>` of `void f<(E)1>(int)`. Template arguments may contain parentheses and spaces,
+/// and the demangled name of a function template includes its return type.
 fn name_alone(demangled: &str) -> &str {
     let (mut depth, mut start, mut end) = (0, 0, demangled.len());
     for (i, c) in demangled.char_indices() {
@@ -120,7 +120,7 @@ fn symbols_are_taken_from_a_file_that_is_named() {
     let mut load = Load::start(&runtime, "-XX:+UseSerialGC");
     let pid = load.pid().to_string();
     let run = |file: &str| tool::run("javaobjnew", &["-p", &pid, "--symbols-from", file]);
-    // That of another build; one without symbols; one that is none.
+    // A debug file of another build, one without symbols, and one that is not an ELF file.
     let other = build_library(folder.path());
     let other = run(other.to_str().expect("UTF-8"));
     let lines: Vec<_> = other.stderr.lines().collect();
@@ -153,7 +153,8 @@ fn symbols_are_unpacked() {
     assert_names_functions(&mut load, &[]);
 }
 
-/// A runtime whose processes have a mount namespace in which /usr/lib/debug is another folder.
+/// Returns a runtime whose processes run in a mount namespace with another folder at
+/// /usr/lib/debug.
 fn contained(runtime: Runtime, folder: &Path, debug: &Path) -> Runtime {
     let script = folder.join("java-in-a-namespace");
     let text = format!(
@@ -167,7 +168,7 @@ fn contained(runtime: Runtime, folder: &Path, debug: &Path) -> Runtime {
     Runtime { java: script, ..runtime }
 }
 
-/// Has a debug file say that a function that G1 rarely calls begins where a function begins that
+/// Changes a debug file so that a function that G1 rarely calls has the address of a function that
 /// programs call all the time.
 fn swap_symbols(file: &Path) {
     const RARE: &str = "_ZN16G1ConcurrentMark20concurrent_cycle_endEb";
@@ -196,7 +197,7 @@ fn a_debug_file_in_one_container_puts_no_probe_into_another_one() {
         hooked
     });
     let output = tool.interrupt();
-    // The frequent function, and nothing else, has a probe in the attacker alone.
+    // Only the attacker has a probe at the frequent function.
     assert!(its < theirs, "{its} in the neighbour, {theirs} in the attacker: {}", output.stderr);
     let pauses = output.json().iter().filter(|r| r["pid"] == neighbour.pid()).count();
     assert!(pauses > 0, "{}", output.stderr);
@@ -215,7 +216,7 @@ fn debug_files_of_a_container_are_found() {
     assert_names_functions(&mut load, &[]);
 }
 
-/// Its probes are attached to that process alone, and to no file.
+/// The probes are attached to that process only, not to the file.
 #[test]
 fn a_daemon_records_allocation_by_a_debug_file_of_a_container() {
     need_root();
@@ -269,7 +270,7 @@ fn symbols_are_found_by_the_build_id() {
     load.done();
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success() && text.contains("byte[]"), "{output:?}");
-    // Those of another build are none.
+    // A debug file of another build does not count.
     let file = debug_file(&debug);
     std::fs::copy(named("temurin-21").libjvm(), &file).expect("copy");
     let output = with_debug_files(&debug, &pid);

@@ -1,4 +1,4 @@
-//! What is taken, by the library alone: several takers in one process, as a daemon has them.
+//! The library's tracers without a tool: several in one process, as in the daemon.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::{
@@ -28,14 +28,15 @@ use libjvmprobe::{
 
 const INTERVAL: Duration = Duration::from_millis(700);
 
-/// Probes that are hit too often are listened to once in some seconds.
+/// Probes that are hit too often are attached only once every few seconds, so an interval must be
+/// longer than that.
 const LONG_INTERVAL: Duration = Duration::from_secs(10);
 
 fn times(interval: Duration) -> Times {
     Times { interval: Some(interval), duration: None, count: None, pace: Pace::Calm }
 }
 
-/// What a JVM's intervals have told.
+/// Sums over a JVM's intervals.
 struct Seen {
     pid: u32,
     intervals: u64,
@@ -53,7 +54,7 @@ impl Seen {
     }
 }
 
-/// Pauses one by one, which have to be those of the summaries.
+/// Individual pauses, which must agree with the summaries.
 struct Pauses {
     seen: Seen,
     told: u64,
@@ -77,7 +78,7 @@ impl pauses::Sink for Pauses {
 struct Thinned {
     tlabs: u64,
     outside: u64,
-    /// Bytes by the load's ways to allocate.
+    /// Bytes by the load's allocation paths.
     paths: BTreeMap<String, u64>,
 }
 
@@ -123,7 +124,7 @@ impl samples::Sink for Samples {
     }
 }
 
-/// Traces all JVMs until it is told to stop.
+/// Traces all JVMs until it is stopped.
 fn trace<T: Tool>(
     taker: T,
     interval: Duration,
@@ -198,7 +199,7 @@ fn take_samples(pid: u32, begun: Sender<()>, stop: &AtomicBool) -> Result<Sample
     Ok(sink)
 }
 
-/// Pauses that the JVM's log tells.
+/// Returns the number of pauses in the JVM's log.
 fn logged(load: &Load) -> u64 {
     let is_pause = |line: &&str| line.contains(" Pause ") && line.ends_with("ms");
     load.log().lines().filter(is_pause).count() as u64
@@ -244,7 +245,8 @@ fn three_takers_in_one_process_tell_each_what_the_jvm_did() {
     assert!(off.abs() <= 0.05, "allocations: {off}");
 }
 
-/// So many TLABs that not all of their stacks are walked: what is left out is counted with others.
+/// More TLABs than can have their stacks walked: those without a stack are added to the weights of
+/// others.
 #[test]
 fn of_a_flood_some_stand_for_all() {
     need_root();
@@ -271,7 +273,7 @@ fn of_a_flood_some_stand_for_all() {
     assert!(thinned.tlabs < truth.total / (16 << 10) / 5, "{}", thinned.tlabs);
     let off = seen.sum as f64 / truth.total as f64 - 1.0;
     assert!(off.abs() <= 0.02, "allocations: {off}");
-    // Shorter intervals than a daemon's have too few TLABs read to know small classes well.
+    // In intervals shorter than a daemon's, too few TLABs are read to estimate small classes well.
     for (path, &bytes) in truth.paths.iter().filter(|(_, bytes)| **bytes > truth.total / 5) {
         let off = thinned.paths[path] as f64 / bytes as f64 - 1.0;
         assert!(off.abs() <= 0.25, "{path}: {off}");

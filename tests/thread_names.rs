@@ -1,4 +1,5 @@
-//! Names of Java threads that the kernel cuts off: every tool has the whole ones, each of the right thread.
+//! Names of Java threads that the kernel truncates: every tool shows the complete names, each for
+//! the right thread.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::collections::BTreeSet;
@@ -37,7 +38,7 @@ fn every_tool_has_whole_names() {
     }
 }
 
-/// ZGC moves objects at any time: a name may stay cut off, and is never another thread's.
+/// ZGC moves objects at any time, so a name may stay truncated, but is never another thread's.
 #[test]
 fn names_are_right_with_zgc() {
     need_root();
@@ -80,7 +81,7 @@ fn check(runtime: &Runtime, flags: &str) {
     };
     let records = allocations.interrupt().json();
     assert_eq!(threads(&records, "thread"), all, "{name} {flags}: javaobjnew");
-    // Only the last one asks for collections.
+    // Only the last thread requests collections.
     let stops = pauses.interrupt().json();
     let requests: Vec<_> = stops.iter().filter_map(|stop| stop["requests"].as_array()).collect();
     let askers: BTreeSet<_> =
@@ -88,7 +89,8 @@ fn check(runtime: &Runtime, flags: &str) {
     assert_eq!(askers, [NAMES[3]].into(), "{name} {flags}: javagc");
 }
 
-/// Whole names in a profile that is taken meanwhile. Each is that of the thread whose method it is.
+/// Returns the complete names in a profile that runs during `work`. Each must belong to the thread
+/// that runs its method.
 fn profiled<T>(pid: u32, work: impl FnOnce() -> T) -> BTreeSet<String> {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("stacks.folded").display().to_string();
@@ -100,7 +102,7 @@ fn profiled<T>(pid: u32, work: impl FnOnce() -> T) -> BTreeSet<String> {
     let lines = folded::parse(&std::fs::read_to_string(&file).unwrap());
     let mut whole = BTreeSet::new();
     for line in &lines {
-        // The command, then the thread with its number.
+        // The command, then the thread with its ID.
         let Some((thread, _)) = line.frames.get(1).and_then(|name| name.rsplit_once('-')) else {
             continue;
         };

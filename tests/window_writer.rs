@@ -1,5 +1,6 @@
-//! Writes made-up windows to a directory, one after the other, for tests of the store: `window-writer
-//! DIR KEEP_SECONDS KEEP_BYTES BEGIN_SECONDS FIRST COUNT`. The number of each is printed when it is kept.
+//! Writes synthetic windows to a directory, one after the other, for tests of the store:
+//! `window-writer DIR KEEP_SECONDS KEEP_BYTES BEGIN_SECONDS FIRST COUNT`. The number of each window
+//! is printed when it is stored.
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test fails by panicking")]
 
 use std::{path::Path, time::Duration};

@@ -19,7 +19,7 @@ public class AllocLoad {
     static volatile long result;
     private static final long[] table = new SplittableRandom(1).longs(1024).toArray();
 
-    /** How large a reference is: ZGC does not compress them. */
+    /** Size of a reference in bytes: ZGC does not compress references. */
     static final int reference = sizeOfReference();
 
     /** 16 bytes of header and fields. */
@@ -47,7 +47,7 @@ public class AllocLoad {
     /** Large instances are rare in programs; arrays of many lengths are not. */
     private static final int KINDS = 12;
 
-    /** What one thread has allocated: objects and bytes by kind, bytes by path. */
+    /** Allocation of one thread: objects and bytes by kind, bytes by path. */
     private static final class Counts {
         final long[] objects = new long[KINDS];
         final long[] bytes = new long[KINDS];
@@ -62,7 +62,7 @@ public class AllocLoad {
 
     public static void main(String[] args) throws Exception {
         BufferedReader in = new BufferedReader(new InputStreamReader(System.in));
-        // As JDK 8 can tell it, too.
+        // The process ID in a way that works in JDK 8, too.
         System.out.println("ready " + new File("/proc/self").getCanonicalFile().getName());
         for (String line = in.readLine(); line != null && !line.equals("quit"); line = in.readLine()) {
             String[] words = line.split(" ");
@@ -205,7 +205,7 @@ public class AllocLoad {
         return make(counts, 4 + random.nextInt(4), 100 + random.nextInt(900));
     }
 
-    /** Few, large ones: some of them do not fit into the rest of a TLAB, or into any. */
+    /** Few large arrays: some of them do not fit into the rest of a TLAB, or into any. */
     private static int c(Counts counts, SplittableRandom random) {
         int turn = random.nextInt(200);
         int bytes = make(
@@ -216,7 +216,7 @@ public class AllocLoad {
         return bytes;
     }
 
-    /** Arrays of the class and the lengths of some of b's. */
+    /** Arrays with the class and the lengths of some arrays of path b. */
     private static int d(Counts counts, SplittableRandom random) {
         int bytes = make(counts, 7, 100 + random.nextInt(900));
         counts.paths[3] += bytes;

@@ -2,10 +2,10 @@ import java.io.BufferedReader;
 import java.io.InputStreamReader;
 
 /**
- * Asks for collections, from places that it knows.
+ * Requests collections from known methods.
  *
  * Commands on stdin, answers on stdout: "ready PID" once; "go SECONDS" is answered by
- * "done first=N second=N" with the number of collections that each thread has asked for.
+ * "done first=N second=N" with the number of collections that each thread has requested.
  */
 public class AskLoad {
     private static int first;

@@ -24,7 +24,7 @@ public class ClassFiles {
                 Path file = files.next();
                 // /modules/MODULE/PACKAGE/CLASS.class
                 String name = file.subpath(2, file.getNameCount()).toString();
-                // Only module-info is there more than once.
+                // Only module-info occurs more than once.
                 if (written.add(name)) {
                     jar.putNextEntry(new ZipEntry(name));
                     jar.write(Files.readAllBytes(file));

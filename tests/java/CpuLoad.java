@@ -11,7 +11,7 @@ import java.lang.management.ThreadMXBean;
  * "done ROUNDS METHOD=NANOS ..." with the work done and the time that each method took of its
  * thread's processor time.
  *
- * Who calls whom: run > work > small | medium | large; large > deep > ... > deep (DEPTH times);
+ * Call graph: run > work > small | medium | large; large > deep > ... > deep (DEPTH times);
  * medium > mix.
  */
 public class CpuLoad {
@@ -27,7 +27,7 @@ public class CpuLoad {
 
     public static void main(String[] args) throws Exception {
         BufferedReader in = new BufferedReader(new InputStreamReader(System.in));
-        // As JDK 8 can tell it, too.
+        // The process ID in a way that works in JDK 8, too.
         System.out.println("ready " + new File("/proc/self").getCanonicalFile().getName());
         for (String line = in.readLine(); line != null && !line.equals("quit"); line = in.readLine()) {
             if (line.startsWith("go ")) {
@@ -75,7 +75,7 @@ public class CpuLoad {
         sink = x;
     }
 
-    /** Small enough to be inlined wherever that is not forbidden. */
+    /** Small enough to be inlined unless a flag forbids it. */
     static long mix(long x, int i) {
         return (x ^ x << 13) + (x >>> 7) + i;
     }

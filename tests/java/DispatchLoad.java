@@ -12,7 +12,7 @@ class DispatchLoad {
     interface Other4 {}
     interface Other5 {}
 
-    /** Not found at once among so many. */
+    /** Implements many interfaces, so a type test does not find the tested one at once. */
     static final class Both
             implements Other0, Other1, Other2, Other3, Other4, Other5, One, Two {}
 
@@ -47,7 +47,7 @@ class DispatchLoad {
     static int casts(Object object) {
         int found = 0;
         for (int i = 0; i < 1000; i++) {
-            // One after the other: what was found last is kept.
+            // Alternately, because HotSpot caches the type that was found last.
             found += object instanceof One ? 1 : 0;
             found += object instanceof Two ? 1 : 0;
         }

@@ -8,7 +8,7 @@ import java.nio.file.Files;
 import java.nio.file.Paths;
 
 /**
- * Does things that can be counted, as often as it is told, from places that it knows.
+ * Causes events a given number of times, from known methods.
  *
  * Commands on stdin, answers on stdout: "ready PID" once; each command is answered by "done" and
  * what it has counted: "throw N", "flood N" (both threads as fast as they can), "define N",
@@ -23,7 +23,7 @@ public class EventLoad {
         }
     }
 
-    /** One that does not want to know where it was made. */
+    /** An exception without a stack trace. */
     static class Silent extends RuntimeException {
         Silent() {
             super("silent", null, false, false);
@@ -36,7 +36,7 @@ public class EventLoad {
         }
     }
 
-    /** What is thrown ends here. */
+    /** Caught exceptions are stored here. */
     static volatile Object sink;
 
     public static void main(String[] args) throws Exception {
@@ -103,7 +103,7 @@ public class EventLoad {
                     for (int i = 0; i < 3000; i++) {
                         sum = loops(sum, false);
                     }
-                    // Until it is compiled.
+                    // Repeated until it is compiled.
                     Thread.sleep(300);
                     for (int i = 0; i < n; i++) {
                         sum = loops(sum, true);

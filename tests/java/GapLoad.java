@@ -3,7 +3,7 @@ import java.io.File;
 import java.io.InputStreamReader;
 
 /**
- * Does nothing but read the clock, forty frames deep: what takes time from it is seen as a gap.
+ * Does nothing but read the clock, forty frames deep: interruptions appear as gaps.
  *
  * Commands on stdin, answers on stdout: "ready PID" once; "go SECONDS" is answered by "done
  * NANOS ...", the time in gaps of more than GAP in each half second.

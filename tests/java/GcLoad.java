@@ -35,7 +35,7 @@ public class GcLoad {
             threads[i] = new Thread(() -> allocate(end), "allocator-" + i);
             threads[i].start();
         }
-        // Explicit collections and stops that are no collections.
+        // Explicit collections, and stops without collections.
         for (long now = System.nanoTime(); now < end; now = System.nanoTime()) {
             Thread.sleep(Math.min(400, (end - now) / 1_000_000 + 1));
             System.gc();

@@ -48,7 +48,7 @@ public class HangLoad {
                 Thread.sleep(10);
             }
         }
-        // Now they are where they stay; compilers and others come to rest.
+        // All threads are where they stay; wait until compilers and other threads are idle.
         Thread.sleep(1000);
         return "";
     }

@@ -7,7 +7,7 @@ import java.util.ArrayList;
 import java.util.List;
 
 /**
- * Tells what the JVM holds, as its own management beans count it.
+ * Reports code cache, loaded classes and heap, as the JVM's management beans count them.
  *
  * Commands on stdin, answers on stdout: "ready PID" once; "tell" is answered by "done used=BYTES
  * size=BYTES classes=NUMBER", of the code cache and of loaded classes; "heap" by "done committed=BYTES

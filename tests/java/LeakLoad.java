@@ -8,7 +8,7 @@ import java.util.ArrayList;
 import java.util.List;
 
 /**
- * Keeps what it loads. "grow N" makes as many loaders with a class each and is answered by "done" and
+ * Never unloads what it loads. "grow N" makes as many loaders with a class each and is answered by "done" and
  * how many there are; "hide N" makes as many hidden classes (JDK 15 and later).
  */
 public class LeakLoad {
@@ -53,7 +53,7 @@ public class LeakLoad {
         }
     }
 
-    /** What is loaded again and again. */
+    /** The class that is loaded repeatedly. */
     static class Kept {
         int value() {
             return 7;

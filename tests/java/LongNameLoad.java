@@ -3,7 +3,7 @@ import java.io.File;
 import java.io.InputStreamReader;
 
 /**
- * Threads with names that the kernel cuts off, each in a method of its own.
+ * Threads with names that the kernel truncates, each in a method of its own.
  *
  * <p>Commands on stdin, answers on stdout: "ready PID" once; "go SECONDS" has each thread compute, allocate and ask for
  * collections for so long, and is answered by "done"; "quit" ends.
@@ -52,7 +52,7 @@ public class LongNameLoad {
         }
     }
 
-    /** The only one that asks for collections. */
+    /** The only thread that requests collections. */
     static void work3(long end) {
         for (int i = 0; System.nanoTime() < end; i++) {
             allocate();

@@ -1,4 +1,4 @@
-/** The template of the classes that ManyLoad makes: forty methods that are worth compiling. */
+/** The template of the classes that ManyLoad generates: forty methods that are worth compiling. */
 public class Many0000 implements Runnable {
     static int x;
 

@@ -50,7 +50,7 @@ public class NameLoad {
             sink = (Runnable) () -> System.out.println(own);
         }
         sink = null;
-        // The classes can go.
+        // The classes can now be unloaded.
         System.gc();
         System.gc();
     }

@@ -33,7 +33,7 @@ class PossibleCalls {
         }
     }
 
-    /** Nobody's relative. */
+    /** Not related to the other classes. */
     static class Other {
         public int area() {
             return 3;

@@ -1,6 +1,6 @@
 import java.util.concurrent.ThreadLocalRandom;
 
-/** The template of the classes that SpreadLoad makes: methods that call each other at random, deeply. */
+/** The template of the classes that SpreadLoad generates: methods that call each other at random, deeply. */
 public class Spread0000 implements Runnable {
     private static final int DEPTH = 600;
     static volatile long sink;

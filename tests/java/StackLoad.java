@@ -8,7 +8,7 @@ import java.util.Map;
 import java.util.Set;
 
 /**
- * Burns processor time on stacks that are known: who calls whom is written down in
+ * Burns processor time on stacks that are known: their call graph is in
  * tests/lib/callgraph.rs, and the program itself checks nothing.
  *
  * Commands on stdin, answers on stdout: "ready PID" once; "go SECONDS" is answered by "done" when
@@ -31,7 +31,7 @@ public class StackLoad {
     public static void main(String[] args) throws Exception {
         BufferedReader in = new BufferedReader(new InputStreamReader(System.in));
         String parts = System.getProperty("stackload.parts", "calls,library,outside,virtual");
-        // As JDK 8 can tell it, too.
+        // The process ID in a way that works in JDK 8, too.
         System.out.println("ready " + new File("/proc/self").getCanonicalFile().getName());
         for (String line = in.readLine(); line != null && !line.equals("quit"); line = in.readLine()) {
             if (line.startsWith("go ")) {

@@ -1,4 +1,4 @@
-//! What `AllocLoad` says that it has allocated: the truth to compare with.
+//! Allocation that `AllocLoad` reports, which tests use as reference.
 
 use std::collections::BTreeMap;
 
@@ -6,25 +6,25 @@ use serde_json::Value;
 
 use crate::{load::Load, need_root, runtimes::Runtime, tool::Tool};
 
-/// Objects and bytes by class, and by call path.
+/// Allocation by class and by call path.
 #[derive(Clone, Debug, Default)]
 pub struct Allocated {
     /// Objects and bytes by class.
     pub classes: BTreeMap<String, (u64, u64)>,
     /// Bytes by the outermost method of the call path: `a`, `b`, `c`.
     pub paths: BTreeMap<String, u64>,
-    /// Bytes of all, by `ThreadMXBean.getThreadAllocatedBytes`.
+    /// Bytes of all allocations, from `ThreadMXBean.getThreadAllocatedBytes`.
     pub total: u64,
 }
 
-/// Runs the load under javaobjnew; returns what both say.
+/// Runs the load under javaobjnew, and returns the results of both.
 ///
 /// # Panics
-/// Where one of them fails.
+/// If one of them fails.
 pub fn trace(runtime: &Runtime, flags: &str, args: &[&str], load: &str) -> (Allocated, Vec<Value>) {
     need_root();
     let mut java = Load::start_program(runtime, flags, "AllocLoad");
-    // Classes are loaded and TLABs have their sizes.
+    // Warm-up: afterwards the classes are loaded, and the TLABs have reached their sizes.
     java.ask("go 1 200 2");
     let pid = java.pid().to_string();
     let tool = Tool::start("javaobjnew", &[&["-p", &pid, "-j"], args].concat());
@@ -37,7 +37,7 @@ pub fn trace(runtime: &Runtime, flags: &str, args: &[&str], load: &str) -> (Allo
 /// Parses the load's answer.
 ///
 /// # Panics
-/// Where it is none.
+/// If it is malformed.
 pub fn parse(answer: &str) -> Allocated {
     let mut allocated = Allocated::default();
     for word in answer.split_ascii_whitespace().skip(1) {

@@ -1,5 +1,6 @@
-//! A host full of attackers: maps without end, a huge sparse ELF file, 500 processes a second, loops of thread dumps,
-//! collections, exceptions and class loads, a JVM with false data, and JVMs with memory on FUSE servers.
+//! A host full of attackers: processes with an excessive number of mappings, with a huge sparse ELF
+//! file, and at 500 forks per second; JVMs in loops of thread dumps, collections, exceptions and
+//! class loads; a JVM with false data; and JVMs with memory on FUSE servers.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::{
@@ -21,11 +22,11 @@ use crate::{
     runtimes::named,
 };
 
-/// JVMs with memory on a FUSE server, of one that does not answer and of one that is slow: more than may hold
-/// readers at a time.
+/// Number of JVMs with memory on each of two FUSE servers, one that does not answer and one that is
+/// slow. It exceeds the number of reader processes that may be busy at a time.
 const FUSE_JVMS: usize = 6;
 
-/// Starts an attacker in a control group of its own and waits until it says that it is ready.
+/// Starts an attacker in a control group and waits until it prints `ready`.
 fn attacker(group: &Cgroup, program: &Path, args: &[&str]) -> Other {
     let mut command = Command::new(program);
     command.args(args).stdout(Stdio::piped());
@@ -37,7 +38,7 @@ fn attacker(group: &Cgroup, program: &Path, args: &[&str]) -> Other {
     other
 }
 
-/// A JVM that does one thing as fast as it can.
+/// Starts a JVM that does one thing as fast as it can.
 fn storm(group: &Cgroup, kind: &str) -> Load {
     let runtime = named("temurin-17");
     let mut command = runtime.command();
@@ -49,7 +50,7 @@ fn storm(group: &Cgroup, kind: &str) -> Load {
     load
 }
 
-/// A JVM that changes at random what it says of itself.
+/// Starts a JVM that randomly changes the data by which it describes itself.
 fn liar(group: &Cgroup, dir: &Path) -> Load {
     let library = dir.join("hostile.so");
     compile("hostile.c", &["-shared", "-fPIC", "-pthread"], &library);
@@ -63,7 +64,8 @@ fn liar(group: &Cgroup, dir: &Path) -> Load {
     load
 }
 
-/// A file that takes some pages on the disk and claims tables of hundreds of megabytes.
+/// Writes a file that occupies a few pages on disk and whose headers claim tables of hundreds of
+/// megabytes.
 fn sparse_elf(path: &Path) {
     const NAMES: u64 = 250 << 20;
     let mut header = vec![0x7f, b'E', b'L', b'F', 2, 1, 1, 0];
@@ -105,9 +107,9 @@ fn sparse_elf(path: &Path) {
     file.set_len(at + NAMES).unwrap();
 }
 
-/// All attackers at once, which end when this is dropped.
+/// All attackers; they end when this is dropped.
 pub struct Attack {
-    /// Dropped first, because processes that wait for a server cannot end.
+    /// Dropped first, because processes that wait for a server's answer cannot end.
     _pages: Vec<Server>,
     _processes: Vec<Other>,
     _storms: Vec<Load>,
@@ -116,7 +118,8 @@ pub struct Attack {
 }
 
 impl Attack {
-    /// Starts them in control groups of their own, each of which gets at most 40 % of a processor.
+    /// Starts the attackers in six control groups, each of which gets at most 40 % of one
+    /// processor.
     pub fn start() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let program = dir.path().join("attackers");
@@ -125,7 +128,7 @@ impl Attack {
         sparse_elf(&sparse);
         let deep = dir.path().join("deep");
         fs::create_dir(&deep).unwrap();
-        // A tenant has limits, too: otherwise it takes the processors from everybody.
+        // A tenant has limits, too. Without them, the attackers would use all processors.
         let quota = Limits { cpu_percent: Some(40), ..Limits::default() };
         let group = |name: &str| Cgroup::new(name, quota).unwrap();
         let (others, dumps, gcs) = (group("others"), group("dumps"), group("gcs"));

@@ -1,5 +1,5 @@
-//! What benchmarks have in common: parts by name, medians with their spread, what a
-//! process uses.
+//! Helpers for benchmarks: parts selected by name, medians with their spread, resources that a
+//! process has used.
 
 use std::{env, fs};
 
@@ -13,16 +13,16 @@ pub fn run_parts(parts: &[(&str, fn())]) {
     }
 }
 
-/// The one in the middle.
+/// Sorts the values and returns their median.
 ///
 /// # Panics
-/// Where there is none.
+/// If there are no values.
 pub fn median(values: &mut [f64]) -> f64 {
     values.sort_by(f64::total_cmp);
     values[values.len() / 2]
 }
 
-/// Median, smallest and largest.
+/// Formats median, minimum, maximum and number of values.
 pub fn spread(mut values: Vec<f64>) -> String {
     if values.is_empty() {
         return "no values".into();
@@ -31,19 +31,19 @@ pub fn spread(mut values: Vec<f64>) -> String {
     format!("{middle:.1} ({:.1} to {:.1}, n={count})", values[0], values[count - 1])
 }
 
-/// What a process has used so far.
+/// Resources that a process has used so far.
 #[derive(Clone, Copy, Debug)]
 pub struct Usage {
-    /// Resident memory at its peak, in kB.
+    /// Peak resident memory, in kB.
     pub peak_kb: u64,
-    /// Processor time, user and system, in seconds.
+    /// CPU time, user and system, in seconds.
     pub seconds: f64,
 }
 
-/// Reads what a process has used.
+/// Reads the resources that a process has used.
 ///
 /// # Panics
-/// Where it is gone.
+/// If it is gone.
 pub fn usage(pid: u32) -> Usage {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("it runs");
     let peak = status.lines().find_map(|l| l.strip_prefix("VmHWM:")).unwrap_or("0");

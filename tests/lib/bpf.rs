@@ -1,4 +1,4 @@
-//! What a process holds of the kernel's BPF system, and whether it is gone.
+//! BPF objects that a process holds, and whether the kernel has freed them.
 
 use std::{
     collections::HashSet,
@@ -13,13 +13,14 @@ use libbpf_rs::{
     query::{LinkInfoIter, MapInfoIter, ProgInfoIter},
 };
 
-/// The kernel frees these a moment after their last holder has gone.
+/// Timeout for the kernel to free objects, which it does shortly after their last holder has closed
+/// them.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Has the kernel measure the run time of BPF programs until it is dropped.
+/// Makes the kernel measure the run time of BPF programs until the returned descriptor is dropped.
 ///
 /// # Panics
-/// Where the kernel refuses.
+/// If the kernel refuses.
 pub fn measure_programs() -> OwnedFd {
     // SAFETY: the call takes a number, and returns a new file descriptor or less than zero.
     let fd = unsafe { bpf_enable_stats(BPF_STATS_RUN_TIME) };
@@ -28,26 +29,26 @@ pub fn measure_programs() -> OwnedFd {
     unsafe { OwnedFd::from_raw_fd(fd) }
 }
 
-/// How many maps the kernel has.
+/// Returns the number of BPF maps in the kernel.
 pub fn count_maps() -> usize {
     MapInfoIter::default().count()
 }
 
-/// Numbers of programs, links and maps.
+/// IDs of programs, links and maps.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Held {
-    /// Programs.
+    /// Program IDs.
     pub programs: HashSet<u32>,
-    /// Links: attachments.
+    /// Link IDs; a link is an attachment.
     pub links: HashSet<u32>,
-    /// Maps.
+    /// Map IDs.
     pub maps: HashSet<u32>,
 }
 
-/// What a process holds by its open files.
+/// Returns the BPF objects that a process holds through file descriptors.
 ///
 /// # Panics
-/// Where the process has ended.
+/// If the process has ended.
 pub fn held_by(pid: u32) -> Held {
     let mut held = Held::default();
     for entry in fs::read_dir(format!("/proc/{pid}/fdinfo")).expect("a process that runs").flatten()
@@ -65,10 +66,10 @@ pub fn held_by(pid: u32) -> Held {
 }
 
 impl Held {
-    /// Waits until the kernel has nothing of it any more.
+    /// Waits until the kernel has freed all of these objects.
     ///
     /// # Panics
-    /// Where something stays.
+    /// If some still exist after 20 seconds.
     pub fn assert_gone(&self) {
         let begin = Instant::now();
         loop {

@@ -1,5 +1,5 @@
-//! A browser without a window, driven through a pipe: Chromium's DevTools protocol, messages of
-//! JSON with a NUL behind each. Source: chromedevtools.github.io/devtools-protocol.
+//! A headless browser, controlled through a pipe with Chromium's DevTools protocol: JSON messages,
+//! each followed by a NUL byte. Source: chromedevtools.github.io/devtools-protocol.
 
 use std::{
     io::{BufRead, BufReader, Write},
@@ -18,17 +18,17 @@ pub struct Browser {
     from: BufReader<ChildStdout>,
     session: Option<String>,
     last: u64,
-    /// What the page was told to have done wrong, and what it has asked of any network.
+    /// Errors and warnings that the browser reported for the page, and the page's network requests.
     complaints: Vec<String>,
     loaded: bool,
     _home: TempDir,
 }
 
 impl Browser {
-    /// Starts it.
+    /// Starts Chromium.
     pub fn start() -> Self {
         let home = tempfile::tempdir().expect("a folder for the browser");
-        // It talks on descriptors 3 and 4.
+        // The protocol uses descriptors 3 (input) and 4 (output).
         let mut child = Command::new("sh")
             .args(["-c", "exec chromium \"$@\" 3<&0 4>&1 </dev/null >/dev/null 2>&1", "sh"])
             .args(["--headless=new", "--no-sandbox", "--disable-gpu", "--remote-debugging-pipe"])
@@ -65,7 +65,7 @@ impl Browser {
         }
     }
 
-    /// Makes the window another size.
+    /// Changes the window's size.
     pub fn resize(&mut self, width: u32, height: u32) {
         let size =
             json!({ "width": width, "height": height, "deviceScaleFactor": 1, "mobile": false });
@@ -73,7 +73,7 @@ impl Browser {
         self.wait_for_frame();
     }
 
-    /// What a user prefers who likes it dark, or light.
+    /// Emulates the user's preference for a dark or a light colour scheme.
     pub fn prefer_dark(&mut self, is_dark: bool) {
         let value = if is_dark { "dark" } else { "light" };
         let feature = json!({ "name": "prefers-color-scheme", "value": value });
@@ -81,12 +81,12 @@ impl Browser {
         self.wait_for_frame();
     }
 
-    /// Until all that was asked for is drawn.
+    /// Waits until all pending changes have been drawn.
     pub fn wait_for_frame(&mut self) {
         self.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done(1))))");
     }
 
-    /// The value of an expression in the page.
+    /// Returns the value of an expression in the page.
     ///
     /// # Panics
     /// If it throws.
@@ -101,7 +101,7 @@ impl Browser {
         answer["result"]["value"].clone()
     }
 
-    /// Presses the mouse at a place and releases it at another one.
+    /// Presses the mouse button at one position and releases it at another.
     pub fn drag(&mut self, from: (f64, f64), to: (f64, f64)) {
         self.mouse("mouseMoved", from, 0);
         self.mouse("mousePressed", from, 1);
@@ -110,12 +110,12 @@ impl Browser {
         self.wait_for_frame();
     }
 
-    /// Clicks at a place.
+    /// Clicks at a position.
     pub fn click(&mut self, at: (f64, f64)) {
         self.drag(at, at);
     }
 
-    /// Clicks on what a selector finds first.
+    /// Clicks on the first element that matches a selector.
     pub fn click_on(&mut self, selector: &str) {
         let find = format!(
             "(() => {{ const r = document.querySelector({selector:?}).getBoundingClientRect();
@@ -148,19 +148,19 @@ impl Browser {
         self.wait_for_frame();
     }
 
-    /// Types into what has the focus.
+    /// Types into the focused element.
     pub fn type_text(&mut self, text: &str) {
         self.call("Input.insertText", json!({ "text": text }));
         self.wait_for_frame();
     }
 
-    /// A picture of the page, as PNG.
+    /// Returns a screenshot of the page as PNG.
     pub fn picture(&mut self) -> Vec<u8> {
         let picture = self.call("Page.captureScreenshot", json!({ "format": "png" }));
         decoded(picture["data"].as_str().expect("a picture"))
     }
 
-    /// Errors and warnings that the page has made, and requests but that for the file itself.
+    /// Returns the page's errors and warnings, and its requests except the one for the file itself.
     pub fn complaints(&mut self) -> Vec<String> {
         self.wait_for_frame();
         self.complaints.clone()
@@ -185,7 +185,7 @@ impl Browser {
         }
     }
 
-    /// Reads a message, and keeps what it says of the page.
+    /// Reads a message, and records what it reports about the page.
     fn read(&mut self) -> Value {
         let mut bytes = Vec::new();
         self.from.read_until(0, &mut bytes).expect("chromium writes");
@@ -212,7 +212,7 @@ impl Browser {
     }
 }
 
-/// What base64 stands for. Source: RFC 4648, section 4.
+/// Decodes base64. Source: RFC 4648, section 4.
 fn decoded(text: &str) -> Vec<u8> {
     let (mut bytes, mut bits, mut count) = (Vec::new(), 0_u32, 0);
     for byte in text.bytes().filter(|byte| *byte != b'=') {
@@ -233,7 +233,7 @@ fn decoded(text: &str) -> Vec<u8> {
     bytes
 }
 
-/// A place that the page tells: `{ x, y }` or `[x, y]`.
+/// Converts a position that the page returns: `{ x, y }` or `[x, y]`.
 pub fn point(value: &Value) -> (f64, f64) {
     let number = |key: &str, at: usize| {
         value.get(key).or_else(|| value.get(at)).and_then(Value::as_f64).expect("a place")
@@ -244,7 +244,7 @@ pub fn point(value: &Value) -> (f64, f64) {
 impl Drop for Browser {
     fn drop(&mut self) {
         self.session = None;
-        // It may have ended before.
+        // The browser may already have ended.
         let _ = self.to.write_all(b"{\"id\":0,\"method\":\"Browser.close\"}\0");
         let _ = self.child.wait();
     }

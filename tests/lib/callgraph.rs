@@ -1,9 +1,9 @@
-//! Who calls whom in `tests/java/StackLoad.java`, and whether stacks agree with it.
+//! The call graph of `tests/java/StackLoad.java`, and a check of sampled stacks against it.
 //!
-//! Methods are written as `Class.method`, with the innermost class only; what lambdas are made
-//! of has the lambda's number taken off, and classes that are made while the program runs
-//! (`StackGone1234`) have theirs taken off. Threads are callers, too: of the method that the
-//! program begins with in them.
+//! The table writes a method as `Class.method`, with the innermost class only. The number at the
+//! end of a lambda's method name is removed, as is the number in the name of a class that is
+//! generated at run time (`StackGone1234`). A thread's name also occurs as a caller: of the
+//! program's first method in that thread.
 #![allow(clippy::print_stdout, reason = "figures, for whoever runs it")]
 
 use std::{
@@ -13,8 +13,8 @@ use std::{
 
 use crate::folded::{self, Line};
 
-/// `A > B`: A calls B, and nothing is between them on a stack. `A ~> B`: frames of the JDK, of
-/// the JVM or of the C library are between them, or may be.
+/// `A > B`: A calls B directly, so their frames are adjacent. `A ~> B`: frames of the JDK, the JVM
+/// or the C library are, or may be, between A and B.
 const CALLS: &str = "
     calls ~> StackCalls.run
     StackCalls.run > Deep.turn Mutual.turn Abyss.turn Interfaces.turn Classes.turn Thrower.turn
@@ -204,19 +204,20 @@ const CALLS: &str = "
     Piece.size > StackShift.burn
 ";
 
-/// After a virtual thread has yielded, its outer frames are in the heap until they are returned
-/// to: the stack then leads from any of its methods to the carrier.
+/// Extra calls after a virtual thread has yielded. Its outer frames stay in the heap until
+/// execution returns to them, so any of its methods may appear directly above the carrier's frames.
 const AFTER_A_YIELD: &str = "
     carrier ~> Yielding.down Yielding.bottom Yielding.up
 ";
 
-/// The JVM's own stacks have no frames of C.
+/// Extra calls for stacks that the JVM itself reports: they have no C frames.
 const WITHOUT_C: &str = "
     Native.enter ~> Native.back Native.bottom
     Native.sort ~> Native.compare
 ";
 
-/// Where the first method is on a stack, the second is there so often.
+/// Recursion depths, as (bottom, repeated, depth): a stack that contains `bottom` contains
+/// `repeated` exactly `depth` times.
 const DEPTHS: [(&str, &str, usize); 12] = [
     ("Deep.bottom", "Deep.down", 300),
     ("Mutual.bottom", "Mutual.even", 101),
@@ -232,7 +233,7 @@ const DEPTHS: [(&str, &str, usize); 12] = [
     ("Hop.six", "Hop.one", 1),
 ];
 
-/// The classes of the program, without what is nested in them.
+/// Top-level classes of the program.
 const CLASSES: [&str; 9] = [
     "StackLoad",
     "StackCalls",
@@ -245,62 +246,66 @@ const CLASSES: [&str; 9] = [
     "StackShift",
 ];
 
-/// Where the stacks come from.
+/// Source of the stacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Walk {
-    /// From a walker that knows all frames: it has to be right.
+    /// A walker that finds every frame. Its stacks have to be correct.
     Whole,
-    /// The same where libraries have no symbols: what is outside of the JVM's own code has no names.
+    /// The same walker, but libraries have no symbols: frames outside the JVM's own code have no
+    /// names.
     WithoutSymbols,
-    /// By frame pointers. A method that has just begun has none yet, so that its caller is
-    /// missing; interpreted methods have no names; the C library has no frame pointers.
+    /// A walk by frame pointers. A method that has just begun has not set up its frame pointer yet,
+    /// so its caller is missing. Interpreted methods have no names. The C library has no frame
+    /// pointers.
     FramePointers,
-    /// From the JVM itself, which shows Java frames only.
+    /// The JVM itself, which reports Java frames only.
     Jvm,
 }
 
-/// What a profile is worth.
+/// Result of the check of one profile.
 #[derive(Debug, Default)]
 pub struct Report {
     /// Samples of the program's threads.
     pub samples: u64,
-    /// Of these, with a stack that reaches the thread's entry.
+    /// Samples whose stack reaches the thread's entry.
     pub complete: u64,
     /// Frames of these samples.
     pub frames: u64,
-    /// Of these, without a name.
+    /// Frames without a name. With [`Walk::WithoutSymbols`], frames in libraries are not counted
+    /// here.
     pub unnamed: u64,
     /// Calls that were compared with the table.
     pub calls: u64,
-    /// Samples whose stack is impossible.
+    /// Samples whose stack is impossible according to the table.
     pub wrong: u64,
-    /// Samples whose stack lacks frames in the middle. A walker has no reason for it, but what
-    /// was inlined in code that is freed before it can be read is lost.
+    /// Samples whose stack lacks frames in the middle. A walker has no excuse for that, except that
+    /// frames inlined into code that is freed before it can be read are lost.
     pub gaps: u64,
-    /// Methods of the program, as the table writes them.
+    /// Methods of the program that were seen, as the table writes them.
     pub methods: BTreeSet<String>,
-    /// Frames of [`Report::unnamed`] in libraries without symbols.
+    /// Frames of [`Report::unnamed`] that are in libraries without symbols. 0 with
+    /// [`Walk::WithoutSymbols`].
     pub unnamed_library: u64,
-    /// Some stacks that should not be, by what is wrong with them.
+    /// A few example stacks for each kind of problem.
     pub offenders: BTreeMap<&'static str, Vec<String>>,
 }
 
-/// How a caller comes to its callee.
+/// Whether other frames may be between a caller and its callee (`~>`) or not (`>`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
     Direct,
     Through,
 }
 
-/// What is wrong with a stack.
+/// A problem with a stack.
 #[derive(Debug)]
 struct Wrong {
     why: String,
-    /// It can be explained by frames that are missing.
+    /// Whether missing frames can explain it.
     is_gap: bool,
 }
 
-/// The table, read.
+/// The parsed table of calls.
 #[derive(Debug)]
 pub struct CallGraph {
     walk: Walk,
@@ -308,7 +313,7 @@ pub struct CallGraph {
 }
 
 impl CallGraph {
-    /// For stacks of this kind.
+    /// Parses the table for stacks from this source.
     pub fn new(walk: Walk) -> Self {
         let more = if walk == Walk::Jvm { WITHOUT_C } else { AFTER_A_YIELD };
         let mut calls = HashMap::new();
@@ -321,7 +326,7 @@ impl CallGraph {
         Self { walk, calls }
     }
 
-    /// The scenes of a thread: what the method that it begins with calls.
+    /// Returns the scenes of a thread: the `turn` methods that its first method calls.
     pub fn scenes(&self, thread: &str) -> BTreeSet<&'static str> {
         let callees = |of: &str| -> Vec<&'static str> {
             self.calls
@@ -334,7 +339,8 @@ impl CallGraph {
         scenes.filter(|scene| scene.ends_with(".turn")).collect()
     }
 
-    /// Compares the stacks of the program's threads, folded with threads apart.
+    /// Checks the stacks of the program's threads. `text` contains folded stacks with the thread as
+    /// second frame.
     pub fn check(&self, text: &str) -> Report {
         let mut report = Report::default();
         for line in folded::parse(text) {
@@ -381,8 +387,8 @@ impl CallGraph {
         }
     }
 
-    /// The calls on a stack that the program never makes. Without a thread, nothing is known of
-    /// how the stack begins.
+    /// Returns the calls on a stack that the program never makes. Without a thread, the start of
+    /// the stack is not checked.
     fn wrong_calls(
         &self,
         thread: Option<&str>,
@@ -417,7 +423,7 @@ impl CallGraph {
         wrong
     }
 
-    /// Whether a method calls another one by way of others.
+    /// Whether `from` calls `to` indirectly.
     fn leads(&self, from: &str, to: &str) -> bool {
         let mut known = BTreeSet::from([from]);
         let mut next = vec![from];
@@ -434,7 +440,7 @@ impl CallGraph {
         false
     }
 
-    /// Whether callers may be missing around this frame.
+    /// Whether callers may be missing next to this frame.
     fn hides(&self, frame: &str) -> bool {
         let is_java = frame.contains('.') && !frame.contains("::");
         self.walk == Walk::FramePointers && (frame == "Interpreter" || !is_java)
@@ -447,49 +453,51 @@ impl CallGraph {
             let found = count(repeated);
             let is_hidden = frames.iter().any(|frame| self.hides(frame));
             let is_right = match self.walk {
-                // The last one is missing where the bottom has just begun.
+                // One repetition is missing if the bottom method has just begun.
                 Walk::FramePointers => is_hidden || found + 1 == depth || found == depth,
                 _ => found == depth,
             };
             let is_wrong = count(bottom) > 0 && !is_right;
             let why = format!("{found} of {depth} {repeated} under {bottom}");
-            // Between its calls a method may be told as the one that is inlined next: then
-            // there is a bottom above too few, or one too many.
+            // Between two calls, HotSpot's debug information may attribute an instruction to the
+            // method that is inlined next. Then the count is too low, or too high by one.
             is_wrong.then_some(Wrong { why, is_gap: found <= depth + 1 })
         })
     }
 }
 
-/// Whether so many stacks that cannot be are few enough: see [`Report::is_possible`].
+/// Whether this number of impossible stacks is acceptable: see [`Report::is_possible`].
 pub fn is_rare(wrong: u64, samples: u64) -> bool {
     wrong <= 1 + samples / 5_000
 }
 
 impl Report {
-    /// The parts of samples and of frames that are as they should be, in per cent.
+    /// Returns the percentage of complete samples and that of named frames.
     pub fn quality(&self) -> (f64, f64) {
         let share = |part: u64, of: u64| part as f64 * 100.0 / of.max(1) as f64;
         (share(self.complete, self.samples), 100.0 - share(self.unnamed, self.frames))
     }
 
-    /// Whether next to no stack is one that cannot be: there are moments of two or three
-    /// instructions, in the kernel's signal frames as in the JVM's own stubs, in which what
-    /// is on the stack looks like something else.
+    /// Whether there are almost no impossible stacks. A few are accepted: for two or three
+    /// instructions, in the kernel's signal frames and in the JVM's own stubs, the words on the
+    /// stack look like a different state.
     pub fn is_possible(&self) -> bool {
         is_rare(self.wrong, self.samples)
     }
 
-    /// The same where some of what calls back from the C library is a guess.
+    /// Whether at most 3 % of the stacks are impossible. This is the limit if the callers of
+    /// callbacks from the C library are partly guessed.
     pub fn is_possible_without_tables(&self) -> bool {
         self.wrong * 100 <= self.samples * 3
     }
 
-    /// Fails where more is wrong than was promised: 1 % of stacks that are cut, 0.3 % of frames
-    /// without a name, 4 % of stacks with gaps, one or two that cannot be. (Where a method
-    /// ends, HotSpot tells of the one that was inlined last: a bottom on the way back up.)
+    /// Asserts the promised quality: at most 1 % incomplete stacks, 0.3 % frames without a name, 4
+    /// % stacks with gaps, and impossible stacks as in [`Report::is_possible`]. (Near a method's
+    /// end, HotSpot's debug information names the method that was inlined last, so a bottom method
+    /// appears on the way back up.)
     ///
     /// # Panics
-    /// Then.
+    /// If the quality is lower.
     pub fn assert(&self, title: &str) {
         let (complete, named) = self.quality();
         println!("{title}: {self}");
@@ -500,12 +508,12 @@ impl Report {
         assert!(is_right, "{title}: {self}{}", self.offenders());
     }
 
-    /// The same where the C library has neither unwind tables nor frame pointers, so that
-    /// what calls back from it is a guess: 7 % of stacks that are cut, 1 % of frames without
-    /// a name, 3 % of stacks that cannot be.
+    /// Asserts the quality for a C library that has neither unwind tables nor frame pointers, so
+    /// that the callers of its callbacks are guessed: at most 7 % incomplete stacks, 1 % frames
+    /// without a name, 3 % impossible stacks and 3 % stacks with gaps.
     ///
     /// # Panics
-    /// Then.
+    /// If the quality is lower.
     pub fn assert_without_tables(&self, title: &str) {
         let (complete, named) = self.quality();
         println!("{title}: {self}");
@@ -516,7 +524,7 @@ impl Report {
         assert!(is_right, "{title}: {self}{}", self.offenders());
     }
 
-    /// Keeps a stack for the message, and not too many of them.
+    /// Keeps a stack as an example for the message, at most `SHOWN` per kind of problem.
     fn offend(&mut self, kind: &'static str, why: &str, line: &Line) {
         const SHOWN: usize = 5;
         let stacks = self.offenders.entry(kind).or_default();
@@ -525,7 +533,7 @@ impl Report {
         }
     }
 
-    /// [`Report::offenders`], for people.
+    /// Formats [`Report::offenders`] for people.
     pub fn offenders(&self) -> String {
         let mut text = String::new();
         for (kind, stacks) in &self.offenders {
@@ -555,10 +563,12 @@ impl std::fmt::Display for Report {
     }
 }
 
-/// The thread as the table names it, if it is one of the program's.
+/// Returns the table's name of the line's thread, or `None` if it is not one of the program's
+/// threads.
 fn thread_of(line: &Line) -> Option<&'static str> {
     let (name, _tid) = line.frames[1].rsplit_once('-')?;
-    // Longer names than the kernel's are cut at the end, or in the middle.
+    // The kernel limits thread names to 15 bytes, so longer names are cut at the end, or in the
+    // middle.
     if name.starts_with("ForkJoi") {
         return Some("carrier");
     }
@@ -567,13 +577,14 @@ fn thread_of(line: &Line) -> Option<&'static str> {
         .find(|known| *known == name)
 }
 
-/// Whether a thread begins here.
+/// Whether a thread starts in this function.
 pub fn is_entry(frame: &str) -> bool {
     ["thread_native_entry", "start", "start_thread", "clone", "clone3", "__clone", "__clone3"]
         .contains(&frame)
 }
 
-/// The method of the program that a frame is of, as the table writes it.
+/// Returns the method of a frame as the table writes it, or `None` if it is not part of the
+/// program.
 fn method(frame: &str) -> Option<String> {
     if frame.starts_with("stackload_") || frame.starts_with("Java_StackOutside") {
         return Some(frame.to_owned());
@@ -582,7 +593,7 @@ fn method(frame: &str) -> Option<String> {
         let rest = frame.strip_prefix(*class);
         rest.is_some_and(|rest| rest.starts_with(|c: char| c == '.' || c == '$' || c.is_numeric()))
     };
-    // What the JDK makes of a lambda expression is no part of the program.
+    // The class that the JDK generates for a lambda expression is not part of the program.
     if !CLASSES.iter().any(is_one) || frame.contains("$$Lambda") {
         return None;
     }
@@ -595,7 +606,8 @@ fn method(frame: &str) -> Option<String> {
     Some(format!("{class}.{method}"))
 }
 
-/// Frames of two generations of the classes that come and go, on one stack.
+/// Reports a stack that contains frames of two generations of the classes that are repeatedly
+/// loaded and unloaded.
 fn another_generation(frames: &[&str]) -> Option<Wrong> {
     let numbers: BTreeSet<&str> = frames
         .iter()
@@ -609,7 +621,7 @@ fn another_generation(frames: &[&str]) -> Option<Wrong> {
     (numbers.len() > 1).then_some(Wrong { why, is_gap: false })
 }
 
-/// A stack for people: what is repeated is counted, the kernel is left out.
+/// Formats a stack for people: repeated frames are counted, kernel frames are omitted.
 fn brief(frames: &[String]) -> String {
     let user = frames.iter().take_while(|frame| !frame.ends_with("_[k]")).count();
     let mut text = String::new();
@@ -626,7 +638,7 @@ mod tests {
 
     const BEGIN: &str = "java;calls-7;start_thread;java.lang.Thread.run;StackCalls.run;";
 
-    /// How many are wrong, and how many have gaps.
+    /// Returns the number of wrong samples and of samples with gaps.
     fn check(stack: &str) -> (u64, u64) {
         let report = CallGraph::new(Walk::Whole).check(&format!("{BEGIN}{stack} 1"));
         (report.wrong, report.gaps)

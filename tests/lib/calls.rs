@@ -1,12 +1,12 @@
 //! Whether the calls on a profile's stacks are possible, judged by the callers' bytecode.
 //!
-//! Each Java frame right above another one is a call: what the JVM calls by itself (a class's
-//! initialisation, a class loader, `main`, the linkage of `invokedynamic`) comes through native
-//! frames of its own, so that such frames are no neighbours. A call is possible if the
-//! caller's bytecode has an instruction that invokes a method of that name with those
-//! parameters, and the classes can be those of one object; `invokedynamic` and method handles
-//! lead to the code that `java.lang.invoke` makes for them. Of what that code calls nothing is
-//! known, but of lambdas: these call what their class file names for them.
+//! Two adjacent Java frames are a call. Methods that the JVM calls by itself (a class's
+//! initialiser, a class loader, `main`, the linkage of `invokedynamic`) are called through native
+//! frames, so they are not adjacent to a Java caller. A call is possible if the caller's bytecode
+//! has an instruction that invokes a method of that name with those parameters, and if one object
+//! can have both classes. `invokedynamic` and method handles lead to code that `java.lang.invoke`
+//! generates. The callees of that code are unknown, except for lambdas: they call the methods that
+//! their host's class file names for them.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -23,54 +23,54 @@ use crate::{
     speedscope::{self, Frame, Sample},
 };
 
-/// How many stacks are kept of each impossible call.
+/// Maximum number of stacks kept for each impossible call.
 const MAX_STACKS: usize = 3;
 
-/// What a call is.
+/// Result of the check of one call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// The caller's bytecode calls so at the line that the frame is at.
+    /// The caller's bytecode has such a call at the line of the frame.
     Possible,
-    /// It calls so, but at other lines only.
+    /// The caller's bytecode has such a call, but only at other lines.
     ElsewhereInMethod,
-    /// It does not, and why.
+    /// The caller's bytecode has no such call, with the reason.
     Impossible(&'static str),
-    /// It cannot be told, and why.
+    /// The call cannot be judged, with the reason.
     Unknown(&'static str),
 }
 
-/// A call that should not be.
+/// Samples and examples of a call that was found impossible or at other lines only.
 #[derive(Debug, Default)]
 pub struct Offence {
-    /// Samples that have it.
+    /// Number of samples with this call.
     pub samples: u64,
-    /// Some whole stacks.
+    /// At most `MAX_STACKS` complete stacks.
     pub stacks: Vec<String>,
 }
 
-/// What a profile is worth.
+/// Result of the check of one profile.
 #[derive(Debug, Default)]
 pub struct Report {
-    /// Samples.
+    /// Number of samples.
     pub samples: u64,
-    /// Of these, with Java frames.
+    /// Samples with Java frames.
     pub java: u64,
     /// Samples with an impossible call.
     pub wrong: u64,
     /// Calls that were judged.
     pub calls: u64,
-    /// Of these, such as the caller makes nowhere.
+    /// Judged calls that the caller makes nowhere.
     pub impossible: u64,
-    /// Of these, such as the caller makes at other lines only.
+    /// Judged calls that the caller makes at other lines only.
     pub elsewhere: u64,
-    /// Calls that could not be judged, by why.
+    /// Number of calls that could not be judged, by reason.
     pub unknown: BTreeMap<&'static str, u64>,
-    /// Impossible calls, by what their samples were in: a stub's name, or a kind of code. A
-    /// walk that begins wrong goes on wrong.
+    /// Number of impossible calls by the innermost user frame of their sample: a stub's name, or a
+    /// kind of code. A walk that starts from a wrong frame finds wrong callers.
     pub leaves: BTreeMap<String, u64>,
-    /// Impossible calls, by what is wrong: why, caller, callee.
+    /// Impossible calls, by reason, caller and callee.
     pub offences: BTreeMap<(&'static str, String, String), Offence>,
-    /// Calls at other lines, in the same way.
+    /// Calls at other lines only, by caller and callee.
     pub at_other_lines: BTreeMap<(String, String), Offence>,
 }
 
@@ -105,16 +105,16 @@ pub struct Checker {
 }
 
 impl Checker {
-    /// By these class files.
+    /// Creates a checker that uses these class files.
     pub fn new(classes: ClassPath) -> Self {
         Self { classes, known: std::cell::RefCell::default() }
     }
 
-    /// Judges all calls of a profile in speedscope's format, taken with `--signatures` at this
-    /// frequency.
+    /// Judges all calls of a profile in speedscope's format, which javaprof recorded with
+    /// `--signatures` at `hertz`.
     ///
     /// # Panics
-    /// Where it is none.
+    /// If the file is not such a profile.
     pub fn check_file(&self, path: &Path, hertz: u64) -> Report {
         let mut samples = speedscope::read(path);
         for sample in &mut samples {
@@ -123,13 +123,13 @@ impl Checker {
         self.check(&samples)
     }
 
-    /// Class files that could not be read, and why.
+    /// Returns the class files that could not be read, with the reasons.
     pub fn trouble(&self) -> String {
         let lines = self.classes.unreadable().into_iter();
         lines.map(|line| format!("cannot read the class file of {line}\n")).collect()
     }
 
-    /// Judges all calls of samples, whose weights are their numbers.
+    /// Judges all calls of these samples. A sample's weight is the number of equal samples.
     pub fn check(&self, samples: &[Sample]) -> Report {
         let mut report = Report::default();
         for sample in samples {
@@ -209,7 +209,8 @@ impl Checker {
         if callee.name == "<clinit>" {
             return Impossible("only the JVM calls <clinit>");
         }
-        // Some compilers write class files of such names.
+        // Some compilers write class files with such names; their bytecode is judged like that of
+        // any other class.
         if let Some((host, _)) = caller.class.split_once("$$Lambda")
             && self.classes.class(caller.class).is_none()
         {
@@ -218,7 +219,8 @@ impl Checker {
         self.judge_by_bytecode(&caller, at, |call| self.admits(call, &callee))
     }
 
-    /// Whether an instruction of the caller, at its line or elsewhere, makes a call possible.
+    /// Judges a call by the caller's instructions: possible if one that `admits` accepts is at the
+    /// frame's line.
     fn judge_by_bytecode(
         &self,
         caller: &Named<'_>,
@@ -247,7 +249,7 @@ impl Checker {
         verdict
     }
 
-    /// Stubs that belong to a kind of instruction.
+    /// Judges a call of a stub, if the stub belongs to one kind of instruction.
     fn judge_stub(&self, at: &Frame, stub: &str) -> Verdict {
         let Some(caller) = Named::of(at) else {
             return Unknown("a frame without class or parameters");
@@ -270,7 +272,7 @@ impl Checker {
         }
     }
 
-    /// Whether the caller tests a type.
+    /// Judges a call of the type-check stub: whether the caller tests a type.
     fn judge_type_test(&self, caller: &Named<'_>, at: &Frame) -> Verdict {
         if is_made(caller.class) || is_filled_in_later(caller.class) {
             return Unknown("the caller is code that java.lang.invoke or reflection makes");
@@ -282,7 +284,8 @@ impl Checker {
             return Impossible("the caller's class has no such method");
         };
         let line = at.line.unwrap_or(0);
-        // HotSpot does not describe calls of this stub: see `Scopes::inlined` of libjvmprobe.
+        // HotSpot records no debug information for calls of this stub, so methods inlined there are
+        // not known: see `Scopes::inlined` of libjvmprobe.
         let may_inline = methods.iter().any(|method| !method.calls.is_empty());
         let mut verdict = match may_inline {
             true => Unknown("the caller tests no type, but what was inlined may"),
@@ -299,8 +302,8 @@ impl Checker {
         verdict
     }
 
-    /// A lambda's or method reference's class calls what its host's class file names as such,
-    /// boxes and unboxes, and constructs.
+    /// Judges a call by the class of a lambda or a method reference. It calls the methods that its
+    /// host's class file names as such, boxes and unboxes values, and constructs objects.
     fn judge_lambda(&self, host: &str, callee: &Named<'_>) -> Verdict {
         let Some(class) = self.classes.class(host) else {
             return Unknown("no class file of the lambda's class");
@@ -318,7 +321,7 @@ impl Checker {
         }
     }
 
-    /// Whether an instruction can lead to a method.
+    /// Whether an instruction can call a method.
     fn admits(&self, call: &Call, callee: &Named<'_>) -> bool {
         let target = &call.target;
         match call.how {
@@ -326,7 +329,7 @@ impl Checker {
             _ if self.is_polymorphic(target) => is_machinery(callee.class),
             _ if !callee.is(target) => false,
             _ if callee.name == "<init>" => callee.class == target.class,
-            // The class that is named, or one that it inherits the method from.
+            // The named class, or a superclass from which it inherits the method.
             How::Static | How::Special => {
                 let (ancestors, is_whole) = self.classes.ancestors(&target.class);
                 ancestors.contains(callee.class) || !is_whole
@@ -335,7 +338,8 @@ impl Checker {
         }
     }
 
-    /// Methods of any parameters (JVMS 2.9.3), which lead to what java.lang.invoke makes.
+    /// Whether the target is a signature polymorphic method (JVMS 2.9.3), which leads to code
+    /// generated by java.lang.invoke.
     fn is_polymorphic(&self, target: &Target) -> bool {
         let is_handle = matches!(
             &*target.class,
@@ -350,8 +354,8 @@ impl Checker {
         method.is_some_and(|methods| methods.iter().any(|m| m.flags.contains(wanted)))
     }
 
-    /// Whether a method of one class can be called on an object by way of another: one is the
-    /// other's ancestor, or some class is both.
+    /// Whether a call through class `named` can reach a method of class `found`: one is the other's
+    /// ancestor, or a third class is a subtype of both.
     fn can_be_of_one_object(&self, named: &str, found: &str) -> bool {
         let (of_named, named_whole) = self.classes.ancestors(named);
         let (of_found, found_whole) = self.classes.ancestors(found);
@@ -363,12 +367,12 @@ impl Checker {
     }
 }
 
-/// Whether a frame is one of Java code.
+/// Whether a frame is Java code.
 fn is_java(frame: &Frame) -> bool {
     matches!(&*frame.kind, "java" | "inlined" | "interpreted")
 }
 
-/// Classes that are made while the program runs, by the names that they are given.
+/// Whether a class is generated at run time, judged by its name.
 fn is_made(class: &str) -> bool {
     class.starts_with("java.lang.invoke.LambdaForm$")
         || class.starts_with("java.lang.invoke.BoundMethodHandle$Species_")
@@ -380,24 +384,26 @@ fn is_made(class: &str) -> bool {
             && class.contains("$Proxy")
 }
 
-/// The classes whose methods take any parameters: frames show those of the call.
+/// Whether a class has signature polymorphic methods: a frame shows the parameter types of the
+/// call, not those of the declaration.
 fn is_handle(class: &str) -> bool {
     matches!(class, "java.lang.invoke.MethodHandle" | "java.lang.invoke.VarHandle")
 }
 
-/// Classes to which methods are added after they were compiled: by jlink, or when an archive
-/// of classes is made.
+/// Whether methods are added to the class after its compilation: by jlink, or when a CDS archive is
+/// dumped.
 fn is_filled_in_later(class: &str) -> bool {
     class.starts_with("java.lang.invoke.") && class.ends_with("$Holder")
 }
 
-/// What `invokedynamic` and method handles lead to.
+/// Whether `invokedynamic` and method handles lead to this class.
 fn is_machinery(class: &str) -> bool {
     class.starts_with("java.lang.invoke.") || is_made(class) || class.contains("$$Lambda")
 }
 
-/// A stub's name without what JDKs add to it: `ic_miss_stub`, `Shared Runtime ic_miss_blob`,
-/// `slow_subtype_check Runtime1 stub`, `C1 Runtime slow_subtype_check_blob`.
+/// Returns a stub's name without the prefixes and suffixes that JDK versions add: `ic_miss_stub`,
+/// `Shared Runtime ic_miss_blob`, `slow_subtype_check Runtime1 stub`, `C1 Runtime
+/// slow_subtype_check_blob`.
 fn plain_stub(name: &str) -> &str {
     let name = ["C1 Runtime ", "Shared Runtime "]
         .iter()
@@ -409,7 +415,7 @@ fn plain_stub(name: &str) -> &str {
         .unwrap_or(name)
 }
 
-/// What a sample was in, of user code.
+/// Describes the innermost user-space frame of a sample.
 fn leaf(sample: &Sample) -> String {
     match sample.frames.iter().rfind(|frame| frame.kind != "kernel") {
         Some(frame) if frame.kind == "stub" => plain_stub(&frame.name).to_owned(),
@@ -423,7 +429,7 @@ fn text(frame: &Frame) -> String {
     format!("{}{line}", frame.name)
 }
 
-/// A whole stack with kinds and lines, outermost first; the call is marked.
+/// Formats a complete stack with kinds and lines, outermost first. The call is marked.
 fn stack(sample: &Sample, caller: &Frame, callee: &Frame) -> String {
     let mut out = format!("{} samples, {}\n", sample.weight, sample.thread);
     for frame in &sample.frames {
@@ -436,12 +442,12 @@ fn stack(sample: &Sample, caller: &Frame, callee: &Frame) -> String {
 }
 
 impl Report {
-    /// Impossible calls among 100,000.
+    /// Returns the number of impossible calls per 100,000 judged calls.
     pub fn rate(&self) -> f64 {
         self.impossible as f64 * 100_000.0 / self.calls.max(1) as f64
     }
 
-    /// Figures in some lines.
+    /// Returns the figures as a few lines of text.
     pub fn summary(&self) -> String {
         let unknown: u64 = self.unknown.values().sum();
         let mut out = format!(
@@ -464,8 +470,8 @@ impl Report {
         out
     }
 
-    /// Every impossible call, the most frequent first, with some of its stacks; with those
-    /// that are made at other lines only, if wanted.
+    /// Returns every impossible call, most frequent first, with some of its stacks. If `lines` is
+    /// set, calls at other lines only are included.
     pub fn details(&self, lines: bool) -> String {
         let mut all: Vec<_> = self
             .offences
@@ -502,7 +508,7 @@ mod tests {
     const SOURCE: &str = include_str!("../java/PossibleCalls.java");
     const PLAIN: &str = "PossibleCalls.plain(PossibleCalls$Shape, PossibleCalls$Base)";
 
-    /// By the class files of `PossibleCalls` and of a runtime.
+    /// Returns a checker with the class files of `PossibleCalls` and of a runtime.
     fn checker() -> Checker {
         let folder = tempfile::tempdir().unwrap();
         let jar: PathBuf = folder.path().join("classes.jar");
@@ -518,14 +524,14 @@ mod tests {
         Frame { name: name.into(), file: None, line, kind: kind.into() }
     }
 
-    /// The line that is marked in the source.
+    /// Returns the source line that is marked with `// at MARK`.
     fn line(mark: &str) -> Option<u64> {
         let comment = format!("// at {mark}");
         let at = SOURCE.lines().position(|line| line.ends_with(&comment)).expect("a mark");
         Some(at as u64 + 1)
     }
 
-    /// A call from somewhere in a method.
+    /// Judges a call without a known line.
     fn judge(checker: &Checker, caller: &str, callee: &str) -> Verdict {
         checker.judge(&frame(caller, None), &frame(callee, None))
     }
@@ -567,7 +573,8 @@ mod tests {
         let checker = checker();
         let judge = |mark, callee| checker.judge(&frame(PLAIN, line(mark)), &frame(callee, None));
         let (area, make) = ("PossibleCalls$Base.area()", "PossibleCalls$Base.make(int)");
-        // By way of the interface, an object of a subclass that has it from this class.
+        // Through the interface, the method of a subclass's object that inherits it from this
+        // class.
         assert_eq!(judge("interface", area), Possible);
         assert_eq!(judge("class", area), Possible);
         assert_eq!(judge("static", area), ElsewhereInMethod);
@@ -620,7 +627,7 @@ mod tests {
         assert!(matches!(judge(&checker, tests, "fast_new_instance Runtime1 stub"), Unknown(_)));
     }
 
-    /// A frame that is skipped, or two that change places.
+    /// Skips a frame, or swaps two frames.
     #[test]
     fn a_stack_that_cannot_be_is_found() {
         let checker = checker();
@@ -641,7 +648,7 @@ mod tests {
             assert!(report.details(false).contains("java.lang.String.length()"));
             assert_eq!(report.leaves["java code"], impossible);
         }
-        // Native code between them: the JVM may have called.
+        // With native code between the frames, the JVM may have made the call.
         let mut apart = stack(&[0, 2]);
         apart
             .frames

@@ -22,10 +22,11 @@ pub struct Limits {
     pub tasks: Option<u64>,
 }
 
-/// A control group of our own; removed when dropped, after its processes were killed.
+/// A control group that this test created. When dropped, its processes are killed and it is
+/// removed.
 #[derive(Debug)]
 pub struct Cgroup {
-    /// Its folder in each hierarchy that it needs.
+    /// Its folder in each required hierarchy.
     folders: Vec<PathBuf>,
 }
 
@@ -36,8 +37,8 @@ enum Hierarchy {
 }
 
 impl Cgroup {
-    /// Makes a control group below the root of each hierarchy, called as systemd calls that of a unit. The
-    /// unit's name ends with `name`.
+    /// Creates a control group below the root of each hierarchy, named like that of a systemd unit.
+    /// The unit's name ends with `name`.
     ///
     /// # Errors
     /// The reason why this machine does not allow it; the test prints that and is skipped.
@@ -86,7 +87,7 @@ impl Cgroup {
         }
     }
 
-    /// Has a command's process begin in this control group.
+    /// Makes a command's process start in this control group.
     pub fn enter(&self, command: &mut Command) {
         let files: Vec<_> = self.folders.iter().map(|dir| dir.join("cgroup.procs")).collect();
         let enter = move || files.iter().try_for_each(|file| fs::write(file, "0"));
@@ -115,7 +116,7 @@ impl Cgroup {
         texts.filter_map(count).sum()
     }
 
-    /// Numbers of the processes in it.
+    /// IDs of the processes in it.
     pub fn processes(&self) -> Vec<i32> {
         let text = self.folders.first().map(|dir| fs::read_to_string(dir.join("cgroup.procs")));
         let text = text.and_then(Result::ok).unwrap_or_default();
@@ -128,7 +129,7 @@ impl Drop for Cgroup {
         let until = Instant::now() + Duration::from_secs(10);
         loop {
             for pid in self.processes() {
-                // They are our children, or children of these.
+                // The processes are our children, or their children.
                 if let Some(pid) = rustix::process::Pid::from_raw(pid) {
                     let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
                 }
@@ -142,8 +143,8 @@ impl Drop for Cgroup {
     }
 }
 
-/// The hierarchy that has a controller; for an empty name, the one without controllers that tells who a
-/// process is: cgroup2, or systemd's.
+/// Returns the hierarchy of a controller. An empty name selects the hierarchy without controllers
+/// that identifies a process's group: cgroup2, or systemd's.
 fn hierarchy(controller: &str) -> io::Result<Hierarchy> {
     let mounts = fs::read_to_string("/proc/self/mounts")?;
     let mut v2 = None;

@@ -1,9 +1,8 @@
-//! What class files say of who calls whom: the methods of a class, and the calls in their
-//! bytecode with their lines.
+//! Reads class files: the methods of a class, and the calls in their bytecode with line numbers.
 //!
 //! Names are written as javaprof shows them with `--signatures`: `java.util.Map$Entry`, and
-//! parameters in the words of the source, `(int, java.lang.String[])`. What a method returns
-//! is left out: methods that differ in that alone, as a method and its bridge, are one here.
+//! parameters as in source code, `(int, java.lang.String[])`. Return types are omitted, so methods
+//! that differ only in their return type, such as a method and its bridge, are one method here.
 
 use std::{
     cell::{OnceCell, RefCell},
@@ -23,7 +22,7 @@ use cafebabe::{
 use flate2::bufread::DeflateDecoder;
 use rawzip::{CompressionMethod, ZipArchive, ZipArchiveEntryWayfinder, ZipSliceArchive};
 
-/// How bytecode calls.
+/// Kind of invoke instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum How {
     /// `invokestatic`.
@@ -34,7 +33,7 @@ pub enum How {
     Virtual,
     /// `invokeinterface`.
     Interface,
-    /// `invokedynamic`: what is called is decided by a bootstrap method.
+    /// `invokedynamic`: a bootstrap method determines the callee.
     Dynamic,
 }
 
@@ -52,15 +51,15 @@ pub struct Target {
 /// A call in a method's bytecode.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Call {
-    /// The line that it belongs to, 0 without a table of lines.
+    /// Source line, 0 without a line number table.
     pub line: u32,
-    /// By which instruction.
+    /// Kind of instruction.
     pub how: How,
-    /// What it names; of `invokedynamic`, the class is empty.
+    /// The method that the instruction names. For `invokedynamic`, the class is empty.
     pub target: Target,
 }
 
-/// A method with its bytecode's calls.
+/// A method with the calls in its bytecode.
 #[derive(Clone, Debug)]
 pub struct Method {
     /// Its calls.
@@ -69,12 +68,12 @@ pub struct Method {
     pub type_tests: BTreeSet<u32>,
     /// Static, private, native and so on.
     pub flags: MethodAccessFlags,
-    /// Whether its bytecode has a table of lines.
+    /// Whether its bytecode has a line number table.
     pub has_lines: bool,
 }
 
 impl Method {
-    /// Whether a frame can be in it.
+    /// Whether a frame can be in this method: it is not abstract.
     pub fn is_there(&self) -> bool {
         !self.flags.contains(MethodAccessFlags::ABSTRACT)
     }
@@ -85,14 +84,15 @@ impl Method {
 pub struct Class {
     /// The superclass and the interfaces.
     pub parents: Vec<String>,
-    /// By name and parameters, `add(int)`. Methods that differ in what they return are
-    /// under one key.
+    /// Methods by name and parameters, `add(int)`. Methods that differ only in their return type
+    /// share a key.
     pub methods: HashMap<String, Vec<Method>>,
-    /// What its bootstrap methods are given: what its lambdas call.
+    /// Method handles among the arguments of its bootstrap methods: the methods that its lambdas
+    /// call.
     pub handles: HashSet<Target>,
 }
 
-/// Where a class file is.
+/// Location of a class file.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     jar: usize,
@@ -100,22 +100,23 @@ struct Entry {
     method: CompressionMethod,
 }
 
-/// Class files, found by the names of their classes.
+/// Class files, indexed by class name.
 pub struct ClassPath {
     jars: Vec<ZipSliceArchive<Vec<u8>>>,
-    /// Of some classes there is more than one file: a loader of its own may have another.
+    /// Locations by class name. Some classes have several files, because a class loader of its own
+    /// may load another one.
     index: HashMap<String, Vec<Entry>>,
     classes: RefCell<HashMap<String, Option<Rc<Class>>>>,
     unreadable: RefCell<BTreeSet<String>>,
-    /// What directly extends or implements each class.
+    /// Direct subclasses and implementers by class.
     children: OnceCell<HashMap<String, Vec<String>>>,
 }
 
 impl ClassPath {
-    /// The classes of jars.
+    /// Indexes the classes of these jars.
     ///
     /// # Panics
-    /// Where one cannot be read.
+    /// If one cannot be read.
     pub fn new(paths: &[PathBuf]) -> Self {
         let mut jars = Vec::new();
         let mut index: HashMap<String, Vec<Entry>> = HashMap::new();
@@ -143,18 +144,18 @@ impl ClassPath {
         }
     }
 
-    /// How many classes there are.
+    /// Returns the number of classes.
     pub fn len(&self) -> usize {
         self.index.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no classes.
     pub fn is_empty(&self) -> bool {
         self.index.is_empty()
     }
 
-    /// A class by its name, with all that any file of it has; `None` where there is no file of it, as of those that are made
-    /// while the program runs.
+    /// Returns a class by its name, merged from all of its files. `None` if there is no file, as
+    /// for classes that are generated at run time.
     pub fn class(&self, name: &str) -> Option<Rc<Class>> {
         if let Some(known) = self.classes.borrow().get(name) {
             return known.clone();
@@ -174,7 +175,7 @@ impl ClassPath {
         class
     }
 
-    /// Files that could not be parsed, and why.
+    /// Returns the files that could not be parsed, with the reasons.
     pub fn unreadable(&self) -> Vec<String> {
         self.unreadable.borrow().iter().cloned().collect()
     }
@@ -193,8 +194,8 @@ impl ClassPath {
         })
     }
 
-    /// A class with all that it extends and implements, also indirectly. The second is false
-    /// where a class among them is unknown.
+    /// Returns a class with all its superclasses and interfaces, including indirect ones. The
+    /// second value is false if the class file of one of them is missing.
     pub fn ancestors(&self, name: &str) -> (HashSet<String>, bool) {
         let (mut all, mut is_whole) = (HashSet::new(), true);
         let mut left = vec![name.to_owned()];
@@ -211,14 +212,14 @@ impl ClassPath {
         (all, is_whole)
     }
 
-    /// Whether some class is a subtype of both: then an object can have a method of the one
-    /// called by way of the other.
+    /// Whether a class is a subtype of both. An object of that class can have a method of the one
+    /// called through the other.
     pub fn have_common_subtype(&self, one: &str, other: &str) -> bool {
         let of_one = self.descendants(one);
         self.descendants(other).iter().any(|class| of_one.contains(class))
     }
 
-    /// A class with all that extends or implements it, also indirectly.
+    /// Returns a class with all its direct and indirect subtypes.
     fn descendants<'a>(&'a self, name: &'a str) -> HashSet<&'a str> {
         let children = self.children.get_or_init(|| self.read_children());
         let mut all = HashSet::from([name]);
@@ -237,7 +238,7 @@ impl ClassPath {
         for name in self.index.keys() {
             for bytes in self.files(name) {
                 let class = cafebabe::parse_class_with_options(&bytes, &options);
-                // What cannot be read is told of where it is asked for.
+                // Unreadable files are skipped here; `class` records them.
                 for parent in class.iter().flat_map(parents) {
                     children.entry(parent).or_default().push(name.clone());
                 }
@@ -247,7 +248,8 @@ impl ClassPath {
     }
 }
 
-/// The class of a jar's entry; of one for some version of Java only, too.
+/// Returns the class name of a jar entry, also for entries that apply to certain Java versions
+/// only.
 fn class_of_entry(path: &str) -> Option<&str> {
     let path = match path.strip_prefix("META-INF/versions/") {
         Some(versioned) => versioned.split_once('/')?.1,
@@ -260,7 +262,7 @@ impl Class {
     /// Reads a class file.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// A description of what is wrong with it.
     pub fn parse(bytes: &[u8]) -> Result<Self, String> {
         let file = cafebabe::parse_class(bytes).map_err(|e| e.to_string())?;
         let mut methods: HashMap<String, Vec<Method>> = HashMap::new();
@@ -283,7 +285,7 @@ impl Class {
         Ok(Self { parents: parents(&file), methods, handles })
     }
 
-    /// Takes over what another file of the same class has.
+    /// Merges the contents of another file of the same class.
     fn add(&mut self, other: Self) {
         self.parents.extend(other.parents);
         self.handles.extend(other.handles);
@@ -320,7 +322,7 @@ fn read_code(code: &CodeData<'_>, method: &mut Method) {
             lines.extend(entries.iter().map(|entry| (entry.start_pc, entry.line_number)));
         }
     }
-    // Compilers may write them in any order.
+    // Compilers may write the entries in any order.
     lines.sort_by_key(|&(pc, _)| pc);
     method.has_lines = !lines.is_empty();
     let line_at = |pc: usize| {
@@ -353,19 +355,19 @@ fn read_code(code: &CodeData<'_>, method: &mut Method) {
 }
 
 fn target(class: &str, name: &str, descriptor: &str) -> Option<Target> {
-    // A handle may be that of a field.
+    // A handle may refer to a field, whose descriptor has no parameters.
     let parameters = parameters(descriptor)?;
-    // Arrays have the methods of Object.
+    // Arrays inherit the methods of Object.
     let class = if class.starts_with('[') { "java.lang.Object".into() } else { dotted(class) };
     Some(Target { class, name: name.to_owned(), parameters })
 }
 
-/// A class's name as it is shown.
+/// Returns a class name in the form in which it is shown.
 pub fn dotted(name: &str) -> String {
     name.replace('/', ".")
 }
 
-/// A method descriptor's parameters in the words of the source.
+/// Returns the parameter types of a method descriptor as in source code.
 pub fn parameters(descriptor: &str) -> Option<String> {
     let (mut rest, _) = descriptor.strip_prefix('(')?.split_once(')')?;
     let mut types = Vec::new();

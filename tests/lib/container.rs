@@ -1,5 +1,5 @@
-//! A JVM as in a container: its own mount and PID namespace, another root, another
-//! uid, its own /tmp.
+//! A JVM as in a container, with its own mount and PID namespaces, another root directory, another
+//! UID, and its own /tmp.
 
 use std::{
     fs,
@@ -39,32 +39,34 @@ pub struct Container {
     java: u32,
     stdin: ChildStdin,
     stdout: BufReader<ChildStdout>,
-    /// What its engine calls it; nothing where there is none.
+    /// The container engine's ID of it; empty without an engine.
     id: String,
     _dir: TempDir,
 }
 
 impl Container {
-    /// Starts a program of `tests/java` in it.
+    /// Starts a program of `tests/java` in a container.
     ///
     /// # Panics
-    /// Where it does not start.
+    /// If it does not start.
     pub fn start(runtime: &Runtime, flags: &[&str], program: &str) -> Self {
         Self::start_with_tmp(runtime, flags, program, "")
     }
 
-    /// The same with options for its /tmp, which is a tmpfs: `ro`, `size=4k`.
+    /// Starts a program in a container with mount options for its /tmp, which is a tmpfs: `ro`,
+    /// `size=4k`.
     ///
     /// # Panics
-    /// Where it does not start.
+    /// If it does not start.
     pub fn start_with_tmp(runtime: &Runtime, flags: &[&str], program: &str, tmp: &str) -> Self {
         Self::start_with(runtime, flags, program, &[("TMP_OPTIONS", tmp)])
     }
 
-    /// The same, where /tmp is a link with this text, and a folder of the container is made.
+    /// Starts a program in a container whose /tmp is a symbolic link to `link`. `folder` is created
+    /// in the container.
     ///
     /// # Panics
-    /// Where it does not start.
+    /// If it does not start.
     pub fn start_with_link(runtime: &Runtime, program: &str, link: &str, folder: &str) -> Self {
         Self::start_with(runtime, &[], program, &[("TMP_LINK", link), ("TMP_FOLDER", folder)])
     }
@@ -87,7 +89,7 @@ impl Container {
         let mut shell = Other::spawn(command.stdin(Stdio::piped()).stdout(Stdio::piped()));
         let stdin = shell.0.stdin.take().expect("piped");
         let mut stdout = BufReader::new(shell.0.stdout.take().expect("piped"));
-        // Inside it is process 1 of its namespace; here it is the shell's child.
+        // In its PID namespace it is process 1; here it is the shell's child.
         assert_eq!(line(&mut stdout), "ready 1\n");
         let children = fs::read_to_string(format!("/proc/{0}/task/{0}/children", shell.pid()));
         let children = children.expect("/proc tells of children");
@@ -102,10 +104,10 @@ impl Container {
         }
     }
 
-    /// Starts a program of `tests/java` in a container of podman's, without an image.
+    /// Starts a program of `tests/java` in a podman container without an image.
     ///
     /// # Panics
-    /// Where it does not start.
+    /// If it does not start.
     pub fn start_in_podman(runtime: &Runtime, program: &str) -> Self {
         let dir = tempfile::tempdir().expect("a temporary folder");
         let root = dir.path().join("root");
@@ -118,7 +120,8 @@ impl Container {
         let home = java.ancestors().nth(2).expect("bin/java");
         let (number, id) = (dir.path().join("pid"), dir.path().join("id"));
         let mut command = Command::new("podman");
-        // crun refuses the mixed cgroups of some machines, and limits beyond ours nobody can set.
+        // crun does not support the hybrid cgroup hierarchy of some machines. Limits cannot be
+        // raised above our own.
         command.args(["--runtime", "runc", "run", "--rm", "-i", "--network=none"]);
         command.args(["--ulimit", "nofile=4096:4096", "--ulimit", "nproc=4096:4096", "--pidfile"]);
         command.arg(&number).arg("--cidfile").arg(&id);
@@ -138,20 +141,20 @@ impl Container {
         Self { java, _shell: shell, stdin, stdout, id, _dir: dir }
     }
 
-    /// What podman calls the container.
+    /// Returns podman's ID of the container.
     pub fn id(&self) -> &str {
         &self.id
     }
 
-    /// The JVM's process number as we see it.
+    /// Returns the JVM's process ID in the host's PID namespace.
     pub fn pid(&self) -> u32 {
         self.java
     }
 
-    /// Runs the load and waits for its end.
+    /// Runs the load for this time and waits until it is done.
     ///
     /// # Panics
-    /// Where the JVM has died.
+    /// If the JVM has died.
     pub fn run(&mut self, seconds: f64) {
         writeln!(self.stdin, "go {seconds}").expect("java reads commands");
         let answer = line(&mut self.stdout);

@@ -1,5 +1,5 @@
-//! A process that fires HotSpot's probes faster than any JVM, for the limits of
-//! what the tools can take. Compiled from `tests/fixtures`.
+//! A process that fires HotSpot's probes faster than any JVM, to test the limits of the tools. It
+//! is compiled from `tests/fixtures`.
 
 use std::{
     io::{BufRead, BufReader, Write},
@@ -20,7 +20,7 @@ pub struct Fake {
 /// Compiles the library with the probes as `libjvm.so` in a folder.
 ///
 /// # Panics
-/// Where there is no C compiler.
+/// If there is no C compiler.
 pub fn build_library(dir: &Path) -> PathBuf {
     let library = dir.join("libjvm.so");
     compile("probes.c", &["-shared", "-fPIC", "-fno-builtin"], &library);
@@ -30,7 +30,7 @@ pub fn build_library(dir: &Path) -> PathBuf {
 /// Compiles a program of `tests/fixtures`.
 ///
 /// # Panics
-/// Where there is no C compiler.
+/// If there is no C compiler.
 pub fn compile(source: &str, flags: &[&str], out: &Path) {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(source);
     let status = Command::new("cc").args(["-O2", "-o"]).arg(out).args(flags).arg(source).status();
@@ -41,7 +41,7 @@ impl Fake {
     /// Starts a process that waits for commands.
     ///
     /// # Panics
-    /// Where it does not start.
+    /// If it does not start.
     pub fn start() -> Self {
         let dir = tempfile::tempdir().expect("a temporary folder");
         let library = build_library(dir.path());
@@ -60,15 +60,15 @@ impl Fake {
         fake
     }
 
-    /// Its process number.
+    /// Returns its process ID.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Fires that many stops at that rate per second; returns how many seconds it took.
+    /// Fires this number of stops at this rate per second, and returns the seconds that it took.
     ///
     /// # Panics
-    /// Where it has died.
+    /// If it has died.
     pub fn fire(&mut self, count: u64, rate: f64) -> f64 {
         writeln!(self.stdin, "{count} {rate}").expect("it reads commands");
         let answer = self.answer("fired");

@@ -1,11 +1,11 @@
-//! Folded stacks, read back.
+//! Parser for folded stacks.
 
 /// One line: a stack and its count.
 #[derive(Clone, Debug)]
 pub struct Line {
     /// Outermost first; the command's name comes first, then perhaps the thread's.
     pub frames: Vec<String>,
-    /// How many samples.
+    /// Number of samples.
     pub count: u64,
 }
 
@@ -19,7 +19,7 @@ impl Line {
 /// Reads folded stacks.
 ///
 /// # Panics
-/// Where a line is none.
+/// If a line is not a folded stack.
 pub fn parse(text: &str) -> Vec<Line> {
     let parse = |line: &str| {
         let (stack, count) = line.rsplit_once(' ').unwrap_or_else(|| panic!("no count: {line}"));
@@ -29,7 +29,7 @@ pub fn parse(text: &str) -> Vec<Line> {
     text.lines().map(parse).collect()
 }
 
-/// The samples of some lines.
+/// Returns the number of samples of these lines.
 pub fn total<'a>(lines: impl IntoIterator<Item = &'a Line>) -> u64 {
     lines.into_iter().map(|line| line.count).sum()
 }

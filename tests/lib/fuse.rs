@@ -20,14 +20,14 @@ use tempfile::TempDir;
 
 use crate::{fake::compile, load::Load, other::Other, runtimes::named};
 
-/// A FUSE server with one file. Its end lets everyone go that waits for it.
+/// A FUSE server with one file. When it ends, all processes that wait for an answer continue.
 pub struct Server {
     server: Other,
     dir: TempDir,
 }
 
 impl Server {
-    /// Starts a server for a file. `None` where the kernel has no FUSE.
+    /// Starts a server for a file. Returns `None` if the kernel has no FUSE.
     pub fn start(content: &Path) -> Option<Self> {
         if !Path::new("/dev/fuse").exists() {
             println!("skipped: there is no /dev/fuse");
@@ -46,12 +46,12 @@ impl Server {
         Some(Self { server, dir })
     }
 
-    /// The file, in the folder that is mounted.
+    /// Returns the path of the file in the mounted folder.
     pub fn file(&self) -> PathBuf {
         self.dir.path().join("mounted/libjvm.so")
     }
 
-    /// From now on nothing is answered.
+    /// From now on, the server does not answer.
     pub fn fall_silent(&self) {
         self.signal(Signal::USR1);
     }
@@ -64,7 +64,7 @@ impl Server {
     fn signal(&self, signal: Signal) {
         let pid = Pid::from_raw(i32::try_from(self.server.pid()).unwrap()).unwrap();
         kill_process(pid, signal).unwrap();
-        // Until it has the signal.
+        // Gives the server time to handle the signal.
         thread::sleep(Duration::from_millis(100));
     }
 }
@@ -77,7 +77,8 @@ impl Drop for Server {
     }
 }
 
-/// Starts a JVM whose table of fields is on the server's file, by a command that `prepare` has changed.
+/// Starts a JVM whose table of fields (vmStructs) is on the server's file. `prepare` may change the
+/// command.
 pub fn hostile_jvm(server: &Server, dir: &Path, prepare: impl FnOnce(&mut Command)) -> Load {
     let agent = dir.join("fuse_pages.so");
     compile("fuse_pages.c", &["-shared", "-fPIC"], &agent);

@@ -1,10 +1,9 @@
-//! The JVM's unified log of collections and safepoints, as the truth to compare with.
+//! Parser for the JVM's unified log of collections and safepoints, which tests use as reference.
 //!
-//! Written with `-Xlog:gc*,safepoint=debug:...:timenanos,tags`, that is, each line
-//! begins with `[CLOCK_MONOTONIC ns][tags]`. JDK 11 words a stop in several lines,
-//! later ones in one.
+//! The log is written with `-Xlog:gc*,safepoint=debug:...:timenanos,tags`, so each line begins with
+//! `[CLOCK_MONOTONIC ns][tags]`. JDK 11 logs a stop in several lines, later versions in one.
 
-/// All that a log tells.
+/// Contents of a log.
 #[derive(Debug, Default)]
 pub struct Log {
     /// Stops of the application, in order.
@@ -13,16 +12,16 @@ pub struct Log {
     pub cycles: Vec<Cycle>,
 }
 
-/// The application stood still.
+/// A stop of the application.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Stop {
     /// The operation's name.
     pub op: String,
-    /// When the line was written: at or just after the end.
+    /// Timestamp of the line, which is written at or just after the stop's end.
     pub end_ns: u64,
     /// The log's `Total`.
     pub total_ns: u64,
-    /// The collections inside.
+    /// Collections during the stop.
     pub collections: Vec<Collection>,
 }
 
@@ -31,31 +30,31 @@ pub struct Stop {
 pub struct Collection {
     /// The number in `GC(N)`.
     pub id: u64,
-    /// ZGC's generation: `y`, `Y` and `O`, empty without generations.
+    /// ZGC's generation: `y`, `Y` or `O`; empty without generations.
     pub generation: String,
     /// For example `Pause Young (Normal)`.
     pub kind: String,
-    /// The last bracket of it, where it is a cause.
+    /// Cause: the last parenthesis of the kind, if it has one.
     pub cause: Option<String>,
-    /// Used heap before and after, where the line tells.
+    /// Used heap before and after, if the line has it.
     pub heap: Option<(Size, Size)>,
-    /// Used heap at some instant of it, where ZGC's table tells.
+    /// Used heap at the start of the pause, if ZGC's table has it.
     pub used: Option<Size>,
-    /// Its duration in nanoseconds, to the microsecond.
+    /// Duration in nanoseconds, with microsecond resolution.
     pub pause_ns: u64,
 }
 
-/// A size as the log rounds it: down to a whole unit.
+/// A size as in the log, rounded down to a whole unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Size {
     /// The number.
     pub count: u64,
-    /// Of how many bytes each.
+    /// Size of the unit in bytes.
     pub unit: u64,
 }
 
 impl Size {
-    /// Whether so many bytes are logged like this.
+    /// Whether the log shows this number of bytes as this size.
     pub fn is(self, bytes: u64) -> bool {
         bytes / self.unit == self.count
     }
@@ -68,21 +67,21 @@ pub struct Cycle {
     pub id: u64,
     /// For example `Garbage Collection` or `Concurrent Mark Cycle`.
     pub kind: String,
-    /// Why, where the log tells.
+    /// Cause, if the log has it.
     pub cause: Option<String>,
-    /// When its end was logged.
+    /// Timestamp of the line that logs its end.
     pub end_ns: u64,
 }
 
 impl Collection {
-    /// Whether it was a full one.
+    /// Whether it was a full collection.
     pub fn is_full(&self) -> bool {
         self.kind.starts_with("Pause Full")
     }
 }
 
 impl Stop {
-    /// When it began.
+    /// Returns the time at which it began.
     pub fn begin_ns(&self) -> u64 {
         self.end_ns.saturating_sub(self.total_ns)
     }
@@ -116,7 +115,8 @@ pub fn parse(text: &str) -> Log {
                 Some("Pause Relocate Start") => |table: &Table| table.relocate_start,
                 _ => continue,
             };
-            // System.gc() collects the young generation twice under one number.
+            // System.gc() collects the young generation twice under the same number, so the stop's
+            // time selects the table.
             let of = |table: &&Table| {
                 table.id == collection.id
                     && table.generation == collection.generation
@@ -128,7 +128,7 @@ pub fn parse(text: &str) -> Log {
     log
 }
 
-/// The used heap at the instants of a cycle of ZGC.
+/// Used heap at two instants of a ZGC cycle, from the table at its end.
 struct Table {
     id: u64,
     generation: String,
@@ -137,9 +137,9 @@ struct Table {
     relocate_start: Size,
 }
 
-/// `GC(1) y:      Used:       64M (100%)         56M (88%)          48M (75%)  ...`, with Mark
-/// Start, Mark End, Relocate Start, Relocate End, High and Low. The same with four columns is
-/// about a generation.
+/// Parses `GC(1) y:      Used:       64M (100%)         56M (88%)          48M (75%)  ...`. The columns
+/// are Mark Start, Mark End, Relocate Start, Relocate End, High and Low. A similar line with four
+/// columns is about one generation and is ignored.
 fn table(end_ns: u64, message: &str) -> Option<Table> {
     let (id, text) = numbered(message)?;
     let (generation, text) = generation(text);
@@ -149,12 +149,12 @@ fn table(end_ns: u64, message: &str) -> Option<Table> {
     Some(Table { id, generation: generation.into(), end_ns, mark_start, relocate_start })
 }
 
-/// ZGC with generations begins a line with `y: `.
+/// Splits off the generation: generational ZGC begins a line with `y: `.
 fn generation(text: &str) -> (&str, &str) {
     text.split_once(": ").filter(|(generation, _)| generation.len() == 1).unwrap_or(("", text))
 }
 
-/// Time, tags and message of `[123ns][gc,start   ] text`.
+/// Returns timestamp, tags and message of `[123ns][gc,start   ] text`.
 fn split(line: &str) -> Option<(u64, &str, &str)> {
     let (ns, rest) = line.strip_prefix('[')?.split_once("ns]")?;
     let (tags, message) = rest.strip_prefix('[')?.split_once(']')?;
@@ -182,8 +182,8 @@ fn stop_line(log: &mut Log, current: &mut Stop, ns: u64, message: &str) {
     }
 }
 
-/// `GC(17) Pause Young (Allocation Failure) 58M->58M(61M) 0.027ms`, with ZGC's
-/// generations as `y: Pause Mark Start 0.008ms`.
+/// Parses `GC(17) Pause Young (Allocation Failure) 58M->58M(61M) 0.027ms`, with a generation for
+/// generational ZGC: `y: Pause Mark Start 0.008ms`.
 fn pause(message: &str) -> Option<Collection> {
     let (id, text) = numbered(message)?;
     let (generation, text) = generation(text);
@@ -193,7 +193,7 @@ fn pause(message: &str) -> Option<Collection> {
         Some((rest, text)) if text.contains("->") => (rest, sizes(text)),
         _ => (text, None),
     };
-    // Behind the cause, some versions tell how a young collection went wrong.
+    // Some versions append to the cause how a young collection failed.
     let caused = text.split(" (Evacuation Failure").next().unwrap_or(text);
     let cause = last_bracket(caused.split(" (to-space exhausted)").next().unwrap_or(caused));
     text.starts_with("Pause ").then(|| Collection {
@@ -207,9 +207,9 @@ fn pause(message: &str) -> Option<Collection> {
     })
 }
 
-/// The stops in the log of JDK 8 (`-XX:+PrintGC -XX:+PrintGCApplicationStoppedTime`), with their ends
-/// by the JVM's own clock, which begins with it and is told in milliseconds. What its
-/// concurrent threads write may be in the midst of another line:
+/// Parses the stops in the log of JDK 8 (`-XX:+PrintGC -XX:+PrintGCApplicationStoppedTime`). Their
+/// end times are in nanoseconds since the JVM's start, with millisecond resolution. Concurrent GC
+/// threads may write into the middle of another line:
 ///
 /// ```text
 /// 2.224: [GC pause (G1 Evacuation Pause) (young)2.225: [GC concurrent-mark-end, 0.0100675 secs]
@@ -231,7 +231,8 @@ pub fn stops_of_jdk_8(text: &str) -> Vec<Stop> {
         begun.sort_by_key(|&(at, ..)| at);
         let collection = |(_, kind, rest): (usize, &str, &str)| {
             let cause = rest.split_once(") ").map(|(cause, _)| cause.to_owned());
-            // The last number before the bracket closes: that of a thread in its midst is first.
+            // The last number before the closing bracket. A line that a concurrent thread wrote in
+            // between comes earlier.
             let end = rest.split("[GC (").next().and_then(|own| own.split("[Full GC (").next());
             let took = end.and_then(|own| own.rsplit_once(" secs]")?.0.rsplit_once(", "));
             let pause_ns = took.and_then(|(_, seconds)| nanoseconds(seconds)).unwrap_or(0);
@@ -244,7 +245,8 @@ pub fn stops_of_jdk_8(text: &str) -> Vec<Stop> {
     let stop = |(begin, &end): (usize, &usize)| {
         let total_ns = nanoseconds(&text[end + END.len()..])?;
         let is_stamp = |c: char| c.is_ascii_digit() || c == '.';
-        // The last one before: that of another line, where this one's was written before it.
+        // The last timestamp before the text. If another line was written between this line's
+        // timestamp and its text, that line's timestamp is used.
         let before = text[..end].rsplit(": ").skip(1);
         let mut stamps = before.filter_map(|before| before.rsplit(|c| !is_stamp(c)).next());
         let end_ns = stamps.find_map(nanoseconds)?;
@@ -261,12 +263,12 @@ pub struct OldCollection {
     pub kind: String,
     /// Used heap before.
     pub before: Size,
-    /// Used heap after; of CMS's marking, which frees nothing, the same.
+    /// Used heap after. The same as before for CMS's marking pauses, which free nothing.
     pub after: Size,
 }
 
-/// The collections in the log of JDK 8 (`-XX:+PrintGC`) that it tells the heap of:
-/// `0.512: [GC (Allocation Failure)  17472K->2624K(60352K), 0.0034 secs]`.
+/// Parses the collections in the log of JDK 8 (`-XX:+PrintGC`) that have heap sizes: `0.512: [GC
+/// (Allocation Failure)  17472K->2624K(60352K), 0.0034 secs]`.
 pub fn sizes_of_jdk_8(text: &str) -> Vec<OldCollection> {
     let collection = |line: &str| {
         let text = line.split_once(": [")?.1.rsplit_once(", ")?.0;
@@ -280,13 +282,13 @@ pub fn sizes_of_jdk_8(text: &str) -> Vec<OldCollection> {
     text.lines().filter_map(collection).collect()
 }
 
-/// `58M->10M(61M)`.
+/// Parses `58M->10M(61M)`.
 fn sizes(text: &str) -> Option<(Size, Size)> {
     let (before, rest) = text.split_once("->")?;
     Some((size(before)?, size(rest.split_once('(')?.0)?))
 }
 
-/// `58M`.
+/// Parses `58M`.
 fn size(text: &str) -> Option<Size> {
     let (count, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
     let unit = match unit {
@@ -299,7 +301,7 @@ fn size(text: &str) -> Option<Size> {
     Some(Size { count: count.parse().ok()?, unit })
 }
 
-/// The text of the bracket that ends a line; brackets nest: `(System.gc())`.
+/// Returns the text in the parentheses at the end of a line. Parentheses may nest: `(System.gc())`.
 fn last_bracket(text: &str) -> Option<&str> {
     let inner = text.strip_suffix(')')?;
     let mut depth = 1;
@@ -325,7 +327,7 @@ fn cycle(end_ns: u64, message: &str) -> Option<Cycle> {
     {
         return Some(Cycle { id, kind: (*kind).into(), cause: None, end_ns });
     }
-    // The end has sizes: `Garbage Collection (Warmup) 8M(12%)->6M(9%)`.
+    // The line at the cycle's end has sizes: `Garbage Collection (Warmup) 8M(12%)->6M(9%)`.
     let kind = Z.iter().find(|kind| text.starts_with(**kind) && text.contains("%)->"))?;
     let cause = text[kind.len()..].split_once(") ").map(|(cause, _)| cause.to_owned());
     Some(Cycle { id, kind: kind.trim_end_matches(" (").into(), cause, end_ns })

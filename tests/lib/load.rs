@@ -1,4 +1,4 @@
-//! Java loads under our command.
+//! Java load programs that a test starts and controls through stdin and stdout.
 
 use std::{
     collections::HashMap,
@@ -14,7 +14,8 @@ use tempfile::TempDir;
 
 use crate::runtimes::Runtime;
 
-/// Frames of their own for all of `CpuLoad`'s methods, and frame pointers.
+/// JVM flags that keep `CpuLoad`'s methods from being inlined, so that each has a frame of its own,
+/// and that preserve frame pointers.
 pub const FRAMES: &str = "-XX:+PreserveFramePointer -XX:+UseSerialGC -XX:CompileCommand=quiet \
                           -XX:CompileCommand=dontinline,CpuLoad.work \
                           -XX:CompileCommand=dontinline,CpuLoad.small \
@@ -22,19 +23,19 @@ pub const FRAMES: &str = "-XX:+PreserveFramePointer -XX:+UseSerialGC -XX:Compile
                           -XX:CompileCommand=dontinline,CpuLoad.large \
                           -XX:CompileCommand=dontinline,CpuLoad.deep";
 
-/// Where among the compiled classes are those of `StackLoad` that JDK 8 can read.
+/// Subfolder of the compiled classes that contains `StackLoad` in a version for JDK 8.
 const OF_JDK_8: &str = "jdk-8";
 
-/// The folder with the compiled classes of `tests/java`, which a test may add some to.
+/// Returns a folder with the compiled classes of `tests/java`. A test may add classes to it.
 ///
 /// # Panics
-/// Where there is no compiler or it fails.
+/// If there is no compiler or it fails.
 pub fn classes() -> &'static Path {
     static CLASSES: OnceLock<TempDir> = OnceLock::new();
     CLASSES
         .get_or_init(|| {
             let dir = tempfile::tempdir().expect("a temporary folder");
-            // For JVMs under other users, too, who may not look into where we were built.
+            // JVMs of other users read these classes, too, but they may not enter the build folder.
             let readable = std::fs::Permissions::from_mode(0o755);
             std::fs::set_permissions(dir.path(), readable).expect("chmod");
             let found = std::fs::read_dir(compiled()).expect("classes").flatten();
@@ -46,10 +47,10 @@ pub fn classes() -> &'static Path {
         .path()
 }
 
-/// A jar with them, in a folder.
+/// Creates a jar of these classes in a folder.
 ///
 /// # Panics
-/// Where it cannot be made.
+/// If it cannot be made.
 pub fn jar(dir: &Path) -> PathBuf {
     let jar = dir.join("tests.jar");
     let mut command = Command::new("jar");
@@ -58,8 +59,8 @@ pub fn jar(dir: &Path) -> PathBuf {
     jar
 }
 
-/// The classes as they were compiled, once for all test binaries: beside these, in a folder that
-/// is called after what the sources are.
+/// Returns the folder of the compiled classes, which all test binaries share. It is next to the
+/// binaries' folder, and its name is a hash of the sources.
 fn compiled() -> PathBuf {
     let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("java");
     let files = std::fs::read_dir(sources).expect("tests/java").flatten().map(|f| f.path());
@@ -74,9 +75,10 @@ fn compiled() -> PathBuf {
     let done = build.join(format!("{:016x}", hasher.finish()));
     if !done.exists() {
         std::fs::create_dir_all(&build).expect("target is ours");
-        // All of them or none, for whoever runs beside us.
+        // Compiled elsewhere and renamed when complete, because other test binaries may run at the
+        // same time.
         let new = tempfile::tempdir_in(&build).expect("a temporary folder");
-        // Some run in JDK 8, too.
+        // These run on JDK 8, too.
         let old = [
             "AllocLoad.java",
             "AskLoad.java",
@@ -90,22 +92,23 @@ fn compiled() -> PathBuf {
         let (old, others): (Vec<_>, Vec<_>) = files.into_iter().partition(is_old);
         compile(&["--release", "8"], &old, new.path());
         compile(&["--release", "11"], &others, new.path());
-        // What a later JDK alone has is called in StackLoad as well, where it finds that it has one.
+        // Compiled without `--release`, because StackLoad also calls methods of later JDKs if it
+        // runs on one that has them.
         let is_stack = |f: &PathBuf| {
             f.file_name().is_some_and(|name| name.to_string_lossy().starts_with("Stack"))
         };
         let stacks: Vec<_> = others.into_iter().filter(is_stack).collect();
         compile(&["-source", "8", "-target", "8"], &stacks, &new.path().join(OF_JDK_8));
-        // Another one's are as good.
+        // The rename fails if another process was faster; its classes are the same.
         let _ = std::fs::rename(new.path(), &done);
     }
     done
 }
 
-/// Numbers that a load answers with, `NAME=NUMBER`, by name.
+/// Parses the `NAME=NUMBER` pairs of a load's answer.
 ///
 /// # Panics
-/// Where a value is no number.
+/// If a value is no number.
 pub fn numbers(answer: &str) -> HashMap<String, u64> {
     let pairs = answer.split_whitespace().filter_map(|word| word.split_once('='));
     pairs.map(|(name, number)| (name.into(), number.parse().expect("a number"))).collect()
@@ -118,7 +121,7 @@ fn compile(options: &[&str], files: &[PathBuf], to: &Path) {
     assert!(status.success(), "javac failed");
 }
 
-/// A running load with its log; killed when dropped.
+/// A running load program and its GC log. The JVM is killed when this is dropped.
 pub struct Load {
     child: Child,
     stdin: ChildStdin,
@@ -127,36 +130,37 @@ pub struct Load {
 }
 
 impl Load {
-    /// Starts a JVM that waits for commands.
+    /// Starts a JVM with `GcLoad`, which waits for commands.
     ///
     /// # Panics
-    /// Where it does not start.
+    /// If it does not start.
     pub fn start(runtime: &Runtime, flags: &str) -> Self {
         Self::start_program(runtime, flags, "GcLoad")
     }
 
-    /// The same with another program of `tests/java` than `GcLoad`.
+    /// Starts a JVM with a program of `tests/java`.
     ///
     /// # Panics
-    /// Where it does not start.
+    /// If it does not start.
     pub fn start_program(runtime: &Runtime, flags: &str, program: &str) -> Self {
         let mut command = runtime.command();
         command.args(flags.split_ascii_whitespace());
         Self::spawn_program(command, program, runtime.major)
     }
 
-    /// The same, with a `java` command that is set up already.
+    /// Starts `GcLoad` with a prepared `java` command.
     ///
     /// # Panics
-    /// Where it does not start.
+    /// If it does not start.
     pub fn spawn(command: Command) -> Self {
         Self::spawn_program(command, "GcLoad", 11)
     }
 
-    /// The same with another program, for a JDK of this number.
+    /// Starts a program of `tests/java` with a prepared `java` command of a JDK of this major
+    /// version.
     ///
     /// # Panics
-    /// Where it does not start.
+    /// If it does not start.
     pub fn spawn_program(command: Command, program: &str, major: u32) -> Self {
         match program {
             "StackLoad" if major == 8 => {
@@ -166,10 +170,10 @@ impl Load {
         }
     }
 
-    /// A program of `tests/java` from a jar with its classes.
+    /// Starts a program of `tests/java` from a jar that contains its classes.
     ///
     /// # Panics
-    /// Where it does not start.
+    /// If it does not start.
     pub fn start_jar(runtime: &Runtime, flags: &str, jar: &Path, program: &str) -> Self {
         let mut command = runtime.command();
         command.args(flags.split_ascii_whitespace());
@@ -183,7 +187,7 @@ impl Load {
             command.args(["-XX:+PrintGC", "-XX:+PrintGCTimeStamps"]);
             command.arg(format!("-Xloggc:{}", log.display()));
         } else {
-            // timenanos is CLOCK_MONOTONIC, which our events are stamped with.
+            // `timenanos` is CLOCK_MONOTONIC, the clock of our events' timestamps.
             let log = log.display();
             command.arg(format!("-Xlog:gc*,safepoint=debug:file={log}:timenanos,tags"));
         }
@@ -205,50 +209,50 @@ impl Load {
         load
     }
 
-    /// Its process number.
+    /// Returns its process ID.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Runs the load and waits for its end.
+    /// Runs the load for this time and waits until it is done.
     ///
     /// # Panics
-    /// Where the JVM has died.
+    /// If the JVM has died.
     pub fn run(&mut self, seconds: f64) {
         self.say(&format!("go {seconds}"));
         self.done();
     }
 
-    /// Waits for the end of a load that was started, and returns what it says of itself.
+    /// Waits until a started load is done, and returns its answer.
     ///
     /// # Panics
-    /// Where the JVM has died.
+    /// If the JVM has died.
     pub fn done(&mut self) -> String {
         self.expect("done")
     }
 
-    /// Starts the load without waiting for its end.
+    /// Starts the load without waiting until it is done.
     ///
     /// # Panics
-    /// Where the JVM has died.
+    /// If the JVM has died.
     pub fn go(&mut self, seconds: f64) {
         self.say(&format!("go {seconds}"));
     }
 
-    /// Gives a command of the program's own, waits until it is done and returns what it says
-    /// of itself.
+    /// Sends a command that is specific to the program, waits until it is done, and returns the
+    /// answer.
     ///
     /// # Panics
-    /// Where the JVM has died.
+    /// If the JVM has died.
     pub fn ask(&mut self, command: &str) -> String {
         self.say(command);
         self.done()
     }
 
-    /// Ends the JVM in good order, so that its log is complete.
+    /// Ends the JVM by its `quit` command, so that its log is complete, and returns the log.
     ///
     /// # Panics
-    /// Where it has ended otherwise.
+    /// If its exit status is not 0.
     pub fn quit(mut self) -> String {
         self.say("quit");
         let status = self.child.wait().expect("wait for java");
@@ -259,16 +263,16 @@ impl Load {
     /// Kills the JVM.
     ///
     /// # Panics
-    /// Where it is gone already.
+    /// If it is gone already.
     pub fn kill(&mut self) {
         self.child.kill().expect("kill java");
         self.child.wait().expect("wait for java");
     }
 
-    /// What it has logged so far.
+    /// Returns what the JVM has logged so far.
     ///
     /// # Panics
-    /// Where there is no log.
+    /// If there is no log.
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.log_file()).expect("the log is UTF-8")
     }
@@ -277,10 +281,10 @@ impl Load {
         self.dir.path().join("log")
     }
 
-    /// Gives a command without waiting for its end.
+    /// Sends a command without waiting until it is done.
     ///
     /// # Panics
-    /// Where the JVM has died.
+    /// If the JVM has died.
     pub fn say(&mut self, command: &str) {
         writeln!(self.stdin, "{command}").expect("java reads commands");
     }
@@ -295,7 +299,7 @@ impl Load {
 
 impl Drop for Load {
     fn drop(&mut self) {
-        // Already gone where the test went well.
+        // It has already ended if the test passed.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -1,4 +1,4 @@
-//! Profiles that nobody took: as large and as odd as is wanted, and the same each time.
+//! Synthetic profiles of any size, with unusual content, and deterministic.
 
 use std::collections::HashMap;
 
@@ -8,15 +8,15 @@ use libjvmprobe::stack::{
     timeline::{Band, BandKind, ThreadStack, Timeline},
 };
 
-/// How long a slot of the made-up timelines is.
+/// Length of a time slot of the synthetic timelines.
 pub const SLOT_NS: u64 = 20_000_000;
 
-/// Numbers that look like chance.
+/// Deterministic pseudo-random number generator, with its state.
 #[derive(Debug)]
 pub struct Dice(pub u64);
 
 impl Dice {
-    /// A number below another one.
+    /// Returns a number from 0 to `end - 1`.
     pub fn below(&mut self, end: u64) -> u64 {
         // Marsaglia's xorshift.
         self.0 ^= self.0 << 13;
@@ -26,32 +26,32 @@ impl Dice {
     }
 }
 
-/// What a sample says beside its stack, and when it was taken.
+/// A synthetic sample: time, thread, stack and count.
 #[derive(Clone, Debug)]
 pub struct Taken {
-    /// In slots from the begin.
+    /// Time slot, counted from the start of the profile.
     pub slot: u32,
-    /// Its thread.
+    /// Thread ID.
     pub tid: u32,
     /// Its frames, outermost first.
     pub stack: Vec<FrameId>,
-    /// How many.
+    /// Number of samples that this one represents.
     pub count: u64,
 }
 
-/// A profile, its timeline, and the samples that both are made of.
+/// A profile, its timeline, and the samples that both were made from.
 #[derive(Debug)]
 pub struct MadeUp {
-    /// With times.
+    /// The profile, with time slots.
     pub profile: Profile,
-    /// The same, with all that there is beside.
+    /// The timeline of the same samples. May also have bands for pauses.
     pub timeline: Timeline,
-    /// Each of them.
+    /// The samples.
     pub taken: Vec<Taken>,
 }
 
 impl MadeUp {
-    /// Of samples in frames that `profile` has.
+    /// Makes a profile and a timeline of samples whose frames `profile` contains.
     pub fn of(mut profile: Profile, taken: Vec<Taken>) -> Self {
         let mut timeline = Timeline::new(1_790_000_000_250_000_000, SLOT_NS);
         profile.samples = taken.iter().map(sample).collect();
@@ -66,7 +66,7 @@ impl MadeUp {
         Self { profile, timeline, taken }
     }
 
-    /// The profile of some of its samples.
+    /// Returns a profile of the selected samples.
     pub fn part(&self, wanted: impl Fn(&Taken) -> bool) -> Profile {
         let mut part = Profile::of(self.profile.measure.clone());
         for taken in self.taken.iter().filter(|taken| wanted(taken)) {
@@ -134,7 +134,8 @@ const METHODS: [&str; 10] = [
     "compute",
 ];
 
-/// As a compiler's: so many samples, mostly of deep stacks that are like those before in part.
+/// Profile that resembles a compiler's: `samples` samples with mostly deep stacks, each of which
+/// shares its outer frames with the one before.
 pub fn compiler(samples: usize, seconds: u64, threads: u64) -> MadeUp {
     let mut dice = Dice(0x9e37_79b9_7f4a_7c15);
     let mut profile = Profile::default();
@@ -169,11 +170,11 @@ pub fn compiler(samples: usize, seconds: u64, threads: u64) -> MadeUp {
     let mut stack: Vec<FrameId> = roots.clone();
     let mut taken = Vec::new();
     for i in 0..samples {
-        // As a program goes: up a little, and down another way.
+        // As in a running program: return from some frames, then call others.
         let keep = roots.len() as u64 + dice.below(stack.len() as u64 - 3);
         stack.truncate(keep as usize);
         for _ in 0..dice.below(60).min(160 - stack.len() as u64 % 160) {
-            // Few methods are called often.
+            // Repeated draws favour low indexes, so a few methods are called often.
             let at = (0..4).fold(6000, |end, _| dice.below(end + 1).min(5999)) as usize;
             let kind = match dice.below(10) {
                 0..=3 => Kind::Java,
@@ -187,7 +188,7 @@ pub fn compiler(samples: usize, seconds: u64, threads: u64) -> MadeUp {
         if dice.below(4) == 0 {
             whole.push(ends[dice.below(5) as usize]);
         }
-        // In bursts: a third of the time is idle, but for little.
+        // In bursts: a third of the time is almost idle.
         let end = seconds * 50;
         let at = i as u64 * end / samples.max(1) as u64;
         let is_idle = (at / 37).is_multiple_of(3) && dice.below(10) > 1;
@@ -208,8 +209,8 @@ pub fn compiler(samples: usize, seconds: u64, threads: u64) -> MadeUp {
     made_up
 }
 
-/// So many samples in a day, of a program that has settled: it is at a few thousand places again
-/// and again.
+/// Profile of `samples` samples over 24 hours, of a program in a steady state: it has at most 5,000
+/// different stacks.
 pub fn day(samples: u32) -> MadeUp {
     let mut settled = compiler(5000, 100, 16);
     settled.taken.iter_mut().for_each(|taken| taken.stack.truncate(20));
@@ -222,7 +223,8 @@ pub fn day(samples: u32) -> MadeUp {
     MadeUp::of(settled.profile, taken)
 }
 
-/// Samples of a few methods of which each has all kinds, so that towers can be told.
+/// Small profile of a few methods. `a.Main.run` is compiled, inlined and interpreted, so that tests
+/// can check that the page shows it as one tower.
 pub fn small() -> MadeUp {
     let mut profile = Profile::default();
     let mut frames = HashMap::new();

@@ -2,33 +2,33 @@
 //!
 //! | module | what it does |
 //! |---|---|
-//! | [`receiver`] | receives what jvmprobed pushes, and decodes it |
-//! | [`runtimes`] | which Java runtimes and collectors there are |
-//! | [`load`] | starts a Java load and steers it |
-//! | [`allocated`] | what `AllocLoad` says that it has allocated |
-//! | [`stackload`] | the same for the load that knows its own call graph |
-//! | [`callgraph`] | whether stacks agree with that call graph |
+//! | [`receiver`] | receives and decodes the requests that jvmprobed pushes |
+//! | [`runtimes`] | Java runtimes and their collectors |
+//! | [`load`] | starts and controls a Java load program |
+//! | [`allocated`] | allocation that `AllocLoad` reports |
+//! | [`stackload`] | starts and controls `StackLoad`, a load with a known call graph |
+//! | [`callgraph`] | checks stacks against that call graph |
 //! | [`cgroup`] | control groups with limits |
-//! | [`classfile`] | what class files say of who calls whom |
-//! | [`calls`] | whether the calls on a profile's stacks are possible by that |
-//! | [`programs`] | big Java programs to profile, and their class files |
-//! | [`gclog`] | what the JVM's own log says: the truth to compare with |
-//! | [`browser`] | a browser without a window |
-//! | [`made_up`] | profiles that nobody took |
-//! | [`bench`](mod@bench) | what benchmarks have in common |
-//! | [`folded`] | folded stacks, read back |
+//! | [`classfile`] | calls that class files contain |
+//! | [`calls`] | checks the calls on a profile's stacks against class files |
+//! | [`programs`] | large Java programs to profile, and their class files |
+//! | [`gclog`] | parser for the JVM's own log, used as reference |
+//! | [`browser`] | a headless browser |
+//! | [`made_up`] | synthetic profiles |
+//! | [`bench`](mod@bench) | helpers for benchmarks |
+//! | [`folded`] | parser for folded stacks |
 //! | [`fake`] | fires HotSpot's probes faster than any JVM |
 //! | [`container`] | a JVM as in a container |
 //! | [`userns`] | a JVM in a user namespace |
-//! | [`other`] | processes that are no load |
-//! | [`page`] | the times that a page has, read back |
-//! | [`bpf`] | what a tool holds of the kernel's BPF system |
-//! | [`proc`] | what /proc tells of a process |
-//! | [`pprof`] | a profile in pprof's format, read back |
-//! | [`speedscope`] | a profile in speedscope's format, read back |
-//! | [`tool`] | starts a tool and collects what it says |
-//! | [`turn`] | which tests run at the same time |
-//! | [`windows`] | windows of jvmprobed's that nobody took |
+//! | [`other`] | other processes than load programs |
+//! | [`page`] | parser for the timelines in javaprof's page |
+//! | [`bpf`] | BPF objects that a process holds |
+//! | [`proc`] | process data from /proc |
+//! | [`pprof`] | parser for profiles in the pprof format |
+//! | [`speedscope`] | parser for profiles in the speedscope format |
+//! | [`tool`] | starts a tool and reads its output |
+//! | [`turn`] | which tests may run at the same time |
+//! | [`windows`] | synthetic jvmprobed windows |
 
 pub mod allocated;
 pub mod attack;

@@ -1,4 +1,5 @@
-//! Processes that are no load of ours: sleepers, busy shells, whatever a test starts.
+//! Processes other than load programs: sleepers, busy shells, and any other command that a test
+//! starts.
 
 use std::{
     io::{BufRead, BufReader},
@@ -14,12 +15,12 @@ impl Other {
     /// Starts a command.
     ///
     /// # Panics
-    /// Where it does not start.
+    /// If it does not start.
     pub fn spawn(command: &mut Command) -> Self {
         Self(command.spawn().unwrap_or_else(|e| panic!("start {command:?}: {e}")))
     }
 
-    /// Its process number.
+    /// Returns its process ID.
     pub fn pid(&self) -> u32 {
         self.0.id()
     }
@@ -27,17 +28,17 @@ impl Other {
 
 impl Drop for Other {
     fn drop(&mut self) {
-        // Already gone where the test went well.
+        // It has already ended if the test passed.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// A process that has loaded a library and does nothing more with it, until it reads a line
-/// and is gone.
+/// Starts a process that loads a library and then does nothing until it reads a line, at which it
+/// ends.
 ///
 /// # Panics
-/// Where it does not start.
+/// If it does not start.
 pub fn loader(library: &Path) -> Other {
     let script = "import ctypes,sys\n\
         library=ctypes.CDLL(sys.argv[1])\n\
@@ -53,12 +54,12 @@ pub fn loader(library: &Path) -> Other {
     other
 }
 
-/// A process that does nothing.
+/// Starts a process that sleeps.
 pub fn sleeper() -> Other {
     Other::spawn(Command::new("sleep").arg("60"))
 }
 
-/// A process that is busy and no JVM.
+/// Starts a busy process that is not a JVM.
 pub fn busy_shell() -> Other {
     Other::spawn(Command::new("sh").args(["-c", "while :; do :; done"]))
 }

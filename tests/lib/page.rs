@@ -1,4 +1,4 @@
-//! The times that a page has, read back.
+//! Parser for the timeline in a page.
 
 use std::{collections::BTreeMap, fs, path::Path};
 
@@ -6,20 +6,20 @@ use serde_json::Value;
 
 use crate::gclog;
 
-/// What a page has of times.
+/// Timeline of a profile in a page.
 #[derive(Debug)]
 pub struct Times {
-    /// Milliseconds since 1970.
+    /// Start, in milliseconds since 1970.
     pub begin_ms: u64,
-    /// How long a slot is.
+    /// Length of a time slot.
     pub slot_ns: u64,
-    /// Slot, stack, thread, count.
+    /// Counts as (slot, stack, thread, count).
     pub counts: Vec<[u64; 4]>,
-    /// Begin and end in microseconds, whether that was a collection, the operation.
+    /// Bands as (begin and end in microseconds, whether it was a collection, operation).
     pub bands: Vec<(u64, u64, bool, String)>,
 }
 
-/// Numbers as libjvmprobe/src/render/page/packed.rs writes them.
+/// Decodes numbers as libjvmprobe/src/render/page/packed.rs encodes them.
 fn numbers(text: &str) -> Vec<u64> {
     const DIGITS: &str = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
     let (mut all, mut number, mut shift) = (Vec::new(), 0, 0);
@@ -34,10 +34,10 @@ fn numbers(text: &str) -> Vec<u64> {
     all
 }
 
-/// The times of the first of a page's profiles.
+/// Returns the timeline of a page's first profile.
 ///
 /// # Panics
-/// Where there are none.
+/// If the page has none.
 pub fn times(page: &Path) -> Times {
     let text = fs::read_to_string(page).expect("a page");
     let (_, rest) = text.split_once("id=\"data\">").expect("data");
@@ -66,7 +66,7 @@ pub fn times(page: &Path) -> Times {
 }
 
 impl Times {
-    /// What was counted in each second.
+    /// Returns the counts per second.
     pub fn by_second(&self) -> BTreeMap<u64, u64> {
         let mut seconds = BTreeMap::new();
         for [slot, _, _, count] in &self.counts {
@@ -75,22 +75,22 @@ impl Times {
         seconds
     }
 
-    /// What was counted between two instants, in milliseconds since 1970.
+    /// Returns the count between two timestamps, in milliseconds since 1970.
     pub fn between(&self, begin_ms: u64, end_ms: u64) -> u64 {
         let at = |slot: u64| self.begin_ms + slot * self.slot_ns / 1_000_000;
         let within = self.counts.iter().filter(|row| (begin_ms..end_ms).contains(&at(row[0])));
         within.map(|row| row[3]).sum()
     }
 
-    /// Compares each stop, by its operation and length, with a JVM's log.
+    /// Compares operation and length of each stop with a JVM's log.
     ///
     /// # Panics
-    /// Where they differ.
+    /// If they differ.
     pub fn stops_are_those_of(&self, log: &str, what: &str) {
         let seen = &self.bands;
         let told = gclog::parse(log).stops;
         assert!(seen.len() > 5, "{what}: {seen:?}");
-        // Those before and after the trace are only in the log.
+        // Stops before and after the trace are in the log only.
         let at = told
             .windows(seen.len())
             .position(|some| some.iter().zip(seen).all(|(told, (.., name))| told.op == *name));
@@ -104,8 +104,8 @@ impl Times {
             }
             assert_eq!(*is_gc, !told.collections.is_empty(), "{what} {name}");
         }
-        // When the application runs again, it may take the processor from the JVM's thread before
-        // that comes to the probe.
+        // When the application resumes, it may preempt the VM thread before that thread reaches the
+        // probe.
         assert!(off.len() * 20 < seen.len() + 20, "{what}: {off:?}");
     }
 }

@@ -1,9 +1,9 @@
-//! A profile in pprof's format, read back by hand: the test must not trust the
-//! library that wrote it. Source: github.com/google/pprof, proto/profile.proto.
+//! Parser for profiles in the pprof format. It is written by hand, because the test must not trust
+//! the library that wrote the profile. Source: github.com/google/pprof, proto/profile.proto.
 
 use std::{collections::HashMap, path::Path, process::Command};
 
-/// What a test wants to know of a profile.
+/// The parts of a profile that tests need.
 #[derive(Debug, Default)]
 pub struct Pprof {
     /// `type` and `unit` of each value of a sample.
@@ -12,16 +12,16 @@ pub struct Pprof {
     pub samples: Vec<Sample>,
 }
 
-/// Samples that are alike.
+/// A sample: a stack with its values.
 #[derive(Debug, Default)]
 pub struct Sample {
     /// Functions, innermost first.
     pub functions: Vec<String>,
-    /// One for each of [`Pprof::types`].
+    /// One value for each of [`Pprof::types`].
     pub values: Vec<u64>,
 }
 
-/// A field's number and value.
+/// A field of a message, as number and value.
 enum Field<'a> {
     Number(u64, u64),
     Bytes(u64, &'a [u8]),
@@ -30,7 +30,7 @@ enum Field<'a> {
 /// Reads a gzipped profile.
 ///
 /// # Panics
-/// Where it is none.
+/// If it is not one.
 pub fn read(path: &Path) -> Pprof {
     let output = Command::new("gunzip").arg("-c").arg(path).output().expect("gunzip");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -72,7 +72,7 @@ pub fn read(path: &Path) -> Pprof {
     }
 }
 
-/// A message's fields (protobuf.dev, "Encoding").
+/// Returns a message's fields (protobuf.dev, "Encoding").
 fn fields(mut bytes: &[u8]) -> Vec<Field<'_>> {
     let mut fields = Vec::new();
     while !bytes.is_empty() {
@@ -104,7 +104,7 @@ fn varint(bytes: &mut &[u8]) -> u64 {
     value
 }
 
-/// A repeated number, packed or not.
+/// Returns the values of a repeated numeric field, packed or not.
 fn numbers(message: &[u8], wanted: u64) -> Vec<u64> {
     let mut numbers = Vec::new();
     for field in fields(message) {
@@ -121,7 +121,7 @@ fn numbers(message: &[u8], wanted: u64) -> Vec<u64> {
     numbers
 }
 
-/// A single number; 0 is not written.
+/// Returns the value of a numeric field; an absent field is 0.
 fn number(message: &[u8], wanted: u64) -> u64 {
     numbers(message, wanted).last().copied().unwrap_or(0)
 }

@@ -1,51 +1,51 @@
-//! What /proc tells of a process: the truth to compare with.
+//! Process data from /proc, which tests use as reference.
 
 use std::{collections::BTreeMap, fs, os::unix::fs::FileExt, process::Command};
 
 use crate::runtimes::Runtime;
 
-/// `CLOCK_MONOTONIC` now, in nanoseconds: the clock of the JVM's log.
+/// Returns the current `CLOCK_MONOTONIC` in nanoseconds: the clock of the JVM's log.
 pub fn monotonic_ns() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
-/// The names of a process's threads, by their numbers.
+/// Returns the names of a process's threads by thread ID.
 ///
 /// # Panics
-/// Where the process has ended.
+/// If the process has ended.
 pub fn threads(pid: u32) -> BTreeMap<u32, String> {
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).expect("a process that runs");
     tasks
         .flatten()
         .filter_map(|task| {
             let tid = task.file_name().to_str()?.parse().ok()?;
-            // A thread may end while they are listed.
+            // A thread may end while the list is read.
             let name = fs::read_to_string(task.path().join("comm")).ok()?;
             Some((tid, name.trim_end().to_owned()))
         })
         .collect()
 }
 
-/// The processor time that a process has used so far, in seconds.
+/// Returns the CPU time that a process has used so far, in seconds.
 ///
 /// # Panics
-/// Where the process has ended.
+/// If the process has ended.
 pub fn cpu_seconds(pid: u32) -> f64 {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("a process that runs");
-    // The second field is the name, in brackets, and may have blanks.
+    // The second field is the name, in parentheses, and may contain blanks.
     let (_, rest) = stat.rsplit_once(") ").expect("proc_pid_stat(5)");
     let field = |i: usize| rest.split(' ').nth(i).and_then(|f| f.parse::<f64>().ok());
     let ticks = field(11).zip(field(12)).map(|(user, system)| user + system);
-    // USER_HZ, which is 100 wherever HotSpot runs.
+    // USER_HZ is 100 on all platforms of HotSpot.
     ticks.expect("utime and stime") / 100.0
 }
 
-/// How often the kernel's log says that a probe could not be taken back: its breakpoint stays
-/// until the next tracer has come and gone.
+/// Returns how often the kernel's log reports that a uprobe could not be unregistered. Its
+/// breakpoint then stays until the next tracer has attached and detached.
 ///
 /// # Panics
-/// Where the log cannot be read.
+/// If the log cannot be read.
 pub fn probes_leaked() -> usize {
     let log = Command::new("dmesg").output().expect("dmesg");
     assert!(log.status.success(), "{log:?}");
@@ -53,11 +53,11 @@ pub fn probes_leaked() -> usize {
     log.lines().filter(|line| line.contains("leaking uprobe")).count()
 }
 
-/// How many bytes of a JVM's mapped libjvm.so code differ from the file: breakpoints
-/// of probes.
+/// Returns the number of bytes in a JVM's mapped libjvm.so code that differ from the file. They are
+/// the breakpoints of probes.
 ///
 /// # Panics
-/// Where the process has ended.
+/// If the process has ended.
 pub fn breakpoints(pid: u32, runtime: &Runtime) -> usize {
     let file = fs::read(runtime.libjvm()).expect("libjvm.so");
     let maps = fs::read_to_string(format!("/proc/{pid}/maps")).expect("a process that runs");

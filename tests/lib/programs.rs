@@ -1,5 +1,4 @@
-//! Big Java programs that `tests/programs` fetches, something for them to do, and the class
-//! files that they run from.
+//! Large Java programs that `tests/programs` downloads, with input for them and their class files.
 
 use std::{
     fmt::Write,
@@ -14,16 +13,16 @@ use crate::{classfile::ClassPath, load, runtimes::Runtime};
 /// A program to profile.
 #[derive(Clone, Debug)]
 pub struct Program {
-    /// The jars that its classes are in.
+    /// Jars with its classes.
     pub jars: Vec<PathBuf>,
     /// Arguments of `java`.
     pub args: Vec<String>,
 }
 
-/// The jars of a program that `tests/programs` fetches.
+/// Returns the jars of a program that `tests/programs` downloads.
 ///
 /// # Panics
-/// Where it cannot be fetched.
+/// If it cannot be downloaded.
 pub fn jars(name: &str) -> Vec<PathBuf> {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("programs");
     let output = Command::new(&script).stderr(Stdio::inherit()).output().expect("run it");
@@ -34,11 +33,11 @@ pub fn jars(name: &str) -> Vec<PathBuf> {
     path.split(':').map(PathBuf::from).collect()
 }
 
-/// The Kotlin compiler, with so many source files to compile in a folder. It takes some
-/// seconds of processor time for each.
+/// Returns the Kotlin compiler with `files` source files to compile, which are written into a
+/// folder. Each takes some seconds of CPU time.
 ///
 /// # Panics
-/// Where it cannot be fetched.
+/// If it cannot be downloaded.
 pub fn kotlinc(folder: &Path, files: usize) -> Program {
     let compiler = jars("kotlinc").remove(0);
     let library = compiler.with_file_name("library.jar");
@@ -55,10 +54,10 @@ pub fn kotlinc(folder: &Path, files: usize) -> Program {
     Program { jars: vec![compiler, library], args }
 }
 
-/// A Kotlin file of some 250 lines with much to infer, to desugar and to inline.
+/// Generates a Kotlin file of about 250 lines with much to infer, to desugar and to inline.
 fn kotlin(file: usize) -> String {
     let mut out = format!("package part{file}\n\nsealed interface Shape\n");
-    // Writing into a String does not fail, here and below.
+    // Writing into a String does not fail.
     for kind in 0..4 {
         let _ = writeln!(
             out,
@@ -100,11 +99,12 @@ class Work{class}(private val seed: Int) : Op{class} {
 }
 "#;
 
-/// A program's classes and those of the runtime, from the runtime itself: another build of the
-/// same version has other lines. Compilers load some of them anew, from jrt-fs.jar.
+/// Returns the classes of a program and those of the runtime. The latter come from this runtime
+/// itself, because another build of the same version has other line numbers. Compilers load some of
+/// the runtime's classes a second time from jrt-fs.jar.
 ///
 /// # Panics
-/// Where the runtime cannot tell them.
+/// If the runtime's classes cannot be extracted.
 pub fn class_path(runtime: &Runtime, program: &Program) -> ClassPath {
     let mut jars = program.jars.clone();
     jars.push(classes_of(runtime));
@@ -112,15 +112,17 @@ pub fn class_path(runtime: &Runtime, program: &Program) -> ClassPath {
     ClassPath::new(&jars)
 }
 
-/// A jar with a runtime's own classes, in the cache of `tests/runtimes`.
+/// Returns a jar with a runtime's own classes, which is kept in the cache folder of
+/// `tests/runtimes`.
 ///
 /// # Panics
-/// Where the runtime cannot tell them.
+/// If the runtime's classes cannot be extracted.
 pub fn classes_of(runtime: &Runtime) -> PathBuf {
     let image = fs::metadata(home(runtime).join("lib/modules")).expect("a runtime has modules");
     let cache = cache().join("classes");
     fs::create_dir_all(&cache).expect("create the cache");
-    // What is at the same path one day may be another one.
+    // The key has size and modification time, because the runtime at this path may be replaced by
+    // another build.
     let jar = cache.join(format!("{}-{}-{}.jar", runtime.name, image.len(), image.mtime()));
     if !jar.exists() {
         let new = tempfile::NamedTempFile::new_in(&cache).expect("create a file in the cache");
@@ -137,7 +139,7 @@ fn home(runtime: &Runtime) -> PathBuf {
     java.ancestors().nth(2).expect("bin/java").to_owned()
 }
 
-/// The folder that `tests/runtimes` uses, too.
+/// Returns the cache folder, the same as in `tests/runtimes`.
 fn cache() -> PathBuf {
     let of = |variable| std::env::var_os(variable).filter(|value| !value.is_empty());
     let home = || PathBuf::from(of("HOME").expect("$HOME")).join(".cache");

@@ -1,5 +1,5 @@
-//! A receiver of what jvmprobed pushes: `tests/receiver/receiver.py`, which decodes it by other
-//! means than it was written with.
+//! A receiver for jvmprobed's push requests: `tests/receiver/receiver.py`, which decodes them with
+//! other libraries than those that encoded them.
 
 use std::{
     io::{BufRead, BufReader, Write},
@@ -12,10 +12,10 @@ use std::{
 
 use serde_json::Value;
 
-/// A program or folder that `tests/receivers` has fetched.
+/// Returns the path of a program or folder that `tests/receivers` downloads.
 ///
 /// # Panics
-/// Where that fails.
+/// If the download fails.
 pub fn fetched(name: &str) -> PathBuf {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("receivers");
     let output = Command::new(script).stderr(Stdio::inherit()).output().expect("run it");
@@ -25,30 +25,30 @@ pub fn fetched(name: &str) -> PathBuf {
     path.unwrap_or_else(|| panic!("no {name}")).into()
 }
 
-/// What it has said.
+/// Answers of the receiver: the number of confirmed modes, and the requests that it has received.
 #[derive(Debug, Default)]
 struct Said {
     modes: usize,
     requests: Vec<Value>,
 }
 
-/// One that runs.
+/// A running receiver.
 #[derive(Debug)]
 pub struct Receiver {
     child: Child,
     input: ChildStdin,
     said: Arc<(Mutex<Said>, Condvar)>,
-    /// Its port for HTTP, or HTTPS.
+    /// Port for HTTP, or HTTPS.
     pub http: u16,
-    /// Its port for gRPC.
+    /// Port for gRPC.
     pub grpc: u16,
 }
 
 impl Receiver {
-    /// Starts one; with a file of certificate and key, it speaks HTTPS.
+    /// Starts a receiver. With a file that contains certificate and key, it speaks HTTPS.
     ///
     /// # Panics
-    /// Where it does not start.
+    /// If it does not start.
     pub fn start(tls: Option<&Path>) -> Self {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("receiver/receiver.py");
         let mut child = Command::new("python3")
@@ -80,33 +80,33 @@ impl Receiver {
         Self { child, input, said, http: ports[0], grpc: ports[1] }
     }
 
-    /// How the next requests are answered: see the head of the script.
+    /// Sets how the next requests are answered: see the head of the script.
     ///
     /// # Panics
-    /// Where it does not take that.
+    /// If it does not accept the mode.
     pub fn mode(&self, mode: &str) {
         self.say(mode);
     }
 
-    /// Tells it something, and waits until it has heard that.
+    /// Sends it a line, and waits for the answer.
     fn say(&self, line: &str) -> Vec<Value> {
         let before = self.said.0.lock().expect("no panic").modes;
         writeln!(&self.input, "{line}").expect("it runs");
         self.wait(|said| said.modes > before, "it takes a line")
     }
 
-    /// Waits until so many requests have come in all, and gives them.
+    /// Waits until `count` requests have arrived in total, and returns them.
     ///
     /// # Panics
-    /// Where they do not come.
+    /// If they do not arrive.
     pub fn wait_for(&self, count: usize) -> Vec<Value> {
         self.wait(|said| said.requests.len() >= count, "requests come")
     }
 
-    /// All requests that it has answered so far.
+    /// Returns all requests that it has answered so far.
     ///
     /// # Panics
-    /// Where it has ended.
+    /// If it has ended.
     pub fn requests(&self) -> Vec<Value> {
         self.say("all")
     }
@@ -126,7 +126,7 @@ impl Receiver {
 
 impl Drop for Receiver {
     fn drop(&mut self) {
-        // A child that has ended already is as good.
+        // The child may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -12,21 +12,21 @@ use std::{
 pub struct Runtime {
     /// For example `temurin-17`.
     pub name: String,
-    /// Its `java`.
+    /// Path of its `java`.
     pub java: PathBuf,
-    /// The JDK's number.
+    /// Major version of the JDK.
     pub major: u32,
     /// A musl build: its libjvm.so has no USDT probes.
     pub musl: bool,
 }
 
-/// What became of one: the runtime, or why it cannot be had today.
+/// A runtime's name with the runtime, or with the reason why it is not available.
 type Found = (String, Result<Runtime, String>);
 
-/// All of them, fetched where they are missing.
+/// Returns all runtimes. `tests/runtimes` downloads those that are missing.
 ///
 /// # Panics
-/// Where `tests/runtimes` fails.
+/// If `tests/runtimes` fails.
 fn all() -> &'static [Found] {
     static ALL: OnceLock<Vec<Found>> = OnceLock::new();
     ALL.get_or_init(|| {
@@ -53,10 +53,10 @@ fn found((name, java): (&str, &str)) -> Found {
     (name.into(), Ok(runtime))
 }
 
-/// The runtime of a name.
+/// Returns the runtime with this name.
 ///
 /// # Panics
-/// Where there is none.
+/// If it is not available.
 pub fn named(name: &str) -> &'static Runtime {
     let found = all().iter().find(|(n, _)| n == name).map(|(_, found)| found);
     match found.unwrap_or_else(|| panic!("no runtime {name}")) {
@@ -65,11 +65,12 @@ pub fn named(name: &str) -> &'static Runtime {
     }
 }
 
-/// The same of those that come and go with Debian unstable: where it is not to be had, that
-/// is said past the test's captured output, so that nobody takes the test for one that ran.
+/// Returns a runtime from Debian unstable, where packages are added and removed. If it is not
+/// available, that is written to stderr past the test's captured output, so that the test is not
+/// mistaken for one that ran.
 ///
 /// # Panics
-/// Where `tests/runtimes` does not know it.
+/// If `tests/runtimes` does not know it.
 pub fn of_unstable(name: &str) -> Option<&'static Runtime> {
     let (_, found) = all().iter().find(|(n, _)| n == name).expect("known to tests/runtimes");
     match found {
@@ -82,7 +83,7 @@ pub fn of_unstable(name: &str) -> Option<&'static Runtime> {
 }
 
 impl Runtime {
-    /// A command that runs its `java`.
+    /// Returns a command that runs its `java`.
     pub fn command(&self) -> Command {
         let mut command = Command::new(&self.java);
         if self.musl {
@@ -92,11 +93,11 @@ impl Runtime {
         command
     }
 
-    /// The same, made in a folder, but its JVM does not tell of a field: what it tells has another
-    /// name.
+    /// Returns a copy of this runtime in a folder, whose JVM exports a field under another name, so
+    /// that it cannot be found.
     ///
     /// # Panics
-    /// Where it cannot be copied, or does not tell of the field in the first place.
+    /// If it cannot be copied, or if its libjvm.so has no such field.
     pub fn without_field(&self, field: &str, folder: &Path) -> Self {
         let runtime = self.copied(folder);
         let libjvm = runtime.libjvm();
@@ -108,11 +109,11 @@ impl Runtime {
         runtime
     }
 
-    /// The same, made in a folder, but its JVM has no symbol table: that is in `debug`, a folder
-    /// like /usr/lib/debug, by its build id.
+    /// Returns a copy of this runtime in a folder, whose libjvm.so has no symbol table. The symbols
+    /// are in `debug`, a folder like /usr/lib/debug, by build ID.
     ///
     /// # Panics
-    /// Where it cannot be copied, or has no build id.
+    /// If it cannot be copied, or has no build id.
     pub fn stripped(&self, folder: &Path, debug: &Path) -> Self {
         let runtime = self.copied(folder);
         let libjvm = runtime.libjvm();
@@ -132,10 +133,11 @@ impl Runtime {
         runtime
     }
 
-    /// The same, made in a folder, but its JVM has neither probes nor symbols, here or apart.
+    /// Returns a copy of this runtime in a folder, whose libjvm.so has neither probes nor symbols,
+    /// nor a separate debug file.
     ///
     /// # Panics
-    /// Where it cannot be copied.
+    /// If it cannot be copied.
     pub fn bare(&self, folder: &Path) -> Self {
         let runtime = self.copied(folder);
         let mut strip = Command::new("strip");
@@ -145,14 +147,14 @@ impl Runtime {
         runtime
     }
 
-    /// A copy in a folder, with a libjvm.so of its own.
+    /// Makes a copy in a folder: symbolic links, except for `java` and libjvm.so, which are copied.
     fn copied(&self, folder: &Path) -> Self {
         let java = self.java.canonicalize().expect("java exists");
         let home = java.parent().and_then(Path::parent).expect("bin/java");
         let copy = folder.join("java");
         let status = Command::new("cp").arg("-rs").args([home, &copy]).status();
         assert!(status.is_ok_and(|status| status.success()), "cp -rs {}", home.display());
-        // The launcher looks for the JVM from where it is itself.
+        // The launcher locates the JVM relative to its own path, so it has to be a copy, too.
         let own = |path: &Path| {
             let place = copy.join(path.strip_prefix(home).expect("in its home"));
             std::fs::remove_file(&place).expect("a link");
@@ -163,7 +165,7 @@ impl Runtime {
         Self { java: own(&java), ..self.clone() }
     }
 
-    /// Its libjvm.so.
+    /// Returns the path of its libjvm.so.
     pub fn libjvm(&self) -> PathBuf {
         let java = self.java.canonicalize().expect("java exists");
         let home = java.parent().and_then(Path::parent).expect("bin/java");
@@ -171,7 +173,8 @@ impl Runtime {
         home.join(folder).join("libjvm.so")
     }
 
-    /// The flags of each collector that it was built with and that collects.
+    /// Returns the flags of each collector that this build supports. Epsilon is not included,
+    /// because it does not collect.
     pub fn collectors(&self) -> Vec<&'static str> {
         let all = [
             ("-XX:+UseSerialGC", 8..=99),

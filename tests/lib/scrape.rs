@@ -1,4 +1,4 @@
-//! Metrics of a running jvmprobed, as Prometheus reads them.
+//! Reads the metrics of a running jvmprobed, as Prometheus does.
 
 use std::{
     io::{Read, Write},
@@ -8,7 +8,7 @@ use std::{
 /// Returns the answer of a daemon's metrics server, headers included.
 ///
 /// # Panics
-/// Where it does not answer.
+/// If it does not answer.
 pub fn get(address: &str) -> String {
     let mut stream = TcpStream::connect(address).expect("a metrics server");
     write!(stream, "GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
@@ -21,7 +21,7 @@ pub fn get(address: &str) -> String {
 /// Returns the sum of a metric's series whose labels contain all of these texts.
 ///
 /// # Panics
-/// Where a value is no number.
+/// If a value is no number.
 pub fn sum(metrics: &str, name: &str, labels: &[&str]) -> f64 {
     let is_one = |line: &&str| {
         let rest = line.strip_prefix(name);

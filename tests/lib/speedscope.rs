@@ -1,17 +1,17 @@
-//! A profile in speedscope's format, read back. Source: speedscope.app/file-format-schema.json.
+//! Parser for profiles in the speedscope format. Source: speedscope.app/file-format-schema.json.
 
 use std::path::Path;
 
 use serde_json::Value;
 
-/// Samples that are alike.
+/// A sample: a stack with its weight.
 #[derive(Clone, Debug)]
 pub struct Sample {
-    /// The profile's name: the command, its number, and the thread.
+    /// Name of the profile: command, process ID and thread.
     pub thread: String,
     /// Outermost first.
     pub frames: Vec<Frame>,
-    /// How much it counts, in the profile's unit.
+    /// Weight, in the profile's unit.
     pub weight: u64,
 }
 
@@ -20,18 +20,18 @@ pub struct Sample {
 pub struct Frame {
     /// The method or function.
     pub name: String,
-    /// Its source file, or the object file that it is in.
+    /// Source file, or object file.
     pub file: Option<String>,
     /// The source line.
     pub line: Option<u64>,
-    /// What kind of code it is: `java`, `inlined`, `interpreted`, `stub` and so on.
+    /// Kind of code: `java`, `inlined`, `interpreted`, `stub` and so on.
     pub kind: String,
 }
 
 /// Reads a profile.
 ///
 /// # Panics
-/// Where it is none.
+/// If it is not one.
 pub fn read(path: &Path) -> Vec<Sample> {
     let text = std::fs::read_to_string(path).expect("the profile is written");
     let json: Value = serde_json::from_str(&text).expect("JSON");

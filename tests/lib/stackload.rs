@@ -1,4 +1,4 @@
-//! `tests/java/StackLoad.java` under our command, with its native part.
+//! Starts `tests/java/StackLoad.java` with its native library.
 
 use std::{
     path::{Path, PathBuf},
@@ -10,41 +10,41 @@ use tempfile::TempDir;
 
 use crate::{load::Load, runtimes::Runtime};
 
-/// What the program wants beside stock flags: the methods of `Hop` as calls, those of `Slow`
+/// JVM flags that the program needs: the methods of `Hop` are not inlined, and those of `Slow` are
 /// interpreted.
 pub const FLAGS: &str = "-XX:CompileCommand=quiet \
                          -XX:CompileCommand=dontinline,StackCalls$Hop.* \
                          -XX:CompileCommand=exclude,StackOutside$Slow.*";
 
-/// How the native part is compiled.
+/// How the native library is compiled.
 #[derive(Clone, Copy, Debug)]
 pub enum Native {
-    /// As most libraries are.
+    /// Without frame pointers, as most libraries are.
     WithoutFramePointers,
-    /// For a walk by frame pointers.
+    /// With frame pointers, for a walk that follows them.
     WithFramePointers,
 }
 
-/// Starts it with these flags.
+/// Starts the program with these flags.
 ///
 /// # Panics
-/// Where it does not start.
+/// If it does not start.
 pub fn start(runtime: &Runtime, flags: &str, native: Native) -> Load {
     Load::start_program(runtime, &all_flags(runtime, flags, native), "StackLoad")
 }
 
-/// The flags that it is started with.
+/// Returns all flags that the program is started with.
 ///
 /// # Panics
-/// Where there is no C compiler or it fails.
+/// If there is no C compiler, or it fails.
 pub fn all_flags(runtime: &Runtime, flags: &str, native: Native) -> String {
-    // Later versions say so where a library is loaded without it.
+    // Later JDKs print a warning if a library is loaded without this flag.
     let access =
         if runtime.major >= 21 { "--enable-native-access=ALL-UNNAMED" } else { "-Xshare:auto" };
     format!("{access} -Dstackload.native={} {FLAGS} {flags}", library(native).display())
 }
 
-/// The native part, compiled.
+/// Returns the compiled native library.
 fn library(native: Native) -> PathBuf {
     static DIR: OnceLock<TempDir> = OnceLock::new();
     let dir = DIR.get_or_init(|| {
@@ -66,11 +66,11 @@ fn compile(library: &Path, flag: &str) {
 /// Compiles a native library of `tests/java`.
 ///
 /// # Panics
-/// Where there is no C compiler.
+/// If there is no C compiler.
 pub fn compile_native(source: &str, library: &Path, flags: &[&str]) {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("java").join(source);
     let include = include_folder();
-    // Without a C library of its own, so that it serves on musl as well.
+    // Not linked with a C library, so that it works on musl as well.
     let status = Command::new("cc")
         .args(["-shared", "-fPIC", "-O2", "-nostdlib", "-fno-stack-protector"])
         .args(flags)
@@ -82,7 +82,7 @@ pub fn compile_native(source: &str, library: &Path, flags: &[&str]) {
     assert!(status.success(), "cc failed");
 }
 
-/// Where jni.h is: beside the compiler that compiles the Java part.
+/// Returns the folder of jni.h, which belongs to the same JDK as javac.
 fn include_folder() -> PathBuf {
     let output = Command::new("sh").args(["-c", "readlink -f $(command -v javac)"]).output();
     let path = String::from_utf8(output.expect("run sh").stdout).expect("a path in UTF-8");

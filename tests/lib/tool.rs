@@ -1,4 +1,4 @@
-//! Our tools, started and watched.
+//! Starts the project's tools and reads their output.
 
 use std::{
     collections::HashSet,
@@ -14,27 +14,28 @@ use std::{
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-/// Longer than anything takes on the slowest machine; only a hang takes longer.
+/// Timeout for a tool to end. Nothing takes that long even on the slowest machine, except a hang.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The binary of a tool, built from what the sources say now: cargo does not
-/// know that these tests need it.
+/// Returns the path of a tool's binary. The first call builds all tools from the current sources,
+/// because cargo does not know that these tests need them.
 ///
 /// # Panics
-/// Where it cannot be built.
+/// If it cannot be built.
 pub fn binary(name: &str) -> PathBuf {
     static BUILT: OnceLock<()> = OnceLock::new();
     let test = std::env::current_exe().expect("own path");
     let dir = test.parent().and_then(|deps| deps.parent()).expect("target/PROFILE/deps/TEST");
     BUILT.get_or_init(|| {
-        // Of the profile that this test is of.
+        // The profile that this test was built with.
         let profile = match dir.file_name().and_then(|name| name.to_str()) {
             None | Some("debug") => "dev",
             Some(profile) => profile,
         };
         let args = ["build", "--quiet", "--workspace", "--bins", "--profile", profile];
         let mut cargo = Command::new(env!("CARGO"));
-        // What cargo tells this test of itself would have build scripts run again that look at it.
+        // cargo sets these variables for this test. Build scripts that depend on them would run
+        // again.
         for (name, _) in std::env::vars_os() {
             let name = name.to_string_lossy();
             if name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_") {
@@ -54,43 +55,43 @@ pub struct Tool {
     stderr: JoinHandle<String>,
 }
 
-/// Kills its process, if that still runs, when dropped.
+/// Kills its process when dropped, if that still runs.
 struct Guard(Child);
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        // Already gone where the test went well.
+        // It has already ended if the test passed.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// What a tool said, and how it ended.
+/// Output and exit status of a tool.
 #[derive(Debug)]
 pub struct Output {
     /// Standard output.
     pub stdout: String,
-    /// Standard error, from the beginning.
+    /// Standard error from the start, including the lines that [`Tool::start`] has waited for.
     pub stderr: String,
-    /// How it ended.
+    /// Exit status.
     pub status: ExitStatus,
 }
 
 impl Output {
-    /// Standard output as JSON lines.
+    /// Parses standard output as JSON lines.
     ///
     /// # Panics
-    /// Where a line is no JSON object.
+    /// If a line is no JSON object.
     pub fn json(&self) -> Vec<Value> {
         let parse = |line| serde_json::from_str(line).unwrap_or_else(|e| panic!("{e}: {line}"));
         self.stdout.lines().map(parse).collect()
     }
 }
 
-/// Whether a tool has traced a `GcLoad` and says what that does.
+/// Asserts that a tool has traced a `GcLoad` and reports what that does.
 ///
 /// # Panics
-/// Where it has not.
+/// If it has not.
 pub fn assert_traced(tool: &str, output: &Output) {
     assert!(output.status.success(), "{tool}: {output:?}");
     let word = match tool {
@@ -101,10 +102,11 @@ pub fn assert_traced(tool: &str, output: &Output) {
     assert!(output.stdout.contains(word), "{tool}: {output:?}");
 }
 
-/// One line on stderr with these words, nothing on stdout, this exit status.
+/// Asserts that a tool refused to run: this exit status, nothing on stdout, and all of `words` on
+/// stderr. For status 1, stderr has exactly one line.
 ///
 /// # Panics
-/// Where it is otherwise.
+/// If the output is different.
 pub fn assert_refused(output: &Output, status: i32, words: &[&str]) {
     assert_eq!(output.status.code(), Some(status), "{output:?}");
     assert!(output.stdout.is_empty(), "{output:?}");
@@ -117,7 +119,7 @@ pub fn assert_refused(output: &Output, status: i32, words: &[&str]) {
             output.stderr
         );
     }
-    // A cause is said once.
+    // Each OS error occurs only once in the message.
     let causes: Vec<_> =
         output.stderr.split("(os error ").skip(1).map(|s| s.split(')').next()).collect();
     let distinct: HashSet<_> = causes.iter().collect();
@@ -128,28 +130,29 @@ pub fn assert_refused(output: &Output, status: i32, words: &[&str]) {
 }
 
 impl Tool {
-    /// Starts a tool and waits until it says that it traces.
+    /// Starts a tool and waits until it prints that it is tracing.
     ///
     /// # Panics
-    /// Where it ends instead.
+    /// If it ends instead.
     pub fn start(name: &str, args: &[&str]) -> Self {
         let mut command = Command::new(binary(name));
         command.args(args);
         Self::spawn(command)
     }
 
-    /// The same, with a command that is set up already.
+    /// Starts a tool with a prepared command and waits until it prints that it is tracing.
     ///
     /// # Panics
-    /// Where it ends instead of tracing.
+    /// If it ends instead of tracing.
     pub fn spawn(command: Command) -> Self {
         Self::spawn_reading(command, Stdio::null())
     }
 
-    /// The same, with something to read. A pipe stays open until it has ended.
+    /// Starts a tool with a prepared command and this stdin. A pipe stays open until the tool has
+    /// ended.
     ///
     /// # Panics
-    /// Where it ends instead of tracing.
+    /// If it ends instead of tracing.
     pub fn spawn_reading(mut command: Command, stdin: Stdio) -> Self {
         let mut child = command
             .stdin(stdin)
@@ -177,36 +180,36 @@ impl Tool {
         Self { child: Guard(child), stdout, stderr }
     }
 
-    /// Its process number.
+    /// Returns its process ID.
     pub fn pid(&self) -> u32 {
         self.child.0.id()
     }
 
-    /// Sends a signal to it, SIGINT for example.
+    /// Sends it a signal, for example SIGINT.
     ///
     /// # Panics
-    /// Where it is gone already.
+    /// If it has already ended.
     pub fn signal(&self, signal: Signal) {
         let pid = i32::try_from(self.child.0.id()).ok().and_then(Pid::from_raw).expect("a pid");
         kill_process(pid, signal).expect("the tool still runs");
     }
 
-    /// Ends it by Ctrl-C.
+    /// Ends it by SIGINT, as Ctrl-C does.
     ///
     /// # Panics
-    /// Where it does not end.
+    /// If it does not end within `PATIENCE`.
     pub fn interrupt(self) -> Output {
         self.signal(Signal::INT);
         self.wait()
     }
 
-    /// Waits for its own end.
+    /// Waits until it ends by itself.
     ///
     /// # Panics
-    /// Where it does not end.
+    /// If it does not end within `PATIENCE`.
     pub fn wait(mut self) -> Output {
         let status = wait(&mut self.child.0);
-        // What it has started may still read and write.
+        // A child process of the tool may still hold the pipes; closing stdin lets it end.
         drop(self.child.0.stdin.take());
         Output {
             stdout: self.stdout.join().expect("reader"),
@@ -216,7 +219,8 @@ impl Tool {
     }
 }
 
-/// A command that runs a tool as on a kernel without BTF: it is hidden.
+/// Returns a command that runs a tool as on a kernel without BTF: /sys/kernel/btf is hidden by a
+/// mount.
 pub fn without_btf(name: &str, args: &[&str]) -> Command {
     let hide = "if [ -d /sys/kernel/btf ]; then mount -t tmpfs none /sys/kernel/btf; fi";
     let mut command = Command::new("unshare");
@@ -225,20 +229,20 @@ pub fn without_btf(name: &str, args: &[&str]) -> Command {
     command
 }
 
-/// Runs a tool that ends by itself.
+/// Runs a tool that ends by itself, and returns its output.
 ///
 /// # Panics
-/// Where it does not.
+/// If it does not start.
 pub fn run(name: &str, args: &[&str]) -> Output {
     let mut command = Command::new(binary(name));
     command.args(args);
     run_command(command)
 }
 
-/// The same, with a command that is set up already.
+/// Runs a tool with a prepared command until it ends, and returns its output.
 ///
 /// # Panics
-/// Where it does not end.
+/// If it does not start, or its output is not UTF-8.
 pub fn run_command(mut command: Command) -> Output {
     let output = command.stdin(Stdio::null()).output().expect("start the tool");
     Output {
@@ -248,7 +252,8 @@ pub fn run_command(mut command: Command) -> Output {
     }
 }
 
-/// Returns name, state and kernel stack of each thread of a process: what a tool that does not end waits for.
+/// Returns name, state and kernel stack of each thread of a process, which shows what a hanging
+/// tool waits for.
 fn threads_of(pid: u32) -> String {
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     let read = |task: &fs::DirEntry, name| fs::read_to_string(task.path().join(name));

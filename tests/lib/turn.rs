@@ -1,9 +1,9 @@
 //! Which tests of one binary may run at the same time.
 //!
-//! Alone is the rule: a test that measures, that traces all JVMs, or that looks at what others
-//! leave on the machine, has it for itself. Those that only look at what a tool says of JVMs of
-//! their own say so ([`beside_others`]), and two of them run at once: most of their time they
-//! wait.
+//! By default a test runs alone: tests that measure, that trace all JVMs, or that check what other
+//! tests leave on the machine need that. A test that only checks what a tool reports about the
+//! test's own JVMs calls [`beside_others`]. Two such tests run at once, because they wait most of
+//! the time.
 
 use std::{
     cell::RefCell,
@@ -18,18 +18,18 @@ enum Turn {
 }
 
 thread_local! {
-    /// Until the test's thread ends.
+    /// Held until the test's thread ends.
     static MINE: RefCell<Option<Turn>> = const { RefCell::new(None) };
 }
 
-/// Takes the test's turn, unless it has it.
+/// Acquires the test's turn, unless the thread already holds one.
 fn take(turn: impl FnOnce() -> Turn) {
     MINE.with_borrow_mut(|mine| {
         mine.get_or_insert_with(turn);
     });
 }
 
-/// This test needs root, and runs while no other one does.
+/// Requires root, and makes this test run alone.
 ///
 /// # Panics
 /// Without root: a test that does nothing must not pass.
@@ -38,11 +38,12 @@ pub fn need_root() {
         rustix::process::geteuid().is_root(),
         "this test attaches BPF programs: run it as root (sudo make test)"
     );
-    // A test that failed has had its turn.
+    // A failed test poisons the lock, but has released it.
     take(|| Turn::Alone(TURN.write().unwrap_or_else(PoisonError::into_inner)));
 }
 
-/// This test may run while others run that say so, too. What it needs beside that comes later.
+/// Makes this test run at the same time as others that call this function. Call it before
+/// [`need_root`], which then has no effect on the turn.
 pub fn beside_others() {
     take(|| Turn::Beside(TURN.read().unwrap_or_else(PoisonError::into_inner)));
 }

@@ -1,4 +1,4 @@
-//! A JVM in a user namespace, with a /tmp of its own that was mounted there.
+//! A JVM in a user namespace, with its own /tmp that was mounted there.
 
 use std::{
     fs,
@@ -14,22 +14,23 @@ use tempfile::TempDir;
 
 use crate::{load::classes, other::Other, runtimes::Runtime};
 
-/// Which numbers users have in the namespace and outside.
+/// Mapping of user IDs between the namespace and the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mapping {
-    /// User 12345 is its root, and there is no other.
+    /// Only user 12345 is mapped, to the namespace's root.
     RootOnly,
-    /// The same, in a PID namespace of its own.
+    /// Only user 12345 is mapped, to the namespace's root; with its own PID namespace.
     RootOnlyAndPids,
-    /// User 12345 is its user 1234, and there is no other.
+    /// Only user 12345 is mapped, to the namespace's user 1234.
     Other,
-    /// A range, as container engines map it, made by root; the JVM's user is not its root.
+    /// A range that root has mapped, as container engines do; the JVM's user is not the namespace's
+    /// root.
     Range,
-    /// None at all, and no /tmp of its own.
+    /// No mapping, and no /tmp of its own.
     Nothing,
 }
 
-/// What all of them have in common; `$INSIDE` goes on from there.
+/// Script that all mappings share; `$INSIDE` is the rest.
 const OUTSIDE: &str = r#"
     set -e
     mount -t tmpfs none /mnt
@@ -70,7 +71,7 @@ impl Mapping {
         }
     }
 
-    /// The JVM's user as we see it.
+    /// Returns the JVM's user ID on the host.
     pub fn uid(self) -> u32 {
         if self == Self::Range { 100_005 } else { 12_345 }
     }
@@ -85,16 +86,17 @@ pub struct Namespaced {
 }
 
 impl Namespaced {
-    /// Starts a program of `tests/java` in it.
+    /// Starts a program of `tests/java` in a user namespace.
     ///
     /// # Panics
-    /// Where it does not start.
+    /// If it does not start.
     pub fn start(runtime: &Runtime, mapping: Mapping, flags: &str, program: &str) -> Self {
         let dir = tempfile::tempdir().expect("a temporary folder");
         fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).expect("chmod");
         let home = runtime.java.parent().and_then(Path::parent).expect("bin/java");
         let said = fs::File::create(dir.path().join("said")).expect("a file");
-        // Their own /tmp hides ours.
+        // The namespace's own /tmp hides ours, so the runtime and the classes are mounted below
+        // /mnt.
         let java = format!("/mnt/jre/bin/java -Xmx64m {flags} -cp /mnt/classes {program}");
         let mut command = Command::new("unshare");
         command.args(["--mount", "bash", "-c", OUTSIDE]);
@@ -105,7 +107,7 @@ impl Namespaced {
         let stdin = shell.0.stdin.take().expect("piped");
         let mut found = Self { shell, stdin, java: 0, dir };
         found.wait_for("ready");
-        // Each of them has but one child, and the JVM none.
+        // Each process in between has exactly one child, and the JVM has none.
         found.java = found.shell.pid();
         while let Some(child) = only_child(found.java) {
             found.java = child;
@@ -113,15 +115,15 @@ impl Namespaced {
         found
     }
 
-    /// The JVM's process number as we see it.
+    /// Returns the JVM's process ID in the host's PID namespace.
     pub fn pid(&self) -> u32 {
         self.java
     }
 
-    /// The number that it has for itself.
+    /// Returns the process ID that it has in its own PID namespace.
     ///
     /// # Panics
-    /// Where it has ended.
+    /// If it has ended.
     pub fn ns_pid(&self) -> u32 {
         let status = fs::read_to_string(format!("/proc/{}/status", self.java));
         let status = status.expect("it runs");
@@ -129,15 +131,15 @@ impl Namespaced {
         line.rsplit('\t').next().and_then(|pid| pid.parse().ok()).expect("a number")
     }
 
-    /// Its /tmp.
+    /// Returns the path of its /tmp.
     pub fn tmp(&self) -> PathBuf {
         format!("/proc/{}/root/tmp", self.java).into()
     }
 
-    /// Runs the load and waits for its end.
+    /// Runs the load for this time and waits until it is done.
     ///
     /// # Panics
-    /// Where the JVM has died.
+    /// If the JVM has died.
     pub fn run(&mut self, seconds: f64) {
         let before = self.said().matches("done").count();
         writeln!(self.stdin, "go {seconds}").expect("java reads commands");
@@ -146,10 +148,10 @@ impl Namespaced {
         }
     }
 
-    /// All that it has said so far.
+    /// Returns everything that it has printed so far.
     ///
     /// # Panics
-    /// Never, as far as we know.
+    /// If its output cannot be read, or is not UTF-8.
     pub fn said(&self) -> String {
         fs::read_to_string(self.dir.path().join("said")).expect("its output is UTF-8")
     }

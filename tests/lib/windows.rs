@@ -1,4 +1,4 @@
-//! Made-up windows, of which each number can be checked when they are read again.
+//! Synthetic windows with known numbers, which tests can check after reading them back.
 
 use std::{path::Path, sync::Arc};
 
@@ -12,32 +12,33 @@ use libjvmprobe::{
 };
 use tempfile::TempDir;
 
-/// A folder in memory, where there is one: thousands of windows, each on the disk before the next one,
-/// would take a busy disk minutes.
+/// Creates a temporary folder on a memory file system, if there is one. Thousands of windows, each
+/// written to disk before the next one, would take minutes on a busy disk.
 ///
 /// # Panics
-/// Where none can be made.
+/// If it cannot be created.
 pub fn folder() -> TempDir {
     let memory = Path::new("/dev/shm");
     let made = if memory.is_dir() { TempDir::new_in(memory) } else { TempDir::new() };
     made.expect("a folder")
 }
 
-/// In nanoseconds.
+/// One second in nanoseconds.
 pub const SECOND: u64 = 1_000_000_000;
 
-/// The process of the JVM that is in each window.
+/// Process ID of the JVM that is in each window.
 pub const PID: u32 = 77;
 
-/// CPU time of it in each window, in nanoseconds, by the kernel's account.
+/// CPU time of this JVM in each window, in nanoseconds, as the kernel accounts it.
 pub const CPU_NS: u64 = 6_300_000_000;
 
-/// So many samples of processor time a window has, in as many milliseconds of it.
+/// Number of CPU samples of `shop.Main.run` in a window, all of them in its fourth second.
 pub const SAMPLES: u64 = 100;
 
-/// The window number `at` of 15 seconds each, from then on, in seconds since 1970. It has [`SAMPLES`]
-/// samples of `shop.Main.run`, each window's number in those of `shop.Main.window`, 1000 bytes of
-/// `byte[]` in 10 objects, one pause, and a second JVM now and then.
+/// Returns window number `at` of consecutive windows of 15 seconds, the first of which begins at
+/// `begin_s`, in seconds since 1970. It has [`SAMPLES`] samples of `shop.Main.run`, `at` samples of
+/// `shop.Main.window`, 1000 bytes of `byte[]` in 10 objects, and one pause. Every seventh window
+/// has a second JVM.
 pub fn made_up(begin_s: u64, at: u64) -> Window {
     let begin_ns = (begin_s + at * 15) * SECOND;
     let mut jvms = vec![taken("shop", PID, begin_ns, at)];
@@ -112,7 +113,7 @@ fn add(profile: &mut Profile, pid: u32, frames: &[Frame], count: u64, things: u6
     });
 }
 
-/// An instant as RFC 3339 has it.
+/// Formats a timestamp as in RFC 3339.
 fn jiff_time(ns: u64) -> String {
     let at = jiff::Timestamp::from_nanosecond(ns.into()).unwrap_or_default();
     format!("{at:.9}")

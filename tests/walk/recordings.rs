@@ -1,4 +1,4 @@
-//! The walker on recorded stacks: each frame is the one that it was.
+//! Runs the walker on recorded stacks: each frame must be the recorded one.
 #![allow(clippy::print_stdout, reason = "figures, for whoever runs it")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -40,7 +40,7 @@ fn recorded_stacks_are_walked_as_they_were() {
     assert!(wrong.is_empty(), "{wrong}");
 }
 
-/// In the kernel the stack is read some kilobytes at a time.
+/// In the kernel, the walker reads the stack a few kilobytes at a time.
 #[test]
 fn stacks_are_read_in_pieces() {
     let mut pieces = 0;
@@ -54,7 +54,8 @@ fn stacks_are_read_in_pieces() {
     assert!(pieces > recordings().len(), "{pieces}");
 }
 
-/// A process whose code is remembered under this number, and under none that another has.
+/// Gives the recording a stamp of its own, under which the walker caches its code and that no other
+/// recording has.
 fn remembered(mut recording: Recording, stamp: u64) -> Recording {
     recording.jvm.stamp = stamp;
     if let Some(first) = recording.mappings.get_mut(&0) {
@@ -63,7 +64,7 @@ fn remembered(mut recording: Recording, stamp: u64) -> Recording {
     recording
 }
 
-/// The second walk has its code from the first one.
+/// The second walk takes its code from the cache that the first one filled.
 #[test]
 fn what_is_remembered_is_what_was_found() {
     let (mut without_rows, mut all) = (0, 0);
@@ -73,7 +74,7 @@ fn what_is_remembered_is_what_was_found() {
             let stack = harness::walk(&mut &recording, &recording.start);
             assert_eq!(stack, recording.stack, "{}: {}", file.display(), recording.about);
         }
-        // Where native code has called something, its rows are not needed any more.
+        // A caller in native code is found in the cache, so its unwind rows are not needed again.
         if recording.stack.frames[0] >> 47 == 0 {
             continue;
         }
@@ -84,18 +85,18 @@ fn what_is_remembered_is_what_was_found() {
         all += 1;
         without_rows += usize::from(stack == recording.stack);
     }
-    // In some, two addresses have one place.
+    // In some recordings, two addresses share a cache slot.
     assert!(without_rows * 4 > all * 3 && all > 40, "{without_rows} of {all}");
 }
 
-/// Other code has come to be where a method was.
+/// Other code is now at the address of a cached method.
 #[test]
 fn code_that_was_replaced_is_not_remembered() {
     let mut replaced = 0;
     for (file, stamp) in recordings().iter().zip(1 << 32..) {
         let recording = remembered(Recording::read(file).unwrap(), stamp);
         harness::walk(&mut &recording, &recording.start);
-        // The first compiled method that has called something.
+        // The first compiled method that is a caller.
         let ids = recording.stack.frames.iter().map(|frame| (frame >> 47) & 0xffff);
         let compiled = |id: &u64, frame: &u64| *id != 0 && *frame >> 63 == 0;
         let mut frames = recording.stack.frames.iter().zip(ids).skip(1);
@@ -114,7 +115,7 @@ fn code_that_was_replaced_is_not_remembered() {
     assert!(replaced > 40, "{replaced}");
 }
 
-/// Memory that is not what it was, or not there: the walk ends, and harms nothing.
+/// Memory that is changed or missing: the walk ends and does no harm.
 #[test]
 fn damaged_stacks_do_no_harm() {
     for file in recordings() {
@@ -124,7 +125,7 @@ fn damaged_stacks_do_no_harm() {
             if i % 2 == 0 {
                 damaged.lines.remove(addr);
             } else {
-                // Bytes of another line.
+                // The bytes of another line.
                 let other = damaged.lines.values().nth(i / 2).copied().unwrap();
                 damaged.lines.insert(*addr, other);
             }
@@ -134,7 +135,7 @@ fn damaged_stacks_do_no_harm() {
     }
 }
 
-/// The other tests once more, in a process whose walker looks after its own memory.
+/// Runs the other tests again in a process whose walker was compiled with sanitizers.
 #[test]
 fn a_sanitizer_has_nothing_to_say() {
     if std::env::var_os(harness::OTHER).is_some() {
@@ -156,7 +157,7 @@ fn a_sanitizer_has_nothing_to_say() {
     let (compiled, runtime) = match (compiled, runtime) {
         (Ok(compiled), Ok(runtime)) if compiled.status.success() => (compiled, runtime),
         (compiled, _) => {
-            // Past the captured output, so that nobody takes the test for one that ran.
+            // Written past the captured output, so that the test is not mistaken for one that ran.
             writeln!(std::io::stderr(), "NOT TESTED under a sanitizer: {compiled:?}").unwrap();
             return;
         }
@@ -174,7 +175,7 @@ fn a_sanitizer_has_nothing_to_say() {
     assert!(output.status.success(), "{text}");
 }
 
-/// Of each kind that ever went wrong there is one.
+/// There is a recording of each kind that was ever walked wrongly.
 #[test]
 fn each_kind_of_frame_is_there() {
     let files = recordings();

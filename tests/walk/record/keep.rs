@@ -1,4 +1,4 @@
-//! What is kept of an instant: which kind it is, and, where one more of that is wanted, a recording.
+//! Classifies an instant, and records it if a recording of that kind is still wanted.
 
 use std::error::Error;
 
@@ -12,7 +12,8 @@ use crate::{
     recorder::Recorder,
 };
 
-/// A recording that is larger is left to others of its kind.
+/// Maximum size of a recording. Larger ones are discarded, and a later instant of the same kind is
+/// recorded.
 const MAX_BYTES: usize = 9_000;
 impl Recorder<'_> {
     pub fn kind(&mut self, at: &Start, since_entry: usize, since_leave: usize) -> Kind {
@@ -37,7 +38,7 @@ impl Recorder<'_> {
         name
     }
 
-    /// Records where the thread is.
+    /// Records the thread's current stack, if it reaches the entry and is in the table.
     pub fn record(
         &mut self,
         at: &Start,
@@ -67,7 +68,7 @@ impl Recorder<'_> {
         if end >> 8 > 0 {
             recording.about += ", partly guessed";
         }
-        // What was recorded is enough.
+        // Checks that the recording contains everything that the walker needs.
         let again = harness::walk(&mut &recording, at);
         if again != recording.stack {
             self.count("a recording that is not walked as the live thread", name);

@@ -1,4 +1,4 @@
-//! What kind of instant a thread is stopped at: the kinds that a walker may take for another.
+//! Classifies the instant at which a thread is stopped, by the kinds that a walker may confuse.
 
 use std::collections::HashMap;
 
@@ -6,36 +6,36 @@ use walk_harness::harness::Blob;
 
 use crate::live::Live;
 
-// `enum blob_kind` of bpf/walk/state.bpf.h.
+// Values of `enum blob_kind` in bpf/walk/state.bpf.h.
 const METHOD: u64 = 1;
 const DISPATCH: u64 = 2;
 const ADAPTER: u64 = 3;
 const STUB: u64 = 4;
 const DEOPT: u64 = 5;
-/// `HANDLER_BYTES` and `CODE_BYTES` of bpf/walk/.
+/// Same as `HANDLER_BYTES` and `CODE_BYTES` in bpf/walk/.
 const HANDLER_BYTES: u64 = 32;
 const CODE_BYTES: u64 = 64;
 
-/// Where a thread is.
+/// State of a stopped thread.
 #[derive(Clone, Copy, Debug)]
 pub struct Instant<'a> {
     pub ip: u64,
     pub blob: Blob,
     pub code: &'a [u8; 16],
-    /// Instructions since this code was entered, otherwise than by a return.
+    /// Instructions since this code was entered other than by a return.
     pub since_entry: usize,
-    /// Instructions since a frame was left.
+    /// Instructions since a frame was left by `leave`.
     pub since_leave: usize,
 }
 
-/// The kind, and what else tells one such instant from the other.
+/// Kind of an instant, and a detail that distinguishes instants of the same kind.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Kind {
     pub name: String,
     pub detail: String,
 }
 
-/// So many of a kind are recorded of one run of a JVM.
+/// Maximum number of recordings of a kind per runtime and flags.
 pub fn wanted(kind: &str) -> usize {
     match kind.trim_start_matches("virtual thread: ").trim_start_matches("signal: ") {
         "stub" | "adapter" => 10,
@@ -46,7 +46,8 @@ pub fn wanted(kind: &str) -> usize {
     }
 }
 
-/// Says which it is. `name` gives the innermost frame's name where it matters.
+/// Returns the kind of an instant. `name` returns the innermost frame's name; it is called for
+/// stubs only.
 pub fn kind(live: &Live, at: &Instant<'_>, name: impl FnOnce() -> String) -> Kind {
     let c = at.code;
     let opcode = c[..3].iter().map(|byte| format!("{byte:02x}")).collect::<String>();
@@ -99,12 +100,13 @@ fn method(at: &Instant<'_>, opcode: String) -> (&'static str, String) {
     }
 }
 
-/// How many of each are there.
+/// Number of recordings of each kind.
 #[derive(Clone, Default)]
 pub struct Seen(HashMap<Kind, usize>);
 
 impl Seen {
-    /// Whether one more is wanted; it is taken for one that is there.
+    /// Whether a recording of this kind is still wanted: there is none with this detail, and fewer
+    /// than the maximum of this name.
     pub fn wants(&mut self, kind: &Kind) -> bool {
         let of_name = self.0.keys().filter(|known| known.name == kind.name).count();
         !self.0.contains_key(kind) && of_name < wanted(&kind.name)

@@ -1,5 +1,5 @@
-//! A live JVM as the walker's source, by what the tools themselves know of it: its code cache's
-//! layout, its mappings and their unwind tables.
+//! A live JVM as the walker's source, read by the tools' own code: the code cache's layout, the
+//! mappings and their unwind tables.
 
 use std::{
     cell::RefCell,
@@ -30,7 +30,7 @@ use walk_harness::{
 const PAGE: u64 = 4096;
 type Page = Box<[u8; PAGE as usize]>;
 
-/// A JVM.
+/// A live JVM that the walker reads.
 pub struct Live {
     pub pid: u32,
     memory: File,
@@ -41,12 +41,12 @@ pub struct Live {
     maps: CodeMaps,
     cache: FileCache,
     mappings: Vec<MappingEntry>,
-    /// By the number of a file's descriptor.
+    /// Unwind table of each mapped file, by file descriptor.
     tables: HashMap<i32, Option<(usize, u64, Segments)>>,
     rows: Vec<Vec<Row>>,
-    /// Memory that was read since the thread has moved.
+    /// Pages read since the thread moved last.
     pages: RefCell<HashMap<u64, Option<Page>>>,
-    /// What the walker reads goes here while there is one.
+    /// Recording of everything that the walker reads, while one is being made.
     trace: Option<Recording>,
 }
 
@@ -75,7 +75,7 @@ impl Live {
         Ok(live)
     }
 
-    /// Looks at what is mapped.
+    /// Re-reads the mappings and their unwind tables.
     pub fn refresh(&mut self) -> Result<(), Box<dyn std::error::Error>> {
         self.maps.refresh(Pid(self.pid), &self.cache)?;
         let mut entries = vec![MappingEntry::default()];
@@ -116,14 +116,14 @@ impl Live {
         harness::blob(self, addr)
     }
 
-    /// What every method calls that is about to be entered in a loop, by on-stack replacement;
-    /// what is called when interpreted frames have been made of compiled ones; and what marks the
-    /// frames of which they will be.
+    /// Returns the addresses of JVM functions that are called before the kinds of code that are
+    /// rarely seen: before a method is entered by on-stack replacement, after interpreted frames
+    /// have been created from compiled ones, and when frames are marked for deoptimisation.
     pub fn turning_points(&self) -> Vec<u64> {
         const FUNCTIONS: [&str; 4] = [
             "_ZN13SharedRuntime19OSR_migration_beginE",
             "_ZN14Deoptimization13unpack_framesE",
-            // Of JDK 17, and since.
+            // JDK 17, and later JDKs.
             "_ZN14Deoptimization22deoptimize_all_markedE",
             "_ZN19DeoptimizationScope17deoptimize_markedE",
         ];
@@ -138,11 +138,11 @@ impl Live {
         found.unwrap_or_default()
     }
 
-    /// Where code begins that makes interpreted frames of compiled ones, and, apart, where methods
-    /// are entered in a loop.
+    /// Returns the beginnings of the code that turns compiled frames into interpreted ones, and,
+    /// separately, the methods' entries for on-stack replacement.
     pub fn rare(&mut self) -> (Vec<u64>, Vec<u64>) {
         const DEOPT: u64 = 5;
-        // So much of a heap is looked at: it is filled from its beginning.
+        // Number of bytes searched in a heap, which is filled from its beginning.
         const FIRST: u64 = 4 << 20;
         let (mut making, mut loops) = (Vec::new(), Vec::new());
         for heap in self.jvm.heaps.into_iter().take(self.jvm.heap_count as usize) {
@@ -167,7 +167,8 @@ impl Live {
         (making, loops)
     }
 
-    /// Whether a method will return to this address and find itself deoptimised.
+    /// Whether this is a return address in a deoptimisation handler: the method at that address has
+    /// been deoptimised.
     pub fn is_handler(&mut self, addr: u64) -> bool {
         const METHOD: u64 = 1;
         const HANDLER_BYTES: u64 = 32;
@@ -184,13 +185,13 @@ impl Live {
         heaps.into_iter().any(|heap| (heap.low..heap.high).contains(&addr))
     }
 
-    /// The name of the file that is mapped there.
+    /// Returns the name of the file that is mapped at this address.
     pub fn module(&self, addr: u64) -> String {
         let found = self.maps.find(libjvmprobe::Addr(addr));
         found.map_or("?".into(), |mapping| mapping.module.to_string())
     }
 
-    /// The names of a stack, outermost first.
+    /// Returns the names of a stack's frames, outermost first.
     pub fn names(&mut self, stack: &Stack) -> Vec<String> {
         let head = [1, stack.unloads, stack.end, stack.frames.len() as u64];
         let words = head.iter().chain(&stack.frames);
@@ -200,14 +201,14 @@ impl Live {
         frames.iter().map(libjvmprobe::stack::Frame::folded).collect()
     }
 
-    /// The thread has moved: its memory is another one.
+    /// Discards the cached pages, because the thread has moved and memory may have changed.
     pub fn moved(&self) {
         self.pages.borrow_mut().clear();
     }
 
-    /// Reads memory, by way of the pages that were read since the thread has moved.
+    /// Reads memory through the pages cached since the thread moved.
     fn fill(&self, addr: u64, to: &mut [u8]) -> bool {
-        // Above that is the kernel, and file positions are signed.
+        // Higher addresses are the kernel's, and file positions are signed.
         if addr >> 47 != 0 {
             return false;
         }
@@ -241,7 +242,7 @@ impl Live {
         self.bytes(addr).map_or(0, u64::from_ne_bytes)
     }
 
-    /// Walks once more, and records what is read on the way.
+    /// Walks again and records what the walker reads.
     pub fn record(&mut self, start: &Start) -> io::Result<Recording> {
         self.trace = Some(Recording { start: *start, jvm: self.jvm, ..Recording::default() });
         let stack = self.walk(start);
@@ -254,17 +255,18 @@ impl Live {
 
 impl Source for Live {
     fn read(&mut self, addr: u64, to: &mut [u8]) -> bool {
-        // The stack is read word by word then: only what is looked at gets recorded.
+        // If this read-ahead fails, the walker reads the stack word by word, so only what it needs
+        // is recorded.
         if to.len() > WHOLE || !self.fill(addr, to) {
             return false;
         }
         if let Some(trace) = &mut self.trace {
             let first = addr & !(LINE as u64 - 1);
-            // A line more: a later walker may read a little further.
+            // One line more, because a later version of the walker may read a little further.
             for at in (first..addr + (to.len() + LINE) as u64).step_by(LINE) {
                 let mut line = [0; LINE];
                 let start = at & !(PAGE - 1);
-                // It has just been read.
+                // The page has just been read, so it is cached.
                 let pages = self.pages.borrow();
                 if let Some(Some(page)) = pages.get(&start) {
                     line.copy_from_slice(&page[(at - start) as usize..][..LINE]);

@@ -4,12 +4,12 @@
 //! cargo run --release -p walk-harness --example record -- FOLDER [SECONDS [RUNTIME [FLAGS [PART]]]]
 //! ```
 //!
-//! `StackLoad` runs under this program, which stops its threads one after the other and takes
-//! them through some thousand instructions each. At every instruction the walker of `bpf/walk/`
-//! runs on the live thread, and its answer is compared with two things that know nothing of it:
-//! the calls and returns that were counted since the thread was stopped ([`shadow`]), and the
-//! table of the program's calls (`tests/lib/callgraph.rs`). One stack of each kind of instant
-//! ([`kinds`]) is recorded. Where the walker disagrees, nothing is recorded: that is told.
+//! `StackLoad` runs under this program, which stops its threads one after the other and
+//! single-steps each through some thousand instructions. At every instruction the walker of
+//! `bpf/walk/` runs on the live thread. Its result is compared with two independent sources: the
+//! calls and returns counted since the thread was stopped ([`shadow`]), and the table of the
+//! program's calls (`tests/lib/callgraph.rs`). One stack of each kind of instant ([`kinds`]) is
+//! recorded. If the walker disagrees, nothing is recorded and the disagreement is printed.
 #![allow(clippy::print_stdout, reason = "for whoever runs it")]
 #![allow(missing_docs, reason = "a program's own")]
 
@@ -38,7 +38,7 @@ use crate::{kinds::Seen, live::Live, recorder::Recorder};
 /// The program's threads.
 const PARTS: [&str; 5] = ["calls", "library", "outside", "virtual", "changes"];
 
-/// What is recorded of where nothing is said.
+/// Runtimes and flags that are recorded by default.
 const RUNS: [(&str, &str); 10] = [
     ("temurin-11", ""),
     ("temurin-17", ""),
@@ -57,7 +57,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let folder = PathBuf::from(args.next().ok_or("which folder?")?);
     let seconds = args.next().map_or(Ok(30), |n| n.parse())?;
     fs::create_dir_all(&folder)?;
-    // Before the clock interrupts whoever copies them.
+    // Before the timer signals start, because they would interrupt the copying.
     load::classes();
     tracee::tick();
     match args.next() {
@@ -76,7 +76,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// The program's threads, each in a JVM of its own: they would take each other's processors.
+/// Runs each of the program's threads in a JVM of its own, because they would compete for
+/// processors.
 fn run(
     folder: &Path,
     name: &str,
@@ -90,7 +91,7 @@ fn run(
         let all_flags = format!("-Dstackload.parts={part} {flags}");
         let mut load = stackload::start(runtime, &all_flags, Native::WithoutFramePointers);
         load.go(seconds as f64 + 60.0);
-        // The first second has what is interpreted and compiled for the first time.
+        // The first second has code that is interpreted and compiled for the first time.
         thread::sleep(Duration::from_millis(300));
         let mut recorder = Recorder::new(folder, runtime, flags, Live::new(&load)?, seen);
         let end = Instant::now() + Duration::from_secs(seconds);
@@ -102,7 +103,7 @@ fn run(
                 thread::sleep(Duration::from_millis(10));
                 continue;
             };
-            // Threads come and go.
+            // A thread may end at any time.
             if let Err(error) = recorder.thread(*tid, name) {
                 recorder.count("a thread that was gone", &error.to_string());
             }
@@ -115,7 +116,7 @@ fn run(
     Ok(())
 }
 
-/// The threads of the program.
+/// Returns the threads of the program, as thread ID and name.
 fn threads(pid: u32) -> Vec<(i32, String)> {
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     let named = tasks.filter_map(|task| {

@@ -1,5 +1,5 @@
-//! Takes threads of a JVM through some thousand instructions each, and compares at each what the
-//! walker says with what was counted and with the table of calls.
+//! Single-steps threads of a JVM through some thousand instructions each, and at each instruction
+//! compares the walker's result with the shadow stack and with the table of calls.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -21,18 +21,21 @@ use crate::{
     tracee::{Stop, Tracee},
 };
 
-/// Stacks that are deeper take long to walk at each instruction, and are large.
+/// Maximum depth. Deeper stacks take too long to walk at each instruction, and make large
+/// recordings.
 const MAX_DEPTH: usize = 60;
-/// Instructions of a thread at a time.
+/// Number of instructions per visit to a thread.
 const STEPS: usize = 4_000;
-/// The same of one whose code is given up all the time: it is stopped where that happens.
+/// Number of instructions per visit to the `changes` thread, whose code is deoptimised all the
+/// time. It is stopped where that happens.
 const STEPS_OF_CHANGES: usize = 1_500;
-/// `walk_end` of a stack that reaches the thread's entry with no step guessed, ...
+/// Low byte of `walk_end` for a stack that reaches the thread's entry. The bits above count guessed
+/// steps.
 const ENTRY: u64 = 5;
-/// ... and of one that ends where no caller is left.
+/// Low byte of `walk_end` for a stack that ends where no caller is left.
 const OUTERMOST: u64 = 1;
 
-/// One run of a JVM.
+/// Recorder for one run of a JVM.
 pub struct Recorder<'a> {
     pub folder: &'a Path,
     pub runtime: &'a Runtime,
@@ -43,23 +46,23 @@ pub struct Recorder<'a> {
     pub names_of_stubs: HashMap<u64, String>,
     steps: u64,
     agreed: u64,
-    /// Where the interpreter has no frame.
+    /// Number of instructions at which the interpreter had no frame.
     early: u64,
     recorded: usize,
-    /// Files of the thread that is looked at.
+    /// Files recorded in the current visit to a thread, as name and contents.
     pub found: Vec<(String, Vec<u8>)>,
-    /// Of these, from when frames were being made, and the callers then: whether these are right
-    /// shows when what was made is run.
+    /// Files of `found` that were recorded while frames were being created, with the callers at
+    /// that time. Whether these are correct shows when the new frames run.
     made: Vec<(String, Vec<u64>)>,
     disagreements: usize,
-    /// Where deoptimisation begins, and where methods are entered in a loop.
+    /// Addresses where deoptimisation starts, and entries of methods by on-stack replacement.
     rare: Vec<u64>,
-    /// The same of code that is new all the time: functions of the JVM that are called shortly
-    /// before, and what makes frames.
+    /// Addresses for the `changes` thread: functions of the JVM that are called shortly before
+    /// deoptimisation or on-stack replacement, and the code that creates frames.
     turning_points: Vec<u64>,
     functions: usize,
     turn: usize,
-    /// What happened how often, with an example.
+    /// Events by description, with their number and an example.
     told: BTreeMap<String, (u64, String)>,
 }
 
@@ -112,19 +115,20 @@ impl<'a> Recorder<'a> {
         }
     }
 
-    /// Whether a stack with this end goes to the thread's entry. musl's own code has no table that
-    /// says which that is.
+    /// Whether a stack with this `walk_end` reaches the thread's entry. musl's own code has no
+    /// unwind table that marks the entry.
     pub fn is_whole(&self, end: u64) -> bool {
         end & 0xff == ENTRY || self.runtime.musl && end & 0xff == OUTERMOST
     }
 
-    /// Whether no step of it was a guess, but for those to that entry.
+    /// Whether no step of the walk was a guess, except the steps to the entry on musl.
     fn is_sure(&self, end: u64) -> bool {
         self.is_whole(end) && (end >> 8 == 0 || self.runtime.musl)
     }
 
-    /// Whether the program's table of calls has nothing against a stack. Where an inlined method
-    /// ends, HotSpot tells of its neighbour, which leaves gaps in the table's eyes.
+    /// Whether a stack is correct according to the program's table of calls. Near the end of an
+    /// inlined method, HotSpot's debug information names its neighbour, which looks like a gap to
+    /// the table.
     pub fn is_in_table(&mut self, thread: &str, stack: &Stack, with_gaps: bool) -> bool {
         let names = self.live.names(stack).join(";");
         let report = self.table.check(&format!("java;{thread}-1;{names} 1"));
@@ -132,8 +136,9 @@ impl<'a> Recorder<'a> {
         is_whole && (with_gaps || report.gaps == 0)
     }
 
-    /// Takes a thread through some thousand instructions. Where walker and count disagree, one of
-    /// the two may have been wrong for longer than it shows: then nothing is kept.
+    /// Single-steps a thread through some thousand instructions. If walker and shadow stack
+    /// disagree, one of them may have been wrong for longer than is visible, so no recording is
+    /// kept.
     pub fn thread(&mut self, tid: i32, name: &str) -> Result<(), Box<dyn Error>> {
         let seen = self.seen.clone();
         self.found.clear();
@@ -156,7 +161,8 @@ impl<'a> Recorder<'a> {
     fn steps_of(&mut self, tid: i32, name: &str) -> Result<(), Box<dyn Error>> {
         self.live.refresh()?;
         let mut tracee = Tracee::stop(tid)?;
-        // Every third thread is stopped where it is seldom found, and one that changes always.
+        // Every third visit begins in rarely executed code, and every visit to the `changes` thread
+        // does.
         self.turn += 1;
         let changes = name == "changes";
         if (changes || self.turn.is_multiple_of(3))
@@ -181,14 +187,14 @@ impl<'a> Recorder<'a> {
             return Ok(());
         }
         let trail = self.live.trail(&first);
-        // What is guessed is nothing to count from.
+        // A guessed stack cannot be the start of a shadow stack.
         let mut shadow = self.is_sure(stack.end).then(|| Shadow::new(&trail[1..]));
-        // One that changes has just been made to go there.
+        // The `changes` thread has just been run to an entry.
         let (mut since_entry, mut since_leave) =
             (if changes { 0 } else { usize::MAX / 2 }, usize::MAX / 2);
         let mut region = self.region(first.ip);
         let mut signals = 0;
-        // Since the walker and the count agreed last.
+        // Disagreements since the walker and the shadow stack agreed last.
         let mut doubts: Vec<(String, String)> = Vec::new();
         for _ in 0..if changes { STEPS_OF_CHANGES } else { STEPS } {
             let regs = tracee.registers()?;
@@ -206,7 +212,7 @@ impl<'a> Recorder<'a> {
                 },
             );
             if let Stop::Signal(_) = stop {
-                // The instruction has not run: it is interrupted before it.
+                // The signal arrived before the instruction ran.
                 let interrupted = now.rip;
                 if tracee.step()? != Stop::Stepped {
                     return Ok(());
@@ -238,7 +244,8 @@ impl<'a> Recorder<'a> {
             if shadow.as_mut().is_some_and(|s| !s.step(&step, |a, b| same_code(live, a, b))) {
                 shadow = None;
             }
-            // What generated code calls of the JVM takes long, and is like other native code.
+            // Generated code has called a function of the JVM. That takes long and is like other
+            // native code, so three of four such calls run to their return.
             let is_out = self.live.is_code(from) && !self.live.is_code(now.rip);
             let now = match insn == Insn::Call && is_out && !self.steps.is_multiple_of(4) {
                 true => {
@@ -270,7 +277,8 @@ impl<'a> Recorder<'a> {
             }
             let trail = self.live.trail(&at);
             let Some(counted) = &shadow else {
-                // Without a count there is the table, and what becomes of the frames.
+                // Without a shadow stack, check against the table, and later against what becomes
+                // of the frames.
                 if kind.name.contains("deoptimisation") && self.seen.wants(&kind) {
                     self.record(&at, kind, name, false)?;
                     let is_new = self.found.len() > self.made.len();
@@ -293,10 +301,11 @@ impl<'a> Recorder<'a> {
                     found == counted || is_patched
                 });
             if !is_same {
-                // Where the interpreter has no frame (a method that is entered or left, or one
-                // that is an intrinsic), or calls a part of itself, it is not told as such.
+                // The walker omits a caller in the interpreter if that has no frame (a method that
+                // is being entered or left, or an intrinsic), or if the interpreter calls a part of
+                // itself.
                 let counted: Vec<u64> = counted.callers.iter().rev().copied().collect();
-                // It takes frames away that were never returned from.
+                // Deoptimisation removes frames without returning from them.
                 if kind.name.contains("deoptimisation") {
                     shadow = None;
                     continue;
@@ -329,7 +338,7 @@ impl<'a> Recorder<'a> {
                 continue;
             }
             self.agreed += 1;
-            // The count is right, so the walker was wrong before.
+            // They agree again, so the shadow stack is correct and the walker was wrong before.
             for (what, example) in doubts.drain(..) {
                 self.count(&format!("WRONG at {what}"), &example);
             }
@@ -352,7 +361,7 @@ impl<'a> Recorder<'a> {
         Ok(())
     }
 
-    /// Lets a thread run until it is somewhere in code that is seldom run.
+    /// Runs a thread to an address in rarely executed code.
     fn stop_where_rare(&self, tracee: &mut Tracee, changes: bool) -> Result<Stop, Box<dyn Error>> {
         let (places, round) = match changes {
             true => (&self.turning_points, self.turn),
@@ -364,13 +373,15 @@ impl<'a> Recorder<'a> {
         if stop == Stop::Away || !changes || index >= self.functions {
             return Ok(stop);
         }
-        // The function itself takes long, and is like other native code.
+        // Runs to the function's return: the function itself takes long and is like other native
+        // code.
         self.live.moved();
         let regs = tracee.registers()?;
         Ok(tracee.run_to(self.live.word(regs.rsp), regs.rsp + 8)?)
     }
 
-    /// Whether an interpreted method has no frame, and fp leads to one that is not its caller's.
+    /// Whether an interpreted method has no frame yet, and its frame pointer leads to a frame that
+    /// is not its caller's.
     fn has_anothers_fp(&self, at: &Start, trail: &[u64]) -> bool {
         let Some(&caller) = trail.get(1) else { return false };
         let other = self.live.word(at.fp + 8);
@@ -381,8 +392,9 @@ impl<'a> Recorder<'a> {
             && other != caller
     }
 
-    /// Lets a thread that interprets come to where a bytecode begins: where a method is entered
-    /// or left, the stack does not tell how far that is. `false` where it takes too long.
+    /// Single-steps a thread in the interpreter to the beginning of a bytecode. While a method is
+    /// being entered or left, the stack does not show how far that has got. Returns `false` if it
+    /// takes too long.
     fn goes_to_a_bytecode(&self, tracee: &mut Tracee) -> Result<bool, Box<dyn Error>> {
         // jmp [r10 + 8 * rbx]: dispatch_base(), interp_masm_x86.cpp.
         const DISPATCH: [u8; 3] = [0x41, 0xff, 0x24];
@@ -403,14 +415,15 @@ impl<'a> Recorder<'a> {
         Ok(false)
     }
 
-    /// The thread runs what was made. Its callers were those before, as far as they were made.
+    /// Checks the recordings in `made` when the thread runs the new frames: its callers must be
+    /// those recorded, as far as frames were created.
     fn look_at_what_was_made(&mut self, at: &Start, trail: &[u64], thread: &str) {
         let stack = self.live.walk(at);
         if !self.is_sure(stack.end) || !self.is_in_table(thread, &stack, false) {
             return;
         }
         for (file, callers) in std::mem::take(&mut self.made) {
-            // The innermost one may run already.
+            // The innermost frame may already be running.
             if !trail.ends_with(&callers[callers.len().min(2)..]) {
                 self.disagreements += 1;
                 let example = format!("{file} {callers:x?}, and then {trail:x?}");
@@ -419,7 +432,8 @@ impl<'a> Recorder<'a> {
         }
     }
 
-    /// Which code an address is in: that of a blob, the interpreter's, a file's.
+    /// Identifies the code at an address: the interpreter (1), a blob (its beginning), or a file
+    /// (2).
     fn region(&mut self, ip: u64) -> u64 {
         if self.live.is_interpreter(ip) {
             return 1;

@@ -1,18 +1,19 @@
-//! Who called whom, counted: the return addresses that are on a thread's stack, kept by what its
-//! instructions do, one by one, and by nothing that a walker knows.
+//! A shadow stack: the return addresses on a thread's stack, maintained from the effect of each
+//! single instruction, without any knowledge that the walker has.
 //!
-//! A call puts one on top, a return takes it off. The interpreter calls methods by pushing an
-//! address of its own and jumping, and returns by jumping to the address on top. A signal puts
-//! the interrupted address and its trampoline on top, and the system call that ends it takes them
-//! off. A deoptimisation handler pushes its own address. What throws exceptions or makes other frames (deoptimisation, continuations) does what
-//! this does not know: then the count is lost, and nothing more is said.
+//! A call pushes a return address, a return pops it. The interpreter calls methods by pushing an
+//! address of its own and jumping, and returns by jumping to the address on top. A signal pushes
+//! the interrupted address and its trampoline, and the system call that ends the handler pops them.
+//! A deoptimisation handler pushes its own address. Code that throws exceptions or creates other
+//! frames (deoptimisation, continuations) has effects that are not modelled here: then the shadow
+//! stack is lost, and no comparison is made.
 
-/// What an instruction does to it.
+/// Effect of an instruction on the shadow stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Insn {
     Call,
     Return,
-    /// Where a register or memory says.
+    /// An indirect jump, through a register or memory.
     Jump,
     Push,
     Pop,
@@ -20,7 +21,7 @@ pub enum Insn {
     Other,
 }
 
-/// Reads an instruction.
+/// Decodes an instruction.
 pub fn decode(code: &[u8]) -> Insn {
     let is_prefix = |b: &&u8| matches!(**b, 0x66 | 0x2e | 0x3e | 0x64 | 0x65 | 0xf2 | 0xf3);
     let mut rest = &code[code.iter().take_while(is_prefix).count()..];
@@ -43,22 +44,23 @@ pub fn decode(code: &[u8]) -> Insn {
     }
 }
 
-/// The count.
+/// The shadow stack.
 pub struct Shadow {
-    /// Outermost first.
+    /// Return addresses, outermost first.
     pub callers: Vec<u64>,
-    /// What the interpreter has pushed, of its own.
+    /// Address of its own that the interpreter has pushed last.
     pushed: Option<u64>,
-    /// Whether it has the address on top in a register, to push it again or to jump there.
+    /// Whether the interpreter has popped the address on top into a register, to push it again or
+    /// to jump there.
     is_held: bool,
 }
 
-/// One step, as far as it matters.
+/// The parts of a single step that matter here.
 pub struct Step {
     pub insn: Insn,
     pub from: u64,
     pub to: u64,
-    /// What was on top of the stack, and what is now.
+    /// Word on top of the stack before the step, and after it.
     pub old_top: u64,
     pub top: u64,
     pub is_sigreturn: bool,
@@ -68,7 +70,7 @@ pub struct Step {
 }
 
 impl Shadow {
-    /// Begins with callers that are known, innermost first.
+    /// Starts with known callers, innermost first.
     pub fn new(callers: &[u64]) -> Self {
         Self { callers: callers.iter().rev().copied().collect(), pushed: None, is_held: false }
     }
@@ -78,7 +80,7 @@ impl Shadow {
         self.callers.extend([interrupted, trampoline]);
     }
 
-    /// Takes a step; `false` where the count is lost.
+    /// Applies a step. Returns `false` if the shadow stack is lost.
     pub fn step(&mut self, step: &Step, is_same_code: impl FnOnce(u64, u64) -> bool) -> bool {
         match step.insn {
             Insn::Call => {
@@ -88,7 +90,7 @@ impl Shadow {
             }
             Insn::Return => {
                 let Some(caller) = self.callers.pop() else { return false };
-                // Into the handler of a method that was deoptimised in the meantime.
+                // Or a return into the handler of a method that was deoptimised in the meantime.
                 return caller == step.to || is_same_code(caller, step.to);
             }
             Insn::Pop if step.from_interpreter && self.callers.last() == Some(&step.old_top) => {
@@ -100,8 +102,8 @@ impl Shadow {
             Insn::Push if step.from_interpreter && step.top_interpreter => {
                 self.pushed = Some(step.top);
             }
-            // A deoptimisation handler, by its own address: as if it had called what makes the
-            // frames.
+            // A deoptimisation handler pushes its own address, as if it had called the code that
+            // creates the frames.
             Insn::Push if (step.from.saturating_sub(16)..=step.from).contains(&step.top) => {
                 self.callers.push(step.top);
             }

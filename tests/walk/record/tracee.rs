@@ -1,41 +1,41 @@
-//! A thread that is stopped, looked at and stepped through by ptrace(2).
+//! A thread that is stopped, inspected and single-stepped with ptrace(2).
 //!
-//! Only threads of JVMs that the recorder has started itself. All calls come from one thread, as
-//! ptrace wants it.
+//! Only threads of JVMs that the recorder has started are traced. All calls come from one thread,
+//! as ptrace requires.
 
 use std::{io, ptr};
 
 use libc::{c_int, c_void, pid_t, user_regs_struct};
 
-/// A thread that is seized; let go when dropped.
+/// A seized thread, which is detached when this is dropped.
 pub struct Tracee {
     tid: pid_t,
     is_stopped: bool,
-    /// A signal that the thread gets when it goes on.
+    /// Signal that is delivered when the thread continues.
     signal: c_int,
 }
 
-/// What a step has come to.
+/// Result of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stop {
-    /// One instruction further.
+    /// The thread has executed one instruction, or has reached its address.
     Stepped,
-    /// A signal has come, which the thread gets with the next step.
+    /// A signal has arrived, which is delivered with the next step.
     Signal(c_int),
-    /// The thread is in the kernel and does not come back, or has ended.
+    /// The thread stays in the kernel, or has ended.
     Away,
 }
 
 fn ptrace(request: libc::c_uint, tid: pid_t, addr: usize, data: usize) -> io::Result<()> {
-    // SAFETY: the requests that are made here take numbers, or memory of ours that `data` points
-    // to and that is as large as they want it.
+    // SAFETY: the requests used here take numbers, or a pointer in `data` to memory of ours that is
+    // large enough.
     let result = unsafe { libc::ptrace(request, tid, addr as *mut c_void, data as *mut c_void) };
     if result == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
 extern "C" fn nothing(_signal: c_int) {}
 
-/// From now on, whoever waits in the kernel is interrupted ten times a second.
+/// Starts a timer whose SIGALRM interrupts waiting system calls of this process ten times a second.
 pub fn tick() {
     let tenth = libc::timeval { tv_sec: 0, tv_usec: 100_000 };
     let timer = libc::itimerval { it_interval: tenth, it_value: tenth };
@@ -49,7 +49,7 @@ pub fn tick() {
 }
 
 impl Tracee {
-    /// Stops a thread.
+    /// Seizes and stops a thread.
     pub fn stop(tid: pid_t) -> io::Result<Self> {
         ptrace(libc::PTRACE_SEIZE, tid, 0, 0)?;
         let mut tracee = Self { tid, is_stopped: false, signal: 0 };
@@ -59,7 +59,7 @@ impl Tracee {
         Ok(tracee)
     }
 
-    /// A group stop or a trap is no signal for the thread.
+    /// Keeps the signal of a stop for delivery, unless it is a group stop or a trap.
     fn keep_signal(&mut self, status: c_int) -> Stop {
         let signal = libc::WSTOPSIG(status);
         if status >> 16 != 0 || signal == libc::SIGTRAP {
@@ -69,13 +69,14 @@ impl Tracee {
         Stop::Signal(signal)
     }
 
-    /// Waits until it stops; `None` where it is in the kernel for a while, or has ended.
+    /// Waits until it stops. Returns `None` if that takes more than two to three tenths of a
+    /// second, or if the thread has ended.
     fn wait(&mut self) -> Option<c_int> {
         let mut status = 0;
         let mut ticks = 0;
-        // The clock of `tick` interrupts it.
+        // The timer of `tick` interrupts waitpid.
         while ticks < 3 {
-            // SAFETY: it fills an int of ours.
+            // SAFETY: waitpid fills an int of ours.
             let got = unsafe { libc::waitpid(self.tid, &raw mut status, libc::__WALL) };
             if got == self.tid && libc::WIFSTOPPED(status) {
                 self.is_stopped = true;
@@ -89,7 +90,7 @@ impl Tracee {
         None
     }
 
-    /// Its registers.
+    /// Returns its registers.
     pub fn registers(&self) -> io::Result<user_regs_struct> {
         // SAFETY: a structure of integers.
         let mut regs: user_regs_struct = unsafe { std::mem::zeroed() };
@@ -97,12 +98,12 @@ impl Tracee {
         Ok(regs)
     }
 
-    /// Lets the thread run until it is at an address with its stack pointer there or above.
+    /// Runs the thread until it is at this address with its stack pointer at `sp` or above.
     pub fn run_to(&mut self, ip: u64, sp: u64) -> io::Result<Stop> {
         let registers = std::mem::offset_of!(libc::user, u_debugreg);
         let control = registers + 7 * size_of::<u64>();
         ptrace(libc::PTRACE_POKEUSER, self.tid, registers, ip as usize)?;
-        // The first breakpoint, for this thread, of an instruction.
+        // DR7: enables hardware breakpoint 0 for this thread, on instruction execution.
         ptrace(libc::PTRACE_POKEUSER, self.tid, control, 1)?;
         let mut stop = Stop::Away;
         for _ in 0..50 {
@@ -121,7 +122,7 @@ impl Tracee {
         Ok(stop)
     }
 
-    /// Goes one instruction further.
+    /// Executes one instruction.
     pub fn step(&mut self) -> io::Result<Stop> {
         let signal = std::mem::take(&mut self.signal);
         ptrace(libc::PTRACE_SINGLESTEP, self.tid, 0, signal as usize)?;
@@ -135,16 +136,16 @@ impl Drop for Tracee {
     fn drop(&mut self) {
         if !self.is_stopped && ptrace(libc::PTRACE_INTERRUPT, self.tid, 0, 0).is_ok() {
             while self.wait().is_none() {
-                // SAFETY: signal 0 asks whether the thread is there.
+                // SAFETY: signal 0 only checks whether the thread exists.
                 if unsafe { libc::syscall(libc::SYS_tkill, self.tid, 0) } != 0 {
                     return;
                 }
             }
         }
-        // A breakpoint would end the process once nobody traces it.
+        // A breakpoint that is hit without a tracer would kill the process.
         let control = std::mem::offset_of!(libc::user, u_debugreg) + 7 * size_of::<u64>();
         let _ = ptrace(libc::PTRACE_POKEUSER, self.tid, control, 0);
-        // Gone, or it goes on.
+        // This fails if the thread has ended; otherwise it continues.
         let _ = ptrace(libc::PTRACE_DETACH, self.tid, 0, self.signal as usize);
     }
 }

@@ -1,7 +1,8 @@
-//! The walker, compiled for user space: the library's own, or another.
+//! The walker, compiled for user space: the library's own build, or another one.
 //!
-//! Where the variable [`OTHER`] names a library, the walker is taken from there: one that was
-//! compiled with a sanitizer, whose runtime has to be in the process from the beginning.
+//! If the environment variable [`OTHER`] names a library, the walker is loaded from there: for
+//! example one that was compiled with a sanitizer, whose runtime must be in the process from the
+//! start.
 
 use std::{
     ffi::{CString, c_void},
@@ -12,7 +13,7 @@ use std::{
 pub use libjvmprobe::bpf::here::{Blob, Source, Stack, Start, blob, trail};
 use libjvmprobe::bpf::here::{LINKED, WalkFunction, walk_by};
 
-/// The name of the environment variable.
+/// Name of the environment variable that selects another build of the walker.
 pub const OTHER: &str = "WALK_HARNESS";
 
 fn function() -> WalkFunction {
@@ -21,20 +22,20 @@ fn function() -> WalkFunction {
 }
 
 /// # Panics
-/// Where it is no such library.
+/// If it is not a library with a walker.
 fn other(path: &[u8]) -> WalkFunction {
     let path = CString::new(path).expect("a path has no zeros");
-    // SAFETY: strings that end in zero; what is loaded stays loaded.
+    // SAFETY: the path is NUL-terminated, and the library is never unloaded.
     let library = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW) };
-    // SAFETY: as above.
+    // SAFETY: the handle comes from dlopen, and the name is NUL-terminated.
     let found = unsafe { libc::dlsym(library, c"harness_walk".as_ptr()) };
     assert!(!library.is_null() && !found.is_null(), "{path:?} has no walker");
-    // SAFETY: the function of harness.c, as it is declared.
+    // SAFETY: this is the function in harness.c, which has this signature.
     unsafe { std::mem::transmute::<*mut c_void, WalkFunction>(found) }
 }
 
 /// Walks a stack.
 pub fn walk(source: &mut dyn Source, start: &Start) -> Stack {
-    // SAFETY: both were compiled from these sources.
+    // SAFETY: the function and these types come from the same sources.
     unsafe { walk_by(function(), source, 1, start) }.1
 }

@@ -1,8 +1,8 @@
-//! The stack walker of `bpf/walk/` in user space, without root: on recorded stacks, or on those
-//! of a process that is stopped.
+//! The stack walker of `bpf/walk/` in user space, without root. It walks recorded stacks, or stacks
+//! of a stopped process.
 //!
-//! [`harness`] runs the walker's own sources; [`recording`] is a stack with all that the walker
-//! reads on its way, and the frames that are right. `record/` makes recordings.
+//! [`harness`] runs the walker's own sources. [`recording`] is a stack with everything that the
+//! walker reads on its way, and the correct frames. `record/` makes recordings.
 
 pub mod harness;
 pub mod recording;

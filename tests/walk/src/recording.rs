@@ -1,8 +1,8 @@
-//! A recorded stack: the registers, all that the walker reads from there on, and the frames that
-//! are right.
+//! A recorded stack: the registers, everything that the walker reads from there on, and the correct
+//! frames.
 //!
-//! A file is text, compressed by gzip (`zcat` shows it), so that it can be read, compared and
-//! judged without this program. Numbers are hexadecimal, one fact a line:
+//! A file is gzipped text (`zcat` shows it), so that it can be read, compared and judged without
+//! this program. Numbers are hexadecimal. Each line has one fact:
 //!
 //! ```text
 //! about WORDS                     what it is: JDK, flags, the kind of instant
@@ -35,29 +35,29 @@ use libjvmprobe::{
 
 use crate::harness::{Source, Stack, Start};
 
-/// Memory is recorded in pieces of so many bytes.
+/// Memory is recorded in lines of this many bytes.
 pub const LINE: usize = 64;
 
 /// A recorded stack.
 #[derive(Clone, Debug, Default)]
 pub struct Recording {
-    /// JDK, flags, the kind of instant.
+    /// JDK, flags, and the kind of instant.
     pub about: String,
-    /// How it is known that its frames are right.
+    /// How the frames are known to be correct.
     pub truth: String,
-    /// The registers.
+    /// Registers at the start of the walk.
     pub start: Start,
-    /// How the JVM is walked.
+    /// Layout of the JVM's data that the walker reads.
     pub jvm: JvmLayout,
-    /// Those that the walker looked at.
+    /// Mappings that the walker read, by index.
     pub mappings: BTreeMap<u32, MappingEntry>,
-    /// By table and index.
+    /// Unwind rows that the walker read, by table and index.
     pub rows: BTreeMap<(u32, u32), Row>,
-    /// Memory, by the address of each line.
+    /// Memory, by address of the line.
     pub lines: BTreeMap<u64, [u8; LINE]>,
-    /// The right answer.
+    /// The correct result of the walk.
     pub stack: Stack,
-    /// Its names, for people.
+    /// Names of the frames, for people.
     pub names: Vec<String>,
 }
 
@@ -91,7 +91,7 @@ impl Recording {
     /// Reads a file.
     ///
     /// # Errors
-    /// Where it cannot be read, or is no recording.
+    /// If it cannot be read, or is not a recording.
     pub fn read(path: &Path) -> io::Result<Self> {
         let mut text = String::new();
         GzDecoder::new(File::open(path)?).read_to_string(&mut text)?;
@@ -112,7 +112,7 @@ impl Recording {
             "jvm" => {
                 let (name, number) = rest.split_once(' ')?;
                 let number = u64::from_str_radix(number, 16).ok()?;
-                // So it was called while there were two forms.
+                // The field's name while there were only two forms.
                 let name = if name == "is_compact" { "blob_form" } else { name };
                 with_fields!(set, self.jvm, name, number);
             }
@@ -137,7 +137,7 @@ impl Recording {
     fn take_numbers(&mut self, kind: &str, numbers: &[u64]) -> Option<()> {
         let small = |n: u64| u32::try_from(n).ok();
         match (kind, numbers) {
-            // Older recordings do not have rdx.
+            // Older recordings have no rdx.
             ("start", &[ip, sp, fp, ax, bx, r13, ref rest @ ..]) => {
                 let dx = rest.first().copied().unwrap_or_default();
                 self.start = Start { ip, sp, fp, ax, bx, r13, dx };
@@ -167,13 +167,13 @@ impl Recording {
         Some(())
     }
 
-    /// The text that [`Recording::read`] reads.
+    /// Returns the text that [`Recording::read`] parses.
     pub fn text(&self) -> String {
         let mut text = format!("about {}\ntruth {}\n", self.about, self.truth);
         let mut put = |kind: &str, numbers: &[u64]| {
             text.push_str(kind);
             for number in numbers {
-                // A string grows.
+                // Writing into a String does not fail.
                 let _ = write!(text, " {number:x}");
             }
             text.push('\n');
@@ -211,10 +211,10 @@ impl Recording {
         text
     }
 
-    /// What a file of it holds.
+    /// Returns the contents of its file.
     ///
     /// # Errors
-    /// None, as a vector grows.
+    /// Never: writing into a Vec does not fail.
     pub fn compressed(&self) -> io::Result<Vec<u8>> {
         let mut to = GzEncoder::new(Vec::new(), Compression::best());
         to.write_all(self.text().as_bytes())?;
@@ -222,25 +222,25 @@ impl Recording {
     }
 }
 
-/// What is longer is a piece of the stack, which is read for the words that are wanted later: the
-/// walker does as well without it. (`MAX_BLOB_BYTES` of bpf/walk/state.bpf.h.)
+/// A read of more bytes than this is the walker's read-ahead of a piece of the stack. The walker
+/// also works if such a read fails. (`MAX_BLOB_BYTES` of bpf/walk/state.bpf.h.)
 pub const WHOLE: usize = 512;
 
-/// A recording of which the stack can be read in pieces: what was not recorded of it is zero.
+/// A recording whose stack can be read in pieces: stack memory that was not recorded reads as zero.
 #[derive(Debug)]
 pub struct Pieces<'a> {
     recording: &'a Recording,
-    /// Where the page ends that has the last of the stack.
+    /// End of the last page of the stack.
     end: u64,
-    /// How many were read.
+    /// Number of pieces that were read.
     pub count: usize,
 }
 
 impl<'a> Pieces<'a> {
-    /// Of a recording.
+    /// Makes the pieces of a recording.
     pub fn of(recording: &'a Recording) -> Self {
         let mut end = recording.start.sp;
-        // The stack is what is in one piece with its top, but for a few pages.
+        // The stack extends from its top as long as gaps between recorded lines are below 64 KiB.
         for &line in recording.lines.keys() {
             if line >= end && line - end < 64 << 10 {
                 end = line + 1;
@@ -257,7 +257,7 @@ impl Source for Pieces<'_> {
             return true;
         }
         let is_stack = addr >= self.recording.start.sp.saturating_sub(4096) && addr < self.end;
-        // The rest of the last page is shorter than a piece.
+        // At the end of the last page, a read may be shorter than a piece.
         let is_last = addr + to.len() as u64 == self.end;
         if !is_stack || addr + to.len() as u64 > self.end || !(to.len() > WHOLE || is_last) {
             return false;
