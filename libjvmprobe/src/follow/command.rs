@@ -38,7 +38,7 @@ const START: &str = "start the command";
 
 /// A forked child that waits before exec until [`go`](Self::go) is called.
 pub struct Waiting {
-        /// PID of the child.
+    /// PID of the child.
     pub pid: Pid,
     program: OsString,
     go: std::fs::File,
