@@ -5,7 +5,7 @@
 //! `/proc/PID/maps` and `map_files`.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, HashMap, HashSet},
     fs::File,
     io::Write,
     os::{fd::AsRawFd, unix::fs::MetadataExt},
@@ -273,7 +273,8 @@ impl Opened {
         }
         if self.files.len() >= MANY_FILES {
             // Failures are forgotten, too: their numbers may belong to other files by now.
-            self.files.retain(|_, file| file.as_ref().is_some_and(|f| Arc::strong_count(f) > 1));
+            let used = self.used();
+            self.files.retain(|key, _| used.contains(key));
         }
         let file = match opened {
             Ok(file) => Some(self.share(file, map)),
@@ -300,12 +301,20 @@ impl Opened {
     }
 
     fn close_unused(&mut self, now: Instant) {
-        let is_used = |file: &Option<Arc<CodeFile>>| {
-            file.as_ref().is_none_or(|file| Arc::strong_count(file) > 1)
-        };
-        let used = self.files.iter().filter(|(_, file)| is_used(file)).map(|(&number, _)| number);
-        let used: Vec<_> = used.collect();
-        self.idle.release(&mut self.files, used, now);
+        let mut kept = self.used();
+        kept.extend(self.files.iter().filter(|(_, file)| file.is_none()).map(|(&key, _)| key));
+        self.idle.release(&mut self.files, kept, now);
+    }
+
+    /// Returns the keys of the files that are used outside of the cache, in which several keys may hold one file.
+    fn used(&self) -> HashSet<CacheKey> {
+        let mut held = HashMap::new();
+        for file in self.files.values().flatten() {
+            *held.entry(Arc::as_ptr(file)).or_insert(0) += 1;
+        }
+        let is_used = |file: &Arc<CodeFile>| Arc::strong_count(file) > held[&Arc::as_ptr(file)];
+        let used = self.files.iter().filter(|(_, file)| file.as_ref().is_some_and(is_used));
+        used.map(|(&key, _)| key).collect()
     }
 
     /// Returns whether an attempt to open the mapping's file has succeeded or finally failed.
@@ -365,6 +374,22 @@ mod tests {
         let opened = files.opened();
         let left: Vec<_> = opened.files.values().flatten().collect();
         assert!(left.len() == 1 && Arc::ptr_eq(left[0], of_file.file.as_ref().unwrap()));
+    }
+
+    #[test]
+    fn a_file_that_containers_share_is_closed_when_none_has_it() {
+        let (cache, now) = (FileCache::default(), Instant::now());
+        let file = Arc::new(CodeFile::new(File::open("/proc/self/exe").unwrap()));
+        let keys = [1, 2].map(|device| ((device, 0, 3), None));
+        cache.opened().files.extend(keys.map(|key| (key, Some(Arc::clone(&file)))));
+        let later = |seconds| now + std::time::Duration::from_secs(seconds);
+        cache.close_unused(now);
+        cache.close_unused(later(60));
+        assert_eq!(cache.opened().files.len(), 2, "a process has it");
+        drop(file);
+        cache.close_unused(later(61));
+        cache.close_unused(later(120));
+        assert!(cache.opened().files.is_empty());
     }
 
     /// Maps a file as code, at `at` if an address is given.
