@@ -266,7 +266,7 @@ impl<S: Sink> Taker<S> {
     /// Reports the JVMs that still run when the trace ends.
     ///
     /// # Errors
-    /// Those of the sink.
+    /// Errors of the sink.
     pub fn finish(&mut self, jvms: &mut ByKey<Jvm>) -> Result<()> {
         self.report(jvms)
     }
