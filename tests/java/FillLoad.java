@@ -1,20 +1,27 @@
 import java.io.BufferedReader;
 import java.io.File;
 import java.io.InputStreamReader;
+import java.lang.management.ManagementFactory;
+import java.lang.management.ThreadMXBean;
 import java.util.ArrayList;
 import java.util.List;
 
 /**
  * Keeps a share of the heap full and allocates garbage beside it.
  *
- * <p>Commands on stdin, answers on stdout: "ready PID" once; "go SECONDS SHARE MB_PER_SECOND" is answered by "done"; "quit" ends.
- * The share is of the maximum heap; what does not fit is left out.
+ * <p>Commands on stdin, answers on stdout: "ready PID" once; "go SECONDS SHARE MB_PER_SECOND [HOLD]" is answered by "done";
+ * "quit" ends. The share is of the maximum heap; what does not fit is left out. With HOLD, every ten seconds a thread computes
+ * for so many seconds in a loop without safepoint polls (with -XX:-UseCountedLoopSafepoints) while another dumps all threads.
  */
 public class FillLoad {
     private static final int CHUNK = 16 << 10;
 
     private static final List<byte[]> kept = new ArrayList<>();
+    private static final long PERIOD_MS = 10_000;
+
+    private static final ThreadMXBean threads = ManagementFactory.getThreadMXBean();
     static volatile Object sink;
+    static volatile int result;
 
     public static void main(String[] args) throws Exception {
         BufferedReader in = new BufferedReader(new InputStreamReader(System.in));
@@ -23,6 +30,9 @@ public class FillLoad {
             String[] words = line.split(" ");
             long end = System.nanoTime() + (long) (Double.parseDouble(words[1]) * 1e9);
             long chunks = (long) (Double.parseDouble(words[2]) * Runtime.getRuntime().maxMemory() / CHUNK);
+            if (words.length > 4) {
+                holdThreads(end, Double.parseDouble(words[4]));
+            }
             work(end, chunks, Double.parseDouble(words[3]));
             kept.clear();
             System.out.println("done");
@@ -49,6 +59,47 @@ public class FillLoad {
                 }
             }
             Thread.sleep(20);
+        }
+    }
+
+    /** Starts the two threads that make every other thread wait. */
+    private static void holdThreads(long end, double seconds) {
+        Thread holder = new Thread(() -> {
+            for (int i = 0; i < 20_000; i++) {
+                compute(1_000);
+            }
+            int trial = 100_000_000;
+            long begin = threads.getCurrentThreadCpuTime();
+            compute(trial);
+            double each = (threads.getCurrentThreadCpuTime() - begin) / 1e9 / trial;
+            int rounds = (int) Math.min(seconds / each, Integer.MAX_VALUE);
+            while (System.nanoTime() < end) {
+                Thread dumper = new Thread(() -> {
+                    sleep(100);
+                    threads.dumpAllThreads(false, false);
+                });
+                dumper.start();
+                compute(rounds);
+                sleep(PERIOD_MS - (long) (seconds * 1e3));
+            }
+        });
+        holder.setDaemon(true);
+        holder.start();
+    }
+
+    private static void compute(int rounds) {
+        int value = rounds;
+        for (int i = 0; i < rounds; i++) {
+            value = value * 31 ^ value >>> 7 ^ i;
+        }
+        result = value;
+    }
+
+    private static void sleep(long millis) {
+        try {
+            Thread.sleep(millis);
+        } catch (InterruptedException e) {
+            throw new AssertionError(e);
         }
     }
 }
