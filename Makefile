@@ -9,8 +9,6 @@ TOOLS := javaclass javagc javaobjnew javaprof jvmprobed
 TESTED := --profile tested --locked
 # It has no standard library, and cannot unwind.
 BUT_AGENT := --exclude jvmprobe-agent
-# Two at a time, where they say that they bear it (tests/lib/turn.rs); others are alone.
-TEST_FLAGS := -- --test-threads=2
 
 .DEFAULT_GOAL := help
 
@@ -37,11 +35,11 @@ test: ## Check the style, then run every test against real JVMs (root)
 	@# What the other tests run: built before, not within the first of them.
 	$(CARGO) build $(TESTED) --workspace --bins
 	@# All of them, so that one run tells of every failure.
-	CARGO="$(CARGO)" tests/run $(TESTED) --workspace $(BUT_AGENT) $(TEST_FLAGS)
+	CARGO="$(CARGO)" tests/run $(TESTED) --workspace $(BUT_AGENT)
 
 test-all: test ## Run also the tests that take long (root)
 	@tests/setup test-all
-	CARGO="$(CARGO)" tests/run $(TESTED) --workspace $(BUT_AGENT) $(TEST_FLAGS) --ignored
+	CARGO="$(CARGO)" tests/run $(TESTED) --workspace $(BUT_AGENT) -- --ignored
 
 fuzz: ## Fuzz all that reads foreign bytes (hours; FUZZ_SECONDS=60 for a minute each)
 	@tests/setup build

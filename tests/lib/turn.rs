@@ -1,31 +1,77 @@
-//! Which tests of one binary may run at the same time.
+//! Which tests may run at the same time.
 //!
 //! By default a test runs alone: tests that measure, that trace all JVMs, or that check what other
 //! tests leave on the machine need that. A test that only checks what a tool reports about the
 //! test's own JVMs calls [`beside_others`]. Two such tests run at once, because they wait most of
 //! the time.
+//!
+//! The turns are locked files beside the test binaries, because `tests/run` runs several binaries
+//! at a time. If `JVMPROBE_TEST_TIMES` names a file, each test adds a line with its time, without
+//! the time spent waiting for its turn.
 
 use std::{
     cell::RefCell,
-    sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard},
+    fs::{File, OpenOptions},
+    io::Write,
+    thread,
+    time::{Duration, Instant},
 };
 
-static TURN: RwLock<()> = RwLock::new(());
+use rustix::fs::{FlockOperation, flock};
 
-enum Turn {
-    Alone(#[allow(dead_code, reason = "held")] RwLockWriteGuard<'static, ()>),
-    Beside(#[allow(dead_code, reason = "held")] RwLockReadGuard<'static, ()>),
+/// Each test that runs beside others locks one of these files, and a test that runs alone both.
+const FILES: [&str; 2] = ["turn-0.lock", "turn-1.lock"];
+
+/// A test's turn, until its thread ends.
+struct Turn {
+    files: Vec<File>,
+    begin: Instant,
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        let Some(times) = std::env::var_os("JVMPROBE_TEST_TIMES") else { return };
+        let test = thread::current().name().unwrap_or("?").to_owned();
+        let turn = if self.files.len() == 1 { "beside" } else { "alone" };
+        let line = format!("{:.1} {turn} {test}\n", self.begin.elapsed().as_secs_f64());
+        // Only statistics are lost if this fails.
+        let file = OpenOptions::new().append(true).create(true).open(times);
+        let _ = file.and_then(|mut file| file.write_all(line.as_bytes()));
+    }
 }
 
 thread_local! {
-    /// Held until the test's thread ends.
-    static MINE: RefCell<Option<Turn>> = const { RefCell::new(None) };
+    static TURN: RefCell<Option<Turn>> = const { RefCell::new(None) };
 }
 
-/// Acquires the test's turn, unless the thread already holds one.
-fn take(turn: impl FnOnce() -> Turn) {
-    MINE.with_borrow_mut(|mine| {
-        mine.get_or_insert_with(turn);
+/// Locks one of the files, or all.
+fn lock(alone: bool) -> Vec<File> {
+    let test = std::env::current_exe().expect("own path");
+    let open = |name| {
+        let path = test.with_file_name(name);
+        File::options().write(true).create(true).truncate(false).open(path).expect("a file")
+    };
+    let files = FILES.map(open);
+    if alone {
+        // In this order, so that two tests never wait for each other.
+        for file in &files {
+            flock(file, FlockOperation::LockExclusive).expect("flock");
+        }
+        return files.into();
+    }
+    loop {
+        let is_free = |file: &&File| flock(file, FlockOperation::NonBlockingLockExclusive).is_ok();
+        if let Some(at) = files.iter().position(|file| is_free(&file)) {
+            return files.into_iter().skip(at).take(1).collect();
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Takes the test's turn, unless its thread has one.
+fn take(alone: bool) {
+    TURN.with_borrow_mut(|turn| {
+        turn.get_or_insert_with(|| Turn { files: lock(alone), begin: Instant::now() });
     });
 }
 
@@ -38,12 +84,11 @@ pub fn need_root() {
         rustix::process::geteuid().is_root(),
         "this test attaches BPF programs: run it as root (sudo make test)"
     );
-    // A failed test poisons the lock, but has released it.
-    take(|| Turn::Alone(TURN.write().unwrap_or_else(PoisonError::into_inner)));
+    take(true);
 }
 
 /// Makes this test run at the same time as others that call this function. Call it before
 /// [`need_root`], which then has no effect on the turn.
 pub fn beside_others() {
-    take(|| Turn::Beside(TURN.read().unwrap_or_else(PoisonError::into_inner)));
+    take(false);
 }
