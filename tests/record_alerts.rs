@@ -53,7 +53,8 @@ const KINDS: [Kind; 4] = [
     },
     Kind {
         name: "code",
-        options: "-XX:ReservedCodeCacheSize=8m -XX:-UseCodeCacheFlushing",
+        options: "-XX:ReservedCodeCacheSize=8m -XX:-UseCodeCacheFlushing \
+                  -XX:CompileThresholdScaling=0.05 -Xlog:codecache=off",
         program: MANY,
         work: "",
     },
@@ -74,6 +75,8 @@ const ALERTS: [(&str, &str, &str); 5] = [
 
 const SCRAPE: Duration = Duration::from_secs(30);
 const SCRAPES: usize = 45;
+/// Number of scrapes until code caches are full.
+const FILLED: usize = 8;
 /// Minute at which the alerts are compared.
 const AT: usize = 20;
 
@@ -123,7 +126,7 @@ fn record() {
     let begin = Instant::now();
     for i in 0..SCRAPES {
         for (_, load) in loads.iter_mut().filter(|(name, _)| name.ends_with("-code")) {
-            load.run(1.0);
+            load.run(if i < FILLED { 2.0 } else { 0.5 });
         }
         thread::sleep((SCRAPE * (i as u32 + 1)).saturating_sub(begin.elapsed()));
         take(&mut recorded, &scrape::get(&address), i, &loads);

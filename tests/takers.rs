@@ -133,7 +133,7 @@ fn trace<T: Tool>(
 ) -> Result<Trace<T>> {
     let options = registry::Options { pace: Pace::Calm, ..Default::default() };
     let arrivals = Arrivals::open(options)?;
-    let mut trace = Trace::start(taker, Vec::new(), Some(arrivals), false)?;
+    let mut trace = Trace::start(taker, Vec::new(), Some(arrivals))?;
     begun.send(()).unwrap();
     trace.run(times(interval), stop)?;
     Ok(trace)
@@ -187,7 +187,6 @@ fn take_samples(pid: u32, begun: Sender<()>, stop: &AtomicBool) -> Result<Sample
         max_memory: 64 << 20,
         keeps_all: false,
         pace: Pace::Calm,
-        verbose: false,
         registry: None,
     };
     let mut taker = samples::Taker::new(options, Samples(Seen::of(pid)))?;

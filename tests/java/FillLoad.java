@@ -51,6 +51,7 @@ public class FillLoad {
                     sink = new byte[1024];
                     allocated += 1024 / 1e6;
                 }
+                Thread.sleep(20);
             } catch (OutOfMemoryError e) {
                 // Not as much is kept from here on.
                 chunks = kept.size() * 99L / 100;
@@ -58,7 +59,6 @@ public class FillLoad {
                     kept.remove(kept.size() - 1);
                 }
             }
-            Thread.sleep(20);
         }
     }
 

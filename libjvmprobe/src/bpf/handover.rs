@@ -12,10 +12,7 @@ use std::{
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 
-use crate::{
-    Error, Result,
-    own::{note, privileges},
-};
+use crate::{Error, Result, own::privileges};
 
 /// The outer maps.
 #[derive(Debug)]
@@ -94,7 +91,7 @@ impl Clerk {
 fn work(outer: &Outer, todo: &Receiver<Job>) {
     for job in todo {
         if let Err(error) = outer.do_job(&job) {
-            note(&format!("stacks of a process are walked by frame pointers: {error}"));
+            log::warn!("stacks of a process are walked by frame pointers: {error}");
         }
     }
 }

@@ -11,7 +11,7 @@ use std::{
 use libbpf_rs::{Link, PerfEventOpts, ProgramMut};
 use libbpf_sys::{PERF_FLAG_FD_CLOEXEC, PERF_TYPE_BREAKPOINT, perf_event_attr};
 
-use crate::{Addr, Error, Pid, Result, own::remark};
+use crate::{Addr, Error, Pid, Result};
 
 /// `HW_BREAKPOINT_W`, include/uapi/linux/hw_breakpoint.h.
 const WRITES: u32 = 2;
@@ -76,7 +76,7 @@ pub(crate) fn attach_clock(
     match open_all(cycles.event(), rate)? {
         Ok(events) => Ok((cycles, attach_all(program, events, cookie)?)),
         Err((_, error)) => {
-            remark(|| format!("cycles cannot be counted, so the clock is used: {error}"));
+            log::debug!("cycles cannot be counted, so the clock is used: {error}");
             let clock = Clock::CpuClock;
             let events = open_all(clock.event(), rate)?.map_err(|(cpu, e)| open_error(e, cpu))?;
             Ok((clock, attach_all(program, events, cookie)?))

@@ -24,7 +24,6 @@ use crate::{
         stream::EventStream,
         walker::{self, Walker},
     },
-    own::note,
 };
 
 /// Map from the ids of the stacks that were sent to the keys of their JVMs: bpf/walk/intern.bpf.h.
@@ -189,7 +188,7 @@ impl<S: Skel<'static>, E> Attach for Session<S, E> {
             match (attach(&program, binary, &plan.site, scope, cookie), plan.optional) {
                 (Ok(link), _) => links.push(link),
                 (Err(Error::Permission { .. }), Some(loss)) => {
-                    note(&format!("{loss}: CAP_SYS_ADMIN is missing"));
+                    log::warn!("{loss}: CAP_SYS_ADMIN is missing");
                 }
                 (Err(error), _) => return Err(error),
             }

@@ -6,7 +6,6 @@ use crate::{
         probes::{Instant, Plan, resolve},
         records::{text, word},
     },
-    own::remark,
     process::LibJvm,
 };
 
@@ -31,7 +30,7 @@ const INSTANTS: [Instant; 4] = [
 pub(crate) fn plans(libjvm: &LibJvm) -> Result<Vec<Plan>> {
     let elf = libjvm.elf()?;
     Ok(resolve(&libjvm.seen_as, &elf, &INSTANTS).unwrap_or_else(|error| {
-        remark(|| format!("stops are not shown: {error}"));
+        log::debug!("stops are not shown: {error}");
         Vec::new()
     }))
 }

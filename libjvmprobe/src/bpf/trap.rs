@@ -28,7 +28,6 @@ use crate::{
         perf::{Where, open_event},
         uprobe::Uprobe,
     },
-    own::remark,
 };
 
 /// Typical values, used if a measurement fails.
@@ -62,7 +61,7 @@ pub fn prices() -> Prices {
         let or_usual = |measured: Result<f64>, usual: f64| match measured {
             Ok(ns) => ns,
             Err(error) => {
-                remark(|| format!("the cost of a probe could not be measured: {error}"));
+                log::debug!("the cost of a probe could not be measured: {error}");
                 usual
             }
         };

@@ -26,7 +26,7 @@ use crate::{
     },
     elf::{ElfFile, Segments},
     hotspot::walking::JvmLayout,
-    own::{Idle, descriptors::ran_out, note, remark},
+    own::{Idle, descriptors::ran_out},
     process::code::{CodeFile, CodeMaps},
     unwind::{Row, UnwindTable},
 };
@@ -161,11 +161,11 @@ impl Room {
         }
         if !self.is_told {
             self.is_told = true;
-            note(&format!(
+            log::warn!(
                 "unwind tables of {} MiB are in the kernel, which is all that it is given: \
                  stacks of further files are walked by frame pointers",
                 (MAX_ALL_ROWS * size_of::<Row>()) >> 20
-            ));
+            );
         }
         false
     }
@@ -327,7 +327,7 @@ impl Walker {
             let elf = reopened.and_then(ElfFile::open);
             let table = elf.and_then(|elf| Ok((UnwindTable::read(&elf)?, elf)));
             let ignored = |why: &str| {
-                remark(|| format!("stacks through {name} are walked by frame pointers: {why}"));
+                log::debug!("stacks through {name} are walked by frame pointers: {why}");
                 None
             };
             let loaded = match table {

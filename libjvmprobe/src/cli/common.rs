@@ -96,8 +96,7 @@ impl Common {
     /// # Errors
     /// Returns the errors of [`Arrivals::open`].
     pub fn arrivals(&self) -> Result<Option<Arrivals>> {
-        let options = registry::Options { verbose: self.is_verbose(), ..Default::default() };
-        self.all.then(|| Arrivals::open(options)).transpose()
+        self.all.then(|| Arrivals::open(registry::Options::default())).transpose()
     }
 
     /// Returns the schedule of reports and the end of the trace.

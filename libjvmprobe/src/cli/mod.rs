@@ -1,6 +1,7 @@
 //! Command line handling of all tools: options, main(), completion scripts, and the list of JVMs to choose from.
 
 mod common;
+mod messages;
 mod started;
 
 use std::{
@@ -17,6 +18,7 @@ use clap_complete::Shell;
 use rustix::process::geteuid;
 
 pub use common::Common;
+pub use messages::{limit_warnings, print_messages_as_json};
 pub use started::Started;
 
 use crate::{
@@ -118,7 +120,7 @@ where
     let args = A::parse_from(A::spell(env::args_os().collect()));
     let mut command = A::command();
     let name = command.get_name().to_owned();
-    own::set_up(&name, args.common().is_verbose());
+    messages::init(&name, args.common().is_verbose());
     if let Some(shell) = args.common().completions {
         return print_completions(shell, &mut command);
     }
@@ -150,7 +152,7 @@ where
     let args = A::parse();
     let mut command = A::command();
     let (completions, verbose) = of(&args);
-    own::set_up(command.get_name(), verbose);
+    messages::init(command.get_name(), verbose);
     match completions {
         Some(shell) => print_completions(shell, &mut command),
         None => {
@@ -164,7 +166,7 @@ fn end<T: Termination, E: Display>(outcome: Result<T, E>) -> ExitCode {
     let code = match outcome {
         Ok(outcome) => outcome.report(),
         Err(error) => {
-            own::note(&format!("{error:#}"));
+            log::warn!("{error:#}");
             ExitCode::FAILURE
         }
     };
@@ -180,7 +182,7 @@ fn print_completions(shell: Shell, command: &mut Command) -> ExitCode {
     clap_complete::generate(shell, command, name, &mut script);
     match stdout().write_all(&script) {
         Err(e) if e.kind() != io::ErrorKind::BrokenPipe => {
-            own::note(&Error::io("write to standard output", e).to_string());
+            log::warn!("{}", Error::io("write to standard output", e));
             ExitCode::FAILURE
         }
         _ => ExitCode::SUCCESS,

@@ -10,7 +10,6 @@ use crate::{
         command::Waiting,
         user::{self, User},
     },
-    own::note,
 };
 
 /// What the command line says of it.
@@ -50,7 +49,7 @@ impl Started {
             return Ok(None);
         }
         if let (None, Some(warning)) = (&user, user::warning()) {
-            note(&warning);
+            log::warn!("{warning}");
         }
         Waiting::fork(&self.command, user).map(Some)
     }

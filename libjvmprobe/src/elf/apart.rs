@@ -19,7 +19,7 @@ use std::{
 use lzma_rust2::XzReader;
 use rustix::fs::{MemfdFlags, memfd_create};
 
-use crate::{Error, Result, elf::ElfFile, own::note};
+use crate::{Error, Result, elf::ElfFile};
 
 /// Folder in which debug packages install their files.
 const FOLDER: &str = "/usr/lib/debug/.build-id";
@@ -250,12 +250,12 @@ fn report_unused(seen_as: &Path, id: Option<&BuildId>) {
     let its = id.as_ref().map_or_else(|| "none".into(), ToString::to_string);
     told.push(id);
     for Named { path, id, .. } in files {
-        note(&format!(
+        log::warn!(
             "--symbols-from {}: it is of the build {id}, and {} is of the build {its}: its \
              symbols are not used",
             path.display(),
             seen_as.display()
-        ));
+        );
     }
 }
 

@@ -29,7 +29,7 @@ use crate::{
     Error, Pid, Result,
     follow::user::User,
     own::{
-        descriptors, note,
+        descriptors,
         undo::{self, Undo},
     },
 };
@@ -158,7 +158,7 @@ impl Running {
         let _ = pidfd_send_signal(&self.pidfd, Signal::TERM);
         if !self.has_ended_within(PATIENCE) {
             let seconds = PATIENCE.as_secs();
-            note(&format!("the command has not ended within {seconds} s of SIGTERM: killed"));
+            log::warn!("the command has not ended within {seconds} s of SIGTERM: killed");
             let _ = pidfd_send_signal(&self.pidfd, Signal::KILL);
             // A process in uninterruptible sleep may take some time to exit even after SIGKILL.
             self.has_ended_within(PATIENCE);

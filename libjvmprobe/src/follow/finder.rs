@@ -12,7 +12,7 @@ use std::{
 use crate::{
     Pid,
     follow::{mappings::Mappings, slots::Slots},
-    own::{Pace, note},
+    own::Pace,
     process::{Process, Target, cgroup, pid, scan::Scanner},
 };
 
@@ -46,7 +46,6 @@ pub(super) struct Finder {
     /// Number of waiting processes that exited before they were examined.
     left_out: u64,
     next_scan: Instant,
-    verbose: bool,
     /// Determines the minimum age at which a new process is examined.
     pace: Pace,
     /// Restricts the search to this process and its descendants.
@@ -57,17 +56,14 @@ pub(super) struct Finder {
 
 impl Finder {
     /// Starts the search, for existing and new processes alike: for all, or for process `of` and its descendants only.
-    /// With `verbose`, prints which processes are ignored and how new ones are found.
-    pub(super) fn open(pace: Pace, of: Option<Pid>, slots: Option<Slots>, verbose: bool) -> Self {
+    pub(super) fn open(pace: Pace, of: Option<Pid>, slots: Option<Slots>) -> Self {
         let mappings = Mappings::open();
-        if verbose {
-            note(&match &mappings {
-                Ok(_) => "new JVMs are found as they map libjvm.so".to_owned(),
-                Err(error) => format!(
-                    "new JVMs are found by looking at all processes every {} ms: {error}",
-                    SCAN.as_millis()
-                ),
-            });
+        match &mappings {
+            Ok(_) => log::debug!("new JVMs are found as they map libjvm.so"),
+            Err(error) => log::debug!(
+                "new JVMs are found by looking at all processes every {} ms: {error}",
+                SCAN.as_millis()
+            ),
         }
         Self {
             scanner: Scanner::new(),
@@ -76,7 +72,6 @@ impl Finder {
             waiting: BTreeMap::new(),
             left_out: 0,
             next_scan: Instant::now(),
-            verbose,
             pace,
             of,
             slots,
@@ -105,8 +100,8 @@ impl Finder {
                 self.left_out += 1;
             }
         }
-        if missed > 0 && self.verbose {
-            note(&format!("{missed} mappings were missed: looking at all processes"));
+        if missed > 0 {
+            log::debug!("{missed} mappings were missed: looking at all processes");
         }
         if missed > 0 || now >= self.next_scan {
             let waiting = &self.waiting;
@@ -114,11 +109,8 @@ impl Finder {
             let pause = if self.mappings.is_some() { RARE_SCAN } else { SCAN };
             self.next_scan = Instant::now() + pause;
         }
-        // Drained even without `verbose`, so that the list does not grow.
         for (pid, error) in self.scanner.take_refused() {
-            if self.verbose {
-                note(&format!("process {pid} is ignored: {error}"));
-            }
+            log::debug!("process {pid} is ignored: {error}");
         }
         found.retain(|target| self.is_wanted(target, now));
         found

@@ -22,7 +22,7 @@ use crate::{
         run::{self, End, Times, Watch},
     },
     hotspot::{Collector, HotSpot},
-    own::{Idle, Pace, note, note_once, remark},
+    own::{Idle, Pace, warn_once},
     process::{Fate, FileId, LibJvm, Process, Target, launcher},
     render::table::Lost,
 };
@@ -174,7 +174,6 @@ pub struct Trace<T: Tool> {
     /// distinguished, or if only a command is traced, each JVM has its own attachments.
     shares_files: bool,
     pace: Pace,
-    verbose: bool,
 }
 
 impl<T: Tool> Trace<T> {
@@ -182,12 +181,7 @@ impl<T: Tool> Trace<T> {
     ///
     /// # Errors
     /// Returns the reason why a named JVM cannot be traced.
-    pub fn start(
-        tool: T,
-        named: Vec<Named>,
-        arrivals: Option<Arrivals>,
-        verbose: bool,
-    ) -> Result<Self> {
+    pub fn start(tool: T, named: Vec<Named>, arrivals: Option<Arrivals>) -> Result<Self> {
         let mut trace = Self {
             tool,
             jvms: ByKey::new(),
@@ -199,7 +193,6 @@ impl<T: Tool> Trace<T> {
             ahead: None,
             idle: Idle::default(),
             pace: Pace::Prompt,
-            verbose,
         };
         if let Some(arrivals) = arrivals {
             arrivals.wake(trace.tool.session())?;
@@ -234,7 +227,7 @@ impl<T: Tool> Trace<T> {
         match session.attach(&(&target.libjvm).into(), &plans, scope, bpf::key_alone(pid)) {
             Ok(links) => self.ahead = Some(Ahead { pid, file: target.libjvm.id, links }),
             // Attached later, when the process maps the library.
-            Err(error) => remark(|| format!("{} is not attached to yet: {error}", path.display())),
+            Err(error) => log::debug!("{} is not attached to yet: {error}", path.display()),
         }
         Ok(())
     }
@@ -292,9 +285,7 @@ impl<T: Tool> Trace<T> {
         let pid = target.pid();
         let is_it = |ahead: &mut Ahead| (ahead.pid, ahead.file) == (pid, target.libjvm.id);
         let Some(Ahead { links, .. }) = self.ahead.take_if(is_it) else {
-            note(&format!(
-                "process {pid} is traced since just now: what it did before is not told"
-            ));
+            log::warn!("process {pid} is traced since just now: what it did before is not told");
             return self.add_alone(target, hotspot);
         };
         let key = bpf::key_alone(pid);
@@ -309,10 +300,7 @@ impl<T: Tool> Trace<T> {
         hotspot: Reading,
         links: Option<Links>,
     ) -> Result<()> {
-        if self.verbose {
-            let path = target.libjvm.seen_as.display();
-            note(&format!("process {} runs {path}", target.pid()));
-        }
+        log::debug!("process {} runs {}", target.pid(), target.libjvm.seen_as.display());
         let jvm = self.tool.admit(key, &target, &hotspot)?;
         let followed = Followed {
             stops: Stops::new(&target.process),
@@ -389,7 +377,7 @@ impl<T: Tool> Trace<T> {
                 (Stage::Ready, Ok(_)) => true,
                 (Stage::Ready, Err(error)) => {
                     let line = format!("process {} is not traced", target.pid());
-                    note_once(&line, &error.to_string());
+                    warn_once(&line, &error.to_string());
                     false
                 }
             });
@@ -410,7 +398,7 @@ impl<T: Tool> Trace<T> {
                 self.add_alone(target, hotspot)
             };
             if let Err(error) = added {
-                note_once(&format!("process {pid} is not traced"), &error.to_string());
+                warn_once(&format!("process {pid} is not traced"), &error.to_string());
                 self.arrivals.iter_mut().for_each(|arrivals| arrivals.refuse(&refused));
             }
             self.tool.session().make_room()?;
@@ -667,7 +655,7 @@ mod tests {
 
     /// Starts a trace of the given JVMs.
     fn trace<const YOUNG: bool>(named: Vec<Named>) -> Result<Trace<Writes<YOUNG>>> {
-        let mut trace = Trace::start(Writes::default(), named, None, false)?;
+        let mut trace = Trace::start(Writes::default(), named, None)?;
         trace.shares_files = true;
         Ok(trace)
     }
@@ -713,7 +701,7 @@ mod tests {
             named.map(|target| (target, Ok(g1.hotspot()))).into()
         };
         let tool = Writes::<true> { refuses: vec![other.pid()], ..Default::default() };
-        assert!(Trace::start(tool, named(), None, false).is_err());
+        assert!(Trace::start(tool, named(), None).is_err());
         // A JVM that cannot be read is sufficient for tools with TAKES_YOUNG.
         let untold = || vec![(one.target(&library), untold())];
         assert!(trace::<false>(untold()).is_err());

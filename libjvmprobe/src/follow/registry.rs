@@ -23,9 +23,8 @@ use crate::{
     follow::{finder::Finder, slots::Slots, who::Who},
     hotspot::HotSpot,
     own::{
-        Hurry, Pace, note,
+        Hurry, Pace,
         privileges::{READ, keep},
-        remark,
     },
     process::{Fate, Process, Target, cgroup, reader},
 };
@@ -112,8 +111,6 @@ pub struct Options {
     pub identify: bool,
     /// Selects JVMs by their attributes; `None` selects all.
     pub select: Option<Arc<dyn Select>>,
-    /// Whether to print which processes are ignored and how new ones are found.
-    pub verbose: bool,
 }
 
 /// Selects JVMs by their attributes.
@@ -378,8 +375,6 @@ struct Starting {
     /// Time of its first publication.
     came: Option<Instant>,
     next_look: Instant,
-    /// Whether the message that it creates no JVM was printed.
-    is_told: bool,
 }
 
 impl Starting {
@@ -395,7 +390,6 @@ impl Starting {
             since: now,
             came,
             next_look: now,
-            is_told: false,
         }
     }
 
@@ -460,13 +454,13 @@ impl Worker {
 
     fn run(mut self) {
         let _hurry = Hurry::begin();
-        let Options { whom, pace, slots, verbose, .. } = self.shared.options.clone();
+        let Options { whom, pace, slots, .. } = self.shared.options.clone();
         let of = match whom {
             Whom::Command(pid) => Some(pid),
             Whom::Everyone | Whom::Given => None,
         };
         if whom != Whom::Given {
-            self.finder = Some(Finder::open(pace, of, slots, verbose));
+            self.finder = Some(Finder::open(pace, of, slots));
         }
         keep(READ);
         loop {
@@ -615,12 +609,11 @@ impl Worker {
             return None;
         }
         if let Err(error) = &hotspot {
-            remark(|| format!("process {pid} does not tell what it is: {error}"));
+            log::debug!("process {pid} does not tell what it is: {error}");
         }
         let is_patient = age < PATIENCE;
-        if options.verbose && starting.came.is_none() && !is_patient && !starting.is_told {
-            note(&format!("process {pid} has libjvm.so mapped and has made no JVM with it"));
-            starting.is_told = true;
+        if starting.came.is_none() && !is_patient {
+            log::debug!("process {pid} has mapped libjvm.so, but has not created a JVM");
         }
         let pause = match (is_patient, is_ready) {
             (true, _) => look(options.pace),

@@ -1,7 +1,7 @@
 //! Detects that a process was stopped (SIGSTOP) for a complete reporting interval, which explains empty figures to the
 //! user.
 
-use crate::{Pid, own::note, process::Process};
+use crate::{Pid, process::Process};
 
 /// Observations of one process since its figures were last reported.
 #[derive(Debug)]
@@ -19,9 +19,9 @@ impl Stops {
         let stopped = process.is_stopped();
         if stopped {
             let pid = process.pid;
-            note(&format!(
+            log::warn!(
                 "process {pid} is stopped (SIGSTOP): nothing happens in it until `kill -CONT {pid}`"
-            ));
+            );
         }
         Self { pid: process.pid, ran: !stopped, stopped }
     }
@@ -40,7 +40,7 @@ impl Stops {
     pub fn tell(&mut self, process: &Process) {
         self.look(process);
         if !self.ran {
-            note(&format!("process {} was stopped (SIGSTOP) all the time", self.pid));
+            log::warn!("process {} was stopped (SIGSTOP) all the time", self.pid);
         }
         self.stopped = process.is_stopped();
         self.ran = !self.stopped;

@@ -19,7 +19,6 @@ use crate::{
         layout::{Kind, STUBS, TABLE},
         resolved::{Layout, Values},
     },
-    own::remark,
     process::{FileId, LibJvm},
 };
 
@@ -109,7 +108,7 @@ impl Build {
     pub(crate) fn tell_missing(&self, layout: &Layout) {
         if !self.is_told.swap(true, Ordering::Relaxed) {
             for line in layout.all_missing() {
-                remark(|| format!("this libjvm.so of JDK {} has {line}", layout.major));
+                log::debug!("this libjvm.so of JDK {} has {line}", layout.major);
             }
         }
     }

@@ -20,7 +20,6 @@ use crate::{
         threads::{self, ThreadBytes, ThreadLayout},
     },
     names::clean,
-    own::remark,
     process::{Target, memory::Memory},
 };
 
@@ -122,7 +121,7 @@ impl HotSpot {
         let (memory, layout) = (&self.memory, &self.layout);
         let pid = self.pid;
         let unknown = |what: &str, why: &dyn Display| {
-            remark(|| format!("process {pid}: {what}: {why}"));
+            log::debug!("process {pid}: {what}: {why}");
         };
         let flags = self.flags.take().or_else(|| {
             let read = Flags::read(memory, layout);

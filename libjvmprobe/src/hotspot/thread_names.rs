@@ -22,7 +22,6 @@ use crate::{
         threads,
     },
     names::clean,
-    own::remark,
     process::{memory::Memory, pid::status_of, reader::within},
 };
 
@@ -181,7 +180,7 @@ impl ThreadNames {
             Some(end + (end - begin) * SHARED_REST_FACTOR);
         if let Err(why) = looked {
             let pid = self.pid;
-            remark(|| format!("process {pid}: names of threads are cut off: {why}"));
+            log::debug!("process {pid}: names of threads are cut off: {why}");
         }
         self.among_strings(own, comm)
     }

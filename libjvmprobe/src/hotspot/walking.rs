@@ -14,7 +14,7 @@ use crate::{
         pages::Pages,
         resolved::Layout,
     },
-    own::note_once,
+    own::warn_once,
     process::memory::Memory,
 };
 
@@ -108,7 +108,7 @@ impl HotSpot {
         if self.version.contains(" Zero VM ") {
             // The interpreter of the Zero VM, written in C++, keeps Java frames on a separate stack.
             let line = format!("process {}: Java methods have no names in stacks", self.pid);
-            note_once(&line, "the Zero VM interprets them in frames that are not known here");
+            warn_once(&line, "the Zero VM interprets them in frames that are not known here");
         }
         let memory = &self.memory;
         let mut layout = layout(memory, &self.layout)?;

@@ -14,7 +14,7 @@ use std::{
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use crate::{Error, own::note};
+use crate::Error;
 
 /// The limit that this process was started with.
 static FOUND: OnceLock<Rlimit> = OnceLock::new();
@@ -49,10 +49,10 @@ pub(crate) fn ran_out(error: &Error) -> bool {
     if ran_out && !TOLD.swap(true, Ordering::Relaxed) {
         let limit = getrlimit(Resource::Nofile).current;
         let limit = limit.map_or_else(|| "unlimited".to_owned(), |limit| limit.to_string());
-        note(&format!(
+        log::warn!(
             "too many open files (the limit is {limit}: ulimit -Hn): names and frames of some \
              libraries will be missing"
-        ));
+        );
     }
     ran_out
 }

@@ -13,7 +13,7 @@
 //! | `deadline` | deadlines of waits for other processes |
 //! | `fair` | fair shares of a limited resource |
 //! | `idle` | release of resources that are no longer used |
-//! | `notes` | messages to the user on stderr |
+//! | `once` | warnings that many processes would cause |
 //! | `pace` | intervals of periodic work |
 //! | `hurry` | temporary scheduling priority |
 //! | `signals` | handling of Ctrl-C, SIGTERM and SIGHUP |
@@ -34,7 +34,7 @@ mod fair;
 mod heap;
 mod hurry;
 mod idle;
-mod notes;
+mod once;
 mod pace;
 pub mod privileges;
 mod signals;
@@ -46,8 +46,6 @@ pub use fair::fair_share;
 pub use heap::give_back_soon;
 pub use hurry::Hurry;
 pub use idle::Idle;
-pub(crate) use notes::note_once;
-pub(crate) use notes::set_up;
-pub use notes::{Facts, Level, inform, limit_warnings, note, note_as_json, remark, say};
+pub(crate) use once::warn_once;
 pub use pace::Pace;
 pub use signals::{Endings, stop_on_signal};

@@ -2,8 +2,6 @@
 
 use std::time::Duration;
 
-use super::{note, remark};
-
 /// Trade-off between a fast reaction and low overhead.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Pace {
@@ -47,8 +45,8 @@ impl Pace {
     /// Prints a progress message; with [`Calm`](Self::Calm), only in verbose mode.
     pub(crate) fn tell(self, line: &str) {
         match self {
-            Self::Prompt => note(line),
-            Self::Calm => remark(|| line.to_owned()),
+            Self::Prompt => log::warn!("{line}"),
+            Self::Calm => log::debug!("{line}"),
         }
     }
 

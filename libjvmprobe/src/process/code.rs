@@ -20,7 +20,7 @@ use rustix::fs::{MemfdFlags, memfd_create};
 use crate::{
     Addr, FileOffset, Pid, Result,
     elf::ElfFile,
-    own::{Idle, descriptors::ran_out, remark},
+    own::{Idle, descriptors::ran_out},
     process::{FileId, Process, libjvm, maps, memory::Memory, root::Root},
 };
 
@@ -280,7 +280,7 @@ impl Opened {
             Ok(file) => Some(self.share(file, map)),
             Err(error) => {
                 let name = module_name(&map.pathname);
-                remark(|| format!("process {pid}: nothing is known of {name}: {error}"));
+                log::debug!("process {pid}: nothing is known of {name}: {error}");
                 None
             }
         };

@@ -47,10 +47,7 @@ use rustix::{
 
 use crate::{
     Addr, Pid,
-    own::{
-        channel::{self, MAX_MESSAGE},
-        note,
-    },
+    own::channel::{self, MAX_MESSAGE},
     process::cgroup,
 };
 
@@ -240,7 +237,7 @@ fn with_reader<T>(
     let answer = talk(&mut reader);
     match &answer {
         Err(e) if e.kind() == io::ErrorKind::TimedOut && e.raw_os_error().is_none() => {
-            note(&format!("process {pid} is not read until its memory or file answers: {e}"));
+            log::warn!("process {pid} is not read until its memory or file answers: {e}");
             let tenant = cgroup::tenant_of(pid);
             pool().stuck.push(Stuck { pid, tenant, socket: reader.socket });
         }

@@ -3,7 +3,7 @@
 use comfy_table::{CellAlignment, LineStyle, Table, TableStyle};
 use serde::{Deserialize, Serialize};
 
-use crate::{bpf::clock, own::note, render::units::count};
+use crate::{bpf::clock, render::units::count};
 
 /// Horizontal lines above, below and under the header, but not between rows.
 const RULED: TableStyle = {
@@ -91,7 +91,7 @@ impl Lost {
     /// Prints a warning.
     pub fn tell(&self) {
         let (events, pid) = (count(self.events, "event"), self.pid);
-        note(&format!("lost {events} of process {pid}: the numbers are too low by that much"));
+        log::warn!("lost {events} of process {pid}: the numbers are too low by that much");
     }
 }
 

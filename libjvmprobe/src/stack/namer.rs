@@ -10,7 +10,6 @@ use crate::{
     Addr, Pid, Result,
     bpf::walker::Walker,
     hotspot::HotSpot,
-    own::remark,
     process::code::CodeMaps,
     stack::{
         Frame, Kind, Place, Stack,
@@ -73,7 +72,7 @@ impl StackNamer {
         let mut maps = CodeMaps::default();
         if let Err(error) = maps.refresh(pid, &files.mapped) {
             // The process has ended meanwhile, so there will be no stacks either.
-            remark(|| format!("what process {pid} has mapped is unknown: {error}"));
+            log::debug!("what process {pid} has mapped is unknown: {error}");
         }
         let symbols = files.symbols(pid);
         Ok(Self {
@@ -144,7 +143,7 @@ impl StackNamer {
         let before = self.maps.version();
         if let Err(error) = self.maps.refresh(self.pid, &files.mapped) {
             let pid = self.pid;
-            remark(|| format!("what process {pid} has mapped by now is unknown: {error}"));
+            log::debug!("what process {pid} has mapped by now is unknown: {error}");
         }
         self.next_look = Instant::now() + LOOK;
         self.maps.version() != before

@@ -233,7 +233,7 @@ impl Readers {
 /// The worker thread that starts the confined child and talks to it, for all threads.
 mod clerk {
     use super::{Arc, At, CodeFile, FileOffset, Readers, Symbols};
-    use crate::own::{note, privileges};
+    use crate::own::privileges;
     use std::{
         sync::{
             OnceLock,
@@ -272,9 +272,9 @@ mod clerk {
         answered.recv_timeout(DEADLINE).unwrap_or_else(|error| {
             let is_late = error == RecvTimeoutError::Timeout;
             if is_late && !IS_STUCK.swap(true, Ordering::Relaxed) {
-                note(
+                log::warn!(
                     "symbols of a file: reading it takes too long; native functions have no names \
-                      until it was read",
+                      until it was read"
                 );
             }
             At::default()

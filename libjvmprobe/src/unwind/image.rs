@@ -8,7 +8,6 @@ use crate::{
     Result, Vaddr,
     elf::ElfFile,
     image::{Image, Method},
-    own::remark,
     unwind::{Function, Functions, Row, RowKind, WORD},
 };
 
@@ -37,7 +36,7 @@ impl Functions {
             odd += usize::from(rows.is_none());
             self.add_method(&method, rows.unwrap_or_else(|| vec![Row::unknown()]))?;
         }
-        remark(|| format!("a native image: {methods} methods, of which {odd} begin unlike others"));
+        log::debug!("a native image: {methods} methods, of which {odd} begin unlike others");
         Ok(())
     }
 

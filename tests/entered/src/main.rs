@@ -20,7 +20,7 @@ use libjvmprobe::{
     cli::{self, CommandLine, Common},
     follow::{ByKey, Followed, Reading, Tool, Trace, jvms},
     hotspot::HotSpot,
-    own::{note, stop_on_signal},
+    own::stop_on_signal,
     process::Target,
     render::output::Output,
 };
@@ -138,8 +138,8 @@ fn run(args: &Args) -> Result<()> {
     bpf::preflight::check()?;
     let stop = stop_on_signal()?;
     let named = jvms::find(&args.common.pids()?)?;
-    let mut trace = Trace::start(Tracer::new()?, named, None, args.common.is_verbose())?;
-    note("Tracing methods... Hit Ctrl-C to end.");
+    let mut trace = Trace::start(Tracer::new()?, named, None)?;
+    log::info!("Tracing methods... Hit Ctrl-C to end.");
     trace.run(args.common.times(), &stop)?;
     match trace.jvms.is_empty() {
         true => Ok(()),

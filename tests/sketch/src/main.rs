@@ -16,7 +16,7 @@ use libjvmprobe::{
     cli::{self, CommandLine, Common, describe},
     follow::{ByKey, Followed, Reading, Tool, Trace, jvms},
     hotspot::HotSpot,
-    own::{note, stop_on_signal},
+    own::stop_on_signal,
     process::Target,
     render::{output::Output, stack::StackFrame, table::Times},
     stack::{namer::StackNamer, native::Files, raw::RawStack},
@@ -153,7 +153,7 @@ impl Tool for Tracer<'_> {
         let (Some(hotspot), Some(walker)) = (hotspot, self.session.walker()) else { return };
         match StackNamer::new(key, pid, hotspot, &mut self.files, false, walker) {
             Ok(namer) => _ = self.namers.insert(key, namer),
-            Err(error) => note(&format!("stacks of process {pid} are not shown: {error}")),
+            Err(error) => log::warn!("stacks of process {pid} are not shown: {error}"),
         }
     }
 
@@ -188,7 +188,7 @@ impl Tool for Tracer<'_> {
     fn report(&mut self, jvms: &mut ByKey<Jvm>) -> Result<()> {
         for followed in jvms.values_mut() {
             let (pid, classes) = (followed.target.pid(), followed.jvm.classes);
-            note(&format!("process {pid} has loaded {classes} classes"));
+            log::info!("process {pid} has loaded {classes} classes");
         }
         Ok(())
     }
@@ -208,10 +208,9 @@ fn run(args: &Args) -> Result<()> {
     bpf::preflight::check_walker()?;
     let stop = stop_on_signal()?;
     let named = jvms::find(&common.pids()?)?;
-    let mut trace =
-        Trace::start(Tracer::new(args)?, named, common.arrivals()?, common.is_verbose())?;
+    let mut trace = Trace::start(Tracer::new(args)?, named, common.arrivals()?)?;
     let what = describe(common.all, trace.names());
-    note(&format!("Tracing classes that {what} loads... Hit Ctrl-C to end."));
+    log::info!("Tracing classes that {what} loads... Hit Ctrl-C to end.");
     trace.run(common.times(), &stop)?;
     trace.tool.report(&mut trace.jvms)
 }

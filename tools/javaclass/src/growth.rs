@@ -19,7 +19,6 @@ use libjvmprobe::{
     },
     hotspot::{HotSpot, loaded::Loader},
     own::{
-        note,
         privileges::{READ, keep},
         stop_on_signal,
     },
@@ -79,7 +78,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     }
     let jvms = growth.jvms.iter().map(|jvm| (jvm.target.pid(), jvm.hotspot.collector.name()));
     let what = cli::describe(common.all, jvms);
-    note(&format!("Counting classes of {what}... Hit Ctrl-C to end."));
+    log::info!("Counting classes of {what}... Hit Ctrl-C to end.");
     let times = Times { interval: common.interval, ..common.times() };
     if follow(&mut growth, times, &stop)? != End::Reported {
         growth.report()?;
@@ -89,7 +88,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
 
 impl Growth<'_> {
     fn fail(&mut self, pid: Pid, error: &dyn std::fmt::Display) {
-        note(&format!("process {pid}: {error:#}"));
+        log::warn!("process {pid}: {error:#}");
         self.has_failed = true;
     }
 
@@ -119,7 +118,7 @@ impl Jvm {
             Ok(())
         })?;
         if !loaded.is_complete {
-            note(&format!("process {}: not all classes were read", self.target.pid()));
+            log::warn!("process {}: not all classes were read", self.target.pid());
             return Ok(());
         }
         self.reads += 1;
@@ -201,7 +200,7 @@ impl Watch for Growth<'_> {
         self.jvms.retain(|jvm| {
             let has_ended = jvm.target.process.fate() != Fate::Alive;
             if has_ended {
-                note(&format!("process {} has ended", jvm.target.pid()));
+                log::info!("process {} has ended", jvm.target.pid());
             }
             !has_ended
         });

@@ -38,10 +38,7 @@ use anyhow::Result;
 use libjvmprobe::{
     Pid, cli,
     follow::jvms,
-    own::{
-        note,
-        privileges::{READ, keep},
-    },
+    own::privileges::{READ, keep},
     process::Fate,
 };
 
@@ -78,7 +75,7 @@ fn run(args: &Args) -> Result<ExitCode> {
     };
     let mut has_failed = false;
     let mut fail = |pid: Pid, error: &dyn Display| {
-        note(&format!("process {pid}: {error:#}"));
+        log::warn!("process {pid}: {error:#}");
         has_failed = true;
     };
     for (pid, error) in refused {

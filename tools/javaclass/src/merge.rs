@@ -6,10 +6,7 @@ use std::{
 };
 
 use anyhow::{Result, bail};
-use libjvmprobe::{
-    own::note,
-    render::{output::Output, table::Ruled, units::count},
-};
+use libjvmprobe::render::{output::Output, table::Ruled, units::count};
 use serde::Serialize;
 
 use crate::reports::{self, ClassLine, MethodLine, Told};
@@ -112,9 +109,7 @@ pub fn run(files: &[PathBuf], json: bool) -> Result<()> {
     reports::read(files, |path, told| merged.take(path, told))?;
     if merged.incomplete > 0 {
         let runs = count(merged.incomplete, "run");
-        note(&format!(
-            "{runs} could not read all classes: what is missing may have been used there"
-        ));
+        log::warn!("{runs} could not read all classes: what is missing may have been used there");
     }
     let mut out = Output::open(None)?;
     if json { merged.json(&mut out) } else { merged.table(&mut out) }

@@ -10,7 +10,6 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail, ensure};
-use libjvmprobe::own::note;
 use serde::Deserialize;
 
 /// Maximum length of a line in bytes; a class with all its methods takes less.
@@ -179,7 +178,7 @@ pub fn read_one(
     }
     if let Some(version) = others {
         let own = env!("CARGO_PKG_VERSION");
-        note(&format!("{name} was written by version {version}, this is {own}"));
+        log::warn!("{name} was written by version {version}, this is {own}");
     }
     match (open, has_ended) {
         (1.., _) => bail!("{name} ends without a summary: it was cut"),

@@ -9,7 +9,6 @@ use libjvmprobe::{
         HotSpot,
         loaded::{Loaded, LoadedClass, Loader, State, Usage},
     },
-    own::note,
     process::Target,
 };
 
@@ -172,14 +171,14 @@ pub fn tell(
 
 fn warn(pid: Pid, loaded: &Loaded) {
     if !loaded.is_complete {
-        note(&format!("process {pid} unloads classes all the time: some are missing here"));
+        log::warn!("process {pid} unloads classes all the time: some are missing here");
     }
     if loaded.unreadable > 0 {
-        note(&format!("process {pid}: {} classes could not be read", loaded.unreadable));
+        log::warn!("process {pid}: {} classes could not be read", loaded.unreadable);
     }
     if let Some(why) = loaded.not_counted {
         let why = why.name();
-        note(&format!("process {pid} does not tell which methods were called: {why}"));
+        log::warn!("process {pid} does not tell which methods were called: {why}");
     }
 }
 
@@ -188,11 +187,11 @@ fn tell_unloaded(pid: Pid, loaded: &Loaded) {
         Some(0) => {}
         Some(n) => {
             let classes = if n == 1 { "class" } else { "classes" };
-            note(&format!(
+            log::warn!(
                 "process {pid} has unloaded {n} {classes} since it started: these may have been used"
-            ));
+            );
         }
-        None => note(&format!("process {pid} does not tell whether it has unloaded classes")),
+        None => log::warn!("process {pid} does not tell whether it has unloaded classes"),
     }
 }
 

@@ -16,7 +16,6 @@ use libjvmprobe::{
     cli::{self, describe},
     follow::{End, Trace, jvms},
     own::{
-        note,
         privileges::{ATTACH, HURRY, MAPS, READ, keep},
         stop_on_signal,
     },
@@ -41,10 +40,10 @@ fn run(args: &Args) -> Result<()> {
     let stop = stop_on_signal()?;
     let named = jvms::find(&common.pids()?)?;
     let taker = Taker::new(args.options(), reports, &named)?;
-    let mut trace = Trace::start(taker, named, common.arrivals()?, common.is_verbose())?;
+    let mut trace = Trace::start(taker, named, common.arrivals()?)?;
     keep(if common.all { MAPS | READ | ATTACH } else { MAPS | READ });
     let what = describe(common.all, trace.names());
-    note(&format!("Tracing GC pauses of {what}... Hit Ctrl-C to end."));
+    log::info!("Tracing GC pauses of {what}... Hit Ctrl-C to end.");
     if trace.run(common.times(), &stop)? == End::Time {
         trace.tool.finish(&mut trace.jvms)?;
     }

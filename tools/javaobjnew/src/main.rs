@@ -17,7 +17,6 @@ use libjvmprobe::{
     cli::{self, describe},
     follow::{Trace, jvms},
     own::{
-        note,
         privileges::{ATTACH, HURRY, MAPS, OUTPUT, READ, keep},
         stop_on_signal,
     },
@@ -42,7 +41,7 @@ fn run(args: &Args) -> Result<()> {
     let stop = stop_on_signal()?;
     let named = jvms::find(&common.pids()?)?;
     let taker = Taker::new(args.options(), Report::open(args)?)?;
-    let mut trace = Trace::start(taker, named, common.arrivals()?, common.is_verbose())?;
+    let mut trace = Trace::start(taker, named, common.arrivals()?)?;
     // Created only now, so that a wrong PID does not overwrite the files of an earlier run.
     let files = Files::create(&args.output, &["alloc"])?;
     let later = if common.all { ATTACH } else { MAPS };
@@ -51,7 +50,7 @@ fn run(args: &Args) -> Result<()> {
     keep(MAPS | READ | later | output);
     let what = describe(common.all, trace.names());
     let how = if args.exact { "every allocation" } else { "allocations" };
-    note(&format!("Tracing {how} of {what}... Hit Ctrl-C to end."));
+    log::info!("Tracing {how} of {what}... Hit Ctrl-C to end.");
     trace.run(common.times(), &stop)?;
     trace.tool.finish(&mut trace.jvms)?;
     let flames = &trace.tool.sink.flames;
@@ -62,7 +61,7 @@ fn run(args: &Args) -> Result<()> {
     let Args { threads, keep_narrow, timeline: by_second, .. } = *args;
     let how = How { threads, keep_narrow, by_second, base: None };
     for path in files.write(&[titled], &how)? {
-        note(&format!("wrote {}", path.display()));
+        log::info!("wrote {}", path.display());
     }
     Ok(())
 }

@@ -273,7 +273,6 @@ impl Args {
             max_memory: self.max_memory,
             keeps_all: true,
             pace: Pace::Prompt,
-            verbose: self.common.is_verbose(),
             registry: None,
         })
     }

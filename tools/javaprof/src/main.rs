@@ -18,7 +18,7 @@ use anyhow::Result;
 use libjvmprobe::{
     bpf, cli,
     follow::command::Waiting,
-    own::{Hurry, note, stop_on_signal},
+    own::{Hurry, stop_on_signal},
     take::samples::{About, Taker},
 };
 
@@ -58,24 +58,24 @@ fn run(args: &Args) -> Result<()> {
     let whom = describe(args, &taker);
     let title = format!("{} of {whom}", args.what());
     taker.sink.title.clone_from(&title);
-    note(&format!("Sampling {whom}... Hit Ctrl-C to end."));
+    log::info!("Sampling {whom}... Hit Ctrl-C to end.");
     let running = waiting.map(Waiting::go).transpose()?;
     taker.run(args.times(), &stop)?;
     taker.sink.end_progress();
     let (report, about, mut profiles) = taker.finish()?;
     let folded: u64 = profiles.iter().map(|profile| profile.folded).sum();
     if folded > report.folded && !args.output.is_empty() {
-        note(&format!(
+        log::warn!(
             "in what is written, of {folded} samples the stacks were not kept: see --max-memory"
-        ));
+        );
     }
     tell_losses(&about);
     profiles.iter_mut().for_each(|profile| report::choose(profile, args));
     for path in outputs.write(&profiles, &about, &title)? {
-        note(&format!("wrote {}", path.display()));
+        log::info!("wrote {}", path.display());
     }
     for pid in &about.unnamed {
-        note(&format!("methods of process {pid} have no names: -p {pid} --symbols agent asks it"));
+        log::warn!("methods of process {pid} have no names: -p {pid} --symbols agent asks it");
     }
     // Last, because ending the command may take time: all results are already shown.
     if let Some(running) = running {
@@ -102,16 +102,13 @@ fn describe(args: &Args, taker: &Taker<Report<'_>>) -> String {
 /// Reports losses that make numbers or names wrong.
 fn tell_losses(about: &About) {
     if about.lost_code > 0 {
-        note(&format!(
-            "{} loads and unloads of code were lost: names may be wrong",
-            about.lost_code
-        ));
+        log::warn!("{} loads and unloads of code were lost: names may be wrong", about.lost_code);
     }
     if about.lost_stacks > 0 {
         let stacks = about.lost_stacks;
-        note(&format!("the stacks of {stacks} samples were lost: these count as [unknown]"));
+        log::warn!("the stacks of {stacks} samples were lost: these count as [unknown]");
     }
     if about.lost > 0 {
-        note(&format!("{} samples were lost: all numbers are too low by that much", about.lost));
+        log::warn!("{} samples were lost: all numbers are too low by that much", about.lost);
     }
 }

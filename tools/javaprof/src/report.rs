@@ -6,7 +6,6 @@ use std::time::Duration;
 use libjvmprobe::{
     Result,
     ask::agent,
-    own::note,
     render::{formats::folded, output::Output, summary, table::Times},
     stack::profile::Profile,
     take::samples::{About, Sink},
@@ -86,9 +85,9 @@ impl Sink for Report<'_> {
         self.show(profiles, about.end_ns)?;
         let folded: u64 = profiles.iter().map(|profile| profile.folded).sum();
         if folded > 0 {
-            note(&format!(
+            log::warn!(
                 "of {folded} samples the stacks were not kept, for want of room: see --max-memory"
-            ));
+            );
         }
         self.folded += folded;
         Ok(())
@@ -112,7 +111,7 @@ pub fn choose(profile: &mut Profile, args: &Args) {
     profile.retain(|frame| frame.module.as_deref().is_some_and(agent::is_agent), false);
     let left_out = before - profile.sampled();
     if left_out > 0 {
-        note(&format!("samples of our own agent at work, left out: {left_out}"));
+        log::warn!("samples of our own agent at work, left out: {left_out}");
     }
     if !args.include.is_empty() {
         profile.retain(|frame| args.include.iter().any(|r| r.is_match(&frame.name)), true);

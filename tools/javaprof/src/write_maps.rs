@@ -15,7 +15,6 @@ use libjvmprobe::{
     ask::perf_map,
     hotspot::{HotSpot, code::Inlining},
     names::code::Code,
-    own::note,
     process::{
         Process, Target,
         identity::Owner,
@@ -49,7 +48,7 @@ pub fn run(args: &Args) -> Result<()> {
             Ok(what) => out.line(&what)?,
             Err(error) => {
                 failed += 1;
-                note(&format!("no map of process {pid}: {error:#}"));
+                log::warn!("no map of process {pid}: {error:#}");
             }
         }
     }

@@ -3,7 +3,7 @@
 use std::{path::PathBuf, thread::available_parallelism, time::Duration};
 
 use anyhow::Result;
-use libjvmprobe::own::{limit_warnings, note_as_json};
+use libjvmprobe::cli::{limit_warnings, print_messages_as_json};
 
 use crate::{
     args::{self, Daemon, Log},
@@ -28,7 +28,7 @@ const PROCESSORS: f64 = 4.0;
 pub fn log(how: Option<Log>) {
     limit_warnings();
     if how == Some(Log::Json) {
-        note_as_json();
+        print_messages_as_json();
     }
 }
 

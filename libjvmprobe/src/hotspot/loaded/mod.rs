@@ -32,7 +32,6 @@ use std::{collections::HashSet, sync::Arc, time::Instant};
 use crate::{
     Addr, Error, Pid, Result,
     hotspot::{HotSpot, pages::Pages, resolved::Layout, symbols::Symbols},
-    own::remark,
     process::memory::Memory,
 };
 
@@ -254,7 +253,7 @@ impl Source<'_> {
         let unloaded = unloads.and_then(|at| memory.u64(at).ok());
         let refs = if unloaded == Some(0) { refs } else { Refs::unknown() };
         let mirrors = Mirrors::new(memory, layout)
-            .inspect_err(|e| remark(|| format!("where classes come from is not told: {e}")))
+            .inspect_err(|e| log::debug!("where classes come from is not told: {e}"))
             .ok();
         let mut told = Loaded {
             loaders,
@@ -292,7 +291,7 @@ impl Source<'_> {
                     Err(error) => {
                         told.unreadable += 1;
                         let at = entry.klass;
-                        remark(|| format!("process {pid}: the class at {at}: {error}"));
+                        log::debug!("process {pid}: the class at {at}: {error}");
                     }
                 }
             }

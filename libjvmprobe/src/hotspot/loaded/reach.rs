@@ -22,7 +22,6 @@ use crate::{
         },
         resolved::Layout,
     },
-    own::remark,
 };
 
 /// Maximum number of calls kept for methods that are inlined only if something calls them:
@@ -69,7 +68,7 @@ impl Reach<'_> {
     pub(super) fn read(&self, reader: &mut Reader<'_>) -> Refs {
         let Ok(constants) = RefReader::new(self.layout) else { return Refs::unknown() };
         let families = Families::read(reader, self.layout, self.classes, self.listed)
-            .inspect_err(|e| remark(|| format!("any class may be another one's: {e}")))
+            .inspect_err(|e| log::debug!("any class may be another one's: {e}"))
             .ok();
         let mut refs = Refs::new(families);
         let (mut handles, mut waiting) = (Handles::default(), Waiting::default());

@@ -27,10 +27,7 @@ pub(crate) use protocol::Symbol;
 
 use crate::{
     FileOffset,
-    own::{
-        confined::{self, Confined, Failure},
-        note, remark,
-    },
+    own::confined::{self, Confined, Failure},
     stack::symbolizer::{
         child::Child,
         protocol::{Answer, Files, Request},
@@ -209,7 +206,7 @@ impl Symbolizer {
             let how = match look_up(child, bundle, offset) {
                 Ok(symbols) => return symbols,
                 Err(Failure::Unsent(error)) => {
-                    remark(|| format!("symbols of {}: {error}", path(bundle)));
+                    log::debug!("symbols of {}: {error}", path(bundle));
                     return Vec::new();
                 }
                 // The child may have been killed for a reason other than this file, so it is tried again.
@@ -224,7 +221,7 @@ impl Symbolizer {
             };
             self.child = None;
             let path = path(bundle);
-            note(&format!("symbols of {path}: the reader {how}; skipping this file"));
+            log::warn!("symbols of {path}: the reader {how}; skipping this file");
             self.blame(bundle, tenant);
             return Vec::new();
         }
@@ -276,10 +273,10 @@ impl Symbolizer {
             Err(error) if error.kind() == io::ErrorKind::Unsupported => None,
             Err(error) => {
                 if !std::mem::replace(&mut self.has_complained, true) {
-                    note(&format!(
+                    log::warn!(
                         "cannot start the reader of symbols: {error}; native functions have no \
                          names until it starts"
-                    ));
+                    );
                 }
                 None
             }

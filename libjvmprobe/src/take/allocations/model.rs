@@ -6,7 +6,7 @@ use crate::{
     Addr, Error, Pid, Result,
     bpf::{clock, walker::Walker},
     hotspot::{HotSpot, classes::ClassLayout, objects::Objects, thread_names::ThreadNames},
-    own::{budget::Budget, remark},
+    own::budget::Budget,
     stack::{native::Files, raw::RawStack},
     take::allocations::{
         Options,
@@ -269,7 +269,7 @@ impl Jvm {
 /// Returns the value, or `None` after an error, which is printed with `-v`.
 fn known<T>(pid: Pid, what: &str, read: Result<T>) -> Option<T> {
     if let Err(error) = &read {
-        remark(|| format!("process {pid}: {what} is unknown: {error}"));
+        log::debug!("process {pid}: {what} is unknown: {error}");
     }
     read.ok()
 }

@@ -22,7 +22,7 @@ use crate::{
     },
     follow::{ByKey, Followed, Reading, Tool},
     hotspot::HotSpot,
-    own::{Effort, Pace, budget, note},
+    own::{Effort, Pace, budget},
     process::Target,
     render::table::Lost,
     stack::native::Files,
@@ -411,7 +411,7 @@ impl<S: Sink> Tool for Taker<S> {
         let (Some(walker), Some(hotspot)) = (self.session.walker(), hotspot) else { return };
         let stacks = Stacks::new(key, pid, hotspot, &mut self.files, walker, &self.memory);
         let stacks = stacks.unwrap_or_else(|error| {
-            note(&format!("stacks of process {pid} are not shown: {error}"));
+            log::warn!("stacks of process {pid} are not shown: {error}");
             Stacks::default()
         });
         self.stacks.insert(key, stacks);

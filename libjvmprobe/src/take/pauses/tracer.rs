@@ -22,7 +22,7 @@ use crate::{
     },
     follow::{ByKey, Followed, Named, Reading, Tool},
     hotspot::{Collector, HotSpot, counters::Counts},
-    own::{Pace, note, note_once},
+    own::{Pace, warn_once},
     process::{FileId, Target, cgroup, pid::thread_named},
     render::table::Lost,
     take::pauses::{
@@ -228,7 +228,7 @@ impl<S: Sink> Taker<S> {
             "process {pid}: pauses are told by its own counters, {how}: neither operations nor \
              the heap nor cycles"
         );
-        note_once(&line, why);
+        warn_once(&line, why);
         self.counted
             .insert(key, ByCounters { counted, watch: watch.ok(), next_look: Instant::now() });
         Ok(())
@@ -292,12 +292,12 @@ impl<S: Sink> Tool for Taker<S> {
         let gauges = &self.session.skel.maps.gauges;
         let what = "tell the kernel about the heap";
         if let Err(error) = session::tell(gauges, key, &hotspot.gauge.to_bytes(), what) {
-            note(&error.to_string());
+            log::warn!("{error}");
         }
         if let Some(walker) = self.session.walker().filter(|_| hotspot.is_set_up)
             && let Err(error) = self.requests.add(key, pid, hotspot, walker)
         {
-            note(&format!("stacks of process {pid} are not shown: {error}"));
+            log::warn!("stacks of process {pid} are not shown: {error}");
         }
     }
 
@@ -309,7 +309,7 @@ impl<S: Sink> Tool for Taker<S> {
         *self.users.entry(target.libjvm.id).or_default() += 1;
         if let Err(error) = hotspot {
             let what = "collector, heap and causes are not known yet";
-            note(&format!("process {pid}: {what}: {error}"));
+            log::warn!("process {pid}: {what}: {error}");
         }
         let why = hotspot.as_deref().ok().and_then(|hotspot| {
             let of = (target.libjvm.id, hotspot.collector);

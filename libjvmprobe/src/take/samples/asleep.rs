@@ -14,7 +14,6 @@ use crate::{
         walker::{MappingEntry, Told},
     },
     hotspot::walking::JvmLayout,
-    own::remark,
     process::memory::Memory,
     stack::raw::RawStack,
     take::samples::{
@@ -84,7 +83,7 @@ pub(crate) fn find(session: &mut Session, jvms: &[(u32, JvmLayout)]) -> Result<V
         let memory = match Memory::open(Pid(*pid)) {
             Ok(memory) => memory,
             Err(error) => {
-                remark(|| format!("process {pid}: where its threads sleep is not known: {error}"));
+                log::debug!("process {pid}: where its threads sleep is not known: {error}");
                 continue;
             }
         };

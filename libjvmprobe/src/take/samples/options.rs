@@ -56,8 +56,6 @@ pub struct Options {
     pub keeps_all: bool,
     /// How soon events are read.
     pub pace: Pace,
-    /// Print on stderr how new JVMs are found.
-    pub verbose: bool,
     /// The registry that finds JVMs if every JVM is sampled; `None` to start one.
     pub registry: Option<Registry>,
 }

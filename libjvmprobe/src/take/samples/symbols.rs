@@ -4,7 +4,6 @@ use crate::{
     Error, Pid, Result,
     ask::{agent, agent_map, perf_map},
     hotspot::{HotSpot, code::Inlining},
-    own::note,
     process::Process,
     stack::code_log::Snapshot,
     take::samples::SymbolSource,
@@ -32,7 +31,7 @@ pub fn get(
     };
     let pid = process.pid;
     if let Ok(text) = perf_map::read_there(process) {
-        note(&format!("process {pid}: {error}; using the map that was in its /tmp"));
+        log::warn!("process {pid}: {error}; using the map that was in its /tmp");
         return Ok((Snapshot::Map(text), SymbolSource::None));
     }
     // After other errors, the JVM has ended or is hidden from us, and would not answer the agent either.
@@ -40,10 +39,10 @@ pub fn get(
     if !(may_ask && is_unknown) {
         return Err(error);
     }
-    note(&format!(
+    log::warn!(
         "process {pid}: {error}; loading our agent into it for a moment, which --symbols hotspot \
          never does"
-    ));
+    );
     Ok((ask(&SymbolSource::Agent, process, hotspot, inlining)?, SymbolSource::Agent))
 }
 

@@ -3,10 +3,7 @@
 
 use std::{collections::HashMap, path::Path};
 
-use libjvmprobe::{
-    own::remark,
-    process::{Target, root::Root},
-};
+use libjvmprobe::process::{Target, root::Root};
 
 use crate::{
     jars::{
@@ -45,7 +42,7 @@ impl Index {
                         index.add(&path, &inner, classes);
                     }
                 }
-                _ => remark(|| format!("{path} is not looked at")),
+                _ => log::debug!("{path} is not looked at"),
             }
         }
         index

@@ -20,10 +20,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, anyhow};
-use libjvmprobe::{
-    own::note,
-    process::{Target, root::Root},
-};
+use libjvmprobe::process::{Target, root::Root};
 
 use crate::{
     origin::Kind,
@@ -89,7 +86,7 @@ pub fn look(target: &Target, seen: &Seen, with_jdk: bool) -> Result<Vec<Jar>> {
         };
         match read() {
             Ok(found) => jars.extend(tell(target, &path, found, seen)),
-            Err(error) => note(&format!("{path} is not looked at: {error:#}")),
+            Err(error) => log::warn!("{path} is not looked at: {error:#}"),
         }
     }
     if with_jdk {

@@ -22,12 +22,9 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
-use libjvmprobe::{
-    own::note,
-    render::{
-        output::Output,
-        units::{bytes, count},
-    },
+use libjvmprobe::render::{
+    output::Output,
+    units::{bytes, count},
 };
 use serde::Serialize;
 
@@ -136,10 +133,10 @@ fn seen(args: &Strip) -> Result<HashSet<String>> {
         Ok(())
     })?;
     if unloaded > 0 {
-        note(&format!(
+        log::warn!(
             "{unloaded} classes were unloaded before the reports were made: name those that are \
              needed with --keep"
-        ));
+        );
     }
     Ok(seen)
 }
@@ -203,17 +200,17 @@ fn tell(args: &Strip, jar: &Jar, classes: &[Class], total: &Total) -> Result<()>
         ))?;
     }
     if total.removed > 0 && !total.readers.is_empty() {
-        note(&format!(
+        log::warn!(
             "the program reads class files as data, by {}: classes that it reads but never loads are in no report; \
              name those that it needs with --keep, and run it with the stripped jar",
             total.readers.join(", ")
-        ));
+        );
     }
     if total.inner > 0 {
-        note(&format!("jars within it stay as they are: {}", total.inner));
+        log::warn!("jars within it stay as they are: {}", total.inner);
     }
     if let (Some(path), Some(to)) = (&total.out, total.bytes_out) {
-        note(&format!("wrote {path}: {} of {}", bytes(to), bytes(total.bytes)));
+        log::info!("wrote {path}: {} of {}", bytes(to), bytes(total.bytes));
     }
     Ok(())
 }

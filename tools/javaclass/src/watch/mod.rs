@@ -31,7 +31,6 @@ use libjvmprobe::{
     },
     hotspot::{HotSpot, thread_names::ThreadNames},
     own::{
-        note,
         privileges::{ATTACH, HURRY, MAPS, READ, keep},
         stop_on_signal,
     },
@@ -241,7 +240,7 @@ impl<'a> Tracer<'a> {
         // A JVM that exits during the listing was traced until then.
         if target.process.fate() == Fate::Alive {
             self.has_failed = true;
-            note(&format!("process {}: {why}", target.pid()));
+            log::warn!("process {}: {why}", target.pid());
         }
     }
 
@@ -299,7 +298,7 @@ impl Tool for Tracer<'_> {
         let (Some(hotspot), Some(walker)) = (hotspot, self.session.walker()) else { return };
         match StackNamer::new(key, pid, hotspot, &mut self.files, false, walker) {
             Ok(namer) => _ = self.namers.insert(key, namer),
-            Err(error) => note(&format!("stacks of process {pid} are not shown: {error}")),
+            Err(error) => log::warn!("stacks of process {pid} are not shown: {error}"),
         }
     }
 
@@ -348,7 +347,7 @@ impl Tool for Tracer<'_> {
     fn gone(&mut self, _: u64, mut followed: Followed<Jvm>) -> libjvmprobe::Result<()> {
         if let Err(error) = self.tell_list(&mut followed) {
             self.has_failed = true;
-            note(&format!("process {}: {error:#}", followed.target.pid()));
+            log::warn!("process {}: {error:#}", followed.target.pid());
         }
         self.rates(&mut followed, "trace")
     }
@@ -368,7 +367,7 @@ impl Tool for Tracer<'_> {
 fn write(inits: Inits, files: files::Files, what: &str) -> Result<()> {
     let profile = inits.into_profile(clock::monotonic_ns());
     if profile.lost > 0 {
-        note(&format!("{} were too many to be written", count(profile.lost, "initialisation")));
+        log::warn!("{} were too many to be written", count(profile.lost, "initialisation"));
     }
     let timeline = Timeline::of(&profile);
     let subtitle = format!("{} in {}", span(profile.total()), span(profile.duration_ns));
@@ -376,7 +375,7 @@ fn write(inits: Inits, files: files::Files, what: &str) -> Result<()> {
     let titled = Titled { profile: &profile, title, timeline: timeline.as_ref() };
     let how = How { threads: true, ..How::default() };
     for path in files.write(&[titled], &how)? {
-        note(&format!("wrote {}", path.display()));
+        log::info!("wrote {}", path.display());
     }
     Ok(())
 }
@@ -397,13 +396,12 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let arrivals = match &waiting {
         Some(waiting) => Some(Arrivals::open(registry::Options {
             whom: Whom::Command(waiting.pid),
-            verbose: common.is_verbose(),
             ..Default::default()
         })?),
         None => common.arrivals()?,
     };
     let named = jvms::find(&common.pids()?)?;
-    let mut trace = Trace::start(tracer, named, arrivals, common.is_verbose())?;
+    let mut trace = Trace::start(tracer, named, arrivals)?;
     if let (Some(waiting), Some(program)) = (&waiting, args.started.program()) {
         trace.expect(waiting.pid, program)?;
     }
@@ -413,7 +411,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         Some(program) => program.display().to_string(),
         None => describe(common.all, trace.names()),
     };
-    note(&format!("Tracing classes of {what}... Hit Ctrl-C to end."));
+    log::info!("Tracing classes of {what}... Hit Ctrl-C to end.");
     let running = waiting.map(Waiting::go).transpose()?;
     trace.run(common.times(), &stop)?;
     for (_, mut followed) in std::mem::take(&mut trace.jvms) {

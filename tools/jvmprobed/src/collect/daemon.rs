@@ -18,9 +18,8 @@ use libjvmprobe::{
         registry::{self, Whom},
     },
     own::{
-        Facts, Level, give_back_soon, inform, note,
+        give_back_soon,
         privileges::{ATTACH, HURRY, KERNEL_SYMBOLS, MAPS, READ, keep},
-        say,
     },
     process::start_readers,
 };
@@ -131,7 +130,6 @@ pub fn run(options: Options, store: Store, read_again: impl Fn() -> Result<Chang
         slots: Some(slots.clone()),
         identify: true,
         select: Some(Arc::clone(&rules) as Arc<dyn Select>),
-        verbose: options.verbose > 0,
     })?;
     let allocation_ppm = Arc::new(AtomicU64::new(saving.allocation_ppm()));
     let stack_ppm = Arc::new(AtomicU64::new(saving.stack_ppm()));
@@ -210,9 +208,7 @@ impl Daemon {
         self.tell_own();
         let kept = store::describe(self.book.lock().kept);
         let now = self.jvms.running();
-        inform(&format!(
-            "Takes all JVMs of this host, {now} now; {kept} kept... Hit Ctrl-C to end."
-        ));
+        log::info!("Takes all JVMs of this host, {now} now; {kept} kept... Hit Ctrl-C to end.");
         self.notify.ready(&format!("{} JVMs", self.jvms.running()));
         self.health.set_ready(true);
         Ok(())
@@ -255,7 +251,7 @@ impl Daemon {
     }
 
     fn tell_ended(&self, what: &str, why: &str) {
-        note(&format!("{what} are not taken any more: {why}"));
+        log::warn!("{what} are not taken any more: {why}");
         self.book.lock().give_up(what);
     }
 
@@ -326,10 +322,9 @@ impl Daemon {
         let change = self.saving.judge(self.jvms.running(), probes);
         self.set_budgets();
         let Some(change) = change else { return };
-        let facts = Facts { about: "saving", values: &change.values() };
-        say(Level::Info, &change.told(), Some(facts));
+        log::info!(saving:serde = change.values(); "{}", change.told());
         if let Err(error) = self.takers.change(before, change.to) {
-            note(&format!("that could not be changed: {error:#}"));
+            log::warn!("that could not be changed: {error:#}");
         }
         self.tell_own();
     }
@@ -347,9 +342,9 @@ impl Daemon {
                 self.saving.set_limits(limits);
                 self.set_budgets();
                 self.handing.set_bounds(age, size);
-                inform("the configuration was read again");
+                log::info!("the configuration was read again");
             }
-            Err(error) => note(&format!("the configuration stays as it was: {error:#}")),
+            Err(error) => log::warn!("the configuration stays as it was: {error:#}"),
         }
         self.notify.ready(&format!("{} JVMs", self.jvms.running()));
     }
@@ -365,7 +360,7 @@ impl Daemon {
                 Ok(piece) => self.take(piece),
                 Err(RecvTimeoutError::Disconnected) => break,
                 Err(RecvTimeoutError::Timeout) => {
-                    note("a taker has not ended in time: what it took last is not kept");
+                    log::warn!("a taker has not ended in time: what it took last is not kept");
                     break;
                 }
             }

@@ -9,7 +9,6 @@ use std::{
 };
 
 use anyhow::{Context, Result};
-use libjvmprobe::own::note;
 
 use crate::{clock::unix_ns, metrics::SharedBook, push::Push, store::Store, window::Window};
 
@@ -62,7 +61,9 @@ impl Handing {
             Err(_) => {
                 self.book.lock().given_up_windows += 1;
                 if !std::mem::replace(&mut self.is_late, true) {
-                    note("windows are given up: the disk is too slow for them; all else goes on");
+                    log::warn!(
+                        "windows are given up: the disk is too slow for them; all else goes on"
+                    );
                 }
             }
         }
@@ -72,7 +73,7 @@ impl Handing {
     pub fn set_bounds(&mut self, age: Duration, size: u64) {
         // A worker that is too late to receive this message has a larger problem than old bounds.
         if self.jobs.try_send(Job::Bounds(age, size)).is_err() {
-            note("the store is busy: its bounds stay as they were");
+            log::warn!("the store is busy: its bounds stay as they were");
         }
     }
 
@@ -82,7 +83,7 @@ impl Handing {
         drop(self.jobs);
         let done = self.done.recv_timeout(within).ok();
         if done.is_none() {
-            note("the disk is too slow: what was taken last may not be kept");
+            log::warn!("the disk is too slow: what was taken last may not be kept");
         }
         done
     }

@@ -185,21 +185,21 @@ impl Change {
         )
     }
 
-    /// Returns the change as facts about saving, for programs.
-    pub fn values(&self) -> [(&'static str, Value); 9] {
+    /// Returns the change as values about saving, for programs.
+    pub fn values(&self) -> Value {
         let Self { to, step, steps, share, memory, processor_limit, memory_limit, .. } = *self;
-        let cents = |number: f64| json!((number * 100.0).round() / 100.0);
-        [
-            ("step", json!(step)),
-            ("steps", json!(steps)),
-            ("hertz", json!(to.hertz)),
-            ("off-cpu", json!(to.off_cpu)),
-            ("allocation", json!(to.allocation)),
-            ("processor-percent", cents(share)),
-            ("processor-limit", cents(processor_limit)),
-            ("memory-bytes", json!(memory)),
-            ("memory-limit", json!(memory_limit)),
-        ]
+        let cents = |number: f64| (number * 100.0).round() / 100.0;
+        json!({
+            "step": step,
+            "steps": steps,
+            "hertz": to.hertz,
+            "off-cpu": to.off_cpu,
+            "allocation": to.allocation,
+            "processor-percent": cents(share),
+            "processor-limit": cents(processor_limit),
+            "memory-bytes": memory,
+            "memory-limit": memory_limit,
+        })
     }
 }
 
@@ -558,11 +558,11 @@ mod tests {
         let told = change.told();
         assert!(told.starts_with("from now on less is collected: pauses, 9 processor samples"));
         assert_eq!(told.lines().count(), 1);
-        let values: Vec<_> =
-            change.values().iter().map(|(name, value)| format!("{name}={value}")).collect();
-        let expected = "step=1 steps=6 hertz=9 off-cpu=false allocation=true \
-                        processor-percent=50.0 processor-limit=1.0";
-        assert_eq!(values[..7].join(" "), expected);
+        let values = change.values();
+        let expected = [("step", json!(1)), ("steps", json!(6)), ("hertz", json!(9))];
+        assert!(expected.iter().all(|(name, value)| values[name] == *value), "{values}");
+        assert_eq!((&values["off-cpu"], &values["allocation"]), (&json!(false), &json!(true)));
+        assert_eq!(values["processor-percent"], json!(50.0));
     }
 
     #[test]

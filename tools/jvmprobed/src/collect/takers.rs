@@ -236,7 +236,7 @@ fn pauses(options: &Options, out: &SyncSender<Piece>, stop: &AtomicBool) -> Take
     };
     let taker = pauses::Taker::new(wanted, Out::new(out), &[])?;
     let arrivals = options.registry.subscribe()?;
-    let mut trace = Trace::start(taker, Vec::new(), Some(arrivals), false)?;
+    let mut trace = Trace::start(taker, Vec::new(), Some(arrivals))?;
     trace.tool.sink.send(Piece::Begun);
     trace.run(times(), stop)?;
     trace.tool.finish(&mut trace.jvms)
@@ -271,7 +271,7 @@ fn allocations(options: &Options, out: &SyncSender<Piece>, stop: &AtomicBool) ->
     let taker = allocations::Taker::new(wanted, Out::new(out))?;
     let taker = taker.with_cost_budget(Arc::clone(&options.allocation_ppm));
     let arrivals = options.registry.subscribe()?;
-    let mut trace = Trace::start(taker, Vec::new(), Some(arrivals), false)?;
+    let mut trace = Trace::start(taker, Vec::new(), Some(arrivals))?;
     trace.tool.sink.send(Piece::Begun);
     trace.run(times(), stop)?;
     trace.tool.finish(&mut trace.jvms)
@@ -322,7 +322,6 @@ fn samples(options: &Options, out: &SyncSender<Piece>, stop: &AtomicBool) -> Tak
         max_memory: options.max_memory,
         keeps_all: false,
         pace: PACE,
-        verbose: false,
         registry: Some(options.registry.clone()),
     };
     let taker = samples::Taker::new(wanted, Out::new(out))?;

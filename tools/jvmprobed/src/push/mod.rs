@@ -34,10 +34,7 @@ use std::{
 };
 
 use anyhow::{Context, Result};
-use libjvmprobe::{
-    own::note,
-    stack::profile::{Measure, Profile, Sample},
-};
+use libjvmprobe::stack::profile::{Measure, Profile, Sample};
 use tokio::{sync::oneshot, task::JoinHandle};
 
 use crate::{
@@ -77,7 +74,7 @@ impl Push {
         let mut push = Self { senders: Vec::new(), start_ns: unix_ns() };
         for options in targets {
             if let Some(warning) = options.unprotected() {
-                note(&warning);
+                log::warn!("{warning}");
             }
             if let Address::Dir(path) = &options.to {
                 DirBuilder::new()

@@ -186,11 +186,11 @@ impl Queue {
             Err(error) => {
                 if std::mem::replace(&mut self.writes, false) {
                     let folder = self.folder.display();
-                    libjvmprobe::own::note(&format!(
+                    log::warn!(
                         "{}: cannot write to {folder}: {error}; what has to wait is held in memory, {} MB at most",
                         self.ledger.name(),
                         MAX_MEMORY >> 20
-                    ));
+                    );
                 }
                 (body.len() as u64, Some(body))
             }

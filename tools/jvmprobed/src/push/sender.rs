@@ -10,9 +10,8 @@ use std::{
 };
 
 use anyhow::{Result, bail};
-use libjvmprobe::own::{Facts, Level, inform, note, say};
 use reqwest::Url;
-use serde_json::Value;
+use serde_json::json;
 use tokio::{
     sync::Notify,
     task::spawn_blocking,
@@ -201,20 +200,18 @@ impl Sender {
         }
         self.ledger.give_up(reason::REFUSED, 1, head.samples);
         self.queue().done(number);
-        let dropped = format!("{}: dropped {} samples: {words}", self.address, head.samples);
-        let values = [
-            ("target", Value::from(self.address.to_string())),
-            ("samples", Value::from(head.samples)),
-        ];
-        let facts = Facts { about: "dropped", values: &values };
-        say(Level::Warning, &dropped, Some(facts));
+        let values = json!({"target": self.address.to_string(), "samples": head.samples});
+        log::warn!(
+            dropped:serde = values;
+            "{}: dropped {} samples: {words}", self.address, head.samples
+        );
     }
 
     /// Counts a request that the target has accepted, except for `refused` of its profiles.
     fn taken(&self, head: &Head, bytes: u64, refused: u64, words: &str) {
         let trouble = self.trouble.lock().unwrap_or_else(PoisonError::into_inner).take();
         if trouble.is_some() {
-            inform(&format!("{}: it answers again", self.address));
+            log::info!("{}: it answers again", self.address);
         }
         // The answer does not say which profiles were refused, so their share of the samples is counted, rounded up.
         let refused_samples = match head.profiles {
@@ -225,7 +222,7 @@ impl Sender {
             }
         };
         if refused > 0 || !words.is_empty() {
-            note(&format!("{}: it took all but {refused}: {words}", self.address));
+            log::warn!("{}: it took all but {refused}: {words}", self.address);
         }
         if refused_samples > 0 {
             self.ledger.give_up(reason::PARTLY, 1, refused_samples);
@@ -237,7 +234,7 @@ impl Sender {
     fn say_trouble(&self, words: String) {
         let mut trouble = self.trouble.lock().unwrap_or_else(PoisonError::into_inner);
         if trouble.as_ref() != Some(&words) {
-            note(&format!("{}: {words}; it is tried again, and what is taken waits", self.address));
+            log::warn!("{}: {words}; it is tried again, and what is taken waits", self.address);
             *trouble = Some(words);
         }
     }

@@ -23,7 +23,6 @@ use std::{path::Path, time::Duration};
 use anyhow::{Result, bail};
 use jiff::Zoned;
 use libjvmprobe::{
-    own::note,
     render::{
         columns::wrap,
         files::Files,
@@ -191,7 +190,7 @@ fn write(
     let title = Title { title: title.to_owned(), subtitle: Some(summary::spent(profile)) };
     let titled = Titled { profile, title, timeline: timeline.as_ref() };
     for path in files.write(&[titled], &how)? {
-        note(&format!("wrote {}", path.display()));
+        log::info!("wrote {}", path.display());
     }
     Ok(())
 }

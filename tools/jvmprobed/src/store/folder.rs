@@ -14,7 +14,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
-use libjvmprobe::{own::note, render::units::count};
+use libjvmprobe::render::units::count;
 use rustix::{
     fs::{
         AtFlags, CWD, Dir, FileType, FlockOperation, Mode, OFlags, RenameFlags, Stat, fchmod,
@@ -109,11 +109,11 @@ impl Folder {
             self.remove(name)?;
         }
         unlinkat(&self.fd, VERSION_FILE, AtFlags::empty())?;
-        note(&format!(
+        log::warn!(
             "{}: removed {} of an older jvmprobed, which this one cannot read",
             self.path.display(),
             count(windows.len() as u64, "window")
-        ));
+        );
         Ok(())
     }
 
@@ -137,10 +137,10 @@ impl Folder {
             .with_context(|| format!("cannot set the mode of {shown}"))?;
         // The mode of a new or empty directory is not worth a message.
         if !names.is_empty() && !is_new {
-            note(&format!(
+            log::warn!(
                 "{shown} had mode {found:04o}, has {:04o} now: see mode in [store]",
                 self.mode
-            ));
+            );
         }
         Ok(())
     }

@@ -27,10 +27,7 @@ use std::{
 };
 
 use anyhow::Result;
-use libjvmprobe::{
-    own::{inform, note},
-    render::units,
-};
+use libjvmprobe::render::units;
 use rustix::io::Errno;
 
 pub use crate::store::file::Stored;
@@ -134,7 +131,7 @@ impl Store {
             Ok(_) => {
                 self.counts.written += 1;
                 if std::mem::take(&mut self.is_said) {
-                    inform(&format!("{}: windows are kept again", self.folder.path().display()));
+                    log::info!("{}: windows are kept again", self.folder.path().display());
                 }
             }
             Err(e) => {
@@ -182,7 +179,7 @@ impl Store {
             Some(Errno::ROFS) => "the file system is read-only".into(),
             _ => error.to_string(),
         };
-        note(&format!("{shown}: windows are not kept from now on: {why}; all else goes on"));
+        log::warn!("{shown}: windows are not kept from now on: {why}; all else goes on");
     }
 
     fn write(&mut self, level: Level, stored: &Stored) -> io::Result<Name> {
@@ -245,7 +242,7 @@ impl Store {
                 // A damaged window would block merging forever, so it is removed. Other errors may be temporary.
                 Err(e) if is_broken(&e) => {
                     let shown = self.folder.path().display();
-                    note(&format!("{shown}/{name} cannot be read, and is removed: {e}"));
+                    log::warn!("{shown}/{name} cannot be read, and is removed: {e}");
                     self.counts.lost += 1;
                     self.remove(name);
                 }

@@ -8,7 +8,6 @@ use std::{
 };
 
 use anyhow::{Context, Result};
-use libjvmprobe::own::note;
 
 use crate::{
     store::{
@@ -105,7 +104,7 @@ impl Shelf {
             }
             for (name, error) in broken {
                 let shown = self.0.path().display();
-                note(&format!("{shown}/{name} cannot be read, and is left out: {error}"));
+                log::warn!("{shown}/{name} cannot be read, and is left out: {error}");
             }
             return Ok(windows);
         }

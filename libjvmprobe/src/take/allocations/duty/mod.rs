@@ -30,7 +30,7 @@ use crate::{
         trap::prices,
         uprobe::{self, Uprobe},
     },
-    own::{fair_share, note, privileges},
+    own::{fair_share, privileges},
     process::{FileId, LibJvm, Target},
     take::allocations::{
         counters::{self, Session},
@@ -362,7 +362,7 @@ impl Probe {
             }
             Err(error) => {
                 if !has_failed {
-                    note(&format!("allocations are not recorded until it succeeds: {error}"));
+                    log::warn!("allocations are not recorded until it succeeds: {error}");
                 }
                 self.cycle.failed(clock::monotonic_ns());
             }

@@ -13,7 +13,6 @@ use crate::{
         tracefs::Tracepoints,
     },
     elf::ElfFile,
-    own::note,
     process::{
         LibJvm,
         code::{CodeFile, CodeMaps},
@@ -42,7 +41,7 @@ pub(crate) fn kernel(
     for (number, event) in asked.iter().enumerate() {
         match kernel.attach(session, event, number as u64, frequency) {
             Ok(()) => {}
-            Err(error) if skip_missing => note(&missing(event, &error)),
+            Err(error) if skip_missing => log::warn!("{}", missing(event, &error)),
             Err(error) => return Err(error),
         }
     }

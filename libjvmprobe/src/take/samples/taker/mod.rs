@@ -35,7 +35,7 @@ use crate::{
     bpf::{self, clock, cost::Costs, perf::Clock, probes::Links, session::Attach},
     follow::{self, Arrival, Arrivals, End, Stops, Times, Watch, ready, registry},
     image::Image,
-    own::{Idle, Pace, note},
+    own::{Idle, Pace},
     process::{FileId, Process, Target, libjvm::native_image},
     stack::{Stack, code_log::SharedNames, native::Files, profile::Profile, raw::RawStack},
     take::samples::{
@@ -68,15 +68,15 @@ fn open(pid: Pid, files: &mut Files) -> Result<(Traced, Option<Arrival>)> {
             Ok((Traced::jvm(arrival.clone(), files), Some(arrival)))
         }
         Err(error @ (Error::OpenJ9 { .. } | Error::NativeImage { .. })) => {
-            note(&match native_image(pid).and_then(|elf| Image::read(&elf).ok().flatten()) {
-                Some(_) => format!(
+            match native_image(pid).and_then(|elf| Image::read(&elf).ok().flatten()) {
+                Some(_) => log::warn!(
                     "process {pid} is a GraalVM native image: its stacks are walked and named by \
                      its own tables"
                 ),
-                None => format!(
+                None => log::warn!(
                     "{error}: its stacks are walked by frame pointers, its methods are not named"
                 ),
-            });
+            }
             let process = Process::open(pid)?;
             let stops = Some(Stops::new(&process));
             let mut traced = Traced::other(process, files);
@@ -190,9 +190,8 @@ impl<S: Sink> Taker<S> {
             }
         }
         if finds_jvms {
-            let Options { registry, pace, verbose, .. } = &taker.options;
-            let options =
-                registry::Options { pace: *pace, verbose: *verbose, ..Default::default() };
+            let Options { registry, pace, .. } = &taker.options;
+            let options = registry::Options { pace: *pace, ..Default::default() };
             let arrivals = match registry {
                 Some(registry) => registry.subscribe(),
                 None => Arrivals::open(options),
@@ -257,7 +256,7 @@ impl<S: Sink> Taker<S> {
             if let What::Java(java) = event.what
                 && let Some(unseen) = java.unseen()
             {
-                note(unseen);
+                log::warn!("{unseen}");
             }
         }
         Ok(())
@@ -395,9 +394,9 @@ impl<S: Sink> Taker<S> {
         }
         self.about.lost_stacks = self.naming.lost_stacks();
         for (event, count) in self.naming.without_class() {
-            note(&format!(
+            log::warn!(
                 "the class of {count} {event} is not known: they happened before the JVM had set itself up"
-            ));
+            );
         }
         self.tell_interval(self.begin + self.about.duration)?;
         let mut profiles = self.before;

@@ -7,7 +7,7 @@ use crate::{
     Pid, Result,
     bpf::session::Attach,
     follow::{Arrival, Arrivals},
-    own::{Pace, note, note_once},
+    own::{Pace, warn_once},
     process::{Fate, Process},
     take::samples::{
         StackWalk, SymbolSource,
@@ -60,7 +60,7 @@ impl<S: Sink> Taker<S> {
         {
             let pid = traced.pid();
             let line = format!("what process {pid} compiles meanwhile is not followed");
-            note_once(&line, &error.to_string());
+            warn_once(&line, &error.to_string());
         }
     }
 
@@ -78,10 +78,7 @@ impl<S: Sink> Taker<S> {
             if self.options.may_ask && !self.options.skip_missing {
                 return Err(error);
             }
-            note(&format!(
-                "process {pid}: {}",
-                attach::missing(&self.options.events[number], &error)
-            ));
+            log::warn!("process {pid}: {}", attach::missing(&self.options.events[number], &error));
         }
         Ok(())
     }
@@ -103,7 +100,7 @@ impl<S: Sink> Taker<S> {
                 Err(_) if traced.fate() != Fate::Alive => {}
                 Err(error) if may_fail => {
                     let pid = traced.pid();
-                    note(&format!("stacks of process {pid} are walked by frame pointers: {error}"));
+                    log::warn!("stacks of process {pid} are walked by frame pointers: {error}");
                 }
                 Err(error) => return Err(error),
             }
@@ -140,9 +137,9 @@ impl<S: Sink> Taker<S> {
                 Err(_) if traced.fate() != Fate::Alive => {}
                 Err(error) if may_fail => {
                     let pid = traced.pid();
-                    note(&format!(
+                    log::warn!(
                         "process {pid}: methods compiled before the profile have no names: {error}"
-                    ));
+                    );
                     self.about.unnamed.push(pid);
                 }
                 Err(error) => return Err(error),
@@ -257,7 +254,7 @@ impl<S: Sink> Taker<S> {
             let target = Arc::clone(&arrival.target);
             let traced = Traced::jvm(arrival, &mut self.files);
             if let Err(error) = self.add(traced) {
-                note(&format!("process {pid} is not profiled: {error}"));
+                log::warn!("process {pid} is not profiled: {error}");
                 self.arrivals.iter_mut().for_each(|arrivals| arrivals.refuse(&target));
             }
         }

@@ -20,7 +20,6 @@ use crate::{
         thread_names::{ThreadNames, WholeNames},
         walking::JvmLayout,
     },
-    own::{note, remark},
     process::{Fate, FileId, Process, Target, code::CodeMaps, libjvm::native_image},
     stack::{
         code_log::{CodeIndex, CodeLog, SharedNames},
@@ -205,7 +204,7 @@ impl Traced {
         if let Who::Jvm(_, Err(error)) = &self.who
             && !self.is_walked
         {
-            note(&format!("process {}: its version is unknown: {error}", self.pid()));
+            log::warn!("process {}: its version is unknown: {error}", self.pid());
         }
     }
 
@@ -286,7 +285,7 @@ impl Traced {
     pub(crate) fn try_refresh_maps(&mut self, files: &mut Files, session: &mut Session) {
         if let Err(error) = self.refresh_maps(files, session) {
             let pid = self.pid();
-            remark(|| format!("what process {pid} has mapped by now is not known: {error}"));
+            log::debug!("what process {pid} has mapped by now is not known: {error}");
         }
     }
 
@@ -337,7 +336,7 @@ impl Traced {
         // remain.
         let pid = target.pid();
         if let Err(error) = self.maps.refresh(pid, &files.mapped) {
-            remark(|| format!("what process {pid} has mapped is not known: {error}"));
+            log::debug!("what process {pid} has mapped is not known: {error}");
         }
         let hotspot = hotspot.as_deref().map_err(|error| version_unknown(pid, error))?;
         if let Some(walker) = session.walker() {
@@ -369,7 +368,7 @@ impl Traced {
         }
         self.is_walked = true;
         if let Err(error) = self.maps.refresh(pid, &files.mapped) {
-            remark(|| format!("what process {pid} has mapped is not known: {error}"));
+            log::debug!("what process {pid} has mapped is not known: {error}");
         }
         session::tell_mappings(session, pid.0.into(), &self.maps)
     }
@@ -510,7 +509,7 @@ impl Traced {
             Ok(seen) => seen,
             Err(error) => {
                 let pid = target.pid();
-                remark(|| format!("process {pid} was not asked again at the end: {error}"));
+                log::debug!("process {pid} was not asked again at the end: {error}");
                 return;
             }
         };

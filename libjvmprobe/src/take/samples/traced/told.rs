@@ -9,7 +9,6 @@ use crate::{
         deopt::Traps,
         objects::{COMPACT_SHIFT, ClassField},
     },
-    own::{note, remark},
     take::samples::{
         event::java,
         events::{Asked, What, java::JavaEvent},
@@ -27,7 +26,7 @@ pub(super) fn tell_events(
     session: &Session,
 ) -> Option<Arc<Traps>> {
     let unknown = |what: &str, error: &Error| {
-        remark(|| format!("process {pid}: {what} is not told: {error}"));
+        log::debug!("process {pid}: {what} is not told: {error}");
     };
     let wants = |filter: fn(JavaEvent) -> bool| {
         events.iter().any(|event| matches!(event.what, What::Java(java) if filter(java)))
@@ -53,7 +52,7 @@ pub(super) fn tell_events(
         && !matches!(hotspot.collector, Collector::Z | Collector::GenerationalZ)
     {
         let name = hotspot.collector.name();
-        note(&format!("process {pid} runs {name}: only with ZGC do allocations stall"));
+        log::warn!("process {pid} runs {name}: only with ZGC do allocations stall");
     }
     if !wants(|java| java == JavaEvent::Deopt) {
         return None;

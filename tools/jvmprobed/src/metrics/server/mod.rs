@@ -40,7 +40,6 @@ use hyper::{
     service::service_fn,
 };
 use hyper_util::rt::{TokioIo, TokioTimer};
-use libjvmprobe::own::note;
 use tokio::{
     io::{AsyncRead, AsyncWrite, AsyncWriteExt},
     net::TcpStream,
@@ -201,7 +200,7 @@ impl Listeners {
         };
         let health = match (health, options.health) {
             (Some(Err(error)), None) => {
-                note(&format!("{error:#}; until then, ask the metrics port for /-/healthy"));
+                log::warn!("{error:#}; until then, ask the metrics port for /-/healthy");
                 None
             }
             (health, _) => health.transpose()?,
@@ -239,7 +238,7 @@ impl Listeners {
 
 fn report(what: &str, outcome: io::Result<Infallible>) {
     let Err(error) = outcome;
-    note(&format!("{what} server stopped: {error}"));
+    log::warn!("{what} server stopped: {error}");
 }
 
 /// Binds the port of metrics.
@@ -292,7 +291,7 @@ async fn listen(
             Ok((stream, _)) => stream,
             Err(error) => {
                 // For example, no file descriptors are left. Keep trying.
-                note(&format!("cannot accept a connection: {error}"));
+                log::warn!("cannot accept a connection: {error}");
                 sleep(Duration::from_secs(1)).await;
                 continue;
             }

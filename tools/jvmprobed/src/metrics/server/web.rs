@@ -7,7 +7,6 @@ use std::{
 };
 
 use anyhow::Result;
-use libjvmprobe::own::{inform, note};
 
 use crate::metrics::web_config::{Stamp, WebConfig, stamp};
 
@@ -63,9 +62,9 @@ impl Web {
                         state.stamps = stamps(&config);
                     }
                     state.config = Arc::new(config);
-                    inform("the web configuration was read again");
+                    log::info!("the web configuration was read again");
                 }
-                Err(error) => note(&format!("the web configuration stays as it was: {error:#}")),
+                Err(error) => log::warn!("the web configuration stays as it was: {error:#}"),
             }
         }
         Arc::clone(&state.config)
