@@ -12,20 +12,14 @@ use std::{
     fs,
     os::fd::{FromRawFd, OwnedFd, RawFd},
     path::Path,
-    sync::{
-        Mutex, MutexGuard, Once, OnceLock, TryLockError,
-        mpsc::{Sender, channel},
-    },
+    sync::{Mutex, MutexGuard, Once, OnceLock, TryLockError},
     thread,
     time::{Duration, Instant},
 };
 
 use libbpf_rs::Link;
 
-use crate::own::{
-    privileges::{self, Rights},
-    undo,
-};
+use crate::own::{Worker, privileges::Rights, undo};
 
 /// Held while attaching or detaching: libbpf's USDT data of each object is not thread-safe.
 static BOOKS: Mutex<()> = Mutex::new(());
@@ -87,25 +81,17 @@ fn attachments(kind: &str) -> Vec<RawFd> {
 
 /// Detaches in the background thread.
 pub(super) fn detach(links: Vec<Link>) {
-    static THREAD: OnceLock<Option<Sender<Vec<Link>>>> = OnceLock::new();
+    static WORKER: OnceLock<Option<Worker<Vec<Link>>>> = OnceLock::new();
     if links.is_empty() {
         return;
     }
-    match THREAD.get_or_init(start) {
-        // The thread never ends. If it did, the links would be returned and dropped, which detaches them here.
-        Some(thread) => drop(thread.send(links)),
+    // Detaching needs no capability.
+    let drop_all = |links: Vec<Link>| links.into_iter().for_each(drop_one);
+    match WORKER.get_or_init(|| Worker::start("detach", Rights::empty(), move || drop_all).ok()) {
+        // Without a worker, the links are dropped, and so detached, by this thread.
+        Some(worker) => drop(worker.send(links)),
         None => drop(links),
     }
-}
-
-fn start() -> Option<Sender<Vec<Link>>> {
-    let (links, todo) = channel::<Vec<Link>>();
-    let work = move || {
-        // Detaching needs no capability.
-        privileges::keep(Rights::empty());
-        todo.into_iter().flatten().for_each(drop_one);
-    };
-    thread::Builder::new().name("detach".into()).spawn(work).ok().map(|_| links)
 }
 
 fn drop_one(link: Link) {

@@ -19,16 +19,16 @@
 //! | `gauge` | the target's own counters, read with each event |
 //! | [`walker`] | data for the kernel side's stack walker: JVM layouts, mappings, unwind tables |
 //! | [`here`] | the stack walker, run in this process |
-//! | `handover` | background thread that updates the stack walker's maps |
+//! | `map_writer` | background thread that updates the stack walker's maps |
 //! | [`clock`] | conversion between the kernel's clock and wall-clock time |
 
 pub mod clock;
 pub mod cost;
 mod detach;
 pub(crate) mod gauge;
-mod handover;
 pub mod here;
 pub mod kernel_types;
+mod map_writer;
 pub mod perf;
 pub mod preflight;
 pub mod probes;

@@ -20,8 +20,8 @@ use plain::Plain;
 use crate::{
     Error, Result,
     bpf::{
-        handover::{Clerk, Job, Outer},
         load_error,
+        map_writer::{Job, MapWriter, Outer},
         records::{bytes, entries},
     },
     elf::{ElfFile, Segments},
@@ -108,7 +108,7 @@ const MANY_FILES: usize = 128;
 /// User space's part of the walker of one loaded object: fills its maps.
 #[derive(Debug)]
 pub struct Walker {
-    clerk: Clerk,
+    map_writer: MapWriter,
     /// Layouts of JVMs whose mappings are not set yet, by key.
     pending: HashMap<u64, Vec<u8>>,
     /// Files by descriptor, which is kept open so that its number is not reused.
@@ -191,7 +191,7 @@ impl Walker {
             MapHandle::try_from(&map.ok_or_else(missing)?).map_err(open)
         };
         Ok(Self {
-            clerk: Clerk::employ(Outer {
+            map_writer: MapWriter::new(Outer {
                 jvms: map("jvms")?,
                 mappings: map("mappings")?,
                 tables: map("tables")?,
@@ -229,7 +229,7 @@ impl Walker {
 
     /// Waits until the kernel side has all data.
     pub(crate) fn settle(&self) {
-        self.clerk.settle();
+        self.map_writer.wait();
     }
 
     /// Sets the current mappings of a process. Code of files that have no unwind table, or an invalid one, is walked by
@@ -263,7 +263,7 @@ impl Walker {
         // The stamp is not part of the comparison above, nor of the copy kept here.
         entries[0].bias = 0;
         let tables = std::mem::take(&mut self.filled);
-        self.clerk.hand_over(Job::Tell { tables, key, mappings: inner, jvm })?;
+        self.map_writer.send(Job::Insert { tables, key, mappings: inner, jvm })?;
         self.told.insert(key, entries);
         Ok(())
     }
@@ -273,7 +273,7 @@ impl Walker {
         self.pending.remove(&key);
         if self.told.remove(&key).is_some() {
             // An error means that the thread has ended; then the kernel side is not updated any more.
-            let _ = self.clerk.hand_over(Job::Forget { key });
+            let _ = self.map_writer.send(Job::Remove { key });
         }
         if self.files.len() > MANY_FILES {
             let used: HashSet<_> = self.used().into_iter().collect();
@@ -311,7 +311,7 @@ impl Walker {
             self.room.give_back(loaded.rows as usize);
             free.push(loaded.number);
         }
-        if self.clerk.hand_over(Job::Free { tables: free.clone() }).is_ok() {
+        if self.map_writer.send(Job::Free { tables: free.clone() }).is_ok() {
             self.free.extend(free);
         }
     }

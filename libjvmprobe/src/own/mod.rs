@@ -18,6 +18,7 @@
 //! | `hurry` | temporary scheduling priority |
 //! | `signals` | handling of Ctrl-C, SIGTERM and SIGHUP |
 //! | [`undo`] | cleanup that happens however the process ends |
+//! | `worker` | threads, and worker threads |
 //!
 //! The first signal asks a tool to end: it prints the data collected so far. The second one ends it immediately with
 //! status 130. The kernel removes attachments when the process ends. Other effects (a file in a target's folder, a
@@ -39,6 +40,7 @@ mod pace;
 pub mod privileges;
 mod signals;
 pub mod undo;
+mod worker;
 
 pub(crate) use deadline::Deadline;
 pub(crate) use effort::{Effort, processor_time};
@@ -49,3 +51,4 @@ pub use idle::Idle;
 pub(crate) use once::warn_once;
 pub use pace::Pace;
 pub use signals::{Endings, stop_on_signal};
+pub(crate) use worker::{Worker, start_thread};

@@ -68,7 +68,7 @@ impl Files {
             walker.free_unused(now);
         }
         self.mapped.close_unused(now);
-        clerk::let_go();
+        worker::let_go();
     }
 
     /// Returns the symbols of the files that a process has mapped, valid also after it has ended.
@@ -90,7 +90,7 @@ fn tenant(pid: Pid) -> u64 {
 impl Symbols {
     /// Returns the functions at an offset of a file.
     pub(crate) fn elf(self, file: &Arc<CodeFile>, offset: FileOffset) -> At {
-        clerk::ask(file, offset, self)
+        worker::ask(file, offset, self)
     }
 }
 
@@ -231,16 +231,15 @@ impl Readers {
 }
 
 /// The worker thread that starts the confined child and talks to it, for all threads.
-mod clerk {
+mod worker {
     use super::{Arc, At, CodeFile, FileOffset, Readers, Symbols};
-    use crate::own::privileges;
+    use crate::own::{Worker, privileges::READ};
     use std::{
         sync::{
             OnceLock,
             atomic::{AtomicBool, Ordering},
-            mpsc::{Receiver, RecvTimeoutError, Sender, channel},
+            mpsc::{RecvTimeoutError, Sender, channel},
         },
-        thread,
         time::Duration,
     };
 
@@ -256,17 +255,17 @@ mod clerk {
         LetGo,
     }
 
-    static JOBS: OnceLock<Option<Sender<Job>>> = OnceLock::new();
+    static WORKER: OnceLock<Option<Worker<Job>>> = OnceLock::new();
 
     /// Sends a job for [`Readers::find`] to the worker thread. Without that thread, nothing is found.
     pub(super) fn ask(file: &Arc<CodeFile>, offset: FileOffset, symbols: Symbols) -> At {
         if IS_STUCK.load(Ordering::Relaxed) {
             return At::default();
         }
-        let Some(jobs) = JOBS.get_or_init(begin) else { return At::default() };
+        let Some(worker) = WORKER.get_or_init(start) else { return At::default() };
         let (answer, answered) = channel();
         let job = Job::Find { file: Arc::clone(file), offset, symbols, answer };
-        if jobs.send(job).is_err() {
+        if !worker.send(job) {
             return At::default();
         }
         answered.recv_timeout(DEADLINE).unwrap_or_else(|error| {
@@ -283,25 +282,16 @@ mod clerk {
 
     /// Sends a job for [`Readers::let_go`] to the worker thread.
     pub(super) fn let_go() {
-        if let Some(Some(jobs)) = JOBS.get() {
-            // On an error, the thread has ended, and its data has been freed.
-            let _ = jobs.send(Job::LetGo);
+        if let Some(Some(worker)) = WORKER.get() {
+            // If the thread has ended, its data has been freed.
+            worker.send(Job::LetGo);
         }
     }
 
-    fn begin() -> Option<Sender<Job>> {
-        let (jobs, todo) = channel();
-        let work = move || {
-            privileges::keep(privileges::READ);
-            work(&todo);
-        };
-        thread::Builder::new().name("symbols".into()).spawn(work).ok().map(|_| jobs)
-    }
-
-    fn work(todo: &Receiver<Job>) {
-        let mut readers = Readers::default();
-        for job in todo {
-            match job {
+    fn start() -> Option<Worker<Job>> {
+        let make = || {
+            let mut readers = Readers::default();
+            move |job| match job {
                 Job::Find { file, offset, symbols, answer } => {
                     let found = readers.find(&file, offset, symbols);
                     IS_STUCK.store(false, Ordering::Relaxed);
@@ -310,7 +300,8 @@ mod clerk {
                 }
                 Job::LetGo => readers.let_go(),
             }
-        }
+        };
+        Worker::start("symbols", READ, make).ok()
     }
 }
 

@@ -13,7 +13,6 @@ mod cycle;
 use std::{
     collections::{HashMap, hash_map::Entry},
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
-    thread,
     time::{Duration, Instant},
 };
 
@@ -30,7 +29,7 @@ use crate::{
         trap::prices,
         uprobe::{self, Uprobe},
     },
-    own::{fair_share, privileges},
+    own::{fair_share, privileges, start_thread},
     process::{FileId, LibJvm, Target},
     take::allocations::{
         counters::{self, Session},
@@ -137,12 +136,8 @@ impl DutyCycles {
         };
         let shared = Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new() });
         let of_thread = Arc::clone(&shared);
-        let work = move || {
-            privileges::keep(privileges::MAPS | privileges::ATTACH);
-            of_thread.run();
-        };
-        let thread = thread::Builder::new().name("duty-cycles".into()).spawn(work);
-        thread.map_err(|e| crate::Error::io("start a thread", e))?;
+        let needed = privileges::MAPS | privileges::ATTACH;
+        start_thread("duty-cycles", needed, move || of_thread.run())?;
         Ok(Self(shared))
     }
 

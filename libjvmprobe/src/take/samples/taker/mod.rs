@@ -32,11 +32,11 @@ use tenants::{Tenants, Work};
 
 use crate::{
     Error, Pid, Result,
-    bpf::{self, clock, cost::Costs, perf::Clock, probes::Links, session::Attach},
+    bpf::{self, clock, cost::Costs, perf::Clock, session::Attach},
     follow::{self, Arrival, Arrivals, End, Stops, Times, Watch, ready, registry},
     image::Image,
     own::{Idle, Pace},
-    process::{FileId, Process, Target, libjvm::native_image},
+    process::{Process, Target, libjvm::native_image},
     stack::{Stack, code_log::SharedNames, native::Files, profile::Profile, raw::RawStack},
     take::samples::{
         Options, SymbolSource, Whom,
@@ -44,7 +44,7 @@ use crate::{
         events::{Asked, What, attach},
         naming::{self, Naming},
         session::{self, Count, SampleKey, Session},
-        traced::Traced,
+        traced::{Shared, SharedKey, Traced},
         waits::Waits,
     },
 };
@@ -124,15 +124,10 @@ pub struct Taker<S> {
     /// Source of new JVMs and of later readings of them. Present if every JVM is sampled, or if one that was named
     /// has to be read again.
     arrivals: Option<Arrivals>,
-    /// Probes on compiled code and stops, by libjvm.so, shared by all JVMs that run the file. `None` if each JVM has
-    /// attachments of its own.
-    shared: Option<HashMap<FileId, Links>>,
-    /// Attachments to events in a libjvm.so, by file and index of the event, shared in the same way.
-    shared_events: HashMap<(FileId, usize), Links>,
-    /// Time since which no JVM has run the files of `shared` and of `shared_events`: their attachments are released
-    /// ten seconds later.
-    idle: Idle<FileId>,
-    idle_events: Idle<(FileId, usize)>,
+    /// Attachments to a libjvm.so, shared by all JVMs that run the file. `None` if each JVM has its own.
+    shared: Option<Shared>,
+    /// Time since which no JVM has run the files of `shared`: their attachments are released ten seconds later.
+    idle: Idle<SharedKey>,
     /// Number of stacks received since the kernel side's table of known stacks was last cleared.
     stacks_sent: usize,
 }
@@ -176,10 +171,8 @@ impl<S: Sink> Taker<S> {
             about: About { hertz: options.hertz(), ..Default::default() },
             waits: None,
             arrivals: None,
-            shared: (finds_jvms && bpf::reaches_everyone()).then(HashMap::new),
-            shared_events: HashMap::new(),
+            shared: (finds_jvms && bpf::reaches_everyone()).then(Shared::new),
             idle: Idle::default(),
-            idle_events: Idle::default(),
             stacks_sent: 0,
             options,
         };
@@ -412,7 +405,9 @@ impl<S: Sink> Taker<S> {
 
     /// Detaches from all events that are located in files. Their counts do not change afterwards.
     fn stop_events(&mut self) {
-        self.shared_events.clear();
+        if let Some(shared) = &mut self.shared {
+            shared.retain(|(_, event), _| event.is_none());
+        }
         self.processes.values_mut().for_each(Traced::stop_events);
     }
 }
@@ -490,12 +485,10 @@ impl<S: Sink> Watch for Taker<S> {
         self.limit();
         self.follow_changes(self.options.pace.looks_closely(collect))?;
         if let Some(shared) = &mut self.shared {
-            let used = self.processes.values().filter_map(Traced::libjvm);
+            let files: HashSet<_> = self.processes.values().filter_map(Traced::libjvm).collect();
+            let used: Vec<_> =
+                shared.keys().filter(|(file, _)| files.contains(file)).copied().collect();
             self.idle.release(shared, used, Instant::now());
-            let used: HashSet<_> = self.processes.values().filter_map(Traced::libjvm).collect();
-            let numbers = 0..self.options.events.len();
-            let used = used.iter().flat_map(|file| numbers.clone().map(|number| (*file, number)));
-            self.idle_events.release(&mut self.shared_events, used, Instant::now());
         }
         for traced in self.processes.values_mut() {
             traced.look_at_stops();

@@ -67,7 +67,7 @@ impl<S: Sink> Taker<S> {
     /// Attaches to the events in a process's files. If a process that the user has named lacks an event, this is an
     /// error unless `skip_missing` is set; otherwise a note is printed.
     fn attach_events(&mut self, traced: &mut Traced) -> Result<()> {
-        let shared = self.shared.is_some().then_some(&mut self.shared_events);
+        let shared = self.shared.as_mut();
         let missing = traced.attach_events(&self.options.events, &mut self.session, shared);
         let pid = traced.pid();
         for (number, error) in missing {
@@ -85,9 +85,9 @@ impl<S: Sink> Taker<S> {
 
     /// Searches files that were mapped since the last search for events that were missing.
     pub(super) fn look_for_events(&mut self) {
-        let mut shared = self.shared.is_some().then_some(&mut self.shared_events);
         for traced in self.processes.values_mut() {
-            traced.attach_events(&self.options.events, &mut self.session, shared.as_deref_mut());
+            let shared = self.shared.as_mut();
+            traced.attach_events(&self.options.events, &mut self.session, shared);
         }
     }
 

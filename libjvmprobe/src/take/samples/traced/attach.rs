@@ -24,6 +24,11 @@ const CODE: [Instant; 2] = [
     Instant::of_probe("hotspot", "compiled__method__load", "code_load"),
 ];
 
+/// Attachments that all JVMs that run a libjvm.so share, by file and index of the event; without an index, the probes
+/// on compiled code and stops.
+pub(crate) type Shared = HashMap<SharedKey, Links>;
+pub(crate) type SharedKey = (FileId, Option<usize>);
+
 impl Traced {
     /// Attaches the probes on loads and unloads of compiled code and, if `with_stops`, those on stops of the
     /// application. With `shared`, one attachment per libjvm.so serves all JVMs that run that file; without it, the
@@ -34,7 +39,7 @@ impl Traced {
     pub(crate) fn follow(
         &mut self,
         session: &mut Session,
-        shared: Option<&mut HashMap<FileId, Links>>,
+        shared: Option<&mut Shared>,
         with_stops: bool,
     ) -> Result<(), Error> {
         let Who::Jvm(target, _) = &self.who else {
@@ -50,9 +55,9 @@ impl Traced {
             Ok(plans)
         };
         match shared {
-            Some(files) => {
-                if let Entry::Vacant(file) = files.entry(libjvm.id) {
-                    file.insert(session.attach(&libjvm.into(), &plans()?, Scope::Everyone, 0)?);
+            Some(shared) => {
+                if let Entry::Vacant(entry) = shared.entry((libjvm.id, None)) {
+                    entry.insert(session.attach(&libjvm.into(), &plans()?, Scope::Everyone, 0)?);
                 }
             }
             None => {
@@ -78,7 +83,7 @@ impl Traced {
         &mut self,
         events: &[Asked],
         session: &mut Session,
-        mut shared: Option<&mut HashMap<(FileId, usize), Links>>,
+        mut shared: Option<&mut Shared>,
     ) -> Vec<(usize, Error)> {
         let version = self.maps.version();
         let is_first = self.searched.is_none();
@@ -99,8 +104,8 @@ impl Traced {
                 let mut attach = |scope| session.attach(&found.binary, &found.plans, scope, cookie);
                 match (&mut shared, libjvm) {
                     (Some(shared), Some(libjvm)) if found.is_libjvm => {
-                        if let Entry::Vacant(file) = shared.entry((libjvm.id, number)) {
-                            file.insert(attach(Scope::Everyone)?);
+                        if let Entry::Vacant(entry) = shared.entry((libjvm.id, Some(number))) {
+                            entry.insert(attach(Scope::Everyone)?);
                         }
                         Ok(None)
                     }

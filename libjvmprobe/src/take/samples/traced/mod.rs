@@ -36,6 +36,8 @@ use crate::{
     },
 };
 
+pub(crate) use attach::{Shared, SharedKey};
+
 /// Minimum time between two re-reads of the mappings. It doubles, up to `LONGEST_PAUSE`, each time that an address of
 /// a stack is still unmapped after a re-read.
 const PAUSE: Duration = Duration::from_millis(10);

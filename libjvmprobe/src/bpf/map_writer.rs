@@ -5,14 +5,17 @@
 //! events would wait too long for that.
 
 use std::{
+    io,
     os::fd::{AsFd, AsRawFd},
-    sync::mpsc::{Receiver, Sender, channel},
-    thread,
+    sync::mpsc::{Sender, channel},
 };
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 
-use crate::{Error, Result, own::privileges};
+use crate::{
+    Error, Result,
+    own::{Worker, privileges::MAPS},
+};
 
 /// The outer maps.
 #[derive(Debug)]
@@ -26,72 +29,63 @@ pub(super) struct Outer {
 #[derive(Debug)]
 pub(super) enum Job {
     /// Inserts new tables by index, and the mappings of a process; then, if it is a new JVM, its layout.
-    Tell { tables: Vec<(u32, MapHandle)>, key: u64, mappings: MapHandle, jvm: Option<Vec<u8>> },
+    Insert { tables: Vec<(u32, MapHandle)>, key: u64, mappings: MapHandle, jvm: Option<Vec<u8>> },
     /// Removes the data of a process.
-    Forget { key: u64 },
+    Remove { key: u64 },
     /// Sends a message when all previous jobs are done.
-    Say(Sender<()>),
+    Notify(Sender<()>),
     /// Removes tables that are not used any more.
     Free { tables: Vec<u32> },
 }
 
-/// The worker thread, and the channel to it.
+/// The thread that updates the maps.
 #[derive(Debug)]
-pub(super) struct Clerk {
+pub(super) struct MapWriter {
     /// Held until the first job has succeeded. That job runs synchronously, so that the caller gets the error if the
     /// kernel rejects it.
     outer: Option<Outer>,
-    jobs: Option<Sender<Job>>,
+    worker: Option<Worker<Job>>,
 }
 
-impl Clerk {
-    /// Creates a worker; its thread starts after the first job.
-    pub(crate) fn employ(outer: Outer) -> Self {
-        Self { outer: Some(outer), jobs: None }
+impl MapWriter {
+    /// Creates a writer; its thread starts after the first job.
+    pub(crate) fn new(outer: Outer) -> Self {
+        Self { outer: Some(outer), worker: None }
     }
 
     /// Does the first job synchronously, and sends later ones to the thread.
     ///
     /// # Errors
     /// [`Error::Bpf`] if the kernel rejects the first job. Later ones can fail only for lack of memory, which is
-    /// reported by a message.
-    pub(crate) fn hand_over(&mut self, job: Job) -> Result<()> {
+    /// logged.
+    pub(crate) fn send(&mut self, job: Job) -> Result<()> {
         if let Some(outer) = self.outer.take() {
             if let Err(error) = outer.do_job(&job) {
                 self.outer = Some(outer);
                 return Err(error);
             }
-            let (jobs, todo) = channel();
-            // The thread ends with the tool; jobs that are left then are not needed.
             let work = move || {
-                privileges::keep(privileges::MAPS);
-                work(&outer, &todo);
+                move |job: Job| {
+                    if let Err(error) = outer.do_job(&job) {
+                        log::warn!("stacks of a process are walked by frame pointers: {error}");
+                    }
+                }
             };
-            let thread = thread::Builder::new().name("handover".into()).spawn(work);
-            thread.map_err(|e| Error::io("start a thread", e))?;
-            self.jobs = Some(jobs);
+            self.worker = Some(Worker::start("map-writer", MAPS, work)?);
             return Ok(());
         }
-        let sent = self.jobs.as_ref().is_some_and(|jobs| jobs.send(job).is_ok());
+        let is_sent = self.worker.as_ref().is_some_and(|worker| worker.send(job));
         let ended =
-            || Error::io("hand a table over", std::io::Error::other("its thread has ended"));
-        if sent { Ok(()) } else { Err(ended()) }
+            || Error::io("update the walker's maps", io::Error::other("the thread has ended"));
+        if is_sent { Ok(()) } else { Err(ended()) }
     }
 
     /// Waits until all jobs so far are done.
-    pub(crate) fn settle(&self) {
-        let (say, done) = channel();
-        if self.jobs.as_ref().is_some_and(|jobs| jobs.send(Job::Say(say)).is_ok()) {
+    pub(crate) fn wait(&self) {
+        let (done, is_done) = channel();
+        if self.worker.as_ref().is_some_and(|worker| worker.send(Job::Notify(done))) {
             // An error means that the thread has ended; then there is nothing to wait for.
-            let _ = done.recv();
-        }
-    }
-}
-
-fn work(outer: &Outer, todo: &Receiver<Job>) {
-    for job in todo {
-        if let Err(error) = outer.do_job(&job) {
-            log::warn!("stacks of a process are walked by frame pointers: {error}");
+            let _ = is_done.recv();
         }
     }
 }
@@ -99,23 +93,23 @@ fn work(outer: &Outer, todo: &Receiver<Job>) {
 impl Outer {
     fn do_job(&self, job: &Job) -> Result<()> {
         match job {
-            Job::Tell { tables, key, mappings, jvm } => {
+            Job::Insert { tables, key, mappings, jvm } => {
                 let key = key.to_ne_bytes();
-                self.tell_tables(tables)?;
+                self.insert_tables(tables)?;
                 put(&self.mappings, &key, mappings)?;
-                let tell = |jvm: &Vec<u8>| self.jvms.update(&key, jvm, MapFlags::ANY);
-                jvm.as_ref().map_or(Ok(()), tell).map_err(|source| Error::Bpf {
-                    what: "tell the stack walker of a JVM".into(),
+                let insert = |jvm: &Vec<u8>| self.jvms.update(&key, jvm, MapFlags::ANY);
+                jvm.as_ref().map_or(Ok(()), insert).map_err(|source| Error::Bpf {
+                    what: "pass a JVM's layout to the stack walker".into(),
                     source,
                 })
             }
             // Failures are ignored, because absent entries are the goal.
-            Job::Forget { key } => {
+            Job::Remove { key } => {
                 let _ = self.jvms.delete(&key.to_ne_bytes());
                 let _ = self.mappings.delete(&key.to_ne_bytes());
                 Ok(())
             }
-            Job::Say(done) => {
+            Job::Notify(done) => {
                 let _ = done.send(());
                 Ok(())
             }
@@ -129,7 +123,7 @@ impl Outer {
     }
 
     /// Inserts all tables with one system call if possible, because the kernel waits once per call.
-    fn tell_tables(&self, filled: &[(u32, MapHandle)]) -> Result<()> {
+    fn insert_tables(&self, filled: &[(u32, MapHandle)]) -> Result<()> {
         let keys: Vec<u8> = filled.iter().flat_map(|(number, _)| number.to_ne_bytes()).collect();
         let fd = |inner: &MapHandle| inner.as_fd().as_raw_fd().to_ne_bytes();
         let fds: Vec<u8> = filled.iter().flat_map(|(_, inner)| fd(inner)).collect();
