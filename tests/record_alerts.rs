@@ -54,7 +54,7 @@ const KINDS: [Kind; 4] = [
     Kind {
         name: "code",
         options: "-XX:ReservedCodeCacheSize=8m -XX:-UseCodeCacheFlushing \
-                  -XX:CompileThresholdScaling=0.05 -XX:+DisplayVMOutputToStderr",
+                  -XX:CompileThresholdScaling=0.05 -Xlog:disable -XX:+DisplayVMOutputToStderr",
         program: MANY,
         work: "",
     },
