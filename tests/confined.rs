@@ -11,7 +11,7 @@ use std::{
 
 use jvmprobe_tests::{
     load::Load,
-    need_root,
+    beside_others,
     runtimes::named,
     tool::{Tool, binary},
 };
@@ -127,7 +127,7 @@ fn child_of(tool: &Tool, other_than: Option<Pid>) -> Pid {
 /// Profiles a JVM in intervals of one second while the first child gets a signal. Returns output
 /// and messages.
 fn signalled(signal: Signal, wait: impl FnOnce(&Tool, Pid)) -> (String, String) {
-    need_root();
+    beside_others();
     let mut load = Load::start(named("temurin-21"), "-XX:+UseSerialGC");
     load.go(60.0);
     let pid = load.pid().to_string();

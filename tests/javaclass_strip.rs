@@ -13,7 +13,7 @@ use std::{
 use cafebabe::{ParseOptions, constant_pool::ConstantPoolItem, parse_class_with_options};
 use jvmprobe_tests::{
     load::{self, Load},
-    need_root,
+    beside_others,
     programs::jars,
     runtimes::{self, Runtime},
     tool::{Output, run},
@@ -91,7 +91,7 @@ fn references(jar: &Path) -> BTreeMap<String, BTreeSet<String>> {
 
 /// Strips a program's jars, and asserts that it does the same again.
 fn check(program: &Program, runtime: &str) {
-    need_root();
+    beside_others();
     let runtime = runtimes::named(runtime);
     let dir = tempfile::tempdir().unwrap();
     let (answer, report) = program.report(runtime, &dir);

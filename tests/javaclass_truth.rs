@@ -10,7 +10,7 @@ use std::{
 
 use jvmprobe_tests::{
     load::{self, Load},
-    need_root,
+    beside_others,
     runtimes::{self, Runtime},
     tool::{Tool, run},
 };
@@ -255,7 +255,7 @@ fn every_class_is_told_that_the_log_names_with_state_and_origin() {
 
 /// A program that uses many parts of the JDK: no method that it enters may be reported as unused.
 fn check_entered(runtime: &Runtime, flags: &str, rounds: u32, jar: Option<&Path>) {
-    need_root();
+    beside_others();
     let title = format!("{} {flags}", runtime.name);
     let flags = format!("-XX:+DTraceMethodProbes {flags}");
     let jar = jar.unwrap_or_else(|| load::classes());

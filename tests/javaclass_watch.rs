@@ -9,7 +9,7 @@ use std::{
 
 use jvmprobe_tests::{
     load::{self, Load},
-    need_root, programs,
+    beside_others, programs,
     runtimes::{self, Runtime},
     tool::{Tool, binary, run},
 };
@@ -60,7 +60,7 @@ fn compare(title: &str, log: &str, records: &[Value]) {
 }
 
 fn check(runtime: &Runtime) {
-    need_root();
+    beside_others();
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("classes.log");
     let flags = format!("-Xmx256m -Xlog:class+load,class+init:file={}:none", path.display());
@@ -89,7 +89,7 @@ fn no_load_and_no_initialisation_is_missed() {
 /// link.
 #[test]
 fn nothing_of_a_command_is_missed() {
-    need_root();
+    beside_others();
     for (name, flags) in [
         ("temurin-11", ""),
         ("temurin-17", "-Xshare:off"),
@@ -123,7 +123,7 @@ fn nothing_of_a_command_is_missed() {
 /// Classes loaded as fast as possible, each with its initialisation, watched from the first one on.
 #[test]
 fn no_class_of_a_big_start_up_is_missed() {
-    need_root();
+    beside_others();
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("classes.log");
     let mut command = Command::new(binary("javaclass"));
@@ -143,7 +143,7 @@ fn no_class_of_a_big_start_up_is_missed() {
 /// A script that starts a JVM: classes are reported from the attachment on, and a message says so.
 #[test]
 fn a_command_may_start_the_jvm_itself() {
-    need_root();
+    beside_others();
     let java = &runtimes::named("temurin-21").java;
     let script = format!("'{}' -cp {} UseLoad & wait", java.display(), load::classes().display());
     let mut command = Command::new(binary("javaclass"));
@@ -155,7 +155,7 @@ fn a_command_may_start_the_jvm_itself() {
 
 #[test]
 fn stacks_tell_who_wanted_a_class() {
-    need_root();
+    beside_others();
     let mut load = Load::start_program(runtimes::named("temurin-21"), "", "UseLoad");
     let pid = load.pid().to_string();
     let tool = Tool::start("javaclass", &["-p", &pid, "-j", "-s"]);
@@ -297,7 +297,7 @@ fn many_hidden_classes_are_one_line() {
 /// The picture contains each initialisation in the log, nested in the one that caused it.
 #[test]
 fn initialisers_are_drawn() {
-    need_root();
+    beside_others();
     let dir = tempfile::tempdir().unwrap();
     let (folded, page) = (dir.path().join("init.folded"), dir.path().join("init.html"));
     let (svg, log) = (dir.path().join("init.svg"), dir.path().join("log"));
@@ -336,7 +336,7 @@ fn initialisers_are_drawn() {
 /// Reports when each class or method of a list was first seen, and from where.
 #[test]
 fn a_list_is_watched() {
-    need_root();
+    beside_others();
     let dir = tempfile::tempdir().unwrap();
     let list = dir.path().join("list");
     let lines = "UseLoad$Used\nUseLoad$NeverLoaded\nUseLoad$Used#calledOnce\nUseLoad$OnlyLoaded\n";

@@ -7,7 +7,7 @@ use std::os::fd::{FromRawFd, OwnedFd};
 use jvmprobe_tests::{
     gclog::{self, Stop},
     load::Load,
-    need_root,
+    beside_others,
     proc::{monotonic_ns, threads},
     runtimes::{Runtime, named, of_unstable},
     tool::Tool,
@@ -21,7 +21,7 @@ const NO_TIMER: &str = "-XX:+UnlockDiagnosticVMOptions -XX:GuaranteedSafepointIn
 /// The collector with the most kinds of stops, in Debian's JDK 8, which is built without probes.
 #[test]
 fn each_stop_is_told_by_counters() {
-    need_root();
+    beside_others();
     if let Some(runtime) = of_unstable("sid-8") {
         check(runtime, "-XX:+UseConcMarkSweepGC");
     }
@@ -30,7 +30,7 @@ fn each_stop_is_told_by_counters() {
 #[test]
 #[ignore = "long: make test-all"]
 fn each_stop_is_told_by_counters_with_all_of_jdk_8() {
-    need_root();
+    beside_others();
     let Some(runtime) = of_unstable("sid-8") else { return };
     for flags in runtime.collectors() {
         check(runtime, flags);
@@ -72,7 +72,7 @@ fn each_stop_is_told_by_counters_jdk_25() {
 /// Checks each collector whose pauses the JVM counts, in a build from which probes and symbols were
 /// removed.
 fn check_bare(name: &str) {
-    need_root();
+    beside_others();
     let folder = tempfile::tempdir().expect("a temporary folder");
     let runtime = named(name).bare(folder.path());
     let collectors = runtime.collectors();
@@ -178,7 +178,7 @@ fn compare(
 /// reported by their number and sum.
 #[test]
 fn where_nothing_can_be_watched_counters_are_looked_at() {
-    need_root();
+    beside_others();
     let Some(runtime) = of_unstable("sid-8") else { return };
     let mut load = Load::start(runtime, &format!("-XX:+UseParallelGC {NO_TIMER} {FLAGS_OF_JDK_8}"));
     let pid = load.pid();

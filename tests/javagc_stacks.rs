@@ -3,7 +3,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use jvmprobe_tests::{load::Load, need_root, runtimes, tool::Tool};
+use jvmprobe_tests::{load::Load, beside_others, runtimes, tool::Tool};
 use serde_json::Value;
 
 const SOURCE: &str = include_str!("java/AskLoad.java");
@@ -30,7 +30,7 @@ fn every_request_is_shown_with_its_stack_with_others() {
 }
 
 fn every_request_is_shown_with_its_stack_of(runtimes: &[(&str, &str)]) {
-    need_root();
+    beside_others();
     for (name, flags) in runtimes {
         let mut load = Load::start_program(runtimes::named(name), flags, "AskLoad");
         let pid = load.pid().to_string();
@@ -107,7 +107,7 @@ fn number(answer: &str, name: &str) -> u64 {
 
 #[test]
 fn people_read_it_as_java_prints_stacks() {
-    need_root();
+    beside_others();
     let mut load = Load::start_program(runtimes::named("temurin-21"), "", "AskLoad");
     let pid = load.pid().to_string();
     let tool = Tool::start("javagc", &["-p", &pid, "--stack"]);

@@ -7,7 +7,7 @@ use std::ops::Range;
 use jvmprobe_tests::{
     gclog::{self, Cycle, OldCollection, Stop},
     load::Load,
-    need_root,
+    beside_others,
     runtimes::{self, Runtime},
     tool::Tool,
 };
@@ -15,13 +15,13 @@ use serde_json::Value;
 
 /// Checks each collector of a runtime, one after the other.
 fn check_runtime(name: &str) {
-    need_root();
+    beside_others();
     check_collectors(runtimes::named(name));
 }
 
 /// Checks each collector of a runtime that may be unavailable.
 fn check_unstable(name: &str) {
-    need_root();
+    beside_others();
     if let Some(runtime) = runtimes::of_unstable(name) {
         check_collectors(runtime);
     }
@@ -46,7 +46,7 @@ fn check_collector(runtime: &Runtime, flags: &str) {
 /// Each collector once, each JDK, and a build without probes.
 #[test]
 fn reports_every_stop_that_the_log_reports() {
-    need_root();
+    beside_others();
     for (name, flags) in [
         ("temurin-11", "-XX:+UseConcMarkSweepGC"),
         ("temurin-11", "-XX:+UseParallelGC"),
@@ -126,14 +126,14 @@ fn reports_every_stop_that_the_log_reports_jdk_11_musl_build_without_probes() {
 /// The collector with the most kinds of stops.
 #[test]
 fn tells_the_heap_of_every_collection_as_the_log_tells_it_jdk_8() {
-    need_root();
+    beside_others();
     check_jdk_8(runtimes::named("zulu-8"), "-XX:+UseConcMarkSweepGC");
 }
 
 #[test]
 #[ignore = "long: make test-all"]
 fn tells_the_heap_of_every_collection_as_the_log_tells_it_jdk_8_with_all() {
-    need_root();
+    beside_others();
     let runtime = runtimes::named("zulu-8");
     let collectors = runtime.collectors();
     assert_eq!(collectors.len(), 4, "Serial, Parallel, CMS, G1");
@@ -215,7 +215,7 @@ fn check_marks(title: &str, records: &[Value]) {
 
 #[test]
 fn reports_every_stop_of_a_jvm_without_performance_data() {
-    need_root();
+    beside_others();
     let runtime = runtimes::named("temurin-21");
     for flags in ["-XX:+UseG1GC -XX:-UsePerfData", "-XX:+UseSerialGC -XX:-UsePerfData"] {
         check(runtime, flags);
@@ -225,7 +225,7 @@ fn reports_every_stop_of_a_jvm_without_performance_data() {
 /// G1 names its operation for metaspace "full", and collects the young generation in it.
 #[test]
 fn collections_for_metaspace_are_full_where_the_log_says_so() {
-    need_root();
+    beside_others();
     for (name, collector) in [
         ("temurin-17", "-XX:+UseG1GC"),
         ("temurin-21", "-XX:+UseSerialGC"),

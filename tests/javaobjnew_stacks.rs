@@ -8,7 +8,7 @@ use jvmprobe_tests::{
     allocated::{Allocated, trace},
     folded,
     load::Load,
-    need_root, pprof,
+    beside_others, pprof,
     runtimes::{self, Runtime, named},
     speedscope,
     tool::{self, Tool},
@@ -310,7 +310,7 @@ fn large_objects_tell_where_they_come_from() {
 
 #[test]
 fn text_shows_stacks_below_the_table() {
-    need_root();
+    beside_others();
     let mut java = Load::start_program(named("temurin-17"), "-XX:+UseG1GC", "AllocLoad");
     let pid = java.pid().to_string();
     let tool = Tool::start("javaobjnew", &["-p", &pid, "-s", "--large", "256k"]);
@@ -329,7 +329,7 @@ fn text_shows_stacks_below_the_table() {
 
 #[test]
 fn a_file_that_cannot_be_written_is_told_at_once() {
-    need_root();
+    beside_others();
     let java = Load::start_program(named("temurin-17"), "-XX:+UseG1GC", "AllocLoad");
     let pid = java.pid().to_string();
     for (file, why) in [("/no/such/folder/a.svg", "cannot create"), ("a.txt", "tells the format")] {

@@ -12,7 +12,7 @@ use jvmprobe_tests::{
     browser::Browser,
     folded,
     load::Load,
-    need_root,
+    beside_others,
     page::times,
     runtimes::named,
     tool::{Tool, binary},
@@ -28,7 +28,7 @@ fn now_ms() -> u64 {
 /// show the same bytes exactly, and the page does so for each selected range.
 #[test]
 fn bytes_are_when_they_were_allocated() {
-    need_root();
+    beside_others();
     binary("javaobjnew");
     for (runtime, exact) in [("temurin-21", false), ("temurin-25", true)] {
         let flags = "-XX:+UseG1GC -XX:+DTraceAllocProbes";
@@ -113,7 +113,7 @@ fn ranges_are_those_of(page: &std::path::Path, lines: &[folded::Line]) {
 /// Compares each stop, by its operation and length, with the JVM's log.
 #[test]
 fn stops_are_the_jvms_own() {
-    need_root();
+    beside_others();
     binary("javaobjnew");
     for (runtime, flag) in [("temurin-17", "-XX:+UseG1GC"), ("temurin-25", "-XX:+UseSerialGC")] {
         let dir = tempfile::tempdir().unwrap();

@@ -5,7 +5,7 @@
 use jvmprobe_tests::{
     allocated::{self, trace},
     load::Load,
-    need_root,
+    beside_others,
     runtimes::{self, Runtime},
     tool::Tool,
 };
@@ -144,7 +144,7 @@ fn layouts_are_understood(jvms: &[(&str, &str)]) {
 
 #[test]
 fn many_threads_that_come_and_go_are_counted() {
-    need_root();
+    beside_others();
     let mut java = Load::start_program(runtimes::named("temurin-21"), "-XX:+UseG1GC", "AllocLoad");
     let pid = java.pid().to_string();
     let tool = Tool::start("javaobjnew", &["-p", &pid, "-j"]);

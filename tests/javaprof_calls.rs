@@ -5,14 +5,14 @@ use std::process::Command;
 
 use jvmprobe_tests::{
     calls::Checker,
-    need_root, programs, runtimes,
+    beside_others, programs, runtimes,
     tool::{binary, run_command},
 };
 
 /// The Kotlin compiler during warm-up: a hundred thousand methods that were not written for this
 /// test, interpreted, compiled, inlined, deoptimised and compiled again.
 fn no_impossible_calls(runtime: &str) {
-    need_root();
+    beside_others();
     let runtime = runtimes::named(runtime);
     let folder = tempfile::tempdir().expect("a temporary folder");
     let program = programs::kotlinc(folder.path(), 5);

@@ -6,7 +6,7 @@ use std::{process::Stdio, thread::sleep, time::Duration};
 use jvmprobe_tests::{
     folded::{self, Line},
     load::classes,
-    need_root,
+    beside_others,
     other::Other,
     runtimes::{self, Runtime},
     tool::run,
@@ -65,7 +65,7 @@ fn interpreted_callers_of_what_looks_up_methods_are_the_programs_of(names: &[&st
 }
 
 fn check(runtime: &Runtime, flags: &str, (stub, callers): (&str, &[&str])) {
-    need_root();
+    beside_others();
     let title = format!("{} {flags}", runtime.name);
     let mut command = runtime.command();
     command.args(FRAMES.split(' ')).arg(flags).arg("-cp").arg(classes()).arg("DispatchLoad");

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use jvmprobe_tests::{
     load::{Load, classes, numbers},
-    need_root, pprof,
+    beside_others, pprof,
     runtimes::named,
     tool::{Output, Tool, binary, run},
 };
@@ -87,7 +87,7 @@ fn watch(runtime: &str, command: &str, events: &[&str]) -> (HashMap<String, u64>
 }
 
 fn java_events_are_counted(runtimes: &[&str]) {
-    need_root();
+    beside_others();
     binary("javaprof");
     for runtime in runtimes {
         // One by one, ...
@@ -136,7 +136,7 @@ fn java_events_are_counted(runtimes: &[&str]) {
 /// known class, because the JVM had not finished starting.
 #[test]
 fn exceptions_of_a_new_jvm_have_a_class_or_are_said_to_have_none() {
-    need_root();
+    beside_others();
     let dir = tempfile::tempdir().unwrap();
     let commands = dir.path().join("commands");
     std::fs::write(&commands, "flood 10000\nquit\n").unwrap();
@@ -181,7 +181,7 @@ fn compilations_are_those_of_the_jvms_own_log_with_others() {
 }
 
 fn compilations_are_those_of_the_log_of(runtimes: &[&str]) {
-    need_root();
+    beside_others();
     binary("javaprof");
     for runtime in runtimes {
         let flags = "-XX:+UseSerialGC -XX:+PrintCompilation";
@@ -240,7 +240,7 @@ fn stalls_are_those_of_the_jvms_own_log_with_others() {
 
 /// Compares all allocation stalls with the JVM's log.
 fn stalls_are_those_of_the_log_of(kinds: &[(&str, &str)]) {
-    need_root();
+    beside_others();
     binary("javaprof");
     for (runtime, flag) in kinds {
         let dir = tempfile::tempdir().unwrap();
@@ -293,7 +293,7 @@ fn stalls_are_those_of_the_log_of(kinds: &[(&str, &str)]) {
 
 #[test]
 fn why_code_is_given_up_is_told() {
-    need_root();
+    beside_others();
     for runtime in ["temurin-17", "temurin-25"] {
         let (_, output) = watch(runtime, "surprise 3", &["deopt"]);
         let given_up = Stacks::of(&output, "deopt").with(&["EventLoad.expects"]);
@@ -306,7 +306,7 @@ fn why_code_is_given_up_is_told() {
 
 #[test]
 fn page_faults_are_the_programs() {
-    need_root();
+    beside_others();
     binary("javaprof");
     // Slowly, each has its stack. In a flood one of some hundreds is walked and stands for what was
     // left out before it, of other threads, too: the sum is exact, the shares are a sample's.
@@ -348,7 +348,7 @@ fn page_faults_are_the_programs() {
 
 #[test]
 fn probes_and_tracepoints_of_any_kind() {
-    need_root();
+    beside_others();
     let events = [
         "usdt:hotspot:thread__start",
         "uprobe:libjvm:JVM_StartThread",
@@ -366,7 +366,7 @@ fn probes_and_tracepoints_of_any_kind() {
 
 #[test]
 fn each_event_has_a_profile_of_its_own() {
-    need_root();
+    beside_others();
     let dir = tempfile::tempdir().unwrap();
     let mut load = Load::start_program(named("temurin-17"), "-XX:+UseSerialGC", "EventLoad");
     let pid = load.pid().to_string();
@@ -413,7 +413,7 @@ fn each_event_has_a_profile_of_its_own() {
 
 #[test]
 fn what_cannot_be_had_is_said_before_anything_starts() {
-    need_root();
+    beside_others();
     let load = Load::start_program(named("temurin-17"), "-XX:+UseSerialGC", "EventLoad");
     let pid = load.pid().to_string();
     let fails = |events: &[&str], code: i32, words: &[&str]| {

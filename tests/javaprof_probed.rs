@@ -6,7 +6,7 @@
 use jvmprobe_tests::{
     folded::{self, Line, total},
     load::Load,
-    need_root,
+    beside_others,
     runtimes::{self, Runtime, named},
     tool::{self, Tool, binary},
 };
@@ -19,7 +19,7 @@ const COMPLETE: f64 = 0.995;
 
 #[test]
 fn stacks_at_probed_instructions_are_complete() {
-    need_root();
+    beside_others();
     binary("javaobjnew");
     check(named("temurin-17"));
     check(named("zulu-8"));

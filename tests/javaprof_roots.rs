@@ -20,7 +20,7 @@ use jvmprobe_tests::{
     container::Container,
     folded,
     load::{FRAMES, Load},
-    need_root,
+    beside_others,
     proc::threads,
     runtimes::named,
     tool::{self, Tool, binary},
@@ -32,7 +32,7 @@ use tempfile::TempDir;
 const NO_HANG: Duration = Duration::from_secs(20);
 
 fn start() {
-    need_root();
+    beside_others();
     binary("javaprof");
 }
 

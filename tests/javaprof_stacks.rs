@@ -17,7 +17,7 @@ use jvmprobe_tests::{
     callgraph::{CallGraph, Report, Walk, is_entry, is_rare},
     folded,
     load::{Load, classes},
-    need_root,
+    beside_others,
     runtimes::{self, Runtime},
     speedscope::{self, Sample},
     stackload::{self, Native, all_flags},
@@ -57,7 +57,7 @@ fn the_table_is_the_programs_with_all() {
 }
 
 fn the_table_is_the_programs_of(names: &[&str]) {
-    need_root();
+    beside_others();
     for name in names {
         let dir = tempfile::tempdir().expect("a temporary folder");
         let file = dir.path().join("self.folded");
@@ -86,7 +86,7 @@ fn calls_are_the_programs_by_frame_pointers_with_all() {
 }
 
 fn calls_are_the_programs_by_frame_pointers_of(names: &[&str]) {
-    need_root();
+    beside_others();
     for name in names {
         let flags = "-XX:+PreserveFramePointer";
         let report =
@@ -99,40 +99,40 @@ fn calls_are_the_programs_by_frame_pointers_of(names: &[&str]) {
 #[test]
 #[ignore = "long: make test-all"]
 fn stacks_are_whole_jdk_11() {
-    need_root();
+    beside_others();
     check(runtimes::named("temurin-11"), "");
 }
 
 #[test]
 fn stacks_are_whole_jdk_17() {
-    need_root();
+    beside_others();
     check(runtimes::named("temurin-17"), "");
 }
 
 #[test]
 #[ignore = "long: make test-all"]
 fn stacks_are_whole_jdk_17_of_debian() {
-    need_root();
+    beside_others();
     check(runtimes::named("debian-17"), "");
 }
 
 #[test]
 #[ignore = "long: make test-all"]
 fn stacks_are_whole_jdk_21() {
-    need_root();
+    beside_others();
     check(runtimes::named("temurin-21"), "");
 }
 
 #[test]
 fn stacks_are_whole_jdk_25() {
-    need_root();
+    beside_others();
     check(runtimes::named("temurin-25"), "");
 }
 
 #[test]
 #[ignore = "long: make test-all"]
 fn stacks_are_whole_jdk_26_and_later() {
-    need_root();
+    beside_others();
     for runtime in ["sid-26", "sid-27", "sid-28"].into_iter().filter_map(runtimes::of_unstable) {
         check(runtime, "-XX:+UseG1GC");
     }
@@ -140,7 +140,7 @@ fn stacks_are_whole_jdk_26_and_later() {
 
 #[test]
 fn stacks_are_whole_musl() {
-    need_root();
+    beside_others();
     let runtime = runtimes::named("musl-17");
     let report = profile(runtime, "", Native::WithoutFramePointers, Walk::Whole);
     report.assert_without_tables(&runtime.name);
@@ -148,82 +148,82 @@ fn stacks_are_whole_musl() {
 
 #[test]
 fn stacks_are_whole_in_code_of_the_first_compiler() {
-    need_root();
+    beside_others();
     check(runtimes::named("temurin-11"), "-XX:TieredStopAtLevel=1");
 }
 
 #[test]
 #[ignore = "long: make test-all"]
 fn stacks_are_whole_in_code_of_the_second_compiler() {
-    need_root();
+    beside_others();
     check(runtimes::named("temurin-11"), "-XX:-TieredCompilation");
 }
 
 #[test]
 #[ignore = "long: make test-all"]
 fn stacks_are_whole_in_one_code_heap() {
-    need_root();
+    beside_others();
     check(runtimes::named("temurin-17"), "-XX:-SegmentedCodeCache -XX:+UseSerialGC");
 }
 
 #[test]
 #[ignore = "long: make test-all"]
 fn stacks_are_whole_in_a_small_code_cache() {
-    need_root();
+    beside_others();
     check(runtimes::named("temurin-17"), "-XX:ReservedCodeCacheSize=4m -XX:+UseParallelGC");
 }
 
 #[test]
 fn stacks_are_whole_under_generational_zgc() {
-    need_root();
+    beside_others();
     check(runtimes::named("temurin-21"), "-XX:+UseZGC -XX:+ZGenerational");
 }
 
 #[test]
 #[ignore = "long: make test-all"]
 fn stacks_are_whole_under_zgc() {
-    need_root();
+    beside_others();
     check(runtimes::named("temurin-25"), "-XX:+UseZGC");
 }
 
 #[test]
 #[ignore = "long: make test-all"]
 fn stacks_are_whole_under_shenandoah() {
-    need_root();
+    beside_others();
     check(runtimes::named("temurin-17"), "-XX:+UseShenandoahGC");
 }
 
 #[test]
 #[ignore = "long: make test-all"]
 fn stacks_are_whole_with_all_debug_information() {
-    need_root();
+    beside_others();
     check(runtimes::named("temurin-25"), EXACT);
 }
 
 #[test]
 fn stacks_are_whole_interpreted() {
-    need_root();
+    beside_others();
     check(runtimes::named("temurin-21"), "-Xint");
 }
 
 #[test]
 #[ignore = "long: make test-all"]
 fn stacks_are_whole_with_frame_pointers() {
-    need_root();
+    beside_others();
     check(runtimes::named("temurin-25"), "-XX:+PreserveFramePointer");
 }
 
 /// The code cache of JDK 8 has a layout of its own.
 #[test]
 fn stacks_are_whole_jdk_8() {
-    need_root();
+    beside_others();
     check(runtimes::named("zulu-8"), "");
 }
 
 #[test]
 #[ignore = "long: make test-all"]
 fn stacks_are_whole_jdk_8_with_all() {
-    need_root();
+    beside_others();
     let zulu = runtimes::named("zulu-8");
     for flags in OF_JDK_8 {
         check(zulu, flags);
@@ -234,7 +234,7 @@ fn stacks_are_whole_jdk_8_with_all() {
 #[test]
 #[ignore = "long: make test-all"]
 fn stacks_are_whole_jdk_8_below_a_sine() {
-    need_root();
+    beside_others();
     let flags = "-XX:TieredStopAtLevel=1 -Dstackload.parts=library";
     let walk = Walk::Whole;
     let report = profile(runtimes::named("zulu-8"), flags, Native::WithoutFramePointers, walk);
@@ -246,7 +246,7 @@ fn stacks_are_whole_jdk_8_below_a_sine() {
 #[test]
 #[ignore = "long: make test-all"]
 fn stacks_are_whole_jdk_8_without_symbols() {
-    need_root();
+    beside_others();
     let Some(runtime) = runtimes::of_unstable("sid-8") else { return };
     for flags in ["", "-XX:+UseG1GC", "-Xint"] {
         let walk = Walk::WithoutSymbols;
@@ -273,7 +273,7 @@ fn check(runtime: &Runtime, flags: &str) {
 
 /// Profiles a new load, which is interpreted at first and compiled soon.
 fn profile(runtime: &Runtime, flags: &str, native: Native, walk: Walk) -> Report {
-    need_root();
+    beside_others();
     // Built before the load begins, not while it runs.
     binary("javaprof");
     let mut load = stackload::start(runtime, flags, native);
@@ -335,7 +335,7 @@ fn lines_and_inlining_are_the_programs_with_all() {
 }
 
 fn lines_and_inlining_are_the_programs_of(names: &[&str]) {
-    need_root();
+    beside_others();
     for name in names {
         check_lines(runtimes::named(name), "");
         check_lines(runtimes::named(name), EXACT);
@@ -359,7 +359,7 @@ fn lines_are_the_programs_in_code_of_the_first_compiler_with_all() {
 }
 
 fn lines_are_the_programs_in_code_of_the_first_compiler_of(names: &[&str]) {
-    need_root();
+    beside_others();
     for name in names {
         check_lines(runtimes::named(name), "-XX:TieredStopAtLevel=1");
         check_lines(runtimes::named(name), "-XX:TieredStopAtLevel=3");
@@ -379,7 +379,7 @@ fn interpreted_methods_have_names_and_lines_with_all() {
 }
 
 fn interpreted_methods_have_names_and_lines_of(names: &[&str]) {
-    need_root();
+    beside_others();
     for name in names {
         check_lines(runtimes::named(name), "-Xint");
         // Compiled frames between interpreted ones, and the other way round.
@@ -392,7 +392,7 @@ fn interpreted_methods_have_names_and_lines_of(names: &[&str]) {
 }
 
 fn check_lines(runtime: &Runtime, flags: &str) {
-    need_root();
+    beside_others();
     binary("javaprof");
     let title = format!("{} {flags}", runtime.name);
     // For methods that neither call nor poll, C2 of JDK 8 records nothing at all, and by default it
@@ -474,7 +474,7 @@ fn signal(pid: u32, signal: Signal) {
 
 /// Starts a load that has run for a while and runs for another second.
 fn warm(runtime: &str, flags: &str) -> Load {
-    need_root();
+    beside_others();
     binary("javaprof");
     let mut load = stackload::start(runtimes::named(runtime), flags, Native::WithoutFramePointers);
     load.run(1.5);
@@ -502,7 +502,7 @@ fn a_stopped_jvm_is_named_with_others() {
 
 /// A stopped JVM does not answer requests, and does not have to.
 fn a_stopped_jvm_is_named_of(names: &[&str]) {
-    need_root();
+    beside_others();
     for name in names {
         let mut load = warm(name, "");
         // The JVM is stopped both when the profile begins and when it ends.
@@ -530,7 +530,7 @@ fn a_jvm_that_cannot_be_attached_to_is_named_jdk_11() {
 }
 
 fn a_jvm_that_cannot_be_attached_to_is_named_of(name: &str) {
-    need_root();
+    beside_others();
     let mut load = warm(name, "-XX:+DisableAttachMechanism");
     let tool = start(&load, &["-f", "-t"]);
     load.done();
@@ -550,7 +550,7 @@ fn a_jvm_that_is_killed_ends_the_profile_with_others() {
 
 /// The JVM dies while it is sampled: the profile ends normally, with no impossible stack.
 fn a_jvm_that_is_killed_ends_the_profile_of(names: &[&str]) {
-    need_root();
+    beside_others();
     for name in names {
         let mut load = warm(name, "");
         let tool = start(&load, &["-f", "-t"]);
@@ -580,7 +580,7 @@ fn a_jvm_in_its_first_milliseconds_with_others() {
 
 /// A JVM that is still starting is rejected with a one-line message, or profiled like any other.
 fn a_jvm_in_its_first_milliseconds_of(names: &[&str]) {
-    need_root();
+    beside_others();
     binary("javaprof");
     for &name in names {
         let mut profiled = 0;
@@ -646,7 +646,7 @@ fn names_stay_right_while_classes_come_and_go_with_others() {
 /// Classes are loaded and unloaded, and their code's addresses are reused: no thread gets names of
 /// another thread's classes, no samples are lost, and memory is bounded.
 fn names_stay_right_while_classes_come_and_go_of(names: &[&str]) {
-    need_root();
+    beside_others();
     binary("javaprof");
     let seconds = soak_seconds();
     for name in names {

@@ -10,7 +10,7 @@ use std::{
 use jvmprobe_tests::{
     folded,
     load::Load,
-    need_root,
+    beside_others,
     page::times,
     proc::monotonic_ns,
     runtimes::named,
@@ -29,7 +29,7 @@ fn ended_well(output: Output) {
 /// A program that is busy for a second, then idle for one, and busy again.
 #[test]
 fn samples_are_where_they_were() {
-    need_root();
+    beside_others();
     binary("javaprof");
     let mut load = Load::start_program(named("temurin-21"), "-XX:+UseSerialGC", "CpuLoad");
     load.run(1.0);
@@ -74,7 +74,7 @@ fn samples_are_where_they_were() {
 /// Compares each stop, by its operation and length, with the JVM's log.
 #[test]
 fn stops_are_the_jvms_own() {
-    need_root();
+    beside_others();
     binary("javaprof");
     for (runtime, flag) in [("temurin-17", "-XX:+UseG1GC"), ("temurin-25", "-XX:+UseSerialGC")] {
         let dir = tempfile::tempdir().unwrap();
@@ -92,7 +92,7 @@ fn stops_are_the_jvms_own() {
 /// An interval's time is that of its last samples, not the time when it was printed.
 #[test]
 fn intervals_end_where_the_next_ones_begin() {
-    need_root();
+    beside_others();
     binary("javaprof");
     let mut load = Load::start_program(named("temurin-21"), "-XX:+UseSerialGC", "CpuLoad");
     load.go(60.0);

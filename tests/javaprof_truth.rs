@@ -7,7 +7,7 @@ use jvmprobe_tests::{
     callgraph::is_entry,
     folded::{self, Line, total},
     load::{FRAMES, Load},
-    need_root,
+    beside_others,
     runtimes::{self, Runtime},
     tool::{Tool, binary},
 };
@@ -50,7 +50,7 @@ fn shares_are_those_that_the_program_measures_jdk_25() {
 #[test]
 #[ignore = "long: make test-all"]
 fn shares_are_those_that_the_program_measures_jdk_26_and_later() {
-    need_root();
+    beside_others();
     for runtime in ["sid-26", "sid-27", "sid-28"].into_iter().filter_map(runtimes::of_unstable) {
         check_shares(runtime);
     }
@@ -63,7 +63,7 @@ fn shares_are_those_that_the_program_measures_musl_build_without_probes() {
 }
 
 fn check_shares(runtime: &Runtime) {
-    need_root();
+    beside_others();
     // Built before the load starts, not while it runs.
     binary("javaprof");
     let title = &runtime.name;
@@ -157,7 +157,7 @@ fn code_that_moves_is_never_given_another_name_jdk_25() {
 }
 
 fn code_that_moves_is_never_given_another_name_of(name: &str) {
-    need_root();
+    beside_others();
     binary("javaprof");
     let flags = "-XX:+PreserveFramePointer -XX:+UseSerialGC -XX:ReservedCodeCacheSize=4m";
     let mut load = Load::start_program(runtimes::named(name), flags, "ChurnLoad");
@@ -201,7 +201,7 @@ fn inlined_methods_are_shown_with_all() {
 /// A method that is inlined at every call is nevertheless shown, with its line, in the method into
 /// which it was inlined.
 fn inlined_methods_are_shown_of(ways: &[(&str, &str)]) {
-    need_root();
+    beside_others();
     binary("javaprof");
     for (name, symbols) in ways {
         let mut load = Load::start_program(runtimes::named(name), &exact_inlining(), "CpuLoad");
@@ -273,7 +273,7 @@ fn the_agent_comes_and_goes_two_hundred_times() {
 
 /// Loads the agent `times` times into one JVM, which continues as before and retains nothing.
 fn the_agent_comes_and_goes_times(times: usize) {
-    need_root();
+    beside_others();
     let mut load = Load::start_program(runtimes::named("temurin-17"), FRAMES, "CpuLoad");
     let pid = load.pid().to_string();
     let fds = || std::fs::read_dir(format!("/proc/{pid}/fd")).expect("it runs").count();
@@ -306,7 +306,7 @@ fn the_agent_comes_and_goes_times(times: usize) {
 #[test]
 fn maps_for_perf_hold_the_programs_methods() {
     use std::os::unix::fs::MetadataExt;
-    need_root();
+    beside_others();
     let runtime = runtimes::named("temurin-17");
     let mut load = Load::start_program(runtime, &exact_inlining(), "CpuLoad");
     load.run(2.0);
@@ -370,7 +370,7 @@ fn memory_tells_what_the_agent_tells_with_all() {
 }
 
 fn memory_tells_what_the_agent_tells_of(names: &[&str]) {
-    need_root();
+    beside_others();
     binary("javaprof");
     for name in names {
         let mut load = Load::start_program(runtimes::named(name), &exact_inlining(), "CpuLoad");

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use jvmprobe_tests::{
     load::{Load, numbers},
-    need_root,
+    beside_others,
     runtimes::named,
     tool::{Tool, binary},
 };
@@ -55,7 +55,7 @@ fn agree(seen: u64, told: u64) -> bool {
 }
 
 fn times_are_the_programs(runtimes: &[&str]) {
-    need_root();
+    beside_others();
     binary("javaprof");
     for runtime in runtimes {
         let (told, records) = wall(runtime, &["-e", "wall", "--min", "100us"], 4.0);
@@ -124,7 +124,7 @@ fn times_by_place_are_the_programs_with_all() {
 
 /// Compares every thread of a hanging program with the JVM's own stack trace.
 fn hung_threads_are_where_the_jvm_says(runtimes: &[&str]) {
-    need_root();
+    beside_others();
     for runtime in runtimes {
         let mut load = Load::start_program(named(runtime), "-XX:+UseSerialGC", "HangLoad");
         load.ask("hang");
@@ -184,7 +184,7 @@ fn a_program_that_hangs_is_seen_where_it_hangs_with_all() {
 
 #[test]
 fn off_cpu_leaves_out_what_runs() {
-    need_root();
+    beside_others();
     let (told, records) = wall("temurin-17", &["-e", "off-cpu", "--idle"], 2.0);
     let times = times(&records);
     let of = |place: &str| {
@@ -203,7 +203,7 @@ fn off_cpu_leaves_out_what_runs() {
 
 #[test]
 fn a_flood_of_switches_is_added_up_and_nothing_lost() {
-    need_root();
+    beside_others();
     let mut load = Load::start_program(named("temurin-21"), "-XX:+UseSerialGC", "WaitLoad");
     let pid = load.pid().to_string();
     let tool = Tool::start("javaprof", &["-p", &pid, "-j", "-s", "-t", "-e", "wall"]);
@@ -230,7 +230,7 @@ fn a_flood_of_switches_is_added_up_and_nothing_lost() {
 
 #[test]
 fn a_jvm_that_comes_later_has_its_times_from_then_on() {
-    need_root();
+    beside_others();
     let tool = Tool::start("javaprof", &["-a", "-j", "-s", "-t", "-e", "wall"]);
     let mut load = Load::start_program(named("temurin-17"), "-XX:+UseSerialGC", "WaitLoad");
     let pid = load.pid();
@@ -263,7 +263,7 @@ fn a_jvm_that_comes_later_has_its_times_from_then_on() {
 
 #[test]
 fn intervals_add_up_and_long_waits_keep_their_stacks() {
-    need_root();
+    beside_others();
     let mut load = Load::start_program(named("temurin-17"), "-XX:+UseSerialGC", "WaitLoad");
     let pid = load.pid().to_string();
     let args = ["-p", &pid, "-j", "-s", "-t", "-e", "wall", "--min", "100us", "1", "5"];

@@ -3,14 +3,14 @@
 
 use jvmprobe_tests::{
     load::Load,
-    need_root,
+    beside_others,
     runtimes::{named, of_unstable},
     tool::{self, Tool, assert_refused},
 };
 
 #[test]
 fn a_build_with_symbols_is_read() {
-    need_root();
+    beside_others();
     let mut load = Load::start(named("zulu-8"), "-XX:+UseSerialGC");
     let pid = load.pid().to_string();
     let output = tool::run("javaobjnew", &["-p", &pid, "--exact"]);
@@ -29,7 +29,7 @@ fn a_build_with_symbols_is_read() {
 
 #[test]
 fn a_build_without_probes_and_symbols_is_told_of_both() {
-    need_root();
+    beside_others();
     let Some(runtime) = of_unstable("sid-8") else { return };
     let load = Load::start(runtime, "-XX:+UseSerialGC");
     let pid = load.pid().to_string();

@@ -2,7 +2,7 @@
 
 use jvmprobe_tests::{
     load::Load,
-    need_root,
+    beside_others,
     runtimes::{self, Runtime},
     tool::{self, binary},
 };
@@ -18,7 +18,7 @@ fn missing(runtime: &Runtime) -> Vec<String> {
 
 #[test]
 fn each_jdk_has_what_the_table_says() {
-    need_root();
+    beside_others();
     binary("javagc");
     let fixed = [
         "zulu-8",

@@ -2,11 +2,11 @@
 //! in order, with the stack that loaded it.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use jvmprobe_tests::{load::Load, need_root, runtimes::named, tool::Tool};
+use jvmprobe_tests::{load::Load, beside_others, runtimes::named, tool::Tool};
 
 #[test]
 fn every_class_that_the_log_names_is_shown() {
-    need_root();
+    beside_others();
     let dir = tempfile::tempdir().unwrap();
     let log = dir.path().join("classes.log");
     let flags = format!("-Xlog:class+load:file={}:none", log.display());

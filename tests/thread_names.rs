@@ -8,7 +8,7 @@ use jvmprobe_tests::{
     container::Container,
     folded,
     load::Load,
-    need_root,
+    beside_others,
     runtimes::{self, Runtime, named},
     tool::{Tool, binary},
 };
@@ -41,7 +41,7 @@ fn every_tool_has_whole_names() {
 /// ZGC moves objects at any time, so a name may stay truncated, but is never another thread's.
 #[test]
 fn names_are_right_with_zgc() {
-    need_root();
+    beside_others();
     for (name, flags) in [
         ("temurin-21", "-XX:+UseZGC"),
         ("temurin-21", "-XX:+UseZGC -XX:+ZGenerational"),
@@ -55,7 +55,7 @@ fn names_are_right_with_zgc() {
 
 #[test]
 fn names_are_whole_in_a_container() {
-    need_root();
+    beside_others();
     let mut container = Container::start(named("temurin-17"), &["-XX:+UseSerialGC"], LOAD);
     let pid = container.pid();
     let whole = profiled(pid, || container.run(3.0));
@@ -63,7 +63,7 @@ fn names_are_whole_in_a_container() {
 }
 
 fn check(runtime: &Runtime, flags: &str) {
-    need_root();
+    beside_others();
     let name = &runtime.name;
     let all: BTreeSet<_> = NAMES.map(String::from).into();
     let mut load = Load::start_program(runtime, flags, LOAD);
