@@ -73,8 +73,12 @@ impl Clerk {
             return Ok(());
         }
         let sent = self.jobs.as_ref().is_some_and(|jobs| jobs.send(job).is_ok());
-        let ended =
-            || Error::io("hand a table over", std::io::Error::other("its thread has ended"));
+        let ended = || {
+            Error::io(
+                "pass an unwind table to the worker thread",
+                std::io::Error::other("the worker thread has ended"),
+            )
+        };
         if sent { Ok(()) } else { Err(ended()) }
     }
 
@@ -91,7 +95,7 @@ impl Clerk {
 fn work(outer: &Outer, todo: &Receiver<Job>) {
     for job in todo {
         if let Err(error) = outer.do_job(&job) {
-            log::warn!("stacks of a process are walked by frame pointers: {error}");
+            log::warn!("falling back to frame pointers for the stacks of a process: {error}");
         }
     }
 }
@@ -105,7 +109,7 @@ impl Outer {
                 put(&self.mappings, &key, mappings)?;
                 let tell = |jvm: &Vec<u8>| self.jvms.update(&key, jvm, MapFlags::ANY);
                 jvm.as_ref().map_or(Ok(()), tell).map_err(|source| Error::Bpf {
-                    what: "tell the stack walker of a JVM".into(),
+                    what: "register a JVM with the stack walker".into(),
                     source,
                 })
             }
@@ -147,7 +151,8 @@ impl Outer {
 
 fn put(outer: &MapHandle, key: &[u8], inner: &MapHandle) -> Result<()> {
     let fd = inner.as_fd().as_raw_fd();
-    outer
-        .update(key, &fd.to_ne_bytes(), MapFlags::ANY)
-        .map_err(|source| Error::Bpf { what: "hand a table to the stack walker".into(), source })
+    outer.update(key, &fd.to_ne_bytes(), MapFlags::ANY).map_err(|source| Error::Bpf {
+        what: "pass an unwind table to the stack walker".into(),
+        source,
+    })
 }
