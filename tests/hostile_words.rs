@@ -185,7 +185,7 @@ fn a_command_that_is_no_jvm_is_named_harmlessly() {
     let other = Other::spawn(Command::new(&path).args(["-c", "import time; time.sleep(60)"]));
     for name in ["javaprof", "javagc", "javaobjnew"] {
         let output = tool::run(name, &["-p", &other.pid().to_string()]);
-        tool::assert_refused(&output, 1, &[COMMAND_SHOWN, "no JVM"]);
+        tool::assert_refused(&output, 1, &[COMMAND_SHOWN, "not a JVM"]);
         assert_clean("stderr", &output.stderr);
     }
 }

@@ -103,7 +103,7 @@ fn check(program: &Program, runtime: &str) {
         assert_eq!(fs::read(jar).unwrap(), before, "{} has changed", jar.display());
         if !output.status.success() {
             // No class of this jar was used, so the complete jar can be removed.
-            assert!(output.stderr.contains("no report has seen"), "{output:?}");
+            assert!(output.stderr.contains("the reports contain no class"), "{output:?}");
             continue;
         }
         let told = output.json();
@@ -278,12 +278,12 @@ fn nothing_is_written_where_it_must_not_be() {
     refused(&good, link.to_str().unwrap(), "itself");
     // Incomplete reports.
     for (classes, end, word) in [
-        (&["WorkLoad"][..], "", "cut"),
+        (&["WorkLoad"][..], "", "truncated"),
         (&["WorkLoad"], &END.replace("COUNT", "2"), "--quiet"),
         (&["WorkLoad"], &END.replace("true", "false"), "lacks classes"),
-        (&["com.acme.Other"], END, "no report has seen"),
+        (&["com.acme.Other"], END, "the reports contain no class"),
         (&[], "{\"type\":\"rates\"}", "no summary"),
-        (&[], "nonsense", "no line of a report"),
+        (&[], "nonsense", "not a line of a javaclass -j report"),
     ] {
         refused(&report(&dir, classes, end), name, word);
     }
@@ -299,8 +299,8 @@ fn nothing_is_written_where_it_must_not_be() {
     let output = strip(&good, &copy, &[name]);
     assert!(output.stderr.contains("is signed") && !out.exists(), "{output:?}");
     // A disk that cannot be written, a folder that does not exist.
-    refused(&good, "/proc/out.jar", "not written");
-    refused(&good, dir.path().join("none/out.jar").to_str().unwrap(), "not written");
+    refused(&good, "/proc/out.jar", "cannot write");
+    refused(&good, dir.path().join("none/out.jar").to_str().unwrap(), "cannot write");
 }
 
 #[test]
@@ -346,5 +346,5 @@ fn merged_reports_will_do() {
     let cut: String = output.stdout.lines().take(1).collect();
     fs::write(&merged, cut).unwrap();
     let output = strip(&merged, &jar, &["--warn-only"]);
-    assert!(output.stderr.contains("cut"), "{output:?}");
+    assert!(output.stderr.contains("truncated"), "{output:?}");
 }

@@ -193,7 +193,7 @@ fn where_nothing_can_be_watched_counters_are_looked_at() {
     let output = tool.interrupt();
     drop(taken);
     assert!(output.status.success(), "{}", output.stderr);
-    assert!(output.stderr.contains("looked at each 5 ms"), "{}", output.stderr);
+    assert!(output.stderr.contains("polled every 5 ms"), "{}", output.stderr);
     let stops = gclog::stops_of_jdk_8(&load.quit()[begin..]);
     let logged: Vec<_> = stops.iter().flat_map(|stop| &stop.collections).collect();
     let records = output.json();

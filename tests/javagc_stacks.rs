@@ -115,7 +115,7 @@ fn people_read_it_as_java_prints_stacks() {
     load.done();
     let output = tool.interrupt();
     for line in
-        ["asked for it", "        at AskLoad.cleanUp (AskLoad.java:", "at java.lang.Runtime.gc"]
+        ["requested by ", "        at AskLoad.cleanUp (AskLoad.java:", "at java.lang.Runtime.gc"]
     {
         assert!(output.stdout.contains(line), "{line} is missing: {}", output.stdout);
     }

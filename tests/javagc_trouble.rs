@@ -51,7 +51,11 @@ fn a_process_that_is_no_jvm() {
     need_root();
     let other = sleeper();
     let pid = other.0.id().to_string();
-    assert_refused(&tool::run("javagc", &["-p", &pid]), 1, &[&pid, "sleep", "no JVM", "jps"]);
+    assert_refused(
+        &tool::run("javagc", &["-p", &pid]),
+        1,
+        &[&pid, "sleep", "not a JVM", "list JVMs"],
+    );
 }
 
 #[test]
@@ -61,12 +65,12 @@ fn a_process_that_has_loaded_libjvm_and_made_no_jvm() {
     let other = loader(&named("temurin-17").libjvm());
     let pid = other.pid().to_string();
     let refused = tool::run("javagc", &["-p", &pid]);
-    assert_refused(&refused, 1, &[&pid, "python", "no JVM", "libjvm.so", "jps"]);
+    assert_refused(&refused, 1, &[&pid, "python", "not a JVM", "libjvm.so", "list JVMs"]);
     // With `-a` it is not a JVM, and `-v` reports that.
     let tool = Tool::start("javagc", &["-a", "-v", "-j"]);
     thread::sleep(Duration::from_secs(8));
     let output = tool.interrupt();
-    let words = format!("process {pid} has libjvm.so mapped and has made no JVM");
+    let words = format!("process {pid} has mapped libjvm.so, but has not created a JVM");
     assert!(output.stderr.contains(&words), "{}", output.stderr);
     assert!(output.json().iter().all(|r| r["pid"] != other.pid()), "{}", output.stdout);
 }
@@ -579,7 +583,7 @@ fn new_jvms_are_found_by_what_they_map() {
     beside_others();
     need_root();
     let tool = Tool::start("javagc", &["-a", "-v", "-j"]);
-    finds_a_new_jvm(tool, "new JVMs are found as they map libjvm.so");
+    finds_a_new_jvm(tool, "detecting new JVMs when they map libjvm.so");
 }
 
 #[test]
@@ -591,7 +595,7 @@ fn new_jvms_are_found_where_the_kernel_does_not_tell() {
     let mut command = Command::new("unshare");
     command.args(["--mount", "sh", "-ec", hide, "sh"]);
     command.arg(binary("javagc")).args(["-a", "-v", "-j"]);
-    finds_a_new_jvm(Tool::spawn(command), "new JVMs are found by looking at all processes");
+    finds_a_new_jvm(Tool::spawn(command), "detecting new JVMs by scanning all processes");
 }
 
 #[test]

@@ -332,7 +332,9 @@ fn a_file_that_cannot_be_written_is_told_at_once() {
     beside_others();
     let java = Load::start_program(named("temurin-17"), "-XX:+UseG1GC", "AllocLoad");
     let pid = java.pid().to_string();
-    for (file, why) in [("/no/such/folder/a.svg", "cannot create"), ("a.txt", "tells the format")] {
+    for (file, why) in
+        [("/no/such/folder/a.svg", "cannot create"), ("a.txt", "unknown file name extension")]
+    {
         let output = tool::run("javaobjnew", &["-p", &pid, "-o", file]);
         assert_eq!(output.status.code(), Some(1), "{output:?}");
         assert!(output.stderr.contains(why) && output.stderr.contains(file), "{output:?}");

@@ -55,7 +55,7 @@ fn a_process_that_is_no_jvm() {
     need_root();
     let other = sleeper();
     let pid = other.pid().to_string();
-    assert_refused(&tool::run("javaobjnew", &["-p", &pid]), 1, &[&pid, "sleep", "no JVM"]);
+    assert_refused(&tool::run("javaobjnew", &["-p", &pid]), 1, &[&pid, "sleep", "not a JVM"]);
 }
 
 #[test]
@@ -64,7 +64,7 @@ fn exact_names_the_flag_that_is_missing() {
     assert_refused(
         &run(&load("temurin-17", G1), &["--exact"]),
         1,
-        &["-XX:+DTraceAllocProbes (or -XX:+ExtendedDTraceProbes)", "leave --exact out"],
+        &["-XX:+DTraceAllocProbes (or -XX:+ExtendedDTraceProbes)", "omit --exact"],
     );
     let output = run(&load("temurin-25", G1), &["--exact"]);
     assert_refused(&output, 1, &["-XX:+DTraceAllocProbes", "JDK 25"]);
@@ -75,7 +75,7 @@ fn exact_names_the_flag_that_is_missing() {
 fn exact_without_probes_points_to_the_default() {
     beside_others();
     let output = run(&load("musl-17", "-XX:+UseSerialGC"), &["--exact"]);
-    assert_refused(&output, 1, &["no USDT probe hotspot:object__alloc", "leave --exact out"]);
+    assert_refused(&output, 1, &["no USDT probe hotspot:object__alloc", "omit --exact"]);
 }
 
 /// Returns a copy of a runtime whose libjvm.so has no symbol table.
@@ -201,7 +201,7 @@ fn a_process_that_has_loaded_libjvm_and_made_no_jvm() {
     let other = loader(&named("temurin-17").libjvm());
     let pid = other.pid().to_string();
     let refused = tool::run("javaobjnew", &["-p", &pid]);
-    assert_refused(&refused, 1, &[&pid, "python", "no JVM", "libjvm.so", "jps"]);
+    assert_refused(&refused, 1, &[&pid, "python", "not a JVM", "libjvm.so", "list JVMs"]);
 }
 
 #[test]

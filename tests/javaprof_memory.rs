@@ -61,7 +61,7 @@ fn what_is_kept_has_a_bound() {
     let folded = few.iter().find(|line| line.has("[stacks beyond --max-memory]")).unwrap();
     let told: u64 = said
         .lines()
-        .find_map(|line| line.strip_prefix("javaprof: of ")?.split_once(" samples the stacks"))
+        .find_map(|line| line.split_once("dropped the stacks of ")?.1.split_once(" samples"))
         .map(|(count, _)| count.parse().unwrap())
         .unwrap();
     assert_eq!(folded.count, told);

@@ -94,7 +94,7 @@ fn maps_for_perf_belong_to_whom_the_file_system_knows() {
         assert!(output.status.success(), "{mapping:?}: {output:?}");
         let name = format!("perf-{}.map", jvm.ns_pid());
         assert_eq!(files(&jvm.tmp()), BTreeMap::from([(name.clone(), mapping.uid())]));
-        let owner = format!("user {}'s", mapping.uid());
+        let owner = format!("belongs to user {},", mapping.uid());
         assert!(output.stdout.contains(&owner), "{mapping:?}: {}", output.stdout);
         let map = fs::read_to_string(jvm.tmp().join(name)).unwrap();
         assert!(map.contains("CpuLoad.deep"), "{mapping:?}: {map}");

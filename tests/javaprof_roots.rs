@@ -411,7 +411,7 @@ fn of_all_jvms_none_is_asked() {
     assert!(output.status.success(), "{output:?}");
     let pid = load.pid();
     assert!(output.stderr.contains(&format!("-p {pid} --symbols agent")), "{}", output.stderr);
-    assert!(!output.stderr.contains("loading our agent"), "{}", output.stderr);
+    assert!(!output.stderr.contains("loading the jvmprobe agent"), "{}", output.stderr);
     let listens = || threads(pid).values().any(|name| name == "Attach Listener");
     assert!(!listens(), "it was asked");
     // For a JVM that is named by PID, javaprof uses the agent, and announces that first.
@@ -419,7 +419,7 @@ fn of_all_jvms_none_is_asked() {
     load.run(0.5);
     let output = tool.interrupt();
     assert!(output.status.success(), "{output:?}");
-    assert!(output.stderr.contains("loading our agent"), "{}", output.stderr);
+    assert!(output.stderr.contains("loading the jvmprobe agent"), "{}", output.stderr);
     let lines = folded::parse(&output.stdout);
     assert!(lines.iter().any(|line| line.has("CpuLoad.deep")), "{lines:#?}");
     assert!(listens());

@@ -125,7 +125,7 @@ fn a_process_that_is_no_jvm() {
     let other = sleeper();
     let pid = other.pid().to_string();
     need_root();
-    assert_refused(&run(&["-p", &pid]), 1, &[&pid, "sleep", "no JVM", "jps"]);
+    assert_refused(&run(&["-p", &pid]), 1, &[&pid, "sleep", "not a JVM", "list JVMs"]);
 }
 
 #[test]
@@ -134,7 +134,11 @@ fn a_process_that_has_loaded_libjvm_and_made_no_jvm() {
     need_root();
     let other = loader(&named("temurin-17").libjvm());
     let pid = other.pid().to_string();
-    assert_refused(&run(&["-p", &pid]), 1, &[&pid, "python", "no JVM", "libjvm.so", "jps"]);
+    assert_refused(
+        &run(&["-p", &pid]),
+        1,
+        &[&pid, "python", "not a JVM", "libjvm.so", "list JVMs"],
+    );
 }
 
 /// JVMs that live for about a second, hardly longer than it takes to find them: what they did
@@ -487,8 +491,8 @@ fn why_a_jvm_is_not_known_is_told() {
     let fake = Fake::start();
     let pid = fake.pid().to_string();
     for (tool, words) in [
-        ("javaprof", "its version is unknown: HotSpot's vmStructs: "),
-        ("javagc", "collector, heap and causes are not known yet: HotSpot's vmStructs: "),
+        ("javaprof", "cannot read its version: HotSpot's vmStructs: "),
+        ("javagc", "collector, heap sizes and causes are still unknown: HotSpot's vmStructs: "),
     ] {
         let output = tool::run(tool, &["-p", &pid, "-d", "0.5"]);
         assert!(output.status.success(), "{output:?}");
@@ -693,7 +697,7 @@ fn a_tmp_that_is_full_or_read_only() {
     binary("javaprof");
     let mut flags: Vec<_> = FRAMES.split_ascii_whitespace().collect();
     flags.push("-XX:-UsePerfData");
-    for (options, why) in [("size=4k", "cut off"), ("ro", "Read-only file system")] {
+    for (options, why) in [("size=4k", "truncated"), ("ro", "Read-only file system")] {
         let runtime = named("temurin-21");
         let mut container = Container::start_with_tmp(runtime, &flags, "CpuLoad", options);
         container.run(1.5);
@@ -711,7 +715,7 @@ fn a_jvm_that_refuses_agents() {
     let load = load_of("temurin-21", "-XX:-EnableDynamicAgentLoading");
     let pid = load.pid().to_string();
     let output = tool::run("javaprof", &["-p", &pid, "--symbols", "agent"]);
-    assert_refused(&output, 1, &["did not take the agent", "EnableDynamicAgentLoading"]);
+    assert_refused(&output, 1, &["did not load the agent", "EnableDynamicAgentLoading"]);
     assert_eq!(files_left(load.pid(), load.pid()), [] as [PathBuf; 0]);
     load.quit();
 }

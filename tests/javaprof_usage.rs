@@ -732,7 +732,7 @@ fn intervals_have_summaries_of_their_own() {
     load.run(2.5);
     let output = ended_well(tool.wait());
     let titles: Vec<_> =
-        output.stdout.lines().filter(|line| line.contains("Processor time of process")).collect();
+        output.stdout.lines().filter(|line| line.contains("CPU time of process")).collect();
     assert_eq!(titles.len(), 2, "{}", output.stdout);
     assert!(
         titles.iter().all(|title| title.starts_with("20") && title.contains('T')),

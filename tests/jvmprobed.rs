@@ -108,7 +108,8 @@ fn what_is_kept_is_what_a_jvm_did() {
 
     // CPU time as accounted by the kernel.
     let said = place.show(&["--jvm", &pid]).stdout;
-    let account = said.lines().find_map(|line| line.split_once(" s of CPU time by the kernel"));
+    let account =
+        said.lines().find_map(|line| line.split_once(" s of CPU time as counted by the kernel"));
     let account: f64 = account.unwrap_or_else(|| panic!("{said}")).0.parse().unwrap();
     let (least, most) = (done - begun, cpu_seconds(load.pid()) - early);
     assert!((least - 0.02..=most + 0.02).contains(&account), "{account}: {least} to {most}");
@@ -151,7 +152,7 @@ fn the_log_may_be_json_from_the_first_line_to_the_last() {
             output.stderr.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
         let has =
             |text: &str| lines.iter().any(|line| line["message"].as_str().unwrap().contains(text));
-        assert!(has("Takes all JVMs") && has("was read again"), "{}", output.stderr);
+        assert!(has("Tracing all JVMs") && has("reloaded the configuration"), "{}", output.stderr);
         assert!(lines.iter().all(|line| line["tool"] == "jvmprobed" && line["time"].is_string()));
     }
     let refused = run("jvmprobed", &["--log", "json", "--dir", "/dev/null/x"]);
@@ -313,7 +314,7 @@ fn who_takes_too_much_takes_less_and_says_so() {
     let told: Vec<_> = output.stderr.lines().filter(|line| line.contains("[saving ")).collect();
     assert_eq!(told.len(), 2, "{output:?}");
     assert!(
-        told[0].contains("less is collected: pauses, 1 processor samples a second. "),
+        told[0].contains("collecting less from now on: pauses, 1 CPU samples per second. "),
         "{told:?}"
     );
     assert!(
@@ -322,9 +323,9 @@ fn who_takes_too_much_takes_less_and_says_so() {
     );
     assert!(told[1].contains("step=\"2\" steps=\"2\" hertz=\"0\""), "{told:?}");
     // Nothing has ended except what should end.
-    assert!(!output.stderr.contains("not taken any more"), "{output:?}");
+    assert!(!output.stderr.contains("stopped collecting"), "{output:?}");
     let kept = place.show(&["--alloc", "--jvm", "GcLoad"]);
-    assert!(kept.stdout.contains("Left out to save: alloc, for "), "{kept:?}");
+    assert!(kept.stdout.contains("Not collected, to save resources: alloc, for "), "{kept:?}");
     let kept = place.show(&["--since", "15s", "--gc", "-j", "--jvm", "GcLoad"]);
     assert!(kept.json().iter().any(|record| record["type"] == "pause"), "{kept:?}");
     load.kill();
@@ -363,8 +364,8 @@ fn who_may_take_more_again_takes_all() {
     let off = (metric(&place.get("/metrics"), &name) - before) / truth.total as f64 - 1.0;
     assert!(off.abs() <= 0.05, "allocated: {off}");
     let output = tool.interrupt();
-    assert_eq!(output.stderr.matches("more is collected").count(), 2, "{output:?}");
-    assert!(!output.stderr.contains("not taken any more"), "{output:?}");
+    assert_eq!(output.stderr.matches("collecting more from now on").count(), 2, "{output:?}");
+    assert!(!output.stderr.contains("stopped collecting"), "{output:?}");
     other.kill();
     load.quit();
 }
@@ -399,7 +400,7 @@ fn targets_that_do_not_answer_are_told_once_each() {
         // Profiles and metrics may get different answers.
         let told: Vec<_> = output.stderr.lines().filter(|line| line.contains(&**to)).collect();
         assert!((1..=2).contains(&told.len()), "{to}: {output:?}");
-        assert!(told[0].ends_with("; it is tried again, and what is taken waits"), "{told:?}");
+        assert!(told[0].ends_with("; retrying, new data is queued"), "{told:?}");
         let later = format!("jvmprobed_push_requests_total{{target=\"{to}\",outcome=\"later\"}}");
         assert!(metric(&metrics, &later) > 0.0, "{metrics}");
     }
@@ -425,10 +426,13 @@ fn what_stands_in_the_way_is_one_line() {
     let refused = run("jvmprobed", &place.args(&other, &["--push", "otlp=ftp://127.0.0.1/"]));
     assert_refused(&refused, 2, &["ftp"]);
     let refused = run("jvmprobed", &["--config", "/dev/null", "--listen", "192.0.2.1:9464"]);
-    assert_refused(&refused, 1, &["192.0.2.1:9464", "no address of this host"]);
+    assert_refused(&refused, 1, &["192.0.2.1:9464", "not an address of this host"]);
     // A configuration that has become invalid does not end the daemon.
     tool.signal(Signal::HUP);
     thread::sleep(Duration::from_millis(500));
     let output = tool.interrupt();
-    assert!(output.status.success() && output.stderr.contains("read again"), "{output:?}");
+    assert!(
+        output.status.success() && output.stderr.contains("reloaded the configuration"),
+        "{output:?}"
+    );
 }

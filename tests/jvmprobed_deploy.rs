@@ -355,7 +355,7 @@ fn the_image_runs_and_sees_the_jvms_of_the_host() {
     let mut said = String::new();
     daemon.0.stderr.take().unwrap().read_to_string(&mut said).unwrap();
     assert!(daemon.0.wait().unwrap().success(), "{said}");
-    assert!(said.lines().any(|line| line.contains("Takes all JVMs")), "{said}");
+    assert!(said.lines().any(|line| line.contains("Tracing all JVMs")), "{said}");
     let show = |args: &[&str]| {
         run(Command::new(binary("jvmprobed")).args(["show", "--dir"]).arg(&state).args(args))
     };
@@ -418,14 +418,16 @@ fn systemd_runs_the_service() {
             .to_owned()
     };
     assert_eq!((show("ActiveState"), show("SubState")), ("active".into(), "running".into()));
-    assert!(journal().contains("Takes all JVMs of this host"), "{}", journal());
+    assert!(journal().contains("Tracing all JVMs on this host"), "{}", journal());
     assert!(show("StatusText").contains("JVMs"), "{}", show("StatusText"));
     // The process has no more capabilities than the unit states.
     let status = run(&mut exec(&["cat", &format!("/proc/{}/status", show("MainPID"))]));
     assert!(status.contains("NoNewPrivs:\t1\n") && status.contains("Seccomp:\t2\n"), "{status}");
     assert!(exec(&["systemctl", "reload", "jvmprobed"]).status().unwrap().success());
     // A reload is a signal, so the command returns before the daemon has handled it.
-    until("the configuration to be read again", || journal().contains("read again"));
+    until("the configuration to be read again", || {
+        journal().contains("reloaded the configuration")
+    });
     until("a window", || show("StatusText").contains("1 window"));
     let stopped = exec(&["systemctl", "stop", "jvmprobed"]).status().unwrap();
     assert!(stopped.success() && show("Result") == "success", "{}", journal());

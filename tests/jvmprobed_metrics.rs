@@ -370,7 +370,7 @@ fn the_server_says_how_it_is() {
     assert!(error.contains("is in use") && error.contains("--listen"), "{error}");
     assert_eq!(error.lines().count(), 1);
     let error = server::bind("192.0.2.1:9464".parse().unwrap()).unwrap_err().to_string();
-    assert!(error.contains("no address of this host"), "{error}");
+    assert!(error.contains("not an address of this host"), "{error}");
 }
 
 #[test]

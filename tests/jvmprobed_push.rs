@@ -808,7 +808,7 @@ fn secrets_certificates_and_proxies_are_used() {
 
     options.basic_auth_file = Some(file("token"));
     let error = Push::start(&net, &[options], &file("both-kinds"), SOON).unwrap_err();
-    assert!(format!("{error:#}").contains("exclude each other"), "{error:#}");
+    assert!(format!("{error:#}").contains("cannot be combined"), "{error:#}");
 }
 
 /// Starts a proxy that forwards all connections to one port, and returns the requests that it got.

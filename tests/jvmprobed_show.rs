@@ -78,10 +78,7 @@ fn a_time_is_shown_as_a_table() {
     let said = kept.said(&["--since", &from, "--until", &until, "--jvm", "^shop$"]);
     assert!(said.contains("\nJVM shop 77, "), "{said}");
     // 400 + (20 + 21 + 22 + 23) samples at 20 per second.
-    assert!(
-        said.contains("24.30 s of processor time in 60.00 s (0.41 cores): Java 100.00 %"),
-        "{said}"
-    );
+    assert!(said.contains("24.30 s of CPU time in 60.00 s (0.41 cores): Java 100.00 %"), "{said}");
     let samples = |name: &str| {
         let row =
             said.lines().find(|line| line.ends_with(name)).unwrap_or_else(|| panic!("{said}"));
@@ -136,10 +133,10 @@ fn rates_are_those_of_the_time_that_is_shown() {
         jiff::Timestamp::from_millisecond(at).unwrap().to_string()
     };
     for (from, until, more, is_widened, rate) in [
-        (0, 15_000, &[][..], false, "6.00 s of processor time in 15.00 s (0.40 cores)"),
-        (3_200, 3_900, &[], true, "5.00 s of processor time in 1.00 s (5.00 cores)"),
-        (8_500, 10_500, &[], true, "1.00 s of processor time in 3.00 s (0.33 cores)"),
-        (0, 61_000, &[], false, " of processor time in 61.00 s"),
+        (0, 15_000, &[][..], false, "6.00 s of CPU time in 15.00 s (0.40 cores)"),
+        (3_200, 3_900, &[], true, "5.00 s of CPU time in 1.00 s (5.00 cores)"),
+        (8_500, 10_500, &[], true, "1.00 s of CPU time in 3.00 s (0.33 cores)"),
+        (0, 61_000, &[], false, " of CPU time in 61.00 s"),
         (0, 15_000, &["--alloc"], false, "1000B allocated in 15.00 s, 66B/s"),
         (3_200, 3_900, &["--alloc"], true, "1000B allocated in 15.00 s, 66B/s"),
         (0, 61_000, &["--alloc"], true, "4.9K allocated in 75.00 s, 66B/s"),
@@ -148,9 +145,9 @@ fn rates_are_those_of_the_time_that_is_shown() {
         let when = ["--since", &from, "--until", &until, "--jvm", "^shop$"];
         let said = kept.said(&[&when, more].concat());
         assert!(said.contains(rate), "{rate}: {said}");
-        assert_eq!(said.contains("\nMore than "), is_widened, "{rate}: {said}");
+        assert_eq!(said.contains("\nShowing more than "), is_widened, "{rate}: {said}");
         // CPU time as accounted by the kernel, which is stored for whole windows.
-        let account = "\n6.30 s of CPU time by the kernel's account (0.42 cores)";
+        let account = "\n6.30 s of CPU time as counted by the kernel (0.42 cores)";
         let is_whole = (until.as_str(), more.len()) == (at(15_000).as_str(), 0);
         assert_eq!(said.contains(account), is_whole, "{said}");
     }
@@ -183,16 +180,19 @@ fn what_was_saved_changes_no_sum_and_is_told() {
     let time = ["--since", &from, "--until", &until];
     let said = kept.said(&time);
     // 5 s in each window, and no more samples than without saving.
-    assert!(said.contains("150.00 s of processor time in 450.00 s"), "{said}");
+    assert!(said.contains("150.00 s of CPU time in 450.00 s"), "{said}");
     assert!(
         said.contains(
-            "The rate was as low as 4 a second, to save; samples are counted as of 20 a second\n"
+            "To save resources, the rate was reduced to 4 samples per second; samples are weighted as if it was 20\n"
         ),
         "{said}"
     );
     assert!(said.contains("\n3000 samples;"), "{said}");
     let alloc = kept.said(&[&time[..], &["--alloc"]].concat());
-    assert!(alloc.contains("Left out to save: alloc, for 150.00 s of 450.00 s\n"), "{alloc}");
+    assert!(
+        alloc.contains("Not collected, to save resources: alloc, for 150.00 s of 450.00 s\n"),
+        "{alloc}"
+    );
     // The rate refers to the time in which allocation was collected: 1000 bytes in each of 20
     // windows.
     assert!(alloc.contains("allocated in 300.00 s, 66B/s"), "{alloc}");
@@ -355,29 +355,32 @@ fn two_times_are_compared() {
     assert!(said.contains("byte[]") && said.contains("Nothing has changed"), "{said}");
     let folded = out.path().join("d.folded").into_os_string().into_string().unwrap();
     let error = kept.refused(&[&when[..], &["--diff", "5m", "-o", &folded]].concat());
-    assert!(error.contains("--diff can be drawn in FILE.svg or FILE.html only"), "{error}");
+    assert!(error.contains("--diff is only supported for FILE.svg or FILE.html"), "{error}");
 }
 
 #[test]
 fn what_is_not_there_is_told_in_one_line() {
     let kept = Kept::new();
     let error = kept.refused(&["--since", "10h", "--until", "9h"]);
-    assert!(error.contains("nothing is kept from ") && error.contains("; kept are "), "{error}");
+    assert!(
+        error.contains("nothing is stored for ") && error.contains("; stored times: "),
+        "{error}"
+    );
     // Two spans, the newer one first.
     assert_eq!(error.matches(" to ").count(), 3, "{error}");
     let error = kept.refused(&["--since", "1h", "--jvm", "nobody"]);
     assert!(
-        error.contains("matches `nobody`; there were ") && error.contains("shop 77"),
+        error.contains("matches `nobody`; JVMs in this time: ") && error.contains("shop 77"),
         "{error}"
     );
     assert!(
         kept.refused(&["--since", "5m", "--until", "10m"])
-            .contains("--since is to be before --until")
+            .contains("--since must be before --until")
     );
-    assert!(kept.refused(&["--event", "off-cpu"]).contains("taken were cpu, alloc"));
+    assert!(kept.refused(&["--event", "off-cpu"]).contains("collected: cpu, alloc"));
     let nowhere = TempDir::new().unwrap();
     let nowhere = Kept { dir: nowhere, begin: 0 };
-    assert!(nowhere.refused(&[]).contains("has no windows of jvmprobed"));
+    assert!(nowhere.refused(&[]).contains("contains no windows of jvmprobed"));
     for wrong in [
         &["--since", "yesterday"][..],
         &["-j"],

@@ -448,15 +448,15 @@ fn a_directory_that_is_not_ours_is_refused_in_one_line() {
     assert!(refused(&dir).contains("belongs to user 65534"));
     chown(&dir, Some(0), None).unwrap();
     fs::set_permissions(&dir, fs::Permissions::from_mode(0o777)).unwrap();
-    assert!(refused(&dir).contains("can be written by others"));
+    assert!(refused(&dir).contains("is writable by other users"));
     fs::set_permissions(&dir, fs::Permissions::from_mode(0o755)).unwrap();
     // A link to it, a file, and a path that does not exist.
     let link = scratch.path().join("link");
     symlink(&dir, &link).unwrap();
     assert!(refused(&link).contains("symbolic link"));
     fs::write(scratch.path().join("file"), "").unwrap();
-    assert!(refused(&scratch.path().join("file")).contains("is no directory"));
-    assert!(refused(&scratch.path().join("a/b/c")).contains("cannot make"));
+    assert!(refused(&scratch.path().join("file")).contains("is not a directory"));
+    assert!(refused(&scratch.path().join("a/b/c")).contains("cannot create"));
     // Nothing was written into any of them.
     assert!(names(&dir).is_empty());
     // A second daemon on the same directory.
@@ -465,13 +465,13 @@ fn a_directory_that_is_not_ours_is_refused_in_one_line() {
     drop(store);
     // A directory of a newer version, which readers reject as well.
     fs::write(dir.join("version"), format!("{}\n", VERSION + 1)).unwrap();
-    assert!(refused(&dir).contains(&format!("newer jvmprobed, as version {}", VERSION + 1)));
+    assert!(refused(&dir).contains(&format!("has version {} of a newer jvmprobed", VERSION + 1)));
     let show =
         Command::new(binary("jvmprobed")).args(["show", "--dir"]).arg(&dir).output().unwrap();
     let said = String::from_utf8(show.stderr).unwrap();
     assert!(said.contains("newer jvmprobed") && said.lines().count() == 1, "{said}");
     fs::write(dir.join("version"), "x").unwrap();
-    assert!(refused(&dir).contains("is no number"));
+    assert!(refused(&dir).contains("does not contain a number"));
 }
 
 #[test]
@@ -493,7 +493,10 @@ fn a_daemon_starts_anew_where_an_older_version_wrote() {
     let show =
         Command::new(binary("jvmprobed")).args(["show", "--dir"]).arg(&dir).output().unwrap();
     let said = String::from_utf8(show.stderr).unwrap();
-    assert!(said.contains("older jvmprobed, as version 1") && said.lines().count() == 1, "{said}");
+    assert!(
+        said.contains("has version 1 of an older jvmprobed") && said.lines().count() == 1,
+        "{said}"
+    );
     assert_eq!(show.status.code(), Some(1));
     assert_eq!(names(&dir).iter().filter(|name| name.starts_with("15s-")).count(), 3);
     let writer = writer(&dir, 3, 2).stderr(Stdio::piped()).output().unwrap();
@@ -557,7 +560,7 @@ fn what_others_put_there_is_not_followed() {
         .output();
     let show = show.unwrap();
     let said = String::from_utf8(show.stderr).unwrap();
-    assert!(show.status.success() && said.contains("cannot be read, and is left out"), "{said}");
+    assert!(show.status.success() && said.contains("which cannot be read"), "{said}");
     assert_eq!(said.lines().count(), 1, "{said}");
     assert_eq!(fs::read_to_string(other.join("precious")).unwrap(), "x");
 }

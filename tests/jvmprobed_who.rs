@@ -92,12 +92,12 @@ fn the_log_has_one_line_about_a_file_and_none_about_jvms_left_alone() {
     daemon.signal(Signal::TERM);
     let said = daemon.wait().stderr;
     let about = |load: &Load| said.matches(&format!("process {}", load.pid())).count();
-    for line in ["is not traced", "by its own counters", "is not followed"] {
+    for line in ["not tracing process", "by the JVM's own counters", "not following code"] {
         assert_eq!(said.matches(line).count(), 1, "{line}: {said}");
     }
     assert_eq!(taken.iter().map(about).sum::<usize>(), 3, "{said}");
     assert_eq!(about(&left_alone), 0, "{said}");
-    assert!(said.contains("Takes all JVMs of this host, 3 now"), "{said}");
+    assert!(said.contains("Tracing all JVMs on this host, 3 now"), "{said}");
 }
 
 /// In a UTS namespace of its own, as in a container, the daemon reports the host's name.

@@ -114,11 +114,11 @@ fn a_native_images_stacks_are_whole_and_named() {
     let output = tool::run("javaprof", &["-p", &pid, "-F", "199", "-s", "--json", "4"]);
     assert!(output.status.success(), "{}", output.stderr);
     let first = output.stderr.lines().next().unwrap_or_default();
-    assert!(first.contains("native image: its stacks are walked and named"), "{first}");
+    assert!(first.contains("native image: using its own tables"), "{first}");
     assert_whole(&output.stdout, 0.95);
     for tool in ["javagc", "javaobjnew", "javaclass"] {
         let refused = tool::run(tool, &["-p", &pid]);
-        assert_refused(&refused, 1, &["native image", "no JVM to trace", "javaprof profiles it"]);
+        assert_refused(&refused, 1, &["native image", "without a JVM to trace", "use javaprof"]);
     }
 }
 

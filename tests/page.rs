@@ -30,10 +30,8 @@ type Timed<'a> = (&'a Profile, Option<&'a Timeline>);
 /// Writes a page, as the tools do.
 fn write(to: &Path, profiles: &[Timed<'_>], how: &How<'_>) {
     let title = Title {
-        title: "Processor time of process 100 at 99 Hz (cpu-clock)".into(),
-        subtitle: Some(
-            "4.72 s of processor time in 10.00 s (0.47 cores): Java 71.31 %, JVM 12 %".into(),
-        ),
+        title: "CPU time of process 100 at 99 Hz (cpu-clock)".into(),
+        subtitle: Some("4.72 s of CPU time in 10.00 s (0.47 cores): Java 71.31 %, JVM 12 %".into()),
     };
     let titled = |&(profile, timeline)| Titled { profile, title: title.clone(), timeline };
     let titled: Vec<_> = profiles.iter().map(titled).collect();

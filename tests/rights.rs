@@ -172,7 +172,9 @@ fn under_sudo_it_is_said_that_a_command_runs_as_root() {
         command.env("SUDO_USER", user).args(options).args(["-d", "5", "-q", "--", "true"]);
         tool::run_command(command).stderr
     };
-    assert!(run("alice", &[]).contains("the command runs as root; --user alice runs it as alice"));
+    assert!(
+        run("alice", &[]).contains("the command runs as root; use --user alice to run it as alice")
+    );
     assert!(!run("alice", &["--user", "nobody"]).contains("as root"));
     assert!(!run("root", &[]).contains("as root"));
 }
@@ -212,7 +214,7 @@ fn running_out_of_descriptors_is_said_once() {
     // Whether it can go on depends on how far it comes; that it says why does not.
     for limit in [30, 36, 42, 48, 54, 60, 66] {
         let output = tool::run_command(limited(&format!("{limit}:{limit}")));
-        let noted = output.stderr.matches("too many open files (the limit is").count();
+        let noted = output.stderr.matches("too many open files: names").count();
         let failed = output.stderr.matches("Too many open files").count();
         assert!(noted <= 1, "{limit}: {output:?}");
         assert!(output.status.success() || noted + failed > 0, "{limit}: {output:?}");

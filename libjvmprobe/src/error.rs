@@ -17,7 +17,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[non_exhaustive]
 pub enum Error {
     /// No process has this PID.
-    #[error("no process {pid}; list JVMs with `jps -l` or `pgrep -a java`")]
+    #[error("there is no process {pid}; run this tool without a target to list JVMs")]
     NoSuchProcess {
         /// The requested PID.
         pid: Pid,
@@ -31,22 +31,25 @@ pub enum Error {
         tgid: Pid,
     },
     /// The process has ended and waits for its parent.
-    #[error("process {pid} is a zombie: it has ended and only waits for its parent to notice")]
+    #[error("process {pid} is a zombie: it has exited, and its parent has not reaped it yet")]
     Zombie {
         /// The process.
         pid: Pid,
     },
     /// No JVM has such a name.
     #[error(
-        "no JVM runs whose main class, jar, service or container matches `{name}`; without a \
-             target, the tool lists those that run"
+        "no running JVM has a main class, jar, service or container that matches `{name}`; run \
+         this tool without a target to list JVMs"
     )]
     NoMatch {
         /// The requested name.
         name: String,
     },
     /// The process has not mapped a JVM's library.
-    #[error("process {pid} ({comm}) is no JVM: it maps no libjvm.so; list JVMs with `jps -l`")]
+    #[error(
+        "process {pid} ({comm}) is not a JVM: it has not mapped libjvm.so; run this tool without a \
+         target to list JVMs"
+    )]
     NotAJvm {
         /// The process.
         pid: Pid,
@@ -55,8 +58,8 @@ pub enum Error {
     },
     /// The process has mapped libjvm.so, but does not run a JVM.
     #[error(
-        "process {pid} ({comm}) is no JVM: it has libjvm.so mapped and has made no JVM with it; \
-         list JVMs with `jps -l`"
+        "process {pid} ({comm}) is not a JVM: it has mapped libjvm.so, but has not created a JVM; \
+         run this tool without a target to list JVMs"
     )]
     NoVm {
         /// The process.
@@ -72,8 +75,8 @@ pub enum Error {
     },
     /// The program is a GraalVM native image: Java code compiled ahead of time, without a JVM.
     #[error(
-        "process {pid} is a GraalVM native image, in which there is no JVM to trace; javaprof \
-             profiles it, and its own option -XX:+PrintGC tells of collections"
+        "process {pid} is a GraalVM native image without a JVM to trace; use javaprof to profile \
+         it, or its own option -XX:+PrintGC to log collections"
     )]
     NativeImage {
         /// The process.
@@ -81,7 +84,8 @@ pub enum Error {
     },
     /// The JVM is built for another machine architecture (under emulation, for example).
     #[error(
-        "process {pid} runs a JVM for {theirs}, this tool is built for {ours}; use a build for {theirs}"
+        "process {pid} runs a JVM for {theirs}, but this tool is built for {ours}; use a build for \
+         {theirs}"
     )]
     ForeignArch {
         /// The process.
@@ -185,7 +189,7 @@ pub enum Error {
     },
     /// The name of an output file has no ending of a known profile format.
     #[error(
-        "{path}: the name tells the format; use {known}",
+        "{path}: unknown file name extension; use {known}",
         path = path.display()
     )]
     UnknownFormat {
@@ -207,7 +211,7 @@ pub enum Error {
 fn like(near: &[String]) -> String {
     match near {
         [] => String::new(),
-        near => format!("; like it are {}", near.join(", ")),
+        near => format!("; similar names: {}", near.join(", ")),
     }
 }
 

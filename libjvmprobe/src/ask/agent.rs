@@ -50,7 +50,7 @@ pub fn map(process: &Process, hotspot: &HotSpot) -> Result<String> {
             Err(Failed::Folder(why)) => reasons.push(format!("{folder}: {why}")),
         }
     }
-    Err(refuse(format!("it did not take the agent ({})", reasons.join("; "))))
+    Err(refuse(format!("it did not load the agent ({})", reasons.join("; "))))
 }
 
 enum Failed {
@@ -86,7 +86,7 @@ fn load_from(
     }
     // Read through the descriptor that created it, because the target could replace the file of that name.
     root::text(map.file(), perf_map::MAX_BYTES)
-        .map_err(|e| Failed::Folder(format!("the agent's map: {e}")))
+        .map_err(|e| Failed::Folder(format!("cannot read the agent's map: {e}")))
 }
 
 const PREFIX: &str = ".jvmprobe-";

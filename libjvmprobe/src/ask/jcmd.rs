@@ -64,7 +64,7 @@ pub(crate) fn command(
     let rest = arguments.iter().copied().chain(["", "", ""]).take(3);
     for part in [name].into_iter().chain(rest) {
         if part.contains('\0') || part.len() > 1024 {
-            return Err(refuse("a command's argument is too long".into()));
+            return Err(refuse("a command argument is too long".into()));
         }
         request.extend_from_slice(part.as_bytes());
         request.push(0);
@@ -82,8 +82,8 @@ pub(crate) fn text_of(name: &str, answer: &[u8]) -> Result<String, String> {
     let (code, text) = answer.split_once('\n').unwrap_or((&answer, ""));
     match code.trim().parse::<i32>() {
         Ok(0) => Ok(text.to_owned()),
-        Ok(code) => Err(format!("it refused {name} ({code}): {}", first_line(text))),
-        Err(_) => Err(format!("it answered nonsense to {name}: {}", first_line(&answer))),
+        Ok(code) => Err(format!("it rejected {name} ({code}): {}", first_line(text))),
+        Err(_) => Err(format!("it sent an invalid answer to {name}: {}", first_line(&answer))),
     }
 }
 
@@ -101,7 +101,7 @@ fn ask(process: &Process, request: &[u8], deadline: Deadline) -> Result<Vec<u8>,
         check_ids(process)?;
         wake_listener(process, &tmp, &name, deadline)?;
     }
-    let refused = |e| format!("its attach socket refuses ({e})");
+    let refused = |e| format!("cannot connect to its attach socket ({e})");
     let socket = tmp.socket(&name, process.uid).map_err(refused)?;
     let address = SocketAddrUnix::new(socket.path()).map_err(|e| refused(e.into()))?;
     as_target(process, || Connection::open(&address, deadline)?.exchange(request))?
@@ -115,7 +115,9 @@ fn check_alive(process: &Process) -> Result<(), String> {
     }
     if status.sigcgt & 1 << (SIGQUIT - 1) == 0 {
         return Err(
-            "it does not handle SIGQUIT (-Xrs, or not ready yet), which would end it".into()
+            "it does not handle SIGQUIT (started with -Xrs, or not ready yet), so attaching would \
+             kill it"
+                .into(),
         );
     }
     Ok(())
@@ -129,7 +131,8 @@ fn check_ids(process: &Process) -> Result<(), String> {
         let map = fs::read_to_string(format!("/proc/{}/{map}", process.pid));
         if map.is_ok_and(|map| !is_mapped(&map, id)) {
             return Err(format!(
-                "its {what} {id} is not mapped in its user namespace, so that it cannot listen"
+                "its {what} {id} is not mapped in its user namespace, so it cannot accept attach \
+                 requests"
             ));
         }
     }
@@ -180,7 +183,7 @@ fn wake_listener(
     process.signal(Signal::QUIT).map_err(|e| format!("cannot signal it ({e})"))?;
     let listens = wait(process, is_there, deadline.sooner(LISTEN_TIMEOUT));
     drop(sentinel);
-    listens.map_err(|why| format!("it did not begin to listen: {why}"))
+    listens.map_err(|why| format!("it did not open its attach socket: {why}"))
 }
 
 /// Waits until `is_there` returns true.
@@ -192,7 +195,7 @@ fn wait(process: &Process, is_there: impl Fn() -> bool, deadline: Deadline) -> R
             Fate::Ended => return Err("it has ended".into()),
             Fate::Execed => return Err("it runs another program now".into()),
         }
-        deadline.sleep(pause).map_err(|when| format!("not {when}; is it hung?"))?;
+        deadline.sleep(pause).map_err(|when| format!("no attach socket {when}; is it hung?"))?;
         pause = (pause * 3 / 2).min(Duration::from_millis(200));
     }
     Ok(())
@@ -212,7 +215,7 @@ fn sentinel<'a>(process: &Process, folders: &[&'a Folder<'a>]) -> Result<Sentine
             break;
         }
     }
-    Err(format!("cannot create the file that asks it to listen ({})", reasons.join("; ")))
+    Err(format!("cannot create the file that requests its attach socket ({})", reasons.join("; ")))
 }
 
 /// Creates the file, and makes sure that the JVM will find and accept it (`AttachListener::is_init_trigger`): by the
@@ -228,7 +231,7 @@ fn sentinel_in<'a>(
         Ok(ours) => {
             let (ours_seen, seen) = (ours.look()?, seen?);
             if ours_seen.id() != seen.id() {
-                return Err(io::Error::other("the JVM would see another file"));
+                return Err(io::Error::other("the JVM sees a different file there"));
             }
             if !seen.is_file_of(process.uid) {
                 // The file system changes owners.
@@ -238,7 +241,7 @@ fn sentinel_in<'a>(
         }
         Err(e) if e.kind() == io::ErrorKind::AlreadyExists => match seen {
             Ok(seen) if seen.is_file_of(process.uid) => Ok(Sentinel::Others),
-            _ => Err(io::Error::other("there is one that is not its own user's: remove it")),
+            _ => Err(io::Error::other("a file exists there that is not its own user's; remove it")),
         },
         Err(e) => Err(e),
     }
@@ -255,7 +258,7 @@ impl Connection {
     /// until the deadline.
     fn open(address: &SocketAddrUnix, deadline: Deadline) -> Result<Self, String> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let refused = |e: Errno| format!("its attach socket refuses ({e})");
+        let refused = |e: Errno| format!("cannot connect to its attach socket ({e})");
         let socket =
             socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).map_err(refused)?;
         while let Err(error) = connect(&socket, address) {
@@ -263,7 +266,9 @@ impl Connection {
                 return Err(refused(error));
             }
             deadline.sleep(Duration::from_millis(20)).map_err(|when| {
-                format!("it did not accept a connection {when}, others wait: is it hung?")
+                format!(
+                    "it did not accept a connection {when}, and others are waiting; is it hung?"
+                )
             })?;
         }
         Ok(Self { socket, deadline })
@@ -297,9 +302,9 @@ impl Connection {
         loop {
             match work() {
                 Err(Errno::AGAIN | Errno::INTR) => {}
-                done => return done.map_err(|e| format!("the connection broke ({e})")),
+                done => return done.map_err(|e| format!("the connection failed ({e})")),
             }
-            let silent = |when| format!("it did not answer {when}: is it hung?");
+            let silent = |when| format!("it did not answer {when}; is it hung?");
             let left = self.deadline.left().map_err(silent)?.min(LOOK);
             let left = Timespec::try_from(left).unwrap_or(Timespec { tv_sec: 0, tv_nsec: 0 });
             // If poll() fails, the next attempt fails, too.

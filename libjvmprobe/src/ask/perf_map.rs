@@ -46,7 +46,7 @@ pub fn request(process: &Process, hotspot: &HotSpot) -> Result<String> {
     let before = look(&tmp, &name, process)?;
     let aside = format!("{name}.aside");
     if before == Before::Roots {
-        tmp.rename(Owner::Us, &name, &aside).map_err(|e| failed("put aside", e))?;
+        tmp.rename(Owner::Us, &name, &aside).map_err(|e| failed("move aside", e))?;
     }
     let text = jcmd::command(process, hotspot, "jcmd", &["Compiler.perfmap"], deadline)
         .and_then(|_| read_in(&tmp, &name, process));
@@ -56,14 +56,14 @@ pub fn request(process: &Process, hotspot: &HotSpot) -> Result<String> {
             _ => {}
         },
         Before::Roots => {
-            tmp.rename(Owner::Us, &aside, &name).map_err(|e| failed("put back", e))?;
+            tmp.rename(Owner::Us, &aside, &name).map_err(|e| failed("move back", e))?;
         }
         Before::Nothing | Before::TheJvms => {}
     }
     // The JVM does not report an incomplete write.
     match text {
         Ok(text) if !text.ends_with('\n') => {
-            Err(failed("use", io::Error::other("it is cut off: is the JVM's /tmp full?")))
+            Err(failed("use", io::Error::other("it is truncated; is the JVM's /tmp full?")))
         }
         other => other,
     }
@@ -119,7 +119,7 @@ fn look(tmp: &Folder<'_>, name: &str, process: &Process) -> Result<Before> {
         Ok(seen) if seen.is_file_of(0) => Ok(Before::Roots),
         Ok(seen) => Err(failed("let the JVM write", io::Error::other(not_its_own(seen.owner())))),
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(Before::Nothing),
-        Err(e) => Err(failed("look at", e)),
+        Err(e) => Err(failed("inspect", e)),
     }
 }
 

@@ -21,16 +21,21 @@ const MAX_DEPTH: u32 = 4;
 pub fn offsets<const N: usize>(structure: &str, fields: [&str; N]) -> Result<[u32; N]> {
     let missing = |what: String, hint: &str| Error::Kernel { what, hint: hint.into() };
     let btf = Btf::from_vmlinux().map_err(|_| {
-        let hint = "it has no /sys/kernel/btf/vmlinux: it was built without BTF";
-        missing(format!("tell where its {structure} has what"), hint)
+        let hint = "/sys/kernel/btf/vmlinux is missing; use a kernel built with \
+                    CONFIG_DEBUG_INFO_BTF=y";
+        missing(format!("describe the fields of its struct {structure}"), hint)
     })?;
     let found: Option<Composite<'_>> = btf.type_by_name(structure);
-    let found = found
-        .ok_or_else(|| missing(format!("tell of its {structure}"), "its BTF does not name it"))?;
+    let found = found.ok_or_else(|| {
+        missing(format!("describe its struct {structure}"), "its BTF does not contain that type")
+    })?;
     let mut offsets = [0; N];
     for (offset, field) in offsets.iter_mut().zip(fields) {
         *offset = offset_of(&btf, &found, field, MAX_DEPTH).ok_or_else(|| {
-            missing(format!("tell {field} of its {structure}"), "its BTF has no such field")
+            missing(
+                format!("locate the field {field} of its struct {structure}"),
+                "its BTF has no such field",
+            )
         })?;
     }
     Ok(offsets)

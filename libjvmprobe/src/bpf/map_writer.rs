@@ -67,7 +67,7 @@ impl MapWriter {
             let work = move || {
                 move |job: Job| {
                     if let Err(error) = outer.do_job(&job) {
-                        log::warn!("stacks of a process are walked by frame pointers: {error}");
+                        log::warn!("falling back to frame pointers for a process: {error}");
                     }
                 }
             };

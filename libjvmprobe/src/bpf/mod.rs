@@ -118,7 +118,7 @@ pub(crate) fn program<'a>(object: &'a mut Object, name: &str) -> Result<ProgramM
 
 /// Returns the error for a failure that only a defect of our own BPF object can cause.
 pub(crate) fn defect(what: &str) -> Error {
-    let hint = "this is a defect of this tool: please report it".into();
+    let hint = "this is a bug in this tool, please report it".into();
     Error::Kernel { what: what.into(), hint }
 }
 
@@ -128,15 +128,14 @@ pub fn load_error(source: libbpf_rs::Error) -> Error {
         ErrorKind::PermissionDenied => Error::Permission {
             what: "load BPF programs".into(),
             missing:
-                "the kernel refuses (a user namespace, seccomp, SELinux or lockdown may be in \
-                      the way; if -v shows its verifier's log, our program is wrong for it: \
-                      please report that)"
+                "the kernel rejects them (possible causes: a user namespace, seccomp, SELinux or \
+                 lockdown; if -v shows a log of the BPF verifier, please report it as a bug)"
                     .into(),
         },
         ErrorKind::Unsupported | ErrorKind::InvalidInput => Error::Kernel {
-            what: format!("load our BPF programs ({source:#})"),
-            hint: "it needs CONFIG_BPF_SYSCALL and CONFIG_BPF_EVENTS; stacks need Linux 5.15 or \
-                   later"
+            what: format!("load the BPF programs ({source:#})"),
+            hint: "CONFIG_BPF_SYSCALL and CONFIG_BPF_EVENTS are required; stacks need Linux 5.15 \
+                   or later"
                 .into(),
         },
         _ => Error::Bpf { what: "load BPF programs".into(), source },

@@ -76,7 +76,7 @@ pub(crate) fn attach_clock(
     match open_all(cycles.event(), rate)? {
         Ok(events) => Ok((cycles, attach_all(program, events, cookie)?)),
         Err((_, error)) => {
-            log::debug!("cycles cannot be counted, so the clock is used: {error}");
+            log::debug!("cannot count cycles, sampling by the CPU clock instead: {error}");
             let clock = Clock::CpuClock;
             let events = open_all(clock.event(), rate)?.map_err(|(cpu, e)| open_error(e, cpu))?;
             Ok((clock, attach_all(program, events, cookie)?))
@@ -101,7 +101,7 @@ pub fn attach(
             what: format!("count {name}"),
             hint: match event.kind {
                 0 | 3 => "the machine has no such counter (virtual machines often have none)",
-                _ => "it does not know it",
+                _ => "it does not support this event",
             }
             .into(),
         },
@@ -143,7 +143,7 @@ fn open_all(event: Event, rate: Rate) -> Result<Result<Vec<Opened>, (u32, io::Er
 fn attach_all(program: &ProgramMut<'_>, events: Vec<Opened>, cookie: u64) -> Result<Vec<Link>> {
     let attach = |(cpu, event): Opened| {
         attach_one(program, event, cookie)
-            .map_err(|source| Error::Bpf { what: format!("sample processor {cpu}"), source })
+            .map_err(|source| Error::Bpf { what: format!("sample CPU {cpu}"), source })
     };
     events.into_iter().map(attach).collect()
 }
@@ -166,7 +166,7 @@ fn check_rate(hertz: u64) -> Result<()> {
     let limit = fs::read_to_string(MAX_RATE).ok().and_then(|text| text.trim().parse().ok());
     match limit {
         Some(limit) if hertz > limit => Err(Error::Kernel {
-            what: format!("sample {hertz} times a second"),
+            what: format!("sample {hertz} times per second"),
             hint: format!("its limit is {limit} ({MAX_RATE}); use a lower -F"),
         }),
         _ => Ok(()),
@@ -176,12 +176,12 @@ fn check_rate(hertz: u64) -> Result<()> {
 fn open_error(error: io::Error, cpu: u32) -> Error {
     if error.kind() == io::ErrorKind::PermissionDenied {
         return Error::Permission {
-            what: "sample processors".into(),
+            what: "sample CPUs".into(),
             missing: "CAP_PERFMON is missing, or perf_event_open is forbidden here (seccomp)"
                 .into(),
         };
     }
-    Error::io(format!("sample processor {cpu}"), error)
+    Error::io(format!("sample CPU {cpu}"), error)
 }
 
 fn open(event: Event, cpu: u32, rate: Rate) -> io::Result<OwnedFd> {
@@ -218,16 +218,18 @@ pub(crate) fn attach_watchpoint(
     let event = open_event(&mut attr, Where::Thread(thread)).map_err(|error| {
         if error.kind() == io::ErrorKind::PermissionDenied {
             return Error::Permission {
-                what: format!("watch thread {thread}"),
+                what: format!("set a watchpoint on thread {thread}"),
                 missing: "CAP_PERFMON is missing, or perf_event_open is forbidden here (seccomp)"
                     .into(),
             };
         }
-        Error::io(format!("watch what thread {thread} writes"), error)
+        Error::io(format!("set a watchpoint on thread {thread}"), error)
     })?;
     let _books = super::detach::books();
-    attach_one(program, event, cookie)
-        .map_err(|source| Error::Bpf { what: format!("watch thread {thread}"), source })
+    attach_one(program, event, cookie).map_err(|source| Error::Bpf {
+        what: format!("set a watchpoint on thread {thread}"),
+        source,
+    })
 }
 
 /// Processor or thread that an event is opened for.

@@ -85,8 +85,8 @@ fn walker_release(release: &str) -> Result<()> {
     match parse_release(release) {
         Some(version) if version < OLDEST_WALKER => Err(Error::Kernel {
             what: format!("walk stacks (it is Linux {release})"),
-            hint: "Linux 5.15 or later is needed for them; javagc without --stack and \
-                   javaobjnew without -s, -o work here"
+            hint: "Linux 5.15 or later is needed for stacks; javagc without --stacks and \
+                   javaobjnew without -s and -o work on this kernel"
                 .into(),
         }),
         _ => Ok(()),
@@ -109,7 +109,7 @@ fn uprobes(pmu: &Path) -> Result<()> {
     }
     Err(Error::Kernel {
         what: format!("attach uprobes ({} is missing)", pmu.display()),
-        hint: "it needs CONFIG_UPROBE_EVENTS=y, and /sys mounted".into(),
+        hint: "CONFIG_UPROBE_EVENTS=y and a mounted /sys are required".into(),
     })
 }
 

@@ -123,11 +123,11 @@ fn missing(path: &Path, probes: &Probes, is_stripped: bool, instant: &Instant) -
     let (what, hint) = match (functions.is_empty(), is_stripped) {
         (true, _) => (probe, WITH_PROBES.into()),
         (_, true) => (
-            format!("{probe} and no symbol table to find a function by instead (it is stripped)"),
+            format!("{probe} and no symbol table to find functions in instead (it is stripped)"),
             format!("{WITH_PROBES} or with its symbol table (Alpine){}", packaged(path)),
         ),
         (_, false) => (
-            format!("{probe}, and its symbol table names no function {}", functions.join(" or ")),
+            format!("{probe} and no function {} in its symbol table", functions.join(" or ")),
             WITH_PROBES.into(),
         ),
     };
@@ -138,7 +138,7 @@ fn missing(path: &Path, probes: &Probes, is_stripped: bool, instant: &Instant) -
 pub(crate) fn packaged(libjvm: &Path) -> String {
     let package =
         debug_package(libjvm).map_or_else(String::new, |name| format!("install {name}, or "));
-    format!(", or {package}name a file that has its symbols with --symbols-from")
+    format!(", or {package}specify a file with its symbols with --symbols-from")
 }
 
 /// Returns the entry of the first function whose mangled name begins with `prefix`. A symbol of a separate file is used
@@ -197,8 +197,7 @@ pub(crate) fn attach(
     } else {
         return Err(Error::Kernel {
             what: "trace from inside a PID namespace".into(),
-            hint: "Linux 5.15 or later is needed for that; or run the tool outside of containers"
-                .into(),
+            hint: "use Linux 5.15 or later, or run this tool outside of containers".into(),
         });
     };
     let pid = match scope {
@@ -227,8 +226,8 @@ pub(crate) fn attach(
         match (source.kind(), scope) {
             (ErrorKind::PermissionDenied, _) => Error::Permission {
                 what,
-                missing: "CAP_SYS_ADMIN may be missing, or a user namespace, seccomp or \
-                          lockdown is in the way"
+                missing: "possible causes are a missing CAP_SYS_ADMIN, a user namespace, seccomp \
+                          or lockdown"
                     .into(),
             },
             (_, Scope::Process(pid)) if !process_exists(pid) => Error::NoSuchProcess { pid },

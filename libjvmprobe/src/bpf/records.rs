@@ -37,7 +37,7 @@ pub fn text<T: Copy + Into<i64>>(field: &[T]) -> String {
 /// # Errors
 /// [`Error::Bpf`].
 pub(crate) fn entries(map: &impl MapCore) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
-    let failed = |source| Error::Bpf { what: "read what was counted".into(), source };
+    let failed = |source| Error::Bpf { what: "read the BPF counters".into(), source };
     let all = map.max_entries();
     Ok(map.lookup_batch(all, MapFlags::ANY, MapFlags::ANY).map_err(failed)?.collect())
 }
@@ -47,7 +47,7 @@ pub(crate) fn entries(map: &impl MapCore) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
 /// # Errors
 /// [`Error::Bpf`].
 pub(crate) fn take_entries(map: &impl MapCore) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
-    let failed = |source| Error::Bpf { what: "take out what was counted".into(), source };
+    let failed = |source| Error::Bpf { what: "read and reset the BPF counters".into(), source };
     let all = map.max_entries();
     let taken = map.lookup_and_delete_batch(all, MapFlags::ANY, MapFlags::ANY);
     Ok(taken.map_err(failed)?.collect())

@@ -121,7 +121,7 @@ impl<S: Skel<'static>, E> Session<S, E> {
     pub(crate) fn program(&mut self, name: &str) -> Result<OwnedFd> {
         let program = self.named(name)?;
         let fd = program.as_fd().try_clone_to_owned();
-        fd.map_err(|e| Error::io("hold a BPF program", e))
+        fd.map_err(|e| Error::io("duplicate the descriptor of a BPF program", e))
     }
 
     fn named(&mut self, name: &str) -> Result<ProgramMut<'_>> {

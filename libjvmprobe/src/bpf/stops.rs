@@ -30,7 +30,7 @@ const INSTANTS: [Instant; 4] = [
 pub(crate) fn plans(libjvm: &LibJvm) -> Result<Vec<Plan>> {
     let elf = libjvm.elf()?;
     Ok(resolve(&libjvm.seen_as, &elf, &INSTANTS).unwrap_or_else(|error| {
-        log::debug!("stops are not shown: {error}");
+        log::debug!("not showing stops: {error}");
         Vec::new()
     }))
 }

@@ -44,7 +44,7 @@ impl Tracepoints {
         });
         mounted.and_then(|root| folder(&root)).map(Self).map_err(|error| Error::Kernel {
             what: format!("look up tracepoints: {error}"),
-            hint: "mount tracefs: mount -t tracefs nodev /sys/kernel/tracing".into(),
+            hint: "mount tracefs with `mount -t tracefs nodev /sys/kernel/tracing`".into(),
         })
     }
 

@@ -61,7 +61,7 @@ pub fn prices() -> Prices {
         let or_usual = |measured: Result<f64>, usual: f64| match measured {
             Ok(ns) => ns,
             Err(error) => {
-                log::debug!("the cost of a probe could not be measured: {error}");
+                log::debug!("cannot measure the cost of a probe, assuming the usual cost: {error}");
                 usual
             }
         };
@@ -97,11 +97,11 @@ extern "C" fn probed() {
 }
 
 fn measure_probe() -> Result<f64> {
-    let failed = |e| Error::io("find our own code", io::Error::other(e));
+    let failed = |e| Error::io("find the tool's own code", io::Error::other(e));
     let address = probed as *const () as u64;
     let maps = Process::myself().and_then(|own| own.maps()).map_err(failed)?;
     let map = maps.iter().find(|map| (map.address.0..map.address.1).contains(&address));
-    let map = map.ok_or_else(|| super::defect("find our own code"))?;
+    let map = map.ok_or_else(|| super::defect("find the tool's own code"))?;
     let offset = FileOffset(address - map.address.0 + map.offset);
     let file = File::open("/proc/self/exe").map_err(|e| Error::io("open /proc/self/exe", e))?;
     let mut uprobe = Uprobe::new(Arc::new(file), offset, empty_program()?)?;
@@ -156,7 +156,7 @@ fn measure_interrupt() -> Result<f64> {
     attr.__bindgen_anon_1.sample_period = PERIOD.as_nanos() as u64;
     // PID 0 means the calling thread.
     let event = open_event(&mut attr, Where::Thread(Pid(0)));
-    let event = event.map_err(|e| Error::io("sample our own thread", e))?;
+    let event = event.map_err(|e| Error::io("sample the tool's own thread", e))?;
     let begin = Instant::now();
     let (mut last, mut steps) = (begin, Vec::with_capacity(256));
     while last - begin < SAMPLED && steps.len() < steps.capacity() {
@@ -172,7 +172,9 @@ fn measure_interrupt() -> Result<f64> {
     let expected = SAMPLED.div_duration_f64(PERIOD) / 4.0;
     match steps.get(steps.len() / 2) {
         Some(median) if steps.len() as f64 >= expected => Ok(median.as_nanos() as f64),
-        _ => Err(Error::io("sample our own thread", io::Error::other("it was not interrupted"))),
+        _ => {
+            Err(Error::io("sample the tool's own thread", io::Error::other("no sample was taken")))
+        }
     }
 }
 

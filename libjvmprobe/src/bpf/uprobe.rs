@@ -90,8 +90,8 @@ impl Uprobe {
                 io::ErrorKind::PermissionDenied => Error::Permission {
                     what: what.into(),
                     missing:
-                        "CAP_SYS_ADMIN may be missing, or a user namespace, seccomp or lockdown \
-                          is in the way"
+                        "possible causes are a missing CAP_SYS_ADMIN, a user namespace, seccomp or \
+                         lockdown"
                             .into(),
                 },
                 _ => Error::io(what, error),

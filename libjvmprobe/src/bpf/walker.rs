@@ -162,8 +162,8 @@ impl Room {
         if !self.is_told {
             self.is_told = true;
             log::warn!(
-                "unwind tables of {} MiB are in the kernel, which is all that it is given: \
-                 stacks of further files are walked by frame pointers",
+                "reached the limit of {} MiB for unwind tables: falling back to frame pointers for \
+                 stacks of further files",
                 (MAX_ALL_ROWS * size_of::<Row>()) >> 20
             );
         }
@@ -185,7 +185,7 @@ impl Walker {
             let map = object.maps().find(|map| map.name() == name);
             let missing = || Error::Kernel {
                 what: format!("find the BPF map {name}"),
-                hint: "this is a defect of this tool: please report it".into(),
+                hint: "this is a bug in this tool, please report it".into(),
             };
             let open = |source| Error::Bpf { what: format!("open the BPF map {name}"), source };
             MapHandle::try_from(&map.ok_or_else(missing)?).map_err(open)
@@ -327,7 +327,7 @@ impl Walker {
             let elf = reopened.and_then(ElfFile::open);
             let table = elf.and_then(|elf| Ok((UnwindTable::read(&elf)?, elf)));
             let ignored = |why: &str| {
-                log::debug!("stacks through {name} are walked by frame pointers: {why}");
+                log::debug!("falling back to frame pointers for stacks through {name}: {why}");
                 None
             };
             let loaded = match table {
@@ -372,7 +372,7 @@ fn inner_map(name: &str, value: usize, entries: usize) -> Result<MapHandle> {
     };
     let size = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
     MapHandle::create(MapType::Array, Some(name), 4, size(value), size(entries), &opts)
-        .map_err(|source| Error::Bpf { what: "make a table for the stack walker".into(), source })
+        .map_err(|source| Error::Bpf { what: "create a table for the stack walker".into(), source })
 }
 
 /// Fills an array map.

@@ -21,11 +21,11 @@ pub struct Common {
         conflicts_with_all = ["all", "name"])]
     pub pids: Vec<Pid>,
 
-    /// Trace every JVM, also those that start later
+    /// Trace every JVM, including those that start later
     #[arg(short, long, conflicts_with = "name")]
     pub all: bool,
 
-    /// Trace the JVMs that run now and whose main class, jar, service or container matches
+    /// Trace running JVMs by main class, jar, service or container
     #[arg(long, value_name = "REGEX", value_parser = Regex::from_str)]
     pub name: Option<Regex>,
 
@@ -41,28 +41,28 @@ pub struct Common {
     #[arg(short, long, value_name = "SECONDS", value_parser = parse_seconds)]
     pub duration: Option<Duration>,
 
-    /// Print dates and UTC offsets with the times, and the time of each summary
+    /// Print dates and UTC offsets with times, and the time of each summary
     #[arg(short = 'T', long)]
     pub timestamps: bool,
 
-    /// Print JSON, one object a line
+    /// Print JSON, one object per line
     #[arg(short, long)]
     pub json: bool,
 
-    /// Print nothing but the summary
+    /// Print only the summary
     #[arg(short, long, visible_alias = "summary-only")]
     pub quiet: bool,
 
-    /// Say on stderr what is found, attached and ignored; twice: what libbpf says, too
+    /// Print details to stderr; with -vv, messages of libbpf too
     #[arg(short, long, action = ArgAction::Count)]
     pub verbose: u8,
 
-    /// Take the symbols of a stripped libjvm.so from FILE, which must be of its build (repeatable)
+    /// Read symbols of a stripped libjvm.so from FILE (repeatable)
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) symbols_from: Vec<PathBuf>,
 
-    /// Print a completion script for SHELL and exit
-    #[arg(long, value_name = "SHELL", exclusive = true)]
+    /// Print a completion script for bash, zsh, fish, ... and exit
+    #[arg(long, value_name = "SHELL", exclusive = true, hide_possible_values = true)]
     pub(crate) completions: Option<Shell>,
 }
 

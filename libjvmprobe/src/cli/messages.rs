@@ -99,8 +99,7 @@ impl Log for Messages {
                 let admitted = lock(&self.limit).as_mut().map(|l| l.admits(&text, Instant::now()));
                 let (is_admitted, left_out) = admitted.unwrap_or((true, 0));
                 if left_out > 0 {
-                    let line =
-                        format!("{left_out} more warnings were left out of the last minutes");
+                    let line = format!("dropped {left_out} more warnings in the last minutes");
                     self.print(Level::Warn, &line, &Map::new());
                 }
                 if !is_admitted {

@@ -35,7 +35,7 @@ pub const MAX_SECONDS: f64 = 366.0 * 86_400.0;
 pub(crate) fn parse_pid(text: &str) -> Result<Pid, String> {
     match text.parse() {
         Ok(pid) if pid > 0 => Ok(Pid(pid)),
-        _ => Err("a process number is expected; list JVMs with `jps -l` or `pgrep -a java`".into()),
+        _ => Err("expected a process ID; run this tool without a target to list JVMs".into()),
     }
 }
 
@@ -48,7 +48,7 @@ pub(crate) fn parse_seconds(text: &str) -> Result<Duration, String> {
         Ok(seconds) if (0.001..=MAX_SECONDS).contains(&seconds) => {
             Ok(Duration::from_secs_f64(seconds))
         }
-        _ => Err("a number of seconds is expected, at least 0.001".into()),
+        _ => Err("expected a number of seconds, at least 0.001".into()),
     }
 }
 
@@ -69,7 +69,7 @@ pub fn parse_bytes(text: &str) -> Result<u64, String> {
     let bytes = number.parse::<u64>().ok().zip(shift).and_then(|(n, s)| n.checked_mul(1 << s));
     bytes
         .filter(|&bytes| bytes > 0)
-        .ok_or_else(|| "a number of bytes is expected, for example 65536, 64k or 1m".into())
+        .ok_or_else(|| "expected a number of bytes, for example 65536, 64k or 1m".into())
 }
 
 /// Parses an amount of memory like [`parse_bytes`].
@@ -80,7 +80,7 @@ pub fn parse_size(text: &str) -> Result<usize, String> {
     /// Minimum size; with less, a tool could not work.
     const LEAST: usize = 1 << 20;
     let size = parse_bytes(text).ok().and_then(|bytes| usize::try_from(bytes).ok());
-    size.filter(|&size| size >= LEAST).ok_or_else(|| "a size is expected, at least 1M".into())
+    size.filter(|&size| size >= LEAST).ok_or_else(|| "expected a size of at least 1M".into())
 }
 
 /// The arguments of a tool.
@@ -193,13 +193,14 @@ fn print_completions(shell: Shell, command: &mut Command) -> ExitCode {
 fn choose(tool: &str) -> ExitCode {
     let jvms = running::all();
     let mut text = format!(
-        "error: {tool} is not told what to trace: -p PID, --name REGEX or -a; --help tells more\n"
+        "error: specify what {tool} should trace with -p PID, --name REGEX or -a; see --help\n"
     );
     if jvms.is_empty() {
-        text += "no JVM runs here that could be traced";
-        text += if geteuid().is_root() { "\n" } else { " by this user: try as root\n" };
+        text += "found no JVM to trace";
+        text +=
+            if geteuid().is_root() { "\n" } else { " of this user; run as root to see all JVMs\n" };
     } else {
-        text += &format!("JVMs that could be traced:\n{}\n", running::HEAD);
+        text += &format!("JVMs that can be traced:\n{}\n", running::HEAD);
     }
     for jvm in jvms {
         text += &format!("{jvm}\n");

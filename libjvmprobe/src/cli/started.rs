@@ -15,12 +15,12 @@ use crate::{
 /// What the command line says of it.
 #[derive(Args, Clone, Debug, Default)]
 pub struct Started {
-    /// Start this command and trace it from its first instruction
+    /// Start this command and trace it from the beginning
     #[arg(last = true, index = 3, value_name = "COMMAND",
         value_hint = ValueHint::CommandWithArguments, conflicts_with_all = ["pids", "all", "name"])]
     pub command: Vec<OsString>,
 
-    /// Start the command as this user (a name or a number)
+    /// Start the command as this user (name or number)
     #[arg(long, value_name = "NAME", requires = "command",
         conflicts_with_all = ["pids", "all", "name"])]
     user: Option<String>,

@@ -71,7 +71,7 @@ pub(crate) fn take_symbols_from(paths: &[PathBuf]) -> Result<()> {
         if !elf.has_symbols() {
             return Err(unfit("it has no symbol table".into()));
         }
-        let id = elf.build_id().ok_or_else(|| unfit("it has no build id".into()))?;
+        let id = elf.build_id().ok_or_else(|| unfit("it has no build ID".into()))?;
         Ok(Named { path: path.clone(), id, file: copy })
     };
     let files = paths.iter().map(open).collect::<Result<_>>()?;
@@ -251,8 +251,7 @@ fn report_unused(seen_as: &Path, id: Option<&BuildId>) {
     told.push(id);
     for Named { path, id, .. } in files {
         log::warn!(
-            "--symbols-from {}: it is of the build {id}, and {} is of the build {its}: its \
-             symbols are not used",
+            "ignoring --symbols-from {}: it has build ID {id}, but {} has build ID {its}",
             path.display(),
             seen_as.display()
         );
@@ -385,7 +384,7 @@ mod tests {
         let stripped = stripped(&["-Wl,--build-id"], &|_: &Library| {});
         assert!(why(&stripped.path()).contains("no symbol table"));
         let without = Library::build(ASSEMBLY, &["-Wl,--build-id=none"]);
-        assert!(why(&without.path()).contains("no build id"));
+        assert!(why(&without.path()).contains("no build ID"));
         assert!(why(Path::new("/proc/self/status")).contains("malformed ELF"));
         assert!(why(Path::new("/")).contains("not a regular file"));
         assert!(why(Path::new("/nowhere")).contains("No such file"));

@@ -127,7 +127,7 @@ impl Probes {
             return Err(too_many(format!("{locations} locations, more than {MAX_LOCATIONS}")));
         }
         if spellings.len() > MAX_SPELLINGS {
-            return Err(too_many(format!("{} ways to pass its arguments", spellings.len())));
+            return Err(too_many(format!("{} different argument formats", spellings.len())));
         }
         Ok(locations > 0)
     }
@@ -149,7 +149,7 @@ impl Probes {
     /// Returns a clause with the reason why a probe is missing.
     pub(crate) fn explain_missing(&self, provider: &str, name: &str) -> String {
         if self.is_empty() {
-            return "it has none at all: it was built without --enable-dtrace".into();
+            return "it has no probes at all: it was built without --enable-dtrace".into();
         }
         let mut providers: Vec<_> = self.0.iter().map(|p| p.provider.as_str()).collect();
         providers.sort_unstable();

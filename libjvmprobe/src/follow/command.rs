@@ -52,7 +52,7 @@ impl Waiting {
     /// [`Error::Io`] if no command is given, or if the child cannot be forked or cannot switch to `user`.
     pub fn fork(command: &[OsString], user: Option<User>) -> Result<Self> {
         let Some((program, arguments)) = command.split_first() else {
-            let nothing = io::Error::other("one is expected behind --");
+            let nothing = io::Error::other("specify it after --");
             return Err(Error::io(START, nothing));
         };
         let pipe = || pipe_with(PipeFlags::CLOEXEC).map_err(|e| Error::io(START, e.into()));
@@ -135,7 +135,7 @@ pub struct Running {
 impl Running {
     fn new(child: Child) -> io::Result<Self> {
         let pid = i32::try_from(child.id()).ok().and_then(RawPid::from_raw);
-        let pid = pid.ok_or_else(|| io::Error::other("it has no number"))?;
+        let pid = pid.ok_or_else(|| io::Error::other("it has no PID"))?;
         let open = || pidfd_open(pid, PidfdFlags::empty());
         let kill = |pidfd: &OwnedFd| -> undo::Step {
             let pidfd = pidfd.try_clone();
@@ -158,7 +158,9 @@ impl Running {
         let _ = pidfd_send_signal(&self.pidfd, Signal::TERM);
         if !self.has_ended_within(PATIENCE) {
             let seconds = PATIENCE.as_secs();
-            log::warn!("the command has not ended within {seconds} s of SIGTERM: killed");
+            log::warn!(
+                "killed the command, because it has not ended within {seconds} s of SIGTERM"
+            );
             let _ = pidfd_send_signal(&self.pidfd, Signal::KILL);
             // A process in uninterruptible sleep may take some time to exit even after SIGKILL.
             self.has_ended_within(PATIENCE);

@@ -59,9 +59,9 @@ impl Finder {
     pub(super) fn open(pace: Pace, of: Option<Pid>, slots: Option<Slots>) -> Self {
         let mappings = Mappings::open();
         match &mappings {
-            Ok(_) => log::debug!("new JVMs are found as they map libjvm.so"),
+            Ok(_) => log::debug!("detecting new JVMs when they map libjvm.so"),
             Err(error) => log::debug!(
-                "new JVMs are found by looking at all processes every {} ms: {error}",
+                "detecting new JVMs by scanning all processes every {} ms: {error}",
                 SCAN.as_millis()
             ),
         }
@@ -101,7 +101,7 @@ impl Finder {
             }
         }
         if missed > 0 {
-            log::debug!("{missed} mappings were missed: looking at all processes");
+            log::debug!("missed {missed} mappings: scanning all processes");
         }
         if missed > 0 || now >= self.next_scan {
             let waiting = &self.waiting;
@@ -110,7 +110,7 @@ impl Finder {
             self.next_scan = Instant::now() + pause;
         }
         for (pid, error) in self.scanner.take_refused() {
-            log::debug!("process {pid} is ignored: {error}");
+            log::debug!("ignoring process {pid}: {error}");
         }
         found.retain(|target| self.is_wanted(target, now));
         found

@@ -227,7 +227,10 @@ impl<T: Tool> Trace<T> {
         match session.attach(&(&target.libjvm).into(), &plans, scope, bpf::key_alone(pid)) {
             Ok(links) => self.ahead = Some(Ahead { pid, file: target.libjvm.id, links }),
             // Attached later, when the process maps the library.
-            Err(error) => log::debug!("{} is not attached to yet: {error}", path.display()),
+            Err(error) => log::debug!(
+                "cannot attach to {} yet, retrying when the process maps it: {error}",
+                path.display()
+            ),
         }
         Ok(())
     }
@@ -285,7 +288,7 @@ impl<T: Tool> Trace<T> {
         let pid = target.pid();
         let is_it = |ahead: &mut Ahead| (ahead.pid, ahead.file) == (pid, target.libjvm.id);
         let Some(Ahead { links, .. }) = self.ahead.take_if(is_it) else {
-            log::warn!("process {pid} is traced since just now: what it did before is not told");
+            log::warn!("process {pid}: tracing began late, earlier events are missing");
             return self.add_alone(target, hotspot);
         };
         let key = bpf::key_alone(pid);
@@ -376,7 +379,7 @@ impl<T: Tool> Trace<T> {
                 (Stage::Starting, _) => false,
                 (Stage::Ready, Ok(_)) => true,
                 (Stage::Ready, Err(error)) => {
-                    let line = format!("process {} is not traced", target.pid());
+                    let line = format!("not tracing process {}", target.pid());
                     warn_once(&line, &error.to_string());
                     false
                 }
@@ -398,7 +401,7 @@ impl<T: Tool> Trace<T> {
                 self.add_alone(target, hotspot)
             };
             if let Err(error) = added {
-                warn_once(&format!("process {pid} is not traced"), &error.to_string());
+                warn_once(&format!("not tracing process {pid}"), &error.to_string());
                 self.arrivals.iter_mut().for_each(|arrivals| arrivals.refuse(&refused));
             }
             self.tool.session().make_room()?;

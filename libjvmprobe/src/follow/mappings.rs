@@ -50,20 +50,20 @@ impl Mappings {
     pub(crate) fn open() -> Result<Self> {
         let cpus = perf::online_cpus()?;
         if cpus.is_empty() {
-            let none = io::Error::other("/sys tells of no processor");
-            return Err(Error::io("be told of mappings", none));
+            let none = io::Error::other("/sys lists no online CPU");
+            return Err(Error::io("receive mapping events", none));
         }
         let pages = (ALL_PAGES / cpus.len().max(1)).clamp(*PAGES.start(), *PAGES.end());
         let pages = 1 << pages.ilog2();
         let ring = |cpu| {
             Ring::open(cpu, pages).map_err(|e| match e.kind() {
                 io::ErrorKind::PermissionDenied => Error::Permission {
-                    what: "be told of mappings".into(),
+                    what: "receive mapping events".into(),
                     missing:
                         "CAP_PERFMON is missing, or perf_event_open is forbidden here (seccomp)"
                             .into(),
                 },
-                _ => Error::io(format!("be told of mappings on processor {cpu}"), e),
+                _ => Error::io(format!("receive mapping events of CPU {cpu}"), e),
             })
         };
         Ok(Self { rings: cpus.into_iter().map(ring).collect::<Result<_>>()? })

@@ -220,7 +220,7 @@ impl Registry {
             Whom::Everyone | Whom::Given => None,
         };
         // Started from this thread, because they must not end with the new one.
-        reader::start_readers().map_err(|e| Error::io("start a process that reads", e))?;
+        reader::start_readers().map_err(|e| Error::io("start a reader process", e))?;
         let shared = Arc::new(Shared {
             options,
             command,
@@ -241,7 +241,7 @@ impl Registry {
     /// [`Error::Io`] if no descriptor is free.
     pub fn subscribe(&self) -> Result<Arrivals> {
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
-        let wake = wake.map_err(|e| Error::io("make an eventfd", e.into()))?;
+        let wake = wake.map_err(|e| Error::io("create an eventfd", e.into()))?;
         let queue = Arc::new(Queue { arrivals: Mutex::default(), wake });
         let mut state = self.0.0.lock();
         state.present.values().for_each(|arrival| queue.push(arrival.clone()));
@@ -291,7 +291,7 @@ impl Arrivals {
     /// [`Error::Io`] if no descriptor is free.
     pub(crate) fn wake(&self, session: &mut dyn Attach) -> Result<()> {
         let waker = self.queue.wake.try_clone();
-        session.wake_by(waker.map_err(|e| Error::io("hold an eventfd", e))?);
+        session.wake_by(waker.map_err(|e| Error::io("duplicate an eventfd", e))?);
         Ok(())
     }
 
@@ -609,7 +609,7 @@ impl Worker {
             return None;
         }
         if let Err(error) = &hotspot {
-            log::debug!("process {pid} does not tell what it is: {error}");
+            log::debug!("cannot identify the JVM of process {pid}: {error}");
         }
         let is_patient = age < PATIENCE;
         if starting.came.is_none() && !is_patient {

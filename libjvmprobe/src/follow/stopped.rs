@@ -20,7 +20,8 @@ impl Stops {
         if stopped {
             let pid = process.pid;
             log::warn!(
-                "process {pid} is stopped (SIGSTOP): nothing happens in it until `kill -CONT {pid}`"
+                "process {pid} is stopped (SIGSTOP) and produces no events; continue it with `kill \
+                 -CONT {pid}`"
             );
         }
         Self { pid: process.pid, ran: !stopped, stopped }
@@ -40,7 +41,7 @@ impl Stops {
     pub fn tell(&mut self, process: &Process) {
         self.look(process);
         if !self.ran {
-            log::warn!("process {} was stopped (SIGSTOP) all the time", self.pid);
+            log::warn!("process {} was stopped (SIGSTOP) the whole time", self.pid);
         }
         self.stopped = process.is_stopped();
         self.ran = !self.stopped;

@@ -36,8 +36,8 @@ impl User {
         let number = name.parse::<u32>().ok().filter(|&number| number != u32::MAX);
         if let Some(entry) = ask("getent", &["passwd", "--", name]) {
             let user = Self::parse(&entry, || ask("id", &["-G", "--", name]));
-            let strange = || io::Error::other(format!("getent says {entry:?}"));
-            return user.ok_or_else(|| Error::io(format!("find user {name}"), strange()));
+            let strange = || io::Error::other(format!("getent printed {entry:?}"));
+            return user.ok_or_else(|| Error::io(format!("look up user {name}"), strange()));
         }
         match number {
             Some(number) => {
@@ -45,7 +45,7 @@ impl User {
                 Ok(Self { uid, gid, groups: Vec::new(), environment: Vec::new() })
             }
             None => Err(Error::Unknown {
-                what: format!("user {name} (`getent passwd` lists them)"),
+                what: format!("user {name} (list users with `getent passwd`)"),
                 near: Vec::new(),
             }),
         }
@@ -87,7 +87,9 @@ pub fn warning() -> Option<String> {
     let who = env::var("SUDO_USER").ok().filter(|name| name != "root")?;
     let is_name = who.chars().all(|c| c.is_ascii_alphanumeric() || "._-".contains(c));
     let who = if is_name { who } else { "NAME".into() };
-    geteuid().is_root().then(|| format!("the command runs as root; --user {who} runs it as {who}"))
+    geteuid()
+        .is_root()
+        .then(|| format!("the command runs as root; use --user {who} to run it as {who}"))
 }
 
 fn ask(program: &str, args: &[&str]) -> Option<String> {

@@ -124,7 +124,7 @@ impl HotSpot {
     /// # Errors
     /// [`Error::PerfData`] if the JVM has no counters, [`Error::Memory`] if it has exited.
     pub(crate) fn counts(&self) -> Result<Counts> {
-        let missing = || Error::PerfData { what: "there are none".into() };
+        let missing = || Error::PerfData { what: "the JVM has none".into() };
         let numbers = self.counters.as_ref().ok_or_else(missing)?.read(&self.memory)?;
         Ok(Counts::of(&numbers))
     }

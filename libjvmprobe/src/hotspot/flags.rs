@@ -47,7 +47,9 @@ impl Flags {
         let addr = layout.get(Item::FlagAddr)?;
         let kind = layout.get(Item::FlagType)?;
         if count > MAX_FLAGS || !(24..=256).contains(&stride) {
-            return Err(Error::layout(format!("{count} flags of {stride} bytes: implausible")));
+            return Err(Error::layout(format!(
+                "implausible table of {count} flags of {stride} bytes"
+            )));
         }
         let mut pages = Pages::new(memory);
         let mut flags = HashMap::with_capacity(count as usize);

@@ -130,7 +130,7 @@ pub(super) fn settles(collector: Collector) -> bool {
 }
 
 fn plus(addr: Addr, offset: u64) -> Result<Addr> {
-    addr.checked_add(offset).ok_or_else(|| Error::layout("an address wraps"))
+    addr.checked_add(offset).ok_or_else(|| Error::layout("an address overflows"))
 }
 
 impl Reader<'_> {
@@ -288,7 +288,7 @@ impl Reader<'_> {
             8 => Ok(None),
             11..=13 => Ok(Some(name + 16)),
             14.. => Ok(Some(name + 24)),
-            other => Err(Why::unknown(format!("JDK {other} was never looked at"))),
+            other => Err(Why::unknown(format!("JDK {other} is not supported"))),
         }
     }
 
@@ -333,7 +333,7 @@ impl Reader<'_> {
         let nodes = self.memory.u32(self.layout.address(Item::ZNodes)?)?;
         if !(1..=MAX_NODES).contains(&nodes) {
             // A gauge has no terms for more nodes.
-            return Err(Why::unknown(format!("it is on {nodes} NUMA nodes")));
+            return Err(Why::unknown(format!("it uses {nodes} NUMA nodes")));
         }
         let partitions = self.field(allocator, Item::ZPartitions)?;
         let first = self.follow(partitions, Item::ZPartitionAddr)?;

@@ -111,7 +111,7 @@ impl HotSpot {
             return Ok(count);
         }
         if self.layout.is_jdk_8() {
-            let what = "classes of JDK 8 are counted by its performance data alone";
+            let what = "classes of JDK 8 can only be counted by its performance data";
             return Err(Error::Unsupported { what: what.into() });
         }
         loaded::count(&self.memory, &self.layout, until)

@@ -215,7 +215,7 @@ impl HotSpot {
     pub(crate) fn compile_task(&self) -> Result<(u32, u32)> {
         let offset = |item| {
             let offset = self.layout.get(item)?;
-            let implausible = |_| Error::layout(format!("{item:?} at {offset}: implausible"));
+            let implausible = |_| Error::layout(format!("implausible offset {offset} of {item:?}"));
             u32::try_from(offset).map_err(implausible)
         };
         Ok((offset(Item::TaskLevel)?, offset(Item::TaskOsrBci)?))
@@ -335,7 +335,7 @@ pub(super) fn perf_data(memory: &Memory, layout: &Layout) -> Result<Option<(Addr
         return Ok(None);
     }
     if capacity > MAX_PERF_DATA {
-        return Err(Error::PerfData { what: "they would take more than 4 MiB".into() });
+        return Err(Error::PerfData { what: "it exceeds 4 MiB".into() });
     }
     let bytes = memory.read(start, capacity as usize)?;
     let data = PerfData::parse(&bytes)?;

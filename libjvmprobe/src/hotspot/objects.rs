@@ -140,7 +140,9 @@ impl Objects {
         };
         let alignment = flags.flag_u64(memory, "ObjectAlignmentInBytes").unwrap_or(8);
         if !alignment.is_power_of_two() || !(8..=256).contains(&alignment) {
-            return Err(Error::layout(format!("objects aligned at {alignment}: implausible")));
+            return Err(Error::layout(format!(
+                "implausible object alignment of {alignment} bytes"
+            )));
         }
         let mirror = layout.try_address(Item::MirrorSize);
         let mirror_size_at = mirror.and_then(|at| memory.u32(at).ok()).map(u64::from);
@@ -178,7 +180,7 @@ impl Objects {
         self.found.clear();
         self.recent = [(0, 0); 64];
         if size > MAX_TLAB {
-            return Err(Error::layout("a TLAB of an implausible size"));
+            return Err(Error::layout("implausible size of a TLAB"));
         }
         let mut at = 0;
         let mut steps = MAX_STEPS;
@@ -188,7 +190,9 @@ impl Objects {
             if at + HEADER as u64 > held.end && held.end < size || at >= held.end {
                 let len = (size - at).min(CHUNK as u64);
                 self.buffer.resize(len as usize, 0);
-                let from = start.checked_add(at).ok_or_else(|| Error::layout("a TLAB wraps"))?;
+                let from = start
+                    .checked_add(at)
+                    .ok_or_else(|| Error::layout("the address of a TLAB overflows"))?;
                 memory.read_into(from, &mut self.buffer)?;
                 held = at..at + len;
             }
@@ -197,11 +201,11 @@ impl Objects {
             let is_class = matches!(self.found.get(number), Some((_, Shape::Mirror(_), _)));
             steps = steps
                 .checked_sub(if is_class { CLASS_STEPS } else { 1 })
-                .ok_or_else(|| Error::layout("a TLAB of too many objects"))?;
+                .ok_or_else(|| Error::layout("too many objects in a TLAB"))?;
             let object = start.0.wrapping_add(at);
             let bytes = self.size(memory, number, offset, Addr(object))?;
             if bytes == 0 || bytes > size - at {
-                return Err(Error::layout("objects do not end where the TLAB does"));
+                return Err(Error::layout("the objects do not end at the end of their TLAB"));
             }
             if let Some((_, _, count)) = self.found.get_mut(number) {
                 count.objects += 1;
@@ -219,7 +223,7 @@ impl Objects {
 
     fn field<const N: usize>(&self, offset: usize) -> Result<[u8; N]> {
         let bytes = self.buffer.get(offset..).and_then(|rest| rest.first_chunk());
-        bytes.copied().ok_or_else(|| Error::layout("an object ends behind the TLAB"))
+        bytes.copied().ok_or_else(|| Error::layout("an object extends beyond its TLAB"))
     }
 
     /// Returns the index into `found` for the class of the object at an offset in the buffer.
@@ -244,7 +248,7 @@ impl Objects {
             None => {
                 let number = self.found.len();
                 if number >= MAX_CLASSES {
-                    return Err(Error::layout("a TLAB of too many classes"));
+                    return Err(Error::layout("too many classes in a TLAB"));
                 }
                 let shape = self.shape(memory, klass)?;
                 self.found.push((Addr(klass), shape, ClassCount::default()));
@@ -266,10 +270,12 @@ impl Objects {
                 Ok(size.next_multiple_of(self.layout.alignment))
             }
             Shape::Mirror(at) => {
-                let at = object.checked_add(at).ok_or_else(|| Error::layout("a Class wraps"))?;
+                let at = object.checked_add(at).ok_or_else(|| {
+                    Error::layout("the address of a java.lang.Class object overflows")
+                })?;
                 Ok(u64::from(memory.u32(at)?) * 8)
             }
-            Shape::Unknown => Err(Error::layout("an object of a size that cannot be told")),
+            Shape::Unknown => Err(Error::layout("an object of unknown size")),
         }
     }
 
@@ -278,10 +284,12 @@ impl Objects {
             return Ok(*shape);
         }
         if klass == 0 || !klass.is_multiple_of(8) {
-            return Err(Error::layout("an object without class"));
+            return Err(Error::layout("an object without a class"));
         }
         let at = Addr(klass).checked_add(self.classes.layout_helper);
-        let helper = memory.u32(at.ok_or_else(|| Error::layout("a class wraps"))?)?.cast_signed();
+        let helper = memory
+            .u32(at.ok_or_else(|| Error::layout("the address of a class overflows"))?)?
+            .cast_signed();
         let symbol = self.classes.name_of(memory, Addr(klass))?;
         let (name, _) = self.classes.symbol(memory, symbol)?;
         let shape = self.shape_of(helper, &name);

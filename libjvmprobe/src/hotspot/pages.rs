@@ -220,7 +220,7 @@ impl<'a> Pages<'a> {
             }
             at = at.saturating_add(from.len() as u64);
         }
-        Err(Error::layout(format!("the name at {addr} does not end")))
+        Err(Error::layout(format!("the name at {addr} has no end")))
     }
 
     /// Returns the bytes from `addr` to the end of its page.
@@ -289,7 +289,7 @@ impl<'a> Pages<'a> {
             return Ok(many);
         }
         if !self.replaces {
-            return Err(Error::layout("the tables are scattered over too much memory"));
+            return Err(Error::layout("the tables use too many memory pages"));
         }
         loop {
             self.hand = (self.hand + 1) % many;

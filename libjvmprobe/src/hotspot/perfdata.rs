@@ -48,9 +48,9 @@ impl PerfData {
         }
         let little = u8::from(cfg!(target_endian = "little"));
         match (byte(bytes, 4)?, byte(bytes, 5)?, byte(bytes, 7)?) {
-            (order, ..) if order != little => return fail("it is of another byte order"),
+            (order, ..) if order != little => return fail("it has the wrong byte order"),
             (_, major, _) if major != 2 => return fail("its version is not 2"),
-            (_, _, 0) => return fail("the JVM is still setting it up"),
+            (_, _, 0) => return fail("the JVM has not finished creating it"),
             _ => {}
         }
         let mut at = int(bytes, 24)? as usize;
@@ -66,7 +66,7 @@ impl PerfData {
                 .and_then(|end| bytes.get(at..end))
                 .filter(|entry| entry.len() >= 20);
             let Some(entry) = entry else {
-                return fail("an entry reaches beyond the buffer");
+                return fail("an entry extends beyond the buffer");
             };
             if let Some((name, value, offset)) = parse_entry(entry) {
                 data.entries.insert(name, Entry { value, offset: at + offset });
@@ -124,7 +124,7 @@ fn int(bytes: &[u8], at: usize) -> Result<u32> {
 }
 
 fn cut() -> Error {
-    Error::PerfData { what: "the buffer is cut short".into() }
+    Error::PerfData { what: "the buffer is truncated".into() }
 }
 
 #[cfg(test)]

@@ -114,7 +114,7 @@ impl References {
     /// Reads the beginning of an object.
     pub(super) fn object(&mut self, now: &mut Pages<'_>, address: Addr) -> Result<Object> {
         if address.0 == 0 || !address.0.is_multiple_of(8) {
-            return Err(Error::layout("no reference"));
+            return Err(Error::layout("not a valid object reference"));
         }
         let mut bytes = [0; MAX_OBJECT];
         now.read(address, &mut bytes)?;

@@ -303,7 +303,7 @@ mod tests {
             "field Klass::_name",
             "type ConstantPool",
             "field Symbol::_body[0] or Symbol::_body",
-            ": methods are not named",
+            ": methods have no names",
         ] {
             assert!(error.contains(part), "{part}: {error}");
         }
@@ -313,7 +313,7 @@ mod tests {
         assert!(all.iter().any(|line| line.contains("Thread::_tlab")), "{all:?}");
         // For an unknown JDK, only the requested field is reported.
         let error = layout.of_jdk(0).get(Item::KlassName).unwrap_err().to_string();
-        assert!(error.ends_with("no field Klass::_name: methods are not named"), "{error}");
+        assert!(error.ends_with("no field Klass::_name: methods have no names"), "{error}");
     }
 
     #[test]

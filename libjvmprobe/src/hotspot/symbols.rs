@@ -71,7 +71,7 @@ impl Symbols {
         }
         let field = |offset| {
             let at = symbol.checked_add(offset).filter(|_| symbol.0 != 0);
-            at.ok_or_else(|| Error::layout("a null pointer in place of a name"))
+            at.ok_or_else(|| Error::layout("a null pointer instead of a name"))
         };
         let length = usize::from(pages.u16(field(self.length)?)?).min(MAX_SYMBOL);
         let bytes = pages.bytes(field(self.body)?, length)?;

@@ -180,7 +180,7 @@ impl ThreadNames {
             Some(end + (end - begin) * SHARED_REST_FACTOR);
         if let Err(why) = looked {
             let pid = self.pid;
-            log::debug!("process {pid}: names of threads are cut off: {why}");
+            log::debug!("process {pid}: thread names are truncated: {why}");
         }
         self.among_strings(own, comm)
     }

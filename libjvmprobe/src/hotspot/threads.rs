@@ -56,7 +56,7 @@ impl ThreadLayout {
         let tlab = layout.get(Item::Tlab)?;
         let in_tlab = |field| {
             let offset = layout.get(field)?;
-            tlab.checked_add(offset).ok_or_else(|| Error::layout("a TLAB outside of its thread"))
+            tlab.checked_add(offset).ok_or_else(|| Error::layout("the offset of a TLAB overflows"))
         };
         Ok(Self {
             allocated: layout.get(Item::AllocatedBytes)?,
@@ -141,7 +141,8 @@ fn array(memory: &Memory, layout: &Layout) -> Result<Vec<Addr>> {
     let list = memory.pointer(layout.address(Item::ThreadsList)?)?;
     let at = |field| -> Result<Addr> {
         let offset = layout.get(field)?;
-        list.checked_add(offset).ok_or_else(|| Error::layout("the list of threads wraps"))
+        list.checked_add(offset)
+            .ok_or_else(|| Error::layout("the address of the thread list overflows"))
     };
     if list == Addr(0) {
         return Ok(Vec::new());

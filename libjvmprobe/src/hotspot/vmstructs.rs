@@ -134,8 +134,8 @@ impl<F: Fn(&str) -> Option<Addr>> Reader<'_, F> {
     }
 
     fn variable(&self, symbol: &str) -> Result<u64> {
-        let addr =
-            (self.lookup)(symbol).ok_or_else(|| Error::layout(format!("no symbol {symbol}")))?;
+        let addr = (self.lookup)(symbol)
+            .ok_or_else(|| Error::layout(format!("there is no symbol {symbol}")))?;
         self.memory.u64(addr)
     }
 
@@ -143,7 +143,7 @@ impl<F: Fn(&str) -> Option<Addr>> Reader<'_, F> {
         let at = Addr(self.variable(array)?);
         let stride = match self.variable(stride)? {
             n @ 8..=MAX_STRIDE => n,
-            n => return Err(Error::layout(format!("{stride} is {n}: implausible"))),
+            n => return Err(Error::layout(format!("{stride} has the implausible value {n}"))),
         };
         Ok(Table { at, stride })
     }
@@ -152,7 +152,7 @@ impl<F: Fn(&str) -> Option<Addr>> Reader<'_, F> {
     fn member(&self, table: &Table, symbol: &str, size: u64) -> Result<usize> {
         match self.variable(symbol)? {
             n if n <= table.stride.saturating_sub(size) => Ok(n as usize),
-            n => Err(Error::layout(format!("{symbol} is {n}: implausible"))),
+            n => Err(Error::layout(format!("{symbol} has the implausible value {n}"))),
         }
     }
 
@@ -166,7 +166,7 @@ impl<F: Fn(&str) -> Option<Addr>> Reader<'_, F> {
         let mut entry = vec![0; table.stride as usize];
         let mut at = Some(table.at);
         for _ in 0..MAX_ENTRIES {
-            let here = at.ok_or_else(|| Error::layout("a table leaves the address space"))?;
+            let here = at.ok_or_else(|| Error::layout("the address of a table overflows"))?;
             self.pages.read(here, &mut entry)?;
             let pointers = names.map(|n| u64_at(&entry, n));
             if pointers.contains(&0) {

@@ -100,7 +100,7 @@ impl HotSpot {
         if !cfg!(target_arch = "x86_64") {
             return Err(Error::Unsupported {
                 what: format!(
-                    "stacks without frame pointers are known on x86-64 only, not on {}",
+                    "walking stacks without frame pointers is only supported on x86-64, not on {}",
                     std::env::consts::ARCH
                 ),
             });
@@ -108,7 +108,7 @@ impl HotSpot {
         if self.version.contains(" Zero VM ") {
             // The interpreter of the Zero VM, written in C++, keeps Java frames on a separate stack.
             let line = format!("process {}: Java methods have no names in stacks", self.pid);
-            warn_once(&line, "the Zero VM interprets them in frames that are not known here");
+            warn_once(&line, "frames of the Zero VM's interpreter are not supported");
         }
         let memory = &self.memory;
         let mut layout = layout(memory, &self.layout)?;
@@ -130,7 +130,7 @@ pub(super) fn layout(memory: &Memory, layout: &Layout) -> Result<JvmLayout> {
     let mut told = fields(layout)?;
     let found = heaps(&mut Pages::new(memory), layout)?;
     if found.len() > MAX_CODE_HEAPS {
-        return Err(Error::layout(format!("{} code heaps", found.len())));
+        return Err(Error::layout(format!("too many code heaps: {}", found.len())));
     }
     for (heap, place) in found.iter().zip(&mut told.heaps) {
         *place = code_heap(heap)?;
@@ -148,7 +148,7 @@ fn fields(layout: &Layout) -> Result<JvmLayout> {
         u32::try_from(offset)
             .ok()
             .filter(|&n| n < MAX_BLOB_BYTES - 8)
-            .ok_or_else(|| Error::layout(format!("{item:?} of {offset} bytes: implausible")))
+            .ok_or_else(|| Error::layout(format!("implausible offset {offset} of {item:?}")))
     };
     let form = BlobForm::of(layout);
     let (begin, entry, deopt, deopt_mh) = match form {
@@ -223,7 +223,9 @@ fn interpreter(memory: &Memory, layout: &Layout) -> Result<(u64, u64)> {
     }
     let field = |item| {
         let offset = layout.get(item)?;
-        queue.checked_add(offset).ok_or_else(|| Error::layout("the interpreter's StubQueue"))
+        queue
+            .checked_add(offset)
+            .ok_or_else(|| Error::layout("implausible address of the interpreter's StubQueue"))
     };
     let low = memory.u64(field(Item::StubBuffer)?)?;
     let length = memory.u32(field(Item::StubLimit)?)?;

@@ -120,13 +120,13 @@ impl Confined {
     /// too many killed children still exist, or none can be started.
     pub(crate) fn start() -> io::Result<Self> {
         if !HAS_ENTRY.load(Ordering::Relaxed) {
-            let why = "this program does not start confined children";
+            let why = "this program cannot start confined child processes";
             return Err(io::Error::new(io::ErrorKind::Unsupported, why));
         }
         let mut children = children();
         children.reap(0);
         if children.started.len() >= MAX_UNREAPED {
-            return Err(io::Error::other("killed children have not ended yet"));
+            return Err(io::Error::other("too many killed child processes have not ended yet"));
         }
         let (socket, theirs) = channel::pair()?;
         // The link leads to the running program, even if its file was replaced. In its own process group, the child
@@ -141,7 +141,7 @@ impl Confined {
         let mut new = Self { pid, socket };
         match new.answer(Instant::now() + TO_CONFINE) {
             Ok(ready) if ready == READY => Ok(new),
-            _ => Err(io::Error::other("the child could not give up its rights")),
+            _ => Err(io::Error::other("the child process failed to drop its privileges")),
         }
     }
 

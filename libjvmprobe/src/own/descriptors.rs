@@ -50,8 +50,8 @@ pub(crate) fn ran_out(error: &Error) -> bool {
         let limit = getrlimit(Resource::Nofile).current;
         let limit = limit.map_or_else(|| "unlimited".to_owned(), |limit| limit.to_string());
         log::warn!(
-            "too many open files (the limit is {limit}: ulimit -Hn): names and frames of some \
-             libraries will be missing"
+            "too many open files: names and frames of some libraries will be missing; raise the \
+             limit of {limit} (ulimit -Hn)"
         );
     }
     ran_out

@@ -280,7 +280,9 @@ impl Opened {
             Ok(file) => Some(self.share(file, map)),
             Err(error) => {
                 let name = module_name(&map.pathname);
-                log::debug!("process {pid}: nothing is known of {name}: {error}");
+                log::debug!(
+                    "process {pid}: cannot open {name}, its functions have no names: {error}"
+                );
                 None
             }
         };

@@ -52,7 +52,7 @@ pub(crate) fn as_target<T: Send>(
             take_identity(process)?;
             Ok(work())
         });
-        worker.join().unwrap_or_else(|_| Err("the thread that acts as its user failed".into()))
+        worker.join().unwrap_or_else(|_| Err("the thread that acts as its user panicked".into()))
     })
 }
 

@@ -232,7 +232,7 @@ pub(crate) fn open_mapped(pid: Pid, map: &MemoryMap, path: &Path) -> Result<File
         Ok(meta) if meta.ino() == map.inode => Ok(file),
         Ok(_) => Err(Error::Permission {
             what: format!("open the {} that process {pid} runs", seen_as.display()),
-            missing: format!("{shown} is another file by now, and {exact}: {first}"),
+            missing: format!("{shown} was replaced, and {exact} cannot be opened: {first}"),
         }),
         Err(e) => Err(Error::io(format!("stat {shown}"), e)),
     }

@@ -35,7 +35,7 @@ impl Memory {
             Ok(file) => Ok(Self(Arc::new(Source::Process(file)))),
             Err(e) if e.kind() == std::io::ErrorKind::PermissionDenied => Err(Error::Permission {
                 what: format!("read the memory of process {pid}"),
-                missing: "CAP_SYS_PTRACE".into(),
+                missing: "CAP_SYS_PTRACE is missing".into(),
             }),
             Err(e) => Err(Error::io(format!("open /proc/{pid}/mem"), e)),
         }
@@ -91,7 +91,7 @@ impl Memory {
     /// Reads `len` bytes, at most 16 MiB.
     pub(crate) fn read(&self, addr: Addr, len: usize) -> Result<Vec<u8>> {
         if len > MAX_READ {
-            return Err(Error::layout(format!("a length of {len} bytes at {addr} is implausible")));
+            return Err(Error::layout(format!("implausible length of {len} bytes at {addr}")));
         }
         let mut buf = vec![0; len];
         self.read_into(addr, &mut buf)?;

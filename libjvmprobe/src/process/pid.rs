@@ -248,7 +248,7 @@ pub(super) fn proc_error(pid: Pid, error: ProcError) -> Error {
     match error {
         ProcError::NotFound(_) => Error::NoSuchProcess { pid },
         ProcError::PermissionDenied(_) => Error::Permission {
-            what: format!("look at process {pid}"),
+            what: format!("inspect process {pid}"),
             missing: "CAP_SYS_PTRACE is missing".into(),
         },
         // ESRCH: the process ended while it was read.

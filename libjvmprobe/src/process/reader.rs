@@ -203,7 +203,7 @@ pub(crate) fn within<T>(limit: Duration, read: impl FnOnce() -> T) -> T {
 }
 
 fn late() -> io::Error {
-    let why = "no answer within 1 s: perhaps it is on a file system whose server does not answer";
+    let why = "no answer within 1 s; perhaps the server of its file system does not answer";
     io::Error::new(io::ErrorKind::TimedOut, why)
 }
 
@@ -230,14 +230,17 @@ fn with_reader<T>(
     talk: impl FnOnce(&mut Reader) -> io::Result<T>,
 ) -> io::Result<T> {
     if UNTIL.get().is_some_and(|until| Instant::now() > until) {
-        let why = "its memory or files answer too slowly";
+        let why = "reading its memory or files takes too long";
         return Err(io::Error::new(io::ErrorKind::TimedOut, why));
     }
     let mut reader = pool().take(pid, memory)?;
     let answer = talk(&mut reader);
     match &answer {
         Err(e) if e.kind() == io::ErrorKind::TimedOut && e.raw_os_error().is_none() => {
-            log::warn!("process {pid} is not read until its memory or file answers: {e}");
+            log::warn!(
+                "suspended reading process {pid} until a blocked read of its memory or file \
+                 returns: {e}"
+            );
             let tenant = cgroup::tenant_of(pid);
             pool().stuck.push(Stuck { pid, tenant, socket: reader.socket });
         }
@@ -453,7 +456,7 @@ pub(super) fn open_file(pid: Pid, found: &OwnedFd) -> io::Result<File> {
     result.map(File::from).map_err(|e| match e.raw_os_error() {
         Some(libc::EMEDIUMTYPE) => io::Error::other("it is not a regular file"),
         Some(libc::EREMOTE) => io::Error::other(
-            "it is on a FUSE file system, whose server could stop us for ever, and is not read",
+            "it is on a FUSE file system, whose server could block the tool forever",
         ),
         _ => e,
     })

@@ -96,7 +96,7 @@ impl Root {
                 continue;
             }
             if entries.len() as u64 >= most {
-                return Err(io::Error::other("too much is in it"));
+                return Err(io::Error::other("it has too many entries"));
             }
             let is_folder = match entry.file_type() {
                 FileType::Symlink | FileType::Unknown => self.is_folder(&path.join(name)),
@@ -162,7 +162,8 @@ impl<'a> Folder<'a> {
     /// # Errors
     /// A sentence with the reason.
     pub(crate) fn working(process: &'a Process) -> Result<Self, String> {
-        let handle = open_working(process).map_err(|e| format!("its working folder: {e}"))?;
+        let handle =
+            open_working(process).map_err(|e| format!("cannot open its working directory: {e}"))?;
         Ok(Self { handle, way: Way::Working(process) })
     }
 

@@ -57,7 +57,7 @@ pub enum Work {
 const WORKS: [(Work, &str); 11] = [
     (Work::Asleep, "asleep since before the trace"),
     (Work::Blocked, "blocked"),
-    (Work::Runnable, "waiting for a processor"),
+    (Work::Runnable, "waiting for a CPU"),
     (Work::Idle, "idle"),
     (Work::Short, "in short waits"),
     (Work::Java, "Java"),
@@ -200,8 +200,8 @@ pub fn text(profile: &Profile, is_named: bool, stacks: bool) -> String {
     let _ = writeln!(out, "{}", wrap(&spent(profile)));
     if total == 0 {
         out.push_str(match profile.measure {
-            Measure::Time => "No samples: nothing of it was running.\n",
-            _ => "No samples: it did not happen.\n",
+            Measure::Time => "No samples: no traced thread was running.\n",
+            _ => "No samples: the event did not occur.\n",
         });
         return out;
     }
@@ -223,7 +223,7 @@ pub fn spent(profile: &Profile) -> String {
         Measure::Time => {
             let busy = total as f64 / profile.hertz.max(1) as f64;
             let cores = a_second(busy);
-            format!("{busy:.2} s of processor time in {seconds:.2} s ({cores:.2} cores)")
+            format!("{busy:.2} s of CPU time in {seconds:.2} s ({cores:.2} cores)")
         }
         Measure::Elapsed(name) => {
             let spent = Duration::from_nanos(total).as_secs_f64();
@@ -233,7 +233,7 @@ pub fn spent(profile: &Profile) -> String {
         measure => {
             let rate = a_second(total as f64);
             let counted = measure.counted();
-            format!("{total} {counted} in {seconds:.2} s ({rate:.1} a second)")
+            format!("{total} {counted} in {seconds:.2} s ({rate:.1} per second)")
         }
     };
     let shares: Vec<_> = shares(profile)
@@ -365,9 +365,9 @@ fn quality(profile: &Profile) -> String {
     let [complete, guessed, unsure, unnamed] =
         [complete, guessed, unsure, unnamed_frames].map(|share| percent(share, 1.0));
     let text = format!(
-        "{}; {complete} of the stacks are complete to the thread's entry, {guessed} are in part a \
-         guess; of {unsure} the innermost inlined methods are not sure; {unnamed} of the frames have \
-         no name; {} lost",
+        "{}; {complete} of the stacks are complete to the thread's entry, {guessed} are partly \
+         guessed; {unsure} may lack inlined methods at the top; {unnamed} of the frames have no \
+         name; {} lost",
         count(profile.sampled(), "sample"),
         count(profile.lost, "sample")
     );

@@ -72,7 +72,7 @@ impl StackNamer {
         let mut maps = CodeMaps::default();
         if let Err(error) = maps.refresh(pid, &files.mapped) {
             // The process has ended meanwhile, so there will be no stacks either.
-            log::debug!("what process {pid} has mapped is unknown: {error}");
+            log::debug!("cannot read the mappings of process {pid}: {error}");
         }
         let symbols = files.symbols(pid);
         Ok(Self {
@@ -143,7 +143,7 @@ impl StackNamer {
         let before = self.maps.version();
         if let Err(error) = self.maps.refresh(self.pid, &files.mapped) {
             let pid = self.pid;
-            log::debug!("what process {pid} has mapped by now is unknown: {error}");
+            log::debug!("cannot update the mappings of process {pid}: {error}");
         }
         self.next_look = Instant::now() + LOOK;
         self.maps.version() != before

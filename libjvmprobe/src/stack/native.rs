@@ -272,8 +272,8 @@ mod worker {
             let is_late = error == RecvTimeoutError::Timeout;
             if is_late && !IS_STUCK.swap(true, Ordering::Relaxed) {
                 log::warn!(
-                    "symbols of a file: reading it takes too long; native functions have no names \
-                      until it was read"
+                    "reading the symbols of a file takes too long; native functions have no names \
+                     until it completes"
                 );
             }
             At::default()

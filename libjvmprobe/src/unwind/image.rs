@@ -36,7 +36,7 @@ impl Functions {
             odd += usize::from(rows.is_none());
             self.add_method(&method, rows.unwrap_or_else(|| vec![Row::unknown()]))?;
         }
-        log::debug!("a native image: {methods} methods, of which {odd} begin unlike others");
+        log::debug!("native image: {methods} methods, {odd} of them with an unknown prologue");
         Ok(())
     }
 

@@ -136,7 +136,8 @@ impl UnwindTable {
     /// [`Error::Elf`] if the file is for another machine or malformed, [`Error::Io`] if it cannot be read.
     pub fn read(elf: &ElfFile) -> Result<Self> {
         if elf.machine() != Machine::X86_64 || !elf.ctx().container.is_big() {
-            let what = format!("unwinding is for 64-bit x86-64 only, not for {}", elf.machine());
+            let what =
+                format!("unwinding is only supported on 64-bit x86-64, not on {}", elf.machine());
             return Err(Error::elf(what));
         }
         let base = elf.base().unwrap_or_default();

@@ -32,7 +32,7 @@ mod skel {
 }
 use skel::{ClassloadSkel, ClassloadSkelBuilder, types::class_event};
 
-/// Shows every class that a running JVM loads, and from where.
+/// Shows every class that a running JVM loads, with the stack that loads it.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "classload", version, max_term_width = 100)]
 struct Args {
@@ -153,7 +153,7 @@ impl Tool for Tracer<'_> {
         let (Some(hotspot), Some(walker)) = (hotspot, self.session.walker()) else { return };
         match StackNamer::new(key, pid, hotspot, &mut self.files, false, walker) {
             Ok(namer) => _ = self.namers.insert(key, namer),
-            Err(error) => log::warn!("stacks of process {pid} are not shown: {error}"),
+            Err(error) => log::warn!("not showing stacks of process {pid}: {error}"),
         }
     }
 

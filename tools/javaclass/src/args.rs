@@ -13,27 +13,18 @@ const DEFAULT_ROWS: usize = 20;
 
 const EXAMPLES: &str = "\
 Examples:
-  javaclass -p 1234              classes of process 1234 by jar and module, then by package
-  javaclass -p 1234 --tree       the same, down to each class
-  javaclass -p 1234 --methods    each method: called, not called, unknown and why
-  javaclass -p 1234 -j           each class as a line of JSON
-  javaclass -p 1234 --by-loader  classes by loader: which loader has how many?
-  javaclass -p 1234 --unused     classes of its jars that nobody has loaded
-  javaclass -p 1234 -d 60        classes as they are loaded and initialised, for a minute
-  javaclass -p 1234 -q 1         how many a second
-  javaclass -- java -jar app.jar the same of a command, from its first class on
-  javaclass -o init.html -- java -jar app.jar
-                                 which initialisers took how long, and when
-  javaclass -p 1234 --by-loader 60
-                                 which loaders have more classes each minute
-  javaclass merge *.json         what any of the runs has used that wrote these with -j
-  javaclass strip --report used.json app.jar small.jar
-                                 app.jar without what no report has seen
-  javaclass -a --list cve.txt    is any of these classes or methods used, in any JVM?
+  javaclass -p 1234              loaded classes by jar, module and package
+  javaclass -p 1234 --methods    each method: called, not called, or unknown
+  javaclass -p 1234 --unused     classes of its jars that are not loaded
+  javaclass -p 1234 -d 60        trace class loading and initialization for a minute
+  javaclass -o init.html -- java -jar app.jar    durations of class initializers
+  javaclass merge *.json         combine the reports that -j wrote
+  javaclass strip --report used.json app.jar small.jar    remove unused classes
+  javaclass -a --list cve.txt    search all JVMs for the use of listed classes
 
-With --list, exit status 3 says that something of the list is in use or may be, 0 that nothing is.";
+With --list, the exit status is 3 if anything listed is or may be in use, 0 if nothing is.";
 
-/// Shows which classes and methods of a running JVM are used since it started.
+/// Shows which classes and methods running JVMs have used since they started.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "javaclass", version, after_help = EXAMPLES, max_term_width = 100)]
 #[command(args_conflicts_with_subcommands = true, disable_help_subcommand = true)]
@@ -47,7 +38,7 @@ pub struct Args {
     #[command(flatten)]
     pub started: Started,
 
-    /// Show each class, below its origin and package
+    /// Show each class, grouped by origin and package
     #[arg(long, conflicts_with_all = ["csv", "json", "list"])]
     pub tree: bool,
 
@@ -55,46 +46,46 @@ pub struct Args {
     #[arg(short = 'm', long, conflicts_with = "list")]
     pub methods: bool,
 
-    /// Print a line of comma-separated values for each class, or each method with --methods
+    /// Print CSV: a line per class, or with --methods per method
     #[arg(long, conflicts_with_all = ["json", "list"])]
     pub csv: bool,
 
-    /// Add up by class loader, not by origin; with INTERVAL, tell again and again which ones grow
+    /// Group by class loader; with INTERVAL, show which loaders grow
     #[arg(long, conflicts_with_all = ["csv", "list", "command"])]
     pub by_loader: bool,
 
-    /// Tell only what of FILE is loaded or used: a class, `package.*` or `class#method` a line
+    /// Show only the classes and methods that are listed in FILE
     #[arg(long, value_name = "FILE")]
     pub list: Option<PathBuf>,
 
-    /// Write what was seen of the list, with vulnerabilities as [CVE-...] above lines, as OpenVEX
+    /// Write the result of --list to FILE as OpenVEX
     #[arg(long, value_name = "FILE", requires = "list")]
     pub vex: Option<PathBuf>,
 
-    /// What the OpenVEX is about: a package URL, or another one [default: by the main class or jar]
+    /// URL of the product for --vex [default: from main class or jar]
     #[arg(long, value_name = "URL", requires = "vex", value_parser = parse_url)]
     pub product: Option<String>,
 
-    /// Tell which classes of the jars that the JVM uses are not loaded, or not initialised
+    /// Show classes of the JVM's jars that are not loaded or initialized
     #[arg(long, conflicts_with_all = ["tree", "methods", "csv", "by_loader", "list"])]
     pub unused: bool,
 
-    /// With --unused: look into the JDK's own modules, too
+    /// With --unused: include the JDK's own modules
     #[arg(long, requires = "unused")]
     pub jdk: bool,
 
-    /// Watch classes as they are loaded, unloaded and initialised; so do -d, -s and INTERVAL
+    /// Trace class loading and initialization (also by -d, -s, INTERVAL)
     #[arg(short, long)]
     pub watch: bool,
 
-    /// Watch, and show the stack that caused it
+    /// Trace, and show the stack of each event
     #[arg(short, long)]
     pub stacks: bool,
 
-    /// Watch, and write how long initialisers took, within each other and when, to FILE, whose name
-    /// tells the format (repeatable)
+    /// Trace, and write the durations of initializers to FILE; its name extension selects the format
+    /// (repeatable)
     #[arg(short, long, value_name = "FILE", help = format!(
-        "Watch, and write how long initialisers took to FILE (repeatable): {}", formats::list()))]
+        "Trace, and write durations of initializers to FILE (repeatable): {}", formats::list()))]
     pub output: Vec<PathBuf>,
 
     /// Show the N packages with the most classes [default: 20]
@@ -105,47 +96,47 @@ pub struct Args {
 /// What it does but look at JVMs.
 #[derive(Clone, Debug, Subcommand)]
 pub enum Command {
-    /// Join reports that -j has printed, of several runs and hosts: what is used anywhere?
+    /// Combine javaclass -j reports of several runs and hosts
     Merge {
-        /// The reports
+        /// Reports of javaclass -j
         #[arg(required = true, value_name = "FILE")]
         files: Vec<PathBuf>,
-        /// Print JSON, one class a line
+        /// Print JSON, one class per line
         #[arg(short, long)]
         json: bool,
     },
-    /// Write a jar without the classes that no report has seen and that nothing left refers to
+    /// Write a jar without classes that no report lists and no kept class needs
     Strip(Strip),
 }
 
 /// What `strip` is told.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Strip {
-    /// What -j or merge -j has printed while the program did all that it has to do (repeatable)
+    /// Report of -j or merge -j from a complete run of the program (repeatable)
     #[arg(short, long = "report", required = true, value_name = "FILE")]
     pub reports: Vec<PathBuf>,
 
-    /// Keep these, too: a class, `package.*` or `class#method` a line
+    /// Also keep the classes listed in FILE, one per line
     #[arg(short, long, value_name = "FILE")]
     pub keep: Option<PathBuf>,
 
-    /// Only tell what would be removed, and write nothing
+    /// Only print what would be removed
     #[arg(short = 'n', long, conflicts_with = "out")]
     pub warn_only: bool,
 
-    /// Print JSON, one class a line, with why it stays
+    /// Print JSON, one class per line, with the reason to keep it
     #[arg(short, long)]
     pub json: bool,
 
-    /// Print the totals alone
+    /// Print only the totals
     #[arg(short, long)]
     pub quiet: bool,
 
-    /// The jar, which is not changed
+    /// The input jar, which is not changed
     #[arg(value_name = "IN.jar")]
     pub jar: PathBuf,
 
-    /// The jar to write
+    /// The output jar
     #[arg(value_name = "OUT.jar", required_unless_present = "warn_only")]
     pub out: Option<PathBuf>,
 }
@@ -161,7 +152,7 @@ fn parse_url(text: &str) -> Result<String, String> {
     let is_clean = !text.contains(|c: char| c.is_whitespace() || c.is_control());
     match has_scheme && is_clean {
         true => Ok(text.to_owned()),
-        false => Err("a URL is expected, pkg:maven/com.acme/app@1.0 for example".into()),
+        false => Err("expected a URL, for example pkg:maven/com.acme/app@1.0".into()),
     }
 }
 
@@ -177,10 +168,14 @@ impl CommandLine for Args {
     fn check(&self) -> Result<(), String> {
         let reads = self.tree || self.methods || self.csv || self.unused;
         if self.watches() && (reads || self.by_loader && !self.counts_loaders()) {
-            return Err("what is read once takes no duration, interval or stacks".into());
+            return Err("this report is read once and cannot be combined with -d, -w, -s, -o or \
+                        INTERVAL"
+                .into());
         }
         if self.by_loader && self.common.json && !self.counts_loaders() {
-            return Err("JSON has the loader of each class; with --by-loader, add INTERVAL".into());
+            return Err("--json already shows the loader of each class; with --by-loader, add \
+                        INTERVAL"
+                .into());
         }
         Ok(())
     }

@@ -24,7 +24,10 @@ impl Asked {
         let Some(path) = &args.list else { return Ok(None) };
         let listing = Listing::read(path)?;
         if let (Some(_), Some(line)) = (&args.vex, listing.without_vulnerability()) {
-            bail!("{}: `{line}` is below no vulnerability, `[CVE-...]`", path.display());
+            bail!(
+                "{}: `{line}` has no vulnerability; add a line `[CVE-...]` above it",
+                path.display()
+            );
         }
         let vex = args.vex.as_deref().map(|path| Vex::create(path, args)).transpose()?;
         Ok(Some(Self { listing, vex, in_use: false }))

@@ -109,7 +109,7 @@ pub fn run(files: &[PathBuf], json: bool) -> Result<()> {
     reports::read(files, |path, told| merged.take(path, told))?;
     if merged.incomplete > 0 {
         let runs = count(merged.incomplete, "run");
-        log::warn!("{runs} could not read all classes: what is missing may have been used there");
+        log::warn!("{runs} could not read all classes: missing classes may have been used there");
     }
     let mut out = Output::open(None)?;
     if json { merged.json(&mut out) } else { merged.table(&mut out) }
@@ -125,7 +125,10 @@ impl Merged {
                 self.unloaded += jvm.unloaded.unwrap_or(0);
             }
             Told::Merged(_) | Told::Runs(_) => {
-                bail!("{} is merged already: give the reports that it was made of", path.display())
+                bail!(
+                    "{} is already merged; specify the reports that it was merged from",
+                    path.display()
+                )
             }
         }
         Ok(())
@@ -137,7 +140,7 @@ impl Merged {
         let ClassLine { class, origin, state, called, method_list, .. } = line;
         let key = (origin, class);
         if self.classes.len() >= MAX_CLASSES && !self.classes.contains_key(&key) {
-            bail!("these are more than {MAX_CLASSES} classes");
+            bail!("too many classes: at most {MAX_CLASSES} are supported");
         }
         let class = self.classes.entry(key).or_default();
         class.loaded.add(run);
@@ -205,7 +208,7 @@ impl Merged {
             sum.initialized += u64::from(class.initialized.count > 0);
             sum.called += u64::from(class.called.count > 0);
         }
-        out.line(&format!("{}: classes that any of them has loaded", count(self.runs, "run")))?;
+        out.line(&format!("{}: classes loaded in any of them", count(self.runs, "run")))?;
         let head = ["CLASSES", "IN ALL", "INIT", "CALLED", "ORIGIN"];
         let mut table = Ruled::new(&head, 0..4);
         for (origin, Sum { classes, everywhere, initialized, called }) in sums {

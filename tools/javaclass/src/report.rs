@@ -187,7 +187,7 @@ impl Report {
                 path.clone(),
             ]);
         }
-        self.out.line(&format!("PID {pid}: jars, and what of them is loaded"))?;
+        self.out.line(&format!("PID {pid}: jars and their loaded classes"))?;
         self.out.lines(&table.text())?;
         if self.quiet {
             return Ok(());
@@ -288,7 +288,7 @@ impl Report {
 
     fn class_with_methods(&mut self, class: &Class, indent: usize) -> Result<()> {
         let Class { class: name, state, counts, classes, .. } = class;
-        let times = if *classes > 1 { format!(" ({classes} of them)") } else { String::new() };
+        let times = if *classes > 1 { format!(" ({classes} classes)") } else { String::new() };
         let thread = match class.initializer {
             Some(tid) => format!(" by thread {tid}"),
             None => String::new(),

@@ -145,11 +145,12 @@ pub fn read_one(
         if line.trim().is_empty() {
             continue;
         }
-        let what = || format!("{}: no line of a report of javaclass -j", at());
+        let what = || format!("{}: not a line of a javaclass -j report", at());
         let mut end = |classes: u64, version: &mut Option<String>| {
             ensure!(
                 classes == open,
-                "{}: {open} of {classes} classes are told: it was cut, or made with --quiet",
+                "{}: lists {open} of {classes} classes: the report is truncated, or was made with \
+                 --quiet",
                 at()
             );
             (open, has_ended) = (0, true);
@@ -178,11 +179,11 @@ pub fn read_one(
     }
     if let Some(version) = others {
         let own = env!("CARGO_PKG_VERSION");
-        log::warn!("{name} was written by version {version}, this is {own}");
+        log::warn!("{name} was written by javaclass {version}; this is version {own}");
     }
     match (open, has_ended) {
-        (1.., _) => bail!("{name} ends without a summary: it was cut"),
-        (0, false) => bail!("{name} is no report of javaclass -j: it has no summary"),
+        (1.., _) => bail!("{name} ends without a summary: it is truncated"),
+        (0, false) => bail!("{name} is not a javaclass -j report: it has no summary"),
         (0, true) => Ok(()),
     }
 }

@@ -171,14 +171,14 @@ pub fn tell(
 
 fn warn(pid: Pid, loaded: &Loaded) {
     if !loaded.is_complete {
-        log::warn!("process {pid} unloads classes all the time: some are missing here");
+        log::warn!("process {pid} keeps unloading classes: some are missing here");
     }
     if loaded.unreadable > 0 {
         log::warn!("process {pid}: {} classes could not be read", loaded.unreadable);
     }
     if let Some(why) = loaded.not_counted {
         let why = why.name();
-        log::warn!("process {pid} does not tell which methods were called: {why}");
+        log::warn!("process {pid} does not record which methods were called: {why}");
     }
 }
 
@@ -188,10 +188,11 @@ fn tell_unloaded(pid: Pid, loaded: &Loaded) {
         Some(n) => {
             let classes = if n == 1 { "class" } else { "classes" };
             log::warn!(
-                "process {pid} has unloaded {n} {classes} since it started: these may have been used"
+                "process {pid} has unloaded {n} {classes} since it started, which may have been \
+                 used"
             );
         }
-        None => log::warn!("process {pid} does not tell whether it has unloaded classes"),
+        None => log::warn!("process {pid} does not record whether it has unloaded classes"),
     }
 }
 

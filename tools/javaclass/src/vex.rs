@@ -124,8 +124,8 @@ impl Vex {
 /// Returns a random UUID (RFC 9562, version 4).
 fn uuid() -> Result<String> {
     let mut bytes = [0; 16];
-    let read = getrandom(&mut bytes, GetRandomFlags::empty()).context("get random bytes")?;
-    anyhow::ensure!(read == bytes.len(), "the kernel gives no random bytes");
+    let read = getrandom(&mut bytes, GetRandomFlags::empty()).context("cannot get random bytes")?;
+    anyhow::ensure!(read == bytes.len(), "the kernel returned too few random bytes");
     let number = u128::from_be_bytes(bytes) & !(0xf << 76 | 0b11 << 62) | 4 << 76 | 0b10 << 62;
     let hex = format!("{number:032x}");
     let part = |from: usize, to: usize| hex.get(from..to).unwrap_or_default();
@@ -136,8 +136,10 @@ fn uuid() -> Result<String> {
 fn notes(lines: &[&Listed], place: &str) -> String {
     let used: Vec<_> = lines.iter().filter(|line| line.in_use).collect();
     let mut text = match used.is_empty() {
-        true => format!("Not seen in use (evidence, not proof) by {place}, since that started:"),
-        false => format!("In use, or perhaps, by {place}:"),
+        true => {
+            format!("Not seen in use (evidence, not proof) by {place}, since the process started:")
+        }
+        false => format!("In use, or possibly in use, by {place}:"),
     };
     let shown: Vec<_> = if used.is_empty() { lines.iter().collect() } else { used };
     for (number, line) in shown.iter().take(NAMED).enumerate() {

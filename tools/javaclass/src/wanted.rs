@@ -25,11 +25,11 @@ pub struct Line {
 pub fn read(path: &Path) -> Result<Vec<Line>> {
     let name = path.display();
     let mut text = String::new();
-    let file = File::open(path).with_context(|| format!("open {name}"))?;
+    let file = File::open(path).with_context(|| format!("cannot open {name}"))?;
     let mut file = file.take(MAX_BYTES + 1);
-    let read = file.read_to_string(&mut text).with_context(|| format!("read {name}"))?;
+    let read = file.read_to_string(&mut text).with_context(|| format!("cannot read {name}"))?;
     if read as u64 > MAX_BYTES {
-        bail!("{name} is too long for a list");
+        bail!("{name} is too large for a list");
     }
     let mut lines = Vec::new();
     let mut vulnerability = None;
@@ -48,7 +48,7 @@ pub fn read(path: &Path) -> Result<Vec<Line>> {
         }
     }
     if lines.is_empty() {
-        bail!("{name} lists nothing");
+        bail!("{name} has no entries");
     }
     Ok(lines)
 }
@@ -82,7 +82,9 @@ impl Wanted {
             return Ok(None);
         }
         if line.contains(char::is_whitespace) {
-            return Err(format!("`{line}`: one class, `package.*` or `class#method` a line"));
+            return Err(format!(
+                "`{line}`: expected a class, `package.*` or `class#method` per line"
+            ));
         }
         let (class, method) = match line.split_once('#') {
             Some((class, method)) => (class, Some(method)),
@@ -103,7 +105,7 @@ impl Wanted {
                 let descriptor = Some(descriptor).filter(|d| !d.is_empty()).map(Into::into);
                 Ok(Some(Self::Method { class: class.into(), name: name.into(), descriptor }))
             }
-            _ => Err(format!("`{line}`: one class, `package.*` or `class#method` a line")),
+            _ => Err(format!("`{line}`: expected a class, `package.*` or `class#method` per line")),
         }
     }
 

@@ -10,18 +10,17 @@ use libjvmprobe::{
 
 const EXAMPLES: &str = "\
 Examples:
-  javagc -p 1234             every GC pause of process 1234, a summary on Ctrl-C
+  javagc -p 1234             every GC pause of process 1234; a summary on Ctrl-C
   javagc -p 1234 5 12        a summary every 5 seconds, 12 times
   javagc -a --threshold 50   pauses of 50 ms and longer, of every JVM
   javagc -p 1234 -d 60 -j    one minute as JSON lines
-  javagc -p 1234 -H -q       histograms of pauses, nothing else, on Ctrl-C
-  javagc -p 1234 -s          and who calls System.gc()
+  javagc -p 1234 -H -q       only a summary with histograms of pauses, on Ctrl-C
+  javagc -p 1234 -s          pauses, with the callers of System.gc()
 
-A pause (PAUSE) is the collection itself; STOPPED is how long the application
-stood still for it, including the time to reach the safepoint (TTSP).";
+PAUSE is the time of the collection itself. STOPPED is the time for which the
+application was stopped, including the time to reach the safepoint (TTSP).";
 
-/// Shows every garbage collection pause of a running JVM, with its cause, and
-/// how long the application really stood still.
+/// Shows the GC pauses of running JVMs, their causes, and how long the application was stopped.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "javagc", version, after_help = EXAMPLES, max_term_width = 100)]
 pub struct Args {
@@ -32,15 +31,15 @@ pub struct Args {
     #[arg(long, short_alias = 't', value_name = "MS", value_parser = parse_millis)]
     pub threshold: Option<Duration>,
 
-    /// Also show stops that are not collections: deoptimisation, thread dumps, ...
+    /// Also show stops without a collection: deoptimization, thread dumps, ...
     #[arg(long)]
     pub safepoints: bool,
 
-    /// Add each memory pool before and after (lengthens the pauses a little)
+    /// Show each memory pool before and after (lengthens pauses slightly)
     #[arg(long)]
     pub pools: bool,
 
-    /// Show who asked for a collection: the Java stack of each System.gc()
+    /// Show the Java stack of each call of System.gc()
     #[arg(short, long, alias = "stack")]
     pub stacks: bool,
 
@@ -48,11 +47,11 @@ pub struct Args {
     #[arg(short = 'H', long)]
     pub histogram: bool,
 
-    /// Write to FILE instead of stdout; .json and .jsonl mean --json (repeatable)
+    /// Write to FILE; .json and .jsonl imply --json (repeatable)
     #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub output: Vec<PathBuf>,
 
-    /// List the probes of the target's libjvm.so and exit
+    /// List the USDT probes of the target's libjvm.so and exit
     #[arg(long, conflicts_with = "all")]
     pub list_probes: bool,
 }
@@ -79,7 +78,7 @@ impl Args {
 fn parse_millis(text: &str) -> Result<Duration, String> {
     match text.parse::<f64>() {
         Ok(ms) if (0.0..=MAX_SECONDS).contains(&ms) => Ok(Duration::from_secs_f64(ms / 1e3)),
-        _ => Err("a number of milliseconds is expected".into()),
+        _ => Err("expected a number of milliseconds".into()),
     }
 }
 

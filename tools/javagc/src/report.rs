@@ -119,7 +119,7 @@ impl Report {
     /// Prints the threads that requested the collection, with their Java stacks.
     fn requests(&mut self, requests: &[Request]) -> Result<()> {
         for request in requests {
-            self.out.line(&format!("    {} ({}) asked for it", request.thread, request.tid))?;
+            self.out.line(&format!("    requested by {} ({})", request.thread, request.tid))?;
             for frame in &request.stack {
                 self.out.line(&format!("        at {frame}"))?;
             }
@@ -226,7 +226,7 @@ fn totals(s: &Summary) -> Vec<String> {
         false if s.collections == 0 => String::new(),
         false => {
             first += &format!(
-                "; {}, {} full, {:.1} a minute",
+                "; {}, {} full, {:.1} per minute",
                 count(s.collections, "collection"),
                 s.full,
                 s.collections_per_minute
@@ -242,7 +242,7 @@ fn totals(s: &Summary) -> Vec<String> {
     }
     if s.cycles > 0 {
         lines.push(format!(
-            "Concurrent cycles: {}{cycles_rate}, {} in all, beside the running application",
+            "Concurrent cycles: {}{cycles_rate}, {} in total, while the application was running",
             s.cycles,
             span(s.cycle_ns),
         ));

@@ -15,18 +15,18 @@ const DEFAULT_ROWS: usize = 20;
 
 const EXAMPLES: &str = "\
 Examples:
-  javaobjnew -p 1234             what process 1234 allocates, until Ctrl-C
+  javaobjnew -p 1234             classes that process 1234 allocates, until Ctrl-C
   javaobjnew -p 1234 5 12        a table every 5 seconds, 12 times
   javaobjnew -p 1234 -C 10 5     the ten classes with the most objects, every 5 seconds
-  javaobjnew -p 1234 --large 1m  every object of 1 MiB and more, as it is allocated
-  javaobjnew -p 1234 -s -d 30    which code allocates it
-  javaobjnew -p 1234 -d 30 -o flame.svg  the same as a flame graph, in bytes
+  javaobjnew -p 1234 --large 1m  each object of at least 1 MiB when it is allocated
+  javaobjnew -p 1234 -s -d 30    with the stacks that allocate, after 30 seconds
+  javaobjnew -p 1234 -d 30 -o flame.svg  a flame graph of allocated bytes
   javaobjnew -p 1234 -d 60 -j    one minute as JSON lines
-  javaobjnew -p 1234 --exact     every object; the JVM must run with a flag
+  javaobjnew -p 1234 --exact     every object (needs -XX:+DTraceAllocProbes)
 
-Without --exact the figures by class are estimates; their sum is the JVM's own count.";
+Without --exact, the numbers per class are estimates; their sum is counted by the JVM.";
 
-/// Shows what a running JVM allocates, by class.
+/// Shows what running JVMs allocate, by class.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "javaobjnew", version, after_help = EXAMPLES, max_term_width = 100)]
 #[command(group = ArgGroup::new("rows").args(["top", "top_count", "top_size"]))]
@@ -34,7 +34,7 @@ pub struct Args {
     #[command(flatten)]
     pub common: Common,
 
-    /// Show the N classes with the most bytes [default: 20; with --json: all]
+    /// Show the N classes with the most bytes [default: 20; --json: all]
     #[arg(long, value_name = "N")]
     pub top: Option<NonZeroUsize>,
 
@@ -42,34 +42,33 @@ pub struct Args {
     #[arg(short = 'C', long, value_name = "N")]
     pub top_count: Option<NonZeroUsize>,
 
-    /// Show the N classes with the most bytes, as --top
+    /// Same as --top
     #[arg(short = 'S', long, value_name = "N")]
     pub top_size: Option<NonZeroUsize>,
 
-    /// Keep threads apart
+    /// Show each thread separately
     #[arg(short, long)]
     pub threads: bool,
 
-    /// Show from which stacks the classes with the most bytes are allocated
+    /// Show the stacks that allocate the classes with the most bytes
     #[arg(short, long)]
     pub stacks: bool,
 
     /// Write all stacks with their bytes, the class innermost, in the format that FILE's name ends
     /// with (repeatable)
     #[arg(short, long, value_name = "FILE", help = format!(
-        "Write all stacks with their bytes, the class innermost: {} (repeatable)", formats::list()))]
+        "Write the bytes of all stacks to FILE (repeatable): {}", formats::list()))]
     pub output: Vec<PathBuf>,
 
-    /// In .folded files, tell for each second of the trace: its number begins each line
+    /// In .folded files, count per second; each line begins with its second
     #[arg(long, requires = "output")]
     pub timeline: bool,
 
-    /// In .svg files, draw also frames that are narrower than a thousandth
+    /// In .svg files, also draw frames narrower than 0.1 %
     #[arg(long)]
     pub keep_narrow: bool,
 
-    /// Print every allocation outside of TLABs of at least BYTES (k, m, g) as it
-    /// happens; with --stacks, where from
+    /// Print each allocation outside of TLABs of at least BYTES (64k, 1m)
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
     pub large: Option<u64>,
 
@@ -77,7 +76,7 @@ pub struct Args {
     #[arg(long)]
     pub exact: bool,
 
-    /// Keep no more than SIZE of classes, threads and stacks: what comes later is told together
+    /// Memory limit; later classes are summed as (other)
     #[arg(long, value_name = "SIZE", default_value = "128M", value_parser = parse_size)]
     pub max_memory: usize,
 }

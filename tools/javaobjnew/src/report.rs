@@ -251,11 +251,11 @@ fn totals(s: &Summary) -> Vec<String> {
     }
     if s.other_bytes > 0 {
         let size = bytes(s.other_bytes);
-        lines.push(format!("Too many classes to keep apart: (other) stands for {size} of them"));
+        lines.push(format!("Too many classes to show separately: (other) contains {size} of them"));
     }
     if let Some(other @ 1..) = s.other_stack_bytes {
         let size = bytes(other);
-        lines.push(format!("Too many stacks to keep apart: [other] stands for {size} of them"));
+        lines.push(format!("Too many stacks to show separately: [other] contains {size} of them"));
     }
     lines.extend(lost_line(s.lost));
     lines

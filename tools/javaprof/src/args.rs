@@ -14,56 +14,52 @@ use libjvmprobe::{
     },
     take::samples::{
         Options, StackWalk, SymbolSource, Whom,
-        events::{self, Asked, MAX_EVENTS, MAX_HERTZ, What},
+        events::{Asked, MAX_EVENTS, MAX_HERTZ, What},
     },
 };
 use regex::Regex;
 
 const EXAMPLES: &str = "\
 Examples:
-  javaprof -p 1234                     profile process 1234 until Ctrl-C, then a summary
-  javaprof -p 1234 30                  for 30 seconds
-  javaprof -p 1234 -d 30 -o cpu.svg    a flame graph as well
-  javaprof -p 1234 -d 10 -f > a.txt    folded stacks, as bcc's profile -f
+  javaprof -p 1234                     profile until Ctrl-C, then print a summary
+  javaprof -p 1234 30 -o cpu.svg       for 30 seconds, and write a flame graph
+  javaprof -p 1234 -d 10 -f > a.txt    print folded stacks
   javaprof -p 1234 -d 10 --diff a.txt -o diff.svg
-  javaprof -- java -jar app.jar        from the first instruction on";
+  javaprof -- java -jar app.jar        start and profile a command";
 
-/// Profiles running JVMs: where their processors' time goes, in Java, native and
-/// kernel code.
+/// Profiles running JVMs: CPU time and other events in Java, native and kernel code.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "javaprof", version, after_help = EXAMPLES, max_term_width = 100)]
 #[command(mut_arg("quiet", |arg| arg.help("Print no summary").conflicts_with("folded")))]
-#[command(mut_arg("interval", |arg| arg.help("Profile so many seconds; with COUNT, in each report")))]
+#[command(mut_arg("interval", |arg| arg.help("Profile for this many seconds; with COUNT, per report")))]
 pub struct Args {
     #[command(flatten)]
     pub common: Common,
 
-    /// Profile every process
+    /// Profile all processes
     #[arg(long, conflicts_with_all = ["pids", "all", "name", "command", "user"])]
     pub system_wide: bool,
 
     #[command(flatten)]
     pub started: Started,
 
-    /// Events to sample: cpu, page-faults, exceptions, ... each with its own profile (repeatable)
-    #[arg(short, long, value_name = "EVENT[/RATE]", value_parser = Asked::from_str,
-        help = format!("What to sample (repeatable): {} [default: cpu]",
-            events::names().collect::<Vec<_>>().join(", ")))]
+    /// Sample cpu, wall, off-cpu, exceptions, ... (repeatable) [default: cpu]
+    #[arg(short, long, value_name = "EVENT[/RATE]", value_parser = Asked::from_str)]
     pub event: Vec<Asked>,
 
-    /// Go on without events that cannot be had here
+    /// Skip events that are not available
     #[arg(long)]
     pub skip_missing: bool,
 
-    /// With -e wall and off-cpu: only add up waits shorter than this (1ms, 100us, 0)
+    /// With -e wall, off-cpu: sum up waits shorter than this
     #[arg(long, value_name = "DURATION", default_value = "1ms", value_parser = parse_duration)]
     pub min: Duration,
 
-    /// With -e wall and off-cpu: show where threads wait for work, not just for how long
+    /// With -e wall, off-cpu: show the stacks of threads waiting for work
     #[arg(long)]
     pub idle: bool,
 
-    /// Samples a second, of each processor
+    /// Samples per second on each CPU
     #[arg(short = 'F', long, value_name = "HZ", default_value = "99",
         value_parser = value_parser!(u64).range(1..=MAX_HERTZ))]
     pub frequency: u64,
@@ -72,81 +68,86 @@ pub struct Args {
     #[arg(short, long, conflicts_with = "json")]
     pub folded: bool,
 
-    /// Show more of the stacks; with --json, a line for each
+    /// Show more stacks; with --json, one line per stack
     #[arg(short, long)]
     pub stacks: bool,
 
-    /// Keep threads apart
+    /// Show each thread separately
     #[arg(short, long)]
     pub threads: bool,
 
-    /// Leave out the kernel's part of stacks
+    /// Omit the kernel part of stacks
     #[arg(short = 'U', long, conflicts_with = "kernel_stacks_only")]
     pub user_stacks_only: bool,
 
-    /// Leave out the user part of stacks
+    /// Omit the user part of stacks
     #[arg(short = 'K', long)]
     pub kernel_stacks_only: bool,
 
-    /// Keep only stacks with a frame that matches (repeatable: any of them)
+    /// Keep only stacks with a matching frame (repeatable)
     #[arg(long, value_name = "REGEX", value_parser = Regex::from_str)]
     pub include: Vec<Regex>,
 
-    /// Leave out stacks with a frame that matches (repeatable)
+    /// Omit stacks with a matching frame (repeatable)
     #[arg(long, value_name = "REGEX", value_parser = Regex::from_str)]
     pub exclude: Vec<Regex>,
 
     /// Also write FILE, in the format of its name (repeatable)
-    #[arg(short, long, help = format!("Also write FILE: {} (repeatable)", formats::list()), value_name = "FILE", value_hint = ValueHint::FilePath)]
+    #[arg(short, long, help = format!("Also write FILE (repeatable): {}", formats::list()), value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub output: Vec<PathBuf>,
 
-    /// In .svg files, draw also frames that are narrower than a thousandth
+    /// In .svg files, also draw frames narrower than 0.1 %
     #[arg(long)]
     pub keep_narrow: bool,
 
-    /// Tell folded stacks for each second, whose number comes first
+    /// Count folded stacks per second; each line begins with its second
     #[arg(long)]
     pub timeline: bool,
 
-    /// Draw .svg and .html files as differences to these folded stacks
+    /// Show .svg and .html files as differences from these folded stacks
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub diff: Option<PathBuf>,
 
-    /// How stacks are walked: auto, hotspot (without frame pointers) or fp
-    #[arg(long, value_name = "HOW", default_value = "auto")]
+    /// Walk stacks by auto, hotspot or fp (frame pointers)
+    #[arg(long, value_name = "HOW", default_value = "auto", hide_possible_values = true)]
     pub walk: StackWalk,
 
-    /// Where names of compiled code come from: auto, hotspot, perfmap, agent, none or
-    /// file:PATH
+    /// Names: auto, hotspot, perfmap, agent, none, file:PATH
     #[arg(long, value_name = "SOURCE", default_value = "auto")]
     pub symbols: SymbolSource,
 
-    /// Show methods with their parameters
+    /// Show the parameter types of methods
     #[arg(long)]
     pub signatures: bool,
 
-    /// Write perf-PID.map files for perf, and end
+    /// Write perf-PID.map files for perf and exit
     #[arg(long, conflicts_with_all = ["all", "system_wide", "command", "user", "output", "folded", "interval",
         "duration", "diff", "json", "stacks"])]
     pub write_maps: bool,
 
-    /// With --write-maps: what was inlined as entries of its own
-    #[arg(long, value_name = "HOW", default_value = "none", requires = "write_maps")]
+    /// With --write-maps: inlined code: none, simple, all
+    #[arg(
+        long,
+        value_name = "HOW",
+        default_value = "none",
+        requires = "write_maps",
+        hide_possible_values = true
+    )]
     pub unfold: UnfoldArg,
 
     /// With --write-maps: add source files and lines
     #[arg(long, requires = "write_maps")]
     pub lines: bool,
 
-    /// With --write-maps: java/lang/String::hashCode, not java.lang.String.hashCode
+    /// With --write-maps: write names like java/lang/String::hashCode
     #[arg(long, requires = "write_maps")]
     pub slashes: bool,
 
-    /// With --write-maps: mark compiled and inlined methods, as flame graphs know it
+    /// With --write-maps: mark compiled and inlined methods for flame graphs
     #[arg(long, requires = "write_maps")]
     pub annotate: bool,
 
-    /// Keep no more than SIZE of samples and stacks: the rarest stacks are folded into one
+    /// Memory limit; the rarest stacks are merged into one
     #[arg(long, value_name = "SIZE", default_value = "128M", value_parser = parse_size)]
     pub max_memory: usize,
 }
@@ -154,11 +155,11 @@ pub struct Args {
 /// Entries for inlined code in a perf map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum UnfoldArg {
-    /// It belongs to the compiled method
+    /// Inlined code has no entries of its own
     None,
-    /// Named by the innermost method
+    /// Entries named by the innermost method
     Simple,
-    /// Named by the chain, outer->inner
+    /// Entries named by the call chain, outer->inner
     All,
 }
 
@@ -197,21 +198,21 @@ impl CommandLine for Args {
     fn check(&self) -> Result<(), String> {
         let Common { interval, count, duration, .. } = self.common;
         if interval.is_some() && count.is_none() && duration.is_some() {
-            return Err("how long: either SECONDS or --duration SECONDS".into());
+            return Err("specify the duration once: either SECONDS or --duration SECONDS".into());
         }
         if self.event.len() > MAX_EVENTS {
-            return Err(format!("there is room for {MAX_EVENTS} events at once"));
+            return Err(format!("too many events: at most {MAX_EVENTS} can be sampled at once"));
         }
         let mut names: Vec<_> = self.event.iter().map(|event| &event.name).collect();
         names.sort_unstable();
         if let Some(twice) = names.windows(2).find(|pair| pair[0] == pair[1]) {
-            return Err(format!("{} is asked for twice", twice[0]));
+            return Err(format!("{} is specified twice", twice[0]));
         }
         if self.event.iter().filter(|event| event.has_waits()).count() > 1 {
-            return Err("off-cpu is a part of wall: ask for one of them".into());
+            return Err("off-cpu is a part of wall: specify only one of them".into());
         }
         if self.event.len() > 1 && self.diff.is_some() {
-            return Err("--diff compares profiles of one event".into());
+            return Err("--diff supports only one event".into());
         }
         let asks = match self.symbols {
             SymbolSource::Agent => "agent",
@@ -221,8 +222,8 @@ impl CommandLine for Args {
         match self.is_named() {
             true => Ok(()),
             false => Err(format!(
-                "--symbols {asks} asks each JVM, which is done to those only that are named by \
-                 -p PID: all others are left alone"
+                "--symbols {asks} sends a request to the JVM, which is only allowed for JVMs that \
+                 are named with -p PID"
             )),
         }
     }
@@ -237,7 +238,7 @@ impl Args {
     /// Returns the names of the sampled events, for titles.
     pub fn what(&self) -> String {
         let what = |event: Asked| match event.what {
-            What::Cpu => "Processor time".to_owned(),
+            What::Cpu => "CPU time".to_owned(),
             _ => event.name.to_string(),
         };
         let all: Vec<_> = self.events().into_iter().map(what).collect();
@@ -326,7 +327,7 @@ fn parse_duration(text: &str) -> Result<Duration, String> {
         "" if number == 0 => Some(Duration::ZERO),
         _ => None,
     });
-    duration.ok_or_else(|| "a number with a unit is expected: 100us, 1ms, 2s, or 0".into())
+    duration.ok_or_else(|| "expected a number with a unit: 100us, 1ms, 2s, or 0".into())
 }
 
 #[cfg(test)]

@@ -66,7 +66,8 @@ fn run(args: &Args) -> Result<()> {
     let folded: u64 = profiles.iter().map(|profile| profile.folded).sum();
     if folded > report.folded && !args.output.is_empty() {
         log::warn!(
-            "in what is written, of {folded} samples the stacks were not kept: see --max-memory"
+            "the output files lack the stacks of {folded} samples, which exceed the memory limit: \
+             see --max-memory"
         );
     }
     tell_losses(&about);
@@ -75,7 +76,10 @@ fn run(args: &Args) -> Result<()> {
         log::info!("wrote {}", path.display());
     }
     for pid in &about.unnamed {
-        log::warn!("methods of process {pid} have no names: -p {pid} --symbols agent asks it");
+        log::warn!(
+            "methods of process {pid} have no names; use -p {pid} --symbols agent to load an agent \
+             that names them"
+        );
     }
     // Last, because ending the command may take time: all results are already shown.
     if let Some(running) = running {
@@ -102,13 +106,13 @@ fn describe(args: &Args, taker: &Taker<Report<'_>>) -> String {
 /// Reports losses that make numbers or names wrong.
 fn tell_losses(about: &About) {
     if about.lost_code > 0 {
-        log::warn!("{} loads and unloads of code were lost: names may be wrong", about.lost_code);
+        log::warn!("lost {} code load and unload events: names may be wrong", about.lost_code);
     }
     if about.lost_stacks > 0 {
         let stacks = about.lost_stacks;
-        log::warn!("the stacks of {stacks} samples were lost: these count as [unknown]");
+        log::warn!("lost the stacks of {stacks} samples: they are counted as [unknown]");
     }
     if about.lost > 0 {
-        log::warn!("{} samples were lost: all numbers are too low by that much", about.lost);
+        log::warn!("lost {} samples: all numbers are too low by that much", about.lost);
     }
 }

@@ -41,7 +41,10 @@ impl Outputs {
         let base = match &args.diff {
             Some(path) => {
                 if !used.iter().any(|format| format.draws_differences) {
-                    bail!("--diff draws a flame graph: add -o {}", formats::drawing_differences());
+                    bail!(
+                        "--diff needs an output file that shows differences: add -o {}",
+                        formats::drawing_differences()
+                    );
                 }
                 Some(read_base(path)?)
             }
@@ -84,7 +87,7 @@ fn read_base(path: &Path) -> Result<String> {
         line.rsplit_once(' ').is_some_and(|(_, count)| count.trim().parse::<u64>().is_ok())
     };
     if !text.lines().any(is_stack) {
-        bail!("{}: there are no folded stacks in it; write them with -f", path.display());
+        bail!("{}: contains no folded stacks; create them with -f", path.display());
     }
     Ok(text)
 }

@@ -86,7 +86,7 @@ impl Sink for Report<'_> {
         let folded: u64 = profiles.iter().map(|profile| profile.folded).sum();
         if folded > 0 {
             log::warn!(
-                "of {folded} samples the stacks were not kept, for want of room: see --max-memory"
+                "dropped the stacks of {folded} samples to limit memory use: see --max-memory"
             );
         }
         self.folded += folded;
@@ -111,7 +111,7 @@ pub fn choose(profile: &mut Profile, args: &Args) {
     profile.retain(|frame| frame.module.as_deref().is_some_and(agent::is_agent), false);
     let left_out = before - profile.sampled();
     if left_out > 0 {
-        log::warn!("samples of our own agent at work, left out: {left_out}");
+        log::warn!("samples of the jvmprobe agent itself, omitted: {left_out}");
     }
     if !args.include.is_empty() {
         profile.retain(|frame| args.include.iter().any(|r| r.is_match(&frame.name)), true);

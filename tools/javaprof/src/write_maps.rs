@@ -48,7 +48,7 @@ pub fn run(args: &Args) -> Result<()> {
             Ok(what) => out.line(&what)?,
             Err(error) => {
                 failed += 1;
-                log::warn!("no map of process {pid}: {error:#}");
+                log::warn!("cannot write a map of process {pid}: {error:#}");
             }
         }
     }
@@ -80,7 +80,10 @@ fn write(
         false => tmp.shown(&name).display().to_string(),
     };
     let owner = owner.map_or(String::new(), |uid| {
-        format!("; its file system knows no root, so it is user {uid}'s: use `perf report -f`")
+        format!(
+            "; it belongs to user {uid}, because its file system cannot represent root: use `perf \
+             report -f`"
+        )
     });
     Ok(format!("{}: {} entries in {shown}{owner}", process.pid, entries.len()))
 }

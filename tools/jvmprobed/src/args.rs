@@ -19,15 +19,14 @@ pub const DIR: &str = "/var/lib/jvmprobe";
 
 const EXAMPLES: &str = "\
 Examples:
-  jvmprobed                                  all JVMs of this host, until it is told to end
-  jvmprobed show                             what they did in the last ten minutes
+  jvmprobed                                  run the daemon until SIGTERM or Ctrl-C
+  jvmprobed show                             a CPU profile of the last ten minutes
   jvmprobed show --since 03:10 --until 03:15 --jvm shop -o night.html
-  jvmprobed show --since 10m --diff 24h      compared with yesterday at this time
-  jvmprobed show --since 1h --gc             what stopped them
-  jvmprobed list                             of which JVMs something is kept, and when";
+  jvmprobed show --since 10m --diff 24h      compare with the same time yesterday
+  jvmprobed show --since 1h --gc             the GC pauses of the last hour
+  jvmprobed list                             the recorded JVMs and times";
 
-/// Profiles, allocation and pauses of all JVMs of a host, all the time: to look back into, and to
-/// push on.
+/// Continuous profiling daemon: records CPU, allocation and GC pauses of every JVM on this host.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "jvmprobed", version, after_help = EXAMPLES, max_term_width = 100)]
 #[command(args_conflicts_with_subcommands = true)]
@@ -40,12 +39,12 @@ pub struct Args {
     #[command(flatten)]
     pub daemon: Daemon,
 
-    /// Say on stderr what is found, attached and ignored; twice: what libbpf says, too
+    /// Print details to stderr; with -vv, messages of libbpf too
     #[arg(short, long, action = ArgAction::Count)]
     pub verbose: u8,
 
-    /// Print a completion script for SHELL and exit
-    #[arg(long, value_name = "SHELL", exclusive = true)]
+    /// Print a completion script for bash, zsh, fish, ... and exit
+    #[arg(long, value_name = "SHELL", exclusive = true, hide_possible_values = true)]
     pub completions: Option<Shell>,
 }
 
@@ -53,35 +52,35 @@ pub struct Args {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Log {
-    /// For people.
+    /// Plain text.
     Text,
-    /// One JSON object a line.
+    /// JSON, one object per line.
     Json,
 }
 
 /// What is done instead of staying.
 #[derive(Clone, Debug, Subcommand)]
 pub enum Command {
-    /// Show what is kept of a time
+    /// Show the recorded data of a time range
     Show(Box<Show>),
-    /// List what is kept: JVMs, times and sizes
+    /// List the recorded JVMs, with times and sizes
     List(List),
 }
 
 /// Options of `list`.
 #[derive(Clone, Debug, Group)]
 pub struct List {
-    /// Only JVMs whose service.name, main class or jar, container or pod matches; a PID; or KEY=REGEX
+    /// Only JVMs with this PID, name, main class, jar, container or pod, or KEY=REGEX
     #[arg(long, value_name = "JVM", value_parser = Whose::from_str)]
     pub jvm: Option<Whose>,
 
-    /// Print JSON lines, one of each JVM
+    /// Print JSON, one JVM per line
     #[arg(short, long)]
     pub json: bool,
 
     /// Directory of the windows
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath,
-        help = format!("Where the windows are [default: as configured, or {DIR}]"))]
+        help = format!("Directory of the windows [default: as configured, or {DIR}]"))]
     pub dir: Option<PathBuf>,
 }
 
@@ -90,47 +89,47 @@ pub struct List {
 pub struct Daemon {
     /// Keep windows in this directory
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath,
-        help = format!("Keep windows in this directory [default: {DIR}]"))]
+        help = format!("Store windows in this directory [default: {DIR}]"))]
     pub dir: Option<PathBuf>,
 
     /// Maximum age of windows
     #[arg(long, value_name = "TIME", value_parser = parse_age,
-        help = "Keep them so long: 90m, 24h, 7d [default: 24h]")]
+        help = "Maximum age of windows: 90m, 24h, 7d [default: 24h]")]
     pub keep: Option<Duration>,
 
     /// Maximum size of all windows
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes,
-        help = "Keep no more than this: 500M, 1G [default: 1G]")]
+        help = "Maximum size of all windows: 500M, 1G [default: 1G]")]
     pub keep_size: Option<u64>,
 
     /// CPU samples per second, on each processor
     #[arg(short = 'F', long, value_name = "HERTZ", value_parser = clap::value_parser!(u64).range(1..=999),
-        help = "Processor samples a second [default: 19]")]
+        help = "Samples per second on each CPU [default: 19]")]
     pub frequency: Option<u64>,
 
-    /// Times off the processor, too
+    /// Also record off-CPU time
     #[arg(long)]
     pub off_cpu: bool,
 
-    /// Leave allocation out
+    /// Do not record allocation
     #[arg(long)]
     pub no_alloc: bool,
 
     /// Collect less if the daemon uses more memory
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes,
-        help = "Take less where more memory is held [default: 150M]")]
+        help = "Collect less if the daemon uses more memory [default: 150M]")]
     pub max_memory: Option<u64>,
 
     /// Collect less if the daemon and its probes use more CPU time
     #[arg(long, value_name = "PERCENT", value_parser = parse_percent,
-        help = "Collect less if the daemon and its probes use more than this percentage of one processor, on average [default: 1 per 4 processors]")]
+        help = "Collect less above this percentage of one CPU [default: 1 per 4 CPUs]")]
     pub max_cpu: Option<f64>,
 
     /// Address and port of metrics
     #[arg(
         long,
         value_name = "ADDR",
-        help = "Serve metrics on this address and port, or none [default: 127.0.0.1:9464]"
+        help = "Address and port of metrics, or none [default: 127.0.0.1:9464]"
     )]
     pub listen: Option<Listen>,
 
@@ -138,20 +137,20 @@ pub struct Daemon {
     #[arg(
         long,
         value_name = "ADDR",
-        help = "Serve health on this address and port, or none [default: 127.0.0.1 and the port after that of --listen]"
+        help = "Address and port of health, or none [default: port after --listen]"
     )]
     pub health_listen: Option<Listen>,
 
     /// TLS and basic authentication of metrics
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath,
-        help = "Serve metrics with TLS and basic authentication as this web configuration file says (YAML, as of Prometheus' exporters)")]
+        help = "TLS and basic authentication of metrics (Prometheus web config, YAML)")]
     pub web_config: Option<PathBuf>,
 
     /// Push targets
     #[arg(
         long,
         value_name = "KIND=WHERE",
-        help = "Push on to pyroscope=URL, otlp=URL or dir=PATH (repeatable)"
+        help = "Push to pyroscope=URL, otlp=URL or dir=PATH (repeatable)"
     )]
     pub push: Vec<Address>,
 
@@ -159,61 +158,62 @@ pub struct Daemon {
     #[arg(
         long,
         value_name = "FORMAT",
-        help = "Write the log as text or as json: one object a line [default: text]"
+        hide_possible_values = true,
+        help = "Format of the log on stderr: text or json [default: text]"
     )]
     pub log: Option<Log>,
 
     /// Path of the configuration file
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath,
-        help = format!("Read this configuration [default: {}, where it is there]", config::PATH))]
+        help = format!("Configuration file [default: {}, if it exists]", config::PATH))]
     pub config: Option<PathBuf>,
 }
 
 /// Of `show`.
 #[derive(Clone, Debug, Group)]
 pub struct Show {
-    /// From then on: 10m ago, 03:12 today, or 2026-11-22T03:12:00Z
+    /// Begin: 10m (ago), 03:12 (today) or 2026-11-22T03:12:00Z
     #[arg(long, value_name = "WHEN", default_value = "10m", value_parser = When::from_str)]
     pub since: When,
 
-    /// Until then; now if it is not given
+    /// End, in the same formats [default: now]
     #[arg(long, value_name = "WHEN", value_parser = When::from_str)]
     pub until: Option<When>,
 
-    /// Only JVMs whose service.name, main class or jar, container or pod matches; a PID; or KEY=REGEX
+    /// Only JVMs with this PID, name, main class, jar, container or pod, or KEY=REGEX
     #[arg(long, value_name = "JVM", value_parser = Whose::from_str)]
     pub jvm: Option<Whose>,
 
-    /// Compare with what was so long before: 24h
+    /// Compare with the same range this much earlier: 24h
     #[arg(long, value_name = "TIME", value_parser = parse_age, conflicts_with = "gc")]
     pub diff: Option<Duration>,
 
-    /// What was allocated, by class
+    /// Show allocation by class
     #[arg(long, conflicts_with = "gc")]
     pub alloc: bool,
 
-    /// What stopped them: collections and, with --safepoints, all else
+    /// Show GC pauses and, with --safepoints, all other stops
     #[arg(long, conflicts_with_all = ["output", "threads", "stacks"])]
     pub gc: bool,
 
-    /// With --gc: stops without a collection, too
+    /// With --gc: include stops without a collection
     #[arg(long, requires = "gc")]
     pub safepoints: bool,
 
-    /// Another measure than processor time, by its name: off-cpu
+    /// Show this measure instead of CPU time: off-cpu
     #[arg(short, long, value_name = "EVENT", conflicts_with_all = ["alloc", "gc"])]
     pub event: Option<String>,
 
     /// Also write FILE, in the format of its name (repeatable)
     #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath,
-        help = format!("Also write FILE: {} (repeatable)", formats::list()))]
+        help = format!("Also write FILE (repeatable): {}", formats::list()))]
     pub output: Vec<PathBuf>,
 
-    /// Keep threads apart in files
+    /// Separate the threads in output files
     #[arg(short, long)]
     pub threads: bool,
 
-    /// Show more of the stacks
+    /// Show more stacks
     #[arg(short, long)]
     pub stacks: bool,
 
@@ -221,17 +221,17 @@ pub struct Show {
     #[arg(short = 'T', long)]
     pub timestamps: bool,
 
-    /// With --gc: print what is kept, as JSON lines
+    /// With --gc: print the stored records as JSON lines
     #[arg(short, long, requires = "gc", conflicts_with_all = ["alloc", "event", "diff"])]
     pub json: bool,
 
-    /// Print nothing but errors: with -o
+    /// Print only errors; use it with -o
     #[arg(short, long)]
     pub quiet: bool,
 
     /// Directory of the windows
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath,
-        help = format!("Where the windows are [default: as configured, or {DIR}]"))]
+        help = format!("Directory of the windows [default: as configured, or {DIR}]"))]
     pub dir: Option<PathBuf>,
 }
 
@@ -239,6 +239,6 @@ pub struct Show {
 fn parse_percent(text: &str) -> Result<f64, String> {
     match text.trim_end_matches('%').parse::<f64>() {
         Ok(percent) if (0.01..=100_000.0).contains(&percent) => Ok(percent),
-        _ => Err("a share of one processor is expected, in per cent, at least 0.01".into()),
+        _ => Err("expected a percentage of one CPU, at least 0.01".into()),
     }
 }

@@ -117,7 +117,7 @@ impl<'de> Deserialize<'de> for Pattern {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         let text = String::deserialize(from)?;
         // The message of the regex crate has several lines.
-        let wrong = |_| D::Error::custom(format!("`{text}` is no regular expression"));
+        let wrong = |_| D::Error::custom(format!("`{text}` is not a valid regular expression"));
         Regex::new(&text).map(Self).map_err(wrong)
     }
 }
@@ -144,7 +144,7 @@ pub fn parse_age(text: &str) -> Result<Duration, String> {
     seconds
         .filter(|&seconds| (1..=366 * 86_400).contains(&seconds))
         .map(Duration::from_secs)
-        .ok_or_else(|| "a time is expected, for example 90s, 10m, 24h or 7d".into())
+        .ok_or_else(|| "expected a time, for example 90s, 10m, 24h or 7d".into())
 }
 
 impl Config {
@@ -182,23 +182,23 @@ impl Config {
             }
         };
         if config.take.frequency.is_some_and(|hertz| !(1..=999).contains(&hertz)) {
-            bail!("[take] frequency: 1 to 999 samples a second are expected");
+            bail!("[take] frequency: expected 1 to 999 samples per second");
         }
         if config.take.max_cpu.is_some_and(|percent| !(0.01..=100_000.0).contains(&percent)) {
-            bail!("[take] max-cpu: a share of one processor is expected, in per cent");
+            bail!("[take] max-cpu: expected a percentage of one CPU");
         }
         for (number, rule) in (1..).zip(&config.rules) {
             match (rule.action, &rule.to) {
                 (Action::Rename, None) => {
-                    bail!("rule {number}: `to` is missing: what are they called?")
+                    bail!("rule {number}: `to` is missing: specify the new name")
                 }
                 (Action::Drop | Action::Select, Some(_)) => {
-                    bail!("rule {number}: `to` is of use where `action` is \"rename\"")
+                    bail!("rule {number}: `to` is only valid if `action` is \"rename\"")
                 }
                 _ => {}
             }
             if rule.when.is_empty() {
-                bail!("rule {number}: `when` is missing: which JVMs are meant?");
+                bail!("rule {number}: `when` is missing: specify which JVMs the rule applies to");
             }
             let is_known = |key: &str| {
                 known_attributes().any(|known| known == key)
@@ -208,8 +208,8 @@ impl Config {
                 let mut known: Vec<_> = known_attributes().collect();
                 known.sort_unstable();
                 bail!(
-                    "rule {number}: unknown attribute `{key}`; if your JVMs set it in OTEL_RESOURCE_ATTRIBUTES, add \
-                     `attributes = [\"{key}\"]`; known are {}",
+                    "rule {number}: unknown attribute `{key}`; if your JVMs set it in \
+                     OTEL_RESOURCE_ATTRIBUTES, add `attributes = [\"{key}\"]`; known attributes: {}",
                     known.join(", ")
                 );
             }

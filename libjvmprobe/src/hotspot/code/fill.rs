@@ -48,7 +48,7 @@ pub(in crate::hotspot) fn read(memory: &Memory, layout: &Layout) -> Result<Fill>
     let pages = &mut Pages::new(memory);
     let log = layout.get(Item::HeapSegmentLog)?;
     let first = log.checked_sub(8 * BEFORE).filter(|first| first.is_multiple_of(8));
-    let first = first.ok_or_else(|| Error::layout("a code heap of another shape"))?;
+    let first = first.ok_or_else(|| Error::layout("unknown layout of a code heap"))?;
     let mut fill = Fill::default();
     for address in addresses(pages, layout)? {
         let heap = Heap::read(pages, layout, address)?;
@@ -57,7 +57,7 @@ pub(in crate::hotspot) fn read(memory: &Memory, layout: &Layout) -> Result<Fill>
             *word = pages.u64(at(address, offset)?)?;
         }
         let used = used_segments(&heap, words);
-        let used = used.ok_or_else(|| Error::layout("a code heap of another shape"))?;
+        let used = used.ok_or_else(|| Error::layout("unknown layout of a code heap"))?;
         fill.used = fill.used.saturating_add(used << heap.segment_log);
         fill.size = fill.size.saturating_add(heap.reserved());
     }

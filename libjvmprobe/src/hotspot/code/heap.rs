@@ -81,10 +81,10 @@ impl Heap {
         };
         let log = found.segment_log;
         if !(4..=16).contains(&log) {
-            return Err(Error::layout(format!("segments of 2^{log} bytes in the code cache")));
+            return Err(Error::layout(format!("implausible code cache segments of 2^{log} bytes")));
         }
         if found.high.0.saturating_sub(found.low.0) > MAX_HEAP {
-            return Err(Error::layout("a code cache of more than 4 GiB"));
+            return Err(Error::layout("the code cache exceeds 4 GiB"));
         }
         Ok(found)
     }
@@ -192,7 +192,8 @@ impl Blocks {
         let [is_used] = pages.array(used)?;
         let bytes = length.checked_mul(1 << heap.segment_log);
         let bytes = bytes.filter(|&n| n > 0 && n <= heap.high.0.saturating_sub(block.0));
-        let bytes = bytes.ok_or_else(|| Error::layout("a block of an implausible length"))?;
+        let bytes =
+            bytes.ok_or_else(|| Error::layout("implausible length of a code cache block"))?;
         Ok((Room { blob: at(block, self.header)?, bytes, used }, is_used != 0))
     }
 }

@@ -220,7 +220,7 @@ impl<'a> Scopes<'a> {
             }
         }
         let mut pointer = |number: u64| {
-            let implausible = || Error::layout("a method of an implausible number");
+            let implausible = || Error::layout("implausible method index in debug information");
             pages.pointer(at(places.metadata, number.checked_mul(8).ok_or_else(implausible)?)?)
         };
         numbers.into_iter().map(&mut pointer).collect()
@@ -271,7 +271,7 @@ impl<'a> Scopes<'a> {
         let bounded = |from: u64, to: u64| {
             let len = to.checked_sub(from).filter(|&len| len <= MAX_DEBUG);
             len.and_then(|len| usize::try_from(len).ok())
-                .ok_or_else(|| Error::layout("debug information of an implausible size"))
+                .ok_or_else(|| Error::layout("implausible size of debug information"))
         };
         let mut number = |field| Ok::<_, Error>(u64::from(pages.u32(at(blob, field)?)?));
         match self.debug {

@@ -182,7 +182,9 @@ impl ClassReader {
         }
         let length = reader.pages.u32(at(array, self.array_length)?)?;
         if length > MAX_METHODS {
-            return Err(Error::layout(format!("{length} methods in a class: implausible")));
+            return Err(Error::layout(format!(
+                "implausible number of methods in a class: {length}"
+            )));
         }
         let words = reader.pages.bytes(at(array, self.array_data)?, length as usize * 8)?;
         let word = |bytes: &[u8]| Some(Addr(u64::from_ne_bytes(bytes.try_into().ok()?)));
@@ -201,7 +203,7 @@ impl ClassReader {
         let mut words = |field| -> Result<u64> {
             match reader.pages.u32(at(klass, field)?)? {
                 words @ ..MAX_TABLE => Ok(u64::from(words) * 8),
-                words => Err(Error::layout(format!("a table of {words} words: implausible"))),
+                words => Err(Error::layout(format!("implausible table size of {words} words"))),
             }
         };
         let own = self.class_size + words(self.vtable)? + words(self.itable)?;

@@ -57,7 +57,9 @@ impl Families {
                     others => reader.pages.u32(at(others, length)?)?,
                 };
                 if many > MAX_ABOVE {
-                    return Err(Error::layout(format!("{many} superclasses: implausible")));
+                    return Err(Error::layout(format!(
+                        "implausible number of superclasses: {many}"
+                    )));
                 }
                 let others = match many {
                     0 => Vec::new(),
@@ -72,7 +74,7 @@ impl Families {
                 }
                 room = room
                     .checked_sub(above.len())
-                    .ok_or_else(|| Error::layout("more superclasses than can be kept"))?;
+                    .ok_or_else(|| Error::layout("too many superclasses"))?;
                 families.insert(own, above);
             }
         }

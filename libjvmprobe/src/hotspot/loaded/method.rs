@@ -114,7 +114,7 @@ impl MethodReader {
         let size = layout.get(Item::MethodSize)?;
         let const_method_size = layout.get(Item::ConstMethodSize)?;
         if size > MAX_OBJECT || const_method_size > MAX_OBJECT {
-            return Err(Error::layout("methods of an implausible size"));
+            return Err(Error::layout("implausible size of methods"));
         }
         let intrinsic = layout.get(Item::IntrinsicId)?;
         let forced_inline = match layout.get(Item::MethodFlags) {

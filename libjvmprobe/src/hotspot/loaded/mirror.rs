@@ -83,7 +83,9 @@ impl Mirrors {
     pub(super) fn new(memory: &Memory, layout: &Layout) -> Result<Self> {
         let references = References::new(memory, layout)?;
         if references.may_be_stale {
-            return Err(Error::Unsupported { what: "ZGC's references are not read".into() });
+            return Err(Error::Unsupported {
+                what: "reading references of ZGC is not supported".into(),
+            });
         }
         let variable = |item| layout.try_address(item).and_then(|at| memory.u32(at).ok());
         let redefined = variable(Item::RedefinedCountAt);
@@ -218,7 +220,7 @@ impl Mirrors {
             None => self.references.is_of(now, &object, "java/lang/Class"),
         };
         if !is_mirror {
-            return Err(Error::layout("a class's mirror is none"));
+            return Err(Error::layout("the mirror of a class is not a java.lang.Class object"));
         }
         self.class_of_mirrors = Some(object.klass);
         Ok(object)

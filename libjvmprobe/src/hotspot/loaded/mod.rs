@@ -172,7 +172,7 @@ impl HotSpot {
     /// [`Error::Memory`] if the JVM has exited; errors that `visit` returns.
     pub fn loaded(&self, visit: impl FnMut(&Loaded, LoadedClass) -> Result<()>) -> Result<Loaded> {
         if self.layout.is_jdk_8() {
-            let what = "classes of JDK 8 cannot be listed from its memory; from JDK 11 on they can";
+            let what = "cannot list the classes of JDK 8; use JDK 11 or later";
             return Err(Error::Unsupported { what: what.into() });
         }
         // Read before the counters, because a method that is compiled later was counted before.
@@ -192,7 +192,7 @@ impl HotSpot {
 /// [`Error::Memory`] if the JVM has exited.
 pub(super) fn count(memory: &Memory, layout: &Layout, until: Option<Instant>) -> Result<u64> {
     let counted = walk::count(memory, layout, until)?;
-    counted.ok_or_else(|| Error::layout("the lists of its classes do not end"))
+    counted.ok_or_else(|| Error::layout("its class lists do not end"))
 }
 
 /// Maximum number of times a class is read again because classes were unloaded meanwhile.
@@ -253,7 +253,7 @@ impl Source<'_> {
         let unloaded = unloads.and_then(|at| memory.u64(at).ok());
         let refs = if unloaded == Some(0) { refs } else { Refs::unknown() };
         let mirrors = Mirrors::new(memory, layout)
-            .inspect_err(|e| log::debug!("where classes come from is not told: {e}"))
+            .inspect_err(|e| log::debug!("sources of classes are unknown: {e}"))
             .ok();
         let mut told = Loaded {
             loaders,
@@ -291,7 +291,7 @@ impl Source<'_> {
                     Err(error) => {
                         told.unreadable += 1;
                         let at = entry.klass;
-                        log::debug!("process {pid}: the class at {at}: {error}");
+                        log::debug!("process {pid}: cannot read the class at {at}: {error}");
                     }
                 }
             }

@@ -68,7 +68,9 @@ impl Reach<'_> {
     pub(super) fn read(&self, reader: &mut Reader<'_>) -> Refs {
         let Ok(constants) = RefReader::new(self.layout) else { return Refs::unknown() };
         let families = Families::read(reader, self.layout, self.classes, self.listed)
-            .inspect_err(|e| log::debug!("any class may be another one's: {e}"))
+            .inspect_err(|e| {
+                log::debug!("cannot read superclasses, so any class may extend any other: {e}")
+            })
             .ok();
         let mut refs = Refs::new(families);
         let (mut handles, mut waiting) = (Handles::default(), Waiting::default());
@@ -106,7 +108,7 @@ impl Reach<'_> {
         if self.counting.has_redefined() != Some(false)
             && self.classes.is_redefined(reader, klass) != Some(false)
         {
-            return Err(Error::layout("classes were replaced"));
+            return Err(Error::layout("the class was redefined"));
         }
         let class = self.classes.symbol(reader, klass)?;
         let constants = constants.read(reader, klass, is_alone.then_some(class))?;

@@ -174,7 +174,9 @@ impl RefReader {
         let tags = reader.pages.pointer(at(pool, self.tags)?)?;
         let length = reader.pages.u32(at(tags, self.tags_length)?)?;
         if length > MAX_CONSTANTS {
-            return Err(Error::layout(format!("{length} constants in a class: implausible")));
+            return Err(Error::layout(format!(
+                "implausible number of constants in a class: {length}"
+            )));
         }
         let length = length as usize;
         let tags = reader.pages.bytes(at(tags, self.tags_data)?, length)?;
@@ -226,7 +228,7 @@ impl Constants {
             let class = self.own.filter(|_| !refs.knows(class)).unwrap_or(class);
             Some(refs.name(class, Signature { name, descriptor }))
         };
-        named().ok_or_else(|| Error::layout("a method without a name among constants"))
+        named().ok_or_else(|| Error::layout("a method without a name in the constant pool"))
     }
 
     fn is_method(&self, index: u32) -> bool {

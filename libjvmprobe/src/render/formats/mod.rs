@@ -98,7 +98,7 @@ pub fn slot_ns(paths: &[PathBuf], by_second: bool) -> u64 {
 
 /// The error for a number of profiles other than one.
 fn not_one() -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidInput, "one profile is expected")
+    io::Error::new(io::ErrorKind::InvalidInput, "expected exactly one profile")
 }
 
 /// Returns the formats that show differences, as file names: `FILE.svg or FILE.html`.

@@ -206,7 +206,7 @@ impl Symbolizer {
             let how = match look_up(child, bundle, offset) {
                 Ok(symbols) => return symbols,
                 Err(Failure::Unsent(error)) => {
-                    log::debug!("symbols of {}: {error}", path(bundle));
+                    log::debug!("cannot look up symbols of {}: {error}", path(bundle));
                     return Vec::new();
                 }
                 // The child may have been killed for a reason other than this file, so it is tried again.
@@ -221,7 +221,7 @@ impl Symbolizer {
             };
             self.child = None;
             let path = path(bundle);
-            log::warn!("symbols of {path}: the reader {how}; skipping this file");
+            log::warn!("skipping the symbols of {path}: the symbol reader {how}");
             self.blame(bundle, tenant);
             return Vec::new();
         }
@@ -274,8 +274,8 @@ impl Symbolizer {
             Err(error) => {
                 if !std::mem::replace(&mut self.has_complained, true) {
                     log::warn!(
-                        "cannot start the reader of symbols: {error}; native functions have no \
-                         names until it starts"
+                        "cannot start the symbol reader: {error}; native functions have no names \
+                         until it starts"
                     );
                 }
                 None

@@ -121,7 +121,7 @@ pub(crate) fn add(
     layout: &layout,
     before: &[ThreadBytes],
 ) -> Result<()> {
-    const WHAT: &str = "tell the kernel about a JVM";
+    const WHAT: &str = "register the threads of a JVM in a BPF map";
     let failed = |source| Error::Bpf { what: WHAT.into(), source };
     for thread in before {
         let key = old_thread { target, thread: thread.thread.0 };

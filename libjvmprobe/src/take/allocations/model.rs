@@ -58,9 +58,9 @@ impl Jvm {
             classes: hotspot.class_layout()?,
             objects: match options.exact {
                 true => None,
-                false => known(pid, "what is in its TLABs", hotspot.objects()),
+                false => known(pid, "the content of its TLABs", hotspot.objects()),
             },
-            collections_at: known(pid, "how often it has collected", hotspot.collections_at()),
+            collections_at: known(pid, "the number of its collections", hotspot.collections_at()),
             pid,
             names: Names::default(),
             threads: ThreadNames::new(hotspot),
@@ -182,7 +182,7 @@ impl Jvm {
         // unloaded class.
         if !is_known && !self.sizes_are_fresh {
             let sizes = hotspot.instance_sizes();
-            self.sizes = known(self.pid, "the sizes of its objects", sizes);
+            self.sizes = known(self.pid, "the size of its objects", sizes);
             self.sizes_are_fresh = true;
         }
         self.sizes.as_ref()?.get(&symbol).copied()
@@ -207,7 +207,7 @@ impl Jvm {
     ) -> Vec<&'a Counted> {
         // The threads are read after `counted`, so a thread that has started in between is in this list only.
         let threads = hotspot.thread_bytes();
-        let what = "what its threads have allocated";
+        let what = "the allocation of its threads";
         let Some(threads) = known(self.pid, what, threads) else { return Vec::new() };
         self.books.take_threads(&threads, counted)
     }
@@ -281,7 +281,8 @@ fn known<T>(pid: Pid, what: &str, read: Result<T>) -> Option<T> {
 pub(crate) fn kernel_layout(hotspot: &HotSpot, walks: bool) -> Result<layout> {
     let (classes, threads) = (hotspot.class_layout()?, hotspot.thread_layout()?);
     if threads.tlab_top != threads.tlab_start + 8 {
-        let what = "the start and top of a TLAB are apart, in a version newer than is known";
+        let what =
+            "the start and top of a TLAB are not adjacent; this JDK version is not supported";
         return Err(Error::Layout { what: what.into() });
     }
     Ok(layout {

@@ -82,11 +82,11 @@ fn missing(is_old: bool, is_stripped: bool, has_probe: bool) -> (String, String)
     let function = "AllocTracer::send_allocation_in_new_tlab";
     let (what, instead) = match (is_old, is_stripped) {
         (true, _) => (
-            format!("{function} that is given the thread (before 8u262, JDK 8 has another one)"),
+            format!("{function} with a thread argument (JDK 8 has it since 8u262)"),
             "8u262 or later",
         ),
         (_, true) => (
-            format!("symbol table to find {function} by (it is stripped)"),
+            format!("symbol table to find {function} in (it is stripped)"),
             "a build with its symbol table (Temurin, Debian, Alpine)",
         ),
         (_, false) => (format!("function {function} in its symbol table"), "JDK 11 or later"),
@@ -112,7 +112,7 @@ pub(crate) fn exact(libjvm: &LibJvm) -> Result<Vec<Plan>> {
             path: libjvm.seen_as.clone(),
             what: format!("USDT probe {provider}:{name} ({why})"),
             hint: match sampled(libjvm).is_ok() {
-                true => "leave --exact out: its symbol table is enough for estimates".into(),
+                true => "omit --exact: its symbol table is sufficient for estimates".into(),
                 false => "use a JDK build with probes (Temurin, Debian, Ubuntu, Fedora)".into(),
             },
         });
@@ -140,10 +140,11 @@ pub(crate) fn fires(target: &Target, hotspot: &HotSpot) -> Result<()> {
         (true, _) => "-XX:+DTraceAllocProbes",
         (false, _) => "-XX:+ExtendedDTraceProbes",
     };
-    let otherwise = if sampled(&target.libjvm).is_ok() { ", or leave --exact out" } else { "" };
+    let otherwise = if sampled(&target.libjvm).is_ok() { ", or omit --exact" } else { "" };
     Err(Error::Unsupported {
         what: format!(
-            "process {} (JDK {}) does not tell of every object; start it with {flag}{otherwise}",
+            "process {} (JDK {}) does not report every allocated object; start it with \
+             {flag}{otherwise}",
             target.pid(),
             hotspot.major,
         ),

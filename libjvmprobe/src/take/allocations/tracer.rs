@@ -411,7 +411,7 @@ impl<S: Sink> Tool for Taker<S> {
         let (Some(walker), Some(hotspot)) = (self.session.walker(), hotspot) else { return };
         let stacks = Stacks::new(key, pid, hotspot, &mut self.files, walker, &self.memory);
         let stacks = stacks.unwrap_or_else(|error| {
-            log::warn!("stacks of process {pid} are not shown: {error}");
+            log::warn!("not showing stacks of process {pid}: {error}");
             Stacks::default()
         });
         self.stacks.insert(key, stacks);

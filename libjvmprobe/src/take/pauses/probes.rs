@@ -98,23 +98,20 @@ type Extra = (&'static str, &'static str, &'static str);
 const COLLECTION: Extra = (
     "_ZN8GCTracer15report_gc_startEN7GCCause5CauseE",
     "fn_collection_begin",
-    "the cause Ergonomics is shown as the cause that led to it",
+    "the cause Ergonomics is shown as the cause that triggered it",
 );
 
 /// Begin of a collection of CMS in JDK 8, after the VM thread has waited for the CMS thread, which frees memory
 /// by sweeping meanwhile.
-const SWEPT: Extra = (
-    COLLECTION.0,
-    "fn_heap_before",
-    "the heap before a collection may be more than the collection found",
-);
+const SWEPT: Extra =
+    (COLLECTION.0, "fn_heap_before", "the heap size before a collection may be too large");
 
 /// End of a collection. Before gc__end fires, Serial, Parallel and CMS may allocate the object that had not
 /// fitted. Without performance data, the heap after the collection can only be read here.
 const COLLECTION_END: Extra = (
     "_ZN8GCTracer13report_gc_endE",
     "fn_collection_end",
-    "the heap after a collection is not shown",
+    "the heap size after a collection is not shown",
 );
 
 /// Function that System.gc() calls. It is exported, so every build has its symbol.
@@ -151,7 +148,7 @@ pub(crate) fn plan(
                 return Err(Error::NoProbes {
                     path: path.clone(),
                     what: "USDT probe hotspot:mem__pool__gc__begin".into(),
-                    hint: "leave out --pools".into(),
+                    hint: "omit --pools".into(),
                 });
             }
             Ok(found) => plans.extend(found),
@@ -186,7 +183,7 @@ fn request(libjvm: &LibJvm, elf: &ElfFile) -> Result<Plan> {
     let site = exported(elf, REQUEST)?.ok_or_else(|| Error::NoProbes {
         path: libjvm.seen_as.clone(),
         what: format!("exported function {REQUEST}"),
-        hint: "leave out --stack".into(),
+        hint: "omit --stacks".into(),
     })?;
     Ok(Plan { program: REQUEST_PROGRAM, site, optional: None })
 }

@@ -198,12 +198,18 @@ impl<S: Sink> Taker<S> {
     fn watch(&mut self, key: u64, pid: Pid, hotspot: &HotSpot) -> Result<Links> {
         const VM_THREAD: &str = "VM Thread";
         let missing = |what: &str| Error::PerfData { what: what.into() };
-        let counter = hotspot.stop_counter().ok_or_else(|| missing("stops are not counted"))?;
+        let counter =
+            hotspot.stop_counter().ok_or_else(|| missing("the JVM does not count stops"))?;
         let places = hotspot.counted_at().unwrap_or_default().map(u64::to_ne_bytes);
         let counted = &self.session.skel.maps.counted;
-        session::tell(counted, key, &places.concat(), "tell the kernel about counters")?;
+        session::tell(
+            counted,
+            key,
+            &places.concat(),
+            "pass counter addresses to the BPF programs",
+        )?;
         let thread = thread_named(pid, VM_THREAD)
-            .ok_or_else(|| missing(&format!("no thread is called {VM_THREAD}")))?;
+            .ok_or_else(|| missing(&format!("the process has no thread named {VM_THREAD}")))?;
         let program = &self.session.skel.progs.counted_stop;
         let mut links = Links::default();
         links.push(perf::attach_watchpoint(program, thread, counter, key)?);
@@ -220,13 +226,13 @@ impl<S: Sink> Taker<S> {
         let how = match &watch {
             Ok(_) => "read at the end of each stop".into(),
             Err(error) => format!(
-                "looked at each {every} ms, for {error}; of several collections at once the number \
-                 and the sum, and no other stops"
+                "polled every {every} ms because of an error ({error}); several collections \
+                 between two polls are shown as one, and other stops are not shown"
             ),
         };
         let line = format!(
-            "process {pid}: pauses are told by its own counters, {how}: neither operations nor \
-             the heap nor cycles"
+            "process {pid}: showing pauses by the JVM's own counters, {how}; operations, heap \
+             sizes and cycles are not available"
         );
         warn_once(&line, why);
         self.counted
@@ -290,14 +296,14 @@ impl<S: Sink> Tool for Taker<S> {
         self.set_tenant(key, pid);
         let Some(hotspot) = hotspot else { return };
         let gauges = &self.session.skel.maps.gauges;
-        let what = "tell the kernel about the heap";
+        let what = "pass heap addresses to the BPF programs";
         if let Err(error) = session::tell(gauges, key, &hotspot.gauge.to_bytes(), what) {
             log::warn!("{error}");
         }
         if let Some(walker) = self.session.walker().filter(|_| hotspot.is_set_up)
             && let Err(error) = self.requests.add(key, pid, hotspot, walker)
         {
-            log::warn!("stacks of process {pid} are not shown: {error}");
+            log::warn!("not showing stacks of process {pid}: {error}");
         }
     }
 
@@ -308,7 +314,7 @@ impl<S: Sink> Tool for Taker<S> {
         }
         *self.users.entry(target.libjvm.id).or_default() += 1;
         if let Err(error) = hotspot {
-            let what = "collector, heap and causes are not known yet";
+            let what = "collector, heap sizes and causes are still unknown";
             log::warn!("process {pid}: {what}: {error}");
         }
         let why = hotspot.as_deref().ok().and_then(|hotspot| {

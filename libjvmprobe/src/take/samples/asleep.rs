@@ -83,7 +83,9 @@ pub(crate) fn find(session: &mut Session, jvms: &[(u32, JvmLayout)]) -> Result<V
         let memory = match Memory::open(Pid(*pid)) {
             Ok(memory) => memory,
             Err(error) => {
-                log::debug!("process {pid}: where its threads sleep is not known: {error}");
+                log::debug!(
+                    "process {pid}: cannot read the stacks of its sleeping threads: {error}"
+                );
                 continue;
             }
         };

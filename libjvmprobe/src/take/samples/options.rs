@@ -89,11 +89,11 @@ impl Options {
 /// How stacks are walked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum StackWalk {
-    /// As `hotspot` where that can be done, else as `fp`
+    /// `hotspot` if it is possible, else `fp`
     Auto,
-    /// By HotSpot's code cache and unwind tables
+    /// HotSpot's code cache and unwind tables
     Hotspot,
-    /// By frame pointers
+    /// Frame pointers
     Fp,
 }
 
@@ -127,7 +127,7 @@ impl FromStr for SymbolSource {
             "none" => Ok(Self::None),
             _ => match text.strip_prefix("file:") {
                 Some(path) if !path.is_empty() => Ok(Self::File(path.into())),
-                _ => Err("auto, hotspot, perfmap, agent, none or file:PATH is expected".into()),
+                _ => Err("expected auto, hotspot, perfmap, agent, none or file:PATH".into()),
             },
         }
     }

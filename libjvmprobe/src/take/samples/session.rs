@@ -120,8 +120,8 @@ pub(crate) fn load(options: &Options) -> Result<Session> {
     preflight::check_walker()?;
     if options.events.len() > 1 && !bpf::has_cookies() {
         return Err(Error::Kernel {
-            what: "tell several events apart".into(),
-            hint: "ask for one, or use Linux 5.15 or later".into(),
+            what: "distinguish several events".into(),
+            hint: "specify one event, or use Linux 5.15 or later".into(),
         });
     }
     let fields = ["pid", "tgid", "__state", "start_time", "comm"];
@@ -327,7 +327,7 @@ pub(crate) fn sleepers(session: &Session) -> Result<Vec<sleeper>> {
     if !sees_sleepers() {
         return Ok(Vec::new());
     }
-    let failed = |source| Error::Bpf { what: "walk over all tasks".into(), source };
+    let failed = |source| Error::Bpf { what: "iterate over all tasks".into(), source };
     let link = session.skel.progs.asleep.attach().map_err(failed)?;
     let most = u64::from(THREADS) * size_of::<sleeper>() as u64;
     let mut all = Vec::new();
@@ -381,7 +381,12 @@ pub(crate) fn comm(thread: &thread) -> String {
 
 /// Passes the layout of a JVM's structures to the kernel side.
 pub(crate) fn tell_java(session: &Session, pid: u64, java: &java) -> Result<()> {
-    session::tell(&session.skel.maps.javas, pid, bytes(java), "read the JVM's structures")
+    session::tell(
+        &session.skel.maps.javas,
+        pid,
+        bytes(java),
+        "pass the layout of the JVM's structures to the BPF programs",
+    )
 }
 
 impl SampleKey {

@@ -31,7 +31,7 @@ pub fn get(
     };
     let pid = process.pid;
     if let Ok(text) = perf_map::read_there(process) {
-        log::warn!("process {pid}: {error}; using the map that was in its /tmp");
+        log::warn!("process {pid}: {error}; using the existing map in its /tmp");
         return Ok((Snapshot::Map(text), SymbolSource::None));
     }
     // After other errors, the JVM has ended or is hidden from us, and would not answer the agent either.
@@ -40,8 +40,8 @@ pub fn get(
         return Err(error);
     }
     log::warn!(
-        "process {pid}: {error}; loading our agent into it for a moment, which --symbols hotspot \
-         never does"
+        "process {pid}: {error}; loading the jvmprobe agent into it temporarily (--symbols hotspot \
+         never does this)"
     );
     Ok((ask(&SymbolSource::Agent, process, hotspot, inlining)?, SymbolSource::Agent))
 }
@@ -71,8 +71,8 @@ pub(super) fn ask(
             let (jdk, first) = (hotspot.major, perf_map::FIRST_JDK);
             Err(Error::Unsupported {
                 what: format!(
-                    "process {}: JDK {jdk} cannot write a map of its code (JDK {first} can); use \
-                     --symbols hotspot or agent",
+                    "process {}: JDK {jdk} cannot write a map of its code (JDK {first} and later \
+                     can); use --symbols hotspot or agent",
                     process.pid
                 ),
             })
@@ -83,5 +83,5 @@ pub(super) fn ask(
 
 /// Returns the error for a JVM whose methods cannot be named because its structures could not be read.
 pub(super) fn version_unknown(pid: Pid, error: &Error) -> Error {
-    Error::Attach { pid, why: format!("its version is unknown: {error}") }
+    Error::Attach { pid, why: format!("cannot read its version: {error}") }
 }

@@ -26,7 +26,7 @@ pub fn classes(root: &Root, path: &str, room: &mut Room) -> Result<BTreeSet<Stri
             if is_folder && depth < DEPTH {
                 open.push((inner, depth + 1));
             } else if is_folder {
-                bail!("{inner} is too deep");
+                bail!("{inner} is nested too deeply");
             } else {
                 classes.extend(class_of(&inner));
             }

@@ -42,7 +42,7 @@ impl Index {
                         index.add(&path, &inner, classes);
                     }
                 }
-                _ => log::debug!("{path} is not looked at"),
+                _ => log::debug!("skipping {path}"),
             }
         }
         index

@@ -33,17 +33,18 @@ const ATTRIBUTES: usize = 8;
 pub fn classes(file: &File) -> Result<BTreeMap<String, BTreeSet<String>>> {
     let mut header = [0; HEADER];
     let mut file = file;
-    file.read_exact(&mut header).context("its header")?;
+    file.read_exact(&mut header).context("cannot read its header")?;
     let word = |at: usize| -> Result<u32> {
-        let bytes = header.get(at..).and_then(<[u8]>::first_chunk).context("its header")?;
+        let bytes =
+            header.get(at..).and_then(<[u8]>::first_chunk).context("cannot read its header")?;
         Ok(u32::from_ne_bytes(*bytes))
     };
-    ensure!(word(0)? == MAGIC && word(4)? == VERSION, "it is no image of modules that is known");
+    ensure!(word(0)? == MAGIC && word(4)? == VERSION, "unknown format of the module image");
     let (table, locations, strings) = (u64::from(word(16)?), word(20)?, word(24)?);
     let size = table * 8 + u64::from(locations) + u64::from(strings);
-    ensure!(size <= MAX_INDEX, "its index has {size} bytes, which is too much");
+    ensure!(size <= MAX_INDEX, "its index of {size} bytes is too large");
     let mut index = vec![0; usize::try_from(size)?];
-    file.read_exact(&mut index).context("its index")?;
+    file.read_exact(&mut index).context("cannot read its index")?;
     parse(&index, usize::try_from(table)?, locations as usize)
 }
 
@@ -53,15 +54,17 @@ pub fn parse(
     table: usize,
     locations: usize,
 ) -> Result<BTreeMap<String, BTreeSet<String>>> {
-    let tables = table.checked_mul(4).context("too large")?;
-    let (_, rest) = index.split_at_checked(tables).context("its table")?;
-    let (offsets, rest) = rest.split_at_checked(tables).context("its offsets")?;
-    let (locations, strings) = rest.split_at_checked(locations).context("its locations")?;
+    let tables = table.checked_mul(4).context("its index is too large")?;
+    let (_, rest) = index.split_at_checked(tables).context("its index is truncated")?;
+    let (offsets, rest) = rest.split_at_checked(tables).context("its offsets are truncated")?;
+    let (locations, strings) =
+        rest.split_at_checked(locations).context("its locations are truncated")?;
     let mut found: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for offset in offsets.as_chunks::<4>().0 {
         let at = u32::from_ne_bytes(*offset) as usize;
-        let location = locations.get(at..).context("a location")?;
-        let attributes = attributes(location).context("a location's attributes")?;
+        let location = locations.get(at..).context("a location is invalid")?;
+        let attributes =
+            attributes(location).context("the attributes of a location are invalid")?;
         let text = |attribute: usize| {
             let at = attributes.get(attribute).copied().unwrap_or_default();
             let text = strings.get(usize::try_from(at).ok()?..)?;

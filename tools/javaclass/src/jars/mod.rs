@@ -70,7 +70,8 @@ pub struct Jar {
 /// Reads the jars and folders that a JVM was started with and those that loaded classes come from,
 /// and the JDK's modules if `with_jdk` is set.
 pub fn look(target: &Target, seen: &Seen, with_jdk: bool) -> Result<Vec<Jar>> {
-    let root = Root::open(&target.process).map_err(|why| anyhow!("its files: {why}"))?;
+    let root =
+        Root::open(&target.process).map_err(|why| anyhow!("cannot access its files: {why}"))?;
     let mut room = Room::default();
     let mut paths = seen.places.clone();
     let path = path::class_path(target, &root, &mut room);
@@ -86,11 +87,11 @@ pub fn look(target: &Target, seen: &Seen, with_jdk: bool) -> Result<Vec<Jar>> {
         };
         match read() {
             Ok(found) => jars.extend(tell(target, &path, found, seen)),
-            Err(error) => log::warn!("{path} is not looked at: {error:#}"),
+            Err(error) => log::warn!("skipping {path}: {error:#}"),
         }
     }
     if with_jdk {
-        let modules = modules(target, &root).with_context(|| "the JDK's modules")?;
+        let modules = modules(target, &root).with_context(|| "cannot read the JDK's modules")?;
         jars.extend(
             modules.into_iter().map(|(module, classes)| one(target, module, classes, seen)),
         );
@@ -102,7 +103,7 @@ pub fn look(target: &Target, seen: &Seen, with_jdk: bool) -> Result<Vec<Jar>> {
 fn modules(target: &Target, root: &Root) -> Result<BTreeMap<String, BTreeSet<String>>> {
     // The modules are at lib/modules, libjvm.so at lib/server/libjvm.so.
     let lib = target.libjvm.seen_as.parent().and_then(Path::parent);
-    let path = lib.context("the JDK is nowhere")?.join("modules");
+    let path = lib.context("cannot find the directory of the JDK")?.join("modules");
     let file = root.file(&path).with_context(|| path.display().to_string())?;
     jimage::classes(&file).with_context(|| path.display().to_string())
 }

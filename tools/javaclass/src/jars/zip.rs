@@ -48,7 +48,7 @@ impl Room {
     /// Counts the bytes of a name that is kept, which may be 64 KiB; fails if the limit is exceeded.
     fn take_name(&mut self, name: &str) -> Result<()> {
         let left = self.bytes.checked_sub(name.len() as u64);
-        self.bytes = left.context("names of entries are too long")?;
+        self.bytes = left.context("entry names are too long")?;
         Ok(())
     }
 }
@@ -67,7 +67,7 @@ pub fn classes(file: &File, room: &mut Room) -> Result<BTreeMap<String, BTreeSet
             let archive = ZipArchive::from_seekable(std::io::Cursor::new(bytes), &mut buffer)?;
             Ok(directory(&archive, room)?.0)
         };
-        let classes = read().with_context(|| format!("{path} within it"))?;
+        let classes = read().with_context(|| format!("cannot read {path} inside it"))?;
         found.insert(path, classes);
     }
     if !own.is_empty() || found.is_empty() {
@@ -129,7 +129,7 @@ fn unpack<R: ReaderAt>(
         CompressionMethod::DEFLATE => {
             DeflateDecoder::new(entry.reader()).take(most + 1).read_to_end(&mut bytes)
         }
-        other => bail!("its compression, {other:?}, is not known"),
+        other => bail!("its compression {other:?} is not supported"),
     };
     // Rejected data counts, too, so that many bombs cost no more than one.
     room.bytes = room.bytes.saturating_sub(bytes.len() as u64);

@@ -69,13 +69,13 @@ impl Jar {
             packed = packed.saturating_add(entry.packed);
             size = size.saturating_add(entry.size);
             ensure!(entries.len() < MAX_ENTRIES, "it has more than {MAX_ENTRIES} entries");
-            ensure!(paths.insert(entry.path.clone()), "it has {} twice", entry.path);
+            ensure!(paths.insert(entry.path.clone()), "it contains {} twice", entry.path);
             entries.push(entry);
         }
-        ensure!(!entries.is_empty(), "nothing is in it");
-        ensure!(begin == 0, "it begins with something else, a script perhaps, that would be lost");
-        ensure!(packed <= length, "its entries claim the same bytes");
-        ensure!(size <= MAX_TOTAL, "it would unpack to {size} bytes, which is too much");
+        ensure!(!entries.is_empty(), "it is empty");
+        ensure!(begin == 0, "it begins with other data, such as a script, that would be lost");
+        ensure!(packed <= length, "its entries overlap");
+        ensure!(size <= MAX_TOTAL, "its unpacked size of {size} bytes is too large");
         Ok(Self { archive, entries, comment })
     }
 
@@ -94,10 +94,10 @@ impl Jar {
         let mut bytes = Vec::new();
         let most = MAX_ENTRY;
         let mut unpack = || {
-            ensure!(entry.size <= most, "it has more than {most} bytes");
+            ensure!(entry.size <= most, "it is larger than {most} bytes");
             entry.unpack(&self.archive, &mut bytes)
         };
-        unpack().with_context(|| format!("{} cannot be read", entry.path))?;
+        unpack().with_context(|| format!("cannot read {}", entry.path))?;
         Ok(bytes)
     }
 
@@ -107,7 +107,7 @@ impl Jar {
         jar.set_raw_comment(self.comment.clone().into())?;
         for (_, entry) in self.entries.iter().enumerate().filter(|(number, _)| wanted(*number)) {
             let copied = entry.copy(&self.archive, &mut jar);
-            copied.with_context(|| format!("{} cannot be copied", entry.path))?;
+            copied.with_context(|| format!("cannot copy {}", entry.path))?;
         }
         jar.finish()?.into_inner().map_err(io::IntoInnerError::into_error)?;
         Ok(out.sync_all()?)
@@ -117,17 +117,18 @@ impl Jar {
 impl Entry {
     fn new(record: &ZipFileHeaderRecord<'_>) -> Result<Self> {
         let raw = record.file_path();
-        let path = str::from_utf8(raw.as_bytes()).context("it has a name that is no UTF-8")?;
+        let path =
+            str::from_utf8(raw.as_bytes()).context("it has an entry name that is not UTF-8")?;
         let inner = path.strip_suffix('/').unwrap_or(path);
         let leads_out = inner.split('/').any(|part| matches!(part, "" | "." | ".."));
-        ensure!(!leads_out, "it has an entry that leads elsewhere: {path}");
+        ensure!(!leads_out, "it has an entry with an unsafe path: {path}");
         let is_plain = !path.contains(|c: char| c.is_control() || c == '\\');
-        ensure!(is_plain, "it has an entry of a strange name: {path:?}");
+        ensure!(is_plain, "it has an entry with an invalid name: {path:?}");
         ensure!(!record.flags().is_encrypted(), "{path} is encrypted");
         let method = match record.compression_method() {
             rawzip::CompressionMethod::STORE => CompressionMethod::Stored,
             rawzip::CompressionMethod::DEFLATE => CompressionMethod::Deflated,
-            other => bail!("{path} is compressed by {other:?}, which Java does not know"),
+            other => bail!("{path} uses compression {other:?}, which Java does not support"),
         };
         let t = record.last_modified();
         let time = DateTime::from_date_and_time(
@@ -161,7 +162,7 @@ impl Entry {
             _ => Box::new(packed.reader()),
         };
         let read = io::copy(&mut packed.verifying_reader(reader).take(self.size + 1), to)?;
-        ensure!(read == self.size, "it is not as large as it says");
+        ensure!(read == self.size, "its size differs from the size in the jar's directory");
         Ok(())
     }
 
@@ -187,7 +188,7 @@ impl Entry {
 
 /// Writes a jar to a temporary file beside `path`, and renames it to `path` when it is complete.
 pub fn put(path: &Path, write: impl FnOnce(&File) -> Result<()>) -> Result<()> {
-    let name = path.file_name().context("it names no file")?.to_string_lossy();
+    let name = path.file_name().context("it is not a file name")?.to_string_lossy();
     let draft = path.with_file_name(format!(".{name}.{}", std::process::id()));
     let file = File::create_new(&draft)?;
     let done = write(&file).and_then(|()| Ok(std::fs::rename(&draft, path)?));
@@ -241,12 +242,12 @@ mod tests {
     #[test]
     fn what_is_no_honest_jar_is_refused() {
         for (path, word) in [
-            ("../x", "leads elsewhere"),
-            ("a/../../x", "leads elsewhere"),
-            ("/etc/passwd", "leads elsewhere"),
-            ("a//b", "leads elsewhere"),
-            ("a\\b", "strange name"),
-            ("a\u{1b}[2J", "strange name"),
+            ("../x", "unsafe path"),
+            ("a/../../x", "unsafe path"),
+            ("/etc/passwd", "unsafe path"),
+            ("a//b", "unsafe path"),
+            ("a\\b", "invalid name"),
+            ("a\u{1b}[2J", "invalid name"),
         ] {
             let why = refused(&zip(&[("a", b"x"), (path, b"y")]));
             assert!(why.contains(word), "{path}: {why}");
@@ -254,11 +255,11 @@ mod tests {
         let twice = zip(&[("a/B.class", b"x"), ("a/B.class", b"y")]);
         assert!(refused(&twice).contains("twice"));
         let good = zip(&[("a", b"some text"), ("b", b"other")]);
-        assert!(refused(&[b"#!/bin/sh\n", &good[..]].concat()).contains("begins with something"));
+        assert!(refused(&[b"#!/bin/sh\n", &good[..]].concat()).contains("begins with other data"));
         assert!(!refused(&good[..good.len() - 30]).is_empty(), "cut");
-        assert!(refused(&zip(&[])).contains("nothing"));
+        assert!(refused(&zip(&[])).contains("empty"));
         let zeros = vec![0; MAX_ENTRY as usize + 1];
-        assert!(refused(&zip(&[("bomb", &zeros)])).contains("more than"));
+        assert!(refused(&zip(&[("bomb", &zeros)])).contains("larger than"));
         // It claims a smaller size. In the directory, the size follows the checksum.
         let mut lying = zip(&[("liar", &[0; 100_000])]);
         let at = lying.windows(4).rposition(|w| w == 100_000_u32.to_le_bytes()).unwrap();

@@ -67,7 +67,7 @@ pub fn decide(jar: &Jar, seen: &HashSet<String>, list: &[Wanted]) -> Result<Vec<
     }
     ensure!(
         queue.classes.iter().any(|class| class.why == Some(Why::Seen)),
-        "no report has seen a class of it: is it the jar that ran?"
+        "the reports contain no class of it: is it the jar that ran?"
     );
     for entry in jar.entries.iter().filter(|entry| entry.class.is_none()) {
         let name = || Why::Named(entry.path.clone());
@@ -89,7 +89,7 @@ pub fn decide(jar: &Jar, seen: &HashSet<String>, list: &[Wanted]) -> Result<Vec<
         for entry in entries.iter().filter_map(|&entry| jar.entries.get(entry)) {
             let bytes = jar.read(entry)?;
             let texts = constants::texts(&bytes)
-                .with_context(|| format!("{} is no class file", entry.path))?;
+                .with_context(|| format!("{} is not a class file", entry.path))?;
             for text in texts {
                 names.in_text(text, |class| queue.keep(class, || Why::Referred(by.clone())));
             }

@@ -80,19 +80,19 @@ pub fn run(args: &Strip) -> Result<()> {
         None => Vec::new(),
     };
     let name = args.jar.display();
-    let file = File::open(&args.jar).with_context(|| format!("open {name}"))?;
-    let meta = file.metadata().with_context(|| format!("look at {name}"))?;
-    let refused = || format!("{name} is not stripped");
+    let file = File::open(&args.jar).with_context(|| format!("cannot open {name}"))?;
+    let meta = file.metadata().with_context(|| format!("cannot inspect {name}"))?;
+    let refused = || format!("cannot strip {name}");
     if let Some(out) = &args.out
         && fs::metadata(out).is_ok_and(|to| (to.dev(), to.ino()) == (meta.dev(), meta.ino()))
     {
-        bail!("{} is {name} itself, which is not changed: name another file", out.display());
+        bail!("{} is {name} itself: specify another output file", out.display());
     }
     let jar = Jar::open(file).with_context(refused)?;
     if let Some(path) = jar.signature() {
         bail!(
-            "{name} is signed ({path}), and would not be any more: strip what was signed, and \
-             sign that"
+            "{name} is signed ({path}), and stripping would break the signature: strip the \
+             unsigned jar, then sign it"
         );
     }
     let classes = keep::decide(&jar, &seen, &list).with_context(refused)?;
@@ -104,7 +104,7 @@ pub fn run(args: &Strip) -> Result<()> {
         let gone: HashSet<usize> =
             gone(&classes).flat_map(|class| &class.entries).copied().collect();
         let written = jar::put(out, |file| jar.write(|number| !gone.contains(&number), file));
-        written.with_context(|| format!("{} is not written", out.display()))?;
+        written.with_context(|| format!("cannot write {}", out.display()))?;
         total.out = Some(out.display().to_string());
         total.bytes_out = fs::metadata(out).ok().map(|meta| meta.len());
     }
@@ -116,7 +116,10 @@ fn seen(args: &Strip) -> Result<HashSet<String>> {
     let mut seen = HashSet::new();
     let mut unloaded = 0;
     let incomplete = |path: &Path| {
-        bail!("{} lacks classes that could not be read: they may be in use", path.display())
+        bail!(
+            "{} is incomplete: it lacks classes that could not be read and may be in use",
+            path.display()
+        )
     };
     reports::read(&args.reports, |path, told| {
         match told {
@@ -128,13 +131,13 @@ fn seen(args: &Strip) -> Result<HashSet<String>> {
             Told::Runs(runs) => unloaded += runs.unloaded,
         }
         if seen.len() > MAX_SEEN {
-            bail!("these are more than {MAX_SEEN} classes");
+            bail!("too many classes: at most {MAX_SEEN} are supported");
         }
         Ok(())
     })?;
     if unloaded > 0 {
         log::warn!(
-            "{unloaded} classes were unloaded before the reports were made: name those that are \
+            "{unloaded} classes were unloaded before the reports were made: specify those that are \
              needed with --keep"
         );
     }
@@ -192,8 +195,8 @@ fn tell(args: &Strip, jar: &Jar, classes: &[Class], total: &Total) -> Result<()>
         }
         let Total { classes, seen, listed, named, referred, removed, .. } = total;
         out.line(&format!(
-            "{}: {}, {seen} of them seen, {listed} listed, {named} named by its files, {referred} \
-             that these refer to; {removed} that nothing needs, {}",
+            "{}: {}: {seen} seen, {listed} listed, {named} named by its files, {referred} referred \
+             to by these; {removed} not needed, {}",
             total.jar,
             count(*classes, "class"),
             bytes(total.removed_bytes),
@@ -201,13 +204,14 @@ fn tell(args: &Strip, jar: &Jar, classes: &[Class], total: &Total) -> Result<()>
     }
     if total.removed > 0 && !total.readers.is_empty() {
         log::warn!(
-            "the program reads class files as data, by {}: classes that it reads but never loads are in no report; \
-             name those that it needs with --keep, and run it with the stripped jar",
+            "the program reads class files as data, by {}; the reports lack classes that it reads \
+             but never loads: specify those that it needs with --keep, and test it with the \
+             stripped jar",
             total.readers.join(", ")
         );
     }
     if total.inner > 0 {
-        log::warn!("jars within it stay as they are: {}", total.inner);
+        log::warn!("jars inside it that are not stripped: {}", total.inner);
     }
     if let (Some(path), Some(to)) = (&total.out, total.bytes_out) {
         log::info!("wrote {path}: {} of {}", bytes(to), bytes(total.bytes));

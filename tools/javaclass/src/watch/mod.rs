@@ -298,7 +298,7 @@ impl Tool for Tracer<'_> {
         let (Some(hotspot), Some(walker)) = (hotspot, self.session.walker()) else { return };
         match StackNamer::new(key, pid, hotspot, &mut self.files, false, walker) {
             Ok(namer) => _ = self.namers.insert(key, namer),
-            Err(error) => log::warn!("stacks of process {pid} are not shown: {error}"),
+            Err(error) => log::warn!("not showing stacks of process {pid}: {error}"),
         }
     }
 
@@ -367,11 +367,11 @@ impl Tool for Tracer<'_> {
 fn write(inits: Inits, files: files::Files, what: &str) -> Result<()> {
     let profile = inits.into_profile(clock::monotonic_ns());
     if profile.lost > 0 {
-        log::warn!("{} were too many to be written", count(profile.lost, "initialisation"));
+        log::warn!("dropped {}: too many to write", count(profile.lost, "initialization"));
     }
     let timeline = Timeline::of(&profile);
     let subtitle = format!("{} in {}", span(profile.total()), span(profile.duration_ns));
-    let title = Title { title: format!("Class initialisers, {what}"), subtitle: Some(subtitle) };
+    let title = Title { title: format!("Class initializers, {what}"), subtitle: Some(subtitle) };
     let titled = Titled { profile: &profile, title, timeline: timeline.as_ref() };
     let how = How { threads: true, ..How::default() };
     for path in files.write(&[titled], &how)? {

@@ -109,14 +109,14 @@ pub fn run(options: Options, store: Store, read_again: impl Fn() -> Result<Chang
     let notify = Notify::from_env().context("NOTIFY_SOCKET")?;
     keep(MAPS | READ | ATTACH | HURRY | KERNEL_SYMBOLS);
     // Started while this process has little memory that the child processes would share.
-    start_readers().context("start a process that reads")?;
-    let net = Net::start().context("start a thread")?;
-    let asked = signals::listen(&net).context("handle signals")?;
+    start_readers().context("cannot start a reader process")?;
+    let net = Net::start().context("cannot start a thread")?;
+    let asked = signals::listen(&net).context("cannot handle signals")?;
     let book = SharedBook::default();
     let push = Push::start(&net, &options.targets, &options.queues, retry::Limits::default())?;
     book.lock().targets = push.ledgers();
     let health = Arc::new(Health::default());
-    let _serving = listeners.start(&book, &health).context("start a thread")?;
+    let _serving = listeners.start(&book, &health).context("cannot start a thread")?;
     let slots = Slots::new(MAX_JVMS);
     // Measured now, before the machine is busy with the daemon's own work.
     bpf::trap::prices();
@@ -208,7 +208,7 @@ impl Daemon {
         self.tell_own();
         let kept = store::describe(self.book.lock().kept);
         let now = self.jvms.running();
-        log::info!("Takes all JVMs of this host, {now} now; {kept} kept... Hit Ctrl-C to end.");
+        log::info!("Tracing all JVMs on this host, {now} now; {kept} stored... Hit Ctrl-C to end.");
         self.notify.ready(&format!("{} JVMs", self.jvms.running()));
         self.health.set_ready(true);
         Ok(())
@@ -251,7 +251,7 @@ impl Daemon {
     }
 
     fn tell_ended(&self, what: &str, why: &str) {
-        log::warn!("{what} are not taken any more: {why}");
+        log::warn!("stopped collecting {what}: {why}");
         self.book.lock().give_up(what);
     }
 
@@ -324,7 +324,7 @@ impl Daemon {
         let Some(change) = change else { return };
         log::info!(saving:serde = change.values(); "{}", change.told());
         if let Err(error) = self.takers.change(before, change.to) {
-            log::warn!("that could not be changed: {error:#}");
+            log::warn!("failed to change what is collected: {error:#}");
         }
         self.tell_own();
     }
@@ -342,9 +342,11 @@ impl Daemon {
                 self.saving.set_limits(limits);
                 self.set_budgets();
                 self.handing.set_bounds(age, size);
-                log::info!("the configuration was read again");
+                log::info!("reloaded the configuration");
             }
-            Err(error) => log::warn!("the configuration stays as it was: {error:#}"),
+            Err(error) => {
+                log::warn!("cannot reload the configuration, keeping the previous one: {error:#}")
+            }
         }
         self.notify.ready(&format!("{} JVMs", self.jvms.running()));
     }
@@ -360,7 +362,7 @@ impl Daemon {
                 Ok(piece) => self.take(piece),
                 Err(RecvTimeoutError::Disconnected) => break,
                 Err(RecvTimeoutError::Timeout) => {
-                    log::warn!("a taker has not ended in time: what it took last is not kept");
+                    log::warn!("a tracer did not stop in time: its last data is not stored");
                     break;
                 }
             }

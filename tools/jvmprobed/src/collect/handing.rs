@@ -50,7 +50,10 @@ impl Handing {
             // The receiver is gone if `end` has timed out.
             let _ = end.send(push);
         };
-        thread::Builder::new().name("hand-on".into()).spawn(run).context("start a thread")?;
+        thread::Builder::new()
+            .name("hand-on".into())
+            .spawn(run)
+            .context("cannot start a thread")?;
         Ok(Self { jobs, done, book: book.clone(), is_late: false })
     }
 
@@ -61,9 +64,7 @@ impl Handing {
             Err(_) => {
                 self.book.lock().given_up_windows += 1;
                 if !std::mem::replace(&mut self.is_late, true) {
-                    log::warn!(
-                        "windows are given up: the disk is too slow for them; all else goes on"
-                    );
+                    log::warn!("dropping windows: the disk is too slow; sampling continues");
                 }
             }
         }
@@ -73,7 +74,7 @@ impl Handing {
     pub fn set_bounds(&mut self, age: Duration, size: u64) {
         // A worker that is too late to receive this message has a larger problem than old bounds.
         if self.jobs.try_send(Job::Bounds(age, size)).is_err() {
-            log::warn!("the store is busy: its bounds stay as they were");
+            log::warn!("the store is busy: keeping its previous limits");
         }
     }
 
@@ -83,7 +84,7 @@ impl Handing {
         drop(self.jobs);
         let done = self.done.recv_timeout(within).ok();
         if done.is_none() {
-            log::warn!("the disk is too slow: what was taken last may not be kept");
+            log::warn!("the disk is too slow: the last data may not be stored");
         }
         done
     }

@@ -171,14 +171,13 @@ impl Change {
         let which = if self.is_down { "less" } else { "more" };
         let mut collected = vec!["pauses".to_owned()];
         if to.hertz > 0 {
-            collected.push(format!("{} processor samples a second", to.hertz));
+            collected.push(format!("{} CPU samples per second", to.hertz));
         }
-        collected.extend(to.off_cpu.then(|| "times off the processor".into()));
+        collected.extend(to.off_cpu.then(|| "off-CPU time".into()));
         collected.extend(to.allocation.then(|| "allocation".into()));
         format!(
-            "from now on {which} is collected: {}. The last window took {share:.1} % of a processor \
-             ({processor_limit:.1} are allowed on the average of ten minutes) and {} MB ({} are \
-             allowed)",
+            "collecting {which} from now on: {}. The last window used {share:.1} % of one CPU \
+             (limit: {processor_limit:.1} % on average over ten minutes) and {} MB (limit: {} MB)",
             collected.join(", "),
             memory >> 20,
             memory_limit >> 20,

@@ -109,13 +109,13 @@ impl Takers {
             let why = match ended {
                 Err(error) => error.to_string(),
                 Ok(()) if stopped.load(Ordering::Relaxed) => return,
-                Ok(()) => "nothing is left to do".into(),
+                Ok(()) => "the tracer has ended".into(),
             };
             // At shutdown the receiver may be gone.
             let _ = out.send(Piece::Ended { what, why });
         };
         let thread = thread::Builder::new().name(format!("take-{what}"));
-        thread.spawn(run).context("start a thread")?;
+        thread.spawn(run).context("cannot start a thread")?;
         self.running.push(Running { what, stop });
         Ok(())
     }

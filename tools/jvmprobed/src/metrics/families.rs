@@ -109,27 +109,33 @@ impl Book {
         let mut families = vec![
             self.info(),
             self.by_operation(
-                ("jvmprobe_stopped", "seconds", Counter, "Time that the application stood still."),
+                (
+                    "jvmprobe_stopped",
+                    "seconds",
+                    Counter,
+                    "Time for which the application was stopped.",
+                ),
                 |stopped| stopped.has_stops().then(|| Number(seconds(stopped.stopped.sum_ns()))),
             ),
             self.by_operation(
-                ("jvmprobe_stop_duration", "seconds", Kind::Histogram, "How long each stop was."),
+                ("jvmprobe_stop_duration", "seconds", Kind::Histogram, "Duration of each stop."),
                 |stopped| stopped.has_stops().then_some(Value::Histogram(&stopped.stopped)),
             ),
-            self.by_operation(("jvmprobe_collections", "", Counter, "Collections."), |stopped| {
-                (stopped.collections > 0).then_some(Number(stopped.collections as f64))
-            }),
+            self.by_operation(
+                ("jvmprobe_collections", "", Counter, "Garbage collections."),
+                |stopped| (stopped.collections > 0).then_some(Number(stopped.collections as f64)),
+            ),
             self.one(
                 (
                     "jvmprobe_time_to_safepoint",
                     "seconds",
                     Kind::Histogram,
-                    "From the request of a stop until all threads had stopped.",
+                    "Time from the request of a stop until all threads had stopped.",
                 ),
                 |series| (series.ttsp.count() > 0).then_some(Value::Histogram(&series.ttsp)),
             ),
             self.one(
-                ("jvmprobe_allocated", "bytes", Counter, "Allocated by Java code, by estimate."),
+                ("jvmprobe_allocated", "bytes", Counter, "Estimated bytes allocated by Java code."),
                 |series| bytes(Some(series.allocated)),
             ),
             self.one(
@@ -156,7 +162,7 @@ impl Book {
                     "jvmprobe_cpu",
                     "seconds",
                     Counter,
-                    "CPU time of the process since its start, by the kernel's account.",
+                    "CPU time of the process since its start, as counted by the kernel.",
                 ),
                 |series| series.gauges.cpu_ns.map(|ns| Number(seconds(ns))),
             ),
@@ -170,11 +176,11 @@ impl Book {
         let number = |value: Option<u64>| value.map(|value| Number(value as f64));
         [
             self.one(
-                ("jvmprobe_heap_committed", "bytes", Gauge, "Heap that the JVM may use now."),
+                ("jvmprobe_heap_committed", "bytes", Gauge, "Committed size of the heap."),
                 move |series| number(series.gauges.heap_committed),
             ),
             self.one(
-                ("jvmprobe_heap_max", "bytes", Gauge, "Heap that the JVM can have (-Xmx)."),
+                ("jvmprobe_heap_max", "bytes", Gauge, "Maximum size of the heap (-Xmx)."),
                 move |series| number(series.gauges.heap_max),
             ),
             self.one(
@@ -182,13 +188,12 @@ impl Book {
                 move |series| number(series.gauges.code_cache_used),
             ),
             self.one(
-                ("jvmprobe_code_cache_size", "bytes", Gauge, "Code cache that there can be."),
+                ("jvmprobe_code_cache_size", "bytes", Gauge, "Maximum size of the code cache."),
                 move |series| number(series.gauges.code_cache_size),
             ),
-            self.one(
-                ("jvmprobe_loaded_classes", "", Gauge, "Classes that are loaded."),
-                move |series| number(series.gauges.loaded_classes),
-            ),
+            self.one(("jvmprobe_loaded_classes", "", Gauge, "Loaded classes."), move |series| {
+                number(series.gauges.loaded_classes)
+            }),
             self.one(("jvmprobe_threads", "", Gauge, "Threads of the process."), move |series| {
                 number(series.gauges.threads)
             }),
@@ -206,7 +211,7 @@ impl Book {
         }
         Family {
             name: "jvmprobe_processor",
-            help: "Processor time by what it was spent on, by samples.",
+            help: "CPU time by kind of code, estimated from samples.",
             unit: "seconds",
             kind: Counter,
             points,
@@ -272,7 +277,7 @@ impl Book {
         }
         Family {
             name: "jvmprobe_jvm_info",
-            help: "Who a JVM is; the value is always 1.",
+            help: "Identity of a JVM; the value is always 1.",
             unit: "",
             kind: Gauge,
             points,
@@ -283,47 +288,53 @@ impl Book {
         let own = &self.own;
         let version: Labels = vec![("version", env!("CARGO_PKG_VERSION").into())];
         let mut families = vec![
-            own_one(("jvmprobed_build_info", "", Gauge, "Its version; always 1."), version, 1.0),
+            own_one(
+                ("jvmprobed_build_info", "", Gauge, "Version of jvmprobed; the value is always 1."),
+                version,
+                1.0,
+            ),
             single(
                 "jvmprobed_processor",
                 "seconds",
                 Counter,
-                "Processor time that the daemon has used.",
+                "CPU time used by the daemon.",
                 seconds(own.processor_ns),
             ),
             single(
                 "jvmprobed_serving",
                 "seconds",
                 Counter,
-                "CPU time of that spent serving HTTP, which --max-cpu does not include.",
+                "Part of the daemon's CPU time that was spent serving HTTP, which --max-cpu does \
+                 not limit.",
                 seconds(serving_ns()),
             ),
             single(
                 "jvmprobed_expositions",
                 "",
                 Counter,
-                "Expositions written for scrapers; one is served to all for a second.",
+                "Metric expositions generated; all scrapers within one second get the same one.",
                 self.expositions as f64,
             ),
             single(
                 "jvmprobed_memory",
                 "bytes",
                 Gauge,
-                "Memory that the daemon holds (resident).",
+                "Resident memory of the daemon.",
                 own.memory_bytes as f64,
             ),
             single(
                 "jvmprobed_sampling_hertz",
                 "",
                 Gauge,
-                "Processor samples a second, each processor; lower than asked where it saves.",
+                "Samples per second on each CPU; lower than configured while the daemon saves \
+                 resources.",
                 own.hertz as f64,
             ),
             single(
                 "jvmprobed_saving",
                 "",
                 Gauge,
-                "Steps down from what was asked for, to save: 0 where nothing is left out.",
+                "Steps by which collection is reduced to save resources; 0 if it is not reduced.",
                 own.saving as f64,
             ),
             self.collected(),
@@ -331,34 +342,41 @@ impl Book {
                 "jvmprobed_window_delay",
                 "seconds",
                 Gauge,
-                "How long after its end the last window was handed on.",
+                "Time from the end of the last window until it was passed on to be stored and \
+                 pushed.",
                 seconds(own.window_delay_ns),
             ),
             single(
                 "jvmprobed_windows",
                 "",
                 Counter,
-                "Windows of time handed on.",
+                "Windows passed on to be stored and pushed.",
                 self.windows as f64,
             ),
             single(
                 "jvmprobed_windows_lost",
                 "",
                 Counter,
-                "Windows that could not be written to the disk.",
+                "Windows that could not be written to disk.",
                 self.kept.lost.saturating_add(self.given_up_windows) as f64,
             ),
             single(
                 "jvmprobed_store",
                 "bytes",
                 Gauge,
-                "What is kept on the disk.",
+                "Size of the stored windows on disk.",
                 self.kept.bytes as f64,
             ),
-            single("jvmprobed_jvms", "", Gauge, "JVMs that run.", self.running() as f64),
-            single("jvmprobed_jvms_seen", "", Counter, "JVMs found so far.", self.seen as f64),
-            by("jvmprobed_jvms_given_up", "JVMs not looked at.", "reason", &self.given_up),
-            by("jvmprobed_samples", "Samples and events taken.", "of", &self.taken),
+            single("jvmprobed_jvms", "", Gauge, "Running JVMs.", self.running() as f64),
+            single(
+                "jvmprobed_jvms_seen",
+                "",
+                Counter,
+                "JVMs found since the daemon started.",
+                self.seen as f64,
+            ),
+            by("jvmprobed_jvms_given_up", "JVMs that are not traced.", "reason", &self.given_up),
+            by("jvmprobed_samples", "Samples and events collected.", "of", &self.taken),
             by("jvmprobed_lost", "Samples and events lost.", "reason", &self.lost),
             self.limited(),
         ];
@@ -375,7 +393,7 @@ impl Book {
         };
         Family {
             name: "jvmprobed_limited",
-            help: "Detail that a tenant did not get, because it exceeded its share.",
+            help: "Details dropped because a tenant exceeded its share.",
             unit: "",
             kind: Counter,
             points: self.limited.iter().map(point).collect(),
@@ -391,7 +409,7 @@ impl Book {
         };
         Family {
             name: "jvmprobed_collected",
-            help: "Whether it is collected: 0 while it is left out to save.",
+            help: "Whether a measure is collected; 0 while it is omitted to save resources.",
             unit: "",
             kind: Gauge,
             points: self.collected.iter().map(point).collect(),
@@ -427,14 +445,15 @@ impl Book {
         vec![
             Family {
                 name: "jvmprobed_push_samples",
-                help: "Samples (of allocation, stacks) by what became of them: delivered, or the reason for dropping them.",
+                help: "Samples (of allocation, stacks) by outcome: delivered, or the reason for \
+                       dropping them.",
                 unit: "",
                 kind: Counter,
                 points: samples.collect(),
             },
             Family {
                 name: "jvmprobed_push_requests",
-                help: "Requests by outcome.",
+                help: "Push requests by outcome.",
                 unit: "",
                 kind: Counter,
                 points: requests.collect(),
@@ -442,16 +461,16 @@ impl Book {
             gauge(
                 "jvmprobed_push_waiting_samples",
                 "",
-                "Samples that wait to be delivered.",
+                "Samples waiting for delivery.",
                 |target| target.read().waiting_samples as f64,
             ),
-            gauge("jvmprobed_push_waiting", "bytes", "What waits to be delivered.", |target| {
+            gauge("jvmprobed_push_waiting", "bytes", "Data waiting for delivery.", |target| {
                 target.read().waiting_bytes as f64
             }),
             gauge(
                 "jvmprobed_push_delay",
                 "seconds",
-                "How long what waits longest has been waiting.",
+                "Age of the oldest data waiting for delivery.",
                 |target| target.delay().as_secs_f64(),
             ),
         ]

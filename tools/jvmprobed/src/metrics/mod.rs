@@ -58,7 +58,9 @@ impl FromStr for Listen {
         match text {
             "none" => Ok(Self(None)),
             _ => text.parse().map(|address| Self(Some(address))).map_err(|_| {
-                format!("{text:?}: say an address and a port, for example 127.0.0.1:9464, or none")
+                format!(
+                    "{text:?}: expected an address and a port, for example 127.0.0.1:9464, or none"
+                )
             }),
         }
     }

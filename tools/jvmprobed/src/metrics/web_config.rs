@@ -127,7 +127,7 @@ impl WebConfig {
         let format = format.unwrap_or_default();
         ensure!(
             format.rate_limit.is_none(),
-            unsupported("rate_limit", "CPU time is bounded anyway")
+            unsupported("rate_limit", "CPU time is always limited")
         );
         let mut config = Self::default();
         let http = format.http_server_config.unwrap_or_default();
@@ -144,11 +144,14 @@ impl WebConfig {
             let user = user.escape_debug();
             ensure!(
                 !user.clone().any(|c| c == ':'),
-                "basic_auth_users: {user}: a name has no colon"
+                "basic_auth_users: {user}: a name cannot contain a colon"
             );
             let parts = HashParts::from_str(hash);
             let parts = parts.ok().filter(|_| hash.len() == 60).with_context(|| {
-                format!("basic_auth_users: {user}: no bcrypt hash; make one with htpasswd -nBC 10")
+                format!(
+                    "basic_auth_users: {user}: not a bcrypt hash; create one with `htpasswd -nBC \
+                     10`"
+                )
             })?;
             ensure!(
                 (4..=MAX_COST).contains(&parts.get_cost()),
@@ -175,7 +178,7 @@ fn read(path: &Path) -> Result<String> {
     let file = File::open(path).with_context(|| format!("cannot read {shown}"))?;
     ensure!(
         file.metadata().is_ok_and(|file| file.is_file()),
-        "cannot read {shown}: no regular file"
+        "cannot read {shown}: not a regular file"
     );
     let read = file.take(MAX_BYTES + 1).read_to_string(&mut text);
     let length = read.with_context(|| format!("cannot read {shown}"))?;
@@ -190,12 +193,12 @@ fn header(name: &str, value: &str) -> Result<(HeaderName, HeaderValue)> {
         known.with_context(|| format!("http_server_config: header {shown} cannot be set"))?;
     ensure!(
         values.is_empty() || values.contains(&value),
-        "http_server_config: {shown}: one of {} is expected",
+        "http_server_config: {shown}: expected one of {}",
         values.join(", ")
     );
     let value = HeaderValue::from_str(value)
         .ok()
-        .with_context(|| format!("http_server_config: {shown}: no value of a header"))?;
+        .with_context(|| format!("http_server_config: {shown}: not a valid header value"))?;
     Ok((HeaderName::from_bytes(name.as_bytes())?, value))
 }
 
@@ -213,7 +216,7 @@ impl Tls {
             text.filter(|t| !t.is_empty()),
             file.filter(|f| !f.as_os_str().is_empty()),
         ) {
-            (Some(_), Some(_)) => bail!("{name} and {name}_file exclude each other"),
+            (Some(_), Some(_)) => bail!("{name} and {name}_file cannot be combined"),
             (Some(text), None) => Ok(Some((name.to_owned(), text))),
             (None, None) => Ok(None),
             (None, Some(file)) => {
@@ -239,14 +242,14 @@ impl Tls {
                 bail!("client_ca_file needs client_auth_type: RequireAndVerifyClientCert")
             }
             (Some("RequireAndVerifyClientCert" | "VerifyClientCertIfGiven"), None) => {
-                bail!(
-                    "client_ca_file is missing: the CA that client certificates are verified with"
-                )
+                bail!("client_ca_file is missing: specify the CA that verifies client certificates")
             }
             (Some(kind @ ("RequireAndVerifyClientCert" | "VerifyClientCertIfGiven")), Some(ca)) => {
                 let mut roots = RootCertStore::empty();
                 for certificate in certificates(&ca)? {
-                    roots.add(certificate).with_context(|| format!("{}: no CA", ca.0))?;
+                    roots
+                        .add(certificate)
+                        .with_context(|| format!("{}: not a CA certificate", ca.0))?;
                 }
                 let verifier =
                     WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
@@ -270,7 +273,8 @@ impl Tls {
             None => builder.with_no_client_auth(),
         };
         let private = PrivateKeyDer::from_pem_slice(key.1.as_bytes());
-        let private = private.ok().with_context(|| format!("{}: no private key in it", key.0))?;
+        let private =
+            private.ok().with_context(|| format!("{}: contains no private key", key.0))?;
         let mut config = builder
             .with_single_cert(certificates(&cert)?, private)
             .with_context(|| format!("{} and {}", cert.0, key.0))?;
@@ -284,7 +288,7 @@ impl Tls {
 fn certificates((name, pem): &(String, String)) -> Result<Vec<CertificateDer<'static>>> {
     let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem.as_bytes()).collect();
     let all = all.ok().filter(|all| !all.is_empty());
-    all.with_context(|| format!("{name}: no certificate in it"))
+    all.with_context(|| format!("{name}: contains no certificate"))
 }
 
 /// Returns the protocol versions from `min` to `max`, which have the names that Go uses.
@@ -297,9 +301,9 @@ fn versions(
         Some("TLS12") => Ok(2),
         Some("TLS13") => Ok(3),
         Some(old @ ("TLS10" | "TLS11")) => {
-            bail!("{key}: {old} is not supported: TLS12 is the oldest version")
+            bail!("{key}: {old} is not supported: the oldest supported version is TLS12")
         }
-        Some(other) => bail!("{key}: {}: TLS12 or TLS13 is expected", other.escape_debug()),
+        Some(other) => bail!("{key}: {}: expected TLS12 or TLS13", other.escape_debug()),
     };
     let (min, max) = (number("min_version", min, 2)?, number("max_version", max, 3)?);
     ensure!(min <= max, "min_version is above max_version");
@@ -328,7 +332,8 @@ fn provider(suites: Option<Vec<String>>, curves: Option<Vec<String>>) -> Result<
             };
             let suite = *all.iter().find(is_named).with_context(|| {
                 format!(
-                    "cipher_suites: {shown} is not supported: choose of ECDHE with GCM or ChaCha20"
+                    "cipher_suites: {shown} is not supported: choose suites of ECDHE with GCM or \
+                     ChaCha20"
                 )
             })?;
             if !is_new(&suite) {
@@ -344,12 +349,15 @@ fn provider(suites: Option<Vec<String>>, curves: Option<Vec<String>>) -> Result<
                 "CurveP384" => NamedGroup::secp384r1,
                 "X25519" => NamedGroup::X25519,
                 other => bail!(
-                    "curve_preferences: {} is not supported: choose of X25519, CurveP256 and CurveP384",
+                    "curve_preferences: {} is not supported: choose from X25519, CurveP256 and \
+                     CurveP384",
                     other.escape_debug()
                 ),
             };
             let group = all.iter().find(|one| one.name() == group);
-            provider.kx_groups.push(*group.context("curve_preferences: no such curve")?);
+            provider
+                .kx_groups
+                .push(*group.context("curve_preferences: the curve is not available")?);
         }
     }
     Ok(provider)
@@ -408,7 +416,7 @@ mod tests {
             ("tls_server_config:\n  key: x".into(), &["cert_file is missing"]),
             ("tls_server_config:\n  cert: x".into(), &["key_file is missing"]),
             ("tls_server_config:\n  cert_file: x".into(), &["/nowhere/x", "No such file"]),
-            (tls("cert_file: x"), &["cert and cert_file exclude"]),
+            (tls("cert_file: x"), &["cert and cert_file cannot be combined"]),
             (tls("client_allowed_sans: [a]"), &["client_allowed_sans is not supported"]),
             (tls("min_version: TLS10"), &["min_version: TLS10 is not supported"]),
             (tls("min_version: TLS14"), &["min_version: TLS14", "expected"]),
@@ -422,7 +430,7 @@ mod tests {
             (tls("client_auth_type: Sometimes"), &["Sometimes is unknown"]),
             (tls("client_auth_type: VerifyClientCertIfGiven"), &["client_ca_file is missing"]),
             (tls("client_ca: x"), &["client_ca_file needs client_auth_type"]),
-            (tls("min_version: TLS12"), &["key: no private key"]),
+            (tls("min_version: TLS12"), &["key: contains no private key"]),
         ] {
             let error = error(&text);
             for word in words {

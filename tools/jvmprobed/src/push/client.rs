@@ -49,7 +49,7 @@ impl Target {
     pub fn new(options: &Options, url: &Url) -> Result<Self> {
         ensure!(
             options.basic_auth_file.is_none() || options.bearer_token_file.is_none(),
-            "basic-auth-file and bearer-token-file exclude each other"
+            "basic-auth-file and bearer-token-file cannot be combined"
         );
         options.read_headers()?;
         // The crypto provider is global, so a second call finds it installed and fails.
@@ -68,7 +68,7 @@ impl Target {
             let certificates = Certificate::from_pem_bundle(&pem)
                 .ok()
                 .filter(|found| !found.is_empty())
-                .with_context(|| format!("{} has no certificate", path.display()))?;
+                .with_context(|| format!("{} contains no certificate", path.display()))?;
             builder = builder.tls_certs_merge(certificates);
         } else if url.scheme() == "http" {
             // Without TLS, the host's certificates are not needed and not loaded.
@@ -76,15 +76,17 @@ impl Target {
         }
         if let Some(path) = &options.client_cert_file {
             let pem = fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
-            let identity = Identity::from_pem(&pem)
-                .with_context(|| format!("{}: no certificate with its key", path.display()))?;
+            let identity = Identity::from_pem(&pem).with_context(|| {
+                format!("{}: expected a certificate and its key", path.display())
+            })?;
             builder = builder.identity(identity);
         }
         builder = match options.proxy.as_deref() {
             None => builder,
             Some("none") => builder.no_proxy(),
             Some(proxy) => {
-                let all = Proxy::all(proxy).with_context(|| format!("{proxy:?} is no proxy"))?;
+                let all =
+                    Proxy::all(proxy).with_context(|| format!("{proxy:?} is not a proxy URL"))?;
                 builder.no_proxy().proxy(all)
             }
         };
@@ -132,7 +134,7 @@ impl Target {
         if status.is_success() {
             let is_page = |value: &header::HeaderValue| value.as_bytes().starts_with(b"text/html");
             if headers.get(header::CONTENT_TYPE).is_some_and(is_page) {
-                return Outcome::Later(None, "it answers with a web page: is it the URL?".into());
+                return Outcome::Later(None, "it answers with a web page; check the URL".into());
             }
             return read(&text).unwrap_or_else(Outcome::all);
         }
@@ -182,7 +184,7 @@ pub(super) async fn read_answer(mut answer: Response) -> Result<Vec<u8>, reqwest
 /// Formats an error with its causes, without the URL, because messages begin with the target's name.
 pub(super) fn chain(error: &reqwest::Error) -> String {
     if error.is_timeout() {
-        return "it does not answer in time".into();
+        return "it did not answer in time".into();
     }
     let mut text = match error.is_connect() {
         true => "cannot be reached".to_owned(),
@@ -198,9 +200,9 @@ pub(super) fn chain(error: &reqwest::Error) -> String {
     }
     let foreign = ["http2 error", "invalid HTTP version", "InvalidContentType"];
     let hint = if foreign.iter().any(|words| text.contains(words)) {
-        " (it speaks another protocol: see the target's URL)"
+        " (it uses another protocol; check the target's URL)"
     } else if text.contains("invalid peer certificate") {
-        " (whom to trust beside the host's authorities, ca-file says)"
+        " (use ca-file to trust a CA that the host does not trust)"
     } else {
         ""
     };

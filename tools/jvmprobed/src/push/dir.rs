@@ -66,7 +66,7 @@ pub fn send(folder: &Path, head: &Head, body: &[u8]) -> Outcome {
 
 fn write(folder: &Path, name: &str, body: &[u8]) -> io::Result<()> {
     if name.is_empty() || name.contains('/') {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "not the name of a file"));
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a file name"));
     }
     let beside = folder.join(format!(".{name}.tmp"));
     let written = (|| {

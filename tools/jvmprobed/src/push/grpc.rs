@@ -79,7 +79,7 @@ pub async fn call(
         Err(outcome) => return outcome,
     };
     if !answer.status().is_success() {
-        return Outcome::Later(None, format!("it answers {} to gRPC", answer.status()));
+        return Outcome::Later(None, format!("it answers {} to a gRPC request", answer.status()));
     }
     // An answer without a body has its status among the headers.
     let mut said = answer.headers().clone();
@@ -100,7 +100,7 @@ pub async fn call(
     }
     let text = |name: &str| said.get(name).and_then(|value| value.to_str().ok());
     let Some(code) = text("grpc-status").and_then(|code| code.parse::<u32>().ok()) else {
-        return Outcome::Later(None, "it does not answer as gRPC does: is it the port?".into());
+        return Outcome::Later(None, "its answer is not gRPC; check the port".into());
     };
     if code == 0 {
         // Skip the byte for compression and the four bytes of the length. The request does not accept

@@ -77,11 +77,9 @@ impl Push {
                 log::warn!("{warning}");
             }
             if let Address::Dir(path) = &options.to {
-                DirBuilder::new()
-                    .recursive(true)
-                    .mode(0o750)
-                    .create(path)
-                    .with_context(|| format!("--push {}: cannot make the folder", options.to))?;
+                DirBuilder::new().recursive(true).mode(0o750).create(path).with_context(|| {
+                    format!("--push {}: cannot create the directory", options.to)
+                })?;
             }
             let sender = Sender::open(net, options, folder, retry)
                 .with_context(|| format!("--push {}", options.to))?;

@@ -187,7 +187,7 @@ impl Queue {
                 if std::mem::replace(&mut self.writes, false) {
                     let folder = self.folder.display();
                     log::warn!(
-                        "{}: cannot write to {folder}: {error}; what has to wait is held in memory, {} MB at most",
+                        "{}: cannot write to {folder}: {error}; queueing in memory, at most {} MB",
                         self.ledger.name(),
                         MAX_MEMORY >> 20
                     );
@@ -409,7 +409,7 @@ pub fn private_folder(folder: &Path) -> Result<()> {
     let is_ours = |stat: &Stat| stat.st_uid == geteuid().as_raw() && stat.st_mode & 0o022 == 0;
     let found = opened.and_then(|fd| Ok((fstat(&fd)?, fd)));
     let Some((stat, fd)) = found.ok().filter(|(stat, _)| is_ours(stat)) else {
-        bail!("it is not a folder that we alone may write");
+        bail!("it is not a directory that only this user can write to");
     };
     if stat.st_mode & 0o7777 != 0o700 {
         fchmod(&fd, Mode::from_raw_mode(0o700))?;
@@ -435,7 +435,7 @@ fn read_head(path: &Path) -> io::Result<(Line, BufReader<File>, u64)> {
     let line: Line = serde_json::from_slice(&text)?;
     let whole = line.length.checked_add(text.len() as u64);
     if line.version != VERSION || line.length > MAX_ENTRY || whole != Some(size) {
-        return Err(bad("not an entry of this version"));
+        return Err(bad("the queue entry has another version"));
     }
     Ok((line, reader, size))
 }

@@ -211,7 +211,7 @@ impl Sender {
     fn taken(&self, head: &Head, bytes: u64, refused: u64, words: &str) {
         let trouble = self.trouble.lock().unwrap_or_else(PoisonError::into_inner).take();
         if trouble.is_some() {
-            log::info!("{}: it answers again", self.address);
+            log::info!("{}: delivery works again", self.address);
         }
         // The answer does not say which profiles were refused, so their share of the samples is counted, rounded up.
         let refused_samples = match head.profiles {
@@ -222,7 +222,7 @@ impl Sender {
             }
         };
         if refused > 0 || !words.is_empty() {
-            log::warn!("{}: it took all but {refused}: {words}", self.address);
+            log::warn!("{}: rejected {refused} records: {words}", self.address);
         }
         if refused_samples > 0 {
             self.ledger.give_up(reason::PARTLY, 1, refused_samples);
@@ -234,7 +234,7 @@ impl Sender {
     fn say_trouble(&self, words: String) {
         let mut trouble = self.trouble.lock().unwrap_or_else(PoisonError::into_inner);
         if trouble.as_ref() != Some(&words) {
-            log::warn!("{}: {words}; it is tried again, and what is taken waits", self.address);
+            log::warn!("{}: {words}; retrying, new data is queued", self.address);
             *trouble = Some(words);
         }
     }

@@ -72,7 +72,7 @@ fn yes() -> bool {
 fn seconds<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
     const MOST: Duration = Duration::from_secs(3600);
     let time = parse_age(&String::deserialize(from)?).ok().filter(|&time| time <= MOST);
-    time.ok_or_else(|| D::Error::custom("a time up to an hour is expected, for example 30s"))
+    time.ok_or_else(|| D::Error::custom("expected a time of at most one hour, for example 30s"))
 }
 
 fn bytes<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
@@ -133,7 +133,7 @@ impl Options {
         }
         if let Some(file) = &self.basic_auth_file {
             let user = read_secret(file)?;
-            ensure!(user.contains(':'), "{}: it is not user:password", file.display());
+            ensure!(user.contains(':'), "{}: expected user:password", file.display());
             let text = format!("Basic {}", STANDARD.encode(user));
             all.push((http::header::AUTHORIZATION, secret("basic", &text)?));
         }
@@ -152,11 +152,11 @@ fn is_loopback(url: &Url) -> bool {
 }
 
 fn name_of(name: &str) -> Result<HeaderName> {
-    name.parse().with_context(|| format!("{name:?} cannot be the name of a header"))
+    name.parse().with_context(|| format!("{name:?} is not a valid header name"))
 }
 
 fn plain(name: &str, value: &str) -> Result<HeaderValue> {
-    value.parse().with_context(|| format!("the value of {name} cannot be that of a header"))
+    value.parse().with_context(|| format!("the value of {name} is not a valid header value"))
 }
 
 /// Returns a header value that is never shown in messages.
@@ -198,7 +198,7 @@ impl FromStr for Address {
     type Err = anyhow::Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        let hint = "say pyroscope=URL, otlp=URL or dir=PATH";
+        let hint = "use pyroscope=URL, otlp=URL or dir=PATH";
         let Some((kind, rest)) = text.split_once('=') else { bail!("{text:?}: {hint}") };
         match kind {
             "pyroscope" => Ok(Self::Pyroscope(url(rest)?)),
@@ -209,10 +209,10 @@ impl FromStr for Address {
                 _ => Ok(Self::OtlpHttp(url(rest)?)),
             },
             "dir" => {
-                ensure!(!rest.is_empty(), "dir= wants a folder");
+                ensure!(!rest.is_empty(), "dir= needs a directory");
                 Ok(Self::Dir(rest.into()))
             }
-            _ => bail!("{kind:?} is no kind of target: {hint}"),
+            _ => bail!("unknown kind of target {kind:?}: {hint}"),
         }
     }
 }
@@ -226,18 +226,18 @@ impl TryFrom<String> for Address {
 }
 
 fn url(text: &str) -> Result<Url> {
-    let url: Url = text.parse().with_context(|| format!("{text:?} is no URL"))?;
+    let url: Url = text.parse().with_context(|| format!("{text:?} is not a URL"))?;
     ensure!(
         matches!(url.scheme(), "http" | "https") && url.has_host(),
-        "{text:?}: say http://HOST or https://HOST; for OTLP also grpc:// and grpcs://"
+        "{text:?}: use http://HOST or https://HOST; for OTLP also grpc:// and grpcs://"
     );
     ensure!(
         url.username().is_empty() && url.password().is_none(),
-        "a URL is seen by all users: write user:password into a file, see basic-auth-file"
+        "a URL is visible to all users: write user:password into a file, see basic-auth-file"
     );
     ensure!(
         url.query().is_none() && url.fragment().is_none(),
-        "{text:?}: a target has neither query nor fragment"
+        "{text:?}: the URL of a target cannot have a query or a fragment"
     );
     Ok(url)
 }
@@ -302,12 +302,12 @@ mod tests {
     fn what_is_no_address_is_refused_with_a_hint() {
         for (text, hint) in [
             ("http://p:4040", "pyroscope=URL"),
-            ("loki=http://p", "no kind of target"),
+            ("loki=http://p", "unknown kind of target"),
             ("otlp=localhost:4318", "http://HOST"),
             ("otlp=ftp://c", "http://HOST"),
             ("pyroscope=http://me:secret@p", "file"),
-            ("pyroscope=http://p?tenant=1", "neither query"),
-            ("dir=", "folder"),
+            ("pyroscope=http://p?tenant=1", "a query or a fragment"),
+            ("dir=", "directory"),
         ] {
             let error = format!("{:#}", address(text).unwrap_err());
             assert!(error.contains(hint), "{text}: {error}");
@@ -326,7 +326,7 @@ mod tests {
         for (text, words) in [
             (r#"{"to": "otlp=http://c", "timeout": "2"}"#, "30s"),
             (r#"{"to": "otlp=http://c", "timeout": "99999999999999999999m"}"#, "30s"),
-            (r#"{"to": "otlp=c"}"#, "is no URL"),
+            (r#"{"to": "otlp=c"}"#, "is not a URL"),
             (r#"{"to": "dir=/x", "tiemout": "2s"}"#, "unknown field"),
             (r#"{"timeout": "2s"}"#, "`to`"),
         ] {

@@ -70,7 +70,7 @@ impl Chosen {
     /// A line for the user: no window, or no such JVM, and what the store contains instead.
     pub fn read(shelf: &Shelf, from_ns: u64, until_ns: u64, jvm: Option<&Whose>) -> Result<Self> {
         if from_ns >= until_ns {
-            bail!("--since is to be before --until, which is now where it is not given");
+            bail!("--since must be before --until, whose default is now");
         }
         let windows = shelf.read(from_ns, until_ns)?;
         let (first, last) = (
@@ -84,8 +84,8 @@ impl Chosen {
                 spans.iter().rev().take(5).map(|&(from, until)| span(from, until)).collect();
             let asked = span(from_ns, until_ns);
             match told.is_empty() {
-                true => bail!("nothing is kept yet: not from {asked}, nor of any other time"),
-                false => bail!("nothing is kept from {asked}; kept are {}", told.join(", ")),
+                true => bail!("nothing is stored yet, neither for {asked} nor for any other time"),
+                false => bail!("nothing is stored for {asked}; stored times: {}", told.join(", ")),
             }
         };
         let from_ns = from_ns.max(first);
@@ -103,7 +103,10 @@ impl Chosen {
             .filter(|taken| jvm.is_none_or(|jvm| jvm.includes(&taken.who)))
             .collect();
         if let (Some(jvm), true) = (jvm, jvms.is_empty()) {
-            bail!("no JVM from {} matches `{jvm}`; there were {names}", span(from_ns, until_ns));
+            bail!(
+                "no JVM in {} matches `{jvm}`; JVMs in this time: {names}",
+                span(from_ns, until_ns)
+            );
         }
         jvms.sort_by_key(|taken| (taken.who.name.clone(), taken.who.pid, taken.who.started_ns));
         Ok(Self { from_ns, until_ns, parts, rates, jvms })

@@ -27,7 +27,7 @@ pub fn text(now: &Profile, then: &Profile) -> String {
         change(&b.1).abs().total_cmp(&change(&a.1).abs()).then_with(|| a.0.cmp(b.0))
     });
     if rows.is_empty() {
-        return "Nothing has changed by a thousandth of all.\n".into();
+        return "Nothing has changed by 0.1 % of the total or more.\n".into();
     }
     let what = if now.measure == Measure::Allocation { "CLASS" } else { "METHOD" };
     let mut table = Ruled::new(&["NOW", "BEFORE", "CHANGE", what], 0..3);

@@ -76,7 +76,7 @@ pub fn show(chosen: &Chosen, how: How, out: &mut Output) -> Result<()> {
         totals.show(chosen.covered_ns(None), how, out)?;
     }
     if totals.is_empty() {
-        out.line("Nothing stopped them.")?;
+        out.line("There were no stops.")?;
     }
     Ok(())
 }
@@ -124,7 +124,7 @@ impl<'a> Totals<'a> {
         let Identity { pid, name, attributes, .. } = &**self.who;
         let version = attributes.get("process.runtime.description").map_or("", String::as_str);
         out.line("")?;
-        out.line(&format!("PID {pid}  {name}  {version}  kept of {}", span(covered_ns)))?;
+        out.line(&format!("PID {pid}  {name}  {version}  recorded for {}", span(covered_ns)))?;
         let head = ["OPERATION", "COUNT", "TOTAL(ms)", "MEAN", "P50", "P90", "P99", "MAX"];
         let mut table = Ruled::new(&head, 1..head.len());
         let mut shown: Vec<_> =
@@ -165,13 +165,14 @@ impl<'a> Totals<'a> {
         if !self.cycles.is_empty() {
             let (number, sum) = (self.cycles.len(), self.cycles.iter().sum());
             out.line(&format!(
-                "Concurrent cycles: {number}, {} in all, beside the running application",
+                "Concurrent cycles: {number}, {} in total, while the application was running",
                 span(sum)
             ))?;
         }
         if !self.limited.is_empty() {
             out.lines(&wrap(&format!(
-                "Too many stops to record each: {} are known by their sums only, in the rows (others)",
+                "Too many stops to record each one: {} are only included in the sums of the rows \
+                 (others)",
                 count(self.limited.count(), "stop")
             )))?;
         }

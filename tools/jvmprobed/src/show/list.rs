@@ -46,7 +46,7 @@ pub fn run(args: &List) -> Result<()> {
         Arc::clone(known.entry((who.pid, who.started_ns)).or_insert_with(|| who.into()))
     })?;
     if windows.is_empty() {
-        bail!("nothing is kept yet in {}", shelf.path().display());
+        bail!("nothing is stored yet in {}", shelf.path().display());
     }
     // Begin, end and number of the windows of each JVM.
     let mut kept: BTreeMap<(u32, u64), (Span, u64)> = BTreeMap::new();
@@ -62,7 +62,7 @@ pub fn run(args: &List) -> Result<()> {
     let jvms = kept.iter().map(|(key, kept)| (&known[key], kept));
     let mut jvms: Vec<_> = jvms.filter(|(who, _)| is_wanted(who)).collect();
     if let (Some(jvm), true) = (&args.jvm, jvms.is_empty()) {
-        bail!("no JVM of which something is kept matches `{jvm}`");
+        bail!("no recorded JVM matches `{jvm}`");
     }
     jvms.sort_by_key(|(who, (span, _))| (&who.name, *span, who.pid));
     if args.json {

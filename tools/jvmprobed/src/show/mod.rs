@@ -55,7 +55,7 @@ use crate::{
 pub fn run(args: &Show) -> Result<()> {
     let used = args.output.iter().map(|path| formats::of(path)).collect::<Result<Vec<_>, _>>()?;
     if args.diff.is_some() && used.iter().any(|format| !format.draws_differences) {
-        bail!("--diff can be drawn in {} only", formats::drawing_differences());
+        bail!("--diff is only supported for {}", formats::drawing_differences());
     }
     let shelf = shelf(args.dir.as_deref())?;
     let now = Zoned::now();
@@ -111,7 +111,7 @@ fn measure(args: &Show, chosen: &Chosen) -> Result<Measure> {
         Some(measure) => Ok(measure.clone()),
         None => {
             let names: Vec<_> = measures.iter().map(Measure::name).collect();
-            bail!("`{name}` was not taken then; taken were {}", names.join(", "))
+            bail!("`{name}` was not collected in this time; collected: {}", names.join(", "))
         }
     }
 }
@@ -122,11 +122,12 @@ fn saved(chosen: &Chosen, measure: &Measure) -> Option<String> {
     if left_out > 0 {
         let [left_out, all] = [left_out, chosen.covered_ns(Some(measure))].map(span);
         let name = measure.name();
-        return Some(format!("Left out to save: {name}, for {left_out} of {all}"));
+        return Some(format!("Not collected, to save resources: {name}, for {left_out} of {all}"));
     }
     let (low, high) = chosen.rates.filter(|(low, high)| *measure == Measure::Time && low < high)?;
     Some(format!(
-        "The rate was as low as {low} a second, to save; samples are counted as of {high} a second"
+        "To save resources, the rate was reduced to {low} samples per second; samples are weighted \
+         as if it was {high}"
     ))
 }
 
@@ -141,7 +142,7 @@ fn show(
     let (from, until) = chosen.span(&profile.measure);
     if (from, until) != (chosen.from_ns, chosen.until_ns) {
         out.lines(&format!(
-            "More than {} is shown, because the times of {} are kept less exactly",
+            "Showing more than {}, because the times of {} are stored less exactly",
             when::span(chosen.from_ns, chosen.until_ns),
             profile.measure.name(),
         ))?;
@@ -152,7 +153,7 @@ fn show(
     if let Some(cpu_ns) = cpu_ns {
         let covered_ns = chosen.covered_ns(Some(&profile.measure));
         out.lines(&format!(
-            "{:.2} s of CPU time by the kernel's account ({:.2} cores); by samples:",
+            "{:.2} s of CPU time as counted by the kernel ({:.2} cores); estimated from samples:",
             Duration::from_nanos(cpu_ns).as_secs_f64(),
             cpu_ns as f64 / covered_ns.max(1) as f64,
         ))?;

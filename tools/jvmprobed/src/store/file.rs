@@ -134,20 +134,21 @@ pub fn read(profiles: impl Read, lines: impl Read) -> io::Result<Stored> {
         if kind.kind == "jvm" {
             let Jvm { who, cpu_ns } = serde_json::from_str(&line)?;
             if jvms.len() >= MAX_JVMS {
-                return Err(invalid("there are too many JVMs in it"));
+                return Err(invalid("it contains too many JVMs"));
             }
             jvms.push(Taken { who: who.into(), cpu_ns, ..Taken::default() });
         } else {
-            let taken = jvms.last_mut().ok_or_else(|| invalid("a pause is nobody's"))?;
+            let taken = jvms.last_mut().ok_or_else(|| invalid("a pause belongs to no JVM"))?;
             records += 1;
             if records > MAX_RECORDS {
-                return Err(invalid("there are too many pauses in it"));
+                return Err(invalid("it contains too many pauses"));
             }
             taken.pauses.push(serde_json::from_str(&line)?);
         }
     }
     for (jvm, profile) in profiles::read(profiles)? {
-        let taken = jvms.get_mut(jvm as usize).ok_or_else(|| invalid("a profile is nobody's"))?;
+        let taken =
+            jvms.get_mut(jvm as usize).ok_or_else(|| invalid("a profile belongs to no JVM"))?;
         taken.profiles.push(profile);
     }
     Ok(Stored { window: Window { begin_ns, end_ns, jvms, left_out }, covered_ns, of })
@@ -202,9 +203,9 @@ impl<R: Read> Lines<R> {
             return Ok(None);
         }
         if line.pop() != Some(b'\n') {
-            return Err(invalid("a line in it is too long, or does not end"));
+            return Err(invalid("a line is too long or incomplete"));
         }
-        String::from_utf8(line).map(Some).map_err(|_| invalid("it is no text"))
+        String::from_utf8(line).map(Some).map_err(|_| invalid("it is not text"))
     }
 }
 
@@ -288,9 +289,10 @@ mod tests {
         };
         assert!(read(&profiles[..], &zipped(format!("{head}\n{jvm}\n").as_bytes())[..]).is_ok());
         assert!(refused("").contains("empty"));
-        assert!(refused(&format!("{head}\n")).contains("a profile is nobody's"));
+        assert!(refused(&format!("{head}\n")).contains("a profile belongs to no JVM"));
         assert!(
-            refused(&format!("{head}\n{{\"type\":\"pause\"}}\n")).contains("a pause is nobody's")
+            refused(&format!("{head}\n{{\"type\":\"pause\"}}\n"))
+                .contains("a pause belongs to no JVM")
         );
         assert!(
             refused(&format!("{head}\n{jvm}\n{{\"type\":\"other\"}}\n"))
@@ -298,7 +300,7 @@ mod tests {
         );
         let many = "{\"type\":\"pause\"}\n".repeat(MAX_RECORDS + 1);
         assert!(refused(&format!("{head}\n{jvm}\n{many}")).contains("too many pauses"));
-        assert!(refused(&format!("{head}\n{jvm}")).contains("does not end"));
+        assert!(refused(&format!("{head}\n{jvm}")).contains("incomplete"));
         assert!(refused(&format!("{head}\n{}\n", "x".repeat(2 << 20))).contains("too long"));
         assert!(read(&profiles[..], &b"no gzip"[..]).is_err());
     }

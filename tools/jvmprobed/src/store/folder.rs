@@ -79,10 +79,10 @@ impl Folder {
             Ok(()) | Err(Errno::EXIST) => {}
             // An existing directory on a read-only file system can still be opened.
             Err(Errno::ROFS) if path.is_dir() => {}
-            Err(e) => return Err(io::Error::from(e)).context(format!("cannot make {shown}")),
+            Err(e) => return Err(io::Error::from(e)).context(format!("cannot create {shown}")),
         }
         let fd = open_dir(path)?;
-        let stat = fstat(&fd).with_context(|| format!("cannot look at {shown}"))?;
+        let stat = fstat(&fd).with_context(|| format!("cannot inspect {shown}"))?;
         check_owner(path, &stat)?;
         let lock = lock(path, &fd)?;
         let folder = Self { path: path.into(), fd, mode, _lock: Some(lock) };
@@ -138,7 +138,7 @@ impl Folder {
         // The mode of a new or empty directory is not worth a message.
         if !names.is_empty() && !is_new {
             log::warn!(
-                "{shown} had mode {found:04o}, has {:04o} now: see mode in [store]",
+                "changed the mode of {shown} from {found:04o} to {:04o}; see mode in [store]",
                 self.mode
             );
         }
@@ -156,10 +156,10 @@ impl Folder {
         match folder.version()? {
             Some(VERSION) => Ok(folder),
             Some(version) => bail!(
-                "{shown} was written by an older jvmprobed, as version {version}: this one reads version \
-                 {VERSION}, and starts anew there as a daemon"
+                "{shown} has version {version} of an older jvmprobed, but this one reads version \
+                 {VERSION}: start the daemon, which replaces the old data"
             ),
-            None => bail!("{shown} has no windows of jvmprobed: is it the directory of --dir?"),
+            None => bail!("{shown} contains no windows of jvmprobed: check --dir"),
         }
     }
 
@@ -181,10 +181,10 @@ impl Folder {
         match text.trim().parse() {
             Ok(version) if version <= VERSION => Ok(Some(version)),
             Ok(version) => bail!(
-                "{shown} was written by a newer jvmprobed, as version {version}: this one knows version \
-                 {VERSION}; use the newer one, or another --dir"
+                "{shown} has version {version} of a newer jvmprobed, but this one reads version \
+                 {VERSION}: use the newer jvmprobed, or another --dir"
             ),
-            Err(_) => bail!("{shown}/{VERSION_FILE} is no number: use another --dir"),
+            Err(_) => bail!("{shown}/{VERSION_FILE} does not contain a number: use another --dir"),
         }
     }
 
@@ -207,7 +207,7 @@ impl Folder {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let fd = openat(at, name, flags, Mode::empty())?;
         if FileType::from_raw_mode(fstat(&fd)?.st_mode) != FileType::RegularFile {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "it is no regular file"));
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "it is not a regular file"));
         }
         Ok(fd.into())
     }
@@ -309,7 +309,7 @@ pub fn parse_mode(text: &str) -> Result<u32, String> {
     let mode = u32::from_str_radix(text, 8).ok();
     let is_sound = |&mode: &u32| mode & !0o055 == 0o700;
     mode.filter(is_sound)
-        .ok_or_else(|| "a mode from 0700 to 0755 is expected, for example \"0750\"".into())
+        .ok_or_else(|| "expected a mode from 0700 to 0755, for example \"0750\"".into())
 }
 
 fn open_dir(path: &Path) -> Result<OwnedFd> {
@@ -320,7 +320,7 @@ fn open_dir(path: &Path) -> Result<OwnedFd> {
     match openat(CWD, path, flags, Mode::empty()) {
         Ok(fd) => Ok(fd),
         Err(Errno::NOTDIR | Errno::LOOP) => {
-            bail!("{shown} is no directory, but a file or a symbolic link: use another --dir")
+            bail!("{shown} is not a directory, but a file or a symbolic link: use another --dir")
         }
         Err(e) => Err(io::Error::from(e)).context(format!("cannot open {shown}")),
     }
@@ -332,12 +332,12 @@ fn check_owner(path: &Path, stat: &Stat) -> Result<()> {
     let (shown, own) = (path.display(), geteuid().as_raw());
     if stat.st_uid != own {
         bail!(
-            "{shown} belongs to user {}, not to user {own}, who runs this: use another --dir",
+            "{shown} belongs to user {}, but jvmprobed runs as user {own}: use another --dir",
             stat.st_uid
         );
     }
     if stat.st_mode & 0o022 != 0 {
-        bail!("{shown} can be written by others: chmod go-w {shown}, or use another --dir");
+        bail!("{shown} is writable by other users: run `chmod go-w {shown}`, or use another --dir");
     }
     Ok(())
 }
@@ -354,7 +354,7 @@ fn lock(path: &Path, fd: &OwnedFd) -> Result<OwnedFd> {
             Ok(()) => return Ok(file),
             Err(Errno::WOULDBLOCK) if Instant::now() < until => thread::sleep(LOCK_PAUSE),
             Err(Errno::WOULDBLOCK) => {
-                bail!("another jvmprobed writes to {shown}: end it, or use another --dir")
+                bail!("another jvmprobed writes to {shown}: stop it, or use another --dir")
             }
             Err(e) => {
                 return Err(io::Error::from(e)).context(format!("cannot lock {shown}/{LOCK}"));

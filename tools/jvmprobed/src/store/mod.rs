@@ -131,7 +131,7 @@ impl Store {
             Ok(_) => {
                 self.counts.written += 1;
                 if std::mem::take(&mut self.is_said) {
-                    log::info!("{}: windows are kept again", self.folder.path().display());
+                    log::info!("{}: storing windows again", self.folder.path().display());
                 }
             }
             Err(e) => {
@@ -179,7 +179,7 @@ impl Store {
             Some(Errno::ROFS) => "the file system is read-only".into(),
             _ => error.to_string(),
         };
-        log::warn!("{shown}: windows are not kept from now on: {why}; all else goes on");
+        log::warn!("{shown}: stopped storing windows: {why}; sampling and pushing continue");
     }
 
     fn write(&mut self, level: Level, stored: &Stored) -> io::Result<Name> {
@@ -242,7 +242,7 @@ impl Store {
                 // A damaged window would block merging forever, so it is removed. Other errors may be temporary.
                 Err(e) if is_broken(&e) => {
                     let shown = self.folder.path().display();
-                    log::warn!("{shown}/{name} cannot be read, and is removed: {e}");
+                    log::warn!("removing {shown}/{name}, which cannot be read: {e}");
                     self.counts.lost += 1;
                     self.remove(name);
                 }

@@ -104,7 +104,7 @@ impl Shelf {
             }
             for (name, error) in broken {
                 let shown = self.0.path().display();
-                log::warn!("{shown}/{name} cannot be read, and is left out: {error}");
+                log::warn!("ignoring {shown}/{name}, which cannot be read: {error}");
             }
             return Ok(windows);
         }

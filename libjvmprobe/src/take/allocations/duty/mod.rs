@@ -284,7 +284,7 @@ impl File {
         let mut attach = |program: &str, hits_of: fn(&flood) -> u64| {
             let plan = plans.iter().find(|plan| plan.program == program);
             let Some(Site::Function { offset, .. }) = plan.map(|plan| &plan.site) else {
-                return Err(bpf::defect("find a probe of allocation"));
+                return Err(bpf::defect("find an allocation probe"));
             };
             let mut uprobe = Uprobe::new(Arc::clone(&file), *offset, session.program(program)?)?;
             uprobe.attach()?;
@@ -357,7 +357,10 @@ impl Probe {
             }
             Err(error) => {
                 if !has_failed {
-                    log::warn!("allocations are not recorded until it succeeds: {error}");
+                    log::warn!(
+                        "failed to enable an allocation probe: {error}; retrying, allocations are \
+                         not recorded until it succeeds"
+                    );
                 }
                 self.cycle.failed(clock::monotonic_ns());
             }

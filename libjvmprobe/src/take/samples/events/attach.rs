@@ -50,7 +50,7 @@ pub(crate) fn kernel(
 
 /// Returns the message about an event that is left out.
 pub(crate) fn missing(event: &Asked, error: &Error) -> String {
-    format!("{} are left out: {error}", event.name)
+    format!("skipping event {}: {error}", event.name)
 }
 
 impl Kernel {

@@ -93,9 +93,9 @@ impl JavaEvent {
     pub(crate) fn unseen(self) -> Option<&'static str> {
         match self {
             Self::Exceptions => Some(
-                "exceptions without a stack trace are not seen: those that compiled code throws \
-                 again and again (-XX:-OmitStackTraceInFastThrow makes them whole), and classes \
-                 that want none",
+                "exceptions without a stack trace are not recorded: those of classes that disable \
+                 it, and those that compiled code throws repeatedly (unless the JVM runs with \
+                 -XX:-OmitStackTraceInFastThrow)",
             ),
             _ => None,
         }
@@ -180,8 +180,12 @@ impl JavaEvent {
         let Some(missing) = missing else { return Ok(plans) };
         Err(Error::NoProbes {
             path: libjvm.seen_as.clone(),
-            what: format!("{}, by which {} are seen", missing.place.describe(), self.name()),
-            hint: "leave this event out, or use a build with probes and a symbol table".into(),
+            what: format!(
+                "{}, which is needed to record {}",
+                missing.place.describe(),
+                self.name()
+            ),
+            hint: "omit this event, or use a build with probes and a symbol table".into(),
         })
     }
 

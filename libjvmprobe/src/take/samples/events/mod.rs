@@ -126,22 +126,22 @@ impl FromStr for Asked {
         match (&asked.what, asked.rate) {
             (What::Cpu | What::Software(_) | What::Hardware(_), _) | (_, None) => {}
             (What::Wall | What::OffCpu, _) => {
-                return Err(format!("{name} is measured, not sampled: leave out the rate"));
+                return Err(format!("{name} is measured, not sampled: omit the rate"));
             }
             (_, Some(Rate::Hertz(_))) => {
                 return Err(format!(
-                    "{name} happens when it does: give a number, /N for each N-th"
+                    "{name} cannot be sampled by time: use /N for every N-th event"
                 ));
             }
             (What::Java(_), Some(_)) => {
-                return Err(format!("of {name} each is counted, and walked as often as it can be"));
+                return Err(format!("{name} counts every event: omit the rate"));
             }
             (_, Some(Rate::Each(_))) => {
-                return Err(format!("of {name} each is counted: leave out the rate"));
+                return Err(format!("{name} counts every event: omit the rate"));
             }
         }
         if let (What::Cpu, Some(Rate::Each(_))) = (&asked.what, asked.rate) {
-            return Err("cpu is sampled so often a second: cpu/99hz".into());
+            return Err("cpu needs a rate per second, for example cpu/99hz".into());
         }
         Ok(asked)
     }
@@ -182,7 +182,7 @@ impl FromStr for What {
             }
             ["kprobe", function] if whole => Ok(Self::Kprobe(function.into())),
             [kind, ..] => Err(match OPEN_ENDED.iter().find(|(known, _)| *known == kind) {
-                Some((_, how)) => format!("{how} is expected"),
+                Some((_, how)) => format!("expected {how}"),
                 None => unknown(name),
             }),
             [] => Err(unknown(name)),
@@ -194,9 +194,9 @@ fn unknown(name: &str) -> String {
     let all = names().map(|name| name.split(':').next().unwrap_or(name).to_owned());
     match near(name, all) {
         near if near.is_empty() => {
-            format!("no such event; there are {}", names().collect::<Vec<_>>().join(", "))
+            format!("unknown event; known events: {}", names().collect::<Vec<_>>().join(", "))
         }
-        near => format!("no such event; like it are {}", near.join(", ")),
+        near => format!("unknown event; similar names: {}", near.join(", ")),
     }
 }
 
@@ -208,7 +208,10 @@ fn parse_rate(text: &str) -> Result<Rate, String> {
         None => lower.parse().ok().filter(|n| (1..=1_000_000_000_000).contains(n)).map(Rate::Each),
     };
     rate.ok_or_else(|| {
-        format!("the rate {text}: N for each N-th, or Nhz for N times a second, 1 to {MAX_HERTZ}")
+        format!(
+            "invalid rate {text}: use N for every N-th event, or Nhz for N samples per second, 1 \
+             to {MAX_HERTZ}"
+        )
     })
 }
 

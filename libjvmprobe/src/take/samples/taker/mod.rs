@@ -70,11 +70,11 @@ fn open(pid: Pid, files: &mut Files) -> Result<(Traced, Option<Arrival>)> {
         Err(error @ (Error::OpenJ9 { .. } | Error::NativeImage { .. })) => {
             match native_image(pid).and_then(|elf| Image::read(&elf).ok().flatten()) {
                 Some(_) => log::warn!(
-                    "process {pid} is a GraalVM native image: its stacks are walked and named by \
-                     its own tables"
+                    "process {pid} is a GraalVM native image: using its own tables to walk and \
+                     name its stacks"
                 ),
                 None => log::warn!(
-                    "{error}: its stacks are walked by frame pointers, its methods are not named"
+                    "{error}: walking its stacks by frame pointers, its methods have no names"
                 ),
             }
             let process = Process::open(pid)?;
@@ -388,7 +388,8 @@ impl<S: Sink> Taker<S> {
         self.about.lost_stacks = self.naming.lost_stacks();
         for (event, count) in self.naming.without_class() {
             log::warn!(
-                "the class of {count} {event} is not known: they happened before the JVM had set itself up"
+                "the class of {count} {event} is unknown: they occurred before the JVM was \
+                 initialized"
             );
         }
         self.tell_interval(self.begin + self.about.duration)?;

@@ -59,7 +59,7 @@ impl<S: Sink> Taker<S> {
                 traced.follow(&mut self.session, self.shared.as_mut(), self.options.slot_ns > 0)
         {
             let pid = traced.pid();
-            let line = format!("what process {pid} compiles meanwhile is not followed");
+            let line = format!("not following code that process {pid} compiles from now on");
             warn_once(&line, &error.to_string());
         }
     }
@@ -100,7 +100,9 @@ impl<S: Sink> Taker<S> {
                 Err(_) if traced.fate() != Fate::Alive => {}
                 Err(error) if may_fail => {
                     let pid = traced.pid();
-                    log::warn!("stacks of process {pid} are walked by frame pointers: {error}");
+                    log::warn!(
+                        "falling back to frame pointers for stacks of process {pid}: {error}"
+                    );
                 }
                 Err(error) => return Err(error),
             }
@@ -254,7 +256,7 @@ impl<S: Sink> Taker<S> {
             let target = Arc::clone(&arrival.target);
             let traced = Traced::jvm(arrival, &mut self.files);
             if let Err(error) = self.add(traced) {
-                log::warn!("process {pid} is not profiled: {error}");
+                log::warn!("not profiling process {pid}: {error}");
                 self.arrivals.iter_mut().for_each(|arrivals| arrivals.refuse(&target));
             }
         }

@@ -206,7 +206,7 @@ impl Traced {
         if let Who::Jvm(_, Err(error)) = &self.who
             && !self.is_walked
         {
-            log::warn!("process {}: its version is unknown: {error}", self.pid());
+            log::warn!("process {}: cannot read its version: {error}", self.pid());
         }
     }
 
@@ -287,7 +287,7 @@ impl Traced {
     pub(crate) fn try_refresh_maps(&mut self, files: &mut Files, session: &mut Session) {
         if let Err(error) = self.refresh_maps(files, session) {
             let pid = self.pid();
-            log::debug!("what process {pid} has mapped by now is not known: {error}");
+            log::debug!("cannot update the mappings of process {pid}: {error}");
         }
     }
 
@@ -338,7 +338,7 @@ impl Traced {
         // remain.
         let pid = target.pid();
         if let Err(error) = self.maps.refresh(pid, &files.mapped) {
-            log::debug!("what process {pid} has mapped is not known: {error}");
+            log::debug!("cannot read the mappings of process {pid}: {error}");
         }
         let hotspot = hotspot.as_deref().map_err(|error| version_unknown(pid, error))?;
         if let Some(walker) = session.walker() {
@@ -370,7 +370,7 @@ impl Traced {
         }
         self.is_walked = true;
         if let Err(error) = self.maps.refresh(pid, &files.mapped) {
-            log::debug!("what process {pid} has mapped is not known: {error}");
+            log::debug!("cannot read the mappings of process {pid}: {error}");
         }
         session::tell_mappings(session, pid.0.into(), &self.maps)
     }
@@ -511,7 +511,7 @@ impl Traced {
             Ok(seen) => seen,
             Err(error) => {
                 let pid = target.pid();
-                log::debug!("process {pid} was not asked again at the end: {error}");
+                log::debug!("cannot update the symbols of process {pid} at the end: {error}");
                 return;
             }
         };

@@ -26,7 +26,7 @@ pub(super) fn tell_events(
     session: &Session,
 ) -> Option<Arc<Traps>> {
     let unknown = |what: &str, error: &Error| {
-        log::debug!("process {pid}: {what} is not told: {error}");
+        log::debug!("process {pid}: {what} is unknown: {error}");
     };
     let wants = |filter: fn(JavaEvent) -> bool| {
         events.iter().any(|event| matches!(event.what, What::Java(java) if filter(java)))
@@ -34,7 +34,7 @@ pub(super) fn tell_events(
     let mut java = None;
     if wants(JavaEvent::reads_classes) {
         let read = classes_of(hotspot).map(|classes| java = Some(classes));
-        read.unwrap_or_else(|error| unknown("of which class objects are", &error));
+        read.unwrap_or_else(|error| unknown("the class of objects", &error));
     }
     if wants(|java| java == JavaEvent::Compiles) {
         match hotspot.compile_task() {
@@ -46,18 +46,19 @@ pub(super) fn tell_events(
     }
     if let Some(java) = java {
         session::tell_java(session, pid.0.into(), &java)
-            .unwrap_or_else(|error| unknown("what events are of", &error));
+            .unwrap_or_else(|error| unknown("the class or tier of events", &error));
     }
     if wants(|java| java == JavaEvent::Stalls)
         && !matches!(hotspot.collector, Collector::Z | Collector::GenerationalZ)
     {
         let name = hotspot.collector.name();
-        log::warn!("process {pid} runs {name}: only with ZGC do allocations stall");
+        log::warn!("process {pid} runs {name}: allocation stalls only occur with ZGC");
     }
     if !wants(|java| java == JavaEvent::Deopt) {
         return None;
     }
-    let traps = hotspot.traps().inspect_err(|error| unknown("why code was given up", error));
+    let traps =
+        hotspot.traps().inspect_err(|error| unknown("the reason of deoptimizations", error));
     traps.ok().map(Arc::new)
 }
 
@@ -65,7 +66,7 @@ pub(super) fn tell_events(
 fn classes_of(hotspot: &HotSpot) -> Result<java> {
     let layout = hotspot.class_layout()?;
     let offset = |at: u64| {
-        let implausible = |_| Error::Layout { what: format!("a field at {at}: implausible") };
+        let implausible = |_| Error::Layout { what: format!("implausible field offset {at}") };
         u32::try_from(at).map_err(implausible)
     };
     /// Offset of the class field: it follows the 8-byte mark word.

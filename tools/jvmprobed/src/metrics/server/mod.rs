@@ -104,10 +104,12 @@ impl Health {
     /// Returns the answer to a request for health; `None` for other paths.
     fn answer(&self, path: &str) -> Option<Response<Full<Bytes>>> {
         let (is_well, well, ill) = match path {
-            "/-/healthy" => (self.is_alive(), "jvmprobed runs\n", "jvmprobed hangs\n"),
+            "/-/healthy" => {
+                (self.is_alive(), "jvmprobed is healthy\n", "jvmprobed is not responding\n")
+            }
             "/-/ready" => (
                 self.ready.load(Ordering::Relaxed),
-                "jvmprobed collects\n",
+                "jvmprobed is ready\n",
                 "jvmprobed is not ready yet\n",
             ),
             _ => return None,
@@ -189,7 +191,7 @@ impl Listeners {
     pub fn open(options: &Options) -> Result<Self> {
         ensure!(
             options.web_config.is_none() || options.listen.is_some(),
-            "--web-config is for the metrics that --listen serves: no metrics are served"
+            "--web-config needs --listen: no metrics are served"
         );
         let metrics = options.listen.map(bind).transpose()?;
         let health = match options.health {
@@ -200,7 +202,7 @@ impl Listeners {
         };
         let health = match (health, options.health) {
             (Some(Err(error)), None) => {
-                log::warn!("{error:#}; until then, ask the metrics port for /-/healthy");
+                log::warn!("{error:#}; meanwhile, use /-/healthy of the metrics port");
                 None
             }
             (health, _) => health.transpose()?,
@@ -253,11 +255,14 @@ fn bind_for(what: &str, option: &str, listen: SocketAddr) -> Result<TcpListener>
     let bound = TcpListener::bind(listen).map_err(|error| {
         let hint = match error.kind() {
             io::ErrorKind::AddrInUse => format!(
-                "is in use, perhaps by another jvmprobed: stop that, or choose another with {option}"
+                "is in use, perhaps by another jvmprobed: stop it, or choose another address with \
+                 {option}"
             ),
-            io::ErrorKind::AddrNotAvailable => format!("is no address of this host: see {option}"),
+            io::ErrorKind::AddrNotAvailable => {
+                format!("is not an address of this host: change {option}")
+            }
             io::ErrorKind::PermissionDenied => {
-                "needs a right that we lack: choose a port above 1023".into()
+                "requires a privilege that is missing: choose a port above 1023".into()
             }
             _ => return anyhow::Error::new(error).context(format!("cannot listen on {listen}")),
         };
@@ -436,10 +441,10 @@ fn is_read<B>(request: &Request<B>) -> bool {
 
 fn health_only<B>(request: &Request<B>, health: &Health) -> Response<Full<Bytes>> {
     match is_read(request) {
-        false => plain(StatusCode::METHOD_NOT_ALLOWED, "only GET\n"),
-        true => health
-            .answer(request.uri().path())
-            .unwrap_or_else(|| plain(StatusCode::NOT_FOUND, "there are /-/healthy and /-/ready\n")),
+        false => plain(StatusCode::METHOD_NOT_ALLOWED, "only GET is supported\n"),
+        true => health.answer(request.uri().path()).unwrap_or_else(|| {
+            plain(StatusCode::NOT_FOUND, "not found; use /-/healthy or /-/ready\n")
+        }),
     }
 }
 
@@ -449,10 +454,10 @@ fn metrics_and_health<B>(
     cache: &Arc<Cache>,
 ) -> Response<Full<Bytes>> {
     match request.uri().path() {
-        _ if !is_read(request) => plain(StatusCode::METHOD_NOT_ALLOWED, "only GET\n"),
+        _ if !is_read(request) => plain(StatusCode::METHOD_NOT_ALLOWED, "only GET is supported\n"),
         "/metrics" => metrics(request.headers(), cache),
         path => health.answer(path).unwrap_or_else(|| {
-            plain(StatusCode::NOT_FOUND, "there are /metrics, /-/healthy and /-/ready\n")
+            plain(StatusCode::NOT_FOUND, "not found; use /metrics, /-/healthy or /-/ready\n")
         }),
     }
 }
@@ -462,7 +467,7 @@ fn metrics(headers: &HeaderMap, cache: &Arc<Cache>) -> Response<Full<Bytes>> {
     let exposition = Exposition::accepted(said(header::ACCEPT));
     let is_gzip = said(header::ACCEPT_ENCODING).contains("gzip");
     let Ok((body, is_new)) = cache.get(exposition, is_gzip) else {
-        return plain(StatusCode::INTERNAL_SERVER_ERROR, "the metrics cannot be written\n");
+        return plain(StatusCode::INTERNAL_SERVER_ERROR, "failed to write the metrics\n");
     };
     if is_new {
         // Frees the memory even if no further scrape comes.
@@ -479,7 +484,9 @@ fn metrics(headers: &HeaderMap, cache: &Arc<Cache>) -> Response<Full<Bytes>> {
         answer = answer.header(header::CONTENT_ENCODING, "gzip");
     }
     let answer = answer.body(Full::new(body));
-    answer.unwrap_or_else(|_| plain(StatusCode::INTERNAL_SERVER_ERROR, "no answer\n"))
+    answer.unwrap_or_else(|_| {
+        plain(StatusCode::INTERNAL_SERVER_ERROR, "failed to build the answer\n")
+    })
 }
 
 fn plain(status: StatusCode, text: &'static str) -> Response<Full<Bytes>> {

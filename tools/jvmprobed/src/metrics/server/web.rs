@@ -62,9 +62,11 @@ impl Web {
                         state.stamps = stamps(&config);
                     }
                     state.config = Arc::new(config);
-                    log::info!("the web configuration was read again");
+                    log::info!("reloaded the web configuration");
                 }
-                Err(error) => log::warn!("the web configuration stays as it was: {error:#}"),
+                Err(error) => log::warn!(
+                    "cannot reload the web configuration, keeping the previous one: {error:#}"
+                ),
             }
         }
         Arc::clone(&state.config)
