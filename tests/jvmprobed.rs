@@ -317,11 +317,11 @@ fn who_takes_too_much_takes_less_and_says_so() {
         told[0].contains("collecting less from now on: pauses, 1 CPU samples per second. "),
         "{told:?}"
     );
-    assert!(
-        told[0].contains("step=\"1\" steps=\"2\" hertz=\"1\"")
-            && told[0].contains("allocation=\"false\"")
-    );
-    assert!(told[1].contains("step=\"2\" steps=\"2\" hertz=\"0\""), "{told:?}");
+    let has = |line: &str, values: [&str; 3]| {
+        values.iter().all(|value| line.contains(&format!(" {value}")))
+    };
+    assert!(has(told[0], ["step=\"1\"", "hertz=\"1\"", "allocation=\"false\""]), "{told:?}");
+    assert!(has(told[1], ["step=\"2\"", "hertz=\"0\"", "allocation=\"false\""]), "{told:?}");
     // Nothing has ended except what should end.
     assert!(!output.stderr.contains("stopped collecting"), "{output:?}");
     let kept = place.show(&["--alloc", "--jvm", "GcLoad"]);
@@ -397,9 +397,9 @@ fn targets_that_do_not_answer_are_told_once_each() {
     let output = tool.interrupt();
     assert!(output.status.success(), "{output:?}");
     for to in &targets {
-        // Profiles and metrics may get different answers.
+        // Profiles and metrics may get different answers, and a broken connection has two errors.
         let told: Vec<_> = output.stderr.lines().filter(|line| line.contains(&**to)).collect();
-        assert!((1..=2).contains(&told.len()), "{to}: {output:?}");
+        assert!((1..=3).contains(&told.len()), "{to}: {output:?}");
         assert!(told[0].ends_with("; retrying, new data is queued"), "{told:?}");
         let later = format!("jvmprobed_push_requests_total{{target=\"{to}\",outcome=\"later\"}}");
         assert!(metric(&metrics, &later) > 0.0, "{metrics}");

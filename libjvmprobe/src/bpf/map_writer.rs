@@ -67,7 +67,7 @@ impl MapWriter {
             let work = move || {
                 move |job: Job| {
                     if let Err(error) = outer.do_job(&job) {
-                        log::warn!("falling back to frame pointers for a process: {error}");
+                        log::warn!("falling back to frame pointers for the stacks of a process: {error}");
                     }
                 }
             };
@@ -76,7 +76,7 @@ impl MapWriter {
         }
         let is_sent = self.worker.as_ref().is_some_and(|worker| worker.send(job));
         let ended =
-            || Error::io("update the walker's maps", io::Error::other("the thread has ended"));
+            || Error::io("pass an unwind table to the worker thread", io::Error::other("the worker thread has ended"));
         if is_sent { Ok(()) } else { Err(ended()) }
     }
 
@@ -99,7 +99,7 @@ impl Outer {
                 put(&self.mappings, &key, mappings)?;
                 let insert = |jvm: &Vec<u8>| self.jvms.update(&key, jvm, MapFlags::ANY);
                 jvm.as_ref().map_or(Ok(()), insert).map_err(|source| Error::Bpf {
-                    what: "pass a JVM's layout to the stack walker".into(),
+                    what: "register a JVM with the stack walker".into(),
                     source,
                 })
             }

@@ -1,6 +1,8 @@
 //! Sends the queued requests of one target, in order and one at a time.
 
 use std::{
+    collections::BTreeSet,
+    mem,
     path::{Path, PathBuf},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
@@ -31,6 +33,9 @@ use crate::{
     },
 };
 
+/// Maximum number of different errors that are logged between two accepted requests.
+const MAX_ERRORS: usize = 10;
+
 /// A target with its queue and state.
 #[derive(Debug)]
 pub struct Sender {
@@ -46,8 +51,8 @@ pub struct Sender {
     ends: AtomicBool,
     /// Lock that allows one request at a time.
     turn: tokio::sync::Mutex<()>,
-    /// Last error of the target, which is logged once.
-    trouble: Mutex<Option<String>>,
+    /// Errors of the target since it last accepted a request. Each is logged once, at most [`MAX_ERRORS`] of them.
+    errors: Mutex<BTreeSet<String>>,
 }
 
 /// Transport to a target.
@@ -92,7 +97,7 @@ impl Sender {
             news: Notify::new(),
             ends: AtomicBool::new(false),
             turn: tokio::sync::Mutex::new(()),
-            trouble: Mutex::new(None),
+            errors: Mutex::default(),
         })
     }
 
@@ -169,14 +174,14 @@ impl Sender {
                 let refused = self.queue().failed(number, taken);
                 match refused {
                     Some(number) => self.refuse(number, &head, &words).await,
-                    None => self.say_trouble(words),
+                    None => self.log_error(words),
                 }
                 return Sent::Later(None);
             }
             Outcome::Later(after, words) => {
                 self.ledger.request("later");
                 self.queue().later();
-                self.say_trouble(words);
+                self.log_error(words);
                 return Sent::Later(after);
             }
         }
@@ -209,10 +214,11 @@ impl Sender {
 
     /// Counts a request that the target has accepted, except for `refused` of its profiles.
     fn taken(&self, head: &Head, bytes: u64, refused: u64, words: &str) {
-        let trouble = self.trouble.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if trouble.is_some() {
+        let mut errors = self.errors.lock().unwrap_or_else(PoisonError::into_inner);
+        if !mem::take(&mut *errors).is_empty() {
             log::info!("{}: delivery works again", self.address);
         }
+        drop(errors);
         // The answer does not say which profiles were refused, so their share of the samples is counted, rounded up.
         let refused_samples = match head.profiles {
             0 => 0,
@@ -230,12 +236,12 @@ impl Sender {
         self.ledger.deliver(head.samples - refused_samples, bytes);
     }
 
-    /// Logs why a target does not accept requests. The same reason is logged once until it changes.
-    fn say_trouble(&self, words: String) {
-        let mut trouble = self.trouble.lock().unwrap_or_else(PoisonError::into_inner);
-        if trouble.as_ref() != Some(&words) {
-            log::warn!("{}: {words}; retrying, new data is queued", self.address);
-            *trouble = Some(words);
+    /// Logs why a target does not accept requests, once until it accepts one.
+    fn log_error(&self, error: String) {
+        let mut errors = self.errors.lock().unwrap_or_else(PoisonError::into_inner);
+        if errors.len() < MAX_ERRORS && !errors.contains(&error) {
+            log::warn!("{}: {error}; retrying, new data is queued", self.address);
+            errors.insert(error);
         }
     }
 
