@@ -8,7 +8,7 @@
  * sampled and represents the pieces of these bytes. So large allocations are sampled more often, and the
  * bytes of each class and stack are correct within the sampling error. With pieces of one byte, every
  * allocation is sampled and represents itself. The sampled sum may be above or below the number of bytes
- * allocated; user space reads both for each thread (`told` and `counted` of struct thread_state).
+ * allocated; user space reads both for each thread (`represented_bytes` and `counted` of struct thread_state).
  *
  * If even the hits cost too much, user space attaches a probe in on periods only. A hit in an on period
  * has a weight: it also represents hits of the preceding off period, and is that much longer on the line.
@@ -142,7 +142,7 @@ static __always_inline __u64 chosen_before(__u64 at, __u32 shift)
 }
 
 /* Returns the number of bytes that an allocation of `length` bytes of the line represents; 0 if it is not sampled. */
-static __always_inline __u64 stands_for(__u64 target, __u64 length)
+static __always_inline __u64 bytes_represented(__u64 target, __u64 length)
 {
 	__u64 wanted = stacks_wanted, begin, all;
 	struct flood *flood;

@@ -75,15 +75,15 @@ static __always_inline __u64 heap_used(const struct gauge *gauge)
 }
 
 /* Returns the used bytes that the collector recorded at the end of its last collection; UNKNOWN if it records none. */
-static __always_inline __u64 heap_settled(const struct gauge *gauge)
+static __always_inline __u64 heap_at_gc_end(const struct gauge *gauge)
 {
 	__u64 sum = 0;
 	int i;
 
-	if (!gauge->settled[0])
+	if (!gauge->used_at_gc_end[0])
 		return UNKNOWN;
-	for (i = 0; i < GAUGE_SPACES && gauge->settled[i]; i++)
-		sum += read_u64(gauge->settled[i]);
+	for (i = 0; i < GAUGE_SPACES && gauge->used_at_gc_end[i]; i++)
+		sum += read_u64(gauge->used_at_gc_end[i]);
 	return sum;
 }
 

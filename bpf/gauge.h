@@ -54,14 +54,14 @@ struct gauge {
 	 * Addresses of the used bytes that the collector itself recorded at the end of its last
 	 * collection, one per space; 0 if it keeps no such counters.
 	 */
-	__u64 settled[GAUGE_SPACES];
+	__u64 used_at_gc_end[GAUGE_SPACES];
 	/* 1: heap_before is read again after the collector has waited for its threads (CMS). */
 	__u64 waits;
 	/*
 	 * 1: the operation's name alone identifies a collection, so nothing is read within the stop.
 	 * Set for ZGC, whose pauses free nothing.
 	 */
-	__u64 op_tells;
+	__u64 op_shows_collection;
 };
 
 #endif

@@ -42,7 +42,7 @@ static __always_inline struct beginning beginning_of(struct pt_regs *ctx)
  * Programs that do not walk must not even reference the walker: up to Linux 6.7 the verifier checks its
  * functions whether they are reached or not.
  */
-static __always_inline void tell(struct pt_regs *ctx, __u32 what, __u64 duration_ns, bool walks)
+static __always_inline void send_event(struct pt_regs *ctx, __u32 what, __u64 duration_ns, bool walks)
 {
 	__u64 key = target_key(bpf_usdt_cookie(ctx));
 	/* Before the reservation, because a new stack is sent first. */
@@ -84,21 +84,21 @@ static __always_inline void tell(struct pt_regs *ctx, __u32 what, __u64 duration
 SEC("usdt")
 int BPF_USDT(class_loaded)
 {
-	tell(ctx, CLASS_LOADED, 0, false);
+	send_event(ctx, CLASS_LOADED, 0, false);
 	return 0;
 }
 
 SEC("usdt")
 int BPF_USDT(class_loaded_stacks)
 {
-	tell(ctx, CLASS_LOADED, 0, true);
+	send_event(ctx, CLASS_LOADED, 0, true);
 	return 0;
 }
 
 SEC("usdt")
 int BPF_USDT(class_unloaded)
 {
-	tell(ctx, CLASS_UNLOADED, 0, false);
+	send_event(ctx, CLASS_UNLOADED, 0, false);
 	return 0;
 }
 
@@ -128,28 +128,28 @@ static __always_inline __u64 since_beginning(struct pt_regs *ctx)
 SEC("usdt")
 int BPF_USDT(init_end)
 {
-	tell(ctx, CLASS_INITIALIZED, since_beginning(ctx), false);
+	send_event(ctx, CLASS_INITIALIZED, since_beginning(ctx), false);
 	return 0;
 }
 
 SEC("usdt")
 int BPF_USDT(init_end_stacks)
 {
-	tell(ctx, CLASS_INITIALIZED, since_beginning(ctx), true);
+	send_event(ctx, CLASS_INITIALIZED, since_beginning(ctx), true);
 	return 0;
 }
 
 SEC("usdt")
 int BPF_USDT(init_failed)
 {
-	tell(ctx, CLASS_FAILED, since_beginning(ctx), false);
+	send_event(ctx, CLASS_FAILED, since_beginning(ctx), false);
 	return 0;
 }
 
 SEC("usdt")
 int BPF_USDT(init_failed_stacks)
 {
-	tell(ctx, CLASS_FAILED, since_beginning(ctx), true);
+	send_event(ctx, CLASS_FAILED, since_beginning(ctx), true);
 	return 0;
 }
 

@@ -66,7 +66,7 @@ static __always_inline struct own_label *take_label(void)
 }
 
 /* Sends a label's text unless it was sent before. Returns the label. */
-static __always_inline __u64 tell_label(struct label_event *event, __u64 target, __u64 label)
+static __always_inline __u64 send_label(struct label_event *event, __u64 target, __u64 label)
 {
 	struct label_key key = { .target = target, .label = label };
 	__u64 size = event->size;
@@ -189,7 +189,7 @@ static __always_inline __u64 class_label(__u64 target, __u64 handle)
 		return LABEL_OTHER;
 	own->event.size = 0;
 	add_text(&own->event, text, size);
-	label = tell_label(&own->event, target, label);
+	label = send_label(&own->event, target, label);
 	end_turn(&own->taken);
 	return label;
 }
@@ -210,7 +210,7 @@ static __always_inline __u64 name_label(__u64 target, __u64 name)
 	size = bpf_probe_read_user_str(own->event.text, LABEL_LEN, (void *)name);
 	own->event.size = size > 0 ? size - 1 : 0;
 	label = hash_text(&own->event) | LABEL_IS_TEXT;
-	label = tell_label(&own->event, target, label);
+	label = send_label(&own->event, target, label);
 	end_turn(&own->taken);
 	return label;
 }
@@ -324,7 +324,7 @@ int BPF_USDT(java_compile_begin, __u64 compiler, __u64 compiler_len, __u64 klass
 		add_char(&own->event, ' ');
 		add_char(&own->event, '0' + (now.level & 7));
 		add_char(&own->event, now.is_osr ? '%' : ' ');
-		now.label = tell_label(&own->event, key.tgid,
+		now.label = send_label(&own->event, key.tgid,
 				       hash_text(&own->event) | LABEL_IS_TEXT);
 		end_turn(&own->taken);
 	} else {

@@ -101,9 +101,9 @@ static __always_inline struct tenant *tenant_of(__u64 number)
 	return tenant;
 }
 
-/* Counts an event. Returns whether fewer than `most` were counted in this second before. Updates of several
+/* Counts an event. Returns whether fewer than `max` were counted in this second before. Updates of several
    processors may overlap, so that a few more are sent. */
-static __always_inline bool is_within(struct rate *rate, __u32 kind, __u64 now, __u64 most)
+static __always_inline bool is_within(struct rate *rate, __u32 kind, __u64 now, __u64 max)
 {
 	__u64 second = now / 1000000000;
 
@@ -113,7 +113,7 @@ static __always_inline bool is_within(struct rate *rate, __u32 kind, __u64 now, 
 		rate->second = second;
 		__builtin_memset(rate->sent, 0, sizeof(rate->sent));
 	}
-	return rate->sent[kind]++ < most;
+	return rate->sent[kind]++ < max;
 }
 
 /*
@@ -121,7 +121,7 @@ static __always_inline bool is_within(struct rate *rate, __u32 kind, __u64 now, 
  * events of one tenant may take at most a quarter of the free space. So if user space is late, n tenants that send as
  * much as they can leave 1 / (1 + n / 4) of the ring buffer to others (dynamic thresholds: Choudhury and Hahne, 1998).
  */
-static __always_inline bool has_room(struct tenant *tenant)
+static __always_inline bool has_ring_space(struct tenant *tenant)
 {
 	__u64 size = bpf_ringbuf_query(&events, BPF_RB_RING_SIZE);
 	__u64 used = bpf_ringbuf_query(&events, BPF_RB_AVAIL_DATA);
@@ -145,7 +145,7 @@ static __always_inline bool may_send(struct budget *budget, __u32 kind, __u64 no
 		return false;
 	tenant = tenant_of(budget->tenant);
 	return tenant && is_within(&tenant->rate, kind, now, max_tenant_events_per_second) &&
-	       has_room(tenant);
+	       has_ring_space(tenant);
 }
 
 /* Returns whether a JVM may send an event that is not a stop. */
@@ -211,7 +211,7 @@ static __always_inline struct stop_event *new_stop(__u64 key, __u64 now)
 	stop->tid = (__u32)bpf_get_current_pid_tgid();
 	stop->heap_before = UNKNOWN;
 	stop->heap_after = UNKNOWN;
-	stop->heap_settled = UNKNOWN;
+	stop->heap_at_gc_end = UNKNOWN;
 	stop->op_type = UNKNOWN;
 	stop->begin_ns = now;
 	return stop;
@@ -264,7 +264,7 @@ static __always_inline int begin_gc(struct stop_event *stop, const struct gauge 
 				    __u64 now, bool full)
 {
 	/* With op_tells, the probe is attached for other JVMs that map the same file. */
-	if (!stop || (gauge && gauge->op_tells))
+	if (!stop || (gauge && gauge->op_shows_collection))
 		return 0;
 	stop->full |= full;
 	/*
@@ -302,8 +302,8 @@ static __always_inline int end_gc(__u64 cookie)
 	gauge = bpf_map_lookup_elem(&gauges, &key);
 	if (gauge) {
 		stop->heap_after = heap_used(gauge);
-		if (gauge->settled[0])
-			stop->heap_settled = heap_settled(gauge);
+		if (gauge->used_at_gc_end[0])
+			stop->heap_at_gc_end = heap_at_gc_end(gauge);
 		read_counters(gauge, stop->after);
 		stop->gauged = 1;
 		/* If one operation collects twice, the cause of the first collection is kept. */
@@ -372,7 +372,7 @@ static __always_inline int end_collection(__u64 cookie)
 		return 0;
 	gauge = bpf_map_lookup_elem(&gauges, &key);
 	if (gauge)
-		stop->heap_settled = heap_used(gauge);
+		stop->heap_at_gc_end = heap_used(gauge);
 	return 0;
 }
 
@@ -412,7 +412,7 @@ static __always_inline int end_stop(struct stop_event *stop, const struct gauge 
 		return 0;
 	stop->end_ns = now;
 	/* The concurrent cycle that such a pause belongs to is still running, so its cause can be read now. */
-	if (gauge && gauge->op_tells)
+	if (gauge && gauge->op_shows_collection)
 		read_causes(gauge, stop->cause, stop->last_cause);
 	if (!refine_stop(stop, gauge, now))
 		count_lost(stop->target);

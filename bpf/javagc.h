@@ -39,7 +39,7 @@ struct stop_event {
 	__u64 end_ns;
 	__u64 heap_before;  /* used bytes at gc_begin_ns, or UNKNOWN */
 	__u64 heap_after;   /* used bytes at gc_end_ns, or UNKNOWN */
-	__u64 heap_settled; /* used bytes when the collector had finished, or UNKNOWN */
+	__u64 heap_at_gc_end; /* used bytes when the collector had finished, or UNKNOWN */
 	__u64 before[GAUGE_COUNTERS];
 	__u64 after[GAUGE_COUNTERS];
 	__u64 gauged;       /* 1: before and after were read */

@@ -283,11 +283,11 @@ static __noinline struct thread_state *state_of(__u64 target, __u64 thread)
 	/* A thread that existed before the trace has an entry here; any other begins at zero. */
 	counted = bpf_map_lookup_elem(&old_threads, &old);
 	if (counted) {
-		fresh.counted = fresh.told = *counted;
+		fresh.counted = fresh.represented_bytes = *counted;
 		bpf_map_delete_elem(&old_threads, &old);
 	}
 	if (state && state->has_ended)
-		fresh.told += state->told - state->counted;
+		fresh.represented_bytes += state->represented_bytes - state->counted;
 	bpf_map_update_elem(&threads, &key, &fresh, BPF_ANY);
 	return bpf_map_lookup_elem(&threads, &key);
 }
@@ -343,7 +343,7 @@ static __always_inline int new_tlab(struct pt_regs *ctx, __u64 klass, __u64 obje
 		return 0;
 	/* The new TLAB already holds the object, or will in a moment, and nothing else. */
 	allocated = read_word(thread + layout->thread_allocated);
-	if (!layout->told_first)
+	if (!layout->probe_precedes_tlab)
 		bpf_probe_read_user(&tlab, sizeof(tlab), (void *)(thread + layout->tlab));
 	all = allocated + tlab.top - tlab.start;
 	state = state_of(key.target, thread);
@@ -372,11 +372,11 @@ static __always_inline int new_tlab(struct pt_regs *ctx, __u64 klass, __u64 obje
 		/* Some of the bytes belong to hits that were missed: this hit represents one TLAB at most. */
 		if (hit.may_skip && bytes > tlab_size + size)
 			bytes = tlab_size + size;
-		bytes = stands_for(key.target, weighted(bytes, &hit));
+		bytes = bytes_represented(key.target, weighted(bytes, &hit));
 		if (!bytes)
 			return 0;
 	}
-	state->told += bytes;
+	state->represented_bytes += bytes;
 
 	text = text_of_klass(&key, layout, klass);
 	if (by_thread)
@@ -440,12 +440,12 @@ static __always_inline int outside_tlab(struct pt_regs *ctx, __u64 klass, __u64 
 		bytes = weighted(size, &hit);
 		/* Objects that are humongous or sent one by one are never left out. */
 		if (size < large_bytes && !is_humongous(layout, size))
-			bytes = stands_for(key.target, bytes);
+			bytes = bytes_represented(key.target, bytes);
 		if (!bytes)
 			return 0;
 		objects = (bytes + size / 2) / size;
 	}
-	state->told += bytes;
+	state->represented_bytes += bytes;
 
 	text = text_of_klass(&key, layout, klass);
 	if (by_thread)

@@ -26,7 +26,7 @@ enum event_kind {
 struct layout {
 	__u64 thread_allocated; /* Thread::_allocated_bytes */
 	__u64 tlab;             /* Thread::_tlab, its _start and, next to it, _top */
-	__u64 told_first;       /* 1: the probe is hit before the thread has its new TLAB (JDK 8) */
+	__u64 probe_precedes_tlab;       /* 1: the probe is hit before the thread has its new TLAB (JDK 8) */
 	__u64 klass_name;       /* Klass::_name */
 	__u64 symbol_length;    /* Symbol::_length, 16 bits */
 	__u64 symbol_body;      /* Symbol::_body */
@@ -81,7 +81,7 @@ struct thread_key {
 struct thread_state {
 	__u64 thread;           /* address of the Thread */
 	__u64 counted;          /* bytes that it had allocated, as read from the Thread */
-	__u64 told;             /* bytes that its samples represent */
+	__u64 represented_bytes;             /* bytes that its samples represent */
 	__u64 last;             /* time of its last event, in jiffies */
 	__u64 has_ended;        /* 1: it has ended, and counted is its final value */
 	__u64 tlab;             /* start of its TLAB if that was chosen to be sent when it is full; else 0 */

@@ -153,7 +153,7 @@ struct thread {
 	__u32 tid;
 	__u32 user_end;
 	__u32 short_row;    /* number of consecutive short waits */
-	__u8 is_away;
+	__u8 is_off_cpu;
 	__u8 is_walked;
 	__u8 is_unseen;     /* it was switched out before the trace began */
 	__u8 is_ending;

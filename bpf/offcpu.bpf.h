@@ -65,18 +65,18 @@ struct thread unused_thread;
 
 /* Adds the entry of a thread that has none: its state is taken to be unchanged since its process became a target,
    or since the thread was created. */
-static __always_inline struct thread *new_thread(__u32 id, const struct sample_key *who,
+static __always_inline struct thread *new_thread(__u32 id, const struct sample_key *key,
 						 const struct target *target, __u64 start_time,
-						 bool is_away)
+						 bool is_off_cpu)
 {
 	__u64 since = target && target->since > began ? target->since : began;
 	struct thread thread = {
 		.since = start_time > since ? start_time : since,
-		.tgid = who->tgid,
-		.tid = who->tid,
-		.is_away = is_away,
+		.tgid = key->tgid,
+		.tid = key->tid,
+		.is_off_cpu = is_off_cpu,
 		/* Only a thread that existed then can have been switched out before the trace. */
-		.is_unseen = is_away && start_time <= since,
+		.is_unseen = is_off_cpu && start_time <= since,
 		/* A thread that was created later is runnable and waits for its first processor. */
 		.woken = start_time > since ? start_time : 0,
 	};
@@ -105,7 +105,7 @@ static __always_inline void walk_thread(void *ctx, struct thread *thread, struct
 }
 
 /* Counts the totals of a thread that exits, because its entry is deleted and user space cannot read them later. */
-static __always_inline void last_goes(struct thread *thread)
+static __always_inline void end_thread(struct thread *thread)
 {
 	struct sample_key key = {
 		.event = switch_event,
@@ -122,7 +122,7 @@ static __always_inline void last_goes(struct thread *thread)
 		count(&key, thread->short_ns);
 }
 
-static __always_inline void goes(void *ctx, __u64 now)
+static __always_inline void switch_out(void *ctx, __u64 now)
 {
 	struct sample_key key = { .event = switch_event };
 	__u32 id = bpf_get_current_pid_tgid();
@@ -133,7 +133,7 @@ static __always_inline void goes(void *ctx, __u64 now)
 	    task_u32(bpf_get_current_task(), task_state) & DEAD) {
 		if (now > thread->since)
 			thread->on_ns += now - thread->since;
-		last_goes(thread);
+		end_thread(thread);
 		bpf_map_delete_elem(&threads, &id);
 		return;
 	}
@@ -156,7 +156,7 @@ static __always_inline void goes(void *ctx, __u64 now)
 	__builtin_memcpy(thread->comm, key.comm, sizeof(thread->comm));
 	thread->since = now;
 	thread->woken = 0;
-	thread->is_away = true;
+	thread->is_off_cpu = true;
 	thread->is_walked = false;
 	if (thread->short_row < SHORT_ROW || !(bpf_get_prandom_u32() & (WALK_ONE_IN - 1)))
 		walk_thread(ctx, thread, &key);
@@ -172,7 +172,7 @@ static __always_inline void count_wait(const struct thread *thread, struct sampl
 }
 
 /* Counts the wait of a thread that is switched in. */
-static __always_inline void came_back(struct thread *thread, __u64 now)
+static __always_inline void end_wait(struct thread *thread, __u64 now)
 {
 	struct sample_key key = {
 		.event = switch_event,
@@ -188,7 +188,7 @@ static __always_inline void came_back(struct thread *thread, __u64 now)
 	if (woken < since)
 		woken = since;
 	thread->since = now;
-	thread->is_away = false;
+	thread->is_off_cpu = false;
 	if (all < min_wait && !thread->is_unseen) {
 		thread->short_ns += all;
 		thread->shorts++;
@@ -216,7 +216,7 @@ static __always_inline void came_back(struct thread *thread, __u64 now)
 	thread->is_unseen = false;
 }
 
-static __always_inline void comes(__u64 task, __u64 now)
+static __always_inline void switch_in(__u64 task, __u64 now)
 {
 	__u32 id = task_u32(task, task_pid);
 	struct thread *thread;
@@ -244,8 +244,8 @@ static __always_inline void comes(__u64 task, __u64 now)
 		/* The name is otherwise set when a thread is switched out. */
 		bpf_probe_read_kernel(thread->comm, sizeof(thread->comm), (void *)(task + task_comm));
 	}
-	if (thread->is_away)
-		came_back(thread, now);
+	if (thread->is_off_cpu)
+		end_wait(thread, now);
 }
 
 /* Adds the cost of a run of one of these programs to the current process. */
@@ -268,8 +268,8 @@ int switches(struct bpf_raw_tracepoint_args *ctx)
 
 	if (!began)
 		return 0;
-	goes(ctx, now);
-	comes(ctx->args[2], now);
+	switch_out(ctx, now);
+	switch_in(ctx->args[2], now);
 	charge_run(begin);
 	return 0;
 }
@@ -282,7 +282,7 @@ int wakes(struct bpf_raw_tracepoint_args *ctx)
 	__u32 id = task_u32(ctx->args[0], task_pid);
 	struct thread *thread = bpf_map_lookup_elem(&threads, &id);
 
-	if (thread && thread->is_away && !thread->woken)
+	if (thread && thread->is_off_cpu && !thread->woken)
 		thread->woken = bpf_ktime_get_ns();
 	charge_run(begin);
 	return 0;

@@ -79,7 +79,7 @@ fn named(number: u64, jvms: u32, stacks: u32, longer: usize) -> Window {
                     guessed: false,
                     unsure: false,
                     count: 1 + dice.below(50),
-                    things: OBJECTS,
+                    occurrences: OBJECTS,
                     times: Vec::new(),
                 });
             }
@@ -129,7 +129,7 @@ fn truth(windows: &[Window]) -> Truth {
                 match profile.measure {
                     Measure::Time => add("cpu", sample.count * 1_000_000_000 / profile.hertz),
                     _ => {
-                        add("alloc_objects", sample.things);
+                        add("alloc_objects", sample.occurrences);
                         add("alloc_space", sample.count);
                     }
                 }

@@ -158,7 +158,7 @@ fn take_allocations(
         by_stack: true,
         max_memory: 64 << 20,
         intervals: true,
-        keeps_all: false,
+        keeps_whole_trace: false,
         pace: Pace::Calm,
         ..allocations::Options::NONE
     };
@@ -170,8 +170,8 @@ fn take_allocations(
 
 fn take_samples(pid: u32, begun: Sender<()>, stop: &AtomicBool) -> Result<Samples> {
     let options = samples::Options {
-        whom: Whom::EveryJvm,
-        may_ask: false,
+        targets: Whom::EveryJvm,
+        named_by_user: false,
         events: vec![Asked::cpu()],
         frequency: 99,
         rate: None,
@@ -185,7 +185,7 @@ fn take_samples(pid: u32, begun: Sender<()>, stop: &AtomicBool) -> Result<Sample
         idle: false,
         slot_ns: 0,
         max_memory: 64 << 20,
-        keeps_all: false,
+        keeps_whole_trace: false,
         pace: Pace::Calm,
         registry: None,
     };

@@ -79,7 +79,7 @@ static __always_inline __u64 find_block(const struct code_heap *heap, __u64 addr
 }
 
 /* Sets the addresses of the code of the blob in w->bytes and of the entries into it. */
-static __always_inline void take_places(struct walker *w, __u64 blob)
+static __always_inline void read_blob_fields(struct walker *w, __u64 blob)
 {
 	struct blob *b = &w->blob;
 
@@ -126,7 +126,7 @@ __noinline int find_blob(struct walker *w, __u64 addr)
 	size = w->jvm.blob_bytes;
 	if (size > MAX_BLOB_BYTES || read_user(w->bytes, size, blob))
 		return 0;
-	take_places(w, blob);
+	read_blob_fields(w, blob);
 	b->end = blob + field32(w, w->jvm.data_offset);
 	b->osr_entry = field64(w, w->jvm.osr_entry);
 	b->orig_pc_offset = field32(w, w->jvm.orig_pc_offset);
@@ -161,7 +161,7 @@ __noinline int find_own_blob(struct walker *w)
 	addr = w->ip - !w->is_innermost;
 	if (b->kind != BLOB_NONE && addr - b->begin < b->end - b->begin)
 		return 0;
-	place = found_place(w, w->jvm.stamp);
+	place = found_slot(w, w->jvm.stamp);
 	if (!place)
 		return find_blob(w, addr);
 	if (is_found(place, w, w->jvm.stamp) &&
@@ -173,7 +173,7 @@ __noinline int find_own_blob(struct walker *w)
 	find_blob(w, addr);
 	if (b->kind != BLOB_NONE) {
 		place->blob = *b;
-		keep_found(place, w, w->jvm.stamp);
+		store_found(place, w, w->jvm.stamp);
 	}
 	return 0;
 }

@@ -36,7 +36,7 @@ struct {
 } found_code SEC(".maps");
 
 /* Returns the slot of the current frame's address; NULL for the innermost frame, whose address rarely recurs. */
-static __always_inline struct found *found_place(struct walker *w, __u64 stamp)
+static __always_inline struct found *found_slot(struct walker *w, __u64 stamp)
 {
 	__u32 place = (w->ip * 0x9e3779b97f4a7c15ULL) >> (64 - FOUND_SLOT_BITS);
 
@@ -51,7 +51,7 @@ static __always_inline bool is_found(const struct found *place, const struct wal
 	return place->stamp == stamp && place->ip == w->ip;
 }
 
-static __always_inline void keep_found(struct found *place, const struct walker *w, __u64 stamp)
+static __always_inline void store_found(struct found *place, const struct walker *w, __u64 stamp)
 {
 	place->ip = w->ip;
 	place->stamp = stamp;

@@ -245,7 +245,7 @@ __noinline int caller_of_native(struct walker *w)
 
 	if (!w)
 		return END_IMPLAUSIBLE;
-	place = found_place(w, w->mappings_stamp);
+	place = found_slot(w, w->mappings_stamp);
 	if (place && is_found(place, w, w->mappings_stamp)) {
 		known.word = place->row;
 	} else {
@@ -257,7 +257,7 @@ __noinline int caller_of_native(struct walker *w)
 		known.word = find_row(w, addr);
 		if (place) {
 			place->row = known.word;
-			keep_found(place, w, w->mappings_stamp);
+			store_found(place, w, w->mappings_stamp);
 		}
 	}
 	switch (row->kind) {

@@ -90,7 +90,7 @@ fn sample(taken: &Taken) -> Sample {
         guessed: false,
         unsure: false,
         count: taken.count,
-        things: 0,
+        occurrences: 0,
         times: vec![(taken.slot, taken.count)],
     }
 }

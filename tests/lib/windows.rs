@@ -95,7 +95,7 @@ fn taken(name: &str, pid: u32, begin_ns: u64, at: u64) -> Taken {
     }
 }
 
-fn add(profile: &mut Profile, pid: u32, frames: &[Frame], count: u64, things: u64, slot: u32) {
+fn add(profile: &mut Profile, pid: u32, frames: &[Frame], count: u64, occurrences: u64, slot: u32) {
     let stack = frames.iter().map(|frame| profile.intern(frame.clone())).collect();
     profile.samples.push(Sample {
         pid,
@@ -108,7 +108,7 @@ fn add(profile: &mut Profile, pid: u32, frames: &[Frame], count: u64, things: u6
         guessed: false,
         unsure: false,
         count,
-        things,
+        occurrences,
         times: if profile.slot_ns > 0 { vec![(slot, count)] } else { Vec::new() },
     });
 }

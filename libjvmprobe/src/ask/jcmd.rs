@@ -152,7 +152,7 @@ pub(crate) fn is_mapped(map: &str, id: u32) -> bool {
 }
 
 fn is_socket(folder: &Folder<'_>, name: &str) -> bool {
-    folder.look(name).is_ok_and(|seen| seen.is_socket())
+    folder.metadata(name).is_ok_and(|seen| seen.is_socket())
 }
 
 /// The file that turns SIGQUIT into a request to listen.
@@ -174,14 +174,14 @@ fn wake_listener(
     let is_there = || is_socket(tmp, socket);
     let mut sentinel = sentinel(process, &folders)?;
     if matches!(sentinel, Sentinel::Others) {
-        if wait(process, is_there, deadline.sooner(OTHERS_TIMEOUT)).is_ok() {
+        if wait(process, is_there, deadline.capped(OTHERS_TIMEOUT)).is_ok() {
             return Ok(());
         }
         // Meanwhile the other tool may have given up and removed its file.
         sentinel = self::sentinel(process, &folders)?;
     }
     process.signal(Signal::QUIT).map_err(|e| format!("cannot signal it ({e})"))?;
-    let listens = wait(process, is_there, deadline.sooner(LISTEN_TIMEOUT));
+    let listens = wait(process, is_there, deadline.capped(LISTEN_TIMEOUT));
     drop(sentinel);
     listens.map_err(|why| format!("it did not open its attach socket: {why}"))
 }
@@ -211,7 +211,7 @@ fn sentinel<'a>(process: &Process, folders: &[&'a Folder<'a>]) -> Result<Sentine
             Err(e) => reasons.push(format!("{}: {e}", folder.shown(&name).display())),
         }
         // The JVM checks only the first folder that has such a file.
-        if folder.look_as_target(&name).is_ok() {
+        if folder.metadata_as_target(&name).is_ok() {
             break;
         }
     }
@@ -226,10 +226,10 @@ fn sentinel_in<'a>(
     name: &str,
 ) -> io::Result<Sentinel<'a>> {
     let created = folder.create(Owner::Target(process), name, 0o600);
-    let seen = folder.look_as_target(name);
+    let seen = folder.metadata_as_target(name);
     match created {
         Ok(ours) => {
-            let (ours_seen, seen) = (ours.look()?, seen?);
+            let (ours_seen, seen) = (ours.metadata()?, seen?);
             if ours_seen.id() != seen.id() {
                 return Err(io::Error::other("the JVM sees a different file there"));
             }
@@ -298,17 +298,17 @@ impl Connection {
         mut work: impl FnMut() -> rustix::io::Result<usize>,
     ) -> Result<usize, String> {
         /// Maximum delay until a signal is noticed.
-        const LOOK: Duration = Duration::from_millis(100);
+        const SIGNAL_CHECK_INTERVAL: Duration = Duration::from_millis(100);
         loop {
             match work() {
                 Err(Errno::AGAIN | Errno::INTR) => {}
                 done => return done.map_err(|e| format!("the connection failed ({e})")),
             }
             let silent = |when| format!("it did not answer {when}; is it hung?");
-            let left = self.deadline.left().map_err(silent)?.min(LOOK);
-            let left = Timespec::try_from(left).unwrap_or(Timespec { tv_sec: 0, tv_nsec: 0 });
+            let remaining = self.deadline.remaining().map_err(silent)?.min(SIGNAL_CHECK_INTERVAL);
+            let remaining = Timespec::try_from(remaining).unwrap_or(Timespec { tv_sec: 0, tv_nsec: 0 });
             // If poll() fails, the next attempt fails, too.
-            let _ = poll(&mut [PollFd::new(&self.socket, ready)], Some(&left));
+            let _ = poll(&mut [PollFd::new(&self.socket, ready)], Some(&remaining));
         }
     }
 }

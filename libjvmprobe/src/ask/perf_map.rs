@@ -15,7 +15,7 @@ use crate::{
     process::{
         Process,
         identity::Owner,
-        root::{self, Folder, Root, not_its_own},
+        root::{self, Folder, Root, wrong_owner},
     },
 };
 
@@ -42,10 +42,10 @@ pub fn request(process: &Process, hotspot: &HotSpot) -> Result<String> {
     let failed = |verb: &str, error| failed(verb, &tmp.shown(&name), error);
     // Two tools at once would read and remove each other's maps. After the timeout, the request continues without the
     // lock.
-    let _turn = tmp.lock(deadline.sooner(TURN_TIMEOUT));
-    let before = look(&tmp, &name, process)?;
+    let _turn = tmp.lock(deadline.capped(TURN_TIMEOUT));
+    let before = check_existing(&tmp, &name, process)?;
     let aside = format!("{name}.aside");
-    if before == Before::Roots {
+    if before == Before::OwnedByRoot {
         tmp.rename(Owner::Us, &name, &aside).map_err(|e| failed("move aside", e))?;
     }
     let text = jcmd::command(process, hotspot, "jcmd", &["Compiler.perfmap"], deadline)
@@ -55,10 +55,10 @@ pub fn request(process: &Process, hotspot: &HotSpot) -> Result<String> {
             Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(failed("remove", e)),
             _ => {}
         },
-        Before::Roots => {
+        Before::OwnedByRoot => {
             tmp.rename(Owner::Us, &aside, &name).map_err(|e| failed("move back", e))?;
         }
-        Before::Nothing | Before::TheJvms => {}
+        Before::Nothing | Before::OwnedByJvmUser => {}
     }
     // The JVM does not report an incomplete write.
     match text {
@@ -106,18 +106,18 @@ pub fn read(path: &Path, process: &Process) -> Result<String> {
 enum Before {
     Nothing,
     /// A file of the JVM's user.
-    TheJvms,
+    OwnedByJvmUser,
     /// A file of root, who is not the JVM's user.
-    Roots,
+    OwnedByRoot,
 }
 
 /// Checks for an existing file. Returns an error if the JVM must not be asked to write there.
-fn look(tmp: &Folder<'_>, name: &str, process: &Process) -> Result<Before> {
+fn check_existing(tmp: &Folder<'_>, name: &str, process: &Process) -> Result<Before> {
     let failed = |verb: &str, error| failed(verb, &tmp.shown(name), error);
-    match tmp.look(name) {
-        Ok(seen) if seen.is_file_of(process.uid) => Ok(Before::TheJvms),
-        Ok(seen) if seen.is_file_of(0) => Ok(Before::Roots),
-        Ok(seen) => Err(failed("let the JVM write", io::Error::other(not_its_own(seen.owner())))),
+    match tmp.metadata(name) {
+        Ok(seen) if seen.is_file_of(process.uid) => Ok(Before::OwnedByJvmUser),
+        Ok(seen) if seen.is_file_of(0) => Ok(Before::OwnedByRoot),
+        Ok(seen) => Err(failed("let the JVM write", io::Error::other(wrong_owner(seen.owner())))),
         Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(Before::Nothing),
         Err(e) => Err(failed("inspect", e)),
     }

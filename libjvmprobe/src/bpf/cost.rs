@@ -90,7 +90,7 @@ pub(crate) struct Costs {
     trigger: Trigger,
     seen: HashMap<u64, Runs>,
     /// Number of hits that the kernel side did not count, by JVM.
-    unseen: HashMap<u64, f64>,
+    missed_hits: HashMap<u64, f64>,
     all: Runs,
 }
 
@@ -101,7 +101,7 @@ impl Costs {
             map,
             trigger,
             seen: HashMap::new(),
-            unseen: HashMap::new(),
+            missed_hits: HashMap::new(),
             all: Runs::default(),
         };
         costs.add(OTHERS);
@@ -115,8 +115,8 @@ impl Costs {
     }
 
     /// Adds hits that cost only the trap, because no program was attached any more.
-    pub(crate) fn add_unseen(&mut self, target: u64, hits: f64) {
-        *self.unseen.entry(target).or_default() += hits;
+    pub(crate) fn add_missed_hits(&mut self, target: u64, hits: f64) {
+        *self.missed_hits.entry(target).or_default() += hits;
     }
 
     /// Returns the costs since the last call, by JVM.
@@ -144,7 +144,7 @@ impl Costs {
         // Failure is ignored, because an absent entry is the goal.
         let _ = self.map.delete(&target.to_ne_bytes());
         self.seen.remove(&target);
-        self.unseen.remove(&target);
+        self.missed_hits.remove(&target);
     }
 
     fn cost(&mut self, target: u64, runs: Runs) -> Option<Cost> {
@@ -156,12 +156,12 @@ impl Costs {
         let new = runs.since(&self.seen.insert(target, runs).unwrap_or_default());
         self.all.timed += new.timed;
         self.all.timed_ns += new.timed_ns;
-        let unseen = self.unseen.remove(&target).unwrap_or(0.0);
+        let missed_hits = self.missed_hits.remove(&target).unwrap_or(0.0);
         let average = if new.timed >= ENOUGH_RUNS { new } else { runs };
         let run_ns = average.average_ns().or(self.all.average_ns()).unwrap_or(0.0);
-        let ns = new.hits as f64 * (price + run_ns) + unseen * prices.probe_ns;
+        let ns = new.hits as f64 * (price + run_ns) + missed_hits * prices.probe_ns;
         let ns = (ns as u64).saturating_add(new.untrapped_ns);
-        let hits = new.hits.saturating_add(unseen as u64);
+        let hits = new.hits.saturating_add(missed_hits as u64);
         let pid = (target & u64::from(u32::MAX)) as u32;
         (hits > 0 || ns > 0).then_some(Cost { pid, hits, ns })
     }

@@ -22,31 +22,31 @@ use libbpf_rs::Link;
 use crate::own::{Worker, privileges::Rights, undo};
 
 /// Held while attaching or detaching: libbpf's USDT data of each object is not thread-safe.
-static BOOKS: Mutex<()> = Mutex::new(());
+static ATTACH_LOCK: Mutex<()> = Mutex::new(());
 
 /// Maximum time that the end of the process waits for an attachment to be made or released, which usually takes about
 /// 50 ms.
-const AT_THE_END: Duration = Duration::from_secs(2);
+const EXIT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Locks attaching and detaching. The first call registers the release of all attachments at the end of the process.
-pub(super) fn books() -> MutexGuard<'static, ()> {
+pub(super) fn lock_attaching() -> MutexGuard<'static, ()> {
     static LAST: Once = Once::new();
     // At the end, the step that was registered first runs last.
-    LAST.call_once(|| undo::at_the_end(Box::new(close_books)));
+    LAST.call_once(|| undo::on_exit(Box::new(end_attaching)));
     // With panic=abort, the lock is never left poisoned with inconsistent data.
-    BOOKS.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    ATTACH_LOCK.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
 /// Ends attaching and detaching for good, and releases all attachments. Called at the end of the process.
-fn close_books() {
+fn end_attaching() {
     let begin = Instant::now();
-    while begin.elapsed() < AT_THE_END {
-        match BOOKS.try_lock() {
+    while begin.elapsed() < EXIT_TIMEOUT {
+        match ATTACH_LOCK.try_lock() {
             Err(TryLockError::WouldBlock) => thread::sleep(Duration::from_millis(1)),
             guard => {
                 // The lock is never released again.
                 std::mem::forget(guard);
-                return let_go_at_once();
+                return release_all();
             }
         }
     }
@@ -54,7 +54,7 @@ fn close_books() {
 
 /// Releases all attachments, each in a thread of its own: together they wait for the kernel as long as one, whereas a
 /// process that exits closes one after the other.
-fn let_go_at_once() {
+fn release_all() {
     // Both descriptors of an attachment: the link, and the perf event that it attaches a program to.
     for kind in ["anon_inode:bpf_link", "anon_inode:[perf_event]"] {
         let open = attachments(kind);
@@ -95,9 +95,9 @@ pub(super) fn detach(links: Vec<Link>) {
 }
 
 fn drop_one(link: Link) {
-    let books = books();
+    let guard = lock_attaching();
     drop(link);
-    drop(books);
+    drop(guard);
     // Lets a thread that waits to attach have the lock, so that a JVM that has just started does not wait.
     thread::sleep(Duration::from_millis(1));
 }

@@ -22,7 +22,7 @@ impl Gauge {
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
         // If a summand does not fit, the sum would be wrong, so there is none at all.
         let terms: &[Term] = if self.heap.len() <= TERMS { &self.heap } else { &[] };
-        let settled: &[Addr] = if self.settled.len() <= SPACES { &self.settled } else { &[] };
+        let used_at_gc_end: &[Addr] = if self.used_at_gc_end.len() <= SPACES { &self.used_at_gc_end } else { &[] };
         let mut words = Vec::with_capacity(WORDS);
         let stop = self.last_stop.map(|s| [s.end, s.begin, s.sync, s.op_type].map(|addr| addr.0));
         let [end, rest @ ..] = stop.unwrap_or_default();
@@ -35,8 +35,8 @@ impl Gauge {
         }
         words.extend(rest);
         words.push(addr_word(self.operation));
-        words.extend((0..SPACES).map(|i| addr_word(settled.get(i).copied())));
-        words.extend([self.waits, self.op_tells].map(u64::from));
+        words.extend((0..SPACES).map(|i| addr_word(used_at_gc_end.get(i).copied())));
+        words.extend([self.waits, self.op_shows_collection].map(u64::from));
         words.into_iter().flat_map(u64::to_ne_bytes).collect()
     }
 }
@@ -72,8 +72,8 @@ mod tests {
 
     #[test]
     fn spaces_that_do_not_fit_are_not_counted() {
-        let settled = vec![Addr(1); SPACES + 1];
-        let gauge = Gauge { settled, ..Default::default() };
+        let used_at_gc_end = vec![Addr(1); SPACES + 1];
+        let gauge = Gauge { used_at_gc_end, ..Default::default() };
         assert!(gauge.to_bytes().iter().all(|&b| b == 0));
     }
 }

@@ -84,13 +84,13 @@ fn has_helper(program: ProgramType, helper: bpf_func_id) -> bool {
 
 /// Returns whether one attachment to a file serves all processes that map it, and identifies them by PIDs that this
 /// process knows.
-pub(crate) fn reaches_everyone() -> bool {
+pub(crate) fn can_share_attachments() -> bool {
     sees_initial_pids() && has_cookies()
 }
 
 /// Returns the key of a process that is attached to separately: its PID with bit 32 set, so that it never equals a PID.
 /// Without attach cookies, the PID itself. See `target_key()` in bpf/jvm.bpf.h.
-pub(crate) fn key_alone(pid: Pid) -> u64 {
+pub(crate) fn key_of_single(pid: Pid) -> u64 {
     let above = if has_cookies() { 1 << 32 } else { 0 };
     above | u64::from(pid.0)
 }

@@ -225,7 +225,7 @@ pub(crate) fn attach_watchpoint(
         }
         Error::io(format!("set a watchpoint on thread {thread}"), error)
     })?;
-    let _books = super::detach::books();
+    let _guard = super::detach::lock_attaching();
     attach_one(program, event, cookie).map_err(|source| Error::Bpf {
         what: format!("set a watchpoint on thread {thread}"),
         source,
@@ -280,12 +280,12 @@ pub(crate) fn online_cpus() -> Result<Vec<u32>> {
 
 /// Parses `0-3,8`.
 fn parse_cpu_list(text: &str) -> Vec<u32> {
-    let most = 65_536;
+    let max = 65_536;
     let range = |part: &str| {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
         Some(first.parse().ok()?..=last.parse().ok()?)
     };
-    text.trim().split(',').filter_map(range).flatten().take(most).collect()
+    text.trim().split(',').filter_map(range).flatten().take(max).collect()
 }
 
 #[cfg(test)]

@@ -79,7 +79,7 @@ pub enum Scope {
     /// One process.
     Process(Pid),
     /// Every process that maps the file, now or later.
-    Everyone,
+    AllProcesses,
 }
 
 /// Finds a location for every instant in a libjvm.so: the USDT probes or, if any of them is missing, the functions;
@@ -124,7 +124,7 @@ fn missing(path: &Path, probes: &Probes, is_stripped: bool, instant: &Instant) -
         (true, _) => (probe, WITH_PROBES.into()),
         (_, true) => (
             format!("{probe} and no symbol table to find functions in instead (it is stripped)"),
-            format!("{WITH_PROBES} or with its symbol table (Alpine){}", packaged(path)),
+            format!("{WITH_PROBES} or with its symbol table (Alpine){}", symbols_hint(path)),
         ),
         (_, false) => (
             format!("{probe} and no function {} in its symbol table", functions.join(" or ")),
@@ -135,7 +135,7 @@ fn missing(path: &Path, probes: &Probes, is_stripped: bool, instant: &Instant) -
 }
 
 /// Returns the end of a hint that names where a stripped file's symbols are available, with the package if it is known.
-pub(crate) fn packaged(libjvm: &Path) -> String {
+pub(crate) fn symbols_hint(libjvm: &Path) -> String {
     let package =
         debug_package(libjvm).map_or_else(String::new, |name| format!("install {name}, or "));
     format!(", or {package}specify a file with its symbols with --symbols-from")
@@ -145,7 +145,7 @@ pub(crate) fn packaged(libjvm: &Path) -> String {
 /// only if the file itself confirms that a function begins there.
 pub fn function(elf: &ElfFile, symbols: &Symbols, prefix: &str) -> Option<Site> {
     let symbol = symbols.find_prefix(prefix)?;
-    (!elf.has_symbols_apart() || elf.begins_function(symbol.value)).then_some(())?;
+    (!elf.has_separate_symbols() || elf.begins_function(symbol.value)).then_some(())?;
     let offset = elf.vaddr_to_offset(symbol.value)?;
     Some(Site::Function { symbol: symbol.name, offset })
 }
@@ -166,12 +166,12 @@ pub struct Binary {
     /// Path that opens exactly this file.
     pub path: PathBuf,
     /// Path in the mount namespace of the processes that use it.
-    pub seen_as: PathBuf,
+    pub target_path: PathBuf,
 }
 
 impl From<&LibJvm> for Binary {
     fn from(libjvm: &LibJvm) -> Self {
-        Self { path: libjvm.open_path(), seen_as: libjvm.seen_as.clone() }
+        Self { path: libjvm.open_path(), target_path: libjvm.target_path.clone() }
     }
 }
 
@@ -203,9 +203,9 @@ pub(crate) fn attach(
     let pid = match scope {
         // A value out of range matches no process, which yields the correct error.
         Scope::Process(pid) => i32::try_from(pid.0).unwrap_or(i32::MAX),
-        Scope::Everyone => -1,
+        Scope::AllProcesses => -1,
     };
-    let books = detach::books();
+    let guard = detach::lock_attaching();
     let (result, place) = match site {
         Site::Usdt { provider, name } => {
             let opts = UsdtOpts { cookie, ..Default::default() };
@@ -220,9 +220,9 @@ pub(crate) fn attach(
             (program.attach_uprobe_with_opts(pid, path, offset, opts), format!("function {symbol}"))
         }
     };
-    drop(books);
+    drop(guard);
     result.map_err(|source| {
-        let what = format!("attach to {place} of {}", binary.seen_as.display());
+        let what = format!("attach to {place} of {}", binary.target_path.display());
         match (source.kind(), scope) {
             (ErrorKind::PermissionDenied, _) => Error::Permission {
                 what,

@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// First Linux version whose maps can allocate entries in tracing programs.
-const ALLOCATES_LATE: (u32, u32) = (6, 1);
+const FIRST_ON_DEMAND: (u32, u32) = (6, 1);
 
 /// A hash map of which usually few entries are used.
 #[derive(Clone, Copy, Debug)]
@@ -23,21 +23,21 @@ pub struct Roomy {
     /// Name of the map.
     pub name: &'static str,
     /// Capacity if entries are allocated when they are used.
-    pub most: u32,
+    pub on_demand_capacity: u32,
     /// Capacity if all entries are allocated at once.
-    pub allocated: u32,
+    pub preallocated_capacity: u32,
 }
 
 /// Sets the sizes of the maps of an object before it is loaded.
 ///
 /// # Errors
 /// [`Error::Bpf`](crate::Error::Bpf).
-pub fn make(object: &mut OpenObject, maps: &[Roomy]) -> Result<()> {
-    let late = allocates_late(kernel_version());
+pub fn set_sizes(object: &mut OpenObject, maps: &[Roomy]) -> Result<()> {
+    let late = allocates_on_demand(kernel_version());
     for mut map in object.maps_mut() {
         let Some(roomy) = maps.iter().find(|roomy| map.name() == roomy.name) else { continue };
         let (entries, flag) =
-            if late { (roomy.most, BPF_F_NO_PREALLOC) } else { (roomy.allocated, 0) };
+            if late { (roomy.on_demand_capacity, BPF_F_NO_PREALLOC) } else { (roomy.preallocated_capacity, 0) };
         let flags = map.map_flags() | flag;
         map.set_max_entries(entries).map_err(load_error)?;
         map.set_map_flags(flags).map_err(load_error)?;
@@ -66,8 +66,8 @@ pub(super) fn for_probes_by_jvm(object: &mut OpenObject) -> Result<()> {
 
 /// An unknown version counts as an old one, because preallocated maps work everywhere. So do kernels of vendors that
 /// backported the newer allocator to an older version number.
-fn allocates_late(version: Option<(u32, u32)>) -> bool {
-    version.is_some_and(|version| version >= ALLOCATES_LATE)
+fn allocates_on_demand(version: Option<(u32, u32)>) -> bool {
+    version.is_some_and(|version| version >= FIRST_ON_DEMAND)
 }
 
 #[cfg(test)]
@@ -76,10 +76,10 @@ mod tests {
 
     #[test]
     fn only_kernels_that_are_known_to_may_allocate_late() {
-        assert!(allocates_late(Some((6, 1))));
-        assert!(allocates_late(Some((10, 0))));
-        assert!(!allocates_late(Some((5, 19))));
-        assert!(!allocates_late(Some((6, 0))));
-        assert!(!allocates_late(None));
+        assert!(allocates_on_demand(Some((6, 1))));
+        assert!(allocates_on_demand(Some((10, 0))));
+        assert!(!allocates_on_demand(Some((5, 19))));
+        assert!(!allocates_on_demand(Some((6, 0))));
+        assert!(!allocates_on_demand(None));
     }
 }

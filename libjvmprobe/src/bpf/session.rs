@@ -46,7 +46,7 @@ fn map(skel: &impl Skel<'static>, name: &str) -> Result<MapHandle> {
 /// # Errors
 /// [`Error::Permission`] or [`Error::Kernel`] if the kernel refuses it, [`Error::Bpf`].
 pub fn load<O: OpenSkel<'static>>(mut open: O) -> Result<O::Output> {
-    if !bpf::reaches_everyone() {
+    if !bpf::can_share_attachments() {
         room::for_probes_by_jvm(open.open_object_mut())?;
     }
     open.load().map_err(bpf::load_error)
@@ -156,16 +156,16 @@ pub trait Attach {
     ) -> Result<Links>;
 
     /// Makes the wait for events return when a descriptor is readable, too.
-    fn wake_by(&mut self, waker: OwnedFd);
+    fn wake_on(&mut self, waker: OwnedFd);
 
     /// Waits until the kernel side has all data that was given to the stack walker, if there is one.
-    fn settle(&mut self);
+    fn flush(&mut self);
 
     /// Moves events from the ring buffer to a queue, so that the buffer does not fill up.
     ///
     /// # Errors
     /// [`Error::Bpf`].
-    fn make_room(&self) -> Result<()>;
+    fn drain_ring(&self) -> Result<()>;
 
     /// Returns the number of events of a JVM that could not be counted or sent so far.
     fn lost(&self, target: u64) -> u64;
@@ -193,23 +193,23 @@ impl<S: Skel<'static>, E> Attach for Session<S, E> {
                 (Err(error), _) => return Err(error),
             }
             // Events arrive from the first attachment on.
-            self.stream.make_room()?;
+            self.stream.drain_ring()?;
         }
         Ok(links)
     }
 
-    fn wake_by(&mut self, waker: OwnedFd) {
-        self.stream.wake_by(waker);
+    fn wake_on(&mut self, waker: OwnedFd) {
+        self.stream.wake_on(waker);
     }
 
-    fn settle(&mut self) {
+    fn flush(&mut self) {
         if let Some(walker) = &mut self.walker {
-            walker.settle();
+            walker.flush();
         }
     }
 
-    fn make_room(&self) -> Result<()> {
-        self.stream.make_room()
+    fn drain_ring(&self) -> Result<()> {
+        self.stream.drain_ring()
     }
 
     fn lost(&self, target: u64) -> u64 {
@@ -247,7 +247,7 @@ impl<S: Skel<'static>, E> Attach for Session<S, E> {
 ///
 /// # Errors
 /// [`Error::Bpf`], with `what` naming the operation that failed.
-pub fn tell(map: &impl MapCore, target: u64, value: &[u8], what: &str) -> Result<()> {
+pub fn insert_entry(map: &impl MapCore, target: u64, value: &[u8], what: &str) -> Result<()> {
     map.update(&target.to_ne_bytes(), value, MapFlags::ANY)
         .map_err(|source| Error::Bpf { what: what.into(), source })
 }

@@ -29,7 +29,7 @@ const INSTANTS: [Instant; 4] = [
 /// The errors of reading the file.
 pub(crate) fn plans(libjvm: &LibJvm) -> Result<Vec<Plan>> {
     let elf = libjvm.elf()?;
-    Ok(resolve(&libjvm.seen_as, &elf, &INSTANTS).unwrap_or_else(|error| {
+    Ok(resolve(&libjvm.target_path, &elf, &INSTANTS).unwrap_or_else(|error| {
         log::debug!("not showing stops: {error}");
         Vec::new()
     }))
@@ -70,12 +70,12 @@ impl Stop {
 pub struct StopLog(Vec<Stop>);
 
 /// Maximum number of stops kept, about ten megabytes.
-const MOST: usize = 100_000;
+const MAX_STOPS: usize = 100_000;
 
 impl StopLog {
     /// Adds a stop; drops it if the log is full.
     pub fn push(&mut self, stop: Stop) {
-        if self.0.len() < MOST {
+        if self.0.len() < MAX_STOPS {
             self.0.push(stop);
         }
     }

@@ -42,7 +42,7 @@ impl<T: 'static> EventStream<T> {
     }
 
     /// Makes [`EventStream::wait`] return when this descriptor is readable, too.
-    pub(crate) fn wake_by(&mut self, waker: OwnedFd) {
+    pub(crate) fn wake_on(&mut self, waker: OwnedFd) {
         self.waker = Some(waker);
     }
 
@@ -51,7 +51,7 @@ impl<T: 'static> EventStream<T> {
     ///
     /// # Errors
     /// [`Error::Bpf`].
-    pub(crate) fn make_room(&self) -> Result<()> {
+    pub(crate) fn drain_ring(&self) -> Result<()> {
         let failed = |source| Error::Bpf { what: "read the event ring buffer".into(), source };
         self.ring.consume().map_err(failed)
     }
@@ -70,7 +70,7 @@ impl<T: 'static> EventStream<T> {
             Ok(_) | Err(Errno::INTR) => {}
             Err(error) => return Err(Error::io("wait for events", error.into())),
         }
-        self.make_room()?;
+        self.drain_ring()?;
         Ok(self.queue.take())
     }
 }

@@ -31,16 +31,16 @@ use crate::{
 };
 
 /// Typical values, used if a measurement fails.
-const USUAL: Prices = Prices { probe_ns: 1500.0, interrupt_ns: 5000.0 };
+const TYPICAL: Prices = Prices { probe_ns: 1500.0, interrupt_ns: 5000.0 };
 /// Number of calls with and without the probe. The median is used, because some calls are interrupted.
 const CALLS: usize = 64;
 /// Number of bytes read between two calls to evict the kernel's data from the first-level caches, as it is between the
 /// hits of a real program, which are far apart.
-const FORGOTTEN: usize = 512 << 10;
+const EVICTION_BYTES: usize = 512 << 10;
 const CACHE_LINE: usize = 64;
 /// Period of the sampling event, and total time of sampling.
 const PERIOD: Duration = Duration::from_micros(100);
-const SAMPLED: Duration = Duration::from_millis(5);
+const SAMPLING_TIME: Duration = Duration::from_millis(5);
 /// Minimum duration of a step that counts as interrupted; shorter steps are those of the undisturbed loop.
 const MIN_STEP: Duration = Duration::from_nanos(700);
 
@@ -66,8 +66,8 @@ pub fn prices() -> Prices {
             }
         };
         Prices {
-            probe_ns: or_usual(measure_probe(), USUAL.probe_ns),
-            interrupt_ns: or_usual(measure_interrupt(), USUAL.interrupt_ns),
+            probe_ns: or_usual(measure_probe(), TYPICAL.probe_ns),
+            interrupt_ns: or_usual(measure_interrupt(), TYPICAL.interrupt_ns),
         }
     })
 }
@@ -114,7 +114,7 @@ fn measure_probe() -> Result<f64> {
 
 /// Returns the median duration of a call in nanoseconds.
 fn median_call() -> f64 {
-    let buffer = vec![1_u8; FORGOTTEN];
+    let buffer = vec![1_u8; EVICTION_BYTES];
     let mut calls: Vec<_> = (0..CALLS)
         .map(|_| {
             black_box(buffer.iter().step_by(CACHE_LINE).map(|&byte| u64::from(byte)).sum::<u64>());
@@ -159,7 +159,7 @@ fn measure_interrupt() -> Result<f64> {
     let event = event.map_err(|e| Error::io("sample the tool's own thread", e))?;
     let begin = Instant::now();
     let (mut last, mut steps) = (begin, Vec::with_capacity(256));
-    while last - begin < SAMPLED && steps.len() < steps.capacity() {
+    while last - begin < SAMPLING_TIME && steps.len() < steps.capacity() {
         let now = Instant::now();
         let step = now - last;
         if step >= MIN_STEP {
@@ -169,7 +169,7 @@ fn measure_interrupt() -> Result<f64> {
     }
     drop(event);
     steps.sort_unstable();
-    let expected = SAMPLED.div_duration_f64(PERIOD) / 4.0;
+    let expected = SAMPLING_TIME.div_duration_f64(PERIOD) / 4.0;
     match steps.get(steps.len() / 2) {
         Some(median) if steps.len() as f64 >= expected => Ok(median.as_nanos() as f64),
         _ => {

@@ -77,13 +77,13 @@ impl Uprobe {
         attr.__bindgen_anon_3.uprobe_path = path.as_ptr() as u64;
         attr.__bindgen_anon_4.probe_offset = self.offset.0;
         // The end of this process waits until attaching or detaching is finished.
-        let books = detach::books();
+        let guard = detach::lock_attaching();
         let event = open_event(&mut attr, whose).and_then(|event| {
             control(&event, SET_PROGRAM, self.program.as_raw_fd())?;
             control(&event, ENABLE, 0)?;
             Ok(event)
         });
-        drop(books);
+        drop(guard);
         let what = "attach to a function of a libjvm.so";
         self.event = Some(event.map_err(|error| {
             match error.kind() {
@@ -113,14 +113,14 @@ pub(crate) fn detach<'a>(uprobes: impl IntoIterator<Item = &'a mut Uprobe>) {
     if events.is_empty() {
         return;
     }
-    let books = detach::books();
+    let guard = detach::lock_attaching();
     thread::scope(|all| {
         for event in events {
             // If no thread can be started, it is closed here.
             drop(thread::Builder::new().spawn_scoped(all, || drop(event)));
         }
     });
-    drop(books);
+    drop(guard);
     // Lets another thread that waits to attach have the lock.
     thread::sleep(Duration::from_millis(1));
 }

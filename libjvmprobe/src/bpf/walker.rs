@@ -69,7 +69,7 @@ const MAPS: [&str; 7] =
 ///
 /// # Errors
 /// [`Error::Bpf`].
-pub fn leave_out(object: &mut OpenObject) -> Result<()> {
+pub fn disable_maps(object: &mut OpenObject) -> Result<()> {
     for mut map in object.maps_mut() {
         if MAPS.iter().any(|name| map.name() == *name) {
             map.set_autocreate(false).map_err(load_error)?;
@@ -120,8 +120,8 @@ pub struct Walker {
     /// Tables that are filled and not yet handed over to the kernel side.
     filled: Vec<(u32, MapHandle)>,
     /// Mappings of each process as last handed over, by key.
-    told: HashMap<u64, Vec<MappingEntry>>,
-    room: Room,
+    handed_over: HashMap<u64, Vec<MappingEntry>>,
+    free_memory: Room,
     keeps_rows: bool,
 }
 
@@ -149,7 +149,7 @@ impl Told<'_> {
 struct Room {
     rows: usize,
     /// Whether the user was informed that it is used up.
-    is_told: bool,
+    is_reported: bool,
 }
 
 impl Room {
@@ -159,8 +159,8 @@ impl Room {
             self.rows = left;
             return true;
         }
-        if !self.is_told {
-            self.is_told = true;
+        if !self.is_reported {
+            self.is_reported = true;
             log::warn!(
                 "reached the limit of {} MiB for unwind tables: falling back to frame pointers for \
                  stacks of further files",
@@ -170,7 +170,7 @@ impl Room {
         false
     }
 
-    fn give_back(&mut self, rows: usize) {
+    fn release(&mut self, rows: usize) {
         self.rows = self.rows.saturating_add(rows).min(MAX_ALL_ROWS);
     }
 }
@@ -202,20 +202,20 @@ impl Walker {
             next_table: 0,
             free: Vec::new(),
             filled: Vec::new(),
-            told: HashMap::new(),
-            room: Room { rows: MAX_ALL_ROWS, is_told: false },
+            handed_over: HashMap::new(),
+            free_memory: Room { rows: MAX_ALL_ROWS, is_reported: false },
             keeps_rows: false,
         })
     }
 
-    /// Keeps a copy of all rows from now on, for [`told`](Self::told): eight bytes a row, about 2 MB for a libjvm.so.
+    /// Keeps a copy of all rows from now on, for [`walk_data`](Self::walk_data): eight bytes a row, about 2 MB for a libjvm.so.
     pub(crate) fn keep_rows(&mut self) {
         self.keeps_rows = true;
     }
 
     /// Returns the data of a process as the kernel side has them.
-    pub fn told(&self, key: u64) -> Option<Told<'_>> {
-        let mappings = self.told.get(&key)?;
+    pub fn walk_data(&self, key: u64) -> Option<Told<'_>> {
+        let mappings = self.handed_over.get(&key)?;
         let loaded = self.files.values().filter_map(|(_, loaded)| loaded.as_ref());
         let tables = loaded.map(|loaded| (loaded.number, &*loaded.kept)).collect();
         Some(Told { mappings, tables })
@@ -228,7 +228,7 @@ impl Walker {
     }
 
     /// Waits until the kernel side has all data.
-    pub(crate) fn settle(&self) {
+    pub(crate) fn flush(&self) {
         self.map_writer.wait();
     }
 
@@ -254,7 +254,7 @@ impl Walker {
         }
         entries[0].start = entries.len() as u64 - 1;
         let jvm = self.pending.remove(&key);
-        if jvm.is_none() && self.told.get(&key) == Some(&entries) {
+        if jvm.is_none() && self.handed_over.get(&key) == Some(&entries) {
             return Ok(());
         }
         let inner = inner_map("mappings", size_of::<MappingEntry>(), entries.len())?;
@@ -264,14 +264,14 @@ impl Walker {
         entries[0].bias = 0;
         let tables = std::mem::take(&mut self.filled);
         self.map_writer.send(Job::Insert { tables, key, mappings: inner, jvm })?;
-        self.told.insert(key, entries);
+        self.handed_over.insert(key, entries);
         Ok(())
     }
 
     /// Removes the data of a process that has ended.
     pub(crate) fn forget(&mut self, key: u64) {
         self.pending.remove(&key);
-        if self.told.remove(&key).is_some() {
+        if self.handed_over.remove(&key).is_some() {
             // An error means that the thread has ended; then the kernel side is not updated any more.
             let _ = self.map_writer.send(Job::Remove { key });
         }
@@ -294,13 +294,13 @@ impl Walker {
 
     /// Returns the files that are in use: mapped by a process, or referenced by an owner other than the two below.
     fn used(&self) -> Vec<i32> {
-        let told = self.told.values().flat_map(|told| told.iter().skip(1));
-        let told: HashSet<u32> = told.map(|mapping| mapping.table).collect();
+        let handed_over = self.handed_over.values().flat_map(|handed_over| handed_over.iter().skip(1));
+        let handed_over: HashSet<u32> = handed_over.map(|mapping| mapping.table).collect();
         /// This walker, and the list of all files.
         const HOLDERS: usize = 2;
         let is_used = |(file, loaded): &(Arc<CodeFile>, Option<Loaded>)| {
             Arc::strong_count(file) > HOLDERS
-                || loaded.as_ref().is_some_and(|loaded| told.contains(&loaded.number))
+                || loaded.as_ref().is_some_and(|loaded| handed_over.contains(&loaded.number))
         };
         self.files.iter().filter(|(_, file)| is_used(file)).map(|(&id, _)| id).collect()
     }
@@ -308,7 +308,7 @@ impl Walker {
     fn free(&mut self, files: Vec<(Arc<CodeFile>, Option<Loaded>)>) {
         let mut free = Vec::new();
         for loaded in files.into_iter().filter_map(|(_, loaded)| loaded) {
-            self.room.give_back(loaded.rows as usize);
+            self.free_memory.release(loaded.rows as usize);
             free.push(loaded.number);
         }
         if self.map_writer.send(Job::Free { tables: free.clone() }).is_ok() {
@@ -332,7 +332,7 @@ impl Walker {
             };
             let loaded = match table {
                 Ok((table, _)) if table.rows().is_empty() => ignored("it has no unwind table"),
-                Ok((table, _)) if !self.room.take(table.rows().len()) => None,
+                Ok((table, _)) if !self.free_memory.take(table.rows().len()) => None,
                 Ok((table, elf)) => match self.number() {
                     Some(number) => Some(self.load(number, &table, elf.into_segments())?),
                     None => ignored("there are too many unwind tables"),
@@ -416,14 +416,14 @@ mod tests {
 
     #[test]
     fn all_tables_together_have_a_bound() {
-        let mut room = Room { rows: MAX_ALL_ROWS, is_told: false };
-        assert!(room.take(MAX_ALL_ROWS - 10) && room.take(10) && room.take(0));
-        assert!(!room.is_told);
-        assert!(!room.take(1));
-        assert!(room.is_told);
-        room.give_back(10);
-        assert!(!room.take(11) && room.take(10));
-        room.give_back(usize::MAX);
-        assert_eq!(room.rows, MAX_ALL_ROWS);
+        let mut free_memory = Room { rows: MAX_ALL_ROWS, is_reported: false };
+        assert!(free_memory.take(MAX_ALL_ROWS - 10) && free_memory.take(10) && free_memory.take(0));
+        assert!(!free_memory.is_reported);
+        assert!(!free_memory.take(1));
+        assert!(free_memory.is_reported);
+        free_memory.release(10);
+        assert!(!free_memory.take(11) && free_memory.take(10));
+        free_memory.release(usize::MAX);
+        assert_eq!(free_memory.rows, MAX_ALL_ROWS);
     }
 }

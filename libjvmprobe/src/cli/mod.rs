@@ -22,7 +22,7 @@ pub use messages::{limit_warnings, print_messages_as_json};
 pub use started::Started;
 
 use crate::{
-    Error, Pid, Result, elf::apart::take_symbols_from, follow::running, own, stack::symbolizer,
+    Error, Pid, Result, elf::apart::set_symbol_files, follow::running, own, stack::symbolizer,
 };
 
 /// Maximum duration of a trace in seconds, one year; a larger value is a typing error.
@@ -78,9 +78,9 @@ pub fn parse_bytes(text: &str) -> Result<u64, String> {
 /// A sentence for the user.
 pub fn parse_size(text: &str) -> Result<usize, String> {
     /// Minimum size; with less, a tool could not work.
-    const LEAST: usize = 1 << 20;
+    const MIN_BYTES: usize = 1 << 20;
     let size = parse_bytes(text).ok().and_then(|bytes| usize::try_from(bytes).ok());
-    size.filter(|&size| size >= LEAST).ok_or_else(|| "expected a size of at least 1M".into())
+    size.filter(|&size| size >= MIN_BYTES).ok_or_else(|| "expected a size of at least 1M".into())
 }
 
 /// The arguments of a tool.
@@ -95,7 +95,7 @@ pub trait CommandLine: Parser {
 
     /// Converts the obsolete spelling of options, which is still accepted, to the current one. By default, does
     /// nothing.
-    fn spell(arguments: Vec<OsString>) -> Vec<OsString> {
+    fn convert_obsolete_options(arguments: Vec<OsString>) -> Vec<OsString> {
         arguments
     }
 
@@ -117,7 +117,7 @@ where
     E: Display,
 {
     symbolizer::enter();
-    let args = A::parse_from(A::spell(env::args_os().collect()));
+    let args = A::parse_from(A::convert_obsolete_options(env::args_os().collect()));
     let mut command = A::command();
     let name = command.get_name().to_owned();
     messages::init(&name, args.common().is_verbose());
@@ -129,9 +129,9 @@ where
     }
     own::descriptors::raise_limit();
     if !args.has_target() {
-        return choose(&name);
+        return print_candidates(&name);
     }
-    if let Err(error) = take_symbols_from(&args.common().symbols_from) {
+    if let Err(error) = set_symbol_files(&args.common().symbols_from) {
         return end::<ExitCode, _>(Err(error));
     }
     end(run(&args))
@@ -171,7 +171,7 @@ fn end<T: Termination, E: Display>(outcome: Result<T, E>) -> ExitCode {
         }
     };
     // Done last, because a second signal waits for it forever.
-    own::undo::everything();
+    own::undo::run_all();
     code
 }
 
@@ -190,7 +190,7 @@ fn print_completions(shell: Shell, command: &mut Command) -> ExitCode {
 }
 
 /// Prints an error that nothing was specified to trace, and the JVMs that could be traced.
-fn choose(tool: &str) -> ExitCode {
+fn print_candidates(tool: &str) -> ExitCode {
     let jvms = running::all();
     let mut text = format!(
         "error: specify what {tool} should trace with -p PID, --name REGEX or -a; see --help\n"
@@ -200,7 +200,7 @@ fn choose(tool: &str) -> ExitCode {
         text +=
             if geteuid().is_root() { "\n" } else { " of this user; run as root to see all JVMs\n" };
     } else {
-        text += &format!("JVMs that can be traced:\n{}\n", running::HEAD);
+        text += &format!("JVMs that can be traced:\n{}\n", running::HEADER);
     }
     for jvm in jvms {
         text += &format!("{jvm}\n");
@@ -213,12 +213,12 @@ fn choose(tool: &str) -> ExitCode {
 /// Returns a line about the traced JVMs, with their PIDs and collectors.
 pub fn describe<'a>(all: bool, jvms: impl ExactSizeIterator<Item = (Pid, &'a str)>) -> String {
     /// Maximum number of JVMs that are listed.
-    const NAMED: usize = 4;
+    const MAX_LISTED: usize = 4;
     let count = jvms.len();
     // The collector is unknown (empty) while a JVM is starting up.
     let name = |(pid, gc): (Pid, &str)| format!("{pid} {gc}").trim_end().to_owned();
-    let names: Vec<_> = jvms.take(NAMED).map(name).collect();
-    let more = if count > NAMED { ", ..." } else { "" };
+    let names: Vec<_> = jvms.take(MAX_LISTED).map(name).collect();
+    let more = if count > MAX_LISTED { ", ..." } else { "" };
     let names = names.join(", ");
     match (all, count) {
         (true, 0) => "all JVMs (none yet)".into(),

@@ -58,7 +58,7 @@ fn named() -> &'static OnceLock<Vec<Named>> {
 ///
 /// # Errors
 /// [`Error::Symbols`] if a file is not an ELF file, or has no symbols or no build ID.
-pub(crate) fn take_symbols_from(paths: &[PathBuf]) -> Result<()> {
+pub(crate) fn set_symbol_files(paths: &[PathBuf]) -> Result<()> {
     let open = |path: &PathBuf| {
         let unfit = |why: String| Error::Symbols { path: path.clone(), why };
         let file = File::open(path).map_err(|e| unfit(e.to_string()))?;
@@ -82,9 +82,9 @@ pub(crate) fn take_symbols_from(paths: &[PathBuf]) -> Result<()> {
 
 impl ElfFile {
     /// Returns this file with the symbols of another one.
-    pub(crate) fn with_symbols_of(mut self, apart: Option<&File>) -> Self {
-        let file = apart.and_then(|file| file.try_clone().ok());
-        self.apart = file.and_then(|file| Self::open(file).ok()).map(Box::new);
+    pub(crate) fn with_symbols_of(mut self, separate_debug_file: Option<&File>) -> Self {
+        let file = separate_debug_file.and_then(|file| file.try_clone().ok());
+        self.separate_debug_file = file.and_then(|file| Self::open(file).ok()).map(Box::new);
         self
     }
 
@@ -110,8 +110,8 @@ impl ElfFile {
 
     /// Opens a file with the symbols that this file lacks, from a source that its users do not control: a
     /// file named by the user of this tool, this machine's debug files, or the file's own `.gnu_debugdata`.
-    pub(crate) fn trusted_symbols(&self, seen_as: &Path) -> Option<File> {
-        report_unused(seen_as, self.build_id().as_ref());
+    pub(crate) fn trusted_symbols(&self, target_path: &Path) -> Option<File> {
+        report_unused(target_path, self.build_id().as_ref());
         if self.has_symbols() {
             return None;
         }
@@ -175,7 +175,7 @@ enum Check {
 
 impl DebugLink {
     /// Returns whether a file is the linked one. For a checksum, reads the complete file.
-    pub(crate) fn leads_to(&self, elf: &ElfFile) -> bool {
+    pub(crate) fn matches(&self, elf: &ElfFile) -> bool {
         match &self.check {
             Check::Id(id) => elf.build_id().as_ref() == Some(id),
             Check::Crc(expected) => crc(elf.file()).is_ok_and(|crc| crc == *expected),
@@ -235,25 +235,25 @@ fn checked(id: &BuildId, file: io::Result<File>) -> Option<File> {
 }
 
 /// Prints, once for each build, the files named by the user that belong to another build.
-fn report_unused(seen_as: &Path, id: Option<&BuildId>) {
-    static TOLD: Mutex<Vec<Option<BuildId>>> = Mutex::new(Vec::new());
-    const MAX_TOLD: usize = 64;
+fn report_unused(target_path: &Path, id: Option<&BuildId>) {
+    static REPORTED: Mutex<Vec<Option<BuildId>>> = Mutex::new(Vec::new());
+    const MAX_REPORTED: usize = 64;
     let Some(files) = named().get().filter(|files| !files.is_empty()) else { return };
     if files.iter().any(|file| Some(&file.id) == id) {
         return;
     }
-    let mut told = TOLD.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut reported = REPORTED.lock().unwrap_or_else(PoisonError::into_inner);
     let id = id.cloned();
-    if told.contains(&id) || told.len() >= MAX_TOLD {
+    if reported.contains(&id) || reported.len() >= MAX_REPORTED {
         return;
     }
     let its = id.as_ref().map_or_else(|| "none".into(), ToString::to_string);
-    told.push(id);
+    reported.push(id);
     for Named { path, id, .. } in files {
         log::warn!(
             "ignoring --symbols-from {}: it has build ID {id}, but {} has build ID {its}",
             path.display(),
-            seen_as.display()
+            target_path.display()
         );
     }
 }
@@ -311,9 +311,9 @@ mod tests {
 
     #[test]
     fn symbols_are_found_by_the_build_id() {
-        let apart = |library: &Library| library.dir().join("apart");
+        let separate_debug_file = |library: &Library| library.dir().join("apart");
         let library = stripped(&["-Wl,--build-id"], &|library: &Library| {
-            std::fs::copy(library.path(), apart(library)).unwrap();
+            std::fs::copy(library.path(), separate_debug_file(library)).unwrap();
         });
         let elf = library.elf();
         assert!(!elf.has_symbols() && elf.symbols().unwrap().find("hidden").is_none());
@@ -323,7 +323,7 @@ mod tests {
         let file = find(&|path| {
             let wanted = format!("{FOLDER}/{}/{}.debug", &hex[..2], &hex[2..]);
             assert_eq!(path, Path::new(&wanted));
-            File::open(apart(&library))
+            File::open(separate_debug_file(&library))
         });
         let with = library.elf().with_symbols_of(file.as_ref());
         let symbol = with.symbols().unwrap().find("hidden").unwrap();
@@ -377,7 +377,7 @@ mod tests {
 
     #[test]
     fn a_file_that_was_named_must_be_one_with_symbols() {
-        let why = |path: &Path| match take_symbols_from(&[path.to_owned()]) {
+        let why = |path: &Path| match set_symbol_files(&[path.to_owned()]) {
             Err(Error::Symbols { why, .. }) => why,
             other => panic!("{other:?}"),
         };

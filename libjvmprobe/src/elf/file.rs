@@ -77,7 +77,7 @@ pub struct ElfFile {
     segments: Vec<ProgramHeader>,
     sections: Vec<(String, SectionHeader)>,
     /// A separate file with the symbols that this one lacks.
-    pub(super) apart: Option<Box<Self>>,
+    pub(super) separate_debug_file: Option<Box<Self>>,
 }
 
 impl ElfFile {
@@ -93,7 +93,7 @@ impl ElfFile {
         let ctx = Ctx::new(container, head.endianness().map_err(malformed)?);
         let segments = segments(&file, size, ctx, &head)?;
         let sections = sections(&file, size, ctx, &head)?;
-        Ok(Self { file, size, ctx, machine: head.e_machine, segments, sections, apart: None })
+        Ok(Self { file, size, ctx, machine: head.e_machine, segments, sections, separate_debug_file: None })
     }
 
     /// Returns the architecture of the file.

@@ -25,7 +25,7 @@ const MAX_PROBES: usize = 65_536;
 const MAX_LOCATIONS: usize = 64;
 /// Maximum number of different argument specifications of a probe's locations. Each takes an entry of a table that all
 /// files share (`BPF_USDT_MAX_SPEC_CNT` in `bpf/jvm.bpf.h`); HotSpot's probes have at most three.
-const MAX_SPELLINGS: usize = 16;
+const MAX_ARG_SPECS: usize = 16;
 
 /// One location of a USDT probe.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -121,13 +121,13 @@ impl Probes {
     /// [`Error::Elf`] if it has more locations or argument specifications than any JVM's, which would exhaust a tracer.
     pub fn has(&self, provider: &str, name: &str) -> Result<bool> {
         let locations = self.find(provider, name).count();
-        let spellings: BTreeSet<_> = self.find(provider, name).map(|p| &p.raw_args).collect();
+        let arg_specs: BTreeSet<_> = self.find(provider, name).map(|p| &p.raw_args).collect();
         let too_many = |what: String| Error::elf(format!("its probe {provider}:{name} has {what}"));
         if locations > MAX_LOCATIONS {
             return Err(too_many(format!("{locations} locations, more than {MAX_LOCATIONS}")));
         }
-        if spellings.len() > MAX_SPELLINGS {
-            return Err(too_many(format!("{} different argument formats", spellings.len())));
+        if arg_specs.len() > MAX_ARG_SPECS {
+            return Err(too_many(format!("{} different argument formats", arg_specs.len())));
         }
         Ok(locations > 0)
     }
@@ -243,18 +243,18 @@ mod tests {
 
     #[test]
     fn a_probe_with_more_locations_than_any_jvm_has_is_refused() {
-        let library = |count: usize, spellings: usize| {
+        let library = |count: usize, arg_specs: usize| {
             let probes = (0..count).map(|i| {
-                let args = format!("8@${}", i % spellings);
+                let args = format!("8@${}", i % arg_specs);
                 probe(&format!("l{i}"), 0, "0", ["hotspot", "gc__begin", &args])
             });
             Library::build(&probes.collect::<String>(), &[]).elf().stapsdt().unwrap()
         };
-        let has = |count, spellings| library(count, spellings).has("hotspot", "gc__begin");
-        assert!(has(MAX_LOCATIONS, MAX_SPELLINGS).unwrap());
-        let why = |count, spellings| has(count, spellings).unwrap_err().to_string();
+        let has = |count, arg_specs| library(count, arg_specs).has("hotspot", "gc__begin");
+        assert!(has(MAX_LOCATIONS, MAX_ARG_SPECS).unwrap());
+        let why = |count, arg_specs| has(count, arg_specs).unwrap_err().to_string();
         assert!(why(MAX_LOCATIONS + 1, 1).contains("65 locations"));
-        assert!(why(MAX_SPELLINGS + 1, MAX_SPELLINGS + 1).contains("17 ways"));
+        assert!(why(MAX_ARG_SPECS + 1, MAX_ARG_SPECS + 1).contains("17 ways"));
         assert!(!library(1, 1).has("hotspot", "gc__end").unwrap());
     }
 

@@ -50,8 +50,8 @@ impl ElfFile {
     /// [`crate::Error::Elf`] if a table is malformed. A file without symbols is not an error.
     pub fn symbols(&self) -> Result<Symbols> {
         let mut symbols = self.tables(&[".symtab", ".dynsym"])?;
-        if let Some(apart) = &self.apart {
-            symbols.tables.extend(apart.tables(&[".symtab"])?.tables);
+        if let Some(separate_debug_file) = &self.separate_debug_file {
+            symbols.tables.extend(separate_debug_file.tables(&[".symtab"])?.tables);
         }
         Ok(symbols)
     }
@@ -65,8 +65,8 @@ impl ElfFile {
     }
 
     /// Returns whether it uses symbols of a separate file.
-    pub(crate) fn has_symbols_apart(&self) -> bool {
-        self.apart.is_some()
+    pub(crate) fn has_separate_symbols(&self) -> bool {
+        self.separate_debug_file.is_some()
     }
 
     /// Returns whether it has neither `.symtab`, the only table that contains private functions, nor a separate file
@@ -75,7 +75,7 @@ impl ElfFile {
     /// # Errors
     /// Returns the errors of [`ElfFile::symbols`].
     pub(crate) fn is_stripped(&self) -> Result<bool> {
-        Ok(self.apart.is_none() && self.tables(&[".symtab"])?.is_empty())
+        Ok(self.separate_debug_file.is_none() && self.tables(&[".symtab"])?.is_empty())
     }
 
     fn tables(&self, names: &[&str]) -> Result<Symbols> {

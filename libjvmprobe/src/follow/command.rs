@@ -73,9 +73,9 @@ impl Waiting {
             unsafe { close(parents_end) };
             descriptors::restore_limit()?;
             if let Some(user) = &user {
-                user.become_it()?;
+                user.switch_to()?;
             }
-            say_and_wait(&say, &wait)
+            write_pid_and_wait(&say, &wait)
         };
         // SAFETY: the closure runs between fork and exec. It allocates nothing and makes only system calls.
         unsafe { command.pre_exec(wait_for_parent) };
@@ -112,7 +112,7 @@ fn name_of(program: &OsString) -> CString {
     CString::new(name.as_bytes()).unwrap_or_default()
 }
 
-fn say_and_wait(say: &OwnedFd, wait: &OwnedFd) -> io::Result<()> {
+fn write_pid_and_wait(say: &OwnedFd, wait: &OwnedFd) -> io::Result<()> {
     write(say, &std::process::id().to_ne_bytes())?;
     let mut word = [0_u8];
     match read(wait, &mut word)? {
@@ -123,7 +123,7 @@ fn say_and_wait(say: &OwnedFd, wait: &OwnedFd) -> io::Result<()> {
 }
 
 /// Time that the command has to exit after SIGTERM, and again after SIGKILL.
-const PATIENCE: Duration = Duration::from_secs(5);
+const EXIT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The running command. It is killed when this process exits, for whatever reason.
 pub struct Running {
@@ -145,7 +145,7 @@ impl Running {
                 }
             })
         };
-        let (pidfd, undo) = undo::doing(open, kill)?;
+        let (pidfd, undo) = undo::run_undoable(open, kill)?;
         Ok(Self { child, pidfd, _undo: undo })
     }
 
@@ -156,14 +156,14 @@ impl Running {
         }
         // A JVM runs its shutdown hooks on SIGTERM.
         let _ = pidfd_send_signal(&self.pidfd, Signal::TERM);
-        if !self.has_ended_within(PATIENCE) {
-            let seconds = PATIENCE.as_secs();
+        if !self.has_ended_within(EXIT_TIMEOUT) {
+            let seconds = EXIT_TIMEOUT.as_secs();
             log::warn!(
                 "killed the command, because it has not ended within {seconds} s of SIGTERM"
             );
             let _ = pidfd_send_signal(&self.pidfd, Signal::KILL);
             // A process in uninterruptible sleep may take some time to exit even after SIGKILL.
-            self.has_ended_within(PATIENCE);
+            self.has_ended_within(EXIT_TIMEOUT);
         }
     }
 

@@ -17,15 +17,15 @@ use crate::{
 };
 
 /// Interval of scans of all processes if the kernel reports no mappings.
-const SCAN: Duration = Duration::from_millis(200);
+const SCAN_INTERVAL: Duration = Duration::from_millis(200);
 /// Interval of these scans if the kernel reports mappings.
-const RARE_SCAN: Duration = Duration::from_secs(30);
+const RARE_SCAN_INTERVAL: Duration = Duration::from_secs(30);
 /// Time after which a JVM that got no slot is tried again.
 const RETRY: Duration = Duration::from_secs(30);
 
-/// Period over which new processes are counted per tenant. The count stops at `LARGEST_CROWD`.
-const CROWD: Duration = Duration::from_secs(10);
-const LARGEST_CROWD: usize = 300;
+/// Period over which new processes are counted per tenant. The count stops at `MAX_CROWD`.
+const CROWD_PERIOD: Duration = Duration::from_secs(10);
+const MAX_CROWD: usize = 300;
 
 /// PIDs of processes that have mapped libjvm.so, and the number of mapping events lost.
 #[derive(Debug)]
@@ -49,20 +49,20 @@ pub(super) struct Finder {
     /// Determines the minimum age at which a new process is examined.
     pace: Pace,
     /// Restricts the search to this process and its descendants.
-    of: Option<Pid>,
+    root: Option<Pid>,
     /// Slots, one for each followed JVM; `None` if their number is unlimited.
     slots: Option<Slots>,
 }
 
 impl Finder {
-    /// Starts the search, for existing and new processes alike: for all, or for process `of` and its descendants only.
-    pub(super) fn open(pace: Pace, of: Option<Pid>, slots: Option<Slots>) -> Self {
+    /// Starts the search, for existing and new processes alike: for all, or for process `root` and its descendants only.
+    pub(super) fn open(pace: Pace, root: Option<Pid>, slots: Option<Slots>) -> Self {
         let mappings = Mappings::open();
         match &mappings {
             Ok(_) => log::debug!("detecting new JVMs when they map libjvm.so"),
             Err(error) => log::debug!(
                 "detecting new JVMs by scanning all processes every {} ms: {error}",
-                SCAN.as_millis()
+                SCAN_INTERVAL.as_millis()
             ),
         }
         Self {
@@ -73,7 +73,7 @@ impl Finder {
             left_out: 0,
             next_scan: Instant::now(),
             pace,
-            of,
+            root,
             slots,
         }
     }
@@ -85,8 +85,8 @@ impl Finder {
     }
 
     /// Returns those mapping processes that were returned before, and so have mapped libjvm.so again.
-    pub(super) fn seen_of(&self, mapped: &Mapped) -> impl Iterator<Item = Pid> {
-        mapped.pids.iter().copied().filter(|&pid| self.scanner.has_seen(pid))
+    pub(super) fn already_found(&self, mapped: &Mapped) -> impl Iterator<Item = Pid> {
+        mapped.pids.iter().copied().filter(|&pid| self.scanner.is_decided(pid))
     }
 
     /// Returns processes that have mapped libjvm.so and were not returned before. Scans all processes if events were
@@ -94,8 +94,8 @@ impl Finder {
     pub(super) fn find(&mut self, mapped: Mapped, now: Instant) -> Vec<Target> {
         let Mapped { pids, missed } = mapped;
         let mut found = Vec::new();
-        for pid in self.let_wait(pids, now) {
-            found.extend(self.scanner.look(pid));
+        for pid in self.queue_and_take_due(pids, now) {
+            found.extend(self.scanner.examine(pid));
             if self.waiting.remove(&pid).is_some() && Process::open(pid).is_err() {
                 self.left_out += 1;
             }
@@ -105,8 +105,8 @@ impl Finder {
         }
         if missed > 0 || now >= self.next_scan {
             let waiting = &self.waiting;
-            found.extend(self.scanner.scan_those(|pid| !waiting.contains_key(&pid)));
-            let pause = if self.mappings.is_some() { RARE_SCAN } else { SCAN };
+            found.extend(self.scanner.scan_where(|pid| !waiting.contains_key(&pid)));
+            let pause = if self.mappings.is_some() { RARE_SCAN_INTERVAL } else { SCAN_INTERVAL };
             self.next_scan = Instant::now() + pause;
         }
         for (pid, error) in self.scanner.take_refused() {
@@ -120,7 +120,7 @@ impl Finder {
     /// [`RETRY`].
     fn is_wanted(&mut self, target: &Target, now: Instant) -> bool {
         let pid = target.pid();
-        if self.of.is_some_and(|of| !descends(pid, of)) {
+        if self.root.is_some_and(|root| !descends(pid, root)) {
             return false;
         }
         let is_admitted = self.slots.as_ref().is_none_or(|slots| slots.admit(&target.process));
@@ -132,15 +132,15 @@ impl Finder {
     }
 
     /// Queues new processes and returns those that are due. If few processes are starting, all are due at once.
-    fn let_wait(&mut self, pids: Vec<Pid>, now: Instant) -> Vec<Pid> {
+    fn queue_and_take_due(&mut self, pids: Vec<Pid>, now: Instant) -> Vec<Pid> {
         self.crowds.forget_before(now);
         let mut due = Vec::new();
         // A process that maps the library again is not new.
-        for pid in pids.into_iter().filter(|&pid| !self.scanner.has_seen(pid)) {
+        for pid in pids.into_iter().filter(|&pid| !self.scanner.is_decided(pid)) {
             if self.waiting.contains_key(&pid) {
                 continue;
             }
-            match self.pace.wait_for_new(self.crowds.add(cgroup::tenant_of(pid), now)) {
+            match self.pace.min_age(self.crowds.add(cgroup::tenant_of(pid), now)) {
                 Duration::ZERO => due.push(pid),
                 wait => drop(self.waiting.insert(pid, now + wait)),
             }
@@ -168,23 +168,23 @@ impl Finder {
 struct Crowds(HashMap<String, VecDeque<Instant>>);
 
 impl Crowds {
-    /// Adds a process. Returns the number that its tenant has started within [`CROWD`], at most [`LARGEST_CROWD`].
+    /// Adds a process. Returns the number that its tenant has started within [`CROWD_PERIOD`], at most [`MAX_CROWD`].
     fn add(&mut self, tenant: String, now: Instant) -> usize {
-        let came = self.0.entry(tenant).or_default();
-        came.push_back(now);
-        if came.len() > LARGEST_CROWD {
-            came.pop_front();
+        let start_times = self.0.entry(tenant).or_default();
+        start_times.push_back(now);
+        if start_times.len() > MAX_CROWD {
+            start_times.pop_front();
         }
-        came.len()
+        start_times.len()
     }
 
-    /// Removes processes that came more than [`CROWD`] ago, and tenants that have none left.
+    /// Removes processes that came more than [`CROWD_PERIOD`] ago, and tenants that have none left.
     fn forget_before(&mut self, now: Instant) {
-        self.0.retain(|_, came| {
-            while came.front().is_some_and(|&at| now - at > CROWD) {
-                came.pop_front();
+        self.0.retain(|_, start_times| {
+            while start_times.front().is_some_and(|&at| now - at > CROWD_PERIOD) {
+                start_times.pop_front();
             }
-            !came.is_empty()
+            !start_times.is_empty()
         });
     }
 }
@@ -211,15 +211,15 @@ mod tests {
     #[test]
     fn a_tenant_that_starts_many_processes_is_a_crowd_alone() {
         let (mut crowds, now) = (Crowds::default(), Instant::now());
-        for number in 1..=2 * LARGEST_CROWD {
-            assert_eq!(crowds.add("pod/many".into(), now), number.min(LARGEST_CROWD));
+        for number in 1..=2 * MAX_CROWD {
+            assert_eq!(crowds.add("pod/many".into(), now), number.min(MAX_CROWD));
         }
         assert_eq!(crowds.add("pod/other".into(), now), 1);
-        crowds.forget_before(now + CROWD);
-        assert_eq!(crowds.add("pod/other".into(), now + CROWD), 2);
-        crowds.forget_before(now + CROWD + Duration::from_millis(1));
+        crowds.forget_before(now + CROWD_PERIOD);
+        assert_eq!(crowds.add("pod/other".into(), now + CROWD_PERIOD), 2);
+        crowds.forget_before(now + CROWD_PERIOD + Duration::from_millis(1));
         assert_eq!(crowds.0.len(), 1);
-        assert_eq!(crowds.add("pod/many".into(), now + CROWD), 1);
+        assert_eq!(crowds.add("pod/many".into(), now + CROWD_PERIOD), 1);
     }
 
     #[test]

@@ -51,8 +51,8 @@ impl<J> Followed<J> {
     }
 
     /// Called when figures are reported. Prints a message if they are empty because the process was stopped (SIGSTOP).
-    pub fn tell_stops(&mut self) {
-        self.stops.tell(&self.target.process);
+    pub fn report_stopped(&mut self) {
+        self.stops.report(&self.target.process);
     }
 }
 
@@ -65,7 +65,7 @@ pub trait Tool {
     type Jvm;
 
     /// Whether the tool can trace a JVM that is still starting up.
-    const TAKES_YOUNG: bool;
+    const TRACES_STARTING_JVMS: bool;
 
     /// Returns the BPF session that attaches the tool's programs.
     fn session(&mut self) -> &mut dyn Attach;
@@ -115,7 +115,7 @@ pub trait Tool {
     /// # Errors
     /// Returns an error if the trace cannot continue.
     fn lost(&mut self, jvm: &mut Followed<Self::Jvm>, events: u64) -> Result<()> {
-        Lost::now(jvm.target.pid().0, events).tell();
+        Lost::now(jvm.target.pid().0, events).warn();
         Ok(())
     }
 
@@ -129,7 +129,7 @@ pub trait Tool {
     ///
     /// # Errors
     /// Returns an error if the trace cannot continue.
-    fn gone(&mut self, key: u64, jvm: Followed<Self::Jvm>) -> Result<()> {
+    fn on_end(&mut self, key: u64, jvm: Followed<Self::Jvm>) -> Result<()> {
         let _ = (key, jvm);
         Ok(())
     }
@@ -187,7 +187,7 @@ impl<T: Tool> Trace<T> {
             jvms: ByKey::new(),
             files: HashMap::new(),
             // For a command, other processes that run the same file must not be traced.
-            shares_files: bpf::reaches_everyone()
+            shares_files: bpf::can_share_attachments()
                 && !arrivals.as_ref().is_some_and(Arrivals::is_of_command),
             arrivals: None,
             ahead: None,
@@ -199,7 +199,7 @@ impl<T: Tool> Trace<T> {
             trace.arrivals = Some(arrivals);
         }
         for (target, hotspot) in named {
-            let hotspot = if T::TAKES_YOUNG { hotspot } else { Ok(hotspot?) };
+            let hotspot = if T::TRACES_STARTING_JVMS { hotspot } else { Ok(hotspot?) };
             let arrival = Arrival::new(target, hotspot);
             trace.add_alone(Arc::clone(&arrival.target), arrival.hotspot.clone())?;
             Arrivals::read_again(&mut trace.arrivals, arrival, trace.tool.session())?;
@@ -207,7 +207,7 @@ impl<T: Tool> Trace<T> {
         if let Some(arrivals) = &trace.arrivals {
             arrivals.wait_for_first();
         }
-        trace.look()?;
+        trace.poll()?;
         Ok(trace)
     }
 
@@ -223,8 +223,8 @@ impl<T: Tool> Trace<T> {
         let target = Target { process: Process::open(pid)?, libjvm };
         let plans = self.tool.plan(&target, None)?;
         let (session, scope) = (self.tool.session(), Scope::Process(pid));
-        session.settle();
-        match session.attach(&(&target.libjvm).into(), &plans, scope, bpf::key_alone(pid)) {
+        session.flush();
+        match session.attach(&(&target.libjvm).into(), &plans, scope, bpf::key_of_single(pid)) {
             Ok(links) => self.ahead = Some(Ahead { pid, file: target.libjvm.id, links }),
             // Attached later, when the process maps the library.
             Err(error) => log::debug!(
@@ -256,10 +256,10 @@ impl<T: Tool> Trace<T> {
 
     fn collect(&mut self) -> Result<()> {
         self.tool.collect(&mut self.jvms)?;
-        self.tell_lost()
+        self.report_lost_events()
     }
 
-    fn tell_lost(&mut self) -> Result<()> {
+    fn report_lost_events(&mut self) -> Result<()> {
         for (key, jvm) in &mut self.jvms {
             let so_far = self.tool.session().lost(*key);
             let events = so_far.saturating_sub(std::mem::replace(&mut jvm.lost, so_far));
@@ -274,11 +274,11 @@ impl<T: Tool> Trace<T> {
     fn add_alone(&mut self, target: Arc<Target>, hotspot: Reading) -> Result<()> {
         let plans = self.tool.plan(&target, hotspot.as_deref().ok())?;
         let pid = target.pid();
-        let key = bpf::key_alone(pid);
+        let key = bpf::key_of_single(pid);
         // Before the first event can arrive.
         self.tool.prepare(key, pid, hotspot.as_deref().ok());
         let session = self.tool.session();
-        session.settle();
+        session.flush();
         let links = session.attach(&(&target.libjvm).into(), &plans, Scope::Process(pid), key)?;
         self.add(key, target, hotspot, Some(links))
     }
@@ -291,7 +291,7 @@ impl<T: Tool> Trace<T> {
             log::warn!("process {pid}: tracing began late, earlier events are missing");
             return self.add_alone(target, hotspot);
         };
-        let key = bpf::key_alone(pid);
+        let key = bpf::key_of_single(pid);
         self.tool.prepare(key, pid, hotspot.as_deref().ok());
         self.add(key, target, hotspot, Some(links))
     }
@@ -303,7 +303,7 @@ impl<T: Tool> Trace<T> {
         hotspot: Reading,
         links: Option<Links>,
     ) -> Result<()> {
-        log::debug!("process {} runs {}", target.pid(), target.libjvm.seen_as.display());
+        log::debug!("process {} runs {}", target.pid(), target.libjvm.target_path.display());
         let jvm = self.tool.admit(key, &target, &hotspot)?;
         let followed = Followed {
             stops: Stops::new(&target.process),
@@ -338,7 +338,7 @@ impl<T: Tool> Trace<T> {
         attached.links.push(session.attach(
             &(&target.libjvm).into(),
             &plans,
-            Scope::Everyone,
+            Scope::AllProcesses,
             0,
         )?);
         attached.plans.extend(plans.iter().map(place));
@@ -348,11 +348,11 @@ impl<T: Tool> Trace<T> {
 
     /// Returns whether a JVM shares its attachments with all JVMs that run the same libjvm.so.
     fn shares_files_with(&self, target: &Target) -> bool {
-        self.shares_files && target.libjvm.may_attach_for_everyone()
+        self.shares_files && target.libjvm.may_share_attachments()
     }
 
     /// Adds new JVMs, and updates those that were read again.
-    fn meet(&mut self, arrivals: Vec<Arrival>) -> Result<()> {
+    fn add_or_update(&mut self, arrivals: Vec<Arrival>) -> Result<()> {
         let mut new = Vec::new();
         for arrival in arrivals {
             let followed = self.jvms.iter_mut().find(|(_, jvm)| is_of(jvm, arrival.target.pid()));
@@ -365,7 +365,7 @@ impl<T: Tool> Trace<T> {
                 self.tool.prepare(key, jvm.target.pid(), jvm.hotspot.as_deref().ok());
             } else {
                 // The process that had this PID has ended or runs another program.
-                self.part(true)?;
+                self.remove_ended(true)?;
                 new.push(arrival);
             }
         }
@@ -374,7 +374,7 @@ impl<T: Tool> Trace<T> {
 
     /// Adds new JVMs. Prepares all of them before anything is attached, so that no event of any is missed.
     fn add_found(&mut self, mut arrivals: Vec<Arrival>) -> Result<()> {
-        if !T::TAKES_YOUNG {
+        if !T::TRACES_STARTING_JVMS {
             arrivals.retain(|Arrival { target, hotspot, stage, .. }| match (stage, hotspot) {
                 (Stage::Starting, _) => false,
                 (Stage::Ready, Ok(_)) => true,
@@ -404,31 +404,31 @@ impl<T: Tool> Trace<T> {
                 warn_once(&format!("not tracing process {pid}"), &error.to_string());
                 self.arrivals.iter_mut().for_each(|arrivals| arrivals.refuse(&refused));
             }
-            self.tool.session().make_room()?;
+            self.tool.session().drain_ring()?;
         }
         Ok(())
     }
 
     /// Removes JVMs that have ended; if `closely`, also those that have run another program (exec).
-    fn part(&mut self, closely: bool) -> Result<()> {
+    fn remove_ended(&mut self, closely: bool) -> Result<()> {
         let fate = |jvm: &Followed<_>| jvm.target.process.fate_if(closely);
         let fates = self.jvms.iter().map(|(key, jvm)| (*key, fate(jvm)));
         let changed: Vec<_> = fates.filter(|(_, fate)| *fate != Fate::Alive).collect();
         if !changed.is_empty() {
             // Counters that changed between the last collection and the end.
             self.tool.collect_last(&mut self.jvms)?;
-            self.tell_lost()?;
+            self.report_lost_events()?;
         }
         for (key, fate) in changed {
             let Some(jvm) = self.jvms.remove(&key) else { continue };
             let pid = jvm.target.pid();
-            self.pace.tell(&match fate {
+            self.pace.log_progress(&match fate {
                 Fate::Execed => format!("process {pid} runs another program now"),
                 _ => format!("process {pid} has ended"),
             });
             // The queue may still hold an arrival that the registry published before the process ended.
             self.arrivals.iter_mut().for_each(|arrivals| arrivals.refuse(&jvm.target));
-            self.tool.gone(key, jvm)?;
+            self.tool.on_end(key, jvm)?;
             self.tool.session().forget(key);
         }
         Ok(())
@@ -449,23 +449,23 @@ impl<T: Tool> Watch for Trace<T> {
         self.tool.take_events(&mut self.jvms, timeout)
     }
 
-    fn look(&mut self) -> Result<()> {
+    fn poll(&mut self) -> Result<()> {
         let arrivals = self.arrivals.as_mut().map(Arrivals::take).unwrap_or_default();
-        self.meet(arrivals)
+        self.add_or_update(arrivals)
     }
 
     fn tick(&mut self, collect: bool) -> Result<()> {
-        let closely = self.pace.looks_closely(collect);
+        let closely = self.pace.checks_closely(collect);
         if collect {
             self.collect()?;
         } else if closely {
-            self.tell_lost()?;
+            self.report_lost_events()?;
         }
-        self.part(closely)?;
+        self.remove_ended(closely)?;
         let used = self.jvms.values().map(|jvm| jvm.target.libjvm.id);
         self.idle.release(&mut self.files, used, Instant::now());
         for jvm in self.jvms.values_mut() {
-            jvm.stops.look(&jvm.target.process);
+            jvm.stops.poll(&jvm.target.process);
         }
         Ok(())
     }
@@ -545,13 +545,13 @@ mod tests {
 
     /// A tool that records the calls it receives.
     #[derive(Default)]
-    struct Writes<const TAKES_YOUNG: bool> {
+    struct Writes<const TRACES_STARTING_JVMS: bool> {
         session: Book,
         /// Keys, and whether the JVM had finished starting.
         prepared: Vec<(u64, bool)>,
         admitted: Vec<u64>,
         lost: Vec<(Pid, u64)>,
-        gone: Vec<u64>,
+        ended: Vec<u64>,
         collected: u32,
         reports: u32,
         /// Processes that cannot be traced.
@@ -580,11 +580,11 @@ mod tests {
             Ok(Links::default())
         }
 
-        fn wake_by(&mut self, _: OwnedFd) {}
+        fn wake_on(&mut self, _: OwnedFd) {}
 
-        fn settle(&mut self) {}
+        fn flush(&mut self) {}
 
-        fn make_room(&self) -> Result<()> {
+        fn drain_ring(&self) -> Result<()> {
             Ok(())
         }
 
@@ -599,7 +599,7 @@ mod tests {
 
     impl<const YOUNG: bool> Tool for Writes<YOUNG> {
         type Jvm = ();
-        const TAKES_YOUNG: bool = YOUNG;
+        const TRACES_STARTING_JVMS: bool = YOUNG;
 
         fn session(&mut self) -> &mut dyn Attach {
             &mut self.session
@@ -646,8 +646,8 @@ mod tests {
             Ok(())
         }
 
-        fn gone(&mut self, key: u64, _: Followed<()>) -> Result<()> {
-            self.gone.push(key);
+        fn on_end(&mut self, key: u64, _: Followed<()>) -> Result<()> {
+            self.ended.push(key);
             Ok(())
         }
 
@@ -686,7 +686,7 @@ mod tests {
     fn one_that_was_named_has_attachments_of_its_own() {
         let (library, one, g1) = (library(), Waits::new(), old("UseG1GC"));
         let trace = trace::<true>(vec![(one.target(&library), Ok(g1.hotspot()))]).unwrap();
-        let key = bpf::key_alone(one.pid());
+        let key = bpf::key_of_single(one.pid());
         let attached = (vec!["all", "g1"], Scope::Process(one.pid()), key);
         assert_eq!(trace.tool.session.attached, [attached]);
         assert_eq!(trace.tool.prepared, [(key, true)]);
@@ -718,8 +718,8 @@ mod tests {
         let mut trace = trace::<true>(Vec::new()).unwrap();
         let jvms = [&serial, &g1, &serial, &g1].map(|jvm| Ok(jvm.hotspot()));
         let found = processes.iter().zip(jvms).map(|(p, jvm)| arrival(p, &library, jvm)).collect();
-        trace.meet(found).unwrap();
-        let everyone = |programs: &[&'static str]| (programs.to_vec(), Scope::Everyone, 0);
+        trace.add_or_update(found).unwrap();
+        let everyone = |programs: &[&'static str]| (programs.to_vec(), Scope::AllProcesses, 0);
         // Attached only what no earlier JVM has needed.
         assert_eq!(trace.tool.session.attached, [everyone(&["all"]), everyone(&["g1"])]);
         assert_eq!(trace.jvms.len(), 4);
@@ -729,7 +729,7 @@ mod tests {
         assert_eq!(trace.tool.admitted, keys);
         // Another file has its own attachments.
         let other = self::library();
-        trace.meet(vec![arrival(&processes[4], &other, Ok(g1.hotspot()))]).unwrap();
+        trace.add_or_update(vec![arrival(&processes[4], &other, Ok(g1.hotspot()))]).unwrap();
         assert_eq!(trace.tool.session.attached[2..], [everyone(&["all", "g1"])]);
     }
 
@@ -740,7 +740,7 @@ mod tests {
         let mut trace = trace::<true>(Vec::new()).unwrap();
         trace.shares_files = false;
         let found = processes.iter().map(|p| arrival(p, &library, Ok(g1.hotspot()))).collect();
-        trace.meet(found).unwrap();
+        trace.add_or_update(found).unwrap();
         let scopes = trace.tool.session.attached.iter().map(|(_, scope, _)| *scope);
         let own = processes.each_ref().map(|process| Scope::Process(process.pid()));
         assert_eq!(scopes.collect::<Vec<_>>(), own);
@@ -754,14 +754,14 @@ mod tests {
         let mut trace = trace::<true>(Vec::new()).unwrap();
         trace.tool.refuses = vec![processes[0].pid()];
         let found = processes.iter().map(|p| arrival(p, &library, Ok(g1.hotspot()))).collect();
-        trace.meet(found).unwrap();
+        trace.add_or_update(found).unwrap();
         assert_eq!(trace.names().collect::<Vec<_>>(), [(processes[1].pid(), "G1")]);
     }
 
     /// An arrival of the same JVM after it has finished starting.
     fn later(arrival: &Arrival, jvm: &FakeJvm) -> Arrival {
         let mut hotspot = HotSpot::clone(arrival.hotspot.as_ref().unwrap());
-        hotspot.look_again();
+        hotspot.refresh();
         assert!(hotspot.is_set_up && jvm.hotspot().is_set_up);
         Arrival { hotspot: Ok(Arc::new(hotspot)), stage: Stage::Ready, ..arrival.clone() }
     }
@@ -771,10 +771,10 @@ mod tests {
         let (library, mut g1, one) = (library(), FakeJvm::new("UseG1GC"), Waits::new());
         let mut trace = trace::<false>(Vec::new()).unwrap();
         let young = arrival(&one, &library, Ok(g1.hotspot()));
-        trace.meet(vec![young.clone()]).unwrap();
+        trace.add_or_update(vec![young.clone()]).unwrap();
         assert!(trace.jvms.is_empty());
         g1.set_up();
-        trace.meet(vec![later(&young, &g1)]).unwrap();
+        trace.add_or_update(vec![later(&young, &g1)]).unwrap();
         assert_eq!(trace.names().collect::<Vec<_>>(), [(one.pid(), "G1")]);
         assert_eq!(trace.tool.prepared.len(), 1);
     }
@@ -784,10 +784,10 @@ mod tests {
         let (library, one) = (library(), Waits::new());
         let silent = || Arrival { stage: Stage::Ready, ..arrival(&one, &library, untold()) };
         let mut trace = trace::<false>(Vec::new()).unwrap();
-        trace.meet(vec![silent()]).unwrap();
+        trace.add_or_update(vec![silent()]).unwrap();
         assert!(trace.jvms.is_empty());
         let mut trace = self::trace::<true>(Vec::new()).unwrap();
-        trace.meet(vec![silent()]).unwrap();
+        trace.add_or_update(vec![silent()]).unwrap();
         assert_eq!(trace.jvms.len(), 1);
     }
 
@@ -796,10 +796,10 @@ mod tests {
         let (library, mut g1, one) = (library(), FakeJvm::new("UseG1GC"), Waits::new());
         let mut trace = trace::<true>(Vec::new()).unwrap();
         let young = arrival(&one, &library, Ok(g1.hotspot()));
-        trace.meet(vec![young.clone()]).unwrap();
+        trace.add_or_update(vec![young.clone()]).unwrap();
         assert_eq!(trace.jvms.len(), 1);
         g1.set_up();
-        trace.meet(vec![later(&young, &g1)]).unwrap();
+        trace.add_or_update(vec![later(&young, &g1)]).unwrap();
         let key = u64::from(one.pid().0);
         assert_eq!(trace.tool.prepared.last(), Some(&(key, true)));
         assert_eq!(trace.tool.admitted, [key]);
@@ -809,11 +809,11 @@ mod tests {
     fn another_program_of_the_same_process_is_another_jvm() {
         let (library, g1, mut one) = (library(), old("UseG1GC"), Waits::new());
         let mut trace = trace::<true>(Vec::new()).unwrap();
-        trace.meet(vec![arrival(&one, &library, Ok(g1.hotspot()))]).unwrap();
+        trace.add_or_update(vec![arrival(&one, &library, Ok(g1.hotspot()))]).unwrap();
         one.exec();
-        trace.meet(vec![arrival(&one, &library, Ok(g1.hotspot()))]).unwrap();
+        trace.add_or_update(vec![arrival(&one, &library, Ok(g1.hotspot()))]).unwrap();
         let key = u64::from(one.pid().0);
-        assert_eq!((&trace.tool.gone[..], &trace.tool.admitted[..]), (&[key][..], &[key, key][..]));
+        assert_eq!((&trace.tool.ended[..], &trace.tool.admitted[..]), (&[key][..], &[key, key][..]));
         assert_eq!(trace.jvms.len(), 1);
     }
 
@@ -823,7 +823,7 @@ mod tests {
         let mut processes = [(); 3].map(|()| Waits::new());
         let mut trace = trace::<true>(Vec::new()).unwrap();
         let found = processes.iter().map(|p| arrival(p, &library, Ok(g1.hotspot()))).collect();
-        trace.meet(found).unwrap();
+        trace.add_or_update(found).unwrap();
         trace.tick(false).unwrap();
         assert_eq!((trace.jvms.len(), trace.tool.collected), (3, 0));
         processes[0].end();
@@ -831,10 +831,10 @@ mod tests {
         trace.tick(false).unwrap();
         let keys = processes.each_ref().map(|process| u64::from(process.pid().0));
         assert_eq!(trace.jvms.keys().copied().collect::<Vec<_>>(), keys[2..]);
-        let mut gone = trace.tool.gone.clone();
-        gone.sort_unstable();
-        assert_eq!(gone, keys[..2]);
-        assert_eq!(trace.tool.session.forgotten, trace.tool.gone);
+        let mut ended = trace.tool.ended.clone();
+        ended.sort_unstable();
+        assert_eq!(ended, keys[..2]);
+        assert_eq!(trace.tool.session.forgotten, trace.tool.ended);
         // Counters between the last collection and the end were read once.
         assert_eq!(trace.tool.collected, 1);
         processes[2].end();
@@ -849,7 +849,7 @@ mod tests {
         let key = one.pid().0.into();
         // Counted for an earlier process with this PID.
         trace.tool.session.lost.insert(key, 5);
-        trace.meet(vec![arrival(&one, &library, Ok(g1.hotspot()))]).unwrap();
+        trace.add_or_update(vec![arrival(&one, &library, Ok(g1.hotspot()))]).unwrap();
         trace.tick(false).unwrap();
         assert!(trace.tool.lost.is_empty());
         trace.tool.session.lost.insert(key, 7);

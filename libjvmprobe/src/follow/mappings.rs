@@ -72,13 +72,13 @@ impl Mappings {
     /// Returns the processes that have mapped libjvm.so since the last call, each once, and the number of records lost
     /// because a ring was full.
     pub(crate) fn take(&mut self) -> (Vec<Pid>, u64) {
-        let mut told = Told::default();
+        let mut parsed = Told::default();
         for ring in &mut self.rings {
-            told.read(ring.take());
+            parsed.read(ring.take());
         }
-        told.pids.sort_unstable();
-        told.pids.dedup();
-        (told.pids, told.missed)
+        parsed.pids.sort_unstable();
+        parsed.pids.dedup();
+        (parsed.pids, parsed.missed)
     }
 }
 
@@ -240,10 +240,10 @@ mod tests {
         record(MMAP2, &body)
     }
 
-    fn told(records: &[Vec<u8>]) -> Told {
-        let mut told = Told::default();
-        told.read(&records.concat());
-        told
+    fn parsed(records: &[Vec<u8>]) -> Told {
+        let mut parsed = Told::default();
+        parsed.read(&records.concat());
+        parsed
     }
 
     #[test]
@@ -259,28 +259,28 @@ mod tests {
             mapping(u32::MAX, "/opt/libjvm.so"),
             mapping(11, "//toolong"),
         ];
-        assert_eq!(told(&records), Told { pids: vec![Pid(7), Pid(9), Pid(11)], missed: 5 });
+        assert_eq!(parsed(&records), Told { pids: vec![Pid(7), Pid(9), Pid(11)], missed: 5 });
     }
 
     #[test]
     fn a_record_that_is_cut_ends_it() {
         let mut records = mapping(7, "/opt/libjvm.so");
         records.extend(&mapping(8, "/opt/libjvm.so")[..70]);
-        assert_eq!(told(&[records]).pids, [Pid(7)]);
-        assert_eq!(told(&[vec![0; 64]]), Told::default());
+        assert_eq!(parsed(&[records]).pids, [Pid(7)]);
+        assert_eq!(parsed(&[vec![0; 64]]), Told::default());
     }
 
     #[test]
     fn losses_add_up_to_no_more_than_a_number_holds() {
         let lost = |n: u64| record(LOST, &[0, n].map(u64::to_ne_bytes).concat());
-        assert_eq!(told(&[lost(u64::MAX), lost(5)]).missed, u64::MAX);
+        assert_eq!(parsed(&[lost(u64::MAX), lost(5)]).missed, u64::MAX);
     }
 
     proptest! {
         #[test]
         fn no_bytes_make_it_panic(bytes in prop::collection::vec(any::<u8>(), 0..512)) {
-            let mut told = Told::default();
-            told.read(&bytes);
+            let mut parsed = Told::default();
+            parsed.read(&bytes);
         }
     }
 }

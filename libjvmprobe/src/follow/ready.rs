@@ -16,11 +16,11 @@ use crate::{
 };
 
 /// Process age after which a JVM is expected to exist if the process creates one at all.
-const AGE: Duration = Duration::from_secs(3);
+const MAX_AGE_WITHOUT_VM: Duration = Duration::from_secs(3);
 /// Minimum waiting time, because a process of any age may have mapped the library just now.
-const LEAST: Duration = Duration::from_secs(1);
+const MIN_WAIT: Duration = Duration::from_secs(1);
 /// Interval between reads.
-const PAUSE: Duration = Duration::from_millis(20);
+const READ_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Reads a JVM that the user has named, waiting briefly for one that is about to be created. If its state
 /// cannot be read, the inner result holds the reason.
@@ -40,10 +40,10 @@ pub(crate) fn wait_for_any_vm(target: &Target) -> Result<Result<HotSpot>> {
 /// [`Error::NoVm`] if the process has no JVM, [`Error::NoSuchProcess`] if it has ended; the error of
 /// [`HotSpot::read`] if its state cannot be determined.
 pub(crate) fn wait_for_vm(target: &Target) -> Result<HotSpot> {
-    let patience = AGE.saturating_sub(target.process.age()).max(LEAST);
+    let patience = MAX_AGE_WITHOUT_VM.saturating_sub(target.process.age()).max(MIN_WAIT);
     let end = Instant::now() + patience;
     let mut read = HotSpot::read(target);
-    while !read.as_ref().is_ok_and(|hotspot| hotspot.has_begun) {
+    while !read.as_ref().is_ok_and(|hotspot| hotspot.has_vm) {
         if target.process.fate() == Fate::Ended {
             return Err(Error::NoSuchProcess { pid: target.pid() });
         }
@@ -52,9 +52,9 @@ pub(crate) fn wait_for_vm(target: &Target) -> Result<HotSpot> {
             let no_vm = || Error::NoVm { pid, comm: target.process.comm.clone() };
             return read.and_then(|_| Err(no_vm()));
         }
-        sleep(PAUSE);
+        sleep(READ_INTERVAL);
         match &mut read {
-            Ok(hotspot) => hotspot.look_again(),
+            Ok(hotspot) => hotspot.refresh(),
             Err(_) => read = HotSpot::read(target),
         }
     }

@@ -30,31 +30,31 @@ use crate::{
 };
 
 /// Maximum startup time. A JVM usually finishes starting within a few seconds; a very large heap takes longer.
-const SETTING_UP: Duration = Duration::from_secs(60);
+const MAX_STARTUP: Duration = Duration::from_secs(60);
 /// Interval of reads of JVMs that are starting up. They cannot be traced completely until startup has finished, for
 /// which the shortest programs take 100 ms.
-const fn look(pace: Pace) -> Duration {
+const fn read_interval(pace: Pace) -> Duration {
     Duration::from_millis(match pace {
         Pace::Prompt => 10,
         Pace::Calm => 20,
     })
 }
-/// A process that creates no JVM within this time is reported as such, and read only every [`LATER`].
-const PATIENCE: Duration = Duration::from_secs(3);
-/// Interval of reads after [`PATIENCE`].
-const LATER: Duration = Duration::from_secs(1);
+/// A process that creates no JVM within this time is reported as such, and read only every [`SLOW_READ_INTERVAL`].
+const VM_CREATION_TIMEOUT: Duration = Duration::from_secs(3);
+/// Interval of reads after [`VM_CREATION_TIMEOUT`].
+const SLOW_READ_INTERVAL: Duration = Duration::from_secs(1);
 /// Maximum time to read one JVM.
 const MAX_READING: Duration = Duration::from_secs(5);
 /// A read that takes longer than this is slow, because the target's memory answers slowly.
 const SLOW: Duration = Duration::from_millis(500);
 /// After a slow read, the JVM is not read again for this many times its duration.
-const REST: u32 = 10;
-/// Interval of reads of a JVM that has not finished starting within [`SETTING_UP`].
-const SELDOM: Duration = Duration::from_secs(30);
+const READ_PAUSE_FACTOR: u32 = 10;
+/// Interval of reads of a JVM that has not finished starting within [`MAX_STARTUP`].
+const RARE_READ_INTERVAL: Duration = Duration::from_secs(30);
 /// Maximum number of JVMs that are not selected and whose end is watched.
-const MAX_LEFT_ALONE: usize = 1000;
+const MAX_DESELECTED: usize = 1000;
 /// Time after which reading JVMs is interrupted to look for new ones.
-const ROUND: Duration = Duration::from_millis(100);
+const MAX_ROUND: Duration = Duration::from_millis(100);
 /// Maximum number of control groups whose reading time is recorded.
 const MAX_TENANTS: usize = 10_000;
 /// Maximum time that a tracer waits for the JVMs that run already to be read.
@@ -82,7 +82,7 @@ pub struct Arrival {
     /// Startup stage at that read.
     pub stage: Stage,
     /// Its attributes, if the registry [identifies](Options::identify) JVMs.
-    pub who: Option<Arc<Who>>,
+    pub identity: Option<Arc<Who>>,
 }
 
 impl Arrival {
@@ -93,7 +93,7 @@ impl Arrival {
             target: Arc::new(target),
             hotspot: hotspot.map(Arc::new).map_err(Arc::new),
             stage: if is_set_up { Stage::Ready } else { Stage::Starting },
-            who: None,
+            identity: None,
         }
     }
 }
@@ -102,7 +102,7 @@ impl Arrival {
 #[derive(Clone, Debug, Default)]
 pub struct Options {
     /// Which JVMs it finds.
-    pub whom: Whom,
+    pub targets: Whom,
     /// How fast it finds them.
     pub pace: Pace,
     /// Slots, one for each followed JVM; `None` if their number is unlimited.
@@ -117,7 +117,7 @@ pub struct Options {
 pub trait Select: fmt::Debug + Send + Sync {
     /// Returns whether a JVM is wanted; `None` if that depends on attributes that are only known after reading it.
     /// `is_read` states whether it was read. A JVM that is not wanted is neither published nor read further.
-    fn wants(&self, who: &Who, is_read: bool) -> Option<bool>;
+    fn selects(&self, identity: &Who, is_read: bool) -> Option<bool>;
 }
 
 /// Which JVMs are found.
@@ -125,7 +125,7 @@ pub trait Select: fmt::Debug + Send + Sync {
 pub enum Whom {
     /// All JVMs of this machine.
     #[default]
-    Everyone,
+    AllJvms,
     /// JVMs that run in this process or its descendants.
     Command(Pid),
     /// None. Subscribers hand over named JVMs that are still starting up, to be read until they have started.
@@ -163,7 +163,7 @@ struct State {
     subscribers: Vec<Weak<Queue>>,
     given: Vec<Arrival>,
     /// Whether all JVMs that ran at the start were read once.
-    has_looked: bool,
+    has_read_all: bool,
     has_ended: bool,
 }
 
@@ -215,9 +215,9 @@ impl Registry {
     /// # Errors
     /// [`Error::NoSuchProcess`] if the command has ended; [`Error::Io`] if a process or thread cannot be started.
     pub fn start(options: Options) -> Result<Self> {
-        let command = match options.whom {
+        let command = match options.targets {
             Whom::Command(pid) => Some(Process::open(pid)?),
-            Whom::Everyone | Whom::Given => None,
+            Whom::AllJvms | Whom::Given => None,
         };
         // Started from this thread, because they must not end with the new one.
         reader::start_readers().map_err(|e| Error::io("start a reader process", e))?;
@@ -281,7 +281,7 @@ impl Arrivals {
     /// Waits until all JVMs that ran when the registry started were read once, at most `MAX_FIRST`.
     pub(crate) fn wait_for_first(&self) {
         let shared = &self.registry.0.0;
-        let is_waiting = |state: &mut State| !state.has_looked;
+        let is_waiting = |state: &mut State| !state.has_read_all;
         drop(shared.changed.wait_timeout_while(shared.lock(), MAX_FIRST, is_waiting));
     }
 
@@ -291,7 +291,7 @@ impl Arrivals {
     /// [`Error::Io`] if no descriptor is free.
     pub(crate) fn wake(&self, session: &mut dyn Attach) -> Result<()> {
         let waker = self.queue.wake.try_clone();
-        session.wake_by(waker.map_err(|e| Error::io("duplicate an eventfd", e))?);
+        session.wake_on(waker.map_err(|e| Error::io("duplicate an eventfd", e))?);
         Ok(())
     }
 
@@ -311,12 +311,12 @@ impl Arrivals {
         let arrivals = match arrivals {
             Some(arrivals) => arrivals,
             None => {
-                let opened = Self::open(Options { whom: Whom::Given, ..Options::default() })?;
+                let opened = Self::open(Options { targets: Whom::Given, ..Options::default() })?;
                 opened.wake(session)?;
                 arrivals.insert(opened)
             }
         };
-        arrivals.give(arrival);
+        arrivals.hand_over(arrival);
         Ok(())
     }
 
@@ -339,7 +339,7 @@ impl Arrivals {
     }
 
     /// Queues a JVM that was not found by a registry, to be read until it has started or ended.
-    fn give(&self, arrival: Arrival) {
+    fn hand_over(&self, arrival: Arrival) {
         let shared = &self.registry.0.0;
         shared.lock().given.push(arrival);
         shared.changed.notify_all();
@@ -353,8 +353,8 @@ impl Arrivals {
     /// Returns whether no further JVM can arrive.
     pub(crate) fn is_over(&self) -> bool {
         let Shared { options, command, .. } = &*self.registry.0.0;
-        match options.whom {
-            Whom::Everyone => false,
+        match options.targets {
+            Whom::AllJvms => false,
             Whom::Command(_) => command.as_ref().is_none_or(|c| c.fate() == Fate::Ended),
             Whom::Given => true,
         }
@@ -367,29 +367,29 @@ struct Starting {
     target: Arc<Target>,
     /// Result of the last read; `None` before the first one.
     hotspot: Option<Reading>,
-    who: Option<Who>,
+    identity: Option<Who>,
     /// Whether the JVM is selected; `None` while undecided.
     is_wanted: Option<bool>,
     tenant: Arc<str>,
     since: Instant,
     /// Time of its first publication.
-    came: Option<Instant>,
-    next_look: Instant,
+    first_published: Option<Instant>,
+    next_read: Instant,
 }
 
 impl Starting {
-    fn new(target: Arc<Target>, hotspot: Option<Reading>, came: Option<Instant>) -> Self {
+    fn new(target: Arc<Target>, hotspot: Option<Reading>, first_published: Option<Instant>) -> Self {
         let now = Instant::now();
         let tenant = cgroup::tenant_of(target.pid()).into();
         Self {
             target,
             hotspot,
-            who: None,
+            identity: None,
             is_wanted: None,
             tenant,
             since: now,
-            came,
-            next_look: now,
+            first_published,
+            next_read: now,
         }
     }
 
@@ -398,7 +398,7 @@ impl Starting {
         match &self.hotspot {
             Some(Ok(hotspot)) => {
                 let mut hotspot = HotSpot::clone(hotspot);
-                hotspot.look_again();
+                hotspot.refresh();
                 Ok(Arc::new(hotspot))
             }
             Some(Err(_)) | None => HotSpot::read(&self.target).map(Arc::new).map_err(Arc::new),
@@ -407,22 +407,22 @@ impl Starting {
 
     /// Determines its attributes from outside, once. Returns `false` if they exclude it.
     fn identify(&mut self, options: &Options) -> bool {
-        if options.identify && self.who.is_none() {
-            let who = Who::of(&self.target);
-            self.is_wanted = options.select.as_ref().and_then(|select| select.wants(&who, false));
-            self.who = Some(who);
+        if options.identify && self.identity.is_none() {
+            let identity = Who::of(&self.target);
+            self.is_wanted = options.select.as_ref().and_then(|select| select.selects(&identity, false));
+            self.identity = Some(identity);
         }
         self.is_wanted != Some(false)
     }
 
     /// Adds the attributes that the JVM was read for, if that succeeded. Returns whether it is wanted.
     fn identify_read(&mut self, options: &Options, hotspot: &Reading) -> bool {
-        let Some(who) = &mut self.who else { return true };
+        let Some(identity) = &mut self.identity else { return true };
         if let Ok(hotspot) = hotspot {
-            who.add_runtime(hotspot);
+            identity.add_runtime(hotspot);
         }
         let select = options.select.as_ref().filter(|_| self.is_wanted.is_none());
-        select.and_then(|select| select.wants(who, true)).unwrap_or(true)
+        select.and_then(|select| select.selects(identity, true)).unwrap_or(true)
     }
 }
 
@@ -432,9 +432,9 @@ struct Worker {
     finder: Option<Finder>,
     starting: Vec<Starting>,
     /// JVMs that are not selected.
-    left_alone: Vec<Arc<Target>>,
+    deselected: Vec<Arc<Target>>,
     /// Time spent on reading JVMs of each control group. The group with the least is read first.
-    spent: HashMap<Arc<str>, Duration>,
+    reading_time: HashMap<Arc<str>, Duration>,
     next_sweep: Instant,
     sweeps: u32,
 }
@@ -445,8 +445,8 @@ impl Worker {
             shared,
             finder: None,
             starting: Vec::new(),
-            left_alone: Vec::new(),
-            spent: HashMap::new(),
+            deselected: Vec::new(),
+            reading_time: HashMap::new(),
             next_sweep: Instant::now(),
             sweeps: 0,
         }
@@ -454,12 +454,12 @@ impl Worker {
 
     fn run(mut self) {
         let _hurry = Hurry::begin();
-        let Options { whom, pace, slots, .. } = self.shared.options.clone();
-        let of = match whom {
+        let Options { targets, pace, slots, .. } = self.shared.options.clone();
+        let of = match targets {
             Whom::Command(pid) => Some(pid),
-            Whom::Everyone | Whom::Given => None,
+            Whom::AllJvms | Whom::Given => None,
         };
-        if whom != Whom::Given {
+        if targets != Whom::Given {
             self.finder = Some(Finder::open(pace, of, slots));
         }
         keep(READ);
@@ -467,13 +467,13 @@ impl Worker {
             self.find();
             let is_done = self.read_due();
             let now = Instant::now();
-            let mut next = now + if self.finder.is_some() { pace.look() } else { LATER };
-            if let Some(at) = self.starting.iter().map(|starting| starting.next_look).min() {
+            let mut next = now + if self.finder.is_some() { pace.mapping_poll_interval() } else { SLOW_READ_INTERVAL };
+            if let Some(at) = self.starting.iter().map(|starting| starting.next_read).min() {
                 next = next.min(at);
             }
             let mut state = self.shared.lock();
-            if is_done && !state.has_looked {
-                state.has_looked = true;
+            if is_done && !state.has_read_all {
+                state.has_read_all = true;
                 self.shared.changed.notify_all();
             }
             let is_idle = |state: &mut State| !state.has_ended && state.given.is_empty();
@@ -499,11 +499,11 @@ impl Worker {
             self.next_sweep = now + pace.tick();
             self.sweeps = self.sweeps.wrapping_add(1);
             let collect = self.sweeps.is_multiple_of(pace.ticks_to_collect());
-            self.sweep(|_| true, pace.looks_closely(collect));
+            self.sweep(|_| true, pace.checks_closely(collect));
         }
         let Some(finder) = &mut self.finder else { return };
         let mapped = finder.mapped();
-        let again: Vec<_> = finder.seen_of(&mapped).collect();
+        let again: Vec<_> = finder.already_found(&mapped).collect();
         if !again.is_empty() {
             self.sweep(|pid| again.contains(&pid), true);
         }
@@ -527,44 +527,44 @@ impl Worker {
         };
         self.shared.lock().present.retain(|_, arrival| stays(&arrival.target));
         self.starting.retain(|starting| stays(&starting.target));
-        self.left_alone.retain(&mut stays);
+        self.deselected.retain(&mut stays);
         if let Some(finder) = &mut self.finder {
             gone.into_iter().for_each(|pid| finder.forget(pid));
         }
     }
 
-    /// Reads the starting JVMs that are due, for at most about [`ROUND`]. Returns whether all were read.
+    /// Reads the starting JVMs that are due, for at most about [`MAX_ROUND`]. Returns whether all were read.
     fn read_due(&mut self) -> bool {
         let begin = Instant::now();
         while let Some(next) = self.next_due(begin) {
-            if begin.elapsed() > ROUND {
+            if begin.elapsed() > MAX_ROUND {
                 return false;
             }
             let starting = self.starting.swap_remove(next);
             let still = self.read(starting);
             self.starting.extend(still);
         }
-        if self.starting.is_empty() || self.spent.len() > MAX_TENANTS {
-            self.spent.clear();
+        if self.starting.is_empty() || self.reading_time.len() > MAX_TENANTS {
+            self.reading_time.clear();
         }
         true
     }
 
     /// Returns the index of the next JVM to read, among those that were due at `then`.
     fn next_due(&self, then: Instant) -> Option<usize> {
-        let due = self.starting.iter().enumerate().filter(|(_, one)| one.next_look <= then);
-        let spent = |one: &Starting| self.spent.get(&one.tenant).copied().unwrap_or_default();
-        due.min_by_key(|(_, one)| spent(one)).map(|(at, _)| at)
+        let due = self.starting.iter().enumerate().filter(|(_, one)| one.next_read <= then);
+        let reading_time = |one: &Starting| self.reading_time.get(&one.tenant).copied().unwrap_or_default();
+        due.min_by_key(|(_, one)| reading_time(one)).map(|(at, _)| at)
     }
 
     /// Releases the slot of a JVM that is not wanted, and watches for its end.
-    fn leave_alone(&mut self, target: Arc<Target>) {
+    fn deselect(&mut self, target: Arc<Target>) {
         if let Some(slots) = &self.shared.options.slots {
             slots.release(target.pid());
         }
         // If the list is full, the next scan of all processes notices the end of the JVM.
-        if self.left_alone.len() < MAX_LEFT_ALONE {
-            self.left_alone.push(target);
+        if self.deselected.len() < MAX_DESELECTED {
+            self.deselected.push(target);
         }
     }
 
@@ -576,33 +576,33 @@ impl Worker {
             reader::within(MAX_READING, || starting.identify(options).then(|| starting.read()));
         let now = Instant::now();
         let took = now - begin;
-        *self.spent.entry(Arc::clone(&starting.tenant)).or_default() += took;
+        *self.reading_time.entry(Arc::clone(&starting.tenant)).or_default() += took;
         let pid = starting.target.pid();
         let Some(hotspot) = hotspot else {
-            self.leave_alone(starting.target);
+            self.deselect(starting.target);
             return None;
         };
         let age = now - starting.since;
-        let has_begun = match &hotspot {
-            Ok(hotspot) => hotspot.has_begun,
-            Err(_) => age >= PATIENCE,
+        let has_vm = match &hotspot {
+            Ok(hotspot) => hotspot.has_vm,
+            Err(_) => age >= VM_CREATION_TIMEOUT,
         };
-        let is_new = has_begun && starting.came.is_none();
+        let is_new = has_vm && starting.first_published.is_none();
         if is_new {
             if !starting.identify_read(options, &hotspot) {
-                self.leave_alone(starting.target);
+                self.deselect(starting.target);
                 return None;
             }
-            starting.came = Some(now);
+            starting.first_published = Some(now);
         }
         let is_set_up = hotspot.as_ref().is_ok_and(|hotspot| hotspot.is_set_up);
-        let is_ready = starting.came.is_some_and(|came| is_set_up || now - came > SETTING_UP);
-        if starting.came.is_some() && (is_new || is_ready || hotspot.is_ok()) {
+        let is_ready = starting.first_published.is_some_and(|first_published| is_set_up || now - first_published > MAX_STARTUP);
+        if starting.first_published.is_some() && (is_new || is_ready || hotspot.is_ok()) {
             self.shared.publish(&Arrival {
                 target: Arc::clone(&starting.target),
                 hotspot: hotspot.clone(),
                 stage: if is_ready { Stage::Ready } else { Stage::Starting },
-                who: starting.who.clone().map(Arc::new),
+                identity: starting.identity.clone().map(Arc::new),
             });
         }
         if is_set_up || is_ready && hotspot.is_err() {
@@ -611,17 +611,17 @@ impl Worker {
         if let Err(error) = &hotspot {
             log::debug!("cannot identify the JVM of process {pid}: {error}");
         }
-        let is_patient = age < PATIENCE;
-        if starting.came.is_none() && !is_patient {
+        let is_patient = age < VM_CREATION_TIMEOUT;
+        if starting.first_published.is_none() && !is_patient {
             log::debug!("process {pid} has mapped libjvm.so, but has not created a JVM");
         }
         let pause = match (is_patient, is_ready) {
-            (true, _) => look(options.pace),
-            (false, false) => LATER,
-            (false, true) => SELDOM,
+            (true, _) => read_interval(options.pace),
+            (false, false) => SLOW_READ_INTERVAL,
+            (false, true) => RARE_READ_INTERVAL,
         };
-        let rest = if took > SLOW { took * REST } else { Duration::ZERO };
-        starting.next_look = now + pause.max(rest);
+        let rest = if took > SLOW { took * READ_PAUSE_FACTOR } else { Duration::ZERO };
+        starting.next_read = now + pause.max(rest);
         starting.hotspot = Some(hotspot);
         Some(starting)
     }
@@ -661,7 +661,7 @@ mod tests {
     }
 
     fn given() -> Registry {
-        Registry::start(Options { whom: Whom::Given, ..Options::default() }).unwrap()
+        Registry::start(Options { targets: Whom::Given, ..Options::default() }).unwrap()
     }
 
     /// Waits for the next arrivals.
@@ -683,7 +683,7 @@ mod tests {
         let registry = given();
         let mut first = registry.subscribe().unwrap();
         let young = one.arrival(&library, &jvm);
-        first.give(young.clone());
+        first.hand_over(young.clone());
         let [told] = &next(&mut first)[..] else { panic!("there is one JVM") };
         assert_eq!(told.stage, Stage::Starting);
         jvm.set_up();
@@ -698,7 +698,7 @@ mod tests {
         // A later subscriber receives each JVM once.
         let mut second = registry.subscribe().unwrap();
         assert_eq!(second.take().len(), 1);
-        thread::sleep(3 * look(Pace::Prompt));
+        thread::sleep(3 * read_interval(Pace::Prompt));
         assert!(first.take().is_empty() && second.take().is_empty());
     }
 
@@ -708,7 +708,7 @@ mod tests {
         let (registry, young) = (given(), one.arrival(&library, &jvm));
         let [mut one, mut other] = [(); 2].map(|()| registry.subscribe().unwrap());
         one.refuse(&young.target);
-        one.give(young);
+        one.hand_over(young);
         assert_eq!(next(&mut other).len(), 1);
         assert!(one.take().is_empty());
     }
@@ -718,13 +718,13 @@ mod tests {
         let (library, jvm, one) = (library(), FakeJvm::new("UseG1GC"), Sleeps::new());
         let registry = given();
         let mut arrivals = registry.subscribe().unwrap();
-        arrivals.give(one.arrival(&library, &jvm));
+        arrivals.hand_over(one.arrival(&library, &jvm));
         next(&mut arrivals);
         drop(one);
         let begin = Instant::now();
         while registry.subscribe().unwrap().take().len() == 1 {
             assert!(begin.elapsed() < Duration::from_secs(60));
-            thread::sleep(look(Pace::Prompt));
+            thread::sleep(read_interval(Pace::Prompt));
         }
         // Its descriptors are closed.
         let queued = arrivals.take();
@@ -740,8 +740,8 @@ mod tests {
     }
 
     impl Select for No {
-        fn wants(&self, who: &Who, is_read: bool) -> Option<bool> {
-            let collector = who.attributes.get("jvm.gc.name").map_or("", String::as_str);
+        fn selects(&self, identity: &Who, is_read: bool) -> Option<bool> {
+            let collector = identity.attributes.get("jvm.gc.name").map_or("", String::as_str);
             is_read.then_some(collector != self.collector)
         }
     }
@@ -752,7 +752,7 @@ mod tests {
         for (collector, comes) in [("G1", false), ("Serial", true)] {
             let select: Arc<dyn Select> = Arc::new(No { collector });
             let options = Options { identify: true, select: Some(select), ..Options::default() };
-            let options = Options { whom: Whom::Given, ..options };
+            let options = Options { targets: Whom::Given, ..options };
             let registry = Registry::start(options).unwrap();
             let mut arrivals = registry.subscribe().unwrap();
             let mut worker = Worker::new(Arc::clone(&registry.0.0));
@@ -761,12 +761,12 @@ mod tests {
             let starting = Starting::new(arrival.target, Some(arrival.hotspot), None);
             assert_eq!(worker.read(starting).is_some(), comes);
             assert_eq!(
-                (arrivals.take().len(), worker.left_alone.len()),
+                (arrivals.take().len(), worker.deselected.len()),
                 (comes.into(), (!comes).into())
             );
             drop(one);
             worker.sweep(|_| true, true);
-            assert!(worker.left_alone.is_empty());
+            assert!(worker.deselected.is_empty());
         }
     }
 
@@ -785,9 +785,9 @@ mod tests {
         let tenant_of = |due: Option<usize>, worker: &Worker| {
             due.map(|due| worker.starting[due].tenant.to_string())
         };
-        worker.spent.insert("slow".into(), Duration::from_secs(1));
+        worker.reading_time.insert("slow".into(), Duration::from_secs(1));
         assert_eq!(tenant_of(worker.next_due(Instant::now()), &worker).unwrap(), "quick");
-        worker.spent.insert("quick".into(), Duration::from_secs(2));
+        worker.reading_time.insert("quick".into(), Duration::from_secs(2));
         assert_eq!(tenant_of(worker.next_due(Instant::now()), &worker).unwrap(), "slow");
     }
 }

@@ -32,7 +32,7 @@ pub enum End {
     /// The last report was made.
     Reported,
     /// Nothing is left to trace.
-    NobodyLeft,
+    NothingLeft,
 }
 
 /// Callbacks of the main loop.
@@ -43,8 +43,8 @@ pub trait Watch {
     /// Returns an error if the trace cannot continue.
     fn take_events(&mut self, timeout: Duration) -> Result<()>;
 
-    /// Returns when to call [`look`](Watch::look) before the next tick, unless events end the wait earlier.
-    fn next_look(&self) -> Option<Instant> {
+    /// Returns when to call [`poll`](Watch::poll) before the next tick, unless events end the wait earlier.
+    fn next_poll(&self) -> Option<Instant> {
         None
     }
 
@@ -52,7 +52,7 @@ pub trait Watch {
     ///
     /// # Errors
     /// Returns an error if the trace cannot continue.
-    fn look(&mut self) -> Result<()>;
+    fn poll(&mut self) -> Result<()>;
 
     /// Handles processes that have ended or changed. `collect` is true about once per second, or every 15 seconds with
     /// a calm pace; then counters are read, too.
@@ -94,8 +94,8 @@ pub fn run<W: Watch>(watch: &mut W, times: Times, stop: &AtomicBool) -> Result<E
     let mut schedule = Schedule::new(Instant::now(), pace.tick(), duration, interval, count);
     let mut ticks = 0_u32;
     loop {
-        watch.take_events(schedule.timeout(Instant::now(), watch.next_look()))?;
-        watch.look()?;
+        watch.take_events(schedule.timeout(Instant::now(), watch.next_poll()))?;
+        watch.poll()?;
         let Due { tick, report, end } = schedule.due(Instant::now());
         if stop.load(Ordering::Relaxed) || watch.is_closed() {
             return Ok(End::Time);
@@ -113,7 +113,7 @@ pub fn run<W: Watch>(watch: &mut W, times: Times, stop: &AtomicBool) -> Result<E
             ticks = ticks.wrapping_add(1);
             watch.tick(ticks.is_multiple_of(pace.ticks_to_collect()))?;
             if watch.is_over() {
-                return Ok(End::NobodyLeft);
+                return Ok(End::NothingLeft);
             }
         }
     }
@@ -138,7 +138,7 @@ mod tests {
             Ok(())
         }
 
-        fn look(&mut self) -> Result<()> {
+        fn poll(&mut self) -> Result<()> {
             Ok(())
         }
 
@@ -175,7 +175,7 @@ mod tests {
     #[test]
     fn it_ends_when_nobody_is_left_or_the_time_is_over() {
         let (end, counts) = follow(Times::default(), 6, false);
-        assert_eq!((end, counts.ticks, counts.collections), (End::NobodyLeft, 6, 1));
+        assert_eq!((end, counts.ticks, counts.collections), (End::NothingLeft, 6, 1));
         let duration = Some(Duration::from_millis(1));
         assert_eq!(follow(Times { duration, ..Default::default() }, 9, false).0, End::Time);
         assert_eq!(follow(Times::default(), 9, true).0, End::Time);

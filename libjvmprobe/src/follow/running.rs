@@ -66,7 +66,7 @@ impl Running {
     }
 }
 
-/// One line of the list, below [`HEAD`].
+/// One line of the list, below [`HEADER`].
 impl Display for Running {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let Self { pid: Pid(pid), user, version, collector, main, place } = self;
@@ -77,7 +77,7 @@ impl Display for Running {
 }
 
 /// Column headings of the list.
-pub(crate) const HEAD: &str = "    PID USER         VERSION      COLLECTOR  MAIN                                             \
+pub(crate) const HEADER: &str = "    PID USER         VERSION      COLLECTOR  MAIN                                             \
                         SERVICE OR CONTAINER";
 
 /// Returns all JVMs that run now and could be traced, in the order of their PIDs.
@@ -127,7 +127,7 @@ mod tests {
     fn lines_stand_under_their_heads() {
         let jvm = Running { pid: Pid(77), main: "Main".into(), ..Default::default() };
         let line = jvm.to_string();
-        assert_eq!(HEAD.find("MAIN"), line.find("Main"), "{line}");
+        assert_eq!(HEADER.find("MAIN"), line.find("Main"), "{line}");
         assert!(jvm.matches(&Regex::new("^Ma").unwrap()));
     }
 }

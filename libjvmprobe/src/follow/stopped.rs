@@ -8,7 +8,7 @@ use crate::{Pid, process::Process};
 pub struct Stops {
     pid: Pid,
     /// Whether the process was seen running since the last report.
-    ran: bool,
+    was_running: bool,
     /// Whether the process was stopped at the last check.
     stopped: bool,
 }
@@ -24,26 +24,26 @@ impl Stops {
                  -CONT {pid}`"
             );
         }
-        Self { pid: process.pid, ran: !stopped, stopped }
+        Self { pid: process.pid, was_running: !stopped, stopped }
     }
 
     /// Checks the process. Called periodically.
-    pub fn look(&mut self, process: &Process) {
+    pub fn poll(&mut self, process: &Process) {
         // Once it was seen running, this interval's result is known; only a stopped process is checked again.
-        if !self.ran || self.stopped {
+        if !self.was_running || self.stopped {
             self.stopped = process.is_stopped();
-            self.ran |= !self.stopped;
+            self.was_running |= !self.stopped;
         }
     }
 
     /// Called when figures are reported. Prints a message if the process was stopped for the complete interval, then
     /// starts the next interval.
-    pub fn tell(&mut self, process: &Process) {
-        self.look(process);
-        if !self.ran {
+    pub fn report(&mut self, process: &Process) {
+        self.poll(process);
+        if !self.was_running {
             log::warn!("process {} was stopped (SIGSTOP) the whole time", self.pid);
         }
         self.stopped = process.is_stopped();
-        self.ran = !self.stopped;
+        self.was_running = !self.stopped;
     }
 }

@@ -34,8 +34,8 @@ impl User {
     /// [`Error::Unknown`] if no user has this name, [`Error::Io`] if the output of `getent` cannot be parsed.
     pub fn find(name: &str) -> Result<Self> {
         let number = name.parse::<u32>().ok().filter(|&number| number != u32::MAX);
-        if let Some(entry) = ask("getent", &["passwd", "--", name]) {
-            let user = Self::parse(&entry, || ask("id", &["-G", "--", name]));
+        if let Some(entry) = output_of("getent", &["passwd", "--", name]) {
+            let user = Self::parse(&entry, || output_of("id", &["-G", "--", name]));
             let strange = || io::Error::other(format!("getent printed {entry:?}"));
             return user.ok_or_else(|| Error::io(format!("look up user {name}"), strange()));
         }
@@ -73,7 +73,7 @@ impl User {
     }
 
     /// Switches to this user irrevocably. Runs between fork and exec, so it makes only system calls.
-    pub(crate) fn become_it(&self) -> io::Result<()> {
+    pub(crate) fn switch_to(&self) -> io::Result<()> {
         // Fails on no supported kernel.
         let _ = clear_ambient_capability_set();
         set_thread_groups(&self.groups)?;
@@ -92,7 +92,7 @@ pub fn warning() -> Option<String> {
         .then(|| format!("the command runs as root; use --user {who} to run it as {who}"))
 }
 
-fn ask(program: &str, args: &[&str]) -> Option<String> {
+fn output_of(program: &str, args: &[&str]) -> Option<String> {
     let output = Command::new(program).args(args).stderr(Stdio::null()).output().ok()?;
     let text = String::from_utf8(output.stdout).ok()?;
     (output.status.success() && !text.is_empty()).then(|| text.trim_end().to_owned())

@@ -1,6 +1,6 @@
 //! Identity of a JVM as attributes of OpenTelemetry's semantic conventions.
 //!
-//! Attributes observed from outside override those that a JVM sets in its own environment. The attributes in [`SEEN`]
+//! Attributes observed from outside override those that a JVM sets in its own environment. The attributes in [`TRUSTED_ATTRIBUTES`]
 //! are only ever taken from outside. So containers, pods and units are determined by control groups, which a process
 //! cannot choose.
 
@@ -27,7 +27,7 @@ use crate::{
 const MAX_BYTES: u64 = 2 << 20;
 
 /// Attributes that a JVM cannot set itself.
-const SEEN: [&str; 11] = [
+const TRUSTED_ATTRIBUTES: [&str; 11] = [
     "container.id",
     "container.runtime",
     "host.name",
@@ -41,8 +41,8 @@ const SEEN: [&str; 11] = [
     "systemd.unit",
 ];
 
-/// Attributes that a JVM can set itself or that follow from its arguments, besides [`SEEN`] and [`RUNTIME`].
-const OTHERS: [&str; 7] = [
+/// Attributes that a JVM can set itself or that follow from its arguments, besides [`TRUSTED_ATTRIBUTES`] and [`RUNTIME`].
+const UNTRUSTED_ATTRIBUTES: [&str; 7] = [
     "deployment.environment",
     "deployment.environment.name",
     "jvm.main",
@@ -62,7 +62,7 @@ pub const RUNTIME: [&str; 4] = [
 
 /// Returns the names of all attributes that are detected, and of those that programs set most often.
 pub fn known_attributes() -> impl Iterator<Item = &'static str> {
-    SEEN.into_iter().chain(RUNTIME).chain(OTHERS)
+    TRUSTED_ATTRIBUTES.into_iter().chain(RUNTIME).chain(UNTRUSTED_ATTRIBUTES)
 }
 
 /// Folder in which the kubelet keeps a subfolder for each pod of its node, named NAMESPACE_NAME_UID (kubernetes,
@@ -97,34 +97,34 @@ impl Who {
         let service = Service::of(&arguments, &bytes_of(target, "environ"));
         let place = Place::parse(&String::from_utf8_lossy(&bytes_of(target, "cgroup")));
         let mut attributes = service.attributes;
-        attributes.retain(|key, _| !SEEN.contains(&key.as_str()) && key != "jvm.gc.name");
+        attributes.retain(|key, _| !TRUSTED_ATTRIBUTES.contains(&key.as_str()) && key != "jvm.gc.name");
         let pod = place.pod.as_deref().and_then(|uid| pod_of(Path::new(PODS), uid));
         let claimed_namespace = match (&place.pod, &pod) {
             (Some(_), None) => namespace(target).map(|name| bounded(&name)),
             _ => None,
         };
-        let mut tell = |key: &str, value: &str| {
+        let mut add = |key: &str, value: &str| {
             if !value.is_empty() {
                 attributes.insert(key.into(), bounded(value));
             }
         };
-        tell("service.name", &service.name);
-        tell("host.name", host_name());
-        tell("container.id", place.container.as_deref().unwrap_or_default());
-        tell("container.runtime", place.runtime.unwrap_or_default());
-        tell("k8s.pod.uid", place.pod.as_deref().unwrap_or_default());
-        tell("k8s.pod.qos_class", place.qos.unwrap_or_default());
+        add("service.name", &service.name);
+        add("host.name", host_name());
+        add("container.id", place.container.as_deref().unwrap_or_default());
+        add("container.runtime", place.runtime.unwrap_or_default());
+        add("k8s.pod.uid", place.pod.as_deref().unwrap_or_default());
+        add("k8s.pod.qos_class", place.qos.unwrap_or_default());
         if let Some((namespace, name)) = &pod {
-            tell("k8s.namespace.name", namespace);
-            tell("k8s.pod.name", name);
+            add("k8s.namespace.name", namespace);
+            add("k8s.pod.name", name);
         }
-        tell("systemd.unit", &place.service.map(|name| name + ".service").unwrap_or_default());
-        tell("process.pid", &process.pid.to_string());
+        add("systemd.unit", &place.service.map(|name| name + ".service").unwrap_or_default());
+        add("process.pid", &process.pid.to_string());
         let executable = fs::read_link(format!("/proc/{}/exe", process.pid)).unwrap_or_default();
-        tell("process.executable.path", &executable.to_string_lossy());
+        add("process.executable.path", &executable.to_string_lossy());
         let name = executable.file_name().unwrap_or_default();
-        tell("process.executable.name", &name.to_string_lossy());
-        tell("jvm.main", if service.main.is_empty() { &process.comm } else { &service.main });
+        add("process.executable.name", &name.to_string_lossy());
+        add("jvm.main", if service.main.is_empty() { &process.comm } else { &service.main });
         let started_ns = started(process.start_ticks);
         Self { name: service.name, started_ns, attributes, claimed_namespace }
     }
@@ -184,9 +184,9 @@ fn pod_of(folder: &Path, uid: &str) -> Option<(String, String)> {
 /// Returns the namespace as stated in the container.
 fn namespace(target: &Target) -> Option<String> {
     /// Maximum length of a DNS label.
-    const MOST: u64 = 63;
+    const MAX_LABEL: u64 = 63;
     let file = Root::open(&target.process).ok()?.file(Path::new(NAMESPACE)).ok()?;
-    root::text(&file, MOST).ok()
+    root::text(&file, MAX_LABEL).ok()
 }
 
 /// Returns `java.runtime.name` and `java.runtime.version` of a virtual machine, by its name and version:

@@ -40,7 +40,7 @@ pub(super) struct Build {
     /// Layout values of the JVM that was read last.
     values: Mutex<Option<Arc<Values>>>,
     /// Whether missing items were reported.
-    is_told: AtomicBool,
+    is_reported: AtomicBool,
 }
 
 impl Build {
@@ -72,8 +72,8 @@ impl Build {
         let mut privates = elf.symbols()?.with_prefixes(&names);
         let stubs = stubs::statics(&privates);
         privates.retain(|name, _| names.contains(&name.as_str()));
-        let (values, is_told) = Default::default();
-        Ok(Self { elf, exported, privates, stubs, values, is_told })
+        let (values, is_reported) = Default::default();
+        Ok(Self { elf, exported, privates, stubs, values, is_reported })
     }
 
     /// Returns the load bias in a JVM, to be added to addresses of the file.
@@ -87,7 +87,7 @@ impl Build {
 
     /// Returns the address in the target of a variable exported for tools.
     pub(crate) fn exported(&self, name: &str, bias: u64) -> Option<Addr> {
-        Some(moved(self.exported.get(name)?.value, bias))
+        Some(relocated(self.exported.get(name)?.value, bias))
     }
 
     /// Returns the address in the file of a private static.
@@ -105,8 +105,8 @@ impl Build {
     }
 
     /// Prints once which items this build lacks.
-    pub(crate) fn tell_missing(&self, layout: &Layout) {
-        if !self.is_told.swap(true, Ordering::Relaxed) {
+    pub(crate) fn report_missing(&self, layout: &Layout) {
+        if !self.is_reported.swap(true, Ordering::Relaxed) {
             for line in layout.all_missing() {
                 log::debug!("this libjvm.so of JDK {} has {line}", layout.major);
             }
@@ -114,6 +114,6 @@ impl Build {
     }
 }
 
-fn moved(value: Vaddr, bias: u64) -> Addr {
+fn relocated(value: Vaddr, bias: u64) -> Addr {
     Addr(value.0.wrapping_add(bias))
 }

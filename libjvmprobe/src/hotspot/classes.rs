@@ -81,7 +81,7 @@ pub(super) fn instance_sizes(memory: &Memory, layout: &Layout) -> Result<HashMap
     let first_class = layout.get(Item::FirstClass)?;
     let next_class = layout.get(Item::NextClass)?;
     // A hostile JVM may have cyclic lists of classes.
-    let mut pages = Pages::many(memory);
+    let mut pages = Pages::scattered(memory);
     let mut sizes: HashMap<Addr, Option<u64>> = HashMap::new();
     let mut left = MAX_CLASSES;
     let mut loader = pages.pointer(layout.address(Item::Loaders)?)?;

@@ -50,7 +50,7 @@ pub(crate) struct Count {
 pub(crate) struct Counts {
     /// Number of stops that began.
     pub(crate) stops: u64,
-    /// Total time of the finished stops in ticks; for its beginning see [`HotSpot::counts_sync_apart`].
+    /// Total time of the finished stops in ticks; for its beginning see [`HotSpot::stop_time_excludes_sync`].
     pub(crate) stopped: u64,
     /// Total time in ticks from the request to stop until the last thread had stopped.
     pub(crate) sync: u64,
@@ -132,7 +132,7 @@ impl HotSpot {
     /// Whether its total time of stops counts from when the last thread has stopped:
     /// SafepointTracing::end() of runtime/safepoint.cpp. Before JDK 14, RuntimeService has a timer that
     /// starts at the beginning of the stop.
-    pub(crate) fn counts_sync_apart(&self) -> bool {
+    pub(crate) fn stop_time_excludes_sync(&self) -> bool {
         self.major >= 14
     }
 

@@ -45,7 +45,7 @@ impl HotSpot {
         let lookup = |name: &str| self.build.exported(name, self.bias);
         vmstructs::int_constants(&self.memory, lookup, |name, value| {
             if let Some(name) = name.strip_prefix(CLASS) {
-                traps.learn(name, value);
+                traps.add_constant(name, value);
             }
         })?;
         Ok(traps)
@@ -53,7 +53,7 @@ impl HotSpot {
 }
 
 impl Traps {
-    fn learn(&mut self, name: &str, value: u32) {
+    fn add_constant(&mut self, name: &str, value: u32) {
         match name {
             "_reason_bits" => self.reason.bits = value,
             "_reason_shift" => self.reason.shift = value,
@@ -104,7 +104,7 @@ mod tests {
             ("Action_none", 0),
             ("Action_maybe_recompile", 1),
         ] {
-            traps.learn(name, value);
+            traps.add_constant(name, value);
         }
         // ~(action | reason << 3), like make_trap_request().
         let request = |reason: i32, action: i32| !(action | reason << 3);
@@ -117,8 +117,8 @@ mod tests {
         assert_eq!(explain(&traps, request(30, 7)), "30 7");
         assert_eq!(explain(&traps, 17), "unloaded reinterpret");
         // Implausible fields do no harm.
-        traps.learn("_reason_shift", 99);
-        traps.learn("_reason_bits", 99);
+        traps.add_constant("_reason_shift", 99);
+        traps.add_constant("_reason_bits", 99);
         assert_eq!(explain(&traps, -1), "0 none");
     }
 }

@@ -383,7 +383,7 @@ pub(crate) fn whole(given: &[u8]) {
         let _ = heap::used(&memory, &layout, collector);
     }
     if let Ok(Some((base, data))) = perf_data(&memory, &layout) {
-        let _ = heap::settled(base, &data, Collector::Serial);
+        let _ = heap::used_at_gc_end(base, &data, Collector::Serial);
     }
     let _ = ThreadLayout::read(&layout);
     let _ = threads::read(&memory, &layout);
@@ -412,18 +412,18 @@ fn look_at_code(memory: &Memory, layout: &Layout, code: Addr) {
     for (major, inlining) in [(17, Inlining::Everywhere), (21, Inlining::At(&addrs))] {
         let layout = layout.of_jdk(major);
         let _ = cache::read(memory, &layout, inlining);
-        let pages = &mut Pages::ahead(memory);
+        let pages = &mut Pages::sequential(memory);
         let (Ok(heaps), Ok(mut blobs), Ok(mut methods)) =
             (heaps(pages, &layout), Blobs::new(&layout, inlining), Methods::new(&layout))
         else {
             continue;
         };
-        let found = pages.together(&addrs, |pages, &addr| blobs.find(pages, &heaps, addr));
+        let found = pages.read_batched(&addrs, |pages, &addr| blobs.find(pages, &heaps, addr));
         let found: Vec<_> = found.into_iter().flatten().flatten().collect();
         for blob in &found {
             let _ = memory.words(&blobs.marks(blob));
         }
-        pages.together(&found, |pages, &blob| blobs.code(pages, &mut methods, blob).is_some());
+        pages.read_batched(&found, |pages, &blob| blobs.code(pages, &mut methods, blob).is_some());
     }
 }
 
@@ -432,7 +432,7 @@ pub(crate) fn methods(given: &[u8]) {
     let fake = Fake::get();
     let memory = fake.memory(Part::Methods, given);
     for major in [17, 21] {
-        let mut pages = Pages::many(&memory);
+        let mut pages = Pages::scattered(&memory);
         let mut methods = Methods::new(&fake.layout.of_jdk(major)).unwrap();
         for at in [fake.method, Addr(fake.method.0 + 8), Addr(BASE)] {
             if let Some(info) = methods.get(&mut pages, at) {

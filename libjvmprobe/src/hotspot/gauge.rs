@@ -24,11 +24,11 @@ pub struct Gauge {
     /// Whether the number of a stop's operation suffices to recognise a collection
     /// ([`HotSpot::is_pause`](crate::hotspot::HotSpot::is_pause)), and nothing that happens within the stop
     /// is needed: ZGC's pauses free nothing, and its log reports the heap for cycles, not pauses.
-    pub op_tells: bool,
+    pub op_shows_collection: bool,
     /// Counters of used bytes that the collector sets at the end of a collection, by space,
     /// at most eight. Empty if the collector has none, or if the sum of `heap` at the end of
     /// the operation gives the same result.
-    pub(crate) settled: Vec<Addr>,
+    pub(crate) used_at_gc_end: Vec<Addr>,
 }
 
 /// Addresses of the times of the JVM's last stop, 64-bit numbers of nanoseconds on

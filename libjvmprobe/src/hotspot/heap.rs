@@ -114,8 +114,8 @@ fn set_up(pointer: Addr) -> Found<Addr> {
 /// collectors that set these counters at the end of a collection and afterwards, inside the same
 /// operation, allocate the object that had not fitted before: `GenCollectedHeap`, `SerialHeap` and
 /// `ParallelScavengeHeap`. Their sum is the heap size that the JVM's log prints after a collection.
-pub(super) fn settled(base: Addr, data: &PerfData, collector: Collector) -> Vec<Addr> {
-    if !settles(collector) {
+pub(super) fn used_at_gc_end(base: Addr, data: &PerfData, collector: Collector) -> Vec<Addr> {
+    if !allocates_after_collection(collector) {
         return Vec::new();
     }
     data.names()
@@ -124,8 +124,8 @@ pub(super) fn settled(base: Addr, data: &PerfData, collector: Collector) -> Vec<
         .collect()
 }
 
-/// Whether the collector allocates after a collection within the same operation: see [`settled`].
-pub(super) fn settles(collector: Collector) -> bool {
+/// Whether the collector allocates after a collection within the same operation: see [`used_at_gc_end`].
+pub(super) fn allocates_after_collection(collector: Collector) -> bool {
     matches!(collector, Collector::Serial | Collector::Parallel | Collector::Cms)
 }
 

@@ -40,7 +40,7 @@ pub struct HotSpot {
     /// Addresses of the numbers that every event carries.
     pub gauge: Gauge,
     /// Whether a JVM exists or is starting up: a process may have libjvm.so mapped without a JVM.
-    pub(crate) has_begun: bool,
+    pub(crate) has_vm: bool,
     /// Whether everything that the gauge and the stack walker need is set up.
     pub is_set_up: bool,
     /// Whether it was started with `-XX:+DisableAttachMechanism`.
@@ -91,14 +91,14 @@ impl HotSpot {
         let info = vm_string(&memory, &layout, Item::VmInfo).unwrap_or_default();
         let release = vm_string(&memory, &layout, Item::VmRelease).unwrap_or_default();
         layout.major = major(&release);
-        build.tell_missing(&layout);
+        build.report_missing(&layout);
         let mut hotspot = Self {
             version: product(&info, &release),
             major: layout.major,
             vendor: None,
             collector: Collector::Unknown,
             gauge: Gauge::default(),
-            has_begun: false,
+            has_vm: false,
             is_set_up: false,
             attach_disabled: false,
             flags: None,
@@ -112,12 +112,12 @@ impl HotSpot {
             memory,
             layout,
         };
-        hotspot.look_again();
+        hotspot.refresh();
         hotspot
     }
 
     /// Re-reads the properties of a JVM that was still starting up.
-    pub fn look_again(&mut self) {
+    pub fn refresh(&mut self) {
         let (memory, layout) = (&self.memory, &self.layout);
         let pid = self.pid;
         let unknown = |what: &str, why: &dyn Display| {
@@ -149,7 +149,7 @@ impl HotSpot {
         let has_heap = used.is_some();
         gauge.heap = used.unwrap_or_default();
         if let Some((base, data)) = &perf {
-            gauge.settled = heap::settled(*base, data, collector);
+            gauge.used_at_gc_end = heap::used_at_gc_end(*base, data, collector);
             let at = |name: &str| base.checked_add(data.offset(name)? as u64);
             gauge.cause = at("sun.gc.cause");
             gauge.last_cause = at("sun.gc.lastCause");
@@ -176,7 +176,7 @@ impl HotSpot {
         };
         gauge.last_stop = last_stop().filter(|_| layout.has(Item::OperationNames));
         let is_z = matches!(collector, Collector::Z | Collector::GenerationalZ);
-        gauge.op_tells = is_z && gauge.last_stop.is_some();
+        gauge.op_shows_collection = is_z && gauge.last_stop.is_some();
         if perf.is_none() && matches!(collector, Collector::Serial | Collector::Parallel) {
             // With these collectors each collection takes a GC ID, and nothing else does.
             gauge.counters[0] = at(Item::NextGcId);
@@ -187,7 +187,7 @@ impl HotSpot {
             .and_then(|(_, data)| data.string("java.property.java.vm.vendor"))
             .map(|vendor| clean::name(vendor).into_owned());
         // A JVM parses its arguments first, and they select a collector.
-        self.has_begun = collector != Collector::Unknown || has_heap;
+        self.has_vm = collector != Collector::Unknown || has_heap;
         let has_heap = collector != Collector::Unknown && has_heap;
         // If the list of threads cannot be read, the heap alone decides.
         let has_threads = || threads::have_begun(memory, layout).unwrap_or(true);
@@ -195,7 +195,7 @@ impl HotSpot {
         self.collector = collector;
         self.attach_disabled = attach_disabled;
         // Flag addresses are constant; the table is cached until the JVM is set up, because values are polled.
-        self.flags = flags.filter(|_| self.has_begun && !self.is_set_up);
+        self.flags = flags.filter(|_| self.has_vm && !self.is_set_up);
         self.gauge = gauge;
     }
 

@@ -86,8 +86,8 @@ impl HotSpot {
 
     /// Whether an operation with this number of collections allocated, after the last of them, the object
     /// that had not fitted before, so that the heap at its end differs from the heap after the collection.
-    pub(crate) fn settles(&self, op: Option<&str>, collections: u64) -> bool {
-        heap::settles(self.collector)
+    pub(crate) fn allocates_after_collection(&self, op: Option<&str>, collections: u64) -> bool {
+        heap::allocates_after_collection(self.collector)
             && match self.collector {
                 Collector::Cms => !is_cms_marking(op),
                 _ => collections > 0,
@@ -96,20 +96,20 @@ impl HotSpot {
 
     /// Whether the heap after such a collection is known only from the collector's own tracer, because
     /// its counters are missing or not known yet.
-    pub(crate) fn settles_unseen(&self) -> bool {
-        let may_settle = heap::settles(self.collector) || self.collector == Collector::Unknown;
-        may_settle && self.gauge.settled.is_empty()
+    pub(crate) fn needs_collection_end_probe(&self) -> bool {
+        let may_allocate = heap::allocates_after_collection(self.collector) || self.collector == Collector::Unknown;
+        may_allocate && self.gauge.used_at_gc_end.is_empty()
     }
 
     /// Whether an operation is a collector's pause, for collectors where only the name shows it:
-    /// see [`Gauge::op_tells`](super::gauge::Gauge::op_tells). The pauses of ZGC are `VM_ZMarkStart`,
+    /// see [`Gauge::op_shows_collection`](super::gauge::Gauge::op_shows_collection). The pauses of ZGC are `VM_ZMarkStart`,
     /// `VM_ZMarkEnd` and `VM_ZRelocateStart` (gc/z/zDriver.cpp); since JDK 21 the generation is appended
     /// (gc/z/zGeneration.cpp). In JDK 21 to 23, those of the non-generational ZGC have an X instead of the
     /// Z (gc/x/xDriver.cpp). Other operations of ZGC verify, or wait for its threads.
     pub fn is_pause(&self, op: Option<&str>) -> bool {
         let name = op.and_then(|op| op.strip_prefix(['Z', 'X']));
         let is_one = |name: &str| name.starts_with("Mark") || name.starts_with("Relocate");
-        self.gauge.op_tells && name.is_some_and(is_one)
+        self.gauge.op_shows_collection && name.is_some_and(is_one)
     }
 
     /// Returns the name of a VM operation by its number, as the JVM's log prints it.

@@ -19,11 +19,11 @@ const MAX_PAGES: usize = 1024;
 const GROUP: usize = 8;
 /// Maximum number of groups of one range that are requested at once.
 const MAX_GROUPS: usize = 32;
-/// Maximum number of rounds in [`Pages::together`]. A compiled method with everything that it refers to
+/// Maximum number of rounds in [`Pages::read_batched`]. A compiled method with everything that it refers to
 /// needs about ten.
 const MAX_ROUNDS: usize = 32;
 /// Number of recently used pages that are found without a map lookup, by the lowest bits of their numbers.
-const FOUND: usize = 64;
+const MAX_RECENT: usize = 64;
 /// A number that no page has.
 const NO_PAGE: u64 = u64::MAX;
 /// Maximum length of a name in bytes. Names in the tables are C++ type names of up to about 100 bytes.
@@ -40,14 +40,14 @@ pub(crate) struct Pages<'a> {
     /// Index of each group by its number.
     known: NumberMap<u64, usize>,
     /// Recently used pages with their groups' indexes.
-    found: [(u64, usize); FOUND],
+    recent: [(u64, usize); MAX_RECENT],
     /// Number of pages in a group.
     size: usize,
     /// Whether a new group replaces one that was not used recently when there are [`MAX_PAGES`].
     replaces: bool,
     /// The group that is considered next for replacement (CLOCK algorithm).
     hand: usize,
-    /// During [`Self::together`]: groups that were requested but not read yet.
+    /// During [`Self::read_batched`]: groups that were requested but not read yet.
     missing: Option<Vec<u64>>,
 }
 
@@ -70,7 +70,7 @@ impl<'a> Pages<'a> {
             groups: Vec::new(),
             incoming: Vec::new(),
             known: NumberMap::default(),
-            found: [(NO_PAGE, 0); FOUND],
+            recent: [(NO_PAGE, 0); MAX_RECENT],
             size: GROUP,
             replaces: false,
             hand: 0,
@@ -79,12 +79,12 @@ impl<'a> Pages<'a> {
     }
 
     /// Creates a cache for scattered reads of any amount; pages are read one at a time.
-    pub(crate) fn many(memory: &'a Memory) -> Self {
+    pub(crate) fn scattered(memory: &'a Memory) -> Self {
         Self { replaces: true, size: 1, ..Self::new(memory) }
     }
 
     /// Creates a cache for reads of any amount with adjacent addresses; pages are read in groups.
-    pub(crate) fn ahead(memory: &'a Memory) -> Self {
+    pub(crate) fn sequential(memory: &'a Memory) -> Self {
         Self { replaces: true, ..Self::new(memory) }
     }
 
@@ -92,21 +92,21 @@ impl<'a> Pages<'a> {
     pub(crate) fn forget(&mut self) {
         self.groups.clear();
         self.known.clear();
-        self.found = [(NO_PAGE, 0); FOUND];
+        self.recent = [(NO_PAGE, 0); MAX_RECENT];
     }
 
-    /// Calls `ask` for each of `things`, and reads the pages that all of them need in as few requests as possible.
+    /// Calls `ask` for each of `items`, and reads the pages that all of them need in as few requests as possible.
     /// A call that needs a page that is not cached fails, and is repeated once all such pages were read.
     /// `ask` must not remember a failure.
-    pub(crate) fn together<T, R>(
+    pub(crate) fn read_batched<T, R>(
         &mut self,
-        things: &[T],
+        items: &[T],
         mut ask: impl FnMut(&mut Self, &T) -> R,
     ) -> Vec<R> {
-        let mut answers: Vec<Option<R>> = things.iter().map(|_| None).collect();
+        let mut answers: Vec<Option<R>> = items.iter().map(|_| None).collect();
         for _ in 0..MAX_ROUNDS {
             let mut missing = Vec::new();
-            for (thing, answer) in things.iter().zip(&mut answers).filter(|(_, a)| a.is_none()) {
+            for (thing, answer) in items.iter().zip(&mut answers).filter(|(_, a)| a.is_none()) {
                 self.missing = Some(Vec::new());
                 let new = ask(self, thing);
                 match self.missing.take() {
@@ -120,7 +120,7 @@ impl<'a> Pages<'a> {
             self.load_all(missing);
         }
         // Things that need more rounds read their pages one by one.
-        let answers = things.iter().zip(answers);
+        let answers = items.iter().zip(answers);
         answers.map(|(thing, answer)| answer.unwrap_or_else(|| ask(self, thing))).collect()
     }
 
@@ -234,8 +234,8 @@ impl<'a> Pages<'a> {
 
     /// Returns the index of a page's group, reading it if necessary.
     fn index(&mut self, number: u64) -> Result<usize> {
-        let slot = number as usize % FOUND;
-        if self.found[slot].0 != number {
+        let slot = number as usize % MAX_RECENT;
+        if self.recent[slot].0 != number {
             let group = number / self.size as u64;
             if !self.known.contains_key(&group) {
                 if let Some(missing) = &mut self.missing {
@@ -248,9 +248,9 @@ impl<'a> Pages<'a> {
             if self.groups[index].read >> (number % self.size as u64) & 1 == 0 {
                 return Err(Error::not_mapped(Addr(number * PAGE as u64), PAGE));
             }
-            self.found[slot] = (number, index);
+            self.recent[slot] = (number, index);
         }
-        let (_, index) = self.found[slot];
+        let (_, index) = self.recent[slot];
         self.groups[index].is_used = true;
         Ok(index)
     }
@@ -298,9 +298,9 @@ impl<'a> Pages<'a> {
                 self.known.remove(&group.number);
                 let pages = group.number * self.size as u64..;
                 for page in pages.take(self.size) {
-                    let found = &mut self.found[page as usize % FOUND];
-                    if found.0 == page {
-                        found.0 = NO_PAGE;
+                    let recent = &mut self.recent[page as usize % MAX_RECENT];
+                    if recent.0 == page {
+                        recent.0 = NO_PAGE;
                     }
                 }
                 return Ok(self.hand);
@@ -347,7 +347,7 @@ mod tests {
             assert_eq!(unsafe { libc::munmap(at.add(number * PAGE).cast(), PAGE) }, 0);
         }
         let memory = own_memory();
-        for mut pages in [Pages::new(&memory), Pages::ahead(&memory)] {
+        for mut pages in [Pages::new(&memory), Pages::sequential(&memory)] {
             for _ in 0..2 {
                 for number in 0..3 * GROUP {
                     let read = pages.u64(page(at, number)).ok();
@@ -367,7 +367,7 @@ mod tests {
     fn pages_stay_as_they_were_until_they_are_forgotten() {
         let at = own_pages(GROUP);
         let memory = own_memory();
-        let mut pages = Pages::ahead(&memory);
+        let mut pages = Pages::sequential(&memory);
         assert_eq!(pages.u64(page(at, 1)).unwrap(), 1);
         // SAFETY: the second of the pages mapped above.
         unsafe { at.add(PAGE).cast::<u64>().write(77) };
@@ -381,7 +381,7 @@ mod tests {
         let many = 2 * MAX_PAGES + GROUP;
         let at = own_pages(many);
         let memory = own_memory();
-        for mut pages in [Pages::many(&memory), Pages::ahead(&memory)] {
+        for mut pages in [Pages::scattered(&memory), Pages::sequential(&memory)] {
             for number in (0..many).chain((0..many).rev()) {
                 assert_eq!(pages.u64(page(at, number)).unwrap(), number as u64);
                 assert!(pages.bytes.len() <= MAX_PAGES * PAGE);
@@ -399,7 +399,7 @@ mod tests {
         // SAFETY: the page was mapped above and has no further users.
         assert_eq!(unsafe { libc::munmap(at.add(5 * PAGE).cast(), PAGE) }, 0);
         let memory = own_memory();
-        for mut pages in [Pages::many(&memory), Pages::ahead(&memory)] {
+        for mut pages in [Pages::scattered(&memory), Pages::sequential(&memory)] {
             pages.prefetch((0..many).rev().map(|number| page(at, number)).chain([Addr(8)]));
             for number in (0..many).filter(|&number| number != 5) {
                 // SAFETY: the page lies within the part that is still mapped.
@@ -428,10 +428,10 @@ mod tests {
             }
         }
         let memory = own_memory();
-        let mut pages = Pages::many(&memory);
+        let mut pages = Pages::scattered(&memory);
         let mut asked = 0;
         let heads: Vec<_> = (0..LISTS).map(|list| page(at, list)).chain([Addr(8)]).collect();
-        let ends = pages.together(&heads, |pages, head| {
+        let ends = pages.read_batched(&heads, |pages, head| {
             asked += 1;
             (1..DEPTH).try_fold(*head, |at, _| pages.pointer(at)).and_then(|at| pages.u64(at)).ok()
         });
@@ -440,12 +440,12 @@ mod tests {
         // For each list, DEPTH calls lacked a page and the last one succeeded; the unmapped address took two calls.
         assert_eq!(asked, LISTS * (DEPTH + 1) + 2);
         // A range larger than a group, and more things than the cache can hold.
-        let mut pages = Pages::ahead(&memory);
-        let whole = pages.together(&[page(at, 0)], |pages, &at| pages.bytes(at, LISTS * PAGE));
+        let mut pages = Pages::sequential(&memory);
+        let whole = pages.read_batched(&[page(at, 0)], |pages, &at| pages.bytes(at, LISTS * PAGE));
         assert!(whole[0].as_ref().is_ok_and(|bytes| bytes.len() == LISTS * PAGE));
         let at = own_pages(2 * MAX_PAGES);
         let all: Vec<_> = (0..2 * MAX_PAGES).map(|number| page(at, number)).collect();
-        let words = Pages::ahead(&memory).together(&all, |pages, &at| pages.u64(at).ok());
+        let words = Pages::sequential(&memory).read_batched(&all, |pages, &at| pages.u64(at).ok());
         assert_eq!(words, (0..2 * MAX_PAGES as u64).map(Some).collect::<Vec<_>>());
     }
 
@@ -454,7 +454,7 @@ mod tests {
         let many = 2 * MAX_PAGES - 4 * GROUP;
         let at = own_pages(many);
         let memory = own_memory();
-        let mut pages = Pages::ahead(&memory);
+        let mut pages = Pages::sequential(&memory);
         // The first page of the third group.
         let used = 2 * GROUP;
         for number in 0..many {

@@ -18,7 +18,7 @@ const MAX_SYMBOL: usize = 65_535;
 /// programs have, take a tenth of it.
 pub(super) const MAX_KEPT: usize = 512 << 20;
 /// Maximum number of bytes cached by a reader that is emptied when it is full.
-const MAX_PASSING: usize = 32 << 20;
+const MAX_RESETTABLE: usize = 32 << 20;
 /// Overhead of a cache entry in bytes.
 pub(super) const ENTRY: usize = 64;
 
@@ -29,11 +29,11 @@ pub(super) struct Symbols {
     body: u64,
     known: NumberMap<Addr, Arc<str>>,
     /// Number of bytes that may still be cached.
-    room: usize,
+    free_bytes: usize,
     /// Maximum number of bytes, and whether the cache is emptied when it is full; otherwise further names
     /// are an error.
-    most: usize,
-    begins_again: bool,
+    max: usize,
+    resets_when_full: bool,
 }
 
 impl Symbols {
@@ -46,9 +46,9 @@ impl Symbols {
             length: layout.get(Item::SymbolLength)?,
             body: layout.get(Item::SymbolBody)?,
             known: NumberMap::default(),
-            room: MAX_KEPT,
-            most: MAX_KEPT,
-            begins_again: false,
+            free_bytes: MAX_KEPT,
+            max: MAX_KEPT,
+            resets_when_full: false,
         })
     }
 
@@ -56,9 +56,9 @@ impl Symbols {
     ///
     /// # Errors
     /// The errors of [`Self::new`].
-    pub(super) fn passing(layout: &Layout) -> Result<Self> {
-        let (room, most) = (MAX_PASSING, MAX_PASSING);
-        Ok(Self { room, most, begins_again: true, ..Self::new(layout)? })
+    pub(super) fn resettable(layout: &Layout) -> Result<Self> {
+        let (free_bytes, max) = (MAX_RESETTABLE, MAX_RESETTABLE);
+        Ok(Self { free_bytes, max, resets_when_full: true, ..Self::new(layout)? })
     }
 
     /// Returns the text of a Symbol.
@@ -86,22 +86,22 @@ impl Symbols {
     /// # Errors
     /// [`Error::Layout`] if there is not enough space left.
     pub(super) fn take(&mut self, bytes: usize) -> Result<()> {
-        if self.begins_again && self.room < bytes {
+        if self.resets_when_full && self.free_bytes < bytes {
             self.forget();
         }
-        let room = self.room.checked_sub(bytes);
-        self.room = room.ok_or_else(|| Error::layout("too many names"))?;
+        let free_bytes = self.free_bytes.checked_sub(bytes);
+        self.free_bytes = free_bytes.ok_or_else(|| Error::layout("too many names"))?;
         Ok(())
     }
 
     /// Returns the approximate number of bytes in use, including space reserved by [`Self::take`].
     pub(super) fn size(&self) -> usize {
-        self.most - self.room
+        self.max - self.free_bytes
     }
 
     /// Clears the cache, because the Symbols may have been freed.
     pub(super) fn forget(&mut self) {
         self.known.clear();
-        self.room = self.most;
+        self.free_bytes = self.max;
     }
 }

@@ -26,7 +26,7 @@ use crate::{
 };
 
 /// Number of bytes of a thread's name that the kernel stores: `TASK_COMM_LEN` without the zero byte.
-const KEPT: usize = 15;
+const COMM_LEN: usize = 15;
 /// Newer JDKs set a long name's first and last bytes, with two dots between them.
 const FIRST: usize = 7;
 const LAST: usize = 6;
@@ -45,25 +45,25 @@ const FIELDS_OF_STRING: usize = 4;
 /// Number of threads that are read together.
 const AT_ONCE: usize = 64;
 /// Maximum time of one scan of all threads. The caller reads no events meanwhile.
-const LOOK: Duration = Duration::from_millis(200);
+const MAX_SCAN: Duration = Duration::from_millis(200);
 /// Minimum time between two scans of one JVM, and that time as a multiple of the last scan's duration.
-const REST: Duration = Duration::from_millis(500);
-const REST_FACTOR: u32 = 50;
+const MIN_SCAN_INTERVAL: Duration = Duration::from_millis(500);
+const SCAN_INTERVAL_FACTOR: u32 = 50;
 /// Minimum time between scans of any JVMs of the host, as a multiple of the last scan's duration: a JVM whose
 /// memory answers slowly must not delay the events of others.
-const SHARED_REST_FACTOR: u32 = 10;
+const SHARED_SCAN_INTERVAL_FACTOR: u32 = 10;
 /// Time during which a scan's result is used for further threads.
 const FRESH: Duration = Duration::from_secs(1);
 /// Time after which a name is looked up again, because threads are renamed and thread IDs are reused.
 const EXPIRES: Duration = Duration::from_secs(10);
-/// The corresponding time for a name that [`MAX_LOOKS`] scans have not found.
+/// The corresponding time for a name that [`MAX_FAILED_SCANS`] scans have not found.
 const MISSING_EXPIRES: Duration = Duration::from_secs(60);
-const MAX_LOOKS: u8 = 3;
+const MAX_FAILED_SCANS: u8 = 3;
 /// Maximum number of names cached.
 const MAX_KNOWN: usize = 1 << 13;
 
 /// Time at which the next scan of any JVM may begin.
-static NEXT_LOOK: Mutex<Option<Instant>> = Mutex::new(None);
+static NEXT_SCAN: Mutex<Option<Instant>> = Mutex::new(None);
 
 /// Complete names by thread ID.
 #[derive(Clone, Debug, Default)]
@@ -73,16 +73,16 @@ pub struct WholeNames(Arc<HashMap<u32, Known>>);
 struct Known {
     /// The truncated name that the kernel has.
     comm: String,
-    whole: Option<Arc<str>>,
+    complete: Option<Arc<str>>,
     /// Number of scans that have not found it.
-    looks: u8,
+    failed_scans: u8,
     at: Instant,
 }
 
 impl WholeNames {
     /// Returns the complete name of a thread whose kernel name is `comm`; `None` if it is unknown.
     pub fn get(&self, tid: u32, comm: &str) -> Option<&Arc<str>> {
-        self.0.get(&tid).filter(|known| known.comm == comm)?.whole.as_ref()
+        self.0.get(&tid).filter(|known| known.comm == comm)?.complete.as_ref()
     }
 }
 
@@ -97,8 +97,8 @@ pub struct ThreadNames {
     reader: Option<Reader>,
     /// The strings that a thread's Java object refers to, with their fields, by thread ID in the JVM's PID namespace.
     strings: HashMap<u32, Vec<Text>>,
-    looked_at: Option<Instant>,
-    next_look: Instant,
+    last_scan: Option<Instant>,
+    next_scan: Instant,
 }
 
 impl ThreadNames {
@@ -111,33 +111,33 @@ impl ThreadNames {
             known: WholeNames::default(),
             reader: None,
             strings: HashMap::new(),
-            looked_at: None,
-            next_look: Instant::now(),
+            last_scan: None,
+            next_scan: Instant::now(),
         }
     }
 
     /// Looks up the complete name of a running thread whose kernel name is `comm`.
-    pub(crate) fn learn(&mut self, tid: u32, comm: &str) {
+    pub(crate) fn look_up(&mut self, tid: u32, comm: &str) {
         // Escaped characters make `comm` longer, never shorter.
-        if comm.len() < KEPT {
+        if comm.len() < COMM_LEN {
             return;
         }
         let known = self.known.0.get(&tid).filter(|known| known.comm == comm);
-        let looks = known.map_or(0, |known| known.looks);
+        let failed_scans = known.map_or(0, |known| known.failed_scans);
         let is_current = |known: &Known| {
-            let expires = match &known.whole {
+            let expires = match &known.complete {
                 Some(_) => EXPIRES,
-                None if looks < MAX_LOOKS => Duration::ZERO,
+                None if failed_scans < MAX_FAILED_SCANS => Duration::ZERO,
                 None => MISSING_EXPIRES,
             };
             known.at.elapsed() < expires
         };
-        if known.is_some_and(is_current) || !(self.is_fresh() || self.may_look()) {
+        if known.is_some_and(is_current) || !(self.is_fresh() || self.may_scan()) {
             return;
         }
-        let whole = self.find(tid, comm);
-        let looks = if whole.is_some() { 0 } else { looks.saturating_add(1) };
-        let known = Known { comm: comm.to_owned(), whole, looks, at: Instant::now() };
+        let complete = self.find(tid, comm);
+        let failed_scans = if complete.is_some() { 0 } else { failed_scans.saturating_add(1) };
+        let known = Known { comm: comm.to_owned(), complete, failed_scans, at: Instant::now() };
         let all = Arc::make_mut(&mut self.known.0);
         if all.len() >= MAX_KNOWN {
             all.clear();
@@ -147,37 +147,37 @@ impl ThreadNames {
 
     /// Returns the name of a running thread: the complete name if it is known, else `comm`.
     pub fn of(&mut self, tid: u32, comm: String) -> String {
-        self.learn(tid, &comm);
-        self.known.get(tid, &comm).map_or(comm, |whole| String::from(&**whole))
+        self.look_up(tid, &comm);
+        self.known.get(tid, &comm).map_or(comm, |complete| String::from(&**complete))
     }
 
     /// Whether a scan may begin now, by the limit of this JVM and that of all JVMs.
-    fn may_look(&self) -> bool {
-        let shared = *NEXT_LOOK.lock().unwrap_or_else(PoisonError::into_inner);
+    fn may_scan(&self) -> bool {
+        let shared = *NEXT_SCAN.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
-        now >= self.next_look && shared.is_none_or(|next| now >= next)
+        now >= self.next_scan && shared.is_none_or(|next| now >= next)
     }
 
     /// Whether the last scan's result may still be used.
     fn is_fresh(&self) -> bool {
-        self.looked_at.is_some_and(|at| at.elapsed() < FRESH)
+        self.last_scan.is_some_and(|at| at.elapsed() < FRESH)
     }
 
     fn find(&mut self, tid: u32, comm: &str) -> Option<Arc<str>> {
         let own = own_number(self.pid, tid)?;
         if self.is_fresh() {
             let found = self.among_strings(own, comm);
-            if found.is_some() || !self.may_look() {
+            if found.is_some() || !self.may_scan() {
                 return found;
             }
         }
         let begin = Instant::now();
-        let looked = within(LOOK, || self.look(begin + LOOK));
+        let looked = within(MAX_SCAN, || self.scan(begin + MAX_SCAN));
         let end = Instant::now();
-        self.looked_at = Some(end);
-        self.next_look = end + REST.max((end - begin) * REST_FACTOR);
-        *NEXT_LOOK.lock().unwrap_or_else(PoisonError::into_inner) =
-            Some(end + (end - begin) * SHARED_REST_FACTOR);
+        self.last_scan = Some(end);
+        self.next_scan = end + MIN_SCAN_INTERVAL.max((end - begin) * SCAN_INTERVAL_FACTOR);
+        *NEXT_SCAN.lock().unwrap_or_else(PoisonError::into_inner) =
+            Some(end + (end - begin) * SHARED_SCAN_INTERVAL_FACTOR);
         if let Err(why) = looked {
             let pid = self.pid;
             log::debug!("process {pid}: thread names are truncated: {why}");
@@ -194,7 +194,7 @@ impl ThreadNames {
     }
 
     /// Reads the strings of all threads, twice.
-    fn look(&mut self, until: Instant) -> Result<()> {
+    fn scan(&mut self, until: Instant) -> Result<()> {
         self.strings.clear();
         let mut reader = match self.reader.take() {
             Some(reader) => reader,
@@ -214,7 +214,7 @@ impl ThreadNames {
 
 /// Whether a name may have been truncated by the kernel.
 pub(crate) fn is_cut(comm: &str) -> bool {
-    comm.len() == KEPT || comm.contains(char::REPLACEMENT_CHARACTER)
+    comm.len() == COMM_LEN || comm.contains(char::REPLACEMENT_CHARACTER)
 }
 
 /// Returns a thread's ID in its innermost PID namespace, which is that of the JVM.
@@ -232,8 +232,8 @@ fn is_cut_to(name: &str, comm: &str) -> bool {
     let (Some(first), Some(last)) = (bytes.get(..FIRST), bytes.last_chunk::<LAST>()) else {
         return false;
     };
-    bytes.len() >= KEPT
-        && (bytes.get(..KEPT).is_some_and(|kept| readable(kept) == comm)
+    bytes.len() >= COMM_LEN
+        && (bytes.get(..COMM_LEN).is_some_and(|kept| readable(kept) == comm)
             || readable(&[first, b"..", last].concat()) == comm)
 }
 
@@ -283,10 +283,10 @@ impl Reader {
         threads.dedup();
         threads.truncate(MAX_THREADS);
         let memory = self.memory.clone();
-        let mut pages = Pages::many(&memory);
+        let mut pages = Pages::scattered(&memory);
         let (mut strings, mut kept) = (HashMap::new(), 0);
         for some in threads.chunks(AT_ONCE) {
-            let found = pages.together(some, |pages, &thread| {
+            let found = pages.read_batched(some, |pages, &thread| {
                 // A hostile JVM may have a list of threads that takes long to read.
                 (Instant::now() < until).then(|| self.of_thread(pages, thread))?
             });
@@ -314,11 +314,11 @@ impl Reader {
             Some(field) => vec![field],
             None => self.references.fields(&object).collect(),
         };
-        // Visits every field before it returns, so that `together` reads their pages in one request.
+        // Visits every field before it returns, so that `read_batched` reads their pages in one request.
         let mut texts = Vec::new();
         for field in fields {
             let found = self.text(pages, &object, field).unwrap_or_default();
-            let found = found.into_iter().filter(|text| text.len() >= KEPT);
+            let found = found.into_iter().filter(|text| text.len() >= COMM_LEN);
             texts.extend(found.map(|text| Text { field, text }));
         }
         texts.truncate(MAX_OF_THREAD);

@@ -22,7 +22,7 @@ const MAX_THREADS: usize = 1 << 17;
 pub(super) const MAX_TLAB: u64 = 1 << 34;
 
 /// Maximum number of attempts to read a thread that replaces its TLAB during each attempt.
-const MOST_TRIES: u32 = 8;
+const MAX_TRIES: u32 = 8;
 
 /// Offsets in bytes of a Thread's allocation counters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,7 +35,7 @@ pub(crate) struct ThreadLayout {
     pub tlab_top: u64,
     /// Whether `AllocTracer` is called for a new TLAB before the thread's `_tlab` is that TLAB
     /// (`CollectedHeap::allocate_from_tlab_slow`, collectedHeap.cpp of JDK 8).
-    pub told_first: bool,
+    pub probe_precedes_tlab: bool,
 }
 
 /// A Java thread and its allocation.
@@ -62,7 +62,7 @@ impl ThreadLayout {
             allocated: layout.get(Item::AllocatedBytes)?,
             tlab_start: in_tlab(Item::TlabStart)?,
             tlab_top: in_tlab(Item::TlabTop)?,
-            told_first: layout.is_jdk_8(),
+            probe_precedes_tlab: layout.is_jdk_8(),
         })
     }
 
@@ -81,7 +81,7 @@ impl ThreadLayout {
             if is_one && word(self.allocated)? == allocated {
                 return Some(allocated.saturating_add(used.unwrap_or(0)));
             }
-            if tries == MOST_TRIES {
+            if tries == MAX_TRIES {
                 return Some(allocated);
             }
         }
@@ -210,7 +210,7 @@ mod tests {
 
     #[test]
     fn where_no_tlab_begins_nothing_is_used_of_one() {
-        let layout = ThreadLayout { allocated: 0, tlab_start: 8, tlab_top: 16, told_first: false };
+        let layout = ThreadLayout { allocated: 0, tlab_start: 8, tlab_top: 16, probe_precedes_tlab: false };
         // Addresses below 4 GiB, where many heaps lie.
         for (start, top, used) in [(0, 0xffe0_0000, 0), (0xffd0_0000, 0xffe0_0000, 1 << 20)] {
             let thread: [u64; 3] = [500, start, top];
@@ -221,7 +221,7 @@ mod tests {
 
     #[test]
     fn a_thread_that_is_gone_has_no_bytes() {
-        let layout = ThreadLayout { allocated: 0, tlab_start: 8, tlab_top: 16, told_first: false };
+        let layout = ThreadLayout { allocated: 0, tlab_start: 8, tlab_top: 16, probe_precedes_tlab: false };
         assert_eq!(layout.bytes(&own_memory(), Addr(8)), None);
     }
 }

@@ -45,7 +45,7 @@ pub(super) fn read(
     wants: impl Fn(&str) -> bool,
     mut take: impl FnMut(&str, Option<&str>, Fact),
 ) -> Result<()> {
-    let mut reader = Reader { memory, pages: Pages::new(memory), lookup, room: MAX_NAMES };
+    let mut reader = Reader { memory, pages: Pages::new(memory), lookup, free_bytes: MAX_NAMES };
     reader.fields(wants, &mut take)?;
     reader.types(&mut take)
 }
@@ -59,7 +59,7 @@ pub(super) fn int_constants(
     lookup: impl Fn(&str) -> Option<Addr>,
     mut take: impl FnMut(&str, u32),
 ) -> Result<()> {
-    let mut reader = Reader { memory, pages: Pages::new(memory), lookup, room: MAX_NAMES };
+    let mut reader = Reader { memory, pages: Pages::new(memory), lookup, free_bytes: MAX_NAMES };
     let table = reader.table("gHotSpotVMIntConstants", "gHotSpotVMIntConstantEntryArrayStride")?;
     let name = reader.member(&table, "gHotSpotVMIntConstantEntryNameOffset", 8)?;
     let value = reader.member(&table, "gHotSpotVMIntConstantEntryValueOffset", 4)?;
@@ -80,7 +80,7 @@ struct Reader<'a, F> {
     pages: Pages<'a>,
     lookup: F,
     /// Number of bytes that further names may take.
-    room: usize,
+    free_bytes: usize,
 }
 
 impl<F: Fn(&str) -> Option<Addr>> Reader<'_, F> {
@@ -126,8 +126,8 @@ impl<F: Fn(&str) -> Option<Addr>> Reader<'_, F> {
 
     fn name(&mut self, at: u64) -> Result<String> {
         let name = self.pages.name(Addr(at))?;
-        self.room = self
-            .room
+        self.free_bytes = self
+            .free_bytes
             .checked_sub(name.len())
             .ok_or_else(|| Error::layout("the names in the tables are too long"))?;
         Ok(name)

@@ -127,18 +127,18 @@ impl HotSpot {
 
 /// Reads the data that vmStructs provides.
 pub(super) fn layout(memory: &Memory, layout: &Layout) -> Result<JvmLayout> {
-    let mut told = fields(layout)?;
+    let mut walker_layout = fields(layout)?;
     let found = heaps(&mut Pages::new(memory), layout)?;
     if found.len() > MAX_CODE_HEAPS {
         return Err(Error::layout(format!("too many code heaps: {}", found.len())));
     }
-    for (heap, place) in found.iter().zip(&mut told.heaps) {
+    for (heap, place) in found.iter().zip(&mut walker_layout.heaps) {
         *place = code_heap(heap)?;
     }
-    told.heap_count = found.len() as u32;
-    (told.interpreter_low, told.interpreter_high) = interpreter(memory, layout)?;
-    told.bcp_slot = if layout.is_jdk_8() { BCP_SLOT_JDK_8 } else { BCP_SLOT };
-    Ok(told)
+    walker_layout.heap_count = found.len() as u32;
+    (walker_layout.interpreter_low, walker_layout.interpreter_high) = interpreter(memory, layout)?;
+    walker_layout.bcp_slot = if layout.is_jdk_8() { BCP_SLOT_JDK_8 } else { BCP_SLOT };
+    Ok(walker_layout)
 }
 
 /// Reads the offsets.
@@ -171,7 +171,7 @@ fn fields(layout: &Layout) -> Result<JvmLayout> {
             field(Item::DeoptMhOffset8).ok(),
         ),
     };
-    let mut told = JvmLayout {
+    let mut walker_layout = JvmLayout {
         block_header: field(Item::BlockSize)?,
         blob_form: form as u32,
         name: field(Item::BlobName)?,
@@ -190,20 +190,20 @@ fn fields(layout: &Layout) -> Result<JvmLayout> {
         ..Default::default()
     };
     let last = [
-        told.name,
-        told.code_begin,
-        told.data_offset,
-        told.frame_size,
-        told.frame_complete,
-        told.verified_entry,
-        told.osr_entry,
-        told.deopt_handler,
-        told.deopt_mh_handler,
-        told.orig_pc_offset,
-        told.compile_id,
+        walker_layout.name,
+        walker_layout.code_begin,
+        walker_layout.data_offset,
+        walker_layout.frame_size,
+        walker_layout.frame_complete,
+        walker_layout.verified_entry,
+        walker_layout.osr_entry,
+        walker_layout.deopt_handler,
+        walker_layout.deopt_mh_handler,
+        walker_layout.orig_pc_offset,
+        walker_layout.compile_id,
     ];
-    told.blob_bytes = last.into_iter().max().unwrap_or(0) + 8;
-    Ok(told)
+    walker_layout.blob_bytes = last.into_iter().max().unwrap_or(0) + 8;
+    Ok(walker_layout)
 }
 
 /// Converts a heap for the walker: its complete reserved range.

@@ -73,11 +73,11 @@ impl Names {
             let methods = Methods { table: methods.clone(), class, name, entry };
             let (frames, classes, names) = (frames.clone(), classes.clone(), names.clone());
             let all = Self { frames, classes, methods, names, class_name, bytes_class };
-            all.make_sense(heap, table).then_some(all)
+            all.is_consistent(heap, table).then_some(all)
         })
     }
 
-    fn make_sense(&self, heap: &Heap, table: &Table) -> bool {
+    fn is_consistent(&self, heap: &Heap, table: &Table) -> bool {
         let (mut numbers, mut left) = (HashSet::new(), MAX_ALL_FRAMES);
         let is_read = table.infos().iter().all(|&info| {
             let frames = self.list(heap, info);

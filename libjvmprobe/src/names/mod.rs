@@ -17,13 +17,13 @@ pub(crate) mod perfmap;
 /// Returns the known names that are similar to a misspelt one: at most five, the most similar first.
 pub fn near(wanted: &str, known: impl IntoIterator<Item = String>) -> Vec<String> {
     /// Minimum similarity (Jaro-Winkler, 0 to 1).
-    const LEAST: f64 = 0.8;
-    const MOST: usize = 5;
+    const MIN_SIMILARITY: f64 = 0.8;
+    const MAX_NAMES: usize = 5;
     let alike = |name: String| (strsim::jaro_winkler(wanted, &name), name);
     let mut near: Vec<_> =
-        known.into_iter().map(alike).filter(|(alike, _)| *alike >= LEAST).collect();
+        known.into_iter().map(alike).filter(|(alike, _)| *alike >= MIN_SIMILARITY).collect();
     near.sort_by(|a, b| b.0.total_cmp(&a.0).then_with(|| a.1.cmp(&b.1)));
-    near.into_iter().take(MOST).map(|(_, name)| name).collect()
+    near.into_iter().take(MAX_NAMES).map(|(_, name)| name).collect()
 }
 
 #[cfg(test)]

@@ -49,14 +49,14 @@ impl Kept {
     }
 
     /// Returns the complete reservation to the budget.
-    pub(crate) fn give_back(&mut self) {
+    pub(crate) fn release(&mut self) {
         self.budget.0.fetch_add(std::mem::take(&mut self.bytes), Ordering::Relaxed);
     }
 }
 
 impl Drop for Kept {
     fn drop(&mut self) {
-        self.give_back();
+        self.release();
     }
 }
 
@@ -71,7 +71,7 @@ mod tests {
         assert!(one.take(50) && one.take(0));
         let mut other = Kept::within(&budget);
         assert!(!other.take(51));
-        one.give_back();
+        one.release();
         assert!(other.take(51) && !one.take(50));
         drop((one, other));
         assert!(Kept::within(&budget).take(100));

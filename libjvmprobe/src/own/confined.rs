@@ -55,7 +55,7 @@ const NAME: &str = "jvmprobe-confined";
 /// First message of a child, sent after it has dropped its privileges.
 const READY: &[u8] = b"ready";
 /// Maximum time until that message arrives.
-const TO_CONFINE: Duration = Duration::from_secs(5);
+const START_TIMEOUT: Duration = Duration::from_secs(5);
 /// Limit of the child's address space. The largest debug information that is read takes about 400 MB.
 const MAX_ADDRESS_SPACE: u64 = 1 << 30;
 /// Limit of the child's descriptors.
@@ -139,7 +139,7 @@ impl Confined {
         children.started.push(child);
         drop(children);
         let mut new = Self { pid, socket };
-        match new.answer(Instant::now() + TO_CONFINE) {
+        match new.answer(Instant::now() + START_TIMEOUT) {
             Ok(ready) if ready == READY => Ok(new),
             _ => Err(io::Error::other("the child process failed to drop its privileges")),
         }
@@ -270,7 +270,7 @@ fn confine() -> io::Result<()> {
     for (resource, limit) in limits {
         setrlimit(resource, Rlimit { current: Some(limit), maximum: Some(limit) })?;
     }
-    privileges::keep(CapabilitySet::empty());
+    privileges::keep_only(CapabilitySet::empty());
     if !capabilities(None)?.permitted.is_empty() {
         return Err(io::ErrorKind::PermissionDenied.into());
     }

@@ -11,36 +11,36 @@ use crate::own::signals;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Deadline {
     at: Instant,
-    whole: Duration,
+    total: Duration,
     /// Number of such signals at the start. A deadline that starts after the signal does not expire early, so that
     /// final requests are still possible.
     signals: u32,
 }
 
 impl Deadline {
-    /// Makes a deadline that expires after `whole`.
-    pub(crate) fn within(whole: Duration) -> Self {
-        Self { at: Instant::now() + whole, whole, signals: signals::count() }
+    /// Makes a deadline that expires after `total`.
+    pub(crate) fn within(total: Duration) -> Self {
+        Self { at: Instant::now() + total, total, signals: signals::count() }
     }
 
     /// Returns a deadline that expires after `part` from now, or at the time of this one if that is earlier.
     #[must_use]
-    pub(crate) fn sooner(self, part: Duration) -> Self {
+    pub(crate) fn capped(self, part: Duration) -> Self {
         let at = self.at.min(Instant::now() + part);
-        Self { at, whole: part.min(self.whole), ..self }
+        Self { at, total: part.min(self.total), ..self }
     }
 
     /// Returns the remaining time.
     ///
     /// # Errors
     /// A clause with the reason if none remains: `within 10 s`, or `before it was interrupted`.
-    pub(crate) fn left(&self) -> Result<Duration, String> {
+    pub(crate) fn remaining(&self) -> Result<Duration, String> {
         if self.is_interrupted() {
             return Err("before it was interrupted".into());
         }
         match self.at.saturating_duration_since(Instant::now()) {
-            Duration::ZERO => Err(format!("within {} s", self.whole.as_secs_f64())),
-            left => Ok(left),
+            Duration::ZERO => Err(format!("within {} s", self.total.as_secs_f64())),
+            remaining => Ok(remaining),
         }
     }
 
@@ -52,9 +52,9 @@ impl Deadline {
     /// Sleeps for `pause`, or until the deadline if that is earlier.
     ///
     /// # Errors
-    /// Returns the error of [`Deadline::left`].
+    /// Returns the error of [`Deadline::remaining`].
     pub(crate) fn sleep(&self, pause: Duration) -> Result<(), String> {
-        thread::sleep(self.left()?.min(pause));
+        thread::sleep(self.remaining()?.min(pause));
         Ok(())
     }
 }
@@ -66,10 +66,10 @@ mod tests {
     #[test]
     fn says_how_long_was_waited() {
         let long = Deadline::within(Duration::from_secs(1000));
-        assert!(long.left().is_ok());
-        let short = long.sooner(Duration::from_millis(10));
+        assert!(long.remaining().is_ok());
+        let short = long.capped(Duration::from_millis(10));
         assert_eq!(short.sleep(Duration::from_secs(1000)), Ok(()));
-        assert_eq!(short.left(), Err("within 0.01 s".into()));
+        assert_eq!(short.remaining(), Err("within 0.01 s".into()));
         assert!(short.sleep(Duration::ZERO).is_err());
     }
 }

@@ -17,11 +17,11 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use crate::Error;
 
 /// The limit that this process was started with.
-static FOUND: OnceLock<Rlimit> = OnceLock::new();
+static ORIGINAL_LIMIT: OnceLock<Rlimit> = OnceLock::new();
 
 /// Raises the soft limit to the hard limit.
 pub(crate) fn raise_limit() {
-    let found = FOUND.get_or_init(|| getrlimit(Resource::Nofile));
+    let found = ORIGINAL_LIMIT.get_or_init(|| getrlimit(Resource::Nofile));
     // This is always permitted; if it fails all the same, the limit stays as it was.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: found.maximum, ..*found });
 }
@@ -31,7 +31,7 @@ pub(crate) fn raise_limit() {
 /// # Errors
 /// Returns the error of setrlimit(2).
 pub(crate) fn restore_limit() -> io::Result<()> {
-    match FOUND.get() {
+    match ORIGINAL_LIMIT.get() {
         Some(found) => Ok(setrlimit(Resource::Nofile, *found)?),
         None => Ok(()),
     }
@@ -45,8 +45,8 @@ pub(crate) fn ran_out(error: &Error) -> bool {
         _ => None,
     };
     let ran_out = code.is_some_and(is_exhaustion);
-    static TOLD: AtomicBool = AtomicBool::new(false);
-    if ran_out && !TOLD.swap(true, Ordering::Relaxed) {
+    static IS_REPORTED: AtomicBool = AtomicBool::new(false);
+    if ran_out && !IS_REPORTED.swap(true, Ordering::Relaxed) {
         let limit = getrlimit(Resource::Nofile).current;
         let limit = limit.map_or_else(|| "unlimited".to_owned(), |limit| limit.to_string());
         log::warn!(
@@ -79,6 +79,6 @@ mod tests {
         let raised = getrlimit(Resource::Nofile);
         assert_eq!(raised.current, raised.maximum);
         restore_limit().unwrap();
-        assert_eq!(getrlimit(Resource::Nofile).current, FOUND.get().unwrap().current);
+        assert_eq!(getrlimit(Resource::Nofile).current, ORIGINAL_LIMIT.get().unwrap().current);
     }
 }

@@ -7,7 +7,7 @@ use rustix::time::{ClockId, clock_gettime};
 /// Initial share, small enough for any rate of work.
 const FIRST_SHARE: f64 = 0.2;
 /// Minimum share; below, the estimates would be based on too few samples.
-const LEAST_SHARE: f64 = 1e-4;
+const MIN_SHARE: f64 = 1e-4;
 /// Maximum factor by which one step changes the share.
 const STEP: f64 = 2.0;
 
@@ -17,7 +17,7 @@ pub(crate) struct Effort {
     /// Maximum CPU time per elapsed time, as a share of one processor.
     allowed: f64,
     /// Time without work after which the share is raised.
-    patience: Duration,
+    raise_delay: Duration,
     share: f64,
     spent: Duration,
     elapsed: Duration,
@@ -28,12 +28,12 @@ impl Effort {
     /// step.
     pub(crate) fn new(allowed: f64) -> Self {
         let (spent, elapsed) = (Duration::ZERO, Duration::ZERO);
-        Self { allowed, patience: Duration::ZERO, share: FIRST_SHARE, spent, elapsed }
+        Self { allowed, raise_delay: Duration::ZERO, share: FIRST_SHARE, spent, elapsed }
     }
 
     /// Raises the share only after this time without work, for work that arrives in batches.
-    pub(crate) fn with_patience(self, patience: Duration) -> Self {
-        Self { patience, ..self }
+    pub(crate) fn with_raise_delay(self, raise_delay: Duration) -> Self {
+        Self { raise_delay, ..self }
     }
 
     /// Returns the share to do, between 0 and 1.
@@ -52,13 +52,13 @@ impl Effort {
     /// Adapts the share to the CPU time spent during `elapsed`, and returns it.
     pub(crate) fn adapt(&mut self, elapsed: Duration) -> f64 {
         self.elapsed += elapsed;
-        if self.spent.is_zero() && self.elapsed < self.patience {
+        if self.spent.is_zero() && self.elapsed < self.raise_delay {
             return self.share;
         }
         let allowed = std::mem::take(&mut self.elapsed).as_secs_f64() * self.allowed;
         let spent = self.spent.as_secs_f64();
         let factor = if spent > 0.0 { allowed / spent } else { STEP };
-        self.share = (self.share * factor.clamp(1.0 / STEP, STEP)).clamp(LEAST_SHARE, 1.0);
+        self.share = (self.share * factor.clamp(1.0 / STEP, STEP)).clamp(MIN_SHARE, 1.0);
         self.spent = Duration::ZERO;
         self.share
     }
@@ -91,7 +91,7 @@ mod tests {
         effort.spent = Duration::from_millis(10);
         assert_eq!(effort.adapt(second), 0.25);
         // CPU time of a batch is compared with the time since the last batch.
-        let mut effort = Effort::new(0.01).with_patience(10 * second);
+        let mut effort = Effort::new(0.01).with_raise_delay(10 * second);
         for _ in 0..20 {
             for _ in 0..4 {
                 let before = effort.share();
@@ -108,6 +108,6 @@ mod tests {
             effort.spent = second;
             effort.adapt(second);
         }
-        assert_eq!(effort.share(), LEAST_SHARE);
+        assert_eq!(effort.share(), MIN_SHARE);
     }
 }

@@ -3,7 +3,7 @@
 /// Makes the allocator return freed memory to the kernel sooner, for a process that lives for months and has peaks. By
 /// default, glibc has an arena for each thread, and memory freed in an arena stays there. It also serves large blocks
 /// from arenas once such a block was freed. Source: mallopt(3).
-pub fn give_back_soon() {
+pub fn return_memory_sooner() {
     #[cfg(target_env = "gnu")]
     {
         const LARGE: libc::c_int = 1 << 16;

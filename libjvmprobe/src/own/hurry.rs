@@ -3,7 +3,7 @@
 use rustix::process::{getpriority_process, setpriority_process};
 
 /// Nice value of a thread with priority.
-const HURRY: i32 = -10;
+const PRIORITY_NICE: i32 = -10;
 
 /// Guard that raises the calling thread's priority while it exists. Preparing a trace takes 200 ms of CPU time, which
 /// would last seconds on an overloaded machine.
@@ -13,8 +13,8 @@ pub struct Hurry(Option<i32>);
 impl Hurry {
     /// Raises the priority. Without the right to do so, the thread keeps its priority.
     pub fn begin() -> Self {
-        let before = getpriority_process(None).ok().filter(|&nice| nice > HURRY);
-        let raised = before.filter(|_| setpriority_process(None, HURRY).is_ok());
+        let before = getpriority_process(None).ok().filter(|&nice| nice > PRIORITY_NICE);
+        let raised = before.filter(|_| setpriority_process(None, PRIORITY_NICE).is_ok());
         Self(raised)
     }
 }

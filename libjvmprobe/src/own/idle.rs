@@ -8,7 +8,7 @@ use std::{
 
 /// Time for which resources of an unused file are kept. Short programs often run one after another, so the next user
 /// tends to come soon.
-const KEPT: Duration = Duration::from_secs(10);
+const IDLE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Time at which each unused file lost its last user.
 #[derive(Debug)]
@@ -34,7 +34,7 @@ impl<F: Copy + Eq + Hash> Idle<F> {
         let used: HashSet<_> = used.into_iter().collect();
         self.0.retain(|file, _| !used.contains(file));
         let released = held.extract_if(|&file, _| {
-            !used.contains(&file) && now >= *self.0.entry(file).or_insert(now) + KEPT
+            !used.contains(&file) && now >= *self.0.entry(file).or_insert(now) + IDLE_TIMEOUT
         });
         let released = released.map(|(_, what)| what).collect();
         self.0.retain(|file, _| held.contains_key(file));
@@ -56,10 +56,10 @@ mod tests {
         idle.release(&mut attached, [a], begin);
         assert_eq!(attached.len(), 2);
         // `b` is used again in between.
-        idle.release(&mut attached, [a, b], begin + KEPT / 2);
-        idle.release(&mut attached, [a], begin + KEPT);
+        idle.release(&mut attached, [a, b], begin + IDLE_TIMEOUT / 2);
+        idle.release(&mut attached, [a], begin + IDLE_TIMEOUT);
         assert_eq!(attached.len(), 2);
-        assert_eq!(idle.release(&mut attached, [a], begin + KEPT * 2), [()]);
+        assert_eq!(idle.release(&mut attached, [a], begin + IDLE_TIMEOUT * 2), [()]);
         assert_eq!(attached.keys().collect::<Vec<_>>(), [&a]);
         assert!(idle.0.is_empty());
     }

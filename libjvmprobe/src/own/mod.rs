@@ -45,7 +45,7 @@ mod worker;
 pub(crate) use deadline::Deadline;
 pub(crate) use effort::{Effort, processor_time};
 pub use fair::fair_share;
-pub use heap::give_back_soon;
+pub use heap::return_memory_sooner;
 pub use hurry::Hurry;
 pub use idle::Idle;
 pub(crate) use once::warn_once;

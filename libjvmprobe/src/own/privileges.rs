@@ -29,13 +29,13 @@ pub const PROBE: CapabilitySet = CapabilitySet::PERFMON;
 /// For attaching to functions and, before Linux 6.6, to any probe.
 pub const ATTACH: CapabilitySet = PROBE.union(CapabilitySet::SYS_ADMIN);
 /// For raising the scheduling priority during setup.
-pub const HURRY: CapabilitySet = CapabilitySet::SYS_NICE.union(CapabilitySet::SYS_RESOURCE);
+pub const RAISE_PRIORITY: CapabilitySet = CapabilitySet::SYS_NICE.union(CapabilitySet::SYS_RESOURCE);
 /// For reading the kernel's symbols.
 pub const KERNEL_SYMBOLS: CapabilitySet = CapabilitySet::SYSLOG;
 /// For creating and removing files in folders of other users, as `sudo` users do with `-o`.
 pub const OUTPUT: CapabilitySet = CapabilitySet::DAC_OVERRIDE;
 /// For the attach protocol: acting as the JVM's user, creating files and sending a signal.
-pub const ASK: CapabilitySet = CapabilitySet::CHOWN
+pub const ATTACH_PROTOCOL: CapabilitySet = CapabilitySet::CHOWN
     .union(CapabilitySet::FOWNER)
     .union(CapabilitySet::SETUID)
     .union(CapabilitySet::SETGID)
@@ -46,7 +46,7 @@ pub const ASK: CapabilitySet = CapabilitySet::CHOWN
 /// them.
 ///
 /// Capabilities that the thread does not have are ignored, and so are failures to drop one.
-pub fn keep(needed: CapabilitySet) {
+pub fn keep_only(needed: CapabilitySet) {
     let _ = set_no_new_privs(true);
     let _ = try_keep(needed);
 }
@@ -55,7 +55,7 @@ fn try_keep(needed: CapabilitySet) -> Result<()> {
     let held = capabilities(None)?.permitted;
     let kept = kept(held, needed);
     // Done first, because it requires a capability itself (CAP_SETPCAP).
-    for capability in every().filter(|&one| !kept.contains(one)) {
+    for capability in all_capabilities().filter(|&one| !kept.contains(one)) {
         // Fails without that capability, or if the kernel does not know `capability`; then it stays.
         let _ = remove_capability_from_bounding_set(capability);
     }
@@ -73,7 +73,7 @@ fn kept(held: CapabilitySet, needed: CapabilitySet) -> CapabilitySet {
     held & (needed | admin)
 }
 
-fn every() -> impl Iterator<Item = CapabilitySet> {
+fn all_capabilities() -> impl Iterator<Item = CapabilitySet> {
     (0..CapabilitySet::CHECKPOINT_RESTORE.bits().ilog2() + 1)
         .map(|bit| CapabilitySet::from_bits_retain(1 << bit))
 }
@@ -87,7 +87,7 @@ mod tests {
         let held = ATTACH | READ | MAPS | CapabilitySet::SYS_MODULE;
         assert_eq!(kept(held, MAPS | READ), MAPS | READ);
         assert_eq!(kept(READ, MAPS | READ), READ);
-        assert_eq!(every().count(), 41);
+        assert_eq!(all_capabilities().count(), 41);
     }
 
     #[test]

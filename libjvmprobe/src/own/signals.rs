@@ -12,7 +12,7 @@ use crate::{Error, Result, own::undo};
 
 /// Maximum delay within which two signals count as one. `timeout` and some shells send a signal twice, to the process
 /// and to its group; a user who presses Ctrl-C twice takes longer.
-const SAME: Duration = Duration::from_millis(250);
+const SAME_SIGNAL_WITHIN: Duration = Duration::from_millis(250);
 
 /// Exit status that a shell shows for a program killed by SIGINT.
 const ENDED_AT_ONCE: i32 = 130;
@@ -32,9 +32,9 @@ pub struct Endings {
 
 impl Endings {
     /// Handles a signal. The first one makes deadlines expire. A later one ends the process immediately.
-    pub fn come(&mut self) {
+    pub fn handle_signal(&mut self) {
         let now = Instant::now();
-        if now - *self.first.get_or_insert(now) >= SAME {
+        if now - *self.first.get_or_insert(now) >= SAME_SIGNAL_WITHIN {
             end_at_once();
         }
         COUNT.store(1, Ordering::Relaxed);
@@ -43,7 +43,7 @@ impl Endings {
 
 /// Ends the process immediately, after undoing its effects.
 fn end_at_once() -> ! {
-    undo::everything();
+    undo::run_all();
     // SAFETY: ends the process without running exit handlers that free data in use by other threads.
     unsafe { libc::_exit(ENDED_AT_ONCE) };
 }
@@ -59,7 +59,7 @@ pub fn stop_on_signal() -> Result<Arc<AtomicBool>> {
     let mut endings = Endings::default();
     // Runs in a normal thread, not in a signal handler, so any function may be called.
     let on_signal = move || {
-        endings.come();
+        endings.handle_signal();
         flag.store(true, Ordering::Relaxed);
     };
     ctrlc::set_handler(on_signal)

@@ -48,7 +48,7 @@ impl Drop for Undo {
 ///
 /// # Errors
 /// Returns the error of `work`; then nothing is registered.
-pub(crate) fn doing<T, E>(
+pub(crate) fn run_undoable<T, E>(
     work: impl FnOnce() -> Result<T, E>,
     undo: impl FnOnce(&T) -> Step,
 ) -> Result<(T, Undo), E> {
@@ -59,12 +59,12 @@ pub(crate) fn doing<T, E>(
 }
 
 /// Registers an action for the end of the process, however it ends.
-pub(crate) fn at_the_end(step: Step) {
+pub(crate) fn on_exit(step: Step) {
     steps().add(step);
 }
 
 /// Runs all actions, the last one first. Afterwards no action can be registered; the process is about to end.
-pub(crate) fn everything() {
+pub(crate) fn run_all() {
     let mut steps = steps();
     while let Some((_, step)) = steps.by_number.pop_last() {
         step();
@@ -84,12 +84,12 @@ mod tests {
     #[test]
     fn what_was_seen_to_is_not_undone() {
         let step = |_: &()| -> Step { Box::new(|| UNDONE.store(true, Ordering::Relaxed)) };
-        let ((), undo) = doing(|| Ok::<_, ()>(()), step).unwrap();
+        let ((), undo) = run_undoable(|| Ok::<_, ()>(()), step).unwrap();
         let number = undo.0;
         assert!(steps().by_number.contains_key(&number));
         drop(undo);
         assert!(!steps().by_number.contains_key(&number));
-        assert!(doing(|| Err::<(), _>("no"), step).is_err());
+        assert!(run_undoable(|| Err::<(), _>("no"), step).is_err());
         assert!(!UNDONE.load(Ordering::Relaxed));
     }
 }

@@ -20,7 +20,7 @@ pub(crate) fn start_thread(
     work: impl FnOnce() + Send + 'static,
 ) -> Result<()> {
     let work = move || {
-        privileges::keep(needed);
+        privileges::keep_only(needed);
         work();
     };
     let started = thread::Builder::new().name(name.into()).spawn(work);

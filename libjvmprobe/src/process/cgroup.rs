@@ -93,11 +93,11 @@ pub(crate) fn tenant_of(pid: Pid) -> String {
 impl Display for Place {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         /// Number of digits shown of a container ID, as in docker's output.
-        const SHOWN: usize = 12;
+        const SHOWN_ID_DIGITS: usize = 12;
         match (&self.container, &self.service) {
             (Some(id), _) => {
                 let runtime = self.runtime.map(|runtime| format!("{runtime} ")).unwrap_or_default();
-                write!(f, "{runtime}{}", id.get(..SHOWN).unwrap_or(id))
+                write!(f, "{runtime}{}", id.get(..SHOWN_ID_DIGITS).unwrap_or(id))
             }
             (None, Some(service)) => f.write_str(service),
             (None, None) => Ok(()),

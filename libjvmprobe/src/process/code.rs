@@ -67,7 +67,7 @@ impl CodeFile {
 
     /// Returns a file with the symbols, if this file has none itself: a separate file of the same build, or the
     /// decompressed symbols that this file contains.
-    pub(crate) fn symbols_apart(&self) -> Option<File> {
+    pub(crate) fn separate_symbols(&self) -> Option<File> {
         let found = self.symbols.as_ref().and_then(|file| file.try_clone().ok());
         found.or_else(|| {
             let elf = ElfFile::open(self.reopen().ok()?).ok()?;

@@ -25,7 +25,7 @@ use crate::{
 #[derive(Debug)]
 pub struct LibJvm {
     /// The path as the target sees it.
-    pub seen_as: PathBuf,
+    pub target_path: PathBuf,
     /// Address of its first mapping in the target.
     pub(crate) map_start: Addr,
     /// File offset of the byte at `map_start`.
@@ -34,16 +34,16 @@ pub struct LibJvm {
     pub id: FileId,
     file: File,
     /// A file with its symbols, if it has none itself.
-    apart: Option<Arc<File>>,
+    separate_symbols: Option<Arc<File>>,
     /// Whether that file comes from the root of the process, where its owner controls the content.
-    is_owners_choice: bool,
+    has_untrusted_symbols: bool,
 }
 
 /// Symbol files from sources that no target controls, by the libjvm.so that they belong to. The libjvm.so is kept open,
 /// so that its inode number is not reused.
 type Apart = HashMap<FileId, (File, Option<Arc<File>>)>;
 /// Maximum number of entries; when it is exceeded, the cache is cleared.
-const MAX_APART: usize = 64;
+const MAX_CACHED_FILES: usize = 64;
 
 /// File names in the mappings of a JVM: HotSpot's library and OpenJ9's.
 pub(super) const JVM_NAMES: [&[u8]; 2] = [b"/libjvm.so", b"/libj9vm"];
@@ -71,19 +71,19 @@ impl LibJvm {
         let Some(path) = mapped_path(map) else {
             return Err(Error::NotAJvm { pid, comm: comm.to_owned() });
         };
-        let (seen_as, _) = strip_deleted(path);
+        let (target_path, _) = strip_deleted(path);
         let file = open_mapped(pid, map, path)?;
         let mapped = (device(map.dev), map.inode);
         let id = FileId::of(&file, Some(mapped))
-            .map_err(|e| Error::io(format!("stat {}", seen_as.display()), e))?;
+            .map_err(|e| Error::io(format!("stat {}", target_path.display()), e))?;
         let mut found = Self {
             map_start: Addr(map.address.0),
             map_offset: FileOffset(map.offset),
             id,
-            seen_as,
+            target_path,
             file,
-            apart: None,
-            is_owners_choice: false,
+            separate_symbols: None,
+            has_untrusted_symbols: false,
         };
         let machine = found.elf()?.machine();
         if machine != Machine::NATIVE {
@@ -93,10 +93,10 @@ impl LibJvm {
                 ours: std::env::consts::ARCH,
             });
         }
-        found.apart = found.trusted_symbols()?;
-        if found.apart.is_none() {
-            found.apart = found.symbols_in_root_of(pid)?.map(Arc::new);
-            found.is_owners_choice = found.apart.is_some();
+        found.separate_symbols = found.trusted_symbols()?;
+        if found.separate_symbols.is_none() {
+            found.separate_symbols = found.symbols_in_root_of(pid)?.map(Arc::new);
+            found.has_untrusted_symbols = found.separate_symbols.is_some();
         }
         Ok(found)
     }
@@ -108,17 +108,17 @@ impl LibJvm {
         let known = KNOWN.get_or_init(Mutex::default);
         // A thread that panicked has left a consistent map, because entries are inserted in one step.
         let mut known = known.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, apart)) = known.get(&self.id) {
-            return Ok(apart.clone());
+        if let Some((_, separate_symbols)) = known.get(&self.id) {
+            return Ok(separate_symbols.clone());
         }
-        let apart = self.elf()?.trusted_symbols(&self.seen_as).map(Arc::new);
-        if known.len() >= MAX_APART {
+        let separate_symbols = self.elf()?.trusted_symbols(&self.target_path).map(Arc::new);
+        if known.len() >= MAX_CACHED_FILES {
             known.clear();
         }
         if let Ok(file) = self.file.try_clone() {
-            known.insert(self.id, (file, apart.clone()));
+            known.insert(self.id, (file, separate_symbols.clone()));
         }
-        Ok(apart)
+        Ok(separate_symbols)
     }
 
     /// Returns the debug file of its build in the root of a process. The result is valid for that process only, because
@@ -137,34 +137,34 @@ impl LibJvm {
     /// Returns whether attachments by its symbols may cover all processes that run this file. If not, they must be
     /// limited to the process that it was found for: the symbols come from that process's root, and processes of other
     /// owners may run the same file.
-    pub(crate) fn may_attach_for_everyone(&self) -> bool {
-        !self.is_owners_choice
+    pub(crate) fn may_share_attachments(&self) -> bool {
+        !self.has_untrusted_symbols
     }
 
     /// Opens a file that will be mapped later, as if it were mapped at address 0.
     pub(crate) fn of_file(path: &Path) -> std::io::Result<Self> {
         let file = File::open(path)?;
         Ok(Self {
-            seen_as: path.to_owned(),
+            target_path: path.to_owned(),
             map_start: Addr(0),
             map_offset: FileOffset(0),
             id: FileId::of(&file, None)?,
             file,
-            apart: None,
-            is_owners_choice: false,
+            separate_symbols: None,
+            has_untrusted_symbols: false,
         })
     }
 
     /// Returns another descriptor of the opened file.
     pub(crate) fn file(&self) -> Result<File> {
         let file = self.file.try_clone();
-        file.map_err(|e| Error::io(format!("reopen {}", self.seen_as.display()), e))
+        file.map_err(|e| Error::io(format!("reopen {}", self.target_path.display()), e))
     }
 
     /// Returns its ELF structure, read from the opened file.
     pub fn elf(&self) -> Result<ElfFile> {
         let file = self.file()?;
-        Ok(ElfFile::open(file)?.with_symbols_of(self.apart.as_deref()))
+        Ok(ElfFile::open(file)?.with_symbols_of(self.separate_symbols.as_deref()))
     }
 
     /// Returns a path that opens exactly this file, for interfaces that require a path. Valid in this process while
@@ -207,7 +207,7 @@ fn strip_deleted(path: &Path) -> (PathBuf, bool) {
 
 /// Opens the file of a mapping, which the target sees as `path`.
 pub(crate) fn open_mapped(pid: Pid, map: &MemoryMap, path: &Path) -> Result<File> {
-    let (seen_as, deleted) = strip_deleted(path);
+    let (target_path, deleted) = strip_deleted(path);
     let (start, end) = map.address;
     let exact = format!("/proc/{pid}/map_files/{start:x}-{end:x}");
     let first = match reader::open_linked(pid, Path::new(&exact)) {
@@ -217,7 +217,7 @@ pub(crate) fn open_mapped(pid: Pid, map: &MemoryMap, path: &Path) -> Result<File
     if deleted {
         // The path would lead to the replacement, which has different offsets.
         return Err(Error::Permission {
-            what: format!("open {} (replaced on disk) through {exact}", seen_as.display()),
+            what: format!("open {} (replaced on disk) through {exact}", target_path.display()),
             missing: first.to_string(),
         });
     }
@@ -225,13 +225,13 @@ pub(crate) fn open_mapped(pid: Pid, map: &MemoryMap, path: &Path) -> Result<File
     // and names the same file unless it was replaced.
     let root = Process::open(pid).map(|process| Root::open(&process))?;
     let root = root.map_err(|e| Error::io(format!("open the root of process {pid}"), other(e)))?;
-    let shown = root.shown(&seen_as);
-    let file = root.file(&seen_as).map_err(|e| Error::io(format!("open {shown}"), e))?;
+    let shown = root.shown(&target_path);
+    let file = root.file(&target_path).map_err(|e| Error::io(format!("open {shown}"), e))?;
     match file.metadata() {
         // On overlays the device number differs, but not the inode.
         Ok(meta) if meta.ino() == map.inode => Ok(file),
         Ok(_) => Err(Error::Permission {
-            what: format!("open the {} that process {pid} runs", seen_as.display()),
+            what: format!("open the {} that process {pid} runs", target_path.display()),
             missing: format!("{shown} was replaced, and {exact} cannot be opened: {first}"),
         }),
         Err(e) => Err(Error::io(format!("stat {shown}"), e)),

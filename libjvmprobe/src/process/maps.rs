@@ -51,7 +51,7 @@ pub(crate) fn of(pid: Pid, is_wanted: impl Fn(&[u8]) -> bool) -> Result<Vec<Memo
 ///
 /// # Errors
 /// Returns the errors of [`of`].
-pub(super) fn mention(pid: Pid, texts: &[&[u8]]) -> Result<bool> {
+pub(super) fn any_line_contains(pid: Pid, texts: &[&[u8]]) -> Result<bool> {
     let mut is_there = false;
     for_each_line(pid, |line| {
         is_there = texts.iter().any(|text| has(line, text));
@@ -117,8 +117,8 @@ mod tests {
         assert_eq!(read("").unwrap(), [""; 0]);
         let long = "x".repeat(MAX_LINE);
         assert_eq!(read(&format!("a\n{long}\n{long}{long}{long}\nb\n")).unwrap(), ["a\n", "b\n"]);
-        let most = format!("{}\n", &long[..MAX_LINE - 1]);
-        assert_eq!(read(&format!("{most}c\n")).unwrap(), [most.as_str(), "c\n"]);
+        let max = format!("{}\n", &long[..MAX_LINE - 1]);
+        assert_eq!(read(&format!("{max}c\n")).unwrap(), [max.as_str(), "c\n"]);
         let huge = "y".repeat(usize::try_from(MAX_TEXT).unwrap() + 1);
         assert!(read(&huge).unwrap_err().to_string().contains("64 MiB"));
         assert!(read(&"z\n".repeat(1 << 25)).unwrap_err().to_string().contains("64 MiB"));
@@ -132,8 +132,8 @@ mod tests {
         assert!(code.len() < all && !code.is_empty());
         use procfs::process::MMPermissions;
         assert!(code.iter().all(|map| map.perms.contains(MMPermissions::EXECUTE)));
-        assert!(mention(own, &[b"nothing of this name", b"[stack]"]).unwrap());
-        assert!(!mention(own, &[b"nothing of this name"]).unwrap());
-        assert!(matches!(mention(Pid(u32::MAX), &[b"x"]), Err(Error::NoSuchProcess { .. })));
+        assert!(any_line_contains(own, &[b"nothing of this name", b"[stack]"]).unwrap());
+        assert!(!any_line_contains(own, &[b"nothing of this name"]).unwrap());
+        assert!(matches!(any_line_contains(Pid(u32::MAX), &[b"x"]), Err(Error::NoSuchProcess { .. })));
     }
 }

@@ -81,11 +81,11 @@ impl Root {
         reader::open_file(self.pid, &self.resolve(path, OFlags::PATH)?)
     }
 
-    /// Returns the entries of a folder of the target, at most `most`.
+    /// Returns the entries of a folder of the target, at most `max`.
     ///
     /// # Errors
     /// The errors of open(2) and getdents(2), and an error if there are more entries.
-    pub fn entries(&self, path: &Path, most: u64) -> io::Result<Vec<Entry>> {
+    pub fn entries(&self, path: &Path, max: u64) -> io::Result<Vec<Entry>> {
         let folder = self.resolve(path, OFlags::RDONLY | OFlags::DIRECTORY)?;
         let mut entries = Vec::new();
         for entry in Dir::new(folder)? {
@@ -95,7 +95,7 @@ impl Root {
             if matches!(name, "." | "..") {
                 continue;
             }
-            if entries.len() as u64 >= most {
+            if entries.len() as u64 >= max {
                 return Err(io::Error::other("it has too many entries"));
             }
             let is_folder = match entry.file_type() {
@@ -195,7 +195,7 @@ impl<'a> Folder<'a> {
                 }
             })
         };
-        let (file, undo) = undo::doing(|| owner.act(create), remove)?;
+        let (file, undo) = undo::run_undoable(|| owner.act(create), remove)?;
         Ok(NewFile { folder: self, name: name.to_owned(), file: file.into(), undo: Some(undo) })
     }
 
@@ -203,7 +203,7 @@ impl<'a> Folder<'a> {
     ///
     /// # Errors
     /// Returns the errors of fstatat(2).
-    pub(crate) fn look(&self, name: &str) -> io::Result<Seen> {
+    pub(crate) fn metadata(&self, name: &str) -> io::Result<Seen> {
         check(name)?;
         Ok(Seen(statat(&self.handle, name, AtFlags::SYMLINK_NOFOLLOW)?))
     }
@@ -213,7 +213,7 @@ impl<'a> Folder<'a> {
     ///
     /// # Errors
     /// Returns the errors of opening the folder and of fstatat(2).
-    pub(crate) fn look_as_target(&self, name: &str) -> io::Result<Seen> {
+    pub(crate) fn metadata_as_target(&self, name: &str) -> io::Result<Seen> {
         let again = match &self.way {
             Way::Below(root, path) => root.open_folder(path)?,
             Way::Working(process) => open_working(process)?,
@@ -305,7 +305,7 @@ fn own(opened: OwnedFd, owners: &[u32]) -> io::Result<File> {
     regular(&stat)?;
     match owners.contains(&stat.st_uid) {
         true => Ok(opened.into()),
-        false => Err(io::Error::other(not_its_own(stat.st_uid))),
+        false => Err(io::Error::other(wrong_owner(stat.st_uid))),
     }
 }
 
@@ -355,7 +355,7 @@ fn path_of(handle: &impl AsRawFd) -> PathBuf {
 }
 
 /// Returns the reason why a file is not trusted.
-pub(crate) fn not_its_own(owner: u32) -> String {
+pub(crate) fn wrong_owner(owner: u32) -> String {
     format!("it is not a file of the JVM's own user (but of user {owner})")
 }
 
@@ -434,7 +434,7 @@ impl NewFile<'_> {
     ///
     /// # Errors
     /// Returns the errors of fstat(2).
-    pub(crate) fn look(&self) -> io::Result<Seen> {
+    pub(crate) fn metadata(&self) -> io::Result<Seen> {
         Ok(Seen(rustix::fs::fstat(self.file.as_fd())?))
     }
 

@@ -23,7 +23,7 @@ struct Room {
     share: f64,
     lines: usize,
 }
-const AT_A_GLANCE: Room = Room { share: 0.03, lines: 40 };
+const BRIEF: Room = Room { share: 0.03, lines: 40 };
 /// Used with `--stacks`.
 const MORE: Room = Room { share: 0.002, lines: 1000 };
 
@@ -208,7 +208,7 @@ pub fn text(profile: &Profile, is_named: bool, stacks: bool) -> String {
     out.push('\n');
     out.push_str(&top_methods(profile, total));
     out.push_str("\nHottest stacks\n");
-    out.push_str(&tree(profile, total, if stacks { &MORE } else { &AT_A_GLANCE }));
+    out.push_str(&tree(profile, total, if stacks { &MORE } else { &BRIEF }));
     out.push('\n');
     out.push_str(&quality(profile));
     out
@@ -257,8 +257,8 @@ fn top_methods(profile: &Profile, total: u64) -> String {
         Measure::Elapsed(_) => "MS",
     };
     table.set_header(["SELF", "TOTAL", counted, "METHOD"]);
-    let least = (total / 200).max(1);
-    for (name, own, all) in methods(profile).into_iter().take(TOP).filter(|m| m.1 >= least) {
+    let min_count = (total / 200).max(1);
+    for (name, own, all) in methods(profile).into_iter().take(TOP).filter(|m| m.1 >= min_count) {
         let number = match profile.measure {
             Measure::Elapsed(_) => format!("{:.3}", Duration::from_nanos(own).as_secs_f64() * 1e3),
             _ => own.to_string(),
@@ -290,8 +290,8 @@ fn tree(profile: &Profile, total: u64, room: &Room) -> String {
         }
     }
     let mut lines = Vec::new();
-    let least = ((total as f64 * room.share) as u64).max(1);
-    show(&root, 0, total, least, &mut lines);
+    let min_count = ((total as f64 * room.share) as u64).max(1);
+    show(&root, 0, total, min_count, &mut lines);
     if lines.len() > room.lines {
         lines.truncate(room.lines);
         lines.push("...".into());
@@ -300,8 +300,8 @@ fn tree(profile: &Profile, total: u64, room: &Room) -> String {
 }
 
 /// Shows a chain of calls without branches in one line.
-fn show(node: &Node<'_>, depth: usize, total: u64, least: u64, lines: &mut Vec<String>) {
-    let mut children: Vec<_> = node.children.iter().filter(|(_, n)| n.count >= least).collect();
+fn show(node: &Node<'_>, depth: usize, total: u64, min_count: u64, lines: &mut Vec<String>) {
+    let mut children: Vec<_> = node.children.iter().filter(|(_, n)| n.count >= min_count).collect();
     children.sort_by(|a, b| (b.1.count, a.0).cmp(&(a.1.count, b.0)));
     for (name, child) in children {
         let mut end = child;
@@ -318,7 +318,7 @@ fn show(node: &Node<'_>, depth: usize, total: u64, least: u64, lines: &mut Vec<S
             n => format!("{name} > {} more > ", n - 1),
         };
         lines.push(format!("{share:>8} {:indent$}{between}{last}", "", indent = depth * 2));
-        show(end, depth + 1, total, least, lines);
+        show(end, depth + 1, total, min_count, lines);
     }
 }
 

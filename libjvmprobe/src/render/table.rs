@@ -89,7 +89,7 @@ impl Lost {
     }
 
     /// Prints a warning.
-    pub fn tell(&self) {
+    pub fn warn(&self) {
         let (events, pid) = (count(self.events, "event"), self.pid);
         log::warn!("lost {events} of process {pid}: the numbers are too low by that much");
     }

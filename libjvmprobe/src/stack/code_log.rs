@@ -22,7 +22,7 @@ use crate::{
 
 /// Maximum number of epochs by which code may run before its load is reported, because the compiler thread was
 /// preempted in between.
-const EARLY: u64 = 32;
+const MAX_REPORT_DELAY: u64 = 32;
 
 /// Compiled code of a JVM at one time.
 #[derive(Debug)]
@@ -59,7 +59,7 @@ pub(crate) struct CodeLog {
     /// hundreds of JVMs compile nothing at a given time.
     latest: Option<BTreeMap<u64, (u64, Slot)>>,
     /// Whether the snapshot is sorted and free of overlaps.
-    is_settled: bool,
+    is_normalized: bool,
 }
 
 /// An index into the entries of a [`CodeLog`].
@@ -112,7 +112,7 @@ impl CodeLog {
     /// one.
     pub(crate) fn snapshot(&mut self, epoch: u64, seen: Snapshot) {
         self.snapshot_epoch = epoch;
-        (self.latest, self.is_settled) = (None, false);
+        (self.latest, self.is_normalized) = (None, false);
         match seen {
             Snapshot::Map(text) => {
                 let entry = |line: perfmap::Entry<'_>| {
@@ -191,8 +191,8 @@ impl CodeLog {
 
     /// Returns an index of the history so far, and reduces the log to the current code. The earlier history is needed
     /// by the owner of the index only.
-    pub fn settle(&mut self) -> CodeIndex {
-        if self.is_settled && self.kept() == 0 {
+    pub fn take_index(&mut self) -> CodeIndex {
+        if self.is_normalized && self.kept() == 0 {
             return CodeIndex::new(self.snapshot.clone(), String::new());
         }
         let times = self.loads.iter().map(|load| load.since);
@@ -216,7 +216,7 @@ impl CodeLog {
             .collect();
         next.shrink_to_fit();
         let settled =
-            Self { snapshot: next, snapshot_epoch: epoch, is_settled: true, ..Self::default() };
+            Self { snapshot: next, snapshot_epoch: epoch, is_normalized: true, ..Self::default() };
         std::mem::replace(self, settled).into_index()
     }
 
@@ -239,7 +239,7 @@ impl CodeLog {
         for load in loads {
             timeline.put(load, &mut unloads);
         }
-        timeline.look(snapshot, snapshot_epoch);
+        timeline.replace_current(snapshot, snapshot_epoch);
         for load in later {
             timeline.put(load, &mut unloads);
         }
@@ -330,7 +330,7 @@ impl Timeline<'_> {
     }
 
     /// Replaces the current code by a snapshot.
-    fn look(&mut self, snapshot: Vec<Entry>, epoch: u64) {
+    fn replace_current(&mut self, snapshot: Vec<Entry>, epoch: u64) {
         let loaded = std::mem::take(&mut self.now);
         let seen = without_overlaps(snapshot);
         self.now = seen.into_iter().map(|entry| (entry.start, entry)).collect();
@@ -384,27 +384,27 @@ pub(crate) struct CodeIndex {
     entries: Vec<Entry>,
     /// For each entry, the maximum end of all entries up to it: a backward search stops where this is below the
     /// address.
-    furthest: Vec<u64>,
+    max_ends: Vec<u64>,
 }
 
 impl CodeIndex {
     fn new(mut entries: Vec<Entry>, text: String) -> Self {
         entries.sort_by_key(|entry| (entry.start, entry.since));
         let mut end = 0;
-        let furthest = entries.iter().map(|entry| {
+        let max_ends = entries.iter().map(|entry| {
             end = end.max(entry.end);
             end
         });
-        Self { furthest: furthest.collect(), entries, text }
+        Self { max_ends: max_ends.collect(), entries, text }
     }
 
     /// Returns the code at `addr` in `epoch`. Code may run shortly before its load is reported, so if there was none,
-    /// the next code at that address within [`EARLY`] epochs is returned.
+    /// the next code at that address within [`MAX_REPORT_DELAY`] epochs is returned.
     pub(crate) fn find(&self, addr: Addr, epoch: u64) -> Option<CodeId> {
         let mut next: Option<(u64, CodeId)> = None;
         let behind = self.entries.partition_point(|entry| entry.start <= addr.0);
         for i in (0..behind).rev() {
-            if self.furthest[i] <= addr.0 {
+            if self.max_ends[i] <= addr.0 {
                 break;
             }
             let entry = &self.entries[i];
@@ -414,7 +414,7 @@ impl CodeIndex {
             if (entry.since..entry.until).contains(&epoch) {
                 return Some(CodeId(i));
             }
-            let is_early = entry.since > epoch && entry.since - epoch <= EARLY;
+            let is_early = entry.since > epoch && entry.since - epoch <= MAX_REPORT_DELAY;
             if is_early && next.is_none_or(|(since, _)| entry.since < since) {
                 next = Some((entry.since, CodeId(i)));
             }
@@ -476,7 +476,7 @@ mod tests {
         log.snapshot(2, seen([(Addr(100), 50, method("A.old")), (Addr(300), 9, method("C.c"))]));
         log.unload(5, method("A.old"));
         log.load(9, Addr(120), 50, method("B.new"));
-        let index = log.settle();
+        let index = log.take_index();
         assert_eq!(name_at(&index, 130, 4).as_deref(), Some("A.old"));
         assert_eq!(name_at(&index, 130, 9).as_deref(), Some("B.new"));
         assert_eq!(log.kept(), 0);

@@ -157,7 +157,7 @@ impl Places {
     /// Names the Java frames of a stack. If a name is no longer available, compiled code stays an address, and
     /// interpreted methods become code at address 0.
     pub fn resolve(&mut self, hotspot: &HotSpot, raw: &RawStack) -> Stack {
-        self.learn(hotspot, [raw]);
+        self.prefetch_java_frames(hotspot, [raw]);
         let generation = self.generation(hotspot, raw);
         let place = |(i, frame): (usize, &RawFrame)| match *frame {
             RawFrame::Code { addr, compile_id } => {
@@ -175,7 +175,7 @@ impl Places {
 
     /// Reads the Java frames of several stacks together, because each request to the JVM's memory takes tens of
     /// microseconds.
-    pub(crate) fn learn<'a>(
+    pub(crate) fn prefetch_java_frames<'a>(
         &mut self,
         hotspot: &HotSpot,
         stacks: impl IntoIterator<Item = &'a RawStack>,
@@ -213,7 +213,7 @@ impl Places {
         addrs.dedup();
         let methods: Vec<_> = methods.into_iter().collect();
         // Empty if the JVM has ended.
-        let seen = self.lookup.look(hotspot, &addrs, &methods).unwrap_or_default();
+        let seen = self.lookup.look_up(hotspot, &addrs, &methods).unwrap_or_default();
         self.take(code, seen);
     }
 

@@ -6,14 +6,14 @@ use crate::stack::{
 };
 
 /// Merges profiles of one measure. The time slots of the result are as long as the longest slots of any profile, and at
-/// least `least_slot_ns`. Samples of a profile without time slots count at its beginning. Durations, losses and folded
+/// least `min_slot_ns`. Samples of a profile without time slots count at its beginning. Durations, losses and folded
 /// samples are added up; if the profiles cover the same period, the caller must correct that.
 ///
 /// If CPU time was sampled at different rates, samples are scaled to the highest rate. Rounding keeps the sum of each
 /// profile, and of each single stack, exact to one sample.
-pub fn join(profiles: Vec<Profile>, least_slot_ns: u64) -> Profile {
+pub fn join(profiles: Vec<Profile>, min_slot_ns: u64) -> Profile {
     let begin = profiles.iter().map(|profile| profile.begin_unix_ns).min().unwrap_or(0);
-    let slot_ns = profiles.iter().map(|p| p.slot_ns).max().unwrap_or(0).max(least_slot_ns).max(1);
+    let slot_ns = profiles.iter().map(|p| p.slot_ns).max().unwrap_or(0).max(min_slot_ns).max(1);
     let is_time = |profile: &Profile| profile.measure == Measure::Time;
     let rates = profiles.iter().filter(|profile| is_time(profile)).map(|p| p.hertz.max(1));
     let hertz = rates.max().unwrap_or(0);
@@ -101,7 +101,7 @@ impl Profile {
             let kept = times::sum(&sample.times);
             if kept < all {
                 let part = |count| Scale { to: kept, of: all, rest: 0 }.apply(count);
-                (sample.count, sample.things) = (part(sample.count), part(sample.things));
+                (sample.count, sample.occurrences) = (part(sample.count), part(sample.occurrences));
             }
             kept > 0
         });
@@ -134,7 +134,7 @@ mod tests {
                 guessed: false,
                 unsure: false,
                 count,
-                things: 0,
+                occurrences: 0,
                 times: if slot_ns == 0 { Vec::new() } else { vec![(slot, count)] },
             });
         }

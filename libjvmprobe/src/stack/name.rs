@@ -83,7 +83,7 @@ pub(super) fn shown(name: &Arc<str>, signature: Option<&str>, signatures: bool) 
 /// Maximum number of addresses cached with their names; most programs are never sampled at more.
 const MAX_KNOWN: usize = 100_000;
 
-fn make_room(known: &mut HashMap<Addr, Vec<Frame>>) {
+fn evict_if_full(known: &mut HashMap<Addr, Vec<Frame>>) {
     if known.len() >= MAX_KNOWN {
         known.clear();
     }
@@ -142,7 +142,7 @@ fn unknown(mapping: &Mapping, offset: FileOffset) -> Frame {
 impl Name for NativeNames {
     fn name(&mut self, addr: Addr, _epoch: u64, frames: &mut Vec<Frame>) -> bool {
         if !self.known.contains_key(&addr) {
-            make_room(&mut self.known);
+            evict_if_full(&mut self.known);
             self.known.insert(addr, self.look_up(addr));
         }
         let found = self.known.get(&addr).map_or(&[][..], Vec::as_slice);
@@ -161,7 +161,7 @@ pub(crate) struct KernelNames {
 impl Name for KernelNames {
     fn name(&mut self, addr: Addr, _epoch: u64, frames: &mut Vec<Frame>) -> bool {
         let symbols = &self.symbols;
-        make_room(&mut self.known);
+        evict_if_full(&mut self.known);
         let found = self.known.entry(addr).or_insert_with(|| {
             let name = symbols.find(addr).unwrap_or_else(|| format!("[unknown {addr}]"));
             vec![Frame::new(Kind::Kernel, name)]

@@ -17,7 +17,7 @@ use crate::{
         name::{Name, NativeNames},
         native::{Files, Symbols},
         raw::RawStack,
-        thread_entry::cut_behind_entry,
+        thread_entry::cut_beyond_entry,
     },
 };
 
@@ -32,14 +32,14 @@ pub struct StackNamer {
     symbols: Symbols,
     native: NativeNames,
     /// Time at which the mappings are read again even if no unknown address occurs.
-    next_look: Instant,
+    next_reread: Instant,
     /// Version of the mappings that the stack walker has.
-    told: Option<u64>,
+    walker_version: Option<u64>,
 }
 
 /// Interval between reads of the mappings. If a library is replaced by another one at the same addresses, the old
 /// library's names may be used for this long.
-const LOOK: Duration = Duration::from_secs(2);
+const REREAD_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Maximum size in bytes of the cached names of a JVM's Java frames.
 const MAX_PLACES_SIZE: usize = 16 << 20;
@@ -58,9 +58,9 @@ impl StackNamer {
         signatures: bool,
         walker: &mut Walker,
     ) -> Result<Self> {
-        let mut namer = Self { key, ..Self::alone(pid, hotspot, files, signatures)? };
+        let mut namer = Self { key, ..Self::without_walker(pid, hotspot, files, signatures)? };
         walker.add_jvm(key, &hotspot.walking()?);
-        namer.tell(walker)?;
+        namer.update_walker(walker)?;
         Ok(namer)
     }
 
@@ -68,7 +68,7 @@ impl StackNamer {
     ///
     /// # Errors
     /// [`crate::Error::Layout`] that names the missing structure.
-    pub fn alone(pid: Pid, hotspot: &HotSpot, files: &mut Files, signatures: bool) -> Result<Self> {
+    pub fn without_walker(pid: Pid, hotspot: &HotSpot, files: &mut Files, signatures: bool) -> Result<Self> {
         let mut maps = CodeMaps::default();
         if let Err(error) = maps.refresh(pid, &files.mapped) {
             // The process has ended meanwhile, so there will be no stacks either.
@@ -82,17 +82,17 @@ impl StackNamer {
             native: NativeNames::new(maps.clone(), symbols),
             symbols,
             maps,
-            next_look: Instant::now() + LOOK,
-            told: None,
+            next_reread: Instant::now() + REREAD_INTERVAL,
+            walker_version: None,
         })
     }
 
     /// Passes the mappings of the process to the stack walker if they have changed.
-    fn tell(&mut self, walker: &mut Walker) -> Result<()> {
+    fn update_walker(&mut self, walker: &mut Walker) -> Result<()> {
         let version = self.maps.version();
-        if self.told != Some(version) {
+        if self.walker_version != Some(version) {
             walker.set_mappings(self.key, &self.maps)?;
-            self.told = Some(version);
+            self.walker_version = Some(version);
         }
         Ok(())
     }
@@ -109,13 +109,13 @@ impl StackNamer {
         walker: &mut Walker,
         raw: &RawStack,
     ) -> Result<Vec<Frame>> {
-        let frames = self.name_alone(hotspot, files, raw);
-        self.tell(walker)?;
+        let frames = self.name_without_walker(hotspot, files, raw);
+        self.update_walker(walker)?;
         Ok(frames)
     }
 
     /// Names a stack like [`name`](Self::name), but does not update a walker.
-    pub fn name_alone(
+    pub fn name_without_walker(
         &mut self,
         hotspot: &HotSpot,
         files: &mut Files,
@@ -127,7 +127,7 @@ impl StackNamer {
         }
         let stack = self.places.resolve(hotspot, raw);
         let is_unmapped = |addr: Addr| addr.0 > 0 && self.maps.find(addr).is_none();
-        let is_due = Instant::now() >= self.next_look;
+        let is_due = Instant::now() >= self.next_reread;
         if (is_due || stack.addresses().any(is_unmapped)) && self.refresh(files) {
             self.native = NativeNames::new(self.maps.clone(), self.symbols);
         }
@@ -145,7 +145,7 @@ impl StackNamer {
             let pid = self.pid;
             log::debug!("cannot update the mappings of process {pid}: {error}");
         }
-        self.next_look = Instant::now() + LOOK;
+        self.next_reread = Instant::now() + REREAD_INTERVAL;
         self.maps.version() != before
     }
 }
@@ -191,7 +191,7 @@ pub(crate) fn name_stack(
             }
         }
     }
-    named.complete = cut_behind_entry(frames, known_frames);
+    named.complete = cut_beyond_entry(frames, known_frames);
     frames.reverse();
     named
 }

@@ -62,13 +62,13 @@ const WRITABLE: u32 = 0o022;
 
 impl Files {
     /// Releases data of files that no process has used for a while, here and in the kernel.
-    pub(crate) fn let_go(&mut self, walker: Option<&mut Walker>) {
+    pub(crate) fn release_unused(&mut self, walker: Option<&mut Walker>) {
         let now = Instant::now();
         if let Some(walker) = walker {
             walker.free_unused(now);
         }
         self.mapped.close_unused(now);
-        worker::let_go();
+        worker::release_unused();
     }
 
     /// Returns the symbols of the files that a process has mapped, valid also after it has ended.
@@ -158,9 +158,9 @@ fn image(elf: ElfFile) -> Option<(Image, Segments)> {
 
 /// Finds the separate files with symbols and debug information of a file.
 fn companions(file: &CodeFile, elf: &ElfFile, trusts: bool) -> Companions {
-    let apart = file.symbols_apart();
+    let separate_symbols = file.separate_symbols();
     if !trusts {
-        return Companions { apart, ..Companions::default() };
+        return Companions { separate_symbols, ..Companions::default() };
     }
     // The folder of the file in our file system, if it still exists there.
     let folder = |path: PathBuf| std::fs::read_link(path).ok()?.parent().map(Path::to_path_buf);
@@ -178,7 +178,7 @@ fn companions(file: &CodeFile, elf: &ElfFile, trusts: bool) -> Companions {
     let common = common.and_then(|(link, folder)| linked(&folder, &link));
     let file = |(elf, _): (ElfFile, PathBuf)| elf.file().try_clone().ok();
     Companions {
-        apart,
+        separate_symbols,
         debug: debug.and_then(file),
         common: common.and_then(file),
         debug_info: true,
@@ -191,7 +191,7 @@ fn linked(folder: &Path, link: &DebugLink) -> Option<(ElfFile, PathBuf)> {
     // Without O_NONBLOCK, opening a pipe would wait for a writer.
     let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(&path).ok()?;
     let file = Some(file).filter(is_roots)?;
-    let elf = ElfFile::open(file).ok().filter(|elf| link.leads_to(elf))?;
+    let elf = ElfFile::open(file).ok().filter(|elf| link.matches(elf))?;
     Some((elf, path.parent()?.to_path_buf()))
 }
 
@@ -219,14 +219,14 @@ impl Readers {
     }
 
     /// Drops the symbols of files without users.
-    fn let_go(&mut self) {
+    fn release_unused(&mut self) {
         let is_gone = |reader: &Reader| reader.file.strong_count() == 0;
         for (_, gone) in self.readers.extract_if(|_, reader| is_gone(reader)) {
             if let Some(bundle) = gone.bundle {
                 self.symbolizer.close(bundle.key());
             }
         }
-        self.symbolizer.rest();
+        self.symbolizer.stop_if_idle();
     }
 }
 
@@ -252,7 +252,7 @@ mod worker {
 
     enum Job {
         Find { file: Arc<CodeFile>, offset: FileOffset, symbols: Symbols, answer: Sender<At> },
-        LetGo,
+        ReleaseUnused,
     }
 
     static WORKER: OnceLock<Option<Worker<Job>>> = OnceLock::new();
@@ -280,11 +280,11 @@ mod worker {
         })
     }
 
-    /// Sends a job for [`Readers::let_go`] to the worker thread.
-    pub(super) fn let_go() {
+    /// Sends a job for [`Readers::release_unused`] to the worker thread.
+    pub(super) fn release_unused() {
         if let Some(Some(worker)) = WORKER.get() {
             // If the thread has ended, its data has been freed.
-            worker.send(Job::LetGo);
+            worker.send(Job::ReleaseUnused);
         }
     }
 
@@ -298,7 +298,7 @@ mod worker {
                     // The caller may have stopped waiting.
                     let _ = answer.send(found);
                 }
-                Job::LetGo => readers.let_go(),
+                Job::ReleaseUnused => readers.release_unused(),
             }
         };
         Worker::start("symbols", READ, make).ok()
@@ -329,7 +329,7 @@ mod tests {
         }
         assert_eq!(readers.readers.len(), 3);
         let last = files.into_iter().next_back();
-        readers.let_go();
+        readers.release_unused();
         assert_eq!(readers.readers.len(), 1);
         drop(last);
     }

@@ -74,7 +74,7 @@ pub struct Sample {
     /// Count, in the unit of the profile's [`Measure`].
     pub count: u64,
     /// Number of things that the count belongs to, if the two differ: allocated objects, waits, sampled events.
-    pub things: u64,
+    pub occurrences: u64,
     /// Count per time slot: see [`Profile::slot_ns`].
     pub times: Times,
 }
@@ -123,7 +123,7 @@ pub struct Profile {
 fn samples_of(measure: &Measure, sample: &Sample) -> u64 {
     match measure {
         Measure::Time | Measure::Allocation => sample.count,
-        Measure::Events(_) | Measure::Elapsed(_) => sample.things,
+        Measure::Events(_) | Measure::Elapsed(_) => sample.occurrences,
     }
 }
 
@@ -226,7 +226,7 @@ impl Profile {
                 Entry::Occupied(at) => {
                     let same = &mut kept[*at.get()];
                     same.count = same.count.saturating_add(sample.count);
-                    same.things = same.things.saturating_add(sample.things);
+                    same.occurrences = same.occurrences.saturating_add(sample.occurrences);
                     same.times.append(&mut sample.times);
                 }
                 Entry::Vacant(new) => {
@@ -306,9 +306,9 @@ impl Profile {
                 let goes = sample.count <= least || sample.stack == [folded];
                 if goes {
                     let of = by_process.entry((sample.pid, Arc::clone(&sample.command)));
-                    let (count, things) = of.or_default();
+                    let (count, occurrences) = of.or_default();
                     *count = count.saturating_add(sample.count);
-                    *things = things.saturating_add(sample.things);
+                    *occurrences = occurrences.saturating_add(sample.occurrences);
                     let of = times.entry((sample.pid, Arc::clone(&sample.command))).or_default();
                     of.extend(&sample.times);
                     let is_new = sample.stack != [folded];
@@ -326,7 +326,7 @@ impl Profile {
                 let all = times.drain().flat_map(|(_, times)| times).collect();
                 times.insert((0, "[many]".into()), all);
             }
-            for ((pid, command), (count, things)) in by_process {
+            for ((pid, command), (count, occurrences)) in by_process {
                 let mut times = times.remove(&(pid, Arc::clone(&command))).unwrap_or_default();
                 add_up(&mut times);
                 self.samples.push(Sample {
@@ -340,7 +340,7 @@ impl Profile {
                     guessed: false,
                     unsure: false,
                     count,
-                    things,
+                    occurrences,
                     times,
                 });
             }
@@ -397,7 +397,7 @@ mod tests {
             guessed: false,
             unsure: false,
             count,
-            things: 0,
+            occurrences: 0,
             times: Vec::new(),
         }
     }

@@ -32,7 +32,7 @@ const ENTRY_DEPTH: usize = 6;
 
 /// Removes the frames beyond the entry function of the thread. Returns whether an entry function is among the first
 /// `known` frames. (musl has no unwind tables for its own functions, so only libjvm.so's entry is certain there.)
-pub(crate) fn cut_behind_entry(frames: &mut Vec<Frame>, known: usize) -> bool {
+pub(crate) fn cut_beyond_entry(frames: &mut Vec<Frame>, known: usize) -> bool {
     let is_entry = |frame: &Frame| {
         ENTRIES.contains(&&*frame.name)
             || IMAGE_ENTRIES.iter().any(|entry| frame.name.starts_with(entry))
@@ -56,12 +56,12 @@ mod tests {
         let frame = |name: &str| Frame::new(Kind::Native, name);
         let mut frames: Vec<_> =
             ["leaf", "thread_native_entry", "[unknown libc.so.6+0x1]"].map(frame).into();
-        assert!(cut_behind_entry(&mut frames, 3));
+        assert!(cut_beyond_entry(&mut frames, 3));
         assert_eq!(frames.len(), 2);
         let mut broken: Vec<_> = ["leaf", "[unknown]"].map(frame).into();
-        assert!(!cut_behind_entry(&mut broken, 2));
+        assert!(!cut_beyond_entry(&mut broken, 2));
         assert_eq!(broken.len(), 2);
-        assert!(!cut_behind_entry(&mut Vec::new(), 0));
+        assert!(!cut_beyond_entry(&mut Vec::new(), 0));
     }
 
     #[test]
@@ -74,11 +74,11 @@ mod tests {
             "[unknown image+0x34]",
         ];
         let mut frames: Vec<_> = names.map(frame).into();
-        assert!(cut_behind_entry(&mut frames, 2));
+        assert!(cut_beyond_entry(&mut frames, 2));
         assert_eq!(frames.len(), 2);
         let mut called: Vec<_> =
             ["leaf", "com.oracle.svm.core.code.IsolateEnterStub.callback_1"].map(frame).into();
-        assert!(!cut_behind_entry(&mut called, 2));
+        assert!(!cut_beyond_entry(&mut called, 2));
     }
 
     #[test]
@@ -88,7 +88,7 @@ mod tests {
             ["leaf", "guessed", "thread_native_entry", "start", "[unknown]"].map(frame).into();
         for (known, is_complete) in [(1, false), (2, false), (3, true), (5, true)] {
             let mut frames = frames.clone();
-            assert_eq!(cut_behind_entry(&mut frames, known), is_complete, "{known}");
+            assert_eq!(cut_beyond_entry(&mut frames, known), is_complete, "{known}");
             assert_eq!(frames.len(), 4);
         }
     }

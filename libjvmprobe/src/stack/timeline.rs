@@ -14,7 +14,7 @@ use crate::{
 };
 
 /// Maximum number of counts, which take about six megabytes of a page. If there are more, slots are made longer.
-const MOST_COUNTS: usize = 1 << 20;
+const MAX_COUNTS: usize = 1 << 20;
 
 /// Times of one profile. Frame numbers refer to that profile.
 #[derive(Debug, Default)]
@@ -92,7 +92,7 @@ impl Timeline {
     }
 
     /// Makes the timeline of a profile; `None` if the times of its samples are unknown. If there are more than
-    /// `MOST_COUNTS` counts, slots are longer than the profile's.
+    /// `MAX_COUNTS` counts, slots are longer than the profile's.
     pub fn of(profile: &Profile) -> Option<Self> {
         if profile.slot_ns == 0 {
             return None;
@@ -101,7 +101,7 @@ impl Timeline {
         let counts = |factor| -> usize {
             profile.samples.iter().map(|sample| times::count(&sample.times, factor)).sum()
         };
-        while counts(factor) > MOST_COUNTS
+        while counts(factor) > MAX_COUNTS
             && let Some(more) = times::next(slot_ns)
         {
             slot_ns = slot_ns.saturating_mul(more.into());

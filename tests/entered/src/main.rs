@@ -99,14 +99,14 @@ impl Tracer {
 
 impl Tool for Tracer {
     type Jvm = ();
-    const TAKES_YOUNG: bool = false;
+    const TRACES_STARTING_JVMS: bool = false;
 
     fn session(&mut self) -> &mut dyn Attach {
         &mut self.session
     }
 
     fn plan(&self, target: &Target, _: Option<&HotSpot>) -> Result<Vec<Plan>> {
-        resolve(&target.libjvm.seen_as, &target.libjvm.elf()?, &ENTRY)
+        resolve(&target.libjvm.target_path, &target.libjvm.elf()?, &ENTRY)
     }
 
     fn admit(&mut self, _: u64, _: &Target, _: &Reading) -> Result<()> {
@@ -121,7 +121,7 @@ impl Tool for Tracer {
         Ok(())
     }
 
-    fn gone(&mut self, _: u64, _: Followed<()>) -> Result<()> {
+    fn on_end(&mut self, _: u64, _: Followed<()>) -> Result<()> {
         self.write()
     }
 

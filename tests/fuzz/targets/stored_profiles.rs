@@ -30,7 +30,7 @@ fn write_seed() {
         guessed: false,
         unsure: true,
         count: 3,
-        things: 0,
+        occurrences: 0,
         times: vec![(1, 2), (5, 1)],
     });
     let alloc = Profile::of(Measure::Allocation);

@@ -139,14 +139,14 @@ impl<'a> Tracer<'a> {
 
 impl Tool for Tracer<'_> {
     type Jvm = Jvm;
-    const TAKES_YOUNG: bool = false;
+    const TRACES_STARTING_JVMS: bool = false;
 
     fn session(&mut self) -> &mut dyn Attach {
         &mut self.session
     }
 
     fn plan(&self, target: &Target, _: Option<&HotSpot>) -> Result<Vec<Plan>> {
-        resolve(&target.libjvm.seen_as, &target.libjvm.elf()?, &LOADED)
+        resolve(&target.libjvm.target_path, &target.libjvm.elf()?, &LOADED)
     }
 
     fn prepare(&mut self, key: u64, pid: Pid, hotspot: Option<&HotSpot>) {

@@ -60,7 +60,7 @@ impl Live {
             pid,
             memory: File::open(format!("/proc/{pid}/mem"))?,
             jvm: hotspot.walking()?,
-            names: StackNamer::alone(Pid(pid), &hotspot, &mut files, false)?,
+            names: StackNamer::without_walker(Pid(pid), &hotspot, &mut files, false)?,
             hotspot,
             files,
             maps: CodeMaps::default(),
@@ -197,7 +197,7 @@ impl Live {
         let words = head.iter().chain(&stack.frames);
         let bytes: Vec<u8> = words.flat_map(|word| word.to_ne_bytes()).collect();
         let Some(raw) = RawStack::decode(&bytes) else { return Vec::new() };
-        let frames = self.names.name_alone(&self.hotspot, &mut self.files, &raw);
+        let frames = self.names.name_without_walker(&self.hotspot, &mut self.files, &raw);
         frames.iter().map(libjvmprobe::stack::Frame::folded).collect()
     }
 

@@ -188,11 +188,11 @@ impl Watch for Growth<'_> {
         Ok(())
     }
 
-    fn next_look(&self) -> Option<Instant> {
+    fn next_poll(&self) -> Option<Instant> {
         None
     }
 
-    fn look(&mut self) -> libjvmprobe::Result<()> {
+    fn poll(&mut self) -> libjvmprobe::Result<()> {
         Ok(())
     }
 

@@ -11,7 +11,7 @@ pub fn run(args: &Args) -> Result<()> {
     for pid in args.common.pids()? {
         let target = Target::open(pid)?;
         let probes = target.libjvm.elf()?.stapsdt()?;
-        out.line(&format!("# {} {}", pid, target.libjvm.seen_as.display()))?;
+        out.line(&format!("# {} {}", pid, target.libjvm.target_path.display()))?;
         if probes.is_empty() {
             out.line("# no USDT probes: javagc uses uprobes on functions instead")?;
         }

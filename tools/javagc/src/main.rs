@@ -16,7 +16,7 @@ use libjvmprobe::{
     cli::{self, describe},
     follow::{End, Trace, jvms},
     own::{
-        privileges::{ATTACH, HURRY, MAPS, READ, keep},
+        privileges::{ATTACH, RAISE_PRIORITY, MAPS, READ, keep_only},
         stop_on_signal,
     },
     take::pauses::Taker,
@@ -36,12 +36,12 @@ fn run(args: &Args) -> Result<()> {
     bpf::set_libbpf_output(common.verbose > 1);
     bpf::preflight::check()?;
     let reports = Reports::open(args)?;
-    keep(MAPS | READ | ATTACH | HURRY);
+    keep_only(MAPS | READ | ATTACH | RAISE_PRIORITY);
     let stop = stop_on_signal()?;
     let named = jvms::find(&common.pids()?)?;
     let taker = Taker::new(args.options(), reports, &named)?;
     let mut trace = Trace::start(taker, named, common.arrivals()?)?;
-    keep(if common.all { MAPS | READ | ATTACH } else { MAPS | READ });
+    keep_only(if common.all { MAPS | READ | ATTACH } else { MAPS | READ });
     let what = describe(common.all, trace.names());
     log::info!("Tracing GC pauses of {what}... Hit Ctrl-C to end.");
     if trace.run(common.times(), &stop)? == End::Time {

@@ -39,7 +39,7 @@ impl Sink for Reports {
     fn record(&mut self, record: &Record) -> Result<()> {
         self.0.iter_mut().try_for_each(|report| report.record(record))?;
         if let (Record::Lost(lost), false) = (record, self.0.iter().all(|report| report.json)) {
-            lost.tell();
+            lost.warn();
         }
         Ok(())
     }

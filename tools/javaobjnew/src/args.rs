@@ -112,7 +112,7 @@ impl Args {
             slot_ns: self.slot_ns(),
             max_memory: self.max_memory,
             intervals: self.prints_tables(),
-            keeps_all: true,
+            keeps_whole_trace: true,
             pace: Pace::Prompt,
         }
     }

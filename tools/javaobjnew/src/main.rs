@@ -17,7 +17,7 @@ use libjvmprobe::{
     cli::{self, describe},
     follow::{Trace, jvms},
     own::{
-        privileges::{ATTACH, HURRY, MAPS, OUTPUT, READ, keep},
+        privileges::{ATTACH, RAISE_PRIORITY, MAPS, OUTPUT, READ, keep_only},
         stop_on_signal,
     },
     render::{
@@ -37,7 +37,7 @@ fn run(args: &Args) -> Result<()> {
     let common = &args.common;
     bpf::set_libbpf_output(common.verbose > 1);
     bpf::preflight::check()?;
-    keep(MAPS | READ | ATTACH | HURRY | OUTPUT);
+    keep_only(MAPS | READ | ATTACH | RAISE_PRIORITY | OUTPUT);
     let stop = stop_on_signal()?;
     let named = jvms::find(&common.pids()?)?;
     let taker = Taker::new(args.options(), Report::open(args)?)?;
@@ -47,7 +47,7 @@ fn run(args: &Args) -> Result<()> {
     let later = if common.all { ATTACH } else { MAPS };
     // Still needed, because a created file is removed if there is nothing to write to it.
     let output = if args.output.is_empty() { MAPS } else { OUTPUT };
-    keep(MAPS | READ | later | output);
+    keep_only(MAPS | READ | later | output);
     let what = describe(common.all, trace.names());
     let how = if args.exact { "every allocation" } else { "allocations" };
     log::info!("Tracing {how} of {what}... Hit Ctrl-C to end.");

@@ -200,7 +200,7 @@ impl Sink for Report {
         if self.json {
             return self.json(&Record::Lost(lost));
         }
-        lost.tell();
+        lost.warn();
         Ok(())
     }
 

@@ -173,7 +173,7 @@ impl CommandLine for Args {
     }
 
     /// Replaces `--stacks HOW`, the former spelling, by `--walk HOW`.
-    fn spell(arguments: Vec<OsString>) -> Vec<OsString> {
+    fn convert_obsolete_options(arguments: Vec<OsString>) -> Vec<OsString> {
         let is_how = |text: &str| StackWalk::from_str(text, false).is_ok();
         let mut spelled = Vec::with_capacity(arguments.len());
         let mut arguments = arguments.into_iter().peekable();
@@ -250,15 +250,15 @@ impl Args {
     /// # Errors
     /// Fails if no running JVM matches `--name`.
     pub fn options(&self) -> Result<Options> {
-        let whom = match (self.common.all, self.system_wide) {
+        let targets = match (self.common.all, self.system_wide) {
             (true, _) => Whom::EveryJvm,
             (_, true) => Whom::EveryProcess,
             _ if !self.started.command.is_empty() => Whom::Command,
             _ => Whom::Named(self.common.pids()?),
         };
         Ok(Options {
-            whom,
-            may_ask: self.is_named(),
+            targets,
+            named_by_user: self.is_named(),
             events: self.events(),
             frequency: self.frequency,
             rate: None,
@@ -272,7 +272,7 @@ impl Args {
             idle: self.idle,
             slot_ns: self.slot_ns(),
             max_memory: self.max_memory,
-            keeps_all: true,
+            keeps_whole_trace: true,
             pace: Pace::Prompt,
             registry: None,
         })
@@ -356,13 +356,13 @@ mod tests {
 
     #[test]
     fn older_spellings_go_on_working() {
-        let spell = |arguments: &[&str]| {
+        let convert_obsolete_options = |arguments: &[&str]| {
             let arguments = ["javaprof", "-a"].iter().chain(arguments);
-            Args::parse_from(Args::spell(arguments.map(OsString::from).collect()))
+            Args::parse_from(Args::convert_obsolete_options(arguments.map(OsString::from).collect()))
         };
-        assert_eq!(spell(&["--stacks", "fp"]).walk, StackWalk::Fp);
-        assert_eq!(spell(&["--stacks=hotspot"]).walk, StackWalk::Hotspot);
-        let args = spell(&["--stacks", "7"]);
+        assert_eq!(convert_obsolete_options(&["--stacks", "fp"]).walk, StackWalk::Fp);
+        assert_eq!(convert_obsolete_options(&["--stacks=hotspot"]).walk, StackWalk::Hotspot);
+        let args = convert_obsolete_options(&["--stacks", "7"]);
         assert!(args.stacks && args.times().duration == Some(Duration::from_secs(7)));
     }
 

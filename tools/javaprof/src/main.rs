@@ -55,10 +55,10 @@ fn run(args: &Args) -> Result<()> {
     taker.start()?;
     drop(hurry);
     rights::sample(args);
-    let whom = describe(args, &taker);
-    let title = format!("{} of {whom}", args.what());
+    let targets = describe(args, &taker);
+    let title = format!("{} of {targets}", args.what());
     taker.sink.title.clone_from(&title);
-    log::info!("Sampling {whom}... Hit Ctrl-C to end.");
+    log::info!("Sampling {targets}... Hit Ctrl-C to end.");
     let running = waiting.map(Waiting::go).transpose()?;
     taker.run(args.times(), &stop)?;
     taker.sink.end_progress();

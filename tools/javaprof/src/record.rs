@@ -182,7 +182,7 @@ fn stacks(profile: &Profile, threads: bool, time: &str) -> Vec<Record> {
         let key = (sample.pid, thread, &sample.stack[..]);
         let (_, count, times) = counts.entry(key).or_insert((sample, 0, 0));
         *count += sample.count;
-        *times += sample.things;
+        *times += sample.occurrences;
     }
     let mut all: Vec<_> = counts.into_iter().collect();
     all.sort_by(|a, b| b.1.1.cmp(&a.1.1).then_with(|| a.0.cmp(&b.0)));

@@ -93,7 +93,7 @@ impl Sink for Report<'_> {
         Ok(())
     }
 
-    fn goes_on(&mut self, elapsed: Duration, samples: u64) {
+    fn progress(&mut self, elapsed: Duration, samples: u64) {
         self.progress.show(elapsed, samples);
     }
 

@@ -2,7 +2,7 @@
 
 use libjvmprobe::{
     own::privileges::{
-        ASK, ATTACH, HURRY, KERNEL_SYMBOLS, MAPS, OUTPUT, PROBE, READ, Rights, keep,
+        ATTACH_PROTOCOL, ATTACH, RAISE_PRIORITY, KERNEL_SYMBOLS, MAPS, OUTPUT, PROBE, READ, Rights, keep_only,
     },
     take::samples::SymbolSource,
 };
@@ -12,7 +12,7 @@ use crate::args::Args;
 /// Drops the capabilities that starting up does not need. If a command is started, this is called
 /// after the fork, so that the command keeps the capabilities it would have without javaprof.
 pub fn get_ready(args: &Args) {
-    keep(MAPS | READ | ATTACH | HURRY | KERNEL_SYMBOLS | OUTPUT | asks(args));
+    keep_only(MAPS | READ | ATTACH | RAISE_PRIORITY | KERNEL_SYMBOLS | OUTPUT | asks(args));
 }
 
 /// Drops the capabilities that sampling and naming do not need.
@@ -26,7 +26,7 @@ pub fn sample(args: &Args) {
     // `PROBE` is kept even for named processes, because one may exec another JVM.
     let attach = if joins_later { ATTACH } else { PROBE };
     let output = if args.output.is_empty() { MAPS } else { OUTPUT };
-    keep(MAPS | READ | attach | KERNEL_SYMBOLS | output | asks(args));
+    keep_only(MAPS | READ | attach | KERNEL_SYMBOLS | output | asks(args));
 }
 
 /// Returns the capabilities to ask a JVM for symbols, if the options allow that.
@@ -36,6 +36,6 @@ fn asks(args: &Args) -> Rights {
     }
     match args.symbols {
         SymbolSource::HotSpot | SymbolSource::None | SymbolSource::File(_) => MAPS,
-        _ => ASK | MAPS,
+        _ => ATTACH_PROTOCOL | MAPS,
     }
 }

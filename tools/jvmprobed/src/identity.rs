@@ -42,7 +42,7 @@ impl Rules {
 }
 
 impl Select for Rules {
-    fn wants(&self, who: &Who, is_read: bool) -> Option<bool> {
+    fn selects(&self, who: &Who, is_read: bool) -> Option<bool> {
         let rules = self.read();
         let mut names = rules.iter().flat_map(|rule| rule.when.keys());
         if !is_read && names.any(|name| RUNTIME.contains(&name.as_str())) {

@@ -11,7 +11,7 @@ use std::{
     thread::{self, JoinHandle},
 };
 
-use libjvmprobe::own::privileges::{Rights, keep};
+use libjvmprobe::own::privileges::{Rights, keep_only};
 use tokio::{
     runtime::{Builder, Handle},
     sync::oneshot,
@@ -53,12 +53,12 @@ impl Net {
 
     fn with(mut builder: Builder, name: &str) -> io::Result<Self> {
         // A thread inherits the capabilities of the thread that starts it, which may have some.
-        builder.on_thread_start(|| keep(Rights::empty()));
+        builder.on_thread_start(|| keep_only(Rights::empty()));
         let runtime = builder.enable_all().max_blocking_threads(2).build()?;
         let handle = runtime.handle().clone();
         let (stop, stopped) = oneshot::channel();
         let thread = thread::Builder::new().name(name.into()).spawn(move || {
-            keep(Rights::empty());
+            keep_only(Rights::empty());
             let _ = runtime.block_on(stopped);
             // Resolving a name may hang for a long time, so do not wait for it.
             runtime.shutdown_background();

@@ -81,7 +81,7 @@ pub(in crate::hotspot) fn read(
     layout: &Layout,
     inlining: Inlining<'_>,
 ) -> Result<Vec<(Addr, u64, Code)>> {
-    let pages = &mut Pages::ahead(memory);
+    let pages = &mut Pages::sequential(memory);
     let mut blobs = Blobs::new(layout, inlining)?;
     let mut methods = Methods::new(layout)?;
     let mut found = Vec::new();
@@ -100,7 +100,7 @@ pub(in crate::hotspot) fn read(
 /// # Errors
 /// The errors of [`read`].
 pub(in crate::hotspot) fn inlined(memory: &Memory, layout: &Layout) -> Result<Vec<Addr>> {
-    let pages = &mut Pages::ahead(memory);
+    let pages = &mut Pages::sequential(memory);
     let mut blobs = Blobs::new(layout, Inlining::Nowhere)?;
     let mut found = BTreeSet::new();
     for heap in heaps(pages, layout)? {
@@ -322,7 +322,7 @@ mod tests {
     /// Finds the code at an address, and names it.
     fn find(layout: &Layout, addr: Addr) -> Result<Option<Blob>> {
         let memory = own_memory();
-        let pages = &mut Pages::ahead(&memory);
+        let pages = &mut Pages::sequential(&memory);
         let heaps = heaps(pages, layout)?;
         let mut blobs = Blobs::new(layout, Inlining::Everywhere)?;
         let found = blobs.find(pages, &heaps, addr)?;

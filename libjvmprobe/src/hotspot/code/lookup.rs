@@ -117,13 +117,13 @@ impl Lookup {
     ///
     /// # Errors
     /// [`crate::Error::Layout`], [`crate::Error::Memory`] if the JVM has exited.
-    pub(crate) fn look(
+    pub(crate) fn look_up(
         &mut self,
         hotspot: &HotSpot,
         addrs: &[Addr],
         methods: &[Addr],
     ) -> Result<Seen> {
-        let pages = &mut Pages::ahead(&hotspot.memory);
+        let pages = &mut Pages::sequential(&hotspot.memory);
         if self.heaps.is_empty() {
             let mut all = heaps(pages, &hotspot.layout)?;
             all.iter_mut().for_each(|heap| heap.high = heap.reserved_high);
@@ -137,7 +137,7 @@ impl Lookup {
                 self.unloaded = hotspot.classes_unloaded();
             }
             pages.forget();
-            let infos = pages.together(methods, |pages, &at| self.methods.get(pages, at));
+            let infos = pages.read_batched(methods, |pages, &at| self.methods.get(pages, at));
             let (code, unloaded) = self.code(hotspot, pages, addrs)?;
             if unloaded == self.unloaded && unloaded.is_some() == counts {
                 let methods = methods.iter().zip(infos);
@@ -163,14 +163,14 @@ impl Lookup {
     ) -> Result<(Vec<Found>, Option<u64>)> {
         let (heaps, methods) = (&self.heaps, &mut self.methods);
         let mut reader = Blobs::new(&hotspot.layout, Inlining::At(addrs))?;
-        let blobs = pages.together(addrs, |pages, &addr| reader.find(pages, heaps, addr));
+        let blobs = pages.read_batched(addrs, |pages, &addr| reader.find(pages, heaps, addr));
         let mut blobs: Vec<Blob> = blobs.into_iter().flatten().flatten().collect();
         blobs.dedup();
         pages.prefetch(blobs.iter().flat_map(|blob| {
             let last = Addr(blob.at.0 + blob.size.min(MAX_PREFETCHED));
             (blob.at.0..last.0).step_by(PAGE).map(Addr).chain([last])
         }));
-        let names = pages.together(&blobs, |pages, &blob| reader.code(pages, methods, blob));
+        let names = pages.read_batched(&blobs, |pages, &blob| reader.code(pages, methods, blob));
         let counter = hotspot.class_counts.unloads();
         let marks = blobs.iter().flat_map(|blob| reader.marks(blob));
         let words = hotspot.memory.words(&counter.into_iter().chain(marks).collect::<Vec<_>>())?;

@@ -35,7 +35,7 @@ const MAX_ALL_DEBUG: usize = 2 << 30;
 /// Length in bytes of a call of a method or stub: `call rel32` of x86-64.
 const CALL_BYTES: u64 = 5;
 /// Number of PcDescs examined to decide whether a method has more than the necessary ones.
-const LOOKED_AT: usize = 64;
+const MAX_EXAMINED: usize = 64;
 
 /// Location of an nmethod's debug information.
 enum Debug {
@@ -148,7 +148,7 @@ impl<'a> Scopes<'a> {
         let scopes = pages.bytes(places.scopes, places.scopes_len)?;
         let handlers = self.handlers(pages, blob);
         let is_single = matches!(self.inlining, Inlining::At(_));
-        let is_told = !is_single || tells_of_all_code(pages, begin, &descs);
+        let covers_all_code = !is_single || describes_all_code(pages, begin, &descs);
         let mut chain = |this: &Self, desc: Option<&(Addr, i32)>| {
             desc.and_then(|&(_, scope)| this.chain(pages, methods, &scopes, scope, places.metadata))
         };
@@ -163,7 +163,7 @@ impl<'a> Scopes<'a> {
                 self.frames_left = self.frames_left.saturating_sub(next.len());
                 let call = Addr(to.0.saturating_sub(CALL_BYTES)).max(from);
                 let mut start = from;
-                if !is_told && self.inlining.is_wanted(from, call) {
+                if !covers_all_code && self.inlining.is_wanted(from, call) {
                     let previous = i.checked_sub(1).and_then(|i| chain(self, descs.get(i)));
                     let (common, is_sure) = in_common(&next, previous.as_deref());
                     ranges.push(Inlined { start: from, end: call, chain: common, is_sure });
@@ -185,7 +185,7 @@ impl<'a> Scopes<'a> {
             && self.inlining.is_wanted(from, end)
             && let Some(chain) = chain(self, descs.last())
         {
-            ranges.push(Inlined { start: from, end, chain, is_sure: is_told });
+            ranges.push(Inlined { start: from, end, chain, is_sure: covers_all_code });
         }
         Ok(ranges)
     }
@@ -341,8 +341,8 @@ impl<'a> Scopes<'a> {
 }
 
 /// Whether there are PcDescs at other instructions than calls and polls (`DebugNonSafepoints`).
-fn tells_of_all_code(pages: &mut Pages<'_>, begin: Addr, descs: &[(Addr, i32)]) -> bool {
-    let looked_at = &descs[..descs.len().min(LOOKED_AT)];
+fn describes_all_code(pages: &mut Pages<'_>, begin: Addr, descs: &[(Addr, i32)]) -> bool {
+    let looked_at = &descs[..descs.len().min(MAX_EXAMINED)];
     let mut others = 0;
     for &(pc, _) in looked_at {
         // Bytes before the pc, where a call would end, and after it, where a poll would begin.

@@ -22,7 +22,7 @@ use crate::{
 };
 
 /// Maximum number of loaders and of classes examined to find the offsets.
-const LOOKED_AT: usize = 300;
+const MAX_EXAMINED: usize = 300;
 /// Possible offsets of an entry's name: in a plain entry, and in a hash table entry.
 const NAMES: [u64; 2] = [0, 16];
 /// Upper bound of the offsets of a module's name and location, in bytes.
@@ -86,7 +86,7 @@ impl Names {
         let mut slots = within.step_by(8).skip(1);
         slots.find(|&slot| {
             let mut hits = 0;
-            for &loader in listed.loaders.iter().take(LOOKED_AT) {
+            for &loader in listed.loaders.iter().take(MAX_EXAMINED) {
                 match pointer(reader, loader, slot) {
                     // The boot loader has no class, nor have ClassLoaderData of its hidden classes.
                     Some(Addr(0)) => {}
@@ -106,7 +106,7 @@ impl Names {
         listed: &Listed,
         package_at: u64,
     ) {
-        for entry in listed.classes.iter().rev().take(LOOKED_AT) {
+        for entry in listed.classes.iter().rev().take(MAX_EXAMINED) {
             let Ok(raw) = classes.raw_name(reader, entry.klass) else { continue };
             let Some(("java/lang", _)) = raw.rsplit_once('/') else { continue };
             let Some(package) = pointer(reader, entry.klass, package_at) else { continue };

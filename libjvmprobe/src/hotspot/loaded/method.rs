@@ -35,7 +35,7 @@ const LOOPS_BEHIND_CALLS: u64 = 4;
 /// start values, masks, sizes and the first datum.
 const PROFILE_COUNT_BEFORE_END: u64 = 56;
 /// Number of classes, oldest first, that are searched for a method with a count.
-const LOOKED_AT: usize = 500;
+const MAX_EXAMINED: usize = 500;
 
 const ACC_PRIVATE: u16 = 0x0002;
 const ACC_STATIC: u16 = 0x0008;
@@ -257,7 +257,7 @@ impl MethodReader {
         listed: &Listed,
     ) -> bool {
         // The list has the newest loaders and classes first, so its end has the boot loader's first classes.
-        let first = listed.classes.iter().rev().take(LOOKED_AT);
+        let first = listed.classes.iter().rev().take(MAX_EXAMINED);
         for entry in first {
             let Ok(methods) = classes.methods(reader, entry.klass) else { continue };
             for method in methods {

@@ -179,9 +179,9 @@ impl HotSpot {
         let inlined = self.inlined_methods()?;
         let unloads = self.class_counts.unloads();
         let unloaded = unloads.and_then(|at| self.memory.u64(at).ok());
-        let told = Loaded { unloaded, ..Loaded::default() };
+        let listing = Loaded { unloaded, ..Loaded::default() };
         let (memory, layout) = (&self.memory, &self.layout);
-        Source { memory, layout, inlined, unloads, pid: self.pid }.read(told, visit)
+        Source { memory, layout, inlined, unloads, pid: self.pid }.read(listing, visit)
     }
 }
 
@@ -214,10 +214,10 @@ pub(super) struct Source<'a> {
 }
 
 impl Source<'_> {
-    /// Passes all classes to `visit`. Completes `told` and returns it.
+    /// Passes all classes to `visit`. Completes `listing` and returns it.
     pub(super) fn read(
         self,
-        told: Loaded,
+        listing: Loaded,
         mut visit: impl FnMut(&Loaded, LoadedClass) -> Result<()>,
     ) -> Result<Loaded> {
         let Self { memory, layout, inlined, unloads, pid } = self;
@@ -225,15 +225,15 @@ impl Source<'_> {
             memory,
             layout,
             unloads,
-            seen: told.unloaded,
+            seen: listing.unloaded,
             classes: None,
             is_complete: true,
         };
         let listed = walk::read(memory, layout)?;
         let mut reader = Reader {
-            pages: Pages::ahead(memory),
-            names: Pages::ahead(memory),
-            symbols: Symbols::passing(layout)?,
+            pages: Pages::sequential(memory),
+            names: Pages::sequential(memory),
+            symbols: Symbols::resettable(layout)?,
         };
         let classes = ClassReader::new(layout)?;
         let names = loader::Names::discover(&mut reader, layout, &classes, &listed);
@@ -255,13 +255,13 @@ impl Source<'_> {
         let mirrors = Mirrors::new(memory, layout)
             .inspect_err(|e| log::debug!("sources of classes are unknown: {e}"))
             .ok();
-        let mut told = Loaded {
+        let mut listing = Loaded {
             loaders,
             is_complete: listed.is_complete,
             not_counted: counting.nothing(),
-            ..told
+            ..listing
         };
-        let now = Pages::many(memory);
+        let now = Pages::scattered(memory);
         let mut parts =
             Parts { reader, now, classes, names, methods, mirrors, counting, refs, inlined };
         let mut rest = &listed.classes[..];
@@ -284,20 +284,20 @@ impl Source<'_> {
                 match class {
                     Ok(Some(mut class)) => {
                         class.loader = numbers.get(entry.loader).copied().unwrap_or_default();
-                        told.classes += 1;
-                        visit(&told, class)?;
+                        listing.classes += 1;
+                        visit(&listing, class)?;
                     }
                     Ok(None) => {}
                     Err(error) => {
-                        told.unreadable += 1;
+                        listing.unreadable += 1;
                         let at = entry.klass;
                         log::debug!("process {pid}: cannot read the class at {at}: {error}");
                     }
                 }
             }
         }
-        told.is_complete &= alive.is_complete;
-        Ok(told)
+        listing.is_complete &= alive.is_complete;
+        Ok(listing)
     }
 }
 

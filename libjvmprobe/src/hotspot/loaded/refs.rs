@@ -108,9 +108,9 @@ impl Handles {
                     || strings.contains(&signature.name)
                     || methods.contains(&refs.name(class, signature))
             };
-            let is_told =
+            let is_named_by_constant =
                 |method: &(Signature, Binding)| method.1 != Binding::Constructor && named(method);
-            let are_all = is_known && !own.iter().any(is_told);
+            let are_all = is_known && !own.iter().any(is_named_by_constant);
             let all: Vec<_> = own
                 .iter()
                 .filter(|method| are_all || named(method))
@@ -276,7 +276,7 @@ fn may_be_call(code: u8) -> bool {
 
 /// Values used instead of a class in hashes: any class, and a class that is not loaded.
 const ANY: u64 = 0;
-const STRANGE: u64 = 1;
+const UNLOADED_CLASS: u64 = 1;
 
 impl Refs {
     /// Creates an empty set; without families, any two classes may be related.
@@ -346,7 +346,7 @@ impl Refs {
     /// Returns the hashes of a method as named with a class. C1 does not inline methods of a class that
     /// is not loaded (`GraphBuilder::invoke`, c1/c1_GraphBuilder.cpp).
     pub(super) fn name(&self, class: Addr, method: Signature) -> Named {
-        let own = if self.knows(class) { class.0 } else { STRANGE };
+        let own = if self.knows(class) { class.0 } else { UNLOADED_CLASS };
         Named { own: key(own, method), any: key(ANY, method) }
     }
 }
@@ -441,8 +441,8 @@ mod tests {
         image.class("ConstantPool", 8);
         image.finish();
         let (memory, layout) = (own_memory(), image.read().unwrap());
-        let symbols = Symbols::passing(&layout).unwrap();
-        let pages = || Pages::many(&memory);
+        let symbols = Symbols::resettable(&layout).unwrap();
+        let pages = || Pages::scattered(&memory);
         let mut reader = Reader { pages: pages(), names: pages(), symbols };
         let mut families = Families::default();
         families.insert(BASE, vec![]);

@@ -84,7 +84,7 @@ pub enum Why {
     /// The JVM's only compiler inlines without counting: `-XX:TieredStopAtLevel=1`.
     OnlyC1,
     /// The user configured methods to inline: with `-XX:CompileCommand=inline,...` or in a file.
-    ToldToInline,
+    InlineCommand,
     /// The JVM uses a compiler other than C1 and C2.
     OtherCompiler,
     /// Metaspace was exhausted at least once, so there may have been no space for counters.
@@ -108,7 +108,7 @@ impl Why {
             Self::NotCounted => "not counted",
             Self::CompiledFirst => "compiled first",
             Self::OnlyC1 => "only C1",
-            Self::ToldToInline => "told to inline",
+            Self::InlineCommand => "told to inline",
             Self::OtherCompiler => "other compiler",
             Self::OutOfMetaspace => "out of metaspace",
         }
@@ -146,7 +146,7 @@ struct CompiledFrom {
     /// Number of calls that is sufficient alone.
     calls: u64,
     /// Number of calls that is sufficient if calls and iterations together reach `together`.
-    least_calls: u64,
+    min_calls: u64,
     together: u64,
     /// Number of loop iterations that is sufficient alone.
     loops: u64,
@@ -154,11 +154,11 @@ struct CompiledFrom {
 
 impl CompiledFrom {
     /// Used where the thresholds are unknown: any count is sufficient.
-    const ANY: Self = Self { calls: 1, least_calls: 1, together: 1, loops: 1 };
+    const ANY: Self = Self { calls: 1, min_calls: 1, together: 1, loops: 1 };
 
     /// Whether these counts reach a threshold.
     fn is_reached(self, calls: u64, loops: u64) -> bool {
-        let is_enough = calls >= self.least_calls && calls.saturating_add(loops) >= self.together;
+        let is_enough = calls >= self.min_calls && calls.saturating_add(loops) >= self.together;
         calls >= self.calls || is_enough || loops >= self.loops
     }
 }
@@ -203,7 +203,7 @@ impl Counting {
             None
         };
         let text = |name| flags.as_ref().and_then(|flags| flags.flag_string(memory, name));
-        let is_told = text("CompileCommand").is_some_and(|commands| forces_inlining(&commands))
+        let forces_inline = text("CompileCommand").is_some_and(|commands| forces_inlining(&commands))
             || ["CompileCommandFile", "CompilerDirectivesFile"]
                 .iter()
                 .any(|name| text(name).is_some_and(|file| !file.is_empty()));
@@ -220,8 +220,8 @@ impl Counting {
         let has_c1 = is_on("TieredCompilation") != Some(false);
         // No method has more than 65,535 bytes of bytecode.
         let inlined_by_c1 = if has_c1 { by_c1.min(u16::MAX.into()) } else { 0 };
-        let inlined = match (is_told, only_c1) {
-            (true, _) => (u64::MAX, Why::ToldToInline),
+        let inlined = match (forces_inline, only_c1) {
+            (true, _) => (u64::MAX, Why::InlineCommand),
             (_, true) => (by_c1, Why::OnlyC1),
             _ => (most(["MaxTrivialSize", "C1MaxTrivialSize"], TRIVIAL), Why::Small),
         };
@@ -232,7 +232,7 @@ impl Counting {
         let compiled_from = || {
             Some(CompiledFrom {
                 calls: least(["Tier3InvocationThreshold", "Tier4InvocationThreshold"])?,
-                least_calls: least(["Tier3MinInvocationThreshold", "Tier4MinInvocationThreshold"])?,
+                min_calls: least(["Tier3MinInvocationThreshold", "Tier4MinInvocationThreshold"])?,
                 together: least(["Tier3CompileThreshold", "Tier4CompileThreshold"])?,
                 loops: least(["Tier3BackEdgeThreshold", "Tier4BackEdgeThreshold"])?,
             })
@@ -334,23 +334,23 @@ impl Counting {
         nothing: None,
         inlined: (TRIVIAL, Why::Small),
         inlined_by_c1: INLINED_BY_C1,
-        compiled_from: CompiledFrom { calls: 200, least_calls: 100, together: 2000, loops: 60_000 },
+        compiled_from: CompiledFrom { calls: 200, min_calls: 100, together: 2000, loops: 60_000 },
         redefined: Some(false),
     };
 }
 
 /// Maximum length that is read of a string flag. Longer values are cut off.
-const WHOLE: usize = 4096;
+const MAX_FLAG_LEN: usize = 4096;
 
 /// Whether compiler commands force a method to be inlined. A cut-off text counts as yes.
 fn forces_inlining(commands: &str) -> bool {
     let rest = commands.to_ascii_lowercase().replace("dontinline", "");
-    rest.contains("inline") || commands.len() >= WHOLE
+    rest.contains("inline") || commands.len() >= MAX_FLAG_LEN
 }
 
 /// Whether compiler commands change the compilation thresholds. A cut-off text counts as yes.
 fn scales(commands: &str) -> bool {
-    commands.to_ascii_lowercase().contains("scaling") || commands.len() >= WHOLE
+    commands.to_ascii_lowercase().contains("scaling") || commands.len() >= MAX_FLAG_LEN
 }
 
 #[cfg(test)]

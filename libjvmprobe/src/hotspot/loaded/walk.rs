@@ -96,8 +96,8 @@ pub(super) fn count(
     layout: &Layout,
     until: Option<Instant>,
 ) -> Result<Option<u64>> {
-    const MOST: usize = 1 << 18;
-    let listed = once(memory, &Fields::read(layout)?, MOST, until)?;
+    const MAX_POLLED_CLASSES: usize = 1 << 18;
+    let listed = once(memory, &Fields::read(layout)?, MAX_POLLED_CLASSES, until)?;
     Ok(listed.is_complete.then_some(listed.classes.len() as u64))
 }
 
@@ -115,15 +115,15 @@ impl Fields {
     }
 }
 
-/// Walks all lists once. `most` limits both the number of loaders and the number of classes.
-fn once(memory: &Memory, fields: &Fields, most: usize, until: Option<Instant>) -> Result<Listed> {
-    let mut pages = Pages::ahead(memory);
+/// Walks all lists once. `max` limits both the number of loaders and the number of classes.
+fn once(memory: &Memory, fields: &Fields, max: usize, until: Option<Instant>) -> Result<Listed> {
+    let mut pages = Pages::sequential(memory);
     let mut listed = Listed { is_complete: true, ..Listed::default() };
     let mut loader = memory.pointer(fields.head)?;
-    let mut steps = most;
+    let mut steps = max;
     let mut ring = Ring::default();
     while loader != Addr(0) {
-        if listed.loaders.len() >= most || ring.closes(loader) || is_over(until) {
+        if listed.loaders.len() >= max || ring.closes(loader) || is_over(until) {
             listed.is_complete = false;
             break;
         }

@@ -14,7 +14,7 @@ use fxprof_processed_profile as fx;
 
 use crate::{
     names::clean,
-    render::formats::{Format, Titled, not_one},
+    render::formats::{Format, Titled, wrong_profile_count},
     stack::{
         Kind,
         profile::{FrameId, Measure, Profile, Sample},
@@ -30,7 +30,7 @@ pub const FORMAT: Format = Format {
     holds_several: false,
     shows_times: true,
     write: |profiles, _, to| {
-        let [titled] = profiles else { return Err(not_one()) };
+        let [titled] = profiles else { return Err(wrong_profile_count()) };
         write(titled, to)
     },
 };

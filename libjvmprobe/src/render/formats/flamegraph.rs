@@ -18,7 +18,7 @@ use inferno::{
 
 use crate::{
     render::{
-        formats::{Format, How, Titled, folded, not_one},
+        formats::{Format, How, Titled, folded, wrong_profile_count},
         units::percent,
     },
     stack::{Kind, profile::Profile},
@@ -32,7 +32,7 @@ pub const FORMAT: Format = Format {
     holds_several: false,
     shows_times: false,
     write: |profiles, how, to| {
-        let [Titled { profile, title, .. }] = profiles else { return Err(not_one()) };
+        let [Titled { profile, title, .. }] = profiles else { return Err(wrong_profile_count()) };
         match how.base {
             Some(base) => write_difference(profile, base.as_bytes(), how, title.clone(), to),
             None => write(profile, how, title.clone(), to),
@@ -66,7 +66,7 @@ pub fn write(profile: &Profile, how: &How<'_>, title: Title, mut to: impl Write)
     options.palette_map = Some(&mut hues);
     let mut svg = Vec::new();
     flamegraph::from_lines(&mut options, lines.iter().map(String::as_str), &mut svg)?;
-    to.write_all(kinds.tell(&String::from_utf8_lossy(&svg)).as_bytes())?;
+    to.write_all(kinds.add_tooltips(&String::from_utf8_lossy(&svg)).as_bytes())?;
     to.flush()
 }
 
@@ -141,12 +141,12 @@ impl Kinds {
     }
 
     /// Adds the shares of kinds to the tooltips of methods that have several kinds.
-    fn tell(&self, svg: &str) -> String {
+    fn add_tooltips(&self, svg: &str) -> String {
         let several: HashMap<_, _> = self.0.iter().filter(|(_, kinds)| kinds.len() > 1).collect();
-        let mut told = String::with_capacity(svg.len());
+        let mut output = String::with_capacity(svg.len());
         for (i, part) in svg.split("<title>").enumerate() {
             if i > 0 {
-                told.push_str("<title>");
+                output.push_str("<title>");
             }
             // Format: `a.Main.run (5 samples, 83.33%)</title>...`
             let head = part.split("</title>").next().unwrap_or_default();
@@ -159,16 +159,16 @@ impl Kinds {
                         format!("{} {share}", word(*kind))
                     };
                     let shares: Vec<_> = kinds.iter().map(share).collect();
-                    told.push_str(&format!(
+                    output.push_str(&format!(
                         "{open}; {}){}",
                         shares.join(", "),
                         &part[head.len()..]
                     ));
                 }
-                _ => told.push_str(part),
+                _ => output.push_str(part),
             }
         }
-        told
+        output
     }
 }
 

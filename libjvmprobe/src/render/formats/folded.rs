@@ -7,7 +7,7 @@ use std::{
     io::{self, Write},
 };
 
-use crate::render::formats::{Format, Titled, not_one};
+use crate::render::formats::{Format, Titled, wrong_profile_count};
 use crate::{
     names::clean,
     stack::{
@@ -24,7 +24,7 @@ pub const FORMAT: Format = Format {
     holds_several: false,
     shows_times: false,
     write: |profiles, how, to| {
-        let [Titled { profile, .. }] = profiles else { return Err(not_one()) };
+        let [Titled { profile, .. }] = profiles else { return Err(wrong_profile_count()) };
         let options =
             Options { threads: how.threads, by_second: how.by_second, ..Options::default() };
         write(profile, options, to)
@@ -135,7 +135,7 @@ pub(in crate::render) mod tests {
             guessed: false,
             unsure: false,
             count,
-            things: 0,
+            occurrences: 0,
             times: Vec::new(),
         };
         profile.samples = vec![

@@ -97,7 +97,7 @@ pub fn slot_ns(paths: &[PathBuf], by_second: bool) -> u64 {
 }
 
 /// The error for a number of profiles other than one.
-fn not_one() -> io::Error {
+fn wrong_profile_count() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, "expected exactly one profile")
 }
 

@@ -219,7 +219,7 @@ fn proto(profiles: &[&Profile], labelled: bool) -> Proto {
             let mut value = vec![0; 2 * measures.len()];
             let (few, all) = match profile.measure {
                 Measure::Time => (sample.count, sample.count.saturating_mul(period)),
-                _ => (sample.things, sample.count),
+                _ => (sample.occurrences, sample.count),
             };
             value[2 * at] = int(few);
             value[2 * at + 1] = int(all);
@@ -307,7 +307,7 @@ mod tests {
     fn allocations_have_objects_and_bytes() {
         let mut profile = crate::render::formats::folded::tests::profile();
         profile.measure = Measure::Allocation;
-        profile.samples[0].things = 7;
+        profile.samples[0].occurrences = 7;
         let proto = proto(&[&profile], true);
         let text = |id: i64| proto.string_table[usize::try_from(id).unwrap()].as_str();
         let types: Vec<_> =
@@ -325,7 +325,7 @@ mod tests {
         let cpu = crate::render::formats::folded::tests::profile();
         let mut waits = crate::render::formats::folded::tests::profile();
         waits.measure = Measure::Elapsed("off-cpu".into());
-        waits.samples[0].things = 1;
+        waits.samples[0].occurrences = 1;
         let proto = proto(&[&cpu, &waits], true);
         let text = |id: i64| proto.string_table[usize::try_from(id).unwrap()].as_str();
         let types: Vec<_> = proto.sample_type.iter().map(|t| text(t.r#type)).collect();

@@ -166,7 +166,7 @@ impl Rows {
             let frame = |(at, name): (usize, &str)| match known.get(name) {
                 _ if at < heads => frames.head(name),
                 Some((_, number)) => *number,
-                None => frames.number(gone(name)),
+                None => frames.number(base_only_frame(name)),
             };
             let count = count.trim().parse().ok()?;
             Some((path.split(';').enumerate().map(frame).collect(), count))
@@ -283,7 +283,7 @@ fn times(timeline: &Timeline, seen: &[Option<(u32, u32)>]) -> Times {
 }
 
 /// Makes a frame that only the base has. Only for kernel frames does its name show the kind.
-fn gone(name: &str) -> Named {
+fn base_only_frame(name: &str) -> Named {
     match name.strip_suffix("_[k]") {
         Some(name) => (clean::line(name).into_owned(), Some(Kind::Kernel)),
         None => (clean::line(name).into_owned(), Some(Kind::Unknown)),

@@ -27,7 +27,7 @@ struct Held {
     segments: Segments,
     own: Addresses,
     /// Symbols from a separate file, which this one lacks.
-    apart: Addresses,
+    separate_symbols: Addresses,
     debug_info: Option<DebugInfo>,
 }
 
@@ -50,7 +50,7 @@ impl Child {
         let Some(held) = Held::open(key, with, files) else { return Answer::Refused };
         self.0.retain(|held| held.key != key);
         self.0.push_back(held);
-        let size = |held: &Held| held.own.size() + held.apart.size();
+        let size = |held: &Held| held.own.size() + held.separate_symbols.size();
         while self.0.len() > 1
             && (self.0.len() > MAX_HELD || self.0.iter().map(size).sum::<usize>() > MAX_TABLES)
         {
@@ -79,7 +79,7 @@ impl Held {
             true => files.next().and_then(|file| ElfFile::open(file).ok()),
             false => None,
         };
-        let (apart, debug, common) = (next(with.apart), next(with.debug), next(with.common));
+        let (separate_symbols, debug, common) = (next(with.separate_symbols), next(with.debug), next(with.common));
         let debug_info = match (with.debug_info, &debug) {
             (false, _) => None,
             (true, Some(debug)) => DebugInfo::open(debug, common.as_ref()),
@@ -89,7 +89,7 @@ impl Held {
         Some(Self {
             key,
             own: Addresses::read(&own, &[".symtab", ".dynsym"]),
-            apart: apart.or(debug).as_ref().map(symbols).unwrap_or_default(),
+            separate_symbols: separate_symbols.or(debug).as_ref().map(symbols).unwrap_or_default(),
             segments: own.into_segments(),
             debug_info,
         })
@@ -97,7 +97,7 @@ impl Held {
 
     /// Returns the symbols at an address, innermost first.
     fn find(&self, at: Vaddr) -> Vec<Symbol> {
-        let named = || self.apart.name(at).or_else(|| self.own.name(at));
+        let named = || self.separate_symbols.name(at).or_else(|| self.own.name(at));
         let functions = self.debug_info.as_ref().map(|info| info.functions(at));
         let functions = functions.unwrap_or_default();
         // Debug information is preferred over symbols, because it has inlined functions and lines.

@@ -43,13 +43,13 @@ const MAX_SKIPPED: usize = 1024;
 /// Maximum number of tenants whose failures are remembered.
 const MAX_TENANTS: usize = 1024;
 /// Number of failures of a tenant that cause no pause: one broken library is not an attack.
-const FREE_FAILURES: u32 = 3;
+const MAX_UNPUNISHED_FAILURES: u32 = 3;
 /// First pause of a tenant after more failures, and the maximum pause. This long after a pause, failures are forgotten.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
-const LONGEST_PAUSE: Duration = Duration::from_secs(600);
+const MAX_PAUSE: Duration = Duration::from_secs(600);
 /// Number of children that may be started in immediate succession, and the interval after which one more may be
 /// started.
-const STARTS: u32 = 10;
+const MAX_STARTS: u32 = 10;
 const START_INTERVAL: Duration = Duration::from_secs(5);
 
 /// In a process started as the confined child, serves requests and exits. In other processes, allows children to be
@@ -93,7 +93,7 @@ pub(super) struct Bundle {
 #[derive(Debug, Default)]
 pub(super) struct Companions {
     /// Symbols that the file lacks.
-    pub(super) apart: Option<File>,
+    pub(super) separate_symbols: Option<File>,
     /// Debug information that the file lacks.
     pub(super) debug: Option<File>,
     /// Debug information that the file shares with others.
@@ -105,14 +105,14 @@ pub(super) struct Companions {
 impl Bundle {
     /// Makes a bundle with a key that no other bundle has.
     pub(super) fn new(key: u64, file: File, companions: Companions) -> Self {
-        let Companions { apart, debug, common, debug_info } = companions;
+        let Companions { separate_symbols, debug, common, debug_info } = companions;
         let with = Files {
-            apart: apart.is_some(),
+            separate_symbols: separate_symbols.is_some(),
             debug: debug.is_some(),
             common: common.is_some(),
             debug_info,
         };
-        let files: Vec<_> = [Some(file), apart, debug, common].into_iter().flatten().collect();
+        let files: Vec<_> = [Some(file), separate_symbols, debug, common].into_iter().flatten().collect();
         let ids = files.iter().filter_map(|file| file.metadata().ok());
         let ids = ids.map(|meta| FileId::from(&meta)).collect();
         Self { key, ids, files, with, is_refused: false }
@@ -139,11 +139,11 @@ struct Failures {
 impl Failures {
     /// Counts one more failure.
     fn add(last: Option<Self>, now: Instant) -> Self {
-        let recent = last.filter(|last| now < last.until + LONGEST_PAUSE);
+        let recent = last.filter(|last| now < last.until + MAX_PAUSE);
         let count = recent.map_or(0, |last| last.count).saturating_add(1);
-        let doublings = count.checked_sub(FREE_FAILURES + 1);
+        let doublings = count.checked_sub(MAX_UNPUNISHED_FAILURES + 1);
         let pause = doublings.map_or(Duration::ZERO, |n| {
-            FIRST_PAUSE.saturating_mul(1 << n.min(20)).min(LONGEST_PAUSE)
+            FIRST_PAUSE.saturating_mul(1 << n.min(20)).min(MAX_PAUSE)
         });
         Self { count, until: now + pause }
     }
@@ -165,7 +165,7 @@ pub(super) struct Symbolizer {
     /// Number of children that may be started now, and the time at which it was last updated.
     starts: u32,
     counted: Instant,
-    has_complained: bool,
+    has_warned: bool,
 }
 
 impl Default for Symbolizer {
@@ -174,9 +174,9 @@ impl Default for Symbolizer {
             child: None,
             skipped: VecDeque::new(),
             tenants: HashMap::new(),
-            starts: STARTS,
+            starts: MAX_STARTS,
             counted: Instant::now(),
-            has_complained: false,
+            has_warned: false,
         }
     }
 }
@@ -240,7 +240,7 @@ impl Symbolizer {
     }
 
     /// Ends the child if it has no open file, because it holds memory.
-    pub(super) fn rest(&mut self) {
+    pub(super) fn stop_if_idle(&mut self) {
         if self.child.as_ref().is_some_and(|child| child.open.is_empty()) {
             self.child = None;
         }
@@ -259,11 +259,11 @@ impl Symbolizer {
     }
 
     fn start(&mut self, now: Instant) -> Option<Running> {
-        while self.starts < STARTS && self.counted + START_INTERVAL <= now {
+        while self.starts < MAX_STARTS && self.counted + START_INTERVAL <= now {
             self.starts += 1;
             self.counted += START_INTERVAL;
         }
-        if self.starts == STARTS {
+        if self.starts == MAX_STARTS {
             self.counted = now;
         }
         self.starts = self.starts.checked_sub(1)?;
@@ -272,7 +272,7 @@ impl Symbolizer {
             // The program has chosen not to start children.
             Err(error) if error.kind() == io::ErrorKind::Unsupported => None,
             Err(error) => {
-                if !std::mem::replace(&mut self.has_complained, true) {
+                if !std::mem::replace(&mut self.has_warned, true) {
                     log::warn!(
                         "cannot start the symbol reader: {error}; native functions have no names \
                          until it starts"
@@ -386,8 +386,8 @@ mod tests {
             failures = Some(failed);
         }
         assert_eq!(pauses[..8], [0, 0, 0, 1, 2, 4, 8, 16]);
-        assert_eq!(pauses[19], LONGEST_PAUSE.as_secs());
-        let later = now + 3 * LONGEST_PAUSE;
+        assert_eq!(pauses[19], MAX_PAUSE.as_secs());
+        let later = now + 3 * MAX_PAUSE;
         assert_eq!(Failures::add(failures, later).until, later);
     }
 
@@ -395,7 +395,7 @@ mod tests {
     fn children_are_started_at_a_bounded_rate() {
         let (mut symbolizer, now) = (Symbolizer::default(), Instant::now());
         // This test program does not call `enter`, so each attempt fails, and counts as a start.
-        for _ in 0..2 * STARTS {
+        for _ in 0..2 * MAX_STARTS {
             assert!(symbolizer.start(now).is_none());
         }
         assert_eq!(symbolizer.starts, 0);
@@ -403,6 +403,6 @@ mod tests {
         assert_eq!(symbolizer.starts, 0);
         assert!(symbolizer.start(now + 3 * START_INTERVAL).is_none());
         assert_eq!(symbolizer.starts, 2);
-        assert!(!symbolizer.has_complained, "this program has not asked for children");
+        assert!(!symbolizer.has_warned, "this program has not asked for children");
     }
 }

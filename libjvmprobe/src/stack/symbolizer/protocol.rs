@@ -29,7 +29,7 @@ pub(crate) struct Symbol {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Files {
     /// Whether there is a file with symbols that it lacks.
-    pub(super) apart: bool,
+    pub(super) separate_symbols: bool,
     /// Whether there is a file with its debug information.
     pub(super) debug: bool,
     /// Whether there is a file with debug information shared by several files.
@@ -64,8 +64,8 @@ impl Request {
     pub(super) fn encode(self) -> Vec<u8> {
         let (kind, key, value) = match self {
             Self::Open { key, files } => {
-                let Files { apart, debug, common, debug_info } = files;
-                let flags = [apart, debug, common, debug_info];
+                let Files { separate_symbols, debug, common, debug_info } = files;
+                let flags = [separate_symbols, debug, common, debug_info];
                 let bit = |(i, &flag): (usize, &bool)| u64::from(flag) << i;
                 (0, key, flags.iter().enumerate().map(bit).sum())
             }
@@ -83,8 +83,8 @@ impl Request {
         match kind {
             _ if !bytes.is_empty() => None,
             0 => {
-                let (apart, debug, common) = (flag(0), flag(1), flag(2));
-                let files = Files { apart, debug, common, debug_info: flag(3) };
+                let (separate_symbols, debug, common) = (flag(0), flag(1), flag(2));
+                let files = Files { separate_symbols, debug, common, debug_info: flag(3) };
                 Some(Self::Open { key, files })
             }
             1 => Some(Self::Find { key, offset: FileOffset(value) }),
@@ -169,7 +169,7 @@ mod tests {
 
     #[test]
     fn messages_are_decoded_as_they_were_encoded() {
-        let files = Files { apart: true, debug: false, common: true, debug_info: true };
+        let files = Files { separate_symbols: true, debug: false, common: true, debug_info: true };
         for request in [
             Request::Open { key: 5, files },
             Request::Find { key: u64::MAX, offset: FileOffset(0x1234) },

@@ -108,16 +108,16 @@ impl Books {
             seen: HashMap::new(),
             seen_others: tally::default(),
             in_flight: HashMap::new(),
-            moments: (options.slot_ns > 0 && options.keeps_all)
+            moments: (options.slot_ns > 0 && options.keeps_whole_trace)
                 .then(|| Moments::new(options.slot_ns)),
             spans: [span(), span()],
             budget,
         }
     }
 
-    /// The totals that are kept: with `keeps_all` both, otherwise only the interval.
+    /// The totals that are kept: with `keeps_whole_trace` both, otherwise only the interval.
     fn spans(&mut self) -> &mut [Span] {
-        let first = if self.options.keeps_all { TRACE } else { INTERVAL };
+        let first = if self.options.keeps_whole_trace { TRACE } else { INTERVAL };
         &mut self.spans[first..]
     }
 
@@ -160,7 +160,7 @@ impl Books {
     }
 
     /// Adds the increase of the kernel side's counter of classes that had no free entry of their own.
-    pub(crate) fn take_others(&mut self, now: &tally) {
+    pub(crate) fn add_others(&mut self, now: &tally) {
         let before = std::mem::replace(&mut self.seen_others, *now);
         let more = difference(&before, now);
         if more != Count::default() {
@@ -181,7 +181,7 @@ impl Books {
     /// Updates the bytes in flight, which no sample represents yet. `threads` are the JVM's own counts of its
     /// live threads, `counted` is the kernel side's state of each thread. Returns the entries of `counted`
     /// whose threads have ended.
-    pub(crate) fn take_threads<'a>(
+    pub(crate) fn update_in_flight<'a>(
         &mut self,
         threads: &[ThreadBytes],
         counted: &[&'a Counted],
@@ -204,7 +204,7 @@ impl Books {
             // A listed thread with fewer bytes than were counted is a new one at the same address that had no
             // event yet.
             let known = last.get(&thread.thread).filter(|known| known.bytes <= thread.allocated);
-            let bytes = difference_of(thread.allocated, known.map_or(0, |known| known.told));
+            let bytes = difference_of(thread.allocated, known.map_or(0, |known| known.represented_bytes));
             let who = (thread.thread, known.and_then(|known| known.tid));
             let before = self.take_in_flight(who);
             self.add_in_flight(who.1, bytes.saturating_sub(before.bytes));
@@ -217,7 +217,7 @@ impl Books {
             let who = (one.thread, one.tid);
             let before = self.take_in_flight(who);
             let allocated = one.bytes.max(before.allocated);
-            let bytes = difference_of(allocated, one.told);
+            let bytes = difference_of(allocated, one.represented_bytes);
             self.add_in_flight(one.tid, bytes.saturating_sub(before.bytes));
             in_flight.insert(who, InFlight { allocated, bytes });
         }
@@ -344,8 +344,8 @@ fn keep(names: &mut HashMap<u32, String>, tid: u32, name: String) {
     }
 }
 
-fn difference_of(bytes: u64, told: u64) -> i64 {
-    bytes.wrapping_sub(told).cast_signed()
+fn difference_of(bytes: u64, represented_bytes: u64) -> i64 {
+    bytes.wrapping_sub(represented_bytes).cast_signed()
 }
 
 fn difference(before: &tally, now: &tally) -> Count {
@@ -392,7 +392,7 @@ mod tests {
 
     fn counted(addr: u64, bytes: u64) -> Counted {
         let (target, tid, thread) = (7, Some(addr), Addr(addr));
-        Counted { target, tid, thread, bytes, told: bytes, has_ended: false, last: 1 }
+        Counted { target, tid, thread, bytes, represented_bytes: bytes, has_ended: false, last: 1 }
     }
 
     /// Class, thread, objects and bytes of each row, sorted.
@@ -428,7 +428,7 @@ mod tests {
 
     #[test]
     fn of_what_no_total_is_wanted_an_interval_is_all() {
-        let mut books = books(Options { keeps_all: false, slot_ns: 1000, ..PLAIN });
+        let mut books = books(Options { keeps_whole_trace: false, slot_ns: 1000, ..PLAIN });
         books.add(&row("A", 0), 0, &Count { outside: 1, outside_bytes: 16, ..Count::default() });
         assert!(rows(&books.table(None, Scope::Trace, 1)).is_empty());
         assert_eq!(rows(&books.table(None, Scope::Interval, 1)), [("A", None, 1, 16)]);
@@ -459,9 +459,9 @@ mod tests {
     #[test]
     fn what_found_no_room_is_one_row() {
         let mut books = books(Options { by_stack: true, ..PLAIN });
-        books.take_others(&outside(2, 48));
-        books.take_others(&outside(2, 48));
-        books.take_others(&outside(3, 64));
+        books.add_others(&outside(2, 48));
+        books.add_others(&outside(2, 48));
+        books.add_others(&outside(3, 64));
         let table = books.table(None, Scope::Trace, 1);
         assert_eq!(rows(&table), [(OTHER, None, 3, 64)]);
         assert_eq!((table.summary.other_bytes, table.summary.other_stack_bytes), (64, Some(64)));
@@ -473,10 +473,10 @@ mod tests {
         let sum = |books: &Books| books.table(None, Scope::Trace, 1).summary.bytes;
         // Samples represent 300 of 1000 bytes.
         let of = counted(1, 300);
-        assert!(books.take_threads(&[thread(1, 1000)], &[&of]).is_empty());
+        assert!(books.update_in_flight(&[thread(1, 1000)], &[&of]).is_empty());
         assert_eq!(sum(&books), 700);
         // Nothing has happened since.
-        books.take_threads(&[thread(1, 1000)], &[&of]);
+        books.update_in_flight(&[thread(1, 1000)], &[&of]);
         assert_eq!(sum(&books), 700);
         // A sample represents some of these bytes now, so they are no longer in flight.
         let of = counted(1, 900);
@@ -485,10 +485,10 @@ mod tests {
             0,
             &Count { samples: 1, bytes: 600, objects: 1.0, ..Count::default() },
         );
-        books.take_threads(&[thread(1, 1000)], &[&of]);
+        books.update_in_flight(&[thread(1, 1000)], &[&of]);
         assert_eq!(sum(&books), 700);
         // A thread without a sample: all of its bytes count.
-        books.take_threads(&[thread(1, 1000), thread(2, 50)], &[&of]);
+        books.update_in_flight(&[thread(1, 1000), thread(2, 50)], &[&of]);
         assert_eq!(sum(&books), 750);
     }
 
@@ -497,13 +497,13 @@ mod tests {
         let sum = |books: &Books| books.table(None, Scope::Interval, 1).summary.bytes;
         let mut books = books(PLAIN);
         // The sample represents 60,000 bytes, but its thread has allocated only 1,000.
-        let of = Counted { told: 60_000, ..counted(1, 1000) };
-        books.take_threads(&[thread(1, 1000)], &[&of]);
+        let of = Counted { represented_bytes: 60_000, ..counted(1, 1000) };
+        books.update_in_flight(&[thread(1, 1000)], &[&of]);
         assert_eq!(sum(&books), 0);
         books.next_interval(1);
         let sample = Count { samples: 1, bytes: 60_000, objects: 1.0, ..Count::default() };
         books.add(&row("A", 0), 0, &sample);
-        books.take_threads(&[thread(1, 1500)], &[&of]);
+        books.update_in_flight(&[thread(1, 1500)], &[&of]);
         assert_eq!(sum(&books), 1500);
     }
 
@@ -515,75 +515,75 @@ mod tests {
         for (more, expected) in [(500, 1100), (0, 1000)] {
             let mut books = books(PLAIN);
             books.add(&row("A", 0), 0, &sampled(600));
-            books.take_threads(&[thread(1, 1000)], &[&counted(1, 600)]);
+            books.update_in_flight(&[thread(1, 1000)], &[&counted(1, 600)]);
             books.add(&row("A", 0), 0, &sampled(more));
             for _ in 0..2 {
-                books.take_threads(&[], &[&counted(1, 600 + more)]);
+                books.update_in_flight(&[], &[&counted(1, 600 + more)]);
                 assert_eq!(sum(&books), expected);
             }
         }
         // The samples represent more than the thread has allocated.
         let mut books = books(PLAIN);
         books.add(&row("A", 0), 0, &sampled(1600));
-        let of = |bytes, told| Counted { told, ..counted(1, bytes) };
-        books.take_threads(&[thread(1, 1000)], &[&of(600, 1600)]);
+        let of = |bytes, represented_bytes| Counted { represented_bytes, ..counted(1, bytes) };
+        books.update_in_flight(&[thread(1, 1000)], &[&of(600, 1600)]);
         assert_eq!(sum(&books), 1000);
         books.add(&row("A", 0), 0, &sampled(300));
-        books.take_threads(&[], &[&of(1200, 1900)]);
+        books.update_in_flight(&[], &[&of(1200, 1900)]);
         assert_eq!(sum(&books), 1200);
     }
 
     #[test]
     fn a_thread_whose_end_was_heard_has_allocated_exactly_that() {
         let sum = |books: &Books| books.table(None, Scope::Trace, 1).summary.bytes;
-        let of = |bytes, has_ended| Counted { told: 900, has_ended, ..counted(1, bytes) };
+        let of = |bytes, has_ended| Counted { represented_bytes: 900, has_ended, ..counted(1, bytes) };
         let ended = of(1200, true);
         // The samples represent 900 bytes; the thread had 1,000 at the previous reading, and 1,200 at its end.
         let mut books = books(PLAIN);
         let sample = Count { samples: 1, bytes: 900, objects: 1.0, ..Count::default() };
         books.add(&row("A", 0), 0, &sample);
-        books.take_threads(&[thread(1, 1000)], &[&of(800, false)]);
+        books.update_in_flight(&[thread(1, 1000)], &[&of(800, false)]);
         assert_eq!(sum(&books), 1000);
         // The second time, the thread is no longer listed.
         for threads in [&[thread(1, 1200)][..], &[]] {
-            let gone = books.take_threads(threads, &[&ended]).len();
+            let gone = books.update_in_flight(threads, &[&ended]).len();
             assert_eq!((sum(&books), gone), (1200, 1));
         }
         // A new thread at the same address, which has no event of its own yet.
-        let gone = books.take_threads(&[thread(1, 30)], &[&ended]).len();
+        let gone = books.update_in_flight(&[thread(1, 30)], &[&ended]).len();
         assert_eq!((sum(&books), gone), (1230, 1));
         // A thread whose only event is its end; it was listed before.
         let mut books = self::books(PLAIN);
-        books.take_threads(&[thread(1, 500)], &[]);
-        books.take_threads(&[], &[&Counted { told: 0, ..of(700, true) }]);
+        books.update_in_flight(&[thread(1, 500)], &[]);
+        books.update_in_flight(&[], &[&Counted { represented_bytes: 0, ..of(700, true) }]);
         assert_eq!(sum(&books), 700);
     }
 
     #[test]
     fn a_thread_may_lie_where_one_has_ended() {
         let sum = |books: &Books| books.table(None, Scope::Trace, 1).summary.bytes;
-        let old = Counted { told: 99_000, ..counted(1, 120) };
+        let old = Counted { represented_bytes: 99_000, ..counted(1, 120) };
         let new = Counted { tid: Some(2), last: 2, ..counted(1, 100) };
         for both in [[&old, &new], [&new, &old]] {
             let mut books = books(PLAIN);
             // The thread's samples represent more than the 120 bytes that it has allocated.
             let sample = Count { samples: 1, bytes: 99_000, objects: 1.0, ..Count::default() };
             books.add(&row("A", 0), 0, &sample);
-            assert!(books.take_threads(&[thread(1, 150)], &both).is_empty());
+            assert!(books.update_in_flight(&[thread(1, 150)], &both).is_empty());
             assert_eq!(sum(&books), 120 + 50);
         }
         // A new thread without an event yet.
         let mut books = books(PLAIN);
-        books.take_threads(&[thread(1, 30)], &[&counted(1, 100)]);
+        books.update_in_flight(&[thread(1, 30)], &[&counted(1, 100)]);
         assert_eq!(sum(&books), 30);
     }
 
     #[test]
     fn a_thread_that_is_not_listed_for_once_is_counted_once() {
         let mut books = books(PLAIN);
-        let of = Counted { told: 200, ..counted(1, 600) };
+        let of = Counted { represented_bytes: 200, ..counted(1, 600) };
         for threads in [&[thread(1, 1000)][..], &[], &[thread(1, 1000)], &[]] {
-            books.take_threads(threads, &[&of]);
+            books.update_in_flight(threads, &[&of]);
             assert_eq!(books.table(None, Scope::Trace, 1).summary.bytes, 800);
         }
     }
@@ -592,7 +592,7 @@ mod tests {
     fn threads_that_have_ended_are_told() {
         let mut books = books(PLAIN);
         let (one, other) = (counted(1, 10), counted(2, 20));
-        let ended = books.take_threads(&[thread(2, 20)], &[&one, &other]);
+        let ended = books.update_in_flight(&[thread(2, 20)], &[&one, &other]);
         assert_eq!(ended.iter().map(|c| c.thread).collect::<Vec<_>>(), [Addr(1)]);
     }
 

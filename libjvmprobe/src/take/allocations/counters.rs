@@ -34,20 +34,20 @@ pub(crate) type Session = session::Session<JavaobjnewSkel<'static>, Event>;
 /// Suffix of the names of programs that walk stacks.
 const WALKS: &str = "_stacks";
 /// Counters by class and thread. 6 MB if preallocated.
-const TALLIES: Roomy = Roomy { name: "tallies", most: 1 << 17, allocated: 1 << 15 };
+const TALLIES: Roomy = Roomy { name: "tallies", on_demand_capacity: 1 << 17, preallocated_capacity: 1 << 15 };
 /// Counters by class, thread and stack. 11 MB if preallocated.
-const MANY_TALLIES: Roomy = Roomy { name: "tallies", most: 1 << 18, allocated: 1 << 16 };
+const MANY_TALLIES: Roomy = Roomy { name: "tallies", on_demand_capacity: 1 << 18, preallocated_capacity: 1 << 16 };
 /// Counters by time slot, which are taken out once a second. 10 MB if preallocated.
-const HITS: Roomy = Roomy { name: "hits", most: 1 << 17, allocated: 1 << 16 };
+const HITS: Roomy = Roomy { name: "hits", on_demand_capacity: 1 << 17, preallocated_capacity: 1 << 16 };
 /// Maps by thread and by stack (7 MB in total if preallocated), and by JVM (1 MB).
-const ROOMY: [Roomy; 7] = [
-    Roomy { name: "threads", most: 1 << 16, allocated: 1 << 15 },
-    Roomy { name: "old_threads", most: 1 << 16, allocated: 1 << 14 },
-    Roomy { name: "known_stacks", most: 1 << 16, allocated: 1 << 15 },
-    Roomy { name: "layouts", most: 1 << 12, allocated: 1 << 12 },
-    Roomy { name: "others", most: 1 << 12, allocated: 1 << 12 },
-    Roomy { name: "floods", most: 1 << 12, allocated: 1 << 12 },
-    Roomy { name: "duties", most: 1 << 12, allocated: 1 << 12 },
+const SPARSE_MAPS: [Roomy; 7] = [
+    Roomy { name: "threads", on_demand_capacity: 1 << 16, preallocated_capacity: 1 << 15 },
+    Roomy { name: "old_threads", on_demand_capacity: 1 << 16, preallocated_capacity: 1 << 14 },
+    Roomy { name: "known_stacks", on_demand_capacity: 1 << 16, preallocated_capacity: 1 << 15 },
+    Roomy { name: "layouts", on_demand_capacity: 1 << 12, preallocated_capacity: 1 << 12 },
+    Roomy { name: "others", on_demand_capacity: 1 << 12, preallocated_capacity: 1 << 12 },
+    Roomy { name: "floods", on_demand_capacity: 1 << 12, preallocated_capacity: 1 << 12 },
+    Roomy { name: "duties", on_demand_capacity: 1 << 12, preallocated_capacity: 1 << 12 },
 ];
 /// Maps with entries that belong to a JVM.
 const BY_JVM: [&str; 10] = [
@@ -63,7 +63,7 @@ const BY_JVM: [&str; 10] = [
     stops::MAP,
 ];
 /// Maximum number of stacks per JVM and half second (2^29 ns) if stacks are limited.
-const MOST_STACKS: f64 = 128.0;
+const MAX_STACKS_PER_WINDOW: f64 = 128.0;
 
 /// Loads the BPF object, without the stack walker if stacks are not walked.
 ///
@@ -86,17 +86,17 @@ pub(crate) fn load(options: &Options) -> Result<Session> {
     if stacks {
         preflight::check_walker()?;
     } else {
-        walker::leave_out(open.open_object_mut())?;
+        walker::disable_maps(open.open_object_mut())?;
     }
-    room::make(open.open_object_mut(), &ROOMY)?;
-    room::make(open.open_object_mut(), &[if stacks { MANY_TALLIES } else { TALLIES }])?;
+    room::set_sizes(open.open_object_mut(), &SPARSE_MAPS)?;
+    room::set_sizes(open.open_object_mut(), &[if stacks { MANY_TALLIES } else { TALLIES }])?;
     if slot_ns > 0 {
-        room::make(open.open_object_mut(), &[HITS])?;
+        room::set_sizes(open.open_object_mut(), &[HITS])?;
     } else {
         open.maps.hits.set_max_entries(1).map_err(bpf::load_error)?;
     }
     if stacks {
-        open.maps.events.set_max_entries(options.pace.ring()).map_err(bpf::load_error)?;
+        open.maps.events.set_max_entries(options.pace.ring_bytes()).map_err(bpf::load_error)?;
     }
     if let Some(data) = open.maps.rodata_data.as_deref_mut() {
         data.by_thread = options.by_thread;
@@ -121,8 +121,8 @@ pub(crate) fn add(
     layout: &layout,
     before: &[ThreadBytes],
 ) -> Result<()> {
-    const WHAT: &str = "register the threads of a JVM in a BPF map";
-    let failed = |source| Error::Bpf { what: WHAT.into(), source };
+    const OPERATION: &str = "register the threads of a JVM in a BPF map";
+    let failed = |source| Error::Bpf { what: OPERATION.into(), source };
     for thread in before {
         let key = old_thread { target, thread: thread.thread.0 };
         let value = thread.allocated.to_ne_bytes();
@@ -130,7 +130,7 @@ pub(crate) fn add(
         map.update(bytes(&key), &value, MapFlags::ANY).map_err(failed)?;
     }
     // Inserted last, because nothing is counted before this entry exists.
-    session::tell(&session.skel.maps.layouts, target, bytes(layout), WHAT)
+    session::insert_entry(&session.skel.maps.layouts, target, bytes(layout), OPERATION)
 }
 
 /// Returns a copy of all counters.
@@ -140,7 +140,7 @@ pub(crate) fn tallies(session: &Session) -> Result<Vec<(tally_key, tally)>> {
 }
 
 /// Capacity of the map of counters.
-pub(crate) fn most_tallies(session: &Session) -> usize {
+pub(crate) fn max_tallies(session: &Session) -> usize {
     session.skel.maps.tallies.max_entries() as usize
 }
 
@@ -189,7 +189,7 @@ pub(crate) fn counted(session: &Session) -> Result<Vec<Counted>> {
         let key = copy::<old_thread>(k)?;
         let bytes = u64::from_ne_bytes(v.as_slice().try_into().ok()?);
         let (target, thread) = (key.target, Addr(key.thread));
-        Some(Counted { target, tid: None, thread, bytes, told: bytes, has_ended: false, last: 0 })
+        Some(Counted { target, tid: None, thread, bytes, represented_bytes: bytes, has_ended: false, last: 0 })
     });
     let known = entries(&session.skel.maps.threads)?;
     let known = known.iter().filter_map(|(k, v)| {
@@ -199,7 +199,7 @@ pub(crate) fn counted(session: &Session) -> Result<Vec<Counted>> {
             tid: Some(key.tid),
             thread: Addr(state.thread),
             bytes: state.counted,
-            told: state.told,
+            represented_bytes: state.represented_bytes,
             has_ended: state.has_ended != 0,
             last: state.last,
         })
@@ -234,10 +234,10 @@ pub(crate) fn set_tlab_share(session: &mut Session, share: f64) {
     }
 }
 
-/// Limits stack walks to this share of `MOST_STACKS`. Until it is called, every hit is walked.
+/// Limits stack walks to this share of `MAX_STACKS_PER_WINDOW`. Until it is called, every hit is walked.
 pub(crate) fn set_stacks_wanted(session: &mut Session, share: f64) {
     if let Some(data) = session.skel.maps.bss_data.as_deref_mut() {
-        data.stacks_wanted = (share * MOST_STACKS).max(1.0) as u32;
+        data.stacks_wanted = (share * MAX_STACKS_PER_WINDOW).max(1.0) as u32;
     }
 }
 
@@ -253,7 +253,7 @@ pub(crate) struct Counted {
     /// Bytes that it has allocated from its start to its last event.
     pub(crate) bytes: u64,
     /// Number of bytes that the samples of the thread represent.
-    pub(crate) told: u64,
+    pub(crate) represented_bytes: u64,
     /// Whether it has ended, so that `bytes` is all that it has allocated.
     pub(crate) has_ended: bool,
     /// Time of its last event in jiffies (`bpf_jiffies64`); 0 if it has had none.

@@ -73,9 +73,9 @@ impl Jvm {
     }
 
     /// Records the names of a class and a thread.
-    pub(crate) fn told(&mut self, name: Name) {
+    pub(crate) fn record_names(&mut self, name: Name) {
         if !name.text.is_empty() {
-            self.names.told(name.class, &name.text);
+            self.names.insert(name.class, &name.text);
         }
         if name.tid != 0 {
             self.books.name_thread(name.tid, self.threads.of(name.tid, name.comm));
@@ -85,7 +85,7 @@ impl Jvm {
     /// Returns the record of a large object; `None` if the size that the probe reported is not the instance
     /// size of the class, because only wrongly reported sizes differ from it.
     pub(crate) fn large(&mut self, hotspot: &HotSpot, large: Large) -> Option<record::Large> {
-        let class = self.names.of_id(large.class, Some((hotspot, &self.classes)));
+        let class = self.names.name_of_id(large.class, Some((hotspot, &self.classes)));
         if self.exact && hotspot.major < FIRST_WITH_SIZES {
             let size = self.size_of(hotspot, Addr(large.class.symbol), &class);
             if size.is_some_and(|size| size != large.bytes) {
@@ -107,9 +107,9 @@ impl Jvm {
         })
     }
 
-    /// Reads a full TLAB that represents `stands_for` TLABs. Ignores it if the JVM's count of collections has
+    /// Reads a full TLAB that represents `weight` TLABs. Ignores it if the JVM's count of collections has
     /// changed since it was filled, because a collection may have moved its objects.
-    pub(crate) fn read_tlab(&mut self, hotspot: &HotSpot, tlab: &Tlab, stands_for: f64) {
+    pub(crate) fn read_tlab(&mut self, hotspot: &HotSpot, tlab: &Tlab, weight: f64) {
         let Some(objects) = &mut self.objects else { return };
         let counts = match hotspot.count_objects(objects, Addr(tlab.start), tlab.size) {
             Ok(counts) => counts.collect::<Vec<_>>(),
@@ -122,12 +122,12 @@ impl Jvm {
         }
         let mut found = Vec::new();
         for (klass, count) in counts {
-            let Some(class) = self.names.of_klass(klass, hotspot, &self.classes) else {
+            let Some(class) = self.names.name_of_klass(klass, hotspot, &self.classes) else {
                 continue;
             };
             let count = Count {
-                read_objects: count.objects as f64 * stands_for,
-                read_bytes: count.bytes as f64 * stands_for,
+                read_objects: count.objects as f64 * weight,
+                read_bytes: count.bytes as f64 * weight,
                 ..Count::default()
             };
             found.push((Key { class, tid: tlab.tid }, count));
@@ -140,7 +140,7 @@ impl Jvm {
         let class = ClassId::from(&key.class);
         let Some(mut more) = self.books.more((class, key.stack, key.tid), now) else { return };
         let symbol = Addr(class.symbol);
-        let class = self.names.of_id(class, Some((hotspot, &self.classes)));
+        let class = self.names.name_of_id(class, Some((hotspot, &self.classes)));
         if self.exact
             && hotspot.major < FIRST_WITH_SIZES
             && let Some(size) = self.size_of(hotspot, symbol, &class)
@@ -152,9 +152,9 @@ impl Jvm {
     }
 
     /// Adds the time slot in which the kernel side counted allocations of a class.
-    pub(crate) fn take_hit(&mut self, hotspot: &HotSpot, key: &tally_key, hit: Hit) {
+    pub(crate) fn add_hit(&mut self, hotspot: &HotSpot, key: &tally_key, hit: Hit) {
         let class = ClassId::from(&key.class);
-        let class = self.names.of_id(class, Some((hotspot, &self.classes)));
+        let class = self.names.name_of_id(class, Some((hotspot, &self.classes)));
         let stack = self.stacks.as_ref().map_or(stacks::UNKNOWN, |s| s.id_of(key.stack));
         self.books.add_hit(&Key { class, tid: key.tid }, stack, key.slot, hit);
     }
@@ -194,13 +194,13 @@ impl Jvm {
     }
 
     /// Adds the increase of the kernel side's counter of classes that had no free entry of their own.
-    pub(crate) fn take_others(&mut self, now: &tally) {
-        self.books.take_others(now);
+    pub(crate) fn add_others(&mut self, now: &tally) {
+        self.books.add_others(now);
     }
 
     /// Updates the bytes in flight from the kernel side's state of the threads. Returns the states of threads
     /// that have ended.
-    pub(crate) fn take_threads<'a>(
+    pub(crate) fn update_in_flight<'a>(
         &mut self,
         hotspot: &HotSpot,
         counted: &[&'a Counted],
@@ -209,7 +209,7 @@ impl Jvm {
         let threads = hotspot.thread_bytes();
         let what = "the allocation of its threads";
         let Some(threads) = known(self.pid, what, threads) else { return Vec::new() };
-        self.books.take_threads(&threads, counted)
+        self.books.update_in_flight(&threads, counted)
     }
 
     /// Counts lost events.
@@ -249,7 +249,7 @@ impl Jvm {
 
     /// Forgets names, stacks and counters read so far, because the kernel side starts again and sends all of
     /// them anew.
-    pub(crate) fn begin_anew(&mut self) {
+    pub(crate) fn reset(&mut self) {
         self.books.forget_seen();
         self.names = Names::default();
         if let Some(stacks) = &mut self.stacks {
@@ -288,7 +288,7 @@ pub(crate) fn kernel_layout(hotspot: &HotSpot, walks: bool) -> Result<layout> {
     Ok(layout {
         thread_allocated: threads.allocated,
         tlab: threads.tlab_start,
-        told_first: threads.told_first.into(),
+        probe_precedes_tlab: threads.probe_precedes_tlab.into(),
         klass_name: classes.klass_name,
         symbol_length: classes.symbol_length,
         symbol_body: classes.symbol_body,
@@ -300,10 +300,10 @@ pub(crate) fn kernel_layout(hotspot: &HotSpot, walks: bool) -> Result<layout> {
 
 /// Corrects the bytes and humongous objects of a class. Up to JDK 20 the interpreter does not pass the size of
 /// the object to the probe, which then reports an arbitrary number. All objects of a class that is no array
-/// have one `size`, which the class knows. Objects larger than `most` are humongous.
-fn correct(count: &mut Count, size: u64, most: Option<u64>) {
+/// have one `size`, which the class knows. Objects larger than `max` are humongous.
+fn correct(count: &mut Count, size: u64, max: Option<u64>) {
     count.bytes = count.samples * size;
-    if most.is_none_or(|most| size <= most) {
+    if max.is_none_or(|max| size <= max) {
         (count.humongous, count.humongous_bytes) = (0, 0);
     }
 }
@@ -314,16 +314,16 @@ mod tests {
 
     #[test]
     fn what_the_interpreter_says_of_sizes_is_corrected() {
-        let told = Count {
+        let reported = Count {
             samples: 3,
             bytes: 1 << 40,
             humongous: 3,
             humongous_bytes: 1 << 40,
             ..Count::default()
         };
-        for (size, most, humongous) in [(24, Some(512), 0), (24, None, 0), (1024, Some(512), 3)] {
-            let mut count = told;
-            correct(&mut count, size, most);
+        for (size, max, humongous) in [(24, Some(512), 0), (24, None, 0), (1024, Some(512), 3)] {
+            let mut count = reported;
+            correct(&mut count, size, max);
             assert_eq!((count.bytes, count.humongous), (3 * size, humongous));
         }
     }

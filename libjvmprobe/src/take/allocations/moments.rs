@@ -62,7 +62,7 @@ impl When {
     }
 
     /// Slots of objects that began TLABs; if there are none, slots of objects outside of TLABs.
-    fn begun(&self) -> &Times {
+    fn representative_times(&self) -> &Times {
         if self.inside.is_empty() { &self.outside } else { &self.inside }
     }
 
@@ -95,7 +95,7 @@ impl Moments {
     }
 
     /// Returns the number of the kernel side's slot at this time after the begin.
-    pub(crate) fn told_slot(&self, elapsed_ns: u64) -> u64 {
+    pub(crate) fn slot_at(&self, elapsed_ns: u64) -> u64 {
         let length = self.slot_ns / u64::from(self.factor);
         elapsed_ns.checked_div(length).unwrap_or(0)
     }
@@ -117,11 +117,11 @@ impl Moments {
     /// Chooses from each second one slot in which something was counted, with the bytes of the whole second.
     /// The choice is pseudo-random in proportion to the bytes of each slot, and the same each time for a class.
     /// Many classes together are thus distributed like all allocations, while each class needs little memory.
-    fn some_of_each_second(&self, row: &Key) -> Times {
+    fn sample_each_second(&self, row: &Key) -> Times {
         const SECOND: u64 = 1_000_000_000;
         let mut hasher = DefaultHasher::new();
         (&row.class, row.tid).hash(&mut hasher);
-        let mut all = self.all.begun().clone();
+        let mut all = self.all.representative_times().clone();
         times::add_up(&mut all);
         let second = |slot: u32| u64::from(slot).saturating_mul(self.slot_ns) / SECOND;
         let seconds = all.chunk_by(|a, b| second(a.0) == second(b.0));
@@ -175,12 +175,12 @@ impl Moments {
                 // Objects outside of TLABs are counted, not estimated.
                 let outside = sum(&when.outside).min(part.bytes);
                 let mut times = shared(outside, &when.outside);
-                times.extend(shared(part.bytes - outside, when.begun()));
+                times.extend(shared(part.bytes - outside, when.representative_times()));
                 times
             }
             // An object lies in one slot. Objects are divided first, so that few objects fill few slots.
             None => {
-                shared(part.bytes, &shared(part.objects.max(1), &self.some_of_each_second(row)))
+                shared(part.bytes, &shared(part.objects.max(1), &self.sample_each_second(row)))
             }
         };
         if times.is_empty() {

@@ -33,22 +33,22 @@ pub(crate) struct Names {
 impl Names {
     /// Records a name that the kernel side has sent, unless it belongs to another class whose name took the
     /// place of this one's before it was read.
-    pub(crate) fn told(&mut self, class: ClassId, text: &[u8]) {
+    pub(crate) fn insert(&mut self, class: ClassId, text: &[u8]) {
         if !class.may_be(text, class.len) {
             return;
         }
-        let name = self.keep(&java_name(text, class.len));
-        self.keep_id(class, name);
+        let name = self.intern(&java_name(text, class.len));
+        self.insert_id(class, name);
     }
 
-    fn keep_id(&mut self, class: ClassId, name: Arc<str>) {
+    fn insert_id(&mut self, class: ClassId, name: Arc<str>) {
         if self.by_id.len() < MAX_NAMES || self.by_id.contains_key(&class) {
             self.by_id.insert(class, name);
         }
     }
 
     /// Returns the name of a class that the kernel side has counted.
-    pub(crate) fn of_id(
+    pub(crate) fn name_of_id(
         &mut self,
         class: ClassId,
         jvm: Option<(&HotSpot, &ClassLayout)>,
@@ -63,16 +63,16 @@ impl Names {
             class.may_be(&text, len).then(|| java_name(&text, len))
         };
         let Some(text) = text() else {
-            return self.keep("(unknown)");
+            return self.intern("(unknown)");
         };
-        let name = self.keep(&text);
-        self.keep_id(class, Arc::clone(&name));
+        let name = self.intern(&text);
+        self.insert_id(class, Arc::clone(&name));
         name
     }
 
     /// Returns the name of a class of objects in the heap. The Symbol is read from its Klass each time, because
     /// another class may be at this address by now.
-    pub(crate) fn of_klass(
+    pub(crate) fn name_of_klass(
         &mut self,
         klass: Addr,
         hotspot: &HotSpot,
@@ -83,7 +83,7 @@ impl Names {
             return Some(Arc::clone(name));
         }
         let (text, len) = hotspot.symbol(layout, symbol).ok()?;
-        let name = self.keep(&java_name(&text, len));
+        let name = self.intern(&java_name(&text, len));
         if self.by_symbol.len() >= MAX_NAMES {
             self.by_symbol.clear();
         }
@@ -91,7 +91,7 @@ impl Names {
         Some(name)
     }
 
-    fn keep(&mut self, text: &str) -> Arc<str> {
+    fn intern(&mut self, text: &str) -> Arc<str> {
         if let Some(name) = self.texts.get(text) {
             return Arc::clone(name);
         }
@@ -118,36 +118,36 @@ mod tests {
     fn so_many_names_are_kept() {
         let mut names = Names::default();
         for symbol in 0..MAX_NAMES as u64 + 10 {
-            names.told(ClassId { symbol, tail: 0, len: 1 }, b"A");
+            names.insert(ClassId { symbol, tail: 0, len: 1 }, b"A");
         }
         assert_eq!((names.by_id.len(), names.texts.len()), (MAX_NAMES, 1));
-        assert_eq!(&*names.of_id(ClassId { symbol: 7, tail: 0, len: 1 }, None), "A");
+        assert_eq!(&*names.name_of_id(ClassId { symbol: 7, tail: 0, len: 1 }, None), "A");
     }
 
     #[test]
     fn a_name_that_was_told_is_known() {
         let mut names = Names::default();
-        names.told(class(b"a/B"), b"a/B");
-        assert_eq!(&*names.of_id(class(b"a/B"), None), "a.B");
+        names.insert(class(b"a/B"), b"a/B");
+        assert_eq!(&*names.name_of_id(class(b"a/B"), None), "a.B");
         // Another class at the same address.
-        assert_eq!(&*names.of_id(class(b"a/C"), None), "(unknown)");
+        assert_eq!(&*names.name_of_id(class(b"a/C"), None), "(unknown)");
     }
 
     #[test]
     fn a_name_of_another_class_is_not_taken() {
         let mut names = Names::default();
         let own = class(b"app/Generated$$Lambda$17");
-        names.told(own, b"app/Generated$$Lambda$18");
-        assert_eq!(&*names.of_id(own, None), "(unknown)");
-        names.told(own, b"app/Generated$$Lambda$17");
-        assert_eq!(&*names.of_id(own, None), "app.Generated$$Lambda$17");
+        names.insert(own, b"app/Generated$$Lambda$18");
+        assert_eq!(&*names.name_of_id(own, None), "(unknown)");
+        names.insert(own, b"app/Generated$$Lambda$17");
+        assert_eq!(&*names.name_of_id(own, None), "app.Generated$$Lambda$17");
     }
 
     #[test]
     fn of_a_name_that_was_cut_the_end_is_not_known() {
         let mut names = Names::default();
         let long = class(&[b'x'; 2000]);
-        names.told(long, &[b'x'; 1024]);
-        assert!(names.of_id(long, None).starts_with("xxx"));
+        names.insert(long, &[b'x'; 1024]);
+        assert!(names.name_of_id(long, None).starts_with("xxx"));
     }
 }

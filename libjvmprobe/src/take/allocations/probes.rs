@@ -8,7 +8,7 @@
 
 use crate::{
     Error, Result,
-    bpf::probes::{Plan, Site, function, packaged},
+    bpf::probes::{Plan, Site, function, symbols_hint},
     hotspot::HotSpot,
     process::{LibJvm, Target},
 };
@@ -53,7 +53,7 @@ const END: (&str, &str) = (THREAD_END, "_ZN7Threads6removeE");
 ///
 /// # Errors
 /// [`Error::NoProbes`] if symbols are missing, with a hint at what works instead.
-pub(crate) fn sampled(libjvm: &LibJvm) -> Result<Vec<Plan>> {
+pub(crate) fn sampling_plans(libjvm: &LibJvm) -> Result<Vec<Plan>> {
     let elf = libjvm.elf()?;
     let symbols = elf.symbols()?;
     let plan = |&(program, names): &(&'static str, [&str; 2])| {
@@ -72,9 +72,9 @@ pub(crate) fn sampled(libjvm: &LibJvm) -> Result<Vec<Plan>> {
     let is_stripped = elf.is_stripped()?;
     let (what, mut hint) = missing(is_old, is_stripped, has_probe);
     if is_stripped {
-        hint += &packaged(&libjvm.seen_as);
+        hint += &symbols_hint(&libjvm.target_path);
     }
-    Err(Error::NoProbes { path: libjvm.seen_as.clone(), what, hint })
+    Err(Error::NoProbes { path: libjvm.target_path.clone(), what, hint })
 }
 
 /// Returns what a file without all of the functions lacks, and a hint at what works instead.
@@ -109,9 +109,9 @@ pub(crate) fn exact(libjvm: &LibJvm) -> Result<Vec<Plan>> {
     if !probes.has(provider, name)? {
         let why = probes.explain_missing(provider, name);
         return Err(Error::NoProbes {
-            path: libjvm.seen_as.clone(),
+            path: libjvm.target_path.clone(),
             what: format!("USDT probe {provider}:{name} ({why})"),
-            hint: match sampled(libjvm).is_ok() {
+            hint: match sampling_plans(libjvm).is_ok() {
                 true => "omit --exact: its symbol table is sufficient for estimates".into(),
                 false => "use a JDK build with probes (Temurin, Debian, Ubuntu, Fedora)".into(),
             },
@@ -128,7 +128,7 @@ pub(crate) fn exact(libjvm: &LibJvm) -> Result<Vec<Plan>> {
 ///
 /// # Errors
 /// [`Error::Unsupported`] with the flag's name, if a JVM has finished starting without it.
-pub(crate) fn fires(target: &Target, hotspot: &HotSpot) -> Result<()> {
+pub(crate) fn check_probe_enabled(target: &Target, hotspot: &HotSpot) -> Result<()> {
     // Up to JDK 10, only ExtendedDTraceProbes exists, which enables all such probes.
     let flags = ["DTraceAllocProbes", "ExtendedDTraceProbes"];
     if flags.iter().any(|flag| hotspot.flag(flag) == Some(true)) {
@@ -140,7 +140,7 @@ pub(crate) fn fires(target: &Target, hotspot: &HotSpot) -> Result<()> {
         (true, _) => "-XX:+DTraceAllocProbes",
         (false, _) => "-XX:+ExtendedDTraceProbes",
     };
-    let otherwise = if sampled(&target.libjvm).is_ok() { ", or omit --exact" } else { "" };
+    let otherwise = if sampling_plans(&target.libjvm).is_ok() { ", or omit --exact" } else { "" };
     Err(Error::Unsupported {
         what: format!(
             "process {} (JDK {}) does not report every allocated object; start it with \

@@ -61,12 +61,12 @@ pub(crate) fn split(class: &Allocated, counts: &HashMap<StackId, Count>) -> Vec<
     parts
 }
 
-/// Returns the counts, scaled down to sum up to `most` if their sum is larger.
-fn at_most(most: u64, counts: Vec<u64>) -> Vec<u64> {
-    if counts.iter().sum::<u64>() <= most {
+/// Returns the counts, scaled down to sum up to `max` if their sum is larger.
+fn at_most(max: u64, counts: Vec<u64>) -> Vec<u64> {
+    if counts.iter().sum::<u64>() <= max {
         return counts;
     }
-    apportion(most, &counts.iter().map(|&count| count as f64).collect::<Vec<_>>())
+    apportion(max, &counts.iter().map(|&count| count as f64).collect::<Vec<_>>())
 }
 
 /// With `--exact` each object is a sample that represents only itself.

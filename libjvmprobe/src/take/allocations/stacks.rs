@@ -36,7 +36,7 @@ pub struct Stacks {
     by_number: HashMap<u64, StackId>,
     ids: HashMap<Arc<[Frame]>, StackId>,
     stacks: Vec<Arc<[Frame]>>,
-    kept: Kept,
+    reserved: Kept,
     /// Whether a stack did not fit into the memory budget.
     is_full: bool,
 }
@@ -49,7 +49,7 @@ impl Default for Stacks {
             by_number: HashMap::from([(STACK_OTHER, OTHER)]),
             ids: HashMap::new(),
             stacks: special.into(),
-            kept: Kept::default(),
+            reserved: Kept::default(),
             is_full: false,
         }
     }
@@ -69,7 +69,7 @@ impl Stacks {
         budget: &Budget,
     ) -> Result<Self> {
         let names = StackNamer::new(key, pid, hotspot, files, false, walker)?;
-        Ok(Self { names: Some(names), kept: Kept::within(budget), ..Self::default() })
+        Ok(Self { names: Some(names), reserved: Kept::within(budget), ..Self::default() })
     }
 
     /// Whether stacks can be walked and named.
@@ -91,18 +91,18 @@ impl Stacks {
     ) -> Result<()> {
         let Some(names) = &mut self.names else { return Ok(()) };
         let frames = names.name(hotspot, files, walker, raw)?;
-        let id = self.keep(shown(frames));
+        let id = self.intern(visible_frames(frames));
         self.by_number.insert(number, id);
         Ok(())
     }
 
-    fn keep(&mut self, frames: Vec<Frame>) -> StackId {
+    fn intern(&mut self, frames: Vec<Frame>) -> StackId {
         let frames: Arc<[Frame]> = frames.into();
         if let Some(&id) = self.ids.get(&frames) {
             return id;
         }
         let size = 2 * size_of::<Arc<[Frame]>>() + size_of_val(&*frames);
-        if !self.kept.take(size) {
+        if !self.reserved.take(size) {
             self.is_full = true;
             return OTHER;
         }
@@ -128,7 +128,7 @@ impl Stacks {
         self.by_number.retain(|number, _| *number == STACK_OTHER);
         self.ids.clear();
         self.stacks.truncate(SPECIAL.len());
-        self.kept.give_back();
+        self.reserved.release();
         self.is_full = false;
     }
 
@@ -147,7 +147,7 @@ impl Stacks {
 /// Java method that allocates. Frames of the JVM inside of that method are omitted, and so is whether methods
 /// were interpreted, compiled or inlined, because neither changes what they allocate. A stack without Java code
 /// is shown completely.
-fn shown(frames: Vec<Frame>) -> Vec<Frame> {
+fn visible_frames(frames: Vec<Frame>) -> Vec<Frame> {
     let java = frames.iter().rposition(Frame::is_java).map_or(frames.len(), |last| last + 1);
     let alike = |frame: Frame| match frame.is_java() {
         true => Frame { kind: Kind::Java, ..frame },
@@ -171,24 +171,24 @@ mod tests {
                 Frame::new(Kind::Jvm, "AllocTracer::send_allocation_in_new_tlab"),
             ]
         };
-        let names: Vec<_> = shown(frames(Kind::Java)).iter().map(|f| f.name.to_string()).collect();
+        let names: Vec<_> = visible_frames(frames(Kind::Java)).iter().map(|f| f.name.to_string()).collect();
         assert_eq!(names, ["a.A.make", "a.A.run", "start_thread"]);
         let mut stacks = Stacks::default();
-        let id = stacks.keep(shown(frames(Kind::Java)));
-        assert_eq!(stacks.keep(shown(frames(Kind::Inlined))), id);
+        let id = stacks.intern(visible_frames(frames(Kind::Java)));
+        assert_eq!(stacks.intern(visible_frames(frames(Kind::Inlined))), id);
         assert_eq!(stacks.frames(id).len(), 3);
         // Another stack may get its number after this.
         stacks.clear();
         assert_eq!((stacks.frames(id).len(), stacks.id_of(STACK_OTHER)), (0, OTHER));
-        assert_eq!(stacks.keep(shown(frames(Kind::Java)).split_off(1)), id);
+        assert_eq!(stacks.intern(visible_frames(frames(Kind::Java)).split_off(1)), id);
     }
 
     #[test]
     fn a_stack_without_java_is_whole() {
         let frames = ["start_thread", "JVM_InternString"].map(|n| Frame::new(Kind::Jvm, n));
-        let shown = shown(frames.to_vec());
-        assert_eq!(&*shown[0].name, "JVM_InternString");
-        assert_eq!(shown.len(), 2);
+        let visible_frames = visible_frames(frames.to_vec());
+        assert_eq!(&*visible_frames[0].name, "JVM_InternString");
+        assert_eq!(visible_frames.len(), 2);
     }
 
     #[test]

@@ -20,7 +20,7 @@ use crate::{
 
 /// Number of TLABs read from which on the estimate is based on their contents. Fewer suffice if they are at
 /// least half of all TLABs begun.
-const ENOUGH_READ: u64 = 16;
+const MIN_TLABS_READ: u64 = 16;
 /// Maximum number of rows (classes times threads, or stacks of classes) with counts of their own.
 const MAX_ROWS: usize = 1 << 18;
 
@@ -141,7 +141,7 @@ pub(crate) struct Totals {
     stacks: HashMap<Key, HashMap<StackId, Count>>,
     stack_rows: usize,
     groups: HashMap<u32, Group>,
-    kept: Kept,
+    reserved: Kept,
     /// Events that the kernel side could not count or send.
     pub(crate) lost: u64,
 }
@@ -149,7 +149,7 @@ pub(crate) struct Totals {
 impl Totals {
     /// Creates empty totals whose memory is limited by `budget`.
     pub(crate) fn within(budget: &Budget) -> Self {
-        Self { kept: Kept::within(budget), ..Self::default() }
+        Self { reserved: Kept::within(budget), ..Self::default() }
     }
 
     /// Adds counts to a row. Beyond the limits they go to the row `OTHER`.
@@ -158,7 +158,7 @@ impl Totals {
             known.add(count);
             return;
         }
-        let key = if self.counts.len() < MAX_ROWS && self.kept.take(ROW) {
+        let key = if self.counts.len() < MAX_ROWS && self.reserved.take(ROW) {
             key.clone()
         } else {
             Key { class: OTHER.into(), tid: 0 }
@@ -172,7 +172,7 @@ impl Totals {
         let key = if self.counts.contains_key(key) { key } else { &other };
         let stacks = self.stacks.entry(key.clone()).or_default();
         let is_kept =
-            stacks.contains_key(&stack) || (self.stack_rows < MAX_ROWS && self.kept.take(ROW));
+            stacks.contains_key(&stack) || (self.stack_rows < MAX_ROWS && self.reserved.take(ROW));
         let stack = if is_kept { stack } else { stacks::OTHER };
         let before = stacks.len();
         stacks.entry(stack).or_default().add(count);
@@ -290,7 +290,7 @@ impl Totals {
             (sum.bytes as f64 + group.in_flight as f64, sum.outside_bytes as f64);
         let factor = if bytes < 0.0 { ((outside + bytes) / outside).max(0.0) } else { 1.0 };
         let bytes = bytes.max(0.0);
-        let is_enough = group.read >= ENOUGH_READ || group.read * 2 >= sum.samples;
+        let is_enough = group.read >= MIN_TLABS_READ || group.read * 2 >= sum.samples;
         let share = if sum.read_bytes > 0.0 && is_enough {
             Share::Read((bytes - unread).max(0.0) / sum.read_bytes)
         } else if sum.bytes > 0 {
@@ -342,7 +342,7 @@ mod tests {
     fn what_was_read_counts_for_more() {
         let mut totals = Totals::default();
         totals.add(&key("A"), &Count { samples: 20, bytes: 1000, ..Count::default() });
-        for _ in 0..ENOUGH_READ {
+        for _ in 0..MIN_TLABS_READ {
             totals.add_read(0);
         }
         let read =
@@ -360,7 +360,7 @@ mod tests {
         totals
             .add(&key("A"), &Count { samples: 20, bytes: 900, objects: 90.0, ..Count::default() });
         totals.add(&key("B"), &Count { samples: 1, bytes: 100, objects: 4.0, ..Count::default() });
-        for _ in 0..ENOUGH_READ {
+        for _ in 0..MIN_TLABS_READ {
             totals.add_read(0);
         }
         let read = Count { read_objects: 10.0, read_bytes: 100.0, ..Count::default() };

@@ -68,7 +68,7 @@ impl Told<'_> {
             Scope::Trace => begin.unix_ns,
             Scope::Interval => begin.unix_ns + elapsed.saturating_sub(summary.duration_ns),
         };
-        let last = moments.and_then(|m| u32::try_from(m.told_slot(elapsed)).ok());
+        let last = moments.and_then(|m| u32::try_from(m.slot_at(elapsed)).ok());
         let last = last.unwrap_or(u32::MAX);
         let command: Arc<str> = self.command.into();
         for row in &table.rows {
@@ -91,7 +91,7 @@ impl Told<'_> {
                     guessed: false,
                     unsure: false,
                     count: part.bytes,
-                    things: part.objects,
+                    occurrences: part.objects,
                     times: moments.map(|m| m.share(&key, part, last)).unwrap_or_default(),
                 });
             }

@@ -16,7 +16,7 @@ use crate::{
         clock,
         cost::Cost,
         probes::Plan,
-        reaches_everyone,
+        can_share_attachments,
         session::Attach,
         stops::{self, Stop},
     },
@@ -67,7 +67,7 @@ pub struct Options {
     pub intervals: bool,
     /// Keep totals of the whole trace and report them when a JVM ends. Otherwise only the rest of the current
     /// interval is reported then, and memory use does not grow with the length of the trace.
-    pub keeps_all: bool,
+    pub keeps_whole_trace: bool,
     /// How soon events are read, and how much CPU time reading TLABs may take. [`Pace::Calm`] is for a trace of
     /// all JVMs.
     pub pace: Pace,
@@ -83,7 +83,7 @@ impl Options {
         slot_ns: 0,
         max_memory: usize::MAX,
         intervals: false,
-        keeps_all: true,
+        keeps_whole_trace: true,
         pace: Pace::Prompt,
     };
 }
@@ -115,7 +115,7 @@ pub trait Sink {
     /// # Errors
     /// If the trace cannot go on.
     fn lost(&mut self, lost: Lost) -> Result<()> {
-        lost.tell();
+        lost.warn();
         Ok(())
     }
 
@@ -142,9 +142,9 @@ pub struct Taker<S> {
     options: Options,
     session: Session,
     /// Limits the CPU time spent on reading TLABs.
-    census: Effort,
+    tlab_effort: Effort,
     /// Limits the CPU time spent on naming stacks; `None` if that is not limited.
-    naming: Option<Effort>,
+    naming_effort: Option<Effort>,
     /// Duty cycles of the allocation probes in a daemon; `None` if the library's loop attaches them.
     duty: Option<DutyCycles>,
     /// Maximum cost of the probes in millionths of a processor, if the caller changes it.
@@ -167,22 +167,22 @@ impl<S: Sink> Taker<S> {
     /// # Errors
     /// [`Error::Permission`] or [`Error::Kernel`] if the kernel refuses.
     pub fn new(options: Options, sink: S) -> Result<Self> {
-        let effort = |allowed| Effort::new(allowed).with_patience(options.pace.patience());
-        let census = effort(options.pace.census());
-        let naming = options.pace.naming().map(effort);
+        let effort = |allowed| Effort::new(allowed).with_raise_delay(options.pace.raise_delay());
+        let tlab_effort = effort(options.pace.tlab_reading_share());
+        let naming_effort = options.pace.naming_share().map(effort);
         let mut session = counters::load(&options)?;
-        let is_bounded = options.pace == Pace::Calm && !options.exact && reaches_everyone();
+        let is_bounded = options.pace == Pace::Calm && !options.exact && can_share_attachments();
         let duty = is_bounded.then(|| DutyCycles::start(&session)).transpose()?;
-        counters::set_tlab_share(&mut session, census.share());
-        if let Some(naming) = &naming {
-            counters::set_stacks_wanted(&mut session, naming.share());
+        counters::set_tlab_share(&mut session, tlab_effort.share());
+        if let Some(naming_effort) = &naming_effort {
+            counters::set_stacks_wanted(&mut session, naming_effort.share());
         }
         Ok(Self {
             sink,
             options,
             session,
-            census,
-            naming,
+            tlab_effort,
+            naming_effort,
             duty,
             cost_budget: None,
             memory: budget::Budget::of(options.max_memory),
@@ -199,11 +199,11 @@ impl<S: Sink> Taker<S> {
     #[must_use]
     pub fn with_cost_budget(mut self, ppm: Arc<AtomicU64>) -> Self {
         self.cost_budget = Some(ppm);
-        self.follow_cost_budget();
+        self.apply_cost_budget();
         self
     }
 
-    fn follow_cost_budget(&self) {
+    fn apply_cost_budget(&self) {
         if let (Some(duty), Some(ppm)) = (&self.duty, &self.cost_budget) {
             duty.set_budget(ppm.load(Ordering::Relaxed) as f64 / 1e6);
         }
@@ -211,10 +211,10 @@ impl<S: Sink> Taker<S> {
 
     /// Reports the cost of the probes to the sink.
     fn report_costs(&mut self) -> Result<()> {
-        self.follow_cost_budget();
-        let unseen = self.duty.as_ref().map(DutyCycles::take_unseen).unwrap_or_default();
+        self.apply_cost_budget();
+        let missed_hits = self.duty.as_ref().map(DutyCycles::take_missed_hits).unwrap_or_default();
         let Some(costs) = self.session.costs() else { return Ok(()) };
-        unseen.into_iter().for_each(|(key, hits)| costs.add_unseen(key, hits));
+        missed_hits.into_iter().for_each(|(key, hits)| costs.add_missed_hits(key, hits));
         let costs = costs.take()?;
         costs.into_iter().for_each(|cost| self.sink.cost(cost));
         Ok(())
@@ -229,18 +229,18 @@ impl<S: Sink> Taker<S> {
         let now = clock::monotonic_ns();
         for jvm in jvms.values_mut() {
             if !self.options.intervals {
-                jvm.tell_stops();
+                jvm.report_stopped();
             }
-            self.tell(jvm, self.last_scope(), now)?;
+            self.report_table(jvm, self.last_scope(), now)?;
         }
         Ok(())
     }
 
     /// Whether the kernel side's maps or the memory for stacks are filling up, so that new entries will soon
     /// not fit.
-    fn is_crowded(&self, jvms: &ByKey<Jvm>) -> bool {
+    fn is_nearly_full(&self, jvms: &ByKey<Jvm>) -> bool {
         let stacks: Vec<_> = jvms.values().map(|followed| followed.jvm.stacks_kept()).collect();
-        self.tallies > counters::most_tallies(&self.session) / 2
+        self.tallies > counters::max_tallies(&self.session) / 2
             || stacks.iter().map(|(count, _)| count).sum::<usize>() > MANY_STACKS
             || stacks.iter().any(|(_, is_full)| *is_full)
     }
@@ -257,10 +257,10 @@ impl<S: Sink> Taker<S> {
 
     /// Scope of the last report of a JVM.
     fn last_scope(&self) -> Scope {
-        if self.options.keeps_all { Scope::Trace } else { Scope::Interval }
+        if self.options.keeps_whole_trace { Scope::Trace } else { Scope::Interval }
     }
 
-    fn tell(&mut self, followed: &Followed<Jvm>, scope: Scope, now_ns: u64) -> Result<()> {
+    fn report_table(&mut self, followed: &Followed<Jvm>, scope: Scope, now_ns: u64) -> Result<()> {
         let jvm = &followed.jvm;
         let table = jvm.table(followed.hotspot(), scope, now_ns);
         self.sink.table(&Told {
@@ -276,22 +276,22 @@ impl<S: Sink> Taker<S> {
     fn take(&mut self, followed: &mut Followed<Jvm>, event: Event) -> Result<()> {
         let Followed { jvm, hotspot: Ok(hotspot), .. } = followed else { return Ok(()) };
         match event {
-            Event::Name(name) => jvm.told(name),
+            Event::Name(name) => jvm.record_names(name),
             Event::Large(large) => {
                 if let Some(record) = jvm.large(hotspot, large) {
                     self.sink.large(record)?;
                 }
             }
             Event::Tlab(tlab) => {
-                let stands_for = 1.0 / self.census.share();
-                self.census.spend(|| jvm.read_tlab(hotspot, &tlab, stands_for));
+                let weight = 1.0 / self.tlab_effort.share();
+                self.tlab_effort.spend(|| jvm.read_tlab(hotspot, &tlab, weight));
             }
             Event::Stop(stop) => self.sink.stop(stop),
             Event::Stack(number, stack) => {
                 let Some(walker) = self.session.walker() else { return Ok(()) };
                 let mut name = || jvm.take_stack(hotspot, number, &stack, &mut self.files, walker);
-                match &mut self.naming {
-                    Some(naming) => naming.spend(name),
+                match &mut self.naming_effort {
+                    Some(naming_effort) => naming_effort.spend(name),
                     None => name(),
                 }?;
             }
@@ -301,7 +301,7 @@ impl<S: Sink> Taker<S> {
 
     /// Reads the kernel side's counters and adds them to the models.
     fn collect_counted(&mut self, jvms: &mut ByKey<Jvm>) -> Result<()> {
-        self.files.let_go(self.session.walker());
+        self.files.release_unused(self.session.walker());
         let tallies = counters::tallies(&self.session)?;
         self.tallies = tallies.len();
         let hits = match self.options.slot_ns {
@@ -318,7 +318,7 @@ impl<S: Sink> Taker<S> {
         }
         for (key, hit) in hits {
             if let Some(Followed { jvm, hotspot: Ok(hotspot), .. }) = jvms.get_mut(&key.target) {
-                jvm.take_hit(hotspot, &key, hit);
+                jvm.add_hit(hotspot, &key, hit);
             }
         }
         // Time slots may use a quarter of max_memory in addition to it, divided equally among the JVMs.
@@ -326,7 +326,7 @@ impl<S: Sink> Taker<S> {
         jvms.values_mut().for_each(|followed| followed.jvm.shrink_moments(share));
         for (target, tally) in counters::others(&self.session)? {
             if let Some(followed) = jvms.get_mut(&target) {
-                followed.jvm.take_others(&tally);
+                followed.jvm.add_others(&tally);
             }
         }
         Ok(())
@@ -338,7 +338,7 @@ impl<S: Sink> Taker<S> {
         let Ok(hotspot) = hotspot else { return Err(Error::NoSuchProcess { pid }) };
         let stacks = self.stacks.remove(&key);
         if self.options.exact {
-            probes::fires(target, hotspot)?;
+            probes::check_probe_enabled(target, hotspot)?;
         }
         let walks = stacks.as_ref().is_some_and(Stacks::are_known);
         let layout = kernel_layout(hotspot, walks)?;
@@ -367,7 +367,7 @@ impl<S: Sink> Taker<S> {
         for (target, followed) in jvms {
             let Followed { jvm, hotspot: Ok(hotspot), .. } = followed else { continue };
             let own = counted.remove(target).unwrap_or_default();
-            let ended = jvm.take_threads(hotspot, &own);
+            let ended = jvm.update_in_flight(hotspot, &own);
             if all.len() > MANY_THREADS {
                 ended.into_iter().for_each(|one| counters::forget_thread(&self.session, one));
             }
@@ -379,12 +379,12 @@ impl<S: Sink> Taker<S> {
 /// Whether the probes of a JVM are attached to its libjvm.so for all processes that run it. Probes attached to
 /// a single process have no duty cycle.
 fn has_duty_cycle(target: &Target) -> bool {
-    target.libjvm.may_attach_for_everyone()
+    target.libjvm.may_share_attachments()
 }
 
 impl<S: Sink> Tool for Taker<S> {
     type Jvm = Jvm;
-    const TAKES_YOUNG: bool = false;
+    const TRACES_STARTING_JVMS: bool = false;
 
     fn session(&mut self) -> &mut dyn Attach {
         &mut self.session
@@ -394,7 +394,7 @@ impl<S: Sink> Tool for Taker<S> {
         let libjvm = &target.libjvm;
         let mut plans = match self.options.exact {
             true => probes::exact(libjvm)?,
-            false => probes::sampled(libjvm)?,
+            false => probes::sampling_plans(libjvm)?,
         };
         if self.duty.is_some() && has_duty_cycle(target) {
             // DutyCycles::add() attaches the other probes when the JVM is admitted.
@@ -440,10 +440,10 @@ impl<S: Sink> Tool for Taker<S> {
         let elapsed = self.adapted.elapsed();
         if elapsed >= ADAPT {
             self.adapted = Instant::now();
-            let share = self.census.adapt(elapsed);
+            let share = self.tlab_effort.adapt(elapsed);
             counters::set_tlab_share(&mut self.session, share);
-            if let Some(naming) = &mut self.naming {
-                let share = naming.adapt(elapsed);
+            if let Some(naming_effort) = &mut self.naming_effort {
+                let share = naming_effort.adapt(elapsed);
                 counters::set_stacks_wanted(&mut self.session, share);
             }
         }
@@ -469,32 +469,32 @@ impl<S: Sink> Tool for Taker<S> {
 
     fn report(&mut self, jvms: &mut ByKey<Jvm>) -> Result<()> {
         self.report_costs()?;
-        let begins_anew = !self.options.keeps_all && self.is_crowded(jvms);
+        let begins_anew = !self.options.keeps_whole_trace && self.is_nearly_full(jvms);
         if begins_anew {
             self.empty(jvms)?;
         }
         let now = clock::monotonic_ns();
         for followed in jvms.values_mut() {
             if self.options.intervals {
-                self.tell(followed, Scope::Interval, now)?;
-                followed.tell_stops();
+                self.report_table(followed, Scope::Interval, now)?;
+                followed.report_stopped();
             }
             followed.jvm.next_interval(now);
             if begins_anew {
-                followed.jvm.begin_anew();
+                followed.jvm.reset();
             }
         }
         Ok(())
     }
 
-    fn gone(&mut self, key: u64, followed: Followed<Jvm>) -> Result<()> {
+    fn on_end(&mut self, key: u64, followed: Followed<Jvm>) -> Result<()> {
         if let Some(duty) = &self.duty {
             duty.forget(key);
         }
         if let Some(cost) = self.session.costs().and_then(|costs| costs.take_last(key)) {
             self.sink.cost(cost);
         }
-        self.tell(&followed, self.last_scope(), clock::monotonic_ns())
+        self.report_table(&followed, self.last_scope(), clock::monotonic_ns())
     }
 
     fn is_closed(&self) -> bool {

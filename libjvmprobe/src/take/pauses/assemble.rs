@@ -26,7 +26,7 @@ pub(crate) trait Jvm {
     fn collections(&self, op: Option<&str>, before: &[u64; 4], after: &[u64; 4]) -> Collections;
     /// Whether an operation with this number of collections allocates after the last of them and before its own
     /// end, so that the heap at its end is not the heap after the collection.
-    fn settles(&self, op: Option<&str>, collections: u64) -> bool;
+    fn allocates_after_collection(&self, op: Option<&str>, collections: u64) -> bool;
     /// Whether an operation is a pause although no collection was seen in it.
     fn is_pause(&self, op: Option<&str>) -> bool;
 }
@@ -116,7 +116,7 @@ impl Assembler {
             return Record::Safepoint(stop);
         }
         let count = counted.count.unwrap_or(0);
-        let settles = jvm.settles(op, count);
+        let allocates_after_collection = jvm.allocates_after_collection(op, count);
         stop.cause = event::cause(&e.cause, &e.last_cause);
         // The USDT probe reports Shenandoah's full collections as full, the function used in its place does
         // not.
@@ -124,7 +124,7 @@ impl Assembler {
         stop.collections = count.max(pairs).max(e.collections.into());
         stop.pause_ns = Some(e.gc_ns);
         stop.heap_before = event::known(e.heap_before);
-        stop.heap_after = event::known(if settles { e.heap_settled } else { e.heap_after });
+        stop.heap_after = event::known(if allocates_after_collection { e.heap_at_gc_end } else { e.heap_after });
         stop.pools = self.keep_pools.then_some(pools);
         Record::Pause(stop)
     }
@@ -267,7 +267,7 @@ mod tests {
             let sum: u64 = after.iter().zip(before).map(|(a, b)| a - b).sum();
             Collections { count: Some(sum), is_full: Some(after[1] > before[1]) }
         }
-        fn settles(&self, _: Option<&str>, collections: u64) -> bool {
+        fn allocates_after_collection(&self, _: Option<&str>, collections: u64) -> bool {
             collections > 0
         }
         fn is_pause(&self, op: Option<&str>) -> bool {
@@ -304,7 +304,7 @@ mod tests {
             after: [5, 2, 0, 0],
             heap_before: 50,
             heap_after: 20,
-            heap_settled: u64::MAX,
+            heap_at_gc_end: u64::MAX,
             ..stop()
         };
         let record = Assembler::default().take(&Event::Stop(Box::new(event)), &Fake);
@@ -321,7 +321,7 @@ mod tests {
             gauged: 1,
             after: [1, 0, 0, 0],
             heap_after: 30,
-            heap_settled: 20,
+            heap_at_gc_end: 20,
             ..stop()
         };
         let record = Assembler::default().take(&Event::Stop(Box::new(event)), &Fake);

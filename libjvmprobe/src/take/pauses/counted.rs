@@ -17,7 +17,7 @@ use crate::{
 };
 
 /// Returns the interval at which counters are polled.
-pub(crate) const fn look(pace: Pace) -> Duration {
+pub(crate) const fn poll_interval(pace: Pace) -> Duration {
     Duration::from_millis(match pace {
         Pace::Prompt => 5,
         Pace::Calm => 50,
@@ -29,7 +29,7 @@ pub(crate) const fn look(pace: Pace) -> Duration {
 pub(crate) struct Counted {
     last: Counts,
     /// Whether the JVM counts the time of stops without the time to safepoint.
-    sync_apart: bool,
+    stop_time_excludes_sync: bool,
     /// Latest possible time on `CLOCK_MONOTONIC` at which the JVM's tick count began. The sooner a collection
     /// is seen after its end, the closer this bound is.
     start: i128,
@@ -52,8 +52,8 @@ pub(crate) struct Collected {
 
 impl Counted {
     /// Starts with a first reading of the counters.
-    pub(crate) fn begin(last: Counts, sync_apart: bool) -> Self {
-        Self { last, sync_apart, start: i128::MAX }
+    pub(crate) fn begin(last: Counts, stop_time_excludes_sync: bool) -> Self {
+        Self { last, stop_time_excludes_sync, start: i128::MAX }
     }
 
     /// Evaluates counters that were read at the end of a stop.
@@ -67,7 +67,7 @@ impl Counted {
             1 => vec![self.one(counts, now_ns)],
             // No event arrived for the other stops.
             _ => {
-                let found = self.look(counts, now_ns);
+                let found = self.update(counts, now_ns);
                 self.last = counts;
                 found
             }
@@ -75,7 +75,7 @@ impl Counted {
     }
 
     /// Evaluates counters that were read at any time.
-    pub(crate) fn look(&mut self, counts: Counts, now_ns: u64) -> Vec<Collected> {
+    pub(crate) fn update(&mut self, counts: Counts, now_ns: u64) -> Vec<Collected> {
         let each = (0..counts.kinds.len()).filter_map(|kind| self.kind(&counts, kind, now_ns));
         each.collect()
     }
@@ -85,7 +85,7 @@ impl Counted {
         let last = std::mem::replace(&mut self.last, counts);
         let sync = counts.sync.saturating_sub(last.sync);
         let counted = counts.stopped.saturating_sub(last.stopped);
-        let stopped_ns = if self.sync_apart { counted.saturating_add(sync) } else { counted };
+        let stopped_ns = if self.stop_time_excludes_sync { counted.saturating_add(sync) } else { counted };
         let mut found = Collected {
             begin_ns: now_ns.saturating_sub(stopped_ns),
             stopped_ns: Some(stopped_ns),
@@ -183,10 +183,10 @@ mod tests {
     #[test]
     fn one_collection_is_told_by_its_own_stamps() {
         let mut counted = Counted::begin(counts(3, 300, 900, 950), false);
-        assert_eq!(counted.look(counts(3, 300, 900, 950), 5000), []);
+        assert_eq!(counted.update(counts(3, 300, 900, 950), 5000), []);
         // The collection runs; then it has ended.
-        assert_eq!(counted.look(counts(4, 300, 2000, 950), 7050), []);
-        let found = counted.look(counts(4, 340, 2000, 2040), 7070);
+        assert_eq!(counted.update(counts(4, 300, 2000, 950), 7050), []);
+        let found = counted.update(counts(4, 340, 2000, 2040), 7070);
         let expected = Collected {
             begin_ns: 7030,
             collections: [1, 0, 0],
@@ -195,15 +195,15 @@ mod tests {
         };
         assert_eq!(found, [expected]);
         // A collection that is seen sooner gives a closer bound for the JVM's start.
-        let found = counted.look(counts(5, 350, 3000, 3010), 8020);
+        let found = counted.update(counts(5, 350, 3000, 3010), 8020);
         assert_eq!((found[0].begin_ns, found[0].pause_ns), (8010, 10));
-        assert_eq!(counted.look(counts(5, 350, 3000, 3010), 9000), []);
+        assert_eq!(counted.update(counts(5, 350, 3000, 3010), 9000), []);
     }
 
     #[test]
     fn of_several_the_sum_is_known() {
         let mut counted = Counted::begin(counts(3, 300, 900, 950), false);
-        let found = counted.look(counts(5, 380, 2000, 2030), 5000);
+        let found = counted.update(counts(5, 380, 2000, 2030), 5000);
         let [found] = found[..] else { panic!("{found:?}") };
         assert_eq!((found.collections, found.pause_ns, found.stopped_ns), ([2, 0, 0], 80, None));
     }
@@ -215,8 +215,8 @@ mod tests {
             for at in [0, u64::MAX] {
                 let first = stop(number, at, number, counts(number, number, 0, at));
                 let second = stop(at, number, at, counts(u64::MAX, 0, at, u64::MAX));
-                let _ = (counted.stop(first, at), counted.look(second, number));
-                let _ = (counted.look(first, at), counted.stop(second, number));
+                let _ = (counted.stop(first, at), counted.update(second, number));
+                let _ = (counted.update(first, at), counted.stop(second, number));
             }
         }
     }

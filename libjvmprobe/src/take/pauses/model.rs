@@ -22,7 +22,7 @@ pub struct Jvm {
     totals: Option<Totals>,
     /// Time at which the JVM was admitted. Stops that began earlier are ignored, because a part of their events
     /// is missing.
-    since_ns: u64,
+    admitted_ns: u64,
     operations: Operations,
 }
 
@@ -45,15 +45,15 @@ struct Asked<'a> {
 }
 
 impl Jvm {
-    /// Starts the model of a JVM at `since_ns`.
-    pub(crate) fn new(pid: u32, totals: Option<Totals>, since_ns: u64, keep_pools: bool) -> Self {
+    /// Starts the model of a JVM at `admitted_ns`.
+    pub(crate) fn new(pid: u32, totals: Option<Totals>, admitted_ns: u64, keep_pools: bool) -> Self {
         let (assembler, operations) = (Assembler::new(keep_pools), Operations::default());
-        Self { pid, assembler, totals, since_ns, operations }
+        Self { pid, assembler, totals, admitted_ns, operations }
     }
 
     /// Processes an event. Returns the record that it completes, which is already part of the totals.
     pub(crate) fn take(&mut self, event: &Event, hotspot: Option<&HotSpot>) -> Option<Record> {
-        if matches!(event, Event::Stop(stop) if stop.begin_ns < self.since_ns) {
+        if matches!(event, Event::Stop(stop) if stop.begin_ns < self.admitted_ns) {
             return None;
         }
         let asked = Asked { pid: self.pid, hotspot, operations: &self.operations };
@@ -137,19 +137,19 @@ impl assemble::Jvm for Asked<'_> {
     }
 
     fn operation_named(&self, op_type: u64) -> Option<String> {
-        once(&self.operations.numbered, op_type, || self.hotspot?.operation_named(op_type))
+        cached(&self.operations.numbered, op_type, || self.hotspot?.operation_named(op_type))
     }
 
     fn operation_of(&self, vtable: u64) -> Option<String> {
-        once(&self.operations.vtables, vtable, || self.hotspot?.operation_of(vtable))
+        cached(&self.operations.vtables, vtable, || self.hotspot?.operation_of(vtable))
     }
 
     fn collections(&self, op: Option<&str>, before: &[u64; 4], after: &[u64; 4]) -> Collections {
         self.hotspot.map_or_else(Collections::default, |h| h.collections(op, before, after))
     }
 
-    fn settles(&self, op: Option<&str>, collections: u64) -> bool {
-        self.hotspot.is_some_and(|h| h.settles(op, collections))
+    fn allocates_after_collection(&self, op: Option<&str>, collections: u64) -> bool {
+        self.hotspot.is_some_and(|h| h.allocates_after_collection(op, collections))
     }
 
     fn is_pause(&self, op: Option<&str>) -> bool {
@@ -172,7 +172,7 @@ fn counted_cause(cause: String, collections: [u64; 3], hotspot: &HotSpot) -> Opt
     }
 }
 
-fn once(
+fn cached(
     known: &RefCell<HashMap<u64, Option<String>>>,
     key: u64,
     look_up: impl FnOnce() -> Option<String>,
@@ -193,13 +193,13 @@ mod tests {
         let known = RefCell::default();
         let mut looked_up = 0;
         for key in 0..100_000 {
-            let name = once(&known, key, || {
+            let name = cached(&known, key, || {
                 looked_up += 1;
                 Some(key.to_string())
             });
             assert_eq!(name.is_some(), key < MAX_OPERATIONS as u64);
         }
         assert_eq!((looked_up, known.borrow().len()), (MAX_OPERATIONS, MAX_OPERATIONS));
-        assert_eq!(once(&known, 7, || None).as_deref(), Some("7"));
+        assert_eq!(cached(&known, 7, || None).as_deref(), Some("7"));
     }
 }

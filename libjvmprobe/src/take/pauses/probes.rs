@@ -137,7 +137,7 @@ pub(crate) fn plan(
     let major = hotspot.map(|h| h.major);
     let collector = hotspot.map(|h| h.collector).filter(|c| *c != Collector::Unknown);
     let elf = libjvm.elf()?;
-    let path = &libjvm.seen_as;
+    let path = &libjvm.target_path;
     let mut plans = Vec::new();
     // CMS reports each of its phases by these probes, not its cycles.
     let has_cycles = |c: Collector| c.is_concurrent() && c != Collector::Cms;
@@ -167,7 +167,7 @@ pub(crate) fn plan(
     if is_recorded && !stop.iter().any(is_function) {
         stop.retain(|plan| !["safepoint_begin", "vmops_begin"].contains(&plan.program));
     }
-    if gauge.is_some_and(|gauge| gauge.op_tells) {
+    if gauge.is_some_and(|gauge| gauge.op_shows_collection) {
         let inside = ["gc_begin", "gc_end", "fn_gc_begin", "fn_gc_end"];
         stop.retain(|plan| !inside.contains(&plan.program));
     }
@@ -181,7 +181,7 @@ pub(crate) fn plan(
 
 fn request(libjvm: &LibJvm, elf: &ElfFile) -> Result<Plan> {
     let site = exported(elf, REQUEST)?.ok_or_else(|| Error::NoProbes {
-        path: libjvm.seen_as.clone(),
+        path: libjvm.target_path.clone(),
         what: format!("exported function {REQUEST}"),
         hint: "omit --stacks".into(),
     })?;
@@ -211,7 +211,7 @@ fn extras(
         wanted.extend(CMS_CYCLE_OF_JDK_8);
         wanted.push(SWEPT);
     }
-    if hotspot.is_none_or(HotSpot::settles_unseen) {
+    if hotspot.is_none_or(HotSpot::needs_collection_end_probe) {
         wanted.push(COLLECTION_END);
     }
     wanted

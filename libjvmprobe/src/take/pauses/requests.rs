@@ -34,7 +34,7 @@ const MANY_STACKS: usize = 1 << 11;
 
 /// Time in nanoseconds after a pause up to which another pause may belong to requests from before the first
 /// one. A thread waits for its collection, which follows at once unless that thread gets no processor.
-const CARRIED: u64 = 1_000_000_000;
+const MAX_CARRY_NS: u64 = 1_000_000_000;
 
 /// Requests that were attributed to pauses. Which pause belongs to which request is unknown: requests need not
 /// be served in order, and one pause may serve all of them.
@@ -50,8 +50,8 @@ struct Served {
 impl Served {
     /// Returns the requests that a pause beginning at `begin` may still belong to. `new` are the requests made
     /// since the previous pause.
-    fn carry(mut self, begin: u64, new: &VecDeque<Waiting>) -> Self {
-        if begin.saturating_sub(self.begin) > CARRIED {
+    fn carry_over(mut self, begin: u64, new: &VecDeque<Waiting>) -> Self {
+        if begin.saturating_sub(self.begin) > MAX_CARRY_NS {
             return Self::default();
         }
         // A thread that makes a new request has got the collection that it requested before.
@@ -103,8 +103,8 @@ impl Requests {
     }
 
     /// Releases files that no JVM has mapped any more.
-    pub(crate) fn let_go(&mut self, walker: Option<&mut Walker>) {
-        self.files.let_go(walker);
+    pub(crate) fn release_unused(&mut self, walker: Option<&mut Walker>) {
+        self.files.release_unused(walker);
     }
 
     /// Names a new stack at once, while its code exists. The walker learns of files that were mapped since the
@@ -129,7 +129,7 @@ impl Requests {
     }
 
     /// Returns the numbers of stacks that no request refers to; empty if there are fewer than `MANY_STACKS`.
-    pub(crate) fn superfluous(&self) -> Vec<u64> {
+    pub(crate) fn unreferenced_stacks(&self) -> Vec<u64> {
         if self.stacks.values().map(HashMap::len).sum::<usize>() < MANY_STACKS {
             return Vec::new();
         }
@@ -168,7 +168,7 @@ impl Requests {
     /// Adds to a pause the requests that were made before it. If there were several, each may get a pause of
     /// its own, or one pause may serve all. Therefore all but the first of them are added to the next pause as
     /// well, except those whose thread has made another request since.
-    pub(crate) fn settle(&mut self, key: u64, stop: &mut Stop) {
+    pub(crate) fn add_to_pause(&mut self, key: u64, stop: &mut Stop) {
         if stop.cause.as_deref() != Some(CAUSE) {
             return;
         }
@@ -177,7 +177,7 @@ impl Requests {
         let (now, later): (VecDeque<_>, VecDeque<_>) =
             waiting.into_iter().partition(|waiting| waiting.request.ts_ns <= begin);
         self.waiting.insert(key, later);
-        let mut served = self.served.remove(&key).unwrap_or_default().carry(begin, &now);
+        let mut served = self.served.remove(&key).unwrap_or_default().carry_over(begin, &now);
         served.requests.extend(now);
         let stacks = self.stacks.get(&key);
         let with_stack = |waiting: &Waiting| {
@@ -208,7 +208,7 @@ mod tests {
 
     fn pause(requests: &mut Requests, key: u64, ts_ns: u64, cause: &str) -> Vec<u64> {
         let mut stop = Stop { ts_ns, cause: Some(cause.into()), ..Default::default() };
-        requests.settle(key, &mut stop);
+        requests.add_to_pause(key, &mut stop);
         stop.requests.iter().map(|request| request.ts_ns).collect()
     }
 
@@ -229,11 +229,11 @@ mod tests {
         let stacks = (0..MANY_STACKS as u64).map(|number| (number, Vec::new()));
         requests.stacks.insert(7, stacks.collect());
         requests.waiting.insert(7, VecDeque::from([Waiting { stack: 5, ..request(100) }]));
-        let superfluous = requests.superfluous();
-        assert_eq!(superfluous.len(), MANY_STACKS - 1);
-        requests.forget_stacks(&superfluous);
+        let unreferenced_stacks = requests.unreferenced_stacks();
+        assert_eq!(unreferenced_stacks.len(), MANY_STACKS - 1);
+        requests.forget_stacks(&unreferenced_stacks);
         assert_eq!(requests.stacks[&7].keys().collect::<Vec<_>>(), [&5]);
-        assert!(requests.superfluous().is_empty());
+        assert!(requests.unreferenced_stacks().is_empty());
     }
 
     #[test]
@@ -262,7 +262,7 @@ mod tests {
         let mut requests = Requests::default();
         requests.waiting.insert(7, VecDeque::from([request_of(1, 100), request_of(2, 110)]));
         assert_eq!(pause(&mut requests, 7, 150, CAUSE), [100, 110]);
-        let later = 150 + CARRIED + 1;
+        let later = 150 + MAX_CARRY_NS + 1;
         requests.waiting.insert(7, VecDeque::from([request_of(3, later)]));
         assert_eq!(pause(&mut requests, 7, later, CAUSE), [later]);
     }

@@ -25,11 +25,11 @@ use crate::{
 pub(crate) type Session = session::Session<JavagcSkel<'static>, Event>;
 
 /// Maps with one entry per JVM: 4 MB if preallocated.
-const ROOMY: [Roomy; 4] = [
-    Roomy { name: "stops", most: 1 << 12, allocated: 1 << 12 },
-    Roomy { name: "gauges", most: 1 << 12, allocated: 1 << 12 },
-    Roomy { name: "counted", most: 1 << 12, allocated: 1 << 12 },
-    Roomy { name: "budgets", most: 1 << 12, allocated: 1 << 12 },
+const SPARSE_MAPS: [Roomy; 4] = [
+    Roomy { name: "stops", on_demand_capacity: 1 << 12, preallocated_capacity: 1 << 12 },
+    Roomy { name: "gauges", on_demand_capacity: 1 << 12, preallocated_capacity: 1 << 12 },
+    Roomy { name: "counted", on_demand_capacity: 1 << 12, preallocated_capacity: 1 << 12 },
+    Roomy { name: "budgets", on_demand_capacity: 1 << 12, preallocated_capacity: 1 << 12 },
 ];
 /// Maximum number of distinct stacks that request collections: only few lines of a program do so.
 const KNOWN_STACKS: u32 = 1 << 12;
@@ -62,9 +62,9 @@ pub(crate) fn load(
         preflight::check_walker()?;
         open.maps.known_stacks.set_max_entries(KNOWN_STACKS).map_err(bpf::load_error)?;
     } else {
-        walker::leave_out(open.open_object_mut())?;
+        walker::disable_maps(open.open_object_mut())?;
     }
-    room::make(open.open_object_mut(), &ROOMY)?;
+    room::set_sizes(open.open_object_mut(), &SPARSE_MAPS)?;
     if let Some(data) = open.maps.rodata_data.as_deref_mut() {
         data.know_jvms = stacks;
         data.max_events_per_second = max_events.unwrap_or(0);
@@ -74,7 +74,7 @@ pub(crate) fn load(
     }
     // All JVMs share this ring buffer, which has room for some thousand stops.
     if programs.is_none() {
-        open.maps.events.set_max_entries(pace.ring()).map_err(bpf::load_error)?;
+        open.maps.events.set_max_entries(pace.ring_bytes()).map_err(bpf::load_error)?;
     }
     let skel = session::load(open)?;
     let session = Session::new(skel, Event::decode, stacks)?.with_maps_by_jvm(&BY_JVM);

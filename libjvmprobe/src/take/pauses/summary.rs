@@ -179,7 +179,7 @@ struct HeapFlow {
     freed: u64,
     allocated: u64,
     /// Total time between pauses, during which `allocated` was allocated.
-    watched_ns: u64,
+    between_pauses_ns: u64,
     /// End of the last pause in nanoseconds, and the used heap then in bytes.
     last: Option<(u64, u64)>,
     /// Whether the heap before or after some pause is unknown, so that the sums are too low.
@@ -294,8 +294,8 @@ impl Totals {
             freed_bytes: flow.map(|flow| flow.freed),
             allocated_bytes: flow.map(|flow| flow.allocated),
             allocated_bytes_per_second: flow
-                .filter(|flow| flow.watched_ns > 0)
-                .map(|flow| flow.allocated as f64 * 1e9 / flow.watched_ns as f64),
+                .filter(|flow| flow.between_pauses_ns > 0)
+                .map(|flow| flow.allocated as f64 * 1e9 / flow.between_pauses_ns as f64),
             lost: self.lost,
             operations,
             histograms: self.histograms.clone(),
@@ -331,7 +331,7 @@ impl HeapFlow {
         self.freed = self.freed.saturating_add(before.saturating_sub(after));
         if let Some((end_ns, left)) = self.last {
             self.allocated = self.allocated.saturating_add(before.saturating_sub(left));
-            self.watched_ns += stop.ts_ns.saturating_sub(end_ns);
+            self.between_pauses_ns += stop.ts_ns.saturating_sub(end_ns);
         }
         self.last = Some((stop.ts_ns + stop.stopped_ns, after));
     }

@@ -88,13 +88,13 @@ pub struct Taker<S> {
     requests: Requests,
     /// Reason why nothing can be attached, by file and collector; `None` if probes can be attached. Cached,
     /// because finding out takes reading the file's symbols.
-    unattached: HashMap<(FileId, Collector), Option<String>>,
+    unattachable: HashMap<(FileId, Collector), Option<String>>,
     /// Number of JVMs that run each file.
-    users: HashMap<FileId, usize>,
+    jvm_counts: HashMap<FileId, usize>,
     /// JVMs that nothing can be attached to, whose own counters are read.
     counted: HashMap<u64, ByCounters>,
     /// Time of the next poll of the counters that have no watchpoint.
-    next_count: Instant,
+    next_counter_poll: Instant,
     /// Sums of stops that were not recorded one by one, as of the last report.
     limited: HashMap<u64, Limited>,
     /// Hashes names of tenants (control groups) to numbers that no tenant can predict.
@@ -107,13 +107,13 @@ struct ByCounters {
     /// The watchpoint that fires at each stop; `None` if there is none and the counters are polled.
     watch: Option<Links>,
     /// Earliest time of the next poll of its counters.
-    next_look: Instant,
+    next_poll: Instant,
 }
 
 /// If reading a JVM's counters takes longer than this, because its memory is slow to read, ...
-const SLOW_LOOK: Duration = Duration::from_millis(100);
+const SLOW_POLL: Duration = Duration::from_millis(100);
 /// ... the next poll comes after this many times as long, because events of other JVMs wait meanwhile.
-const REST: u32 = 20;
+const POLL_PAUSE_FACTOR: u32 = 20;
 
 /// Program that runs when the JVM has written to its counter of stop time.
 const COUNTED_PROGRAM: &str = "counted_stop";
@@ -154,10 +154,10 @@ impl<S: Sink> Taker<S> {
             sink,
             session,
             requests: Requests::default(),
-            unattached: HashMap::new(),
-            users: HashMap::new(),
+            unattachable: HashMap::new(),
+            jvm_counts: HashMap::new(),
             counted: HashMap::new(),
-            next_count: Instant::now(),
+            next_counter_poll: Instant::now(),
             limited: HashMap::new(),
             tenant_numbers: RandomState::new(),
         })
@@ -202,7 +202,7 @@ impl<S: Sink> Taker<S> {
             hotspot.stop_counter().ok_or_else(|| missing("the JVM does not count stops"))?;
         let places = hotspot.counted_at().unwrap_or_default().map(u64::to_ne_bytes);
         let counted = &self.session.skel.maps.counted;
-        session::tell(
+        session::insert_entry(
             counted,
             key,
             &places.concat(),
@@ -221,8 +221,8 @@ impl<S: Sink> Taker<S> {
         // The watchpoint is set before the first reading: stops before that reading are not reported, and the
         // watchpoint sees each later one.
         let watch = self.watch(key, pid, hotspot);
-        let counted = Counted::begin(hotspot.counts()?, hotspot.counts_sync_apart());
-        let every = counted::look(self.options.pace).as_millis();
+        let counted = Counted::begin(hotspot.counts()?, hotspot.stop_time_excludes_sync());
+        let every = counted::poll_interval(self.options.pace).as_millis();
         let how = match &watch {
             Ok(_) => "read at the end of each stop".into(),
             Err(error) => format!(
@@ -236,7 +236,7 @@ impl<S: Sink> Taker<S> {
         );
         warn_once(&line, why);
         self.counted
-            .insert(key, ByCounters { counted, watch: watch.ok(), next_look: Instant::now() });
+            .insert(key, ByCounters { counted, watch: watch.ok(), next_poll: Instant::now() });
         Ok(())
     }
 
@@ -260,7 +260,7 @@ impl<S: Sink> Taker<S> {
             None => {
                 // If the JVM has ended, the follow loop notices that soon.
                 let Ok(counts) = hotspot.counts() else { return Ok(()) };
-                (counted.look(counts, clock::monotonic_ns()), hotspot.last_cause())
+                (counted.update(counts, clock::monotonic_ns()), hotspot.last_cause())
             }
         };
         for found in found {
@@ -280,7 +280,7 @@ impl<S: Sink> Taker<S> {
 
 impl<S: Sink> Tool for Taker<S> {
     type Jvm = Jvm;
-    const TAKES_YOUNG: bool = true;
+    const TRACES_STARTING_JVMS: bool = true;
 
     fn session(&mut self) -> &mut dyn Attach {
         &mut self.session
@@ -297,7 +297,7 @@ impl<S: Sink> Tool for Taker<S> {
         let Some(hotspot) = hotspot else { return };
         let gauges = &self.session.skel.maps.gauges;
         let what = "pass heap addresses to the BPF programs";
-        if let Err(error) = session::tell(gauges, key, &hotspot.gauge.to_bytes(), what) {
+        if let Err(error) = session::insert_entry(gauges, key, &hotspot.gauge.to_bytes(), what) {
             log::warn!("{error}");
         }
         if let Some(walker) = self.session.walker().filter(|_| hotspot.is_set_up)
@@ -312,18 +312,18 @@ impl<S: Sink> Tool for Taker<S> {
         if let Some(costs) = self.session.costs() {
             costs.add(key);
         }
-        *self.users.entry(target.libjvm.id).or_default() += 1;
+        *self.jvm_counts.entry(target.libjvm.id).or_default() += 1;
         if let Err(error) = hotspot {
             let what = "collector, heap sizes and causes are still unknown";
             log::warn!("process {pid}: {what}: {error}");
         }
         let why = hotspot.as_deref().ok().and_then(|hotspot| {
             let of = (target.libjvm.id, hotspot.collector);
-            let look = || {
+            let find_reason = || {
                 let plans = probes::plan(&target.libjvm, Some(hotspot), &self.options);
                 plans.err().map(|why| why.to_string())
             };
-            self.unattached.entry(of).or_insert_with(look).clone()
+            self.unattachable.entry(of).or_insert_with(find_reason).clone()
         });
         if let (Ok(hotspot), Some(why)) = (hotspot, why) {
             self.admit_counted(key, pid, hotspot, &why)?;
@@ -335,9 +335,9 @@ impl<S: Sink> Tool for Taker<S> {
     }
 
     fn take_events(&mut self, jvms: &mut ByKey<Jvm>, timeout: Duration) -> Result<()> {
-        let is_looked_at = |of: &ByCounters| of.watch.is_none();
-        let timeout = match self.counted.values().any(is_looked_at) {
-            true => timeout.min(self.next_count.saturating_duration_since(Instant::now())),
+        let is_polled = |of: &ByCounters| of.watch.is_none();
+        let timeout = match self.counted.values().any(is_polled) {
+            true => timeout.min(self.next_counter_poll.saturating_duration_since(Instant::now())),
             false => timeout,
         };
         for event in self.session.events(timeout)? {
@@ -358,30 +358,30 @@ impl<S: Sink> Tool for Taker<S> {
             }
             if let Some(mut record) = jvm.take(&event, hotspot) {
                 if let Record::Pause(stop) = &mut record {
-                    self.requests.settle(key, stop);
+                    self.requests.add_to_pause(key, stop);
                 }
                 self.sink.record(&record)?;
             }
         }
         let now = Instant::now();
-        if now < self.next_count {
+        if now < self.next_counter_poll {
             return Ok(());
         }
-        self.next_count = now + counted::look(self.options.pace);
-        let due = self.counted.iter().filter(|(_, of)| is_looked_at(of) && now >= of.next_look);
+        self.next_counter_poll = now + counted::poll_interval(self.options.pace);
+        let due = self.counted.iter().filter(|(_, of)| is_polled(of) && now >= of.next_poll);
         for key in due.map(|(key, _)| *key).collect::<Vec<_>>() {
             let begin = Instant::now();
             self.count(jvms, key, None)?;
             let took = begin.elapsed();
-            if let Some(of) = self.counted.get_mut(&key).filter(|_| took > SLOW_LOOK) {
-                of.next_look = begin + took * REST;
+            if let Some(of) = self.counted.get_mut(&key).filter(|_| took > SLOW_POLL) {
+                of.next_poll = begin + took * POLL_PAUSE_FACTOR;
             }
         }
         Ok(())
     }
 
     fn collect(&mut self, jvms: &mut ByKey<Jvm>) -> Result<()> {
-        self.requests.let_go(self.session.walker());
+        self.requests.release_unused(self.session.walker());
         self.take_events(jvms, Duration::ZERO)
     }
 
@@ -397,22 +397,22 @@ impl<S: Sink> Tool for Taker<S> {
             if let Some(summary) = followed.jvm.summary(followed.hotspot.as_deref().ok(), now) {
                 self.sink.record(&summary)?;
             }
-            followed.tell_stops();
+            followed.report_stopped();
             followed.jvm.next_interval(now);
         }
-        let superfluous = self.requests.superfluous();
-        for number in &superfluous {
+        let unreferenced_stacks = self.requests.unreferenced_stacks();
+        for number in &unreferenced_stacks {
             // Deleted in the kernel first: a stack that occurs again is sent again, and arrives after the
             // deletion here.
             let _ = self.session.skel.maps.known_stacks.delete(&number.to_ne_bytes());
         }
-        self.requests.forget_stacks(&superfluous);
+        self.requests.forget_stacks(&unreferenced_stacks);
         let costs = self.session.costs().map(Costs::take).transpose()?.unwrap_or_default();
         costs.into_iter().for_each(|cost| self.sink.cost(cost));
         Ok(())
     }
 
-    fn gone(&mut self, key: u64, followed: Followed<Jvm>) -> Result<()> {
+    fn on_end(&mut self, key: u64, followed: Followed<Jvm>) -> Result<()> {
         if let Some(cost) = self.session.costs().and_then(|costs| costs.take_last(key)) {
             self.sink.cost(cost);
         }
@@ -421,13 +421,13 @@ impl<S: Sink> Tool for Taker<S> {
         self.report_limited(key, followed.target.pid())?;
         self.limited.remove(&key);
         let file = followed.target.libjvm.id;
-        if let Some(users) = self.users.get_mut(&file) {
-            *users -= 1;
+        if let Some(jvm_counts) = self.jvm_counts.get_mut(&file) {
+            *jvm_counts -= 1;
         }
         // Once no JVM runs a file, another file may get its identity.
-        self.users.retain(|_, users| *users > 0);
-        let users = &self.users;
-        self.unattached.retain(|(file, _), _| users.contains_key(file));
+        self.jvm_counts.retain(|_, jvm_counts| *jvm_counts > 0);
+        let jvm_counts = &self.jvm_counts;
+        self.unattachable.retain(|(file, _), _| jvm_counts.contains_key(file));
         let now = clock::monotonic_ns();
         match followed.jvm.summary(followed.hotspot(), now) {
             Some(summary) => self.sink.record(&summary),

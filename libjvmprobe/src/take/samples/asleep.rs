@@ -50,7 +50,7 @@ pub(crate) struct Found {
 struct Live<'a> {
     memory: Memory,
     jvm: &'a JvmLayout,
-    told: Told<'a>,
+    walk_data: Told<'a>,
 }
 
 impl Source for Live<'_> {
@@ -59,11 +59,11 @@ impl Source for Live<'_> {
     }
 
     fn mapping(&mut self, index: u32) -> Option<MappingEntry> {
-        self.told.mapping(index)
+        self.walk_data.mapping(index)
     }
 
     fn row(&mut self, table: u32, index: u32) -> Option<Row> {
-        self.told.row(table, index)
+        self.walk_data.row(table, index)
     }
 
     fn jvm(&self) -> JvmLayout {
@@ -90,8 +90,8 @@ pub(crate) fn find(session: &mut Session, jvms: &[(u32, JvmLayout)]) -> Result<V
             }
         };
         let walker = session.walker();
-        let Some(told) = walker.and_then(|walker| walker.told((*pid).into())) else { continue };
-        let mut live = Live { memory, jvm, told };
+        let Some(walk_data) = walker.and_then(|walker| walker.walk_data((*pid).into())) else { continue };
+        let mut live = Live { memory, jvm, walk_data };
         found.extend(threads.map(|thread| walk_one(&mut live, thread)));
     }
     // A thread that is still asleep has not changed its stack since.

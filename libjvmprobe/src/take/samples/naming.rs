@@ -137,7 +137,7 @@ impl Naming {
                 stack.push(profile.intern(Frame::new(Kind::Class, UNKNOWN_CLASS)));
                 *self.without_class.entry(number).or_default() += count.value;
             }
-            let (count, things) = match profile.measure {
+            let (count, occurrences) = match profile.measure {
                 Measure::Time => (count.samples, 0),
                 _ => (count.value, count.samples),
             };
@@ -153,7 +153,7 @@ impl Naming {
                 guessed: known.is_some() && !complete,
                 unsure,
                 count,
-                things,
+                occurrences,
                 times: times_of(profile, self.slot_ns, key.slot, count),
             });
         }
@@ -370,7 +370,7 @@ mod tests {
         naming.add(None, &samples, &stacks());
         let profiles = naming.take(&About::default());
         let counts = |profile: &Profile| -> Vec<_> {
-            profile.samples.iter().map(|sample| (sample.count, sample.things)).collect()
+            profile.samples.iter().map(|sample| (sample.count, sample.occurrences)).collect()
         };
         assert_eq!(profiles.iter().map(counts).collect::<Vec<_>>(), [[(2, 0)], [(500, 2)]]);
         assert_eq!(profiles[1].measure, Measure::Elapsed("wall".into()));
@@ -463,7 +463,7 @@ mod tests {
                     guessed: false,
                     unsure: false,
                     count: 1,
-                    things: 0,
+                    occurrences: 0,
                     times: Vec::new(),
                 });
             }

@@ -15,12 +15,12 @@ use crate::{Pid, follow::Registry, own::Pace, take::samples::events::Asked};
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The processes to sample.
-    pub whom: Whom,
+    pub targets: Whom,
     /// Whether the user has named the processes. If so, an event that a process lacks is an error, unless
     /// [`skip_missing`](Self::skip_missing) is set, and [`symbols`](Self::symbols) may load the agent with
     /// [`SymbolSource::Auto`]. If not, `Auto` reads JVMs from outside only, and a missing event is reported by a
     /// message.
-    pub may_ask: bool,
+    pub named_by_user: bool,
     /// The events to sample. The number of an event is its index.
     pub events: Vec<Asked>,
     /// Samples per second and processor.
@@ -53,7 +53,7 @@ pub struct Options {
     /// and memory does not grow with the length of the trace.
     ///
     /// [`finish`]: super::Taker::finish
-    pub keeps_all: bool,
+    pub keeps_whole_trace: bool,
     /// How soon events are read.
     pub pace: Pace,
     /// The registry that finds JVMs if every JVM is sampled; `None` to start one.
@@ -82,7 +82,7 @@ impl Options {
 
     /// Returns whether JVMs that the user has not named are sampled.
     pub(super) fn finds_jvms(&self) -> bool {
-        matches!(self.whom, Whom::EveryJvm | Whom::EveryProcess)
+        matches!(self.targets, Whom::EveryJvm | Whom::EveryProcess)
     }
 }
 

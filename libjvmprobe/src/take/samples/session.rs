@@ -130,12 +130,12 @@ pub(crate) fn load(options: &Options) -> Result<Session> {
         None => [0; 5],
     };
     // Without BTF, stacks that begin at a probed instruction may be incomplete.
-    let probed = probed_places().ok();
+    let probed = uprobe_field_offsets().ok();
     let mut open =
         JavaprofSkelBuilder::default().open(session::storage()).map_err(bpf::load_error)?;
     if let Some(data) = open.maps.rodata_data.as_deref_mut() {
-        data.every_process = options.whom == Whom::EveryProcess;
-        data.newcomers = options.whom == Whom::EveryJvm;
+        data.every_process = options.targets == Whom::EveryProcess;
+        data.newcomers = options.targets == Whom::EveryJvm;
         data.want_user = options.user;
         data.want_kernel = options.kernel;
         data.know_jvms = options.walk != StackWalk::Fp;
@@ -165,7 +165,7 @@ pub(crate) fn load(options: &Options) -> Result<Session> {
     let wanted: HashSet<_> = options.events.iter().flat_map(Asked::programs).collect();
     for mut program in open.open_object_mut().progs_mut() {
         let name = program.name().to_string_lossy().into_owned();
-        let is_iterator = waits.is_some() && name == ITERATOR && sees_sleepers();
+        let is_iterator = waits.is_some() && name == ITERATOR && has_sleeper_iterator();
         let is_stop = options.slot_ns > 0 && stops::PROGRAMS.contains(&&*name);
         program.set_autoload(
             ALWAYS.contains(&&*name) || wanted.contains(&*name) || is_iterator || is_stop,
@@ -175,8 +175,8 @@ pub(crate) fn load(options: &Options) -> Result<Session> {
         open.maps.threads.set_max_entries(THREADS).map_err(bpf::load_error)?;
     }
     // The ring buffer holds stacks: one of a thousand frames takes 8 kB.
-    open.maps.events.set_max_entries(options.pace.ring()).map_err(bpf::load_error)?;
-    let seconds = options.pace.collects_every().as_secs().max(1);
+    open.maps.events.set_max_entries(options.pace.ring_bytes()).map_err(bpf::load_error)?;
+    let seconds = options.pace.collect_interval().as_secs().max(1);
     let entries = options.hertz().saturating_mul(perf::online_cpus()?.len() as u64 * 2 * seconds);
     let entries = entries.clamp(*SAMPLE_ENTRIES.start(), *SAMPLE_ENTRIES.end());
     let entries = u32::try_from(entries).unwrap_or(1 << 14);
@@ -203,14 +203,14 @@ pub(crate) fn load(options: &Options) -> Result<Session> {
 
 /// Returns the offsets of `task_struct.utask`, `uprobe_task.vaddr` and `uprobe_task.xol_vaddr`. From these fields,
 /// the walker knows the probed instruction that a thread executes.
-fn probed_places() -> Result<[u32; 3]> {
+fn uprobe_field_offsets() -> Result<[u32; 3]> {
     let [utask] = kernel_types::offsets("task_struct", ["utask"])?;
     let [vaddr, copy] = kernel_types::offsets("uprobe_task", ["vaddr", "xol_vaddr"])?;
     Ok([utask, vaddr, copy])
 }
 
 /// Passes a process's mappings to the stack walker.
-pub(crate) fn tell_mappings(session: &mut Session, pid: u64, maps: &CodeMaps) -> Result<()> {
+pub(crate) fn set_mappings(session: &mut Session, pid: u64, maps: &CodeMaps) -> Result<()> {
     session.walker().map_or(Ok(()), |walker| walker.set_mappings(pid, maps))
 }
 
@@ -232,13 +232,13 @@ pub(crate) fn ignore(session: &Session, pid: u64) {
 }
 
 /// Has the kernel side no longer ignore this PID, because the kernel may give it to a new process.
-pub(crate) fn heed(session: &Session, pid: u64) {
+pub(crate) fn unignore(session: &Session, pid: u64) {
     // The entry may be missing.
     let _ = session.skel.maps.ignored.delete(&pid.to_ne_bytes());
 }
 
 /// Sets the limits of a process. Returns the number of loads and unloads of code left out so far.
-pub(crate) fn limit(session: &Session, pid: u64, unwalked: u32, leaves_out_code: bool) -> u64 {
+pub(crate) fn set_limits(session: &Session, pid: u64, unwalked: u32, leaves_out_code: bool) -> u64 {
     let map = &session.skel.maps.limits_of;
     let left_out = left_out(session, pid);
     // Loads and unloads that are left out between the two calls are not counted.
@@ -319,12 +319,12 @@ pub(crate) fn attach_waits(session: &Session) -> Result<Vec<Link>> {
 }
 
 /// Returns the threads that sleep and have not switched since their process was added. Returns none if the kernel has
-/// no such iterator ([`sees_sleepers`]).
+/// no such iterator ([`has_sleeper_iterator`]).
 ///
 /// # Errors
 /// [`Error::Bpf`], [`Error::Io`].
 pub(crate) fn sleepers(session: &Session) -> Result<Vec<sleeper>> {
-    if !sees_sleepers() {
+    if !has_sleeper_iterator() {
         return Ok(Vec::new());
     }
     let failed = |source| Error::Bpf { what: "iterate over all tasks".into(), source };
@@ -337,7 +337,7 @@ pub(crate) fn sleepers(session: &Session) -> Result<Vec<sleeper>> {
 }
 
 /// Returns whether threads that have been asleep since before the trace can be found.
-fn sees_sleepers() -> bool {
+fn has_sleeper_iterator() -> bool {
     bpf::has_user_registers() && bpf::sees_initial_pids()
 }
 
@@ -380,8 +380,8 @@ pub(crate) fn comm(thread: &thread) -> String {
 }
 
 /// Passes the layout of a JVM's structures to the kernel side.
-pub(crate) fn tell_java(session: &Session, pid: u64, java: &java) -> Result<()> {
-    session::tell(
+pub(crate) fn set_java_layout(session: &Session, pid: u64, java: &java) -> Result<()> {
+    session::insert_entry(
         &session.skel.maps.javas,
         pid,
         bytes(java),

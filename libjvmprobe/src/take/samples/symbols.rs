@@ -10,7 +10,7 @@ use crate::{
 };
 
 /// Reads the compiled code of a JVM. Returns it with its source. `Auto` reads the JVM's memory. If that cannot name
-/// the code, it reads a perf map that exists already. If there is none and `may_ask` is true, it prints a note and
+/// the code, it reads a perf map that exists already. If there is none and `named_by_user` is true, it prints a note and
 /// loads our agent into the JVM.
 ///
 /// # Errors
@@ -20,12 +20,12 @@ pub fn get(
     process: &Process,
     hotspot: Result<&HotSpot, &Error>,
     inlining: Inlining<'_>,
-    may_ask: bool,
+    named_by_user: bool,
 ) -> Result<(Snapshot, SymbolSource)> {
     if *source != SymbolSource::Auto {
-        return Ok((ask(source, process, hotspot, inlining)?, source.clone()));
+        return Ok((read_from(source, process, hotspot, inlining)?, source.clone()));
     }
-    let error = match ask(&SymbolSource::HotSpot, process, hotspot, inlining) {
+    let error = match read_from(&SymbolSource::HotSpot, process, hotspot, inlining) {
         Ok(seen) => return Ok((seen, SymbolSource::HotSpot)),
         Err(error) => error,
     };
@@ -36,18 +36,18 @@ pub fn get(
     }
     // After other errors, the JVM has ended or is hidden from us, and would not answer the agent either.
     let is_unknown = matches!(error, Error::Unsupported { .. } | Error::Layout { .. });
-    if !(may_ask && is_unknown) {
+    if !(named_by_user && is_unknown) {
         return Err(error);
     }
     log::warn!(
         "process {pid}: {error}; loading the jvmprobe agent into it temporarily (--symbols hotspot \
          never does this)"
     );
-    Ok((ask(&SymbolSource::Agent, process, hotspot, inlining)?, SymbolSource::Agent))
+    Ok((read_from(&SymbolSource::Agent, process, hotspot, inlining)?, SymbolSource::Agent))
 }
 
 /// Reads the compiled code of a JVM from one source. `inlining` applies to the JVM's memory only.
-pub(super) fn ask(
+pub(super) fn read_from(
     source: &SymbolSource,
     process: &Process,
     hotspot: Result<&HotSpot, &Error>,

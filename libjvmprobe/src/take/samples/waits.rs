@@ -115,7 +115,7 @@ impl Waits {
     }
 
     /// Records the stack of a thread that went to sleep before the trace.
-    pub(super) fn found(&mut self, thread: (u32, u32), place: Place) {
+    pub(super) fn add_sleeper(&mut self, thread: (u32, u32), place: Place) {
         self.asleep.insert(thread, place);
     }
 
@@ -167,7 +167,7 @@ impl Waits {
         let slot = self.slot(now);
         let seen = self.seen.entry((thread.tgid, thread.tid)).or_default();
         // The current run is included; otherwise a thread that never leaves the processor would have no running time.
-        let runs = if thread.is_away == 0 { now.saturating_sub(thread.since) } else { 0 };
+        let runs = if thread.is_off_cpu == 0 { now.saturating_sub(thread.since) } else { 0 };
         let on_ns = thread.on_ns.saturating_add(runs).max(seen.on_ns);
         let now = Seen { on_ns, short_ns: thread.short_ns, shorts: thread.shorts };
         let before = std::mem::replace(seen, now);
@@ -185,7 +185,7 @@ impl Waits {
     }
 
     /// Reduces a sum that the kernel side has counted when the thread ended to the part that was not read before.
-    pub(super) fn rest(&mut self, key: &SampleKey, count: &mut Count) {
+    pub(super) fn subtract_seen(&mut self, key: &SampleKey, count: &mut Count) {
         let of = (key.pid, key.tid);
         let Some(seen) = self.seen.get_mut(&of) else { return };
         let before = match Part::of(key.label) {
@@ -214,7 +214,7 @@ impl Waits {
         for thread in &threads {
             known.insert((thread.tgid, thread.tid));
             counted.extend(self.sums(thread, now));
-            counted.extend(self.goes_on(thread, now));
+            counted.extend(self.waits_in_progress(thread, now));
         }
         for pid in pids {
             let is_sampled =
@@ -239,11 +239,11 @@ impl Waits {
         counted
     }
 
-    fn goes_on(&self, thread: &thread, now: u64) -> Vec<Counted> {
+    fn waits_in_progress(&self, thread: &thread, now: u64) -> Vec<Counted> {
         let comm = session::comm(thread);
         let count = |value| Count { samples: 1, value };
         let lasts = now.saturating_sub(thread.since);
-        if thread.is_away == 0 {
+        if thread.is_off_cpu == 0 {
             return Vec::new();
         }
         let stack = |key: SampleKey| match (thread.is_walked, thread.is_unseen) {
@@ -271,7 +271,7 @@ impl Waits {
     /// Distributes the running time of each thread over its samples, if the event is wall-clock time; otherwise
     /// removes the running times. The sum of a thread without samples is kept as it is. A thread without running time
     /// gets 1/`hertz` seconds for each sample.
-    pub(super) fn settle(&self, samples: &mut Samples, hertz: u64) {
+    pub(super) fn distribute_running_time(&self, samples: &mut Samples, hertz: u64) {
         let is_ours = |key: &SampleKey| key.event == self.event;
         if !self.is_wall {
             samples.retain(|key, _| !is_ours(key) || Part::of(key.label) != Part::OnCpu);
@@ -311,10 +311,10 @@ impl Waits {
 /// Returns the IDs of a process's threads.
 fn tasks(pid: u32) -> Vec<u32> {
     /// Maximum number of threads; no process has as many.
-    const MOST: usize = 1 << 17;
+    const MAX_THREADS: usize = 1 << 17;
     let entries = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     let tid = |entry: fs::DirEntry| entry.file_name().to_str()?.parse().ok();
-    entries.take(MOST).filter_map(tid).collect()
+    entries.take(MAX_THREADS).filter_map(tid).collect()
 }
 
 #[cfg(test)]
@@ -346,22 +346,22 @@ mod tests {
         let mut waits = waits(true);
         let mut thread =
             thread { tgid: 7, tid: 7, on_ns: 10, short_ns: 5, shorts: 2, ..thread::default() };
-        thread.is_away = 1;
+        thread.is_off_cpu = 1;
         assert_eq!(waits.sums(&thread, 50).len(), 2);
         assert!(waits.sums(&thread, 60).is_empty());
         // It has run since 60.
-        (thread.is_away, thread.since) = (0, 60);
+        (thread.is_off_cpu, thread.since) = (0, 60);
         let sums = waits.sums(&thread, 63);
         assert_eq!(sums, [(key(Part::OnCpu), Count { samples: 0, value: 3 })]);
-        (thread.is_away, thread.on_ns) = (1, 14);
+        (thread.is_off_cpu, thread.on_ns) = (1, 14);
         let sums = waits.sums(&thread, 70);
         assert_eq!(sums, [(key(Part::OnCpu), Count { samples: 0, value: 1 })]);
         // The thread has ended: the kernel side has counted the whole sum, part of which was read before.
         let mut all = value(20);
-        waits.rest(&key(Part::OnCpu), &mut all);
+        waits.subtract_seen(&key(Part::OnCpu), &mut all);
         assert_eq!(all.value, 6);
         let mut again = value(3);
-        waits.rest(&key(Part::OnCpu), &mut again);
+        waits.subtract_seen(&key(Part::OnCpu), &mut again);
         assert_eq!(again.value, 3, "another thread of the same number");
     }
 
@@ -377,26 +377,26 @@ mod tests {
             ])
         };
         let mut wall = all();
-        waits(true).settle(&mut wall, 99);
+        waits(true).distribute_running_time(&mut wall, 99);
         assert_eq!(wall.len(), 3);
         assert_eq!((wall[&key(Part::Sampled)].value, wall[&other].value), (3_000, 6_000));
         let mut off = all();
-        waits(false).settle(&mut off, 99);
+        waits(false).distribute_running_time(&mut off, 99);
         assert!(!off.contains_key(&key(Part::OnCpu)));
         // The thread ran too shortly to be sampled.
         let mut unsampled = Samples::from([(key(Part::OnCpu), value(5))]);
-        waits(true).settle(&mut unsampled, 99);
+        waits(true).distribute_running_time(&mut unsampled, 99);
         assert_eq!(unsampled[&key(Part::OnCpu)].value, 5);
     }
 
     #[test]
     fn what_goes_on_is_counted_up_to_the_end() {
         let away =
-            thread { tgid: 7, tid: 7, since: 100, is_away: 1, woken: 140, ..thread::default() };
-        let parts = waits(true).goes_on(&away, 150);
+            thread { tgid: 7, tid: 7, since: 100, is_off_cpu: 1, woken: 140, ..thread::default() };
+        let parts = waits(true).waits_in_progress(&away, 150);
         let parts: Vec<_> =
             parts.iter().map(|(key, count)| (Part::of(key.label), key.user, count.value)).collect();
         assert_eq!(parts, [(Part::Blocked, NOT_WALKED, 40), (Part::Runnable, NOT_WALKED, 10)]);
-        assert!(waits(true).goes_on(&thread { is_away: 0, ..away }, 150).is_empty());
+        assert!(waits(true).waits_in_progress(&thread { is_off_cpu: 0, ..away }, 150).is_empty());
     }
 }

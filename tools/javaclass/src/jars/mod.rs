@@ -102,7 +102,7 @@ pub fn look(target: &Target, seen: &Seen, with_jdk: bool) -> Result<Vec<Jar>> {
 /// Returns the classes of the JDK that a JVM runs, by module.
 fn modules(target: &Target, root: &Root) -> Result<BTreeMap<String, BTreeSet<String>>> {
     // The modules are at lib/modules, libjvm.so at lib/server/libjvm.so.
-    let lib = target.libjvm.seen_as.parent().and_then(Path::parent);
+    let lib = target.libjvm.target_path.parent().and_then(Path::parent);
     let path = lib.context("cannot find the directory of the JDK")?.join("modules");
     let file = root.file(&path).with_context(|| path.display().to_string())?;
     jimage::classes(&file).with_context(|| path.display().to_string())

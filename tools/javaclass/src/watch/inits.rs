@@ -99,7 +99,7 @@ impl Inits {
                     guessed: false,
                     unsure: false,
                     count: times.iter().map(|(_, ns)| ns).sum(),
-                    things: 1,
+                    occurrences: 1,
                     times,
                 });
                 if stack.len() < MAX_DEPTH {

@@ -31,7 +31,7 @@ use libjvmprobe::{
     },
     hotspot::{HotSpot, thread_names::ThreadNames},
     own::{
-        privileges::{ATTACH, HURRY, MAPS, READ, keep},
+        privileges::{ATTACH, RAISE_PRIORITY, MAPS, READ, keep_only},
         stop_on_signal,
     },
     process::{Fate, Target},
@@ -122,7 +122,7 @@ impl<'a> Tracer<'a> {
         if args.stacks {
             preflight::check_walker()?;
         } else {
-            walker::leave_out(open.open_object_mut())?;
+            walker::disable_maps(open.open_object_mut())?;
         }
         open.maps.events.set_max_entries(RING).map_err(bpf::load_error)?;
         for mut program in open.open_object_mut().progs_mut() {
@@ -277,21 +277,21 @@ impl<'a> Tracer<'a> {
         rates.scope = scope;
         rates.duration_ns = now.saturating_sub(begin);
         self.report.rates(&rates)?;
-        followed.tell_stops();
+        followed.report_stopped();
         Ok(())
     }
 }
 
 impl Tool for Tracer<'_> {
     type Jvm = Jvm;
-    const TAKES_YOUNG: bool = true;
+    const TRACES_STARTING_JVMS: bool = true;
 
     fn session(&mut self) -> &mut dyn Attach {
         &mut self.session
     }
 
     fn plan(&self, target: &Target, _: Option<&HotSpot>) -> libjvmprobe::Result<Vec<Plan>> {
-        resolve(&target.libjvm.seen_as, &target.libjvm.elf()?, &PROBES)
+        resolve(&target.libjvm.target_path, &target.libjvm.elf()?, &PROBES)
     }
 
     fn prepare(&mut self, key: u64, pid: Pid, hotspot: Option<&HotSpot>) {
@@ -344,7 +344,7 @@ impl Tool for Tracer<'_> {
         Ok(())
     }
 
-    fn gone(&mut self, _: u64, mut followed: Followed<Jvm>) -> libjvmprobe::Result<()> {
+    fn on_end(&mut self, _: u64, mut followed: Followed<Jvm>) -> libjvmprobe::Result<()> {
         if let Err(error) = self.tell_list(&mut followed) {
             self.has_failed = true;
             log::warn!("process {}: {error:#}", followed.target.pid());
@@ -354,7 +354,7 @@ impl Tool for Tracer<'_> {
 
     fn lost(&mut self, jvm: &mut Followed<Jvm>, events: u64) -> libjvmprobe::Result<()> {
         self.has_failed |= self.asked.is_some();
-        Lost::now(jvm.target.pid().0, events).tell();
+        Lost::now(jvm.target.pid().0, events).warn();
         Ok(())
     }
 
@@ -392,10 +392,10 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let tracer = Tracer::new(args)?;
     // The command keeps the rights that it would have without javaclass.
     let waiting = args.started.fork(user)?;
-    keep(MAPS | READ | ATTACH | HURRY);
+    keep_only(MAPS | READ | ATTACH | RAISE_PRIORITY);
     let arrivals = match &waiting {
         Some(waiting) => Some(Arrivals::open(registry::Options {
-            whom: Whom::Command(waiting.pid),
+            targets: Whom::Command(waiting.pid),
             ..Default::default()
         })?),
         None => common.arrivals()?,
@@ -406,7 +406,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         trace.expect(waiting.pid, program)?;
     }
     let joins_later = common.all || waiting.is_some();
-    keep(MAPS | READ | if joins_later { ATTACH } else { MAPS });
+    keep_only(MAPS | READ | if joins_later { ATTACH } else { MAPS });
     let what = match args.started.program() {
         Some(program) => program.display().to_string(),
         None => describe(common.all, trace.names()),

@@ -18,8 +18,8 @@ use libjvmprobe::{
         registry::{self, Whom},
     },
     own::{
-        give_back_soon,
-        privileges::{ATTACH, HURRY, KERNEL_SYMBOLS, MAPS, READ, keep},
+        return_memory_sooner,
+        privileges::{ATTACH, RAISE_PRIORITY, KERNEL_SYMBOLS, MAPS, READ, keep_only},
     },
     process::start_readers,
 };
@@ -99,15 +99,15 @@ pub struct Changed {
 /// The daemon cannot start. After the start, it continues with the tracers that work.
 pub fn run(options: Options, store: Store, read_again: impl Fn() -> Result<Changed>) -> Result<()> {
     // This must come before any thread starts.
-    give_back_soon();
+    return_memory_sooner();
     bpf::set_libbpf_output(options.verbose > 1);
     bpf::preflight::check()?;
-    // Cached now, because reading the name from PID 1's namespace needs rights that `keep` drops below.
+    // Cached now, because reading the name from PID 1's namespace needs rights that `keep_only` drops below.
     host_name();
     // Opened before rights are dropped, and before systemd is notified that the daemon is ready.
     let listeners = server::Listeners::open(&options.serve)?;
     let notify = Notify::from_env().context("NOTIFY_SOCKET")?;
-    keep(MAPS | READ | ATTACH | HURRY | KERNEL_SYMBOLS);
+    keep_only(MAPS | READ | ATTACH | RAISE_PRIORITY | KERNEL_SYMBOLS);
     // Started while this process has little memory that the child processes would share.
     start_readers().context("cannot start a reader process")?;
     let net = Net::start().context("cannot start a thread")?;
@@ -125,7 +125,7 @@ pub fn run(options: Options, store: Store, read_again: impl Fn() -> Result<Chang
     let saving = Saving::new(options.limits, asked_for);
     let rules = Arc::new(Rules::new(options.rules));
     let registry = Registry::start(registry::Options {
-        whom: Whom::Everyone,
+        targets: Whom::AllJvms,
         pace: takers::PACE,
         slots: Some(slots.clone()),
         identify: true,

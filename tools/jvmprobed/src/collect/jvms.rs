@@ -96,7 +96,7 @@ impl Jvms {
     }
 
     fn come(&mut self, arrival: Arrival) {
-        let Arrival { target, hotspot, who, .. } = arrival;
+        let Arrival { target, hotspot, identity: who, .. } = arrival;
         let pid = target.pid().0;
         let who = who.map(Arc::unwrap_or_clone).unwrap_or_default();
         let who = self.identities.came(pid, who);

@@ -52,7 +52,7 @@ pub fn listen(net: &Net) -> io::Result<Asked> {
 /// Waits for one kind of signal. The second signal of any of these kinds ends the process.
 async fn end(mut signal: Signal, endings: Arc<Mutex<Endings>>, stop: Arc<AtomicBool>) {
     while signal.recv().await.is_some() {
-        endings.lock().unwrap_or_else(PoisonError::into_inner).come();
+        endings.lock().unwrap_or_else(PoisonError::into_inner).handle_signal();
         stop.store(true, Ordering::Relaxed);
     }
 }

@@ -264,7 +264,7 @@ fn allocations(options: &Options, out: &SyncSender<Piece>, stop: &AtomicBool) ->
         by_stack: true,
         max_memory: options.max_memory,
         intervals: true,
-        keeps_all: false,
+        keeps_whole_trace: false,
         pace: PACE,
         ..allocations::Options::NONE
     };
@@ -305,8 +305,8 @@ fn samples(options: &Options, out: &SyncSender<Piece>, stop: &AtomicBool) -> Tak
         events.push(Asked::off_cpu());
     }
     let wanted = samples::Options {
-        whom: Whom::EveryJvm,
-        may_ask: false,
+        targets: Whom::EveryJvm,
+        named_by_user: false,
         events,
         frequency: options.rate.load(Ordering::Relaxed),
         rate: Some(Arc::clone(&options.rate)),
@@ -320,7 +320,7 @@ fn samples(options: &Options, out: &SyncSender<Piece>, stop: &AtomicBool) -> Tak
         idle: false,
         slot_ns: 0,
         max_memory: options.max_memory,
-        keeps_all: false,
+        keeps_whole_trace: false,
         pace: PACE,
         registry: Some(options.registry.clone()),
     };

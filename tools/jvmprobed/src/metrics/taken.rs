@@ -235,7 +235,7 @@ mod tests {
                 guessed: false,
                 unsure: false,
                 count,
-                things: 0,
+                occurrences: 0,
                 times: Vec::new(),
             });
         }

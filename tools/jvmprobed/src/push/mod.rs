@@ -168,7 +168,7 @@ fn samples_of(measure: &Measure, samples: &[Sample]) -> u64 {
     let of = |sample: &Sample| match measure {
         Measure::Time => sample.count,
         Measure::Allocation => 1,
-        _ => sample.things,
+        _ => sample.occurrences,
     };
     samples.iter().map(of).fold(0, u64::saturating_add)
 }

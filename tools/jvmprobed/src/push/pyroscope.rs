@@ -136,9 +136,9 @@ fn by_stack(profile: &Profile) -> Profile {
     merged.begin_unix_ns = profile.begin_unix_ns;
     let mut by_stack = BTreeMap::<&[u32], (u64, u64)>::new();
     for sample in &profile.samples {
-        let (count, things) = by_stack.entry(&sample.stack).or_default();
+        let (count, occurrences) = by_stack.entry(&sample.stack).or_default();
         *count = count.saturating_add(sample.count);
-        *things = things.saturating_add(sample.things);
+        *occurrences = occurrences.saturating_add(sample.occurrences);
     }
     // Interned in the same order, so each frame keeps its number.
     for frame in profile.frames() {
@@ -146,7 +146,7 @@ fn by_stack(profile: &Profile) -> Profile {
     }
     merged.samples = by_stack
         .into_iter()
-        .map(|(stack, (count, things))| Sample {
+        .map(|(stack, (count, occurrences))| Sample {
             pid: 0,
             command: "".into(),
             thread: "".into(),
@@ -157,7 +157,7 @@ fn by_stack(profile: &Profile) -> Profile {
             guessed: false,
             unsure: false,
             count,
-            things,
+            occurrences,
             times: Vec::new(),
         })
         .collect();

@@ -23,7 +23,7 @@ pub fn text(profile: &Profile) -> String {
         let name = class.or(innermost).map_or("[unknown]", |frame| &*frame.name);
         let (sum, objects) = classes.entry(name).or_default();
         *sum = sum.saturating_add(sample.count);
-        *objects = objects.saturating_add(sample.things);
+        *objects = objects.saturating_add(sample.occurrences);
     }
     let mut rows: Vec<_> = classes.into_iter().collect();
     rows.sort_by(|a, b| (b.1, a.0).cmp(&(a.1, b.0)));

@@ -245,7 +245,7 @@ mod tests {
                 guessed: false,
                 unsure: false,
                 count: 1,
-                things: 0,
+                occurrences: 0,
                 times: vec![(0, 1)],
             });
         }

@@ -144,7 +144,7 @@ pub fn encode<'a>(profiles: &[(u32, &'a Profile)]) -> io::Result<Vec<u8>> {
                 guessed: sample.guessed,
                 unsure: sample.unsure,
                 count: sample.count,
-                things: sample.things,
+                things: sample.occurrences,
             };
             let stack: Vec<_> = sample.stack.iter().map(|&id| positions[id as usize]).collect();
             put(&mut rest, (record, stack, &sample.times))?;
@@ -281,7 +281,7 @@ impl<'a> Reader<'a> {
                 guessed: record.guessed,
                 unsure: record.unsure,
                 count: record.count,
-                things: record.things,
+                occurrences: record.things,
                 times,
             });
         }
@@ -333,7 +333,7 @@ mod tests {
             let (command, thread) = (command.into(), thread.into());
             let stack = Vec::new();
             let sample = Sample { pid, command, thread, tid, cpu, stack, complete, guessed, unsure,
-                count, things, times };
+                count, occurrences: things, times };
             (sample, frames)
         }
     }
@@ -425,7 +425,7 @@ mod tests {
             guessed: false,
             unsure: true,
             count: 3,
-            things: 2,
+            occurrences: 2,
             times: vec![(1, 2), (5, 1)],
         };
         for kind in KINDS {
@@ -489,7 +489,7 @@ mod tests {
                 guessed: false,
                 unsure: false,
                 count: 1,
-                things: 0,
+                occurrences: 0,
                 times: vec![(0, 1); slots],
             }];
             encode(&[(0, &profile)]).map(|bytes| decode(&bytes).is_some())

@@ -43,7 +43,7 @@ const BUDGET: f64 = 0.005;
 /// Assumed run time of the BPF programs until some runs are measured, in nanoseconds.
 const FIRST_RUN_NS: f64 = 2000.0;
 /// Weight of new measurements in the moving average of the run time.
-const FOLLOW: f64 = 0.25;
+const AVERAGE_WEIGHT: f64 = 0.25;
 /// Time in nanoseconds for which the probes of a file stay attached after its last JVM has ended, because the
 /// next JVM often starts soon.
 const IDLE_NS: u64 = 10_000_000_000;
@@ -70,8 +70,8 @@ struct State {
     run_ns: f64,
     /// Estimated hits, by JVM, for which no program ran: threads still hit the trap while the probe is being
     /// detached.
-    unseen: HashMap<u64, f64>,
-    is_over: bool,
+    missed_hits: HashMap<u64, f64>,
+    is_stopped: bool,
 }
 
 #[derive(Debug)]
@@ -89,9 +89,9 @@ struct File {
     /// The JVMs that run the file, with the runs of BPF programs measured so far.
     jvms: HashMap<u64, Runs>,
     /// Whether one of the probes was ever detached for an off period.
-    was_cycled: bool,
+    has_been_off: bool,
     /// Time at which the file last had a JVM, on `CLOCK_MONOTONIC`.
-    used_ns: u64,
+    last_used_ns: u64,
 }
 
 #[derive(Debug)]
@@ -101,7 +101,7 @@ struct Probe {
     /// Returns the number of counted hits from a JVM's `flood`.
     hits_of: fn(&flood) -> u64,
     hits: HashMap<u64, Hits>,
-    to_attach: Duration,
+    attach_time: Duration,
     /// Whether the last attempt to attach has failed.
     has_failed: bool,
 }
@@ -131,8 +131,8 @@ impl DutyCycles {
             files: HashMap::new(),
             budget: BUDGET,
             run_ns: FIRST_RUN_NS,
-            unseen: HashMap::new(),
-            is_over: false,
+            missed_hits: HashMap::new(),
+            is_stopped: false,
         };
         let shared = Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new() });
         let of_thread = Arc::clone(&shared);
@@ -172,14 +172,14 @@ impl DutyCycles {
     }
 
     /// Removes and returns, by JVM, the hits for which no program ran since the previous call.
-    pub(super) fn take_unseen(&self) -> HashMap<u64, f64> {
-        std::mem::take(&mut self.0.lock().unseen)
+    pub(super) fn take_missed_hits(&self) -> HashMap<u64, f64> {
+        std::mem::take(&mut self.0.lock().missed_hits)
     }
 }
 
 impl Drop for DutyCycles {
     fn drop(&mut self) {
-        self.0.lock().is_over = true;
+        self.0.lock().is_stopped = true;
         self.0.changed.notify_one();
     }
 }
@@ -191,11 +191,11 @@ impl Shared {
 
     fn run(&self) {
         let mut state = self.lock();
-        while !state.is_over {
+        while !state.is_stopped {
             let next = state.next().map_or(u64::MAX, |(due, _)| due);
             let wait = Duration::from_nanos(next.saturating_sub(clock::monotonic_ns()));
             if wait.is_zero() {
-                state.turn();
+                state.run_due_action();
             } else {
                 let waited = self.changed.wait_timeout(state, wait);
                 state = waited.unwrap_or_else(PoisonError::into_inner).0;
@@ -231,7 +231,7 @@ impl State {
     }
 
     /// Performs the action that is due, if there is one.
-    fn turn(&mut self) {
+    fn run_due_action(&mut self) {
         let now = clock::monotonic_ns();
         self.release(now);
         let Some((due, (id, index))) = self.next() else { return };
@@ -243,7 +243,7 @@ impl State {
         }
         let new = file.count(index, maps, now);
         if let Some(average) = new.average_ns() {
-            *run_ns += FOLLOW * (average - *run_ns);
+            *run_ns += AVERAGE_WEIGHT * (average - *run_ns);
         }
         let hit_cost = (prices().probe_ns + *run_ns) / 1e9;
         let probes = files.values().flat_map(|file| &file.probes);
@@ -257,9 +257,9 @@ impl State {
             Action::Nothing => {}
             Action::CountAll => file.publish(maps),
             Action::Detach => {
-                file.was_cycled = true;
+                file.has_been_off = true;
                 file.publish(maps);
-                file.probes[index].detach(&mut self.unseen);
+                file.probes[index].detach(&mut self.missed_hits);
             }
         }
     }
@@ -268,9 +268,9 @@ impl State {
     fn release(&mut self, now: u64) {
         let unused = self.files.extract_if(|_, file| {
             if !file.jvms.is_empty() {
-                file.used_ns = now;
+                file.last_used_ns = now;
             }
-            now >= file.used_ns + IDLE_NS
+            now >= file.last_used_ns + IDLE_NS
         });
         let mut unused: Vec<_> = unused.map(|(_, file)| file).collect();
         detach(unused.iter_mut());
@@ -280,7 +280,7 @@ impl State {
 impl File {
     fn attach(libjvm: &LibJvm, session: &mut Session) -> Result<Self> {
         let file = Arc::new(libjvm.file()?);
-        let plans = probes::sampled(libjvm)?;
+        let plans = probes::sampling_plans(libjvm)?;
         let mut attach = |program: &str, hits_of: fn(&flood) -> u64| {
             let plan = plans.iter().find(|plan| plan.program == program);
             let Some(Site::Function { offset, .. }) = plan.map(|plan| &plan.site) else {
@@ -293,7 +293,7 @@ impl File {
                 cycle: Cycle::new(clock::monotonic_ns()),
                 hits_of,
                 hits: HashMap::new(),
-                to_attach: Duration::ZERO,
+                attach_time: Duration::ZERO,
                 has_failed: false,
             })
         };
@@ -305,8 +305,8 @@ impl File {
                 attach(probes::NEW_TLAB, |flood| flood.tlab_hits)?,
             ],
             jvms: HashMap::new(),
-            was_cycled: false,
-            used_ns: clock::monotonic_ns(),
+            has_been_off: false,
+            last_used_ns: clock::monotonic_ns(),
         })
     }
 
@@ -333,7 +333,7 @@ impl File {
 
     /// Passes the duty cycles to the kernel side, once the file has had an off period.
     fn publish(&self, maps: &Maps) {
-        if !self.was_cycled {
+        if !self.has_been_off {
             return;
         }
         let [outside, tlab] = self.probes.each_ref().map(|probe| probe.cycle.published());
@@ -352,7 +352,7 @@ impl Probe {
         let has_failed = std::mem::replace(&mut self.has_failed, attached.is_err());
         match attached {
             Ok(()) => {
-                self.to_attach = begin.elapsed();
+                self.attach_time = begin.elapsed();
                 self.cycle.attached(clock::monotonic_ns());
             }
             Err(error) => {
@@ -367,14 +367,14 @@ impl Probe {
         }
     }
 
-    /// Detaches the probe, and adds an estimate of the hits during that time to `unseen`.
-    fn detach(&mut self, unseen: &mut HashMap<u64, f64>) {
+    /// Detaches the probe, and adds an estimate of the hits during that time to `missed_hits`.
+    fn detach(&mut self, missed_hits: &mut HashMap<u64, f64>) {
         let begin = Instant::now();
         uprobe::detach([&mut self.uprobe]);
         let elapsed = begin.elapsed();
-        self.cycle.set_overhead(self.to_attach + elapsed);
+        self.cycle.set_overhead(self.attach_time + elapsed);
         for (key, hits) in &self.hits {
-            *unseen.entry(*key).or_default() += hits.rate * elapsed.as_secs_f64();
+            *missed_hits.entry(*key).or_default() += hits.rate * elapsed.as_secs_f64();
         }
     }
 }

@@ -204,7 +204,7 @@ struct Spot {
 impl Spot {
     fn attached_by(self, program: &'static str) -> Found {
         Found {
-            binary: Binary { path: self.file.path(), seen_as: PathBuf::from(self.module) },
+            binary: Binary { path: self.file.path(), target_path: PathBuf::from(self.module) },
             plans: vec![plan(program, self.site)],
             is_libjvm: false,
             _file: Some(self.file),

@@ -90,7 +90,7 @@ impl JavaEvent {
     }
 
     /// Returns a message about occurrences of this event that cannot be observed.
-    pub(crate) fn unseen(self) -> Option<&'static str> {
+    pub(crate) fn limitation(self) -> Option<&'static str> {
         match self {
             Self::Exceptions => Some(
                 "exceptions without a stack trace are not recorded: those of classes that disable \
@@ -101,7 +101,7 @@ impl JavaEvent {
         }
     }
 
-    fn spots(self) -> &'static [Spot] {
+    fn locations(self) -> &'static [Spot] {
         use Place::{Exported, Function, Usdt};
         match self {
             Self::Exceptions => {
@@ -158,7 +158,7 @@ impl JavaEvent {
 
     /// Returns the programs that the event may attach.
     pub fn programs(self) -> impl Iterator<Item = &'static str> {
-        self.spots().iter().map(|spot| spot.program)
+        self.locations().iter().map(|spot| spot.program)
     }
 
     /// Returns the programs and the sites in a libjvm.so to attach them to.
@@ -167,7 +167,7 @@ impl JavaEvent {
     /// [`Error::NoProbes`] if the event cannot be observed in this file.
     pub fn plan(self, libjvm: &LibJvm, elf: &ElfFile) -> Result<Vec<Plan>> {
         let (mut plans, mut missing) = (Vec::new(), None);
-        for spot in self.spots() {
+        for spot in self.locations() {
             match spot.place.site(elf)? {
                 Some(site) => plans.push(Plan { program: spot.program, site, optional: None }),
                 None if spot.is_needed => missing = Some(spot),
@@ -175,11 +175,11 @@ impl JavaEvent {
             }
         }
         if plans.is_empty() {
-            missing = self.spots().first();
+            missing = self.locations().first();
         }
         let Some(missing) = missing else { return Ok(plans) };
         Err(Error::NoProbes {
-            path: libjvm.seen_as.clone(),
+            path: libjvm.target_path.clone(),
             what: format!(
                 "{}, which is needed to record {}",
                 missing.place.describe(),
@@ -223,7 +223,7 @@ mod tests {
 
     #[test]
     fn places_are_described_by_readable_names() {
-        let all: Vec<_> = JavaEvent::ALL.iter().flat_map(|event| event.spots()).collect();
+        let all: Vec<_> = JavaEvent::ALL.iter().flat_map(|event| event.locations()).collect();
         let names: Vec<_> = all.iter().map(|spot| spot.place.describe()).collect();
         assert!(names.iter().all(|name| !name.contains("_Z")), "{names:?}");
         assert!(names.contains(&"function Deoptimization::uncommon_trap".to_owned()), "{names:?}");

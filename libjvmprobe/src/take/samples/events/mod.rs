@@ -98,7 +98,7 @@ const WALL: &str = "wall";
 const OFF_CPU: &str = "off-cpu";
 
 /// Kinds of events that need arguments, with their syntax.
-const OPEN_ENDED: [(&str, &str); 4] = [
+const WITH_ARGUMENTS: [(&str, &str); 4] = [
     ("tracepoint", "tracepoint:CATEGORY:NAME"),
     ("usdt", "usdt:PROVIDER:NAME"),
     ("uprobe", "uprobe:LIBRARY:FUNCTION"),
@@ -109,7 +109,7 @@ const OPEN_ENDED: [(&str, &str); 4] = [
 pub fn names() -> impl Iterator<Item = &'static str> {
     let counted = COUNTED.iter().map(|(name, ..)| *name);
     let java = JavaEvent::ALL.iter().map(|event| event.name());
-    let open = OPEN_ENDED.iter().map(|(_, how)| *how);
+    let open = WITH_ARGUMENTS.iter().map(|(_, how)| *how);
     [CPU, WALL, OFF_CPU].into_iter().chain(counted).chain(java).chain(open)
 }
 
@@ -181,7 +181,7 @@ impl FromStr for What {
                 Ok(Self::Uprobe { library: library.into(), symbol: symbol.into() })
             }
             ["kprobe", function] if whole => Ok(Self::Kprobe(function.into())),
-            [kind, ..] => Err(match OPEN_ENDED.iter().find(|(known, _)| *known == kind) {
+            [kind, ..] => Err(match WITH_ARGUMENTS.iter().find(|(known, _)| *known == kind) {
                 Some((_, how)) => format!("expected {how}"),
                 None => unknown(name),
             }),

@@ -13,14 +13,14 @@ use crate::{
 pub trait Sink {
     /// Receives the profiles of an interval: one of each event, in the order of the options, and `about` with the
     /// figures of that interval. If nothing is kept for the end
-    /// ([`keeps_all`](crate::take::samples::Options::keeps_all)), the sink may take the profiles out.
+    /// ([`keeps_whole_trace`](crate::take::samples::Options::keeps_whole_trace)), the sink may take the profiles out.
     ///
     /// # Errors
     /// If the trace cannot continue.
     fn profiles(&mut self, profiles: &mut [Profile], about: &About) -> Result<()>;
 
     /// Progress: elapsed time and samples so far. Called several times per second.
-    fn goes_on(&mut self, elapsed: Duration, samples: u64) {
+    fn progress(&mut self, elapsed: Duration, samples: u64) {
         let _ = (elapsed, samples);
     }
 

@@ -33,9 +33,9 @@ impl<S: Sink> Taker<S> {
     }
 
     /// Gives samples of wall-clock time the durations that they represent.
-    pub(super) fn settle(&self, samples: &mut Samples) {
+    pub(super) fn distribute_running_time(&self, samples: &mut Samples) {
         if let Some(waits) = &self.waits {
-            waits.settle(samples, self.options.hertz());
+            waits.distribute_running_time(samples, self.options.hertz());
         }
     }
 
@@ -50,7 +50,7 @@ impl<S: Sink> Taker<S> {
             }
         }
         for (pid, rest) in rest {
-            thinned::spread(self.sampled.by_pid.entry(pid).or_default(), rest);
+            thinned::distribute(self.sampled.by_pid.entry(pid).or_default(), rest);
         }
     }
 
@@ -58,7 +58,7 @@ impl<S: Sink> Taker<S> {
     pub(super) fn keep_stack(&mut self, id: u64, raw: RawStack) {
         self.take_stack(id, &raw);
         if self.waits.is_some() {
-            self.raws.insert(id, raw);
+            self.raw_stacks.insert(id, raw);
         }
     }
 
@@ -68,7 +68,7 @@ impl<S: Sink> Taker<S> {
         let stack = match self.processes.get_mut(&pid) {
             Some(traced) => {
                 let stack = traced.resolve(raw);
-                traced.look_for(&stack, &mut self.files, &mut self.session);
+                traced.refresh_maps_for(&stack, &mut self.files, &mut self.session);
                 stack
             }
             None => java_frames::plain(raw),
@@ -84,7 +84,7 @@ impl<S: Sink> Taker<S> {
             self.tenants.leave_out_walks(key.pid, count.samples);
         }
         if let Some(waits) = &mut self.waits {
-            counted.iter_mut().for_each(|(key, count)| waits.rest(key, count));
+            counted.iter_mut().for_each(|(key, count)| waits.subtract_seen(key, count));
             counted = counted.into_iter().map(|(key, count)| (waits.place(key), count)).collect();
         }
         counted
@@ -107,31 +107,31 @@ impl<S: Sink> Taker<S> {
         for (key, count) in batch {
             let pid = key.pid;
             if !self.processes.contains_key(&pid) {
-                if self.options.whom != Whom::EveryProcess {
+                if self.options.targets != Whom::EveryProcess {
                     self.newcomers.add(key, count, Instant::now());
                     continue;
                 }
                 if let Ok(process) = Process::open(Pid(pid)) {
                     self.processes.insert(pid, Traced::other(process, &mut self.files));
-                    self.welcome(pid);
+                    self.adopt_early_samples(pid);
                 }
             }
             if let Some(traced) = self.processes.get_mut(&pid) {
-                traced.learn_thread(&key);
+                traced.look_up_thread_name(&key);
                 if let Some(stack) = self.stacks.get(&key.user) {
-                    traced.look_for(stack, &mut self.files, &mut self.session);
+                    traced.refresh_maps_for(stack, &mut self.files, &mut self.session);
                 }
             }
             self.sampled.add(key, count);
         }
-        self.part_with_newcomers();
+        self.drop_newcomers();
         Ok(())
     }
 }
 
 /// Reads what is needed to name the Java frames of new stacks, process by process. Calls `learned` after each
 /// process.
-pub(super) fn learn<'a>(
+pub(super) fn prefetch_java_frames<'a>(
     processes: &mut BTreeMap<u32, Traced>,
     stacks: impl Iterator<Item = &'a RawStack>,
     mut learned: impl FnMut(u32),
@@ -142,7 +142,7 @@ pub(super) fn learn<'a>(
     }
     for (pid, stacks) in by_pid {
         if let Some(traced) = processes.get_mut(&pid) {
-            traced.learn(stacks);
+            traced.prefetch_java_frames(stacks);
             learned(pid);
         }
     }

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{Samples, Sink, Stacks, Taker, collect::learn, newcomers::Parted, tenants::Work};
+use super::{Samples, Sink, Stacks, Taker, collect::prefetch_java_frames, newcomers::Parted, tenants::Work};
 use crate::{
     Result,
     follow::Watch,
@@ -24,18 +24,18 @@ impl<S: Sink> Taker<S> {
         const SAMPLE: usize = 2 * (size_of::<SampleKey>() + size_of::<Count>() + 16);
         let samples = self.sampled.len() + self.newcomers.keys().count();
         let code = self.processes.values().map(Traced::size).sum::<usize>();
-        let raws = self.raws.values().map(RawStack::size).sum::<usize>();
-        samples * SAMPLE + self.stacks_size + raws + code
+        let raw_stacks = self.raw_stacks.values().map(RawStack::size).sum::<usize>();
+        samples * SAMPLE + self.stacks_size + raw_stacks + code
     }
 
     /// Enforces the memory limit: one half is for samples without names, the other for named profiles. Also releases
     /// files without users.
-    pub(super) fn stay_within_memory(&mut self) -> Result<()> {
+    pub(super) fn enforce_memory_limit(&mut self) -> Result<()> {
         if self.size() > self.options.max_memory / 2 {
             self.name_all()?;
         }
         self.shrink_named();
-        self.files.let_go(self.session.walker());
+        self.files.release_unused(self.session.walker());
         Ok(())
     }
 
@@ -48,10 +48,10 @@ impl<S: Sink> Taker<S> {
     }
 
     /// Passes limits that have changed to the kernel side.
-    pub(super) fn limit(&mut self) {
+    pub(super) fn apply_limits(&mut self) {
         for (pid, limit) in self.tenants.take_changes() {
             let left_out =
-                session::limit(&self.session, pid.into(), limit.unwalked, limit.leaves_out_code);
+                session::set_limits(&self.session, pid.into(), limit.unwalked, limit.leaves_out_code);
             self.tenants.leave_out_code(pid, left_out);
             if let Some(traced) = self.processes.get_mut(&pid).filter(|_| limit.leaves_out_code) {
                 // Once an unload is missing, the log would give the name of the unloaded code to other code.
@@ -61,7 +61,7 @@ impl<S: Sink> Taker<S> {
     }
 
     /// Ends an interval of the tenants' shares: reports the tenants that lost detail, and applies the new limits.
-    pub(super) fn share_anew(&mut self) {
+    pub(super) fn start_share_interval(&mut self) {
         let processes = &self.processes;
         for &pid in processes.keys() {
             if self.tenants.leaves_out_code(pid) {
@@ -70,7 +70,7 @@ impl<S: Sink> Taker<S> {
         }
         let limited = self.tenants.next_interval(|pid| processes.contains_key(&pid));
         limited.into_iter().for_each(|limited| self.sink.limited(limited));
-        self.limit();
+        self.apply_limits();
     }
 
     /// Names all samples so far. Returns the time up to which they were counted: naming takes a while, during which
@@ -90,7 +90,7 @@ impl<S: Sink> Taker<S> {
         let until = Instant::now();
         let mut samples = self.sampled.take_all(counted, |id| stacks.contains_key(&id));
         self.take_events(Duration::ZERO)?;
-        self.keep_waiting();
+        self.keep_waiting_stacks();
         // Kernel stacks have the same names in both periods.
         for (id, stack) in &self.stacks {
             stacks.entry(*id).or_insert_with(|| stack.clone());
@@ -100,17 +100,17 @@ impl<S: Sink> Taker<S> {
         for (pid, places) in places {
             let Some(traced) = self.processes.get_mut(&pid) else { continue };
             let Some(mut samples) = samples.remove(&pid) else {
-                traced.forget_past(&mut self.code_names);
+                traced.drop_ended_code(&mut self.code_names);
                 continue;
             };
-            samples.keys().for_each(|key| traced.learn_thread(key));
-            let named = traced.settle(places, &mut self.code_names);
-            self.settle(&mut samples);
+            samples.keys().for_each(|key| traced.look_up_thread_name(key));
+            let named = traced.take_named(places, &mut self.code_names);
+            self.distribute_running_time(&mut samples);
             self.naming.add(Some(named), &samples, &stacks);
             self.tenants.charge(pid, Work::Stacks);
         }
         for mut samples in samples.into_values() {
-            self.settle(&mut samples);
+            self.distribute_running_time(&mut samples);
             self.naming.add(None, &samples, &stacks);
         }
         self.code_names.forget_unused();
@@ -128,29 +128,29 @@ impl<S: Sink> Taker<S> {
 
     /// Keeps the stacks of threads that are waiting, because a wait is counted when it ends. Their Java frames are
     /// named anew, together with those of later stacks.
-    fn keep_waiting(&mut self) {
+    fn keep_waiting_stacks(&mut self) {
         let Some(waits) = &self.waits else { return };
         let threads = session::threads(&self.session);
-        let waiting = threads.iter().filter(|thread| thread.is_away != 0 && thread.is_walked != 0);
+        let waiting = threads.iter().filter(|thread| thread.is_off_cpu != 0 && thread.is_walked != 0);
         let wanted = waiting.flat_map(|thread| [thread.user, thread.kernel]);
         let asleep = waits.places().flat_map(|place| [place.user, place.kernel]);
         let wanted: HashSet<_> = wanted.chain(asleep).collect();
-        let mut raws = std::mem::take(&mut self.raws);
-        raws.retain(|id, _| wanted.contains(id) || self.stacks.contains_key(id));
-        let anew = raws.iter().filter(|(id, _)| !self.stacks.contains_key(id));
-        learn(&mut self.processes, anew.map(|(_, raw)| raw), |_| {});
-        for (id, raw) in &raws {
+        let mut raw_stacks = std::mem::take(&mut self.raw_stacks);
+        raw_stacks.retain(|id, _| wanted.contains(id) || self.stacks.contains_key(id));
+        let anew = raw_stacks.iter().filter(|(id, _)| !self.stacks.contains_key(id));
+        prefetch_java_frames(&mut self.processes, anew.map(|(_, raw)| raw), |_| {});
+        for (id, raw) in &raw_stacks {
             if !self.stacks.contains_key(id) {
                 self.take_stack(*id, raw);
             }
         }
-        self.raws = raws;
+        self.raw_stacks = raw_stacks;
     }
 
     /// Stops sampling processes that have not become JVMs in time, and resumes for the PIDs of ignored ones that have
     /// ended.
-    pub(super) fn part_with_newcomers(&mut self) {
-        for Parted { pid, samples, is_ignored } in self.newcomers.part(Instant::now()) {
+    pub(super) fn drop_newcomers(&mut self) {
+        for Parted { pid, samples, is_ignored } in self.newcomers.take_overdue(Instant::now()) {
             let gone = forget_stacks(&samples, &mut self.stacks, &self.session);
             self.stacks_size = self.stacks_size.saturating_sub(gone);
             // Events that were thinned are dropped, too.
@@ -160,8 +160,8 @@ impl<S: Sink> Taker<S> {
             }
         }
         let lives = |pid| Path::new(&format!("/proc/{pid}")).exists();
-        for pid in self.newcomers.free(lives) {
-            session::heed(&self.session, pid.into());
+        for pid in self.newcomers.take_ended(lives) {
+            session::unignore(&self.session, pid.into());
         }
     }
 
@@ -171,7 +171,7 @@ impl<S: Sink> Taker<S> {
         self.tenants.begin_work();
         for (traced, mut samples) in self.sampled.take_retired() {
             let pid = traced.pid().0;
-            self.settle(&mut samples);
+            self.distribute_running_time(&mut samples);
             self.naming.add(Some(traced.into_named()), &samples, &self.stacks);
             self.tenants.charge(pid, Work::Stacks);
             let gone = forget_stacks(&samples, &mut self.stacks, &self.session);

@@ -25,7 +25,7 @@ pub use about::{About, Sink};
 pub use tenants::Limited;
 
 use about::Since;
-use collect::{addresses, learn};
+use collect::{addresses, prefetch_java_frames};
 use newcomers::Newcomers;
 use sampled::Sampled;
 use tenants::{Tenants, Work};
@@ -51,7 +51,7 @@ use crate::{
 
 /// A command that was started may map its code and exit within less than a tick. It is therefore checked at this
 /// interval for its first second (`START`).
-const LOOK: Duration = Duration::from_millis(10);
+const START_POLL_INTERVAL: Duration = Duration::from_millis(10);
 const START: Duration = Duration::from_secs(1);
 
 /// Counts of samples, by key.
@@ -97,7 +97,7 @@ pub struct Taker<S> {
     sampling: Vec<Link>,
     begin: Instant,
     /// Time of the next check of a command that was started. Set in its first second only.
-    next_look: Option<Instant>,
+    next_poll: Option<Instant>,
     /// Start of the current interval, and the loss counters at that time.
     interval: Since,
     /// Merged profiles of earlier intervals, for `finish`.
@@ -114,7 +114,7 @@ pub struct Taker<S> {
     stacks: Stacks,
     /// Raw forms of the stacks, if waits are recorded: if a wait is still in progress when all samples are named, its
     /// stack is named again later.
-    raws: HashMap<u64, RawStack>,
+    raw_stacks: HashMap<u64, RawStack>,
     /// Approximate size of `stacks`, in bytes.
     stacks_size: usize,
     naming: Naming,
@@ -141,7 +141,7 @@ impl<S: Sink> Taker<S> {
     /// cannot be sampled.
     pub fn new(options: Options, sink: S) -> Result<Self> {
         let mut files = Files::default();
-        let named = match &options.whom {
+        let named = match &options.targets {
             Whom::Named(pids) => &pids[..],
             _ => &[],
         };
@@ -157,21 +157,21 @@ impl<S: Sink> Taker<S> {
             session,
             sampling: Vec::new(),
             begin: Instant::now(),
-            next_look: None,
+            next_poll: None,
             interval: Since::now(),
             files,
             processes: BTreeMap::new(),
             code_names: SharedNames::default(),
             sampled: Sampled::default(),
             newcomers: Newcomers::default(),
-            tenants: Tenants::new(options.pace.collects_every()),
+            tenants: Tenants::new(options.pace.collect_interval()),
             stacks: Stacks::new(),
-            raws: HashMap::new(),
+            raw_stacks: HashMap::new(),
             stacks_size: 0,
             about: About { hertz: options.hertz(), ..Default::default() },
             waits: None,
             arrivals: None,
-            shared: (finds_jvms && bpf::reaches_everyone()).then(Shared::new),
+            shared: (finds_jvms && bpf::can_share_attachments()).then(Shared::new),
             idle: Idle::default(),
             stacks_sent: 0,
             options,
@@ -223,14 +223,14 @@ impl<S: Sink> Taker<S> {
     /// If an event cannot be attached to, or if a process cannot be walked or named in the way that the options
     /// require.
     pub fn start(&mut self) -> Result<()> {
-        self.tell_walker()?;
+        self.configure_walker()?;
         if !self.options.finds_jvms() {
-            self.session.settle();
+            self.session.flush();
         }
         // Maps are read before sampling begins: while the code of a large JVM is read, sampled code may be freed or
         // replaced. Also, a JVM that is asked for its map works for us, which is not to appear in its profile.
         if self.options.symbols != SymbolSource::Auto || !self.options.finds_jvms() {
-            self.get_maps()?;
+            self.read_code_maps()?;
         }
         self.begin = Instant::now();
         self.interval.begin = self.begin;
@@ -247,9 +247,9 @@ impl<S: Sink> Taker<S> {
         }
         for event in &self.options.events {
             if let What::Java(java) = event.what
-                && let Some(unseen) = java.unseen()
+                && let Some(limitation) = java.limitation()
             {
-                log::warn!("{unseen}");
+                log::warn!("{limitation}");
             }
         }
         Ok(())
@@ -264,7 +264,7 @@ impl<S: Sink> Taker<S> {
     }
 
     /// Restarts sampling if the configured rate has changed.
-    fn follow_rate(&mut self) -> Result<()> {
+    fn apply_rate(&mut self) -> Result<()> {
         let Some(rate) = &self.options.rate else { return Ok(()) };
         let rate = rate.load(Ordering::Relaxed);
         if rate == self.options.frequency || rate == 0 {
@@ -303,8 +303,8 @@ impl<S: Sink> Taker<S> {
     /// # Errors
     /// If the trace cannot continue, or if the sink returns an error.
     pub fn run(&mut self, times: Times, stop: &AtomicBool) -> Result<End> {
-        self.next_look = (self.options.whom == Whom::Command).then(Instant::now);
-        self.get_maps()?;
+        self.next_poll = (self.options.targets == Whom::Command).then(Instant::now);
+        self.read_code_maps()?;
         let end = follow::run::run(self, times, stop)?;
         self.about.duration = self.begin.elapsed();
         Ok(end)
@@ -312,7 +312,7 @@ impl<S: Sink> Taker<S> {
 
     /// Reports the samples from the end of the last interval until `until` to the sink. Merges them into the profiles
     /// kept for the end, if these are wanted.
-    fn tell_interval(&mut self, until: Instant) -> Result<()> {
+    fn report_interval(&mut self, until: Instant) -> Result<()> {
         let now = Since {
             begin: until,
             lost: self.session.lost(0),
@@ -332,7 +332,7 @@ impl<S: Sink> Taker<S> {
             end_ns: self.about.begin_ns + (until - self.begin).as_nanos() as u64,
             ..About::default()
         };
-        if !self.options.keeps_all {
+        if !self.options.keeps_whole_trace {
             about.unnamed = std::mem::take(&mut self.about.unnamed);
             about.stops = std::mem::take(&mut self.about.stops);
         }
@@ -345,9 +345,9 @@ impl<S: Sink> Taker<S> {
             self.tenants.charge_walks(cost.pid, cost.ns);
             self.sink.cost(cost);
         }
-        self.share_anew();
+        self.start_share_interval();
         self.sink.profiles(&mut profiles, &about)?;
-        if self.options.keeps_all {
+        if self.options.keeps_whole_trace {
             for (before, profile) in self.before.iter_mut().zip(profiles) {
                 before.absorb(profile);
             }
@@ -357,7 +357,7 @@ impl<S: Sink> Taker<S> {
     }
 
     /// Stops sampling, and reports the last interval. Returns the sink, the totals, and the profiles of the whole
-    /// trace; these are empty unless [`keeps_all`](Options::keeps_all) is set.
+    /// trace; these are empty unless [`keeps_whole_trace`](Options::keeps_whole_trace) is set.
     ///
     /// # Errors
     /// The errors of [`run`](Self::run).
@@ -372,13 +372,13 @@ impl<S: Sink> Taker<S> {
         self.about.lost = self.session.lost(0);
         self.name_retired();
         for (pid, mut traced) in std::mem::take(&mut self.processes) {
-            traced.tell_stops();
-            traced.tell_why_unknown();
+            traced.report_stopped();
+            traced.report_unreadable_version();
             self.about.lost_code += self.session.lost(pid.into());
             let mut samples = self.sampled.take(pid);
-            self.settle(&mut samples);
-            samples.keys().for_each(|key| traced.learn_thread(key));
-            traced.ask_again(&addresses(&samples, &self.stacks));
+            self.distribute_running_time(&mut samples);
+            samples.keys().for_each(|key| traced.look_up_thread_name(key));
+            traced.reread_code_map(&addresses(&samples, &self.stacks));
             self.naming.add(Some(traced.into_named()), &samples, &self.stacks);
         }
         // Nothing is known of these processes except that they were sampled.
@@ -392,7 +392,7 @@ impl<S: Sink> Taker<S> {
                  initialized"
             );
         }
-        self.tell_interval(self.begin + self.about.duration)?;
+        self.report_interval(self.begin + self.about.duration)?;
         let mut profiles = self.before;
         profiles.iter_mut().for_each(|profile| self.about.describe(profile));
         Ok((self.sink, self.about, profiles))
@@ -422,7 +422,7 @@ impl<S: Sink> Watch for Taker<S> {
             _ => None,
         });
         let tenants = &mut self.tenants;
-        learn(&mut self.processes, stacks, |pid| tenants.charge(pid, Work::Stacks));
+        prefetch_java_frames(&mut self.processes, stacks, |pid| tenants.charge(pid, Work::Stacks));
         for event in events {
             match event {
                 Event::Stack(id, raw) => {
@@ -436,7 +436,7 @@ impl<S: Sink> Watch for Taker<S> {
                     match self.processes.get_mut(&pid) {
                         Some(traced) => traced.labels.take(label.label, &label.text),
                         // The process may turn out to be a JVM, and the kernel side sends each text only once.
-                        None => self.newcomers.tell(pid, label),
+                        None => self.newcomers.add_label(pid, label),
                     }
                 }
                 Event::Stop(stop) => self.about.stops.push(stop),
@@ -455,25 +455,25 @@ impl<S: Sink> Watch for Taker<S> {
         Ok(())
     }
 
-    fn next_look(&self) -> Option<Instant> {
-        self.next_look
+    fn next_poll(&self) -> Option<Instant> {
+        self.next_poll
     }
 
     /// Adds new JVMs, and configures the walker and reads the maps for those that have finished starting.
-    fn look(&mut self) -> Result<()> {
+    fn poll(&mut self) -> Result<()> {
         if self.take_arrivals()? {
-            self.tell_walker()?;
-            self.get_maps()?;
+            self.configure_walker()?;
+            self.read_code_maps()?;
         }
         let now = Instant::now();
-        if self.next_look.is_some_and(|at| now >= at) {
-            self.next_look = (now - self.begin < START).then_some(now + LOOK);
+        if self.next_poll.is_some_and(|at| now >= at) {
+            self.next_poll = (now - self.begin < START).then_some(now + START_POLL_INTERVAL);
             // Mappings are read first: everything else can also be done after the process has ended.
             self.refresh_maps();
-            self.follow_changes(true)?;
+            self.update_processes(true)?;
             self.refresh_maps();
             // A native image has no start-up phase to wait for.
-            self.tell_walker()?;
+            self.configure_walker()?;
         }
         Ok(())
     }
@@ -481,10 +481,10 @@ impl<S: Sink> Watch for Taker<S> {
     fn tick(&mut self, collect: bool) -> Result<()> {
         if collect {
             self.collect()?;
-            self.stay_within_memory()?;
+            self.enforce_memory_limit()?;
         }
-        self.limit();
-        self.follow_changes(self.options.pace.looks_closely(collect))?;
+        self.apply_limits();
+        self.update_processes(self.options.pace.checks_closely(collect))?;
         if let Some(shared) = &mut self.shared {
             let files: HashSet<_> = self.processes.values().filter_map(Traced::libjvm).collect();
             let used: Vec<_> =
@@ -492,23 +492,23 @@ impl<S: Sink> Watch for Taker<S> {
             self.idle.release(shared, used, Instant::now());
         }
         for traced in self.processes.values_mut() {
-            traced.look_at_stops();
+            traced.check_stopped();
         }
-        self.tell_walker()?;
-        self.get_maps()?;
-        self.look_for_events();
-        if self.next_look.is_none() {
+        self.configure_walker()?;
+        self.read_code_maps()?;
+        self.find_missing_events();
+        if self.next_poll.is_none() {
             self.name_retired();
         }
-        self.sink.goes_on(self.begin.elapsed(), self.sampled.taken());
+        self.sink.progress(self.begin.elapsed(), self.sampled.total_samples());
         Ok(())
     }
 
     fn report(&mut self) -> Result<()> {
         self.collect()?;
         let until = self.name_all()?;
-        self.tell_interval(until)?;
-        self.follow_rate()
+        self.report_interval(until)?;
+        self.apply_rate()
     }
 
     /// Does nothing: [`finish`](Self::finish) reports the last interval, with all samples up to the end.

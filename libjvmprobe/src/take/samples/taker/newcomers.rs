@@ -57,7 +57,7 @@ impl Newcomers {
     }
 
     /// Keeps the text of a label, if fewer than `MAX_LABELS` are kept.
-    pub(crate) fn tell(&mut self, pid: u32, label: Label) {
+    pub(crate) fn add_label(&mut self, pid: u32, label: Label) {
         if self.labels.len() < MAX_LABELS {
             self.labels.push((pid, label));
         }
@@ -71,7 +71,7 @@ impl Newcomers {
     }
 
     /// Takes the processes that have not become JVMs in time.
-    pub(crate) fn part(&mut self, now: Instant) -> Vec<Parted> {
+    pub(crate) fn take_overdue(&mut self, now: Instant) -> Vec<Parted> {
         let late = self.sampled.extract_if(|_, newcomer| now - newcomer.since >= NEWCOMER);
         let parted = late.map(|(pid, Newcomer { samples, .. })| {
             self.labels.retain(|(of, _)| *of != pid);
@@ -82,7 +82,7 @@ impl Newcomers {
     }
 
     /// Takes the PIDs of ignored processes that have ended: the kernel may give them to other processes.
-    pub(crate) fn free(&mut self, lives: impl Fn(u32) -> bool) -> Vec<u32> {
+    pub(crate) fn take_ended(&mut self, lives: impl Fn(u32) -> bool) -> Vec<u32> {
         self.ignored.extract_if(|&pid| !lives(pid)).collect()
     }
 
@@ -114,7 +114,7 @@ mod tests {
             newcomers.add(key, ONCE, now);
         }
         for (pid, number) in [(7, 1), (8, 2), (7, 3)] {
-            newcomers.tell(pid, label(pid, number));
+            newcomers.add_label(pid, label(pid, number));
         }
         assert_eq!(newcomers.keys().count(), 3);
         let (samples, labels) = newcomers.take(7);
@@ -123,7 +123,7 @@ mod tests {
         assert_eq!(labels, [label(7, 1), label(7, 3)]);
         assert_eq!(newcomers.keys().count(), 1);
         // Process 7 was taken, so only 8 is left.
-        let parted = newcomers.part(now + NEWCOMER);
+        let parted = newcomers.take_overdue(now + NEWCOMER);
         assert_eq!(parted.iter().map(|parted| parted.pid).collect::<Vec<_>>(), [8]);
     }
 
@@ -132,13 +132,13 @@ mod tests {
         let mut newcomers = Newcomers::default();
         let now = Instant::now();
         newcomers.add(key(7, 1), ONCE, now);
-        newcomers.tell(7, label(7, 1));
+        newcomers.add_label(7, label(7, 1));
         let later = now + NEWCOMER / 2;
         // The time counts from the first sample.
         newcomers.add(key(7, 3), ONCE, later);
         newcomers.add(key(8, 1), ONCE, later);
-        assert!(newcomers.part(later).is_empty());
-        let parted = newcomers.part(now + NEWCOMER);
+        assert!(newcomers.take_overdue(later).is_empty());
+        let parted = newcomers.take_overdue(now + NEWCOMER);
         let [Parted { pid: 7, samples, is_ignored: true }] = &parted[..] else {
             panic!("{}", parted.len())
         };
@@ -146,7 +146,7 @@ mod tests {
         assert_eq!(newcomers.take(7).1, []);
         // A sample that the kernel side had counted before it ignored the process.
         newcomers.add(key(7, 1), ONCE, now);
-        assert!(newcomers.part(now + NEWCOMER).iter().all(|parted| !parted.is_ignored));
+        assert!(newcomers.take_overdue(now + NEWCOMER).iter().all(|parted| !parted.is_ignored));
     }
 
     #[test]
@@ -156,12 +156,12 @@ mod tests {
         for pid in [7, 8] {
             newcomers.add(key(pid, 1), ONCE, now);
         }
-        newcomers.part(now + NEWCOMER);
-        assert_eq!(newcomers.free(|pid| pid == 8), [7]);
-        assert!(newcomers.free(|pid| pid == 8).is_empty());
+        newcomers.take_overdue(now + NEWCOMER);
+        assert_eq!(newcomers.take_ended(|pid| pid == 8), [7]);
+        assert!(newcomers.take_ended(|pid| pid == 8).is_empty());
         // The PID may be ignored again.
         newcomers.add(key(7, 1), ONCE, now);
-        assert!(newcomers.part(now + NEWCOMER)[0].is_ignored);
+        assert!(newcomers.take_overdue(now + NEWCOMER)[0].is_ignored);
     }
 
     #[test]
@@ -169,11 +169,11 @@ mod tests {
         let mut newcomers = Newcomers::default();
         let now = Instant::now();
         for pid in 0..MAX_IGNORED as u32 + 10 {
-            newcomers.tell(pid, label(pid, 1));
+            newcomers.add_label(pid, label(pid, 1));
             newcomers.add(key(pid, 1), ONCE, now);
         }
         assert_eq!(newcomers.labels.len(), MAX_LABELS);
-        let parted = newcomers.part(now + NEWCOMER);
+        let parted = newcomers.take_overdue(now + NEWCOMER);
         assert_eq!(parted.iter().filter(|parted| parted.is_ignored).count(), MAX_IGNORED);
     }
 }

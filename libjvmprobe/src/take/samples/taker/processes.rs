@@ -28,24 +28,24 @@ impl<S: Sink> Taker<S> {
             }
             if self.options.pace == Pace::Calm {
                 self.tenants.add(pid.0);
-                self.limit();
+                self.apply_limits();
             }
             if let Some(waits) = &mut self.waits {
                 waits.add(pid.0);
             }
         }
-        // The process may have ended already; `follow_changes` notices that later.
+        // The process may have ended already; `update_processes` notices that later.
         traced.try_refresh_maps(&mut self.files, &mut self.session);
         self.follow(&mut traced);
         let attached = self.attach_events(&mut traced);
         self.processes.insert(pid.0, traced);
         attached?;
-        self.welcome(pid.0);
+        self.adopt_early_samples(pid.0);
         Ok(())
     }
 
     /// Moves the samples and labels that were recorded before the process was known into its profile.
-    pub(super) fn welcome(&mut self, pid: u32) {
+    pub(super) fn adopt_early_samples(&mut self, pid: u32) {
         let (samples, labels) = self.newcomers.take(pid);
         if let Some(traced) = self.processes.get_mut(&pid) {
             labels.iter().for_each(|label| traced.labels.take(label.label, &label.text));
@@ -75,7 +75,7 @@ impl<S: Sink> Taker<S> {
             if traced.may_become_jvm() {
                 continue;
             }
-            if self.options.may_ask && !self.options.skip_missing {
+            if self.options.named_by_user && !self.options.skip_missing {
                 return Err(error);
             }
             log::warn!("process {pid}: {}", attach::missing(&self.options.events[number], &error));
@@ -84,18 +84,18 @@ impl<S: Sink> Taker<S> {
     }
 
     /// Searches files that were mapped since the last search for events that were missing.
-    pub(super) fn look_for_events(&mut self) {
+    pub(super) fn find_missing_events(&mut self) {
         for traced in self.processes.values_mut() {
             let shared = self.shared.as_mut();
             traced.attach_events(&self.options.events, &mut self.session, shared);
         }
     }
 
-    pub(super) fn tell_walker(&mut self) -> Result<()> {
+    pub(super) fn configure_walker(&mut self) -> Result<()> {
         // If every JVM is sampled, one that cannot be read does not end the trace.
         let may_fail = self.options.walk == StackWalk::Auto || self.options.finds_jvms();
         for traced in self.processes.values_mut() {
-            match traced.tell_walker(&self.options, &mut self.files, &mut self.session) {
+            match traced.configure_walker(&self.options, &mut self.files, &mut self.session) {
                 Ok(()) => {}
                 Err(_) if traced.fate() != Fate::Alive => {}
                 Err(error) if may_fail => {
@@ -124,17 +124,17 @@ impl<S: Sink> Taker<S> {
         }
         for Found { thread, place, stack } in asleep::find(&mut self.session, &jvms)? {
             if let Some(waits) = &mut self.waits {
-                waits.found(thread, place);
+                waits.add_sleeper(thread, place);
             }
             self.keep_stack(place.user, stack);
         }
         Ok(())
     }
 
-    pub(super) fn get_maps(&mut self) -> Result<()> {
+    pub(super) fn read_code_maps(&mut self) -> Result<()> {
         let may_fail = self.options.symbols == SymbolSource::Auto || self.options.finds_jvms();
         for traced in self.processes.values_mut() {
-            match traced.get_map(&self.options, &self.session, &mut self.code_names) {
+            match traced.read_code_map(&self.options, &self.session, &mut self.code_names) {
                 Ok(_) => {}
                 Err(_) if traced.fate() != Fate::Alive => {}
                 Err(error) if may_fail => {
@@ -184,7 +184,7 @@ impl<S: Sink> Taker<S> {
 
     /// Notices processes that have ended, run another program or have become JVMs. Processes that run another program
     /// are noticed only if `closely` is true, because that check takes more system calls.
-    pub(super) fn follow_changes(&mut self, closely: bool) -> Result<()> {
+    pub(super) fn update_processes(&mut self, closely: bool) -> Result<()> {
         let fate = |traced: &Traced| traced.fate_if(closely);
         let fates: Vec<_> = self.processes.iter().map(|(pid, p)| (*pid, fate(p))).collect();
         if fates.iter().any(|(_, fate)| *fate != Fate::Alive) {
@@ -196,7 +196,7 @@ impl<S: Sink> Taker<S> {
                 Fate::Alive => {}
                 Fate::Ended => {
                     if is_named {
-                        self.options.pace.tell(&format!("process {pid} has ended"));
+                        self.options.pace.log_progress(&format!("process {pid} has ended"));
                     }
                     self.retire(pid);
                 }
@@ -205,7 +205,7 @@ impl<S: Sink> Taker<S> {
                     if let Ok(process) = Process::open(Pid(pid)) {
                         if is_named {
                             let line = format!("process {pid} runs another program now");
-                            self.options.pace.tell(&line);
+                            self.options.pace.log_progress(&line);
                         }
                         self.retire(pid);
                         let future = Traced::future_jvm(process, &mut self.files);
@@ -251,7 +251,7 @@ impl<S: Sink> Taker<S> {
                     continue;
                 }
                 // The previous process of this PID has ended, or runs another program.
-                self.follow_changes(true)?;
+                self.update_processes(true)?;
             }
             let target = Arc::clone(&arrival.target);
             let traced = Traced::jvm(arrival, &mut self.files);

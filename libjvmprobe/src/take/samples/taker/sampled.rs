@@ -18,19 +18,19 @@ pub(crate) struct Sampled {
     /// Samples whose stacks have not been received yet.
     early: Vec<(SampleKey, Count)>,
     /// Total number of samples.
-    taken: u64,
+    total_samples: u64,
 }
 
 impl Sampled {
     /// Adds samples of a process.
     pub(crate) fn add(&mut self, key: SampleKey, count: Count) {
-        self.taken += count.samples;
+        self.total_samples += count.samples;
         *self.by_pid.entry(key.pid).or_default().entry(key).or_default() += count;
     }
 
     /// Returns the total number of samples so far.
-    pub(crate) fn taken(&self) -> u64 {
-        self.taken
+    pub(crate) fn total_samples(&self) -> u64 {
+        self.total_samples
     }
 
     /// Returns the number of entries, including those of retired processes.
@@ -49,10 +49,10 @@ impl Sampled {
     pub(crate) fn take_all(
         &mut self,
         counted: Vec<(SampleKey, Count)>,
-        has_come: impl Fn(u64) -> bool,
+        is_received: impl Fn(u64) -> bool,
     ) -> HashMap<u32, Samples> {
         for (key, count) in counted {
-            if !has_number(key.user) || has_come(key.user) {
+            if !has_number(key.user) || is_received(key.user) {
                 self.add(key, count);
             } else {
                 self.early.push((key, count));
@@ -99,11 +99,11 @@ mod tests {
         for (pid, user, samples) in [(7, 1, 2), (7, 1, 3), (7, 3, 4), (8, 1, 5)] {
             sampled.add(key(pid, user), times(samples));
         }
-        assert_eq!((sampled.taken(), sampled.len()), (14, 3));
+        assert_eq!((sampled.total_samples(), sampled.len()), (14, 3));
         assert_eq!(sampled.take(7)[&key(7, 1)], times(5));
         assert_eq!((sampled.take(7).len(), sampled.take(8).len()), (0, 1));
         // Samples that were taken out still count in the total.
-        assert_eq!(sampled.taken(), 14);
+        assert_eq!(sampled.total_samples(), 14);
     }
 
     #[test]
@@ -121,7 +121,7 @@ mod tests {
         let expected = [(1, 3), (0, 4), (OVER_SHARE, 16)].map(|(id, n)| (key(7, id), times(n)));
         assert_eq!(all[&7], Samples::from(expected));
         // A sample counts once in the total, when it is added.
-        assert_eq!((sampled.taken(), sampled.len()), (23, 0));
+        assert_eq!((sampled.total_samples(), sampled.len()), (23, 0));
         assert_eq!(sampled.take_early(), [(key(7, 9), times(8))]);
         assert!(sampled.take_early().is_empty());
     }

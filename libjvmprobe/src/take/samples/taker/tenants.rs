@@ -190,10 +190,10 @@ impl Tenants {
         }
     }
 
-    /// Adds the loads and unloads left out since the last call. `so_far` is the process's total.
-    pub(super) fn leave_out_code(&mut self, pid: u32, so_far: u64) {
+    /// Adds the loads and unloads left out since the last call. `total` is the process's total.
+    pub(super) fn leave_out_code(&mut self, pid: u32, total: u64) {
         let Some(member) = self.members.get_mut(&pid) else { return };
-        let new = so_far.saturating_sub(std::mem::replace(&mut member.left_out, so_far));
+        let new = total.saturating_sub(std::mem::replace(&mut member.left_out, total));
         if let Some(tenant) = self.tenants.get_mut(&member.tenant) {
             tenant.code_left_out += new;
         }

@@ -7,7 +7,7 @@ use crate::take::samples::session::{Count, NOT_WALKED, SampleKey};
 
 /// Distributes `rest` over the samples of the same event and label, in proportion to their values, because these
 /// samples are a random choice of all events. If there are no such samples, the quantity stays without a stack.
-pub(crate) fn spread(samples: &mut Samples, rest: Vec<(SampleKey, Count)>) {
+pub(crate) fn distribute(samples: &mut Samples, rest: Vec<(SampleKey, Count)>) {
     let mut alike: HashMap<(u32, u64), Vec<&mut Count>> = HashMap::new();
     for (key, count) in samples.iter_mut().filter(|(key, _)| key.user != NOT_WALKED) {
         alike.entry((key.event, key.label)).or_default().push(count);
@@ -47,7 +47,7 @@ mod tests {
         let mut samples =
             Samples::from([(key(1, 5), count(60)), (key(3, 5), count(30)), (key(1, 9), count(8))]);
         let rest = |label, value| (key(NOT_WALKED, label), Count { samples: 0, value });
-        spread(&mut samples, vec![rest(5, 31), rest(6, 2)]);
+        distribute(&mut samples, vec![rest(5, 31), rest(6, 2)]);
         let value = |user, label| samples[&key(user, label)].value;
         assert_eq!(value(1, 5) + value(3, 5), 121);
         assert!((80..=82).contains(&value(1, 5)), "{}", value(1, 5));

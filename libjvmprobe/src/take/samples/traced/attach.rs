@@ -42,13 +42,13 @@ impl Traced {
         shared: Option<&mut Shared>,
         with_stops: bool,
     ) -> Result<(), Error> {
-        let Who::Jvm(target, _) = &self.who else {
+        let Who::Jvm(target, _) = &self.kind else {
             return Ok(());
         };
         let libjvm = &target.libjvm;
         let plans = || -> Result<_, Error> {
             let elf = libjvm.elf()?;
-            let mut plans = resolve(&libjvm.seen_as, &elf, &CODE)?;
+            let mut plans = resolve(&libjvm.target_path, &elf, &CODE)?;
             if with_stops {
                 plans.extend(stops::plans(libjvm)?);
             }
@@ -57,7 +57,7 @@ impl Traced {
         match shared {
             Some(shared) => {
                 if let Entry::Vacant(entry) = shared.entry((libjvm.id, None)) {
-                    entry.insert(session.attach(&libjvm.into(), &plans()?, Scope::Everyone, 0)?);
+                    entry.insert(session.attach(&libjvm.into(), &plans()?, Scope::AllProcesses, 0)?);
                 }
             }
             None => {
@@ -92,7 +92,7 @@ impl Traced {
             Some(searched) if searched == version => return Vec::new(),
             Some(_) => std::mem::take(&mut self.missing),
         };
-        let (pid, libjvm) = match &self.who {
+        let (pid, libjvm) = match &self.kind {
             Who::Jvm(target, _) => (target.pid(), Some(&target.libjvm)),
             Who::Future(process) | Who::Other(process) => (process.pid, None),
         };
@@ -105,7 +105,7 @@ impl Traced {
                 match (&mut shared, libjvm) {
                     (Some(shared), Some(libjvm)) if found.is_libjvm => {
                         if let Entry::Vacant(entry) = shared.entry((libjvm.id, Some(number))) {
-                            entry.insert(attach(Scope::Everyone)?);
+                            entry.insert(attach(Scope::AllProcesses)?);
                         }
                         Ok(None)
                     }

@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use told::tell_events;
+use told::configure_events;
 
 use crate::{
     Addr, Pid, Result,
@@ -32,23 +32,23 @@ use crate::{
         event::CodeEvent,
         events::labels::Labels,
         session::{self, SampleKey, Session},
-        symbols::{ask, get, version_unknown},
+        symbols::{get, read_from, version_unknown},
     },
 };
 
 pub(crate) use attach::{Shared, SharedKey};
 
-/// Minimum time between two re-reads of the mappings. It doubles, up to `LONGEST_PAUSE`, each time that an address of
+/// Minimum time between two re-reads of the mappings. It doubles, up to `MAX_REREAD_INTERVAL`, each time that an address of
 /// a stack is still unmapped after a re-read.
-const PAUSE: Duration = Duration::from_millis(10);
-const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+const MIN_REREAD_INTERVAL: Duration = Duration::from_millis(10);
+const MAX_REREAD_INTERVAL: Duration = Duration::from_secs(1);
 /// Interval at which the mappings are re-read even if every address of the stacks is mapped, because a library that
 /// replaces another one may be mapped at the same addresses.
-const CHECK: Duration = Duration::from_secs(2);
+const FORCED_REREAD_INTERVAL: Duration = Duration::from_secs(2);
 
 /// A profiled process and its code.
 pub(crate) struct Traced {
-    who: Who,
+    kind: Who,
     /// The name of its command.
     pub command: Arc<str>,
     /// Executable mappings, with their files.
@@ -56,10 +56,10 @@ pub(crate) struct Traced {
     /// Symbols of the mapped files.
     pub symbols: Symbols,
     /// Earliest time of the next re-read of the mappings; `pause` is the minimum time after that re-read.
-    next_look: Option<Instant>,
+    next_reread: Option<Instant>,
     pause: Duration,
     /// Time from which the mappings are re-read even if every address is mapped.
-    next_check: Instant,
+    next_forced_reread: Instant,
     /// Log of its code cache's contents, if it is a JVM.
     pub code: CodeLog,
     /// Whether the probes on loads and unloads of its compiled code are attached.
@@ -82,7 +82,7 @@ pub(crate) struct Traced {
     /// Whether the stack walker was configured for the process, or the attempt has failed. It is not repeated.
     is_walked: bool,
     /// Whether the process is known not to be a native image.
-    is_no_image: bool,
+    is_not_image: bool,
     /// Layout by which the walker reads this JVM, until `first_layout` takes it.
     layout: Option<JvmLayout>,
     /// Names of the Java frames of its stacks.
@@ -136,7 +136,7 @@ impl Traced {
 
     /// Adopts what a later arrival has read of this JVM. Returns false if the arrival is another JVM.
     pub(crate) fn update(&mut self, arrival: &Arrival) -> bool {
-        let Who::Jvm(target, hotspot) = &mut self.who else { return false };
+        let Who::Jvm(target, hotspot) = &mut self.kind else { return false };
         let is_this = Arc::ptr_eq(target, &arrival.target);
         if is_this {
             *hotspot = arrival.hotspot.clone();
@@ -155,15 +155,15 @@ impl Traced {
         Self::new(Who::Other(process), files)
     }
 
-    fn new(who: Who, files: &mut Files) -> Self {
-        let process = who.process();
+    fn new(kind: Who, files: &mut Files) -> Self {
+        let process = kind.process();
         Self {
             command: process.comm.as_str().into(),
             maps: CodeMaps::default(),
             symbols: files.symbols(process.pid),
-            next_look: None,
-            pause: PAUSE,
-            next_check: Instant::now() + CHECK,
+            next_reread: None,
+            pause: MIN_REREAD_INTERVAL,
+            next_forced_reread: Instant::now() + FORCED_REREAD_INTERVAL,
             code: CodeLog::default(),
             is_followed: false,
             links: Links::default(),
@@ -175,35 +175,35 @@ impl Traced {
             has_map: false,
             source: None,
             is_walked: false,
-            is_no_image: false,
+            is_not_image: false,
             layout: None,
             places: None,
             threads: None,
-            who,
+            kind,
         }
     }
 
     fn process(&self) -> &Process {
-        self.who.process()
+        self.kind.process()
     }
 
     /// Checks whether the process is stopped (SIGSTOP).
-    pub(crate) fn look_at_stops(&mut self) {
+    pub(crate) fn check_stopped(&mut self) {
         if let Some(stops) = &mut self.stops {
-            stops.look(self.who.process());
+            stops.poll(self.kind.process());
         }
     }
 
     /// Prints a note if the process was stopped (SIGSTOP) for the whole trace.
-    pub(crate) fn tell_stops(&mut self) {
+    pub(crate) fn report_stopped(&mut self) {
         if let Some(stops) = &mut self.stops {
-            stops.tell(self.who.process());
+            stops.report(self.kind.process());
         }
     }
 
     /// Prints a note if the JVM's version could not be read during the whole trace.
-    pub(crate) fn tell_why_unknown(&self) {
-        if let Who::Jvm(_, Err(error)) = &self.who
+    pub(crate) fn report_unreadable_version(&self) {
+        if let Who::Jvm(_, Err(error)) = &self.kind
             && !self.is_walked
         {
             log::warn!("process {}: cannot read its version: {error}", self.pid());
@@ -227,12 +227,12 @@ impl Traced {
 
     /// Returns whether the process is a JVM.
     pub(crate) fn is_jvm(&self) -> bool {
-        matches!(self.who, Who::Jvm(..))
+        matches!(self.kind, Who::Jvm(..))
     }
 
     /// Returns the JVM that the process is.
     pub(crate) fn target(&self) -> Option<&Arc<Target>> {
-        match &self.who {
+        match &self.kind {
             Who::Jvm(target, _) => Some(target),
             Who::Future(_) | Who::Other(_) => None,
         }
@@ -267,7 +267,7 @@ impl Traced {
 
     /// Returns whether the process may become a JVM.
     pub(crate) fn may_become_jvm(&self) -> bool {
-        matches!(self.who, Who::Future(_))
+        matches!(self.kind, Who::Future(_))
     }
 
     /// Re-reads the mappings, and passes them to the stack walker if that is configured for the process.
@@ -276,7 +276,7 @@ impl Traced {
         self.maps.refresh(pid, &files.mapped)?;
         // The walker does not use mappings of a process that it is not configured for.
         if self.is_walked {
-            session::tell_mappings(session, pid.0.into(), &self.maps)
+            session::set_mappings(session, pid.0.into(), &self.maps)
         } else {
             Ok(())
         }
@@ -293,22 +293,22 @@ impl Traced {
 
     /// Re-reads the mappings if a stack has addresses in none of them, at most once per pause, so that a library that
     /// was just loaded is soon walked by its unwind table.
-    pub(crate) fn look_for(&mut self, stack: &Stack, files: &mut Files, session: &mut Session) {
+    pub(crate) fn refresh_maps_for(&mut self, stack: &Stack, files: &mut Files, session: &mut Session) {
         let is_unmapped = |maps: &CodeMaps| {
             stack.addresses().any(|addr| addr > Addr(0) && maps.find(addr).is_none())
         };
         let now = Instant::now();
-        let is_wanted = now >= self.next_check || is_unmapped(&self.maps);
-        if !is_wanted || self.next_look.is_some_and(|next| now < next) {
+        let is_wanted = now >= self.next_forced_reread || is_unmapped(&self.maps);
+        if !is_wanted || self.next_reread.is_some_and(|next| now < next) {
             return;
         }
-        self.next_check = now + CHECK;
+        self.next_forced_reread = now + FORCED_REREAD_INTERVAL;
         self.try_refresh_maps(files, session);
         self.pause = match is_unmapped(&self.maps) {
-            true => (self.pause * 2).min(LONGEST_PAUSE),
-            false => PAUSE,
+            true => (self.pause * 2).min(MAX_REREAD_INTERVAL),
+            false => MIN_REREAD_INTERVAL,
         };
-        self.next_look = Some(now + self.pause);
+        self.next_reread = Some(now + self.pause);
     }
 
     /// Configures the stack walker for the process, once: when the JVM has started, or if the process is a native
@@ -316,7 +316,7 @@ impl Traced {
     ///
     /// # Errors
     /// If the JVM's structures or mappings cannot be read or passed on; its stacks are then walked by frame pointers.
-    pub(crate) fn tell_walker(
+    pub(crate) fn configure_walker(
         &mut self,
         options: &Options,
         files: &mut Files,
@@ -327,8 +327,8 @@ impl Traced {
         if self.is_walked || how == StackWalk::Fp {
             return Ok(());
         }
-        let Who::Jvm(target, hotspot) = &self.who else {
-            return self.tell_walker_of_image(files, session);
+        let Who::Jvm(target, hotspot) = &self.kind else {
+            return self.configure_walker_for_image(files, session);
         };
         if self.stage == Stage::Starting {
             return Ok(());
@@ -346,8 +346,8 @@ impl Traced {
             walker.add_jvm(key, &layout);
             self.layout = Some(layout);
         }
-        session::tell_mappings(session, key, &self.maps)?;
-        self.labels.traps = tell_events(pid, hotspot, &options.events, session);
+        session::set_mappings(session, key, &self.maps)?;
+        self.labels.traps = configure_events(pid, hotspot, &options.events, session);
         let compiled = matches!(symbols, SymbolSource::Auto | SymbolSource::HotSpot);
         if *symbols != SymbolSource::None {
             self.places = Some(Places::new(hotspot, compiled, signatures)?);
@@ -357,22 +357,22 @@ impl Traced {
 
     /// Configures the stack walker for a native image that was named or started by the user. It needs the mappings
     /// only, as all its code is in files.
-    fn tell_walker_of_image(&mut self, files: &mut Files, session: &mut Session) -> Result<()> {
+    fn configure_walker_for_image(&mut self, files: &mut Files, session: &mut Session) -> Result<()> {
         let pid = self.pid();
         let is_wanted = self.is_named() || self.may_become_jvm();
-        if !is_wanted || self.is_no_image {
+        if !is_wanted || self.is_not_image {
             return Ok(());
         }
         if native_image(pid).is_none() {
             // A program that the process executes later may be a native image.
-            self.is_no_image = !self.may_become_jvm();
+            self.is_not_image = !self.may_become_jvm();
             return Ok(());
         }
         self.is_walked = true;
         if let Err(error) = self.maps.refresh(pid, &files.mapped) {
             log::debug!("cannot read the mappings of process {pid}: {error}");
         }
-        session::tell_mappings(session, pid.0.into(), &self.maps)
+        session::set_mappings(session, pid.0.into(), &self.maps)
     }
 
     /// Takes the layout by which the walker reads this JVM. Returns it once.
@@ -381,15 +381,15 @@ impl Traced {
     }
 
     /// Reads what is needed to name the Java frames of several stacks, together.
-    pub(crate) fn learn<'a>(&mut self, stacks: impl IntoIterator<Item = &'a RawStack>) {
-        if let (Some(places), Who::Jvm(_, Ok(hotspot))) = (&mut self.places, &self.who) {
-            places.learn(hotspot, stacks);
+    pub(crate) fn prefetch_java_frames<'a>(&mut self, stacks: impl IntoIterator<Item = &'a RawStack>) {
+        if let (Some(places), Who::Jvm(_, Ok(hotspot))) = (&mut self.places, &self.kind) {
+            places.prefetch_java_frames(hotspot, stacks);
         }
     }
 
     /// Names the Java frames of a stack.
     pub(crate) fn resolve(&mut self, raw: &RawStack) -> Stack {
-        if let (Some(places), Who::Jvm(_, Ok(hotspot))) = (&mut self.places, &self.who) {
+        if let (Some(places), Who::Jvm(_, Ok(hotspot))) = (&mut self.places, &self.kind) {
             return places.resolve(hotspot, raw);
         }
         java_frames::plain(raw)
@@ -402,8 +402,8 @@ impl Traced {
 
     /// Returns what names the samples so far, with the given names of Java frames. Code that is gone by now is
     /// dropped from the code log.
-    pub(crate) fn settle(&mut self, places: Option<PlaceNames>, names: &mut SharedNames) -> Named {
-        let code = self.code.settle();
+    pub(crate) fn take_named(&mut self, places: Option<PlaceNames>, names: &mut SharedNames) -> Named {
+        let code = self.code.take_index();
         self.code.share(names);
         Named {
             command: Arc::clone(&self.command),
@@ -417,9 +417,9 @@ impl Traced {
     }
 
     /// Drops code that is gone by now from the code log, because no sample of this period refers to it.
-    pub(crate) fn forget_past(&mut self, names: &mut SharedNames) {
+    pub(crate) fn drop_ended_code(&mut self, names: &mut SharedNames) {
         if self.code.kept() > 0 {
-            self.code.settle();
+            self.code.take_index();
             self.code.share(names);
         }
     }
@@ -434,10 +434,10 @@ impl Traced {
     }
 
     /// Looks up the complete name of a sampled thread, once the JVM is ready.
-    pub(crate) fn learn_thread(&mut self, key: &SampleKey) {
-        if let (Who::Jvm(_, Ok(hotspot)), Stage::Ready) = (&self.who, self.stage) {
+    pub(crate) fn look_up_thread_name(&mut self, key: &SampleKey) {
+        if let (Who::Jvm(_, Ok(hotspot)), Stage::Ready) = (&self.kind, self.stage) {
             let threads = self.threads.get_or_insert_with(|| ThreadNames::new(hotspot));
-            threads.learn(key.tid, &key.comm);
+            threads.look_up(key.tid, &key.comm);
         }
     }
 
@@ -458,14 +458,14 @@ impl Traced {
 
     /// Reads the map of the code that the JVM has compiled so far, once. Returns `Ok(false)` if the process is not a
     /// JVM or is still starting.
-    pub(crate) fn get_map(
+    pub(crate) fn read_code_map(
         &mut self,
         options: &Options,
         session: &Session,
         names: &mut SharedNames,
     ) -> Result<bool> {
         let key = self.pid().0.into();
-        let Who::Jvm(target, hotspot) = &self.who else {
+        let Who::Jvm(target, hotspot) = &self.kind else {
             return Ok(false);
         };
         if self.has_map {
@@ -481,10 +481,10 @@ impl Traced {
         // The epoch is read before the map, so that code which is loaded meanwhile and missing in the map is in the
         // log of the probes.
         let epoch = session::epoch(session, key);
-        let may_ask = options.may_ask;
+        let named_by_user = options.named_by_user;
         let inlining = Inlining::Nowhere;
         let hotspot = hotspot.as_deref().map_err(|error| &**error);
-        let (seen, source) = get(&options.symbols, &target.process, hotspot, inlining, may_ask)?;
+        let (seen, source) = get(&options.symbols, &target.process, hotspot, inlining, named_by_user)?;
         self.code.snapshot(epoch, seen);
         self.code.share(names);
         self.source = Some(source);
@@ -493,8 +493,8 @@ impl Traced {
 
     /// Reads the map of compiled code again at the end of the trace: for code compiled since, if no probes report it,
     /// and for methods inlined at the `sampled` addresses (sorted), if inlining is not known yet.
-    pub(crate) fn ask_again(&mut self, sampled: &[Addr]) {
-        let Who::Jvm(target, hotspot) = &self.who else {
+    pub(crate) fn reread_code_map(&mut self, sampled: &[Addr]) {
+        let Who::Jvm(target, hotspot) = &self.kind else {
             return;
         };
         let Some(source) = &self.source else {
@@ -507,7 +507,7 @@ impl Traced {
         }
         // If the JVM has ended or hangs, the code known so far is used.
         let hotspot = hotspot.as_deref().map_err(|error| &**error);
-        let seen = match ask(source, &target.process, hotspot, Inlining::At(sampled)) {
+        let seen = match read_from(source, &target.process, hotspot, Inlining::At(sampled)) {
             Ok(seen) => seen,
             Err(error) => {
                 let pid = target.pid();

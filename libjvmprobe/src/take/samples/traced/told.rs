@@ -19,7 +19,7 @@ use crate::{
 /// Configures the kernel side to read the labels of the given events in this JVM. Returns the encoding of
 /// deoptimization requests if such events are sampled. If something cannot be read, the events have stacks without
 /// labels.
-pub(super) fn tell_events(
+pub(super) fn configure_events(
     pid: Pid,
     hotspot: &HotSpot,
     events: &[Asked],
@@ -45,7 +45,7 @@ pub(super) fn tell_events(
         }
     }
     if let Some(java) = java {
-        session::tell_java(session, pid.0.into(), &java)
+        session::set_java_layout(session, pid.0.into(), &java)
             .unwrap_or_else(|error| unknown("the class or tier of events", &error));
     }
     if wants(|java| java == JavaEvent::Stalls)

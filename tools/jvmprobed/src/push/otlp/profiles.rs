@@ -55,7 +55,7 @@ struct Kind {
 fn kinds(profile: &Profile) -> Vec<Kind> {
     let name = profile.measure.name().to_owned();
     let count: fn(&Sample, u64) -> u64 = |sample, _| sample.count;
-    let things: fn(&Sample, u64) -> u64 = |sample, _| sample.things;
+    let occurrences: fn(&Sample, u64) -> u64 = |sample, _| sample.occurrences;
     let kind =
         |name: &str, unit, value, period| Kind { name: name.to_owned(), unit, value, period };
     match profile.measure {
@@ -66,12 +66,12 @@ fn kinds(profile: &Profile) -> Vec<Kind> {
             vec![kind(&name, "nanoseconds", time, period)]
         }
         Measure::Allocation => vec![
-            kind("alloc_objects", "count", things, ("space".into(), "bytes", 1)),
+            kind("alloc_objects", "count", occurrences, ("space".into(), "bytes", 1)),
             kind("alloc_space", "bytes", count, ("space".into(), "bytes", 1)),
         ],
         Measure::Events(_) => vec![kind(&name, "count", count, (name.clone(), "count", 1))],
         Measure::Elapsed(_) => vec![
-            kind(&format!("{name}_times"), "count", things, (name.clone(), "nanoseconds", 1)),
+            kind(&format!("{name}_times"), "count", occurrences, (name.clone(), "nanoseconds", 1)),
             kind(&name, "nanoseconds", count, (name.clone(), "nanoseconds", 1)),
         ],
     }
@@ -263,7 +263,7 @@ pub(crate) mod tests {
                 guessed: false,
                 unsure: false,
                 count: 1 + u64::from(i),
-                things: 0,
+                occurrences: 0,
                 times: Vec::new(),
             });
         }
