@@ -20,7 +20,7 @@ use jvmprobe_tests::{
 use libjvmprobe::{
     render::{
         files::Files,
-        formats::{How, Titled, flamegraph::Title},
+        formats::{FormatOptions, TitledProfile, flamegraph::Title},
     },
     stack::timeline::Timeline,
 };
@@ -70,10 +70,10 @@ fn made_up_page(title: &str, made_up: &MadeUp) {
     let mut timeline = Timeline::of(&made_up.profile).unwrap();
     timeline.bands.clone_from(&made_up.timeline.bands);
     let timeline = Some(&timeline);
-    let titled = Titled { profile: &made_up.profile, title: Title::default(), timeline };
+    let titled = TitledProfile { profile: &made_up.profile, title: Title::default(), timeline };
     Files::create(std::slice::from_ref(&path), &["cpu"])
         .unwrap()
-        .write(&[titled], &How::default())
+        .write(&[titled], &FormatOptions::default())
         .unwrap();
     page(title, &path);
 }

@@ -53,7 +53,7 @@ fn main() {
     let hertz = options.hertz.unwrap_or(499);
     let profile = options.profile.unwrap_or_else(|| {
         let file = options.keep.unwrap_or_else(|| folder.path().join("profile.json"));
-        take(&runtime, &program, hertz, &file);
+        record_profile(&runtime, &program, hertz, &file);
         file
     });
     let checker = Checker::new(programs::class_path(&runtime, &program));
@@ -61,7 +61,7 @@ fn main() {
     println!("{}{}{}", report.details(options.lines), checker.trouble(), report.summary());
 }
 
-fn take(runtime: &Runtime, program: &Program, hertz: u64, file: &Path) {
+fn record_profile(runtime: &Runtime, program: &Program, hertz: u64, file: &Path) {
     let mut command = Command::new(binary("javaprof"));
     command.args(["--signatures", "-F", &hertz.to_string(), "-o"]).arg(file).arg("--");
     command.arg(runtime.command().get_program()).args(&program.args);

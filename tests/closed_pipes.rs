@@ -23,7 +23,7 @@ fn bash(tool: &str, pid: u32, line: &str) -> std::process::Output {
 }
 
 #[test]
-fn help_and_completions() {
+fn help_and_completions_survive_closed_or_full_stdout() {
     beside_others();
     for tool in TOOLS {
         for option in ["--completions bash", "--help", "-h", "--version"] {
@@ -41,7 +41,7 @@ fn help_and_completions() {
 }
 
 #[test]
-fn words_to_the_user() {
+fn exit_status_is_unaffected_by_closed_or_full_stderr() {
     beside_others();
     for tool in TOOLS {
         for streams in ["2>&-", "2> /dev/full", "2> >(true)", ">&- 2>&-"] {
@@ -54,21 +54,21 @@ fn words_to_the_user() {
 }
 
 #[test]
-fn a_whole_run_of_javagc() {
-    a_whole_run("javagc");
+fn javagc_exits_cleanly_with_closed_streams() {
+    assert_clean_exit_with_closed_streams("javagc");
 }
 
 #[test]
-fn a_whole_run_of_javaobjnew() {
-    a_whole_run("javaobjnew");
+fn javaobjnew_exits_cleanly_with_closed_streams() {
+    assert_clean_exit_with_closed_streams("javaobjnew");
 }
 
 #[test]
-fn a_whole_run_of_javaprof() {
-    a_whole_run("javaprof");
+fn javaprof_exits_cleanly_with_closed_streams() {
+    assert_clean_exit_with_closed_streams("javaprof");
 }
 
-fn a_whole_run(tool: &str) {
+fn assert_clean_exit_with_closed_streams(tool: &str) {
     beside_others();
     need_root();
     let load = Load::start_program(named("temurin-17"), "-XX:+UseSerialGC", "AllocLoad");
@@ -82,7 +82,7 @@ fn a_whole_run(tool: &str) {
 }
 
 #[test]
-fn maps_are_written_whoever_reads_where() {
+fn maps_are_written_when_streams_are_closed() {
     beside_others();
     need_root();
     let load = Load::start_program(named("temurin-17"), "-XX:+UseSerialGC", "AllocLoad");

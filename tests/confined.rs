@@ -37,7 +37,7 @@ fn start() -> (Child, UnixDatagram) {
 }
 
 /// Sends an invalid request, and returns the answer.
-fn ask(socket: &UnixDatagram) -> Vec<u8> {
+fn send_invalid_request(socket: &UnixDatagram) -> Vec<u8> {
     socket.send(b"nonsense").unwrap();
     receive(socket)
 }
@@ -63,9 +63,9 @@ fn field(status: &str, name: &str) -> String {
 }
 
 #[test]
-fn the_child_has_no_rights_and_ends_with_its_socket() {
+fn child_has_no_capabilities_and_exits_with_its_socket() {
     let (mut child, socket) = start();
-    assert_eq!(ask(&socket), [1], "refused");
+    assert_eq!(send_invalid_request(&socket), [1], "refused");
     let read = |file: &str| fs::read_to_string(format!("/proc/{}/{file}", child.id())).unwrap();
     let status = read("status");
     for set in ["CapInh", "CapPrm", "CapEff", "CapAmb"] {
@@ -91,12 +91,12 @@ fn the_child_has_no_rights_and_ends_with_its_socket() {
 }
 
 #[test]
-fn the_child_ends_with_the_thread_that_started_it() {
+fn child_exits_with_the_thread_that_started_it() {
     binary("javaprof");
     let started = thread::spawn(|| {
         let (child, socket) = start();
         // When it answers, its preparation is complete.
-        ask(&socket);
+        send_invalid_request(&socket);
         (child, socket)
     });
     // The socket stays open.
@@ -126,7 +126,7 @@ fn child_of(tool: &Tool, other_than: Option<Pid>) -> Pid {
 
 /// Profiles a JVM in intervals of one second while the first child gets a signal. Returns output
 /// and messages.
-fn signalled(signal: Signal, wait: impl FnOnce(&Tool, Pid)) -> (String, String) {
+fn profile_while_signalling_child(signal: Signal, wait: impl FnOnce(&Tool, Pid)) -> (String, String) {
     beside_others();
     let mut load = Load::start(named("temurin-21"), "-XX:+UseSerialGC");
     load.go(60.0);
@@ -156,7 +156,7 @@ fn signalled(signal: Signal, wait: impl FnOnce(&Tool, Pid)) -> (String, String) 
 
 #[test]
 fn a_child_that_was_killed_is_replaced() {
-    let (stdout, _) = signalled(Signal::STOP, |tool, stopped| {
+    let (stdout, _) = profile_while_signalling_child(Signal::STOP, |tool, stopped| {
         // By then it has a request, because there are new stacks each second, and its deadline has
         // not expired.
         thread::sleep(Duration::from_millis(2500));
@@ -169,8 +169,8 @@ fn a_child_that_was_killed_is_replaced() {
 }
 
 #[test]
-fn a_file_whose_reading_does_not_end_is_skipped_with_a_message() {
-    let (stdout, stderr) = signalled(Signal::STOP, |tool, stopped| {
+fn hung_file_read_skips_the_file_with_a_message() {
+    let (stdout, stderr) = profile_while_signalling_child(Signal::STOP, |tool, stopped| {
         child_of(tool, Some(stopped));
         thread::sleep(Duration::from_secs(3));
     });

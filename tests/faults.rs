@@ -18,7 +18,7 @@ use jvmprobe_tests::{
     tool::{self, Tool, assert_traced, binary},
 };
 
-fn files(pid: u32) -> usize {
+fn open_descriptors(pid: u32) -> usize {
     fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count()
 }
 
@@ -29,24 +29,24 @@ fn resident_kib(pid: u32) -> u64 {
 }
 
 /// Returns the time that a load of 0.2 s takes, in ms, including its pauses and all other delays.
-fn turn(load: &mut Load) -> u128 {
+fn load_time_ms(load: &mut Load) -> u128 {
     let begin = Instant::now();
     load.run(0.2);
     begin.elapsed().as_millis()
 }
 
 #[test]
-fn a_jvm_that_is_traced_again_is_as_it_was() {
-    trace_again(30);
+fn repeated_traces_leave_the_jvm_unchanged() {
+    assert_jvm_unchanged_by_traces(30);
 }
 
 #[test]
 #[ignore = "long: make test-all"]
-fn a_jvm_that_is_traced_a_thousand_times_is_as_it_was() {
-    trace_again(1000);
+fn thousand_traces_leave_the_jvm_unchanged() {
+    assert_jvm_unchanged_by_traces(1000);
 }
 
-fn trace_again(cycles: usize) {
+fn assert_jvm_unchanged_by_traces(cycles: usize) {
     need_root();
     binary("javagc");
     let runtime = named("temurin-17");
@@ -62,10 +62,10 @@ fn trace_again(cycles: usize) {
     };
     // Memory that the first run allocates is kept.
     once();
-    let before = (files(pid), resident_kib(pid), turn(&mut load));
+    let before = (open_descriptors(pid), resident_kib(pid), load_time_ms(&mut load));
     let leaked = probes_leaked();
     (0..cycles).for_each(|_| once());
-    let after = (files(pid), resident_kib(pid), turn(&mut load));
+    let after = (open_descriptors(pid), resident_kib(pid), load_time_ms(&mut load));
     println!("descriptors, KiB, ms: {before:?}, {after:?}");
     assert_eq!(after.0, before.0, "descriptors");
     assert!(after.1 < before.1 + 8192, "KiB: {before:?}, {after:?}");
@@ -76,7 +76,7 @@ fn trace_again(cycles: usize) {
 }
 
 #[test]
-fn two_thousand_threads_are_counted() {
+fn jvm_with_two_thousand_threads_is_traced() {
     need_root();
     binary("javaobjnew");
     let flags = "-XX:+UseSerialGC -Xss256k -Xmx512m";
@@ -93,7 +93,7 @@ fn two_thousand_threads_are_counted() {
 }
 
 /// Returns a command with a folder on a disk of 16 KiB, in a mount namespace of its own.
-fn on_a_small_disk(script: &str, args: &[&str]) -> Command {
+fn command_on_small_disk(script: &str, args: &[&str]) -> Command {
     let mount = "set -e; mount -t tmpfs -o size=16k none /mnt; ";
     let mut command = Command::new("unshare");
     command.args(["--mount", "sh", "-c", &format!("{mount}{script}"), "sh"]).args(args);
@@ -101,7 +101,7 @@ fn on_a_small_disk(script: &str, args: &[&str]) -> Command {
 }
 
 #[test]
-fn a_full_disk_is_told_in_one_line() {
+fn full_disk_is_reported_in_one_line() {
     need_root();
     let mut load = Load::start_program(named("temurin-17"), "-XX:+UseG1GC", "GcLoad");
     load.go(60.0);
@@ -112,7 +112,7 @@ fn a_full_disk_is_told_in_one_line() {
     {
         let tool_path = binary(tool).display().to_string();
         let args = [tool_path.as_str(), "-p", &pid, "-d", "1", "-o", file];
-        let output = tool::run_command(on_a_small_disk(fill, &args));
+        let output = tool::run_command(command_on_small_disk(fill, &args));
         assert_eq!(output.status.code(), Some(1), "{tool}: {output:?}");
         let said = output.stderr.lines().filter(|line| line.contains("No space left")).count();
         assert_eq!(said, 1, "{tool}: {output:?}");
@@ -122,7 +122,7 @@ fn a_full_disk_is_told_in_one_line() {
 
 /// A page has about 60 kB, so a part of it has been written when the disk is full.
 #[test]
-fn of_a_page_no_half_stays_on_a_full_disk() {
+fn full_disk_leaves_no_partial_page() {
     need_root();
     let tools = ["javaprof", "javaobjnew"].map(|tool| binary(tool).display().to_string());
     let mut load = Load::start_program(named("temurin-17"), "-XX:+UseG1GC", "GcLoad");
@@ -131,7 +131,7 @@ fn of_a_page_no_half_stays_on_a_full_disk() {
     let script = "code=0; \"$@\" || code=$?; ls -A /mnt; exit $code";
     for tool in &tools {
         let args = [tool, "-p", &pid, "-d", "1", "-o", "/mnt/a.html"];
-        let output = tool::run_command(on_a_small_disk(script, &args));
+        let output = tool::run_command(command_on_small_disk(script, &args));
         assert_eq!(output.status.code(), Some(1), "{tool}: {output:?}");
         let said: Vec<_> =
             output.stderr.lines().filter(|line| line.contains("No space left")).collect();
@@ -142,7 +142,7 @@ fn of_a_page_no_half_stays_on_a_full_disk() {
 
 /// An upgrade while a JVM runs: its libjvm.so has been replaced by another file, or removed.
 #[test]
-fn a_libjvm_that_was_replaced_or_removed_is_the_one_that_runs() {
+fn jvm_is_traced_after_libjvm_is_replaced_or_removed() {
     need_root();
     let original = named("temurin-17");
     let home = original.java.canonicalize().unwrap();
@@ -173,7 +173,7 @@ fn a_libjvm_that_was_replaced_or_removed_is_the_one_that_runs() {
 
 /// Returns a command for a tool that may not use a system call, as with the seccomp profiles of
 /// container runtimes.
-fn without(call: libc::c_long, name: &str, args: &[&str]) -> Command {
+fn command_with_syscall_denied(call: libc::c_long, name: &str, args: &[&str]) -> Command {
     let filter = |code: u32, jt, jf, k| libc::sock_filter { code: code as u16, jt, jf, k };
     let program = [
         // Loads the system call's number; only that call fails, with EPERM.
@@ -200,14 +200,14 @@ fn without(call: libc::c_long, name: &str, args: &[&str]) -> Command {
 }
 
 #[test]
-fn a_call_that_seccomp_forbids_is_told_in_one_line() {
+fn syscall_denied_by_seccomp_is_reported_in_one_line() {
     need_root();
     let mut load = Load::start_program(named("temurin-17"), "-XX:+UseG1GC", "GcLoad");
     load.run(0.2);
     let pid = load.pid().to_string();
     for tool in ["javagc", "javaprof", "javaobjnew"] {
         for (call, word) in [(libc::SYS_bpf, "BPF"), (libc::SYS_perf_event_open, "PERFMON")] {
-            let output = tool::run_command(without(call, tool, &["-p", &pid, "-d", "0.5"]));
+            let output = tool::run_command(command_with_syscall_denied(call, tool, &["-p", &pid, "-d", "0.5"]));
             // If probes are attached with bpf() only, no other call is needed.
             let needs_it = call == libc::SYS_bpf || tool == "javaprof";
             if needs_it || !output.status.success() {
@@ -221,7 +221,7 @@ fn a_call_that_seccomp_forbids_is_told_in_one_line() {
         // Without openat2(), javaprof finds its JVMs by polling, and symbolic links in a target's
         // file system are not resolved.
         let output =
-            tool::run_command(without(libc::SYS_openat2, tool, &["-p", &pid, "-d", "0.5"]));
+            tool::run_command(command_with_syscall_denied(libc::SYS_openat2, tool, &["-p", &pid, "-d", "0.5"]));
         assert!(output.status.success(), "{tool} openat2: {output:?}");
     }
     load.run(0.1);
@@ -262,7 +262,7 @@ impl Drop for MemoryGroup {
 
 /// The kernel kills a JVM in the middle of its work.
 #[test]
-fn a_jvm_that_its_memory_group_ends_is_told_to_have_ended() {
+fn jvm_killed_by_memory_cgroup_is_reported_as_ended() {
     need_root();
     for tool in ["javagc", "javaprof", "javaobjnew"] {
         binary(tool);
@@ -286,7 +286,7 @@ fn a_jvm_that_its_memory_group_ends_is_told_to_have_ended() {
 
 /// After SIGKILL the tool cannot clean up; the kernel releases everything that it held.
 #[test]
-fn a_tool_that_is_killed_leaves_nothing() {
+fn killed_tool_leaves_no_probes_or_bpf_objects() {
     need_root();
     let runtime = named("temurin-17");
     let mut load = Load::start_program(runtime, "-XX:+UseG1GC", "GcLoad");
@@ -312,7 +312,7 @@ fn a_tool_that_is_killed_leaves_nothing() {
 /// The wall clock is stepped; measured durations are not affected.
 #[test]
 #[ignore = "long: make test-all"]
-fn a_clock_that_is_stepped_changes_no_duration() {
+fn wall_clock_step_changes_no_duration() {
     need_root();
     let library = "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1";
     if !Path::new(library).exists() {

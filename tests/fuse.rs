@@ -40,7 +40,7 @@ fn ends_within(child: &mut Child, limit: Duration) -> Option<i32> {
 }
 
 /// Runs a tool on one process and returns its output.
-fn ask(tool: &str, pid: u32, server: &mut Option<Server>) -> String {
+fn run_tool_on(tool: &str, pid: u32, server: &mut Option<Server>) -> String {
     let mut command = Command::new(binary(tool));
     command.args(["-p", &pid.to_string()]).stdin(Stdio::null());
     if tool != "javaclass" {
@@ -63,7 +63,7 @@ fn ask(tool: &str, pid: u32, server: &mut Option<Server>) -> String {
 }
 
 #[test]
-fn tools_end_when_memory_does_not_answer() {
+fn tools_exit_when_target_memory_on_fuse_hangs() {
     need_root();
     let dir = tempfile::tempdir().unwrap();
     let content = dir.path().join("content");
@@ -73,7 +73,7 @@ fn tools_end_when_memory_does_not_answer() {
     server.fall_silent();
     let mut server = Some(server);
     for tool in ["javagc", "javaprof", "javaobjnew", "javaclass"] {
-        let said = ask(tool, jvm.pid(), &mut server);
+        let said = run_tool_on(tool, jvm.pid(), &mut server);
         assert!(said.contains("does not answer"), "{tool}: {said}");
     }
 }
@@ -85,10 +85,10 @@ fn libraries_on_fuse_are_refused() {
     let Some(server) = Server::start(&build_library(dir.path())) else { return };
     let process = loader(&server.file());
     let mut server = Some(server);
-    let said = ask("javagc", process.pid(), &mut server);
+    let said = run_tool_on("javagc", process.pid(), &mut server);
     assert!(said.contains("FUSE"), "{said}");
     server.as_ref().unwrap().fall_silent();
-    let said = ask("javagc", process.pid(), &mut server);
+    let said = run_tool_on("javagc", process.pid(), &mut server);
     assert!(said.contains("FUSE") || said.contains("does not answer"), "{said}");
     // No server answers the requests that an exiting process waits for.
     drop(server);
@@ -106,7 +106,7 @@ fn get(listen: &str, path: &str) -> (String, Duration) {
 }
 
 #[test]
-fn daemon_stays_alive_and_ends_when_memory_does_not_answer() {
+fn daemon_stays_responsive_when_fuse_memory_hangs() {
     need_root();
     let dir = tempfile::tempdir().unwrap();
     let content = build_library(dir.path());

@@ -12,7 +12,7 @@ use jvmprobe_tests::{
 use libjvmprobe::{Pid, hotspot::HotSpot, process::Target};
 
 /// Returns the values that the JVM itself reports.
-fn told(load: &mut Load) -> HashMap<String, u64> {
+fn reported_by_jvm(load: &mut Load) -> HashMap<String, u64> {
     numbers(&load.ask("tell"))
 }
 
@@ -21,16 +21,16 @@ fn told(load: &mut Load) -> HashMap<String, u64> {
 fn read(hotspot: &HotSpot, load: &mut Load) -> [Option<u64>; 3] {
     const TRIES: usize = 200;
     for _ in 0..TRIES {
-        let before = told(load);
+        let before = reported_by_jvm(load);
         let fill = hotspot.code_cache().unwrap();
         let classes = hotspot.loaded_classes().ok();
-        if before == told(load) {
+        if before == reported_by_jvm(load) {
             let truth = ["used", "size", "classes"].map(|key| before[key]);
             assert_eq!([fill.used, fill.size], truth[..2], "{before:?}");
             return [Some(fill.used), Some(fill.size), classes.map(|n| n.abs_diff(truth[2]))];
         }
     }
-    panic!("the JVM never stands still: {:?}", told(load));
+    panic!("the JVM never stands still: {:?}", reported_by_jvm(load));
 }
 
 fn start(runtime: &Runtime, flags: &[&str]) -> (Load, HotSpot) {
@@ -68,7 +68,7 @@ fn check(runtime: &Runtime, flags: &[&str]) {
     if runtime.major == 8 {
         assert!(hotspot.loaded_classes().is_err() && fill[2].is_none());
     } else {
-        let truth = told(&mut load)["classes"];
+        let truth = reported_by_jvm(&mut load)["classes"];
         let off = hotspot.loaded_classes().unwrap().abs_diff(truth);
         assert!(off * 100 <= truth, "{truth}: {off}");
     }
@@ -76,43 +76,43 @@ fn check(runtime: &Runtime, flags: &[&str]) {
 }
 
 #[test]
-fn jdk_8() {
+fn code_cache_and_class_count_match_jmx_jdk_8() {
     check(named("zulu-8"), &["-XX:+UseSerialGC"]);
 }
 
 #[test]
-fn jdk_11() {
+fn code_cache_and_class_count_match_jmx_jdk_11() {
     check(named("temurin-11"), &["-XX:+UseParallelGC"]);
 }
 
 #[test]
-fn jdk_17() {
+fn code_cache_and_class_count_match_jmx_jdk_17() {
     check(named("temurin-17"), &["-XX:+UseG1GC"]);
 }
 
 #[test]
-fn jdk_17_with_one_code_heap() {
+fn code_cache_and_class_count_match_jmx_single_code_heap() {
     check(named("temurin-17"), &["-XX:-SegmentedCodeCache", "-XX:ReservedCodeCacheSize=20m"]);
 }
 
 #[test]
-fn jdk_21() {
+fn code_cache_and_class_count_match_jmx_jdk_21() {
     check(named("temurin-21"), &["-XX:+UseSerialGC"]);
 }
 
 #[test]
-fn jdk_25() {
+fn code_cache_and_class_count_match_jmx_jdk_25() {
     check(named("temurin-25"), &["-XX:+UseG1GC"]);
 }
 
 #[test]
-fn musl() {
+fn code_cache_and_class_count_match_jmx_musl() {
     check(named("musl-17"), &["-XX:+UseSerialGC"]);
 }
 
 /// Java omits one of the two survivor spaces, which may be a tenth of the heap.
 #[test]
-fn heap_sizes_of_each_collector() {
+fn heap_sizes_match_jmx_for_each_collector() {
     const MAX: u64 = 256 << 20;
     beside_others();
     for name in ["zulu-8", "temurin-11", "temurin-17", "temurin-21", "temurin-25"] {
@@ -125,8 +125,8 @@ fn heap_sizes_of_each_collector() {
             let (committed, max) = hotspot.heap_size();
             println!("{name} {flags:?}: {committed:?} {max:?} {truth:?}");
             assert_eq!(max, Some(MAX), "{name} {flags:?}");
-            let (committed, told) = (committed.unwrap(), truth["committed"]);
-            assert!(committed >= told && committed <= told + MAX / 10, "{name} {flags:?}");
+            let (committed, reported_by_jvm) = (committed.unwrap(), truth["committed"]);
+            assert!(committed >= reported_by_jvm && committed <= reported_by_jvm + MAX / 10, "{name} {flags:?}");
             load.quit();
         }
     }
@@ -134,7 +134,7 @@ fn heap_sizes_of_each_collector() {
 
 /// Code of unloaded classes becomes free space.
 #[test]
-fn code_that_was_given_back_is_not_in_use() {
+fn code_cache_shrinks_after_class_unloading() {
     beside_others();
     for name in ["temurin-11", "temurin-21", "temurin-25"] {
         let (mut load, hotspot) = start(named(name), &["-Xcomp", "-XX:+UseSerialGC"]);
@@ -150,7 +150,7 @@ fn code_that_was_given_back_is_not_in_use() {
 }
 
 #[test]
-fn of_debian_unstable() {
+fn code_cache_and_class_count_match_jmx_debian_unstable() {
     for name in ["sid-8", "sid-26", "sid-27", "sid-28"] {
         if let Some(runtime) = of_unstable(name) {
             check(runtime, &["-XX:+UseSerialGC"]);
@@ -160,7 +160,7 @@ fn of_debian_unstable() {
 
 /// The values agree with the output of the JDK's own tools.
 #[test]
-fn jcmd_and_jstat_tell_the_same() {
+fn code_cache_and_class_count_match_jcmd_and_jstat() {
     beside_others();
     let (mut load, hotspot) = start(named("temurin-17"), &["-XX:+UseSerialGC"]);
     let pid = load.pid().to_string();

@@ -97,7 +97,7 @@ fn wait(child: &mut Child, limit: Duration) -> Result<(u64, bool), String> {
 }
 
 /// Returns the files in a folder that may belong to a tool.
-fn left_in(folder: &Path, pid: u32) -> Vec<PathBuf> {
+fn tool_files_in(folder: &Path, pid: u32) -> Vec<PathBuf> {
     let entries = fs::read_dir(folder).unwrap().flatten().map(|entry| entry.path());
     let is_ours = |path: &PathBuf| {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
@@ -106,12 +106,12 @@ fn left_in(folder: &Path, pid: u32) -> Vec<PathBuf> {
     entries.filter(is_ours).collect()
 }
 
-fn lie_to(runtime: &str, rounds: u64) {
+fn run_tools_on_corrupt_jvm(runtime: &str, rounds: u64) {
     need_root();
     binary("javagc");
     let liar = Liar::start(runtime, rounds);
     let pid = liar.load.pid();
-    let before = left_in(Path::new("/tmp"), pid);
+    let before = tool_files_in(Path::new("/tmp"), pid);
     let (mut most, mut longest, mut traced) = (0, Duration::ZERO, 0);
     for round in 0..rounds {
         let args = TOOLS[(round % TOOLS.len() as u64) as usize];
@@ -158,19 +158,19 @@ fn lie_to(runtime: &str, rounds: u64) {
     // The other runs report that they cannot trace; their number depends on the random data.
     assert!(traced > rounds / 4);
     assert!(liar.changes() > 1000);
-    assert_eq!(left_in(Path::new("/tmp"), pid), before);
+    assert_eq!(tool_files_in(Path::new("/tmp"), pid), before);
 }
 
 #[test]
-fn a_jvm_that_lies() {
+fn tools_survive_a_jvm_that_corrupts_its_data() {
     // Each tool runs twice: with that JVM, and with all JVMs.
-    lie_to("temurin-17", 18);
+    run_tools_on_corrupt_jvm("temurin-17", 18);
 }
 
 #[test]
 #[ignore = "takes long: make test-all"]
-fn jvms_that_lie_a_thousand_times() {
+fn tools_survive_a_thousand_traces_of_corrupt_jvms() {
     for runtime in ["temurin-11", "temurin-17", "temurin-21", "temurin-25"] {
-        lie_to(runtime, 252);
+        run_tools_on_corrupt_jvm(runtime, 252);
     }
 }

@@ -67,7 +67,7 @@ impl Hostile {
     }
 
     /// Runs a tool during two seconds of the program's work.
-    fn watch(&mut self, tool: &str, args: &[&str]) -> tool::Output {
+    fn trace_for_two_seconds(&mut self, tool: &str, args: &[&str]) -> tool::Output {
         let pid = self.pid();
         let tool = Tool::start(tool, &[&["-p", &pid], args].concat());
         self.load.run(2.0);
@@ -88,18 +88,18 @@ fn assert_has(text: &str, words: &[&str]) {
 }
 
 #[test]
-fn javaprof_shows_what_would_act() {
+fn javaprof_escapes_control_characters() {
     beside_others();
     let mut hostile = Hostile::start("temurin-17", "-XX:+UseSerialGC");
     hostile.load.run(1.0);
     let method = format!("{CLASS}.{METHOD}");
-    let output = hostile.watch("javaprof", &["-F", "199", "-v"]);
+    let output = hostile.trace_for_two_seconds("javaprof", &["-F", "199", "-v"]);
     assert_has(&output.stdout, &[&method]);
     let names = ["x.svg", "x.folded", "x.pb.gz", "x.json", "x.html", "x.ffprof.json"];
     let paths = names.map(|name| hostile.path(name));
     let mut args = vec!["-F", "199", "-f", "-t"];
     args.extend(paths.iter().flat_map(|path| ["-o", path]));
-    let output = hostile.watch("javaprof", &args);
+    let output = hostile.trace_for_two_seconds("javaprof", &args);
     assert_has(&output.stdout, &[&method, COMMAND_SHOWN, THREAD]);
     let [svg, folded, pprof, json, page, firefox] = paths;
     for path in [&page, &firefox] {
@@ -118,7 +118,7 @@ fn javaprof_shows_what_would_act() {
 }
 
 #[test]
-fn maps_for_perf_have_clean_lines() {
+fn perf_maps_escape_control_characters() {
     beside_others();
     let mut hostile = Hostile::start("temurin-17", "-XX:+UseSerialGC");
     hostile.load.run(1.5);
@@ -132,22 +132,22 @@ fn maps_for_perf_have_clean_lines() {
 }
 
 #[test]
-fn the_agents_map_is_read_into_clean_names() {
+fn names_from_the_agent_map_are_escaped() {
     beside_others();
     let mut hostile = Hostile::start("temurin-17", "-XX:+UseSerialGC");
     hostile.load.run(1.5);
     let args = ["-F", "199", "-f", "--stacks", "fp", "--symbols", "agent"];
-    let output = hostile.watch("javaprof", &args);
+    let output = hostile.trace_for_two_seconds("javaprof", &args);
     assert_has(&output.stdout, &[&format!("{CLASS}.{METHOD}")]);
 }
 
 #[test]
-fn javagc_shows_what_would_act() {
+fn javagc_escapes_control_characters() {
     beside_others();
     let mut hostile = Hostile::start("temurin-21", "-XX:+UseSerialGC");
-    let output = hostile.watch("javagc", &["--stack", "-v"]);
+    let output = hostile.trace_for_two_seconds("javagc", &["--stack", "-v"]);
     assert_has(&output.stdout, &[&format!("{CLASS}.{METHOD}"), THREAD]);
-    let output = hostile.watch("javagc", &["--stack", "-j"]);
+    let output = hostile.trace_for_two_seconds("javagc", &["--stack", "-j"]);
     let of_request = |record: &serde_json::Value| {
         let request = &record["requests"][0];
         request["thread"] == THREAD
@@ -161,22 +161,22 @@ fn javagc_shows_what_would_act() {
 }
 
 #[test]
-fn javaobjnew_shows_what_would_act() {
+fn javaobjnew_escapes_control_characters() {
     beside_others();
     let mut hostile = Hostile::start("temurin-17", "-XX:+UseSerialGC");
     let method = format!("{CLASS}.{METHOD}");
     let svg = hostile.path("x.svg");
-    let output = hostile.watch("javaobjnew", &["-s", "-t", "-v", "-o", &svg]);
+    let output = hostile.trace_for_two_seconds("javaobjnew", &["-s", "-t", "-v", "-o", &svg]);
     assert_has(&output.stdout, &[&format!(" {CLASS}\n"), &method, THREAD]);
     let text = fs::read_to_string(&svg).unwrap();
     assert_clean(&svg, &text);
     assert_has(&text, &[&method]);
-    let output = hostile.watch("javaobjnew", &["-s", "-t", "-j"]);
+    let output = hostile.trace_for_two_seconds("javaobjnew", &["-s", "-t", "-j"]);
     assert!(output.json().iter().any(|record| record["class"] == CLASS), "{}", output.stdout);
 }
 
 #[test]
-fn a_command_that_is_no_jvm_is_named_harmlessly() {
+fn no_jvm_error_escapes_the_command_name() {
     beside_others();
     need_root();
     let dir = tempfile::tempdir().unwrap();

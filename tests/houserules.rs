@@ -44,7 +44,7 @@ fn lines_with(texts: &[&str], but: &str) -> Vec<String> {
 /// The owner of a target decides where a path in it leads, so only one module opens such paths: see
 /// `process::root`.
 #[test]
-fn one_door_leads_into_a_targets_file_system() {
+fn only_one_module_opens_paths_in_a_target_root() {
     let door = "process/root.rs";
     let found = lines_with(&["/root", "join(\"root\")", "/cwd", "join(\"cwd\")"], door);
     assert!(found.is_empty(), "only {door} may do this:\n{}", found.join("\n"));
@@ -79,7 +79,7 @@ const USES: [(&str, &[&str]); 14] = [
 ];
 
 #[test]
-fn modules_use_those_that_they_are_listed_with_only() {
+fn modules_use_exactly_their_listed_dependencies() {
     let house = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().join("libjvmprobe/src");
     let is_module = |name: &str| USES.iter().any(|(module, _)| *module == name);
     let mut found = BTreeSet::new();
@@ -112,7 +112,7 @@ fn modules_use_those_that_they_are_listed_with_only() {
 /// A module is listed above those that it may use. If one used a module above itself, there would
 /// be a cycle.
 #[test]
-fn no_circle_of_modules_is_listed() {
+fn listed_module_dependencies_have_no_cycle() {
     for (i, (module, uses)) in USES.iter().enumerate() {
         let above = uses.iter().filter(|used| USES[..=i].iter().any(|(name, _)| name == *used));
         assert_eq!(above.count(), 0, "{module} uses one above it");
@@ -144,7 +144,7 @@ fn used_by(part: &str) -> Vec<String> {
 }
 
 #[test]
-fn lists_of_what_is_used_are_read() {
+fn use_lists_are_parsed() {
     assert_eq!(used_by("own::note;"), ["own"]);
     assert_eq!(used_by("{Error, bpf::{a, b::{c}}, own}; x, y"), ["Error", "bpf", "own"]);
 }
@@ -152,7 +152,7 @@ fn lists_of_what_is_used_are_read() {
 /// Each function for fuzzers has a fuzz target: otherwise no test would run it. Each target is in
 /// the list: otherwise it is not built.
 #[test]
-fn each_function_for_fuzzers_has_one() {
+fn each_fuzzing_function_has_a_fuzz_target() {
     let house = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
     let read = |path: &str| fs::read_to_string(house.join(path)).unwrap();
     let named = |text: &str, before: &str, behind: char| -> BTreeSet<String> {

@@ -83,28 +83,28 @@ fn agent(dir: &TempDir) -> PathBuf {
 /// Usage and reason, by class and method with its descriptor.
 type Told = BTreeMap<(String, String), (String, String)>;
 
-fn told(load: &Load) -> Told {
+fn method_usage(load: &Load) -> Told {
     let output = run("javaclass", &["-p", &load.pid().to_string(), "-j", "--methods"]);
     assert!(output.status.success(), "{output:?}");
-    let mut told = Told::new();
+    let mut method_usage = Told::new();
     for class in output.json() {
         for method in class["method_list"].as_array().into_iter().flatten() {
             let text = |field: &str| method[field].as_str().unwrap_or_default().to_owned();
             let class = class["class"].as_str().unwrap().to_owned();
             let method = (class, text("name") + &text("descriptor"));
-            told.insert(method, (text("usage"), text("why")));
+            method_usage.insert(method, (text("usage"), text("why")));
         }
     }
-    told
+    method_usage
 }
 
 /// Checks the report for methods that were entered: none may be reported as not called; if they
 /// were entered in another run, almost none.
-fn judge(title: &str, entered: &BTreeSet<(String, String)>, told: &Told, is_other: bool) {
+fn assert_entered_not_unused(title: &str, entered: &BTreeSet<(String, String)>, method_usage: &Told, is_other: bool) {
     let (mut called, mut unknown, mut missing) = (0, BTreeMap::<_, usize>::new(), 0);
     let mut wrong = Vec::new();
     for method in entered {
-        match told.get(method) {
+        match method_usage.get(method) {
             None => missing += 1,
             Some((usage, _)) if usage == "called" => called += 1,
             Some((usage, why)) if usage == "unknown" => *unknown.entry(why).or_default() += 1,
@@ -146,7 +146,7 @@ fn check(program: &Program, runtime: &Runtime, flags: &str, with_probes: bool) {
     while !out.exists() {
         sleep(Duration::from_millis(20));
     }
-    let marked = told(&load);
+    let marked = method_usage(&load);
     load.quit();
     let entered: BTreeSet<_> = fs::read_to_string(&out)
         .unwrap()
@@ -156,18 +156,18 @@ fn check(program: &Program, runtime: &Runtime, flags: &str, with_probes: bool) {
         .collect();
     let mut load = program.start(runtime, flags);
     assert_eq!(load.ask(&rounds), answer, "{title}");
-    let stock = told(&load);
+    let stock = method_usage(&load);
     load.quit();
-    judge(&format!("{title} (marked)"), &entered, &marked, false);
-    judge(&format!("{title} (stock)"), &entered, &stock, true);
+    assert_entered_not_unused(&format!("{title} (marked)"), &entered, &marked, false);
+    assert_entered_not_unused(&format!("{title} (stock)"), &entered, &stock, true);
     if with_probes {
-        let (entered, told) = probed(program, runtime, flags);
-        judge(&format!("{title} (probed)"), &entered, &told, false);
+        let (entered, method_usage) = methods_entered_by_probes(program, runtime, flags);
+        assert_entered_not_unused(&format!("{title} (probed)"), &entered, &method_usage, false);
     }
 }
 
 /// Returns the methods that the program enters in one round, according to HotSpot's probes.
-fn probed(program: &Program, runtime: &Runtime, flags: &str) -> (BTreeSet<(String, String)>, Told) {
+fn methods_entered_by_probes(program: &Program, runtime: &Runtime, flags: &str) -> (BTreeSet<(String, String)>, Told) {
     /// Maximum length in a probe's record. Longer names were truncated.
     const LONGEST: usize = 60;
     need_root();
@@ -176,7 +176,7 @@ fn probed(program: &Program, runtime: &Runtime, flags: &str) -> (BTreeSet<(Strin
     load.ask("go 1");
     let output = tracer.interrupt();
     assert!(output.status.success(), "{output:?}");
-    let told = told(&load);
+    let method_usage = method_usage(&load);
     load.quit();
     let beginnings: Vec<_> =
         program.classes.split(',').map(|name| name.replace('/', ".")).collect();
@@ -192,11 +192,11 @@ fn probed(program: &Program, runtime: &Runtime, flags: &str) -> (BTreeSet<(Strin
             entered.insert((class, method + &descriptor));
         }
     }
-    (entered, told)
+    (entered, method_usage)
 }
 
 #[test]
-fn no_method_that_a_database_enters_is_said_to_be_unused() {
+fn no_method_entered_by_h2_is_reported_unused() {
     check(&h2(), runtimes::named("temurin-21"), "", false);
 }
 
@@ -213,24 +213,24 @@ fn check_all(runtime: &str) {
 
 #[test]
 #[ignore = "long: make test-all"]
-fn nor_of_any_program_on_jdk_11() {
+fn no_entered_method_is_reported_unused_jdk_11() {
     check_all("temurin-11");
 }
 
 #[test]
 #[ignore = "long: make test-all"]
-fn nor_of_any_program_on_jdk_17() {
+fn no_entered_method_is_reported_unused_jdk_17() {
     check_all("temurin-17");
 }
 
 #[test]
 #[ignore = "long: make test-all"]
-fn nor_of_any_program_on_jdk_21() {
+fn no_entered_method_is_reported_unused_jdk_21() {
     check_all("temurin-21");
 }
 
 #[test]
 #[ignore = "long: make test-all"]
-fn nor_of_any_program_on_jdk_25() {
+fn no_entered_method_is_reported_unused_jdk_25() {
     check_all("temurin-25");
 }

@@ -143,18 +143,18 @@ fn h2() -> Program {
 }
 
 #[test]
-fn a_stripped_tomcat_serves_what_it_served() {
+fn stripped_tomcat_gives_the_same_answer() {
     check(&tomcat(), "temurin-21");
 }
 
 #[test]
-fn a_stripped_h2_answers_what_it_answered() {
+fn stripped_h2_gives_the_same_answer() {
     check(&h2(), "temurin-17");
 }
 
 #[test]
 #[ignore = "long: make test-all"]
-fn on_other_jdks_too() {
+fn stripped_programs_give_the_same_answer_on_other_jdks() {
     for name in ["temurin-11", "temurin-17", "temurin-25"] {
         check(&tomcat(), name);
         check(&h2(), name);
@@ -162,7 +162,7 @@ fn on_other_jdks_too() {
 }
 
 /// Creates a jar of `tests/java` with additional files, given by path and content.
-fn made(dir: &TempDir, files: &[(&str, &str)]) -> PathBuf {
+fn jar_with_files(dir: &TempDir, files: &[(&str, &str)]) -> PathBuf {
     let folder = dir.path().join("more");
     let jar = load::jar(dir.path());
     for (path, text) in files {
@@ -196,9 +196,9 @@ const END: &str =
     r#"{"type":"summary","classes":COUNT,"complete":true,"unreadable":0,"unloaded":0}"#;
 
 #[test]
-fn services_lists_and_files_name_what_stays() {
+fn strip_keeps_classes_named_in_lists_services_and_files() {
     let dir = tempfile::tempdir().unwrap();
-    let jar = made(
+    let jar = jar_with_files(
         &dir,
         &[
             ("META-INF/services/java.lang.Runnable", "# of a service\nGcLoad # one\n"),
@@ -238,9 +238,9 @@ fn services_lists_and_files_name_what_stays() {
 
 /// A program that reads class files needs some that are in no report.
 #[test]
-fn a_program_that_reads_class_files_is_warned_of() {
+fn strip_warns_if_the_program_reads_class_files() {
     let dir = tempfile::tempdir().unwrap();
-    let jar = made(&dir, &[]);
+    let jar = jar_with_files(&dir, &[]);
     let out = dir.path().join("out.jar");
     for (reader, warns) in [("scala.tools.asm.ClassReader", true), ("scala.Option", false)] {
         let report = report(&dir, &["WorkLoad", reader], END);
@@ -254,9 +254,9 @@ fn a_program_that_reads_class_files_is_warned_of() {
 }
 
 #[test]
-fn nothing_is_written_where_it_must_not_be() {
+fn refused_strip_writes_no_file() {
     let dir = tempfile::tempdir().unwrap();
-    let jar = made(&dir, &[]);
+    let jar = jar_with_files(&dir, &[]);
     let good = report(&dir, &["WorkLoad"], END);
     let before = fs::read(&jar).unwrap();
     let out = dir.path().join("out.jar");
@@ -304,7 +304,7 @@ fn nothing_is_written_where_it_must_not_be() {
 }
 
 #[test]
-fn a_class_has_all_its_versions_or_none() {
+fn strip_keeps_all_versions_of_a_class_or_none() {
     let dir = tempfile::tempdir().unwrap();
     let jar = load::jar(dir.path());
     let newer = dir.path().join("newer");
@@ -332,9 +332,9 @@ fn a_class_has_all_its_versions_or_none() {
 }
 
 #[test]
-fn merged_reports_will_do() {
+fn strip_accepts_merged_reports() {
     let dir = tempfile::tempdir().unwrap();
-    let jar = made(&dir, &[]);
+    let jar = jar_with_files(&dir, &[]);
     let one = report(&dir, &["WorkLoad"], END);
     let output = run("javaclass", &["merge", "-j", one.to_str().unwrap()]);
     assert!(output.status.success(), "{output:?}");

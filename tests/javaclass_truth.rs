@@ -113,21 +113,21 @@ fn check_use(runtime: &Runtime, flags: &str, knows: bool) {
 }
 
 #[test]
-fn what_a_program_calls_is_never_said_to_be_unused() {
+fn called_methods_are_never_reported_unused() {
     for name in JDKS {
         check_use(runtimes::named(name), "", true);
     }
 }
 
 #[test]
-fn nor_in_the_newest_jdks() {
+fn called_methods_are_never_reported_unused_newest_jdks() {
     for runtime in NEWEST.into_iter().filter_map(runtimes::of_unstable) {
         check_use(runtime, "", true);
     }
 }
 
 #[test]
-fn nor_however_the_jvm_runs() {
+fn called_methods_are_never_reported_unused_with_jvm_flags() {
     for (name, flags, knows) in [
         ("temurin-25", "-Xshare:off", true),
         ("temurin-11", "-XX:-TieredCompilation -XX:+UseSerialGC", true),
@@ -140,7 +140,7 @@ fn nor_however_the_jvm_runs() {
 
 #[test]
 #[ignore = "long: make test-all"]
-fn nor_in_any_other_way() {
+fn called_methods_are_never_reported_unused_with_more_flags() {
     for (name, flags, knows) in [
         ("temurin-17", "-Xshare:off", true),
         ("temurin-21", "-XX:-TieredCompilation", true),
@@ -159,7 +159,7 @@ fn nor_in_any_other_way() {
 }
 
 /// Returns a name as in our records, without addresses and numbers of hidden classes.
-fn folded(name: &str) -> String {
+fn without_hidden_class_suffix(name: &str) -> String {
     let name = name.split(['/', '+']).next().unwrap();
     match name.rsplit_once("$$Lambda$") {
         Some((host, number)) if number.bytes().all(|b| b.is_ascii_digit()) => {
@@ -181,12 +181,12 @@ fn read_log(path: &Path) -> Log {
     let mut read = Log { loaded: Vec::new(), initialized: BTreeSet::new() };
     for line in log.lines() {
         if let Some((name, source)) = line.split_once(" source: ") {
-            read.loaded.push((folded(name.trim()), source.trim().to_owned()));
+            read.loaded.push((without_hidden_class_suffix(name.trim()), source.trim().to_owned()));
         } else if let Some((_, rest)) = line.split_once("Initializing '") {
             let name = rest.split('\'').next().unwrap();
             // Addresses follow a plus, or a slash that does not belong to a package.
             let cut = name.find("/0x").or_else(|| name.find("+0x")).unwrap_or(name.len());
-            read.initialized.insert(folded(&name[..cut].replace('/', ".")));
+            read.initialized.insert(without_hidden_class_suffix(&name[..cut].replace('/', ".")));
         }
     }
     read
@@ -243,7 +243,7 @@ fn check_log(runtime: &Runtime, flags: &str) {
 }
 
 #[test]
-fn every_class_is_told_that_the_log_names_with_state_and_origin() {
+fn every_logged_class_is_reported_with_state_and_origin() {
     for name in JDKS {
         check_log(runtimes::named(name), "");
         check_log(runtimes::named(name), "-Xshare:off");
@@ -270,7 +270,7 @@ fn check_entered(runtime: &Runtime, flags: &str, rounds: u32, jar: Option<&Path>
     let (mut called, mut unknown, mut missing) = (0_usize, BTreeMap::<_, usize>::new(), Vec::new());
     let mut wrong = Vec::new();
     for record in entered.json() {
-        let (class, method) = (&folded(text(&record, "class")), text(&record, "method"));
+        let (class, method) = (&without_hidden_class_suffix(text(&record, "class")), text(&record, "method"));
         let descriptor = text(&record, "descriptor");
         // Longer names were truncated; hidden classes have their address in the name.
         if class.contains("0x") || descriptor.len() > 120 || method.len() > 60 {
@@ -300,13 +300,13 @@ fn check_entered(runtime: &Runtime, flags: &str, rounds: u32, jar: Option<&Path>
 }
 
 #[test]
-fn no_method_that_was_entered_is_said_to_be_unused() {
+fn entered_methods_are_never_reported_unused() {
     check_entered(runtimes::named("temurin-21"), "", 20, None);
 }
 
 #[test]
 #[ignore = "long: make test-all"]
-fn nor_one_of_the_other_jdks() {
+fn entered_methods_are_never_reported_unused_other_jdks() {
     for name in JDKS.into_iter().filter(|name| *name != "temurin-21") {
         check_entered(runtimes::named(name), "", 20, None);
     }
@@ -314,7 +314,7 @@ fn nor_one_of_the_other_jdks() {
 
 #[test]
 #[ignore = "long: make test-all"]
-fn nor_one_of_the_newest_jdks() {
+fn entered_methods_are_never_reported_unused_newest_jdks() {
     for runtime in NEWEST.into_iter().filter_map(runtimes::of_unstable) {
         check_entered(runtime, "", 20, None);
     }
@@ -322,7 +322,7 @@ fn nor_one_of_the_newest_jdks() {
 
 /// Without an archive, without tiers, and with methods that are compiled early and often, and
 /// deoptimised.
-fn check_entered_otherwise(runtime: &str) {
+fn check_entered_with_jit_flags(runtime: &str) {
     const EARLY: &str = "-XX:Tier3InvocationThreshold=2 -XX:Tier3MinInvocationThreshold=2 \
                          -XX:Tier3CompileThreshold=2 -XX:Tier4InvocationThreshold=20 \
                          -XX:Tier4MinInvocationThreshold=20 -XX:Tier4CompileThreshold=20";
@@ -333,31 +333,31 @@ fn check_entered_otherwise(runtime: &str) {
 
 #[test]
 #[ignore = "long: make test-all"]
-fn nor_however_it_is_compiled_jdk_11() {
-    check_entered_otherwise("temurin-11");
+fn entered_methods_are_not_reported_unused_jit_flags_jdk_11() {
+    check_entered_with_jit_flags("temurin-11");
 }
 
 #[test]
 #[ignore = "long: make test-all"]
-fn nor_however_it_is_compiled_jdk_17() {
-    check_entered_otherwise("temurin-17");
+fn entered_methods_are_not_reported_unused_jit_flags_jdk_17() {
+    check_entered_with_jit_flags("temurin-17");
 }
 
 #[test]
 #[ignore = "long: make test-all"]
-fn nor_however_it_is_compiled_jdk_21() {
-    check_entered_otherwise("temurin-21");
+fn entered_methods_are_not_reported_unused_jit_flags_jdk_21() {
+    check_entered_with_jit_flags("temurin-21");
 }
 
 #[test]
 #[ignore = "long: make test-all"]
-fn nor_however_it_is_compiled_jdk_25() {
-    check_entered_otherwise("temurin-25");
+fn entered_methods_are_not_reported_unused_jit_flags_jdk_25() {
+    check_entered_with_jit_flags("temurin-25");
 }
 
 /// An AOT cache contains call counts of another run (JEP 515).
 #[test]
-fn nor_with_profiles_of_another_run() {
+fn call_counts_from_an_aot_cache_are_ignored() {
     let runtime = runtimes::named("temurin-25");
     let dir = tempfile::tempdir().unwrap();
     let cache = dir.path().join("load.aot");
@@ -401,7 +401,7 @@ fn inlined_uncounted(log: &str) -> BTreeSet<(String, String)> {
                 let (_, message) = after.split_once(" bytes)").unwrap_or_default();
                 let is_inlined = matches!(message.trim(), "" | "inline");
                 if is_inlined && matches!(tiers.get(&writer), Some(1 | 2)) {
-                    inlined.insert((folded(class), name.to_owned()));
+                    inlined.insert((without_hidden_class_suffix(class), name.to_owned()));
                 }
             }
             // A compilation: time, number, flags, tier, method.
@@ -450,13 +450,13 @@ fn check_inlined(runtime: &Runtime) {
 }
 
 #[test]
-fn methods_that_were_inlined_uncounted_are_unknown() {
+fn methods_inlined_without_counters_are_unknown() {
     check_inlined(runtimes::named("temurin-17"));
 }
 
 #[test]
 #[ignore = "long: make test-all"]
-fn methods_that_were_inlined_uncounted_are_unknown_in_other_jdks() {
+fn methods_inlined_without_counters_are_unknown_other_jdks() {
     for name in ["temurin-11", "temurin-21", "temurin-25"] {
         check_inlined(runtimes::named(name));
     }
@@ -466,7 +466,7 @@ fn methods_that_were_inlined_uncounted_are_unknown_in_other_jdks() {
 }
 
 #[test]
-fn what_was_replaced_since_is_unknown() {
+fn methods_of_redefined_classes_are_unknown() {
     let dir = tempfile::tempdir().unwrap();
     let (jar, manifest) = (dir.path().join("agent.jar"), dir.path().join("manifest"));
     let lines = "Premain-Class: RedefineLoad\nCan-Retransform-Classes: true\n";
@@ -502,7 +502,7 @@ fn what_was_replaced_since_is_unknown() {
 }
 
 #[test]
-fn a_list_decides_the_exit_status() {
+fn matches_of_a_list_set_the_exit_status() {
     let dir = tempfile::tempdir().unwrap();
     let list = dir.path().join("list");
     let mut load = Load::start_program(runtimes::named("temurin-21"), "", "UseLoad");
@@ -530,7 +530,7 @@ fn a_list_decides_the_exit_status() {
 }
 
 #[test]
-fn with_zgc_origins_are_found_by_name() {
+fn zgc_class_origins_are_found_by_name() {
     let dir = tempfile::tempdir().unwrap();
     let jar = load::jar(dir.path());
     for name in ["temurin-21", "temurin-25"] {
@@ -548,13 +548,13 @@ fn with_zgc_origins_are_found_by_name() {
 
 /// Each generation of a program's classes is unloaded while the next one runs.
 #[test]
-fn classes_that_are_unloaded_meanwhile_do_no_harm() {
+fn concurrent_class_unloading_leaves_reports_complete() {
     check_churn(&["temurin-17"]);
 }
 
 #[test]
 #[ignore = "long: make test-all"]
-fn nor_do_they_in_other_jdks() {
+fn concurrent_class_unloading_leaves_reports_complete_other_jdks() {
     check_churn(&["temurin-11", "temurin-21", "temurin-25"]);
 }
 

@@ -20,7 +20,7 @@ fn text<'a>(record: &'a Value, field: &str) -> &'a str {
 }
 
 /// Counts names, after removing addresses and numbers of hidden classes.
-fn counted(names: impl Iterator<Item = String>) -> BTreeMap<String, u32> {
+fn count_names(names: impl Iterator<Item = String>) -> BTreeMap<String, u32> {
     let mut counts = BTreeMap::new();
     for name in names {
         let name = name.split(['/', '+']).next().unwrap().to_owned();
@@ -31,12 +31,12 @@ fn counted(names: impl Iterator<Item = String>) -> BTreeMap<String, u32> {
 
 fn loaded(log: &str) -> BTreeMap<String, u32> {
     let lines = log.lines().filter_map(|line| line.split_once(" source: "));
-    counted(lines.map(|(name, _)| name.trim().to_owned()))
+    count_names(lines.map(|(name, _)| name.trim().to_owned()))
 }
 
 fn initialized(log: &str) -> BTreeMap<String, u32> {
     let lines = log.lines().filter_map(|line| line.split_once("Initializing '"));
-    counted(lines.map(|(_, rest)| {
+    count_names(lines.map(|(_, rest)| {
         let name = rest.split('\'').next().unwrap();
         let cut = name.find("/0x").or_else(|| name.find("+0x")).unwrap_or(name.len());
         name[..cut].replace('/', ".")
@@ -49,7 +49,7 @@ fn compare(title: &str, log: &str, records: &[Value]) {
         let is_meant =
             |record: &&Value| record["type"] == "change" && event.contains(&text(record, "event"));
         let mine = records.iter().filter(is_meant);
-        counted(mine.map(|record| text(record, "class").to_owned()))
+        count_names(mine.map(|record| text(record, "class").to_owned()))
     };
     let (logged, told) = (loaded(log), of(&["loaded"]));
     assert!(logged.len() > 500, "{title}: {}", logged.len());
@@ -79,7 +79,7 @@ fn check(runtime: &Runtime) {
 }
 
 #[test]
-fn no_load_and_no_initialisation_is_missed() {
+fn every_class_load_and_initialisation_is_reported() {
     for name in ["temurin-11", "temurin-17", "temurin-21", "temurin-25"] {
         check(runtimes::named(name));
     }
@@ -88,7 +88,7 @@ fn no_load_and_no_initialisation_is_missed() {
 /// A command is watched from its first class on, whether it is started by its name or through a
 /// link.
 #[test]
-fn nothing_of_a_command_is_missed() {
+fn every_class_of_a_started_command_is_reported() {
     beside_others();
     for (name, flags) in [
         ("temurin-11", ""),
@@ -122,7 +122,7 @@ fn nothing_of_a_command_is_missed() {
 
 /// Classes loaded as fast as possible, each with its initialisation, watched from the first one on.
 #[test]
-fn no_class_of_a_big_start_up_is_missed() {
+fn startup_with_20000_classes_loses_no_class() {
     beside_others();
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("classes.log");
@@ -142,7 +142,7 @@ fn no_class_of_a_big_start_up_is_missed() {
 
 /// A script that starts a JVM: classes are reported from the attachment on, and a message says so.
 #[test]
-fn a_command_may_start_the_jvm_itself() {
+fn jvm_started_by_a_script_is_watched_once_attached() {
     beside_others();
     let java = &runtimes::named("temurin-21").java;
     let script = format!("'{}' -cp {} UseLoad & wait", java.display(), load::classes().display());
@@ -154,7 +154,7 @@ fn a_command_may_start_the_jvm_itself() {
 }
 
 #[test]
-fn stacks_tell_who_wanted_a_class() {
+fn stacks_show_the_code_that_loaded_a_class() {
     beside_others();
     let mut load = Load::start_program(runtimes::named("temurin-21"), "", "UseLoad");
     let pid = load.pid().to_string();
@@ -172,7 +172,7 @@ fn stacks_tell_who_wanted_a_class() {
 }
 
 #[test]
-fn what_nobody_has_loaded_of_a_jar_is_told() {
+fn unused_lists_jar_classes_that_are_not_loaded() {
     let dir = tempfile::tempdir().unwrap();
     let jar = load::jar(dir.path());
     for name in ["temurin-17", "temurin-25"] {
@@ -197,7 +197,7 @@ fn what_nobody_has_loaded_of_a_jar_is_told() {
 
 /// The complete class path is searched, in whichever form it was given.
 #[test]
-fn folders_and_all_jars_of_a_folder_are_looked_into() {
+fn unused_covers_folders_and_wildcard_class_paths() {
     let dir = tempfile::tempdir().unwrap();
     load::jar(dir.path());
     let all = dir.path().join("*");
@@ -219,7 +219,7 @@ fn folders_and_all_jars_of_a_folder_are_looked_into() {
 
 /// The JDK's own classes: each is in the `--unused` list, or its initialisation has begun.
 #[test]
-fn modules_of_the_jdk_are_looked_into() {
+fn unused_with_jdk_covers_every_module_class() {
     for name in ["temurin-11", "temurin-25"] {
         let runtime = runtimes::named(name);
         let load = Load::start_program(runtime, "", "UseLoad");
@@ -256,7 +256,7 @@ fn modules_of_the_jdk_are_looked_into() {
 }
 
 #[test]
-fn loaders_that_only_grow_are_told() {
+fn loaders_that_only_grow_are_reported() {
     let mut load = Load::start_program(runtimes::named("temurin-21"), "", "LeakLoad");
     let pid = load.pid().to_string();
     let tool = Tool::start("javaclass", &["-p", &pid, "--by-loader", "-j", "0.3", "12"]);
@@ -280,7 +280,7 @@ fn loaders_that_only_grow_are_told() {
 
 /// All hidden classes of one kind are one line.
 #[test]
-fn many_hidden_classes_are_one_line() {
+fn hidden_classes_of_one_kind_share_one_record() {
     let mut load = Load::start_program(runtimes::named("temurin-21"), "-Xmx256m", "LeakLoad");
     load.ask("hide 30000");
     let output = run("javaclass", &["-p", &load.pid().to_string(), "-j", "--methods"]);
@@ -296,7 +296,7 @@ fn many_hidden_classes_are_one_line() {
 
 /// The picture contains each initialisation in the log, nested in the one that caused it.
 #[test]
-fn initialisers_are_drawn() {
+fn flame_graph_contains_every_logged_initialiser() {
     beside_others();
     let dir = tempfile::tempdir().unwrap();
     let (folded, page) = (dir.path().join("init.folded"), dir.path().join("init.html"));
@@ -335,7 +335,7 @@ fn initialisers_are_drawn() {
 
 /// Reports when each class or method of a list was first seen, and from where.
 #[test]
-fn a_list_is_watched() {
+fn list_records_first_load_and_initialisation() {
     beside_others();
     let dir = tempfile::tempdir().unwrap();
     let list = dir.path().join("list");
@@ -387,7 +387,7 @@ fn a_list_is_watched() {
 /// Classes that were not used since the JVM started are written as an OpenVEX document that other
 /// tools can read.
 #[test]
-fn vulnerabilities_are_told_as_openvex() {
+fn vulnerabilities_are_reported_as_openvex() {
     let dir = tempfile::tempdir().unwrap();
     let (list, vex) = (dir.path().join("list"), dir.path().join("vex.json"));
     let mut load = Load::start_program(runtimes::named("temurin-17"), "", "UseLoad");

@@ -20,7 +20,7 @@ const NO_TIMER: &str = "-XX:+UnlockDiagnosticVMOptions -XX:GuaranteedSafepointIn
 
 /// The collector with the most kinds of stops, in Debian's JDK 8, which is built without probes.
 #[test]
-fn each_stop_is_told_by_counters() {
+fn counters_report_every_stop_jdk_8_cms() {
     beside_others();
     if let Some(runtime) = of_unstable("sid-8") {
         check(runtime, "-XX:+UseConcMarkSweepGC");
@@ -29,7 +29,7 @@ fn each_stop_is_told_by_counters() {
 
 #[test]
 #[ignore = "long: make test-all"]
-fn each_stop_is_told_by_counters_with_all_of_jdk_8() {
+fn counters_report_every_stop_jdk_8() {
     beside_others();
     let Some(runtime) = of_unstable("sid-8") else { return };
     for flags in runtime.collectors() {
@@ -41,37 +41,37 @@ fn each_stop_is_told_by_counters_with_all_of_jdk_8() {
 /// 8u252.
 #[test]
 #[ignore = "long: make test-all"]
-fn each_stop_is_told_by_counters_with_all_of_an_older_jdk_8() {
-    check_bare("zulu-8");
+fn counters_report_every_stop_jdk_8u252() {
+    check_stripped_build("zulu-8");
 }
 
 #[test]
 #[ignore = "long: make test-all"]
-fn each_stop_is_told_by_counters_jdk_11_for_musl() {
-    check_bare("musl-11");
+fn counters_report_every_stop_jdk_11_musl() {
+    check_stripped_build("musl-11");
 }
 
 #[test]
 #[ignore = "long: make test-all"]
-fn each_stop_is_told_by_counters_jdk_17_for_musl() {
-    check_bare("musl-17");
+fn counters_report_every_stop_jdk_17_musl() {
+    check_stripped_build("musl-17");
 }
 
 #[test]
 #[ignore = "long: make test-all"]
-fn each_stop_is_told_by_counters_jdk_21() {
-    check_bare("temurin-21");
+fn counters_report_every_stop_jdk_21() {
+    check_stripped_build("temurin-21");
 }
 
 #[test]
 #[ignore = "long: make test-all"]
-fn each_stop_is_told_by_counters_jdk_25() {
-    check_bare("temurin-25");
+fn counters_report_every_stop_jdk_25() {
+    check_stripped_build("temurin-25");
 }
 
 /// Checks each collector whose pauses the JVM counts, in a build from which probes and symbols were
 /// removed.
-fn check_bare(name: &str) {
+fn check_stripped_build(name: &str) {
     beside_others();
     let folder = tempfile::tempdir().expect("a temporary folder");
     let runtime = named(name).bare(folder.path());
@@ -177,7 +177,7 @@ fn compare(
 /// If no watchpoint is available, the counters are polled: several stops between two polls are
 /// reported by their number and sum.
 #[test]
-fn where_nothing_can_be_watched_counters_are_looked_at() {
+fn counters_are_polled_if_no_watchpoint_is_free() {
     beside_others();
     let Some(runtime) = of_unstable("sid-8") else { return };
     let mut load = Load::start(runtime, &format!("-XX:+UseParallelGC {NO_TIMER} {FLAGS_OF_JDK_8}"));
@@ -185,7 +185,7 @@ fn where_nothing_can_be_watched_counters_are_looked_at() {
     let vm_thread = threads(pid).into_iter().find(|(_, name)| name == "VM Thread");
     let (vm_thread, _) = vm_thread.expect("the VM thread");
     // Occupies all watchpoints that are available, at most 64.
-    let taken: Vec<_> = std::iter::from_fn(|| watchpoint(vm_thread)).take(64).collect();
+    let taken: Vec<_> = std::iter::from_fn(|| occupy_watchpoint(vm_thread)).take(64).collect();
     assert!((1..64).contains(&taken.len()), "{} watchpoints", taken.len());
     let tool = Tool::start("javagc", &["-p", &pid.to_string(), "-j"]);
     let begin = load.log().len();
@@ -211,7 +211,7 @@ fn where_nothing_can_be_watched_counters_are_looked_at() {
 }
 
 /// Occupies one of a thread's hardware watchpoints, if one is free.
-fn watchpoint(thread: u32) -> Option<OwnedFd> {
+fn occupy_watchpoint(thread: u32) -> Option<OwnedFd> {
     // struct perf_event_attr of perf_event_open(2) as in Linux 4.1, in 64-bit words.
     let mut attr = [0_u64; 14];
     let size = size_of_val(&attr) as u64;

@@ -9,8 +9,8 @@ use serde_json::Value;
 const SOURCE: &str = include_str!("java/AskLoad.java");
 
 #[test]
-fn every_request_is_shown_with_its_stack() {
-    every_request_is_shown_with_its_stack_of(&[
+fn every_gc_request_is_reported_with_its_stack() {
+    check_request_stacks(&[
         ("temurin-11", "-XX:+UseSerialGC"),
         ("temurin-21", "-XX:+UseG1GC"),
         // A build without probes, where the requester is found in another way.
@@ -20,8 +20,8 @@ fn every_request_is_shown_with_its_stack() {
 
 #[test]
 #[ignore = "long: make test-all"]
-fn every_request_is_shown_with_its_stack_with_others() {
-    every_request_is_shown_with_its_stack_of(&[
+fn every_gc_request_is_reported_with_its_stack_other_jdks() {
+    check_request_stacks(&[
         ("zulu-8", "-XX:+UseConcMarkSweepGC"),
         ("temurin-17", "-XX:+UseParallelGC"),
         ("debian-17", "-XX:+UseG1GC"),
@@ -29,7 +29,7 @@ fn every_request_is_shown_with_its_stack_with_others() {
     ]);
 }
 
-fn every_request_is_shown_with_its_stack_of(runtimes: &[(&str, &str)]) {
+fn check_request_stacks(runtimes: &[(&str, &str)]) {
     beside_others();
     for (name, flags) in runtimes {
         let mut load = Load::start_program(runtimes::named(name), flags, "AskLoad");
@@ -106,7 +106,7 @@ fn number(answer: &str, name: &str) -> u64 {
 }
 
 #[test]
-fn people_read_it_as_java_prints_stacks() {
+fn text_prints_request_stacks_like_java() {
     beside_others();
     let mut load = Load::start_program(runtimes::named("temurin-21"), "", "AskLoad");
     let pid = load.pid().to_string();

@@ -37,7 +37,7 @@ fn usage_errors_exit_with_2() {
 }
 
 #[test]
-fn no_such_process() {
+fn missing_process_is_rejected() {
     beside_others();
     need_root();
     // Above every pid_max.
@@ -46,7 +46,7 @@ fn no_such_process() {
 }
 
 #[test]
-fn a_process_that_is_no_jvm() {
+fn process_that_is_no_jvm_is_rejected() {
     beside_others();
     need_root();
     let other = sleeper();
@@ -59,7 +59,7 @@ fn a_process_that_is_no_jvm() {
 }
 
 #[test]
-fn a_process_that_has_loaded_libjvm_and_made_no_jvm() {
+fn process_with_libjvm_but_no_jvm_is_rejected() {
     beside_others();
     need_root();
     let other = loader(&named("temurin-17").libjvm());
@@ -76,7 +76,7 @@ fn a_process_that_has_loaded_libjvm_and_made_no_jvm() {
 }
 
 #[test]
-fn a_stopped_jvm_is_said_to_be_stopped() {
+fn stopped_jvm_is_reported_as_stopped() {
     beside_others();
     need_root();
     let mut load = Load::start(named("temurin-17"), G1);
@@ -106,7 +106,7 @@ fn a_stopped_jvm_is_said_to_be_stopped() {
 }
 
 #[test]
-fn a_thread_id_names_its_process() {
+fn thread_id_error_names_the_process_id() {
     beside_others();
     need_root();
     let load = Load::start(named("temurin-17"), G1);
@@ -118,7 +118,7 @@ fn a_thread_id_names_its_process() {
 }
 
 #[test]
-fn a_zombie() {
+fn zombie_process_is_rejected() {
     beside_others();
     need_root();
     let mut child = Command::new("true").spawn().unwrap();
@@ -131,7 +131,7 @@ fn a_zombie() {
 }
 
 #[test]
-fn missing_rights_are_named() {
+fn missing_capabilities_are_named() {
     beside_others();
     need_root();
     let load = Load::start(named("temurin-17"), G1);
@@ -147,7 +147,7 @@ fn missing_rights_are_named() {
 }
 
 #[test]
-fn the_named_capabilities_suffice() {
+fn named_capabilities_suffice_for_tracing() {
     beside_others();
     need_root();
     let mut load = Load::start(named("temurin-17"), G1);
@@ -191,21 +191,21 @@ impl Mapper {
         Self { child: Other(child), _dir: dir }
     }
 
-    fn refuse(&self, words: &[&str]) {
+    fn assert_javagc_refuses(&self, words: &[&str]) {
         let pid = self.child.0.id().to_string();
         assert_refused(&tool::run("javagc", &["-p", &pid]), 1, words);
     }
 }
 
 #[test]
-fn openj9_is_told_apart() {
+fn openj9_is_rejected_by_name() {
     beside_others();
     need_root();
-    Mapper::start(&[0; 64], "libj9vm29.so").refuse(&["OpenJ9", "HotSpot"]);
+    Mapper::start(&[0; 64], "libj9vm29.so").assert_javagc_refuses(&["OpenJ9", "HotSpot"]);
 }
 
 #[test]
-fn another_architecture_is_named() {
+fn libjvm_of_another_architecture_is_rejected() {
     beside_others();
     need_root();
     let mut elf = fs::read(std::env::current_exe().unwrap()).unwrap();
@@ -213,11 +213,11 @@ fn another_architecture_is_named() {
     elf[18] = if cfg!(target_arch = "aarch64") { 62 } else { 183 };
     elf[19] = 0;
     let theirs = if cfg!(target_arch = "aarch64") { "x86-64" } else { "aarch64" };
-    Mapper::start(&elf, "libjvm.so").refuse(&[theirs]);
+    Mapper::start(&elf, "libjvm.so").assert_javagc_refuses(&[theirs]);
 }
 
 #[test]
-fn a_libjvm_without_probes_and_symbols() {
+fn libjvm_without_probes_and_symbols_is_rejected() {
     beside_others();
     need_root();
     let dir = tempfile::tempdir().unwrap();
@@ -226,7 +226,7 @@ fn a_libjvm_without_probes_and_symbols() {
     strip.arg("-o").arg(&stripped).arg(named("musl-17").libjvm());
     assert!(strip.status().expect("strip").success());
     let bytes = fs::read(&stripped).unwrap();
-    Mapper::start(&bytes, "libjvm.so").refuse(&["no USDT probe", "JDK build with probes"]);
+    Mapper::start(&bytes, "libjvm.so").assert_javagc_refuses(&["no USDT probe", "JDK build with probes"]);
 }
 
 #[test]
@@ -245,12 +245,12 @@ fn broken_elf_files_are_refused() {
         ("wild section headers", wild),
     ] {
         println!("{what}");
-        Mapper::start(&bytes, "libjvm.so").refuse(&["ELF"]);
+        Mapper::start(&bytes, "libjvm.so").assert_javagc_refuses(&["ELF"]);
     }
 }
 
 #[test]
-fn closed_stdout_is_a_quiet_end() {
+fn closed_stdout_ends_the_trace_quietly() {
     beside_others();
     need_root();
     let mut load = Load::start(named("temurin-17"), G1);
@@ -270,7 +270,7 @@ fn closed_stdout_is_a_quiet_end() {
 }
 
 #[test]
-fn a_reader_that_leaves_ends_the_trace_of_an_idle_jvm_too() {
+fn closed_stdout_ends_the_trace_of_an_idle_jvm() {
     beside_others();
     need_root();
     let load = Load::start(named("temurin-17"), G1);
@@ -282,7 +282,7 @@ fn a_reader_that_leaves_ends_the_trace_of_an_idle_jvm_too() {
 }
 
 #[test]
-fn an_unwritable_output_file_is_told_before_tracing() {
+fn unwritable_output_file_is_reported_before_tracing() {
     beside_others();
     need_root();
     let load = Load::start(named("temurin-17"), G1);
@@ -291,7 +291,7 @@ fn an_unwritable_output_file_is_told_before_tracing() {
 }
 
 #[test]
-fn a_full_disk_is_told() {
+fn full_disk_is_reported() {
     beside_others();
     need_root();
     let mut load = Load::start(named("temurin-17"), G1);
@@ -303,7 +303,7 @@ fn a_full_disk_is_told() {
 }
 
 #[test]
-fn every_stop_of_a_fast_sequence_is_seen() {
+fn twenty_thousand_stops_per_second_lose_none() {
     need_root();
     let mut fake = Fake::start();
     let tool = Tool::start("javagc", &["-p", &fake.pid().to_string(), "-j", "-q"]);
@@ -315,7 +315,7 @@ fn every_stop_of_a_fast_sequence_is_seen() {
 }
 
 #[test]
-fn what_is_lost_is_counted() {
+fn lost_events_are_counted_exactly() {
     need_root();
     let mut fake = Fake::start();
     let tool = Tool::start("javagc", &["-p", &fake.pid().to_string(), "-j", "-q"]);
@@ -339,7 +339,7 @@ fn what_is_lost_is_counted() {
 /// Lost events are counted exactly: if many JVMs already collect when the trace begins, each stop
 /// since the first reported one is either reported or counted as lost.
 #[test]
-fn of_many_jvms_every_stop_is_reported_or_lost() {
+fn stops_of_30_jvms_are_reported_or_counted_lost() {
     need_root();
     binary("javagc");
     let flags = "-Xms8m -Xmx8m -XX:+UseSerialGC -XX:TieredStopAtLevel=1";
@@ -381,7 +381,7 @@ fn of_many_jvms_every_stop_is_reported_or_lost() {
 }
 
 /// The trace ends normally when the target ends, in whichever way.
-fn ends_with_target(end: impl FnOnce(&mut Load), words: &str) {
+fn assert_trace_ends_with_target(end: impl FnOnce(&mut Load), words: &str) {
     need_root();
     let mut load = Load::start(named("temurin-17"), G1);
     let tool = Tool::start("javagc", &["-p", &load.pid().to_string(), "-j"]);
@@ -396,15 +396,15 @@ fn ends_with_target(end: impl FnOnce(&mut Load), words: &str) {
 }
 
 #[test]
-fn the_target_is_killed() {
+fn trace_ends_when_the_target_is_killed() {
     beside_others();
-    ends_with_target(Load::kill, "has ended");
+    assert_trace_ends_with_target(Load::kill, "has ended");
 }
 
 #[test]
-fn the_target_is_killed_in_full_swing() {
+fn trace_ends_when_a_busy_target_is_killed() {
     beside_others();
-    ends_with_target(
+    assert_trace_ends_with_target(
         |load| {
             load.go(5.0);
             thread::sleep(Duration::from_millis(300));
@@ -415,7 +415,7 @@ fn the_target_is_killed_in_full_swing() {
 }
 
 #[test]
-fn the_target_execs() {
+fn trace_ends_when_the_target_execs() {
     beside_others();
     need_root();
     // java never execs after it has loaded libjvm.so; a program that embeds it might.
@@ -446,7 +446,7 @@ fn the_target_execs() {
 }
 
 #[test]
-fn two_at_once_see_the_same() {
+fn concurrent_traces_report_the_same_stops() {
     need_root();
     let mut load = Load::start(named("temurin-17"), G1);
     let pid = load.pid().to_string();
@@ -467,7 +467,7 @@ fn two_at_once_see_the_same() {
 /// Every uprobe on a file makes its pages in the target differ from the file
 /// (a breakpoint): the target's text is as on disk again when the tool has gone.
 #[test]
-fn nothing_is_left_behind_however_it_ends() {
+fn no_breakpoint_remains_after_interrupt_or_kill() {
     need_root();
     let mut load = Load::start(named("temurin-17"), G1);
     let pid = load.pid().to_string();
@@ -507,7 +507,7 @@ fn copy_of(runtime: &Runtime, to: &Path) -> PathBuf {
 }
 
 #[test]
-fn a_libjvm_replaced_on_disk_is_traced_all_the_same() {
+fn jvm_is_traced_after_libjvm_is_replaced_on_disk() {
     beside_others();
     need_root();
     let dir = tempfile::tempdir().unwrap();
@@ -568,7 +568,7 @@ fn a_jvm_that_is_just_starting_is_traced() {
 }
 
 /// Starts a JVM, and expects its pauses from a trace of all JVMs that runs already.
-fn finds_a_new_jvm(tool: Tool, words: &str) {
+fn assert_new_jvm_is_traced(tool: Tool, words: &str) {
     let mut load = Load::start(named("temurin-17"), "-XX:+UseSerialGC");
     thread::sleep(Duration::from_secs(1));
     load.run(0.5);
@@ -579,15 +579,15 @@ fn finds_a_new_jvm(tool: Tool, words: &str) {
 }
 
 #[test]
-fn new_jvms_are_found_by_what_they_map() {
+fn new_jvms_are_found_when_they_map_libjvm() {
     beside_others();
     need_root();
     let tool = Tool::start("javagc", &["-a", "-v", "-j"]);
-    finds_a_new_jvm(tool, "detecting new JVMs when they map libjvm.so");
+    assert_new_jvm_is_traced(tool, "detecting new JVMs when they map libjvm.so");
 }
 
 #[test]
-fn new_jvms_are_found_where_the_kernel_does_not_tell() {
+fn new_jvms_are_found_by_polling_without_kernel_events() {
     beside_others();
     need_root();
     // The list of online processors is hidden, so the tool cannot open events on them.
@@ -595,11 +595,11 @@ fn new_jvms_are_found_where_the_kernel_does_not_tell() {
     let mut command = Command::new("unshare");
     command.args(["--mount", "sh", "-ec", hide, "sh"]);
     command.arg(binary("javagc")).args(["-a", "-v", "-j"]);
-    finds_a_new_jvm(Tool::spawn(command), "detecting new JVMs by scanning all processes");
+    assert_new_jvm_is_traced(Tool::spawn(command), "detecting new JVMs by scanning all processes");
 }
 
 #[test]
-fn a_kernel_without_btf_will_do() {
+fn tracing_works_without_kernel_btf() {
     beside_others();
     need_root();
     let mut load = Load::start(named("temurin-17"), G1);

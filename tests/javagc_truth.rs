@@ -45,7 +45,7 @@ fn check_collector(runtime: &Runtime, flags: &str) {
 
 /// Each collector once, each JDK, and a build without probes.
 #[test]
-fn reports_every_stop_that_the_log_reports() {
+fn every_logged_stop_is_reported() {
     beside_others();
     for (name, flags) in [
         ("temurin-11", "-XX:+UseConcMarkSweepGC"),
@@ -65,74 +65,74 @@ fn reports_every_stop_that_the_log_reports() {
 
 #[test]
 #[ignore = "long: make test-all"]
-fn reports_every_stop_that_the_log_reports_jdk_11() {
+fn every_logged_stop_is_reported_jdk_11() {
     check_runtime("temurin-11");
 }
 
 #[test]
 #[ignore = "long: make test-all"]
-fn reports_every_stop_that_the_log_reports_jdk_17() {
+fn every_logged_stop_is_reported_jdk_17() {
     check_runtime("temurin-17");
 }
 
 #[test]
 #[ignore = "long: make test-all"]
-fn reports_every_stop_that_the_log_reports_jdk_17_of_debian() {
+fn every_logged_stop_is_reported_jdk_17_debian() {
     check_runtime("debian-17");
 }
 
 #[test]
 #[ignore = "long: make test-all"]
-fn reports_every_stop_that_the_log_reports_jdk_21() {
+fn every_logged_stop_is_reported_jdk_21() {
     check_runtime("temurin-21");
 }
 
 #[test]
 #[ignore = "long: make test-all"]
-fn reports_every_stop_that_the_log_reports_jdk_25() {
+fn every_logged_stop_is_reported_jdk_25() {
     check_runtime("temurin-25");
 }
 
 #[test]
 #[ignore = "long: make test-all"]
-fn reports_every_stop_that_the_log_reports_jdk_26() {
+fn every_logged_stop_is_reported_jdk_26() {
     check_unstable("sid-26");
 }
 
 #[test]
 #[ignore = "long: make test-all"]
-fn reports_every_stop_that_the_log_reports_jdk_27() {
+fn every_logged_stop_is_reported_jdk_27() {
     check_unstable("sid-27");
 }
 
 #[test]
 #[ignore = "long: make test-all"]
-fn reports_every_stop_that_the_log_reports_jdk_28() {
+fn every_logged_stop_is_reported_jdk_28() {
     check_unstable("sid-28");
 }
 
 #[test]
 #[ignore = "long: make test-all"]
-fn reports_every_stop_that_the_log_reports_musl_build_without_probes() {
+fn every_logged_stop_is_reported_jdk_17_musl_no_probes() {
     check_runtime("musl-17");
 }
 
 #[test]
 #[ignore = "long: make test-all"]
-fn reports_every_stop_that_the_log_reports_jdk_11_musl_build_without_probes() {
+fn every_logged_stop_is_reported_jdk_11_musl_no_probes() {
     check_runtime("musl-11");
 }
 
 /// The collector with the most kinds of stops.
 #[test]
-fn tells_the_heap_of_every_collection_as_the_log_tells_it_jdk_8() {
+fn heap_sizes_match_the_log_jdk_8_cms() {
     beside_others();
     check_jdk_8(runtimes::named("zulu-8"), "-XX:+UseConcMarkSweepGC");
 }
 
 #[test]
 #[ignore = "long: make test-all"]
-fn tells_the_heap_of_every_collection_as_the_log_tells_it_jdk_8_with_all() {
+fn heap_sizes_match_the_log_jdk_8_all_collectors() {
     beside_others();
     let runtime = runtimes::named("zulu-8");
     let collectors = runtime.collectors();
@@ -183,7 +183,7 @@ fn check_jdk_8(runtime: &Runtime, flags: &str) {
     assert!(other.len() * 100 <= logged.len(), "{title}: not as logged: {other:?}");
     println!("{title}: {} pauses, {} collections in the log", pauses.len(), logged.len());
     if flags.contains("UseConcMarkSweepGC") {
-        check_marks(&title, &records);
+        check_cms_pauses_within_cycles(&title, &records);
     } else if flags.contains("UseG1GC") {
         let begun = log[begin..].matches("concurrent-root-region-scan-start").count();
         let cycles = records.iter().filter(|r| text(r, "type") == "cycle").count();
@@ -193,7 +193,7 @@ fn check_jdk_8(runtime: &Runtime, flags: &str) {
 }
 
 /// Each of the two pauses of CMS belongs to a cycle, and no cycle has the same pause twice.
-fn check_marks(title: &str, records: &[Value]) {
+fn check_cms_pauses_within_cycles(title: &str, records: &[Value]) {
     let cycles: Vec<_> = records
         .iter()
         .filter(|r| text(r, "type") == "cycle")
@@ -214,7 +214,7 @@ fn check_marks(title: &str, records: &[Value]) {
 }
 
 #[test]
-fn reports_every_stop_of_a_jvm_without_performance_data() {
+fn every_logged_stop_is_reported_without_perf_data() {
     beside_others();
     let runtime = runtimes::named("temurin-21");
     for flags in ["-XX:+UseG1GC -XX:-UsePerfData", "-XX:+UseSerialGC -XX:-UsePerfData"] {
@@ -224,7 +224,7 @@ fn reports_every_stop_of_a_jvm_without_performance_data() {
 
 /// G1 names its operation for metaspace "full", and collects the young generation in it.
 #[test]
-fn collections_for_metaspace_are_full_where_the_log_says_so() {
+fn metaspace_collections_are_full_as_in_the_log() {
     beside_others();
     for (name, collector) in [
         ("temurin-17", "-XX:+UseG1GC"),

@@ -24,7 +24,7 @@ fn of_type<'a>(records: &'a [Value], wanted: &'a str) -> impl Iterator<Item = &'
 }
 
 #[test]
-fn text_has_one_header_one_line_a_pause_and_a_summary() {
+fn text_has_one_header_pause_lines_and_a_summary() {
     beside_others();
     need_root();
     let mut load = Load::start(named("temurin-17"), G1);
@@ -191,7 +191,7 @@ fn duration_ends_the_trace_and_the_summary_agrees() {
 }
 
 #[test]
-fn freed_and_allocated_bytes_are_what_the_heap_sizes_say() {
+fn freed_and_allocated_bytes_match_the_heap_sizes() {
     beside_others();
     need_root();
     let mut load = Load::start(named("temurin-21"), "-XX:+UseParallelGC");
@@ -225,7 +225,7 @@ fn threshold_hides_short_stops_but_counts_them() {
 }
 
 #[test]
-fn several_jvms_are_told_apart() {
+fn stops_of_two_jvms_are_reported_separately() {
     beside_others();
     need_root();
     let mut first = Load::start(named("temurin-17"), G1);
@@ -244,7 +244,7 @@ fn several_jvms_are_told_apart() {
 }
 
 #[test]
-fn all_finds_jvms_that_run_and_jvms_that_start_later() {
+fn all_option_traces_running_and_later_jvms() {
     need_root();
     let mut early = Load::start(named("temurin-17"), "-XX:+UseParallelGC");
     let tool = Tool::start("javagc", &["-a", "-j"]);
@@ -272,7 +272,7 @@ fn all_finds_jvms_that_run_and_jvms_that_start_later() {
 }
 
 #[test]
-fn writes_to_a_file_in_the_format_of_its_name() {
+fn output_format_follows_the_file_extension() {
     beside_others();
     need_root();
     let mut load = Load::start(named("temurin-17"), G1);
@@ -291,7 +291,7 @@ fn writes_to_a_file_in_the_format_of_its_name() {
 }
 
 #[test]
-fn sigterm_ends_as_ctrl_c_does() {
+fn sigterm_and_sighup_end_the_trace_like_ctrl_c() {
     beside_others();
     need_root();
     let mut load = Load::start(named("temurin-17"), G1);
@@ -306,7 +306,7 @@ fn sigterm_ends_as_ctrl_c_does() {
 }
 
 #[test]
-fn lists_the_probes_that_readelf_lists() {
+fn list_probes_matches_readelf() {
     beside_others();
     let load = Load::start(named("temurin-17"), G1);
     let output = tool::run("javagc", &["-p", &pid(&load), "--list-probes"]);
@@ -322,7 +322,7 @@ fn lists_the_probes_that_readelf_lists() {
 }
 
 #[test]
-fn completions_and_man_page_know_every_option() {
+fn completions_and_man_page_contain_every_option() {
     let help = tool::run("javagc", &["--help"]);
     assert!(help.status.success());
     let man = include_str!("../man/javagc.8").replace('\\', "");
@@ -350,7 +350,7 @@ fn completions_and_man_page_know_every_option() {
 
 /// A host under investigation may have no jps: every tool lists the JVMs that it could trace.
 #[test]
-fn without_a_target_the_jvms_are_listed() {
+fn missing_target_lists_the_running_jvms() {
     need_root();
     let load = Load::start(named("temurin-17"), G1);
     for tool in ["javagc", "javaobjnew", "javaprof"] {
@@ -367,7 +367,7 @@ fn without_a_target_the_jvms_are_listed() {
 }
 
 #[test]
-fn a_jvm_is_found_by_what_it_runs() {
+fn name_option_selects_a_jvm_by_main_class() {
     need_root();
     let mut load = Load::start(named("temurin-17"), G1);
     let tool = Tool::start("javagc", &["--name", "^GcLoad$", "-j"]);
@@ -383,7 +383,7 @@ fn a_jvm_is_found_by_what_it_runs() {
 }
 
 #[test]
-fn one_trace_is_written_as_text_and_as_json() {
+fn two_output_files_contain_the_same_pauses() {
     beside_others();
     need_root();
     let dir = tempfile::tempdir().unwrap();

@@ -49,7 +49,7 @@ fn path(stack: &Value) -> Option<&'static str> {
 }
 
 /// Returns the bytes by path. Every stack of the load's own objects must show a path.
-fn by_path(records: &[Value]) -> BTreeMap<&'static str, u64> {
+fn bytes_by_path(records: &[Value]) -> BTreeMap<&'static str, u64> {
     let mut sums = BTreeMap::new();
     for stack in of_type(records, "stack") {
         let is_made = methods(stack).contains(&"AllocLoad.make");
@@ -109,7 +109,7 @@ fn check(runtime: &Runtime) {
     let args = ["-s", "-o", &svg, "-o", &lines, "-o", &proto, "-o", &json];
     let (truth, records) = trace(runtime, "-XX:+UseG1GC", &args, "go 12 200 2");
     check_sums(&records);
-    let found = by_path(&records);
+    let found = bytes_by_path(&records);
     let summary = records.last().unwrap();
     for (path, &bytes) in truth.paths.iter().filter(|(_, bytes)| **bytes > truth.total / 100) {
         let off = found[path.as_str()] as f64 / bytes as f64 - 1.0;
@@ -154,58 +154,58 @@ fn check_files(summary: &Value, [svg, lines, proto, json]: [&str; 4]) {
 
 #[test]
 #[ignore = "long: make test-all"]
-fn every_path_is_within_its_bound_jdk_8() {
+fn path_estimates_are_within_error_bounds_jdk_8() {
     check(named("zulu-8"));
 }
 
 #[test]
 #[ignore = "long: make test-all"]
-fn every_path_is_within_its_bound_jdk_11() {
+fn path_estimates_are_within_error_bounds_jdk_11() {
     check(named("temurin-11"));
 }
 
 #[test]
 #[ignore = "long: make test-all"]
-fn every_path_is_within_its_bound_jdk_17() {
+fn path_estimates_are_within_error_bounds_jdk_17() {
     check(named("temurin-17"));
 }
 
 #[test]
 #[ignore = "long: make test-all"]
-fn every_path_is_within_its_bound_jdk_21() {
+fn path_estimates_are_within_error_bounds_jdk_21() {
     check(named("temurin-21"));
 }
 
 #[test]
 #[ignore = "long: make test-all"]
-fn every_path_is_within_its_bound_jdk_25() {
+fn path_estimates_are_within_error_bounds_jdk_25() {
     check(named("temurin-25"));
 }
 
 #[test]
 #[ignore = "long: make test-all"]
-fn every_path_is_within_its_bound_jdk_26_and_later() {
+fn path_estimates_are_within_error_bounds_jdk_26_and_later() {
     for runtime in ["sid-26", "sid-27", "sid-28"].into_iter().filter_map(runtimes::of_unstable) {
         check(runtime);
     }
 }
 
 #[test]
-fn a_class_is_split_among_its_paths() {
-    a_class_is_split_among_its_paths_in("temurin-17");
+fn class_bytes_are_split_by_call_path() {
+    check_class_split_by_call_path("temurin-17");
 }
 
 #[test]
 #[ignore = "long: make test-all"]
-fn a_class_is_split_among_its_paths_jdk_25() {
-    a_class_is_split_among_its_paths_in("temurin-25");
+fn class_bytes_are_split_by_call_path_jdk_25() {
+    check_class_split_by_call_path("temurin-25");
 }
 
 /// One class that two paths allocate, which samples have to distinguish. Of n samples, each of
 /// which belongs to a path with probability p, pn are of this path; the relative standard error is
 /// sqrt((1 - p)/(pn)). The variance is doubled, because samples represent different numbers of
 /// bytes. Four standard errors are allowed.
-fn a_class_is_split_among_its_paths_in(runtime: &str) {
+fn check_class_split_by_call_path(runtime: &str) {
     let (truth, records) = trace(named(runtime), "-XX:+UseG1GC", &["-s"], "go 8 200 2 shared");
     check_sums(&records);
     let class = of_type(&records, "class").find(|c| c["class"] == "long[]").unwrap();
@@ -227,7 +227,7 @@ fn check_exact(runtime: &str, flag: &str) {
     let flags = format!("-XX:+UseG1GC {flag}");
     let (truth, records) = trace(named(runtime), &flags, &["--exact", "-s"], "go 2 200 2");
     check_sums(&records);
-    let found = by_path(&records);
+    let found = bytes_by_path(&records);
     for (path, &bytes) in truth.paths.iter().filter(|(_, bytes)| **bytes > 0) {
         assert_eq!(found[path.as_str()], bytes, "{runtime}: {path}");
     }
@@ -236,24 +236,24 @@ fn check_exact(runtime: &str, flag: &str) {
 }
 
 #[test]
-fn exact_is_exact_by_path() {
+fn exact_mode_counts_every_byte_by_path() {
     check_exact("temurin-17", "-XX:+DTraceAllocProbes");
     check_exact("temurin-25", "-XX:+DTraceAllocProbes");
 }
 
 #[test]
 #[ignore = "long: make test-all"]
-fn exact_is_exact_by_path_with_others() {
+fn exact_mode_counts_every_byte_by_path_other_jdks() {
     check_exact("temurin-11", "-XX:+ExtendedDTraceProbes");
     check_exact("temurin-21", "-XX:+DTraceAllocProbes");
 }
 
 #[test]
 #[ignore = "long: make test-all"]
-fn exact_keeps_up_with_stacks() {
+fn exact_mode_with_stacks_loses_nothing_at_full_rate() {
     let flags = "-XX:+UseSerialGC -XX:+DTraceAllocProbes";
     let (truth, records) = trace(named("temurin-25"), flags, &["--exact", "-s"], "go 5 1000000 2");
-    let found = by_path(&records);
+    let found = bytes_by_path(&records);
     for path in ["a", "b", "c"] {
         assert_eq!(found[path], truth.paths[path], "{path}");
     }
@@ -265,7 +265,7 @@ fn exact_keeps_up_with_stacks() {
 /// Many threads on few processors: wherever one interrupts another, no class gets another class's
 /// name and no stack another thread's.
 #[test]
-fn threads_that_interrupt_each_other_are_not_mixed_up() {
+fn preempted_threads_keep_their_classes_and_stacks() {
     /// Classes by the paths that allocate them, as `AllocLoad`'s source has it.
     const MADE: [(&str, &[&str]); 3] = [
         ("a", &["byte[]", "AllocLoad$Small", "AllocLoad$Node", "AllocLoad$Wide"]),
@@ -277,7 +277,7 @@ fn threads_that_interrupt_each_other_are_not_mixed_up() {
         let args = [args, &["-t"]].concat();
         let (_, records) = trace(named("temurin-25"), flags, &args, "go 4 1000000 64");
         assert!(!of_type(&records, "class").any(|c| c["class"] == "(unknown)"), "{records:?}");
-        by_path(&records);
+        bytes_by_path(&records);
         let made = |class: &Value| {
             let class = class.as_str().unwrap();
             MADE.iter().find(|(_, classes)| classes.contains(&class)).map(|(path, _)| *path)
@@ -292,7 +292,7 @@ fn threads_that_interrupt_each_other_are_not_mixed_up() {
 }
 
 #[test]
-fn large_objects_tell_where_they_come_from() {
+fn large_objects_are_reported_with_their_stack() {
     let args = ["-s", "--large", "256k"];
     let (_, records) = trace(named("temurin-21"), "-XX:+UseG1GC", &args, "go 2 200 2");
     let large: Vec<_> = of_type(&records, "large").collect();
@@ -328,7 +328,7 @@ fn text_shows_stacks_below_the_table() {
 }
 
 #[test]
-fn a_file_that_cannot_be_written_is_told_at_once() {
+fn unwritable_file_is_reported_before_tracing() {
     beside_others();
     let java = Load::start_program(named("temurin-17"), "-XX:+UseG1GC", "AllocLoad");
     let pid = java.pid().to_string();
@@ -344,7 +344,7 @@ fn a_file_that_cannot_be_written_is_told_at_once() {
 
 /// With separate threads, each line of folded stacks names its thread.
 #[test]
-fn files_keep_threads_apart_when_asked() {
+fn threads_option_separates_threads_in_files() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("a.folded").display().to_string();
     let (_, records) =

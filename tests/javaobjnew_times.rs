@@ -27,7 +27,7 @@ fn now_ms() -> u64 {
 /// A program that allocates, pauses, and allocates again, and knows the amount each time. All files
 /// show the same bytes exactly, and the page does so for each selected range.
 #[test]
-fn bytes_are_when_they_were_allocated() {
+fn timeline_shows_bytes_at_their_allocation_time() {
     beside_others();
     binary("javaobjnew");
     for (runtime, exact) in [("temurin-21", false), ("temurin-25", true)] {
@@ -73,13 +73,13 @@ fn bytes_are_when_they_were_allocated() {
             let off = seen.abs_diff(truth) as f64 / truth as f64;
             assert!(off < 0.15, "{runtime}: {seen} of {truth}");
         }
-        ranges_are_those_of(&page, &told);
+        assert_page_ranges_match_lines(&page, &told);
         load.quit();
     }
 }
 
 /// Asserts that the page's total for a range of seconds is the sum of the lines of these seconds.
-fn ranges_are_those_of(page: &std::path::Path, lines: &[folded::Line]) {
+fn assert_page_ranges_match_lines(page: &std::path::Path, lines: &[folded::Line]) {
     let mut browser = Browser::start();
     browser.open(page, 1280, 800);
     for (from, to) in [(1, 3), (0, 2), (2, 3)] {
@@ -112,7 +112,7 @@ fn ranges_are_those_of(page: &std::path::Path, lines: &[folded::Line]) {
 
 /// Compares each stop, by its operation and length, with the JVM's log.
 #[test]
-fn stops_are_the_jvms_own() {
+fn stops_on_the_page_match_the_jvm_log() {
     beside_others();
     binary("javaobjnew");
     for (runtime, flag) in [("temurin-17", "-XX:+UseG1GC"), ("temurin-25", "-XX:+UseSerialGC")] {

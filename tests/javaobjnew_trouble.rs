@@ -43,14 +43,14 @@ fn usage_errors_exit_with_2() {
 }
 
 #[test]
-fn no_such_process() {
+fn missing_process_is_rejected() {
     beside_others();
     need_root();
     assert_refused(&tool::run("javaobjnew", &["-p", "4194305"]), 1, &["no process 4194305"]);
 }
 
 #[test]
-fn a_process_that_is_no_jvm() {
+fn process_that_is_no_jvm_is_rejected() {
     beside_others();
     need_root();
     let other = sleeper();
@@ -59,7 +59,7 @@ fn a_process_that_is_no_jvm() {
 }
 
 #[test]
-fn exact_names_the_flag_that_is_missing() {
+fn exact_mode_names_the_missing_jvm_flag() {
     beside_others();
     assert_refused(
         &run(&load("temurin-17", G1), &["--exact"]),
@@ -72,7 +72,7 @@ fn exact_names_the_flag_that_is_missing() {
 }
 
 #[test]
-fn exact_without_probes_points_to_the_default() {
+fn exact_mode_without_probes_suggests_the_default() {
     beside_others();
     let output = run(&load("musl-17", "-XX:+UseSerialGC"), &["--exact"]);
     assert_refused(&output, 1, &["no USDT probe hotspot:object__alloc", "omit --exact"]);
@@ -90,7 +90,7 @@ fn stripped(from: &Runtime, to: &Path) -> Runtime {
 }
 
 #[test]
-fn a_stripped_build_says_what_works_instead() {
+fn stripped_build_error_suggests_exact_mode() {
     beside_others();
     need_root();
     let dir = tempfile::tempdir().unwrap();
@@ -110,7 +110,7 @@ fn a_stripped_build_says_what_works_instead() {
 }
 
 #[test]
-fn a_stripped_build_without_probes_says_so() {
+fn stripped_build_without_probes_is_rejected() {
     beside_others();
     need_root();
     let dir = tempfile::tempdir().unwrap();
@@ -122,7 +122,7 @@ fn a_stripped_build_without_probes_says_so() {
 }
 
 #[test]
-fn missing_rights_are_named() {
+fn missing_capabilities_are_named() {
     beside_others();
     let load = load("temurin-17", G1);
     let without = |caps: &str, args: &[&str]| {
@@ -138,7 +138,7 @@ fn missing_rights_are_named() {
 
 /// The trace ends normally when the target ends, in whichever way.
 #[test]
-fn the_target_is_killed_in_full_swing() {
+fn trace_ends_when_a_busy_target_is_killed() {
     beside_others();
     let mut load = load("temurin-17", G1);
     let tool = Tool::start("javaobjnew", &["-p", &load.pid().to_string(), "-j"]);
@@ -154,7 +154,7 @@ fn the_target_is_killed_in_full_swing() {
 }
 
 #[test]
-fn a_reader_that_leaves_is_a_quiet_end() {
+fn closed_stdout_ends_the_trace_quietly() {
     beside_others();
     let load = load("temurin-17", G1);
     let script =
@@ -166,7 +166,7 @@ fn a_reader_that_leaves_is_a_quiet_end() {
 }
 
 #[test]
-fn a_full_disk_is_told() {
+fn full_disk_is_reported() {
     beside_others();
     let mut load = load("temurin-17", G1);
     let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
@@ -184,7 +184,7 @@ fn a_full_disk_is_told() {
 }
 
 #[test]
-fn an_idle_jvm_has_an_empty_table() {
+fn idle_jvm_has_an_empty_table() {
     beside_others();
     let load = load("temurin-17", G1);
     let tool = Tool::start("javaobjnew", &["-p", &load.pid().to_string(), "0.3", "2"]);
@@ -195,7 +195,7 @@ fn an_idle_jvm_has_an_empty_table() {
 }
 
 #[test]
-fn a_process_that_has_loaded_libjvm_and_made_no_jvm() {
+fn process_with_libjvm_but_no_jvm_is_rejected() {
     beside_others();
     need_root();
     let other = loader(&named("temurin-17").libjvm());
@@ -205,7 +205,7 @@ fn a_process_that_has_loaded_libjvm_and_made_no_jvm() {
 }
 
 #[test]
-fn a_stopped_jvm_is_said_to_be_stopped() {
+fn stopped_jvm_is_reported_as_stopped() {
     beside_others();
     let load = load("temurin-17", G1);
     let pid = load.pid().to_string();
@@ -222,7 +222,7 @@ fn a_stopped_jvm_is_said_to_be_stopped() {
 }
 
 #[test]
-fn a_stopped_target_does_not_stop_the_tool() {
+fn trace_ends_on_time_if_target_is_stopped() {
     beside_others();
     let mut load = load("temurin-17", G1);
     let tool = Tool::start("javaobjnew", &["-p", &load.pid().to_string(), "-j", "-d", "2"]);
@@ -256,7 +256,7 @@ fn a_jvm_in_a_container_is_traced_from_outside() {
 }
 
 #[test]
-fn a_kernel_without_btf_will_do() {
+fn tracing_works_without_kernel_btf() {
     beside_others();
     let mut load = load("temurin-17", G1);
     let pid = load.pid().to_string();

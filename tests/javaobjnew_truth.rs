@@ -20,7 +20,7 @@ fn number(record: &Value, field: &str) -> f64 {
     record[field].as_f64().unwrap_or_else(|| panic!("no number {field} in {record}"))
 }
 
-fn off(estimate: f64, truth: u64) -> f64 {
+fn relative_error(estimate: f64, truth: u64) -> f64 {
     estimate / truth as f64 - 1.0
 }
 
@@ -31,7 +31,7 @@ fn check(runtime: &Runtime, flags: &str, seconds: u32, least: f64) {
     let summary = records.last().unwrap();
     let title = format!("{} {flags}", runtime.name);
     assert_eq!(summary["lost"], 0, "{summary}");
-    let total = off(number(summary, "bytes"), truth.total);
+    let total = relative_error(number(summary, "bytes"), truth.total);
     println!("{title}: total {:+.2} %", total * 100.0);
     assert!(total.abs() <= 0.05, "{title}: {summary}");
     assert!(number(summary, "tlabs_read") > 0.0, "{title}: {summary}");
@@ -43,7 +43,7 @@ fn check(runtime: &Runtime, flags: &str, seconds: u32, least: f64) {
         let found = class(&records, name);
         assert_eq!(found["estimated"], true);
         let (bytes, objects) =
-            (off(number(found, "bytes"), *bytes), off(number(found, "objects"), *objects));
+            (relative_error(number(found, "bytes"), *bytes), relative_error(number(found, "objects"), *objects));
         println!(
             "  {name}, {:.1} %: bytes {:+.1} %, objects {:+.1} %",
             share * 100.0,
@@ -59,20 +59,20 @@ fn check(runtime: &Runtime, flags: &str, seconds: u32, least: f64) {
 
 #[test]
 #[ignore = "long: make test-all"]
-fn every_class_above_one_percent_is_right_jdk_17() {
+fn class_estimates_are_within_ten_percent_jdk_17() {
     check(runtimes::named("temurin-17"), "-XX:+UseG1GC", 30, 0.01);
 }
 
 #[test]
 #[ignore = "long: make test-all"]
-fn every_class_above_one_percent_is_right_jdk_25() {
+fn class_estimates_are_within_ten_percent_jdk_25() {
     check(runtimes::named("temurin-25"), "-XX:+UseG1GC", 30, 0.01);
 }
 
 /// The latest of these JDKs have compact headers by default.
 #[test]
 #[ignore = "long: make test-all"]
-fn every_class_above_one_percent_is_right_jdk_26_and_later() {
+fn class_estimates_are_within_ten_percent_jdk_26_and_later() {
     for runtime in ["sid-26", "sid-27", "sid-28"].into_iter().filter_map(runtimes::of_unstable) {
         check(runtime, "-XX:+UseG1GC", 30, 0.01);
     }
@@ -80,25 +80,25 @@ fn every_class_above_one_percent_is_right_jdk_26_and_later() {
 
 #[test]
 #[ignore = "long: make test-all"]
-fn every_class_above_one_percent_is_right_jdk_11() {
+fn class_estimates_are_within_ten_percent_jdk_11() {
     check(runtimes::named("temurin-11"), "-XX:+UseG1GC", 30, 0.01);
 }
 
 #[test]
 #[ignore = "long: make test-all"]
-fn every_class_above_one_percent_is_right_jdk_21() {
+fn class_estimates_are_within_ten_percent_jdk_21() {
     check(runtimes::named("temurin-21"), "-XX:+UseSerialGC", 30, 0.01);
 }
 
 /// In JDK 8, the probe fires before the thread has the TLAB.
 #[test]
-fn each_collector_of_jdk_8_is_understood() {
-    layouts_are_understood(&[("zulu-8", "-XX:+UseParallelGC")]);
+fn class_estimates_are_within_ten_percent_jdk_8_parallel() {
+    check_layouts(&[("zulu-8", "-XX:+UseParallelGC")]);
 }
 
 #[test]
 #[ignore = "long: make test-all"]
-fn each_collector_of_jdk_8_is_understood_with_all() {
+fn class_estimates_are_within_ten_percent_jdk_8_all_collectors() {
     for flags in [
         "-XX:+UseSerialGC",
         "-XX:+UseParallelGC",
@@ -113,8 +113,8 @@ fn each_collector_of_jdk_8_is_understood_with_all() {
 }
 
 #[test]
-fn each_layout_is_understood() {
-    layouts_are_understood(&[
+fn class_estimates_are_right_for_each_header_layout() {
+    check_layouts(&[
         ("musl-17", "-XX:+UseSerialGC"),
         ("temurin-21", "-XX:+UseZGC -XX:+ZGenerational -Xmx256m"),
         ("temurin-25", "-XX:+UseG1GC -XX:+UseCompactObjectHeaders"),
@@ -123,8 +123,8 @@ fn each_layout_is_understood() {
 
 #[test]
 #[ignore = "long: make test-all"]
-fn every_collector_and_layout_is_understood() {
-    layouts_are_understood(&[
+fn class_estimates_are_right_for_more_collectors_and_layouts() {
+    check_layouts(&[
         ("debian-17", "-XX:+UseParallelGC"),
         ("temurin-17", "-XX:+UseZGC -Xmx256m"),
         ("temurin-17", "-XX:+UseShenandoahGC -Xmx128m"),
@@ -134,7 +134,7 @@ fn every_collector_and_layout_is_understood() {
 }
 
 /// Ten seconds give a less exact result for a class with few objects.
-fn layouts_are_understood(jvms: &[(&str, &str)]) {
+fn check_layouts(jvms: &[(&str, &str)]) {
     for (runtime, flags) in jvms {
         // The load assumes headers of 16 bytes.
         let least = if flags.contains("Class") || flags.contains("Compact") { 0.06 } else { 0.05 };
@@ -143,7 +143,7 @@ fn layouts_are_understood(jvms: &[(&str, &str)]) {
 }
 
 #[test]
-fn many_threads_that_come_and_go_are_counted() {
+fn allocations_of_short_lived_threads_are_counted() {
     beside_others();
     let mut java = Load::start_program(runtimes::named("temurin-21"), "-XX:+UseG1GC", "AllocLoad");
     let pid = java.pid().to_string();
@@ -153,14 +153,14 @@ fn many_threads_that_come_and_go_are_counted() {
         total += allocated::parse(&java.ask("go 0.3 200 20")).total;
     }
     let records = tool.interrupt().json();
-    let off = off(number(records.last().unwrap(), "bytes"), total);
-    println!("total {:+.2} %", off * 100.0);
+    let relative_error = relative_error(number(records.last().unwrap(), "bytes"), total);
+    println!("total {:+.2} %", relative_error * 100.0);
     // Allocations in a thread's last TLAB are not seen if the thread ends.
-    assert!(off.abs() < 0.05, "{off}");
+    assert!(relative_error.abs() < 0.05, "{relative_error}");
 }
 
 #[test]
-fn threads_are_kept_apart() {
+fn threads_option_separates_threads() {
     let runtime = runtimes::named("temurin-21");
     let (truth, records) = trace(runtime, "-XX:+UseG1GC", &["-t"], "go 5 200 2");
     let of = |name: &str| -> f64 {
@@ -168,8 +168,8 @@ fn threads_are_kept_apart() {
         mine.map(|r| number(r, "bytes")).sum()
     };
     for name in ["allocator-0", "allocator-1"] {
-        let off = off(of(name), truth.total / 2);
-        assert!(off.abs() < 0.1, "{name}: {off}");
+        let relative_error = relative_error(of(name), truth.total / 2);
+        assert!(relative_error.abs() < 0.1, "{name}: {relative_error}");
     }
     assert!(records.iter().any(|r| r["thread"] == "allocator-1" && r["class"] == "long[]"));
 }
@@ -194,25 +194,25 @@ fn check_exact(runtime: &str, flag: &str) {
     }
     let summary = records.last().unwrap();
     assert_eq!(summary["lost"], 0);
-    assert!(off(number(summary, "bytes"), truth.total).abs() < 0.01, "{summary}");
+    assert!(relative_error(number(summary, "bytes"), truth.total).abs() < 0.01, "{summary}");
 }
 
 #[test]
-fn exact_is_exact_to_the_object() {
+fn exact_mode_counts_every_object() {
     check_exact("temurin-11", "-XX:+ExtendedDTraceProbes");
     check_exact("temurin-21", "-XX:+DTraceAllocProbes");
 }
 
 #[test]
 #[ignore = "long: make test-all"]
-fn exact_is_exact_to_the_object_with_others() {
+fn exact_mode_counts_every_object_other_jdks() {
     check_exact("temurin-17", "-XX:+DTraceAllocProbes");
     check_exact("temurin-25", "-XX:+DTraceAllocProbes");
 }
 
 #[test]
 #[ignore = "long: make test-all"]
-fn exact_keeps_up_with_all_that_the_jvm_can_do() {
+fn exact_mode_loses_nothing_at_full_rate() {
     let flags = "-XX:+UseSerialGC -XX:+DTraceAllocProbes";
     let runtime = runtimes::named("temurin-25");
     let (truth, records) = trace(runtime, flags, &["--exact"], "go 5 1000000 2");

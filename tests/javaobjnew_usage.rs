@@ -30,7 +30,7 @@ fn of_type<'a>(records: &'a [Value], wanted: &'a str) -> impl Iterator<Item = &'
 }
 
 #[test]
-fn text_is_a_table_of_classes_with_the_largest_first() {
+fn text_table_lists_the_largest_classes_first() {
     beside_others();
     let mut load = load("temurin-17", G1);
     let tool = Tool::start("javaobjnew", &["-p", &pid(&load)]);
@@ -154,7 +154,7 @@ fn duration_ends_the_trace() {
 }
 
 #[test]
-fn rows_are_as_many_as_asked_for_in_the_order_asked_for() {
+fn options_set_row_count_and_order() {
     beside_others();
     let mut load = load("temurin-17", G1);
     for (option, field) in [("-C", "objects"), ("-S", "bytes"), ("--top", "bytes")] {
@@ -173,7 +173,7 @@ fn rows_are_as_many_as_asked_for_in_the_order_asked_for() {
 }
 
 #[test]
-fn large_objects_are_told_as_they_come_and_humongous_ones_marked() {
+fn large_option_reports_objects_and_marks_humongous_ones() {
     beside_others();
     // With regions of 1 MiB, the load's arrays of 320 kB are not humongous, but those of GcLoad
     // are.
@@ -200,7 +200,7 @@ fn large_objects_are_told_as_they_come_and_humongous_ones_marked() {
 }
 
 #[test]
-fn odd_names_are_whole_and_harmless() {
+fn unusual_class_names_are_complete_and_escaped() {
     beside_others();
     for (runtime, exact) in [("temurin-17", true), ("temurin-21", true), ("temurin-25", false)] {
         let flags = "-XX:+UseSerialGC -XX:+DTraceAllocProbes -Xmx256m";
@@ -245,7 +245,7 @@ fn odd_names_are_whole_and_harmless() {
 }
 
 #[test]
-fn a_hundred_thousand_classes_are_counted_and_more_are_folded() {
+fn classes_beyond_100000_are_counted_as_other() {
     beside_others();
     let flags = "-XX:+UseSerialGC -XX:+DTraceAllocProbes -Xmx1g";
     let mut load = Load::start_program(named("temurin-21"), flags, "NameLoad");
@@ -264,7 +264,7 @@ fn a_hundred_thousand_classes_are_counted_and_more_are_folded() {
 }
 
 #[test]
-fn several_jvms_are_told_apart() {
+fn allocations_of_two_jvms_are_reported_separately() {
     beside_others();
     let mut first = load("temurin-17", G1);
     let mut second = Load::start(named("temurin-25"), "-XX:+UseSerialGC");
@@ -283,7 +283,7 @@ fn several_jvms_are_told_apart() {
 }
 
 #[test]
-fn all_finds_jvms_that_run_and_jvms_that_start_later() {
+fn all_option_traces_running_and_later_jvms() {
     let early = load("temurin-17", G1);
     let tool = Tool::start("javaobjnew", &["-a", "-j"]);
     let same_file = load("temurin-17", "-XX:+UseSerialGC");
@@ -308,7 +308,7 @@ fn all_finds_jvms_that_run_and_jvms_that_start_later() {
 }
 
 #[test]
-fn sigterm_ends_as_ctrl_c_does() {
+fn sigterm_and_sighup_end_the_trace_like_ctrl_c() {
     beside_others();
     let mut load = load("temurin-17", G1);
     for signal in [Signal::TERM, Signal::HUP] {
@@ -322,7 +322,7 @@ fn sigterm_ends_as_ctrl_c_does() {
 }
 
 #[test]
-fn two_at_once_see_the_same() {
+fn concurrent_traces_report_the_same_bytes() {
     let mut load = load("temurin-17", G1);
     let own = pid(&load);
     let tools =
@@ -337,7 +337,7 @@ fn two_at_once_see_the_same() {
 }
 
 #[test]
-fn nothing_is_left_behind_however_it_ends() {
+fn no_breakpoint_remains_after_interrupt_or_kill() {
     let mut load = load("temurin-17", G1);
     let own = pid(&load);
     assert_eq!(breakpoints(load.pid(), named("temurin-17")), 0, "before");
@@ -359,7 +359,7 @@ fn nothing_is_left_behind_however_it_ends() {
 }
 
 #[test]
-fn completions_and_man_page_know_every_option() {
+fn completions_and_man_page_contain_every_option() {
     let help = tool::run("javaobjnew", &["--help"]);
     assert!(help.status.success());
     let man = include_str!("../man/javaobjnew.8").replace('\\', "");

@@ -11,7 +11,7 @@ use jvmprobe_tests::{
 
 /// The Kotlin compiler during warm-up: a hundred thousand methods that were not written for this
 /// test, interpreted, compiled, inlined, deoptimised and compiled again.
-fn no_impossible_calls(runtime: &str) {
+fn assert_no_impossible_calls(runtime: &str) {
     beside_others();
     let runtime = runtimes::named(runtime);
     let folder = tempfile::tempdir().expect("a temporary folder");
@@ -37,17 +37,17 @@ fn no_impossible_calls(runtime: &str) {
 
 #[test]
 #[ignore = "long: make test-all"]
-fn jdk_17_has_no_impossible_calls() {
-    no_impossible_calls("temurin-17");
+fn stacks_on_jdk_17_contain_no_impossible_calls() {
+    assert_no_impossible_calls("temurin-17");
 }
 
 #[test]
 #[ignore = "long: make test-all"]
-fn jdk_21_has_no_impossible_calls() {
-    no_impossible_calls("temurin-21");
+fn stacks_on_jdk_21_contain_no_impossible_calls() {
+    assert_no_impossible_calls("temurin-21");
 }
 
 #[test]
-fn jdk_25_has_no_impossible_calls() {
-    no_impossible_calls("temurin-25");
+fn stacks_on_jdk_25_contain_no_impossible_calls() {
+    assert_no_impossible_calls("temurin-25");
 }

@@ -27,38 +27,38 @@ const TYPE_TESTS: (&str, &[&str]) = ("slow_subtype_check", &["casts"]);
 const DISPATCH: (&str, &[&str]) = ("vtable chunks", &["shapes", "forms"]);
 
 #[test]
-fn callers_of_type_tests_are_the_programs() {
-    callers_of_type_tests_are_the_programs_of(&["temurin-21"]);
+fn type_check_stubs_have_correct_callers() {
+    check_type_check_stubs(&["temurin-21"]);
 }
 
 #[test]
 #[ignore = "long: make test-all"]
-fn callers_of_type_tests_are_the_programs_with_all() {
-    callers_of_type_tests_are_the_programs_of(&["temurin-11", "temurin-17", "temurin-25"]);
+fn type_check_stubs_have_correct_callers_on_other_jdks() {
+    check_type_check_stubs(&["temurin-11", "temurin-17", "temurin-25"]);
 }
 
-fn callers_of_type_tests_are_the_programs_of(names: &[&str]) {
+fn check_type_check_stubs(names: &[&str]) {
     for name in names {
         check(runtimes::named(name), "-XX:TieredStopAtLevel=1", TYPE_TESTS);
     }
 }
 
 #[test]
-fn interpreted_callers_of_what_looks_up_methods_are_the_programs() {
-    interpreted_callers_of_what_looks_up_methods_are_the_programs_of(&["temurin-21"]);
+fn vtable_stubs_have_correct_interpreted_callers() {
+    check_vtable_stubs(&["temurin-21"]);
 }
 
 #[test]
 #[ignore = "long: make test-all"]
-fn interpreted_callers_of_what_looks_up_methods_are_the_programs_with_all() {
-    interpreted_callers_of_what_looks_up_methods_are_the_programs_of(&[
+fn vtable_stubs_have_correct_interpreted_callers_on_other_jdks() {
+    check_vtable_stubs(&[
         "temurin-11",
         "temurin-17",
         "temurin-25",
     ]);
 }
 
-fn interpreted_callers_of_what_looks_up_methods_are_the_programs_of(names: &[&str]) {
+fn check_vtable_stubs(names: &[&str]) {
     for name in names {
         check(runtimes::named(name), "-XX:CompileCommand=exclude,DispatchLoad.calls*", DISPATCH);
     }

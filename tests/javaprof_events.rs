@@ -58,7 +58,7 @@ impl Stacks {
 }
 
 /// Profiles a load while it executes a command. Returns the load's answer and the tool's output.
-fn watch(runtime: &str, command: &str, events: &[&str]) -> (HashMap<String, u64>, Output) {
+fn profile_command(runtime: &str, command: &str, events: &[&str]) -> (HashMap<String, u64>, Output) {
     let mut load = Load::start_program(named(runtime), "-XX:+UseSerialGC", "EventLoad");
     let pid = load.pid().to_string();
     let mut args = vec!["-p", &pid, "-j", "-s"];
@@ -86,13 +86,13 @@ fn watch(runtime: &str, command: &str, events: &[&str]) -> (HashMap<String, u64>
     (answer, output)
 }
 
-fn java_events_are_counted(runtimes: &[&str]) {
+fn check_java_event_counts(runtimes: &[&str]) {
     beside_others();
     binary("javaprof");
     for runtime in runtimes {
         // One by one, ...
         let events = ["exceptions", "classes", "threads", "gc-requests"];
-        let (told, output) = watch(runtime, "throw 200", &events);
+        let (told, output) = profile_command(runtime, "throw 200", &events);
         let thrown = Stacks::of(&output, "exceptions");
         let worse = thrown.ending("EventLoad$Worse");
         assert_eq!(worse.count(), told["worse"], "{runtime}: {}", output.stdout);
@@ -110,22 +110,22 @@ fn java_events_are_counted(runtimes: &[&str]) {
             output.stderr
         );
 
-        let (told, output) = watch(runtime, "define 60", &events);
+        let (told, output) = profile_command(runtime, "define 60", &events);
         let defined = Stacks::of(&output, "classes").ending("Many0000");
         assert_eq!(defined.count(), told["defined"] + told["hidden"], "{runtime}");
         assert_eq!(defined.with(&["EventLoad.main", "EventLoad.define"]).count(), defined.count());
 
-        let (told, output) = watch(runtime, "start 25", &events);
+        let (told, output) = profile_command(runtime, "start 25", &events);
         let started = Stacks::of(&output, "threads").ending("java.lang.Thread");
         let right = started.with(&["EventLoad.main", "EventLoad.starts"]);
         assert_eq!(right.count(), told["started"], "{runtime}");
 
-        let (told, output) = watch(runtime, "collect 9", &events);
+        let (told, output) = profile_command(runtime, "collect 9", &events);
         let asked = Stacks::of(&output, "gc-requests").with(&["EventLoad.collects", "JVM_GC"]);
         assert_eq!(asked.count(), told["collected"], "{runtime}");
 
         // ... and more than can be walked: the sum is exact, also by class.
-        let (told, output) = watch(runtime, "flood 60000", &["exceptions"]);
+        let (told, output) = profile_command(runtime, "flood 60000", &["exceptions"]);
         let worse = Stacks::of(&output, "exceptions").ending("EventLoad$Worse");
         assert_eq!(worse.count(), told["worse"], "{runtime}");
         let summary = output.json().pop().unwrap();
@@ -139,7 +139,7 @@ fn java_events_are_counted(runtimes: &[&str]) {
 /// Exceptions are counted from a JVM's first instruction on. A message reports how many have no
 /// known class, because the JVM had not finished starting.
 #[test]
-fn exceptions_of_a_new_jvm_have_a_class_or_are_said_to_have_none() {
+fn startup_exceptions_of_unknown_class_are_reported() {
     beside_others();
     let dir = tempfile::tempdir().unwrap();
     let commands = dir.path().join("commands");
@@ -164,27 +164,27 @@ fn exceptions_of_a_new_jvm_have_a_class_or_are_said_to_have_none() {
 
 #[test]
 fn java_events_are_counted_exactly() {
-    java_events_are_counted(&FEW);
+    check_java_event_counts(&FEW);
 }
 
 #[test]
 #[ignore = "long: make test-all"]
-fn java_events_are_counted_exactly_by_all() {
-    java_events_are_counted(&ALL);
+fn java_events_are_counted_exactly_on_all_jdks() {
+    check_java_event_counts(&ALL);
 }
 
 #[test]
-fn compilations_are_those_of_the_jvms_own_log() {
-    compilations_are_those_of_the_log_of(&["temurin-25"]);
+fn compile_events_match_the_compilation_log() {
+    check_compile_events(&["temurin-25"]);
 }
 
 #[test]
 #[ignore = "long: make test-all"]
-fn compilations_are_those_of_the_jvms_own_log_with_others() {
-    compilations_are_those_of_the_log_of(&["temurin-17", "temurin-21"]);
+fn compile_events_match_the_compilation_log_on_other_jdks() {
+    check_compile_events(&["temurin-17", "temurin-21"]);
 }
 
-fn compilations_are_those_of_the_log_of(runtimes: &[&str]) {
+fn check_compile_events(runtimes: &[&str]) {
     beside_others();
     binary("javaprof");
     for runtime in runtimes {
@@ -232,18 +232,18 @@ fn compilations_are_those_of_the_log_of(runtimes: &[&str]) {
 }
 
 #[test]
-fn stalls_are_those_of_the_jvms_own_log() {
-    stalls_are_those_of_the_log_of(&[("temurin-17", ""), ("temurin-21", "-XX:+ZGenerational")]);
+fn allocation_stalls_match_the_gc_log() {
+    check_allocation_stalls(&[("temurin-17", ""), ("temurin-21", "-XX:+ZGenerational")]);
 }
 
 #[test]
 #[ignore = "long: make test-all"]
-fn stalls_are_those_of_the_jvms_own_log_with_others() {
-    stalls_are_those_of_the_log_of(&[("temurin-21", ""), ("temurin-25", "")]);
+fn allocation_stalls_match_the_gc_log_on_other_jdks() {
+    check_allocation_stalls(&[("temurin-21", ""), ("temurin-25", "")]);
 }
 
 /// Compares all allocation stalls with the JVM's log.
-fn stalls_are_those_of_the_log_of(kinds: &[(&str, &str)]) {
+fn check_allocation_stalls(kinds: &[(&str, &str)]) {
     beside_others();
     binary("javaprof");
     for (runtime, flag) in kinds {
@@ -296,10 +296,10 @@ fn stalls_are_those_of_the_log_of(kinds: &[(&str, &str)]) {
 }
 
 #[test]
-fn why_code_is_given_up_is_told() {
+fn deopt_events_report_the_deoptimization_reason() {
     beside_others();
     for runtime in ["temurin-17", "temurin-25"] {
-        let (_, output) = watch(runtime, "surprise 3", &["deopt"]);
+        let (_, output) = profile_command(runtime, "surprise 3", &["deopt"]);
         let given_up = Stacks::of(&output, "deopt").with(&["EventLoad.expects"]);
         assert!(given_up.count() >= 1, "{runtime}: {}", output.stdout);
         for (stack, _) in &given_up.0 {
@@ -309,7 +309,7 @@ fn why_code_is_given_up_is_told() {
 }
 
 #[test]
-fn page_faults_are_the_programs() {
+fn page_fault_counts_match_the_kernel_counts() {
     beside_others();
     binary("javaprof");
     // Slowly, each has its stack. In a flood one of some hundreds is walked and stands for what was
@@ -351,7 +351,7 @@ fn page_faults_are_the_programs() {
 }
 
 #[test]
-fn probes_and_tracepoints_of_any_kind() {
+fn usdt_uprobe_and_tracepoint_hits_are_counted() {
     beside_others();
     let events = [
         "usdt:hotspot:thread__start",
@@ -359,7 +359,7 @@ fn probes_and_tracepoints_of_any_kind() {
         "tracepoint:sched:sched_process_fork",
         "context-switches",
     ];
-    let (told, output) = watch("temurin-17", "start 30", &events);
+    let (told, output) = profile_command("temurin-17", "start 30", &events);
     let count = |event: &str, caller: &str| Stacks::of(&output, event).with(&[caller]).count();
     let started = told["started"];
     assert_eq!(count(events[0], "JavaThread::run"), started, "{}", output.stdout);
@@ -369,7 +369,7 @@ fn probes_and_tracepoints_of_any_kind() {
 }
 
 #[test]
-fn each_event_has_a_profile_of_its_own() {
+fn each_event_is_written_to_a_separate_profile() {
     beside_others();
     let dir = tempfile::tempdir().unwrap();
     let mut load = Load::start_program(named("temurin-17"), "-XX:+UseSerialGC", "EventLoad");
@@ -416,7 +416,7 @@ fn each_event_has_a_profile_of_its_own() {
 }
 
 #[test]
-fn what_cannot_be_had_is_said_before_anything_starts() {
+fn unavailable_events_are_rejected_before_tracing_starts() {
     beside_others();
     let load = Load::start_program(named("temurin-17"), "-XX:+UseSerialGC", "EventLoad");
     let pid = load.pid().to_string();

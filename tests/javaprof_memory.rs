@@ -50,7 +50,7 @@ fn profile(size: &str) -> (Vec<folded::Line>, String, u64) {
 }
 
 #[test]
-fn what_is_kept_has_a_bound() {
+fn max_memory_option_limits_stored_stacks() {
     need_root();
     binary("javaprof");
     let (all, said, _) = profile("1G");

@@ -38,7 +38,7 @@ fn files(folder: &Path) -> BTreeMap<String, u32> {
 }
 
 /// Asserts that a profile works that sends a first request to the JVM.
-fn assert_answers(runtime: &str, mapping: Mapping, symbols: &str) {
+fn assert_jvm_answers_first_request(runtime: &str, mapping: Mapping, symbols: &str) {
     let what = format!("{runtime} {mapping:?} {symbols}");
     let mut jvm = start(runtime, mapping);
     jvm.run(0.5);
@@ -52,11 +52,11 @@ fn assert_answers(runtime: &str, mapping: Mapping, symbols: &str) {
     // Only the socket is left, on which the JVM listens from then on.
     let socket = format!(".java_pid{}", jvm.ns_pid());
     assert_eq!(files(&jvm.tmp()), BTreeMap::from([(socket, mapping.uid())]), "{what}");
-    assert_well(&mut jvm, &what);
+    assert_jvm_is_undisturbed(&mut jvm, &what);
 }
 
 /// Asserts that the JVM works and has printed only its program's output, no thread dump.
-fn assert_well(jvm: &mut Namespaced, what: &str) {
+fn assert_jvm_is_undisturbed(jvm: &mut Namespaced, what: &str) {
     jvm.run(0.1);
     let said = jvm.said();
     let is_own = |line: &str| line.starts_with("ready ") || line.starts_with("done ");
@@ -66,26 +66,26 @@ fn assert_well(jvm: &mut Namespaced, what: &str) {
 }
 
 #[test]
-fn a_jvm_in_a_user_namespace_takes_the_agent() {
+fn jvm_in_user_namespace_loads_the_agent() {
     beside_others();
     for mapping in MAPPINGS {
-        assert_answers("temurin-17", mapping, "agent");
+        assert_jvm_answers_first_request("temurin-17", mapping, "agent");
     }
     for runtime in ["temurin-11", "temurin-25"] {
-        assert_answers(runtime, Mapping::Range, "agent");
+        assert_jvm_answers_first_request(runtime, Mapping::Range, "agent");
     }
 }
 
 #[test]
-fn a_jvm_in_a_user_namespace_writes_its_map() {
+fn jvm_in_user_namespace_writes_its_perf_map() {
     beside_others();
     for mapping in MAPPINGS {
-        assert_answers("temurin-21", mapping, "perfmap");
+        assert_jvm_answers_first_request("temurin-21", mapping, "perfmap");
     }
 }
 
 #[test]
-fn maps_for_perf_belong_to_whom_the_file_system_knows() {
+fn written_perf_maps_belong_to_the_mapped_user() {
     beside_others();
     for mapping in MAPPINGS {
         let mut jvm = start("temurin-17", mapping);
@@ -98,12 +98,12 @@ fn maps_for_perf_belong_to_whom_the_file_system_knows() {
         assert!(output.stdout.contains(&owner), "{mapping:?}: {}", output.stdout);
         let map = fs::read_to_string(jvm.tmp().join(name)).unwrap();
         assert!(map.contains("CpuLoad.deep"), "{mapping:?}: {map}");
-        assert_well(&mut jvm, &format!("{mapping:?}"));
+        assert_jvm_is_undisturbed(&mut jvm, &format!("{mapping:?}"));
     }
 }
 
 #[test]
-fn a_jvm_whose_user_has_no_number_is_not_asked() {
+fn jvm_of_unmapped_user_gets_no_attach_request() {
     beside_others();
     let mut jvm = start("temurin-17", Mapping::Nothing);
     for symbols in ["agent", "perfmap"] {
@@ -111,7 +111,7 @@ fn a_jvm_whose_user_has_no_number_is_not_asked() {
         let words = ["cannot attach", "user 12345 is not mapped"];
         assert_refused(&tool::run("javaprof", &args), 1, &words);
     }
-    assert_well(&mut jvm, "nothing mapped");
+    assert_jvm_is_undisturbed(&mut jvm, "nothing mapped");
     // Its memory tells without being asked, and our own /tmp is no mount of its namespace's.
     let output = tool::run("javaprof", &["-p", &jvm.pid().to_string(), "--write-maps"]);
     let map = format!("/tmp/perf-{}.map", jvm.pid());
@@ -123,7 +123,7 @@ fn a_jvm_whose_user_has_no_number_is_not_asked() {
 /// The attach file, which makes SIGQUIT a request, exists already: from another user, or left over
 /// from root.
 #[test]
-fn a_forgotten_request_serves_and_a_foreign_one_is_refused() {
+fn leftover_attach_file_is_used_and_foreign_one_rejected() {
     beside_others();
     need_root();
     binary("javaprof");

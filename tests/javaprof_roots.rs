@@ -45,7 +45,7 @@ fn files(folder: &Path) -> Vec<String> {
 }
 
 /// Returns a folder of the host, and its path, which also exists in the container.
-fn folder_of_both() -> (TempDir, String) {
+fn host_folder_with_path() -> (TempDir, String) {
     let dir = tempfile::Builder::new().prefix("jvmprobe-host-").tempdir_in("/var/tmp").unwrap();
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o1777)).unwrap();
     let path = dir.path().to_str().unwrap().to_owned();
@@ -53,12 +53,12 @@ fn folder_of_both() -> (TempDir, String) {
 }
 
 /// Returns the host's path of a path in the container that contains no symbolic link.
-fn inside(container: &Container, path: &str) -> PathBuf {
+fn host_path(container: &Container, path: &str) -> PathBuf {
     PathBuf::from(format!("/proc/{}/root{path}", container.pid()))
 }
 
 /// Runs everything that writes into a target.
-fn assert_works(container: &mut Container, what: &str) {
+fn assert_requests_succeed(container: &mut Container, what: &str) {
     let pid = container.pid().to_string();
     for symbols in ["agent", "perfmap"] {
         let args = ["-p", &pid, "-F", "499", "-f", "--symbols", symbols];
@@ -74,16 +74,16 @@ fn assert_works(container: &mut Container, what: &str) {
 }
 
 #[test]
-fn a_link_that_is_absolute_stays_in_the_container() {
+fn absolute_symlink_resolves_inside_the_container() {
     start();
-    let (host, path) = folder_of_both();
+    let (host, path) = host_folder_with_path();
     // Links as in Debian's and macOS's images, and links as an attacker would make them.
     for link in [path.clone(), format!("..{path}"), format!("/../..{path}")] {
         let mut container =
             Container::start_with_link(named("temurin-17"), "CpuLoad", &link, &path);
         container.run(0.5);
-        assert_works(&mut container, &link);
-        let there = files(&inside(&container, &path));
+        assert_requests_succeed(&mut container, &link);
+        let there = files(&host_path(&container, &path));
         assert!(there.contains(&"perf-1.map".to_owned()), "{link}: {there:?}");
         assert!(there.iter().all(|name| !name.starts_with(".jvmprobe")), "{link}: {there:?}");
         assert_eq!(files(host.path()), Vec::<String>::new(), "{link}");
@@ -91,7 +91,7 @@ fn a_link_that_is_absolute_stays_in_the_container() {
 }
 
 #[test]
-fn a_link_of_procs_is_not_followed() {
+fn symlink_through_proc_is_not_followed() {
     start();
     let host = tempfile::tempdir().unwrap();
     let held = fs::File::open(host.path()).unwrap();
@@ -117,7 +117,7 @@ fn a_link_of_procs_is_not_followed() {
 
 /// Another process's socket behind a link: a docker.sock, for example.
 #[test]
-fn a_link_in_place_of_the_socket_is_not_connected_to() {
+fn symlink_in_place_of_attach_socket_is_not_followed() {
     beside_others();
     start();
     let mut load = Load::start_program(named("temurin-17"), FRAMES, "CpuLoad");
@@ -139,7 +139,7 @@ fn a_link_in_place_of_the_socket_is_not_connected_to() {
 
 /// Another user's socket at the path of the JVM's socket.
 #[test]
-fn a_socket_of_another_user_is_not_connected_to() {
+fn attach_socket_of_another_user_is_rejected() {
     beside_others();
     start();
     let mut load = Load::start_program(named("temurin-17"), FRAMES, "CpuLoad");
@@ -169,7 +169,7 @@ enum Hang {
 }
 
 /// Starts a JVM whose attach socket is served by this test.
-fn hung(hang: Hang) -> (Load, PathBuf, thread::JoinHandle<()>, &'static AtomicBool) {
+fn start_hung_jvm(hang: Hang) -> (Load, PathBuf, thread::JoinHandle<()>, &'static AtomicBool) {
     let load = Load::start_program(named("temurin-17"), FRAMES, "CpuLoad");
     let socket = PathBuf::from(format!("/tmp/.java_pid{}", load.pid()));
     let listener = UnixListener::bind(&socket).unwrap();
@@ -216,19 +216,19 @@ fn hung(hang: Hang) -> (Load, PathBuf, thread::JoinHandle<()>, &'static AtomicBo
 }
 
 #[test]
-fn a_jvm_that_hangs_is_waited_for_in_bounds() {
+fn attach_to_a_hung_jvm_times_out() {
     beside_others();
     start();
     // All three at once, because they only wait.
     thread::scope(|scope| {
         for hang in [Hang::Full, Hang::Silent, Hang::Slow] {
-            scope.spawn(move || waits_in_bounds(hang));
+            scope.spawn(move || assert_attach_times_out(hang));
         }
     });
 }
 
-fn waits_in_bounds(hang: Hang) {
-    let (load, socket, thread, end) = hung(hang);
+fn assert_attach_times_out(hang: Hang) {
+    let (load, socket, thread, end) = start_hung_jvm(hang);
     let begin = Instant::now();
     let args = ["-p", &load.pid().to_string(), "-d", "0.2", "--symbols", "perfmap"];
     let output = tool::run("javaprof", &args);
@@ -242,10 +242,10 @@ fn waits_in_bounds(hang: Hang) {
 }
 
 #[test]
-fn the_second_signal_ends_it_at_once() {
+fn signal_during_attach_aborts_and_removes_agent_files() {
     start();
     let before = files(Path::new("/tmp"));
-    let (load, socket, thread, end) = hung(Hang::Silent);
+    let (load, socket, thread, end) = start_hung_jvm(Hang::Silent);
     let args = ["-p", &load.pid().to_string(), "-d", "0.2", "--symbols", "agent"];
     let mut command = std::process::Command::new(binary("javaprof"));
     command.args(args);
@@ -279,7 +279,7 @@ fn the_second_signal_ends_it_at_once() {
 
 /// A program that ends some time after SIGTERM, and one that ignores it.
 #[test]
-fn a_command_that_does_not_end_is_ended() {
+fn command_that_ignores_sigterm_is_killed() {
     start();
     let script = "trap '' TERM; while :; do :; done";
     let begin = Instant::now();
@@ -292,7 +292,7 @@ fn a_command_that_does_not_end_is_ended() {
 }
 
 #[test]
-fn the_second_signal_ends_a_command_too() {
+fn second_signal_kills_a_command_that_ignores_the_first() {
     start();
     let script = "trap '' TERM INT; echo $$; while :; do :; done";
     let mut command = std::process::Command::new(binary("javaprof"));
@@ -325,7 +325,7 @@ fn the_second_signal_ends_a_command_too() {
 
 /// `timeout` sends its signal to the process and to its group.
 #[test]
-fn a_signal_that_comes_twice_is_one() {
+fn duplicate_signal_from_timeout_counts_once() {
     beside_others();
     start();
     let mut load = Load::start_program(named("temurin-17"), FRAMES, "CpuLoad");
@@ -343,12 +343,12 @@ fn a_signal_that_comes_twice_is_one() {
 /// An attacker who owns the folder in which the agent is placed, and replaces each new file by a
 /// link to a file that should be overwritten.
 #[test]
-fn a_rival_in_the_folder_wins_nothing() {
+fn racing_symlinks_in_agent_folder_overwrite_no_file() {
     start();
-    let (host, path) = folder_of_both();
+    let (host, path) = host_folder_with_path();
     let mut container = Container::start_with_link(named("temurin-17"), "CpuLoad", &path, &path);
     container.run(0.3);
-    let folder = inside(&container, &path);
+    let folder = host_path(&container, &path);
     // Without the sticky bit, so any user who can write there can replace everything.
     fs::set_permissions(&folder, fs::Permissions::from_mode(0o777)).unwrap();
     let victim = host.path().join("victim");
@@ -390,7 +390,7 @@ fn a_rival_in_the_folder_wins_nothing() {
 
 /// Unattended runs only read; they send no requests to a JVM.
 #[test]
-fn of_all_jvms_none_is_asked() {
+fn option_all_sends_no_request_to_any_jvm() {
     start();
     for symbols in ["agent", "perfmap"] {
         let args = ["-a", "-d", "0.1", "--symbols", symbols];

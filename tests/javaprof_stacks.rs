@@ -46,17 +46,17 @@ const OF_JDK_8: [&str; 7] = [
 /// The table of calls agrees with the JVM's own stacks. Without this, the other tests prove
 /// nothing.
 #[test]
-fn the_table_is_the_programs() {
-    the_table_is_the_programs_of(&["temurin-25"]);
+fn call_table_matches_jvm_stack_traces() {
+    check_call_table(&["temurin-25"]);
 }
 
 #[test]
 #[ignore = "long: make test-all"]
-fn the_table_is_the_programs_with_all() {
-    the_table_is_the_programs_of(&ALL);
+fn call_table_matches_jvm_stack_traces_on_all_jdks() {
+    check_call_table(&ALL);
 }
 
-fn the_table_is_the_programs_of(names: &[&str]) {
+fn check_call_table(names: &[&str]) {
     beside_others();
     for name in names {
         let dir = tempfile::tempdir().expect("a temporary folder");
@@ -75,17 +75,17 @@ fn the_table_is_the_programs_of(names: &[&str]) {
 /// A walk by frame pointers, with a JVM that keeps them, has other gaps, but shows no calls that
 /// the program does not make.
 #[test]
-fn calls_are_the_programs_by_frame_pointers() {
-    calls_are_the_programs_by_frame_pointers_of(&["temurin-17"]);
+fn frame_pointer_stacks_are_possible() {
+    check_frame_pointer_walk(&["temurin-17"]);
 }
 
 #[test]
 #[ignore = "long: make test-all"]
-fn calls_are_the_programs_by_frame_pointers_with_all() {
-    calls_are_the_programs_by_frame_pointers_of(&ALL);
+fn frame_pointer_stacks_are_possible_on_all_jdks() {
+    check_frame_pointer_walk(&ALL);
 }
 
-fn calls_are_the_programs_by_frame_pointers_of(names: &[&str]) {
+fn check_frame_pointer_walk(names: &[&str]) {
     beside_others();
     for name in names {
         let flags = "-XX:+PreserveFramePointer";
@@ -98,40 +98,40 @@ fn calls_are_the_programs_by_frame_pointers_of(names: &[&str]) {
 
 #[test]
 #[ignore = "long: make test-all"]
-fn stacks_are_whole_jdk_11() {
+fn stacks_are_complete_on_jdk_11() {
     beside_others();
     check(runtimes::named("temurin-11"), "");
 }
 
 #[test]
-fn stacks_are_whole_jdk_17() {
+fn stacks_are_complete_on_jdk_17() {
     beside_others();
     check(runtimes::named("temurin-17"), "");
 }
 
 #[test]
 #[ignore = "long: make test-all"]
-fn stacks_are_whole_jdk_17_of_debian() {
+fn stacks_are_complete_on_debian_jdk_17() {
     beside_others();
     check(runtimes::named("debian-17"), "");
 }
 
 #[test]
 #[ignore = "long: make test-all"]
-fn stacks_are_whole_jdk_21() {
+fn stacks_are_complete_on_jdk_21() {
     beside_others();
     check(runtimes::named("temurin-21"), "");
 }
 
 #[test]
-fn stacks_are_whole_jdk_25() {
+fn stacks_are_complete_on_jdk_25() {
     beside_others();
     check(runtimes::named("temurin-25"), "");
 }
 
 #[test]
 #[ignore = "long: make test-all"]
-fn stacks_are_whole_jdk_26_and_later() {
+fn stacks_are_complete_on_jdk_26_and_later() {
     beside_others();
     for runtime in ["sid-26", "sid-27", "sid-28"].into_iter().filter_map(runtimes::of_unstable) {
         check(runtime, "-XX:+UseG1GC");
@@ -139,7 +139,7 @@ fn stacks_are_whole_jdk_26_and_later() {
 }
 
 #[test]
-fn stacks_are_whole_musl() {
+fn nearly_all_stacks_are_complete_on_musl() {
     beside_others();
     let runtime = runtimes::named("musl-17");
     let report = profile(runtime, "", Native::WithoutFramePointers, Walk::Whole);
@@ -147,82 +147,82 @@ fn stacks_are_whole_musl() {
 }
 
 #[test]
-fn stacks_are_whole_in_code_of_the_first_compiler() {
+fn stacks_are_complete_in_c1_code() {
     beside_others();
     check(runtimes::named("temurin-11"), "-XX:TieredStopAtLevel=1");
 }
 
 #[test]
 #[ignore = "long: make test-all"]
-fn stacks_are_whole_in_code_of_the_second_compiler() {
+fn stacks_are_complete_in_c2_code() {
     beside_others();
     check(runtimes::named("temurin-11"), "-XX:-TieredCompilation");
 }
 
 #[test]
 #[ignore = "long: make test-all"]
-fn stacks_are_whole_in_one_code_heap() {
+fn stacks_are_complete_with_one_code_heap() {
     beside_others();
     check(runtimes::named("temurin-17"), "-XX:-SegmentedCodeCache -XX:+UseSerialGC");
 }
 
 #[test]
 #[ignore = "long: make test-all"]
-fn stacks_are_whole_in_a_small_code_cache() {
+fn stacks_are_complete_with_a_small_code_cache() {
     beside_others();
     check(runtimes::named("temurin-17"), "-XX:ReservedCodeCacheSize=4m -XX:+UseParallelGC");
 }
 
 #[test]
-fn stacks_are_whole_under_generational_zgc() {
+fn stacks_are_complete_with_generational_zgc() {
     beside_others();
     check(runtimes::named("temurin-21"), "-XX:+UseZGC -XX:+ZGenerational");
 }
 
 #[test]
 #[ignore = "long: make test-all"]
-fn stacks_are_whole_under_zgc() {
+fn stacks_are_complete_with_zgc() {
     beside_others();
     check(runtimes::named("temurin-25"), "-XX:+UseZGC");
 }
 
 #[test]
 #[ignore = "long: make test-all"]
-fn stacks_are_whole_under_shenandoah() {
+fn stacks_are_complete_with_shenandoah() {
     beside_others();
     check(runtimes::named("temurin-17"), "-XX:+UseShenandoahGC");
 }
 
 #[test]
 #[ignore = "long: make test-all"]
-fn stacks_are_whole_with_all_debug_information() {
+fn stacks_are_complete_with_debug_non_safepoints() {
     beside_others();
     check(runtimes::named("temurin-25"), EXACT);
 }
 
 #[test]
-fn stacks_are_whole_interpreted() {
+fn stacks_are_complete_in_interpreted_code() {
     beside_others();
     check(runtimes::named("temurin-21"), "-Xint");
 }
 
 #[test]
 #[ignore = "long: make test-all"]
-fn stacks_are_whole_with_frame_pointers() {
+fn stacks_are_complete_with_preserved_frame_pointers() {
     beside_others();
     check(runtimes::named("temurin-25"), "-XX:+PreserveFramePointer");
 }
 
 /// The code cache of JDK 8 has a layout of its own.
 #[test]
-fn stacks_are_whole_jdk_8() {
+fn stacks_are_complete_on_jdk_8() {
     beside_others();
     check(runtimes::named("zulu-8"), "");
 }
 
 #[test]
 #[ignore = "long: make test-all"]
-fn stacks_are_whole_jdk_8_with_all() {
+fn jdk_8_stacks_are_complete_with_each_gc_and_compiler() {
     beside_others();
     let zulu = runtimes::named("zulu-8");
     for flags in OF_JDK_8 {
@@ -233,7 +233,7 @@ fn stacks_are_whole_jdk_8_with_all() {
 /// The C1 of JDK 8 saves all registers below a method's frame to call a sine.
 #[test]
 #[ignore = "long: make test-all"]
-fn stacks_are_whole_jdk_8_below_a_sine() {
+fn jdk_8_stacks_through_sine_calls_are_complete() {
     beside_others();
     let flags = "-XX:TieredStopAtLevel=1 -Dstackload.parts=library";
     let walk = Walk::Whole;
@@ -245,7 +245,7 @@ fn stacks_are_whole_jdk_8_below_a_sine() {
 
 #[test]
 #[ignore = "long: make test-all"]
-fn stacks_are_whole_jdk_8_without_symbols() {
+fn stacks_are_complete_on_jdk_8_without_symbols() {
     beside_others();
     let Some(runtime) = runtimes::of_unstable("sid-8") else { return };
     for flags in ["", "-XX:+UseG1GC", "-Xint"] {
@@ -324,17 +324,17 @@ const CHAINS: [&[(&str, &str)]; 5] = [
 ];
 
 #[test]
-fn lines_and_inlining_are_the_programs() {
-    lines_and_inlining_are_the_programs_of(&["temurin-21"]);
+fn line_numbers_and_inlining_match_source() {
+    check_lines_and_inlining(&["temurin-21"]);
 }
 
 #[test]
 #[ignore = "long: make test-all"]
-fn lines_and_inlining_are_the_programs_with_all() {
-    lines_and_inlining_are_the_programs_of(&ALL);
+fn line_numbers_and_inlining_match_source_on_all_jdks() {
+    check_lines_and_inlining(&ALL);
 }
 
-fn lines_and_inlining_are_the_programs_of(names: &[&str]) {
+fn check_lines_and_inlining(names: &[&str]) {
     beside_others();
     for name in names {
         check_lines(runtimes::named(name), "");
@@ -343,14 +343,14 @@ fn lines_and_inlining_are_the_programs_of(names: &[&str]) {
 }
 
 #[test]
-fn lines_are_the_programs_in_code_of_the_first_compiler() {
-    lines_are_the_programs_in_code_of_the_first_compiler_of(&["temurin-17"]);
+fn c1_line_numbers_match_source() {
+    check_lines_in_c1_code(&["temurin-17"]);
 }
 
 #[test]
 #[ignore = "long: make test-all"]
-fn lines_are_the_programs_in_code_of_the_first_compiler_with_all() {
-    lines_are_the_programs_in_code_of_the_first_compiler_of(&[
+fn c1_line_numbers_match_source_on_other_jdks() {
+    check_lines_in_c1_code(&[
         "zulu-8",
         "temurin-11",
         "temurin-21",
@@ -358,7 +358,7 @@ fn lines_are_the_programs_in_code_of_the_first_compiler_with_all() {
     ]);
 }
 
-fn lines_are_the_programs_in_code_of_the_first_compiler_of(names: &[&str]) {
+fn check_lines_in_c1_code(names: &[&str]) {
     beside_others();
     for name in names {
         check_lines(runtimes::named(name), "-XX:TieredStopAtLevel=1");
@@ -369,16 +369,16 @@ fn lines_are_the_programs_in_code_of_the_first_compiler_of(names: &[&str]) {
 /// Interpreted methods have names and lines like others.
 #[test]
 fn interpreted_methods_have_names_and_lines() {
-    interpreted_methods_have_names_and_lines_of(&["temurin-25"]);
+    check_lines_in_interpreted_code(&["temurin-25"]);
 }
 
 #[test]
 #[ignore = "long: make test-all"]
-fn interpreted_methods_have_names_and_lines_with_all() {
-    interpreted_methods_have_names_and_lines_of(&ALL);
+fn interpreted_methods_have_names_and_lines_on_all_jdks() {
+    check_lines_in_interpreted_code(&ALL);
 }
 
-fn interpreted_methods_have_names_and_lines_of(names: &[&str]) {
+fn check_lines_in_interpreted_code(names: &[&str]) {
     beside_others();
     for name in names {
         check_lines(runtimes::named(name), "-Xint");
@@ -473,7 +473,7 @@ fn signal(pid: u32, signal: Signal) {
 }
 
 /// Starts a load that has run for a while and runs for another second.
-fn warm(runtime: &str, flags: &str) -> Load {
+fn start_warm_load(runtime: &str, flags: &str) -> Load {
     beside_others();
     binary("javaprof");
     let mut load = stackload::start(runtimes::named(runtime), flags, Native::WithoutFramePointers);
@@ -482,7 +482,7 @@ fn warm(runtime: &str, flags: &str) -> Load {
     load
 }
 
-fn assert_good(title: &str, output: &Output) {
+fn assert_stacks_are_complete(title: &str, output: &Output) {
     assert!(output.status.success(), "{title}: {}", output.stderr);
     let report = CallGraph::new(Walk::Whole).check(&output.stdout);
     report.assert(title);
@@ -490,21 +490,21 @@ fn assert_good(title: &str, output: &Output) {
 }
 
 #[test]
-fn a_stopped_jvm_is_named() {
-    a_stopped_jvm_is_named_of(&["temurin-11"]);
+fn stopped_jvm_has_method_names() {
+    check_stopped_jvm(&["temurin-11"]);
 }
 
 #[test]
 #[ignore = "long: make test-all"]
-fn a_stopped_jvm_is_named_with_others() {
-    a_stopped_jvm_is_named_of(&["temurin-17", "temurin-25"]);
+fn stopped_jvm_has_method_names_on_other_jdks() {
+    check_stopped_jvm(&["temurin-17", "temurin-25"]);
 }
 
 /// A stopped JVM does not answer requests, and does not have to.
-fn a_stopped_jvm_is_named_of(names: &[&str]) {
+fn check_stopped_jvm(names: &[&str]) {
     beside_others();
     for name in names {
-        let mut load = warm(name, "");
+        let mut load = start_warm_load(name, "");
         // The JVM is stopped both when the profile begins and when it ends.
         signal(load.pid(), Signal::STOP);
         let tool = start(&load, &["-f", "-t"]);
@@ -512,47 +512,47 @@ fn a_stopped_jvm_is_named_of(names: &[&str]) {
         thread::sleep(Duration::from_millis(1_500));
         signal(load.pid(), Signal::STOP);
         let output = tool.interrupt();
-        assert_good(&format!("{name}, stopped"), &output);
+        assert_stacks_are_complete(&format!("{name}, stopped"), &output);
         signal(load.pid(), Signal::CONT);
         load.done();
     }
 }
 
 #[test]
-fn a_jvm_that_cannot_be_attached_to_is_named() {
-    a_jvm_that_cannot_be_attached_to_is_named_of("temurin-21");
+fn methods_have_names_with_attach_disabled() {
+    check_jvm_with_attach_disabled("temurin-21");
 }
 
 #[test]
 #[ignore = "long: make test-all"]
-fn a_jvm_that_cannot_be_attached_to_is_named_jdk_11() {
-    a_jvm_that_cannot_be_attached_to_is_named_of("temurin-11");
+fn methods_have_names_with_attach_disabled_on_jdk_11() {
+    check_jvm_with_attach_disabled("temurin-11");
 }
 
-fn a_jvm_that_cannot_be_attached_to_is_named_of(name: &str) {
+fn check_jvm_with_attach_disabled(name: &str) {
     beside_others();
-    let mut load = warm(name, "-XX:+DisableAttachMechanism");
+    let mut load = start_warm_load(name, "-XX:+DisableAttachMechanism");
     let tool = start(&load, &["-f", "-t"]);
     load.done();
-    assert_good(&format!("{name}, no attach"), &tool.interrupt());
+    assert_stacks_are_complete(&format!("{name}, no attach"), &tool.interrupt());
 }
 
 #[test]
-fn a_jvm_that_is_killed_ends_the_profile() {
-    a_jvm_that_is_killed_ends_the_profile_of(&["temurin-17"]);
+fn killed_jvm_ends_the_profile() {
+    check_killed_jvm(&["temurin-17"]);
 }
 
 #[test]
 #[ignore = "long: make test-all"]
-fn a_jvm_that_is_killed_ends_the_profile_with_others() {
-    a_jvm_that_is_killed_ends_the_profile_of(&["temurin-11", "temurin-25"]);
+fn killed_jvm_ends_the_profile_on_other_jdks() {
+    check_killed_jvm(&["temurin-11", "temurin-25"]);
 }
 
 /// The JVM dies while it is sampled: the profile ends normally, with no impossible stack.
-fn a_jvm_that_is_killed_ends_the_profile_of(names: &[&str]) {
+fn check_killed_jvm(names: &[&str]) {
     beside_others();
     for name in names {
-        let mut load = warm(name, "");
+        let mut load = start_warm_load(name, "");
         let tool = start(&load, &["-f", "-t"]);
         thread::sleep(Duration::from_millis(1_000));
         load.kill();
@@ -568,25 +568,25 @@ fn a_jvm_that_is_killed_ends_the_profile_of(names: &[&str]) {
 }
 
 #[test]
-fn a_jvm_in_its_first_milliseconds() {
-    a_jvm_in_its_first_milliseconds_of(&["temurin-25"]);
+fn starting_jvm_is_profiled_or_rejected() {
+    check_starting_jvm(&["temurin-25"]);
 }
 
 #[test]
 #[ignore = "long: make test-all"]
-fn a_jvm_in_its_first_milliseconds_with_others() {
-    a_jvm_in_its_first_milliseconds_of(&["temurin-11", "musl-17"]);
+fn starting_jvm_is_profiled_or_rejected_on_other_jdks() {
+    check_starting_jvm(&["temurin-11", "musl-17"]);
 }
 
 /// A JVM that is still starting is rejected with a one-line message, or profiled like any other.
-fn a_jvm_in_its_first_milliseconds_of(names: &[&str]) {
+fn check_starting_jvm(names: &[&str]) {
     beside_others();
     binary("javaprof");
     for &name in names {
         let mut profiled = 0;
         for delay in [0, 5, 10, 20, 30, 50] {
             let title = format!("{name} after {delay} ms");
-            let mut java = spawn_and_go(runtimes::named(name), 2.0);
+            let mut java = spawn_running_load(runtimes::named(name), 2.0);
             thread::sleep(Duration::from_millis(delay));
             let pid = java.id().to_string();
             let mut command = Command::new(binary("javaprof"));
@@ -611,7 +611,7 @@ fn a_jvm_in_its_first_milliseconds_of(names: &[&str]) {
 }
 
 /// Starts a JVM with the load without waiting until it is ready.
-fn spawn_and_go(runtime: &Runtime, seconds: f64) -> Child {
+fn spawn_running_load(runtime: &Runtime, seconds: f64) -> Child {
     let flags = all_flags(runtime, "", Native::WithoutFramePointers);
     let mut child = runtime
         .command()
@@ -633,19 +633,19 @@ fn soak_seconds() -> f64 {
 }
 
 #[test]
-fn names_stay_right_while_classes_come_and_go() {
-    names_stay_right_while_classes_come_and_go_of(&["temurin-25"]);
+fn class_unloading_keeps_method_names_correct() {
+    check_class_unloading(&["temurin-25"]);
 }
 
 #[test]
 #[ignore = "long: make test-all"]
-fn names_stay_right_while_classes_come_and_go_with_others() {
-    names_stay_right_while_classes_come_and_go_of(&["temurin-11", "temurin-17", "temurin-21"]);
+fn class_unloading_keeps_method_names_correct_on_other_jdks() {
+    check_class_unloading(&["temurin-11", "temurin-17", "temurin-21"]);
 }
 
 /// Classes are loaded and unloaded, and their code's addresses are reused: no thread gets names of
 /// another thread's classes, no samples are lost, and memory is bounded.
-fn names_stay_right_while_classes_come_and_go_of(names: &[&str]) {
+fn check_class_unloading(names: &[&str]) {
     beside_others();
     binary("javaprof");
     let seconds = soak_seconds();

@@ -22,13 +22,13 @@ fn now_ms() -> u64 {
     u64::try_from(now.as_millis()).unwrap()
 }
 
-fn ended_well(output: Output) {
+fn assert_success(output: Output) {
     assert!(output.status.success(), "{output:?}");
 }
 
 /// A program that is busy for a second, then idle for one, and busy again.
 #[test]
-fn samples_are_where_they_were() {
+fn sample_timestamps_fall_into_busy_periods() {
     beside_others();
     binary("javaprof");
     let mut load = Load::start_program(named("temurin-21"), "-XX:+UseSerialGC", "CpuLoad");
@@ -46,7 +46,7 @@ fn samples_are_where_they_were() {
         busy.push((begin, now_ms()));
         std::thread::sleep(Duration::from_secs(1));
     }
-    ended_well(tool.interrupt());
+    assert_success(tool.interrupt());
     let times = times(&page);
     let all: u64 = times.counts.iter().map(|row| row[3]).sum();
     let told = folded::parse(&fs::read_to_string(&lines).unwrap());
@@ -73,7 +73,7 @@ fn samples_are_where_they_were() {
 
 /// Compares each stop, by its operation and length, with the JVM's log.
 #[test]
-fn stops_are_the_jvms_own() {
+fn stops_on_the_time_axis_match_the_jvm_log() {
     beside_others();
     binary("javaprof");
     for (runtime, flag) in [("temurin-17", "-XX:+UseG1GC"), ("temurin-25", "-XX:+UseSerialGC")] {
@@ -83,7 +83,7 @@ fn stops_are_the_jvms_own() {
         let pid = load.pid().to_string();
         let tool = Tool::start("javaprof", &["-p", &pid, "-o", page.to_str().unwrap()]);
         load.run(2.0);
-        ended_well(tool.interrupt());
+        assert_success(tool.interrupt());
         let log = load.quit();
         times(&page).stops_are_those_of(&log, runtime);
     }
@@ -91,7 +91,7 @@ fn stops_are_the_jvms_own() {
 
 /// An interval's time is that of its last samples, not the time when it was printed.
 #[test]
-fn intervals_end_where_the_next_ones_begin() {
+fn consecutive_intervals_leave_no_gap() {
     beside_others();
     binary("javaprof");
     let mut load = Load::start_program(named("temurin-21"), "-XX:+UseSerialGC", "CpuLoad");

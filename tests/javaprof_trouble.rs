@@ -28,7 +28,7 @@ use jvmprobe_tests::{
 };
 use rustix::process::{Pid, Signal, kill_process};
 
-fn load_of(runtime: &str, flags: &str) -> Load {
+fn start_load(runtime: &str, flags: &str) -> Load {
     need_root();
     // Built before the load starts, not while it runs.
     binary("javaprof");
@@ -36,8 +36,8 @@ fn load_of(runtime: &str, flags: &str) -> Load {
 }
 
 /// Starts a JVM whose methods have been compiled.
-fn warm() -> Load {
-    let mut load = load_of("temurin-17", "");
+fn start_warm_load() -> Load {
+    let mut load = start_load("temurin-17", "");
     load.run(0.7);
     load
 }
@@ -55,7 +55,7 @@ fn signal(pid: u32, signal: Signal) {
 }
 
 /// Returns the path of the map of its code that a JVM writes on request.
-fn map_of(pid: u32) -> PathBuf {
+fn perf_map_path(pid: u32) -> PathBuf {
     format!("/tmp/perf-{pid}.map").into()
 }
 
@@ -73,7 +73,7 @@ fn assert_one_line(output: &Output, words: &[&str]) {
 /// The Zero VM interprets Java code in C++: stacks contain the interpreter's functions, and a
 /// message reports that.
 #[test]
-fn the_zero_vm_is_said_to_have_no_names_of_java_methods() {
+fn zero_vm_profile_warns_about_missing_method_names() {
     need_root();
     let Some(runtime) = of_unstable("zero-17") else { return };
     let mut load = Load::start(runtime, "-XX:+UseSerialGC");
@@ -111,7 +111,7 @@ fn usage_errors_exit_with_2() {
 }
 
 #[test]
-fn no_such_process() {
+fn nonexistent_process_is_rejected() {
     beside_others();
     need_root();
     // Above every pid_max.
@@ -120,7 +120,7 @@ fn no_such_process() {
 }
 
 #[test]
-fn a_process_that_is_no_jvm() {
+fn process_without_libjvm_is_rejected() {
     beside_others();
     let other = sleeper();
     let pid = other.pid().to_string();
@@ -129,7 +129,7 @@ fn a_process_that_is_no_jvm() {
 }
 
 #[test]
-fn a_process_that_has_loaded_libjvm_and_made_no_jvm() {
+fn process_with_libjvm_but_no_jvm_is_rejected() {
     beside_others();
     need_root();
     let other = loader(&named("temurin-17").libjvm());
@@ -144,7 +144,7 @@ fn a_process_that_has_loaded_libjvm_and_made_no_jvm() {
 /// JVMs that live for about a second, hardly longer than it takes to find them: what they did
 /// before they were found counts, too.
 #[test]
-fn of_short_lives_nearly_all_is_seen() {
+fn most_cpu_time_of_short_lived_jvms_is_sampled() {
     need_root();
     binary("javaprof");
     // A name of their own, to distinguish them from other JVMs.
@@ -172,16 +172,16 @@ fn of_short_lives_nearly_all_is_seen() {
 }
 
 #[test]
-fn a_thread_id_names_its_process() {
+fn thread_id_is_rejected_with_the_process_id() {
     beside_others();
-    let load = load_of("temurin-17", "");
+    let load = start_load("temurin-17", "");
     let pid = load.pid();
     let tid = threads(pid).into_keys().find(|&tid| tid != pid).unwrap().to_string();
     assert_refused(&run(&["-p", &tid]), 1, &[&format!("-p {pid}"), "thread"]);
 }
 
 #[test]
-fn a_zombie() {
+fn zombie_process_is_rejected() {
     beside_others();
     need_root();
     let child = Other::spawn(&mut Command::new("true"));
@@ -193,7 +193,7 @@ fn a_zombie() {
 }
 
 #[test]
-fn a_command_that_cannot_be_run() {
+fn unexecutable_command_is_reported_in_one_line() {
     beside_others();
     need_root();
     let output = run(&["--", "/nonexistent/java", "-jar", "x"]);
@@ -206,9 +206,9 @@ fn a_command_that_cannot_be_run() {
 }
 
 #[test]
-fn files_that_cannot_be_written_are_told_before_sampling() {
+fn unwritable_output_files_are_rejected_before_sampling() {
     beside_others();
-    let load = load_of("temurin-17", "");
+    let load = start_load("temurin-17", "");
     let pid = load.pid().to_string();
     let dir = tempfile::tempdir().unwrap();
     for name in ["x.txt", "x", "svg", "x.pb", "x.svg.gz"] {
@@ -226,9 +226,9 @@ fn files_that_cannot_be_written_are_told_before_sampling() {
 }
 
 #[test]
-fn a_full_disk_is_told() {
+fn full_disk_is_reported_with_the_file_name() {
     beside_others();
-    let mut load = warm();
+    let mut load = start_warm_load();
     let dir = tempfile::tempdir().unwrap();
     for name in ["x.svg", "x.html", "x.folded", "x.pb.gz", "x.ffprof.json", "x.json"] {
         let path = dir.path().join(name);
@@ -242,9 +242,9 @@ fn a_full_disk_is_told() {
 }
 
 #[test]
-fn a_reader_that_leaves_is_a_quiet_end() {
+fn closed_output_pipe_ends_javaprof_silently() {
     beside_others();
-    let mut load = warm();
+    let mut load = start_warm_load();
     for (option, reader) in [("-f", "true"), ("-f", "head -n 1"), ("-t", "head -n 2")] {
         let tool = binary("javaprof");
         let script = format!("{} -p {} -d 1 {option} | {reader}", tool.display(), load.pid());
@@ -270,9 +270,9 @@ fn with_capabilities(caps: &str, args: &[&str]) -> Command {
 }
 
 #[test]
-fn missing_rights_are_named() {
+fn missing_capabilities_are_named_in_the_error() {
     beside_others();
-    let load = load_of("temurin-17", "");
+    let load = start_load("temurin-17", "");
     let pid = load.pid().to_string();
     let without = |caps: &str| tool::run_command(with_capabilities(caps, &["-p", &pid]));
     assert_refused(&without("-all"), 1, &["CAP_BPF", "CAP_PERFMON", "CAP_SYS_PTRACE", "root"]);
@@ -280,9 +280,9 @@ fn missing_rights_are_named() {
 }
 
 #[test]
-fn the_named_capabilities_suffice() {
+fn documented_capabilities_are_sufficient() {
     beside_others();
-    let mut load = warm();
+    let mut load = start_warm_load();
     let caps = "-all,+bpf,+perfmon,+sys_ptrace";
     let args = ["-p", &load.pid().to_string(), "-F", "499", "-f"];
     let tool = Tool::spawn(with_capabilities(caps, &args));
@@ -297,10 +297,10 @@ fn the_named_capabilities_suffice() {
 }
 
 #[test]
-fn the_target_is_killed() {
+fn killed_target_ends_only_its_own_profile() {
     beside_others();
-    let mut load = warm();
-    let mut other = warm();
+    let mut load = start_warm_load();
+    let mut other = start_warm_load();
     let both = start(&load, &["-p", &other.pid().to_string(), "-F", "499", "-f", "-t"]);
     let tool = start(&load, &["-F", "499"]);
     load.go(10.0);
@@ -324,7 +324,7 @@ fn the_target_is_killed() {
 }
 
 #[test]
-fn the_target_execs() {
+fn samples_before_exec_keep_their_command_and_symbols() {
     beside_others();
     need_root();
     binary("javaprof");
@@ -363,9 +363,9 @@ fn the_target_execs() {
 }
 
 #[test]
-fn the_target_is_stopped() {
+fn stopped_target_is_reported_and_not_attached_to() {
     beside_others();
-    let mut load = warm();
+    let mut load = start_warm_load();
     signal(load.pid(), Signal::STOP);
     let output = run(&["-p", &load.pid().to_string(), "-d", "1"]);
     assert!(output.status.success(), "{output:?}");
@@ -379,16 +379,16 @@ fn the_target_is_stopped() {
     signal(load.pid(), Signal::CONT);
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     assert_one_line(&output, &["cannot attach", "stopped", "kill -CONT"]);
-    assert!(!map_of(load.pid()).exists());
+    assert!(!perf_map_path(load.pid()).exists());
     // The JVM still works and has not printed its threads in response to a signal.
     load.run(0.2);
     load.kill();
 }
 
 #[test]
-fn a_jvm_that_takes_no_commands() {
+fn jvm_with_attach_disabled_is_profiled_from_memory() {
     beside_others();
-    let mut load = load_of("temurin-17", "-XX:+DisableAttachMechanism");
+    let mut load = start_load("temurin-17", "-XX:+DisableAttachMechanism");
     load.run(0.7);
     let tool = start(&load, &["-F", "499", "-f"]);
     // On SIGQUIT it would print its threads to stdout, where the load's answer is expected.
@@ -408,9 +408,9 @@ fn a_jvm_that_takes_no_commands() {
 }
 
 #[test]
-fn a_jvm_too_old_to_write_a_map() {
+fn perfmap_symbols_are_rejected_for_jdk_11() {
     beside_others();
-    let load = load_of("temurin-11", "");
+    let load = start_load("temurin-11", "");
     let pid = load.pid().to_string();
     let output = tool::run("javaprof", &["-p", &pid, "--symbols", "perfmap"]);
     assert_refused(&output, 1, &["JDK 11", "JDK 17", "agent"]);
@@ -418,8 +418,8 @@ fn a_jvm_too_old_to_write_a_map() {
 }
 
 #[test]
-fn hostile_maps_do_no_harm() {
-    let mut load = warm();
+fn malformed_symbol_maps_yield_valid_profiles() {
+    let mut load = start_warm_load();
     let dir = tempfile::tempdir().unwrap();
     let map = dir.path().join("map");
     let symbols = format!("file:{}", map.display());
@@ -459,7 +459,7 @@ fn hostile_maps_do_no_harm() {
 
 /// A library with the same name, size and address, but another file.
 #[test]
-fn a_library_in_the_place_of_another_has_its_own_names() {
+fn library_at_a_reused_address_has_its_own_names() {
     need_root();
     binary("javaprof");
     let dir = tempfile::tempdir().unwrap();
@@ -485,7 +485,7 @@ fn a_library_in_the_place_of_another_has_its_own_names() {
 }
 
 #[test]
-fn why_a_jvm_is_not_known_is_told() {
+fn unreadable_vm_structs_are_reported_as_the_reason() {
     beside_others();
     need_root();
     let fake = Fake::start();
@@ -504,9 +504,9 @@ fn why_a_jvm_is_not_known_is_told() {
 }
 
 #[test]
-fn maps_of_others_are_not_read() {
+fn untrusted_symbol_maps_are_rejected() {
     beside_others();
-    let load = warm();
+    let load = start_warm_load();
     let pid = load.pid().to_string();
     let dir = tempfile::tempdir().unwrap();
     let path = |name: &str| dir.path().join(name);
@@ -531,11 +531,11 @@ fn maps_of_others_are_not_read() {
 
 /// The JVM would follow the link and overwrite the file to which it points.
 #[test]
-fn a_link_where_the_map_would_be() {
+fn symlink_at_the_perf_map_path_is_not_followed() {
     beside_others();
-    let load = warm();
+    let load = start_warm_load();
     let dir = tempfile::tempdir().unwrap();
-    let (precious, map) = (dir.path().join("precious"), map_of(load.pid()));
+    let (precious, map) = (dir.path().join("precious"), perf_map_path(load.pid()));
     fs::write(&precious, "precious").unwrap();
     symlink(&precious, &map).unwrap();
     let output = run(&["-p", &load.pid().to_string(), "--symbols", "perfmap", "1"]);
@@ -547,10 +547,10 @@ fn a_link_where_the_map_would_be() {
 }
 
 #[test]
-fn a_foreign_file_where_the_map_would_be() {
+fn perf_map_of_another_user_is_rejected() {
     beside_others();
-    let load = warm();
-    let map = map_of(load.pid());
+    let load = start_warm_load();
+    let map = perf_map_path(load.pid());
     fs::write(&map, "7f0000000000 ffffffffff lies\n").unwrap();
     chown(&map, Some(12345), Some(12345)).unwrap();
     let output = run(&["-p", &load.pid().to_string(), "--symbols", "perfmap", "1"]);
@@ -561,10 +561,10 @@ fn a_foreign_file_where_the_map_would_be() {
 }
 
 #[test]
-fn a_map_that_was_there_stays() {
+fn existing_perf_map_is_used_and_not_deleted() {
     beside_others();
-    let mut load = warm();
-    let map = map_of(load.pid());
+    let mut load = start_warm_load();
+    let map = perf_map_path(load.pid());
     fs::write(&map, "").unwrap();
     let tool = start(&load, &["-F", "499", "-f", "--symbols", "perfmap"]);
     load.run(0.5);
@@ -585,8 +585,8 @@ fn files_left(pid: u32, ns_pid: u32) -> Vec<PathBuf> {
 }
 
 #[test]
-fn nothing_is_left_behind_however_it_ends() {
-    let mut load = warm();
+fn no_probes_or_files_remain_after_any_signal() {
+    let mut load = start_warm_load();
     let pid = load.pid();
     let breakpoints = || breakpoints(pid, named("temurin-17"));
     assert_eq!(breakpoints(), 0, "before");
@@ -609,7 +609,7 @@ fn nothing_is_left_behind_however_it_ends() {
 
 /// The command outlives the tool, but inherits none of the tool's resources.
 #[test]
-fn a_command_inherits_nothing() {
+fn command_inherits_no_bpf_or_perf_descriptors() {
     need_root();
     let mut command = Command::new(binary("javaprof"));
     command.arg("--").arg(&named("temurin-17").java).arg("-cp").arg(classes()).arg("CpuLoad");
@@ -634,8 +634,8 @@ fn a_command_inherits_nothing() {
 }
 
 #[test]
-fn several_at_once_do_not_disturb_each_other() {
-    let mut load = warm();
+fn concurrent_profiles_of_one_jvm_do_not_interfere() {
+    let mut load = start_warm_load();
     let pid = load.pid();
     // Longer than a busy machine takes for all of this.
     load.go(600.0);
@@ -665,7 +665,7 @@ fn several_at_once_do_not_disturb_each_other() {
 }
 
 #[test]
-fn a_jvm_in_a_container_has_its_methods_named() {
+fn methods_of_a_jvm_in_a_container_have_names() {
     beside_others();
     need_root();
     binary("javaprof");
@@ -687,12 +687,12 @@ fn a_jvm_in_a_container_has_its_methods_named() {
             assert!(has(&lines, name), "{symbols}: {name}: {lines:#?}");
         }
         assert_eq!(files_left(pid, 1), [] as [PathBuf; 0]);
-        assert!(!Path::new("/tmp/perf-1.map").exists() && !map_of(pid).exists());
+        assert!(!Path::new("/tmp/perf-1.map").exists() && !perf_map_path(pid).exists());
     }
 }
 
 #[test]
-fn a_tmp_that_is_full_or_read_only() {
+fn full_or_read_only_tmp_is_reported() {
     need_root();
     binary("javaprof");
     let mut flags: Vec<_> = FRAMES.split_ascii_whitespace().collect();
@@ -710,9 +710,9 @@ fn a_tmp_that_is_full_or_read_only() {
 
 /// JEP 451: from JDK 21 on a JVM can refuse agents.
 #[test]
-fn a_jvm_that_refuses_agents() {
+fn jvm_with_agent_loading_disabled_is_reported() {
     beside_others();
-    let load = load_of("temurin-21", "-XX:-EnableDynamicAgentLoading");
+    let load = start_load("temurin-21", "-XX:-EnableDynamicAgentLoading");
     let pid = load.pid().to_string();
     let output = tool::run("javaprof", &["-p", &pid, "--symbols", "agent"]);
     assert_refused(&output, 1, &["did not load the agent", "EnableDynamicAgentLoading"]);
@@ -723,7 +723,7 @@ fn a_jvm_that_refuses_agents() {
 #[test]
 fn a_profile_without_samples_leaves_no_empty_file() {
     beside_others();
-    let load = warm();
+    let load = start_warm_load();
     let dir = tempfile::tempdir().unwrap();
     let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
     let (svg, folded) = (path("x.svg"), path("x.folded"));
@@ -737,7 +737,7 @@ fn a_profile_without_samples_leaves_no_empty_file() {
 }
 
 #[test]
-fn a_kernel_without_btf_will_do() {
+fn profiling_works_without_kernel_btf() {
     beside_others();
     need_root();
     binary("javaprof");
@@ -763,7 +763,7 @@ fn a_kernel_without_btf_will_do() {
 
 /// Java VMs other than HotSpot: a message reports that, and native code is profiled all the same.
 #[test]
-fn other_javas_are_profiled_by_frame_pointers() {
+fn non_hotspot_vms_are_profiled_by_frame_pointers() {
     beside_others();
     need_root();
     let dir = tempfile::tempdir().unwrap();

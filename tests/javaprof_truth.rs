@@ -13,43 +13,43 @@ use jvmprobe_tests::{
 };
 
 #[test]
-fn shares_are_those_that_the_program_measures_jdk_11() {
+fn cpu_shares_match_measurement_on_jdk_11() {
     check_shares(runtimes::named("temurin-11"));
 }
 
 #[test]
 #[ignore = "long: make test-all"]
-fn shares_are_those_that_the_program_measures_jdk_8() {
+fn cpu_shares_match_measurement_on_jdk_8() {
     check_shares(runtimes::named("zulu-8"));
 }
 
 #[test]
 #[ignore = "long: make test-all"]
-fn shares_are_those_that_the_program_measures_jdk_17() {
+fn cpu_shares_match_measurement_on_jdk_17() {
     check_shares(runtimes::named("temurin-17"));
 }
 
 #[test]
 #[ignore = "long: make test-all"]
-fn shares_are_those_that_the_program_measures_jdk_17_of_debian() {
+fn cpu_shares_match_measurement_on_debian_jdk_17() {
     check_shares(runtimes::named("debian-17"));
 }
 
 #[test]
 #[ignore = "long: make test-all"]
-fn shares_are_those_that_the_program_measures_jdk_21() {
+fn cpu_shares_match_measurement_on_jdk_21() {
     check_shares(runtimes::named("temurin-21"));
 }
 
 #[test]
 #[ignore = "long: make test-all"]
-fn shares_are_those_that_the_program_measures_jdk_25() {
+fn cpu_shares_match_measurement_on_jdk_25() {
     check_shares(runtimes::named("temurin-25"));
 }
 
 #[test]
 #[ignore = "long: make test-all"]
-fn shares_are_those_that_the_program_measures_jdk_26_and_later() {
+fn cpu_shares_match_measurement_on_jdk_26_and_later() {
     beside_others();
     for runtime in ["sid-26", "sid-27", "sid-28"].into_iter().filter_map(runtimes::of_unstable) {
         check_shares(runtime);
@@ -58,7 +58,7 @@ fn shares_are_those_that_the_program_measures_jdk_26_and_later() {
 
 #[test]
 #[ignore = "long: make test-all"]
-fn shares_are_those_that_the_program_measures_musl_build_without_probes() {
+fn cpu_shares_match_measurement_on_musl() {
     check_shares(runtimes::named("musl-17"));
 }
 
@@ -146,17 +146,17 @@ fn check_quality(title: &str, lines: &[&Line], samples: u64) {
 }
 
 #[test]
-fn code_that_moves_is_never_given_another_name() {
-    code_that_moves_is_never_given_another_name_of("temurin-17");
+fn reused_addresses_have_no_stale_names() {
+    check_reused_addresses("temurin-17");
 }
 
 #[test]
 #[ignore = "long: make test-all"]
-fn code_that_moves_is_never_given_another_name_jdk_25() {
-    code_that_moves_is_never_given_another_name_of("temurin-25");
+fn reused_addresses_have_no_stale_names_on_jdk_25() {
+    check_reused_addresses("temurin-25");
 }
 
-fn code_that_moves_is_never_given_another_name_of(name: &str) {
+fn check_reused_addresses(name: &str) {
     beside_others();
     binary("javaprof");
     let flags = "-XX:+PreserveFramePointer -XX:+UseSerialGC -XX:ReservedCodeCacheSize=4m";
@@ -187,20 +187,20 @@ fn code_that_moves_is_never_given_another_name_of(name: &str) {
 
 #[test]
 fn inlined_methods_are_shown() {
-    inlined_methods_are_shown_of(&[("temurin-21", "hotspot"), ("temurin-11", "agent")]);
+    check_inlined_methods(&[("temurin-21", "hotspot"), ("temurin-11", "agent")]);
 }
 
 #[test]
 #[ignore = "long: make test-all"]
-fn inlined_methods_are_shown_with_all() {
+fn inlined_methods_are_shown_on_all_jdks() {
     let runtimes = ["zulu-8", "temurin-11", "temurin-17", "temurin-21", "temurin-25", "musl-17"];
     let all = runtimes.into_iter().flat_map(|name| [(name, "hotspot"), (name, "agent")]);
-    inlined_methods_are_shown_of(&all.collect::<Vec<_>>());
+    check_inlined_methods(&all.collect::<Vec<_>>());
 }
 
 /// A method that is inlined at every call is nevertheless shown, with its line, in the method into
 /// which it was inlined.
-fn inlined_methods_are_shown_of(ways: &[(&str, &str)]) {
+fn check_inlined_methods(ways: &[(&str, &str)]) {
     beside_others();
     binary("javaprof");
     for (name, symbols) in ways {
@@ -261,18 +261,18 @@ fn exact_inlining() -> String {
 }
 
 #[test]
-fn the_agent_comes_and_goes() {
-    the_agent_comes_and_goes_times(50);
+fn fifty_agent_loads_leave_nothing_behind() {
+    check_repeated_agent_loads(50);
 }
 
 #[test]
 #[ignore = "long: make test-all"]
-fn the_agent_comes_and_goes_two_hundred_times() {
-    the_agent_comes_and_goes_times(200);
+fn two_hundred_agent_loads_leave_nothing_behind() {
+    check_repeated_agent_loads(200);
 }
 
 /// Loads the agent `times` times into one JVM, which continues as before and retains nothing.
-fn the_agent_comes_and_goes_times(times: usize) {
+fn check_repeated_agent_loads(times: usize) {
     beside_others();
     let mut load = Load::start_program(runtimes::named("temurin-17"), FRAMES, "CpuLoad");
     let pid = load.pid().to_string();
@@ -304,7 +304,7 @@ fn the_agent_comes_and_goes_times(times: usize) {
 
 /// A map for `perf`: owned by root, with the program's methods, and unfolded on request.
 #[test]
-fn maps_for_perf_hold_the_programs_methods() {
+fn perf_maps_contain_the_program_methods() {
     use std::os::unix::fs::MetadataExt;
     beside_others();
     let runtime = runtimes::named("temurin-17");
@@ -353,14 +353,14 @@ fn maps_for_perf_hold_the_programs_methods() {
 /// The JVM's memory and the agent give the same result: every method, every inlined range, every
 /// line.
 #[test]
-fn memory_tells_what_the_agent_tells() {
-    memory_tells_what_the_agent_tells_of(&["temurin-17", "temurin-25"]);
+fn memory_and_agent_report_equal_methods() {
+    compare_memory_with_agent(&["temurin-17", "temurin-25"]);
 }
 
 #[test]
 #[ignore = "long: make test-all"]
-fn memory_tells_what_the_agent_tells_with_all() {
-    memory_tells_what_the_agent_tells_of(&[
+fn memory_and_agent_report_equal_methods_on_other_jdks() {
+    compare_memory_with_agent(&[
         "zulu-8",
         "temurin-11",
         "debian-17",
@@ -369,7 +369,7 @@ fn memory_tells_what_the_agent_tells_with_all() {
     ]);
 }
 
-fn memory_tells_what_the_agent_tells_of(names: &[&str]) {
+fn compare_memory_with_agent(names: &[&str]) {
     beside_others();
     binary("javaprof");
     for name in names {

@@ -25,7 +25,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 
 /// Starts a JVM whose methods have been compiled.
-fn warm(runtime: &str) -> Load {
+fn start_warm_load(runtime: &str) -> Load {
     need_root();
     // Built before the load starts, not while it runs.
     binary("javaprof");
@@ -47,10 +47,10 @@ fn start(load: &Load, args: &[&str]) -> Tool {
 fn profile(load: &mut Load, seconds: f64, args: &[&str]) -> Output {
     let tool = start(load, args);
     load.run(seconds);
-    ended_well(tool.interrupt())
+    assert_success(tool.interrupt())
 }
 
-fn ended_well(output: Output) -> Output {
+fn assert_success(output: Output) -> Output {
     assert!(output.status.success(), "{output:?}");
     // Nothing but words to the user, and no colour in a pipe.
     assert!(output.stderr.lines().all(|l| l.starts_with("javaprof: ")), "{}", output.stderr);
@@ -118,9 +118,9 @@ fn folded_stacks_begin_with_the_command_and_end_in_the_kernel() {
 }
 
 #[test]
-fn threads_are_kept_apart_when_wanted() {
+fn threads_option_separates_stacks_by_thread() {
     beside_others();
-    let mut load = warm("temurin-17");
+    let mut load = start_warm_load("temurin-17");
     let tool = start(&load, &["-F", "499", "-f", "-t"]);
     load.go(2.0);
     let worker = worker(&load);
@@ -132,7 +132,7 @@ fn threads_are_kept_apart_when_wanted() {
         sleep(Duration::from_millis(100));
     }
     load.done();
-    let output = ended_well(tool.interrupt());
+    let output = assert_success(tool.interrupt());
     let mut of_worker = 0;
     for line in lines(&output) {
         let (name, tid) = line.frames[1].rsplit_once('-').unwrap_or_else(|| panic!("{line:?}"));
@@ -150,7 +150,7 @@ fn threads_are_kept_apart_when_wanted() {
 }
 
 #[test]
-fn the_user_part_or_the_kernels_part_alone() {
+fn user_and_kernel_options_restrict_frames() {
     beside_others();
     need_root();
     binary("javaprof");
@@ -168,8 +168,8 @@ fn the_user_part_or_the_kernels_part_alone() {
 }
 
 #[test]
-fn include_and_exclude_divide_the_stacks() {
-    let mut load = warm("temurin-17");
+fn include_and_exclude_select_complementary_stacks() {
+    let mut load = start_warm_load("temurin-17");
     let deep = r"^CpuLoad\.deep$";
     // At the same time, so that their counts can be compared.
     let tools = [
@@ -182,7 +182,7 @@ fn include_and_exclude_divide_the_stacks() {
     ]
     .map(|args| start(&load, &[&["-F", "499", "-f"], args].concat()));
     load.run(1.5);
-    let profiles = tools.map(|tool| folded::parse(&ended_well(tool.interrupt()).stdout));
+    let profiles = tools.map(|tool| folded::parse(&assert_success(tool.interrupt()).stdout));
     let [all, with, without, either, both, none] = &profiles;
     let has = |line: &Line, name: &str| line.has(&format!("CpuLoad.{name}"));
     assert!(with.iter().all(|l| has(l, "deep")), "{with:#?}");
@@ -200,22 +200,22 @@ fn include_and_exclude_divide_the_stacks() {
 }
 
 #[test]
-fn the_agent_is_not_in_the_profile() {
+fn agent_is_not_in_the_profile() {
     beside_others();
-    the_agent_is_not_in_the_profile_of(&["temurin-11"]);
+    check_agent_is_not_in_the_profile(&["temurin-11"]);
 }
 
 #[test]
 #[ignore = "long: make test-all"]
-fn the_agent_is_not_in_the_profile_with_others() {
+fn agent_is_not_in_the_profile_on_other_jdks() {
     beside_others();
-    the_agent_is_not_in_the_profile_of(&["temurin-17", "temurin-21", "temurin-25"]);
+    check_agent_is_not_in_the_profile(&["temurin-17", "temurin-21", "temurin-25"]);
 }
 
 /// What a JVM does in response to javaprof's requests is not part of its profile.
-fn the_agent_is_not_in_the_profile_of(runtimes: &[&str]) {
+fn check_agent_is_not_in_the_profile(runtimes: &[&str]) {
     for runtime in runtimes {
-        let mut load = warm(runtime);
+        let mut load = start_warm_load(runtime);
         let output = profile(&mut load, 0.5, &["-F", "999", "-f", "--symbols", "agent"]);
         for trace in [".jvmprobe-", "GenerateEvents", "attach_listener"] {
             assert!(!output.stdout.contains(trace), "{runtime}: {}", output.stdout);
@@ -243,9 +243,9 @@ fn assert_well_formed(svg: &Path) {
 }
 
 #[test]
-fn all_files_of_a_run_tell_the_same() {
+fn output_formats_of_one_run_agree() {
     beside_others();
-    let mut load = warm("temurin-17");
+    let mut load = start_warm_load("temurin-17");
     let dir = tempfile::tempdir().unwrap();
     let paths = ["a.svg", "a.folded", "a.pb.gz", "a.json"].map(|name| dir.path().join(name));
     let mut args = vec!["-F", "499", "-q"];
@@ -303,9 +303,9 @@ fn check_speedscope(json: &Value, all: u64, deep: u64) {
 }
 
 #[test]
-fn differences_to_another_profile_are_drawn() {
+fn diff_option_draws_changes_against_the_base_profile() {
     beside_others();
-    let mut load = warm("temurin-17");
+    let mut load = start_warm_load("temurin-17");
     let dir = tempfile::tempdir().unwrap();
     let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
     let (base, first, second) = (path("base.folded"), path("1.svg"), path("2.svg"));
@@ -325,9 +325,9 @@ fn differences_to_another_profile_are_drawn() {
 }
 
 #[test]
-fn a_difference_needs_a_base_and_a_drawing() {
+fn diff_without_base_or_svg_is_rejected() {
     beside_others();
-    let load = warm("temurin-17");
+    let load = start_warm_load("temurin-17");
     let dir = tempfile::tempdir().unwrap();
     let base = dir.path().join("base.folded");
     fs::write(&base, "java;a 1\n").unwrap();
@@ -357,26 +357,26 @@ fn assert_summary(output: &Output) {
 }
 
 #[test]
-fn the_time_ends_it() {
+fn duration_ends_the_profile_with_a_summary() {
     beside_others();
-    let mut load = warm("temurin-17");
+    let mut load = start_warm_load("temurin-17");
     for args in [&["-d", "1"][..], &["1"], &["--duration", "0.7"]] {
         let tool = start(&load, args);
         load.go(1.2);
-        assert_summary(&ended_well(tool.wait()));
+        assert_summary(&assert_success(tool.wait()));
         load.done();
     }
 }
 
 #[test]
-fn signals_end_it_as_time_does() {
+fn signals_end_the_profile_with_a_summary() {
     beside_others();
-    let mut load = warm("temurin-17");
+    let mut load = start_warm_load("temurin-17");
     for signal in [Signal::INT, Signal::TERM, Signal::HUP] {
         let tool = start(&load, &[]);
         load.run(0.7);
         tool.signal(signal);
-        assert_summary(&ended_well(tool.wait()));
+        assert_summary(&assert_success(tool.wait()));
     }
 }
 
@@ -387,13 +387,13 @@ fn number_before(text: &str, word: &str) -> u64 {
 }
 
 #[test]
-fn the_summary_counts_the_processor_time() {
-    let mut load = warm("temurin-17");
+fn summary_sample_count_matches_cpu_time() {
+    let mut load = start_warm_load("temurin-17");
     let tool = start(&load, &["-F", "499"]);
     let before = cpu_seconds(load.pid());
     load.run(2.0);
     let used = cpu_seconds(load.pid()) - before;
-    let output = ended_well(tool.interrupt());
+    let output = assert_success(tool.interrupt());
     assert_summary(&output);
     let samples = number_before(&output.stdout, " samples;") as f64;
     let ratio = samples / (used * 499.0);
@@ -402,14 +402,14 @@ fn the_summary_counts_the_processor_time() {
 }
 
 #[test]
-fn frequency_is_samples_a_second() {
-    let mut load = warm("temurin-17");
+fn frequency_option_sets_samples_per_second() {
+    let mut load = start_warm_load("temurin-17");
     let mut rate = |hertz: &str| {
         let tool = start(&load, &["-F", hertz, "-f"]);
         let before = cpu_seconds(load.pid());
         load.run(2.0);
         let used = cpu_seconds(load.pid()) - before;
-        total(&lines(&ended_well(tool.interrupt()))) as f64 / used
+        total(&lines(&assert_success(tool.interrupt()))) as f64 / used
     };
     let ratio = rate("990") / rate("99");
     assert!((5.0..20.0).contains(&ratio), "{ratio}");
@@ -423,16 +423,16 @@ fn assert_worker(lines: &[Line], worker: &str) {
 }
 
 #[test]
-fn several_jvms_are_told_apart() {
+fn stacks_of_several_jvms_are_not_mixed() {
     beside_others();
-    let (mut first, mut second) = (warm("temurin-17"), warm("temurin-25"));
+    let (mut first, mut second) = (start_warm_load("temurin-17"), start_warm_load("temurin-25"));
     let tool = start(&first, &["-p", &pid(&second), "-F", "499", "-f", "-t"]);
     first.go(1.5);
     second.go(1.5);
     let workers = [worker(&first), worker(&second)];
     first.done();
     second.done();
-    let output = ended_well(tool.interrupt());
+    let output = assert_success(tool.interrupt());
     assert!(output.stderr.contains("2 processes"), "{}", output.stderr);
     let lines = lines(&output);
     for worker in &workers {
@@ -444,7 +444,7 @@ fn several_jvms_are_told_apart() {
 
 /// Starts a load program without address randomization. `CpuTwin` is a copy of `CpuLoad` under
 /// another name, whose code has the same addresses.
-fn twin(program: &str, flags: &str) -> Load {
+fn start_without_aslr(program: &str, flags: &str) -> Load {
     let class = fs::read(classes().join("CpuLoad.class")).unwrap();
     let name: Vec<_> = b"CpuLoad".iter().zip(b"CpuTwin").collect();
     let mut renamed = class.clone();
@@ -462,19 +462,19 @@ fn twin(program: &str, flags: &str) -> Load {
 
 /// As with replicas restored from one image: the same addresses, but different code.
 #[test]
-fn jvms_with_equal_addresses_are_told_apart() {
+fn stacks_of_jvms_with_equal_addresses_are_not_mixed() {
     need_root();
     binary("javaprof");
     // Methods are compiled in a fixed order, and first within the first second.
     for flags in ["-Xint -XX:+UseSerialGC", "-Xbatch -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"] {
-        let (mut first, mut second) = (twin("CpuLoad", flags), twin("CpuTwin", flags));
+        let (mut first, mut second) = (start_without_aslr("CpuLoad", flags), start_without_aslr("CpuTwin", flags));
         let tool = start(&first, &["-p", &pid(&second), "-F", "499", "-f", "-t"]);
         first.go(2.0);
         second.go(2.0);
         let workers = [worker(&first), worker(&second)];
         first.done();
         second.done();
-        let output = ended_well(tool.interrupt());
+        let output = assert_success(tool.interrupt());
         let lines = lines(&output);
         for (worker, own, other) in [(0, "CpuLoad.", "CpuTwin."), (1, "CpuTwin.", "CpuLoad.")] {
             let mine: Vec<_> = lines.iter().filter(|l| l.frames[1] == workers[worker]).collect();
@@ -487,16 +487,16 @@ fn jvms_with_equal_addresses_are_told_apart() {
 }
 
 #[test]
-fn all_finds_jvms_that_run_and_jvms_that_start_later() {
-    let mut early = warm("temurin-17");
+fn option_all_profiles_running_and_later_jvms() {
+    let mut early = start_warm_load("temurin-17");
     let tool = Tool::start("javaprof", &["-a", "-F", "499", "-f", "-t"]);
-    let mut late = warm("temurin-21");
+    let mut late = start_warm_load("temurin-21");
     early.go(1.5);
     late.go(1.5);
     let workers = [worker(&early), worker(&late)];
     early.done();
     late.done();
-    let output = ended_well(tool.interrupt());
+    let output = assert_success(tool.interrupt());
     let lines = lines(&output);
     for worker in &workers {
         assert_worker(&lines, worker);
@@ -504,14 +504,14 @@ fn all_finds_jvms_that_run_and_jvms_that_start_later() {
 }
 
 #[test]
-fn system_wide_sees_what_is_no_jvm() {
-    let mut load = warm("temurin-17");
+fn system_wide_profile_includes_non_jvm_processes() {
+    let mut load = start_warm_load("temurin-17");
     let shell = busy_shell();
     let tool = Tool::start("javaprof", &["--system-wide", "-F", "499", "-f", "-t"]);
     load.go(1.5);
     let worker = worker(&load);
     load.done();
-    let output = ended_well(tool.interrupt());
+    let output = assert_success(tool.interrupt());
     let lines = lines(&output);
     let name = format!("sh-{}", shell.pid());
     let of_shell = lines.iter().filter(|l| l.frames[0] == "sh" && l.frames[1] == name);
@@ -520,7 +520,7 @@ fn system_wide_sees_what_is_no_jvm() {
 }
 
 /// Starts javaprof with a command and a stdin for it.
-fn of_command(args: &[&str], program: &[&str], input: Stdio) -> Tool {
+fn start_with_command(args: &[&str], program: &[&str], input: Stdio) -> Tool {
     need_root();
     let mut command = Command::new(binary("javaprof"));
     command.args(args).arg("--").arg(&named("temurin-17").java).args(FRAMES.split_whitespace());
@@ -533,8 +533,8 @@ fn a_command_is_profiled_from_its_start_to_its_end() {
     let dir = tempfile::tempdir().unwrap();
     let input = dir.path().join("input");
     fs::write(&input, "go 2\nquit\n").unwrap();
-    let tool = of_command(&["-F", "199", "-f"], &["CpuLoad"], File::open(input).unwrap().into());
-    let output = ended_well(tool.wait());
+    let tool = start_with_command(&["-F", "199", "-f"], &["CpuLoad"], File::open(input).unwrap().into());
+    let output = assert_success(tool.wait());
     // The command uses the tool's stdin and stdout.
     let mut text = output.stdout.lines();
     assert!(text.next().unwrap().starts_with("ready "), "{}", output.stdout);
@@ -549,11 +549,11 @@ fn a_command_is_profiled_from_its_start_to_its_end() {
 }
 
 #[test]
-fn a_command_that_soon_ends_has_names_too() {
+fn short_lived_command_has_symbol_names() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("out.folded");
     let args = ["-F", "1999", "-q", "-o", file.to_str().unwrap()];
-    let output = ended_well(of_command(&args, &["--version"], Stdio::null()).wait());
+    let output = assert_success(start_with_command(&args, &["--version"], Stdio::null()).wait());
     assert!(output.stdout.starts_with("openjdk 17"), "{}", output.stdout);
     let lines = folded::parse(&fs::read_to_string(file).unwrap());
     let all = total(&lines);
@@ -566,22 +566,22 @@ fn a_command_that_soon_ends_has_names_too() {
 }
 
 #[test]
-fn ctrl_c_ends_the_command_too() {
+fn interrupt_also_ends_the_command() {
     beside_others();
     // Its stdin stays open, so it does not end by itself.
-    let tool = of_command(&["-f"], &["CpuLoad"], Stdio::piped());
+    let tool = start_with_command(&["-f"], &["CpuLoad"], Stdio::piped());
     // Waits until it is a JVM that handles SIGTERM.
     sleep(Duration::from_secs(1));
-    let output = ended_well(tool.interrupt());
+    let output = assert_success(tool.interrupt());
     let ready = output.stdout.lines().next().unwrap();
     let pid = ready.strip_prefix("ready ").unwrap_or_else(|| panic!("{}", output.stdout));
     assert!(!Path::new("/proc").join(pid).exists(), "{pid} still runs");
 }
 
 #[test]
-fn names_come_from_a_map_that_is_there() {
+fn method_names_come_from_the_given_map_file() {
     beside_others();
-    let mut load = warm("temurin-17");
+    let mut load = start_warm_load("temurin-17");
     let dir = tempfile::tempdir().unwrap();
     let map = dir.path().join("map");
     // A map that existed before is rewritten, and not deleted afterwards.
@@ -600,14 +600,14 @@ fn names_come_from_a_map_that_is_there() {
 }
 
 #[test]
-fn without_symbols_the_jvm_is_left_alone() {
+fn symbols_none_leaves_the_jvm_unmodified() {
     beside_others();
-    let mut load = warm("temurin-17");
+    let mut load = start_warm_load("temurin-17");
     let clean = breakpoints(load.pid(), named("temurin-17"));
     let tool = start(&load, &["-F", "499", "-f", "--symbols", "none"]);
     load.run(1.0);
     assert_eq!(breakpoints(load.pid(), named("temurin-17")), clean);
-    let output = ended_well(tool.interrupt());
+    let output = assert_success(tool.interrupt());
     let lines = lines(&output);
     assert!(!output.stdout.contains("CpuLoad."), "{lines:#?}");
     // Native code has names nevertheless.
@@ -616,9 +616,9 @@ fn without_symbols_the_jvm_is_left_alone() {
 }
 
 #[test]
-fn signatures_are_shown_when_wanted() {
+fn signatures_option_shows_parameter_types() {
     beside_others();
-    let mut load = warm("temurin-17");
+    let mut load = start_warm_load("temurin-17");
     let output = profile(&mut load, 1.0, &["-F", "499", "-f", "--signatures"]);
     let lines = lines(&output);
     assert!(lines.iter().any(|l| l.has("CpuLoad.deep(int, int)")), "{lines:#?}");
@@ -626,7 +626,7 @@ fn signatures_are_shown_when_wanted() {
 }
 
 #[test]
-fn completions_and_man_page_know_every_option() {
+fn completions_and_man_page_list_every_option() {
     let help = tool::run("javaprof", &["--help"]);
     assert!(help.status.success());
     let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../man/javaprof.8");
@@ -653,16 +653,16 @@ fn completions_and_man_page_know_every_option() {
 
 /// The same samples as JSON lines, per interval, and in a file, have the same sums.
 #[test]
-fn intervals_and_their_lines_add_up_to_the_whole() {
+fn json_intervals_add_up_to_the_folded_file() {
     beside_others();
-    let mut load = warm("temurin-21");
+    let mut load = start_warm_load("temurin-21");
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("all.folded");
     let tool =
         start(&load, &["-F", "499", "-j", "-s", "-t", "-o", file.to_str().unwrap(), "1", "3"]);
     load.run(4.0);
     // It ends by itself, after the third report.
-    let output = ended_well(tool.wait());
+    let output = assert_success(tool.wait());
     let records = output.json();
     let of_type = |wanted: &str| -> Vec<&Value> {
         records.iter().filter(|record| record["type"] == wanted).collect()
@@ -725,12 +725,12 @@ fn intervals_and_their_lines_add_up_to_the_whole() {
 }
 
 #[test]
-fn intervals_have_summaries_of_their_own() {
+fn each_interval_prints_its_own_summary() {
     beside_others();
-    let mut load = warm("temurin-17");
+    let mut load = start_warm_load("temurin-17");
     let tool = start(&load, &["-T", "1", "2"]);
     load.run(2.5);
-    let output = ended_well(tool.wait());
+    let output = assert_success(tool.wait());
     let titles: Vec<_> =
         output.stdout.lines().filter(|line| line.contains("CPU time of process")).collect();
     assert_eq!(titles.len(), 2, "{}", output.stdout);

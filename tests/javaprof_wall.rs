@@ -1,4 +1,4 @@
-//! `javaprof -e wall` and `off-cpu`: each thread's time, by its stack.
+//! `javaprof -e profile_wait_load` and `off-cpu`: each thread's time, by its stack.
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test fails by panicking")]
 
 use std::collections::HashMap;
@@ -39,7 +39,7 @@ fn sum<'a>(times: impl Iterator<Item = &'a Time>) -> u64 {
     times.map(|time| time.ns).sum()
 }
 
-fn wall(runtime: &str, args: &[&str], seconds: f64) -> (HashMap<String, u64>, Vec<Value>) {
+fn profile_wait_load(runtime: &str, args: &[&str], seconds: f64) -> (HashMap<String, u64>, Vec<Value>) {
     let mut load = Load::start_program(named(runtime), "-XX:+UseSerialGC", "WaitLoad");
     let pid = load.pid().to_string();
     let tool = Tool::start("javaprof", &[&["-p", &pid, "-j", "-s", "-t"], args].concat());
@@ -54,11 +54,11 @@ fn agree(seen: u64, told: u64) -> bool {
     seen.abs_diff(told) <= (told / 50).max(1_000_000)
 }
 
-fn times_are_the_programs(runtimes: &[&str]) {
+fn check_wall_times(runtimes: &[&str]) {
     beside_others();
     binary("javaprof");
     for runtime in runtimes {
-        let (told, records) = wall(runtime, &["-e", "wall", "--min", "100us"], 4.0);
+        let (told, records) = profile_wait_load(runtime, &["-e", "wall", "--min", "100us"], 4.0);
         let times = times(&records);
         let summary = records.last().unwrap();
         assert_eq!((&summary["event"], &summary["unit"]), (&"wall".into(), &"ns".into()));
@@ -112,18 +112,18 @@ fn times_are_the_programs(runtimes: &[&str]) {
 }
 
 #[test]
-fn times_by_place_are_the_programs() {
-    times_are_the_programs(&FEW);
+fn wall_times_match_the_program_measurement() {
+    check_wall_times(&FEW);
 }
 
 #[test]
 #[ignore = "long: make test-all"]
-fn times_by_place_are_the_programs_with_all() {
-    times_are_the_programs(&REST);
+fn wall_times_match_the_program_measurement_on_other_jdks() {
+    check_wall_times(&REST);
 }
 
 /// Compares every thread of a hanging program with the JVM's own stack trace.
-fn hung_threads_are_where_the_jvm_says(runtimes: &[&str]) {
+fn check_stacks_of_hung_threads(runtimes: &[&str]) {
     beside_others();
     for runtime in runtimes {
         let mut load = Load::start_program(named(runtime), "-XX:+UseSerialGC", "HangLoad");
@@ -172,20 +172,20 @@ fn hung_threads_are_where_the_jvm_says(runtimes: &[&str]) {
 }
 
 #[test]
-fn a_program_that_hangs_is_seen_where_it_hangs() {
-    hung_threads_are_where_the_jvm_says(&FEW);
+fn hung_thread_stacks_match_jvm_dump() {
+    check_stacks_of_hung_threads(&FEW);
 }
 
 #[test]
 #[ignore = "long: make test-all"]
-fn a_program_that_hangs_is_seen_where_it_hangs_with_all() {
-    hung_threads_are_where_the_jvm_says(&REST);
+fn hung_thread_stacks_match_jvm_dump_on_other_jdks() {
+    check_stacks_of_hung_threads(&REST);
 }
 
 #[test]
-fn off_cpu_leaves_out_what_runs() {
+fn off_cpu_event_excludes_running_time() {
     beside_others();
-    let (told, records) = wall("temurin-17", &["-e", "off-cpu", "--idle"], 2.0);
+    let (told, records) = profile_wait_load("temurin-17", &["-e", "off-cpu", "--idle"], 2.0);
     let times = times(&records);
     let of = |place: &str| {
         let method = format!("WaitLoad.{place}");
@@ -202,7 +202,7 @@ fn off_cpu_leaves_out_what_runs() {
 }
 
 #[test]
-fn a_flood_of_switches_is_added_up_and_nothing_lost() {
+fn frequent_thread_switches_lose_no_time() {
     beside_others();
     let mut load = Load::start_program(named("temurin-21"), "-XX:+UseSerialGC", "WaitLoad");
     let pid = load.pid().to_string();
@@ -229,7 +229,7 @@ fn a_flood_of_switches_is_added_up_and_nothing_lost() {
 }
 
 #[test]
-fn a_jvm_that_comes_later_has_its_times_from_then_on() {
+fn later_jvm_has_wall_times_from_its_start() {
     beside_others();
     let tool = Tool::start("javaprof", &["-a", "-j", "-s", "-t", "-e", "wall"]);
     let mut load = Load::start_program(named("temurin-17"), "-XX:+UseSerialGC", "WaitLoad");
@@ -262,7 +262,7 @@ fn a_jvm_that_comes_later_has_its_times_from_then_on() {
 }
 
 #[test]
-fn intervals_add_up_and_long_waits_keep_their_stacks() {
+fn long_waits_keep_their_stacks_across_intervals() {
     beside_others();
     let mut load = Load::start_program(named("temurin-17"), "-XX:+UseSerialGC", "WaitLoad");
     let pid = load.pid().to_string();

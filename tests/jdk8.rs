@@ -9,7 +9,7 @@ use jvmprobe_tests::{
 };
 
 #[test]
-fn a_build_with_symbols_is_read() {
+fn jdk_8_with_symbols_is_profiled_from_memory() {
     beside_others();
     let mut load = Load::start(named("zulu-8"), "-XX:+UseSerialGC");
     let pid = load.pid().to_string();
@@ -28,7 +28,7 @@ fn a_build_with_symbols_is_read() {
 }
 
 #[test]
-fn a_build_without_probes_and_symbols_is_told_of_both() {
+fn missing_probes_and_symbols_are_both_reported() {
     beside_others();
     let Some(runtime) = of_unstable("sid-8") else { return };
     let load = Load::start(runtime, "-XX:+UseSerialGC");

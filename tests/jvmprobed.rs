@@ -19,7 +19,7 @@ use jvmprobe_tests::{
     runtimes::named,
     tool::{Tool, assert_refused, run},
 };
-use jvmprobed::store::shelf::Shelf;
+use jvmprobed::store::shelf::StoreReader;
 use rustix::process::Signal;
 use serde_json::Value;
 use tempfile::TempDir;
@@ -69,7 +69,7 @@ impl Place {
 }
 
 /// Returns the number of pauses in the JVM's log.
-fn logged(load: &Load) -> usize {
+fn logged_pauses(load: &Load) -> usize {
     let is_pause = |line: &&str| line.contains(" Pause ") && line.ends_with("ms");
     load.log().lines().filter(is_pause).count()
 }
@@ -82,18 +82,18 @@ fn sum(path: &Path, word: &str) -> u64 {
 }
 
 #[test]
-fn what_is_kept_is_what_a_jvm_did() {
+fn stored_data_matches_the_jvm_activity() {
     need_root();
     let place = Place::new();
     let mut load = Load::start_program(named("temurin-17"), "-XX:+UseSerialGC", "AllocLoad");
     load.ask("go 1 200 2");
     let early = cpu_seconds(load.pid());
     let tool = place.start(&["-F", "99"]);
-    let before = logged(&load);
+    let before = logged_pauses(&load);
     let begun = cpu_seconds(load.pid());
     let truth = allocated::parse(&load.ask("go 6 200 2"));
     let done = cpu_seconds(load.pid());
-    let pauses = logged(&load) - before;
+    let pauses = logged_pauses(&load) - before;
     let info = place.get("/metrics");
     // Other JVMs of this host may run the same program.
     let pid = load.pid().to_string();
@@ -135,7 +135,7 @@ fn what_is_kept_is_what_a_jvm_did() {
 }
 
 #[test]
-fn the_log_may_be_json_from_the_first_line_to_the_last() {
+fn json_log_option_formats_every_line() {
     need_root();
     let place = Place::new();
     let config = place.dir.path().join("jvmprobed.toml");
@@ -163,7 +163,7 @@ fn the_log_may_be_json_from_the_first_line_to_the_last() {
 
 /// Attaching to each short-lived JVM would take more CPU time than the JVMs themselves.
 #[test]
-fn of_many_that_come_and_go_those_are_taken_that_stay() {
+fn short_lived_jvms_are_skipped_and_lasting_ones_traced() {
     need_root();
     let place = Place::new();
     let tool = place.start(&[]);
@@ -200,7 +200,7 @@ fn of_many_that_come_and_go_those_are_taken_that_stay() {
 
 /// A window is on disk after 15 seconds, even if the daemon is killed then.
 #[test]
-fn a_window_is_there_when_it_is_over_whatever_comes_then() {
+fn completed_window_survives_a_kill() {
     need_root();
     let place = Place::new();
     let mut load = Load::start(named("temurin-21"), "-XX:+UseParallelGC");
@@ -227,7 +227,7 @@ fn a_window_is_there_when_it_is_over_whatever_comes_then() {
 /// store alone, as often and at shorter intervals.
 #[test]
 #[ignore = "long: make test-all"]
-fn whoever_kills_the_daemon_loses_the_last_window_at_most() {
+fn killed_daemon_loses_at_most_the_last_window() {
     need_root();
     let place = Place::new();
     let mut load = Load::start(named("temurin-21"), "-XX:+UseSerialGC");
@@ -240,7 +240,7 @@ fn whoever_kills_the_daemon_loses_the_last_window_at_most() {
         let handed_on = metric(&place.get("/metrics"), "jvmprobed_windows_total") as usize;
         tool.signal(Signal::KILL);
         tool.wait();
-        let windows = Shelf::open(place.store().as_ref()).unwrap().read(0, u64::MAX).unwrap();
+        let windows = StoreReader::open(place.store().as_ref()).unwrap().read(0, u64::MAX).unwrap();
         let now = windows.len();
         let least = kept + handed_on.saturating_sub(1);
         assert!(
@@ -281,7 +281,7 @@ fn wait_for_step(place: &Place, step: f64) -> String {
 
 /// Starts a daemon with a CPU limit close to zero. The rate cannot be lowered further, so it stops
 /// collecting allocation, then samples.
-fn goes_down(place: &Place, load: &mut Load, more: &[&str]) -> Tool {
+fn start_with_tiny_cpu_limit(place: &Place, load: &mut Load, more: &[&str]) -> Tool {
     let tool = place.start(&[&["-F", "1"], more].concat());
     let metrics = wait_for_step(place, 0.0);
     assert_eq!(metric(&metrics, "jvmprobed_sampling_hertz"), 1.0);
@@ -297,11 +297,11 @@ fn goes_down(place: &Place, load: &mut Load, more: &[&str]) -> Tool {
 }
 
 #[test]
-fn who_takes_too_much_takes_less_and_says_so() {
+fn exceeding_the_cpu_limit_reduces_collection_and_is_logged() {
     need_root();
     let place = Place::new();
     let mut load = Load::start(named("temurin-21"), "-XX:+UseSerialGC");
-    let tool = goes_down(&place, &mut load, &["--max-cpu", "0.01"]);
+    let tool = start_with_tiny_cpu_limit(&place, &mut load, &["--max-cpu", "0.01"]);
     // A window without samples and allocation, but with pauses.
     let windows = metric(&place.get("/metrics"), "jvmprobed_windows_total");
     let begin = Instant::now();
@@ -335,14 +335,14 @@ fn who_takes_too_much_takes_less_and_says_so() {
 /// load.
 #[test]
 #[ignore = "long: make test-all"]
-fn who_may_take_more_again_takes_all() {
+fn raised_cpu_limit_resumes_full_collection() {
     need_root();
     let place = Place::new();
     let config = place.dir.path().join("own.toml");
     fs::write(&config, "[take]\nmax-cpu = 0.01\n").unwrap();
     let mut load = Load::start_program(named("temurin-17"), "-XX:+UseSerialGC", "AllocLoad");
     let mut other = Load::start(named("temurin-21"), "-XX:+UseSerialGC");
-    let tool = goes_down(&place, &mut other, &["--config", config.to_str().unwrap()]);
+    let tool = start_with_tiny_cpu_limit(&place, &mut other, &["--config", config.to_str().unwrap()]);
     fs::write(&config, "[take]\nmax-cpu = 400.0\n").unwrap();
     tool.signal(Signal::HUP);
     let metrics = wait_for_step(&place, 1.0);
@@ -373,7 +373,7 @@ fn who_may_take_more_again_takes_all() {
 /// Push targets that do not exist or are something else: one message for each, and everything else
 /// continues.
 #[test]
-fn targets_that_do_not_answer_are_told_once_each() {
+fn each_failing_push_target_is_logged_once() {
     need_root();
     let place = Place::new();
     let mut load = Load::start(named("temurin-21"), "-XX:+UseSerialGC");
@@ -410,7 +410,7 @@ fn targets_that_do_not_answer_are_told_once_each() {
 }
 
 #[test]
-fn what_stands_in_the_way_is_one_line() {
+fn startup_errors_are_reported_in_one_line() {
     need_root();
     let place = Place::new();
     let store = place.store();

@@ -80,7 +80,7 @@ fn next_window(address: &str, windows: u32) -> String {
 
 /// Runs JVMs that allocate 50 MB/s each for some windows, and compares what is published with what the kernel
 /// and the JVMs themselves say.
-fn many_jvms_cost_little(jvms: usize, flags: &str, windows: u32) {
+fn check_probe_cost(jvms: usize, flags: &str, windows: u32) {
     const COST: &str = "jvmprobed_probe_cost_seconds_total";
     const OF_JVMS: &str = "jvmprobe_probe_cost_seconds_total";
     let mut loads: Vec<_> =
@@ -160,14 +160,14 @@ fn many_jvms_cost_little(jvms: usize, flags: &str, windows: u32) {
 }
 
 #[test]
-fn twelve_jvms_that_allocate_cost_less_than_a_per_cent() {
+fn probes_in_twelve_jvms_cost_less_than_one_percent() {
     need_root();
-    many_jvms_cost_little(12, SMALLER, 1);
+    check_probe_cost(12, SMALLER, 1);
 }
 
 #[test]
 #[ignore = "long: make test-all"]
-fn fifty_jvms_that_allocate_cost_less_than_a_per_cent() {
+fn probes_in_fifty_jvms_cost_less_than_one_percent() {
     need_root();
-    many_jvms_cost_little(50, SMALL, 3);
+    check_probe_cost(50, SMALL, 3);
 }

@@ -25,12 +25,12 @@ use jvmprobe_tests::{
 };
 use jvmprobed::store::Store;
 
-fn house() -> PathBuf {
+fn repository_root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
 }
 
-fn deploy(path: &str) -> PathBuf {
-    house().join("tools/jvmprobed/deploy").join(path)
+fn deploy_path(path: &str) -> PathBuf {
+    repository_root().join("tools/jvmprobed/deploy").join(path)
 }
 
 /// Returns the names of capabilities in a text, without `CAP_`.
@@ -40,14 +40,14 @@ fn capabilities(text: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn all_say_the_same_capabilities() {
+fn unit_pod_and_man_page_list_the_same_capabilities() {
     beside_others();
-    let unit = fs::read_to_string(deploy("systemd/jvmprobed.service")).unwrap();
+    let unit = fs::read_to_string(deploy_path("systemd/jvmprobed.service")).unwrap();
     let line = |key: &str| unit.lines().find_map(|line| line.strip_prefix(key)).unwrap();
     let wanted = capabilities(line("CapabilityBoundingSet="));
     assert!(wanted.contains("BPF") && wanted.len() > 5, "{wanted:?}");
 
-    let pod = fs::read_to_string(deploy("kubernetes/daemonset.yaml")).unwrap();
+    let pod = fs::read_to_string(deploy_path("kubernetes/daemonset.yaml")).unwrap();
     let added = pod.lines().find_map(|line| line.trim().strip_prefix("add: [")).unwrap();
     let added: BTreeSet<String> =
         added.trim_end_matches(']').split(", ").map(str::to_owned).collect();
@@ -55,16 +55,16 @@ fn all_say_the_same_capabilities() {
     assert!(pod.contains("drop: [ALL]") && pod.contains("privileged: false"), "{pod}");
 
     let pages = ["man/jvmprobed.8", "man/jvmprobed-push.inc"];
-    let man = pages.iter().find_map(|page| fs::read_to_string(house().join(page)).ok()).unwrap();
+    let man = pages.iter().find_map(|page| fs::read_to_string(repository_root().join(page)).ok()).unwrap();
     assert_eq!(capabilities(&man), wanted);
 }
 
 /// systemd's own check, which prints what is wrong in a unit.
 #[test]
-fn systemd_takes_the_unit() {
+fn systemd_accepts_the_unit_and_its_sandbox() {
     beside_others();
     let folder = tempfile::tempdir().unwrap();
-    let unit = fs::read_to_string(deploy("systemd/jvmprobed.service")).unwrap();
+    let unit = fs::read_to_string(deploy_path("systemd/jvmprobed.service")).unwrap();
     // Neither the program nor its page is installed.
     let unit = unit.replace("/usr/sbin/jvmprobed", "/bin/true").replace("man:jvmprobed(8)", "");
     let verify = |text: &str| {
@@ -95,7 +95,7 @@ fn systemd_takes_the_unit() {
     let said = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
     assert!(output.status.success(), "{said}");
     // Kubernetes' probes use the listener that clients of the metrics cannot keep busy.
-    let pod = fs::read_to_string(deploy("kubernetes/daemonset.yaml")).unwrap();
+    let pod = fs::read_to_string(deploy_path("kubernetes/daemonset.yaml")).unwrap();
     assert_eq!(pod.matches("port: health}").count(), 3, "{pod}");
 }
 
@@ -115,16 +115,16 @@ fn validate(yaml: &str) -> (bool, String) {
 }
 
 #[test]
-fn kubernetes_takes_the_manifests() {
+fn kubernetes_schemas_accept_the_manifests() {
     beside_others();
     for name in ["namespace.yaml", "priorityclass.yaml", "networkpolicy.yaml", "daemonset.yaml"] {
-        let yaml = fs::read_to_string(deploy("kubernetes").join(name)).unwrap();
+        let yaml = fs::read_to_string(deploy_path("kubernetes").join(name)).unwrap();
         let (good, said) = validate(&yaml);
         assert!(good, "{name}: {said}");
         let (good, _) = validate(&yaml.replace("metadata:", "metadata:\n  nothing: there"));
         assert!(!good, "{name}: anything is taken");
     }
-    let kustomized = Command::new("kubectl").arg("kustomize").arg(deploy("kubernetes")).output();
+    let kustomized = Command::new("kubectl").arg("kustomize").arg(deploy_path("kubernetes")).output();
     let Ok(kustomized) = kustomized else {
         writeln!(stderr(), "NOT TESTED: kustomization, for there is no kubectl").unwrap();
         return;
@@ -165,8 +165,8 @@ fn fails(command: &mut Command) -> String {
 /// Returns the packages that `make packages` has written: the .deb and the .rpm.
 fn packages() -> [PathBuf; 2] {
     static BUILT: Once = Once::new();
-    BUILT.call_once(|| _ = run(Command::new("make").arg("-C").arg(house()).arg("packages")));
-    let all = fs::read_dir(house().join("target/packages")).unwrap();
+    BUILT.call_once(|| _ = run(Command::new("make").arg("-C").arg(repository_root()).arg("packages")));
+    let all = fs::read_dir(repository_root().join("target/packages")).unwrap();
     let all: Vec<_> = all.map(|entry| entry.unwrap().path()).collect();
     ["deb", "rpm"].map(|wanted| {
         let found = all.iter().find(|path| path.extension().is_some_and(|e| e == wanted));
@@ -190,7 +190,7 @@ fn debian(root: &Path, suite: &str, include: &str) {
 const TOOLS: [&str; 5] = ["javagc", "javaprof", "javaobjnew", "javaclass", "jvmprobed"];
 
 /// Uses everything that the packages have installed in a root. `chroot` into it works.
-fn is_used(root: &Path) {
+fn check_installed_package(root: &Path) {
     let inside = |words: &[&str]| {
         let mut command = Command::new("chroot");
         command.arg(root).args(words);
@@ -239,7 +239,7 @@ fn is_used(root: &Path) {
 /// The .deb in a minimal Debian.
 #[test]
 #[ignore = "long: make test-all"]
-fn packages_are_installed_and_removed_with_nothing_left() {
+fn purging_the_deb_leaves_no_files() {
     need_root();
     let [deb, _] = packages();
     let folder = tempfile::tempdir().unwrap();
@@ -249,7 +249,7 @@ fn packages_are_installed_and_removed_with_nothing_left() {
     fs::copy(deb, root.join("tmp/jvmprobe.deb")).unwrap();
     let inside = |words: &[&str]| run(Command::new("chroot").arg(&root).args(words));
     inside(&["dpkg", "-i", "/tmp/jvmprobe.deb"]);
-    is_used(&root);
+    check_installed_package(&root);
     // After a removal, stored windows and configuration remain; after a purge, nothing does.
     inside(&["dpkg", "--remove", "jvmprobe"]);
     assert!(root.join("var/lib/jvmprobe").exists() && root.join("etc/jvmprobe").exists());
@@ -262,7 +262,7 @@ fn packages_are_installed_and_removed_with_nothing_left() {
 /// The .rpm in a folder that has only a shell.
 #[test]
 #[ignore = "long: make test-all"]
-fn the_rpm_is_installed_into_a_root_and_removed() {
+fn removing_the_rpm_leaves_no_files() {
     need_root();
     let [_, rpm] = packages();
     let listed = run(Command::new("rpm").arg("-qlp").arg(&rpm));
@@ -290,7 +290,7 @@ fn the_rpm_is_installed_into_a_root_and_removed() {
     };
     with(&["--nodeps", "--ignoresize", "-i", rpm.to_str().unwrap()]);
     let before = files(&root);
-    is_used(&root);
+    check_installed_package(&root);
     assert!(with(&["-q", "jvmprobe"]).starts_with("jvmprobe-"));
     with(&["--nodeps", "-e", "jvmprobe"]);
     let left: Vec<_> = files(&root).into_iter().filter(|path| path.contains("jvmprobe")).collect();
@@ -308,7 +308,7 @@ impl Drop for Started {
 }
 
 /// Waits until a condition holds.
-fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     let begin = Instant::now();
     while !is_so() {
         assert!(begin.elapsed() < Duration::from_secs(90), "{what}");
@@ -329,10 +329,10 @@ fn podman_run() -> Command {
 /// system, and the host's PID namespace.
 #[test]
 #[ignore = "long: make test-all"]
-fn the_image_runs_and_sees_the_jvms_of_the_host() {
+fn container_image_traces_jvms_of_the_host() {
     need_root();
-    run(Command::new("make").arg("-C").arg(house()).arg("image"));
-    let unit = fs::read_to_string(deploy("systemd/jvmprobed.service")).unwrap();
+    run(Command::new("make").arg("-C").arg(repository_root()).arg("image"));
+    let unit = fs::read_to_string(deploy_path("systemd/jvmprobed.service")).unwrap();
     let line = unit.lines().find_map(|line| line.strip_prefix("CapabilityBoundingSet=")).unwrap();
     let folder = tempfile::tempdir().unwrap();
     let (state, id) = (folder.path().join("state"), folder.path().join("id"));
@@ -349,7 +349,7 @@ fn the_image_runs_and_sees_the_jvms_of_the_host() {
         let names = fs::read_dir(&state).unwrap().flatten().map(|entry| entry.file_name());
         names.filter(|name| name.to_string_lossy().starts_with("15s-")).count()
     };
-    until("two windows", || windows() >= 2);
+    wait_until("two windows", || windows() >= 2);
     let id = fs::read_to_string(&id).unwrap();
     run(Command::new("podman").args(["--runtime", "runc", "stop", "-t", "10", id.trim()]));
     let mut said = String::new();
@@ -372,7 +372,7 @@ fn the_image_runs_and_sees_the_jvms_of_the_host() {
 /// as systemd requires, in its sandbox and with a JVM beside it.
 #[test]
 #[ignore = "long: make test-all"]
-fn systemd_runs_the_service() {
+fn service_starts_reloads_and_stops_under_systemd() {
     need_root();
     let [deb, _] = packages();
     let folder = tempfile::tempdir().unwrap();
@@ -399,7 +399,7 @@ fn systemd_runs_the_service() {
         let output = exec(words).output().unwrap();
         String::from_utf8(output.stdout).unwrap().trim() == wanted
     };
-    until("systemd", || is(&["systemctl", "is-system-running"], "running"));
+    wait_until("systemd", || is(&["systemctl", "is-system-running"], "running"));
     // Disabled until the administrator enables it.
     assert!(is(&["systemctl", "is-enabled", "jvmprobed"], "disabled"));
     assert!(is(&["systemctl", "is-active", "jvmprobed"], "inactive"));
@@ -425,10 +425,10 @@ fn systemd_runs_the_service() {
     assert!(status.contains("NoNewPrivs:\t1\n") && status.contains("Seccomp:\t2\n"), "{status}");
     assert!(exec(&["systemctl", "reload", "jvmprobed"]).status().unwrap().success());
     // A reload is a signal, so the command returns before the daemon has handled it.
-    until("the configuration to be read again", || {
+    wait_until("the configuration to be read again", || {
         journal().contains("reloaded the configuration")
     });
-    until("a window", || show("StatusText").contains("1 window"));
+    wait_until("a window", || show("StatusText").contains("1 window"));
     let stopped = exec(&["systemctl", "stop", "jvmprobed"]).status().unwrap();
     assert!(stopped.success() && show("Result") == "success", "{}", journal());
     let table = run(&mut exec(&["jvmprobed", "show", "--jvm", "GcLoad"]));
@@ -443,7 +443,7 @@ fn systemd_runs_the_service() {
 /// Two JVMs in podman containers are labelled with their containers' names.
 #[test]
 #[ignore = "long: make test-all"]
-fn jvms_in_containers_are_labelled_with_these() {
+fn jvms_in_podman_are_labelled_with_container_ids() {
     need_root();
     let loads =
         ["temurin-17", "temurin-21"].map(|name| Container::start_in_podman(named(name), "GcLoad"));

@@ -75,7 +75,7 @@ impl Daemon {
 }
 
 /// Runs the daemon beside all attackers for some windows.
-fn survives(windows: u32) {
+fn check_daemon_under_attack(windows: u32) {
     need_root();
     let limits = limits_of_unit();
     let group = match Cgroup::new("daemon", limits) {
@@ -151,11 +151,11 @@ fn metric(metrics: &str, name: &str) -> f64 {
 
 #[test]
 fn the_daemon_survives_a_minute_of_attacks_within_its_units_limits() {
-    survives(4);
+    check_daemon_under_attack(4);
 }
 
 #[test]
 #[ignore = "long: make test-all"]
 fn the_daemon_survives_ten_minutes_of_attacks_within_its_units_limits() {
-    survives(40);
+    check_daemon_under_attack(40);
 }

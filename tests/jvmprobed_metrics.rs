@@ -16,7 +16,7 @@ use std::{
 use jvmprobe_tests::{beside_others, receiver::fetched};
 use jvmprobed::{
     metrics::{
-        Limits, SharedBook,
+        Limits, SharedTotals,
         figures::{Figures, Gauges, Own, Processor, Stop},
         server::{self, Health},
     },
@@ -29,8 +29,8 @@ use serde_json::Value;
 /// Durations of the stops in the counters, in milliseconds.
 const STOPS_MS: [u64; 6] = [1, 2, 4, 8, 40, 400];
 
-fn filled() -> SharedBook {
-    let book = SharedBook::new(Limits::default());
+fn filled_counters() -> SharedTotals {
+    let book = SharedTotals::new(Limits::default());
     let who = |pid: u32| {
         let attributes = BTreeMap::from([
             ("process.runtime.version".into(), "21.0.5+11".into()),
@@ -84,7 +84,7 @@ fn filled() -> SharedBook {
 }
 
 /// Serves the metrics of these counters on a free port.
-fn serve(net: &Net, book: &SharedBook, ready: &Arc<Health>) -> SocketAddr {
+fn serve(net: &Net, book: &SharedTotals, ready: &Arc<Health>) -> SocketAddr {
     let port = server::bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let address = port.local_addr().unwrap();
     let (book, ready) = (book.clone(), ready.clone());
@@ -103,13 +103,13 @@ fn get(address: SocketAddr, path: &str, headers: &str) -> (u16, Vec<u8>) {
     let mut body = answer.split_off(end + 4);
     // Prometheus's API sends chunks if it does not know the length in advance.
     if head.to_lowercase().contains("transfer-encoding: chunked") {
-        body = whole(&body);
+        body = join_chunks(&body);
     }
     (head.split(' ').nth(1).unwrap().parse().unwrap(), body)
 }
 
 /// Joins the chunks of a body.
-fn whole(mut chunked: &[u8]) -> Vec<u8> {
+fn join_chunks(mut chunked: &[u8]) -> Vec<u8> {
     let mut body = Vec::new();
     loop {
         let end = chunked.windows(2).position(|two| two == b"\r\n").unwrap();
@@ -190,9 +190,9 @@ impl Drop for Prometheus {
 }
 
 #[test]
-fn prometheus_answers_with_what_was_put_in() {
+fn prometheus_returns_the_published_values() {
     beside_others();
-    let (net, book) = (Net::start().unwrap(), filled());
+    let (net, book) = (Net::start().unwrap(), filled_counters());
     let address = serve(&net, &book, &Arc::default());
     for native in [true, false] {
         let features: &[&str] = if native { &["--enable-feature=native-histograms"] } else { &[] };
@@ -266,9 +266,9 @@ fn promtool(arguments: &[&str], input: &[u8]) -> (bool, String) {
 }
 
 #[test]
-fn promtool_finds_nothing_wrong() {
+fn promtool_accepts_metrics_and_alert_rules() {
     beside_others();
-    let (net, book) = (Net::start().unwrap(), filled());
+    let (net, book) = (Net::start().unwrap(), filled_counters());
     let address = serve(&net, &book, &Arc::default());
     let (status, text) = get(address, "/metrics", "Accept: text/plain; version=0.0.4\r\n");
     assert_eq!(status, 200);
@@ -289,7 +289,7 @@ fn promtool_finds_nothing_wrong() {
 }
 
 /// Returns our metrics' names in a query.
-fn names(text: &str) -> Vec<String> {
+fn metric_names(text: &str) -> Vec<String> {
     let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
     let ours = |word: &&str| word.starts_with("jvmprobe_") || word.starts_with("jvmprobed_");
     words.filter(ours).map(str::to_owned).collect()
@@ -297,9 +297,9 @@ fn names(text: &str) -> Vec<String> {
 
 /// A dashboard or an alert that uses a metric that does not exist shows nothing, without an error.
 #[test]
-fn dashboard_and_alerts_ask_for_what_there_is() {
+fn dashboard_and_alerts_use_existing_metrics() {
     beside_others();
-    let (net, book) = (Net::start().unwrap(), filled());
+    let (net, book) = (Net::start().unwrap(), filled_counters());
     let push = {
         let folder = tempfile::tempdir().unwrap();
         let to = format!("dir={}", folder.path().join("profiles").display());
@@ -325,11 +325,11 @@ fn dashboard_and_alerts_ask_for_what_there_is() {
     let mut asked = Vec::new();
     for panel in panels {
         for target in panel["targets"].as_array().into_iter().flatten() {
-            asked.extend(names(target["expr"].as_str().unwrap()));
+            asked.extend(metric_names(target["expr"].as_str().unwrap()));
         }
     }
     let alerts = fs::read_to_string(folder.join("deploy/prometheus/alerts.yml")).unwrap();
-    asked.extend(alerts.lines().filter(|line| line.contains("expr:")).flat_map(names));
+    asked.extend(alerts.lines().filter(|line| line.contains("expr:")).flat_map(metric_names));
     assert!(asked.len() > 20, "{asked:?}");
     // No request was made yet, so there is no outcome to count.
     let later = |name: &String| name == "jvmprobed_push_requests_total";
@@ -338,9 +338,9 @@ fn dashboard_and_alerts_ask_for_what_there_is() {
 }
 
 #[test]
-fn the_server_says_how_it_is() {
+fn server_reports_health_and_survives_bad_requests() {
     beside_others();
-    let (net, book) = (Net::start().unwrap(), filled());
+    let (net, book) = (Net::start().unwrap(), filled_counters());
     let ready = Arc::new(Health::default());
     let address = serve(&net, &book, &ready);
     assert_eq!(get(address, "/-/healthy", "").0, 200);
@@ -374,9 +374,9 @@ fn the_server_says_how_it_is() {
 }
 
 #[test]
-fn five_hundred_jvms_stay_within_bounds() {
+fn metrics_are_limited_to_five_hundred_jvms() {
     beside_others();
-    let book = SharedBook::new(Limits::default());
+    let book = SharedTotals::new(Limits::default());
     for pid in 1..=2000 {
         let who = Arc::new(Identity { pid, name: format!("jvm-{pid}"), ..Identity::default() });
         for op in 0..50 {

@@ -16,7 +16,7 @@ use std::{
 use jvmprobe_tests::{beside_others, made_up::Dice, need_root, pprof, receiver::Receiver};
 use jvmprobed::{
     metrics::{
-        Limits, SharedBook,
+        Limits, SharedTotals,
         figures::{Figures, Processor, Stop},
     },
     net::Net,
@@ -201,7 +201,7 @@ fn write_base64(path: &Path, text: &str) {
 }
 
 /// Asserts the invariant: everything that was handed in is delivered, dropped or queued.
-fn balanced(push: &Push, handed_in: u64) -> Counts {
+fn assert_balanced(push: &Push, handed_in: u64) -> Counts {
     let counts = push.ledgers()[0].read();
     let dropped: u64 = counts.dropped.values().map(|dropped| dropped.samples).sum();
     assert_eq!(counts.accepted_samples, handed_in, "{counts:?}");
@@ -214,12 +214,12 @@ fn balanced(push: &Push, handed_in: u64) -> Counts {
 }
 
 /// Waits until the queue is empty.
-fn delivered(push: &Push, handed_in: u64) -> Counts {
+fn wait_until_delivered(push: &Push, handed_in: u64) -> Counts {
     let until = Instant::now() + Duration::from_secs(60);
     loop {
         let counts = push.ledgers()[0].read();
         if counts.waiting_bytes == 0 {
-            return balanced(push, handed_in);
+            return assert_balanced(push, handed_in);
         }
         assert!(Instant::now() < until, "still waiting after a minute: {counts:?}");
         thread::sleep(Duration::from_millis(20));
@@ -253,16 +253,16 @@ fn each_kind_of_target_gets_the_same_profiles() {
         let before = receiver.requests().len();
         let push = Push::start(&net, &[target(&to)], folder.path(), SOON).unwrap();
         windows.iter().for_each(|window| push.window(window));
-        let counts = delivered(&push, handed_in);
+        let counts = wait_until_delivered(&push, handed_in);
         assert_eq!((counts.delivered_samples, counts.dropped.len()), (handed_in, 0), "{to}");
         let requests = receiver.requests().split_off(before);
         assert_eq!(read(&requests), truth(&windows), "{to}");
-        check_words(&requests);
+        check_attributes(&requests);
     }
     let to = format!("dir={}", files.path().display());
     let push = Push::start(&net, &[target(&to)], folder.path(), SOON).unwrap();
     windows.iter().for_each(|window| push.window(window));
-    delivered(&push, handed_in);
+    wait_until_delivered(&push, handed_in);
     let mut got = Truth::new();
     for window in &windows {
         for jvm in &window.jvms {
@@ -278,7 +278,7 @@ fn each_kind_of_target_gets_the_same_profiles() {
 }
 
 /// Checks the attributes of profiles other than their stacks.
-fn check_words(requests: &[Value]) {
+fn check_attributes(requests: &[Value]) {
     for request in requests {
         for profile in request["profiles"].as_array().into_iter().flatten() {
             assert_eq!(profile["resource"]["host.name"], "node-1");
@@ -312,7 +312,7 @@ fn check_words(requests: &[Value]) {
 
 /// A failing receiver: only what it has rejected permanently is missing in the end.
 #[test]
-fn nothing_is_lost_but_what_is_counted() {
+fn failing_receiver_loses_only_counted_samples() {
     beside_others();
     for (scheme, troubles) in [
         ("http", &["cut", "status 503", "status 429 1", "slow 2", "status 500", "page"][..]),
@@ -335,11 +335,11 @@ fn nothing_is_lost_but_what_is_counted() {
             windows.push(new);
             // The request has arrived twice before it is accepted.
             receiver.wait_for(before + 2);
-            balanced(&push, handed_in);
+            assert_balanced(&push, handed_in);
             receiver.mode("ok");
-            delivered(&push, handed_in);
+            wait_until_delivered(&push, handed_in);
         }
-        let counts = balanced(&push, handed_in);
+        let counts = assert_balanced(&push, handed_in);
         assert_eq!((counts.delivered_samples, counts.dropped.len()), (handed_in, 0), "{counts:?}");
         assert_eq!(received_otlp(&receiver.requests()), truth(&windows));
         assert!(counts.requests["later"] >= 2 * troubles.len() as u64, "{counts:?}");
@@ -350,13 +350,13 @@ fn nothing_is_lost_but_what_is_counted() {
         let refused = window(100, 2, 20);
         handed_in += samples_in(&refused);
         push.window(&refused);
-        let counts = delivered(&push, handed_in);
+        let counts = wait_until_delivered(&push, handed_in);
         assert_eq!(counts.dropped["refused"].samples, samples_in(&refused), "{counts:?}");
         receiver.mode(&format!("partial {partial}"));
         let partly = window(101, 2, 20);
         handed_in += samples_in(&partly);
         push.window(&partly);
-        let counts = delivered(&push, handed_in);
+        let counts = wait_until_delivered(&push, handed_in);
         // 2 JVMs have 6 OTLP profiles, half of which were rejected.
         let share = samples_in(&partly).div_ceil(2);
         assert_eq!(counts.dropped["partly-refused"].samples, share, "{counts:?}");
@@ -364,7 +364,7 @@ fn nothing_is_lost_but_what_is_counted() {
 }
 
 /// Returns the contents of the requests in which Pyroscope has accepted all series.
-fn accepted(requests: &[Value]) -> Truth {
+fn accepted_values(requests: &[Value]) -> Truth {
     let ids = |request: &Value| -> BTreeSet<String> {
         let ids = request["accepted"].as_array().into_iter().flatten();
         ids.map(|id| id.as_str().unwrap().to_owned()).collect()
@@ -384,7 +384,7 @@ fn accepted(requests: &[Value]) -> Truth {
 /// Pyroscope validates each series, and answers once for all: with 400, or with 500 if it fails on
 /// one. Each series that it accepts must arrive, and the number of requests is bounded.
 #[test]
-fn a_profile_that_pyroscope_refuses_harms_no_other() {
+fn series_rejected_by_pyroscope_does_not_affect_others() {
     beside_others();
     let receiver = Receiver::start(None);
     let net = Net::start().unwrap();
@@ -413,12 +413,12 @@ fn a_profile_that_pyroscope_refuses_harms_no_other() {
         let two = window(2, 2, 20);
         handed_in += samples_in(&two);
         push.window(&two);
-        let counts = delivered(&push, handed_in);
+        let counts = wait_until_delivered(&push, handed_in);
         let dropped: Vec<_> = counts.dropped.iter().map(|(why, d)| (*why, d.samples)).collect();
         assert_eq!(dropped, [("refused", refused)], "{code}");
         let requests = receiver.requests().split_off(before);
         one.jvms.remove(1);
-        assert_eq!(accepted(&requests), truth(&[one, two]), "{code}");
+        assert_eq!(accepted_values(&requests), truth(&[one, two]), "{code}");
         // After the request, at most each of its 8 profiles was sent alone; several times if the
         // server fails (500).
         let most = if code == 400 { 10 } else { 40 };
@@ -432,12 +432,12 @@ fn a_profile_that_pyroscope_refuses_harms_no_other() {
     let mut waits = window(3, 1, 5);
     waits.jvms[0].profiles[0].measure = Measure::Elapsed("off-cpu".into());
     push.window(&waits);
-    let counts = delivered(&push, samples_in(&waits));
+    let counts = wait_until_delivered(&push, samples_in(&waits));
     assert!(counts.dropped.is_empty(), "{counts:?}");
 }
 
 #[test]
-fn a_resource_that_a_collector_refuses_harms_no_other() {
+fn resource_rejected_by_collector_does_not_affect_others() {
     beside_others();
     let receiver = Receiver::start(None);
     let net = Net::start().unwrap();
@@ -451,7 +451,7 @@ fn a_resource_that_a_collector_refuses_harms_no_other() {
         let push = Push::start(&net, &[target(&to)], folder.path(), SOON).unwrap();
         let mut one = window(1, 5, 30);
         push.window(&one);
-        let counts = delivered(&push, samples_in(&one));
+        let counts = wait_until_delivered(&push, samples_in(&one));
         let refused: u64 = one.jvms.remove(2).profiles.iter().map(samples).sum();
         assert_eq!(counts.dropped["refused"].samples, refused, "{to}");
         let mut requests = receiver.requests().split_off(before);
@@ -462,12 +462,12 @@ fn a_resource_that_a_collector_refuses_harms_no_other() {
         };
         requests.retain(is_taken);
         assert_eq!(received_otlp(&requests), truth(&[one]), "{to}");
-        check_words(&requests);
+        check_attributes(&requests);
     }
 }
 
 #[test]
-fn an_answer_without_end_is_bounded() {
+fn endless_response_is_cut_off_at_maximum_length() {
     beside_others();
     let receiver = Receiver::start(None);
     let folder = tempfile::tempdir().unwrap();
@@ -490,13 +490,13 @@ fn an_answer_without_end_is_bounded() {
             thread::sleep(Duration::from_millis(20));
         }
         receiver.mode("ok");
-        delivered(&push, samples_in(&one));
+        wait_until_delivered(&push, samples_in(&one));
     }
 }
 
 /// An answer that keeps sending bytes and never ends.
 #[test]
-fn an_answer_without_end_is_bounded_in_time() {
+fn endless_response_is_cut_off_at_timeout() {
     beside_others();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -535,7 +535,7 @@ fn capabilities(name: &str) -> Vec<u64> {
 }
 
 #[test]
-fn threads_that_speak_to_others_have_no_capabilities() {
+fn network_threads_have_no_capabilities() {
     beside_others();
     let folder = tempfile::tempdir().unwrap();
     let files = tempfile::tempdir().unwrap();
@@ -552,7 +552,7 @@ fn threads_that_speak_to_others_have_no_capabilities() {
     let push = Push::start(&net, &targets, folder.path(), SOON).unwrap();
     let one = window(1, 1, 5);
     push.window(&one);
-    delivered(&push, samples_in(&one));
+    wait_until_delivered(&push, samples_in(&one));
     let until = Instant::now() + Duration::from_secs(60);
     while fs::read_dir(files.path()).unwrap().count() < 2 {
         assert!(Instant::now() < until);
@@ -568,7 +568,7 @@ fn threads_that_speak_to_others_have_no_capabilities() {
 /// Secrets are read with the same rights at the start as later for each request: a file that only
 /// capabilities make readable is an error at the start.
 #[test]
-fn a_secret_that_cannot_be_read_again_is_told_at_the_start() {
+fn unreadable_secret_file_is_rejected_at_startup() {
     beside_others();
     let folder = tempfile::tempdir().unwrap();
     let secret = folder.path().join("token");
@@ -583,7 +583,7 @@ fn a_secret_that_cannot_be_read_again_is_told_at_the_start() {
 }
 
 #[test]
-fn what_waits_survives_a_restart() {
+fn queued_windows_survive_a_restart() {
     beside_others();
     let folder = tempfile::tempdir().unwrap();
     // At first no server listens on this port; later one does.
@@ -596,7 +596,7 @@ fn what_waits_survives_a_restart() {
     let net = Net::start().unwrap();
     let push = Push::start(&net, &[target(&to)], folder.path(), SOON).unwrap();
     windows.iter().for_each(|window| push.window(window));
-    let counts = balanced(&push, handed_in);
+    let counts = assert_balanced(&push, handed_in);
     assert_eq!((counts.waiting_samples, counts.delivered_samples), (handed_in, 0));
     let begun = Instant::now();
     push.end(&net, Duration::from_secs(5));
@@ -607,7 +607,7 @@ fn what_waits_survives_a_restart() {
     for _ in 0..3 {
         let push = Push::start(&net, &[target(&to)], folder.path(), SOON).unwrap();
         hangs.accept().unwrap();
-        assert_eq!(balanced(&push, handed_in).waiting_samples, handed_in);
+        assert_eq!(assert_balanced(&push, handed_in).waiting_samples, handed_in);
         push.end(&net, Duration::from_millis(100));
     }
     drop(hangs);
@@ -617,7 +617,7 @@ fn what_waits_survives_a_restart() {
     relay(port, receiver.http);
     let net = Net::start().unwrap();
     let push = Push::start(&net, &[target(&to)], folder.path(), SOON).unwrap();
-    let counts = delivered(&push, handed_in);
+    let counts = wait_until_delivered(&push, handed_in);
     assert_eq!((counts.delivered_samples, counts.dropped.len()), (handed_in, 0));
     assert_eq!(received_pyroscope(&receiver.requests()), truth(&windows));
 }
@@ -664,7 +664,7 @@ impl Drop for Small {
 }
 
 #[test]
-fn a_full_disk_loses_nothing_that_is_not_counted() {
+fn full_queue_disk_drops_only_counted_samples() {
     need_root();
     let receiver = Receiver::start(None);
     receiver.mode("down");
@@ -679,14 +679,14 @@ fn a_full_disk_loses_nothing_that_is_not_counted() {
         handed_in += samples_in(&new);
         push.window(&new);
         windows.push(new);
-        balanced(&push, handed_in);
+        assert_balanced(&push, handed_in);
     }
-    let counts = balanced(&push, handed_in);
+    let counts = assert_balanced(&push, handed_in);
     assert!(counts.dropped["not-stored"].samples > 0, "{counts:?}");
     assert!(counts.waiting_bytes < 6 << 20, "{counts:?}");
     let before = receiver.requests().len();
     receiver.mode("ok");
-    let counts = delivered(&push, handed_in);
+    let counts = wait_until_delivered(&push, handed_in);
     let taken = received_otlp(
         &receiver.requests()[before..]
             .iter()
@@ -699,11 +699,11 @@ fn a_full_disk_loses_nothing_that_is_not_counted() {
     let new = window(1000, 2, 20);
     handed_in += samples_in(&new);
     push.window(&new);
-    delivered(&push, handed_in);
+    wait_until_delivered(&push, handed_in);
 }
 
 #[test]
-fn a_queue_that_is_full_drops_the_oldest() {
+fn full_queue_drops_the_oldest_windows() {
     beside_others();
     let receiver = Receiver::start(None);
     receiver.mode("down");
@@ -719,7 +719,7 @@ fn a_queue_that_is_full_drops_the_oldest() {
     }
     let before = receiver.requests().len();
     receiver.mode("ok");
-    let counts = delivered(&push, handed_in);
+    let counts = wait_until_delivered(&push, handed_in);
     assert!(counts.dropped["queue-full"].samples > handed_in / 2, "{counts:?}");
     let requests = receiver.requests();
     let taken: Vec<_> = requests[before..].iter().filter(|r| r["mode"] == "ok").cloned().collect();
@@ -772,11 +772,11 @@ fn secrets_certificates_and_proxies_are_used() {
     let push = Push::start(&net, &[options.clone()], &file("trusted"), SOON).unwrap();
     let one = window(1, 1, 5);
     push.window(&one);
-    delivered(&push, samples_in(&one));
+    wait_until_delivered(&push, samples_in(&one));
     // A replaced token file is used from then on.
     fs::write(file("token"), "second\n").unwrap();
     push.window(&one);
-    delivered(&push, 2 * samples_in(&one));
+    wait_until_delivered(&push, 2 * samples_in(&one));
     let tokens: Vec<_> = receiver
         .requests()
         .iter()
@@ -792,7 +792,7 @@ fn secrets_certificates_and_proxies_are_used() {
     options.to = format!("otlp=grpcs://localhost:{}", receiver.grpc).parse().unwrap();
     let push = Push::start(&net, &[options.clone()], &file("grpc"), SOON).unwrap();
     push.window(&one);
-    delivered(&push, samples_in(&one));
+    wait_until_delivered(&push, samples_in(&one));
     let headers = receiver.requests()[before]["headers"].clone();
     assert_eq!(headers["authorization"], "Bearer second");
     assert_eq!(headers["x-scope-orgid"], "tenant");
@@ -803,7 +803,7 @@ fn secrets_certificates_and_proxies_are_used() {
     options.proxy = Some(format!("http://127.0.0.1:{proxy}"));
     let push = Push::start(&net, &[options.clone()], &file("proxy"), SOON).unwrap();
     push.window(&one);
-    delivered(&push, samples_in(&one));
+    wait_until_delivered(&push, samples_in(&one));
     assert_eq!(asked.recv().unwrap(), "CONNECT localhost:4318 HTTP/1.1");
 
     options.basic_auth_file = Some(file("token"));
@@ -833,7 +833,7 @@ fn proxy(to: u16) -> (u16, std::sync::mpsc::Receiver<String>) {
 }
 
 #[test]
-fn a_target_that_speaks_something_else_is_tried_again() {
+fn target_with_another_protocol_is_retried() {
     beside_others();
     let receiver = Receiver::start(None);
     let folder = tempfile::tempdir().unwrap();
@@ -851,7 +851,7 @@ fn a_target_that_speaks_something_else_is_tried_again() {
             assert!(Instant::now() < until, "{to}: {:?}", push.ledgers()[0].read());
             thread::sleep(Duration::from_millis(20));
         }
-        let counts = balanced(&push, samples_in(&one));
+        let counts = assert_balanced(&push, samples_in(&one));
         assert_eq!(counts.waiting_samples, samples_in(&one), "{to}");
     }
     // The receiver has not decoded any of it.
@@ -864,7 +864,7 @@ fn metrics_arrive_over_otlp() {
     let receiver = Receiver::start(None);
     let folder = tempfile::tempdir().unwrap();
     let net = Net::start().unwrap();
-    let book = SharedBook::new(Limits::default());
+    let book = SharedTotals::new(Limits::default());
     let who = window(1, 1, 1).jvms.remove(0).who;
     let stop = |ns| Stop {
         op: "G1CollectForAllocation".into(),
@@ -928,7 +928,7 @@ impl Drop for Ended {
 /// OpenTelemetry's own collector: it accepts what is sent, and prints it.
 #[test]
 #[ignore = "long: make test-all"]
-fn a_real_collector_takes_profiles_and_metrics() {
+fn opentelemetry_collector_accepts_profiles_and_metrics() {
     need_root();
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("otelcol/build");
     let output = Command::new(script).stderr(std::process::Stdio::inherit()).output().unwrap();
@@ -965,7 +965,7 @@ fn a_real_collector_takes_profiles_and_metrics() {
     let net = Net::start().unwrap();
     let windows = [window(1, 2, 20)];
     let handed_in = windows.iter().map(samples_in).sum();
-    let book = SharedBook::new(Limits::default());
+    let book = SharedTotals::new(Limits::default());
     book.lock()
         .add(&windows[0].jvms[0].who, &Figures { allocated_bytes: 4711, ..Figures::default() });
     for to in [format!("otlp=http://127.0.0.1:{http}"), format!("otlp=grpc://127.0.0.1:{grpc}")] {
@@ -974,7 +974,7 @@ fn a_real_collector_takes_profiles_and_metrics() {
         let push = Push::start(&net, &[options], &folder.path().join("queue"), SOON).unwrap();
         push.window(&windows[0]);
         push.metrics(&book);
-        let counts = delivered(&push, handed_in);
+        let counts = wait_until_delivered(&push, handed_in);
         assert_eq!((counts.delivered_samples, counts.dropped.len()), (handed_in, 0), "{counts:?}");
     }
     let said = fs::read_to_string(&log).unwrap();
@@ -1016,7 +1016,7 @@ fn add_raw(to: &mut Truth, name: &str, raw: &str) {
 /// Go's own pprof reader, in the Debian root in which the collector was built.
 #[test]
 #[ignore = "long: make test-all"]
-fn go_reads_the_files_that_are_pushed() {
+fn go_pprof_reads_the_pushed_files() {
     need_root();
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("otelcol/build");
     let output = Command::new(script).stderr(std::process::Stdio::inherit()).output().unwrap();
@@ -1029,7 +1029,7 @@ fn go_reads_the_files_that_are_pushed() {
     let push = Push::start(&net, &[target(&to)], folder.path(), SOON).unwrap();
     let windows = [window(1, 3, 60)];
     push.window(&windows[0]);
-    delivered(&push, samples_in(&windows[0]));
+    wait_until_delivered(&push, samples_in(&windows[0]));
     let mut got = Truth::new();
     for entry in fs::read_dir(files.path()).unwrap() {
         let path = entry.unwrap().path();

@@ -17,7 +17,7 @@ use std::{
 
 use jvmprobe_tests::beside_others;
 use jvmprobed::metrics::{
-    Listen, SharedBook,
+    Listen, SharedTotals,
     server::{Health, Listeners, Options, Serving, cost::serving_ns},
 };
 use tempfile::TempDir;
@@ -29,7 +29,7 @@ const HASH: &str = "$2b$05$ITzq9dTtxlW0lpIpnLPnReOqXZq5kM1OKRS5vzykJ.LuJtBDvZs7u
 struct Served {
     metrics: SocketAddr,
     health: SocketAddr,
-    book: SharedBook,
+    book: SharedTotals,
     _serving: Serving,
 }
 
@@ -45,7 +45,7 @@ impl Served {
             health: Some(Listen(Some(health))),
             web_config: web_config.map(Path::to_owned),
         };
-        let book = SharedBook::default();
+        let book = SharedTotals::default();
         let serving =
             Listeners::open(&options).unwrap().start(&book, &Arc::new(Health::default())).unwrap();
         Self { metrics, health, book, _serving: serving }
@@ -116,7 +116,7 @@ fn health_answers_while_both_listeners_hold_half_sent_requests() {
 }
 
 #[test]
-fn a_scraping_loop_gets_one_exposition_a_second_within_its_cpu_time() {
+fn scraping_loop_is_limited_to_one_exposition_per_second() {
     beside_others();
     let served = Served::start(None);
     let stop = AtomicBool::new(false);
@@ -296,7 +296,7 @@ fn changed_certificates_are_served_and_broken_ones_are_not() {
 }
 
 #[test]
-fn a_web_configuration_with_a_mistake_is_one_line() {
+fn invalid_web_configuration_is_reported_in_one_line() {
     beside_others();
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("web.yml");

@@ -67,12 +67,12 @@ impl Kept {
 }
 
 /// Returns the number of samples of `shop.Main.window` in these windows of one JVM.
-fn of_numbers(windows: std::ops::Range<u64>) -> u64 {
+fn window_samples(windows: std::ops::Range<u64>) -> u64 {
     windows.sum()
 }
 
 #[test]
-fn a_time_is_shown_as_a_table() {
+fn time_range_is_shown_as_a_table() {
     let kept = Kept::new();
     let (from, until) = (kept.at(20), kept.at(24));
     let said = kept.said(&["--since", &from, "--until", &until, "--jvm", "^shop$"]);
@@ -85,7 +85,7 @@ fn a_time_is_shown_as_a_table() {
         row.split_whitespace().nth_back(1).unwrap().parse::<u64>().unwrap()
     };
     assert_eq!(samples("shop.Main.run"), 4 * SAMPLES);
-    assert_eq!(samples("shop.Main.window"), of_numbers(20..24));
+    assert_eq!(samples("shop.Main.window"), window_samples(20..24));
     // Both JVMs have the same main jar, so they are distinguished by their names.
     let (from, until) = (kept.at(16), kept.at(20));
     let both = kept.said(&["--since", &from, "--until", &until, "--jvm", "shop.jar"]);
@@ -93,7 +93,7 @@ fn a_time_is_shown_as_a_table() {
 }
 
 #[test]
-fn what_is_kept_is_listed() {
+fn list_command_shows_stored_jvms() {
     let kept = Kept::new();
     let list = |args: &[&str]| {
         let mut command = Command::new(binary("jvmprobed"));
@@ -125,7 +125,7 @@ fn what_is_kept_is_listed() {
 /// A range shorter than the stored slots is widened, so that rates refer to the range that is
 /// shown.
 #[test]
-fn rates_are_those_of_the_time_that_is_shown() {
+fn rates_refer_to_the_displayed_time_range() {
     let kept = Kept::new();
     // Within window 20, whose CPU samples are stored by the second.
     let at = |millis: u64| {
@@ -156,7 +156,7 @@ fn rates_are_those_of_the_time_that_is_shown() {
 /// Windows of a daemon that exceeded its CPU limit: the rate was lower for some time, then
 /// allocation was not collected.
 #[test]
-fn what_was_saved_changes_no_sum_and_is_told() {
+fn reduced_collection_keeps_sums_and_is_reported() {
     let mut kept = Kept { dir: folder(), begin: 0 };
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
     kept.begin = now - 40 * 15;
@@ -203,7 +203,7 @@ fn what_was_saved_changes_no_sum_and_is_told() {
 }
 
 #[test]
-fn a_part_of_a_coarse_window_is_shown() {
+fn time_range_within_a_merged_window_is_shown() {
     let kept = Kept::new();
     // Yesterday's windows span five minutes or an hour; one minute of them is shown.
     let since = kept.begin - 86_400;
@@ -222,7 +222,7 @@ fn a_part_of_a_coarse_window_is_shown() {
 }
 
 #[test]
-fn allocation_and_pauses_are_shown_as_their_tools_do() {
+fn allocation_and_pauses_use_the_formats_of_their_tools() {
     let kept = Kept::new();
     let (from, until) = (kept.at(20), kept.at(24));
     let when = ["--since", &from, "--until", &until, "--jvm", "^shop$"];
@@ -246,7 +246,7 @@ fn allocation_and_pauses_are_shown_as_their_tools_do() {
 }
 
 #[test]
-fn files_have_what_the_table_has() {
+fn output_files_match_the_table() {
     let kept = Kept::new();
     let out = TempDir::new().unwrap();
     let path = |name: &str| out.path().join(name).into_os_string().into_string().unwrap();
@@ -259,13 +259,13 @@ fn files_have_what_the_table_has() {
     let expected = format!(
         "java;shop.Main.main;shop.Main.run {}\njava;shop.Main.main;shop.Main.window {}\n",
         4 * SAMPLES,
-        of_numbers(20..24)
+        window_samples(20..24)
     );
     assert_eq!(folded, expected);
     let profile = pprof::read(Path::new(&files[1]));
     assert_eq!(
         counts(&profile, 0),
-        [("shop.Main.run", 4 * SAMPLES), ("shop.Main.window", of_numbers(20..24))]
+        [("shop.Main.run", 4 * SAMPLES), ("shop.Main.window", window_samples(20..24))]
     );
     for file in [&files[2], &files[4]] {
         assert!(fs::read_to_string(file).unwrap().contains("shop.Main.run"), "{file}");
@@ -293,7 +293,7 @@ fn counts(profile: &pprof::Pprof, value: usize) -> Vec<(&str, u64)> {
 }
 
 #[test]
-fn others_read_what_is_kept() {
+fn exported_pprof_and_stored_jsonl_are_readable() {
     let kept = Kept::new();
     let out = TempDir::new().unwrap();
     // The last window, which has one JVM or two.
@@ -334,7 +334,7 @@ fn others_read_what_is_kept() {
 }
 
 #[test]
-fn two_times_are_compared() {
+fn diff_option_compares_two_time_ranges() {
     let kept = Kept::new();
     let out = TempDir::new().unwrap();
     let svg = out.path().join("d.svg").into_os_string().into_string().unwrap();
@@ -359,7 +359,7 @@ fn two_times_are_compared() {
 }
 
 #[test]
-fn what_is_not_there_is_told_in_one_line() {
+fn missing_data_is_reported_in_one_line() {
     let kept = Kept::new();
     let error = kept.refused(&["--since", "10h", "--until", "9h"]);
     assert!(
@@ -395,7 +395,7 @@ fn what_is_not_there_is_told_in_one_line() {
 }
 
 #[test]
-fn who_may_read_the_directory_may_look() {
+fn directory_mode_controls_access_by_other_users() {
     need_root();
     let tool = TempDir::new().unwrap();
     let binary_of_all = tool.path().join("jvmprobed");
@@ -422,7 +422,7 @@ fn who_may_read_the_directory_may_look() {
 }
 
 #[test]
-fn what_is_wrong_in_the_configuration_is_told_with_its_line() {
+fn configuration_error_is_reported_with_its_line() {
     let dir = TempDir::new().unwrap();
     let (file, kept) = (dir.path().join("a.toml"), dir.path().join("kept"));
     fs::write(&file, format!("[store]\ndir = {kept:?}\nkepp = \"1h\"\n")).unwrap();
@@ -442,7 +442,7 @@ fn what_is_wrong_in_the_configuration_is_told_with_its_line() {
 }
 
 #[test]
-fn completions_and_man_page_know_every_option() {
+fn completions_and_man_page_list_every_option() {
     let said = |args: &[&str]| {
         let output = Command::new(binary("jvmprobed")).args(args).output().unwrap();
         assert!(output.status.success(), "{output:?}");

@@ -18,7 +18,7 @@ use jvmprobe_tests::{
     tool::{Tool, binary},
     windows::{PID, SAMPLES, SECOND, folder, made_up},
 };
-use jvmprobed::store::{Store, file::PROFILES, folder::VERSION, shelf::Shelf};
+use jvmprobed::store::{Store, file::PROFILES, folder::VERSION, shelf::StoreReader};
 use libjvmprobe::take::pauses::record::Record;
 use rustix::process::Signal;
 use tempfile::TempDir;
@@ -29,21 +29,21 @@ const MUCH: u64 = 1 << 40;
 const BEGIN: u64 = 1_763_780_400;
 
 /// Returns the number of the synthetic window that contains a pause.
-fn number_of(record: &Record) -> u64 {
+fn window_number(record: &Record) -> u64 {
     let Record::Pause(stop) = record else { panic!("{record:?}") };
     stop.stopped_ns - 2_500_000
 }
 
 /// Returns the numbers of the stored windows in their order, after checking their contents.
-fn kept(dir: &Path) -> Vec<u64> {
-    let windows = Shelf::open(dir).unwrap().read(0, u64::MAX).unwrap();
+fn checked_window_numbers(dir: &Path) -> Vec<u64> {
+    let windows = StoreReader::open(dir).unwrap().read(0, u64::MAX).unwrap();
     let (mut numbers, mut sums, mut bytes) = (Vec::new(), BTreeMap::new(), 0);
     for taken in windows.iter().flat_map(|stored| &stored.window.jvms) {
         if taken.who.pid != PID {
             continue;
         }
         assert_eq!(taken.who.name, "shop");
-        numbers.extend(taken.pauses.iter().map(number_of));
+        numbers.extend(taken.pauses.iter().map(window_number));
         for profile in &taken.profiles {
             for sample in &profile.samples {
                 let frame = profile.frame(*sample.stack.last().unwrap());
@@ -65,11 +65,11 @@ fn kept(dir: &Path) -> Vec<u64> {
 }
 
 /// Returns the numbers of the stored synthetic windows, sorted.
-fn kept_numbers(dir: &Path) -> Vec<u64> {
-    let windows = Shelf::open(dir).unwrap().read(0, u64::MAX).unwrap();
+fn sorted_window_numbers(dir: &Path) -> Vec<u64> {
+    let windows = StoreReader::open(dir).unwrap().read(0, u64::MAX).unwrap();
     let taken = windows.iter().flat_map(|stored| &stored.window.jvms);
     let pauses = taken.filter(|taken| taken.who.pid == PID).flat_map(|taken| &taken.pauses);
-    let mut numbers: Vec<_> = pauses.map(number_of).collect();
+    let mut numbers: Vec<_> = pauses.map(window_number).collect();
     numbers.sort_unstable();
     numbers
 }
@@ -89,14 +89,14 @@ fn writer(dir: &Path, first: u64, count: u64) -> Command {
 }
 
 /// Returns a random number of milliseconds below `most`.
-fn chance(most: u64) -> Duration {
+fn random_delay(most: u64) -> Duration {
     let mut bytes = [0; 8];
     rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()).unwrap();
     Duration::from_micros(u64::from_le_bytes(bytes) % (most * 1000))
 }
 
 #[test]
-fn whoever_is_killed_has_lost_the_last_window_at_most() {
+fn killed_writer_loses_at_most_the_last_window() {
     need_root();
     let dir = folder();
     let (mut next, mut merged, mut cut_short) = (0, 0, 0);
@@ -104,19 +104,19 @@ fn whoever_is_killed_has_lost_the_last_window_at_most() {
         let mut child = writer(dir.path(), next, 1_000_000).spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
         assert_eq!(lines.next().unwrap().unwrap(), "open", "round {round}");
-        thread::sleep(chance(250));
+        thread::sleep(random_delay(250));
         child.kill().unwrap();
         child.wait().unwrap();
         let told = lines.map(|line| line.unwrap().parse::<u64>().unwrap()).last();
         cut_short += names(dir.path()).iter().filter(|name| name.starts_with('.')).count();
         // Read once without a writer, and again after a writer has cleaned up.
-        let numbers = kept(dir.path());
+        let numbers = checked_window_numbers(dir.path());
         let expected = told.map_or(next, |told| told + 1);
         let number = numbers.len() as u64;
         assert!(number == expected || number == expected + 1, "{round}: {number} of {expected}");
         assert_eq!(numbers, (0..number).collect::<Vec<_>>(), "round {round}");
         drop(Store::open(dir.path(), 30 * DAY, MUCH).unwrap());
-        assert_eq!(kept(dir.path()), numbers);
+        assert_eq!(checked_window_numbers(dir.path()), numbers);
         let names = names(dir.path());
         assert!(!names.iter().any(|name| name.starts_with('.')), "{names:?}");
         merged = names.iter().filter(|name| !name.starts_with("15s")).count();
@@ -129,7 +129,7 @@ fn whoever_is_killed_has_lost_the_last_window_at_most() {
 }
 
 #[test]
-fn what_is_merged_is_as_much_as_before() {
+fn merging_windows_preserves_all_sums() {
     let dir = folder();
     let mut store = Store::open(dir.path(), 30 * DAY, MUCH).unwrap();
     // Ten hours.
@@ -138,13 +138,13 @@ fn what_is_merged_is_as_much_as_before() {
     for at in 0..number {
         store.put(made_up(begin, at));
     }
-    assert_eq!(kept(dir.path()), (0..number).collect::<Vec<_>>());
+    assert_eq!(checked_window_numbers(dir.path()), (0..number).collect::<Vec<_>>());
     let names = names(dir.path());
     let of = |level: &str| names.iter().filter(|name| name.starts_with(level)).count();
     assert!(of("15s-") <= 262 && of("5m-") <= 84 && of("1h-") >= 2, "{names:?}");
     // The time of a pause is still known to the minute.
     let minute = |at: u64| (begin + at * 60) * SECOND;
-    let mut windows = Shelf::open(dir.path()).unwrap().read(minute(0), minute(60)).unwrap();
+    let mut windows = StoreReader::open(dir.path()).unwrap().read(minute(0), minute(60)).unwrap();
     let profile = &mut windows[0].window.jvms[0].profiles[0];
     assert!(profile.samples.iter().all(|sample| sample.times.len() == 60), "{:?}", profile.samples);
     profile.cut_out(minute(3), minute(4));
@@ -159,7 +159,7 @@ fn what_is_merged_is_as_much_as_before() {
 }
 
 #[test]
-fn age_and_size_are_bounded() {
+fn store_limits_age_and_size_of_windows() {
     let dir = folder();
     let size = 400_000;
     let mut store = Store::open(dir.path(), Duration::from_secs(7200), size).unwrap();
@@ -167,7 +167,7 @@ fn age_and_size_are_bounded() {
         store.put(made_up(BEGIN, at));
         assert!(store.counts().bytes <= size);
     }
-    let numbers = kept(dir.path());
+    let numbers = checked_window_numbers(dir.path());
     // The newest windows are there, without a gap.
     assert_eq!(numbers.last(), Some(&599));
     assert!(numbers.windows(2).all(|two| two[0] + 1 == two[1]));
@@ -184,7 +184,7 @@ fn age_and_size_are_bounded() {
 /// A clock that is set back repeats a time range for which there are windows: repeatedly, also
 /// after those have been merged, and after a restart.
 #[test]
-fn windows_of_one_time_are_all_kept() {
+fn windows_with_equal_times_are_all_retained() {
     let dir = folder();
     let mut expected = Vec::new();
     for round in 0..4 {
@@ -196,7 +196,7 @@ fn windows_of_one_time_are_all_kept() {
         }
         assert_eq!((store.counts().written, store.counts().lost), (360, 0), "round {round}");
         drop(store);
-        let mut numbers = kept(dir.path());
+        let mut numbers = checked_window_numbers(dir.path());
         numbers.sort_unstable();
         expected.sort_unstable();
         assert_eq!(numbers, expected, "round {round}");
@@ -205,7 +205,7 @@ fn windows_of_one_time_are_all_kept() {
 }
 
 #[test]
-fn a_clock_that_is_wrong_for_two_minutes_drops_nothing() {
+fn clock_error_of_two_minutes_drops_no_windows() {
     let dir = folder();
     let age = Duration::from_secs(6 * 3600);
     let mut store = Store::open(dir.path(), age, MUCH).unwrap();
@@ -215,22 +215,22 @@ fn a_clock_that_is_wrong_for_two_minutes_drops_nothing() {
     put(0..600, BEGIN);
     put(600..608, BEGIN + 25 * 3600);
     put(608..620, BEGIN);
-    let mut numbers = kept(dir.path());
+    let mut numbers = checked_window_numbers(dir.path());
     numbers.sort_unstable();
     assert_eq!(numbers, (0..620).collect::<Vec<_>>());
     // A new time is accepted after an hour of windows, although the daemon does not know about the
     // gap.
     put(620..850, BEGIN + 25 * 3600);
-    assert!(kept(dir.path()).contains(&0));
+    assert!(checked_window_numbers(dir.path()).contains(&0));
     put(850..870, BEGIN + 25 * 3600);
-    assert_eq!(kept(dir.path()), (600..608).chain(620..870).collect::<Vec<_>>());
+    assert_eq!(checked_window_numbers(dir.path()), (600..608).chain(620..870).collect::<Vec<_>>());
 }
 
 /// The daemon itself: its clock is set back by an hour, then forward for some windows, then to the
 /// right time.
 #[test]
 #[ignore = "long: make test-all"]
-fn the_daemon_keeps_all_windows_while_its_clock_is_set() {
+fn changing_the_clock_loses_no_windows() {
     need_root();
     let library = "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1";
     if !Path::new(library).exists() {
@@ -253,7 +253,7 @@ fn the_daemon_keeps_all_windows_while_its_clock_is_set() {
     let daemon = Tool::spawn(command);
     // Windows without the JVM of the synthetic ones are the daemon's own.
     let own = || -> Vec<(u64, u64)> {
-        let windows = Shelf::open(&dir).unwrap().read(0, u64::MAX).unwrap().into_iter();
+        let windows = StoreReader::open(&dir).unwrap().read(0, u64::MAX).unwrap().into_iter();
         let all = windows.map(|stored| stored.window);
         let own = all.filter(|w| w.jvms.iter().all(|taken| taken.who.name != "shop"));
         own.map(|window| (window.begin_ns, window.end_ns)).collect()
@@ -281,12 +281,12 @@ fn the_daemon_keeps_all_windows_while_its_clock_is_set() {
         let found = own().iter().filter(|(begin, _)| near(*begin)).count();
         assert!(found >= at_least, "{hours}: {found} of {:?}", own());
     }
-    let before = kept_numbers(&dir);
+    let before = sorted_window_numbers(&dir);
     assert_eq!(before, std::iter::once(0).chain(0..40).collect::<Vec<_>>());
 }
 
 #[test]
-fn after_a_daemon_was_killed_the_next_one_starts_at_once() {
+fn daemon_starts_immediately_after_a_kill() {
     need_root();
     let dir = tempfile::tempdir().unwrap();
     let store = dir.path().join("store");
@@ -310,7 +310,7 @@ fn after_a_daemon_was_killed_the_next_one_starts_at_once() {
 }
 
 #[test]
-fn a_directory_that_someone_else_created_becomes_private() {
+fn existing_directory_gets_the_configured_mode() {
     let scratch = folder();
     let dir = scratch.path().join("kept");
     // As kubelet's DirectoryOrCreate creates it.
@@ -343,7 +343,7 @@ fn a_directory_that_someone_else_created_becomes_private() {
 
 /// A wrong `--dir` must not lock users out of a directory.
 #[test]
-fn a_directory_with_other_files_keeps_its_mode() {
+fn directory_with_unrelated_files_keeps_its_mode() {
     let dir = folder();
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
     fs::write(dir.path().join("passwd"), "").unwrap();
@@ -385,7 +385,7 @@ impl Drop for Mounted {
 }
 
 #[test]
-fn on_a_full_disk_the_daemon_goes_on_and_counts() {
+fn writer_on_full_disk_continues_and_counts_lost_windows() {
     need_root();
     let disk = Mounted::new("size=600k");
     let mut command = writer(&disk.path(), 0, 200);
@@ -398,7 +398,7 @@ fn on_a_full_disk_the_daemon_goes_on_and_counts() {
     assert!(errors.contains("the disk is full"), "{errors}");
     // The windows that were reported as written are there, and no traces of others.
     let told: Vec<u64> = said.lines().skip(1).filter_map(|line| line.parse().ok()).collect();
-    assert_eq!(kept(&disk.path()), told);
+    assert_eq!(checked_window_numbers(&disk.path()), told);
     assert!(!names(&disk.path()).iter().any(|name| name.starts_with('.')));
     // With free space again, writing continues.
     let first = names(&disk.path()).into_iter().filter(|name| name.starts_with("15s"));
@@ -410,7 +410,7 @@ fn on_a_full_disk_the_daemon_goes_on_and_counts() {
 
 /// A disk that is full from the start: a daemon that cannot store anything does not start.
 #[test]
-fn a_disk_that_is_full_at_the_start_is_told_in_one_line() {
+fn disk_full_at_startup_is_reported_in_one_line() {
     need_root();
     let disk = Mounted::new("size=64k");
     let filler = disk.0.path().join("filler");
@@ -421,13 +421,13 @@ fn a_disk_that_is_full_at_the_start_is_told_in_one_line() {
         .and_then(|mut file| std::io::Write::write_all(&mut file, &[0; 4096]))
         .is_ok()
     {}
-    let said = refused(&disk.path());
+    let said = startup_error(&disk.path());
     assert!(said.contains("No space left on device"), "{said}");
     assert!(!disk.path().join("version").exists());
 }
 
 /// Returns the one-line error message of a daemon for a directory.
-fn refused(dir: &Path) -> String {
+fn startup_error(dir: &Path) -> String {
     let own = format!("{:#}", Store::open(dir, DAY, MUCH).unwrap_err());
     let output = Command::new(binary("jvmprobed")).arg("--dir").arg(dir).output().unwrap();
     let said = String::from_utf8(output.stderr).unwrap();
@@ -438,44 +438,44 @@ fn refused(dir: &Path) -> String {
 }
 
 #[test]
-fn a_directory_that_is_not_ours_is_refused_in_one_line() {
+fn unusable_directory_is_rejected_in_one_line() {
     need_root();
     let scratch = TempDir::new().unwrap();
     let dir = scratch.path().join("kept");
     // A directory of another user, and one to which others may write.
     fs::create_dir(&dir).unwrap();
     chown(&dir, Some(65534), None).unwrap();
-    assert!(refused(&dir).contains("belongs to user 65534"));
+    assert!(startup_error(&dir).contains("belongs to user 65534"));
     chown(&dir, Some(0), None).unwrap();
     fs::set_permissions(&dir, fs::Permissions::from_mode(0o777)).unwrap();
-    assert!(refused(&dir).contains("is writable by other users"));
+    assert!(startup_error(&dir).contains("is writable by other users"));
     fs::set_permissions(&dir, fs::Permissions::from_mode(0o755)).unwrap();
     // A link to it, a file, and a path that does not exist.
     let link = scratch.path().join("link");
     symlink(&dir, &link).unwrap();
-    assert!(refused(&link).contains("symbolic link"));
+    assert!(startup_error(&link).contains("symbolic link"));
     fs::write(scratch.path().join("file"), "").unwrap();
-    assert!(refused(&scratch.path().join("file")).contains("is not a directory"));
-    assert!(refused(&scratch.path().join("a/b/c")).contains("cannot create"));
+    assert!(startup_error(&scratch.path().join("file")).contains("is not a directory"));
+    assert!(startup_error(&scratch.path().join("a/b/c")).contains("cannot create"));
     // Nothing was written into any of them.
     assert!(names(&dir).is_empty());
     // A second daemon on the same directory.
     let store = Store::open(&dir, DAY, MUCH).unwrap();
-    assert!(refused(&dir).contains("another jvmprobed writes to"));
+    assert!(startup_error(&dir).contains("another jvmprobed writes to"));
     drop(store);
     // A directory of a newer version, which readers reject as well.
     fs::write(dir.join("version"), format!("{}\n", VERSION + 1)).unwrap();
-    assert!(refused(&dir).contains(&format!("has version {} of a newer jvmprobed", VERSION + 1)));
+    assert!(startup_error(&dir).contains(&format!("has version {} of a newer jvmprobed", VERSION + 1)));
     let show =
         Command::new(binary("jvmprobed")).args(["show", "--dir"]).arg(&dir).output().unwrap();
     let said = String::from_utf8(show.stderr).unwrap();
     assert!(said.contains("newer jvmprobed") && said.lines().count() == 1, "{said}");
     fs::write(dir.join("version"), "x").unwrap();
-    assert!(refused(&dir).contains("does not contain a number"));
+    assert!(startup_error(&dir).contains("does not contain a number"));
 }
 
 #[test]
-fn a_daemon_starts_anew_where_an_older_version_wrote() {
+fn windows_of_an_older_format_are_removed_at_startup() {
     need_root();
     let scratch = folder();
     let dir = scratch.path().join("kept");
@@ -504,15 +504,15 @@ fn a_daemon_starts_anew_where_an_older_version_wrote() {
     let said = String::from_utf8(writer.stderr).unwrap();
     assert!(said.contains("removed 3 windows of an older jvmprobed"), "{said}");
     assert_eq!(said.lines().count(), 1, "{said}");
-    assert_eq!(kept(&dir), [3, 4]);
+    assert_eq!(checked_window_numbers(&dir), [3, 4]);
     assert_eq!(fs::read_to_string(dir.join("push/queued")).unwrap(), "x");
     // From then on nothing more is removed.
     drop(Store::open(&dir, DAY, MUCH).unwrap());
-    assert_eq!(kept(&dir), [3, 4]);
+    assert_eq!(checked_window_numbers(&dir), [3, 4]);
 }
 
 #[test]
-fn a_read_only_disk_is_told_in_one_line() {
+fn read_only_disk_is_reported_in_one_line() {
     need_root();
     let disk = Mounted::new("size=1m");
     let mut store = Store::open(&disk.path(), DAY, MUCH).unwrap();
@@ -520,14 +520,14 @@ fn a_read_only_disk_is_told_in_one_line() {
     drop(store);
     let remount = Command::new("mount").args(["-o", "remount,ro"]).arg(disk.0.path()).status();
     assert!(remount.unwrap().success());
-    assert!(refused(&disk.path()).contains("Read-only file system"));
-    assert!(refused(&disk.0.path().join("other")).contains("Read-only file system"));
+    assert!(startup_error(&disk.path()).contains("Read-only file system"));
+    assert!(startup_error(&disk.0.path().join("other")).contains("Read-only file system"));
     // Read-only access is possible.
-    assert_eq!(kept(&disk.path()), [0]);
+    assert_eq!(checked_window_numbers(&disk.path()), [0]);
 }
 
 #[test]
-fn what_others_put_there_is_not_followed() {
+fn symlinks_and_fifos_in_the_store_are_skipped() {
     need_root();
     let scratch = folder();
     let (dir, other) = (scratch.path().join("kept"), scratch.path().join("other"));
@@ -546,7 +546,7 @@ fn what_others_put_there_is_not_followed() {
     fs::remove_file(&file).unwrap();
     assert!(Command::new("mkfifo").arg(&file).status().unwrap().success());
     let all = names(&dir).iter().filter(|name| name.contains("-20251122T")).count();
-    assert_eq!(Shelf::open(&dir).unwrap().read(0, u64::MAX).unwrap().len(), all - 1);
+    assert_eq!(StoreReader::open(&dir).unwrap().read(0, u64::MAX).unwrap().len(), all - 1);
     let show = Command::new(binary("jvmprobed"))
         .args([
             "show",

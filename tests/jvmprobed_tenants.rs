@@ -56,7 +56,7 @@ fn samples(path: &Path, word: &str) -> (u64, u64) {
 }
 
 /// Runs the daemon beside both tenants for some windows.
-fn is_fair(windows: u32) {
+fn check_tenant_isolation(windows: u32) {
     need_root();
     let group = |name: &str, cpu_percent| {
         Cgroup::new(name, Limits { cpu_percent: Some(cpu_percent), ..Limits::default() })
@@ -128,14 +128,14 @@ fn is_fair(windows: u32) {
 
 #[test]
 #[ignore = "long: make test-all"]
-fn a_tenant_with_expensive_stacks_loses_them_and_its_neighbour_loses_nothing() {
-    is_fair(6);
+fn expensive_tenant_costs_its_neighbour_no_stacks() {
+    check_tenant_isolation(6);
 }
 
 /// The daemon is stopped several times for some seconds, in which the stops of many JVMs would fill
 /// the ring buffer.
 #[test]
-fn a_crowd_whose_stops_fill_the_ring_takes_no_room_from_its_neighbour() {
+fn flood_of_stops_loses_no_pauses_of_a_neighbour() {
     const CROWD: usize = 12;
     need_root();
     let quota = Limits { cpu_percent: Some(80), ..Limits::default() };
@@ -194,7 +194,7 @@ fn a_crowd_whose_stops_fill_the_ring_takes_no_room_from_its_neighbour() {
 }
 
 /// Run time of the programs that a daemon runs when threads switch and wake, in seconds.
-fn switch_programs(daemon: u32) -> f64 {
+fn switch_program_seconds(daemon: u32) -> f64 {
     let own = held_by(daemon).programs;
     let names = ["switches", "wakes"].map(std::ffi::OsStr::new);
     let programs = ProgInfoIter::default()
@@ -204,7 +204,7 @@ fn switch_programs(daemon: u32) -> f64 {
 
 #[test]
 #[ignore = "long: make test-all"]
-fn programs_that_run_at_switches_of_threads_are_counted_as_cost() {
+fn thread_switch_programs_are_counted_as_cost() {
     need_root();
     let mut load = Load::start_program(named("temurin-17"), "-XX:+UseSerialGC", "WaitLoad");
     let dir = tempfile::tempdir().unwrap();
@@ -222,9 +222,9 @@ fn programs_that_run_at_switches_of_threads_are_counted_as_cost() {
     });
     // The cost of a window is published after its end.
     thread::sleep(2 * WINDOW);
-    let before = (Instant::now(), published(), switch_programs(daemon.pid()));
+    let before = (Instant::now(), published(), switch_program_seconds(daemon.pid()));
     thread::sleep(WINDOW);
-    let after = (Instant::now(), published(), switch_programs(daemon.pid()));
+    let after = (Instant::now(), published(), switch_program_seconds(daemon.pid()));
     let elapsed = (after.0 - before.0).as_secs_f64();
     let (told, kernel) = ((after.1 - before.1) / elapsed, (after.2 - before.2) / elapsed);
     println!("{}: published {told:.4}, by the kernel {kernel:.4}", switching.join().unwrap());

@@ -12,20 +12,20 @@ use jvmprobe_tests::{
     scrape,
     tool::{Tool, binary},
 };
-use libjvmprobe::{Pid, follow::Who, hotspot::HotSpot, process::Target};
+use libjvmprobe::{Pid, follow::JvmIdentity, hotspot::HotSpot, process::Target};
 use rustix::process::Signal;
 
 /// Returns the identity of a JVM.
-fn who(load: &Load) -> Who {
+fn identity(load: &Load) -> JvmIdentity {
     let target = Target::open(Pid(load.pid())).unwrap();
     let hotspot = HotSpot::read(&target).unwrap();
-    let mut who = Who::of(&target);
-    who.add_runtime(&hotspot);
-    who
+    let mut identity = JvmIdentity::of(&target);
+    identity.add_runtime(&hotspot);
+    identity
 }
 
 #[test]
-fn a_jvm_is_called_what_its_environment_says() {
+fn jvm_name_comes_from_its_otel_environment() {
     beside_others();
     let runtime = named("temurin-21");
     let mut command = runtime.command();
@@ -36,20 +36,20 @@ fn a_jvm_is_called_what_its_environment_says() {
         .arg("-Dspring.application.name=other");
     let load = Load::spawn(command);
     let before = std::time::SystemTime::now();
-    let who = who(&load);
-    let attribute = |key: &str| who.attributes.get(key).map_or("", String::as_str);
-    assert_eq!((&*who.name, attribute("service.name")), ("shop", "shop"));
+    let identity = identity(&load);
+    let attribute = |key: &str| identity.attributes.get(key).map_or("", String::as_str);
+    assert_eq!((&*identity.name, attribute("service.name")), ("shop", "shop"));
     assert_eq!((attribute("service.namespace"), attribute("service.version")), ("a b", "1"));
     assert_eq!(attribute("process.pid"), load.pid().to_string());
     let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
     assert_eq!(attribute("host.name"), host.trim());
     assert_eq!(attribute("process.executable.name"), "java");
-    assert!(attribute("process.runtime.version").starts_with("21."), "{who:?}");
-    assert!(attribute("process.runtime.name").contains("Runtime Environment"), "{who:?}");
-    assert!(attribute("jvm.main").ends_with("GcLoad"), "{who:?}");
-    assert!(!format!("{who:?}").contains("hunter2"), "{who:?}");
+    assert!(attribute("process.runtime.version").starts_with("21."), "{identity:?}");
+    assert!(attribute("process.runtime.name").contains("Runtime Environment"), "{identity:?}");
+    assert!(attribute("jvm.main").ends_with("GcLoad"), "{identity:?}");
+    assert!(!format!("{identity:?}").contains("hunter2"), "{identity:?}");
     // The JVM was started just now.
-    let started = std::time::UNIX_EPOCH + std::time::Duration::from_nanos(who.started_ns);
+    let started = std::time::UNIX_EPOCH + std::time::Duration::from_nanos(identity.started_ns);
     let ago = before.duration_since(started).unwrap();
     assert!(ago.as_secs() < 120, "{ago:?}");
 }
@@ -72,7 +72,7 @@ impl Drop for Group {
 /// The log has a line about a libjvm.so without probes, not one for each JVM that runs it, and none about JVMs that a
 /// rule leaves alone.
 #[test]
-fn the_log_has_one_line_about_a_file_and_none_about_jvms_left_alone() {
+fn missing_probes_are_logged_once_per_libjvm_file() {
     need_root();
     let dir = tempfile::tempdir().unwrap();
     let bare = named("temurin-21").bare(dir.path());
@@ -102,7 +102,7 @@ fn the_log_has_one_line_about_a_file_and_none_about_jvms_left_alone() {
 
 /// In a UTS namespace of its own, as in a container, the daemon reports the host's name.
 #[test]
-fn the_host_is_called_what_it_is_called_outside_of_our_container() {
+fn host_name_is_that_outside_the_daemon_container() {
     need_root();
     let load = Load::start(named("temurin-21"), "-XX:+UseSerialGC");
     let outside = fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
@@ -130,7 +130,7 @@ fn the_host_is_called_what_it_is_called_outside_of_our_container() {
 
 /// A control group as a container engine makes them; nothing else of a container is needed.
 #[test]
-fn a_container_is_told_by_its_control_group() {
+fn container_id_is_read_from_the_control_group() {
     need_root();
     let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
     let is_group = |fields: &Vec<&str>| match fields[2] {
@@ -153,8 +153,8 @@ fn a_container_is_told_by_its_control_group() {
     }
     let mut load = Load::start(named("temurin-21"), "-XX:+UseSerialGC");
     fs::write(group.0.join("cgroup.procs"), load.pid().to_string()).unwrap();
-    let who = who(&load);
-    let attribute = |key: &str| who.attributes.get(key).map_or("", String::as_str);
+    let identity = identity(&load);
+    let attribute = |key: &str| identity.attributes.get(key).map_or("", String::as_str);
     assert_eq!((attribute("container.id"), attribute("container.runtime")), (&*id, "cri-o"));
     let uid = format!("0f3b1c5e-86a2-4b0f-9d3e-{:012x}", std::process::id());
     assert_eq!((attribute("k8s.pod.uid"), attribute("k8s.pod.qos_class")), (&*uid, "Guaranteed"));

@@ -8,7 +8,7 @@ use jvmprobe_tests::{
 };
 
 /// Returns the fields that `-v` reports as missing in a JVM.
-fn missing(runtime: &Runtime) -> Vec<String> {
+fn missing_fields(runtime: &Runtime) -> Vec<String> {
     let load = Load::start_program(runtime, "-XX:+UseSerialGC", "CpuLoad");
     let output = tool::run("javagc", &["-v", "-p", &load.pid().to_string(), "-d", "0.1"]);
     assert!(output.status.success(), "{output:?}");
@@ -17,7 +17,7 @@ fn missing(runtime: &Runtime) -> Vec<String> {
 }
 
 #[test]
-fn each_jdk_has_what_the_table_says() {
+fn each_jdk_has_the_fields_of_the_layout_table() {
     beside_others();
     binary("javagc");
     let fixed = [
@@ -32,6 +32,6 @@ fn each_jdk_has_what_the_table_says() {
     ];
     let mut all: Vec<_> = fixed.into_iter().map(runtimes::named).collect();
     all.extend(["sid-26", "sid-27", "sid-28"].into_iter().filter_map(runtimes::of_unstable));
-    let found: Vec<_> = all.into_iter().flat_map(missing).collect();
+    let found: Vec<_> = all.into_iter().flat_map(missing_fields).collect();
     assert!(found.is_empty(), "{}", found.join("\n"));
 }

@@ -68,7 +68,7 @@ fn method(frame: &Value) -> &str {
 
 /// Asserts that each stack of a thread leads from the image's entry point to the running method,
 /// with the names, inlined methods and lines that the image itself has for exceptions.
-fn assert_whole(stdout: &str, least: f64) {
+fn assert_complete_and_named(stdout: &str, least: f64) {
     let (summary, stacks) = stacks(stdout);
     let samples: u64 = stacks.iter().map(|(samples, _)| samples).sum();
     assert!(samples > 50, "{summary}");
@@ -105,7 +105,7 @@ fn assert_whole(stdout: &str, least: f64) {
 }
 
 #[test]
-fn a_native_images_stacks_are_whole_and_named() {
+fn native_image_stacks_are_complete_and_named() {
     beside_others();
     need_root();
     let folder = tempfile::tempdir().unwrap();
@@ -115,7 +115,7 @@ fn a_native_images_stacks_are_whole_and_named() {
     assert!(output.status.success(), "{}", output.stderr);
     let first = output.stderr.lines().next().unwrap_or_default();
     assert!(first.contains("native image: using its own tables"), "{first}");
-    assert_whole(&output.stdout, 0.95);
+    assert_complete_and_named(&output.stdout, 0.95);
     for tool in ["javagc", "javaobjnew", "javaclass"] {
         let refused = tool::run(tool, &["-p", &pid]);
         assert_refused(&refused, 1, &["native image", "without a JVM to trace", "use javaprof"]);
@@ -123,7 +123,7 @@ fn a_native_images_stacks_are_whole_and_named() {
 }
 
 #[test]
-fn a_native_image_that_is_started_is_profiled_from_its_start() {
+fn native_image_command_is_profiled_from_its_start() {
     beside_others();
     need_root();
     let folder = tempfile::tempdir().unwrap();
@@ -138,5 +138,5 @@ fn a_native_image_that_is_started_is_profiled_from_its_start() {
     // The compiler also prints lines.
     let records = output.stdout.lines().filter(|line| line.starts_with("{\"type\""));
     // Until the program is recognized as a native image, its stacks are walked in another way.
-    assert_whole(&records.collect::<Vec<_>>().join("\n"), 0.9);
+    assert_complete_and_named(&records.collect::<Vec<_>>().join("\n"), 0.9);
 }

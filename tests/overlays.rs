@@ -31,13 +31,13 @@ fn on_an_overlay(runtime: &Runtime, folder: &Path) -> Runtime {
     Runtime { java, ..runtime.clone() }
 }
 
-fn of<'a>(records: &'a [Value], pid: u32, kind: &str) -> Vec<&'a Value> {
+fn records_of<'a>(records: &'a [Value], pid: u32, kind: &str) -> Vec<&'a Value> {
     records.iter().filter(|r| r["pid"] == pid && r["type"] == kind).collect()
 }
 
 /// Probes are attached to the lower file: once, however many containers see it.
 #[test]
-fn what_containers_of_one_image_do_is_counted_once() {
+fn events_in_containers_of_one_image_are_counted_once() {
     need_root();
     let folder = tempfile::tempdir().unwrap();
     let runtime = on_an_overlay(named("temurin-21"), folder.path());
@@ -55,11 +55,11 @@ fn what_containers_of_one_image_do_is_counted_once() {
     let after = loads.each_ref().map(logged);
     let [allocations, pauses] = [allocations, pauses].map(|tool| tool.interrupt().json());
     for (i, load) in loads.iter().enumerate() {
-        let told = of(&allocations, load.pid(), "summary");
+        let told = records_of(&allocations, load.pid(), "summary");
         let off = told[0]["bytes"].as_f64().unwrap() / truths[i].total as f64 - 1.0;
         assert!(off.abs() <= 0.05, "{off}: {told:?}");
         assert!(after[i] > before[i], "{after:?}");
-        assert_eq!(of(&pauses, load.pid(), "pause").len(), after[i] - before[i]);
+        assert_eq!(records_of(&pauses, load.pid(), "pause").len(), after[i] - before[i]);
     }
 }
 

@@ -14,7 +14,7 @@ use jvmprobe_tests::{
 use libjvmprobe::{
     render::{
         files::Files,
-        formats::{How, Titled, flamegraph::Title, folded},
+        formats::{FormatOptions, TitledProfile, flamegraph::Title, folded},
     },
     stack::{
         Frame, Kind,
@@ -28,12 +28,12 @@ use tempfile::TempDir;
 type Timed<'a> = (&'a Profile, Option<&'a Timeline>);
 
 /// Writes a page, as the tools do.
-fn write(to: &Path, profiles: &[Timed<'_>], how: &How<'_>) {
+fn write(to: &Path, profiles: &[Timed<'_>], how: &FormatOptions<'_>) {
     let title = Title {
         title: "CPU time of process 100 at 99 Hz (cpu-clock)".into(),
         subtitle: Some("4.72 s of CPU time in 10.00 s (0.47 cores): Java 71.31 %, JVM 12 %".into()),
     };
-    let titled = |&(profile, timeline)| Titled { profile, title: title.clone(), timeline };
+    let titled = |&(profile, timeline)| TitledProfile { profile, title: title.clone(), timeline };
     let titled: Vec<_> = profiles.iter().map(titled).collect();
     let names: Vec<_> = profiles.iter().map(|(profile, _)| profile.measure.name()).collect();
     let written = Files::create(&[to.to_owned()], &names).unwrap().write(&titled, how).unwrap();
@@ -48,7 +48,7 @@ struct Page {
 }
 
 impl Page {
-    fn open(profiles: &[Timed<'_>], how: &How<'_>) -> Self {
+    fn open(profiles: &[Timed<'_>], how: &FormatOptions<'_>) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("page.html");
         write(&path, profiles, how);
@@ -58,7 +58,7 @@ impl Page {
     }
 
     fn of(made_up: &MadeUp) -> Self {
-        Self::open(&[(&made_up.profile, Some(&made_up.timeline))], &How::default())
+        Self::open(&[(&made_up.profile, Some(&made_up.timeline))], &FormatOptions::default())
     }
 
     fn ask(&mut self, expression: &str) -> Value {
@@ -98,7 +98,7 @@ impl Page {
     }
 
     /// Asserts that the page caused no errors, warnings or requests.
-    fn is_well(&mut self) {
+    fn assert_no_page_errors(&mut self) {
         assert_eq!(self.browser.complaints(), Vec::<String>::new(), "{}", self.path.display());
         let is_wider = "document.documentElement.scrollWidth > innerWidth";
         assert_eq!(self.browser.evaluate(is_wider), false, "it is wider than the window");
@@ -116,7 +116,7 @@ fn lines(profile: &Profile, threads: bool) -> Vec<String> {
 }
 
 #[test]
-fn one_method_is_one_tower() {
+fn frame_kinds_of_one_method_share_one_box() {
     let made_up = small();
     let mut page = Page::of(&made_up);
     let run = page.boxes("a.Main.run");
@@ -125,11 +125,11 @@ fn one_method_is_one_tower() {
     let told = page.ask("describe('a.Main.run')").to_string();
     assert!(told.contains("Compiled 66.7 %, Inlined 22.2 %, Interpreted 11.1 %"), "{told}");
     assert!(told.contains("Self 60.0 % (60 samples"), "{told}");
-    page.is_well();
+    page.assert_no_page_errors();
 }
 
 #[test]
-fn a_range_is_that_time_alone() {
+fn selected_range_shows_only_its_samples() {
     let made_up = compiler(3000, 30, 4);
     let mut page = Page::of(&made_up);
     assert_eq!(page.folded(false), lines(&made_up.profile, false));
@@ -164,11 +164,11 @@ fn a_range_is_that_time_alone() {
     let from = range[0].as_u64().unwrap();
     let part = made_up.part(|taken| u64::from(taken.slot) == from);
     assert_eq!((page.folded(false), &range[1]), (lines(&part, false), &(from + 1).into()));
-    page.is_well();
+    page.assert_no_page_errors();
 }
 
 #[test]
-fn a_search_tells_its_share() {
+fn search_shows_the_share_of_matches() {
     let made_up = small();
     let mut page = Page::of(&made_up);
     page.type_search("MAIN.RUN");
@@ -183,11 +183,11 @@ fn a_search_tells_its_share() {
     page.browser.evaluate("document.activeElement.blur()");
     page.browser.press("/");
     assert_eq!(page.browser.evaluate("document.activeElement.id"), "search");
-    page.is_well();
+    page.assert_no_page_errors();
 }
 
 #[test]
-fn it_zooms_by_mouse_and_keyboard() {
+fn page_zooms_by_mouse_and_keyboard() {
     let made_up = small();
     let mut page = Page::of(&made_up);
     let width = |page: &mut Page, name: &str| number(&page.boxes(name)[0], "width");
@@ -209,11 +209,11 @@ fn it_zooms_by_mouse_and_keyboard() {
     assert!(page.text("#told").starts_with("a.Main.run, Total 90.0 %"));
     page.browser.press("Backspace");
     assert_eq!(page.ask("zoomed()"), "a.Main.main");
-    page.is_well();
+    page.assert_no_page_errors();
 }
 
 #[test]
-fn callers_are_shown_the_other_way_round() {
+fn callers_view_inverts_the_stacks() {
     let made_up = small();
     let mut page = Page::of(&made_up);
     page.click_box("a.Main.run");
@@ -235,11 +235,11 @@ fn callers_are_shown_the_other_way_round() {
     assert!(y(&mut page, "a.Main.main") < y(&mut page, "a.Main.run"));
     page.browser.click_on("[data-view=flame]");
     assert!(y(&mut page, "a.Main.main") > y(&mut page, "a.Main.run"));
-    page.is_well();
+    page.assert_no_page_errors();
 }
 
 #[test]
-fn the_table_has_each_method_once() {
+fn method_table_lists_each_method_once() {
     let made_up = small();
     let mut page = Page::of(&made_up);
     page.browser.click_on("[data-view=methods]");
@@ -268,11 +268,11 @@ fn the_table_has_each_method_once() {
     assert_eq!(rows(&mut page).len(), 1);
     page.browser.click_on("#rows button");
     assert_eq!(page.text("#zoom-what"), "Who calls a.Main.run 90.0 %, 90 samples, 909.09 ms");
-    page.is_well();
+    page.assert_no_page_errors();
 }
 
 #[test]
-fn threads_and_kinds_are_left_out() {
+fn threads_and_frame_kinds_can_be_filtered() {
     let made_up = small();
     let mut page = Page::of(&made_up);
     page.browser.click_on("#threads summary");
@@ -288,17 +288,17 @@ fn threads_and_kinds_are_left_out() {
     let is_native = |taken: &Taken| innermost(taken).kind == Kind::Native;
     let part = made_up.part(|taken| taken.tid != 101 && !is_native(taken));
     assert_eq!(page.folded(true), lines(&part, true));
-    page.is_well();
+    page.assert_no_page_errors();
 }
 
 #[test]
-fn events_are_switched() {
+fn event_selector_switches_the_profile() {
     let cpu = small();
     let mut bytes = compiler(200, 4, 2).profile;
     bytes.measure = Measure::Allocation;
     let empty = Profile::of(Measure::Events("page-faults".into()));
     let timed = [(&cpu.profile, Some(&cpu.timeline)), (&bytes, None), (&empty, None)];
-    let mut page = Page::open(&timed, &How::default());
+    let mut page = Page::open(&timed, &FormatOptions::default());
     assert_eq!(page.folded(false), lines(&cpu.profile, false));
     let choose = |page: &mut Page, number: u32| {
         let code = format!(
@@ -314,14 +314,14 @@ fn events_are_switched() {
     assert_eq!(page.browser.evaluate("document.querySelector('#nothing').hidden"), false);
     assert_eq!(choose(&mut page, 0), "cpu");
     assert_eq!(page.browser.evaluate("document.querySelector('#axis').hidden"), false);
-    page.is_well();
+    page.assert_no_page_errors();
 }
 
 #[test]
-fn a_difference_has_the_numbers_of_both() {
+fn difference_shows_the_numbers_of_both_profiles() {
     let made_up = small();
     let base = "java;a.Main.main;a.Main.run 30\njava;a.Main.main;a.Main.gone 30\n";
-    let how = How { base: Some(base), ..How::default() };
+    let how = FormatOptions { base: Some(base), ..FormatOptions::default() };
     let mut page = Page::open(&[(&made_up.profile, None)], &how);
     let told = page.ask("describe('a.Main.run')").to_string();
     assert!(told.contains("Before 50.0 % (30 samples") && told.contains("+40.00 points"), "{told}");
@@ -335,23 +335,23 @@ fn a_difference_has_the_numbers_of_both() {
     let first = page.text("#rows tr");
     assert!(first.contains("50.0 %−50.00a.Main.gone"), "{first}");
     assert_eq!(page.folded(false), lines(&made_up.profile, false));
-    page.is_well();
+    page.assert_no_page_errors();
 }
 
 #[test]
-fn it_fits_any_window() {
+fn page_fits_any_window_size() {
     let made_up = compiler(2000, 20, 8);
     let mut page = Page::of(&made_up);
     for (width, height) in [(1920, 1080), (800, 600), (390, 844), (1280, 800)] {
         page.browser.resize(width, height);
         let drawn = number(&page.boxes("all")[0], "width");
         assert!((f64::from(width) - drawn) < 60.0, "{drawn} of {width}");
-        page.is_well();
+        page.assert_no_page_errors();
     }
 }
 
 #[test]
-fn hostile_names_are_text() {
+fn hostile_names_are_displayed_as_text() {
     let bad = "</script><img src=x onerror=alert(1)><b>\u{202e}evil\u{1b}[31m\u{7}\"'&amp;";
     let shown = "</script><img src=x onerror=alert(1)><b>\\u{202e}evil\\x1b[31m\\x07\"'&amp;";
     let mut profile = Profile::default();
@@ -366,11 +366,11 @@ fn hostile_names_are_text() {
     page.browser.click_on("#rows tr:nth-child(2) button");
     assert!(page.text("#zoom-what").contains(shown));
     assert_eq!(page.browser.evaluate("document.querySelectorAll('img, main b b').length"), 0);
-    page.is_well();
+    page.assert_no_page_errors();
 }
 
 #[test]
-fn odd_profiles_are_shown() {
+fn deep_stacks_many_threads_and_long_profiles_are_shown() {
     // One stack of 1,024 frames, and one of none.
     let mut profile = Profile::default();
     let stack: Vec<_> = (0..1024)
@@ -383,7 +383,7 @@ fn odd_profiles_are_shown() {
     assert_eq!(page.ask("boxes().length"), 1025);
     let first = page.boxes("a.Deep.m0").remove(0);
     assert!((0.0..800.0).contains(&number(&first, "y")), "the root is to be seen: {first}");
-    page.is_well();
+    page.assert_no_page_errors();
     // 5,000 threads.
     let mut many = small();
     for i in 0..5000 {
@@ -396,7 +396,7 @@ fn odd_profiles_are_shown() {
     assert_eq!(page.browser.evaluate("document.querySelectorAll('#threads-list li').length"), 300);
     page.browser.click_on("#split");
     assert_eq!(page.folded(true), lines(&many.profile, true));
-    page.is_well();
+    page.assert_no_page_errors();
     // A day.
     let mut day = compiler(2000, 10, 2);
     for (i, taken) in day.taken.iter_mut().enumerate() {
@@ -413,12 +413,12 @@ fn odd_profiles_are_shown() {
     let part = day.part(|taken| (from..to).contains(&taken.slot.into()));
     assert_eq!(page.folded(false), lines(&part, false));
     assert_eq!(SLOT_NS, 20_000_000);
-    page.is_well();
+    page.assert_no_page_errors();
 }
 
 /// One day of a busy machine: with longer slots the page opens, and no sample is missing.
 #[test]
-fn a_busy_day_is_shown_in_longer_slots() {
+fn busy_day_is_shown_in_longer_time_slots() {
     let mut day = day(1_200_000);
     let timeline = Timeline::of(&day.profile).unwrap();
     assert!(timeline.slot_ns > SLOT_NS && timeline.counts().len() <= 1 << 20);
@@ -445,17 +445,17 @@ fn a_busy_day_is_shown_in_longer_slots() {
         |taken: &Taken| &*day.profile.frame(*taken.stack.last().unwrap()).name == "memset_avx2";
     let truth = day.part(|taken| slots.contains(&taken.slot.into()) && is_memset(taken)).total();
     assert_eq!(widest, truth as f64);
-    page.is_well();
+    page.assert_no_page_errors();
 }
 
 /// Writes screenshots into target/page, for people.
 #[test]
-fn pictures_can_be_taken() {
+fn screenshots_are_written_without_page_errors() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().join("target/page");
     fs::create_dir_all(&folder).unwrap();
     let made_up = compiler(3000, 30, 8);
     let file = folder.join("compiler.html");
-    write(&file, &[(&made_up.profile, Some(&made_up.timeline))], &How::default());
+    write(&file, &[(&made_up.profile, Some(&made_up.timeline))], &FormatOptions::default());
     let mut browser = Browser::start();
     browser.open(&file, 1280, 800);
     for (width, height) in [(1600, 1000), (1024, 700), (390, 844)] {
@@ -472,7 +472,7 @@ fn pictures_can_be_taken() {
     // Compared with a base profile that lacks a part of the samples.
     let base = made_up.part(|taken| !taken.stack.contains(&7) && taken.slot % 3 != 0);
     let base = lines(&base, false).join("\n");
-    let how = How { base: Some(&base), ..How::default() };
+    let how = FormatOptions { base: Some(&base), ..FormatOptions::default() };
     let file = folder.join("difference.html");
     write(&file, &[(&made_up.profile, None)], &how);
     browser.open(&file, 1280, 800);
@@ -482,12 +482,12 @@ fn pictures_can_be_taken() {
 
 /// Firefox draws the page as well: a blank screenshot would have few bytes.
 #[test]
-fn firefox_shows_it() {
+fn firefox_renders_the_page() {
     let dir = tempfile::tempdir().unwrap();
     let [page, picture, home] = ["page.html", "page.png", "home"].map(|name| dir.path().join(name));
     fs::create_dir(&home).unwrap();
     let made_up = compiler(3000, 30, 8);
-    write(&page, &[(&made_up.profile, Some(&made_up.timeline))], &How::default());
+    write(&page, &[(&made_up.profile, Some(&made_up.timeline))], &FormatOptions::default());
     let ended = Command::new("firefox-esr")
         .args(["--headless", "--no-remote", "--window-size", "1280,800", "--screenshot"])
         .args([&picture, Path::new("--profile"), &home])

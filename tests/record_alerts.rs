@@ -99,7 +99,7 @@ type Recorded = BTreeMap<String, Vec<Option<f64>>>;
 
 #[test]
 #[ignore = "records for 25 minutes: by hand"]
-fn record() {
+fn write_promtool_test_from_real_jvms() {
     need_root();
     let mut loads = Vec::new();
     for (collector, runtime, collection) in COLLECTORS {
@@ -129,17 +129,17 @@ fn record() {
             load.run(if i < FILLED { 2.0 } else { 0.5 });
         }
         thread::sleep((SCRAPE * (i as u32 + 1)).saturating_sub(begin.elapsed()));
-        take(&mut recorded, &scrape::get(&address), i, &loads);
+        add_scrape(&mut recorded, &scrape::get(&address), i, &loads);
         println!("{i} of {SCRAPES}: {} series", recorded.len());
     }
     drop(daemon);
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
     let file = folder.join("tools/jvmprobed/deploy/prometheus/alerts_recorded_test.yml");
-    std::fs::write(file, test_of(&recorded)).unwrap();
+    std::fs::write(file, promtool_test(&recorded)).unwrap();
 }
 
 /// Records the loads' series of a scrape, with the load's name in place of its identity.
-fn take(recorded: &mut Recorded, metrics: &str, scrape: usize, loads: &[(String, Load)]) {
+fn add_scrape(recorded: &mut Recorded, metrics: &str, scrape: usize, loads: &[(String, Load)]) {
     for line in metrics.lines() {
         let Some((series, value)) = line.rsplit_once(' ') else { continue };
         let Some((name, labels)) = series.split_once('{') else { continue };
@@ -164,7 +164,7 @@ fn take(recorded: &mut Recorded, metrics: &str, scrape: usize, loads: &[(String,
     }
 }
 
-fn test_of(recorded: &Recorded) -> String {
+fn promtool_test(recorded: &Recorded) -> String {
     let mut text = String::from(
         "# What jvmprobed served of real JVMs, by tests/record_alerts.rs: promtool test rules alerts_recorded_test.yml\n\
          rule_files: [alerts.yml]\n\
@@ -174,7 +174,7 @@ fn test_of(recorded: &Recorded) -> String {
          \x20   input_series:\n",
     );
     for (series, values) in recorded {
-        writeln!(text, "      - series: '{series}'\n        values: {:?}", written(values))
+        writeln!(text, "      - series: '{series}'\n        values: {:?}", promtool_values(values))
             .unwrap();
     }
     text.push_str("    promql_expr_test:\n");
@@ -196,10 +196,10 @@ fn test_of(recorded: &Recorded) -> String {
 }
 
 /// Formats values as promtool reads them: equal consecutive values as one with a repeat count.
-fn written(values: &[Option<f64>]) -> String {
-    let written = values.chunk_by(PartialEq::eq).map(|equal| {
+fn promtool_values(values: &[Option<f64>]) -> String {
+    let promtool_values = values.chunk_by(PartialEq::eq).map(|equal| {
         let value = equal[0].map_or("_".into(), |value| value.to_string());
         if equal.len() == 1 { value } else { format!("{value}x{}", equal.len() - 1) }
     });
-    written.collect::<Vec<_>>().join(" ")
+    promtool_values.collect::<Vec<_>>().join(" ")
 }

@@ -53,7 +53,7 @@ fn load() -> Load {
 }
 
 #[test]
-fn each_missing_capability_is_named() {
+fn each_missing_capability_is_named_in_the_error() {
     beside_others();
     let load = load();
     let pid = load.pid().to_string();
@@ -75,7 +75,7 @@ fn each_missing_capability_is_named() {
 }
 
 #[test]
-fn the_named_capabilities_suffice() {
+fn documented_capabilities_are_sufficient() {
     beside_others();
     let mut load = load();
     let pid = load.pid().to_string();
@@ -94,7 +94,7 @@ fn the_named_capabilities_suffice() {
 
 /// A single read of a JVM requires only the right to read its memory.
 #[test]
-fn to_read_classes_one_right_will_do() {
+fn javaclass_needs_only_cap_sys_ptrace() {
     let load = load();
     let pid = load.pid().to_string();
     let one = with_capabilities("javaclass", &["sys_ptrace"], &["-p", &pid, "-q"]);
@@ -114,7 +114,7 @@ fn status(pid: u32, name: &str) -> u64 {
 }
 
 #[test]
-fn what_is_not_needed_any_more_is_given_up() {
+fn tools_drop_unneeded_capabilities_after_start() {
     let load = load();
     let pid = load.pid().to_string();
     let (module, admin, ptrace, bpf) = (1 << 16, 1 << 21, 1 << 19, 1 << 39);
@@ -142,7 +142,7 @@ fn command(options: &[&str], script: &str) -> Output {
 }
 
 #[test]
-fn a_command_runs_as_the_user_that_was_named() {
+fn user_option_sets_the_user_of_the_command() {
     beside_others();
     let script = "id -u; id -g; id -G; echo $HOME $USER $LOGNAME; grep CapEff /proc/self/status";
     let nobody = Command::new("getent").args(["passwd", "nobody"]).output().unwrap().stdout;
@@ -164,7 +164,7 @@ fn a_command_runs_as_the_user_that_was_named() {
 }
 
 #[test]
-fn under_sudo_it_is_said_that_a_command_runs_as_root() {
+fn sudo_without_user_option_warns_about_a_root_command() {
     beside_others();
     need_root();
     let run = |user: &str, options: &[&str]| {
@@ -180,7 +180,7 @@ fn under_sudo_it_is_said_that_a_command_runs_as_root() {
 }
 
 #[test]
-fn a_command_keeps_the_rights_and_limits_that_it_would_have() {
+fn command_keeps_its_original_capabilities_and_limits() {
     beside_others();
     need_root();
     let script = "grep -E 'Cap(Prm|Bnd)|NoNewPrivs' /proc/self/status; ulimit -Sn; ulimit -Hn";
@@ -193,7 +193,7 @@ fn a_command_keeps_the_rights_and_limits_that_it_would_have() {
 }
 
 #[test]
-fn running_out_of_descriptors_is_said_once() {
+fn descriptor_exhaustion_is_reported_at_most_once() {
     beside_others();
     let mut load = load();
     let pid = load.pid().to_string();

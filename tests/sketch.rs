@@ -5,7 +5,7 @@
 use jvmprobe_tests::{load::Load, beside_others, runtimes::named, tool::Tool};
 
 #[test]
-fn every_class_that_the_log_names_is_shown() {
+fn classload_shows_every_class_in_the_jvm_log() {
     beside_others();
     let dir = tempfile::tempdir().unwrap();
     let log = dir.path().join("classes.log");

@@ -87,12 +87,12 @@ fn symbols_of(file: &Path) -> BTreeSet<String> {
     let nm = Command::new("nm").args(["--demangle", "--defined-only"]).arg(file).output();
     let nm = String::from_utf8(nm.expect("run nm").stdout).expect("UTF-8");
     let names = nm.lines().filter_map(|line| line.splitn(3, ' ').nth(2));
-    names.map(|name| name_alone(name).to_owned()).collect()
+    names.map(|name| without_signature(name).to_owned()).collect()
 }
 
 /// Returns `f<(E)1>` of `void f<(E)1>(int)`. Template arguments may contain parentheses and spaces,
 /// and the demangled name of a function template includes its return type.
-fn name_alone(demangled: &str) -> &str {
+fn without_signature(demangled: &str) -> &str {
     let (mut depth, mut start, mut end) = (0, 0, demangled.len());
     for (i, c) in demangled.char_indices() {
         match c {
@@ -110,7 +110,7 @@ fn name_alone(demangled: &str) -> &str {
 }
 
 #[test]
-fn symbols_are_taken_from_a_file_that_is_named() {
+fn symbols_come_from_the_file_given_by_option() {
     need_root();
     let folder = tempfile::tempdir().expect("a temporary folder");
     let debug = folder.path().join("debug");
@@ -138,7 +138,7 @@ fn symbols_are_taken_from_a_file_that_is_named() {
 }
 
 #[test]
-fn symbols_are_unpacked() {
+fn compressed_symbol_section_is_read() {
     need_root();
     let folder = tempfile::tempdir().expect("a temporary folder");
     let debug = folder.path().join("debug");
@@ -158,7 +158,7 @@ fn symbols_are_unpacked() {
 
 /// Returns a runtime whose processes run in a mount namespace with another folder at
 /// /usr/lib/debug.
-fn contained(runtime: Runtime, folder: &Path, debug: &Path) -> Runtime {
+fn containerized(runtime: Runtime, folder: &Path, debug: &Path) -> Runtime {
     let script = folder.join("java-in-a-namespace");
     let text = format!(
         "#!/bin/sh\nexec unshare --mount sh -c 'mount --bind {} /usr/lib/debug && exec {} \"$@\"' \
@@ -184,13 +184,13 @@ fn swap_symbols(file: &Path) {
 
 /// Containers of one image share its files, but each has its own debug files.
 #[test]
-fn a_debug_file_in_one_container_puts_no_probe_into_another_one() {
+fn debug_file_of_a_container_adds_no_probes_elsewhere() {
     need_root();
     let folder = tempfile::tempdir().expect("a temporary folder");
     let debug = folder.path().join("debug");
     let runtime = named("temurin-25").stripped(folder.path(), &debug);
     swap_symbols(&debug_file(&debug));
-    let attacker = Load::start(&contained(runtime.clone(), folder.path(), &debug), "-XX:+UseG1GC");
+    let attacker = Load::start(&containerized(runtime.clone(), folder.path(), &debug), "-XX:+UseG1GC");
     let mut neighbour = Load::start(&runtime, "-XX:+UseG1GC");
     let tool = Tool::start("javagc", &["-a", "-v", "-j"]);
     neighbour.run(1.0);
@@ -214,20 +214,20 @@ fn debug_files_of_a_container_are_found() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let debug = folder.path().join("debug");
     let runtime = named("temurin-25").stripped(folder.path(), &debug);
-    let contained = contained(runtime, folder.path(), &debug);
-    let mut load = Load::start(&contained, "-XX:+UseSerialGC");
+    let containerized = containerized(runtime, folder.path(), &debug);
+    let mut load = Load::start(&containerized, "-XX:+UseSerialGC");
     assert_names_functions(&mut load, &[]);
 }
 
 /// The probes are attached to that process only, not to the file.
 #[test]
-fn a_daemon_records_allocation_by_a_debug_file_of_a_container() {
+fn daemon_records_allocation_with_container_debug_files() {
     need_root();
     let folder = tempfile::tempdir().expect("a temporary folder");
     let debug = folder.path().join("debug");
     let runtime = named("temurin-25").stripped(folder.path(), &debug);
-    let contained = contained(runtime, folder.path(), &debug);
-    let mut load = Load::start_program(&contained, "-XX:+UseSerialGC", "AllocLoad");
+    let containerized = containerized(runtime, folder.path(), &debug);
+    let mut load = Load::start_program(&containerized, "-XX:+UseSerialGC", "AllocLoad");
     let listen = TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr());
     let listen = listen.expect("a free port").to_string();
     let store = folder.path().join("store").display().to_string();

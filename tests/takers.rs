@@ -20,9 +20,9 @@ use libjvmprobe::{
     own::Pace,
     stack::profile::Profile,
     take::{
-        allocations::{self, Told, books::Scope},
+        allocations::{self, Report, books::Scope},
         pauses::{self, record::Record},
-        samples::{self, About, StackWalk, SymbolSource, Whom, events::Asked},
+        samples::{self, About, StackWalk, SymbolSource, Targets, events::EventSpec},
     },
 };
 
@@ -85,7 +85,7 @@ struct Thinned {
 struct Allocations(Seen, Thinned);
 
 impl allocations::Sink for Allocations {
-    fn table(&mut self, told: &Told<'_>) -> Result<()> {
+    fn table(&mut self, told: &Report<'_>) -> Result<()> {
         assert_eq!(told.scope, Scope::Interval);
         let (summary, profile) = (&told.table.summary, told.profile().unwrap());
         assert_eq!(profile.total(), told.table.rows.iter().map(|row| row.class.bytes).sum::<u64>());
@@ -139,7 +139,7 @@ fn trace<T: Tool>(
     Ok(trace)
 }
 
-fn take_pauses(pid: u32, begun: Sender<()>, stop: &AtomicBool) -> Result<Pauses> {
+fn trace_pauses(pid: u32, begun: Sender<()>, stop: &AtomicBool) -> Result<Pauses> {
     let options = pauses::Options { all: true, pace: Pace::Calm, ..Default::default() };
     let seen = Pauses { seen: Seen::of(pid), told: 0 };
     let taker = pauses::Taker::new(options, seen, &[])?;
@@ -148,7 +148,7 @@ fn take_pauses(pid: u32, begun: Sender<()>, stop: &AtomicBool) -> Result<Pauses>
     Ok(trace.tool.sink)
 }
 
-fn take_allocations(
+fn trace_allocations(
     pid: u32,
     interval: Duration,
     begun: Sender<()>,
@@ -168,11 +168,11 @@ fn take_allocations(
     Ok(trace.tool.sink)
 }
 
-fn take_samples(pid: u32, begun: Sender<()>, stop: &AtomicBool) -> Result<Samples> {
+fn trace_samples(pid: u32, begun: Sender<()>, stop: &AtomicBool) -> Result<Samples> {
     let options = samples::Options {
-        targets: Whom::EveryJvm,
+        targets: Targets::EveryJvm,
         named_by_user: false,
-        events: vec![Asked::cpu()],
+        events: vec![EventSpec::cpu()],
         frequency: 99,
         rate: None,
         skip_missing: false,
@@ -199,18 +199,18 @@ fn take_samples(pid: u32, begun: Sender<()>, stop: &AtomicBool) -> Result<Sample
 }
 
 /// Returns the number of pauses in the JVM's log.
-fn logged(load: &Load) -> u64 {
+fn logged_pauses(load: &Load) -> u64 {
     let is_pause = |line: &&str| line.contains(" Pause ") && line.ends_with("ms");
     load.log().lines().filter(is_pause).count() as u64
 }
 
 #[test]
-fn three_takers_in_one_process_tell_each_what_the_jvm_did() {
+fn three_tracers_in_one_process_report_correct_sums() {
     need_root();
     preflight::check().unwrap();
     let mut load = Load::start_program(named("temurin-17"), "-XX:+UseSerialGC", "AllocLoad");
     load.ask("go 1 200 2");
-    let (pid, before) = (load.pid(), logged(&load));
+    let (pid, before) = (load.pid(), logged_pauses(&load));
     let stop = Arc::new(AtomicBool::new(false));
     let (begun, all) = channel();
     let takers = {
@@ -220,14 +220,14 @@ fn three_takers_in_one_process_tell_each_what_the_jvm_did() {
         };
         [
             spawn(|pid, begun, stop| {
-                let Pauses { seen, told } = take_pauses(pid, begun, stop)?;
+                let Pauses { seen, told } = trace_pauses(pid, begun, stop)?;
                 assert_eq!(seen.sum, told);
                 Ok(seen)
             }),
             spawn(|pid, begun, stop| {
-                take_allocations(pid, INTERVAL, begun, stop).map(|taken| taken.0)
+                trace_allocations(pid, INTERVAL, begun, stop).map(|taken| taken.0)
             }),
-            spawn(|pid, begun, stop| take_samples(pid, begun, stop).map(|taken| taken.0)),
+            spawn(|pid, begun, stop| trace_samples(pid, begun, stop).map(|taken| taken.0)),
         ]
     };
     drop(begun);
@@ -238,7 +238,7 @@ fn three_takers_in_one_process_tell_each_what_the_jvm_did() {
     stop.store(true, Ordering::Relaxed);
     let [pauses, allocations, samples] = takers.map(|taker| taker.join().unwrap().unwrap());
     assert!(pauses.intervals > 2 && allocations.intervals > 2 && samples.intervals > 2);
-    assert_eq!(pauses.sum, logged(&load) - before);
+    assert_eq!(pauses.sum, logged_pauses(&load) - before);
     assert!(pauses.sum > 0 && samples.sum > 0, "{} {}", pauses.sum, samples.sum);
     let off = allocations.sum as f64 / truth.total as f64 - 1.0;
     assert!(off.abs() <= 0.05, "allocations: {off}");
@@ -247,7 +247,7 @@ fn three_takers_in_one_process_tell_each_what_the_jvm_did() {
 /// More TLABs than can have their stacks walked: those without a stack are added to the weights of
 /// others.
 #[test]
-fn of_a_flood_some_stand_for_all() {
+fn sampled_tlabs_represent_the_total_allocation() {
     need_root();
     preflight::check().unwrap();
     let flags = "-XX:+UseSerialGC -XX:-ResizeTLAB -XX:TLABSize=16k";
@@ -258,7 +258,7 @@ fn of_a_flood_some_stand_for_all() {
     let (begun, begins) = channel();
     let taker = thread::spawn({
         let stop = Arc::clone(&stop);
-        move || take_allocations(pid, LONG_INTERVAL, begun, &stop)
+        move || trace_allocations(pid, LONG_INTERVAL, begun, &stop)
     });
     begins.recv_timeout(Duration::from_secs(60)).expect("it begins");
     let truth = allocated::parse(&load.ask("go 20 200 2 stay"));

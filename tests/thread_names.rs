@@ -23,7 +23,7 @@ const NAMES: [&str; 4] = [
 const LOAD: &str = "LongNameLoad";
 
 #[test]
-fn every_tool_has_whole_names() {
+fn every_tool_shows_complete_thread_names() {
     for (name, flags) in [
         ("zulu-8", "-XX:+UseSerialGC"),
         ("temurin-11", "-XX:+UseG1GC"),
@@ -40,7 +40,7 @@ fn every_tool_has_whole_names() {
 
 /// ZGC moves objects at any time, so a name may stay truncated, but is never another thread's.
 #[test]
-fn names_are_right_with_zgc() {
+fn thread_names_are_never_swapped_with_zgc() {
     beside_others();
     for (name, flags) in [
         ("temurin-21", "-XX:+UseZGC"),
@@ -48,17 +48,17 @@ fn names_are_right_with_zgc() {
         ("temurin-25", "-XX:+UseZGC"),
     ] {
         let mut load = Load::start_program(named(name), flags, LOAD);
-        let whole = profiled(load.pid(), || load.ask("go 4"));
+        let whole = profiled_thread_names(load.pid(), || load.ask("go 4"));
         assert!(whole.len() >= 3, "{name} {flags}: {whole:?}");
     }
 }
 
 #[test]
-fn names_are_whole_in_a_container() {
+fn thread_names_are_complete_in_a_container() {
     beside_others();
     let mut container = Container::start(named("temurin-17"), &["-XX:+UseSerialGC"], LOAD);
     let pid = container.pid();
-    let whole = profiled(pid, || container.run(3.0));
+    let whole = profiled_thread_names(pid, || container.run(3.0));
     assert_eq!(whole, NAMES.map(String::from).into(), "in a PID namespace");
 }
 
@@ -72,7 +72,7 @@ fn check(runtime: &Runtime, flags: &str) {
     binary("javagc");
     let allocations = Tool::start("javaobjnew", &["-p", &pid, "-t", "-j"]);
     let pauses = Tool::start("javagc", &["-p", &pid, "-s", "-j"]);
-    let whole = profiled(load.pid(), || load.ask("go 3"));
+    let whole = profiled_thread_names(load.pid(), || load.ask("go 3"));
     assert_eq!(whole, all, "{name} {flags}");
 
     let threads = |records: &[serde_json::Value], of: &str| -> BTreeSet<String> {
@@ -91,7 +91,7 @@ fn check(runtime: &Runtime, flags: &str) {
 
 /// Returns the complete names in a profile that runs during `work`. Each must belong to the thread
 /// that runs its method.
-fn profiled<T>(pid: u32, work: impl FnOnce() -> T) -> BTreeSet<String> {
+fn profiled_thread_names<T>(pid: u32, work: impl FnOnce() -> T) -> BTreeSet<String> {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("stacks.folded").display().to_string();
     binary("javaprof");

@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cause_is_said_once() {
+    fn error_chain_prints_the_os_error_once() {
         let missing = || io::Error::from_raw_os_error(2);
         let bpf = libbpf_rs::Error::from_raw_os_error(2);
         for error in [

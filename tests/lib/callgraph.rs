@@ -645,7 +645,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stack_is_wrong_or_has_gaps() {
+    fn check_distinguishes_wrong_stacks_from_gaps() {
         let down = "StackCalls$Deep.down;";
         let whole = format!("StackCalls$Deep.turn;{}StackCalls$Deep.bottom", down.repeat(300));
         assert_eq!(check(&whole), (0, 0));
@@ -658,7 +658,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_those_of_the_table() {
+    fn frame_names_map_to_call_graph_methods() {
         for (frame, expected) in [
             ("StackCalls$Interfaces$Square.area", Some("Square.area")),
             ("StackLibrary$Lambdas.lambda$turn$0", Some("Lambdas.lambda$turn")),
@@ -674,7 +674,7 @@ mod tests {
     }
 
     #[test]
-    fn generations_do_not_mix() {
+    fn stack_with_two_class_generations_is_wrong() {
         assert!(another_generation(&["StackGone0001.down", "StackGone0001$Base.value"]).is_none());
         assert!(another_generation(&["StackGone0001.down", "StackGone0002$Base.value"]).is_some());
     }

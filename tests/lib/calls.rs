@@ -19,7 +19,7 @@ use cafebabe::MethodAccessFlags;
 use Verdict::{ElsewhereInMethod, Impossible, Possible, Unknown};
 
 use crate::{
-    classfile::{Call, ClassPath, How, Target},
+    classfile::{Call, ClassPath, CallKind, Target},
     speedscope::{self, Frame, Sample},
 };
 
@@ -254,16 +254,16 @@ impl Checker {
         let Some(caller) = Named::of(at) else {
             return Unknown("a frame without class or parameters");
         };
-        let by_object = |call: &Call| matches!(call.how, How::Virtual | How::Interface);
+        let by_object = |call: &Call| matches!(call.how, CallKind::Virtual | CallKind::Interface);
         let linked = |call: &Call| {
-            matches!(call.how, How::Static | How::Dynamic) || self.is_polymorphic(&call.target)
+            matches!(call.how, CallKind::Static | CallKind::Dynamic) || self.is_polymorphic(&call.target)
         };
         match plain_stub(stub) {
             "vtable chunks" | "ic_miss" | "resolve_virtual_call" => {
                 self.judge_by_bytecode(&caller, at, by_object)
             }
             "resolve_opt_virtual_call" => {
-                self.judge_by_bytecode(&caller, at, |c| by_object(c) || c.how == How::Special)
+                self.judge_by_bytecode(&caller, at, |c| by_object(c) || c.how == CallKind::Special)
             }
             "resolve_static_call" => self.judge_by_bytecode(&caller, at, linked),
             "I2C/C2I adapters" => self.judge_by_bytecode(&caller, at, |_| true),
@@ -325,16 +325,16 @@ impl Checker {
     fn admits(&self, call: &Call, callee: &Named<'_>) -> bool {
         let target = &call.target;
         match call.how {
-            How::Dynamic => is_machinery(callee.class),
+            CallKind::Dynamic => is_machinery(callee.class),
             _ if self.is_polymorphic(target) => is_machinery(callee.class),
             _ if !callee.is(target) => false,
             _ if callee.name == "<init>" => callee.class == target.class,
             // The named class, or a superclass from which it inherits the method.
-            How::Static | How::Special => {
+            CallKind::Static | CallKind::Special => {
                 let (ancestors, is_whole) = self.classes.ancestors(&target.class);
                 ancestors.contains(callee.class) || !is_whole
             }
-            How::Virtual | How::Interface => self.can_be_of_one_object(&target.class, callee.class),
+            CallKind::Virtual | CallKind::Interface => self.can_be_of_one_object(&target.class, callee.class),
         }
     }
 
@@ -541,7 +541,7 @@ mod tests {
     }
 
     #[test]
-    fn instructions_name_methods_and_objects_choose_among_them() {
+    fn calls_match_invoke_instructions_and_overrides() {
         let checker = checker();
         for callee in [
             "PossibleCalls$Base.area()",
@@ -569,7 +569,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_tell_calls_of_a_method_apart() {
+    fn line_numbers_distinguish_calls_in_a_method() {
         let checker = checker();
         let judge = |mark, callee| checker.judge(&frame(PLAIN, line(mark)), &frame(callee, None));
         let (area, make) = ("PossibleCalls$Base.area()", "PossibleCalls$Base.make(int)");
@@ -583,7 +583,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_that_no_java_code_calls() {
+    fn initialisers_and_abstract_methods_have_no_java_caller() {
         let checker = checker();
         for callee in [
             "PossibleCalls$Base.<clinit>()",
@@ -596,7 +596,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_made_while_the_program_runs() {
+    fn generated_lambda_and_handle_code_is_recognized() {
         let checker = checker();
         let made = "java.lang.invoke.LambdaForm$MH.linkToTargetMethod(java.lang.Object)";
         assert_eq!(judge(&checker, "PossibleCalls.lambda(int)", made), Possible);
@@ -613,7 +613,7 @@ mod tests {
     }
 
     #[test]
-    fn stubs_belong_to_instructions() {
+    fn stubs_match_instructions_of_the_caller() {
         let checker = checker();
         let tests = "PossibleCalls.tests(java.lang.Object, int[])";
         for check in ["slow_subtype_check Runtime1 stub", "C1 Runtime slow_subtype_check_blob"] {
@@ -629,7 +629,7 @@ mod tests {
 
     /// Skips a frame, or swaps two frames.
     #[test]
-    fn a_stack_that_cannot_be_is_found() {
+    fn skipped_or_swapped_frames_are_reported_impossible() {
         let checker = checker();
         let stack = |order: &[usize]| {
             let all = [

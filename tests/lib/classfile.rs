@@ -24,7 +24,7 @@ use rawzip::{CompressionMethod, ZipArchive, ZipArchiveEntryWayfinder, ZipSliceAr
 
 /// Kind of invoke instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum How {
+pub enum CallKind {
     /// `invokestatic`.
     Static,
     /// `invokespecial`: constructors, `super`, private methods.
@@ -54,7 +54,7 @@ pub struct Call {
     /// Source line, 0 without a line number table.
     pub line: u32,
     /// Kind of instruction.
-    pub how: How,
+    pub how: CallKind,
     /// The method that the instruction names. For `invokedynamic`, the class is empty.
     pub target: Target,
 }
@@ -336,13 +336,13 @@ fn read_code(code: &CodeData<'_>, method: &mut Method) {
             target(&member.class_name, name, descriptor)
         };
         let (how, target) = match opcode {
-            Opcode::Invokestatic(member) => (How::Static, of_member(member)),
-            Opcode::Invokespecial(member) => (How::Special, of_member(member)),
-            Opcode::Invokevirtual(member) => (How::Virtual, of_member(member)),
-            Opcode::Invokeinterface(member, _) => (How::Interface, of_member(member)),
+            Opcode::Invokestatic(member) => (CallKind::Static, of_member(member)),
+            Opcode::Invokespecial(member) => (CallKind::Special, of_member(member)),
+            Opcode::Invokevirtual(member) => (CallKind::Virtual, of_member(member)),
+            Opcode::Invokeinterface(member, _) => (CallKind::Interface, of_member(member)),
             Opcode::Invokedynamic(dynamic) => {
                 let NameAndType { name, descriptor } = &dynamic.name_and_type;
-                (How::Dynamic, target("", name, descriptor))
+                (CallKind::Dynamic, target("", name, descriptor))
             }
             Opcode::Checkcast(_) | Opcode::Instanceof(_) | Opcode::Aastore => {
                 method.type_tests.insert(line);

@@ -349,7 +349,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_a_stop_with_two_collections() {
+    fn stop_with_two_collections_is_parsed() {
         let log = parse(
             "[269720568ns][safepoint      ] Safepoint synchronization initiated using futex wait barrier. (11 threads)\n\
              [269753216ns][gc,start       ] GC(17) Pause Young (Allocation Failure)\n\
@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_jdk_11() {
+    fn jdk_11_safepoint_log_is_parsed() {
         let log = parse(
             "[65313560ns][safepoint    ] Entering safepoint region: GenCollectForAllocation\n\
              [75207262ns][safepoint    ] Leaving safepoint region\n\
@@ -381,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_jdk_8() {
+    fn jdk_8_heap_sizes_are_parsed() {
         let kib = |count| Size { count, unit: 1 << 10 };
         let of = |kind: &str, before, after| OldCollection {
             kind: kind.into(),
@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_stops_of_jdk_8() {
+    fn jdk_8_stops_are_parsed() {
         let stops = stops_of_jdk_8(
             "1.203: Total time for which application threads were stopped: 0.0154471 seconds, Stopping threads took: 0.0023592 seconds\n\
              2.224: [GC pause (G1 Evacuation Pause) (young)2.225: [GC concurrent-mark-end, 0.0100675 secs]\n \
@@ -432,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_cycles_and_generations() {
+    fn cycles_and_zgc_generations_are_parsed() {
         let log = parse(
             "[1ns][gc          ] GC(6) Garbage Collection (Allocation Stall)\n\
              [2ns][gc,phases   ] GC(6) y: Pause Mark Start 0.008ms\n\

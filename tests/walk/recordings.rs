@@ -22,7 +22,7 @@ fn recordings() -> Vec<PathBuf> {
 }
 
 #[test]
-fn recorded_stacks_are_walked_as_they_were() {
+fn walker_reproduces_the_recorded_frames() {
     let mut wrong = String::new();
     for file in recordings() {
         let recording = Recording::read(&file).unwrap();
@@ -42,7 +42,7 @@ fn recorded_stacks_are_walked_as_they_were() {
 
 /// In the kernel, the walker reads the stack a few kilobytes at a time.
 #[test]
-fn stacks_are_read_in_pieces() {
+fn walk_in_pieces_yields_the_recorded_frames() {
     let mut pieces = 0;
     for file in recordings() {
         let recording = Recording::read(&file).unwrap();
@@ -56,7 +56,7 @@ fn stacks_are_read_in_pieces() {
 
 /// Gives the recording a stamp of its own, under which the walker caches its code and that no other
 /// recording has.
-fn remembered(mut recording: Recording, stamp: u64) -> Recording {
+fn with_stamp(mut recording: Recording, stamp: u64) -> Recording {
     recording.jvm.stamp = stamp;
     if let Some(first) = recording.mappings.get_mut(&0) {
         first.bias = stamp;
@@ -66,10 +66,10 @@ fn remembered(mut recording: Recording, stamp: u64) -> Recording {
 
 /// The second walk takes its code from the cache that the first one filled.
 #[test]
-fn what_is_remembered_is_what_was_found() {
+fn walk_with_cached_code_yields_the_recorded_frames() {
     let (mut without_rows, mut all) = (0, 0);
     for (file, stamp) in recordings().iter().zip(1..) {
-        let recording = remembered(Recording::read(file).unwrap(), stamp);
+        let recording = with_stamp(Recording::read(file).unwrap(), stamp);
         for _ in 0..2 {
             let stack = harness::walk(&mut &recording, &recording.start);
             assert_eq!(stack, recording.stack, "{}: {}", file.display(), recording.about);
@@ -91,10 +91,10 @@ fn what_is_remembered_is_what_was_found() {
 
 /// Other code is now at the address of a cached method.
 #[test]
-fn code_that_was_replaced_is_not_remembered() {
+fn replaced_code_is_not_served_from_the_cache() {
     let mut replaced = 0;
     for (file, stamp) in recordings().iter().zip(1 << 32..) {
-        let recording = remembered(Recording::read(file).unwrap(), stamp);
+        let recording = with_stamp(Recording::read(file).unwrap(), stamp);
         harness::walk(&mut &recording, &recording.start);
         // The first compiled method that is a caller.
         let ids = recording.stack.frames.iter().map(|frame| (frame >> 47) & 0xffff);
@@ -117,7 +117,7 @@ fn code_that_was_replaced_is_not_remembered() {
 
 /// Memory that is changed or missing: the walk ends and does no harm.
 #[test]
-fn damaged_stacks_do_no_harm() {
+fn damaged_memory_ends_the_walk_safely() {
     for file in recordings() {
         let whole = Recording::read(&file).unwrap();
         for (i, addr) in whole.lines.keys().enumerate().step_by(5) {
@@ -137,7 +137,7 @@ fn damaged_stacks_do_no_harm() {
 
 /// Runs the other tests again in a process whose walker was compiled with sanitizers.
 #[test]
-fn a_sanitizer_has_nothing_to_say() {
+fn sanitizers_report_no_errors() {
     if std::env::var_os(harness::OTHER).is_some() {
         return;
     }
@@ -165,7 +165,7 @@ fn a_sanitizer_has_nothing_to_say() {
     assert!(compiled.stderr.is_empty(), "{}", String::from_utf8_lossy(&compiled.stderr));
     let runtime = String::from_utf8(runtime.stdout).unwrap();
     let output = Command::new(std::env::current_exe().unwrap())
-        .args(["--skip", "a_sanitizer_has_nothing_to_say"])
+        .args(["--skip", "sanitizers_report_no_errors"])
         .env(harness::OTHER, &library)
         .env("LD_PRELOAD", runtime.trim_end())
         .env("ASAN_OPTIONS", "detect_leaks=0")
@@ -177,7 +177,7 @@ fn a_sanitizer_has_nothing_to_say() {
 
 /// There is a recording of each kind that was ever walked wrongly.
 #[test]
-fn each_kind_of_frame_is_there() {
+fn every_frame_kind_has_a_recording() {
     let files = recordings();
     let told: Vec<_> = files.iter().map(|file| Recording::read(file).unwrap().about).collect();
     let has = |runtime: &str, kind: &str| {
@@ -214,7 +214,7 @@ fn each_kind_of_frame_is_there() {
 }
 
 #[test]
-fn there_are_enough_and_they_are_small() {
+fn recordings_are_numerous_and_small() {
     let files = recordings();
     let sizes: Vec<_> = files.iter().map(|f| std::fs::metadata(f).unwrap().len()).collect();
     println!("{} recordings, {} bytes", files.len(), sizes.iter().sum::<u64>());

@@ -128,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_agent_wants_nothing_of_a_libc() {
+    fn agent_library_imports_no_libraries_or_symbols() {
         let elf = Elf::parse(AGENT).unwrap();
         assert!(elf.libraries.is_empty(), "{:?}", elf.libraries);
         let undefined: Vec<_> = elf
@@ -144,12 +144,12 @@ mod tests {
     }
 
     #[test]
-    fn names_are_never_the_same() {
+    fn successive_agent_names_differ() {
         assert_ne!(unguessable_name().unwrap(), unguessable_name().unwrap());
     }
 
     #[test]
-    fn our_agent_is_known_by_its_name() {
+    fn is_agent_accepts_only_generated_names() {
         assert!(is_agent(&(unguessable_name().unwrap() + ".so")));
         for other in ["", "libjvm.so", ".jvmprobe-.so", ".jvmprobe-17.so", "libjvmprobe.so"] {
             assert!(!is_agent(other), "{other}");

@@ -180,7 +180,7 @@ mod tests {
         L\t15\t4000\tcut";
 
     #[test]
-    fn reads_methods_inlining_and_what_is_gone() {
+    fn parse_returns_loaded_code_and_its_inlining() {
         let entries: Vec<_> = parse(MAP).collect();
         assert_eq!(entries.len(), 2, "{entries:?}");
         assert_eq!(entries[0].2.kind, CodeKind::Interpreter);
@@ -210,7 +210,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn hostile_maps_do_no_harm(
+        fn hostile_maps_do_not_panic(
             flips in prop::collection::vec((0..MAP.len(), any::<u8>()), 0..20),
             text in "[LIDUE\t0-9a-f\\\\x.\n]{0,300}",
         ) {
@@ -223,7 +223,7 @@ mod tests {
         }
 
         #[test]
-        fn hostile_descriptors_do_no_harm(text in "\\PC{0,40}", more in "\\([\\[LIJ;a/é]{0,20}\\)V") {
+        fn hostile_descriptors_do_not_panic(text in "\\PC{0,40}", more in "\\([\\[LIJ;a/é]{0,20}\\)V") {
             let _ = (java_parameters(&text), java_parameters(&more));
         }
     }

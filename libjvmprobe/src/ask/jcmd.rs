@@ -318,7 +318,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ids_are_looked_for_in_the_ranges_of_a_map() {
+    fn only_ids_within_the_map_ranges_are_mapped() {
         let everything = "         0          0 4294967295\n";
         assert!(is_mapped(everything, 0) && is_mapped(everything, 65_534));
         let two = "0 1000 1\n1 100000 65536\n";

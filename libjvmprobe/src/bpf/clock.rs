@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn now_is_now() {
+    fn converted_monotonic_time_matches_the_wall_clock() {
         let wall = wall_time(monotonic_ns());
         let apart = Timestamp::now().duration_since(wall).abs();
         assert!(apart < jiff::SignedDuration::from_secs(1), "{apart:?}");

@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_heap_of_too_many_terms_is_unknown() {
+    fn heap_with_too_many_terms_encodes_as_zeros() {
         let term = Term::Direct { addr: Addr(1) };
         let gauge = Gauge { heap: vec![term; TERMS + 1], ..Default::default() };
         let bytes = gauge.to_bytes();
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn spaces_that_do_not_fit_are_not_counted() {
+    fn too_many_spaces_encode_as_zeros() {
         let used_at_gc_end = vec![Addr(1); SPACES + 1];
         let gauge = Gauge { used_at_gc_end, ..Default::default() };
         assert!(gauge.to_bytes().iter().all(|&b| b == 0));

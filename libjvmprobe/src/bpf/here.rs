@@ -29,7 +29,7 @@ pub trait Source {
 /// Registers from which a walk starts. On machines other than x86-64, only the first three exist.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Start {
+pub struct Registers {
     /// rip
     pub ip: u64,
     /// rsp
@@ -73,15 +73,15 @@ pub struct RawSource {
 
 /// `harness_walk` of walk/harness.c.
 pub type WalkFunction =
-    unsafe extern "C" fn(*const RawSource, u64, *const Start, *mut Walked) -> u64;
+    unsafe extern "C" fn(*const RawSource, u64, *const Registers, *mut Walked) -> u64;
 unsafe extern "C" {
     fn harness_walk(
         source: *const RawSource,
         key: u64,
-        start: *const Start,
+        start: *const Registers,
         walked: *mut Walked,
     ) -> u64;
-    fn harness_trail(source: *const RawSource, start: *const Start, trail: *mut u64) -> u32;
+    fn harness_trail(source: *const RawSource, start: *const Registers, trail: *mut u64) -> u32;
     fn harness_blob(source: *const RawSource, addr: u64, found: *mut [u64; 8]);
     #[cfg(test)]
     fn harness_sizes(sizes: *mut [u64; 5]);
@@ -174,7 +174,7 @@ pub unsafe fn walk_by(
     function: WalkFunction,
     source: &mut dyn Source,
     key: u64,
-    start: &Start,
+    start: &Registers,
 ) -> (u64, Stack) {
     let mut walked =
         Box::new(Walked { target: 0, unloads: 0, end: 0, count: 0, frames: [0; MAX_FRAMES] });
@@ -187,13 +187,13 @@ pub unsafe fn walk_by(
 
 /// Walks a stack of the process that has this key. Returns the id that the kernel side would give the stack, and the
 /// stack.
-pub fn walk(source: &mut dyn Source, key: u64, start: &Start) -> (u64, Stack) {
+pub fn walk(source: &mut dyn Source, key: u64, start: &Registers) -> (u64, Stack) {
     // SAFETY: LINKED is `harness_walk`, built with this library.
     unsafe { walk_by(LINKED, source, key, start) }
 }
 
 /// Returns the code address of each frame of a stack, innermost first.
-pub fn trail(source: &mut dyn Source, start: &Start) -> Vec<u64> {
+pub fn trail(source: &mut dyn Source, start: &Registers) -> Vec<u64> {
     let mut trail = vec![0; MAX_FRAMES];
     // SAFETY: C fills no more than MAX_FRAMES of it.
     let count = with(source, |source| unsafe { harness_trail(source, start, trail.as_mut_ptr()) });
@@ -215,13 +215,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn structures_are_those_of_the_header() {
+    fn struct_sizes_match_the_c_header() {
         let mut sizes = [0; 5];
         // SAFETY: it fills an array of this size.
         unsafe { harness_sizes(&mut sizes) };
         let ours = [
             size_of::<RawSource>(),
-            size_of::<Start>(),
+            size_of::<Registers>(),
             size_of::<Walked>(),
             size_of::<MappingEntry>(),
             size_of::<JvmLayout>(),

@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_kernels_fields_are_found() {
+    fn offsets_finds_kernel_fields_and_rejects_unknown_names() {
         match offsets("task_struct", ["pid", "tgid", "comm", "__state"]) {
             Ok([pid, tgid, ..]) => assert_eq!(tgid, pid + 4),
             Err(error) => println!("skipped: {error}"),

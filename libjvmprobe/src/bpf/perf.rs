@@ -293,7 +293,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_lists_of_processors() {
+    fn cpu_list_ranges_are_expanded() {
         assert_eq!(parse_cpu_list("0-2,5,7-8\n"), [0, 1, 2, 5, 7, 8]);
         assert_eq!(parse_cpu_list("0"), [0]);
         assert!(parse_cpu_list("").is_empty());

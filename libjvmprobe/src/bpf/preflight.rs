@@ -118,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_every_missing_capability() {
+    fn error_names_every_missing_capability() {
         assert!(capabilities(CAP_SYS_ADMIN | CAP_SYS_PTRACE).is_ok());
         assert!(capabilities(CAP_BPF | CAP_PERFMON | CAP_SYS_PTRACE).is_ok());
         let none = capabilities(0).unwrap_err().to_string();
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_only_kernels_that_are_too_old() {
+    fn only_kernels_older_than_the_minimum_are_rejected() {
         assert!(kernel_release("4.18.0-553.el8_10.x86_64").is_err());
         assert!(kernel_release("5.10.0-46-amd64").is_ok());
         assert!(walker_release("5.10.0-46-amd64").is_err());
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn says_what_a_kernel_without_uprobes_lacks() {
+    fn error_without_uprobes_names_the_kernel_option() {
         let error = uprobes(Path::new("/nonexistent/uprobe/type")).unwrap_err().to_string();
         assert!(error.contains("CONFIG_UPROBE_EVENTS"), "{error}");
     }

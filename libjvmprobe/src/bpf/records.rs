@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn texts_are_cut_at_nul_and_harmless() {
+    fn text_ends_at_nul_and_escapes_control_characters() {
         assert_eq!(text(b"G1\0x"), "G1");
         assert_eq!(text(b"a\n\x1b[31m"), "a\\x0a\\x1b[31m");
         assert_eq!(text(&[0xffu8, b'x']), "\u{fffd}x");
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_lie_inside() {
+    fn word_outside_the_record_returns_none() {
         let record = [1u64, 2].map(u64::to_ne_bytes).concat();
         assert_eq!(word(&record, 8), Some(2));
         assert_eq!((word(&record, 9), word(&record, usize::MAX)), (None, None));

@@ -19,7 +19,7 @@ const FIRST_ON_DEMAND: (u32, u32) = (6, 1);
 
 /// A hash map of which usually few entries are used.
 #[derive(Clone, Copy, Debug)]
-pub struct Roomy {
+pub struct SparseMap {
     /// Name of the map.
     pub name: &'static str,
     /// Capacity if entries are allocated when they are used.
@@ -32,7 +32,7 @@ pub struct Roomy {
 ///
 /// # Errors
 /// [`Error::Bpf`](crate::Error::Bpf).
-pub fn set_sizes(object: &mut OpenObject, maps: &[Roomy]) -> Result<()> {
+pub fn set_sizes(object: &mut OpenObject, maps: &[SparseMap]) -> Result<()> {
     let late = allocates_on_demand(kernel_version());
     for mut map in object.maps_mut() {
         let Some(roomy) = maps.iter().find(|roomy| map.name() == roomy.name) else { continue };
@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_kernels_that_are_known_to_may_allocate_late() {
+    fn maps_allocate_late_only_since_linux_6_1() {
         assert!(allocates_on_demand(Some((6, 1))));
         assert!(allocates_on_demand(Some((10, 0))));
         assert!(!allocates_on_demand(Some((5, 19))));

@@ -118,7 +118,7 @@ fn check(object: &[u8]) {
 }
 
 #[test]
-fn programs_need_no_more_stack_than_older_kernels_have() {
+fn bpf_programs_fit_the_older_kernels_stack_limit() {
     check(include_bytes!(concat!(env!("OUT_DIR"), "/javagc.o")));
     check(include_bytes!(concat!(env!("OUT_DIR"), "/javaobjnew.o")));
     check(include_bytes!(concat!(env!("OUT_DIR"), "/javaprof.o")));

@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_stop_is_read_as_it_is_written() {
+    fn stop_record_decodes_and_truncated_record_is_rejected() {
         let mut record = [5, 42, 1000, 3000, 1].map(u64::to_ne_bytes).concat();
         record.extend([0; 64]);
         record[40..42].copy_from_slice(b"G1");

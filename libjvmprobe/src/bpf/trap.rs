@@ -31,7 +31,7 @@ use crate::{
 };
 
 /// Typical values, used if a measurement fails.
-const TYPICAL: Prices = Prices { probe_ns: 1500.0, interrupt_ns: 5000.0 };
+const TYPICAL: TrapCosts = TrapCosts { probe_ns: 1500.0, interrupt_ns: 5000.0 };
 /// Number of calls with and without the probe. The median is used, because some calls are interrupted.
 const CALLS: usize = 64;
 /// Number of bytes read between two calls to evict the kernel's data from the first-level caches, as it is between the
@@ -46,7 +46,7 @@ const MIN_STEP: Duration = Duration::from_nanos(700);
 
 /// Time that a thread loses to one event, apart from the run time of our program.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Prices {
+pub struct TrapCosts {
     /// A hit of a probe, in nanoseconds.
     pub probe_ns: f64,
     /// An interrupt that samples a processor, in nanoseconds.
@@ -55,8 +55,8 @@ pub struct Prices {
 
 /// Returns the prices of this machine. The first call measures them, and waits about 100 ms for the kernel to detach
 /// the probe.
-pub fn prices() -> Prices {
-    static PRICES: OnceLock<Prices> = OnceLock::new();
+pub fn prices() -> TrapCosts {
+    static PRICES: OnceLock<TrapCosts> = OnceLock::new();
     *PRICES.get_or_init(|| {
         let or_usual = |measured: Result<f64>, usual: f64| match measured {
             Ok(ns) => ns,
@@ -65,7 +65,7 @@ pub fn prices() -> Prices {
                 usual
             }
         };
-        Prices {
+        TrapCosts {
             probe_ns: or_usual(measure_probe(), TYPICAL.probe_ns),
             interrupt_ns: or_usual(measure_interrupt(), TYPICAL.interrupt_ns),
         }
@@ -183,7 +183,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn prices_of_this_machine_are_plausible() {
+    fn measured_probe_costs_are_plausible_and_cached() {
         let begin = Instant::now();
         let prices = prices();
         println!("{prices:?}, measured within {:?}", begin.elapsed());

@@ -121,18 +121,18 @@ pub struct Walker {
     filled: Vec<(u32, MapHandle)>,
     /// Mappings of each process as last handed over, by key.
     handed_over: HashMap<u64, Vec<MappingEntry>>,
-    free_memory: Room,
+    free_memory: RowBudget,
     keeps_rows: bool,
 }
 
 /// A process's mappings and unwind tables as the kernel side has them, to walk its stacks [here](super::here).
 #[derive(Debug)]
-pub struct Told<'a> {
+pub struct WalkData<'a> {
     mappings: &'a [MappingEntry],
     tables: HashMap<u32, &'a [Row]>,
 }
 
-impl Told<'_> {
+impl WalkData<'_> {
     /// Returns a mapping; the first entry holds the number of mappings after it.
     pub fn mapping(&self, index: u32) -> Option<MappingEntry> {
         self.mappings.get(index as usize).copied()
@@ -146,13 +146,13 @@ impl Told<'_> {
 
 /// Remaining memory for unwind tables in the kernel.
 #[derive(Debug)]
-struct Room {
+struct RowBudget {
     rows: usize,
     /// Whether the user was informed that it is used up.
     is_reported: bool,
 }
 
-impl Room {
+impl RowBudget {
     /// Reserves memory for rows. Returns `false` if too little is left; the first time prints a message.
     fn take(&mut self, rows: usize) -> bool {
         if let Some(left) = self.rows.checked_sub(rows) {
@@ -203,7 +203,7 @@ impl Walker {
             free: Vec::new(),
             filled: Vec::new(),
             handed_over: HashMap::new(),
-            free_memory: Room { rows: MAX_ALL_ROWS, is_reported: false },
+            free_memory: RowBudget { rows: MAX_ALL_ROWS, is_reported: false },
             keeps_rows: false,
         })
     }
@@ -214,11 +214,11 @@ impl Walker {
     }
 
     /// Returns the data of a process as the kernel side has them.
-    pub fn walk_data(&self, key: u64) -> Option<Told<'_>> {
+    pub fn walk_data(&self, key: u64) -> Option<WalkData<'_>> {
         let mappings = self.handed_over.get(&key)?;
         let loaded = self.files.values().filter_map(|(_, loaded)| loaded.as_ref());
         let tables = loaded.map(|loaded| (loaded.number, &*loaded.kept)).collect();
-        Some(Told { mappings, tables })
+        Some(WalkData { mappings, tables })
     }
 
     /// Sets a JVM's layout. It is handed over together with the process's mappings, which the caller sets next.
@@ -415,8 +415,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_tables_together_have_a_bound() {
-        let mut free_memory = Room { rows: MAX_ALL_ROWS, is_reported: false };
+    fn total_rows_of_all_unwind_tables_are_limited() {
+        let mut free_memory = RowBudget { rows: MAX_ALL_ROWS, is_reported: false };
         assert!(free_memory.take(MAX_ALL_ROWS - 10) && free_memory.take(10) && free_memory.take(0));
         assert!(!free_memory.is_reported);
         assert!(!free_memory.take(1));

@@ -222,7 +222,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn warnings_that_differ_in_numbers_only_are_limited() {
+    fn warnings_differing_only_in_numbers_are_rate_limited() {
         let begin = Instant::now();
         let mut limit = Limit::new(begin);
         let flood = |limit: &mut Limit, now| {
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_is_for_people_or_for_programs() {
+    fn message_formats_as_one_text_or_json_line() {
         let saving = json!({"step": 3, "off-cpu": false, "why": "a \"b\"]"});
         let values = Map::from_iter([("saving".to_owned(), saving.clone())]);
         assert_eq!(

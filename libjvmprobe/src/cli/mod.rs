@@ -19,7 +19,7 @@ use rustix::process::geteuid;
 
 pub use common::Common;
 pub use messages::{limit_warnings, print_messages_as_json};
-pub use started::Started;
+pub use started::CommandOptions;
 
 use crate::{
     Error, Pid, Result, elf::apart::set_symbol_files, follow::running, own, stack::symbolizer,
@@ -233,7 +233,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_have_units() {
+    fn unit_suffixes_are_parsed_and_invalid_sizes_rejected() {
         assert_eq!(parse_bytes("65536"), Ok(65536));
         assert_eq!(parse_bytes("64k"), Ok(65536));
         assert_eq!(parse_bytes("1M"), Ok(1 << 20));

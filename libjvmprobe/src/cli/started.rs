@@ -7,14 +7,14 @@ use clap::{Args, ValueHint};
 use crate::{
     Result,
     follow::{
-        command::Waiting,
+        command::HeldCommand,
         user::{self, User},
     },
 };
 
 /// What the command line says of it.
 #[derive(Args, Clone, Debug, Default)]
-pub struct Started {
+pub struct CommandOptions {
     /// Start this command and trace it from the beginning
     #[arg(last = true, index = 3, value_name = "COMMAND",
         value_hint = ValueHint::CommandWithArguments, conflicts_with_all = ["pids", "all", "name"])]
@@ -26,7 +26,7 @@ pub struct Started {
     user: Option<String>,
 }
 
-impl Started {
+impl CommandOptions {
     /// Returns the program to start, if any.
     pub fn program(&self) -> Option<&OsStr> {
         self.command.first().map(OsString::as_os_str)
@@ -43,14 +43,14 @@ impl Started {
     /// Forks the command, which waits before exec. Prints a warning if it will run as root, perhaps unintentionally.
     ///
     /// # Errors
-    /// Returns the errors of [`Waiting::fork`].
-    pub fn fork(&self, user: Option<User>) -> Result<Option<Waiting>> {
+    /// Returns the errors of [`HeldCommand::fork`].
+    pub fn fork(&self, user: Option<User>) -> Result<Option<HeldCommand>> {
         if self.command.is_empty() {
             return Ok(None);
         }
         if let (None, Some(warning)) = (&user, user::warning()) {
             log::warn!("{warning}");
         }
-        Waiting::fork(&self.command, user).map(Some)
+        HeldCommand::fork(&self.command, user).map(Some)
     }
 }

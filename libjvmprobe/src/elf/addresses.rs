@@ -134,7 +134,7 @@ mod tests {
     ";
 
     #[test]
-    fn an_address_has_the_name_of_its_symbol() {
+    fn address_resolves_to_last_symbol_starting_before_it() {
         let elf = Library::build(ASSEMBLY, &[]).elf();
         let symbols = elf.symbols().unwrap();
         let outer = symbols.find("outer").unwrap().value;
@@ -161,7 +161,7 @@ mod tests {
 
     /// A lookup checks two symbols, however many there are, and reads one name.
     #[test]
-    fn symbols_that_overlap_cost_one_lookup() {
+    fn overlapping_symbols_do_not_slow_down_lookup() {
         let overlapping = 65_000;
         let mut assembly = ".text\nbegin: .space 65536\n".to_owned();
         for i in 0..overlapping {

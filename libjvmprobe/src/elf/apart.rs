@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn symbols_that_are_compressed_are_unpacked() {
+    fn compressed_symbols_are_decompressed_within_limits() {
         let library = stripped(&["-Wl,--build-id=none"], &|library: &Library| {
             let packed = library.dir().join("symbols");
             std::fs::copy(library.path(), &packed).unwrap();
@@ -376,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_was_named_must_be_one_with_symbols() {
+    fn named_file_without_symbols_or_build_id_is_rejected() {
         let why = |path: &Path| match set_symbol_files(&[path.to_owned()]) {
             Err(Error::Symbols { why, .. }) => why,
             other => panic!("{other:?}"),
@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn debians_folders_tell_the_package() {
+    fn debian_jvm_path_maps_to_its_debug_package() {
         let package = |path: &str| debug_package(Path::new(path));
         let debian = "/usr/lib/jvm/java-8-openjdk-amd64/jre/lib/amd64/server/libjvm.so";
         assert_eq!(package(debian).as_deref(), Some("openjdk-8-dbg"));

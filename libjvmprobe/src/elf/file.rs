@@ -420,7 +420,7 @@ mod tests {
     ";
 
     #[test]
-    fn finds_the_bytes_at_an_address() {
+    fn vaddr_maps_to_its_file_offset() {
         let library = Library::build(ASSEMBLY, &[]);
         let elf = library.elf();
         assert_eq!(elf.machine(), Machine::NATIVE);
@@ -438,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn the_names_of_all_sections_have_a_bound() {
+    fn total_length_of_section_names_is_limited() {
         // All sections share one long name, each starting one byte later.
         let count = 4000_usize;
         let strings = vec![b'a'; count + MAX_NAME];
@@ -465,7 +465,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mapping_tells_the_load_bias() {
+    fn mapping_address_and_offset_give_the_load_bias() {
         let elf = Library::build(ASSEMBLY, &[]).elf();
         let code = elf.segments.iter().find(|s| s.p_flags & PF_X != 0).unwrap();
         let bias = 0x7f00_0000_0000;
@@ -476,7 +476,7 @@ mod tests {
     }
 
     #[test]
-    fn says_what_is_wrong() {
+    fn malformed_and_truncated_files_return_specific_errors() {
         let message = |bytes: &[u8]| open(bytes).unwrap_err().to_string();
         assert!(message(b"").contains("malformed"), "{}", message(b""));
         assert!(message(b"#!/bin/sh\nexec java\n").contains("malformed"));
@@ -486,7 +486,7 @@ mod tests {
     }
 
     #[test]
-    fn a_section_without_content_is_told() {
+    fn section_without_content_returns_an_error() {
         let library = Library::build(ASSEMBLY, &[]);
         let elf = library.elf();
         assert!(elf.section(".bss").unwrap().data().is_err());
@@ -504,7 +504,7 @@ mod tests {
     }
 
     /// A library whose table of section names, or whose `.symtab`, has the claimed size, in a sparse file.
-    fn claims(symbols: bool, size: u64) -> Option<File> {
+    fn file_claiming_size(symbols: bool, size: u64) -> Option<File> {
         let mut bytes = Library::build(ASSEMBLY, &[]).bytes();
         let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
         let headers = usize::try_from(word(40)).unwrap();
@@ -520,14 +520,14 @@ mod tests {
     }
 
     #[test]
-    fn a_sparse_file_does_not_fill_our_memory() {
+    fn oversized_sections_of_sparse_files_are_rejected() {
         for size in [MAX_NAMES as u64 + 1, 250 << 20, 1 << 41] {
-            let Some(file) = claims(false, size) else { continue };
+            let Some(file) = file_claiming_size(false, size) else { continue };
             let error = ElfFile::open(file).unwrap_err().to_string();
             assert!(error.contains("more than"), "{error}");
         }
-        assert!(ElfFile::open(claims(false, MAX_NAMES as u64).unwrap()).is_ok());
-        let elf = ElfFile::open(claims(true, MAX_SECTION + 1).unwrap()).unwrap();
+        assert!(ElfFile::open(file_claiming_size(false, MAX_NAMES as u64).unwrap()).is_ok());
+        let elf = ElfFile::open(file_claiming_size(true, MAX_SECTION + 1).unwrap()).unwrap();
         assert!(elf.section(".symtab").unwrap().data().is_err() && !elf.has_symbols());
     }
 }

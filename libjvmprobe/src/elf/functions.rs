@@ -105,7 +105,7 @@ mod tests {
     use crate::elf::testing::Library;
 
     #[test]
-    fn functions_begin_where_the_file_says() {
+    fn function_starts_are_read_from_eh_frame_hdr() {
         let library = Library::build(
             ".text
              .globl first, second

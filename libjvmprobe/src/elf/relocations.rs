@@ -49,7 +49,7 @@ mod tests {
     use crate::elf::testing::Library;
 
     #[test]
-    fn a_pointer_has_the_address_of_what_it_points_to() {
+    fn relocation_of_a_pointer_gives_its_target_address() {
         let library = Library::build(
             ".text
              .globl function

@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn finds_every_location() {
+    fn stapsdt_returns_every_probe_location() {
         let elf = library().elf();
         let symbols = elf.symbols().unwrap();
         let at = |name| symbols.find(name).unwrap().value;
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn explains_what_is_missing() {
+    fn explain_missing_names_the_absent_provider_or_probe() {
         let probes = library().elf().stapsdt().unwrap();
         for (provider, name, part) in [
             ("hotspot_jni", "x", "no provider hotspot_jni, only hotspot, hs_private"),
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn a_probe_with_more_locations_than_any_jvm_has_is_refused() {
+    fn probe_with_too_many_locations_is_rejected() {
         let library = |count: usize, arg_specs: usize| {
             let probes = (0..count).map(|i| {
                 let args = format!("8@${}", i % arg_specs);
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn notes_that_are_cut_off_are_refused() {
+    fn truncated_notes_are_rejected() {
         for desc in [".8byte 1, 2", ".8byte 1, 2, 3", ".8byte 1, 2, 3\n.asciz \"hotspot\""] {
             let elf = Library::build(
                 &format!(
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn hostile_files_do_no_harm() {
+    fn hostile_files_do_not_panic() {
         let whole = library().bytes();
         let at = 0..whole.len();
         // Flipped bytes have the greatest effect in headers and tables.

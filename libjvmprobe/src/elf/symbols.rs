@@ -181,7 +181,7 @@ mod tests {
     ";
 
     #[test]
-    fn agrees_with_nm() {
+    fn symbol_table_agrees_with_nm() {
         let library = Library::build(ASSEMBLY, &[]);
         let symbols = library.elf().symbols().unwrap();
         let nm = Command::new("nm").args(["--defined-only"]).arg(library.path()).output().unwrap();
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn finds_by_name_prefix_and_address() {
+    fn symbols_are_found_by_name_prefix_and_address() {
         let symbols = Library::build(ASSEMBLY, &[]).elf().symbols().unwrap();
         let print = symbols.find("_ZN7Printer5printEv").unwrap();
         assert_eq!(print.size, 2);
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stripped_file_keeps_what_it_exports() {
+    fn stripped_file_retains_only_exported_symbols() {
         let elf = Library::build(ASSEMBLY, &["-Wl,-s"]).elf();
         let symbols = elf.symbols().unwrap();
         assert!(symbols.find("table").is_some());

@@ -37,7 +37,7 @@ use crate::{
 const START: &str = "start the command";
 
 /// A forked child that waits before exec until [`go`](Self::go) is called.
-pub struct Waiting {
+pub struct HeldCommand {
     /// PID of the child.
     pub pid: Pid,
     program: OsString,
@@ -45,7 +45,7 @@ pub struct Waiting {
     spawned: JoinHandle<io::Result<Child>>,
 }
 
-impl Waiting {
+impl HeldCommand {
     /// Forks. The child switches to `user`, writes its PID to a pipe and waits.
     ///
     /// # Errors

@@ -39,7 +39,7 @@ pub(super) struct Mapped {
 pub(super) struct Finder {
     scanner: Scanner,
     mappings: Option<Mappings>,
-    crowds: Crowds,
+    crowds: StartRates,
     /// Processes that are not examined yet, because many are starting or because no slot was free, and the time at
     /// which each one is due.
     waiting: BTreeMap<Pid, Instant>,
@@ -68,7 +68,7 @@ impl Finder {
         Self {
             scanner: Scanner::new(),
             mappings: mappings.ok(),
-            crowds: Crowds::default(),
+            crowds: StartRates::default(),
             waiting: BTreeMap::new(),
             left_out: 0,
             next_scan: Instant::now(),
@@ -165,9 +165,9 @@ impl Finder {
 
 /// Arrival times of each tenant's latest new processes, so that a tenant that starts many delays only its own.
 #[derive(Debug, Default)]
-struct Crowds(HashMap<String, VecDeque<Instant>>);
+struct StartRates(HashMap<String, VecDeque<Instant>>);
 
-impl Crowds {
+impl StartRates {
     /// Adds a process. Returns the number that its tenant has started within [`CROWD_PERIOD`], at most [`MAX_CROWD`].
     fn add(&mut self, tenant: String, now: Instant) -> usize {
         let start_times = self.0.entry(tenant).or_default();
@@ -209,8 +209,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_tenant_that_starts_many_processes_is_a_crowd_alone() {
-        let (mut crowds, now) = (Crowds::default(), Instant::now());
+    fn new_processes_are_counted_per_tenant() {
+        let (mut crowds, now) = (StartRates::default(), Instant::now());
         for number in 1..=2 * MAX_CROWD {
             assert_eq!(crowds.add("pod/many".into(), now), number.min(MAX_CROWD));
         }
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn we_descend_from_our_parent_and_it_does_not_from_us() {
+    fn child_descends_from_parent_but_not_vice_versa() {
         let own = Pid(std::process::id());
         let parent = pid::parent(own).unwrap();
         assert!(descends(own, own) && descends(own, parent));

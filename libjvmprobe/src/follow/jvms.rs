@@ -149,7 +149,7 @@ struct Attached {
 }
 
 /// Attachments made for a process before it becomes a JVM.
-struct Ahead {
+struct EarlyAttachment {
     pid: Pid,
     /// The libjvm.so that the process is expected to load.
     file: FileId,
@@ -167,7 +167,7 @@ pub struct Trace<T: Tool> {
     /// JVMs reported by the registry, if all JVMs or those of a command are traced.
     arrivals: Option<Arrivals>,
     /// Attachments made for a command that is not yet a JVM.
-    ahead: Option<Ahead>,
+    early: Option<EarlyAttachment>,
     /// Files that no JVM runs any more.
     idle: Idle<FileId>,
     /// Whether one attachment to a file serves all JVMs that run it. If hits of several processes could not be
@@ -190,7 +190,7 @@ impl<T: Tool> Trace<T> {
             shares_files: bpf::can_share_attachments()
                 && !arrivals.as_ref().is_some_and(Arrivals::is_of_command),
             arrivals: None,
-            ahead: None,
+            early: None,
             idle: Idle::default(),
             pace: Pace::Prompt,
         };
@@ -225,7 +225,7 @@ impl<T: Tool> Trace<T> {
         let (session, scope) = (self.tool.session(), Scope::Process(pid));
         session.flush();
         match session.attach(&(&target.libjvm).into(), &plans, scope, bpf::key_of_single(pid)) {
-            Ok(links) => self.ahead = Some(Ahead { pid, file: target.libjvm.id, links }),
+            Ok(links) => self.early = Some(EarlyAttachment { pid, file: target.libjvm.id, links }),
             // Attached later, when the process maps the library.
             Err(error) => log::debug!(
                 "cannot attach to {} yet, retrying when the process maps it: {error}",
@@ -286,8 +286,8 @@ impl<T: Tool> Trace<T> {
     /// Adds a JVM of the traced command: with the attachments made in advance if there are any, else with new ones.
     fn add_of_command(&mut self, target: Arc<Target>, hotspot: Reading) -> Result<()> {
         let pid = target.pid();
-        let is_it = |ahead: &mut Ahead| (ahead.pid, ahead.file) == (pid, target.libjvm.id);
-        let Some(Ahead { links, .. }) = self.ahead.take_if(is_it) else {
+        let is_it = |early: &mut EarlyAttachment| (early.pid, early.file) == (pid, target.libjvm.id);
+        let Some(EarlyAttachment { links, .. }) = self.early.take_if(is_it) else {
             log::warn!("process {pid}: tracing began late, earlier events are missing");
             return self.add_alone(target, hotspot);
         };
@@ -502,9 +502,9 @@ mod tests {
     };
 
     /// A shell process that waits for a line on stdin, and then execs another program.
-    struct Waits(Child);
+    struct WaitingShell(Child);
 
-    impl Waits {
+    impl WaitingShell {
         fn new() -> Self {
             let mut command = Command::new("sh");
             command.args(["-c", "read -r word; exec sleep 1000"]).stdin(Stdio::piped());
@@ -536,7 +536,7 @@ mod tests {
         }
     }
 
-    impl Drop for Waits {
+    impl Drop for WaitingShell {
         fn drop(&mut self) {
             let _ = self.0.kill();
             let _ = self.0.wait();
@@ -545,8 +545,8 @@ mod tests {
 
     /// A tool that records the calls it receives.
     #[derive(Default)]
-    struct Writes<const TRACES_STARTING_JVMS: bool> {
-        session: Book,
+    struct RecordingTool<const TRACES_STARTING_JVMS: bool> {
+        session: RecordingSession,
         /// Keys, and whether the JVM had finished starting.
         prepared: Vec<(u64, bool)>,
         admitted: Vec<u64>,
@@ -560,14 +560,14 @@ mod tests {
     }
 
     #[derive(Default)]
-    struct Book {
+    struct RecordingSession {
         /// Programs, scope and cookie of each attachment.
         attached: Vec<(Vec<&'static str>, Scope, u64)>,
         lost: HashMap<u64, u64>,
         forgotten: Vec<u64>,
     }
 
-    impl Attach for Book {
+    impl Attach for RecordingSession {
         fn attach(
             &mut self,
             _: &Binary,
@@ -597,7 +597,7 @@ mod tests {
         }
     }
 
-    impl<const YOUNG: bool> Tool for Writes<YOUNG> {
+    impl<const YOUNG: bool> Tool for RecordingTool<YOUNG> {
         type Jvm = ();
         const TRACES_STARTING_JVMS: bool = YOUNG;
 
@@ -657,8 +657,8 @@ mod tests {
     }
 
     /// Starts a trace of the given JVMs.
-    fn trace<const YOUNG: bool>(named: Vec<Named>) -> Result<Trace<Writes<YOUNG>>> {
-        let mut trace = Trace::start(Writes::default(), named, None)?;
+    fn trace<const YOUNG: bool>(named: Vec<Named>) -> Result<Trace<RecordingTool<YOUNG>>> {
+        let mut trace = Trace::start(RecordingTool::default(), named, None)?;
         trace.shares_files = true;
         Ok(trace)
     }
@@ -668,7 +668,7 @@ mod tests {
     }
 
     /// A JVM that has finished starting.
-    fn old(flag: &str) -> FakeJvm {
+    fn started_jvm(flag: &str) -> FakeJvm {
         let mut jvm = FakeJvm::new(flag);
         jvm.set_up();
         jvm
@@ -678,13 +678,13 @@ mod tests {
         Err(Error::layout("nothing is told"))
     }
 
-    fn arrival(process: &Waits, library: &Library, hotspot: Result<HotSpot>) -> Arrival {
+    fn arrival(process: &WaitingShell, library: &Library, hotspot: Result<HotSpot>) -> Arrival {
         Arrival::new(process.target(library), hotspot)
     }
 
     #[test]
-    fn one_that_was_named_has_attachments_of_its_own() {
-        let (library, one, g1) = (library(), Waits::new(), old("UseG1GC"));
+    fn named_jvm_gets_its_own_attachments() {
+        let (library, one, g1) = (library(), WaitingShell::new(), started_jvm("UseG1GC"));
         let trace = trace::<true>(vec![(one.target(&library), Ok(g1.hotspot()))]).unwrap();
         let key = bpf::key_of_single(one.pid());
         let attached = (vec!["all", "g1"], Scope::Process(one.pid()), key);
@@ -696,14 +696,14 @@ mod tests {
     }
 
     #[test]
-    fn of_those_named_all_or_none_are_traced() {
-        let (library, g1) = (library(), old("UseG1GC"));
-        let (one, other) = (Waits::new(), Waits::new());
+    fn start_fails_if_a_named_jvm_is_untraceable() {
+        let (library, g1) = (library(), started_jvm("UseG1GC"));
+        let (one, other) = (WaitingShell::new(), WaitingShell::new());
         let named = || {
             let named = [&one, &other].map(|process| process.target(&library));
             named.map(|target| (target, Ok(g1.hotspot()))).into()
         };
-        let tool = Writes::<true> { refuses: vec![other.pid()], ..Default::default() };
+        let tool = RecordingTool::<true> { refuses: vec![other.pid()], ..Default::default() };
         assert!(Trace::start(tool, named(), None).is_err());
         // A JVM that cannot be read is sufficient for tools with TAKES_YOUNG.
         let untold = || vec![(one.target(&library), untold())];
@@ -712,9 +712,9 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_attached_to_once_for_each_collector() {
-        let (library, g1, serial) = (library(), old("UseG1GC"), old("UseSerialGC"));
-        let processes = [(); 5].map(|()| Waits::new());
+    fn library_is_attached_once_per_collector() {
+        let (library, g1, serial) = (library(), started_jvm("UseG1GC"), started_jvm("UseSerialGC"));
+        let processes = [(); 5].map(|()| WaitingShell::new());
         let mut trace = trace::<true>(Vec::new()).unwrap();
         let jvms = [&serial, &g1, &serial, &g1].map(|jvm| Ok(jvm.hotspot()));
         let found = processes.iter().zip(jvms).map(|(p, jvm)| arrival(p, &library, jvm)).collect();
@@ -734,9 +734,9 @@ mod tests {
     }
 
     #[test]
-    fn where_files_cannot_be_shared_each_has_its_own() {
-        let (library, g1) = (library(), old("UseG1GC"));
-        let processes = [(); 2].map(|()| Waits::new());
+    fn without_file_sharing_each_jvm_gets_own_attachments() {
+        let (library, g1) = (library(), started_jvm("UseG1GC"));
+        let processes = [(); 2].map(|()| WaitingShell::new());
         let mut trace = trace::<true>(Vec::new()).unwrap();
         trace.shares_files = false;
         let found = processes.iter().map(|p| arrival(p, &library, Ok(g1.hotspot()))).collect();
@@ -748,9 +748,9 @@ mod tests {
     }
 
     #[test]
-    fn one_of_all_that_cannot_be_traced_stops_no_other() {
-        let (library, g1) = (library(), old("UseG1GC"));
-        let processes = [(); 2].map(|()| Waits::new());
+    fn untraceable_jvm_does_not_stop_other_jvms() {
+        let (library, g1) = (library(), started_jvm("UseG1GC"));
+        let processes = [(); 2].map(|()| WaitingShell::new());
         let mut trace = trace::<true>(Vec::new()).unwrap();
         trace.tool.refuses = vec![processes[0].pid()];
         let found = processes.iter().map(|p| arrival(p, &library, Ok(g1.hotspot()))).collect();
@@ -759,7 +759,7 @@ mod tests {
     }
 
     /// An arrival of the same JVM after it has finished starting.
-    fn later(arrival: &Arrival, jvm: &FakeJvm) -> Arrival {
+    fn ready_arrival(arrival: &Arrival, jvm: &FakeJvm) -> Arrival {
         let mut hotspot = HotSpot::clone(arrival.hotspot.as_ref().unwrap());
         hotspot.refresh();
         assert!(hotspot.is_set_up && jvm.hotspot().is_set_up);
@@ -767,21 +767,21 @@ mod tests {
     }
 
     #[test]
-    fn tools_that_take_no_young_jvms_wait_until_they_have_set_themselves_up() {
-        let (library, mut g1, one) = (library(), FakeJvm::new("UseG1GC"), Waits::new());
+    fn tool_not_accepting_starting_jvms_waits_for_readiness() {
+        let (library, mut g1, one) = (library(), FakeJvm::new("UseG1GC"), WaitingShell::new());
         let mut trace = trace::<false>(Vec::new()).unwrap();
         let young = arrival(&one, &library, Ok(g1.hotspot()));
         trace.add_or_update(vec![young.clone()]).unwrap();
         assert!(trace.jvms.is_empty());
         g1.set_up();
-        trace.add_or_update(vec![later(&young, &g1)]).unwrap();
+        trace.add_or_update(vec![ready_arrival(&young, &g1)]).unwrap();
         assert_eq!(trace.names().collect::<Vec<_>>(), [(one.pid(), "G1")]);
         assert_eq!(trace.tool.prepared.len(), 1);
     }
 
     #[test]
-    fn a_jvm_that_never_tells_is_taken_by_tools_that_take_young_ones() {
-        let (library, one) = (library(), Waits::new());
+    fn unreadable_jvm_is_traced_if_tool_accepts_starting_jvms() {
+        let (library, one) = (library(), WaitingShell::new());
         let silent = || Arrival { stage: Stage::Ready, ..arrival(&one, &library, untold()) };
         let mut trace = trace::<false>(Vec::new()).unwrap();
         trace.add_or_update(vec![silent()]).unwrap();
@@ -792,22 +792,22 @@ mod tests {
     }
 
     #[test]
-    fn a_tool_that_takes_young_ones_is_told_when_they_tell_more() {
-        let (library, mut g1, one) = (library(), FakeJvm::new("UseG1GC"), Waits::new());
+    fn tool_prepares_again_when_starting_jvm_is_ready() {
+        let (library, mut g1, one) = (library(), FakeJvm::new("UseG1GC"), WaitingShell::new());
         let mut trace = trace::<true>(Vec::new()).unwrap();
         let young = arrival(&one, &library, Ok(g1.hotspot()));
         trace.add_or_update(vec![young.clone()]).unwrap();
         assert_eq!(trace.jvms.len(), 1);
         g1.set_up();
-        trace.add_or_update(vec![later(&young, &g1)]).unwrap();
+        trace.add_or_update(vec![ready_arrival(&young, &g1)]).unwrap();
         let key = u64::from(one.pid().0);
         assert_eq!(trace.tool.prepared.last(), Some(&(key, true)));
         assert_eq!(trace.tool.admitted, [key]);
     }
 
     #[test]
-    fn another_program_of_the_same_process_is_another_jvm() {
-        let (library, g1, mut one) = (library(), old("UseG1GC"), Waits::new());
+    fn exec_in_a_traced_process_makes_new_jvm() {
+        let (library, g1, mut one) = (library(), started_jvm("UseG1GC"), WaitingShell::new());
         let mut trace = trace::<true>(Vec::new()).unwrap();
         trace.add_or_update(vec![arrival(&one, &library, Ok(g1.hotspot()))]).unwrap();
         one.exec();
@@ -818,9 +818,9 @@ mod tests {
     }
 
     #[test]
-    fn those_that_end_or_run_another_program_are_let_go() {
-        let (library, g1) = (library(), old("UseG1GC"));
-        let mut processes = [(); 3].map(|()| Waits::new());
+    fn ended_and_execed_jvms_are_detached() {
+        let (library, g1) = (library(), started_jvm("UseG1GC"));
+        let mut processes = [(); 3].map(|()| WaitingShell::new());
         let mut trace = trace::<true>(Vec::new()).unwrap();
         let found = processes.iter().map(|p| arrival(p, &library, Ok(g1.hotspot()))).collect();
         trace.add_or_update(found).unwrap();
@@ -843,8 +843,8 @@ mod tests {
     }
 
     #[test]
-    fn losses_are_told_once() {
-        let (library, g1, one) = (library(), old("UseG1GC"), Waits::new());
+    fn lost_events_are_reported_once() {
+        let (library, g1, one) = (library(), started_jvm("UseG1GC"), WaitingShell::new());
         let mut trace = trace::<true>(Vec::new()).unwrap();
         let key = one.pid().0.into();
         // Counted for an earlier process with this PID.
@@ -862,7 +862,7 @@ mod tests {
     }
 
     #[test]
-    fn what_came_last_is_taken_once() {
+    fn final_counters_are_collected_once() {
         let mut trace = trace::<true>(Vec::new()).unwrap();
         trace.tool.stop.store(true, Ordering::Relaxed);
         let end = trace.run(Times::default(), &AtomicBool::new(false)).unwrap();

@@ -72,7 +72,7 @@ impl Mappings {
     /// Returns the processes that have mapped libjvm.so since the last call, each once, and the number of records lost
     /// because a ring was full.
     pub(crate) fn take(&mut self) -> (Vec<Pid>, u64) {
-        let mut parsed = Told::default();
+        let mut parsed = MappingRecords::default();
         for ring in &mut self.rings {
             parsed.read(ring.take());
         }
@@ -84,12 +84,12 @@ impl Mappings {
 
 /// Result of reading records: PIDs that have mapped libjvm.so, and the number of lost records.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Told {
+struct MappingRecords {
     pids: Vec<Pid>,
     missed: u64,
 }
 
-impl Told {
+impl MappingRecords {
     /// Parses consecutive records.
     fn read(&mut self, mut records: &[u8]) {
         while let Some((kind, body, rest)) = split(records) {
@@ -218,7 +218,7 @@ impl Drop for Ring {
 /// Entry point for the fuzzer.
 #[cfg(feature = "fuzzing")]
 pub(crate) fn fuzz(records: &[u8]) {
-    Told::default().read(records);
+    MappingRecords::default().read(records);
 }
 
 #[cfg(test)]
@@ -240,14 +240,14 @@ mod tests {
         record(MMAP2, &body)
     }
 
-    fn parsed(records: &[Vec<u8>]) -> Told {
-        let mut parsed = Told::default();
+    fn parsed(records: &[Vec<u8>]) -> MappingRecords {
+        let mut parsed = MappingRecords::default();
         parsed.read(&records.concat());
         parsed
     }
 
     #[test]
-    fn tells_who_maps_the_library() {
+    fn mmap_records_yield_pids_that_map_libjvm() {
         let records = [
             mapping(7, "/usr/lib/jvm/lib/server/libjvm.so"),
             mapping(8, "/usr/lib/libc.so.6"),
@@ -259,27 +259,27 @@ mod tests {
             mapping(u32::MAX, "/opt/libjvm.so"),
             mapping(11, "//toolong"),
         ];
-        assert_eq!(parsed(&records), Told { pids: vec![Pid(7), Pid(9), Pid(11)], missed: 5 });
+        assert_eq!(parsed(&records), MappingRecords { pids: vec![Pid(7), Pid(9), Pid(11)], missed: 5 });
     }
 
     #[test]
-    fn a_record_that_is_cut_ends_it() {
+    fn truncated_record_ends_parsing() {
         let mut records = mapping(7, "/opt/libjvm.so");
         records.extend(&mapping(8, "/opt/libjvm.so")[..70]);
         assert_eq!(parsed(&[records]).pids, [Pid(7)]);
-        assert_eq!(parsed(&[vec![0; 64]]), Told::default());
+        assert_eq!(parsed(&[vec![0; 64]]), MappingRecords::default());
     }
 
     #[test]
-    fn losses_add_up_to_no_more_than_a_number_holds() {
+    fn lost_record_count_saturates() {
         let lost = |n: u64| record(LOST, &[0, n].map(u64::to_ne_bytes).concat());
         assert_eq!(parsed(&[lost(u64::MAX), lost(5)]).missed, u64::MAX);
     }
 
     proptest! {
         #[test]
-        fn no_bytes_make_it_panic(bytes in prop::collection::vec(any::<u8>(), 0..512)) {
-            let mut parsed = Told::default();
+        fn arbitrary_bytes_do_not_panic(bytes in prop::collection::vec(any::<u8>(), 0..512)) {
+            let mut parsed = MappingRecords::default();
             parsed.read(&bytes);
         }
     }

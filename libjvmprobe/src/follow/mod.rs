@@ -40,4 +40,4 @@ pub use running::main_of;
 pub(crate) use schedule::{Due, Schedule};
 pub use slots::Slots;
 pub use stopped::Stops;
-pub use who::{RUNTIME, Who, host_name, known_attributes};
+pub use who::{RUNTIME, JvmIdentity, host_name, known_attributes};

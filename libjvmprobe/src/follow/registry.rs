@@ -20,10 +20,10 @@ use rustix::event::{EventfdFlags, eventfd};
 use crate::{
     Error, Pid, Result,
     bpf::session::Attach,
-    follow::{finder::Finder, slots::Slots, who::Who},
+    follow::{finder::Finder, slots::Slots, who::JvmIdentity},
     hotspot::HotSpot,
     own::{
-        Hurry, Pace,
+        PriorityBoost, Pace,
         privileges::{READ, keep},
     },
     process::{Fate, Process, Target, cgroup, reader},
@@ -82,7 +82,7 @@ pub struct Arrival {
     /// Startup stage at that read.
     pub stage: Stage,
     /// Its attributes, if the registry [identifies](Options::identify) JVMs.
-    pub identity: Option<Arc<Who>>,
+    pub identity: Option<Arc<JvmIdentity>>,
 }
 
 impl Arrival {
@@ -102,7 +102,7 @@ impl Arrival {
 #[derive(Clone, Debug, Default)]
 pub struct Options {
     /// Which JVMs it finds.
-    pub targets: Whom,
+    pub targets: Search,
     /// How fast it finds them.
     pub pace: Pace,
     /// Slots, one for each followed JVM; `None` if their number is unlimited.
@@ -117,12 +117,12 @@ pub struct Options {
 pub trait Select: fmt::Debug + Send + Sync {
     /// Returns whether a JVM is wanted; `None` if that depends on attributes that are only known after reading it.
     /// `is_read` states whether it was read. A JVM that is not wanted is neither published nor read further.
-    fn selects(&self, identity: &Who, is_read: bool) -> Option<bool>;
+    fn selects(&self, identity: &JvmIdentity, is_read: bool) -> Option<bool>;
 }
 
 /// Which JVMs are found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Whom {
+pub enum Search {
     /// All JVMs of this machine.
     #[default]
     AllJvms,
@@ -149,7 +149,7 @@ impl Drop for Handle {
 #[derive(Debug)]
 struct Shared {
     options: Options,
-    /// The process of [`Whom::Command`].
+    /// The process of [`Search::Command`].
     command: Option<Process>,
     state: Mutex<State>,
     changed: Condvar,
@@ -216,8 +216,8 @@ impl Registry {
     /// [`Error::NoSuchProcess`] if the command has ended; [`Error::Io`] if a process or thread cannot be started.
     pub fn start(options: Options) -> Result<Self> {
         let command = match options.targets {
-            Whom::Command(pid) => Some(Process::open(pid)?),
-            Whom::AllJvms | Whom::Given => None,
+            Search::Command(pid) => Some(Process::open(pid)?),
+            Search::AllJvms | Search::Given => None,
         };
         // Started from this thread, because they must not end with the new one.
         reader::start_readers().map_err(|e| Error::io("start a reader process", e))?;
@@ -248,7 +248,7 @@ impl Registry {
         state.subscribers.push(Arc::downgrade(&queue));
         drop(state);
         let (registry, refused) = (self.clone(), BTreeMap::new());
-        Ok(Arrivals { queue, registry, refused, _hurry: Hurry::begin() })
+        Ok(Arrivals { queue, registry, refused, _hurry: PriorityBoost::begin() })
     }
 
     /// Returns the number of processes that exited before they were examined, because many were starting.
@@ -266,7 +266,7 @@ pub struct Arrivals {
     refused: BTreeMap<Pid, Weak<Target>>,
     /// Raises the thread's priority: a JVM that lives for one second should be known within 100 ms, even on a busy
     /// machine. The work itself is little.
-    _hurry: Hurry,
+    _hurry: PriorityBoost,
 }
 
 impl Arrivals {
@@ -311,7 +311,7 @@ impl Arrivals {
         let arrivals = match arrivals {
             Some(arrivals) => arrivals,
             None => {
-                let opened = Self::open(Options { targets: Whom::Given, ..Options::default() })?;
+                let opened = Self::open(Options { targets: Search::Given, ..Options::default() })?;
                 opened.wake(session)?;
                 arrivals.insert(opened)
             }
@@ -354,9 +354,9 @@ impl Arrivals {
     pub(crate) fn is_over(&self) -> bool {
         let Shared { options, command, .. } = &*self.registry.0.0;
         match options.targets {
-            Whom::AllJvms => false,
-            Whom::Command(_) => command.as_ref().is_none_or(|c| c.fate() == Fate::Ended),
-            Whom::Given => true,
+            Search::AllJvms => false,
+            Search::Command(_) => command.as_ref().is_none_or(|c| c.fate() == Fate::Ended),
+            Search::Given => true,
         }
     }
 }
@@ -367,7 +367,7 @@ struct Starting {
     target: Arc<Target>,
     /// Result of the last read; `None` before the first one.
     hotspot: Option<Reading>,
-    identity: Option<Who>,
+    identity: Option<JvmIdentity>,
     /// Whether the JVM is selected; `None` while undecided.
     is_wanted: Option<bool>,
     tenant: Arc<str>,
@@ -408,7 +408,7 @@ impl Starting {
     /// Determines its attributes from outside, once. Returns `false` if they exclude it.
     fn identify(&mut self, options: &Options) -> bool {
         if options.identify && self.identity.is_none() {
-            let identity = Who::of(&self.target);
+            let identity = JvmIdentity::of(&self.target);
             self.is_wanted = options.select.as_ref().and_then(|select| select.selects(&identity, false));
             self.identity = Some(identity);
         }
@@ -453,13 +453,13 @@ impl Worker {
     }
 
     fn run(mut self) {
-        let _hurry = Hurry::begin();
+        let _hurry = PriorityBoost::begin();
         let Options { targets, pace, slots, .. } = self.shared.options.clone();
         let of = match targets {
-            Whom::Command(pid) => Some(pid),
-            Whom::AllJvms | Whom::Given => None,
+            Search::Command(pid) => Some(pid),
+            Search::AllJvms | Search::Given => None,
         };
-        if targets != Whom::Given {
+        if targets != Search::Given {
             self.finder = Some(Finder::open(pace, of, slots));
         }
         keep(READ);
@@ -635,9 +635,9 @@ mod tests {
     use crate::{elf::testing::Library, hotspot::testing::FakeJvm, process::LibJvm};
 
     /// A sleeping process that is treated as if it ran a library as its libjvm.so.
-    struct Sleeps(Child);
+    struct SleepingProcess(Child);
 
-    impl Sleeps {
+    impl SleepingProcess {
         fn new() -> Self {
             Self(Command::new("sleep").arg("1000").spawn().unwrap())
         }
@@ -649,7 +649,7 @@ mod tests {
         }
     }
 
-    impl Drop for Sleeps {
+    impl Drop for SleepingProcess {
         fn drop(&mut self) {
             let _ = self.0.kill();
             let _ = self.0.wait();
@@ -661,7 +661,7 @@ mod tests {
     }
 
     fn given() -> Registry {
-        Registry::start(Options { targets: Whom::Given, ..Options::default() }).unwrap()
+        Registry::start(Options { targets: Search::Given, ..Options::default() }).unwrap()
     }
 
     /// Waits for the next arrivals.
@@ -678,8 +678,8 @@ mod tests {
     }
 
     #[test]
-    fn all_subscribers_hear_of_a_jvm_until_it_is_set_up() {
-        let (library, mut jvm, one) = (library(), FakeJvm::new("UseG1GC"), Sleeps::new());
+    fn subscribers_receive_each_stage_of_a_jvm_once() {
+        let (library, mut jvm, one) = (library(), FakeJvm::new("UseG1GC"), SleepingProcess::new());
         let registry = given();
         let mut first = registry.subscribe().unwrap();
         let young = one.arrival(&library, &jvm);
@@ -703,8 +703,8 @@ mod tests {
     }
 
     #[test]
-    fn what_is_refused_is_not_told_again() {
-        let (library, jvm, one) = (library(), FakeJvm::new("UseG1GC"), Sleeps::new());
+    fn refused_jvm_is_not_reported_to_that_subscriber() {
+        let (library, jvm, one) = (library(), FakeJvm::new("UseG1GC"), SleepingProcess::new());
         let (registry, young) = (given(), one.arrival(&library, &jvm));
         let [mut one, mut other] = [(); 2].map(|()| registry.subscribe().unwrap());
         one.refuse(&young.target);
@@ -714,8 +714,8 @@ mod tests {
     }
 
     #[test]
-    fn processes_that_have_ended_are_forgotten() {
-        let (library, jvm, one) = (library(), FakeJvm::new("UseG1GC"), Sleeps::new());
+    fn ended_processes_are_removed_and_their_descriptors_closed() {
+        let (library, jvm, one) = (library(), FakeJvm::new("UseG1GC"), SleepingProcess::new());
         let registry = given();
         let mut arrivals = registry.subscribe().unwrap();
         arrivals.hand_over(one.arrival(&library, &jvm));
@@ -735,28 +735,28 @@ mod tests {
 
     /// Selects no JVM with this collector.
     #[derive(Debug)]
-    struct No {
+    struct ExcludesCollector {
         collector: &'static str,
     }
 
-    impl Select for No {
-        fn selects(&self, identity: &Who, is_read: bool) -> Option<bool> {
+    impl Select for ExcludesCollector {
+        fn selects(&self, identity: &JvmIdentity, is_read: bool) -> Option<bool> {
             let collector = identity.attributes.get("jvm.gc.name").map_or("", String::as_str);
             is_read.then_some(collector != self.collector)
         }
     }
 
     #[test]
-    fn a_jvm_that_is_not_wanted_is_not_told() {
+    fn jvm_rejected_by_the_selector_is_not_reported() {
         let (library, jvm) = (library(), FakeJvm::new("UseG1GC"));
         for (collector, comes) in [("G1", false), ("Serial", true)] {
-            let select: Arc<dyn Select> = Arc::new(No { collector });
+            let select: Arc<dyn Select> = Arc::new(ExcludesCollector { collector });
             let options = Options { identify: true, select: Some(select), ..Options::default() };
-            let options = Options { targets: Whom::Given, ..options };
+            let options = Options { targets: Search::Given, ..options };
             let registry = Registry::start(options).unwrap();
             let mut arrivals = registry.subscribe().unwrap();
             let mut worker = Worker::new(Arc::clone(&registry.0.0));
-            let one = Sleeps::new();
+            let one = SleepingProcess::new();
             let arrival = one.arrival(&library, &jvm);
             let starting = Starting::new(arrival.target, Some(arrival.hotspot), None);
             assert_eq!(worker.read(starting).is_some(), comes);
@@ -771,11 +771,11 @@ mod tests {
     }
 
     #[test]
-    fn control_groups_whose_jvms_took_little_time_come_first() {
+    fn cgroups_with_least_time_spent_are_read_first() {
         let (library, jvm) = (library(), FakeJvm::new("UseG1GC"));
         let shared = Arc::clone(&given().0.0);
         let mut worker = Worker::new(shared);
-        let processes = [(); 3].map(|()| Sleeps::new());
+        let processes = [(); 3].map(|()| SleepingProcess::new());
         let tenants = ["slow", "slow", "quick"];
         for (process, tenant) in processes.iter().zip(tenants) {
             let arrival = process.arrival(&library, &jvm);

@@ -125,14 +125,14 @@ mod tests {
 
     /// Counts the calls of each method; is over after some ticks.
     #[derive(Default)]
-    struct Counts {
+    struct CountingWatch {
         reports: u32,
         ticks: u32,
         collections: u32,
         over_after: u32,
     }
 
-    impl Watch for Counts {
+    impl Watch for CountingWatch {
         fn take_events(&mut self, timeout: Duration) -> Result<()> {
             std::thread::sleep(timeout);
             Ok(())
@@ -158,14 +158,14 @@ mod tests {
         }
     }
 
-    fn follow(times: Times, over_after: u32, stop: bool) -> (End, Counts) {
-        let mut counts = Counts { over_after, ..Default::default() };
+    fn follow(times: Times, over_after: u32, stop: bool) -> (End, CountingWatch) {
+        let mut counts = CountingWatch { over_after, ..Default::default() };
         let end = run(&mut counts, times, &AtomicBool::new(stop)).unwrap();
         (end, counts)
     }
 
     #[test]
-    fn the_last_report_ends_it() {
+    fn run_ends_after_the_last_report() {
         let interval = Some(Duration::from_millis(2));
         let (end, counts) =
             follow(Times { interval, count: Some(3), ..Times::default() }, 99, false);
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn it_ends_when_nobody_is_left_or_the_time_is_over() {
+    fn run_ends_when_processes_or_time_run_out() {
         let (end, counts) = follow(Times::default(), 6, false);
         assert_eq!((end, counts.ticks, counts.collections), (End::NothingLeft, 6, 1));
         let duration = Some(Duration::from_millis(1));

@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn users_and_versions_are_short() {
+    fn user_name_and_version_number_are_extracted() {
         let passwd = "root:x:0:0::/:/bin/sh\nada:x:1000:1000::/home/ada:/bin/sh\nodd\n";
         assert_eq!((user(passwd, 1000), user(passwd, 7)), (Some("ada"), None));
         assert_eq!(number("OpenJDK 64-Bit Server VM 17.0.15+6"), "17.0.15");
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_stand_under_their_heads() {
+    fn columns_align_with_the_header() {
         let jvm = Running { pid: Pid(77), main: "Main".into(), ..Default::default() };
         let line = jvm.to_string();
         assert_eq!(HEADER.find("MAIN"), line.find("Main"), "{line}");

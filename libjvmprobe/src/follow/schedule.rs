@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn reports_come_at_their_times_and_the_last_one_ends_it() {
+    fn schedule_ends_with_the_last_periodic_report() {
         let begin = Instant::now();
         let mut schedule = Schedule::new(begin, SECOND * 10, None, Some(SECOND), Some(3));
         assert_eq!(schedule.timeout(begin, None), SECOND + ROUND_UP);
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn a_duration_ends_it_without_a_report() {
+    fn duration_ends_the_schedule_without_a_report() {
         let begin = Instant::now();
         let mut schedule =
             Schedule::new(begin, SECOND, Some(SECOND * 5 / 2), Some(SECOND * 5 / 2), None);

@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tenant_holds_at_most_half_of_what_others_leave() {
+    fn tenant_holds_at_most_half_the_remaining_slots() {
         let mut state = State::default();
         let noisy = (1..=100).filter(|pid| admit(&mut state, *pid, "noisy")).count();
         assert_eq!((noisy, state.refused.len()), (8, 92));
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn slots_of_processes_that_ended_are_free() {
+    fn slots_of_ended_processes_are_released() {
         let mut state = State::default();
         assert!((1..=8).all(|pid| admit(&mut state, pid, "a")) && !admit(&mut state, 9, "a"));
         state.release(Pid(3));
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_needs_one_slot_however_often_it_is_found() {
+    fn repeated_admission_of_a_process_uses_one_slot() {
         let slots = Slots::new(2);
         let own = Process::open(Pid(std::process::id())).unwrap();
         assert!(slots.admit(&own) && slots.clone().admit(&own));

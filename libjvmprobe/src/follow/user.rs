@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_of_passwd_is_a_user() {
+    fn passwd_line_parses_as_user() {
         let line = "alice:x:1000:1001:Alice,,,:/home/alice:/bin/bash";
         let user = User::parse(line, || Some("1001 27".into())).unwrap();
         assert_eq!((user.uid, user.gid), (Uid::from_raw(1000), Gid::from_raw(1001)));
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_will_do_and_names_must_be_known() {
+    fn numeric_ids_are_accepted_and_unknown_names_rejected() {
         assert_eq!(User::find("0").unwrap().uid, Uid::ROOT);
         assert_eq!(User::find("54321").unwrap().uid, Uid::from_raw(54321));
         assert!(User::find("no-such-user").unwrap_err().to_string().contains("no-such-user"));

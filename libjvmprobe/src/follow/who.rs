@@ -16,7 +16,7 @@ use crate::{
     hotspot::HotSpot,
     process::{
         Target,
-        cgroup::Place,
+        cgroup::Container,
         reader::ProcFile,
         root::{self, Root},
         service::{Attributes, Service, bounded},
@@ -76,7 +76,7 @@ const NAMESPACE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/namespace
 
 /// Identity of a JVM. It stays the same as long as the process runs the same program.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Who {
+pub struct JvmIdentity {
     /// `service.name`.
     pub name: String,
     /// Start time of the process, in nanoseconds since 1970.
@@ -88,14 +88,14 @@ pub struct Who {
     pub claimed_namespace: Option<String>,
 }
 
-impl Who {
+impl JvmIdentity {
     /// Identifies a JVM from outside: by its arguments, its environment and its control groups. Attributes that cannot
     /// be read are left out.
     pub fn of(target: &Target) -> Self {
         let process = &target.process;
         let arguments = process.arguments().unwrap_or_default();
         let service = Service::of(&arguments, &bytes_of(target, "environ"));
-        let place = Place::parse(&String::from_utf8_lossy(&bytes_of(target, "cgroup")));
+        let place = Container::parse(&String::from_utf8_lossy(&bytes_of(target, "cgroup")));
         let mut attributes = service.attributes;
         attributes.retain(|key, _| !TRUSTED_ATTRIBUTES.contains(&key.as_str()) && key != "jvm.gc.name");
         let pod = place.pod.as_deref().and_then(|uid| pod_of(Path::new(PODS), uid));
@@ -213,14 +213,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn runtimes_are_named_as_java_names_them() {
+    fn vm_name_maps_to_runtime_name_and_version() {
         let name = "OpenJDK Runtime Environment";
         assert_eq!(runtime("OpenJDK 64-Bit Server VM 17.0.15+6"), (name, "17.0.15+6"));
         assert_eq!(runtime("").0, "");
     }
 
     #[test]
-    fn a_pods_namespace_is_the_kubelets_word() {
+    fn pod_names_are_read_from_the_kubelet_directory() {
         let folder = tempfile::tempdir().unwrap();
         let uid = "0f3b1c5e-86a2-4b0f-9d3e-2b9a0c1d2e3f";
         for name in [format!("prod_shop-0_{uid}"), "kube-system_dns_1234".into(), "x".into()] {
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_was_started_before_now() {
+    fn process_start_time_is_past_and_constant() {
         let own = crate::process::Process::open(crate::Pid(std::process::id())).unwrap();
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
         let age = now.as_nanos() - u128::from(started(own.start_ticks));

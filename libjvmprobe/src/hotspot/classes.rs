@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_those_of_the_source() {
+    fn internal_names_become_java_source_names() {
         assert_eq!(name("java/lang/String"), "java.lang.String");
         assert_eq!(name("[B"), "byte[]");
         assert_eq!(name("[[[J"), "long[][][]");
@@ -202,14 +202,14 @@ mod tests {
     }
 
     #[test]
-    fn hidden_classes_lose_their_addresses() {
+    fn hidden_class_names_lose_their_addresses() {
         assert_eq!(name("a/B$$Lambda$14+0x0000000800c03400"), "a.B$$Lambda$14");
         assert_eq!(name("a/B$$Lambda/0x00007f0db4001000"), "a.B$$Lambda");
         assert_eq!(name("[La/B$$Lambda+0x0000000800c03400;"), "a.B$$Lambda[]");
     }
 
     #[test]
-    fn unicode_is_decoded_and_harmless() {
+    fn modified_utf8_is_decoded_and_control_characters_escaped() {
         assert_eq!(name("größe/Bär"), "größe.Bär");
         // U+1F600 as a pair of surrogates, NUL in two bytes.
         let bytes = [0xed, 0xa0, 0xbd, 0xed, 0xb8, 0x80, b'x', 0xc0, 0x80];
@@ -219,13 +219,13 @@ mod tests {
     }
 
     #[test]
-    fn a_cut_name_says_so() {
+    fn truncated_name_ends_with_an_ellipsis() {
         assert_eq!(java_name(b"a/Very", 2000), "a.Very...");
         assert_eq!(java_name(b"[La/Very", 2000), "a.Very...[]");
     }
 
     #[test]
-    fn sizes_of_all_loaders_classes() {
+    fn instance_sizes_include_classes_of_all_loaders() {
         let mut image = Image::new();
         // Words of a Klass: layout helper, name, next.
         let twin = image.put(&[32, 0x30, 0]);
@@ -255,13 +255,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn hostile_bytes_do_no_harm(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+        fn arbitrary_bytes_yield_no_control_characters(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
             let name = java_name(&bytes, bytes.len() as u32);
             prop_assert!(!name.chars().any(char::is_control));
         }
 
         #[test]
-        fn text_in_the_basic_plane_survives(text in "[\u{100}-\u{d7ff}]{0,40}") {
+        fn basic_plane_text_is_decoded_unchanged(text in "[\u{100}-\u{d7ff}]{0,40}") {
             prop_assert_eq!(name(&text), clean::line(&text));
         }
     }

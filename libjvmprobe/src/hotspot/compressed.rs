@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn small_numbers_are_one_byte() {
+    fn small_numbers_decode_from_one_byte() {
         let old = Encoding::of_jdk(17);
         let new = Encoding::of_jdk(21);
         assert_eq!(Stream::new(&[0], old).unsigned(), Some(0));
@@ -99,7 +99,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read(values in prop::collection::vec(any::<u32>(), 0..20)) {
+        fn encoded_numbers_decode_to_the_same_values(values in prop::collection::vec(any::<u32>(), 0..20)) {
             for (major, excluded) in [(17, 0), (21, 1)] {
                 let bytes: Vec<_> = values.iter().flat_map(|&v| write(v, excluded)).collect();
                 let mut stream = Stream::new(&bytes, Encoding::of_jdk(major));

@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn requests_are_taken_apart() {
+    fn trap_request_decodes_into_reason_and_action() {
         let mut traps = Traps::default();
         for (name, value) in [
             ("_action_bits", 3),

@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn types_by_name_and_by_number() {
+    fn flag_types_are_read_by_name_or_number() {
         let named = flags_with(|i| [i.text("bool").0, i.text("size_t").0]).unwrap();
         let numbered = flags_with(|_| [0, 6]).unwrap();
         assert_eq!((named.flags.len(), numbered.flags.len()), (2, 2));

@@ -77,7 +77,7 @@ mod tests {
     use crate::Addr;
 
     #[test]
-    fn numbers_that_are_alike_are_spread() {
+    fn regularly_spaced_numbers_hash_to_spread_values() {
         let factors = Factors::default();
         for step in [1_u64, 8, 64, 4096, 1 << 20, 1 << 32, 1 << 50] {
             let low: HashSet<u64> =
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn each_map_has_its_own_order() {
+    fn hash_factors_differ_between_maps() {
         let [a, b] = [Factors::default(), Factors::default()];
         assert!((0..100_u64).any(|i| a.hash_one(i) != b.hash_one(i)));
         assert!((0..100_u64).all(|i| a.hash_one(i) == a.clone().hash_one(i)));

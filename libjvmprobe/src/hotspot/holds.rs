@@ -124,7 +124,7 @@ mod tests {
     use crate::{Pid, hotspot::testing::own_memory};
 
     #[test]
-    fn those_that_are_loaded_have_not_gone() {
+    fn loaded_class_count_excludes_unloaded_classes() {
         let numbers: Box<[u64; 4]> = Box::new([500, 30, 700, 7]);
         let at = |i: usize| Some(Addr(std::ptr::from_ref(&numbers[i]) as u64));
         let all = ClassCounts {

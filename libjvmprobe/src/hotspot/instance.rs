@@ -348,7 +348,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn versions_are_told_apart() {
+    fn major_version_is_parsed_from_the_vm_version() {
         assert_eq!(major("17.0.9+9"), 17);
         assert_eq!(major("25.352-b08"), 8);
         assert_eq!(major("25.0.2+10-LTS"), 25);
@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn the_product_is_one_line() {
+    fn product_combines_vm_name_and_version() {
         let info = "OpenJDK 64-Bit Server VM (17.0.9+9) for linux-amd64 JRE (17.0.9+9), built on";
         assert_eq!(product(info, "17.0.9+9"), "OpenJDK 64-Bit Server VM 17.0.9+9");
         assert_eq!(product("", ""), "");

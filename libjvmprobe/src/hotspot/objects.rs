@@ -380,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn objects_are_counted_to_the_end() {
+    fn objects_and_bytes_are_counted_per_class() {
         let (image, classes) = jvm();
         let counts = count(&mut reader(&image), &heap(classes)).unwrap();
         let expected =
@@ -390,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn large_objects_are_skipped() {
+    fn objects_larger_than_a_chunk_are_counted() {
         let (image, classes) = jvm();
         let mut all = heap(classes);
         // 80,000 ints: longer than CHUNK.
@@ -403,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn a_piece_that_takes_too_long_does_not_count() {
+    fn range_with_excess_bytes_or_objects_is_rejected() {
         let (image, classes) = jvm();
         let mut objects = reader(&image);
         let start = Addr(heap(classes).as_ptr() as u64);
@@ -415,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_end_with_the_piece_does_not_count() {
+    fn range_ending_within_an_object_is_rejected() {
         let (image, classes) = jvm();
         let mut objects = reader(&image);
         let all = heap(classes);
@@ -430,7 +430,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn hostile_heaps_do_no_harm(words in prop::collection::vec(any::<u64>(), 0..50), at in 0..20_usize, length in any::<u64>()) {
+        fn hostile_heaps_do_not_panic(words in prop::collection::vec(any::<u64>(), 0..50), at in 0..20_usize, length in any::<u64>()) {
             let (image, classes) = jvm();
             let mut objects = reader(&image);
             let _ = count(&mut objects, &words);

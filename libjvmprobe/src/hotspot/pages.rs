@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_beside_one_that_is_missing_are_read() {
+    fn reads_beside_an_unmapped_page_succeed() {
         let at = own_pages(3 * GROUP);
         let missing = [GROUP - 1, GROUP + 2];
         for number in missing {
@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_stay_as_they_were_until_they_are_forgotten() {
+    fn cached_pages_are_unchanged_until_forget() {
         let at = own_pages(GROUP);
         let memory = own_memory();
         let mut pages = Pages::sequential(&memory);
@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_cache_replaces_pages_or_refuses_more() {
+    fn full_cache_evicts_pages_or_rejects_reads() {
         let many = 2 * MAX_PAGES + GROUP;
         let at = own_pages(many);
         let memory = own_memory();
@@ -393,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn prefetched_pages_are_as_they_were_then() {
+    fn prefetched_pages_return_their_content_at_prefetch_time() {
         let many = MAX_PAGES / 4;
         let at = own_pages(many);
         // SAFETY: the page was mapped above and has no further users.
@@ -413,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_asked_for_together_is_read_in_as_many_requests_as_it_is_deep() {
+    fn batched_pointer_chains_need_one_round_per_level() {
         const LISTS: usize = 20;
         const DEPTH: usize = 5;
         let at = own_pages(LISTS * DEPTH);
@@ -450,7 +450,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_in_use_stay_where_others_are_replaced() {
+    fn page_in_use_is_not_evicted() {
         let many = 2 * MAX_PAGES - 4 * GROUP;
         let at = own_pages(many);
         let memory = own_memory();

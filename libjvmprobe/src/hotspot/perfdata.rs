@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn finds_values_and_their_places() {
+    fn parse_returns_values_and_their_offsets() {
         let bytes = sample();
         let data = PerfData::parse(&bytes).unwrap();
         let at = data.offset("sun.gc.collector.0.invocations").unwrap();
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_is_not_ready_or_not_ours() {
+    fn unready_or_foreign_buffer_is_rejected() {
         for (at, value) in [(0, 0), (4, 7), (5, 1), (7, 0), (24, 1), (28, 255), (31, 255)] {
             let mut bytes = sample();
             bytes[at] = value;
@@ -184,7 +184,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn never_panics(cut in 0usize..200, flips in prop::collection::vec((0usize..200, any::<u8>()), 0..8)) {
+        fn damaged_buffer_does_not_panic(cut in 0usize..200, flips in prop::collection::vec((0usize..200, any::<u8>()), 0..8)) {
             let mut bytes = sample();
             for (at, value) in flips {
                 if let Some(byte) = bytes.get_mut(at) {

@@ -275,7 +275,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_of_colored_references_begin_above_the_remapped_bit() {
+    fn uncolored_drops_bits_up_to_the_remapped_bit() {
         for bit in 0..4 {
             let address = 0x4000_1234_5678_u64;
             let word = address << (REMAPPED_SHIFT + 1 + bit) | 1 << (REMAPPED_SHIFT + bit);

@@ -23,7 +23,7 @@ type Name<'a> = (&'a str, Option<&'a str>);
 
 /// A name to look for in the JVM's tables, from a row.
 #[derive(Debug)]
-struct Wish {
+struct WantedName {
     field: Option<&'static str>,
     kind: Kind,
     /// Index of the row, and index of the name in the row.
@@ -33,9 +33,9 @@ struct Wish {
 
 /// The names to look for, by type name.
 #[derive(Debug)]
-struct Wanted(HashMap<&'static str, Vec<Wish>>);
+struct WantedNames(HashMap<&'static str, Vec<WantedName>>);
 
-impl Wanted {
+impl WantedNames {
     fn of(table: &'static [Row]) -> Self {
         let mut wanted: HashMap<_, Vec<_>> = HashMap::new();
         for (index, row) in table.iter().enumerate() {
@@ -48,7 +48,7 @@ impl Wanted {
                         None => continue,
                     },
                 };
-                let wish = Wish { field, kind: row.kind, row: index, rank };
+                let wish = WantedName { field, kind: row.kind, row: index, rank };
                 wanted.entry(class).or_default().push(wish);
             }
         }
@@ -57,7 +57,7 @@ impl Wanted {
 
     /// Returns the names of [`TABLE`].
     fn ours() -> &'static Self {
-        static WANTED: OnceLock<Wanted> = OnceLock::new();
+        static WANTED: OnceLock<WantedNames> = OnceLock::new();
         WANTED.get_or_init(|| Self::of(TABLE))
     }
 
@@ -68,7 +68,7 @@ impl Wanted {
     /// Returns the rows that a fact matches, each with the index of the matching name.
     fn rows(&self, (class, field): Name<'_>, kind: Kind) -> impl Iterator<Item = (usize, usize)> {
         let of_class = self.0.get(class).map_or(&[][..], Vec::as_slice);
-        let answers = move |wish: &&Wish| wish.field == field && wish.kind == kind;
+        let answers = move |wish: &&WantedName| wish.field == field && wish.kind == kind;
         of_class.iter().filter(answers).map(|wish| (wish.row, wish.rank))
     }
 }
@@ -85,7 +85,7 @@ impl Values {
     fn read(
         memory: &Memory,
         bias: u64,
-        (table, wanted): (&'static [Row], &Wanted),
+        (table, wanted): (&'static [Row], &WantedNames),
         exported: impl Fn(&str) -> Option<Addr>,
         private: impl Fn(&str) -> Option<Vaddr>,
     ) -> Result<Self> {
@@ -147,7 +147,7 @@ impl Layout {
         private: impl Fn(&str) -> Option<Vaddr>,
         share: impl FnOnce(Values) -> Arc<Values>,
     ) -> Result<Self> {
-        let ours = (TABLE, Wanted::ours());
+        let ours = (TABLE, WantedNames::ours());
         let values = Values::read(memory, bias, ours, exported, private)?;
         Ok(Self { values: share(values), bias, major: 0 })
     }
@@ -254,14 +254,14 @@ mod tests {
     }];
 
     fn value(image: &Image) -> Option<u64> {
-        let table = (INVENTED, &Wanted::of(INVENTED));
+        let table = (INVENTED, &WantedNames::of(INVENTED));
         let exported = |name: &str| image.symbol(name);
         let values = Values::read(&own_memory(), 0, table, exported, |_| None).unwrap();
         values.0[0].map(|(_, value)| value)
     }
 
     #[test]
-    fn a_renamed_field_is_one_name_more() {
+    fn renamed_field_resolves_under_each_of_its_names() {
         for (class, field, offset) in
             [("Klass", "_name", 8), ("Clazz", "_title", 16), ("Klass", "_label", 24)]
         {
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn of_several_names_the_newest_holds() {
+    fn newest_name_wins_if_several_are_present() {
         for order in [["_name", "_label"], ["_label", "_name"]] {
             let mut image = Image::new();
             for field in order {
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_told_together() {
+    fn error_lists_every_field_missing_for_a_feature() {
         let mut image = Image::new();
         image.field("Method", "_constMethod", 8);
         // A static field does not count as an offset.
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn statics_are_where_the_library_was_moved_to() {
+    fn static_addresses_include_the_load_bias() {
         let mut image = Image::new();
         image.static_field("Universe", "_collectedHeap", Addr(0x7000));
         image.finish();
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_is_in_order() {
+    fn table_rows_are_sorted_and_well_formed() {
         for (index, row) in TABLE.iter().enumerate() {
             assert_eq!(row.item as usize, index);
             assert!(row.names.is_sorted_by_key(|(since, _)| since), "{row:?}");

@@ -67,10 +67,10 @@ static NEXT_SCAN: Mutex<Option<Instant>> = Mutex::new(None);
 
 /// Complete names by thread ID.
 #[derive(Clone, Debug, Default)]
-pub struct WholeNames(Arc<HashMap<u32, Known>>);
+pub struct WholeNames(Arc<HashMap<u32, CachedName>>);
 
 #[derive(Clone, Debug)]
-struct Known {
+struct CachedName {
     /// The truncated name that the kernel has.
     comm: String,
     complete: Option<Arc<str>>,
@@ -124,7 +124,7 @@ impl ThreadNames {
         }
         let known = self.known.0.get(&tid).filter(|known| known.comm == comm);
         let failed_scans = known.map_or(0, |known| known.failed_scans);
-        let is_current = |known: &Known| {
+        let is_current = |known: &CachedName| {
             let expires = match &known.complete {
                 Some(_) => EXPIRES,
                 None if failed_scans < MAX_FAILED_SCANS => Duration::ZERO,
@@ -137,7 +137,7 @@ impl ThreadNames {
         }
         let complete = self.find(tid, comm);
         let failed_scans = if complete.is_some() { 0 } else { failed_scans.saturating_add(1) };
-        let known = Known { comm: comm.to_owned(), complete, failed_scans, at: Instant::now() };
+        let known = CachedName { comm: comm.to_owned(), complete, failed_scans, at: Instant::now() };
         let all = Arc::make_mut(&mut self.known.0);
         if all.len() >= MAX_KNOWN {
             all.clear();
@@ -356,7 +356,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_is_known_by_what_the_kernel_has_of_it() {
+    fn full_thread_name_matches_its_truncated_kernel_name() {
         let name = "http-nio-8080-exec-12";
         assert!(is_cut_to(name, "http-nio-8080-e"));
         assert!(is_cut_to(name, "http-ni..xec-12"));

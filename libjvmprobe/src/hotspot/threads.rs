@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chain_of_threads() {
+    fn linked_thread_list_is_read_to_its_end() {
         let bytes = threads_with(|image, [first, _]| {
             let head = image.put(&[first.0]);
             image.static_field("Threads", "_thread_list", head);
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ring_of_threads_is_gone_round_once() {
+    fn cyclic_thread_list_is_read_once() {
         let bytes = threads_with(|image, [first, second]| {
             let head = image.put(&[first.0]);
             image.overwrite(second, first.0);
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn an_array_of_threads() {
+    fn null_entries_of_the_thread_array_are_skipped() {
         let bytes = threads_with(|image, [first, second]| {
             let array = image.put(&[first.0, 0, second.0]);
             let list = image.put(&[3, array.0]);
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn where_no_tlab_begins_nothing_is_used_of_one() {
+    fn thread_without_tlab_has_no_used_tlab_bytes() {
         let layout = ThreadLayout { allocated: 0, tlab_start: 8, tlab_top: 16, probe_precedes_tlab: false };
         // Addresses below 4 GiB, where many heaps lie.
         for (start, top, used) in [(0, 0xffe0_0000, 0), (0xffd0_0000, 0xffe0_0000, 1 << 20)] {
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_is_gone_has_no_bytes() {
+    fn unreadable_thread_has_no_allocated_bytes() {
         let layout = ThreadLayout { allocated: 0, tlab_start: 8, tlab_top: 16, probe_precedes_tlab: false };
         assert_eq!(layout.bytes(&own_memory(), Addr(8)), None);
     }

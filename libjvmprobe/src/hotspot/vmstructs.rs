@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn all_names_together_have_a_bound() {
+    fn total_length_of_table_names_is_limited() {
         let name = Box::new([b'a'; 1024]);
         let mut text = name.to_vec();
         text.push(0);
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn both_tables_are_read() {
+    fn struct_and_type_tables_are_read() {
         let image = sample();
         let mut facts = Vec::new();
         let memory = own_memory();
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_implausible_shapes() {
+    fn implausible_strides_and_offsets_are_rejected() {
         for stride in [0, 7, 4097, u64::MAX] {
             let mut image = sample();
             image.set("gHotSpotVMStructEntryArrayStride", stride);

@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_tables_tell_is_told() {
+    fn walker_layout_is_read_from_the_vmstructs_tables() {
         let found = layout(&own_memory(), &fake().read().unwrap()).unwrap();
         let heap = CodeHeap { low: 0x1000, high: 0x9000, segmap: 0x7000, segment_log: 7 };
         assert_eq!((found.heap_count, found.heaps[0]), (1, heap));
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_or_implausible_is_named() {
+    fn error_reports_missing_or_implausible_fields() {
         let mut image = Image::new();
         image.finish();
         let error = layout(&own_memory(), &image.read().unwrap()).unwrap_err().to_string();
@@ -315,7 +315,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn hostile_tables_do_no_harm(
+        fn hostile_tables_do_not_panic_or_exceed_limits(
             damage in prop::collection::vec((any::<usize>(), any::<u64>()), 0..6),
             small in prop::collection::vec((any::<usize>(), 0..4096_u64), 0..6),
         ) {

@@ -93,8 +93,8 @@ mod tests {
     use crate::elf::testing::Library;
 
     #[test]
-    fn an_image_tells_its_methods_and_what_was_inlined() {
-        let made = testing::Made::new();
+    fn image_yields_methods_and_inlined_frames() {
+        let made = testing::FakeImage::new();
         let library = Library::build(&made.assembly(), &[]);
         let image = Image::read(&library.elf()).unwrap().expect("an image");
         let methods: Vec<_> = image.methods().collect();
@@ -126,13 +126,13 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_agree_with_itself_is_no_image() {
-        let made = testing::Made::new();
-        let none = |made: testing::Made, what: &str| {
+    fn inconsistent_tables_are_rejected() {
+        let made = testing::FakeImage::new();
+        let none = |made: testing::FakeImage, what: &str| {
             let library = Library::build(&made.assembly(), &[]);
             assert!(Image::read(&library.elf()).unwrap().is_none(), "{what}");
         };
-        let changed = |change: fn(&mut testing::Made)| {
+        let changed = |change: fn(&mut testing::FakeImage)| {
             let mut made = made.clone();
             change(&mut made);
             made
@@ -146,8 +146,8 @@ mod tests {
     }
 
     #[test]
-    fn names_in_another_form_leave_the_methods() {
-        let mut made = testing::Made::new();
+    fn unknown_name_format_leaves_methods_unnamed() {
+        let mut made = testing::FakeImage::new();
         made.frames[0] = 1;
         let library = Library::build(&made.assembly(), &[]);
         let image = Image::read(&library.elf()).unwrap().expect("an image");

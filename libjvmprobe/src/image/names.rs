@@ -235,7 +235,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_read() {
+    fn signed_numbers_are_decoded() {
         let read = |bytes: &[u8]| Reader { bytes, at: 0 }.signed();
         for (bytes, number) in [
             (&[0][..], 0),

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 /// Content of the image.
 #[derive(Clone, Debug)]
-pub(crate) struct Made {
+pub(crate) struct FakeImage {
     pub(crate) code_size: u64,
     pub(crate) index: Vec<u32>,
     pub(crate) entries: Vec<u8>,
@@ -21,7 +21,7 @@ const MAIN: u32 = 3;
 const LIST: u32 = 13;
 const LIST_OF_SHARED: u32 = 17;
 
-impl Made {
+impl FakeImage {
     /// Makes a method `app.Main$Inner.run` of 64 bytes with a frame of 16 bytes, and a method `app.Main.main` with a
     /// frame of 80 bytes that saves the frame pointer and has calls that return to 0x50 and 0x70.
     pub(crate) fn new() -> Self {

@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_would_act_is_shown() {
+    fn control_and_formatting_characters_are_escaped() {
         for (text, clean) in [
             ("a.Main.run", "a.Main.run"),
             ("größe \u{1f600} 名前 \u{5e9}", "größe \u{1f600} 名前 \u{5e9}"),
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_name_is_cut() {
+    fn long_name_is_truncated() {
         let long = name(&"ä\n".repeat(MAX_NAME)).into_owned();
         assert!(long.ends_with("...") && long.len() <= MAX_NAME + 3);
         assert_eq!(name(&long), long);
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn json_says_what_it_said() {
+    fn escaped_json_decodes_to_the_original_text() {
         let text = "\u{7f}\u{202e}\u{e0041}\n\x1b ä";
         let json = json(&serde_json::to_string(text).unwrap()).into_owned();
         assert!(!json.contains(is_harmful), "{json}");
@@ -118,7 +118,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nothing_harmful_is_left(text in any::<String>()) {
+        fn cleaned_text_has_no_harmful_characters(text in any::<String>()) {
             let clean = line(&text).into_owned();
             prop_assert!(!clean.contains(is_harmful));
             prop_assert_eq!(line(&clean), clean.clone());

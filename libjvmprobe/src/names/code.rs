@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hidden_classes_merge() {
+    fn addresses_of_hidden_classes_are_masked() {
         for (name, masked) in [
             ("Main$$Lambda/0x00007f0123456789.run", "Main$$Lambda.run"),
             ("Main$$Lambda$14+0x0000000800c03000.run", "Main$$Lambda$14.run"),

@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn demangles_what_is_mangled_only() {
+    fn only_mangled_names_are_demangled() {
         for (name, readable) in [
             ("_ZN9JavaCalls11call_helperEP9JavaValueRK12methodHandle", "JavaCalls::call_helper"),
             ("_ZN4core3fmt5Write9write_fmt17h0123456789abcdefE", "core::fmt::Write::write_fmt"),
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_expands_without_end_stays_mangled() {
+    fn exponentially_expanding_name_stays_mangled() {
         assert_eq!(demangle(&doubling(2)), "f<P<P<int, int>, P<int, int> > >");
         let bomb = doubling(90);
         assert!(bomb.len() < 900);

@@ -31,7 +31,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn those_that_were_meant_are_near() {
+    fn near_returns_similar_names() {
         let known = || ["page-faults", "context-switches", "cpu", "cycles"].map(String::from);
         assert_eq!(near("pagefaults", known()), ["page-faults"]);
         assert_eq!(near("contextswitches", known()), ["context-switches"]);

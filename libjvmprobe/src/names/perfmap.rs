@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_both_spellings_and_skips_the_rest() {
+    fn hex_prefix_is_optional_and_invalid_lines_are_skipped() {
         let long = format!("7f00 10 {}", "\u{e9}".repeat(MAX_NAME));
         let names: Vec<_> = parse(&long).map(|entry| entry.name.len()).collect();
         assert_eq!(names, [MAX_NAME]);
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn tells_methods_from_stubs() {
+    fn hotspot_names_are_classified_as_method_or_stub() {
         let method = hotspot_code("java.lang.Object a.B$C.<init>(int[], java.lang.String)");
         assert_eq!(method.kind, CodeKind::Method);
         assert_eq!(&*method.name, "a.B$C.<init>");
@@ -102,7 +102,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn never_panics(text in "[0-9a-fx ().\\n\\PC]{0,200}") {
+        fn arbitrary_text_does_not_panic(text in "[0-9a-fx ().\\n\\PC]{0,200}") {
             for entry in parse(&text) {
                 let _ = hotspot_code(entry.name);
             }

@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_taken_is_given_back() {
+    fn returned_and_dropped_reservations_free_the_budget() {
         let budget = Budget::of(100);
         let mut one = Kept::within(&budget);
         assert!(one.take(50) && one.take(0));

@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn more_descriptors_than_a_message_has_are_refused() {
+    fn too_many_descriptors_are_rejected() {
         let (ours, theirs) = pair().unwrap();
         let fds = [theirs.as_fd(); MAX_FILES + 1];
         assert_eq!(send(&ours, &[IoSlice::new(b"x")], &fds), Err(Errno::INVAL));

@@ -350,7 +350,7 @@ mod tests {
     use super::*;
 
     /// A child that is a closure in a thread: for messages without confinement.
-    fn pretend(peer: impl FnOnce(OwnedFd) + Send + 'static) -> Confined {
+    fn child_in_thread(peer: impl FnOnce(OwnedFd) + Send + 'static) -> Confined {
         let (socket, theirs) = channel::pair().unwrap();
         std::thread::spawn(move || peer(theirs));
         Confined { pid: 0, socket }
@@ -358,7 +358,7 @@ mod tests {
 
     #[test]
     fn requests_and_descriptors_reach_the_child_and_answers_return() {
-        let mut child = pretend(|socket| {
+        let mut child = child_in_thread(|socket| {
             let serve = |request: &[u8], files: Vec<OwnedFd>| {
                 let mut bytes = [0; 4];
                 rustix::io::pread(&files[0], &mut bytes, 0).unwrap();
@@ -375,12 +375,12 @@ mod tests {
 
     #[test]
     fn a_child_that_ends_or_stalls_fails_the_request() {
-        let mut gone = pretend(drop);
+        let mut gone = child_in_thread(drop);
         let failure = gone.ask(b"x", &[], Duration::from_secs(60)).unwrap_err();
         assert!(matches!(failure, Failure::Ended(None)), "{failure:?}");
         assert!(!gone.is_idle());
         let (end, ended) = std::sync::mpsc::channel::<()>();
-        let mut stalled = pretend(move |socket| {
+        let mut stalled = child_in_thread(move |socket| {
             let _ = ended.recv();
             drop(socket);
         });
@@ -390,13 +390,13 @@ mod tests {
     }
 
     #[test]
-    fn programs_without_an_entry_start_no_child() {
+    fn program_without_child_entry_point_starts_no_child() {
         let error = Confined::start().unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::Unsupported);
     }
 
     #[test]
-    fn the_filter_compiles() {
+    fn seccomp_filter_compiles() {
         assert!(!filter().unwrap().is_empty());
     }
 }

@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn says_how_long_was_waited() {
+    fn expired_deadline_reports_its_duration() {
         let long = Deadline::within(Duration::from_secs(1000));
         assert!(long.remaining().is_ok());
         let short = long.capped(Duration::from_millis(10));

@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_child_counts_while_it_lives_and_afterwards() {
+    fn usage_includes_running_and_ended_children() {
         let busy = "i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done; echo done; read line";
         let mut child = std::process::Command::new("sh")
             .args(["-c", busy])

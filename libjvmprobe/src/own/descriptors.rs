@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_exhaustion_is_exhaustion() {
+    fn only_emfile_and_enfile_count_as_exhaustion() {
         let error = |code| Error::io("open /x", io::Error::from_raw_os_error(code));
         assert!(ran_out(&error(24)));
         assert!(ran_out(&error(23)));

@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_share_follows_what_is_spent() {
+    fn share_adapts_to_the_cpu_time_spent() {
         let second = Duration::from_secs(1);
         let mut effort = Effort::new(0.01);
         // Without work, the share rises to 1.

@@ -22,7 +22,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_party_that_needs_little_leaves_the_rest_to_the_others() {
+    fn unused_share_is_divided_among_the_others() {
         assert_eq!(fair_share([5.0, 5.0], 10.0), f64::INFINITY);
         assert_eq!(fair_share([100.0, 2.0], 10.0), 8.0);
         assert_eq!(fair_share([100.0, 100.0, 1.0], 10.0), 4.5);

@@ -8,9 +8,9 @@ const PRIORITY_NICE: i32 = -10;
 /// Guard that raises the calling thread's priority while it exists. Preparing a trace takes 200 ms of CPU time, which
 /// would last seconds on an overloaded machine.
 #[derive(Debug)]
-pub struct Hurry(Option<i32>);
+pub struct PriorityBoost(Option<i32>);
 
-impl Hurry {
+impl PriorityBoost {
     /// Raises the priority. Without the right to do so, the thread keeps its priority.
     pub fn begin() -> Self {
         let before = getpriority_process(None).ok().filter(|&nice| nice > PRIORITY_NICE);
@@ -19,7 +19,7 @@ impl Hurry {
     }
 }
 
-impl Drop for Hurry {
+impl Drop for PriorityBoost {
     fn drop(&mut self) {
         if let Some(before) = self.0 {
             // Lowering the priority is always permitted.

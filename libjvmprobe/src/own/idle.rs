@@ -47,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_used_is_let_go_after_a_while() {
+    fn release_drops_files_unused_for_ten_seconds() {
         let (a, b) = ("a", "b");
         let mut attached = HashMap::from([(a, ()), (b, ())]);
         let mut idle = Idle::default();

@@ -46,7 +46,7 @@ pub(crate) use deadline::Deadline;
 pub(crate) use effort::{Effort, processor_time};
 pub use fair::fair_share;
 pub use heap::return_memory_sooner;
-pub use hurry::Hurry;
+pub use hurry::PriorityBoost;
 pub use idle::Idle;
 pub(crate) use once::warn_once;
 pub use pace::Pace;

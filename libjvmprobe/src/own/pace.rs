@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn new_ones_wait_in_a_crowd_alone() {
+    fn new_jvms_wait_only_in_a_crowd() {
         assert_eq!(Pace::Calm.min_age(10), Duration::ZERO);
         assert_eq!(Pace::Calm.min_age(11), Duration::from_millis(2200));
         assert_eq!(Pace::Calm.min_age(usize::MAX), Duration::from_secs(60));

@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_needed_is_kept_of_what_is_held() {
+    fn only_needed_and_held_capabilities_are_retained() {
         let held = ATTACH | READ | MAPS | CapabilitySet::SYS_MODULE;
         assert_eq!(kept(held, MAPS | READ), MAPS | READ);
         assert_eq!(kept(READ, MAPS | READ), READ);
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn cap_sys_admin_stands_for_younger_ones() {
+    fn cap_sys_admin_replaces_missing_newer_capabilities() {
         let old = CapabilitySet::SYS_ADMIN | CapabilitySet::SYS_PTRACE;
         assert_eq!(kept(old, MAPS | READ), old);
         assert_eq!(kept(old, CapabilitySet::empty()), CapabilitySet::empty());

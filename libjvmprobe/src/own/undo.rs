@@ -82,7 +82,7 @@ mod tests {
     static UNDONE: AtomicBool = AtomicBool::new(false);
 
     #[test]
-    fn what_was_seen_to_is_not_undone() {
+    fn dropped_or_failed_undo_step_is_not_run() {
         let step = |_: &()| -> Step { Box::new(|| UNDONE.store(true, Ordering::Relaxed)) };
         let ((), undo) = run_undoable(|| Ok::<_, ()>(()), step).unwrap();
         let number = undo.0;

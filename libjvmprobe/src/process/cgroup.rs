@@ -19,7 +19,7 @@ const MAX_BYTES: u64 = 64 << 10;
 
 /// Container, pod or service that a process runs in.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Place {
+pub struct Container {
     /// Container ID of 64 hexadecimal digits; on Fargate, a task's 32 digits and a number.
     pub container: Option<String>,
     /// Container runtime: `docker`, `podman`, `cri-o`, `containerd`; `None` if the name does not contain it.
@@ -32,7 +32,7 @@ pub struct Place {
     pub service: Option<String>,
 }
 
-impl Place {
+impl Container {
     /// Parses the content of /proc/PID/cgroup. Of nested containers, returns the innermost one.
     pub fn parse(cgroup: &str) -> Self {
         // Version 1 has a line for each controller, version 2 has one line; a process may have both.
@@ -79,18 +79,18 @@ impl Place {
     }
 }
 
-/// Returns the tenant of a process: see [`Place::tenant`]. A process that has ended belongs to `host`.
+/// Returns the tenant of a process: see [`Container::tenant`]. A process that has ended belongs to `host`.
 pub(crate) fn tenant_of(pid: Pid) -> String {
     let mut bytes = Vec::new();
     if let Ok(file) = File::open(format!("/proc/{pid}/cgroup")) {
         // Content that cannot be read completely is parsed as far as it goes.
         let _ = file.take(MAX_BYTES).read_to_end(&mut bytes);
     }
-    Place::parse(&String::from_utf8_lossy(&bytes)).tenant()
+    Container::parse(&String::from_utf8_lossy(&bytes)).tenant()
 }
 
 /// Text for a table column: `podman 0123456789ab`, `shop`, or nothing.
-impl Display for Place {
+impl Display for Container {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         /// Number of digits shown of a container ID, as in docker's output.
         const SHOWN_ID_DIGITS: usize = 12;
@@ -167,8 +167,8 @@ mod tests {
     const UID: &str = "0f3b1c5e-86a2-4b0f-9d3e-2b9a0c1d2e3f";
 
     /// Checks the result for a path: container, runtime, pod, class, service.
-    fn told(cgroup: &str) -> [String; 5] {
-        let place = Place::parse(cgroup);
+    fn parsed_fields(cgroup: &str) -> [String; 5] {
+        let place = Container::parse(cgroup);
         let text = |text: Option<&str>| text.unwrap_or_default().to_owned();
         [
             text(place.container.as_deref()),
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn engines_name_containers() {
+    fn path_yields_container_id_and_runtime() {
         let id = &"0123456789ab".repeat(6)[..64];
         for (cgroup, runtime) in [
             (format!("0::/system.slice/docker-{id}.scope\n"), "docker"),
@@ -199,14 +199,14 @@ mod tests {
             (format!("0::/default/{id}"), ""),
             (format!("9:cpu:/ecs/shop/0123456789abcdef0123456789abcdef/{id}"), ""),
         ] {
-            assert_eq!(told(&cgroup), [id, runtime, "", "", ""], "{cgroup}");
+            assert_eq!(parsed_fields(&cgroup), [id, runtime, "", "", ""], "{cgroup}");
         }
         let task = "0123456789abcdef0123456789abcdef-1234567890";
-        assert_eq!(told(&format!("9:cpu:/ecs/x/{task}")), [task, "", "", "", ""]);
+        assert_eq!(parsed_fields(&format!("9:cpu:/ecs/x/{task}")), [task, "", "", "", ""]);
     }
 
     #[test]
-    fn kubernetes_names_pods_and_their_class() {
+    fn kubernetes_path_yields_pod_and_qos_class() {
         let id = &"fedcba987654".repeat(6)[..64];
         let low = UID.replace('-', "_");
         for (cgroup, runtime, class) in [
@@ -270,15 +270,15 @@ mod tests {
                 "BestEffort",
             ),
         ] {
-            assert_eq!(told(&cgroup), [id, runtime, UID, class, ""], "{cgroup}");
+            assert_eq!(parsed_fields(&cgroup), [id, runtime, UID, class, ""], "{cgroup}");
         }
         let hash = "0123456789abcdef0123456789abcdef";
         let of_static = format!("0::/kubepods/burstable/pod{hash}/{id}");
-        assert_eq!(told(&of_static), [id, "", hash, "Burstable", ""]);
+        assert_eq!(parsed_fields(&of_static), [id, "", hash, "Burstable", ""]);
     }
 
     #[test]
-    fn services_are_told_where_there_is_no_container() {
+    fn systemd_service_is_parsed_outside_containers() {
         for (cgroup, service) in [
             ("0::/system.slice/shop.service", "shop"),
             ("0::/system.slice/system-shop.slice/shop@1.service", "shop@1"),
@@ -293,23 +293,23 @@ mod tests {
             ("", ""),
             ("odd", ""),
         ] {
-            assert_eq!(told(cgroup), ["", "", "", "", service], "{cgroup}");
+            assert_eq!(parsed_fields(cgroup), ["", "", "", "", service], "{cgroup}");
         }
     }
 
     #[test]
-    fn what_watches_a_container_is_not_in_it() {
+    fn conmon_scope_is_not_a_container() {
         let id = "0123456789abcdef".repeat(4);
         for engine in ["libpod-conmon", "crio-conmon"] {
             let cgroup = format!("0::/machine.slice/{engine}-{id}.scope");
-            assert_eq!(Place::parse(&cgroup), Place::default());
+            assert_eq!(Container::parse(&cgroup), Container::default());
         }
     }
 
     #[test]
-    fn people_are_told_little() {
+    fn display_shows_short_container_id_or_service() {
         let id = "0123456789abcdef".repeat(4);
-        let shown = |cgroup: &str| Place::parse(cgroup).to_string();
+        let shown = |cgroup: &str| Container::parse(cgroup).to_string();
         assert_eq!(shown(&format!("0::/docker-{id}.scope")), "docker 0123456789ab");
         assert_eq!(shown(&format!("0::/x/{id}")), "0123456789ab");
         assert_eq!(shown("0::/system.slice/shop.service"), "shop");
@@ -318,8 +318,8 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_is_read(text in "([0-9a-f]{31,33}|[0-9a-f]{64}|pod|-|_|/|:|docker|\\.slice|\\.scope|ä|\n){0,20}") {
-            let _ = Place::parse(&text).to_string();
+        fn arbitrary_text_does_not_panic(text in "([0-9a-f]{31,33}|[0-9a-f]{64}|pod|-|_|/|:|docker|\\.slice|\\.scope|ä|\n){0,20}") {
+            let _ = Container::parse(&text).to_string();
         }
     }
 }

@@ -343,11 +343,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn finds_our_own_code() {
+    fn own_code_is_found_in_a_mapped_file() {
         let pid = Pid(std::process::id());
         let mut maps = CodeMaps::default();
         maps.refresh(pid, &FileCache::default()).unwrap();
-        let here = Addr(finds_our_own_code as fn() as usize as u64);
+        let here = Addr(own_code_is_found_in_a_mapped_file as fn() as usize as u64);
         let mapping = maps.find(here).unwrap();
         assert!(mapping.file.is_some());
         assert!(mapping.start <= here && here < mapping.end);
@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn files_that_nobody_has_are_closed_after_a_while() {
+    fn unused_files_are_closed_after_a_minute() {
         let (files, mut maps) = (FileCache::default(), CodeMaps::default());
         maps.refresh(Pid(std::process::id()), &files).unwrap();
         let of_file = maps.iter().find(|m| m.file.is_some()).unwrap().clone();
@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_containers_share_is_closed_when_none_has_it() {
+    fn file_shared_by_containers_closes_after_last_use() {
         let (cache, now) = (FileCache::default(), Instant::now());
         let file = Arc::new(CodeFile::new(File::open("/proc/self/exe").unwrap()));
         let keys = [1, 2].map(|device| ((device, 0, 3), None));
@@ -408,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn a_library_in_the_place_of_another_is_seen() {
+    fn library_replaced_at_the_same_address_is_detected() {
         let dir = tempfile::tempdir().unwrap();
         // Equal name and size, as plug-ins may have.
         let paths = ["a", "b"].map(|name| {

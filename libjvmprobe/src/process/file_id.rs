@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_is_the_same_by_all_its_names() {
+    fn hard_links_have_the_same_file_id() {
         let folder = tempfile::tempdir().unwrap();
         let (a, b) = (folder.path().join("a"), folder.path().join("b"));
         std::fs::write(&a, "x").unwrap();

@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_jvm_runs_is_told_by_its_arguments() {
+    fn arguments_yield_the_main_class_or_jar() {
         for (arguments, main) in [
             (&["-Xmx1g", "-cp", "a:b", "com.example.Main", "-x"][..], Some("com.example.Main")),
             (&["-Dx=y", "-jar", "/srv/shop.jar", "serve"], Some("/srv/shop.jar")),
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn a_launcher_has_its_library_beside_it() {
+    fn libjvm_is_found_relative_to_the_launcher() {
         let dir = env::temp_dir().join(format!("launcher-{}", std::process::id()));
         fs::create_dir_all(dir.join("jdk/bin")).unwrap();
         fs::create_dir_all(dir.join("jdk/lib/server")).unwrap();

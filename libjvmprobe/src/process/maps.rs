@@ -105,7 +105,7 @@ mod tests {
     use crate::Error;
 
     #[test]
-    fn long_lines_are_skipped_and_long_texts_refused() {
+    fn long_lines_are_skipped_and_large_files_rejected() {
         let read = |text: &str| {
             let mut all = Vec::new();
             let result = lines(text.as_bytes(), |line| {
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn mappings_are_chosen_by_their_lines() {
+    fn mappings_are_filtered_by_their_lines() {
         let own = Pid(std::process::id());
         let all = of(own, |_| true).unwrap().len();
         let code = of(own, is_code).unwrap();

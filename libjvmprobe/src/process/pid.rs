@@ -272,7 +272,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_may_be_any_bytes() {
+    fn process_name_of_arbitrary_bytes_is_read() {
         let folder = tempfile::tempdir().unwrap();
         let program = folder.path().join(OsStr::from_bytes(b"\xff\xfe)( \\\n"));
         std::fs::copy("/bin/sleep", &program).unwrap();
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn who_execs_has_not_ended() {
+    fn execed_process_has_not_ended() {
         // Execs itself again and again.
         let again = "exec sh -c \"$0\" \"$0\"";
         let mut child = Command::new("sh").args(["-c", again, again]).spawn().unwrap();

@@ -788,7 +788,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_that_are_not_there_do_not_keep_others_from_being_read() {
+    fn unmapped_blocks_do_not_fail_other_blocks() {
         let bytes: Vec<u8> = (0..MAX_BYTES).map(|i| (i / 7) as u8).collect();
         for size in [8, 4096, MAX_MESSAGE + 5] {
             let many = (MAX_BYTES / size).min(MAX_BLOCKS);
@@ -806,7 +806,7 @@ mod tests {
     }
 
     #[test]
-    fn readers_keep_the_descriptor_of_one_memory() {
+    fn reads_alternate_between_processes_and_fail_after_exit() {
         let mut other = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         let theirs = MemoryFile::open(Pid(other.id())).unwrap();
         let ours = own_memory();
@@ -826,7 +826,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_of_a_process_that_has_ended_or_execed_is_refused() {
+    fn reads_fail_after_the_process_has_execed() {
         let mut child = std::process::Command::new("sh")
             .args(["-c", "read line; exec sleep 60"])
             .stdin(std::process::Stdio::piped())
@@ -859,7 +859,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tenant_with_many_stuck_readers_is_refused_and_others_are_not() {
+    fn only_tenant_with_excess_stuck_readers_is_rejected() {
         let mut pool = Pool { template: None, idle: Vec::new(), stuck: Vec::new() };
         for pid in 1..=MAX_STUCK_OF_TENANT as u32 {
             assert!(!pool.refuses(Pid(99), || "pod/noisy".into()));
@@ -872,7 +872,7 @@ mod tests {
     }
 
     #[test]
-    fn files_are_opened_if_they_are_regular() {
+    fn only_regular_files_are_opened() {
         let own = Pid(std::process::id());
         let link = Path::new("/proc/self/exe");
         assert!(open_linked(own, link).unwrap().metadata().unwrap().len() > 4096);

@@ -65,7 +65,7 @@ impl Root {
     /// # Errors
     /// Returns the errors of fstat(2).
     pub(crate) fn id(&self) -> io::Result<(u64, u64)> {
-        Ok(Seen(rustix::fs::fstat(&self.handle)?).id())
+        Ok(FileStatus(rustix::fs::fstat(&self.handle)?).id())
     }
 
     /// Resolves a path as the target would.
@@ -124,7 +124,7 @@ impl Root {
     /// A sentence with the path and the reason.
     pub fn folder(&self, path: &str) -> Result<Folder<'_>, String> {
         let handle = self.open_folder(path).map_err(|e| format!("{path}: {e}"))?;
-        Ok(Folder { handle, way: Way::Below(self, path.to_owned()) })
+        Ok(Folder { handle, way: FolderPath::Below(self, path.to_owned()) })
     }
 
     fn open_folder(&self, path: &str) -> io::Result<OwnedFd> {
@@ -143,7 +143,7 @@ pub struct Entry {
 
 /// The target's own path to a folder.
 #[derive(Debug)]
-enum Way<'a> {
+enum FolderPath<'a> {
     Below(&'a Root, String),
     /// The working directory of the process.
     Working(&'a Process),
@@ -153,7 +153,7 @@ enum Way<'a> {
 #[derive(Debug)]
 pub struct Folder<'a> {
     handle: OwnedFd,
-    way: Way<'a>,
+    way: FolderPath<'a>,
 }
 
 impl<'a> Folder<'a> {
@@ -164,14 +164,14 @@ impl<'a> Folder<'a> {
     pub(crate) fn working(process: &'a Process) -> Result<Self, String> {
         let handle =
             open_working(process).map_err(|e| format!("cannot open its working directory: {e}"))?;
-        Ok(Self { handle, way: Way::Working(process) })
+        Ok(Self { handle, way: FolderPath::Working(process) })
     }
 
     /// Returns the path of a file in this folder in a form that the user can open.
     pub fn shown(&self, name: &str) -> PathBuf {
         match &self.way {
-            Way::Below(root, path) => PathBuf::from(root.shown(&Path::new(path).join(name))),
-            Way::Working(process) => PathBuf::from(format!("/proc/{}/cwd/{name}", process.pid)),
+            FolderPath::Below(root, path) => PathBuf::from(root.shown(&Path::new(path).join(name))),
+            FolderPath::Working(process) => PathBuf::from(format!("/proc/{}/cwd/{name}", process.pid)),
         }
     }
 
@@ -203,9 +203,9 @@ impl<'a> Folder<'a> {
     ///
     /// # Errors
     /// Returns the errors of fstatat(2).
-    pub(crate) fn metadata(&self, name: &str) -> io::Result<Seen> {
+    pub(crate) fn metadata(&self, name: &str) -> io::Result<FileStatus> {
         check(name)?;
-        Ok(Seen(statat(&self.handle, name, AtFlags::SYMLINK_NOFOLLOW)?))
+        Ok(FileStatus(statat(&self.handle, name, AtFlags::SYMLINK_NOFOLLOW)?))
     }
 
     /// Returns the metadata of an entry after resolving the target's path to this folder again, without following links
@@ -213,13 +213,13 @@ impl<'a> Folder<'a> {
     ///
     /// # Errors
     /// Returns the errors of opening the folder and of fstatat(2).
-    pub(crate) fn metadata_as_target(&self, name: &str) -> io::Result<Seen> {
+    pub(crate) fn metadata_as_target(&self, name: &str) -> io::Result<FileStatus> {
         let again = match &self.way {
-            Way::Below(root, path) => root.open_folder(path)?,
-            Way::Working(process) => open_working(process)?,
+            FolderPath::Below(root, path) => root.open_folder(path)?,
+            FolderPath::Working(process) => open_working(process)?,
         };
         check(name)?;
-        Ok(Seen(statat(&again, name, AtFlags::SYMLINK_NOFOLLOW)?))
+        Ok(FileStatus(statat(&again, name, AtFlags::SYMLINK_NOFOLLOW)?))
     }
 
     /// Opens a socket in this folder, which must belong to `owner`.
@@ -230,7 +230,7 @@ impl<'a> Folder<'a> {
         check(name)?;
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let handle = openat(&self.handle, name, flags, Mode::empty())?;
-        let seen = Seen(rustix::fs::fstat(&handle)?);
+        let seen = FileStatus(rustix::fs::fstat(&handle)?);
         match seen.is(FileType::Socket) && seen.0.st_uid == owner {
             true => Ok(Socket(handle)),
             false => Err(io::Error::other("it is not a socket of the JVM's own user")),
@@ -281,7 +281,7 @@ impl<'a> Folder<'a> {
     /// Returns whether this is the folder with the same path in our own file system.
     pub fn is_ours(&self, path: &str) -> bool {
         let ours = std::fs::metadata(path).map(|meta| (meta.dev(), meta.ino())).ok();
-        let this = rustix::fs::fstat(&self.handle).map(|stat| Seen(stat).id()).ok();
+        let this = rustix::fs::fstat(&self.handle).map(|stat| FileStatus(stat).id()).ok();
         ours.is_some() && ours == this
     }
 }
@@ -326,8 +326,8 @@ fn open_working(process: &Process) -> io::Result<OwnedFd> {
 
 /// Removes a file that we created, unless its name refers to another file by now.
 fn remove_ours(folder: &OwnedFd, name: &str, file: &impl AsFd) {
-    let there = statat(folder, name, AtFlags::SYMLINK_NOFOLLOW).map(|stat| Seen(stat).id());
-    let ours = rustix::fs::fstat(file).map(|stat| Seen(stat).id());
+    let there = statat(folder, name, AtFlags::SYMLINK_NOFOLLOW).map(|stat| FileStatus(stat).id());
+    let ours = rustix::fs::fstat(file).map(|stat| FileStatus(stat).id());
     if there.is_ok() && there == ours {
         let _ = unlinkat(folder, name, AtFlags::empty());
     }
@@ -374,9 +374,9 @@ pub fn text(file: &File, max: u64) -> io::Result<String> {
 
 /// Metadata of a file.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Seen(Stat);
+pub(crate) struct FileStatus(Stat);
 
-impl Seen {
+impl FileStatus {
     fn is(&self, kind: FileType) -> bool {
         FileType::from_raw_mode(self.0.st_mode) == kind
     }
@@ -434,8 +434,8 @@ impl NewFile<'_> {
     ///
     /// # Errors
     /// Returns the errors of fstat(2).
-    pub(crate) fn metadata(&self) -> io::Result<Seen> {
-        Ok(Seen(rustix::fs::fstat(self.file.as_fd())?))
+    pub(crate) fn metadata(&self) -> io::Result<FileStatus> {
+        Ok(FileStatus(rustix::fs::fstat(self.file.as_fd())?))
     }
 
     /// Renames it within its folder, replacing an existing file of the new name. It is not removed any more.

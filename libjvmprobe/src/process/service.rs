@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn the_name_is_what_people_say_first() {
+    fn service_name_follows_the_source_precedence() {
         for (arguments, environment, name) in [
             (&["-jar", "/srv/shop.jar"][..], "", "shop"),
             (
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn tools_of_the_jdk_have_their_own_names() {
+    fn jdk_tools_are_named_after_their_program() {
         for (arguments, name) in [
             (&["/opt/jdk/bin/javac", "-d", "/tmp/build-4711", "A.java"][..], "javac"),
             (&["jar", "cf", "x.jar"], "jar"),
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn attributes_are_decoded_or_not_believed() {
+    fn invalid_resource_attributes_are_ignored() {
         let of = |text: &str| {
             let attributes = of(&["Main"], &format!("OTEL_RESOURCE_ATTRIBUTES={text}")).attributes;
             attributes
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_told_of_attributes_adds_up() {
+    fn attributes_of_property_and_environment_are_merged() {
         let both =
             of(&["-Dotel.resource.attributes=a=1,b=2", "Main"], "OTEL_RESOURCE_ATTRIBUTES=b=3,c=4");
         let all: Vec<_> = both.attributes.values().map(String::as_str).collect();
@@ -302,7 +302,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_read(
+        fn arbitrary_bytes_yield_a_nonempty_name(
             bytes in proptest::collection::vec(any::<u8>(), 0..200),
             text in "(OTEL_RESOURCE_ATTRIBUTES=|%[0-9a-f]?|=|,|ä|'|\"| |\0|-D){0,30}",
         ) {

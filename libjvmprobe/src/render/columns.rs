@@ -40,14 +40,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_too_wide_is_cut() {
+    fn text_wider_than_its_column_is_truncated() {
         assert_eq!(fit("G1CollectFull", 28), "G1CollectFull");
         assert_eq!(fit("CleanClassLoaderDataMetaspaces", 28), "CleanClassLoaderDataMetaspa…");
         assert_eq!(fit("äöü", 2), "ä…");
     }
 
     #[test]
-    fn sentences_are_broken_between_parts() {
+    fn long_sentences_wrap_at_semicolons() {
         assert_eq!(wrap("a, b; c"), "a, b; c");
         let long = format!("{}; {}, {}", "a".repeat(60), "b".repeat(30), "c".repeat(30));
         let broken = format!("{};\n  {}, {}", "a".repeat(60), "b".repeat(30), "c".repeat(30));
@@ -57,7 +57,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nothing_is_lost(text in "[a-zä,; ]{0,400}", width in 1..50_usize) {
+        fn wrap_retains_every_word_and_fit_the_width(text in "[a-zä,; ]{0,400}", width in 1..50_usize) {
             let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
             prop_assert_eq!(words(&wrap(&text)), words(&text));
             prop_assert!(fit(&text, width).chars().count() <= width);

@@ -9,7 +9,7 @@ use std::{
 
 use crate::{
     Error, Result,
-    render::formats::{self, Format, How, Titled},
+    render::formats::{self, Format, FormatOptions, Titled},
 };
 
 /// Output files, opened before profiling begins.
@@ -58,7 +58,7 @@ impl Files {
     ///
     /// # Errors
     /// [`Error::Io`] if a file cannot be written.
-    pub fn write(self, profiles: &[Titled<'_>], how: &How<'_>) -> Result<Vec<PathBuf>> {
+    pub fn write(self, profiles: &[Titled<'_>], how: &FormatOptions<'_>) -> Result<Vec<PathBuf>> {
         let mut written = Vec::new();
         for OpenFile { path, format, file, which } in self.0 {
             let profiles = match which {
@@ -101,7 +101,7 @@ mod tests {
     use crate::{render::formats::flamegraph::Title, stack::profile::Profile};
 
     #[test]
-    fn nothing_is_created_beside_a_wrong_name() {
+    fn unknown_extension_creates_no_files() {
         let dir = std::env::temp_dir().join(format!("files-{}", std::process::id()));
         fs::create_dir(&dir).unwrap();
         let paths = [dir.join("a.svg"), dir.join("a.txt")];
@@ -113,7 +113,7 @@ mod tests {
         assert!(paths[0].exists());
         let profile = Profile::default();
         let titled = Titled { profile: &profile, title: Title::default(), timeline: None };
-        let written = files.write(&[titled], &How::default()).unwrap();
+        let written = files.write(&[titled], &FormatOptions::default()).unwrap();
         assert!(written.is_empty() && !paths[0].exists());
         // A format that holds one profile has a file for each measure.
         let files = Files::create(&paths[..1], &["cpu", "usdt:x:y"]).unwrap();

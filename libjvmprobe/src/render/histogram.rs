@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_bar_is_full() {
+    fn largest_slot_has_a_full_bar() {
         let mut histogram = Log2Histogram::new("usecs");
         (0..8).for_each(|_| histogram.record(5));
         histogram.record(1);

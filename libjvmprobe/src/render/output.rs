@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_line_ends_in_blanks() {
+    fn trailing_blanks_are_removed() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("out");
         let mut out = Output::open(Some(&path)).unwrap();
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_is_one_line() {
+    fn control_characters_are_escaped_within_a_line() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("out");
         let mut out = Output::open(Some(&path)).unwrap();

@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read() {
+    fn written_map_parses_to_the_same_names() {
         let text = text(Options::default());
         assert_eq!(text, "100 40 a.A.out\n200 8 a stub\n");
         let names: Vec<_> = perfmap::parse(&text).map(|e| e.name).collect();
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_as_wanted() {
+    fn names_follow_the_options() {
         let options = Options {
             unfold: Unfold::Simple,
             signatures: true,

@@ -19,13 +19,13 @@ use crate::{
 /// Maximum number of methods shown, of those with at least half a percent.
 const TOP: usize = 15;
 /// Part of the call tree that is shown: minimum share of a node, and maximum number of lines.
-struct Room {
+struct TreeLimits {
     share: f64,
     lines: usize,
 }
-const BRIEF: Room = Room { share: 0.03, lines: 40 };
+const BRIEF: TreeLimits = TreeLimits { share: 0.03, lines: 40 };
 /// Used with `--stacks`.
-const MORE: Room = Room { share: 0.002, lines: 1000 };
+const MORE: TreeLimits = TreeLimits { share: 0.002, lines: 1000 };
 
 /// Kind of work of a sampled thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -279,7 +279,7 @@ struct Node<'a> {
     children: HashMap<&'a str, Self>,
 }
 
-fn tree(profile: &Profile, total: u64, room: &Room) -> String {
+fn tree(profile: &Profile, total: u64, room: &TreeLimits) -> String {
     let mut root = Node::default();
     for sample in &profile.samples {
         let mut node = &mut root;

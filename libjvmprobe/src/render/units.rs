@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_size_has_its_unit() {
+    fn values_are_formatted_with_their_unit() {
         assert_eq!(bytes(0), "0B");
         assert_eq!(bytes(1023), "1023B");
         assert_eq!(bytes(1536), "1.5K");

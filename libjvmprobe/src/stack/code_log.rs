@@ -455,7 +455,7 @@ mod tests {
     }
 
     #[test]
-    fn reused_addresses_are_told_apart_by_epoch() {
+    fn reused_address_resolves_by_epoch() {
         let mut log = CodeLog::default();
         log.snapshot(2, seen([(Addr(100), 50, method("A.old"))]));
         log.unload(5, method("A.old"));
@@ -471,7 +471,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_settled_goes_on_with_what_is_there() {
+    fn log_continues_with_live_code_after_settle() {
         let mut log = CodeLog::default();
         log.snapshot(2, seen([(Addr(100), 50, method("A.old")), (Addr(300), 9, method("C.c"))]));
         log.unload(5, method("A.old"));
@@ -489,7 +489,7 @@ mod tests {
     }
 
     #[test]
-    fn code_that_runs_before_its_load_is_told_has_its_own_name() {
+    fn code_running_before_its_load_event_is_named() {
         let mut log = CodeLog::default();
         log.snapshot(0, seen([(Addr(100), 50, method("A.old"))]));
         log.unload(5, method("A.old"));
@@ -498,7 +498,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unload_ends_the_code_that_was_replaced_not_its_twin() {
+    fn unload_ends_the_replaced_copy_of_a_method() {
         let mut log = CodeLog::default();
         log.load(1, Addr(100), 50, method("A.hot"));
         log.load(2, Addr(200), 50, method("A.hot"));
@@ -511,7 +511,7 @@ mod tests {
     }
 
     #[test]
-    fn the_unload_of_a_twin_does_not_end_code_early() {
+    fn unload_of_one_copy_does_not_end_another() {
         let mut log = CodeLog::default();
         log.load(1, Addr(100), 50, method("A.hot"));
         log.load(2, Addr(200), 50, method("A.hot"));
@@ -523,7 +523,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_much_later_does_not_lend_its_name() {
+    fn much_later_load_does_not_name_earlier_samples() {
         let mut log = CodeLog::default();
         log.load(1000, Addr(100), 50, method("B.b"));
         let index = log.into_index();
@@ -532,7 +532,7 @@ mod tests {
     }
 
     #[test]
-    fn a_snapshot_does_not_repeat_what_was_seen_to_be_loaded() {
+    fn snapshot_does_not_duplicate_loaded_code() {
         let mut log = CodeLog::default();
         log.load(3, Addr(100), 50, method("A.a"));
         log.snapshot(4, seen([(Addr(96), 60, method("A.a"))]));
@@ -542,7 +542,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_of_a_map_are_read_when_they_are_asked_for() {
+    fn map_snapshot_lines_are_read_on_lookup() {
         let mut log = CodeLog::default();
         log.load(1, Addr(0x300), 0x10, method("A.a"));
         let text = "100 10 void A.b(int)\n200 20 a stub\n300 10 int A.a()\n";
@@ -557,7 +557,7 @@ mod tests {
     }
 
     #[test]
-    fn later_lines_of_a_snapshot_hold() {
+    fn later_snapshot_entries_override_earlier_ones() {
         let mut log = CodeLog::default();
         let lines = [(Addr(100), 50, method("A.a")), (Addr(120), 10, method("B.b"))];
         log.snapshot(0, seen(lines));
@@ -566,7 +566,7 @@ mod tests {
     }
 
     #[test]
-    fn a_later_look_tells_what_was_inlined() {
+    fn refine_adds_inlining_to_unchanged_code() {
         let frame =
             |name: &str| SourceFrame { name: name.into(), signature: None, file: None, line: 3 };
         let range = Inlined {
@@ -596,7 +596,7 @@ mod tests {
     proptest! {
         /// Compares the index with a simple model: an array of the code at each byte.
         #[test]
-        fn agrees_with_a_plain_model(
+        fn index_agrees_with_a_byte_array_model(
             loads in prop::collection::vec((0..200_u64, 1..40_u64), 1..60),
             from in 0..30_usize,
         ) {

@@ -41,7 +41,7 @@ const UNKNOWN: Place = Place::Code(Addr(0));
 
 /// An interpreted method, and the generations in which it is known to exist.
 #[derive(Debug)]
-struct Known {
+struct CachedMethod {
     info: Arc<MethodInfo>,
     /// Generations in which it was first and last read.
     since: u64,
@@ -49,7 +49,7 @@ struct Known {
     places: HashMap<Option<u16>, PlaceId>,
 }
 
-impl Known {
+impl CachedMethod {
     /// Returns whether the method existed in a generation.
     fn holds(&self, generation: u64) -> bool {
         (self.since..=self.checked).contains(&generation)
@@ -109,7 +109,7 @@ pub(crate) struct Places {
     /// Compiled code by address and compile id; `None` if it had been freed already.
     code: HashMap<(Addr, u16), Option<PlaceId>>,
     /// Interpreted methods by the address of their `Method`.
-    interpreted: HashMap<Addr, Known>,
+    interpreted: HashMap<Addr, CachedMethod>,
     begin: Instant,
     names: PlaceNames,
 }
@@ -237,7 +237,7 @@ impl Places {
                 Some(known) if known.info == info => known.checked = now,
                 _ => {
                     let places = HashMap::new();
-                    let known = Known { info, since: now, checked: now, places };
+                    let known = CachedMethod { info, since: now, checked: now, places };
                     self.interpreted.insert(method, known);
                 }
             }

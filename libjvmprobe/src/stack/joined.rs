@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn samples_of_a_lower_rate_stand_for_more() {
+    fn samples_of_a_lower_rate_weigh_more() {
         // 2/19 s and 3/7 s.
         let joined =
             join(vec![profile(0, 19, 0, &[(0, 2, 0)]), profile(15, 7, 0, &[(0, 3, 0)])], 0);
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn samples_are_where_they_were_in_time() {
+    fn join_and_cut_out_preserve_sample_times() {
         let first = profile(100, 19, SECOND, &[(0, 5, 3)]);
         let second = profile(115, 19, 0, &[(1, 7, 0)]);
         let mut joined = join(vec![first, second], 0);
@@ -176,7 +176,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn sums_stay_as_they_are(
+        fn join_and_merge_preserve_sums(
             all in vec((0..10_000_u64, 0..3_u64, vec((0..4_u8, 0..1000_u64, 0..750_u32), 0..9)), 1..9),
             least in 0..30_u64,
         ) {

@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn a_function_goes_up_to_the_next() {
+    fn function_extends_to_the_next_symbol() {
         let table = table(
             "ffffffff81000000 T _stext\nffffffff81000000 T first\nffffffff81000100 d data\n\
              ffffffffc0001000 t of_module\t[ext4]\nffffffff81000200 t __second\nodd\n",
@@ -109,14 +109,14 @@ mod tests {
     }
 
     #[test]
-    fn addresses_that_are_not_told_are_unknown() {
+    fn zeroed_kernel_addresses_do_not_resolve() {
         let table = table("0000000000000000 T _stext\n0000000000000000 T first\n");
         assert_eq!(table.find(Addr(0)), None);
         assert_eq!(table.find(Addr(0xffff_ffff_8100_0000)), None);
     }
 
     #[test]
-    fn ours_are_read() {
+    fn symbols_of_the_running_kernel_are_read() {
         let symbols = KernelSymbols::default();
         // Without the privilege, all addresses are 0, and no symbol is found.
         let text = std::fs::read_to_string("/proc/kallsyms").unwrap_or_default();

@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stack_is_whole_where_each_step_to_the_entry_was_known() {
+    fn stack_reaching_the_entry_without_guesses_is_complete() {
         let all = ["start_thread", "caller", "leaf"].map(String::from).to_vec();
         assert_eq!(named(&[0x10, 0x20, 0x30], None), (all.clone(), true));
         assert_eq!(named(&[0x10, 0x20, 0x30, 0x99], None), (all.clone(), true), "cut behind");
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_knows_is_unknown() {
+    fn unresolved_address_is_named_unknown() {
         assert_eq!(named(&[0x99], None).0, ["[unknown]"]);
     }
 }

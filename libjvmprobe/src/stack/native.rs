@@ -320,7 +320,7 @@ mod tests {
     const UNTRUSTED: Symbols = Symbols { trusts_roots_files: false, tenant: 0 };
 
     #[test]
-    fn what_was_read_of_a_file_goes_with_it() {
+    fn readers_of_closed_files_are_dropped() {
         let own = || File::open("/proc/self/exe").unwrap();
         let mut readers = Readers::default();
         let files: Vec<_> = (0..3).map(|_| Arc::new(CodeFile::new(own()))).collect();
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn the_child_gets_no_file_that_our_own_parser_refuses() {
+    fn child_gets_no_file_rejected_by_our_parser() {
         let file = Arc::new(CodeFile::new(File::open("/proc/self/status").unwrap()));
         assert!(Reader::new(1, &file, true).bundle.is_none());
         let own = Arc::new(CodeFile::new(File::open("/proc/self/exe").unwrap()));
@@ -344,7 +344,7 @@ mod tests {
 
     /// Makes a link as `objcopy --add-gnu-debuglink` does.
     #[test]
-    fn debug_information_is_found_by_a_link_for_files_of_roots_only() {
+    fn debuglink_is_followed_only_for_root_owned_files() {
         if !rustix::process::geteuid().is_root() {
             println!("skipped: files of root's are made by root only");
             return;

@@ -412,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_alike_is_put_together() {
+    fn merge_combines_equal_samples() {
         let all = || {
             let a = sample(1, 0, &[0, 1], 2);
             vec![a.clone(), sample(1, 3, &[0, 1], 3), sample(1, 0, &[1], 5), a]
@@ -432,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn one_profile_takes_over_another() {
+    fn absorb_adds_the_samples_of_another_profile() {
         let mut first = profile(vec![sample(1, 0, &[0, 1], 2)], 2);
         let mut second = Profile::default();
         for name in ["Other.method", "Some.method1"] {
@@ -450,7 +450,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rarest_stacks_go_first_and_no_sample_does() {
+    fn fold_drops_the_rarest_stacks_but_no_samples() {
         let many = (0..1000).map(|i| sample(1 + i % 3, 0, &[i, i + 1], 1));
         let hot = sample(1, 0, &[7, 8], 500);
         let mut profile = profile(many.chain([hot]).collect(), 1001);
@@ -470,7 +470,7 @@ mod tests {
     }
 
     #[test]
-    fn more_processes_than_there_is_room_for_are_told_together() {
+    fn fold_combines_processes_beyond_the_size_limit() {
         let many = (0..10_000).map(|pid| sample(pid, 0, &[0], 1));
         let mut profile = profile(many.collect(), 1);
         profile.fold(20_000);

@@ -173,7 +173,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn callers_are_looked_up_inside_their_calls() {
+    fn return_addresses_are_looked_up_inside_their_call() {
         let places = [Place::Code(Addr(16)), Place::Code(Addr(32)), Place::Named(7)];
         let stack = Stack { places: places.to_vec() };
         let expected = [Place::Code(Addr(16)), Place::Code(Addr(31)), Place::Named(7)];
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stack_is_as_long_as_it_says() {
+    fn stack_record_decodes_and_truncated_record_is_rejected() {
         let interpreted = INTERPRETED | 9 << ADDR_BITS | 0x7f00_1234_5678;
         let unknown = INTERPRETED | u64::from(NO_BCI) << ADDR_BITS | 0x7f00_1234_5678;
         let compiled = 0x1_0005 << ADDR_BITS & !INTERPRETED | 0x7f00_0000_0010;
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernels_addresses_are_no_methods() {
+    fn kernel_addresses_decode_as_code_frames() {
         let bytes = [0, 0, 1, 1, 0xffff_ffff_8123_4567].map(u64::to_ne_bytes).concat();
         let stack = RawStack::decode(&bytes).unwrap();
         assert_eq!(
@@ -213,7 +213,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn hostile_records_do_no_harm(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        fn hostile_records_do_not_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
             let _ = RawStack::decode(&bytes);
         }
     }

@@ -52,7 +52,7 @@ mod tests {
     use crate::stack::Kind;
 
     #[test]
-    fn what_lies_behind_the_entry_is_cut() {
+    fn frames_beyond_the_thread_entry_are_removed() {
         let frame = |name: &str| Frame::new(Kind::Native, name);
         let mut frames: Vec<_> =
             ["leaf", "thread_native_entry", "[unknown libc.so.6+0x1]"].map(frame).into();
@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn native_images_have_entries_of_their_own() {
+    fn native_image_entry_completes_the_stack() {
         let frame = |name: &str| Frame::new(Kind::Java, name);
         let names = [
             "app.Main.main",
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_that_was_guessed_does_not_count() {
+    fn guessed_thread_entry_is_ignored() {
         let frame = |name: &str| Frame::new(Kind::Native, name);
         let frames: Vec<_> =
             ["leaf", "guessed", "thread_native_entry", "start", "[unknown]"].map(frame).into();

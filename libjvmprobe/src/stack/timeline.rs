@@ -146,7 +146,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_falls_into_one_slot_is_one_count() {
+    fn equal_stacks_in_one_slot_are_merged() {
         let stack = |tid| ThreadStack { pid: 1, tid, thread: "main".into(), stack: vec![0, 1] };
         let mut timeline = Timeline::new(0, 20_000_000);
         for (slot, tid, count) in [(7, 1, 2), (0, 2, 1), (7, 1, 3), (7, 2, 1)] {

@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slots_become_longer_in_steps_that_divide_each_other() {
+    fn each_slot_length_divides_the_next_one() {
         let (mut length, mut all) = (SLOT, vec![SLOT]);
         while let Some(factor) = next(length) {
             length *= u64::from(factor);
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_lost_where_slots_become_one() {
+    fn coarsening_slots_preserves_the_total() {
         let mut times = vec![(9, 1), (0, 1), (4, 2), (4, 3), (5, 1)];
         add_up(&mut times);
         assert_eq!(times, [(0, 1), (4, 5), (5, 1), (9, 1)]);

@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn gaps_of_libjvm_are_functions_without_a_frame() {
+    fn gaps_in_libjvm_unwind_as_frameless_functions() {
         let kind_at = |symbol: &str, place: u64| {
             let elf = Library::build(&assembly(symbol), &[]).elf();
             let start = elf.symbols().unwrap().find(symbol).unwrap().value;

@@ -114,11 +114,11 @@ fn find(code: &[u8], instruction: &[u8]) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{elf::testing::Library, image::testing::Made, unwind::UnwindTable};
+    use crate::{elf::testing::Library, image::testing::FakeImage, unwind::UnwindTable};
 
     #[test]
-    fn methods_of_an_image_have_rows() {
-        let library = Library::build(&Made::new().assembly(), &[]);
+    fn image_methods_get_unwind_rows() {
+        let library = Library::build(&FakeImage::new().assembly(), &[]);
         let elf = library.elf();
         let table = UnwindTable::read(&elf).unwrap();
         let start = Image::read(&elf).unwrap().unwrap().methods().next().unwrap().start;
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn a_method_that_begins_otherwise_is_unknown() {
+    fn method_with_unexpected_prologue_has_no_rows() {
         let method = |frame_words, saves_fp| Method {
             start: Vaddr(0),
             end: Vaddr(16),

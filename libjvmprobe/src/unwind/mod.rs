@@ -571,7 +571,7 @@ mod tests {
     }
 
     #[test]
-    fn follows_a_function_with_a_frame_pointer() {
+    fn function_with_frame_pointer_yields_its_rows() {
         let function = [
             &advance(1)[..], // push %rbp
             &[DW_CFA_def_cfa_offset.0, 16, DW_CFA_offset.0 | RBP, 2],
@@ -594,7 +594,7 @@ mod tests {
     }
 
     #[test]
-    fn understands_the_expressions_of_linkers_and_assemblers() {
+    fn cfa_expressions_of_linkers_and_assemblers_are_decoded() {
         let plt = |number: u8| {
             let shift = [DW_OP_ge.0, DW_OP_lit3.0, DW_OP_shl.0, DW_OP_plus.0];
             let rip = [DW_OP_breg7.0, 8, DW_OP_breg16.0, 0, DW_OP_lit15.0, DW_OP_and.0];
@@ -624,7 +624,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_row_can_say_is_unknown() {
+    fn unsupported_rules_yield_unknown_rows() {
         for instructions in [
             &[DW_CFA_def_cfa.0, 10, 0][..],                        // CFA = r10
             &[DW_CFA_def_cfa_offset.0, 12],                        // no whole words
@@ -644,7 +644,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lost_frame_pointer_does_not_lose_the_frame() {
+    fn unsupported_frame_pointer_rule_retains_the_cfa() {
         for (instructions, fp) in [
             (&[DW_CFA_offset.0 | RBP, 127][..], -127),
             (&[DW_CFA_offset.0 | RBP, 0x80, 1], Row::FP_LOST),
@@ -659,7 +659,7 @@ mod tests {
     }
 
     #[test]
-    fn knows_signal_handlers_and_the_outermost_frame() {
+    fn signal_and_outermost_frames_are_recognized() {
         let saved = |register, offset: [u8; 2]| {
             [DW_CFA_expression.0, register, 3, DW_OP_breg7.0, offset[0], offset[1]]
         };
@@ -680,7 +680,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_rows_are_one_and_gaps_are_unknown() {
+    fn equal_rows_merge_and_gaps_are_unknown() {
         let grow = [DW_CFA_def_cfa_offset.0, 16];
         let twice = [&advance(4)[..], &[DW_CFA_def_cfa_offset.0, 8], &advance(4), &grow].concat();
         let table = Frames::new("", USUAL)
@@ -705,7 +705,7 @@ mod tests {
     }
 
     #[test]
-    fn where_functions_overlap_the_later_start_wins() {
+    fn later_start_wins_if_functions_overlap() {
         let grow = [DW_CFA_def_cfa_offset.0, 16];
         let found = Frames::new("", USUAL)
             .function(BASE, 100, &[&advance(50)[..], &grow].concat())
@@ -717,7 +717,7 @@ mod tests {
     }
 
     #[test]
-    fn functions_out_of_reach_are_left_out() {
+    fn functions_outside_the_address_range_are_dropped() {
         let far = |start| Frames::new("", USUAL).function(start, 16, &[]).rows();
         assert_eq!(far(BASE - 8), []);
         assert_eq!(far(BASE + (1 << 32)), []);
@@ -733,7 +733,7 @@ mod tests {
     }
 
     #[test]
-    fn too_much_is_an_error() {
+    fn too_many_rows_or_cies_are_rejected() {
         let mut program = Vec::new();
         for _ in 0..=MAX_ROWS / 2 {
             program.extend([DW_CFA_def_cfa_offset.0, 16, DW_CFA_advance_loc.0 | 1]);
@@ -759,7 +759,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_says_nothing_has_no_rows() {
+    fn file_without_call_frame_information_has_no_rows() {
         if Machine::NATIVE == Machine::X86_64 {
             let elf = Library::build(".text\nnop\n", &[]).elf();
             assert_eq!(UnwindTable::read(&elf).unwrap().rows(), []);
@@ -890,7 +890,7 @@ mod tests {
     }
 
     #[test]
-    fn hostile_frames_do_no_harm() {
+    fn hostile_frames_yield_only_valid_rows() {
         let whole = Frames::new("", USUAL)
             .function(BASE, 16, &[&advance(4)[..], &[DW_CFA_def_cfa_offset.0, 16]].concat())
             .function(BASE + 8, 32, &cfa_expression(&[DW_OP_breg7.0, 8, DW_OP_deref.0]))

@@ -36,7 +36,7 @@ pub struct Kind {
 }
 
 /// Maximum number of recordings of a kind per runtime and flags.
-pub fn wanted(kind: &str) -> usize {
+pub fn max_recordings(kind: &str) -> usize {
     match kind.trim_start_matches("virtual thread: ").trim_start_matches("signal: ") {
         "stub" | "adapter" => 10,
         "interpreted, entry" | "epilogue" | "deoptimised caller" => 6,
@@ -109,7 +109,7 @@ impl Seen {
     /// than the maximum of this name.
     pub fn wants(&mut self, kind: &Kind) -> bool {
         let of_name = self.0.keys().filter(|known| known.name == kind.name).count();
-        !self.0.contains_key(kind) && of_name < wanted(&kind.name)
+        !self.0.contains_key(kind) && of_name < max_recordings(&kind.name)
     }
 
     pub fn add(&mut self, kind: &Kind) {

@@ -144,7 +144,7 @@ impl<'a> Recorder<'a> {
         self.found.clear();
         self.made.clear();
         self.disagreements = 0;
-        let result = self.steps_of(tid, name);
+        let result = self.step_thread(tid, name);
         let mut found = std::mem::take(&mut self.found);
         found.retain(|(file, _)| self.made.iter().all(|(unsure, _)| unsure != file));
         if self.disagreements > 0 {
@@ -158,7 +158,7 @@ impl<'a> Recorder<'a> {
         result
     }
 
-    fn steps_of(&mut self, tid: i32, name: &str) -> Result<(), Box<dyn Error>> {
+    fn step_thread(&mut self, tid: i32, name: &str) -> Result<(), Box<dyn Error>> {
         self.live.refresh()?;
         let mut tracee = Tracee::stop(tid)?;
         // Every third visit begins in rarely executed code, and every visit to the `changes` thread
@@ -166,12 +166,12 @@ impl<'a> Recorder<'a> {
         self.turn += 1;
         let changes = name == "changes";
         if (changes || self.turn.is_multiple_of(3))
-            && self.stop_where_rare(&mut tracee, changes)? == Stop::Away
+            && self.run_to_rare_code(&mut tracee, changes)? == Stop::Away
         {
             return Ok(());
         }
         self.live.moved();
-        if !self.goes_to_a_bytecode(&mut tracee)? {
+        if !self.step_to_next_bytecode(&mut tracee)? {
             return Ok(());
         }
         let first = start(&tracee.registers()?);
@@ -286,7 +286,7 @@ impl<'a> Recorder<'a> {
                         self.made.push((file.clone(), trail));
                     }
                 } else if kind.name.starts_with("interpreted") && !self.made.is_empty() {
-                    self.look_at_what_was_made(&at, &trail, name);
+                    self.check_created_frames(&at, &trail, name);
                 }
                 continue;
             };
@@ -346,7 +346,7 @@ impl<'a> Recorder<'a> {
             if is_deoptimised {
                 kind.name = "deoptimised caller".into();
             }
-            if self.has_anothers_fp(&at, &trail) {
+            if self.has_foreign_frame_pointer(&at, &trail) {
                 kind.name += ", called by compiled code";
             }
             if self.seen.wants(&kind) {
@@ -362,7 +362,7 @@ impl<'a> Recorder<'a> {
     }
 
     /// Runs a thread to an address in rarely executed code.
-    fn stop_where_rare(&self, tracee: &mut Tracee, changes: bool) -> Result<Stop, Box<dyn Error>> {
+    fn run_to_rare_code(&self, tracee: &mut Tracee, changes: bool) -> Result<Stop, Box<dyn Error>> {
         let (places, round) = match changes {
             true => (&self.turning_points, self.turn),
             false => (&self.rare, self.turn / 3),
@@ -382,7 +382,7 @@ impl<'a> Recorder<'a> {
 
     /// Whether an interpreted method has no frame yet, and its frame pointer leads to a frame that
     /// is not its caller's.
-    fn has_anothers_fp(&self, at: &Start, trail: &[u64]) -> bool {
+    fn has_foreign_frame_pointer(&self, at: &Start, trail: &[u64]) -> bool {
         let Some(&caller) = trail.get(1) else { return false };
         let other = self.live.word(at.fp + 8);
         self.live.is_interpreter(at.ip)
@@ -395,7 +395,7 @@ impl<'a> Recorder<'a> {
     /// Single-steps a thread in the interpreter to the beginning of a bytecode. While a method is
     /// being entered or left, the stack does not show how far that has got. Returns `false` if it
     /// takes too long.
-    fn goes_to_a_bytecode(&self, tracee: &mut Tracee) -> Result<bool, Box<dyn Error>> {
+    fn step_to_next_bytecode(&self, tracee: &mut Tracee) -> Result<bool, Box<dyn Error>> {
         // jmp [r10 + 8 * rbx]: dispatch_base(), interp_masm_x86.cpp.
         const DISPATCH: [u8; 3] = [0x41, 0xff, 0x24];
         for _ in 0..STEPS {
@@ -417,7 +417,7 @@ impl<'a> Recorder<'a> {
 
     /// Checks the recordings in `made` when the thread runs the new frames: its callers must be
     /// those recorded, as far as frames were created.
-    fn look_at_what_was_made(&mut self, at: &Start, trail: &[u64], thread: &str) {
+    fn check_created_frames(&mut self, at: &Start, trail: &[u64], thread: &str) {
         let stack = self.live.walk(at);
         if !self.is_sure(stack.end) || !self.is_in_table(thread, &stack, false) {
             return;

@@ -33,7 +33,7 @@ fn ptrace(request: libc::c_uint, tid: pid_t, addr: usize, data: usize) -> io::Re
     if result == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-extern "C" fn nothing(_signal: c_int) {}
+extern "C" fn ignore_signal(_signal: c_int) {}
 
 /// Starts a timer whose SIGALRM interrupts waiting system calls of this process ten times a second.
 pub fn tick() {
@@ -42,7 +42,7 @@ pub fn tick() {
     // SAFETY: a handler that does nothing, without SA_RESTART, and a timer of our own process.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
-        action.sa_sigaction = nothing as *const () as usize;
+        action.sa_sigaction = ignore_signal as *const () as usize;
         libc::sigaction(libc::SIGALRM, &raw const action, ptr::null_mut());
         libc::setitimer(libc::ITIMER_REAL, &raw const timer, ptr::null_mut());
     }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
 use libjvmprobe::{
-    cli::{CommandLine, Common, Started},
+    cli::{CommandLine, Common, CommandOptions},
     render::formats,
 };
 
@@ -36,7 +36,7 @@ pub struct Args {
     pub common: Common,
 
     #[command(flatten)]
-    pub started: Started,
+    pub started: CommandOptions,
 
     /// Show each class, grouped by origin and package
     #[arg(long, conflicts_with_all = ["csv", "json", "list"])]
@@ -209,12 +209,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_command_line_is_consistent() {
+    fn command_definition_passes_clap_debug_assert() {
         Args::command().debug_assert();
     }
 
     #[test]
-    fn what_does_not_go_together_is_refused() {
+    fn conflicting_options_are_rejected() {
         for bad in [
             &["javaclass", "-p", "1", "--tree", "-j"][..],
             &["javaclass", "-p", "1", "--csv", "-j"],

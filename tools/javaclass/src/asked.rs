@@ -11,14 +11,14 @@ use crate::{
 };
 
 /// A list, and its results so far.
-pub struct Asked {
+pub struct ListCheck {
     /// The list.
     pub listing: Listing,
     vex: Option<Vex>,
     in_use: bool,
 }
 
-impl Asked {
+impl ListCheck {
     /// Reads the list, if the user gave one.
     pub fn open(args: &Args) -> Result<Option<Self>> {
         let Some(path) = &args.list else { return Ok(None) };

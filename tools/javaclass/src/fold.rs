@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lambdas_belong_to_their_host() {
+    fn host_drops_the_number_of_a_lambda_class() {
         assert_eq!(host("a.B$$Lambda$14"), "a.B$$Lambda");
         assert_eq!(host("a.B$$Lambda"), "a.B$$Lambda");
         assert_eq!(host("a.B$$Lambda$x"), "a.B$$Lambda$x");

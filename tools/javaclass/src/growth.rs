@@ -237,7 +237,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_falls_once_does_not_only_grow() {
+    fn row_counts_rises_and_falls_of_class_counts() {
         let mut row = Row::default();
         for (loaders, classes) in [(1, 10), (1, 10), (1, 12), (2, 12), (2, 11)] {
             row.next(loaders, classes);

@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_watched_is_in_use_even_if_the_jvm_has_ended() {
+    fn initialized_classes_stay_in_use_after_jvm_exit() {
         let changed = |class: &str, event| Changed {
             time: String::new(),
             ts_ns: 7,
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_have_run_is_in_use() {
+    fn called_and_unknown_methods_count_as_in_use() {
         let unknown = Usage::Unknown(Why::Small);
         let usages = [("called", Usage::Called), ("not", Usage::NotCalled), ("small", unknown)];
         let ready = class(State::Initialized, &usages);

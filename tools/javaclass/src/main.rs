@@ -44,7 +44,7 @@ use libjvmprobe::{
 
 use crate::{
     args::{Args, Command},
-    asked::Asked,
+    asked::ListCheck,
     report::Report,
 };
 
@@ -67,7 +67,7 @@ fn run(args: &Args) -> Result<ExitCode> {
         return watch::run(args);
     }
     let mut report = Report::open(args)?;
-    let mut asked = Asked::open(args)?;
+    let mut asked = ListCheck::open(args)?;
     keep(READ);
     let (jvms, refused) = match args.common.all {
         true => jvms::now(),
@@ -93,7 +93,7 @@ fn run(args: &Args) -> Result<ExitCode> {
             Ok(()) => {}
         }
     }
-    let in_use = asked.map(Asked::finish).transpose()?.unwrap_or_default();
+    let in_use = asked.map(ListCheck::finish).transpose()?.unwrap_or_default();
     Ok(status(in_use, has_failed))
 }
 

@@ -9,7 +9,7 @@ use anyhow::{Result, bail};
 use libjvmprobe::render::{output::Output, table::Ruled, units::count};
 use serde::Serialize;
 
-use crate::reports::{self, ClassLine, MethodLine, Told};
+use crate::reports::{self, ClassLine, MethodLine, Item};
 
 /// Maximum number of classes merged.
 const MAX_CLASSES: usize = 4_000_000;
@@ -116,15 +116,15 @@ pub fn run(files: &[PathBuf], json: bool) -> Result<()> {
 }
 
 impl Merged {
-    fn take(&mut self, path: &Path, told: Told) -> Result<()> {
+    fn take(&mut self, path: &Path, told: Item) -> Result<()> {
         match told {
-            Told::Class(class) => self.add(class)?,
-            Told::Jvm(jvm) => {
+            Item::Class(class) => self.add(class)?,
+            Item::Jvm(jvm) => {
                 self.runs += 1;
                 self.incomplete += u64::from(!jvm.is_complete());
                 self.unloaded += jvm.unloaded.unwrap_or(0);
             }
-            Told::Merged(_) | Told::Runs(_) => {
+            Item::Merged(_) | Item::Runs(_) => {
                 bail!(
                     "{} is already merged; specify the reports that it was merged from",
                     path.display()
@@ -234,7 +234,7 @@ mod tests {
         ) + "\n"
     }
 
-    fn end(classes: u64, complete: bool) -> String {
+    fn summary_line(classes: u64, complete: bool) -> String {
         format!(r#"{{"type":"summary","classes":{classes},"complete":{complete},"unreadable":0}}"#)
             + "\n"
     }
@@ -245,14 +245,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_used_anywhere_is_used() {
+    fn merged_class_is_used_if_any_report_uses_it() {
         let mut merged = Merged::default();
         // One class loaded by two loaders, then the same class in another JVM.
         let first = class("A", "loaded", "not called")
             + &class("A", "initialized", "called")
-            + &end(2, true);
+            + &summary_line(2, true);
         let second =
-            class("A", "linked", "not called") + &class("B", "linked", "unknown") + &end(2, true);
+            class("A", "linked", "not called") + &class("B", "linked", "unknown") + &summary_line(2, true);
         read(&mut merged, &(first + &second)).unwrap();
         assert_eq!(merged.runs, 2);
         let of = |name: &str| &merged.classes[&("/a.jar".to_owned(), name.to_owned())];
@@ -267,25 +267,25 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_report_is_refused() {
+    fn malformed_or_truncated_reports_are_rejected() {
         let cut = class("A", "loaded", "called");
-        let lacks = cut.clone() + &end(2, true);
+        let lacks = cut.clone() + &summary_line(2, true);
         let merged = r#"{"type":"merged","class":"A"}"#;
         for bad in ["x\n", "{}\n", "{\"type\":\"class\"}\n", "", &cut, &lacks, merged] {
             assert!(read(&mut Merged::default(), bad).is_err(), "{bad}");
         }
         // A record type of a later version is ignored.
         let mut merged = Merged::default();
-        read(&mut merged, &(r#"{"type":"novelty","x":1}"#.to_owned() + "\n" + &end(0, true)))
+        read(&mut merged, &(r#"{"type":"novelty","x":1}"#.to_owned() + "\n" + &summary_line(0, true)))
             .unwrap();
         assert_eq!(merged.runs, 1);
-        read(&mut merged, &end(0, false)).unwrap();
+        read(&mut merged, &summary_line(0, false)).unwrap();
         assert_eq!((merged.runs, merged.incomplete), (2, 1));
     }
 
     proptest! {
         #[test]
-        fn hostile_reports_do_no_harm(text in "\\PC{0,200}") {
+        fn random_report_text_causes_no_panic(text in "\\PC{0,200}") {
             let _ = read(&mut Merged::default(), &text);
         }
     }

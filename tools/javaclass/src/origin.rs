@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn urls_become_places() {
+    fn urls_convert_to_origins() {
         for (url, kind, name) in [
             ("file:/opt/app.jar", Kind::Jar, "/opt/app.jar"),
             ("file:///opt/app.jar", Kind::Jar, "/opt/app.jar"),
@@ -138,14 +138,14 @@ mod tests {
     }
 
     #[test]
-    fn packages_are_what_is_before_the_last_dot() {
+    fn package_is_the_name_before_the_last_dot() {
         assert_eq!(package("java.lang.String"), Some("java.lang"));
         assert_eq!(package("Main"), None);
     }
 
     proptest! {
         #[test]
-        fn hostile_urls_do_no_harm(url in "(file:|jar:|jrt:/)?[%!/a-f0-9\\PC]{0,60}") {
+        fn random_urls_cause_no_panic(url in "(file:|jar:|jrt:/)?[%!/a-f0-9\\PC]{0,60}") {
             let _ = Origin::of_url(&url, None);
         }
     }

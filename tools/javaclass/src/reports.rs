@@ -94,7 +94,7 @@ fn one() -> u64 {
 }
 
 /// An item of a report, in the report's order.
-pub enum Told {
+pub enum Item {
     /// A class of the JVM to which the next summary belongs.
     Class(ClassLine),
     /// The summary of a JVM.
@@ -116,7 +116,7 @@ impl SummaryLine {
 ///
 /// # Errors
 /// A file cannot be read, is not a report, or was truncated; errors that `take` returns.
-pub fn read(files: &[PathBuf], mut take: impl FnMut(&Path, Told) -> Result<()>) -> Result<()> {
+pub fn read(files: &[PathBuf], mut take: impl FnMut(&Path, Item) -> Result<()>) -> Result<()> {
     for path in files {
         let file = File::open(path).with_context(|| format!("open {}", path.display()))?;
         read_one(path, BufReader::new(file), |told| take(path, told))?;
@@ -128,7 +128,7 @@ pub fn read(files: &[PathBuf], mut take: impl FnMut(&Path, Told) -> Result<()>) 
 pub fn read_one(
     path: &Path,
     mut report: impl BufRead,
-    mut take: impl FnMut(Told) -> Result<()>,
+    mut take: impl FnMut(Item) -> Result<()>,
 ) -> Result<()> {
     let mut line = String::new();
     // Number of classes since the last summary, and whether there was any summary.
@@ -160,19 +160,19 @@ pub fn read_one(
         take(match serde_json::from_str(&line).with_context(what)? {
             Line::Class(class) => {
                 open = open.saturating_add(class.classes);
-                Told::Class(class)
+                Item::Class(class)
             }
             Line::Merged(class) => {
                 open = open.saturating_add(1);
-                Told::Merged(class)
+                Item::Merged(class)
             }
             Line::Summary(mut summary) => {
                 end(summary.classes, &mut summary.version)?;
-                Told::Jvm(summary)
+                Item::Jvm(summary)
             }
             Line::Runs(mut runs) => {
                 end(runs.classes, &mut runs.version)?;
-                Told::Runs(runs)
+                Item::Runs(runs)
             }
             Line::Other => continue,
         })?;

@@ -14,7 +14,7 @@ use libjvmprobe::{
 
 use crate::{
     args::Args,
-    asked::Asked,
+    asked::ListCheck,
     fold::Folded,
     jars::{self, Seen, index::Index},
     list::Hits,
@@ -73,7 +73,7 @@ pub fn tell(
     target: &Target,
     hotspot: &HotSpot,
     args: &Args,
-    asked: Option<&mut Asked>,
+    asked: Option<&mut ListCheck>,
     report: &mut Report,
 ) -> Result<()> {
     let begin = Instant::now();

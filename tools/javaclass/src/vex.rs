@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn documents_have_names_of_their_own() {
+    fn each_document_gets_a_random_uuid() {
         let (one, other) = (uuid().unwrap(), uuid().unwrap());
         assert_ne!(one, other);
         assert_eq!(one.len(), 36);

@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn classes_packages_and_methods() {
+    fn lines_parse_as_class_package_or_method() {
         assert!(parse("a.B").is_of("a.B") && !parse("a.B").is_of("a.B$C"));
         assert!(parse("a/B.class").is_of("a.B"));
         let package = parse("a.b.*");
@@ -156,7 +156,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn hostile_lines_do_no_harm(line in "\\PC{0,40}", name in "\\PC{0,40}") {
+        fn random_lines_cause_no_panic(line in "\\PC{0,40}", name in "\\PC{0,40}") {
             if let Ok(Some(wanted)) = Wanted::parse(&line) {
                 let _ = wanted.is_of(&name);
             }

@@ -90,12 +90,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_command_line_is_consistent() {
+    fn command_definition_passes_clap_debug_assert() {
         Args::command().debug_assert();
     }
 
     #[test]
-    fn understands_bcc_positionals() {
+    fn bcc_positional_interval_and_count_are_accepted() {
         let args = Args::parse_from(["javagc", "-p", "12", "-p", "13", "5", "12"]);
         assert_eq!(args.common.pids, [Pid(12), Pid(13)]);
         assert_eq!(args.common.interval, Some(Duration::from_secs(5)));
@@ -104,13 +104,13 @@ mod tests {
     }
 
     #[test]
-    fn older_spellings_go_on_working() {
+    fn older_option_spellings_are_accepted() {
         let args = Args::parse_from(["javagc", "-a", "-t", "50", "--stack"]);
         assert_eq!((args.threshold, args.stacks), (Some(Duration::from_millis(50)), true));
     }
 
     #[test]
-    fn refuses_nonsense() {
+    fn invalid_arguments_are_rejected() {
         for bad in [
             &["javagc", "-p", "0"][..],
             &["javagc", "-p", "x"],

@@ -148,12 +148,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_command_line_is_consistent() {
+    fn command_definition_passes_clap_debug_assert() {
         Args::command().debug_assert();
     }
 
     #[test]
-    fn understands_what_bcc_has() {
+    fn bcc_options_are_accepted() {
         let args = Args::parse_from(["javaobjnew", "-p", "12", "-C", "5", "1", "3"]);
         assert_eq!((args.order(), args.rows()), (Order::Objects, 5));
         assert_eq!(args.common.interval, Some(std::time::Duration::from_secs(1)));
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_nonsense() {
+    fn invalid_arguments_are_rejected() {
         for bad in [
             &["javaobjnew", "-p", "0"][..],
             &["javaobjnew", "-p", "1", "0"],

@@ -22,7 +22,7 @@ use libjvmprobe::{
     },
     render::{
         files::Files,
-        formats::{How, Titled, flamegraph::Title},
+        formats::{FormatOptions, TitledProfile, flamegraph::Title},
     },
     take::allocations::Taker,
 };
@@ -57,9 +57,9 @@ fn run(args: &Args) -> Result<()> {
     let title =
         Title { title: format!("Allocations of {what}"), subtitle: Some(flames.describe()) };
     let timeline = flames.timeline();
-    let titled = Titled { profile: flames.profile(), title, timeline: timeline.as_ref() };
+    let titled = TitledProfile { profile: flames.profile(), title, timeline: timeline.as_ref() };
     let Args { threads, keep_narrow, timeline: by_second, .. } = *args;
-    let how = How { threads, keep_narrow, by_second, base: None };
+    let how = FormatOptions { threads, keep_narrow, by_second, base: None };
     for path in files.write(&[titled], &how)? {
         log::info!("wrote {}", path.display());
     }

@@ -10,10 +10,10 @@ use libjvmprobe::{
         units::{bytes, count, percent, span},
     },
     take::allocations::{
-        Sink, Told,
+        Sink, Report,
         books::{Row, Scope, Table},
         record::{Class, Large, Record, Stack, Summary},
-        split::Part,
+        split::StackShare,
         stacks::Stacks,
     },
 };
@@ -151,7 +151,7 @@ impl Report {
 }
 
 impl Sink for Report {
-    fn table(&mut self, told: &Told<'_>) -> Result<()> {
+    fn table(&mut self, told: &Report<'_>) -> Result<()> {
         if self.writes_files && told.scope == Scope::Trace {
             self.flames.add(told);
         }
@@ -211,7 +211,7 @@ impl Sink for Report {
 }
 
 /// Returns the record of one of a class's stacks.
-fn stack(class: &Class, part: &Part, stacks: Option<&Stacks>) -> Stack {
+fn stack(class: &Class, part: &StackShare, stacks: Option<&Stacks>) -> Stack {
     let frames = stacks.map_or(&[][..], |stacks| stacks.frames(part.stack));
     Stack {
         time: class.time.clone(),
@@ -278,7 +278,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn long_names_keep_both_ends() {
+    fn long_names_are_cut_in_the_middle() {
         assert_eq!(cut("java.lang.String"), "java.lang.String");
         let long = "ä".repeat(300) + "End";
         let cut = cut(&long);

@@ -6,7 +6,7 @@ use libjvmprobe::{
         units::{bytes, percent},
     },
     stack::Frame,
-    take::allocations::{books::Row, split::Part, stacks::Stacks},
+    take::allocations::{books::Row, split::StackShare, stacks::Stacks},
 };
 
 use crate::report::cut;
@@ -41,7 +41,7 @@ pub fn lines(rows: &[&Row], stacks: &Stacks) -> Vec<String> {
 
 /// Formats the frames of a stack, without the native frames outside the outermost Java frame, which
 /// are of little interest.
-fn frames(part: &Part, stacks: &Stacks) -> Vec<String> {
+fn frames(part: &StackShare, stacks: &Stacks) -> Vec<String> {
     let frames = stacks.frames(part.stack);
     let java = frames.iter().rposition(Frame::is_java).map_or(frames.len(), |last| last + 1);
     let mut lines: Vec<_> = frames.iter().take(java.min(FRAMES)).map(|f| at(&f.into())).collect();

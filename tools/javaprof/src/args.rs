@@ -5,7 +5,7 @@ use std::{ffi::OsString, path::PathBuf, str::FromStr, time::Duration};
 use clap::{Parser, ValueEnum, ValueHint, value_parser};
 use libjvmprobe::{
     Result,
-    cli::{CommandLine, Common, Started, parse_size},
+    cli::{CommandLine, Common, CommandOptions, parse_size},
     follow::Times,
     own::Pace,
     render::{
@@ -13,8 +13,8 @@ use libjvmprobe::{
         perfmap::{self, Unfold},
     },
     take::samples::{
-        Options, StackWalk, SymbolSource, Whom,
-        events::{Asked, MAX_EVENTS, MAX_HERTZ, What},
+        Options, StackWalk, SymbolSource, Targets,
+        events::{EventSpec, MAX_EVENTS, MAX_HERTZ, EventKind},
     },
 };
 use regex::Regex;
@@ -41,11 +41,11 @@ pub struct Args {
     pub system_wide: bool,
 
     #[command(flatten)]
-    pub started: Started,
+    pub started: CommandOptions,
 
     /// Sample cpu, wall, off-cpu, exceptions, ... (repeatable) [default: cpu]
-    #[arg(short, long, value_name = "EVENT[/RATE]", value_parser = Asked::from_str)]
-    pub event: Vec<Asked>,
+    #[arg(short, long, value_name = "EVENT[/RATE]", value_parser = EventSpec::from_str)]
+    pub event: Vec<EventSpec>,
 
     /// Skip events that are not available
     #[arg(long)]
@@ -231,14 +231,14 @@ impl CommandLine for Args {
 
 impl Args {
     /// Returns the events to sample; `cpu` by default.
-    pub fn events(&self) -> Vec<Asked> {
-        if self.event.is_empty() { vec![Asked::cpu()] } else { self.event.clone() }
+    pub fn events(&self) -> Vec<EventSpec> {
+        if self.event.is_empty() { vec![EventSpec::cpu()] } else { self.event.clone() }
     }
 
     /// Returns the names of the sampled events, for titles.
     pub fn what(&self) -> String {
-        let what = |event: Asked| match event.what {
-            What::Cpu => "CPU time".to_owned(),
+        let what = |event: EventSpec| match event.what {
+            EventKind::Cpu => "CPU time".to_owned(),
             _ => event.name.to_string(),
         };
         let all: Vec<_> = self.events().into_iter().map(what).collect();
@@ -251,10 +251,10 @@ impl Args {
     /// Fails if no running JVM matches `--name`.
     pub fn options(&self) -> Result<Options> {
         let targets = match (self.common.all, self.system_wide) {
-            (true, _) => Whom::EveryJvm,
-            (_, true) => Whom::EveryProcess,
-            _ if !self.started.command.is_empty() => Whom::Command,
-            _ => Whom::Named(self.common.pids()?),
+            (true, _) => Targets::EveryJvm,
+            (_, true) => Targets::EveryProcess,
+            _ if !self.started.command.is_empty() => Targets::Command,
+            _ => Targets::Named(self.common.pids()?),
         };
         Ok(Options {
             targets,
@@ -337,12 +337,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_command_line_is_consistent() {
+    fn command_definition_passes_clap_debug_assert() {
         Args::command().debug_assert();
     }
 
     #[test]
-    fn understands_what_bccs_users_type() {
+    fn bcc_options_are_accepted() {
         let args = Args::parse_from(["javaprof", "-p", "12", "-F", "49", "-f", "30"]);
         assert_eq!((args.frequency, args.folded), (49, true));
         let times = args.times();
@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn older_spellings_go_on_working() {
+    fn older_option_spellings_are_accepted() {
         let convert_obsolete_options = |arguments: &[&str]| {
             let arguments = ["javaprof", "-a"].iter().chain(arguments);
             Args::parse_from(Args::convert_obsolete_options(arguments.map(OsString::from).collect()))
@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn how_long_is_said_once() {
+    fn repeated_duration_or_event_is_rejected() {
         let check = |arguments: &[&str]| Args::parse_from(arguments).check().is_ok();
         assert!(!check(&["javaprof", "-p", "1", "-d", "1", "2"]));
         assert!(check(&["javaprof", "-p", "1", "-d", "10", "2", "3"]));
@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_nonsense() {
+    fn invalid_arguments_are_rejected() {
         for bad in [
             &["javaprof", "-p", "1", "-F", "0"][..],
             &["javaprof", "-p", "1", "-e", "pagefaults"],

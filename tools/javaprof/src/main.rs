@@ -17,8 +17,8 @@ use std::process::ExitCode;
 use anyhow::Result;
 use libjvmprobe::{
     bpf, cli,
-    follow::command::Waiting,
-    own::{Hurry, stop_on_signal},
+    follow::command::HeldCommand,
+    own::{PriorityBoost, stop_on_signal},
     take::samples::{About, Taker},
 };
 
@@ -40,7 +40,7 @@ fn run(args: &Args) -> Result<()> {
     bpf::set_libbpf_output(args.common.verbose > 1);
     bpf::preflight::check()?;
     let stop = stop_on_signal()?;
-    let hurry = Hurry::begin();
+    let hurry = PriorityBoost::begin();
     let report = Report::open(args)?;
     let mut taker = Taker::new(args.options()?, report)?;
     drop(hurry);
@@ -51,7 +51,7 @@ fn run(args: &Args) -> Result<()> {
         taker.add_process(waiting.pid)?;
     }
     rights::get_ready(args);
-    let hurry = Hurry::begin();
+    let hurry = PriorityBoost::begin();
     taker.start()?;
     drop(hurry);
     rights::sample(args);
@@ -59,7 +59,7 @@ fn run(args: &Args) -> Result<()> {
     let title = format!("{} of {targets}", args.what());
     taker.sink.title.clone_from(&title);
     log::info!("Sampling {targets}... Hit Ctrl-C to end.");
-    let running = waiting.map(Waiting::go).transpose()?;
+    let running = waiting.map(HeldCommand::go).transpose()?;
     taker.run(args.times(), &stop)?;
     taker.sink.end_progress();
     let (report, about, mut profiles) = taker.finish()?;

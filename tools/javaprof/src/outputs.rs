@@ -11,7 +11,7 @@ use libjvmprobe::{
     process::root,
     render::{
         files::Files,
-        formats::{self, How, Titled, flamegraph::Title},
+        formats::{self, FormatOptions, TitledProfile, flamegraph::Title},
         summary,
     },
     stack::{
@@ -61,7 +61,7 @@ impl Outputs {
     /// without samples is not written.
     pub fn write(self, profiles: &[Profile], about: &About, title: &str) -> Result<Vec<PathBuf>> {
         let Self { threads, keep_narrow, by_second, .. } = self;
-        let how = How { threads, base: self.base.as_deref(), keep_narrow, by_second };
+        let how = FormatOptions { threads, base: self.base.as_deref(), keep_narrow, by_second };
         let bands: Vec<_> = about.stops.iter().map(|stop| Band::of(stop, about.begin_ns)).collect();
         let times = profiles.iter().map(|profile| {
             let mut timeline = Timeline::of(profile)?;
@@ -73,7 +73,7 @@ impl Outputs {
         for (profile, timeline) in profiles.iter().zip(&times) {
             let subtitle = Some(summary::spent(profile));
             let title = Title { title: title.to_owned(), subtitle };
-            titled.push(Titled { profile, title, timeline: timeline.as_ref() });
+            titled.push(TitledProfile { profile, title, timeline: timeline.as_ref() });
         }
         Ok(self.files.write(&titled, &how)?)
     }

@@ -11,7 +11,7 @@ use crate::{
     config::{self, parse_age},
     metrics::Listen,
     push::target::Address,
-    show::{when::When, whose::Whose},
+    show::{when::TimeArg, whose::Whose},
 };
 
 /// Default directory of the store.
@@ -173,12 +173,12 @@ pub struct Daemon {
 #[derive(Clone, Debug, Group)]
 pub struct Show {
     /// Begin: 10m (ago), 03:12 (today) or 2026-11-22T03:12:00Z
-    #[arg(long, value_name = "WHEN", default_value = "10m", value_parser = When::from_str)]
-    pub since: When,
+    #[arg(long, value_name = "WHEN", default_value = "10m", value_parser = TimeArg::from_str)]
+    pub since: TimeArg,
 
     /// End, in the same formats [default: now]
-    #[arg(long, value_name = "WHEN", value_parser = When::from_str)]
-    pub until: Option<When>,
+    #[arg(long, value_name = "WHEN", value_parser = TimeArg::from_str)]
+    pub until: Option<TimeArg>,
 
     /// Only JVMs with this PID, name, main class, jar, container or pod, or KEY=REGEX
     #[arg(long, value_name = "JVM", value_parser = Whose::from_str)]

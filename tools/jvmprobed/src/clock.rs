@@ -85,14 +85,14 @@ mod tests {
     }
 
     #[test]
-    fn intervals_follow_each_other_without_a_step() {
+    fn intervals_are_contiguous_without_clock_steps() {
         let all = intervals(&[0, 0, 0]);
         assert!(all.windows(2).all(|two| two[0].1 == two[1].0));
         assert!(all.iter().all(|(begin, end)| end - begin == 15 * SECOND));
     }
 
     #[test]
-    fn a_clock_that_is_set_changes_no_length() {
+    fn clock_step_changes_no_interval_length() {
         let steps = [0, -HOUR, 0, 25 * HOUR, 0, -25 * HOUR, 0, -10, 2];
         let all = intervals(&steps);
         assert!(all.iter().all(|(begin, end)| end - begin == 15 * SECOND), "{all:?}");
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn small_differences_leave_no_gap() {
+    fn small_clock_drift_leaves_no_gap() {
         let start = Now { unix_ns: 100 * SECOND, boot_ns: 0 };
         let mut intervals = Intervals::start(start);
         let next = Now { unix_ns: 115 * SECOND + 900, boot_ns: 15 * SECOND };
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn both_clocks_run() {
+    fn wall_and_boot_clocks_advance() {
         let first = Now::read();
         let second = Now::read();
         assert!(first.unix_ns > 1_600_000_000 * SECOND && first.boot_ns > 0);

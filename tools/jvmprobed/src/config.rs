@@ -223,7 +223,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_that_may_be_said_is_read() {
+    fn every_setting_is_parsed() {
         let config = Config::parse(
             "[store]\ndir = \"/srv/x\"\nkeep = \"7d\"\nkeep-size = \"2G\"\nmode = \"0750\"\n\
              [[rule]]\naction = \"rename\"\nwhen = { \"service.name\" = \"^com\\\\.(.*)$\" }\nto = \"$1\"\n",
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_told_with_its_line() {
+    fn parse_errors_name_the_line_and_key() {
         for (text, words) in [
             ("[store]\n\nkep = \"1h\"", &["line 3", "unknown field `kep`", "`keep`"][..]),
             ("[stor]\nkeep = \"1h\"", &["line 1", "unknown field `stor`"]),
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn times_have_units() {
+    fn ages_require_a_unit() {
         assert_eq!(parse_age("10m"), Ok(Duration::from_secs(600)));
         for bad in ["", "10", "m", "-1m", "0s", "10 m", "1.5h", "99999999999999999d", "400d"] {
             assert!(parse_age(bad).is_err(), "{bad}");

@@ -5,7 +5,7 @@ use std::{
     sync::{Arc, PoisonError, RwLock, RwLockReadGuard},
 };
 
-use libjvmprobe::follow::{RUNTIME, Select, Who};
+use libjvmprobe::follow::{RUNTIME, Select, JvmIdentity};
 
 use crate::{
     config::{Action, Rule},
@@ -42,13 +42,13 @@ impl Rules {
 }
 
 impl Select for Rules {
-    fn selects(&self, who: &Who, is_read: bool) -> Option<bool> {
+    fn selects(&self, who: &JvmIdentity, is_read: bool) -> Option<bool> {
         let rules = self.read();
         let mut names = rules.iter().flat_map(|rule| rule.when.keys());
         if !is_read && names.any(|name| RUNTIME.contains(&name.as_str())) {
             return None;
         }
-        let Who { name, started_ns, attributes, .. } = who.clone();
+        let JvmIdentity { name, started_ns, attributes, .. } = who.clone();
         let mut identity = Identity { pid: 0, started_ns, name, attributes };
         Some(apply(&rules, &mut identity))
     }
@@ -70,8 +70,8 @@ impl Identities {
     }
 
     /// Returns the identity of a JVM that was found; `None` if the rules drop it.
-    pub fn came(&mut self, pid: u32, who: Who) -> Option<Arc<Identity>> {
-        let Who { name, started_ns, attributes, claimed_namespace } = who;
+    pub fn came(&mut self, pid: u32, who: JvmIdentity) -> Option<Arc<Identity>> {
+        let JvmIdentity { name, started_ns, attributes, claimed_namespace } = who;
         let mut identity = Identity { pid, started_ns, name, attributes };
         apply(&self.rules.read(), &mut identity).then_some(())?;
         // The claimed namespace is added after the rules, so that it is a label only. Otherwise a container
@@ -144,11 +144,11 @@ mod tests {
     use super::*;
     use crate::config::Config;
 
-    fn who(name: &str, namespace: &str) -> Who {
+    fn who(name: &str, namespace: &str) -> JvmIdentity {
         let attributes = [("service.name", name), ("k8s.namespace.name", namespace)];
         let attributes = attributes.map(|(key, value)| (key.to_owned(), value.to_owned()));
         let attributes = attributes.into();
-        Who { name: name.into(), started_ns: 1, attributes, claimed_namespace: None }
+        JvmIdentity { name: name.into(), started_ns: 1, attributes, claimed_namespace: None }
     }
 
     #[test]
@@ -185,19 +185,19 @@ mod tests {
     }
 
     #[test]
-    fn a_namespace_that_a_pod_claims_is_a_label_and_matches_no_rule() {
+    fn claimed_namespace_is_a_label_but_matches_no_rule() {
         let config = Config::parse(
             "[[rule]]\naction = \"drop\"\nwhen = { \"k8s.namespace.name\" = \"^batch$\" }",
         );
         let mut identities = Identities::new(Rules::new(config.unwrap().rules).into());
-        let claims = Who { claimed_namespace: Some("batch".into()), ..Who::default() };
+        let claims = JvmIdentity { claimed_namespace: Some("batch".into()), ..JvmIdentity::default() };
         let identity = identities.came(7, claims).unwrap();
         assert_eq!(identity.attributes[NAMESPACE], "batch");
         assert!(identities.came(8, who("shop", "batch")).is_none());
     }
 
     #[test]
-    fn starts_are_counted_and_names_are_bounded() {
+    fn restarts_are_counted_for_a_bounded_number_of_names() {
         let mut identities = Identities::default();
         let restarts = |identity: &Identity| identity.attributes[RESTARTS].clone();
         let first = identities.came(1, who("shop", "")).unwrap();

@@ -111,29 +111,29 @@ fn one_line(text: &str) -> String {
 mod tests {
     use super::*;
 
-    fn received(socket: &UnixDatagram) -> String {
+    fn receive(socket: &UnixDatagram) -> String {
         let mut bytes = [0; 4096];
         let length = socket.recv(&mut bytes).unwrap();
         String::from_utf8(bytes[..length].to_vec()).unwrap()
     }
 
     #[test]
-    fn systemd_is_told() {
+    fn systemd_receives_ready_watchdog_reload_and_stop() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("notify");
         let socket = UnixDatagram::bind(&path).unwrap();
         let watchdog = Duration::from_secs(3600);
         let mut notify = Notify::to(Some(path.as_os_str()), Some(watchdog)).unwrap();
         notify.ready("3 JVMs\nREADY=0");
-        assert_eq!(received(&socket), "READY=1\nSTATUS=3 JVMs READY=0");
+        assert_eq!(receive(&socket), "READY=1\nSTATUS=3 JVMs READY=0");
         notify.alive();
-        assert_eq!(received(&socket), "WATCHDOG=1");
+        assert_eq!(receive(&socket), "WATCHDOG=1");
         notify.alive();
         notify.reloading();
         // The second call of `alive` was too soon for another message.
-        assert!(received(&socket).starts_with("RELOADING=1\nMONOTONIC_USEC="));
+        assert!(receive(&socket).starts_with("RELOADING=1\nMONOTONIC_USEC="));
         notify.stopping();
-        assert_eq!(received(&socket), "STOPPING=1");
+        assert_eq!(receive(&socket), "STOPPING=1");
         assert_eq!(notify.interval(), Some(watchdog / 3));
         // A closed socket is not an error.
         drop(socket);
@@ -141,14 +141,14 @@ mod tests {
     }
 
     #[test]
-    fn an_abstract_socket_is_one_too() {
+    fn abstract_socket_receives_notifications() {
         let name = format!("jvmprobed-test-{}", process::id());
         let address = SocketAddr::from_abstract_name(&name).unwrap();
         let socket = UnixDatagram::bind_addr(&address).unwrap();
         let path = format!("@{name}");
         let notify = Notify::to(Some(OsStr::new(&path)), None).unwrap();
         notify.status("x");
-        assert_eq!((received(&socket), notify.interval()), ("STATUS=x".into(), None));
+        assert_eq!((receive(&socket), notify.interval()), ("STATUS=x".into(), None));
         assert!(Notify::to(None, None).unwrap().socket.is_none());
     }
 }

@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn a_jvm_that_makes_stops_in_a_loop_loses_its_own_records_only() {
+    fn tenant_with_excessive_stops_loses_only_its_own_records() {
         let mut all = AllStops::new(100_000);
         let [a, b]: [Arc<str>; 2] = ["a".into(), "b".into()];
         for ns in 0..20 {
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn records_stay_in_their_order_and_sums_add_up() {
+    fn records_keep_their_order_and_sums_are_added() {
         let mut stops = Stops::default();
         let limited = r#"{"type":"limited","pid":7,"pauses":{"count":2,"stopped_ns":9,"max_ns":5},"safepoints":{"count":0,"stopped_ns":0,"max_ns":0}}"#;
         for record in [stop("pause", 3), record(limited), stop("safepoint", 1), record(limited)] {

@@ -9,7 +9,7 @@ use crate::{
     hotspot::{
         code::{
             Inlining, at,
-            heap::{Blocks, Heap, Room, heaps},
+            heap::{Blocks, Heap, HeapBlock, heaps},
             scopes::Scopes,
         },
         layout::Item,
@@ -31,21 +31,21 @@ struct Fields {
     name: u64,
     size: u64,
     data: u64,
-    code_begin: Place,
+    code_begin: CodeStart,
     method: u64,
     compile_id: u64,
 }
 
 /// The form in which a blob refers to the beginning of its code.
 #[derive(Clone, Copy)]
-enum Place {
+enum CodeStart {
     /// The field holds an address: JDK 9 to 22.
     Address(u64),
     /// The field holds a 32-bit offset from the blob: JDK 8, and since JDK 23.
     Offset(u64),
 }
 
-impl Place {
+impl CodeStart {
     fn of_code(layout: &Layout) -> Result<Self> {
         if layout.is_jdk_8() {
             return Ok(Self::Offset(layout.get(Item::BlobCodeOffset8)?));
@@ -63,7 +63,7 @@ impl Fields {
             name: layout.get(Item::BlobName)?,
             size: layout.get(Item::BlobSize)?,
             data: layout.get(Item::BlobData)?,
-            code_begin: Place::of_code(layout)?,
+            code_begin: CodeStart::of_code(layout)?,
             method: layout.get(Item::CodeMethod)?,
             compile_id: layout.get(Item::CompileId)?,
         })
@@ -192,13 +192,13 @@ impl<'a> Blobs<'a> {
         used as u8 != 0 && name == blob.name.0 && blob.method.is_none_or(is_same)
     }
 
-    fn blob(&self, pages: &mut Pages<'_>, room: Room) -> Result<Option<Blob>> {
-        let (fields, Room { blob, bytes: room, used }) = (&self.fields, room);
+    fn blob(&self, pages: &mut Pages<'_>, room: HeapBlock) -> Result<Option<Blob>> {
+        let (fields, HeapBlock { blob, bytes: room, used }) = (&self.fields, room);
         let size = u64::from(pages.u32(at(blob, fields.size)?)?);
         let end = u64::from(pages.u32(at(blob, fields.data)?)?);
         let begin = match fields.code_begin {
-            Place::Address(field) => pages.pointer(at(blob, field)?)?,
-            Place::Offset(field) => at(blob, pages.u32(at(blob, field)?)?.into())?,
+            CodeStart::Address(field) => pages.pointer(at(blob, field)?)?,
+            CodeStart::Offset(field) => at(blob, pages.u32(at(blob, field)?)?.into())?,
         };
         let end = at(blob, end)?;
         if size > room.min(MAX_BLOB) || begin < blob || end <= begin || end.0 - blob.0 > room {
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn finds_the_method() {
+    fn read_returns_the_compiled_method() {
         let fake = fake();
         let found = read(&own_memory(), &fake.image.read().unwrap(), Inlining::Everywhere);
         let found = found.unwrap();
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn finds_the_method_from_any_of_its_addresses() {
+    fn find_returns_the_method_at_any_inner_address() {
         let fake = fake();
         let layout = fake.image.read().unwrap();
         for offset in [0, 1, 47] {
@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn code_that_was_freed_or_replaced_is_not_still_there() {
+    fn freed_or_replaced_code_is_detected() {
         let fake = fake();
         let layout = fake.image.read().unwrap();
         let blob = find(&layout, fake.code).unwrap().unwrap();
@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn names_the_field_that_is_missing() {
+    fn error_names_the_missing_field() {
         let mut image = Image::new();
         image.field("Method", "_constMethod", 0);
         image.finish();
@@ -377,7 +377,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn hostile_structures_do_no_harm(
+        fn hostile_structures_do_not_panic(
             damage in prop::collection::vec((any::<usize>(), any::<u64>()), 0..6),
             small in prop::collection::vec((any::<usize>(), 0..4096_u64), 0..6),
         ) {

@@ -93,7 +93,7 @@ mod tests {
     };
 
     #[test]
-    fn what_was_given_back_is_not_in_use() {
+    fn freed_segments_do_not_count_as_used() {
         let of = |next, list, third, fourth| {
             used_segments(&HEAP, [0x800, 128, 7, next, list, third, fourth])
         };
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_not_told() {
+    fn implausible_heap_words_return_none() {
         let words = [0x800, 128, 7, 100, 0x10080, 0x10100, 30];
         assert!(used_segments(&HEAP, words).is_some());
         for (at, wrong) in [(0, 0x7ff), (1, 64), (3, 0x801), (3, 29), (4, 0x20000), (6, 101)] {

@@ -104,7 +104,7 @@ impl Heap {
 
 /// A block: its blob and its size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Room {
+pub(super) struct HeapBlock {
     pub(crate) blob: Addr,
     pub(crate) bytes: u64,
     /// Address of the byte that is nonzero while the block is in use.
@@ -136,7 +136,7 @@ impl Blocks {
         &self,
         pages: &mut Pages<'_>,
         heap: &Heap,
-        mut visit: impl FnMut(&mut Pages<'_>, Room),
+        mut visit: impl FnMut(&mut Pages<'_>, HeapBlock),
     ) -> Result<()> {
         let mut block = heap.low;
         for _ in 0..MAX_BLOCKS {
@@ -159,7 +159,7 @@ impl Blocks {
         pages: &mut Pages<'_>,
         heaps: &[Heap],
         addr: Addr,
-    ) -> Result<Option<Room>> {
+    ) -> Result<Option<HeapBlock>> {
         let Some(heap) = heaps.iter().find(|heap| (heap.low..heap.high).contains(&addr)) else {
             return Ok(None);
         };
@@ -182,7 +182,7 @@ impl Blocks {
     }
 
     /// Reads a block's header: its blob, its length, and whether it is in use.
-    fn block(&self, pages: &mut Pages<'_>, heap: &Heap, block: Addr) -> Result<(Room, bool)> {
+    fn block(&self, pages: &mut Pages<'_>, heap: &Heap, block: Addr) -> Result<(HeapBlock, bool)> {
         let length = at(block, self.length)?;
         let length = match self.length_is_long {
             true => pages.u64(length)?,
@@ -194,6 +194,6 @@ impl Blocks {
         let bytes = bytes.filter(|&n| n > 0 && n <= heap.high.0.saturating_sub(block.0));
         let bytes =
             bytes.ok_or_else(|| Error::layout("implausible length of a code cache block"))?;
-        Ok((Room { blob: at(block, self.header)?, bytes, used }, is_used != 0))
+        Ok((HeapBlock { blob: at(block, self.header)?, bytes, used }, is_used != 0))
     }
 }

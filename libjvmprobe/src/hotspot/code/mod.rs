@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn inlining_is_wanted_where_it_was_asked_for() {
+    fn inlining_is_read_only_at_requested_addresses() {
         let at = Inlining::At(&[Addr(10), Addr(20)]);
         assert!(at.is_wanted(Addr(10), Addr(11)) && at.is_wanted(Addr(0), Addr(99)));
         assert!(!at.is_wanted(Addr(11), Addr(20)) && !at.is_wanted(Addr(21), Addr(99)));

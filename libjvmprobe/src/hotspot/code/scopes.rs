@@ -417,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn code_between_two_calls_is_what_both_have_in_common() {
+    fn code_between_two_calls_gets_their_common_frames() {
         let next = chain(&[("a", 1), ("b", 2), ("c", 3)]);
         let common = |previous: &[(&str, u32)]| in_common(&next, Some(&chain(previous)));
         // Both calls in one method, on the same or on different lines.
@@ -438,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_and_polls_are_known_by_their_instructions() {
+    fn calls_and_polls_are_recognized_by_their_instructions() {
         assert!(is_call(&[0x90, 0x90, 0x90, 0xe8, 1, 2, 3, 4]));
         assert!(is_call(&[0x90, 0x90, 0x90, 0x90, 0x90, 0x41, 0xff, 0xd2]));
         assert!(!is_call(&[0x90; 8]) && !is_call(&[0xe8]) && !is_call(&[]));

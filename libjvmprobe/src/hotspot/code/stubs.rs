@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn statics_are_named_as_people_know_them() {
+    fn stub_symbols_become_readable_names() {
         let symbol = |name: &str, size| {
             (name.to_owned(), Symbol { name: name.to_owned(), value: Vaddr(16), size })
         };

@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interface_of_a_subclass_is_of_the_family() {
+    fn family_includes_interfaces_of_subclasses() {
         let mut families = Families::default();
         families.insert(OBJECT, vec![]);
         families.insert(SHAPE, vec![OBJECT]);

@@ -39,13 +39,13 @@ pub(super) struct Reach<'a> {
 
 /// Methods that are inlined only if something calls them.
 #[derive(Default)]
-struct Waiting {
+struct PendingMethods {
     /// Each method with its size in bytes and the range of its own calls in `calls`.
     methods: Vec<(Callee, u64, Range<u32>)>,
     calls: Vec<Named>,
 }
 
-impl Waiting {
+impl PendingMethods {
     fn push(&mut self, callee: Callee, size: u64, calls: Vec<Named>) {
         let begin = self.calls.len() as u32;
         self.calls.extend(calls);
@@ -73,7 +73,7 @@ impl Reach<'_> {
             })
             .ok();
         let mut refs = Refs::new(families);
-        let (mut handles, mut waiting) = (Handles::default(), Waiting::default());
+        let (mut handles, mut waiting) = (Handles::default(), PendingMethods::default());
         for entries in self.listed.classes.chunks(AT_ONCE) {
             reader.prefetch(entries, &[]);
             for entry in entries {
@@ -98,7 +98,7 @@ impl Reach<'_> {
         &Entry { klass, is_alone, .. }: &Entry,
         refs: &mut Refs,
         handles: &mut Handles,
-        waiting: &mut Waiting,
+        waiting: &mut PendingMethods,
     ) -> Result<()> {
         let Some(state) = self.classes.state(reader, klass)? else { return Ok(()) };
         if state < State::Initializing {
@@ -142,7 +142,7 @@ impl Reach<'_> {
 
 /// Adds the calls of the waiting methods that are called themselves, level by level. A method is
 /// followed from its lowest level only, because higher levels have lower size limits.
-fn follow(refs: &mut Refs, mut waiting: Waiting, counting: &Counting) {
+fn follow(refs: &mut Refs, mut waiting: PendingMethods, counting: &Counting) {
     let mut methods = std::mem::take(&mut waiting.methods);
     let mut fresh = None;
     // Even at the highest level, the only methods left are small enough to be unknown anyway.
@@ -183,14 +183,14 @@ mod tests {
     }
 
     /// Methods of one size, in reverse order, of which each calls the next one.
-    fn chain(length: u64, size: u64, refs: &Refs) -> Waiting {
-        let mut waiting = Waiting::default();
+    fn chain(length: u64, size: u64, refs: &Refs) -> PendingMethods {
+        let mut waiting = PendingMethods::default();
         (0..length).rev().for_each(|i| waiting.push(callee(i), size, vec![named(refs, i + 1)]));
         waiting
     }
 
     #[test]
-    fn calls_are_followed_while_methods_are_short_enough_for_their_level() {
+    fn calls_are_followed_within_each_levels_size_limit() {
         for (size, levels) in [(36, 0), (35, 1), (32, 1), (31, 2), (24, 4), (7, 13), (1, 30)] {
             let mut families = Families::default();
             families.insert(Addr(2), vec![]);

@@ -484,7 +484,7 @@ mod tests {
     }
 
     #[test]
-    fn methods_of_related_classes_are_named_and_constructors_of_their_class() {
+    fn calls_match_related_classes_but_constructors_match_exactly() {
         let refs = named(13, &CALLS).unwrap();
         assert!(!refs.is_full());
         for (class, is_named) in
@@ -499,7 +499,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_loaded_is_not_inlined_unless_it_is_the_class_itself() {
+    fn unloaded_class_reference_matches_only_the_class_itself() {
         const NOT_LOADED: Addr = Addr(0x2000);
         for (own, is_named) in [(None, false), (Some(STRANGER), true)] {
             let refs = named_by(own, NOT_LOADED, 13, &CALLS).unwrap();
@@ -509,7 +509,7 @@ mod tests {
     }
 
     #[test]
-    fn without_families_only_names_count() {
+    fn without_families_calls_match_by_signature_only() {
         let mut refs = Refs::new(None);
         let named = refs.name(CLASS, Signature { name: RUN, descriptor: INT });
         refs.insert([named], 0);
@@ -518,7 +518,7 @@ mod tests {
     }
 
     #[test]
-    fn the_lowest_level_of_a_call_counts() {
+    fn insert_retains_the_lowest_level_of_a_call() {
         let mut refs = named(13, &CALLS).unwrap();
         let signature = Signature { name: RUN, descriptor: INT };
         let level = |refs: &Refs, class| refs.level(callee(class, RUN, INT, Binding::Virtual));
@@ -531,7 +531,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_called_is_named() {
+    fn only_called_methods_are_named() {
         let names = |code: &[u8]| {
             let refs = named(13, code).unwrap();
             (may_construct(&refs, CLASS, VOID), may_name(&refs, OTHER, RUN, INT))
@@ -551,7 +551,7 @@ mod tests {
     }
 
     #[test]
-    fn a_string_names_what_is_called_so_where_a_handle_may_have_been_made() {
+    fn string_constant_names_methods_if_handles_may_exist() {
         let refs = named(13, &[]).unwrap();
         for (class, name, is_named) in [
             (OTHER, TEXT, true),
@@ -570,7 +570,7 @@ mod tests {
     }
 
     #[test]
-    fn where_something_is_missing_all_may_be_named() {
+    fn unknown_refs_name_every_method() {
         assert!(named(99, &CALLS).is_err());
         assert!(Refs::unknown().is_full());
         assert!(may_name(&Refs::unknown(), CLASS, RUN, VOID));

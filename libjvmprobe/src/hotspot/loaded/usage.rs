@@ -393,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn who_was_counted_was_called() {
+    fn counted_method_is_called() {
         let counted = MethodFacts { is_counted: true, ..facts() };
         for nothing in [None, Some(Why::CompiledFirst)] {
             assert_eq!(judge(Counting { nothing, ..USUAL }, &counted), Usage::Called);
@@ -403,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_may_run_uncounted_is_unknown() {
+    fn method_that_may_run_uncounted_is_unknown() {
         let unknown = |counting, facts: MethodFacts, why| {
             assert_eq!(judge(counting, &facts), Usage::Unknown(why), "{facts:?}");
         };
@@ -424,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn what_c1_may_have_inlined_is_unknown_if_it_is_short_enough_for_its_level() {
+    fn method_inlinable_at_its_c1_level_is_unknown() {
         let called = InCode { called_at: Some(0), ..NOWHERE };
         let judge = |counting: Counting, code_size, in_code| {
             let facts = MethodFacts { code_size, ..facts() };
@@ -453,7 +453,7 @@ mod tests {
     }
 
     #[test]
-    fn commands_may_force_to_inline() {
+    fn compile_commands_that_force_inlining_are_detected() {
         for (commands, forces) in [
             ("quiet\ndontinline,A.b", false),
             ("dontinline A::b\ninline A::c", true),
@@ -466,7 +466,7 @@ mod tests {
     }
 
     #[test]
-    fn native_methods_are_not_inlined() {
+    fn uncounted_native_method_is_not_called() {
         assert_eq!(
             judge(USUAL, &MethodFacts { is_native: true, code_size: 0, ..facts() }),
             Usage::NotCalled
@@ -474,7 +474,7 @@ mod tests {
     }
 
     #[test]
-    fn classes_that_are_not_initialized_have_run_nothing() {
+    fn methods_of_uninitialized_classes_are_not_called() {
         let small = MethodFacts { code_size: 5, ..facts() };
         for nothing in [None, Some(Why::NotCounted)] {
             let counting = Counting { nothing, ..USUAL };
@@ -487,7 +487,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_replaced_is_counted_anew() {
+    fn uncounted_method_of_a_redefined_class_is_unknown() {
         let any = Counting { redefined: Some(true), ..USUAL };
         let judge = |counting: Counting, redefined| {
             counting.judge(&facts(), State::Initialized, redefined, NOWHERE)

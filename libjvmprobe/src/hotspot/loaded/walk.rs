@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn all_lists_are_read_to_their_ends() {
+    fn classes_of_every_loader_are_listed() {
         let (image, [first, second, class, other]) = image();
         let listed = read(&own_memory(), &image.read().unwrap()).unwrap();
         assert!(listed.is_complete);
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_that_breaks_is_no_complete_one() {
+    fn broken_or_cyclic_list_is_marked_incomplete() {
         let (mut image, [first, _, class, other]) = image();
         // The class refers to another loader now.
         image.overwrite(Addr(class.0 + 16), 8);
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn rings_of_any_length_close() {
+    fn cycles_of_any_length_are_detected() {
         for length in 1..50_u64 {
             for tail in 0..50_u64 {
                 let mut ring = Ring::default();

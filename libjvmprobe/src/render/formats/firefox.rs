@@ -14,7 +14,7 @@ use fxprof_processed_profile as fx;
 
 use crate::{
     names::clean,
-    render::formats::{Format, Titled, wrong_profile_count},
+    render::formats::{Format, TitledProfile, wrong_profile_count},
     stack::{
         Kind,
         profile::{FrameId, Measure, Profile, Sample},
@@ -59,7 +59,7 @@ struct Filled<'a> {
 }
 
 /// Writes a profile.
-fn write(titled: &Titled<'_>, mut to: impl Write) -> io::Result<()> {
+fn write(titled: &TitledProfile<'_>, mut to: impl Write) -> io::Result<()> {
     let profile = titled.profile;
     let begin = titled.timeline.map_or(profile.begin_unix_ns, |timeline| timeline.begin_unix_ns);
     let reference =
@@ -187,7 +187,7 @@ mod tests {
 
     fn json(profile: &Profile, timeline: Option<&Timeline>) -> Value {
         let mut bytes = Vec::new();
-        write(&Titled { profile, title: Title::default(), timeline }, &mut bytes).unwrap();
+        write(&TitledProfile { profile, title: Title::default(), timeline }, &mut bytes).unwrap();
         serde_json::from_slice(&bytes).unwrap()
     }
 
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn each_thread_has_its_samples() {
+    fn samples_are_grouped_by_thread() {
         let json = json(&profile(), None);
         let threads = json["threads"].as_array().unwrap();
         let mut all: Vec<_> = threads.iter().map(weights).collect();
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn samples_stand_where_they_were_taken() {
+    fn samples_have_the_times_of_the_timeline() {
         let profile = profile();
         let mut timeline = Timeline::new(7_000_000_000, 20_000_000);
         timeline.add(50, ThreadStack::of(&profile.samples[0]), 2);
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_have_no_bound() {
+    fn byte_counts_above_4_gib_are_complete() {
         let mut profile = profile();
         profile.measure = Measure::Allocation;
         profile.samples.truncate(1);

@@ -18,7 +18,7 @@ use inferno::{
 
 use crate::{
     render::{
-        formats::{Format, How, Titled, folded, wrong_profile_count},
+        formats::{Format, FormatOptions, TitledProfile, folded, wrong_profile_count},
         units::percent,
     },
     stack::{Kind, profile::Profile},
@@ -32,7 +32,7 @@ pub const FORMAT: Format = Format {
     holds_several: false,
     shows_times: false,
     write: |profiles, how, to| {
-        let [Titled { profile, title, .. }] = profiles else { return Err(wrong_profile_count()) };
+        let [TitledProfile { profile, title, .. }] = profiles else { return Err(wrong_profile_count()) };
         match how.base {
             Some(base) => write_difference(profile, base.as_bytes(), how, title.clone(), to),
             None => write(profile, how, title.clone(), to),
@@ -57,7 +57,7 @@ pub struct Title {
 ///
 /// # Errors
 /// The errors of the writer; [`io::ErrorKind::InvalidData`] for a profile without samples.
-pub fn write(profile: &Profile, how: &How<'_>, title: Title, mut to: impl Write) -> io::Result<()> {
+pub fn write(profile: &Profile, how: &FormatOptions<'_>, title: Title, mut to: impl Write) -> io::Result<()> {
     let lines = folded::lines(profile, options_of(how));
     let kinds = Kinds::of(profile);
     let mut hues = kinds.hues();
@@ -78,7 +78,7 @@ pub fn write(profile: &Profile, how: &How<'_>, title: Title, mut to: impl Write)
 pub fn write_difference(
     profile: &Profile,
     base: impl BufRead,
-    how: &How<'_>,
+    how: &FormatOptions<'_>,
     title: Title,
     to: impl Write,
 ) -> io::Result<()> {
@@ -90,11 +90,11 @@ pub fn write_difference(
     flamegraph::from_reader(&mut options, Cursor::new(both), to)
 }
 
-fn options_of(how: &How<'_>) -> folded::Options {
+fn options_of(how: &FormatOptions<'_>) -> folded::Options {
     folded::Options { threads: how.threads, ..Default::default() }
 }
 
-fn options(profile: &Profile, how: &How<'_>, title: Title) -> flamegraph::Options<'static> {
+fn options(profile: &Profile, how: &FormatOptions<'_>, title: Title) -> flamegraph::Options<'static> {
     let mut options = flamegraph::Options::default();
     options.title = title.title;
     options.subtitle = title.subtitle;
@@ -219,7 +219,7 @@ mod tests {
     fn svg(profile: &Profile) -> String {
         let mut bytes = Vec::new();
         let title = Title { title: "T & T".into(), subtitle: None };
-        write(profile, &How::default(), title, &mut bytes).unwrap();
+        write(profile, &FormatOptions::default(), title, &mut bytes).unwrap();
         String::from_utf8(bytes).unwrap()
     }
 
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn one_method_is_one_tower() {
+    fn interpreted_and_compiled_frames_of_a_method_merge() {
         let mut profile = profile();
         let compiled = profile.intern(Frame::new(Kind::Java, "a.Main.<run>"));
         let slow = profile.intern(Frame::new(Kind::Interpreted, "a.Main.<run>"));
@@ -249,11 +249,11 @@ mod tests {
     }
 
     #[test]
-    fn what_is_narrow_is_left_out_unless_it_is_wanted() {
+    fn narrow_frames_are_omitted_unless_requested() {
         let mut profile = profile();
         profile.samples[0].count = 5000;
         assert!(!svg(&profile).contains("vfs_read"));
-        let (mut bytes, how) = (Vec::new(), How { keep_narrow: true, ..How::default() });
+        let (mut bytes, how) = (Vec::new(), FormatOptions { keep_narrow: true, ..FormatOptions::default() });
         write(&profile, &how, Title::default(), &mut bytes).unwrap();
         assert!(String::from_utf8(bytes).unwrap().contains("<title>vfs_read (1 samples"));
     }
@@ -267,13 +267,13 @@ mod tests {
     }
 
     #[test]
-    fn a_difference_is_of_shares() {
+    fn difference_compares_shares_instead_of_counts() {
         let mut bytes = Vec::new();
         let base = "java;a.Main.main;a.Main.run 60\njava;a.Main.main;vfs_read_[k] 60\n";
         write_difference(
             &profile(),
             base.as_bytes(),
-            &How::default(),
+            &FormatOptions::default(),
             Title::default(),
             &mut bytes,
         )

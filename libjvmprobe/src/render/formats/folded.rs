@@ -7,7 +7,7 @@ use std::{
     io::{self, Write},
 };
 
-use crate::render::formats::{Format, Titled, wrong_profile_count};
+use crate::render::formats::{Format, TitledProfile, wrong_profile_count};
 use crate::{
     names::clean,
     stack::{
@@ -24,7 +24,7 @@ pub const FORMAT: Format = Format {
     holds_several: false,
     shows_times: false,
     write: |profiles, how, to| {
-        let [Titled { profile, .. }] = profiles else { return Err(wrong_profile_count()) };
+        let [TitledProfile { profile, .. }] = profiles else { return Err(wrong_profile_count()) };
         let options =
             Options { threads: how.threads, by_second: how.by_second, ..Options::default() };
         write(profile, options, to)
@@ -147,7 +147,7 @@ pub(in crate::render) mod tests {
     }
 
     #[test]
-    fn alike_stacks_are_one_line() {
+    fn equal_stacks_merge_into_one_line() {
         assert_eq!(
             lines(&profile(), Options::default()),
             ["java;a.Main.main;a.Main.run 5", "java;a.Main.main;vfs_read_[k] 1"]
@@ -155,7 +155,7 @@ pub(in crate::render) mod tests {
     }
 
     #[test]
-    fn seconds_are_lines_of_their_own() {
+    fn by_second_option_writes_separate_lines_per_second() {
         let mut profile = profile();
         profile.slot_ns = 500_000_000;
         for sample in &mut profile.samples {
@@ -172,7 +172,7 @@ pub(in crate::render) mod tests {
     }
 
     #[test]
-    fn threads_are_told_apart_when_wanted() {
+    fn threads_option_writes_separate_lines_per_thread() {
         let options = Options { threads: true, mark_kinds: true, by_second: false };
         assert_eq!(
             lines(&profile(), options),

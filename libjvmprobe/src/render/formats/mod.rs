@@ -41,12 +41,12 @@ pub struct Format {
     /// Whether it shows the times of samples.
     pub shows_times: bool,
     /// Writes profiles: exactly one, unless `holds_several`.
-    pub(super) write: fn(&[Titled<'_>], &How<'_>, &mut dyn Write) -> io::Result<()>,
+    pub(super) write: fn(&[TitledProfile<'_>], &FormatOptions<'_>, &mut dyn Write) -> io::Result<()>,
 }
 
 /// A profile with its title, which not all formats show.
 #[derive(Clone, Debug)]
-pub struct Titled<'a> {
+pub struct TitledProfile<'a> {
     /// The profile.
     pub profile: &'a Profile,
     /// The title.
@@ -57,7 +57,7 @@ pub struct Titled<'a> {
 
 /// Options of all formats.
 #[derive(Clone, Debug, Default)]
-pub struct How<'a> {
+pub struct FormatOptions<'a> {
     /// Show threads separately.
     pub threads: bool,
     /// Folded stacks to compare with, for formats that show differences.
@@ -120,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_name_tells_the_format() {
+    fn file_extension_selects_the_format() {
         let name = |file: &str| of(Path::new(file)).ok().map(|format| format.name);
         assert_eq!(name("/tmp/a.svg"), Some("flame graph"));
         assert_eq!(name("a.html"), Some("page"));

@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn several_measures_stand_in_one_file() {
+    fn several_measures_share_one_file() {
         let cpu = crate::render::formats::folded::tests::profile();
         let mut waits = crate::render::formats::folded::tests::profile();
         waits.measure = Measure::Elapsed("off-cpu".into());
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_can_be_read_again() {
+    fn written_profile_decodes_with_frames_and_labels() {
         let mut bytes = Vec::new();
         write(&[&crate::render::formats::folded::tests::profile()], &mut bytes).unwrap();
         let mut raw = Vec::new();

@@ -158,7 +158,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn allocations_weigh_bytes() {
+    fn allocation_weights_are_in_bytes() {
         let mut profile = crate::render::formats::folded::tests::profile();
         profile.measure = Measure::Allocation;
         let mut bytes = Vec::new();
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn several_measures_stand_in_one_file() {
+    fn several_measures_share_one_file() {
         let cpu = crate::render::formats::folded::tests::profile();
         let mut faults = crate::render::formats::folded::tests::profile();
         faults.measure = Measure::Events("page-faults".into());

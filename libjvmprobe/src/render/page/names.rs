@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn names_share_their_beginnings() {
+    fn names_are_packed_with_shared_prefixes() {
         let uses = [("a.Main.run", 9), ("a.Main.main", 1), ("b\u{1f600}x", 1), ("b\u{1f600}y", 2)];
         let names = Names::of(
             uses.iter().map(|(name, n)| (((*name).to_owned(), Some(Kind::Java)), *n)).collect(),
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn stacks_share_their_beginnings() {
+    fn stacks_are_packed_with_shared_prefixes() {
         let stacks: [&[u32]; 4] = [&[1, 2, 4], &[1, 2], &[], &[1, 2, 4]];
         let stacks = Stacks::of(stacks);
         assert_eq!((stacks.number(&[1, 2, 4]), stacks.number(&[4])), (Some(2), None));

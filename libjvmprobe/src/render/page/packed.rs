@@ -53,7 +53,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn numbers_are_read_as_they_were_written() {
+    fn packed_numbers_decode_to_the_same_values() {
         let all = [0, 1, 31, 32, 33, 1023, 1024, u64::from(u32::MAX), (1 << 53) - 1, u64::MAX];
         let mut packed = Packed::default();
         packed.extend(all);

@@ -10,7 +10,7 @@ use crate::{
     },
 };
 
-fn page(profiles: &[(&Profile, Option<&Timeline>)], how: &How<'_>) -> String {
+fn page(profiles: &[(&Profile, Option<&Timeline>)], how: &FormatOptions<'_>) -> String {
     let title = Title { title: "T & <T>".into(), subtitle: Some("spent".into()) };
     let titled = |&(profile, timeline)| Titled { profile, title: title.clone(), timeline };
     let profiles: Vec<_> = profiles.iter().map(titled).collect();
@@ -33,11 +33,11 @@ fn sum_of_every(value: &Value, width: usize, at: usize) -> u64 {
 }
 
 #[test]
-fn all_is_in_it_and_sums_up() {
+fn page_contains_each_event_with_correct_sums() {
     let cpu = small();
     let mut faults = small();
     faults.measure = Measure::Events("page-faults".into());
-    let page = page(&[(&cpu, None), (&faults, None)], &How::default());
+    let page = page(&[(&cpu, None), (&faults, None)], &FormatOptions::default());
     assert!(page.contains("<title>T &amp; &lt;T&gt;</title>"), "{page}");
     let data = data(&page);
     assert_eq!(data["title"], "T & <T>");
@@ -53,8 +53,8 @@ fn all_is_in_it_and_sums_up() {
 }
 
 #[test]
-fn nothing_can_be_run_or_loaded_but_the_page_itself() {
-    let page = page(&[(&small(), None)], &How::default());
+fn content_policy_allows_only_embedded_script_and_style() {
+    let page = page(&[(&small(), None)], &FormatOptions::default());
     let policy = page.split_once("Content-Security-Policy\" content=\"").unwrap().1;
     let policy = policy.split_once('"').unwrap().0;
     assert!(policy.starts_with("default-src 'none'; script-src 'sha256-"), "{policy}");
@@ -68,7 +68,7 @@ fn nothing_can_be_run_or_loaded_but_the_page_itself() {
 }
 
 #[test]
-fn hostile_names_are_text() {
+fn hostile_names_are_escaped() {
     let mut profile = Profile::default();
     let bad = "</script><img src=x onerror=alert(1)>\u{202e}\u{1b}[31m\"'&{{script}}";
     // The name is set without `Frame::new`, which would clean it.
@@ -81,7 +81,7 @@ fn hostile_names_are_text() {
         thread: bad.into(),
         ..small().samples[0].clone()
     });
-    let page = page(&[(&profile, None)], &How::default());
+    let page = page(&[(&profile, None)], &FormatOptions::default());
     assert_eq!(page.matches("</script>").count(), 2);
     assert!(!page.contains("<img") && !page.contains('\u{202e}') && !page.contains('\u{1b}'));
     let data = data(&page);
@@ -92,7 +92,7 @@ fn hostile_names_are_text() {
 }
 
 #[test]
-fn times_are_those_of_what_was_seen() {
+fn timeline_contains_times_of_profiled_samples_and_bands() {
     let profile = small();
     let mut timeline = Timeline::new(1_700_000_000_123_456_789, 20_000_000);
     for (slot, sample, count) in [(0, 0, 2), (7, 1, 1), (60, 1, 2), (61, 2, 1)] {
@@ -106,7 +106,7 @@ fn times_are_those_of_what_was_seen() {
         kind: BandKind::Collection,
         label: "G1 Evacuation Pause".into(),
     });
-    let page = page(&[(&profile, Some(&timeline))], &How::default());
+    let page = page(&[(&profile, Some(&timeline))], &FormatOptions::default());
     let data = data(&page);
     let times = &data["events"][0]["times"];
     // Slot, stack, thread, count.
@@ -118,9 +118,9 @@ fn times_are_those_of_what_was_seen() {
 }
 
 #[test]
-fn a_difference_has_both_sides() {
+fn difference_contains_base_and_new_samples() {
     let base = "java;a.Main.main;a.Main.run 60\njava;a.Main.main;gone_[k] 20\nno stack\n";
-    let how = How { base: Some(base), ..How::default() };
+    let how = FormatOptions { base: Some(base), ..FormatOptions::default() };
     let data = data(&page(&[(&small(), None)], &how));
     let event = &data["events"][0];
     assert_eq!(sum_of_every(&event["samples"], 3, 2), 6);

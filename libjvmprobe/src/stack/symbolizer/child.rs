@@ -20,9 +20,9 @@ const MAX_TABLES: usize = 48 << 20;
 
 /// Open files, the most recently used one last.
 #[derive(Default)]
-pub(super) struct Child(VecDeque<Held>);
+pub(super) struct Child(VecDeque<OpenFile>);
 
-struct Held {
+struct OpenFile {
     key: u64,
     segments: Segments,
     own: Addresses,
@@ -47,10 +47,10 @@ impl Child {
     }
 
     fn open(&mut self, key: u64, with: Files, files: Vec<OwnedFd>) -> Answer {
-        let Some(held) = Held::open(key, with, files) else { return Answer::Refused };
+        let Some(held) = OpenFile::open(key, with, files) else { return Answer::Refused };
         self.0.retain(|held| held.key != key);
         self.0.push_back(held);
-        let size = |held: &Held| held.own.size() + held.separate_symbols.size();
+        let size = |held: &OpenFile| held.own.size() + held.separate_symbols.size();
         while self.0.len() > 1
             && (self.0.len() > MAX_HELD || self.0.iter().map(size).sum::<usize>() > MAX_TABLES)
         {
@@ -71,7 +71,7 @@ impl Child {
     }
 }
 
-impl Held {
+impl OpenFile {
     fn open(key: u64, with: Files, files: Vec<OwnedFd>) -> Option<Self> {
         let mut files = files.into_iter().map(File::from);
         let own = ElfFile::open(files.next()?).ok()?;
@@ -187,7 +187,7 @@ mod tests {
 
     /// Inlined functions and lines are found, also in sections that are compressed with zlib or zstd.
     #[test]
-    fn debug_information_tells_inlined_functions_and_lines() {
+    fn debug_information_yields_inlined_functions_and_lines() {
         let dir = tempfile::tempdir().unwrap();
         let source = dir.path().join("inlined.c");
         std::fs::write(

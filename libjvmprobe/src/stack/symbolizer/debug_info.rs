@@ -23,10 +23,10 @@ const MAX_INLINED: usize = 32;
 
 /// Bytes of a section.
 #[derive(Clone, Debug)]
-struct Bytes(Rc<Held>);
+struct Bytes(Rc<SectionBytes>);
 
 #[derive(Debug)]
-enum Held {
+enum SectionBytes {
     Unpacked(Vec<u8>),
     /// A mapping: its start and length, and the offset and length of the section in it.
     Mapped {
@@ -42,9 +42,9 @@ impl Deref for Bytes {
 
     fn deref(&self) -> &[u8] {
         match &*self.0 {
-            Held::Unpacked(bytes) => bytes,
+            SectionBytes::Unpacked(bytes) => bytes,
             // SAFETY: the mapping has `skip + size` bytes and exists as long as `self`.
-            &Held::Mapped { at, skip, size, .. } => unsafe {
+            &SectionBytes::Mapped { at, skip, size, .. } => unsafe {
                 std::slice::from_raw_parts(at.cast::<u8>().add(skip), size)
             },
         }
@@ -57,7 +57,7 @@ unsafe impl StableDeref for Bytes {}
 // SAFETY: clones share the bytes.
 unsafe impl CloneStableDeref for Bytes {}
 
-impl Drop for Held {
+impl Drop for SectionBytes {
     fn drop(&mut self) {
         if let Self::Mapped { at, len, .. } = *self {
             // SAFETY: mapped by `bytes`, and this was the last user.
@@ -113,12 +113,12 @@ impl DebugInfo {
 
 /// Returns a section, empty if it is missing or cannot be read.
 fn section(elf: &ElfFile, id: SectionId) -> Reader {
-    let bytes = bytes(elf, id.name()).unwrap_or(Held::Unpacked(Vec::new()));
+    let bytes = bytes(elf, id.name()).unwrap_or(SectionBytes::Unpacked(Vec::new()));
     let endian = if elf.ctx().le.is_little() { RunTimeEndian::Little } else { RunTimeEndian::Big };
     EndianReader::new(Bytes(Rc::new(bytes)), endian)
 }
 
-fn bytes(elf: &ElfFile, name: &str) -> Option<Held> {
+fn bytes(elf: &ElfFile, name: &str) -> Option<SectionBytes> {
     let (range, is_compressed) = elf.section(name)?.stored()?;
     let (start, size) = (range.start, range.end - range.start);
     let size = usize::try_from(size).ok().filter(|&size| size > 0 && size as u64 <= MAX_SECTION)?;
@@ -129,8 +129,8 @@ fn bytes(elf: &ElfFile, name: &str) -> Option<Held> {
     let at = unsafe {
         mmap(std::ptr::null_mut(), len, ProtFlags::READ, flags, elf.file(), start - start % page)
     };
-    let mapped = Bytes(Rc::new(Held::Mapped { at: at.ok()?, len, skip, size }));
-    if is_compressed { unpack(&mapped).map(Held::Unpacked) } else { Rc::into_inner(mapped.0) }
+    let mapped = Bytes(Rc::new(SectionBytes::Mapped { at: at.ok()?, len, skip, size }));
+    if is_compressed { unpack(&mapped).map(SectionBytes::Unpacked) } else { Rc::into_inner(mapped.0) }
 }
 
 /// Decompresses a section of a 64-bit file.

@@ -91,7 +91,7 @@ pub(super) struct Bundle {
 
 /// Separate files with the symbols and the debug information of a file.
 #[derive(Debug, Default)]
-pub(super) struct Companions {
+pub(super) struct DebugFiles {
     /// Symbols that the file lacks.
     pub(super) separate_symbols: Option<File>,
     /// Debug information that the file lacks.
@@ -104,8 +104,8 @@ pub(super) struct Companions {
 
 impl Bundle {
     /// Makes a bundle with a key that no other bundle has.
-    pub(super) fn new(key: u64, file: File, companions: Companions) -> Self {
-        let Companions { separate_symbols, debug, common, debug_info } = companions;
+    pub(super) fn new(key: u64, file: File, companions: DebugFiles) -> Self {
+        let DebugFiles { separate_symbols, debug, common, debug_info } = companions;
         let with = Files {
             separate_symbols: separate_symbols.is_some(),
             debug: debug.is_some(),
@@ -357,11 +357,11 @@ mod tests {
     use super::*;
 
     fn bundle(key: u64) -> Bundle {
-        Bundle::new(key, tempfile::tempfile().unwrap(), Companions::default())
+        Bundle::new(key, tempfile::tempfile().unwrap(), DebugFiles::default())
     }
 
     #[test]
-    fn files_that_ended_the_child_are_skipped_and_their_number_is_bounded() {
+    fn skip_list_of_crashing_files_is_bounded() {
         let mut symbolizer = Symbolizer::default();
         for i in 0..MAX_SKIPPED as u64 + 10 {
             let mut file = bundle(i);
@@ -376,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tenant_pauses_ever_longer_after_its_free_failures() {
+    fn tenant_pause_doubles_after_its_free_failures() {
         let now = Instant::now();
         let mut failures = None;
         let mut pauses = Vec::new();

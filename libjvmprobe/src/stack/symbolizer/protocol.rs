@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_are_decoded_as_they_were_encoded() {
+    fn encoded_messages_decode_to_the_same_values() {
         let files = Files { separate_symbols: true, debug: false, common: true, debug_info: true };
         for request in [
             Request::Open { key: 5, files },
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_beyond_their_bounds_are_refused() {
+    fn malformed_or_oversized_answers_are_rejected() {
         let long = Answer::Found(vec![symbol(&"n".repeat(MAX_NAME + 1), None)]).encode();
         assert_eq!(Answer::decode(&long), None);
         let one = Answer::Found(vec![symbol("n", None)]).encode();
@@ -206,7 +206,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_decoded_within_bounds(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+        fn arbitrary_bytes_decode_within_limits(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
             let _ = Request::decode(&bytes);
             let answer = [&[3][..], &bytes].concat();
             if let Some(Answer::Found(symbols)) = Answer::decode(&answer) {

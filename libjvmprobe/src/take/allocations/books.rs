@@ -15,9 +15,9 @@ use crate::{
         Options,
         counters::Counted,
         event::{ClassId, tally},
-        moments::{Hit, Moments},
+        moments::{Hit, TimeSlots},
         record,
-        split::Part,
+        split::StackShare,
         stacks::{self, StackId},
         tally::{Allocated, Count, Key, OTHER, Totals},
     },
@@ -27,7 +27,7 @@ use crate::{
 const MAX_COMPLETED: usize = 256;
 
 /// Totals of a JVM, and the readings of the kernel side's counters that they are based on.
-pub(crate) struct Books {
+pub(crate) struct JvmTotals {
     pid: Pid,
     options: Options,
     thread_names: HashMap<u32, String>,
@@ -35,9 +35,9 @@ pub(crate) struct Books {
     seen: HashMap<SeenKey, tally>,
     seen_others: tally,
     /// Bytes of each thread when the threads were last read.
-    in_flight: HashMap<Who, InFlight>,
+    in_flight: HashMap<ThreadKey, InFlight>,
     /// Time slots of the counted allocations, if they are kept.
-    pub(crate) moments: Option<Moments>,
+    pub(crate) moments: Option<TimeSlots>,
     /// Totals of the whole trace, and of the interval.
     spans: [Span; 2],
     budget: Budget,
@@ -60,7 +60,7 @@ struct InFlight {
 }
 
 /// A thread: its JavaThread and, once it has had an event, its thread ID.
-type Who = (Addr, Option<u64>);
+type ThreadKey = (Addr, Option<u64>);
 
 /// Totals since a time.
 #[derive(Debug, Default)]
@@ -94,10 +94,10 @@ pub struct Row {
     /// The class's total.
     pub class: record::Class,
     /// The total split by stack, largest part first; empty if stacks are not walked.
-    pub parts: Vec<Part>,
+    pub parts: Vec<StackShare>,
 }
 
-impl Books {
+impl JvmTotals {
     /// Creates empty totals.
     pub(crate) fn new(pid: Pid, options: Options, budget: Budget, begin_ns: u64) -> Self {
         let span = || Span { begin_ns, totals: Totals::within(&budget) };
@@ -109,7 +109,7 @@ impl Books {
             seen_others: tally::default(),
             in_flight: HashMap::new(),
             moments: (options.slot_ns > 0 && options.keeps_whole_trace)
-                .then(|| Moments::new(options.slot_ns)),
+                .then(|| TimeSlots::new(options.slot_ns)),
             spans: [span(), span()],
             budget,
         }
@@ -227,7 +227,7 @@ impl Books {
     }
 
     /// Removes and returns what a thread had allocated when the threads were last read.
-    fn take_in_flight(&mut self, (thread, tid): Who) -> InFlight {
+    fn take_in_flight(&mut self, (thread, tid): ThreadKey) -> InFlight {
         let before = self.in_flight.remove(&(thread, tid));
         // Until its first event, the thread was stored without its ID.
         before.or_else(|| self.in_flight.remove(&(thread, None))).unwrap_or_default()
@@ -367,8 +367,8 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    fn books(options: Options) -> Books {
-        Books::new(Pid(7), options, Budget::default(), 0)
+    fn books(options: Options) -> JvmTotals {
+        JvmTotals::new(Pid(7), options, Budget::default(), 0)
     }
 
     const PLAIN: Options = Options::NONE;
@@ -405,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_more_counts() {
+    fn more_returns_only_the_increase() {
         let mut books = books(PLAIN);
         let more = books.more(seen(1, 0, 0), &outside(2, 64)).unwrap();
         assert_eq!((more.outside, more.outside_bytes), (2, 64));
@@ -419,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn counters_that_begin_anew_are_counted_from_nothing() {
+    fn restarted_counters_count_from_zero() {
         let mut books = books(PLAIN);
         books.more(seen(1, 0, 0), &outside(5, 64)).unwrap();
         books.forget_seen();
@@ -427,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn of_what_no_total_is_wanted_an_interval_is_all() {
+    fn trace_table_is_empty_if_only_intervals_count() {
         let mut books = books(Options { keeps_whole_trace: false, slot_ns: 1000, ..PLAIN });
         books.add(&row("A", 0), 0, &Count { outside: 1, outside_bytes: 16, ..Count::default() });
         assert!(rows(&books.table(None, Scope::Trace, 1)).is_empty());
@@ -436,7 +436,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interval_has_what_came_in_it_and_the_trace_has_all() {
+    fn interval_table_has_new_counts_and_trace_totals() {
         let mut books = books(PLAIN);
         let count = |outside, outside_bytes| Count { outside, outside_bytes, ..Count::default() };
         books.add(&row("A", 0), 0, &count(2, 64));
@@ -457,7 +457,7 @@ mod tests {
     }
 
     #[test]
-    fn what_found_no_room_is_one_row() {
+    fn counts_without_map_space_form_one_row() {
         let mut books = books(Options { by_stack: true, ..PLAIN });
         books.add_others(&outside(2, 48));
         books.add_others(&outside(2, 48));
@@ -468,9 +468,9 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_no_sample_stands_for_yet_are_counted_once() {
+    fn bytes_not_yet_sampled_are_counted_once() {
         let mut books = books(PLAIN);
-        let sum = |books: &Books| books.table(None, Scope::Trace, 1).summary.bytes;
+        let sum = |books: &JvmTotals| books.table(None, Scope::Trace, 1).summary.bytes;
         // Samples represent 300 of 1000 bytes.
         let of = counted(1, 300);
         assert!(books.update_in_flight(&[thread(1, 1000)], &[&of]).is_empty());
@@ -493,8 +493,8 @@ mod tests {
     }
 
     #[test]
-    fn a_sample_between_the_counts_of_samples_and_of_threads_is_counted_once() {
-        let sum = |books: &Books| books.table(None, Scope::Interval, 1).summary.bytes;
+    fn sample_between_both_readings_is_counted_once() {
+        let sum = |books: &JvmTotals| books.table(None, Scope::Interval, 1).summary.bytes;
         let mut books = books(PLAIN);
         // The sample represents 60,000 bytes, but its thread has allocated only 1,000.
         let of = Counted { represented_bytes: 60_000, ..counted(1, 1000) };
@@ -508,8 +508,8 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_has_ended_has_allocated_so_much() {
-        let sum = |books: &Books| books.table(None, Scope::Trace, 1).summary.bytes;
+    fn ended_thread_counts_last_reading_or_samples() {
+        let sum = |books: &JvmTotals| books.table(None, Scope::Trace, 1).summary.bytes;
         let sampled = |bytes| Count { samples: 1, bytes, objects: 1.0, ..Count::default() };
         // The thread ends after another sample, or without one.
         for (more, expected) in [(500, 1100), (0, 1000)] {
@@ -534,8 +534,8 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_whose_end_was_heard_has_allocated_exactly_that() {
-        let sum = |books: &Books| books.table(None, Scope::Trace, 1).summary.bytes;
+    fn thread_end_event_gives_the_exact_bytes() {
+        let sum = |books: &JvmTotals| books.table(None, Scope::Trace, 1).summary.bytes;
         let of = |bytes, has_ended| Counted { represented_bytes: 900, has_ended, ..counted(1, bytes) };
         let ended = of(1200, true);
         // The samples represent 900 bytes; the thread had 1,000 at the previous reading, and 1,200 at its end.
@@ -560,8 +560,8 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_may_lie_where_one_has_ended() {
-        let sum = |books: &Books| books.table(None, Scope::Trace, 1).summary.bytes;
+    fn new_thread_at_reused_address_is_counted_separately() {
+        let sum = |books: &JvmTotals| books.table(None, Scope::Trace, 1).summary.bytes;
         let old = Counted { represented_bytes: 99_000, ..counted(1, 120) };
         let new = Counted { tid: Some(2), last: 2, ..counted(1, 100) };
         for both in [[&old, &new], [&new, &old]] {
@@ -579,7 +579,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_is_not_listed_for_once_is_counted_once() {
+    fn temporarily_unlisted_thread_is_counted_once() {
         let mut books = books(PLAIN);
         let of = Counted { represented_bytes: 200, ..counted(1, 600) };
         for threads in [&[thread(1, 1000)][..], &[], &[thread(1, 1000)], &[]] {
@@ -589,7 +589,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_that_have_ended_are_told() {
+    fn ended_threads_are_returned() {
         let mut books = books(PLAIN);
         let (one, other) = (counted(1, 10), counted(2, 20));
         let ended = books.update_in_flight(&[thread(2, 20)], &[&one, &other]);
@@ -597,7 +597,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_are_kept_apart_where_that_is_wanted() {
+    fn by_thread_option_writes_separate_rows_per_thread() {
         let mut books = books(Options { by_thread: true, ..PLAIN });
         books.name_thread(1, "main".into());
         let count = Count { outside: 1, outside_bytes: 16, ..Count::default() };
@@ -613,7 +613,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_are_split_among_stacks_where_that_is_wanted() {
+    fn by_stack_option_splits_bytes_among_stacks() {
         let count = |outside_bytes| Count { outside: 1, outside_bytes, ..Count::default() };
         for by_stack in [false, true] {
             let mut books = books(Options { by_stack, ..PLAIN });
@@ -629,7 +629,7 @@ mod tests {
     }
 
     #[test]
-    fn tlabs_that_were_read_are_counted() {
+    fn summary_counts_sampled_and_read_tlabs() {
         let mut books = books(PLAIN);
         let begun = Count { samples: 20, bytes: 2000, objects: 20.0, ..Count::default() };
         books.add(&row("A", 0), 0, &begun);
@@ -641,7 +641,7 @@ mod tests {
     }
 
     #[test]
-    fn where_every_object_is_counted_nothing_is_estimated() {
+    fn exact_counts_are_not_marked_as_estimated() {
         let mut books = books(Options { exact: true, ..PLAIN });
         books.add(&row("A", 0), 0, &Count { samples: 3, bytes: 72, ..Count::default() });
         let table = books.table(None, Scope::Trace, 1);
@@ -651,7 +651,7 @@ mod tests {
     }
 
     #[test]
-    fn so_many_threads_have_names() {
+    fn number_of_thread_names_is_limited() {
         let mut names = HashMap::new();
         for tid in 0..2 * MAX_THREADS as u32 {
             keep(&mut names, tid, "a".into());

@@ -12,7 +12,7 @@ use crate::{
         cost::Trigger,
         preflight,
         records::{bytes, clear, copy, entries, take_entries},
-        room::{self, Roomy},
+        room::{self, SparseMap},
         session, stops, walker,
     },
     hotspot::threads::ThreadBytes,
@@ -34,20 +34,20 @@ pub(crate) type Session = session::Session<JavaobjnewSkel<'static>, Event>;
 /// Suffix of the names of programs that walk stacks.
 const WALKS: &str = "_stacks";
 /// Counters by class and thread. 6 MB if preallocated.
-const TALLIES: Roomy = Roomy { name: "tallies", on_demand_capacity: 1 << 17, preallocated_capacity: 1 << 15 };
+const TALLIES: SparseMap = SparseMap { name: "tallies", on_demand_capacity: 1 << 17, preallocated_capacity: 1 << 15 };
 /// Counters by class, thread and stack. 11 MB if preallocated.
-const MANY_TALLIES: Roomy = Roomy { name: "tallies", on_demand_capacity: 1 << 18, preallocated_capacity: 1 << 16 };
+const MANY_TALLIES: SparseMap = SparseMap { name: "tallies", on_demand_capacity: 1 << 18, preallocated_capacity: 1 << 16 };
 /// Counters by time slot, which are taken out once a second. 10 MB if preallocated.
-const HITS: Roomy = Roomy { name: "hits", on_demand_capacity: 1 << 17, preallocated_capacity: 1 << 16 };
+const HITS: SparseMap = SparseMap { name: "hits", on_demand_capacity: 1 << 17, preallocated_capacity: 1 << 16 };
 /// Maps by thread and by stack (7 MB in total if preallocated), and by JVM (1 MB).
-const SPARSE_MAPS: [Roomy; 7] = [
-    Roomy { name: "threads", on_demand_capacity: 1 << 16, preallocated_capacity: 1 << 15 },
-    Roomy { name: "old_threads", on_demand_capacity: 1 << 16, preallocated_capacity: 1 << 14 },
-    Roomy { name: "known_stacks", on_demand_capacity: 1 << 16, preallocated_capacity: 1 << 15 },
-    Roomy { name: "layouts", on_demand_capacity: 1 << 12, preallocated_capacity: 1 << 12 },
-    Roomy { name: "others", on_demand_capacity: 1 << 12, preallocated_capacity: 1 << 12 },
-    Roomy { name: "floods", on_demand_capacity: 1 << 12, preallocated_capacity: 1 << 12 },
-    Roomy { name: "duties", on_demand_capacity: 1 << 12, preallocated_capacity: 1 << 12 },
+const SPARSE_MAPS: [SparseMap; 7] = [
+    SparseMap { name: "threads", on_demand_capacity: 1 << 16, preallocated_capacity: 1 << 15 },
+    SparseMap { name: "old_threads", on_demand_capacity: 1 << 16, preallocated_capacity: 1 << 14 },
+    SparseMap { name: "known_stacks", on_demand_capacity: 1 << 16, preallocated_capacity: 1 << 15 },
+    SparseMap { name: "layouts", on_demand_capacity: 1 << 12, preallocated_capacity: 1 << 12 },
+    SparseMap { name: "others", on_demand_capacity: 1 << 12, preallocated_capacity: 1 << 12 },
+    SparseMap { name: "floods", on_demand_capacity: 1 << 12, preallocated_capacity: 1 << 12 },
+    SparseMap { name: "duties", on_demand_capacity: 1 << 12, preallocated_capacity: 1 << 12 },
 ];
 /// Maps with entries that belong to a JVM.
 const BY_JVM: [&str; 10] = [

@@ -226,7 +226,7 @@ mod tests {
     use crate::take::allocations::skel::types::stop_event;
 
     #[test]
-    fn layouts_are_those_of_the_header() {
+    fn struct_layouts_match_the_c_header() {
         assert_eq!(size_of::<class_id>(), 3 * 8);
         assert_eq!(size_of::<layout>(), 9 * 8);
         assert_eq!(size_of::<tally_key>(), 6 * 8);
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_as_long_as_it_says() {
+    fn name_record_decodes_and_truncated_record_is_rejected() {
         let comm = u64::from_ne_bytes(*b"worker\0\0");
         let words = [NAME, 7, 0x1000, 0x6261, 2, 5, comm, 0, 2];
         let mut record = words.map(u64::to_ne_bytes).concat();
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stack_comes_with_its_number() {
+    fn stack_record_decodes_with_its_id() {
         let words = [STACK, 9, 42, 0, 1, 1, 0x10].map(u64::to_ne_bytes).concat();
         let Some(Event::Stack(9, stack)) = Event::decode(&words) else {
             panic!("no stack");
@@ -269,7 +269,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn hostile_records_do_no_harm(mut record in prop::collection::vec(any::<u8>(), 0..200)) {
+        fn hostile_records_do_not_panic(mut record in prop::collection::vec(any::<u8>(), 0..200)) {
             let _ = Event::decode(&record);
             for kind in [NAME, LARGE, TLAB, STACK, STOP] {
                 if let Some(head) = record.get_mut(..8) {

@@ -38,5 +38,5 @@ mod skel {
 }
 
 pub use model::Jvm;
-pub use told::{Begin, Told};
+pub use told::{Begin, Report};
 pub use tracer::{Options, Sink, Taker};

@@ -10,10 +10,10 @@ use crate::{
     stack::{native::Files, raw::RawStack},
     take::allocations::{
         Options,
-        books::{Books, Scope, Table},
+        books::{JvmTotals, Scope, Table},
         counters::Counted,
         event::{ClassId, Large, Name, Tlab, layout, tally, tally_key},
-        moments::{Hit, Moments},
+        moments::{Hit, TimeSlots},
         names::Names,
         record,
         stacks::{self, Stacks},
@@ -32,7 +32,7 @@ pub struct Jvm {
     threads: ThreadNames,
     /// The JVM's stacks, if they are walked.
     pub(crate) stacks: Option<Stacks>,
-    books: Books,
+    books: JvmTotals,
     exact: bool,
     /// Instance sizes by the Symbol of the class's name, for JDKs whose probe does not report sizes reliably.
     sizes: Option<HashMap<Addr, u64>>,
@@ -65,7 +65,7 @@ impl Jvm {
             names: Names::default(),
             threads: ThreadNames::new(hotspot),
             stacks,
-            books: Books::new(pid, options, budget.clone(), clock::monotonic_ns()),
+            books: JvmTotals::new(pid, options, budget.clone(), clock::monotonic_ns()),
             exact: options.exact,
             sizes: None,
             sizes_are_fresh: false,
@@ -167,7 +167,7 @@ impl Jvm {
     }
 
     /// Time slots of the allocations, if they are kept.
-    pub(crate) fn moments(&self) -> Option<&Moments> {
+    pub(crate) fn moments(&self) -> Option<&TimeSlots> {
         self.books.moments.as_ref()
     }
 
@@ -313,7 +313,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_interpreter_says_of_sizes_is_corrected() {
+    fn interpreter_sizes_are_replaced_by_the_class_size() {
         let reported = Count {
             samples: 3,
             bytes: 1 << 40,

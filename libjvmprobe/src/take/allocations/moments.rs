@@ -14,7 +14,7 @@ use std::{
 use crate::{
     stack::times::{self, Times},
     take::allocations::{
-        split::{Part, apportion},
+        split::{StackShare, apportion},
         stacks::StackId,
         tally::Key,
     },
@@ -34,12 +34,12 @@ const HIT: usize = 2 * size_of::<(u32, u64)>();
 
 /// Time slots of one class and stack.
 #[derive(Debug, Default)]
-struct When {
+struct SlotTimes {
     inside: Times,
     outside: Times,
 }
 
-impl When {
+impl SlotTimes {
     fn add(&mut self, slot: u32, hit: Hit) {
         for (times, bytes) in
             [(&mut self.inside, hit.bytes), (&mut self.outside, hit.outside_bytes)]
@@ -76,21 +76,21 @@ impl When {
 
 /// Time slots of one JVM.
 #[derive(Debug)]
-pub(crate) struct Moments {
+pub(crate) struct TimeSlots {
     slot_ns: u64,
     /// Number of the kernel side's slots that one slot spans.
     factor: u32,
-    by: HashMap<(Key, StackId), When>,
-    all: When,
+    by: HashMap<(Key, StackId), SlotTimes>,
+    all: SlotTimes,
     /// Upper bound of the number of entries: their exact number at the last count, plus those added since.
     added: usize,
 }
 
-impl Moments {
+impl TimeSlots {
     /// Creates empty time slots with this initial length in nanoseconds, which is that of the kernel side's
     /// slots.
     pub(crate) fn new(slot_ns: u64) -> Self {
-        let (by, all) = (HashMap::new(), When::default());
+        let (by, all) = (HashMap::new(), SlotTimes::default());
         Self { slot_ns, factor: 1, by, all, added: 0 }
     }
 
@@ -161,13 +161,13 @@ impl Moments {
     /// Merges the entries of one slot, and counts all entries.
     fn count(&mut self) {
         let all = self.by.values_mut().chain([&mut self.all]);
-        self.added = all.map(When::count).sum();
+        self.added = all.map(SlotTimes::count).sum();
     }
 
     /// Returns how the bytes of a part of a class are divided among slots. A part that was never counted, but
     /// only found by reading TLABs, has no times of its own: it is distributed like all allocations. If nothing
     /// was counted at all, it goes to the slot `last` (a number of the kernel side's) in which the trace ended.
-    pub(crate) fn share(&self, row: &Key, part: &Part, last: u32) -> Times {
+    pub(crate) fn share(&self, row: &Key, part: &StackShare, last: u32) -> Times {
         let sum =
             |times: &Times| times.iter().map(|(_, bytes)| *bytes).fold(0, u64::saturating_add);
         let mut times = match self.by.get(&(row.clone(), part.stack)) {
@@ -210,8 +210,8 @@ mod tests {
         Key { class: class.into(), tid: 0 }
     }
 
-    fn part(stack: StackId, bytes: u64) -> Part {
-        Part { stack, bytes, objects: 1 }
+    fn part(stack: StackId, bytes: u64) -> StackShare {
+        StackShare { stack, bytes, objects: 1 }
     }
 
     fn hit(bytes: u64, outside_bytes: u64) -> Hit {
@@ -219,8 +219,8 @@ mod tests {
     }
 
     #[test]
-    fn bytes_are_when_their_likes_were_counted() {
-        let mut moments = Moments::new(times::SLOT);
+    fn bytes_are_distributed_over_slots_like_counted_hits() {
+        let mut moments = TimeSlots::new(times::SLOT);
         moments.add(&key("A"), 5, 3, hit(300, 0));
         moments.add(&key("A"), 5, 9, hit(100, 0));
         moments.add(&key("A"), 5, 9, hit(0, 50));
@@ -230,7 +230,7 @@ mod tests {
         assert_eq!(moments.share(&key("B"), &part(6, 70), 99), [(1, 70)]);
         // A class that was never counted is distributed like all allocations.
         moments.add(&key("A"), 5, 59, hit(1200, 0));
-        let all = Part { stack: 2, bytes: 6400, objects: 4 };
+        let all = StackShare { stack: 2, bytes: 6400, objects: 4 };
         let share = moments.share(&key("C"), &all, 99);
         assert!([3, 9].contains(&share[0].0), "{share:?}");
         assert_eq!((share[0].1, share[1]), (1600, (59, 4800)));
@@ -239,13 +239,13 @@ mod tests {
         // second, three in four go to the slot with three quarters of the bytes.
         let first = (0..1000).filter(|i| moments.share(&key(&i.to_string()), &all, 99)[0].0 == 3);
         assert!((700..800).contains(&first.count()));
-        let none = Moments::new(times::SLOT);
+        let none = TimeSlots::new(times::SLOT);
         assert_eq!(none.share(&key("C"), &part(2, 52), 99), [(99, 52)]);
     }
 
     #[test]
-    fn longer_slots_have_the_same_in_them() {
-        let mut moments = Moments::new(times::SLOT);
+    fn coarsening_slots_preserves_their_bytes() {
+        let mut moments = TimeSlots::new(times::SLOT);
         for slot in 0..100 {
             moments.add(&key("A"), 5, slot, hit(10, 0));
         }
@@ -266,11 +266,11 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_slots_sum_up_to_the_part(
+        fn shared_slots_sum_to_the_part(
             bytes in 0_u64..1 << 50,
             hits in prop::collection::vec((0_u32..60, 0_u64..1 << 40, 0_u64..1 << 20), 0..200),
         ) {
-            let mut moments = Moments::new(times::SLOT);
+            let mut moments = TimeSlots::new(times::SLOT);
             for (slot, inside, outside) in hits {
                 moments.add(&key("A"), 5, slot, hit(inside, outside));
             }

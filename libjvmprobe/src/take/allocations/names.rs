@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn so_many_names_are_kept() {
+    fn number_of_cached_names_is_limited() {
         let mut names = Names::default();
         for symbol in 0..MAX_NAMES as u64 + 10 {
             names.insert(ClassId { symbol, tail: 0, len: 1 }, b"A");
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_was_told_is_known() {
+    fn reported_name_is_returned_for_its_class() {
         let mut names = Names::default();
         names.insert(class(b"a/B"), b"a/B");
         assert_eq!(&*names.name_of_id(class(b"a/B"), None), "a.B");
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_of_another_class_is_not_taken() {
+    fn name_of_a_different_class_is_ignored() {
         let mut names = Names::default();
         let own = class(b"app/Generated$$Lambda$17");
         names.insert(own, b"app/Generated$$Lambda$18");
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_name_that_was_cut_the_end_is_not_known() {
+    fn truncated_name_is_accepted_without_comparing_its_end() {
         let mut names = Names::default();
         let long = class(&[b'x'; 2000]);
         names.insert(long, &[b'x'; 1024]);

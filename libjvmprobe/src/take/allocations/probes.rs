@@ -156,7 +156,7 @@ mod tests {
     use super::missing;
 
     #[test]
-    fn what_is_missing_is_said_of_each_build() {
+    fn missing_probes_are_explained_for_each_build() {
         let (what, hint) = missing(true, false, true);
         assert!(what.contains("JDK 8") && !what.contains("stripped"), "{what}");
         assert!(hint.contains("8u262") && hint.contains("--exact"), "{hint}");

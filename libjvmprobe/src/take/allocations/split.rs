@@ -15,7 +15,7 @@ use crate::take::allocations::{
 
 /// Allocations of a class from one stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Part {
+pub struct StackShare {
     /// The stack.
     pub stack: StackId,
     /// Bytes.
@@ -26,7 +26,7 @@ pub struct Part {
 
 /// Returns the parts of a class, largest first. Bytes that were only found by reading TLABs go to
 /// [`UNSAMPLED`].
-pub(crate) fn split(class: &Allocated, counts: &HashMap<StackId, Count>) -> Vec<Part> {
+pub(crate) fn split(class: &Allocated, counts: &HashMap<StackId, Count>) -> Vec<StackShare> {
     let mut counts: Vec<_> = counts.iter().collect();
     // A fixed order keeps the rounding the same from one table to the next.
     counts.sort_unstable_by_key(|(stack, _)| **stack);
@@ -47,7 +47,7 @@ pub(crate) fn split(class: &Allocated, counts: &HashMap<StackId, Count>) -> Vec<
         .iter()
         .zip(bytes_of.into_iter().zip(objects_of))
         .zip(outside_bytes.into_iter().zip(outside))
-        .map(|(((stack, _), (bytes, objects)), (outside_bytes, outside))| Part {
+        .map(|(((stack, _), (bytes, objects)), (outside_bytes, outside))| StackShare {
             stack: **stack,
             bytes: bytes + outside_bytes,
             objects: objects + outside,
@@ -55,7 +55,7 @@ pub(crate) fn split(class: &Allocated, counts: &HashMap<StackId, Count>) -> Vec<
         .filter(|part| part.bytes > 0)
         .collect();
     if !has_samples && bytes > 0 {
-        parts.push(Part { stack: UNSAMPLED, bytes, objects });
+        parts.push(StackShare { stack: UNSAMPLED, bytes, objects });
     }
     parts.sort_by_key(|part| (std::cmp::Reverse(part.bytes), part.stack));
     parts
@@ -110,41 +110,41 @@ mod tests {
     }
 
     #[test]
-    fn bytes_in_tlabs_follow_the_samples() {
+    fn tlab_bytes_are_split_in_proportion_to_samples() {
         let counts = HashMap::from([(7, sampled(300, 30.0)), (8, sampled(100, 10.0))]);
         let parts = split(&class(1000.0, 50.0), &counts);
         let expected = [(7, 750, 38), (8, 250, 12)];
-        assert_eq!(parts, expected.map(|(stack, bytes, objects)| Part { stack, bytes, objects }));
+        assert_eq!(parts, expected.map(|(stack, bytes, objects)| StackShare { stack, bytes, objects }));
     }
 
     #[test]
-    fn what_is_outside_of_tlabs_stays_where_it_is() {
+    fn bytes_outside_tlabs_stay_with_their_stack() {
         let counts = HashMap::from([(7, sampled(300, 3.0)), (8, outside(5000))]);
         let parts = split(&class(5900.0, 10.0), &counts);
         let expected = [(8, 5000, 1), (7, 900, 9)];
-        assert_eq!(parts, expected.map(|(stack, bytes, objects)| Part { stack, bytes, objects }));
+        assert_eq!(parts, expected.map(|(stack, bytes, objects)| StackShare { stack, bytes, objects }));
     }
 
     #[test]
-    fn what_was_only_read_is_unsampled() {
-        let part = Part { stack: UNSAMPLED, bytes: 64, objects: 4 };
+    fn bytes_without_samples_are_unsampled() {
+        let part = StackShare { stack: UNSAMPLED, bytes: 64, objects: 4 };
         assert_eq!(split(&class(64.0, 4.0), &HashMap::new()), [part]);
         let parts = split(&class(80.0, 5.0), &HashMap::from([(8, outside(16))]));
-        assert_eq!(parts, [part, Part { stack: 8, bytes: 16, objects: 1 }]);
+        assert_eq!(parts, [part, StackShare { stack: 8, bytes: 16, objects: 1 }]);
     }
 
     #[test]
-    fn exact_counts_are_their_own() {
+    fn exact_counts_are_not_redistributed() {
         let exact = |samples, bytes| Count { samples, bytes, ..Count::default() };
         let counts = HashMap::from([(7, exact(3, 72)), (8, exact(1, 40))]);
         let parts = split(&class(112.0, 4.0), &counts);
         let expected = [(7, 72, 3), (8, 40, 1)];
-        assert_eq!(parts, expected.map(|(stack, bytes, objects)| Part { stack, bytes, objects }));
+        assert_eq!(parts, expected.map(|(stack, bytes, objects)| StackShare { stack, bytes, objects }));
     }
 
     proptest! {
         #[test]
-        fn the_parts_sum_up_to_the_class(
+        fn parts_sum_to_the_bytes_of_the_class(
             bytes in 0_u64..1 << 50,
             objects in 0_u64..1 << 40,
             weights in prop::collection::vec((0_u64..1 << 40, 0_u64..1 << 20), 0..50),
@@ -163,7 +163,7 @@ mod tests {
         }
 
         #[test]
-        fn exact_parts_are_exact(bytes in prop::collection::vec(1_u64..1 << 40, 1..50)) {
+        fn parts_of_exact_counts_equal_the_counts(bytes in prop::collection::vec(1_u64..1 << 40, 1..50)) {
             let exact = |&bytes: &u64| Count { samples: bytes, bytes, ..Count::default() };
             let counts: HashMap<_, _> = (3..).zip(bytes.iter().map(exact)).collect();
             let sum = bytes.iter().sum::<u64>() as f64;

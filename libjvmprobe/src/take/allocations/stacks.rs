@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stack_without_java_is_whole() {
+    fn stack_without_java_frames_stays_complete() {
         let frames = ["start_thread", "JVM_InternString"].map(|n| Frame::new(Kind::Jvm, n));
         let visible_frames = visible_frames(frames.to_vec());
         assert_eq!(&*visible_frames[0].name, "JVM_InternString");
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_stack_has_a_name() {
+    fn missing_stacks_have_placeholder_frames() {
         let stacks = Stacks::default();
         assert_eq!(stacks.id_of(STACK_OTHER), OTHER);
         assert_eq!(stacks.id_of(77), UNKNOWN);

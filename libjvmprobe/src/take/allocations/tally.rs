@@ -13,7 +13,7 @@ use std::{collections::HashMap, sync::Arc};
 use crate::{
     own::budget::{Budget, Kept},
     take::allocations::{
-        split::{Part, split},
+        split::{StackShare, split},
         stacks::{self, StackId},
     },
 };
@@ -181,7 +181,7 @@ impl Totals {
 
     /// Splits the bytes and objects of a class, from [`Totals::exact`] or [`Totals::estimate`], among its
     /// stacks.
-    pub(crate) fn split(&self, class: &Allocated) -> Vec<Part> {
+    pub(crate) fn split(&self, class: &Allocated) -> Vec<StackShare> {
         match self.stacks.get(&class.key) {
             Some(counts) => split(class, counts),
             None => split(class, &HashMap::new()),
@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn without_reading_samples_share_the_bytes() {
+    fn without_tlab_reads_bytes_are_split_by_samples() {
         let mut totals = Totals::default();
         totals.add(&key("A"), &Count { samples: 3, bytes: 300, objects: 30.0, ..Count::default() });
         totals.add(&key("B"), &Count { samples: 1, bytes: 100, objects: 1.0, ..Count::default() });
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_read_counts_for_more() {
+    fn enough_tlab_reads_replace_the_split_by_samples() {
         let mut totals = Totals::default();
         totals.add(&key("A"), &Count { samples: 20, bytes: 1000, ..Count::default() });
         for _ in 0..MIN_TLABS_READ {
@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_seen_is_never_left_out() {
+    fn sampled_class_missing_from_tlab_reads_is_included() {
         let mut totals = Totals::default();
         totals
             .add(&key("A"), &Count { samples: 20, bytes: 900, objects: 90.0, ..Count::default() });
@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sample_says_no_more_than_was_allocated() {
+    fn estimates_do_not_exceed_the_allocated_bytes() {
         let mut totals = Totals::default();
         totals.add(&key("A"), &Count { samples: 1, bytes: 100, objects: 1.0, ..Count::default() });
         for class in ["A", "B"] {
@@ -384,19 +384,19 @@ mod tests {
         let all = totals.estimate();
         assert_eq!((find(&all, "A"), find(&all, "B")), ((1000.0, 10.0), (1000.0, 10.0)));
         for class in &all {
-            assert_eq!(totals.split(class), [Part { stack: 7, bytes: 1000, objects: 10 }]);
+            assert_eq!(totals.split(class), [StackShare { stack: 7, bytes: 1000, objects: 10 }]);
         }
     }
 
     #[test]
-    fn nothing_sampled_is_said() {
+    fn bytes_without_samples_are_unsampled() {
         let mut totals = Totals::default();
         totals.add_in_flight(0, 40);
         assert_eq!(find(&totals.estimate(), UNSAMPLED), (40.0, 0.0));
     }
 
     #[test]
-    fn stacks_without_number_are_folded() {
+    fn stacks_beyond_the_limit_are_folded() {
         let mut totals = Totals::default();
         let one = Count { samples: 1, bytes: 8, ..Count::default() };
         for stack in 3..3 + MAX_ROWS as StackId + 10 {
@@ -405,12 +405,12 @@ mod tests {
         }
         let parts = totals.split(&totals.exact()[0]);
         assert_eq!(parts.len(), MAX_ROWS + 1);
-        assert_eq!(parts[0], Part { stack: stacks::OTHER, bytes: 80, objects: 10 });
+        assert_eq!(parts[0], StackShare { stack: stacks::OTHER, bytes: 80, objects: 10 });
         assert_eq!(parts.iter().map(|p| p.bytes).sum::<u64>(), 8 * (MAX_ROWS as u64 + 10));
     }
 
     #[test]
-    fn classes_without_number_are_folded() {
+    fn classes_beyond_the_limit_are_folded() {
         let mut totals = Totals::default();
         let one = Count { samples: 1, bytes: 8, ..Count::default() };
         for i in 0..MAX_ROWS + 1000 {

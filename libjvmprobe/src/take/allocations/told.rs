@@ -14,7 +14,7 @@ use crate::{
     },
     take::allocations::{
         books::{Scope, Table},
-        moments::Moments,
+        moments::TimeSlots,
         stacks::Stacks,
         tally::Key,
     },
@@ -38,7 +38,7 @@ impl Begin {
 }
 
 /// Allocations of a JVM in a period.
-pub struct Told<'a> {
+pub struct Report<'a> {
     /// Allocations by class.
     pub table: &'a Table,
     /// The period.
@@ -47,12 +47,12 @@ pub struct Told<'a> {
     pub command: &'a str,
     /// Frames of the stacks in the table, if stacks are walked.
     pub stacks: Option<&'a Stacks>,
-    pub(super) moments: Option<&'a Moments>,
+    pub(super) moments: Option<&'a TimeSlots>,
     /// Time at which the first JVM of the trace was counted.
     pub begin: Begin,
 }
 
-impl Told<'_> {
+impl Report<'_> {
     /// Returns the allocations as a profile; `None` if stacks are not walked.
     pub fn profile(&self) -> Option<Profile> {
         let Self { table, scope, stacks: Some(stacks), moments, begin, .. } = *self else {
@@ -60,7 +60,7 @@ impl Told<'_> {
         };
         let summary = &table.summary;
         let mut profile = Profile::of(Measure::Allocation);
-        profile.slot_ns = moments.map_or(0, Moments::slot_ns);
+        profile.slot_ns = moments.map_or(0, TimeSlots::slot_ns);
         profile.duration_ns = summary.duration_ns;
         profile.lost = summary.lost;
         let elapsed = summary.ts_ns.saturating_sub(begin.ns);

@@ -35,7 +35,7 @@ use crate::{
         probes,
         record::Large,
         stacks::Stacks,
-        told::{Begin, Told},
+        told::{Begin, Report},
     },
 };
 
@@ -94,7 +94,7 @@ pub trait Sink {
     ///
     /// # Errors
     /// If the trace cannot go on.
-    fn table(&mut self, told: &Told<'_>) -> Result<()>;
+    fn table(&mut self, told: &Report<'_>) -> Result<()>;
 
     /// Receives a large object as soon as its event is read. The default ignores it.
     ///
@@ -263,7 +263,7 @@ impl<S: Sink> Taker<S> {
     fn report_table(&mut self, followed: &Followed<Jvm>, scope: Scope, now_ns: u64) -> Result<()> {
         let jvm = &followed.jvm;
         let table = jvm.table(followed.hotspot(), scope, now_ns);
-        self.sink.table(&Told {
+        self.sink.table(&Report {
             table: &table,
             scope,
             command: &followed.target.process.comm,

@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn two_collections_in_one_operation_are_two_in_one_stop() {
+    fn stop_counts_two_collections_of_one_operation() {
         let event = stop_event {
             gc_pairs: 1,
             gc_ns: 600,
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_allocated_after_the_collection_is_not_in_the_heap_after_it() {
+    fn heap_after_excludes_allocations_after_the_collection() {
         let event = stop_event {
             gc_pairs: 1,
             gauged: 1,
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn counters_tell_whether_a_collection_was_done_and_was_full() {
+    fn counters_decide_if_a_full_collection_ran() {
         let take = |after| {
             let event = stop_event { gc_pairs: 1, gauged: 1, full: 1, after, ..stop() };
             Assembler::default().take(&Event::Stop(Box::new(event)), &Fake)
@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn the_name_in_the_log_is_preferred_and_may_tell_of_a_pause() {
+    fn operation_type_overrides_vtable_and_marks_a_pause() {
         let mut event = stop();
         event.op.vtable = 0x10;
         event.op_type = 3;
@@ -390,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn pools_of_a_pause_go_to_the_next_stop_and_no_further() {
+    fn pools_are_attached_only_to_the_next_stop() {
         let mut assembler = Assembler::new(true);
         assert!(assembler.take(&pool("Copy", "Eden", 0, 10, 90), &Fake).is_none());
         assert!(assembler.take(&pool("Copy", "Eden", 1, 20, 0), &Fake).is_none());
@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn lost_ends_do_not_pile_up() {
+    fn number_of_pools_without_end_is_limited() {
         let mut assembler = Assembler::new(true);
         for i in 0..10_000 {
             let _ = assembler.take(&pool("Copy", &format!("p{i}"), 0, i, 1), &Fake);

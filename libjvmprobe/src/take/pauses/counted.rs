@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stop_is_told_as_it_was_counted() {
+    fn stop_is_reported_from_counter_increases() {
         let mut counted = Counted::begin(stop(7, 500, 50, counts(3, 300, 900, 950)), false);
         let expected = Collected {
             begin_ns: 6980,
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stop_that_had_begun_is_not_told_and_of_several_the_sum_is_known() {
+    fn stop_in_progress_is_ignored_and_missed_ones_summed() {
         let mut counted = Counted::begin(stop(7, 500, 50, counts(4, 300, 900, 950)), false);
         assert_eq!(counted.stop(stop(7, 550, 50, counts(4, 340, 900, 990)), 7000), []);
         let found = counted.stop(stop(9, 700, 60, counts(6, 420, 2000, 2030)), 9000);
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn one_collection_is_told_by_its_own_stamps() {
+    fn single_collection_uses_its_own_timestamps() {
         let mut counted = Counted::begin(counts(3, 300, 900, 950), false);
         assert_eq!(counted.update(counts(3, 300, 900, 950), 5000), []);
         // The collection runs; then it has ended.
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn of_several_the_sum_is_known() {
+    fn missed_collections_are_summed() {
         let mut counted = Counted::begin(counts(3, 300, 900, 950), false);
         let found = counted.update(counts(5, 380, 2000, 2030), 5000);
         let [found] = found[..] else { panic!("{found:?}") };
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_that_make_no_sense_do_no_harm() {
+    fn implausible_counters_do_not_panic() {
         let mut counted = Counted::begin(counts(9, 9, 9, 9), true);
         for number in [0, 1, u64::MAX] {
             for at in [0, u64::MAX] {

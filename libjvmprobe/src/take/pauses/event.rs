@@ -130,7 +130,7 @@ mod tests {
     const LEN: usize = 64;
 
     #[test]
-    fn layouts_are_those_of_the_header() {
+    fn struct_layouts_match_the_c_header() {
         assert_eq!(size_of::<operation>(), 8 + LEN);
         assert_eq!(size_of::<request_event>(), 5 * 8 + 16);
         assert_eq!(size_of::<counted_event>(), (3 + NUMBERS) * 8 + 2 * LEN);
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn the_gauge_is_as_large_as_the_header_says() {
+    fn gauge_size_matches_the_c_header() {
         use crate::hotspot::gauge::Gauge;
         assert_eq!(
             Gauge::default().to_bytes().len(),
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn the_cause_moves_when_the_collection_ends() {
+    fn cause_is_read_from_current_or_last_cause() {
         assert_eq!(cause(b"System.gc()", b"No GC").as_deref(), Some("System.gc()"));
         assert_eq!(cause(b"No GC", b"System.gc()").as_deref(), Some("System.gc()"));
         assert_eq!(cause(b"", b""), None);

@@ -37,7 +37,7 @@ struct Operations {
 }
 
 /// Answers the assembler's questions about the JVM.
-struct Asked<'a> {
+struct JvmFacts<'a> {
     pid: u32,
     /// `None` until the JVM has finished starting.
     hotspot: Option<&'a HotSpot>,
@@ -56,7 +56,7 @@ impl Jvm {
         if matches!(event, Event::Stop(stop) if stop.begin_ns < self.admitted_ns) {
             return None;
         }
-        let asked = Asked { pid: self.pid, hotspot, operations: &self.operations };
+        let asked = JvmFacts { pid: self.pid, hotspot, operations: &self.operations };
         let record = self.assembler.take(event, &asked)?;
         if let Some(totals) = &mut self.totals {
             match &record {
@@ -127,7 +127,7 @@ impl Jvm {
     }
 }
 
-impl assemble::Jvm for Asked<'_> {
+impl assemble::Jvm for JvmFacts<'_> {
     fn pid(&self) -> u32 {
         self.pid
     }
@@ -189,7 +189,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_so_many_operations_are_looked_up() {
+    fn number_of_operation_lookups_is_limited() {
         let known = RefCell::default();
         let mut looked_up = 0;
         for key in 0..100_000 {

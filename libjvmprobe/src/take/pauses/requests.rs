@@ -16,7 +16,7 @@ use crate::{
 
 /// A request without its stack, which another processor may send later.
 #[derive(Clone, Debug)]
-struct Waiting {
+struct PendingRequest {
     request: Request,
     /// Number of its stack.
     stack: u64,
@@ -39,18 +39,18 @@ const MAX_CARRY_NS: u64 = 1_000_000_000;
 /// Requests that were attributed to pauses. Which pause belongs to which request is unknown: requests need not
 /// be served in order, and one pause may serve all of them.
 #[derive(Debug, Default)]
-struct Served {
-    requests: Vec<Waiting>,
+struct ServedRequests {
+    requests: Vec<PendingRequest>,
     /// Number of pauses that were attributed to these requests.
     pauses: usize,
     /// Begin of the last of these pauses, in nanoseconds on `CLOCK_MONOTONIC`.
     begin: u64,
 }
 
-impl Served {
+impl ServedRequests {
     /// Returns the requests that a pause beginning at `begin` may still belong to. `new` are the requests made
     /// since the previous pause.
-    fn carry_over(mut self, begin: u64, new: &VecDeque<Waiting>) -> Self {
+    fn carry_over(mut self, begin: u64, new: &VecDeque<PendingRequest>) -> Self {
         if begin.saturating_sub(self.begin) > MAX_CARRY_NS {
             return Self::default();
         }
@@ -71,8 +71,8 @@ pub(crate) struct Requests {
     threads: HashMap<u64, ThreadNames>,
     /// Stacks by the key of the JVM and by number. The kernel side sends each stack once.
     stacks: HashMap<u64, HashMap<u64, Vec<StackFrame>>>,
-    waiting: HashMap<u64, VecDeque<Waiting>>,
-    served: HashMap<u64, Served>,
+    waiting: HashMap<u64, VecDeque<PendingRequest>>,
+    served: HashMap<u64, ServedRequests>,
 }
 
 impl Requests {
@@ -159,7 +159,7 @@ impl Requests {
         if waiting.len() >= MAX_WAITING {
             waiting.pop_front();
         }
-        waiting.push_back(Waiting {
+        waiting.push_back(PendingRequest {
             request: Request { ts_ns: request.ts_ns, tid: request.tid, thread, stack: Vec::new() },
             stack: request.stack,
         });
@@ -180,7 +180,7 @@ impl Requests {
         let mut served = self.served.remove(&key).unwrap_or_default().carry_over(begin, &now);
         served.requests.extend(now);
         let stacks = self.stacks.get(&key);
-        let with_stack = |waiting: &Waiting| {
+        let with_stack = |waiting: &PendingRequest| {
             let stack = stacks.and_then(|stacks| stacks.get(&waiting.stack)).cloned();
             Request { stack: stack.unwrap_or_default(), ..waiting.request.clone() }
         };
@@ -197,13 +197,13 @@ impl Requests {
 mod tests {
     use super::*;
 
-    fn request(ts_ns: u64) -> Waiting {
+    fn request(ts_ns: u64) -> PendingRequest {
         request_of(1, ts_ns)
     }
 
-    fn request_of(tid: u64, ts_ns: u64) -> Waiting {
+    fn request_of(tid: u64, ts_ns: u64) -> PendingRequest {
         let request = Request { ts_ns, tid, thread: "main".into(), stack: Vec::new() };
-        Waiting { request, stack: 0 }
+        PendingRequest { request, stack: 0 }
     }
 
     fn pause(requests: &mut Requests, key: u64, ts_ns: u64, cause: &str) -> Vec<u64> {
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pause_gets_the_requests_before_it() {
+    fn pause_gets_the_earlier_requests_of_its_jvm() {
         let mut requests = Requests::default();
         requests.waiting.insert(7, VecDeque::from([request(100), request(300)]));
         assert!(pause(&mut requests, 7, 150, "Allocation Failure").is_empty());
@@ -224,11 +224,11 @@ mod tests {
     }
 
     #[test]
-    fn stacks_that_somebody_waits_for_are_kept() {
+    fn stacks_of_waiting_requests_are_retained() {
         let mut requests = Requests::default();
         let stacks = (0..MANY_STACKS as u64).map(|number| (number, Vec::new()));
         requests.stacks.insert(7, stacks.collect());
-        requests.waiting.insert(7, VecDeque::from([Waiting { stack: 5, ..request(100) }]));
+        requests.waiting.insert(7, VecDeque::from([PendingRequest { stack: 5, ..request(100) }]));
         let unreferenced_stacks = requests.unreferenced_stacks();
         assert_eq!(unreferenced_stacks.len(), MANY_STACKS - 1);
         requests.forget_stacks(&unreferenced_stacks);
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_requests_each_may_have_its_pause() {
+    fn second_request_also_matches_the_next_pause() {
         let mut requests = Requests::default();
         requests.waiting.insert(7, VecDeque::from([request(100), request(110)]));
         assert_eq!(pause(&mut requests, 7, 150, CAUSE), [100, 110]);
@@ -247,7 +247,7 @@ mod tests {
 
     /// The thread whose request came first need not get the first pause.
     #[test]
-    fn who_asks_again_has_got_a_pause() {
+    fn new_request_replaces_the_threads_earlier_one() {
         let mut requests = Requests::default();
         requests.waiting.insert(7, VecDeque::from([request_of(1, 100), request_of(2, 110)]));
         assert_eq!(pause(&mut requests, 7, 150, CAUSE), [100, 110]);
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pause_much_later_is_for_others() {
+    fn carried_requests_do_not_match_a_late_pause() {
         let mut requests = Requests::default();
         requests.waiting.insert(7, VecDeque::from([request_of(1, 100), request_of(2, 110)]));
         assert_eq!(pause(&mut requests, 7, 150, CAUSE), [100, 110]);

@@ -10,7 +10,7 @@ use crate::{
         self,
         cost::Trigger,
         preflight,
-        room::{self, Roomy},
+        room::{self, SparseMap},
         session, walker,
     },
     own::Pace,
@@ -25,11 +25,11 @@ use crate::{
 pub(crate) type Session = session::Session<JavagcSkel<'static>, Event>;
 
 /// Maps with one entry per JVM: 4 MB if preallocated.
-const SPARSE_MAPS: [Roomy; 4] = [
-    Roomy { name: "stops", on_demand_capacity: 1 << 12, preallocated_capacity: 1 << 12 },
-    Roomy { name: "gauges", on_demand_capacity: 1 << 12, preallocated_capacity: 1 << 12 },
-    Roomy { name: "counted", on_demand_capacity: 1 << 12, preallocated_capacity: 1 << 12 },
-    Roomy { name: "budgets", on_demand_capacity: 1 << 12, preallocated_capacity: 1 << 12 },
+const SPARSE_MAPS: [SparseMap; 4] = [
+    SparseMap { name: "stops", on_demand_capacity: 1 << 12, preallocated_capacity: 1 << 12 },
+    SparseMap { name: "gauges", on_demand_capacity: 1 << 12, preallocated_capacity: 1 << 12 },
+    SparseMap { name: "counted", on_demand_capacity: 1 << 12, preallocated_capacity: 1 << 12 },
+    SparseMap { name: "budgets", on_demand_capacity: 1 << 12, preallocated_capacity: 1 << 12 },
 ];
 /// Maximum number of distinct stacks that request collections: only few lines of a program do so.
 const KNOWN_STACKS: u32 = 1 << 12;

@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn allocation_is_what_appears_between_pauses() {
+    fn allocation_is_the_heap_growth_between_pauses() {
         let mut totals = Totals::new(0, false);
         totals.stop(&pause(1_000_000_000, 500_000_000, (100, 40)));
         totals.stop(&pause(2_500_000_000, 500_000_000, (140, 50)));
@@ -403,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_heap_makes_no_sum() {
+    fn unknown_heap_size_yields_no_heap_sums() {
         let mut totals = Totals::new(0, false);
         totals.stop(&pause(1, 1, (100, 40)));
         totals.stop(&Stop { heap_after: None, ..pause(5, 1, (100, 40)) });
@@ -415,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn stops_without_collection_are_kept_apart() {
+    fn stops_without_collection_count_as_safepoints() {
         let mut totals = Totals::new(0, false);
         let mut other = pause(5, 70, (0, 0));
         other.op = None;
@@ -428,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn operations_beyond_a_number_are_one() {
+    fn operations_beyond_the_limit_are_combined() {
         let mut totals = Totals::new(0, false);
         for i in 0..1000 {
             totals.stop(&Stop { op: Some(format!("Op{i}")), ..pause(5, 70, (0, u64::MAX)) });
@@ -442,7 +442,7 @@ mod tests {
     }
 
     #[test]
-    fn an_operation_that_did_not_collect_is_no_pause() {
+    fn operation_without_collection_is_no_pause() {
         let mut totals = Totals::new(0, false);
         let mut stop = pause(5, 70, (0, 0));
         totals.stop(&stop);

@@ -10,8 +10,8 @@ use std::collections::HashSet;
 use crate::{
     Addr, Pid, Result,
     bpf::{
-        here::{Source, Start, walk},
-        walker::{MappingEntry, Told},
+        here::{Source, Registers, walk},
+        walker::{MappingEntry, WalkData},
     },
     hotspot::walking::JvmLayout,
     process::memory::Memory,
@@ -25,7 +25,7 @@ use crate::{
 
 /// Stacks of a sleeping thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct SleepingStacks {
     /// Number of the user stack, as the kernel side would compute it.
     pub(crate) user: u64,
     /// How the walk of the user stack ended, see `WalkEnd::from_code`.
@@ -37,11 +37,11 @@ pub(crate) struct Place {
 }
 
 /// A sleeping thread.
-pub(crate) struct Found {
+pub(crate) struct SleepingThread {
     /// Process ID and thread ID.
     pub(crate) thread: (u32, u32),
     /// The numbers of its stacks.
-    pub(crate) place: Place,
+    pub(crate) place: SleepingStacks,
     /// Its user stack.
     pub(crate) stack: RawStack,
 }
@@ -50,7 +50,7 @@ pub(crate) struct Found {
 struct Live<'a> {
     memory: Memory,
     jvm: &'a JvmLayout,
-    walk_data: Told<'a>,
+    walk_data: WalkData<'a>,
 }
 
 impl Source for Live<'_> {
@@ -75,7 +75,7 @@ impl Source for Live<'_> {
 ///
 /// # Errors
 /// [`crate::Error::Bpf`], [`crate::Error::Io`].
-pub(crate) fn find(session: &mut Session, jvms: &[(u32, JvmLayout)]) -> Result<Vec<Found>> {
+pub(crate) fn find(session: &mut Session, jvms: &[(u32, JvmLayout)]) -> Result<Vec<SleepingThread>> {
     let asleep = session::sleepers(session)?;
     let mut found = Vec::new();
     for (pid, jvm) in jvms {
@@ -101,17 +101,17 @@ pub(crate) fn find(session: &mut Session, jvms: &[(u32, JvmLayout)]) -> Result<V
     Ok(found)
 }
 
-fn walk_one(live: &mut Live<'_>, thread: &sleeper) -> Found {
+fn walk_one(live: &mut Live<'_>, thread: &sleeper) -> SleepingThread {
     let [ax, bx, r13, dx] = thread.others;
-    let start = Start { ip: thread.ip, sp: thread.sp, fp: thread.fp, ax, bx, r13, dx };
+    let start = Registers { ip: thread.ip, sp: thread.sp, fp: thread.fp, ax, bx, r13, dx };
     let target = u64::from(thread.tgid);
     let (number, stack) = walk(live, target, &start);
-    let place = Place {
+    let place = SleepingStacks {
         user: number,
         user_end: u32::try_from(stack.end).unwrap_or(0),
         kernel: thread.kernel,
         epoch: thread.epoch,
     };
     let stack = RawStack::of(target, stack.unloads, stack.frames.iter().copied());
-    Found { thread: (thread.tgid, thread.tid), place, stack }
+    SleepingThread { thread: (thread.tgid, thread.tid), place, stack }
 }

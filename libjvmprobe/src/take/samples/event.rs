@@ -138,7 +138,7 @@ mod tests {
     };
 
     #[test]
-    fn layouts_are_those_of_the_header() {
+    fn struct_layouts_match_the_c_header() {
         assert_eq!(size_of::<code_event>(), 5 * 8 + 3 * 256);
         assert_eq!(size_of::<sample_key>(), 4 * 8 + 6 * 4 + 16);
         assert_eq!(offset_of!(sample_key, comm), 56);
@@ -150,7 +150,7 @@ mod tests {
 
     /// Compares the library's mirrors of bpf/walk/walk.h with the types compiled from that header.
     #[test]
-    fn the_walkers_layouts_are_those_of_the_header() {
+    fn walker_struct_layouts_match_the_c_header() {
         let ours = [
             size_of::<jvm>(),
             offset_of!(jvm, interpreter_low),
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stack_is_as_long_as_it_says() {
+    fn stack_record_decodes_and_truncated_record_is_rejected() {
         let words = [STACK, 9, 42, 0, 1, 2, 0x10, 0x20].map(u64::to_ne_bytes).concat();
         let frames =
             [0x10, 0x20].map(|addr| RawFrame::Code { addr: Addr(addr), compile_id: 0 }).to_vec();
@@ -178,7 +178,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn hostile_records_do_no_harm(mut record in prop::collection::vec(any::<u8>(), 0..900)) {
+        fn hostile_records_do_not_panic(mut record in prop::collection::vec(any::<u8>(), 0..900)) {
             let _ = Event::decode(&record);
             for kind in [STACK, CODE, LABEL, STOP] {
                 if let Some(head) = record.get_mut(..8) {

@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_waits_for_work_is_idle() {
+    fn thread_waiting_for_work_is_idle() {
         let idle = |frames: &[(Kind, &str)]| {
             let frames: Vec<_> =
                 frames.iter().map(|(kind, name)| Frame::new(*kind, *name)).collect();

@@ -1,6 +1,6 @@
 //! Sampling tracer: records by stack where processors and threads spend their time, and which events occur.
 //!
-//! [`Options`] configure it. `session` loads the BPF side and reads its maps. [`Taker`] follows the processes
+//! [`Options`] configure it. `session` loads the BPF side and reads its maps. [`Sampler`] follows the processes
 //! (`traced`), collects the samples, and has `naming` turn addresses into names. [`events`] defines what can be
 //! sampled. At each report, a [`Sink`] receives one profile of each event.
 
@@ -23,6 +23,6 @@ mod skel {
     include!(concat!(env!("OUT_DIR"), "/javaprof.skel.rs"));
 }
 
-pub use options::{Options, StackWalk, SymbolSource, Whom};
-pub use taker::{About, Limited, Sink, Taker};
+pub use options::{Options, StackWalk, SymbolSource, Targets};
+pub use taker::{About, Limited, Sink, Sampler};
 pub use waits::Part;

@@ -15,7 +15,7 @@ use crate::{
         profile::{FrameId, Measure, Profile, Sample},
     },
     take::samples::{
-        events::{Asked, What, labels::Labels},
+        events::{EventSpec, EventKind, labels::Labels},
         idle::{IDLE, is_idle},
         session::{NOT_WALKED, OVER_SHARE, SampleKey, UNSEEN},
         taker::{About, Samples, Stacks},
@@ -26,7 +26,7 @@ use crate::{
 
 /// Builder of one profile per event. Samples are added process by process.
 pub(crate) struct Naming {
-    events: Vec<Asked>,
+    events: Vec<EventSpec>,
     profiles: Vec<Profile>,
     slot_ns: u64,
     kernel: KernelNames,
@@ -47,7 +47,7 @@ impl Naming {
     /// Creates empty profiles. `signatures`: names methods with their parameters. `shows_idle`: shows the stacks of
     /// idle threads. `slot_ns`: see [`Profile::slot_ns`].
     pub(crate) fn new(
-        events: Vec<Asked>,
+        events: Vec<EventSpec>,
         signatures: bool,
         shows_idle: bool,
         slot_ns: u64,
@@ -133,7 +133,7 @@ impl Naming {
             for frame in namer.label(event, key.label) {
                 stack.push(profile.intern(frame));
             }
-            if matches!(event.what, What::Java(java) if java.reads_classes() && key.label == 0) {
+            if matches!(event.what, EventKind::Java(java) if java.reads_classes() && key.label == 0) {
                 stack.push(profile.intern(Frame::new(Kind::Class, UNKNOWN_CLASS)));
                 *self.without_class.entry(number).or_default() += count.value;
             }
@@ -197,8 +197,8 @@ impl Naming {
 }
 
 /// Returns an empty profile for each event.
-pub(crate) fn empty(events: &[Asked], slot_ns: u64) -> Vec<Profile> {
-    let profile = |event: &Asked| {
+pub(crate) fn empty(events: &[EventSpec], slot_ns: u64) -> Vec<Profile> {
+    let profile = |event: &EventSpec| {
         let mut profile = Profile::of(event.measure());
         profile.slot_ns = slot_ns;
         profile
@@ -311,9 +311,9 @@ impl Namer {
     }
 
     /// Returns the frames of a sample's label, outermost first.
-    fn label(&self, event: &Asked, label: u64) -> Vec<Frame> {
+    fn label(&self, event: &EventSpec, label: u64) -> Vec<Frame> {
         match &event.what {
-            What::Java(java) if label != 0 => self.labels.frames(*java, label),
+            EventKind::Java(java) if label != 0 => self.labels.frames(*java, label),
             _ => Vec::new(),
         }
     }
@@ -346,12 +346,12 @@ mod tests {
         Stacks::from([(3, java_frames::plain(&RawStack { target: 7, unloads: 0, frames }))])
     }
 
-    fn wall() -> Asked {
-        Asked { name: "wall".into(), what: What::Wall, rate: None }
+    fn wall() -> EventSpec {
+        EventSpec { name: "wall".into(), what: EventKind::Wall, rate: None }
     }
 
     /// Returns the only sample of an event, and the names of its frames, outermost first.
-    fn only(event: Asked, key: SampleKey) -> (Sample, Vec<String>) {
+    fn single_sample(event: EventSpec, key: SampleKey) -> (Sample, Vec<String>) {
         let mut naming = Naming::new(vec![event], false, false, 0);
         naming.add(None, &Samples::from([(key, times(1))]), &stacks());
         let profile = naming.take(&About::default()).remove(0);
@@ -361,8 +361,8 @@ mod tests {
     }
 
     #[test]
-    fn each_event_has_a_profile_and_a_unit_of_its_own() {
-        let mut naming = Naming::new(vec![Asked::cpu(), wall()], false, false, 0);
+    fn each_event_has_its_own_profile_and_unit() {
+        let mut naming = Naming::new(vec![EventSpec::cpu(), wall()], false, false, 0);
         let of = |event| SampleKey { event, ..key(3, 0) };
         let count = Count { samples: 2, value: 500 };
         // The last one is of an unknown event.
@@ -377,8 +377,8 @@ mod tests {
     }
 
     #[test]
-    fn what_was_taken_is_begun_anew() {
-        let mut naming = Naming::new(vec![Asked::cpu()], false, false, 0);
+    fn profiles_are_empty_after_they_are_returned() {
+        let mut naming = Naming::new(vec![EventSpec::cpu()], false, false, 0);
         naming.add(None, &Samples::from([(key(3, 0), times(1))]), &stacks());
         assert!(naming.size() > 0);
         let about = About { hertz: 99, lost: 4, ..About::default() };
@@ -389,9 +389,9 @@ mod tests {
     }
 
     #[test]
-    fn a_stack_is_complete_if_each_step_to_the_entry_was_known() {
+    fn stack_reaching_the_entry_without_guesses_is_complete() {
         let marks = |user_end| {
-            let (sample, _) = only(Asked::cpu(), SampleKey { user_end, ..key(3, 0) });
+            let (sample, _) = single_sample(EventSpec::cpu(), SampleKey { user_end, ..key(3, 0) });
             (sample.complete, sample.guessed)
         };
         let [nothing, unreadable, entry] = [0, 2, 5];
@@ -404,21 +404,21 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_stack_says_why() {
+    fn missing_stack_is_named_by_its_reason() {
         let names = |event, user, user_end| {
-            only(event, SampleKey { user_end, label: Part::Blocked as u64, ..key(user, 0) }).1
+            single_sample(event, SampleKey { user_end, label: Part::Blocked as u64, ..key(user, 0) }).1
         };
-        assert_eq!(names(Asked::cpu(), NOT_WALKED, 0), ["[not walked]"]);
-        assert_eq!(names(Asked::cpu(), OVER_SHARE, 0), ["[not walked]"]);
+        assert_eq!(names(EventSpec::cpu(), NOT_WALKED, 0), ["[not walked]"]);
+        assert_eq!(names(EventSpec::cpu(), OVER_SHARE, 0), ["[not walked]"]);
         // It is unknown where the thread waits, and whether it waits for a processor.
         assert_eq!(names(wall(), UNSEEN, 0), [UNSEEN_NAME]);
-        assert_eq!(names(Asked::cpu(), 0, 1), ["[unknown]"]);
-        assert!(names(Asked::cpu(), 0, 0).is_empty());
+        assert_eq!(names(EventSpec::cpu(), 0, 1), ["[unknown]"]);
+        assert!(names(EventSpec::cpu(), 0, 0).is_empty());
     }
 
     #[test]
-    fn a_wait_says_for_what() {
-        let names = |part: Part| only(wall(), SampleKey { label: part as u64, ..key(3, 0) }).1;
+    fn wait_stack_ends_with_the_kind_of_wait() {
+        let names = |part: Part| single_sample(wall(), SampleKey { label: part as u64, ..key(3, 0) }).1;
         let sampled = names(Part::Sampled);
         for part in [Part::Blocked, Part::Runnable, Part::Short] {
             let (last, rest) =
@@ -428,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn how_the_kernel_switches_is_left_out() {
+    fn context_switch_frames_are_removed() {
         let cut = |names: &[&'static str]| -> Vec<_> {
             let mut frames =
                 names.iter().map(|&name| Frame::new(Kind::Kernel, name)).collect::<Vec<_>>();
@@ -446,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn the_largest_profiles_are_made_smaller() {
+    fn largest_profiles_are_folded_to_the_size_limit() {
         let of = |samples: u32| {
             let mut profile = Profile::default();
             for i in 0..samples {
@@ -484,7 +484,7 @@ mod tests {
     }
 
     #[test]
-    fn stacks_that_did_not_come_are_counted() {
+    fn samples_with_lost_stacks_are_counted() {
         // In this order: both stacks received, none at all, user stack lost, kernel stack lost.
         let samples = Samples::from([
             (key(3, 0), times(1)),
@@ -492,7 +492,7 @@ mod tests {
             (key(5, 0), times(4)),
             (key(3, 9), times(8)),
         ]);
-        let mut naming = Naming::new(vec![Asked::cpu()], false, false, 0);
+        let mut naming = Naming::new(vec![EventSpec::cpu()], false, false, 0);
         naming.add(None, &samples, &stacks());
         assert_eq!(naming.lost_stacks(), 12);
     }

@@ -9,20 +9,20 @@ use std::{
 
 use clap::ValueEnum;
 
-use crate::{Pid, follow::Registry, own::Pace, take::samples::events::Asked};
+use crate::{Pid, follow::Registry, own::Pace, take::samples::events::EventSpec};
 
 /// Options of the sampling tracer: processes, events and stacks.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The processes to sample.
-    pub targets: Whom,
+    pub targets: Targets,
     /// Whether the user has named the processes. If so, an event that a process lacks is an error, unless
     /// [`skip_missing`](Self::skip_missing) is set, and [`symbols`](Self::symbols) may load the agent with
     /// [`SymbolSource::Auto`]. If not, `Auto` reads JVMs from outside only, and a missing event is reported by a
     /// message.
     pub named_by_user: bool,
     /// The events to sample. The number of an event is its index.
-    pub events: Vec<Asked>,
+    pub events: Vec<EventSpec>,
     /// Samples per second and processor.
     pub frequency: u64,
     /// Source of a new frequency during the trace, set by another thread. It is read after each report; 0 is ignored.
@@ -62,10 +62,10 @@ pub struct Options {
 
 /// The processes to sample.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Whom {
+pub enum Targets {
     /// These processes.
     Named(Vec<Pid>),
-    /// A command that is about to be started; see [`add_process`](super::Taker::add_process).
+    /// A command that is about to be started; see [`add_process`](super::Sampler::add_process).
     Command,
     /// Every JVM, including those that start later.
     EveryJvm,
@@ -82,7 +82,7 @@ impl Options {
 
     /// Returns whether JVMs that the user has not named are sampled.
     pub(super) fn finds_jvms(&self) -> bool {
-        matches!(self.targets, Whom::EveryJvm | Whom::EveryProcess)
+        matches!(self.targets, Targets::EveryJvm | Targets::EveryProcess)
     }
 }
 

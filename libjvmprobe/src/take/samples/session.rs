@@ -19,11 +19,11 @@ use crate::{
     own::Pace,
     process::code::CodeMaps,
     take::samples::{
-        Options, StackWalk, Whom,
+        Options, StackWalk, Targets,
         event::{
             Event, java, limits, sample_count, sample_key, sleeper, target, thin, thin_key, thread,
         },
-        events::Asked,
+        events::EventSpec,
         skel::{JavaprofSkel, JavaprofSkelBuilder},
     },
 };
@@ -115,7 +115,7 @@ pub(crate) type Session = session::Session<JavaprofSkel<'static>, Event>;
 /// # Errors
 /// [`Error::Permission`] or [`Error::Kernel`] if the kernel rejects it.
 pub(crate) fn load(options: &Options) -> Result<Session> {
-    let waits = options.events.iter().position(Asked::has_waits);
+    let waits = options.events.iter().position(EventSpec::has_waits);
     let waits = waits.and_then(|at| u32::try_from(at).ok());
     preflight::check_walker()?;
     if options.events.len() > 1 && !bpf::has_cookies() {
@@ -134,8 +134,8 @@ pub(crate) fn load(options: &Options) -> Result<Session> {
     let mut open =
         JavaprofSkelBuilder::default().open(session::storage()).map_err(bpf::load_error)?;
     if let Some(data) = open.maps.rodata_data.as_deref_mut() {
-        data.every_process = options.targets == Whom::EveryProcess;
-        data.newcomers = options.targets == Whom::EveryJvm;
+        data.every_process = options.targets == Targets::EveryProcess;
+        data.newcomers = options.targets == Targets::EveryJvm;
         data.want_user = options.user;
         data.want_kernel = options.kernel;
         data.know_jvms = options.walk != StackWalk::Fp;
@@ -162,7 +162,7 @@ pub(crate) fn load(options: &Options) -> Result<Session> {
         }
     }
     // Only the needed programs are loaded, because the verifier checks each of them.
-    let wanted: HashSet<_> = options.events.iter().flat_map(Asked::programs).collect();
+    let wanted: HashSet<_> = options.events.iter().flat_map(EventSpec::programs).collect();
     for mut program in open.open_object_mut().progs_mut() {
         let name = program.name().to_string_lossy().into_owned();
         let is_iterator = waits.is_some() && name == ITERATOR && has_sleeper_iterator();
@@ -433,7 +433,7 @@ mod tests {
 
     /// Linux 5.15 to 6.0 reject a perf_event program that uses such a map.
     #[test]
-    fn no_map_allocates_while_sampling() {
+    fn maps_are_preallocated() {
         let mut storage = std::mem::MaybeUninit::uninit();
         let open = JavaprofSkelBuilder::default().open(&mut storage).expect("our own object");
         for map in open.open_object().maps() {

@@ -15,7 +15,7 @@ use crate::{
     process::pid::thread_name,
     stack::waiting,
     take::samples::{
-        asleep::Place,
+        asleep::SleepingStacks,
         event::thread,
         session::{self, Count, NOT_WALKED, SampleKey, Session, UNSEEN},
         taker::Samples,
@@ -66,7 +66,7 @@ pub(crate) const UNSEEN_NAME: &str = waiting::UNSEEN;
 
 /// Sums of a thread at the last reading, in nanoseconds and number of short waits.
 #[derive(Clone, Copy, Debug, Default)]
-struct Seen {
+struct LastSums {
     on_ns: u64,
     short_ns: u64,
     shorts: u64,
@@ -81,11 +81,11 @@ pub(super) struct Waits {
     /// Start of the trace on the kernel's monotonic clock, in nanoseconds.
     began: u64,
     /// Sums at the last reading, by process and thread.
-    seen: HashMap<(u32, u32), Seen>,
+    seen: HashMap<(u32, u32), LastSums>,
     /// Times at which processes were added during the trace, by PID.
     added: HashMap<u32, u64>,
     /// Stacks of threads that have been asleep since before the trace, by process and thread.
-    asleep: HashMap<(u32, u32), Place>,
+    asleep: HashMap<(u32, u32), SleepingStacks>,
     /// Length of a time slot: see [`crate::stack::profile::Profile::slot_ns`].
     slot_ns: u64,
 }
@@ -115,19 +115,19 @@ impl Waits {
     }
 
     /// Records the stack of a thread that went to sleep before the trace.
-    pub(super) fn add_sleeper(&mut self, thread: (u32, u32), place: Place) {
+    pub(super) fn add_sleeper(&mut self, thread: (u32, u32), place: SleepingStacks) {
         self.asleep.insert(thread, place);
     }
 
     /// Returns the stacks of the threads that went to sleep before the trace.
-    pub(super) fn places(&self) -> impl Iterator<Item = &Place> {
+    pub(super) fn places(&self) -> impl Iterator<Item = &SleepingStacks> {
         self.asleep.values()
     }
 
     /// Adds the stack, if it is known, to the key of a thread that went to sleep before the trace.
     pub(super) fn place(&self, key: SampleKey) -> SampleKey {
         match self.asleep.get(&(key.pid, key.tid)) {
-            Some(&Place { user, user_end, kernel, epoch }) if key.user == UNSEEN => {
+            Some(&SleepingStacks { user, user_end, kernel, epoch }) if key.user == UNSEEN => {
                 SampleKey { user, user_end, kernel, epoch, ..key }
             }
             _ => key,
@@ -169,7 +169,7 @@ impl Waits {
         // The current run is included; otherwise a thread that never leaves the processor would have no running time.
         let runs = if thread.is_off_cpu == 0 { now.saturating_sub(thread.since) } else { 0 };
         let on_ns = thread.on_ns.saturating_add(runs).max(seen.on_ns);
-        let now = Seen { on_ns, short_ns: thread.short_ns, shorts: thread.shorts };
+        let now = LastSums { on_ns, short_ns: thread.short_ns, shorts: thread.shorts };
         let before = std::mem::replace(seen, now);
         let since = |now: u64, before: u64| now.saturating_sub(before);
         let shorts = since(now.shorts, before.shorts);
@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn sums_are_told_once() {
+    fn thread_sums_are_reported_once() {
         let mut waits = waits(true);
         let mut thread =
             thread { tgid: 7, tid: 7, on_ns: 10, short_ns: 5, shorts: 2, ..thread::default() };
@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn samples_stand_for_the_time_that_their_thread_ran() {
+    fn samples_are_weighted_by_their_threads_run_time() {
         let other = SampleKey { cpu: 1, ..key(Part::Sampled) };
         let all = || {
             Samples::from([
@@ -390,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn what_goes_on_is_counted_up_to_the_end() {
+    fn ongoing_wait_is_counted_up_to_the_end() {
         let away =
             thread { tgid: 7, tid: 7, since: 100, is_off_cpu: 1, woken: 140, ..thread::default() };
         let parts = waits(true).waits_in_progress(&away, 150);

@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_jar_that_has_a_class_counts() {
+    fn find_returns_the_first_jar_that_contains_the_class() {
         let mut index = Index::default();
         index.add("/a.jar", "", ["x.Both".into(), "x.Mine".into()]);
         index.add("/b.jar", "BOOT-INF/lib/c.jar", ["x.Both".into(), "x.Other".into()]);

@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn a_location_is_a_class() {
+    fn parse_lists_classes_by_module() {
         let strings = b"\0java.base\0java/lang\0String\0class\0";
         let attributes = [MODULE, PARENT, BASE, EXTENSION].into_iter().zip([1_u8, 11, 21, 28]);
         let bytes: Vec<u8> = attributes.flat_map(|(kind, at)| [(kind as u8) << 3, at]).collect();
@@ -134,7 +134,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn hostile_images_do_no_harm(bytes in prop::collection::vec(any::<u8>(), 0..200), table in 0..9_usize, locations in 0..200_usize) {
+        fn random_image_bytes_cause_no_panic(bytes in prop::collection::vec(any::<u8>(), 0..200), table in 0..9_usize, locations in 0..200_usize) {
             let _ = parse(&bytes, table, locations);
         }
     }

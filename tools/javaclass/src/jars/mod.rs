@@ -35,14 +35,14 @@ pub const NOT_LOADED: &str = "not loaded";
 
 /// The classes of a JVM by name, and the jars that they come from.
 #[derive(Debug, Default)]
-pub struct Seen {
+pub struct JvmClasses {
     /// Whether a class was initialised by any loader, by name.
     initialized: HashMap<String, bool>,
     /// Paths of jars and folders.
     places: BTreeSet<String>,
 }
 
-impl Seen {
+impl JvmClasses {
     /// Adds a class.
     pub fn add(&mut self, class: &Class, has_run: bool) {
         if class.hidden {
@@ -69,7 +69,7 @@ pub struct Jar {
 
 /// Reads the jars and folders that a JVM was started with and those that loaded classes come from,
 /// and the JDK's modules if `with_jdk` is set.
-pub fn look(target: &Target, seen: &Seen, with_jdk: bool) -> Result<Vec<Jar>> {
+pub fn look(target: &Target, seen: &JvmClasses, with_jdk: bool) -> Result<Vec<Jar>> {
     let root =
         Root::open(&target.process).map_err(|why| anyhow!("cannot access its files: {why}"))?;
     let mut room = Room::default();
@@ -112,7 +112,7 @@ fn tell(
     target: &Target,
     path: &str,
     found: BTreeMap<String, BTreeSet<String>>,
-    seen: &Seen,
+    seen: &JvmClasses,
 ) -> Vec<Jar> {
     let jar = |(inner, classes): (String, BTreeSet<String>)| {
         let path = match (inner.is_empty(), is_jar(path)) {
@@ -125,7 +125,7 @@ fn tell(
     found.into_iter().map(jar).collect()
 }
 
-fn one(target: &Target, path: String, classes: BTreeSet<String>, seen: &Seen) -> Jar {
+fn one(target: &Target, path: String, classes: BTreeSet<String>, seen: &JvmClasses) -> Jar {
     let count = classes.len() as u64;
     let unused = classes.into_iter().filter_map(|class| {
         let state = match seen.initialized.get(&class) {

@@ -83,14 +83,14 @@ fn named(arguments: &[String]) -> Vec<Part> {
 mod tests {
     use super::*;
 
-    fn all(line: &str) -> String {
+    fn paths_in(line: &str) -> String {
         let arguments: Vec<_> = line.split(' ').map(str::to_owned).collect();
         let shown = |part: Part| if part.is_of_modules { part.path + "!" } else { part.path };
         named(&arguments).into_iter().map(shown).collect::<Vec<_>>().join(" ")
     }
 
     #[test]
-    fn jars_are_found_in_arguments() {
+    fn class_path_and_module_path_are_read_from_arguments() {
         for (line, expected) in [
             ("java -Xmx1g -cp a.jar:classes:/b.jar Main -cp c.jar", "a.jar classes /b.jar"),
             ("java --class-path=a.jar -jar app.jar x.jar", "a.jar app.jar"),
@@ -103,7 +103,7 @@ mod tests {
             ("java Main", ""),
             ("java -cp", ""),
         ] {
-            assert_eq!(all(line), expected, "{line}");
+            assert_eq!(paths_in(line), expected, "{line}");
         }
         assert!(is_jar("/a.jar") && !is_jar("/classes"));
     }

@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn classes_are_listed_with_those_of_inner_jars() {
+    fn classes_of_nested_jars_are_listed() {
         let inner = jar(&[("b/C.class", b""), ("b/c.txt", b"")]);
         let outer = jar(&[
             ("BOOT-INF/classes/a/B.class", b""),
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_much_is_refused() {
+    fn oversized_or_damaged_jars_are_rejected() {
         let inner = jar(&[("b/C.class", &[0; 4096])]);
         let outer = jar(&[("lib/c.jar", &inner)]);
         for room in [Room { entries: 1, bytes: 1 << 20 }, Room { entries: 9, bytes: 100 }] {
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn refused_jars_and_names_take_room() {
+    fn rejected_jars_and_long_names_consume_the_limits() {
         let inner = jar(&[("b/C.class", &[0; 4096])]);
         let outer = jar(&[("lib/c.jar", &inner)]);
         let mut room = Room { entries: 99, bytes: 1000 };
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_become_names() {
+    fn entry_paths_convert_to_class_names() {
         for (path, class) in [
             ("a/B$C.class", Some("a.B$C")),
             ("B.class", Some("B")),
@@ -228,7 +228,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
         #[test]
-        fn hostile_jars_do_no_harm(at in any::<usize>(), byte in any::<u8>(), cut in any::<usize>()) {
+        fn corrupted_jars_cause_no_panic(at in any::<usize>(), byte in any::<u8>(), cut in any::<usize>()) {
             let inner = jar(&[("b/C.class", b"x")]);
             let mut outer = jar(&[("a/B.class", b"y"), ("c.jar", &inner)]);
             let len = outer.len();

@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_are_found_among_other_constants() {
+    fn utf8_constants_are_extracted_from_constant_pool() {
         let bytes =
             class(6, &[b"\x01\0\x03a/B", b"\x05\0\0\0\0\0\0\0\0", b"\x07\0\x01", b"\x01\0\0"]);
         assert_eq!(texts(&bytes), Some(vec![&b"a/B"[..], b""]));
@@ -74,7 +74,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn hostile_classes_do_no_harm(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        fn random_constant_pools_cause_no_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
             let _ = texts(&class(u16::MAX, &[&bytes]));
         }
     }

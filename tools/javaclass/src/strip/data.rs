@@ -39,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn copies_under_other_packages_are_found() {
+    fn relocated_class_file_readers_are_recognized() {
         let seen = [
             "org.springframework.asm.ClassReader",
             "org.objectweb.asm.ClassReader",

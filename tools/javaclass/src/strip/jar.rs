@@ -233,14 +233,14 @@ mod tests {
         archive.finish().unwrap()
     }
 
-    fn refused(bytes: &[u8]) -> String {
+    fn error_of(bytes: &[u8]) -> String {
         let jar = Jar::open(file(bytes))
             .and_then(|jar| jar.entries.iter().try_for_each(|entry| jar.read(entry).map(drop)));
         format!("{:#}", jar.unwrap_err())
     }
 
     #[test]
-    fn what_is_no_honest_jar_is_refused() {
+    fn malicious_or_damaged_jars_are_rejected() {
         for (path, word) in [
             ("../x", "unsafe path"),
             ("a/../../x", "unsafe path"),
@@ -249,26 +249,26 @@ mod tests {
             ("a\\b", "invalid name"),
             ("a\u{1b}[2J", "invalid name"),
         ] {
-            let why = refused(&zip(&[("a", b"x"), (path, b"y")]));
+            let why = error_of(&zip(&[("a", b"x"), (path, b"y")]));
             assert!(why.contains(word), "{path}: {why}");
         }
         let twice = zip(&[("a/B.class", b"x"), ("a/B.class", b"y")]);
-        assert!(refused(&twice).contains("twice"));
+        assert!(error_of(&twice).contains("twice"));
         let good = zip(&[("a", b"some text"), ("b", b"other")]);
-        assert!(refused(&[b"#!/bin/sh\n", &good[..]].concat()).contains("begins with other data"));
-        assert!(!refused(&good[..good.len() - 30]).is_empty(), "cut");
-        assert!(refused(&zip(&[])).contains("empty"));
+        assert!(error_of(&[b"#!/bin/sh\n", &good[..]].concat()).contains("begins with other data"));
+        assert!(!error_of(&good[..good.len() - 30]).is_empty(), "cut");
+        assert!(error_of(&zip(&[])).contains("empty"));
         let zeros = vec![0; MAX_ENTRY as usize + 1];
-        assert!(refused(&zip(&[("bomb", &zeros)])).contains("larger than"));
+        assert!(error_of(&zip(&[("bomb", &zeros)])).contains("larger than"));
         // It claims a smaller size. In the directory, the size follows the checksum.
         let mut lying = zip(&[("liar", &[0; 100_000])]);
         let at = lying.windows(4).rposition(|w| w == 100_000_u32.to_le_bytes()).unwrap();
         lying[at..at + 4].copy_from_slice(&10_u32.to_le_bytes());
-        assert!(refused(&lying).contains("liar"), "{}", refused(&lying));
+        assert!(error_of(&lying).contains("liar"), "{}", error_of(&lying));
     }
 
     #[test]
-    fn entries_stay_as_they_are() {
+    fn selected_entries_are_copied_unchanged() {
         let dir = tempfile::tempdir().unwrap();
         let out = dir.path().join("out.jar");
         let jar =
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn signatures_are_found() {
+    fn signature_files_directly_in_meta_inf_are_found() {
         for (path, is_signed) in [
             ("META-INF/A.SF", true),
             ("meta-inf/a.sf", true),
@@ -300,7 +300,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
         #[test]
-        fn hostile_jars_do_no_harm(at in any::<usize>(), byte in any::<u8>(), cut in any::<usize>()) {
+        fn corrupted_jars_cause_no_panic(at in any::<usize>(), byte in any::<u8>(), cut in any::<usize>()) {
             let mut bytes = zip(&[("a/B.class", b"xxxxxxxx"), ("c", b"text")]);
             let len = bytes.len();
             bytes[at % len] = byte;

@@ -30,7 +30,7 @@ use serde::Serialize;
 
 use crate::{
     args::Strip,
-    reports::{self, Told},
+    reports::{self, Item},
     wanted,
 };
 use jar::Jar;
@@ -123,12 +123,12 @@ fn seen(args: &Strip) -> Result<HashSet<String>> {
     };
     reports::read(&args.reports, |path, told| {
         match told {
-            Told::Class(reports::ClassLine { class, .. })
-            | Told::Merged(reports::MergedLine { class }) => _ = seen.insert(class),
-            Told::Jvm(jvm) if !jvm.is_complete() => return incomplete(path),
-            Told::Runs(runs) if runs.incomplete > 0 => return incomplete(path),
-            Told::Jvm(jvm) => unloaded += jvm.unloaded.unwrap_or(0),
-            Told::Runs(runs) => unloaded += runs.unloaded,
+            Item::Class(reports::ClassLine { class, .. })
+            | Item::Merged(reports::MergedLine { class }) => _ = seen.insert(class),
+            Item::Jvm(jvm) if !jvm.is_complete() => return incomplete(path),
+            Item::Runs(runs) if runs.incomplete > 0 => return incomplete(path),
+            Item::Jvm(jvm) => unloaded += jvm.unloaded.unwrap_or(0),
+            Item::Runs(runs) => unloaded += runs.unloaded,
         }
         if seen.len() > MAX_SEEN {
             bail!("too many classes: at most {MAX_SEEN} are supported");

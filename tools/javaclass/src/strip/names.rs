@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_found_however_they_are_spelt() {
+    fn class_names_are_found_in_every_notation() {
         for (text, expected) in [
             ("a/B", &[0][..]),
             ("a.B", &[0]),
@@ -87,7 +87,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn hostile_texts_do_no_harm(text in "[L/.;a$\\PC]{0,300}") {
+        fn random_texts_cause_no_panic(text in "[L/.;a$\\PC]{0,300}") {
             let _ = found(&text);
         }
     }

@@ -22,7 +22,7 @@ unsafe impl Plain for class_event {}
 
 /// Kind of an event of a class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum What {
+pub enum EventKind {
     /// It was loaded.
     Loaded,
     /// It was unloaded.
@@ -51,7 +51,7 @@ pub struct Change {
     /// The thread's name.
     pub thread: String,
     /// Kind of the event.
-    pub what: What,
+    pub what: EventKind,
     /// The class.
     pub class: String,
     /// Whether it comes from an archive.
@@ -88,10 +88,10 @@ impl Event {
 fn class(record: &[u8]) -> Option<Change> {
     let event: class_event = copy(record)?;
     let what = match event.what {
-        1 => What::Loaded,
-        2 => What::Unloaded,
-        3 => What::Initialized,
-        4 => What::Failed,
+        1 => EventKind::Loaded,
+        2 => EventKind::Unloaded,
+        3 => EventKind::Initialized,
+        4 => EventKind::Failed,
         _ => return None,
     };
     let room = event.name.len().saturating_sub(1);

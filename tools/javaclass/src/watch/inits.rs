@@ -134,7 +134,7 @@ mod tests {
     const MS: u64 = 1_000_000;
 
     #[test]
-    fn an_initialisation_is_within_the_one_that_caused_it() {
+    fn nested_initialisation_is_child_of_its_cause() {
         let mut inits = Inits::new(100 * MS, 0);
         let mut add = |tid, class, begin: u64, end: u64| {
             inits.add((1, tid), "main", class, (100 + end) * MS, (end - begin) * MS);
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_does_no_harm() {
+    fn impossible_durations_are_clamped_to_the_trace() {
         let mut inits = Inits::new(100, 0);
         inits.add((1, 1), "t", "A", 50, 10);
         inits.add((1, 1), "t", "B", 200, u64::MAX);

@@ -25,9 +25,9 @@ use libjvmprobe::{
     cli::describe,
     follow::{
         Arrivals, ByKey, Followed, Reading, Tool, Trace,
-        command::Waiting,
+        command::HeldCommand,
         jvms,
-        registry::{self, Whom},
+        registry::{self, Search},
     },
     hotspot::{HotSpot, thread_names::ThreadNames},
     own::{
@@ -37,7 +37,7 @@ use libjvmprobe::{
     process::{Fate, Target},
     render::{
         files,
-        formats::{How, Titled, flamegraph::Title},
+        formats::{FormatOptions, TitledProfile, flamegraph::Title},
         stack::StackFrame,
         table::Lost,
         units::{count, span},
@@ -47,7 +47,7 @@ use libjvmprobe::{
 
 use crate::{
     args::Args,
-    asked::Asked,
+    asked::ListCheck,
     list::Hits,
     origin::Origin,
     record::{Changed, Rates},
@@ -55,7 +55,7 @@ use crate::{
     skel::{JavaclassSkel, JavaclassSkelBuilder},
     status,
 };
-use event::{Change, Event, What};
+use event::{Change, Event, EventKind};
 use inits::Inits;
 
 /// Size of the ring buffer in bytes, enough for some ten thousand classes.
@@ -110,7 +110,7 @@ struct Tracer<'a> {
     early: VecDeque<Event>,
     /// Initialisations for the output files.
     inits: Option<Inits>,
-    asked: Option<Asked>,
+    asked: Option<ListCheck>,
     /// Whether something on the list may have been missed.
     has_failed: bool,
 }
@@ -147,7 +147,7 @@ impl<'a> Tracer<'a> {
             interval_begin: now,
             early: VecDeque::new(),
             inits: (!args.output.is_empty()).then(|| Inits::new(now, clock::unix_ns(now))),
-            asked: Asked::open(args)?,
+            asked: ListCheck::open(args)?,
             has_failed: false,
         })
     }
@@ -179,13 +179,13 @@ impl<'a> Tracer<'a> {
     fn change(&mut self, change: Change, jvm: &mut Jvm, pid: Pid) -> libjvmprobe::Result<()> {
         for rates in [&mut jvm.interval, &mut jvm.trace] {
             match change.what {
-                What::Loaded => rates.loaded += 1,
-                What::Unloaded => rates.unloaded += 1,
-                What::Initialized => rates.initialized += 1,
-                What::Failed => rates.failed += 1,
+                EventKind::Loaded => rates.loaded += 1,
+                EventKind::Unloaded => rates.unloaded += 1,
+                EventKind::Initialized => rates.initialized += 1,
+                EventKind::Failed => rates.failed += 1,
             }
         }
-        let is_init = matches!(change.what, What::Initialized | What::Failed);
+        let is_init = matches!(change.what, EventKind::Initialized | EventKind::Failed);
         if let (Some(inits), true) = (&mut self.inits, is_init) {
             let Change { tid, thread, class, ts_ns, duration_ns, .. } = &change;
             inits.add((pid.0, *tid), thread, class, *ts_ns, *duration_ns);
@@ -203,14 +203,14 @@ impl<'a> Tracer<'a> {
             tid: change.tid,
             thread: change.thread,
             event: match change.what {
-                What::Loaded => "loaded",
-                What::Unloaded => "unloaded",
-                What::Initialized => "initialized",
-                What::Failed => "failed",
+                EventKind::Loaded => "loaded",
+                EventKind::Unloaded => "unloaded",
+                EventKind::Initialized => "initialized",
+                EventKind::Failed => "failed",
             },
             class: change.class,
             boot_loader: change.loader == 0,
-            archived: (change.what == What::Loaded).then_some(change.is_archived),
+            archived: (change.what == EventKind::Loaded).then_some(change.is_archived),
             duration_ns: is_init.then_some(change.duration_ns),
             stack: stack.map(Option::unwrap_or_default),
         };
@@ -225,7 +225,7 @@ impl<'a> Tracer<'a> {
 
     /// Matches the currently loaded classes of a JVM with the list.
     fn look(&mut self, target: &Target, hotspot: &HotSpot, hits: &mut Hits) {
-        let Some(Asked { listing, .. }) = &self.asked else { return };
+        let Some(ListCheck { listing, .. }) = &self.asked else { return };
         hits.look_again();
         let read = hotspot.loaded(|loaded, class| {
             let is_boot = loaded.loaders.get(class.loader).is_some_and(|loader| loader.is_boot);
@@ -372,8 +372,8 @@ fn write(inits: Inits, files: files::Files, what: &str) -> Result<()> {
     let timeline = Timeline::of(&profile);
     let subtitle = format!("{} in {}", span(profile.total()), span(profile.duration_ns));
     let title = Title { title: format!("Class initializers, {what}"), subtitle: Some(subtitle) };
-    let titled = Titled { profile: &profile, title, timeline: timeline.as_ref() };
-    let how = How { threads: true, ..How::default() };
+    let titled = TitledProfile { profile: &profile, title, timeline: timeline.as_ref() };
+    let how = FormatOptions { threads: true, ..FormatOptions::default() };
     for path in files.write(&[titled], &how)? {
         log::info!("wrote {}", path.display());
     }
@@ -395,7 +395,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     keep_only(MAPS | READ | ATTACH | RAISE_PRIORITY);
     let arrivals = match &waiting {
         Some(waiting) => Some(Arrivals::open(registry::Options {
-            targets: Whom::Command(waiting.pid),
+            targets: Search::Command(waiting.pid),
             ..Default::default()
         })?),
         None => common.arrivals()?,
@@ -412,7 +412,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         None => describe(common.all, trace.names()),
     };
     log::info!("Tracing classes of {what}... Hit Ctrl-C to end.");
-    let running = waiting.map(Waiting::go).transpose()?;
+    let running = waiting.map(HeldCommand::go).transpose()?;
     trace.run(common.times(), &stop)?;
     for (_, mut followed) in std::mem::take(&mut trace.jvms) {
         trace.tool.tell_list(&mut followed)?;
@@ -422,7 +422,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     if let Some(inits) = inits {
         write(inits, files, &what)?;
     }
-    let in_use = asked.map(Asked::finish).transpose()?.unwrap_or_default();
+    let in_use = asked.map(ListCheck::finish).transpose()?.unwrap_or_default();
     // All results are printed before javaclass waits for the command to exit.
     if let Some(running) = running {
         running.end();

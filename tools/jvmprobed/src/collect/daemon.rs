@@ -15,7 +15,7 @@ use libjvmprobe::{
     bpf,
     follow::{
         Registry, Select, Slots, host_name,
-        registry::{self, Whom},
+        registry::{self, Search},
     },
     own::{
         return_memory_sooner,
@@ -26,19 +26,19 @@ use libjvmprobe::{
 
 use crate::{
     collect::{
-        gather::Gather,
-        handing::Handing,
+        gather::WindowBuilder,
+        handing::WindowWorker,
         jvms::Jvms,
-        piece::Piece,
-        saving::{self, Probes, Saving, Taking},
-        signals::{self, Asked},
-        takers::{self, MAX_PIECES, Takers, WINDOW},
+        piece::Batch,
+        saving::{self, Probes, Saving, Measures},
+        signals::{self, Signals},
+        takers::{self, MAX_PIECES, Tracers, WINDOW},
     },
     config::Rule,
     identity::Rules,
     metrics::{
-        SharedBook,
-        figures::{Figures, Own},
+        SharedTotals,
+        figures::{Figures, DaemonMetrics},
         server::{self, Health, cost::serving_ns},
     },
     net::Net,
@@ -112,7 +112,7 @@ pub fn run(options: Options, store: Store, read_again: impl Fn() -> Result<Chang
     start_readers().context("cannot start a reader process")?;
     let net = Net::start().context("cannot start a thread")?;
     let asked = signals::listen(&net).context("cannot handle signals")?;
-    let book = SharedBook::default();
+    let book = SharedTotals::default();
     let push = Push::start(&net, &options.targets, &options.queues, retry::Limits::default())?;
     book.lock().targets = push.ledgers();
     let health = Arc::new(Health::default());
@@ -121,11 +121,11 @@ pub fn run(options: Options, store: Store, read_again: impl Fn() -> Result<Chang
     // Measured now, before the machine is busy with the daemon's own work.
     bpf::trap::prices();
     let asked_for =
-        Taking { hertz: options.hertz, off_cpu: options.off_cpu, allocation: options.allocation };
+        Measures { hertz: options.hertz, off_cpu: options.off_cpu, allocation: options.allocation };
     let saving = Saving::new(options.limits, asked_for);
     let rules = Arc::new(Rules::new(options.rules));
     let registry = Registry::start(registry::Options {
-        targets: Whom::AllJvms,
+        targets: Search::AllJvms,
         pace: takers::PACE,
         slots: Some(slots.clone()),
         identify: true,
@@ -144,13 +144,13 @@ pub fn run(options: Options, store: Store, read_again: impl Fn() -> Result<Chang
     };
     let jvms = Jvms::open(Arc::clone(&rules), registry)?;
     let (out, pieces) = sync_channel(MAX_PIECES);
-    let takers = Takers::start(wanted, out)?;
+    let takers = Tracers::start(wanted, out)?;
     let mut daemon = Daemon {
         jvms,
         rules,
         slots,
-        gather: Gather::new(book.clone()),
-        handing: Handing::start(store, push, &book)?,
+        gather: WindowBuilder::new(book.clone()),
+        handing: WindowWorker::start(store, push, &book)?,
         book,
         pieces,
         takers,
@@ -170,11 +170,11 @@ struct Daemon {
     jvms: Jvms,
     rules: Arc<Rules>,
     slots: Slots,
-    gather: Gather,
-    book: SharedBook,
-    handing: Handing,
-    pieces: Receiver<Piece>,
-    takers: Takers,
+    gather: WindowBuilder,
+    book: SharedTotals,
+    handing: WindowWorker,
+    pieces: Receiver<Batch>,
+    takers: Tracers,
     saving: Saving,
     /// Budgets shared with the tracers, see [`takers::Options`].
     allocation_ppm: Arc<AtomicU64>,
@@ -186,12 +186,12 @@ struct Daemon {
 impl Daemon {
     /// Waits until every tracer has started or failed. Failures are logged; the daemon fails only if no
     /// tracer has started.
-    fn begin(&mut self, asked: &Asked) -> Result<()> {
+    fn begin(&mut self, asked: &Signals) -> Result<()> {
         let (mut begun, mut failed) = (0, Vec::new());
         while begun + failed.len() < self.takers.len() {
             match self.pieces.recv_timeout(TICK) {
-                Ok(Piece::Begun) => begun += 1,
-                Ok(Piece::Ended { what, why }) => failed.push((what, why)),
+                Ok(Batch::Begun) => begun += 1,
+                Ok(Batch::Ended { what, why }) => failed.push((what, why)),
                 Ok(piece) => self.gather.take(piece, &mut self.jvms),
                 Err(RecvTimeoutError::Timeout) if asked.stop.load(Ordering::Relaxed) => break,
                 Err(RecvTimeoutError::Timeout) => self.alive(),
@@ -214,7 +214,7 @@ impl Daemon {
         Ok(())
     }
 
-    fn go_on(&mut self, asked: &Asked, read_again: impl Fn() -> Result<Changed>) {
+    fn go_on(&mut self, asked: &Signals, read_again: impl Fn() -> Result<Changed>) {
         let mut next_cut = Instant::now() + WINDOW + GRACE;
         let mut next_tick = Instant::now();
         while !asked.stop.load(Ordering::Relaxed) {
@@ -243,9 +243,9 @@ impl Daemon {
         }
     }
 
-    fn take(&mut self, piece: Piece) {
+    fn take(&mut self, piece: Batch) {
         match piece {
-            Piece::Ended { what, why } => self.tell_ended(what, &why),
+            Batch::Ended { what, why } => self.tell_ended(what, &why),
             piece => self.gather.take(piece, &mut self.jvms),
         }
     }
@@ -297,10 +297,10 @@ impl Daemon {
     }
 
     fn tell_own(&self) {
-        let taken = saving::Taken::now();
+        let taken = saving::ResourceUse::now();
         let mut book = self.book.lock();
         book.collected = self.saving.collected();
-        book.own = Own {
+        book.own = DaemonMetrics {
             processor_ns: taken.processor_ns.saturating_add(serving_ns()),
             memory_bytes: taken.memory,
             hertz: self.saving.taking().hertz,

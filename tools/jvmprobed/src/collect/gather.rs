@@ -6,8 +6,8 @@ use libjvmprobe::{stack::profile::Profile, take::pauses::record::Record};
 
 use crate::{
     clock::{Intervals, Now},
-    collect::{jvms::Jvms, piece::Piece},
-    metrics::{SharedBook, figures::Figures},
+    collect::{jvms::Jvms, piece::Batch},
+    metrics::{SharedTotals, figures::Figures},
     stops::AllStops,
     window::{Identity, Taken, Window},
 };
@@ -18,16 +18,16 @@ const MAX_STOPS: usize = 4 << 20;
 
 /// Data received since the last window.
 #[derive(Debug)]
-pub struct Gather {
-    book: SharedBook,
+pub struct WindowBuilder {
+    book: SharedTotals,
     intervals: Intervals,
     taken: BTreeMap<u32, Taken>,
     stops: AllStops<u32>,
 }
 
-impl Gather {
+impl WindowBuilder {
     /// Starts the first window, without data.
-    pub fn new(book: SharedBook) -> Self {
+    pub fn new(book: SharedTotals) -> Self {
         let stops = AllStops::new(MAX_STOPS);
         Self { book, intervals: Intervals::start(Now::read()), taken: BTreeMap::new(), stops }
     }
@@ -65,9 +65,9 @@ impl Gather {
     }
 
     /// Adds a batch to the current window.
-    pub fn take(&mut self, piece: Piece, jvms: &mut Jvms) {
+    pub fn take(&mut self, piece: Batch, jvms: &mut Jvms) {
         match piece {
-            Piece::Samples { profiles, lost_stacks, lost_code } => {
+            Batch::Samples { profiles, lost_stacks, lost_code } => {
                 let mut book = self.book.lock();
                 book.lose("stacks", lost_stacks);
                 book.lose("code", lost_code);
@@ -80,12 +80,12 @@ impl Gather {
                     self.keep(jvms, pid, |taken| taken.profiles.push(profile));
                 }
             }
-            Piece::Allocated { pid, profile } => {
+            Batch::Allocated { pid, profile } => {
                 let profile = profile.filter(|profile| !profile.samples.is_empty());
                 self.keep(jvms, pid, |taken| taken.profiles.extend(profile));
             }
-            Piece::Pause(record) => self.stop(jvms, record),
-            Piece::Cost { tracer, cost } => {
+            Batch::Pause(record) => self.stop(jvms, record),
+            Batch::Cost { tracer, cost } => {
                 self.book.lock().spend(tracer, &cost);
                 // The cost to processes that are not traced counts in the sum only.
                 if let Some(who) = jvms.known(cost.pid) {
@@ -93,11 +93,11 @@ impl Gather {
                     self.book.lock().add(&who, &figures);
                 }
             }
-            Piece::Limited { reason, tenant, count } => {
+            Batch::Limited { reason, tenant, count } => {
                 self.book.lock().limit(reason, &tenant, count);
             }
-            Piece::Lost { what, events } => self.book.lock().lose(what, events),
-            Piece::Begun | Piece::Ended { .. } => {}
+            Batch::Lost { what, events } => self.book.lock().lose(what, events),
+            Batch::Begun | Batch::Ended { .. } => {}
         }
     }
 

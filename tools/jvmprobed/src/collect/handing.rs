@@ -10,7 +10,7 @@ use std::{
 
 use anyhow::{Context, Result};
 
-use crate::{clock::unix_ns, metrics::SharedBook, push::Push, store::Store, window::Window};
+use crate::{clock::unix_ns, metrics::SharedTotals, push::Push, store::Store, window::Window};
 
 /// Maximum number of windows that wait for the worker: one minute.
 const WAITING: usize = 4;
@@ -22,20 +22,20 @@ enum Job {
 
 /// The worker thread.
 #[derive(Debug)]
-pub struct Handing {
+pub struct WindowWorker {
     jobs: SyncSender<Job>,
     /// Receives the push targets when all windows are handed on; they may still have requests to send.
     done: Receiver<Push>,
-    book: SharedBook,
+    book: SharedTotals,
     is_late: bool,
 }
 
-impl Handing {
+impl WindowWorker {
     /// Starts the worker.
     ///
     /// # Errors
     /// The thread cannot be created.
-    pub fn start(mut store: Store, push: Push, book: &SharedBook) -> Result<Self> {
+    pub fn start(mut store: Store, push: Push, book: &SharedTotals) -> Result<Self> {
         let (jobs, todo) = sync_channel(WAITING);
         let (end, done) = channel();
         book.lock().kept = store.counts();
@@ -90,7 +90,7 @@ impl Handing {
     }
 }
 
-fn hand_on(window: Window, store: &mut Store, push: &Push, book: &SharedBook) {
+fn hand_on(window: Window, store: &mut Store, push: &Push, book: &SharedTotals) {
     let end_ns = window.end_ns;
     push.window(&window);
     store.put(window);

@@ -243,7 +243,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn gauges_left_out_come_first_in_the_next_window() {
+    fn skipped_gauges_come_first_in_the_next_window() {
         let turn = |last| in_turn([3, 5, 8].into_iter(), last);
         assert_eq!(turn(0), [3, 5, 8]);
         assert_eq!(turn(3), [5, 8, 3]);

@@ -6,7 +6,7 @@ use libjvmprobe::{bpf::cost::Cost, stack::profile::Profile, take::pauses::record
 
 /// A batch of recorded data.
 #[derive(Debug)]
-pub enum Piece {
+pub enum Batch {
     /// A tracer has started. From here on, it records every running JVM completely.
     Begun,
     /// CPU samples of an interval, and off-CPU time if it is collected, of all JVMs together.

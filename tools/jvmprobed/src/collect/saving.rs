@@ -80,14 +80,14 @@ pub struct Limits {
 
 /// Resources that the daemon has used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Taken {
+pub struct ResourceUse {
     /// CPU time since the start, in nanoseconds, without that of serving HTTP.
     pub processor_ns: u64,
     /// Resident memory, in bytes.
     pub memory: u64,
 }
 
-impl Taken {
+impl ResourceUse {
     /// Returns the use of this process and its child processes until now, without serving.
     pub fn now() -> Self {
         let (serving, children) = (serving_ns(), descendants::usage());
@@ -110,7 +110,7 @@ impl Taken {
 
 /// The set of measures that are collected. Pauses are always collected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Taking {
+pub struct Measures {
     /// CPU samples per second; 0 for none.
     pub hertz: u64,
     /// Whether the sampler also records off-CPU time.
@@ -119,7 +119,7 @@ pub struct Taking {
     pub allocation: bool,
 }
 
-impl Taking {
+impl Measures {
     /// Returns each measure by name, and whether it is collected.
     pub fn kinds(self) -> [(&'static str, bool); 3] {
         [("cpu", self.hertz > 0), ("off-cpu", self.off_cpu), ("alloc", self.allocation)]
@@ -129,23 +129,23 @@ impl Taking {
 /// Returns what is collected at each step down, beginning with the configured set. First the sampling rate is
 /// halved twice, then off-CPU time is dropped, then allocation. Then the rate is halved down to one sample
 /// per second, and finally sampling stops.
-fn ladder(asked: Taking) -> Vec<Taking> {
+fn ladder(asked: Measures) -> Vec<Measures> {
     let mut steps = vec![asked];
-    let mut down = |to: Taking| {
+    let mut down = |to: Measures| {
         if steps.last() != Some(&to) {
             steps.push(to);
         }
         to
     };
-    let half = |taking: Taking| Taking { hertz: (taking.hertz / 2).max(1), ..taking };
+    let half = |taking: Measures| Measures { hertz: (taking.hertz / 2).max(1), ..taking };
     let mut at = down(half(asked));
     at = down(half(at));
-    at = down(Taking { off_cpu: false, ..at });
-    at = down(Taking { allocation: false, ..at });
+    at = down(Measures { off_cpu: false, ..at });
+    at = down(Measures { allocation: false, ..at });
     while at.hertz > 1 {
         at = down(half(at));
     }
-    down(Taking { hertz: 0, ..at });
+    down(Measures { hertz: 0, ..at });
     steps
 }
 
@@ -153,7 +153,7 @@ fn ladder(asked: Taking) -> Vec<Taking> {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Change {
     /// The set of measures that is collected from now on.
-    pub to: Taking,
+    pub to: Measures,
     step: usize,
     steps: usize,
     is_down: bool,
@@ -206,7 +206,7 @@ impl Change {
 #[derive(Debug)]
 pub struct Saving {
     limits: Limits,
-    ladder: Vec<Taking>,
+    ladder: Vec<Measures>,
     step: usize,
     /// CPU time that may still be spent before a step down, in seconds.
     account: f64,
@@ -222,7 +222,7 @@ pub struct Saving {
     patience: u32,
     /// Windows since the last step up.
     since_up: Option<u32>,
-    last: (Instant, Taken, Probes),
+    last: (Instant, ResourceUse, Probes),
 }
 
 /// CPU time that probes took from all processes since the start, in nanoseconds.
@@ -248,8 +248,8 @@ impl Probes {
 
 impl Saving {
     /// Starts with all configured measures and a full account.
-    pub fn new(limits: Limits, asked: Taking) -> Self {
-        let last = (Instant::now(), Taken::now(), Probes::default());
+    pub fn new(limits: Limits, asked: Measures) -> Self {
+        let last = (Instant::now(), ResourceUse::now(), Probes::default());
         Self {
             limits,
             ladder: ladder(asked),
@@ -277,7 +277,7 @@ impl Saving {
     }
 
     /// Returns the set of measures that is collected now.
-    pub fn taking(&self) -> Taking {
+    pub fn taking(&self) -> Measures {
         self.ladder.get(self.step).copied().unwrap_or(self.ladder[0])
     }
 
@@ -306,7 +306,7 @@ impl Saving {
     /// Judges the window that ends now, with this number of JVMs. Returns the change of the step, if there is one.
     pub fn judge(&mut self, jvms: usize, probes: Probes) -> Option<Change> {
         let (then, before, probes_before) = self.last;
-        let now = (Instant::now(), Taken::now(), probes);
+        let now = (Instant::now(), ResourceUse::now(), probes);
         self.last = now;
         let own_ns = now.1.processor_ns.saturating_sub(before.processor_ns);
         let probes_ns = self.charged_ns(now.0 - then, probes.since(probes_before));
@@ -387,7 +387,7 @@ impl Limits {
 mod tests {
     use super::*;
 
-    const ASKED: Taking = Taking { hertz: 19, off_cpu: false, allocation: true };
+    const ASKED: Measures = Measures { hertz: 19, off_cpu: false, allocation: true };
     const LITTLE: u64 = 50 << 20;
 
     fn saving() -> Saving {
@@ -395,15 +395,15 @@ mod tests {
     }
 
     /// Judges windows with this share of a processor until the step changes.
-    fn until_change(saving: &mut Saving, share: f64, memory: u64) -> Option<(u32, Change)> {
+    fn judge_windows_until_change(saving: &mut Saving, share: f64, memory: u64) -> Option<(u32, Change)> {
         let ns = (share / 100.0 * WINDOW.as_nanos() as f64) as u64;
         let mut judged = (1..=400).map(|n| (n, saving.judge_window(WINDOW, ns, memory, 10)));
         judged.find_map(|(n, change)| Some((n, change?)))
     }
 
     #[test]
-    fn the_rate_goes_down_first_then_what_is_collected() {
-        let steps = ladder(Taking { off_cpu: true, ..ASKED });
+    fn sampling_rate_drops_before_kinds_of_data() {
+        let steps = ladder(Measures { off_cpu: true, ..ASKED });
         let told: Vec<_> = steps.iter().map(|t| (t.hertz, t.off_cpu, t.allocation)).collect();
         let expected = [
             (19, true, true),
@@ -416,46 +416,46 @@ mod tests {
             (0, false, false),
         ];
         assert_eq!(told, expected);
-        let one = ladder(Taking { hertz: 1, off_cpu: false, allocation: false });
+        let one = ladder(Measures { hertz: 1, off_cpu: false, allocation: false });
         assert_eq!(one.iter().map(|t| t.hertz).collect::<Vec<_>>(), [1, 0]);
     }
 
     #[test]
-    fn what_takes_too_much_all_the_time_goes_down_and_comes_back() {
+    fn sustained_overuse_steps_down_and_low_use_steps_up() {
         let mut saving = saving();
-        assert_eq!(until_change(&mut saving, 0.99, LITTLE), None);
+        assert_eq!(judge_windows_until_change(&mut saving, 0.99, LITTLE), None);
         // Double the limit uses up the full account (ten minutes' allowance) in ten minutes, and the minute's
         // allowance after the step in one minute.
-        let (windows, change) = until_change(&mut saving, 2.0, LITTLE).unwrap();
+        let (windows, change) = judge_windows_until_change(&mut saving, 2.0, LITTLE).unwrap();
         assert_eq!((windows, change.to.hertz, saving.step()), (41, 9, 1));
-        let (windows, change) = until_change(&mut saving, 2.0, LITTLE).unwrap();
+        let (windows, change) = judge_windows_until_change(&mut saving, 2.0, LITTLE).unwrap();
         assert_eq!((windows, change.to.hertz), (4, 4));
-        let (_, change) = until_change(&mut saving, 2.0, LITTLE).unwrap();
+        let (_, change) = judge_windows_until_change(&mut saving, 2.0, LITTLE).unwrap();
         assert_eq!((change.to.hertz, change.to.allocation), (4, false));
         // CPU use of 0.6 %, more than half of the limit, causes no step up.
-        assert_eq!(until_change(&mut saving, 0.6, LITTLE), None);
-        let (windows, change) = until_change(&mut saving, 0.4, LITTLE).unwrap();
+        assert_eq!(judge_windows_until_change(&mut saving, 0.6, LITTLE), None);
+        let (windows, change) = judge_windows_until_change(&mut saving, 0.4, LITTLE).unwrap();
         assert_eq!((windows, change.to.allocation, change.is_down), (QUIET, true, false));
     }
 
     #[test]
-    fn who_comes_back_too_early_waits_longer() {
+    fn wait_before_step_up_doubles_after_each_relapse() {
         let mut saving = saving();
-        until_change(&mut saving, 20.0, LITTLE).unwrap();
+        judge_windows_until_change(&mut saving, 20.0, LITTLE).unwrap();
         for round in 0..8 {
-            let (windows, _) = until_change(&mut saving, 0.1, LITTLE).unwrap();
+            let (windows, _) = judge_windows_until_change(&mut saving, 0.1, LITTLE).unwrap();
             assert_eq!(windows, (QUIET << round).min(MOST_QUIET));
-            assert!(until_change(&mut saving, 80.0, LITTLE).unwrap().1.is_down);
+            assert!(judge_windows_until_change(&mut saving, 80.0, LITTLE).unwrap().1.is_down);
         }
         // After a long time without a step down, the wait is short again.
-        until_change(&mut saving, 0.1, LITTLE).unwrap();
-        (0..3).for_each(|_| assert_eq!(until_change(&mut saving, 0.7, LITTLE), None));
-        until_change(&mut saving, 20.0, LITTLE).unwrap();
-        assert_eq!(until_change(&mut saving, 0.1, LITTLE).unwrap().0, QUIET);
+        judge_windows_until_change(&mut saving, 0.1, LITTLE).unwrap();
+        (0..3).for_each(|_| assert_eq!(judge_windows_until_change(&mut saving, 0.7, LITTLE), None));
+        judge_windows_until_change(&mut saving, 20.0, LITTLE).unwrap();
+        assert_eq!(judge_windows_until_change(&mut saving, 0.1, LITTLE).unwrap().0, QUIET);
     }
 
     #[test]
-    fn probes_of_allocation_give_way_before_anything_else_does() {
+    fn allocation_probe_budget_shrinks_before_a_step_down() {
         let mut saving = saving();
         assert_eq!(saving.allocation_ppm(), 5000);
         // CPU use at twice the limit uses up half of the account, after the allowance for attaching is spent.
@@ -468,7 +468,7 @@ mod tests {
     }
 
     #[test]
-    fn the_budget_of_stacks_shrinks_before_a_step_down() {
+    fn stack_budget_shrinks_before_a_step_down() {
         let mut saving = saving();
         // An eighth of the account's six seconds, spent in one window of 15 seconds.
         assert_eq!(saving.stack_ppm(), 625 + 50_000);
@@ -486,7 +486,7 @@ mod tests {
     }
 
     #[test]
-    fn cost_to_jvms_counts_as_the_daemons_own() {
+    fn probe_cost_in_jvms_counts_as_daemon_cost() {
         let mut saving = saving();
         let second = 1_000_000_000;
         // These windows last microseconds, so a second of cost in each exceeds the limit.
@@ -496,7 +496,7 @@ mod tests {
     }
 
     #[test]
-    fn a_storm_of_stops_or_ends_of_threads_leaves_the_other_measures_alone() {
+    fn capped_probe_storm_cost_causes_no_step_down() {
         let mut saving = saving();
         let second = 1_000_000_000;
         // Each of the two costs a fifth of a processor.
@@ -512,7 +512,7 @@ mod tests {
     }
 
     #[test]
-    fn attaching_is_forgiven_and_coming_and_going_is_not() {
+    fn attach_cost_is_exempt_but_jvm_churn_is_charged() {
         let mut saving = saving();
         let second = |n: u64| n * 1_000_000_000;
         // 500 JVMs at the start, then 200 more; after each start, some windows use a whole processor.
@@ -532,18 +532,18 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_too_much_if_it_lasts() {
+    fn lasting_memory_excess_steps_down() {
         let mut saving = saving();
         for memory in [101, 99, 101, 99] {
             assert_eq!(saving.judge_window(WINDOW, 0, memory << 20, 1), None);
         }
-        let (windows, change) = until_change(&mut saving, 0.1, 101 << 20).unwrap();
+        let (windows, change) = judge_windows_until_change(&mut saving, 0.1, 101 << 20).unwrap();
         assert_eq!((windows, change.to.hertz), (LONG, 9));
         // Steps end at the last one, and never go beyond the configured set.
         for _ in 0..20 {
             saving.judge_window(WINDOW, 0, 200 << 20, 1);
         }
-        assert_eq!(saving.taking(), Taking { hertz: 0, off_cpu: false, allocation: false });
+        assert_eq!(saving.taking(), Measures { hertz: 0, off_cpu: false, allocation: false });
         for _ in 0..100 * QUIET {
             saving.judge_window(WINDOW, 0, 0, 1);
         }
@@ -551,9 +551,9 @@ mod tests {
     }
 
     #[test]
-    fn a_change_is_told_in_one_line_for_people_and_programs() {
+    fn step_is_reported_as_one_line_and_as_json() {
         let mut saving = saving();
-        let (_, change) = until_change(&mut saving, 50.0, 101 << 20).unwrap();
+        let (_, change) = judge_windows_until_change(&mut saving, 50.0, 101 << 20).unwrap();
         let told = change.told();
         assert!(told.starts_with("from now on less is collected: pauses, 9 processor samples"));
         assert_eq!(told.lines().count(), 1);
@@ -565,8 +565,8 @@ mod tests {
     }
 
     #[test]
-    fn this_process_takes_something() {
-        let taken = Taken::now();
+    fn own_cpu_time_and_memory_are_nonzero() {
+        let taken = ResourceUse::now();
         assert!(taken.processor_ns > 0 && taken.memory > 0, "{taken:?}");
     }
 }

@@ -15,7 +15,7 @@ use crate::net::Net;
 
 /// Requests received as signals.
 #[derive(Clone, Debug, Default)]
-pub struct Asked {
+pub struct Signals {
     /// Request to end.
     pub stop: Arc<AtomicBool>,
     /// Request to read the configuration again.
@@ -26,8 +26,8 @@ pub struct Asked {
 ///
 /// # Errors
 /// A handler cannot be installed.
-pub fn listen(net: &Net) -> io::Result<Asked> {
-    let asked = Asked::default();
+pub fn listen(net: &Net) -> io::Result<Signals> {
+    let asked = Signals::default();
     let to_end = net.enter(|| {
         Ok::<_, io::Error>([
             signal(SignalKind::terminate())?,

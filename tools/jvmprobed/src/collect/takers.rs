@@ -19,13 +19,13 @@ use libjvmprobe::{
     render::table::Lost,
     stack::profile::Profile,
     take::{
-        allocations::{self, Told},
+        allocations::{self, Report},
         pauses::{self, record::Record},
-        samples::{self, About, Limited, StackWalk, SymbolSource, Whom, events::Asked},
+        samples::{self, About, Limited, StackWalk, SymbolSource, Targets, events::EventSpec},
     },
 };
 
-use crate::collect::{piece::Piece, saving::Taking};
+use crate::collect::{piece::Batch, saving::Measures};
 
 /// Length of a window.
 pub const WINDOW: Duration = Duration::from_secs(15);
@@ -68,10 +68,10 @@ pub struct Options {
 
 /// All running tracers. The daemon may stop some of them for a while.
 #[derive(Debug)]
-pub struct Takers {
+pub struct Tracers {
     options: Options,
     /// Channel that new tracers send to; `None` when all are stopping.
-    out: Option<SyncSender<Piece>>,
+    out: Option<SyncSender<Batch>>,
     running: Vec<Running>,
 }
 
@@ -81,15 +81,15 @@ struct Running {
     stop: Arc<AtomicBool>,
 }
 
-type Take = fn(&Options, &SyncSender<Piece>, &AtomicBool) -> Taken<()>;
+type Take = fn(&Options, &SyncSender<Batch>, &AtomicBool) -> Taken<()>;
 
-impl Takers {
-    /// Starts the tracers. Each sends [`Piece::Begun`] when it has started, or [`Piece::Ended`] with the
+impl Tracers {
+    /// Starts the tracers. Each sends [`Batch::Begun`] when it has started, or [`Batch::Ended`] with the
     /// reason if it cannot.
     ///
     /// # Errors
     /// A thread cannot be created.
-    pub fn start(options: Options, out: SyncSender<Piece>) -> Result<Self> {
+    pub fn start(options: Options, out: SyncSender<Batch>) -> Result<Self> {
         let has_allocation = options.allocation;
         let mut takers = Self { options, out: Some(out), running: Vec::new() };
         takers.add("pauses", pauses)?;
@@ -112,7 +112,7 @@ impl Takers {
                 Ok(()) => "the tracer has ended".into(),
             };
             // At shutdown the receiver may be gone.
-            let _ = out.send(Piece::Ended { what, why });
+            let _ = out.send(Batch::Ended { what, why });
         };
         let thread = thread::Builder::new().name(format!("take-{what}"));
         thread.spawn(run).context("cannot start a thread")?;
@@ -134,11 +134,11 @@ impl Takers {
     ///
     /// # Errors
     /// A thread cannot be created.
-    pub fn change(&mut self, from: Taking, to: Taking) -> Result<()> {
+    pub fn change(&mut self, from: Measures, to: Measures) -> Result<()> {
         self.options.rate.store(to.hertz.max(1), Ordering::Relaxed);
         self.options.off_cpu = to.off_cpu;
         // The sampler reads the choice of off-CPU time only when it starts, so a change restarts it.
-        let samples = |taking: Taking| (taking.hertz > 0, taking.off_cpu);
+        let samples = |taking: Measures| (taking.hertz > 0, taking.off_cpu);
         if samples(from) != samples(to) {
             self.leave_out("samples");
             if to.hertz > 0 {
@@ -179,33 +179,33 @@ fn times() -> Times {
 
 /// Sink that sends to the main loop. Errors are ignored, because the receiver is only gone at shutdown.
 struct Out {
-    to: SyncSender<Piece>,
+    to: SyncSender<Batch>,
     /// Number of stops that did not fit into the queue and are not reported yet.
     dropped: u64,
 }
 
 impl Out {
-    fn new(to: &SyncSender<Piece>) -> Self {
+    fn new(to: &SyncSender<Batch>) -> Self {
         Self { to: to.clone(), dropped: 0 }
     }
 
-    fn send(&self, piece: Piece) {
+    fn send(&self, piece: Batch) {
         let _ = self.to.send(piece);
     }
 
     fn send_cost(&self, tracer: &'static str, cost: Cost) {
-        self.send(Piece::Cost { tracer, cost });
+        self.send(Batch::Cost { tracer, cost });
     }
 
     /// Sends a stop unless the queue is full. It must not block, because the tracer has to drain its ring buffer.
     fn send_stop(&mut self, record: Record) {
         if self.dropped > 0 {
-            let lost = Piece::Lost { what: "pauses", events: self.dropped };
+            let lost = Batch::Lost { what: "pauses", events: self.dropped };
             if self.to.try_send(lost).is_ok() {
                 self.dropped = 0;
             }
         }
-        let piece = Piece::Pause(record.into());
+        let piece = Batch::Pause(record.into());
         if let Err(TrySendError::Full(_)) = self.to.try_send(piece) {
             self.dropped += 1;
         }
@@ -215,7 +215,7 @@ impl Out {
 impl pauses::Sink for Out {
     fn record(&mut self, record: &Record) -> Taken<()> {
         if let Record::Lost(lost) = record {
-            self.send(Piece::Lost { what: "pauses", events: lost.events() });
+            self.send(Batch::Lost { what: "pauses", events: lost.events() });
         }
         self.send_stop(record.clone());
         Ok(())
@@ -226,7 +226,7 @@ impl pauses::Sink for Out {
     }
 }
 
-fn pauses(options: &Options, out: &SyncSender<Piece>, stop: &AtomicBool) -> Taken<()> {
+fn pauses(options: &Options, out: &SyncSender<Batch>, stop: &AtomicBool) -> Taken<()> {
     let wanted = pauses::Options {
         all: true,
         no_totals: true,
@@ -237,20 +237,20 @@ fn pauses(options: &Options, out: &SyncSender<Piece>, stop: &AtomicBool) -> Take
     let taker = pauses::Taker::new(wanted, Out::new(out), &[])?;
     let arrivals = options.registry.subscribe()?;
     let mut trace = Trace::start(taker, Vec::new(), Some(arrivals))?;
-    trace.tool.sink.send(Piece::Begun);
+    trace.tool.sink.send(Batch::Begun);
     trace.run(times(), stop)?;
     trace.tool.finish(&mut trace.jvms)
 }
 
 impl allocations::Sink for Out {
-    fn table(&mut self, told: &Told<'_>) -> Taken<()> {
+    fn table(&mut self, told: &Report<'_>) -> Taken<()> {
         let pid = told.table.summary.pid;
-        self.send(Piece::Allocated { pid, profile: told.profile() });
+        self.send(Batch::Allocated { pid, profile: told.profile() });
         Ok(())
     }
 
     fn lost(&mut self, lost: Lost) -> Taken<()> {
-        self.send(Piece::Lost { what: "allocations", events: lost.events() });
+        self.send(Batch::Lost { what: "allocations", events: lost.events() });
         Ok(())
     }
 
@@ -259,7 +259,7 @@ impl allocations::Sink for Out {
     }
 }
 
-fn allocations(options: &Options, out: &SyncSender<Piece>, stop: &AtomicBool) -> Taken<()> {
+fn allocations(options: &Options, out: &SyncSender<Batch>, stop: &AtomicBool) -> Taken<()> {
     let wanted = allocations::Options {
         by_stack: true,
         max_memory: options.max_memory,
@@ -272,7 +272,7 @@ fn allocations(options: &Options, out: &SyncSender<Piece>, stop: &AtomicBool) ->
     let taker = taker.with_cost_budget(Arc::clone(&options.allocation_ppm));
     let arrivals = options.registry.subscribe()?;
     let mut trace = Trace::start(taker, Vec::new(), Some(arrivals))?;
-    trace.tool.sink.send(Piece::Begun);
+    trace.tool.sink.send(Batch::Begun);
     trace.run(times(), stop)?;
     trace.tool.finish(&mut trace.jvms)
 }
@@ -281,7 +281,7 @@ impl samples::Sink for Out {
     fn profiles(&mut self, profiles: &mut [Profile], about: &About) -> Taken<()> {
         let profiles = profiles.iter_mut().map(std::mem::take).collect();
         let About { lost_stacks, lost_code, .. } = *about;
-        self.send(Piece::Samples { profiles, lost_stacks, lost_code });
+        self.send(Batch::Samples { profiles, lost_stacks, lost_code });
         Ok(())
     }
 
@@ -293,19 +293,19 @@ impl samples::Sink for Out {
         let Limited { tenant, walks, code } = limited;
         for (reason, count) in [("walks", walks), ("naming", code)] {
             if count > 0 {
-                self.send(Piece::Limited { reason, tenant: Arc::clone(&tenant), count });
+                self.send(Batch::Limited { reason, tenant: Arc::clone(&tenant), count });
             }
         }
     }
 }
 
-fn samples(options: &Options, out: &SyncSender<Piece>, stop: &AtomicBool) -> Taken<()> {
-    let mut events = vec![Asked::cpu()];
+fn samples(options: &Options, out: &SyncSender<Batch>, stop: &AtomicBool) -> Taken<()> {
+    let mut events = vec![EventSpec::cpu()];
     if options.off_cpu {
-        events.push(Asked::off_cpu());
+        events.push(EventSpec::off_cpu());
     }
     let wanted = samples::Options {
-        targets: Whom::EveryJvm,
+        targets: Targets::EveryJvm,
         named_by_user: false,
         events,
         frequency: options.rate.load(Ordering::Relaxed),
@@ -327,7 +327,7 @@ fn samples(options: &Options, out: &SyncSender<Piece>, stop: &AtomicBool) -> Tak
     let taker = samples::Taker::new(wanted, Out::new(out))?;
     let mut taker = taker.with_stack_budget(Arc::clone(&options.stack_ppm));
     taker.start()?;
-    taker.sink.send(Piece::Begun);
+    taker.sink.send(Batch::Begun);
     taker.run(times(), stop)?;
     taker.finish().map(drop)
 }

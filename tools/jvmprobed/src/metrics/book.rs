@@ -13,7 +13,7 @@ use libjvmprobe::bpf::cost::Cost;
 
 use crate::{
     metrics::{
-        figures::{Figures, Gauges, Own, Processor, Stop},
+        figures::{Figures, Gauges, DaemonMetrics, Processor, Stop},
         histogram::Histogram,
     },
     push::ledger::Ledger,
@@ -100,11 +100,11 @@ pub struct Series {
 
 /// Totals of all metrics.
 #[derive(Debug, Default)]
-pub struct Book {
+pub struct Totals {
     limits: Limits,
     jvms: BTreeMap<Key, Series>,
     /// Metrics of the daemon itself.
-    pub own: Own,
+    pub own: DaemonMetrics,
     /// Samples and events recorded, by kind.
     pub taken: BTreeMap<Arc<str>, u64>,
     /// Cost of probes to all processes, by tracer: hits, and CPU time in nanoseconds.
@@ -131,7 +131,7 @@ pub struct Book {
     pub targets: Vec<Arc<Ledger>>,
 }
 
-impl Book {
+impl Totals {
     /// Returns empty totals with these limits.
     pub fn new(limits: Limits) -> Self {
         Self { limits, ..Self::default() }
@@ -310,16 +310,16 @@ fn bounded_add(counts: &mut BTreeMap<Arc<str>, u64>, limit: usize, name: &str, c
 
 /// Totals shared by the main loop, which writes them, and scrapers, which read them.
 #[derive(Clone, Debug, Default)]
-pub struct SharedBook(Arc<Mutex<Book>>);
+pub struct SharedTotals(Arc<Mutex<Totals>>);
 
-impl SharedBook {
+impl SharedTotals {
     /// Returns empty totals with these limits.
     pub fn new(limits: Limits) -> Self {
-        Self(Arc::new(Mutex::new(Book::new(limits))))
+        Self(Arc::new(Mutex::new(Totals::new(limits))))
     }
 
     /// Locks the totals. Callers must hold the lock only briefly.
-    pub fn lock(&self) -> MutexGuard<'_, Book> {
+    pub fn lock(&self) -> MutexGuard<'_, Totals> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -337,13 +337,13 @@ mod tests {
         Figures { stops: vec![stop], allocated_bytes: ns, ..Figures::default() }
     }
 
-    fn allocated(book: &Book) -> u64 {
+    fn allocated(book: &Totals) -> u64 {
         book.jvms().values().map(|series| series.allocated).sum()
     }
 
     #[test]
-    fn jvms_beyond_the_limit_are_put_together() {
-        let mut book = Book::new(Limits { jvms: 3, ..Limits::default() });
+    fn jvms_beyond_the_limit_share_one_series() {
+        let mut book = Totals::new(Limits { jvms: 3, ..Limits::default() });
         for pid in 1..=10 {
             book.add(&jvm("app", pid), &stop("G1", 5));
         }
@@ -357,8 +357,8 @@ mod tests {
     }
 
     #[test]
-    fn operations_beyond_the_limit_are_put_together() {
-        let mut book = Book::new(Limits { operations: 4, ..Limits::default() });
+    fn operations_beyond_the_limit_share_one_series() {
+        let mut book = Totals::new(Limits { operations: 4, ..Limits::default() });
         for op in 0..20 {
             book.add(&jvm("app", 1), &stop(&format!("Op{op}"), 1));
         }
@@ -368,8 +368,8 @@ mod tests {
     }
 
     #[test]
-    fn series_of_the_ended_go_and_a_new_process_begins_anew() {
-        let mut book = Book::new(Limits { keep: Duration::ZERO, ..Limits::default() });
+    fn series_end_with_the_jvm_and_restart_at_zero() {
+        let mut book = Totals::new(Limits { keep: Duration::ZERO, ..Limits::default() });
         book.add(&jvm("app", 1), &stop("G1", 5));
         book.sweep();
         assert_eq!(allocated(&book), 5);
@@ -384,13 +384,13 @@ mod tests {
     }
 
     #[test]
-    fn names_are_cut_and_reasons_bounded() {
-        let mut book = Book::new(Limits { reasons: 2, ..Limits::default() });
+    fn names_are_truncated_and_label_values_bounded() {
+        let mut book = Totals::new(Limits { reasons: 2, ..Limits::default() });
         for reason in ["a", "b", "c", "d"] {
             book.lose(reason, 2);
         }
         assert_eq!(book.lost[OTHER], 4);
-        let mut book = Book::new(Limits { tenants: 2, ..Limits::default() });
+        let mut book = Totals::new(Limits { tenants: 2, ..Limits::default() });
         for tenant in ["a", "b", "c", "d", "a"] {
             book.limit("stops", &tenant.into(), 3);
         }

@@ -17,7 +17,7 @@ use prometheus_client::{
 };
 
 use crate::metrics::{
-    SharedBook,
+    SharedTotals,
     families::{Family, Kind, Labels, Value},
     histogram::{BOUNDS, Histogram, SCHEMA, seconds},
 };
@@ -65,7 +65,7 @@ impl Exposition {
     ///
     /// # Errors
     /// None are known, because writing to memory does not fail.
-    pub fn write(self, book: &SharedBook) -> Result<Vec<u8>, fmt::Error> {
+    pub fn write(self, book: &SharedTotals) -> Result<Vec<u8>, fmt::Error> {
         {
             let mut book = book.lock();
             book.sweep();
@@ -110,7 +110,7 @@ fn older(open_metrics: &str) -> Result<String, fmt::Error> {
     Ok(text)
 }
 
-impl Collector for SharedBook {
+impl Collector for SharedTotals {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let book = self.lock();
         book.families().iter().try_for_each(|family| one(family, &mut encoder))
@@ -182,9 +182,9 @@ mod tests {
         window::Identity,
     };
 
-    fn book() -> SharedBook {
-        let book = SharedBook::default();
-        *book.lock() = crate::metrics::Book::new(crate::metrics::Limits::default());
+    fn book() -> SharedTotals {
+        let book = SharedTotals::default();
+        *book.lock() = crate::metrics::Totals::new(crate::metrics::Limits::default());
         let who = Identity { pid: 7, name: "sh\"op\n\\".into(), ..Identity::default() };
         let stop = Stop {
             op: "G1".into(),
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_jvm_is_called_stays_within_its_label() {
+    fn special_characters_in_jvm_names_are_escaped() {
         let labels = r#"{jvm="sh\"op\n\\",pid="7",op="G1",cause="System.gc()"}"#;
         for exposition in [Exposition::OpenMetrics, Exposition::Text] {
             let text = text(exposition);
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn each_text_says_what_it_is() {
+    fn each_text_format_has_its_own_metadata() {
         let (open, older) = (text(Exposition::OpenMetrics), text(Exposition::Text));
         assert!(open.contains("# TYPE jvmprobe_stopped_seconds counter\n"), "{open}");
         assert!(open.ends_with("# EOF\n"));
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn the_header_decides() {
+    fn accept_header_selects_the_format() {
         let accepted = Exposition::accepted;
         assert_eq!(accepted(""), Exposition::OpenMetrics);
         assert_eq!(accepted("text/plain;version=0.0.4;q=0.3"), Exposition::Text);

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use crate::{
     metrics::{
-        book::{Book, Key, Series, Stopped, cut},
+        book::{Totals, Key, Series, Stopped, cut},
         histogram::{Histogram, seconds},
         server::cost::serving_ns,
     },
@@ -64,7 +64,7 @@ pub enum Value<'a> {
 use Kind::{Counter, Gauge};
 use Value::Number;
 
-impl Book {
+impl Totals {
     /// Returns all metrics, those of JVMs first. Metrics without a point are left out.
     pub fn families(&self) -> Vec<Family<'_>> {
         let mut all = self.of_jvms();

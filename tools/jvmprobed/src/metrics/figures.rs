@@ -122,7 +122,7 @@ impl Gauges {
 
 /// Metrics of the daemon itself. Only the latest values are shown.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Own {
+pub struct DaemonMetrics {
     /// CPU time since its start, in nanoseconds.
     pub processor_ns: u64,
     /// Resident memory, in bytes.

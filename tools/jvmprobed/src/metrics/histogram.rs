@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_duration_is_in_the_bucket_that_holds_it() {
+    fn duration_lies_between_the_bounds_of_its_bucket() {
         for ns in [1, 999, 1_000_000, 123_456_789, 1_000_000_000, 1 << 40, u64::MAX] {
             let mut histogram = Histogram::default();
             histogram.observe(ns, 1);
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn spans_say_gaps_and_differences() {
+    fn spans_encode_gaps_and_count_deltas() {
         let native = [(-5, 2), (-4, 5), (-1, 1), (3, 4)].into();
         let histogram = Histogram { native, ..Histogram::default() };
         let (spans, deltas) = histogram.spans();
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn no_time_at_all_is_counted_apart() {
+    fn zero_durations_go_to_the_zero_bucket() {
         let mut histogram = Histogram::default();
         histogram.observe(0, 1);
         histogram.observe(7, 1);

@@ -22,7 +22,7 @@ pub mod server;
 pub mod taken;
 pub mod web_config;
 
-pub use book::{Book, Limits, SharedBook};
+pub use book::{Totals, Limits, SharedTotals};
 
 use std::{net::SocketAddr, path::PathBuf, str::FromStr};
 

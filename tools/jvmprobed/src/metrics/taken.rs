@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn records_of_pauses_become_stops() {
+    fn pause_and_safepoint_records_become_stops() {
         let pauses = [
             r#"{"type":"pause","pid":1,"op":"G1","cause":"c","collections":2,"stopped_ns":7,"ttsp_ns":1,"heap_before":5,"heap_after":null}"#,
             r#"{"type":"safepoint","op":"ThreadDump","cause":null,"pause_ns":null,"stopped_ns":3,"ttsp_ns":1,"collections":0}"#,
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn a_collection_of_a_concurrent_collector_is_a_cycle() {
+    fn concurrent_collectors_count_cycles_as_collections() {
         let pauses = [
             r#"{"type":"pause","collector":"ZGC","op":"ZMarkStart","collections":1,"stopped_ns":7,"heap_before":5,"heap_after":5}"#,
             r#"{"type":"pause","collector":"ZGC","op":"ZMarkEnd","collections":1,"stopped_ns":7,"heap_before":5,"heap_after":5}"#,
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn limited_stops_of_a_concurrent_collector_are_no_collections() {
+    fn limited_shenandoah_stops_count_no_collections() {
         let limited = r#"{"type":"limited","pid":7,"pauses":{"count":9,"stopped_ns":9,"max_ns":5},"safepoints":{"count":0,"stopped_ns":0,"max_ns":0}}"#;
         let pause =
             |collector: &str| format!(r#"{{"type":"pause","collector":"{collector}","op":"x"}}"#);
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn processor_time_is_known_by_frame_and_thread() {
+    fn cpu_time_is_split_by_frame_kind_and_thread() {
         let mut profile = Profile::of(Measure::Time);
         profile.hertz = 20;
         for (kind, thread, count) in [

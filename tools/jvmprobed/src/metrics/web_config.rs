@@ -396,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_one_line_that_names_them() {
+    fn errors_are_one_line_and_name_the_setting() {
         let tls = |line: &str| format!("tls_server_config:\n  cert: x\n  key: y\n  {line}\n");
         for (text, words) in [
             ("tls_serve_config: {}".to_owned(), &["line 1", "tls_serve_config"][..]),
@@ -440,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn suites_and_curves_are_chosen_by_their_names_in_go() {
+    fn cipher_suites_and_curves_are_selected_by_go_names() {
         let names = |names: &[&str]| Some(names.iter().map(|&name| name.to_owned()).collect());
         let chosen = provider(
             names(&["TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256", "TLS_AES_128_GCM_SHA256"]),

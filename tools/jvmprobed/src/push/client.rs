@@ -222,7 +222,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_status_says_whether_it_is_tried_again() {
+    fn http_status_selects_retry_or_rejection() {
         let headers = HeaderMap::from_iter([(header::RETRY_AFTER, "7".parse().unwrap())]);
         let later = |code: u16| {
             let status = StatusCode::from_u16(code).unwrap();
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_are_put_below_a_targets_own() {
+    fn paths_are_appended_to_the_target_url() {
         for (base, whole) in [
             ("http://c:1", "http://c:1/v1/metrics"),
             ("http://c:1/a/b/", "http://c:1/a/b/v1/metrics"),

@@ -101,7 +101,7 @@ mod tests {
     use crate::window::Taken;
 
     #[test]
-    fn a_jvms_name_cannot_lead_out_of_the_folder() {
+    fn jvm_name_cannot_escape_the_output_folder() {
         let who = Identity { pid: 7, name: "../../etc/pass wd".into(), ..Identity::default() };
         let taken = Taken {
             who: Arc::new(who),

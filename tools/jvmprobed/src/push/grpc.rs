@@ -151,7 +151,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn how_long_to_wait_is_read() {
+    fn retry_info_delay_is_decoded() {
         let delay = Some(Span { seconds: 3, nanos: 500_000_000 });
         let info = RetryInfo { delay }.encode_to_vec();
         let any = Any { type_url: "type.googleapis.com/google.rpc.RetryInfo".into(), value: info };
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_status_says_whether_it_is_tried_again() {
+    fn grpc_status_selects_retry_or_rejection() {
         let soon = Some(Duration::from_secs(1));
         assert!(matches!(judge(14, "", None), Outcome::Later(None, _)));
         assert!(matches!(judge(14, "", soon), Outcome::Later(Some(_), _)));

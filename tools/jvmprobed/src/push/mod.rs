@@ -39,7 +39,7 @@ use tokio::{sync::oneshot, task::JoinHandle};
 
 use crate::{
     clock::unix_ns,
-    metrics::SharedBook,
+    metrics::SharedTotals,
     net::Net,
     push::{
         ledger::Ledger,
@@ -91,7 +91,7 @@ impl Push {
         Ok(push)
     }
 
-    /// Returns the counts of each target, for [`Book::targets`](crate::metrics::Book::targets).
+    /// Returns the counts of each target, for [`Totals::targets`](crate::metrics::Totals::targets).
     pub fn ledgers(&self) -> Vec<Arc<Ledger>> {
         self.senders.iter().map(|(sender, _)| Arc::clone(sender.ledger())).collect()
     }
@@ -111,7 +111,7 @@ impl Push {
     }
 
     /// Queues the current metrics for the targets that take metrics.
-    pub fn metrics(&self, book: &SharedBook) {
+    pub fn metrics(&self, book: &SharedTotals) {
         let senders = self.senders.iter().map(|(sender, _)| sender);
         let mut wanting = senders.filter(|sender| sender.takes_metrics()).peekable();
         if wanting.peek().is_none() {

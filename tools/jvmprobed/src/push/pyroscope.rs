@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn labels_are_words_and_few() {
+    fn label_names_are_valid_and_label_count_is_bounded() {
         let mut who = Identity { name: "x".repeat(5000), ..Identity::default() };
         for i in 0..100 {
             who.attributes.insert(format!("k8s.pod.label-{i}"), "v".into());

@@ -103,7 +103,7 @@ pub struct Entry {
 }
 
 #[derive(Debug)]
-struct Waiting {
+struct HeldCommand {
     number: u64,
     head: Head,
     size: u64,
@@ -120,7 +120,7 @@ pub struct Queue {
     folder: PathBuf,
     /// Lock file, locked while this process uses the queue.
     _lock: File,
-    entries: VecDeque<Waiting>,
+    entries: VecDeque<HeldCommand>,
     /// Number of the entry that is being sent. It is not dropped when space runs out.
     sending: Option<u64>,
     next: u64,
@@ -195,7 +195,7 @@ impl Queue {
                 (body.len() as u64, Some(body))
             }
         };
-        self.entries.push_back(Waiting { number, head, size, body, failures: None });
+        self.entries.push_back(HeldCommand { number, head, size, body, failures: None });
     }
 
     /// Replaces an entry with its parts, which go to the end of the queue. Returns whether the entry was split.
@@ -237,7 +237,7 @@ impl Queue {
         if at + 1 < self.entries.len() && (!is_on_disk || fs::rename(from, to).is_ok()) {
             let moved = self.entries.remove(at);
             number = self.next;
-            self.entries.extend(moved.map(|entry| Waiting { number, ..entry }));
+            self.entries.extend(moved.map(|entry| HeldCommand { number, ..entry }));
             self.next += 1;
         }
         self.make_room();
@@ -388,7 +388,7 @@ impl Queue {
                 Ok((line, _, size)) => {
                     self.ledger.accept(line.head.samples);
                     let (head, body, failures) = (line.head, None, None);
-                    self.entries.push_back(Waiting { number, head, size, body, failures });
+                    self.entries.push_back(HeldCommand { number, head, size, body, failures });
                 }
                 Err(_) => {
                     // The number of samples in it is unknown.
@@ -466,7 +466,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_put_in_is_there_after_a_restart() {
+    fn entries_survive_a_restart() {
         let folder = tempfile::tempdir().unwrap();
         let (mut queue, _) = open(folder.path(), 1 << 20);
         for samples in 1..=3 {
@@ -487,7 +487,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_goes_but_not_while_it_is_sent() {
+    fn full_queue_drops_the_oldest_entry_not_in_flight() {
         let folder = tempfile::tempdir().unwrap();
         let (mut queue, ledger) = open(folder.path(), 1000);
         queue.push(head(1), vec![0; 300]);
@@ -500,7 +500,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_damaged_is_dropped_and_the_rest_is_not() {
+    fn damaged_entries_are_dropped_and_intact_ones_remain() {
         let folder = tempfile::tempdir().unwrap();
         let (mut queue, _) = open(folder.path(), 1 << 20);
         for samples in 1..=4 {
@@ -522,7 +522,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_is_replaced_by_its_parts() {
+    fn split_replaces_an_entry_with_its_parts() {
         let folder = tempfile::tempdir().unwrap();
         let (mut queue, ledger) = open(folder.path(), 1 << 20);
         let whole = Head { samples: 7, profiles: 2, parts: vec![3, 4], ..head(0) };
@@ -551,7 +551,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_that_the_target_fails_on_lets_others_go_first() {
+    fn failing_entry_is_sent_after_other_entries() {
         let folder = tempfile::tempdir().unwrap();
         let (mut queue, ledger) = open(folder.path(), 1 << 20);
         queue.push(head(1), b"bad".to_vec());
@@ -578,7 +578,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_is_used_by_one_and_not_by_others() {
+    fn locked_or_unsafe_folders_are_rejected() {
         let folder = tempfile::tempdir().unwrap();
         let _queue = open(folder.path(), 1000);
         let ledger = Arc::new(Ledger::new("test"));
@@ -600,7 +600,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_written_is_held_in_memory() {
+    fn unwritable_entries_stay_in_memory_up_to_a_limit() {
         let folder = tempfile::tempdir().unwrap();
         let inside = folder.path().join("queue");
         let (mut queue, ledger) = open(&inside, 1 << 30);

@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_waits_longer_each_time_up_to_a_limit() {
+    fn backoff_doubles_up_to_a_limit() {
         let secs = Duration::from_secs;
         let mut backoff = Backoff::new(Limits { first: secs(1), longest: secs(60) });
         let mut most = secs(1);
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn it_waits_as_long_as_the_target_asks() {
+    fn backoff_follows_retry_after() {
         let mut backoff = Backoff::new(Limits::default());
         let wait = backoff.wait(retry_after("120"));
         assert!(wait >= Duration::from_secs(120) && wait < Duration::from_secs(121), "{wait:?}");

@@ -39,7 +39,7 @@ const MAX_ERRORS: usize = 10;
 /// A target with its queue and state.
 #[derive(Debug)]
 pub struct Sender {
-    way: Way,
+    way: Transport,
     address: Address,
     metrics: bool,
     queue: Arc<Mutex<Queue>>,
@@ -57,7 +57,7 @@ pub struct Sender {
 
 /// Transport to a target.
 #[derive(Debug)]
-enum Way {
+enum Transport {
     Pyroscope(Target, Url),
     Otlp(Target, Url, bool),
     Dir(PathBuf),
@@ -79,10 +79,10 @@ impl Sender {
             target.unwrap_or_else(|| bail!("the network thread has ended"))
         };
         let way = match &options.to {
-            Address::Pyroscope(url) => Way::Pyroscope(target(url)?, url.clone()),
-            Address::OtlpHttp(url) => Way::Otlp(target(url)?, url.clone(), false),
-            Address::OtlpGrpc(url) => Way::Otlp(target(url)?, url.clone(), true),
-            Address::Dir(path) => Way::Dir(path.clone()),
+            Address::Pyroscope(url) => Transport::Pyroscope(target(url)?, url.clone()),
+            Address::OtlpHttp(url) => Transport::Otlp(target(url)?, url.clone(), false),
+            Address::OtlpGrpc(url) => Transport::Otlp(target(url)?, url.clone(), true),
+            Address::Dir(path) => Transport::Dir(path.clone()),
         };
         let folder = folder.join(options.to.folder());
         let queue = Queue::open(&folder, options.queue_size, Arc::clone(&ledger))?;
@@ -193,9 +193,9 @@ impl Sender {
     /// target does not accept harms no other one. A part that cannot be split further is dropped.
     async fn refuse(&self, number: u64, head: &Head, words: &str) {
         let split: fn(&Head, &[u8]) -> Option<Parts> = match &self.way {
-            Way::Pyroscope(..) => pyroscope::split,
-            Way::Otlp(..) => otlp::profiles::split,
-            Way::Dir(_) => |_, _| None,
+            Transport::Pyroscope(..) => pyroscope::split,
+            Transport::Otlp(..) => otlp::profiles::split,
+            Transport::Dir(_) => |_, _| None,
         };
         let queue = Arc::clone(&self.queue);
         // The disk may be slow, and other tasks need this thread.
@@ -247,11 +247,11 @@ impl Sender {
 
     async fn send(&self, entry: Entry) -> Outcome {
         match &self.way {
-            Way::Pyroscope(target, url) => pyroscope::send(target, url, entry.body).await,
-            Way::Otlp(target, url, is_grpc) => {
+            Transport::Pyroscope(target, url) => pyroscope::send(target, url, entry.body).await,
+            Transport::Otlp(target, url, is_grpc) => {
                 otlp::send(target, url, *is_grpc, entry.head.kind, entry.body).await
             }
-            Way::Dir(path) => {
+            Transport::Dir(path) => {
                 // The disk may be slow, and other tasks need this thread.
                 let path = path.clone();
                 let sent = spawn_blocking(move || dir::send(&path, &entry.head, &entry.body)).await;

@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_are_read_and_shown() {
+    fn addresses_are_parsed_and_displayed() {
         for (text, shown) in [
             ("pyroscope=http://p:4040", "pyroscope=http://p:4040/"),
             ("otlp=https://c:4318/base", "otlp=https://c:4318/base"),
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_address_is_refused_with_a_hint() {
+    fn invalid_addresses_are_rejected_with_a_hint() {
         for (text, hint) in [
             ("http://p:4040", "pyroscope=URL"),
             ("loki=http://p", "unknown kind of target"),
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_says_all_of_a_target() {
+    fn target_table_is_parsed_and_validated() {
         let read = serde_json::from_str::<Options>;
         let options = read(
             r#"{"to": "otlp=http://c", "timeout": "2m", "queue-size": "256M", "metrics": false}"#,
@@ -368,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn secrets_come_from_files() {
+    fn credentials_are_read_from_files() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("auth");
         std::fs::write(&file, "Aladdin:open sesame\n").unwrap();

@@ -13,18 +13,18 @@ use libjvmprobe::{
 };
 
 use crate::{
-    show::{when::span, whose::Whose},
+    show::{when::span, whose::JvmFilter},
     store::{
         Stored,
         merge::put_together,
-        shelf::{Shelf, Span},
+        shelf::{StoreReader, Span},
     },
     window::{Identity, Taken, Window},
 };
 
 /// Data of some JVMs in a period.
 #[derive(Debug)]
-pub struct Chosen {
+pub struct Selection {
     /// Begin of the period, in nanoseconds since 1970.
     pub from_ns: u64,
     /// End of the period, in nanoseconds since 1970.
@@ -63,12 +63,12 @@ impl Part {
     }
 }
 
-impl Chosen {
+impl Selection {
     /// Reads the data from the store.
     ///
     /// # Errors
     /// A line for the user: no window, or no such JVM, and what the store contains instead.
-    pub fn read(shelf: &Shelf, from_ns: u64, until_ns: u64, jvm: Option<&Whose>) -> Result<Self> {
+    pub fn read(shelf: &StoreReader, from_ns: u64, until_ns: u64, jvm: Option<&JvmFilter>) -> Result<Self> {
         if from_ns >= until_ns {
             bail!("--since must be before --until, whose default is now");
         }

@@ -16,7 +16,7 @@ use libjvmprobe::{
 
 use crate::{
     show::{
-        chosen::{Chosen, time_of},
+        chosen::{Selection, time_of},
         when::shown,
     },
     window::Identity,
@@ -24,7 +24,7 @@ use crate::{
 
 /// Output options.
 #[derive(Clone, Copy, Debug)]
-pub struct How {
+pub struct GcOptions {
     /// Print JSON lines.
     pub json: bool,
     /// Include stops without a collection.
@@ -37,7 +37,7 @@ pub struct How {
 ///
 /// # Errors
 /// Errors of writing.
-pub fn show(chosen: &Chosen, how: How, out: &mut Output) -> Result<()> {
+pub fn show(chosen: &Selection, how: GcOptions, out: &mut Output) -> Result<()> {
     let pauses = chosen.pauses();
     let is_wanted = |record: &Record| how.safepoints || !matches!(record, Record::Safepoint(_));
     if how.json {
@@ -120,7 +120,7 @@ impl<'a> Totals<'a> {
         }
     }
 
-    fn show(&self, covered_ns: u64, how: How, out: &mut Output) -> Result<()> {
+    fn show(&self, covered_ns: u64, how: GcOptions, out: &mut Output) -> Result<()> {
         let Identity { pid, name, attributes, .. } = &**self.who;
         let version = attributes.get("process.runtime.description").map_or("", String::as_str);
         out.line("")?;
@@ -213,7 +213,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn percentiles_are_values_that_were() {
+    fn percentiles_are_observed_values() {
         assert_eq!(stats(&[3, 1, 2]), [6, 2, 2, 3, 3, 3]);
         let hundred: Vec<_> = (1..=100).collect();
         assert_eq!(stats(&hundred), [5050, 50, 50, 90, 99, 100]);

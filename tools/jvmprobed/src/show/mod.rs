@@ -26,7 +26,7 @@ use libjvmprobe::{
     render::{
         columns::wrap,
         files::Files,
-        formats::{self, How, Titled, flamegraph::Title, folded},
+        formats::{self, FormatOptions, TitledProfile, flamegraph::Title, folded},
         output::Output,
         summary,
         units::span,
@@ -42,10 +42,10 @@ use crate::{
     args::{DIR, Show},
     config::Config,
     show::{
-        chosen::{Chosen, time_of},
-        when::When,
+        chosen::{Selection, time_of},
+        when::TimeArg,
     },
-    store::shelf::Shelf,
+    store::shelf::StoreReader,
 };
 
 /// Runs `jvmprobed show`.
@@ -60,11 +60,11 @@ pub fn run(args: &Show) -> Result<()> {
     let shelf = shelf(args.dir.as_deref())?;
     let now = Zoned::now();
     let from = args.since.resolve(&now);
-    let until = args.until.unwrap_or(When::Ago(Duration::ZERO)).resolve(&now);
-    let mut chosen = Chosen::read(&shelf, from, until, args.jvm.as_ref())?;
+    let until = args.until.unwrap_or(TimeArg::Ago(Duration::ZERO)).resolve(&now);
+    let mut chosen = Selection::read(&shelf, from, until, args.jvm.as_ref())?;
     let mut out = Output::open(None)?;
     if args.gc {
-        let how = gc::How { json: args.json, safepoints: args.safepoints, dates: args.timestamps };
+        let how = gc::GcOptions { json: args.json, safepoints: args.safepoints, dates: args.timestamps };
         return Ok(gc::show(&chosen, how, &mut out)?);
     }
     let measure = measure(args, &chosen)?;
@@ -77,7 +77,7 @@ pub fn run(args: &Show) -> Result<()> {
         Some(ago) => {
             let earlier =
                 |ns: u64| ns.saturating_sub(u64::try_from(ago.as_nanos()).unwrap_or(u64::MAX));
-            let mut then = Chosen::read(
+            let mut then = Selection::read(
                 &shelf,
                 earlier(chosen.from_ns),
                 earlier(chosen.until_ns),
@@ -93,15 +93,15 @@ pub fn run(args: &Show) -> Result<()> {
 }
 
 /// Opens the store in the given directory, or in the configured one.
-fn shelf(dir: Option<&Path>) -> Result<Shelf> {
+fn shelf(dir: Option<&Path>) -> Result<StoreReader> {
     // A user who may not read the configuration file names the directory.
     let configured = || Config::read(None).ok()?.store.dir;
     let dir = dir.map(Path::to_owned).or_else(configured);
-    Shelf::open(&dir.unwrap_or_else(|| DIR.into()))
+    StoreReader::open(&dir.unwrap_or_else(|| DIR.into()))
 }
 
 /// Returns the measure that the command line selects.
-fn measure(args: &Show, chosen: &Chosen) -> Result<Measure> {
+fn measure(args: &Show, chosen: &Selection) -> Result<Measure> {
     let Some(name) = &args.event else {
         return Ok(if args.alloc { Measure::Allocation } else { Measure::Time });
     };
@@ -117,7 +117,7 @@ fn measure(args: &Show, chosen: &Chosen) -> Result<Measure> {
 }
 
 /// Returns a note if the daemon collected less than configured while the data was recorded.
-fn saved(chosen: &Chosen, measure: &Measure) -> Option<String> {
+fn saved(chosen: &Selection, measure: &Measure) -> Option<String> {
     let left_out = chosen.left_out_ns(measure);
     if left_out > 0 {
         let [left_out, all] = [left_out, chosen.covered_ns(Some(measure))].map(span);
@@ -133,7 +133,7 @@ fn saved(chosen: &Chosen, measure: &Measure) -> Option<String> {
 
 fn show(
     args: &Show,
-    chosen: &Chosen,
+    chosen: &Selection,
     (title, profile, cpu_ns): (&str, &Profile, Option<u64>),
     base: Option<&(String, Profile)>,
     out: &mut Output,
@@ -176,12 +176,12 @@ fn write(
     title: &str,
     profile: &Profile,
     base: Option<&Profile>,
-    chosen: &Chosen,
+    chosen: &Selection,
 ) -> Result<()> {
     let files = Files::create(&args.output, &[profile.measure.name()])?;
     let options = folded::Options { threads: args.threads, ..Default::default() };
     let base = base.map(|base| folded::lines(base, options).join("\n"));
-    let how = How { threads: args.threads, base: base.as_deref(), ..Default::default() };
+    let how = FormatOptions { threads: args.threads, base: base.as_deref(), ..Default::default() };
     let mut timeline = Timeline::of(profile);
     if let Some(timeline) = &mut timeline {
         let begin = timeline.begin_unix_ns;
@@ -189,7 +189,7 @@ fn write(
             chosen.pauses().iter().filter_map(|(_, record)| band(record, begin)).collect();
     }
     let title = Title { title: title.to_owned(), subtitle: Some(summary::spent(profile)) };
-    let titled = Titled { profile, title, timeline: timeline.as_ref() };
+    let titled = TitledProfile { profile, title, timeline: timeline.as_ref() };
     for path in files.write(&[titled], &how)? {
         log::info!("wrote {}", path.display());
     }

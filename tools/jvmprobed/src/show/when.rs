@@ -11,7 +11,7 @@ use crate::config::parse_age;
 
 /// A time on the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum When {
+pub enum TimeArg {
     /// A duration before now: `10m`.
     Ago(Duration),
     /// The latest past occurrence of a time of day, today or yesterday: `03:12`, `03:12:30`.
@@ -22,7 +22,7 @@ pub enum When {
     At(Timestamp),
 }
 
-impl FromStr for When {
+impl FromStr for TimeArg {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
@@ -48,7 +48,7 @@ impl FromStr for When {
     }
 }
 
-impl When {
+impl TimeArg {
     /// Returns the instant, in nanoseconds since 1970. `now` is the present time in the local time zone.
     pub fn resolve(self, now: &Zoned) -> u64 {
         let at = match self {
@@ -93,10 +93,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn people_tell_times_in_many_ways() {
+    fn absolute_and_relative_times_are_parsed() {
         let now: Zoned = "2026-11-22T10:00:00+01:00[Europe/Berlin]".parse().unwrap();
         let at = |text: &str| {
-            let ns = When::from_str(text).unwrap().resolve(&now);
+            let ns = TimeArg::from_str(text).unwrap().resolve(&now);
             let at = Timestamp::from_nanosecond(ns.into()).unwrap().to_zoned(TimeZone::UTC);
             at.strftime("%d %H:%M:%S").to_string()
         };
@@ -118,7 +118,7 @@ mod tests {
             assert_eq!(at(text), expected, "{text}");
         }
         for bad in ["", "10", "m", "25:00", "3pm", "yesterday", "2026-13-01"] {
-            assert!(When::from_str(bad).is_err(), "{bad}");
+            assert!(TimeArg::from_str(bad).is_err(), "{bad}");
         }
     }
 }

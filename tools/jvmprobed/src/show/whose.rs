@@ -14,7 +14,7 @@ const COMPARED: [&str; 4] = ["jvm.main", "container.id", "k8s.pod.uid", "systemd
 
 /// A selection of JVMs.
 #[derive(Clone, Debug)]
-pub enum Whose {
+pub enum JvmFilter {
     /// PID: `1234`.
     Pid(u32),
     /// Attribute, and regular expression for its value: `k8s.namespace.name=^prod$`.
@@ -23,7 +23,7 @@ pub enum Whose {
     Called(Regex),
 }
 
-impl FromStr for Whose {
+impl FromStr for JvmFilter {
     type Err = regex::Error;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
@@ -41,7 +41,7 @@ impl FromStr for Whose {
     }
 }
 
-impl Whose {
+impl JvmFilter {
     /// Returns whether a JVM is selected.
     pub fn includes(&self, who: &Identity) -> bool {
         let value = |key: &str| who.attributes.get(key);
@@ -56,7 +56,7 @@ impl Whose {
     }
 }
 
-impl Display for Whose {
+impl Display for JvmFilter {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         match self {
             Self::Pid(pid) => write!(f, "{pid}"),
@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn jvms_are_chosen_by_number_by_attribute_and_by_what_they_are_called() {
+    fn jvms_are_selected_by_pid_attribute_or_name() {
         let attributes = [
             ("jvm.main", "/srv/shop.jar"),
             ("k8s.namespace.name", "prod"),
@@ -94,9 +94,9 @@ mod tests {
             ("k8s.pod.name=", false),
             ("shop=", false),
         ] {
-            let whose: Whose = text.parse().unwrap();
+            let whose: JvmFilter = text.parse().unwrap();
             assert_eq!((whose.includes(&who), whose.to_string()), (is_included, text.to_owned()));
         }
-        assert!("(".parse::<Whose>().is_err() && "a.b=(".parse::<Whose>().is_err());
+        assert!("(".parse::<JvmFilter>().is_err() && "a.b=(".parse::<JvmFilter>().is_err());
     }
 }

@@ -218,7 +218,7 @@ mod tests {
 
     use super::*;
 
-    fn written(stored: &Stored) -> [Vec<u8>; 2] {
+    fn encode_files(stored: &Stored) -> [Vec<u8>; 2] {
         let all = write(stored, |files| {
             let mut all = Vec::new();
             for (_, content) in files {
@@ -231,7 +231,7 @@ mod tests {
         all.unwrap().try_into().unwrap()
     }
 
-    fn zipped(text: &[u8]) -> Vec<u8> {
+    fn gzip(text: &[u8]) -> Vec<u8> {
         let mut zip = GzEncoder::new(Vec::new(), Compression::fast());
         zip.write_all(text).unwrap();
         zip.finish().unwrap()
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_is_read_again() {
+    fn written_window_reads_back_unchanged() {
         let stop = |op: &str| Stop {
             op: Some(op.into()),
             stopped_ns: u64::MAX,
@@ -266,7 +266,7 @@ mod tests {
         };
         let pauses_left = json(&pauses[..2]);
         assert_eq!(pauses_left[1], lost);
-        let [profiles, lines] = written(&stored(pauses));
+        let [profiles, lines] = encode_files(&stored(pauses));
         let again = read(&profiles[..], &lines[..]).unwrap();
         let taken = &again.window.jvms[0];
         assert_eq!((taken.who.pid, &*taken.who.name), (7, "shop\n\u{202e}"));
@@ -280,14 +280,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_refused() {
-        let [profiles, _] = written(&stored(Vec::new()));
+    fn malformed_windows_are_rejected() {
+        let [profiles, _] = encode_files(&stored(Vec::new()));
         let head = r#"{"type":"window","begin_ns":1,"end_ns":2,"covered_ns":1,"of":[]}"#;
         let jvm = r#"{"type":"jvm","pid":1,"started_ns":1,"name":"a","attributes":{}}"#;
         let refused = |lines: &str| {
-            read(&profiles[..], &zipped(lines.as_bytes())[..]).unwrap_err().to_string()
+            read(&profiles[..], &gzip(lines.as_bytes())[..]).unwrap_err().to_string()
         };
-        assert!(read(&profiles[..], &zipped(format!("{head}\n{jvm}\n").as_bytes())[..]).is_ok());
+        assert!(read(&profiles[..], &gzip(format!("{head}\n{jvm}\n").as_bytes())[..]).is_ok());
         assert!(refused("").contains("empty"));
         assert!(refused(&format!("{head}\n")).contains("a profile belongs to no JVM"));
         assert!(
@@ -307,9 +307,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_lines_are_read_or_refused(lines in vec("\\PC{0,40}|\\{\"type\":\"(jvm|pause|window)\"(,\"pid\":1)?\\}", 0..5)) {
-            let [profiles, _] = written(&stored(Vec::new()));
-            let _ = read(&profiles[..], &zipped(lines.join("\n").as_bytes())[..]);
+        fn random_lines_cause_no_panic(lines in vec("\\PC{0,40}|\\{\"type\":\"(jvm|pause|window)\"(,\"pid\":1)?\\}", 0..5)) {
+            let [profiles, _] = encode_files(&stored(Vec::new()));
+            let _ = read(&profiles[..], &gzip(lines.join("\n").as_bytes())[..]);
         }
     }
 }

@@ -395,7 +395,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn modes_let_others_read_at_most() {
+    fn modes_that_let_others_write_are_rejected() {
         for (text, mode) in [("0700", 0o700), ("700", 0o700), ("0750", 0o750), ("0755", 0o755)] {
             assert_eq!(parse_mode(text), Ok(mode));
         }

@@ -144,11 +144,11 @@ mod tests {
     const BOUNDS: Bounds = Bounds { age_ns: 24 * HOUR, size: 1 << 30 };
 
     /// Takes all steps that are due, as the store does.
-    fn settle(kept: &mut Vec<Entry>, bounds: Bounds, now_ns: u64) {
-        settle_at(kept, bounds, Now { wall_ns: now_ns, age_ns: now_ns });
+    fn apply_due_steps(kept: &mut Vec<Entry>, bounds: Bounds, now_ns: u64) {
+        apply_due_steps_at(kept, bounds, Now { wall_ns: now_ns, age_ns: now_ns });
     }
 
-    fn settle_at(kept: &mut Vec<Entry>, bounds: Bounds, now: Now) {
+    fn apply_due_steps_at(kept: &mut Vec<Entry>, bounds: Bounds, now: Now) {
         let mut steps = 0;
         while let Some(step) = next(kept, bounds, now) {
             steps += 1;
@@ -178,13 +178,13 @@ mod tests {
         for number in 0..hours * 240 {
             let at = begin + number * 15 * SECOND;
             kept.push(Entry { name: Name::new(Level::Taken, at, at + 15 * SECOND), bytes });
-            settle(&mut kept, bounds, at + 15 * SECOND);
+            apply_due_steps(&mut kept, bounds, at + 15 * SECOND);
         }
         kept
     }
 
     #[test]
-    fn a_day_is_kept_ever_more_coarsely() {
+    fn older_windows_are_merged_to_coarser_levels() {
         let kept = run(30, 1000, BOUNDS);
         let of = |level| kept.iter().filter(|entry| entry.name.level == level).count();
         assert!((220..=262).contains(&of(Level::Taken)), "{}", of(Level::Taken));
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn size_is_bounded_and_the_newest_stay() {
+    fn size_limit_drops_the_oldest_windows_first() {
         let bounds = Bounds { size: 500_000, ..BOUNDS };
         let kept = run(30, 10_000, bounds);
         let size: u64 = kept.iter().map(|entry| entry.bytes).sum();
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn a_jump_forward_drops_nothing_until_it_is_confirmed() {
+    fn forward_clock_jump_is_adopted_only_after_an_hour() {
         let begin = 1_763_781_120 * SECOND;
         let mut clock = AgeClock::start(&[]);
         let mut at = begin;
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn a_daemon_that_starts_with_a_wrong_clock_drops_nothing() {
+    fn wrong_clock_at_startup_drops_no_window() {
         let begin = 1_763_781_120 * SECOND;
         let name = Name::new(Level::Taken, begin, begin + 15 * SECOND);
         let mut clock = AgeClock::start(&[Entry { name, bytes: 1 }]);
@@ -253,29 +253,29 @@ mod tests {
     }
 
     #[test]
-    fn windows_dated_into_the_future_go_before_others_if_there_is_too_much() {
+    fn size_limit_drops_future_windows_first() {
         let begin = 1_763_781_120 * SECOND;
         let window = |at: u64| Entry { name: Name::new(Level::Hour, at, at + HOUR), bytes: 10 };
         let mut kept = vec![window(begin), window(begin + HOUR), window(begin + 9000 * HOUR)];
         let bounds = Bounds { size: 20, ..BOUNDS };
         let now = begin + 2 * HOUR;
-        settle(&mut kept, bounds, now);
+        apply_due_steps(&mut kept, bounds, now);
         assert_eq!(kept, [window(begin), window(begin + HOUR)]);
         // While a forward jump is not adopted, the oldest window is dropped as usual.
         let wall_ns = now + 25 * HOUR;
         kept.push(window(wall_ns - HOUR));
-        settle_at(&mut kept, bounds, Now { wall_ns, age_ns: now });
+        apply_due_steps_at(&mut kept, bounds, Now { wall_ns, age_ns: now });
         assert_eq!(kept, [window(begin + HOUR), window(wall_ns - HOUR)]);
     }
 
     #[test]
-    fn a_single_old_window_becomes_coarser_once() {
+    fn single_old_window_is_coarsened_once() {
         let begin = 1_763_781_120 * SECOND;
         let mut kept =
             vec![Entry { name: Name::new(Level::Taken, begin, begin + SECOND), bytes: 1 }];
-        settle(&mut kept, BOUNDS, begin + 10 * HOUR);
+        apply_due_steps(&mut kept, BOUNDS, begin + 10 * HOUR);
         assert_eq!(kept[0].name.level, Level::Hour);
-        settle(&mut kept, BOUNDS, begin + 30 * HOUR);
+        apply_due_steps(&mut kept, BOUNDS, begin + 30 * HOUR);
         assert!(kept.is_empty());
     }
 }

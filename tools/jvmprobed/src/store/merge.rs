@@ -114,11 +114,11 @@ fn merge(windows: Vec<Stored>, slot_ns: u64) -> Stored {
 
 /// Combines windows by JVM: joins the profiles of each measure to one, and appends the pauses in order.
 pub fn put_together(windows: impl Iterator<Item = Window>) -> Vec<Taken> {
-    let mut jvms: Vec<Gathered> = Vec::new();
+    let mut jvms: Vec<MergedJvm> = Vec::new();
     let mut known: HashMap<(u32, u64), usize> = HashMap::new();
     for taken in windows.flat_map(|window| window.jvms) {
         let at = *known.entry((taken.who.pid, taken.who.started_ns)).or_insert_with(|| {
-            jvms.push(Gathered::default());
+            jvms.push(MergedJvm::default());
             jvms.len() - 1
         });
         let gathered = &mut jvms[at];
@@ -138,7 +138,7 @@ pub fn put_together(windows: impl Iterator<Item = Window>) -> Vec<Taken> {
             }
         }
     }
-    let one = |gathered: Gathered| Taken {
+    let one = |gathered: MergedJvm| Taken {
         who: gathered.who,
         profiles: gathered.profiles.into_iter().map(|(_, all)| joined(all)).collect(),
         pauses: gathered.pauses,
@@ -149,7 +149,7 @@ pub fn put_together(windows: impl Iterator<Item = Window>) -> Vec<Taken> {
 
 /// Data of one JVM from several windows.
 #[derive(Default)]
-struct Gathered {
+struct MergedJvm {
     who: Arc<crate::window::Identity>,
     profiles: Vec<(Measure, Vec<Profile>)>,
     pauses: Vec<Record>,
@@ -256,12 +256,12 @@ mod tests {
         taken.profiles.iter().map(|profile| profile.samples.len()).sum()
     }
 
-    fn counted(taken: &Taken) -> u64 {
+    fn total_samples(taken: &Taken) -> u64 {
         taken.profiles.iter().map(Profile::total).sum()
     }
 
     #[test]
-    fn cpu_time_of_some_windows_is_known_if_that_of_each_is() {
+    fn merged_cpu_time_requires_cpu_time_of_each_window() {
         let sum = |all: &[Option<u64>]| {
             let window = |&cpu_ns: &Option<u64>| {
                 let jvms = vec![Taken { cpu_ns, ..Taken::default() }];
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn a_noisy_tenant_loses_its_own_stacks_only() {
+    fn noisy_tenant_loses_only_its_own_stacks() {
         let mut jvms = vec![
             taken(1, "quiet", 300),
             taken(2, "noisy", 20_000),
@@ -289,13 +289,13 @@ mod tests {
         let noisy = stacks(&jvms[1]);
         assert!(noisy < 20_000, "{noisy}");
         // The sum of samples is unchanged, and lost stacks are reported.
-        assert_eq!(counted(&jvms[1]), 20_000);
+        assert_eq!(total_samples(&jvms[1]), 20_000);
         assert_eq!(limited, Limited::from([("container/noisy".into(), (20_000 - noisy) as u64)]));
         assert!(bound(&mut jvms, max).is_empty());
     }
 
     #[test]
-    fn tenants_that_all_want_too_much_get_equal_shares() {
+    fn tenants_over_the_limit_get_equal_shares() {
         let mut jvms: Vec<_> = (1..=4).map(|pid| taken(pid, &format!("c{pid}"), 5000)).collect();
         jvms.push(taken(5, "quiet", 10));
         // Stacks that were sampled more often than others are kept.
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn merging_a_storm_is_bounded_and_leaves_the_quiet_tenant_whole() {
+    fn merge_memory_is_bounded_and_quiet_tenant_is_complete() {
         let mut parts = Parts::new(10_000_000_000);
         let mut peak = 0;
         for number in 0..6_u64 {
@@ -338,8 +338,8 @@ mod tests {
         assert!(size(&merged.window.jvms) <= MAX_MERGED);
         assert_eq!(limited.keys().map(|tenant| &**tenant).collect::<Vec<_>>(), ["container/noisy"]);
         let [quiet, noisy] = &merged.window.jvms[..] else { panic!("two JVMs") };
-        assert_eq!((stacks(quiet), counted(quiet)), (300, 1800));
-        assert_eq!(counted(noisy), 240_000);
+        assert_eq!((stacks(quiet), total_samples(quiet)), (300, 1800));
+        assert_eq!(total_samples(noisy), 240_000);
         assert_eq!(merged.covered_ns, 90_000_000_000);
     }
 }

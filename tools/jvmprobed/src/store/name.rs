@@ -123,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_tell_the_time() {
+    fn names_encode_level_begin_and_length() {
         let begin = 1_763_781_120_123 * MILLISECOND;
         let name = Name::new(Level::Taken, begin + 5, begin + 15 * SECOND);
         assert_eq!(name.to_string(), "15s-20251122T031200.123Z-15000ms");
@@ -151,13 +151,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn names_are_read_again(begin in 0..4_000_000_000_000_u64, length in any::<u64>(), level in 0..3_usize, number in 1..u32::MAX) {
+        fn displayed_names_parse_back(begin in 0..4_000_000_000_000_u64, length in any::<u64>(), level in 0..3_usize, number in 1..u32::MAX) {
             let name = Name { begin_ms: begin, length_ms: length, level: Level::ALL[level], number };
             prop_assert_eq!(Name::parse(&name.to_string()), Some(name));
         }
 
         #[test]
-        fn other_names_are_none(text in "[0-9smhZT.-]{0,40}") {
+        fn only_canonical_names_are_parsed(text in "[0-9smhZT.-]{0,40}") {
             if let Some(name) = Name::parse(&text) {
                 prop_assert_eq!(name.to_string(), text);
             }

@@ -378,7 +378,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn written_profiles_are_read_again(profiles in vec(profiles(), 0..4)) {
+        fn written_profiles_read_back_unchanged(profiles in vec(profiles(), 0..4)) {
             let mut bytes = Vec::new();
             write(&numbered(&profiles), &mut bytes).unwrap();
             let again = read(&bytes[..]).unwrap();
@@ -390,7 +390,7 @@ mod tests {
         }
 
         #[test]
-        fn changed_files_are_refused_or_read(
+        fn damaged_files_are_rejected_or_decoded(
             profiles in vec(profiles(), 1..3),
             changes in vec((any::<prop::sample::Index>(), any::<u8>()), 1..9),
             length in any::<prop::sample::Index>(),
@@ -411,7 +411,7 @@ mod tests {
 
     /// A change of the encoding needs another version of the store: see [`crate::store::folder::VERSION`].
     #[test]
-    fn encoding_is_that_of_the_version() {
+    fn encoding_matches_the_format_version() {
         let mut profile = Profile::of(Measure::Elapsed("off-cpu".into()));
         (profile.hertz, profile.slot_ns) = (19, 1 << 30);
         let mut sample = Sample {

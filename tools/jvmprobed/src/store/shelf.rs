@@ -23,7 +23,7 @@ const TRIES: usize = 5;
 
 /// A store that is open for reading.
 #[derive(Debug)]
-pub struct Shelf(Folder);
+pub struct StoreReader(Folder);
 
 /// Begin and end of a period that windows cover, in nanoseconds since 1970.
 pub type Span = (u64, u64);
@@ -39,7 +39,7 @@ pub struct Listed {
     pub jvms: Vec<Arc<Identity>>,
 }
 
-impl Shelf {
+impl StoreReader {
     /// Opens the store.
     ///
     /// # Errors

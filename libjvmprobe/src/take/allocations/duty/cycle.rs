@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_probe_above_its_limit_costs_no_more_and_represents_all_the_time() {
+    fn probe_above_its_limit_is_throttled_and_weighted() {
         for rate in [2000.0, 5000.0, 20_000.0, 100_000.0] {
             let (mut cycle, mut now) = (Cycle::new(0), 0);
             run(&mut cycle, &mut now, 5, rate);
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn a_probe_with_few_hits_again_is_always_attached() {
+    fn probe_is_always_attached_again_when_hits_drop() {
         let (mut cycle, mut now) = (Cycle::new(0), 0);
         run(&mut cycle, &mut now, 30, 100_000.0);
         assert_ne!(cycle.published().on_until_ns, ALWAYS_ON);
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn a_probe_that_cannot_be_attached_is_tried_again() {
+    fn failed_attachment_is_retried() {
         let mut cycle = Cycle::new(0);
         assert_eq!(cycle.adapt(ns(COUNT_EVERY), 3.0, HITS * HIT), Action::Detach);
         assert!(cycle.is_off());

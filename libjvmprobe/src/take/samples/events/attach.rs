@@ -4,7 +4,7 @@ use std::{path::PathBuf, sync::Arc};
 
 use libbpf_rs::{KprobeOpts, Link};
 
-use super::{Asked, What};
+use super::{EventSpec, EventKind};
 use crate::{
     Error, Result,
     bpf::{
@@ -33,7 +33,7 @@ pub(crate) struct Kernel {
 /// printed and the event left out.
 pub(crate) fn kernel(
     session: &Session,
-    asked: &[Asked],
+    asked: &[EventSpec],
     frequency: u64,
     skip_missing: bool,
 ) -> Result<Kernel> {
@@ -49,7 +49,7 @@ pub(crate) fn kernel(
 }
 
 /// Returns the message about an event that is left out.
-pub(crate) fn missing(event: &Asked, error: &Error) -> String {
+pub(crate) fn missing(event: &EventSpec, error: &Error) -> String {
     format!("skipping event {}: {error}", event.name)
 }
 
@@ -57,15 +57,15 @@ impl Kernel {
     fn attach(
         &mut self,
         session: &Session,
-        event: &Asked,
+        event: &EventSpec,
         number: u64,
         frequency: u64,
     ) -> Result<()> {
         let programs = &session.skel.progs;
         match &event.what {
-            What::OffCpu => self.links.extend(attach_waits(session)?),
-            What::Cpu | What::Wall => {
-                if event.what == What::Wall {
+            EventKind::OffCpu => self.links.extend(attach_waits(session)?),
+            EventKind::Cpu | EventKind::Wall => {
+                if event.what == EventKind::Wall {
                     self.links.extend(attach_waits(session)?);
                 }
                 let hertz = event.hertz(frequency);
@@ -73,24 +73,24 @@ impl Kernel {
                 self.clock = Some(clock);
                 self.links.extend(links);
             }
-            What::Software(counted) => {
+            EventKind::Software(counted) => {
                 let rate = event.rate.unwrap_or(Rate::Each(1));
                 self.count(session, *counted, &event.name, rate, number)?;
             }
-            What::Hardware(counted) => {
+            EventKind::Hardware(counted) => {
                 let rate = event.rate.unwrap_or(Rate::Hertz(frequency));
                 self.count(session, *counted, &event.name, rate, number)?;
             }
-            What::Tracepoint { category, name } => {
+            EventKind::Tracepoint { category, name } => {
                 let tracepoint = Tracepoints::open()?.find(category, name)?;
                 self.links.push(perf::attach_once(&programs.any_tracepoint, tracepoint, number)?);
             }
-            What::Kprobe(function) => {
+            EventKind::Kprobe(function) => {
                 let opts = KprobeOpts { cookie: number, ..Default::default() };
                 let link = programs.any_kprobe.attach_kprobe_with_opts(false, function, opts);
                 self.links.push(link.map_err(|source| no_kprobe(function, source))?);
             }
-            What::Uprobe { .. } | What::Usdt { .. } | What::Java(_) => {}
+            EventKind::Uprobe { .. } | EventKind::Usdt { .. } | EventKind::Java(_) => {}
         }
         Ok(())
     }
@@ -138,7 +138,7 @@ pub(crate) struct Found {
 /// # Errors
 /// [`Error::NoProbes`], [`Error::Unknown`].
 pub(crate) fn find(
-    event: &Asked,
+    event: &EventSpec,
     libjvm: Option<&LibJvm>,
     maps: &CodeMaps,
 ) -> Result<Option<Found>> {
@@ -146,11 +146,11 @@ pub(crate) fn find(
         Some(Found { binary: libjvm.into(), plans, is_libjvm: true, _file: None })
     };
     match &event.what {
-        What::Java(java) => match libjvm {
+        EventKind::Java(java) => match libjvm {
             Some(libjvm) => Ok(in_libjvm(libjvm, java.plan(libjvm, &libjvm.elf()?)?)),
             None => Ok(None),
         },
-        What::Usdt { provider, name } => {
+        EventKind::Usdt { provider, name } => {
             let has = |elf: &ElfFile| elf.stapsdt()?.has(provider, name);
             let site =
                 || Site::Usdt { provider: provider.clone().into(), name: name.clone().into() };
@@ -165,7 +165,7 @@ pub(crate) fn find(
                 near: Vec::new(),
             })
         }
-        What::Uprobe { library, symbol } => {
+        EventKind::Uprobe { library, symbol } => {
             let mut seen = false;
             let found = in_files(maps, |module, elf| {
                 if !module.starts_with(library.as_str()) {
@@ -195,13 +195,13 @@ fn plan(program: &'static str, site: Site) -> Plan {
 }
 
 /// A site in a mapped file.
-struct Spot {
+struct EventSite {
     site: Site,
     file: Arc<CodeFile>,
     module: String,
 }
 
-impl Spot {
+impl EventSite {
     fn attached_by(self, program: &'static str) -> Found {
         Found {
             binary: Binary { path: self.file.path(), target_path: PathBuf::from(self.module) },
@@ -216,14 +216,14 @@ impl Spot {
 fn in_files(
     maps: &CodeMaps,
     mut look: impl FnMut(&str, &ElfFile) -> Result<Option<Site>>,
-) -> Result<Option<Spot>> {
+) -> Result<Option<EventSite>> {
     for mapping in maps.iter() {
         let Some(file) = &mapping.file else { continue };
         // Mapped files that are not ELF files have no events.
         let Ok(elf) = file.reopen().and_then(ElfFile::open) else { continue };
         if let Some(site) = look(&mapping.module, &elf)? {
             let (file, module) = (file.clone(), mapping.module.to_string());
-            return Ok(Some(Spot { site, file, module }));
+            return Ok(Some(EventSite { site, file, module }));
         }
     }
     Ok(None)

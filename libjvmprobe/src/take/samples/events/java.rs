@@ -34,7 +34,7 @@ pub enum JavaEvent {
 }
 
 /// The location that a program is attached to.
-enum Place {
+enum ProbePoint {
     /// An exported function.
     Exported(&'static str),
     /// A function, by the beginning of its mangled name.
@@ -43,20 +43,20 @@ enum Place {
 }
 
 /// A program and the location that it is attached to.
-struct Spot {
+struct ProbeSite {
     program: &'static str,
-    place: Place,
+    place: ProbePoint,
     /// Whether the event cannot be recorded correctly without this location. An optional location is absent in some
     /// versions or with some collectors; if all locations of an event are optional, one of them must exist.
     is_needed: bool,
 }
 
-const fn needed(program: &'static str, place: Place) -> Spot {
-    Spot { program, place, is_needed: true }
+const fn needed(program: &'static str, place: ProbePoint) -> ProbeSite {
+    ProbeSite { program, place, is_needed: true }
 }
 
-const fn optional(program: &'static str, place: Place) -> Spot {
-    Spot { program, place, is_needed: false }
+const fn optional(program: &'static str, place: ProbePoint) -> ProbeSite {
+    ProbeSite { program, place, is_needed: false }
 }
 
 impl JavaEvent {
@@ -101,8 +101,8 @@ impl JavaEvent {
         }
     }
 
-    fn locations(self) -> &'static [Spot] {
-        use Place::{Exported, Function, Usdt};
+    fn locations(self) -> &'static [ProbeSite] {
+        use ProbePoint::{Exported, Function, Usdt};
         match self {
             Self::Exceptions => {
                 const { &[needed("java_object", Exported("JVM_FillInStackTrace"))] }
@@ -195,7 +195,7 @@ impl JavaEvent {
     }
 }
 
-impl Place {
+impl ProbePoint {
     /// Returns the kind of location and its name, for messages.
     fn describe(&self) -> String {
         match self {
@@ -222,7 +222,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn places_are_described_by_readable_names() {
+    fn probe_locations_have_readable_descriptions() {
         let all: Vec<_> = JavaEvent::ALL.iter().flat_map(|event| event.locations()).collect();
         let names: Vec<_> = all.iter().map(|spot| spot.place.describe()).collect();
         assert!(names.iter().all(|name| !name.contains("_Z")), "{names:?}");

@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn labels_are_frames() {
+    fn labels_become_frames() {
         let mut labels = Labels::default();
         labels.take(LABEL_IS_TEXT | 6, b"java/lang/IllegalStateException");
         labels.take(LABEL_IS_TEXT | 8, b"java/lang/String.hashCode C2 4 ");
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn hidden_classes_of_one_kind_are_one() {
+    fn addresses_of_hidden_classes_are_removed() {
         assert_eq!(name(b"a/B$$Lambda+0x00007f0123456789.run"), "a.B$$Lambda.run");
         assert_eq!(name(b"a/B$$Lambda/0x0000abcd"), "a.B$$Lambda");
         assert_eq!(name(b"a/B"), "a.B");

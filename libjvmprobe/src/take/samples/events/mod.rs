@@ -28,18 +28,18 @@ pub const MAX_HERTZ: u64 = 10_000;
 
 /// An event to sample.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Asked {
+pub struct EventSpec {
     /// Its name, without the rate.
     pub name: Arc<str>,
     /// The kind of event.
-    pub what: What,
+    pub what: EventKind,
     /// The rate at which samples are taken, if one was given.
     pub rate: Option<Rate>,
 }
 
 /// The kind of an event.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum What {
+pub enum EventKind {
     /// CPU time.
     Cpu,
     /// An event that the kernel counts in software.
@@ -113,7 +113,7 @@ pub fn names() -> impl Iterator<Item = &'static str> {
     [CPU, WALL, OFF_CPU].into_iter().chain(counted).chain(java).chain(open)
 }
 
-impl FromStr for Asked {
+impl FromStr for EventSpec {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
@@ -121,11 +121,11 @@ impl FromStr for Asked {
             Some((name, rate)) => (name, Some(parse_rate(rate)?)),
             None => (text, None),
         };
-        let what = What::from_str(name)?;
+        let what = EventKind::from_str(name)?;
         let asked = Self { name: name.into(), what, rate };
         match (&asked.what, asked.rate) {
-            (What::Cpu | What::Software(_) | What::Hardware(_), _) | (_, None) => {}
-            (What::Wall | What::OffCpu, _) => {
+            (EventKind::Cpu | EventKind::Software(_) | EventKind::Hardware(_), _) | (_, None) => {}
+            (EventKind::Wall | EventKind::OffCpu, _) => {
                 return Err(format!("{name} is measured, not sampled: omit the rate"));
             }
             (_, Some(Rate::Hertz(_))) => {
@@ -133,21 +133,21 @@ impl FromStr for Asked {
                     "{name} cannot be sampled by time: use /N for every N-th event"
                 ));
             }
-            (What::Java(_), Some(_)) => {
+            (EventKind::Java(_), Some(_)) => {
                 return Err(format!("{name} counts every event: omit the rate"));
             }
             (_, Some(Rate::Each(_))) => {
                 return Err(format!("{name} counts every event: omit the rate"));
             }
         }
-        if let (What::Cpu, Some(Rate::Each(_))) = (&asked.what, asked.rate) {
+        if let (EventKind::Cpu, Some(Rate::Each(_))) = (&asked.what, asked.rate) {
             return Err("cpu needs a rate per second, for example cpu/99hz".into());
         }
         Ok(asked)
     }
 }
 
-impl FromStr for What {
+impl FromStr for EventKind {
     type Err = String;
 
     fn from_str(name: &str) -> Result<Self, Self::Err> {
@@ -215,20 +215,20 @@ fn parse_rate(text: &str) -> Result<Rate, String> {
     })
 }
 
-impl Asked {
+impl EventSpec {
     /// CPU time, at the frequency of `-F`.
     pub fn cpu() -> Self {
-        Self { name: CPU.into(), what: What::Cpu, rate: None }
+        Self { name: CPU.into(), what: EventKind::Cpu, rate: None }
     }
 
     /// Time that threads spend off the processor.
     pub fn off_cpu() -> Self {
-        Self { name: OFF_CPU.into(), what: What::OffCpu, rate: None }
+        Self { name: OFF_CPU.into(), what: EventKind::OffCpu, rate: None }
     }
 
     /// Returns whether the event is CPU time.
     pub(crate) fn is_cpu(&self) -> bool {
-        self.what == What::Cpu
+        self.what == EventKind::Cpu
     }
 
     /// Returns the samples per second and processor: the event's rate, or `frequency` if it has none.
@@ -242,9 +242,9 @@ impl Asked {
     /// Returns the measure of the event's profile.
     pub fn measure(&self) -> Measure {
         match &self.what {
-            What::Cpu => Measure::Time,
-            What::Java(event) if event.has_duration() => Measure::Elapsed(Arc::clone(&self.name)),
-            What::Wall | What::OffCpu => Measure::Elapsed(Arc::clone(&self.name)),
+            EventKind::Cpu => Measure::Time,
+            EventKind::Java(event) if event.has_duration() => Measure::Elapsed(Arc::clone(&self.name)),
+            EventKind::Wall | EventKind::OffCpu => Measure::Elapsed(Arc::clone(&self.name)),
             _ => Measure::Events(Arc::clone(&self.name)),
         }
     }
@@ -253,29 +253,29 @@ impl Asked {
     pub fn programs(&self) -> Vec<&'static str> {
         const WAITS: [&str; 3] = ["switches", "wakes", "ends"];
         match &self.what {
-            What::Cpu | What::Software(_) | What::Hardware(_) => vec!["sample"],
-            What::Tracepoint { .. } => vec!["any_tracepoint"],
-            What::Kprobe(_) => vec!["any_kprobe"],
-            What::Uprobe { .. } => vec!["any_uprobe"],
-            What::Usdt { .. } => vec!["any_usdt"],
-            What::Java(event) => event.programs().collect(),
-            What::OffCpu => WAITS.to_vec(),
-            What::Wall => [&["sample"], &WAITS[..]].concat(),
+            EventKind::Cpu | EventKind::Software(_) | EventKind::Hardware(_) => vec!["sample"],
+            EventKind::Tracepoint { .. } => vec!["any_tracepoint"],
+            EventKind::Kprobe(_) => vec!["any_kprobe"],
+            EventKind::Uprobe { .. } => vec!["any_uprobe"],
+            EventKind::Usdt { .. } => vec!["any_usdt"],
+            EventKind::Java(event) => event.programs().collect(),
+            EventKind::OffCpu => WAITS.to_vec(),
+            EventKind::Wall => [&["sample"], &WAITS[..]].concat(),
         }
     }
 
     /// Returns whether the event includes the waits of threads.
     pub fn has_waits(&self) -> bool {
-        matches!(self.what, What::Wall | What::OffCpu)
+        matches!(self.what, EventKind::Wall | EventKind::OffCpu)
     }
 
     /// Returns whether the event is thinned if it occurs too often: all events except those sampled at a rate and
     /// those that measure time.
     pub(crate) fn is_thinned(&self) -> bool {
         match self.what {
-            What::Cpu | What::Hardware(_) | What::Wall | What::OffCpu => false,
-            What::Software(_) => self.rate.is_none(),
-            What::Java(event) => !event.has_duration(),
+            EventKind::Cpu | EventKind::Hardware(_) | EventKind::Wall | EventKind::OffCpu => false,
+            EventKind::Software(_) => self.rate.is_none(),
+            EventKind::Java(event) => !event.has_duration(),
             _ => true,
         }
     }
@@ -286,21 +286,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn events_are_understood() {
-        let what = |text: &str| text.parse::<Asked>().map(|asked| (asked.what, asked.rate));
-        let faults = What::Software(Event { kind: 1, config: 2 });
+    fn valid_event_specs_are_parsed() {
+        let what = |text: &str| text.parse::<EventSpec>().map(|asked| (asked.what, asked.rate));
+        let faults = EventKind::Software(Event { kind: 1, config: 2 });
         assert_eq!(what("page-faults/100"), Ok((faults, Some(Rate::Each(100)))));
-        assert_eq!(what("cpu/49Hz"), Ok((What::Cpu, Some(Rate::Hertz(49)))));
-        assert_eq!(what("exceptions"), Ok((What::Java(JavaEvent::Exceptions), None)));
-        let tracepoint = What::Tracepoint { category: "sched".into(), name: "sched_switch".into() };
+        assert_eq!(what("cpu/49Hz"), Ok((EventKind::Cpu, Some(Rate::Hertz(49)))));
+        assert_eq!(what("exceptions"), Ok((EventKind::Java(JavaEvent::Exceptions), None)));
+        let tracepoint = EventKind::Tracepoint { category: "sched".into(), name: "sched_switch".into() };
         assert_eq!(what("tracepoint:sched:sched_switch"), Ok((tracepoint, None)));
-        let uprobe = What::Uprobe { library: "libc.so.6".into(), symbol: "malloc".into() };
+        let uprobe = EventKind::Uprobe { library: "libc.so.6".into(), symbol: "malloc".into() };
         assert_eq!(what("uprobe:libc.so.6:malloc"), Ok((uprobe, None)));
     }
 
     #[test]
-    fn what_is_no_event_is_told_with_those_near_it() {
-        let error = |text: &str| text.parse::<Asked>().unwrap_err();
+    fn invalid_event_spec_error_lists_similar_names() {
+        let error = |text: &str| text.parse::<EventSpec>().unwrap_err();
         assert!(error("pagefaults").contains("page-faults"), "{}", error("pagefaults"));
         assert!(error("exception").contains("exceptions"));
         assert!(error("zzz").contains("there are cpu, wall"), "{}", error("zzz"));

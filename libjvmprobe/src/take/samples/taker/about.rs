@@ -31,7 +31,7 @@ pub trait Sink {
     }
 
     /// Receives the detail that a tenant lost in an interval because it exceeded its share: see
-    /// [`with_stack_budget`](super::Taker::with_stack_budget).
+    /// [`with_stack_budget`](super::Sampler::with_stack_budget).
     fn limited(&mut self, limited: Limited) {
         let _ = limited;
     }

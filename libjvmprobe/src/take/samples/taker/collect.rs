@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{Samples, Sink, Stacks, Taker, kept::size_of_stack, thinned};
+use super::{Samples, Sink, Stacks, Sampler, kept::size_of_stack, thinned};
 use crate::{
     Addr, Pid, Result,
     bpf::clock,
@@ -13,13 +13,13 @@ use crate::{
     process::Process,
     stack::{Stack, java_frames, raw::RawStack},
     take::samples::{
-        Whom,
+        Targets,
         session::{self, Count, MANY_STACKS, OVER_SHARE, SampleKey},
         traced::Traced,
     },
 };
 
-impl<S: Sink> Taker<S> {
+impl<S: Sink> Sampler<S> {
     /// Counts the waits that are in progress when the trace ends.
     pub(super) fn finish_waits(&mut self, end: u64) {
         let Some(waits) = &mut self.waits else { return };
@@ -107,7 +107,7 @@ impl<S: Sink> Taker<S> {
         for (key, count) in batch {
             let pid = key.pid;
             if !self.processes.contains_key(&pid) {
-                if self.options.targets != Whom::EveryProcess {
+                if self.options.targets != Targets::EveryProcess {
                     self.newcomers.add(key, count, Instant::now());
                     continue;
                 }

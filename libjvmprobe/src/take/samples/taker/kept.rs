@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{Samples, Sink, Stacks, Taker, collect::prefetch_java_frames, newcomers::Parted, tenants::Work};
+use super::{Samples, Sink, Stacks, Sampler, collect::prefetch_java_frames, newcomers::Parted, tenants::Work};
 use crate::{
     Result,
     follow::Watch,
@@ -17,7 +17,7 @@ use crate::{
     },
 };
 
-impl<S: Sink> Taker<S> {
+impl<S: Sink> Sampler<S> {
     /// Returns the approximate size, in bytes, of samples, stacks and compiled code kept for naming.
     pub(super) fn size(&self) -> usize {
         /// Bytes of a sample in a hash table, with the name of its thread.

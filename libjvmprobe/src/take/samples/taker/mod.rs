@@ -26,7 +26,7 @@ pub use tenants::Limited;
 
 use about::Since;
 use collect::{addresses, prefetch_java_frames};
-use newcomers::Newcomers;
+use newcomers::NewProcesses;
 use sampled::Sampled;
 use tenants::{Tenants, Work};
 
@@ -39,9 +39,9 @@ use crate::{
     process::{Process, Target, libjvm::native_image},
     stack::{Stack, code_log::SharedNames, native::Files, profile::Profile, raw::RawStack},
     take::samples::{
-        Options, SymbolSource, Whom,
+        Options, SymbolSource, Targets,
         event::Event,
-        events::{Asked, What, attach},
+        events::{EventSpec, EventKind, attach},
         naming::{self, Naming},
         session::{self, Count, SampleKey, Session},
         traced::{Shared, SharedKey, Traced},
@@ -88,7 +88,7 @@ fn open(pid: Pid, files: &mut Files) -> Result<(Traced, Option<Arrival>)> {
 }
 
 /// Samples processes, and makes profiles of the samples. Must be used in the thread that made it.
-pub struct Taker<S> {
+pub struct Sampler<S> {
     /// Receives the profiles.
     pub sink: S,
     options: Options,
@@ -108,7 +108,7 @@ pub struct Taker<S> {
     code_names: SharedNames,
     /// Samples that have no names yet, by process.
     sampled: Sampled,
-    newcomers: Newcomers,
+    newcomers: NewProcesses,
     /// Shares of the CPU time for walking and naming, by tenant.
     tenants: Tenants,
     stacks: Stacks,
@@ -132,7 +132,7 @@ pub struct Taker<S> {
     stacks_sent: usize,
 }
 
-impl<S: Sink> Taker<S> {
+impl<S: Sink> Sampler<S> {
     /// Opens the named processes, loads the BPF side, and subscribes to new JVMs if every JVM is sampled. Sampling
     /// begins with [`start`](Self::start).
     ///
@@ -142,7 +142,7 @@ impl<S: Sink> Taker<S> {
     pub fn new(options: Options, sink: S) -> Result<Self> {
         let mut files = Files::default();
         let named = match &options.targets {
-            Whom::Named(pids) => &pids[..],
+            Targets::Named(pids) => &pids[..],
             _ => &[],
         };
         let processes: Vec<_> =
@@ -163,7 +163,7 @@ impl<S: Sink> Taker<S> {
             processes: BTreeMap::new(),
             code_names: SharedNames::default(),
             sampled: Sampled::default(),
-            newcomers: Newcomers::default(),
+            newcomers: NewProcesses::default(),
             tenants: Tenants::new(options.pace.collect_interval()),
             stacks: Stacks::new(),
             raw_stacks: HashMap::new(),
@@ -238,15 +238,15 @@ impl<S: Sink> Taker<S> {
         self.about.begin_ns = clock::monotonic_ns();
         session::begin_times(&mut self.session, self.about.begin_ns);
         self.sample()?;
-        if let Some(at) = self.options.events.iter().position(Asked::has_waits) {
-            let is_wall = self.options.events[at].what == What::Wall;
+        if let Some(at) = self.options.events.iter().position(EventSpec::has_waits) {
+            let is_wall = self.options.events[at].what == EventKind::Wall;
             let number = u32::try_from(at).unwrap_or(0);
             let slot_ns = self.options.slot_ns;
             self.waits = Some(Waits::begin(&mut self.session, number, is_wall, slot_ns));
             self.find_sleepers()?;
         }
         for event in &self.options.events {
-            if let What::Java(java) = event.what
+            if let EventKind::Java(java) = event.what
                 && let Some(limitation) = java.limitation()
             {
                 log::warn!("{limitation}");
@@ -303,7 +303,7 @@ impl<S: Sink> Taker<S> {
     /// # Errors
     /// If the trace cannot continue, or if the sink returns an error.
     pub fn run(&mut self, times: Times, stop: &AtomicBool) -> Result<End> {
-        self.next_poll = (self.options.targets == Whom::Command).then(Instant::now);
+        self.next_poll = (self.options.targets == Targets::Command).then(Instant::now);
         self.read_code_maps()?;
         let end = follow::run::run(self, times, stop)?;
         self.about.duration = self.begin.elapsed();
@@ -413,7 +413,7 @@ impl<S: Sink> Taker<S> {
     }
 }
 
-impl<S: Sink> Watch for Taker<S> {
+impl<S: Sink> Watch for Sampler<S> {
     fn take_events(&mut self, timeout: Duration) -> Result<()> {
         let events: Vec<_> = self.session.events(timeout)?.collect();
         self.tenants.begin_work();

@@ -23,15 +23,15 @@ const MAX_IGNORED: usize = 16_384;
 
 /// New processes, by PID.
 #[derive(Default)]
-pub(crate) struct Newcomers {
-    sampled: HashMap<u32, Newcomer>,
+pub(crate) struct NewProcesses {
+    sampled: HashMap<u32, NewProcess>,
     /// Texts of the labels of their samples, by PID. The kernel side sends each text only once.
     labels: Vec<(u32, Label)>,
     /// Processes that did not become JVMs, and that the kernel side ignores.
     ignored: HashSet<u32>,
 }
 
-struct Newcomer {
+struct NewProcess {
     since: Instant,
     samples: Samples,
 }
@@ -46,13 +46,13 @@ pub(crate) struct Parted {
     pub(crate) is_ignored: bool,
 }
 
-impl Newcomers {
+impl NewProcesses {
     /// Adds samples of a new process.
     pub(crate) fn add(&mut self, key: SampleKey, count: Count, now: Instant) {
         let newcomer = self
             .sampled
             .entry(key.pid)
-            .or_insert_with(|| Newcomer { since: now, samples: Samples::new() });
+            .or_insert_with(|| NewProcess { since: now, samples: Samples::new() });
         *newcomer.samples.entry(key).or_default() += count;
     }
 
@@ -73,7 +73,7 @@ impl Newcomers {
     /// Takes the processes that have not become JVMs in time.
     pub(crate) fn take_overdue(&mut self, now: Instant) -> Vec<Parted> {
         let late = self.sampled.extract_if(|_, newcomer| now - newcomer.since >= NEWCOMER);
-        let parted = late.map(|(pid, Newcomer { samples, .. })| {
+        let parted = late.map(|(pid, NewProcess { samples, .. })| {
             self.labels.retain(|(of, _)| *of != pid);
             let is_ignored = self.ignored.len() < MAX_IGNORED && self.ignored.insert(pid);
             Parted { pid, samples, is_ignored }
@@ -107,8 +107,8 @@ mod tests {
     }
 
     #[test]
-    fn one_that_turns_out_to_be_a_jvm_has_its_first_samples() {
-        let mut newcomers = Newcomers::default();
+    fn process_becoming_a_jvm_gets_its_first_samples() {
+        let mut newcomers = NewProcesses::default();
         let now = Instant::now();
         for key in [key(7, 1), key(7, 1), key(7, 3), key(8, 1)] {
             newcomers.add(key, ONCE, now);
@@ -128,8 +128,8 @@ mod tests {
     }
 
     #[test]
-    fn one_that_does_not_is_ignored_after_a_while() {
-        let mut newcomers = Newcomers::default();
+    fn process_not_becoming_a_jvm_is_eventually_ignored() {
+        let mut newcomers = NewProcesses::default();
         let now = Instant::now();
         newcomers.add(key(7, 1), ONCE, now);
         newcomers.add_label(7, label(7, 1));
@@ -150,8 +150,8 @@ mod tests {
     }
 
     #[test]
-    fn numbers_of_the_dead_are_free() {
-        let mut newcomers = Newcomers::default();
+    fn pids_of_ended_processes_are_no_longer_ignored() {
+        let mut newcomers = NewProcesses::default();
         let now = Instant::now();
         for pid in [7, 8] {
             newcomers.add(key(pid, 1), ONCE, now);
@@ -165,8 +165,8 @@ mod tests {
     }
 
     #[test]
-    fn so_much_is_kept() {
-        let mut newcomers = Newcomers::default();
+    fn number_of_labels_and_ignored_pids_is_limited() {
+        let mut newcomers = NewProcesses::default();
         let now = Instant::now();
         for pid in 0..MAX_IGNORED as u32 + 10 {
             newcomers.add_label(pid, label(pid, 1));

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Sink, Taker};
+use super::{Sink, Sampler};
 use crate::{
     Pid, Result,
     bpf::session::Attach,
@@ -11,14 +11,14 @@ use crate::{
     process::{Fate, Process},
     take::samples::{
         StackWalk, SymbolSource,
-        asleep::{self, Found},
+        asleep::{self, SleepingThread},
         events::attach,
         session,
         traced::Traced,
     },
 };
 
-impl<S: Sink> Taker<S> {
+impl<S: Sink> Sampler<S> {
     pub(super) fn add(&mut self, mut traced: Traced) -> Result<()> {
         let pid = traced.pid();
         if !self.processes.contains_key(&pid.0) {
@@ -122,7 +122,7 @@ impl<S: Sink> Taker<S> {
         if jvms.is_empty() {
             return Ok(());
         }
-        for Found { thread, place, stack } in asleep::find(&mut self.session, &jvms)? {
+        for SleepingThread { thread, place, stack } in asleep::find(&mut self.session, &jvms)? {
             if let Some(waits) = &mut self.waits {
                 waits.add_sleeper(thread, place);
             }

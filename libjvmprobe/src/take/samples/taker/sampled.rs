@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_alike_is_one_entry() {
+    fn equal_samples_merge_into_one_entry() {
         let mut sampled = Sampled::default();
         for (pid, user, samples) in [(7, 1, 2), (7, 1, 3), (7, 3, 4), (8, 1, 5)] {
             sampled.add(key(pid, user), times(samples));
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_before_its_stack_waits_for_it() {
+    fn sample_without_its_stack_is_deferred() {
         let mut sampled = Sampled::default();
         sampled.add(key(7, 1), times(1));
         // One has a stack that was received, one has none, and the stack of one is not yet received.
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn samples_of_one_that_is_no_more_are_not_its_successors() {
+    fn samples_of_a_reused_pid_stay_separate() {
         let pid = std::process::id();
         let mut files = Files::default();
         let traced = Traced::other(Process::open(Pid(pid)).unwrap(), &mut files);

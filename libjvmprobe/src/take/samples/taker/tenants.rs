@@ -90,8 +90,8 @@ struct Tenant {
     walked: f64,
     /// CPU time that it may use in this interval, in nanoseconds.
     allowed_ns: f64,
-    stacks: Spent,
-    code: Spent,
+    stacks: WorkTime,
+    code: WorkTime,
     /// Detail that the tenant lost in this interval.
     walks_left_out: u64,
     code_left_out: u64,
@@ -99,13 +99,13 @@ struct Tenant {
 
 /// CPU time spent on one kind of work in this interval.
 #[derive(Clone, Copy, Debug, Default)]
-struct Spent {
+struct WorkTime {
     ns: f64,
     /// Time from the start of the interval until the work was stopped because it had used too much CPU time.
     ended: Option<Duration>,
 }
 
-impl Spent {
+impl WorkTime {
     /// Returns the CPU time that would have been spent if the work had gone on for the whole interval.
     fn needed_ns(&self, elapsed: Duration) -> f64 {
         let part = self.ended.map_or(1.0, |ended| ended.as_secs_f64() / elapsed.as_secs_f64());
@@ -262,7 +262,7 @@ fn tenant_of_member<'a>(
 
 impl Tenant {
     fn new(allowed_ns: f64) -> Self {
-        let spent = Spent::default();
+        let spent = WorkTime::default();
         Self {
             walked: 1.0,
             allowed_ns,
@@ -289,7 +289,7 @@ impl Tenant {
             wanted.min(most).max(MIN_WALKED)
         };
         self.allowed_ns = share_ns.min(all_ns);
-        (self.stacks, self.code) = (Spent::default(), Spent::default());
+        (self.stacks, self.code) = (WorkTime::default(), WorkTime::default());
         (self.walks_left_out, self.code_left_out) = (0, 0);
     }
 
@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn all_stacks_are_walked_again_when_the_load_drops() {
+    fn full_stack_walking_resumes_when_the_load_drops() {
         let mut tenants = tenants();
         for _ in 0..3 {
             stacks(&mut tenants, 1, 19.0);
@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn a_burst_ends_within_the_interval() {
+    fn burst_stops_stack_walks_within_the_interval() {
         let mut tenants = tenants();
         let quarter = SECOND / 4;
         tenants.spend(1, Work::Stacks, 25.0 * MS, quarter);
@@ -397,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn code_takes_half_of_a_share_and_is_left_out_beyond_it() {
+    fn code_events_beyond_half_the_share_are_dropped() {
         let mut tenants = tenants();
         tenants.spend(3, Work::Code, 1.0 * MS, Duration::ZERO);
         tenants.spend(1, Work::Code, 4.0 * MS, Duration::ZERO);

@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_sum_is_exact_and_the_shares_stay() {
+    fn spread_preserves_the_sum_and_the_proportions() {
         let key = |user, label| SampleKey { user, label, ..SampleKey::of(7) };
         let count = |value| Count { samples: 1, value };
         let mut samples =

@@ -3,7 +3,7 @@
 
 use std::collections::{HashMap, hash_map::Entry};
 
-use super::{Traced, Who};
+use super::{Traced, ProcessKind};
 use crate::{
     Error,
     bpf::{
@@ -13,7 +13,7 @@ use crate::{
     },
     process::FileId,
     take::samples::{
-        events::{Asked, What, attach::find},
+        events::{EventSpec, EventKind, attach::find},
         session::Session,
     },
 };
@@ -42,7 +42,7 @@ impl Traced {
         shared: Option<&mut Shared>,
         with_stops: bool,
     ) -> Result<(), Error> {
-        let Who::Jvm(target, _) = &self.kind else {
+        let ProcessKind::Jvm(target, _) = &self.kind else {
             return Ok(());
         };
         let libjvm = &target.libjvm;
@@ -81,7 +81,7 @@ impl Traced {
     /// not be attached, with the errors; later calls return none.
     pub(crate) fn attach_events(
         &mut self,
-        events: &[Asked],
+        events: &[EventSpec],
         session: &mut Session,
         mut shared: Option<&mut Shared>,
     ) -> Vec<(usize, Error)> {
@@ -93,8 +93,8 @@ impl Traced {
             Some(_) => std::mem::take(&mut self.missing),
         };
         let (pid, libjvm) = match &self.kind {
-            Who::Jvm(target, _) => (target.pid(), Some(&target.libjvm)),
-            Who::Future(process) | Who::Other(process) => (process.pid, None),
+            ProcessKind::Jvm(target, _) => (target.pid(), Some(&target.libjvm)),
+            ProcessKind::Future(process) | ProcessKind::Other(process) => (process.pid, None),
         };
         let mut failed = Vec::new();
         for number in wanted {
@@ -116,7 +116,7 @@ impl Traced {
                 Ok(links) => self.links.extend(links.unwrap_or_default()),
                 Err(error) => {
                     // The event may be in a file that the process maps later.
-                    if !matches!(events[number].what, What::Java(_)) {
+                    if !matches!(events[number].what, EventKind::Java(_)) {
                         self.missing.push(number);
                     }
                     failed.push((number, error));

@@ -48,7 +48,7 @@ const FORCED_REREAD_INTERVAL: Duration = Duration::from_secs(2);
 
 /// A profiled process and its code.
 pub(crate) struct Traced {
-    kind: Who,
+    kind: ProcessKind,
     /// The name of its command.
     pub command: Arc<str>,
     /// Executable mappings, with their files.
@@ -109,7 +109,7 @@ pub(crate) struct Named {
     pub threads: WholeNames,
 }
 
-enum Who {
+enum ProcessKind {
     /// A JVM, with the structures that were read of it or the error of reading them.
     Jvm(Arc<Target>, Reading),
     /// A process that may become a JVM: a command that we have started, or a process that has called exec.
@@ -117,7 +117,7 @@ enum Who {
     Other(Process),
 }
 
-impl Who {
+impl ProcessKind {
     fn process(&self) -> &Process {
         match self {
             Self::Jvm(target, _) => &target.process,
@@ -131,12 +131,12 @@ impl Traced {
     pub(crate) fn jvm(arrival: Arrival, files: &mut Files) -> Self {
         let Arrival { target, hotspot, stage, .. } = arrival;
         let stops = Some(Stops::new(&target.process));
-        Self { stops, stage, ..Self::new(Who::Jvm(target, hotspot), files) }
+        Self { stops, stage, ..Self::new(ProcessKind::Jvm(target, hotspot), files) }
     }
 
     /// Adopts what a later arrival has read of this JVM. Returns false if the arrival is another JVM.
     pub(crate) fn update(&mut self, arrival: &Arrival) -> bool {
-        let Who::Jvm(target, hotspot) = &mut self.kind else { return false };
+        let ProcessKind::Jvm(target, hotspot) = &mut self.kind else { return false };
         let is_this = Arc::ptr_eq(target, &arrival.target);
         if is_this {
             *hotspot = arrival.hotspot.clone();
@@ -147,15 +147,15 @@ impl Traced {
 
     /// Returns the state of a process that may become a JVM.
     pub(crate) fn future_jvm(process: Process, files: &mut Files) -> Self {
-        Self::new(Who::Future(process), files)
+        Self::new(ProcessKind::Future(process), files)
     }
 
     /// Returns the state of a process that is not a HotSpot JVM.
     pub(crate) fn other(process: Process, files: &mut Files) -> Self {
-        Self::new(Who::Other(process), files)
+        Self::new(ProcessKind::Other(process), files)
     }
 
-    fn new(kind: Who, files: &mut Files) -> Self {
+    fn new(kind: ProcessKind, files: &mut Files) -> Self {
         let process = kind.process();
         Self {
             command: process.comm.as_str().into(),
@@ -203,7 +203,7 @@ impl Traced {
 
     /// Prints a note if the JVM's version could not be read during the whole trace.
     pub(crate) fn report_unreadable_version(&self) {
-        if let Who::Jvm(_, Err(error)) = &self.kind
+        if let ProcessKind::Jvm(_, Err(error)) = &self.kind
             && !self.is_walked
         {
             log::warn!("process {}: cannot read its version: {error}", self.pid());
@@ -227,14 +227,14 @@ impl Traced {
 
     /// Returns whether the process is a JVM.
     pub(crate) fn is_jvm(&self) -> bool {
-        matches!(self.kind, Who::Jvm(..))
+        matches!(self.kind, ProcessKind::Jvm(..))
     }
 
     /// Returns the JVM that the process is.
     pub(crate) fn target(&self) -> Option<&Arc<Target>> {
         match &self.kind {
-            Who::Jvm(target, _) => Some(target),
-            Who::Future(_) | Who::Other(_) => None,
+            ProcessKind::Jvm(target, _) => Some(target),
+            ProcessKind::Future(_) | ProcessKind::Other(_) => None,
         }
     }
 
@@ -267,7 +267,7 @@ impl Traced {
 
     /// Returns whether the process may become a JVM.
     pub(crate) fn may_become_jvm(&self) -> bool {
-        matches!(self.kind, Who::Future(_))
+        matches!(self.kind, ProcessKind::Future(_))
     }
 
     /// Re-reads the mappings, and passes them to the stack walker if that is configured for the process.
@@ -327,7 +327,7 @@ impl Traced {
         if self.is_walked || how == StackWalk::Fp {
             return Ok(());
         }
-        let Who::Jvm(target, hotspot) = &self.kind else {
+        let ProcessKind::Jvm(target, hotspot) = &self.kind else {
             return self.configure_walker_for_image(files, session);
         };
         if self.stage == Stage::Starting {
@@ -382,14 +382,14 @@ impl Traced {
 
     /// Reads what is needed to name the Java frames of several stacks, together.
     pub(crate) fn prefetch_java_frames<'a>(&mut self, stacks: impl IntoIterator<Item = &'a RawStack>) {
-        if let (Some(places), Who::Jvm(_, Ok(hotspot))) = (&mut self.places, &self.kind) {
+        if let (Some(places), ProcessKind::Jvm(_, Ok(hotspot))) = (&mut self.places, &self.kind) {
             places.prefetch_java_frames(hotspot, stacks);
         }
     }
 
     /// Names the Java frames of a stack.
     pub(crate) fn resolve(&mut self, raw: &RawStack) -> Stack {
-        if let (Some(places), Who::Jvm(_, Ok(hotspot))) = (&mut self.places, &self.kind) {
+        if let (Some(places), ProcessKind::Jvm(_, Ok(hotspot))) = (&mut self.places, &self.kind) {
             return places.resolve(hotspot, raw);
         }
         java_frames::plain(raw)
@@ -435,7 +435,7 @@ impl Traced {
 
     /// Looks up the complete name of a sampled thread, once the JVM is ready.
     pub(crate) fn look_up_thread_name(&mut self, key: &SampleKey) {
-        if let (Who::Jvm(_, Ok(hotspot)), Stage::Ready) = (&self.kind, self.stage) {
+        if let (ProcessKind::Jvm(_, Ok(hotspot)), Stage::Ready) = (&self.kind, self.stage) {
             let threads = self.threads.get_or_insert_with(|| ThreadNames::new(hotspot));
             threads.look_up(key.tid, &key.comm);
         }
@@ -465,7 +465,7 @@ impl Traced {
         names: &mut SharedNames,
     ) -> Result<bool> {
         let key = self.pid().0.into();
-        let Who::Jvm(target, hotspot) = &self.kind else {
+        let ProcessKind::Jvm(target, hotspot) = &self.kind else {
             return Ok(false);
         };
         if self.has_map {
@@ -494,7 +494,7 @@ impl Traced {
     /// Reads the map of compiled code again at the end of the trace: for code compiled since, if no probes report it,
     /// and for methods inlined at the `sampled` addresses (sorted), if inlining is not known yet.
     pub(crate) fn reread_code_map(&mut self, sampled: &[Addr]) {
-        let Who::Jvm(target, hotspot) = &self.kind else {
+        let ProcessKind::Jvm(target, hotspot) = &self.kind else {
             return;
         };
         let Some(source) = &self.source else {

@@ -11,7 +11,7 @@ use crate::{
     },
     take::samples::{
         event::java,
-        events::{Asked, What, java::JavaEvent},
+        events::{EventSpec, EventKind, java::JavaEvent},
         session::{self, Session},
     },
 };
@@ -22,14 +22,14 @@ use crate::{
 pub(super) fn configure_events(
     pid: Pid,
     hotspot: &HotSpot,
-    events: &[Asked],
+    events: &[EventSpec],
     session: &Session,
 ) -> Option<Arc<Traps>> {
     let unknown = |what: &str, error: &Error| {
         log::debug!("process {pid}: {what} is unknown: {error}");
     };
     let wants = |filter: fn(JavaEvent) -> bool| {
-        events.iter().any(|event| matches!(event.what, What::Java(java) if filter(java)))
+        events.iter().any(|event| matches!(event.what, EventKind::Java(java) if filter(java)))
     };
     let mut java = None;
     if wants(JavaEvent::reads_classes) {

@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_that_are_no_basic_authentication_have_no_credentials() {
+    fn invalid_basic_auth_headers_yield_no_credentials() {
         assert_eq!(credentials(&basic("a:b:c")), Some(("a".into(), "b:c".into())));
         let long = basic(&format!("a:{}", "x".repeat(5000)));
         for bad in ["", "Basic", "Bearer YTpi", "Basic ???", &basic("no colon"), &long] {

@@ -11,7 +11,7 @@ use std::{
 
 use hyper::body::Bytes;
 
-use crate::metrics::{SharedBook, encode::Exposition, server::gzip};
+use crate::metrics::{SharedTotals, encode::Exposition, server::gzip};
 
 /// Maximum age of an exposition that is served again.
 pub const FRESH: Duration = Duration::from_secs(1);
@@ -19,7 +19,7 @@ pub const FRESH: Duration = Duration::from_secs(1);
 /// Cached expositions, each with the time at which it was written.
 #[derive(Debug, Default)]
 pub struct Cache {
-    book: SharedBook,
+    book: SharedTotals,
     entries: Mutex<Vec<Entry>>,
 }
 
@@ -33,7 +33,7 @@ struct Entry {
 
 impl Cache {
     /// Creates an empty cache.
-    pub fn new(book: SharedBook) -> Arc<Self> {
+    pub fn new(book: SharedTotals) -> Arc<Self> {
         Arc::new(Self { book, entries: Mutex::default() })
     }
 
@@ -79,7 +79,7 @@ mod tests {
 
     #[test]
     fn expositions_are_written_once_a_second_in_each_format() {
-        let book = SharedBook::default();
+        let book = SharedTotals::default();
         let cache = Cache::new(book.clone());
         for _ in 0..20 {
             for exposition in [Exposition::OpenMetrics, Exposition::Text] {

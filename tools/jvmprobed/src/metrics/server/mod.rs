@@ -49,7 +49,7 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::{
     metrics::{
-        Listen, SharedBook,
+        Listen, SharedTotals,
         encode::Exposition,
         server::{
             auth::{Verdict, Verifier},
@@ -215,7 +215,7 @@ impl Listeners {
     ///
     /// # Errors
     /// A thread cannot be started.
-    pub fn start(self, book: &SharedBook, health: &Arc<Health>) -> io::Result<Serving> {
+    pub fn start(self, book: &SharedTotals, health: &Arc<Health>) -> io::Result<Serving> {
         let mut threads = Vec::new();
         if let Some(port) = self.health {
             let (allowance, health) = (allowance(), Arc::clone(health));
@@ -276,7 +276,7 @@ fn bind_for(what: &str, option: &str, listen: SocketAddr) -> Result<TcpListener>
 ///
 /// # Errors
 /// The runtime cannot use the port.
-pub async fn serve(port: TcpListener, book: SharedBook, health: Arc<Health>) -> io::Result<()> {
+pub async fn serve(port: TcpListener, book: SharedTotals, health: Arc<Health>) -> io::Result<()> {
     let answers = Answers::metrics(book, health, Arc::default());
     listen(port, METRICS, allowance(), answers).await.map(|never| match never {})
 }
@@ -390,7 +390,7 @@ impl Answers {
         Self::Health(health)
     }
 
-    fn metrics(book: SharedBook, health: Arc<Health>, web: Arc<Web>) -> Self {
+    fn metrics(book: SharedTotals, health: Arc<Health>, web: Arc<Web>) -> Self {
         Self::Metrics { health, cache: Cache::new(book), web, verifier: Verifier::default() }
     }
 
@@ -507,7 +507,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_loop_that_hangs_is_not_healthy() {
+    fn hung_main_loop_is_reported_unhealthy() {
         let health = Health::default();
         let status = || health.answer("/-/healthy").unwrap().status().as_u16();
         assert_eq!(status(), 200);
@@ -518,7 +518,7 @@ mod tests {
     }
 
     #[test]
-    fn health_is_served_beside_metrics_by_default() {
+    fn health_port_defaults_to_the_port_after_metrics() {
         let of = |listen: &str| default_health(Some(listen.parse().unwrap()));
         assert_eq!(of("127.0.0.1:9464"), Some("127.0.0.1:9465".parse().unwrap()));
         assert_eq!(of("0.0.0.0:9000"), Some("127.0.0.1:9001".parse().unwrap()));

@@ -120,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_oldest_connection_without_an_answer_gives_way() {
+    fn oldest_unanswered_connection_loses_its_slot_when_full() {
         let slots = Slots::new(2);
         let now = Instant::now();
         let first = Arc::new(slots.try_take(now).unwrap());

@@ -18,7 +18,7 @@ use prost::Message;
 
 use crate::{
     metrics::{
-        Book,
+        Totals,
         book::{Key, Series},
         families::{Family, Kind, Point, Value},
         histogram::{Histogram, SCHEMA, seconds},
@@ -31,7 +31,7 @@ use crate::{
 };
 
 /// Returns all metrics as a compressed request. Counters start at `start_ns`, when the daemon started.
-pub fn request(book: &Book, start_ns: u64, now_ns: u64) -> Option<(queue::Head, Vec<u8>)> {
+pub fn request(book: &Totals, start_ns: u64, now_ns: u64) -> Option<(queue::Head, Vec<u8>)> {
     // By JVM; `None` for the metrics of the daemon itself.
     let mut resources: BTreeMap<Option<&Key>, ResourceMetrics> = BTreeMap::new();
     for family in book.families().iter().filter(|family| family.name != "jvmprobe_jvm_info") {

@@ -284,7 +284,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_is_sent_names_the_same_stacks() {
+    fn request_contains_the_stacks_of_the_window() {
         let requests = requests(&window(3));
         let [(head, body)] = &requests[..] else { panic!("{} requests", requests.len()) };
         assert_eq!((head.profiles, head.samples), (1, 6));
@@ -310,7 +310,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_long_window_is_several_requests_and_none_is_lost() {
+    fn long_window_is_split_without_losing_samples() {
         let window = window(100_000);
         let requests = requests(&window);
         assert!(requests.len() > 1);
