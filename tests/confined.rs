@@ -10,8 +10,8 @@ use std::{
 };
 
 use jvmprobe_tests::{
-    load::Load,
     beside_others,
+    load::Load,
     runtimes::named,
     tool::{Tool, binary},
 };
@@ -126,7 +126,10 @@ fn child_of(tool: &Tool, other_than: Option<Pid>) -> Pid {
 
 /// Profiles a JVM in intervals of one second while the first child gets a signal. Returns output
 /// and messages.
-fn profile_while_signalling_child(signal: Signal, wait: impl FnOnce(&Tool, Pid)) -> (String, String) {
+fn profile_while_signalling_child(
+    signal: Signal,
+    wait: impl FnOnce(&Tool, Pid),
+) -> (String, String) {
     beside_others();
     let mut load = Load::start(named("temurin-21"), "-XX:+UseSerialGC");
     load.go(60.0);

@@ -207,7 +207,11 @@ fn syscall_denied_by_seccomp_is_reported_in_one_line() {
     let pid = load.pid().to_string();
     for tool in ["javagc", "javaprof", "javaobjnew"] {
         for (call, word) in [(libc::SYS_bpf, "BPF"), (libc::SYS_perf_event_open, "PERFMON")] {
-            let output = tool::run_command(command_with_syscall_denied(call, tool, &["-p", &pid, "-d", "0.5"]));
+            let output = tool::run_command(command_with_syscall_denied(
+                call,
+                tool,
+                &["-p", &pid, "-d", "0.5"],
+            ));
             // If probes are attached with bpf() only, no other call is needed.
             let needs_it = call == libc::SYS_bpf || tool == "javaprof";
             if needs_it || !output.status.success() {
@@ -220,8 +224,11 @@ fn syscall_denied_by_seccomp_is_reported_in_one_line() {
         }
         // Without openat2(), javaprof finds its JVMs by polling, and symbolic links in a target's
         // file system are not resolved.
-        let output =
-            tool::run_command(command_with_syscall_denied(libc::SYS_openat2, tool, &["-p", &pid, "-d", "0.5"]));
+        let output = tool::run_command(command_with_syscall_denied(
+            libc::SYS_openat2,
+            tool,
+            &["-p", &pid, "-d", "0.5"],
+        ));
         assert!(output.status.success(), "{tool} openat2: {output:?}");
     }
     load.run(0.1);

@@ -126,7 +126,10 @@ fn heap_sizes_match_jmx_for_each_collector() {
             println!("{name} {flags:?}: {committed:?} {max:?} {truth:?}");
             assert_eq!(max, Some(MAX), "{name} {flags:?}");
             let (committed, reported_by_jvm) = (committed.unwrap(), truth["committed"]);
-            assert!(committed >= reported_by_jvm && committed <= reported_by_jvm + MAX / 10, "{name} {flags:?}");
+            assert!(
+                committed >= reported_by_jvm && committed <= reported_by_jvm + MAX / 10,
+                "{name} {flags:?}"
+            );
             load.quit();
         }
     }

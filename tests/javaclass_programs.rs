@@ -100,7 +100,12 @@ fn method_usage(load: &Load) -> Told {
 
 /// Checks the report for methods that were entered: none may be reported as not called; if they
 /// were entered in another run, almost none.
-fn assert_entered_not_unused(title: &str, entered: &BTreeSet<(String, String)>, method_usage: &Told, is_other: bool) {
+fn assert_entered_not_unused(
+    title: &str,
+    entered: &BTreeSet<(String, String)>,
+    method_usage: &Told,
+    is_other: bool,
+) {
     let (mut called, mut unknown, mut missing) = (0, BTreeMap::<_, usize>::new(), 0);
     let mut wrong = Vec::new();
     for method in entered {
@@ -167,7 +172,11 @@ fn check(program: &Program, runtime: &Runtime, flags: &str, with_probes: bool) {
 }
 
 /// Returns the methods that the program enters in one round, according to HotSpot's probes.
-fn methods_entered_by_probes(program: &Program, runtime: &Runtime, flags: &str) -> (BTreeSet<(String, String)>, Told) {
+fn methods_entered_by_probes(
+    program: &Program,
+    runtime: &Runtime,
+    flags: &str,
+) -> (BTreeSet<(String, String)>, Told) {
     /// Maximum length in a probe's record. Longer names were truncated.
     const LONGEST: usize = 60;
     need_root();

@@ -12,8 +12,8 @@ use std::{
 
 use cafebabe::{ParseOptions, constant_pool::ConstantPoolItem, parse_class_with_options};
 use jvmprobe_tests::{
-    load::{self, Load},
     beside_others,
+    load::{self, Load},
     programs::jars,
     runtimes::{self, Runtime},
     tool::{Output, run},

@@ -9,8 +9,8 @@ use std::{
 };
 
 use jvmprobe_tests::{
-    load::{self, Load},
     beside_others,
+    load::{self, Load},
     runtimes::{self, Runtime},
     tool::{Tool, run},
 };
@@ -270,7 +270,8 @@ fn check_entered(runtime: &Runtime, flags: &str, rounds: u32, jar: Option<&Path>
     let (mut called, mut unknown, mut missing) = (0_usize, BTreeMap::<_, usize>::new(), Vec::new());
     let mut wrong = Vec::new();
     for record in entered.json() {
-        let (class, method) = (&without_hidden_class_suffix(text(&record, "class")), text(&record, "method"));
+        let (class, method) =
+            (&without_hidden_class_suffix(text(&record, "class")), text(&record, "method"));
         let descriptor = text(&record, "descriptor");
         // Longer names were truncated; hidden classes have their address in the name.
         if class.contains("0x") || descriptor.len() > 120 || method.len() > 60 {

@@ -8,8 +8,9 @@ use std::{
 };
 
 use jvmprobe_tests::{
+    beside_others,
     load::{self, Load},
-    beside_others, programs,
+    programs,
     runtimes::{self, Runtime},
     tool::{Tool, binary, run},
 };

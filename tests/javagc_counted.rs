@@ -5,9 +5,9 @@
 use std::os::fd::{FromRawFd, OwnedFd};
 
 use jvmprobe_tests::{
+    beside_others,
     gclog::{self, Stop},
     load::Load,
-    beside_others,
     proc::{monotonic_ns, threads},
     runtimes::{Runtime, named, of_unstable},
     tool::Tool,

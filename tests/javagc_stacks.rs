@@ -3,7 +3,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use jvmprobe_tests::{load::Load, beside_others, runtimes, tool::Tool};
+use jvmprobe_tests::{beside_others, load::Load, runtimes, tool::Tool};
 use serde_json::Value;
 
 const SOURCE: &str = include_str!("java/AskLoad.java");

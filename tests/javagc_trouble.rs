@@ -226,7 +226,8 @@ fn libjvm_without_probes_and_symbols_is_rejected() {
     strip.arg("-o").arg(&stripped).arg(named("musl-17").libjvm());
     assert!(strip.status().expect("strip").success());
     let bytes = fs::read(&stripped).unwrap();
-    Mapper::start(&bytes, "libjvm.so").assert_javagc_refuses(&["no USDT probe", "JDK build with probes"]);
+    Mapper::start(&bytes, "libjvm.so")
+        .assert_javagc_refuses(&["no USDT probe", "JDK build with probes"]);
 }
 
 #[test]

@@ -5,9 +5,9 @@
 use std::ops::Range;
 
 use jvmprobe_tests::{
+    beside_others,
     gclog::{self, Cycle, OldCollection, Stop},
     load::Load,
-    beside_others,
     runtimes::{self, Runtime},
     tool::Tool,
 };

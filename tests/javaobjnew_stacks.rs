@@ -6,9 +6,9 @@ use std::{collections::BTreeMap, path::Path};
 
 use jvmprobe_tests::{
     allocated::{Allocated, trace},
-    folded,
+    beside_others, folded,
     load::Load,
-    beside_others, pprof,
+    pprof,
     runtimes::{self, Runtime, named},
     speedscope,
     tool::{self, Tool},

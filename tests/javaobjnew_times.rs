@@ -8,11 +8,10 @@ use std::{
 };
 
 use jvmprobe_tests::{
-    allocated,
+    allocated, beside_others,
     browser::Browser,
     folded,
     load::Load,
-    beside_others,
     page::times,
     runtimes::named,
     tool::{Tool, binary},

@@ -4,8 +4,8 @@
 
 use jvmprobe_tests::{
     allocated::{self, trace},
-    load::Load,
     beside_others,
+    load::Load,
     runtimes::{self, Runtime},
     tool::Tool,
 };
@@ -42,8 +42,10 @@ fn check(runtime: &Runtime, flags: &str, seconds: u32, least: f64) {
         let share = *bytes as f64 / truth.total as f64;
         let found = class(&records, name);
         assert_eq!(found["estimated"], true);
-        let (bytes, objects) =
-            (relative_error(number(found, "bytes"), *bytes), relative_error(number(found, "objects"), *objects));
+        let (bytes, objects) = (
+            relative_error(number(found, "bytes"), *bytes),
+            relative_error(number(found, "objects"), *objects),
+        );
         println!(
             "  {name}, {:.1} %: bytes {:+.1} %, objects {:+.1} %",
             share * 100.0,

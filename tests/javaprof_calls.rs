@@ -4,8 +4,9 @@
 use std::process::Command;
 
 use jvmprobe_tests::{
+    beside_others,
     calls::Checker,
-    beside_others, programs, runtimes,
+    programs, runtimes,
     tool::{binary, run_command},
 };
 

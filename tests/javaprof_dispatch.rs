@@ -4,9 +4,9 @@
 use std::{process::Stdio, thread::sleep, time::Duration};
 
 use jvmprobe_tests::{
+    beside_others,
     folded::{self, Line},
     load::classes,
-    beside_others,
     other::Other,
     runtimes::{self, Runtime},
     tool::run,
@@ -51,11 +51,7 @@ fn vtable_stubs_have_correct_interpreted_callers() {
 #[test]
 #[ignore = "long: make test-all"]
 fn vtable_stubs_have_correct_interpreted_callers_on_other_jdks() {
-    check_vtable_stubs(&[
-        "temurin-11",
-        "temurin-17",
-        "temurin-25",
-    ]);
+    check_vtable_stubs(&["temurin-11", "temurin-17", "temurin-25"]);
 }
 
 fn check_vtable_stubs(names: &[&str]) {

@@ -4,8 +4,9 @@
 use std::collections::HashMap;
 
 use jvmprobe_tests::{
+    beside_others,
     load::{Load, classes, numbers},
-    beside_others, pprof,
+    pprof,
     runtimes::named,
     tool::{Output, Tool, binary, run},
 };
@@ -58,7 +59,11 @@ impl Stacks {
 }
 
 /// Profiles a load while it executes a command. Returns the load's answer and the tool's output.
-fn profile_command(runtime: &str, command: &str, events: &[&str]) -> (HashMap<String, u64>, Output) {
+fn profile_command(
+    runtime: &str,
+    command: &str,
+    events: &[&str],
+) -> (HashMap<String, u64>, Output) {
     let mut load = Load::start_program(named(runtime), "-XX:+UseSerialGC", "EventLoad");
     let pid = load.pid().to_string();
     let mut args = vec!["-p", &pid, "-j", "-s"];

@@ -10,9 +10,9 @@ use std::{
 };
 
 use jvmprobe_tests::{
+    beside_others,
     folded::{self, Line, total},
     load::Load,
-    beside_others,
     runtimes::{self, Runtime, named},
     tool::{self, binary},
 };

@@ -4,9 +4,9 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use jvmprobe_tests::{
+    beside_others,
     folded::{self, Line, total},
     load::Load,
-    beside_others,
     runtimes::{self, Runtime, named},
     tool::{self, Tool, binary},
 };

@@ -20,7 +20,6 @@ use jvmprobe_tests::{
     container::Container,
     folded,
     load::{FRAMES, Load},
-    beside_others,
     proc::threads,
     runtimes::named,
     tool::{self, Tool, binary},

@@ -14,10 +14,10 @@ use std::{
 };
 
 use jvmprobe_tests::{
+    beside_others,
     callgraph::{CallGraph, Report, Walk, is_entry, is_rare},
     folded,
     load::{Load, classes},
-    beside_others,
     runtimes::{self, Runtime},
     speedscope::{self, Sample},
     stackload::{self, Native, all_flags},
@@ -350,12 +350,7 @@ fn c1_line_numbers_match_source() {
 #[test]
 #[ignore = "long: make test-all"]
 fn c1_line_numbers_match_source_on_other_jdks() {
-    check_lines_in_c1_code(&[
-        "zulu-8",
-        "temurin-11",
-        "temurin-21",
-        "temurin-25",
-    ]);
+    check_lines_in_c1_code(&["zulu-8", "temurin-11", "temurin-21", "temurin-25"]);
 }
 
 fn check_lines_in_c1_code(names: &[&str]) {

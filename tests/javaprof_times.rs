@@ -8,9 +8,8 @@ use std::{
 };
 
 use jvmprobe_tests::{
-    folded,
+    beside_others, folded,
     load::Load,
-    beside_others,
     page::times,
     proc::monotonic_ns,
     runtimes::named,

@@ -4,10 +4,10 @@
 use std::collections::HashMap;
 
 use jvmprobe_tests::{
+    beside_others,
     callgraph::is_entry,
     folded::{self, Line, total},
     load::{FRAMES, Load},
-    beside_others,
     runtimes::{self, Runtime},
     tool::{Tool, binary},
 };
@@ -360,13 +360,7 @@ fn memory_and_agent_report_equal_methods() {
 #[test]
 #[ignore = "long: make test-all"]
 fn memory_and_agent_report_equal_methods_on_other_jdks() {
-    compare_memory_with_agent(&[
-        "zulu-8",
-        "temurin-11",
-        "debian-17",
-        "temurin-21",
-        "musl-17",
-    ]);
+    compare_memory_with_agent(&["zulu-8", "temurin-11", "debian-17", "temurin-21", "musl-17"]);
 }
 
 fn compare_memory_with_agent(names: &[&str]) {

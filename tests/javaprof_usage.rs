@@ -467,7 +467,8 @@ fn stacks_of_jvms_with_equal_addresses_are_not_mixed() {
     binary("javaprof");
     // Methods are compiled in a fixed order, and first within the first second.
     for flags in ["-Xint -XX:+UseSerialGC", "-Xbatch -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"] {
-        let (mut first, mut second) = (start_without_aslr("CpuLoad", flags), start_without_aslr("CpuTwin", flags));
+        let (mut first, mut second) =
+            (start_without_aslr("CpuLoad", flags), start_without_aslr("CpuTwin", flags));
         let tool = start(&first, &["-p", &pid(&second), "-F", "499", "-f", "-t"]);
         first.go(2.0);
         second.go(2.0);
@@ -533,7 +534,8 @@ fn a_command_is_profiled_from_its_start_to_its_end() {
     let dir = tempfile::tempdir().unwrap();
     let input = dir.path().join("input");
     fs::write(&input, "go 2\nquit\n").unwrap();
-    let tool = start_with_command(&["-F", "199", "-f"], &["CpuLoad"], File::open(input).unwrap().into());
+    let tool =
+        start_with_command(&["-F", "199", "-f"], &["CpuLoad"], File::open(input).unwrap().into());
     let output = assert_success(tool.wait());
     // The command uses the tool's stdin and stdout.
     let mut text = output.stdout.lines();

@@ -4,8 +4,8 @@
 use std::collections::HashMap;
 
 use jvmprobe_tests::{
-    load::{Load, numbers},
     beside_others,
+    load::{Load, numbers},
     runtimes::named,
     tool::{Tool, binary},
 };
@@ -39,7 +39,11 @@ fn sum<'a>(times: impl Iterator<Item = &'a Time>) -> u64 {
     times.map(|time| time.ns).sum()
 }
 
-fn profile_wait_load(runtime: &str, args: &[&str], seconds: f64) -> (HashMap<String, u64>, Vec<Value>) {
+fn profile_wait_load(
+    runtime: &str,
+    args: &[&str],
+    seconds: f64,
+) -> (HashMap<String, u64>, Vec<Value>) {
     let mut load = Load::start_program(named(runtime), "-XX:+UseSerialGC", "WaitLoad");
     let pid = load.pid().to_string();
     let tool = Tool::start("javaprof", &[&["-p", &pid, "-j", "-s", "-t"], args].concat());

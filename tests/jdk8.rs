@@ -2,8 +2,8 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use jvmprobe_tests::{
-    load::Load,
     beside_others,
+    load::Load,
     runtimes::{named, of_unstable},
     tool::{self, Tool, assert_refused},
 };

@@ -342,7 +342,8 @@ fn raised_cpu_limit_resumes_full_collection() {
     fs::write(&config, "[take]\nmax-cpu = 0.01\n").unwrap();
     let mut load = Load::start_program(named("temurin-17"), "-XX:+UseSerialGC", "AllocLoad");
     let mut other = Load::start(named("temurin-21"), "-XX:+UseSerialGC");
-    let tool = start_with_tiny_cpu_limit(&place, &mut other, &["--config", config.to_str().unwrap()]);
+    let tool =
+        start_with_tiny_cpu_limit(&place, &mut other, &["--config", config.to_str().unwrap()]);
     fs::write(&config, "[take]\nmax-cpu = 400.0\n").unwrap();
     tool.signal(Signal::HUP);
     let metrics = wait_for_step(&place, 1.0);

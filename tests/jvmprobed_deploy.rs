@@ -55,7 +55,10 @@ fn unit_pod_and_man_page_list_the_same_capabilities() {
     assert!(pod.contains("drop: [ALL]") && pod.contains("privileged: false"), "{pod}");
 
     let pages = ["man/jvmprobed.8", "man/jvmprobed-push.inc"];
-    let man = pages.iter().find_map(|page| fs::read_to_string(repository_root().join(page)).ok()).unwrap();
+    let man = pages
+        .iter()
+        .find_map(|page| fs::read_to_string(repository_root().join(page)).ok())
+        .unwrap();
     assert_eq!(capabilities(&man), wanted);
 }
 
@@ -124,7 +127,8 @@ fn kubernetes_schemas_accept_the_manifests() {
         let (good, _) = validate(&yaml.replace("metadata:", "metadata:\n  nothing: there"));
         assert!(!good, "{name}: anything is taken");
     }
-    let kustomized = Command::new("kubectl").arg("kustomize").arg(deploy_path("kubernetes")).output();
+    let kustomized =
+        Command::new("kubectl").arg("kustomize").arg(deploy_path("kubernetes")).output();
     let Ok(kustomized) = kustomized else {
         writeln!(stderr(), "NOT TESTED: kustomization, for there is no kubectl").unwrap();
         return;
@@ -165,7 +169,9 @@ fn fails(command: &mut Command) -> String {
 /// Returns the packages that `make packages` has written: the .deb and the .rpm.
 fn packages() -> [PathBuf; 2] {
     static BUILT: Once = Once::new();
-    BUILT.call_once(|| _ = run(Command::new("make").arg("-C").arg(repository_root()).arg("packages")));
+    BUILT.call_once(|| {
+        _ = run(Command::new("make").arg("-C").arg(repository_root()).arg("packages"))
+    });
     let all = fs::read_dir(repository_root().join("target/packages")).unwrap();
     let all: Vec<_> = all.map(|entry| entry.unwrap().path()).collect();
     ["deb", "rpm"].map(|wanted| {

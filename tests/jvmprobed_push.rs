@@ -28,7 +28,7 @@ use libjvmprobe::{
         Frame, Kind,
         profile::{Measure, Profile, Sample},
     },
-    take::pauses::record::Record,
+    trace::pauses::record::Record,
 };
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use serde_json::Value;

@@ -19,7 +19,7 @@ use jvmprobe_tests::{
     windows::{PID, SAMPLES, SECOND, folder, made_up},
 };
 use jvmprobed::store::{Store, file::PROFILES, folder::VERSION, shelf::StoreReader};
-use libjvmprobe::take::pauses::record::Record;
+use libjvmprobe::trace::pauses::record::Record;
 use rustix::process::Signal;
 use tempfile::TempDir;
 
@@ -465,7 +465,9 @@ fn unusable_directory_is_rejected_in_one_line() {
     drop(store);
     // A directory of a newer version, which readers reject as well.
     fs::write(dir.join("version"), format!("{}\n", VERSION + 1)).unwrap();
-    assert!(startup_error(&dir).contains(&format!("has version {} of a newer jvmprobed", VERSION + 1)));
+    assert!(
+        startup_error(&dir).contains(&format!("has version {} of a newer jvmprobed", VERSION + 1))
+    );
     let show =
         Command::new(binary("jvmprobed")).args(["show", "--dir"]).arg(&dir).output().unwrap();
     let said = String::from_utf8(show.stderr).unwrap();

@@ -12,7 +12,7 @@ use jvmprobe_tests::{
     scrape,
     tool::{Tool, binary},
 };
-use libjvmprobe::{Pid, follow::JvmIdentity, hotspot::HotSpot, process::Target};
+use libjvmprobe::{Pid, hotspot::HotSpot, jvms::JvmIdentity, process::Target};
 use rustix::process::Signal;
 
 /// Returns the identity of a JVM.

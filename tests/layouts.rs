@@ -1,8 +1,8 @@
 //! HotSpot's layout in each runtime, compared with the table of fields by JDK.
 
 use jvmprobe_tests::{
-    load::Load,
     beside_others,
+    load::Load,
     runtimes::{self, Runtime},
     tool::{self, binary},
 };

@@ -2,7 +2,7 @@
 //! in order, with the stack that loaded it.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use jvmprobe_tests::{load::Load, beside_others, runtimes::named, tool::Tool};
+use jvmprobe_tests::{beside_others, load::Load, runtimes::named, tool::Tool};
 
 #[test]
 fn classload_shows_every_class_in_the_jvm_log() {

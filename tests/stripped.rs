@@ -190,7 +190,8 @@ fn debug_file_of_a_container_adds_no_probes_elsewhere() {
     let debug = folder.path().join("debug");
     let runtime = named("temurin-25").stripped(folder.path(), &debug);
     swap_symbols(&debug_file(&debug));
-    let attacker = Load::start(&containerized(runtime.clone(), folder.path(), &debug), "-XX:+UseG1GC");
+    let attacker =
+        Load::start(&containerized(runtime.clone(), folder.path(), &debug), "-XX:+UseG1GC");
     let mut neighbour = Load::start(&runtime, "-XX:+UseG1GC");
     let tool = Tool::start("javagc", &["-a", "-v", "-j"]);
     neighbour.run(1.0);

@@ -16,10 +16,10 @@ use jvmprobe_tests::{allocated, load::Load, need_root, runtimes::named};
 use libjvmprobe::{
     Result,
     bpf::preflight,
-    follow::{Arrivals, Times, Tool, Trace, registry},
-    own::Pace,
+    jvms::{Arrivals, Times, Tool, Trace, registry},
     stack::profile::Profile,
-    take::{
+    sys::Pace,
+    trace::{
         allocations::{self, Report, books::Scope},
         pauses::{self, record::Record},
         samples::{self, About, StackWalk, SymbolSource, Targets, events::EventSpec},

@@ -5,10 +5,10 @@
 use std::collections::BTreeSet;
 
 use jvmprobe_tests::{
+    beside_others,
     container::Container,
     folded,
     load::Load,
-    beside_others,
     runtimes::{self, Runtime, named},
     tool::{Tool, binary},
 };

@@ -11,7 +11,7 @@ use rustix::fs::{MemfdFlags, memfd_create};
 
 use crate::{
     Addr, FileOffset, Vaddr,
-    ask::{agent_map, jcmd},
+    attach::{agent_map, jcmd},
     elf::{ElfFile, Probes},
     follow,
     hotspot::{
@@ -81,7 +81,7 @@ pub fn elf_file(bytes: &[u8]) {
     let apart = elf.symbols_in(|_| Ok(file(&[bytes])));
     let elf = elf.with_symbols_of(apart.as_ref());
     let _ = (elf.begins_function(Vaddr(0x1000)), elf.relocations());
-    if let Ok(Some(image)) = crate::image::Image::read(&elf) {
+    if let Ok(Some(image)) = crate::native_image::Image::read(&elf) {
         let at = |vaddr| image.at(vaddr).len();
         let _ = image.methods().map(|method| at(method.start) + at(method.end)).max();
     }
@@ -220,17 +220,17 @@ pub fn proc_text(bytes: &[u8]) {
 
 /// Decodes a record of javagc's ring buffer.
 pub fn javagc_events(bytes: &[u8]) {
-    let _ = take::pauses::event::Event::decode(bytes);
+    let _ = trace::pauses::event::Event::decode(bytes);
 }
 
 /// Decodes a record of javaobjnew's ring buffer.
 pub fn javaobjnew_events(bytes: &[u8]) {
-    let _ = take::allocations::event::Event::decode(bytes);
+    let _ = trace::allocations::event::Event::decode(bytes);
 }
 
 /// Decodes a record of javaprof's ring buffer.
 pub fn javaprof_events(bytes: &[u8]) {
-    let _ = take::samples::event::Event::decode(bytes);
+    let _ = trace::samples::event::Event::decode(bytes);
 }
 
 /// Derives a service name from a command line and an environment, and parses a process's control groups.
@@ -244,5 +244,5 @@ pub fn service(bytes: &[u8]) {
 
 /// Reads perf records of new mappings.
 pub fn mappings(bytes: &[u8]) {
-    follow::mappings::fuzz(bytes);
+    jvms::mappings::fuzz(bytes);
 }

@@ -1,24 +1,24 @@
 //! Finds, reads and traces running HotSpot JVMs from outside. The JVMs need no
 //! flag, no restart and no agent, and nothing is written to them. Only the module
-//! [`ask`] contacts a JVM, on request.
+//! [`attach`] contacts a JVM, on request.
 //!
 //! The table lists the subject of each module. A module uses only modules below it.
 //!
 //! | module | subject |
 //! |---|---|
 //! | [`cli`] | common parts of the tools' command lines |
-//! | [`take`] | the tracers: pauses, samples, allocations |
-//! | [`follow`] | JVMs that start, become ready, are stopped and exit; the main loop of every tool |
+//! | [`trace`] | the tracers: pauses, samples, allocations |
+//! | [`jvms`] | JVMs that start, become ready, are stopped and exit; the main loop of every tool |
 //! | [`render`] | numbers, tables, histograms and profiles as text |
 //! | [`stack`] | stacks: walked, named, as profiles |
 //! | [`bpf`] | loading and attaching BPF programs, event streams, clocks, the stack walker |
-//! | [`ask`] | everything that touches a JVM: attach protocol, agent, maps |
+//! | [`attach`] | everything that touches a JVM: attach protocol, agent, maps |
 //! | [`hotspot`] | HotSpot's own layout: vmStructs, flags, collector, heap, code cache, methods |
 //! | [`unwind`] | unwind tables: how to find a caller's frame |
-//! | `image` | GraalVM native images: their metadata about their own code |
+//! | `native_image` | GraalVM native images: their metadata about their own code |
 //! | [`process`] | a process: its fate, maps, memory, root, its libjvm.so |
 //! | [`elf`] | ELF files: stapsdt notes, symbols |
-//! | [`own`] | this process itself: privileges, memory, deadlines, signals, messages |
+//! | [`sys`] | this process itself: privileges, memory, deadlines, signals |
 //! | [`names`] | names of code |
 //!
 //! Data flows in one direction: a PID becomes a [`process::Target`] (found, named,
@@ -29,24 +29,24 @@
 //! All external input (ELF files, /proc, the target's memory) is checked once,
 //! where it enters the library. Errors ([`Error`]) say what to do next.
 
-pub mod ask;
+pub mod attach;
 pub mod bpf;
 pub mod cli;
 pub mod elf;
 mod error;
-pub mod follow;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 #[allow(clippy::unwrap_used, reason = "a fuzzer fails by panicking")]
 pub mod fuzzing;
 pub mod hotspot;
-pub(crate) mod image;
+pub mod jvms;
 pub mod names;
-pub mod own;
+pub(crate) mod native_image;
 pub mod process;
 pub mod render;
 pub mod stack;
-pub mod take;
+pub mod sys;
+pub mod trace;
 mod units;
 pub mod unwind;
 

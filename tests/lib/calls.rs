@@ -19,7 +19,7 @@ use cafebabe::MethodAccessFlags;
 use Verdict::{ElsewhereInMethod, Impossible, Possible, Unknown};
 
 use crate::{
-    classfile::{Call, ClassPath, CallKind, Target},
+    classfile::{Call, CallKind, ClassPath, Target},
     speedscope::{self, Frame, Sample},
 };
 
@@ -256,7 +256,8 @@ impl Checker {
         };
         let by_object = |call: &Call| matches!(call.how, CallKind::Virtual | CallKind::Interface);
         let linked = |call: &Call| {
-            matches!(call.how, CallKind::Static | CallKind::Dynamic) || self.is_polymorphic(&call.target)
+            matches!(call.how, CallKind::Static | CallKind::Dynamic)
+                || self.is_polymorphic(&call.target)
         };
         match plain_stub(stub) {
             "vtable chunks" | "ic_miss" | "resolve_virtual_call" => {
@@ -334,7 +335,9 @@ impl Checker {
                 let (ancestors, is_whole) = self.classes.ancestors(&target.class);
                 ancestors.contains(callee.class) || !is_whole
             }
-            CallKind::Virtual | CallKind::Interface => self.can_be_of_one_object(&target.class, callee.class),
+            CallKind::Virtual | CallKind::Interface => {
+                self.can_be_of_one_object(&target.class, callee.class)
+            }
         }
     }
 

@@ -8,7 +8,7 @@ use libjvmprobe::{
         Frame, Kind,
         profile::{Measure, Profile, Sample},
     },
-    take::pauses::record::{Record, Stop},
+    trace::pauses::record::{Record, Stop},
 };
 use tempfile::TempDir;
 

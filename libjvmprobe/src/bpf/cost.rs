@@ -9,7 +9,7 @@ use crate::{
     Result,
     bpf::{
         records::{entries, word},
-        trap::prices,
+        trap_cost::prices,
     },
 };
 

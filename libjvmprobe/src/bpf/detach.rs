@@ -19,7 +19,7 @@ use std::{
 
 use libbpf_rs::Link;
 
-use crate::own::{Worker, privileges::Rights, undo};
+use crate::sys::{Worker, privileges::Rights, undo};
 
 /// Held while attaching or detaching: libbpf's USDT data of each object is not thread-safe.
 static ATTACH_LOCK: Mutex<()> = Mutex::new(());

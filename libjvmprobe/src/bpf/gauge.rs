@@ -22,7 +22,8 @@ impl Gauge {
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
         // If a summand does not fit, the sum would be wrong, so there is none at all.
         let terms: &[Term] = if self.heap.len() <= TERMS { &self.heap } else { &[] };
-        let used_at_gc_end: &[Addr] = if self.used_at_gc_end.len() <= SPACES { &self.used_at_gc_end } else { &[] };
+        let used_at_gc_end: &[Addr] =
+            if self.used_at_gc_end.len() <= SPACES { &self.used_at_gc_end } else { &[] };
         let mut words = Vec::with_capacity(WORDS);
         let stop = self.last_stop.map(|s| [s.end, s.begin, s.sync, s.op_type].map(|addr| addr.0));
         let [end, rest @ ..] = stop.unwrap_or_default();

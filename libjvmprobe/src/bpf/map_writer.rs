@@ -14,7 +14,7 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle};
 
 use crate::{
     Error, Result,
-    own::{Worker, privileges::MAPS},
+    sys::{Worker, privileges::MAPS},
 };
 
 /// The outer maps.
@@ -67,7 +67,9 @@ impl MapWriter {
             let work = move || {
                 move |job: Job| {
                     if let Err(error) = outer.do_job(&job) {
-                        log::warn!("falling back to frame pointers for the stacks of a process: {error}");
+                        log::warn!(
+                            "falling back to frame pointers for the stacks of a process: {error}"
+                        );
                     }
                 }
             };
@@ -75,8 +77,12 @@ impl MapWriter {
             return Ok(());
         }
         let is_sent = self.worker.as_ref().is_some_and(|worker| worker.send(job));
-        let ended =
-            || Error::io("pass an unwind table to the worker thread", io::Error::other("the worker thread has ended"));
+        let ended = || {
+            Error::io(
+                "pass an unwind table to the worker thread",
+                io::Error::other("the worker thread has ended"),
+            )
+        };
         if is_sent { Ok(()) } else { Err(ended()) }
     }
 

@@ -12,13 +12,13 @@
 //! | [`perf`] | perf events: sampling at a frequency or a period, and watchpoints |
 //! | [`kernel_types`] | offsets of fields in the kernel's structures, from BTF |
 //! | [`tracefs`] | the kernel's tracepoints by name |
-//! | [`room`] | sizes of hash maps, and when the kernel allocates their entries |
-//! | [`trap`] | measured cost of one probe hit and of one sampling interrupt |
+//! | [`sparse_map`] | sizes of hash maps, and when the kernel allocates their entries |
+//! | [`trap_cost`] | measured cost of one probe hit and of one sampling interrupt |
 //! | [`cost`] | cost of the probes to each JVM |
 //! | [`stops`] | stops of a JVM's application threads |
 //! | `gauge` | the target's own counters, read with each event |
 //! | [`walker`] | data for the kernel side's stack walker: JVM layouts, mappings, unwind tables |
-//! | [`here`] | the stack walker, run in this process |
+//! | [`user_walker`] | the stack walker, run in this process |
 //! | `map_writer` | background thread that updates the stack walker's maps |
 //! | [`clock`] | conversion between the kernel's clock and wall-clock time |
 
@@ -26,22 +26,22 @@ pub mod clock;
 pub mod cost;
 mod detach;
 pub(crate) mod gauge;
-pub mod here;
 pub mod kernel_types;
 mod map_writer;
 pub mod perf;
 pub mod preflight;
 pub mod probes;
 pub mod records;
-pub mod room;
 pub mod session;
+pub mod sparse_map;
 #[cfg(test)]
 mod stack_depth;
 pub mod stops;
 pub(crate) mod stream;
 pub mod tracefs;
-pub mod trap;
+pub mod trap_cost;
 pub(crate) mod uprobe;
+pub mod user_walker;
 pub mod walker;
 
 use std::{

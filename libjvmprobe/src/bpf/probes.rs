@@ -13,7 +13,7 @@ use libbpf_rs::{ErrorKind, Link, ProgramMut, UprobeOpts, UsdtOpts};
 use crate::{
     Error, FileOffset, Pid, Result,
     bpf::{self, detach},
-    elf::{ElfFile, Probes, Symbols, apart::debug_package},
+    elf::{ElfFile, Probes, Symbols, separate_debug_file::debug_package},
     process::LibJvm,
 };
 

@@ -47,7 +47,7 @@ fn map(skel: &impl Skel<'static>, name: &str) -> Result<MapHandle> {
 /// [`Error::Permission`] or [`Error::Kernel`] if the kernel refuses it, [`Error::Bpf`].
 pub fn load<O: OpenSkel<'static>>(mut open: O) -> Result<O::Output> {
     if !bpf::can_share_attachments() {
-        room::for_probes_by_jvm(open.open_object_mut())?;
+        sparse_map::for_probes_by_jvm(open.open_object_mut())?;
     }
     open.load().map_err(bpf::load_error)
 }

@@ -26,8 +26,8 @@ use crate::{
     },
     elf::{ElfFile, Segments},
     hotspot::walking::JvmLayout,
-    own::{Idle, descriptors::ran_out},
     process::code::{CodeFile, CodeMaps},
+    sys::{Idle, descriptors::ran_out},
     unwind::{Row, UnwindTable},
 };
 
@@ -294,7 +294,8 @@ impl Walker {
 
     /// Returns the files that are in use: mapped by a process, or referenced by an owner other than the two below.
     fn used(&self) -> Vec<i32> {
-        let handed_over = self.handed_over.values().flat_map(|handed_over| handed_over.iter().skip(1));
+        let handed_over =
+            self.handed_over.values().flat_map(|handed_over| handed_over.iter().skip(1));
         let handed_over: HashSet<u32> = handed_over.map(|mapping| mapping.table).collect();
         /// This walker, and the list of all files.
         const HOLDERS: usize = 2;

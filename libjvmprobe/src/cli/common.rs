@@ -9,8 +9,8 @@ use regex::Regex;
 use crate::{
     Error, Pid, Result,
     cli::{parse_pid, parse_seconds},
-    follow::{Arrivals, Times, registry, running},
-    own::Pace,
+    jvms::{Arrivals, Times, registry, running},
+    sys::Pace,
 };
 
 /// What every tool's command line has.

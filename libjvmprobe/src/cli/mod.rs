@@ -22,7 +22,8 @@ pub use messages::{limit_warnings, print_messages_as_json};
 pub use started::CommandOptions;
 
 use crate::{
-    Error, Pid, Result, elf::apart::set_symbol_files, follow::running, own, stack::symbolizer,
+    Error, Pid, Result, elf::separate_debug_file::set_symbol_files, jvms::running, own,
+    stack::symbolizer,
 };
 
 /// Maximum duration of a trace in seconds, one year; a larger value is a typing error.
@@ -127,7 +128,7 @@ where
     if let Err(why) = args.check() {
         command.error(ErrorKind::ArgumentConflict, why).exit();
     }
-    own::descriptors::raise_limit();
+    sys::descriptors::raise_limit();
     if !args.has_target() {
         return print_candidates(&name);
     }
@@ -156,7 +157,7 @@ where
     match completions {
         Some(shell) => print_completions(shell, &mut command),
         None => {
-            own::descriptors::raise_limit();
+            sys::descriptors::raise_limit();
             end(run(&args))
         }
     }
@@ -171,7 +172,7 @@ fn end<T: Termination, E: Display>(outcome: Result<T, E>) -> ExitCode {
         }
     };
     // Done last, because a second signal waits for it forever.
-    own::undo::run_all();
+    sys::undo::run_all();
     code
 }
 

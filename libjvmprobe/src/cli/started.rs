@@ -6,7 +6,7 @@ use clap::{Args, ValueHint};
 
 use crate::{
     Result,
-    follow::{
+    jvms::{
         command::HeldCommand,
         user::{self, User},
     },

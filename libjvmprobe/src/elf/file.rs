@@ -93,7 +93,15 @@ impl ElfFile {
         let ctx = Ctx::new(container, head.endianness().map_err(malformed)?);
         let segments = segments(&file, size, ctx, &head)?;
         let sections = sections(&file, size, ctx, &head)?;
-        Ok(Self { file, size, ctx, machine: head.e_machine, segments, sections, separate_debug_file: None })
+        Ok(Self {
+            file,
+            size,
+            ctx,
+            machine: head.e_machine,
+            segments,
+            sections,
+            separate_debug_file: None,
+        })
     }
 
     /// Returns the architecture of the file.

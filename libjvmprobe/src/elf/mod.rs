@@ -3,7 +3,7 @@
 //! | module | contents |
 //! |---|---|
 //! | `addresses` | symbols by address |
-//! | `apart` | symbols of a stripped file in separate files |
+//! | `separate_debug_file` | symbols of a stripped file in separate files |
 //! | `file` | headers and sections, read piece by piece |
 //! | `functions` | start addresses of functions |
 //! | `relocations` | relocations of position-independent files |
@@ -15,10 +15,10 @@
 //! file kills the reader by SIGBUS.
 
 mod addresses;
-pub(crate) mod apart;
 pub(crate) mod file;
 mod functions;
 mod relocations;
+pub(crate) mod separate_debug_file;
 pub(crate) mod stapsdt;
 pub(crate) mod symbols;
 #[cfg(test)]

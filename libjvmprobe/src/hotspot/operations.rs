@@ -97,7 +97,8 @@ impl HotSpot {
     /// Whether the heap after such a collection is known only from the collector's own tracer, because
     /// its counters are missing or not known yet.
     pub(crate) fn needs_collection_end_probe(&self) -> bool {
-        let may_allocate = heap::allocates_after_collection(self.collector) || self.collector == Collector::Unknown;
+        let may_allocate = heap::allocates_after_collection(self.collector)
+            || self.collector == Collector::Unknown;
         may_allocate && self.gauge.used_at_gc_end.is_empty()
     }
 

@@ -137,7 +137,8 @@ impl ThreadNames {
         }
         let complete = self.find(tid, comm);
         let failed_scans = if complete.is_some() { 0 } else { failed_scans.saturating_add(1) };
-        let known = CachedName { comm: comm.to_owned(), complete, failed_scans, at: Instant::now() };
+        let known =
+            CachedName { comm: comm.to_owned(), complete, failed_scans, at: Instant::now() };
         let all = Arc::make_mut(&mut self.known.0);
         if all.len() >= MAX_KNOWN {
             all.clear();

@@ -210,7 +210,8 @@ mod tests {
 
     #[test]
     fn thread_without_tlab_has_no_used_tlab_bytes() {
-        let layout = ThreadLayout { allocated: 0, tlab_start: 8, tlab_top: 16, probe_precedes_tlab: false };
+        let layout =
+            ThreadLayout { allocated: 0, tlab_start: 8, tlab_top: 16, probe_precedes_tlab: false };
         // Addresses below 4 GiB, where many heaps lie.
         for (start, top, used) in [(0, 0xffe0_0000, 0), (0xffd0_0000, 0xffe0_0000, 1 << 20)] {
             let thread: [u64; 3] = [500, start, top];
@@ -221,7 +222,8 @@ mod tests {
 
     #[test]
     fn unreadable_thread_has_no_allocated_bytes() {
-        let layout = ThreadLayout { allocated: 0, tlab_start: 8, tlab_top: 16, probe_precedes_tlab: false };
+        let layout =
+            ThreadLayout { allocated: 0, tlab_start: 8, tlab_top: 16, probe_precedes_tlab: false };
         assert_eq!(layout.bytes(&own_memory(), Addr(8)), None);
     }
 }

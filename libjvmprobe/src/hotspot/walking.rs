@@ -14,8 +14,8 @@ use crate::{
         pages::Pages,
         resolved::Layout,
     },
-    own::warn_once,
     process::memory::Memory,
+    sys::warn_once,
 };
 
 /// Maximum number of code heaps in the walker: `MAX_CODE_HEAPS` of bpf/walk/walk.h.

@@ -20,8 +20,8 @@ use rustix::fs::{MemfdFlags, memfd_create};
 use crate::{
     Addr, FileOffset, Pid, Result,
     elf::ElfFile,
-    own::{Idle, descriptors::ran_out},
     process::{FileId, Process, libjvm, maps, memory::Memory, root::Root},
+    sys::{Idle, descriptors::ran_out},
 };
 
 /// Maximum number of mappings kept per process, above the kernel's default limit (65,530).

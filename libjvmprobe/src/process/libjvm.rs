@@ -177,7 +177,7 @@ impl LibJvm {
 /// Returns the program of a process if it is a GraalVM native image.
 pub(crate) fn native_image(pid: Pid) -> Option<ElfFile> {
     let file = reader::open_linked(pid, Path::new(&format!("/proc/{pid}/exe"))).ok()?;
-    ElfFile::open(file).ok().filter(image::is_image)
+    ElfFile::open(file).ok().filter(native_image::is_image)
 }
 
 /// Combines the major and minor device number from /proc.

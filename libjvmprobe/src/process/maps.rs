@@ -134,6 +134,9 @@ mod tests {
         assert!(code.iter().all(|map| map.perms.contains(MMPermissions::EXECUTE)));
         assert!(any_line_contains(own, &[b"nothing of this name", b"[stack]"]).unwrap());
         assert!(!any_line_contains(own, &[b"nothing of this name"]).unwrap());
-        assert!(matches!(any_line_contains(Pid(u32::MAX), &[b"x"]), Err(Error::NoSuchProcess { .. })));
+        assert!(matches!(
+            any_line_contains(Pid(u32::MAX), &[b"x"]),
+            Err(Error::NoSuchProcess { .. })
+        ));
     }
 }

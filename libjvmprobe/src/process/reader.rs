@@ -47,8 +47,8 @@ use rustix::{
 
 use crate::{
     Addr, Pid,
-    own::channel::{self, MAX_MESSAGE},
     process::cgroup,
+    sys::channel::{self, MAX_MESSAGE},
 };
 
 /// Maximum time that a reader may take for one message.

@@ -31,8 +31,8 @@ use rustix::{
 
 use crate::{
     Pid,
-    own::{Deadline, undo},
     process::{Fate, Process, identity::Owner, reader},
+    sys::{Deadline, undo},
 };
 
 /// Root folder of a target, kept open.
@@ -171,7 +171,9 @@ impl<'a> Folder<'a> {
     pub fn shown(&self, name: &str) -> PathBuf {
         match &self.way {
             FolderPath::Below(root, path) => PathBuf::from(root.shown(&Path::new(path).join(name))),
-            FolderPath::Working(process) => PathBuf::from(format!("/proc/{}/cwd/{name}", process.pid)),
+            FolderPath::Working(process) => {
+                PathBuf::from(format!("/proc/{}/cwd/{name}", process.pid))
+            }
         }
     }
 

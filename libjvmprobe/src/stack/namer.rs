@@ -68,7 +68,12 @@ impl StackNamer {
     ///
     /// # Errors
     /// [`crate::Error::Layout`] that names the missing structure.
-    pub fn without_walker(pid: Pid, hotspot: &HotSpot, files: &mut Files, signatures: bool) -> Result<Self> {
+    pub fn without_walker(
+        pid: Pid,
+        hotspot: &HotSpot,
+        files: &mut Files,
+        signatures: bool,
+    ) -> Result<Self> {
         let mut maps = CodeMaps::default();
         if let Err(error) = maps.refresh(pid, &files.mapped) {
             // The process has ended meanwhile, so there will be no stacks either.

@@ -22,8 +22,8 @@ use std::{
 use crate::{
     FileOffset, Pid,
     bpf::walker::Walker,
-    elf::{ElfFile, Functions, Segments, apart::DebugLink},
-    image::Image,
+    elf::{ElfFile, Functions, Segments, separate_debug_file::DebugLink},
+    native_image::Image,
     process::{
         Process, cgroup,
         code::{CodeFile, FileCache},
@@ -233,7 +233,7 @@ impl Readers {
 /// The worker thread that starts the confined child and talks to it, for all threads.
 mod worker {
     use super::{Arc, At, CodeFile, FileOffset, Readers, Symbols};
-    use crate::own::{Worker, privileges::READ};
+    use crate::sys::{Worker, privileges::READ};
     use std::{
         sync::{
             OnceLock,

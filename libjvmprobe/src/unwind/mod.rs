@@ -16,7 +16,7 @@
 //! section, memory by four million rows.
 
 mod assembly;
-mod image;
+mod native_image;
 
 use std::ops::Range;
 

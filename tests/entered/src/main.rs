@@ -18,11 +18,11 @@ use libjvmprobe::{
         session::{self, Attach, Session},
     },
     cli::{self, CommandLine, Common},
-    follow::{ByKey, Followed, Reading, Tool, Trace, jvms},
     hotspot::HotSpot,
-    own::stop_on_signal,
+    jvms::{ByKey, Followed, Reading, Tool, Trace, jvms},
     process::Target,
     render::output::Output,
+    sys::stop_on_signal,
 };
 use serde::Serialize;
 

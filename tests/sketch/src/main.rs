@@ -14,12 +14,12 @@ use libjvmprobe::{
         session::{self, Attach, Session},
     },
     cli::{self, CommandLine, Common, describe},
-    follow::{ByKey, Followed, Reading, Tool, Trace, jvms},
     hotspot::HotSpot,
-    own::stop_on_signal,
+    jvms::{ByKey, Followed, Reading, Tool, Trace, jvms},
     process::Target,
     render::{output::Output, stack::StackFrame, table::Times},
     stack::{namer::StackNamer, native::Files, raw::RawStack},
+    sys::stop_on_signal,
 };
 use plain::Plain;
 use serde::Serialize;

@@ -10,8 +10,8 @@ use std::{
     sync::OnceLock,
 };
 
-pub use libjvmprobe::bpf::here::{Blob, Source, Stack, Start, blob, trail};
-use libjvmprobe::bpf::here::{LINKED, WalkFunction, walk_by};
+pub use libjvmprobe::bpf::user_walker::{Blob, Source, Stack, Start, blob, trail};
+use libjvmprobe::bpf::user_walker::{LINKED, WalkFunction, walk_by};
 
 /// Name of the environment variable that selects another build of the walker.
 pub const OTHER: &str = "WALK_HARNESS";

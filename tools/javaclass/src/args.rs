@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
 use libjvmprobe::{
-    cli::{CommandLine, Common, CommandOptions},
+    cli::{CommandLine, CommandOptions, Common},
     render::formats,
 };
 

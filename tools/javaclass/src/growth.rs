@@ -13,16 +13,16 @@ use std::{
 use anyhow::Result;
 use libjvmprobe::{
     Pid, cli,
-    follow::{
+    hotspot::{HotSpot, loaded::Loader},
+    jvms::{
         Named, Times, Watch, jvms,
         run::{End, run as follow},
     },
-    hotspot::{HotSpot, loaded::Loader},
-    own::{
+    process::{Fate, Target},
+    sys::{
         privileges::{READ, keep},
         stop_on_signal,
     },
-    process::{Fate, Target},
 };
 
 use crate::{args::Args, record::LoaderGrowth, report::Report, status};

@@ -6,9 +6,9 @@ use anyhow::Result;
 use libjvmprobe::hotspot::loaded::{LoadedClass, State, Usage};
 
 use crate::{
+    list_line::{self, Line, Wanted},
     origin::{Origin, package},
     record::{Changed, Listed},
-    wanted::{self, Line, Wanted},
 };
 
 /// The exit status if something on the list is in use.
@@ -71,7 +71,7 @@ pub struct Listing {
 impl Listing {
     /// Reads a list.
     pub fn read(path: &Path) -> Result<Self> {
-        Ok(Self::new(wanted::read(path)?))
+        Ok(Self::new(list_line::read(path)?))
     }
 
     fn new(lines: Vec<Line>) -> Self {

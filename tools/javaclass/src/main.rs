@@ -9,11 +9,12 @@
 //! combines reports, and [`strip`] removes classes from a jar that no report has.
 
 mod args;
-mod asked;
 mod fold;
 mod growth;
 mod jars;
 mod list;
+mod list_check;
+mod list_line;
 mod merge;
 mod origin;
 mod record;
@@ -22,7 +23,6 @@ mod reports;
 mod strip;
 mod tally;
 mod vex;
-mod wanted;
 mod watch;
 
 /// Generated from bpf/javaclass.bpf.c.
@@ -37,14 +37,14 @@ use std::{fmt::Display, process::ExitCode};
 use anyhow::Result;
 use libjvmprobe::{
     Pid, cli,
-    follow::jvms,
-    own::privileges::{READ, keep},
+    jvms::jvms,
     process::Fate,
+    sys::privileges::{READ, keep},
 };
 
 use crate::{
     args::{Args, Command},
-    asked::ListCheck,
+    list_check::ListCheck,
     report::Report,
 };
 

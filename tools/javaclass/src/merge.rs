@@ -9,7 +9,7 @@ use anyhow::{Result, bail};
 use libjvmprobe::render::{output::Output, table::Ruled, units::count};
 use serde::Serialize;
 
-use crate::reports::{self, ClassLine, MethodLine, Item};
+use crate::reports::{self, ClassLine, Item, MethodLine};
 
 /// Maximum number of classes merged.
 const MAX_CLASSES: usize = 4_000_000;
@@ -251,8 +251,9 @@ mod tests {
         let first = class("A", "loaded", "not called")
             + &class("A", "initialized", "called")
             + &summary_line(2, true);
-        let second =
-            class("A", "linked", "not called") + &class("B", "linked", "unknown") + &summary_line(2, true);
+        let second = class("A", "linked", "not called")
+            + &class("B", "linked", "unknown")
+            + &summary_line(2, true);
         read(&mut merged, &(first + &second)).unwrap();
         assert_eq!(merged.runs, 2);
         let of = |name: &str| &merged.classes[&("/a.jar".to_owned(), name.to_owned())];
@@ -276,8 +277,11 @@ mod tests {
         }
         // A record type of a later version is ignored.
         let mut merged = Merged::default();
-        read(&mut merged, &(r#"{"type":"novelty","x":1}"#.to_owned() + "\n" + &summary_line(0, true)))
-            .unwrap();
+        read(
+            &mut merged,
+            &(r#"{"type":"novelty","x":1}"#.to_owned() + "\n" + &summary_line(0, true)),
+        )
+        .unwrap();
         assert_eq!(merged.runs, 1);
         read(&mut merged, &summary_line(0, false)).unwrap();
         assert_eq!((merged.runs, merged.incomplete), (2, 1));

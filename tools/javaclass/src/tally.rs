@@ -14,10 +14,10 @@ use libjvmprobe::{
 
 use crate::{
     args::Args,
-    asked::ListCheck,
     fold::Folded,
     jars::{self, Seen, index::Index},
     list::Hits,
+    list_check::ListCheck,
     origin::{Kind, Origin, package},
     record::{Class, Method, MethodCounts, Summary},
     report::Report,

@@ -5,7 +5,7 @@ use std::{path::PathBuf, time::Duration};
 use clap::{Parser, ValueHint};
 use libjvmprobe::{
     cli::{CommandLine, Common, MAX_SECONDS},
-    take::pauses::Options,
+    trace::pauses::Options,
 };
 
 const EXAMPLES: &str = "\

@@ -2,7 +2,7 @@
 //! application was stopped.
 //!
 //! The arguments ([`args`]) name JVMs. The library records their pauses
-//! ([`libjvmprobe::take::pauses`]), and [`report`] prints them.
+//! ([`libjvmprobe::trace::pauses`]), and [`report`] prints them.
 
 mod args;
 mod list;
@@ -14,12 +14,12 @@ use anyhow::Result;
 use libjvmprobe::{
     bpf,
     cli::{self, describe},
-    follow::{End, Trace, jvms},
-    own::{
-        privileges::{ATTACH, RAISE_PRIORITY, MAPS, READ, keep_only},
+    jvms::{End, Trace, jvms},
+    sys::{
+        privileges::{ATTACH, MAPS, RAISE_PRIORITY, READ, keep_only},
         stop_on_signal,
     },
-    take::pauses::Taker,
+    trace::pauses::Taker,
 };
 
 use crate::{args::Args, report::Reports};

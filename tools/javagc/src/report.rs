@@ -11,7 +11,7 @@ use libjvmprobe::{
         table::{Ruled, Times, lost_line},
         units::{bytes, count, millis, percent, span},
     },
-    take::pauses::{
+    trace::pauses::{
         Sink,
         record::{Cycle, Pool, Record, Request, Stop},
         summary::{Stats, Summary},

@@ -5,9 +5,9 @@ use std::{num::NonZeroUsize, path::PathBuf};
 use clap::{ArgGroup, Parser};
 use libjvmprobe::{
     cli::{CommandLine, Common, parse_bytes, parse_size},
-    own::Pace,
     render::formats,
-    take::allocations::Options,
+    sys::Pace,
+    trace::allocations::Options,
 };
 
 /// Default number of rows in a table.

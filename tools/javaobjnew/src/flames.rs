@@ -7,7 +7,7 @@ use libjvmprobe::{
         profile::{Measure, Profile},
         timeline::{Band, Timeline},
     },
-    take::allocations::Report,
+    trace::allocations::Report,
 };
 
 /// Allocation profile, and the stops of JVMs during the trace.

@@ -1,7 +1,7 @@
 //! javaobjnew: shows the allocations of a stock JVM by class.
 //!
 //! The arguments ([`args`]) name JVMs. The library collects their allocations
-//! ([`libjvmprobe::take::allocations`]). [`report`] prints them, [`stack_text`] formats their stacks,
+//! ([`libjvmprobe::trace::allocations`]). [`report`] prints them, [`stack_text`] formats their stacks,
 //! and [`flames`] builds the profile for the output files.
 
 mod args;
@@ -15,16 +15,16 @@ use anyhow::Result;
 use libjvmprobe::{
     bpf,
     cli::{self, describe},
-    follow::{Trace, jvms},
-    own::{
-        privileges::{ATTACH, RAISE_PRIORITY, MAPS, OUTPUT, READ, keep_only},
-        stop_on_signal,
-    },
+    jvms::{Trace, jvms},
     render::{
         files::Files,
         formats::{FormatOptions, TitledProfile, flamegraph::Title},
     },
-    take::allocations::Taker,
+    sys::{
+        privileges::{ATTACH, MAPS, OUTPUT, RAISE_PRIORITY, READ, keep_only},
+        stop_on_signal,
+    },
+    trace::allocations::Taker,
 };
 
 use crate::{args::Args, report::Report};

@@ -9,8 +9,8 @@ use libjvmprobe::{
         table::{Lost, Ruled, Times, lost_line},
         units::{bytes, count, percent, span},
     },
-    take::allocations::{
-        Sink, Report,
+    trace::allocations::{
+        Report, Sink,
         books::{Row, Scope, Table},
         record::{Class, Large, Record, Stack, Summary},
         split::StackShare,

@@ -6,7 +6,7 @@ use libjvmprobe::{
         units::{bytes, percent},
     },
     stack::Frame,
-    take::allocations::{books::Row, split::StackShare, stacks::Stacks},
+    trace::allocations::{books::Row, split::StackShare, stacks::Stacks},
 };
 
 use crate::report::cut;

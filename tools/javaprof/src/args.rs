@@ -5,16 +5,16 @@ use std::{ffi::OsString, path::PathBuf, str::FromStr, time::Duration};
 use clap::{Parser, ValueEnum, ValueHint, value_parser};
 use libjvmprobe::{
     Result,
-    cli::{CommandLine, Common, CommandOptions, parse_size},
-    follow::Times,
-    own::Pace,
+    cli::{CommandLine, CommandOptions, Common, parse_size},
+    jvms::Times,
     render::{
         formats,
         perfmap::{self, Unfold},
     },
-    take::samples::{
+    sys::Pace,
+    trace::samples::{
         Options, StackWalk, SymbolSource, Targets,
-        events::{EventSpec, MAX_EVENTS, MAX_HERTZ, EventKind},
+        events::{EventKind, EventSpec, MAX_EVENTS, MAX_HERTZ},
     },
 };
 use regex::Regex;
@@ -358,7 +358,9 @@ mod tests {
     fn older_option_spellings_are_accepted() {
         let convert_obsolete_options = |arguments: &[&str]| {
             let arguments = ["javaprof", "-a"].iter().chain(arguments);
-            Args::parse_from(Args::convert_obsolete_options(arguments.map(OsString::from).collect()))
+            Args::parse_from(Args::convert_obsolete_options(
+                arguments.map(OsString::from).collect(),
+            ))
         };
         assert_eq!(convert_obsolete_options(&["--stacks", "fp"]).walk, StackWalk::Fp);
         assert_eq!(convert_obsolete_options(&["--stacks=hotspot"]).walk, StackWalk::Hotspot);

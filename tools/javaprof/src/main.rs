@@ -1,7 +1,7 @@
 //! javaprof: profiles running JVMs, in Java, native and kernel code.
 //!
 //! The arguments ([`args`]) name processes and events. The library collects the samples
-//! ([`libjvmprobe::take::samples`]). [`report`] shows the profile as a summary or as
+//! ([`libjvmprobe::trace::samples`]). [`report`] shows the profile as a summary or as
 //! [`record`]s, and [`outputs`] writes it to files.
 
 mod args;
@@ -17,9 +17,9 @@ use std::process::ExitCode;
 use anyhow::Result;
 use libjvmprobe::{
     bpf, cli,
-    follow::command::HeldCommand,
-    own::{PriorityBoost, stop_on_signal},
-    take::samples::{About, Taker},
+    jvms::command::HeldCommand,
+    sys::{PriorityBoost, stop_on_signal},
+    trace::samples::{About, Taker},
 };
 
 use crate::{args::Args, outputs::Outputs, report::Report};

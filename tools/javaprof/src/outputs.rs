@@ -7,7 +7,7 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 use libjvmprobe::{
-    ask::perf_map,
+    attach::perf_map,
     process::root,
     render::{
         files::Files,
@@ -18,7 +18,7 @@ use libjvmprobe::{
         profile::Profile,
         timeline::{Band, Timeline},
     },
-    take::samples::About,
+    trace::samples::About,
 };
 
 use crate::args::Args;

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use libjvmprobe::{
     Result,
-    ask::agent,
+    attach::agent,
     render::{formats::folded, output::Output, summary, table::Times},
     stack::profile::Profile,
-    take::samples::{About, Sink},
+    trace::samples::{About, Sink},
 };
 
 use crate::{args::Args, progress::Progress, record};

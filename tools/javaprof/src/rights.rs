@@ -1,10 +1,11 @@
 //! Capabilities that javaprof keeps in each phase.
 
 use libjvmprobe::{
-    own::privileges::{
-        ATTACH_PROTOCOL, ATTACH, RAISE_PRIORITY, KERNEL_SYMBOLS, MAPS, OUTPUT, PROBE, READ, Rights, keep_only,
+    sys::privileges::{
+        ATTACH, ATTACH_PROTOCOL, KERNEL_SYMBOLS, MAPS, OUTPUT, PROBE, RAISE_PRIORITY, READ, Rights,
+        keep_only,
     },
-    take::samples::SymbolSource,
+    trace::samples::SymbolSource,
 };
 
 use crate::args::Args;

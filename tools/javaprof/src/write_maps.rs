@@ -12,7 +12,7 @@ use std::io::{self, BufWriter};
 use anyhow::{Context, Result, bail};
 use libjvmprobe::{
     Addr, Error,
-    ask::perf_map,
+    attach::perf_map,
     hotspot::{HotSpot, code::Inlining},
     names::code::Code,
     process::{
@@ -21,7 +21,7 @@ use libjvmprobe::{
         root::{Folder, Root},
     },
     render::{output::Output, perfmap},
-    take::samples::symbols,
+    trace::samples::symbols,
 };
 
 use crate::args::Args;

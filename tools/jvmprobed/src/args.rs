@@ -11,7 +11,7 @@ use crate::{
     config::{self, parse_age},
     metrics::Listen,
     push::target::Address,
-    show::{when::TimeArg, whose::Whose},
+    show::{jvm_filter::Whose, time_arg::TimeArg},
 };
 
 /// Default directory of the store.

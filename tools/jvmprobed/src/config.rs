@@ -10,7 +10,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
-use libjvmprobe::follow::known_attributes;
+use libjvmprobe::jvms::known_attributes;
 use regex::Regex;
 use serde::{Deserialize, Deserializer, de::Error};
 

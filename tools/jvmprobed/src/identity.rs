@@ -5,7 +5,7 @@ use std::{
     sync::{Arc, PoisonError, RwLock, RwLockReadGuard},
 };
 
-use libjvmprobe::follow::{RUNTIME, Select, JvmIdentity};
+use libjvmprobe::jvms::{JvmIdentity, RUNTIME, Select};
 
 use crate::{
     config::{Action, Rule},
@@ -190,7 +190,8 @@ mod tests {
             "[[rule]]\naction = \"drop\"\nwhen = { \"k8s.namespace.name\" = \"^batch$\" }",
         );
         let mut identities = Identities::new(Rules::new(config.unwrap().rules).into());
-        let claims = JvmIdentity { claimed_namespace: Some("batch".into()), ..JvmIdentity::default() };
+        let claims =
+            JvmIdentity { claimed_namespace: Some("batch".into()), ..JvmIdentity::default() };
         let identity = identities.came(7, claims).unwrap();
         assert_eq!(identity.attributes[NAMESPACE], "batch");
         assert!(identities.came(8, who("shop", "batch")).is_none());

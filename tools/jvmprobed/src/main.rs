@@ -26,10 +26,10 @@ fn start(args: &Args) -> Result<()> {
         Some(Command::List(args)) => return show::list::run(args),
         None => {}
     }
-    wanted::log(args.daemon.log);
+    settings::log(args.daemon.log);
     let config = Config::read(args.daemon.config.as_deref())?;
-    wanted::log(args.daemon.log.or(config.log));
-    let store = wanted::store(&args.daemon, &config)?;
-    let options = wanted::options(&args.daemon, config, args.verbose);
-    daemon::run(options, store, || wanted::read_again(&args.daemon))
+    settings::log(args.daemon.log.or(config.log));
+    let store = settings::store(&args.daemon, &config)?;
+    let options = settings::options(&args.daemon, config, args.verbose);
+    daemon::run(options, store, || settings::read_again(&args.daemon))
 }

@@ -11,7 +11,7 @@ use std::{
     thread::{self, JoinHandle},
 };
 
-use libjvmprobe::own::privileges::{Rights, keep_only};
+use libjvmprobe::sys::privileges::{Rights, keep_only};
 use tokio::{
     runtime::{Builder, Handle},
     sync::oneshot,

@@ -6,8 +6,8 @@
 use std::{collections::BTreeMap, mem::size_of, sync::Arc};
 
 use libjvmprobe::{
-    own::fair_share,
-    take::pauses::record::{Limited, Record, Sum},
+    sys::fair_share,
+    trace::pauses::record::{Limited, Record, Sum},
 };
 
 /// Order in which records are dropped: safepoints first, then the shortest. The fields are: false for a

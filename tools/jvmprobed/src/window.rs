@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use libjvmprobe::{stack::profile::Profile, take::pauses::record::Record};
+use libjvmprobe::{stack::profile::Profile, trace::pauses::record::Record};
 use serde::{Deserialize, Serialize};
 
 /// Data of all JVMs in one interval.

@@ -203,7 +203,8 @@ impl Counting {
             None
         };
         let text = |name| flags.as_ref().and_then(|flags| flags.flag_string(memory, name));
-        let forces_inline = text("CompileCommand").is_some_and(|commands| forces_inlining(&commands))
+        let forces_inline = text("CompileCommand")
+            .is_some_and(|commands| forces_inlining(&commands))
             || ["CompileCommandFile", "CompilerDirectivesFile"]
                 .iter()
                 .any(|name| text(name).is_some_and(|file| !file.is_empty()));

@@ -32,7 +32,9 @@ pub const FORMAT: Format = Format {
     holds_several: false,
     shows_times: false,
     write: |profiles, how, to| {
-        let [TitledProfile { profile, title, .. }] = profiles else { return Err(wrong_profile_count()) };
+        let [TitledProfile { profile, title, .. }] = profiles else {
+            return Err(wrong_profile_count());
+        };
         match how.base {
             Some(base) => write_difference(profile, base.as_bytes(), how, title.clone(), to),
             None => write(profile, how, title.clone(), to),
@@ -57,7 +59,12 @@ pub struct Title {
 ///
 /// # Errors
 /// The errors of the writer; [`io::ErrorKind::InvalidData`] for a profile without samples.
-pub fn write(profile: &Profile, how: &FormatOptions<'_>, title: Title, mut to: impl Write) -> io::Result<()> {
+pub fn write(
+    profile: &Profile,
+    how: &FormatOptions<'_>,
+    title: Title,
+    mut to: impl Write,
+) -> io::Result<()> {
     let lines = folded::lines(profile, options_of(how));
     let kinds = Kinds::of(profile);
     let mut hues = kinds.hues();
@@ -94,7 +101,11 @@ fn options_of(how: &FormatOptions<'_>) -> folded::Options {
     folded::Options { threads: how.threads, ..Default::default() }
 }
 
-fn options(profile: &Profile, how: &FormatOptions<'_>, title: Title) -> flamegraph::Options<'static> {
+fn options(
+    profile: &Profile,
+    how: &FormatOptions<'_>,
+    title: Title,
+) -> flamegraph::Options<'static> {
     let mut options = flamegraph::Options::default();
     options.title = title.title;
     options.subtitle = title.subtitle;
@@ -253,7 +264,8 @@ mod tests {
         let mut profile = profile();
         profile.samples[0].count = 5000;
         assert!(!svg(&profile).contains("vfs_read"));
-        let (mut bytes, how) = (Vec::new(), FormatOptions { keep_narrow: true, ..FormatOptions::default() });
+        let (mut bytes, how) =
+            (Vec::new(), FormatOptions { keep_narrow: true, ..FormatOptions::default() });
         write(&profile, &how, Title::default(), &mut bytes).unwrap();
         assert!(String::from_utf8(bytes).unwrap().contains("<title>vfs_read (1 samples"));
     }

@@ -41,7 +41,8 @@ pub struct Format {
     /// Whether it shows the times of samples.
     pub shows_times: bool,
     /// Writes profiles: exactly one, unless `holds_several`.
-    pub(super) write: fn(&[TitledProfile<'_>], &FormatOptions<'_>, &mut dyn Write) -> io::Result<()>,
+    pub(super) write:
+        fn(&[TitledProfile<'_>], &FormatOptions<'_>, &mut dyn Write) -> io::Result<()>,
 }
 
 /// A profile with its title, which not all formats show.

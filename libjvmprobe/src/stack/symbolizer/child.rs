@@ -79,7 +79,8 @@ impl OpenFile {
             true => files.next().and_then(|file| ElfFile::open(file).ok()),
             false => None,
         };
-        let (separate_symbols, debug, common) = (next(with.separate_symbols), next(with.debug), next(with.common));
+        let (separate_symbols, debug, common) =
+            (next(with.separate_symbols), next(with.debug), next(with.common));
         let debug_info = match (with.debug_info, &debug) {
             (false, _) => None,
             (true, Some(debug)) => DebugInfo::open(debug, common.as_ref()),

@@ -130,7 +130,11 @@ fn bytes(elf: &ElfFile, name: &str) -> Option<SectionBytes> {
         mmap(std::ptr::null_mut(), len, ProtFlags::READ, flags, elf.file(), start - start % page)
     };
     let mapped = Bytes(Rc::new(SectionBytes::Mapped { at: at.ok()?, len, skip, size }));
-    if is_compressed { unpack(&mapped).map(SectionBytes::Unpacked) } else { Rc::into_inner(mapped.0) }
+    if is_compressed {
+        unpack(&mapped).map(SectionBytes::Unpacked)
+    } else {
+        Rc::into_inner(mapped.0)
+    }
 }
 
 /// Decompresses a section of a 64-bit file.

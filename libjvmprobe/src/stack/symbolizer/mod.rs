@@ -6,7 +6,7 @@
 //! | `debug_info` | DWARF, in the child |
 //! | `protocol` | messages between both |
 //!
-//! The child ([`crate::own::confined`]) receives descriptors of files and returns names. A file that stalls
+//! The child ([`crate::sys::confined`]) receives descriptors of files and returns names. A file that stalls
 //! the child, or ends it twice in a row, is skipped from then on. If a tenant has more than a few such files, the child
 //! reads no new file for it during a pause of one second, which doubles with each further failure. For all other
 //! tenants, work continues with a new child.
@@ -27,11 +27,11 @@ pub(crate) use protocol::Symbol;
 
 use crate::{
     FileOffset,
-    own::confined::{self, Confined, Failure},
     stack::symbolizer::{
         child::Child,
         protocol::{Answer, Files, Request},
     },
+    sys::confined::{self, Confined, Failure},
 };
 
 /// Maximum time for an answer. Reading the largest symbol table takes a third of a second. Debug information, which is
@@ -112,7 +112,8 @@ impl Bundle {
             common: common.is_some(),
             debug_info,
         };
-        let files: Vec<_> = [Some(file), separate_symbols, debug, common].into_iter().flatten().collect();
+        let files: Vec<_> =
+            [Some(file), separate_symbols, debug, common].into_iter().flatten().collect();
         let ids = files.iter().filter_map(|file| file.metadata().ok());
         let ids = ids.map(|meta| FileId::from(&meta)).collect();
         Self { key, ids, files, with, is_refused: false }
@@ -142,9 +143,8 @@ impl Failures {
         let recent = last.filter(|last| now < last.until + MAX_PAUSE);
         let count = recent.map_or(0, |last| last.count).saturating_add(1);
         let doublings = count.checked_sub(MAX_UNPUNISHED_FAILURES + 1);
-        let pause = doublings.map_or(Duration::ZERO, |n| {
-            FIRST_PAUSE.saturating_mul(1 << n.min(20)).min(MAX_PAUSE)
-        });
+        let pause = doublings
+            .map_or(Duration::ZERO, |n| FIRST_PAUSE.saturating_mul(1 << n.min(20)).min(MAX_PAUSE));
         Self { count, until: now + pause }
     }
 }

@@ -10,7 +10,7 @@ pub(super) const MAX_NAME: usize = 8192;
 /// Maximum number of functions at one address.
 pub(super) const MAX_FRAMES: usize = 64;
 /// Maximum size of all names at one address in bytes.
-const MAX_NAMES: usize = crate::own::channel::MAX_MESSAGE - 1024;
+const MAX_NAMES: usize = crate::sys::channel::MAX_MESSAGE - 1024;
 
 /// A symbol.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -76,7 +76,7 @@ impl Request {
     }
 
     pub(super) fn decode(mut bytes: &[u8]) -> Option<Self> {
-        let [kind] = *take::<1>(&mut bytes)?;
+        let [kind] = *trace::<1>(&mut bytes)?;
         let key = u64::from_ne_bytes(*take(&mut bytes)?);
         let value = u64::from_ne_bytes(*take(&mut bytes)?);
         let flag = |bit: u32| value >> bit & 1 != 0;
@@ -121,7 +121,7 @@ impl Answer {
 
     /// Decodes an answer; `None` if an intact child cannot have sent it.
     pub(super) fn decode(mut bytes: &[u8]) -> Option<Self> {
-        let [kind] = *take::<1>(&mut bytes)?;
+        let [kind] = *trace::<1>(&mut bytes)?;
         match kind {
             3 => {}
             _ if !bytes.is_empty() => return None,
@@ -200,7 +200,7 @@ mod tests {
         assert_eq!(Answer::decode(&no_text), None, "no UTF-8");
         // Answers of an intact child fit into a message.
         let large = Answer::Found(vec![symbol(&"n".repeat(MAX_NAME), None); MAX_FRAMES]).encode();
-        assert!(large.len() <= crate::own::channel::MAX_MESSAGE);
+        assert!(large.len() <= crate::sys::channel::MAX_MESSAGE);
         assert!(matches!(Answer::decode(&large), Some(Answer::Found(f)) if f.len() == 7));
     }
 

@@ -6,8 +6,8 @@ use std::collections::HashSet;
 use anyhow::{Context, Result, ensure};
 
 use crate::{
+    list_line::Wanted,
     strip::{constants, jar::Jar, names::Names},
-    wanted::Wanted,
 };
 
 /// Suffixes of files that name classes: the manifest, services, configuration of frameworks.

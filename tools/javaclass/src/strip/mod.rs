@@ -76,7 +76,7 @@ struct Total {
 pub fn run(args: &Strip) -> Result<()> {
     let seen = seen(args)?;
     let list = match &args.keep {
-        Some(path) => wanted::read(path)?.into_iter().map(|line| line.wanted).collect(),
+        Some(path) => list_line::read(path)?.into_iter().map(|line| line.wanted).collect(),
         None => Vec::new(),
     };
     let name = args.jar.display();

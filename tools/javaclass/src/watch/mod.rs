@@ -23,16 +23,12 @@ use libjvmprobe::{
         walker,
     },
     cli::describe,
-    follow::{
+    hotspot::{HotSpot, thread_names::ThreadNames},
+    jvms::{
         Arrivals, ByKey, Followed, Reading, Tool, Trace,
         command::HeldCommand,
         jvms,
         registry::{self, Search},
-    },
-    hotspot::{HotSpot, thread_names::ThreadNames},
-    own::{
-        privileges::{ATTACH, RAISE_PRIORITY, MAPS, READ, keep_only},
-        stop_on_signal,
     },
     process::{Fate, Target},
     render::{
@@ -43,12 +39,16 @@ use libjvmprobe::{
         units::{count, span},
     },
     stack::{namer::StackNamer, native::Files, timeline::Timeline},
+    sys::{
+        privileges::{ATTACH, MAPS, RAISE_PRIORITY, READ, keep_only},
+        stop_on_signal,
+    },
 };
 
 use crate::{
     args::Args,
-    asked::ListCheck,
     list::Hits,
+    list_check::ListCheck,
     origin::Origin,
     record::{Changed, Rates},
     report::Report,

@@ -13,32 +13,32 @@ use std::{
 use anyhow::{Context, Result, bail};
 use libjvmprobe::{
     bpf,
-    follow::{
+    jvms::{
         Registry, Select, Slots, host_name,
         registry::{self, Search},
     },
-    own::{
-        return_memory_sooner,
-        privileges::{ATTACH, RAISE_PRIORITY, KERNEL_SYMBOLS, MAPS, READ, keep_only},
-    },
     process::start_readers,
+    sys::{
+        privileges::{ATTACH, KERNEL_SYMBOLS, MAPS, RAISE_PRIORITY, READ, keep_only},
+        return_memory_sooner,
+    },
 };
 
 use crate::{
     collect::{
-        gather::WindowBuilder,
-        handing::WindowWorker,
+        batch::Batch,
         jvms::Jvms,
-        piece::Batch,
-        saving::{self, Probes, Saving, Measures},
+        saving::{self, Measures, Probes, Saving},
         signals::{self, Signals},
-        takers::{self, MAX_PIECES, Tracers, WINDOW},
+        tracers::{self, MAX_PIECES, Tracers, WINDOW},
+        window_builder::WindowBuilder,
+        window_worker::WindowWorker,
     },
     config::Rule,
     identity::Rules,
     metrics::{
         SharedTotals,
-        figures::{Figures, DaemonMetrics},
+        figures::{DaemonMetrics, Figures},
         server::{self, Health, cost::serving_ns},
     },
     net::Net,
@@ -126,14 +126,14 @@ pub fn run(options: Options, store: Store, read_again: impl Fn() -> Result<Chang
     let rules = Arc::new(Rules::new(options.rules));
     let registry = Registry::start(registry::Options {
         targets: Search::AllJvms,
-        pace: takers::PACE,
+        pace: tracers::PACE,
         slots: Some(slots.clone()),
         identify: true,
         select: Some(Arc::clone(&rules) as Arc<dyn Select>),
     })?;
     let allocation_ppm = Arc::new(AtomicU64::new(saving.allocation_ppm()));
     let stack_ppm = Arc::new(AtomicU64::new(saving.stack_ppm()));
-    let wanted = takers::Options {
+    let wanted = tracers::Options {
         registry: registry.clone(),
         rate: Arc::new(AtomicU64::new(options.hertz)),
         off_cpu: options.off_cpu,
@@ -176,7 +176,7 @@ struct Daemon {
     pieces: Receiver<Batch>,
     takers: Tracers,
     saving: Saving,
-    /// Budgets shared with the tracers, see [`takers::Options`].
+    /// Budgets shared with the tracers, see [`tracers::Options`].
     allocation_ppm: Arc<AtomicU64>,
     stack_ppm: Arc<AtomicU64>,
     notify: Notify,
@@ -313,10 +313,10 @@ impl Daemon {
         let before = self.saving.taking();
         let book = self.book.lock();
         let probes = Probes {
-            stops_ns: book.spent_ns(|tracer| tracer == takers::STOPS),
-            allocation_ns: book.spent_ns(|tracer| tracer == takers::ALLOCATION),
+            stops_ns: book.spent_ns(|tracer| tracer == tracers::STOPS),
+            allocation_ns: book.spent_ns(|tracer| tracer == tracers::ALLOCATION),
             others_ns: book
-                .spent_ns(|tracer| ![takers::STOPS, takers::ALLOCATION].contains(&tracer)),
+                .spent_ns(|tracer| ![tracers::STOPS, tracers::ALLOCATION].contains(&tracer)),
         };
         drop(book);
         let change = self.saving.judge(self.jvms.running(), probes);

@@ -9,8 +9,8 @@ use std::{
 
 use libjvmprobe::{
     Result,
-    follow::{Arrival, Arrivals, Registry},
     hotspot::HotSpot,
+    jvms::{Arrival, Arrivals, Registry},
     process::Target,
 };
 

@@ -2,20 +2,20 @@
 //!
 //! | module | content |
 //! |---|---|
-//! | [`takers`] | threads of the library's tracers |
-//! | [`piece`] | batches that the tracers deliver |
+//! | [`tracers`] | threads of the library's tracers |
+//! | [`batch`] | batches that the tracers deliver |
 //! | [`jvms`] | the running JVMs and their identities |
-//! | [`gather`] | builds windows out of batches, and adds them to the totals |
+//! | [`window_builder`] | builds windows out of batches, and adds them to the totals |
 //! | [`saving`] | keeps CPU time and memory within limits by reducing what is collected |
-//! | [`handing`] | worker that hands windows on to the store and to targets |
+//! | [`window_worker`] | worker that hands windows on to the store and to targets |
 //! | [`signals`] | requests received as signals |
 //! | [`daemon`] | the main loop |
 
+pub mod batch;
 pub mod daemon;
-pub mod gather;
-pub mod handing;
 pub mod jvms;
-pub mod piece;
 pub mod saving;
 pub mod signals;
-pub mod takers;
+pub mod tracers;
+pub mod window_builder;
+pub mod window_worker;

@@ -31,14 +31,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use libjvmprobe::own::descendants;
+use libjvmprobe::sys::descendants;
 use rustix::{
     process::getpid,
     time::{ClockId, clock_gettime},
 };
 use serde_json::{Value, json};
 
-use crate::{collect::takers::WINDOW, metrics::server::cost::serving_ns};
+use crate::{collect::tracers::WINDOW, metrics::server::cost::serving_ns};
 
 /// The account holds at most the CPU time that the limit allows in this time.
 const SPAN: Duration = Duration::from_secs(600);
@@ -395,7 +395,11 @@ mod tests {
     }
 
     /// Judges windows with this share of a processor until the step changes.
-    fn judge_windows_until_change(saving: &mut Saving, share: f64, memory: u64) -> Option<(u32, Change)> {
+    fn judge_windows_until_change(
+        saving: &mut Saving,
+        share: f64,
+        memory: u64,
+    ) -> Option<(u32, Change)> {
         let ns = (share / 100.0 * WINDOW.as_nanos() as f64) as u64;
         let mut judged = (1..=400).map(|n| (n, saving.judge_window(WINDOW, ns, memory, 10)));
         judged.find_map(|(n, change)| Some((n, change?)))

@@ -8,7 +8,7 @@ use std::{
     },
 };
 
-use libjvmprobe::own::Endings;
+use libjvmprobe::sys::Endings;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::net::Net;

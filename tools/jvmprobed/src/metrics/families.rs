@@ -5,9 +5,9 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use crate::{
     metrics::{
-        book::{Totals, Key, Series, Stopped, cut},
         histogram::{Histogram, seconds},
         server::cost::serving_ns,
+        totals::{Key, Series, Stopped, Totals, cut},
     },
     push::ledger::{Ledger, reason},
 };

@@ -4,25 +4,25 @@
 //! |---|---|
 //! | [`figures`] | input of the totals: figures of a JVM, and of the daemon itself |
 //! | [`histogram`] | durations, in classic and in native buckets |
-//! | [`book`] | totals of all metrics, with limits on their size |
+//! | [`totals`] | totals of all metrics, with limits on their size |
 //! | [`families`] | the totals as a list of metrics, independent of the output format |
 //! | [`encode`] | OpenMetrics, Prometheus's older text format and its protocol buffers |
 //! | [`server`] | HTTP server |
 //! | [`web_config`] | TLS and basic authentication, in the format of Prometheus' exporters |
-//! | [`taken`] | figures computed from a window |
+//! | [`window_figures`] | figures computed from a window |
 //!
 //! This module adds up figures, and does not depend on how they were recorded.
 
-pub mod book;
 pub mod encode;
 pub mod families;
 pub mod figures;
 pub mod histogram;
 pub mod server;
-pub mod taken;
+pub mod totals;
 pub mod web_config;
+pub mod window_figures;
 
-pub use book::{Totals, Limits, SharedTotals};
+pub use totals::{Limits, SharedTotals, Totals};
 
 use std::{net::SocketAddr, path::PathBuf, str::FromStr};
 

@@ -94,7 +94,7 @@ mod tests {
 
     use libjvmprobe::{
         stack::profile::Measure,
-        take::pauses::record::{Limited, Record},
+        trace::pauses::record::{Limited, Record},
     };
 
     use super::*;

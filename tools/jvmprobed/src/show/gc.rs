@@ -11,13 +11,13 @@ use libjvmprobe::{
         table::Ruled,
         units::{count, millis, percent, span},
     },
-    take::pauses::record::{Limited, Record, Sum},
+    trace::pauses::record::{Limited, Record, Sum},
 };
 
 use crate::{
     show::{
-        chosen::{Selection, time_of},
-        when::shown,
+        selection::{Selection, time_of},
+        time_arg::shown,
     },
     window::Identity,
 };

@@ -13,8 +13,8 @@ use serde::Serialize;
 
 use crate::{
     args::List,
-    show::when::{shown, span},
-    store::shelf::{Span, put_together},
+    show::time_arg::{shown, span},
+    store::reader::{Span, put_together},
     window::Identity,
 };
 

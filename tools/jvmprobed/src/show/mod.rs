@@ -2,21 +2,21 @@
 //!
 //! | module | content |
 //! |---|---|
-//! | [`when`] | times on the command line |
-//! | [`chosen`] | data that the command line selects from the store |
+//! | [`time_arg`] | times on the command line |
+//! | [`selection`] | data that the command line selects from the store |
 //! | [`alloc`] | classes, in the table of javaobjnew |
 //! | [`gc`] | pauses, in the format of javagc |
 //! | [`difference`] | change since an earlier period |
-//! | [`whose`] | selection of JVMs on the command line |
+//! | [`jvm_filter`] | selection of JVMs on the command line |
 //! | [`list`] | list of JVMs in the store |
 
 pub mod alloc;
-pub mod chosen;
 pub mod difference;
 pub mod gc;
+pub mod jvm_filter;
 pub mod list;
-pub mod when;
-pub mod whose;
+pub mod selection;
+pub mod time_arg;
 
 use std::{path::Path, time::Duration};
 
@@ -35,17 +35,17 @@ use libjvmprobe::{
         profile::{Measure, Profile},
         timeline::{Band, BandKind, Timeline},
     },
-    take::pauses::record::Record,
+    trace::pauses::record::Record,
 };
 
 use crate::{
     args::{DIR, Show},
     config::Config,
     show::{
-        chosen::{Selection, time_of},
-        when::TimeArg,
+        selection::{Selection, time_of},
+        time_arg::TimeArg,
     },
-    store::shelf::StoreReader,
+    store::reader::StoreReader,
 };
 
 /// Runs `jvmprobed show`.
@@ -64,7 +64,8 @@ pub fn run(args: &Show) -> Result<()> {
     let mut chosen = Selection::read(&shelf, from, until, args.jvm.as_ref())?;
     let mut out = Output::open(None)?;
     if args.gc {
-        let how = gc::GcOptions { json: args.json, safepoints: args.safepoints, dates: args.timestamps };
+        let how =
+            gc::GcOptions { json: args.json, safepoints: args.safepoints, dates: args.timestamps };
         return Ok(gc::show(&chosen, how, &mut out)?);
     }
     let measure = measure(args, &chosen)?;
@@ -143,7 +144,7 @@ fn show(
     if (from, until) != (chosen.from_ns, chosen.until_ns) {
         out.lines(&format!(
             "Showing more than {}, because the times of {} are stored less exactly",
-            when::span(chosen.from_ns, chosen.until_ns),
+            time_arg::span(chosen.from_ns, chosen.until_ns),
             profile.measure.name(),
         ))?;
     }

@@ -213,7 +213,7 @@ impl<R: Read> Lines<R> {
 mod tests {
     use std::sync::Arc;
 
-    use libjvmprobe::take::pauses::record::{Record, Stop};
+    use libjvmprobe::trace::pauses::record::{Record, Stop};
     use proptest::{collection::vec, prelude::*};
 
     use super::*;
@@ -284,9 +284,8 @@ mod tests {
         let [profiles, _] = encode_files(&stored(Vec::new()));
         let head = r#"{"type":"window","begin_ns":1,"end_ns":2,"covered_ns":1,"of":[]}"#;
         let jvm = r#"{"type":"jvm","pid":1,"started_ns":1,"name":"a","attributes":{}}"#;
-        let refused = |lines: &str| {
-            read(&profiles[..], &gzip(lines.as_bytes())[..]).unwrap_err().to_string()
-        };
+        let refused =
+            |lines: &str| read(&profiles[..], &gzip(lines.as_bytes())[..]).unwrap_err().to_string();
         assert!(read(&profiles[..], &gzip(format!("{head}\n{jvm}\n").as_bytes())[..]).is_ok());
         assert!(refused("").contains("empty"));
         assert!(refused(&format!("{head}\n")).contains("a profile belongs to no JVM"));

@@ -13,7 +13,7 @@ use libjvmprobe::{
         joined::join,
         profile::{Measure, Profile},
     },
-    take::pauses::record::Record,
+    trace::pauses::record::Record,
 };
 
 use crate::{

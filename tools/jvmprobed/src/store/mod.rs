@@ -8,7 +8,7 @@
 //! | [`profiles`] | the file of a window's profiles |
 //! | [`merge`](mod@merge) | merges windows to a coarser one |
 //! | [`keep`] | decides which windows are merged and dropped, by age and size |
-//! | [`shelf`] | reading, while the daemon writes |
+//! | [`reader`] | reading, while the daemon writes |
 
 pub mod file;
 pub mod folder;
@@ -16,7 +16,7 @@ pub mod keep;
 pub mod merge;
 pub mod name;
 pub mod profiles;
-pub mod shelf;
+pub mod reader;
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -104,7 +104,7 @@ impl Store {
     fn take_stock(&mut self) {
         let names = self.folder.names().unwrap_or_default();
         let names: Vec<_> = names.iter().filter_map(|name| Name::parse(name)).collect();
-        self.replaced = shelf::replaced(&self.folder, &names).unwrap_or_default();
+        self.replaced = reader::replaced(&self.folder, &names).unwrap_or_default();
         for name in names {
             if self.is_replaced(name) {
                 self.remove(name);
@@ -237,7 +237,7 @@ impl Store {
     fn merge(&mut self, names: &[Name], level: Level, slot_ns: u64) -> io::Result<()> {
         let mut parts = Parts::new(slot_ns);
         for &name in names {
-            match shelf::read(&self.folder, name) {
+            match reader::read(&self.folder, name) {
                 Ok(stored) => parts.add(stored),
                 // A damaged window would block merging forever, so it is removed. Other errors may be temporary.
                 Err(e) if is_broken(&e) => {

@@ -19,10 +19,10 @@ use prost::Message;
 use crate::{
     metrics::{
         Totals,
-        book::{Key, Series},
         families::{Family, Kind, Point, Value},
         histogram::{Histogram, SCHEMA, seconds},
         server::gzip,
+        totals::{Key, Series},
     },
     push::{
         otlp::values::{attribute, own_resource, resource, scope, text},

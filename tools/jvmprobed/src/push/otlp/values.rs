@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use libjvmprobe::follow::host_name;
+use libjvmprobe::jvms::host_name;
 use opentelemetry_proto::tonic::{
     common::v1::{AnyValue, InstrumentationScope, KeyValue, any_value::Value},
     resource::v1::Resource,

@@ -1,0 +1,184 @@
+//! A command that is traced from its first instruction.
+//!
+//! The child waits between fork and exec until tracing has begun. `Command::spawn`
+//! returns only after the exec, so it runs in a thread of its own.
+
+use std::{
+    ffi::{CString, OsString},
+    io::{self, Read, Write},
+    os::{
+        fd::{AsRawFd, OwnedFd},
+        unix::{ffi::OsStrExt, process::CommandExt},
+    },
+    path::Path,
+    process::{Child, Command},
+    thread::{self, JoinHandle},
+    time::{Duration, Instant},
+};
+
+use rustix::{
+    event::{PollFd, PollFlags, poll},
+    io::{close, read, write},
+    pipe::{PipeFlags, pipe_with},
+    process::{Pid as RawPid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal},
+    thread::set_name,
+    time::Timespec,
+};
+
+use crate::{
+    Error, Pid, Result,
+    jvms::user::User,
+    sys::{
+        descriptors,
+        undo::{self, Undo},
+    },
+};
+
+const START: &str = "start the command";
+
+/// A forked child that waits before exec until [`go`](Self::go) is called.
+pub struct HeldCommand {
+    /// PID of the child.
+    pub pid: Pid,
+    program: OsString,
+    go: std::fs::File,
+    spawned: JoinHandle<io::Result<Child>>,
+}
+
+impl HeldCommand {
+    /// Forks. The child switches to `user`, writes its PID to a pipe and waits.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if no command is given, or if the child cannot be forked or cannot switch to `user`.
+    pub fn fork(command: &[OsString], user: Option<User>) -> Result<Self> {
+        let Some((program, arguments)) = command.split_first() else {
+            let nothing = io::Error::other("specify it after --");
+            return Err(Error::io(START, nothing));
+        };
+        let pipe = || pipe_with(PipeFlags::CLOEXEC).map_err(|e| Error::io(START, e.into()));
+        let ((numbers, say), (wait, go)) = (pipe()?, pipe()?);
+        let mut command = Command::new(program);
+        let program = program.clone();
+        command.args(arguments);
+        if let Some(user) = &user {
+            user.prepare(&mut command);
+        }
+        let parents_end = go.as_raw_fd();
+        let name = name_of(&program);
+        let wait_for_parent = move || {
+            // Samples taken around the exec belong to the program, not to the tool.
+            set_name(&name)?;
+            // SAFETY: closes the child's copy of the descriptor, which nothing in the child uses. With that copy open,
+            // the child's read would not return when the parent closes its end or exits.
+            unsafe { close(parents_end) };
+            descriptors::restore_limit()?;
+            if let Some(user) = &user {
+                user.switch_to()?;
+            }
+            write_pid_and_wait(&say, &wait)
+        };
+        // SAFETY: the closure runs between fork and exec. It allocates nothing and makes only system calls.
+        unsafe { command.pre_exec(wait_for_parent) };
+        let spawned = thread::spawn(move || command.spawn());
+        let mut number = [0; 4];
+        // The pipe closes without data if the fork, or the child before its write, failed.
+        if let Err(error) = std::fs::File::from(numbers).read_exact(&mut number) {
+            // The child's own error is more specific than the end of file seen here.
+            drop(go);
+            let why = spawned.join().ok().and_then(Result::err).unwrap_or(error);
+            return Err(Error::io(START, why));
+        }
+        let pid = Pid(u32::from_ne_bytes(number));
+        Ok(Self { pid, program, go: go.into(), spawned })
+    }
+
+    /// Lets the child exec its program.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if the program cannot be run.
+    pub fn go(mut self) -> Result<Running> {
+        self.go.write_all(b"!").map_err(|e| Error::io(START, e))?;
+        let lost = |_| Error::io(START, io::Error::other("a thread has panicked"));
+        let child = self.spawned.join().map_err(lost)?;
+        let child = child.map_err(|e| Error::io(format!("run {}", self.program.display()), e))?;
+        Running::new(child).map_err(|e| Error::io("watch the command", e))
+    }
+}
+
+/// The name that the kernel gives to a process at exec (`begin_new_exec()` in fs/exec.c): the last part of
+/// the program's path, which the kernel cuts to 15 bytes.
+fn name_of(program: &OsString) -> CString {
+    let name = Path::new(program).file_name().unwrap_or(program);
+    CString::new(name.as_bytes()).unwrap_or_default()
+}
+
+fn write_pid_and_wait(say: &OwnedFd, wait: &OwnedFd) -> io::Result<()> {
+    write(say, &std::process::id().to_ne_bytes())?;
+    let mut word = [0_u8];
+    match read(wait, &mut word)? {
+        1 => Ok(()),
+        // End of file: the tool has exited without starting the command.
+        _ => Err(io::Error::other("not started")),
+    }
+}
+
+/// Time that the command has to exit after SIGTERM, and again after SIGKILL.
+const EXIT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The running command. It is killed when this process exits, for whatever reason.
+pub struct Running {
+    child: Child,
+    pidfd: OwnedFd,
+    _undo: Undo,
+}
+
+impl Running {
+    fn new(child: Child) -> io::Result<Self> {
+        let pid = i32::try_from(child.id()).ok().and_then(RawPid::from_raw);
+        let pid = pid.ok_or_else(|| io::Error::other("it has no PID"))?;
+        let open = || pidfd_open(pid, PidfdFlags::empty());
+        let kill = |pidfd: &OwnedFd| -> undo::Step {
+            let pidfd = pidfd.try_clone();
+            Box::new(move || {
+                if let Ok(pidfd) = pidfd {
+                    let _ = pidfd_send_signal(&pidfd, Signal::KILL);
+                }
+            })
+        };
+        let (pidfd, undo) = undo::run_undoable(open, kill)?;
+        Ok(Self { child, pidfd, _undo: undo })
+    }
+
+    /// Sends SIGTERM if the command still runs, waits for five seconds, then sends SIGKILL.
+    pub fn end(mut self) {
+        if self.has_ended_within(Duration::ZERO) {
+            return;
+        }
+        // A JVM runs its shutdown hooks on SIGTERM.
+        let _ = pidfd_send_signal(&self.pidfd, Signal::TERM);
+        if !self.has_ended_within(EXIT_TIMEOUT) {
+            let seconds = EXIT_TIMEOUT.as_secs();
+            log::warn!(
+                "killed the command, because it has not ended within {seconds} s of SIGTERM"
+            );
+            let _ = pidfd_send_signal(&self.pidfd, Signal::KILL);
+            // A process in uninterruptible sleep may take some time to exit even after SIGKILL.
+            self.has_ended_within(EXIT_TIMEOUT);
+        }
+    }
+
+    fn has_ended_within(&mut self, time: Duration) -> bool {
+        let begin = Instant::now();
+        loop {
+            if matches!(self.child.try_wait(), Ok(Some(_))) {
+                return true;
+            }
+            let left = time.saturating_sub(begin.elapsed());
+            if left.is_zero() {
+                return false;
+            }
+            let left = Timespec::try_from(left).unwrap_or(Timespec { tv_sec: 0, tv_nsec: 0 });
+            let _ = poll(&mut [PollFd::new(&self.pidfd, PollFlags::IN)], Some(&left));
+        }
+    }
+}

@@ -1,0 +1,245 @@
+//! Identity of a JVM as attributes of OpenTelemetry's semantic conventions.
+//!
+//! Attributes observed from outside override those that a JVM sets in its own environment. The attributes in [`TRUSTED_ATTRIBUTES`]
+//! are only ever taken from outside. So containers, pods and units are determined by control groups, which a process
+//! cannot choose.
+
+use std::{fs, io::Read, os::fd::AsFd, path::Path, sync::OnceLock, thread};
+
+use procfs::{boot_time_secs, ticks_per_second};
+use rustix::{
+    system::uname,
+    thread::{LinkNameSpaceType, move_into_link_name_space},
+};
+
+use crate::{
+    hotspot::HotSpot,
+    process::{
+        Target,
+        cgroup::Container,
+        reader::ProcFile,
+        root::{self, Root},
+        service::{Attributes, Service, bounded},
+    },
+};
+
+/// Maximum number of bytes read of an environment and of a control group file.
+const MAX_BYTES: u64 = 2 << 20;
+
+/// Attributes that a JVM cannot set itself.
+const TRUSTED_ATTRIBUTES: [&str; 11] = [
+    "container.id",
+    "container.runtime",
+    "host.name",
+    "k8s.namespace.name",
+    "k8s.pod.name",
+    "k8s.pod.qos_class",
+    "k8s.pod.uid",
+    "process.executable.name",
+    "process.executable.path",
+    "process.pid",
+    "systemd.unit",
+];
+
+/// Attributes that a JVM can set itself or that follow from its arguments, besides [`TRUSTED_ATTRIBUTES`] and [`RUNTIME`].
+const UNTRUSTED_ATTRIBUTES: [&str; 7] = [
+    "deployment.environment",
+    "deployment.environment.name",
+    "jvm.main",
+    "service.instance.id",
+    "service.name",
+    "service.namespace",
+    "service.version",
+];
+
+/// Attributes that require reading the JVM's memory.
+pub const RUNTIME: [&str; 4] = [
+    "process.runtime.name",
+    "process.runtime.version",
+    "process.runtime.description",
+    "jvm.gc.name",
+];
+
+/// Returns the names of all attributes that are detected, and of those that programs set most often.
+pub fn known_attributes() -> impl Iterator<Item = &'static str> {
+    TRUSTED_ATTRIBUTES.into_iter().chain(RUNTIME).chain(UNTRUSTED_ATTRIBUTES)
+}
+
+/// Folder in which the kubelet keeps a subfolder for each pod of its node, named NAMESPACE_NAME_UID (kubernetes,
+/// pkg/kubelet/kuberuntime/helpers.go: BuildPodLogsDirectory). Containers cannot write there.
+const PODS: &str = "/var/log/pods";
+/// Maximum number of its entries that are searched.
+const MAX_PODS: usize = 10_000;
+
+/// File in a container that holds its Kubernetes namespace.
+const NAMESPACE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/namespace";
+
+/// Identity of a JVM. It stays the same as long as the process runs the same program.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct JvmIdentity {
+    /// `service.name`.
+    pub name: String,
+    /// Start time of the process, in nanoseconds since 1970.
+    pub started_ns: u64,
+    /// All attributes, by the names of the conventions.
+    pub attributes: Attributes,
+    /// Namespace of its pod as stated in the container's own file, used if the host does not show it. It is not
+    /// trusted: it may be displayed, but must not decide about anything.
+    pub claimed_namespace: Option<String>,
+}
+
+impl JvmIdentity {
+    /// Identifies a JVM from outside: by its arguments, its environment and its control groups. Attributes that cannot
+    /// be read are left out.
+    pub fn of(target: &Target) -> Self {
+        let process = &target.process;
+        let arguments = process.arguments().unwrap_or_default();
+        let service = Service::of(&arguments, &bytes_of(target, "environ"));
+        let place = Container::parse(&String::from_utf8_lossy(&bytes_of(target, "cgroup")));
+        let mut attributes = service.attributes;
+        attributes
+            .retain(|key, _| !TRUSTED_ATTRIBUTES.contains(&key.as_str()) && key != "jvm.gc.name");
+        let pod = place.pod.as_deref().and_then(|uid| pod_of(Path::new(PODS), uid));
+        let claimed_namespace = match (&place.pod, &pod) {
+            (Some(_), None) => namespace(target).map(|name| bounded(&name)),
+            _ => None,
+        };
+        let mut add = |key: &str, value: &str| {
+            if !value.is_empty() {
+                attributes.insert(key.into(), bounded(value));
+            }
+        };
+        add("service.name", &service.name);
+        add("host.name", host_name());
+        add("container.id", place.container.as_deref().unwrap_or_default());
+        add("container.runtime", place.runtime.unwrap_or_default());
+        add("k8s.pod.uid", place.pod.as_deref().unwrap_or_default());
+        add("k8s.pod.qos_class", place.qos.unwrap_or_default());
+        if let Some((namespace, name)) = &pod {
+            add("k8s.namespace.name", namespace);
+            add("k8s.pod.name", name);
+        }
+        add("systemd.unit", &place.service.map(|name| name + ".service").unwrap_or_default());
+        add("process.pid", &process.pid.to_string());
+        let executable = fs::read_link(format!("/proc/{}/exe", process.pid)).unwrap_or_default();
+        add("process.executable.path", &executable.to_string_lossy());
+        let name = executable.file_name().unwrap_or_default();
+        add("process.executable.name", &name.to_string_lossy());
+        add("jvm.main", if service.main.is_empty() { &process.comm } else { &service.main });
+        let started_ns = started(process.start_ticks);
+        Self { name: service.name, started_ns, attributes, claimed_namespace }
+    }
+
+    /// Adds the runtime's name and version and the collector, which were read from the JVM's memory.
+    pub fn add_runtime(&mut self, hotspot: &HotSpot) {
+        let (name, version) = runtime(&hotspot.version);
+        let values = [name, version, &hotspot.version, hotspot.collector.name()];
+        for (key, value) in RUNTIME.into_iter().zip(values) {
+            if !value.is_empty() {
+                self.attributes.insert(key.into(), bounded(value));
+            }
+        }
+    }
+}
+
+/// Returns the content of a file in /proc/PID, at most [`MAX_BYTES`]; empty if it cannot be read.
+fn bytes_of(target: &Target, name: &str) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let file = ProcFile::open(target.pid(), name);
+    let _ = file.and_then(|file| file.take(MAX_BYTES).read_to_end(&mut bytes));
+    bytes
+}
+
+/// Returns the name of this host: `NODE_NAME` from the environment if the Kubernetes manifest sets it; else the host
+/// name that PID 1 sees, which is the host's even in a container that shares its PID namespace; else our own.
+pub fn host_name() -> &'static str {
+    static NAME: OnceLock<String> = OnceLock::new();
+    NAME.get_or_init(|| {
+        let node = std::env::var("NODE_NAME").ok().filter(|name| !name.is_empty());
+        let name = node.or_else(|| thread::spawn(name_of_init).join().ok().flatten());
+        let own = || uname().nodename().to_string_lossy().into_owned();
+        bounded(&name.unwrap_or_else(own))
+    })
+}
+
+/// Returns the host name in the UTS namespace of PID 1. Must run in a thread of its own, which stays in that namespace.
+fn name_of_init() -> Option<String> {
+    let namespace = fs::File::open("/proc/1/ns/uts").ok()?;
+    let kind = Some(LinkNameSpaceType::HostNameAndNISDomainName);
+    move_into_link_name_space(namespace.as_fd(), kind).ok()?;
+    Some(uname().nodename().to_string_lossy().into_owned())
+}
+
+/// Returns the namespace and the name of a pod, found by the UID in the name of its kubelet folder.
+fn pod_of(folder: &Path, uid: &str) -> Option<(String, String)> {
+    let entries = fs::read_dir(folder).ok()?.flatten().take(MAX_PODS);
+    entries.into_iter().find_map(|entry| {
+        let name = entry.file_name().into_string().ok()?;
+        // Neither a namespace nor a pod's name has an underscore.
+        let (rest, of) = name.rsplit_once('_')?;
+        let (namespace, pod) = rest.split_once('_').filter(|_| of == uid)?;
+        Some((namespace.to_owned(), pod.to_owned()))
+    })
+}
+
+/// Returns the namespace as stated in the container.
+fn namespace(target: &Target) -> Option<String> {
+    /// Maximum length of a DNS label.
+    const MAX_LABEL: u64 = 63;
+    let file = Root::open(&target.process).ok()?.file(Path::new(NAMESPACE)).ok()?;
+    root::text(&file, MAX_LABEL).ok()
+}
+
+/// Returns `java.runtime.name` and `java.runtime.version` of a virtual machine, by its name and version:
+/// `OpenJDK 64-Bit Server VM 17.0.15+6`.
+fn runtime(version: &str) -> (&'static str, &str) {
+    let name = match version {
+        _ if version.starts_with("OpenJDK") => "OpenJDK Runtime Environment",
+        _ if version.starts_with("Java HotSpot") => "Java(TM) SE Runtime Environment",
+        _ => "",
+    };
+    (name, version.rsplit(' ').next().unwrap_or_default())
+}
+
+/// Returns when a process was started, in nanoseconds since 1970 and exact to the second, by its ticks since boot. Uses
+/// the kernel's boot time, which is the same for all readers; the difference of two clocks would vary.
+fn started(ticks: u64) -> u64 {
+    let since_boot = u128::from(ticks) * 1_000_000_000 / u128::from(ticks_per_second().max(1));
+    let boot = u128::from(boot_time_secs().unwrap_or(0)) * 1_000_000_000;
+    u64::try_from(boot + since_boot).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn vm_name_maps_to_runtime_name_and_version() {
+        let name = "OpenJDK Runtime Environment";
+        assert_eq!(runtime("OpenJDK 64-Bit Server VM 17.0.15+6"), (name, "17.0.15+6"));
+        assert_eq!(runtime("").0, "");
+    }
+
+    #[test]
+    fn pod_names_are_read_from_the_kubelet_directory() {
+        let folder = tempfile::tempdir().unwrap();
+        let uid = "0f3b1c5e-86a2-4b0f-9d3e-2b9a0c1d2e3f";
+        for name in [format!("prod_shop-0_{uid}"), "kube-system_dns_1234".into(), "x".into()] {
+            fs::create_dir(folder.path().join(name)).unwrap();
+        }
+        assert_eq!(pod_of(folder.path(), uid), Some(("prod".into(), "shop-0".into())));
+        assert_eq!(pod_of(folder.path(), "1234"), Some(("kube-system".into(), "dns".into())));
+        assert_eq!(pod_of(folder.path(), "shop-0"), None);
+        assert_eq!(pod_of(Path::new("/nowhere"), uid), None);
+    }
+
+    #[test]
+    fn process_start_time_is_past_and_constant() {
+        let own = crate::process::Process::open(crate::Pid(std::process::id())).unwrap();
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+        let age = now.as_nanos() - u128::from(started(own.start_ticks));
+        assert!(age < 3600 * 1_000_000_000, "{age}");
+        let first = started(own.start_ticks);
+        assert!((0..100).all(|_| started(own.start_ticks) == first), "{first}");
+    }
+}

@@ -1,0 +1,43 @@
+//! JVM discovery and life cycle: finds JVMs, waits until they have started, attaches to them and detaches when they
+//! end.
+//!
+//! | module | contents |
+//! |---|---|
+//! | [`run`](mod@run) | main loop of every tool |
+//! | `schedule` | times of ticks, reports and the end of a trace |
+//! | [`tracing`] | JVMs that a tool follows, and the probes attached to them |
+//! | `named` | JVMs that the user has named |
+//! | [`registry`] | all JVMs, found and read once for all tracers of this process |
+//! | `finder` | detection of processes that have mapped libjvm.so |
+//! | `slots` | limit on the number of JVMs followed at once, shared by control group |
+//! | `mappings` | kernel events for executable mappings |
+//! | [`command`] | a command that is started and held until tracing has begun |
+//! | [`user`] | the user that such a command runs as |
+//! | [`ready`] | detection of a JVM within a process that has mapped libjvm.so |
+//! | `running` | list of the running JVMs for the user to choose from |
+//! | `identity` | identity of a JVM as OpenTelemetry attributes |
+//! | `stopped` | detection of processes stopped (SIGSTOP) for a complete interval |
+
+pub mod command;
+mod finder;
+mod identity;
+pub(crate) mod mappings;
+mod named;
+pub mod ready;
+pub mod registry;
+pub mod run;
+pub(crate) mod running;
+mod schedule;
+mod slots;
+pub(crate) mod stopped;
+pub mod tracing;
+pub mod user;
+
+pub use identity::{JvmIdentity, RUNTIME, host_name, known_attributes};
+pub use registry::{Arrival, Arrivals, Reading, Registry, Select, Stage};
+pub use run::{End, Times, Watch};
+pub use running::main_of;
+pub(crate) use schedule::{Due, Schedule};
+pub use slots::Slots;
+pub use stopped::Stops;
+pub use tracing::{ByKey, Followed, Named, Tool, Trace};

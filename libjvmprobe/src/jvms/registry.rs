@@ -1,0 +1,806 @@
+//! The registry: finds and reads JVMs once for all tracers of this process.
+//!
+//! It runs in a thread of its own. A target controls how slowly its memory can be read (see `crate::process::reader`),
+//! and a tracer that waited for it would lose events of other JVMs.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    fmt,
+    os::fd::OwnedFd,
+    sync::{
+        Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak,
+        atomic::{AtomicU64, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use rustix::event::{EventfdFlags, eventfd};
+
+use crate::{
+    Error, Pid, Result,
+    bpf::session::Attach,
+    hotspot::HotSpot,
+    jvms::{finder::Finder, identity::JvmIdentity, slots::Slots},
+    process::{Fate, Process, Target, cgroup, reader},
+    sys::{
+        Pace, PriorityBoost,
+        privileges::{READ, keep},
+    },
+};
+
+/// Maximum startup time. A JVM usually finishes starting within a few seconds; a very large heap takes longer.
+const MAX_STARTUP: Duration = Duration::from_secs(60);
+/// Interval of reads of JVMs that are starting up. They cannot be traced completely until startup has finished, for
+/// which the shortest programs take 100 ms.
+const fn read_interval(pace: Pace) -> Duration {
+    Duration::from_millis(match pace {
+        Pace::Prompt => 10,
+        Pace::Calm => 20,
+    })
+}
+/// A process that creates no JVM within this time is reported as such, and read only every [`SLOW_READ_INTERVAL`].
+const VM_CREATION_TIMEOUT: Duration = Duration::from_secs(3);
+/// Interval of reads after [`VM_CREATION_TIMEOUT`].
+const SLOW_READ_INTERVAL: Duration = Duration::from_secs(1);
+/// Maximum time to read one JVM.
+const MAX_READING: Duration = Duration::from_secs(5);
+/// A read that takes longer than this is slow, because the target's memory answers slowly.
+const SLOW: Duration = Duration::from_millis(500);
+/// After a slow read, the JVM is not read again for this many times its duration.
+const READ_PAUSE_FACTOR: u32 = 10;
+/// Interval of reads of a JVM that has not finished starting within [`MAX_STARTUP`].
+const RARE_READ_INTERVAL: Duration = Duration::from_secs(30);
+/// Maximum number of JVMs that are not selected and whose end is watched.
+const MAX_DESELECTED: usize = 1000;
+/// Time after which reading JVMs is interrupted to look for new ones.
+const MAX_ROUND: Duration = Duration::from_millis(100);
+/// Maximum number of control groups whose reading time is recorded.
+const MAX_TENANTS: usize = 10_000;
+/// Maximum time that a tracer waits for the JVMs that run already to be read.
+const MAX_FIRST: Duration = Duration::from_secs(10);
+
+/// A JVM as it was last read, or the reason why it cannot be read.
+pub type Reading = Result<Arc<HotSpot>, Arc<Error>>;
+
+/// Startup stage of a JVM.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// Still starting: later arrivals will contain more data.
+    Starting,
+    /// Started, or not finished within a minute. Hardly any more data will follow.
+    Ready,
+}
+
+/// A JVM that is new, or that was read again.
+#[derive(Clone, Debug)]
+pub struct Arrival {
+    /// The process and its libjvm.so. All arrivals of one JVM share this object.
+    pub target: Arc<Target>,
+    /// The JVM as it was last read.
+    pub hotspot: Reading,
+    /// Startup stage at that read.
+    pub stage: Stage,
+    /// Its attributes, if the registry [identifies](Options::identify) JVMs.
+    pub identity: Option<Arc<JvmIdentity>>,
+}
+
+impl Arrival {
+    /// Makes the arrival of a JVM that was not found by a registry.
+    pub(crate) fn new(target: Target, hotspot: Result<HotSpot>) -> Self {
+        let is_set_up = hotspot.as_ref().is_ok_and(|hotspot| hotspot.is_set_up);
+        Self {
+            target: Arc::new(target),
+            hotspot: hotspot.map(Arc::new).map_err(Arc::new),
+            stage: if is_set_up { Stage::Ready } else { Stage::Starting },
+            identity: None,
+        }
+    }
+}
+
+/// Configuration of a registry.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// Which JVMs it finds.
+    pub targets: Search,
+    /// How fast it finds them.
+    pub pace: Pace,
+    /// Slots, one for each followed JVM; `None` if their number is unlimited.
+    pub slots: Option<Slots>,
+    /// Whether to determine their attributes, too.
+    pub identify: bool,
+    /// Selects JVMs by their attributes; `None` selects all.
+    pub select: Option<Arc<dyn Select>>,
+}
+
+/// Selects JVMs by their attributes.
+pub trait Select: fmt::Debug + Send + Sync {
+    /// Returns whether a JVM is wanted; `None` if that depends on attributes that are only known after reading it.
+    /// `is_read` states whether it was read. A JVM that is not wanted is neither published nor read further.
+    fn selects(&self, identity: &JvmIdentity, is_read: bool) -> Option<bool>;
+}
+
+/// Which JVMs are found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Search {
+    /// All JVMs of this machine.
+    #[default]
+    AllJvms,
+    /// JVMs that run in this process or its descendants.
+    Command(Pid),
+    /// None. Subscribers hand over named JVMs that are still starting up, to be read until they have started.
+    Given,
+}
+
+/// Handle of a registry. Its thread ends with the last clone and subscription.
+#[derive(Clone, Debug)]
+pub struct Registry(Arc<Handle>);
+
+#[derive(Debug)]
+struct Handle(Arc<Shared>);
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.0.lock().has_ended = true;
+        self.0.changed.notify_all();
+    }
+}
+
+#[derive(Debug)]
+struct Shared {
+    options: Options,
+    /// The process of [`Search::Command`].
+    command: Option<Process>,
+    state: Mutex<State>,
+    changed: Condvar,
+    left_out: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Running JVMs, as last published.
+    present: BTreeMap<Pid, Arrival>,
+    subscribers: Vec<Weak<Queue>>,
+    given: Vec<Arrival>,
+    /// Whether all JVMs that ran at the start were read once.
+    has_read_all: bool,
+    has_ended: bool,
+}
+
+/// Arrivals that a subscriber has not yet received.
+#[derive(Debug)]
+struct Queue {
+    /// Latest arrival of each process.
+    arrivals: Mutex<BTreeMap<Pid, Arrival>>,
+    /// Eventfd that is readable while arrivals are queued.
+    wake: OwnedFd,
+}
+
+impl Queue {
+    fn push(&self, arrival: Arrival) {
+        let mut arrivals = self.arrivals.lock().unwrap_or_else(PoisonError::into_inner);
+        arrivals.insert(arrival.target.pid(), arrival);
+        // A write fails only if the counter is at its maximum, and then the descriptor is readable already.
+        let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
+    }
+
+    fn take(&self) -> Vec<Arrival> {
+        let mut arrivals = self.arrivals.lock().unwrap_or_else(PoisonError::into_inner);
+        let _ = rustix::io::read(&self.wake, &mut [0; 8]);
+        std::mem::take(&mut *arrivals).into_values().collect()
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn publish(&self, arrival: &Arrival) {
+        let mut state = self.lock();
+        state.present.insert(arrival.target.pid(), arrival.clone());
+        state.subscribers.retain(|subscriber| match subscriber.upgrade() {
+            Some(queue) => {
+                queue.push(arrival.clone());
+                true
+            }
+            None => false,
+        });
+    }
+}
+
+impl Registry {
+    /// Starts the registry's thread.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchProcess`] if the command has ended; [`Error::Io`] if a process or thread cannot be started.
+    pub fn start(options: Options) -> Result<Self> {
+        let command = match options.targets {
+            Search::Command(pid) => Some(Process::open(pid)?),
+            Search::AllJvms | Search::Given => None,
+        };
+        // Started from this thread, because they must not end with the new one.
+        reader::start_readers().map_err(|e| Error::io("start a reader process", e))?;
+        let shared = Arc::new(Shared {
+            options,
+            command,
+            state: Mutex::default(),
+            changed: Condvar::new(),
+            left_out: AtomicU64::new(0),
+        });
+        let work = Arc::clone(&shared);
+        let thread = thread::Builder::new().name("registry".into());
+        thread.spawn(|| Worker::new(work).run()).map_err(|e| Error::io("start a thread", e))?;
+        Ok(Self(Arc::new(Handle(shared))))
+    }
+
+    /// Subscribes to all running and all future JVMs. Must be called by the thread that attaches to them; the scheduler
+    /// prefers that thread as long as the result lives.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if no descriptor is free.
+    pub fn subscribe(&self) -> Result<Arrivals> {
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
+        let wake = wake.map_err(|e| Error::io("create an eventfd", e.into()))?;
+        let queue = Arc::new(Queue { arrivals: Mutex::default(), wake });
+        let mut state = self.0.0.lock();
+        state.present.values().for_each(|arrival| queue.push(arrival.clone()));
+        state.subscribers.push(Arc::downgrade(&queue));
+        drop(state);
+        let (registry, refused) = (self.clone(), BTreeMap::new());
+        Ok(Arrivals { queue, registry, refused, _hurry: PriorityBoost::begin() })
+    }
+
+    /// Returns the number of processes that exited before they were examined, because many were starting.
+    pub fn left_out(&self) -> u64 {
+        self.0.0.left_out.load(Ordering::Relaxed)
+    }
+}
+
+/// Subscription of one tracer: queue of new and updated JVMs.
+#[derive(Debug)]
+pub struct Arrivals {
+    queue: Arc<Queue>,
+    registry: Registry,
+    /// JVMs whose further arrivals are dropped.
+    refused: BTreeMap<Pid, Weak<Target>>,
+    /// Raises the thread's priority: a JVM that lives for one second should be known within 100 ms, even on a busy
+    /// machine. The work itself is little.
+    _hurry: PriorityBoost,
+}
+
+impl Arrivals {
+    /// Starts a registry with these options and subscribes to it.
+    ///
+    /// # Errors
+    /// Returns the errors of [`Registry::start`] and [`Registry::subscribe`].
+    pub fn open(options: Options) -> Result<Self> {
+        Registry::start(options)?.subscribe()
+    }
+
+    /// Waits until all JVMs that ran when the registry started were read once, at most `MAX_FIRST`.
+    pub(crate) fn wait_for_first(&self) {
+        let shared = &self.registry.0.0;
+        let is_waiting = |state: &mut State| !state.has_read_all;
+        drop(shared.changed.wait_timeout_while(shared.lock(), MAX_FIRST, is_waiting));
+    }
+
+    /// Makes arrivals wake up a session that waits for events.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if no descriptor is free.
+    pub(crate) fn wake(&self, session: &mut dyn Attach) -> Result<()> {
+        let waker = self.queue.wake.try_clone();
+        session.wake_on(waker.map_err(|e| Error::io("duplicate an eventfd", e))?);
+        Ok(())
+    }
+
+    /// Has a JVM that was not found by a registry read again until it has started or ended. If `arrivals` is `None`,
+    /// starts a registry for such JVMs, which wakes up `session`.
+    ///
+    /// # Errors
+    /// The errors of [`Self::open`] and [`Self::wake`].
+    pub(crate) fn read_again(
+        arrivals: &mut Option<Self>,
+        arrival: Arrival,
+        session: &mut dyn Attach,
+    ) -> Result<()> {
+        if arrival.stage == Stage::Ready {
+            return Ok(());
+        }
+        let arrivals = match arrivals {
+            Some(arrivals) => arrivals,
+            None => {
+                let opened = Self::open(Options { targets: Search::Given, ..Options::default() })?;
+                opened.wake(session)?;
+                arrivals.insert(opened)
+            }
+        };
+        arrivals.hand_over(arrival);
+        Ok(())
+    }
+
+    /// Returns the JVMs that are new or were read again since the last call, each in its latest state.
+    pub fn take(&mut self) -> Vec<Arrival> {
+        let mut arrivals = self.queue.take();
+        if !arrivals.is_empty() {
+            self.refused.retain(|_, target| target.strong_count() > 0);
+        }
+        arrivals.retain(|Arrival { target, .. }| {
+            let refused = self.refused.get(&target.pid()).and_then(Weak::upgrade);
+            refused.is_none_or(|refused| !Arc::ptr_eq(&refused, target))
+        });
+        arrivals
+    }
+
+    /// Drops further arrivals of a JVM that has ended or cannot be followed.
+    pub(crate) fn refuse(&mut self, target: &Arc<Target>) {
+        self.refused.insert(target.pid(), Arc::downgrade(target));
+    }
+
+    /// Queues a JVM that was not found by a registry, to be read until it has started or ended.
+    fn hand_over(&self, arrival: Arrival) {
+        let shared = &self.registry.0.0;
+        shared.lock().given.push(arrival);
+        shared.changed.notify_all();
+    }
+
+    /// Returns whether these are the JVMs of a command.
+    pub(crate) fn is_of_command(&self) -> bool {
+        self.registry.0.0.command.is_some()
+    }
+
+    /// Returns whether no further JVM can arrive.
+    pub(crate) fn is_over(&self) -> bool {
+        let Shared { options, command, .. } = &*self.registry.0.0;
+        match options.targets {
+            Search::AllJvms => false,
+            Search::Command(_) => command.as_ref().is_none_or(|c| c.fate() == Fate::Ended),
+            Search::Given => true,
+        }
+    }
+}
+
+/// A JVM that is starting up.
+#[derive(Debug)]
+struct Starting {
+    target: Arc<Target>,
+    /// Result of the last read; `None` before the first one.
+    hotspot: Option<Reading>,
+    identity: Option<JvmIdentity>,
+    /// Whether the JVM is selected; `None` while undecided.
+    is_wanted: Option<bool>,
+    tenant: Arc<str>,
+    since: Instant,
+    /// Time of its first publication.
+    first_published: Option<Instant>,
+    next_read: Instant,
+}
+
+impl Starting {
+    fn new(
+        target: Arc<Target>,
+        hotspot: Option<Reading>,
+        first_published: Option<Instant>,
+    ) -> Self {
+        let now = Instant::now();
+        let tenant = cgroup::tenant_of(target.pid()).into();
+        Self {
+            target,
+            hotspot,
+            identity: None,
+            is_wanted: None,
+            tenant,
+            since: now,
+            first_published,
+            next_read: now,
+        }
+    }
+
+    /// Reads the current state of the JVM.
+    fn read(&self) -> Reading {
+        match &self.hotspot {
+            Some(Ok(hotspot)) => {
+                let mut hotspot = HotSpot::clone(hotspot);
+                hotspot.refresh();
+                Ok(Arc::new(hotspot))
+            }
+            Some(Err(_)) | None => HotSpot::read(&self.target).map(Arc::new).map_err(Arc::new),
+        }
+    }
+
+    /// Determines its attributes from outside, once. Returns `false` if they exclude it.
+    fn identify(&mut self, options: &Options) -> bool {
+        if options.identify && self.identity.is_none() {
+            let identity = JvmIdentity::of(&self.target);
+            self.is_wanted =
+                options.select.as_ref().and_then(|select| select.selects(&identity, false));
+            self.identity = Some(identity);
+        }
+        self.is_wanted != Some(false)
+    }
+
+    /// Adds the attributes that the JVM was read for, if that succeeded. Returns whether it is wanted.
+    fn identify_read(&mut self, options: &Options, hotspot: &Reading) -> bool {
+        let Some(identity) = &mut self.identity else { return true };
+        if let Ok(hotspot) = hotspot {
+            identity.add_runtime(hotspot);
+        }
+        let select = options.select.as_ref().filter(|_| self.is_wanted.is_none());
+        select.and_then(|select| select.selects(identity, true)).unwrap_or(true)
+    }
+}
+
+/// State of the registry's thread.
+struct Worker {
+    shared: Arc<Shared>,
+    finder: Option<Finder>,
+    starting: Vec<Starting>,
+    /// JVMs that are not selected.
+    deselected: Vec<Arc<Target>>,
+    /// Time spent on reading JVMs of each control group. The group with the least is read first.
+    reading_time: HashMap<Arc<str>, Duration>,
+    next_sweep: Instant,
+    sweeps: u32,
+}
+
+impl Worker {
+    fn new(shared: Arc<Shared>) -> Self {
+        Self {
+            shared,
+            finder: None,
+            starting: Vec::new(),
+            deselected: Vec::new(),
+            reading_time: HashMap::new(),
+            next_sweep: Instant::now(),
+            sweeps: 0,
+        }
+    }
+
+    fn run(mut self) {
+        let _hurry = PriorityBoost::begin();
+        let Options { targets, pace, slots, .. } = self.shared.options.clone();
+        let of = match targets {
+            Search::Command(pid) => Some(pid),
+            Search::AllJvms | Search::Given => None,
+        };
+        if targets != Search::Given {
+            self.finder = Some(Finder::open(pace, of, slots));
+        }
+        keep(READ);
+        loop {
+            self.find();
+            let is_done = self.read_due();
+            let now = Instant::now();
+            let mut next = now
+                + if self.finder.is_some() {
+                    pace.mapping_poll_interval()
+                } else {
+                    SLOW_READ_INTERVAL
+                };
+            if let Some(at) = self.starting.iter().map(|starting| starting.next_read).min() {
+                next = next.min(at);
+            }
+            let mut state = self.shared.lock();
+            if is_done && !state.has_read_all {
+                state.has_read_all = true;
+                self.shared.changed.notify_all();
+            }
+            let is_idle = |state: &mut State| !state.has_ended && state.given.is_empty();
+            let pause = next.saturating_duration_since(now);
+            let waited = self.shared.changed.wait_timeout_while(state, pause, is_idle);
+            let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+            if state.has_ended {
+                return;
+            }
+            let given = std::mem::take(&mut state.given);
+            drop(state);
+            self.starting.extend(given.into_iter().map(|Arrival { target, hotspot, .. }| {
+                Starting::new(target, Some(hotspot), Some(Instant::now()))
+            }));
+        }
+    }
+
+    /// Detects processes that have ended, and finds new ones.
+    fn find(&mut self) {
+        let now = Instant::now();
+        if now >= self.next_sweep {
+            let pace = self.shared.options.pace;
+            self.next_sweep = now + pace.tick();
+            self.sweeps = self.sweeps.wrapping_add(1);
+            let collect = self.sweeps.is_multiple_of(pace.ticks_to_collect());
+            self.sweep(|_| true, pace.checks_closely(collect));
+        }
+        let Some(finder) = &mut self.finder else { return };
+        let mapped = finder.mapped();
+        let again: Vec<_> = finder.already_found(&mapped).collect();
+        if !again.is_empty() {
+            self.sweep(|pid| again.contains(&pid), true);
+        }
+        let Some(finder) = &mut self.finder else { return };
+        let found = finder.find(mapped, now);
+        self.shared.left_out.store(finder.left_out(), Ordering::Relaxed);
+        let new = found.into_iter().map(|target| Starting::new(Arc::new(target), None, None));
+        self.starting.extend(new);
+    }
+
+    /// Forgets processes that have ended or run another program, so that new processes with their PIDs are found.
+    fn sweep(&mut self, is_meant: impl Fn(Pid) -> bool, closely: bool) {
+        // One result for all lists, even if the process ends meanwhile.
+        let mut fates = HashMap::new();
+        let mut gone = Vec::new();
+        let mut stays = |target: &Arc<Target>| {
+            let fate = || is_meant(target.pid()) && target.process.fate_if(closely) != Fate::Alive;
+            let is_gone = *fates.entry(Arc::as_ptr(target)).or_insert_with(fate);
+            gone.extend(is_gone.then_some(target.pid()));
+            !is_gone
+        };
+        self.shared.lock().present.retain(|_, arrival| stays(&arrival.target));
+        self.starting.retain(|starting| stays(&starting.target));
+        self.deselected.retain(&mut stays);
+        if let Some(finder) = &mut self.finder {
+            gone.into_iter().for_each(|pid| finder.forget(pid));
+        }
+    }
+
+    /// Reads the starting JVMs that are due, for at most about [`MAX_ROUND`]. Returns whether all were read.
+    fn read_due(&mut self) -> bool {
+        let begin = Instant::now();
+        while let Some(next) = self.next_due(begin) {
+            if begin.elapsed() > MAX_ROUND {
+                return false;
+            }
+            let starting = self.starting.swap_remove(next);
+            let still = self.read(starting);
+            self.starting.extend(still);
+        }
+        if self.starting.is_empty() || self.reading_time.len() > MAX_TENANTS {
+            self.reading_time.clear();
+        }
+        true
+    }
+
+    /// Returns the index of the next JVM to read, among those that were due at `then`.
+    fn next_due(&self, then: Instant) -> Option<usize> {
+        let due = self.starting.iter().enumerate().filter(|(_, one)| one.next_read <= then);
+        let reading_time =
+            |one: &Starting| self.reading_time.get(&one.tenant).copied().unwrap_or_default();
+        due.min_by_key(|(_, one)| reading_time(one)).map(|(at, _)| at)
+    }
+
+    /// Releases the slot of a JVM that is not wanted, and watches for its end.
+    fn deselect(&mut self, target: Arc<Target>) {
+        if let Some(slots) = &self.shared.options.slots {
+            slots.release(target.pid());
+        }
+        // If the list is full, the next scan of all processes notices the end of the JVM.
+        if self.deselected.len() < MAX_DESELECTED {
+            self.deselected.push(target);
+        }
+    }
+
+    /// Reads a JVM and publishes what is new. Returns it if it must be read again.
+    fn read(&mut self, mut starting: Starting) -> Option<Starting> {
+        let options = &self.shared.options;
+        let begin = Instant::now();
+        let hotspot =
+            reader::within(MAX_READING, || starting.identify(options).then(|| starting.read()));
+        let now = Instant::now();
+        let took = now - begin;
+        *self.reading_time.entry(Arc::clone(&starting.tenant)).or_default() += took;
+        let pid = starting.target.pid();
+        let Some(hotspot) = hotspot else {
+            self.deselect(starting.target);
+            return None;
+        };
+        let age = now - starting.since;
+        let has_vm = match &hotspot {
+            Ok(hotspot) => hotspot.has_vm,
+            Err(_) => age >= VM_CREATION_TIMEOUT,
+        };
+        let is_new = has_vm && starting.first_published.is_none();
+        if is_new {
+            if !starting.identify_read(options, &hotspot) {
+                self.deselect(starting.target);
+                return None;
+            }
+            starting.first_published = Some(now);
+        }
+        let is_set_up = hotspot.as_ref().is_ok_and(|hotspot| hotspot.is_set_up);
+        let is_ready = starting
+            .first_published
+            .is_some_and(|first_published| is_set_up || now - first_published > MAX_STARTUP);
+        if starting.first_published.is_some() && (is_new || is_ready || hotspot.is_ok()) {
+            self.shared.publish(&Arrival {
+                target: Arc::clone(&starting.target),
+                hotspot: hotspot.clone(),
+                stage: if is_ready { Stage::Ready } else { Stage::Starting },
+                identity: starting.identity.clone().map(Arc::new),
+            });
+        }
+        if is_set_up || is_ready && hotspot.is_err() {
+            return None;
+        }
+        if let Err(error) = &hotspot {
+            log::debug!("cannot identify the JVM of process {pid}: {error}");
+        }
+        let is_patient = age < VM_CREATION_TIMEOUT;
+        if starting.first_published.is_none() && !is_patient {
+            log::debug!("process {pid} has mapped libjvm.so, but has not created a JVM");
+        }
+        let pause = match (is_patient, is_ready) {
+            (true, _) => read_interval(options.pace),
+            (false, false) => SLOW_READ_INTERVAL,
+            (false, true) => RARE_READ_INTERVAL,
+        };
+        let rest = if took > SLOW { took * READ_PAUSE_FACTOR } else { Duration::ZERO };
+        starting.next_read = now + pause.max(rest);
+        starting.hotspot = Some(hotspot);
+        Some(starting)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Child, Command};
+
+    use super::*;
+    use crate::{elf::testing::Library, hotspot::testing::FakeJvm, process::LibJvm};
+
+    /// A sleeping process that is treated as if it ran a library as its libjvm.so.
+    struct SleepingProcess(Child);
+
+    impl SleepingProcess {
+        fn new() -> Self {
+            Self(Command::new("sleep").arg("1000").spawn().unwrap())
+        }
+
+        fn arrival(&self, library: &Library, jvm: &FakeJvm) -> Arrival {
+            let process = Process::open(Pid(self.0.id())).unwrap();
+            let libjvm = LibJvm::of_file(&library.path()).unwrap();
+            Arrival::new(Target { process, libjvm }, Ok(jvm.hotspot()))
+        }
+    }
+
+    impl Drop for SleepingProcess {
+        fn drop(&mut self) {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+
+    fn library() -> Library {
+        Library::build(".data\n", &[])
+    }
+
+    fn given() -> Registry {
+        Registry::start(Options { targets: Search::Given, ..Options::default() }).unwrap()
+    }
+
+    /// Waits for the next arrivals.
+    fn next(arrivals: &mut Arrivals) -> Vec<Arrival> {
+        let begin = Instant::now();
+        while begin.elapsed() < Duration::from_secs(60) {
+            let taken = arrivals.take();
+            if !taken.is_empty() {
+                return taken;
+            }
+            thread::sleep(Duration::from_millis(1));
+        }
+        panic!("nothing arrives");
+    }
+
+    #[test]
+    fn subscribers_receive_each_stage_of_a_jvm_once() {
+        let (library, mut jvm, one) = (library(), FakeJvm::new("UseG1GC"), SleepingProcess::new());
+        let registry = given();
+        let mut first = registry.subscribe().unwrap();
+        let young = one.arrival(&library, &jvm);
+        first.hand_over(young.clone());
+        let [told] = &next(&mut first)[..] else { panic!("there is one JVM") };
+        assert_eq!(told.stage, Stage::Starting);
+        jvm.set_up();
+        let ready = loop {
+            let told = next(&mut first).remove(0);
+            if told.stage == Stage::Ready {
+                break told;
+            }
+        };
+        assert!(ready.hotspot.is_ok_and(|hotspot| hotspot.is_set_up));
+        assert!(Arc::ptr_eq(&ready.target, &young.target));
+        // A later subscriber receives each JVM once.
+        let mut second = registry.subscribe().unwrap();
+        assert_eq!(second.take().len(), 1);
+        thread::sleep(3 * read_interval(Pace::Prompt));
+        assert!(first.take().is_empty() && second.take().is_empty());
+    }
+
+    #[test]
+    fn refused_jvm_is_not_reported_to_that_subscriber() {
+        let (library, jvm, one) = (library(), FakeJvm::new("UseG1GC"), SleepingProcess::new());
+        let (registry, young) = (given(), one.arrival(&library, &jvm));
+        let [mut one, mut other] = [(); 2].map(|()| registry.subscribe().unwrap());
+        one.refuse(&young.target);
+        one.hand_over(young);
+        assert_eq!(next(&mut other).len(), 1);
+        assert!(one.take().is_empty());
+    }
+
+    #[test]
+    fn ended_processes_are_removed_and_their_descriptors_closed() {
+        let (library, jvm, one) = (library(), FakeJvm::new("UseG1GC"), SleepingProcess::new());
+        let registry = given();
+        let mut arrivals = registry.subscribe().unwrap();
+        arrivals.hand_over(one.arrival(&library, &jvm));
+        next(&mut arrivals);
+        drop(one);
+        let begin = Instant::now();
+        while registry.subscribe().unwrap().take().len() == 1 {
+            assert!(begin.elapsed() < Duration::from_secs(60));
+            thread::sleep(read_interval(Pace::Prompt));
+        }
+        // Its descriptors are closed.
+        let queued = arrivals.take();
+        let weak = queued.first().map(|arrival| Arc::downgrade(&arrival.target));
+        drop(queued);
+        assert!(weak.is_none_or(|target| target.strong_count() == 0));
+    }
+
+    /// Selects no JVM with this collector.
+    #[derive(Debug)]
+    struct ExcludesCollector {
+        collector: &'static str,
+    }
+
+    impl Select for ExcludesCollector {
+        fn selects(&self, identity: &JvmIdentity, is_read: bool) -> Option<bool> {
+            let collector = identity.attributes.get("jvm.gc.name").map_or("", String::as_str);
+            is_read.then_some(collector != self.collector)
+        }
+    }
+
+    #[test]
+    fn jvm_rejected_by_the_selector_is_not_reported() {
+        let (library, jvm) = (library(), FakeJvm::new("UseG1GC"));
+        for (collector, comes) in [("G1", false), ("Serial", true)] {
+            let select: Arc<dyn Select> = Arc::new(ExcludesCollector { collector });
+            let options = Options { identify: true, select: Some(select), ..Options::default() };
+            let options = Options { targets: Search::Given, ..options };
+            let registry = Registry::start(options).unwrap();
+            let mut arrivals = registry.subscribe().unwrap();
+            let mut worker = Worker::new(Arc::clone(&registry.0.0));
+            let one = SleepingProcess::new();
+            let arrival = one.arrival(&library, &jvm);
+            let starting = Starting::new(arrival.target, Some(arrival.hotspot), None);
+            assert_eq!(worker.read(starting).is_some(), comes);
+            assert_eq!(
+                (arrivals.take().len(), worker.deselected.len()),
+                (comes.into(), (!comes).into())
+            );
+            drop(one);
+            worker.sweep(|_| true, true);
+            assert!(worker.deselected.is_empty());
+        }
+    }
+
+    #[test]
+    fn cgroups_with_least_time_spent_are_read_first() {
+        let (library, jvm) = (library(), FakeJvm::new("UseG1GC"));
+        let shared = Arc::clone(&given().0.0);
+        let mut worker = Worker::new(shared);
+        let processes = [(); 3].map(|()| SleepingProcess::new());
+        let tenants = ["slow", "slow", "quick"];
+        for (process, tenant) in processes.iter().zip(tenants) {
+            let arrival = process.arrival(&library, &jvm);
+            let starting = Starting::new(arrival.target, Some(arrival.hotspot), None);
+            worker.starting.push(Starting { tenant: tenant.into(), ..starting });
+        }
+        let tenant_of = |due: Option<usize>, worker: &Worker| {
+            due.map(|due| worker.starting[due].tenant.to_string())
+        };
+        worker.reading_time.insert("slow".into(), Duration::from_secs(1));
+        assert_eq!(tenant_of(worker.next_due(Instant::now()), &worker).unwrap(), "quick");
+        worker.reading_time.insert("quick".into(), Duration::from_secs(2));
+        assert_eq!(tenant_of(worker.next_due(Instant::now()), &worker).unwrap(), "slow");
+    }
+}

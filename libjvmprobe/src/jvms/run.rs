@@ -1,0 +1,183 @@
+//! Main loop of every tool: handles events and new processes, runs periodic checks, reports on schedule, and ends.
+
+use std::{
+    sync::atomic::{AtomicBool, Ordering},
+    time::{Duration, Instant},
+};
+
+use crate::{
+    Result,
+    jvms::{Due, Schedule},
+    sys::Pace,
+};
+
+/// Schedule of a trace's reports and its end. `None` means no limit.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Times {
+    /// Duration of the trace.
+    pub duration: Option<Duration>,
+    /// Interval between reports.
+    pub interval: Option<Duration>,
+    /// Number of reports after which the trace ends.
+    pub count: Option<u64>,
+    /// Determines the intervals of periodic work.
+    pub pace: Pace,
+}
+
+/// Reason why a trace has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// The duration has elapsed, `stop` was set, or the reader of the output has gone.
+    Time,
+    /// The last report was made.
+    Reported,
+    /// Nothing is left to trace.
+    NothingLeft,
+}
+
+/// Callbacks of the main loop.
+pub trait Watch {
+    /// Waits at most `timeout` for events and processes them.
+    ///
+    /// # Errors
+    /// Returns an error if the trace cannot continue.
+    fn take_events(&mut self, timeout: Duration) -> Result<()>;
+
+    /// Returns when to call [`poll`](Watch::poll) before the next tick, unless events end the wait earlier.
+    fn next_poll(&self) -> Option<Instant> {
+        None
+    }
+
+    /// Adds new processes.
+    ///
+    /// # Errors
+    /// Returns an error if the trace cannot continue.
+    fn poll(&mut self) -> Result<()>;
+
+    /// Handles processes that have ended or changed. `collect` is true about once per second, or every 15 seconds with
+    /// a calm pace; then counters are read, too.
+    ///
+    /// # Errors
+    /// Returns an error if the trace cannot continue.
+    fn tick(&mut self, collect: bool) -> Result<()>;
+
+    /// Reports an interval.
+    ///
+    /// # Errors
+    /// Returns an error if the trace cannot continue.
+    fn report(&mut self) -> Result<()>;
+
+    /// Reports the last interval. An implementation that makes its last report later, when no more events can come,
+    /// does nothing here.
+    ///
+    /// # Errors
+    /// Returns an error if the trace cannot continue.
+    fn report_last(&mut self) -> Result<()> {
+        self.report()
+    }
+
+    /// Returns whether nothing is left to follow.
+    fn is_over(&self) -> bool;
+
+    /// Returns whether the reader of the output has gone.
+    fn is_closed(&self) -> bool {
+        false
+    }
+}
+
+/// Runs the loop until `times`, `stop` or `watch` ends it.
+///
+/// # Errors
+/// Returns the first error of a method of `watch`.
+pub fn run<W: Watch>(watch: &mut W, times: Times, stop: &AtomicBool) -> Result<End> {
+    let Times { duration, interval, count, pace } = times;
+    let mut schedule = Schedule::new(Instant::now(), pace.tick(), duration, interval, count);
+    let mut ticks = 0_u32;
+    loop {
+        watch.take_events(schedule.timeout(Instant::now(), watch.next_poll()))?;
+        watch.poll()?;
+        let Due { tick, report, end } = schedule.due(Instant::now());
+        if stop.load(Ordering::Relaxed) || watch.is_closed() {
+            return Ok(End::Time);
+        }
+        match (report, end) {
+            (true, false) => watch.report()?,
+            (true, true) => {
+                watch.report_last()?;
+                return Ok(End::Reported);
+            }
+            (false, true) => return Ok(End::Time),
+            (false, false) => {}
+        }
+        if tick {
+            ticks = ticks.wrapping_add(1);
+            watch.tick(ticks.is_multiple_of(pace.ticks_to_collect()))?;
+            if watch.is_over() {
+                return Ok(End::NothingLeft);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Counts the calls of each method; is over after some ticks.
+    #[derive(Default)]
+    struct CountingWatch {
+        reports: u32,
+        ticks: u32,
+        collections: u32,
+        over_after: u32,
+    }
+
+    impl Watch for CountingWatch {
+        fn take_events(&mut self, timeout: Duration) -> Result<()> {
+            std::thread::sleep(timeout);
+            Ok(())
+        }
+
+        fn poll(&mut self) -> Result<()> {
+            Ok(())
+        }
+
+        fn tick(&mut self, collect: bool) -> Result<()> {
+            self.ticks += 1;
+            self.collections += u32::from(collect);
+            Ok(())
+        }
+
+        fn report(&mut self) -> Result<()> {
+            self.reports += 1;
+            Ok(())
+        }
+
+        fn is_over(&self) -> bool {
+            self.ticks == self.over_after
+        }
+    }
+
+    fn follow(times: Times, over_after: u32, stop: bool) -> (End, CountingWatch) {
+        let mut counts = CountingWatch { over_after, ..Default::default() };
+        let end = run(&mut counts, times, &AtomicBool::new(stop)).unwrap();
+        (end, counts)
+    }
+
+    #[test]
+    fn run_ends_after_the_last_report() {
+        let interval = Some(Duration::from_millis(2));
+        let (end, counts) =
+            follow(Times { interval, count: Some(3), ..Times::default() }, 99, false);
+        assert_eq!((end, counts.reports), (End::Reported, 3));
+    }
+
+    #[test]
+    fn run_ends_when_processes_or_time_run_out() {
+        let (end, counts) = follow(Times::default(), 6, false);
+        assert_eq!((end, counts.ticks, counts.collections), (End::NothingLeft, 6, 1));
+        let duration = Some(Duration::from_millis(1));
+        assert_eq!(follow(Times { duration, ..Default::default() }, 9, false).0, End::Time);
+        assert_eq!(follow(Times::default(), 9, true).0, End::Time);
+    }
+}

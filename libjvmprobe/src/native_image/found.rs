@@ -1,0 +1,108 @@
+//! Location of a native image's code tables.
+//!
+//! No symbol leads to them. But `ImageCodeInfo` contains the start and, several times, the size of the code, and a
+//! reference to an index of the code table, whose length follows from the size. Few places in a heap match that
+//! pattern, and only the right ones lead to an index.
+//!
+//! Its fields, each of eight bytes: codeStart, codeSize, dataOffset, dataSize,
+//! codeAndDataMemorySize, (objectFields,) codeInfoIndex, codeInfoEncodings, referenceMapEncoding,
+//! frameInfoEncodings, objectConstants, classes, memberNames, otherStrings, methodTable.
+
+use crate::{
+    Vaddr,
+    elf::{ElfFile, Relocations},
+    native_image::heap::{Heap, Object, WORD},
+};
+
+/// Number of bytes of code per index entry (`CodeInfoIndexGranularity`).
+pub(super) const GRANULARITY: u64 = 256;
+/// Range of plausible code sizes in bytes.
+const CODE: std::ops::Range<u64> = 4096..1 << 32;
+/// Word offset of the field codeInfoIndex, with and without objectFields before it.
+const INDEX_FIELDS: [usize; 2] = [6, 5];
+/// Maximum offset of the section from the heap's base, a multiple of the page size. The garbage collector's own data
+/// and a guard page precede the section.
+const MAX_BEGIN: u64 = 64 << 20;
+const PAGE: usize = 4096;
+/// Maximum number of words examined that look like the beginning; an image normally has one.
+const MAX_TRIED: usize = 256;
+
+/// Location of the tables.
+#[derive(Debug)]
+pub(super) struct Found {
+    /// Start of the code.
+    pub(super) code: Vaddr,
+    pub(super) code_size: u64,
+    pub(super) index: Object,
+    pub(super) entries: Object,
+    /// Position of the field after `entries` and `referenceMapEncoding`; all other fields follow it.
+    pub(super) frames_field: usize,
+}
+
+/// Finds the tables in the content of a section that is loaded at `vaddr`.
+pub(super) fn find(elf: &ElfFile, vaddr: Vaddr, bytes: Vec<u8>) -> Option<(Heap, Found)> {
+    let mut heap = Heap::new(bytes, 0);
+    let last = heap.len().checked_sub(16 * WORD)?;
+    let relocations = elf.relocations();
+    let mut tried = 0;
+    for at in (0..=last).step_by(WORD) {
+        let word = |n: usize| heap.u64(at + n * WORD);
+        let (Some(start), Some(size), Some(data), Some(data_size), Some(all)) =
+            (word(0), word(1), word(2), word(3), word(4))
+        else {
+            continue;
+        };
+        // Sizes of code, of data, and of both together: other data rarely match.
+        let fits = data >= size && data.checked_add(data_size).is_some_and(|end| end <= all);
+        if !CODE.contains(&size) || !fits || all >= CODE.end {
+            continue;
+        }
+        let place = Vaddr(vaddr.0.wrapping_add(at as u64));
+        let start = Vaddr(start);
+        let Some(code) = code_at(elf, &relocations, start, place, size) else { continue };
+        tried += 1;
+        if tried > MAX_TRIED {
+            return None;
+        }
+        for field in INDEX_FIELDS {
+            let field = at + field * WORD;
+            let Some(begin) = begin(&heap, field, size) else { continue };
+            heap.begin = begin;
+            let (Some(index), Some(entries)) = (heap.object(field), heap.object(field + WORD))
+            else {
+                continue;
+            };
+            let frames_field = field + 3 * WORD;
+            return Some((heap, Found { code, code_size: size, index, entries, frames_field }));
+        }
+    }
+    None
+}
+
+/// Returns the start of the code: the word itself, or the value of its relocation in a position-independent program.
+/// `None` if there is no code of that size.
+fn code_at(
+    elf: &ElfFile,
+    relocations: &Relocations,
+    start: Vaddr,
+    place: Vaddr,
+    size: u64,
+) -> Option<Vaddr> {
+    let is_code = |start: &Vaddr| elf.is_code(*start, size);
+    Some(start).filter(is_code).or_else(|| relocations.at(place).filter(is_code))
+}
+
+/// Returns the reference value of the section's first byte for which the reference at `field` is an index of that much
+/// code: an array of bytes, four for each index entry, of which the first is 0.
+fn begin(heap: &Heap, field: usize, code_size: u64) -> Option<u64> {
+    let length = u32::try_from(code_size.div_ceil(GRANULARITY) * 4).ok()?;
+    let reference = heap.u64(field)?;
+    let is_index = |&begin: &u64| {
+        let place = reference.checked_sub(begin).and_then(|place| usize::try_from(place).ok());
+        place.is_some_and(|place| {
+            let word = |at: usize| place.checked_add(at).and_then(|at| heap.u32(at));
+            place % WORD == 0 && word(12) == Some(length) && word(16) == Some(0)
+        })
+    };
+    (0..=MAX_BEGIN).step_by(PAGE).find(is_index)
+}

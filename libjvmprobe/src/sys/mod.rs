@@ -1,0 +1,54 @@
+//! This process itself: privileges, descriptors, memory, deadlines, messages, and its end.
+//!
+//! | module | contents |
+//! |---|---|
+//! | [`budget`] | memory budget of all JVMs |
+//! | `channel` | messages with descriptors to and from child processes |
+//! | [`confined`] | a child without privileges, for work on hostile bytes |
+//! | [`descendants`] | resource usage of child processes |
+//! | [`descriptors`] | limit on open files |
+//! | [`privileges`] | capabilities, and dropping them when no longer needed |
+//! | `heap` | memory retained by the allocator |
+//! | `cpu_limit` | CPU time limit of sampling work |
+//! | `deadline` | deadlines of waits for other processes |
+//! | `fair_share` | fair shares of a limited resource |
+//! | `idle` | release of resources that are no longer used |
+//! | `once` | warnings that many processes would cause |
+//! | `pace` | intervals of periodic work |
+//! | `priority` | temporary scheduling priority |
+//! | `signals` | handling of Ctrl-C, SIGTERM and SIGHUP |
+//! | [`undo`] | cleanup that happens however the process ends |
+//! | `worker` | threads, and worker threads |
+//!
+//! The first signal asks a tool to end: it prints the data collected so far. The second one ends it immediately with
+//! status 130. The kernel removes attachments when the process ends. Other effects (a file in a target's folder, a
+//! command that we started) are undone by [`undo`].
+
+pub mod budget;
+pub(crate) mod channel;
+pub mod confined;
+mod cpu_limit;
+mod deadline;
+pub mod descendants;
+pub mod descriptors;
+mod fair_share;
+mod heap;
+mod idle;
+mod once;
+mod pace;
+mod priority;
+pub mod privileges;
+mod signals;
+pub mod undo;
+mod worker;
+
+pub(crate) use cpu_limit::{Effort, processor_time};
+pub(crate) use deadline::Deadline;
+pub use fair_share::fair_share;
+pub use heap::return_memory_sooner;
+pub use idle::Idle;
+pub(crate) use once::warn_once;
+pub use pace::Pace;
+pub use priority::PriorityBoost;
+pub use signals::{Endings, stop_on_signal};
+pub(crate) use worker::{Worker, start_thread};

@@ -1,0 +1,273 @@
+//! The BPF object: loads it as the options require, and reads its counters.
+
+use libbpf_rs::{
+    MapCore, MapFlags,
+    skel::{OpenSkel, SkelBuilder},
+};
+
+use crate::{
+    Addr, Error, Result,
+    bpf::{
+        self,
+        cost::Trigger,
+        preflight,
+        records::{bytes, clear, copy, entries, take_entries},
+        session,
+        sparse_map::{self, SparseMap},
+        stops, walker,
+    },
+    hotspot::threads::ThreadBytes,
+    sys::Pace,
+    trace::allocations::{
+        Options,
+        event::{
+            Event, flood, hit, layout, old_thread, tally, tally_key, thread_key, thread_state,
+        },
+        probes,
+        skel::{JavaobjnewSkel, JavaobjnewSkelBuilder},
+        time_slots::Hit,
+    },
+};
+
+/// The loaded programs, their maps and their events.
+pub(crate) type Session = session::Session<JavaobjnewSkel<'static>, Event>;
+
+/// Suffix of the names of programs that walk stacks.
+const WALKS: &str = "_stacks";
+/// Counters by class and thread. 6 MB if preallocated.
+const TALLIES: SparseMap =
+    SparseMap { name: "tallies", on_demand_capacity: 1 << 17, preallocated_capacity: 1 << 15 };
+/// Counters by class, thread and stack. 11 MB if preallocated.
+const MANY_TALLIES: SparseMap =
+    SparseMap { name: "tallies", on_demand_capacity: 1 << 18, preallocated_capacity: 1 << 16 };
+/// Counters by time slot, which are taken out once a second. 10 MB if preallocated.
+const HITS: SparseMap =
+    SparseMap { name: "hits", on_demand_capacity: 1 << 17, preallocated_capacity: 1 << 16 };
+/// Maps by thread and by stack (7 MB in total if preallocated), and by JVM (1 MB).
+const SPARSE_MAPS: [SparseMap; 7] = [
+    SparseMap { name: "threads", on_demand_capacity: 1 << 16, preallocated_capacity: 1 << 15 },
+    SparseMap { name: "old_threads", on_demand_capacity: 1 << 16, preallocated_capacity: 1 << 14 },
+    SparseMap { name: "known_stacks", on_demand_capacity: 1 << 16, preallocated_capacity: 1 << 15 },
+    SparseMap { name: "layouts", on_demand_capacity: 1 << 12, preallocated_capacity: 1 << 12 },
+    SparseMap { name: "others", on_demand_capacity: 1 << 12, preallocated_capacity: 1 << 12 },
+    SparseMap { name: "floods", on_demand_capacity: 1 << 12, preallocated_capacity: 1 << 12 },
+    SparseMap { name: "duties", on_demand_capacity: 1 << 12, preallocated_capacity: 1 << 12 },
+];
+/// Maps with entries that belong to a JVM.
+const BY_JVM: [&str; 10] = [
+    "layouts",
+    "others",
+    "floods",
+    "duties",
+    "tallies",
+    "hits",
+    "threads",
+    "old_threads",
+    "known_stacks",
+    stops::MAP,
+];
+/// Maximum number of stacks per JVM and half second (2^29 ns) if stacks are limited.
+const MAX_STACKS_PER_WINDOW: f64 = 128.0;
+
+/// Loads the BPF object, without the stack walker if stacks are not walked.
+///
+/// # Errors
+/// [`Error::Permission`] or [`Error::Kernel`] if the kernel refuses.
+pub(crate) fn load(options: &Options) -> Result<Session> {
+    let mut open =
+        JavaobjnewSkelBuilder::default().open(session::storage()).map_err(bpf::load_error)?;
+    let (stacks, slot_ns) = (options.by_stack, options.slot_ns);
+    for mut program in open.open_object_mut().progs_mut() {
+        let name = program.name().to_string_lossy().into_owned();
+        let is_exact = name.starts_with("object_alloc");
+        program.set_autoload(if stops::PROGRAMS.contains(&&*name) {
+            slot_ns > 0
+        } else {
+            let walks = name == probes::THREAD_END || name.ends_with(WALKS) == stacks;
+            is_exact == options.exact && walks
+        });
+    }
+    if stacks {
+        preflight::check_walker()?;
+    } else {
+        walker::disable_maps(open.open_object_mut())?;
+    }
+    sparse_map::set_sizes(open.open_object_mut(), &SPARSE_MAPS)?;
+    sparse_map::set_sizes(open.open_object_mut(), &[if stacks { MANY_TALLIES } else { TALLIES }])?;
+    if slot_ns > 0 {
+        sparse_map::set_sizes(open.open_object_mut(), &[HITS])?;
+    } else {
+        open.maps.hits.set_max_entries(1).map_err(bpf::load_error)?;
+    }
+    if stacks {
+        open.maps.events.set_max_entries(options.pace.ring_bytes()).map_err(bpf::load_error)?;
+    }
+    if let Some(data) = open.maps.rodata_data.as_deref_mut() {
+        data.by_thread = options.by_thread;
+        data.know_jvms = stacks;
+        data.slot_ns = slot_ns;
+        data.wakes_late = options.pace == Pace::Calm;
+        data.counts_costs = options.pace == Pace::Calm;
+        data.large_bytes = options.large.unwrap_or(u64::MAX);
+    }
+    let skel = session::load(open)?;
+    let mut session = Session::new(skel, Event::decode, stacks)?.with_maps_by_jvm(&BY_JVM);
+    if options.pace == Pace::Calm {
+        session = session.with_costs(Trigger::Probe)?;
+    }
+    Ok(if stacks { session.with_variant(WALKS) } else { session })
+}
+
+/// Starts counting a JVM. `before` has the bytes that its threads have allocated so far.
+pub(crate) fn add(
+    session: &Session,
+    target: u64,
+    layout: &layout,
+    before: &[ThreadBytes],
+) -> Result<()> {
+    const OPERATION: &str = "register the threads of a JVM in a BPF map";
+    let failed = |source| Error::Bpf { what: OPERATION.into(), source };
+    for thread in before {
+        let key = old_thread { target, thread: thread.thread.0 };
+        let value = thread.allocated.to_ne_bytes();
+        let map = &session.skel.maps.old_threads;
+        map.update(bytes(&key), &value, MapFlags::ANY).map_err(failed)?;
+    }
+    // Inserted last, because nothing is counted before this entry exists.
+    session::insert_entry(&session.skel.maps.layouts, target, bytes(layout), OPERATION)
+}
+
+/// Returns a copy of all counters.
+pub(crate) fn tallies(session: &Session) -> Result<Vec<(tally_key, tally)>> {
+    let entries = entries(&session.skel.maps.tallies)?;
+    Ok(entries.iter().filter_map(|(k, v)| Some((copy(k)?, copy(v)?))).collect())
+}
+
+/// Capacity of the map of counters.
+pub(crate) fn max_tallies(session: &Session) -> usize {
+    session.skel.maps.tallies.max_entries() as usize
+}
+
+/// Removes and returns all counters, and removes all stacks from the kernel side. Counters then start again
+/// from zero, and stacks and names are sent again. An increment at the moment when a counter is read may be
+/// lost.
+pub(crate) fn take_tallies(session: &Session) -> Result<Vec<(tally_key, tally)>> {
+    // Stacks first, so that every hit counted in the new counters has sent its stack again.
+    clear(&session.skel.maps.known_stacks)?;
+    let taken = take_entries(&session.skel.maps.tallies)?;
+    Ok(taken.iter().filter_map(|(k, v)| Some((copy(k)?, copy(v)?))).collect())
+}
+
+/// Starts time slots at `begin` on `CLOCK_MONOTONIC`.
+pub(crate) fn begin_times(session: &mut Session, begin: u64) {
+    if let Some(data) = session.skel.maps.bss_data.as_deref_mut() {
+        data.times_from = begin;
+    }
+}
+
+/// Removes and returns the counters by time slot, with what was counted since the previous call.
+pub(crate) fn take_hits(session: &Session) -> Result<Vec<(tally_key, Hit)>> {
+    // An increment at the moment when an entry is removed may be lost. That is harmless: these counters are
+    // weights for the division among time slots, and no totals.
+    let taken = take_entries(&session.skel.maps.hits)?;
+    let decode = |(key, value): &(Vec<u8>, Vec<u8>)| {
+        let hit { bytes, outside_bytes } = copy(value)?;
+        Some((copy(key)?, Hit { bytes, outside_bytes }))
+    };
+    Ok(taken.iter().filter_map(decode).collect())
+}
+
+/// Returns, by JVM, the counter of classes that had no free entry of their own.
+pub(crate) fn others(session: &Session) -> Result<Vec<(u64, tally)>> {
+    let entries = entries(&session.skel.maps.others)?;
+    let target = |k: &[u8]| Some(u64::from_ne_bytes(k.try_into().ok()?));
+    Ok(entries.iter().filter_map(|(k, v)| Some((target(k)?, copy(v)?))).collect())
+}
+
+/// Returns how many bytes of each thread are attributed to classes: of threads that have had an event, and of
+/// threads that existed before the trace and have had none yet.
+pub(crate) fn counted(session: &Session) -> Result<Vec<Counted>> {
+    // This map first: at its first event a thread moves from it to the other one, so that none is missed.
+    let old = entries(&session.skel.maps.old_threads)?;
+    let old = old.iter().filter_map(|(k, v)| {
+        let key = copy::<old_thread>(k)?;
+        let bytes = u64::from_ne_bytes(v.as_slice().try_into().ok()?);
+        let (target, thread) = (key.target, Addr(key.thread));
+        Some(Counted {
+            target,
+            tid: None,
+            thread,
+            bytes,
+            represented_bytes: bytes,
+            has_ended: false,
+            last: 0,
+        })
+    });
+    let known = entries(&session.skel.maps.threads)?;
+    let known = known.iter().filter_map(|(k, v)| {
+        let (key, state) = (copy::<thread_key>(k)?, copy::<thread_state>(v)?);
+        Some(Counted {
+            target: key.target,
+            tid: Some(key.tid),
+            thread: Addr(state.thread),
+            bytes: state.counted,
+            represented_bytes: state.represented_bytes,
+            has_ended: state.has_ended != 0,
+            last: state.last,
+        })
+    });
+    Ok(known.chain(old).collect())
+}
+
+/// Returns the hit counters of a JVM whose stacks are sampled.
+pub(crate) fn flood(map: &impl MapCore, target: u64) -> Option<flood> {
+    copy(&map.lookup(&target.to_ne_bytes(), MapFlags::ANY).ok()??)
+}
+
+/// Deletes the entry of a thread that has ended.
+pub(crate) fn forget_thread(session: &Session, counted: &Counted) {
+    // It does not matter if the entry is already absent.
+    let _ = match counted.tid {
+        Some(tid) => {
+            session.skel.maps.threads.delete(bytes(&thread_key { target: counted.target, tid }))
+        }
+        None => {
+            let key = old_thread { target: counted.target, thread: counted.thread.0 };
+            session.skel.maps.old_threads.delete(bytes(&key))
+        }
+    };
+}
+
+/// Sets the probability with which a full TLAB is sent to be read.
+pub(crate) fn set_tlab_share(session: &mut Session, share: f64) {
+    if let Some(data) = session.skel.maps.bss_data.as_deref_mut() {
+        // The cast saturates: u32::MAX represents probability 1.
+        data.tlab_share = (share * 2f64.powi(32)) as u32;
+    }
+}
+
+/// Limits stack walks to this share of `MAX_STACKS_PER_WINDOW`. Until it is called, every hit is walked.
+pub(crate) fn set_stacks_wanted(session: &mut Session, share: f64) {
+    if let Some(data) = session.skel.maps.bss_data.as_deref_mut() {
+        data.stacks_wanted = (share * MAX_STACKS_PER_WINDOW).max(1.0) as u32;
+    }
+}
+
+/// The bytes of a thread that are attributed to classes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Counted {
+    /// The key of the JVM.
+    pub(crate) target: u64,
+    /// Thread ID, once the thread has had an event.
+    pub(crate) tid: Option<u64>,
+    /// Address of its JavaThread.
+    pub(crate) thread: Addr,
+    /// Bytes that it has allocated from its start to its last event.
+    pub(crate) bytes: u64,
+    /// Number of bytes that the samples of the thread represent.
+    pub(crate) represented_bytes: u64,
+    /// Whether it has ended, so that `bytes` is all that it has allocated.
+    pub(crate) has_ended: bool,
+    /// Time of its last event in jiffies (`bpf_jiffies64`); 0 if it has had none.
+    pub(crate) last: u64,
+}

@@ -1,0 +1,385 @@
+//! Duty cycles of the allocation probes in a daemon, which limit what hits cost the JVMs.
+//!
+//! A hit costs the allocating thread a trap, which nothing in the kernel can avoid, and the run of a BPF
+//! program: a few microseconds together. A probe that is hit too often is therefore [detached](cycle) for a
+//! part of the time, by a separate thread, because the kernel lets the detaching thread wait.
+//!
+//! All JVMs share one budget, max-min fairly: many JVMs with few hits each count together, and the one that
+//! costs most is limited first. A probe is attached to a file, so the JVMs that run the same file have their on
+//! periods together.
+
+mod cycle;
+
+use std::{
+    collections::{HashMap, hash_map::Entry},
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+use libbpf_rs::{MapCore, MapFlags, MapHandle};
+
+use self::cycle::{Action, Cycle};
+use crate::{
+    Result,
+    bpf::{
+        self, clock,
+        cost::Runs,
+        probes::Site,
+        records::bytes,
+        trap_cost::prices,
+        uprobe::{self, Uprobe},
+    },
+    process::{FileId, LibJvm, Target},
+    sys::{fair_share, privileges, start_thread},
+    trace::allocations::{
+        counters::{self, Session},
+        event::{duty_cycles, flood},
+        probes,
+    },
+};
+
+/// Budget of all JVMs until another one is set, in shares of a processor.
+const BUDGET: f64 = 0.005;
+/// Assumed run time of the BPF programs until some runs are measured, in nanoseconds.
+const FIRST_RUN_NS: f64 = 2000.0;
+/// Weight of new measurements in the moving average of the run time.
+const AVERAGE_WEIGHT: f64 = 0.25;
+/// Time in nanoseconds for which the probes of a file stay attached after its last JVM has ended, because the
+/// next JVM often starts soon.
+const IDLE_NS: u64 = 10_000_000_000;
+
+/// Duty cycles of all files, and the thread that runs them. When it is dropped, the thread detaches all probes
+/// and ends.
+#[derive(Debug)]
+pub(super) struct DutyCycles(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    state: Mutex<State>,
+    /// Notified when another thread has changed the state.
+    changed: Condvar,
+}
+
+#[derive(Debug)]
+struct State {
+    maps: Maps,
+    files: HashMap<FileId, File>,
+    /// Limit of the cost of all probes, in shares of a processor.
+    budget: f64,
+    /// Average run time of the BPF programs, in nanoseconds.
+    run_ns: f64,
+    /// Estimated hits, by JVM, for which no program ran: threads still hit the trap while the probe is being
+    /// detached.
+    missed_hits: HashMap<u64, f64>,
+    is_stopped: bool,
+}
+
+#[derive(Debug)]
+struct Maps {
+    floods: MapHandle,
+    duties: MapHandle,
+    costs: MapHandle,
+}
+
+/// A libjvm.so whose probes are attached.
+#[derive(Debug)]
+struct File {
+    /// The probe for objects outside of TLABs, and the probe for objects that begin one.
+    probes: [Probe; 2],
+    /// The JVMs that run the file, with the runs of BPF programs measured so far.
+    jvms: HashMap<u64, Runs>,
+    /// Whether one of the probes was ever detached for an off period.
+    has_been_off: bool,
+    /// Time at which the file last had a JVM, on `CLOCK_MONOTONIC`.
+    last_used_ns: u64,
+}
+
+#[derive(Debug)]
+struct Probe {
+    uprobe: Uprobe,
+    cycle: Cycle,
+    /// Returns the number of counted hits from a JVM's `flood`.
+    hits_of: fn(&flood) -> u64,
+    hits: HashMap<u64, Hits>,
+    attach_time: Duration,
+    /// Whether the last attempt to attach has failed.
+    has_failed: bool,
+}
+
+/// Hits of a probe in a JVM.
+#[derive(Clone, Copy, Debug, Default)]
+struct Hits {
+    counted: u64,
+    /// Hits per second while the probe is attached.
+    rate: f64,
+}
+
+impl DutyCycles {
+    /// Starts the thread.
+    ///
+    /// # Errors
+    /// [`Error::Io`](crate::Error::Io), [`Error::Bpf`](crate::Error::Bpf).
+    pub(super) fn start(session: &Session) -> Result<Self> {
+        let maps = &session.skel.maps;
+        let map = |map| MapHandle::try_from(map).map_err(bpf::load_error);
+        let state = State {
+            maps: Maps {
+                floods: map(&maps.floods)?,
+                duties: map(&maps.duties)?,
+                costs: map(&maps.costs)?,
+            },
+            files: HashMap::new(),
+            budget: BUDGET,
+            run_ns: FIRST_RUN_NS,
+            missed_hits: HashMap::new(),
+            is_stopped: false,
+        };
+        let shared = Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new() });
+        let of_thread = Arc::clone(&shared);
+        let needed = privileges::MAPS | privileges::ATTACH;
+        start_thread("duty-cycles", needed, move || of_thread.run())?;
+        Ok(Self(shared))
+    }
+
+    /// Adds a JVM, and attaches the probes to its libjvm.so unless they are attached. Waits for up to 0.1 s
+    /// while other probes are being detached.
+    ///
+    /// # Errors
+    /// The reason why probes cannot be attached to its libjvm.so.
+    pub(super) fn add(&self, key: u64, target: &Target, session: &mut Session) -> Result<()> {
+        let mut state = self.0.lock();
+        state.forget(key);
+        let State { files, maps, .. } = &mut *state;
+        let file = match files.entry(target.libjvm.id) {
+            Entry::Occupied(file) => file.into_mut(),
+            Entry::Vacant(new) => new.insert(File::attach(&target.libjvm, session)?),
+        };
+        file.jvms.insert(key, Runs::default());
+        file.publish(maps);
+        drop(state);
+        self.0.changed.notify_one();
+        Ok(())
+    }
+
+    /// Forgets a JVM that has ended.
+    pub(super) fn forget(&self, key: u64) {
+        self.0.lock().forget(key);
+    }
+
+    /// Sets the maximum cost of the probes to all JVMs together, in shares of a processor.
+    pub(super) fn set_budget(&self, budget: f64) {
+        self.0.lock().budget = budget;
+    }
+
+    /// Removes and returns, by JVM, the hits for which no program ran since the previous call.
+    pub(super) fn take_missed_hits(&self) -> HashMap<u64, f64> {
+        std::mem::take(&mut self.0.lock().missed_hits)
+    }
+}
+
+impl Drop for DutyCycles {
+    fn drop(&mut self) {
+        self.0.lock().is_stopped = true;
+        self.0.changed.notify_one();
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn run(&self) {
+        let mut state = self.lock();
+        while !state.is_stopped {
+            let next = state.next().map_or(u64::MAX, |(due, _)| due);
+            let wait = Duration::from_nanos(next.saturating_sub(clock::monotonic_ns()));
+            if wait.is_zero() {
+                state.run_due_action();
+            } else {
+                let waited = self.changed.wait_timeout(state, wait);
+                state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            }
+        }
+        detach(state.files.values_mut());
+    }
+}
+
+impl State {
+    fn forget(&mut self, key: u64) {
+        for file in self.files.values_mut() {
+            if file.jvms.remove(&key).is_some() {
+                file.probes.iter_mut().for_each(|probe| _ = probe.hits.remove(&key));
+                // Without an entry, every hit counts.
+                let _ = self.maps.duties.delete(&key.to_ne_bytes());
+            }
+        }
+    }
+
+    /// Returns the time at which the next probe is due, and that probe. On periods do not overlap: detaching
+    /// takes a while, and a second on period would last longer meanwhile.
+    fn next(&self) -> Option<(u64, (FileId, usize))> {
+        let probes = || {
+            self.files.iter().flat_map(|(id, file)| {
+                file.probes.iter().enumerate().map(move |(index, probe)| (*id, index, probe))
+            })
+        };
+        let is_on = probes().any(|(.., probe)| probe.cycle.is_on());
+        let ready = probes().filter(|(.., probe)| !(is_on && probe.cycle.is_off()));
+        let due = ready.map(|(id, index, probe)| (probe.cycle.due_at(), (id, index)));
+        due.min_by_key(|(due, _)| *due)
+    }
+
+    /// Performs the action that is due, if there is one.
+    fn run_due_action(&mut self) {
+        let now = clock::monotonic_ns();
+        self.release(now);
+        let Some((due, (id, index))) = self.next() else { return };
+        let Self { files, maps, run_ns, .. } = self;
+        let Some(file) = files.get_mut(&id).filter(|_| now >= due) else { return };
+        if file.probes[index].cycle.is_off() {
+            file.probes[index].begin_on_period();
+            return file.publish(maps);
+        }
+        let new = file.count(index, maps, now);
+        if let Some(average) = new.average_ns() {
+            *run_ns += AVERAGE_WEIGHT * (average - *run_ns);
+        }
+        let hit_cost = (prices().probe_ns + *run_ns) / 1e9;
+        let probes = files.values().flat_map(|file| &file.probes);
+        let costs = probes.flat_map(|probe| probe.hits.values().map(|hits| hits.rate * hit_cost));
+        let share = fair_share(costs, self.budget);
+        let Some(file) = files.get_mut(&id) else { return };
+        let probe = &mut file.probes[index];
+        let costs = || probe.hits.values().map(|hits| hits.rate * hit_cost);
+        let (cost, allowed) = (costs().sum(), costs().map(|cost: f64| cost.min(share)).sum());
+        match probe.cycle.adapt(now, cost, allowed) {
+            Action::Nothing => {}
+            Action::CountAll => file.publish(maps),
+            Action::Detach => {
+                file.has_been_off = true;
+                file.publish(maps);
+                file.probes[index].detach(&mut self.missed_hits);
+            }
+        }
+    }
+
+    /// Detaches the probes of files that no JVM has run for `IDLE_NS`.
+    fn release(&mut self, now: u64) {
+        let unused = self.files.extract_if(|_, file| {
+            if !file.jvms.is_empty() {
+                file.last_used_ns = now;
+            }
+            now >= file.last_used_ns + IDLE_NS
+        });
+        let mut unused: Vec<_> = unused.map(|(_, file)| file).collect();
+        detach(unused.iter_mut());
+    }
+}
+
+impl File {
+    fn attach(libjvm: &LibJvm, session: &mut Session) -> Result<Self> {
+        let file = Arc::new(libjvm.file()?);
+        let plans = probes::sampling_plans(libjvm)?;
+        let mut attach = |program: &str, hits_of: fn(&flood) -> u64| {
+            let plan = plans.iter().find(|plan| plan.program == program);
+            let Some(Site::Function { offset, .. }) = plan.map(|plan| &plan.site) else {
+                return Err(bpf::defect("find an allocation probe"));
+            };
+            let mut uprobe = Uprobe::new(Arc::clone(&file), *offset, session.program(program)?)?;
+            uprobe.attach()?;
+            Ok(Probe {
+                uprobe,
+                cycle: Cycle::new(clock::monotonic_ns()),
+                hits_of,
+                hits: HashMap::new(),
+                attach_time: Duration::ZERO,
+                has_failed: false,
+            })
+        };
+        Ok(Self {
+            // The first probe is attached first, so that bytes outside of TLABs are never counted as bytes in a
+            // TLAB.
+            probes: [
+                attach(probes::OUTSIDE, |flood| flood.outside_hits)?,
+                attach(probes::NEW_TLAB, |flood| flood.tlab_hits)?,
+            ],
+            jvms: HashMap::new(),
+            has_been_off: false,
+            last_used_ns: clock::monotonic_ns(),
+        })
+    }
+
+    /// Updates the hit rate of a probe in each JVM. Returns the runs of BPF programs since the previous call.
+    fn count(&mut self, index: usize, maps: &Maps, now: u64) -> Runs {
+        let mut all = Runs::default();
+        let Self { probes, jvms, .. } = self;
+        let probe = &mut probes[index];
+        let seconds = probe.cycle.counted_ns(now).max(1) as f64 / 1e9;
+        for (key, before) in jvms {
+            if let Some(runs) = Runs::of(&maps.costs, *key) {
+                let new = runs.since(before);
+                all.timed += new.timed;
+                all.timed_ns += new.timed_ns;
+                *before = runs;
+            }
+            let counted = counters::flood(&maps.floods, *key).map_or(0, |f| (probe.hits_of)(&f));
+            let hits = probe.hits.entry(*key).or_default();
+            hits.rate = counted.saturating_sub(hits.counted) as f64 / seconds;
+            hits.counted = counted;
+        }
+        all
+    }
+
+    /// Passes the duty cycles to the kernel side, once the file has had an off period.
+    fn publish(&self, maps: &Maps) {
+        if !self.has_been_off {
+            return;
+        }
+        let [outside, tlab] = self.probes.each_ref().map(|probe| probe.cycle.published());
+        let cycles = duty_cycles { outside, tlab };
+        for key in self.jvms.keys() {
+            // The map has as many entries as there can be JVMs.
+            let _ = maps.duties.update(&key.to_ne_bytes(), bytes(&cycles), MapFlags::ANY);
+        }
+    }
+}
+
+impl Probe {
+    fn begin_on_period(&mut self) {
+        let begin = Instant::now();
+        let attached = self.uprobe.attach();
+        let has_failed = std::mem::replace(&mut self.has_failed, attached.is_err());
+        match attached {
+            Ok(()) => {
+                self.attach_time = begin.elapsed();
+                self.cycle.attached(clock::monotonic_ns());
+            }
+            Err(error) => {
+                if !has_failed {
+                    log::warn!(
+                        "failed to enable an allocation probe: {error}; retrying, allocations are \
+                         not recorded until it succeeds"
+                    );
+                }
+                self.cycle.failed(clock::monotonic_ns());
+            }
+        }
+    }
+
+    /// Detaches the probe, and adds an estimate of the hits during that time to `missed_hits`.
+    fn detach(&mut self, missed_hits: &mut HashMap<u64, f64>) {
+        let begin = Instant::now();
+        uprobe::detach([&mut self.uprobe]);
+        let elapsed = begin.elapsed();
+        self.cycle.set_overhead(self.attach_time + elapsed);
+        for (key, hits) in &self.hits {
+            *missed_hits.entry(*key).or_default() += hits.rate * elapsed.as_secs_f64();
+        }
+    }
+}
+
+/// Detaches all probes of these files.
+fn detach<'a>(files: impl Iterator<Item = &'a mut File>) {
+    uprobe::detach(files.flat_map(|file| &mut file.probes).map(|probe| &mut probe.uprobe));
+}

@@ -1,0 +1,330 @@
+//! Model of one JVM: its totals, and the names of its classes, threads and stacks.
+
+use std::collections::HashMap;
+
+use crate::{
+    Addr, Error, Pid, Result,
+    bpf::{clock, walker::Walker},
+    hotspot::{HotSpot, classes::ClassLayout, objects::Objects, thread_names::ThreadNames},
+    stack::{native::Files, raw::RawStack},
+    sys::budget::Budget,
+    trace::allocations::{
+        Options,
+        counters::Counted,
+        event::{ClassId, Large, Name, Tlab, layout, tally, tally_key},
+        jvm_totals::{JvmTotals, Scope, Table},
+        names::Names,
+        record,
+        stacks::{self, Stacks},
+        tally::{Count, Key},
+        time_slots::{Hit, TimeSlots},
+    },
+};
+
+/// A JVM whose allocations are traced.
+pub struct Jvm {
+    pid: Pid,
+    classes: ClassLayout,
+    /// Reads TLABs; `None` if the layout of objects is unknown, or if every object is counted.
+    objects: Option<Objects>,
+    collections_at: Option<Addr>,
+    names: Names,
+    threads: ThreadNames,
+    /// The JVM's stacks, if they are walked.
+    pub(crate) stacks: Option<Stacks>,
+    books: JvmTotals,
+    exact: bool,
+    /// Instance sizes by the Symbol of the class's name, for JDKs whose probe does not report sizes reliably.
+    sizes: Option<HashMap<Addr, u64>>,
+    sizes_are_fresh: bool,
+}
+
+/// First JDK whose probe reports the size of every object.
+const FIRST_WITH_SIZES: u32 = 21;
+
+impl Jvm {
+    /// Starts the model of a JVM.
+    ///
+    /// # Errors
+    /// [`crate::Error::Layout`] naming what is missing.
+    pub(crate) fn new(
+        pid: Pid,
+        hotspot: &HotSpot,
+        options: Options,
+        stacks: Option<Stacks>,
+        budget: &Budget,
+    ) -> Result<Self> {
+        Ok(Self {
+            classes: hotspot.class_layout()?,
+            objects: match options.exact {
+                true => None,
+                false => known(pid, "the content of its TLABs", hotspot.objects()),
+            },
+            collections_at: known(pid, "the number of its collections", hotspot.collections_at()),
+            pid,
+            names: Names::default(),
+            threads: ThreadNames::new(hotspot),
+            stacks,
+            books: JvmTotals::new(pid, options, budget.clone(), clock::monotonic_ns()),
+            exact: options.exact,
+            sizes: None,
+            sizes_are_fresh: false,
+        })
+    }
+
+    /// Records the names of a class and a thread.
+    pub(crate) fn record_names(&mut self, name: Name) {
+        if !name.text.is_empty() {
+            self.names.insert(name.class, &name.text);
+        }
+        if name.tid != 0 {
+            self.books.name_thread(name.tid, self.threads.of(name.tid, name.comm));
+        }
+    }
+
+    /// Returns the record of a large object; `None` if the size that the probe reported is not the instance
+    /// size of the class, because only wrongly reported sizes differ from it.
+    pub(crate) fn large(&mut self, hotspot: &HotSpot, large: Large) -> Option<record::Large> {
+        let class = self.names.name_of_id(large.class, Some((hotspot, &self.classes)));
+        if self.exact && hotspot.major < FIRST_WITH_SIZES {
+            let size = self.size_of(hotspot, Addr(large.class.symbol), &class);
+            if size.is_some_and(|size| size != large.bytes) {
+                return None;
+            }
+        }
+        Some(record::Large {
+            time: clock::rfc3339(large.ts_ns),
+            ts_ns: large.ts_ns,
+            pid: self.pid.0,
+            tid: large.tid,
+            thread: self.threads.of(large.tid, large.comm),
+            class: class.to_string(),
+            bytes: large.bytes,
+            humongous: large.humongous,
+            stack: self.stacks.as_ref().filter(|stacks| stacks.are_known()).map(|stacks| {
+                stacks.frames(stacks.id_of(large.stack)).iter().map(Into::into).collect()
+            }),
+        })
+    }
+
+    /// Reads a full TLAB that represents `weight` TLABs. Ignores it if the JVM's count of collections has
+    /// changed since it was filled, because a collection may have moved its objects.
+    pub(crate) fn read_tlab(&mut self, hotspot: &HotSpot, tlab: &Tlab, weight: f64) {
+        let Some(objects) = &mut self.objects else { return };
+        let counts = match hotspot.count_objects(objects, Addr(tlab.start), tlab.size) {
+            Ok(counts) => counts.collect::<Vec<_>>(),
+            Err(_) => return,
+        };
+        let is_untouched =
+            self.collections_at.is_none_or(|at| hotspot.u32_at(at).ok() == Some(tlab.collections));
+        if !is_untouched {
+            return;
+        }
+        let mut found = Vec::new();
+        for (klass, count) in counts {
+            let Some(class) = self.names.name_of_klass(klass, hotspot, &self.classes) else {
+                continue;
+            };
+            let count = Count {
+                read_objects: count.objects as f64 * weight,
+                read_bytes: count.bytes as f64 * weight,
+                ..Count::default()
+            };
+            found.push((Key { class, tid: tlab.tid }, count));
+        }
+        self.books.add_tlab(tlab.tid, &found);
+    }
+
+    /// Adds the increase of a kernel-side counter.
+    pub(crate) fn take(&mut self, hotspot: &HotSpot, key: &tally_key, now: &tally) {
+        let class = ClassId::from(&key.class);
+        let Some(mut more) = self.books.more((class, key.stack, key.tid), now) else { return };
+        let symbol = Addr(class.symbol);
+        let class = self.names.name_of_id(class, Some((hotspot, &self.classes)));
+        if self.exact
+            && hotspot.major < FIRST_WITH_SIZES
+            && let Some(size) = self.size_of(hotspot, symbol, &class)
+        {
+            correct(&mut more, size, hotspot.humongous_bytes());
+        }
+        let stack = self.stacks.as_ref().map_or(stacks::UNKNOWN, |s| s.id_of(key.stack));
+        self.books.add(&Key { class, tid: key.tid }, stack, &more);
+    }
+
+    /// Adds the time slot in which the kernel side counted allocations of a class.
+    pub(crate) fn add_hit(&mut self, hotspot: &HotSpot, key: &tally_key, hit: Hit) {
+        let class = ClassId::from(&key.class);
+        let class = self.names.name_of_id(class, Some((hotspot, &self.classes)));
+        let stack = self.stacks.as_ref().map_or(stacks::UNKNOWN, |s| s.id_of(key.stack));
+        self.books.add_hit(&Key { class, tid: key.tid }, stack, key.slot, hit);
+    }
+
+    /// Limits the memory for time slots to about `max` bytes.
+    pub(crate) fn shrink_moments(&mut self, max: usize) {
+        if let Some(moments) = &mut self.books.moments {
+            moments.shrink(max);
+        }
+    }
+
+    /// Time slots of the allocations, if they are kept.
+    pub(crate) fn moments(&self) -> Option<&TimeSlots> {
+        self.books.moments.as_ref()
+    }
+
+    /// Returns the instance size of a class, unless its objects differ in size.
+    fn size_of(&mut self, hotspot: &HotSpot, symbol: Addr, class: &str) -> Option<u64> {
+        // Objects of java.lang.Class, which the runtime allocates, differ in size.
+        if class.ends_with(']') || class == "java.lang.Class" {
+            return None;
+        }
+        let is_known = self.sizes.as_ref().is_some_and(|sizes| sizes.contains_key(&symbol));
+        // The sizes are read at most once per collection of counters, because reading again does not find an
+        // unloaded class.
+        if !is_known && !self.sizes_are_fresh {
+            let sizes = hotspot.instance_sizes();
+            self.sizes = known(self.pid, "the size of its objects", sizes);
+            self.sizes_are_fresh = true;
+        }
+        self.sizes.as_ref()?.get(&symbol).copied()
+    }
+
+    /// Starts a collection of counters; the caller calls it before it passes the first counter.
+    pub(crate) fn begin_collection(&mut self) {
+        self.sizes_are_fresh = false;
+    }
+
+    /// Adds the increase of the kernel side's counter of classes that had no free entry of their own.
+    pub(crate) fn add_others(&mut self, now: &tally) {
+        self.books.add_others(now);
+    }
+
+    /// Updates the bytes in flight from the kernel side's state of the threads. Returns the states of threads
+    /// that have ended.
+    pub(crate) fn update_in_flight<'a>(
+        &mut self,
+        hotspot: &HotSpot,
+        counted: &[&'a Counted],
+    ) -> Vec<&'a Counted> {
+        // The threads are read after `counted`, so a thread that has started in between is in this list only.
+        let threads = hotspot.thread_bytes();
+        let what = "the allocation of its threads";
+        let Some(threads) = known(self.pid, what, threads) else { return Vec::new() };
+        self.books.update_in_flight(&threads, counted)
+    }
+
+    /// Counts lost events.
+    pub(crate) fn lost(&mut self, events: u64) {
+        self.books.lost(events);
+    }
+
+    /// Names and keeps a new stack.
+    pub(crate) fn take_stack(
+        &mut self,
+        hotspot: &HotSpot,
+        number: u64,
+        raw: &RawStack,
+        files: &mut Files,
+        walker: &mut Walker,
+    ) -> Result<()> {
+        match &mut self.stacks {
+            Some(stacks) => stacks.take(number, raw, hotspot, files, walker),
+            None => Ok(()),
+        }
+    }
+
+    /// Completes the truncated names of threads.
+    pub(crate) fn name_threads(&mut self) {
+        self.books.complete_names(&mut self.threads);
+    }
+
+    /// Returns the table of a period.
+    pub(crate) fn table(&self, hotspot: Option<&HotSpot>, scope: Scope, now_ns: u64) -> Table {
+        self.books.table(hotspot.map(|hotspot| hotspot.version.as_str()), scope, now_ns)
+    }
+
+    /// Returns the number of stacks, and whether a stack could not be kept.
+    pub(crate) fn stacks_kept(&self) -> (usize, bool) {
+        self.stacks.as_ref().map_or((0, false), |stacks| (stacks.count(), stacks.is_full()))
+    }
+
+    /// Forgets names, stacks and counters read so far, because the kernel side starts again and sends all of
+    /// them anew.
+    pub(crate) fn reset(&mut self) {
+        self.books.forget_seen();
+        self.names = Names::default();
+        if let Some(stacks) = &mut self.stacks {
+            stacks.clear();
+        }
+    }
+
+    /// Begins the next interval.
+    pub(crate) fn next_interval(&mut self, now_ns: u64) {
+        self.books.next_interval(now_ns);
+        if let Some(objects) = &mut self.objects {
+            objects.forget_classes();
+        }
+    }
+}
+
+/// Returns the value, or `None` after an error, which is printed with `-v`.
+fn known<T>(pid: Pid, what: &str, read: Result<T>) -> Option<T> {
+    if let Err(error) = &read {
+        log::debug!("process {pid}: {what} is unknown: {error}");
+    }
+    read.ok()
+}
+
+/// Returns the layout that the kernel side needs to read a JVM. `walks` is whether stacks can be walked.
+///
+/// # Errors
+/// [`crate::Error::Layout`] naming what is missing.
+pub(crate) fn kernel_layout(hotspot: &HotSpot, walks: bool) -> Result<layout> {
+    let (classes, threads) = (hotspot.class_layout()?, hotspot.thread_layout()?);
+    if threads.tlab_top != threads.tlab_start + 8 {
+        let what =
+            "the start and top of a TLAB are not adjacent; this JDK version is not supported";
+        return Err(Error::Layout { what: what.into() });
+    }
+    Ok(layout {
+        thread_allocated: threads.allocated,
+        tlab: threads.tlab_start,
+        probe_precedes_tlab: threads.probe_precedes_tlab.into(),
+        klass_name: classes.klass_name,
+        symbol_length: classes.symbol_length,
+        symbol_body: classes.symbol_body,
+        collections: hotspot.collections_at().map_or(0, |at| at.0),
+        humongous: hotspot.humongous_bytes().unwrap_or(0),
+        walks: walks.into(),
+    })
+}
+
+/// Corrects the bytes and humongous objects of a class. Up to JDK 20 the interpreter does not pass the size of
+/// the object to the probe, which then reports an arbitrary number. All objects of a class that is no array
+/// have one `size`, which the class knows. Objects larger than `max` are humongous.
+fn correct(count: &mut Count, size: u64, max: Option<u64>) {
+    count.bytes = count.samples * size;
+    if max.is_none_or(|max| size <= max) {
+        (count.humongous, count.humongous_bytes) = (0, 0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn interpreter_sizes_are_replaced_by_the_class_size() {
+        let reported = Count {
+            samples: 3,
+            bytes: 1 << 40,
+            humongous: 3,
+            humongous_bytes: 1 << 40,
+            ..Count::default()
+        };
+        for (size, max, humongous) in [(24, Some(512), 0), (24, None, 0), (1024, Some(512), 3)] {
+            let mut count = reported;
+            correct(&mut count, size, max);
+            assert_eq!((count.bytes, count.humongous), (3 * size, humongous));
+        }
+    }
+}

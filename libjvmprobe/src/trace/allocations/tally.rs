@@ -1,0 +1,422 @@
+//! Adds up counters, and estimates the bytes and objects of each class.
+//!
+//! Two things are known exactly: the bytes that each thread has allocated (HotSpot's own count) and each object
+//! outside of TLABs; if a JVM allocates too fast for a daemon, the latter are sampled, too. How the bytes in
+//! TLABs are shared among classes is estimated. The best estimate comes from the TLABs that were read, each
+//! weighted by the inverse of its sampling probability. If too few were read, the estimate comes from the
+//! objects that began TLABs, each of which represents the bytes that its thread has allocated in TLABs since
+//! the previous one. Such samples contain large objects more often than small ones, in proportion to their
+//! size, so a sample represents as many objects of its size as fit into its bytes.
+
+use std::{collections::HashMap, sync::Arc};
+
+use crate::{
+    sys::budget::{Budget, Kept},
+    trace::allocations::{
+        split::{StackShare, split},
+        stacks::{self, StackId},
+    },
+};
+
+/// Number of TLABs read from which on the estimate is based on their contents. Fewer suffice if they are at
+/// least half of all TLABs begun.
+const MIN_TLABS_READ: u64 = 16;
+/// Maximum number of rows (classes times threads, or stacks of classes) with counts of their own.
+const MAX_ROWS: usize = 1 << 18;
+
+/// Approximate memory of a row, in bytes.
+const ROW: usize = 2 * (size_of::<Key>() + size_of::<Count>());
+
+/// Class name of the row that sums up everything beyond the limits.
+pub(crate) const OTHER: &str = "(other)";
+/// Class name of bytes in TLABs that no sample was taken of.
+const UNSAMPLED: &str = "(not sampled)";
+
+/// Key of a row.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Key {
+    /// Name of the class.
+    pub(crate) class: Arc<str>,
+    /// Thread ID; 0 if threads are not counted separately.
+    pub(crate) tid: u32,
+}
+
+/// Counts of one key.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Count {
+    /// Objects that began a TLAB; with `--exact`, all objects.
+    pub(crate) samples: u64,
+    /// Bytes that these objects represent; with `--exact`, their own size.
+    pub(crate) bytes: u64,
+    /// Number of objects that these objects represent.
+    pub(crate) objects: f64,
+    /// Objects outside of TLABs.
+    pub(crate) outside: u64,
+    /// Bytes of the objects outside of TLABs.
+    pub(crate) outside_bytes: u64,
+    /// Humongous objects among those that were counted.
+    pub(crate) humongous: u64,
+    /// Bytes of the humongous objects.
+    pub(crate) humongous_bytes: u64,
+    /// Objects in TLABs that were read, each weighted by the number of TLABs that its TLAB represents.
+    pub(crate) read_objects: f64,
+    /// Bytes of the objects in TLABs that were read, with the same weight.
+    pub(crate) read_bytes: f64,
+}
+
+impl Count {
+    /// Size of the objects that began TLABs themselves, from their average size.
+    fn seen_bytes(&self) -> f64 {
+        let bytes = self.bytes as f64;
+        let share = if self.objects > 0.0 { self.samples as f64 / self.objects } else { 1.0 };
+        bytes * share.min(1.0)
+    }
+
+    /// Returns this count with its part outside of TLABs (and the humongous part) scaled by `factor`, if that
+    /// is less than 1.
+    fn with_outside(&self, factor: f64) -> Self {
+        let part = |count: u64| if factor < 1.0 { (count as f64 * factor) as u64 } else { count };
+        Self {
+            outside: part(self.outside),
+            outside_bytes: part(self.outside_bytes),
+            humongous: part(self.humongous),
+            humongous_bytes: part(self.humongous_bytes),
+            ..*self
+        }
+    }
+
+    fn add(&mut self, other: &Self) {
+        self.samples += other.samples;
+        self.bytes += other.bytes;
+        self.objects += other.objects;
+        self.outside += other.outside;
+        self.outside_bytes += other.outside_bytes;
+        self.humongous += other.humongous;
+        self.humongous_bytes += other.humongous_bytes;
+        self.read_objects += other.read_objects;
+        self.read_bytes += other.read_bytes;
+    }
+}
+
+/// Allocations of one key.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Allocated {
+    /// Class and thread.
+    pub(crate) key: Key,
+    /// Estimated bytes.
+    pub(crate) bytes: f64,
+    /// Estimated objects.
+    pub(crate) objects: f64,
+    /// The counts that the estimate is based on.
+    pub(crate) count: Count,
+}
+
+impl Allocated {
+    /// Bytes, rounded for output.
+    pub(crate) fn rounded_bytes(&self) -> u64 {
+        self.bytes.round() as u64
+    }
+
+    /// Objects, rounded for output.
+    pub(crate) fn rounded_objects(&self) -> u64 {
+        self.objects.round() as u64
+    }
+}
+
+/// TLABs of one thread, or of all threads if they are not counted separately.
+#[derive(Clone, Copy, Debug, Default)]
+struct Group {
+    /// Bytes in TLABs that no sample represents yet. Negative if the samples of the period represent more bytes
+    /// than were allocated in it.
+    in_flight: i64,
+    /// TLABs that were read.
+    read: u64,
+}
+
+/// Totals of a period.
+#[derive(Debug, Default)]
+pub(crate) struct Totals {
+    counts: HashMap<Key, Count>,
+    /// Counts by stack, without the contents of TLABs that were read.
+    stacks: HashMap<Key, HashMap<StackId, Count>>,
+    stack_rows: usize,
+    groups: HashMap<u32, Group>,
+    reserved: Kept,
+    /// Events that the kernel side could not count or send.
+    pub(crate) lost: u64,
+}
+
+impl Totals {
+    /// Creates empty totals whose memory is limited by `budget`.
+    pub(crate) fn within(budget: &Budget) -> Self {
+        Self { reserved: Kept::within(budget), ..Self::default() }
+    }
+
+    /// Adds counts to a row. Beyond the limits they go to the row `OTHER`.
+    pub(crate) fn add(&mut self, key: &Key, count: &Count) {
+        if let Some(known) = self.counts.get_mut(key) {
+            known.add(count);
+            return;
+        }
+        let key = if self.counts.len() < MAX_ROWS && self.reserved.take(ROW) {
+            key.clone()
+        } else {
+            Key { class: OTHER.into(), tid: 0 }
+        };
+        self.counts.entry(key).or_default().add(count);
+    }
+
+    /// Adds counts to a stack of a row. The caller has passed the same counts to [`Totals::add`].
+    pub(crate) fn add_stack(&mut self, key: &Key, stack: StackId, count: &Count) {
+        let other = Key { class: OTHER.into(), tid: 0 };
+        let key = if self.counts.contains_key(key) { key } else { &other };
+        let stacks = self.stacks.entry(key.clone()).or_default();
+        let is_kept =
+            stacks.contains_key(&stack) || (self.stack_rows < MAX_ROWS && self.reserved.take(ROW));
+        let stack = if is_kept { stack } else { stacks::OTHER };
+        let before = stacks.len();
+        stacks.entry(stack).or_default().add(count);
+        self.stack_rows += stacks.len() - before;
+    }
+
+    /// Splits the bytes and objects of a class, from [`Totals::exact`] or [`Totals::estimate`], among its
+    /// stacks.
+    pub(crate) fn split(&self, class: &Allocated) -> Vec<StackShare> {
+        match self.stacks.get(&class.key) {
+            Some(counts) => split(class, counts),
+            None => split(class, &HashMap::new()),
+        }
+    }
+
+    /// Adds bytes in TLABs that no sample represents yet.
+    pub(crate) fn add_in_flight(&mut self, tid: u32, bytes: i64) {
+        self.groups.entry(tid).or_default().in_flight += bytes;
+    }
+
+    /// Returns a negative number for each thread whose samples represent more bytes than it has allocated: the
+    /// difference. Samples are read before the threads' own counts, so bytes counted in between belong to the
+    /// next interval.
+    pub(crate) fn excess(&self) -> Vec<(u32, i64)> {
+        let in_flight = self.groups.iter().map(|(&tid, group)| (tid, group.in_flight));
+        let mut sums: HashMap<u32, i64> = in_flight.collect();
+        for (key, count) in &self.counts {
+            *sums.entry(key.tid).or_default() += (count.bytes + count.outside_bytes).cast_signed();
+        }
+        sums.into_iter().filter(|(_, bytes)| *bytes < 0).collect()
+    }
+
+    /// Counts a TLAB that was read.
+    pub(crate) fn add_read(&mut self, tid: u32) {
+        self.groups.entry(tid).or_default().read += 1;
+    }
+
+    /// Returns the number of TLABs that were begun, and the number that were read.
+    pub(crate) fn tlabs(&self) -> (u64, u64) {
+        let begun = self.counts.values().map(|count| count.samples).sum();
+        (begun, self.groups.values().map(|group| group.read).sum())
+    }
+
+    /// Returns the totals of a trace in which every object was counted, so that nothing is estimated.
+    pub(crate) fn exact(&self) -> Vec<Allocated> {
+        let exact = |(key, count): (&Key, &Count)| Allocated {
+            key: key.clone(),
+            bytes: count.bytes as f64,
+            objects: count.samples as f64,
+            count: *count,
+        };
+        self.counts.iter().map(exact).collect()
+    }
+
+    /// Returns the estimated totals.
+    pub(crate) fn estimate(&self) -> Vec<Allocated> {
+        let mut sums: HashMap<u32, Count> = HashMap::new();
+        for (key, count) in &self.counts {
+            sums.entry(key.tid).or_default().add(count);
+        }
+        for &tid in self.groups.keys() {
+            sums.entry(tid).or_default();
+        }
+        let mut unread: HashMap<u32, f64> = HashMap::new();
+        for (key, count) in self.counts.iter().filter(|(_, count)| count.read_objects == 0.0) {
+            *unread.entry(key.tid).or_default() += count.seen_bytes();
+        }
+        let share = |(&tid, sum): (&u32, &Count)| {
+            (tid, self.share(tid, sum, unread.get(&tid).copied().unwrap_or(0.0)))
+        };
+        let shares: HashMap<u32, (Share, f64)> = sums.iter().map(share).collect();
+        let mut all: Vec<_> = self
+            .counts
+            .iter()
+            .map(|(key, count)| {
+                let known = shares.get(&key.tid).copied();
+                let (share, outside) = known.unwrap_or((Share::Sampled(1.0), 1.0));
+                let count = &count.with_outside(outside);
+                let (bytes, objects) = match share {
+                    // The class is in no TLAB that was read, but it was sampled: count at least the sampled
+                    // objects.
+                    Share::Read(_) if count.read_objects == 0.0 => {
+                        (count.seen_bytes(), count.samples as f64)
+                    }
+                    Share::Read(scale) => (count.read_bytes * scale, count.read_objects * scale),
+                    Share::Sampled(scale) => (count.bytes as f64 * scale, count.objects * scale),
+                    Share::Unknown(_) => (0.0, 0.0),
+                };
+                Allocated {
+                    key: key.clone(),
+                    bytes: bytes + count.outside_bytes as f64,
+                    objects: objects + count.outside as f64,
+                    count: *count,
+                }
+            })
+            .filter(|allocated| allocated.bytes > 0.0)
+            .collect();
+        for (tid, (share, _)) in shares {
+            if let Share::Unknown(bytes) = share
+                && bytes > 0.0
+            {
+                let key = Key { class: UNSAMPLED.into(), tid };
+                all.push(Allocated { key, bytes, objects: 0.0, count: Count::default() });
+            }
+        }
+        all
+    }
+
+    /// Returns how a group's bytes in TLABs are shared among its classes, and the factor for the counts outside
+    /// of TLABs. That factor is less than 1 if sampled objects outside of TLABs represent more bytes than the
+    /// threads have allocated.
+    fn share(&self, tid: u32, sum: &Count, unread: f64) -> (Share, f64) {
+        let group = self.groups.get(&tid).copied().unwrap_or_default();
+        let (bytes, outside) =
+            (sum.bytes as f64 + group.in_flight as f64, sum.outside_bytes as f64);
+        let factor = if bytes < 0.0 { ((outside + bytes) / outside).max(0.0) } else { 1.0 };
+        let bytes = bytes.max(0.0);
+        let is_enough = group.read >= MIN_TLABS_READ || group.read * 2 >= sum.samples;
+        let share = if sum.read_bytes > 0.0 && is_enough {
+            Share::Read((bytes - unread).max(0.0) / sum.read_bytes)
+        } else if sum.bytes > 0 {
+            Share::Sampled(bytes / sum.bytes as f64)
+        } else {
+            Share::Unknown(bytes)
+        };
+        (share, if factor.is_finite() { factor } else { 1.0 })
+    }
+}
+
+/// Basis on which bytes in TLABs are shared among classes. `Read` (contents of TLABs) and `Sampled` (objects
+/// that began TLABs) have the factor from counted bytes to allocated bytes; `Unknown` has the bytes that no
+/// class is known for.
+#[derive(Clone, Copy, Debug)]
+enum Share {
+    Read(f64),
+    Sampled(f64),
+    Unknown(f64),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(class: &str) -> Key {
+        Key { class: class.into(), tid: 0 }
+    }
+
+    fn find(all: &[Allocated], class: &str) -> (f64, f64) {
+        let found = all.iter().find(|a| &*a.key.class == class);
+        found.map_or((0.0, 0.0), |a| (a.bytes, a.objects))
+    }
+
+    #[test]
+    fn without_tlab_reads_bytes_are_split_by_samples() {
+        let mut totals = Totals::default();
+        totals.add(&key("A"), &Count { samples: 3, bytes: 300, objects: 30.0, ..Count::default() });
+        totals.add(&key("B"), &Count { samples: 1, bytes: 100, objects: 1.0, ..Count::default() });
+        totals.add_in_flight(0, 40);
+        let outside = Count { outside: 1, outside_bytes: 5000, ..Count::default() };
+        totals.add(&key("B"), &outside);
+        let all = totals.estimate();
+        assert_eq!(find(&all, "A"), (330.0, 33.0));
+        assert_eq!(find(&all, "B"), (5110.0, 2.1));
+    }
+
+    #[test]
+    fn enough_tlab_reads_replace_the_split_by_samples() {
+        let mut totals = Totals::default();
+        totals.add(&key("A"), &Count { samples: 20, bytes: 1000, ..Count::default() });
+        for _ in 0..MIN_TLABS_READ {
+            totals.add_read(0);
+        }
+        let read =
+            |objects, bytes| Count { read_objects: objects, read_bytes: bytes, ..Count::default() };
+        totals.add(&key("A"), &read(2.0, 20.0));
+        totals.add(&key("B"), &read(1.0, 80.0));
+        let all = totals.estimate();
+        assert_eq!(find(&all, "A"), (200.0, 20.0));
+        assert_eq!(find(&all, "B"), (800.0, 10.0));
+    }
+
+    #[test]
+    fn sampled_class_missing_from_tlab_reads_is_included() {
+        let mut totals = Totals::default();
+        totals
+            .add(&key("A"), &Count { samples: 20, bytes: 900, objects: 90.0, ..Count::default() });
+        totals.add(&key("B"), &Count { samples: 1, bytes: 100, objects: 4.0, ..Count::default() });
+        for _ in 0..MIN_TLABS_READ {
+            totals.add_read(0);
+        }
+        let read = Count { read_objects: 10.0, read_bytes: 100.0, ..Count::default() };
+        totals.add(&key("A"), &read);
+        let all = totals.estimate();
+        assert_eq!(find(&all, "B"), (25.0, 1.0));
+        assert_eq!(find(&all, "A"), (975.0, 97.5));
+    }
+
+    #[test]
+    fn estimates_do_not_exceed_the_allocated_bytes() {
+        let mut totals = Totals::default();
+        totals.add(&key("A"), &Count { samples: 1, bytes: 100, objects: 1.0, ..Count::default() });
+        for class in ["A", "B"] {
+            let outside = Count { outside: 40, outside_bytes: 4000, ..Count::default() };
+            totals.add(&key(class), &outside);
+            totals.add_stack(&key(class), 7, &outside);
+        }
+        // The counts sum up to 8100 bytes, but only 2000 were allocated.
+        totals.add_in_flight(0, -6100);
+        let all = totals.estimate();
+        assert_eq!((find(&all, "A"), find(&all, "B")), ((1000.0, 10.0), (1000.0, 10.0)));
+        for class in &all {
+            assert_eq!(totals.split(class), [StackShare { stack: 7, bytes: 1000, objects: 10 }]);
+        }
+    }
+
+    #[test]
+    fn bytes_without_samples_are_unsampled() {
+        let mut totals = Totals::default();
+        totals.add_in_flight(0, 40);
+        assert_eq!(find(&totals.estimate(), UNSAMPLED), (40.0, 0.0));
+    }
+
+    #[test]
+    fn stacks_beyond_the_limit_are_folded() {
+        let mut totals = Totals::default();
+        let one = Count { samples: 1, bytes: 8, ..Count::default() };
+        for stack in 3..3 + MAX_ROWS as StackId + 10 {
+            totals.add(&key("A"), &one);
+            totals.add_stack(&key("A"), stack, &one);
+        }
+        let parts = totals.split(&totals.exact()[0]);
+        assert_eq!(parts.len(), MAX_ROWS + 1);
+        assert_eq!(parts[0], StackShare { stack: stacks::OTHER, bytes: 80, objects: 10 });
+        assert_eq!(parts.iter().map(|p| p.bytes).sum::<u64>(), 8 * (MAX_ROWS as u64 + 10));
+    }
+
+    #[test]
+    fn classes_beyond_the_limit_are_folded() {
+        let mut totals = Totals::default();
+        let one = Count { samples: 1, bytes: 8, ..Count::default() };
+        for i in 0..MAX_ROWS + 1000 {
+            totals.add(&key(&i.to_string()), &one);
+        }
+        assert_eq!(find(&totals.exact(), OTHER), (8000.0, 1000.0));
+        assert_eq!(totals.exact().len(), MAX_ROWS + 1);
+    }
+}

@@ -1,0 +1,502 @@
+//! Allocation tracer: plans and attaches the probes, reads the counters and events of the kernel side, updates
+//! the model of each JVM, and reports to a sink.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use crate::{
+    Error, Pid, Result,
+    bpf::{
+        can_share_attachments, clock,
+        cost::Cost,
+        probes::Plan,
+        session::Attach,
+        stops::{self, Stop},
+    },
+    hotspot::HotSpot,
+    jvms::{ByKey, Followed, Reading, Tool},
+    process::Target,
+    render::table::Lost,
+    stack::native::Files,
+    sys::{Effort, Pace, budget},
+    trace::allocations::{
+        counters::{self, Session},
+        duty::DutyCycles,
+        event::Event,
+        jvm_totals::Scope,
+        model::{Jvm, kernel_layout},
+        probes,
+        record::Large,
+        report::{Begin, Report},
+        stacks::Stacks,
+    },
+};
+
+/// Interval at which the sampling shares of full TLABs and of stacks are adapted.
+const ADAPT: Duration = Duration::from_millis(200);
+
+/// Number of thread entries above which entries of ended threads are deleted. The kernel side has room for
+/// 65,536 threads (32,768 before Linux 6.1).
+const MANY_THREADS: usize = 16_384;
+
+/// Options of an allocation trace.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Count every object, by the USDT probe `object__alloc`. The JVMs must run with a flag that enables it.
+    pub exact: bool,
+    /// Count each thread separately.
+    pub by_thread: bool,
+    /// Walk stacks, and count each stack separately.
+    pub by_stack: bool,
+    /// Minimum size in bytes of objects that are reported one by one as they are allocated. Without `exact`,
+    /// these are objects outside of TLABs only.
+    pub large: Option<u64>,
+    /// Length in nanoseconds of the time slots that allocations are counted in; 0 for none. Only the profile of
+    /// a whole trace has time slots.
+    pub slot_ns: u64,
+    /// Approximate maximum memory for classes, threads and stacks, in bytes.
+    pub max_memory: usize,
+    /// Report each interval.
+    pub intervals: bool,
+    /// Keep totals of the whole trace and report them when a JVM ends. Otherwise only the rest of the current
+    /// interval is reported then, and memory use does not grow with the length of the trace.
+    pub keeps_whole_trace: bool,
+    /// How soon events are read, and how much CPU time reading TLABs may take. [`Pace::Calm`] is for a trace of
+    /// all JVMs.
+    pub pace: Pace,
+}
+
+impl Options {
+    /// Totals by class over the whole trace, and nothing else.
+    pub const NONE: Self = Self {
+        exact: false,
+        by_thread: false,
+        by_stack: false,
+        large: None,
+        slot_ns: 0,
+        max_memory: usize::MAX,
+        intervals: false,
+        keeps_whole_trace: true,
+        pace: Pace::Prompt,
+    };
+}
+
+/// Receiver of the results.
+pub trait Sink {
+    /// Receives the allocations of a JVM in an interval, or in the whole trace when that is over.
+    ///
+    /// # Errors
+    /// If the trace cannot go on.
+    fn table(&mut self, told: &Report<'_>) -> Result<()>;
+
+    /// Receives a large object as soon as its event is read. The default ignores it.
+    ///
+    /// # Errors
+    /// If the trace cannot go on.
+    fn large(&mut self, large: Large) -> Result<()> {
+        let _ = large;
+        Ok(())
+    }
+
+    /// Receives a stop of a JVM's application, if time slots are configured.
+    fn stop(&mut self, stop: Stop) {
+        let _ = stop;
+    }
+
+    /// Receives the number of events of a JVM that could not be counted or sent. The default prints a message.
+    ///
+    /// # Errors
+    /// If the trace cannot go on.
+    fn lost(&mut self, lost: Lost) -> Result<()> {
+        lost.warn();
+        Ok(())
+    }
+
+    /// Receives the cost of the probes to a process since the previous call: once per interval, at
+    /// [`Pace::Calm`].
+    fn cost(&mut self, cost: Cost) {
+        let _ = cost;
+    }
+
+    /// Returns whether the sink is closed and takes no more results; then the trace ends.
+    fn is_closed(&self) -> bool {
+        false
+    }
+}
+
+/// Number of stacks above which all counters and stacks are reset, unless totals of the whole trace are kept.
+/// The kernel side has room for 65,536 stacks.
+const MANY_STACKS: usize = 1 << 15;
+
+/// The allocation tracer, a `Tool` for [`crate::jvms::Trace`].
+pub struct Taker<S> {
+    /// Receives the results.
+    pub sink: S,
+    options: Options,
+    session: Session,
+    /// Limits the CPU time spent on reading TLABs.
+    tlab_effort: Effort,
+    /// Limits the CPU time spent on naming stacks; `None` if that is not limited.
+    naming_effort: Option<Effort>,
+    /// Duty cycles of the allocation probes in a daemon; `None` if the library's loop attaches them.
+    duty: Option<DutyCycles>,
+    /// Maximum cost of the probes in millionths of a processor, if the caller changes it.
+    cost_budget: Option<Arc<AtomicU64>>,
+    memory: budget::Budget,
+    adapted: Instant,
+    /// Number of the kernel side's counters when they were last read.
+    tallies: usize,
+    /// Files that the JVMs have mapped.
+    files: Files,
+    /// Prepared stacks of JVMs that are about to be admitted.
+    stacks: HashMap<u64, Stacks>,
+    /// Time at which the first JVM was counted.
+    begin: Option<Begin>,
+}
+
+impl<S: Sink> Taker<S> {
+    /// Loads the BPF object and, in a daemon, starts the duty cycles.
+    ///
+    /// # Errors
+    /// [`Error::Permission`] or [`Error::Kernel`] if the kernel refuses.
+    pub fn new(options: Options, sink: S) -> Result<Self> {
+        let effort = |allowed| Effort::new(allowed).with_raise_delay(options.pace.raise_delay());
+        let tlab_effort = effort(options.pace.tlab_reading_share());
+        let naming_effort = options.pace.naming_share().map(effort);
+        let mut session = counters::load(&options)?;
+        let is_bounded = options.pace == Pace::Calm && !options.exact && can_share_attachments();
+        let duty = is_bounded.then(|| DutyCycles::start(&session)).transpose()?;
+        counters::set_tlab_share(&mut session, tlab_effort.share());
+        if let Some(naming_effort) = &naming_effort {
+            counters::set_stacks_wanted(&mut session, naming_effort.share());
+        }
+        Ok(Self {
+            sink,
+            options,
+            session,
+            tlab_effort,
+            naming_effort,
+            duty,
+            cost_budget: None,
+            memory: budget::Budget::of(options.max_memory),
+            adapted: Instant::now(),
+            tallies: 0,
+            files: Files::default(),
+            stacks: HashMap::new(),
+            begin: None,
+        })
+    }
+
+    /// Sets the maximum cost of the probes to all JVMs together, in millionths of a processor (default: 5000).
+    /// The value is read once per interval, and has an effect only at [`Pace::Calm`].
+    #[must_use]
+    pub fn with_cost_budget(mut self, ppm: Arc<AtomicU64>) -> Self {
+        self.cost_budget = Some(ppm);
+        self.apply_cost_budget();
+        self
+    }
+
+    fn apply_cost_budget(&self) {
+        if let (Some(duty), Some(ppm)) = (&self.duty, &self.cost_budget) {
+            duty.set_budget(ppm.load(Ordering::Relaxed) as f64 / 1e6);
+        }
+    }
+
+    /// Reports the cost of the probes to the sink.
+    fn report_costs(&mut self) -> Result<()> {
+        self.apply_cost_budget();
+        let missed_hits = self.duty.as_ref().map(DutyCycles::take_missed_hits).unwrap_or_default();
+        let Some(costs) = self.session.costs() else { return Ok(()) };
+        missed_hits.into_iter().for_each(|(key, hits)| costs.add_missed_hits(key, hits));
+        let costs = costs.take()?;
+        costs.into_iter().for_each(|cost| self.sink.cost(cost));
+        Ok(())
+    }
+
+    /// Reports the JVMs that still run when the trace ends.
+    ///
+    /// # Errors
+    /// Errors of the sink.
+    pub fn finish(&mut self, jvms: &mut ByKey<Jvm>) -> Result<()> {
+        self.report_costs()?;
+        let now = clock::monotonic_ns();
+        for jvm in jvms.values_mut() {
+            if !self.options.intervals {
+                jvm.report_stopped();
+            }
+            self.report_table(jvm, self.last_scope(), now)?;
+        }
+        Ok(())
+    }
+
+    /// Whether the kernel side's maps or the memory for stacks are filling up, so that new entries will soon
+    /// not fit.
+    fn is_nearly_full(&self, jvms: &ByKey<Jvm>) -> bool {
+        let stacks: Vec<_> = jvms.values().map(|followed| followed.jvm.stacks_kept()).collect();
+        self.tallies > counters::max_tallies(&self.session) / 2
+            || stacks.iter().map(|(count, _)| count).sum::<usize>() > MANY_STACKS
+            || stacks.iter().any(|(_, is_full)| *is_full)
+    }
+
+    /// Takes all counters out of the kernel side's map and adds them to the models.
+    fn empty(&mut self, jvms: &mut ByKey<Jvm>) -> Result<()> {
+        for (key, tally) in counters::take_tallies(&self.session)? {
+            if let Some(Followed { jvm, hotspot: Ok(hotspot), .. }) = jvms.get_mut(&key.target) {
+                jvm.take(hotspot, &key, &tally);
+            }
+        }
+        Ok(())
+    }
+
+    /// Scope of the last report of a JVM.
+    fn last_scope(&self) -> Scope {
+        if self.options.keeps_whole_trace { Scope::Trace } else { Scope::Interval }
+    }
+
+    fn report_table(&mut self, followed: &Followed<Jvm>, scope: Scope, now_ns: u64) -> Result<()> {
+        let jvm = &followed.jvm;
+        let table = jvm.table(followed.hotspot(), scope, now_ns);
+        self.sink.table(&Report {
+            table: &table,
+            scope,
+            command: &followed.target.process.comm,
+            stacks: jvm.stacks.as_ref(),
+            moments: jvm.moments().filter(|_| scope == Scope::Trace),
+            begin: self.begin.unwrap_or_default(),
+        })
+    }
+
+    fn take(&mut self, followed: &mut Followed<Jvm>, event: Event) -> Result<()> {
+        let Followed { jvm, hotspot: Ok(hotspot), .. } = followed else { return Ok(()) };
+        match event {
+            Event::Name(name) => jvm.record_names(name),
+            Event::Large(large) => {
+                if let Some(record) = jvm.large(hotspot, large) {
+                    self.sink.large(record)?;
+                }
+            }
+            Event::Tlab(tlab) => {
+                let weight = 1.0 / self.tlab_effort.share();
+                self.tlab_effort.spend(|| jvm.read_tlab(hotspot, &tlab, weight));
+            }
+            Event::Stop(stop) => self.sink.stop(stop),
+            Event::Stack(number, stack) => {
+                let Some(walker) = self.session.walker() else { return Ok(()) };
+                let mut name = || jvm.take_stack(hotspot, number, &stack, &mut self.files, walker);
+                match &mut self.naming_effort {
+                    Some(naming_effort) => naming_effort.spend(name),
+                    None => name(),
+                }?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads the kernel side's counters and adds them to the models.
+    fn collect_counted(&mut self, jvms: &mut ByKey<Jvm>) -> Result<()> {
+        self.files.release_unused(self.session.walker());
+        let tallies = counters::tallies(&self.session)?;
+        self.tallies = tallies.len();
+        let hits = match self.options.slot_ns {
+            0 => Vec::new(),
+            _ => counters::take_hits(&self.session)?,
+        };
+        // Names and stacks that the kernel side sent before it counted.
+        self.take_events(jvms, Duration::ZERO)?;
+        jvms.values_mut().for_each(|followed| followed.jvm.begin_collection());
+        for (key, tally) in tallies {
+            if let Some(Followed { jvm, hotspot: Ok(hotspot), .. }) = jvms.get_mut(&key.target) {
+                jvm.take(hotspot, &key, &tally);
+            }
+        }
+        for (key, hit) in hits {
+            if let Some(Followed { jvm, hotspot: Ok(hotspot), .. }) = jvms.get_mut(&key.target) {
+                jvm.add_hit(hotspot, &key, hit);
+            }
+        }
+        // Time slots may use a quarter of max_memory in addition to it, divided equally among the JVMs.
+        let share = self.options.max_memory / 4 / jvms.len().max(1);
+        jvms.values_mut().for_each(|followed| followed.jvm.shrink_moments(share));
+        for (target, tally) in counters::others(&self.session)? {
+            if let Some(followed) = jvms.get_mut(&target) {
+                followed.jvm.add_others(&tally);
+            }
+        }
+        Ok(())
+    }
+
+    /// Starts counting a JVM. The attached programs ignore its hits until its layout is in the map.
+    fn count(&mut self, key: u64, target: &Target, hotspot: &Reading) -> Result<Jvm> {
+        let pid = target.pid();
+        let Ok(hotspot) = hotspot else { return Err(Error::NoSuchProcess { pid }) };
+        let stacks = self.stacks.remove(&key);
+        if self.options.exact {
+            probes::check_probe_enabled(target, hotspot)?;
+        }
+        let walks = stacks.as_ref().is_some_and(Stacks::are_known);
+        let layout = kernel_layout(hotspot, walks)?;
+        let before = if self.options.exact { Vec::new() } else { hotspot.thread_bytes()? };
+        let options = Options { by_stack: stacks.is_some(), ..self.options };
+        let jvm = Jvm::new(pid, hotspot, options, stacks, &self.memory)?;
+        if self.begin.is_none() {
+            let begin = Begin::now();
+            self.begin = Some(begin);
+            counters::begin_times(&mut self.session, begin.ns);
+        }
+        counters::add(&self.session, key, &layout, &before)?;
+        Ok(jvm)
+    }
+
+    /// Reads how many bytes each thread has allocated.
+    fn collect_threads(&mut self, jvms: &mut ByKey<Jvm>) -> Result<()> {
+        if self.options.exact {
+            return Ok(());
+        }
+        let mut counted = HashMap::<u64, Vec<_>>::new();
+        let all = counters::counted(&self.session)?;
+        for one in &all {
+            counted.entry(one.target).or_default().push(one);
+        }
+        for (target, followed) in jvms {
+            let Followed { jvm, hotspot: Ok(hotspot), .. } = followed else { continue };
+            let own = counted.remove(target).unwrap_or_default();
+            let ended = jvm.update_in_flight(hotspot, &own);
+            if all.len() > MANY_THREADS {
+                ended.into_iter().for_each(|one| counters::forget_thread(&self.session, one));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether the probes of a JVM are attached to its libjvm.so for all processes that run it. Probes attached to
+/// a single process have no duty cycle.
+fn has_duty_cycle(target: &Target) -> bool {
+    target.libjvm.may_share_attachments()
+}
+
+impl<S: Sink> Tool for Taker<S> {
+    type Jvm = Jvm;
+    const TRACES_STARTING_JVMS: bool = false;
+
+    fn session(&mut self) -> &mut dyn Attach {
+        &mut self.session
+    }
+
+    fn plan(&self, target: &Target, _: Option<&HotSpot>) -> Result<Vec<Plan>> {
+        let libjvm = &target.libjvm;
+        let mut plans = match self.options.exact {
+            true => probes::exact(libjvm)?,
+            false => probes::sampling_plans(libjvm)?,
+        };
+        if self.duty.is_some() && has_duty_cycle(target) {
+            // DutyCycles::add() attaches the other probes when the JVM is admitted.
+            plans.retain(|plan| plan.program == probes::THREAD_END);
+        }
+        if self.options.slot_ns > 0 {
+            plans.extend(stops::plans(libjvm)?);
+        }
+        Ok(plans)
+    }
+
+    /// Prepares the naming of a JVM's stacks, if stacks are walked.
+    fn prepare(&mut self, key: u64, pid: Pid, hotspot: Option<&HotSpot>) {
+        let (Some(walker), Some(hotspot)) = (self.session.walker(), hotspot) else { return };
+        let stacks = Stacks::new(key, pid, hotspot, &mut self.files, walker, &self.memory);
+        let stacks = stacks.unwrap_or_else(|error| {
+            log::warn!("not showing stacks of process {pid}: {error}");
+            Stacks::default()
+        });
+        self.stacks.insert(key, stacks);
+    }
+
+    fn admit(&mut self, key: u64, target: &Target, hotspot: &Reading) -> Result<Jvm> {
+        if let Some(duty) = self.duty.as_ref().filter(|_| has_duty_cycle(target)) {
+            duty.add(key, target, &mut self.session)?;
+        }
+        if let Some(costs) = self.session.costs() {
+            costs.add(key);
+        }
+        let admitted = self.count(key, target, hotspot);
+        if let (Err(_), Some(duty)) = (&admitted, &self.duty) {
+            duty.forget(key);
+        }
+        admitted
+    }
+
+    fn take_events(&mut self, jvms: &mut ByKey<Jvm>, timeout: Duration) -> Result<()> {
+        for event in self.session.events(timeout)? {
+            if let Some(followed) = jvms.get_mut(&event.target()) {
+                self.take(followed, event)?;
+            }
+        }
+        let elapsed = self.adapted.elapsed();
+        if elapsed >= ADAPT {
+            self.adapted = Instant::now();
+            let share = self.tlab_effort.adapt(elapsed);
+            counters::set_tlab_share(&mut self.session, share);
+            if let Some(naming_effort) = &mut self.naming_effort {
+                let share = naming_effort.adapt(elapsed);
+                counters::set_stacks_wanted(&mut self.session, share);
+            }
+        }
+        Ok(())
+    }
+
+    fn collect(&mut self, jvms: &mut ByKey<Jvm>) -> Result<()> {
+        for followed in jvms.values_mut() {
+            followed.jvm.name_threads();
+        }
+        self.collect_counted(jvms)?;
+        self.collect_threads(jvms)
+    }
+
+    fn collect_last(&mut self, jvms: &mut ByKey<Jvm>) -> Result<()> {
+        self.collect_counted(jvms)
+    }
+
+    fn lost(&mut self, followed: &mut Followed<Jvm>, events: u64) -> Result<()> {
+        followed.jvm.lost(events);
+        self.sink.lost(Lost::now(followed.target.pid().0, events))
+    }
+
+    fn report(&mut self, jvms: &mut ByKey<Jvm>) -> Result<()> {
+        self.report_costs()?;
+        let begins_anew = !self.options.keeps_whole_trace && self.is_nearly_full(jvms);
+        if begins_anew {
+            self.empty(jvms)?;
+        }
+        let now = clock::monotonic_ns();
+        for followed in jvms.values_mut() {
+            if self.options.intervals {
+                self.report_table(followed, Scope::Interval, now)?;
+                followed.report_stopped();
+            }
+            followed.jvm.next_interval(now);
+            if begins_anew {
+                followed.jvm.reset();
+            }
+        }
+        Ok(())
+    }
+
+    fn on_end(&mut self, key: u64, followed: Followed<Jvm>) -> Result<()> {
+        if let Some(duty) = &self.duty {
+            duty.forget(key);
+        }
+        if let Some(cost) = self.session.costs().and_then(|costs| costs.take_last(key)) {
+            self.sink.cost(cost);
+        }
+        self.report_table(&followed, self.last_scope(), clock::monotonic_ns())
+    }
+
+    fn is_closed(&self) -> bool {
+        self.sink.is_closed()
+    }
+}

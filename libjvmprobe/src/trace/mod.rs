@@ -1,0 +1,15 @@
+//! The tracers: GC pauses, samples of threads, and allocations of JVMs.
+//!
+//! Each tracer has its own BPF side. It is configured by plain options, follows the JVMs, and passes its results to a
+//! sink that the caller supplies: a tool prints them. A process may run several tracers at a time, each in the thread
+//! that created it; see [`crate::jvms`] for the loop.
+//!
+//! | module | what it records |
+//! |---|---|
+//! | [`allocations`] | allocations, by class and stack |
+//! | [`pauses`] | stops of the application, collections, concurrent cycles |
+//! | [`samples`] | CPU time, waits and events of all kinds, by stack |
+
+pub mod allocations;
+pub mod pauses;
+pub mod samples;

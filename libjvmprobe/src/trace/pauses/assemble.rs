@@ -1,0 +1,416 @@
+//! Assembles events into records: assigns memory pools to collections, and pairs begin and end events of
+//! cycles.
+
+use std::collections::HashMap;
+
+use crate::{
+    bpf::{clock, records::text},
+    hotspot::operations::Collections,
+    trace::pauses::{
+        event::{self, Event, moment_event, operation, pool_event, stop_event},
+        record::{Cycle, Pool, Record, Stop},
+    },
+};
+
+/// Access to the JVM that an event came from.
+pub(crate) trait Jvm {
+    /// Process ID.
+    fn pid(&self) -> u32;
+    /// Short name of its collector.
+    fn collector(&self) -> &'static str;
+    /// Returns the name of an operation by its number in the JVM's own list.
+    fn operation_named(&self, op_type: u64) -> Option<String>;
+    /// Returns the name of the operation that has this C++ vtable, for a libjvm.so without probes.
+    fn operation_of(&self, vtable: u64) -> Option<String>;
+    /// Returns the collections of an operation, from two readings of the JVM's own counters.
+    fn collections(&self, op: Option<&str>, before: &[u64; 4], after: &[u64; 4]) -> Collections;
+    /// Whether an operation with this number of collections allocates after the last of them and before its own
+    /// end, so that the heap at its end is not the heap after the collection.
+    fn allocates_after_collection(&self, op: Option<&str>, collections: u64) -> bool;
+    /// Whether an operation is a pause although no collection was seen in it.
+    fn is_pause(&self, op: Option<&str>) -> bool;
+}
+
+/// Maximum number of open cycles, and of pools of one stop or cycle. No JVM has more, so more mean that end
+/// events were lost.
+const MAX_OPEN: usize = 64;
+
+/// Assembles the events of one JVM.
+#[derive(Debug, Default)]
+pub(crate) struct Assembler {
+    /// Pools reported in the current stop.
+    stop_pools: Vec<Pool>,
+    /// Open cycles, by thread ID and memory manager.
+    cycles: HashMap<(u64, String), OpenCycle>,
+    keep_pools: bool,
+}
+
+#[derive(Debug)]
+struct OpenCycle {
+    op: String,
+    begin_ns: u64,
+    heap_before: Option<u64>,
+    cause: Option<String>,
+    pools: Vec<Pool>,
+}
+
+impl Assembler {
+    /// Creates an assembler; `keep_pools` adds the memory pools to the records.
+    pub(crate) fn new(keep_pools: bool) -> Self {
+        Self { keep_pools, ..Self::default() }
+    }
+
+    /// Processes the next event; returns the record that it completes.
+    pub(crate) fn take(&mut self, event: &Event, jvm: &impl Jvm) -> Option<Record> {
+        match event {
+            Event::Stop(stop) => Some(self.stop(stop, jvm)),
+            Event::Pool(pool) => self.pool(pool, jvm),
+            Event::Cycle(cycle) => self.cycle(cycle, jvm),
+            // The pause that a request belongs to has not ended yet.
+            Event::Request(_) | Event::Stack(..) => None,
+            // Sent only for JVMs that nothing is attached to; the tracer evaluates it.
+            Event::Counted(_) => None,
+        }
+    }
+
+    fn stop(&mut self, e: &stop_event, jvm: &impl Jvm) -> Record {
+        let pairs = u64::from(e.gc_pairs);
+        let mut stop = Stop {
+            time: clock::rfc3339(e.begin_ns),
+            ts_ns: e.begin_ns,
+            pid: jvm.pid(),
+            collector: jvm.collector().into(),
+            op: None,
+            cause: None,
+            full: false,
+            collections: 0,
+            operations: e.ops,
+            ttsp_ns: (e.op_ns != 0).then(|| e.op_ns.saturating_sub(e.begin_ns)),
+            pause_ns: None,
+            stopped_ns: e.end_ns.saturating_sub(e.begin_ns),
+            heap_before: None,
+            heap_after: None,
+            pools: None,
+            requests: Vec::new(),
+        };
+        let pools = std::mem::take(&mut self.stop_pools);
+        if pairs == 0 {
+            stop.op = operation_name(e, &e.op, jvm);
+            if !jvm.is_pause(stop.op.as_deref()) {
+                return Record::Safepoint(stop);
+            }
+            stop.cause = event::cause(&e.cause, &e.last_cause);
+            stop.collections = 1;
+            // The time from the first operation to the end of the stop.
+            stop.pause_ns = Some(e.end_ns.saturating_sub(e.op_ns.max(e.begin_ns)));
+            stop.pools = self.keep_pools.then_some(pools);
+            return Record::Pause(stop);
+        }
+        stop.op = operation_name(e, &e.gc_op, jvm);
+        let op = stop.op.as_deref();
+        let counted = match e.gauged {
+            0 => Collections::default(),
+            _ => jvm.collections(op, &e.before, &e.after),
+        };
+        if counted.count == Some(0) {
+            return Record::Safepoint(stop);
+        }
+        let count = counted.count.unwrap_or(0);
+        let allocates_after_collection = jvm.allocates_after_collection(op, count);
+        stop.cause = event::cause(&e.cause, &e.last_cause);
+        // The USDT probe reports Shenandoah's full collections as full, the function used in its place does
+        // not.
+        stop.full = counted.is_full.unwrap_or(e.full != 0) || op == Some("ShenandoahFullGC");
+        stop.collections = count.max(pairs).max(e.collections.into());
+        stop.pause_ns = Some(e.gc_ns);
+        stop.heap_before = event::known(e.heap_before);
+        stop.heap_after =
+            event::known(if allocates_after_collection { e.heap_at_gc_end } else { e.heap_after });
+        stop.pools = self.keep_pools.then_some(pools);
+        Record::Pause(stop)
+    }
+
+    fn pool(&mut self, e: &pool_event, jvm: &impl Jvm) -> Option<Record> {
+        let manager = text(&e.manager);
+        if !is_cycle(&manager) {
+            note_pool(&mut self.stop_pools, e, manager);
+            return None;
+        }
+        let key = (e.at.tid, manager);
+        if e.at.end == 0 {
+            if self.cycles.len() >= MAX_OPEN {
+                self.cycles.clear();
+            }
+            let begin = || OpenCycle::begin(&key.1, &e.at);
+            let cycle = self.cycles.entry(key.clone()).or_insert_with(begin);
+            note_pool(&mut cycle.pools, e, key.1);
+            return None;
+        }
+        let cycle = self.cycles.get_mut(&key)?;
+        note_pool(&mut cycle.pools, e, key.1.clone());
+        if cycle.pools.iter().any(|pool| pool.after.is_none()) {
+            return None;
+        }
+        let cycle = self.cycles.remove(&key)?;
+        Some(self.finish(cycle, &e.at, jvm))
+    }
+
+    fn cycle(&mut self, e: &moment_event, jvm: &impl Jvm) -> Option<Record> {
+        // CMS sends such events for each of its phases (with a thread ID), and for its cycle (without one).
+        if jvm.collector() == "CMS" && e.tid != 0 {
+            return None;
+        }
+        let key = (e.tid, String::new());
+        if e.end != 0 {
+            let cycle = self.cycles.remove(&key)?;
+            return Some(self.finish(cycle, e, jvm));
+        }
+        let mut cycle = OpenCycle::begin("Concurrent Cycle", e);
+        // The CMS thread starts a cycle by itself, so the JVM's cause is still that of the previous collection.
+        cycle.cause.take_if(|_| jvm.collector() == "CMS");
+        self.cycles.insert(key, cycle);
+        None
+    }
+
+    fn finish(&self, cycle: OpenCycle, end: &moment_event, jvm: &impl Jvm) -> Record {
+        let is_ended_early = cycle.op == ZGC_OF_JDK_11;
+        Record::Cycle(Cycle {
+            time: clock::rfc3339(cycle.begin_ns),
+            ts_ns: cycle.begin_ns,
+            pid: jvm.pid(),
+            collector: jvm.collector().into(),
+            op: cycle.op,
+            cause: cycle.cause,
+            duration_ns: end.ts_ns.saturating_sub(cycle.begin_ns),
+            heap_before: cycle.heap_before,
+            // JDK 11's ZGC reports the end of a cycle before it frees memory.
+            heap_after: event::known(end.heap_used).filter(|_| !is_ended_early),
+            pools: (self.keep_pools && !cycle.pools.is_empty()).then_some(cycle.pools),
+        })
+    }
+}
+
+impl OpenCycle {
+    fn begin(op: &str, at: &moment_event) -> Self {
+        Self {
+            op: op.into(),
+            begin_ns: at.ts_ns,
+            heap_before: event::known(at.heap_used),
+            cause: event::cause(&at.cause, &at.last_cause),
+            pools: Vec::new(),
+        }
+    }
+}
+
+/// Whether a memory manager is that of a concurrent cycle. ZGC and Shenandoah report their pools once for a
+/// whole cycle, under managers whose names end in "Cycles"; JDK 11's ZGC has one manager for everything.
+fn is_cycle(manager: &str) -> bool {
+    manager.ends_with("Cycles") || manager == ZGC_OF_JDK_11
+}
+
+/// Memory manager of JDK 11's ZGC, whose "cycle" ends when relocation starts.
+const ZGC_OF_JDK_11: &str = "ZGC";
+
+/// Adds a pool at its begin event, or completes it at its end event.
+fn note_pool(pools: &mut Vec<Pool>, e: &pool_event, manager: String) {
+    let name = text(&e.pool);
+    if let Some(pool) = pools.iter_mut().find(|p| p.manager == manager && p.pool == name) {
+        // If this is a second collection inside the stop, the used bytes before the first one are kept.
+        if e.at.end != 0 {
+            pool.after = Some(e.used);
+            pool.committed = e.committed;
+        }
+    } else if e.at.end == 0 && pools.len() < MAX_OPEN {
+        pools.push(Pool {
+            manager,
+            pool: name,
+            before: e.used,
+            after: None,
+            committed: e.committed,
+            max: event::known(e.max),
+        });
+    }
+}
+
+/// Returns the operation's name as in the JVM's log, if it can be read there; otherwise the name that belongs
+/// to its vtable, or the one that the probe reports, which differs for Shenandoah.
+fn operation_name(stop: &stop_event, op: &operation, jvm: &impl Jvm) -> Option<String> {
+    let named = event::known(stop.op_type).and_then(|op_type| jvm.operation_named(op_type));
+    if named.is_some() {
+        return named;
+    }
+    if op.vtable != 0 {
+        return jvm.operation_of(op.vtable);
+    }
+    Some(text(&op.name)).filter(|name| !name.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Fake;
+
+    impl Jvm for Fake {
+        fn pid(&self) -> u32 {
+            7
+        }
+        fn collector(&self) -> &'static str {
+            "Serial"
+        }
+        fn operation_named(&self, op_type: u64) -> Option<String> {
+            (op_type == 3).then(|| "Numbered".into())
+        }
+        fn operation_of(&self, vtable: u64) -> Option<String> {
+            (vtable == 0x10).then(|| "Named".into())
+        }
+        fn collections(&self, _: Option<&str>, before: &[u64; 4], after: &[u64; 4]) -> Collections {
+            let sum: u64 = after.iter().zip(before).map(|(a, b)| a - b).sum();
+            Collections { count: Some(sum), is_full: Some(after[1] > before[1]) }
+        }
+        fn allocates_after_collection(&self, _: Option<&str>, collections: u64) -> bool {
+            collections > 0
+        }
+        fn is_pause(&self, op: Option<&str>) -> bool {
+            op == Some("Numbered")
+        }
+    }
+
+    fn chars<T: From<u8> + Default + Copy>(text: &str) -> [T; 64] {
+        let mut field = [T::default(); 64];
+        for (to, from) in field.iter_mut().zip(text.bytes()) {
+            *to = from.into();
+        }
+        field
+    }
+
+    fn stop() -> stop_event {
+        stop_event {
+            begin_ns: 100,
+            op_ns: 130,
+            end_ns: 900,
+            ops: 1,
+            op_type: u64::MAX,
+            ..Default::default()
+        }
+    }
+
+    #[test]
+    fn stop_counts_two_collections_of_one_operation() {
+        let event = stop_event {
+            gc_pairs: 1,
+            gc_ns: 600,
+            gauged: 1,
+            before: [4, 1, 0, 0],
+            after: [5, 2, 0, 0],
+            heap_before: 50,
+            heap_after: 20,
+            heap_at_gc_end: u64::MAX,
+            ..stop()
+        };
+        let record = Assembler::default().take(&Event::Stop(Box::new(event)), &Fake);
+        let Some(Record::Pause(stop)) = record else { panic!("{record:?}") };
+        assert_eq!((stop.collections, stop.full), (2, true));
+        assert_eq!((stop.ttsp_ns, stop.pause_ns, stop.stopped_ns), (Some(30), Some(600), 800));
+        assert_eq!((stop.heap_before, stop.heap_after), (Some(50), None));
+    }
+
+    #[test]
+    fn heap_after_excludes_allocations_after_the_collection() {
+        let event = stop_event {
+            gc_pairs: 1,
+            gauged: 1,
+            after: [1, 0, 0, 0],
+            heap_after: 30,
+            heap_at_gc_end: 20,
+            ..stop()
+        };
+        let record = Assembler::default().take(&Event::Stop(Box::new(event)), &Fake);
+        let Some(Record::Pause(stop)) = record else { panic!("{record:?}") };
+        assert_eq!(stop.heap_after, Some(20));
+    }
+
+    #[test]
+    fn counters_decide_if_a_full_collection_ran() {
+        let take = |after| {
+            let event = stop_event { gc_pairs: 1, gauged: 1, full: 1, after, ..stop() };
+            Assembler::default().take(&Event::Stop(Box::new(event)), &Fake)
+        };
+        for (after, expected) in [([1, 0, 0, 0], false), ([1, 1, 0, 0], true)] {
+            let Some(Record::Pause(stop)) = take(after) else { panic!("no pause") };
+            assert_eq!(stop.full, expected);
+        }
+        let Some(Record::Safepoint(stop)) = take([0; 4]) else { panic!("a pause") };
+        assert_eq!((stop.collections, stop.pause_ns, stop.full), (0, None, false));
+    }
+
+    #[test]
+    fn a_stop_without_collection_is_a_safepoint_named_by_its_vtable() {
+        let mut event = stop();
+        event.op.vtable = 0x10;
+        let record = Assembler::default().take(&Event::Stop(Box::new(event)), &Fake);
+        let Some(Record::Safepoint(stop)) = record else { panic!("{record:?}") };
+        assert_eq!(stop.op.as_deref(), Some("Named"));
+        assert_eq!((stop.pause_ns, stop.collections), (None, 0));
+    }
+
+    #[test]
+    fn operation_type_overrides_vtable_and_marks_a_pause() {
+        let mut event = stop();
+        event.op.vtable = 0x10;
+        event.op_type = 3;
+        let record = Assembler::default().take(&Event::Stop(Box::new(event)), &Fake);
+        let Some(Record::Pause(stop)) = record else { panic!("{record:?}") };
+        assert_eq!(stop.op.as_deref(), Some("Numbered"));
+        assert_eq!((stop.collections, stop.pause_ns, stop.heap_after), (1, Some(770), None));
+    }
+
+    fn pool(manager: &str, name: &str, end: u64, ts_ns: u64, used: u64) -> Event {
+        Event::Pool(Box::new(pool_event {
+            at: moment_event { end, ts_ns, heap_used: used, ..Default::default() },
+            used,
+            manager: chars::<u8>(manager).map(|b| b as _),
+            pool: chars::<u8>(name).map(|b| b as _),
+            ..Default::default()
+        }))
+    }
+
+    #[test]
+    fn a_cycle_ends_with_its_last_pool() {
+        let mut cycles = Assembler::new(true);
+        let manager = "ZGC Minor Cycles";
+        assert!(cycles.take(&pool(manager, "Young", 0, 10, 90), &Fake).is_none());
+        assert!(cycles.take(&pool(manager, "Old", 0, 11, 5), &Fake).is_none());
+        assert!(cycles.take(&pool(manager, "Young", 1, 50, 20), &Fake).is_none());
+        let record = cycles.take(&pool(manager, "Old", 1, 51, 6), &Fake);
+        let Some(Record::Cycle(cycle)) = record else { panic!("{record:?}") };
+        assert_eq!((cycle.ts_ns, cycle.duration_ns), (10, 41));
+        let pools = cycle.pools.unwrap();
+        assert_eq!((pools[0].before, pools[0].after), (90, Some(20)));
+        assert_eq!((pools[1].before, pools[1].after), (5, Some(6)));
+    }
+
+    #[test]
+    fn pools_are_attached_only_to_the_next_stop() {
+        let mut assembler = Assembler::new(true);
+        assert!(assembler.take(&pool("Copy", "Eden", 0, 10, 90), &Fake).is_none());
+        assert!(assembler.take(&pool("Copy", "Eden", 1, 20, 0), &Fake).is_none());
+        let pause = stop_event { gc_pairs: 1, gauged: 1, after: [1, 0, 0, 0], ..stop() };
+        let pause = Event::Stop(Box::new(pause));
+        for expected in [1, 0] {
+            let record = assembler.take(&pause, &Fake);
+            let Some(Record::Pause(stop)) = record else { panic!("{record:?}") };
+            assert_eq!(stop.pools.unwrap().len(), expected);
+        }
+    }
+
+    #[test]
+    fn number_of_pools_without_end_is_limited() {
+        let mut assembler = Assembler::new(true);
+        for i in 0..10_000 {
+            let _ = assembler.take(&pool("Copy", &format!("p{i}"), 0, i, 1), &Fake);
+            let _ = assembler.take(&pool(&format!("{i} Cycles"), "p", 0, i, 1), &Fake);
+        }
+        assert!(assembler.stop_pools.len() <= MAX_OPEN && assembler.cycles.len() <= MAX_OPEN);
+    }
+}

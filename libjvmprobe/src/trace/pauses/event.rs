@@ -1,0 +1,168 @@
+//! Events of the kernel side.
+//!
+//! The layouts come from the BPF object's BTF: the skeleton generator turns the structs of `bpf/javagc.h` into
+//! these types.
+
+use plain::Plain;
+
+use crate::{
+    bpf::records::{copy, text, word},
+    stack::raw::RawStack,
+};
+
+pub(crate) use crate::trace::pauses::skel::types::{
+    budget, counted_event, limited_stops, moment_event, operation, pool_event, request_event,
+    stop_event,
+};
+
+// `enum event_kind` and `UNKNOWN` of bpf/javagc.h and bpf/gauge.h.
+const STOP: u64 = 1;
+const POOL: u64 = 2;
+const CYCLE: u64 = 3;
+const REQUEST: u64 = 4;
+const STACK: u64 = 5;
+const COUNTED: u64 = 6;
+const UNKNOWN: u64 = u64::MAX;
+
+// SAFETY: a generated #[repr(C)] struct of integers and byte arrays only, for which any bit pattern is a value.
+unsafe impl Plain for stop_event {}
+// SAFETY: a generated struct of integers and byte arrays only, like stop_event.
+unsafe impl Plain for pool_event {}
+// SAFETY: a generated struct of integers and byte arrays only, like stop_event.
+unsafe impl Plain for moment_event {}
+// SAFETY: a generated struct of integers and byte arrays only, like stop_event.
+unsafe impl Plain for request_event {}
+// SAFETY: a generated struct of integers and byte arrays only, like stop_event.
+unsafe impl Plain for counted_event {}
+// SAFETY: a generated struct of integers only, like stop_event.
+unsafe impl Plain for budget {}
+
+/// A decoded event.
+#[derive(Clone, Debug)]
+pub(crate) enum Event {
+    /// A stop has ended.
+    Stop(Box<stop_event>),
+    /// A memory pool before or after a collection.
+    Pool(Box<pool_event>),
+    /// A concurrent cycle begins or ends.
+    Cycle(Box<moment_event>),
+    /// A thread requests a collection.
+    Request(Request),
+    /// A new stack, with the number that other events refer to it by.
+    Stack(u64, RawStack),
+    /// A stop has ended, in a JVM whose own counters are read.
+    Counted(Box<counted_event>),
+}
+
+/// A thread requests a collection.
+#[derive(Clone, Debug)]
+pub(crate) struct Request {
+    /// The key of the JVM.
+    pub(crate) target: u64,
+    /// Time of the request on `CLOCK_MONOTONIC`.
+    pub(crate) ts_ns: u64,
+    /// Thread ID.
+    pub(crate) tid: u64,
+    /// Name of the thread.
+    pub(crate) comm: String,
+    /// Number of its stack.
+    pub(crate) stack: u64,
+}
+
+impl Request {
+    fn new(event: &request_event) -> Self {
+        Self {
+            target: event.target,
+            ts_ns: event.ts_ns,
+            tid: event.tid,
+            comm: text(&event.comm),
+            stack: event.stack,
+        }
+    }
+}
+
+impl Event {
+    /// Decodes a ring buffer record; returns `None` for an unknown kind or a wrong size.
+    pub(crate) fn decode(record: &[u8]) -> Option<Self> {
+        match word(record, 0)? {
+            STOP => copy(record).map(|e| Self::Stop(Box::new(e))),
+            POOL => copy(record).map(|e| Self::Pool(Box::new(e))),
+            CYCLE => copy(record).map(|e| Self::Cycle(Box::new(e))),
+            REQUEST => copy(record).map(|e| Self::Request(Request::new(&e))),
+            COUNTED => copy(record).map(|e| Self::Counted(Box::new(e))),
+            STACK => RawStack::decode_event(record).map(|(id, stack)| Self::Stack(id, stack)),
+            _ => None,
+        }
+    }
+
+    /// The key of the JVM that the event came from.
+    pub(crate) fn target(&self) -> u64 {
+        match self {
+            Self::Stop(e) => e.target,
+            Self::Pool(e) => e.at.target,
+            Self::Cycle(e) => e.target,
+            Self::Request(e) => e.target,
+            Self::Stack(_, stack) => stack.target,
+            Self::Counted(e) => e.target,
+        }
+    }
+}
+
+/// Returns a number of the kernel side, or `None` if it is unknown there.
+pub(crate) fn known(value: u64) -> Option<u64> {
+    (value != UNKNOWN).then_some(value)
+}
+
+/// Returns the cause of a collection. HotSpot keeps it in `cause` during the collection, and then moves it to
+/// `lastCause`.
+pub(crate) fn cause<T: Copy + Into<i64>>(cause: &[T], last_cause: &[T]) -> Option<String> {
+    [text(cause), text(last_cause)].into_iter().find(|c| !c.is_empty() && c != "No GC")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::mem::{offset_of, size_of};
+
+    use super::*;
+    use crate::hotspot::counters::NUMBERS;
+
+    /// The C side's `OP_LEN`, `CAUSE_LEN` and `POOL_LEN`.
+    const LEN: usize = 64;
+
+    #[test]
+    fn struct_layouts_match_the_c_header() {
+        assert_eq!(size_of::<operation>(), 8 + LEN);
+        assert_eq!(size_of::<request_event>(), 5 * 8 + 16);
+        assert_eq!(size_of::<counted_event>(), (3 + NUMBERS) * 8 + 2 * LEN);
+        assert_eq!(offset_of!(stop_event, before), 11 * 8);
+        assert_eq!(offset_of!(stop_event, gc_pairs), 21 * 8);
+        assert_eq!(offset_of!(stop_event, op), 26 * 8);
+        assert_eq!(size_of::<stop_event>(), 26 * 8 + 3 * (8 + LEN) + 2 * LEN);
+        assert_eq!(size_of::<moment_event>(), 6 * 8 + 2 * LEN);
+        assert_eq!(offset_of!(pool_event, manager), size_of::<moment_event>() + 4 * 8);
+        assert_eq!(size_of::<pool_event>(), size_of::<moment_event>() + 4 * 8 + 2 * LEN);
+    }
+
+    #[test]
+    fn gauge_size_matches_the_c_header() {
+        use crate::hotspot::gauge::Gauge;
+        assert_eq!(
+            Gauge::default().to_bytes().len(),
+            size_of::<crate::trace::pauses::skel::types::gauge>()
+        );
+    }
+
+    #[test]
+    fn hostile_records_are_dropped() {
+        assert!(Event::decode(&[]).is_none());
+        assert!(Event::decode(&[1, 0, 0, 0, 0, 0, 0, 0]).is_none());
+        assert!(Event::decode(&[9; 4096]).is_none());
+    }
+
+    #[test]
+    fn cause_is_read_from_current_or_last_cause() {
+        assert_eq!(cause(b"System.gc()", b"No GC").as_deref(), Some("System.gc()"));
+        assert_eq!(cause(b"No GC", b"System.gc()").as_deref(), Some("System.gc()"));
+        assert_eq!(cause(b"", b""), None);
+    }
+}

@@ -1,0 +1,82 @@
+//! The BPF object, loaded as the options require.
+
+use std::collections::HashSet;
+
+use libbpf_rs::skel::{OpenSkel, SkelBuilder};
+
+use crate::{
+    Result,
+    bpf::{
+        self,
+        cost::Trigger,
+        preflight, session,
+        sparse_map::{self, SparseMap},
+        walker,
+    },
+    sys::Pace,
+    trace::pauses::{
+        event::Event,
+        probes::REQUEST_PROGRAM,
+        skel::{JavagcSkel, JavagcSkelBuilder},
+    },
+};
+
+/// The loaded programs, their maps and their events.
+pub(crate) type Session = session::Session<JavagcSkel<'static>, Event>;
+
+/// Maps with one entry per JVM: 4 MB if preallocated.
+const SPARSE_MAPS: [SparseMap; 4] = [
+    SparseMap { name: "stops", on_demand_capacity: 1 << 12, preallocated_capacity: 1 << 12 },
+    SparseMap { name: "gauges", on_demand_capacity: 1 << 12, preallocated_capacity: 1 << 12 },
+    SparseMap { name: "counted", on_demand_capacity: 1 << 12, preallocated_capacity: 1 << 12 },
+    SparseMap { name: "budgets", on_demand_capacity: 1 << 12, preallocated_capacity: 1 << 12 },
+];
+/// Maximum number of distinct stacks that request collections: only few lines of a program do so.
+const KNOWN_STACKS: u32 = 1 << 12;
+/// A control group may send as many events per second as this number of JVMs that each send their maximum.
+const TENANT_SHARE: u64 = 10;
+/// Maps with entries that belong to a JVM.
+const BY_JVM: [&str; 5] = ["gauges", "counted", "stops", "budgets", "known_stacks"];
+
+/// Loads the BPF object, with the programs named in `programs` or with all programs. The stack walker and the
+/// program for requests are loaded only if `stacks` is set. `max_events` is the maximum number of events of
+/// each kind that a JVM sends per second.
+///
+/// # Errors
+/// [`Error::Permission`](crate::Error::Permission) or [`Error::Kernel`](crate::Error::Kernel) if the kernel
+/// refuses.
+pub(crate) fn load(
+    programs: Option<&HashSet<&str>>,
+    stacks: bool,
+    pace: Pace,
+    max_events: Option<u64>,
+) -> Result<Session> {
+    let mut open =
+        JavagcSkelBuilder::default().open(session::storage()).map_err(bpf::load_error)?;
+    for mut program in open.open_object_mut().progs_mut() {
+        let wanted = programs
+            .is_none_or(|names| program.name().to_str().is_some_and(|name| names.contains(name)));
+        program.set_autoload(wanted && (stacks || program.name() != REQUEST_PROGRAM));
+    }
+    if stacks {
+        preflight::check_walker()?;
+        open.maps.known_stacks.set_max_entries(KNOWN_STACKS).map_err(bpf::load_error)?;
+    } else {
+        walker::disable_maps(open.open_object_mut())?;
+    }
+    sparse_map::set_sizes(open.open_object_mut(), &SPARSE_MAPS)?;
+    if let Some(data) = open.maps.rodata_data.as_deref_mut() {
+        data.know_jvms = stacks;
+        data.max_events_per_second = max_events.unwrap_or(0);
+        data.max_tenant_events_per_second = max_events.unwrap_or(0).saturating_mul(TENANT_SHARE);
+        data.wakes_late = pace == Pace::Calm;
+        data.counts_costs = pace == Pace::Calm;
+    }
+    // All JVMs share this ring buffer, which has room for some thousand stops.
+    if programs.is_none() {
+        open.maps.events.set_max_entries(pace.ring_bytes()).map_err(bpf::load_error)?;
+    }
+    let skel = session::load(open)?;
+    let session = Session::new(skel, Event::decode, stacks)?.with_maps_by_jvm(&BY_JVM);
+    if pace == Pace::Calm { session.with_costs(Trigger::Probe) } else { Ok(session) }
+}

@@ -1,0 +1,441 @@
+//! GC tracer: plans and attaches the probes, passes gauges to the kernel side, updates the model of each JVM,
+//! and reports records to a sink.
+
+use std::{
+    collections::{HashMap, HashSet},
+    hash::{BuildHasher, RandomState},
+    mem::offset_of,
+    time::{Duration, Instant},
+};
+
+use libbpf_rs::{MapCore, MapFlags};
+
+use crate::{
+    Error, Pid, Result,
+    bpf::{
+        clock,
+        cost::{Cost, Costs},
+        perf,
+        probes::{Links, Plan},
+        records::copy,
+        session::{self, Attach},
+    },
+    hotspot::{Collector, HotSpot, counters::Counts},
+    jvms::{ByKey, Followed, Named, Reading, Tool},
+    process::{FileId, Target, cgroup, pid::thread_named},
+    render::table::Lost,
+    sys::{Pace, warn_once},
+    trace::pauses::{
+        counted::{self, Counted},
+        event::{self, Event, budget, counted_event, limited_stops},
+        model::Jvm,
+        probes,
+        record::{Limited, Record, Sum},
+        requests::Requests,
+        session::{Session, load},
+        summary::Totals,
+    },
+};
+
+/// Options of a trace of collections.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Options {
+    /// Trace every JVM, including those that start later, instead of the named ones only.
+    pub all: bool,
+    /// Record each memory pool before and after a collection. This lengthens the pauses a little.
+    pub pools: bool,
+    /// Record the Java stack of each System.gc().
+    pub stacks: bool,
+    /// Add histograms of pauses and stops to the totals.
+    pub histogram: bool,
+    /// Keep no totals, because the sink adds up the records itself. For hundreds of JVMs they need much memory.
+    pub no_totals: bool,
+    /// How soon events are read.
+    pub pace: Pace,
+    /// Maximum number of stops per second of one JVM that are recorded one by one, for each kind (collections,
+    /// others). Stops beyond it are only summed up, and the sums are reported by a [`Record::Limited`] per
+    /// interval.
+    pub max_stops_per_second: Option<u64>,
+}
+
+/// Receiver of the records.
+pub trait Sink {
+    /// Receives a record: a stop or a cycle when it has ended, the totals of a JVM at the end of an interval or
+    /// of the JVM, and lost events.
+    ///
+    /// # Errors
+    /// If the trace cannot go on.
+    fn record(&mut self, record: &Record) -> Result<()>;
+
+    /// Receives the cost of the probes to a process since the previous call: once per interval, at
+    /// [`Pace::Calm`].
+    fn cost(&mut self, cost: Cost) {
+        let _ = cost;
+    }
+
+    /// Returns whether the sink is closed and takes no more records; then the trace ends.
+    fn is_closed(&self) -> bool {
+        false
+    }
+}
+
+/// The GC tracer, a `Tool` for [`crate::jvms::Trace`].
+pub struct Taker<S> {
+    /// Receives the records.
+    pub sink: S,
+    options: Options,
+    session: Session,
+    requests: Requests,
+    /// Reason why nothing can be attached, by file and collector; `None` if probes can be attached. Cached,
+    /// because finding out takes reading the file's symbols.
+    unattachable: HashMap<(FileId, Collector), Option<String>>,
+    /// Number of JVMs that run each file.
+    jvm_counts: HashMap<FileId, usize>,
+    /// JVMs that nothing can be attached to, whose own counters are read.
+    counted: HashMap<u64, ByCounters>,
+    /// Time of the next poll of the counters that have no watchpoint.
+    next_counter_poll: Instant,
+    /// Sums of stops that were not recorded one by one, as of the last report.
+    limited: HashMap<u64, Limited>,
+    /// Hashes names of tenants (control groups) to numbers that no tenant can predict.
+    tenant_numbers: RandomState,
+}
+
+/// A JVM whose stops are known from its own counters.
+struct ByCounters {
+    counted: Counted,
+    /// The watchpoint that fires at each stop; `None` if there is none and the counters are polled.
+    watch: Option<Links>,
+    /// Earliest time of the next poll of its counters.
+    next_poll: Instant,
+}
+
+/// If reading a JVM's counters takes longer than this, because its memory is slow to read, ...
+const SLOW_POLL: Duration = Duration::from_millis(100);
+/// ... the next poll comes after this many times as long, because events of other JVMs wait meanwhile.
+const POLL_PAUSE_FACTOR: u32 = 20;
+
+/// Program that runs when the JVM has written to its counter of stop time.
+const COUNTED_PROGRAM: &str = "counted_stop";
+
+/// Returns the probes to attach to a JVM's libjvm.so. Empty if the file has neither probes nor symbols and the
+/// JVM's own counters can be read instead.
+fn plan(target: &Target, hotspot: Option<&HotSpot>, options: &Options) -> Result<Vec<Plan>> {
+    let must_attach = options.pools || options.stacks;
+    match probes::plan(&target.libjvm, hotspot, options) {
+        Err(Error::NoProbes { .. })
+            if !must_attach && hotspot.is_some_and(HotSpot::counts_pauses) =>
+        {
+            Ok(Vec::new())
+        }
+        plans => plans,
+    }
+}
+
+impl<S: Sink> Taker<S> {
+    /// Loads the programs that the named JVMs need. If JVMs that start later are traced too, it loads all
+    /// programs.
+    ///
+    /// # Errors
+    /// [`Error::Permission`] or [`Error::Kernel`] if the kernel refuses, [`Error::NoProbes`].
+    pub fn new(options: Options, sink: S, named: &[Named]) -> Result<Self> {
+        let of = |(target, hotspot): &Named| plan(target, hotspot.as_ref().ok(), &options);
+        let plans = named.iter().map(of).collect::<Result<Vec<_>>>()?;
+        let mut programs: HashSet<_> = plans.iter().flatten().map(|plan| plan.program).collect();
+        programs.extend(plans.iter().any(Vec::is_empty).then_some(COUNTED_PROGRAM));
+        let session = load(
+            (!options.all).then_some(&programs),
+            options.stacks,
+            options.pace,
+            options.max_stops_per_second,
+        )?;
+        Ok(Self {
+            options,
+            sink,
+            session,
+            requests: Requests::default(),
+            unattachable: HashMap::new(),
+            jvm_counts: HashMap::new(),
+            counted: HashMap::new(),
+            next_counter_poll: Instant::now(),
+            limited: HashMap::new(),
+            tenant_numbers: RandomState::new(),
+        })
+    }
+
+    /// Makes the kernel side count a JVM's events toward the limit of its control group.
+    fn set_tenant(&self, key: u64, pid: Pid) {
+        if self.options.max_stops_per_second.is_none() {
+            return;
+        }
+        let tenant = self.tenant_numbers.hash_one(cgroup::tenant_of(pid));
+        let mut bytes = [0; size_of::<budget>()];
+        bytes[offset_of!(budget, tenant)..][..8].copy_from_slice(&tenant.to_ne_bytes());
+        let budgets = &self.session.skel.maps.budgets;
+        // prepare() is called again when more is known of the JVM; an existing entry stays.
+        let _ = budgets.update(&key.to_ne_bytes(), &bytes, MapFlags::NO_EXIST);
+    }
+
+    /// Reports those stops of a JVM since the previous call that were not recorded one by one, as sums.
+    fn report_limited(&mut self, key: u64, pid: Pid) -> Result<()> {
+        if self.options.max_stops_per_second.is_none() {
+            return Ok(());
+        }
+        let entry = self.session.skel.maps.budgets.lookup(&key.to_ne_bytes(), MapFlags::ANY);
+        // Without an entry, the JVM has not sent events either.
+        let Some(bytes) = entry.ok().flatten() else { return Ok(()) };
+        let Some(budget) = copy::<budget>(&bytes) else { return Ok(()) };
+        let sum =
+            |of: &limited_stops| Sum { count: of.count, stopped_ns: of.ns, max_ns: of.max_ns };
+        let [safepoints, pauses] = budget.limited.each_ref().map(sum);
+        let all = Limited { pid: pid.0, pauses, safepoints };
+        let before = self.limited.insert(key, all).unwrap_or_default();
+        let new = all.since(&before);
+        if new.is_empty() { Ok(()) } else { self.sink.record(&Record::Limited(new)) }
+    }
+
+    /// Sets a watchpoint on the JVM's counter of stop time, so that a program runs at the end of each stop.
+    fn watch(&mut self, key: u64, pid: Pid, hotspot: &HotSpot) -> Result<Links> {
+        const VM_THREAD: &str = "VM Thread";
+        let missing = |what: &str| Error::PerfData { what: what.into() };
+        let counter =
+            hotspot.stop_counter().ok_or_else(|| missing("the JVM does not count stops"))?;
+        let places = hotspot.counted_at().unwrap_or_default().map(u64::to_ne_bytes);
+        let counted = &self.session.skel.maps.counted;
+        session::insert_entry(
+            counted,
+            key,
+            &places.concat(),
+            "pass counter addresses to the BPF programs",
+        )?;
+        let thread = thread_named(pid, VM_THREAD)
+            .ok_or_else(|| missing(&format!("the process has no thread named {VM_THREAD}")))?;
+        let program = &self.session.skel.progs.counted_stop;
+        let mut links = Links::default();
+        links.push(perf::attach_watchpoint(program, thread, counter, key)?);
+        Ok(links)
+    }
+
+    /// Starts to read the counters of a JVM that nothing can be attached to, and prints the reason `why`.
+    fn admit_counted(&mut self, key: u64, pid: Pid, hotspot: &HotSpot, why: &str) -> Result<()> {
+        // The watchpoint is set before the first reading: stops before that reading are not reported, and the
+        // watchpoint sees each later one.
+        let watch = self.watch(key, pid, hotspot);
+        let counted = Counted::begin(hotspot.counts()?, hotspot.stop_time_excludes_sync());
+        let every = counted::poll_interval(self.options.pace).as_millis();
+        let how = match &watch {
+            Ok(_) => "read at the end of each stop".into(),
+            Err(error) => format!(
+                "polled every {every} ms because of an error ({error}); several collections \
+                 between two polls are shown as one, and other stops are not shown"
+            ),
+        };
+        let line = format!(
+            "process {pid}: showing pauses by the JVM's own counters, {how}; operations, heap \
+             sizes and cycles are not available"
+        );
+        warn_once(&line, why);
+        self.counted
+            .insert(key, ByCounters { counted, watch: watch.ok(), next_poll: Instant::now() });
+        Ok(())
+    }
+
+    /// Reports the stops that a JVM's counters show: as read at the end of a stop (`at_end`), or as they are
+    /// now.
+    fn count(
+        &mut self,
+        jvms: &mut ByKey<Jvm>,
+        key: u64,
+        at_end: Option<&counted_event>,
+    ) -> Result<()> {
+        let Some(Followed { jvm, hotspot: Ok(hotspot), .. }) = jvms.get_mut(&key) else {
+            return Ok(());
+        };
+        let Some(ByCounters { counted, .. }) = self.counted.get_mut(&key) else { return Ok(()) };
+        let (found, cause) = match at_end {
+            Some(e) => {
+                let cause = event::cause(&e.cause, &e.last_cause);
+                (counted.stop(Counts::of(&e.numbers), e.ts_ns), cause)
+            }
+            None => {
+                // If the JVM has ended, the follow loop notices that soon.
+                let Ok(counts) = hotspot.counts() else { return Ok(()) };
+                (counted.update(counts, clock::monotonic_ns()), hotspot.last_cause())
+            }
+        };
+        for found in found {
+            self.sink.record(&jvm.count(found, cause.clone(), hotspot))?;
+        }
+        Ok(())
+    }
+
+    /// Reports the JVMs that still run when the trace ends.
+    ///
+    /// # Errors
+    /// Errors of the sink.
+    pub fn finish(&mut self, jvms: &mut ByKey<Jvm>) -> Result<()> {
+        self.report(jvms)
+    }
+}
+
+impl<S: Sink> Tool for Taker<S> {
+    type Jvm = Jvm;
+    const TRACES_STARTING_JVMS: bool = true;
+
+    fn session(&mut self) -> &mut dyn Attach {
+        &mut self.session
+    }
+
+    fn plan(&self, target: &Target, hotspot: Option<&HotSpot>) -> Result<Vec<Plan>> {
+        plan(target, hotspot, &self.options)
+    }
+
+    /// Passes the gauge to the kernel side and prepares the stack walker before probes are attached, because
+    /// the first stop already reads the heap and the first request walks a stack.
+    fn prepare(&mut self, key: u64, pid: Pid, hotspot: Option<&HotSpot>) {
+        self.set_tenant(key, pid);
+        let Some(hotspot) = hotspot else { return };
+        let gauges = &self.session.skel.maps.gauges;
+        let what = "pass heap addresses to the BPF programs";
+        if let Err(error) = session::insert_entry(gauges, key, &hotspot.gauge.to_bytes(), what) {
+            log::warn!("{error}");
+        }
+        if let Some(walker) = self.session.walker().filter(|_| hotspot.is_set_up)
+            && let Err(error) = self.requests.add(key, pid, hotspot, walker)
+        {
+            log::warn!("not showing stacks of process {pid}: {error}");
+        }
+    }
+
+    fn admit(&mut self, key: u64, target: &Target, hotspot: &Reading) -> Result<Jvm> {
+        let pid = target.pid();
+        if let Some(costs) = self.session.costs() {
+            costs.add(key);
+        }
+        *self.jvm_counts.entry(target.libjvm.id).or_default() += 1;
+        if let Err(error) = hotspot {
+            let what = "collector, heap sizes and causes are still unknown";
+            log::warn!("process {pid}: {what}: {error}");
+        }
+        let why = hotspot.as_deref().ok().and_then(|hotspot| {
+            let of = (target.libjvm.id, hotspot.collector);
+            let find_reason = || {
+                let plans = probes::plan(&target.libjvm, Some(hotspot), &self.options);
+                plans.err().map(|why| why.to_string())
+            };
+            self.unattachable.entry(of).or_insert_with(find_reason).clone()
+        });
+        if let (Ok(hotspot), Some(why)) = (hotspot, why) {
+            self.admit_counted(key, pid, hotspot, &why)?;
+        }
+        let now = clock::monotonic_ns();
+        let Options { pools, histogram, no_totals, .. } = self.options;
+        let totals = (!no_totals).then(|| Totals::new(now, histogram));
+        Ok(Jvm::new(pid.0, totals, now, pools))
+    }
+
+    fn take_events(&mut self, jvms: &mut ByKey<Jvm>, timeout: Duration) -> Result<()> {
+        let is_polled = |of: &ByCounters| of.watch.is_none();
+        let timeout = match self.counted.values().any(is_polled) {
+            true => timeout.min(self.next_counter_poll.saturating_duration_since(Instant::now())),
+            false => timeout,
+        };
+        for event in self.session.events(timeout)? {
+            let key = event.target();
+            if let Event::Counted(end) = &event {
+                self.count(jvms, key, Some(end))?;
+                continue;
+            }
+            // Events of a JVM that came before it was admitted are ignored.
+            let Some(Followed { jvm, hotspot, .. }) = jvms.get_mut(&key) else { continue };
+            let hotspot = hotspot.as_deref().ok();
+            match (&event, self.session.walker()) {
+                (Event::Request(request), _) => self.requests.take(request),
+                (Event::Stack(number, stack), Some(walker)) => {
+                    self.requests.take_stack(*number, stack, hotspot, walker)?;
+                }
+                _ => {}
+            }
+            if let Some(mut record) = jvm.take(&event, hotspot) {
+                if let Record::Pause(stop) = &mut record {
+                    self.requests.add_to_pause(key, stop);
+                }
+                self.sink.record(&record)?;
+            }
+        }
+        let now = Instant::now();
+        if now < self.next_counter_poll {
+            return Ok(());
+        }
+        self.next_counter_poll = now + counted::poll_interval(self.options.pace);
+        let due = self.counted.iter().filter(|(_, of)| is_polled(of) && now >= of.next_poll);
+        for key in due.map(|(key, _)| *key).collect::<Vec<_>>() {
+            let begin = Instant::now();
+            self.count(jvms, key, None)?;
+            let took = begin.elapsed();
+            if let Some(of) = self.counted.get_mut(&key).filter(|_| took > SLOW_POLL) {
+                of.next_poll = begin + took * POLL_PAUSE_FACTOR;
+            }
+        }
+        Ok(())
+    }
+
+    fn collect(&mut self, jvms: &mut ByKey<Jvm>) -> Result<()> {
+        self.requests.release_unused(self.session.walker());
+        self.take_events(jvms, Duration::ZERO)
+    }
+
+    fn lost(&mut self, followed: &mut Followed<Jvm>, events: u64) -> Result<()> {
+        followed.jvm.lost(events);
+        self.sink.record(&Record::Lost(Lost::now(followed.target.pid().0, events)))
+    }
+
+    fn report(&mut self, jvms: &mut ByKey<Jvm>) -> Result<()> {
+        let now = clock::monotonic_ns();
+        for (&key, followed) in jvms.iter_mut() {
+            self.report_limited(key, followed.target.pid())?;
+            if let Some(summary) = followed.jvm.summary(followed.hotspot.as_deref().ok(), now) {
+                self.sink.record(&summary)?;
+            }
+            followed.report_stopped();
+            followed.jvm.next_interval(now);
+        }
+        let unreferenced_stacks = self.requests.unreferenced_stacks();
+        for number in &unreferenced_stacks {
+            // Deleted in the kernel first: a stack that occurs again is sent again, and arrives after the
+            // deletion here.
+            let _ = self.session.skel.maps.known_stacks.delete(&number.to_ne_bytes());
+        }
+        self.requests.forget_stacks(&unreferenced_stacks);
+        let costs = self.session.costs().map(Costs::take).transpose()?.unwrap_or_default();
+        costs.into_iter().for_each(|cost| self.sink.cost(cost));
+        Ok(())
+    }
+
+    fn on_end(&mut self, key: u64, followed: Followed<Jvm>) -> Result<()> {
+        if let Some(cost) = self.session.costs().and_then(|costs| costs.take_last(key)) {
+            self.sink.cost(cost);
+        }
+        self.requests.forget(key);
+        self.counted.remove(&key);
+        self.report_limited(key, followed.target.pid())?;
+        self.limited.remove(&key);
+        let file = followed.target.libjvm.id;
+        if let Some(jvm_counts) = self.jvm_counts.get_mut(&file) {
+            *jvm_counts -= 1;
+        }
+        // Once no JVM runs a file, another file may get its identity.
+        self.jvm_counts.retain(|_, jvm_counts| *jvm_counts > 0);
+        let jvm_counts = &self.jvm_counts;
+        self.unattachable.retain(|(file, _), _| jvm_counts.contains_key(file));
+        let now = clock::monotonic_ns();
+        match followed.jvm.summary(followed.hotspot(), now) {
+            Some(summary) => self.sink.record(&summary),
+            None => Ok(()),
+        }
+    }
+
+    fn is_closed(&self) -> bool {
+        self.sink.is_closed()
+    }
+}

@@ -1,0 +1,122 @@
+//! Finds the stacks of threads that have been asleep since before the trace.
+//!
+//! If a program hangs, all its threads may be of this kind. None of our BPF programs has run in these threads, and
+//! such a program can read only the memory of the task that it runs in. The kernel side therefore reports their
+//! registers, and the walker follows their stacks in user space. This works because a sleeping thread does not change
+//! its stack. A thread that wakes up in the meantime is detected and left out.
+
+use std::collections::HashSet;
+
+use crate::{
+    Addr, Pid, Result,
+    bpf::{
+        user_walker::{Registers, Source, walk},
+        walker::{MappingEntry, WalkData},
+    },
+    hotspot::walking::JvmLayout,
+    process::memory::Memory,
+    stack::raw::RawStack,
+    trace::samples::{
+        event::sleeper,
+        session::{self, Session},
+    },
+    unwind::Row,
+};
+
+/// Stacks of a sleeping thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SleepingStacks {
+    /// Number of the user stack, as the kernel side would compute it.
+    pub(crate) user: u64,
+    /// How the walk of the user stack ended, see `WalkEnd::from_code`.
+    pub(crate) user_end: u32,
+    /// Number of the kernel stack, 0 for none.
+    pub(crate) kernel: u64,
+    /// The epoch of the JVM's code cache.
+    pub(crate) epoch: u64,
+}
+
+/// A sleeping thread.
+pub(crate) struct SleepingThread {
+    /// Process ID and thread ID.
+    pub(crate) thread: (u32, u32),
+    /// The numbers of its stacks.
+    pub(crate) place: SleepingStacks,
+    /// Its user stack.
+    pub(crate) stack: RawStack,
+}
+
+/// A running process as the walker's source of memory and tables.
+struct Live<'a> {
+    memory: Memory,
+    jvm: &'a JvmLayout,
+    walk_data: WalkData<'a>,
+}
+
+impl Source for Live<'_> {
+    fn read(&mut self, addr: u64, to: &mut [u8]) -> bool {
+        self.memory.read_into(Addr(addr), to).is_ok()
+    }
+
+    fn mapping(&mut self, index: u32) -> Option<MappingEntry> {
+        self.walk_data.mapping(index)
+    }
+
+    fn row(&mut self, table: u32, index: u32) -> Option<Row> {
+        self.walk_data.row(table, index)
+    }
+
+    fn jvm(&self) -> JvmLayout {
+        *self.jvm
+    }
+}
+
+/// Finds the sleeping threads of the given JVMs and walks their stacks by the JVMs' layouts.
+///
+/// # Errors
+/// [`crate::Error::Bpf`], [`crate::Error::Io`].
+pub(crate) fn find(
+    session: &mut Session,
+    jvms: &[(u32, JvmLayout)],
+) -> Result<Vec<SleepingThread>> {
+    let asleep = session::sleepers(session)?;
+    let mut found = Vec::new();
+    for (pid, jvm) in jvms {
+        let threads = asleep.iter().filter(|thread| thread.tgid == *pid);
+        let memory = match Memory::open(Pid(*pid)) {
+            Ok(memory) => memory,
+            Err(error) => {
+                log::debug!(
+                    "process {pid}: cannot read the stacks of its sleeping threads: {error}"
+                );
+                continue;
+            }
+        };
+        let walker = session.walker();
+        let Some(walk_data) = walker.and_then(|walker| walker.walk_data((*pid).into())) else {
+            continue;
+        };
+        let mut live = Live { memory, jvm, walk_data };
+        found.extend(threads.map(|thread| walk_one(&mut live, thread)));
+    }
+    // A thread that is still asleep has not changed its stack since.
+    let still = session::sleepers(session)?;
+    let still: HashSet<_> = still.iter().map(|thread| (thread.tgid, thread.tid)).collect();
+    found.retain(|found| still.contains(&found.thread));
+    Ok(found)
+}
+
+fn walk_one(live: &mut Live<'_>, thread: &sleeper) -> SleepingThread {
+    let [ax, bx, r13, dx] = thread.others;
+    let start = Registers { ip: thread.ip, sp: thread.sp, fp: thread.fp, ax, bx, r13, dx };
+    let target = u64::from(thread.tgid);
+    let (number, stack) = walk(live, target, &start);
+    let place = SleepingStacks {
+        user: number,
+        user_end: u32::try_from(stack.end).unwrap_or(0),
+        kernel: thread.kernel,
+        epoch: thread.epoch,
+    };
+    let stack = RawStack::of(target, stack.unloads, stack.frames.iter().copied());
+    SleepingThread { thread: (thread.tgid, thread.tid), place, stack }
+}

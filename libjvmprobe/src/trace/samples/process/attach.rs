@@ -1,0 +1,138 @@
+//! Probes attached to the files of a traced process: those that report its compiled code, and the events that are
+//! located in files.
+
+use std::collections::{HashMap, hash_map::Entry};
+
+use super::{ProcessKind, Traced};
+use crate::{
+    Error,
+    bpf::{
+        probes::{Instant, Links, Scope, resolve},
+        session::Attach,
+        stops,
+    },
+    process::FileId,
+    trace::samples::{
+        events::{EventKind, EventSpec, attach::find},
+        session::Session,
+    },
+};
+
+/// USDT probes by which HotSpot reports loads and unloads of compiled methods. They need no JVM flag.
+const CODE: [Instant; 2] = [
+    Instant::of_probe("hotspot", "compiled__method__unload", "code_unload"),
+    Instant::of_probe("hotspot", "compiled__method__load", "code_load"),
+];
+
+/// Attachments that all JVMs that run a libjvm.so share, by file and index of the event; without an index, the probes
+/// on compiled code and stops.
+pub(crate) type Shared = HashMap<SharedKey, Links>;
+pub(crate) type SharedKey = (FileId, Option<usize>);
+
+impl Traced {
+    /// Attaches the probes on loads and unloads of compiled code and, if `with_stops`, those on stops of the
+    /// application. With `shared`, one attachment per libjvm.so serves all JVMs that run that file; without it, the
+    /// process gets attachments of its own. Does nothing for a process that is not a JVM.
+    ///
+    /// # Errors
+    /// If the probes cannot be found or attached; the JVM's code loads are then not recorded.
+    pub(crate) fn follow(
+        &mut self,
+        session: &mut Session,
+        shared: Option<&mut Shared>,
+        with_stops: bool,
+    ) -> Result<(), Error> {
+        let ProcessKind::Jvm(target, _) = &self.kind else {
+            return Ok(());
+        };
+        let libjvm = &target.libjvm;
+        let plans = || -> Result<_, Error> {
+            let elf = libjvm.elf()?;
+            let mut plans = resolve(&libjvm.target_path, &elf, &CODE)?;
+            if with_stops {
+                plans.extend(stops::plans(libjvm)?);
+            }
+            Ok(plans)
+        };
+        match shared {
+            Some(shared) => {
+                if let Entry::Vacant(entry) = shared.entry((libjvm.id, None)) {
+                    entry.insert(session.attach(
+                        &libjvm.into(),
+                        &plans()?,
+                        Scope::AllProcesses,
+                        0,
+                    )?);
+                }
+            }
+            None => {
+                let pid = target.pid();
+                let scope = Scope::Process(pid);
+                self.links.extend(session.attach(
+                    &libjvm.into(),
+                    &plans()?,
+                    scope,
+                    pid.0.into(),
+                )?);
+            }
+        }
+        self.is_followed = true;
+        Ok(())
+    }
+
+    /// Attaches to the events that are located in the process's files. The first call searches for all events. Later
+    /// calls search, if the mappings have changed, only for missing ones other than Java events. Events in libjvm.so
+    /// are attached through `shared`, as in [`follow`](Self::follow). The first call returns the events that could
+    /// not be attached, with the errors; later calls return none.
+    pub(crate) fn attach_events(
+        &mut self,
+        events: &[EventSpec],
+        session: &mut Session,
+        mut shared: Option<&mut Shared>,
+    ) -> Vec<(usize, Error)> {
+        let version = self.maps.version();
+        let is_first = self.searched.is_none();
+        let wanted: Vec<_> = match self.searched.replace(version) {
+            None => (0..events.len()).collect(),
+            Some(searched) if searched == version => return Vec::new(),
+            Some(_) => std::mem::take(&mut self.missing),
+        };
+        let (pid, libjvm) = match &self.kind {
+            ProcessKind::Jvm(target, _) => (target.pid(), Some(&target.libjvm)),
+            ProcessKind::Future(process) | ProcessKind::Other(process) => (process.pid, None),
+        };
+        let mut failed = Vec::new();
+        for number in wanted {
+            let cookie = number as u64;
+            let found = find(&events[number], libjvm, &self.maps).and_then(|found| {
+                let Some(found) = found else { return Ok(None) };
+                let mut attach = |scope| session.attach(&found.binary, &found.plans, scope, cookie);
+                match (&mut shared, libjvm) {
+                    (Some(shared), Some(libjvm)) if found.is_libjvm => {
+                        if let Entry::Vacant(entry) = shared.entry((libjvm.id, Some(number))) {
+                            entry.insert(attach(Scope::AllProcesses)?);
+                        }
+                        Ok(None)
+                    }
+                    _ => attach(Scope::Process(pid)).map(Some),
+                }
+            });
+            match found {
+                Ok(links) => self.links.extend(links.unwrap_or_default()),
+                Err(error) => {
+                    // The event may be in a file that the process maps later.
+                    if !matches!(events[number].what, EventKind::Java(_)) {
+                        self.missing.push(number);
+                    }
+                    failed.push((number, error));
+                }
+            }
+        }
+        if is_first { failed } else { Vec::new() }
+    }
+
+    /// Detaches the probes of this process alone: those of its events and of its compiled code.
+    pub(crate) fn stop_events(&mut self) {
+        self.links = Links::default();
+    }
+}

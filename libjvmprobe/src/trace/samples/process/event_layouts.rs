@@ -1,0 +1,90 @@
+//! Labels of events: finds the JVM's layouts by which the kernel side and user space read them.
+
+use std::sync::Arc;
+
+use crate::{
+    Error, Pid, Result,
+    hotspot::{
+        Collector, HotSpot,
+        deopt::Traps,
+        objects::{COMPACT_SHIFT, ClassField},
+    },
+    trace::samples::{
+        event::java,
+        events::{EventKind, EventSpec, java::JavaEvent},
+        session::{self, Session},
+    },
+};
+
+/// Configures the kernel side to read the labels of the given events in this JVM. Returns the encoding of
+/// deoptimization requests if such events are sampled. If something cannot be read, the events have stacks without
+/// labels.
+pub(super) fn configure_events(
+    pid: Pid,
+    hotspot: &HotSpot,
+    events: &[EventSpec],
+    session: &Session,
+) -> Option<Arc<Traps>> {
+    let unknown = |what: &str, error: &Error| {
+        log::debug!("process {pid}: {what} is unknown: {error}");
+    };
+    let wants = |filter: fn(JavaEvent) -> bool| {
+        events.iter().any(|event| matches!(event.what, EventKind::Java(java) if filter(java)))
+    };
+    let mut java = None;
+    if wants(JavaEvent::reads_classes) {
+        let read = classes_of(hotspot).map(|classes| java = Some(classes));
+        read.unwrap_or_else(|error| unknown("the class of objects", &error));
+    }
+    if wants(|java| java == JavaEvent::Compiles) {
+        match hotspot.compile_task() {
+            Ok((task_level, task_osr_bci)) => {
+                java = Some(java { task_level, task_osr_bci, ..java.unwrap_or_default() });
+            }
+            Err(error) => unknown("the tier of compilations", &error),
+        }
+    }
+    if let Some(java) = java {
+        session::set_java_layout(session, pid.0.into(), &java)
+            .unwrap_or_else(|error| unknown("the class or tier of events", &error));
+    }
+    if wants(|java| java == JavaEvent::Stalls)
+        && !matches!(hotspot.collector, Collector::Z | Collector::GenerationalZ)
+    {
+        let name = hotspot.collector.name();
+        log::warn!("process {pid} runs {name}: allocation stalls only occur with ZGC");
+    }
+    if !wants(|java| java == JavaEvent::Deopt) {
+        return None;
+    }
+    let traps =
+        hotspot.traps().inspect_err(|error| unknown("the reason of deoptimizations", error));
+    traps.ok().map(Arc::new)
+}
+
+/// Returns the layout by which the kernel side reads the class of an object.
+fn classes_of(hotspot: &HotSpot) -> Result<java> {
+    let layout = hotspot.class_layout()?;
+    let offset = |at: u64| {
+        let implausible = |_| Error::Layout { what: format!("implausible field offset {at}") };
+        u32::try_from(at).map_err(implausible)
+    };
+    /// Offset of the class field: it follows the 8-byte mark word.
+    const KLASS_AT: u32 = 8;
+    let (klass_at, klass_bytes, klass_bit, klass_base, klass_shift) = match hotspot.class_field()? {
+        ClassField::Pointer => (KLASS_AT, 8, 0, 0, 0),
+        ClassField::Compressed { base, shift } => (KLASS_AT, 4, 0, base, shift),
+        ClassField::Compact { base, shift } => (0, 4, COMPACT_SHIFT, base, shift),
+    };
+    Ok(java {
+        klass_name: offset(layout.klass_name)?,
+        symbol_length: offset(layout.symbol_length)?,
+        symbol_body: offset(layout.symbol_body)?,
+        klass_bytes,
+        klass_at,
+        klass_bit,
+        klass_shift,
+        klass_base,
+        ..java::default()
+    })
+}

@@ -1,0 +1,97 @@
+//! The receiver of samples ([`Sink`]), and what describes a profile as a whole ([`About`]).
+
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use crate::{
+    Pid, Result,
+    bpf::{cost::Cost, perf::Clock, stops::StopLog},
+    stack::profile::Profile,
+    trace::samples::sampler::Limited,
+};
+
+/// Receives the results of sampling.
+pub trait Sink {
+    /// Receives the profiles of an interval: one of each event, in the order of the options, and `about` with the
+    /// figures of that interval. If nothing is kept for the end
+    /// ([`keeps_whole_trace`](crate::trace::samples::Options::keeps_whole_trace)), the sink may take the profiles out.
+    ///
+    /// # Errors
+    /// If the trace cannot continue.
+    fn profiles(&mut self, profiles: &mut [Profile], about: &About) -> Result<()>;
+
+    /// Progress: elapsed time and samples so far. Called several times per second.
+    fn progress(&mut self, elapsed: Duration, samples: u64) {
+        let _ = (elapsed, samples);
+    }
+
+    /// Receives the CPU time that sampling has taken from a process since the last call. Called once per interval, at
+    /// [`Pace::Calm`](crate::sys::Pace::Calm) only.
+    fn cost(&mut self, cost: Cost) {
+        let _ = cost;
+    }
+
+    /// Receives the detail that a tenant lost in an interval because it exceeded its share: see
+    /// [`with_stack_budget`](super::Sampler::with_stack_budget).
+    fn limited(&mut self, limited: Limited) {
+        let _ = limited;
+    }
+
+    /// Returns whether the reader of the results has gone; the trace then ends.
+    fn is_closed(&self) -> bool {
+        false
+    }
+}
+
+/// Figures of an interval, or of the whole trace.
+#[derive(Debug, Default)]
+pub struct About {
+    /// Samples per second and processor.
+    pub hertz: u64,
+    /// Length of the interval or trace.
+    pub duration: Duration,
+    /// Time at which the interval or trace began.
+    pub begin: Option<SystemTime>,
+    /// Number of samples that could not be counted.
+    pub lost: u64,
+    /// Number of samples whose stack could not be sent.
+    pub lost_stacks: u64,
+    /// Number of loads and unloads of compiled code that could not be sent.
+    pub lost_code: u64,
+    /// JVMs whose methods compiled before the profile have no names, because their code could not be read.
+    pub unnamed: Vec<Pid>,
+    /// The clock by which processors took samples.
+    pub clock: Option<Clock>,
+    /// Start of the whole trace on the kernel's monotonic clock, in nanoseconds. Time slots are counted from here.
+    pub begin_ns: u64,
+    /// End of the reported interval on the same clock, in nanoseconds: samples up to then belong to it.
+    pub end_ns: u64,
+    /// Stops of the applications in that time.
+    pub stops: StopLog,
+}
+
+impl About {
+    /// Copies these figures into a profile.
+    pub(crate) fn describe(&self, profile: &mut Profile) {
+        profile.hertz = self.hertz;
+        profile.duration_ns = u64::try_from(self.duration.as_nanos()).unwrap_or(u64::MAX);
+        profile.begin_unix_ns = self
+            .begin
+            .and_then(|begin| begin.duration_since(UNIX_EPOCH).ok())
+            .map_or(0, |since| u64::try_from(since.as_nanos()).unwrap_or(0));
+        profile.lost = self.lost;
+    }
+}
+
+/// Start of an interval, and the loss counters at that time.
+pub(super) struct Since {
+    pub(super) begin: Instant,
+    pub(super) lost: u64,
+    pub(super) lost_stacks: u64,
+    pub(super) lost_code: u64,
+}
+
+impl Since {
+    pub(super) fn now() -> Self {
+        Self { begin: Instant::now(), lost: 0, lost_stacks: 0, lost_code: 0 }
+    }
+}

@@ -1,0 +1,158 @@
+//! Collects the kernel side's samples, with their stacks.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
+    time::{Duration, Instant},
+};
+
+use super::{Sampler, Samples, Sink, Stacks, thinned, unnamed::size_of_stack};
+use crate::{
+    Addr, Pid, Result,
+    bpf::clock,
+    jvms::Watch,
+    process::Process,
+    stack::{Stack, java_frames, raw::RawStack},
+    trace::samples::{
+        Targets,
+        process::Traced,
+        session::{self, Count, MANY_STACKS, OVER_SHARE, SampleKey},
+    },
+};
+
+impl<S: Sink> Sampler<S> {
+    /// Counts the waits that are in progress when the trace ends.
+    pub(super) fn finish_waits(&mut self, end: u64) {
+        let Some(waits) = &mut self.waits else { return };
+        let pids = self.processes.keys().copied();
+        for (key, count) in waits.finish(&self.session, end, pids, &self.sampled.by_pid) {
+            // A process that was retired meanwhile gets no more samples.
+            if self.processes.contains_key(&key.pid) {
+                self.sampled.add(key, count);
+            }
+        }
+    }
+
+    /// Gives samples of wall-clock time the durations that they represent.
+    pub(super) fn distribute_running_time(&self, samples: &mut Samples) {
+        if let Some(waits) = &self.waits {
+            waits.distribute_running_time(samples, self.options.hertz());
+        }
+    }
+
+    /// Takes the quantities of thinned events that are not part of a sample, of one process or of all. They are
+    /// distributed over the samples whose stacks were walked, as the best estimate of where they occurred.
+    pub(super) fn collect_thinned(&mut self, pid: Option<u32>) {
+        let mut rest: HashMap<u32, Vec<(SampleKey, Count)>> = HashMap::new();
+        for (key, count) in session::collect_thinned(&self.session, pid) {
+            // Other processes are new ones that are not profiled.
+            if self.processes.contains_key(&key.pid) {
+                rest.entry(key.pid).or_default().push((key, count));
+            }
+        }
+        for (pid, rest) in rest {
+            thinned::distribute(self.sampled.by_pid.entry(pid).or_default(), rest);
+        }
+    }
+
+    /// Keeps a new stack, and its raw form if waits are recorded.
+    pub(super) fn keep_stack(&mut self, id: u64, raw: RawStack) {
+        self.take_stack(id, &raw);
+        if self.waits.is_some() {
+            self.raw_stacks.insert(id, raw);
+        }
+    }
+
+    /// Keeps a stack, with its Java frames named.
+    pub(super) fn take_stack(&mut self, id: u64, raw: &RawStack) {
+        let pid = u32::try_from(raw.target).unwrap_or(0);
+        let stack = match self.processes.get_mut(&pid) {
+            Some(traced) => {
+                let stack = traced.resolve(raw);
+                traced.refresh_maps_for(&stack, &mut self.files, &mut self.session);
+                stack
+            }
+            None => java_frames::plain(raw),
+        };
+        self.stacks_size += size_of_stack(&stack);
+        self.stacks.insert(id, stack);
+    }
+
+    /// Takes the samples that the kernel side has counted since the last call.
+    pub(super) fn counted(&mut self) -> Vec<(SampleKey, Count)> {
+        let mut counted = session::collect(&self.session);
+        for (key, count) in counted.iter().filter(|(key, _)| key.user == OVER_SHARE) {
+            self.tenants.leave_out_walks(key.pid, count.samples);
+        }
+        if let Some(waits) = &mut self.waits {
+            counted.iter_mut().for_each(|(key, count)| waits.subtract_seen(key, count));
+            counted = counted.into_iter().map(|(key, count)| (waits.place(key), count)).collect();
+        }
+        counted
+    }
+
+    /// Collects the samples. If every process is sampled, adds the new processes, and reads their mappings from then
+    /// on.
+    pub(super) fn collect(&mut self) -> Result<()> {
+        if self.stacks_sent > MANY_STACKS {
+            self.stacks_sent = 0;
+            session::forget_stacks(&self.session);
+        }
+        let mut batch = self.sampled.take_early();
+        batch.extend(self.counted());
+        if let Some(waits) = &mut self.waits {
+            batch.extend(waits.collect(&self.session, clock::monotonic_ns()));
+        }
+        // Events are read after the samples, so that the stacks of these samples are among them.
+        self.take_events(Duration::ZERO)?;
+        for (key, count) in batch {
+            let pid = key.pid;
+            if !self.processes.contains_key(&pid) {
+                if self.options.targets != Targets::EveryProcess {
+                    self.newcomers.add(key, count, Instant::now());
+                    continue;
+                }
+                if let Ok(process) = Process::open(Pid(pid)) {
+                    self.processes.insert(pid, Traced::other(process, &mut self.files));
+                    self.adopt_early_samples(pid);
+                }
+            }
+            if let Some(traced) = self.processes.get_mut(&pid) {
+                traced.look_up_thread_name(&key);
+                if let Some(stack) = self.stacks.get(&key.user) {
+                    traced.refresh_maps_for(stack, &mut self.files, &mut self.session);
+                }
+            }
+            self.sampled.add(key, count);
+        }
+        self.drop_newcomers();
+        Ok(())
+    }
+}
+
+/// Reads what is needed to name the Java frames of new stacks, process by process. Calls `learned` after each
+/// process.
+pub(super) fn prefetch_java_frames<'a>(
+    processes: &mut BTreeMap<u32, Traced>,
+    stacks: impl Iterator<Item = &'a RawStack>,
+    mut learned: impl FnMut(u32),
+) {
+    let mut by_pid: BTreeMap<u32, Vec<&RawStack>> = BTreeMap::new();
+    for raw in stacks {
+        by_pid.entry(u32::try_from(raw.target).unwrap_or(0)).or_default().push(raw);
+    }
+    for (pid, stacks) in by_pid {
+        if let Some(traced) = processes.get_mut(&pid) {
+            traced.prefetch_java_frames(stacks);
+            learned(pid);
+        }
+    }
+}
+
+/// Returns the sampled addresses that have no names yet, sorted, in the form in which they are looked up: a return
+/// address is replaced by one inside the call.
+pub(super) fn addresses(samples: &Samples, stacks: &Stacks) -> Vec<Addr> {
+    let sampled: HashSet<_> = samples.keys().map(|key| key.user).collect();
+    let sampled = sampled.iter().filter_map(|id| stacks.get(id));
+    let addrs: BTreeSet<_> = sampled.flat_map(Stack::addresses).collect();
+    addrs.into_iter().collect()
+}

@@ -1,0 +1,201 @@
+//! Samples and stacks that are kept until they are named, within a memory limit.
+
+use std::{
+    collections::HashSet,
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use super::{
+    Sampler, Samples, Sink, Stacks, collect::prefetch_java_frames, new_processes::Parted,
+    tenants::Work,
+};
+use crate::{
+    Result,
+    jvms::Watch,
+    stack::{Stack, code_log::CodeLog, raw::RawStack},
+    trace::samples::{
+        process::Traced,
+        session::{self, Count, SampleKey, Session},
+    },
+};
+
+impl<S: Sink> Sampler<S> {
+    /// Returns the approximate size, in bytes, of samples, stacks and compiled code kept for naming.
+    pub(super) fn size(&self) -> usize {
+        /// Bytes of a sample in a hash table, with the name of its thread.
+        const SAMPLE: usize = 2 * (size_of::<SampleKey>() + size_of::<Count>() + 16);
+        let samples = self.sampled.len() + self.newcomers.keys().count();
+        let code = self.processes.values().map(Traced::size).sum::<usize>();
+        let raw_stacks = self.raw_stacks.values().map(RawStack::size).sum::<usize>();
+        samples * SAMPLE + self.stacks_size + raw_stacks + code
+    }
+
+    /// Enforces the memory limit: one half is for samples without names, the other for named profiles. Also releases
+    /// files without users.
+    pub(super) fn enforce_memory_limit(&mut self) -> Result<()> {
+        if self.size() > self.options.max_memory / 2 {
+            self.name_all()?;
+        }
+        self.shrink_named();
+        self.files.release_unused(self.session.walker());
+        Ok(())
+    }
+
+    /// Drops stacks from the named profiles if these exceed their half of the memory limit.
+    pub(super) fn shrink_named(&mut self) {
+        let max = self.options.max_memory / 2;
+        if self.naming.size() > max {
+            self.naming.shrink(max);
+        }
+    }
+
+    /// Passes limits that have changed to the kernel side.
+    pub(super) fn apply_limits(&mut self) {
+        for (pid, limit) in self.tenants.take_changes() {
+            let left_out = session::set_limits(
+                &self.session,
+                pid.into(),
+                limit.unwalked,
+                limit.leaves_out_code,
+            );
+            self.tenants.leave_out_code(pid, left_out);
+            if let Some(traced) = self.processes.get_mut(&pid).filter(|_| limit.leaves_out_code) {
+                // Once an unload is missing, the log would give the name of the unloaded code to other code.
+                traced.code = CodeLog::default();
+            }
+        }
+    }
+
+    /// Ends an interval of the tenants' shares: reports the tenants that lost detail, and applies the new limits.
+    pub(super) fn start_share_interval(&mut self) {
+        let processes = &self.processes;
+        for &pid in processes.keys() {
+            if self.tenants.leaves_out_code(pid) {
+                self.tenants.leave_out_code(pid, session::left_out(&self.session, pid.into()));
+            }
+        }
+        let limited = self.tenants.next_interval(|pid| processes.contains_key(&pid));
+        limited.into_iter().for_each(|limited| self.sink.limited(limited));
+        self.apply_limits();
+    }
+
+    /// Names all samples so far. Returns the time up to which they were counted: naming takes a while, during which
+    /// sampling continues.
+    pub(super) fn name_all(&mut self) -> Result<Instant> {
+        self.name_retired();
+        // From here on, the kernel side sends every stack again, and frames are named anew.
+        let processes = self.processes.iter_mut();
+        let places: Vec<_> = processes.map(|(&pid, traced)| (pid, traced.take_places())).collect();
+        let mut stacks = std::mem::take(&mut self.stacks);
+        self.stacks_size = 0;
+        session::forget_stacks(&self.session);
+        self.stacks_sent = 0;
+        // Samples counted up to here refer to the stacks received so far. A sample whose stack has not been received
+        // is kept for the next call.
+        let counted = self.counted();
+        let until = Instant::now();
+        let mut samples = self.sampled.take_all(counted, |id| stacks.contains_key(&id));
+        self.take_events(Duration::ZERO)?;
+        self.keep_waiting_stacks();
+        // Kernel stacks have the same names in both periods.
+        for (id, stack) in &self.stacks {
+            stacks.entry(*id).or_insert_with(|| stack.clone());
+        }
+        self.tenants.begin_work();
+        // Processes are named one at a time, because the compiled code of hundreds takes much memory.
+        for (pid, places) in places {
+            let Some(traced) = self.processes.get_mut(&pid) else { continue };
+            let Some(mut samples) = samples.remove(&pid) else {
+                traced.drop_ended_code(&mut self.code_names);
+                continue;
+            };
+            samples.keys().for_each(|key| traced.look_up_thread_name(key));
+            let named = traced.take_named(places, &mut self.code_names);
+            self.distribute_running_time(&mut samples);
+            self.naming.add(Some(named), &samples, &stacks);
+            self.tenants.charge(pid, Work::Stacks);
+        }
+        for mut samples in samples.into_values() {
+            self.distribute_running_time(&mut samples);
+            self.naming.add(None, &samples, &stacks);
+        }
+        self.code_names.forget_unused();
+        // Samples of processes that may still become JVMs are not named yet, so their stacks are kept.
+        for key in self.newcomers.keys() {
+            for id in [key.user, key.kernel] {
+                if let Some(stack) = stacks.remove(&id) {
+                    self.stacks.entry(id).or_insert(stack);
+                }
+            }
+        }
+        self.stacks_size = self.stacks.values().map(size_of_stack).sum();
+        Ok(until)
+    }
+
+    /// Keeps the stacks of threads that are waiting, because a wait is counted when it ends. Their Java frames are
+    /// named anew, together with those of later stacks.
+    fn keep_waiting_stacks(&mut self) {
+        let Some(waits) = &self.waits else { return };
+        let threads = session::threads(&self.session);
+        let waiting =
+            threads.iter().filter(|thread| thread.is_off_cpu != 0 && thread.is_walked != 0);
+        let wanted = waiting.flat_map(|thread| [thread.user, thread.kernel]);
+        let asleep = waits.places().flat_map(|place| [place.user, place.kernel]);
+        let wanted: HashSet<_> = wanted.chain(asleep).collect();
+        let mut raw_stacks = std::mem::take(&mut self.raw_stacks);
+        raw_stacks.retain(|id, _| wanted.contains(id) || self.stacks.contains_key(id));
+        let anew = raw_stacks.iter().filter(|(id, _)| !self.stacks.contains_key(id));
+        prefetch_java_frames(&mut self.processes, anew.map(|(_, raw)| raw), |_| {});
+        for (id, raw) in &raw_stacks {
+            if !self.stacks.contains_key(id) {
+                self.take_stack(*id, raw);
+            }
+        }
+        self.raw_stacks = raw_stacks;
+    }
+
+    /// Stops sampling processes that have not become JVMs in time, and resumes for the PIDs of ignored ones that have
+    /// ended.
+    pub(super) fn drop_newcomers(&mut self) {
+        for Parted { pid, samples, is_ignored } in self.newcomers.take_overdue(Instant::now()) {
+            let gone = forget_stacks(&samples, &mut self.stacks, &self.session);
+            self.stacks_size = self.stacks_size.saturating_sub(gone);
+            // Events that were thinned are dropped, too.
+            session::collect_thinned(&self.session, Some(pid));
+            if is_ignored {
+                session::ignore(&self.session, pid.into());
+            }
+        }
+        let lives = |pid| Path::new(&format!("/proc/{pid}")).exists();
+        for pid in self.newcomers.take_ended(lives) {
+            session::unignore(&self.session, pid.into());
+        }
+    }
+
+    /// Names the samples of retired processes, and releases these processes. The first call reads the kernel's
+    /// symbols, which takes longer than some JVMs live.
+    pub(super) fn name_retired(&mut self) {
+        self.tenants.begin_work();
+        for (traced, mut samples) in self.sampled.take_retired() {
+            let pid = traced.pid().0;
+            self.distribute_running_time(&mut samples);
+            self.naming.add(Some(traced.into_named()), &samples, &self.stacks);
+            self.tenants.charge(pid, Work::Stacks);
+            let gone = forget_stacks(&samples, &mut self.stacks, &self.session);
+            self.stacks_size = self.stacks_size.saturating_sub(gone);
+        }
+    }
+}
+
+/// Forgets the user stacks of samples that are named or dropped. Returns their size in bytes.
+pub(super) fn forget_stacks(samples: &Samples, stacks: &mut Stacks, session: &Session) -> usize {
+    session::forget_stacks_of(session, samples.keys().map(|key| key.user));
+    let gone = samples.keys().filter_map(|key| stacks.remove(&key.user));
+    gone.map(|stack| size_of_stack(&stack)).sum()
+}
+
+/// Returns the approximate size, in bytes, of a stack in a hash table.
+pub(super) fn size_of_stack(stack: &Stack) -> usize {
+    2 * (size_of::<Stack>() + 8) + size_of_val(&*stack.places)
+}

@@ -1,0 +1,443 @@
+//! The BPF object: loads it as the options require, and reads samples and threads from its maps.
+
+use std::{collections::HashSet, fs, io::Read, ops::AddAssign, os::unix::fs::MetadataExt};
+
+use libbpf_rs::{
+    Iter, Link, MapCore, MapFlags, ProgramMut,
+    skel::{OpenSkel, SkelBuilder},
+};
+
+use crate::{
+    Error, Result,
+    bpf::{
+        self, clock,
+        cost::Trigger,
+        kernel_types, perf, preflight,
+        records::{self, bytes, copy, text},
+        session, stops,
+    },
+    process::code::CodeMaps,
+    sys::Pace,
+    trace::samples::{
+        Options, StackWalk, Targets,
+        event::{
+            Event, java, limits, sample_count, sample_key, sleeper, target, thin, thin_key, thread,
+        },
+        events::EventSpec,
+        skel::{JavaprofSkel, JavaprofSkelBuilder},
+    },
+};
+
+/// Minimum and maximum number of entries of the map of samples. Samples with equal keys share an entry, so twice the
+/// number of samples between two collections is enough. The maximum takes about 25 MB.
+const SAMPLE_ENTRIES: std::ops::RangeInclusive<u64> = 1 << 14..=1 << 18;
+
+/// Number of received stacks after which the kernel side's table of known stacks is cleared. That table has 65,536
+/// entries.
+pub(crate) const MANY_STACKS: usize = 50_000;
+
+/// Programs that are always loaded: they record loads and unloads of compiled code.
+const ALWAYS: [&str; 2] = ["code_load", "code_unload"];
+
+/// The iterator program that finds threads which have been asleep since before the trace.
+const ITERATOR: &str = "asleep";
+
+/// Key of a sample. Samples with equal keys are counted together.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct SampleKey {
+    /// The process ID.
+    pub(crate) pid: u32,
+    /// The thread ID.
+    pub(crate) tid: u32,
+    /// The thread's name, as the kernel keeps it.
+    pub(crate) comm: String,
+    /// The processor.
+    pub(crate) cpu: u32,
+    /// The epoch of the JVM's code cache.
+    pub(crate) epoch: u64,
+    /// Number of the user stack; 0 for none. Even values say why there is none, for example [`NOT_WALKED`].
+    pub(crate) user: u64,
+    /// How the walk of the user stack ended, see `WalkEnd::from_code`.
+    pub(crate) user_end: u32,
+    /// Number of the kernel stack; 0 for none.
+    pub(crate) kernel: u64,
+    /// Index of the event.
+    pub(crate) event: u32,
+    /// The label beside the stack; 0 for none. See [`LABEL_IS_TEXT`].
+    pub(crate) label: u64,
+    /// The time slot of the sample; for a wait, the slot in which it ended.
+    pub(crate) slot: u32,
+}
+
+/// Number of samples with equal keys, and the quantity that they represent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Count {
+    /// Number of samples.
+    pub(crate) samples: u64,
+    /// Quantity in the event's unit; not used for CPU time.
+    pub(crate) value: u64,
+}
+
+impl AddAssign for Count {
+    fn add_assign(&mut self, other: Self) {
+        self.samples = self.samples.saturating_add(other.samples);
+        self.value = self.value.saturating_add(other.value);
+    }
+}
+
+/// `LABEL_IS_TEXT` of bpf/javaprof.h: the kernel side has sent a text for labels with this bit; other labels are
+/// plain numbers.
+pub(crate) const LABEL_IS_TEXT: u64 = 1 << 63;
+
+/// In place of the number of a user stack: the event occurs too often for each stack to be walked. Numbers of stacks
+/// are odd.
+pub(crate) const NOT_WALKED: u64 = 4;
+
+/// In place of the number of a user stack: the thread had gone to sleep before the trace.
+pub(crate) const UNSEEN: u64 = 6;
+
+/// In place of the number of a user stack: the process's tenant exceeds its share of walks and names.
+pub(crate) const OVER_SHARE: u64 = 8;
+
+/// Returns whether this is the number of a user stack, which the kernel side sends separately.
+pub(crate) fn has_number(user: u64) -> bool {
+    user % 2 == 1
+}
+
+/// Maximum number of threads whose waits are recorded; their map takes about 5 MB.
+const THREADS: u32 = 1 << 15;
+
+/// The loaded programs, their maps and their events.
+pub(crate) type Session = session::Session<JavaprofSkel<'static>, Event>;
+
+/// Loads the BPF object.
+///
+/// # Errors
+/// [`Error::Permission`] or [`Error::Kernel`] if the kernel rejects it.
+pub(crate) fn load(options: &Options) -> Result<Session> {
+    let waits = options.events.iter().position(EventSpec::has_waits);
+    let waits = waits.and_then(|at| u32::try_from(at).ok());
+    preflight::check_walker()?;
+    if options.events.len() > 1 && !bpf::has_cookies() {
+        return Err(Error::Kernel {
+            what: "distinguish several events".into(),
+            hint: "specify one event, or use Linux 5.15 or later".into(),
+        });
+    }
+    let fields = ["pid", "tgid", "__state", "start_time", "comm"];
+    let task = match waits {
+        Some(_) => kernel_types::offsets("task_struct", fields)?,
+        None => [0; 5],
+    };
+    // Without BTF, stacks that begin at a probed instruction may be incomplete.
+    let probed = uprobe_field_offsets().ok();
+    let mut open =
+        JavaprofSkelBuilder::default().open(session::storage()).map_err(bpf::load_error)?;
+    if let Some(data) = open.maps.rodata_data.as_deref_mut() {
+        data.every_process = options.targets == Targets::EveryProcess;
+        data.newcomers = options.targets == Targets::EveryJvm;
+        data.want_user = options.user;
+        data.want_kernel = options.kernel;
+        data.know_jvms = options.walk != StackWalk::Fp;
+        data.has_user_registers = bpf::has_user_registers();
+        [data.task_pid, data.task_tgid, data.task_state, data.task_start_time, data.task_comm] =
+            task;
+        if let Some(places) = probed {
+            [data.task_utask, data.utask_vaddr, data.utask_xol_vaddr] = places;
+        }
+        data.switch_event = waits.unwrap_or(0);
+        data.min_wait = u64::try_from(options.min_wait.as_nanos()).unwrap_or(u64::MAX);
+        data.slot_ns = options.slot_ns;
+        data.wakes_late = options.pace == Pace::Calm;
+        data.counts_costs = options.pace == Pace::Calm;
+        data.has_limits = options.pace == Pace::Calm;
+        for (event, is_thinned) in options.events.iter().zip(&mut data.is_thinned) {
+            *is_thinned = event.is_thinned();
+        }
+        if !bpf::sees_initial_pids()
+            && let Ok(ns) = fs::metadata("/proc/self/ns/pid")
+        {
+            data.pidns_dev = ns.dev();
+            data.pidns_ino = ns.ino();
+        }
+    }
+    // Only the needed programs are loaded, because the verifier checks each of them.
+    let wanted: HashSet<_> = options.events.iter().flat_map(EventSpec::programs).collect();
+    for mut program in open.open_object_mut().progs_mut() {
+        let name = program.name().to_string_lossy().into_owned();
+        let is_iterator = waits.is_some() && name == ITERATOR && has_sleeper_iterator();
+        let is_stop = options.slot_ns > 0 && stops::PROGRAMS.contains(&&*name);
+        program.set_autoload(
+            ALWAYS.contains(&&*name) || wanted.contains(&*name) || is_iterator || is_stop,
+        );
+    }
+    if waits.is_some() {
+        open.maps.threads.set_max_entries(THREADS).map_err(bpf::load_error)?;
+    }
+    // The ring buffer holds stacks: one of a thousand frames takes 8 kB.
+    open.maps.events.set_max_entries(options.pace.ring_bytes()).map_err(bpf::load_error)?;
+    let seconds = options.pace.collect_interval().as_secs().max(1);
+    let entries = options.hertz().saturating_mul(perf::online_cpus()?.len() as u64 * 2 * seconds);
+    let entries = entries.clamp(*SAMPLE_ENTRIES.start(), *SAMPLE_ENTRIES.end());
+    let entries = u32::try_from(entries).unwrap_or(1 << 14);
+    open.maps.samples.set_max_entries(entries).map_err(bpf::load_error)?;
+    let skel = session::load(open)?;
+    let mut session = Session::new(skel, Event::decode, true)?;
+    if waits.is_some()
+        && let Some(walker) = session.walker()
+    {
+        walker.keep_rows();
+    }
+    if options.pace == Pace::Calm {
+        session = session.with_costs(Trigger::Interrupt)?;
+    }
+    Ok(session.with_maps_by_jvm(&[
+        "targets",
+        "javas",
+        "labels",
+        "limits_of",
+        "thinned",
+        stops::MAP,
+    ]))
+}
+
+/// Returns the offsets of `task_struct.utask`, `uprobe_task.vaddr` and `uprobe_task.xol_vaddr`. From these fields,
+/// the walker knows the probed instruction that a thread executes.
+fn uprobe_field_offsets() -> Result<[u32; 3]> {
+    let [utask] = kernel_types::offsets("task_struct", ["utask"])?;
+    let [vaddr, copy] = kernel_types::offsets("uprobe_task", ["vaddr", "xol_vaddr"])?;
+    Ok([utask, vaddr, copy])
+}
+
+/// Passes a process's mappings to the stack walker.
+pub(crate) fn set_mappings(session: &mut Session, pid: u64, maps: &CodeMaps) -> Result<()> {
+    session.walker().map_or(Ok(()), |walker| walker.set_mappings(pid, maps))
+}
+
+/// Starts sampling a process.
+pub(crate) fn add_target(session: &Session, pid: u64) -> Result<()> {
+    let fresh = target { epoch: 0, since: clock::monotonic_ns() };
+    session
+        .skel
+        .maps
+        .targets
+        .update(&pid.to_ne_bytes(), bytes(&fresh), MapFlags::NO_EXIST)
+        .map_err(|source| Error::Bpf { what: format!("add process {pid}"), source })
+}
+
+/// Has the kernel side ignore a process that is not to be sampled.
+pub(crate) fn ignore(session: &Session, pid: u64) {
+    // If the map is full, the process stays sampled, and user space drops its samples again.
+    let _ = session.skel.maps.ignored.update(&pid.to_ne_bytes(), &[1], MapFlags::ANY);
+}
+
+/// Has the kernel side no longer ignore this PID, because the kernel may give it to a new process.
+pub(crate) fn unignore(session: &Session, pid: u64) {
+    // The entry may be missing.
+    let _ = session.skel.maps.ignored.delete(&pid.to_ne_bytes());
+}
+
+/// Sets the limits of a process. Returns the number of loads and unloads of code left out so far.
+pub(crate) fn set_limits(session: &Session, pid: u64, unwalked: u32, leaves_out_code: bool) -> u64 {
+    let map = &session.skel.maps.limits_of;
+    let left_out = left_out(session, pid);
+    // Loads and unloads that are left out between the two calls are not counted.
+    let new = limits { unwalked, leaves_out_code: leaves_out_code.into(), left_out };
+    // If the map is full, the process has no limits.
+    let _ = map.update(&pid.to_ne_bytes(), bytes(&new), MapFlags::ANY);
+    left_out
+}
+
+/// Returns the number of loads and unloads of a process's code left out so far.
+pub(crate) fn left_out(session: &Session, pid: u64) -> u64 {
+    let entry = session.skel.maps.limits_of.lookup(&pid.to_ne_bytes(), MapFlags::ANY);
+    let limits = entry.ok().flatten().and_then(|bytes| copy::<limits>(&bytes));
+    limits.map_or(0, |limits| limits.left_out)
+}
+
+/// Returns the current epoch of a JVM's code cache.
+pub(crate) fn epoch(session: &Session, pid: u64) -> u64 {
+    records::counter(&session.skel.maps.targets, pid)
+}
+
+/// Removes stacks of samples that are no longer needed from the kernel side's table of known stacks.
+pub(crate) fn forget_stacks_of(session: &Session, ids: impl Iterator<Item = u64>) {
+    for id in ids {
+        // The entry may be missing.
+        let _ = session.skel.maps.known_stacks.delete(&id.to_ne_bytes());
+    }
+}
+
+/// Clears the kernel side's table of known stacks, which makes space for [`MANY_STACKS`] more. A stack that occurs
+/// again is sent again.
+pub(crate) fn forget_stacks(session: &Session) {
+    // On an error, the next call clears the rest.
+    let _ = records::clear(&session.skel.maps.known_stacks);
+}
+
+/// Takes the samples counted since the last call.
+pub(crate) fn collect(session: &Session) -> Vec<(SampleKey, Count)> {
+    // On an error, the next call takes them.
+    let taken = records::take_entries(&session.skel.maps.samples).unwrap_or_default();
+    let decode = |(key, count): &(Vec<u8>, Vec<u8>)| {
+        let sample_count { samples, value } = copy(count)?;
+        Some((decode_key(key)?, Count { samples, value }))
+    };
+    taken.iter().filter_map(decode).collect()
+}
+
+/// Takes the quantities of thinned events that are not yet part of a sample, of all processes or of one. The
+/// processes must no longer be sampled.
+pub(crate) fn collect_thinned(session: &Session, pid: Option<u32>) -> Vec<(SampleKey, Count)> {
+    let map = &session.skel.maps.thinned;
+    let take = |bytes: Vec<u8>| {
+        let key: thin_key = copy(&bytes)?;
+        let of = u32::try_from(key.target).ok().filter(|&of| pid.is_none_or(|pid| pid == of))?;
+        let thin: thin = copy(&map.lookup(&bytes, MapFlags::ANY).ok()??)?;
+        let _ = map.delete(&bytes);
+        let event = u32::try_from(key.event).ok()?;
+        let count = Count { samples: 0, value: thin.pending };
+        let key = SampleKey { event, label: key.label, user: NOT_WALKED, ..SampleKey::of(of) };
+        (thin.pending > 0).then_some((key, count))
+    };
+    map.keys().collect::<Vec<_>>().into_iter().filter_map(take).collect()
+}
+
+/// Attaches to the scheduler events from which waits are computed. Nothing is counted before [`begin_waits`].
+pub(crate) fn attach_waits(session: &Session) -> Result<Vec<Link>> {
+    let programs = &session.skel.progs;
+    let attach = |(program, what): (&ProgramMut<'_>, &str)| {
+        let failed = |source| Error::Bpf { what: format!("attach to {what}"), source };
+        program.attach().map_err(failed)
+    };
+    let all = [
+        (&programs.switches, "sched_switch"),
+        (&programs.wakes, "sched_wakeup"),
+        (&programs.ends, "sched_process_exit"),
+    ];
+    all.into_iter().map(attach).collect()
+}
+
+/// Returns the threads that sleep and have not switched since their process was added. Returns none if the kernel has
+/// no such iterator ([`has_sleeper_iterator`]).
+///
+/// # Errors
+/// [`Error::Bpf`], [`Error::Io`].
+pub(crate) fn sleepers(session: &Session) -> Result<Vec<sleeper>> {
+    if !has_sleeper_iterator() {
+        return Ok(Vec::new());
+    }
+    let failed = |source| Error::Bpf { what: "iterate over all tasks".into(), source };
+    let link = session.skel.progs.asleep.attach().map_err(failed)?;
+    let most = u64::from(THREADS) * size_of::<sleeper>() as u64;
+    let mut all = Vec::new();
+    let iterator = Iter::new(&link).map_err(failed)?;
+    iterator.take(most).read_to_end(&mut all).map_err(|e| Error::io("read all tasks", e))?;
+    Ok(all.chunks_exact(size_of::<sleeper>()).filter_map(copy).collect())
+}
+
+/// Returns whether threads that have been asleep since before the trace can be found.
+fn has_sleeper_iterator() -> bool {
+    bpf::has_user_registers() && bpf::sees_initial_pids()
+}
+
+/// Sets the time at which the first time slot begins, on the kernel's monotonic clock in nanoseconds.
+pub(crate) fn begin_times(session: &mut Session, begin: u64) {
+    if let Some(data) = session.skel.maps.bss_data.as_deref_mut() {
+        data.times_from = begin;
+    }
+}
+
+/// Starts counting waits; `began` is the current time on the kernel's monotonic clock in nanoseconds.
+pub(crate) fn begin_waits(session: &mut Session, began: u64) {
+    if let Some(data) = session.skel.maps.bss_data.as_deref_mut() {
+        data.began = began;
+    }
+}
+
+/// Returns the kernel side's entries of all threads.
+pub(crate) fn threads(session: &Session) -> Vec<thread> {
+    let map = &session.skel.maps.threads;
+    let keys: Vec<_> = map.keys().collect();
+    keys.iter().filter_map(|key| copy(&map.lookup(key, MapFlags::ANY).ok()??)).collect()
+}
+
+/// Removes the kernel side's entries of a process's threads.
+pub(crate) fn forget_threads(session: &Session, pid: u32) {
+    let map = &session.skel.maps.threads;
+    for key in map.keys().collect::<Vec<_>>() {
+        let thread = map.lookup(&key, MapFlags::ANY).ok().flatten();
+        if thread.and_then(|bytes| copy::<thread>(&bytes)).is_some_and(|t| t.tgid == pid) {
+            // The entry may be missing by now.
+            let _ = map.delete(&key);
+        }
+    }
+}
+
+/// Returns a thread's name, as the kernel keeps it.
+pub(crate) fn comm(thread: &thread) -> String {
+    text(&thread.comm)
+}
+
+/// Passes the layout of a JVM's structures to the kernel side.
+pub(crate) fn set_java_layout(session: &Session, pid: u64, java: &java) -> Result<()> {
+    session::insert_entry(
+        &session.skel.maps.javas,
+        pid,
+        bytes(java),
+        "pass the layout of the JVM's structures to the BPF programs",
+    )
+}
+
+impl SampleKey {
+    /// Returns a key with this process, its main thread, and nothing else.
+    pub(crate) fn of(pid: u32) -> Self {
+        Self {
+            pid,
+            tid: pid,
+            comm: String::new(),
+            cpu: 0,
+            epoch: 0,
+            user: 0,
+            user_end: 0,
+            kernel: 0,
+            event: 0,
+            label: 0,
+            slot: 0,
+        }
+    }
+}
+
+fn decode_key(bytes: &[u8]) -> Option<SampleKey> {
+    let key: sample_key = copy(bytes)?;
+    Some(SampleKey {
+        pid: key.tgid,
+        tid: key.tid,
+        comm: text(&key.comm),
+        cpu: key.cpu,
+        epoch: key.epoch,
+        user: key.user,
+        user_end: key.user_end,
+        kernel: key.kernel,
+        event: key.event,
+        label: key.label,
+        slot: key.slot,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use libbpf_rs::libbpf_sys::BPF_F_NO_PREALLOC;
+
+    use super::*;
+
+    /// Linux 5.15 to 6.0 reject a perf_event program that uses such a map.
+    #[test]
+    fn maps_are_preallocated() {
+        let mut storage = std::mem::MaybeUninit::uninit();
+        let open = JavaprofSkelBuilder::default().open(&mut storage).expect("our own object");
+        for map in open.open_object().maps() {
+            assert_eq!(map.map_flags() & BPF_F_NO_PREALLOC, 0, "{:?}", map.name());
+        }
+    }
+}

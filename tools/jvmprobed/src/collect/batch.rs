@@ -1,0 +1,60 @@
+//! Batches that the tracers deliver to the main loop.
+
+use std::sync::Arc;
+
+use libjvmprobe::{bpf::cost::Cost, stack::profile::Profile, trace::pauses::record::Record};
+
+/// A batch of recorded data.
+#[derive(Debug)]
+pub enum Batch {
+    /// A tracer has started. From here on, it records every running JVM completely.
+    Begun,
+    /// CPU samples of an interval, and off-CPU time if it is collected, of all JVMs together.
+    Samples {
+        /// Profiles, one for each event.
+        profiles: Vec<Profile>,
+        /// Number of samples without their stacks.
+        lost_stacks: u64,
+        /// Number of missed code loads. Because of them, names of methods may be wrong.
+        lost_code: u64,
+    },
+    /// Allocation of a JVM in an interval.
+    Allocated {
+        /// PID of the JVM.
+        pid: u32,
+        /// Allocation by class and stack.
+        profile: Option<Profile>,
+    },
+    /// A stop of a JVM, a cycle of its collector, a loss of such records, or sums of stops.
+    Pause(Box<Record>),
+    /// Events of a JVM that the kernel side could not deliver.
+    Lost {
+        /// Kind of the events, in one word.
+        what: &'static str,
+        /// Number of events.
+        events: u64,
+    },
+    /// Cost of a tracer's probes to a process since the last such batch.
+    Cost {
+        /// The tracer: `pauses`, `samples` or `allocation`.
+        tracer: &'static str,
+        /// Its cost.
+        cost: Cost,
+    },
+    /// A tenant did not get some detail because it exceeded its share.
+    Limited {
+        /// Kind of detail, as `jvmprobed_limited_total` names it.
+        reason: &'static str,
+        /// The tenant.
+        tenant: Arc<str>,
+        /// Number of samples or events without it.
+        count: u64,
+    },
+    /// A tracer has ended without having been stopped.
+    Ended {
+        /// Name of the tracer.
+        what: &'static str,
+        /// Reason.
+        why: String,
+    },
+}

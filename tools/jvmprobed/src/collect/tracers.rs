@@ -1,0 +1,333 @@
+//! Threads of the library's tracers. Each tracer is created in its own thread.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+        mpsc::{SyncSender, TrySendError},
+    },
+    thread,
+    time::Duration,
+};
+
+use anyhow::{Context, Result};
+use libjvmprobe::{
+    Result as Taken,
+    bpf::cost::Cost,
+    jvms::{Registry, Times, Trace},
+    render::table::Lost,
+    stack::profile::Profile,
+    sys::Pace,
+    trace::{
+        allocations::{self, Report},
+        pauses::{self, record::Record},
+        samples::{self, About, Limited, StackWalk, SymbolSource, Targets, events::EventSpec},
+    },
+};
+
+use crate::collect::{batch::Batch, saving::Measures};
+
+/// Length of a window.
+pub const WINDOW: Duration = Duration::from_secs(15);
+
+/// Maximum number of collections, and of other stops, per second that are recorded one by one for each JVM.
+/// Stops beyond that are reported as sums.
+const MAX_STOPS_PER_SECOND: u64 = 100;
+/// Maximum number of batches that wait for the main loop. When the queue is full, tracers block, and stops
+/// are dropped and counted, so that memory is bounded however busy the main loop is.
+pub const MAX_PIECES: usize = 16_384;
+
+/// Name of the tracer of stops in records of cost.
+pub const STOPS: &str = "pauses";
+/// Name of the tracer of allocation in records of cost.
+pub const ALLOCATION: &str = "allocation";
+
+/// Pace of the tracers: results are needed only when a window ends.
+pub const PACE: Pace = Pace::Calm;
+
+/// Options of the tracers.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// CPU samples per second. The value may change at run time.
+    pub rate: Arc<AtomicU64>,
+    /// Whether off-CPU time is recorded, too.
+    pub off_cpu: bool,
+    /// Whether allocation is recorded.
+    pub allocation: bool,
+    /// Maximum cost of the probes of allocation to all JVMs together, in millionths of a processor. The value
+    /// may change at run time.
+    pub allocation_ppm: Arc<AtomicU64>,
+    /// Maximum CPU time for walking and naming stacks of samples of all tenants together, in millionths of a
+    /// processor. The value may change at run time.
+    pub stack_ppm: Arc<AtomicU64>,
+    /// Approximate memory limit of the tracer of samples, and of that of allocation, in bytes.
+    pub max_memory: usize,
+    /// The registry, shared by all tracers.
+    pub registry: Registry,
+}
+
+/// All running tracers. The daemon may stop some of them for a while.
+#[derive(Debug)]
+pub struct Tracers {
+    options: Options,
+    /// Channel that new tracers send to; `None` when all are stopping.
+    out: Option<SyncSender<Batch>>,
+    running: Vec<Running>,
+}
+
+#[derive(Debug)]
+struct Running {
+    what: &'static str,
+    stop: Arc<AtomicBool>,
+}
+
+type Take = fn(&Options, &SyncSender<Batch>, &AtomicBool) -> Taken<()>;
+
+impl Tracers {
+    /// Starts the tracers. Each sends [`Batch::Begun`] when it has started, or [`Batch::Ended`] with the
+    /// reason if it cannot.
+    ///
+    /// # Errors
+    /// A thread cannot be created.
+    pub fn start(options: Options, out: SyncSender<Batch>) -> Result<Self> {
+        let has_allocation = options.allocation;
+        let mut takers = Self { options, out: Some(out), running: Vec::new() };
+        takers.add("pauses", pauses)?;
+        takers.add("samples", samples)?;
+        if has_allocation {
+            takers.add("allocations", allocations)?;
+        }
+        Ok(takers)
+    }
+
+    fn add(&mut self, what: &'static str, take: Take) -> Result<()> {
+        let Some(out) = self.out.clone() else { return Ok(()) };
+        let stop = Arc::new(AtomicBool::new(false));
+        let (options, stopped) = (self.options.clone(), Arc::clone(&stop));
+        let run = move || {
+            let ended = take(&options, &out, &stopped);
+            let why = match ended {
+                Err(error) => error.to_string(),
+                Ok(()) if stopped.load(Ordering::Relaxed) => return,
+                Ok(()) => "the tracer has ended".into(),
+            };
+            // At shutdown the receiver may be gone.
+            let _ = out.send(Batch::Ended { what, why });
+        };
+        let thread = thread::Builder::new().name(format!("take-{what}"));
+        thread.spawn(run).context("cannot start a thread")?;
+        self.running.push(Running { what, stop });
+        Ok(())
+    }
+
+    /// Asks one tracer to deliver its data and end.
+    fn leave_out(&mut self, what: &str) {
+        self.running.retain(|taker| {
+            if taker.what == what {
+                taker.stop.store(true, Ordering::Relaxed);
+            }
+            taker.what != what
+        });
+    }
+
+    /// Changes the set of collected measures.
+    ///
+    /// # Errors
+    /// A thread cannot be created.
+    pub fn change(&mut self, from: Measures, to: Measures) -> Result<()> {
+        self.options.rate.store(to.hertz.max(1), Ordering::Relaxed);
+        self.options.off_cpu = to.off_cpu;
+        // The sampler reads the choice of off-CPU time only when it starts, so a change restarts it.
+        let samples = |taking: Measures| (taking.hertz > 0, taking.off_cpu);
+        if samples(from) != samples(to) {
+            self.leave_out("samples");
+            if to.hertz > 0 {
+                self.add("samples", self::samples)?;
+            }
+        }
+        if from.allocation != to.allocation {
+            self.leave_out("allocations");
+            if to.allocation {
+                self.add("allocations", allocations)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the number of running tracers.
+    pub fn len(&self) -> usize {
+        self.running.len()
+    }
+
+    /// Returns whether no tracer runs.
+    pub fn is_empty(&self) -> bool {
+        self.running.is_empty()
+    }
+
+    /// Asks all tracers to deliver their data and end. The channel is disconnected when the last one has ended.
+    pub fn stop(&mut self) {
+        self.out = None;
+        for taker in self.running.drain(..) {
+            taker.stop.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
+fn times() -> Times {
+    Times { interval: Some(WINDOW), duration: None, count: None, pace: PACE }
+}
+
+/// Sink that sends to the main loop. Errors are ignored, because the receiver is only gone at shutdown.
+struct Out {
+    to: SyncSender<Batch>,
+    /// Number of stops that did not fit into the queue and are not reported yet.
+    dropped: u64,
+}
+
+impl Out {
+    fn new(to: &SyncSender<Batch>) -> Self {
+        Self { to: to.clone(), dropped: 0 }
+    }
+
+    fn send(&self, piece: Batch) {
+        let _ = self.to.send(piece);
+    }
+
+    fn send_cost(&self, tracer: &'static str, cost: Cost) {
+        self.send(Batch::Cost { tracer, cost });
+    }
+
+    /// Sends a stop unless the queue is full. It must not block, because the tracer has to drain its ring buffer.
+    fn send_stop(&mut self, record: Record) {
+        if self.dropped > 0 {
+            let lost = Batch::Lost { what: "pauses", events: self.dropped };
+            if self.to.try_send(lost).is_ok() {
+                self.dropped = 0;
+            }
+        }
+        let piece = Batch::Pause(record.into());
+        if let Err(TrySendError::Full(_)) = self.to.try_send(piece) {
+            self.dropped += 1;
+        }
+    }
+}
+
+impl pauses::Sink for Out {
+    fn record(&mut self, record: &Record) -> Taken<()> {
+        if let Record::Lost(lost) = record {
+            self.send(Batch::Lost { what: "pauses", events: lost.events() });
+        }
+        self.send_stop(record.clone());
+        Ok(())
+    }
+
+    fn cost(&mut self, cost: Cost) {
+        self.send_cost(STOPS, cost);
+    }
+}
+
+fn pauses(options: &Options, out: &SyncSender<Batch>, stop: &AtomicBool) -> Taken<()> {
+    let wanted = pauses::Options {
+        all: true,
+        no_totals: true,
+        pace: PACE,
+        max_stops_per_second: Some(MAX_STOPS_PER_SECOND),
+        ..Default::default()
+    };
+    let taker = pauses::Taker::new(wanted, Out::new(out), &[])?;
+    let arrivals = options.registry.subscribe()?;
+    let mut trace = Trace::start(taker, Vec::new(), Some(arrivals))?;
+    trace.tool.sink.send(Batch::Begun);
+    trace.run(times(), stop)?;
+    trace.tool.finish(&mut trace.jvms)
+}
+
+impl allocations::Sink for Out {
+    fn table(&mut self, told: &Report<'_>) -> Taken<()> {
+        let pid = told.table.summary.pid;
+        self.send(Batch::Allocated { pid, profile: told.profile() });
+        Ok(())
+    }
+
+    fn lost(&mut self, lost: Lost) -> Taken<()> {
+        self.send(Batch::Lost { what: "allocations", events: lost.events() });
+        Ok(())
+    }
+
+    fn cost(&mut self, cost: Cost) {
+        self.send_cost(ALLOCATION, cost);
+    }
+}
+
+fn allocations(options: &Options, out: &SyncSender<Batch>, stop: &AtomicBool) -> Taken<()> {
+    let wanted = allocations::Options {
+        by_stack: true,
+        max_memory: options.max_memory,
+        intervals: true,
+        keeps_whole_trace: false,
+        pace: PACE,
+        ..allocations::Options::NONE
+    };
+    let taker = allocations::Taker::new(wanted, Out::new(out))?;
+    let taker = taker.with_cost_budget(Arc::clone(&options.allocation_ppm));
+    let arrivals = options.registry.subscribe()?;
+    let mut trace = Trace::start(taker, Vec::new(), Some(arrivals))?;
+    trace.tool.sink.send(Batch::Begun);
+    trace.run(times(), stop)?;
+    trace.tool.finish(&mut trace.jvms)
+}
+
+impl samples::Sink for Out {
+    fn profiles(&mut self, profiles: &mut [Profile], about: &About) -> Taken<()> {
+        let profiles = profiles.iter_mut().map(std::mem::take).collect();
+        let About { lost_stacks, lost_code, .. } = *about;
+        self.send(Batch::Samples { profiles, lost_stacks, lost_code });
+        Ok(())
+    }
+
+    fn cost(&mut self, cost: Cost) {
+        self.send_cost("samples", cost);
+    }
+
+    fn limited(&mut self, limited: Limited) {
+        let Limited { tenant, walks, code } = limited;
+        for (reason, count) in [("walks", walks), ("naming", code)] {
+            if count > 0 {
+                self.send(Batch::Limited { reason, tenant: Arc::clone(&tenant), count });
+            }
+        }
+    }
+}
+
+fn samples(options: &Options, out: &SyncSender<Batch>, stop: &AtomicBool) -> Taken<()> {
+    let mut events = vec![EventSpec::cpu()];
+    if options.off_cpu {
+        events.push(EventSpec::off_cpu());
+    }
+    let wanted = samples::Options {
+        targets: Targets::EveryJvm,
+        named_by_user: false,
+        events,
+        frequency: options.rate.load(Ordering::Relaxed),
+        rate: Some(Arc::clone(&options.rate)),
+        skip_missing: true,
+        user: true,
+        kernel: true,
+        walk: StackWalk::Auto,
+        symbols: SymbolSource::HotSpot,
+        signatures: false,
+        min_wait: Duration::from_millis(1),
+        idle: false,
+        slot_ns: 0,
+        max_memory: options.max_memory,
+        keeps_whole_trace: false,
+        pace: PACE,
+        registry: Some(options.registry.clone()),
+    };
+    let taker = samples::Taker::new(wanted, Out::new(out))?;
+    let mut taker = taker.with_stack_budget(Arc::clone(&options.stack_ppm));
+    taker.start()?;
+    taker.sink.send(Batch::Begun);
+    taker.run(times(), stop)?;
+    taker.finish().map(drop)
+}

@@ -1,0 +1,402 @@
+//! Book: totals of all metrics, the maximum number of JVMs in them, and how long a JVM's totals stay after its end.
+//!
+//! Its size is bounded: the numbers of JVMs, of pairs of operation and cause for each JVM, and of reasons
+//! have limits. Values beyond a limit are added to an entry named "other", so that sums stay right.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+use libjvmprobe::bpf::cost::Cost;
+
+use crate::{
+    metrics::{
+        figures::{DaemonMetrics, Figures, Gauges, Processor, Stop},
+        histogram::Histogram,
+    },
+    push::ledger::Ledger,
+    store::Counts,
+    window::Identity,
+};
+
+/// Name of the entry that collects everything beyond a limit.
+pub const OTHER: &str = "other";
+
+/// Maximum length of a name in bytes. Longer names are cut.
+const MAX_NAME: usize = 128;
+
+/// Limits on the size of the totals.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Maximum number of JVMs that have series of their own.
+    pub jvms: usize,
+    /// Maximum number of pairs of operation and cause for each JVM.
+    pub operations: usize,
+    /// Maximum number of reasons for losses, and of reasons for abandoning a JVM.
+    pub reasons: usize,
+    /// Maximum number of pairs of tenant and reason for limiting it.
+    pub tenants: usize,
+    /// Time for which series stay after their JVM has ended.
+    pub keep: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            jvms: 500,
+            operations: 16,
+            reasons: 32,
+            tenants: 100,
+            keep: Duration::from_secs(300),
+        }
+    }
+}
+
+/// Labels of a JVM's series: its name and its PID. [`OTHER`] has PID 0.
+pub type Key = (Arc<str>, u32);
+
+/// An operation and its cause, which is empty if there is none.
+pub type Operation = (Arc<str>, Arc<str>);
+
+/// Totals of one operation.
+#[derive(Clone, Debug, Default)]
+pub struct Stopped {
+    /// Durations for which the application was stopped.
+    pub stopped: Histogram,
+    /// Number of collections.
+    pub collections: u64,
+}
+
+impl Stopped {
+    /// Returns whether there was a stop. A cycle of a concurrent collector is not a stop.
+    pub fn has_stops(&self) -> bool {
+        self.stopped.count() > 0
+    }
+}
+
+/// Totals of one JVM.
+#[derive(Clone, Debug, Default)]
+pub struct Series {
+    /// Identity of the JVM; `None` for the entry of all JVMs beyond the limit.
+    pub who: Option<Arc<Identity>>,
+    /// Totals by operation and cause.
+    pub operations: BTreeMap<Operation, Stopped>,
+    /// Time to safepoint of all operations.
+    pub ttsp: Histogram,
+    /// CPU time by kind of code.
+    pub processor: Processor,
+    /// Bytes allocated.
+    pub allocated: u64,
+    /// CPU time that probes took from it, in nanoseconds, by tracer.
+    pub cost: BTreeMap<&'static str, u64>,
+    /// Bytes in use before and after the last collection.
+    pub heap: (Option<u64>, Option<u64>),
+    /// Latest values of its gauges.
+    pub gauges: Gauges,
+    ended: Option<Instant>,
+}
+
+/// Totals of all metrics.
+#[derive(Debug, Default)]
+pub struct Totals {
+    limits: Limits,
+    jvms: BTreeMap<Key, Series>,
+    /// Metrics of the daemon itself.
+    pub own: DaemonMetrics,
+    /// Samples and events recorded, by kind.
+    pub taken: BTreeMap<Arc<str>, u64>,
+    /// Cost of probes to all processes, by tracer: hits, and CPU time in nanoseconds.
+    pub spent: BTreeMap<&'static str, (u64, u64)>,
+    /// Samples and events lost, by reason.
+    pub lost: BTreeMap<Arc<str>, u64>,
+    /// Detail that tenants did not get because they exceeded their share, by reason and tenant.
+    pub limited: BTreeMap<(&'static str, Arc<str>), u64>,
+    /// JVMs that were never traced or are no longer traced, by reason.
+    pub given_up: BTreeMap<Arc<str>, u64>,
+    /// JVMs seen so far.
+    pub seen: u64,
+    /// Windows handed to the store and to targets so far.
+    pub windows: u64,
+    /// Expositions written so far: at most one a second in each format.
+    pub expositions: u64,
+    /// Windows that were dropped because the disk was too slow.
+    pub given_up_windows: u64,
+    /// Counts of the store: windows kept on disk, and windows that could not be written.
+    pub kept: Counts,
+    /// Configured measures by name, each with whether it is collected now.
+    pub collected: Vec<(&'static str, bool)>,
+    /// Delivery counts of each push target.
+    pub targets: Vec<Arc<Ledger>>,
+}
+
+impl Totals {
+    /// Returns empty totals with these limits.
+    pub fn new(limits: Limits) -> Self {
+        Self { limits, ..Self::default() }
+    }
+
+    /// Adds a JVM that was found. Its series begin at zero.
+    pub fn found(&mut self, who: &Arc<Identity>) {
+        self.seen += 1;
+        self.series(who);
+    }
+
+    /// Adds a JVM's figures.
+    pub fn add(&mut self, who: &Arc<Identity>, figures: &Figures) {
+        let operations = self.limits.operations;
+        self.series(who).add(figures, operations);
+    }
+
+    /// Marks a JVM as ended. Its series are removed after [`Limits::keep`].
+    pub fn ended(&mut self, who: &Identity) {
+        if let Some(series) = self.jvms.get_mut(&key(who)) {
+            series.ended.get_or_insert_with(Instant::now);
+        }
+    }
+
+    /// Counts recorded samples or events. `what` is one of a small set of kinds.
+    pub fn take(&mut self, what: &str, count: u64) {
+        bounded_add(&mut self.taken, self.limits.reasons, what, count);
+    }
+
+    /// Adds the cost of a tracer's probes to a process.
+    pub fn spend(&mut self, tracer: &'static str, cost: &Cost) {
+        let (hits, ns) = self.spent.entry(tracer).or_default();
+        *hits = hits.saturating_add(cost.hits);
+        *ns = ns.saturating_add(cost.ns);
+    }
+
+    /// Returns the CPU time that the probes of the selected tracers took from all processes, in nanoseconds.
+    pub fn spent_ns(&self, is_wanted: impl Fn(&str) -> bool) -> u64 {
+        let wanted = self.spent.iter().filter(|(tracer, _)| is_wanted(tracer));
+        wanted.map(|(_, (_, ns))| *ns).fold(0, u64::saturating_add)
+    }
+
+    /// Counts lost samples or events.
+    pub fn lose(&mut self, reason: &str, count: u64) {
+        bounded_add(&mut self.lost, self.limits.reasons, reason, count);
+    }
+
+    /// Counts detail that a tenant did not get because it exceeded its share of the resource that `reason` names.
+    pub fn limit(&mut self, reason: &'static str, tenant: &Arc<str>, count: u64) {
+        let mut key = (reason, cut(tenant));
+        if self.limited.len() >= self.limits.tenants && !self.limited.contains_key(&key) {
+            key.1 = OTHER.into();
+        }
+        let sum = self.limited.entry(key).or_default();
+        *sum = sum.saturating_add(count);
+    }
+
+    /// Counts a JVM that was abandoned.
+    pub fn give_up(&mut self, reason: &str) {
+        bounded_add(&mut self.given_up, self.limits.reasons, reason, 1);
+    }
+
+    /// Raises the number of JVMs abandoned for this reason to `count`, if it is lower.
+    pub fn set_given_up(&mut self, reason: &str, count: u64) {
+        let known = self.given_up.get(reason).copied().unwrap_or(0);
+        if count > known {
+            bounded_add(&mut self.given_up, self.limits.reasons, reason, count - known);
+        }
+    }
+
+    /// Removes the series of JVMs that ended longer than [`Limits::keep`] ago.
+    pub fn sweep(&mut self) {
+        let keep = self.limits.keep;
+        self.jvms.retain(|_, series| series.ended.is_none_or(|at| at.elapsed() < keep));
+    }
+
+    /// Returns all series.
+    pub fn jvms(&self) -> &BTreeMap<Key, Series> {
+        &self.jvms
+    }
+
+    /// Returns the number of running JVMs, without those that share the entry [`OTHER`].
+    pub fn running(&self) -> usize {
+        self.jvms.values().filter(|s| s.who.is_some() && s.ended.is_none()).count()
+    }
+
+    fn series(&mut self, who: &Arc<Identity>) -> &mut Series {
+        let mut key = key(who);
+        // The kernel may give the PID of a process that has ended to a new process of the same name.
+        let is_another = |series: &Series| {
+            series.who.as_ref().is_some_and(|old| old.started_ns != who.started_ns)
+        };
+        if self.jvms.get(&key).is_some_and(is_another) {
+            self.jvms.remove(&key);
+        }
+        if !self.jvms.contains_key(&key) && !self.make_room() {
+            key = (OTHER.into(), 0);
+        }
+        let is_other = key.1 == 0;
+        self.jvms.entry(key).or_insert_with(|| Series {
+            who: (!is_other).then(|| who.clone()),
+            ..Series::default()
+        })
+    }
+
+    /// Returns whether there is space for one more JVM. If there is none, removes the series of JVMs that
+    /// ended long ago, and then those of the JVM that ended first.
+    fn make_room(&mut self) -> bool {
+        let full = |book: &Self| {
+            book.jvms.values().filter(|series| series.who.is_some()).count() >= book.limits.jvms
+        };
+        if full(self) {
+            self.sweep();
+        }
+        if full(self) {
+            let ended = self.jvms.iter().filter_map(|(key, s)| Some((s.ended?, key.clone())));
+            if let Some((_, first)) = ended.min() {
+                self.jvms.remove(&first);
+            }
+        }
+        !full(self)
+    }
+}
+
+impl Series {
+    fn add(&mut self, figures: &Figures, operations: usize) {
+        for stop in &figures.stops {
+            self.stop(stop, operations);
+        }
+        self.processor.add(&figures.processor);
+        self.allocated = self.allocated.saturating_add(figures.allocated_bytes);
+        for &(tracer, ns) in &figures.cost {
+            let sum = self.cost.entry(tracer).or_default();
+            *sum = sum.saturating_add(ns);
+        }
+        self.gauges.take(&figures.gauges);
+    }
+
+    fn stop(&mut self, stop: &Stop, operations: usize) {
+        let mut operation = (cut(&stop.op), stop.cause.as_deref().map_or("".into(), cut));
+        if self.operations.len() >= operations && !self.operations.contains_key(&operation) {
+            operation = (OTHER.into(), OTHER.into());
+        }
+        let stopped = self.operations.entry(operation).or_default();
+        if stop.times > 0 {
+            stopped.stopped.observe(stop.stopped_ns, stop.times);
+        }
+        stopped.collections += stop.collections;
+        if let Some(ttsp) = stop.ttsp_ns {
+            self.ttsp.observe(ttsp, stop.times);
+        }
+        if stop.collections > 0 {
+            self.heap = (stop.heap_before.or(self.heap.0), stop.heap_after.or(self.heap.1));
+        }
+    }
+}
+
+fn key(who: &Identity) -> Key {
+    (cut(&who.name), who.pid)
+}
+
+/// Cuts a name to `MAX_NAME` bytes, at a character boundary.
+pub fn cut(name: &str) -> Arc<str> {
+    let end = (0..=MAX_NAME.min(name.len())).rev().find(|&end| name.is_char_boundary(end));
+    name[..end.unwrap_or(0)].into()
+}
+
+fn bounded_add(counts: &mut BTreeMap<Arc<str>, u64>, limit: usize, name: &str, count: u64) {
+    let mut name = cut(name);
+    if counts.len() >= limit && !counts.contains_key(&name) {
+        name = OTHER.into();
+    }
+    let sum = counts.entry(name).or_default();
+    *sum = sum.saturating_add(count);
+}
+
+/// Totals shared by the main loop, which writes them, and scrapers, which read them.
+#[derive(Clone, Debug, Default)]
+pub struct SharedTotals(Arc<Mutex<Totals>>);
+
+impl SharedTotals {
+    /// Returns empty totals with these limits.
+    pub fn new(limits: Limits) -> Self {
+        Self(Arc::new(Mutex::new(Totals::new(limits))))
+    }
+
+    /// Locks the totals. Callers must hold the lock only briefly.
+    pub fn lock(&self) -> MutexGuard<'_, Totals> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn jvm(name: &str, pid: u32) -> Arc<Identity> {
+        Arc::new(Identity { pid, name: name.into(), started_ns: 1, ..Identity::default() })
+    }
+
+    fn stop(op: &str, ns: u64) -> Figures {
+        let stop = Stop { op: op.into(), stopped_ns: ns, collections: 1, ..Stop::default() };
+        Figures { stops: vec![stop], allocated_bytes: ns, ..Figures::default() }
+    }
+
+    fn allocated(book: &Totals) -> u64 {
+        book.jvms().values().map(|series| series.allocated).sum()
+    }
+
+    #[test]
+    fn jvms_beyond_the_limit_share_one_series() {
+        let mut book = Totals::new(Limits { jvms: 3, ..Limits::default() });
+        for pid in 1..=10 {
+            book.add(&jvm("app", pid), &stop("G1", 5));
+        }
+        assert_eq!((book.jvms().len(), allocated(&book)), (4, 50));
+        assert_eq!(book.jvms()[&(OTHER.into(), 0)].allocated, 35);
+        // A JVM that ends makes space for a new one.
+        book.ended(&jvm("app", 1));
+        book.add(&jvm("late", 11), &stop("G1", 5));
+        assert!(book.jvms().contains_key(&("late".into(), 11)));
+        assert!(!book.jvms().contains_key(&("app".into(), 1)));
+    }
+
+    #[test]
+    fn operations_beyond_the_limit_share_one_series() {
+        let mut book = Totals::new(Limits { operations: 4, ..Limits::default() });
+        for op in 0..20 {
+            book.add(&jvm("app", 1), &stop(&format!("Op{op}"), 1));
+        }
+        let series = &book.jvms()[&("app".into(), 1)];
+        let stops: u64 = series.operations.values().map(|o| o.stopped.count()).sum();
+        assert_eq!((series.operations.len(), stops), (5, 20));
+    }
+
+    #[test]
+    fn series_end_with_the_jvm_and_restart_at_zero() {
+        let mut book = Totals::new(Limits { keep: Duration::ZERO, ..Limits::default() });
+        book.add(&jvm("app", 1), &stop("G1", 5));
+        book.sweep();
+        assert_eq!(allocated(&book), 5);
+        let mut again = Identity::clone(&jvm("app", 1));
+        again.started_ns = 2;
+        book.add(&Arc::new(again), &stop("G1", 2));
+        assert_eq!(allocated(&book), 2);
+        book.ended(&jvm("app", 1));
+        assert_eq!(book.running(), 0);
+        book.sweep();
+        assert!(book.jvms().is_empty());
+    }
+
+    #[test]
+    fn names_are_truncated_and_label_values_bounded() {
+        let mut book = Totals::new(Limits { reasons: 2, ..Limits::default() });
+        for reason in ["a", "b", "c", "d"] {
+            book.lose(reason, 2);
+        }
+        assert_eq!(book.lost[OTHER], 4);
+        let mut book = Totals::new(Limits { tenants: 2, ..Limits::default() });
+        for tenant in ["a", "b", "c", "d", "a"] {
+            book.limit("stops", &tenant.into(), 3);
+        }
+        assert_eq!(book.limited[&("stops", "a".into())], 6);
+        assert_eq!((book.limited[&("stops", OTHER.into())], book.limited.len()), (6, 3));
+        book.add(&jvm(&"ä".repeat(1000), 1), &Figures::default());
+        assert!(book.jvms().keys().all(|(name, _)| name.len() <= MAX_NAME));
+    }
+}
