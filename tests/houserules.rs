@@ -56,25 +56,35 @@ fn only_one_module_opens_paths_in_a_target_root() {
 /// The modules that each module of the library may use. Every use counts, except those in unit
 /// tests.
 const USES: [(&str, &[&str]); 14] = [
-    ("cli", &["follow", "stack", "elf", "own"]),
+    ("cli", &["jvms", "stack", "elf", "sys", "names"]),
     (
-        "take",
+        "trace",
         &[
-            "follow", "render", "stack", "bpf", "ask", "hotspot", "unwind", "process", "image",
-            "elf", "own", "names",
+            "jvms",
+            "render",
+            "stack",
+            "bpf",
+            "attach",
+            "hotspot",
+            "unwind",
+            "process",
+            "native_image",
+            "elf",
+            "sys",
+            "names",
         ],
     ),
-    ("follow", &["render", "bpf", "hotspot", "process", "own", "names"]),
-    ("render", &["stack", "bpf", "own", "names"]),
-    ("stack", &["bpf", "hotspot", "process", "image", "elf", "own", "names"]),
-    ("bpf", &["hotspot", "unwind", "process", "elf", "own", "names"]),
-    ("ask", &["hotspot", "process", "own", "names"]),
-    ("hotspot", &["process", "elf", "own", "names"]),
-    ("unwind", &["image", "elf", "own"]),
-    ("process", &["image", "elf", "own", "names"]),
-    ("image", &["elf", "names"]),
-    ("elf", &["own"]),
-    ("own", &["names"]),
+    ("jvms", &["render", "bpf", "hotspot", "process", "sys", "names"]),
+    ("render", &["stack", "bpf", "sys", "names"]),
+    ("stack", &["bpf", "hotspot", "process", "native_image", "elf", "sys", "names"]),
+    ("bpf", &["hotspot", "unwind", "process", "elf", "sys", "names"]),
+    ("attach", &["hotspot", "process", "sys", "names"]),
+    ("hotspot", &["process", "elf", "sys", "names"]),
+    ("unwind", &["native_image", "elf", "sys"]),
+    ("process", &["native_image", "elf", "sys", "names"]),
+    ("native_image", &["elf", "names"]),
+    ("elf", &["sys"]),
+    ("sys", &["names"]),
     ("names", &[]),
 ];
 
@@ -145,7 +155,7 @@ fn used_by(part: &str) -> Vec<String> {
 
 #[test]
 fn use_lists_are_parsed() {
-    assert_eq!(used_by("own::note;"), ["own"]);
+    assert_eq!(used_by("sys::note;"), ["sys"]);
     assert_eq!(used_by("{Error, bpf::{a, b::{c}}, own}; x, y"), ["Error", "bpf", "own"]);
 }
 

@@ -19,7 +19,7 @@ use jvmprobe_tests::{
     runtimes::named,
     tool::{Tool, assert_refused, run},
 };
-use jvmprobed::store::shelf::StoreReader;
+use jvmprobed::store::reader::StoreReader;
 use rustix::process::Signal;
 use serde_json::Value;
 use tempfile::TempDir;

@@ -18,7 +18,7 @@ use jvmprobe_tests::{
     tool::Tool,
 };
 use libbpf_rs::{ProgramType, query::ProgInfoIter};
-use libjvmprobe::bpf::trap::prices;
+use libjvmprobe::bpf::trap_cost::prices;
 use rustix::process::Signal;
 
 /// A window, plus the time until it is in the metrics.

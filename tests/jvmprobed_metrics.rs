@@ -17,7 +17,7 @@ use jvmprobe_tests::{beside_others, receiver::fetched};
 use jvmprobed::{
     metrics::{
         Limits, SharedTotals,
-        figures::{Figures, Gauges, Own, Processor, Stop},
+        figures::{DaemonMetrics, Figures, Gauges, Processor, Stop},
         server::{self, Health},
     },
     net::Net,
@@ -74,7 +74,7 @@ fn filled_counters() -> SharedTotals {
         locked.add(&who, &Figures { stops, processor, allocated_bytes: 1 << 30, cost, gauges });
         locked.spend("allocation", &Cost { pid, hits: 1000, ns: 5_000_000 });
     }
-    locked.own = Own { memory_bytes: 60 << 20, hertz: 19, ..Own::default() };
+    locked.own = DaemonMetrics { memory_bytes: 60 << 20, hertz: 19, ..DaemonMetrics::default() };
     locked.take("cpu", 1234);
     locked.lose("ring-buffer", 5);
     locked.give_up("GraalVM native image");

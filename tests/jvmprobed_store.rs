@@ -18,7 +18,7 @@ use jvmprobe_tests::{
     tool::{Tool, binary},
     windows::{PID, SAMPLES, SECOND, folder, made_up},
 };
-use jvmprobed::store::{Store, file::PROFILES, folder::VERSION, shelf::StoreReader};
+use jvmprobed::store::{Store, file::PROFILES, folder::VERSION, reader::StoreReader};
 use libjvmprobe::trace::pauses::record::Record;
 use rustix::process::Signal;
 use tempfile::TempDir;

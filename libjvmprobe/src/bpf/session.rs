@@ -20,7 +20,7 @@ use crate::{
         self,
         cost::{self, Costs, Trigger},
         probes::{Binary, Links, Plan, Scope, attach},
-        records, room,
+        records, sparse_map,
         stream::EventStream,
         walker::{self, Walker},
     },

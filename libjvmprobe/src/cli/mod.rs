@@ -22,8 +22,8 @@ pub use messages::{limit_warnings, print_messages_as_json};
 pub use started::CommandOptions;
 
 use crate::{
-    Error, Pid, Result, elf::separate_debug_file::set_symbol_files, jvms::running, own,
-    stack::symbolizer,
+    Error, Pid, Result, elf::separate_debug_file::set_symbol_files, jvms::running,
+    stack::symbolizer, sys,
 };
 
 /// Maximum duration of a trace in seconds, one year; a larger value is a typing error.

@@ -25,7 +25,7 @@ use crate::{
     process::{Fate, Process, Target, cgroup, reader},
     sys::{
         Pace, PriorityBoost,
-        privileges::{READ, keep},
+        privileges::{READ, keep_only},
     },
 };
 
@@ -467,7 +467,7 @@ impl Worker {
         if targets != Search::Given {
             self.finder = Some(Finder::open(pace, of, slots));
         }
-        keep(READ);
+        keep_only(READ);
         loop {
             self.find();
             let is_done = self.read_due();

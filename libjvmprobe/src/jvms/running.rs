@@ -14,7 +14,7 @@ use crate::{
     Pid,
     hotspot::{Collector, HotSpot},
     names::clean,
-    process::{Target, cgroup::Place, launcher, reader::ProcFile, scan::Scanner},
+    process::{Target, cgroup::Container, launcher, reader::ProcFile, scan::Scanner},
     render::columns::fit,
 };
 
@@ -56,7 +56,8 @@ impl Running {
             version: hotspot.as_ref().map(|h| number(&h.version).into()).unwrap_or_default(),
             collector: hotspot.map_or(Collector::Unknown, |h| h.collector).name(),
             main: main_of(target),
-            place: clean::name(&Place::parse(&read("cgroup", MAX_TEXT)).to_string()).into_owned(),
+            place: clean::name(&Container::parse(&read("cgroup", MAX_TEXT)).to_string())
+                .into_owned(),
         }
     }
 

@@ -17,7 +17,7 @@ use procfs::process::{MMPermissions, MMapPath, MemoryMap};
 use crate::{
     Addr, Error, FileOffset, Pid, Result,
     elf::{ElfFile, Machine},
-    image,
+    native_image,
     process::{FileId, Process, maps, reader, root::Root},
 };
 

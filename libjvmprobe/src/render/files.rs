@@ -9,7 +9,7 @@ use std::{
 
 use crate::{
     Error, Result,
-    render::formats::{self, Format, FormatOptions, Titled},
+    render::formats::{self, Format, FormatOptions, TitledProfile},
 };
 
 /// Output files, opened before profiling begins.
@@ -58,7 +58,11 @@ impl Files {
     ///
     /// # Errors
     /// [`Error::Io`] if a file cannot be written.
-    pub fn write(self, profiles: &[Titled<'_>], how: &FormatOptions<'_>) -> Result<Vec<PathBuf>> {
+    pub fn write(
+        self,
+        profiles: &[TitledProfile<'_>],
+        how: &FormatOptions<'_>,
+    ) -> Result<Vec<PathBuf>> {
         let mut written = Vec::new();
         for OpenFile { path, format, file, which } in self.0 {
             let profiles = match which {
@@ -112,7 +116,7 @@ mod tests {
         let files = Files::create(&paths[..1], &["cpu"]).unwrap();
         assert!(paths[0].exists());
         let profile = Profile::default();
-        let titled = Titled { profile: &profile, title: Title::default(), timeline: None };
+        let titled = TitledProfile { profile: &profile, title: Title::default(), timeline: None };
         let written = files.write(&[titled], &FormatOptions::default()).unwrap();
         assert!(written.is_empty() && !paths[0].exists());
         // A format that holds one profile has a file for each measure.

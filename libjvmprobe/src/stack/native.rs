@@ -29,7 +29,7 @@ use crate::{
         code::{CodeFile, FileCache},
         root::Root,
     },
-    stack::symbolizer::{Bundle, Companions, Symbolizer},
+    stack::symbolizer::{Bundle, DebugFiles, Symbolizer},
 };
 
 pub(crate) use crate::stack::symbolizer::Symbol;
@@ -157,10 +157,10 @@ fn image(elf: ElfFile) -> Option<(Image, Segments)> {
 }
 
 /// Finds the separate files with symbols and debug information of a file.
-fn companions(file: &CodeFile, elf: &ElfFile, trusts: bool) -> Companions {
+fn companions(file: &CodeFile, elf: &ElfFile, trusts: bool) -> DebugFiles {
     let separate_symbols = file.separate_symbols();
     if !trusts {
-        return Companions { separate_symbols, ..Companions::default() };
+        return DebugFiles { separate_symbols, ..DebugFiles::default() };
     }
     // The folder of the file in our file system, if it still exists there.
     let folder = |path: PathBuf| std::fs::read_link(path).ok()?.parent().map(Path::to_path_buf);
@@ -177,7 +177,7 @@ fn companions(file: &CodeFile, elf: &ElfFile, trusts: bool) -> Companions {
     let common = with_link.0.debug_alt_link().zip(with_link.1);
     let common = common.and_then(|(link, folder)| linked(&folder, &link));
     let file = |(elf, _): (ElfFile, PathBuf)| elf.file().try_clone().ok();
-    Companions {
+    DebugFiles {
         separate_symbols,
         debug: debug.and_then(file),
         common: common.and_then(file),

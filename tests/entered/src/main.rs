@@ -19,7 +19,7 @@ use libjvmprobe::{
     },
     cli::{self, CommandLine, Common},
     hotspot::HotSpot,
-    jvms::{ByKey, Followed, Reading, Tool, Trace, jvms},
+    jvms::{ByKey, Followed, Reading, Tool, Trace, tracing},
     process::Target,
     render::output::Output,
     sys::stop_on_signal,
@@ -137,7 +137,7 @@ fn main() -> ExitCode {
 fn run(args: &Args) -> Result<()> {
     bpf::preflight::check()?;
     let stop = stop_on_signal()?;
-    let named = jvms::find(&args.common.pids()?)?;
+    let named = tracing::find(&args.common.pids()?)?;
     let mut trace = Trace::start(Tracer::new()?, named, None)?;
     log::info!("Tracing methods... Hit Ctrl-C to end.");
     trace.run(args.common.times(), &stop)?;

@@ -15,7 +15,7 @@ use libjvmprobe::{
     },
     cli::{self, CommandLine, Common, describe},
     hotspot::HotSpot,
-    jvms::{ByKey, Followed, Reading, Tool, Trace, jvms},
+    jvms::{ByKey, Followed, Reading, Tool, Trace, tracing},
     process::Target,
     render::{output::Output, stack::StackFrame, table::Times},
     stack::{namer::StackNamer, native::Files, raw::RawStack},
@@ -207,7 +207,7 @@ fn run(args: &Args) -> Result<()> {
     bpf::preflight::check()?;
     bpf::preflight::check_walker()?;
     let stop = stop_on_signal()?;
-    let named = jvms::find(&common.pids()?)?;
+    let named = tracing::find(&common.pids()?)?;
     let mut trace = Trace::start(Tracer::new(args)?, named, common.arrivals()?)?;
     let what = describe(common.all, trace.names());
     log::info!("Tracing classes that {what} loads... Hit Ctrl-C to end.");

@@ -3,7 +3,7 @@
 use std::error::Error;
 
 use walk_harness::{
-    harness::{self, Start},
+    harness::{self, Registers},
     recording::Recording,
 };
 
@@ -16,7 +16,7 @@ use crate::{
 /// recorded.
 const MAX_BYTES: usize = 9_000;
 impl Recorder<'_> {
-    pub fn kind(&mut self, at: &Start, since_entry: usize, since_leave: usize) -> Kind {
+    pub fn kind(&mut self, at: &Registers, since_entry: usize, since_leave: usize) -> Kind {
         let code = self.live.bytes::<16>(at.ip).unwrap_or_default();
         let blob =
             if self.live.is_code(at.ip) { self.live.blob(at.ip) } else { Default::default() };
@@ -28,7 +28,7 @@ impl Recorder<'_> {
         kinds::kind(&self.live, &instant, || name)
     }
 
-    fn name_of_stub(&mut self, at: &Start) -> String {
+    fn name_of_stub(&mut self, at: &Registers) -> String {
         if let Some(name) = self.names_of_stubs.get(&at.ip) {
             return name.clone();
         }
@@ -41,7 +41,7 @@ impl Recorder<'_> {
     /// Records the thread's current stack, if it reaches the entry and is in the table.
     pub fn record(
         &mut self,
-        at: &Start,
+        at: &Registers,
         kind: Kind,
         thread: &str,
         is_counted: bool,

@@ -23,7 +23,7 @@ use libjvmprobe::{
     unwind::{Row, UnwindTable},
 };
 use walk_harness::{
-    harness::{self, Blob, Source, Stack, Start},
+    harness::{self, Blob, Registers, Source, Stack},
     recording::{LINE, Recording, WHOLE},
 };
 
@@ -104,11 +104,11 @@ impl Live {
         Ok(())
     }
 
-    pub fn walk(&mut self, start: &Start) -> Stack {
+    pub fn walk(&mut self, start: &Registers) -> Stack {
         harness::walk(self, start)
     }
 
-    pub fn trail(&mut self, start: &Start) -> Vec<u64> {
+    pub fn trail(&mut self, start: &Registers) -> Vec<u64> {
         harness::trail(self, start)
     }
 
@@ -243,7 +243,7 @@ impl Live {
     }
 
     /// Walks again and records what the walker reads.
-    pub fn record(&mut self, start: &Start) -> io::Result<Recording> {
+    pub fn record(&mut self, start: &Registers) -> io::Result<Recording> {
         self.trace = Some(Recording { start: *start, jvm: self.jvm, ..Recording::default() });
         let stack = self.walk(start);
         let traced = self.trace.take();

@@ -12,7 +12,7 @@ use jvmprobe_tests::{
     callgraph::{CallGraph, Walk},
     runtimes::Runtime,
 };
-use walk_harness::harness::{Stack, Start};
+use walk_harness::harness::{Registers, Stack};
 
 use crate::{
     kinds::Seen,
@@ -382,7 +382,7 @@ impl<'a> Recorder<'a> {
 
     /// Whether an interpreted method has no frame yet, and its frame pointer leads to a frame that
     /// is not its caller's.
-    fn has_foreign_frame_pointer(&self, at: &Start, trail: &[u64]) -> bool {
+    fn has_foreign_frame_pointer(&self, at: &Registers, trail: &[u64]) -> bool {
         let Some(&caller) = trail.get(1) else { return false };
         let other = self.live.word(at.fp + 8);
         self.live.is_interpreter(at.ip)
@@ -417,7 +417,7 @@ impl<'a> Recorder<'a> {
 
     /// Checks the recordings in `made` when the thread runs the new frames: its callers must be
     /// those recorded, as far as frames were created.
-    fn check_created_frames(&mut self, at: &Start, trail: &[u64], thread: &str) {
+    fn check_created_frames(&mut self, at: &Registers, trail: &[u64], thread: &str) {
         let stack = self.live.walk(at);
         if !self.is_sure(stack.end) || !self.is_in_table(thread, &stack, false) {
             return;
@@ -448,8 +448,8 @@ fn same_code(live: &mut Live, a: u64, b: u64) -> bool {
     of.kind != 0 && (of.begin..of.end).contains(&b)
 }
 
-fn start(regs: &libc::user_regs_struct) -> Start {
-    Start {
+fn start(regs: &libc::user_regs_struct) -> Registers {
+    Registers {
         ip: regs.rip,
         sp: regs.rsp,
         fp: regs.rbp,

@@ -10,7 +10,7 @@ use std::{
     sync::OnceLock,
 };
 
-pub use libjvmprobe::bpf::user_walker::{Blob, Source, Stack, Start, blob, trail};
+pub use libjvmprobe::bpf::user_walker::{Blob, Registers, Source, Stack, blob, trail};
 use libjvmprobe::bpf::user_walker::{LINKED, WalkFunction, walk_by};
 
 /// Name of the environment variable that selects another build of the walker.
@@ -35,7 +35,7 @@ fn other(path: &[u8]) -> WalkFunction {
 }
 
 /// Walks a stack.
-pub fn walk(source: &mut dyn Source, start: &Start) -> Stack {
+pub fn walk(source: &mut dyn Source, start: &Registers) -> Stack {
     // SAFETY: the function and these types come from the same sources.
     unsafe { walk_by(function(), source, 1, start) }.1
 }

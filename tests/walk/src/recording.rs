@@ -33,7 +33,7 @@ use libjvmprobe::{
     unwind::Row,
 };
 
-use crate::harness::{Source, Stack, Start};
+use crate::harness::{Registers, Source, Stack};
 
 /// Memory is recorded in lines of this many bytes.
 pub const LINE: usize = 64;
@@ -46,7 +46,7 @@ pub struct Recording {
     /// How the frames are known to be correct.
     pub truth: String,
     /// Registers at the start of the walk.
-    pub start: Start,
+    pub start: Registers,
     /// Layout of the JVM's data that the walker reads.
     pub jvm: JvmLayout,
     /// Mappings that the walker read, by index.
@@ -140,7 +140,7 @@ impl Recording {
             // Older recordings have no rdx.
             ("start", &[ip, sp, fp, ax, bx, r13, ref rest @ ..]) => {
                 let dx = rest.first().copied().unwrap_or_default();
-                self.start = Start { ip, sp, fp, ax, bx, r13, dx };
+                self.start = Registers { ip, sp, fp, ax, bx, r13, dx };
             }
             ("heap", &[low, high, segmap, segment_log]) => {
                 let at = self.jvm.heaps.iter_mut().find(|heap| heap.high == 0)?;
@@ -178,7 +178,7 @@ impl Recording {
             }
             text.push('\n');
         };
-        let Start { ip, sp, fp, ax, bx, r13, dx } = self.start;
+        let Registers { ip, sp, fp, ax, bx, r13, dx } = self.start;
         put("start", &[ip, sp, fp, ax, bx, r13, dx]);
         for (name, number) in with_fields!(list, self.jvm) {
             put(&format!("jvm {name}"), &[number]);

@@ -15,12 +15,13 @@ use libjvmprobe::{
     Pid, cli,
     hotspot::{HotSpot, loaded::Loader},
     jvms::{
-        Named, Times, Watch, jvms,
+        Named, Times, Watch,
         run::{End, run as follow},
+        tracing,
     },
     process::{Fate, Target},
     sys::{
-        privileges::{READ, keep},
+        privileges::{READ, keep_only},
         stop_on_signal,
     },
 };
@@ -63,10 +64,10 @@ struct Growth<'a> {
 pub fn run(args: &Args) -> Result<ExitCode> {
     let common = &args.common;
     let stop = stop_on_signal()?;
-    keep(READ);
+    keep_only(READ);
     let (named, refused) = match common.all {
-        true => jvms::now(),
-        false => (jvms::find(&common.pids()?)?, Vec::new()),
+        true => tracing::now(),
+        false => (tracing::find(&common.pids()?)?, Vec::new()),
     };
     let mut growth =
         Growth { args, jvms: Vec::new(), report: Report::open(args)?, has_failed: false };

@@ -37,9 +37,9 @@ use std::{fmt::Display, process::ExitCode};
 use anyhow::Result;
 use libjvmprobe::{
     Pid, cli,
-    jvms::jvms,
+    jvms::tracing,
     process::Fate,
-    sys::privileges::{READ, keep},
+    sys::privileges::{READ, keep_only},
 };
 
 use crate::{
@@ -68,10 +68,10 @@ fn run(args: &Args) -> Result<ExitCode> {
     }
     let mut report = Report::open(args)?;
     let mut asked = ListCheck::open(args)?;
-    keep(READ);
+    keep_only(READ);
     let (jvms, refused) = match args.common.all {
-        true => jvms::now(),
-        false => (jvms::find(&args.common.pids()?)?, Vec::new()),
+        true => tracing::now(),
+        false => (tracing::find(&args.common.pids()?)?, Vec::new()),
     };
     let mut has_failed = false;
     let mut fail = |pid: Pid, error: &dyn Display| {

@@ -15,7 +15,7 @@ use libjvmprobe::{
 use crate::{
     args::Args,
     fold::Folded,
-    jars::{self, Seen, index::Index},
+    jars::{self, JvmClasses, index::Index},
     list::Hits,
     list_check::ListCheck,
     origin::{Kind, Origin, package},
@@ -78,7 +78,7 @@ pub fn tell(
 ) -> Result<()> {
     let begin = Instant::now();
     let pid = target.pid();
-    let mut seen = args.unused.then(Seen::default);
+    let mut seen = args.unused.then(JvmClasses::default);
     let mut tally = Tally::default();
     let mut total = Sum::default();
     let mut hidden = 0;

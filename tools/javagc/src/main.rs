@@ -14,12 +14,12 @@ use anyhow::Result;
 use libjvmprobe::{
     bpf,
     cli::{self, describe},
-    jvms::{End, Trace, jvms},
+    jvms::{End, Trace, tracing},
     sys::{
         privileges::{ATTACH, MAPS, RAISE_PRIORITY, READ, keep_only},
         stop_on_signal,
     },
-    trace::pauses::Taker,
+    trace::pauses::Tracer,
 };
 
 use crate::{args::Args, report::Reports};
@@ -38,8 +38,8 @@ fn run(args: &Args) -> Result<()> {
     let reports = Reports::open(args)?;
     keep_only(MAPS | READ | ATTACH | RAISE_PRIORITY);
     let stop = stop_on_signal()?;
-    let named = jvms::find(&common.pids()?)?;
-    let taker = Taker::new(args.options(), reports, &named)?;
+    let named = tracing::find(&common.pids()?)?;
+    let taker = Tracer::new(args.options(), reports, &named)?;
     let mut trace = Trace::start(taker, named, common.arrivals()?)?;
     keep_only(if common.all { MAPS | READ | ATTACH } else { MAPS | READ });
     let what = describe(common.all, trace.names());

@@ -7,7 +7,7 @@ use libjvmprobe::{
         profile::{Measure, Profile},
         timeline::{Band, Timeline},
     },
-    trace::allocations::Report,
+    trace::allocations::AllocationReport,
 };
 
 /// Allocation profile, and the stops of JVMs during the trace.
@@ -35,7 +35,7 @@ impl Flames {
     }
 
     /// Adds the allocations of a JVM in the complete trace.
-    pub fn add(&mut self, told: &Report<'_>) {
+    pub fn add(&mut self, told: &AllocationReport<'_>) {
         let Some(profile) = told.profile() else { return };
         self.begin_ns = told.begin.ns;
         let duration_ns = self.profile.duration_ns.max(profile.duration_ns);

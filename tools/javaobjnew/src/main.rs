@@ -15,7 +15,7 @@ use anyhow::Result;
 use libjvmprobe::{
     bpf,
     cli::{self, describe},
-    jvms::{Trace, jvms},
+    jvms::{Trace, tracing},
     render::{
         files::Files,
         formats::{FormatOptions, TitledProfile, flamegraph::Title},
@@ -24,7 +24,7 @@ use libjvmprobe::{
         privileges::{ATTACH, MAPS, OUTPUT, RAISE_PRIORITY, READ, keep_only},
         stop_on_signal,
     },
-    trace::allocations::Taker,
+    trace::allocations::Tracer,
 };
 
 use crate::{args::Args, report::Report};
@@ -39,8 +39,8 @@ fn run(args: &Args) -> Result<()> {
     bpf::preflight::check()?;
     keep_only(MAPS | READ | ATTACH | RAISE_PRIORITY | OUTPUT);
     let stop = stop_on_signal()?;
-    let named = jvms::find(&common.pids()?)?;
-    let taker = Taker::new(args.options(), Report::open(args)?)?;
+    let named = tracing::find(&common.pids()?)?;
+    let taker = Tracer::new(args.options(), Report::open(args)?)?;
     let mut trace = Trace::start(taker, named, common.arrivals()?)?;
     // Created only now, so that a wrong PID does not overwrite the files of an earlier run.
     let files = Files::create(&args.output, &["alloc"])?;

@@ -10,8 +10,8 @@ use libjvmprobe::{
         units::{bytes, count, percent, span},
     },
     trace::allocations::{
-        Report, Sink,
-        books::{Row, Scope, Table},
+        AllocationReport, Sink,
+        jvm_totals::{Row, Scope, Table},
         record::{Class, Large, Record, Stack, Summary},
         split::StackShare,
         stacks::Stacks,
@@ -151,7 +151,7 @@ impl Report {
 }
 
 impl Sink for Report {
-    fn table(&mut self, told: &Report<'_>) -> Result<()> {
+    fn table(&mut self, told: &AllocationReport<'_>) -> Result<()> {
         if self.writes_files && told.scope == Scope::Trace {
             self.flames.add(told);
         }

@@ -6,7 +6,7 @@ use libjvmprobe::{
         units::{bytes, percent},
     },
     stack::Frame,
-    trace::allocations::{books::Row, split::StackShare, stacks::Stacks},
+    trace::allocations::{jvm_totals::Row, split::StackShare, stacks::Stacks},
 };
 
 use crate::report::cut;

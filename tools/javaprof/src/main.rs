@@ -19,7 +19,7 @@ use libjvmprobe::{
     bpf, cli,
     jvms::command::HeldCommand,
     sys::{PriorityBoost, stop_on_signal},
-    trace::samples::{About, Taker},
+    trace::samples::{About, Sampler},
 };
 
 use crate::{args::Args, outputs::Outputs, report::Report};
@@ -42,7 +42,7 @@ fn run(args: &Args) -> Result<()> {
     let stop = stop_on_signal()?;
     let hurry = PriorityBoost::begin();
     let report = Report::open(args)?;
-    let mut taker = Taker::new(args.options()?, report)?;
+    let mut taker = Sampler::new(args.options()?, report)?;
     drop(hurry);
     // Opened only now, so that a wrong PID does not overwrite the files of an earlier run.
     let outputs = Outputs::open(args)?;
@@ -89,7 +89,7 @@ fn run(args: &Args) -> Result<()> {
 }
 
 /// Returns one line that names the sampled processes, the frequency and the clock.
-fn describe(args: &Args, taker: &Taker<Report<'_>>) -> String {
+fn describe(args: &Args, taker: &Sampler<Report<'_>>) -> String {
     let mut pids = taker.pids();
     let what = match (args.system_wide, args.common.all, pids.len()) {
         (true, ..) => format!("every process ({} JVMs now)", taker.jvms()),

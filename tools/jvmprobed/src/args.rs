@@ -11,7 +11,7 @@ use crate::{
     config::{self, parse_age},
     metrics::Listen,
     push::target::Address,
-    show::{jvm_filter::Whose, time_arg::TimeArg},
+    show::{jvm_filter::JvmFilter, time_arg::TimeArg},
 };
 
 /// Default directory of the store.
@@ -71,8 +71,8 @@ pub enum Command {
 #[derive(Clone, Debug, Group)]
 pub struct List {
     /// Only JVMs with this PID, name, main class, jar, container or pod, or KEY=REGEX
-    #[arg(long, value_name = "JVM", value_parser = Whose::from_str)]
-    pub jvm: Option<Whose>,
+    #[arg(long, value_name = "JVM", value_parser = JvmFilter::from_str)]
+    pub jvm: Option<JvmFilter>,
 
     /// Print JSON, one JVM per line
     #[arg(short, long)]
@@ -181,8 +181,8 @@ pub struct Show {
     pub until: Option<TimeArg>,
 
     /// Only JVMs with this PID, name, main class, jar, container or pod, or KEY=REGEX
-    #[arg(long, value_name = "JVM", value_parser = Whose::from_str)]
-    pub jvm: Option<Whose>,
+    #[arg(long, value_name = "JVM", value_parser = JvmFilter::from_str)]
+    pub jvm: Option<JvmFilter>,
 
     /// Compare with the same range this much earlier: 24h
     #[arg(long, value_name = "TIME", value_parser = parse_age, conflicts_with = "gc")]

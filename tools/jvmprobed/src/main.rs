@@ -12,7 +12,7 @@ use jvmprobed::{
     args::{Args, Command},
     collect::daemon,
     config::Config,
-    show, wanted,
+    settings, show,
 };
 use libjvmprobe::cli;
 

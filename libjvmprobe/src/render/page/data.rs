@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     names::clean,
-    render::formats::{FormatOptions, Titled, folded},
+    render::formats::{FormatOptions, TitledProfile, folded},
     stack::{
         Kind,
         profile::{FrameId, Measure, Profile, Sample},
@@ -65,7 +65,7 @@ struct Times {
 
 impl Data {
     /// Makes the data of profiles. Each one is a difference if `how` has a base to compare with.
-    pub(super) fn of(profiles: &[Titled<'_>], how: &FormatOptions<'_>) -> Self {
+    pub(super) fn of(profiles: &[TitledProfile<'_>], how: &FormatOptions<'_>) -> Self {
         let all: Vec<_> = profiles.iter().map(|titled| Rows::of(titled, how)).collect();
         let mut uses: HashMap<Named, u64> = HashMap::new();
         for rows in &all {
@@ -101,7 +101,7 @@ struct Rows {
 }
 
 impl Rows {
-    fn of(titled: &Titled<'_>, how: &FormatOptions<'_>) -> Self {
+    fn of(titled: &TitledProfile<'_>, how: &FormatOptions<'_>) -> Self {
         match how.base {
             Some(base) => Self::of_difference(titled.profile, base, how.threads),
             None => Self::of_profile(titled.profile, titled.timeline.is_some()),
@@ -181,7 +181,7 @@ impl Rows {
         }
     }
 
-    fn event(self, titled: &Titled<'_>, names: &Names) -> Event {
+    fn event(self, titled: &TitledProfile<'_>, names: &Names) -> Event {
         let profile = titled.profile;
         let numbers: Vec<_> = self.frames.iter().map(|named| names.number(named)).collect();
         let renumbered =

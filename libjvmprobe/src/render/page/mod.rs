@@ -28,7 +28,7 @@ use sha2::{Digest, Sha256};
 use self::data::Data;
 use crate::{
     names::clean,
-    render::formats::{Format, FormatOptions, Titled},
+    render::formats::{Format, FormatOptions, TitledProfile},
 };
 
 mod data;
@@ -72,7 +72,11 @@ static POLICY: LazyLock<String> = LazyLock::new(|| {
 });
 
 /// Writes a page with profiles.
-fn write(profiles: &[Titled<'_>], how: &FormatOptions<'_>, to: &mut dyn Write) -> io::Result<()> {
+fn write(
+    profiles: &[TitledProfile<'_>],
+    how: &FormatOptions<'_>,
+    to: &mut dyn Write,
+) -> io::Result<()> {
     let data = Data::of(profiles, how);
     let json = serde_json::to_string(&data)?;
     // JSON contains `<` in strings only. Escaped, it cannot end the data element by `</script`.

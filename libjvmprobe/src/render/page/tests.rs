@@ -12,7 +12,7 @@ use crate::{
 
 fn page(profiles: &[(&Profile, Option<&Timeline>)], how: &FormatOptions<'_>) -> String {
     let title = Title { title: "T & <T>".into(), subtitle: Some("spent".into()) };
-    let titled = |&(profile, timeline)| Titled { profile, title: title.clone(), timeline };
+    let titled = |&(profile, timeline)| TitledProfile { profile, title: title.clone(), timeline };
     let profiles: Vec<_> = profiles.iter().map(titled).collect();
     let mut bytes = Vec::new();
     write(&profiles, how, &mut bytes).unwrap();

@@ -76,7 +76,7 @@ impl Request {
     }
 
     pub(super) fn decode(mut bytes: &[u8]) -> Option<Self> {
-        let [kind] = *trace::<1>(&mut bytes)?;
+        let [kind] = *take::<1>(&mut bytes)?;
         let key = u64::from_ne_bytes(*take(&mut bytes)?);
         let value = u64::from_ne_bytes(*take(&mut bytes)?);
         let flag = |bit: u32| value >> bit & 1 != 0;
@@ -121,7 +121,7 @@ impl Answer {
 
     /// Decodes an answer; `None` if an intact child cannot have sent it.
     pub(super) fn decode(mut bytes: &[u8]) -> Option<Self> {
-        let [kind] = *trace::<1>(&mut bytes)?;
+        let [kind] = *take::<1>(&mut bytes)?;
         match kind {
             3 => {}
             _ if !bytes.is_empty() => return None,

@@ -38,5 +38,5 @@ mod skel {
 }
 
 pub use model::Jvm;
-pub use report::{Begin, Report};
-pub use tracer::{Options, Sink, Taker};
+pub use report::{AllocationReport, Begin};
+pub use tracer::{Options, Sink, Tracer};

@@ -38,7 +38,7 @@ impl Begin {
 }
 
 /// Allocations of a JVM in a period.
-pub struct Report<'a> {
+pub struct AllocationReport<'a> {
     /// Allocations by class.
     pub table: &'a Table,
     /// The period.
@@ -52,7 +52,7 @@ pub struct Report<'a> {
     pub begin: Begin,
 }
 
-impl Report<'_> {
+impl AllocationReport<'_> {
     /// Returns the allocations as a profile; `None` if stacks are not walked.
     pub fn profile(&self) -> Option<Profile> {
         let Self { table, scope, stacks: Some(stacks), moments, begin, .. } = *self else {

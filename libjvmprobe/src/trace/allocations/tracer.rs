@@ -33,7 +33,7 @@ use crate::{
         model::{Jvm, kernel_layout},
         probes,
         record::Large,
-        report::{Begin, Report},
+        report::{AllocationReport, Begin},
         stacks::Stacks,
     },
 };
@@ -93,7 +93,7 @@ pub trait Sink {
     ///
     /// # Errors
     /// If the trace cannot go on.
-    fn table(&mut self, told: &Report<'_>) -> Result<()>;
+    fn table(&mut self, told: &AllocationReport<'_>) -> Result<()>;
 
     /// Receives a large object as soon as its event is read. The default ignores it.
     ///
@@ -135,7 +135,7 @@ pub trait Sink {
 const MANY_STACKS: usize = 1 << 15;
 
 /// The allocation tracer, a `Tool` for [`crate::jvms::Trace`].
-pub struct Taker<S> {
+pub struct Tracer<S> {
     /// Receives the results.
     pub sink: S,
     options: Options,
@@ -160,7 +160,7 @@ pub struct Taker<S> {
     begin: Option<Begin>,
 }
 
-impl<S: Sink> Taker<S> {
+impl<S: Sink> Tracer<S> {
     /// Loads the BPF object and, in a daemon, starts the duty cycles.
     ///
     /// # Errors
@@ -262,7 +262,7 @@ impl<S: Sink> Taker<S> {
     fn report_table(&mut self, followed: &Followed<Jvm>, scope: Scope, now_ns: u64) -> Result<()> {
         let jvm = &followed.jvm;
         let table = jvm.table(followed.hotspot(), scope, now_ns);
-        self.sink.table(&Report {
+        self.sink.table(&AllocationReport {
             table: &table,
             scope,
             command: &followed.target.process.comm,
@@ -381,7 +381,7 @@ fn has_duty_cycle(target: &Target) -> bool {
     target.libjvm.may_share_attachments()
 }
 
-impl<S: Sink> Tool for Taker<S> {
+impl<S: Sink> Tool for Tracer<S> {
     type Jvm = Jvm;
     const TRACES_STARTING_JVMS: bool = false;
 

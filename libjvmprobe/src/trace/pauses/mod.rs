@@ -24,4 +24,4 @@ mod skel {
 }
 
 pub use model::Jvm;
-pub use tracer::{Options, Sink, Taker};
+pub use tracer::{Options, Sink, Tracer};

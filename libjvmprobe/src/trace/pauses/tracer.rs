@@ -80,7 +80,7 @@ pub trait Sink {
 }
 
 /// The GC tracer, a `Tool` for [`crate::jvms::Trace`].
-pub struct Taker<S> {
+pub struct Tracer<S> {
     /// Receives the records.
     pub sink: S,
     options: Options,
@@ -132,7 +132,7 @@ fn plan(target: &Target, hotspot: Option<&HotSpot>, options: &Options) -> Result
     }
 }
 
-impl<S: Sink> Taker<S> {
+impl<S: Sink> Tracer<S> {
     /// Loads the programs that the named JVMs need. If JVMs that start later are traced too, it loads all
     /// programs.
     ///
@@ -278,7 +278,7 @@ impl<S: Sink> Taker<S> {
     }
 }
 
-impl<S: Sink> Tool for Taker<S> {
+impl<S: Sink> Tool for Tracer<S> {
     type Jvm = Jvm;
     const TRACES_STARTING_JVMS: bool = true;
 

@@ -30,8 +30,8 @@ use serde::Serialize;
 
 use crate::{
     args::Strip,
+    list_line,
     reports::{self, Item},
-    wanted,
 };
 use jar::Jar;
 use keep::Class;

@@ -27,8 +27,8 @@ use libjvmprobe::{
     jvms::{
         Arrivals, ByKey, Followed, Reading, Tool, Trace,
         command::HeldCommand,
-        jvms,
         registry::{self, Search},
+        tracing,
     },
     process::{Fate, Target},
     render::{
@@ -400,7 +400,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
         })?),
         None => common.arrivals()?,
     };
-    let named = jvms::find(&common.pids()?)?;
+    let named = tracing::find(&common.pids()?)?;
     let mut trace = Trace::start(tracer, named, arrivals)?;
     if let (Some(waiting), Some(program)) = (&waiting, args.started.program()) {
         trace.expect(waiting.pid, program)?;

@@ -119,7 +119,7 @@ pub fn run(options: Options, store: Store, read_again: impl Fn() -> Result<Chang
     let _serving = listeners.start(&book, &health).context("cannot start a thread")?;
     let slots = Slots::new(MAX_JVMS);
     // Measured now, before the machine is busy with the daemon's own work.
-    bpf::trap::prices();
+    bpf::trap_cost::prices();
     let asked_for =
         Measures { hertz: options.hertz, off_cpu: options.off_cpu, allocation: options.allocation };
     let saving = Saving::new(options.limits, asked_for);

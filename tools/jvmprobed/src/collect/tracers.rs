@@ -19,7 +19,7 @@ use libjvmprobe::{
     stack::profile::Profile,
     sys::Pace,
     trace::{
-        allocations::{self, Report},
+        allocations::{self, AllocationReport},
         pauses::{self, record::Record},
         samples::{self, About, Limited, StackWalk, SymbolSource, Targets, events::EventSpec},
     },
@@ -234,7 +234,7 @@ fn pauses(options: &Options, out: &SyncSender<Batch>, stop: &AtomicBool) -> Take
         max_stops_per_second: Some(MAX_STOPS_PER_SECOND),
         ..Default::default()
     };
-    let taker = pauses::Taker::new(wanted, Out::new(out), &[])?;
+    let taker = pauses::Tracer::new(wanted, Out::new(out), &[])?;
     let arrivals = options.registry.subscribe()?;
     let mut trace = Trace::start(taker, Vec::new(), Some(arrivals))?;
     trace.tool.sink.send(Batch::Begun);
@@ -243,7 +243,7 @@ fn pauses(options: &Options, out: &SyncSender<Batch>, stop: &AtomicBool) -> Take
 }
 
 impl allocations::Sink for Out {
-    fn table(&mut self, told: &Report<'_>) -> Taken<()> {
+    fn table(&mut self, told: &AllocationReport<'_>) -> Taken<()> {
         let pid = told.table.summary.pid;
         self.send(Batch::Allocated { pid, profile: told.profile() });
         Ok(())
@@ -268,7 +268,7 @@ fn allocations(options: &Options, out: &SyncSender<Batch>, stop: &AtomicBool) ->
         pace: PACE,
         ..allocations::Options::NONE
     };
-    let taker = allocations::Taker::new(wanted, Out::new(out))?;
+    let taker = allocations::Tracer::new(wanted, Out::new(out))?;
     let taker = taker.with_cost_budget(Arc::clone(&options.allocation_ppm));
     let arrivals = options.registry.subscribe()?;
     let mut trace = Trace::start(taker, Vec::new(), Some(arrivals))?;
@@ -324,7 +324,7 @@ fn samples(options: &Options, out: &SyncSender<Batch>, stop: &AtomicBool) -> Tak
         pace: PACE,
         registry: Some(options.registry.clone()),
     };
-    let taker = samples::Taker::new(wanted, Out::new(out))?;
+    let taker = samples::Sampler::new(wanted, Out::new(out))?;
     let mut taker = taker.with_stack_budget(Arc::clone(&options.stack_ppm));
     taker.start()?;
     taker.sink.send(Batch::Begun);

@@ -20,7 +20,7 @@ use libjvmprobe::{
     stack::profile::Profile,
     sys::Pace,
     trace::{
-        allocations::{self, Report, books::Scope},
+        allocations::{self, AllocationReport, jvm_totals::Scope},
         pauses::{self, record::Record},
         samples::{self, About, StackWalk, SymbolSource, Targets, events::EventSpec},
     },
@@ -85,7 +85,7 @@ struct Thinned {
 struct Allocations(Seen, Thinned);
 
 impl allocations::Sink for Allocations {
-    fn table(&mut self, told: &Report<'_>) -> Result<()> {
+    fn table(&mut self, told: &AllocationReport<'_>) -> Result<()> {
         assert_eq!(told.scope, Scope::Interval);
         let (summary, profile) = (&told.table.summary, told.profile().unwrap());
         assert_eq!(profile.total(), told.table.rows.iter().map(|row| row.class.bytes).sum::<u64>());
@@ -142,7 +142,7 @@ fn trace<T: Tool>(
 fn trace_pauses(pid: u32, begun: Sender<()>, stop: &AtomicBool) -> Result<Pauses> {
     let options = pauses::Options { all: true, pace: Pace::Calm, ..Default::default() };
     let seen = Pauses { seen: Seen::of(pid), told: 0 };
-    let taker = pauses::Taker::new(options, seen, &[])?;
+    let taker = pauses::Tracer::new(options, seen, &[])?;
     let mut trace = trace(taker, INTERVAL, begun, stop)?;
     trace.tool.finish(&mut trace.jvms)?;
     Ok(trace.tool.sink)
@@ -162,7 +162,7 @@ fn trace_allocations(
         pace: Pace::Calm,
         ..allocations::Options::NONE
     };
-    let taker = allocations::Taker::new(options, Allocations(Seen::of(pid), Thinned::default()))?;
+    let taker = allocations::Tracer::new(options, Allocations(Seen::of(pid), Thinned::default()))?;
     let mut trace = trace(taker, interval, begun, stop)?;
     trace.tool.finish(&mut trace.jvms)?;
     Ok(trace.tool.sink)
@@ -189,7 +189,7 @@ fn trace_samples(pid: u32, begun: Sender<()>, stop: &AtomicBool) -> Result<Sampl
         pace: Pace::Calm,
         registry: None,
     };
-    let mut taker = samples::Taker::new(options, Samples(Seen::of(pid)))?;
+    let mut taker = samples::Sampler::new(options, Samples(Seen::of(pid)))?;
     taker.start()?;
     begun.send(()).unwrap();
     taker.run(times(INTERVAL), stop)?;
