@@ -208,7 +208,8 @@ impl Walker {
         })
     }
 
-    /// Keeps a copy of all rows from now on, for [`walk_data`](Self::walk_data): eight bytes a row, about 2 MB for a libjvm.so.
+    /// Keeps a copy of all rows from now on, for [`walk_data`](Self::walk_data): eight bytes per row, about 2 MB for a
+    /// libjvm.so.
     pub(crate) fn keep_rows(&mut self) {
         self.keeps_rows = true;
     }
