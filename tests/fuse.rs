@@ -14,10 +14,10 @@ use std::{
 };
 
 use jvmprobe_tests::{
+    beside_others,
     fake::build_library,
     fuse::{Server, hostile_jvm},
     load::Load,
-    need_root,
     other::loader,
     runtimes::named,
     tool::{Tool, binary},
@@ -64,7 +64,7 @@ fn run_tool_on(tool: &str, pid: u32, server: &mut Option<Server>) -> String {
 
 #[test]
 fn tools_exit_when_target_memory_on_fuse_hangs() {
-    need_root();
+    beside_others();
     let dir = tempfile::tempdir().unwrap();
     let content = dir.path().join("content");
     fs::write(&content, vec![0; 1 << 20]).unwrap();
@@ -80,7 +80,7 @@ fn tools_exit_when_target_memory_on_fuse_hangs() {
 
 #[test]
 fn libraries_on_fuse_are_refused() {
-    need_root();
+    beside_others();
     let dir = tempfile::tempdir().unwrap();
     let Some(server) = Server::start(&build_library(dir.path())) else { return };
     let process = loader(&server.file());
@@ -107,7 +107,7 @@ fn get(listen: &str, path: &str) -> (String, Duration) {
 
 #[test]
 fn daemon_stays_responsive_when_fuse_memory_hangs() {
-    need_root();
+    beside_others();
     let dir = tempfile::tempdir().unwrap();
     let content = build_library(dir.path());
     // The file also has pages for the JVM's memory.

@@ -29,7 +29,7 @@ use jvmprobe_tests::{
 use rustix::process::{Pid, Signal, kill_process};
 
 fn start_load(runtime: &str, flags: &str) -> Load {
-    need_root();
+    beside_others();
     // Built before the load starts, not while it runs.
     binary("javaprof");
     Load::start_program(named(runtime), &format!("{FRAMES} {flags}"), "CpuLoad")
@@ -74,7 +74,7 @@ fn assert_one_line(output: &Output, words: &[&str]) {
 /// message reports that.
 #[test]
 fn zero_vm_profile_warns_about_missing_method_names() {
-    need_root();
+    beside_others();
     let Some(runtime) = of_unstable("zero-17") else { return };
     let mut load = Load::start(runtime, "-XX:+UseSerialGC");
     load.go(4.0);
@@ -113,7 +113,7 @@ fn usage_errors_exit_with_2() {
 #[test]
 fn nonexistent_process_is_rejected() {
     beside_others();
-    need_root();
+    beside_others();
     // Above every pid_max.
     assert_refused(&run(&["-p", "4194305"]), 1, &["no process 4194305"]);
     assert_refused(&run(&["-p", "4294967295"]), 1, &["no process"]);
@@ -124,14 +124,14 @@ fn process_without_libjvm_is_rejected() {
     beside_others();
     let other = sleeper();
     let pid = other.pid().to_string();
-    need_root();
+    beside_others();
     assert_refused(&run(&["-p", &pid]), 1, &[&pid, "sleep", "not a JVM", "list JVMs"]);
 }
 
 #[test]
 fn process_with_libjvm_but_no_jvm_is_rejected() {
     beside_others();
-    need_root();
+    beside_others();
     let other = loader(&named("temurin-17").libjvm());
     let pid = other.pid().to_string();
     assert_refused(
@@ -183,7 +183,7 @@ fn thread_id_is_rejected_with_the_process_id() {
 #[test]
 fn zombie_process_is_rejected() {
     beside_others();
-    need_root();
+    beside_others();
     let child = Other::spawn(&mut Command::new("true"));
     let stat = format!("/proc/{}/stat", child.pid());
     while !fs::read_to_string(&stat).unwrap().contains(") Z ") {
@@ -195,7 +195,7 @@ fn zombie_process_is_rejected() {
 #[test]
 fn unexecutable_command_is_reported_in_one_line() {
     beside_others();
-    need_root();
+    beside_others();
     let output = run(&["--", "/nonexistent/java", "-jar", "x"]);
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     assert!(output.stdout.is_empty(), "{output:?}");
@@ -326,7 +326,7 @@ fn killed_target_ends_only_its_own_profile() {
 #[test]
 fn samples_before_exec_keep_their_command_and_symbols() {
     beside_others();
-    need_root();
+    beside_others();
     binary("javaprof");
     // java never execs after it has loaded libjvm.so; a program that embeds it might.
     let script = "import mmap,os,sys,time\n\
@@ -460,7 +460,7 @@ fn malformed_symbol_maps_yield_valid_profiles() {
 /// A library with the same name, size and address, but another file.
 #[test]
 fn library_at_a_reused_address_has_its_own_names() {
-    need_root();
+    beside_others();
     binary("javaprof");
     let dir = tempfile::tempdir().unwrap();
     let libraries = ["first_spin", "other_spin"].map(|name| {
@@ -487,7 +487,7 @@ fn library_at_a_reused_address_has_its_own_names() {
 #[test]
 fn unreadable_vm_structs_are_reported_as_the_reason() {
     beside_others();
-    need_root();
+    beside_others();
     let fake = Fake::start();
     let pid = fake.pid().to_string();
     for (tool, words) in [
@@ -610,7 +610,7 @@ fn no_probes_or_files_remain_after_any_signal() {
 /// The command outlives the tool, but inherits none of the tool's resources.
 #[test]
 fn command_inherits_no_bpf_or_perf_descriptors() {
-    need_root();
+    beside_others();
     let mut command = Command::new(binary("javaprof"));
     command.arg("--").arg(&named("temurin-17").java).arg("-cp").arg(classes()).arg("CpuLoad");
     let tool = Tool::spawn_reading(command, Stdio::piped());
@@ -667,7 +667,7 @@ fn concurrent_profiles_of_one_jvm_do_not_interfere() {
 #[test]
 fn methods_of_a_jvm_in_a_container_have_names() {
     beside_others();
-    need_root();
+    beside_others();
     binary("javaprof");
     let flags: Vec<_> = FRAMES.split_ascii_whitespace().collect();
     let mut container = Container::start(named("temurin-21"), &flags, "CpuLoad");
@@ -693,7 +693,7 @@ fn methods_of_a_jvm_in_a_container_have_names() {
 
 #[test]
 fn full_or_read_only_tmp_is_reported() {
-    need_root();
+    beside_others();
     binary("javaprof");
     let mut flags: Vec<_> = FRAMES.split_ascii_whitespace().collect();
     flags.push("-XX:-UsePerfData");
@@ -739,7 +739,7 @@ fn a_profile_without_samples_leaves_no_empty_file() {
 #[test]
 fn profiling_works_without_kernel_btf() {
     beside_others();
-    need_root();
+    beside_others();
     binary("javaprof");
     // The load causes page faults, so that there are kernel frames.
     let flags = "-XX:+PreserveFramePointer -XX:+UseParallelGC";
@@ -765,7 +765,7 @@ fn profiling_works_without_kernel_btf() {
 #[test]
 fn non_hotspot_vms_are_profiled_by_frame_pointers() {
     beside_others();
-    need_root();
+    beside_others();
     let dir = tempfile::tempdir().unwrap();
     let library = dir.path().join("libj9vm29.so");
     fs::write(&library, [0; 64]).unwrap();

@@ -14,7 +14,6 @@ use jvmprobe_tests::{
     beside_others,
     folded::{self, Line, total},
     load::{FRAMES, Load, classes},
-    need_root,
     other::busy_shell,
     pprof,
     proc::{breakpoints, cpu_seconds, threads},
@@ -26,7 +25,7 @@ use serde_json::Value;
 
 /// Starts a JVM whose methods have been compiled.
 fn start_warm_load(runtime: &str) -> Load {
-    need_root();
+    beside_others();
     // Built before the load starts, not while it runs.
     binary("javaprof");
     let mut load = Load::start_program(named(runtime), FRAMES, "CpuLoad");
@@ -83,7 +82,7 @@ fn worker(load: &Load) -> String {
 #[test]
 fn folded_stacks_begin_with_the_command_and_end_in_the_kernel() {
     beside_others();
-    need_root();
+    beside_others();
     binary("javaprof");
     // It enters the kernel often, other than CpuLoad.
     let flags = "-XX:+PreserveFramePointer -XX:+UseParallelGC";
@@ -152,7 +151,7 @@ fn threads_option_separates_stacks_by_thread() {
 #[test]
 fn user_and_kernel_options_restrict_frames() {
     beside_others();
-    need_root();
+    beside_others();
     binary("javaprof");
     let flags = "-XX:+PreserveFramePointer -XX:+UseParallelGC";
     let mut load = Load::start_program(named("temurin-17"), flags, "GcLoad");
@@ -463,7 +462,7 @@ fn start_without_aslr(program: &str, flags: &str) -> Load {
 /// As with replicas restored from one image: the same addresses, but different code.
 #[test]
 fn stacks_of_jvms_with_equal_addresses_are_not_mixed() {
-    need_root();
+    beside_others();
     binary("javaprof");
     // Methods are compiled in a fixed order, and first within the first second.
     for flags in ["-Xint -XX:+UseSerialGC", "-Xbatch -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"] {
@@ -522,7 +521,7 @@ fn system_wide_profile_includes_non_jvm_processes() {
 
 /// Starts javaprof with a command and a stdin for it.
 fn start_with_command(args: &[&str], program: &[&str], input: Stdio) -> Tool {
-    need_root();
+    beside_others();
     let mut command = Command::new(binary("javaprof"));
     command.args(args).arg("--").arg(&named("temurin-17").java).args(FRAMES.split_whitespace());
     command.arg("-cp").arg(classes()).args(program);

@@ -12,7 +12,7 @@ use std::{
 };
 
 use jvmprobe_tests::{
-    allocated,
+    allocated, beside_others,
     load::Load,
     need_root,
     proc::cpu_seconds,
@@ -83,7 +83,7 @@ fn sum(path: &Path, word: &str) -> u64 {
 
 #[test]
 fn stored_data_matches_the_jvm_activity() {
-    need_root();
+    beside_others();
     let place = Place::new();
     let mut load = Load::start_program(named("temurin-17"), "-XX:+UseSerialGC", "AllocLoad");
     load.ask("go 1 200 2");
@@ -136,7 +136,7 @@ fn stored_data_matches_the_jvm_activity() {
 
 #[test]
 fn json_log_option_formats_every_line() {
-    need_root();
+    beside_others();
     let place = Place::new();
     let config = place.dir.path().join("jvmprobed.toml");
     fs::write(&config, "log = \"json\"\n").unwrap();
@@ -201,7 +201,7 @@ fn short_lived_jvms_are_skipped_and_lasting_ones_traced() {
 /// A window is on disk after 15 seconds, even if the daemon is killed then.
 #[test]
 fn completed_window_survives_a_kill() {
-    need_root();
+    beside_others();
     let place = Place::new();
     let mut load = Load::start(named("temurin-21"), "-XX:+UseParallelGC");
     let tool = place.start(&[]);
@@ -228,7 +228,7 @@ fn completed_window_survives_a_kill() {
 #[test]
 #[ignore = "long: make test-all"]
 fn killed_daemon_loses_at_most_the_last_window() {
-    need_root();
+    beside_others();
     let place = Place::new();
     let mut load = Load::start(named("temurin-21"), "-XX:+UseSerialGC");
     load.go(3600.0);
@@ -298,7 +298,7 @@ fn start_with_tiny_cpu_limit(place: &Place, load: &mut Load, more: &[&str]) -> T
 
 #[test]
 fn exceeding_the_cpu_limit_reduces_collection_and_is_logged() {
-    need_root();
+    beside_others();
     let place = Place::new();
     let mut load = Load::start(named("temurin-21"), "-XX:+UseSerialGC");
     let tool = start_with_tiny_cpu_limit(&place, &mut load, &["--max-cpu", "0.01"]);
@@ -375,7 +375,7 @@ fn raised_cpu_limit_resumes_full_collection() {
 /// continues.
 #[test]
 fn each_failing_push_target_is_logged_once() {
-    need_root();
+    beside_others();
     let place = Place::new();
     let mut load = Load::start(named("temurin-21"), "-XX:+UseSerialGC");
     // No server listens on the first port. The daemon's own port speaks HTTP, but accepts no
@@ -412,7 +412,7 @@ fn each_failing_push_target_is_logged_once() {
 
 #[test]
 fn startup_errors_are_reported_in_one_line() {
-    need_root();
+    beside_others();
     let place = Place::new();
     let store = place.store();
     let other = place.dir.path().join("other").display().to_string();

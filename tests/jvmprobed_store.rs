@@ -14,7 +14,7 @@ use std::{
 };
 
 use jvmprobe_tests::{
-    need_root,
+    beside_others, need_root,
     tool::{Tool, binary},
     windows::{PID, SAMPLES, SECOND, folder, made_up},
 };
@@ -97,7 +97,7 @@ fn random_delay(most: u64) -> Duration {
 
 #[test]
 fn killed_writer_loses_at_most_the_last_window() {
-    need_root();
+    beside_others();
     let dir = folder();
     let (mut next, mut merged, mut cut_short) = (0, 0, 0);
     for round in 0..100 {
@@ -287,7 +287,7 @@ fn changing_the_clock_loses_no_windows() {
 
 #[test]
 fn daemon_starts_immediately_after_a_kill() {
-    need_root();
+    beside_others();
     let dir = tempfile::tempdir().unwrap();
     let store = dir.path().join("store");
     let start = || {
@@ -386,7 +386,7 @@ impl Drop for Mounted {
 
 #[test]
 fn writer_on_full_disk_continues_and_counts_lost_windows() {
-    need_root();
+    beside_others();
     let disk = Mounted::new("size=600k");
     let mut command = writer(&disk.path(), 0, 200);
     let child = command.stderr(Stdio::piped()).output().unwrap();
@@ -411,7 +411,7 @@ fn writer_on_full_disk_continues_and_counts_lost_windows() {
 /// A disk that is full from the start: a daemon that cannot store anything does not start.
 #[test]
 fn disk_full_at_startup_is_reported_in_one_line() {
-    need_root();
+    beside_others();
     let disk = Mounted::new("size=64k");
     let filler = disk.0.path().join("filler");
     while fs::OpenOptions::new()
@@ -439,7 +439,7 @@ fn startup_error(dir: &Path) -> String {
 
 #[test]
 fn unusable_directory_is_rejected_in_one_line() {
-    need_root();
+    beside_others();
     let scratch = TempDir::new().unwrap();
     let dir = scratch.path().join("kept");
     // A directory of another user, and one to which others may write.
@@ -478,7 +478,7 @@ fn unusable_directory_is_rejected_in_one_line() {
 
 #[test]
 fn windows_of_an_older_format_are_removed_at_startup() {
-    need_root();
+    beside_others();
     let scratch = folder();
     let dir = scratch.path().join("kept");
     let mut store = Store::open(&dir, DAY, MUCH).unwrap();
@@ -515,7 +515,7 @@ fn windows_of_an_older_format_are_removed_at_startup() {
 
 #[test]
 fn read_only_disk_is_reported_in_one_line() {
-    need_root();
+    beside_others();
     let disk = Mounted::new("size=1m");
     let mut store = Store::open(&disk.path(), DAY, MUCH).unwrap();
     store.put(made_up(BEGIN, 0));
@@ -530,7 +530,7 @@ fn read_only_disk_is_reported_in_one_line() {
 
 #[test]
 fn symlinks_and_fifos_in_the_store_are_skipped() {
-    need_root();
+    beside_others();
     let scratch = folder();
     let (dir, other) = (scratch.path().join("kept"), scratch.path().join("other"));
     drop(Store::open(&dir, DAY, MUCH).unwrap());

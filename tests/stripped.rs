@@ -11,7 +11,7 @@ use std::{
 };
 
 use jvmprobe_tests::{
-    allocated,
+    allocated, beside_others,
     fake::build_library,
     load::Load,
     need_root,
@@ -111,7 +111,7 @@ fn without_signature(demangled: &str) -> &str {
 
 #[test]
 fn symbols_come_from_the_file_given_by_option() {
-    need_root();
+    beside_others();
     let folder = tempfile::tempdir().expect("a temporary folder");
     let debug = folder.path().join("debug");
     let runtime = named("temurin-25").stripped(folder.path(), &debug);
@@ -139,7 +139,7 @@ fn symbols_come_from_the_file_given_by_option() {
 
 #[test]
 fn compressed_symbol_section_is_read() {
-    need_root();
+    beside_others();
     let folder = tempfile::tempdir().expect("a temporary folder");
     let debug = folder.path().join("debug");
     let runtime = named("temurin-25").stripped(folder.path(), &debug);
@@ -211,7 +211,7 @@ fn debug_file_of_a_container_adds_no_probes_elsewhere() {
 
 #[test]
 fn debug_files_of_a_container_are_found() {
-    need_root();
+    beside_others();
     let folder = tempfile::tempdir().expect("a temporary folder");
     let debug = folder.path().join("debug");
     let runtime = named("temurin-25").stripped(folder.path(), &debug);
@@ -223,7 +223,7 @@ fn debug_files_of_a_container_are_found() {
 /// The probes are attached to that process only, not to the file.
 #[test]
 fn daemon_records_allocation_with_container_debug_files() {
-    need_root();
+    beside_others();
     let folder = tempfile::tempdir().expect("a temporary folder");
     let debug = folder.path().join("debug");
     let runtime = named("temurin-25").stripped(folder.path(), &debug);
@@ -261,7 +261,7 @@ fn daemon_records_allocation_with_container_debug_files() {
 
 #[test]
 fn symbols_are_found_by_the_build_id() {
-    need_root();
+    beside_others();
     let folder = tempfile::tempdir().expect("a temporary folder");
     let debug = folder.path().join("debug");
     let runtime = named("temurin-25").stripped(folder.path(), &debug);

@@ -1,9 +1,8 @@
 //! Which tests may run at the same time.
 //!
-//! By default a test runs alone: tests that measure, that trace all JVMs, or that check what other
-//! tests leave on the machine need that. A test that only checks what a tool reports about the
-//! test's own JVMs calls [`beside_others`]. Two such tests run at once, because they wait most of
-//! the time.
+//! A test calls [`need_root`] and runs alone if it measures, counts all JVMs, or checks what other
+//! tests leave on the machine. A test that only checks what a tool reports about the test's own
+//! JVMs calls [`beside_others`]. Two such tests run at once, because they wait most of the time.
 //!
 //! The turns are locked files beside the test binaries, because `tests/run` runs several binaries
 //! at a time. If `JVMPROBE_TEST_TIMES` names a file, each test adds a line with its time, without
@@ -75,20 +74,27 @@ fn take(alone: bool) {
     });
 }
 
-/// Requires root, and makes this test run alone.
-///
-/// # Panics
-/// Without root: a test that does nothing must not pass.
-pub fn need_root() {
+fn check_root() {
     assert!(
         rustix::process::geteuid().is_root(),
         "this test attaches BPF programs: run it as root (sudo make test)"
     );
+}
+
+/// Requires root, and makes this test run alone, unless its thread has called [`beside_others`].
+///
+/// # Panics
+/// Without root: a test that does nothing must not pass.
+pub fn need_root() {
+    check_root();
     take(true);
 }
 
-/// Makes this test run at the same time as others that call this function. Call it before
-/// [`need_root`], which then has no effect on the turn.
+/// Requires root, and makes this test run at the same time as others that call this function.
+///
+/// # Panics
+/// Without root.
 pub fn beside_others() {
+    check_root();
     take(false);
 }
