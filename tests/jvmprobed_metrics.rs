@@ -30,8 +30,8 @@ use serde_json::Value;
 const STOPS_MS: [u64; 6] = [1, 2, 4, 8, 40, 400];
 
 fn filled_counters() -> SharedTotals {
-    let book = SharedTotals::new(Limits::default());
-    let who = |pid: u32| {
+    let totals = SharedTotals::new(Limits::default());
+    let identity = |pid: u32| {
         let attributes = BTreeMap::from([
             ("process.runtime.version".into(), "21.0.5+11".into()),
             ("k8s.pod.uid".into(), format!("uid-{pid}")),
@@ -48,10 +48,10 @@ fn filled_counters() -> SharedTotals {
         heap_before: Some(300 << 20),
         heap_after: Some(100 << 20),
     };
-    let mut locked = book.lock();
+    let mut locked = totals.lock();
     for pid in 1..=3 {
-        let who = who(pid);
-        locked.found(&who);
+        let identity = identity(pid);
+        locked.add_jvm(&identity);
         let mut stops: Vec<_> = STOPS_MS.into_iter().map(stop).collect();
         stops.push(Stop {
             op: "ThreadDump".into(),
@@ -71,24 +71,25 @@ fn filled_counters() -> SharedTotals {
             heap_max: Some(512 << 20),
         };
         let cost = vec![("allocation", 5_000_000), ("samples", 1_000_000)];
-        locked.add(&who, &Figures { stops, processor, allocated_bytes: 1 << 30, cost, gauges });
-        locked.spend("allocation", &Cost { pid, hits: 1000, ns: 5_000_000 });
+        locked
+            .add(&identity, &Figures { stops, processor, allocated_bytes: 1 << 30, cost, gauges });
+        locked.add_probe_cost("allocation", &Cost { pid, hits: 1000, ns: 5_000_000 });
     }
     locked.own = DaemonMetrics { memory_bytes: 60 << 20, hertz: 19, ..DaemonMetrics::default() };
-    locked.take("cpu", 1234);
-    locked.lose("ring-buffer", 5);
-    locked.give_up("GraalVM native image");
+    locked.add_recorded("cpu", 1234);
+    locked.add_lost("ring-buffer", 5);
+    locked.add_abandoned("GraalVM native image");
     locked.windows = 7;
     drop(locked);
-    book
+    totals
 }
 
 /// Serves the metrics of these counters on a free port.
-fn serve(net: &Net, book: &SharedTotals, ready: &Arc<Health>) -> SocketAddr {
+fn serve(net: &Net, totals: &SharedTotals, ready: &Arc<Health>) -> SocketAddr {
     let port = server::bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let address = port.local_addr().unwrap();
-    let (book, ready) = (book.clone(), ready.clone());
-    net.spawn(async move { server::serve(port, book, ready).await.unwrap() });
+    let (totals, ready) = (totals.clone(), ready.clone());
+    net.spawn(async move { server::serve(port, totals, ready).await.unwrap() });
     address
 }
 
@@ -192,8 +193,8 @@ impl Drop for Prometheus {
 #[test]
 fn prometheus_returns_the_published_values() {
     beside_others();
-    let (net, book) = (Net::start().unwrap(), filled_counters());
-    let address = serve(&net, &book, &Arc::default());
+    let (net, totals) = (Net::start().unwrap(), filled_counters());
+    let address = serve(&net, &totals, &Arc::default());
     for native in [true, false] {
         let features: &[&str] = if native { &["--enable-feature=native-histograms"] } else { &[] };
         let prometheus = Prometheus::start(address, features);
@@ -268,8 +269,8 @@ fn promtool(arguments: &[&str], input: &[u8]) -> (bool, String) {
 #[test]
 fn promtool_accepts_metrics_and_alert_rules() {
     beside_others();
-    let (net, book) = (Net::start().unwrap(), filled_counters());
-    let address = serve(&net, &book, &Arc::default());
+    let (net, totals) = (Net::start().unwrap(), filled_counters());
+    let address = serve(&net, &totals, &Arc::default());
     let (status, text) = get(address, "/metrics", "Accept: text/plain; version=0.0.4\r\n");
     assert_eq!(status, 200);
     let (good, said) = promtool(&["check", "metrics"], &text);
@@ -299,15 +300,15 @@ fn metric_names(text: &str) -> Vec<String> {
 #[test]
 fn dashboard_and_alerts_use_existing_metrics() {
     beside_others();
-    let (net, book) = (Net::start().unwrap(), filled_counters());
+    let (net, totals) = (Net::start().unwrap(), filled_counters());
     let push = {
         let folder = tempfile::tempdir().unwrap();
         let to = format!("dir={}", folder.path().join("profiles").display());
         let options = jvmprobed::push::target::Options::new(to.parse().unwrap());
         jvmprobed::push::Push::start(&net, &[options], folder.path(), Default::default()).unwrap()
     };
-    book.lock().targets = push.ledgers();
-    let address = serve(&net, &book, &Arc::default());
+    totals.lock().targets = push.ledgers();
+    let address = serve(&net, &totals, &Arc::default());
     let (_, text) = get(address, "/metrics", "Accept: text/plain\r\n");
     let text = String::from_utf8(text).unwrap();
     // A native histogram has only the plain name; classic buckets have suffixes.
@@ -340,9 +341,9 @@ fn dashboard_and_alerts_use_existing_metrics() {
 #[test]
 fn server_reports_health_and_survives_bad_requests() {
     beside_others();
-    let (net, book) = (Net::start().unwrap(), filled_counters());
+    let (net, totals) = (Net::start().unwrap(), filled_counters());
     let ready = Arc::new(Health::default());
-    let address = serve(&net, &book, &ready);
+    let address = serve(&net, &totals, &ready);
     assert_eq!(get(address, "/-/healthy", "").0, 200);
     assert_eq!(get(address, "/-/ready", "").0, 503);
     ready.set_ready(true);
@@ -376,17 +377,18 @@ fn server_reports_health_and_survives_bad_requests() {
 #[test]
 fn metrics_are_limited_to_five_hundred_jvms() {
     beside_others();
-    let book = SharedTotals::new(Limits::default());
+    let totals = SharedTotals::new(Limits::default());
     for pid in 1..=2000 {
-        let who = Arc::new(Identity { pid, name: format!("jvm-{pid}"), ..Identity::default() });
+        let identity =
+            Arc::new(Identity { pid, name: format!("jvm-{pid}"), ..Identity::default() });
         for op in 0..50 {
             let op = format!("Operation{op}").into();
             let stop = Stop { op, stopped_ns: 1, collections: 1, ..Stop::default() };
-            book.lock().add(&who, &Figures { stops: vec![stop], ..Figures::default() });
+            totals.lock().add(&identity, &Figures { stops: vec![stop], ..Figures::default() });
         }
     }
     let net = Net::start().unwrap();
-    let address = serve(&net, &book, &Arc::default());
+    let address = serve(&net, &totals, &Arc::default());
     let (_, text) = get(address, "/metrics", "Accept: text/plain\r\n");
     let text = String::from_utf8(text).unwrap();
     let series =

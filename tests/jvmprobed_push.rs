@@ -21,7 +21,7 @@ use jvmprobed::{
     },
     net::Net,
     push::{Push, ledger::Counts, retry, samples, target::Options},
-    window::{Identity, Taken, Window},
+    window::{Identity, JvmData, Window},
 };
 use libjvmprobe::{
     stack::{
@@ -89,9 +89,9 @@ fn named(number: u64, jvms: u32, stacks: u32, longer: usize) -> Window {
             ("k8s.pod.uid".into(), format!("uid-{jvm}")),
         ]);
         let name = format!("shop-{jvm}");
-        let who = Identity { pid: jvm, started_ns: 1, name, attributes };
-        Taken {
-            who: Arc::new(who),
+        let identity = Identity { pid: jvm, started_ns: 1, name, attributes };
+        JvmData {
+            identity: Arc::new(identity),
             profiles,
             pauses: vec![Record::Pause(Default::default())],
             cpu_ns: None,
@@ -123,7 +123,7 @@ fn truth(windows: &[Window]) -> Truth {
                 let names = sample.stack.iter().rev().map(|&id| profile.frame(id).name.to_string());
                 let stack = names.collect::<Vec<_>>().join(";");
                 let mut add = |measure: &str, value: u64| {
-                    let key = (jvm.who.name.clone(), measure.to_owned(), stack.clone());
+                    let key = (jvm.identity.name.clone(), measure.to_owned(), stack.clone());
                     *truth.entry(key).or_default() += i64::try_from(value).unwrap();
                 };
                 match profile.measure {
@@ -266,9 +266,13 @@ fn each_kind_of_target_gets_the_same_profiles() {
     let mut got = Truth::new();
     for window in &windows {
         for jvm in &window.jvms {
-            let base =
-                format!("{}-{}-{}", jvm.who.name, jvm.who.pid, window.begin_ns / 1_000_000_000);
-            add_pprof(&mut got, &jvm.who.name, &files.path().join(format!("{base}.pb.gz")));
+            let base = format!(
+                "{}-{}-{}",
+                jvm.identity.name,
+                jvm.identity.pid,
+                window.begin_ns / 1_000_000_000
+            );
+            add_pprof(&mut got, &jvm.identity.name, &files.path().join(format!("{base}.pb.gz")));
             let pauses = fs::read_to_string(files.path().join(format!("{base}.jsonl"))).unwrap();
             assert_eq!(pauses, PAUSE.to_owned() + "\n");
         }
@@ -397,13 +401,13 @@ fn series_rejected_by_pyroscope_does_not_affect_others() {
         let mut one = window(1, 4, 20);
         // A label that begins with a digit, one without a valid character, one with an empty value,
         // and long ones.
-        let who = Arc::make_mut(&mut one.jvms[0].who);
+        let identity = Arc::make_mut(&mut one.jvms[0].identity);
         for (name, value) in
             [("0day/x", "a"), ("é", "b"), ("empty", ""), ("k.v", &*"v".repeat(9999))]
         {
-            who.attributes.insert(name.into(), value.into());
+            identity.attributes.insert(name.into(), value.into());
         }
-        who.attributes.insert("n".repeat(5000), "c".into());
+        identity.attributes.insert("n".repeat(5000), "c".into());
         let mut large = window(1, 2, 1500);
         one.jvms[1] = large.jvms.remove(1);
         let refused: u64 = one.jvms[1].profiles.iter().map(samples).sum();
@@ -687,14 +691,14 @@ fn full_queue_disk_drops_only_counted_samples() {
     let before = receiver.requests().len();
     receiver.mode("ok");
     let counts = wait_until_delivered(&push, handed_in);
-    let taken = received_otlp(
+    let accepted = received_otlp(
         &receiver.requests()[before..]
             .iter()
             .filter(|r| r["mode"] == "ok")
             .cloned()
             .collect::<Vec<_>>(),
     );
-    assert_eq!(samples_of(&taken), counts.delivered_samples);
+    assert_eq!(samples_of(&accepted), counts.delivered_samples);
     // There is free space again.
     let new = window(1000, 2, 20);
     handed_in += samples_in(&new);
@@ -722,8 +726,9 @@ fn full_queue_drops_the_oldest_windows() {
     let counts = wait_until_delivered(&push, handed_in);
     assert!(counts.dropped["queue-full"].samples > handed_in / 2, "{counts:?}");
     let requests = receiver.requests();
-    let taken: Vec<_> = requests[before..].iter().filter(|r| r["mode"] == "ok").cloned().collect();
-    let got = received_pyroscope(&taken);
+    let accepted: Vec<_> =
+        requests[before..].iter().filter(|r| r["mode"] == "ok").cloned().collect();
+    let got = received_pyroscope(&accepted);
     assert_eq!(samples_of(&got), counts.delivered_samples);
     // The newest window is among those that were kept.
     let newest = truth(&windows[29..]);
@@ -864,8 +869,8 @@ fn metrics_arrive_over_otlp() {
     let receiver = Receiver::start(None);
     let folder = tempfile::tempdir().unwrap();
     let net = Net::start().unwrap();
-    let book = SharedTotals::new(Limits::default());
-    let who = window(1, 1, 1).jvms.remove(0).who;
+    let totals = SharedTotals::new(Limits::default());
+    let identity = window(1, 1, 1).jvms.remove(0).identity;
     let stop = |ns| Stop {
         op: "G1CollectForAllocation".into(),
         cause: Some("G1 Evacuation Pause".into()),
@@ -877,7 +882,9 @@ fn metrics_arrive_over_otlp() {
     };
     let processor = Processor { java_ns: 2_500_000_000, ..Processor::default() };
     let stops = vec![stop(1_000_000), stop(1_000_000), stop(64_000_000)];
-    book.lock().add(&who, &Figures { stops, processor, allocated_bytes: 77, ..Figures::default() });
+    totals
+        .lock()
+        .add(&identity, &Figures { stops, processor, allocated_bytes: 77, ..Figures::default() });
     for to in [
         format!("otlp=http://127.0.0.1:{}", receiver.http),
         format!("otlp=grpc://127.0.0.1:{}", receiver.grpc),
@@ -886,7 +893,7 @@ fn metrics_arrive_over_otlp() {
         options.metrics = true;
         let push = Push::start(&net, &[options], folder.path(), SOON).unwrap();
         let before = receiver.requests().len();
-        push.metrics(&book);
+        push.metrics(&totals);
         let request = receiver.wait_for(before + 1).remove(before);
         let points = request["metrics"].as_array().unwrap();
         let of = |name: &str| -> Vec<&Value> {
@@ -965,15 +972,17 @@ fn opentelemetry_collector_accepts_profiles_and_metrics() {
     let net = Net::start().unwrap();
     let windows = [window(1, 2, 20)];
     let handed_in = windows.iter().map(samples_in).sum();
-    let book = SharedTotals::new(Limits::default());
-    book.lock()
-        .add(&windows[0].jvms[0].who, &Figures { allocated_bytes: 4711, ..Figures::default() });
+    let totals = SharedTotals::new(Limits::default());
+    totals.lock().add(
+        &windows[0].jvms[0].identity,
+        &Figures { allocated_bytes: 4711, ..Figures::default() },
+    );
     for to in [format!("otlp=http://127.0.0.1:{http}"), format!("otlp=grpc://127.0.0.1:{grpc}")] {
         let mut options = target(&to);
         options.metrics = true;
         let push = Push::start(&net, &[options], &folder.path().join("queue"), SOON).unwrap();
         push.window(&windows[0]);
-        push.metrics(&book);
+        push.metrics(&totals);
         let counts = wait_until_delivered(&push, handed_in);
         assert_eq!((counts.delivered_samples, counts.dropped.len()), (handed_in, 0), "{counts:?}");
     }

@@ -29,7 +29,7 @@ const HASH: &str = "$2b$05$ITzq9dTtxlW0lpIpnLPnReOqXZq5kM1OKRS5vzykJ.LuJtBDvZs7u
 struct Served {
     metrics: SocketAddr,
     health: SocketAddr,
-    book: SharedTotals,
+    totals: SharedTotals,
     _serving: Serving,
 }
 
@@ -45,10 +45,12 @@ impl Served {
             health: Some(Listen(Some(health))),
             web_config: web_config.map(Path::to_owned),
         };
-        let book = SharedTotals::default();
-        let serving =
-            Listeners::open(&options).unwrap().start(&book, &Arc::new(Health::default())).unwrap();
-        Self { metrics, health, book, _serving: serving }
+        let totals = SharedTotals::default();
+        let serving = Listeners::open(&options)
+            .unwrap()
+            .start(&totals, &Arc::new(Health::default()))
+            .unwrap();
+        Self { metrics, health, totals, _serving: serving }
     }
 
     fn url(&self, scheme: &str, path: &str) -> String {
@@ -141,7 +143,7 @@ fn scraping_loop_is_limited_to_one_exposition_per_second() {
         loops.into_iter().map(|one| one.join().unwrap()).sum()
     });
     let seconds = begin.elapsed().as_secs() + 1;
-    let written = served.book.lock().expositions;
+    let written = served.totals.lock().expositions;
     assert!(answers > 100 && written <= seconds + 1, "{written} for {answers} in {seconds} s");
     // A tenth of a processor, the unused allowance, and as much again for other tests in this
     // process.

@@ -38,13 +38,13 @@ fn window_number(record: &Record) -> u64 {
 fn checked_window_numbers(dir: &Path) -> Vec<u64> {
     let windows = StoreReader::open(dir).unwrap().read(0, u64::MAX).unwrap();
     let (mut numbers, mut sums, mut bytes) = (Vec::new(), BTreeMap::new(), 0);
-    for taken in windows.iter().flat_map(|stored| &stored.window.jvms) {
-        if taken.who.pid != PID {
+    for jvm_data in windows.iter().flat_map(|stored| &stored.window.jvms) {
+        if jvm_data.identity.pid != PID {
             continue;
         }
-        assert_eq!(taken.who.name, "shop");
-        numbers.extend(taken.pauses.iter().map(window_number));
-        for profile in &taken.profiles {
+        assert_eq!(jvm_data.identity.name, "shop");
+        numbers.extend(jvm_data.pauses.iter().map(window_number));
+        for profile in &jvm_data.profiles {
             for sample in &profile.samples {
                 let frame = profile.frame(*sample.stack.last().unwrap());
                 match &*frame.name {
@@ -67,8 +67,10 @@ fn checked_window_numbers(dir: &Path) -> Vec<u64> {
 /// Returns the numbers of the stored synthetic windows, sorted.
 fn sorted_window_numbers(dir: &Path) -> Vec<u64> {
     let windows = StoreReader::open(dir).unwrap().read(0, u64::MAX).unwrap();
-    let taken = windows.iter().flat_map(|stored| &stored.window.jvms);
-    let pauses = taken.filter(|taken| taken.who.pid == PID).flat_map(|taken| &taken.pauses);
+    let jvm_data = windows.iter().flat_map(|stored| &stored.window.jvms);
+    let pauses = jvm_data
+        .filter(|jvm_data| jvm_data.identity.pid == PID)
+        .flat_map(|jvm_data| &jvm_data.pauses);
     let mut numbers: Vec<_> = pauses.map(window_number).collect();
     numbers.sort_unstable();
     numbers
@@ -255,7 +257,7 @@ fn changing_the_clock_loses_no_windows() {
     let own = || -> Vec<(u64, u64)> {
         let windows = StoreReader::open(&dir).unwrap().read(0, u64::MAX).unwrap().into_iter();
         let all = windows.map(|stored| stored.window);
-        let own = all.filter(|w| w.jvms.iter().all(|taken| taken.who.name != "shop"));
+        let own = all.filter(|w| w.jvms.iter().all(|jvm_data| jvm_data.identity.name != "shop"));
         own.map(|window| (window.begin_ns, window.end_ns)).collect()
     };
     let mut count = 0;

@@ -9,7 +9,7 @@ use std::{
 
 use jvmprobe_tests::{
     browser::{Browser, point},
-    made_up::{Dice, MadeUp, SLOT_NS, Taken, compiler, day, small},
+    made_up::{Dice, MadeUp, SLOT_NS, SyntheticSample, compiler, day, small},
 };
 use libjvmprobe::{
     render::{
@@ -284,8 +284,8 @@ fn threads_and_frame_kinds_can_be_filtered() {
     assert_eq!(number(&page.boxes("worker-102-102")[0], "total"), 25.0);
     page.browser.press("Escape");
     page.browser.click_on("#kinds [data-kind='5']");
-    let innermost = |taken: &Taken| made_up.profile.frame(*taken.stack.last().unwrap());
-    let is_native = |taken: &Taken| innermost(taken).kind == Kind::Native;
+    let innermost = |taken: &SyntheticSample| made_up.profile.frame(*taken.stack.last().unwrap());
+    let is_native = |taken: &SyntheticSample| innermost(taken).kind == Kind::Native;
     let part = made_up.part(|taken| taken.tid != 101 && !is_native(taken));
     assert_eq!(page.folded(true), lines(&part, true));
     page.assert_no_page_errors();
@@ -358,7 +358,7 @@ fn hostile_names_are_displayed_as_text() {
     // Longer than any name that a tool writes.
     let long = Frame { name: "x".repeat(1 << 16).into(), ..Frame::new(Kind::Java, "") };
     let stack = vec![profile.intern(Frame::new(Kind::Java, bad)), profile.intern(long)];
-    let made_up = MadeUp::of(profile, vec![Taken { slot: 0, tid: 1, stack, count: 3 }]);
+    let made_up = MadeUp::of(profile, vec![SyntheticSample { slot: 0, tid: 1, stack, count: 3 }]);
     let mut page = Page::of(&made_up);
     assert_eq!(page.boxes(shown).len(), 1);
     page.browser.click_on("[data-view=methods]");
@@ -376,8 +376,9 @@ fn deep_stacks_many_threads_and_long_profiles_are_shown() {
     let stack: Vec<_> = (0..1024)
         .map(|i| profile.intern(Frame::new(Kind::Inlined, format!("a.Deep.m{i}"))))
         .collect();
-    let without = Taken { slot: 9, tid: 2, stack: Vec::new(), count: 1 };
-    let deep = MadeUp::of(profile, vec![Taken { slot: 0, tid: 1, stack, count: 1 }, without]);
+    let without = SyntheticSample { slot: 9, tid: 2, stack: Vec::new(), count: 1 };
+    let deep =
+        MadeUp::of(profile, vec![SyntheticSample { slot: 0, tid: 1, stack, count: 1 }, without]);
     let mut page = Page::of(&deep);
     assert_eq!(page.folded(true), lines(&deep.profile, true));
     assert_eq!(page.ask("boxes().length"), 1025);
@@ -387,8 +388,8 @@ fn deep_stacks_many_threads_and_long_profiles_are_shown() {
     // 5,000 threads.
     let mut many = small();
     for i in 0..5000 {
-        let Taken { slot, stack, .. } = many.taken[i % 6].clone();
-        many.taken.push(Taken { slot, stack, tid: 1000 + i as u32, count: 1 });
+        let SyntheticSample { slot, stack, .. } = many.taken[i % 6].clone();
+        many.taken.push(SyntheticSample { slot, stack, tid: 1000 + i as u32, count: 1 });
     }
     let many = MadeUp { ..MadeUp::of(many.profile, many.taken) };
     let mut page = Page::of(&many);
@@ -441,8 +442,9 @@ fn busy_day_is_shown_in_longer_time_slots() {
     let shown = page.ask("boxes()");
     let own = shown.as_array().unwrap().iter().filter(|b| b["name"] == "memset_avx2");
     let widest = own.map(|b| number(b, "total")).fold(0.0, f64::max);
-    let is_memset =
-        |taken: &Taken| &*day.profile.frame(*taken.stack.last().unwrap()).name == "memset_avx2";
+    let is_memset = |taken: &SyntheticSample| {
+        &*day.profile.frame(*taken.stack.last().unwrap()).name == "memset_avx2"
+    };
     let truth = day.part(|taken| slots.contains(&taken.slot.into()) && is_memset(taken)).total();
     assert_eq!(widest, truth as f64);
     page.assert_no_page_errors();

@@ -15,7 +15,7 @@ use libbpf_rs::{
 
 /// Timeout for the kernel to free objects, which it does shortly after their last holder has closed
 /// them.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Makes the kernel measure the run time of BPF programs until the returned descriptor is dropped.
 ///
@@ -87,7 +87,7 @@ impl Held {
             if left == Self::default() {
                 return;
             }
-            assert!(begin.elapsed() < PATIENCE, "left behind: {left:?}");
+            assert!(begin.elapsed() < TIMEOUT, "left behind: {left:?}");
             sleep(Duration::from_millis(50));
         }
     }

@@ -292,7 +292,7 @@ pub struct Report {
 
 /// Whether other frames may be between a caller and its callee (`~>`) or not (`>`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
+enum CallPath {
     Direct,
     Through,
 }
@@ -309,7 +309,7 @@ struct Wrong {
 #[derive(Debug)]
 pub struct CallGraph {
     walk: Walk,
-    calls: HashMap<(&'static str, &'static str), Way>,
+    calls: HashMap<(&'static str, &'static str), CallPath>,
 }
 
 impl CallGraph {
@@ -320,8 +320,8 @@ impl CallGraph {
         for line in CALLS.lines().chain(more.lines()) {
             let mut words = line.split_ascii_whitespace();
             let (Some(caller), Some(arrow)) = (words.next(), words.next()) else { continue };
-            let way = if arrow == ">" { Way::Direct } else { Way::Through };
-            calls.extend(words.map(|callee| ((caller, callee), way)));
+            let call_path = if arrow == ">" { CallPath::Direct } else { CallPath::Through };
+            calls.extend(words.map(|callee| ((caller, callee), call_path)));
         }
         Self { walk, calls }
     }
@@ -368,10 +368,10 @@ impl CallGraph {
         if is_complete {
             report.complete += line.count;
         } else {
-            report.offend("incomplete", "", line);
+            report.add_example("incomplete", "", line);
         }
         if unnamed > library || unnamed > 0 && !is_expected {
-            report.offend("without a name", "", line);
+            report.add_example("without a name", "", line);
         }
         let mut wrong = self.wrong_calls(is_complete.then_some(thread), &frames, line, report);
         wrong.extend(another_generation(&frames));
@@ -380,10 +380,10 @@ impl CallGraph {
         }
         if let Some(Wrong { why, .. }) = wrong.iter().find(|wrong| !wrong.is_gap) {
             report.wrong += line.count;
-            report.offend("wrong", why, line);
+            report.add_example("wrong", why, line);
         } else if let Some(Wrong { why, .. }) = wrong.first() {
             report.gaps += line.count;
-            report.offend("with gaps", why, line);
+            report.add_example("with gaps", why, line);
         }
     }
 
@@ -398,10 +398,10 @@ impl CallGraph {
     ) -> Vec<Wrong> {
         let mut wrong = Vec::new();
         let mut caller = thread.map(str::to_owned);
-        let (mut way, mut is_hidden) = (Way::Direct, false);
+        let (mut call_path, mut is_hidden) = (CallPath::Direct, false);
         for (i, frame) in frames.iter().enumerate() {
             let Some(callee) = method(frame) else {
-                way = Way::Through;
+                call_path = CallPath::Through;
                 is_hidden |= self.hides(frame);
                 continue;
             };
@@ -410,7 +410,9 @@ impl CallGraph {
             if let Some(caller) = caller.filter(|_| !is_unknown) {
                 report.calls += line.count;
                 let (why, is_gap) = match self.calls.get(&(caller.as_str(), callee.as_str())) {
-                    Some(known) if *known == Way::Through || way == Way::Direct => (None, false),
+                    Some(known) if *known == CallPath::Through || call_path == CallPath::Direct => {
+                        (None, false)
+                    }
                     Some(_) => (Some("calls without others between"), false),
                     None => (Some("does not call"), self.leads(&caller, &callee)),
                 };
@@ -418,7 +420,7 @@ impl CallGraph {
                 wrong.extend(why.map(|why| Wrong { why: text(why), is_gap }));
             }
             report.methods.insert(callee.clone());
-            (caller, way, is_hidden) = (Some(callee), Way::Direct, false);
+            (caller, call_path, is_hidden) = (Some(callee), CallPath::Direct, false);
         }
         wrong
     }
@@ -525,7 +527,7 @@ impl Report {
     }
 
     /// Keeps a stack as an example for the message, at most `SHOWN` per kind of problem.
-    fn offend(&mut self, kind: &'static str, why: &str, line: &Line) {
+    fn add_example(&mut self, kind: &'static str, why: &str, line: &Line) {
         const SHOWN: usize = 5;
         let stacks = self.offenders.entry(kind).or_default();
         if stacks.len() < SHOWN {

@@ -28,7 +28,7 @@ impl Dice {
 
 /// A synthetic sample: time, thread, stack and count.
 #[derive(Clone, Debug)]
-pub struct Taken {
+pub struct SyntheticSample {
     /// Time slot, counted from the start of the profile.
     pub slot: u32,
     /// Thread ID.
@@ -47,12 +47,12 @@ pub struct MadeUp {
     /// The timeline of the same samples. May also have bands for pauses.
     pub timeline: Timeline,
     /// The samples.
-    pub taken: Vec<Taken>,
+    pub taken: Vec<SyntheticSample>,
 }
 
 impl MadeUp {
     /// Makes a profile and a timeline of samples whose frames `profile` contains.
-    pub fn of(mut profile: Profile, taken: Vec<Taken>) -> Self {
+    pub fn of(mut profile: Profile, taken: Vec<SyntheticSample>) -> Self {
         let mut timeline = Timeline::new(1_790_000_000_250_000_000, SLOT_NS);
         profile.samples = taken.iter().map(sample).collect();
         (profile.begin_unix_ns, profile.slot_ns) = (timeline.begin_unix_ns, SLOT_NS);
@@ -67,7 +67,7 @@ impl MadeUp {
     }
 
     /// Returns a profile of the selected samples.
-    pub fn part(&self, wanted: impl Fn(&Taken) -> bool) -> Profile {
+    pub fn part(&self, wanted: impl Fn(&SyntheticSample) -> bool) -> Profile {
         let mut part = Profile::of(self.profile.measure.clone());
         for taken in self.taken.iter().filter(|taken| wanted(taken)) {
             let frames = taken.stack.iter().map(|&id| self.profile.frame(id).clone());
@@ -78,7 +78,7 @@ impl MadeUp {
     }
 }
 
-fn sample(taken: &Taken) -> Sample {
+fn sample(taken: &SyntheticSample) -> Sample {
     Sample {
         pid: 100,
         command: "java".into(),
@@ -194,7 +194,7 @@ pub fn compiler(samples: usize, seconds: u64, threads: u64) -> MadeUp {
         let is_idle = (at / 37).is_multiple_of(3) && dice.below(10) > 1;
         let slot = (if is_idle { (at + 37).min(end - 1) } else { at }) as u32;
         let tid = 101 + dice.below(threads) as u32;
-        taken.push(Taken { slot, tid, stack: whole, count: 1 + dice.below(2) });
+        taken.push(SyntheticSample { slot, tid, stack: whole, count: 1 + dice.below(2) });
     }
     let mut made_up = MadeUp::of(profile, taken);
     for i in 0..seconds / 2 {
@@ -215,7 +215,7 @@ pub fn day(samples: u32) -> MadeUp {
     let mut settled = compiler(5000, 100, 16);
     settled.taken.iter_mut().for_each(|taken| taken.stack.truncate(20));
     let mut dice = Dice(11);
-    let taken = (0..samples).map(|i| Taken {
+    let taken = (0..samples).map(|i| SyntheticSample {
         slot: (u64::from(i) * 24 * 3600 * 50 / u64::from(samples.max(1))) as u32,
         ..settled.taken[dice.below(5000) as usize].clone()
     });
@@ -244,7 +244,7 @@ pub fn small() -> MadeUp {
         vec![main, write],
     ];
     let counts = [40, 20, 10, 15, 5, 10];
-    let taken = (0..6_u32).zip(stacks).zip(counts).map(|((i, stack), count)| Taken {
+    let taken = (0..6_u32).zip(stacks).zip(counts).map(|((i, stack), count)| SyntheticSample {
         slot: i * 13,
         tid: 101 + i % 3,
         stack,

@@ -27,7 +27,7 @@ pub fn fetched(name: &str) -> PathBuf {
 
 /// Answers of the receiver: the number of confirmed modes, and the requests that it has received.
 #[derive(Debug, Default)]
-struct Said {
+struct Answers {
     modes: usize,
     requests: Vec<Value>,
 }
@@ -37,7 +37,7 @@ struct Said {
 pub struct Receiver {
     child: Child,
     input: ChildStdin,
-    said: Arc<(Mutex<Said>, Condvar)>,
+    answers: Arc<(Mutex<Answers>, Condvar)>,
     /// Port for HTTP, or HTTPS.
     pub http: u16,
     /// Port for gRPC.
@@ -65,19 +65,19 @@ impl Receiver {
         let ready = lines.next().expect("a line").expect("text");
         let ports: Vec<u16> =
             ready.split(' ').skip(1).map(|port| port.parse().expect("a port")).collect();
-        let said: Arc<(Mutex<Said>, Condvar)> = Arc::default();
-        let heard = Arc::clone(&said);
+        let answers: Arc<(Mutex<Answers>, Condvar)> = Arc::default();
+        let heard = Arc::clone(&answers);
         thread::spawn(move || {
             for line in lines.map_while(Result::ok) {
-                let mut said = heard.0.lock().expect("no panic");
+                let mut answers = heard.0.lock().expect("no panic");
                 match line.starts_with("mode ") {
-                    true => said.modes += 1,
-                    false => said.requests.push(serde_json::from_str(&line).expect("JSON")),
+                    true => answers.modes += 1,
+                    false => answers.requests.push(serde_json::from_str(&line).expect("JSON")),
                 }
                 heard.1.notify_all();
             }
         });
-        Self { child, input, said, http: ports[0], grpc: ports[1] }
+        Self { child, input, answers, http: ports[0], grpc: ports[1] }
     }
 
     /// Sets how the next requests are answered: see the head of the script.
@@ -90,9 +90,9 @@ impl Receiver {
 
     /// Sends it a line, and waits for the answer.
     fn say(&self, line: &str) -> Vec<Value> {
-        let before = self.said.0.lock().expect("no panic").modes;
+        let before = self.answers.0.lock().expect("no panic").modes;
         writeln!(&self.input, "{line}").expect("it runs");
-        self.wait(|said| said.modes > before, "it takes a line")
+        self.wait(|answers| answers.modes > before, "it takes a line")
     }
 
     /// Waits until `count` requests have arrived in total, and returns them.
@@ -100,7 +100,7 @@ impl Receiver {
     /// # Panics
     /// If they do not arrive.
     pub fn wait_for(&self, count: usize) -> Vec<Value> {
-        self.wait(|said| said.requests.len() >= count, "requests come")
+        self.wait(|answers| answers.requests.len() >= count, "requests come")
     }
 
     /// Returns all requests that it has answered so far.
@@ -111,16 +111,16 @@ impl Receiver {
         self.say("all")
     }
 
-    fn wait(&self, met: impl Fn(&Said) -> bool, what: &str) -> Vec<Value> {
-        let (said, news) = &*self.said;
+    fn wait(&self, met: impl Fn(&Answers) -> bool, what: &str) -> Vec<Value> {
+        let (answers, news) = &*self.answers;
         let until = Instant::now() + Duration::from_secs(60);
-        let mut said = said.lock().expect("no panic");
-        while !met(&said) {
+        let mut answers = answers.lock().expect("no panic");
+        while !met(&answers) {
             let left = until.saturating_duration_since(Instant::now());
-            assert!(!left.is_zero(), "{what} within a minute: {} requests", said.requests.len());
-            said = news.wait_timeout(said, left).expect("no panic").0;
+            assert!(!left.is_zero(), "{what} within a minute: {} requests", answers.requests.len());
+            answers = news.wait_timeout(answers, left).expect("no panic").0;
         }
-        said.requests.clone()
+        answers.requests.clone()
     }
 }
 

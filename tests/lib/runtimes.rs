@@ -21,14 +21,14 @@ pub struct Runtime {
 }
 
 /// A runtime's name with the runtime, or with the reason why it is not available.
-type Found = (String, Result<Runtime, String>);
+type NamedRuntime = (String, Result<Runtime, String>);
 
 /// Returns all runtimes. `tests/runtimes` downloads those that are missing.
 ///
 /// # Panics
 /// If `tests/runtimes` fails.
-fn all() -> &'static [Found] {
-    static ALL: OnceLock<Vec<Found>> = OnceLock::new();
+fn all() -> &'static [NamedRuntime] {
+    static ALL: OnceLock<Vec<NamedRuntime>> = OnceLock::new();
     ALL.get_or_init(|| {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("runtimes");
         let output =
@@ -39,7 +39,7 @@ fn all() -> &'static [Found] {
     })
 }
 
-fn found((name, java): (&str, &str)) -> Found {
+fn found((name, java): (&str, &str)) -> NamedRuntime {
     if let Some(why) = java.strip_prefix("- ") {
         return (name.into(), Err(why.into()));
     }

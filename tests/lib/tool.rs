@@ -15,7 +15,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 /// Timeout for a tool to end. Nothing takes that long even on the slowest machine, except a hang.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Returns the path of a tool's binary. The first call builds all tools from the current sources,
 /// because cargo does not know that these tests need them.
@@ -197,7 +197,7 @@ impl Tool {
     /// Ends it by SIGINT, as Ctrl-C does.
     ///
     /// # Panics
-    /// If it does not end within `PATIENCE`.
+    /// If it does not end within `TIMEOUT`.
     pub fn interrupt(self) -> Output {
         self.signal(Signal::INT);
         self.wait()
@@ -206,7 +206,7 @@ impl Tool {
     /// Waits until it ends by itself.
     ///
     /// # Panics
-    /// If it does not end within `PATIENCE`.
+    /// If it does not end within `TIMEOUT`.
     pub fn wait(mut self) -> Output {
         let status = wait(&mut self.child.0);
         // A child process of the tool may still hold the pipes; closing stdin lets it end.
@@ -273,10 +273,10 @@ fn wait(child: &mut Child) -> ExitStatus {
         if let Some(status) = child.try_wait().expect("wait for the tool") {
             return status;
         }
-        if begin.elapsed() > PATIENCE {
+        if begin.elapsed() > TIMEOUT {
             let threads = threads_of(child.id());
             let _ = child.kill();
-            panic!("the tool did not end within {PATIENCE:?}\n{threads}");
+            panic!("the tool did not end within {TIMEOUT:?}\n{threads}");
         }
         thread::sleep(Duration::from_millis(5));
     }

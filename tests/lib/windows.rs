@@ -2,7 +2,7 @@
 
 use std::{path::Path, sync::Arc};
 
-use jvmprobed::window::{Identity, Taken, Window};
+use jvmprobed::window::{Identity, JvmData, Window};
 use libjvmprobe::{
     stack::{
         Frame, Kind,
@@ -41,21 +41,21 @@ pub const SAMPLES: u64 = 100;
 /// has a second JVM.
 pub fn made_up(begin_s: u64, at: u64) -> Window {
     let begin_ns = (begin_s + at * 15) * SECOND;
-    let mut jvms = vec![taken("shop", PID, begin_ns, at)];
+    let mut jvms = vec![jvm_data("shop", PID, begin_ns, at)];
     if at % 7 == 3 {
-        jvms.push(taken("batch", PID + 1, begin_ns, at));
+        jvms.push(jvm_data("batch", PID + 1, begin_ns, at));
     }
     Window { begin_ns, end_ns: begin_ns + 15 * SECOND, jvms, ..Window::default() }
 }
 
-fn taken(name: &str, pid: u32, begin_ns: u64, at: u64) -> Taken {
+fn jvm_data(name: &str, pid: u32, begin_ns: u64, at: u64) -> JvmData {
     let attributes = [
         ("service.name", name),
         ("jvm.main", "shop.jar"),
         ("process.runtime.description", "OpenJDK 64-Bit Server VM 21"),
     ];
     let attributes = attributes.map(|(key, value)| (key.to_owned(), value.to_owned()));
-    let who =
+    let identity =
         Identity { pid, started_ns: SECOND, name: name.into(), attributes: attributes.into() };
     let (mut cpu, mut alloc) = (Profile::default(), Profile::of(Measure::Allocation));
     cpu.hertz = 20;
@@ -87,8 +87,8 @@ fn taken(name: &str, pid: u32, begin_ns: u64, at: u64) -> Taken {
         heap_after: Some(20 << 20),
         ..Stop::default()
     };
-    Taken {
-        who: Arc::new(who),
+    JvmData {
+        identity: Arc::new(identity),
         profiles: vec![cpu, alloc],
         pauses: vec![Record::Pause(pause)],
         cpu_ns: Some(CPU_NS),

@@ -9,8 +9,8 @@ mod names;
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
     let mut names = names::Names::default();
     names.add("a.B");
-    names.in_text(bytes, drop);
+    names.find_in_text(bytes, drop);
     for text in constants::texts(bytes).into_iter().flatten() {
-        names.in_text(text, drop);
+        names.find_in_text(text, drop);
     }
 });

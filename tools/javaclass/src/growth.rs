@@ -31,7 +31,7 @@ use crate::{args::Args, record::LoaderGrowth, report::Report, status};
 /// Maximum number of rows for one JVM.
 const MAX_ROWS: usize = 100_000;
 /// Maximum time between two checks whether to stop.
-const PAUSE: Duration = Duration::from_millis(100);
+const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Totals of the loaders of one class and name.
 #[derive(Clone, Copy, Debug, Default)]
@@ -185,7 +185,7 @@ fn named(loader: &Loader) -> String {
 
 impl Watch for Growth<'_> {
     fn take_events(&mut self, timeout: Duration) -> libjvmprobe::Result<()> {
-        sleep(timeout.min(PAUSE));
+        sleep(timeout.min(CHECK_INTERVAL));
         Ok(())
     }
 

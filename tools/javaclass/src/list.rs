@@ -6,7 +6,7 @@ use anyhow::Result;
 use libjvmprobe::hotspot::loaded::{LoadedClass, State, Usage};
 
 use crate::{
-    list_line::{self, Line, Wanted},
+    list_line::{self, Line, Selector},
     origin::{Origin, package},
     record::{Changed, Listed},
 };
@@ -16,7 +16,7 @@ pub const IN_USE: u8 = 3;
 
 /// Usage of a line, in ascending order of certainty that it is used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-enum Found {
+enum LineUsage {
     #[default]
     NotLoaded,
     /// The class is loaded but has not run.
@@ -31,7 +31,7 @@ enum Found {
     Called,
 }
 
-impl Found {
+impl LineUsage {
     fn name(self) -> &'static str {
         match self {
             Self::NotLoaded => "not loaded",
@@ -47,7 +47,7 @@ impl Found {
 /// Result for a line.
 #[derive(Clone, Debug, Default)]
 struct Hit {
-    found: Found,
+    found: LineUsage,
     example: Option<String>,
     why: Option<&'static str>,
     classes: u64,
@@ -77,9 +77,9 @@ impl Listing {
     fn new(lines: Vec<Line>) -> Self {
         let (mut classes, mut packages) = (HashMap::new(), HashMap::new());
         for (number, line) in lines.iter().enumerate() {
-            let (numbers, name) = match &line.wanted {
-                Wanted::Class(class) | Wanted::Method { class, .. } => (&mut classes, class),
-                Wanted::Package(package) => (&mut packages, package),
+            let (numbers, name) = match &line.selector {
+                Selector::Class(class) | Selector::Method { class, .. } => (&mut classes, class),
+                Selector::Package(package) => (&mut packages, package),
             };
             numbers.entry(name.clone()).or_insert_with(Vec::new).push(number);
         }
@@ -114,7 +114,7 @@ impl Hits {
     }
 
     /// Matches a class with the list.
-    pub fn look(&mut self, listing: &Listing, class: &LoadedClass, origin: &Origin) {
+    pub fn match_class(&mut self, listing: &Listing, class: &LoadedClass, origin: &Origin) {
         for number in listing.lines_of(&class.name) {
             let (Some(line), Some(hit)) = (listing.lines.get(number), self.0.get_mut(number))
             else {
@@ -122,7 +122,7 @@ impl Hits {
             };
             hit.classes += 1;
             hit.has_run |= class.state >= State::Initializing;
-            let (found, example, why) = found(&line.wanted, class);
+            let (found, example, why) = found(&line.selector, class);
             if found > hit.found || hit.example.is_none() {
                 hit.found = hit.found.max(found);
                 (hit.example, hit.why) = (Some(example), why);
@@ -132,12 +132,12 @@ impl Hits {
     }
 
     /// Resets the numbers of matching classes before another listing.
-    pub fn look_again(&mut self) {
+    pub fn reset_counts(&mut self) {
         self.0.iter_mut().for_each(|hit| hit.classes = 0);
     }
 
     /// Records an event of a class from tracing.
-    pub fn saw(&mut self, listing: &Listing, changed: &Changed) {
+    pub fn record_event(&mut self, listing: &Listing, changed: &Changed) {
         let (has_run, has_come) = match changed.event {
             "initialized" | "failed" => (true, true),
             event => (false, event == "loaded"),
@@ -150,8 +150,9 @@ impl Hits {
             else {
                 continue;
             };
-            let is_class = !matches!(line.wanted, Wanted::Method { .. });
-            let found = if has_run && is_class { Found::Initialized } else { Found::Loaded };
+            let is_class = !matches!(line.selector, Selector::Method { .. });
+            let found =
+                if has_run && is_class { LineUsage::Initialized } else { LineUsage::Loaded };
             hit.found = hit.found.max(found);
             hit.has_run |= has_run;
             hit.example.get_or_insert_with(|| changed.class.clone());
@@ -163,9 +164,9 @@ impl Hits {
     /// Marks methods as unknown after the JVM has exited, because calls since the last listing are not known.
     pub fn ended(&mut self, listing: &Listing) {
         for (line, hit) in listing.lines.iter().zip(&mut self.0) {
-            let is_method = matches!(line.wanted, Wanted::Method { .. });
-            if is_method && hit.has_run && hit.found < Found::Called {
-                (hit.found, hit.why) = (Found::Unknown, Some("the JVM has ended"));
+            let is_method = matches!(line.selector, Selector::Method { .. });
+            if is_method && hit.has_run && hit.found < LineUsage::Called {
+                (hit.found, hit.why) = (LineUsage::Unknown, Some("the JVM has ended"));
             }
         }
     }
@@ -174,9 +175,11 @@ impl Hits {
     pub fn into_listed(self, listing: &Listing, pid: u32) -> Vec<Listed> {
         let listed = |(line, hit): (&Line, Hit)| {
             // A class whose initialisation failed has run, too.
-            let in_use = match line.wanted {
-                Wanted::Method { .. } => matches!(hit.found, Found::Called | Found::Unknown),
-                _ => hit.found >= Found::NotCalled,
+            let in_use = match line.selector {
+                Selector::Method { .. } => {
+                    matches!(hit.found, LineUsage::Called | LineUsage::Unknown)
+                }
+                _ => hit.found >= LineUsage::NotCalled,
             };
             Listed {
                 pid,
@@ -197,26 +200,27 @@ impl Hits {
 }
 
 /// Returns what a class contributes to a line: usage, example, and the reason if unknown.
-fn found(wanted: &Wanted, class: &LoadedClass) -> (Found, String, Option<&'static str>) {
+fn found(selector: &Selector, class: &LoadedClass) -> (LineUsage, String, Option<&'static str>) {
     let has_run = class.state >= State::Initializing;
-    let Wanted::Method { name, descriptor, .. } = wanted else {
-        let found = if has_run { Found::Initialized } else { Found::Loaded };
+    let Selector::Method { name, descriptor, .. } = selector else {
+        let found = if has_run { LineUsage::Initialized } else { LineUsage::Loaded };
         return (found, class.name.to_string(), None);
     };
     // A method that the class does not declare may be inherited; then another class has its counters.
-    let inherited = (Found::Unknown, class.name.to_string(), Some("not declared in this class"));
+    let inherited =
+        (LineUsage::Unknown, class.name.to_string(), Some("not declared in this class"));
     let mut best = None;
     for method in &class.methods {
         let is_meant = *method.name == **name
-            && descriptor.as_ref().is_none_or(|wanted| *method.descriptor == **wanted);
+            && descriptor.as_ref().is_none_or(|selector| *method.descriptor == **selector);
         if !is_meant {
             continue;
         }
         let (found, why) = match method.usage {
-            Usage::Called => (Found::Called, None),
-            Usage::Unknown(why) => (Found::Unknown, Some(why.name())),
-            Usage::NotCalled | Usage::Abstract if has_run => (Found::NotCalled, None),
-            Usage::NotCalled | Usage::Abstract => (Found::Loaded, None),
+            Usage::Called => (LineUsage::Called, None),
+            Usage::Unknown(why) => (LineUsage::Unknown, Some(why.name())),
+            Usage::NotCalled | Usage::Abstract if has_run => (LineUsage::NotCalled, None),
+            Usage::NotCalled | Usage::Abstract => (LineUsage::Loaded, None),
         };
         if best.as_ref().is_none_or(|(known, _, _)| found > *known) {
             let example = format!("{}#{}{}", class.name, method.name, method.descriptor);
@@ -226,7 +230,7 @@ fn found(wanted: &Wanted, class: &LoadedClass) -> (Found, String, Option<&'stati
     match best {
         Some(best) => best,
         None if has_run => inherited,
-        None => (Found::Loaded, class.name.to_string(), None),
+        None => (LineUsage::Loaded, class.name.to_string(), None),
     }
 }
 
@@ -262,19 +266,19 @@ mod tests {
         }
     }
 
-    fn look(line: &str, classes: &[LoadedClass]) -> (&'static str, bool) {
+    fn match_class(line: &str, classes: &[LoadedClass]) -> (&'static str, bool) {
         let (listing, mut hits) = listing(line);
         for class in classes {
             let kind = crate::origin::Kind::Jar;
-            hits.look(&listing, class, &Origin { kind, name: "/a.jar".into() });
+            hits.match_class(&listing, class, &Origin { kind, name: "/a.jar".into() });
         }
         let listed = hits.into_listed(&listing, 1).remove(0);
         (listed.found, listed.in_use)
     }
 
     fn listing(line: &str) -> (Listing, Hits) {
-        let wanted = Wanted::parse(line).unwrap().unwrap();
-        let line = Line { text: line.to_owned(), wanted, vulnerability: None };
+        let selector = Selector::parse(line).unwrap().unwrap();
+        let line = Line { text: line.to_owned(), selector, vulnerability: None };
         let listing = Listing::new(vec![line]);
         let hits = Hits::new(&listing);
         (listing, hits)
@@ -305,7 +309,7 @@ mod tests {
         ] {
             let (listing, mut hits) = listing(line);
             for event in events {
-                hits.saw(&listing, &changed(class, event));
+                hits.record_event(&listing, &changed(class, event));
             }
             hits.ended(&listing);
             let listed = hits.into_listed(&listing, 1).remove(0);
@@ -329,15 +333,19 @@ mod tests {
             ("a.B#inherited", "unknown", true),
             ("a.B#called(I)V", "unknown", true),
         ] {
-            assert_eq!(look(line, std::slice::from_ref(&ready)), (found, in_use), "{line}");
+            assert_eq!(match_class(line, std::slice::from_ref(&ready)), (found, in_use), "{line}");
         }
         let linked = class(State::Linked, &[("not", Usage::NotCalled)]);
         for line in ["a.B", "a.B#not", "a.B#inherited"] {
-            assert_eq!(look(line, std::slice::from_ref(&linked)), ("loaded", false), "{line}");
+            assert_eq!(
+                match_class(line, std::slice::from_ref(&linked)),
+                ("loaded", false),
+                "{line}"
+            );
         }
         // Two loaders have a class of this name each.
         for classes in [[linked.clone(), ready.clone()], [ready, linked]] {
-            assert_eq!(look("a.B#called", &classes), ("called", true));
+            assert_eq!(match_class("a.B#called", &classes), ("called", true));
         }
     }
 }

@@ -34,7 +34,7 @@ impl ListCheck {
     }
 
     /// Prints the results for a JVM.
-    pub fn tell(&mut self, target: &Target, hits: Hits, report: &mut Report) -> Result<()> {
+    pub fn report_jvm(&mut self, target: &Target, hits: Hits, report: &mut Report) -> Result<()> {
         let listed = hits.into_listed(&self.listing, target.pid().0);
         self.in_use |= listed.iter().any(|line| line.in_use);
         if let Some(vex) = &mut self.vex {

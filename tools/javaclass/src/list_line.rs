@@ -16,7 +16,7 @@ pub struct Line {
     /// Its text in the file.
     pub text: String,
     /// The class, package or method that it names.
-    pub wanted: Wanted,
+    pub selector: Selector,
     /// The vulnerability to which it belongs: the last `[NAME]` above it.
     pub vulnerability: Option<Arc<str>>,
 }
@@ -39,10 +39,13 @@ pub fn read(path: &Path) -> Result<Vec<Line>> {
             vulnerability = Some(named.trim()).filter(|named| !named.is_empty()).map(Arc::from);
             continue;
         }
-        let wanted = Wanted::parse(text).map_err(|why| anyhow!("{name}: {why}"))?;
-        let line =
-            |wanted| Line { text: text.to_owned(), wanted, vulnerability: vulnerability.clone() };
-        lines.extend(wanted.map(line));
+        let selector = Selector::parse(text).map_err(|why| anyhow!("{name}: {why}"))?;
+        let line = |selector| Line {
+            text: text.to_owned(),
+            selector,
+            vulnerability: vulnerability.clone(),
+        };
+        lines.extend(selector.map(line));
         if lines.len() > MAX_LINES {
             bail!("{name} has more than {MAX_LINES} lines");
         }
@@ -55,7 +58,7 @@ pub fn read(path: &Path) -> Result<Vec<Line>> {
 
 /// The class, package or method that a line names.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Wanted {
+pub enum Selector {
     /// A class, by its name.
     Class(String),
     /// All classes of a package and its subpackages.
@@ -71,7 +74,7 @@ pub enum Wanted {
     },
 }
 
-impl Wanted {
+impl Selector {
     /// Parses a line; `None` for an empty line or a comment.
     ///
     /// # Errors
@@ -110,11 +113,11 @@ impl Wanted {
     }
 
     /// Whether it matches a class, or a method of the class.
-    pub fn is_of(&self, name: &str) -> bool {
+    pub fn matches_class(&self, name: &str) -> bool {
         match self {
             Self::Class(class) | Self::Method { class, .. } => class == name,
-            Self::Package(wanted) => package(name).is_some_and(|package| {
-                let below = package.strip_prefix(wanted.as_str());
+            Self::Package(selector) => package(name).is_some_and(|package| {
+                let below = package.strip_prefix(selector.as_str());
                 below.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
             }),
         }
@@ -127,38 +130,42 @@ mod tests {
 
     use super::*;
 
-    fn parse(line: &str) -> Wanted {
-        Wanted::parse(line).unwrap().unwrap()
+    fn parse(line: &str) -> Selector {
+        Selector::parse(line).unwrap().unwrap()
     }
 
     #[test]
     fn lines_parse_as_class_package_or_method() {
-        assert!(parse("a.B").is_of("a.B") && !parse("a.B").is_of("a.B$C"));
-        assert!(parse("a/B.class").is_of("a.B"));
+        assert!(parse("a.B").matches_class("a.B") && !parse("a.B").matches_class("a.B$C"));
+        assert!(parse("a/B.class").matches_class("a.B"));
         let package = parse("a.b.*");
-        assert!(package.is_of("a.b.C") && package.is_of("a.b.c.D"));
-        assert!(!package.is_of("a.bc.D") && !package.is_of("a.C") && !package.is_of("Main"));
+        assert!(package.matches_class("a.b.C") && package.matches_class("a.b.c.D"));
+        assert!(
+            !package.matches_class("a.bc.D")
+                && !package.matches_class("a.C")
+                && !package.matches_class("Main")
+        );
         let method = parse("a.B#run(I)V");
-        let expected = Wanted::Method {
+        let expected = Selector::Method {
             class: "a.B".into(),
             name: "run".into(),
             descriptor: Some("(I)V".into()),
         };
         assert_eq!(method, expected);
-        assert!(method.is_of("a.B"));
+        assert!(method.matches_class("a.B"));
         for nothing in ["", "  ", "# a comment"] {
-            assert_eq!(Wanted::parse(nothing), Ok(None));
+            assert_eq!(Selector::parse(nothing), Ok(None));
         }
         for bad in ["a b", "*", "a.*#b", "#", "a#", "a*.b", "a.B#*"] {
-            assert!(!matches!(Wanted::parse(bad), Ok(Some(_))), "{bad}");
+            assert!(!matches!(Selector::parse(bad), Ok(Some(_))), "{bad}");
         }
     }
 
     proptest! {
         #[test]
         fn random_lines_cause_no_panic(line in "\\PC{0,40}", name in "\\PC{0,40}") {
-            if let Ok(Some(wanted)) = Wanted::parse(&line) {
-                let _ = wanted.is_of(&name);
+            if let Ok(Some(selector)) = Selector::parse(&line) {
+                let _ = selector.matches_class(&name);
             }
         }
     }

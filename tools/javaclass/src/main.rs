@@ -3,7 +3,7 @@
 //! Arguments ([`args`]) select JVMs; the library lists the classes of each, and [`origin`] determines
 //! where a class comes from. [`fold`] combines hidden classes of the same name and loader. [`tally`]
 //! computes totals by origin and package. [`growth`] finds loaders that grow. [`list`] matches classes
-//! with the lines of a list ([`wanted`]); [`asked`] collects the results for all JVMs, and [`vex`] writes
+//! with the lines of a list ([`list_line`]); [`list_check`] collects the results for all JVMs, and [`vex`] writes
 //! them as a document. [`jars`] finds classes that are not loaded. [`watch`] traces classes as they are
 //! loaded, unloaded and initialised. [`report`] writes [`record`]s and [`reports`] reads them; [`merge`]
 //! combines reports, and [`strip`] removes classes from a jar that no report has.
@@ -67,7 +67,7 @@ fn run(args: &Args) -> Result<ExitCode> {
         return watch::run(args);
     }
     let mut report = Report::open(args)?;
-    let mut asked = ListCheck::open(args)?;
+    let mut list_check = ListCheck::open(args)?;
     keep_only(READ);
     let (jvms, refused) = match args.common.all {
         true => tracing::now(),
@@ -82,10 +82,10 @@ fn run(args: &Args) -> Result<ExitCode> {
         fail(pid, &error);
     }
     for (target, hotspot) in jvms {
-        let told = hotspot
-            .map_err(Into::into)
-            .and_then(|hotspot| tally::tell(&target, &hotspot, args, asked.as_mut(), &mut report));
-        match told {
+        let result = hotspot.map_err(Into::into).and_then(|hotspot| {
+            tally::report_jvm(&target, &hotspot, args, list_check.as_mut(), &mut report)
+        });
+        match result {
             // With --all, a JVM may exit meanwhile.
             Err(_) if args.common.all && target.process.fate() == Fate::Ended => {}
             // The other JVMs are reported.
@@ -93,7 +93,7 @@ fn run(args: &Args) -> Result<ExitCode> {
             Ok(()) => {}
         }
     }
-    let in_use = asked.map(ListCheck::finish).transpose()?.unwrap_or_default();
+    let in_use = list_check.map(ListCheck::finish).transpose()?.unwrap_or_default();
     Ok(status(in_use, has_failed))
 }
 

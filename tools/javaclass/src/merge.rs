@@ -106,7 +106,7 @@ struct MergedRuns {
 /// Merges reports and prints the result.
 pub fn run(files: &[PathBuf], json: bool) -> Result<()> {
     let mut merged = Merged::default();
-    reports::read(files, |path, told| merged.take(path, told))?;
+    reports::read(files, |path, item| merged.take(path, item))?;
     if merged.incomplete > 0 {
         let runs = count(merged.incomplete, "run");
         log::warn!("{runs} could not read all classes: missing classes may have been used there");
@@ -116,8 +116,8 @@ pub fn run(files: &[PathBuf], json: bool) -> Result<()> {
 }
 
 impl Merged {
-    fn take(&mut self, path: &Path, told: Item) -> Result<()> {
-        match told {
+    fn take(&mut self, path: &Path, item: Item) -> Result<()> {
+        match item {
             Item::Class(class) => self.add(class)?,
             Item::Jvm(jvm) => {
                 self.runs += 1;
@@ -241,7 +241,7 @@ mod tests {
 
     fn read(merged: &mut Merged, text: &str) -> Result<()> {
         let path = Path::new("report");
-        reports::read_one(path, text.as_bytes(), |told| merged.take(path, told))
+        reports::read_one(path, text.as_bytes(), |item| merged.take(path, item))
     }
 
     #[test]

@@ -35,27 +35,29 @@ pub struct Origin {
 impl Origin {
     /// Determines the origin of a class. `is_boot` is whether the boot loader has loaded it.
     pub fn of(class: &LoadedClass, is_boot: bool) -> Self {
-        let named = |kind, name: &str| Self { kind, name: name.into() };
+        let with_name = |kind, name: &str| Self { kind, name: name.into() };
         if class.is_hidden {
-            return named(Kind::Generated, "(hidden)");
+            return with_name(Kind::Generated, "(hidden)");
         }
         match (class.source.as_deref(), class.module.as_deref()) {
             (Some(url), module) => Self::of_url(url, module),
             (None, Some(module)) => match class.module_location.as_deref() {
                 // Modules created for proxies have no location.
-                None if module.starts_with("jdk.proxy") => named(Kind::Generated, "(generated)"),
-                _ => named(Kind::Module, module),
+                None if module.starts_with("jdk.proxy") => {
+                    with_name(Kind::Generated, "(generated)")
+                }
+                _ => with_name(Kind::Module, module),
             },
-            (None, None) if is_boot => named(Kind::Boot, "(boot class path)"),
-            (None, None) if class.has_source_read => named(Kind::Generated, "(generated)"),
-            (None, None) => named(Kind::Unknown, "(unknown)"),
+            (None, None) if is_boot => with_name(Kind::Boot, "(boot class path)"),
+            (None, None) if class.has_source_read => with_name(Kind::Generated, "(generated)"),
+            (None, None) => with_name(Kind::Unknown, "(unknown)"),
         }
     }
 
     fn of_url(url: &str, module: Option<&str>) -> Self {
-        let named = |kind, name: &str| Self { kind, name: name.into() };
+        let with_name = |kind, name: &str| Self { kind, name: name.into() };
         if let Some(inside) = url.strip_prefix("jrt:/") {
-            return named(Kind::Module, module.unwrap_or(inside));
+            return with_name(Kind::Module, module.unwrap_or(inside));
         }
         // Spring Boot uses two forms: `jar:file:/app.jar!/BOOT-INF/lib/x.jar!/` and
         // `jar:nested:/app.jar/!BOOT-INF/lib/x.jar!/`.
@@ -63,40 +65,40 @@ impl Origin {
             let path = ["nested:", "file:"].iter().find_map(|scheme| inner.strip_prefix(scheme));
             if let Some(path) = path {
                 let path = path.trim_end_matches("!/").replace("/!", "!/");
-                return named(Kind::Jar, &decoded(&path));
+                return with_name(Kind::Jar, &decode_percent(&path));
             }
         }
-        match url.strip_prefix("file:").map(decoded) {
+        match url.strip_prefix("file:").map(decode_percent) {
             // Both `file:/x` and `file:///x` are in use.
             Some(path) => {
                 let path = path.strip_prefix("//").map_or(path.as_str(), |path| path).to_owned();
                 let kind = if path.ends_with('/') { Kind::Directory } else { Kind::Jar };
                 Self { kind, name: path }
             }
-            None => named(Kind::Url, url),
+            None => with_name(Kind::Url, url),
         }
     }
 }
 
 /// Decodes percent-encoding in a URL's path: `%20` is a space.
-fn decoded(path: &str) -> String {
+fn decode_percent(path: &str) -> String {
     let mut bytes = Vec::with_capacity(path.len());
     let mut rest = path.as_bytes();
-    while let Some((&byte, behind)) = rest.split_first() {
+    while let Some((&byte, after)) = rest.split_first() {
         let hex = |digits: &[u8; 2]| {
             let text = std::str::from_utf8(digits).ok()?;
             // from_str_radix() would accept a sign.
             text.bytes().all(|b| b.is_ascii_hexdigit()).then_some(())?;
             u8::from_str_radix(text, 16).ok()
         };
-        match (byte, behind.first_chunk().and_then(hex)) {
-            (b'%', Some(decoded)) => {
-                bytes.push(decoded);
-                rest = behind.get(2..).unwrap_or_default();
+        match (byte, after.first_chunk().and_then(hex)) {
+            (b'%', Some(value)) => {
+                bytes.push(value);
+                rest = after.get(2..).unwrap_or_default();
             }
             _ => {
                 bytes.push(byte);
-                rest = behind;
+                rest = after;
             }
         }
     }

@@ -119,7 +119,7 @@ impl SummaryLine {
 pub fn read(files: &[PathBuf], mut take: impl FnMut(&Path, Item) -> Result<()>) -> Result<()> {
     for path in files {
         let file = File::open(path).with_context(|| format!("open {}", path.display()))?;
-        read_one(path, BufReader::new(file), |told| take(path, told))?;
+        read_one(path, BufReader::new(file), |item| take(path, item))?;
     }
     Ok(())
 }

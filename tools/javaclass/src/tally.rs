@@ -69,11 +69,11 @@ pub struct Tally {
 }
 
 /// Reads a JVM's classes and reports them.
-pub fn tell(
+pub fn report_jvm(
     target: &Target,
     hotspot: &HotSpot,
     args: &Args,
-    asked: Option<&mut ListCheck>,
+    list_check: Option<&mut ListCheck>,
     report: &mut Report,
 ) -> Result<()> {
     let begin = Instant::now();
@@ -83,7 +83,7 @@ pub fn tell(
     let mut total = Sum::default();
     let mut hidden = 0;
     let mut index = None;
-    let mut hits = asked.as_ref().map(|asked| Hits::new(&asked.listing));
+    let mut hits = list_check.as_ref().map(|list_check| Hits::new(&list_check.listing));
     let mut folded = Folded::default();
     let keep = |class: Class, tally: &mut Tally, report: &mut Report| {
         if args.tree {
@@ -101,8 +101,8 @@ pub fn tell(
             let index = index.get_or_insert_with(|| Index::read(target));
             origin = index.find(&class.name).unwrap_or(origin);
         }
-        if let (Some(hits), Some(asked)) = (&mut hits, &asked) {
-            hits.look(&asked.listing, &class, &origin);
+        if let (Some(hits), Some(list_check)) = (&mut hits, &list_check) {
+            hits.match_class(&list_check.listing, &class, &origin);
             return Ok(());
         }
         let state = class.state;
@@ -130,11 +130,11 @@ pub fn tell(
     let duration = begin.elapsed();
     warn(pid, &loaded);
     // A user who asks which classes are unused must know about unloaded ones, which may have been used.
-    if asked.is_some() || args.unused {
-        tell_unloaded(pid, &loaded);
+    if list_check.is_some() || args.unused {
+        warn_of_unloaded(pid, &loaded);
     }
-    if let (Some(hits), Some(asked)) = (hits, asked) {
-        asked.tell(target, hits, report)?;
+    if let (Some(hits), Some(list_check)) = (hits, list_check) {
+        list_check.report_jvm(target, hits, report)?;
         // A class that is missing may be in use.
         anyhow::ensure!(loaded.is_complete && loaded.unreadable == 0, "not all classes were read");
         return Ok(());
@@ -142,7 +142,7 @@ pub fn tell(
     if let Some(seen) = seen {
         // A class that is missing would be reported as not loaded.
         anyhow::ensure!(loaded.is_complete && loaded.unreadable == 0, "not all classes were read");
-        return Ok(report.unused(pid, &jars::look(target, &seen, args.jdk)?)?);
+        return Ok(report.unused(pid, &jars::read_jars(target, &seen, args.jdk)?)?);
     }
     let Sum { classes, linked, initialized, called, counts, bytes } = total;
     report.tally(
@@ -182,7 +182,7 @@ fn warn(pid: Pid, loaded: &Loaded) {
     }
 }
 
-fn tell_unloaded(pid: Pid, loaded: &Loaded) {
+fn warn_of_unloaded(pid: Pid, loaded: &Loaded) {
     match loaded.unloaded {
         Some(0) => {}
         Some(n) => {

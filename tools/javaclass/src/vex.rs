@@ -23,7 +23,7 @@ use serde::Serialize;
 use crate::{args::Args, record::Listed};
 
 /// Maximum number of lines of the list named in a note.
-const NAMED: usize = 20;
+const MAX_LISTED: usize = 20;
 
 /// A document under construction.
 pub struct Vex {
@@ -88,12 +88,12 @@ impl Vex {
         let now = clock::rfc3339(clock::monotonic_ns());
         let product = self.product.clone().unwrap_or_else(|| product_of(main));
         for (name, lines) in by_vulnerability {
-            let place = format!("process {pid} ({main}) on {} until {now}", self.host);
+            let observed_in = format!("process {pid} ({main}) on {} until {now}", self.host);
             self.statements.push(Statement {
                 vulnerability: Vulnerability { name: name.to_owned() },
                 products: [Product { id: product.clone() }],
                 status: "under_investigation",
-                status_notes: notes(&lines, &place),
+                status_notes: notes(&lines, &observed_in),
                 timestamp: now.clone(),
             });
         }
@@ -133,16 +133,18 @@ fn uuid() -> Result<String> {
 }
 
 /// Returns the observations as text.
-fn notes(lines: &[&Listed], place: &str) -> String {
+fn notes(lines: &[&Listed], observed_in: &str) -> String {
     let used: Vec<_> = lines.iter().filter(|line| line.in_use).collect();
     let mut text = match used.is_empty() {
         true => {
-            format!("Not seen in use (evidence, not proof) by {place}, since the process started:")
+            format!(
+                "Not seen in use (evidence, not proof) by {observed_in}, since the process started:"
+            )
         }
-        false => format!("In use, or possibly in use, by {place}:"),
+        false => format!("In use, or possibly in use, by {observed_in}:"),
     };
     let shown: Vec<_> = if used.is_empty() { lines.iter().collect() } else { used };
-    for (number, line) in shown.iter().take(NAMED).enumerate() {
+    for (number, line) in shown.iter().take(MAX_LISTED).enumerate() {
         let comma = if number > 0 { "," } else { "" };
         // Writing into a String does not fail.
         let _ = write!(text, "{comma} {} is {}", line.pattern, line.found);
@@ -150,7 +152,7 @@ fn notes(lines: &[&Listed], place: &str) -> String {
             let _ = write!(text, " ({why})");
         }
     }
-    if let Some(more @ 1..) = shown.len().checked_sub(NAMED) {
+    if let Some(more @ 1..) = shown.len().checked_sub(MAX_LISTED) {
         let _ = write!(text, " and {more} more");
     }
     text

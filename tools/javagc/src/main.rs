@@ -39,8 +39,8 @@ fn run(args: &Args) -> Result<()> {
     keep_only(MAPS | READ | ATTACH | RAISE_PRIORITY);
     let stop = stop_on_signal()?;
     let named = tracing::find(&common.pids()?)?;
-    let taker = Tracer::new(args.options(), reports, &named)?;
-    let mut trace = Trace::start(taker, named, common.arrivals()?)?;
+    let tracer = Tracer::new(args.options(), reports, &named)?;
+    let mut trace = Trace::start(tracer, named, common.arrivals()?)?;
     keep_only(if common.all { MAPS | READ | ATTACH } else { MAPS | READ });
     let what = describe(common.all, trace.names());
     log::info!("Tracing GC pauses of {what}... Hit Ctrl-C to end.");

@@ -135,9 +135,9 @@ impl Args {
 
     /// Returns the maximum number of rows in a table.
     pub fn rows(&self) -> usize {
-        let asked = self.top.or(self.top_count).or(self.top_size);
+        let requested = self.top.or(self.top_count).or(self.top_size);
         let default = if self.common.json { usize::MAX } else { DEFAULT_ROWS };
-        asked.map_or(default, NonZeroUsize::get)
+        requested.map_or(default, NonZeroUsize::get)
     }
 }
 

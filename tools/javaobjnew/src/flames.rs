@@ -30,14 +30,14 @@ impl Flames {
     }
 
     /// Adds a stop of a JVM, for the timeline.
-    pub fn take_stop(&mut self, stop: Stop) {
+    pub fn add_stop(&mut self, stop: Stop) {
         self.stops.push(stop);
     }
 
     /// Adds the allocations of a JVM in the complete trace.
-    pub fn add(&mut self, told: &AllocationReport<'_>) {
-        let Some(profile) = told.profile() else { return };
-        self.begin_ns = told.begin.ns;
+    pub fn add(&mut self, report: &AllocationReport<'_>) {
+        let Some(profile) = report.profile() else { return };
+        self.begin_ns = report.begin.ns;
         let duration_ns = self.profile.duration_ns.max(profile.duration_ns);
         let lost = self.profile.lost + profile.lost;
         self.profile.absorb(profile);

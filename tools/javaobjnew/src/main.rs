@@ -40,17 +40,17 @@ fn run(args: &Args) -> Result<()> {
     keep_only(MAPS | READ | ATTACH | RAISE_PRIORITY | OUTPUT);
     let stop = stop_on_signal()?;
     let named = tracing::find(&common.pids()?)?;
-    let taker = Tracer::new(args.options(), Report::open(args)?)?;
-    let mut trace = Trace::start(taker, named, common.arrivals()?)?;
+    let tracer = Tracer::new(args.options(), Report::open(args)?)?;
+    let mut trace = Trace::start(tracer, named, common.arrivals()?)?;
     // Created only now, so that a wrong PID does not overwrite the files of an earlier run.
     let files = Files::create(&args.output, &["alloc"])?;
-    let later = if common.all { ATTACH } else { MAPS };
+    let later_rights = if common.all { ATTACH } else { MAPS };
     // Still needed, because a created file is removed if there is nothing to write to it.
     let output = if args.output.is_empty() { MAPS } else { OUTPUT };
-    keep_only(MAPS | READ | later | output);
+    keep_only(MAPS | READ | later_rights | output);
     let what = describe(common.all, trace.names());
-    let how = if args.exact { "every allocation" } else { "allocations" };
-    log::info!("Tracing {how} of {what}... Hit Ctrl-C to end.");
+    let kind = if args.exact { "every allocation" } else { "allocations" };
+    log::info!("Tracing {kind} of {what}... Hit Ctrl-C to end.");
     trace.run(common.times(), &stop)?;
     trace.tool.finish(&mut trace.jvms)?;
     let flames = &trace.tool.sink.flames;
@@ -59,8 +59,8 @@ fn run(args: &Args) -> Result<()> {
     let timeline = flames.timeline();
     let titled = TitledProfile { profile: flames.profile(), title, timeline: timeline.as_ref() };
     let Args { threads, keep_narrow, timeline: by_second, .. } = *args;
-    let how = FormatOptions { threads, keep_narrow, by_second, base: None };
-    for path in files.write(&[titled], &how)? {
+    let format_options = FormatOptions { threads, keep_narrow, by_second, base: None };
+    for path in files.write(&[titled], &format_options)? {
         log::info!("wrote {}", path.display());
     }
     Ok(())

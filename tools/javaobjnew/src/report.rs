@@ -151,15 +151,15 @@ impl Report {
 }
 
 impl Sink for Report {
-    fn table(&mut self, told: &AllocationReport<'_>) -> Result<()> {
-        if self.writes_files && told.scope == Scope::Trace {
-            self.flames.add(told);
+    fn table(&mut self, report: &AllocationReport<'_>) -> Result<()> {
+        if self.writes_files && report.scope == Scope::Trace {
+            self.flames.add(report);
         }
-        self.show(told.table, told.stacks)
+        self.show(report.table, report.stacks)
     }
 
     fn stop(&mut self, stop: Stop) {
-        self.flames.take_stop(stop);
+        self.flames.add_stop(stop);
     }
 
     /// Prints a large object.

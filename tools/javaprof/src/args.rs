@@ -175,24 +175,24 @@ impl CommandLine for Args {
     /// Replaces `--stacks HOW`, the former spelling, by `--walk HOW`.
     fn convert_obsolete_options(arguments: Vec<OsString>) -> Vec<OsString> {
         let is_how = |text: &str| StackWalk::from_str(text, false).is_ok();
-        let mut spelled = Vec::with_capacity(arguments.len());
+        let mut converted = Vec::with_capacity(arguments.len());
         let mut arguments = arguments.into_iter().peekable();
         while let Some(argument) = arguments.next() {
             let text = argument.to_str().unwrap_or_default();
             let has_how = |next: &OsString| next.to_str().is_some_and(is_how);
             if text == "--" {
-                spelled.push(argument);
-                spelled.extend(arguments);
+                converted.push(argument);
+                converted.extend(arguments);
                 break;
             } else if text == "--stacks" && arguments.peek().is_some_and(has_how) {
-                spelled.push("--walk".into());
+                converted.push("--walk".into());
             } else if let Some(how) = text.strip_prefix("--stacks=").filter(|how| is_how(how)) {
-                spelled.push(format!("--walk={how}").into());
+                converted.push(format!("--walk={how}").into());
             } else {
-                spelled.push(argument);
+                converted.push(argument);
             }
         }
-        spelled
+        converted
     }
 
     fn check(&self) -> Result<(), String> {
@@ -214,7 +214,7 @@ impl CommandLine for Args {
         if self.event.len() > 1 && self.diff.is_some() {
             return Err("--diff supports only one event".into());
         }
-        let asks = match self.symbols {
+        let source = match self.symbols {
             SymbolSource::Agent => "agent",
             SymbolSource::PerfMap => "perfmap",
             _ => return Ok(()),
@@ -222,7 +222,7 @@ impl CommandLine for Args {
         match self.is_named() {
             true => Ok(()),
             false => Err(format!(
-                "--symbols {asks} sends a request to the JVM, which is only allowed for JVMs that \
+                "--symbols {source} sends a request to the JVM, which is only allowed for JVMs that \
                  are named with -p PID"
             )),
         }
@@ -236,7 +236,7 @@ impl Args {
     }
 
     /// Returns the names of the sampled events, for titles.
-    pub fn what(&self) -> String {
+    pub fn event_names(&self) -> String {
         let what = |event: EventSpec| match event.what {
             EventKind::Cpu => "CPU time".to_owned(),
             _ => event.name.to_string(),

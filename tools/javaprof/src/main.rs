@@ -30,7 +30,7 @@ fn main() -> ExitCode {
 
 fn run(args: &Args) -> Result<()> {
     if args.started.command.is_empty() {
-        rights::get_ready(args);
+        rights::keep_startup_rights(args);
     }
     if args.write_maps {
         return write_maps::run(args);
@@ -40,29 +40,29 @@ fn run(args: &Args) -> Result<()> {
     bpf::set_libbpf_output(args.common.verbose > 1);
     bpf::preflight::check()?;
     let stop = stop_on_signal()?;
-    let hurry = PriorityBoost::begin();
+    let boost = PriorityBoost::begin();
     let report = Report::open(args)?;
-    let mut taker = Sampler::new(args.options()?, report)?;
-    drop(hurry);
+    let mut sampler = Sampler::new(args.options()?, report)?;
+    drop(boost);
     // Opened only now, so that a wrong PID does not overwrite the files of an earlier run.
     let outputs = Outputs::open(args)?;
     let waiting = args.started.fork(user)?;
     if let Some(waiting) = &waiting {
-        taker.add_process(waiting.pid)?;
+        sampler.add_process(waiting.pid)?;
     }
-    rights::get_ready(args);
-    let hurry = PriorityBoost::begin();
-    taker.start()?;
-    drop(hurry);
-    rights::sample(args);
-    let targets = describe(args, &taker);
-    let title = format!("{} of {targets}", args.what());
-    taker.sink.title.clone_from(&title);
+    rights::keep_startup_rights(args);
+    let boost = PriorityBoost::begin();
+    sampler.start()?;
+    drop(boost);
+    rights::keep_sampling_rights(args);
+    let targets = describe(args, &sampler);
+    let title = format!("{} of {targets}", args.event_names());
+    sampler.sink.title.clone_from(&title);
     log::info!("Sampling {targets}... Hit Ctrl-C to end.");
     let running = waiting.map(HeldCommand::go).transpose()?;
-    taker.run(args.times(), &stop)?;
-    taker.sink.end_progress();
-    let (report, about, mut profiles) = taker.finish()?;
+    sampler.run(args.times(), &stop)?;
+    sampler.sink.end_progress();
+    let (report, about, mut profiles) = sampler.finish()?;
     let folded: u64 = profiles.iter().map(|profile| profile.folded).sum();
     if folded > report.folded && !args.output.is_empty() {
         log::warn!(
@@ -70,8 +70,8 @@ fn run(args: &Args) -> Result<()> {
              see --max-memory"
         );
     }
-    tell_losses(&about);
-    profiles.iter_mut().for_each(|profile| report::choose(profile, args));
+    warn_of_losses(&about);
+    profiles.iter_mut().for_each(|profile| report::apply_filters(profile, args));
     for path in outputs.write(&profiles, &about, &title)? {
         log::info!("wrote {}", path.display());
     }
@@ -89,22 +89,22 @@ fn run(args: &Args) -> Result<()> {
 }
 
 /// Returns one line that names the sampled processes, the frequency and the clock.
-fn describe(args: &Args, taker: &Sampler<Report<'_>>) -> String {
-    let mut pids = taker.pids();
+fn describe(args: &Args, sampler: &Sampler<Report<'_>>) -> String {
+    let mut pids = sampler.pids();
     let what = match (args.system_wide, args.common.all, pids.len()) {
-        (true, ..) => format!("every process ({} JVMs now)", taker.jvms()),
+        (true, ..) => format!("every process ({} JVMs now)", sampler.jvms()),
         (_, true, n) => format!("all JVMs ({n} now)"),
         (.., 1) => pids.next().map(|pid| format!("process {pid}")).unwrap_or_default(),
         (.., n) => format!("{n} processes"),
     };
-    match taker.clock() {
-        Some(clock) => format!("{what} at {} Hz ({})", taker.hertz(), clock.name()),
+    match sampler.clock() {
+        Some(clock) => format!("{what} at {} Hz ({})", sampler.hertz(), clock.name()),
         None => what,
     }
 }
 
 /// Reports losses that make numbers or names wrong.
-fn tell_losses(about: &About) {
+fn warn_of_losses(about: &About) {
     if about.lost_code > 0 {
         log::warn!("lost {} code load and unload events: names may be wrong", about.lost_code);
     }

@@ -61,7 +61,8 @@ impl Outputs {
     /// without samples is not written.
     pub fn write(self, profiles: &[Profile], about: &About, title: &str) -> Result<Vec<PathBuf>> {
         let Self { threads, keep_narrow, by_second, .. } = self;
-        let how = FormatOptions { threads, base: self.base.as_deref(), keep_narrow, by_second };
+        let format_options =
+            FormatOptions { threads, base: self.base.as_deref(), keep_narrow, by_second };
         let bands: Vec<_> = about.stops.iter().map(|stop| Band::of(stop, about.begin_ns)).collect();
         let times = profiles.iter().map(|profile| {
             let mut timeline = Timeline::of(profile)?;
@@ -75,7 +76,7 @@ impl Outputs {
             let title = Title { title: title.to_owned(), subtitle };
             titled.push(TitledProfile { profile, title, timeline: timeline.as_ref() });
         }
-        Ok(self.files.write(&titled, &how)?)
+        Ok(self.files.write(&titled, &format_options)?)
     }
 }
 

@@ -7,7 +7,7 @@ use std::{
 
 /// The progress line.
 pub struct Progress {
-    on: bool,
+    is_shown: bool,
     shown_seconds: u64,
 }
 
@@ -15,14 +15,14 @@ impl Progress {
     /// Creates a progress line. It shows nothing if `quiet`, if standard error is not a terminal,
     /// or if `NO_COLOR` is set.
     pub fn new(quiet: bool) -> Self {
-        let on = !quiet && stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
-        Self { on, shown_seconds: 0 }
+        let is_shown = !quiet && stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+        Self { is_shown, shown_seconds: 0 }
     }
 
     /// Shows the elapsed seconds and the number of samples, at most once per second.
     pub fn show(&mut self, elapsed: Duration, samples: u64) {
         let seconds = elapsed.as_secs();
-        if self.on && seconds > self.shown_seconds {
+        if self.is_shown && seconds > self.shown_seconds {
             self.shown_seconds = seconds;
             let _ = write!(stderr(), "\r{seconds} s, {samples} samples ");
         }
@@ -30,7 +30,7 @@ impl Progress {
 
     /// Erases the line, if it was shown.
     pub fn clear(&self) {
-        if self.on && self.shown_seconds > 0 {
+        if self.is_shown && self.shown_seconds > 0 {
             let _ = write!(stderr(), "\r{:40}\r", "");
         }
     }

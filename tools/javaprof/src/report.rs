@@ -48,7 +48,7 @@ impl<'a> Report<'a> {
         let is_interval = self.args.times().interval.is_some();
         let are_several = profiles.len() > 1;
         for (number, profile) in profiles.iter_mut().enumerate() {
-            choose(profile, self.args);
+            apply_filters(profile, self.args);
             if common.json {
                 let scope = if is_interval { "interval" } else { "trace" };
                 for record in record::records(profile, self.args, scope, end_ns) {
@@ -106,7 +106,7 @@ impl Sink for Report<'_> {
 /// Applies `--include` and `--exclude`, and removes the samples of the agent. A JVM that is found
 /// during the trace is asked for symbols while it is sampled, and the agent's work there is not part
 /// of the JVM's workload.
-pub fn choose(profile: &mut Profile, args: &Args) {
+pub fn apply_filters(profile: &mut Profile, args: &Args) {
     let before = profile.sampled();
     profile.retain(|frame| frame.module.as_deref().is_some_and(agent::is_agent), false);
     let left_out = before - profile.sampled();

@@ -12,12 +12,14 @@ use crate::args::Args;
 
 /// Drops the capabilities that starting up does not need. If a command is started, this is called
 /// after the fork, so that the command keeps the capabilities it would have without javaprof.
-pub fn get_ready(args: &Args) {
-    keep_only(MAPS | READ | ATTACH | RAISE_PRIORITY | KERNEL_SYMBOLS | OUTPUT | asks(args));
+pub fn keep_startup_rights(args: &Args) {
+    keep_only(
+        MAPS | READ | ATTACH | RAISE_PRIORITY | KERNEL_SYMBOLS | OUTPUT | attach_rights(args),
+    );
 }
 
 /// Drops the capabilities that sampling and naming do not need.
-pub fn sample(args: &Args) {
+pub fn keep_sampling_rights(args: &Args) {
     let joins_later = args.common.all
         || args.common.name.is_some()
         || args.system_wide
@@ -27,11 +29,11 @@ pub fn sample(args: &Args) {
     // `PROBE` is kept even for named processes, because one may exec another JVM.
     let attach = if joins_later { ATTACH } else { PROBE };
     let output = if args.output.is_empty() { MAPS } else { OUTPUT };
-    keep_only(MAPS | READ | attach | KERNEL_SYMBOLS | output | asks(args));
+    keep_only(MAPS | READ | attach | KERNEL_SYMBOLS | output | attach_rights(args));
 }
 
 /// Returns the capabilities to ask a JVM for symbols, if the options allow that.
-fn asks(args: &Args) -> Rights {
+fn attach_rights(args: &Args) -> Rights {
     if !args.is_named() {
         return MAPS;
     }

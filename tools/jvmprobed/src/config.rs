@@ -152,11 +152,11 @@ impl Config {
     ///
     /// # Errors
     /// A line that says what is wrong and where.
-    pub fn read(asked: Option<&Path>) -> Result<Self> {
-        let path = asked.unwrap_or(Path::new(PATH));
+    pub fn read(given: Option<&Path>) -> Result<Self> {
+        let path = given.unwrap_or(Path::new(PATH));
         let shown = path.display();
         let file = match File::open(path) {
-            Err(e) if asked.is_none() && e.kind() == io::ErrorKind::NotFound => {
+            Err(e) if given.is_none() && e.kind() == io::ErrorKind::NotFound => {
                 return Ok(Self::default());
             }
             file => file.with_context(|| format!("cannot read {shown}"))?,

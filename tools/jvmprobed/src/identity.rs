@@ -42,13 +42,13 @@ impl Rules {
 }
 
 impl Select for Rules {
-    fn selects(&self, who: &JvmIdentity, is_read: bool) -> Option<bool> {
+    fn selects(&self, detected: &JvmIdentity, is_read: bool) -> Option<bool> {
         let rules = self.read();
         let mut names = rules.iter().flat_map(|rule| rule.when.keys());
         if !is_read && names.any(|name| RUNTIME.contains(&name.as_str())) {
             return None;
         }
-        let JvmIdentity { name, started_ns, attributes, .. } = who.clone();
+        let JvmIdentity { name, started_ns, attributes, .. } = detected.clone();
         let mut identity = Identity { pid: 0, started_ns, name, attributes };
         Some(apply(&rules, &mut identity))
     }
@@ -70,8 +70,8 @@ impl Identities {
     }
 
     /// Returns the identity of a JVM that was found; `None` if the rules drop it.
-    pub fn came(&mut self, pid: u32, who: JvmIdentity) -> Option<Arc<Identity>> {
-        let JvmIdentity { name, started_ns, attributes, claimed_namespace } = who;
+    pub fn identify(&mut self, pid: u32, detected: JvmIdentity) -> Option<Arc<Identity>> {
+        let JvmIdentity { name, started_ns, attributes, claimed_namespace } = detected;
         let mut identity = Identity { pid, started_ns, name, attributes };
         apply(&self.rules.read(), &mut identity).then_some(())?;
         // The claimed namespace is added after the rules, so that it is a label only. Otherwise a container
@@ -79,14 +79,14 @@ impl Identities {
         if let Some(namespace) = claimed_namespace {
             identity.attributes.insert(NAMESPACE.into(), namespace);
         }
-        let restarts = self.heard_of(&identity.name).to_string();
+        let restarts = self.restarts_of(&identity.name).to_string();
         identity.attributes.insert(RESTARTS.into(), restarts);
         Some(identity.into())
     }
 
     /// Records that a JVM has ended, so that the next one of its name counts as a restart.
     pub fn ended(&mut self, identity: &Identity) {
-        self.heard_of(&identity.name);
+        self.restarts_of(&identity.name);
         if let Some((ended, _)) = self.ended.get_mut(&identity.name) {
             *ended += 1;
         }
@@ -94,7 +94,7 @@ impl Identities {
 
     /// Returns the number of ended JVMs of this name. If there are too many names, the one that was not used
     /// for the longest time is forgotten.
-    fn heard_of(&mut self, name: &str) -> u64 {
+    fn restarts_of(&mut self, name: &str) -> u64 {
         self.clock += 1;
         if let Some((ended, at)) = self.ended.get_mut(name) {
             *at = self.clock;
@@ -144,7 +144,7 @@ mod tests {
     use super::*;
     use crate::config::Config;
 
-    fn who(name: &str, namespace: &str) -> JvmIdentity {
+    fn detected(name: &str, namespace: &str) -> JvmIdentity {
         let attributes = [("service.name", name), ("k8s.namespace.name", namespace)];
         let attributes = attributes.map(|(key, value)| (key.to_owned(), value.to_owned()));
         let attributes = attributes.into();
@@ -172,16 +172,16 @@ mod tests {
             "#,
         );
         let mut identities = Identities::new(Rules::new(config.unwrap().rules).into());
-        let mut came = |name, namespace| {
-            let identity = identities.came(7, who(name, namespace))?;
+        let mut identify = |name, namespace| {
+            let identity = identities.identify(7, detected(name, namespace))?;
             assert_eq!(identity.attributes.get("service.name"), Some(&identity.name));
             Some(identity.name.clone())
         };
-        assert_eq!(came("com.example.web", "prod").as_deref(), Some("shop-web"));
-        assert_eq!(came("com.example.test", "prod"), None);
-        assert_eq!(came("anything", "batch").as_deref(), Some("batch"));
-        assert_eq!(came("x", "prod"), None);
-        assert_eq!(came("web", "dev"), None);
+        assert_eq!(identify("com.example.web", "prod").as_deref(), Some("shop-web"));
+        assert_eq!(identify("com.example.test", "prod"), None);
+        assert_eq!(identify("anything", "batch").as_deref(), Some("batch"));
+        assert_eq!(identify("x", "prod"), None);
+        assert_eq!(identify("web", "dev"), None);
     }
 
     #[test]
@@ -192,24 +192,24 @@ mod tests {
         let mut identities = Identities::new(Rules::new(config.unwrap().rules).into());
         let claims =
             JvmIdentity { claimed_namespace: Some("batch".into()), ..JvmIdentity::default() };
-        let identity = identities.came(7, claims).unwrap();
+        let identity = identities.identify(7, claims).unwrap();
         assert_eq!(identity.attributes[NAMESPACE], "batch");
-        assert!(identities.came(8, who("shop", "batch")).is_none());
+        assert!(identities.identify(8, detected("shop", "batch")).is_none());
     }
 
     #[test]
     fn restarts_are_counted_for_a_bounded_number_of_names() {
         let mut identities = Identities::default();
         let restarts = |identity: &Identity| identity.attributes[RESTARTS].clone();
-        let first = identities.came(1, who("shop", "")).unwrap();
+        let first = identities.identify(1, detected("shop", "")).unwrap();
         // A second JVM beside a running one is not a restart.
-        let second = identities.came(2, who("shop", "")).unwrap();
+        let second = identities.identify(2, detected("shop", "")).unwrap();
         assert_eq!((restarts(&first), restarts(&second)), ("0".into(), "0".into()));
         identities.ended(&first);
-        let third = identities.came(3, who("shop", "")).unwrap();
+        let third = identities.identify(3, detected("shop", "")).unwrap();
         assert_eq!(restarts(&third), "1");
         for number in 0..2 * MAX_NAMES {
-            identities.came(4, who(&format!("job-{number}"), ""));
+            identities.identify(4, detected(&format!("job-{number}"), ""));
         }
         assert_eq!(identities.ended.len(), MAX_NAMES);
     }

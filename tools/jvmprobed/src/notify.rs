@@ -26,7 +26,7 @@ use rustix::time::{ClockId, clock_gettime};
 pub struct Notify {
     socket: Option<(UnixDatagram, SocketAddr)>,
     watchdog: Option<Duration>,
-    last_sign: Option<Instant>,
+    last_report: Option<Instant>,
 }
 
 impl Notify {
@@ -55,7 +55,7 @@ impl Notify {
                 Some((socket, address))
             }
         };
-        Ok(Self { socket, watchdog, last_sign: None })
+        Ok(Self { socket, watchdog, last_report: None })
     }
 
     /// Reports that the daemon has started or reloaded.
@@ -82,15 +82,15 @@ impl Notify {
 
     /// Reports that the daemon is alive. The main loop calls it on every iteration. A message is sent if a
     /// third of systemd's watchdog timeout has passed since the last one.
-    pub fn alive(&mut self) {
+    pub fn report_alive(&mut self) {
         let Some(watchdog) = self.watchdog else { return };
-        if self.last_sign.is_none_or(|at| at.elapsed() >= watchdog / 3) {
+        if self.last_report.is_none_or(|at| at.elapsed() >= watchdog / 3) {
             self.send("WATCHDOG=1");
-            self.last_sign = Some(Instant::now());
+            self.last_report = Some(Instant::now());
         }
     }
 
-    /// Returns the maximum interval between calls of [`Self::alive`]; `None` without watchdog.
+    /// Returns the maximum interval between calls of [`Self::report_alive`]; `None` without watchdog.
     pub fn interval(&self) -> Option<Duration> {
         self.watchdog.map(|watchdog| watchdog / 3)
     }
@@ -126,11 +126,11 @@ mod tests {
         let mut notify = Notify::to(Some(path.as_os_str()), Some(watchdog)).unwrap();
         notify.ready("3 JVMs\nREADY=0");
         assert_eq!(receive(&socket), "READY=1\nSTATUS=3 JVMs READY=0");
-        notify.alive();
+        notify.report_alive();
         assert_eq!(receive(&socket), "WATCHDOG=1");
-        notify.alive();
+        notify.report_alive();
         notify.reloading();
-        // The second call of `alive` was too soon for another message.
+        // The second call of `report_alive` was too soon for another message.
         assert!(receive(&socket).starts_with("RELOADING=1\nMONOTONIC_USEC="));
         notify.stopping();
         assert_eq!(receive(&socket), "STOPPING=1");

@@ -17,17 +17,17 @@ use crate::{
     store::{Store, folder},
 };
 
-const HERTZ: u64 = 19;
-const AGE: Duration = Duration::from_secs(24 * 3600);
-const SIZE: u64 = 1 << 30;
-const MEMORY: u64 = 150 << 20;
+const DEFAULT_HERTZ: u64 = 19;
+const DEFAULT_AGE: Duration = Duration::from_secs(24 * 3600);
+const DEFAULT_SIZE: u64 = 1 << 30;
+const DEFAULT_MEMORY: u64 = 150 << 20;
 /// The default CPU limit is 1 % of one processor per this many processors, and at least 1 %.
-const PROCESSORS: f64 = 4.0;
+const PROCESSORS_PER_PERCENT: f64 = 4.0;
 
 /// Sets the log format, and limits the number of warnings.
-pub fn log(how: Option<Log>) {
+pub fn log(format: Option<Log>) {
     limit_warnings();
-    if how == Some(Log::Json) {
+    if format == Some(Log::Json) {
         print_messages_as_json();
     }
 }
@@ -39,8 +39,8 @@ pub fn dir(args: &Daemon, config: &Config) -> PathBuf {
 }
 
 fn bounds(args: &Daemon, config: &Config) -> (Duration, u64) {
-    let age = args.keep.or(config.store.keep).unwrap_or(AGE);
-    (age, args.keep_size.or(config.store.keep_size).unwrap_or(SIZE))
+    let age = args.keep.or(config.store.keep).unwrap_or(DEFAULT_AGE);
+    (age, args.keep_size.or(config.store.keep_size).unwrap_or(DEFAULT_SIZE))
 }
 
 fn limits(args: &Daemon, config: &Config) -> Limits {
@@ -49,8 +49,8 @@ fn limits(args: &Daemon, config: &Config) -> Limits {
         processor: args
             .max_cpu
             .or(config.take.max_cpu)
-            .unwrap_or_else(|| (processors / PROCESSORS).max(1.0)),
-        memory: args.max_memory.or(config.take.max_memory).unwrap_or(MEMORY),
+            .unwrap_or_else(|| (processors / PROCESSORS_PER_PERCENT).max(1.0)),
+        memory: args.max_memory.or(config.take.max_memory).unwrap_or(DEFAULT_MEMORY),
     }
 }
 
@@ -60,7 +60,7 @@ fn limits(args: &Daemon, config: &Config) -> Limits {
 /// An error that says what is wrong with the directory.
 pub fn store(args: &Daemon, config: &Config) -> Result<Store> {
     let (age, size) = bounds(args, config);
-    let mode = config.store.mode.unwrap_or(folder::MODE);
+    let mode = config.store.mode.unwrap_or(folder::DEFAULT_MODE);
     Store::open_with_mode(&dir(args, config), age, size, mode)
 }
 
@@ -69,7 +69,7 @@ pub fn options(args: &Daemon, config: Config, verbose: u8) -> Options {
     let mut targets: Vec<_> = args.push.iter().cloned().map(target::Options::new).collect();
     targets.extend(config.targets.iter().cloned());
     Options {
-        hertz: args.frequency.or(config.take.frequency).unwrap_or(HERTZ),
+        hertz: args.frequency.or(config.take.frequency).unwrap_or(DEFAULT_HERTZ),
         off_cpu: args.off_cpu || config.take.off_cpu,
         allocation: !args.no_alloc && config.take.allocation.unwrap_or(true),
         limits: limits(args, &config),

@@ -17,7 +17,7 @@ type Rank = (bool, u64, u64);
 /// Records of one JVM.
 #[derive(Debug, Default)]
 pub struct Stops {
-    kept: BTreeMap<Rank, Box<Record>>,
+    ranked: BTreeMap<Rank, Box<Record>>,
     limited: Limited,
     added: u64,
     bytes: usize,
@@ -42,7 +42,7 @@ impl Stops {
         };
         self.added += 1;
         self.bytes += size(&record);
-        self.kept.insert((!is_safepoint, ns, self.added), record);
+        self.ranked.insert((!is_safepoint, ns, self.added), record);
     }
 
     /// Returns the memory of the records, in bytes.
@@ -55,7 +55,7 @@ impl Stops {
     fn shrink(&mut self, bytes: usize) -> u64 {
         let mut dropped = 0;
         while self.bytes > bytes {
-            let Some((_, least)) = self.kept.pop_first() else { break };
+            let Some((_, least)) = self.ranked.pop_first() else { break };
             self.bytes -= size(&least);
             dropped += 1;
             let one = |ns| Sum { count: 1, stopped_ns: ns, max_ns: ns };
@@ -71,9 +71,9 @@ impl Stops {
 
     /// Returns the records in the order in which they were added, followed by a record of the sums if there are any.
     pub fn into_records(self, pid: u32) -> Vec<Record> {
-        let mut kept: Vec<_> = self.kept.into_iter().collect();
-        kept.sort_unstable_by_key(|&((.., position), _)| position);
-        let mut records: Vec<_> = kept.into_iter().map(|(_, record)| *record).collect();
+        let mut ranked: Vec<_> = self.ranked.into_iter().collect();
+        ranked.sort_unstable_by_key(|&((.., position), _)| position);
+        let mut records: Vec<_> = ranked.into_iter().map(|(_, record)| *record).collect();
         if !self.limited.is_empty() {
             records.push(Record::Limited(Limited { pid, ..self.limited }));
         }
@@ -117,7 +117,7 @@ impl<K: Ord + Clone> AllStops<K> {
         let before = stops.bytes();
         stops.add(record);
         self.bytes += stops.bytes() - before;
-        if self.bytes > self.max_bytes { self.make_room() } else { Vec::new() }
+        if self.bytes > self.max_bytes { self.make_space() } else { Vec::new() }
     }
 
     /// Removes and returns the records of a JVM.
@@ -129,7 +129,7 @@ impl<K: Ord + Clone> AllStops<K> {
 
     /// Shrinks each tenant, and within it each JVM, to its share. The target is seven eighths of the maximum,
     /// so that this is rare.
-    fn make_room(&mut self) -> Vec<(K, u64)> {
+    fn make_space(&mut self) -> Vec<(K, u64)> {
         let mut tenants: BTreeMap<Arc<str>, (usize, usize)> = BTreeMap::new();
         for (tenant, stops) in self.jvms.values() {
             let (jvms, bytes) = tenants.entry(Arc::clone(tenant)).or_default();
@@ -211,11 +211,11 @@ mod tests {
         assert_eq!(lost.keys().copied().collect::<Vec<_>>(), [2, 3]);
         let mut records = |key| all.take(&key).unwrap().into_records(7);
         assert_eq!(sums(&records(1)), (20, Limited::default()));
-        let (kept, limited) = sums(&records(2));
+        let (ranked, limited) = sums(&records(2));
         // Each stop is counted exactly once. The longest are kept, and collections rather than safepoints.
-        assert_eq!((kept as u64 + limited.count(), limited.pauses.count), (20_020, 0));
+        assert_eq!((ranked as u64 + limited.count(), limited.pauses.count), (20_020, 0));
         assert_eq!((lost[&2], limited.pid), (limited.count(), 7));
-        assert!(limited.safepoints.max_ns < 19_999 && kept > 100);
+        assert!(limited.safepoints.max_ns < 19_999 && ranked > 100);
         assert_eq!(all.bytes, all.jvms[&3].1.bytes());
     }
 

@@ -13,7 +13,7 @@ pub struct Window {
     /// End, in nanoseconds since 1970.
     pub end_ns: u64,
     /// Recorded data, one entry for each JVM that has run in the interval.
-    pub jvms: Vec<Taken>,
+    pub jvms: Vec<JvmData>,
     /// Time during which a configured measure was not collected, to save resources: nanoseconds, by the name
     /// of the measure.
     pub left_out: BTreeMap<String, u64>,
@@ -21,9 +21,9 @@ pub struct Window {
 
 /// Data recorded from one JVM in one interval.
 #[derive(Debug, Default)]
-pub struct Taken {
+pub struct JvmData {
     /// The JVM's identity.
-    pub who: Arc<Identity>,
+    pub identity: Arc<Identity>,
     /// Profiles, one of each kind that is collected, see [`Profile::measure`]: CPU time, allocation, off-CPU
     /// time. Each has its begin and its duration.
     pub profiles: Vec<Profile>,

@@ -7,21 +7,21 @@ use libjvmprobe::process::root::{Entry, Root};
 
 use crate::jars::{
     path::is_jar,
-    zip::{Room, class_of},
+    zip::{Limits, class_of},
 };
 
 /// Maximum depth of folders, because links may form a cycle.
 const DEPTH: usize = 32;
 
 /// Returns the classes of a folder and its subfolders.
-pub fn classes(root: &Root, path: &str, room: &mut Room) -> Result<BTreeSet<String>> {
+pub fn classes(root: &Root, path: &str, limits: &mut Limits) -> Result<BTreeSet<String>> {
     let mut classes = BTreeSet::new();
     let mut open = vec![(String::new(), 0)];
     while let Some((below, depth)) = open.pop() {
         for Entry { name, is_folder } in
-            root.entries(&Path::new(path).join(&below), room.entries)?
+            root.entries(&Path::new(path).join(&below), limits.entries)?
         {
-            room.take_entry()?;
+            limits.count_entry()?;
             let inner = if below.is_empty() { name } else { format!("{below}/{name}") };
             if is_folder && depth < DEPTH {
                 open.push((inner, depth + 1));
@@ -36,10 +36,10 @@ pub fn classes(root: &Root, path: &str, room: &mut Room) -> Result<BTreeSet<Stri
 }
 
 /// Returns the jars directly in a folder.
-pub fn jars(root: &Root, path: &str, room: &mut Room) -> Result<Vec<String>> {
+pub fn jars(root: &Root, path: &str, limits: &mut Limits) -> Result<Vec<String>> {
     let mut jars = Vec::new();
-    for Entry { name, is_folder } in root.entries(Path::new(path), room.entries)? {
-        room.take_entry()?;
+    for Entry { name, is_folder } in root.entries(Path::new(path), limits.entries)? {
+        limits.count_entry()?;
         if !is_folder && is_jar(&name) {
             jars.push(format!("{}/{name}", path.trim_end_matches('/')));
         }
@@ -49,10 +49,10 @@ pub fn jars(root: &Root, path: &str, room: &mut Room) -> Result<Vec<String>> {
 }
 
 /// Returns the folders directly in a folder.
-pub fn folders(root: &Root, path: &str, room: &mut Room) -> Result<Vec<String>> {
+pub fn folders(root: &Root, path: &str, limits: &mut Limits) -> Result<Vec<String>> {
     let mut folders = Vec::new();
-    for Entry { name, is_folder } in root.entries(Path::new(path), room.entries)? {
-        room.take_entry()?;
+    for Entry { name, is_folder } in root.entries(Path::new(path), limits.entries)? {
+        limits.count_entry()?;
         if is_folder {
             folders.push(format!("{}/{name}", path.trim_end_matches('/')));
         }

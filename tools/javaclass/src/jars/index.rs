@@ -8,7 +8,7 @@ use libjvmprobe::process::{Target, root::Root};
 use crate::{
     jars::{
         path::{class_path, is_jar},
-        zip::{self, Room},
+        zip::{self, Limits},
     },
     origin::{Kind, Origin},
 };
@@ -28,15 +28,15 @@ impl Index {
     /// Reads the directories of its jars. Unreadable jars are skipped.
     pub fn read(target: &Target) -> Self {
         let mut index = Self { root: Root::open(&target.process).ok(), ..Self::default() };
-        let mut room = Room::default();
-        let path = index.root.as_ref().map(|root| class_path(target, root, &mut room));
+        let mut limits = Limits::default();
+        let path = index.root.as_ref().map(|root| class_path(target, root, &mut limits));
         for path in path.unwrap_or_default() {
             if !is_jar(&path) {
                 index.folders.push(path);
                 continue;
             }
             let opened = index.root.as_ref().and_then(|root| root.file(Path::new(&path)).ok());
-            match opened.map(|file| zip::classes(&file, &mut room)) {
+            match opened.map(|file| zip::classes(&file, &mut limits)) {
                 Some(Ok(found)) => {
                     for (inner, classes) in found {
                         index.add(&path, &inner, classes);

@@ -27,7 +27,7 @@ use crate::{
     record::{Class, Unused},
 };
 use path::is_jar;
-use zip::Room;
+use zip::Limits;
 pub use zip::class_of;
 
 /// State of a class that no loader has loaded.
@@ -39,7 +39,7 @@ pub struct JvmClasses {
     /// Whether a class was initialised by any loader, by name.
     initialized: HashMap<String, bool>,
     /// Paths of jars and folders.
-    places: BTreeSet<String>,
+    jar_paths: BTreeSet<String>,
 }
 
 impl JvmClasses {
@@ -51,7 +51,7 @@ impl JvmClasses {
         *self.initialized.entry(class.class.clone()).or_default() |= has_run;
         if matches!(class.origin_kind, Kind::Jar | Kind::Directory) {
             let outer = class.origin.split("!/").next().unwrap_or_default();
-            self.places.insert(outer.trim_end_matches('/').to_owned());
+            self.jar_paths.insert(outer.trim_end_matches('/').to_owned());
         }
     }
 }
@@ -69,31 +69,31 @@ pub struct Jar {
 
 /// Reads the jars and folders that a JVM was started with and those that loaded classes come from,
 /// and the JDK's modules if `with_jdk` is set.
-pub fn look(target: &Target, seen: &JvmClasses, with_jdk: bool) -> Result<Vec<Jar>> {
+pub fn read_jars(target: &Target, seen: &JvmClasses, with_jdk: bool) -> Result<Vec<Jar>> {
     let root =
         Root::open(&target.process).map_err(|why| anyhow!("cannot access its files: {why}"))?;
-    let mut room = Room::default();
-    let mut paths = seen.places.clone();
-    let path = path::class_path(target, &root, &mut room);
+    let mut limits = Limits::default();
+    let mut paths = seen.jar_paths.clone();
+    let path = path::class_path(target, &root, &mut limits);
     paths.extend(path.into_iter().map(|path| path.trim_end_matches('/').to_owned()));
     let mut jars = Vec::new();
     for path in paths {
         let mut read = || -> Result<BTreeMap<String, BTreeSet<String>>> {
             if is_jar(&path) {
-                return zip::classes(&root.file(path.as_ref())?, &mut room);
+                return zip::classes(&root.file(path.as_ref())?, &mut limits);
             }
-            let classes = folder::classes(&root, &path, &mut room)?;
+            let classes = folder::classes(&root, &path, &mut limits)?;
             Ok(BTreeMap::from([(String::new(), classes)]))
         };
         match read() {
-            Ok(found) => jars.extend(tell(target, &path, found, seen)),
+            Ok(found) => jars.extend(jars_in(target, &path, found, seen)),
             Err(error) => log::warn!("skipping {path}: {error:#}"),
         }
     }
     if with_jdk {
         let modules = modules(target, &root).with_context(|| "cannot read the JDK's modules")?;
         jars.extend(
-            modules.into_iter().map(|(module, classes)| one(target, module, classes, seen)),
+            modules.into_iter().map(|(module, classes)| jar_usage(target, module, classes, seen)),
         );
     }
     Ok(jars)
@@ -108,7 +108,7 @@ fn modules(target: &Target, root: &Root) -> Result<BTreeMap<String, BTreeSet<Str
     jimage::classes(&file).with_context(|| path.display().to_string())
 }
 
-fn tell(
+fn jars_in(
     target: &Target,
     path: &str,
     found: BTreeMap<String, BTreeSet<String>>,
@@ -120,12 +120,12 @@ fn tell(
             (true, false) => format!("{path}/"),
             (false, _) => format!("{path}!/{inner}"),
         };
-        one(target, path, classes, seen)
+        jar_usage(target, path, classes, seen)
     };
     found.into_iter().map(jar).collect()
 }
 
-fn one(target: &Target, path: String, classes: BTreeSet<String>, seen: &JvmClasses) -> Jar {
+fn jar_usage(target: &Target, path: String, classes: BTreeSet<String>, seen: &JvmClasses) -> Jar {
     let count = classes.len() as u64;
     let unused = classes.into_iter().filter_map(|class| {
         let state = match seen.initialized.get(&class) {

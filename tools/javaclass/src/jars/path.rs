@@ -4,7 +4,7 @@
 
 use libjvmprobe::process::{Target, launcher::WITH_VALUE, root::Root};
 
-use crate::jars::{folder, zip::Room};
+use crate::jars::{folder, zip::Limits};
 
 /// Options whose value is a path of jars and folders.
 const PATHS: [&str; 3] = ["-cp", "-classpath", "--class-path"];
@@ -19,7 +19,7 @@ struct Part {
 }
 
 /// Returns the jars and folders with classes as absolute paths, in order. `lib/*` means all jars of a folder.
-pub fn class_path(target: &Target, root: &Root, room: &mut Room) -> Vec<String> {
+pub fn class_path(target: &Target, root: &Root, limits: &mut Limits) -> Vec<String> {
     let Ok(arguments) = target.process.arguments() else { return Vec::new() };
     let working = target.process.working_path();
     let absolute = |path: String| match (path.starts_with('/'), &working) {
@@ -28,16 +28,16 @@ pub fn class_path(target: &Target, root: &Root, room: &mut Room) -> Vec<String> 
         (false, Err(_)) => None,
     };
     let mut paths = Vec::new();
-    for Part { path, is_of_modules } in named(&arguments) {
+    for Part { path, is_of_modules } in path_elements(&arguments) {
         let Some(path) = absolute(path) else { continue };
         if let Some(folder) = path.strip_suffix("/*").filter(|_| !is_of_modules) {
-            paths.extend(folder::jars(root, folder, room).unwrap_or_default());
+            paths.extend(folder::jars(root, folder, limits).unwrap_or_default());
         } else if is_jar(&path) || !is_of_modules {
             paths.push(path);
         } else {
             // The folder contains modules, in jars and folders, or is a module itself.
-            paths.extend(folder::jars(root, &path, room).unwrap_or_default());
-            let inner = folder::folders(root, &path, room).unwrap_or_default();
+            paths.extend(folder::jars(root, &path, limits).unwrap_or_default());
+            let inner = folder::folders(root, &path, limits).unwrap_or_default();
             let is_module = |path: &String| root.file(format!("{path}/module-info.class").as_ref());
             paths.extend(inner.into_iter().chain([path]).filter(|path| is_module(path).is_ok()));
         }
@@ -51,7 +51,7 @@ pub fn is_jar(path: &str) -> bool {
 }
 
 /// Returns the jars and folders that arguments name.
-fn named(arguments: &[String]) -> Vec<Part> {
+fn path_elements(arguments: &[String]) -> Vec<Part> {
     let mut parts = Vec::new();
     let mut rest = arguments.iter().skip(1);
     let is_path = |option: &str| PATHS.contains(&option) || MODULE_PATHS.contains(&option);
@@ -67,8 +67,8 @@ fn named(arguments: &[String]) -> Vec<Part> {
         } else if is_path(option) {
             let value = value.or_else(|| rest.next().map(String::as_str)).unwrap_or_default();
             let is_of_modules = MODULE_PATHS.contains(&option);
-            let some = value.split(':').filter(|path| !path.is_empty());
-            parts.extend(some.map(|path| Part { path: path.to_owned(), is_of_modules }));
+            let elements = value.split(':').filter(|path| !path.is_empty());
+            parts.extend(elements.map(|path| Part { path: path.to_owned(), is_of_modules }));
         } else if WITH_VALUE.contains(&option) && value.is_none() {
             rest.next();
         } else if !argument.starts_with('-') {
@@ -86,7 +86,7 @@ mod tests {
     fn paths_in(line: &str) -> String {
         let arguments: Vec<_> = line.split(' ').map(str::to_owned).collect();
         let shown = |part: Part| if part.is_of_modules { part.path + "!" } else { part.path };
-        named(&arguments).into_iter().map(shown).collect::<Vec<_>>().join(" ")
+        path_elements(&arguments).into_iter().map(shown).collect::<Vec<_>>().join(" ")
     }
 
     #[test]

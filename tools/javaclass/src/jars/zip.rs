@@ -2,7 +2,7 @@
 //!
 //! Sources: the JAR file specification (multi-release), Spring Boot's executable jars
 //! (`BOOT-INF`), web applications (`WEB-INF`). Only directories are read, and archives within
-//! archives are unpacked, so [`Room`] bounds the work that a zip bomb can cause.
+//! archives are unpacked, so [`Limits`] bounds the work that a zip bomb can cause.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -25,28 +25,28 @@ const VERSIONS: &str = "META-INF/versions/";
 
 /// Remaining limits for all jars of a JVM.
 #[derive(Clone, Copy, Debug)]
-pub struct Room {
+pub struct Limits {
     /// Number of directory entries.
     pub entries: u64,
     /// Bytes of jars within jars, including those that are rejected as too large, and of names.
     bytes: u64,
 }
 
-impl Default for Room {
+impl Default for Limits {
     fn default() -> Self {
         Self { entries: 4_000_000, bytes: 2 << 30 }
     }
 }
 
-impl Room {
+impl Limits {
     /// Counts an entry; fails if the limit is exceeded.
-    pub fn take_entry(&mut self) -> Result<()> {
+    pub fn count_entry(&mut self) -> Result<()> {
         self.entries = self.entries.checked_sub(1).context("too many entries")?;
         Ok(())
     }
 
     /// Counts the bytes of a name that is kept, which may be 64 KiB; fails if the limit is exceeded.
-    fn take_name(&mut self, name: &str) -> Result<()> {
+    fn count_name(&mut self, name: &str) -> Result<()> {
         let left = self.bytes.checked_sub(name.len() as u64);
         self.bytes = left.context("entry names are too long")?;
         Ok(())
@@ -55,17 +55,17 @@ impl Room {
 
 /// Returns the classes of a jar and of jars within it, by the inner jar's path, which is empty for the
 /// outer jar.
-pub fn classes(file: &File, room: &mut Room) -> Result<BTreeMap<String, BTreeSet<String>>> {
+pub fn classes(file: &File, limits: &mut Limits) -> Result<BTreeMap<String, BTreeSet<String>>> {
     let mut buffer = vec![0; RECOMMENDED_BUFFER_SIZE];
     let archive = ZipArchive::from_file(file.try_clone()?, &mut buffer)?;
     let mut found = BTreeMap::new();
-    let (own, inner) = directory(&archive, room)?;
+    let (own, inner) = directory(&archive, limits)?;
     for (path, at) in inner {
         let mut read = || -> Result<BTreeSet<String>> {
-            let bytes = unpack(&archive, at, room)?;
+            let bytes = unpack(&archive, at, limits)?;
             let mut buffer = vec![0; RECOMMENDED_BUFFER_SIZE];
             let archive = ZipArchive::from_seekable(std::io::Cursor::new(bytes), &mut buffer)?;
-            Ok(directory(&archive, room)?.0)
+            Ok(directory(&archive, limits)?.0)
         };
         let classes = read().with_context(|| format!("cannot read {path} inside it"))?;
         found.insert(path, classes);
@@ -81,19 +81,19 @@ type Inner = (String, (ZipArchiveEntryWayfinder, CompressionMethod));
 /// Returns the classes and the archives that a central directory lists.
 fn directory<R: ReaderAt>(
     archive: &ZipArchive<R>,
-    room: &mut Room,
+    limits: &mut Limits,
 ) -> Result<(BTreeSet<String>, Vec<Inner>)> {
     let mut buffer = vec![0; RECOMMENDED_BUFFER_SIZE];
     let mut entries = archive.entries(&mut buffer);
     let (mut classes, mut inner) = (BTreeSet::new(), Vec::new());
     while let Some(entry) = entries.next_entry()? {
-        room.take_entry()?;
+        limits.count_entry()?;
         let Ok(path) = std::str::from_utf8(entry.file_path().as_bytes()) else { continue };
         if let Some(class) = class_of(path) {
-            room.take_name(&class)?;
+            limits.count_name(&class)?;
             classes.insert(class);
         } else if path.ends_with(".jar") {
-            room.take_name(path)?;
+            limits.count_name(path)?;
             inner.push((path.to_owned(), (entry.wayfinder(), entry.compression_method())));
         }
     }
@@ -119,21 +119,21 @@ pub fn class_of(path: &str) -> Option<String> {
 fn unpack<R: ReaderAt>(
     archive: &ZipArchive<R>,
     (at, compression): (ZipArchiveEntryWayfinder, CompressionMethod),
-    room: &mut Room,
+    limits: &mut Limits,
 ) -> Result<Vec<u8>> {
     let entry = archive.get_entry(at)?;
-    let most = MAX_INNER.min(room.bytes);
+    let max = MAX_INNER.min(limits.bytes);
     let mut bytes = Vec::new();
     let read = match compression {
-        CompressionMethod::STORE => entry.reader().take(most + 1).read_to_end(&mut bytes),
+        CompressionMethod::STORE => entry.reader().take(max + 1).read_to_end(&mut bytes),
         CompressionMethod::DEFLATE => {
-            DeflateDecoder::new(entry.reader()).take(most + 1).read_to_end(&mut bytes)
+            DeflateDecoder::new(entry.reader()).take(max + 1).read_to_end(&mut bytes)
         }
         other => bail!("its compression {other:?} is not supported"),
     };
     // Rejected data counts, too, so that many bombs cost no more than one.
-    room.bytes = room.bytes.saturating_sub(bytes.len() as u64);
-    if read? as u64 > most {
+    limits.bytes = limits.bytes.saturating_sub(bytes.len() as u64);
+    if read? as u64 > max {
         bail!("it is too large");
     }
     Ok(bytes)
@@ -177,7 +177,7 @@ mod tests {
             ("module-info.class", b""),
             ("BOOT-INF/lib/c.jar", &inner),
         ]);
-        let found = classes(&file(&outer), &mut Room::default()).unwrap();
+        let found = classes(&file(&outer), &mut Limits::default()).unwrap();
         let of = |path: &str| found[path].iter().map(String::as_str).collect::<Vec<_>>();
         assert_eq!(of(""), ["a.B"]);
         assert_eq!(of("BOOT-INF/lib/c.jar"), ["b.C"]);
@@ -188,24 +188,24 @@ mod tests {
     fn oversized_or_damaged_jars_are_rejected() {
         let inner = jar(&[("b/C.class", &[0; 4096])]);
         let outer = jar(&[("lib/c.jar", &inner)]);
-        for room in [Room { entries: 1, bytes: 1 << 20 }, Room { entries: 9, bytes: 100 }] {
-            assert!(classes(&file(&outer), &mut room.clone()).is_err(), "{room:?}");
+        for limits in [Limits { entries: 1, bytes: 1 << 20 }, Limits { entries: 9, bytes: 100 }] {
+            assert!(classes(&file(&outer), &mut limits.clone()).is_err(), "{limits:?}");
         }
-        assert!(classes(&file(b"no jar"), &mut Room::default()).is_err());
-        assert!(classes(&file(&outer[..outer.len() - 10]), &mut Room::default()).is_err());
+        assert!(classes(&file(b"no jar"), &mut Limits::default()).is_err());
+        assert!(classes(&file(&outer[..outer.len() - 10]), &mut Limits::default()).is_err());
     }
 
     #[test]
     fn rejected_jars_and_long_names_consume_the_limits() {
         let inner = jar(&[("b/C.class", &[0; 4096])]);
         let outer = jar(&[("lib/c.jar", &inner)]);
-        let mut room = Room { entries: 99, bytes: 1000 };
-        assert!(classes(&file(&outer), &mut room).is_err());
-        assert_eq!(room.bytes, 0);
+        let mut limits = Limits { entries: 99, bytes: 1000 };
+        assert!(classes(&file(&outer), &mut limits).is_err());
+        assert_eq!(limits.bytes, 0);
         let name = format!("{}.class", "n".repeat(60_000));
-        let mut room = Room { entries: 99, bytes: 100_000 };
-        assert!(classes(&file(&jar(&[(&name, b"")])), &mut room).is_ok());
-        assert!(classes(&file(&jar(&[(&name, b"")])), &mut room).is_err());
+        let mut limits = Limits { entries: 99, bytes: 100_000 };
+        assert!(classes(&file(&jar(&[(&name, b"")])), &mut limits).is_ok());
+        assert!(classes(&file(&jar(&[(&name, b"")])), &mut limits).is_err());
     }
 
     #[test]
@@ -234,7 +234,7 @@ mod tests {
             let len = outer.len();
             outer[at % len] = byte;
             outer.truncate(len - cut % 8);
-            let _ = classes(&file(&outer), &mut Room::default());
+            let _ = classes(&file(&outer), &mut Limits::default());
         }
     }
 }

@@ -5,12 +5,12 @@
 
 const MAGIC: [u8; 4] = [0xca, 0xfe, 0xba, 0xbe];
 /// Size of the data before the pool: magic number, minor and major version.
-const HEAD: usize = 8;
+const HEADER: usize = 8;
 
 /// Returns the texts as modified UTF-8, which for names equals UTF-8; `None` if this is not a class file.
 pub fn texts(class: &[u8]) -> Option<Vec<&[u8]>> {
-    let mut rest = class.strip_prefix(&MAGIC)?.get(HEAD - MAGIC.len()..)?;
-    let count = take(&mut rest)?;
+    let mut rest = class.strip_prefix(&MAGIC)?.get(HEADER - MAGIC.len()..)?;
+    let count = read_u16(&mut rest)?;
     let mut texts = Vec::new();
     // Entry 0 does not exist.
     let mut entry = 1;
@@ -19,7 +19,7 @@ pub fn texts(class: &[u8]) -> Option<Vec<&[u8]>> {
         rest = behind;
         let size = match tag {
             1 => {
-                let length = usize::from(take(&mut rest)?);
+                let length = usize::from(read_u16(&mut rest)?);
                 texts.push(rest.get(..length)?);
                 length
             }
@@ -42,7 +42,7 @@ pub fn texts(class: &[u8]) -> Option<Vec<&[u8]>> {
     Some(texts)
 }
 
-fn take(rest: &mut &[u8]) -> Option<u16> {
+fn read_u16(rest: &mut &[u8]) -> Option<u16> {
     let (number, behind) = rest.split_first_chunk()?;
     *rest = behind;
     Some(u16::from_be_bytes(*number))

@@ -92,20 +92,21 @@ impl Jar {
     /// Unpacks an entry into memory.
     pub fn read(&self, entry: &Entry) -> Result<Vec<u8>> {
         let mut bytes = Vec::new();
-        let most = MAX_ENTRY;
+        let max = MAX_ENTRY;
         let mut unpack = || {
-            ensure!(entry.size <= most, "it is larger than {most} bytes");
+            ensure!(entry.size <= max, "it is larger than {max} bytes");
             entry.unpack(&self.archive, &mut bytes)
         };
         unpack().with_context(|| format!("cannot read {}", entry.path))?;
         Ok(bytes)
     }
 
-    /// Writes a jar with the entries for which `wanted` returns true.
-    pub fn write(&self, wanted: impl Fn(usize) -> bool, out: &File) -> Result<()> {
+    /// Writes a jar with the entries for which `is_selected` returns true.
+    pub fn write(&self, is_selected: impl Fn(usize) -> bool, out: &File) -> Result<()> {
         let mut jar = ZipWriter::new(BufWriter::new(out));
         jar.set_raw_comment(self.comment.clone().into())?;
-        for (_, entry) in self.entries.iter().enumerate().filter(|(number, _)| wanted(*number)) {
+        for (_, entry) in self.entries.iter().enumerate().filter(|(number, _)| is_selected(*number))
+        {
             let copied = entry.copy(&self.archive, &mut jar);
             copied.with_context(|| format!("cannot copy {}", entry.path))?;
         }

@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use anyhow::{Context, Result, ensure};
 
 use crate::{
-    list_line::Wanted,
+    list_line::Selector,
     strip::{constants, jar::Jar, names::Names},
 };
 
@@ -19,7 +19,7 @@ const MANIFEST: &str = "META-INF/MANIFEST.MF";
 
 /// Reason why a class stays.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Why {
+pub enum KeepReason {
     /// A report has it.
     Seen,
     /// The keep-list has it.
@@ -38,11 +38,11 @@ pub struct Class {
     /// Indexes of its entries: several in a multi-release jar.
     pub entries: Vec<usize>,
     /// The reason why it stays; `None` if it does not.
-    pub why: Option<Why>,
+    pub why: Option<KeepReason>,
 }
 
 /// Decides for each class. All versions of a class stay, or none.
-pub fn decide(jar: &Jar, seen: &HashSet<String>, list: &[Wanted]) -> Result<Vec<Class>> {
+pub fn decide(jar: &Jar, seen: &HashSet<String>, list: &[Selector]) -> Result<Vec<Class>> {
     let mut names = Names::default();
     let mut classes: Vec<Class> = Vec::new();
     for (number, entry) in jar.entries.iter().enumerate() {
@@ -57,30 +57,30 @@ pub fn decide(jar: &Jar, seen: &HashSet<String>, list: &[Wanted]) -> Result<Vec<
     let mut queue = Queue { classes, open: Vec::new() };
     for (number, class) in queue.classes.iter_mut().enumerate() {
         if seen.contains(&class.name) {
-            class.why = Some(Why::Seen);
-        } else if list.iter().any(|wanted| wanted.is_of(&class.name)) {
-            class.why = Some(Why::Listed);
+            class.why = Some(KeepReason::Seen);
+        } else if list.iter().any(|selector| selector.matches_class(&class.name)) {
+            class.why = Some(KeepReason::Listed);
         } else {
             continue;
         }
         queue.open.push(number);
     }
     ensure!(
-        queue.classes.iter().any(|class| class.why == Some(Why::Seen)),
+        queue.classes.iter().any(|class| class.why == Some(KeepReason::Seen)),
         "the reports contain no class of it: is it the jar that ran?"
     );
     for entry in jar.entries.iter().filter(|entry| entry.class.is_none()) {
-        let name = || Why::Named(entry.path.clone());
+        let name = || KeepReason::Named(entry.path.clone());
         if entry.path.ends_with(".class") {
             // module-info and package-info stay, and all classes that they refer to.
             let bytes = jar.read(entry)?;
             for text in constants::texts(&bytes).into_iter().flatten() {
-                names.in_text(text, |class| queue.keep(class, name));
+                names.find_in_text(text, |class| queue.keep(class, name));
             }
         } else if names_classes(&entry.path) {
             let text = jar.read(entry)?;
             let text = if entry.path == MANIFEST { unfolded(&text) } else { text };
-            names.in_text(&text, |class| queue.keep(class, name));
+            names.find_in_text(&text, |class| queue.keep(class, name));
         }
     }
     while let Some(number) = queue.open.pop() {
@@ -91,7 +91,9 @@ pub fn decide(jar: &Jar, seen: &HashSet<String>, list: &[Wanted]) -> Result<Vec<
             let texts = constants::texts(&bytes)
                 .with_context(|| format!("{} is not a class file", entry.path))?;
             for text in texts {
-                names.in_text(text, |class| queue.keep(class, || Why::Referred(by.clone())));
+                names.find_in_text(text, |class| {
+                    queue.keep(class, || KeepReason::Referred(by.clone()))
+                });
             }
         }
     }
@@ -105,7 +107,7 @@ struct Queue {
 }
 
 impl Queue {
-    fn keep(&mut self, number: usize, why: impl FnOnce() -> Why) {
+    fn keep(&mut self, number: usize, why: impl FnOnce() -> KeepReason) {
         if let Some(class) = self.classes.get_mut(number)
             && class.why.is_none()
         {
@@ -128,7 +130,7 @@ fn unfolded(text: &[u8]) -> Vec<u8> {
     text.replace("\r\n ", "").replace("\n ", "").into_bytes()
 }
 
-impl Why {
+impl KeepReason {
     /// Returns the reason's name in reports and JSON.
     pub fn name(&self) -> &'static str {
         match self {

@@ -76,7 +76,7 @@ struct Total {
 pub fn run(args: &Strip) -> Result<()> {
     let seen = seen(args)?;
     let list = match &args.keep {
-        Some(path) => list_line::read(path)?.into_iter().map(|line| line.wanted).collect(),
+        Some(path) => list_line::read(path)?.into_iter().map(|line| line.selector).collect(),
         None => Vec::new(),
     };
     let name = args.jar.display();
@@ -101,14 +101,14 @@ pub fn run(args: &Strip) -> Result<()> {
     total.bytes = meta.len();
     total.readers = data::readers(&seen).into_iter().map(str::to_owned).collect();
     if let Some(out) = &args.out {
-        let gone: HashSet<usize> =
-            gone(&classes).flat_map(|class| &class.entries).copied().collect();
-        let written = jar::put(out, |file| jar.write(|number| !gone.contains(&number), file));
+        let removable: HashSet<usize> =
+            removable(&classes).flat_map(|class| &class.entries).copied().collect();
+        let written = jar::put(out, |file| jar.write(|number| !removable.contains(&number), file));
         written.with_context(|| format!("cannot write {}", out.display()))?;
         total.out = Some(out.display().to_string());
         total.bytes_out = fs::metadata(out).ok().map(|meta| meta.len());
     }
-    tell(args, &jar, &classes, &total)
+    print_report(args, &jar, &classes, &total)
 }
 
 /// Returns the classes in the reports, regardless of loader and origin.
@@ -121,8 +121,8 @@ fn seen(args: &Strip) -> Result<HashSet<String>> {
             path.display()
         )
     };
-    reports::read(&args.reports, |path, told| {
-        match told {
+    reports::read(&args.reports, |path, item| {
+        match item {
             Item::Class(reports::ClassLine { class, .. })
             | Item::Merged(reports::MergedLine { class }) => _ = seen.insert(class),
             Item::Jvm(jvm) if !jvm.is_complete() => return incomplete(path),
@@ -144,7 +144,7 @@ fn seen(args: &Strip) -> Result<HashSet<String>> {
     Ok(seen)
 }
 
-fn gone(classes: &[Class]) -> impl Iterator<Item = &Class> {
+fn removable(classes: &[Class]) -> impl Iterator<Item = &Class> {
     classes.iter().filter(|class| class.why.is_none())
 }
 
@@ -155,7 +155,7 @@ fn packed(jar: &Jar, class: &Class) -> u64 {
 
 fn sum(jar: &Jar, classes: &[Class]) -> Total {
     let of = |why| {
-        let is_it = |class: &&Class| class.why.as_ref().map(keep::Why::name) == why;
+        let is_it = |class: &&Class| class.why.as_ref().map(keep::KeepReason::name) == why;
         classes.iter().filter(is_it).count() as u64
     };
     let is_inner = |entry: &&jar::Entry| entry.path.ends_with(".jar");
@@ -167,13 +167,13 @@ fn sum(jar: &Jar, classes: &[Class]) -> Total {
         named: of(Some("named")),
         referred: of(Some("referred to")),
         removed: of(None),
-        removed_bytes: gone(classes).map(|class| packed(jar, class)).sum(),
+        removed_bytes: removable(classes).map(|class| packed(jar, class)).sum(),
         inner: jar.entries.iter().filter(is_inner).count() as u64,
         ..Total::default()
     }
 }
 
-fn tell(args: &Strip, jar: &Jar, classes: &[Class], total: &Total) -> Result<()> {
+fn print_report(args: &Strip, jar: &Jar, classes: &[Class], total: &Total) -> Result<()> {
     let mut out = Output::open(None)?;
     let shown = classes.iter().filter(|_| !args.quiet);
     if args.json {
@@ -182,8 +182,8 @@ fn tell(args: &Strip, jar: &Jar, classes: &[Class], total: &Total) -> Result<()>
                 r#type: "stripped",
                 class: &class.name,
                 kept: class.why.is_some(),
-                why: class.why.as_ref().map(keep::Why::name),
-                by: class.why.as_ref().and_then(keep::Why::by),
+                why: class.why.as_ref().map(keep::KeepReason::name),
+                by: class.why.as_ref().and_then(keep::KeepReason::by),
                 bytes: packed(jar, class),
             })?;
         }

@@ -22,7 +22,7 @@ impl Names {
 
     /// Calls `found` for each class that a text names: in the form of class files, in a descriptor or
     /// signature, or in source form. Every possible match counts.
-    pub fn in_text(&self, text: &[u8], mut found: impl FnMut(usize)) {
+    pub fn find_in_text(&self, text: &[u8], mut found: impl FnMut(usize)) {
         let text = String::from_utf8_lossy(text);
         let is_part = |c: char| c.is_alphanumeric() || "_$./-".contains(c);
         for word in text.split(|c| !is_part(c)) {
@@ -58,7 +58,7 @@ mod tests {
             names.add(name);
         }
         let mut found = Vec::new();
-        names.in_text(text.as_bytes(), |class| found.push(class));
+        names.find_in_text(text.as_bytes(), |class| found.push(class));
         found.sort_unstable();
         found.dedup();
         found

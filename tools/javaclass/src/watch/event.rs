@@ -94,8 +94,8 @@ fn class(record: &[u8]) -> Option<Change> {
         4 => EventKind::Failed,
         _ => return None,
     };
-    let room = event.name.len().saturating_sub(1);
-    let length = (event.length as usize).min(room);
+    let max_length = event.name.len().saturating_sub(1);
+    let length = (event.length as usize).min(max_length);
     let name: Vec<_> = event.name.iter().take(length).map(|&c| c as u8).collect();
     Some(Change {
         target: event.target,

@@ -59,9 +59,9 @@ use event::{Change, Event, EventKind};
 use inits::Inits;
 
 /// Size of the ring buffer in bytes, enough for some ten thousand classes.
-const RING: u32 = 1 << 23;
+const RING_BYTES: u32 = 1 << 23;
 /// Suffix of the names of programs that walk stacks.
-const WALKS: &str = "_stacks";
+const STACKS_SUFFIX: &str = "_stacks";
 /// Maximum number of stacks kept by number for one JVM, each of some kilobytes.
 const MAX_STACKS: usize = 10_000;
 
@@ -82,7 +82,7 @@ const PROBES: [Instant; 8] = [
 ];
 
 /// Maximum number of events queued for JVMs that were not admitted yet.
-const MAX_EARLY: usize = 100_000;
+const MAX_EARLY_EVENTS: usize = 100_000;
 
 /// State of one JVM.
 #[derive(Default)]
@@ -110,7 +110,7 @@ struct Tracer<'a> {
     early: VecDeque<Event>,
     /// Initialisations for the output files.
     inits: Option<Inits>,
-    asked: Option<ListCheck>,
+    list_check: Option<ListCheck>,
     /// Whether something on the list may have been missed.
     has_failed: bool,
 }
@@ -124,9 +124,9 @@ impl<'a> Tracer<'a> {
         } else {
             walker::disable_maps(open.open_object_mut())?;
         }
-        open.maps.events.set_max_entries(RING).map_err(bpf::load_error)?;
+        open.maps.events.set_max_entries(RING_BYTES).map_err(bpf::load_error)?;
         for mut program in open.open_object_mut().progs_mut() {
-            let walks = program.name().to_string_lossy().ends_with(WALKS);
+            let walks = program.name().to_string_lossy().ends_with(STACKS_SUFFIX);
             program.set_autoload(args.stacks || !walks);
         }
         if let Some(data) = open.maps.rodata_data.as_deref_mut() {
@@ -135,7 +135,7 @@ impl<'a> Tracer<'a> {
         let skel = open.load().map_err(bpf::load_error)?;
         let session = Session::new(skel, Event::decode, args.stacks)?;
         let session = session.with_maps_by_jvm(&["known_stacks"]);
-        let session = if args.stacks { session.with_variant(WALKS) } else { session };
+        let session = if args.stacks { session.with_variant(STACKS_SUFFIX) } else { session };
         let now = clock::monotonic_ns();
         Ok(Self {
             args,
@@ -147,12 +147,12 @@ impl<'a> Tracer<'a> {
             interval_begin: now,
             early: VecDeque::new(),
             inits: (!args.output.is_empty()).then(|| Inits::new(now, clock::unix_ns(now))),
-            asked: ListCheck::open(args)?,
+            list_check: ListCheck::open(args)?,
             has_failed: false,
         })
     }
 
-    fn take(&mut self, event: Event, of: &mut Followed<Jvm>) -> libjvmprobe::Result<()> {
+    fn handle_event(&mut self, event: Event, of: &mut Followed<Jvm>) -> libjvmprobe::Result<()> {
         let Followed { jvm, hotspot, target, .. } = of;
         match event {
             Event::Class(mut change) => {
@@ -160,7 +160,7 @@ impl<'a> Tracer<'a> {
                     let threads = jvm.threads.get_or_insert_with(|| ThreadNames::new(hotspot));
                     change.thread = threads.of(change.tid, change.thread);
                 }
-                self.change(*change, jvm, target.pid())
+                self.handle_change(*change, jvm, target.pid())
             }
             Event::Stack(number, raw) => {
                 if let (Ok(hotspot), Some(namer), Some(walker)) =
@@ -176,7 +176,12 @@ impl<'a> Tracer<'a> {
         }
     }
 
-    fn change(&mut self, change: Change, jvm: &mut Jvm, pid: Pid) -> libjvmprobe::Result<()> {
+    fn handle_change(
+        &mut self,
+        change: Change,
+        jvm: &mut Jvm,
+        pid: Pid,
+    ) -> libjvmprobe::Result<()> {
         for rates in [&mut jvm.interval, &mut jvm.trace] {
             match change.what {
                 EventKind::Loaded => rates.loaded += 1,
@@ -190,7 +195,7 @@ impl<'a> Tracer<'a> {
             let Change { tid, thread, class, ts_ns, duration_ns, .. } = &change;
             inits.add((pid.0, *tid), thread, class, *ts_ns, *duration_ns);
         }
-        let listing = self.asked.as_ref().map(|asked| &asked.listing);
+        let listing = self.list_check.as_ref().map(|list_check| &list_check.listing);
         let is_listed = listing.is_none_or(|listing| !listing.lines_of(&change.class).is_empty());
         if !is_listed || self.args.common.quiet && listing.is_none() {
             return Ok(());
@@ -215,7 +220,7 @@ impl<'a> Tracer<'a> {
             stack: stack.map(Option::unwrap_or_default),
         };
         if let (Some(listing), Some(hits)) = (listing, &mut jvm.hits) {
-            hits.saw(listing, &changed);
+            hits.record_event(listing, &changed);
         }
         match self.args.common.quiet {
             true => Ok(()),
@@ -224,12 +229,12 @@ impl<'a> Tracer<'a> {
     }
 
     /// Matches the currently loaded classes of a JVM with the list.
-    fn look(&mut self, target: &Target, hotspot: &HotSpot, hits: &mut Hits) {
-        let Some(ListCheck { listing, .. }) = &self.asked else { return };
-        hits.look_again();
+    fn match_loaded(&mut self, target: &Target, hotspot: &HotSpot, hits: &mut Hits) {
+        let Some(ListCheck { listing, .. }) = &self.list_check else { return };
+        hits.reset_counts();
         let read = hotspot.loaded(|loaded, class| {
             let is_boot = loaded.loaders.get(class.loader).is_some_and(|loader| loader.is_boot);
-            hits.look(listing, &class, &Origin::of(&class, is_boot));
+            hits.match_class(listing, &class, &Origin::of(&class, is_boot));
             Ok(())
         });
         let why = match read {
@@ -245,20 +250,20 @@ impl<'a> Tracer<'a> {
     }
 
     /// Prints the results for the list.
-    fn tell_list(&mut self, followed: &mut Followed<Jvm>) -> Result<()> {
+    fn report_list(&mut self, followed: &mut Followed<Jvm>) -> Result<()> {
         let Followed { jvm, target, hotspot, .. } = followed;
         let Some(mut hits) = jvm.hits.take() else { return Ok(()) };
         match hotspot {
             Ok(hotspot) if target.process.fate() == Fate::Alive => {
-                self.look(target, hotspot, &mut hits);
+                self.match_loaded(target, hotspot, &mut hits);
             }
             _ => {}
         }
-        let Some(asked) = &mut self.asked else { return Ok(()) };
+        let Some(list_check) = &mut self.list_check else { return Ok(()) };
         if target.process.fate() != Fate::Alive {
-            hits.ended(&asked.listing);
+            hits.ended(&list_check.listing);
         }
-        asked.tell(target, hits, &mut self.report)
+        list_check.report_jvm(target, hits, &mut self.report)
     }
 
     fn rates(
@@ -303,12 +308,12 @@ impl Tool for Tracer<'_> {
     }
 
     fn admit(&mut self, key: u64, target: &Target, hotspot: &Reading) -> libjvmprobe::Result<Jvm> {
-        let mut hits = self.asked.as_ref().map(|asked| Hits::new(&asked.listing));
+        let mut hits = self.list_check.as_ref().map(|list_check| Hits::new(&list_check.listing));
         // Covers classes loaded before tracing began. For a JVM that is starting up, all loads are traced.
         if let (Some(hits), Ok(hotspot)) = (&mut hits, hotspot)
             && hotspot.is_set_up
         {
-            self.look(target, hotspot, hits);
+            self.match_loaded(target, hotspot, hits);
         }
         let all = std::mem::take(&mut self.early);
         let (early, others) = all.into_iter().partition(|event| event.target() == key);
@@ -319,14 +324,14 @@ impl Tool for Tracer<'_> {
     fn take_events(&mut self, jvms: &mut ByKey<Jvm>, timeout: Duration) -> libjvmprobe::Result<()> {
         for followed in jvms.values_mut() {
             for event in std::mem::take(&mut followed.jvm.early) {
-                self.take(event, followed)?;
+                self.handle_event(event, followed)?;
             }
         }
         for event in self.session.events(timeout)? {
             match jvms.get_mut(&event.target()) {
-                Some(followed) => self.take(event, followed)?,
+                Some(followed) => self.handle_event(event, followed)?,
                 None => {
-                    if self.early.len() >= MAX_EARLY {
+                    if self.early.len() >= MAX_EARLY_EVENTS {
                         self.early.pop_front();
                     }
                     self.early.push_back(event);
@@ -345,7 +350,7 @@ impl Tool for Tracer<'_> {
     }
 
     fn on_end(&mut self, _: u64, mut followed: Followed<Jvm>) -> libjvmprobe::Result<()> {
-        if let Err(error) = self.tell_list(&mut followed) {
+        if let Err(error) = self.report_list(&mut followed) {
             self.has_failed = true;
             log::warn!("process {}: {error:#}", followed.target.pid());
         }
@@ -353,7 +358,7 @@ impl Tool for Tracer<'_> {
     }
 
     fn lost(&mut self, jvm: &mut Followed<Jvm>, events: u64) -> libjvmprobe::Result<()> {
-        self.has_failed |= self.asked.is_some();
+        self.has_failed |= self.list_check.is_some();
         Lost::now(jvm.target.pid().0, events).warn();
         Ok(())
     }
@@ -373,8 +378,8 @@ fn write(inits: Inits, files: files::Files, what: &str) -> Result<()> {
     let subtitle = format!("{} in {}", span(profile.total()), span(profile.duration_ns));
     let title = Title { title: format!("Class initializers, {what}"), subtitle: Some(subtitle) };
     let titled = TitledProfile { profile: &profile, title, timeline: timeline.as_ref() };
-    let how = FormatOptions { threads: true, ..FormatOptions::default() };
-    for path in files.write(&[titled], &how)? {
+    let format_options = FormatOptions { threads: true, ..FormatOptions::default() };
+    for path in files.write(&[titled], &format_options)? {
         log::info!("wrote {}", path.display());
     }
     Ok(())
@@ -415,14 +420,14 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let running = waiting.map(HeldCommand::go).transpose()?;
     trace.run(common.times(), &stop)?;
     for (_, mut followed) in std::mem::take(&mut trace.jvms) {
-        trace.tool.tell_list(&mut followed)?;
+        trace.tool.report_list(&mut followed)?;
         trace.tool.rates(&mut followed, "trace")?;
     }
-    let Tracer { asked, has_failed, inits, .. } = trace.tool;
+    let Tracer { list_check, has_failed, inits, .. } = trace.tool;
     if let Some(inits) = inits {
         write(inits, files, &what)?;
     }
-    let in_use = asked.map(ListCheck::finish).transpose()?.unwrap_or_default();
+    let in_use = list_check.map(ListCheck::finish).transpose()?.unwrap_or_default();
     // All results are printed before javaclass waits for the command to exit.
     if let Some(running) = running {
         running.end();

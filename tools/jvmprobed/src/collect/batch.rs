@@ -8,7 +8,7 @@ use libjvmprobe::{bpf::cost::Cost, stack::profile::Profile, trace::pauses::recor
 #[derive(Debug)]
 pub enum Batch {
     /// A tracer has started. From here on, it records every running JVM completely.
-    Begun,
+    Started,
     /// CPU samples of an interval, and off-CPU time if it is collected, of all JVMs together.
     Samples {
         /// Profiles, one for each event.

@@ -30,7 +30,7 @@ use crate::{
         jvms::Jvms,
         saving::{self, Measures, Probes, Saving},
         signals::{self, Signals},
-        tracers::{self, MAX_PIECES, Tracers, WINDOW},
+        tracers::{self, MAX_BATCHES, Tracers, WINDOW},
         window_builder::WindowBuilder,
         window_worker::WindowWorker,
     },
@@ -55,9 +55,9 @@ const MAX_JVMS: usize = 1000;
 /// Interval at which the loop checks for JVMs that have ended.
 const TICK: Duration = Duration::from_secs(1);
 /// Maximum time at shutdown for the tracers to end, then to write their last data to disk, and then to push it.
-const TO_END: Duration = Duration::from_millis(2500);
-const TO_WRITE: Duration = Duration::from_secs(1);
-const TO_PUSH: Duration = Duration::from_millis(1500);
+const MAX_STOP_TIME: Duration = Duration::from_millis(2500);
+const MAX_WRITE_TIME: Duration = Duration::from_secs(1);
+const MAX_PUSH_TIME: Duration = Duration::from_millis(1500);
 
 /// Options of the daemon.
 #[derive(Debug)]
@@ -111,18 +111,18 @@ pub fn run(options: Options, store: Store, read_again: impl Fn() -> Result<Chang
     // Started while this process has little memory that the child processes would share.
     start_readers().context("cannot start a reader process")?;
     let net = Net::start().context("cannot start a thread")?;
-    let asked = signals::listen(&net).context("cannot handle signals")?;
-    let book = SharedTotals::default();
+    let signals = signals::listen(&net).context("cannot handle signals")?;
+    let totals = SharedTotals::default();
     let push = Push::start(&net, &options.targets, &options.queues, retry::Limits::default())?;
-    book.lock().targets = push.ledgers();
+    totals.lock().targets = push.ledgers();
     let health = Arc::new(Health::default());
-    let _serving = listeners.start(&book, &health).context("cannot start a thread")?;
+    let _serving = listeners.start(&totals, &health).context("cannot start a thread")?;
     let slots = Slots::new(MAX_JVMS);
     // Measured now, before the machine is busy with the daemon's own work.
     bpf::trap_cost::prices();
-    let asked_for =
+    let measures =
         Measures { hertz: options.hertz, off_cpu: options.off_cpu, allocation: options.allocation };
-    let saving = Saving::new(options.limits, asked_for);
+    let saving = Saving::new(options.limits, measures);
     let rules = Arc::new(Rules::new(options.rules));
     let registry = Registry::start(registry::Options {
         targets: Search::AllJvms,
@@ -133,7 +133,7 @@ pub fn run(options: Options, store: Store, read_again: impl Fn() -> Result<Chang
     })?;
     let allocation_ppm = Arc::new(AtomicU64::new(saving.allocation_ppm()));
     let stack_ppm = Arc::new(AtomicU64::new(saving.stack_ppm()));
-    let wanted = tracers::Options {
+    let tracer_options = tracers::Options {
         registry: registry.clone(),
         rate: Arc::new(AtomicU64::new(options.hertz)),
         off_cpu: options.off_cpu,
@@ -143,26 +143,26 @@ pub fn run(options: Options, store: Store, read_again: impl Fn() -> Result<Chang
         max_memory: usize::try_from(options.limits.memory / 4).unwrap_or(usize::MAX),
     };
     let jvms = Jvms::open(Arc::clone(&rules), registry)?;
-    let (out, pieces) = sync_channel(MAX_PIECES);
-    let takers = Tracers::start(wanted, out)?;
+    let (out, batches) = sync_channel(MAX_BATCHES);
+    let tracers = Tracers::start(tracer_options, out)?;
     let mut daemon = Daemon {
         jvms,
         rules,
         slots,
-        gather: WindowBuilder::new(book.clone()),
-        handing: WindowWorker::start(store, push, &book)?,
-        book,
-        pieces,
-        takers,
+        builder: WindowBuilder::new(totals.clone()),
+        worker: WindowWorker::start(store, push, &totals)?,
+        totals,
+        batches,
+        tracers,
         saving,
         allocation_ppm,
         stack_ppm,
         notify,
         health,
     };
-    daemon.begin(&asked)?;
-    daemon.go_on(&asked, read_again);
-    daemon.end(&net);
+    daemon.wait_for_tracers(&signals)?;
+    daemon.run_loop(&signals, read_again);
+    daemon.shut_down(&net);
     Ok(())
 }
 
@@ -170,11 +170,11 @@ struct Daemon {
     jvms: Jvms,
     rules: Arc<Rules>,
     slots: Slots,
-    gather: WindowBuilder,
-    book: SharedTotals,
-    handing: WindowWorker,
-    pieces: Receiver<Batch>,
-    takers: Tracers,
+    builder: WindowBuilder,
+    totals: SharedTotals,
+    worker: WindowWorker,
+    batches: Receiver<Batch>,
+    tracers: Tracers,
     saving: Saving,
     /// Budgets shared with the tracers, see [`tracers::Options`].
     allocation_ppm: Arc<AtomicU64>,
@@ -186,15 +186,15 @@ struct Daemon {
 impl Daemon {
     /// Waits until every tracer has started or failed. Failures are logged; the daemon fails only if no
     /// tracer has started.
-    fn begin(&mut self, asked: &Signals) -> Result<()> {
+    fn wait_for_tracers(&mut self, signals: &Signals) -> Result<()> {
         let (mut begun, mut failed) = (0, Vec::new());
-        while begun + failed.len() < self.takers.len() {
-            match self.pieces.recv_timeout(TICK) {
-                Ok(Batch::Begun) => begun += 1,
+        while begun + failed.len() < self.tracers.len() {
+            match self.batches.recv_timeout(TICK) {
+                Ok(Batch::Started) => begun += 1,
                 Ok(Batch::Ended { what, why }) => failed.push((what, why)),
-                Ok(piece) => self.gather.take(piece, &mut self.jvms),
-                Err(RecvTimeoutError::Timeout) if asked.stop.load(Ordering::Relaxed) => break,
-                Err(RecvTimeoutError::Timeout) => self.alive(),
+                Ok(batch) => self.builder.add(batch, &mut self.jvms),
+                Err(RecvTimeoutError::Timeout) if signals.stop.load(Ordering::Relaxed) => break,
+                Err(RecvTimeoutError::Timeout) => self.report_alive(),
                 Err(RecvTimeoutError::Disconnected) => break,
             }
         }
@@ -202,131 +202,133 @@ impl Daemon {
             bail!("{why}");
         }
         for (what, why) in failed {
-            self.tell_ended(what, &why);
+            self.log_ended(what, &why);
         }
-        self.look();
-        self.tell_own();
-        let kept = store::describe(self.book.lock().kept);
+        self.register_new_jvms();
+        self.update_own_metrics();
+        let stored = store::describe(self.totals.lock().store_counts);
         let now = self.jvms.running();
-        log::info!("Tracing all JVMs on this host, {now} now; {kept} stored... Hit Ctrl-C to end.");
+        log::info!(
+            "Tracing all JVMs on this host, {now} now; {stored} stored... Hit Ctrl-C to end."
+        );
         self.notify.ready(&format!("{} JVMs", self.jvms.running()));
         self.health.set_ready(true);
         Ok(())
     }
 
-    fn go_on(&mut self, asked: &Signals, read_again: impl Fn() -> Result<Changed>) {
-        let mut next_cut = Instant::now() + WINDOW + GRACE;
+    fn run_loop(&mut self, signals: &Signals, read_again: impl Fn() -> Result<Changed>) {
+        let mut next_window_end = Instant::now() + WINDOW + GRACE;
         let mut next_tick = Instant::now();
-        while !asked.stop.load(Ordering::Relaxed) {
-            let until = next_tick.min(next_cut);
-            match self.pieces.recv_timeout(until.saturating_duration_since(Instant::now())) {
-                Ok(piece) => self.take(piece),
+        while !signals.stop.load(Ordering::Relaxed) {
+            let until = next_tick.min(next_window_end);
+            match self.batches.recv_timeout(until.saturating_duration_since(Instant::now())) {
+                Ok(batch) => self.handle_batch(batch),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => std::thread::sleep(TICK),
             }
-            self.look();
+            self.register_new_jvms();
             let now = Instant::now();
             if now >= next_tick {
                 next_tick = now + TICK;
-                self.part();
-                self.alive();
+                self.remove_ended_jvms();
+                self.report_alive();
             }
-            if now >= next_cut {
+            if now >= next_window_end {
                 // After suspend, missed windows are not made up for.
-                next_cut = (next_cut + WINDOW).max(now);
-                self.cut();
-                self.judge();
+                next_window_end = (next_window_end + WINDOW).max(now);
+                self.finish_window();
+                self.adjust_measures();
             }
-            if asked.reload.swap(false, Ordering::Relaxed) {
+            if signals.reload.swap(false, Ordering::Relaxed) {
                 self.reload(&read_again);
             }
         }
     }
 
-    fn take(&mut self, piece: Batch) {
-        match piece {
-            Batch::Ended { what, why } => self.tell_ended(what, &why),
-            piece => self.gather.take(piece, &mut self.jvms),
+    fn handle_batch(&mut self, batch: Batch) {
+        match batch {
+            Batch::Ended { what, why } => self.log_ended(what, &why),
+            batch => self.builder.add(batch, &mut self.jvms),
         }
     }
 
-    fn tell_ended(&self, what: &str, why: &str) {
+    fn log_ended(&self, what: &str, why: &str) {
         log::warn!("stopped collecting {what}: {why}");
-        self.book.lock().give_up(what);
+        self.totals.lock().add_abandoned(what);
     }
 
-    fn look(&mut self) {
-        let new = self.jvms.look();
-        let mut book = self.book.lock();
-        new.iter().for_each(|who| book.found(who));
-        book.set_given_up("short-lived", self.jvms.left_out());
+    fn register_new_jvms(&mut self) {
+        let new = self.jvms.take_new();
+        let mut totals = self.totals.lock();
+        new.iter().for_each(|identity| totals.add_jvm(identity));
+        totals.raise_abandoned("short-lived", self.jvms.left_out());
     }
 
-    fn part(&mut self) {
-        let ended = self.jvms.part();
-        let mut book = self.book.lock();
-        ended.iter().for_each(|who| book.ended(who));
-        book.sweep();
+    fn remove_ended_jvms(&mut self) {
+        let ended = self.jvms.take_ended();
+        let mut totals = self.totals.lock();
+        ended.iter().for_each(|identity| totals.ended(identity));
+        totals.remove_expired();
     }
 
-    fn alive(&mut self) {
-        self.notify.alive();
-        self.health.alive();
+    fn report_alive(&mut self) {
+        self.notify.report_alive();
+        self.health.report_alive();
     }
 
     /// Ends the current window and hands it on.
-    fn cut(&mut self) {
+    fn finish_window(&mut self) {
         // Read before the gauges, which contain the CPU time, too.
         let cpu_ns = self.jvms.cpu_ns();
-        for (who, gauges) in self.jvms.gauges() {
-            self.book.lock().add(&who, &Figures { gauges, ..Figures::default() });
+        for (identity, gauges) in self.jvms.gauges() {
+            self.totals.lock().add(&identity, &Figures { gauges, ..Figures::default() });
         }
-        for who in self.jvms.without_gauges() {
-            self.book.lock().limit("gauges", &who.tenant(), 1);
+        for identity in self.jvms.without_gauges() {
+            self.totals.lock().add_limited("gauges", &identity.tenant(), 1);
         }
         let collected = self.saving.collected();
         let left_out = collected.iter().filter(|(_, is)| !is).map(|&(what, _)| what);
-        let window = self.gather.cut(left_out, cpu_ns);
+        let window = self.builder.finish(left_out, cpu_ns);
         for (tenant, jvms) in self.slots.take_refused() {
-            self.book.lock().limit("jvms", &tenant, jvms);
+            self.totals.lock().add_limited("jvms", &tenant, jvms);
         }
-        self.tell_own();
-        self.handing.window(window);
-        let kept = store::describe(self.book.lock().kept);
-        self.notify.status(&format!("{} JVMs; {kept}", self.jvms.running()));
+        self.update_own_metrics();
+        self.worker.enqueue(window);
+        let stored = store::describe(self.totals.lock().store_counts);
+        self.notify.status(&format!("{} JVMs; {stored}", self.jvms.running()));
     }
 
-    fn tell_own(&self) {
-        let taken = saving::ResourceUse::now();
-        let mut book = self.book.lock();
-        book.collected = self.saving.collected();
-        book.own = DaemonMetrics {
-            processor_ns: taken.processor_ns.saturating_add(serving_ns()),
-            memory_bytes: taken.memory,
-            hertz: self.saving.taking().hertz,
+    fn update_own_metrics(&self) {
+        let resource_use = saving::ResourceUse::now();
+        let mut totals = self.totals.lock();
+        totals.collected = self.saving.collected();
+        totals.own = DaemonMetrics {
+            processor_ns: resource_use.processor_ns.saturating_add(serving_ns()),
+            memory_bytes: resource_use.memory,
+            hertz: self.saving.current().hertz,
             saving: self.saving.step(),
-            window_delay_ns: book.own.window_delay_ns,
+            window_delay_ns: totals.own.window_delay_ns,
         };
     }
 
-    fn judge(&mut self) {
-        let before = self.saving.taking();
-        let book = self.book.lock();
+    fn adjust_measures(&mut self) {
+        let before = self.saving.current();
+        let totals = self.totals.lock();
         let probes = Probes {
-            stops_ns: book.spent_ns(|tracer| tracer == tracers::STOPS),
-            allocation_ns: book.spent_ns(|tracer| tracer == tracers::ALLOCATION),
-            others_ns: book
-                .spent_ns(|tracer| ![tracers::STOPS, tracers::ALLOCATION].contains(&tracer)),
+            stops_ns: totals.probe_cost_ns(|tracer| tracer == tracers::STOPS),
+            allocation_ns: totals.probe_cost_ns(|tracer| tracer == tracers::ALLOCATION),
+            others_ns: totals
+                .probe_cost_ns(|tracer| ![tracers::STOPS, tracers::ALLOCATION].contains(&tracer)),
         };
-        drop(book);
-        let change = self.saving.judge(self.jvms.running(), probes);
+        drop(totals);
+        let change = self.saving.evaluate(self.jvms.running(), probes);
         self.set_budgets();
         let Some(change) = change else { return };
-        log::info!(saving:serde = change.values(); "{}", change.told());
-        if let Err(error) = self.takers.change(before, change.to) {
+        log::info!(saving:serde = change.values(); "{}", change.describe());
+        if let Err(error) = self.tracers.change(before, change.to) {
             log::warn!("failed to change what is collected: {error:#}");
         }
-        self.tell_own();
+        self.update_own_metrics();
     }
 
     fn set_budgets(&self) {
@@ -341,7 +343,7 @@ impl Daemon {
                 self.rules.set(rules);
                 self.saving.set_limits(limits);
                 self.set_budgets();
-                self.handing.set_bounds(age, size);
+                self.worker.set_bounds(age, size);
                 log::info!("reloaded the configuration");
             }
             Err(error) => {
@@ -352,14 +354,14 @@ impl Daemon {
     }
 
     /// Collects the last data of the tracers, and hands them on.
-    fn end(mut self, net: &Net) {
+    fn shut_down(mut self, net: &Net) {
         self.notify.stopping();
         self.health.set_ready(false);
-        self.takers.stop();
-        let until = Instant::now() + TO_END;
+        self.tracers.stop();
+        let until = Instant::now() + MAX_STOP_TIME;
         loop {
-            match self.pieces.recv_timeout(until.saturating_duration_since(Instant::now())) {
-                Ok(piece) => self.take(piece),
+            match self.batches.recv_timeout(until.saturating_duration_since(Instant::now())) {
+                Ok(batch) => self.handle_batch(batch),
                 Err(RecvTimeoutError::Disconnected) => break,
                 Err(RecvTimeoutError::Timeout) => {
                     log::warn!("a tracer did not stop in time: its last data is not stored");
@@ -367,9 +369,9 @@ impl Daemon {
                 }
             }
         }
-        self.cut();
-        if let Some(push) = self.handing.end(TO_WRITE) {
-            push.end(net, TO_PUSH);
+        self.finish_window();
+        if let Some(push) = self.worker.end(MAX_WRITE_TIME) {
+            push.end(net, MAX_PUSH_TIME);
         }
     }
 }

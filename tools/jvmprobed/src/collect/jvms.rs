@@ -21,12 +21,12 @@ use crate::{
 };
 
 /// Time for which an ended JVM stays known, because tracers may deliver its last data that late.
-const LINGER: Duration = Duration::from_secs(40);
+const KEEP_ENDED: Duration = Duration::from_secs(40);
 /// Interval, in windows, at which loaded classes are counted in JVMs that do not count them themselves.
-const SELDOM: u64 = 8;
+const CLASS_COUNT_INTERVAL: u64 = 8;
 /// Maximum time to read the gauges of one JVM, and of all JVMs, once per window. The main loop waits for it.
-const GAUGES: Duration = Duration::from_millis(100);
-const ALL_GAUGES: Duration = Duration::from_millis(500);
+const MAX_TIME_PER_JVM: Duration = Duration::from_millis(100);
+const MAX_TIME_FOR_ALL: Duration = Duration::from_millis(500);
 
 /// All running JVMs, and those that ended within the last 40 seconds.
 #[derive(Debug)]
@@ -34,10 +34,10 @@ pub struct Jvms {
     arrivals: Arrivals,
     registry: Registry,
     identities: Identities,
-    known: BTreeMap<u32, Known>,
-    /// New JVMs selected by the rules, which [`look`](Self::look) has not returned yet.
+    known: BTreeMap<u32, KnownJvm>,
+    /// New JVMs selected by the rules, which [`take_new`](Self::take_new) has not returned yet.
     new: Vec<Arc<Identity>>,
-    /// JVMs whose process runs another program now and that [`part`](Self::part) has not returned yet.
+    /// JVMs whose process runs another program now and that [`take_ended`](Self::take_ended) has not returned yet.
     replaced: Vec<Arc<Identity>>,
     /// Number of windows so far.
     windows: u64,
@@ -48,12 +48,12 @@ pub struct Jvms {
 }
 
 #[derive(Debug)]
-struct Known {
+struct KnownJvm {
     target: Arc<Target>,
     /// Access to the JVM's own data; `None` if it cannot be read.
     hotspot: Option<Arc<HotSpot>>,
     /// Identity; `None` if the rules drop the JVM.
-    who: Option<Arc<Identity>>,
+    identity: Option<Arc<Identity>>,
     ended: Option<Instant>,
     /// CPU time of its process at the end of the last window, or when it was found, in nanoseconds.
     cpu_ns: Option<u64>,
@@ -76,42 +76,42 @@ impl Jvms {
     }
 
     /// Returns the JVMs that are new and selected by the rules.
-    pub fn look(&mut self) -> Vec<Arc<Identity>> {
-        self.take();
+    pub fn take_new(&mut self) -> Vec<Arc<Identity>> {
+        self.update();
         mem::take(&mut self.new)
     }
 
-    fn take(&mut self) {
+    fn update(&mut self) {
         for arrival in self.arrivals.take() {
             let pid = arrival.target.pid().0;
             match self.known.get_mut(&pid) {
                 Some(known) if Arc::ptr_eq(&known.target, &arrival.target) => {
                     // JVMs that the rules drop or that have ended are never read.
-                    let is_read = known.who.is_some() && known.ended.is_none();
+                    let is_read = known.identity.is_some() && known.ended.is_none();
                     known.hotspot = arrival.hotspot.ok().filter(|_| is_read);
                 }
-                _ => self.come(arrival),
+                _ => self.add(arrival),
             }
         }
     }
 
-    fn come(&mut self, arrival: Arrival) {
-        let Arrival { target, hotspot, identity: who, .. } = arrival;
+    fn add(&mut self, arrival: Arrival) {
+        let Arrival { target, hotspot, identity, .. } = arrival;
         let pid = target.pid().0;
-        let who = who.map(Arc::unwrap_or_clone).unwrap_or_default();
-        let who = self.identities.came(pid, who);
-        self.new.extend(who.clone());
-        let hotspot = hotspot.ok().filter(|_| who.is_some());
+        let identity = identity.map(Arc::unwrap_or_clone).unwrap_or_default();
+        let identity = self.identities.identify(pid, identity);
+        self.new.extend(identity.clone());
+        let hotspot = hotspot.ok().filter(|_| identity.is_some());
         // CPU time before this instant belongs to no window.
         let cpu_ns = target.process.cpu_ns();
-        let known = Known { target, hotspot, who: who.clone(), ended: None, cpu_ns };
+        let known = KnownJvm { target, hotspot, identity: identity.clone(), ended: None, cpu_ns };
         let before = self.known.insert(pid, known);
         // The process of the previous entry runs another program now.
-        if let Some(Known { who: Some(old), ended: None, .. }) = before {
+        if let Some(KnownJvm { identity: Some(old), ended: None, .. }) = before {
             self.identities.ended(&old);
-            let key = |who: &Identity| (who.name.clone(), who.started_ns);
+            let key = |identity: &Identity| (identity.name.clone(), identity.started_ns);
             // A JVM of the same name and start time continues the series of the old one.
-            if who.is_none_or(|who| key(&who) != key(&old)) {
+            if identity.is_none_or(|identity| key(&identity) != key(&old)) {
                 self.replaced.push(old);
             }
         }
@@ -119,17 +119,17 @@ impl Jvms {
 
     /// Returns the identity of the JVM that a batch belongs to; `None` if a rule drops the JVM, or if it
     /// ended more than 40 seconds ago.
-    pub fn who(&mut self, pid: u32) -> Option<Arc<Identity>> {
+    pub fn identity(&mut self, pid: u32) -> Option<Arc<Identity>> {
         if !self.known.contains_key(&pid) {
             // The batch of a tracer arrived before the JVM was taken from the registry.
-            self.take();
+            self.update();
         }
         self.known(pid)
     }
 
     /// Returns the identity of a process that is already known and selected by the rules.
     pub fn known(&self, pid: u32) -> Option<Arc<Identity>> {
-        self.known.get(&pid)?.who.clone()
+        self.known.get(&pid)?.identity.clone()
     }
 
     /// Returns the number of JVMs that ended before they were examined, because many start and exit.
@@ -138,20 +138,20 @@ impl Jvms {
     }
 
     /// Detects JVMs that have ended. Returns those that the rules had selected.
-    pub fn part(&mut self) -> Vec<Arc<Identity>> {
+    pub fn take_ended(&mut self) -> Vec<Arc<Identity>> {
         let now = Instant::now();
         let mut ended = mem::take(&mut self.replaced);
         for known in self.known.values_mut() {
             if known.ended.is_none() && known.target.process.has_ended() {
                 known.ended = Some(now);
                 known.hotspot = None;
-                if let Some(who) = &known.who {
-                    self.identities.ended(who);
-                    ended.push(Arc::clone(who));
+                if let Some(identity) = &known.identity {
+                    self.identities.ended(identity);
+                    ended.push(Arc::clone(identity));
                 }
             }
         }
-        self.known.retain(|_, known| known.ended.is_none_or(|at| now - at < LINGER));
+        self.known.retain(|_, known| known.ended.is_none_or(|at| now - at < KEEP_ENDED));
         ended
     }
 
@@ -159,22 +159,25 @@ impl Jvms {
     /// long, the remaining JVMs are [left out](Self::without_gauges) and come first in the next window.
     pub fn gauges(&mut self) -> Vec<(Arc<Identity>, Gauges)> {
         self.windows += 1;
-        let until = Instant::now() + ALL_GAUGES;
+        let until = Instant::now() + MAX_TIME_FOR_ALL;
         self.left_out.clear();
         let mut read = Vec::new();
-        for pid in in_turn(self.known.keys().copied(), self.last_read) {
+        for pid in sorted_after(self.known.keys().copied(), self.last_read) {
             let Some(known) = self.known.get_mut(&pid) else { continue };
-            let Some(who) = known.who.clone().filter(|_| known.ended.is_none()) else { continue };
+            let Some(identity) = known.identity.clone().filter(|_| known.ended.is_none()) else {
+                continue;
+            };
             let now = Instant::now();
             let mut is_complete = now < until;
             if is_complete {
                 self.last_read = pid;
-                let (gauges, has_all) = known.gauges(self.windows, until.min(now + GAUGES));
+                let (gauges, has_all) =
+                    known.gauges(self.windows, until.min(now + MAX_TIME_PER_JVM));
                 is_complete = has_all;
-                read.push((Arc::clone(&who), gauges));
+                read.push((Arc::clone(&identity), gauges));
             }
             if !is_complete {
-                self.left_out.push(who);
+                self.left_out.push(identity);
             }
         }
         read
@@ -184,10 +187,10 @@ impl Jvms {
     pub fn cpu_ns(&mut self) -> Vec<(Arc<Identity>, u64)> {
         let mut all = Vec::new();
         for known in self.known.values_mut() {
-            let Some(who) = &known.who else { continue };
+            let Some(identity) = &known.identity else { continue };
             let now = known.target.process.cpu_ns();
             let used = now.zip(known.cpu_ns).map(|(now, before)| now.saturating_sub(before));
-            all.extend(used.map(|used| (Arc::clone(who), used)));
+            all.extend(used.map(|used| (Arc::clone(identity), used)));
             known.cpu_ns = now;
         }
         all
@@ -200,11 +203,14 @@ impl Jvms {
 
     /// Returns the number of running JVMs that the rules select.
     pub fn running(&self) -> usize {
-        self.known.values().filter(|known| known.ended.is_none() && known.who.is_some()).count()
+        self.known
+            .values()
+            .filter(|known| known.ended.is_none() && known.identity.is_some())
+            .count()
     }
 }
 
-impl Known {
+impl KnownJvm {
     /// Reads the gauges. Values that cannot be read, because the JVM is starting up or ending, are left out.
     /// The second value is false if time ran out.
     fn gauges(&mut self, windows: u64, until: Instant) -> (Gauges, bool) {
@@ -217,7 +223,9 @@ impl Known {
             (gauges.code_cache_used, gauges.code_cache_size) = (Some(fill.used), Some(fill.size));
         }
         // The JVMs are spread over the windows, so that not all are counted in the same one.
-        if hotspot.counts_classes() || windows % SELDOM == u64::from(pid) % SELDOM {
+        if hotspot.counts_classes()
+            || windows % CLASS_COUNT_INTERVAL == u64::from(pid) % CLASS_COUNT_INTERVAL
+        {
             gauges.loaded_classes = hotspot.loaded_classes_until(Some(until)).ok();
         }
         (gauges, Instant::now() < until)
@@ -225,7 +233,7 @@ impl Known {
 }
 
 /// Returns the PIDs in ascending order, starting with the first one above `last`.
-fn in_turn(all: impl Iterator<Item = u32>, last: u32) -> Vec<u32> {
+fn sorted_after(all: impl Iterator<Item = u32>, last: u32) -> Vec<u32> {
     let mut all: Vec<_> = all.collect();
     let first = all.partition_point(|&pid| pid <= last);
     all.rotate_left(first);
@@ -244,7 +252,7 @@ mod tests {
 
     #[test]
     fn skipped_gauges_come_first_in_the_next_window() {
-        let turn = |last| in_turn([3, 5, 8].into_iter(), last);
+        let turn = |last| sorted_after([3, 5, 8].into_iter(), last);
         assert_eq!(turn(0), [3, 5, 8]);
         assert_eq!(turn(3), [5, 8, 3]);
         assert_eq!(turn(6), [8, 3, 5]);

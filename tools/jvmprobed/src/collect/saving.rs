@@ -41,33 +41,33 @@ use serde_json::{Value, json};
 use crate::{collect::tracers::WINDOW, metrics::server::cost::serving_ns};
 
 /// The account holds at most the CPU time that the limit allows in this time.
-const SPAN: Duration = Duration::from_secs(600);
+const ACCOUNT_SPAN: Duration = Duration::from_secs(600);
 /// Minimum balance after a step down, as the allowance of this time, so that the step's effect shows before
 /// the next one.
-const AFTER: Duration = Duration::from_secs(60);
+const MIN_BALANCE: Duration = Duration::from_secs(60);
 /// Approximate CPU time to attach all tracers to one JVM. The first JVM of a libjvm.so costs more, others less.
-const ATTACH: Duration = Duration::from_millis(250);
+const ATTACH_COST: Duration = Duration::from_millis(250);
 /// Number of windows (ten minutes) whose highest number of JVMs is the baseline for new JVMs. With a shorter
 /// memory, JVMs that start and exit all the time would grant an unlimited allowance.
-const REMEMBERED: usize = 40;
+const BASELINE_WINDOWS: usize = 40;
 /// Share of the unused attach allowance that is kept from one window to the next.
-const FORGOTTEN: f64 = 0.9;
-/// Part of the limit that the probes of allocation may cost all JVMs together, but at most `MOST_ALLOCATION`
+const ALLOWANCE_DECAY: f64 = 0.9;
+/// Part of the limit that the probes of allocation may cost all JVMs together, but at most `MAX_ALLOCATION_PERCENT`
 /// percent of one processor.
-const ALLOCATION: f64 = 0.5;
-const MOST_ALLOCATION: f64 = 0.5;
+const ALLOCATION_SHARE: f64 = 0.5;
+const MAX_ALLOCATION_PERCENT: f64 = 0.5;
 /// Part of that budget which applies while less than half of the account is left.
-const ALLOCATION_SAVING: f64 = 0.25;
+const REDUCED_ALLOCATION_SHARE: f64 = 0.25;
 /// Budget of walking and naming stacks: a part of the limit, plus in each window a part of the account's balance.
-const STACKS: f64 = 1.0 / 16.0;
-const STACKS_OF_ACCOUNT: f64 = 0.125;
+const STACK_SHARE: f64 = 1.0 / 16.0;
+const STACK_SHARE_OF_BALANCE: f64 = 0.125;
 /// Maximum part of the limit that the account is charged with for probes of stops.
-const STOPS: f64 = 0.25;
+const STOP_SHARE: f64 = 0.25;
 /// Number of windows in a row with too much memory that cause a step down.
-const LONG: u32 = 2;
+const MAX_WINDOWS_OVER_MEMORY: u32 = 2;
 /// Number of quiet windows in a row before a step up, and its maximum when steps up fail repeatedly.
-const QUIET: u32 = 8;
-const MOST_QUIET: u32 = 240;
+const MIN_QUIET_WINDOWS: u32 = 8;
+const MAX_QUIET_WINDOWS: u32 = 240;
 
 /// Limits on the resources that the daemon may use.
 #[derive(Clone, Copy, Debug)]
@@ -129,16 +129,16 @@ impl Measures {
 /// Returns what is collected at each step down, beginning with the configured set. First the sampling rate is
 /// halved twice, then off-CPU time is dropped, then allocation. Then the rate is halved down to one sample
 /// per second, and finally sampling stops.
-fn ladder(asked: Measures) -> Vec<Measures> {
-    let mut steps = vec![asked];
+fn ladder(configured: Measures) -> Vec<Measures> {
+    let mut steps = vec![configured];
     let mut down = |to: Measures| {
         if steps.last() != Some(&to) {
             steps.push(to);
         }
         to
     };
-    let half = |taking: Measures| Measures { hertz: (taking.hertz / 2).max(1), ..taking };
-    let mut at = down(half(asked));
+    let half = |current: Measures| Measures { hertz: (current.hertz / 2).max(1), ..current };
+    let mut at = down(half(configured));
     at = down(half(at));
     at = down(Measures { off_cpu: false, ..at });
     at = down(Measures { allocation: false, ..at });
@@ -166,7 +166,7 @@ pub struct Change {
 
 impl Change {
     /// Returns a sentence for the log.
-    pub fn told(&self) -> String {
+    pub fn describe(&self) -> String {
         let Self { to, share, memory, processor_limit, memory_limit, .. } = *self;
         let which = if self.is_down { "less" } else { "more" };
         let mut collected = vec!["pauses".to_owned()];
@@ -211,15 +211,15 @@ pub struct Saving {
     /// CPU time that may still be spent before a step down, in seconds.
     account: f64,
     /// Additional CPU time for attaching to new JVMs, in seconds.
-    newcomers: f64,
-    /// Number of JVMs in each of the last `REMEMBERED` windows.
+    attach_allowance: f64,
+    /// Number of JVMs in each of the last `BASELINE_WINDOWS` windows.
     jvms: VecDeque<usize>,
     /// Number of windows in a row with too much memory, and of quiet windows in a row: those below half of
     /// the CPU limit and below 90 % of the memory limit.
-    heavy: u32,
-    quiet: u32,
+    windows_over_memory: u32,
+    quiet_windows: u32,
     /// Number of quiet windows in a row that a step up requires.
-    patience: u32,
+    required_quiet: u32,
     /// Windows since the last step up.
     since_up: Option<u32>,
     last: (Instant, ResourceUse, Probes),
@@ -248,18 +248,18 @@ impl Probes {
 
 impl Saving {
     /// Starts with all configured measures and a full account.
-    pub fn new(limits: Limits, asked: Measures) -> Self {
+    pub fn new(limits: Limits, configured: Measures) -> Self {
         let last = (Instant::now(), ResourceUse::now(), Probes::default());
         Self {
             limits,
-            ladder: ladder(asked),
+            ladder: ladder(configured),
             step: 0,
-            account: limits.of(SPAN),
-            newcomers: 0.0,
+            account: limits.of(ACCOUNT_SPAN),
+            attach_allowance: 0.0,
             jvms: VecDeque::new(),
-            heavy: 0,
-            quiet: 0,
-            patience: QUIET,
+            windows_over_memory: 0,
+            quiet_windows: 0,
+            required_quiet: MIN_QUIET_WINDOWS,
             since_up: None,
             last,
         }
@@ -268,7 +268,7 @@ impl Saving {
     /// Applies new limits from now on.
     pub fn set_limits(&mut self, limits: Limits) {
         self.limits = limits;
-        self.account = self.account.min(limits.of(SPAN));
+        self.account = self.account.min(limits.of(ACCOUNT_SPAN));
     }
 
     /// Returns the number of steps down from the configured set.
@@ -277,51 +277,51 @@ impl Saving {
     }
 
     /// Returns the set of measures that is collected now.
-    pub fn taking(&self) -> Measures {
+    pub fn current(&self) -> Measures {
         self.ladder.get(self.step).copied().unwrap_or(self.ladder[0])
     }
 
     /// Returns the configured measures by name, each with whether it is collected now.
     pub fn collected(&self) -> Vec<(&'static str, bool)> {
-        let both = self.ladder[0].kinds().into_iter().zip(self.taking().kinds());
-        both.filter(|(asked, _)| asked.1).map(|(_, taking)| taking).collect()
+        let both = self.ladder[0].kinds().into_iter().zip(self.current().kinds());
+        both.filter(|(configured, _)| configured.1).map(|(_, current)| current).collect()
     }
 
     /// Returns the maximum cost of the probes of allocation to all JVMs together, in millionths of a
     /// processor.
     pub fn allocation_ppm(&self) -> u64 {
-        let percent = (ALLOCATION * self.limits.processor).min(MOST_ALLOCATION);
-        let is_low = self.account < self.limits.of(SPAN) / 2.0;
-        let percent = if is_low { ALLOCATION_SAVING * percent } else { percent };
+        let percent = (ALLOCATION_SHARE * self.limits.processor).min(MAX_ALLOCATION_PERCENT);
+        let is_low = self.account < self.limits.of(ACCOUNT_SPAN) / 2.0;
+        let percent = if is_low { REDUCED_ALLOCATION_SHARE * percent } else { percent };
         (percent * 1e4) as u64
     }
 
     /// Returns the maximum CPU time for walking and naming stacks of samples of all tenants together, in
     /// millionths of a processor.
     pub fn stack_ppm(&self) -> u64 {
-        let held = STACKS_OF_ACCOUNT * self.account.max(0.0) / WINDOW.as_secs_f64();
-        ((STACKS * self.limits.processor / 100.0 + held) * 1e6) as u64
+        let from_balance = STACK_SHARE_OF_BALANCE * self.account.max(0.0) / WINDOW.as_secs_f64();
+        ((STACK_SHARE * self.limits.processor / 100.0 + from_balance) * 1e6) as u64
     }
 
     /// Judges the window that ends now, with this number of JVMs. Returns the change of the step, if there is one.
-    pub fn judge(&mut self, jvms: usize, probes: Probes) -> Option<Change> {
+    pub fn evaluate(&mut self, jvms: usize, probes: Probes) -> Option<Change> {
         let (then, before, probes_before) = self.last;
         let now = (Instant::now(), ResourceUse::now(), probes);
         self.last = now;
         let own_ns = now.1.processor_ns.saturating_sub(before.processor_ns);
         let probes_ns = self.charged_ns(now.0 - then, probes.since(probes_before));
-        self.judge_window(now.0 - then, own_ns.saturating_add(probes_ns), now.1.memory, jvms)
+        self.evaluate_window(now.0 - then, own_ns.saturating_add(probes_ns), now.1.memory, jvms)
     }
 
     /// Returns the part of a window's probe cost that is charged to the account, in nanoseconds.
     fn charged_ns(&self, window: Duration, probes: Probes) -> u64 {
-        let most_ns = |part: f64| (part * self.limits.of(window) * 1e9) as u64;
-        let stops = probes.stops_ns.min(most_ns(STOPS));
-        let allocation = probes.allocation_ns.min(most_ns(ALLOCATION));
+        let max_ns = |part: f64| (part * self.limits.of(window) * 1e9) as u64;
+        let stops = probes.stops_ns.min(max_ns(STOP_SHARE));
+        let allocation = probes.allocation_ns.min(max_ns(ALLOCATION_SHARE));
         probes.others_ns.saturating_add(stops).saturating_add(allocation)
     }
 
-    fn judge_window(
+    fn evaluate_window(
         &mut self,
         window: Duration,
         ns: u64,
@@ -331,27 +331,32 @@ impl Saving {
         let Limits { processor, memory: most } = self.limits;
         let (spent, allowed) = (ns as f64 / 1e9, self.limits.of(window));
         let share = 100.0 * spent / window.as_secs_f64().max(1e-9);
-        self.pay(spent, allowed, jvms);
-        self.heavy = if memory > most { self.heavy + 1 } else { 0 };
+        self.charge(spent, allowed, jvms);
+        self.windows_over_memory = if memory > most { self.windows_over_memory + 1 } else { 0 };
         let is_quiet = share < processor / 2.0 && memory < most / 10 * 9;
-        self.quiet = if is_quiet { self.quiet + 1 } else { 0 };
+        self.quiet_windows = if is_quiet { self.quiet_windows + 1 } else { 0 };
         self.since_up = self.since_up.map(|windows| windows.saturating_add(1));
 
         let before = self.step;
-        if self.account < 0.0 || self.heavy >= LONG {
-            self.account = self.account.max(self.limits.of(AFTER));
-            (self.heavy, self.quiet) = (0, 0);
+        if self.account < 0.0 || self.windows_over_memory >= MAX_WINDOWS_OVER_MEMORY {
+            self.account = self.account.max(self.limits.of(MIN_BALANCE));
+            (self.windows_over_memory, self.quiet_windows) = (0, 0);
             self.step = (self.step + 1).min(self.ladder.len() - 1);
             // The last step up was too early, so the next one waits longer.
-            let is_early = self.since_up.take().is_some_and(|windows| windows <= 2 * self.patience);
-            self.patience = if is_early { (2 * self.patience).min(MOST_QUIET) } else { QUIET };
-        } else if self.quiet >= self.patience && self.step > 0 {
-            self.quiet = 0;
+            let is_early =
+                self.since_up.take().is_some_and(|windows| windows <= 2 * self.required_quiet);
+            self.required_quiet = if is_early {
+                (2 * self.required_quiet).min(MAX_QUIET_WINDOWS)
+            } else {
+                MIN_QUIET_WINDOWS
+            };
+        } else if self.quiet_windows >= self.required_quiet && self.step > 0 {
+            self.quiet_windows = 0;
             self.step -= 1;
             self.since_up = Some(0);
         }
         (self.step != before).then(|| Change {
-            to: self.taking(),
+            to: self.current(),
             step: self.step,
             steps: self.ladder.len() - 1,
             is_down: self.step > before,
@@ -363,16 +368,17 @@ impl Saving {
     }
 
     /// Enters a window into the account. An excess over the limit is first charged to the allowance for new JVMs.
-    fn pay(&mut self, spent: f64, allowed: f64, jvms: usize) {
+    fn charge(&mut self, spent: f64, allowed: f64, jvms: usize) {
         let known = self.jvms.iter().max().copied().unwrap_or(0);
-        self.newcomers += jvms.saturating_sub(known) as f64 * ATTACH.as_secs_f64();
+        self.attach_allowance += jvms.saturating_sub(known) as f64 * ATTACH_COST.as_secs_f64();
         self.jvms.push_back(jvms);
-        if self.jvms.len() > REMEMBERED {
+        if self.jvms.len() > BASELINE_WINDOWS {
             self.jvms.pop_front();
         }
-        let theirs = (spent - allowed).max(0.0).min(self.newcomers);
-        self.newcomers = (self.newcomers - theirs) * FORGOTTEN;
-        self.account = (self.account + allowed - (spent - theirs)).min(self.limits.of(SPAN));
+        let attach_cost = (spent - allowed).max(0.0).min(self.attach_allowance);
+        self.attach_allowance = (self.attach_allowance - attach_cost) * ALLOWANCE_DECAY;
+        self.account =
+            (self.account + allowed - (spent - attach_cost)).min(self.limits.of(ACCOUNT_SPAN));
     }
 }
 
@@ -387,11 +393,11 @@ impl Limits {
 mod tests {
     use super::*;
 
-    const ASKED: Measures = Measures { hertz: 19, off_cpu: false, allocation: true };
-    const LITTLE: u64 = 50 << 20;
+    const CONFIGURED: Measures = Measures { hertz: 19, off_cpu: false, allocation: true };
+    const LOW_USE: u64 = 50 << 20;
 
     fn saving() -> Saving {
-        Saving::new(Limits { processor: 1.0, memory: 100 << 20 }, ASKED)
+        Saving::new(Limits { processor: 1.0, memory: 100 << 20 }, CONFIGURED)
     }
 
     /// Judges windows with this share of a processor until the step changes.
@@ -401,14 +407,14 @@ mod tests {
         memory: u64,
     ) -> Option<(u32, Change)> {
         let ns = (share / 100.0 * WINDOW.as_nanos() as f64) as u64;
-        let mut judged = (1..=400).map(|n| (n, saving.judge_window(WINDOW, ns, memory, 10)));
+        let mut judged = (1..=400).map(|n| (n, saving.evaluate_window(WINDOW, ns, memory, 10)));
         judged.find_map(|(n, change)| Some((n, change?)))
     }
 
     #[test]
     fn sampling_rate_drops_before_kinds_of_data() {
-        let steps = ladder(Measures { off_cpu: true, ..ASKED });
-        let told: Vec<_> = steps.iter().map(|t| (t.hertz, t.off_cpu, t.allocation)).collect();
+        let steps = ladder(Measures { off_cpu: true, ..CONFIGURED });
+        let actual: Vec<_> = steps.iter().map(|t| (t.hertz, t.off_cpu, t.allocation)).collect();
         let expected = [
             (19, true, true),
             (9, true, true),
@@ -419,7 +425,7 @@ mod tests {
             (1, false, false),
             (0, false, false),
         ];
-        assert_eq!(told, expected);
+        assert_eq!(actual, expected);
         let one = ladder(Measures { hertz: 1, off_cpu: false, allocation: false });
         assert_eq!(one.iter().map(|t| t.hertz).collect::<Vec<_>>(), [1, 0]);
     }
@@ -427,35 +433,42 @@ mod tests {
     #[test]
     fn sustained_overuse_steps_down_and_low_use_steps_up() {
         let mut saving = saving();
-        assert_eq!(judge_windows_until_change(&mut saving, 0.99, LITTLE), None);
+        assert_eq!(judge_windows_until_change(&mut saving, 0.99, LOW_USE), None);
         // Double the limit uses up the full account (ten minutes' allowance) in ten minutes, and the minute's
         // allowance after the step in one minute.
-        let (windows, change) = judge_windows_until_change(&mut saving, 2.0, LITTLE).unwrap();
+        let (windows, change) = judge_windows_until_change(&mut saving, 2.0, LOW_USE).unwrap();
         assert_eq!((windows, change.to.hertz, saving.step()), (41, 9, 1));
-        let (windows, change) = judge_windows_until_change(&mut saving, 2.0, LITTLE).unwrap();
+        let (windows, change) = judge_windows_until_change(&mut saving, 2.0, LOW_USE).unwrap();
         assert_eq!((windows, change.to.hertz), (4, 4));
-        let (_, change) = judge_windows_until_change(&mut saving, 2.0, LITTLE).unwrap();
+        let (_, change) = judge_windows_until_change(&mut saving, 2.0, LOW_USE).unwrap();
         assert_eq!((change.to.hertz, change.to.allocation), (4, false));
         // CPU use of 0.6 %, more than half of the limit, causes no step up.
-        assert_eq!(judge_windows_until_change(&mut saving, 0.6, LITTLE), None);
-        let (windows, change) = judge_windows_until_change(&mut saving, 0.4, LITTLE).unwrap();
-        assert_eq!((windows, change.to.allocation, change.is_down), (QUIET, true, false));
+        assert_eq!(judge_windows_until_change(&mut saving, 0.6, LOW_USE), None);
+        let (windows, change) = judge_windows_until_change(&mut saving, 0.4, LOW_USE).unwrap();
+        assert_eq!(
+            (windows, change.to.allocation, change.is_down),
+            (MIN_QUIET_WINDOWS, true, false)
+        );
     }
 
     #[test]
     fn wait_before_step_up_doubles_after_each_relapse() {
         let mut saving = saving();
-        judge_windows_until_change(&mut saving, 20.0, LITTLE).unwrap();
+        judge_windows_until_change(&mut saving, 20.0, LOW_USE).unwrap();
         for round in 0..8 {
-            let (windows, _) = judge_windows_until_change(&mut saving, 0.1, LITTLE).unwrap();
-            assert_eq!(windows, (QUIET << round).min(MOST_QUIET));
-            assert!(judge_windows_until_change(&mut saving, 80.0, LITTLE).unwrap().1.is_down);
+            let (windows, _) = judge_windows_until_change(&mut saving, 0.1, LOW_USE).unwrap();
+            assert_eq!(windows, (MIN_QUIET_WINDOWS << round).min(MAX_QUIET_WINDOWS));
+            assert!(judge_windows_until_change(&mut saving, 80.0, LOW_USE).unwrap().1.is_down);
         }
         // After a long time without a step down, the wait is short again.
-        judge_windows_until_change(&mut saving, 0.1, LITTLE).unwrap();
-        (0..3).for_each(|_| assert_eq!(judge_windows_until_change(&mut saving, 0.7, LITTLE), None));
-        judge_windows_until_change(&mut saving, 20.0, LITTLE).unwrap();
-        assert_eq!(judge_windows_until_change(&mut saving, 0.1, LITTLE).unwrap().0, QUIET);
+        judge_windows_until_change(&mut saving, 0.1, LOW_USE).unwrap();
+        (0..3)
+            .for_each(|_| assert_eq!(judge_windows_until_change(&mut saving, 0.7, LOW_USE), None));
+        judge_windows_until_change(&mut saving, 20.0, LOW_USE).unwrap();
+        assert_eq!(
+            judge_windows_until_change(&mut saving, 0.1, LOW_USE).unwrap().0,
+            MIN_QUIET_WINDOWS
+        );
     }
 
     #[test]
@@ -464,11 +477,11 @@ mod tests {
         assert_eq!(saving.allocation_ppm(), 5000);
         // CPU use at twice the limit uses up half of the account, after the allowance for attaching is spent.
         for _ in 0..34 {
-            assert_eq!(saving.judge_window(WINDOW, 300_000_000, LITTLE, 10), None);
+            assert_eq!(saving.evaluate_window(WINDOW, 300_000_000, LOW_USE, 10), None);
         }
         assert_eq!((saving.allocation_ppm(), saving.step()), (1250, 0));
         let large = Limits { processor: 16.0, memory: 100 << 20 };
-        assert_eq!(Saving::new(large, ASKED).allocation_ppm(), 5000);
+        assert_eq!(Saving::new(large, CONFIGURED).allocation_ppm(), 5000);
     }
 
     #[test]
@@ -481,7 +494,7 @@ mod tests {
         for _ in 0..400 {
             let stacks = u64::try_from(WINDOW.as_nanos()).unwrap() * ppm / 1_000_000;
             let rest = 75_000_000;
-            assert_eq!(saving.judge_window(WINDOW, stacks + rest, LITTLE, 10), None, "{ppm}");
+            assert_eq!(saving.evaluate_window(WINDOW, stacks + rest, LOW_USE, 10), None, "{ppm}");
             ppm = saving.stack_ppm();
         }
         // Everything else leaves half of the limit for stacks.
@@ -495,7 +508,7 @@ mod tests {
         let second = 1_000_000_000;
         // These windows last microseconds, so a second of cost in each exceeds the limit.
         let probes = |n: u64| Probes { others_ns: n * second, ..Probes::default() };
-        let steps = (1..=50).filter_map(|n| saving.judge(10, probes(n)));
+        let steps = (1..=50).filter_map(|n| saving.evaluate(10, probes(n)));
         assert!(steps.count() > 0);
     }
 
@@ -507,7 +520,7 @@ mod tests {
         let storm = Probes { stops_ns: 3 * second, allocation_ns: 3 * second, others_ns: 0 };
         for _ in 0..400 {
             let ns = saving.charged_ns(WINDOW, storm);
-            assert_eq!(saving.judge_window(WINDOW, ns, LITTLE, 10), None);
+            assert_eq!(saving.evaluate_window(WINDOW, ns, LOW_USE, 10), None);
         }
         let all = Probes { others_ns: second, ..storm };
         assert_eq!(saving.charged_ns(WINDOW, all), second + 37_500_000 + 75_000_000);
@@ -522,15 +535,19 @@ mod tests {
         // 500 JVMs at the start, then 200 more; after each start, some windows use a whole processor.
         for (jvms, windows) in [(500, 6), (700, 3)] {
             for _ in 0..windows {
-                assert_eq!(saving.judge_window(WINDOW, second(15), LITTLE, jvms), None, "{jvms}");
+                assert_eq!(
+                    saving.evaluate_window(WINDOW, second(15), LOW_USE, jvms),
+                    None,
+                    "{jvms}"
+                );
             }
             for _ in 0..40 {
-                assert_eq!(saving.judge_window(WINDOW, second(0), LITTLE, jvms), None);
+                assert_eq!(saving.evaluate_window(WINDOW, second(0), LOW_USE, jvms), None);
             }
         }
         // The number of JVMs is no higher than before, but they are other JVMs each time.
         let windows: Vec<_> = (0..100)
-            .filter_map(|n| saving.judge_window(WINDOW, second(15), LITTLE, 600 + n % 2 * 100))
+            .filter_map(|n| saving.evaluate_window(WINDOW, second(15), LOW_USE, 600 + n % 2 * 100))
             .collect();
         assert!(windows.len() == saving.ladder.len() - 1, "{windows:?}");
     }
@@ -539,28 +556,28 @@ mod tests {
     fn lasting_memory_excess_steps_down() {
         let mut saving = saving();
         for memory in [101, 99, 101, 99] {
-            assert_eq!(saving.judge_window(WINDOW, 0, memory << 20, 1), None);
+            assert_eq!(saving.evaluate_window(WINDOW, 0, memory << 20, 1), None);
         }
         let (windows, change) = judge_windows_until_change(&mut saving, 0.1, 101 << 20).unwrap();
-        assert_eq!((windows, change.to.hertz), (LONG, 9));
+        assert_eq!((windows, change.to.hertz), (MAX_WINDOWS_OVER_MEMORY, 9));
         // Steps end at the last one, and never go beyond the configured set.
         for _ in 0..20 {
-            saving.judge_window(WINDOW, 0, 200 << 20, 1);
+            saving.evaluate_window(WINDOW, 0, 200 << 20, 1);
         }
-        assert_eq!(saving.taking(), Measures { hertz: 0, off_cpu: false, allocation: false });
-        for _ in 0..100 * QUIET {
-            saving.judge_window(WINDOW, 0, 0, 1);
+        assert_eq!(saving.current(), Measures { hertz: 0, off_cpu: false, allocation: false });
+        for _ in 0..100 * MIN_QUIET_WINDOWS {
+            saving.evaluate_window(WINDOW, 0, 0, 1);
         }
-        assert_eq!((saving.taking(), saving.step()), (ASKED, 0));
+        assert_eq!((saving.current(), saving.step()), (CONFIGURED, 0));
     }
 
     #[test]
     fn step_is_reported_as_one_line_and_as_json() {
         let mut saving = saving();
         let (_, change) = judge_windows_until_change(&mut saving, 50.0, 101 << 20).unwrap();
-        let told = change.told();
-        assert!(told.starts_with("from now on less is collected: pauses, 9 processor samples"));
-        assert_eq!(told.lines().count(), 1);
+        let message = change.describe();
+        assert!(message.starts_with("collecting less from now on: pauses, 9 CPU samples"));
+        assert_eq!(message.lines().count(), 1);
         let values = change.values();
         let expected = [("step", json!(1)), ("steps", json!(6)), ("hertz", json!(9))];
         assert!(expected.iter().all(|(name, value)| values[name] == *value), "{values}");
@@ -570,7 +587,7 @@ mod tests {
 
     #[test]
     fn own_cpu_time_and_memory_are_nonzero() {
-        let taken = ResourceUse::now();
-        assert!(taken.processor_ns > 0 && taken.memory > 0, "{taken:?}");
+        let resource_use = ResourceUse::now();
+        assert!(resource_use.processor_ns > 0 && resource_use.memory > 0, "{resource_use:?}");
     }
 }

@@ -27,8 +27,8 @@ pub struct Signals {
 /// # Errors
 /// A handler cannot be installed.
 pub fn listen(net: &Net) -> io::Result<Signals> {
-    let asked = Signals::default();
-    let to_end = net.enter(|| {
+    let signals = Signals::default();
+    let ending_signals = net.enter(|| {
         Ok::<_, io::Error>([
             signal(SignalKind::terminate())?,
             signal(SignalKind::interrupt())?,
@@ -36,17 +36,17 @@ pub fn listen(net: &Net) -> io::Result<Signals> {
         ])
     })?;
     let mut hangup = net.enter(|| signal(SignalKind::hangup()))?;
-    let reload = Arc::clone(&asked.reload);
+    let reload = Arc::clone(&signals.reload);
     net.spawn(async move {
         while hangup.recv().await.is_some() {
             reload.store(true, Ordering::Relaxed);
         }
     });
     let endings = Arc::default();
-    for signal in to_end {
-        net.spawn(end(signal, Arc::clone(&endings), Arc::clone(&asked.stop)));
+    for signal in ending_signals {
+        net.spawn(end(signal, Arc::clone(&endings), Arc::clone(&signals.stop)));
     }
-    Ok(asked)
+    Ok(signals)
 }
 
 /// Waits for one kind of signal. The second signal of any of these kinds ends the process.

@@ -12,7 +12,7 @@ use std::{
 
 use anyhow::{Context, Result};
 use libjvmprobe::{
-    Result as Taken,
+    Result as TracerResult,
     bpf::cost::Cost,
     jvms::{Registry, Times, Trace},
     render::table::Lost,
@@ -35,7 +35,7 @@ pub const WINDOW: Duration = Duration::from_secs(15);
 const MAX_STOPS_PER_SECOND: u64 = 100;
 /// Maximum number of batches that wait for the main loop. When the queue is full, tracers block, and stops
 /// are dropped and counted, so that memory is bounded however busy the main loop is.
-pub const MAX_PIECES: usize = 16_384;
+pub const MAX_BATCHES: usize = 16_384;
 
 /// Name of the tracer of stops in records of cost.
 pub const STOPS: &str = "pauses";
@@ -81,31 +81,31 @@ struct Running {
     stop: Arc<AtomicBool>,
 }
 
-type Take = fn(&Options, &SyncSender<Batch>, &AtomicBool) -> Taken<()>;
+type RunTracer = fn(&Options, &SyncSender<Batch>, &AtomicBool) -> TracerResult<()>;
 
 impl Tracers {
-    /// Starts the tracers. Each sends [`Batch::Begun`] when it has started, or [`Batch::Ended`] with the
+    /// Starts the tracers. Each sends [`Batch::Started`] when it has started, or [`Batch::Ended`] with the
     /// reason if it cannot.
     ///
     /// # Errors
     /// A thread cannot be created.
     pub fn start(options: Options, out: SyncSender<Batch>) -> Result<Self> {
         let has_allocation = options.allocation;
-        let mut takers = Self { options, out: Some(out), running: Vec::new() };
-        takers.add("pauses", pauses)?;
-        takers.add("samples", samples)?;
+        let mut tracers = Self { options, out: Some(out), running: Vec::new() };
+        tracers.add("pauses", pauses)?;
+        tracers.add("samples", samples)?;
         if has_allocation {
-            takers.add("allocations", allocations)?;
+            tracers.add("allocations", allocations)?;
         }
-        Ok(takers)
+        Ok(tracers)
     }
 
-    fn add(&mut self, what: &'static str, take: Take) -> Result<()> {
+    fn add(&mut self, what: &'static str, run_tracer: RunTracer) -> Result<()> {
         let Some(out) = self.out.clone() else { return Ok(()) };
         let stop = Arc::new(AtomicBool::new(false));
         let (options, stopped) = (self.options.clone(), Arc::clone(&stop));
         let run = move || {
-            let ended = take(&options, &out, &stopped);
+            let ended = run_tracer(&options, &out, &stopped);
             let why = match ended {
                 Err(error) => error.to_string(),
                 Ok(()) if stopped.load(Ordering::Relaxed) => return,
@@ -121,12 +121,12 @@ impl Tracers {
     }
 
     /// Asks one tracer to deliver its data and end.
-    fn leave_out(&mut self, what: &str) {
-        self.running.retain(|taker| {
-            if taker.what == what {
-                taker.stop.store(true, Ordering::Relaxed);
+    fn stop_tracer(&mut self, what: &str) {
+        self.running.retain(|tracer| {
+            if tracer.what == what {
+                tracer.stop.store(true, Ordering::Relaxed);
             }
-            taker.what != what
+            tracer.what != what
         });
     }
 
@@ -138,15 +138,15 @@ impl Tracers {
         self.options.rate.store(to.hertz.max(1), Ordering::Relaxed);
         self.options.off_cpu = to.off_cpu;
         // The sampler reads the choice of off-CPU time only when it starts, so a change restarts it.
-        let samples = |taking: Measures| (taking.hertz > 0, taking.off_cpu);
+        let samples = |measures: Measures| (measures.hertz > 0, measures.off_cpu);
         if samples(from) != samples(to) {
-            self.leave_out("samples");
+            self.stop_tracer("samples");
             if to.hertz > 0 {
                 self.add("samples", self::samples)?;
             }
         }
         if from.allocation != to.allocation {
-            self.leave_out("allocations");
+            self.stop_tracer("allocations");
             if to.allocation {
                 self.add("allocations", allocations)?;
             }
@@ -167,8 +167,8 @@ impl Tracers {
     /// Asks all tracers to deliver their data and end. The channel is disconnected when the last one has ended.
     pub fn stop(&mut self) {
         self.out = None;
-        for taker in self.running.drain(..) {
-            taker.stop.store(true, Ordering::Relaxed);
+        for tracer in self.running.drain(..) {
+            tracer.stop.store(true, Ordering::Relaxed);
         }
     }
 }
@@ -178,19 +178,19 @@ fn times() -> Times {
 }
 
 /// Sink that sends to the main loop. Errors are ignored, because the receiver is only gone at shutdown.
-struct Out {
+struct BatchSink {
     to: SyncSender<Batch>,
     /// Number of stops that did not fit into the queue and are not reported yet.
     dropped: u64,
 }
 
-impl Out {
+impl BatchSink {
     fn new(to: &SyncSender<Batch>) -> Self {
         Self { to: to.clone(), dropped: 0 }
     }
 
-    fn send(&self, piece: Batch) {
-        let _ = self.to.send(piece);
+    fn send(&self, batch: Batch) {
+        let _ = self.to.send(batch);
     }
 
     fn send_cost(&self, tracer: &'static str, cost: Cost) {
@@ -205,15 +205,15 @@ impl Out {
                 self.dropped = 0;
             }
         }
-        let piece = Batch::Pause(record.into());
-        if let Err(TrySendError::Full(_)) = self.to.try_send(piece) {
+        let batch = Batch::Pause(record.into());
+        if let Err(TrySendError::Full(_)) = self.to.try_send(batch) {
             self.dropped += 1;
         }
     }
 }
 
-impl pauses::Sink for Out {
-    fn record(&mut self, record: &Record) -> Taken<()> {
+impl pauses::Sink for BatchSink {
+    fn record(&mut self, record: &Record) -> TracerResult<()> {
         if let Record::Lost(lost) = record {
             self.send(Batch::Lost { what: "pauses", events: lost.events() });
         }
@@ -226,30 +226,30 @@ impl pauses::Sink for Out {
     }
 }
 
-fn pauses(options: &Options, out: &SyncSender<Batch>, stop: &AtomicBool) -> Taken<()> {
-    let wanted = pauses::Options {
+fn pauses(options: &Options, out: &SyncSender<Batch>, stop: &AtomicBool) -> TracerResult<()> {
+    let tracer_options = pauses::Options {
         all: true,
         no_totals: true,
         pace: PACE,
         max_stops_per_second: Some(MAX_STOPS_PER_SECOND),
         ..Default::default()
     };
-    let taker = pauses::Tracer::new(wanted, Out::new(out), &[])?;
+    let tracer = pauses::Tracer::new(tracer_options, BatchSink::new(out), &[])?;
     let arrivals = options.registry.subscribe()?;
-    let mut trace = Trace::start(taker, Vec::new(), Some(arrivals))?;
-    trace.tool.sink.send(Batch::Begun);
+    let mut trace = Trace::start(tracer, Vec::new(), Some(arrivals))?;
+    trace.tool.sink.send(Batch::Started);
     trace.run(times(), stop)?;
     trace.tool.finish(&mut trace.jvms)
 }
 
-impl allocations::Sink for Out {
-    fn table(&mut self, told: &AllocationReport<'_>) -> Taken<()> {
-        let pid = told.table.summary.pid;
-        self.send(Batch::Allocated { pid, profile: told.profile() });
+impl allocations::Sink for BatchSink {
+    fn table(&mut self, report: &AllocationReport<'_>) -> TracerResult<()> {
+        let pid = report.table.summary.pid;
+        self.send(Batch::Allocated { pid, profile: report.profile() });
         Ok(())
     }
 
-    fn lost(&mut self, lost: Lost) -> Taken<()> {
+    fn lost(&mut self, lost: Lost) -> TracerResult<()> {
         self.send(Batch::Lost { what: "allocations", events: lost.events() });
         Ok(())
     }
@@ -259,8 +259,8 @@ impl allocations::Sink for Out {
     }
 }
 
-fn allocations(options: &Options, out: &SyncSender<Batch>, stop: &AtomicBool) -> Taken<()> {
-    let wanted = allocations::Options {
+fn allocations(options: &Options, out: &SyncSender<Batch>, stop: &AtomicBool) -> TracerResult<()> {
+    let tracer_options = allocations::Options {
         by_stack: true,
         max_memory: options.max_memory,
         intervals: true,
@@ -268,17 +268,17 @@ fn allocations(options: &Options, out: &SyncSender<Batch>, stop: &AtomicBool) ->
         pace: PACE,
         ..allocations::Options::NONE
     };
-    let taker = allocations::Tracer::new(wanted, Out::new(out))?;
-    let taker = taker.with_cost_budget(Arc::clone(&options.allocation_ppm));
+    let tracer = allocations::Tracer::new(tracer_options, BatchSink::new(out))?;
+    let tracer = tracer.with_cost_budget(Arc::clone(&options.allocation_ppm));
     let arrivals = options.registry.subscribe()?;
-    let mut trace = Trace::start(taker, Vec::new(), Some(arrivals))?;
-    trace.tool.sink.send(Batch::Begun);
+    let mut trace = Trace::start(tracer, Vec::new(), Some(arrivals))?;
+    trace.tool.sink.send(Batch::Started);
     trace.run(times(), stop)?;
     trace.tool.finish(&mut trace.jvms)
 }
 
-impl samples::Sink for Out {
-    fn profiles(&mut self, profiles: &mut [Profile], about: &About) -> Taken<()> {
+impl samples::Sink for BatchSink {
+    fn profiles(&mut self, profiles: &mut [Profile], about: &About) -> TracerResult<()> {
         let profiles = profiles.iter_mut().map(std::mem::take).collect();
         let About { lost_stacks, lost_code, .. } = *about;
         self.send(Batch::Samples { profiles, lost_stacks, lost_code });
@@ -299,12 +299,12 @@ impl samples::Sink for Out {
     }
 }
 
-fn samples(options: &Options, out: &SyncSender<Batch>, stop: &AtomicBool) -> Taken<()> {
+fn samples(options: &Options, out: &SyncSender<Batch>, stop: &AtomicBool) -> TracerResult<()> {
     let mut events = vec![EventSpec::cpu()];
     if options.off_cpu {
         events.push(EventSpec::off_cpu());
     }
-    let wanted = samples::Options {
+    let tracer_options = samples::Options {
         targets: Targets::EveryJvm,
         named_by_user: false,
         events,
@@ -324,10 +324,10 @@ fn samples(options: &Options, out: &SyncSender<Batch>, stop: &AtomicBool) -> Tak
         pace: PACE,
         registry: Some(options.registry.clone()),
     };
-    let taker = samples::Sampler::new(wanted, Out::new(out))?;
-    let mut taker = taker.with_stack_budget(Arc::clone(&options.stack_ppm));
-    taker.start()?;
-    taker.sink.send(Batch::Begun);
-    taker.run(times(), stop)?;
-    taker.finish().map(drop)
+    let tracer = samples::Sampler::new(tracer_options, BatchSink::new(out))?;
+    let mut tracer = tracer.with_stack_budget(Arc::clone(&options.stack_ppm));
+    tracer.start()?;
+    tracer.sink.send(Batch::Started);
+    tracer.run(times(), stop)?;
+    tracer.finish().map(drop)
 }

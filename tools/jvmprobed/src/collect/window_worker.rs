@@ -13,7 +13,7 @@ use anyhow::{Context, Result};
 use crate::{clock::unix_ns, metrics::SharedTotals, push::Push, store::Store, window::Window};
 
 /// Maximum number of windows that wait for the worker: one minute.
-const WAITING: usize = 4;
+const MAX_QUEUED_WINDOWS: usize = 4;
 
 enum Job {
     Window(Window),
@@ -26,8 +26,8 @@ pub struct WindowWorker {
     jobs: SyncSender<Job>,
     /// Receives the push targets when all windows are handed on; they may still have requests to send.
     done: Receiver<Push>,
-    book: SharedTotals,
-    is_late: bool,
+    totals: SharedTotals,
+    is_dropping: bool,
 }
 
 impl WindowWorker {
@@ -35,15 +35,15 @@ impl WindowWorker {
     ///
     /// # Errors
     /// The thread cannot be created.
-    pub fn start(mut store: Store, push: Push, book: &SharedTotals) -> Result<Self> {
-        let (jobs, todo) = sync_channel(WAITING);
+    pub fn start(mut store: Store, push: Push, totals: &SharedTotals) -> Result<Self> {
+        let (jobs, todo) = sync_channel(MAX_QUEUED_WINDOWS);
         let (end, done) = channel();
-        book.lock().kept = store.counts();
-        let told = book.clone();
+        totals.lock().store_counts = store.counts();
+        let shared = totals.clone();
         let run = move || {
             for job in todo {
                 match job {
-                    Job::Window(window) => hand_on(window, &mut store, &push, &told),
+                    Job::Window(window) => process_window(window, &mut store, &push, &shared),
                     Job::Bounds(age, size) => store.set_bounds(age, size),
                 }
             }
@@ -54,16 +54,16 @@ impl WindowWorker {
             .name("hand-on".into())
             .spawn(run)
             .context("cannot start a thread")?;
-        Ok(Self { jobs, done, book: book.clone(), is_late: false })
+        Ok(Self { jobs, done, totals: totals.clone(), is_dropping: false })
     }
 
     /// Hands a window on, or drops it if the queue is full.
-    pub fn window(&mut self, window: Window) {
+    pub fn enqueue(&mut self, window: Window) {
         match self.jobs.try_send(Job::Window(window)) {
-            Ok(()) => self.is_late = false,
+            Ok(()) => self.is_dropping = false,
             Err(_) => {
-                self.book.lock().given_up_windows += 1;
-                if !std::mem::replace(&mut self.is_late, true) {
+                self.totals.lock().dropped_windows += 1;
+                if !std::mem::replace(&mut self.is_dropping, true) {
                     log::warn!("dropping windows: the disk is too slow; sampling continues");
                 }
             }
@@ -90,17 +90,17 @@ impl WindowWorker {
     }
 }
 
-fn hand_on(window: Window, store: &mut Store, push: &Push, book: &SharedTotals) {
+fn process_window(window: Window, store: &mut Store, push: &Push, totals: &SharedTotals) {
     let end_ns = window.end_ns;
     push.window(&window);
     store.put(window);
-    let mut told = book.lock();
-    told.windows += 1;
-    told.kept = store.counts();
+    let mut locked = totals.lock();
+    locked.windows += 1;
+    locked.store_counts = store.counts();
     for (tenant, stacks) in store.take_limited() {
-        told.limit("store", &tenant, stacks);
+        locked.add_limited("store", &tenant, stacks);
     }
-    told.own.window_delay_ns = unix_ns().saturating_sub(end_ns);
-    drop(told);
-    push.metrics(book);
+    locked.own.window_delay_ns = unix_ns().saturating_sub(end_ns);
+    drop(locked);
+    push.metrics(totals);
 }

@@ -23,7 +23,7 @@ use crate::metrics::{
 };
 
 /// Type of an empty set of labels, where a type must be named.
-type None_ = [(&'static str, &'static str); 0];
+type NoLabels = [(&'static str, &'static str); 0];
 
 /// Format of the metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,18 +65,18 @@ impl Exposition {
     ///
     /// # Errors
     /// None are known, because writing to memory does not fail.
-    pub fn write(self, book: &SharedTotals) -> Result<Vec<u8>, fmt::Error> {
+    pub fn write(self, totals: &SharedTotals) -> Result<Vec<u8>, fmt::Error> {
         {
-            let mut book = book.lock();
-            book.sweep();
-            book.expositions = book.expositions.saturating_add(1);
+            let mut totals = totals.lock();
+            totals.remove_expired();
+            totals.expositions = totals.expositions.saturating_add(1);
         }
         let mut registry = Registry::default();
-        registry.register_collector(Box::new(book.clone()));
+        registry.register_collector(Box::new(totals.clone()));
         match self {
             Self::Protobuf => prometheus_protobuf::encode_to_vec(&registry).map_err(|_| fmt::Error),
             Self::OpenMetrics => Ok(open_metrics(&registry)?.into_bytes()),
-            Self::Text => Ok(older(&open_metrics(&registry)?)?.into_bytes()),
+            Self::Text => Ok(to_prometheus_text(&open_metrics(&registry)?)?.into_bytes()),
         }
     }
 }
@@ -89,17 +89,19 @@ fn open_metrics(registry: &Registry) -> Result<String, fmt::Error> {
 
 /// Converts OpenMetrics to the older text format. There, HELP and TYPE of a counter name its samples, which
 /// end in `_total`. Lines with units and the end marker do not exist.
-fn older(open_metrics: &str) -> Result<String, fmt::Error> {
+fn to_prometheus_text(open_metrics: &str) -> Result<String, fmt::Error> {
     let mut text = String::with_capacity(open_metrics.len());
     let mut help = None;
     for line in open_metrics.lines() {
-        let mut words = line.splitn(4, ' ');
-        match (words.next(), words.next(), words.next(), words.next()) {
-            (Some("#"), Some("HELP"), Some(name), Some(words)) => help = Some((name, words)),
+        let mut fields = line.splitn(4, ' ');
+        match (fields.next(), fields.next(), fields.next(), fields.next()) {
+            (Some("#"), Some("HELP"), Some(name), Some(help_text)) => {
+                help = Some((name, help_text))
+            }
             (Some("#"), Some("TYPE"), Some(name), Some(kind)) => {
                 let total = if kind == "counter" { "_total" } else { "" };
-                if let Some((_, words)) = help.take().filter(|(of, _)| *of == name) {
-                    writeln!(text, "# HELP {name}{total} {words}")?;
+                if let Some((_, help_text)) = help.take().filter(|(of, _)| *of == name) {
+                    writeln!(text, "# HELP {name}{total} {help_text}")?;
                 }
                 writeln!(text, "# TYPE {name}{total} {kind}")?;
             }
@@ -112,8 +114,8 @@ fn older(open_metrics: &str) -> Result<String, fmt::Error> {
 
 impl Collector for SharedTotals {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let book = self.lock();
-        book.families().iter().try_for_each(|family| one(family, &mut encoder))
+        let totals = self.lock();
+        totals.families().iter().try_for_each(|family| one(family, &mut encoder))
     }
 }
 
@@ -135,7 +137,7 @@ fn one(family: &Family<'_>, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result 
         match point.labels.is_empty() {
             true => write_point(point.value, family.kind, &mut metrics)?,
             false => {
-                let labels = shown(&point.labels);
+                let labels = encoder_labels(&point.labels);
                 write_point(point.value, family.kind, &mut metrics.encode_family(&labels)?)?;
             }
         }
@@ -145,14 +147,16 @@ fn one(family: &Family<'_>, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result 
 
 fn write_point(value: Value<'_>, kind: Kind, to: &mut MetricEncoder<'_>) -> fmt::Result {
     match (value, kind) {
-        (Value::Number(value), Kind::Counter) => to.encode_counter::<None_, _, f64>(&value, None),
+        (Value::Number(value), Kind::Counter) => {
+            to.encode_counter::<NoLabels, _, f64>(&value, None)
+        }
         (Value::Number(value), _) => to.encode_gauge(&value),
         (Value::Histogram(histogram), _) => write_histogram(histogram, to),
     }
 }
 
 /// Converts labels to the crate's type. A process may choose any name for itself; the crate escapes label values.
-fn shown(labels: &Labels) -> Vec<(&'static str, String)> {
+fn encoder_labels(labels: &Labels) -> Vec<(&'static str, String)> {
     labels.iter().map(|(name, value)| (*name, value.to_string())).collect()
 }
 
@@ -169,7 +173,7 @@ fn write_histogram(histogram: &Histogram, metric: &mut MetricEncoder<'_>) -> fmt
         created: None,
     };
     let sum = seconds(histogram.sum_ns());
-    metric.encode_histogram_with_native::<None_>(sum, histogram.count(), &classic, None, native)
+    metric.encode_histogram_with_native::<NoLabels>(sum, histogram.count(), &classic, None, native)
 }
 
 #[cfg(test)]
@@ -182,10 +186,10 @@ mod tests {
         window::Identity,
     };
 
-    fn book() -> SharedTotals {
-        let book = SharedTotals::default();
-        *book.lock() = crate::metrics::Totals::new(crate::metrics::Limits::default());
-        let who = Identity { pid: 7, name: "sh\"op\n\\".into(), ..Identity::default() };
+    fn totals() -> SharedTotals {
+        let totals = SharedTotals::default();
+        *totals.lock() = crate::metrics::Totals::new(crate::metrics::Limits::default());
+        let identity = Identity { pid: 7, name: "sh\"op\n\\".into(), ..Identity::default() };
         let stop = Stop {
             op: "G1".into(),
             cause: Some("System.gc()".into()),
@@ -194,12 +198,12 @@ mod tests {
             ..Stop::default()
         };
         let figures = Figures { stops: vec![stop], ..Figures::default() };
-        book.lock().add(&Arc::new(who), &figures);
-        book
+        totals.lock().add(&Arc::new(identity), &figures);
+        totals
     }
 
     fn text(exposition: Exposition) -> String {
-        String::from_utf8(exposition.write(&book()).unwrap()).unwrap()
+        String::from_utf8(exposition.write(&totals()).unwrap()).unwrap()
     }
 
     #[test]
@@ -218,7 +222,7 @@ mod tests {
         assert!(open.contains("# TYPE jvmprobe_stopped_seconds counter\n"), "{open}");
         assert!(open.ends_with("# EOF\n"));
         assert!(older.contains("# TYPE jvmprobe_stopped_seconds_total counter\n"), "{older}");
-        assert!(older.contains("# HELP jvmprobe_stopped_seconds_total Time that"), "{older}");
+        assert!(older.contains("# HELP jvmprobe_stopped_seconds_total Time for which"), "{older}");
         assert!(!older.contains("# EOF") && !older.contains("# UNIT"));
         let samples = |text: &str| text.lines().filter(|l| !l.starts_with('#')).count();
         assert_eq!(samples(&open), samples(&older));

@@ -7,7 +7,7 @@ use crate::{
     metrics::{
         histogram::{Histogram, seconds},
         server::cost::serving_ns,
-        totals::{Key, Series, Stopped, Totals, cut},
+        totals::{Key, OperationTotals, Series, Totals, cut},
     },
     push::ledger::{Ledger, reason},
 };
@@ -67,9 +67,9 @@ use Value::Number;
 impl Totals {
     /// Returns all metrics, those of JVMs first. Metrics without a point are left out.
     pub fn families(&self) -> Vec<Family<'_>> {
-        let mut all = self.of_jvms();
-        all.extend(self.of_itself());
-        all.extend(self.of_targets());
+        let mut all = self.jvm_families();
+        all.extend(self.daemon_families());
+        all.extend(self.target_families());
         all.retain(|family| !family.points.is_empty());
         all
     }
@@ -90,7 +90,7 @@ impl Totals {
     fn by_operation<'a>(
         &'a self,
         (name, unit, kind, help): (&'static str, &'static str, Kind, &'static str),
-        value: impl Fn(&'a Stopped) -> Option<Value<'a>>,
+        value: impl Fn(&'a OperationTotals) -> Option<Value<'a>>,
     ) -> Family<'a> {
         let mut points = Vec::new();
         for (key, series) in self.jvms() {
@@ -104,7 +104,7 @@ impl Totals {
         Family { name, help, unit, kind, points }
     }
 
-    fn of_jvms(&self) -> Vec<Family<'_>> {
+    fn jvm_families(&self) -> Vec<Family<'_>> {
         let bytes = |value: Option<u64>| value.map(|bytes| Number(bytes as f64));
         let mut families = vec![
             self.info(),
@@ -240,12 +240,12 @@ impl Totals {
     /// Builds the metrics of probe cost summed over all processes: CPU time, and hits.
     fn costs(&self) -> [Family<'_>; 2] {
         let points = |value: fn(&(u64, u64)) -> f64| {
-            let point = |(&tracer, spent): (&&'static str, &(u64, u64))| Point {
+            let point = |(&tracer, cost): (&&'static str, &(u64, u64))| Point {
                 jvm: None,
                 labels: vec![("tracer", tracer.into())],
-                value: Number(value(spent)),
+                value: Number(value(cost)),
             };
-            self.spent.iter().map(point).collect()
+            self.probe_costs.iter().map(point).collect()
         };
         [
             Family {
@@ -269,9 +269,9 @@ impl Totals {
     fn info(&self) -> Family<'_> {
         let mut points = Vec::new();
         for (key, series) in self.jvms() {
-            let Some(who) = &series.who else { continue };
+            let Some(identity) = &series.identity else { continue };
             let mut labels = labels(key);
-            let known = |(label, name)| Some((label, cut(who.attributes.get(name)?)));
+            let known = |(label, name)| Some((label, cut(identity.attributes.get(name)?)));
             labels.extend(INFO.into_iter().filter_map(known));
             points.push(Point { jvm: Some((key, series)), labels, value: Number(1.0) });
         }
@@ -284,11 +284,11 @@ impl Totals {
         }
     }
 
-    fn of_itself(&self) -> Vec<Family<'_>> {
+    fn daemon_families(&self) -> Vec<Family<'_>> {
         let own = &self.own;
         let version: Labels = vec![("version", env!("CARGO_PKG_VERSION").into())];
         let mut families = vec![
-            own_one(
+            daemon_family(
                 ("jvmprobed_build_info", "", Gauge, "Version of jvmprobed; the value is always 1."),
                 version,
                 1.0,
@@ -358,14 +358,14 @@ impl Totals {
                 "",
                 Counter,
                 "Windows that could not be written to disk.",
-                self.kept.lost.saturating_add(self.given_up_windows) as f64,
+                self.store_counts.lost.saturating_add(self.dropped_windows) as f64,
             ),
             single(
                 "jvmprobed_store",
                 "bytes",
                 Gauge,
                 "Size of the stored windows on disk.",
-                self.kept.bytes as f64,
+                self.store_counts.bytes as f64,
             ),
             single("jvmprobed_jvms", "", Gauge, "Running JVMs.", self.running() as f64),
             single(
@@ -375,8 +375,8 @@ impl Totals {
                 "JVMs found since the daemon started.",
                 self.seen as f64,
             ),
-            by("jvmprobed_jvms_given_up", "JVMs that are not traced.", "reason", &self.given_up),
-            by("jvmprobed_samples", "Samples and events collected.", "of", &self.taken),
+            by("jvmprobed_jvms_given_up", "JVMs that are not traced.", "reason", &self.abandoned),
+            by("jvmprobed_samples", "Samples and events collected.", "of", &self.recorded),
             by("jvmprobed_lost", "Samples and events lost.", "reason", &self.lost),
             self.limited(),
         ];
@@ -416,7 +416,7 @@ impl Totals {
         }
     }
 
-    fn of_targets(&self) -> Vec<Family<'_>> {
+    fn target_families(&self) -> Vec<Family<'_>> {
         let samples = self.targets.iter().flat_map(|target| {
             let all = target.read();
             let mut points = vec![outcome(target, "delivered", all.delivered_samples)];
@@ -494,7 +494,7 @@ fn labels((name, pid): &Key) -> Labels {
     vec![("jvm", name.clone()), ("pid", pid.to_string().into())]
 }
 
-fn own_one<'a>(
+fn daemon_family<'a>(
     (name, unit, kind, help): (&'static str, &'static str, Kind, &'static str),
     labels: Labels,
     value: f64,
@@ -510,7 +510,7 @@ fn single<'a>(
     help: &'static str,
     value: f64,
 ) -> Family<'a> {
-    own_one((name, unit, kind, help), Vec::new(), value)
+    daemon_family((name, unit, kind, help), Vec::new(), value)
 }
 
 fn by<'a>(

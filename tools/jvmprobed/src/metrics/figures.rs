@@ -109,7 +109,7 @@ pub struct Gauges {
 }
 
 impl Gauges {
-    pub(super) fn take(&mut self, newer: &Self) {
+    pub(super) fn update(&mut self, newer: &Self) {
         self.code_cache_used = newer.code_cache_used.or(self.code_cache_used);
         self.code_cache_size = newer.code_cache_size.or(self.code_cache_size);
         self.loaded_classes = newer.loaded_classes.or(self.loaded_classes);

@@ -1,4 +1,4 @@
-//! Book: totals of all metrics, the maximum number of JVMs in them, and how long a JVM's totals stay after its end.
+//! Totals of all metrics, the maximum number of JVMs in them, and how long a JVM's totals stay after its end.
 //!
 //! Its size is bounded: the numbers of JVMs, of pairs of operation and cause for each JVM, and of reasons
 //! have limits. Values beyond a limit are added to an entry named "other", so that sums stay right.
@@ -62,14 +62,14 @@ pub type Operation = (Arc<str>, Arc<str>);
 
 /// Totals of one operation.
 #[derive(Clone, Debug, Default)]
-pub struct Stopped {
+pub struct OperationTotals {
     /// Durations for which the application was stopped.
     pub stopped: Histogram,
     /// Number of collections.
     pub collections: u64,
 }
 
-impl Stopped {
+impl OperationTotals {
     /// Returns whether there was a stop. A cycle of a concurrent collector is not a stop.
     pub fn has_stops(&self) -> bool {
         self.stopped.count() > 0
@@ -80,9 +80,9 @@ impl Stopped {
 #[derive(Clone, Debug, Default)]
 pub struct Series {
     /// Identity of the JVM; `None` for the entry of all JVMs beyond the limit.
-    pub who: Option<Arc<Identity>>,
+    pub identity: Option<Arc<Identity>>,
     /// Totals by operation and cause.
-    pub operations: BTreeMap<Operation, Stopped>,
+    pub operations: BTreeMap<Operation, OperationTotals>,
     /// Time to safepoint of all operations.
     pub ttsp: Histogram,
     /// CPU time by kind of code.
@@ -106,15 +106,15 @@ pub struct Totals {
     /// Metrics of the daemon itself.
     pub own: DaemonMetrics,
     /// Samples and events recorded, by kind.
-    pub taken: BTreeMap<Arc<str>, u64>,
+    pub recorded: BTreeMap<Arc<str>, u64>,
     /// Cost of probes to all processes, by tracer: hits, and CPU time in nanoseconds.
-    pub spent: BTreeMap<&'static str, (u64, u64)>,
+    pub probe_costs: BTreeMap<&'static str, (u64, u64)>,
     /// Samples and events lost, by reason.
     pub lost: BTreeMap<Arc<str>, u64>,
     /// Detail that tenants did not get because they exceeded their share, by reason and tenant.
     pub limited: BTreeMap<(&'static str, Arc<str>), u64>,
     /// JVMs that were never traced or are no longer traced, by reason.
-    pub given_up: BTreeMap<Arc<str>, u64>,
+    pub abandoned: BTreeMap<Arc<str>, u64>,
     /// JVMs seen so far.
     pub seen: u64,
     /// Windows handed to the store and to targets so far.
@@ -122,9 +122,9 @@ pub struct Totals {
     /// Expositions written so far: at most one a second in each format.
     pub expositions: u64,
     /// Windows that were dropped because the disk was too slow.
-    pub given_up_windows: u64,
+    pub dropped_windows: u64,
     /// Counts of the store: windows kept on disk, and windows that could not be written.
-    pub kept: Counts,
+    pub store_counts: Counts,
     /// Configured measures by name, each with whether it is collected now.
     pub collected: Vec<(&'static str, bool)>,
     /// Delivery counts of each push target.
@@ -138,49 +138,49 @@ impl Totals {
     }
 
     /// Adds a JVM that was found. Its series begin at zero.
-    pub fn found(&mut self, who: &Arc<Identity>) {
+    pub fn add_jvm(&mut self, identity: &Arc<Identity>) {
         self.seen += 1;
-        self.series(who);
+        self.series(identity);
     }
 
     /// Adds a JVM's figures.
-    pub fn add(&mut self, who: &Arc<Identity>, figures: &Figures) {
+    pub fn add(&mut self, identity: &Arc<Identity>, figures: &Figures) {
         let operations = self.limits.operations;
-        self.series(who).add(figures, operations);
+        self.series(identity).add(figures, operations);
     }
 
     /// Marks a JVM as ended. Its series are removed after [`Limits::keep`].
-    pub fn ended(&mut self, who: &Identity) {
-        if let Some(series) = self.jvms.get_mut(&key(who)) {
+    pub fn ended(&mut self, identity: &Identity) {
+        if let Some(series) = self.jvms.get_mut(&key(identity)) {
             series.ended.get_or_insert_with(Instant::now);
         }
     }
 
     /// Counts recorded samples or events. `what` is one of a small set of kinds.
-    pub fn take(&mut self, what: &str, count: u64) {
-        bounded_add(&mut self.taken, self.limits.reasons, what, count);
+    pub fn add_recorded(&mut self, what: &str, count: u64) {
+        bounded_add(&mut self.recorded, self.limits.reasons, what, count);
     }
 
     /// Adds the cost of a tracer's probes to a process.
-    pub fn spend(&mut self, tracer: &'static str, cost: &Cost) {
-        let (hits, ns) = self.spent.entry(tracer).or_default();
+    pub fn add_probe_cost(&mut self, tracer: &'static str, cost: &Cost) {
+        let (hits, ns) = self.probe_costs.entry(tracer).or_default();
         *hits = hits.saturating_add(cost.hits);
         *ns = ns.saturating_add(cost.ns);
     }
 
     /// Returns the CPU time that the probes of the selected tracers took from all processes, in nanoseconds.
-    pub fn spent_ns(&self, is_wanted: impl Fn(&str) -> bool) -> u64 {
-        let wanted = self.spent.iter().filter(|(tracer, _)| is_wanted(tracer));
+    pub fn probe_cost_ns(&self, is_wanted: impl Fn(&str) -> bool) -> u64 {
+        let wanted = self.probe_costs.iter().filter(|(tracer, _)| is_wanted(tracer));
         wanted.map(|(_, (_, ns))| *ns).fold(0, u64::saturating_add)
     }
 
     /// Counts lost samples or events.
-    pub fn lose(&mut self, reason: &str, count: u64) {
+    pub fn add_lost(&mut self, reason: &str, count: u64) {
         bounded_add(&mut self.lost, self.limits.reasons, reason, count);
     }
 
     /// Counts detail that a tenant did not get because it exceeded its share of the resource that `reason` names.
-    pub fn limit(&mut self, reason: &'static str, tenant: &Arc<str>, count: u64) {
+    pub fn add_limited(&mut self, reason: &'static str, tenant: &Arc<str>, count: u64) {
         let mut key = (reason, cut(tenant));
         if self.limited.len() >= self.limits.tenants && !self.limited.contains_key(&key) {
             key.1 = OTHER.into();
@@ -190,20 +190,20 @@ impl Totals {
     }
 
     /// Counts a JVM that was abandoned.
-    pub fn give_up(&mut self, reason: &str) {
-        bounded_add(&mut self.given_up, self.limits.reasons, reason, 1);
+    pub fn add_abandoned(&mut self, reason: &str) {
+        bounded_add(&mut self.abandoned, self.limits.reasons, reason, 1);
     }
 
     /// Raises the number of JVMs abandoned for this reason to `count`, if it is lower.
-    pub fn set_given_up(&mut self, reason: &str, count: u64) {
-        let known = self.given_up.get(reason).copied().unwrap_or(0);
+    pub fn raise_abandoned(&mut self, reason: &str, count: u64) {
+        let known = self.abandoned.get(reason).copied().unwrap_or(0);
         if count > known {
-            bounded_add(&mut self.given_up, self.limits.reasons, reason, count - known);
+            bounded_add(&mut self.abandoned, self.limits.reasons, reason, count - known);
         }
     }
 
     /// Removes the series of JVMs that ended longer than [`Limits::keep`] ago.
-    pub fn sweep(&mut self) {
+    pub fn remove_expired(&mut self) {
         let keep = self.limits.keep;
         self.jvms.retain(|_, series| series.ended.is_none_or(|at| at.elapsed() < keep));
     }
@@ -215,36 +215,37 @@ impl Totals {
 
     /// Returns the number of running JVMs, without those that share the entry [`OTHER`].
     pub fn running(&self) -> usize {
-        self.jvms.values().filter(|s| s.who.is_some() && s.ended.is_none()).count()
+        self.jvms.values().filter(|s| s.identity.is_some() && s.ended.is_none()).count()
     }
 
-    fn series(&mut self, who: &Arc<Identity>) -> &mut Series {
-        let mut key = key(who);
+    fn series(&mut self, identity: &Arc<Identity>) -> &mut Series {
+        let mut key = key(identity);
         // The kernel may give the PID of a process that has ended to a new process of the same name.
         let is_another = |series: &Series| {
-            series.who.as_ref().is_some_and(|old| old.started_ns != who.started_ns)
+            series.identity.as_ref().is_some_and(|old| old.started_ns != identity.started_ns)
         };
         if self.jvms.get(&key).is_some_and(is_another) {
             self.jvms.remove(&key);
         }
-        if !self.jvms.contains_key(&key) && !self.make_room() {
+        if !self.jvms.contains_key(&key) && !self.make_space() {
             key = (OTHER.into(), 0);
         }
         let is_other = key.1 == 0;
         self.jvms.entry(key).or_insert_with(|| Series {
-            who: (!is_other).then(|| who.clone()),
+            identity: (!is_other).then(|| identity.clone()),
             ..Series::default()
         })
     }
 
     /// Returns whether there is space for one more JVM. If there is none, removes the series of JVMs that
     /// ended long ago, and then those of the JVM that ended first.
-    fn make_room(&mut self) -> bool {
-        let full = |book: &Self| {
-            book.jvms.values().filter(|series| series.who.is_some()).count() >= book.limits.jvms
+    fn make_space(&mut self) -> bool {
+        let full = |totals: &Self| {
+            totals.jvms.values().filter(|series| series.identity.is_some()).count()
+                >= totals.limits.jvms
         };
         if full(self) {
-            self.sweep();
+            self.remove_expired();
         }
         if full(self) {
             let ended = self.jvms.iter().filter_map(|(key, s)| Some((s.ended?, key.clone())));
@@ -267,7 +268,7 @@ impl Series {
             let sum = self.cost.entry(tracer).or_default();
             *sum = sum.saturating_add(ns);
         }
-        self.gauges.take(&figures.gauges);
+        self.gauges.update(&figures.gauges);
     }
 
     fn stop(&mut self, stop: &Stop, operations: usize) {
@@ -289,8 +290,8 @@ impl Series {
     }
 }
 
-fn key(who: &Identity) -> Key {
-    (cut(&who.name), who.pid)
+fn key(identity: &Identity) -> Key {
+    (cut(&identity.name), identity.pid)
 }
 
 /// Cuts a name to `MAX_NAME` bytes, at a character boundary.
@@ -337,66 +338,66 @@ mod tests {
         Figures { stops: vec![stop], allocated_bytes: ns, ..Figures::default() }
     }
 
-    fn allocated(book: &Totals) -> u64 {
-        book.jvms().values().map(|series| series.allocated).sum()
+    fn allocated(totals: &Totals) -> u64 {
+        totals.jvms().values().map(|series| series.allocated).sum()
     }
 
     #[test]
     fn jvms_beyond_the_limit_share_one_series() {
-        let mut book = Totals::new(Limits { jvms: 3, ..Limits::default() });
+        let mut totals = Totals::new(Limits { jvms: 3, ..Limits::default() });
         for pid in 1..=10 {
-            book.add(&jvm("app", pid), &stop("G1", 5));
+            totals.add(&jvm("app", pid), &stop("G1", 5));
         }
-        assert_eq!((book.jvms().len(), allocated(&book)), (4, 50));
-        assert_eq!(book.jvms()[&(OTHER.into(), 0)].allocated, 35);
+        assert_eq!((totals.jvms().len(), allocated(&totals)), (4, 50));
+        assert_eq!(totals.jvms()[&(OTHER.into(), 0)].allocated, 35);
         // A JVM that ends makes space for a new one.
-        book.ended(&jvm("app", 1));
-        book.add(&jvm("late", 11), &stop("G1", 5));
-        assert!(book.jvms().contains_key(&("late".into(), 11)));
-        assert!(!book.jvms().contains_key(&("app".into(), 1)));
+        totals.ended(&jvm("app", 1));
+        totals.add(&jvm("late", 11), &stop("G1", 5));
+        assert!(totals.jvms().contains_key(&("late".into(), 11)));
+        assert!(!totals.jvms().contains_key(&("app".into(), 1)));
     }
 
     #[test]
     fn operations_beyond_the_limit_share_one_series() {
-        let mut book = Totals::new(Limits { operations: 4, ..Limits::default() });
+        let mut totals = Totals::new(Limits { operations: 4, ..Limits::default() });
         for op in 0..20 {
-            book.add(&jvm("app", 1), &stop(&format!("Op{op}"), 1));
+            totals.add(&jvm("app", 1), &stop(&format!("Op{op}"), 1));
         }
-        let series = &book.jvms()[&("app".into(), 1)];
+        let series = &totals.jvms()[&("app".into(), 1)];
         let stops: u64 = series.operations.values().map(|o| o.stopped.count()).sum();
         assert_eq!((series.operations.len(), stops), (5, 20));
     }
 
     #[test]
     fn series_end_with_the_jvm_and_restart_at_zero() {
-        let mut book = Totals::new(Limits { keep: Duration::ZERO, ..Limits::default() });
-        book.add(&jvm("app", 1), &stop("G1", 5));
-        book.sweep();
-        assert_eq!(allocated(&book), 5);
+        let mut totals = Totals::new(Limits { keep: Duration::ZERO, ..Limits::default() });
+        totals.add(&jvm("app", 1), &stop("G1", 5));
+        totals.remove_expired();
+        assert_eq!(allocated(&totals), 5);
         let mut again = Identity::clone(&jvm("app", 1));
         again.started_ns = 2;
-        book.add(&Arc::new(again), &stop("G1", 2));
-        assert_eq!(allocated(&book), 2);
-        book.ended(&jvm("app", 1));
-        assert_eq!(book.running(), 0);
-        book.sweep();
-        assert!(book.jvms().is_empty());
+        totals.add(&Arc::new(again), &stop("G1", 2));
+        assert_eq!(allocated(&totals), 2);
+        totals.ended(&jvm("app", 1));
+        assert_eq!(totals.running(), 0);
+        totals.remove_expired();
+        assert!(totals.jvms().is_empty());
     }
 
     #[test]
     fn names_are_truncated_and_label_values_bounded() {
-        let mut book = Totals::new(Limits { reasons: 2, ..Limits::default() });
+        let mut totals = Totals::new(Limits { reasons: 2, ..Limits::default() });
         for reason in ["a", "b", "c", "d"] {
-            book.lose(reason, 2);
+            totals.add_lost(reason, 2);
         }
-        assert_eq!(book.lost[OTHER], 4);
-        let mut book = Totals::new(Limits { tenants: 2, ..Limits::default() });
+        assert_eq!(totals.lost[OTHER], 4);
+        let mut totals = Totals::new(Limits { tenants: 2, ..Limits::default() });
         for tenant in ["a", "b", "c", "d", "a"] {
-            book.limit("stops", &tenant.into(), 3);
+            totals.add_limited("stops", &tenant.into(), 3);
         }
-        assert_eq!(book.limited[&("stops", "a".into())], 6);
-        assert_eq!((book.limited[&("stops", OTHER.into())], book.limited.len()), (6, 3));
-        book.add(&jvm(&"ä".repeat(1000), 1), &Figures::default());
-        assert!(book.jvms().keys().all(|(name, _)| name.len() <= MAX_NAME));
+        assert_eq!(totals.limited[&("stops", "a".into())], 6);
+        assert_eq!((totals.limited[&("stops", OTHER.into())], totals.limited.len()), (6, 3));
+        totals.add(&jvm(&"ä".repeat(1000), 1), &Figures::default());
+        assert!(totals.jvms().keys().all(|(name, _)| name.len() <= MAX_NAME));
     }
 }

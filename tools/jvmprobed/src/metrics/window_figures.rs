@@ -9,7 +9,7 @@ use libjvmprobe::{
 
 use crate::{
     metrics::figures::{Figures, Processor, Stop},
-    window::Taken,
+    window::JvmData,
 };
 
 /// Operation label of stops of which only sums are known.
@@ -25,16 +25,16 @@ const CMS_PHASE: &str = "CMS_";
 
 impl Figures {
     /// Returns the figures of a JVM's part of a window, without gauges: see [`Figures::gauges`].
-    pub fn of(taken: &Taken) -> Self {
+    pub fn of(jvm_data: &JvmData) -> Self {
         let mut figures = Self {
-            stops: taken.pauses.iter().flat_map(Stop::of_record).collect(),
+            stops: jvm_data.pauses.iter().flat_map(Stop::of_record).collect(),
             ..Self::default()
         };
-        if taken.pauses.iter().any(is_of_cycles) {
+        if jvm_data.pauses.iter().any(is_of_cycles) {
             let limited = figures.stops.iter_mut().filter(|stop| &*stop.op == LIMITED);
             limited.for_each(|stop| stop.collections = 0);
         }
-        for profile in &taken.profiles {
+        for profile in &jvm_data.profiles {
             match profile.measure {
                 Measure::Time => figures.processor.add(&Processor::of(profile)),
                 Measure::Allocation => {
@@ -162,8 +162,8 @@ mod tests {
             r#"{"type":"lost","time":"","pid":1,"events":4}"#,
         ];
         let pauses = records(pauses);
-        let who = Arc::new(Identity::default());
-        let stops = Figures::of(&Taken { who, pauses, ..Taken::default() }).stops;
+        let identity = Arc::new(Identity::default());
+        let stops = Figures::of(&JvmData { identity, pauses, ..JvmData::default() }).stops;
         let [pause, safepoint] = &stops[..] else { panic!("{stops:?}") };
         assert_eq!((&*pause.op, pause.cause.as_deref(), pause.collections), ("G1", Some("c"), 2));
         assert_eq!((pause.stopped_ns, pause.heap_before, pause.heap_after), (7, Some(5), None));
@@ -205,7 +205,7 @@ mod tests {
             |collector: &str| format!(r#"{{"type":"pause","collector":"{collector}","op":"x"}}"#);
         for (collector, collections) in [("Shenandoah", 0), ("CMS", 9), ("G1", 9)] {
             let pauses = records([limited, &pause(collector)]);
-            let stops = Figures::of(&Taken { pauses, ..Taken::default() }).stops;
+            let stops = Figures::of(&JvmData { pauses, ..JvmData::default() }).stops;
             assert_eq!((stops[0].times, stops[0].collections), (9, collections), "{collector}");
         }
     }

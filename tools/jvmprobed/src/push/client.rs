@@ -18,7 +18,7 @@ const MAX_ANSWER: usize = 64 << 10;
 #[derive(Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// The target has accepted it, except for this number of profiles or points, with its message on these.
-    Taken(u64, String),
+    Accepted(u64, String),
     /// The target has not accepted it, and it should be sent again: after this time, if the target gave one.
     Later(Option<Duration>, String),
     /// The target has failed, perhaps because of the content of the request.
@@ -30,7 +30,7 @@ pub enum Outcome {
 impl Outcome {
     /// Returns the outcome of a request that was accepted completely.
     pub fn all() -> Self {
-        Self::Taken(0, String::new())
+        Self::Accepted(0, String::new())
     }
 }
 
@@ -138,18 +138,18 @@ impl Target {
             }
             return read(&text).unwrap_or_else(Outcome::all);
         }
-        judge(status, &headers, &text)
+        outcome_of(status, &headers, &text)
     }
 }
 
 /// Maps an HTTP status to an outcome. Requests are sent again after errors that the administrator can fix,
 /// such as a wrong URL or password; the queue waits for that. A status of 500 may be a bug of the receiver
 /// that this request triggers, so other requests are sent first.
-fn judge(status: StatusCode, headers: &HeaderMap, text: &[u8]) -> Outcome {
+fn outcome_of(status: StatusCode, headers: &HeaderMap, text: &[u8]) -> Outcome {
     let text = String::from_utf8_lossy(text);
     let first = text.lines().next().unwrap_or("").chars().take(200).collect::<String>();
     let said = format!("it answers {status} {first}").trim_end().to_owned();
-    let mendable = [
+    let fixable = [
         StatusCode::UNAUTHORIZED,
         StatusCode::FORBIDDEN,
         StatusCode::NOT_FOUND,
@@ -160,7 +160,7 @@ fn judge(status: StatusCode, headers: &HeaderMap, text: &[u8]) -> Outcome {
     ];
     match status {
         StatusCode::INTERNAL_SERVER_ERROR => Outcome::Failed(said),
-        status if status.is_client_error() && !mendable.contains(&status) => Outcome::Refused(said),
+        status if status.is_client_error() && !fixable.contains(&status) => Outcome::Refused(said),
         _ => {
             let after = headers.get(header::RETRY_AFTER).and_then(|value| value.to_str().ok());
             Outcome::Later(after.and_then(retry_after), said)
@@ -210,7 +210,7 @@ pub(super) fn chain(error: &reqwest::Error) -> String {
 }
 
 /// Appends a path to a target's URL.
-pub(super) fn below(url: &Url, path: &str) -> Url {
+pub(super) fn with_path(url: &Url, path: &str) -> Url {
     let mut url = url.clone();
     let all = format!("{}/{path}", url.path().trim_end_matches('/'));
     url.set_path(&all);
@@ -226,17 +226,17 @@ mod tests {
         let headers = HeaderMap::from_iter([(header::RETRY_AFTER, "7".parse().unwrap())]);
         let later = |code: u16| {
             let status = StatusCode::from_u16(code).unwrap();
-            match judge(status, &headers, b"no\nreally") {
+            match outcome_of(status, &headers, b"no\nreally") {
                 Outcome::Later(after, said) => {
                     assert_eq!(after, Some(Duration::from_secs(7)));
                     assert!(said.contains(" no") && !said.contains("really"), "{said}");
                     true
                 }
                 Outcome::Refused(_) | Outcome::Failed(_) => false,
-                Outcome::Taken(..) => panic!("{code} was taken"),
+                Outcome::Accepted(..) => panic!("{code} was taken"),
             }
         };
-        let failed = judge(StatusCode::INTERNAL_SERVER_ERROR, &headers, b"oops");
+        let failed = outcome_of(StatusCode::INTERNAL_SERVER_ERROR, &headers, b"oops");
         assert!(matches!(failed, Outcome::Failed(_)), "{failed:?}");
         for code in [301, 401, 403, 404, 408, 429, 502, 503, 504] {
             assert!(later(code), "{code}");
@@ -252,7 +252,7 @@ mod tests {
             ("http://c:1", "http://c:1/v1/metrics"),
             ("http://c:1/a/b/", "http://c:1/a/b/v1/metrics"),
         ] {
-            assert_eq!(below(&base.parse().unwrap(), "v1/metrics").as_str(), whole);
+            assert_eq!(with_path(&base.parse().unwrap(), "v1/metrics").as_str(), whole);
         }
     }
 }

@@ -12,34 +12,34 @@ use std::{
 use libjvmprobe::{render::formats::pprof, stack::profile::Profile};
 
 use crate::{
-    push::{client::Outcome, queue::Head, samples},
+    push::{client::Outcome, queue::Header, samples},
     window::{Identity, Window},
 };
 
 /// Encodes a window as files.
-pub fn files(window: &Window) -> Vec<(Head, Vec<u8>)> {
+pub fn files(window: &Window) -> Vec<(Header, Vec<u8>)> {
     let mut all = Vec::new();
     for jvm in &window.jvms {
         let profiles: Vec<&Profile> =
             jvm.profiles.iter().filter(|profile| !profile.samples.is_empty()).collect();
         let mut bytes = Vec::new();
         if !profiles.is_empty() && pprof::write(&profiles, &mut bytes).is_ok() {
-            let head = Head {
-                name: name(&jvm.who, window, "pb.gz"),
+            let header = Header {
+                name: name(&jvm.identity, window, "pb.gz"),
                 profiles: profiles.len() as u64,
                 samples: profiles.iter().map(|profile| samples(profile)).sum(),
                 time_ns: window.end_ns,
-                ..Head::default()
+                ..Header::default()
             };
-            all.push((head, bytes));
+            all.push((header, bytes));
         }
         if !jvm.pauses.is_empty() {
-            let name = name(&jvm.who, window, "jsonl");
+            let name = name(&jvm.identity, window, "jsonl");
             // Records consist of numbers and strings, so serializing them does not fail.
             let lines = jvm.pauses.iter().flat_map(serde_json::to_string);
             let text = lines.map(|line| line + "\n").collect::<String>();
-            let head = Head { name, time_ns: window.end_ns, ..Head::default() };
-            all.push((head, text.into_bytes()));
+            let header = Header { name, time_ns: window.end_ns, ..Header::default() };
+            all.push((header, text.into_bytes()));
         }
     }
     all
@@ -48,17 +48,17 @@ pub fn files(window: &Window) -> Vec<(Head, Vec<u8>)> {
 /// Returns the name of a file, for example `shop-4711-1732312345.pb.gz`: JVM, PID, and the window's begin in
 /// seconds since 1970. A process chooses its own name, so every character except ASCII letters, digits and
 /// underscores becomes a dash.
-fn name(who: &Identity, window: &Window, ending: &str) -> String {
+fn name(identity: &Identity, window: &Window, ending: &str) -> String {
     let safe = |c: char| if c.is_ascii_alphanumeric() || c == '_' { c } else { '-' };
-    let short: String = who.name.chars().map(safe).take(100).collect();
+    let short: String = identity.name.chars().map(safe).take(100).collect();
     let short = short.trim_matches('-');
     let short = if short.is_empty() { "jvm" } else { short };
-    format!("{short}-{}-{}.{ending}", who.pid, window.begin_ns / 1_000_000_000)
+    format!("{short}-{}-{}.{ending}", identity.pid, window.begin_ns / 1_000_000_000)
 }
 
 /// Writes a file.
-pub fn send(folder: &Path, head: &Head, body: &[u8]) -> Outcome {
-    match write(folder, &head.name, body) {
+pub fn send(folder: &Path, header: &Header, body: &[u8]) -> Outcome {
+    match write(folder, &header.name, body) {
         Ok(()) => Outcome::all(),
         Err(error) => Outcome::Later(None, format!("cannot write there: {error}")),
     }
@@ -68,7 +68,7 @@ fn write(folder: &Path, name: &str, body: &[u8]) -> io::Result<()> {
     if name.is_empty() || name.contains('/') {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a file name"));
     }
-    let beside = folder.join(format!(".{name}.tmp"));
+    let temporary = folder.join(format!(".{name}.tmp"));
     let written = (|| {
         let mut file = OpenOptions::new()
             .write(true)
@@ -76,14 +76,14 @@ fn write(folder: &Path, name: &str, body: &[u8]) -> io::Result<()> {
             .truncate(true)
             .mode(0o640)
             .custom_flags(rustix::fs::OFlags::NOFOLLOW.bits().cast_signed())
-            .open(&beside)?;
+            .open(&temporary)?;
         file.write_all(body)?;
         file.sync_all()?;
-        fs::rename(&beside, folder.join(name))?;
+        fs::rename(&temporary, folder.join(name))?;
         File::open(folder)?.sync_all()
     })();
     if written.is_err() {
-        let _ = fs::remove_file(&beside);
+        let _ = fs::remove_file(&temporary);
     }
     written
 }
@@ -98,19 +98,23 @@ mod tests {
     };
 
     use super::*;
-    use crate::window::Taken;
+    use crate::window::JvmData;
 
     #[test]
     fn jvm_name_cannot_escape_the_output_folder() {
-        let who = Identity { pid: 7, name: "../../etc/pass wd".into(), ..Identity::default() };
-        let taken = Taken {
-            who: Arc::new(who),
+        let identity = Identity { pid: 7, name: "../../etc/pass wd".into(), ..Identity::default() };
+        let jvm_data = JvmData {
+            identity: Arc::new(identity),
             profiles: vec![Profile::of(Measure::Time)],
             pauses: [7, 8].map(|pid| Record::Limited(Limited { pid, ..Limited::default() })).into(),
             cpu_ns: None,
         };
-        let window =
-            Window { begin_ns: 5_000_000_000, end_ns: 6, jvms: vec![taken], ..Window::default() };
+        let window = Window {
+            begin_ns: 5_000_000_000,
+            end_ns: 6,
+            jvms: vec![jvm_data],
+            ..Window::default()
+        };
         let files = files(&window);
         assert_eq!(files.len(), 1);
         assert_eq!(files[0].0.name, "etc-pass-wd-7-5.jsonl");

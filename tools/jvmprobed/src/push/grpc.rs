@@ -14,7 +14,7 @@ use http_body_util::BodyExt;
 use prost::Message;
 use reqwest::Url;
 
-use crate::push::client::{Outcome, Target, below};
+use crate::push::client::{Outcome, Target, with_path};
 
 /// Base64 in headers; some servers leave the padding out.
 const BASE64: GeneralPurpose = GeneralPurpose::new(
@@ -74,7 +74,7 @@ pub async fn call(
     body.push(1);
     body.extend_from_slice(&length.to_be_bytes());
     body.extend_from_slice(zipped);
-    let answer = match target.post(below(base, method), &HEADERS, body).await {
+    let answer = match target.post(with_path(base, method), &HEADERS, body).await {
         Ok(answer) => answer,
         Err(outcome) => return outcome,
     };
@@ -108,12 +108,12 @@ pub async fn call(
         return message.get(5..).and_then(read).unwrap_or_else(Outcome::all);
     }
     let details = text("grpc-status-details-bin").and_then(retry_info);
-    judge(code, text("grpc-message").unwrap_or(""), details)
+    outcome_of(code, text("grpc-message").unwrap_or(""), details)
 }
 
 /// Maps a gRPC status to an outcome. The codes after which a request is sent again are those of OTLP's
 /// specification, "Failures".
-fn judge(code: u32, message: &str, after: Option<Duration>) -> Outcome {
+fn outcome_of(code: u32, message: &str, after: Option<Duration>) -> Outcome {
     let name = match code {
         1 => "CANCELLED",
         3 => "INVALID_ARGUMENT",
@@ -164,10 +164,10 @@ mod tests {
     #[test]
     fn grpc_status_selects_retry_or_rejection() {
         let soon = Some(Duration::from_secs(1));
-        assert!(matches!(judge(14, "", None), Outcome::Later(None, _)));
-        assert!(matches!(judge(14, "", soon), Outcome::Later(Some(_), _)));
-        assert!(matches!(judge(8, "", soon), Outcome::Later(Some(_), _)));
-        assert!(matches!(judge(8, "too large", None), Outcome::Refused(_)));
-        assert!(matches!(judge(3, "", soon), Outcome::Refused(_)));
+        assert!(matches!(outcome_of(14, "", None), Outcome::Later(None, _)));
+        assert!(matches!(outcome_of(14, "", soon), Outcome::Later(Some(_), _)));
+        assert!(matches!(outcome_of(8, "", soon), Outcome::Later(Some(_), _)));
+        assert!(matches!(outcome_of(8, "too large", None), Outcome::Refused(_)));
+        assert!(matches!(outcome_of(3, "", soon), Outcome::Refused(_)));
     }
 }

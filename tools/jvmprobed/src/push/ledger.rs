@@ -99,7 +99,7 @@ impl Ledger {
         counts.sent_bytes += bytes;
     }
 
-    pub(super) fn give_up(&self, reason: &'static str, entries: u64, samples: u64) {
+    pub(super) fn add_dropped(&self, reason: &'static str, entries: u64, samples: u64) {
         let mut counts = self.lock();
         let dropped = counts.dropped.entry(reason).or_default();
         dropped.entries += entries;

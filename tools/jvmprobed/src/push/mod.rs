@@ -73,7 +73,7 @@ impl Push {
         // If one target fails, dropping `push` ends the tasks of those before it.
         let mut push = Self { senders: Vec::new(), start_ns: unix_ns() };
         for options in targets {
-            if let Some(warning) = options.unprotected() {
+            if let Some(warning) = options.insecurity_warning() {
                 log::warn!("{warning}");
             }
             if let Address::Dir(path) = &options.to {
@@ -104,24 +104,24 @@ impl Push {
                 Address::OtlpHttp(_) | Address::OtlpGrpc(_) => otlp::profiles::requests(window),
                 Address::Dir(_) => dir::files(window),
             };
-            for (head, body) in requests {
-                sender.hand_in(head, body);
+            for (header, body) in requests {
+                sender.enqueue(header, body);
             }
         }
     }
 
     /// Queues the current metrics for the targets that take metrics.
-    pub fn metrics(&self, book: &SharedTotals) {
+    pub fn metrics(&self, totals: &SharedTotals) {
         let senders = self.senders.iter().map(|(sender, _)| sender);
-        let mut wanting = senders.filter(|sender| sender.takes_metrics()).peekable();
-        if wanting.peek().is_none() {
+        let mut recipients = senders.filter(|sender| sender.accepts_metrics()).peekable();
+        if recipients.peek().is_none() {
             return;
         }
         // The totals are locked only while the request is built, not while it is written to disk.
-        let request = otlp::metrics::request(&book.lock(), self.start_ns, unix_ns());
-        let Some((head, body)) = request else { return };
-        for sender in wanting {
-            sender.hand_in(head.clone(), body.clone());
+        let request = otlp::metrics::request(&totals.lock(), self.start_ns, unix_ns());
+        let Some((header, body)) = request else { return };
+        for sender in recipients {
+            sender.enqueue(header.clone(), body.clone());
         }
     }
 

@@ -22,8 +22,8 @@ use reqwest::Url;
 
 use crate::{
     push::{
-        client::{Outcome, Target, below},
-        queue::{Head, MAX_PARTS, Parts},
+        client::{Outcome, Target, with_path},
+        queue::{Header, MAX_PARTS, Parts},
         retry::random_bytes,
         samples,
     },
@@ -31,7 +31,7 @@ use crate::{
 };
 
 /// Size of the profiles in a request after which it is closed, in bytes. Receivers accept a few megabytes.
-const ENOUGH: usize = 1 << 20;
+const TARGET_SIZE: usize = 1 << 20;
 /// Maximum number of labels. Pyroscope accepts 30 label names.
 const MAX_LABELS: usize = 28;
 /// Name of a JVM without a name, because Pyroscope requires one.
@@ -74,50 +74,51 @@ struct RawSample {
 pub fn requests(window: &Window) -> Parts {
     let mut all = Vec::new();
     let mut open = PushRequest { series: Vec::new() };
-    let mut head = Head { time_ns: window.end_ns, ..Head::default() };
+    let mut header = Header { time_ns: window.end_ns, ..Header::default() };
     let mut size = 0;
-    let profiles = window.jvms.iter().flat_map(|jvm| jvm.profiles.iter().map(|p| (&*jvm.who, p)));
-    for (who, profile) in profiles.filter(|(_, profile)| !profile.samples.is_empty()) {
+    let profiles =
+        window.jvms.iter().flat_map(|jvm| jvm.profiles.iter().map(|p| (&*jvm.identity, p)));
+    for (identity, profile) in profiles.filter(|(_, profile)| !profile.samples.is_empty()) {
         let mut raw_profile = Vec::new();
         if pprof::write_unlabelled(&[&by_stack(profile)], &mut raw_profile).is_err() {
             // Writing to memory does not fail.
             continue;
         }
         size += raw_profile.len();
-        head.profiles += 1;
-        head.samples += samples(profile);
-        head.parts.push(samples(profile));
+        header.profiles += 1;
+        header.samples += samples(profile);
+        header.parts.push(samples(profile));
         let samples = vec![RawSample { raw_profile, id: uuid() }];
-        open.series.push(Series { labels: labels(who, &profile.measure), samples });
-        if size > ENOUGH || head.parts.len() >= MAX_PARTS {
-            all.push((head.clone(), open.encode_to_vec()));
+        open.series.push(Series { labels: labels(identity, &profile.measure), samples });
+        if size > TARGET_SIZE || header.parts.len() >= MAX_PARTS {
+            all.push((header.clone(), open.encode_to_vec()));
             open.series.clear();
-            head.parts.clear();
-            (head.profiles, head.samples, size) = (0, 0, 0);
+            header.parts.clear();
+            (header.profiles, header.samples, size) = (0, 0, 0);
         }
     }
     if !open.series.is_empty() {
-        all.push((head, open.encode_to_vec()));
+        all.push((header, open.encode_to_vec()));
     }
     all
 }
 
 /// Splits a request into one for each profile; `None` if it has only one.
-pub fn split(head: &Head, body: &[u8]) -> Option<Parts> {
+pub fn split(header: &Header, body: &[u8]) -> Option<Parts> {
     let request = PushRequest::decode(body).ok()?;
-    if head.parts.len() < 2 || request.series.len() != head.parts.len() {
+    if header.parts.len() < 2 || request.series.len() != header.parts.len() {
         return None;
     }
-    let parts = request.series.into_iter().zip(&head.parts).map(|(series, &samples)| {
+    let parts = request.series.into_iter().zip(&header.parts).map(|(series, &samples)| {
         let request = PushRequest { series: vec![series] };
-        (head.part(&[samples], 1), request.encode_to_vec())
+        (header.part(&[samples], 1), request.encode_to_vec())
     });
     Some(parts.collect())
 }
 
 /// Sends a request.
 pub async fn send(target: &Target, base: &Url, body: Vec<u8>) -> Outcome {
-    let url = below(base, "push.v1.PusherService/Push");
+    let url = with_path(base, "push.v1.PusherService/Push");
     let headers = [("content-type", "application/proto"), ("connect-protocol-version", "1")];
     target.send(url, &headers, body, |_| None).await
 }
@@ -127,8 +128,8 @@ pub async fn send(target: &Target, base: &Url, body: Vec<u8>) -> Outcome {
 fn by_stack(profile: &Profile) -> Profile {
     // Names of sample types must not contain dashes.
     let measure = match &profile.measure {
-        Measure::Events(name) => Measure::Events(word(name).into()),
-        Measure::Elapsed(name) => Measure::Elapsed(word(name).into()),
+        Measure::Events(name) => Measure::Events(sanitized(name).into()),
+        Measure::Elapsed(name) => Measure::Elapsed(sanitized(name).into()),
         other => other.clone(),
     };
     let mut merged = Profile::of(measure);
@@ -165,32 +166,35 @@ fn by_stack(profile: &Profile) -> Profile {
 }
 
 /// Returns the labels of a series. Names of labels have no dots. Attributes that change with each process are left out.
-fn labels(who: &Identity, measure: &Measure) -> Vec<Label> {
+fn labels(identity: &Identity, measure: &Measure) -> Vec<Label> {
     let name = match measure {
         Measure::Time => "process_cpu".to_owned(),
         Measure::Allocation => "memory".to_owned(),
-        other => word(other.name()),
+        other => sanitized(other.name()),
     };
     let mut all = BTreeMap::from([
         ("__name__".to_owned(), name),
-        ("service_name".to_owned(), cut(if who.name.is_empty() { UNKNOWN } else { &who.name })),
+        (
+            "service_name".to_owned(),
+            cut(if identity.name.is_empty() { UNKNOWN } else { &identity.name }),
+        ),
         ("source".to_owned(), "jvmprobed".to_owned()),
     ]);
-    let others = who.attributes.iter().filter(|(name, value)| {
+    let others = identity.attributes.iter().filter(|(name, value)| {
         !name.is_empty()
             && !value.is_empty()
             && !matches!(name.as_str(), "process.pid" | "process.command_line")
     });
     for (name, value) in others {
         if all.len() < MAX_LABELS {
-            all.entry(word(name)).or_insert_with(|| cut(value));
+            all.entry(sanitized(name)).or_insert_with(|| cut(value));
         }
     }
     all.into_iter().map(|(name, value)| Label { name, value }).collect()
 }
 
 /// Returns a name as Prometheus' data model has it: letters, digits and underscores, and no digit first.
-fn word(name: &str) -> String {
+fn sanitized(name: &str) -> String {
     let prefix = if name.starts_with(|c: char| c.is_ascii_digit()) { "_" } else { "" };
     let rest = name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' });
     prefix.chars().chain(rest).take(128).collect()
@@ -223,12 +227,12 @@ mod tests {
 
     #[test]
     fn label_names_are_valid_and_label_count_is_bounded() {
-        let mut who = Identity { name: "x".repeat(5000), ..Identity::default() };
+        let mut identity = Identity { name: "x".repeat(5000), ..Identity::default() };
         for i in 0..100 {
-            who.attributes.insert(format!("k8s.pod.label-{i}"), "v".into());
+            identity.attributes.insert(format!("k8s.pod.label-{i}"), "v".into());
         }
-        who.attributes.insert("0day.é".into(), "v".into());
-        let labels = labels(&who, &Measure::Elapsed("off-cpu".into()));
+        identity.attributes.insert("0day.é".into(), "v".into());
+        let labels = labels(&identity, &Measure::Elapsed("off-cpu".into()));
         assert_eq!(labels.len(), MAX_LABELS);
         let value =
             |name: &str| labels.iter().find(|label| label.name == name).unwrap().value.clone();

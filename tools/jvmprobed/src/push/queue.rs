@@ -30,7 +30,7 @@ const VERSION: u32 = 1;
 /// Maximum length of a request, in bytes; more than a request ever has.
 const MAX_ENTRY: u64 = 64 << 20;
 /// Maximum length of the first line, in bytes.
-const MAX_HEAD: u64 = 64 << 10;
+const MAX_HEADER: u64 = 64 << 10;
 /// Maximum number of parts of a request, so that the first line has space for them.
 pub const MAX_PARTS: usize = 1000;
 /// Number of times that a target may fail on an entry while it accepts others, before the entry counts as refused.
@@ -38,11 +38,11 @@ const MAX_FAILURES: u32 = 3;
 /// Maximum size of the entries that are held in memory because they could not be written, in bytes.
 const MAX_MEMORY: u64 = 4 << 20;
 /// File name extension of an entry.
-const ENDING: &str = ".entry";
+const EXTENSION: &str = ".entry";
 
 /// Description of an entry.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Head {
+pub struct Header {
     /// Kind of the request.
     pub kind: Kind,
     /// File name, for targets that are directories; else empty.
@@ -59,7 +59,7 @@ pub struct Head {
     pub parts: Vec<u64>,
 }
 
-impl Head {
+impl Header {
     /// Returns the head of some parts of a request.
     pub fn part(&self, parts: &[u64], profiles: u64) -> Self {
         let samples = parts.iter().copied().fold(0, u64::saturating_add);
@@ -68,7 +68,7 @@ impl Head {
 }
 
 /// Parts of a request: the description of each, and its message.
-pub type Parts = Vec<(Head, Vec<u8>)>;
+pub type Parts = Vec<(Header, Vec<u8>)>;
 
 /// Kind of the request in an entry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -88,7 +88,7 @@ struct Line {
     crc: u32,
     length: u64,
     #[serde(flatten)]
-    head: Head,
+    header: Header,
 }
 
 /// An entry to be sent, with its request.
@@ -97,15 +97,15 @@ pub struct Entry {
     /// Number of the entry.
     pub number: u64,
     /// Description of the entry.
-    pub head: Head,
+    pub header: Header,
     /// The request.
     pub body: Vec<u8>,
 }
 
 #[derive(Debug)]
-struct HeldCommand {
+struct QueuedEntry {
     number: u64,
-    head: Head,
+    header: Header,
     size: u64,
     /// The request; `None` if it is on disk.
     body: Option<Vec<u8>>,
@@ -120,14 +120,14 @@ pub struct Queue {
     folder: PathBuf,
     /// Lock file, locked while this process uses the queue.
     _lock: File,
-    entries: VecDeque<HeldCommand>,
+    entries: VecDeque<QueuedEntry>,
     /// Number of the entry that is being sent. It is not dropped when space runs out.
     sending: Option<u64>,
     next: u64,
     max: u64,
     ledger: Arc<Ledger>,
     /// Whether the last entry could be written. A warning is logged when that changes to false.
-    writes: bool,
+    last_write_succeeded: bool,
 }
 
 impl Queue {
@@ -145,7 +145,7 @@ impl Queue {
             .create(true)
             .truncate(false)
             .mode(0o600)
-            .custom_flags(no_links())
+            .custom_flags(no_follow())
             .open(folder.join("lock"))
             .with_context(at)?;
         if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
@@ -159,32 +159,32 @@ impl Queue {
             next: 0,
             max,
             ledger,
-            writes: true,
+            last_write_succeeded: true,
         };
         queue.find_entries().with_context(at)?;
-        queue.make_room();
-        queue.account();
+        queue.drop_excess();
+        queue.update_ledger();
         Ok(queue)
     }
 
     /// Adds an entry. Entries for which there is no space are counted as dropped.
-    pub fn push(&mut self, head: Head, body: Vec<u8>) {
-        self.ledger.accept(head.samples);
-        self.add(head, body);
-        self.make_room();
-        self.account();
+    pub fn push(&mut self, header: Header, body: Vec<u8>) {
+        self.ledger.accept(header.samples);
+        self.add(header, body);
+        self.drop_excess();
+        self.update_ledger();
     }
 
-    fn add(&mut self, head: Head, body: Vec<u8>) {
+    fn add(&mut self, header: Header, body: Vec<u8>) {
         let number = self.next;
         self.next += 1;
-        let (size, body) = match self.write(number, &head, &body) {
+        let (size, body) = match self.write(number, &header, &body) {
             Ok(size) => {
-                self.writes = true;
+                self.last_write_succeeded = true;
                 (size, None)
             }
             Err(error) => {
-                if std::mem::replace(&mut self.writes, false) {
+                if std::mem::replace(&mut self.last_write_succeeded, false) {
                     let folder = self.folder.display();
                     log::warn!(
                         "{}: cannot write to {folder}: {error}; queueing in memory, at most {} MB",
@@ -195,14 +195,14 @@ impl Queue {
                 (body.len() as u64, Some(body))
             }
         };
-        self.entries.push_back(HeldCommand { number, head, size, body, failures: None });
+        self.entries.push_back(QueuedEntry { number, header, size, body, failures: None });
     }
 
     /// Replaces an entry with its parts, which go to the end of the queue. Returns whether the entry was split.
     pub fn split(
         &mut self,
         number: u64,
-        split: impl FnOnce(&Head, &[u8]) -> Option<Parts>,
+        split: impl FnOnce(&Header, &[u8]) -> Option<Parts>,
     ) -> bool {
         let Some(entry) = self.entries.iter().find(|entry| entry.number == number) else {
             return false;
@@ -211,45 +211,45 @@ impl Queue {
             Some(body) => Ok(body.clone()),
             None => read(&self.path(number)).map(|(_, body)| body),
         };
-        let parts = body.ok().and_then(|body| split(&entry.head, &body));
+        let parts = body.ok().and_then(|body| split(&entry.header, &body));
         // The parts must have exactly the samples of the entry, so that none is counted twice or is missing.
-        let sum = |parts: &Parts| parts.iter().map(|(head, _)| head.samples).sum::<u64>();
-        let samples = entry.head.samples;
+        let sum = |parts: &Parts| parts.iter().map(|(header, _)| header.samples).sum::<u64>();
+        let samples = entry.header.samples;
         let Some(parts) = parts.filter(|parts| sum(parts) == samples) else { return false };
         // If the process ends between the next two steps, the target gets some samples twice.
-        parts.into_iter().for_each(|(head, body)| self.add(head, body));
+        parts.into_iter().for_each(|(header, body)| self.add(header, body));
         self.done(number);
-        self.make_room();
-        self.account();
+        self.drop_excess();
+        self.update_ledger();
         true
     }
 
     /// Records that the target has failed on an entry, and moves the entry behind the others. Returns the
     /// entry's new number if the target has failed on it at least `MAX_FAILURES` times and has accepted other
-    /// requests since the first failure. `taken` is the number of requests that the target has accepted so far.
-    pub fn failed(&mut self, mut number: u64, taken: u64) -> Option<u64> {
+    /// requests since the first failure. `accepted` is the number of requests that the target has accepted so far.
+    pub fn mark_failed(&mut self, mut number: u64, accepted: u64) -> Option<u64> {
         self.sending = None;
         let at = self.entries.iter().position(|entry| entry.number == number)?;
-        let (times, before) = self.entries[at].failures.unwrap_or((0, taken));
+        let (times, before) = self.entries[at].failures.unwrap_or((0, accepted));
         self.entries[at].failures = Some((times + 1, before));
         let (from, to) = (self.path(number), self.path(self.next));
         let is_on_disk = self.entries[at].body.is_none();
         if at + 1 < self.entries.len() && (!is_on_disk || fs::rename(from, to).is_ok()) {
             let moved = self.entries.remove(at);
             number = self.next;
-            self.entries.extend(moved.map(|entry| HeldCommand { number, ..entry }));
+            self.entries.extend(moved.map(|entry| QueuedEntry { number, ..entry }));
             self.next += 1;
         }
-        self.make_room();
-        self.account();
-        (times + 1 >= MAX_FAILURES && taken > before).then_some(number)
+        self.drop_excess();
+        self.update_ledger();
+        (times + 1 >= MAX_FAILURES && accepted > before).then_some(number)
     }
 
     /// Returns the oldest entry, which stays in the queue until [`Self::done`].
     pub fn oldest(&mut self) -> Option<Entry> {
         loop {
             let first = self.entries.front()?;
-            let (number, head) = (first.number, first.head.clone());
+            let (number, header) = (first.number, first.header.clone());
             let body = match &first.body {
                 Some(body) => Ok(body.clone()),
                 None => read(&self.path(number)).map(|(_, body)| body),
@@ -257,7 +257,7 @@ impl Queue {
             match body {
                 Ok(body) => {
                     self.sending = Some(number);
-                    return Some(Entry { number, head, body });
+                    return Some(Entry { number, header, body });
                 }
                 Err(_) => self.remove(0, Some(reason::DAMAGED)),
             }
@@ -273,10 +273,10 @@ impl Queue {
     }
 
     /// Keeps the entry for another attempt.
-    pub fn later(&mut self) {
+    pub fn retry_later(&mut self) {
         self.sending = None;
-        self.make_room();
-        self.account();
+        self.drop_excess();
+        self.update_ledger();
     }
 
     /// Returns whether no entry waits.
@@ -299,12 +299,12 @@ impl Queue {
             let _ = fs::remove_file(self.path(entry.number));
         }
         if let Some(why) = why {
-            self.ledger.give_up(why, 1, entry.head.samples);
+            self.ledger.add_dropped(why, 1, entry.header.samples);
         }
-        self.account();
+        self.update_ledger();
     }
 
-    fn make_room(&mut self) {
+    fn drop_excess(&mut self) {
         let sum = |queue: &Self, in_memory: bool| -> u64 {
             let counted = queue.entries.iter().filter(|e| e.body.is_some() || !in_memory);
             counted.map(|entry| entry.size).sum()
@@ -324,45 +324,45 @@ impl Queue {
         }
     }
 
-    fn account(&self) {
-        let samples = self.entries.iter().map(|entry| entry.head.samples).sum();
+    fn update_ledger(&self) {
+        let samples = self.entries.iter().map(|entry| entry.header.samples).sum();
         let bytes = self.entries.iter().map(|entry| entry.size).sum();
-        let oldest = self.entries.iter().map(|entry| entry.head.time_ns).min();
+        let oldest = self.entries.iter().map(|entry| entry.header.time_ns).min();
         self.ledger.waiting(samples, bytes, oldest);
     }
 
     fn path(&self, number: u64) -> PathBuf {
-        self.folder.join(format!("{number:016x}{ENDING}"))
+        self.folder.join(format!("{number:016x}{EXTENSION}"))
     }
 
     /// Writes an entry, and returns its size in bytes.
-    fn write(&self, number: u64, head: &Head, body: &[u8]) -> io::Result<u64> {
+    fn write(&self, number: u64, header: &Header, body: &[u8]) -> io::Result<u64> {
         let mut crc = Crc::new();
         crc.update(body);
         let length = body.len() as u64;
-        let head = head.clone();
+        let header = header.clone();
         let mut line =
-            serde_json::to_vec(&Line { version: VERSION, crc: crc.sum(), length, head })?;
+            serde_json::to_vec(&Line { version: VERSION, crc: crc.sum(), length, header })?;
         line.push(b'\n');
         let path = self.path(number);
-        let beside = path.with_extension("tmp");
+        let temporary = path.with_extension("tmp");
         let written = (|| {
             let mut file = OpenOptions::new()
                 .write(true)
                 .create(true)
                 .truncate(true)
                 .mode(0o600)
-                .custom_flags(no_links())
-                .open(&beside)?;
+                .custom_flags(no_follow())
+                .open(&temporary)?;
             file.write_all(&line)?;
             file.write_all(body)?;
             file.sync_all()?;
-            fs::rename(&beside, &path)?;
+            fs::rename(&temporary, &path)?;
             File::open(&self.folder)?.sync_all()
         })();
         if written.is_err() {
             // The failed step decides which of the two files exists.
-            let _ = (fs::remove_file(&beside), fs::remove_file(&path));
+            let _ = (fs::remove_file(&temporary), fs::remove_file(&path));
         }
         written.map(|()| line.len() as u64 + length)
     }
@@ -378,21 +378,21 @@ impl Queue {
             if text.ends_with(".tmp") {
                 let _ = fs::remove_file(self.folder.join(text));
             }
-            let number = text.strip_suffix(ENDING).filter(|digits| digits.len() == 16);
+            let number = text.strip_suffix(EXTENSION).filter(|digits| digits.len() == 16);
             let Some(number) = number.and_then(|digits| u64::from_str_radix(digits, 16).ok())
             else {
                 continue;
             };
             self.next = self.next.max(number.saturating_add(1));
-            match read_head(&self.path(number)) {
+            match read_header(&self.path(number)) {
                 Ok((line, _, size)) => {
-                    self.ledger.accept(line.head.samples);
-                    let (head, body, failures) = (line.head, None, None);
-                    self.entries.push_back(HeldCommand { number, head, size, body, failures });
+                    self.ledger.accept(line.header.samples);
+                    let (header, body, failures) = (line.header, None, None);
+                    self.entries.push_back(QueuedEntry { number, header, size, body, failures });
                 }
                 Err(_) => {
                     // The number of samples in it is unknown.
-                    self.ledger.give_up(reason::DAMAGED, 1, 0);
+                    self.ledger.add_dropped(reason::DAMAGED, 1, 0);
                     let _ = fs::remove_file(self.path(number));
                 }
             }
@@ -417,38 +417,38 @@ pub fn private_folder(folder: &Path) -> Result<()> {
     Ok(())
 }
 
-fn no_links() -> i32 {
+fn no_follow() -> i32 {
     (OFlags::NOFOLLOW | OFlags::CLOEXEC).bits().cast_signed()
 }
 
-fn bad(what: &str) -> io::Error {
+fn invalid(what: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what)
 }
 
 /// Reads the first line of an entry. Returns it, a reader of the rest, and the size of the file.
-fn read_head(path: &Path) -> io::Result<(Line, BufReader<File>, u64)> {
-    let file = OpenOptions::new().read(true).custom_flags(no_links()).open(path)?;
+fn read_header(path: &Path) -> io::Result<(Line, BufReader<File>, u64)> {
+    let file = OpenOptions::new().read(true).custom_flags(no_follow()).open(path)?;
     let size = file.metadata()?.len();
     let mut reader = BufReader::new(file);
     let mut text = Vec::new();
-    reader.by_ref().take(MAX_HEAD).read_until(b'\n', &mut text)?;
+    reader.by_ref().take(MAX_HEADER).read_until(b'\n', &mut text)?;
     let line: Line = serde_json::from_slice(&text)?;
-    let whole = line.length.checked_add(text.len() as u64);
-    if line.version != VERSION || line.length > MAX_ENTRY || whole != Some(size) {
-        return Err(bad("the queue entry has another version"));
+    let expected_size = line.length.checked_add(text.len() as u64);
+    if line.version != VERSION || line.length > MAX_ENTRY || expected_size != Some(size) {
+        return Err(invalid("the queue entry has another version"));
     }
     Ok((line, reader, size))
 }
 
-fn read(path: &Path) -> io::Result<(Head, Vec<u8>)> {
-    let (line, reader, _) = read_head(path)?;
+fn read(path: &Path) -> io::Result<(Header, Vec<u8>)> {
+    let (line, reader, _) = read_header(path)?;
     let mut body = Vec::new();
     reader.take(line.length).read_to_end(&mut body)?;
     let mut crc = Crc::new();
     crc.update(&body);
     match body.len() as u64 == line.length && crc.sum() == line.crc {
-        true => Ok((line.head, body)),
-        false => Err(bad("damaged")),
+        true => Ok((line.header, body)),
+        false => Err(invalid("damaged")),
     }
 }
 
@@ -461,8 +461,8 @@ mod tests {
         (Queue::open(folder, max, ledger.clone()).unwrap(), ledger)
     }
 
-    fn head(samples: u64) -> Head {
-        Head { samples, profiles: 1, time_ns: 5, ..Head::default() }
+    fn header(samples: u64) -> Header {
+        Header { samples, profiles: 1, time_ns: 5, ..Header::default() }
     }
 
     #[test]
@@ -470,17 +470,17 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let (mut queue, _) = open(folder.path(), 1 << 20);
         for samples in 1..=3 {
-            queue.push(head(samples), vec![samples as u8; 100]);
+            queue.push(header(samples), vec![samples as u8; 100]);
         }
         let first = queue.oldest().unwrap();
         queue.done(first.number);
         drop(queue);
         let (mut queue, ledger) = open(folder.path(), 1 << 20);
         assert_eq!((ledger.read().accepted_samples, ledger.read().waiting_samples), (5, 5));
-        queue.push(head(4), vec![4; 100]);
+        queue.push(header(4), vec![4; 100]);
         for samples in 2..=4 {
             let entry = queue.oldest().unwrap();
-            assert_eq!((entry.head, entry.body), (head(samples), vec![samples as u8; 100]));
+            assert_eq!((entry.header, entry.body), (header(samples), vec![samples as u8; 100]));
             queue.done(entry.number);
         }
         assert!(queue.oldest().is_none() && queue.is_empty());
@@ -490,13 +490,13 @@ mod tests {
     fn full_queue_drops_the_oldest_entry_not_in_flight() {
         let folder = tempfile::tempdir().unwrap();
         let (mut queue, ledger) = open(folder.path(), 1000);
-        queue.push(head(1), vec![0; 300]);
+        queue.push(header(1), vec![0; 300]);
         let sent = queue.oldest().unwrap();
-        queue.push(head(10), vec![0; 300]);
-        queue.push(head(100), vec![0; 300]);
+        queue.push(header(10), vec![0; 300]);
+        queue.push(header(100), vec![0; 300]);
         assert_eq!(ledger.read().dropped[reason::FULL].samples, 10);
         queue.done(sent.number);
-        assert_eq!(queue.oldest().unwrap().head.samples, 100);
+        assert_eq!(queue.oldest().unwrap().header.samples, 100);
     }
 
     #[test]
@@ -504,7 +504,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let (mut queue, _) = open(folder.path(), 1 << 20);
         for samples in 1..=4 {
-            queue.push(head(samples), vec![7; 100]);
+            queue.push(header(samples), vec![7; 100]);
         }
         drop(queue);
         let path = |number: u64| folder.path().join(format!("{number:016x}.entry"));
@@ -515,7 +515,7 @@ mod tests {
         fs::write(path(2), b"").unwrap();
         fs::write(folder.path().join("0000000000000009.tmp"), b"half").unwrap();
         let (mut queue, ledger) = open(folder.path(), 1 << 20);
-        assert_eq!(queue.oldest().unwrap().head.samples, 4);
+        assert_eq!(queue.oldest().unwrap().header.samples, 4);
         let dropped = ledger.read().dropped[reason::DAMAGED];
         assert_eq!((dropped.entries, dropped.samples), (3, 1));
         assert!(!folder.path().join("0000000000000009.tmp").exists());
@@ -525,15 +525,17 @@ mod tests {
     fn split_replaces_an_entry_with_its_parts() {
         let folder = tempfile::tempdir().unwrap();
         let (mut queue, ledger) = open(folder.path(), 1 << 20);
-        let whole = Head { samples: 7, profiles: 2, parts: vec![3, 4], ..head(0) };
+        let whole = Header { samples: 7, profiles: 2, parts: vec![3, 4], ..header(0) };
         queue.push(whole.clone(), b"ab".to_vec());
-        queue.push(head(10), b"other".to_vec());
+        queue.push(header(10), b"other".to_vec());
         let number = queue.oldest().unwrap().number;
         // The parts must have all samples of the entry.
         assert!(!queue.split(number, |_, _| None));
-        assert!(!queue.split(number, |head, body| Some(vec![(head.part(&[3], 1), body.into())])));
-        let parts = |head: &Head, body: &[u8]| {
-            let part = |at: usize| (head.part(&head.parts[at..=at], 1), body[at..=at].to_vec());
+        assert!(
+            !queue.split(number, |header, body| Some(vec![(header.part(&[3], 1), body.into())]))
+        );
+        let parts = |header: &Header, body: &[u8]| {
+            let part = |at: usize| (header.part(&header.parts[at..=at], 1), body[at..=at].to_vec());
             Some(vec![part(0), part(1)])
         };
         assert!(queue.split(number, parts));
@@ -542,7 +544,7 @@ mod tests {
         let (mut queue, _) = open(folder.path(), 1 << 20);
         let mut left = Vec::new();
         while let Some(entry) = queue.oldest() {
-            left.push((entry.head.samples, entry.head.parts, entry.body));
+            left.push((entry.header.samples, entry.header.parts, entry.body));
             queue.done(entry.number);
         }
         let expected: [(u64, Vec<u64>, &[u8]); 3] =
@@ -554,26 +556,26 @@ mod tests {
     fn failing_entry_is_sent_after_other_entries() {
         let folder = tempfile::tempdir().unwrap();
         let (mut queue, ledger) = open(folder.path(), 1 << 20);
-        queue.push(head(1), b"bad".to_vec());
-        queue.push(head(2), b"good".to_vec());
+        queue.push(header(1), b"bad".to_vec());
+        queue.push(header(2), b"good".to_vec());
         let bad = queue.oldest().unwrap();
         // A target that accepts no request at all is down, so no entry is blamed for the failures.
-        assert_eq!(queue.failed(bad.number, 5), None);
+        assert_eq!(queue.mark_failed(bad.number, 5), None);
         for _ in 0..10 {
             let entry = queue.oldest().unwrap();
-            assert_eq!(queue.failed(entry.number, 5), None);
+            assert_eq!(queue.mark_failed(entry.number, 5), None);
         }
         let good = std::iter::from_fn(|| {
             let entry = queue.oldest().unwrap();
             let is_good = entry.body == b"good";
-            _ = (!is_good).then(|| queue.failed(entry.number, 5));
+            _ = (!is_good).then(|| queue.mark_failed(entry.number, 5));
             Some((is_good, entry.number))
         });
         let (_, number) = good.into_iter().find(|(is_good, _)| *is_good).unwrap();
         queue.done(number);
         let bad = queue.oldest().unwrap();
         assert_eq!(bad.body, b"bad");
-        assert_eq!(queue.failed(bad.number, 6), Some(bad.number));
+        assert_eq!(queue.mark_failed(bad.number, 6), Some(bad.number));
         assert_eq!(ledger.read().waiting_samples, 1);
     }
 
@@ -607,12 +609,12 @@ mod tests {
         // Root can write to any directory, but not to one that was removed.
         fs::remove_dir_all(&inside).unwrap();
         for _ in 0..5 {
-            queue.push(head(1), vec![0; 1 << 20]);
+            queue.push(header(1), vec![0; 1 << 20]);
         }
         assert_eq!(ledger.read().dropped[reason::DISK].samples, 1);
         assert_eq!(ledger.read().waiting_samples, 4);
         assert_eq!(queue.oldest().unwrap().body.len(), 1 << 20);
-        queue.later();
+        queue.retry_later();
         queue.end();
         let counts = ledger.read();
         assert_eq!((counts.dropped[reason::ENDED].samples, counts.waiting_samples), (4, 0));

@@ -18,7 +18,7 @@ impl Default for Limits {
 }
 
 /// Maximum delay that a target may ask for; longer ones are shortened to it.
-const LONGEST_ASKED: Duration = Duration::from_secs(3600);
+const MAX_RETRY_AFTER: Duration = Duration::from_secs(3600);
 
 /// Exponential backoff: counts failures in a row.
 #[derive(Debug, Default)]
@@ -41,15 +41,15 @@ impl Backoff {
     /// Records a failure, and returns the time to wait. The delay doubles with each failure and is reduced by
     /// a random part of up to one half, so that the hosts of a fleet that has lost its receiver do not all
     /// come back at once. A delay that the target asks for is the minimum.
-    pub fn wait(&mut self, asked: Option<Duration>) -> Duration {
+    pub fn wait(&mut self, requested: Option<Duration>) -> Duration {
         let doubled = self.limits.first.saturating_mul(1 << self.failures.min(20));
         self.failures = self.failures.saturating_add(1);
         let most = doubled.min(self.limits.longest);
         let wait = most.mul_f64(0.5 + 0.5 * random());
-        let asked = asked.unwrap_or_default().min(LONGEST_ASKED);
-        match asked > wait {
+        let requested = requested.unwrap_or_default().min(MAX_RETRY_AFTER);
+        match requested > wait {
             // A random part is added here, too, so that not all hosts return at the time that the target names.
-            true => asked + most.mul_f64(0.1 * random()),
+            true => requested + most.mul_f64(0.1 * random()),
             false => wait,
         }
     }
@@ -102,10 +102,10 @@ mod tests {
         let wait = backoff.wait(retry_after("120"));
         assert!(wait >= Duration::from_secs(120) && wait < Duration::from_secs(121), "{wait:?}");
         let wait = backoff.wait(Some(Duration::MAX));
-        assert!(wait < LONGEST_ASKED * 2, "{wait:?}");
+        assert!(wait < MAX_RETRY_AFTER * 2, "{wait:?}");
         let soon = httpdate::fmt_http_date(SystemTime::now() + Duration::from_secs(100));
-        let asked = retry_after(&soon).unwrap();
-        assert!(asked > Duration::from_secs(90) && asked <= Duration::from_secs(100));
+        let requested = retry_after(&soon).unwrap();
+        assert!(requested > Duration::from_secs(90) && requested <= Duration::from_secs(100));
         assert_eq!(retry_after("Wed, 21 Oct 2015 07:28:00 GMT"), Some(Duration::ZERO));
         assert_eq!(retry_after("soon"), None);
     }

@@ -27,7 +27,7 @@ use crate::{
         dir,
         ledger::{Ledger, reason},
         otlp, pyroscope,
-        queue::{Entry, Head, Parts, Queue},
+        queue::{Entry, Header, Parts, Queue},
         retry::{self, Backoff},
         target::{Address, Options},
     },
@@ -39,18 +39,18 @@ const MAX_ERRORS: usize = 10;
 /// A target with its queue and state.
 #[derive(Debug)]
 pub struct Sender {
-    way: Transport,
+    transport: Transport,
     address: Address,
     metrics: bool,
     queue: Arc<Mutex<Queue>>,
     ledger: Arc<Ledger>,
     retry: retry::Limits,
     /// Notified when a request was queued.
-    news: Notify,
+    request_queued: Notify,
     /// Set at shutdown: the task sends nothing more.
-    ends: AtomicBool,
+    is_ending: AtomicBool,
     /// Lock that allows one request at a time.
-    turn: tokio::sync::Mutex<()>,
+    send_lock: tokio::sync::Mutex<()>,
     /// Errors of the target since it last accepted a request. Each is logged once, at most [`MAX_ERRORS`] of them.
     errors: Mutex<BTreeSet<String>>,
 }
@@ -78,7 +78,7 @@ impl Sender {
             let target = net.run(move || Target::new(&options, &url));
             target.unwrap_or_else(|| bail!("the network thread has ended"))
         };
-        let way = match &options.to {
+        let transport = match &options.to {
             Address::Pyroscope(url) => Transport::Pyroscope(target(url)?, url.clone()),
             Address::OtlpHttp(url) => Transport::Otlp(target(url)?, url.clone(), false),
             Address::OtlpGrpc(url) => Transport::Otlp(target(url)?, url.clone(), true),
@@ -87,16 +87,16 @@ impl Sender {
         let folder = folder.join(options.to.folder());
         let queue = Queue::open(&folder, options.queue_size, Arc::clone(&ledger))?;
         Ok(Self {
-            way,
+            transport,
             address: options.to.clone(),
             metrics: options.metrics
                 && matches!(options.to, Address::OtlpHttp(_) | Address::OtlpGrpc(_)),
             queue: Arc::new(Mutex::new(queue)),
             ledger,
             retry,
-            news: Notify::new(),
-            ends: AtomicBool::new(false),
-            turn: tokio::sync::Mutex::new(()),
+            request_queued: Notify::new(),
+            is_ending: AtomicBool::new(false),
+            send_lock: tokio::sync::Mutex::new(()),
             errors: Mutex::default(),
         })
     }
@@ -112,30 +112,30 @@ impl Sender {
     }
 
     /// Returns whether the target takes metrics, too.
-    pub fn takes_metrics(&self) -> bool {
+    pub fn accepts_metrics(&self) -> bool {
         self.metrics
     }
 
     /// Adds a request to the queue.
-    pub fn hand_in(&self, head: Head, body: Vec<u8>) {
-        self.queue().push(head, body);
-        self.news.notify_one();
+    pub fn enqueue(&self, header: Header, body: Vec<u8>) {
+        self.queue().push(header, body);
+        self.request_queued.notify_one();
     }
 
     /// Sends queued requests until [`Self::flush`]. The caller of that also ends this task.
     pub(super) async fn run(&self) {
         let mut backoff = Backoff::new(self.retry);
-        while !self.ends.load(Ordering::Relaxed) {
+        while !self.is_ending.load(Ordering::Relaxed) {
             let wait = match self.send_oldest().await {
                 Sent::Nothing => {
-                    self.news.notified().await;
+                    self.request_queued.notified().await;
                     continue;
                 }
                 Sent::One => {
                     backoff.reset();
                     continue;
                 }
-                Sent::Later(asked) => backoff.wait(asked),
+                Sent::Later(retry_after) => backoff.wait(retry_after),
             };
             sleep(wait).await;
         }
@@ -145,43 +145,43 @@ impl Sender {
     /// `until`, and those after the first failure, stay in the queue on disk; those that are only in memory
     /// are dropped and counted.
     pub(super) async fn flush(&self, until: Instant) {
-        self.ends.store(true, Ordering::Relaxed);
+        self.is_ending.store(true, Ordering::Relaxed);
         let all = async { while matches!(self.send_oldest().await, Sent::One) {} };
         let _ = timeout_at(until.into(), all).await;
         self.queue().end();
     }
 
     async fn send_oldest(&self) -> Sent {
-        let _turn = self.turn.lock().await;
+        let _guard = self.send_lock.lock().await;
         let Some(entry) = self.queue().oldest() else { return Sent::Nothing };
-        let (number, head) = (entry.number, entry.head.clone());
+        let (number, header) = (entry.number, entry.header.clone());
         let bytes = entry.body.len() as u64;
         // If a time limit cancels this future here, the entry stays in the queue.
         let outcome = self.send(entry).await;
         match outcome {
-            Outcome::Taken(refused, words) => {
+            Outcome::Accepted(refused, message) => {
                 self.ledger.request("taken");
-                self.taken(&head, bytes, refused, &words);
+                self.record_accepted(&header, bytes, refused, &message);
             }
-            Outcome::Refused(words) => {
+            Outcome::Refused(message) => {
                 self.ledger.request("refused");
-                self.refuse(number, &head, &words).await;
+                self.split_or_drop(number, &header, &message).await;
                 return Sent::One;
             }
-            Outcome::Failed(words) => {
+            Outcome::Failed(message) => {
                 self.ledger.request("later");
-                let taken = self.ledger.read().requests.get("taken").copied().unwrap_or(0);
-                let refused = self.queue().failed(number, taken);
+                let accepted = self.ledger.read().requests.get("taken").copied().unwrap_or(0);
+                let refused = self.queue().mark_failed(number, accepted);
                 match refused {
-                    Some(number) => self.refuse(number, &head, &words).await,
-                    None => self.log_error(words),
+                    Some(number) => self.split_or_drop(number, &header, &message).await,
+                    None => self.log_error(message),
                 }
                 return Sent::Later(None);
             }
-            Outcome::Later(after, words) => {
+            Outcome::Later(after, message) => {
                 self.ledger.request("later");
-                self.queue().later();
-                self.log_error(words);
+                self.queue().retry_later();
+                self.log_error(message);
                 return Sent::Later(after);
             }
         }
@@ -191,8 +191,8 @@ impl Sender {
 
     /// Handles a request that was refused: sends its content in smaller parts, so that a profile that the
     /// target does not accept harms no other one. A part that cannot be split further is dropped.
-    async fn refuse(&self, number: u64, head: &Head, words: &str) {
-        let split: fn(&Head, &[u8]) -> Option<Parts> = match &self.way {
+    async fn split_or_drop(&self, number: u64, header: &Header, message: &str) {
+        let split: fn(&Header, &[u8]) -> Option<Parts> = match &self.transport {
             Transport::Pyroscope(..) => pyroscope::split,
             Transport::Otlp(..) => otlp::profiles::split,
             Transport::Dir(_) => |_, _| None,
@@ -203,37 +203,37 @@ impl Sender {
         if is_split.unwrap_or(false) {
             return;
         }
-        self.ledger.give_up(reason::REFUSED, 1, head.samples);
+        self.ledger.add_dropped(reason::REFUSED, 1, header.samples);
         self.queue().done(number);
-        let values = json!({"target": self.address.to_string(), "samples": head.samples});
+        let values = json!({"target": self.address.to_string(), "samples": header.samples});
         log::warn!(
             dropped:serde = values;
-            "{}: dropped {} samples: {words}", self.address, head.samples
+            "{}: dropped {} samples: {message}", self.address, header.samples
         );
     }
 
     /// Counts a request that the target has accepted, except for `refused` of its profiles.
-    fn taken(&self, head: &Head, bytes: u64, refused: u64, words: &str) {
+    fn record_accepted(&self, header: &Header, bytes: u64, refused: u64, message: &str) {
         let mut errors = self.errors.lock().unwrap_or_else(PoisonError::into_inner);
         if !mem::take(&mut *errors).is_empty() {
             log::info!("{}: delivery works again", self.address);
         }
         drop(errors);
         // The answer does not say which profiles were refused, so their share of the samples is counted, rounded up.
-        let refused_samples = match head.profiles {
+        let refused_samples = match header.profiles {
             0 => 0,
             all => {
-                let share = u128::from(head.samples) * u128::from(refused.min(all));
-                u64::try_from(share.div_ceil(u128::from(all))).unwrap_or(head.samples)
+                let share = u128::from(header.samples) * u128::from(refused.min(all));
+                u64::try_from(share.div_ceil(u128::from(all))).unwrap_or(header.samples)
             }
         };
-        if refused > 0 || !words.is_empty() {
-            log::warn!("{}: rejected {refused} records: {words}", self.address);
+        if refused > 0 || !message.is_empty() {
+            log::warn!("{}: rejected {refused} records: {message}", self.address);
         }
         if refused_samples > 0 {
-            self.ledger.give_up(reason::PARTLY, 1, refused_samples);
+            self.ledger.add_dropped(reason::PARTLY, 1, refused_samples);
         }
-        self.ledger.deliver(head.samples - refused_samples, bytes);
+        self.ledger.deliver(header.samples - refused_samples, bytes);
     }
 
     /// Logs why a target does not accept requests, once until it accepts one.
@@ -246,15 +246,16 @@ impl Sender {
     }
 
     async fn send(&self, entry: Entry) -> Outcome {
-        match &self.way {
+        match &self.transport {
             Transport::Pyroscope(target, url) => pyroscope::send(target, url, entry.body).await,
             Transport::Otlp(target, url, is_grpc) => {
-                otlp::send(target, url, *is_grpc, entry.head.kind, entry.body).await
+                otlp::send(target, url, *is_grpc, entry.header.kind, entry.body).await
             }
             Transport::Dir(path) => {
                 // The disk may be slow, and other tasks need this thread.
                 let path = path.clone();
-                let sent = spawn_blocking(move || dir::send(&path, &entry.head, &entry.body)).await;
+                let sent =
+                    spawn_blocking(move || dir::send(&path, &entry.header, &entry.body)).await;
                 sent.unwrap_or_else(|error| Outcome::Later(None, error.to_string()))
             }
         }

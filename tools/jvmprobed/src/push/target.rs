@@ -70,8 +70,8 @@ fn yes() -> bool {
 }
 
 fn seconds<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
-    const MOST: Duration = Duration::from_secs(3600);
-    let time = parse_age(&String::deserialize(from)?).ok().filter(|&time| time <= MOST);
+    const MAX_TIMEOUT: Duration = Duration::from_secs(3600);
+    let time = parse_age(&String::deserialize(from)?).ok().filter(|&time| time <= MAX_TIMEOUT);
     time.ok_or_else(|| D::Error::custom("expected a time of at most one hour, for example 30s"))
 }
 
@@ -99,7 +99,7 @@ impl Options {
     }
 
     /// Returns a warning if secrets are sent over a network without TLS.
-    pub fn unprotected(&self) -> Option<String> {
+    pub fn insecurity_warning(&self) -> Option<String> {
         let url = self.to.url().filter(|url| url.scheme() == "http" && !is_loopback(url))?;
         let is_secret = |name: &String| {
             let names = ["authorization", "proxy-authorization", "cookie"];
@@ -340,7 +340,7 @@ mod tests {
         let with = |to: &str, set: fn(&mut Options)| {
             let mut options = Options::new(address(to).unwrap());
             set(&mut options);
-            options.unprotected()
+            options.insecurity_warning()
         };
         let token: fn(&mut Options) = |options| options.bearer_token_file = Some("/t".into());
         let header: fn(&mut Options) =

@@ -11,7 +11,7 @@ use libjvmprobe::{
 };
 
 /// Maximum number of classes in the table, the same as of javaobjnew.
-const ROWS: usize = 20;
+const MAX_ROWS: usize = 20;
 
 /// Returns the table of a profile of allocation.
 pub fn text(profile: &Profile) -> String {
@@ -29,11 +29,11 @@ pub fn text(profile: &Profile) -> String {
     rows.sort_by(|a, b| (b.1, a.0).cmp(&(a.1, b.0)));
     let total = profile.total();
     let seconds = (profile.duration_ns as f64 / 1e9).max(1e-9);
-    let a_second = |amount: u64| bytes((amount as f64 / seconds) as u64);
+    let per_second = |amount: u64| bytes((amount as f64 / seconds) as u64);
     let mut table = Ruled::new(&["BYTES/s", "SHARE", "OBJECTS", "BYTES", "AVERAGE", "CLASS"], 0..5);
-    for (name, (sum, objects)) in rows.iter().take(ROWS) {
+    for (name, (sum, objects)) in rows.iter().take(MAX_ROWS) {
         table.row(vec![
-            a_second(*sum),
+            per_second(*sum),
             percent(*sum as f64, total as f64),
             if *objects > 0 { objects.to_string() } else { "-".into() },
             bytes(*sum),
@@ -45,13 +45,13 @@ pub fn text(profile: &Profile) -> String {
     let mut text = format!(
         "{} allocated in {seconds:.2} s, {}/s; {}\n{}\n",
         bytes(total),
-        a_second(total),
+        per_second(total),
         count(objects, "object"),
         table.text()
     );
-    let hidden = rows.len().saturating_sub(ROWS);
+    let hidden = rows.len().saturating_sub(MAX_ROWS);
     if hidden > 0 {
-        let sum = rows.iter().skip(ROWS).map(|(_, (sum, _))| sum).sum();
+        let sum = rows.iter().skip(MAX_ROWS).map(|(_, (sum, _))| sum).sum();
         let classes = if hidden == 1 { "class" } else { "classes" };
         text += &format!("{hidden} more {classes} with {}\n", bytes(sum));
     }

@@ -8,8 +8,8 @@ use libjvmprobe::{
 };
 
 /// Maximum number of rows, and minimum change of the share for a row.
-const ROWS: usize = 20;
-const LEAST: f64 = 0.001;
+const MAX_ROWS: usize = 20;
+const MIN_CHANGE: f64 = 0.001;
 
 /// Returns the table of shares in both profiles, sorted by the size of the change.
 pub fn text(now: &Profile, then: &Profile) -> String {
@@ -22,7 +22,7 @@ pub fn text(now: &Profile, then: &Profile) -> String {
     }
     let change = |[now, then]: &[f64; 2]| now - then;
     let mut rows: Vec<_> =
-        shares.into_iter().filter(|(_, both)| change(both).abs() >= LEAST).collect();
+        shares.into_iter().filter(|(_, both)| change(both).abs() >= MIN_CHANGE).collect();
     rows.sort_by(|a, b| {
         change(&b.1).abs().total_cmp(&change(&a.1).abs()).then_with(|| a.0.cmp(b.0))
     });
@@ -31,7 +31,7 @@ pub fn text(now: &Profile, then: &Profile) -> String {
     }
     let what = if now.measure == Measure::Allocation { "CLASS" } else { "METHOD" };
     let mut table = Ruled::new(&["NOW", "BEFORE", "CHANGE", what], 0..3);
-    for (name, both) in rows.into_iter().take(ROWS) {
+    for (name, both) in rows.into_iter().take(MAX_ROWS) {
         let change = 100.0 * change(&both);
         let [now, then] = both.map(|share| percent(share, 1.0));
         table.row(vec![now, then, format!("{change:+.2}"), name.to_owned()]);

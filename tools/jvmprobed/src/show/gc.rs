@@ -17,7 +17,7 @@ use libjvmprobe::{
 use crate::{
     show::{
         selection::{Selection, time_of},
-        time_arg::shown,
+        time_arg::format_time,
     },
     window::Identity,
 };
@@ -37,24 +37,26 @@ pub struct GcOptions {
 ///
 /// # Errors
 /// Errors of writing.
-pub fn show(chosen: &Selection, how: GcOptions, out: &mut Output) -> Result<()> {
-    let pauses = chosen.pauses();
-    let is_wanted = |record: &Record| how.safepoints || !matches!(record, Record::Safepoint(_));
-    if how.json {
+pub fn show(selection: &Selection, output_options: GcOptions, out: &mut Output) -> Result<()> {
+    let pauses = selection.pauses();
+    let is_wanted =
+        |record: &Record| output_options.safepoints || !matches!(record, Record::Safepoint(_));
+    if output_options.json {
         for (_, record) in pauses.iter().filter(|(_, record)| is_wanted(record)) {
             out.json(record)?;
         }
         return Ok(());
     }
-    out.lines(&format!("\n{}", chosen.title(None)))?;
-    let format = if how.dates { "%Y-%m-%dT%H:%M:%S%.3f%:z" } else { "%H:%M:%S%.3f" };
+    out.lines(&format!("\n{}", selection.title(None)))?;
+    let format = if output_options.dates { "%Y-%m-%dT%H:%M:%S%.3f%:z" } else { "%H:%M:%S%.3f" };
     let mut totals: BTreeMap<(&str, u32, u64), Totals<'_>> = BTreeMap::new();
     let mut has_head = false;
-    for (who, record) in pauses {
-        let of =
-            totals.entry((&who.name, who.pid, who.started_ns)).or_insert_with(|| Totals::of(who));
+    for (identity, record) in pauses {
+        let of = totals
+            .entry((&identity.name, identity.pid, identity.started_ns))
+            .or_insert_with(|| Totals::of(identity));
         of.add(record);
-        let time = || time_of(record).map_or_else(String::new, |ns| shown(ns, format));
+        let time = || time_of(record).map_or_else(String::new, |ns| format_time(ns, format));
         let (row, more) = match record {
             Record::Pause(stop) | Record::Safepoint(stop) if is_wanted(record) => {
                 let several = Some(stop.collections).filter(|&collections| collections > 1);
@@ -73,7 +75,7 @@ pub fn show(chosen: &Selection, how: GcOptions, out: &mut Output) -> Result<()> 
         out.line(&(row.line() + &more.unwrap_or_default()))?;
     }
     for totals in totals.values() {
-        totals.show(chosen.covered_ns(None), how, out)?;
+        totals.show(selection.covered_ns(None), output_options, out)?;
     }
     if totals.is_empty() {
         out.line("There were no stops.")?;
@@ -83,7 +85,7 @@ pub fn show(chosen: &Selection, how: GcOptions, out: &mut Output) -> Result<()> 
 
 /// Totals of one JVM's stops.
 struct Totals<'a> {
-    who: &'a Arc<Identity>,
+    identity: &'a Arc<Identity>,
     /// Lengths of the stops in nanoseconds, by whether they are collections, and by operation.
     stops: BTreeMap<(bool, &'a str), Vec<u64>>,
     cycles: Vec<u64>,
@@ -94,9 +96,9 @@ struct Totals<'a> {
 }
 
 impl<'a> Totals<'a> {
-    fn of(who: &'a Arc<Identity>) -> Self {
+    fn of(identity: &'a Arc<Identity>) -> Self {
         Self {
-            who,
+            identity,
             stops: BTreeMap::new(),
             cycles: Vec::new(),
             full: 0,
@@ -120,15 +122,18 @@ impl<'a> Totals<'a> {
         }
     }
 
-    fn show(&self, covered_ns: u64, how: GcOptions, out: &mut Output) -> Result<()> {
-        let Identity { pid, name, attributes, .. } = &**self.who;
+    fn show(&self, covered_ns: u64, output_options: GcOptions, out: &mut Output) -> Result<()> {
+        let Identity { pid, name, attributes, .. } = &**self.identity;
         let version = attributes.get("process.runtime.description").map_or("", String::as_str);
         out.line("")?;
         out.line(&format!("PID {pid}  {name}  {version}  recorded for {}", span(covered_ns)))?;
         let head = ["OPERATION", "COUNT", "TOTAL(ms)", "MEAN", "P50", "P90", "P99", "MAX"];
         let mut table = Ruled::new(&head, 1..head.len());
-        let mut shown: Vec<_> =
-            self.stops.iter().filter(|((is_gc, _), _)| *is_gc || how.safepoints).collect();
+        let mut shown: Vec<_> = self
+            .stops
+            .iter()
+            .filter(|((is_gc, _), _)| *is_gc || output_options.safepoints)
+            .collect();
         shown.sort_by_key(|((is_gc, _), times)| {
             std::cmp::Reverse((*is_gc, times.iter().sum::<u64>()))
         });
@@ -139,7 +144,7 @@ impl<'a> Totals<'a> {
         }
         let sums = [(true, self.limited.pauses), (false, self.limited.safepoints)];
         for (is_gc, sum) in sums {
-            if sum.count > 0 && (is_gc || how.safepoints) {
+            if sum.count > 0 && (is_gc || output_options.safepoints) {
                 table.row(sum_row(&sum));
             }
         }

@@ -10,7 +10,7 @@ use regex::Regex;
 use crate::window::Identity;
 
 /// Attributes that a text without a key is compared with, in addition to the name.
-const COMPARED: [&str; 4] = ["jvm.main", "container.id", "k8s.pod.uid", "systemd.unit"];
+const MATCHED_ATTRIBUTES: [&str; 4] = ["jvm.main", "container.id", "k8s.pod.uid", "systemd.unit"];
 
 /// A selection of JVMs.
 #[derive(Clone, Debug)]
@@ -20,7 +20,7 @@ pub enum JvmFilter {
     /// Attribute, and regular expression for its value: `k8s.namespace.name=^prod$`.
     Attribute(String, Regex),
     /// A regular expression for the name, main class or jar, container, pod or unit: `shop`.
-    Called(Regex),
+    Name(Regex),
 }
 
 impl FromStr for JvmFilter {
@@ -35,7 +35,7 @@ impl FromStr for JvmFilter {
             Some((key, value)) if is_key(key) => Ok(Self::Attribute(key.into(), value.parse()?)),
             _ => match text.parse() {
                 Ok(pid) => Ok(Self::Pid(pid)),
-                Err(_) => text.parse().map(Self::Called),
+                Err(_) => text.parse().map(Self::Name),
             },
         }
     }
@@ -43,14 +43,15 @@ impl FromStr for JvmFilter {
 
 impl JvmFilter {
     /// Returns whether a JVM is selected.
-    pub fn includes(&self, who: &Identity) -> bool {
-        let value = |key: &str| who.attributes.get(key);
+    pub fn includes(&self, identity: &Identity) -> bool {
+        let value = |key: &str| identity.attributes.get(key);
         match self {
-            Self::Pid(pid) => who.pid == *pid,
+            Self::Pid(pid) => identity.pid == *pid,
             Self::Attribute(key, regex) => value(key).is_some_and(|value| regex.is_match(value)),
-            Self::Called(regex) => {
-                let compared = COMPARED.iter().filter_map(|key| value(key));
-                regex.is_match(&who.name) || compared.into_iter().any(|value| regex.is_match(value))
+            Self::Name(regex) => {
+                let compared = MATCHED_ATTRIBUTES.iter().filter_map(|key| value(key));
+                regex.is_match(&identity.name)
+                    || compared.into_iter().any(|value| regex.is_match(value))
             }
         }
     }
@@ -61,7 +62,7 @@ impl Display for JvmFilter {
         match self {
             Self::Pid(pid) => write!(f, "{pid}"),
             Self::Attribute(key, regex) => write!(f, "{key}={regex}"),
-            Self::Called(regex) => write!(f, "{regex}"),
+            Self::Name(regex) => write!(f, "{regex}"),
         }
     }
 }
@@ -78,7 +79,7 @@ mod tests {
             ("container.id", "1234abcd"),
         ];
         let attributes = attributes.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
-        let who = Identity { pid: 77, started_ns: 1, name: "shop".into(), attributes };
+        let identity = Identity { pid: 77, started_ns: 1, name: "shop".into(), attributes };
         for (text, is_included) in [
             ("77", true),
             // A number is a PID, and matches no part of other texts.
@@ -95,7 +96,10 @@ mod tests {
             ("shop=", false),
         ] {
             let whose: JvmFilter = text.parse().unwrap();
-            assert_eq!((whose.includes(&who), whose.to_string()), (is_included, text.to_owned()));
+            assert_eq!(
+                (whose.includes(&identity), whose.to_string()),
+                (is_included, text.to_owned())
+            );
         }
         assert!("(".parse::<JvmFilter>().is_err() && "a.b=(".parse::<JvmFilter>().is_err());
     }

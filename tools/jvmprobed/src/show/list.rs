@@ -13,8 +13,8 @@ use serde::Serialize;
 
 use crate::{
     args::List,
-    show::time_arg::{shown, span},
-    store::reader::{Span, put_together},
+    show::time_arg::{format_time, span},
+    store::reader::{Span, join_spans},
     window::Identity,
 };
 
@@ -39,50 +39,60 @@ struct Record<'a> {
 /// # Errors
 /// A line for the user: the store is empty, or has no data of such a JVM.
 pub fn run(args: &List) -> Result<()> {
-    let shelf = super::shelf(args.dir.as_deref())?;
+    let store_reader = super::store_reader(args.dir.as_deref())?;
     let mut out = Output::open(None)?;
     let mut known: BTreeMap<(u32, u64), Arc<Identity>> = BTreeMap::new();
-    let windows = shelf.list(|who| {
-        Arc::clone(known.entry((who.pid, who.started_ns)).or_insert_with(|| who.into()))
+    let windows = store_reader.list(|identity| {
+        Arc::clone(
+            known.entry((identity.pid, identity.started_ns)).or_insert_with(|| identity.into()),
+        )
     })?;
     if windows.is_empty() {
-        bail!("nothing is stored yet in {}", shelf.path().display());
+        bail!("nothing is stored yet in {}", store_reader.path().display());
     }
     // Begin, end and number of the windows of each JVM.
-    let mut kept: BTreeMap<(u32, u64), (Span, u64)> = BTreeMap::new();
+    let mut coverage: BTreeMap<(u32, u64), (Span, u64)> = BTreeMap::new();
     for window in &windows {
-        for who in &window.jvms {
+        for identity in &window.jvms {
             let new = ((u64::MAX, 0), 0);
-            let ((first, last), windows) = kept.entry((who.pid, who.started_ns)).or_insert(new);
+            let ((first, last), windows) =
+                coverage.entry((identity.pid, identity.started_ns)).or_insert(new);
             (*first, *last) = ((*first).min(window.span.0), (*last).max(window.span.1));
             *windows += 1;
         }
     }
-    let is_wanted = |who: &Identity| args.jvm.as_ref().is_none_or(|jvm| jvm.includes(who));
-    let jvms = kept.iter().map(|(key, kept)| (&known[key], kept));
-    let mut jvms: Vec<_> = jvms.filter(|(who, _)| is_wanted(who)).collect();
+    let is_wanted =
+        |identity: &Identity| args.jvm.as_ref().is_none_or(|jvm| jvm.includes(identity));
+    let jvms = coverage.iter().map(|(key, coverage)| (&known[key], coverage));
+    let mut jvms: Vec<_> = jvms.filter(|(identity, _)| is_wanted(identity)).collect();
     if let (Some(jvm), true) = (&args.jvm, jvms.is_empty()) {
         bail!("no recorded JVM matches `{jvm}`");
     }
-    jvms.sort_by_key(|(who, (span, _))| (&who.name, *span, who.pid));
+    jvms.sort_by_key(|(identity, (span, _))| (&identity.name, *span, identity.pid));
     if args.json {
         let rfc3339 = |ns: u64| Timestamp::from_nanosecond(ns.into()).map(|at| format!("{at:.3}"));
-        for (who, &((first, last), windows)) in jvms {
+        for (identity, &((first, last), windows)) in jvms {
             let (first, last) = (rfc3339(first)?, rfc3339(last)?);
-            let Identity { pid, name, attributes, .. } = &**who;
+            let Identity { pid, name, attributes, .. } = &**identity;
             out.json(&Record { pid: *pid, name, attributes, first, last, windows })?;
         }
         return Ok(());
     }
-    let spans = put_together(windows.iter().map(|window| window.span));
+    let spans = join_spans(windows.iter().map(|window| window.span));
     let spans: Vec<_> = spans.into_iter().map(|(from, until)| span(from, until)).collect();
     let size = windows.iter().map(|window| window.bytes).sum();
-    let many = count(windows.len() as u64, "window");
-    out.line(&format!("{many}, {}: {}", bytes(size), spans.join(", ")))?;
+    let window_count = count(windows.len() as u64, "window");
+    out.line(&format!("{window_count}, {}: {}", bytes(size), spans.join(", ")))?;
     let mut table = Ruled::new(&["PID", "FIRST", "LAST", "WINDOWS", "JVM"], 0..4);
-    for (who, &((first, last), windows)) in jvms {
-        let [first, last] = [first, last].map(|ns| shown(ns, "%Y-%m-%d %H:%M:%S"));
-        table.row(vec![who.pid.to_string(), first, last, windows.to_string(), who.name.clone()]);
+    for (identity, &((first, last), windows)) in jvms {
+        let [first, last] = [first, last].map(|ns| format_time(ns, "%Y-%m-%d %H:%M:%S"));
+        table.row(vec![
+            identity.pid.to_string(),
+            first,
+            last,
+            windows.to_string(),
+            identity.name.clone(),
+        ]);
     }
     Ok(out.lines(&format!("\n{}", table.text()))?)
 }

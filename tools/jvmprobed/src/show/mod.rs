@@ -57,44 +57,44 @@ pub fn run(args: &Show) -> Result<()> {
     if args.diff.is_some() && used.iter().any(|format| !format.draws_differences) {
         bail!("--diff is only supported for {}", formats::drawing_differences());
     }
-    let shelf = shelf(args.dir.as_deref())?;
+    let store_reader = store_reader(args.dir.as_deref())?;
     let now = Zoned::now();
     let from = args.since.resolve(&now);
     let until = args.until.unwrap_or(TimeArg::Ago(Duration::ZERO)).resolve(&now);
-    let mut chosen = Selection::read(&shelf, from, until, args.jvm.as_ref())?;
+    let mut selection = Selection::read(&store_reader, from, until, args.jvm.as_ref())?;
     let mut out = Output::open(None)?;
     if args.gc {
-        let how =
+        let output_options =
             gc::GcOptions { json: args.json, safepoints: args.safepoints, dates: args.timestamps };
-        return Ok(gc::show(&chosen, how, &mut out)?);
+        return Ok(gc::show(&selection, output_options, &mut out)?);
     }
-    let measure = measure(args, &chosen)?;
-    let title = chosen.title(Some(&measure));
+    let measure = measure(args, &selection)?;
+    let title = selection.title(Some(&measure));
     // This must come before `profile` takes the profiles out.
-    let cpu_ns = chosen.cpu_ns().filter(|_| measure == Measure::Time);
-    let profile = chosen.profile(&measure);
+    let cpu_ns = selection.cpu_ns().filter(|_| measure == Measure::Time);
+    let profile = selection.profile(&measure);
     let base = match args.diff {
         None => None,
         Some(ago) => {
             let earlier =
                 |ns: u64| ns.saturating_sub(u64::try_from(ago.as_nanos()).unwrap_or(u64::MAX));
             let mut then = Selection::read(
-                &shelf,
-                earlier(chosen.from_ns),
-                earlier(chosen.until_ns),
+                &store_reader,
+                earlier(selection.from_ns),
+                earlier(selection.until_ns),
                 args.jvm.as_ref(),
             )?;
             Some((then.title(Some(&measure)), then.profile(&measure)))
         }
     };
     if !args.quiet {
-        show(args, &chosen, (&title, &profile, cpu_ns), base.as_ref(), &mut out)?;
+        show(args, &selection, (&title, &profile, cpu_ns), base.as_ref(), &mut out)?;
     }
-    write(args, &title, &profile, base.as_ref().map(|base| &base.1), &chosen)
+    write(args, &title, &profile, base.as_ref().map(|base| &base.1), &selection)
 }
 
 /// Opens the store in the given directory, or in the configured one.
-fn shelf(dir: Option<&Path>) -> Result<StoreReader> {
+fn store_reader(dir: Option<&Path>) -> Result<StoreReader> {
     // A user who may not read the configuration file names the directory.
     let configured = || Config::read(None).ok()?.store.dir;
     let dir = dir.map(Path::to_owned).or_else(configured);
@@ -102,11 +102,11 @@ fn shelf(dir: Option<&Path>) -> Result<StoreReader> {
 }
 
 /// Returns the measure that the command line selects.
-fn measure(args: &Show, chosen: &Selection) -> Result<Measure> {
+fn measure(args: &Show, selection: &Selection) -> Result<Measure> {
     let Some(name) = &args.event else {
         return Ok(if args.alloc { Measure::Allocation } else { Measure::Time });
     };
-    let measures = chosen.measures();
+    let measures = selection.measures();
     let found = measures.iter().find(|measure| measure.name() == name);
     match found {
         Some(measure) => Ok(measure.clone()),
@@ -118,14 +118,15 @@ fn measure(args: &Show, chosen: &Selection) -> Result<Measure> {
 }
 
 /// Returns a note if the daemon collected less than configured while the data was recorded.
-fn saved(chosen: &Selection, measure: &Measure) -> Option<String> {
-    let left_out = chosen.left_out_ns(measure);
+fn saving_note(selection: &Selection, measure: &Measure) -> Option<String> {
+    let left_out = selection.left_out_ns(measure);
     if left_out > 0 {
-        let [left_out, all] = [left_out, chosen.covered_ns(Some(measure))].map(span);
+        let [left_out, all] = [left_out, selection.covered_ns(Some(measure))].map(span);
         let name = measure.name();
         return Some(format!("Not collected, to save resources: {name}, for {left_out} of {all}"));
     }
-    let (low, high) = chosen.rates.filter(|(low, high)| *measure == Measure::Time && low < high)?;
+    let (low, high) =
+        selection.rates.filter(|(low, high)| *measure == Measure::Time && low < high)?;
     Some(format!(
         "To save resources, the rate was reduced to {low} samples per second; samples are weighted \
          as if it was {high}"
@@ -134,25 +135,25 @@ fn saved(chosen: &Selection, measure: &Measure) -> Option<String> {
 
 fn show(
     args: &Show,
-    chosen: &Selection,
+    selection: &Selection,
     (title, profile, cpu_ns): (&str, &Profile, Option<u64>),
     base: Option<&(String, Profile)>,
     out: &mut Output,
 ) -> Result<()> {
     out.lines(&format!("\n{title}"))?;
-    let (from, until) = chosen.span(&profile.measure);
-    if (from, until) != (chosen.from_ns, chosen.until_ns) {
+    let (from, until) = selection.span(&profile.measure);
+    if (from, until) != (selection.from_ns, selection.until_ns) {
         out.lines(&format!(
             "Showing more than {}, because the times of {} are stored less exactly",
-            time_arg::span(chosen.from_ns, chosen.until_ns),
+            time_arg::span(selection.from_ns, selection.until_ns),
             profile.measure.name(),
         ))?;
     }
-    if let Some(saved) = saved(chosen, &profile.measure) {
-        out.lines(&saved)?;
+    if let Some(saving_note) = saving_note(selection, &profile.measure) {
+        out.lines(&saving_note)?;
     }
     if let Some(cpu_ns) = cpu_ns {
-        let covered_ns = chosen.covered_ns(Some(&profile.measure));
+        let covered_ns = selection.covered_ns(Some(&profile.measure));
         out.lines(&format!(
             "{:.2} s of CPU time as counted by the kernel ({:.2} cores); estimated from samples:",
             Duration::from_nanos(cpu_ns).as_secs_f64(),
@@ -177,21 +178,22 @@ fn write(
     title: &str,
     profile: &Profile,
     base: Option<&Profile>,
-    chosen: &Selection,
+    selection: &Selection,
 ) -> Result<()> {
     let files = Files::create(&args.output, &[profile.measure.name()])?;
     let options = folded::Options { threads: args.threads, ..Default::default() };
     let base = base.map(|base| folded::lines(base, options).join("\n"));
-    let how = FormatOptions { threads: args.threads, base: base.as_deref(), ..Default::default() };
+    let output_options =
+        FormatOptions { threads: args.threads, base: base.as_deref(), ..Default::default() };
     let mut timeline = Timeline::of(profile);
     if let Some(timeline) = &mut timeline {
         let begin = timeline.begin_unix_ns;
         timeline.bands =
-            chosen.pauses().iter().filter_map(|(_, record)| band(record, begin)).collect();
+            selection.pauses().iter().filter_map(|(_, record)| band(record, begin)).collect();
     }
     let title = Title { title: title.to_owned(), subtitle: Some(summary::spent(profile)) };
     let titled = TitledProfile { profile, title, timeline: timeline.as_ref() };
-    for path in files.write(&[titled], &how)? {
+    for path in files.write(&[titled], &output_options)? {
         log::info!("wrote {}", path.display());
     }
     Ok(())

@@ -16,10 +16,10 @@ use crate::{
     show::{jvm_filter::JvmFilter, time_arg::span},
     store::{
         Stored,
-        merge::put_together,
+        merge::combine_by_jvm,
         reader::{Span, StoreReader},
     },
-    window::{Identity, Taken, Window},
+    window::{Identity, JvmData, Window},
 };
 
 /// Data of some JVMs in a period.
@@ -34,7 +34,7 @@ pub struct Selection {
     /// Lowest and highest number of CPU samples per second.
     pub rates: Option<(u64, u64)>,
     /// The JVMs, each once. Their CPU time is known if each of their windows is completely within the period.
-    pub jvms: Vec<Taken>,
+    pub jvms: Vec<JvmData>,
 }
 
 /// A window that overlaps the period.
@@ -53,9 +53,9 @@ struct Part {
 
 impl Part {
     /// Returns the part of `of_ns` that is shown, assuming that it is distributed evenly over the window.
-    fn share(&self, of_ns: u64, measure: Option<&Measure>, asked: Span) -> u64 {
+    fn share(&self, of_ns: u64, measure: Option<&Measure>, period: Span) -> u64 {
         let widened = measure.and_then(|measure| self.widened.get(measure.name()));
-        let (from_ns, until_ns) = *widened.unwrap_or(&asked);
+        let (from_ns, until_ns) = *widened.unwrap_or(&period);
         let all = self.end_ns.saturating_sub(self.begin_ns).max(1);
         let inside = self.end_ns.min(until_ns).saturating_sub(self.begin_ns.max(from_ns));
         let share = u128::from(of_ns) * u128::from(inside) / u128::from(all);
@@ -69,7 +69,7 @@ impl Selection {
     /// # Errors
     /// A line for the user: no window, or no such JVM, and what the store contains instead.
     pub fn read(
-        shelf: &StoreReader,
+        store_reader: &StoreReader,
         from_ns: u64,
         until_ns: u64,
         jvm: Option<&JvmFilter>,
@@ -77,20 +77,22 @@ impl Selection {
         if from_ns >= until_ns {
             bail!("--since must be before --until, whose default is now");
         }
-        let windows = shelf.read(from_ns, until_ns)?;
+        let windows = store_reader.read(from_ns, until_ns)?;
         let (first, last) = (
             windows.iter().map(|stored| stored.window.begin_ns).min(),
             windows.iter().map(|stored| stored.window.end_ns).max(),
         );
         let (Some(first), Some(last)) = (first, last) else {
-            let spans = shelf.kept()?;
+            let spans = store_reader.covered_spans()?;
             // The newest periods are most likely the ones of interest.
-            let told: Vec<_> =
+            let listed: Vec<_> =
                 spans.iter().rev().take(5).map(|&(from, until)| span(from, until)).collect();
-            let asked = span(from_ns, until_ns);
-            match told.is_empty() {
-                true => bail!("nothing is stored yet, neither for {asked} nor for any other time"),
-                false => bail!("nothing is stored for {asked}; stored times: {}", told.join(", ")),
+            let period = span(from_ns, until_ns);
+            match listed.is_empty() {
+                true => bail!("nothing is stored yet, neither for {period} nor for any other time"),
+                false => {
+                    bail!("nothing is stored for {period}; stored times: {}", listed.join(", "))
+                }
             }
         };
         let from_ns = from_ns.max(first);
@@ -101,11 +103,11 @@ impl Selection {
             parts.push(cut_out(&mut stored, (from_ns, until_ns)));
             stored.window
         });
-        let all = put_together(cut);
-        let names = names_of(all.iter().map(|taken| &taken.who));
+        let all = combine_by_jvm(cut);
+        let names = names_of(all.iter().map(|jvm_data| &jvm_data.identity));
         let mut jvms: Vec<_> = all
             .into_iter()
-            .filter(|taken| jvm.is_none_or(|jvm| jvm.includes(&taken.who)))
+            .filter(|jvm_data| jvm.is_none_or(|jvm| jvm.includes(&jvm_data.identity)))
             .collect();
         if let (Some(jvm), true) = (jvm, jvms.is_empty()) {
             bail!(
@@ -113,23 +115,25 @@ impl Selection {
                 span(from_ns, until_ns)
             );
         }
-        jvms.sort_by_key(|taken| (taken.who.name.clone(), taken.who.pid, taken.who.started_ns));
+        jvms.sort_by_key(|jvm_data| {
+            (jvm_data.identity.name.clone(), jvm_data.identity.pid, jvm_data.identity.started_ns)
+        });
         Ok(Self { from_ns, until_ns, parts, rates, jvms })
     }
 
     /// Takes the profiles of a measure out of all JVMs, and joins them to one.
     pub fn profile(&mut self, measure: &Measure) -> Profile {
         let mut all = Vec::new();
-        for taken in &mut self.jvms {
-            let (wanted, others) = std::mem::take(&mut taken.profiles)
+        for jvm_data in &mut self.jvms {
+            let (wanted, others) = std::mem::take(&mut jvm_data.profiles)
                 .into_iter()
                 .partition(|profile| profile.measure == *measure);
-            taken.profiles = others;
+            jvm_data.profiles = others;
             all.extend::<Vec<_>>(wanted);
         }
         let mut profile = match all.is_empty() {
             true => Profile::of(measure.clone()),
-            false => join(all, LEAST_SLOT),
+            false => join(all, MIN_SLOT_NS),
         };
         let covered_ns = self.covered_ns(Some(measure));
         profile.duration_ns = covered_ns.saturating_sub(self.left_out_ns(measure));
@@ -144,16 +148,16 @@ impl Selection {
     /// Returns the time during which data was recorded, in nanoseconds: of a measure, or, for `None`, of
     /// records with timestamps such as pauses.
     pub fn covered_ns(&self, measure: Option<&Measure>) -> u64 {
-        let asked = (self.from_ns, self.until_ns);
-        self.parts.iter().map(|part| part.share(part.covered_ns, measure, asked)).sum()
+        let period = (self.from_ns, self.until_ns);
+        self.parts.iter().map(|part| part.share(part.covered_ns, measure, period)).sum()
     }
 
     /// Returns the time during which a measure was left out, in nanoseconds.
     pub fn left_out_ns(&self, measure: &Measure) -> u64 {
-        let asked = (self.from_ns, self.until_ns);
+        let period = (self.from_ns, self.until_ns);
         let left_out = self.parts.iter().filter_map(|part| {
             let ns = *part.left_out.get(measure.name())?;
-            Some(part.share(ns, Some(measure), asked))
+            Some(part.share(ns, Some(measure), period))
         });
         left_out.sum::<u64>().min(self.covered_ns(Some(measure)))
     }
@@ -169,13 +173,13 @@ impl Selection {
 
     /// CPU time of all JVMs by the kernel's account, in nanoseconds, if it is known.
     pub fn cpu_ns(&self) -> Option<u64> {
-        self.jvms.iter().map(|taken| taken.cpu_ns).sum()
+        self.jvms.iter().map(|jvm_data| jvm_data.cpu_ns).sum()
     }
 
     /// Returns the measures for which there are profiles.
     pub fn measures(&self) -> Vec<Measure> {
         let mut measures: Vec<Measure> = Vec::new();
-        for profile in self.jvms.iter().flat_map(|taken| &taken.profiles) {
+        for profile in self.jvms.iter().flat_map(|jvm_data| &jvm_data.profiles) {
             if !measures.contains(&profile.measure) {
                 measures.push(profile.measure.clone());
             }
@@ -188,7 +192,7 @@ impl Selection {
         let (from, until) =
             measure.map_or((self.from_ns, self.until_ns), |measure| self.span(measure));
         let span = span(from, until);
-        let names = names_of(self.jvms.iter().map(|taken| &taken.who));
+        let names = names_of(self.jvms.iter().map(|jvm_data| &jvm_data.identity));
         match self.jvms.len() {
             0 => format!("No JVM, {span}"),
             1 => format!("JVM {names}, {span}"),
@@ -200,7 +204,9 @@ impl Selection {
     pub fn pauses(&self) -> Vec<(&Arc<Identity>, &Record)> {
         let jvms = self.jvms.iter();
         let mut all: Vec<_> = jvms
-            .flat_map(|taken| taken.pauses.iter().map(move |record| (&taken.who, record)))
+            .flat_map(|jvm_data| {
+                jvm_data.pauses.iter().map(move |record| (&jvm_data.identity, record))
+            })
             .collect();
         all.sort_by_cached_key(|(_, record)| time_of(record));
         all
@@ -208,7 +214,7 @@ impl Selection {
 }
 
 /// Minimum length of time slots in a joined profile, in nanoseconds, see [`join`]: none.
-const LEAST_SLOT: u64 = 0;
+const MIN_SLOT_NS: u64 = 0;
 
 /// Returns the time of a record, in nanoseconds since 1970; `None` for sums of stops.
 pub fn time_of(record: &Record) -> Option<u64> {
@@ -219,28 +225,28 @@ pub fn time_of(record: &Record) -> Option<u64> {
 /// Returns the lowest and the highest sampling rate of some windows.
 fn rates(windows: &[Stored]) -> Option<(u64, u64)> {
     let all = windows.iter().flat_map(|stored| &stored.window.jvms);
-    let profiles = all.flat_map(|taken| &taken.profiles);
+    let profiles = all.flat_map(|jvm_data| &jvm_data.profiles);
     let rates =
         profiles.filter(|profile| profile.measure == Measure::Time).map(|p| (p.hertz, p.hertz));
     rates.reduce(|(low, high), (hertz, _)| (low.min(hertz), high.max(hertz)))
 }
 
 /// Removes data outside of the selected period from a window, as exactly as its times are known.
-fn cut_out(stored: &mut Stored, asked: Span) -> Part {
+fn cut_out(stored: &mut Stored, period: Span) -> Part {
     /// Time slots are short enough to be cut if they are at most the selected period divided by this number.
     const SLOTS: u64 = 20;
     let Window { begin_ns, end_ns, .. } = stored.window;
     let left_out = std::mem::take(&mut stored.window.left_out);
     let covered_ns = stored.covered_ns;
     let mut part = Part { begin_ns, end_ns, covered_ns, left_out, widened: BTreeMap::new() };
-    let (from_ns, until_ns) = asked;
+    let (from_ns, until_ns) = period;
     if begin_ns >= from_ns && end_ns <= until_ns {
         return part;
     }
-    stored.window.jvms.iter_mut().for_each(|taken| taken.cpu_ns = None);
+    stored.window.jvms.iter_mut().for_each(|jvm_data| jvm_data.cpu_ns = None);
     // Round to complete time slots, or to the complete window if there are none.
     let (from, until) = (from_ns.max(begin_ns) - begin_ns, until_ns.min(end_ns) - begin_ns);
-    for profile in stored.window.jvms.iter().flat_map(|taken| &taken.profiles) {
+    for profile in stored.window.jvms.iter().flat_map(|jvm_data| &jvm_data.profiles) {
         let slot_ns = profile.slot_ns;
         if (1..=(until_ns - from_ns) / SLOTS).contains(&slot_ns) {
             continue;
@@ -255,12 +261,12 @@ fn cut_out(stored: &mut Stored, asked: Span) -> Part {
         let widened = part.widened.entry(profile.measure.name().to_owned()).or_insert(wide);
         *widened = (widened.0.min(wide.0), widened.1.max(wide.1));
     }
-    for taken in &mut stored.window.jvms {
-        for profile in &mut taken.profiles {
-            let (from, until) = *part.widened.get(profile.measure.name()).unwrap_or(&asked);
+    for jvm_data in &mut stored.window.jvms {
+        for profile in &mut jvm_data.profiles {
+            let (from, until) = *part.widened.get(profile.measure.name()).unwrap_or(&period);
             profile.cut_out(from, until);
         }
-        taken.pauses.retain(|record| {
+        jvm_data.pauses.retain(|record| {
             time_of(record).is_none_or(|time| (from_ns..until_ns).contains(&time))
         });
     }
@@ -269,12 +275,12 @@ fn cut_out(stored: &mut Stored, asked: Span) -> Part {
 
 /// Returns a list of names, the most frequent first: `shop x2, batch 5, and 3 more`.
 fn names_of<'a>(all: impl Iterator<Item = &'a Arc<Identity>>) -> String {
-    const NAMED: usize = 6;
+    const MAX_NAMES: usize = 6;
     let mut names: Vec<(&str, Vec<u32>)> = Vec::new();
-    for who in all {
-        match names.iter_mut().find(|(name, _)| *name == who.name) {
-            Some((_, pids)) => pids.push(who.pid),
-            None => names.push((&who.name, vec![who.pid])),
+    for identity in all {
+        match names.iter_mut().find(|(name, _)| *name == identity.name) {
+            Some((_, pids)) => pids.push(identity.pid),
+            None => names.push((&identity.name, vec![identity.pid])),
         }
     }
     names.sort_by_key(|(name, pids)| (Reverse(pids.len()), *name));
@@ -282,10 +288,10 @@ fn names_of<'a>(all: impl Iterator<Item = &'a Arc<Identity>>) -> String {
         [pid] => format!("{name} {pid}"),
         pids => format!("{name} x{}", pids.len()),
     };
-    let told: Vec<_> = names.iter().take(NAMED).map(one).collect();
-    match names.len().saturating_sub(NAMED) {
-        0 if told.is_empty() => "none".into(),
-        0 => told.join(", "),
-        more => format!("{}, and {more} more", told.join(", ")),
+    let listed: Vec<_> = names.iter().take(MAX_NAMES).map(one).collect();
+    match names.len().saturating_sub(MAX_NAMES) {
+        0 if listed.is_empty() => "none".into(),
+        0 => listed.join(", "),
+        more => format!("{}, and {more} more", listed.join(", ")),
     }
 }

@@ -17,7 +17,7 @@ pub enum TimeArg {
     /// The latest past occurrence of a time of day, today or yesterday: `03:12`, `03:12:30`.
     Daily(Time),
     /// A date and time in the local time zone: `2026-11-22T03:12`.
-    Here(DateTime),
+    Local(DateTime),
     /// An instant with a UTC offset: `2026-11-22T03:12:00Z`.
     At(Timestamp),
 }
@@ -37,10 +37,10 @@ impl FromStr for TimeArg {
         }
         // A time without a date is daily, and a date without a time means midnight.
         let has_date = text.contains('-');
-        let here = text.parse().ok().filter(|_| has_date).map(Self::Here);
+        let local = text.parse().ok().filter(|_| has_date).map(Self::Local);
         let daily =
             || text.parse().ok().filter(|_| text.contains(':') && !has_date).map(Self::Daily);
-        here.or_else(daily).ok_or_else(|| {
+        local.or_else(daily).ok_or_else(|| {
             "expected a time: 10m or 2h (ago), 03:12 (today), 2026-11-22T03:12 (local), or \
              2026-11-22T03:12:00Z"
                 .into()
@@ -59,7 +59,7 @@ impl TimeArg {
                 let day = today.and_then(|t| if t > *now { yesterday(&t) } else { Some(t) });
                 day.map(|day| day.timestamp())
             }
-            Self::Here(at) => at.to_zoned(now.time_zone().clone()).ok().map(|at| at.timestamp()),
+            Self::Local(at) => at.to_zoned(now.time_zone().clone()).ok().map(|at| at.timestamp()),
             Self::At(at) => Some(at),
         };
         at.and_then(|at| u64::try_from(at.as_nanosecond()).ok()).unwrap_or(0)
@@ -67,15 +67,15 @@ impl TimeArg {
 }
 
 /// Formats an instant, given in nanoseconds since 1970, in the local time zone.
-pub fn shown(ns: u64, format: &str) -> String {
+pub fn format_time(ns: u64, format: &str) -> String {
     let at = Timestamp::from_nanosecond(ns.into()).unwrap_or(Timestamp::UNIX_EPOCH);
     at.to_zoned(jiff::tz::TimeZone::system()).strftime(format).to_string()
 }
 
 /// Formats a period, given in nanoseconds since 1970. Dates are left out if both are today.
 pub fn span(from_ns: u64, until_ns: u64) -> String {
-    let day = |ns| shown(ns, "%Y-%m-%d");
-    let time = |ns| shown(ns, "%H:%M:%S");
+    let day = |ns| format_time(ns, "%Y-%m-%d");
+    let time = |ns| format_time(ns, "%H:%M:%S");
     let today = Zoned::now().strftime("%Y-%m-%d").to_string();
     match (day(from_ns), day(until_ns)) {
         (from, until) if from == until && from == today => {

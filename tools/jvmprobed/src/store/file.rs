@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     store::{folder::Content, profiles},
-    window::{Identity, Taken, Window},
+    window::{Identity, JvmData, Window},
 };
 
 /// Name of the file of profiles.
@@ -46,7 +46,7 @@ pub struct Stored {
 /// The first line of the file.
 #[derive(Deserialize, Serialize)]
 #[serde(tag = "type", rename = "window")]
-pub struct Head {
+pub struct Header {
     /// Begin, in nanoseconds since 1970.
     pub begin_ns: u64,
     /// End, in nanoseconds since 1970.
@@ -72,8 +72,8 @@ struct Kind<'a> {
 #[serde(tag = "type", rename = "jvm")]
 struct Jvm {
     #[serde(flatten)]
-    who: Identity,
-    /// See [`Taken::cpu_ns`].
+    identity: Identity,
+    /// See [`JvmData::cpu_ns`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     cpu_ns: Option<u64>,
 }
@@ -89,7 +89,7 @@ pub fn write<T>(
     let jvms = &stored.window.jvms;
     let profiles: Vec<_> = (0..)
         .zip(jvms)
-        .flat_map(|(jvm, taken)| taken.profiles.iter().map(move |profile| (jvm, profile)))
+        .flat_map(|(jvm, jvm_data)| jvm_data.profiles.iter().map(move |profile| (jvm, profile)))
         .collect();
     let profiles = |to: &mut dyn Write| profiles::write(&profiles, to);
     let lines = |to: &mut dyn Write| write_lines(stored, to);
@@ -101,14 +101,14 @@ fn write_lines(stored: &Stored, to: &mut dyn Write) -> io::Result<()> {
     let mut zip = GzEncoder::new(to, Compression::default());
     let (covered_ns, of) = (stored.covered_ns, stored.of.clone());
     let left_out = left_out.clone();
-    let head = Head { begin_ns: *begin_ns, end_ns: *end_ns, covered_ns, of, left_out };
-    serde_json::to_writer(&mut zip, &head)?;
+    let header = Header { begin_ns: *begin_ns, end_ns: *end_ns, covered_ns, of, left_out };
+    serde_json::to_writer(&mut zip, &header)?;
     zip.write_all(b"\n")?;
-    for taken in jvms {
-        let jvm = Jvm { who: (*taken.who).clone(), cpu_ns: taken.cpu_ns };
+    for jvm_data in jvms {
+        let jvm = Jvm { identity: (*jvm_data.identity).clone(), cpu_ns: jvm_data.cpu_ns };
         serde_json::to_writer(&mut zip, &jvm)?;
         zip.write_all(b"\n")?;
-        for record in &taken.pauses {
+        for record in &jvm_data.pauses {
             let line = serde_json::to_vec(record)?;
             // The reader refuses longer lines, so such a record would make the window unreadable.
             if (line.len() as u64) < MAX_LINE {
@@ -126,30 +126,30 @@ fn write_lines(stored: &Stored, to: &mut dyn Write) -> io::Result<()> {
 /// Errors of the readers; [`io::ErrorKind::InvalidData`] for content that [`write`](fn@write) does not produce.
 pub fn read(profiles: impl Read, lines: impl Read) -> io::Result<Stored> {
     let mut lines = Lines::new(lines);
-    let Head { begin_ns, end_ns, covered_ns, of, left_out } = head_of(&mut lines)?;
-    let mut jvms: Vec<Taken> = Vec::new();
+    let Header { begin_ns, end_ns, covered_ns, of, left_out } = next_header(&mut lines)?;
+    let mut jvms: Vec<JvmData> = Vec::new();
     let mut records = 0;
     while let Some(line) = lines.next()? {
         let kind: Kind<'_> = serde_json::from_str(&line)?;
         if kind.kind == "jvm" {
-            let Jvm { who, cpu_ns } = serde_json::from_str(&line)?;
+            let Jvm { identity, cpu_ns } = serde_json::from_str(&line)?;
             if jvms.len() >= MAX_JVMS {
                 return Err(invalid("it contains too many JVMs"));
             }
-            jvms.push(Taken { who: who.into(), cpu_ns, ..Taken::default() });
+            jvms.push(JvmData { identity: identity.into(), cpu_ns, ..JvmData::default() });
         } else {
-            let taken = jvms.last_mut().ok_or_else(|| invalid("a pause belongs to no JVM"))?;
+            let jvm_data = jvms.last_mut().ok_or_else(|| invalid("a pause belongs to no JVM"))?;
             records += 1;
             if records > MAX_RECORDS {
                 return Err(invalid("it contains too many pauses"));
             }
-            taken.pauses.push(serde_json::from_str(&line)?);
+            jvm_data.pauses.push(serde_json::from_str(&line)?);
         }
     }
     for (jvm, profile) in profiles::read(profiles)? {
-        let taken =
+        let jvm_data =
             jvms.get_mut(jvm as usize).ok_or_else(|| invalid("a profile belongs to no JVM"))?;
-        taken.profiles.push(profile);
+        jvm_data.profiles.push(profile);
     }
     Ok(Stored { window: Window { begin_ns, end_ns, jvms, left_out }, covered_ns, of })
 }
@@ -158,8 +158,8 @@ pub fn read(profiles: impl Read, lines: impl Read) -> io::Result<Stored> {
 ///
 /// # Errors
 /// The same errors as [`read`](fn@read).
-pub fn read_head(lines: impl Read) -> io::Result<Head> {
-    head_of(&mut Lines::new(lines))
+pub fn read_header(lines: impl Read) -> io::Result<Header> {
+    next_header(&mut Lines::new(lines))
 }
 
 /// Reads the identities of a window's JVMs.
@@ -168,18 +168,18 @@ pub fn read_head(lines: impl Read) -> io::Result<Head> {
 /// The same errors as [`read`](fn@read).
 pub fn read_jvms(lines: impl Read) -> io::Result<Vec<Identity>> {
     let mut lines = Lines::new(lines);
-    head_of(&mut lines)?;
+    next_header(&mut lines)?;
     let mut jvms = Vec::new();
     while let Some(line) = lines.next()? {
         let kind: Kind<'_> = serde_json::from_str(&line)?;
         if kind.kind == "jvm" && jvms.len() < MAX_JVMS {
-            jvms.push(serde_json::from_str::<Jvm>(&line)?.who);
+            jvms.push(serde_json::from_str::<Jvm>(&line)?.identity);
         }
     }
     Ok(jvms)
 }
 
-fn head_of(lines: &mut Lines<impl Read>) -> io::Result<Head> {
+fn next_header(lines: &mut Lines<impl Read>) -> io::Result<Header> {
     let line = lines.next()?.ok_or_else(|| invalid("it is empty"))?;
     Ok(serde_json::from_str(&line)?)
 }
@@ -238,11 +238,11 @@ mod tests {
     }
 
     fn stored(pauses: Vec<Record>) -> Stored {
-        let who = Identity { pid: 7, name: "shop\n\u{202e}".into(), ..Identity::default() };
+        let identity = Identity { pid: 7, name: "shop\n\u{202e}".into(), ..Identity::default() };
         let profiles = vec![libjvmprobe::stack::profile::Profile::default()];
-        let taken = Taken { who: Arc::new(who), profiles, pauses, cpu_ns: Some(7) };
+        let jvm_data = JvmData { identity: Arc::new(identity), profiles, pauses, cpu_ns: Some(7) };
         let left_out = [("alloc".to_owned(), 2)].into();
-        let window = Window { begin_ns: 5, end_ns: u64::MAX, jvms: vec![taken], left_out };
+        let window = Window { begin_ns: 5, end_ns: u64::MAX, jvms: vec![jvm_data], left_out };
         Stored { window, covered_ns: 3, of: vec!["a".into()] }
     }
 
@@ -268,10 +268,10 @@ mod tests {
         assert_eq!(pauses_left[1], lost);
         let [profiles, lines] = encode_files(&stored(pauses));
         let again = read(&profiles[..], &lines[..]).unwrap();
-        let taken = &again.window.jvms[0];
-        assert_eq!((taken.who.pid, &*taken.who.name), (7, "shop\n\u{202e}"));
-        assert_eq!((json(&taken.pauses), taken.profiles.len()), (pauses_left, 1));
-        assert_eq!(taken.cpu_ns, Some(7));
+        let jvm_data = &again.window.jvms[0];
+        assert_eq!((jvm_data.identity.pid, &*jvm_data.identity.name), (7, "shop\n\u{202e}"));
+        assert_eq!((json(&jvm_data.pauses), jvm_data.profiles.len()), (pauses_left, 1));
+        assert_eq!(jvm_data.cpu_ns, Some(7));
         assert_eq!(again.window.left_out["alloc"], 2);
         assert_eq!(
             (again.window.end_ns, again.covered_ns, again.of),
@@ -282,25 +282,25 @@ mod tests {
     #[test]
     fn malformed_windows_are_rejected() {
         let [profiles, _] = encode_files(&stored(Vec::new()));
-        let head = r#"{"type":"window","begin_ns":1,"end_ns":2,"covered_ns":1,"of":[]}"#;
+        let header = r#"{"type":"window","begin_ns":1,"end_ns":2,"covered_ns":1,"of":[]}"#;
         let jvm = r#"{"type":"jvm","pid":1,"started_ns":1,"name":"a","attributes":{}}"#;
         let refused =
             |lines: &str| read(&profiles[..], &gzip(lines.as_bytes())[..]).unwrap_err().to_string();
-        assert!(read(&profiles[..], &gzip(format!("{head}\n{jvm}\n").as_bytes())[..]).is_ok());
+        assert!(read(&profiles[..], &gzip(format!("{header}\n{jvm}\n").as_bytes())[..]).is_ok());
         assert!(refused("").contains("empty"));
-        assert!(refused(&format!("{head}\n")).contains("a profile belongs to no JVM"));
+        assert!(refused(&format!("{header}\n")).contains("a profile belongs to no JVM"));
         assert!(
-            refused(&format!("{head}\n{{\"type\":\"pause\"}}\n"))
+            refused(&format!("{header}\n{{\"type\":\"pause\"}}\n"))
                 .contains("a pause belongs to no JVM")
         );
         assert!(
-            refused(&format!("{head}\n{jvm}\n{{\"type\":\"other\"}}\n"))
+            refused(&format!("{header}\n{jvm}\n{{\"type\":\"other\"}}\n"))
                 .contains("unknown variant")
         );
         let many = "{\"type\":\"pause\"}\n".repeat(MAX_RECORDS + 1);
-        assert!(refused(&format!("{head}\n{jvm}\n{many}")).contains("too many pauses"));
-        assert!(refused(&format!("{head}\n{jvm}")).contains("incomplete"));
-        assert!(refused(&format!("{head}\n{}\n", "x".repeat(2 << 20))).contains("too long"));
+        assert!(refused(&format!("{header}\n{jvm}\n{many}")).contains("too many pauses"));
+        assert!(refused(&format!("{header}\n{jvm}")).contains("incomplete"));
+        assert!(refused(&format!("{header}\n{}\n", "x".repeat(2 << 20))).contains("too long"));
         assert!(read(&profiles[..], &b"no gzip"[..]).is_err());
     }
 

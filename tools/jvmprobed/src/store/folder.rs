@@ -39,16 +39,16 @@ const LOCK_PAUSE: Duration = Duration::from_millis(20);
 /// Name of the lock file, which the writing process locks.
 const LOCK: &str = "lock";
 /// Prefix of entries that are not complete yet.
-const NEW: &str = ".new-";
+const NEW_PREFIX: &str = ".new-";
 /// Prefix of entries that are being removed.
-const OLD: &str = ".old-";
+const OLD_PREFIX: &str = ".old-";
 
 /// Default mode of the directory. It denies access to others because the directory contains profiles of all users.
-pub const MODE: u32 = 0o700;
+pub const DEFAULT_MODE: u32 = 0o700;
 
 /// Names that may be in a directory that is not used for anything else: files of jvmprobed, its directory of
 /// queues, and the directory that mkfs creates in a new file system.
-const OWN: [&str; 4] = [VERSION_FILE, LOCK, "push", "lost+found"];
+const OWN_NAMES: [&str; 4] = [VERSION_FILE, LOCK, "push", "lost+found"];
 
 /// Maximum number of entries that are listed; more than a store ever has.
 const MAX_ENTRIES: usize = 100_000;
@@ -89,7 +89,7 @@ impl Folder {
         let version = folder.version()?;
         folder.set_mode(stat.st_mode & 0o7777, version.is_none())?;
         if version.is_some_and(|version| version < VERSION) {
-            folder.start_anew().with_context(|| format!("cannot write to {shown}"))?;
+            folder.remove_old_windows().with_context(|| format!("cannot write to {shown}"))?;
         }
         if version != Some(VERSION) {
             let version = |to: &mut dyn Write| writeln!(to, "{VERSION}");
@@ -102,7 +102,7 @@ impl Folder {
     }
 
     /// Removes the windows of an older version, which cannot be read, and then the version file.
-    fn start_anew(&self) -> io::Result<()> {
+    fn remove_old_windows(&self) -> io::Result<()> {
         let names = self.names()?;
         let windows: Vec<_> = names.iter().filter(|name| Name::parse(name).is_some()).collect();
         for name in &windows {
@@ -125,7 +125,8 @@ impl Folder {
         }
         let shown = self.path.display();
         let names = self.names().with_context(|| format!("cannot read {shown}"))?;
-        let is_other = |name: &&String| !OWN.contains(&&***name) && !name.starts_with(NEW);
+        let is_other =
+            |name: &&String| !OWN_NAMES.contains(&&***name) && !name.starts_with(NEW_PREFIX);
         if let Some(other) = names.iter().find(is_other).filter(|_| is_new) {
             bail!(
                 "{shown} has mode {found:04o} and contains {other:?}, which is not from jvmprobed: use another \
@@ -233,8 +234,8 @@ impl Folder {
     /// # Errors
     /// Errors of the system calls. The subdirectory does not exist then.
     pub fn put(&self, name: &str, files: &[(&str, Content<'_>)]) -> io::Result<()> {
-        let new = format!("{NEW}{name}");
-        let written = self.fill(&new, files).and_then(|()| {
+        let new = format!("{NEW_PREFIX}{name}");
+        let written = self.write_files(&new, files).and_then(|()| {
             Ok(renameat_with(&self.fd, &new, &self.fd, name, RenameFlags::NOREPLACE)?)
         });
         if written.is_err() {
@@ -244,7 +245,7 @@ impl Folder {
         Ok(fsync(&self.fd)?)
     }
 
-    fn fill(&self, new: &str, files: &[(&str, Content<'_>)]) -> io::Result<()> {
+    fn write_files(&self, new: &str, files: &[(&str, Content<'_>)]) -> io::Result<()> {
         mkdirat(&self.fd, new, Mode::from_raw_mode(0o700))?;
         let inner = open_inner(&self.fd, new)?;
         for (name, content) in files {
@@ -255,7 +256,7 @@ impl Folder {
     }
 
     fn put_file(&self, name: &str, content: Content<'_>) -> io::Result<()> {
-        let new = format!("{NEW}{name}");
+        let new = format!("{NEW_PREFIX}{name}");
         let written = write_new(&self.fd, &new, self.mode, content).and_then(|()| {
             Ok(renameat_with(&self.fd, &new, &self.fd, name, RenameFlags::NOREPLACE)?)
         });
@@ -271,7 +272,7 @@ impl Folder {
     /// # Errors
     /// Errors of rename(2). The subdirectory is unchanged then.
     pub fn remove(&self, name: &str) -> io::Result<()> {
-        let old = format!("{OLD}{name}");
+        let old = format!("{OLD_PREFIX}{name}");
         self.clear(&old);
         renameat_with(&self.fd, name, &self.fd, &old, RenameFlags::NOREPLACE)?;
         self.clear(&old);
@@ -281,7 +282,7 @@ impl Folder {
     /// Removes entries that an earlier process has not completed, or not completely removed.
     fn remove_leftovers(&self) {
         for name in self.names().unwrap_or_default() {
-            if name.starts_with(NEW) || name.starts_with(OLD) {
+            if name.starts_with(NEW_PREFIX) || name.starts_with(OLD_PREFIX) {
                 self.clear(&name);
             }
         }
@@ -307,8 +308,8 @@ impl Folder {
 /// A sentence for the user.
 pub fn parse_mode(text: &str) -> Result<u32, String> {
     let mode = u32::from_str_radix(text, 8).ok();
-    let is_sound = |&mode: &u32| mode & !0o055 == 0o700;
-    mode.filter(is_sound)
+    let is_allowed = |&mode: &u32| mode & !0o055 == 0o700;
+    mode.filter(is_allowed)
         .ok_or_else(|| "expected a mode from 0700 to 0755, for example \"0750\"".into())
 }
 

@@ -54,8 +54,8 @@ pub struct AgeClock {
 impl AgeClock {
     /// Starts at the end of the newest window in the store, if there is one, so that a daemon that starts
     /// with a wrong wall clock does not adopt it at once.
-    pub fn start(kept: &[Entry]) -> Self {
-        let newest = kept.iter().map(|entry| entry.name.end_ns()).max();
+    pub fn start(entries: &[Entry]) -> Self {
+        let newest = entries.iter().map(|entry| entry.name.end_ns()).max();
         Self { believed_ns: newest.unwrap_or(0), since_jump_ns: 0 }
     }
 
@@ -83,53 +83,57 @@ pub struct Now {
 }
 
 /// Age at which windows of a level are merged, in nanoseconds.
-fn ripe_after(level: Level) -> u64 {
+fn merge_age(level: Level) -> u64 {
     match level {
-        Level::Taken => HOUR,
+        Level::Unmerged => HOUR,
         Level::Minutes => 6 * HOUR,
         Level::Hour => u64::MAX,
     }
 }
 
 /// Returns the next step for windows sorted by begin; `None` if nothing is due.
-pub fn next(kept: &[Entry], bounds: Bounds, now: Now) -> Option<Step> {
+pub fn next(entries: &[Entry], bounds: Bounds, now: Now) -> Option<Step> {
     let age = |name: Name| now.age_ns.saturating_sub(name.end_ns());
-    if let Some(entry) = kept.iter().find(|entry| age(entry.name) > bounds.age_ns) {
+    if let Some(entry) = entries.iter().find(|entry| age(entry.name) > bounds.age_ns) {
         return Some(Step::Drop(entry.name));
     }
-    let ripe = merge_of(kept, now.wall_ns, |names, level| {
-        names.iter().all(|&name| age(name) >= ripe_after(level))
+    let due_merge = merge_of(entries, now.wall_ns, |names, level| {
+        names.iter().all(|&name| age(name) >= merge_age(level))
     });
-    if ripe.is_some() {
-        return ripe;
+    if due_merge.is_some() {
+        return due_merge;
     }
-    let size: u64 = kept.iter().map(|entry| entry.bytes).sum();
+    let size: u64 = entries.iter().map(|entry| entry.bytes).sum();
     if size <= bounds.size {
         return None;
     }
     // Coarser windows take less space. A window that cannot become coarser is dropped.
-    let early = merge_of(kept, now.wall_ns, |names, _| names.len() > 1);
+    let early_merge = merge_of(entries, now.wall_ns, |names, _| names.len() > 1);
     // The oldest window, or one that a wrong clock dated farther into the future than the oldest lies in the past.
     let distance = |entry: &&Entry| now.wall_ns.abs_diff(entry.name.end_ns());
-    let farthest = kept.iter().rev().max_by_key(distance)?;
-    early.or(Some(Step::Drop(farthest.name)))
+    let farthest = entries.iter().rev().max_by_key(distance)?;
+    early_merge.or(Some(Step::Drop(farthest.name)))
 }
 
 /// Returns the step that merges the first group of windows that `passes` accepts. A group is all windows of a level
 /// that began within the period of one coarser window, once that period is over.
-fn merge_of(kept: &[Entry], now_ns: u64, passes: impl Fn(&[Name], Level) -> bool) -> Option<Step> {
-    for level in [Level::Taken, Level::Minutes] {
+fn merge_of(
+    entries: &[Entry],
+    now_ns: u64,
+    passes: impl Fn(&[Name], Level) -> bool,
+) -> Option<Step> {
+    for level in [Level::Unmerged, Level::Minutes] {
         let (coarser, length, slot_ns) = level.coarser()?;
         let names: Vec<_> =
-            kept.iter().map(|entry| entry.name).filter(|name| name.level == level).collect();
+            entries.iter().map(|entry| entry.name).filter(|name| name.level == level).collect();
         let is_over = |names: &[Name]| {
             let first = names.first().map_or(0, |name| name.begin_ns() / length);
             now_ns / length > first
         };
-        let together = names
+        let group = names
             .chunk_by(|a, b| a.begin_ns() / length == b.begin_ns() / length)
             .find(|names| is_over(names) && passes(names, level));
-        if let Some(names) = together {
+        if let Some(names) = group {
             return Some(Step::Merge(names.to_vec(), coarser, slot_ns));
         }
     }
@@ -144,28 +148,28 @@ mod tests {
     const BOUNDS: Bounds = Bounds { age_ns: 24 * HOUR, size: 1 << 30 };
 
     /// Takes all steps that are due, as the store does.
-    fn apply_due_steps(kept: &mut Vec<Entry>, bounds: Bounds, now_ns: u64) {
-        apply_due_steps_at(kept, bounds, Now { wall_ns: now_ns, age_ns: now_ns });
+    fn apply_due_steps(entries: &mut Vec<Entry>, bounds: Bounds, now_ns: u64) {
+        apply_due_steps_at(entries, bounds, Now { wall_ns: now_ns, age_ns: now_ns });
     }
 
-    fn apply_due_steps_at(kept: &mut Vec<Entry>, bounds: Bounds, now: Now) {
+    fn apply_due_steps_at(entries: &mut Vec<Entry>, bounds: Bounds, now: Now) {
         let mut steps = 0;
-        while let Some(step) = next(kept, bounds, now) {
+        while let Some(step) = next(entries, bounds, now) {
             steps += 1;
             assert!(steps < 10_000, "it does not end: {step:?}");
             match step {
-                Step::Drop(name) => kept.retain(|entry| entry.name != name),
+                Step::Drop(name) => entries.retain(|entry| entry.name != name),
                 Step::Merge(names, level, _) => {
                     let of: Vec<_> =
-                        kept.iter().filter(|e| names.contains(&e.name)).copied().collect();
+                        entries.iter().filter(|e| names.contains(&e.name)).copied().collect();
                     assert_eq!(of.len(), names.len());
-                    kept.retain(|entry| !names.contains(&entry.name));
+                    entries.retain(|entry| !names.contains(&entry.name));
                     let begin = of.iter().map(|e| e.name.begin_ns()).min().unwrap();
                     let end = of.iter().map(|e| e.name.end_ns()).max().unwrap();
                     // Identical stacks are stored once, so a merged window is assumed to take half the size.
                     let bytes = of.iter().map(|e| e.bytes).sum::<u64>() / 2;
-                    kept.push(Entry { name: Name::new(level, begin, end), bytes });
-                    kept.sort_unstable_by_key(|entry| entry.name);
+                    entries.push(Entry { name: Name::new(level, begin, end), bytes });
+                    entries.sort_unstable_by_key(|entry| entry.name);
                 }
             }
         }
@@ -174,38 +178,38 @@ mod tests {
     /// Records windows for this many hours, and takes all due steps after each.
     fn run(hours: u64, bytes: u64, bounds: Bounds) -> Vec<Entry> {
         let begin = 1_763_781_120 * SECOND;
-        let mut kept = Vec::new();
+        let mut entries = Vec::new();
         for number in 0..hours * 240 {
             let at = begin + number * 15 * SECOND;
-            kept.push(Entry { name: Name::new(Level::Taken, at, at + 15 * SECOND), bytes });
-            apply_due_steps(&mut kept, bounds, at + 15 * SECOND);
+            entries.push(Entry { name: Name::new(Level::Unmerged, at, at + 15 * SECOND), bytes });
+            apply_due_steps(&mut entries, bounds, at + 15 * SECOND);
         }
-        kept
+        entries
     }
 
     #[test]
     fn older_windows_are_merged_to_coarser_levels() {
-        let kept = run(30, 1000, BOUNDS);
-        let of = |level| kept.iter().filter(|entry| entry.name.level == level).count();
-        assert!((220..=262).contains(&of(Level::Taken)), "{}", of(Level::Taken));
+        let entries = run(30, 1000, BOUNDS);
+        let of = |level| entries.iter().filter(|entry| entry.name.level == level).count();
+        assert!((220..=262).contains(&of(Level::Unmerged)), "{}", of(Level::Unmerged));
         assert!((48..=84).contains(&of(Level::Minutes)), "{}", of(Level::Minutes));
         assert!((16..=20).contains(&of(Level::Hour)), "{}", of(Level::Hour));
         // No time is missing, and none is covered twice.
-        assert!(kept.windows(2).all(|two| two[0].name.end_ns() == two[1].name.begin_ns()));
-        let all = kept.last().unwrap().name.end_ns() - kept[0].name.begin_ns();
+        assert!(entries.windows(2).all(|two| two[0].name.end_ns() == two[1].name.begin_ns()));
+        let all = entries.last().unwrap().name.end_ns() - entries[0].name.begin_ns();
         assert!((23 * HOUR..=25 * HOUR).contains(&all), "{}", all / MINUTE);
     }
 
     #[test]
     fn size_limit_drops_the_oldest_windows_first() {
         let bounds = Bounds { size: 500_000, ..BOUNDS };
-        let kept = run(30, 10_000, bounds);
-        let size: u64 = kept.iter().map(|entry| entry.bytes).sum();
+        let entries = run(30, 10_000, bounds);
+        let size: u64 = entries.iter().map(|entry| entry.bytes).sum();
         assert!(size <= bounds.size, "{size}");
-        let last = kept.last().unwrap().name;
-        assert_eq!(last.level, Level::Taken);
+        let last = entries.last().unwrap().name;
+        assert_eq!(last.level, Level::Unmerged);
         // The older windows are coarse, so the store covers more than ten minutes.
-        assert!(last.end_ns() - kept[0].name.begin_ns() > 10 * MINUTE);
+        assert!(last.end_ns() - entries[0].name.begin_ns() > 10 * MINUTE);
         // A single window that is too large is dropped, too.
         assert!(run(1, 600_000, bounds).is_empty());
     }
@@ -242,7 +246,7 @@ mod tests {
     #[test]
     fn wrong_clock_at_startup_drops_no_window() {
         let begin = 1_763_781_120 * SECOND;
-        let name = Name::new(Level::Taken, begin, begin + 15 * SECOND);
+        let name = Name::new(Level::Unmerged, begin, begin + 15 * SECOND);
         let mut clock = AgeClock::start(&[Entry { name, bytes: 1 }]);
         let later = begin + 100 * HOUR;
         assert_eq!(clock.window(later, later + 15 * SECOND), begin + 30 * SECOND);
@@ -256,26 +260,26 @@ mod tests {
     fn size_limit_drops_future_windows_first() {
         let begin = 1_763_781_120 * SECOND;
         let window = |at: u64| Entry { name: Name::new(Level::Hour, at, at + HOUR), bytes: 10 };
-        let mut kept = vec![window(begin), window(begin + HOUR), window(begin + 9000 * HOUR)];
+        let mut entries = vec![window(begin), window(begin + HOUR), window(begin + 9000 * HOUR)];
         let bounds = Bounds { size: 20, ..BOUNDS };
         let now = begin + 2 * HOUR;
-        apply_due_steps(&mut kept, bounds, now);
-        assert_eq!(kept, [window(begin), window(begin + HOUR)]);
+        apply_due_steps(&mut entries, bounds, now);
+        assert_eq!(entries, [window(begin), window(begin + HOUR)]);
         // While a forward jump is not adopted, the oldest window is dropped as usual.
         let wall_ns = now + 25 * HOUR;
-        kept.push(window(wall_ns - HOUR));
-        apply_due_steps_at(&mut kept, bounds, Now { wall_ns, age_ns: now });
-        assert_eq!(kept, [window(begin + HOUR), window(wall_ns - HOUR)]);
+        entries.push(window(wall_ns - HOUR));
+        apply_due_steps_at(&mut entries, bounds, Now { wall_ns, age_ns: now });
+        assert_eq!(entries, [window(begin + HOUR), window(wall_ns - HOUR)]);
     }
 
     #[test]
     fn single_old_window_is_coarsened_once() {
         let begin = 1_763_781_120 * SECOND;
-        let mut kept =
-            vec![Entry { name: Name::new(Level::Taken, begin, begin + SECOND), bytes: 1 }];
-        apply_due_steps(&mut kept, BOUNDS, begin + 10 * HOUR);
-        assert_eq!(kept[0].name.level, Level::Hour);
-        apply_due_steps(&mut kept, BOUNDS, begin + 30 * HOUR);
-        assert!(kept.is_empty());
+        let mut entries =
+            vec![Entry { name: Name::new(Level::Unmerged, begin, begin + SECOND), bytes: 1 }];
+        apply_due_steps(&mut entries, BOUNDS, begin + 10 * HOUR);
+        assert_eq!(entries[0].name.level, Level::Hour);
+        apply_due_steps(&mut entries, BOUNDS, begin + 30 * HOUR);
+        assert!(entries.is_empty());
     }
 }

@@ -19,14 +19,14 @@ use libjvmprobe::{
 use crate::{
     stops::{AllStops, share_of},
     store::file::Stored,
-    window::{Taken, Window},
+    window::{JvmData, Window},
 };
 
 /// Approximate maximum memory for the profiles of a merged window, in bytes. The file is a tenth of that, so
 /// merged windows of 24 hours fit into the default size of the store.
 const MAX_MERGED: usize = 48 << 20;
 /// Approximate maximum memory for the profiles of a window that is not merged yet, in bytes.
-pub const MAX_TAKEN: usize = 16 << 20;
+pub const MAX_UNMERGED: usize = 16 << 20;
 
 /// Number of stacks that each tenant lost because it exceeded its share of a window.
 pub type Limited = BTreeMap<Arc<str>, u64>;
@@ -56,9 +56,10 @@ impl Parts {
 
     /// Adds a window. If the windows take too much memory, they are merged at once.
     pub fn add(&mut self, mut stored: Stored) {
-        for taken in &mut stored.window.jvms {
-            let (key, tenant) = ((taken.who.pid, taken.who.started_ns), taken.who.tenant());
-            for record in take(&mut taken.pauses) {
+        for jvm_data in &mut stored.window.jvms {
+            let (key, tenant) =
+                ((jvm_data.identity.pid, jvm_data.identity.started_ns), jvm_data.identity.tenant());
+            for record in take(&mut jvm_data.pauses) {
                 self.stops.add(&key, &tenant, record.into());
             }
         }
@@ -82,9 +83,11 @@ impl Parts {
     /// Merges the windows. The second value is the number of stacks that tenants lost because space ran out.
     pub fn merge(mut self) -> (Stored, Limited) {
         let mut merged = self.merge_windows();
-        for taken in &mut merged.window.jvms {
-            if let Some(stops) = self.stops.take(&(taken.who.pid, taken.who.started_ns)) {
-                taken.pauses = stops.into_records(taken.who.pid);
+        for jvm_data in &mut merged.window.jvms {
+            if let Some(stops) =
+                self.stops.take(&(jvm_data.identity.pid, jvm_data.identity.started_ns))
+            {
+                jvm_data.pauses = stops.into_records(jvm_data.identity.pid);
             }
         }
         (merged, self.limited)
@@ -102,8 +105,8 @@ fn merge(windows: Vec<Stored>, slot_ns: u64) -> Stored {
             *sum = sum.saturating_add(*ns);
         }
     }
-    merged.window.jvms = put_together(windows.into_iter().map(|stored| stored.window));
-    let all = merged.window.jvms.iter_mut().flat_map(|taken| &mut taken.profiles);
+    merged.window.jvms = combine_by_jvm(windows.into_iter().map(|stored| stored.window));
+    let all = merged.window.jvms.iter_mut().flat_map(|jvm_data| &mut jvm_data.profiles);
     for profile in all {
         let one = vec![take(profile)];
         *profile = join(one, slot_ns);
@@ -113,36 +116,39 @@ fn merge(windows: Vec<Stored>, slot_ns: u64) -> Stored {
 }
 
 /// Combines windows by JVM: joins the profiles of each measure to one, and appends the pauses in order.
-pub fn put_together(windows: impl Iterator<Item = Window>) -> Vec<Taken> {
+pub fn combine_by_jvm(windows: impl Iterator<Item = Window>) -> Vec<JvmData> {
     let mut jvms: Vec<MergedJvm> = Vec::new();
-    let mut known: HashMap<(u32, u64), usize> = HashMap::new();
-    for taken in windows.flat_map(|window| window.jvms) {
-        let at = *known.entry((taken.who.pid, taken.who.started_ns)).or_insert_with(|| {
-            jvms.push(MergedJvm::default());
-            jvms.len() - 1
-        });
-        let gathered = &mut jvms[at];
+    let mut positions: HashMap<(u32, u64), usize> = HashMap::new();
+    for jvm_data in windows.flat_map(|window| window.jvms) {
+        let at = *positions
+            .entry((jvm_data.identity.pid, jvm_data.identity.started_ns))
+            .or_insert_with(|| {
+                jvms.push(MergedJvm::default());
+                jvms.len() - 1
+            });
+        let merged_jvm = &mut jvms[at];
         // A later window may know more attributes of the JVM.
-        gathered.who = Arc::clone(&taken.who);
-        gathered.pauses.extend(taken.pauses);
+        merged_jvm.identity = Arc::clone(&jvm_data.identity);
+        merged_jvm.pauses.extend(jvm_data.pauses);
         // The sum is known only if the CPU time of each window is.
-        gathered.cpu_ns = match gathered.cpu_ns {
-            None => Some(taken.cpu_ns),
-            Some(sum) => Some(sum.zip(taken.cpu_ns).map(|(sum, ns)| sum.saturating_add(ns))),
+        merged_jvm.cpu_ns = match merged_jvm.cpu_ns {
+            None => Some(jvm_data.cpu_ns),
+            Some(sum) => Some(sum.zip(jvm_data.cpu_ns).map(|(sum, ns)| sum.saturating_add(ns))),
         };
-        for profile in taken.profiles {
-            let of = gathered.profiles.iter_mut().find(|(measure, _)| *measure == profile.measure);
+        for profile in jvm_data.profiles {
+            let of =
+                merged_jvm.profiles.iter_mut().find(|(measure, _)| *measure == profile.measure);
             match of {
                 Some((_, all)) => all.push(profile),
-                None => gathered.profiles.push((profile.measure.clone(), vec![profile])),
+                None => merged_jvm.profiles.push((profile.measure.clone(), vec![profile])),
             }
         }
     }
-    let one = |gathered: MergedJvm| Taken {
-        who: gathered.who,
-        profiles: gathered.profiles.into_iter().map(|(_, all)| joined(all)).collect(),
-        pauses: gathered.pauses,
-        cpu_ns: gathered.cpu_ns.flatten(),
+    let one = |merged_jvm: MergedJvm| JvmData {
+        identity: merged_jvm.identity,
+        profiles: merged_jvm.profiles.into_iter().map(|(_, all)| joined(all)).collect(),
+        pauses: merged_jvm.pauses,
+        cpu_ns: merged_jvm.cpu_ns.flatten(),
     };
     jvms.into_iter().map(one).collect()
 }
@@ -150,7 +156,7 @@ pub fn put_together(windows: impl Iterator<Item = Window>) -> Vec<Taken> {
 /// Data of one JVM from several windows.
 #[derive(Default)]
 struct MergedJvm {
-    who: Arc<crate::window::Identity>,
+    identity: Arc<crate::window::Identity>,
     profiles: Vec<(Measure, Vec<Profile>)>,
     pauses: Vec<Record>,
     /// CPU time of all windows so far, if each one's is known; `None` before the first window.
@@ -178,23 +184,23 @@ const WINDOW: u64 = 5_000_000_000;
 /// Shrinks profiles until all of them take about `max` bytes of memory at most. Space is shared by tenant,
 /// then by JVM, then by profile. A tenant with many distinct stacks loses its own rarest stacks, and a tenant
 /// within its share loses nothing. Returns the number of lost stacks by tenant.
-pub fn bound(jvms: &mut [Taken], max: usize) -> Limited {
+pub fn bound(jvms: &mut [JvmData], max: usize) -> Limited {
     let mut limited = Limited::new();
     if size(jvms) <= max {
         return limited;
     }
-    let mut tenants: BTreeMap<Arc<str>, Vec<&mut Taken>> = BTreeMap::new();
-    for taken in jvms {
-        tenants.entry(taken.who.tenant()).or_default().push(taken);
+    let mut tenants: BTreeMap<Arc<str>, Vec<&mut JvmData>> = BTreeMap::new();
+    for jvm_data in jvms {
+        tenants.entry(jvm_data.identity.tenant()).or_default().push(jvm_data);
     }
-    let of_tenant = |jvms: &Vec<&mut Taken>| jvms.iter().map(|taken| size_of(taken)).sum();
+    let of_tenant = |jvms: &Vec<&mut JvmData>| jvms.iter().map(|jvm_data| size_of(jvm_data)).sum();
     let share = share_of(tenants.values().map(of_tenant), max);
     for (tenant, jvms) in tenants {
-        let share = share_of(jvms.iter().map(|taken| size_of(taken)), share);
+        let share = share_of(jvms.iter().map(|jvm_data| size_of(jvm_data)), share);
         let mut lost = 0;
-        for taken in jvms {
-            let share = share_of(taken.profiles.iter().map(Profile::size), share);
-            for profile in taken.profiles.iter_mut().filter(|profile| profile.size() > share) {
+        for jvm_data in jvms {
+            let share = share_of(jvm_data.profiles.iter().map(Profile::size), share);
+            for profile in jvm_data.profiles.iter_mut().filter(|profile| profile.size() > share) {
                 // Samples that differ only in the processor are merged first. That does not lose a stack.
                 profile.merge(false);
                 let before = profile.samples.len();
@@ -210,12 +216,12 @@ pub fn bound(jvms: &mut [Taken], max: usize) -> Limited {
 }
 
 /// Returns the memory that the profiles of some JVMs take, in bytes.
-fn size(jvms: &[Taken]) -> usize {
+fn size(jvms: &[JvmData]) -> usize {
     jvms.iter().map(size_of).sum()
 }
 
-fn size_of(taken: &Taken) -> usize {
-    taken.profiles.iter().map(Profile::size).sum()
+fn size_of(jvm_data: &JvmData) -> usize {
+    jvm_data.profiles.iter().map(Profile::size).sum()
 }
 
 #[cfg(test)]
@@ -226,9 +232,9 @@ mod tests {
     use crate::window::{Identity, Window};
 
     /// Returns data of a JVM in a container, with this number of distinct stacks, each sampled once.
-    fn taken(pid: u32, container: &str, stacks: u32) -> Taken {
+    fn jvm_data(pid: u32, container: &str, stacks: u32) -> JvmData {
         let attributes = BTreeMap::from([("container.id".to_owned(), container.to_owned())]);
-        let who = Identity { pid, attributes, ..Identity::default() };
+        let identity = Identity { pid, attributes, ..Identity::default() };
         let mut profile = Profile::default();
         (profile.hertz, profile.slot_ns) = (20, 1_000_000_000);
         for number in 0..stacks {
@@ -249,25 +255,25 @@ mod tests {
                 times: vec![(0, 1)],
             });
         }
-        Taken { who: who.into(), profiles: vec![profile], ..Taken::default() }
+        JvmData { identity: identity.into(), profiles: vec![profile], ..JvmData::default() }
     }
 
-    fn stacks(taken: &Taken) -> usize {
-        taken.profiles.iter().map(|profile| profile.samples.len()).sum()
+    fn stacks(jvm_data: &JvmData) -> usize {
+        jvm_data.profiles.iter().map(|profile| profile.samples.len()).sum()
     }
 
-    fn total_samples(taken: &Taken) -> u64 {
-        taken.profiles.iter().map(Profile::total).sum()
+    fn total_samples(jvm_data: &JvmData) -> u64 {
+        jvm_data.profiles.iter().map(Profile::total).sum()
     }
 
     #[test]
     fn merged_cpu_time_requires_cpu_time_of_each_window() {
         let sum = |all: &[Option<u64>]| {
             let window = |&cpu_ns: &Option<u64>| {
-                let jvms = vec![Taken { cpu_ns, ..Taken::default() }];
+                let jvms = vec![JvmData { cpu_ns, ..JvmData::default() }];
                 Window { jvms, ..Window::default() }
             };
-            put_together(all.iter().map(window))[0].cpu_ns
+            combine_by_jvm(all.iter().map(window))[0].cpu_ns
         };
         assert_eq!(sum(&[Some(1), Some(2), Some(4)]), Some(7));
         assert_eq!(sum(&[Some(1), None, Some(4)]), None);
@@ -276,10 +282,10 @@ mod tests {
     #[test]
     fn noisy_tenant_loses_only_its_own_stacks() {
         let mut jvms = vec![
-            taken(1, "quiet", 300),
-            taken(2, "noisy", 20_000),
-            taken(3, "noisy", 200),
-            taken(4, "other", 500),
+            jvm_data(1, "quiet", 300),
+            jvm_data(2, "noisy", 20_000),
+            jvm_data(3, "noisy", 200),
+            jvm_data(4, "other", 500),
         ];
         let max = 2 << 20;
         assert!(size(&jvms) > max);
@@ -296,11 +302,11 @@ mod tests {
 
     #[test]
     fn tenants_over_the_limit_get_equal_shares() {
-        let mut jvms: Vec<_> = (1..=4).map(|pid| taken(pid, &format!("c{pid}"), 5000)).collect();
-        jvms.push(taken(5, "quiet", 10));
+        let mut jvms: Vec<_> = (1..=4).map(|pid| jvm_data(pid, &format!("c{pid}"), 5000)).collect();
+        jvms.push(jvm_data(5, "quiet", 10));
         // Stacks that were sampled more often than others are kept.
-        for taken in &mut jvms[..4] {
-            taken.profiles[0].samples.iter_mut().take(100).for_each(|sample| sample.count = 9);
+        for jvm_data in &mut jvms[..4] {
+            jvm_data.profiles[0].samples.iter_mut().take(100).for_each(|sample| sample.count = 9);
         }
         let max = 1 << 20;
         let limited = bound(&mut jvms, max);
@@ -316,7 +322,7 @@ mod tests {
         let mut peak = 0;
         for number in 0..6_u64 {
             // A class storm: each window has different stacks.
-            let mut noisy = taken(2, "noisy", 40_000);
+            let mut noisy = jvm_data(2, "noisy", 40_000);
             let samples = noisy.profiles.remove(0).samples;
             let mut profile = Profile::default();
             (profile.hertz, profile.slot_ns) = (20, 1_000_000_000);
@@ -326,7 +332,7 @@ mod tests {
                 profile.samples.push(sample);
             }
             noisy.profiles.push(profile);
-            let jvms = vec![taken(1, "quiet", 300), noisy];
+            let jvms = vec![jvm_data(1, "quiet", 300), noisy];
             let begin_ns = number * 15_000_000_000;
             let window =
                 Window { begin_ns, end_ns: begin_ns + 15_000_000_000, jvms, ..Window::default() };

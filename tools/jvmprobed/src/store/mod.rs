@@ -59,7 +59,7 @@ pub struct Counts {
 pub struct Store {
     folder: Folder,
     bounds: Bounds,
-    kept: Vec<Entry>,
+    entries: Vec<Entry>,
     /// Names of the windows that each merged window was made of. No new window may get such a name, because
     /// readers would regard it as replaced.
     replaced: HashMap<Name, Vec<Name>>,
@@ -69,7 +69,7 @@ pub struct Store {
     limited: BTreeMap<Arc<str>, u64>,
     counts: Counts,
     /// Whether an error was logged since the last window that could be written.
-    is_said: bool,
+    has_warned: bool,
 }
 
 impl Store {
@@ -79,7 +79,7 @@ impl Store {
     /// # Errors
     /// A sentence that says what is wrong with the directory.
     pub fn open(path: &Path, age: Duration, size: u64) -> Result<Self> {
-        Self::open_with_mode(path, age, size, folder::MODE)
+        Self::open_with_mode(path, age, size, folder::DEFAULT_MODE)
     }
 
     /// Opens the store with this mode of the directory, which may allow others to read it: see [`folder::parse_mode`].
@@ -89,19 +89,19 @@ impl Store {
         let mut store = Self {
             folder,
             bounds: Bounds { age_ns, size },
-            kept: Vec::new(),
+            entries: Vec::new(),
             replaced: HashMap::new(),
             clock: AgeClock::default(),
             limited: BTreeMap::new(),
             counts: Counts::default(),
-            is_said: false,
+            has_warned: false,
         };
-        store.take_stock();
+        store.list_windows();
         Ok(store)
     }
 
     /// Lists the windows in the directory. Windows that were already merged when an earlier process ended are removed.
-    fn take_stock(&mut self) {
+    fn list_windows(&mut self) {
         let names = self.folder.names().unwrap_or_default();
         let names: Vec<_> = names.iter().filter_map(|name| Name::parse(name)).collect();
         self.replaced = reader::replaced(&self.folder, &names).unwrap_or_default();
@@ -110,11 +110,11 @@ impl Store {
                 self.remove(name);
             } else {
                 let bytes = self.folder.size(&name.to_string());
-                self.kept.push(Entry { name, bytes });
+                self.entries.push(Entry { name, bytes });
             }
         }
-        self.kept.sort_unstable_by_key(|entry| entry.name);
-        self.clock = AgeClock::start(&self.kept);
+        self.entries.sort_unstable_by_key(|entry| entry.name);
+        self.clock = AgeClock::start(&self.entries);
     }
 
     fn is_replaced(&self, name: Name) -> bool {
@@ -126,29 +126,29 @@ impl Store {
     pub fn put(&mut self, window: Window) -> Window {
         let covered_ns = window.end_ns.saturating_sub(window.begin_ns);
         let mut stored = Stored { window, covered_ns, of: Vec::new() };
-        self.limit(merge::bound(&mut stored.window.jvms, merge::MAX_TAKEN));
-        match self.write(Level::Taken, &stored) {
+        self.limit(merge::bound(&mut stored.window.jvms, merge::MAX_UNMERGED));
+        match self.write(Level::Unmerged, &stored) {
             Ok(_) => {
                 self.counts.written += 1;
-                if std::mem::take(&mut self.is_said) {
+                if std::mem::take(&mut self.has_warned) {
                     log::info!("{}: storing windows again", self.folder.path().display());
                 }
             }
             Err(e) => {
                 self.counts.lost += 1;
-                self.say(&e);
+                self.warn(&e);
             }
         }
         let (begin_ns, end_ns) = (stored.window.begin_ns, stored.window.end_ns);
         let age_ns = self.clock.window(begin_ns, end_ns);
-        self.tidy(Now { wall_ns: end_ns, age_ns });
+        self.merge_and_drop(Now { wall_ns: end_ns, age_ns });
         stored.window
     }
 
     /// Returns the counts.
     pub fn counts(&self) -> Counts {
-        let bytes = self.kept.iter().map(|entry| entry.bytes).sum();
-        Counts { bytes, windows: self.kept.len() as u64, ..self.counts }
+        let bytes = self.entries.iter().map(|entry| entry.bytes).sum();
+        Counts { bytes, windows: self.entries.len() as u64, ..self.counts }
     }
 
     /// Returns the number of stacks that each tenant has lost since the last call because it exceeded its share.
@@ -169,8 +169,8 @@ impl Store {
         self.bounds = Bounds { age_ns, size };
     }
 
-    fn say(&mut self, error: &io::Error) {
-        if std::mem::replace(&mut self.is_said, true) {
+    fn warn(&mut self, error: &io::Error) {
+        if std::mem::replace(&mut self.has_warned, true) {
             return;
         }
         let shown = self.folder.path().display();
@@ -184,17 +184,17 @@ impl Store {
 
     fn write(&mut self, level: Level, stored: &Stored) -> io::Result<Name> {
         /// Maximum number of further names to try if another file has the name.
-        const TRIES: usize = 16;
+        const MAX_TRIES: usize = 16;
         let mut name = Name::new(level, stored.window.begin_ns, stored.window.end_ns);
         let mut tries = 0;
         let text = loop {
             // If the clock was set back, two windows may have the same begin and end.
-            while self.kept.iter().any(|entry| entry.name == name) || self.is_replaced(name) {
+            while self.entries.iter().any(|entry| entry.name == name) || self.is_replaced(name) {
                 name = name.next();
             }
             let text = name.to_string();
             match file::write(stored, |files| self.folder.put(&text, files)) {
-                Err(e) if Errno::from_io_error(&e) == Some(Errno::EXIST) && tries < TRIES => {
+                Err(e) if Errno::from_io_error(&e) == Some(Errno::EXIST) && tries < MAX_TRIES => {
                     (name, tries) = (name.next(), tries + 1);
                     continue;
                 }
@@ -203,17 +203,17 @@ impl Store {
             break text;
         };
         let bytes = self.folder.size(&text);
-        let at = self.kept.partition_point(|entry| entry.name < name);
-        self.kept.insert(at, Entry { name, bytes });
+        let at = self.entries.partition_point(|entry| entry.name < name);
+        self.entries.insert(at, Entry { name, bytes });
         Ok(name)
     }
 
     /// Merges and drops windows that are due. Usually few are due at a time.
-    fn tidy(&mut self, now: Now) {
+    fn merge_and_drop(&mut self, now: Now) {
         /// Maximum number of steps per call. Each merge takes time, and the next window must not be late.
-        const STEPS: usize = 8;
-        for _ in 0..STEPS {
-            match keep::next(&self.kept, self.bounds, now) {
+        const MAX_STEPS: usize = 8;
+        for _ in 0..MAX_STEPS {
+            match keep::next(&self.entries, self.bounds, now) {
                 None => break,
                 Some(Step::Drop(name)) => {
                     if !self.remove(name) {
@@ -222,7 +222,7 @@ impl Store {
                 }
                 Some(Step::Merge(names, level, slot_ns)) => {
                     if let Err(e) = self.merge(&names, level, slot_ns) {
-                        self.say(&e);
+                        self.warn(&e);
                         // If the windows take too much space and cannot be merged, the first one is dropped.
                         let is_too_much = self.counts().bytes > self.bounds.size;
                         if !is_too_much || !names.first().is_some_and(|&name| self.remove(name)) {
@@ -269,10 +269,10 @@ impl Store {
             Err(e) => e.kind() == io::ErrorKind::NotFound,
         };
         if is_gone {
-            self.kept.retain(|entry| entry.name != name);
+            self.entries.retain(|entry| entry.name != name);
             self.replaced.remove(&name);
         } else if let Err(e) = removed {
-            self.say(&e);
+            self.warn(&e);
         }
         is_gone
     }

@@ -21,7 +21,7 @@ pub const HOUR: u64 = 60 * MINUTE;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Level {
     /// 15 seconds: as recorded.
-    Taken,
+    Unmerged,
     /// Five minutes.
     Minutes,
     /// One hour.
@@ -29,11 +29,11 @@ pub enum Level {
 }
 
 impl Level {
-    const ALL: [Self; 3] = [Self::Taken, Self::Minutes, Self::Hour];
+    const ALL: [Self; 3] = [Self::Unmerged, Self::Minutes, Self::Hour];
 
     fn text(self) -> &'static str {
         match self {
-            Self::Taken => "15s",
+            Self::Unmerged => "15s",
             Self::Minutes => "5m",
             Self::Hour => "1h",
         }
@@ -43,7 +43,7 @@ impl Level {
     /// nanoseconds.
     pub fn coarser(self) -> Option<(Self, u64, u64)> {
         match self {
-            Self::Taken => Some((Self::Minutes, 5 * MINUTE, 10 * SECOND)),
+            Self::Unmerged => Some((Self::Minutes, 5 * MINUTE, 10 * SECOND)),
             Self::Minutes => Some((Self::Hour, HOUR, MINUTE)),
             Self::Hour => None,
         }
@@ -125,7 +125,7 @@ mod tests {
     #[test]
     fn names_encode_level_begin_and_length() {
         let begin = 1_763_781_120_123 * MILLISECOND;
-        let name = Name::new(Level::Taken, begin + 5, begin + 15 * SECOND);
+        let name = Name::new(Level::Unmerged, begin + 5, begin + 15 * SECOND);
         assert_eq!(name.to_string(), "15s-20251122T031200.123Z-15000ms");
         assert_eq!((name.begin_ns(), name.end_ns()), (begin, begin + 15 * SECOND));
         let second = name.next();

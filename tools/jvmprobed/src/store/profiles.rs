@@ -4,7 +4,7 @@
 //! |---|---|
 //! | list of strings | each text once; records refer to it by position in this list |
 //! | list of `FrameRecord` | each frame of all profiles once |
-//! | list of profiles | each a `Head` and a list of samples |
+//! | list of profiles | each a `ProfileHeader` and a list of samples |
 //!
 //! A sample is a `SampleRecord`, a list of positions of frames, outermost first, and a list of time slots. A
 //! list is the number of its elements, then the elements. Encoding: postcard.jamesmunns.com/wire-format.
@@ -47,7 +47,7 @@ struct FrameRecord {
 
 /// A [`Profile`] without frames and samples.
 #[derive(Deserialize, Serialize)]
-struct Head {
+struct ProfileHeader {
     /// Position of the JVM in the window.
     jvm: u32,
     measure: Measure,
@@ -122,8 +122,17 @@ pub fn encode<'a>(profiles: &[(u32, &'a Profile)]) -> io::Result<Vec<u8>> {
     for &(jvm, profile) in profiles {
         let Profile { hertz, duration_ns, begin_unix_ns, slot_ns, lost, folded, .. } = *profile;
         let measure = profile.measure.clone();
-        let head = Head { jvm, measure, hertz, duration_ns, begin_unix_ns, slot_ns, lost, folded };
-        put(&mut rest, (head, profile.samples.len()))?;
+        let header = ProfileHeader {
+            jvm,
+            measure,
+            hertz,
+            duration_ns,
+            begin_unix_ns,
+            slot_ns,
+            lost,
+            folded,
+        };
+        put(&mut rest, (header, profile.samples.len()))?;
         let mut record = |frame: &'a Frame| FrameRecord {
             kind: frame.kind,
             name: strings.position(&frame.name),
@@ -245,11 +254,11 @@ impl<'a> Reader<'a> {
     }
 
     fn profile(&mut self, strings: &[Arc<str>], frames: &[Frame]) -> Option<(u32, Profile)> {
-        let (head, samples): (Head, usize) = self.value()?;
-        let mut profile = Profile::of(head.measure);
-        (profile.hertz, profile.duration_ns) = (head.hertz, head.duration_ns);
-        (profile.begin_unix_ns, profile.slot_ns) = (head.begin_unix_ns, head.slot_ns);
-        (profile.lost, profile.folded) = (head.lost, head.folded);
+        let (header, samples): (ProfileHeader, usize) = self.value()?;
+        let mut profile = Profile::of(header.measure);
+        (profile.hertz, profile.duration_ns) = (header.hertz, header.duration_ns);
+        (profile.begin_unix_ns, profile.slot_ns) = (header.begin_unix_ns, header.slot_ns);
+        (profile.lost, profile.folded) = (header.lost, header.folded);
         // Frame of the profile by its position in the list of frames.
         let mut ids: HashMap<u32, FrameId> = HashMap::new();
         for _ in 0..samples {
@@ -285,7 +294,7 @@ impl<'a> Reader<'a> {
                 times,
             });
         }
-        Some((head.jvm, profile))
+        Some((header.jvm, profile))
     }
 }
 

@@ -19,7 +19,7 @@ use crate::{
 };
 
 /// Maximum number of times that reading starts again because a window was merged or dropped meanwhile.
-const TRIES: usize = 5;
+const MAX_TRIES: usize = 5;
 
 /// A store that is open for reading.
 #[derive(Debug)]
@@ -95,7 +95,7 @@ impl StoreReader {
             for name in self.names()?.into_iter().filter(&is_wanted) {
                 match read(name) {
                     Ok(window) => windows.push(window),
-                    Err(e) if e.kind() == io::ErrorKind::NotFound && tries < TRIES => {
+                    Err(e) if e.kind() == io::ErrorKind::NotFound && tries < MAX_TRIES => {
                         tries += 1;
                         continue 'again;
                     }
@@ -110,20 +110,20 @@ impl StoreReader {
         }
     }
 
-    /// Returns all periods that windows cover: see [`put_together`].
+    /// Returns all periods that windows cover: see [`join_spans`].
     ///
     /// # Errors
     /// The directory cannot be read.
-    pub fn kept(&self) -> Result<Vec<Span>> {
+    pub fn covered_spans(&self) -> Result<Vec<Span>> {
         let names = self.names()?;
-        Ok(put_together(names.iter().map(|name| (name.begin_ns(), name.end_ns()))))
+        Ok(join_spans(names.iter().map(|name| (name.begin_ns(), name.end_ns()))))
     }
 
     fn names(&self) -> Result<Vec<Name>> {
         let mut tries = 0;
         loop {
             match names(&self.0) {
-                Err(e) if e.kind() == io::ErrorKind::NotFound && tries < TRIES => tries += 1,
+                Err(e) if e.kind() == io::ErrorKind::NotFound && tries < MAX_TRIES => tries += 1,
                 names => {
                     let shown = self.0.path().display();
                     return names.with_context(|| format!("cannot read {shown}"));
@@ -134,7 +134,7 @@ impl StoreReader {
 }
 
 /// Combines sorted periods without a gap between them to one. Periods less than a second apart count as contiguous.
-pub fn put_together(all: impl Iterator<Item = Span>) -> Vec<Span> {
+pub fn join_spans(all: impl Iterator<Item = Span>) -> Vec<Span> {
     const GAP: u64 = 1_000_000_000;
     let mut spans: Vec<Span> = Vec::new();
     for (begin, until) in all {
@@ -165,10 +165,10 @@ pub fn names(folder: &Folder) -> io::Result<Vec<Name>> {
 /// Errors of the directory; [`io::ErrorKind::NotFound`] if a window was removed meanwhile.
 pub fn replaced(folder: &Folder, names: &[Name]) -> io::Result<HashMap<Name, Vec<Name>>> {
     let mut replaced = HashMap::new();
-    for &name in names.iter().filter(|name| name.level > Level::Taken) {
-        match folder.file(Some(&name.to_string()), file::LINES).and_then(file::read_head) {
-            Ok(head) => {
-                let of = head.of.iter().filter_map(|name| Name::parse(name)).collect();
+    for &name in names.iter().filter(|name| name.level > Level::Unmerged) {
+        match folder.file(Some(&name.to_string()), file::LINES).and_then(file::read_header) {
+            Ok(header) => {
+                let of = header.of.iter().filter_map(|name| Name::parse(name)).collect();
                 replaced.insert(name, of);
             }
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Err(e),

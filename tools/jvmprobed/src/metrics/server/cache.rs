@@ -19,7 +19,7 @@ pub const FRESH: Duration = Duration::from_secs(1);
 /// Cached expositions, each with the time at which it was written.
 #[derive(Debug, Default)]
 pub struct Cache {
-    book: SharedTotals,
+    totals: SharedTotals,
     entries: Mutex<Vec<Entry>>,
 }
 
@@ -33,8 +33,8 @@ struct Entry {
 
 impl Cache {
     /// Creates an empty cache.
-    pub fn new(book: SharedTotals) -> Arc<Self> {
-        Arc::new(Self { book, entries: Mutex::default() })
+    pub fn new(totals: SharedTotals) -> Arc<Self> {
+        Arc::new(Self { totals, entries: Mutex::default() })
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<Entry>> {
@@ -61,7 +61,7 @@ impl Cache {
                 drop(entries);
                 (at, Bytes::from(gzip(&plain).map_err(|_| fmt::Error)?))
             }
-            false => (Instant::now(), Bytes::from(exposition.write(&self.book)?)),
+            false => (Instant::now(), Bytes::from(exposition.write(&self.totals)?)),
         };
         self.lock().push(Entry { exposition, is_gzip, at, bytes: bytes.clone() });
         Ok((bytes, true))
@@ -79,8 +79,8 @@ mod tests {
 
     #[test]
     fn expositions_are_written_once_a_second_in_each_format() {
-        let book = SharedTotals::default();
-        let cache = Cache::new(book.clone());
+        let totals = SharedTotals::default();
+        let cache = Cache::new(totals.clone());
         for _ in 0..20 {
             for exposition in [Exposition::OpenMetrics, Exposition::Text] {
                 cache.get(exposition, false).unwrap();
@@ -88,11 +88,11 @@ mod tests {
             }
         }
         // Twice as many if a second passes meanwhile.
-        assert!((2..=4).contains(&book.lock().expositions), "{}", book.lock().expositions);
+        assert!((2..=4).contains(&totals.lock().expositions), "{}", totals.lock().expositions);
         cache.lock().iter_mut().for_each(|entry| entry.at -= FRESH);
-        let before = book.lock().expositions;
+        let before = totals.lock().expositions;
         cache.get(Exposition::Text, false).unwrap();
-        assert_eq!(book.lock().expositions, before + 1);
+        assert_eq!(totals.lock().expositions, before + 1);
         assert_eq!(cache.lock().len(), 1);
     }
 }

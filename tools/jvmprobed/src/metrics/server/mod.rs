@@ -80,7 +80,7 @@ pub struct Options {
 #[derive(Debug, Default)]
 pub struct Health {
     ready: AtomicBool,
-    last_sign: Mutex<Option<Instant>>,
+    last_report: Mutex<Option<Instant>>,
 }
 
 impl Health {
@@ -90,15 +90,15 @@ impl Health {
     }
 
     /// Reports that the main loop is alive. The loop must call it at least once a minute.
-    pub fn alive(&self) {
-        *self.last_sign.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+    pub fn report_alive(&self) {
+        *self.last_report.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
     }
 
     /// Returns whether the main loop is alive. Before its first report, the daemon is still starting and
     /// counts as alive.
     fn is_alive(&self) -> bool {
-        let last = *self.last_sign.lock().unwrap_or_else(PoisonError::into_inner);
-        last.is_none_or(|at| at.elapsed() < LONG_AGO)
+        let last = *self.last_report.lock().unwrap_or_else(PoisonError::into_inner);
+        last.is_none_or(|at| at.elapsed() < MAX_REPORT_AGE)
     }
 
     /// Returns the answer to a request for health; `None` for other paths.
@@ -122,7 +122,7 @@ impl Health {
 }
 
 /// Age of the last report from which on the main loop counts as hanging.
-const LONG_AGO: Duration = Duration::from_secs(120);
+const MAX_REPORT_AGE: Duration = Duration::from_secs(120);
 
 /// Limits of a listener.
 #[derive(Clone, Copy, Debug)]
@@ -215,7 +215,7 @@ impl Listeners {
     ///
     /// # Errors
     /// A thread cannot be started.
-    pub fn start(self, book: &SharedTotals, health: &Arc<Health>) -> io::Result<Serving> {
+    pub fn start(self, totals: &SharedTotals, health: &Arc<Health>) -> io::Result<Serving> {
         let mut threads = Vec::new();
         if let Some(port) = self.health {
             let (allowance, health) = (allowance(), Arc::clone(health));
@@ -227,7 +227,7 @@ impl Listeners {
         }
         if let Some(port) = self.metrics {
             let (allowance, answers) =
-                (allowance(), Answers::metrics(book.clone(), Arc::clone(health), self.web));
+                (allowance(), Answers::metrics(totals.clone(), Arc::clone(health), self.web));
             let net = Net::serving("jvmprobed-serve", &allowance)?;
             net.spawn(async move {
                 report("metrics", listen(port, METRICS, allowance, answers).await);
@@ -276,8 +276,8 @@ fn bind_for(what: &str, option: &str, listen: SocketAddr) -> Result<TcpListener>
 ///
 /// # Errors
 /// The runtime cannot use the port.
-pub async fn serve(port: TcpListener, book: SharedTotals, health: Arc<Health>) -> io::Result<()> {
-    let answers = Answers::metrics(book, health, Arc::default());
+pub async fn serve(port: TcpListener, totals: SharedTotals, health: Arc<Health>) -> io::Result<()> {
+    let answers = Answers::metrics(totals, health, Arc::default());
     listen(port, METRICS, allowance(), answers).await.map(|never| match never {})
 }
 
@@ -335,7 +335,7 @@ impl Server {
         };
         match timeout(self.bounds.header, handshake).await {
             Ok(Ok(Ok(stream))) => self.http(stream, slot).await,
-            Ok(Ok(Err(stream))) => tell_plain(stream).await,
+            Ok(Ok(Err(stream))) => reject_plain_http(stream).await,
             // The client failed the handshake: wrong certificate, unsupported version, or too slow.
             Ok(Err::<_, io::Error>(_)) | Err(_) => {}
         }
@@ -358,7 +358,7 @@ impl Server {
 }
 
 /// Answers plain HTTP on a TLS port with an error.
-async fn tell_plain(mut stream: TcpStream) {
+async fn reject_plain_http(mut stream: TcpStream) {
     const ANSWER: &[u8] =
         b"HTTP/1.0 400 Bad Request\r\nContent-Type: text/plain\r\nConnection: close\r\n\r\n\
         this port speaks TLS: use https\n";
@@ -390,8 +390,8 @@ impl Answers {
         Self::Health(health)
     }
 
-    fn metrics(book: SharedTotals, health: Arc<Health>, web: Arc<Web>) -> Self {
-        Self::Metrics { health, cache: Cache::new(book), web, verifier: Verifier::default() }
+    fn metrics(totals: SharedTotals, health: Arc<Health>, web: Arc<Web>) -> Self {
+        Self::Metrics { health, cache: Cache::new(totals), web, verifier: Verifier::default() }
     }
 
     fn web(&self) -> Option<&Web> {
@@ -463,18 +463,18 @@ fn metrics_and_health<B>(
 }
 
 fn metrics(headers: &HeaderMap, cache: &Arc<Cache>) -> Response<Full<Bytes>> {
-    let said = |name| headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or("");
-    let exposition = Exposition::accepted(said(header::ACCEPT));
-    let is_gzip = said(header::ACCEPT_ENCODING).contains("gzip");
+    let header_text = |name| headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or("");
+    let exposition = Exposition::accepted(header_text(header::ACCEPT));
+    let is_gzip = header_text(header::ACCEPT_ENCODING).contains("gzip");
     let Ok((body, is_new)) = cache.get(exposition, is_gzip) else {
         return plain(StatusCode::INTERNAL_SERVER_ERROR, "failed to write the metrics\n");
     };
     if is_new {
         // Frees the memory even if no further scrape comes.
-        let kept = Arc::clone(cache);
+        let expiring = Arc::clone(cache);
         tokio::spawn(async move {
             sleep(cache::FRESH).await;
-            kept.drop_old();
+            expiring.drop_old();
         });
     }
     let mut answer = Response::builder()
@@ -511,9 +511,9 @@ mod tests {
         let health = Health::default();
         let status = || health.answer("/-/healthy").unwrap().status().as_u16();
         assert_eq!(status(), 200);
-        health.alive();
+        health.report_alive();
         assert_eq!(status(), 200);
-        *health.last_sign.lock().unwrap() = Instant::now().checked_sub(2 * LONG_AGO);
+        *health.last_report.lock().unwrap() = Instant::now().checked_sub(2 * MAX_REPORT_AGE);
         assert_eq!(status(), 503);
     }
 

@@ -12,13 +12,13 @@ use tokio::sync::Notify;
 #[derive(Debug)]
 pub struct Slots {
     max: usize,
-    taken: Mutex<Taken>,
+    used: Mutex<UsedSlots>,
     /// Notified when a slot becomes free, or its connection may be closed.
     changed: Notify,
 }
 
 #[derive(Debug, Default)]
-struct Taken {
+struct UsedSlots {
     next: u64,
     by_number: BTreeMap<u64, State>,
 }
@@ -47,11 +47,11 @@ pub struct Answering(Arc<Slot>);
 impl Slots {
     /// Creates `max` free slots.
     pub fn new(max: usize) -> Arc<Self> {
-        Arc::new(Self { max, taken: Mutex::default(), changed: Notify::new() })
+        Arc::new(Self { max, used: Mutex::default(), changed: Notify::new() })
     }
 
-    fn lock(&self) -> MutexGuard<'_, Taken> {
-        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, UsedSlots> {
+        self.used.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes a slot. If none is free, closes the connection that has waited for its client for the longest
@@ -66,16 +66,16 @@ impl Slots {
     }
 
     fn try_take(self: &Arc<Self>, now: Instant) -> Option<Slot> {
-        let mut taken = self.lock();
-        if taken.by_number.len() >= self.max {
-            let waiting = taken.by_number.iter().filter(|(_, state)| !state.is_answering);
+        let mut used = self.lock();
+        if used.by_number.len() >= self.max {
+            let waiting = used.by_number.iter().filter(|(_, state)| !state.is_answering);
             let (&oldest, _) = waiting.min_by_key(|(_, state)| state.since)?;
-            taken.by_number.remove(&oldest)?.close.notify_one();
+            used.by_number.remove(&oldest)?.close.notify_one();
         }
-        let (number, close) = (taken.next, Arc::<Notify>::default());
-        taken.next += 1;
+        let (number, close) = (used.next, Arc::<Notify>::default());
+        used.next += 1;
         let state = State { since: now, is_answering: false, close: Arc::clone(&close) };
-        taken.by_number.insert(number, state);
+        used.by_number.insert(number, state);
         Some(Slot { number, slots: Arc::clone(self), close })
     }
 }

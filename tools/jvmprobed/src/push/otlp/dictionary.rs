@@ -26,20 +26,20 @@ impl<T: Hash + Eq + Clone> Table<T> {
     }
 
     /// Returns the number of an element, and whether it is new.
-    fn id(&mut self, thing: &T) -> (i32, bool) {
-        if let Some(&id) = self.ids.get(thing) {
+    fn id(&mut self, element: &T) -> (i32, bool) {
+        if let Some(&id) = self.ids.get(element) {
             return (id, false);
         }
         // A request is closed long before it has 2^31 elements.
         let id = i32::try_from(self.ids.len()).unwrap_or(i32::MAX);
-        self.ids.insert(thing.clone(), id);
+        self.ids.insert(element.clone(), id);
         (id, true)
     }
 
     fn in_order(self) -> impl Iterator<Item = T> {
-        let mut all: Vec<_> = self.ids.into_iter().map(|(thing, id)| (id, thing)).collect();
+        let mut all: Vec<_> = self.ids.into_iter().map(|(element, id)| (id, element)).collect();
         all.sort_unstable_by_key(|(id, _)| *id);
-        all.into_iter().map(|(_, thing)| thing)
+        all.into_iter().map(|(_, element)| element)
     }
 }
 
@@ -52,7 +52,7 @@ enum Attribute {
 }
 
 /// A frame: numbers of function, line, mapping, and of the attribute with the type of the frame.
-type Place = (i32, u32, i32, i32);
+type LocationKey = (i32, u32, i32, i32);
 
 /// The dictionary of one request.
 #[derive(Debug)]
@@ -61,7 +61,7 @@ pub struct Dictionary {
     /// Numbers of name and file.
     functions: Table<(i32, i32)>,
     mappings: Table<i32>,
-    locations: Table<Place>,
+    locations: Table<LocationKey>,
     stacks: Table<Vec<i32>>,
     attributes: Table<Attribute>,
     size: usize,
@@ -145,7 +145,7 @@ impl Dictionary {
             filename_strindex,
             start_line: 0,
         };
-        let location = |(function_index, line, mapping_index, kind): Place| Location {
+        let location = |(function_index, line, mapping_index, kind): LocationKey| Location {
             mapping_index,
             address: 0,
             // The null element has no lines.

@@ -31,10 +31,10 @@ use crate::{
 };
 
 /// Returns all metrics as a compressed request. Counters start at `start_ns`, when the daemon started.
-pub fn request(book: &Totals, start_ns: u64, now_ns: u64) -> Option<(queue::Head, Vec<u8>)> {
+pub fn request(totals: &Totals, start_ns: u64, now_ns: u64) -> Option<(queue::Header, Vec<u8>)> {
     // By JVM; `None` for the metrics of the daemon itself.
     let mut resources: BTreeMap<Option<&Key>, ResourceMetrics> = BTreeMap::new();
-    for family in book.families().iter().filter(|family| family.name != "jvmprobe_jvm_info") {
+    for family in totals.families().iter().filter(|family| family.name != "jvmprobe_jvm_info") {
         let mut by_jvm: BTreeMap<Option<&Key>, Vec<&Point<'_>>> = BTreeMap::new();
         for point in &family.points {
             by_jvm.entry(point.jvm.map(|(key, _)| key)).or_default().push(point);
@@ -49,15 +49,15 @@ pub fn request(book: &Totals, start_ns: u64, now_ns: u64) -> Option<(queue::Head
     }
     let request =
         ExportMetricsServiceRequest { resource_metrics: resources.into_values().collect() };
-    let head =
-        queue::Head { kind: queue::Kind::Metrics, time_ns: now_ns, ..queue::Head::default() };
-    Some((head, gzip(&request.encode_to_vec()).ok()?))
+    let header =
+        queue::Header { kind: queue::Kind::Metrics, time_ns: now_ns, ..queue::Header::default() };
+    Some((header, gzip(&request.encode_to_vec()).ok()?))
 }
 
 fn empty(jvm: Option<&Series>) -> ResourceMetrics {
-    let who = jvm.and_then(|series| series.who.as_ref());
+    let identity = jvm.and_then(|series| series.identity.as_ref());
     ResourceMetrics {
-        resource: Some(who.map_or_else(own_resource, |who| resource(who))),
+        resource: Some(identity.map_or_else(own_resource, |identity| resource(identity))),
         scope_metrics: vec![ScopeMetrics { scope: Some(scope()), ..ScopeMetrics::default() }],
         ..ResourceMetrics::default()
     }
@@ -113,7 +113,7 @@ fn metric(family: &Family<'_>, points: &[&Point<'_>], start: u64, now: u64) -> M
 /// Returns the labels that the resource does not contain.
 fn attributes(point: &Point<'_>) -> Vec<KeyValue> {
     let is_of_resource = |name: &str| {
-        matches!(name, "jvm" | "pid") && point.jvm.is_some_and(|(_, jvm)| jvm.who.is_some())
+        matches!(name, "jvm" | "pid") && point.jvm.is_some_and(|(_, jvm)| jvm.identity.is_some())
     };
     let labels = point.labels.iter().filter(|(name, _)| !is_of_resource(name));
     labels.map(|(name, value)| attribute(name, text(value))).collect()

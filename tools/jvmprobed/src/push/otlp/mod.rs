@@ -24,7 +24,7 @@ use prost::Message;
 use reqwest::Url;
 
 use crate::push::{
-    client::{Outcome, Target, below},
+    client::{Outcome, Target, with_path},
     grpc,
     queue::Kind,
 };
@@ -56,15 +56,18 @@ pub async fn send(
         return grpc::call(target, base, method, &zipped, read).await;
     }
     let headers = [("content-type", "application/x-protobuf"), ("content-encoding", "gzip")];
-    target.send(below(base, path), &headers, zipped, read).await
+    target.send(with_path(base, path), &headers, zipped, read).await
 }
 
 fn of_profiles(answer: &[u8]) -> Option<Outcome> {
     let partial = ExportProfilesServiceResponse::decode(answer).ok()?.partial_success?;
-    Some(Outcome::Taken(u64::try_from(partial.rejected_profiles).ok()?, partial.error_message))
+    Some(Outcome::Accepted(u64::try_from(partial.rejected_profiles).ok()?, partial.error_message))
 }
 
 fn of_metrics(answer: &[u8]) -> Option<Outcome> {
     let partial = ExportMetricsServiceResponse::decode(answer).ok()?.partial_success?;
-    Some(Outcome::Taken(u64::try_from(partial.rejected_data_points).ok()?, partial.error_message))
+    Some(Outcome::Accepted(
+        u64::try_from(partial.rejected_data_points).ok()?,
+        partial.error_message,
+    ))
 }

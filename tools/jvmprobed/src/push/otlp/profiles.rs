@@ -19,7 +19,7 @@ use crate::{
             dictionary::{Dictionary, used},
             values::{resource, scope},
         },
-        queue::{Head, MAX_PARTS, Parts},
+        queue::{Header, MAX_PARTS, Parts},
         retry::random_bytes,
         samples_of,
     },
@@ -27,7 +27,7 @@ use crate::{
 };
 
 /// Approximate size at which a request is closed, in bytes before compression. gRPC receivers accept 4 MB.
-const ENOUGH: usize = 2 << 20;
+const TARGET_SIZE: usize = 2 << 20;
 /// Maximum length of a request before compression, in bytes; those of jvmprobed are less than half as long.
 const MAX_BODY: u64 = 64 << 20;
 
@@ -36,7 +36,7 @@ pub fn requests(window: &Window) -> Parts {
     let mut writer = Writer::new(window.end_ns);
     for jvm in &window.jvms {
         for profile in jvm.profiles.iter().filter(|profile| !profile.samples.is_empty()) {
-            writer.add(&jvm.who, profile);
+            writer.add(&jvm.identity, profile);
         }
     }
     writer.close();
@@ -79,7 +79,7 @@ fn kinds(profile: &Profile) -> Vec<Kind> {
 
 struct Writer {
     closed: Parts,
-    head: Head,
+    header: Header,
     dictionary: Dictionary,
     resources: Vec<ResourceProfiles>,
     /// PID and start time of the JVM of the last resource.
@@ -91,7 +91,7 @@ impl Writer {
     fn new(time_ns: u64) -> Self {
         Self {
             closed: Vec::new(),
-            head: Head { time_ns, ..Head::default() },
+            header: Header { time_ns, ..Header::default() },
             dictionary: Dictionary::default(),
             resources: Vec::new(),
             last: None,
@@ -100,47 +100,49 @@ impl Writer {
     }
 
     /// Adds a profile. If the request becomes too long, the rest of the profile goes into further requests.
-    fn add(&mut self, who: &Identity, profile: &Profile) {
+    fn add(&mut self, identity: &Identity, profile: &Profile) {
         let kinds = kinds(profile);
         let mut rest = &profile.samples[..];
         while !rest.is_empty() {
-            self.size += 200 + who.attributes.len() * 50;
+            self.size += 200 + identity.attributes.len() * 50;
             let mut profiles: Vec<_> = kinds.iter().map(|kind| self.begin(profile, kind)).collect();
-            let mut taken = 0;
+            let mut added = 0;
             for sample in rest {
                 self.sample(profile, sample, &kinds, &mut profiles);
-                taken += 1;
-                if self.dictionary.size() + self.size > ENOUGH {
+                added += 1;
+                if self.dictionary.size() + self.size > TARGET_SIZE {
                     break;
                 }
             }
-            let (these, others) = rest.split_at(taken);
+            let (fitting, others) = rest.split_at(added);
             rest = others;
-            self.head.profiles += profiles.len() as u64;
-            let samples = samples_of(&profile.measure, these);
-            self.head.samples += samples;
-            self.push(who, profiles, samples);
-            if self.dictionary.size() + self.size > ENOUGH || self.head.parts.len() >= MAX_PARTS {
+            self.header.profiles += profiles.len() as u64;
+            let samples = samples_of(&profile.measure, fitting);
+            self.header.samples += samples;
+            self.push(identity, profiles, samples);
+            if self.dictionary.size() + self.size > TARGET_SIZE
+                || self.header.parts.len() >= MAX_PARTS
+            {
                 self.close();
             }
         }
     }
 
     /// Adds profiles to the resource of their JVM. A request has one resource for each JVM.
-    fn push(&mut self, who: &Identity, profiles: Vec<Sent>, samples: u64) {
-        let jvm = Some((who.pid, who.started_ns));
+    fn push(&mut self, identity: &Identity, profiles: Vec<Sent>, samples: u64) {
+        let jvm = Some((identity.pid, identity.started_ns));
         let last = self.resources.last_mut().filter(|_| self.last == jvm);
         let scoped = last.and_then(|resource| resource.scope_profiles.first_mut());
-        if let (Some(scoped), Some(part)) = (scoped, self.head.parts.last_mut()) {
+        if let (Some(scoped), Some(part)) = (scoped, self.header.parts.last_mut()) {
             scoped.profiles.extend(profiles);
             *part += samples;
             return;
         }
         self.last = jvm;
-        self.head.parts.push(samples);
+        self.header.parts.push(samples);
         let scoped = ScopeProfiles { scope: Some(scope()), profiles, ..ScopeProfiles::default() };
         self.resources.push(ResourceProfiles {
-            resource: Some(resource(who)),
+            resource: Some(resource(identity)),
             scope_profiles: vec![scoped],
             ..ResourceProfiles::default()
         });
@@ -164,19 +166,19 @@ impl Writer {
     }
 
     fn sample(&mut self, profile: &Profile, sample: &Sample, kinds: &[Kind], to: &mut [Sent]) {
-        let words = &mut self.dictionary;
+        let dictionary = &mut self.dictionary;
         let stack = sample.stack.iter().rev();
-        let stack = stack.map(|&id| words.location(profile.frame(id))).collect();
-        let stack_index = words.stack(stack);
+        let stack = stack.map(|&id| dictionary.location(profile.frame(id))).collect();
+        let stack_index = dictionary.stack(stack);
         let mut attribute_indices = Vec::new();
         if !sample.thread.is_empty() {
-            attribute_indices.push(words.text_attribute("thread.name", &sample.thread));
+            attribute_indices.push(dictionary.text_attribute("thread.name", &sample.thread));
         }
         if sample.tid != 0 {
-            attribute_indices.push(words.number_attribute("thread.id", sample.tid.into()));
+            attribute_indices.push(dictionary.number_attribute("thread.id", sample.tid.into()));
         }
         if let Some(cpu) = sample.cpu {
-            attribute_indices.push(words.number_attribute("cpu.logical_number", cpu.into()));
+            attribute_indices.push(dictionary.number_attribute("cpu.logical_number", cpu.into()));
         }
         for (kind, sent) in kinds.iter().zip(to) {
             let value = (kind.value)(sample, kind.period.2);
@@ -201,29 +203,29 @@ impl Writer {
         };
         // Writing to memory does not fail.
         if let Ok(zipped) = gzip(&request.encode_to_vec()) {
-            self.closed.push((self.head.clone(), zipped));
+            self.closed.push((self.header.clone(), zipped));
         }
-        (self.head.profiles, self.head.samples, self.size) = (0, 0, 0);
-        self.head.parts.clear();
+        (self.header.profiles, self.header.samples, self.size) = (0, 0, 0);
+        self.header.parts.clear();
     }
 }
 
 /// Splits a request into two halves; `None` if it has only one resource.
-pub fn split(head: &Head, zipped: &[u8]) -> Option<Parts> {
+pub fn split(header: &Header, zipped: &[u8]) -> Option<Parts> {
     let mut body = Vec::new();
     GzDecoder::new(zipped).take(MAX_BODY).read_to_end(&mut body).ok()?;
     let mut request = ExportProfilesServiceRequest::decode(&*body).ok()?;
-    if head.parts.len() < 2 || request.resource_profiles.len() != head.parts.len() {
+    if header.parts.len() < 2 || request.resource_profiles.len() != header.parts.len() {
         return None;
     }
-    let (first, second) = head.parts.split_at(head.parts.len() / 2);
+    let (first, second) = header.parts.split_at(header.parts.len() / 2);
     let rest = request.resource_profiles.split_off(first.len());
     let part = |resource_profiles: Vec<ResourceProfiles>, samples: &[u64]| {
         let scopes = resource_profiles.iter().flat_map(|resource| &resource.scope_profiles);
         let profiles = scopes.map(|scope| scope.profiles.len() as u64).sum();
         let dictionary = request.dictionary.as_ref().map(|all| used(all, &resource_profiles));
         let request = ExportProfilesServiceRequest { resource_profiles, dictionary };
-        Some((head.part(samples, profiles), gzip(&request.encode_to_vec()).ok()?))
+        Some((header.part(samples, profiles), gzip(&request.encode_to_vec()).ok()?))
     };
     let resources = std::mem::take(&mut request.resource_profiles);
     Some(vec![part(resources, first)?, part(rest, second)?])
@@ -241,7 +243,7 @@ pub(crate) mod tests {
     use libjvmprobe::stack::{Frame, Kind as FrameKind};
 
     use super::*;
-    use crate::window::Taken;
+    use crate::window::JvmData;
 
     /// Returns a window of a JVM with this number of samples, each with its own stack.
     pub fn window(samples: u32) -> Window {
@@ -267,13 +269,17 @@ pub(crate) mod tests {
                 times: Vec::new(),
             });
         }
-        let who = Identity {
+        let identity = Identity {
             pid: 7,
             name: "shop".into(),
             attributes: BTreeMap::from([("host.name".into(), "h".into())]),
             ..Identity::default()
         };
-        let jvms = vec![Taken { who: Arc::new(who), profiles: vec![profile], ..Taken::default() }];
+        let jvms = vec![JvmData {
+            identity: Arc::new(identity),
+            profiles: vec![profile],
+            ..JvmData::default()
+        }];
         Window { begin_ns: 77, end_ns: 15_000_000_077, jvms, ..Window::default() }
     }
 
@@ -286,23 +292,24 @@ pub(crate) mod tests {
     #[test]
     fn request_contains_the_stacks_of_the_window() {
         let requests = requests(&window(3));
-        let [(head, body)] = &requests[..] else { panic!("{} requests", requests.len()) };
-        assert_eq!((head.profiles, head.samples), (1, 6));
+        let [(header, body)] = &requests[..] else { panic!("{} requests", requests.len()) };
+        assert_eq!((header.profiles, header.samples), (1, 6));
         let request = decode(body);
-        let words = request.dictionary.unwrap();
+        let dictionary = request.dictionary.unwrap();
         let sent = &request.resource_profiles[0].scope_profiles[0].profiles[0];
-        let text = |at: i32| words.string_table[usize::try_from(at).unwrap()].as_str();
-        assert_eq!((words.string_table[0].as_str(), sent.period), ("", 10_000_000));
+        let text = |at: i32| dictionary.string_table[usize::try_from(at).unwrap()].as_str();
+        assert_eq!((dictionary.string_table[0].as_str(), sent.period), ("", 10_000_000));
         assert_eq!(text(sent.sample_type.unwrap().unit_strindex), "nanoseconds");
         let values: Vec<_> = sent.samples.iter().map(|sample| sample.values[0]).collect();
         assert_eq!(values, [10_000_000, 20_000_000, 30_000_000]);
-        let stack = &words.stack_table[usize::try_from(sent.samples[1].stack_index).unwrap()];
+        let stack = &dictionary.stack_table[usize::try_from(sent.samples[1].stack_index).unwrap()];
         let frames: Vec<_> = stack
             .location_indices
             .iter()
             .map(|&at| {
-                let line = words.location_table[usize::try_from(at).unwrap()].lines[0];
-                let function = words.function_table[usize::try_from(line.function_index).unwrap()];
+                let line = dictionary.location_table[usize::try_from(at).unwrap()].lines[0];
+                let function =
+                    dictionary.function_table[usize::try_from(line.function_index).unwrap()];
                 (text(function.name_strindex), text(function.filename_strindex), line.line)
             })
             .collect();
@@ -315,13 +322,13 @@ pub(crate) mod tests {
         let requests = requests(&window);
         assert!(requests.len() > 1);
         let mut sum = 0;
-        for (head, body) in &requests {
+        for (header, body) in &requests {
             let request = decode(body);
             assert!(request.encoded_len() < 4 << 20, "{}", request.encoded_len());
             let samples = &request.resource_profiles[0].scope_profiles[0].profiles[0].samples;
             let values: i64 = samples.iter().map(|sample| sample.values[0] / 10_000_000).sum();
-            assert_eq!(values, i64::try_from(head.samples).unwrap());
-            sum += head.samples;
+            assert_eq!(values, i64::try_from(header.samples).unwrap());
+            sum += header.samples;
         }
         assert_eq!(sum, window.jvms[0].profiles[0].total());
     }

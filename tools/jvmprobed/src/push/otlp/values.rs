@@ -29,12 +29,12 @@ pub fn any(value: Value) -> AnyValue {
 }
 
 /// Returns the resource of a JVM. Processors such as `k8sattributes` look for these attribute names.
-pub fn resource(who: &Identity) -> Resource {
+pub fn resource(identity: &Identity) -> Resource {
     let mut attributes = vec![
-        attribute("service.name", text(&who.name)),
-        attribute("process.pid", Value::IntValue(who.pid.into())),
+        attribute("service.name", text(&identity.name)),
+        attribute("process.pid", Value::IntValue(identity.pid.into())),
     ];
-    let others = who.attributes.iter();
+    let others = identity.attributes.iter();
     let others =
         others.filter(|(name, _)| !matches!(name.as_str(), "service.name" | "process.pid"));
     attributes.extend(others.map(|(name, value)| attribute(name, text(value))));
