@@ -1,7 +1,7 @@
 //! Prints figures for javaclass: `make bench`. Nothing is asserted, because times depend on the
 //! machine. Each figure is a median with its spread. `cargo bench --bench javaclass -- read watch`
 //! runs only those parts.
-#![allow(clippy::print_stdout, reason = "figures, for whoever runs it")]
+#![allow(clippy::print_stdout, reason = "the figures are printed")]
 
 use std::{
     io::Read,

@@ -1,7 +1,7 @@
 //! Prints figures for javagc: `make bench`. Nothing is asserted, because times depend on the
 //! machine. Each figure is a median with its spread. `cargo bench --bench javagc -- start overhead`
 //! runs only those parts.
-#![allow(clippy::print_stdout, reason = "figures, for whoever runs it")]
+#![allow(clippy::print_stdout, reason = "the figures are printed")]
 
 use std::{
     io::{BufRead, BufReader},

@@ -1,6 +1,6 @@
 //! Prints figures for javaprof: `make bench`. Nothing is asserted, because times depend on the
 //! machine. `cargo bench --bench javaprof -- cost result` runs only those parts.
-#![allow(clippy::print_stdout, reason = "figures, for whoever runs it")]
+#![allow(clippy::print_stdout, reason = "the figures are printed")]
 
 use std::{
     fs,

@@ -1,5 +1,5 @@
 //! Prints figures for jvmprobed: `make bench`. Nothing is asserted.
-#![allow(clippy::print_stdout, reason = "figures, for whoever runs it")]
+#![allow(clippy::print_stdout, reason = "the figures are printed")]
 
 use std::{process::Command, thread, time::Duration};
 

@@ -1,7 +1,7 @@
 //! Profiles a large Java program and lists the impossible calls on its stacks.
 //!
 //! `cargo run --release -p jvmprobe-tests --example calls -- --java temurin-21`; see `USAGE`.
-#![allow(clippy::print_stdout, clippy::print_stderr, reason = "figures, for whoever runs it")]
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "the figures are printed")]
 
 use std::{
     path::{Path, PathBuf},

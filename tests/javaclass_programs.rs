@@ -6,7 +6,7 @@
 //! without either does the same as the marked one, except for the few methods that depend on the
 //! time of day.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-#![allow(clippy::print_stdout, reason = "figures, for whoever runs it")]
+#![allow(clippy::print_stdout, reason = "the figures are printed")]
 
 use std::{
     collections::{BTreeMap, BTreeSet},

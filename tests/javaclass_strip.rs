@@ -1,7 +1,7 @@
 //! `javaclass strip`: the stripped jar does everything that the program did when the report was
 //! made.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-#![allow(clippy::print_stdout, reason = "figures, for whoever runs it")]
+#![allow(clippy::print_stdout, reason = "the figures are printed")]
 
 use std::{
     collections::{BTreeMap, BTreeSet},

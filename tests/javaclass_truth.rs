@@ -1,7 +1,7 @@
 //! javaclass compared with the JVM's log, its probes and a program's own record, for each class and
 //! each method.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-#![allow(clippy::print_stdout, reason = "figures, for whoever runs it")]
+#![allow(clippy::print_stdout, reason = "the figures are printed")]
 
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -1,6 +1,6 @@
 //! javagc on builds that have neither probes nor symbols: stops from the JVM's own counters,
 //! compared with its log.
-#![allow(clippy::print_stdout, reason = "figures, for whoever runs it")]
+#![allow(clippy::print_stdout, reason = "the figures are printed")]
 
 use std::os::fd::{FromRawFd, OwnedFd};
 

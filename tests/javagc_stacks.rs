@@ -1,5 +1,5 @@
 //! `javagc --stack` compared with a program that knows which code requested its collections.
-#![allow(clippy::print_stdout, reason = "figures, for whoever runs it")]
+#![allow(clippy::print_stdout, reason = "the figures are printed")]
 
 use std::collections::{HashMap, HashSet};
 
@@ -86,7 +86,7 @@ fn check_stack(name: &str, thread: &str, stack: &Value) {
             "AskLoad.tidy",
             "AskLoad.lambda$main$",
         ],
-        other => panic!("{name}: nobody of the name {other} asks: {stack}"),
+        other => panic!("{name}: no caller has the name {other}: {stack}"),
     };
     let is_right = methods.len() == expected.len()
         && methods.iter().zip(expected).all(|(method, begin)| method.starts_with(begin));

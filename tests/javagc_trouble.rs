@@ -1,6 +1,6 @@
 //! javagc under failure: a clear one-line message, the right exit status, nothing left behind.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-#![allow(clippy::print_stdout, reason = "figures, for whoever runs it")]
+#![allow(clippy::print_stdout, reason = "the figures are printed")]
 
 use std::{
     collections::BTreeSet,

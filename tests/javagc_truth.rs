@@ -1,6 +1,6 @@
 //! javagc compared with the JVM's own log: every stop and every cycle, for each collector of each
 //! runtime.
-#![allow(clippy::print_stdout, reason = "figures, for whoever runs it")]
+#![allow(clippy::print_stdout, reason = "the figures are printed")]
 
 use std::ops::Range;
 

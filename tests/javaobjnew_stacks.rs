@@ -1,6 +1,6 @@
 //! javaobjnew's stacks compared with a program's own knowledge of its call paths.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-#![allow(clippy::print_stdout, reason = "figures, for whoever runs it")]
+#![allow(clippy::print_stdout, reason = "the figures are printed")]
 
 use std::{collections::BTreeMap, path::Path};
 

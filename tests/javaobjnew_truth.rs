@@ -1,6 +1,6 @@
 //! javaobjnew compared with a program's own count of its allocations.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-#![allow(clippy::print_stdout, reason = "figures, for whoever runs it")]
+#![allow(clippy::print_stdout, reason = "the figures are printed")]
 
 use jvmprobe_tests::{
     allocated::{self, trace},

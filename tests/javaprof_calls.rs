@@ -1,5 +1,5 @@
 //! javaprof on a program without a known call graph: its class files say which calls are possible.
-#![allow(clippy::print_stdout, reason = "figures, for whoever runs it")]
+#![allow(clippy::print_stdout, reason = "the figures are printed")]
 
 use std::process::Command;
 

@@ -1,5 +1,5 @@
 //! javaprof's stacks in HotSpot's code between callers and callees.
-#![allow(clippy::print_stdout, reason = "figures, for whoever runs it")]
+#![allow(clippy::print_stdout, reason = "the figures are printed")]
 
 use std::{process::Stdio, thread::sleep, time::Duration};
 

@@ -402,8 +402,13 @@ fn option_all_sends_no_request_to_any_jvm() {
     // A JVM from whose memory the compiled methods cannot be read.
     let folder = tempfile::tempdir().unwrap();
     let runtime = named("zulu-8").without_field("_scopes_pcs_offset", folder.path());
-    let mut load = Load::start_program(&runtime, FRAMES, "CpuLoad");
+    let mut load =
+        Load::start_program(&runtime, &format!("{FRAMES} -Djvmprobe.name=unnamed"), "CpuLoad");
     load.run(0.5);
+    // Selected by a pattern, not by PID.
+    let output = tool::run("javaprof", &["--name", "^unnamed$", "--write-maps"]);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert!(!output.stderr.contains("loading the jvmprobe agent"), "{}", output.stderr);
     let tool = Tool::start("javaprof", &["-a", "-F", "199", "-f"]);
     load.run(0.5);
     let output = tool.interrupt();

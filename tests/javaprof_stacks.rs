@@ -2,7 +2,7 @@
 //!
 //! The load knows its own call graph (`tests/lib/callgraph.rs`): a stack that looks complete but
 //! lacks a frame in the middle is found as well.
-#![allow(clippy::print_stdout, reason = "figures, for whoever runs it")]
+#![allow(clippy::print_stdout, reason = "the figures are printed")]
 
 use std::{
     fs,
@@ -432,7 +432,7 @@ fn check_lines(runtime: &Runtime, flags: &str) {
     let some: u64 = seen.iter().map(|(some, _)| some).sum();
     assert!(share(some, total) >= 98.0, "{title}: {some} of {total} ns below run()");
     for (chain, whole) in CHAINS.iter().zip(shares) {
-        // Inlined methods that call nothing are known only if the JVM was told to record them.
+        // Inlined methods that call nothing are known only if an option makes the JVM record them.
         let is_inlined = chain.iter().any(|(method, _)| *method == "inInner");
         let wanted = match () {
             () if !is_inlined => 95.0,

@@ -1,5 +1,5 @@
 //! javaprof's results compared with what the program itself measures.
-#![allow(clippy::print_stdout, reason = "figures, for whoever runs it")]
+#![allow(clippy::print_stdout, reason = "the figures are printed")]
 
 use std::collections::HashMap;
 

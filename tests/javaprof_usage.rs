@@ -211,7 +211,7 @@ fn agent_is_not_in_the_profile_on_other_jdks() {
     check_agent_is_not_in_the_profile(&["temurin-17", "temurin-21", "temurin-25"]);
 }
 
-/// What a JVM does in response to javaprof's requests is not part of its profile.
+/// The work of a JVM in response to javaprof's requests is not part of its profile.
 fn check_agent_is_not_in_the_profile(runtimes: &[&str]) {
     for runtime in runtimes {
         let mut load = start_warm_load(runtime);

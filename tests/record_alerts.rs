@@ -32,7 +32,7 @@ const COLLECTORS: [(&str, &str, &str); 8] = [
     ),
 ];
 
-/// What a JVM does: its name, options, program, and the words behind "go SECONDS".
+/// A kind of JVM: its name, options, program, and the arguments after "go SECONDS".
 struct Kind {
     name: &'static str,
     options: &'static str,
@@ -147,7 +147,7 @@ fn add_scrape(recorded: &mut Recorded, metrics: &str, scrape: usize, loads: &[(S
         let Some((load, _)) = loads.iter().find(of).filter(|_| SERIES.contains(&name)) else {
             continue;
         };
-        // Of a histogram, the bucket that a rule reads.
+        // The rules read one bucket of a histogram only.
         if name.ends_with("_bucket") && !labels.contains("le=\"1.0\"") {
             continue;
         }

@@ -1,6 +1,6 @@
 //! Prints how many BPF programs, links and maps the kernel has: what is left over when no tool
 //! runs any more.
-#![allow(clippy::print_stdout, reason = "figures, for whoever runs it")]
+#![allow(clippy::print_stdout, reason = "the figures are printed")]
 
 use libbpf_rs::query::{LinkInfoIter, MapInfoIter, ProgInfoIter};
 

@@ -4,7 +4,7 @@
 //! end of a lambda's method name is removed, as is the number in the name of a class that is
 //! generated at run time (`StackGone1234`). A thread's name also occurs as a caller: of the
 //! program's first method in that thread.
-#![allow(clippy::print_stdout, reason = "figures, for whoever runs it")]
+#![allow(clippy::print_stdout, reason = "the figures are printed")]
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},

@@ -29,7 +29,7 @@ pub fn jars(name: &str) -> Vec<PathBuf> {
     assert!(output.status.success(), "tests/programs failed");
     let text = String::from_utf8(output.stdout).expect("paths are UTF-8");
     let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
-    let path = line.unwrap_or_else(|| panic!("tests/programs does not tell of {name}"));
+    let path = line.unwrap_or_else(|| panic!("tests/programs does not list {name}"));
     path.split(':').map(PathBuf::from).collect()
 }
 

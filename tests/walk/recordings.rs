@@ -1,5 +1,5 @@
 //! Runs the walker on recorded stacks: each frame must be the recorded one.
-#![allow(clippy::print_stdout, reason = "figures, for whoever runs it")]
+#![allow(clippy::print_stdout, reason = "the figures are printed")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::{

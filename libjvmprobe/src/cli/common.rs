@@ -13,7 +13,7 @@ use crate::{
     sys::Pace,
 };
 
-/// What every tool's command line has.
+/// Options of every tool.
 #[derive(Args, Clone, Debug, Default)]
 pub struct Common {
     /// Trace this process (repeatable)

@@ -12,7 +12,7 @@ use crate::{
     },
 };
 
-/// What the command line says of it.
+/// Options of a command that the tool starts and traces.
 #[derive(Args, Clone, Debug, Default)]
 pub struct CommandOptions {
     /// Start this command and trace it from the beginning

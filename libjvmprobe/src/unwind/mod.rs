@@ -751,11 +751,11 @@ mod tests {
     }
 
     #[test]
-    fn a_file_for_another_machine_is_refused() {
+    fn file_for_another_processor_type_is_rejected() {
         let mut bytes = Library::build(".text\nnop\n", &[]).bytes();
         bytes[18..20].copy_from_slice(&183_u16.to_le_bytes());
         let error = UnwindTable::read(&open(&bytes).unwrap()).unwrap_err().to_string();
-        assert!(error.contains("not for aarch64"), "{error}");
+        assert!(error.contains("not on aarch64"), "{error}");
     }
 
     #[test]

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * What bpf/walk/ wants of libbpf's header of this name, for user space: maps are variables that
+ * The parts of libbpf's header of this name that bpf/walk/ uses, for user space: maps are variables that
  * harness.c knows by their addresses, and helpers are functions of harness.c.
  */
 #ifndef WALK_HARNESS_BPF_HELPERS_H

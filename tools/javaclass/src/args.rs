@@ -93,7 +93,7 @@ pub struct Args {
     pub top: usize,
 }
 
-/// What it does but look at JVMs.
+/// Subcommands that read files instead of JVMs.
 #[derive(Clone, Debug, Subcommand)]
 pub enum Command {
     /// Combine javaclass -j reports of several runs and hosts
@@ -109,7 +109,7 @@ pub enum Command {
     Strip(Strip),
 }
 
-/// What `strip` is told.
+/// Options of `strip`.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Strip {
     /// Report of -j or merge -j from a complete run of the program (repeatable)

@@ -33,11 +33,13 @@ pub fn run(args: &Args) -> Result<()> {
     let mut out = Output::open(None)?;
     let mut failed = 0;
     let inlining = Inlining::Everywhere;
+    // The agent is loaded only into JVMs that the user names by PID.
+    let named_by_user = args.common.name.is_none();
     for target in &targets {
         let pid = target.pid();
         let written = HotSpot::read(target)
             .and_then(|hotspot| {
-                symbols::get(&args.symbols, &target.process, Ok(&hotspot), inlining, true)
+                symbols::get(&args.symbols, &target.process, Ok(&hotspot), inlining, named_by_user)
             })
             .map_err(Into::into)
             .and_then(|(seen, _)| {

@@ -58,7 +58,7 @@ pub enum Log {
     Json,
 }
 
-/// What is done instead of staying.
+/// Subcommands that end at once, in place of the daemon.
 #[derive(Clone, Debug, Subcommand)]
 pub enum Command {
     /// Show the recorded data of a time range
@@ -84,7 +84,7 @@ pub struct List {
     pub dir: Option<PathBuf>,
 }
 
-/// Of the daemon.
+/// Options of the daemon.
 #[derive(Clone, Debug, Default, Group)]
 pub struct Daemon {
     /// Keep windows in this directory
@@ -169,7 +169,7 @@ pub struct Daemon {
     pub config: Option<PathBuf>,
 }
 
-/// Of `show`.
+/// Options of `show`.
 #[derive(Clone, Debug, Group)]
 pub struct Show {
     /// Begin: 10m (ago), 03:12 (today) or 2026-11-22T03:12:00Z

@@ -306,7 +306,7 @@ mod tests {
         let error = |text: &str| text.parse::<EventSpec>().unwrap_err();
         assert!(error("pagefaults").contains("page-faults"), "{}", error("pagefaults"));
         assert!(error("exception").contains("exceptions"));
-        assert!(error("zzz").contains("there are cpu, wall"), "{}", error("zzz"));
+        assert!(error("zzz").contains("known events: cpu, wall"), "{}", error("zzz"));
         assert!(error("usdt:hotspot").contains("usdt:PROVIDER:NAME"));
         assert!(error("tracepoint::x").contains("CATEGORY"));
         for rate in ["page-faults/0", "cpu/1000000000hz", "cpu/7", "cycles/x", "deopt/9"] {
