@@ -20,6 +20,7 @@ use jvmprobe_tests::{
     container::Container,
     folded,
     load::{FRAMES, Load},
+    need_root,
     proc::threads,
     runtimes::named,
     tool::{self, Tool, binary},
@@ -390,6 +391,8 @@ fn racing_symlinks_in_agent_folder_overwrite_no_file() {
 /// Unattended runs only read; they send no requests to a JVM.
 #[test]
 fn option_all_sends_no_request_to_any_jvm() {
+    // Alone, because JVMs of other tests match the pattern, too.
+    need_root();
     start();
     for symbols in ["agent", "perfmap"] {
         let args = ["-a", "-d", "0.1", "--symbols", symbols];
@@ -402,11 +405,10 @@ fn option_all_sends_no_request_to_any_jvm() {
     // A JVM from whose memory the compiled methods cannot be read.
     let folder = tempfile::tempdir().unwrap();
     let runtime = named("zulu-8").without_field("_scopes_pcs_offset", folder.path());
-    let mut load =
-        Load::start_program(&runtime, &format!("{FRAMES} -Djvmprobe.name=unnamed"), "CpuLoad");
+    let mut load = Load::start_program(&runtime, FRAMES, "CpuLoad");
     load.run(0.5);
     // Selected by a pattern, not by PID.
-    let output = tool::run("javaprof", &["--name", "^unnamed$", "--write-maps"]);
+    let output = tool::run("javaprof", &["--name", "^CpuLoad$", "--write-maps"]);
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     assert!(!output.stderr.contains("loading the jvmprobe agent"), "{}", output.stderr);
     let tool = Tool::start("javaprof", &["-a", "-F", "199", "-f"]);

@@ -254,7 +254,9 @@ mod tests {
         assert!(has(MAX_LOCATIONS, MAX_ARG_SPECS).unwrap());
         let why = |count, arg_specs| has(count, arg_specs).unwrap_err().to_string();
         assert!(why(MAX_LOCATIONS + 1, 1).contains("65 locations"));
-        assert!(why(MAX_ARG_SPECS + 1, MAX_ARG_SPECS + 1).contains("17 different argument formats"));
+        assert!(
+            why(MAX_ARG_SPECS + 1, MAX_ARG_SPECS + 1).contains("17 different argument formats")
+        );
         assert!(!library(1, 1).has("hotspot", "gc__end").unwrap());
     }
 
