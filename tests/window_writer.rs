@@ -7,8 +7,10 @@ use std::{path::Path, time::Duration};
 
 use jvmprobe_tests::windows::made_up;
 use jvmprobed::store::Store;
+use libjvmprobe::cli::init_messages;
 
 fn main() {
+    init_messages("jvmprobed", false);
     let args: Vec<_> = std::env::args().collect();
     let number = |at: usize| args[at].parse::<u64>().unwrap();
     let age = Duration::from_secs(number(2));

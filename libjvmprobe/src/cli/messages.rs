@@ -43,7 +43,7 @@ struct Messages {
 }
 
 /// Begins to print messages with the tool's name; if `verbose`, also those at the debug level.
-pub(super) fn init(tool: &str, verbose: bool) {
+pub fn init(tool: &str, verbose: bool) {
     let messages = MESSAGES.get_or_init(|| Messages {
         tool: tool.to_owned(),
         as_json: AtomicBool::new(false),

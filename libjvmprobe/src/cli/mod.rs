@@ -18,7 +18,7 @@ use clap_complete::Shell;
 use rustix::process::geteuid;
 
 pub use common::Common;
-pub use messages::{limit_warnings, print_messages_as_json};
+pub use messages::{init as init_messages, limit_warnings, print_messages_as_json};
 pub use started::CommandOptions;
 
 use crate::{
