@@ -11,7 +11,8 @@
  * allocated; user space reads both for each thread (`represented_bytes` and `counted` of struct thread_state).
  *
  * If even the hits cost too much, user space attaches a probe in on periods only. A hit in an on period
- * has a weight: it also represents hits of the preceding off period, and is that much longer on the line.
+ * has a weight, because it also represents hits of the preceding off period. Its length on the line is its
+ * bytes multiplied by this weight.
  */
 #ifndef JVMPROBE_FLOOD_BPF_H
 #define JVMPROBE_FLOOD_BPF_H
@@ -44,8 +45,8 @@ static const struct flood no_flood;
 /* How one hit counts. */
 struct hit_weight {
 	__u64 weight;           /* number of hits that it represents, in 256ths; 0: it is ignored */
-	bool may_skip;          /* some of the thread's hits before it may be missing, now or in an earlier cycle */
-	bool is_cycled;         /* one of the JVM's probes is not always attached now */
+	bool may_skip;          /* earlier hits of the thread may not have been observed, in this or an earlier off period */
+	bool is_cycled;         /* at least one of the JVM's probes has a duty cycle at present */
 };
 static const struct hit_weight represents_itself = { .weight = ONE };
 

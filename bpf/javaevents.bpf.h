@@ -261,7 +261,8 @@ int BPF_UPROBE(java_deopt, __u64 thread, __u64 request)
 
 	if (!is_hit_wanted(&key, uprobe_cookie(ctx)))
 		return 0;
-	/* The request is negative, or else the index of a class that is not loaded, which implies the reason. */
+	/* A negative request encodes a reason and an action. Any other request is the constant pool index of a class
+	   that is not loaded; its reason is "unloaded". */
 	key.label = 1 + (__u64)(__u32)request;
 	count_hit_of(ctx, &key);
 	return 0;

@@ -55,7 +55,7 @@ static const struct budget no_budget;
 struct tenant {
 	struct rate rate;
 	__u64 waiting; /* bytes sent since it was last reset, with each event counted at the size of a stop */
-	__u64 position; /* producer position in the ring at that reset; when user space has read it, the next follows */
+	__u64 position; /* producer position at that reset; the next reset follows when user space has read up to it */
 };
 
 /* Indexed by number of the control group. */
@@ -217,7 +217,8 @@ static __always_inline struct stop_event *new_stop(__u64 key, __u64 now)
 	return stop;
 }
 
-/* For USDT probes, which are hit on the VM thread only. If the JVM's own record can be read, begins a stop. */
+/* For USDT probes, which are hit on the VM thread only. Returns the current stop. If there is none, begins a new one,
+   provided that the JVM's own record of its stops can be read. */
 static __always_inline struct stop_event *current_or_new_stop(__u64 key, __u64 now,
 							      const struct gauge *gauge)
 {
@@ -251,7 +252,7 @@ static __always_inline int begin_stop(__u64 cookie)
 	return 0;
 }
 
-/* Counts an operation; the first one names the stop. JDK 11 and older may run several within one safepoint. */
+/* Counts an operation; the first one names the stop. JDK 13 and older may run several within one safepoint. */
 static __always_inline void begin_op(struct stop_event *stop, __u64 now)
 {
 	if (!stop->ops++) {
@@ -263,7 +264,8 @@ static __always_inline void begin_op(struct stop_event *stop, __u64 now)
 static __always_inline int begin_gc(struct stop_event *stop, const struct gauge *gauge,
 				    __u64 now, bool full)
 {
-	/* With op_tells, the probe is attached for other JVMs that map the same file. */
+	/* With op_shows_collection, this JVM does not need the probe. It is attached for another JVM that maps the same
+	   file. */
 	if (!stop || (gauge && gauge->op_shows_collection))
 		return 0;
 	stop->full |= full;
@@ -338,9 +340,9 @@ static __always_inline int begin_collection(__u64 cookie)
 }
 
 /*
- * Reads the used heap again for CMS, whose concurrent thread goes on sweeping until the VM thread has
- * waited for it. JDK 8 reads the value that its log prints as the heap before only after that wait
- * (ParNewGeneration::collect(), GenMarkSweep::invoke_at_safepoint()).
+ * Reads the used heap again for CMS. Its concurrent thread sweeps until the VM thread has waited for it. JDK 8
+ * reads the value "before" of its log after that wait, too (ParNewGeneration::collect(),
+ * GenMarkSweep::invoke_at_safepoint()).
  */
 static __always_inline int read_heap_before(__u64 cookie)
 {

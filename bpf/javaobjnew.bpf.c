@@ -50,7 +50,7 @@ struct {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
-	/* User space sets it: see load() in libjvmprobe/src/take/allocations/counters.rs. */
+	/* User space sets it: see load() in libjvmprobe/src/trace/allocations/counters.rs. */
 	__uint(max_entries, 1 << 17);
 	__type(key, struct tally_key);
 	__type(value, struct tally);
@@ -64,11 +64,11 @@ struct {
 	__type(value, struct tally);
 } others SEC(".maps");
 
-/* Bytes by time slot. If the map is full, user space distributes the missing bytes like those of the same key
-   that have a slot. */
+/* Bytes by time slot. If the map is full, some bytes have no slot. User space distributes them over the slots of
+   the same key, in proportion to the bytes there. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
-	/* User space sets it: see load() in libjvmprobe/src/take/allocations/counters.rs. */
+	/* User space sets it: see load() in libjvmprobe/src/trace/allocations/counters.rs. */
 	__uint(max_entries, 1 << 17);
 	__type(key, struct tally_key);
 	__type(value, struct hit);
@@ -139,8 +139,8 @@ static __always_inline void send_names_in(const struct tally_key *key, __u64 tex
 }
 
 /*
- * Sends the names of a new class and thread, written directly into the ring buffer, which no other thread
- * writes there. If the buffer is full, user space reads the names itself, so no count is lost.
+ * Sends the names of a new class and thread. They are written without a copy into reserved space of the ring
+ * buffer. If the buffer is full, user space reads the names itself, so no count is lost.
  */
 static __always_inline void send_names(const struct tally_key *key, __u64 text)
 {
@@ -215,7 +215,7 @@ out:
 	key->slot = 0;
 }
 
-/* Not inlined, because the stack of its callers has no space for the event beside the walker's. */
+/* Not inlined: the BPF stack (512 bytes) of its callers has no space for both this event and the walker's variables. */
 static __noinline void send_large(const struct tally_key *key, __u64 size, bool humongous)
 {
 	struct large_event event = {
@@ -238,7 +238,8 @@ static __always_inline bool is_humongous(const struct layout *layout, __u64 size
 	return layout->humongous && size > layout->humongous;
 }
 
-/* Counts an object that may be large, which represents `objects` objects of `bytes` bytes. */
+/* Counts an object of `size` bytes, if it is humongous, as `objects` objects with `bytes` bytes in total. Sends an
+   event if it is large. */
 static __always_inline void count_large(const struct tally_key *key, struct tally *tally,
 					const struct layout *layout, __u64 size, __u64 objects,
 					__u64 bytes)
@@ -266,8 +267,8 @@ static __always_inline __u64 text_of_klass(struct tally_key *key, const struct l
 }
 
 /*
- * Returns a thread's state. Not inlined, because a program's stack has no space for a new state beside the
- * walker's. A native thread may detach from the JVM and attach again: bytes of its former JavaThread that no
+ * Returns a thread's state. Not inlined: the BPF stack has no space for both a new state and the walker's
+ * variables. A native thread may detach from the JVM and attach again: bytes of its former JavaThread that no
  * sample represents are carried over to the new one.
  */
 static __noinline struct thread_state *state_of(__u64 target, __u64 thread)

@@ -55,7 +55,7 @@ __u64 began = 0;
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
-	/* User space sets it: see load() in libjvmprobe/src/take/samples/session.rs. */
+	/* User space sets it: see load() in libjvmprobe/src/trace/samples/session.rs. */
 	__uint(max_entries, 1);
 	__type(key, __u32);
 	__type(value, struct thread);

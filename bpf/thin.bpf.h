@@ -38,7 +38,7 @@ static __always_inline struct thin *thin_of(const struct thin_key *key)
 	return bpf_map_lookup_elem(&thinned, key);
 }
 
-/* Several processors may be here at once; a window is then a little longer or shorter. */
+/* Several processors may run this at the same time; a window is then a little longer or shorter. */
 static __always_inline void count_hit(struct thin *rate)
 {
 	__u64 window = bpf_ktime_get_ns() >> WINDOW_SHIFT;
@@ -49,7 +49,7 @@ static __always_inline void count_hit(struct thin *rate)
 		rate->window = window;
 	}
 	__sync_fetch_and_add(&rate->hits, 1);
-	/* A burst raises the rate at once, not with the next window. */
+	/* A burst raises one_in at once, not only in the next window, so that fewer events are kept. */
 	if (rate->hits > 4 * PER_WINDOW && rate->one_in < rate->hits / PER_WINDOW)
 		rate->one_in = rate->hits / PER_WINDOW;
 }

@@ -130,7 +130,7 @@ fn json_objects_carry_the_documented_fields() {
         let time = record["time"].as_str().unwrap();
         assert!(time.len() == 30 && time.ends_with('Z'), "{time}");
     }
-    // Young collections empty Eden: the pools' own truth.
+    // A young collection empties Eden, so the used memory after it must be 0.
     let young = |r: &&Value| r["op"] == "G1CollectForAllocation";
     let pause = of_type(&records, "pause").find(young).unwrap();
     let pools = pause["pools"].as_array().unwrap();

@@ -367,7 +367,7 @@ fn failing_receiver_loses_only_counted_samples() {
     }
 }
 
-/// Returns the contents of the requests in which Pyroscope has accepted all series.
+/// Returns the contents of the profiles that the receiver of Pyroscope's protocol has accepted.
 fn accepted_values(requests: &[Value]) -> Truth {
     let ids = |request: &Value| -> BTreeSet<String> {
         let ids = request["accepted"].as_array().into_iter().flatten();
@@ -604,7 +604,7 @@ fn queued_windows_survive_a_restart() {
     assert_eq!((counts.waiting_samples, counts.delivered_samples), (handed_in, 0));
     let begun = Instant::now();
     push.end(&net, Duration::from_secs(5));
-    assert!(begun.elapsed() < Duration::from_secs(20), "it waits for nobody");
+    assert!(begun.elapsed() < Duration::from_secs(20), "ending took longer than its limit");
     // As when the configuration is reloaded: the queue directory is released at once, even while a
     // request hangs.
     let hangs = TcpListener::bind(("127.0.0.1", port)).unwrap();

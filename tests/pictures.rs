@@ -10,7 +10,7 @@ use jvmprobe_tests::browser::Browser;
 fn main() {
     let args: Vec<_> = env::args().skip(1).collect();
     let [page, prefix, rest @ ..] = &args[..] else {
-        panic!("say which page, and how the pictures' names begin")
+        panic!("usage: pictures PAGE.html PREFIX [WIDTH HEIGHT [JAVASCRIPT]]")
     };
     let number = |at: usize, default| rest.get(at).map_or(default, |text| text.parse().unwrap());
     let mut browser = Browser::start();

@@ -194,7 +194,10 @@ fn trace_samples(pid: u32, begun: Sender<()>, stop: &AtomicBool) -> Result<Sampl
     begun.send(()).unwrap();
     taker.run(times(INTERVAL), stop)?;
     let (sink, _, profiles) = taker.finish()?;
-    assert!(profiles.iter().all(|profile| profile.samples.is_empty()), "nothing was to be kept");
+    assert!(
+        profiles.iter().all(|profile| profile.samples.is_empty()),
+        "samples are left, although keeps_whole_trace is off"
+    );
     Ok(sink)
 }
 

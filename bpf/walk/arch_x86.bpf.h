@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
  * Decodes instructions of HotSpot's code on x86-64: how far a method's prologue or epilogue has been executed,
- * where a call leads, where an adapter keeps what it moves. Also: where Linux stores the registers of code that
- * a signal interrupts.
+ * the target of a call, and where an adapter holds the return address that it moves. Also: where Linux stores the
+ * registers of code that a signal interrupts.
  *
  * A prologue is decoded from the method's verified entry on; HotSpot uses only a few instructions there (x86.ad
  * MachPrologNode, C1's build_frame). An epilogue is recognised by the next instruction: HotSpot's compilers emit
@@ -21,7 +21,7 @@
 enum frame_state {
 	FRAME_COMPLETE,
 	FRAME_NOTHING,      /* only the return address is on the stack */
-	FRAME_FP_PUSHED,    /* the return address and, below it, the caller's fp are */
+	FRAME_FP_PUSHED,    /* the return address and, below it, the caller's fp are on the stack */
 	FRAME_NO_FP,        /* sp has its final value, but fp is not saved yet */
 };
 
@@ -69,7 +69,7 @@ __noinline int prologue_instruction(struct walker *w, __u32 at)
 	return 0;
 }
 
-/* Returns how much of its frame a method has set up that was entered at `entry`. */
+/* Returns how much of its frame the method with this entry has set up so far. */
 __noinline int prologue_state(struct walker *w, __u64 entry)
 {
 	__u32 at = 0, state = FRAME_NOTHING, i;
@@ -231,9 +231,10 @@ __noinline int pushed_words(struct walker *w)
 }
 
 /*
- * Returns the sp from before compiled code of JDK 8 saved all registers below its frame, to call a function such
- * as a sine; 0 if it did not. The saved sp is recognised by its relation to its own address. Below the registers
- * are 16 bytes for each floating point register, 16 more with AVX, an argument, and a word that aligns the stack.
+ * To call a function such as sin(), compiled code of JDK 8 saves all registers below its frame. Returns the sp
+ * from before that; 0 if no registers were saved. The saved sp is recognised because it equals its own address
+ * plus five words. Below the registers are 16 bytes for each floating point register, 16 more with AVX, an
+ * argument, and a word that aligns the stack.
  * (fp_runtime_fallback(), pusha(), macroAssembler_x86.cpp)
  */
 __noinline __u64 sp_before_sine(struct walker *w)
@@ -277,8 +278,8 @@ __noinline __u64 call_stub_target(struct walker *w)
 }
 
 /*
- * Returns whether an interpreted method is at the address to which a call has returned, so that it has its frame
- * and reloads sp and the bytecode pointer from there: mov rsp, [rbp - 16] or, since JDK 22, mov rcx, [rbp - 16];
+ * Returns whether an interpreted method is at the instructions that follow a call. Then it has a frame, from which
+ * they reload sp and the bytecode pointer: mov rsp, [rbp - 16] or, since JDK 22, mov rcx, [rbp - 16];
  * lea rsp, [rbp + 8 rcx]; then mov qword [rbp - 16], 0; mov r13, [rbp - 64].
  */
 static __always_inline bool goes_on_in_own_frame(struct walker *w)
@@ -295,7 +296,7 @@ static __always_inline bool goes_on_in_own_frame(struct walker *w)
 		(c[1] == 0xc7 && c[2] == 0x45 && c[3] == 0xf0));
 }
 
-/* Returns eight bytes from byte k of two words on. */
+/* Returns the eight bytes that begin at byte k (0 to 7) of two consecutive words. */
 static __always_inline __u64 bytes_from(const __u64 *words, __u32 k)
 {
 	return k ? words[0] >> 8 * k | words[1] << (64 - 8 * k) : words[0];
@@ -325,8 +326,8 @@ static __always_inline __u64 sets_sender_sp(__u64 code)
 
 /*
  * Returns whether an adapter has set r13 to the caller's sp: the jump to the interpreter (jmp rcx) is still ahead,
- * but mov r13, rsp or, since JDK 20, lea r13, [rsp + 8] is not. Before that, r13 may have any value. There may be a
- * kilobyte of barriers first. (The code for calls from interpreted to compiled code lies before; it does not need
+ * but mov r13, rsp or, since JDK 20, lea r13, [rsp + 8] is not. Before that, r13 may have any value. Up to a
+ * kilobyte of GC barrier code may precede these instructions. (The code for calls from interpreted to compiled code lies before; it does not need
  * the caller's sp.)
  */
 __noinline int is_behind_sender_sp(struct walker *w)
@@ -372,9 +373,9 @@ __noinline int is_behind_sender_sp(struct walker *w)
 	return 0;
 }
 
-/* Returns whether the next instruction is one of those by which an adapter moves the return address, which is in
-   its register then: mov r13, rsp; sub rsp, X; and rsp, -16; mov [rsp], rax; pop rbx (a method handle's last
-   argument); push rax. */
+/* Returns whether the next instruction is one with which an adapter moves the return address: mov r13, rsp;
+   sub rsp, X; and rsp, -16; mov [rsp], rax; pop rbx (a method handle's last argument); push rax. During these, the
+   return address is in rax (regs.return_address). */
 static __always_inline bool moves_return_address(const __u8 *c)
 {
 	return (c[0] == 0x4c && c[1] == 0x8b && c[2] == 0xec) ||
@@ -384,15 +385,16 @@ static __always_inline bool moves_return_address(const __u8 *c)
 	       c[0] == 0x5b || c[0] == 0x50;
 }
 
-/* Returns whether the instruction is the first of these, before which sp is the caller's. */
+/* Returns whether the instruction is mov r13, rsp, the first one of moves_return_address(). Before it, sp is still
+   the caller's. */
 static __always_inline bool is_at_sender_sp(const __u8 *c)
 {
 	return c[0] == 0x4c;
 }
 
 /*
- * Reads the caller's sp, fp and return address that an adapter has saved to have the JVM correct the call site. All
- * registers are saved (push_CPU_state(), macroAssembler_x86.cpp). The size of the FPU's registers, below the others,
+ * Reads the caller's sp, fp and return address that an adapter has saved. Before it calls the JVM, which patches the
+ * call site, it saves all registers (push_CPU_state(), macroAssembler_x86.cpp). The size of the FPU's registers, below the others,
  * depends on the processor and is read from the code: vzeroupper; fxrstor [rsp]; add rsp, X. Returns 0 or an error.
  */
 static __always_inline int saved_by_adapter(struct walker *w, __u64 *ip, __u64 *sp, __u64 *fp)
@@ -463,7 +465,7 @@ static __always_inline bool begins_with_push(__u64 entry)
 	return !read_user(&first, 1, entry) && first == 0x55;
 }
 
-/* Returns whether a call precedes an address, as it does a return address. */
+/* Returns whether the instruction before this address is a call, so that it may be a return address. */
 static __always_inline bool is_behind_call(__u64 addr)
 {
 	__u8 c[7];
@@ -497,7 +499,7 @@ static __always_inline int interrupted_by_signal(struct walker *w)
 	    read_user(&w->regs.method, WORD, w->sp + 128) ||
 	    read_user(&w->regs.bcp, WORD, w->sp + 80))
 		return END_UNREADABLE;
-	/* User space looks up the trampoline at its first byte, not one before. */
+	/* User space looks up return addresses minus one. The trampoline is entered at its first byte, so one is added. */
 	w->frame++;
 	/* A handler on an alternate stack may lie below or above the interrupted stack. */
 	w->sp = 0;

@@ -146,7 +146,8 @@ __noinline int find_blob(struct walker *w, __u64 addr)
 	return 0;
 }
 
-/* Sets w->blob to the blob of the current frame, which is often still that of its callee, or in the cache. */
+/* Sets w->blob to the blob of the current frame. Often w->blob, which is the blob of its callee, contains this frame,
+   too, or the cache has its blob. */
 __noinline int find_own_blob(struct walker *w)
 {
 	struct found *place;

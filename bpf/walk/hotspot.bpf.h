@@ -21,8 +21,9 @@
 #define BCP_SLOT_JDK_8 7
 #define STUB_WORDS 32           /* maximum number of words pushed by a stub; a power of two */
 
-/* Returns the end of the caller's stack, given the address `sp` above the return address. Caller and callee of an
-   interpreted method have it in a register, because arguments are put in between; it is used if plausible. */
+/* Returns the end of the caller's stack, given the address `sp` above the return address. During a call to or from an
+   interpreted method, arguments may lie between the two, and a register (sender_sp) has the end of the caller's stack.
+   It is used if its value is plausible. */
 static __always_inline __u64 sender_sp(struct walker *w, __u64 sp)
 {
 	return w->regs.sender_sp > sp && w->regs.sender_sp - sp <= MAX_ARGUMENT_BYTES ? w->regs.sender_sp : sp;
@@ -283,7 +284,7 @@ __noinline int caller_of_adapter(struct walker *w)
 	if (!w)
 		return END_IMPLAUSIBLE;
 	if (!w->is_innermost) {
-		/* It has called the JVM to correct the call site, with all registers saved. */
+		/* It has saved all registers and called the JVM, which patches the call site. */
 		if (saved_by_adapter(w, &ip, &sp, &fp) || read_user(&pushed, WORD, sp) ||
 		    pushed != ip || !in_code_cache(w, ip)) {
 			guess(w);
@@ -293,8 +294,8 @@ __noinline int caller_of_adapter(struct walker *w)
 	}
 	if (read_user(c, sizeof(c), w->ip) || read_stack(w, &ip, 1, w->sp))
 		return END_UNREADABLE;
-	/* It saves all registers to have the JVM correct the call site: the former sp and the return address
-	   stored there are in registers. */
+	/* It is saving all registers before it calls the JVM, which patches the call site: regs.sender_sp is the sp
+	   from before, and regs.return_address the return address stored there. */
 	sp = w->regs.sender_sp;
 	if (sp > w->sp && sp - w->sp <= MAX_FRAME_BYTES && !read_stack(w, &pushed, 1, sp) &&
 	    pushed == w->regs.return_address && in_code_cache(w, pushed))
@@ -311,9 +312,9 @@ __noinline int caller_of_adapter(struct walker *w)
 
 /*
  * Searches the stack for the innermost stub's return address. Returns its position in words above sp, or STUB_WORDS if
- * it is unknown. It is the address whose call leads to this stub. C2 jumps to the stubs that pass an exception on; then
- * the return address is where the frame size says, provided that no other one is nearer to sp. (C2's stubs copy theirs
- * to the top of the stack.)
+ * it is unknown. It is the address after a call whose target is this stub. C2 jumps to the stubs that pass an exception
+ * on; then the return address is where the frame size says, provided that no other one is nearer to sp. (The stubs of
+ * C2 copy their return address to the top of the stack.)
  */
 __noinline int scan_stub(struct walker *w)
 {

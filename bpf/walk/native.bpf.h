@@ -129,8 +129,8 @@ static __always_inline bool is_code(struct walker *w, __u64 addr)
 
 /*
  * Detects a thread that has just hit a probe's breakpoint. If ip is still after the breakpoint, decreases it by one,
- * as the kernel will do. If the kernel has already emulated a push of one byte, ip has the same value, but the top of
- * the stack is not a return address.
+ * as the kernel will do. If the kernel has already emulated the instruction, a push that is one byte long, ip has the
+ * same value. Then the top of the stack is the pushed value and not a return address, and ip is not changed.
  */
 __noinline int find_breakpoint(struct walker *w)
 {
@@ -198,8 +198,8 @@ static __always_inline bool is_frame(__u64 fp, __u64 end)
 	       !read_user(&ip, WORD, fp + WORD) && is_behind_call(ip);
 }
 
-/* Returns the caller's frame pointer when its return address was found `found` words above sp: it is still in its
-   register, or saved below the return address. */
+/* Returns the caller's frame pointer, given that the return address is `found` words above sp. The frame pointer is
+   either still in rbp or saved on the stack below the return address. */
 __noinline __u64 saved_fp(struct walker *w, __u32 found)
 {
 	__u64 fp, end;

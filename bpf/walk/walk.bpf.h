@@ -80,8 +80,8 @@ __noinline int step(struct walker *w)
 {
 	if (!w)
 		return END_IMPLAUSIBLE;
-	/* User space looks up all frames but the first one byte before their addresses, because these are
-	   return addresses. The address at which a signal interrupted a frame is none, so it is increased by one. */
+	/* All frames except the first are return addresses, so user space looks them up at address - 1. The address
+	   at which a signal has interrupted a frame is not a return address, so one is added to it here. */
 	w->frame = (w->ip & ADDR_MASK) + (w->is_innermost && !w->is_first);
 	w->is_first = false;
 	w->depth++;
@@ -103,7 +103,7 @@ static __always_inline __u64 mix(__u64 hash, __u64 value)
 	return hash ^ hash >> 29;
 }
 
-/* Returns the id of a stack with this hash, which is odd. Target 0 is for kernel stacks, which all processes share. */
+/* Returns the id of the stack with this hash. An id is always odd. Target 0 is for kernel stacks, which all processes share. */
 static __always_inline __u64 stack_number(__u64 hash, __u64 target)
 {
 	return (target ? mix(hash, target) : hash) | 1;
@@ -149,7 +149,7 @@ __noinline __u64 walk_frames(struct walker *w, struct walked *walked)
 	return mix(hash, walked->end);
 }
 
-/* Returns this processor's walker of a level, reset for a new stack. */
+/* Returns this processor's walker for a level (see WALK_LEVELS), reset for a new stack. */
 static __always_inline struct walker *begin_walk(__u64 key, struct walked *walked, __u32 level)
 {
 	struct walker *w = bpf_map_lookup_elem(&walkers, &level);

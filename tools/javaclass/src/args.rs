@@ -66,7 +66,7 @@ pub struct Args {
     #[arg(long, value_name = "URL", requires = "vex", value_parser = parse_url)]
     pub product: Option<String>,
 
-    /// Show classes of the JVM's jars that are not loaded or initialized
+    /// Show classes of the JVM's jars that are not loaded, or loaded but not initialized
     #[arg(long, conflicts_with_all = ["tree", "methods", "csv", "by_loader", "list"])]
     pub unused: bool,
 
@@ -74,7 +74,7 @@ pub struct Args {
     #[arg(long, requires = "unused")]
     pub jdk: bool,
 
-    /// Trace class loading and initialization (also by -d, -s, INTERVAL)
+    /// Trace class loading and initialization (implied by -d, -s, -o, INTERVAL or a command)
     #[arg(short, long)]
     pub watch: bool,
 
@@ -105,7 +105,7 @@ pub enum Command {
         #[arg(short, long)]
         json: bool,
     },
-    /// Write a jar without classes that no report lists and no kept class needs
+    /// Remove unused classes from a jar, according to javaclass -j reports
     Strip(Strip),
 }
 
@@ -168,9 +168,12 @@ impl CommandLine for Args {
     fn check(&self) -> Result<(), String> {
         let reads = self.tree || self.methods || self.csv || self.unused;
         if self.watches() && (reads || self.by_loader && !self.counts_loaders()) {
-            return Err("this report is read once and cannot be combined with -d, -w, -s, -o or \
-                        INTERVAL"
-                .into());
+            return Err(
+                "--tree, --methods, --csv, --unused, and --by-loader without INTERVAL, read \
+                        the classes once; they cannot be combined with -d, -w, -s, -o, INTERVAL or \
+                        a command"
+                    .into(),
+            );
         }
         if self.by_loader && self.common.json && !self.counts_loaders() {
             return Err("--json already shows the loader of each class; with --by-loader, add \

@@ -60,7 +60,7 @@ pub struct Args {
         "Write the bytes of all stacks to FILE (repeatable): {}", formats::list()))]
     pub output: Vec<PathBuf>,
 
-    /// In .folded files, count per second; each line begins with its second
+    /// In .folded files, list the stacks of each second separately; a line begins with its second
     #[arg(long, requires = "output")]
     pub timeline: bool,
 
@@ -68,7 +68,7 @@ pub struct Args {
     #[arg(long)]
     pub keep_narrow: bool,
 
-    /// Print each allocation outside of TLABs of at least BYTES (64k, 1m)
+    /// Print each object of at least BYTES (64k, 1m) that is allocated outside of TLABs
     #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
     pub large: Option<u64>,
 
@@ -76,7 +76,7 @@ pub struct Args {
     #[arg(long)]
     pub exact: bool,
 
-    /// Memory limit; later classes are summed as (other)
+    /// Memory limit; classes found after it is reached are added up as (other)
     #[arg(long, value_name = "SIZE", default_value = "128M", value_parser = parse_size)]
     pub max_memory: usize,
 }

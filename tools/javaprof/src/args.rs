@@ -31,7 +31,7 @@ Examples:
 #[derive(Clone, Debug, Parser)]
 #[command(name = "javaprof", version, after_help = EXAMPLES, max_term_width = 100)]
 #[command(mut_arg("quiet", |arg| arg.help("Print no summary").conflicts_with("folded")))]
-#[command(mut_arg("interval", |arg| arg.help("Profile for this many seconds; with COUNT, per report")))]
+#[command(mut_arg("interval", |arg| arg.help("Profile for this many seconds; with COUNT, report at this interval")))]
 pub struct Args {
     #[command(flatten)]
     pub common: Common,
@@ -51,7 +51,7 @@ pub struct Args {
     #[arg(long)]
     pub skip_missing: bool,
 
-    /// With -e wall, off-cpu: sum up waits shorter than this
+    /// With -e wall, off-cpu: add up waits shorter than DURATION instead of showing their stacks
     #[arg(long, value_name = "DURATION", default_value = "1ms", value_parser = parse_duration)]
     pub min: Duration,
 
@@ -100,7 +100,7 @@ pub struct Args {
     #[arg(long)]
     pub keep_narrow: bool,
 
-    /// Count folded stacks per second; each line begins with its second
+    /// List the folded stacks of each second separately; a line begins with its second
     #[arg(long)]
     pub timeline: bool,
 
@@ -108,11 +108,12 @@ pub struct Args {
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub diff: Option<PathBuf>,
 
-    /// Walk stacks by auto, hotspot or fp (frame pointers)
+    /// How to walk stacks: hotspot (with the JVM's data), fp (frame pointers), or auto (the best available)
     #[arg(long, value_name = "HOW", default_value = "auto", hide_possible_values = true)]
     pub walk: StackWalk,
 
-    /// Names: auto, hotspot, perfmap, agent, none, file:PATH
+    /// Source of Java names: hotspot (the JVM's memory), perfmap (a map that the JVM writes), agent (loaded
+    /// into the JVM), file:PATH (a map file), none, or auto
     #[arg(long, value_name = "SOURCE", default_value = "auto")]
     pub symbols: SymbolSource,
 
@@ -125,7 +126,8 @@ pub struct Args {
         "duration", "diff", "json", "stacks"])]
     pub write_maps: bool,
 
-    /// With --write-maps: inlined code: none, simple, all
+    /// With --write-maps, entries for inlined code: none, simple (named by the innermost method), or all
+    /// (named by the call chain)
     #[arg(
         long,
         value_name = "HOW",

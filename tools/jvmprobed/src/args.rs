@@ -122,7 +122,7 @@ pub struct Daemon {
 
     /// Collect less if the daemon and its probes use more CPU time
     #[arg(long, value_name = "PERCENT", value_parser = parse_percent,
-        help = "Collect less above this percentage of one CPU [default: 1 per 4 CPUs]")]
+        help = "Collect less if the daemon uses more than this percentage of one CPU [default: 1 for every 4 CPUs]")]
     pub max_cpu: Option<f64>,
 
     /// Address and port of metrics
@@ -133,11 +133,11 @@ pub struct Daemon {
     )]
     pub listen: Option<Listen>,
 
-    /// Address and port of health
+    /// Address and port of the health checks
     #[arg(
         long,
         value_name = "ADDR",
-        help = "Address and port of health, or none [default: port after --listen]"
+        help = "Address and port of the health checks, or none [default: the port after that of --listen]"
     )]
     pub health_listen: Option<Listen>,
 
@@ -172,7 +172,7 @@ pub struct Daemon {
 /// Options of `show`.
 #[derive(Clone, Debug, Group)]
 pub struct Show {
-    /// Begin: 10m (ago), 03:12 (today) or 2026-11-22T03:12:00Z
+    /// Begin: 10m (ago), 03:12 (the latest one) or 2026-11-22T03:12:00Z
     #[arg(long, value_name = "WHEN", default_value = "10m", value_parser = TimeArg::from_str)]
     pub since: TimeArg,
 

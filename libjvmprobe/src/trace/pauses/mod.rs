@@ -1,7 +1,7 @@
 //! GC pauses: each stop of the application with its cause, and concurrent cycles.
 //!
-//! `probes` chooses the probes to attach to a libjvm.so. `session` loads the BPF side, whose `event`s
-//! `assemble` pairs up into [`record`]s for the `model` of a JVM. `requests` adds the threads that requested a
+//! `probes` chooses the probes to attach to a libjvm.so. `session` loads the BPF programs. `event` decodes
+//! their events, `assemble` combines these into [`record`]s, and `model` has the state of each JVM. `requests` adds the threads that requested a
 //! collection, and [`summary`] keeps totals. `counted` evaluates the counters of JVMs that nothing can be
 //! attached to. `tracer` combines these for the library's loop.
 

@@ -34,7 +34,7 @@ use serde::Deserialize;
 pub struct Options {
     /// Address and port of metrics, or `none`, as `--listen`.
     pub listen: Listen,
-    /// Address and port of health, or `none`, as `--health-listen`.
+    /// Address and port of the health checks, or `none`, as `--health-listen`.
     pub health_listen: Option<Listen>,
     /// Web configuration file, as `--web-config`.
     pub web_config: Option<PathBuf>,

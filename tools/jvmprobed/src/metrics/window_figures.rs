@@ -16,11 +16,10 @@ use crate::{
 const LIMITED: &str = "limited";
 
 /// Collectors that free memory while the application runs, as javagc(8) names them. A collection of theirs is
-/// a cycle, and stops are phases of it.
+/// a cycle, and stops are phases of it. Shenandoah reports its degenerated and full collections as cycles, too
+/// (`ShenandoahGCSession`, gc/shenandoah/shenandoahUtils.cpp).
 const CYCLIC: [&str; 5] = ["ZGC", "GenZGC", "Shenandoah", "GenShen", "CMS"];
 /// Prefix of the operations of CMS that are phases of a cycle. Its other stops are complete collections.
-/// Degenerated and full collections of Shenandoah are reported as cycles, too (`ShenandoahGCSession`,
-/// gc/shenandoah/shenandoahUtils.cpp).
 const CMS_PHASE: &str = "CMS_";
 
 impl Figures {
@@ -61,7 +60,7 @@ fn is_of_cycles(record: &Record) -> bool {
 
 impl Stop {
     /// Converts a record to figures: a stop, the cycle of a collector that frees memory while the application
-    /// runs, or the two sums of a record of sums. Other records give none.
+    /// runs, or the two sums of a [`Record::Limited`]. Other records give none.
     pub fn of_record(record: &Record) -> Vec<Self> {
         match record {
             Record::Pause(stop) | Record::Safepoint(stop) => vec![Self::of_stop(stop, record)],
@@ -94,8 +93,8 @@ impl Stop {
 
     fn of_stop(stop: &record::Stop, record: &Record) -> Self {
         let op = stop.op.as_deref().unwrap_or_default();
-        // A stop without operation comes from the JVM's own counters. Their collections count, because they
-        // report no cycles.
+        // A stop without operation comes from the JVM's own counters, which report no cycles. So its collection
+        // counts.
         let is_phase = matches!(record, Record::Pause(_))
             && CYCLIC.contains(&&*stop.collector)
             && !op.is_empty()

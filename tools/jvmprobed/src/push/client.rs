@@ -17,7 +17,8 @@ const MAX_ANSWER: usize = 64 << 10;
 /// Outcome of a request.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The target has accepted it, except for this number of profiles or points, with its message on these.
+    /// The target has accepted the request, except for this number of profiles or data points. The text is its
+    /// message about these.
     Accepted(u64, String),
     /// The target has not accepted it, and it should be sent again: after this time, if the target gave one.
     Later(Option<Duration>, String),
@@ -233,7 +234,7 @@ mod tests {
                     true
                 }
                 Outcome::Refused(_) | Outcome::Failed(_) => false,
-                Outcome::Accepted(..) => panic!("{code} was taken"),
+                Outcome::Accepted(..) => panic!("{code} was accepted"),
             }
         };
         let failed = outcome_of(StatusCode::INTERNAL_SERVER_ERROR, &headers, b"oops");
