@@ -45,7 +45,7 @@ static const struct flood no_flood;
 /* How one hit counts. */
 struct hit_weight {
 	__u64 weight;           /* number of hits that it represents, in 256ths; 0: it is ignored */
-	bool may_skip;          /* earlier hits of the thread may not have been observed, in this or an earlier off period */
+	bool may_skip;          /* earlier hits of the thread may have been missed, in this or an earlier cycle */
 	bool is_cycled;         /* at least one of the JVM's probes has a duty cycle at present */
 };
 static const struct hit_weight represents_itself = { .weight = ONE };

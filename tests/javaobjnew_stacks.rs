@@ -8,7 +8,7 @@ use jvmprobe_tests::{
     allocated::{Allocated, trace},
     beside_others, folded,
     load::Load,
-    pprof,
+    need_root, pprof,
     runtimes::{self, Runtime, named},
     speedscope,
     tool::{self, Tool},
@@ -310,7 +310,7 @@ fn large_objects_are_reported_with_their_stack() {
 
 #[test]
 fn text_shows_stacks_below_the_table() {
-    beside_others();
+    need_root();
     let mut java = Load::start_program(named("temurin-17"), "-XX:+UseG1GC", "AllocLoad");
     let pid = java.pid().to_string();
     let tool = Tool::start("javaobjnew", &["-p", &pid, "-s", "--large", "256k"]);

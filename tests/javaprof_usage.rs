@@ -14,6 +14,7 @@ use jvmprobe_tests::{
     beside_others,
     folded::{self, Line, total},
     load::{FRAMES, Load, classes},
+    need_root,
     other::busy_shell,
     pprof,
     proc::{breakpoints, cpu_seconds, threads},
@@ -602,7 +603,7 @@ fn method_names_come_from_the_given_map_file() {
 
 #[test]
 fn symbols_none_leaves_the_jvm_unmodified() {
-    beside_others();
+    need_root();
     let mut load = start_warm_load("temurin-17");
     let clean = breakpoints(load.pid(), named("temurin-17"));
     let tool = start(&load, &["-F", "499", "-f", "--symbols", "none"]);

@@ -327,8 +327,8 @@ static __always_inline __u64 sets_sender_sp(__u64 code)
 /*
  * Returns whether an adapter has set r13 to the caller's sp: the jump to the interpreter (jmp rcx) is still ahead,
  * but mov r13, rsp or, since JDK 20, lea r13, [rsp + 8] is not. Before that, r13 may have any value. Up to a
- * kilobyte of GC barrier code may precede these instructions. (The code for calls from interpreted to compiled code lies before; it does not need
- * the caller's sp.)
+ * kilobyte of GC barrier code may precede these instructions. (The code for calls from interpreted to compiled code
+ * lies before; it does not need the caller's sp.)
  */
 __noinline int is_behind_sender_sp(struct walker *w)
 {
@@ -394,8 +394,9 @@ static __always_inline bool is_at_sender_sp(const __u8 *c)
 
 /*
  * Reads the caller's sp, fp and return address that an adapter has saved. Before it calls the JVM, which patches the
- * call site, it saves all registers (push_CPU_state(), macroAssembler_x86.cpp). The size of the FPU's registers, below the others,
- * depends on the processor and is read from the code: vzeroupper; fxrstor [rsp]; add rsp, X. Returns 0 or an error.
+ * call site, it saves all registers (push_CPU_state(), macroAssembler_x86.cpp). The size of the FPU's registers, below
+ * the others, depends on the processor and is read from the code: vzeroupper; fxrstor [rsp]; add rsp, X. Returns 0 or
+ * an error.
  */
 static __always_inline int saved_by_adapter(struct walker *w, __u64 *ip, __u64 *sp, __u64 *fp)
 {
@@ -499,7 +500,8 @@ static __always_inline int interrupted_by_signal(struct walker *w)
 	    read_user(&w->regs.method, WORD, w->sp + 128) ||
 	    read_user(&w->regs.bcp, WORD, w->sp + 80))
 		return END_UNREADABLE;
-	/* User space looks up return addresses minus one. The trampoline is entered at its first byte, so one is added. */
+	/* User space looks up return addresses minus one. The trampoline is entered at its first byte, so one is
+	   added. */
 	w->frame++;
 	/* A handler on an alternate stack may lie below or above the interrupted stack. */
 	w->sp = 0;

@@ -103,7 +103,8 @@ static __always_inline __u64 mix(__u64 hash, __u64 value)
 	return hash ^ hash >> 29;
 }
 
-/* Returns the id of the stack with this hash. An id is always odd. Target 0 is for kernel stacks, which all processes share. */
+/* Returns the id of the stack with this hash. An id is always odd. Target 0 is for kernel stacks, which all
+   processes share. */
 static __always_inline __u64 stack_number(__u64 hash, __u64 target)
 {
 	return (target ? mix(hash, target) : hash) | 1;

@@ -170,8 +170,8 @@ impl CommandLine for Args {
         if self.watches() && (reads || self.by_loader && !self.counts_loaders()) {
             return Err(
                 "--tree, --methods, --csv, --unused, and --by-loader without INTERVAL, read \
-                        the classes once; they cannot be combined with -d, -w, -s, -o, INTERVAL or \
-                        a command"
+                 the classes once; they cannot be combined with -d, -w, -s, -o, INTERVAL or \
+                 a command"
                     .into(),
             );
         }
