@@ -6,6 +6,7 @@ use std::collections::HashMap;
 use jvmprobe_tests::{
     beside_others,
     load::{Load, numbers},
+    need_root,
     runtimes::named,
     tool::{Tool, binary},
 };
@@ -234,7 +235,7 @@ fn frequent_thread_switches_lose_no_time() {
 
 #[test]
 fn later_jvm_has_wall_times_from_its_start() {
-    beside_others();
+    need_root();
     let tool = Tool::start("javaprof", &["-a", "-j", "-s", "-t", "-e", "wall"]);
     let mut load = Load::start_program(named("temurin-17"), "-XX:+UseSerialGC", "WaitLoad");
     let pid = load.pid();
