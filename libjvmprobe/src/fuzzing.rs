@@ -13,15 +13,15 @@ use crate::{
     Addr, FileOffset, Vaddr,
     attach::{agent_map, jcmd},
     elf::{ElfFile, Probes},
-    follow,
     hotspot::{
         self,
         fuzzing::{Fake, Part},
         perfdata::PerfData,
     },
+    jvms,
     names::{demangle, perfmap},
-    process::{cgroup::Place, service::Service},
-    take,
+    process::{cgroup::Container, service::Service},
+    trace,
     unwind::UnwindTable,
 };
 
@@ -239,7 +239,7 @@ pub fn service(bytes: &[u8]) {
     let words: Vec<_> = text.split('\n').map(str::to_owned).collect();
     let service = Service::of(&words, bytes);
     assert!(!service.name.is_empty() && service.attributes.len() <= 256);
-    let _ = Place::parse(&text).to_string();
+    let _ = Container::parse(&text).to_string();
 }
 
 /// Reads perf records of new mappings.

@@ -1,5 +1,5 @@
 //! Cost of the probes to each JVM: the kernel side counts hits and measures some runs of its programs (bpf/cost.bpf.h);
-//! the trap of each hit is added at the [price](super::trap) measured on this machine.
+//! the trap of each hit is added at the [price](super::trap_cost) measured on this machine.
 
 use std::collections::HashMap;
 

@@ -125,7 +125,7 @@ pub struct Walker {
     keeps_rows: bool,
 }
 
-/// A process's mappings and unwind tables as the kernel side has them, to walk its stacks [here](super::here).
+/// A process's mappings and unwind tables as the kernel side has them, to walk its stacks in [this process](super::user_walker).
 #[derive(Debug)]
 pub struct WalkData<'a> {
     mappings: &'a [MappingEntry],

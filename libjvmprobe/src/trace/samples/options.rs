@@ -52,7 +52,7 @@ pub struct Options {
     /// Keep the profiles and figures of all intervals for [`finish`]. If unset, each interval is reported by itself,
     /// and memory does not grow with the length of the trace.
     ///
-    /// [`finish`]: super::Taker::finish
+    /// [`finish`]: super::Sampler::finish
     pub keeps_whole_trace: bool,
     /// How soon events are read.
     pub pace: Pace,

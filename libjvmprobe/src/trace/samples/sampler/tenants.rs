@@ -35,7 +35,7 @@ const STEP: f64 = 2.0;
 /// Detail that a tenant did not get in an interval, because it exceeded its share.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limited {
-    /// The tenant: see [`Place::tenant`](crate::process::cgroup::Place::tenant).
+    /// The tenant: see [`Container::tenant`](crate::process::cgroup::Container::tenant).
     pub tenant: Arc<str>,
     /// Samples whose stacks were not walked.
     pub walks: u64,
