@@ -114,6 +114,7 @@ fn code_cache_and_class_count_match_jmx_musl() {
 #[test]
 fn heap_sizes_match_jmx_for_each_collector() {
     const MAX: u64 = 256 << 20;
+    const REGION: u64 = 1 << 20;
     beside_others();
     for name in ["zulu-8", "temurin-11", "temurin-17", "temurin-21", "temurin-25"] {
         for flags in named(name).collectors() {
@@ -126,10 +127,10 @@ fn heap_sizes_match_jmx_for_each_collector() {
             let (after, max) = hotspot.heap_size();
             println!("{name} {flags:?}: {before} {after:?} {max:?} {truth:?}");
             assert_eq!(max, Some(MAX), "{name} {flags:?}");
-            // The heap may grow meanwhile.
+            // The heap may grow and shrink by a region meanwhile.
             let reported = truth["committed"];
             assert!(before <= reported + MAX / 10, "{name} {flags:?}");
-            assert!(after.unwrap() >= reported, "{name} {flags:?}");
+            assert!(after.unwrap() + REGION >= reported, "{name} {flags:?}");
             load.quit();
         }
     }
