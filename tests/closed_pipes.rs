@@ -6,7 +6,7 @@ use std::{
     process::{Command, Stdio},
 };
 
-use jvmprobe_tests::{beside_others, load::Load, need_root, runtimes::named, tool::binary};
+use jvmprobe_tests::{beside_others, load::Load, runtimes::named, tool::binary};
 
 const TOOLS: [&str; 4] = ["javaprof", "javagc", "javaobjnew", "javaclass"];
 
@@ -70,7 +70,6 @@ fn javaprof_exits_cleanly_with_closed_streams() {
 
 fn assert_clean_exit_with_closed_streams(tool: &str) {
     beside_others();
-    need_root();
     let load = Load::start_program(named("temurin-17"), "-XX:+UseSerialGC", "AllocLoad");
     let pid = load.pid();
     for streams in
@@ -84,7 +83,6 @@ fn assert_clean_exit_with_closed_streams(tool: &str) {
 #[test]
 fn maps_are_written_when_streams_are_closed() {
     beside_others();
-    need_root();
     let load = Load::start_program(named("temurin-17"), "-XX:+UseSerialGC", "AllocLoad");
     let pid = load.pid();
     let map = format!("/tmp/perf-{pid}.map");

@@ -39,7 +39,6 @@ fn usage_errors_exit_with_2() {
 #[test]
 fn missing_process_is_rejected() {
     beside_others();
-    need_root();
     // Above every pid_max.
     assert_refused(&tool::run("javagc", &["-p", "4194305"]), 1, &["no process 4194305"]);
     assert_refused(&tool::run("javagc", &["-p", "4294967295"]), 1, &["no process"]);
@@ -48,7 +47,6 @@ fn missing_process_is_rejected() {
 #[test]
 fn process_that_is_no_jvm_is_rejected() {
     beside_others();
-    need_root();
     let other = sleeper();
     let pid = other.0.id().to_string();
     assert_refused(
@@ -61,7 +59,6 @@ fn process_that_is_no_jvm_is_rejected() {
 #[test]
 fn process_with_libjvm_but_no_jvm_is_rejected() {
     beside_others();
-    need_root();
     let other = loader(&named("temurin-17").libjvm());
     let pid = other.pid().to_string();
     let refused = tool::run("javagc", &["-p", &pid]);
@@ -78,7 +75,6 @@ fn process_with_libjvm_but_no_jvm_is_rejected() {
 #[test]
 fn stopped_jvm_is_reported_as_stopped() {
     beside_others();
-    need_root();
     let mut load = Load::start(named("temurin-17"), G1);
     let pid = load.pid();
     let signal = |signal| {
@@ -108,7 +104,6 @@ fn stopped_jvm_is_reported_as_stopped() {
 #[test]
 fn thread_id_error_names_the_process_id() {
     beside_others();
-    need_root();
     let load = Load::start(named("temurin-17"), G1);
     let pid = load.pid().to_string();
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
@@ -120,7 +115,6 @@ fn thread_id_error_names_the_process_id() {
 #[test]
 fn zombie_process_is_rejected() {
     beside_others();
-    need_root();
     let mut child = Command::new("true").spawn().unwrap();
     let stat = format!("/proc/{}/stat", child.id());
     while !fs::read_to_string(&stat).unwrap().contains(") Z ") {
@@ -133,7 +127,6 @@ fn zombie_process_is_rejected() {
 #[test]
 fn missing_capabilities_are_named() {
     beside_others();
-    need_root();
     let load = Load::start(named("temurin-17"), G1);
     let pid = load.pid().to_string();
     let without = |caps: &str| {
@@ -149,7 +142,6 @@ fn missing_capabilities_are_named() {
 #[test]
 fn named_capabilities_suffice_for_tracing() {
     beside_others();
-    need_root();
     let mut load = Load::start(named("temurin-17"), G1);
     let mut command = Command::new("setpriv");
     let caps = "-all,+bpf,+perfmon,+sys_ptrace";
@@ -200,14 +192,12 @@ impl Mapper {
 #[test]
 fn openj9_is_rejected_by_name() {
     beside_others();
-    need_root();
     Mapper::start(&[0; 64], "libj9vm29.so").assert_javagc_refuses(&["OpenJ9", "HotSpot"]);
 }
 
 #[test]
 fn libjvm_of_another_architecture_is_rejected() {
     beside_others();
-    need_root();
     let mut elf = fs::read(std::env::current_exe().unwrap()).unwrap();
     // e_machine: 64-bit Arm, or x86-64 on Arm.
     elf[18] = if cfg!(target_arch = "aarch64") { 62 } else { 183 };
@@ -219,7 +209,6 @@ fn libjvm_of_another_architecture_is_rejected() {
 #[test]
 fn libjvm_without_probes_and_symbols_is_rejected() {
     beside_others();
-    need_root();
     let dir = tempfile::tempdir().unwrap();
     let stripped = dir.path().join("libjvm.so");
     let mut strip = Command::new("strip");
@@ -233,7 +222,6 @@ fn libjvm_without_probes_and_symbols_is_rejected() {
 #[test]
 fn broken_elf_files_are_refused() {
     beside_others();
-    need_root();
     let whole = fs::read(named("temurin-17").libjvm()).unwrap();
     let mut wild = whole.clone();
     // Section headers at the end of the address space.
@@ -253,7 +241,6 @@ fn broken_elf_files_are_refused() {
 #[test]
 fn closed_stdout_ends_the_trace_quietly() {
     beside_others();
-    need_root();
     let mut load = Load::start(named("temurin-17"), G1);
     let script = format!("{} -p {} | head -n 2", binary("javagc").display(), load.pid());
     let shell = Command::new("bash")
@@ -273,7 +260,6 @@ fn closed_stdout_ends_the_trace_quietly() {
 #[test]
 fn closed_stdout_ends_the_trace_of_an_idle_jvm() {
     beside_others();
-    need_root();
     let load = Load::start(named("temurin-17"), G1);
     // Without a collection there is nothing to write, and so no error from writing.
     let script = format!("timeout 20 {} -p {} | true", binary("javagc").display(), load.pid());
@@ -285,7 +271,6 @@ fn closed_stdout_ends_the_trace_of_an_idle_jvm() {
 #[test]
 fn unwritable_output_file_is_reported_before_tracing() {
     beside_others();
-    need_root();
     let load = Load::start(named("temurin-17"), G1);
     let output = tool::run("javagc", &["-p", &load.pid().to_string(), "-o", "/nonexistent/x.json"]);
     assert_refused(&output, 1, &["/nonexistent/x.json", "No such file"]);
@@ -294,7 +279,6 @@ fn unwritable_output_file_is_reported_before_tracing() {
 #[test]
 fn full_disk_is_reported() {
     beside_others();
-    need_root();
     let mut load = Load::start(named("temurin-17"), G1);
     let tool = Tool::start("javagc", &["-p", &load.pid().to_string(), "-o", "/dev/full"]);
     load.run(0.5);
@@ -418,7 +402,6 @@ fn trace_ends_when_a_busy_target_is_killed() {
 #[test]
 fn trace_ends_when_the_target_execs() {
     beside_others();
-    need_root();
     // java never execs after it has loaded libjvm.so; a program that embeds it might.
     let libjvm = named("temurin-17").libjvm();
     let script = "import mmap,os,sys\n\
@@ -510,7 +493,6 @@ fn copy_of(runtime: &Runtime, to: &Path) -> PathBuf {
 #[test]
 fn jvm_is_traced_after_libjvm_is_replaced_on_disk() {
     beside_others();
-    need_root();
     let dir = tempfile::tempdir().unwrap();
     let java = copy_of(named("temurin-17"), &dir.path().join("jre"));
     let mut load = Load::spawn(Command::new(&java));
@@ -530,7 +512,6 @@ fn jvm_is_traced_after_libjvm_is_replaced_on_disk() {
 #[test]
 fn a_jvm_in_a_container_is_traced_from_outside() {
     beside_others();
-    need_root();
     let mut container = Container::start(named("temurin-21"), &[G1], "GcLoad");
     let tool = Tool::start("javagc", &["-p", &container.pid().to_string(), "-j"]);
     container.run(0.7);
@@ -582,7 +563,6 @@ fn assert_new_jvm_is_traced(tool: Tool, words: &str) {
 #[test]
 fn new_jvms_are_found_when_they_map_libjvm() {
     beside_others();
-    need_root();
     let tool = Tool::start("javagc", &["-a", "-v", "-j"]);
     assert_new_jvm_is_traced(tool, "detecting new JVMs when they map libjvm.so");
 }
@@ -590,7 +570,6 @@ fn new_jvms_are_found_when_they_map_libjvm() {
 #[test]
 fn new_jvms_are_found_by_polling_without_kernel_events() {
     beside_others();
-    need_root();
     // The list of online processors is hidden, so the tool cannot open events on them.
     let hide = "mount --bind /dev/null /sys/devices/system/cpu/online; exec \"$@\"";
     let mut command = Command::new("unshare");
@@ -602,7 +581,6 @@ fn new_jvms_are_found_by_polling_without_kernel_events() {
 #[test]
 fn tracing_works_without_kernel_btf() {
     beside_others();
-    need_root();
     let mut load = Load::start(named("temurin-17"), G1);
     let pid = load.pid().to_string();
     let tool = Tool::spawn(tool::without_btf("javagc", &["-p", &pid, "-j"]));

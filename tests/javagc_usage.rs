@@ -26,7 +26,6 @@ fn of_type<'a>(records: &'a [Value], wanted: &'a str) -> impl Iterator<Item = &'
 #[test]
 fn text_has_one_header_pause_lines_and_a_summary() {
     beside_others();
-    need_root();
     let mut load = Load::start(named("temurin-17"), G1);
     let tool = Tool::start("javagc", &["-p", &pid(&load)]);
     load.run(1.0);
@@ -77,7 +76,6 @@ fn assert_aligned(text: &str) {
 #[test]
 fn columns_stay_aligned_and_no_line_ends_in_blanks() {
     beside_others();
-    need_root();
     // Names of 28 characters, and of 30, which is truncated.
     for (runtime, flags) in [
         ("temurin-17", "-XX:+UseShenandoahGC"),
@@ -101,7 +99,6 @@ fn columns_stay_aligned_and_no_line_ends_in_blanks() {
 #[test]
 fn json_objects_carry_the_documented_fields() {
     beside_others();
-    need_root();
     let mut load = Load::start(named("temurin-25"), G1);
     let tool = Tool::start("javagc", &["-p", &pid(&load), "-j", "--safepoints", "--pools", "-H"]);
     load.run(1.0);
@@ -157,7 +154,6 @@ fn json_objects_carry_the_documented_fields() {
 #[test]
 fn interval_and_count_give_that_many_summaries() {
     beside_others();
-    need_root();
     let mut load = Load::start(named("temurin-17"), "-XX:+UseParallelGC");
     let tool = Tool::start("javagc", &["-p", &pid(&load), "-j", "0.4", "3"]);
     load.go(3.0);
@@ -193,7 +189,6 @@ fn duration_ends_the_trace_and_the_summary_agrees() {
 #[test]
 fn freed_and_allocated_bytes_match_the_heap_sizes() {
     beside_others();
-    need_root();
     let mut load = Load::start(named("temurin-21"), "-XX:+UseParallelGC");
     let tool = Tool::start("javagc", &["-p", &pid(&load), "-j"]);
     load.run(1.0);
@@ -212,7 +207,6 @@ fn freed_and_allocated_bytes_match_the_heap_sizes() {
 #[test]
 fn threshold_hides_short_stops_but_counts_them() {
     beside_others();
-    need_root();
     let mut load = Load::start(named("temurin-17"), G1);
     let tool = Tool::start("javagc", &["-p", &pid(&load), "-j", "-t", "1.5"]);
     load.run(1.5);
@@ -227,7 +221,6 @@ fn threshold_hides_short_stops_but_counts_them() {
 #[test]
 fn stops_of_two_jvms_are_reported_separately() {
     beside_others();
-    need_root();
     let mut first = Load::start(named("temurin-17"), G1);
     let mut second = Load::start(named("temurin-25"), "-XX:+UseSerialGC");
     let tool = Tool::start("javagc", &["-p", &pid(&first), "-p", &pid(&second), "-j"]);
@@ -274,7 +267,6 @@ fn all_option_traces_running_and_later_jvms() {
 #[test]
 fn output_format_follows_the_file_extension() {
     beside_others();
-    need_root();
     let mut load = Load::start(named("temurin-17"), G1);
     let dir = tempfile::tempdir().unwrap();
     for (name, is_json) in [("out.jsonl", true), ("out.txt", false)] {
@@ -293,7 +285,6 @@ fn output_format_follows_the_file_extension() {
 #[test]
 fn sigterm_and_sighup_end_the_trace_like_ctrl_c() {
     beside_others();
-    need_root();
     let mut load = Load::start(named("temurin-17"), G1);
     for signal in [Signal::TERM, Signal::HUP] {
         let tool = Tool::start("javagc", &["-p", &pid(&load), "-j", "-q"]);
@@ -385,7 +376,6 @@ fn name_option_selects_a_jvm_by_main_class() {
 #[test]
 fn two_output_files_contain_the_same_pauses() {
     beside_others();
-    need_root();
     let dir = tempfile::tempdir().unwrap();
     let [text, json] = ["a.txt", "a.jsonl"].map(|name| dir.path().join(name));
     let mut load = Load::start(named("temurin-17"), G1);

@@ -45,14 +45,12 @@ fn usage_errors_exit_with_2() {
 #[test]
 fn missing_process_is_rejected() {
     beside_others();
-    need_root();
     assert_refused(&tool::run("javaobjnew", &["-p", "4194305"]), 1, &["no process 4194305"]);
 }
 
 #[test]
 fn process_that_is_no_jvm_is_rejected() {
     beside_others();
-    need_root();
     let other = sleeper();
     let pid = other.pid().to_string();
     assert_refused(&tool::run("javaobjnew", &["-p", &pid]), 1, &[&pid, "sleep", "not a JVM"]);
@@ -92,7 +90,6 @@ fn stripped(from: &Runtime, to: &Path) -> Runtime {
 #[test]
 fn stripped_build_error_suggests_exact_mode() {
     beside_others();
-    need_root();
     let dir = tempfile::tempdir().unwrap();
     let runtime = stripped(named("temurin-21"), &dir.path().join("jre"));
     let plain = Load::start_program(&runtime, G1, "AllocLoad");
@@ -112,7 +109,6 @@ fn stripped_build_error_suggests_exact_mode() {
 #[test]
 fn stripped_build_without_probes_is_rejected() {
     beside_others();
-    need_root();
     let dir = tempfile::tempdir().unwrap();
     let runtime = stripped(named("musl-17"), &dir.path().join("jre"));
     let load = Load::start_program(&runtime, "-XX:+UseSerialGC", "AllocLoad");
@@ -197,7 +193,6 @@ fn idle_jvm_has_an_empty_table() {
 #[test]
 fn process_with_libjvm_but_no_jvm_is_rejected() {
     beside_others();
-    need_root();
     let other = loader(&named("temurin-17").libjvm());
     let pid = other.pid().to_string();
     let refused = tool::run("javaobjnew", &["-p", &pid]);
@@ -244,7 +239,6 @@ fn trace_ends_on_time_if_target_is_stopped() {
 #[test]
 fn a_jvm_in_a_container_is_traced_from_outside() {
     beside_others();
-    need_root();
     let mut container = Container::start(named("temurin-21"), &[G1], "AllocLoad");
     let pid = container.pid().to_string();
     let tool = Tool::start("javaobjnew", &["-p", &pid, "-j", "-t"]);

@@ -125,7 +125,6 @@ fn jvm_of_unmapped_user_gets_no_attach_request() {
 #[test]
 fn leftover_attach_file_is_used_and_foreign_one_rejected() {
     beside_others();
-    need_root();
     binary("javaprof");
     let mut load = Load::start_program(named("temurin-17"), FRAMES, "CpuLoad");
     load.run(0.5);

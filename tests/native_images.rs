@@ -9,7 +9,7 @@ use std::{
 };
 
 use jvmprobe_tests::{
-    beside_others, need_root,
+    beside_others,
     other::Other,
     programs::jars,
     tool::{self, assert_refused},
@@ -107,7 +107,6 @@ fn assert_complete_and_named(stdout: &str, least: f64) {
 #[test]
 fn native_image_stacks_are_complete_and_named() {
     beside_others();
-    need_root();
     let folder = tempfile::tempdir().unwrap();
     let image = Other::spawn(&mut compiler(folder.path()));
     let pid = image.pid().to_string();
@@ -125,7 +124,6 @@ fn native_image_stacks_are_complete_and_named() {
 #[test]
 fn native_image_command_is_profiled_from_its_start() {
     beside_others();
-    need_root();
     let folder = tempfile::tempdir().unwrap();
     let command = compiler(folder.path());
     let mut args = vec!["-F", "199", "-s", "--json", "-d", "6", "--"];

@@ -166,7 +166,6 @@ fn user_option_sets_the_user_of_the_command() {
 #[test]
 fn sudo_without_user_option_warns_about_a_root_command() {
     beside_others();
-    need_root();
     let run = |user: &str, options: &[&str]| {
         let mut command = Command::new(binary("javaprof"));
         command.env("SUDO_USER", user).args(options).args(["-d", "5", "-q", "--", "true"]);
@@ -182,7 +181,6 @@ fn sudo_without_user_option_warns_about_a_root_command() {
 #[test]
 fn command_keeps_its_original_capabilities_and_limits() {
     beside_others();
-    need_root();
     let script = "grep -E 'Cap(Prm|Bnd)|NoNewPrivs' /proc/self/status; ulimit -Sn; ulimit -Hn";
     let bare = Command::new("prlimit").args(["--nofile=64:4096", "sh", "-c", script]).output();
     let mut command = Command::new("prlimit");
