@@ -12,7 +12,7 @@ use std::{
 use crate::{
     Pid,
     jvms::{mappings::Mappings, slots::Slots},
-    process::{Process, Target, cgroup, pid, scan::Scanner},
+    process::{Candidate, Process, cgroup, pid, scan::Scanner},
     sys::Pace,
 };
 
@@ -91,7 +91,7 @@ impl Finder {
 
     /// Returns processes that have mapped libjvm.so and were not returned before. Scans all processes if events were
     /// lost or a scan is due.
-    pub(super) fn find(&mut self, mapped: Mapped, now: Instant) -> Vec<Target> {
+    pub(super) fn find(&mut self, mapped: Mapped, now: Instant) -> Vec<Candidate> {
         let Mapped { pids, missed } = mapped;
         let mut found = Vec::new();
         for pid in self.queue_and_take_due(pids, now) {
@@ -112,18 +112,18 @@ impl Finder {
         for (pid, error) in self.scanner.take_refused() {
             log::debug!("ignoring process {pid}: {error}");
         }
-        found.retain(|target| self.is_wanted(target, now));
+        found.retain(|candidate| self.is_wanted(&candidate.process, now));
         found
     }
 
     /// Returns whether a process is within the search and gets a slot. One without a slot is tried again after
     /// [`RETRY`].
-    fn is_wanted(&mut self, target: &Target, now: Instant) -> bool {
-        let pid = target.pid();
+    fn is_wanted(&mut self, process: &Process, now: Instant) -> bool {
+        let pid = process.pid;
         if self.root.is_some_and(|root| !descends(pid, root)) {
             return false;
         }
-        let is_admitted = self.slots.as_ref().is_none_or(|slots| slots.admit(&target.process));
+        let is_admitted = self.slots.as_ref().is_none_or(|slots| slots.admit(process));
         if !is_admitted {
             self.scanner.forget(pid);
             self.waiting.insert(pid, now + RETRY);

@@ -15,7 +15,7 @@ use rustix::{
 use crate::{
     hotspot::HotSpot,
     process::{
-        Target,
+        Process,
         cgroup::Container,
         reader::ProcFile,
         root::{self, Root},
@@ -91,17 +91,16 @@ pub struct JvmIdentity {
 impl JvmIdentity {
     /// Identifies a JVM from outside: by its arguments, its environment and its control groups. Attributes that cannot
     /// be read are left out.
-    pub fn of(target: &Target) -> Self {
-        let process = &target.process;
+    pub fn of(process: &Process) -> Self {
         let arguments = process.arguments().unwrap_or_default();
-        let service = Service::of(&arguments, &bytes_of(target, "environ"));
-        let place = Container::parse(&String::from_utf8_lossy(&bytes_of(target, "cgroup")));
+        let service = Service::of(&arguments, &bytes_of(process, "environ"));
+        let place = Container::parse(&String::from_utf8_lossy(&bytes_of(process, "cgroup")));
         let mut attributes = service.attributes;
         attributes
             .retain(|key, _| !TRUSTED_ATTRIBUTES.contains(&key.as_str()) && key != "jvm.gc.name");
         let pod = place.pod.as_deref().and_then(|uid| pod_of(Path::new(PODS), uid));
         let claimed_namespace = match (&place.pod, &pod) {
-            (Some(_), None) => namespace(target).map(|name| bounded(&name)),
+            (Some(_), None) => namespace(process).map(|name| bounded(&name)),
             _ => None,
         };
         let mut add = |key: &str, value: &str| {
@@ -143,9 +142,9 @@ impl JvmIdentity {
 }
 
 /// Returns the content of a file in /proc/PID, at most [`MAX_BYTES`]; empty if it cannot be read.
-fn bytes_of(target: &Target, name: &str) -> Vec<u8> {
+fn bytes_of(process: &Process, name: &str) -> Vec<u8> {
     let mut bytes = Vec::new();
-    let file = ProcFile::open(target.pid(), name);
+    let file = ProcFile::open(process.pid, name);
     let _ = file.and_then(|file| file.take(MAX_BYTES).read_to_end(&mut bytes));
     bytes
 }
@@ -183,10 +182,10 @@ fn pod_of(folder: &Path, uid: &str) -> Option<(String, String)> {
 }
 
 /// Returns the namespace as stated in the container.
-fn namespace(target: &Target) -> Option<String> {
+fn namespace(process: &Process) -> Option<String> {
     /// Maximum length of a DNS label.
     const MAX_LABEL: u64 = 63;
-    let file = Root::open(&target.process).ok()?.file(Path::new(NAMESPACE)).ok()?;
+    let file = Root::open(process).ok()?.file(Path::new(NAMESPACE)).ok()?;
     root::text(&file, MAX_LABEL).ok()
 }
 

@@ -22,7 +22,7 @@ use crate::{
     bpf::session::Attach,
     hotspot::HotSpot,
     jvms::{finder::Finder, identity::JvmIdentity, slots::Slots},
-    process::{Fate, Process, Target, cgroup, reader},
+    process::{Candidate, Fate, Process, Target, cgroup, reader, scan},
     sys::{
         Pace, PriorityBoost,
         privileges::{READ, keep_only},
@@ -361,10 +361,27 @@ impl Arrivals {
     }
 }
 
+/// A JVM, before and after it was opened.
+#[derive(Debug)]
+enum Found {
+    /// Not selected yet: nothing of it is opened.
+    Unopened(Candidate),
+    Opened(Arc<Target>),
+}
+
+impl Found {
+    fn process(&self) -> &Arc<Process> {
+        match self {
+            Self::Unopened(candidate) => &candidate.process,
+            Self::Opened(target) => &target.process,
+        }
+    }
+}
+
 /// A JVM that is starting up.
 #[derive(Debug)]
 struct Starting {
-    target: Arc<Target>,
+    jvm: Found,
     /// Result of the last read; `None` before the first one.
     hotspot: Option<Reading>,
     identity: Option<JvmIdentity>,
@@ -378,41 +395,46 @@ struct Starting {
 }
 
 impl Starting {
-    fn new(
-        target: Arc<Target>,
-        hotspot: Option<Reading>,
-        first_published: Option<Instant>,
-    ) -> Self {
+    fn new(jvm: Found, hotspot: Option<Reading>, first_published: Option<Instant>) -> Self {
         let now = Instant::now();
-        let tenant = cgroup::tenant_of(target.pid()).into();
         Self {
-            target,
+            tenant: cgroup::tenant_of(jvm.process().pid).into(),
+            jvm,
             hotspot,
             identity: None,
             is_wanted: None,
-            tenant,
             since: now,
             first_published,
             next_read: now,
         }
     }
 
+    /// Returns the JVM. Opens its libjvm.so at the first call.
+    fn open(&mut self) -> Result<Arc<Target>> {
+        let target = match &self.jvm {
+            Found::Unopened(candidate) => Arc::new(candidate.open()?),
+            Found::Opened(target) => Arc::clone(target),
+        };
+        self.jvm = Found::Opened(Arc::clone(&target));
+        Ok(target)
+    }
+
     /// Reads the current state of the JVM.
-    fn read(&self) -> Reading {
+    fn read(&self, target: &Target) -> Reading {
         match &self.hotspot {
             Some(Ok(hotspot)) => {
                 let mut hotspot = HotSpot::clone(hotspot);
                 hotspot.refresh();
                 Ok(Arc::new(hotspot))
             }
-            Some(Err(_)) | None => HotSpot::read(&self.target).map(Arc::new).map_err(Arc::new),
+            Some(Err(_)) | None => HotSpot::read(target).map(Arc::new).map_err(Arc::new),
         }
     }
 
     /// Determines its attributes from outside, once. Returns `false` if they exclude it.
     fn identify(&mut self, options: &Options) -> bool {
         if options.identify && self.identity.is_none() {
-            let identity = JvmIdentity::of(&self.target);
+            let identity = JvmIdentity::of(self.jvm.process());
             self.is_wanted =
                 options.select.as_ref().and_then(|select| select.selects(&identity, false));
             self.identity = Some(identity);
@@ -437,7 +459,7 @@ struct Worker {
     finder: Option<Finder>,
     starting: Vec<Starting>,
     /// JVMs that are not selected.
-    deselected: Vec<Arc<Target>>,
+    deselected: Vec<Arc<Process>>,
     /// Time spent on reading JVMs of each control group. The group with the least is read first.
     reading_time: HashMap<Arc<str>, Duration>,
     next_sweep: Instant,
@@ -496,7 +518,7 @@ impl Worker {
             let given = std::mem::take(&mut state.given);
             drop(state);
             self.starting.extend(given.into_iter().map(|Arrival { target, hotspot, .. }| {
-                Starting::new(target, Some(hotspot), Some(Instant::now()))
+                Starting::new(Found::Opened(target), Some(hotspot), Some(Instant::now()))
             }));
         }
     }
@@ -520,8 +542,8 @@ impl Worker {
         let Some(finder) = &mut self.finder else { return };
         let found = finder.find(mapped, now);
         self.shared.left_out.store(finder.left_out(), Ordering::Relaxed);
-        let new = found.into_iter().map(|target| Starting::new(Arc::new(target), None, None));
-        self.starting.extend(new);
+        let new = |candidate| Starting::new(Found::Unopened(candidate), None, None);
+        self.starting.extend(found.into_iter().map(new));
     }
 
     /// Forgets processes that have ended or run another program, so that new processes with their PIDs are found.
@@ -529,14 +551,14 @@ impl Worker {
         // One result for all lists, even if the process ends meanwhile.
         let mut fates = HashMap::new();
         let mut gone = Vec::new();
-        let mut stays = |target: &Arc<Target>| {
-            let fate = || is_meant(target.pid()) && target.process.fate_if(closely) != Fate::Alive;
-            let is_gone = *fates.entry(Arc::as_ptr(target)).or_insert_with(fate);
-            gone.extend(is_gone.then_some(target.pid()));
+        let mut stays = |process: &Arc<Process>| {
+            let fate = || is_meant(process.pid) && process.fate_if(closely) != Fate::Alive;
+            let is_gone = *fates.entry(Arc::as_ptr(process)).or_insert_with(fate);
+            gone.extend(is_gone.then_some(process.pid));
             !is_gone
         };
-        self.shared.lock().present.retain(|_, arrival| stays(&arrival.target));
-        self.starting.retain(|starting| stays(&starting.target));
+        self.shared.lock().present.retain(|_, arrival| stays(&arrival.target.process));
+        self.starting.retain(|starting| stays(starting.jvm.process()));
         self.deselected.retain(&mut stays);
         if let Some(finder) = &mut self.finder {
             gone.into_iter().for_each(|pid| finder.forget(pid));
@@ -569,30 +591,57 @@ impl Worker {
     }
 
     /// Releases the slot of a JVM that is not wanted, and watches for its end.
-    fn deselect(&mut self, target: Arc<Target>) {
+    fn deselect(&mut self, jvm: &Found) {
+        let process = jvm.process();
         if let Some(slots) = &self.shared.options.slots {
-            slots.release(target.pid());
+            slots.release(process.pid);
         }
         // If the list is full, the next scan of all processes notices the end of the JVM.
         if self.deselected.len() < MAX_DESELECTED {
-            self.deselected.push(target);
+            self.deselected.push(Arc::clone(process));
         }
+    }
+
+    /// Handles a failure to open a JVM. Returns it if another attempt must be made.
+    fn refuse(&mut self, mut starting: Starting, error: &Error, took: Duration) -> Option<Starting> {
+        let pid = starting.jvm.process().pid;
+        if scan::is_final(error) {
+            log::debug!("ignoring process {pid}: {error}");
+            self.deselect(&starting.jvm);
+            return None;
+        }
+        if starting.jvm.process().fate() != Fate::Alive {
+            self.finder.iter_mut().for_each(|finder| finder.forget(pid));
+            return None;
+        }
+        starting.next_read = Instant::now() + SLOW_READ_INTERVAL.max(took * READ_PAUSE_FACTOR);
+        Some(starting)
     }
 
     /// Reads a JVM and publishes what is new. Returns it if it must be read again.
     fn read(&mut self, mut starting: Starting) -> Option<Starting> {
         let options = &self.shared.options;
         let begin = Instant::now();
-        let hotspot =
-            reader::within(MAX_READING, || starting.identify(options).then(|| starting.read()));
+        let read = reader::within(MAX_READING, || {
+            // Nothing of a JVM that is not selected is opened.
+            starting.identify(options).then(|| {
+                let target = starting.open()?;
+                let hotspot = starting.read(&target);
+                Ok((target, hotspot))
+            })
+        });
         let now = Instant::now();
         let took = now - begin;
         *self.reading_time.entry(Arc::clone(&starting.tenant)).or_default() += took;
-        let pid = starting.target.pid();
-        let Some(hotspot) = hotspot else {
-            self.deselect(starting.target);
-            return None;
+        let (target, hotspot) = match read {
+            Some(Ok(read)) => read,
+            Some(Err(error)) => return self.refuse(starting, &error, took),
+            None => {
+                self.deselect(&starting.jvm);
+                return None;
+            }
         };
+        let pid = target.pid();
         let age = now - starting.since;
         let has_vm = match &hotspot {
             Ok(hotspot) => hotspot.has_vm,
@@ -601,7 +650,7 @@ impl Worker {
         let is_new = has_vm && starting.first_published.is_none();
         if is_new {
             if !starting.identify_read(options, &hotspot) {
-                self.deselect(starting.target);
+                self.deselect(&starting.jvm);
                 return None;
             }
             starting.first_published = Some(now);
@@ -612,7 +661,7 @@ impl Worker {
             .is_some_and(|first_published| is_set_up || now - first_published > MAX_STARTUP);
         if starting.first_published.is_some() && (is_new || is_ready || hotspot.is_ok()) {
             self.shared.publish(&Arrival {
-                target: Arc::clone(&starting.target),
+                target,
                 hotspot: hotspot.clone(),
                 stage: if is_ready { Stage::Ready } else { Stage::Starting },
                 identity: starting.identity.clone().map(Arc::new),
@@ -658,7 +707,7 @@ mod tests {
         fn arrival(&self, library: &Library, jvm: &FakeJvm) -> Arrival {
             let process = Process::open(Pid(self.0.id())).unwrap();
             let libjvm = LibJvm::of_file(&library.path()).unwrap();
-            Arrival::new(Target { process, libjvm }, Ok(jvm.hotspot()))
+            Arrival::new(Target { process: Arc::new(process), libjvm }, Ok(jvm.hotspot()))
         }
     }
 
@@ -771,7 +820,7 @@ mod tests {
             let mut worker = Worker::new(Arc::clone(&registry.0.0));
             let one = SleepingProcess::new();
             let arrival = one.arrival(&library, &jvm);
-            let starting = Starting::new(arrival.target, Some(arrival.hotspot), None);
+            let starting = Starting::new(Found::Opened(arrival.target), Some(arrival.hotspot), None);
             assert_eq!(worker.read(starting).is_some(), comes);
             assert_eq!(
                 (arrivals.take().len(), worker.deselected.len()),
@@ -792,7 +841,7 @@ mod tests {
         let tenants = ["slow", "slow", "quick"];
         for (process, tenant) in processes.iter().zip(tenants) {
             let arrival = process.arrival(&library, &jvm);
-            let starting = Starting::new(arrival.target, Some(arrival.hotspot), None);
+            let starting = Starting::new(Found::Opened(arrival.target), Some(arrival.hotspot), None);
             worker.starting.push(Starting { tenant: tenant.into(), ..starting });
         }
         let tenant_of = |due: Option<usize>, worker: &Worker| {

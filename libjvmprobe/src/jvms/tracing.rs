@@ -220,7 +220,7 @@ impl<T: Tool> Trace<T> {
         let Some(path) = launcher::library(program) else { return Ok(()) };
         let libjvm =
             LibJvm::of_file(&path).map_err(|e| Error::io(format!("open {}", path.display()), e))?;
-        let target = Target { process: Process::open(pid)?, libjvm };
+        let target = Target { process: Process::open(pid)?.into(), libjvm };
         let plans = self.tool.plan(&target, None)?;
         let (session, scope) = (self.tool.session(), Scope::Process(pid));
         session.flush();

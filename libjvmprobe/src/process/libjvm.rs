@@ -49,12 +49,12 @@ const MAX_CACHED_FILES: usize = 64;
 pub(super) const JVM_NAMES: [&[u8]; 2] = [b"/libjvm.so", b"/libj9vm"];
 
 impl LibJvm {
-    /// Finds and opens the libjvm.so that a process has mapped.
+    /// Returns the first mapping of the libjvm.so that a process runs. Reads only its list of mappings and, if it has
+    /// no such mapping, its program.
     ///
     /// # Errors
-    /// [`Error::NotAJvm`], [`Error::OpenJ9`], [`Error::NativeImage`], [`Error::ForeignArch`],
-    /// [`Error::Permission`], or [`Error::Io`] if the file cannot be opened.
-    pub(crate) fn find(pid: Pid, comm: &str) -> Result<Self> {
+    /// [`Error::NotAJvm`], [`Error::OpenJ9`], [`Error::NativeImage`], or [`Error::Permission`].
+    pub(super) fn find(pid: Pid, comm: &str) -> Result<MemoryMap> {
         let maps = maps::of(pid, |line| JVM_NAMES.iter().any(|name| maps::has(line, name)))?;
         if maps.iter().any(|m| file_name(m).is_some_and(|n| n.starts_with("libj9vm"))) {
             return Err(Error::OpenJ9 { pid });
@@ -64,13 +64,18 @@ impl LibJvm {
         let runs = |m: MemoryMap| m.perms.contains(MMPermissions::EXECUTE);
         let is_run = maps.iter().filter(is_libjvm).cloned().any(runs);
         let map = maps.iter().find(is_libjvm).filter(|_| is_run);
-        let map = map.ok_or_else(|| match native_image(pid).is_some() {
+        map.cloned().ok_or_else(|| match native_image(pid).is_some() {
             true => Error::NativeImage { pid },
             false => Error::NotAJvm { pid, comm: comm.to_owned() },
-        })?;
-        let Some(path) = mapped_path(map) else {
-            return Err(Error::NotAJvm { pid, comm: comm.to_owned() });
-        };
+        })
+    }
+
+    /// Opens the file of a mapping that [`Self::find`] has returned.
+    ///
+    /// # Errors
+    /// [`Error::ForeignArch`], [`Error::Permission`], or [`Error::Io`] if the file cannot be opened.
+    pub(super) fn open(pid: Pid, map: &MemoryMap) -> Result<Self> {
+        let path = mapped_path(map).unwrap_or(Path::new(""));
         let (target_path, _) = strip_deleted(path);
         let file = open_mapped(pid, map, path)?;
         let mapped = (device(map.dev), map.inode);

@@ -34,13 +34,48 @@ pub use libjvm::LibJvm;
 pub use pid::{Fate, Process};
 pub use reader::start_readers;
 
+use std::sync::Arc;
+
+use procfs::process::MemoryMap;
+
 use crate::{Pid, Result};
+
+/// A process that runs a libjvm.so according to its list of mappings. Nothing of it is opened yet: neither its memory
+/// nor that file.
+#[derive(Clone, Debug)]
+pub(crate) struct Candidate {
+    /// The process.
+    pub(crate) process: Arc<Process>,
+    /// First mapping of libjvm.so.
+    mapping: MemoryMap,
+}
+
+impl Candidate {
+    /// Looks up a process and checks that it is a JVM.
+    ///
+    /// # Errors
+    /// Returns the errors of [`Process::open`] and `LibJvm::find`.
+    pub(crate) fn find(pid: Pid) -> Result<Self> {
+        let process = Process::open(pid)?;
+        let mapping = LibJvm::find(pid, &process.comm)?;
+        Ok(Self { process: Arc::new(process), mapping })
+    }
+
+    /// Opens its libjvm.so.
+    ///
+    /// # Errors
+    /// Returns the errors of `LibJvm::open`.
+    pub(crate) fn open(&self) -> Result<Target> {
+        let libjvm = LibJvm::open(self.process.pid, &self.mapping)?;
+        Ok(Target { process: Arc::clone(&self.process), libjvm })
+    }
+}
 
 /// A process that was checked to be a JVM, and its libjvm.so.
 #[derive(Debug)]
 pub struct Target {
     /// The process.
-    pub process: Process,
+    pub process: Arc<Process>,
     /// Its libjvm.so.
     pub libjvm: LibJvm,
 }
@@ -49,11 +84,9 @@ impl Target {
     /// Looks up a process and checks that it is a JVM that can be traced.
     ///
     /// # Errors
-    /// Returns the errors of [`Process::open`] and `LibJvm::find`.
+    /// Returns the errors of [`Process::open`], `LibJvm::find` and `LibJvm::open`.
     pub fn open(pid: Pid) -> Result<Self> {
-        let process = Process::open(pid)?;
-        let libjvm = LibJvm::find(pid, &process.comm)?;
-        Ok(Self { process, libjvm })
+        Candidate::find(pid)?.open()
     }
 
     /// Returns its PID.

@@ -4,7 +4,7 @@ use std::{collections::HashMap, fs, io, time::Duration};
 
 use crate::{
     Error, Pid,
-    process::{Target, libjvm::JVM_NAMES, maps, reader},
+    process::{Candidate, Target, libjvm::JVM_NAMES, maps, reader},
 };
 
 /// Number of scans in which a new process is examined each time, because a launcher maps libjvm.so only some
@@ -33,13 +33,22 @@ impl Scanner {
         Self::default()
     }
 
-    /// Returns the JVMs that no earlier call has returned.
+    /// Returns the JVMs that no earlier call has returned, opened. Those that cannot be opened are
+    /// [refused](Self::take_refused).
     pub(crate) fn scan(&mut self) -> Vec<Target> {
-        self.scan_where(|_| true)
+        let mut targets = Vec::new();
+        for candidate in self.scan_where(|_| true) {
+            match reader::within(MAX_OPENING, || candidate.open()) {
+                Ok(target) => targets.push(target),
+                Err(error) if is_final(&error) => self.refused.push((candidate.process.pid, error)),
+                Err(_) => self.forget(candidate.process.pid),
+            }
+        }
+        targets
     }
 
     /// Returns the JVMs that no earlier call has returned, among processes that `is_wanted` selects.
-    pub(crate) fn scan_where(&mut self, is_wanted: impl Fn(Pid) -> bool) -> Vec<Target> {
+    pub(crate) fn scan_where(&mut self, is_wanted: impl Fn(Pid) -> bool) -> Vec<Candidate> {
         let present = processes();
         self.scan_counts.retain(|pid, _| present.binary_search(pid).is_ok());
         let mut found = Vec::new();
@@ -62,28 +71,21 @@ impl Scanner {
     }
 
     /// Examines one process that is likely to be a JVM. Returns it if no earlier call has.
-    pub(crate) fn examine(&mut self, pid: Pid) -> Option<Target> {
+    pub(crate) fn examine(&mut self, pid: Pid) -> Option<Candidate> {
         let looked = self.scan_counts.entry(pid).or_insert(0);
         if *looked == DECIDED {
             return None;
         }
-        match reader::within(MAX_OPENING, || Target::open(pid)) {
-            Ok(target) => {
+        match reader::within(MAX_OPENING, || Candidate::find(pid)) {
+            Ok(candidate) => {
                 *looked = DECIDED;
-                Some(target)
+                Some(candidate)
             }
-            // A kernel thread, another program, or a process that has ended meanwhile.
-            Err(
-                Error::NotAJvm { .. }
-                | Error::NoSuchProcess { .. }
-                | Error::Zombie { .. }
-                | Error::ThreadId { .. },
-            ) => None,
-            // Its memory or files answer too slowly; a later call tries again.
-            Err(Error::Io { source, .. }) if source.kind() == io::ErrorKind::TimedOut => None,
             Err(error) => {
-                *looked = DECIDED;
-                self.refused.push((pid, error));
+                if is_final(&error) {
+                    *looked = DECIDED;
+                    self.refused.push((pid, error));
+                }
                 None
             }
         }
@@ -102,6 +104,21 @@ impl Scanner {
     /// Returns the processes that were found since the last call and cannot be traced.
     pub(crate) fn take_refused(&mut self) -> Vec<(Pid, Error)> {
         std::mem::take(&mut self.refused)
+    }
+}
+
+/// Returns whether an error means that a process is a JVM that cannot be traced. A later attempt may succeed after the
+/// other errors.
+pub(crate) fn is_final(error: &Error) -> bool {
+    match error {
+        // A kernel thread, another program, or a process that has ended meanwhile.
+        Error::NotAJvm { .. }
+        | Error::NoSuchProcess { .. }
+        | Error::Zombie { .. }
+        | Error::ThreadId { .. } => false,
+        // Its memory or files answer too slowly.
+        Error::Io { source, .. } => source.kind() != io::ErrorKind::TimedOut,
+        _ => true,
     }
 }
 
