@@ -19,7 +19,8 @@ use jvmprobe_tests::{
     runtimes::named,
     tool::{Tool, assert_refused, run},
 };
-use jvmprobed::store::reader::StoreReader;
+use jvmprobed::{clock::unix_ns, store::reader::StoreReader};
+use libjvmprobe::{stack::profile::Measure, trace::pauses::record::Record};
 use rustix::process::Signal;
 use serde_json::Value;
 use tempfile::TempDir;
@@ -113,6 +114,18 @@ fn stored_data_matches_the_jvm_activity() {
     let account: f64 = account.unwrap_or_else(|| panic!("{said}")).0.parse().unwrap();
     let (least, most) = (done - begun, cpu_seconds(load.pid()) - early);
     assert!((least - 0.02..=most + 0.02).contains(&account), "{account}: {least} to {most}");
+
+    // Each pause is in the window in which it ended.
+    let windows = StoreReader::open(Path::new(&place.store())).unwrap().read(0, u64::MAX).unwrap();
+    for window in windows.iter().map(|stored| &stored.window) {
+        for record in window.jvms.iter().flat_map(|jvm_data| &jvm_data.pauses) {
+            let Record::Pause(stop) = record else { continue };
+            let begin: jiff::Timestamp = stop.time.parse().unwrap();
+            let end = u64::try_from(begin.as_nanosecond()).unwrap() + stop.stopped_ns;
+            let slack = 10_000_000;
+            assert!((window.begin_ns - slack..window.end_ns + slack).contains(&end), "{stop:?}");
+        }
+    }
 
     let kept = place.show(&["--gc", "-j", "--jvm", &pid]);
     assert!(kept.status.success(), "{kept:?}");
@@ -331,6 +344,39 @@ fn exceeding_the_cpu_limit_reduces_collection_and_is_logged() {
     load.kill();
 }
 
+/// Allocates for 40 seconds and compares the allocation in each complete window with that of the load at that time.
+fn assert_each_window_has_its_allocation(place: &Place, load: &mut Load) {
+    let mut rounds = Vec::new();
+    while rounds.len() < 40 {
+        let begin = unix_ns();
+        let truth = allocated::parse(&load.ask("go 1 200 2"));
+        rounds.push((begin, unix_ns(), truth.total as f64));
+    }
+    let (first, last) = (rounds[0].0, rounds[rounds.len() - 1].1);
+    // Until the last complete window is stored.
+    thread::sleep(Duration::from_secs(15));
+    let windows = StoreReader::open(Path::new(&place.store())).unwrap().read(0, u64::MAX).unwrap();
+    let mut compared = 0;
+    for window in windows.iter().map(|stored| &stored.window) {
+        if window.begin_ns < first || window.end_ns > last {
+            continue;
+        }
+        let mine = window.jvms.iter().filter(|jvm_data| jvm_data.identity.pid == load.pid());
+        let profiles = mine.flat_map(|jvm_data| &jvm_data.profiles);
+        let allocation = profiles.filter(|profile| profile.measure == Measure::Allocation);
+        let stored: u64 = allocation.flat_map(|profile| &profile.samples).map(|s| s.count).sum();
+        let expected = rounds.iter().map(|&(begin, end, bytes)| {
+            let overlap = end.min(window.end_ns).saturating_sub(begin.max(window.begin_ns));
+            bytes * overlap as f64 / (end - begin) as f64
+        });
+        let off = stored as f64 / expected.sum::<f64>() - 1.0;
+        println!("window of {}: {stored} bytes, {off:+.3}", window.begin_ns);
+        assert!(off.abs() <= 0.06, "allocated: {off}");
+        compared += 1;
+    }
+    assert!(compared >= 1, "{compared}");
+}
+
 /// With a higher limit, everything is collected again, and the recorded allocation is that of the
 /// load.
 #[test]
@@ -352,6 +398,7 @@ fn raised_cpu_limit_resumes_full_collection() {
     assert_eq!(metric(&metrics, "jvmprobed_collected{what=\"alloc\"}"), 1.0);
     // Time to attach again.
     thread::sleep(Duration::from_secs(5));
+    assert_each_window_has_its_allocation(&place, &mut load);
     let name =
         format!("jvmprobe_allocated_bytes_total{{jvm=\"AllocLoad\",pid=\"{}\"}}", load.pid());
     let before = metric(&place.get("/metrics"), &name);

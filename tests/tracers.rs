@@ -33,7 +33,7 @@ const INTERVAL: Duration = Duration::from_millis(700);
 const LONG_INTERVAL: Duration = Duration::from_secs(10);
 
 fn times(interval: Duration) -> Times {
-    Times { interval: Some(interval), duration: None, count: None, pace: Pace::Calm }
+    Times { interval: Some(interval), pace: Pace::Calm, ..Times::default() }
 }
 
 /// Sums over a JVM's intervals.

@@ -102,6 +102,7 @@ impl Common {
     /// Returns the schedule of reports and the end of the trace.
     pub fn times(&self) -> Times {
         Times {
+            aligned_to: None,
             duration: self.duration,
             interval: self.interval,
             count: self.count,

@@ -37,6 +37,7 @@ pub use identity::{JvmIdentity, RUNTIME, host_name, known_attributes};
 pub use registry::{Arrival, Arrivals, Reading, Registry, Select, Stage};
 pub use run::{End, Times, Watch};
 pub use running::main_of;
+pub use schedule::next as next_report;
 pub(crate) use schedule::{Due, Schedule};
 pub use slots::Slots;
 pub use stopped::Stops;

@@ -603,7 +603,12 @@ impl Worker {
     }
 
     /// Handles a failure to open a JVM. Returns it if another attempt must be made.
-    fn refuse(&mut self, mut starting: Starting, error: &Error, took: Duration) -> Option<Starting> {
+    fn refuse(
+        &mut self,
+        mut starting: Starting,
+        error: &Error,
+        took: Duration,
+    ) -> Option<Starting> {
         let pid = starting.jvm.process().pid;
         if scan::is_final(error) {
             log::debug!("ignoring process {pid}: {error}");
@@ -820,7 +825,8 @@ mod tests {
             let mut worker = Worker::new(Arc::clone(&registry.0.0));
             let one = SleepingProcess::new();
             let arrival = one.arrival(&library, &jvm);
-            let starting = Starting::new(Found::Opened(arrival.target), Some(arrival.hotspot), None);
+            let starting =
+                Starting::new(Found::Opened(arrival.target), Some(arrival.hotspot), None);
             assert_eq!(worker.read(starting).is_some(), comes);
             assert_eq!(
                 (arrivals.take().len(), worker.deselected.len()),
@@ -841,7 +847,8 @@ mod tests {
         let tenants = ["slow", "slow", "quick"];
         for (process, tenant) in processes.iter().zip(tenants) {
             let arrival = process.arrival(&library, &jvm);
-            let starting = Starting::new(Found::Opened(arrival.target), Some(arrival.hotspot), None);
+            let starting =
+                Starting::new(Found::Opened(arrival.target), Some(arrival.hotspot), None);
             worker.starting.push(Starting { tenant: tenant.into(), ..starting });
         }
         let tenant_of = |due: Option<usize>, worker: &Worker| {

@@ -18,6 +18,9 @@ pub struct Times {
     pub duration: Option<Duration>,
     /// Interval between reports.
     pub interval: Option<Duration>,
+    /// Time that the reports are aligned to: each comes a whole number of intervals later. `None` aligns them to the
+    /// begin of the trace.
+    pub aligned_to: Option<Instant>,
     /// Number of reports after which the trace ends.
     pub count: Option<u64>,
     /// Determines the intervals of periodic work.
@@ -90,8 +93,7 @@ pub trait Watch {
 /// # Errors
 /// Returns the first error of a method of `watch`.
 pub fn run<W: Watch>(watch: &mut W, times: Times, stop: &AtomicBool) -> Result<End> {
-    let Times { duration, interval, count, pace } = times;
-    let mut schedule = Schedule::new(Instant::now(), pace.tick(), duration, interval, count);
+    let mut schedule = Schedule::new(Instant::now(), times);
     let mut ticks = 0_u32;
     loop {
         watch.take_events(schedule.timeout(Instant::now(), watch.next_poll()))?;
@@ -111,7 +113,7 @@ pub fn run<W: Watch>(watch: &mut W, times: Times, stop: &AtomicBool) -> Result<E
         }
         if tick {
             ticks = ticks.wrapping_add(1);
-            watch.tick(ticks.is_multiple_of(pace.ticks_to_collect()))?;
+            watch.tick(ticks.is_multiple_of(times.pace.ticks_to_collect()))?;
             if watch.is_over() {
                 return Ok(End::NothingLeft);
             }

@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use crate::jvms::Times;
+
 /// Added to timeouts because poll() counts whole milliseconds; otherwise the last one would be spent spinning.
 const ROUND_UP: Duration = Duration::from_micros(999);
 
@@ -28,21 +30,15 @@ pub(crate) struct Due {
 }
 
 impl Schedule {
-    /// Starts at `now`, with a tick each `tick` and a report each `interval`, `count` times. Ends after `duration`. A
-    /// value of `None` sets no limit.
-    pub(crate) fn new(
-        now: Instant,
-        tick: Duration,
-        duration: Option<Duration>,
-        interval: Option<Duration>,
-        count: Option<u64>,
-    ) -> Self {
+    /// Starts at `now`, with these times and a tick each `pace.tick()`.
+    pub(crate) fn new(now: Instant, times: Times) -> Self {
+        let Times { duration, interval, aligned_to, count, pace } = times;
         Self {
-            tick,
-            next_tick: now + tick,
+            tick: pace.tick(),
+            next_tick: now + pace.tick(),
             deadline: duration.map(|duration| now + duration),
             interval,
-            next_report: interval.map(|interval| now + interval),
+            next_report: interval.map(|interval| next(aligned_to.unwrap_or(now), interval, now)),
             reports_left: count.unwrap_or(u64::MAX),
         }
     }
@@ -74,6 +70,14 @@ impl Schedule {
     }
 }
 
+/// Returns the first time after `now` that is a whole number of intervals after `begin`.
+pub fn next(begin: Instant, interval: Duration, now: Instant) -> Instant {
+    let elapsed = now.saturating_duration_since(begin).as_nanos();
+    let into_interval = elapsed.checked_rem(interval.as_nanos()).unwrap_or_default();
+    let into_interval = Duration::from_nanos(u64::try_from(into_interval).unwrap_or_default());
+    begin.max(now) - into_interval + interval
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -84,10 +88,29 @@ mod tests {
         Due { tick, report, end }
     }
 
+    fn schedule(
+        begin: Instant,
+        duration: Option<Duration>,
+        interval: Duration,
+        count: Option<u64>,
+    ) -> Schedule {
+        let times = Times { duration, interval: Some(interval), count, ..Times::default() };
+        Schedule { tick: SECOND * 10, next_tick: begin + SECOND, ..Schedule::new(begin, times) }
+    }
+
+    #[test]
+    fn aligned_reports_come_at_multiples_of_the_interval() {
+        let begin = Instant::now();
+        let at = |now| next(begin, SECOND * 15, now);
+        assert_eq!(at(begin), begin + SECOND * 15);
+        assert_eq!(at(begin + SECOND * 44), begin + SECOND * 45);
+        assert_eq!(at(begin + SECOND * 45), begin + SECOND * 60);
+    }
+
     #[test]
     fn schedule_ends_with_the_last_periodic_report() {
         let begin = Instant::now();
-        let mut schedule = Schedule::new(begin, SECOND * 10, None, Some(SECOND), Some(3));
+        let mut schedule = schedule(begin, None, SECOND, Some(3));
         assert_eq!(schedule.timeout(begin, None), SECOND + ROUND_UP);
         assert_eq!(schedule.due(begin), due(false, false, false));
         assert_eq!(schedule.due(begin + SECOND * 3 / 2), due(false, true, false));
@@ -100,8 +123,7 @@ mod tests {
     #[test]
     fn duration_ends_the_schedule_without_a_report() {
         let begin = Instant::now();
-        let mut schedule =
-            Schedule::new(begin, SECOND, Some(SECOND * 5 / 2), Some(SECOND * 5 / 2), None);
+        let mut schedule = schedule(begin, Some(SECOND * 5 / 2), SECOND * 5 / 2, None);
         assert_eq!(schedule.due(begin + SECOND), due(true, false, false));
         assert_eq!(schedule.timeout(begin + SECOND, Some(begin)), ROUND_UP);
         assert_eq!(schedule.due(begin + SECOND * 5 / 2), due(true, false, true));

@@ -124,6 +124,9 @@ pub trait Sink {
         let _ = cost;
     }
 
+    /// Called after each report of an interval.
+    fn reported(&mut self) {}
+
     /// Returns whether the sink is closed and takes no more results; then the trace ends.
     fn is_closed(&self) -> bool {
         false
@@ -483,6 +486,7 @@ impl<S: Sink> Tool for Tracer<S> {
                 followed.jvm.reset();
             }
         }
+        self.sink.reported();
         Ok(())
     }
 

@@ -44,6 +44,17 @@ impl Record {
         }
     }
 
+    /// Returns the end of a stop or cycle on `CLOCK_MONOTONIC`, in nanoseconds; `None` for other records.
+    pub fn end_ns(&self) -> Option<u64> {
+        match self {
+            Self::Pause(stop) | Self::Safepoint(stop) => {
+                Some(stop.ts_ns.saturating_add(stop.stopped_ns))
+            }
+            Self::Cycle(cycle) => Some(cycle.ts_ns.saturating_add(cycle.duration_ns)),
+            Self::Summary(_) | Self::Lost(_) | Self::Limited(_) => None,
+        }
+    }
+
     /// Returns the time in the record, RFC 3339 with nanoseconds, UTC; `None` for sums of stops.
     pub fn time(&self) -> Option<&str> {
         match self {

@@ -73,6 +73,9 @@ pub trait Sink {
         let _ = cost;
     }
 
+    /// Called after each report of an interval.
+    fn reported(&mut self) {}
+
     /// Returns whether the sink is closed and takes no more records; then the trace ends.
     fn is_closed(&self) -> bool {
         false
@@ -409,6 +412,7 @@ impl<S: Sink> Tool for Tracer<S> {
         self.requests.forget_stacks(&unreferenced_stacks);
         let costs = self.session.costs().map(Costs::take).transpose()?.unwrap_or_default();
         costs.into_iter().for_each(|cost| self.sink.cost(cost));
+        self.sink.reported();
         Ok(())
     }
 

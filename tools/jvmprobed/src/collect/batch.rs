@@ -4,6 +4,15 @@ use std::sync::Arc;
 
 use libjvmprobe::{bpf::cost::Cost, stack::profile::Profile, trace::pauses::record::Record};
 
+/// A batch, and the time that decides which window it belongs to.
+#[derive(Debug)]
+pub struct Delivery {
+    /// Time of an event, or the middle of the interval that the data is from: `CLOCK_MONOTONIC` in nanoseconds.
+    pub at_ns: u64,
+    /// The batch.
+    pub batch: Batch,
+}
+
 /// A batch of recorded data.
 #[derive(Debug)]
 pub enum Batch {
@@ -49,6 +58,11 @@ pub enum Batch {
         tenant: Arc<str>,
         /// Number of samples or events without it.
         count: u64,
+    },
+    /// A tracer has delivered all data of an interval.
+    Reported {
+        /// Name of the tracer.
+        what: &'static str,
     },
     /// A tracer has ended without having been stopped.
     Ended {

@@ -1,6 +1,8 @@
 //! Main loop: receives batches from the tracers and hands on complete windows.
 
 use std::{
+    collections::BTreeMap,
+    mem,
     path::PathBuf,
     sync::{
         Arc,
@@ -12,9 +14,9 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 use libjvmprobe::{
-    bpf,
+    bpf::{self, clock::monotonic_ns},
     jvms::{
-        Registry, Select, Slots, host_name,
+        Registry, Select, Slots, host_name, next_report,
         registry::{self, Search},
     },
     process::start_readers,
@@ -26,7 +28,7 @@ use libjvmprobe::{
 
 use crate::{
     collect::{
-        batch::Batch,
+        batch::{Batch, Delivery},
         jvms::Jvms,
         saving::{self, Measures, Probes, Saving},
         signals::{self, Signals},
@@ -47,8 +49,8 @@ use crate::{
     store::{self, Store},
 };
 
-/// Time after the end of a window within which the tracers deliver its data.
-const GRACE: Duration = Duration::from_secs(2);
+/// Maximum time after the end of a window in which the tracers deliver its data. Must be shorter than [`WINDOW`].
+const MAX_DELAY: Duration = Duration::from_secs(10);
 /// Maximum number of JVMs that are followed at once; they take about 80 MB. A control group gets at most half
 /// of the free slots.
 const MAX_JVMS: usize = 1000;
@@ -141,7 +143,9 @@ pub fn run(options: Options, store: Store, read_again: impl Fn() -> Result<Chang
         allocation_ppm: Arc::clone(&allocation_ppm),
         stack_ppm: Arc::clone(&stack_ppm),
         max_memory: usize::try_from(options.limits.memory / 4).unwrap_or(usize::MAX),
+        begin: Instant::now(),
     };
+    let window_end = Boundary::after(tracer_options.begin);
     let jvms = Jvms::open(Arc::clone(&rules), registry)?;
     let (out, batches) = sync_channel(MAX_BATCHES);
     let tracers = Tracers::start(tracer_options, out)?;
@@ -152,6 +156,9 @@ pub fn run(options: Options, store: Store, read_again: impl Fn() -> Result<Chang
         builder: WindowBuilder::new(totals.clone()),
         worker: WindowWorker::start(store, push, &totals)?,
         totals,
+        window_end,
+        closed_end: None,
+        reported: BTreeMap::new(),
         batches,
         tracers,
         saving,
@@ -166,6 +173,24 @@ pub fn run(options: Options, store: Store, read_again: impl Fn() -> Result<Chang
     Ok(())
 }
 
+/// End of a window, on both representations of the same clock.
+#[derive(Clone, Copy, Debug)]
+struct Boundary {
+    at: Instant,
+    /// `CLOCK_MONOTONIC` in nanoseconds.
+    monotonic_ns: u64,
+}
+
+impl Boundary {
+    /// Returns the next end of a window, if the first one began at `begin`.
+    fn after(begin: Instant) -> Self {
+        let now = Instant::now();
+        let at = next_report(begin, WINDOW, now);
+        let wait = u64::try_from((at - now).as_nanos()).unwrap_or_default();
+        Self { at, monotonic_ns: monotonic_ns().saturating_add(wait) }
+    }
+}
+
 struct Daemon {
     jvms: Jvms,
     rules: Arc<Rules>,
@@ -173,7 +198,13 @@ struct Daemon {
     builder: WindowBuilder,
     totals: SharedTotals,
     worker: WindowWorker,
-    batches: Receiver<Batch>,
+    /// End of the open window.
+    window_end: Boundary,
+    /// End of the window that was closed last.
+    closed_end: Option<Boundary>,
+    /// Time of the last report of each tracer, on `CLOCK_MONOTONIC` in nanoseconds.
+    reported: BTreeMap<&'static str, u64>,
+    batches: Receiver<Delivery>,
     tracers: Tracers,
     saving: Saving,
     /// Budgets shared with the tracers, see [`tracers::Options`].
@@ -190,9 +221,9 @@ impl Daemon {
         let (mut begun, mut failed) = (0, Vec::new());
         while begun + failed.len() < self.tracers.len() {
             match self.batches.recv_timeout(TICK) {
-                Ok(Batch::Started) => begun += 1,
-                Ok(Batch::Ended { what, why }) => failed.push((what, why)),
-                Ok(batch) => self.builder.add(batch, &mut self.jvms),
+                Ok(Delivery { batch: Batch::Started, .. }) => begun += 1,
+                Ok(Delivery { batch: Batch::Ended { what, why }, .. }) => failed.push((what, why)),
+                Ok(delivery) => self.builder.add(delivery, &mut self.jvms),
                 Err(RecvTimeoutError::Timeout) if signals.stop.load(Ordering::Relaxed) => break,
                 Err(RecvTimeoutError::Timeout) => self.report_alive(),
                 Err(RecvTimeoutError::Disconnected) => break,
@@ -217,12 +248,11 @@ impl Daemon {
     }
 
     fn run_loop(&mut self, signals: &Signals, read_again: impl Fn() -> Result<Changed>) {
-        let mut next_window_end = Instant::now() + WINDOW + GRACE;
         let mut next_tick = Instant::now();
         while !signals.stop.load(Ordering::Relaxed) {
-            let until = next_tick.min(next_window_end);
+            let until = next_tick.min(self.window_end.at);
             match self.batches.recv_timeout(until.saturating_duration_since(Instant::now())) {
-                Ok(batch) => self.handle_batch(batch),
+                Ok(delivery) => self.handle_batch(delivery),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => std::thread::sleep(TICK),
             }
@@ -233,9 +263,10 @@ impl Daemon {
                 self.remove_ended_jvms();
                 self.report_alive();
             }
-            if now >= next_window_end {
-                // After suspend, missed windows are not made up for.
-                next_window_end = (next_window_end + WINDOW).max(now);
+            if now >= self.window_end.at {
+                self.close_window();
+            }
+            if self.is_delivered(now) {
                 self.finish_window();
                 self.adjust_measures();
             }
@@ -245,15 +276,19 @@ impl Daemon {
         }
     }
 
-    fn handle_batch(&mut self, batch: Batch) {
-        match batch {
-            Batch::Ended { what, why } => self.log_ended(what, &why),
-            batch => self.builder.add(batch, &mut self.jvms),
+    fn handle_batch(&mut self, delivery: Delivery) {
+        match delivery {
+            Delivery { batch: Batch::Ended { what, why }, .. } => self.log_ended(what, &why),
+            Delivery { batch: Batch::Reported { what }, at_ns } => {
+                self.reported.insert(what, at_ns);
+            }
+            delivery => self.builder.add(delivery, &mut self.jvms),
         }
     }
 
-    fn log_ended(&self, what: &str, why: &str) {
+    fn log_ended(&mut self, what: &str, why: &str) {
         log::warn!("stopped collecting {what}: {why}");
+        self.tracers.remove(what);
         self.totals.lock().add_abandoned(what);
     }
 
@@ -276,8 +311,12 @@ impl Daemon {
         self.health.report_alive();
     }
 
-    /// Ends the current window and hands it on.
-    fn finish_window(&mut self) {
+    /// Ends the interval of the open window, and begins the next one.
+    fn close_window(&mut self) {
+        // The window before is late: its tracers have not reported within MAX_DELAY.
+        self.finish_window();
+        let next = Boundary::after(self.tracers.begin());
+        self.closed_end = Some(mem::replace(&mut self.window_end, next));
         // Read before the gauges, which contain the CPU time, too.
         let cpu_ns = self.jvms.cpu_ns();
         for (identity, gauges) in self.jvms.gauges() {
@@ -286,9 +325,19 @@ impl Daemon {
         for identity in self.jvms.without_gauges() {
             self.totals.lock().add_limited("gauges", &identity.tenant(), 1);
         }
-        let collected = self.saving.collected();
-        let left_out = collected.iter().filter(|(_, is)| !is).map(|&(what, _)| what);
-        let window = self.builder.finish(left_out, cpu_ns);
+        self.builder.close(cpu_ns);
+    }
+
+    /// Returns whether a closed window has all data that the tracers will deliver for it.
+    fn is_delivered(&self, now: Instant) -> bool {
+        let Some(end) = self.closed_end.filter(|_| self.builder.has_closed()) else { return false };
+        let has_reported = |what| self.reported.get(what).is_some_and(|&at| at >= end.monotonic_ns);
+        now >= end.at + MAX_DELAY || self.tracers.names().all(has_reported)
+    }
+
+    /// Hands on the closed window, if there is one.
+    fn finish_window(&mut self) {
+        let Some(window) = self.builder.finish() else { return };
         for (tenant, jvms) in self.slots.take_refused() {
             self.totals.lock().add_limited("jvms", &tenant, jvms);
         }
@@ -328,6 +377,7 @@ impl Daemon {
         if let Err(error) = self.tracers.change(before, change.to) {
             log::warn!("failed to change what is collected: {error:#}");
         }
+        self.builder.set_collected(&self.saving.collected());
         self.update_own_metrics();
     }
 
@@ -361,7 +411,7 @@ impl Daemon {
         let until = Instant::now() + MAX_STOP_TIME;
         loop {
             match self.batches.recv_timeout(until.saturating_duration_since(Instant::now())) {
-                Ok(batch) => self.handle_batch(batch),
+                Ok(delivery) => self.handle_batch(delivery),
                 Err(RecvTimeoutError::Disconnected) => break,
                 Err(RecvTimeoutError::Timeout) => {
                     log::warn!("a tracer did not stop in time: its last data is not stored");
@@ -369,6 +419,7 @@ impl Daemon {
                 }
             }
         }
+        self.close_window();
         self.finish_window();
         if let Some(push) = self.worker.end(MAX_WRITE_TIME) {
             push.end(net, MAX_PUSH_TIME);

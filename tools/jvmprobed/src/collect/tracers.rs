@@ -7,13 +7,13 @@ use std::{
         mpsc::{SyncSender, TrySendError},
     },
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context, Result};
 use libjvmprobe::{
     Result as TracerResult,
-    bpf::cost::Cost,
+    bpf::{clock::monotonic_ns, cost::Cost},
     jvms::{Registry, Times, Trace},
     render::table::Lost,
     stack::profile::Profile,
@@ -25,7 +25,10 @@ use libjvmprobe::{
     },
 };
 
-use crate::collect::{batch::Batch, saving::Measures};
+use crate::collect::{
+    batch::{Batch, Delivery},
+    saving::Measures,
+};
 
 /// Length of a window.
 pub const WINDOW: Duration = Duration::from_secs(15);
@@ -64,6 +67,8 @@ pub struct Options {
     pub max_memory: usize,
     /// The registry, shared by all tracers.
     pub registry: Registry,
+    /// Begin of the first window. All tracers report at the ends of windows.
+    pub begin: Instant,
 }
 
 /// All running tracers. The daemon may stop some of them for a while.
@@ -71,7 +76,7 @@ pub struct Options {
 pub struct Tracers {
     options: Options,
     /// Channel that new tracers send to; `None` when all are stopping.
-    out: Option<SyncSender<Batch>>,
+    out: Option<SyncSender<Delivery>>,
     running: Vec<Running>,
 }
 
@@ -81,7 +86,7 @@ struct Running {
     stop: Arc<AtomicBool>,
 }
 
-type RunTracer = fn(&Options, &SyncSender<Batch>, &AtomicBool) -> TracerResult<()>;
+type RunTracer = fn(&Options, &SyncSender<Delivery>, &AtomicBool) -> TracerResult<()>;
 
 impl Tracers {
     /// Starts the tracers. Each sends [`Batch::Started`] when it has started, or [`Batch::Ended`] with the
@@ -89,7 +94,7 @@ impl Tracers {
     ///
     /// # Errors
     /// A thread cannot be created.
-    pub fn start(options: Options, out: SyncSender<Batch>) -> Result<Self> {
+    pub fn start(options: Options, out: SyncSender<Delivery>) -> Result<Self> {
         let has_allocation = options.allocation;
         let mut tracers = Self { options, out: Some(out), running: Vec::new() };
         tracers.add("pauses", pauses)?;
@@ -111,8 +116,7 @@ impl Tracers {
                 Ok(()) if stopped.load(Ordering::Relaxed) => return,
                 Ok(()) => "the tracer has ended".into(),
             };
-            // At shutdown the receiver may be gone.
-            let _ = out.send(Batch::Ended { what, why });
+            BatchSink::new(&out, what).send(Batch::Ended { what, why });
         };
         let thread = thread::Builder::new().name(format!("take-{what}"));
         thread.spawn(run).context("cannot start a thread")?;
@@ -154,6 +158,21 @@ impl Tracers {
         Ok(())
     }
 
+    /// Returns when the first window began.
+    pub fn begin(&self) -> Instant {
+        self.options.begin
+    }
+
+    /// Removes a tracer that has ended.
+    pub fn remove(&mut self, what: &str) {
+        self.running.retain(|tracer| tracer.what != what);
+    }
+
+    /// Returns the names of the running tracers.
+    pub fn names(&self) -> impl Iterator<Item = &'static str> {
+        self.running.iter().map(|tracer| tracer.what)
+    }
+
     /// Returns the number of running tracers.
     pub fn len(&self) -> usize {
         self.running.len()
@@ -173,24 +192,38 @@ impl Tracers {
     }
 }
 
-fn times() -> Times {
-    Times { interval: Some(WINDOW), duration: None, count: None, pace: PACE }
+fn times(options: &Options) -> Times {
+    let aligned_to = Some(options.begin);
+    Times { interval: Some(WINDOW), aligned_to, duration: None, count: None, pace: PACE }
 }
 
 /// Sink that sends to the main loop. Errors are ignored, because the receiver is only gone at shutdown.
 struct BatchSink {
-    to: SyncSender<Batch>,
+    to: SyncSender<Delivery>,
+    /// Name of the tracer.
+    what: &'static str,
+    /// Time of the last report, on `CLOCK_MONOTONIC` in nanoseconds.
+    reported_ns: u64,
     /// Number of stops that did not fit into the queue and are not reported yet.
     dropped: u64,
 }
 
 impl BatchSink {
-    fn new(to: &SyncSender<Batch>) -> Self {
-        Self { to: to.clone(), dropped: 0 }
+    fn new(to: &SyncSender<Delivery>, what: &'static str) -> Self {
+        Self { to: to.clone(), what, reported_ns: monotonic_ns(), dropped: 0 }
     }
 
+    /// Sends data of the interval since the last report.
     fn send(&self, batch: Batch) {
-        let _ = self.to.send(batch);
+        let at_ns = self.reported_ns.midpoint(monotonic_ns());
+        let _ = self.to.send(Delivery { at_ns, batch });
+    }
+
+    /// Reports that all data of the interval was sent.
+    fn end_interval(&mut self) {
+        self.reported_ns = monotonic_ns();
+        let batch = Batch::Reported { what: self.what };
+        let _ = self.to.send(Delivery { at_ns: self.reported_ns, batch });
     }
 
     fn send_cost(&self, tracer: &'static str, cost: Cost) {
@@ -200,13 +233,14 @@ impl BatchSink {
     /// Sends a stop unless the queue is full. It must not block, because the tracer has to drain its ring buffer.
     fn send_stop(&mut self, record: Record) {
         if self.dropped > 0 {
-            let lost = Batch::Lost { what: "pauses", events: self.dropped };
-            if self.to.try_send(lost).is_ok() {
+            let batch = Batch::Lost { what: "pauses", events: self.dropped };
+            if self.to.try_send(Delivery { at_ns: monotonic_ns(), batch }).is_ok() {
                 self.dropped = 0;
             }
         }
+        let at_ns = record.end_ns().unwrap_or_else(monotonic_ns);
         let batch = Batch::Pause(record.into());
-        if let Err(TrySendError::Full(_)) = self.to.try_send(batch) {
+        if let Err(TrySendError::Full(_)) = self.to.try_send(Delivery { at_ns, batch }) {
             self.dropped += 1;
         }
     }
@@ -224,9 +258,13 @@ impl pauses::Sink for BatchSink {
     fn cost(&mut self, cost: Cost) {
         self.send_cost(STOPS, cost);
     }
+
+    fn reported(&mut self) {
+        self.end_interval();
+    }
 }
 
-fn pauses(options: &Options, out: &SyncSender<Batch>, stop: &AtomicBool) -> TracerResult<()> {
+fn pauses(options: &Options, out: &SyncSender<Delivery>, stop: &AtomicBool) -> TracerResult<()> {
     let tracer_options = pauses::Options {
         all: true,
         no_totals: true,
@@ -234,11 +272,11 @@ fn pauses(options: &Options, out: &SyncSender<Batch>, stop: &AtomicBool) -> Trac
         max_stops_per_second: Some(MAX_STOPS_PER_SECOND),
         ..Default::default()
     };
-    let tracer = pauses::Tracer::new(tracer_options, BatchSink::new(out), &[])?;
+    let tracer = pauses::Tracer::new(tracer_options, BatchSink::new(out, "pauses"), &[])?;
     let arrivals = options.registry.subscribe()?;
     let mut trace = Trace::start(tracer, Vec::new(), Some(arrivals))?;
     trace.tool.sink.send(Batch::Started);
-    trace.run(times(), stop)?;
+    trace.run(times(options), stop)?;
     trace.tool.finish(&mut trace.jvms)
 }
 
@@ -257,9 +295,17 @@ impl allocations::Sink for BatchSink {
     fn cost(&mut self, cost: Cost) {
         self.send_cost(ALLOCATION, cost);
     }
+
+    fn reported(&mut self) {
+        self.end_interval();
+    }
 }
 
-fn allocations(options: &Options, out: &SyncSender<Batch>, stop: &AtomicBool) -> TracerResult<()> {
+fn allocations(
+    options: &Options,
+    out: &SyncSender<Delivery>,
+    stop: &AtomicBool,
+) -> TracerResult<()> {
     let tracer_options = allocations::Options {
         by_stack: true,
         max_memory: options.max_memory,
@@ -268,12 +314,12 @@ fn allocations(options: &Options, out: &SyncSender<Batch>, stop: &AtomicBool) ->
         pace: PACE,
         ..allocations::Options::NONE
     };
-    let tracer = allocations::Tracer::new(tracer_options, BatchSink::new(out))?;
+    let tracer = allocations::Tracer::new(tracer_options, BatchSink::new(out, "allocations"))?;
     let tracer = tracer.with_cost_budget(Arc::clone(&options.allocation_ppm));
     let arrivals = options.registry.subscribe()?;
     let mut trace = Trace::start(tracer, Vec::new(), Some(arrivals))?;
     trace.tool.sink.send(Batch::Started);
-    trace.run(times(), stop)?;
+    trace.run(times(options), stop)?;
     trace.tool.finish(&mut trace.jvms)
 }
 
@@ -289,6 +335,10 @@ impl samples::Sink for BatchSink {
         self.send_cost("samples", cost);
     }
 
+    fn reported(&mut self) {
+        self.end_interval();
+    }
+
     fn limited(&mut self, limited: Limited) {
         let Limited { tenant, walks, code } = limited;
         for (reason, count) in [("walks", walks), ("naming", code)] {
@@ -299,7 +349,7 @@ impl samples::Sink for BatchSink {
     }
 }
 
-fn samples(options: &Options, out: &SyncSender<Batch>, stop: &AtomicBool) -> TracerResult<()> {
+fn samples(options: &Options, out: &SyncSender<Delivery>, stop: &AtomicBool) -> TracerResult<()> {
     let mut events = vec![EventSpec::cpu()];
     if options.off_cpu {
         events.push(EventSpec::off_cpu());
@@ -324,10 +374,10 @@ fn samples(options: &Options, out: &SyncSender<Batch>, stop: &AtomicBool) -> Tra
         pace: PACE,
         registry: Some(options.registry.clone()),
     };
-    let tracer = samples::Sampler::new(tracer_options, BatchSink::new(out))?;
+    let tracer = samples::Sampler::new(tracer_options, BatchSink::new(out, "samples"))?;
     let mut tracer = tracer.with_stack_budget(Arc::clone(&options.stack_ppm));
     tracer.start()?;
     tracer.sink.send(Batch::Started);
-    tracer.run(times(), stop)?;
+    tracer.run(times(options), stop)?;
     tracer.finish().map(drop)
 }

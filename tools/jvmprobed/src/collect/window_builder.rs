@@ -2,11 +2,16 @@
 
 use std::{collections::BTreeMap, mem, sync::Arc};
 
-use libjvmprobe::{stack::profile::Profile, trace::pauses::record::Record};
+use libjvmprobe::{
+    bpf::clock::monotonic_ns, stack::profile::Profile, trace::pauses::record::Record,
+};
 
 use crate::{
     clock::{Intervals, Now},
-    collect::{batch::Batch, jvms::Jvms},
+    collect::{
+        batch::{Batch, Delivery},
+        jvms::Jvms,
+    },
     metrics::{SharedTotals, figures::Figures},
     stops::AllStops,
     window::{Identity, JvmData, Window},
@@ -16,56 +21,138 @@ use crate::{
 /// stops, the longest are kept one by one and the others as sums.
 const MAX_STOPS: usize = 4 << 20;
 
-/// Data received since the last window.
+/// Builds windows. A window is open until [`close`](Self::close), and then waits for the data of its interval that the
+/// tracers deliver later.
 #[derive(Debug)]
 pub struct WindowBuilder {
     totals: SharedTotals,
     intervals: Intervals,
+    open: Data,
+    closed: Option<Closed>,
+    left_out: LeftOut,
+}
+
+/// Data of a window.
+#[derive(Debug)]
+struct Data {
+    /// Begin on `CLOCK_MONOTONIC`, in nanoseconds.
+    begin_ns: u64,
     jvm_data: BTreeMap<u32, JvmData>,
     stops: AllStops<u32>,
 }
 
-impl WindowBuilder {
-    /// Starts the first window, without data.
-    pub fn new(totals: SharedTotals) -> Self {
-        let stops = AllStops::new(MAX_STOPS);
-        Self { totals, intervals: Intervals::start(Now::read()), jvm_data: BTreeMap::new(), stops }
+impl Data {
+    fn new(begin_ns: u64) -> Self {
+        Self { begin_ns, jvm_data: BTreeMap::new(), stops: AllStops::new(MAX_STOPS) }
+    }
+}
+
+/// A window whose interval is over.
+#[derive(Debug)]
+struct Closed {
+    data: Data,
+    /// Begin and end, in nanoseconds since 1970.
+    interval: (u64, u64),
+    left_out: BTreeMap<String, u64>,
+    cpu_ns: Vec<(Arc<Identity>, u64)>,
+}
+
+/// Time during which measures are not collected.
+#[derive(Debug, Default)]
+struct LeftOut {
+    /// Time since which each measure that is not collected now counts, on `CLOCK_MONOTONIC` in nanoseconds.
+    since_ns: BTreeMap<&'static str, u64>,
+    /// Time in the open window up to `since_ns`, in nanoseconds.
+    times: BTreeMap<String, u64>,
+}
+
+impl LeftOut {
+    /// Sets which measures are collected from now on.
+    fn set(&mut self, now_ns: u64, collected: &[(&'static str, bool)]) {
+        for (&what, since_ns) in &mut self.since_ns {
+            *self.times.entry(what.into()).or_default() += now_ns.saturating_sub(*since_ns);
+            *since_ns = now_ns;
+        }
+        let is_left_out = |what| collected.contains(&(what, false));
+        self.since_ns.retain(|&what, _| is_left_out(what));
+        for &(what, _) in collected.iter().filter(|(_, is_collected)| !is_collected) {
+            self.since_ns.entry(what).or_insert(now_ns);
+        }
     }
 
-    /// Ends the current window, which lasts from the previous call to now, and enters it into the totals.
-    /// `left_out` names the measures that were not collected in it, and `cpu_ns` is the CPU time that each
-    /// JVM has used in it, in nanoseconds.
-    pub fn finish(
-        &mut self,
-        left_out: impl Iterator<Item = &'static str>,
-        cpu_ns: Vec<(Arc<Identity>, u64)>,
-    ) -> Window {
-        let (begin_ns, end_ns) = self.intervals.next(Now::read());
+    /// Ends a window. Returns the times in it.
+    fn close(&mut self, now_ns: u64) -> BTreeMap<String, u64> {
+        let left_out: Vec<_> = self.since_ns.keys().map(|&what| (what, false)).collect();
+        self.set(now_ns, &left_out);
+        mem::take(&mut self.times)
+    }
+}
+
+impl WindowBuilder {
+    /// Begins the first window, without data.
+    pub fn new(totals: SharedTotals) -> Self {
+        let (intervals, open) = (Intervals::start(Now::read()), Data::new(monotonic_ns()));
+        Self { totals, intervals, open, closed: None, left_out: LeftOut::default() }
+    }
+
+    /// Sets which configured measures are collected from now on.
+    pub fn set_collected(&mut self, collected: &[(&'static str, bool)]) {
+        self.left_out.set(monotonic_ns(), collected);
+    }
+
+    /// Ends the interval of the open window, and begins the next window. `cpu_ns` is the CPU time that each JVM has
+    /// used in the interval, in nanoseconds. The window before must be finished.
+    pub fn close(&mut self, cpu_ns: Vec<(Arc<Identity>, u64)>) {
+        let end_ns = monotonic_ns();
+        let data = mem::replace(&mut self.open, Data::new(end_ns));
+        let interval = self.intervals.next(Now::read());
+        let left_out = self.left_out.close(end_ns);
+        self.closed = Some(Closed { data, interval, left_out, cpu_ns });
+    }
+
+    /// Returns whether a closed window waits for data.
+    pub fn has_closed(&self) -> bool {
+        self.closed.is_some()
+    }
+
+    /// Completes the closed window, and adds it to the totals. Data that arrives for it later counts as lost.
+    pub fn finish(&mut self) -> Option<Window> {
+        let Closed { mut data, interval: (begin_ns, end_ns), left_out, cpu_ns } =
+            self.closed.take()?;
         for (identity, ns) in cpu_ns {
-            match self.jvm_data.get_mut(&identity.pid) {
+            match data.jvm_data.get_mut(&identity.pid) {
                 Some(jvm_data) => jvm_data.cpu_ns = (jvm_data.identity == identity).then_some(ns),
                 // No tracer delivered data of this JVM, for example because sampling is off.
                 None if ns > 0 => {
                     let jvm_data = JvmData { cpu_ns: Some(ns), ..new(&identity) };
-                    self.jvm_data.insert(identity.pid, jvm_data);
+                    data.jvm_data.insert(identity.pid, jvm_data);
                 }
                 None => {}
             }
         }
-        let mut jvms: Vec<_> = mem::take(&mut self.jvm_data).into_values().collect();
+        let mut jvms: Vec<_> = data.jvm_data.into_values().collect();
         for jvm_data in &mut jvms {
-            if let Some(stops) = self.stops.take(&jvm_data.identity.pid) {
+            if let Some(stops) = data.stops.take(&jvm_data.identity.pid) {
                 jvm_data.pauses = stops.into_records(jvm_data.identity.pid);
             }
             let figures = Figures::of(jvm_data);
             self.totals.lock().add(&jvm_data.identity, &figures);
         }
-        let left_out = left_out.map(|what| (what.to_owned(), end_ns - begin_ns)).collect();
-        Window { begin_ns, end_ns, jvms, left_out }
+        Some(Window { begin_ns, end_ns, jvms, left_out })
     }
 
-    /// Adds a batch to the current window.
-    pub fn add(&mut self, batch: Batch, jvms: &mut Jvms) {
+    /// Returns the window that data of a time belongs to. `None` if it was finished already.
+    fn window_at(&mut self, at_ns: u64) -> Option<&mut Data> {
+        if at_ns >= self.open.begin_ns {
+            return Some(&mut self.open);
+        }
+        let closed = self.closed.as_mut().map(|closed| &mut closed.data);
+        closed.filter(|data| at_ns >= data.begin_ns)
+    }
+
+    /// Adds a batch to the window of its time.
+    pub fn add(&mut self, delivery: Delivery, jvms: &mut Jvms) {
+        let Delivery { at_ns, batch } = delivery;
         match batch {
             Batch::Samples { profiles, lost_stacks, lost_code } => {
                 let mut totals = self.totals.lock();
@@ -77,14 +164,13 @@ impl WindowBuilder {
                 }
                 drop(totals);
                 for (pid, profile) in profiles.into_iter().flat_map(Profile::by_process) {
-                    self.update(jvms, pid, |jvm_data| jvm_data.profiles.push(profile));
+                    self.add_profile(at_ns, jvms, pid, profile, "samples");
                 }
             }
             Batch::Allocated { pid, profile } => {
-                let profile = profile.filter(|profile| !profile.samples.is_empty());
-                self.update(jvms, pid, |jvm_data| jvm_data.profiles.extend(profile));
+                self.add_profile(at_ns, jvms, pid, profile.unwrap_or_default(), "allocations");
             }
-            Batch::Pause(record) => self.add_stop(jvms, record),
+            Batch::Pause(record) => self.add_stop(at_ns, jvms, record),
             Batch::Cost { tracer, cost } => {
                 self.totals.lock().add_probe_cost(tracer, &cost);
                 // The cost to processes that are not traced counts in the sum only.
@@ -97,40 +183,105 @@ impl WindowBuilder {
                 self.totals.lock().add_limited(reason, &tenant, count);
             }
             Batch::Lost { what, events } => self.totals.lock().add_lost(what, events),
-            Batch::Started | Batch::Ended { .. } => {}
+            Batch::Started | Batch::Reported { .. } | Batch::Ended { .. } => {}
+        }
+    }
+
+    /// Adds a profile of a JVM. If its window is finished, counts its samples as lost events of kind `what`.
+    fn add_profile(
+        &mut self,
+        at_ns: u64,
+        jvms: &mut Jvms,
+        pid: u32,
+        profile: Profile,
+        what: &'static str,
+    ) {
+        let Some(identity) = jvms.identity(pid) else { return };
+        match self.window_at(at_ns) {
+            // A JVM without samples is part of the window, too.
+            Some(data) => {
+                let is_empty = profile.samples.is_empty();
+                data.of(&identity).profiles.extend((!is_empty).then_some(profile));
+            }
+            None => self.totals.lock().add_lost(what, profile.sampled()),
         }
     }
 
     /// Adds a record of a stop.
-    fn add_stop(&mut self, jvms: &mut Jvms, record: Box<Record>) {
-        let (pid, mut tenant) = (record.pid(), None);
-        // Creates the JVM's entry in the window, and finds its tenant.
-        self.update(jvms, pid, |jvm_data| tenant = Some(jvm_data.identity.tenant()));
-        let Some(tenant) = tenant else { return };
+    fn add_stop(&mut self, at_ns: u64, jvms: &mut Jvms, record: Box<Record>) {
+        let pid = record.pid();
+        let Some(identity) = jvms.identity(pid) else { return };
+        let (tenant, totals) = (identity.tenant(), self.totals.clone());
+        let mut totals = totals.lock();
         if let Record::Limited(limited) = &*record {
-            self.totals.lock().add_limited("stops", &tenant, limited.count());
+            totals.add_limited("stops", &tenant, limited.count());
         }
-        for (pid, records) in self.stops.add(&pid, &tenant, record) {
-            let owner = self
-                .jvm_data
-                .get(&pid)
-                .map_or(Arc::clone(&tenant), |jvm_data| jvm_data.identity.tenant());
-            self.totals.lock().add_limited("stops", &owner, records);
+        let Some(data) = self.window_at(at_ns) else {
+            totals.add_lost("pauses", 1);
+            return;
+        };
+        data.of(&identity);
+        let dropped = data.stops.add(&pid, &tenant, record);
+        let owner = |pid: u32| {
+            let jvm_data = data.jvm_data.get(&pid);
+            jvm_data.map_or_else(|| Arc::clone(&tenant), |jvm_data| jvm_data.identity.tenant())
+        };
+        for (pid, records) in dropped {
+            totals.add_limited("stops", &owner(pid), records);
         }
     }
+}
 
-    fn update(&mut self, jvms: &mut Jvms, pid: u32, update: impl FnOnce(&mut JvmData)) {
-        let Some(identity) = jvms.identity(pid) else { return };
-        let jvm_data = self.jvm_data.entry(pid).or_insert_with(|| new(&identity));
-        // Another JVM may have this PID by now.
-        if jvm_data.identity != identity {
-            *jvm_data = new(&identity);
+impl Data {
+    /// Returns the data of a JVM.
+    fn of(&mut self, identity: &Arc<Identity>) -> &mut JvmData {
+        let pid = identity.pid;
+        // Another JVM may have had this PID.
+        if self.jvm_data.get(&pid).is_some_and(|jvm_data| jvm_data.identity != *identity) {
+            self.jvm_data.remove(&pid);
             self.stops.take(&pid);
         }
-        update(jvm_data);
+        self.jvm_data.entry(pid).or_insert_with(|| new(identity))
     }
 }
 
 fn new(identity: &Arc<Identity>) -> JvmData {
     JvmData { identity: Arc::clone(identity), ..JvmData::default() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CPU: &str = "cpu";
+
+    #[test]
+    fn left_out_time_is_split_at_the_end_of_a_window() {
+        let mut left_out = LeftOut::default();
+        left_out.set(100, &[(CPU, true)]);
+        left_out.set(130, &[(CPU, false), ("off-cpu", true)]);
+        left_out.set(140, &[(CPU, false), ("off-cpu", false)]);
+        assert_eq!(left_out.close(200), [(CPU.into(), 70), ("off-cpu".into(), 60)].into());
+        left_out.set(210, &[(CPU, true), ("off-cpu", false)]);
+        assert_eq!(left_out.close(300), [(CPU.into(), 10), ("off-cpu".into(), 100)].into());
+        left_out.set(300, &[(CPU, true), ("off-cpu", true)]);
+        assert!(left_out.close(400).is_empty());
+    }
+
+    #[test]
+    fn data_belongs_to_the_window_of_its_time() {
+        let mut builder = WindowBuilder::new(SharedTotals::default());
+        let first = builder.open.begin_ns;
+        assert!(builder.window_at(first - 1).is_none());
+        builder.close(Vec::new());
+        let second = builder.open.begin_ns;
+        // Data of the first window arrives after its end.
+        for (at_ns, begin_ns) in [(first, first), (second - 1, first), (second, second)] {
+            assert_eq!(builder.window_at(at_ns).unwrap().begin_ns, begin_ns);
+        }
+        assert!(builder.window_at(first - 1).is_none());
+        assert!(builder.finish().is_some() && !builder.has_closed());
+        assert!(builder.window_at(second - 1).is_none());
+        assert!(builder.finish().is_none());
+    }
 }

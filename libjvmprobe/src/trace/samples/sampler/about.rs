@@ -36,6 +36,9 @@ pub trait Sink {
         let _ = limited;
     }
 
+    /// Called after each report of an interval.
+    fn reported(&mut self) {}
+
     /// Returns whether the reader of the results has gone; the trace then ends.
     fn is_closed(&self) -> bool {
         false

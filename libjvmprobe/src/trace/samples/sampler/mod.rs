@@ -508,6 +508,7 @@ impl<S: Sink> Watch for Sampler<S> {
         self.collect()?;
         let until = self.name_all()?;
         self.report_interval(until)?;
+        self.sink.reported();
         self.apply_rate()
     }
 
