@@ -2,7 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-/// Added to timeouts because poll() counts whole milliseconds; otherwise the last one would be spent spinning.
+/// Added to timeouts, because poll() waits only for whole milliseconds. Otherwise, the loop would spin during
+/// the last fraction of a millisecond.
 const ROUND_UP: Duration = Duration::from_micros(999);
 
 /// Next times of a trace's ticks, reports and end.
@@ -28,8 +29,9 @@ pub(crate) struct Due {
 }
 
 impl Schedule {
-    /// Starts at `now`, with a tick each `tick` and a report each `interval`, `count` times. Ends after `duration`. A
-    /// value of `None` sets no limit.
+    /// Starts a schedule at `now`, with ticks at intervals of `tick`. If `interval` is given, reports are due
+    /// at intervals of this length. The schedule ends after `count` reports or after `duration`; `None` sets
+    /// no limit.
     pub(crate) fn new(
         now: Instant,
         tick: Duration,
@@ -91,7 +93,7 @@ mod tests {
         assert_eq!(schedule.timeout(begin, None), SECOND + ROUND_UP);
         assert_eq!(schedule.due(begin), due(false, false, false));
         assert_eq!(schedule.due(begin + SECOND * 3 / 2), due(false, true, false));
-        // The first came late, the second does not.
+        // The first report was late, but the second one is on time.
         assert_eq!(schedule.due(begin + SECOND * 2), due(false, true, false));
         assert_eq!(schedule.due(begin + SECOND * 2), due(false, false, false));
         assert_eq!(schedule.due(begin + SECOND * 3), due(false, true, true));

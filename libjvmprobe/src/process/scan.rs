@@ -7,7 +7,7 @@ use crate::{
     process::{Target, libjvm::JVM_NAMES, maps, reader},
 };
 
-/// Number of scans in which a new process is examined each time, because a launcher maps libjvm.so only some
+/// A new process is examined in each of its first 40 scans, because a launcher maps libjvm.so only some
 /// milliseconds after its start.
 const EAGER_SCANS: u32 = 40;
 /// Afterwards, a process is examined in every 40th scan only, for programs that load a JVM late.
@@ -61,7 +61,8 @@ impl Scanner {
         found
     }
 
-    /// Examines one process that is likely to be a JVM. Returns it if no earlier call has.
+    /// Examines one process that is likely to be a JVM. Returns it if it is a JVM that no earlier call has
+    /// returned.
     pub(crate) fn examine(&mut self, pid: Pid) -> Option<Target> {
         let looked = self.scan_counts.entry(pid).or_insert(0);
         if *looked == DECIDED {
@@ -79,7 +80,7 @@ impl Scanner {
                 | Error::Zombie { .. }
                 | Error::ThreadId { .. },
             ) => None,
-            // Its memory or files answer too slowly; a later call tries again.
+            // Reading its memory or files took too long. A later call tries again.
             Err(Error::Io { source, .. }) if source.kind() == io::ErrorKind::TimedOut => None,
             Err(error) => {
                 *looked = DECIDED;
@@ -105,7 +106,7 @@ impl Scanner {
     }
 }
 
-/// Returns whether a process may have a JVM's library mapped: a cheap check.
+/// Returns whether a process may have mapped a JVM's library. Cheaper than opening it as a [`Target`].
 fn maps_jvm(pid: Pid) -> bool {
     maps::any_line_contains(pid, &JVM_NAMES).unwrap_or_default()
 }

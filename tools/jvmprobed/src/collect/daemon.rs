@@ -1,4 +1,4 @@
-//! Main loop: receives batches from the tracers and hands on complete windows.
+//! Main loop: receives batches from the tracers and passes complete windows on.
 
 use std::{
     path::PathBuf,
@@ -78,7 +78,7 @@ pub struct Options {
     pub targets: Vec<target::Options>,
     /// Directory of the queues of push targets.
     pub queues: PathBuf,
-    /// 1 also logs what is found and ignored, 2 also logs libbpf's messages.
+    /// Verbosity: 1 also logs details, 2 also logs libbpf's messages.
     pub verbose: u8,
 }
 
@@ -276,9 +276,9 @@ impl Daemon {
         self.health.report_alive();
     }
 
-    /// Ends the current window and hands it on.
+    /// Ends the current window and passes it on.
     fn finish_window(&mut self) {
-        // Read before the gauges, which contain the CPU time, too.
+        // Read before the gauges, because these report the CPU time that this call reads.
         let cpu_ns = self.jvms.cpu_ns();
         for (identity, gauges) in self.jvms.gauges() {
             self.totals.lock().add(&identity, &Figures { gauges, ..Figures::default() });
@@ -353,7 +353,7 @@ impl Daemon {
         self.notify.ready(&format!("{} JVMs", self.jvms.running()));
     }
 
-    /// Collects the last data of the tracers, and hands them on.
+    /// Collects the last data of the tracers, and passes it on.
     fn shut_down(mut self, net: &Net) {
         self.notify.stopping();
         self.health.set_ready(false);

@@ -32,7 +32,7 @@ impl WindowBuilder {
         Self { totals, intervals: Intervals::start(Now::read()), jvm_data: BTreeMap::new(), stops }
     }
 
-    /// Ends the current window, which lasts from the previous call to now, and enters it into the totals.
+    /// Ends the current window, which lasts from the previous call to now, and adds it to the totals.
     /// `left_out` names the measures that were not collected in it, and `cpu_ns` is the CPU time that each
     /// JVM has used in it, in nanoseconds.
     pub fn finish(
@@ -87,7 +87,7 @@ impl WindowBuilder {
             Batch::Pause(record) => self.add_stop(jvms, record),
             Batch::Cost { tracer, cost } => {
                 self.totals.lock().add_probe_cost(tracer, &cost);
-                // The cost to processes that are not traced counts in the sum only.
+                // The cost to processes that are not traced is included only in the sum over all processes.
                 if let Some(identity) = jvms.known(cost.pid) {
                     let figures = Figures { cost: vec![(tracer, cost.ns)], ..Figures::default() };
                     self.totals.lock().add(&identity, &figures);
