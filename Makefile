@@ -5,9 +5,9 @@ DESTDIR ?=
 CARGO ?= cargo
 TOOLS := javaclass javagc javaobjnew javaprof jvmprobed
 
-# As release, but built sooner: see Cargo.toml.
+# Like release, but faster to build: see Cargo.toml.
 TESTED := --profile tested --locked
-# It has no standard library, and cannot unwind.
+# The agent has no standard library and cannot unwind, so it is excluded where panics unwind.
 BUT_AGENT := --exclude jvmprobe-agent
 
 .DEFAULT_GOAL := help
@@ -19,7 +19,7 @@ build: ## Build the tools (installs what is missing through apt)
 	@tests/setup build
 	$(CARGO) build --release --locked
 
-demo: ## Run each tool for some seconds on a small Java load (root)
+demo: ## Run each tool for a few seconds on a small Java program (root)
 	@tests/setup demo
 	$(CARGO) build --profile demo --locked $(TOOLS:%=-p %)
 	@tests/demo
@@ -30,48 +30,48 @@ test: ## Check the style, then run every test against real JVMs (root)
 	@tests/programs
 	@tests/receivers >/dev/null
 	@$(MAKE) --no-print-directory lint
-	@# What needs neither root nor a JVM first: it fails within seconds.
+	@# Tests that need neither root nor a JVM run first, because they fail within seconds.
 	$(CARGO) test $(TESTED) --workspace $(BUT_AGENT) --lib --bins --test recordings
-	@# What the other tests run: built before, not within the first of them.
+	@# Build the programs that the other tests run, so that the first of these tests does not have to.
 	$(CARGO) build $(TESTED) --workspace --bins
-	@# All of them, so that one run tells of every failure.
+	@# Run all test files, even after a failure, so that one run reports every failure.
 	CARGO="$(CARGO)" tests/run $(TESTED) --workspace $(BUT_AGENT)
 
-test-all: test ## Run also the tests that take long (root)
+test-all: test ## Run all tests, including those that take long (root)
 	@tests/setup test-all
 	CARGO="$(CARGO)" tests/run $(TESTED) --workspace $(BUT_AGENT) -- --ignored
 
-fuzz: ## Fuzz all that reads foreign bytes (hours; FUZZ_SECONDS=60 for a minute each)
+fuzz: ## Fuzz all parsers of foreign bytes (takes hours; FUZZ_SECONDS=60: one minute per fuzzer)
 	@tests/setup build
 	@tests/fuzz/run
 
-soak: ## Run each tool for an hour (SOAK_SECONDS) on JVMs that come and go; print what it holds (root)
+soak: ## Run each tool for an hour (SOAK_SECONDS) while JVMs start and exit; print its resource usage (root)
 	@tests/setup test
 	@tests/runtimes >/dev/null
 	$(CARGO) build --release --locked
 	@tests/soak
 
-soak-daemon: ## Run jvmprobed for an hour (SOAK_SECONDS) beside 200 JVMs (SOAK_JVMS); print what it holds and sends (root)
+soak-daemon: ## Run jvmprobed for an hour (SOAK_SECONDS) with 200 JVMs (SOAK_JVMS); print its resource usage and the data that it sends (root)
 	@tests/setup test
 	@tests/runtimes >/dev/null
 	$(CARGO) build --release --locked
 	@tests/soak-daemon
 
-many: ## Run each tool beside 1, 10 and 100 JVMs; print time to attach and to end, and memory (root)
+many: ## Run each tool on 1, 10 and 100 JVMs; print the time to attach, the delay at the end, and peak memory (root)
 	@tests/setup test
 	@tests/runtimes >/dev/null
 	$(CARGO) build --release --locked
 	@tests/many
 
-kernels: ## Boot Debian's kernels, 5.10 to the newest, and try each tool in each (root)
+kernels: ## Boot Debian's kernels, 5.10 to the newest, and run each tool in each of them (root)
 	@tests/setup kernels
 	$(CARGO) build --release --locked
 	@tests/kernels/run
 
-lint: ## Formatting, clippy, documentation and dependencies, all without warnings
+lint: ## Check formatting, clippy, documentation and dependencies; fail on warnings
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy $(TESTED) --workspace $(BUT_AGENT) --all-targets -- -D warnings
-	@# What the fuzzers call is built for them alone.
+	@# The functions that the fuzzers call exist only with this feature.
 	$(CARGO) clippy $(TESTED) -p libjvmprobe --features fuzzing -- -D warnings
 	$(CARGO) clippy --release --locked -p jvmprobe-agent -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc $(TESTED) --workspace $(BUT_AGENT) --no-deps --document-private-items --quiet
@@ -82,14 +82,14 @@ lint: ## Formatting, clippy, documentation and dependencies, all without warning
 audit: ## Check the dependencies for known vulnerabilities (needs the network)
 	PATH="$$(tests/auditors deny):$$PATH" $(CARGO) deny --config tests/deny.toml check
 
-bench: ## Print figures: accuracy, overhead, start-up, throughput, memory (root)
+bench: ## Measure accuracy, overhead, start-up time, throughput and memory (root)
 	@tests/setup test
 	@tests/runtimes
 	$(CARGO) bench --locked -p jvmprobe-tests
 
 install: ## Install self-contained binaries and man pages under PREFIX
 	@tests/setup build
-	@# libbpf is built by a make of its own, which must not see where we install to.
+	@# libbpf is built by another make, which must not inherit the variables of this one.
 	env -u MAKEFLAGS -u DESTDIR -u PREFIX LIBBPF_SYS_LIBRARY_PATH=/usr/lib/$$(gcc -print-multiarch) \
 		RUSTFLAGS="-C target-feature=+crt-static" $(CARGO) build --release --locked $(TOOLS:%=-p %) --features static --target $$(rustc -vV | sed -n 's/host: //p')
 	@for tool in $(TOOLS); do \
@@ -110,7 +110,7 @@ packages: ## Build .deb and .rpm of all tools and of the service jvmprobed, with
 		target/package/usr/sbin/$$tool --completions zsh > target/package/usr/share/zsh/vendor-completions/_$$tool && \
 		target/package/usr/sbin/$$tool --completions fish > target/package/usr/share/fish/vendor_completions.d/$$tool.fish || exit 1; \
 	done
-	@# What each binary is made of, in CycloneDX's format.
+	@# Lists of the crates in each binary, in CycloneDX's format.
 	@tests/sbom target/package/usr/share/doc/jvmprobe/sbom
 	@tests/packagers target/packages
 	@cp target/package/usr/share/doc/jvmprobe/sbom/* target/packages/
@@ -122,13 +122,13 @@ image: ## Build a container image of the static binaries, with podman or buildah
 	@if command -v podman >/dev/null; then set -- podman build; else set -- buildah bud; fi; \
 		"$$@" -t jvmprobe -f tools/jvmprobed/deploy/container/Containerfile target/image
 
-uninstall: ## Remove what install has installed
+uninstall: ## Remove the files that install has installed
 	@for tool in $(TOOLS); do \
 		rm -fv $(DESTDIR)$(PREFIX)/sbin/$$tool $(DESTDIR)$(PREFIX)/share/man/man8/$$tool.8 \
 			$(DESTDIR)$(PREFIX)/share/bash-completion/completions/$$tool; \
 	done
 
-clean: ## Remove what was built
+clean: ## Remove all build output
 	$(CARGO) clean
 
 .PHONY: help build demo test test-all fuzz soak soak-daemon many kernels lint audit bench install packages image uninstall clean

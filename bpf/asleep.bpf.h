@@ -2,11 +2,11 @@
 /*
  * Stacks of threads that have been asleep since before the trace began. Included by javaprof.bpf.c.
  *
- * No BPF program has run in these threads, and none will before they wake up; in a hung JVM that is every
- * thread. User space runs an iterator over all tasks (kernel/bpf/task_iter.c), which returns the registers of
- * those that have not been scheduled since their process became a target. User space walks their user stacks
- * itself, with the same walker (libjvmprobe/walk), because a BPF program can read only the memory of the task
- * that it runs in.
+ * No BPF program has run in these threads, and none will before they wake up. In a hung JVM, these are all
+ * threads. User space runs an iterator over all tasks (kernel/bpf/task_iter.c), which returns the registers
+ * of those that have not been scheduled since their process became a target. User space walks their user
+ * stacks itself, with the same walker (libjvmprobe/walk), because a BPF program can read only the memory of
+ * the task that it runs in.
  */
 #ifndef JVMPROBE_ASLEEP_BPF_H
 #define JVMPROBE_ASLEEP_BPF_H
@@ -59,7 +59,7 @@ int asleep(struct iterated_task *ctx)
 	tgid = sleeper.tgid = task_u32((__u64)task, task_tgid);
 	sleeper.tid = task_u32((__u64)task, task_pid);
 	target = bpf_map_lookup_elem(&targets, &tgid);
-	/* State 0 means running or runnable. A task with an entry in `threads` has been switched out or in since. */
+	/* State 0 means running or runnable. A task in `threads` was scheduled during the trace. */
 	if (!target || !task_u32((__u64)task, task_state) ||
 	    bpf_map_lookup_elem(&threads, &sleeper.tid))
 		return 0;

@@ -17,7 +17,7 @@
 #ifndef JVMPROBE_FLOOD_BPF_H
 #define JVMPROBE_FLOOD_BPF_H
 
-/* Number of samples wanted of each JVM per window of 2^29 ns (0.54 s); 0: no limit. User space adapts it. */
+/* Target number of samples of each JVM per window of 2^29 ns (0.54 s); 0: no limit. User space adapts it. */
 __u32 stacks_wanted = 0;
 #define WINDOW_SHIFT 29
 /* Maximum size of a piece: 2^40 bytes, 1 TiB. */

@@ -18,7 +18,7 @@ enum term_kind {
 	TERM_DIRECT = 0,   /* *addr */
 	TERM_INDIRECT = 1, /* *(*addr + plus) */
 	TERM_SPAN = 2,     /* *(*addr + plus) - *(*addr + minus) */
-	/* Free words of 8 bytes within a span, which are subtracted: */
+	/* The following two count free words of 8 bytes within a span. They are subtracted. */
 	TERM_FREE = 3,       /* *addr */
 	TERM_FREE_LISTS = 4, /* the sum of i * *(addr + i * plus) */
 };
@@ -55,7 +55,7 @@ struct gauge {
 	 * collection, one per space; 0 if it keeps no such counters.
 	 */
 	__u64 used_at_gc_end[GAUGE_SPACES];
-	/* 1: heap_before is read again after the collector has waited for its threads (CMS). */
+	/* 1: heap_before is read again after the VM thread has waited for the concurrent thread (CMS). */
 	__u64 waits;
 	/*
 	 * 1: the operation's name alone identifies a collection, so nothing is read within the stop.

@@ -36,11 +36,11 @@ static __always_inline struct beginning beginning_of(struct pt_regs *ctx)
 }
 
 /*
- * Sends an event, which is written directly into the ring buffer. Bytes behind the name are not cleared;
- * the length tells where the name ends.
+ * Sends an event, which is written directly into the ring buffer. Bytes after the name are not cleared,
+ * because the event contains the length of the name.
  *
- * Programs that do not walk must not even reference the walker: up to Linux 6.7 the verifier checks its
- * functions whether they are reached or not.
+ * Programs that do not walk must not even reference the walker, because up to Linux 6.7 the verifier checks
+ * its functions even if they are never reached.
  */
 static __always_inline void send_event(struct pt_regs *ctx, __u32 what, __u64 duration_ns, bool walks)
 {
@@ -110,7 +110,7 @@ int BPF_USDT(init_required)
 	__u64 now = bpf_ktime_get_ns();
 
 	keep_own_stack();
-	/* The initialising thread requests the same class again from within; the first request counts. */
+	/* The initialising thread may request the class again meanwhile; only the first request counts. */
 	bpf_map_update_elem(&beginnings, &beginning, &now, BPF_NOEXIST);
 	return 0;
 }
@@ -153,7 +153,7 @@ int BPF_USDT(init_failed_stacks)
 	return 0;
 }
 
-/* Another thread has initialised the class, or failed to, before. */
+/* Another thread has already initialised the class, or has failed to. */
 SEC("usdt")
 int BPF_USDT(init_elsewhere)
 {

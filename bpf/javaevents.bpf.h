@@ -95,7 +95,7 @@ static __always_inline __u64 send_label(struct label_event *event, __u64 target,
 	return label;
 }
 
-/* Number of 8-byte words of a text that are hashed: texts that differ only behind these have the same label. */
+/* Number of 8-byte words of a text that are hashed. Texts that differ only after them have the same label. */
 #define HASHED_WORDS 32
 
 __noinline __u64 hash_text(struct label_event *event)
@@ -239,7 +239,7 @@ static __always_inline int defines(struct pt_regs *ctx, __u64 name)
 	return 0;
 }
 
-/* JVM_DefineClass(JNIEnv *, const char *, ...), JVM_DefineClassWithSource(same) */
+/* JVM_DefineClass(JNIEnv *, const char *, ...), JVM_DefineClassWithSource(JNIEnv *, const char *, ...) */
 SEC("uprobe")
 int BPF_UPROBE(java_define, __u64 env, __u64 name)
 {
@@ -294,7 +294,7 @@ int BPF_UPROBE(java_compile_task, __u64 task)
 	if (now.level > MAX_LEVEL)
 		now.level = 0;
 	now.is_osr = osr_bci != NO_OSR_BCI;
-	/* If the map is full, the insertion at the begin of the compilation fails, too, and counts the loss. */
+	/* If the map is full, the insertion in java_compile_begin fails, too, and counts the loss. */
 	bpf_map_update_elem(&compilations, &id, &now, BPF_ANY);
 	return 0;
 }

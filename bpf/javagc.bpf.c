@@ -39,7 +39,7 @@ static const struct stop_event no_stop;
  * is shared by all JVMs, and a JVM that dumps stacks in a loop makes twenty thousand stops per second.
  */
 const volatile __u64 max_events_per_second = 0;
-/* The corresponding maximum for all JVMs of a control group together, which could start any number of JVMs. */
+/* The corresponding maximum for all JVMs of a control group together, because their number is not limited. */
 const volatile __u64 max_tenant_events_per_second = 0;
 
 struct {
@@ -117,9 +117,10 @@ static __always_inline bool is_within(struct rate *rate, __u32 kind, __u64 now, 
 }
 
 /*
- * Returns whether the ring buffer has space for one more event of a tenant, and counts the event if so. The unread
- * events of one tenant may take at most a quarter of the free space. So if user space is late, n tenants that send as
- * much as they can leave 1 / (1 + n / 4) of the ring buffer to others (dynamic thresholds: Choudhury and Hahne, 1998).
+ * Returns whether the ring buffer has space for one more event of a tenant, and counts the event if so. The
+ * unread events of one tenant may take at most a quarter of the free space. If user space is late and n
+ * tenants send at the highest possible rate, this leaves 1 / (1 + n / 4) of the ring buffer to others
+ * (dynamic thresholds: Choudhury and Hahne, 1998).
  */
 static __always_inline bool has_ring_space(struct tenant *tenant)
 {
@@ -283,7 +284,7 @@ static __always_inline int begin_gc(struct stop_event *stop, const struct gauge 
 			read_counters(gauge, stop->before);
 		}
 	}
-	/* Until its end is known, this is the begin of the current collection, so that gc_ns cannot underflow. */
+	/* Until the collection ends, this field contains its start, so that gc_ns cannot underflow. */
 	stop->gc_end_ns = now;
 	return 0;
 }
@@ -340,8 +341,8 @@ static __always_inline int begin_collection(__u64 cookie)
 }
 
 /*
- * Reads the used heap again for CMS. Its concurrent thread sweeps until the VM thread has waited for it. JDK 8
- * reads the value "before" of its log after that wait, too (ParNewGeneration::collect(),
+ * Reads the used heap again for CMS, whose concurrent thread goes on sweeping until the VM thread has waited
+ * for it. JDK 8 reads the value "before" of its log after that wait, too (ParNewGeneration::collect(),
  * GenMarkSweep::invoke_at_safepoint()).
  */
 static __always_inline int read_heap_before(__u64 cookie)
@@ -379,9 +380,9 @@ static __always_inline int end_collection(__u64 cookie)
 }
 
 /*
- * Replaces the times of a stop by those that the JVM recorded, which are more accurate: the
- * application runs again before the VM thread reaches the probe, and may take its processor. The JVM
- * uses the same clock. The recorded times are used only if they enclose the collection and lie before
+ * Replaces the times of a stop by those that the JVM recorded. They are more accurate, because the
+ * application runs again before the VM thread reaches the probe, and may take over the VM thread's processor.
+ * The JVM uses the same clock. The recorded times are used only if they enclose the collection and lie before
  * now. Returns whether the times are known, from the record or from the probes.
  */
 static __always_inline bool refine_stop(struct stop_event *stop, const struct gauge *gauge,
@@ -703,7 +704,7 @@ int BPF_UPROBE(fn_request)
 	return 0;
 }
 
-/* Watchpoint: the VM thread has just added a stop that is over to sun.rt.safepointTime. */
+/* Watchpoint, hit when the VM thread has just added a finished stop to the counter sun.rt.safepointTime. */
 SEC("perf_event")
 int counted_stop(struct bpf_perf_event_data *ctx)
 {
@@ -719,7 +720,8 @@ int counted_stop(struct bpf_perf_event_data *ctx)
 
 	if (!counters || !gauge)
 		return 0;
-	/* The counters are cumulative, so the next event includes this stop: user space takes differences. */
+	/* If this event is not sent, the next one includes its stop, because the counters are cumulative and
+	   user space computes differences. */
 	if (!may_send_other(key, event.ts_ns))
 		return 0;
 	for (i = 0; i < COUNTED_NUMBERS; i++)

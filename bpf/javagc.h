@@ -43,14 +43,14 @@ struct stop_event {
 	__u64 before[GAUGE_COUNTERS];
 	__u64 after[GAUGE_COUNTERS];
 	__u64 gauged;       /* 1: before and after were read */
-	__u64 op_type;      /* value of the stop_op_type of struct gauge, or UNKNOWN */
+	__u64 op_type;      /* number read at stop_op_type of struct gauge, or UNKNOWN */
 	__u32 gc_pairs;     /* number of collections that have begun and ended */
 	__u32 ops;
 	__u32 full;         /* 1: a collection began as a full one */
-	__u32 collections;  /* number that the collectors' tracers reported to begin, 0: not observed */
+	__u32 collections;  /* number of GC starts that the collectors' tracers reported; 0: not observed */
 	__u32 in_gc;        /* nesting depth of the collections in progress */
 	__u32 has_cause;
-	__u32 has_before;   /* 1: heap_before was read again where the JVM's log reads it */
+	__u32 has_before;   /* 1: heap_before was read again when the JVM reads it for its log */
 	__u32 unused;
 	__u64 tid;          /* the VM thread */
 	struct operation op;    /* first operation */
@@ -81,20 +81,21 @@ struct rate {
 	__u64 sent[BUDGET_KINDS];
 };
 
-/* Events that a JVM has sent in the current second, and totals of the stops beyond its limit, since its first event. */
+/* Number of events that a JVM has sent in the current second, and totals of its stops beyond the limit, since
+   its first event. */
 struct budget {
 	struct rate rate;
 	__u64 tenant; /* number of its control group, set by user space */
 	struct limited_stops limited[2]; /* indexed by BUDGET_SAFEPOINT and BUDGET_GC */
 };
 
-/* State of the JVM at the begin or end of a concurrent cycle, or when a memory pool was reported. */
+/* State of the JVM at the start or end of a concurrent cycle, or when a memory pool was reported. */
 struct moment_event {
 	__u64 kind;
 	__u64 target;
 	__u64 ts_ns;
 	__u64 tid;          /* 0 if the JVM has at most one such cycle at a time */
-	__u64 end;          /* 0: before, 1: after */
+	__u64 end;          /* 0: before the collection or cycle, 1: after it */
 	__u64 heap_used;
 	char cause[CAUSE_LEN];
 	char last_cause[CAUSE_LEN];

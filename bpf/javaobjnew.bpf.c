@@ -4,8 +4,8 @@
  *
  * A Java thread allocates from a buffer of its own, the TLAB, without a call. When an object does not
  * fit into the rest, the thread gets a new TLAB or allocates outside of it, and HotSpot calls one of
- * AllocTracer's two functions (gc/shared/memAllocator.cpp), whether or not JFR is active. An object
- * outside of TLABs is counted as it is. An object that begins a TLAB represents all bytes that its
+ * AllocTracer's two functions (gc/shared/memAllocator.cpp), whether or not JFR is active. Each object
+ * outside of TLABs is counted with its own size. One that begins a TLAB represents all bytes that its
  * thread has allocated in TLABs since the last such event. The number of bytes is HotSpot's own, read
  * from the Thread, so that nothing is missed or counted twice.
  *
@@ -126,7 +126,7 @@ static __always_inline void send_names_in(const struct tally_key *key, __u64 tex
 		return;
 	if (size > room)
 		size = room;
-		/* A page that is not resident cannot be read here; user space reads it. */
+	/* If the page is not resident, the name cannot be read here, and user space reads it. */
 	if (bpf_probe_read_user(event->text, size, (void *)text))
 		size = 0;
 	event->kind = EVENT_NAME;
@@ -238,8 +238,8 @@ static __always_inline bool is_humongous(const struct layout *layout, __u64 size
 	return layout->humongous && size > layout->humongous;
 }
 
-/* Counts an object of `size` bytes, if it is humongous, as `objects` objects with `bytes` bytes in total. Sends an
-   event if it is large. */
+/* If an object of `size` bytes is humongous, counts it as `objects` objects with `bytes` bytes in total. If
+   it is large, sends an event. */
 static __always_inline void count_large(const struct tally_key *key, struct tally *tally,
 					const struct layout *layout, __u64 size, __u64 objects,
 					__u64 bytes)
@@ -268,8 +268,8 @@ static __always_inline __u64 text_of_klass(struct tally_key *key, const struct l
 
 /*
  * Returns a thread's state. Not inlined: the BPF stack has no space for both a new state and the walker's
- * variables. A native thread may detach from the JVM and attach again: bytes of its former JavaThread that no
- * sample represents are carried over to the new one.
+ * variables. A native thread may detach from the JVM and attach again. Then the bytes of its former
+ * JavaThread that no sample represents are carried over to its new one.
  */
 static __noinline struct thread_state *state_of(__u64 target, __u64 thread)
 {
@@ -315,8 +315,8 @@ static __noinline void send_tlab(__u64 target, const struct layout *layout,
 		.collections = state->collections,
 	};
 
-	/* A collection has moved the objects or cut the TLAB short, or C1 code of JDK 8 got another TLAB,
-	   which hits no probe. */
+	/* A collection has moved the objects or cut the TLAB short, or C1 code of JDK 8 has got another TLAB,
+	   which it does without hitting a probe. */
 	if (!size || size > state->tlab_bytes || state->collections != collections_of(layout))
 		return;
 	if (by_thread)
@@ -342,7 +342,7 @@ static __always_inline int new_tlab(struct pt_regs *ctx, __u64 klass, __u64 obje
 		hit = weigh_hit(key.target, false);
 	if (!hit.weight)
 		return 0;
-	/* The new TLAB already holds the object, or will in a moment, and nothing else. */
+	/* The new TLAB contains, or is about to contain, this object and nothing else. */
 	allocated = read_word(thread + layout->thread_allocated);
 	if (!layout->probe_precedes_tlab)
 		bpf_probe_read_user(&tlab, sizeof(tlab), (void *)(thread + layout->tlab));
@@ -352,7 +352,7 @@ static __always_inline int new_tlab(struct pt_regs *ctx, __u64 klass, __u64 obje
 		count_lost(key.target);
 		return 0;
 	}
-	/* Fewer bytes than before: a new thread at the address of one that has ended. */
+	/* Fewer bytes than before mean that a new thread is at the address of one that has ended. */
 	if (all < state->counted)
 		*state = (struct thread_state){ .thread = thread };
 	bytes = all - state->counted;
@@ -370,7 +370,8 @@ static __always_inline int new_tlab(struct pt_regs *ctx, __u64 klass, __u64 obje
 		state->collections = collections_of(layout);
 	}
 	if (walks && bytes) {
-		/* Some of the bytes belong to hits that were missed: this hit represents one TLAB at most. */
+		/* Some of the bytes may belong to hits that were missed, so this hit represents at most one
+		   TLAB. */
 		if (hit.may_skip && bytes > tlab_size + size)
 			bytes = tlab_size + size;
 		bytes = bytes_represented(key.target, weighted(bytes, &hit));
@@ -480,7 +481,7 @@ int BPF_UPROBE(fn_outside_tlab_stacks, __u64 klass, __u64 object, __u64 size, __
 	return 0;
 }
 
-/* Reads the bytes that a thread has allocated when it ends, including those in its last TLAB. */
+/* Reads how many bytes a thread that ends has allocated, including those in its last TLAB. */
 static __always_inline int thread_end(struct pt_regs *ctx, __u64 thread)
 {
 	__u64 target = target_key(uprobe_cookie(ctx)), all;
@@ -499,7 +500,8 @@ static __always_inline int thread_end(struct pt_regs *ctx, __u64 thread)
 	bpf_probe_read_user(&tlab, sizeof(tlab), (void *)(thread + layout->tlab));
 	if (tlab.start && tlab.top > tlab.start && tlab.top - tlab.start < MAX_TLAB)
 		all += tlab.top - tlab.start;
-	/* Fewer bytes than before: a new thread at the address of one that ended without hitting this probe. */
+	/* Fewer bytes than before mean that a new thread is at the address of one that ended without hitting
+	   this probe. */
 	if (all < state->counted)
 		*state = (struct thread_state){ .thread = thread };
 	state->counted = all;

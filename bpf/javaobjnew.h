@@ -25,7 +25,7 @@ enum event_kind {
  */
 struct layout {
 	__u64 thread_allocated; /* Thread::_allocated_bytes */
-	__u64 tlab;             /* Thread::_tlab, its _start and, next to it, _top */
+	__u64 tlab;             /* _start of Thread::_tlab, which _top follows */
 	__u64 probe_precedes_tlab;       /* 1: the probe is hit before the thread has its new TLAB (JDK 8) */
 	__u64 klass_name;       /* Klass::_name */
 	__u64 symbol_length;    /* Symbol::_length, 16 bits */
@@ -58,7 +58,7 @@ struct tally_key {
 /* Counters, which never decrease. */
 struct tally {
 	__u64 samples;          /* objects that began a TLAB; --exact: all objects */
-	__u64 bytes;            /* bytes that these represent; --exact: their own */
+	__u64 bytes;            /* bytes that these represent; --exact: their total size */
 	__u64 objects;          /* number of objects that these represent, in 256ths */
 	__u64 outside;          /* objects outside of TLABs */
 	__u64 outside_bytes;
@@ -152,7 +152,7 @@ struct tlab_event {
 	__u64 target;
 	__u64 start;
 	__u64 size;
-	__u64 collections;      /* the objects are still there as long as the JVM's number of collections is this */
+	__u64 collections;      /* JVM's number of collections: until it changes, the objects stay in place */
 	__u64 tid;              /* 0: threads are not kept apart */
 };
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
 /*
- * javaprof: counts stacks at events, either at a frequency on each processor or whenever something
- * happens.
+ * javaprof: counts stacks, either at a frequency on each processor or at each occurrence of an event.
  *
  * A sample is a counter under a small key that contains the ids of its stacks (walk/intern.bpf.h). It
  * costs nothing in user space until the counters are collected.
@@ -12,8 +11,9 @@
  */
 /* Number of levels of programs that may interrupt each other: see LEVEL_ below. */
 #define WALK_LEVELS 3
-/* Sampled threads may be executing a probed instruction. Programs of probes themselves begin to walk at the
-   original instruction, and their own variables nearly fill the BPF stack. */
+/* Makes the walker recognise threads that are executing a probed instruction. Tools that walk stacks only at
+   probes do not define this, because their programs start to walk at the original instruction, and their
+   variables nearly fill the BPF stack. */
 #define WALKS_PROBED
 
 #include "javaprof.h"
@@ -30,11 +30,11 @@ const volatile bool want_user = true;
 const volatile bool want_kernel = true;
 /* Whether processes may have limits; set by a daemon. */
 const volatile bool has_limits = false;
-/* Our PID namespace, in which processes are numbered; 0: the initial one. */
+/* PID namespace of this tool, whose PIDs the kernel side uses; 0: the initial one. */
 const volatile __u64 pidns_dev = 0;
 const volatile __u64 pidns_ino = 0;
 
-/* Events that are sampled by thin.bpf.h if they come too fast, by index. */
+/* Whether thin.bpf.h samples an event if it occurs too often, by index of the event. */
 const volatile bool is_thinned[MAX_EVENTS] = {};
 /* Index of the only event, for kernels that do not give programs a cookie (before Linux 5.15). */
 const volatile __u32 only_event = 0;
@@ -43,10 +43,10 @@ const volatile __u32 only_event = 0;
 #define LOST_SAMPLES 0
 
 /*
- * Levels of programs. Each level has walker memory of its own. Programs of uprobes share the first level by
- * turns (LEVEL_TURNS). Programs of perf events, tracepoints and kprobes may interrupt them, but not each
- * other: the kernel runs none of these while another one runs on the processor (bpf_prog_active). It does run
- * programs of raw tracepoints then, so these have a level of their own.
+ * Levels of programs. Each level has walker memory of its own. Programs of uprobes share the first level and
+ * lock its memory (LEVEL_TURNS). Programs of perf events, tracepoints and kprobes may interrupt them, but not
+ * each other, because the kernel runs none of these while another one runs on the processor
+ * (bpf_prog_active). It does run programs of raw tracepoints meanwhile, so these have a level of their own.
  */
 #define LEVEL_EVENT 1
 #define LEVEL_SWITCH 2

@@ -26,15 +26,15 @@ struct target {
 	 * that orders samples and code.
 	 */
 	__u64 epoch;
-	/* When its threads began to be traced, on CLOCK_MONOTONIC. */
+	/* Time at which the trace of its threads began, on CLOCK_MONOTONIC. */
 	__u64 since;
 };
 
 /* Limits of a process whose control group exceeds its share. User space sets them. */
 struct limits {
-	__u32 unwalked;     /* probability that a sample's stacks are not walked, in 2^32ths */
+	__u32 unwalked;     /* probability that a sample's stacks are not walked, multiplied by 2^32 */
 	__u32 leaves_out_code;  /* 1: loads and unloads of code are not sent */
-	__u64 left_out;     /* number of these loads and unloads */
+	__u64 left_out;     /* number of loads and unloads that were not sent */
 };
 
 /* Key of samples that are counted together. */
@@ -61,7 +61,7 @@ struct sample_count {
 struct code_event {
 	__u64 kind;
 	__u64 target;
-	__u64 epoch;        /* first epoch in which this is so */
+	__u64 epoch;        /* epoch that begins with this load or unload */
 	__u64 addr;
 	__u64 size;
 	char klass[NAME_LEN];
@@ -83,8 +83,8 @@ struct label_event {
 	char text[LABEL_LEN];
 };
 
-/* How to read a JVM's structures. First, how to find the class of an object: offsets in bytes, and the layout
-   of the class pointer in the object's header. */
+/* How to read a JVM's structures: offsets in bytes and, to find the class of an object, the layout of the
+   class pointer in the object's header. */
 struct java {
 	__u32 klass_name;
 	__u32 symbol_length;

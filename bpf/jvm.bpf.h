@@ -18,18 +18,18 @@
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_tracing.h>
 /*
- * Maximum number of USDT argument specifications. A build of libjvm.so takes about ten; one that is crafted
- * to take many takes a hundred (MAX_SPELLINGS in elf/stapsdt.rs).
+ * Maximum number of USDT argument specifications. A normal libjvm.so needs about ten. A crafted one gets at
+ * most MAX_ARG_SPECS (elf/stapsdt.rs) per probe, about a hundred in total.
  */
 #define BPF_USDT_MAX_SPEC_CNT 1024
 #include <bpf/usdt.bpf.h>
 
 /*
- * Maximum number of traced JVMs; maps have one key for each: see target_key().
+ * Maximum number of traced JVMs. Maps hold one entry for each JVM, under its key: see target_key().
  *
- * No map here sets BPF_F_NO_PREALLOC: before Linux 6.1 the verifier refuses such maps to perf_event programs
- * and prints a warning for other tracing programs. User space sets the flag on large maps where the kernel
- * allows it: bpf/room.rs.
+ * No map here sets BPF_F_NO_PREALLOC, because before Linux 6.1 the verifier rejects perf_event programs that
+ * use such maps, and prints a warning for other tracing programs. User space sets the flag on large maps
+ * where the kernel allows it: libjvmprobe/src/bpf/sparse_map.rs.
  */
 #define MAX_TARGETS 4096
 
@@ -47,7 +47,7 @@ struct {
 	__type(value, __u64);
 } lost_events SEC(".maps");
 
-/* Whether user space polls the ring buffer by itself, so that events need not wake it. */
+/* Whether user space polls the ring buffer at regular intervals, so that an event need not wake it. */
 const volatile bool wakes_late = false;
 
 /* Returns the wake-up flags for submitting an event to the ring buffer. */
@@ -55,7 +55,8 @@ static __always_inline __u64 wake(void)
 {
 	if (!wakes_late)
 		return 0;
-		/* Wakes user space early, so that events find free space until it has polled. */
+	/* Wakes user space when the buffer is a quarter full, so that later events find space until it has
+	   polled. */
 	return bpf_ringbuf_query(&events, BPF_RB_AVAIL_DATA) >
 			       bpf_ringbuf_query(&events, BPF_RB_RING_SIZE) / 4 ?
 		       BPF_RB_FORCE_WAKEUP :
@@ -68,11 +69,11 @@ const volatile bool calls_tail = false;
 /*
  * Keeps the stack of a uprobe or USDT program on the kernel stack of its task.
  *
- * From Linux 6.13 on, the JIT gives such a program a "private stack" in per-CPU memory, which a second thread
- * can enter: the program may be preempted where the kernel is preemptible, and the next thread that hits the
- * probe overwrites pointers of the first. Seen on 7.3: an oops that killed threads of the JVM, and sums a
- * million times too high. Programs that contain a tail call, reached or not, have no private stack
- * (kernel/bpf/verifier.c: check_subprogs, check_max_stack_depth).
+ * From Linux 6.13 on, the JIT gives such a program a "private stack" in per-CPU memory. On a preemptible
+ * kernel, the program may be preempted, and the next thread on this processor that hits the probe then
+ * overwrites the stack of the first. On Linux 7.3, this caused an oops that killed threads of the JVM, and
+ * sums that were a million times too high. A program that contains a tail call gets no private stack, even if
+ * the call is never executed (kernel/bpf/verifier.c: check_subprogs, check_max_stack_depth).
  */
 static __always_inline void keep_own_stack(void)
 {
@@ -87,10 +88,10 @@ static __always_inline __u64 current_key(__u64 cookie)
 }
 
 /*
- * Returns the key of the target. If the probe is attached to one process, the attach cookie is the key: the
- * number that bpf_get_current_pid_tgid() returns belongs to the initial PID namespace and may differ from the
- * one that the tool sees. If the probe is attached to every process that maps a file, the cookie is zero and
- * the tgid is the key.
+ * Returns the key of the target. If the probe is attached to every process that maps a file, the cookie is
+ * zero and the tgid is the key. If the probe is attached to one process, the attach cookie is the key,
+ * because the number that bpf_get_current_pid_tgid() returns belongs to the initial PID namespace and may
+ * differ from the one that the tool sees.
  *
  * Every probe program calls this exactly once, because it also counts the hit.
  */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * Off-CPU analysis: stacks of threads that do not run, and for how long. Included by javaprof.bpf.c.
+ * Off-CPU analysis: stacks of threads that are not running, and how long they wait. Included by
+ * javaprof.bpf.c.
  *
  * A thread is walked when it is switched out, because its memory is readable then, and its wait is counted
  * when it is switched in. From the switch to its wake-up it was blocked; from the wake-up on it was runnable,
@@ -10,7 +11,7 @@
  * each thread, and a thread whose recent waits were all short is rarely walked, because walking costs more than
  * everything else. If such a thread then waits for long, that time is counted without a stack.
  *
- * Every thread of the targets has an entry, also while it runs: user space reads the totals from it.
+ * Every thread of the targets has an entry, also while it runs, because user space reads the totals from it.
  */
 #ifndef JVMPROBE_OFFCPU_BPF_H
 #define JVMPROBE_OFFCPU_BPF_H
@@ -48,9 +49,9 @@ __u64 began = 0;
 /* State of a thread that is switched out for the last time: TASK_DEAD of include/linux/sched.h. */
 #define DEAD 0x80
 
-/* After this many consecutive short waits, the next waits of a thread are expected to be short, too, */
+/* After this many consecutive short waits, a thread's next waits are expected to be short, too. */
 #define SHORT_ROW 8
-/* and its stack is walked at one switch in this many; a power of two. */
+/* Then the thread's stack is walked at only one switch in this many; a power of two. */
 #define WALK_ONE_IN 64
 
 struct {
@@ -63,8 +64,8 @@ struct {
 
 struct thread unused_thread;
 
-/* Adds the entry of a thread that has none: its state is taken to be unchanged since its process became a target,
-   or since the thread was created. */
+/* Adds an entry for a thread that has none. Assumes that the thread's state has not changed since its process
+   became a target or, if that was later, since the thread was created. */
 static __always_inline struct thread *new_thread(__u32 id, const struct sample_key *key,
 						 const struct target *target, __u64 start_time,
 						 bool is_off_cpu)
@@ -75,7 +76,7 @@ static __always_inline struct thread *new_thread(__u32 id, const struct sample_k
 		.tgid = key->tgid,
 		.tid = key->tid,
 		.is_off_cpu = is_off_cpu,
-		/* Only a thread that existed then can have been switched out before the trace. */
+		/* Only a thread that already existed at `since` can have been switched out before. */
 		.is_unseen = is_off_cpu && start_time <= since,
 		/* A thread that was created later is runnable and waits for its first processor. */
 		.woken = start_time > since ? start_time : 0,
@@ -146,8 +147,8 @@ static __always_inline void switch_out(void *ctx, __u64 now)
 		thread = new_thread(id, &key, target, start_time_of(bpf_get_current_task()), false);
 		if (!thread)
 			return;
-		/* In a PID namespace, a thread without an entry is not seen being switched in, so its run's
-		   begin is unknown. */
+		/* In a PID namespace, a thread without an entry is not observed when it is switched in, so it
+		   is unknown since when it has been running. */
 		if (pidns_ino)
 			thread->since = now;
 	}
@@ -184,7 +185,7 @@ static __always_inline void end_wait(struct thread *thread, __u64 now)
 	__u64 since = thread->since, woken = thread->woken;
 	__u64 all = now > since ? now - since : 0;
 
-	/* Woken before it was switched out, or never: it was runnable all the time. */
+	/* A thread that was woken before it was switched out, or never, was runnable all the time. */
 	if (woken < since)
 		woken = since;
 	thread->since = now;
@@ -229,7 +230,7 @@ static __always_inline void switch_in(__u64 task, __u64 now)
 		return;
 	thread = bpf_map_lookup_elem(&threads, &id);
 	if (!thread) {
-		/* In another PID namespace, a thread is known only once it has been switched out. */
+		/* In another PID namespace, a thread gets its entry when it is switched out. */
 		if (pidns_ino)
 			return;
 		tgid = task_u32(task, task_tgid);

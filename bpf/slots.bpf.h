@@ -5,7 +5,7 @@
 
 /* Length of a slot in nanoseconds; 0: no slots are used. */
 const volatile __u64 slot_ns = 0;
-/* Begin of slot 0 on CLOCK_MONOTONIC; user space writes it before anything is counted. */
+/* Start of slot 0 on CLOCK_MONOTONIC; user space writes it before anything is counted. */
 __u64 times_from = 0;
 
 /* Returns the index of the current slot; 0 if no slots are used. */

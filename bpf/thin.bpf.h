@@ -66,7 +66,7 @@ static __always_inline __u64 thin(__u64 target, __u32 event, __u64 label, __u64 
 	if (label) {
 		key.label = label;
 		own = thin_of(&key);
-		/* The map is full: the label shares the sum of the event. */
+		/* If the map is full, the label shares the sum of the event. */
 		if (!own)
 			own = rate;
 	}

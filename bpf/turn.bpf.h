@@ -4,9 +4,10 @@
  *
  * Data too large for the BPF stack lies in per-CPU arrays: the walker, and the stack that it writes. From
  * Linux 6.0 on, the program of a uprobe may be preempted, and then the next thread on this processor runs the
- * same program on the same memory; the scheduler may repeat this. Comparing owners or counting entries would
- * detect an overlap only after one of the programs has ended. So a program locks the memory, and a program
- * that finds it locked skips its work. This is rare, because the lock is held for a few microseconds only.
+ * same program on the same memory. Runs of any number of threads may overlap in this way, so comparing owners
+ * or counting entries would detect an overlap only after one of the programs has ended. So a program locks
+ * the memory, and a program that finds it locked skips its work. This is rare, because the lock is held for a
+ * few microseconds only.
  *
  * A sampling program (perf_event) never interrupts itself and needs no lock.
  *
@@ -17,6 +18,7 @@
 
 #include "jvm.bpf.h"
 
+/* Locks the memory. Returns false if it is locked already. */
 static __always_inline bool take_turn(__u64 *taken)
 {
 	return !__sync_val_compare_and_swap(taken, 0, 1);

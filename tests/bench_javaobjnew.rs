@@ -61,7 +61,7 @@ fn start_and_end() {
 
 fn start(runtime: &Runtime, flags: &str) -> Load {
     let mut load = Load::start_program(runtime, flags, "AllocLoad");
-    // Afterwards the code is compiled, and the TLABs have reached their sizes.
+    // After this run, the code is compiled, and the TLABs have reached their final sizes.
     load.ask("go 4 work 2");
     load
 }
@@ -172,7 +172,7 @@ fn start_other(command: &[&str], says: &str) -> Option<Other> {
         let mut rest = String::new();
         let _ = out.read_to_string(&mut rest);
     });
-    // It prints that before it has attached.
+    // The tracer prints this line before it has attached.
     thread::sleep(Duration::from_millis(1500));
     Some(other)
 }

@@ -71,7 +71,7 @@ fn start() {
 }
 
 /// Measures the throughput of a busy JVM without a profiler, under javaprof and under perf,
-/// alternately; and what the tool itself uses.
+/// alternately. Also measures the CPU use and memory of javaprof itself.
 fn cost() {
     let mut load = Load::start_program(named("temurin-17"), FLAGS, "CpuLoad");
     let pid = load.pid().to_string();
@@ -223,8 +223,9 @@ fn sample() {
 }
 
 /// Measures the time that a sample takes from a thread that only reads the clock, forty frames
-/// deep: under javaprof and other profilers, alternately in one JVM, 999 times per second. The
-/// others are those that are installed; ASYNC_PROFILER=PATH names its `asprof`.
+/// deep: under javaprof and other profilers, alternately in one JVM, 999 times per second.
+/// Profilers that are not installed are skipped. ASYNC_PROFILER is the path of async-profiler's
+/// `asprof`.
 fn gaps() {
     const HZ: f64 = 999.0;
     // No callee is inlined, so each call has a frame of its own.
@@ -264,7 +265,8 @@ fn gaps() {
     load.run(2.0);
     for round in 0..6 {
         for i in 0..kinds.len() {
-            // An order in which each kind follows each other kind.
+            // Even rounds run the kinds in order, odd rounds in reverse order, each from another
+            // kind on.
             let kind = (i * (1 + round % 2 * (kinds.len() - 2)) + round) % kinds.len();
             let command = &kinds[kind].1;
             let mut tool = command.first().map(|program| {

@@ -1,4 +1,4 @@
-//! The reader of a tool's output has gone: the tool ends quietly, and never panics.
+//! Tools end quietly and never panic if the reader of their output has gone.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::{

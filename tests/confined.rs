@@ -23,7 +23,8 @@ use rustix::{
 /// Timeout. Nothing takes that long even on the slowest machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Starts a tool as its own child process for reading symbols. Returns it with the socket to it.
+/// Starts javaprof as the confined child that reads symbols. Returns the process and the socket to
+/// it.
 fn start() -> (Child, UnixDatagram) {
     let flags = SocketFlags::CLOEXEC;
     let (ours, theirs) =
@@ -95,11 +96,11 @@ fn child_exits_with_the_thread_that_started_it() {
     binary("javaprof");
     let started = thread::spawn(|| {
         let (child, socket) = start();
-        // When it answers, its preparation is complete.
+        // Once the child answers, its preparation is complete.
         send_invalid_request(&socket);
         (child, socket)
     });
-    // The socket stays open.
+    // The socket stays open, so the child ends only because of the thread's end.
     let (mut child, _socket) = started.join().unwrap();
     wait_for_end(&mut child);
 }
@@ -124,8 +125,8 @@ fn child_of(tool: &Tool, other_than: Option<Pid>) -> Pid {
     }
 }
 
-/// Profiles a JVM in intervals of one second while the first child gets a signal. Returns output
-/// and messages.
+/// Profiles a JVM in intervals of one second while the first child gets a signal. Returns stdout
+/// and stderr.
 fn profile_while_signalling_child(
     signal: Signal,
     wait: impl FnOnce(&Tool, Pid),
@@ -160,8 +161,8 @@ fn profile_while_signalling_child(
 #[test]
 fn a_child_that_was_killed_is_replaced() {
     let (stdout, _) = profile_while_signalling_child(Signal::STOP, |tool, stopped| {
-        // By then it has a request, because there are new stacks each second, and its deadline has
-        // not expired.
+        // By then the child has received a request, because there are new stacks each second, and
+        // the deadline of this request has not expired.
         thread::sleep(Duration::from_millis(2500));
         kill_process(stopped, Signal::KILL).unwrap();
         child_of(tool, Some(stopped));

@@ -60,7 +60,7 @@ fn assert_jvm_unchanged_by_traces(cycles: usize) {
         let output = tool::run("javagc", &args);
         assert!(output.status.success(), "{output:?}");
     };
-    // Memory that the first run allocates is kept.
+    // The JVM keeps memory that it allocates during the first trace, so that trace does not count.
     once();
     let before = (open_descriptors(pid), resident_kib(pid), load_time_ms(&mut load));
     let leaked = probes_leaked();
@@ -69,7 +69,7 @@ fn assert_jvm_unchanged_by_traces(cycles: usize) {
     println!("descriptors, KiB, ms: {before:?}, {after:?}");
     assert_eq!(after.0, before.0, "descriptors");
     assert!(after.1 < before.1 + 8192, "KiB: {before:?}, {after:?}");
-    // Less than twice as slow, with an allowance for other load on this machine.
+    // Less than three times as slow, plus 500 ms, because other programs use this machine, too.
     assert!(after.2 < before.2 * 3 + 500, "ms: {before:?}, {after:?}");
     assert_eq!(breakpoints(pid, runtime), 0);
     assert!(probes_leaked() <= leaked, "see dmesg");
@@ -81,7 +81,7 @@ fn jvm_with_two_thousand_threads_is_traced() {
     binary("javaobjnew");
     let flags = "-XX:+UseSerialGC -Xss256k -Xmx512m";
     let mut load = Load::start_program(named("temurin-17"), flags, "AllocLoad");
-    // Started concurrently, because starting this many takes long.
+    // All three tools trace the same load, because starting 2,000 threads takes long.
     let traces = ["javaobjnew", "javaprof", "javagc"]
         .map(|tool| (tool, Tool::start(tool, &["-p", &load.pid().to_string()])));
     load.ask("go 3 200 2000");
@@ -212,7 +212,7 @@ fn syscall_denied_by_seccomp_is_reported_in_one_line() {
                 tool,
                 &["-p", &pid, "-d", "0.5"],
             ));
-            // If probes are attached with bpf() only, no other call is needed.
+            // A tool that attaches its probes with bpf() alone does not need perf_event_open().
             let needs_it = call == libc::SYS_bpf || tool == "javaprof";
             if needs_it || !output.status.success() {
                 assert_eq!(output.status.code(), Some(1), "{tool} {word}: {output:?}");

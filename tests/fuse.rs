@@ -49,7 +49,7 @@ fn run_tool_on(tool: &str, pid: u32, server: &mut Option<Server>) -> String {
     let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
     let status = ends_within(&mut child, PATIENCE);
     if status.is_none() {
-        // The tool could not be killed while the server lives.
+        // While the server runs, the tool cannot be killed.
         drop(server.take());
         let _ = child.kill();
         let _ = child.wait();
@@ -90,7 +90,7 @@ fn libraries_on_fuse_are_refused() {
     server.as_ref().unwrap().fall_silent();
     let said = run_tool_on("javagc", process.pid(), &mut server);
     assert!(said.contains("FUSE") || said.contains("does not answer"), "{said}");
-    // No server answers the requests that an exiting process waits for.
+    // Stopped first, because the exiting process would wait for answers of this server.
     drop(server);
 }
 
@@ -124,7 +124,7 @@ fn daemon_stays_responsive_when_fuse_memory_hangs() {
     command.arg(dir.path().join("store"));
     let daemon = Tool::spawn(command);
     let begin = Instant::now();
-    // More than one window, with gauges read in between.
+    // The daemon completes two windows in this time, and reads its gauges between them.
     let mut slowest = Duration::ZERO;
     while begin.elapsed() < Duration::from_secs(36) {
         let (answer, took) = get(&listen, "/-/healthy");

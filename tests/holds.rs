@@ -60,8 +60,9 @@ fn check(runtime: &Runtime, flags: &[&str]) {
     assert_eq!((off, off_then), (Some(0), Some(0)));
     load.quit();
 
-    // The class lists contain classes that JMX does not count: hidden classes that are no longer
-    // alive, and classes that are present and were never requested.
+    // Without performance data, the classes in the JVM's lists are counted. JMX does not count two
+    // kinds of them: hidden classes that are no longer alive, and classes that are present but were
+    // never requested.
     let without = [flags, &["-XX:-UsePerfData"]].concat();
     let (mut load, hotspot) = start(runtime, &without);
     let fill = read(&hotspot, &mut load);
@@ -110,7 +111,7 @@ fn code_cache_and_class_count_match_jmx_musl() {
     check(named("musl-17"), &["-XX:+UseSerialGC"]);
 }
 
-/// Java omits one of the two survivor spaces, which may be a tenth of the heap.
+/// JMX omits one of the two survivor spaces, which may be a tenth of the heap.
 #[test]
 fn heap_sizes_match_jmx_for_each_collector() {
     const MAX: u64 = 256 << 20;

@@ -1,5 +1,6 @@
-//! A JVM that continuously and randomly changes the data by which it describes itself, under all
-//! tools: they end when they are stopped, their memory is bounded, and they leave nothing behind.
+//! Runs all tools on a JVM that continuously and randomly changes the data by which it describes
+//! itself. The tools end when they are stopped, their memory is bounded, and they leave nothing
+//! behind.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(clippy::print_stdout, reason = "what was seen")]
 
@@ -15,7 +16,7 @@ use std::{
 use jvmprobe_tests::{fake, load::Load, need_root, runtimes::named, tool::binary};
 use tempfile::TempDir;
 
-/// Maximum time that a tool may take to start and to end, in addition to the second that it traces.
+/// Maximum time from the start of a tool to its end, including the 0.3 s that it traces.
 const LIMIT: Duration = Duration::from_secs(10);
 /// A round that takes longer than this is printed.
 const SLOW: Duration = Duration::from_secs(2);
@@ -55,7 +56,7 @@ impl Liar {
         Self { load, dir }
     }
 
-    /// Returns how often it has changed its data.
+    /// Returns the number of changes that the JVM has made to its data.
     fn changes(&self) -> u64 {
         let mut count = [0; 8];
         let file = fs::File::open(self.dir.path().join("changes")).unwrap();
@@ -163,7 +164,7 @@ fn run_tools_on_corrupt_jvm(runtime: &str, rounds: u64) {
 
 #[test]
 fn tools_survive_a_jvm_that_corrupts_its_data() {
-    // Each tool runs twice: with that JVM, and with all JVMs.
+    // Each command line in `TOOLS` runs twice: once for this JVM, and once for all JVMs.
     run_tools_on_corrupt_jvm("temurin-17", 18);
 }
 

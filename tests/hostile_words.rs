@@ -18,9 +18,9 @@ use tempfile::TempDir;
 /// The name of the hostile program's class and method, as the tools show it.
 const CLASS: &str = r"Words\x1b\x0aBase00";
 const METHOD: &str = r"work_\x1b]2owne\x07_\x0down\x0a_\u{202e}ab";
-/// The name of its thread, truncated by the kernel to 15 bytes.
+/// The name of the program's thread, truncated by the kernel to 15 bytes.
 const THREAD: &str = r"\x1b]2own\x07\x0a\u{202e}x";
-/// The name of its command.
+/// The command name of the program's process.
 const COMMAND: &str = "ja\x1b]2\x07\u{202e}va";
 const COMMAND_SHOWN: &str = r"ja\x1b]2\x07\u{202e}va";
 

@@ -26,8 +26,8 @@ fn sources() -> Vec<PathBuf> {
     found
 }
 
-/// Returns the lines of code that contain one of these texts, with their locations, except those in
-/// one source.
+/// Returns the lines of code that contain one of these texts, with their locations. Skips the
+/// source file `but`.
 fn lines_with(texts: &[&str], but: &str) -> Vec<String> {
     let mut found = Vec::new();
     for path in sources().iter().filter(|path| !path.ends_with(but)) {
@@ -119,8 +119,7 @@ fn modules_use_exactly_their_listed_dependencies() {
     assert!(gone.is_empty(), "in the list, and used no more: {gone:?}");
 }
 
-/// A module is listed above those that it may use. If one used a module above itself, there would
-/// be a cycle.
+/// Each module is listed above all modules that it may use, which rules out cycles.
 #[test]
 fn listed_module_dependencies_have_no_cycle() {
     for (i, (module, uses)) in USES.iter().enumerate() {
@@ -159,8 +158,8 @@ fn use_lists_are_parsed() {
     assert_eq!(used_by("{Error, bpf::{a, b::{c}}, own}; x, y"), ["Error", "bpf", "own"]);
 }
 
-/// Each function for fuzzers has a fuzz target: otherwise no test would run it. Each target is in
-/// the list: otherwise it is not built.
+/// Each function for fuzzers has a fuzz target, because otherwise no fuzzer would call it. Each
+/// target is listed in Cargo.toml, because otherwise it would not be built.
 #[test]
 fn each_fuzzing_function_has_a_fuzz_target() {
     let house = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();

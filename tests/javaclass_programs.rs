@@ -31,7 +31,7 @@ struct Program {
     main: &'static str,
     jars: Vec<PathBuf>,
     flags: String,
-    /// Prefix of the names of its classes.
+    /// Prefixes of the names of its classes, separated by commas.
     classes: &'static str,
     rounds: u32,
 }
@@ -62,7 +62,7 @@ impl Program {
     }
 }
 
-/// Builds the agent's jar, which needs the library next to it.
+/// Builds the agent's jar, whose manifest refers to the ASM library.
 fn agent(dir: &TempDir) -> PathBuf {
     let library = jars("asm").remove(0);
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("java/agent/EntryAgent.java");
@@ -130,7 +130,7 @@ fn assert_entered_not_unused(
     assert!(wrong.len() <= most, "{title}: {} not called: {wrong:#?}", wrong.len());
     assert!(called > 1000, "{title}");
     assert!(percent < 10.0, "{title}: {unknown:?}");
-    // Classes that each run generates under other names.
+    // Generated classes have other names in each run, so some may be missing.
     assert!(missing * 50 < entered.len(), "{title}: {missing} are missing");
 }
 
@@ -177,7 +177,8 @@ fn methods_entered_by_probes(
     runtime: &Runtime,
     flags: &str,
 ) -> (BTreeSet<(String, String)>, Told) {
-    /// Maximum length in a probe's record. Longer names were truncated.
+    /// Maximum length of a method name in a probe's record, and half that of a descriptor. Longer
+    /// ones were truncated.
     const LONGEST: usize = 60;
     need_root();
     let mut load = program.start(runtime, &format!("{flags} -XX:+DTraceMethodProbes"));
@@ -213,7 +214,7 @@ fn check_all(runtime: &str) {
     for flags in ["", "-Xshare:off"] {
         let dir = tempfile::tempdir().unwrap();
         for program in [h2(), tomcat(), kotlinc(&dir)] {
-            // The compiler would take an hour.
+            // With probes, the Kotlin compiler would take an hour.
             let with_probes = program.main != "CompileLoad";
             check(&program, runtimes::named(runtime), flags, with_probes);
         }

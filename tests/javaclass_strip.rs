@@ -20,7 +20,7 @@ use jvmprobe_tests::{
 };
 use tempfile::TempDir;
 
-/// A program that runs from some jars, and its expected answer.
+/// A program that runs from jars.
 struct Program {
     jars: Vec<PathBuf>,
     main: &'static str,
@@ -51,7 +51,8 @@ fn strip(report: &Path, jar: &Path, more: &[&str]) -> Output {
     run("javaclass", &[&["strip", "--report", report, "-j", jar], more].concat())
 }
 
-/// Returns the classes of a jar with the classes to which each refers, read by another parser.
+/// Returns the classes of a jar with the classes to which each refers, read by a parser that
+/// javaclass does not use.
 fn references(jar: &Path) -> BTreeMap<String, BTreeSet<String>> {
     let archive = rawzip::ZipArchive::from_slice(fs::read(jar).unwrap()).unwrap();
     let mut classes = BTreeMap::new();
@@ -89,7 +90,8 @@ fn references(jar: &Path) -> BTreeMap<String, BTreeSet<String>> {
     classes
 }
 
-/// Strips a program's jars, and asserts that it does the same again.
+/// Strips a program's jars, and asserts that the program gives the same answer with the stripped
+/// jars.
 fn check(program: &Program, runtime: &str) {
     beside_others();
     let runtime = runtimes::named(runtime);
@@ -111,7 +113,7 @@ fn check(program: &Program, runtime: &str) {
         all += total["classes"].as_u64().unwrap();
         let (of_all, of_left) = (references(jar), references(&out));
         left += of_left.len();
-        // The message agrees with what was done.
+        // The records agree with the contents of the stripped jar.
         for class in &told[..told.len() - 1] {
             let name = class["class"].as_str().unwrap().replace('.', "/");
             assert_eq!(class["kept"], of_left.contains_key(&name), "{class}");
@@ -236,7 +238,7 @@ fn strip_keeps_classes_named_in_lists_services_and_files() {
     assert!(!has("CpuLoad.class"));
 }
 
-/// A program that reads class files needs some that are in no report.
+/// A program that reads class files as data may need class files that are in no report.
 #[test]
 fn strip_warns_if_the_program_reads_class_files() {
     let dir = tempfile::tempdir().unwrap();
@@ -271,7 +273,7 @@ fn refused_strip_writes_no_file() {
     let output = strip(&good, &jar, &["--warn-only"]);
     assert!(output.status.success() && !out.exists(), "{output:?}");
     assert_eq!(output.json().last().unwrap()["out"], serde_json::Value::Null);
-    // The same file under another name.
+    // The output file is the jar itself, by its path or through a link.
     refused(&good, jar.to_str().unwrap(), "itself");
     let link = dir.path().join("link.jar");
     std::os::unix::fs::symlink(&jar, &link).unwrap();

@@ -23,7 +23,7 @@ fn text<'a>(record: &'a Value, field: &str) -> &'a str {
     record[field].as_str().unwrap_or_else(|| panic!("no {field} in {record}"))
 }
 
-/// Returns the records for a JVM; none may be missing.
+/// Returns javaclass's records of a JVM, after checking that the report is complete.
 fn records(load: &Load, args: &[&str]) -> Vec<Value> {
     let pid = load.pid().to_string();
     let output = run("javaclass", &[&["-p", &pid, "-j"], args].concat());
@@ -53,8 +53,8 @@ fn methods(records: &[Value]) -> BTreeMap<(String, String), (String, String)> {
     found
 }
 
-/// Asserts that names and usage agree, and bounds the number of called methods that are reported as
-/// unknown.
+/// Asserts that the reported usage agrees with the methods' names (`called…`, `late…`, `never…`).
+/// If `knows` is set, also bounds the number of called methods that are reported as unknown.
 fn check_names(title: &str, records: &[Value], knows: bool) {
     let (mut called, mut unknown) = (0, 0);
     for ((class, method), (usage, why)) in methods(records) {
@@ -74,7 +74,7 @@ fn check_names(title: &str, records: &[Value], knows: bool) {
     }
     println!("{title}: {unknown} of {called} called methods are unknown");
     assert!(called > 20, "{title}: {called}");
-    // Accessors that were first called by compiled code cannot be known.
+    // If an accessor was first called by compiled code, its usage cannot be known.
     assert!(!knows || unknown * 10 <= called, "{title}: {unknown} of {called} unknown");
 }
 
@@ -158,7 +158,8 @@ fn called_methods_are_never_reported_unused_with_more_flags() {
     }
 }
 
-/// Returns a name as in our records, without addresses and numbers of hidden classes.
+/// Returns a class name in the form that javaclass reports: without addresses and numbers of hidden
+/// classes.
 fn without_hidden_class_suffix(name: &str) -> String {
     let name = name.split(['/', '+']).next().unwrap();
     match name.rsplit_once("$$Lambda$") {
@@ -192,7 +193,8 @@ fn read_log(path: &Path) -> Log {
     read
 }
 
-/// Asserts that each class in the log is reported as often, and in the state that the log shows.
+/// Asserts that each class is reported as often as it is logged, and in the state that the log
+/// shows.
 fn check_log(runtime: &Runtime, flags: &str) {
     let title = format!("{} {flags}", runtime.name);
     let dir = tempfile::tempdir().unwrap();
@@ -201,7 +203,7 @@ fn check_log(runtime: &Runtime, flags: &str) {
     let mut load = Load::start_program(runtime, &flags, "UseLoad");
     load.ask("go");
     let records = records(&load, &[]);
-    // Read before the JVM loads classes at its end.
+    // The log is read before `quit`, because the JVM loads more classes when it exits.
     let log = read_log(&path);
     load.quit();
     let mut counts: BTreeMap<&str, (i64, i64)> = BTreeMap::new();
@@ -253,7 +255,8 @@ fn every_logged_class_is_reported_with_state_and_origin() {
     }
 }
 
-/// A program that uses many parts of the JDK: no method that it enters may be reported as unused.
+/// Runs a program that uses many parts of the JDK, and asserts that no method that it enters is
+/// reported as unused.
 fn check_entered(runtime: &Runtime, flags: &str, rounds: u32, jar: Option<&Path>) {
     beside_others();
     let title = format!("{} {flags}", runtime.name);
@@ -321,8 +324,8 @@ fn entered_methods_are_never_reported_unused_newest_jdks() {
     }
 }
 
-/// Without an archive, without tiers, and with methods that are compiled early and often, and
-/// deoptimised.
+/// Checks a JVM in which methods are compiled early and often, and deoptimised; one without tiers;
+/// and one without a CDS archive.
 fn check_entered_with_jit_flags(runtime: &str) {
     const EARLY: &str = "-XX:Tier3InvocationThreshold=2 -XX:Tier3MinInvocationThreshold=2 \
                          -XX:Tier3CompileThreshold=2 -XX:Tier4InvocationThreshold=20 \
@@ -422,7 +425,8 @@ fn inlined_uncounted(log: &str) -> BTreeSet<(String, String)> {
 fn check_inlined(runtime: &Runtime) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("compilations.log");
-    // C1 uses tier 2 whenever C2 has work, so tier 2 code is frequent on any machine.
+    // With these delays of 0, C1 uses tier 2 whenever C2 has work, so tier 2 code is frequent on
+    // any machine.
     let flags = format!(
         "-XX:+UnlockDiagnosticVMOptions -XX:+PrintCompilation -XX:+PrintInlining -XX:+LogVMOutput \
          -XX:-DisplayVMOutput -XX:Tier3DelayOn=0 -XX:Tier3DelayOff=0 -XX:LogFile={}",

@@ -1,5 +1,5 @@
-//! `javaclass` while it watches a JVM, compared with the JVM's log; and the classes of jars that it
-//! reports as not loaded.
+//! Compares the class loads and initialisations that javaclass reports while it watches a JVM with
+//! the JVM's log. Also checks the list of jar classes that are not loaded.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::{
@@ -86,8 +86,7 @@ fn every_class_load_and_initialisation_is_reported() {
     }
 }
 
-/// A command is watched from its first class on, whether it is started by its name or through a
-/// link.
+/// A command is watched from its first class on, even if it is started through a symbolic link.
 #[test]
 fn every_class_of_a_started_command_is_reported() {
     beside_others();
@@ -113,7 +112,8 @@ fn every_class_of_a_started_command_is_reported() {
         for word in ["tracing began late", "lost"] {
             assert!(!output.stderr.contains(word), "{name} {flags}: {}", output.stderr);
         }
-        // The program's own output is mixed in, and its line ends are separate writes.
+        // The program's own output is mixed in. The program writes its line ends separately, so a
+        // record may follow other text on its line.
         let json = output.stdout.lines().filter_map(|line| line.get(line.find('{')?..));
         let records: Vec<Value> = json.map(|line| serde_json::from_str(line).unwrap()).collect();
         let log = std::fs::read_to_string(&path).unwrap();
@@ -279,7 +279,6 @@ fn loaders_that_only_grow_are_reported() {
     load.quit();
 }
 
-/// All hidden classes of one kind are one line.
 #[test]
 fn hidden_classes_of_one_kind_share_one_record() {
     let mut load = Load::start_program(runtimes::named("temurin-21"), "-Xmx256m", "LeakLoad");
@@ -334,7 +333,8 @@ fn flame_graph_contains_every_logged_initialiser() {
     assert!(svg.contains("Class initializers") && svg.contains("</svg>"));
 }
 
-/// Reports when each class or method of a list was first seen, and from where.
+/// With `--list`, javaclass reports when each class or method of the list was first seen, and from
+/// where.
 #[test]
 fn list_records_first_load_and_initialisation() {
     beside_others();
@@ -375,7 +375,7 @@ fn list_records_first_load_and_initialisation() {
             assert!(stack.iter().any(is_it), "{used}");
         }
         assert_eq!(text(listed("UseLoad$NeverLoaded"), "found"), "not loaded");
-        // It was loaded before.
+        // This class was loaded before the trace began.
         assert_eq!(text(listed("UseLoad$OnlyLoaded"), "found"), "loaded");
         assert_eq!(listed("UseLoad$OnlyLoaded")["first_loaded"], Value::Null);
         // Whether a method was called cannot be read from a JVM that has ended.

@@ -14,8 +14,9 @@ use jvmprobe_tests::{
 };
 use serde_json::Value;
 
-/// JDK 8 logs all stops with this flag, and no JVM makes periodic stops just to check for work.
+/// With this flag, JDK 8 logs all stops.
 const FLAGS_OF_JDK_8: &str = "-XX:+PrintGCApplicationStoppedTime";
+/// With these flags, a JVM makes no periodic stops just to check for work.
 const NO_TIMER: &str = "-XX:+UnlockDiagnosticVMOptions -XX:GuaranteedSafepointInterval=0";
 
 /// The collector with the most kinds of stops, in Debian's JDK 8, which is built without probes.
@@ -38,7 +39,6 @@ fn counters_report_every_stop_jdk_8() {
     check(runtime, "-XX:+UseParallelGC -XX:-UseAdaptiveSizePolicy");
 }
 
-/// 8u252.
 #[test]
 #[ignore = "long: make test-all"]
 fn counters_report_every_stop_jdk_8u252() {
@@ -118,7 +118,8 @@ fn check(runtime: &Runtime, flags: &str) {
     for (stop, record) in stops.iter().zip(&told) {
         compare(&title, runtime, flags, stop, record, &mut errors);
     }
-    // The log's timestamps of a collection enclose the counters'.
+    // PAUSE has a higher limit, because the log's timestamps of a collection enclose those of the
+    // counters.
     for ((what, most), errors) in [("STOPPED", 1.0), ("PAUSE", 2.0)].into_iter().zip(&mut errors) {
         errors.sort_by(f64::total_cmp);
         let median = errors[errors.len() / 2];
@@ -143,7 +144,7 @@ fn compare(
 ) {
     let context = format!("{title}: {stop:?}\n{record}");
     let number = |name: &str| record[name].as_u64().unwrap_or_else(|| panic!("{name}: {context}"));
-    // Two alternative bounds: 1 is the limit of the looser one.
+    // An error of 1 is at the limit of the looser of two bounds: 25 µs, or 2 % of the logged time.
     let error = |told: u64, logged: u64| {
         let off = told.abs_diff(logged) as f64;
         (off / 25e3).min(off / logged as f64 / 0.02)
@@ -175,7 +176,7 @@ fn compare(
 }
 
 /// If no watchpoint is available, the counters are polled: several stops between two polls are
-/// reported by their number and sum.
+/// reported in one record, with their number and the sum of their times.
 #[test]
 fn counters_are_polled_if_no_watchpoint_is_free() {
     beside_others();
@@ -201,7 +202,7 @@ fn counters_are_polled_if_no_watchpoint_is_free() {
     let sum = |name: &str| told.iter().filter_map(|r| r[name].as_u64()).sum::<u64>();
     assert_eq!(sum("collections"), logged.len() as u64, "{}", output.stdout);
     let pause_ns: u64 = logged.iter().map(|c| c.pause_ns).sum();
-    // The log's timestamps enclose the counters'.
+    // The log's timestamps enclose those of the counters.
     assert!(sum("pause_ns").abs_diff(pause_ns) < pause_ns / 10, "{pause_ns}: {}", output.stdout);
     for record in &told {
         let number = |name: &str| record[name].as_u64();

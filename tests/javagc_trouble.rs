@@ -63,7 +63,7 @@ fn process_with_libjvm_but_no_jvm_is_rejected() {
     let pid = other.pid().to_string();
     let refused = tool::run("javagc", &["-p", &pid]);
     assert_refused(&refused, 1, &[&pid, "python", "not a JVM", "libjvm.so", "list JVMs"]);
-    // With `-a` it is not a JVM, and `-v` reports that.
+    // With `-a`, the process is not traced, and `-v` reports the reason.
     let tool = Tool::start("javagc", &["-a", "-v", "-j"]);
     thread::sleep(Duration::from_secs(8));
     let output = tool.interrupt();
@@ -87,7 +87,7 @@ fn stopped_jvm_is_reported_as_stopped() {
     for words in ["is stopped (SIGSTOP)", &format!("kill -CONT {pid}"), "was stopped"] {
         assert_eq!(output.stderr.matches(words).count(), 1, "{words}: {}", output.stderr);
     }
-    // The tool is stopped during the second of two intervals.
+    // The JVM is stopped during the second of two intervals.
     signal(Signal::CONT);
     load.go(1.5);
     let tool = Tool::start("javagc", &["-p", &pid.to_string(), "2", "2"]);
@@ -97,7 +97,7 @@ fn stopped_jvm_is_reported_as_stopped() {
     let output = tool.wait();
     signal(Signal::CONT);
     assert!(!output.stderr.contains("is stopped"), "{}", output.stderr);
-    // A busy machine may begin the second interval before it is stopped.
+    // On a busy machine, the second interval may begin only after the JVM has been stopped.
     assert!(output.stderr.matches("was stopped").count() <= 1, "{}", output.stderr);
 }
 
@@ -448,8 +448,8 @@ fn concurrent_traces_report_the_same_stops() {
     assert_eq!(stops[0], stops[1]);
 }
 
-/// Every uprobe on a file makes its pages in the target differ from the file
-/// (a breakpoint): the target's text is as on disk again when the tool has gone.
+/// Every uprobe is a breakpoint, which makes a page of libjvm.so in the target differ from the
+/// file. After the tool has ended, all pages are equal to the file again.
 #[test]
 fn no_breakpoint_remains_after_interrupt_or_kill() {
     need_root();
@@ -508,7 +508,7 @@ fn jvm_is_traced_after_libjvm_is_replaced_on_disk() {
     assert!(pauses.iter().all(|r| r["heap_before"].is_u64() && r["cause"].is_string()));
 }
 
-/// At the same path the host has a different build.
+/// On the host, a different build of libjvm.so is at the same path.
 #[test]
 fn a_jvm_in_a_container_is_traced_from_outside() {
     beside_others();
@@ -549,7 +549,8 @@ fn a_jvm_that_is_just_starting_is_traced() {
     }
 }
 
-/// Starts a JVM, and expects its pauses from a trace of all JVMs that runs already.
+/// Starts a JVM while `tool` traces all JVMs, and asserts that the pauses of the new JVM are
+/// reported.
 fn assert_new_jvm_is_traced(tool: Tool, words: &str) {
     let mut load = Load::start(named("temurin-17"), "-XX:+UseSerialGC");
     thread::sleep(Duration::from_secs(1));

@@ -163,12 +163,13 @@ fn check_jdk_8(runtime: &Runtime, flags: &str) {
     // G1's cleanup is logged with sizes, but fires no probe for a collection.
     let logged: Vec<_> = logged.iter().filter(|c| c.kind != "GC cleanup").collect();
     let mut left = &logged[..];
-    // Reported and not logged: G1's remark, and collections in lines into which two threads wrote.
+    // Logged collections that match no pause. Pauses that match no logged collection are accepted:
+    // G1's remark, and collections in log lines into which two threads wrote.
     let mut other = Vec::new();
     for pause in &pauses {
         let mut next = collections_of(left, pause);
-        // CMS's own thread may sweep while a full collection is about to begin, and the log takes
-        // its sizes at another time than the probe. Then the next collection must match.
+        // CMS's own thread may sweep while a full collection is about to begin, and the log's sizes
+        // are read at another time than the probe's. Then the next logged collection must match.
         if let (0, [skipped, rest @ ..]) = (next, left)
             && collections_of(rest, pause) > 0
         {
@@ -236,8 +237,9 @@ fn metaspace_collections_are_full_as_in_the_log() {
     }
 }
 
-/// Returns how many of the next collections in the log a pause comprises. It comprises two if it
-/// begins as the first and ends as the last; CMS may sweep between the two.
+/// Returns the number of next collections in the log that a pause comprises. A pause comprises
+/// several if its heap size before equals that of the first collection, and its heap size after
+/// equals that of the last one. CMS may sweep between two of them.
 fn collections_of(logged: &[&OldCollection], pause: &Value) -> usize {
     let is_first = |c: &&&OldCollection| c.before.is(number(pause, "heap_before"));
     let is_last = |c: &&OldCollection| c.after.is(number(pause, "heap_after"));
@@ -266,7 +268,7 @@ fn check_program(runtime: &Runtime, flags: &str, program: &str, seconds: f64) {
     let attached_ns = jvmprobe_tests::proc::monotonic_ns();
     load.run(seconds);
     let done_ns = jvmprobe_tests::proc::monotonic_ns();
-    // Concurrent cycles may still be running; their ends are logged.
+    // Waits for concurrent cycles that are still running, because the log contains their ends.
     std::thread::sleep(std::time::Duration::from_millis(300));
     let output = tool.interrupt();
     let log = gclog::parse(&load.quit());
@@ -311,7 +313,8 @@ fn compare_stops(
     let mut last_line_ns = 0;
     let mut left = reported.iter().peekable();
     for stop in stops {
-        // The line is written after the stop has ended and before the next one begins.
+        // The log's line about a stop is written after the stop has ended and before the next one
+        // begins.
         if let Some(extra) = left.next_if(|r| end_ns(r) <= last_line_ns) {
             panic!("{title}: reported, but not in the log: {extra}\nbefore {stop:?}");
         }
@@ -325,7 +328,7 @@ fn compare_stops(
         );
         let micros = number(record, "stopped_ns").abs_diff(stop.total_ns) as f64 / 1e3;
         let last = errors.len() - 1;
-        // Both bounds are alternatives: scale so that 1 is the looser one's edge.
+        // An error of 1 is at the limit of the looser of two bounds: 2 %, or 25 µs.
         errors[last] = (errors[last] / 0.02).min(micros / 25.0);
     }
     let extra: Vec<_> = left.collect();
@@ -340,17 +343,19 @@ fn compare_stops(
         wrong_sizes.len(),
         &wrong_sizes[..wrong_sizes.len().min(4)]
     );
-    // The JVM's clock may be read long before the probe, when it is preempted in between.
+    // If the VM thread is preempted between the JVM's reading of the clock and the probe, the two
+    // times can be far apart.
     assert!(short_pauses * 50 <= stops.len(), "{title}: {short_pauses} PAUSEs are too short");
     assert!(right * 100 >= known * 99, "{title}: only {right} of {known} causes are right");
     errors.sort_by(f64::total_cmp);
     let median = errors[errors.len() / 2];
-    // 10 % or 100 us, four to five times the median's bound; one stop in fifty
-    // may have been hit by the scheduler between the JVM's clock and ours. JDK 11 keeps no
-    // times of its stops: there it is one in ten, for the probes' own times are later still.
+    // Nearly all errors must be below five times the median's bound, which is 10 % or 125 µs. One
+    // stop in fifty may exceed this limit, because the VM thread can be preempted between the JVM's
+    // reading of the clock and ours. In JDK 11 it is one stop in ten, because JDK 11 does not store
+    // the times of its stops, and the times of the probes are later.
     let nearly_all = errors[errors.len() * if runtime.major >= 17 { 98 } else { 90 } / 100];
     // In builds without probes, the traced functions are further from the stop than probes are.
-    // ZGC's stops are so short that the difference is several times their bound.
+    // ZGC's stops are so short that this difference is several times the bound.
     let (middle, most) = if runtime.musl && runtime.major < 17 { (4.0, 20.0) } else { (1.0, 5.0) };
     assert!(
         median <= middle,
@@ -374,8 +379,8 @@ fn compare_stop(
 ) {
     let context = format!("{title}: {stop:?}\n{record}");
     assert_eq!(text(record, "type") == "pause", is_gc(stop), "{context}");
-    // In JDK 11 the first of several operations in one safepoint gives the name, the name may be
-    // missing, and Shenandoah's operations have other names than their classes.
+    // In JDK 11, a safepoint with several operations has the name of the first one, the name may be
+    // missing, and the names of Shenandoah's operations differ from those of their classes.
     if runtime.major >= 17
         || is_gc(stop) && number(record, "operations") == 1 && !flags.contains("Shenandoah")
     {
@@ -419,7 +424,7 @@ fn compare_stop(
 }
 
 /// Both sizes agree with the log, rounded down to its unit. JDK 11 logs a full collection inside
-/// the failed young one, so it comes first.
+/// the failed young one, so the log's line about the full collection comes first.
 fn check_heap(stop: &Stop, record: &Value, tally: &mut Tally) {
     let first = stop.collections.iter().min_by_key(|c| c.id);
     let last = stop.collections.iter().max_by_key(|c| c.id);
@@ -445,7 +450,7 @@ fn check_heap(stop: &Stop, record: &Value, tally: &mut Tally) {
     }
 }
 
-/// Whether the last bracket is a cause and not a phase's name.
+/// Returns whether the last parentheses in a log line contain a cause, not the name of a phase.
 fn names_a_cause(kind: &str) -> bool {
     kind.starts_with("Pause Young") || kind.starts_with("Pause Full")
 }

@@ -1,4 +1,4 @@
-//! javagc's options, as users and scripts meet them.
+//! javagc's options and output formats.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::{process::Command, time::Duration};
@@ -76,7 +76,7 @@ fn assert_aligned(text: &str) {
 #[test]
 fn columns_stay_aligned_and_no_line_ends_in_blanks() {
     beside_others();
-    // Names of 28 characters, and of 30, which is truncated.
+    // Names of operations with 28 characters, and with 30 characters, which are truncated.
     for (runtime, flags) in [
         ("temurin-17", "-XX:+UseShenandoahGC"),
         ("temurin-21", "-XX:+UseZGC -XX:+ZGenerational"),
@@ -339,7 +339,7 @@ fn completions_and_man_page_contain_every_option() {
     assert!(binary("javagc").exists());
 }
 
-/// A host under investigation may have no jps: every tool lists the JVMs that it could trace.
+/// A host may have no jps, so a tool without a target lists the JVMs that it could trace.
 #[test]
 fn missing_target_lists_the_running_jvms() {
     need_root();

@@ -15,8 +15,8 @@ use jvmprobe_tests::{
 };
 use serde_json::Value;
 
-/// The methods of each path, innermost first; and E[s²]/E[s] over the sizes s of what it
-/// allocates in TLABs, as `AllocLoad`'s source has it.
+/// Call paths that allocate, from the source of `AllocLoad`: name, methods (innermost first), and
+/// E[s²]/E[s] over the sizes s of the objects that the path allocates in TLABs.
 const PATHS: [(&str, &[&str], f64); 4] = [
     ("a", &["make", "a1", "a", "allocate"], 213.0),
     ("b", &["make", "b2", "b1", "b", "allocate"], 3743.0),
@@ -36,8 +36,7 @@ fn methods(stack: &Value) -> Vec<&str> {
     stack["stack"].as_array().unwrap().iter().map(|f| f["method"].as_str().unwrap()).collect()
 }
 
-/// Returns the path that a stack shows completely and in order, or `None` if it shows none of the
-/// load's.
+/// Returns the load's path that a stack contains completely and in order, or `None`.
 fn path(stack: &Value) -> Option<&'static str> {
     let methods = methods(stack);
     let shows = |chain: &[&str]| {
@@ -74,11 +73,12 @@ fn check_sums(records: &[Value]) {
 
 /// Returns the accepted error of a path's estimate, as a share of its bytes.
 ///
-/// Its bytes outside of TLABs are counted exactly. Of its bytes T in TLABs, a part S was read:
-/// objects of random sizes s, in such a number that their sum has the variance S E[s²]/E[s]. So the
-/// standard error is sqrt(E[s²]/E[s]/S) of T. The sum of all paths, by which it is scaled, has a
-/// standard error, too. Four standard errors are allowed, and five percent for differences between
-/// TLABs: on a busy machine, the threads get unequal shares of CPU time, and so do the paths.
+/// Its bytes outside of TLABs are counted exactly. Of its T bytes in TLABs, S bytes were read.
+/// These are objects of random sizes s, so the sum S has the variance S E[s²]/E[s]. Therefore the
+/// estimate of T has a relative standard error of sqrt(E[s²]/E[s]/S). The sum of all paths, by
+/// which the estimate is scaled, has a standard error, too. Four standard errors are allowed, and
+/// five percent for differences between TLABs: on a busy machine, the threads get unequal shares of
+/// CPU time, and so do the paths.
 fn bound(truth: &Allocated, records: &[Value], path: &str) -> f64 {
     let summary = records.last().unwrap();
     let number = |field: &str| summary[field].as_f64().unwrap();
@@ -262,11 +262,11 @@ fn exact_mode_with_stacks_loses_nothing_at_full_rate() {
     assert_eq!(records.last().unwrap()["lost"], 0);
 }
 
-/// Many threads on few processors: wherever one interrupts another, no class gets another class's
-/// name and no stack another thread's.
+/// Many threads run on few processors and preempt each other anywhere. Nevertheless each object is
+/// reported with the name of its own class and the stack of its own thread.
 #[test]
 fn preempted_threads_keep_their_classes_and_stacks() {
-    /// Classes by the paths that allocate them, as `AllocLoad`'s source has it.
+    /// The classes that each path allocates, from the source of `AllocLoad`.
     const MADE: [(&str, &[&str]); 3] = [
         ("a", &["byte[]", "AllocLoad$Small", "AllocLoad$Node", "AllocLoad$Wide"]),
         ("b", &["char[]", "int[]", "java.lang.Object[]", "long[]"]),

@@ -101,7 +101,7 @@ fn assert_page_ranges_match_lines(page: &std::path::Path, lines: &[folded::Line]
         assert!(shown.len() > 5, "{shown:?}");
         assert_eq!(shown, expected, "{from} to {to}");
     }
-    // Classes are leaves, in bytes.
+    // The leaves are classes, and the values are bytes.
     let told = browser.evaluate("document.querySelector('#zoom-what').textContent");
     assert!(told.as_str().unwrap().ends_with("iB"), "{told}");
     let leaf = browser.evaluate("jvmprobe.methods().find((m) => m.name === 'long[]')");

@@ -96,7 +96,7 @@ fn stripped_build_error_suggests_exact_mode() {
     let words = ["AllocTracer", "stripped", "-XX:+DTraceAllocProbes", "--exact"];
     assert_refused(&run(&plain, &[]), 1, &words);
     drop(plain);
-    // And that it does.
+    // With `--exact`, as the message suggests, the stripped build is traced.
     let flags = "-XX:+UseG1GC -XX:+DTraceAllocProbes";
     let mut exact = Load::start_program(&runtime, flags, "AllocLoad");
     let pid = exact.pid().to_string();
@@ -235,7 +235,7 @@ fn trace_ends_on_time_if_target_is_stopped() {
     load.done();
 }
 
-/// At the same path the host has a different build.
+/// On the host, a different build of libjvm.so is at the same path.
 #[test]
 fn a_jvm_in_a_container_is_traced_from_outside() {
     beside_others();

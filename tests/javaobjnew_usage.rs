@@ -1,4 +1,4 @@
-//! javaobjnew's options, as users and scripts meet them.
+//! javaobjnew's options and output formats.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::{process::Command, time::Duration};
@@ -175,8 +175,8 @@ fn options_set_row_count_and_order() {
 #[test]
 fn large_option_reports_objects_and_marks_humongous_ones() {
     beside_others();
-    // With regions of 1 MiB, the load's arrays of 320 kB are not humongous, but those of GcLoad
-    // are.
+    // With regions of 1 MiB, AllocLoad's arrays of 320 kB are not humongous, but GcLoad's arrays of
+    // 2 MB are.
     let mut load = Load::start(named("temurin-21"), "-XX:+UseG1GC -XX:G1HeapRegionSize=1m");
     let tool = Tool::start("javaobjnew", &["-p", &pid(&load), "-j", "--large", "1m"]);
     load.run(1.0);
@@ -212,8 +212,8 @@ fn unusual_class_names_are_complete_and_escaped() {
             args.push("--exact");
         }
         let tool = Tool::start("javaobjnew", &args);
-        // The classes are unloaded before their names are requested. In estimating mode there are
-        // enough objects that a sample contains each class.
+        // The classes are unloaded before their names are requested. Without `--exact`, the load
+        // allocates enough objects for each class to be in the sample.
         let (ask, times) = if exact { ("names 500", 1) } else { ("names 100000", 10) };
         for _ in 0..times {
             load.ask(ask);
@@ -257,7 +257,7 @@ fn classes_beyond_100000_are_counted_as_other() {
         of_type(&records, "class").filter(|r| r["class"].as_str().unwrap().starts_with("many.C"));
     let counted = mine.filter(|r| r["objects"] == 1).count() as u64;
     assert!((100_000..140_000).contains(&counted), "{counted}: {summary}");
-    // Bytes of classes without a name are included in the total.
+    // The bytes of classes without a name are reported in `other_bytes`.
     let others = summary["other_bytes"].as_u64().unwrap();
     assert!(others >= (140_000 - counted) * 16, "{counted}: {summary}");
     assert_eq!(summary["lost"], 0, "{summary}");

@@ -1,4 +1,4 @@
-//! javaprof's stacks in HotSpot's code between callers and callees.
+//! javaprof's stacks in HotSpot's stubs for type checks and for virtual and interface calls.
 #![allow(clippy::print_stdout, reason = "the figures are printed")]
 
 use std::{process::Stdio, thread::sleep, time::Duration};
@@ -15,14 +15,14 @@ use jvmprobe_tests::{
 /// JVM flags with which each method has a frame of its own.
 const FRAMES: &str = "-XX:CompileCommand=quiet -XX:CompileCommand=dontinline,DispatchLoad.*";
 
-/// The methods below `main`, with the methods that they call.
+/// Call chains of the program below `main`, outermost method first.
 const CHAINS: [&[&str]; 3] = [
     &["callsCasts", "casts"],
     &["callsShapes", "shapes", "area"],
     &["callsForms", "forms", "size"],
 ];
 
-/// Samples that a test must contain to prove something: a stub, and its callers.
+/// Name of a stub in which there must be samples, and the methods that may call it.
 const TYPE_TESTS: (&str, &[&str]) = ("slow_subtype_check", &["casts"]);
 const DISPATCH: (&str, &[&str]) = ("vtable chunks", &["shapes", "forms"]);
 
@@ -96,7 +96,7 @@ fn check(runtime: &Runtime, flags: &str, (stub, callers): (&str, &[&str])) {
     assert!(without.is_empty(), "{title}: no caller of {stub}: {without:#?}");
 }
 
-/// Whether the program's methods call each other in this order.
+/// Returns whether the program's methods call each other in the order of this stack.
 fn is_possible(line: &Line) -> bool {
     let ours = line.frames.iter().filter(|frame| frame.starts_with("DispatchLoad"));
     let names: Vec<_> = ours.map(|frame| frame.rsplit('.').next().unwrap_or_default()).collect();

@@ -81,8 +81,9 @@ fn profile_command(
         if summary["samples"] == 0 {
             continue;
         }
-        // At its call of the kernel, clone3() of the C library has no unwind table: where a
-        // thread is made, and where a new one has no processor yet.
+        // The C library's clone3() has no unwind table at its system call. Stacks of these two
+        // events may end there: at the creation of a thread, and while a new thread waits for its
+        // first processor.
         let is_known = !["tracepoint:sched:sched_process_fork", "context-switches"].contains(event);
         let share = |name: &str| summary[name].as_f64().unwrap();
         assert!(share("complete") > 0.99 || !is_known, "{runtime} {summary}");
@@ -95,7 +96,7 @@ fn check_java_event_counts(runtimes: &[&str]) {
     beside_others();
     binary("javaprof");
     for runtime in runtimes {
-        // One by one, ...
+        // At a low rate, every event is reported with its class.
         let events = ["exceptions", "classes", "threads", "gc-requests"];
         let (told, output) = profile_command(runtime, "throw 200", &events);
         let thrown = Stacks::of(&output, "exceptions");
@@ -129,7 +130,7 @@ fn check_java_event_counts(runtimes: &[&str]) {
         let asked = Stacks::of(&output, "gc-requests").with(&["EventLoad.collects", "JVM_GC"]);
         assert_eq!(asked.count(), told["collected"], "{runtime}");
 
-        // ... and more than can be walked: the sum is exact, also by class.
+        // At a high rate, not every stack can be walked, but the sum is exact, also by class.
         let (told, output) = profile_command(runtime, "flood 60000", &["exceptions"]);
         let worse = Stacks::of(&output, "exceptions").ending("EventLoad$Worse");
         assert_eq!(worse.count(), told["worse"], "{runtime}");
@@ -208,8 +209,8 @@ fn check_compile_events(runtimes: &[&str]) {
         let output = tool.interrupt();
         load.quit();
         let text = std::fs::read_to_string(&file).unwrap();
-        // TIME ID FLAGS TIER METHOD [@ BCI] (SIZE bytes); native wrappers and what is given up are
-        // none.
+        // Format: TIME ID FLAGS TIER METHOD [@ BCI] (SIZE bytes). Lines about native wrappers and
+        // about abandoned compilations or code end differently and are skipped.
         let mut expected: HashMap<(String, String), u64> = HashMap::new();
         for line in
             text.lines().filter(|line| line.contains(" EventLoad::") && line.ends_with("bytes)"))
@@ -264,7 +265,8 @@ fn check_allocation_stalls(kinds: &[(&str, &str)]) {
         let text = std::fs::read_to_string(&log).unwrap();
         let mut told: HashMap<String, u64> = HashMap::new();
         for (_, rest) in text.lines().filter_map(|line| line.split_once("Allocation Stall (")) {
-            // With a time; sums of an interval have none.
+            // A line about a single stall contains a time. Lines with the sums of an interval do
+            // not.
             if let Some((thread, time)) = rest.split_once(')')
                 && time.trim_start().starts_with(|c: char| c.is_ascii_digit())
             {
@@ -286,7 +288,8 @@ fn check_allocation_stalls(kinds: &[(&str, &str)]) {
                 unnamed += samples;
             }
         }
-        // The first collection unloads classes, and may do so before the first stalls have names.
+        // The first collection unloads classes, perhaps before the stacks of the first stalls are
+        // named.
         let all = seen.values().sum::<u64>();
         assert!(unnamed * 50 <= all, "{runtime} {flag}: {unnamed} of {all}: {}", output.stdout);
         println!("{runtime} {flag}: {seen:?}");
@@ -317,8 +320,9 @@ fn deopt_events_report_the_deoptimization_reason() {
 fn page_fault_counts_match_the_kernel_counts() {
     beside_others();
     binary("javaprof");
-    // Slowly, each has its stack. In a flood one of some hundreds is walked and stands for what was
-    // left out before it, of other threads, too: the sum is exact, the shares are a sample's.
+    // At a low rate, every page fault has its own stack. At a high rate, the stack of one in
+    // several hundred is walked and also represents the skipped page faults before it, including
+    // those of other threads. So the sum is exact, and the shares are estimates.
     for (event, command, least, exact) in [
         ("page-faults", "linger 100", 1500, true),
         ("page-faults", "touch 60", 10_000, false),
@@ -337,8 +341,8 @@ fn page_fault_counts_match_the_kernel_counts() {
         let others = stacks.without("EventLoad.touch");
         println!("{event} {command}: {touched} seen of {own}, {} of {told}", stacks.count());
         // The counts add up to the kernel's count for the process, and those of this stack to its
-        // count for this thread. Other threads have some in the meantime: mostly the compilers, and
-        // the program when it counts and answers.
+        // count for this thread. Other threads have page faults in the meantime: mostly the
+        // compiler threads, and the main thread when it counts and answers.
         let all = stacks.count();
         assert!(
             all + told / 100 >= told && all <= told + told / 100 + 100,
@@ -458,7 +462,7 @@ fn unavailable_events_are_rejected_before_tracing_starts() {
     } else {
         fails(&["kprobe:do_exit"], 1, &["without kprobes"]);
     }
-    // Unless a missing event is allowed.
+    // With `--skip-missing`, javaprof skips missing events and prints a message about each.
     let args = ["-p", &pid, "-d", "1", "-e", "cpu", "-e", "usdt:a:b", "-e", "tracepoint:a:b"];
     let output = run("javaprof", &[&args[..], &["--skip-missing"]].concat());
     assert!(output.status.success(), "{output:?}");

@@ -17,10 +17,10 @@ use jvmprobe_tests::{
     tool::{self, binary},
 };
 
-/// Minimum share of complete stacks. It was 0.8 when steps to the caller were guesses.
+/// Minimum share of complete stacks. A version that guessed the steps to the caller reached 0.8.
 const COMPLETE: f64 = 0.99;
 
-/// Threads of the load.
+/// Beginnings of the names of the load's threads.
 const KINDS: [&str; 8] = [
     "exceptions",
     "trigonometry",

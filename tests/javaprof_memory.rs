@@ -67,6 +67,7 @@ fn max_memory_option_limits_stored_stacks() {
     assert_eq!(folded.count, told);
     assert!(few.len() * 2 < all.len(), "{} of {}", few.len(), all.len());
     println!("{} stacks; {} in {peak} KiB", all.len(), few.len());
-    // Includes the symbols of libjvm.so and of the kernel, which were needed to discard stacks.
+    // The peak includes the symbols of libjvm.so and of the kernel, because stacks are named before
+    // they are discarded.
     assert!(peak < 100 << 10, "{peak} KiB");
 }

@@ -1,5 +1,5 @@
-//! javaprof and JVMs in user namespaces: they answer requests for their code, and continue
-//! undisturbed.
+//! JVMs in user namespaces answer javaprof's requests for their compiled code, and are not
+//! disturbed by them.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::{
@@ -37,7 +37,7 @@ fn files(folder: &Path) -> BTreeMap<String, u32> {
         .collect()
 }
 
-/// Asserts that a profile works that sends a first request to the JVM.
+/// Asserts that a profile works if it sends the first attach request that the JVM gets.
 fn assert_jvm_answers_first_request(runtime: &str, mapping: Mapping, symbols: &str) {
     let what = format!("{runtime} {mapping:?} {symbols}");
     let mut jvm = start(runtime, mapping);
@@ -112,7 +112,8 @@ fn jvm_of_unmapped_user_gets_no_attach_request() {
         assert_refused(&tool::run("javaprof", &args), 1, &words);
     }
     assert_jvm_is_undisturbed(&mut jvm, "nothing mapped");
-    // Its memory tells without being asked, and our own /tmp is no mount of its namespace's.
+    // The names are read from the JVM's memory without a request. The host's /tmp is not a mount of
+    // the JVM's user namespace, so the map belongs to root.
     let output = tool::run("javaprof", &["-p", &jvm.pid().to_string(), "--write-maps"]);
     let map = format!("/tmp/perf-{}.map", jvm.pid());
     let owner = fs::metadata(&map).map(|meta| meta.uid());
@@ -120,8 +121,8 @@ fn jvm_of_unmapped_user_gets_no_attach_request() {
     assert!(output.status.success() && owner.unwrap() == 0, "{output:?}");
 }
 
-/// The attach file, which makes SIGQUIT a request, exists already: from another user, or left over
-/// from root.
+/// The attach file, which turns SIGQUIT into an attach request, exists already. It was created by
+/// another user, or is left over from root.
 #[test]
 fn leftover_attach_file_is_used_and_foreign_one_rejected() {
     beside_others();

@@ -14,7 +14,8 @@ use jvmprobe_tests::{
 /// A young generation of 3 MB has small TLABs, and many of them.
 const SMALL: &str = "-Xmx20m -Xmn3m -XX:+UseSerialGC";
 
-/// Minimum share of complete stacks. It was 0.86 to 0.97 when the walker did not know breakpoints.
+/// Minimum share of complete stacks. A version whose walker did not recognize breakpoints reached
+/// 0.86 to 0.97.
 const COMPLETE: f64 = 0.995;
 
 #[test]
@@ -58,7 +59,7 @@ fn check(runtime: &Runtime) {
         total(&lines)
     );
     assert!(at_probes > 50, "{name}: no samples at probes");
-    // Only the load's threads allocate during this time, and the main thread, which reports at the end.
+    // During this time, only the load's threads allocate, and at the end the main thread, which reports.
     let is_lost = |line: &&&Line| !line.has("AllocLoad.allocate") && !line.has("AllocLoad.main");
     let lost: Vec<_> = probed.iter().filter(is_lost).collect();
     assert!(lost.is_empty(), "{name}: {lost:#?}");

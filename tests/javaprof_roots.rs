@@ -57,7 +57,7 @@ fn host_path(container: &Container, path: &str) -> PathBuf {
     PathBuf::from(format!("/proc/{}/root{path}", container.pid()))
 }
 
-/// Runs everything that writes into a target.
+/// Runs javaprof in each mode that writes files into a target.
 fn assert_requests_succeed(container: &mut Container, what: &str) {
     let pid = container.pid().to_string();
     for symbols in ["agent", "perfmap"] {
@@ -115,7 +115,8 @@ fn symlink_through_proc_is_not_followed() {
     }
 }
 
-/// Another process's socket behind a link: a docker.sock, for example.
+/// The path of the JVM's attach socket is a link to the socket of another process, for example to
+/// docker.sock.
 #[test]
 fn symlink_in_place_of_attach_socket_is_not_followed() {
     beside_others();
@@ -261,7 +262,8 @@ fn signal_during_attach_aborts_and_removes_agent_files() {
     let seen = there();
     assert!(seen.len() >= 2, "the agent and its map: {seen:?}");
     let pid = rustix::process::Pid::from_child(&child);
-    // The first one ends the question: it is none that was asked for by then.
+    // Both signals are sent while javaprof is stopped, so they arrive at the same time. The first
+    // one aborts the attach request.
     rustix::process::kill_process(pid, Signal::STOP).unwrap();
     for _ in 0..2 {
         rustix::process::kill_process(pid, Signal::INT).unwrap();
@@ -277,7 +279,6 @@ fn signal_during_attach_aborts_and_removes_agent_files() {
     assert!(left.is_empty(), "{left:?}");
 }
 
-/// A program that ends some time after SIGTERM, and one that ignores it.
 #[test]
 fn command_that_ignores_sigterm_is_killed() {
     start();
@@ -341,7 +342,7 @@ fn duplicate_signal_from_timeout_counts_once() {
 }
 
 /// An attacker who owns the folder in which the agent is placed, and replaces each new file by a
-/// link to a file that should be overwritten.
+/// link to a file that javaprof would then overwrite.
 #[test]
 fn racing_symlinks_in_agent_folder_overwrite_no_file() {
     start();
@@ -376,7 +377,7 @@ fn racing_symlinks_in_agent_folder_overwrite_no_file() {
                 &["-p", &pid, "-d", "0.05", "--symbols", "agent"][..],
                 &["-p", &pid, "--write-maps"],
             ] {
-                // It may fail.
+                // The attacker may make javaprof fail.
                 tool::run("javaprof", args);
             }
         }

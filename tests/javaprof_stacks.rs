@@ -1,7 +1,7 @@
 //! Stacks of JVMs with default flags: complete, named, and none impossible.
 //!
-//! The load knows its own call graph (`tests/lib/callgraph.rs`): a stack that looks complete but
-//! lacks a frame in the middle is found as well.
+//! The load knows its own call graph (`tests/lib/callgraph.rs`), so the tests also find stacks that
+//! look complete but lack a frame in the middle.
 #![allow(clippy::print_stdout, reason = "the figures are printed")]
 
 use std::{
@@ -28,7 +28,7 @@ use rustix::process::{Pid, Signal, kill_process};
 /// Duration of most profiles, in seconds.
 const SECONDS: f64 = 3.0;
 
-/// `make test` runs one of them for each behaviour, `make test-all` all.
+/// Runtimes: `make test` uses one of them for each behaviour, `make test-all` uses all.
 const ALL: [&str; 7] =
     ["zulu-8", "temurin-11", "temurin-17", "debian-17", "temurin-21", "temurin-25", "musl-17"];
 
@@ -361,7 +361,6 @@ fn check_lines_in_c1_code(names: &[&str]) {
     }
 }
 
-/// Interpreted methods have names and lines like others.
 #[test]
 fn interpreted_methods_have_names_and_lines() {
     check_lines_in_interpreted_code(&["temurin-25"]);
@@ -467,7 +466,8 @@ fn signal(pid: u32, signal: Signal) {
     kill_process(pid, signal).expect("the JVM runs");
 }
 
-/// Starts a load that has run for a while and runs for another second.
+/// Starts a load, lets it warm up for 1.5 s, and lets it run for another two seconds in the
+/// background.
 fn start_warm_load(runtime: &str, flags: &str) -> Load {
     beside_others();
     binary("javaprof");
@@ -495,7 +495,7 @@ fn stopped_jvm_has_method_names_on_other_jdks() {
     check_stopped_jvm(&["temurin-17", "temurin-25"]);
 }
 
-/// A stopped JVM does not answer requests, and does not have to.
+/// A stopped JVM does not answer requests, so the names must come from its memory.
 fn check_stopped_jvm(names: &[&str]) {
     beside_others();
     for name in names {
@@ -543,7 +543,7 @@ fn killed_jvm_ends_the_profile_on_other_jdks() {
     check_killed_jvm(&["temurin-11", "temurin-25"]);
 }
 
-/// The JVM dies while it is sampled: the profile ends normally, with no impossible stack.
+/// The JVM is killed while it is sampled, and the profile ends normally.
 fn check_killed_jvm(names: &[&str]) {
     beside_others();
     for name in names {
@@ -682,8 +682,8 @@ fn check_churn(name: &str, output: &Output) {
                 "first" | "second" => format!("{thread}.run"),
                 _ => "java.lang.Thread.run".into(),
             };
-            // Its class was unloaded before its name could be read, or the walk ends here, in
-            // interpreter code that has no frame yet.
+            // The caller's class was unloaded before its name could be read, or the walk ends at
+            // this call, in interpreter code that has no frame yet.
             if caller == "[unknown]" || !is_entry(&frames[0]) {
                 unnamed += line.count;
                 continue;

@@ -50,7 +50,7 @@ fn sample_timestamps_fall_into_busy_periods() {
     let all: u64 = times.counts.iter().map(|row| row[3]).sum();
     let told = folded::parse(&fs::read_to_string(&lines).unwrap());
     assert_eq!(all, folded::total(told.iter()), "each sample has its time");
-    // Counts by second, from the page and from the JSON lines.
+    // Counts by second, from the page and from the folded stacks.
     let mut seconds = [BTreeMap::<u64, u64>::new(), BTreeMap::new()];
     for [slot, _, _, count] in &times.counts {
         *seconds[0].entry(slot * times.slot_ns / 1_000_000_000).or_default() += count;

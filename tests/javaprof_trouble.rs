@@ -54,7 +54,7 @@ fn signal(pid: u32, signal: Signal) {
     kill_process(Pid::from_raw(i32::try_from(pid).unwrap()).unwrap(), signal).unwrap();
 }
 
-/// Returns the path of the map of its code that a JVM writes on request.
+/// Returns the path of the perf map that a JVM writes on request.
 fn perf_map_path(pid: u32) -> PathBuf {
     format!("/tmp/perf-{pid}.map").into()
 }
@@ -141,8 +141,8 @@ fn process_with_libjvm_but_no_jvm_is_rejected() {
     );
 }
 
-/// JVMs that live for about a second, hardly longer than it takes to find them: what they did
-/// before they were found counts, too.
+/// JVMs that live for about a second, hardly longer than it takes to detect them. Their CPU time
+/// before the detection is sampled, too.
 #[test]
 fn most_cpu_time_of_short_lived_jvms_is_sampled() {
     need_root();
@@ -346,7 +346,8 @@ fn samples_before_exec_keep_their_command_and_symbols() {
     let tool = Tool::start("javaprof", &["-p", &child.pid().to_string(), "-F", "499", "-f"]);
     child.0.stdin.take().unwrap().write_all(b"\n").unwrap();
     thread::sleep(Duration::from_secs(2));
-    // Killed, not interrupted: the end of the program that it has exec'ed ends the profile.
+    // The target is killed, and javaprof is not interrupted: the profile must end with the target,
+    // although the target has run another program since.
     child.0.kill().unwrap();
     child.0.wait().unwrap();
     let output = tool.wait();
@@ -391,7 +392,7 @@ fn jvm_with_attach_disabled_is_profiled_from_memory() {
     let mut load = start_load("temurin-17", "-XX:+DisableAttachMechanism");
     load.run(0.7);
     let tool = start(&load, &["-F", "499", "-f"]);
-    // On SIGQUIT it would print its threads to stdout, where the load's answer is expected.
+    // On SIGQUIT, this JVM would print its threads to stdout, where the load's answer is expected.
     load.run(1.0);
     let output = tool.interrupt();
     assert!(output.status.success(), "{output:?}");
@@ -400,7 +401,7 @@ fn jvm_with_attach_disabled_is_profiled_from_memory() {
     for name in ["CpuLoad.deep", "JavaThread::thread_main_inner"] {
         assert!(has(&lines, name), "{name}: {lines:#?}");
     }
-    // If only the map is allowed as source, that is an error.
+    // `--symbols perfmap` allows no other source than the JVM's map, so it fails.
     let output = run(&["-p", &load.pid().to_string(), "--symbols", "perfmap", "1"]);
     assert_refused(&output, 1, &["cannot attach", "DisableAttachMechanism"]);
     load.run(0.2);
@@ -457,7 +458,7 @@ fn malformed_symbol_maps_yield_valid_profiles() {
     }
 }
 
-/// A library with the same name, size and address, but another file.
+/// A library is unloaded, and another file of the same name and size is loaded at the same address.
 #[test]
 fn library_at_a_reused_address_has_its_own_names() {
     beside_others();
@@ -673,7 +674,8 @@ fn methods_of_a_jvm_in_a_container_have_names() {
     let mut container = Container::start(named("temurin-21"), &flags, "CpuLoad");
     container.run(1.5);
     let pid = container.pid();
-    // Names from its memory; from its map in its own /tmp; by the agent, which is copied there.
+    // Names come from the JVM's memory, from its map in the container's /tmp, or from the agent,
+    // which is copied into that /tmp.
     for symbols in ["hotspot", "perfmap", "agent"] {
         let args = ["-p", &pid.to_string(), "-F", "499", "-f", "--symbols", symbols];
         let tool = Tool::start("javaprof", &args);
@@ -682,7 +684,7 @@ fn methods_of_a_jvm_in_a_container_have_names() {
         assert!(output.status.success(), "{output:?}");
         assert_eq!(output.stderr.lines().count(), 1, "{}", output.stderr);
         let lines = folded::parse(&output.stdout);
-        // Native names: from its own files.
+        // Native names come from the container's files.
         for name in ["CpuLoad.small", "CpuLoad.deep", "JavaThread::thread_main_inner"] {
             assert!(has(&lines, name), "{symbols}: {name}: {lines:#?}");
         }
@@ -761,7 +763,7 @@ fn profiling_works_without_kernel_btf() {
     load.quit();
 }
 
-/// Java VMs other than HotSpot: a message reports that, and native code is profiled all the same.
+/// For Java VMs other than HotSpot, javaprof prints a message and profiles native code.
 #[test]
 fn non_hotspot_vms_are_profiled_by_frame_pointers() {
     beside_others();

@@ -386,6 +386,7 @@ fn compare_memory_with_agent(names: &[&str]) {
             text.lines().filter_map(entry).collect()
         };
         // The JVM is idle, but it may still be compiling, and it runs some code to load an agent.
+        // So its memory is read both before and after.
         let (before, told, behind) = (map("hotspot"), map("agent"), map("hotspot"));
         let mut methods = 0;
         for (start, code) in &told {

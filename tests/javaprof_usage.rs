@@ -1,4 +1,4 @@
-//! javaprof's options, as users and scripts meet them.
+//! javaprof's options and output formats.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::{
@@ -52,7 +52,7 @@ fn profile(load: &mut Load, seconds: f64, args: &[&str]) -> Output {
 
 fn assert_success(output: Output) -> Output {
     assert!(output.status.success(), "{output:?}");
-    // Nothing but words to the user, and no colour in a pipe.
+    // stderr has only messages to the user, and there is no colour in a pipe.
     assert!(output.stderr.lines().all(|l| l.starts_with("javaprof: ")), "{}", output.stderr);
     assert!(!output.stdout.contains('\x1b') && !output.stderr.contains('\x1b'));
     output
@@ -69,7 +69,7 @@ fn is_kernel(frame: &str) -> bool {
     frame.ends_with("_[k]")
 }
 
-/// How the running load's worker is called with `-t`.
+/// Returns the name by which `-t` shows the worker thread of the running load.
 fn worker(load: &Load) -> String {
     for _ in 0..1000 {
         if let Some((tid, name)) = threads(load.pid()).iter().find(|(_, n)| *n == "cpu-worker") {
@@ -85,13 +85,13 @@ fn folded_stacks_begin_with_the_command_and_end_in_the_kernel() {
     beside_others();
     beside_others();
     binary("javaprof");
-    // It enters the kernel often, other than CpuLoad.
+    // Unlike CpuLoad, GcLoad enters the kernel often.
     let flags = "-XX:+PreserveFramePointer -XX:+UseParallelGC";
     let mut load = Load::start_program(named("temurin-17"), flags, "GcLoad");
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("out.folded");
     let output = profile(&mut load, 1.5, &["-F", "499", "-f", "-o", file.to_str().unwrap()]);
-    // The same run, the same counts.
+    // The file and stdout of one run have the same content.
     assert_eq!(fs::read_to_string(&file).unwrap(), output.stdout);
     let kernel: HashSet<String> = fs::read_to_string("/proc/kallsyms")
         .unwrap()
@@ -105,7 +105,7 @@ fn folded_stacks_begin_with_the_command_and_end_in_the_kernel() {
         let user = line.frames.iter().take_while(|frame| !is_kernel(frame)).count();
         for frame in &line.frames[user..] {
             let name = frame.strip_suffix("_[k]").unwrap_or_else(|| panic!("{frame}: {line:?}"));
-            // The tool's own programs are gone again.
+            // The tool's own BPF programs have been unloaded since, so kallsyms no longer has them.
             let is_gone = name.starts_with("[unknown ") || name.starts_with("bpf_");
             assert!(kernel.contains(name) || is_gone, "{name}: {line:?}");
         }
@@ -171,7 +171,7 @@ fn user_and_kernel_options_restrict_frames() {
 fn include_and_exclude_select_complementary_stacks() {
     let mut load = start_warm_load("temurin-17");
     let deep = r"^CpuLoad\.deep$";
-    // At the same time, so that their counts can be compared.
+    // The profiles run at the same time, so that their counts can be compared.
     let tools = [
         &[][..],
         &["--include", deep],
@@ -415,8 +415,7 @@ fn frequency_option_sets_samples_per_second() {
     assert!((5.0..20.0).contains(&ratio), "{ratio}");
 }
 
-/// Asserts that the load's methods are in its worker thread, and not in a thread of another
-/// process.
+/// Asserts that the load's worker thread has samples of the load's methods.
 fn assert_worker(lines: &[Line], worker: &str) {
     let mine = lines.iter().filter(|l| l.frames[1] == worker && l.has("CpuLoad.deep"));
     assert!(total(mine) > 50, "{worker}: {lines:#?}");
@@ -460,12 +459,14 @@ fn start_without_aslr(program: &str, flags: &str) -> Load {
     load
 }
 
-/// As with replicas restored from one image: the same addresses, but different code.
+/// Two JVMs have the same addresses but different code, like replicas that were restored from one
+/// image.
 #[test]
 fn stacks_of_jvms_with_equal_addresses_are_not_mixed() {
     beside_others();
     binary("javaprof");
-    // Methods are compiled in a fixed order, and first within the first second.
+    // With these flags, methods are interpreted only, or are compiled in a fixed order during the
+    // warm-up, so both JVMs have their code at the same addresses.
     for flags in ["-Xint -XX:+UseSerialGC", "-Xbatch -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"] {
         let (mut first, mut second) =
             (start_without_aslr("CpuLoad", flags), start_without_aslr("CpuTwin", flags));
@@ -544,7 +545,7 @@ fn a_command_is_profiled_from_its_start_to_its_end() {
     let stacks: Vec<_> = text.collect();
     let lines = folded::parse(&stacks.join("\n"));
     assert!(total(lines.iter().filter(|l| l.has("CpuLoad.deep"))) > 100, "{lines:#?}");
-    // Before there was any Java.
+    // The profile begins before the JVM runs any Java code.
     assert!(lines.iter().any(|l| l.has("Threads::create_vm")), "{lines:#?}");
     // The name is that of the command, not of the process that started it.
     assert!(total(lines.iter().filter(|l| l.frames[0] != "java")) <= 5, "{lines:#?}");
@@ -653,7 +654,7 @@ fn completions_and_man_page_list_every_option() {
     assert!(lint.status.success(), "{}", String::from_utf8_lossy(&lint.stdout));
 }
 
-/// The same samples as JSON lines, per interval, and in a file, have the same sums.
+/// The JSON records of all intervals together have the same stacks and counts as the file.
 #[test]
 fn json_intervals_add_up_to_the_folded_file() {
     beside_others();
@@ -684,7 +685,7 @@ fn json_intervals_add_up_to_the_folded_file() {
             summary["shares"].as_object().unwrap().values().map(|s| s.as_f64().unwrap()).sum();
         assert!((shares - 1.0).abs() < 1e-6, "{summary}");
         for method in methods.iter().filter(at) {
-            // Recounted from the stacks.
+            // The counts of each method are recalculated from the stacks.
             let name = &method["method"];
             let has = |own: bool| {
                 let of = |stack: &&&Value| {

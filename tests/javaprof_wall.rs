@@ -1,4 +1,4 @@
-//! `javaprof -e profile_wait_load` and `off-cpu`: each thread's time, by its stack.
+//! `javaprof -e wall` and `-e off-cpu`: each thread's time, by its stack.
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test fails by panicking")]
 
 use std::collections::HashMap;
@@ -74,7 +74,7 @@ fn check_wall_times(runtimes: &[&str]) {
             let seen = sum(own().filter(|time| time.stack.contains(&method)));
             println!("{runtime} {place}: {seen} seen, {} told", told[place]);
             assert!(agree(seen, told[place]), "{runtime} {place}: {seen} of {}", told[place]);
-            // There is no other thread.
+            // No other thread runs this method.
             let others = times.iter().filter(|time| time.thread != place);
             let others: Vec<_> = others.filter(|time| time.stack.contains(&method)).collect();
             assert!(others.is_empty(), "{runtime} {place}: {others:?}");
@@ -85,13 +85,14 @@ fn check_wall_times(runtimes: &[&str]) {
                 t.thread == thread && t.stack[0] != "[runs, not sampled]" && has(t, name)
             }))
         };
-        // The stacks show why they waited, ...
+        // The stacks of these threads show why they waited.
         assert!(of("sleeps", "Thread.sleep") * 100 > told["sleeps"] * 97, "{runtime}");
         assert!(of("parks", "LockSupport.parkNanos") * 100 > told["parks"] * 97, "{runtime}");
         assert!(of("blocks", "ObjectMonitor::") * 100 > told["blocks"] * 95, "{runtime}");
-        // ... and that this thread did not wait, except for a safepoint or two.
+        // This thread did not wait, except for a safepoint or two.
         assert!(of("computes", "[blocked]") * 100 < told["computes"], "{runtime}");
-        // A thread that existed during the whole trace has the whole duration.
+        // The times of a thread that existed during the whole trace add up to the duration of the
+        // trace.
         let duration = summary["duration_ns"].as_u64().unwrap();
         let mut threads: HashMap<&str, u64> = HashMap::new();
         for time in &times {
@@ -106,8 +107,8 @@ fn check_wall_times(runtimes: &[&str]) {
                 "{runtime} {thread}: {all} {duration}"
             );
         }
-        // The pool had no work: its waits are reported as idle, or as unknown if they began before
-        // the trace.
+        // The pool had no work: its waits are reported as idle, or as sleep with an unknown stack
+        // if they began before the trace.
         let pool = times.iter().filter(|time| time.thread.starts_with("pool-1"));
         for time in pool.filter(|time| time.ns > 100_000_000) {
             let place = &time.stack[0];
@@ -256,7 +257,9 @@ fn later_jvm_has_wall_times_from_its_start() {
         let method = format!("WaitLoad.{name}");
         let seen = sum(times.iter().filter(|time| time.stack.contains(&method)));
         println!("{name}: {seen} seen, {told} told, thread {}", threads[name]);
-        // "writes" waits in a lambda; of what runs shortly, a young JVM has more.
+        // "writes" waits in a lambda, not in the method of this name. In a JVM that is starting up,
+        // threads spend more time in runs that are too short to be sampled, so the others may lack
+        // 10 %.
         assert!(name == "writes" || seen * 10 > told * 9, "{name}: {seen} of {told}");
         assert!(seen < told + told / 50, "{name}: {seen} of {told}");
         assert!((1_900_000_000..2_600_000_000).contains(&threads[name]), "{name}: {threads:?}");

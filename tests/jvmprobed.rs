@@ -1,4 +1,4 @@
-//! The whole of jvmprobed: what it stores about a JVM agrees with what the JVM did.
+//! End-to-end tests of jvmprobed: the stored data of a JVM agrees with the JVM's own activity.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::{
@@ -200,7 +200,7 @@ fn short_lived_jvms_are_skipped_and_lasting_ones_traced() {
     let seen = metric(&metrics, "jvmprobed_jvms_seen_total");
     println!("{left_out} left out, {seen} seen");
     assert!(left_out >= 1.0, "{metrics}");
-    // It is traced like all others.
+    // The lasting JVM is traced like any other.
     let truth = allocated::parse(&load.ask("go 3 200 2"));
     tool.signal(Signal::TERM);
     assert!(tool.wait().status.success());
@@ -236,8 +236,8 @@ fn completed_window_survives_a_kill() {
     load.quit();
 }
 
-/// Kills the whole daemon at about the time when it writes a window. `jvmprobed_store.rs` kills the
-/// store alone, as often and at shorter intervals.
+/// Kills the whole daemon at about the time when it writes a window. `jvmprobed_store.rs` kills a
+/// process that contains only the store, more often and at shorter intervals.
 #[test]
 #[ignore = "long: make test-all"]
 fn killed_daemon_loses_at_most_the_last_window() {
@@ -248,7 +248,8 @@ fn killed_daemon_loses_at_most_the_last_window() {
     let (mut kept, mut killed_late) = (0, 0);
     for round in 0..50_u64 {
         let tool = place.start(&[]);
-        // The time differs in each round, and most rounds end while a window is being written.
+        // The daemon is killed 14 to 16 s after its start, at a different time in each round:
+        // before, while or after it writes its first window.
         thread::sleep(Duration::from_millis(14_000 + round * 37 % 4_000));
         let handed_on = metric(&place.get("/metrics"), "jvmprobed_windows_total") as usize;
         tool.signal(Signal::KILL);
@@ -315,7 +316,7 @@ fn exceeding_the_cpu_limit_reduces_collection_and_is_logged() {
     let place = Place::new();
     let mut load = Load::start(named("temurin-21"), "-XX:+UseSerialGC");
     let tool = start_with_tiny_cpu_limit(&place, &mut load, &["--max-cpu", "0.01"]);
-    // A window without samples and allocation, but with pauses.
+    // Waits for a window without samples and allocation, but with pauses.
     let windows = metric(&place.get("/metrics"), "jvmprobed_windows_total");
     let begin = Instant::now();
     while metric(&place.get("/metrics"), "jvmprobed_windows_total") < windows + 2.0 {
@@ -335,7 +336,7 @@ fn exceeding_the_cpu_limit_reduces_collection_and_is_logged() {
     };
     assert!(has(told[0], ["step=\"1\"", "hertz=\"1\"", "allocation=\"false\""]), "{told:?}");
     assert!(has(told[1], ["step=\"2\"", "hertz=\"0\"", "allocation=\"false\""]), "{told:?}");
-    // Nothing has ended except what should end.
+    // No tracer has ended because of an error.
     assert!(!output.stderr.contains("stopped collecting"), "{output:?}");
     let kept = place.show(&["--alloc", "--jvm", "GcLoad"]);
     assert!(kept.stdout.contains("Not collected, to save resources: alloc, for "), "{kept:?}");
@@ -418,8 +419,8 @@ fn raised_cpu_limit_resumes_full_collection() {
     load.quit();
 }
 
-/// Push targets that do not exist or are something else: one message for each, and everything else
-/// continues.
+/// Each push target that does not exist or does not accept profiles is reported, and everything
+/// else continues.
 #[test]
 fn each_failing_push_target_is_logged_once() {
     beside_others();

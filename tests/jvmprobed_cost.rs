@@ -1,4 +1,5 @@
-//! Cost of jvmprobed's probes to the JVMs: bounded in total, and published as the kernel accounts for it.
+//! Cost of jvmprobed's probes for the JVMs: it is limited, and the published cost agrees with the kernel's
+//! statistics.
 #![allow(clippy::print_stdout, reason = "figures are printed")]
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -78,8 +79,8 @@ fn next_window(address: &str, windows: u32) -> String {
     }
 }
 
-/// Runs JVMs that allocate 50 MB/s each for some windows, and compares what is published with what the kernel
-/// and the JVMs themselves say.
+/// Runs JVMs that allocate 50 MB/s each for some windows, and compares the published figures with those of
+/// the kernel and of the JVMs themselves.
 fn check_probe_cost(jvms: usize, flags: &str, windows: u32) {
     const COST: &str = "jvmprobed_probe_cost_seconds_total";
     const OF_JVMS: &str = "jvmprobe_probe_cost_seconds_total";
@@ -102,7 +103,8 @@ fn check_probe_cost(jvms: usize, flags: &str, windows: u32) {
             loads.iter_mut().map(|load| all.spawn(move || ask(load, 50))).collect();
         let quiet = &mut quiet;
         let quiet_one = all.spawn(move || ask(quiet, 5));
-        // The budget is kept from the first seconds on; costs of attaching are another matter.
+        // The limit applies from the first seconds on. The first window is excluded because it
+        // contains the cost of attaching.
         let mut before = (next_window(&free, 1), Account::of(daemon.pid()));
         let first = before.clone();
         for _ in 0..windows {
@@ -134,7 +136,8 @@ fn check_probe_cost(jvms: usize, flags: &str, windows: u32) {
         );
         assert!(kernel / elapsed <= MAX_COST, "{kernel} s within {elapsed} s");
         assert!(published / elapsed <= MAX_COST, "{published} s within {elapsed} s");
-        // Traps while probes are being detached are published, and the kernel runs no program for them.
+        // The published cost includes traps while probes are being detached, for which the kernel runs no
+        // program.
         let off = published / kernel - 1.0;
         assert!((-0.3..=0.3).contains(&off), "published {published}, by the kernel {kernel}");
         assert!(of_jvms <= published && of_jvms > published / 2.0, "{of_jvms} of {published}");

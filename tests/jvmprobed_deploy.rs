@@ -82,14 +82,15 @@ fn systemd_accepts_the_unit_and_its_sandbox() {
     assert_eq!(verify(&unit), "");
     let wrong = verify(&unit.replace("ProtectSystem=strict", "ProtectSystem=strictly"));
     assert!(wrong.contains("strictly"), "{wrong}");
-    // The unit is disabled, and gives more rights neither to the program nor to a user.
+    // The unit grants no additional privileges.
     assert!(!unit.contains("AmbientCapabilities"));
     for line in ["NoNewPrivileges=yes", "ProtectSystem=strict", "Type=notify"] {
         assert!(unit.lines().any(|l| l == line), "{line}");
     }
     assert!(unit.lines().any(|line| line.starts_with("MemoryMax=")));
     assert!(!unit.contains("@debug"), "ptrace is allowed");
-    // A higher number is a weaker sandbox: 3.8 before PrivateDevices and the narrower filter.
+    // The threshold of 36 is an exposure of 3.6; higher values mean a weaker sandbox. The unit had
+    // 3.8 before PrivateDevices and the narrower system call filter.
     let path = folder.path().join("jvmprobed.service");
     fs::write(&path, &unit).unwrap();
     let mut security = Command::new("systemd-analyze");
@@ -195,7 +196,8 @@ fn debian(root: &Path, suite: &str, include: &str) {
 
 const TOOLS: [&str; 5] = ["javagc", "javaprof", "javaobjnew", "javaclass", "jvmprobed"];
 
-/// Uses everything that the packages have installed in a root. `chroot` into it works.
+/// Checks everything that a package has installed in a root directory, with `chroot` into that
+/// directory.
 fn check_installed_package(root: &Path) {
     let inside = |words: &[&str]| {
         let mut command = Command::new("chroot");
@@ -207,7 +209,7 @@ fn check_installed_package(root: &Path) {
         let completions = format!("usr/share/bash-completion/completions/{tool}");
         assert!(root.join(&completions).exists(), "{completions}");
     }
-    // No windows are stored yet; after a run, the stored windows are shown.
+    // Without stored windows, `show` fails. After windows have been stored, it prints them.
     let said = fails(&mut inside(&["/usr/sbin/jvmprobed", "show"]));
     assert!(said.contains("/var/lib/jvmprobe") && said.lines().count() == 1, "{said}");
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
@@ -291,7 +293,7 @@ fn removing_the_rpm_leaves_no_files() {
     fs::write(root.join("dev/null"), "").unwrap();
     let with = |words: &[&str]| {
         let mut command = Command::new("rpm");
-        // The host's own configuration must have no influence.
+        // With `--root`, rpm uses the package database in that directory.
         run(command.arg("--root").arg(&root).args(words))
     };
     with(&["--nodeps", "--ignoresize", "-i", rpm.to_str().unwrap()]);
@@ -406,7 +408,7 @@ fn service_starts_reloads_and_stops_under_systemd() {
         String::from_utf8(output.stdout).unwrap().trim() == wanted
     };
     wait_until("systemd", || is(&["systemctl", "is-system-running"], "running"));
-    // Disabled until the administrator enables it.
+    // The service is disabled until the administrator enables it.
     assert!(is(&["systemctl", "is-enabled", "jvmprobed"], "disabled"));
     assert!(is(&["systemctl", "is-active", "jvmprobed"], "inactive"));
     let mut load =
@@ -426,7 +428,7 @@ fn service_starts_reloads_and_stops_under_systemd() {
     assert_eq!((show("ActiveState"), show("SubState")), ("active".into(), "running".into()));
     assert!(journal().contains("Tracing all JVMs on this host"), "{}", journal());
     assert!(show("StatusText").contains("JVMs"), "{}", show("StatusText"));
-    // The process has no more capabilities than the unit states.
+    // The process cannot gain privileges, and its system calls are filtered.
     let status = run(&mut exec(&["cat", &format!("/proc/{}/status", show("MainPID"))]));
     assert!(status.contains("NoNewPrivs:\t1\n") && status.contains("Seccomp:\t2\n"), "{status}");
     assert!(exec(&["systemctl", "reload", "jvmprobed"]).status().unwrap().success());
@@ -446,7 +448,6 @@ fn service_starts_reloads_and_stops_under_systemd() {
     systemd.0.wait().unwrap();
 }
 
-/// Two JVMs in podman containers are labelled with their containers' names.
 #[test]
 #[ignore = "long: make test-all"]
 fn jvms_in_podman_are_labelled_with_container_ids() {

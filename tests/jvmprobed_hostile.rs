@@ -61,7 +61,7 @@ impl Daemon {
         Self { tool: Tool::spawn(command), dir, listen }
     }
 
-    /// Returns an answer and how long it took.
+    /// Returns an answer and the time that it took.
     fn get(&self, path: &str) -> (String, Duration) {
         let begin = Instant::now();
         let mut stream = TcpStream::connect(&self.listen).unwrap();
@@ -85,7 +85,8 @@ fn check_daemon_under_attack(windows: u32) {
             return;
         }
     };
-    // It collects less often than the rate up to which the daemon records collections individually.
+    // The daemon records collections individually up to a certain rate, which this JVM does not
+    // reach.
     let mut neighbour = Load::start(named("temurin-21"), "-XX:+UseSerialGC -Xmx256m");
     let daemon = Daemon::start(&group);
     let attack = Attack::start();
@@ -118,21 +119,21 @@ fn check_daemon_under_attack(windows: u32) {
     let told = metrics.lines().filter(|line| told.iter().any(|name| line.starts_with(name)));
     told.for_each(|line| println!("{line}"));
     assert!(output.status.success(), "{output:?}");
-    // Its child processes get their signal when it ends, and then need a moment.
+    // The daemon's child processes are signalled when the daemon ends, and exit shortly afterwards.
     let ended = Instant::now();
     while !group.processes().is_empty() && ended.elapsed() < Duration::from_secs(5) {
         thread::sleep(Duration::from_millis(50));
     }
     assert_eq!(group.processes(), [0; 0], "processes are left");
     assert!(most < limits.memory.unwrap(), "{most} bytes of memory");
-    // The daemon attaches to attackers within the first window.
+    // One window may be missing, because the daemon attaches to the attackers during the first one.
     let kept = metric(&metrics, "jvmprobed_windows_total");
     assert!(kept >= f64::from(windows) - 1.0, "{kept} of {windows} windows\n{metrics}");
     let store = dir.path().join("store").display().to_string();
     let shown = ["show", "--dir", &store, "--since", "1h", "--jvm", "GcLoad", "--gc", "-j"];
     let shown = run("jvmprobed", &shown);
     assert!(shown.status.success(), "{shown:?}");
-    // The attacker with false data runs the same program.
+    // The attacker with false data runs the same program, so the records are selected by PID.
     let pid = neighbour.pid();
     let records = shown.json();
     let of_neighbour = records.iter().filter(|r| r["pid"] == pid && r["type"] == "pause");

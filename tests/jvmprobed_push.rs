@@ -49,7 +49,8 @@ fn window(number: u64, jvms: u32, stacks: u32) -> Window {
     named(number, jvms, stacks, 0)
 }
 
-/// Returns such a window, whose names are longer by `longer` bytes that compress badly.
+/// Returns a window as `window` does, but with names that are longer by `longer` bytes that
+/// compress badly.
 fn named(number: u64, jvms: u32, stacks: u32, longer: usize) -> Window {
     let mut dice = Dice(number * 7919 + 1);
     let begin_ns = 1_790_000_000_000_000_000 + number * 15_000_000_000;
@@ -314,7 +315,8 @@ fn check_attributes(requests: &[Value]) {
     }
 }
 
-/// A failing receiver: only what it has rejected permanently is missing in the end.
+/// If a receiver fails for a time, only data that it has rejected permanently is missing in the
+/// end.
 #[test]
 fn failing_receiver_loses_only_counted_samples() {
     beside_others();
@@ -385,8 +387,9 @@ fn accepted_values(requests: &[Value]) -> Truth {
     received_pyroscope(&kept)
 }
 
-/// Pyroscope validates each series, and answers once for all: with 400, or with 500 if it fails on
-/// one. Each series that it accepts must arrive, and the number of requests is bounded.
+/// Pyroscope validates each series, and sends one answer for all series of a request: 400 if it
+/// rejects one, or 500 if it fails on one. Each series that it accepts must arrive, and the number
+/// of requests is bounded.
 #[test]
 fn series_rejected_by_pyroscope_does_not_affect_others() {
     beside_others();
@@ -413,7 +416,8 @@ fn series_rejected_by_pyroscope_does_not_affect_others() {
         let refused: u64 = one.jvms[1].profiles.iter().map(samples).sum();
         let mut handed_in = samples_in(&one);
         push.window(&one);
-        // Queued behind it, so that the target accepts something in the meantime.
+        // The second window is queued behind the first one, so that the target accepts something in
+        // the meantime.
         let two = window(2, 2, 20);
         handed_in += samples_in(&two);
         push.window(&two);
@@ -423,8 +427,8 @@ fn series_rejected_by_pyroscope_does_not_affect_others() {
         let requests = receiver.requests().split_off(before);
         one.jvms.remove(1);
         assert_eq!(accepted_values(&requests), truth(&[one, two]), "{code}");
-        // After the request, at most each of its 8 profiles was sent alone; several times if the
-        // server fails (500).
+        // After a rejected request, each of its 8 profiles is sent alone: once, or several times if
+        // the server fails (500).
         let most = if code == 400 { 10 } else { 40 };
         assert!(requests.len() <= most, "{code}: {} requests", requests.len());
     }
@@ -520,7 +524,7 @@ fn endless_response_is_cut_off_at_timeout() {
     }
 }
 
-/// Returns the effective capabilities of this process's threads with this name.
+/// Returns all capability sets of this process's threads with this name.
 fn capabilities(name: &str) -> Vec<u64> {
     let tasks = fs::read_dir("/proc/self/task").unwrap().map(|task| task.unwrap().path());
     // A thread may end in the meantime.
@@ -569,8 +573,8 @@ fn network_threads_have_no_capabilities() {
     }
 }
 
-/// Secrets are read with the same rights at the start as later for each request: a file that only
-/// capabilities make readable is an error at the start.
+/// At the start, secrets are read with the same privileges as later for each request. So a file
+/// that can only be read with capabilities is rejected at the start.
 #[test]
 fn unreadable_secret_file_is_rejected_at_startup() {
     beside_others();
@@ -605,8 +609,8 @@ fn queued_windows_survive_a_restart() {
     let begun = Instant::now();
     push.end(&net, Duration::from_secs(5));
     assert!(begun.elapsed() < Duration::from_secs(20), "ending took longer than its limit");
-    // As when the configuration is reloaded: the queue directory is released at once, even while a
-    // request hangs.
+    // As in a reload of the configuration, the queue directory must be released at once, even while
+    // a request hangs.
     let hangs = TcpListener::bind(("127.0.0.1", port)).unwrap();
     for _ in 0..3 {
         let push = Push::start(&net, &[target(&to)], folder.path(), SOON).unwrap();
@@ -677,7 +681,8 @@ fn full_queue_disk_drops_only_counted_samples() {
     let net = Net::start().unwrap();
     let push = Push::start(&net, &[target(&to)], small.0.path(), SOON).unwrap();
     let (mut windows, mut handed_in) = (Vec::new(), 0);
-    // About 8 MB: the disk holds half a megabyte of them, memory four megabytes.
+    // The windows have about 8 MB in total. The disk has space for half a megabyte of them, and
+    // memory for four megabytes.
     for number in 0..60 {
         let new = named(number, 2, 100, 500);
         handed_in += samples_in(&new);
@@ -802,7 +807,8 @@ fn secrets_certificates_and_proxies_are_used() {
     assert_eq!(headers["authorization"], "Bearer second");
     assert_eq!(headers["x-scope-orgid"], "tenant");
 
-    // Through a proxy, by a host name that only the proxy can resolve.
+    // Through a proxy, which connects every request to the receiver, although the URL has port
+    // 4318.
     let (proxy, asked) = proxy(receiver.http);
     options.to = "otlp=https://localhost:4318".parse().unwrap();
     options.proxy = Some(format!("http://127.0.0.1:{proxy}"));
@@ -816,7 +822,8 @@ fn secrets_certificates_and_proxies_are_used() {
     assert!(format!("{error:#}").contains("cannot be combined"), "{error:#}");
 }
 
-/// Starts a proxy that forwards all connections to one port, and returns the requests that it got.
+/// Starts a proxy that forwards all connections to one port. Returns the proxy's own port and a
+/// channel with the requests that it gets.
 fn proxy(to: u16) -> (u16, std::sync::mpsc::Receiver<String>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -932,7 +939,7 @@ impl Drop for Ended {
     }
 }
 
-/// OpenTelemetry's own collector: it accepts what is sent, and prints it.
+/// OpenTelemetry's own collector accepts and prints the pushed data.
 #[test]
 #[ignore = "long: make test-all"]
 fn opentelemetry_collector_accepts_profiles_and_metrics() {

@@ -35,7 +35,8 @@ struct Served {
 
 impl Served {
     fn start(web_config: Option<&Path>) -> Self {
-        // Two ports that are free now; another process could take one, hardly ever does.
+        // Two ports that are free now. It is unlikely that another process uses one of them before
+        // the listeners do.
         let free: Vec<_> =
             (0..2).map(|_| std::net::TcpListener::bind("127.0.0.1:0").unwrap()).collect();
         let [metrics, health] = [0, 1].map(|n: usize| free[n].local_addr().unwrap());
@@ -98,10 +99,11 @@ fn health_answers_while_both_listeners_hold_half_sent_requests() {
     for address in [served.health, served.metrics] {
         let begin = Instant::now();
         assert_eq!(status(address, "/-/healthy"), 200);
-        // The required limit is one second; the requests above would wait for 2 and 10 seconds.
+        // The half-sent requests above time out after 2 s (health) and 10 s (metrics). An answer
+        // within one second has not waited for that.
         assert!(begin.elapsed() < Duration::from_secs(1), "{:?}", begin.elapsed());
     }
-    // A new connection replaces the oldest: that one is closed, and the newest is not.
+    // If all slots are occupied, a new connection replaces the oldest one, which is closed.
     let newest = slow.split_off(slow.len() - 2);
     let mut oldest = slow.swap_remove(0);
     oldest.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
@@ -145,8 +147,8 @@ fn scraping_loop_is_limited_to_one_exposition_per_second() {
     let seconds = begin.elapsed().as_secs() + 1;
     let written = served.totals.lock().expositions;
     assert!(answers > 100 && written <= seconds + 1, "{written} for {answers} in {seconds} s");
-    // A tenth of a processor, the unused allowance, and as much again for other tests in this
-    // process.
+    // A listener may use a tenth of a processor, and 2 s at once. Twice that is accepted, because
+    // other tests in this process use CPU time, too.
     let spent = Duration::from_nanos(serving_ns() - before);
     let most = Duration::from_secs(4) + begin.elapsed() / 5;
     assert!(!spent.is_zero() && spent < most, "{spent:?} of {most:?}");

@@ -1,4 +1,4 @@
-//! `jvmprobed show`: stored windows are shown as the tools show what they trace.
+//! `jvmprobed show` prints stored windows in the formats of the tools.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::{
@@ -24,6 +24,7 @@ struct Kept {
     begin: u64,
 }
 
+/// Number of windows in an hour.
 const HOUR: u64 = 240;
 
 impl Kept {
@@ -43,14 +44,14 @@ impl Kept {
         command.arg("show").arg("--dir").arg(self.dir.path()).args(args).output().unwrap()
     }
 
-    /// Returns its output, if it succeeds.
+    /// Returns the output of `jvmprobed show`, which must succeed.
     fn said(&self, args: &[&str]) -> String {
         let output = self.show(args);
         assert!(output.status.success(), "{output:?}");
         String::from_utf8(output.stdout).unwrap()
     }
 
-    /// Returns its one-line error message, if it fails.
+    /// Returns the one-line error message of `jvmprobed show`, which must fail.
     fn refused(&self, args: &[&str]) -> String {
         let output = self.show(args);
         assert_eq!((output.status.code(), output.stdout.len()), (Some(1), 0), "{output:?}");
@@ -161,7 +162,8 @@ fn reduced_collection_keeps_sums_and_is_reported() {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
     kept.begin = now - 40 * 15;
     let mut store = Store::open(kept.dir.path(), Duration::from_secs(86_400), 1 << 40).unwrap();
-    // Ten windows each with 20, 9 and 4 samples per second, each with as many seconds of run().
+    // Ten windows with 20 samples per second, then ten with 9, then ten with 4. Each window has 5 s
+    // of run().
     for at in 0..30 {
         let mut window = made_up(kept.begin, at);
         window.jvms.truncate(1);
@@ -179,7 +181,8 @@ fn reduced_collection_keeps_sums_and_is_reported() {
     let (from, until) = (kept.at(0), kept.at(30));
     let time = ["--since", &from, "--until", &until];
     let said = kept.said(&time);
-    // 5 s in each window, and no more samples than without saving.
+    // Each window has 5 s. The samples are weighted, so their number is that of a rate of 20 per
+    // second.
     assert!(said.contains("150.00 s of CPU time in 450.00 s"), "{said}");
     assert!(
         said.contains(
@@ -217,7 +220,8 @@ fn time_range_within_a_merged_window_is_shown() {
     assert!(minutes == 2 || said.contains(" in 60.00 s"), "{said}");
     let row = said.lines().find(|line| line.ends_with(" shop.Main.run")).unwrap();
     let samples: u64 = row.split_whitespace().nth_back(1).unwrap().parse().unwrap();
-    // A slot's samples are at its start, three seconds into each window.
+    // The samples of run() are three seconds after the start of each window, so one window more or
+    // less may be in the range.
     assert!((4 * minutes - 1..=4 * minutes + 1).any(|n| n * SAMPLES == samples), "{said}");
 }
 
@@ -340,7 +344,7 @@ fn diff_option_compares_two_time_ranges() {
     let svg = out.path().join("d.svg").into_os_string().into_string().unwrap();
     let (from, until) = (kept.at(40), kept.at(44));
     let when = ["--since", &from, "--until", &until, "--jvm", "^shop$"];
-    // One hour earlier, less time was spent in this method; yesterday was the same as today.
+    // Five minutes earlier, less time was spent in this method.
     let said = kept.said(&[&when[..], &["--diff", "5m", "-o", &svg]].concat());
     assert!(said.contains("\nCompared with JVM shop 77, "), "{said}");
     let row = said.lines().rfind(|line| line.ends_with(" shop.Main.window")).unwrap();

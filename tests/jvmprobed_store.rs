@@ -82,7 +82,7 @@ fn names(dir: &Path) -> Vec<String> {
     entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
 }
 
-/// Returns a command that writes windows until it is killed.
+/// Returns a command that writes `count` windows from number `first` on.
 fn writer(dir: &Path, first: u64, count: u64) -> Command {
     let mut command = Command::new(binary("window-writer"));
     let numbers = [DAY.as_secs() * 30, MUCH, BEGIN, first, count].map(|number| number.to_string());
@@ -90,7 +90,7 @@ fn writer(dir: &Path, first: u64, count: u64) -> Command {
     command
 }
 
-/// Returns a random number of milliseconds below `most`.
+/// Returns a random duration below `most` milliseconds.
 fn random_delay(most: u64) -> Duration {
     let mut bytes = [0; 8];
     rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()).unwrap();
@@ -144,7 +144,7 @@ fn merging_windows_preserves_all_sums() {
     let names = names(dir.path());
     let of = |level: &str| names.iter().filter(|name| name.starts_with(level)).count();
     assert!(of("15s-") <= 262 && of("5m-") <= 84 && of("1h-") >= 2, "{names:?}");
-    // The time of a pause is still known to the minute.
+    // In merged windows, the times of samples are still known to the minute.
     let minute = |at: u64| (begin + at * 60) * SECOND;
     let mut windows = StoreReader::open(dir.path()).unwrap().read(minute(0), minute(60)).unwrap();
     let profile = &mut windows[0].window.jvms[0].profiles[0];
@@ -183,8 +183,8 @@ fn store_limits_age_and_size_of_windows() {
     assert!(on_disk <= size, "{on_disk}");
 }
 
-/// A clock that is set back repeats a time range for which there are windows: repeatedly, also
-/// after those have been merged, and after a restart.
+/// The clock is set back several times, so new windows have the times of existing ones. This also
+/// works after existing windows have been merged, and after a restart.
 #[test]
 fn windows_with_equal_times_are_all_retained() {
     let dir = folder();
@@ -220,8 +220,8 @@ fn clock_error_of_two_minutes_drops_no_windows() {
     let mut numbers = checked_window_numbers(dir.path());
     numbers.sort_unstable();
     assert_eq!(numbers, (0..620).collect::<Vec<_>>());
-    // A new time is accepted after an hour of windows, although the daemon does not know about the
-    // gap.
+    // After an hour of windows with the new time, the store accepts this time and removes the
+    // windows that are too old by it.
     put(620..850, BEGIN + 25 * 3600);
     assert!(checked_window_numbers(dir.path()).contains(&0));
     put(850..870, BEGIN + 25 * 3600);

@@ -1,5 +1,5 @@
-//! Costs of jvmprobed that one tenant causes: a tenant with expensive stacks loses some of them,
-//! and its neighbour loses none; thread switches are counted as cost.
+//! Costs of jvmprobed that one tenant causes: if a tenant has expensive stacks, some of its own
+//! stacks are dropped, and none of its neighbour's. Thread switches are counted as cost.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(clippy::print_stdout, reason = "measurements, for people to read")]
 
@@ -27,8 +27,8 @@ use rustix::process::Signal;
 const WINDOW: Duration = Duration::from_secs(15);
 /// Samples per second.
 const HERTZ: &str = "199";
-/// The limit of the daemon's CPU use, in per cent: more than it needs for the neighbour, and much less than all
-/// stacks of the noisy tenant take.
+/// CPU limit of the daemon, in percent: more than the daemon needs for the quiet tenant, and much less than
+/// it would need for all stacks of the noisy tenant.
 const MAX_CPU: &str = "0.5";
 
 /// Runs a program of `tests/java` in a control group.
@@ -132,8 +132,8 @@ fn expensive_tenant_costs_its_neighbour_no_stacks() {
     check_tenant_isolation(6);
 }
 
-/// The daemon is stopped several times for some seconds, in which the stops of many JVMs would fill
-/// the ring buffer.
+/// The daemon is suspended (SIGSTOP) several times for three seconds. Without limits, the stops of
+/// many JVMs would fill the ring buffer in this time.
 #[test]
 fn flood_of_stops_loses_no_pauses_of_a_neighbour() {
     const CROWD: usize = 12;
@@ -193,7 +193,7 @@ fn flood_of_stops_loses_no_pauses_of_a_neighbour() {
     neighbour.quit();
 }
 
-/// Run time of the programs that a daemon runs when threads switch and wake, in seconds.
+/// Returns the run time, in seconds, of a daemon's BPF programs for thread switches and wakeups.
 fn switch_program_seconds(daemon: u32) -> f64 {
     let own = held_by(daemon).programs;
     let names = ["switches", "wakes"].map(std::ffi::OsStr::new);

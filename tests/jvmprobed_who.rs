@@ -1,4 +1,5 @@
-//! The identity of a JVM in jvmprobed: from its operator's settings, and from where it runs.
+//! The identity of a JVM in jvmprobed, which comes from the operator's settings, the control group
+//! and the host.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(clippy::print_stdout, reason = "what is not tested, for people to read")]
 
@@ -69,8 +70,8 @@ impl Drop for Group {
     }
 }
 
-/// The log has a line about a libjvm.so without probes, not one for each JVM that runs it, and none about JVMs that a
-/// rule leaves alone.
+/// The log has one message about a libjvm.so without probes, however many JVMs run this file, and none about
+/// JVMs that a rule drops.
 #[test]
 fn missing_probes_are_logged_once_per_libjvm_file() {
     need_root();
@@ -128,7 +129,7 @@ fn host_name_is_that_outside_the_daemon_container() {
     }
 }
 
-/// A control group as a container engine makes them; nothing else of a container is needed.
+/// The JVM is in a control group like that of a container. Nothing else of a container is needed.
 #[test]
 fn container_id_is_read_from_the_control_group() {
     need_root();

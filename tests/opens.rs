@@ -1,5 +1,5 @@
-//! The files of a JVM that jvmprobed opens, as strace sees them: each once, whatever number of tracers runs, and
-//! hardly any of a JVM that the rules drop.
+//! Files of JVMs that jvmprobed opens, according to strace. It opens each file of a traced JVM once, whatever
+//! number of tracers runs, and hardly any files of a JVM that the rules drop.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::{collections::BTreeMap, fs, path::Path, process::Command, thread, time::Duration};
@@ -12,7 +12,7 @@ use jvmprobe_tests::{
 };
 use rustix::process::{Pid, Signal, kill_process};
 
-/// Time in which the daemon has read the JVMs and attached all tracers.
+/// Time within which the daemon reads the JVMs and attaches all tracers.
 const RUN: Duration = Duration::from_secs(12);
 
 /// Returns how often each file below /proc/PID was opened, by its path relative to that directory.
@@ -63,7 +63,7 @@ fn each_jvm_is_read_once_and_a_dropped_one_is_not_read() {
     for file in ["cmdline", "environ"] {
         assert_eq!(of_traced.get(file), Some(&1), "{file}: {of_traced:#?}");
     }
-    // By the registry, and for code that the sampler names.
+    // Opened by the registry, and perhaps by the sampler to name code.
     assert!((1..=2).contains(&of_traced["mem"]), "{of_traced:#?}");
     let mapped = of_traced.iter().filter(|(path, _)| path.starts_with("map_files/"));
     assert!(mapped.clone().count() > 1, "{of_traced:#?}");

@@ -35,7 +35,7 @@ fn records_of<'a>(records: &'a [Value], pid: u32, kind: &str) -> Vec<&'a Value> 
     records.iter().filter(|r| r["pid"] == pid && r["type"] == kind).collect()
 }
 
-/// Probes are attached to the lower file: once, however many containers see it.
+/// Probes are attached to the file of the lower layer, once for all containers that use it.
 #[test]
 fn events_in_containers_of_one_image_are_counted_once() {
     need_root();
@@ -72,8 +72,8 @@ fn containers_of_one_image_share_unwind_tables_and_symbols() {
     let (one, maps_of_one) = profile_of_containers(1);
     let (many, maps) = profile_of_containers(CONTAINERS);
     println!("1 container: {one} kB, {maps_of_one} maps; {CONTAINERS}: {many} kB, {maps} maps");
-    // Each process has one map of mappings, and perhaps a file of its own; a JVM has about 15
-    // files.
+    // At most three maps are expected per process: one for its mappings, and perhaps some for a
+    // file of its own. A JVM maps about 15 files, whose maps are shared.
     assert!(maps < maps_of_one + 3 * CONTAINERS, "{maps} maps, {maps_of_one} beside one container");
     let allowed = one * 12 / 10 + 300 * (CONTAINERS as u64 - 1);
     assert!(many <= allowed, "{many} kB beside {CONTAINERS} containers, {one} kB beside one");

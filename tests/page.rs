@@ -201,7 +201,7 @@ fn page_zooms_by_mouse_and_keyboard() {
     assert!(page.text("#zoom-what").starts_with("a.Main.run 90.0 %"));
     page.browser.press("Escape");
     assert_eq!(page.ask("zoomed()"), "all");
-    // Inwards twice to the widest, and there.
+    // Moves inwards from the root to the widest box twice, and zooms to it.
     for key in ["ArrowUp", "ArrowUp", "ArrowUp", "Enter"] {
         page.browser.press(key);
     }
@@ -221,12 +221,13 @@ fn callers_view_inverts_the_stacks() {
     let totals = |page: &mut Page, name: &str| -> Vec<f64> {
         page.boxes(name).iter().map(|b| number(b, "total")).collect()
     };
-    // All calls of it, five of them within itself; all from main.
+    // All 90 samples of this method are shown, 5 of them below a recursive call, and all are called
+    // from main.
     assert_eq!(totals(&mut page, "all"), [90.0]);
     assert_eq!(totals(&mut page, "a.Main.run"), [90.0, 5.0]);
     assert_eq!(totals(&mut page, "a.Main.main"), [85.0, 5.0]);
     assert_eq!(page.text("#zoom-what"), "Who calls a.Main.run 90.0 %, 90 samples, 909.09 ms");
-    // Without a method: by the innermost method.
+    // If no method is selected, the view shows the callers of each innermost method.
     page.browser.click_on("[data-view=callers]");
     assert_eq!(totals(&mut page, "write"), [25.0]);
     assert_eq!(totals(&mut page, "a.Main.main"), [60.0, 15.0, 10.0, 10.0, 5.0]);
@@ -325,7 +326,8 @@ fn difference_shows_the_numbers_of_both_profiles() {
     let mut page = Page::open(&[(&made_up.profile, None)], &how);
     let told = page.ask("describe('a.Main.run')").to_string();
     assert!(told.contains("Before 50.0 % (30 samples") && told.contains("+40.00 points"), "{told}");
-    // By what ran, as well: of each side what had it innermost.
+    // The callers view compares the samples of both profiles in which this method is the innermost
+    // one.
     page.browser.click_on("[data-view=callers]");
     let told = page.ask("describe('a.Main.run')").to_string();
     assert!(told.contains("Total 65.0 %") && told.contains("Before 50.0 % (30"), "{told}");
@@ -450,7 +452,7 @@ fn busy_day_is_shown_in_longer_time_slots() {
     page.assert_no_page_errors();
 }
 
-/// Writes screenshots into target/page, for people.
+/// Writes screenshots into target/page, for inspection by people.
 #[test]
 fn screenshots_are_written_without_page_errors() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().join("target/page");

@@ -1,5 +1,6 @@
-//! Records what jvmprobed serves of JVMs of each collector, a healthy one and one for each way to be sick, as a test of
-//! the alerts for promtool: `tools/jvmprobed/deploy/prometheus/alerts_recorded_test.yml`.
+//! Records jvmprobed's metrics of a healthy JVM and of one JVM with each kind of problem, for each collector.
+//! Writes them as a promtool test of the alerts:
+//! `tools/jvmprobed/deploy/prometheus/alerts_recorded_test.yml`.
 //!
 //! Takes 25 minutes: `cargo test -p jvmprobe-tests --test record_alerts -- --ignored --nocapture`.
 #![allow(clippy::print_stdout, reason = "what is recorded is printed")]
@@ -40,8 +41,8 @@ struct Kind {
     work: &'static str,
 }
 
-/// For FillLoad: share of the heap that stays in use, megabytes allocated per second, and seconds for which a thread
-/// keeps all others waiting.
+/// Kinds of JVMs. The arguments of FillLoad are the share of the heap that stays in use, the megabytes
+/// allocated per second, and the seconds for which one thread delays each safepoint.
 const KINDS: [Kind; 4] = [
     Kind { name: "healthy", options: "", program: "FillLoad", work: "0.3 20" },
     Kind { name: "full", options: "", program: "FillLoad", work: "0.97 4" },
@@ -60,11 +61,11 @@ const KINDS: [Kind; 4] = [
     },
 ];
 
-/// Has more compiled methods than its code cache takes. Runs for some seconds of each scrape's time only.
+/// Program with more compiled methods than fit into its code cache. It runs for at most 2 s per scrape.
 const MANY: &str = "ManyLoad";
 
-/// An alert, the kind of JVM for which it fires, and the kinds for which it does not. Of the kinds that are named in
-/// neither, some do: a full heap makes some collectors stop the JVM for long.
+/// Alerts, each with the kind of JVM for which it must fire, and the kinds for which it must not fire. For
+/// the remaining kinds, it may fire, because a full heap makes some collectors stop the JVM for a long time.
 const ALERTS: [(&str, &str, &str); 5] = [
     ("JvmHeapStaysFull", "full", "healthy|held|code"),
     ("JvmStandsStill", "held", "healthy|code"),

@@ -68,7 +68,8 @@ fn each_missing_capability_is_named_in_the_error() {
             assert_refused(&output, 1, &[&name, "missing"]);
         }
     }
-    // javaobjnew attaches to functions.
+    // javaobjnew attaches to functions without USDT probes, for which CAP_BPF and CAP_PERFMON are
+    // not sufficient.
     let some = ["bpf", "perfmon", "sys_ptrace"];
     let output = tool::run_command(with_capabilities("javaobjnew", &some, &["-p", &pid]));
     assert_refused(&output, 1, &["CAP_SYS_ADMIN"]);
@@ -81,7 +82,8 @@ fn documented_capabilities_are_sufficient() {
     let pid = load.pid().to_string();
     for (tool, needed) in NEEDED {
         let trace = Tool::spawn(with_capabilities(tool, needed, &["-p", &pid]));
-        // Collections are most of what it does: of a hundred samples none may be of its code.
+        // GcLoad spends most of its time in collections, so a hundred samples may contain none of
+        // its Java code.
         let seconds = if tool == "javaprof" { 4.0 } else { 0.5 };
         load.run(seconds);
         assert_traced(tool, &trace.interrupt());
@@ -121,7 +123,7 @@ fn tools_drop_unneeded_capabilities_after_start() {
     for (tool, _) in NEEDED {
         for (args, keeps_admin) in [(&["-p", &pid][..], false), (&["-a"], true)] {
             let trace = Tool::start(tool, args);
-            // It prints that it traces slightly earlier.
+            // The tool drops its capabilities slightly after it has printed that it traces.
             std::thread::sleep(std::time::Duration::from_millis(200));
             for set in ["CapPrm", "CapEff"] {
                 let held = status(trace.pid(), set);
@@ -202,14 +204,15 @@ fn descriptor_exhaustion_is_reported_at_most_once() {
         command
     };
     load.go(30.0);
-    // The tool raises the soft limit. All stacks are recorded, because the collector may use most
-    // of the time.
+    // The tool raises the soft limit. All stacks are printed (`-f`), because the collector may use
+    // most of the CPU time.
     let mut raised = limited("40:4096");
     raised.args(["-f"]);
     let output = tool::run_command(raised);
     assert!(output.status.success() && output.stderr.lines().count() == 1, "{output:?}");
     assert!(output.stdout.contains("GcLoad."), "{output:?}");
-    // Whether it can go on depends on how far it comes; that it says why does not.
+    // Depending on the limit, the tool continues or fails. In both cases, it reports the reason if
+    // names are missing.
     for limit in [30, 36, 42, 48, 54, 60, 66] {
         let output = tool::run_command(limited(&format!("{limit}:{limit}")));
         let noted = output.stderr.matches("too many open files: names").count();

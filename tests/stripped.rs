@@ -38,7 +38,8 @@ fn debug_file(debug: &Path) -> PathBuf {
     only(&only(&debug.join(".build-id")))
 }
 
-/// Asserts that javaobjnew reports what a JVM of a stripped build allocates.
+/// Asserts that javaobjnew can trace a JVM of a stripped build, and that javaprof names the build's
+/// functions correctly.
 fn assert_names_functions(load: &mut Load, options: &[&str]) {
     let pid = load.pid().to_string();
     // Built before the load starts, because the load does not wait for it.
@@ -220,7 +221,8 @@ fn debug_files_of_a_container_are_found() {
     assert_names_functions(&mut load, &[]);
 }
 
-/// The probes are attached to that process only, not to the file.
+/// If the debug file comes from a container, the probes are attached to that container's process
+/// only, not to the file.
 #[test]
 fn daemon_records_allocation_with_container_debug_files() {
     beside_others();
@@ -254,7 +256,7 @@ fn daemon_records_allocation_with_container_debug_files() {
     let pid = format!("pid=\"{}\"", load.pid());
     let published = sum(&metrics, "jvmprobe_allocated_bytes_total", &[&pid]);
     let off = published / truth as f64 - 1.0;
-    // The program itself allocates a little.
+    // The program allocates a little more than it counts.
     assert!((-0.01..0.05).contains(&off), "{published} of {truth}");
     load.quit();
 }

@@ -247,8 +247,8 @@ fn three_tracers_in_one_process_report_correct_sums() {
     assert!(off.abs() <= 0.05, "allocations: {off}");
 }
 
-/// More TLABs than can have their stacks walked: those without a stack are added to the weights of
-/// others.
+/// There are more TLABs than the number of stacks that can be walked. TLABs without a stack are
+/// added to the weights of the others.
 #[test]
 fn sampled_tlabs_represent_the_total_allocation() {
     need_root();

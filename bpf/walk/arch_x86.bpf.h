@@ -77,7 +77,7 @@ __noinline int prologue_state(struct walker *w, __u64 entry)
 
 	if (!w)
 		return FRAME_COMPLETE;
-	/* At or before the entry: the check of the receiver's class comes first. */
+	/* The check of the receiver's class precedes the verified entry, and nothing is pushed until then. */
 	if (w->ip <= entry)
 		return FRAME_NOTHING;
 	reached = w->ip - entry;
@@ -103,7 +103,7 @@ __noinline int prologue_state(struct walker *w, __u64 entry)
 	return state;
 }
 
-/* Returns whether the jump at w->bytes[at], where w->bytes holds the code from w->ip on, leaves the blob. */
+/* Returns whether the jump at w->bytes[at] leaves the blob. w->bytes contains the code from w->ip on. */
 static __always_inline bool leaves_method(struct walker *w, __u32 at)
 {
 	__s32 rel = 0;
@@ -112,7 +112,8 @@ static __always_inline bool leaves_method(struct walker *w, __u32 at)
 	return w->ip + at + 5 + rel - w->blob.begin >= w->blob.end - w->blob.begin;
 }
 
-/* Returns whether a method is about to return, and what is left of its frame, by the next instruction. */
+/* Returns how much of its frame a method has left, judged by the next instruction; FRAME_COMPLETE if it is
+   not about to return. */
 __noinline int epilogue_state(struct walker *w)
 {
 	__u8 *c;
@@ -147,7 +148,7 @@ __noinline int epilogue_state(struct walker *w)
 		return FRAME_NOTHING;
 	if (c[0] == 0x41 && c[1] == 0x85 && c[2] == 0x02 && c[3] == 0xc3)
 		return FRAME_NOTHING;
-	/* ... with one page for all threads: test eax, [rip + X]; ret */
+	/* The return poll up to JDK 15, with one page for all threads: test eax, [rip + X]; ret */
 	if (c[0] == 0x85 && c[1] == 0x05 && c[6] == 0xc3)
 		return FRAME_NOTHING;
 	/* The return poll from JDK 16 on: cmp rsp, [r15 + X]; ja; ret */
@@ -159,7 +160,7 @@ __noinline int epilogue_state(struct walker *w)
 	if (c[0] == 0x49 && c[1] == 0x81 && c[2] == 0x7f && c[8] == 0x0f && c[9] == 0x85 &&
 	    c[14] == 0xc3)
 		return FRAME_NOTHING;
-	/* ... with an immediate of one byte */
+	/* At the end of native wrappers, with an immediate of one byte: cmp qword [r15 + X], 0; jne; ret */
 	if (c[0] == 0x49 && c[1] == 0x83 && c[2] == 0x7f && c[5] == 0x0f && c[6] == 0x85 &&
 	    c[11] == 0xc3)
 		return FRAME_NOTHING;
@@ -253,8 +254,8 @@ __noinline __u64 sp_before_sine(struct walker *w)
 }
 
 /*
- * Returns the target of the innermost frame's code if it is the stub by which a compiled method calls interpreted
- * code: mov rbx, Method; jmp (emit_to_interp_stub(), compiledIC_x86.cpp). Else 0.
+ * If the innermost frame is in the stub through which a compiled method calls interpreted code, returns the
+ * target of the stub; else 0. The stub is mov rbx, Method; jmp (emit_to_interp_stub(), compiledIC_x86.cpp).
  */
 __noinline __u64 call_stub_target(struct walker *w)
 {
@@ -302,7 +303,7 @@ static __always_inline __u64 bytes_from(const __u64 *words, __u32 k)
 	return k ? words[0] >> 8 * k | words[1] << (64 - 8 * k) : words[0];
 }
 
-/* Returns whether code begins with these bytes, lowest first: 1 or 0, without a branch. */
+/* Returns 1 if the masked bits of the code equal `bytes` (lowest byte first), else 0. Contains no branch. */
 static __always_inline __u64 begins_with(__u64 code, __u64 mask, __u64 bytes)
 {
 	__u64 x = ((code & mask) ^ bytes) - 1;
@@ -325,10 +326,11 @@ static __always_inline __u64 sets_sender_sp(__u64 code)
 }
 
 /*
- * Returns whether an adapter has set r13 to the caller's sp: the jump to the interpreter (jmp rcx) is still ahead,
- * but mov r13, rsp or, since JDK 20, lea r13, [rsp + 8] is not. Before that, r13 may have any value. Up to a
- * kilobyte of GC barrier code may precede these instructions. (The code for calls from interpreted to compiled code
- * lies before; it does not need the caller's sp.)
+ * Returns whether an adapter has set r13 to the caller's sp; before that, r13 may have any value. It is set
+ * if the next of these instructions is the jump to the interpreter (jmp rcx). It is not set if the next one
+ * is mov r13, rsp or, since JDK 20, lea r13, [rsp + 8], or if none is near, because up to a kilobyte of GC
+ * barrier code may precede them. (The code for calls from interpreted to compiled code lies before; it does
+ * not need the caller's sp.)
  */
 __noinline int is_behind_sender_sp(struct walker *w)
 {
@@ -412,7 +414,8 @@ static __always_inline int saved_by_adapter(struct walker *w, __u64 *ip, __u64 *
 	       read_user(ip, WORD, saved + 15 * WORD);
 }
 
-/* Returns how much of a C-like frame a stub has set up, by its next instruction and the byte before. */
+/* Returns how much of a C-like frame a stub has set up, judged by its next instruction and the byte before
+   that. */
 static __always_inline int stub_state(struct walker *w)
 {
 	__u8 *c = w->bytes + 1;
@@ -429,7 +432,7 @@ static __always_inline int stub_state(struct walker *w)
 	/* pop rdx; mov r8, rax or jmp r10: C2's stubs for exceptions continue in the handler */
 	if (c[0] == 0x5a && (c[1] == 0x4c || c[1] == 0x41))
 		return FRAME_NOTHING;
-	/* sub rsp, X after push rdx: the begin of such a stub */
+	/* sub rsp, X after push rdx: the start of such a stub */
 	if (w->bytes[0] == 0x52 && c[0] == 0x48 && c[1] == 0x83 && c[2] == 0xec)
 		return FRAME_NOTHING;
 	/* pop rbp; ret, pop rdx or jmp */
@@ -443,10 +446,10 @@ static __always_inline int stub_state(struct walker *w)
 }
 
 /*
- * Returns whether the innermost stub passes an exception on and its frame is not yet built or already removed: then
- * rdx holds the address in the method where the exception was thrown. At the begin: push rdx. At the end: mov r8, rax;
- * mov rax, [r15 + X]; mov rdx, [r15 + X]; mov qword [r15 + X], 0; jmp r8 or jmp r10.
- * (OptoRuntime::generate_exception_blob(), and TailJump in x86_64.ad)
+ * Returns whether the innermost stub passes an exception on and has no frame at this instruction. Then rdx
+ * contains the address in the method where the exception was thrown. Before the frame is built: push rdx.
+ * After it is removed: mov r8, rax; mov rax, [r15 + X]; mov rdx, [r15 + X]; mov qword [r15 + X], 0; jmp r8 or
+ * jmp r10. (OptoRuntime::generate_exception_blob(), and TailJump in x86_64.ad)
  */
 static __always_inline bool passes_exception_on(struct walker *w)
 {
@@ -490,8 +493,8 @@ static __always_inline int interrupted_by_signal(struct walker *w)
 
 	if (read_user(&fp, WORD, w->sp + 120) || read_user(saved, sizeof(saved), w->sp + 160))
 		return END_UNREADABLE;
-	/* While the kernel restores the registers, sp is already that of the interrupted code, and other data
-	   is there. */
+	/* While the kernel restores the registers, sp is already that of the interrupted code, and these
+	   addresses contain unrelated data. The value of cs reveals that. */
 	if (read_user(&cs, sizeof(cs), w->sp + 184) || cs != USER_CS)
 		return END_IMPLAUSIBLE;
 	/* gregs[REG_RAX], [REG_RBX], [REG_R13] and [REG_RDX] */
@@ -503,7 +506,8 @@ static __always_inline int interrupted_by_signal(struct walker *w)
 	/* User space looks up return addresses minus one. The trampoline is entered at its first byte, so one is
 	   added. */
 	w->frame++;
-	/* A handler on an alternate stack may lie below or above the interrupted stack. */
+	/* A handler on an alternate stack may lie below or above the interrupted stack, so any sp is
+	   accepted. */
 	w->sp = 0;
 	why = go_to(w, saved[1], saved[0], fp);
 	w->is_innermost = true;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * Registers of x86-64 that the walker uses beside ip, sp and fp, named by what HotSpot keeps in them.
+ * Registers of x86-64 that the walker uses besides ip, sp and fp, named after what they contain in HotSpot's
+ * code.
  *
  * Only files called arch_* mention registers by name.
  */
@@ -30,7 +31,7 @@ struct registers {
 		/* ... or the caller's sp, while the interpreter is entered or left */
 		__u64 sender_sp;
 	};
-	/* rdx: where an exception was thrown, while it is passed on */
+	/* rdx: address at which an exception was thrown, while a stub passes it on */
 	__u64 exception_pc;
 };
 

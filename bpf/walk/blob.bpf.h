@@ -59,7 +59,7 @@ static __always_inline __u32 kind_of_name(struct walker *w, __u64 name)
 	return BLOB_STUB;
 }
 
-/* Returns the begin of the block of a code heap that contains an address; 0 if there is none. */
+/* Returns the start of the block of a code heap that contains an address; 0 if there is none. */
 static __always_inline __u64 find_block(const struct code_heap *heap, __u64 addr)
 {
 	__u64 segment = (addr - heap->low) >> (heap->segment_log & 31);
@@ -146,8 +146,8 @@ __noinline int find_blob(struct walker *w, __u64 addr)
 	return 0;
 }
 
-/* Sets w->blob to the blob of the current frame. Often w->blob, which is the blob of its callee, contains this frame,
-   too, or the cache has its blob. */
+/* Sets w->blob to the blob of the current frame. Often no search is needed, because w->blob is still the
+   callee's blob and contains this frame, too, or because the cache has the frame's blob. */
 __noinline int find_own_blob(struct walker *w)
 {
 	struct found *place;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * Cache of what return addresses were resolved to: the blob of the code cache that contains one, or the row of
- * an unwind table that applies there. Most frames of a stack were on the previous one, too, and resolving them
- * again takes half the time of a walk.
+ * Cache that maps a return address to its blob in the code cache or, in native code, to its row of an unwind
+ * table. Most frames of a stack were on the previous one, too, and resolving them again would take half the
+ * time of a walk.
  *
  * The cache is direct-mapped: a new entry replaces the old one in its slot. Each entry has a stamp, which user
  * space assigns to one JVM or one list of mappings and never reuses, so entries of a process whose mappings
@@ -20,7 +20,7 @@
 struct found {
 	__u64 stamp;
 	__u64 ip;
-		/* A blob for the stamp of a JVM, a row for that of a list of mappings. */
+	/* `blob` if the stamp is that of a JVM, `row` if it is that of a list of mappings. */
 	union {
 		struct blob blob;
 		__u64 row;

@@ -21,16 +21,17 @@
 #define BCP_SLOT_JDK_8 7
 #define STUB_WORDS 32           /* maximum number of words pushed by a stub; a power of two */
 
-/* Returns the end of the caller's stack, given the address `sp` above the return address. During a call to or from an
-   interpreted method, arguments may lie between the two, and a register (sender_sp) has the end of the caller's stack.
-   It is used if its value is plausible. */
+/* Returns the caller's sp, given `sp`, the address above the return address. During a call to or from an
+   interpreted method, arguments may lie between the two, and the register sender_sp contains the caller's sp.
+   Its value is used if it is plausible. */
 static __always_inline __u64 sender_sp(struct walker *w, __u64 sp)
 {
 	return w->regs.sender_sp > sp && w->regs.sender_sp - sp <= MAX_ARGUMENT_BYTES ? w->regs.sender_sp : sp;
 }
 
-/* Returns the bytecode index that an interpreted frame has saved; `words` begin at fp - 8 words. During a full
-   collection, JDK 8 stores an index there instead of an address (frame::gc_prologue(), frame.cpp). */
+/* Returns the bytecode index that an interpreted frame has saved. `words` is the frame from fp - 8 words on,
+   and `base` the address of the method's first bytecode. During a full collection, JDK 8 saves an index
+   instead of an address (frame::gc_prologue(), frame.cpp). */
 static __always_inline __u64 saved_bci(struct walker *w, const __u64 *words, __u64 base)
 {
 	if (w->jvm.bcp_slot != BCP_SLOT_JDK_8)
@@ -43,7 +44,8 @@ static __always_inline bool in_compiled_code(struct walker *w, __u64 addr)
 	return in_code_cache(w, addr) && !in_interpreter(w, addr);
 }
 
-/* Returns whether a caller's stack may end at `end`, and fp's frame is not below it. */
+/* Returns whether `end` may be the caller's sp: it is at most MAX_ARGUMENT_BYTES above `sp`, and fp does not
+   point to the stack below it. */
 static __always_inline bool is_sender_sp(struct walker *w, __u64 end, __u64 sp)
 {
 	return end >= sp && end - sp <= MAX_ARGUMENT_BYTES && !(w->fp >= w->sp && w->fp < end);
@@ -54,7 +56,7 @@ static __always_inline bool is_sender_sp(struct walker *w, __u64 end, __u64 sp)
  * already removed. Then fp belongs to some frame further out, which may look like the method's own frame. The
  * return address is where the call has put it, at sp or above the pushed fp, or in a register. It is accepted only if a
  * register also contains a plausible end of the caller's stack, which distinguishes it from remains of earlier
- * calls. Otherwise returns 0, and the frame is still innermost.
+ * calls. Otherwise returns 0 and leaves the frame marked as innermost.
  */
 __noinline int caller_of_frameless(struct walker *w)
 {
@@ -109,7 +111,8 @@ __noinline int caller_of_interpreted(struct walker *w)
 		if (!read_user(&const_method, WORD, method + w->jvm.const_method)) {
 			base = const_method + w->jvm.const_method_size;
 			saved = saved_bci(w, words, base);
-			/* While the method is interpreted, the register is ahead of the frame. */
+			/* While the method is interpreted, the register is more recent than the value in the
+			   frame. */
 			if (is_new)
 				bci = 0;
 			else if (w->is_innermost && w->regs.bcp - base < NO_BCI)
@@ -127,8 +130,8 @@ __noinline int caller_of_interpreted(struct walker *w)
 			sp = top;
 		return go_to(w, words[9], sp, words[8]);
 	}
-	/* At a method's entry there is no frame yet: the return address is where the call has put it, or in a
-	   register while the arguments are moved. */
+	/* At a method's entry there is no frame yet. The return address is at sp or, while the arguments are
+	   moved, in a register. */
 	if (w->is_innermost) {
 		if (!read_stack(w, &base, 1, w->sp) && in_code_cache(w, base))
 			return go_to(w, base, sender_sp(w, w->sp + WORD), w->fp);
@@ -151,8 +154,9 @@ static __always_inline __u64 entry_by_caller(struct walker *w, __u64 addr)
 }
 
 /*
- * Searches for the end of a frame from its expected address upwards, by the return address below it: generated code
- * is called from generated code only. Returns 0 if there is none.
+ * Searches upwards from the expected end of a frame for its actual end. The word below the end must be a
+ * return address in the code cache, because generated code is called from generated code only. Returns 0 if
+ * there is none.
  */
 __noinline __u64 frame_end(struct walker *w, __u64 end)
 {
@@ -184,7 +188,8 @@ __noinline int is_called_from(struct walker *w, __u64 end)
 	return entry_by_caller(w, frame[1]) || (in_interpreter(w, frame[1]) && is_frame(frame[0], end));
 }
 
-/* Moves to the caller of a frame that should end at `expected`. Returns 0 and makes no step if no frame end is near. */
+/* Moves to the caller of a frame that should end at `expected`. Returns 1, and the result of the step in
+   `why`. Returns 0 and makes no step if no frame end is near. */
 static __always_inline int caller_near(struct walker *w, __u64 expected, int *why)
 {
 	__u64 end = frame_end(w, expected);
@@ -228,7 +233,8 @@ __noinline int caller_of_compiled(struct walker *w, bool below_stub)
 		return END_IMPLAUSIBLE;
 	b = &w->blob;
 	if (w->is_innermost) {
-		/* In the stub for calls of interpreted code, the method's frame is no longer current. */
+		/* In the stub that leads to interpreted code, the call has been executed: the innermost frame
+		   is recorded as the stub's target, and the return address is at sp. */
 		pc = call_stub_target(w);
 		if (pc) {
 			w->frame = pc & ADDR_MASK;
@@ -263,7 +269,7 @@ __noinline int caller_of_compiled(struct walker *w, bool below_stub)
 	if (sp > w->sp && !read_stack(w, frame, 2, sp - sizeof(frame)) &&
 	    in_code_cache(w, frame[1]))
 		return go_to(w, frame[1], sp, frame[0]);
-	/* After its epilogue, on the way to a handler. */
+	/* The method may have executed its epilogue and be on its way to a handler. */
 	if (w->is_innermost && !read_stack(w, &pc, 1, w->sp) && in_code_cache(w, pc)) {
 		guess(w);
 		return caller_at_sp(w);
@@ -284,7 +290,7 @@ __noinline int caller_of_adapter(struct walker *w)
 	if (!w)
 		return END_IMPLAUSIBLE;
 	if (!w->is_innermost) {
-		/* It has saved all registers and called the JVM, which patches the call site. */
+		/* The adapter has saved all registers and called the JVM, which patches the call site. */
 		if (saved_by_adapter(w, &ip, &sp, &fp) || read_user(&pushed, WORD, sp) ||
 		    pushed != ip || !in_code_cache(w, ip)) {
 			guess(w);
@@ -294,8 +300,9 @@ __noinline int caller_of_adapter(struct walker *w)
 	}
 	if (read_user(c, sizeof(c), w->ip) || read_stack(w, &ip, 1, w->sp))
 		return END_UNREADABLE;
-	/* It is saving all registers before it calls the JVM, which patches the call site: regs.sender_sp is the sp
-	   from before, and regs.return_address the return address stored there. */
+	/* The adapter may be saving all registers before it calls the JVM, which patches the call site. Then
+	   regs.sender_sp is the sp from before that, and regs.return_address is the return address stored
+	   there. */
 	sp = w->regs.sender_sp;
 	if (sp > w->sp && sp - w->sp <= MAX_FRAME_BYTES && !read_stack(w, &pushed, 1, sp) &&
 	    pushed == w->regs.return_address && in_code_cache(w, pushed))
@@ -311,10 +318,11 @@ __noinline int caller_of_adapter(struct walker *w)
 }
 
 /*
- * Searches the stack for the innermost stub's return address. Returns its position in words above sp, or STUB_WORDS if
- * it is unknown. It is the address after a call whose target is this stub. C2 jumps to the stubs that pass an exception
- * on; then the return address is where the frame size says, provided that no other one is nearer to sp. (The stubs of
- * C2 copy their return address to the top of the stack.)
+ * Searches the stack for the innermost stub's return address. Returns its position in words above sp, or
+ * STUB_WORDS if it is unknown. It is the address after a call whose target is this stub. C2 reaches the stubs
+ * that pass an exception on by a jump, so there is no such call. Then the return address is where the frame
+ * size says, provided that the return address nearest to sp is the same one. (The stubs of C2 copy their
+ * return address to the top of the stack.)
  */
 __noinline int scan_stub(struct walker *w)
 {
@@ -386,8 +394,8 @@ static __always_inline int caller_of_innermost_stub(struct walker *w)
 	return go_to(w, w->found_ip, end, w->fp);
 }
 
-/* Finds the caller of a stub at its begin or end, when only the return address is on the stack, with fp below it if
-   `has_pushed_fp`. The stub of entry barriers has pushed -1 between the two. */
+/* Finds the caller of a stub at its start or end, when only the return address is on the stack, with fp below
+   it if `has_pushed_fp`. The stub of entry barriers has pushed -1 between the two. */
 static __always_inline int caller_of_begun_stub(struct walker *w, bool has_pushed_fp)
 {
 	__u64 words[3], end = w->sp + WORD, fp = w->fp;
@@ -461,7 +469,8 @@ static __always_inline int caller_in_code_cache(struct walker *w)
 		w->frame = w->ip;
 	}
 	if (in_interpreter(w, w->ip)) {
-		/* Not called by caller_of_interpreted(), because that call depth would exceed the BPF stack. */
+		/* Called here and not in caller_of_interpreted(), because a deeper call chain would exceed
+		   the BPF stack. */
 		if (w->is_innermost) {
 			why = caller_of_frameless(w);
 			if (!w->is_innermost)

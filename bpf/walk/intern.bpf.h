@@ -45,13 +45,14 @@ struct {
 /* Level of programs that lock the memory. */
 #define LEVEL_TURNS 0
 
-/* Returns this processor's memory of a level, for programs that no program of their level interrupts. */
+/* Returns this processor's memory for a level. For programs that no program of the same level interrupts. */
 static __always_inline struct own_stack *own_stack(__u32 level)
 {
 	return bpf_map_lookup_elem(&stacks, &level);
 }
 
-/* Locks this processor's memory, for all other programs; NULL if it is in use. The caller calls give_back_stack(). */
+/* Locks and returns this processor's memory for LEVEL_TURNS; NULL if it is in use. The caller must release it
+   with give_back_stack(). */
 static __always_inline struct own_stack *take_stack(void)
 {
 	struct own_stack *own = own_stack(LEVEL_TURNS);
@@ -65,9 +66,9 @@ static __always_inline void give_back_stack(struct own_stack *own)
 }
 
 /*
- * Sends a stack with this hash unless it was sent before. Returns its id, or STACK_NONE if it has no frames. If
- * known_stacks is full, the stack is sent each time if user space empties the map regularly (`is_emptied`); else
- * the result is STACK_OTHER.
+ * Sends a stack with this hash unless it was sent before. Returns its id, or STACK_NONE if it has no frames.
+ * If known_stacks is full and user space empties it regularly (`is_emptied`), the stack is sent each time. If
+ * it is full and user space does not empty it, the result is STACK_OTHER.
  */
 static __always_inline __u64 intern(struct stack_event *event, __u64 hash, const bool is_emptied)
 {
@@ -91,7 +92,7 @@ static __always_inline __u64 intern(struct stack_event *event, __u64 hash, const
 		return STACK_OTHER;
 	event->kind = EVENT_STACK;
 	event->id = id;
-	/* If the ring buffer is full, the next event with this stack sends it. */
+	/* If the ring buffer is full, removes the id, so that the next event with this stack sends it. */
 	if (bpf_ringbuf_output(&events, event, offsetof(struct stack_event, stack.frames) + size,
 			       wake()) &&
 	    !error)

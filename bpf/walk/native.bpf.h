@@ -15,9 +15,10 @@
 #define MAX_ROW_STEPS 23
 
 /*
- * Templates of inner maps give sizes instead of types, as the maps that user space creates do. Linux 5.15 to 6.1
- * distinguish "no BTF" from "a BTF type without a timer", and refuse an inner map that differs from its template
- * in this (kernel/bpf/map_in_map.c, bpf_map_meta_equal).
+ * The templates of inner maps specify sizes instead of types, so that they have no BTF, like the maps that
+ * user space creates. Linux 5.15 to 6.1 distinguish a map without BTF from one whose BTF type has no timer,
+ * and reject an inner map that differs from its template in this respect (kernel/bpf/map_in_map.c,
+ * bpf_map_meta_equal).
  */
 struct mapping_array {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -88,7 +89,7 @@ __noinline int find_mapping(struct walker *w, __u64 addr)
 	return 1;
 }
 
-/* Returns the row that applies to an address of w->mapping, as one number; 0 if there is none. */
+/* Returns the row that applies to an address of w->mapping, as a 64-bit number; 0 if there is none. */
 __noinline __u64 find_row(struct walker *w, __u64 addr)
 {
 	__u32 low = 0, high, table, i;
@@ -128,9 +129,10 @@ static __always_inline bool is_code(struct walker *w, __u64 addr)
 }
 
 /*
- * Detects a thread that has just hit a probe's breakpoint. If ip is still after the breakpoint, decreases it by one,
- * as the kernel will do. If the kernel has already emulated the instruction, a push that is one byte long, ip has the
- * same value. Then the top of the stack is the pushed value and not a return address, and ip is not changed.
+ * Detects a thread that has just hit a probe's breakpoint. If ip is still after the breakpoint, decreases it
+ * by one, as the kernel will do. ip has the same value if the kernel has already emulated the instruction, a
+ * push of one byte. In that case, the top of the stack is the pushed value and not a return address, and ip
+ * is not changed.
  */
 __noinline int find_breakpoint(struct walker *w)
 {
@@ -149,8 +151,8 @@ __noinline int find_breakpoint(struct walker *w)
 }
 
 /*
- * Returns 1 if the kernel has emulated the push at ip and not yet moved ip, else 0. For functions whose frame should
- * contain only the return address.
+ * Returns 1 if the kernel has emulated the push at ip and not yet moved ip, else 0. Valid only for a function
+ * whose frame should contain nothing but the return address.
  */
 __noinline int emulated_words(struct walker *w)
 {
@@ -188,8 +190,8 @@ __noinline int scan(struct walker *w)
 	return i;
 }
 
-/* Returns whether an address may be the frame pointer of a frame above `end`: there is a return address where one
-   should be. */
+/* Returns whether an address may be the frame pointer of a frame above `end`: the word above it must be a
+   return address. */
 static __always_inline bool is_frame(__u64 fp, __u64 end)
 {
 	__u64 ip = 0;
@@ -226,7 +228,7 @@ static __always_inline int caller_of_unknown(struct walker *w)
 	__u64 fp;
 
 	guess(w);
-	/* A plausible frame pointer is better than a guess. */
+	/* A frame pointer that lies below the return address found is better evidence than that address. */
 	if (found >= SCAN_WORDS || (!w->is_innermost && w->fp - w->sp < found * WORD))
 		return caller_by_fp(w);
 	fp = saved_fp(w, found);

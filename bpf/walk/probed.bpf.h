@@ -9,7 +9,7 @@
 
 #include "state.bpf.h"
 
-/* An instruction has at most 15 bytes; right after the step, ip is behind the copy. */
+/* An instruction has at most 15 bytes. Right after the copy was executed, ip is behind it. */
 #define COPY_BYTES 16
 
 /* Offsets of fields of kernel structures, from the kernel's BTF; 0 without BTF. */
@@ -32,7 +32,7 @@ __noinline __u64 uprobe_task(void)
 	return utask;
 }
 
-/* Returns the address in the program of the instruction that the current thread executes at `ip`. */
+/* Returns the original address of `ip` if it is in the current thread's copy of an instruction; else `ip`. */
 __noinline __u64 probed_address(__u64 ip)
 {
 	__u64 utask = uprobe_task(), original = 0, copy = 0;

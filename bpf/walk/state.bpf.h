@@ -55,8 +55,8 @@ struct blob {
 	__u32 orig_pc_offset;
 	__u32 compile_id;
 	__u32 kind;
-	/* Compile id of a method or, for other blobs, low half of the name's address; and the address where it
-	   is stored. No other blob at the same location has the same. */
+	/* Identity: the compile id of a method or, for other blobs, the low half of the name's address; and
+	   the address at which that is stored. A later blob at the same location has a different identity. */
 	__u32 identity;
 	__u64 identity_at;
 };
@@ -75,8 +75,8 @@ struct walker {
 	struct registers regs;
 	/* The current frame as it is recorded. */
 	__u64 frame;
-	/* Whether the current frame was interrupted, not left by a call: its address is that of an instruction,
-	   and the registers are its own. */
+	/* Whether the current frame was interrupted. Then ip is the next instruction and not a return
+	   address, and `regs` belongs to this frame. */
 	bool is_innermost;
 	bool is_first;
 	bool is_jvm;
@@ -84,13 +84,12 @@ struct walker {
 	/* Whether interpreted frames may follow that deoptimisation has not filled in yet. */
 	bool is_deoptimizing;
 #ifdef WALKS_PROBED
-	/* Whether the task has hit probes before and entered the kernel by an exception; whether ip is at the
-	   breakpoint of a probe. */
+	/* Whether the task has hit a probe before and has now entered the kernel by an exception. */
 	bool by_exception;
+	/* Whether ip is at the breakpoint of a probe. */
 	bool is_at_breakpoint;
 #endif
-	/* Number of frames so far, and what it was when a step to the caller was a guess for the first time;
-	   0: no step was. */
+	/* Number of frames so far, and that number at the first step that was a guess; 0 if no step was. */
 	__u32 depth;
 	__u32 known;
 	__u64 code_low;
@@ -111,7 +110,8 @@ struct walker {
 
 /*
  * Number of levels: programs that may interrupt each other on one processor walk at different levels. The
- * tool defines it. Programs of the same level never interrupt each other, or use turns (turn.bpf.h).
+ * tool defines it. Programs of the same level never interrupt each other, or they lock the memory
+ * (turn.bpf.h).
  */
 #ifndef WALK_LEVELS
 #define WALK_LEVELS 1
@@ -129,7 +129,8 @@ static __always_inline int read_user(void *to, __u32 size, __u64 addr)
 	return bpf_probe_read_user(to, size, (void *)addr);
 }
 
-/* Reads the window of the stack from an address on: WINDOW_BYTES, or up to the end of the page. */
+/* Reads a new window of the stack that begins at `to`: WINDOW_BYTES or, if that fails, up to the end of the
+   page. */
 __noinline int move_window(struct walker *w, __u64 to)
 {
 	__u64 rest;
@@ -170,7 +171,7 @@ static __always_inline int read_stack(struct walker *w, __u64 *to, const __u32 w
 	__u32 i;
 
 	if (!in_window(w, addr, words * WORD)) {
-		/* Below sp there are only words of a frame that is being set up: they are read directly. */
+		/* Words below sp are read directly, because only a frame that is being set up has any. */
 		if (addr < w->sp || addr & (WORD - 1))
 			return read_user(to, words * WORD, addr);
 		move_window(w, addr - w->sp < WINDOW_BYTES / 4 ? w->sp : addr);
@@ -195,7 +196,8 @@ static __always_inline bool in_interpreter(struct walker *w, __u64 addr)
 	       w->jvm.interpreter_high - w->jvm.interpreter_low;
 }
 
-/* Moves to a caller that is known. Returns 0, or an enum walk_end if it is not plausible. */
+/* Moves to the caller that has these registers. Returns 0, or an enum walk_end if there is none or it is
+   implausible. */
 static __always_inline int go_to(struct walker *w, __u64 ip, __u64 sp, __u64 fp)
 {
 	bool moved = sp > w->sp;

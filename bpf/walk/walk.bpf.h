@@ -5,8 +5,9 @@
  *
  * walk() starts from the registers of an event, walk_task() from those of a task that is in the kernel. Both
  * loop over step(), which finds one frame's caller. step() and the functions that it calls are global
- * functions: the verifier checks each once, whatever the number of frames, so that no BPF loops of newer
- * kernels are needed. They take pointers to memory as arguments, which the verifier accepts from Linux 5.12 on.
+ * functions, so the verifier checks each of them once, whatever the number of frames, and the walker does not
+ * need the BPF loops of newer kernels. They take pointers to memory as arguments, which the verifier accepts
+ * from Linux 5.12 on.
  *
  * This file does not depend on the tool: stacks are sent by intern.bpf.h.
  */
@@ -22,6 +23,7 @@
 #include "native.bpf.h"
 #endif
 
+/* Whether JVMs and unwind tables are looked up; if not, stacks are walked by frame pointers. */
 const volatile bool know_jvms = false;
 /* Whether bpf_task_pt_regs() is available: Linux 5.15, with BTF. */
 const volatile bool has_user_registers = true;
@@ -196,8 +198,8 @@ static __always_inline __u64 walk(const bpf_user_pt_regs_t *regs, __u64 key, str
 	return w ? walk_from(w, regs, walked) : 0;
 }
 
-/* Takes over the `bytes` bytes of frames that the kernel has written; a negative number is an error. Returns their
-   hash. */
+/* Completes a stack whose frames the kernel has written. `bytes` is the size of the frames, or negative after
+   an error. Returns their hash. */
 static __always_inline __u64 take_walked(struct walked *walked, __u64 target, long bytes)
 {
 	__u64 hash = 0;
@@ -216,8 +218,8 @@ static __always_inline __u64 take_walked(struct walked *walked, __u64 target, lo
 }
 
 /*
- * Has the kernel walk a stack: a process's user stack by frame pointers (BPF_F_USER_STACK), or, with target 0,
- * the kernel stack, whose id all processes share.
+ * Has the kernel walk a stack. With BPF_F_USER_STACK, this is the user stack of the process `target`, walked
+ * by frame pointers. With target 0, it is the kernel stack, whose id all processes share.
  */
 static __always_inline __u64 walk_by_kernel(void *ctx, __u64 target, __u64 flags,
 					    struct walked *walked)
@@ -229,8 +231,8 @@ static __always_inline __u64 walk_by_kernel(void *ctx, __u64 target, __u64 flags
 
 /*
  * Walks the user stack of the current task, which is in the kernel, from the registers with which it entered.
- * They lie at the top of its kernel stack. If no helper finds them, the kernel walks by frame pointers. For a
- * kernel thread, the result is END_NONE.
+ * They lie at the top of its kernel stack. If no helper can read them, the kernel walks by frame pointers.
+ * For a kernel thread, the result is END_NONE.
  */
 static __always_inline __u64 walk_task(void *ctx, __u64 key, struct walked *walked, __u32 level)
 {
@@ -242,7 +244,7 @@ static __always_inline __u64 walk_task(void *ctx, __u64 key, struct walked *walk
 	w = begin_walk(key, walked, level);
 	if (!w)
 		return 0;
-	/* In the buffer for code, because the BPF stack has no space for them. */
+	/* The registers are stored in the buffer for code, because the BPF stack has no space for them. */
 	regs = (void *)w->bytes;
 	_Static_assert(sizeof(*regs) <= sizeof(w->bytes), "registers have room");
 	bpf_probe_read_kernel(regs, sizeof(*regs),

@@ -25,15 +25,15 @@ enum walk_end {
 };
 
 /*
- * Bits above the reason: the number of frames up to and including the one whose caller was the first guess;
- * 0 if no step was a guess.
+ * The bits from KNOWN_SHIFT on hold the number of frames before the first one that is a guess; 0 if no frame
+ * is a guess.
  */
 #define KNOWN_SHIFT 8
 
 /*
- * A frame is an address of code of 47 bits. For a compiled method, the bits above contain the low 16 bits of
- * the compile id. If the highest bit is set, it is an interpreted method: its bytecode index (NO_BCI if
- * unknown) above the Method's address.
+ * A frame is a code address of 47 bits. For a compiled method, the bits above contain the low 16 bits of the
+ * compile id. If the highest bit is set, the frame is that of an interpreted method: the low 47 bits contain
+ * the address of its Method, and the bits above contain the bytecode index (NO_BCI if unknown).
  */
 #define INTERPRETED (1ULL << 63)
 #define ADDR_BITS 47
@@ -44,14 +44,14 @@ enum walk_end {
 struct walked {
 	__u64 target;               /* the key of its process */
 	__u64 unloads;              /* number of classes that the JVM had unloaded, see struct jvm */
-	__u64 end;                  /* enum walk_end, and the number of frames at KNOWN_SHIFT */
+	__u64 end;                  /* enum walk_end, and a number of frames: see KNOWN_SHIFT */
 	__u64 count;
 	__u64 frames[MAX_FRAMES];
 };
 
 /* Ids of stacks are odd, except these. */
 #define STACK_NONE 0            /* not requested, or it could not be walked */
-#define STACK_OTHER 2           /* stands for all stacks for which there was no free entry */
+#define STACK_OTHER 2           /* represents all stacks for which there was no free entry */
 
 /* Event that sends a stack which user space does not know yet. */
 struct stack_event {
@@ -82,11 +82,11 @@ struct jvm {
 	__u64 interpreter_high;
 	/* Address of the string "nmethod" that every nmethod has as its name. */
 	__u64 nmethod_name;
-	/* Return barrier: a stack whose outer frames are frozen in the heap returns there; and the address of
-	   the variable that holds the return address at which the walk continues. */
+	/* Return barrier: the return address on a stack whose outer frames are frozen in the heap; and the
+	   address of the variable that holds the return address at which the walk then continues. */
 	__u64 return_barrier;
 	__u64 cont_return_pc_at;
-	/* Address of the number of unloaded classes; 0 if nothing counts them. */
+	/* Address of the JVM's counter of unloaded classes; 0 if it has none. */
 	__u64 unloads_at;
 	/* Stamp for cache entries, which no other process has; 0 disables the cache (found.bpf.h). */
 	__u64 stamp;
@@ -123,17 +123,17 @@ struct mapping {
 enum row_kind {
 	ROW_UNKNOWN = 0,
 	ROW_SP = 1,                 /* the frame ends at sp + cfa words */
-	ROW_FP = 2,                 /* ... at fp + cfa words */
-	ROW_PLT = 3,                /* ... one word above sp, or two if ip % 16 >= cfa */
+	ROW_FP = 2,                 /* the frame ends at fp + cfa words */
+	ROW_PLT = 3,                /* the frame ends one word above sp, or two if ip % 16 >= cfa */
 	ROW_SIGNAL = 4,             /* all registers are in the signal frame's ucontext */
-	ROW_DEREF_FP = 5,           /* ... where fp + cfa words points to */
-	ROW_DEREF_SP = 6,
+	ROW_DEREF_FP = 5,           /* the frame ends at the address that is stored at fp + cfa words */
+	ROW_DEREF_SP = 6,           /* the frame ends at the address that is stored at sp + cfa words */
 	ROW_END = 7,                /* there is no caller */
-	ROW_DEREF_FP_PLUS_8 = 8,    /* ... one word above where fp + cfa words points to */
-	ROW_DEREF_SP_PLUS_8 = 9,
+	ROW_DEREF_FP_PLUS_8 = 8,    /* as ROW_DEREF_FP, but one word above that address */
+	ROW_DEREF_SP_PLUS_8 = 9,    /* as ROW_DEREF_SP, but one word above that address */
 };
 
-/* Unwind rule that applies from an address of a file on: one row of .eh_frame. */
+/* Unwind rule for the code of a file from address `pc` to that of the next row: one row of .eh_frame. */
 struct unwind_row {
 	__u32 pc;
 	__u16 cfa;

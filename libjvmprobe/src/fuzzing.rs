@@ -25,8 +25,8 @@ use crate::{
     unwind::UnwindTable,
 };
 
-/// Writes the seed of a fuzzer of the fake JVM, the unchanged part of its memory, to the path in
-/// `FUZZ_SEED`.
+/// Writes the seed for a fuzzer of the fake JVM to the path in `FUZZ_SEED`. The seed is the part of the
+/// fake JVM's memory that the fuzzer replaces, before any change.
 pub fn write_seed(target: &str) {
     let part = match target {
         "methods" | "loaded" => Part::Methods,
@@ -75,7 +75,7 @@ fn elf_with(name: &str, content: &[u8], strings: &[u8]) -> Option<ElfFile> {
     ElfFile::open(file(&parts)).ok()
 }
 
-/// Reads an ELF file with all queries that the library makes of a libjvm.so.
+/// Reads from an ELF file everything that the library reads from a libjvm.so.
 pub fn elf_file(bytes: &[u8]) {
     let Ok(elf) = ElfFile::open(file(&[bytes])) else { return };
     let apart = elf.symbols_in(|_| Ok(file(&[bytes])));

@@ -8,21 +8,21 @@
 //! |---|---|
 //! | [`cli`] | common parts of the tools' command lines |
 //! | [`trace`] | the tracers: pauses, samples, allocations |
-//! | [`jvms`] | JVMs that start, become ready, are stopped and exit; the main loop of every tool |
-//! | [`render`] | numbers, tables, histograms and profiles as text |
-//! | [`stack`] | stacks: walked, named, as profiles |
+//! | [`jvms`] | discovery and life cycle of JVMs; the main loop of every tool |
+//! | [`render`] | output: numbers, tables, histograms and profile files |
+//! | [`stack`] | stacks: as walked, with names, and as profiles |
 //! | [`bpf`] | loading and attaching BPF programs, event streams, clocks, the stack walker |
 //! | [`attach`] | everything that touches a JVM: attach protocol, agent, maps |
 //! | [`hotspot`] | HotSpot's own layout: vmStructs, flags, collector, heap, code cache, methods |
 //! | [`unwind`] | unwind tables: how to find a caller's frame |
 //! | `native_image` | GraalVM native images: their metadata about their own code |
-//! | [`process`] | a process: its fate, maps, memory, root, its libjvm.so |
+//! | [`process`] | a process: its identity, files, memory, and its libjvm.so |
 //! | [`elf`] | ELF files: stapsdt notes, symbols |
 //! | [`sys`] | this process itself: privileges, memory, deadlines, signals |
-//! | [`names`] | names of code |
+//! | [`names`] | names of code: generated code, perf maps, demangling |
 //!
-//! Data flows in one direction: a PID becomes a [`process::Target`] (found, named,
-//! checked), the probes of its libjvm.so become locations to attach to
+//! Data flows in one direction: a PID becomes a [`process::Target`] (a process
+//! and its libjvm.so), the probes of its libjvm.so become locations to attach to
 //! ([`bpf::probes::resolve`]), attached programs send events
 //! (`bpf::stream::EventStream`), and the tools turn these into output.
 //!

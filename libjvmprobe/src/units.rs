@@ -1,7 +1,8 @@
 //! Types for numbers with different meanings, so that the compiler prevents confusion.
 //!
-//! A process has a different number in each PID namespace that contains it. An address in the target is not a file
-//! offset, and a link-time address is neither of both. To the machine, all of these are just `u32` or `u64`.
+//! A process has a different number in each PID namespace that contains it. An address in the target is not a
+//! file offset, and neither of them is a link-time address. To the machine, all of these are just `u32` or
+//! `u64`.
 
 use std::fmt;
 

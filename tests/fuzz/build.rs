@@ -1,4 +1,4 @@
-//! The layouts of a tool's events: from its BPF side, as in tools/build.rs.
+//! Generates the layouts of a tool's events from its BPF programs, as tools/build.rs does.
 
 use std::{env, path::PathBuf};
 

@@ -9,17 +9,20 @@ import java.util.concurrent.locks.LockSupport;
 /**
  * Allocates objects of known classes and sizes along known call paths, on command, and counts them.
  *
- * <p>Commands on stdin, answers on stdout: "ready PID" once; "go SECONDS [MB_PER_SECOND|work [THREADS [shared|stay]]]" runs
- * the load (with "shared", one in which two paths allocate objects of one class; with "stay", one whose threads end five seconds later) and is answered by one line: "done CLASS=OBJECTS/BYTES ... PATH:NAME=BYTES ... allocated=BYTES", where
- * the latter is what ThreadMXBean.getThreadAllocatedBytes says of the allocating threads; "quit" ends.
+ * <p>Commands on stdin, answers on stdout: "ready PID" once;
+ * "go SECONDS [MB_PER_SECOND|work [THREADS [shared|stay]]]" runs the load; "quit" ends. With "work", the
+ * threads also compute, in proportion to what they allocate. With "shared", two call paths allocate
+ * objects of one class. With "stay", the threads end five seconds later. The answer to "go" is one line:
+ * "done CLASS=OBJECTS/BYTES ... path:NAME=BYTES ... allocated=BYTES". The last number is the sum of
+ * ThreadMXBean.getThreadAllocatedBytes for the allocating threads.
  */
 public class AllocLoad {
-    /** Keeps the compiler from removing allocations. */
+    /** Prevents the compiler from removing allocations. */
     static volatile Object sink;
     static volatile long result;
     private static final long[] table = new SplittableRandom(1).longs(1024).toArray();
 
-    /** Size of a reference in bytes: ZGC does not compress references. */
+    /** Size of a reference in bytes. ZGC does not compress references. */
     static final int reference = sizeOfReference();
 
     /** 16 bytes of header and fields. */
@@ -44,7 +47,7 @@ public class AllocLoad {
         long f;
     }
 
-    /** Large instances are rare in programs; arrays of many lengths are not. */
+    /** Number of classes in {@link #NAMES}. Most are arrays, because other large objects are rare. */
     private static final int KINDS = 12;
 
     /** Allocation of one thread: objects and bytes by kind, bytes by path. */
@@ -62,7 +65,7 @@ public class AllocLoad {
 
     public static void main(String[] args) throws Exception {
         BufferedReader in = new BufferedReader(new InputStreamReader(System.in));
-        // The process ID in a way that works in JDK 8, too.
+        // JDK 8 has no ProcessHandle.
         System.out.println("ready " + new File("/proc/self").getCanonicalFile().getName());
         for (String line = in.readLine(); line != null && !line.equals("quit"); line = in.readLine()) {
             String[] words = line.split(" ");
@@ -170,7 +173,7 @@ public class AllocLoad {
         counts.allocated = bean.getThreadAllocatedBytes(id) - first;
     }
 
-    /** A few nanoseconds for each turn: an application that allocates about 1 GB/s. */
+    /** Computes for a few nanoseconds per turn, like an application that allocates about 1 GB/s. */
     private static void work(long turns) {
         long x = turns;
         for (long i = 0; i < turns; i++) {
@@ -205,7 +208,7 @@ public class AllocLoad {
         return make(counts, 4 + random.nextInt(4), 100 + random.nextInt(900));
     }
 
-    /** Few large arrays: some of them do not fit into the rest of a TLAB, or into any. */
+    /** A few large arrays, some of which do not fit into the rest of a TLAB, or into any TLAB. */
     private static int c(Counts counts, SplittableRandom random) {
         int turn = random.nextInt(200);
         int bytes = make(
@@ -216,7 +219,7 @@ public class AllocLoad {
         return bytes;
     }
 
-    /** Arrays with the class and the lengths of some arrays of path b. */
+    /** Arrays of a class and of lengths that path b allocates, too. */
     private static int d(Counts counts, SplittableRandom random) {
         int bytes = make(counts, 7, 100 + random.nextInt(900));
         counts.paths[3] += bytes;

@@ -1,4 +1,4 @@
-/** The template of the classes that ChurnLoad generates. */
+/** Template of the classes that ChurnLoad generates. */
 public class Churn0000 implements Runnable {
     static volatile long sink;
 

@@ -2,11 +2,11 @@ import java.io.BufferedReader;
 import java.io.InputStreamReader;
 
 /**
- * Loads, compiles, runs and unloads classes all the time, so that the code cache's addresses are
- * used again and again.
+ * Continuously loads, compiles, runs and unloads classes, so that addresses in the code cache are
+ * reused.
  *
- * Each generation runs in a thread of the same number: nothing named Churn of another number may
- * ever be seen in it. Commands as CpuLoad's.
+ * Each generation has a number, which is part of its class's and its thread's name. A stack of this
+ * thread must never contain a Churn class with another number. Has the commands of CpuLoad.
  */
 public class ChurnLoad {
     public static void main(String[] args) throws Exception {

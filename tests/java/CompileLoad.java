@@ -5,10 +5,10 @@ import java.io.PrintStream;
 import java.lang.reflect.Method;
 
 /**
- * The Kotlin compiler that is on the class path, in this process. The property compile.args has its
- * arguments, with commas between them.
+ * Runs the Kotlin compiler, which must be on the class path, in this process. The property compile.args
+ * contains its arguments, separated by commas.
  *
- * "go ROUNDS" compiles as often and is answered by "done FAILURES".
+ * "go ROUNDS" compiles ROUNDS times and is answered by "done FAILURES".
  */
 public class CompileLoad {
     public static void main(String[] args) throws Exception {

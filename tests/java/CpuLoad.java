@@ -5,11 +5,11 @@ import java.lang.management.ManagementFactory;
 import java.lang.management.ThreadMXBean;
 
 /**
- * Burns known shares of processor time in known methods, on command.
+ * Burns CPU time in known methods, on command, and measures how much each method uses.
  *
  * Commands on stdin, answers on stdout: "ready PID" once; "go SECONDS" is answered by
- * "done ROUNDS METHOD=NANOS ..." with the work done and the time that each method took of its
- * thread's processor time.
+ * "done ROUNDS METHOD=NANOS ..." with the number of rounds and the CPU time of each method in
+ * nanoseconds.
  *
  * Call graph: run > work > small | medium | large; large > deep > ... > deep (DEPTH times);
  * medium > mix.
@@ -27,7 +27,7 @@ public class CpuLoad {
 
     public static void main(String[] args) throws Exception {
         BufferedReader in = new BufferedReader(new InputStreamReader(System.in));
-        // The process ID in a way that works in JDK 8, too.
+        // JDK 8 has no ProcessHandle.
         System.out.println("ready " + new File("/proc/self").getCanonicalFile().getName());
         for (String line = in.readLine(); line != null && !line.equals("quit"); line = in.readLine()) {
             if (line.startsWith("go ")) {

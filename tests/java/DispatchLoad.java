@@ -1,6 +1,6 @@
 /**
- * Spends its time in code that HotSpot puts between callers and what they call: in tests of types,
- * and in the stubs that look up methods. Below known callers, none of which is inlined.
+ * Spends its time in code that HotSpot inserts between caller and callee: type checks, and the stubs
+ * that look up methods. The callers are known, and none of them is inlined.
  */
 class DispatchLoad {
     interface One {}
@@ -12,7 +12,7 @@ class DispatchLoad {
     interface Other4 {}
     interface Other5 {}
 
-    /** Implements many interfaces, so a type test does not find the tested one at once. */
+    /** Implements many interfaces, so a type check has to search for the right one. */
     static final class Both
             implements Other0, Other1, Other2, Other3, Other4, Other5, One, Two {}
 
@@ -47,7 +47,7 @@ class DispatchLoad {
     static int casts(Object object) {
         int found = 0;
         for (int i = 0; i < 1000; i++) {
-            // Alternately, because HotSpot caches the type that was found last.
+            // Two types alternate, because HotSpot caches the result of the last search.
             found += object instanceof One ? 1 : 0;
             found += object instanceof Two ? 1 : 0;
         }

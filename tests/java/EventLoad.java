@@ -11,12 +11,14 @@ import java.nio.file.Paths;
  * Causes events a given number of times, from known methods.
  *
  * Commands on stdin, answers on stdout: "ready PID" once; each command is answered by "done" and
- * what it has counted: "throw N", "flood N" (both threads as fast as they can), "define N",
- * "start N", "touch MEGABYTES", "linger PIECES" (the same, slowly, 64 KiB each), "collect N", "surprise N", "stall MILLISECONDS" (allocates faster than
- * a collector can follow), "spin N" (one loop of so many million turns).
+ * its counts: "throw N" (exceptions), "flood N" (exceptions in two threads, as fast as possible),
+ * "define N" (classes), "start N" (threads), "touch MEGABYTES" (writes to new memory), "linger BLOCKS"
+ * (slowly writes to new blocks of 64 KiB), "collect N" (calls System.gc()), "surprise N" (takes a
+ * branch that compiled code does not contain), "stall MILLISECONDS" (allocates faster than a collector
+ * can free), "spin N" (one loop of N million iterations).
  */
 public class EventLoad {
-    /** An exception of our own. */
+    /** An exception class of this program. */
     static class Worse extends RuntimeException {
         Worse(String message) {
             super(message);
@@ -103,7 +105,7 @@ public class EventLoad {
                     for (int i = 0; i < 3000; i++) {
                         sum = loops(sum, false);
                     }
-                    // Repeated until it is compiled.
+                    // Waits until the loop is compiled without the rare branch.
                     Thread.sleep(300);
                     for (int i = 0; i < n; i++) {
                         sum = loops(sum, true);
@@ -210,7 +212,7 @@ public class EventLoad {
         thread.join();
     }
 
-    /** Writes to each page of memory that is new, with pauses. */
+    /** Allocates blocks of memory and writes to each of their pages, with a pause after each block. */
     static void touch(int pieces, int bytes, int millis) throws InterruptedException {
         for (int i = 0; i < pieces; i++) {
             java.nio.ByteBuffer piece = java.nio.ByteBuffer.allocateDirect(bytes);
@@ -229,7 +231,7 @@ public class EventLoad {
         return Long.parseLong(fields[7]) + Long.parseLong(fields[9]);
     }
 
-    /** What never happens is not compiled, ... */
+    /** The rare branch is not compiled until it has been taken, so taking it causes an uncommon trap. */
     static int expects(int sum, boolean rare) {
         if (rare) {
             return Integer.bitCount(sum) + 7;

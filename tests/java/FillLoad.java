@@ -7,11 +7,12 @@ import java.util.ArrayList;
 import java.util.List;
 
 /**
- * Keeps a share of the heap full and allocates garbage beside it.
+ * Retains objects in a share of the heap, and allocates garbage in the rest.
  *
- * <p>Commands on stdin, answers on stdout: "ready PID" once; "go SECONDS SHARE MB_PER_SECOND [HOLD]" is answered by "done";
- * "quit" ends. The share is of the maximum heap; what does not fit is left out. With HOLD, every ten seconds a thread computes
- * for so many seconds in a loop without safepoint polls (with -XX:-UseCountedLoopSafepoints) while another dumps all threads.
+ * <p>Commands on stdin, answers on stdout: "ready PID" once; "go SECONDS SHARE MB_PER_SECOND [HOLD]" is
+ * answered by "done"; "quit" ends. SHARE is the retained part of the maximum heap, or as much as fits.
+ * With HOLD, one thread computes every ten seconds for HOLD seconds in a loop without safepoint polls
+ * (if -XX:-UseCountedLoopSafepoints is set) while another thread dumps all threads.
  */
 public class FillLoad {
     private static final int CHUNK = 16 << 10;
@@ -53,7 +54,7 @@ public class FillLoad {
                 }
                 Thread.sleep(20);
             } catch (OutOfMemoryError e) {
-                // Not as much is kept from here on.
+                // Retains one percent less from now on.
                 chunks = kept.size() * 99L / 100;
                 while (kept.size() > chunks) {
                     kept.remove(kept.size() - 1);

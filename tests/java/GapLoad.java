@@ -3,14 +3,14 @@ import java.io.File;
 import java.io.InputStreamReader;
 
 /**
- * Does nothing but read the clock, forty frames deep: interruptions appear as gaps.
+ * Continuously reads the clock, in a stack of forty frames. Gaps between the readings are interruptions.
  *
  * Commands on stdin, answers on stdout: "ready PID" once; "go SECONDS" is answered by "done
- * NANOS ...", the time in gaps of more than GAP in each half second.
+ * NANOS ...", the total length of all gaps longer than GAP, for each half second.
  */
 public class GapLoad {
     private static final int DEPTH = 40;
-    /** Nanoseconds: longer than it takes to read the clock, shorter than an interrupt. */
+    /** In nanoseconds. Longer than a reading of the clock, and shorter than an interrupt. */
     private static final long GAP = 1_500;
     private static final long PART = 500_000_000;
 
@@ -22,7 +22,7 @@ public class GapLoad {
         for (String line = in.readLine(); line != null && !line.equals("quit"); line = in.readLine()) {
             if (line.startsWith("go ")) {
                 int count = Math.min(parts.length, (int) (Double.parseDouble(line.substring(3)) * 2));
-                // A method that is called often is compiled for being called, not for its loop alone.
+                // Frequent calls make the JVM compile the complete methods instead of only their loops.
                 for (int i = 0; i < 20_000; i++) {
                     deep(DEPTH, 0);
                 }

@@ -13,7 +13,7 @@ public class GcLoad {
     private static final int THREADS = 2;
     private static final int LIVE = 6000;
 
-    /** Keeps the compiler from removing allocations. */
+    /** Prevents the compiler from removing allocations. */
     static volatile Object sink;
 
     public static void main(String[] args) throws Exception {
@@ -46,7 +46,7 @@ public class GcLoad {
         }
     }
 
-    /** Young garbage, with a tail that lives long enough to be promoted and then dies. */
+    /** Allocates objects most of which die young. Some live long enough to be promoted, and then die. */
     private static void allocate(long end) {
         byte[][] live = new byte[LIVE][];
         for (int i = 0; System.nanoTime() < end; i++) {

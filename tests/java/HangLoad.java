@@ -7,12 +7,12 @@ import java.util.concurrent.Executors;
 import java.util.concurrent.locks.LockSupport;
 
 /**
- * A program that hangs: two threads wait for each other's lock, one is parked below compiled code,
- * one waits for a notification, one sleeps for hours, and a pool has nothing to do.
+ * A program that hangs: two threads wait for each other's lock, one is parked inside calls of compiled
+ * methods, one waits for a notification, one sleeps for hours, and a thread pool has no work.
  *
  * Commands on stdin, answers on stdout: "ready PID" once; "hang" is answered by "done" when all
- * threads are where they stay; "dump" by "done" and, for each of them, NAME=FRAME,FRAME,...
- * innermost first, as the JVM itself tells.
+ * threads hang; "dump" by "done" and, for each thread, NAME=FRAME,FRAME,... innermost first, as the
+ * JVM itself reports it.
  */
 public class HangLoad {
     static final Object one = new Object();
@@ -27,7 +27,7 @@ public class HangLoad {
         for (String line = in.readLine(); line != null && !line.equals("quit"); line = in.readLine()) {
             System.out.println("done " + (line.equals("hang") ? hang() : dump()));
         }
-        // The others never end.
+        // The other threads never end.
         Runtime.getRuntime().halt(0);
     }
 
@@ -48,7 +48,7 @@ public class HangLoad {
                 Thread.sleep(10);
             }
         }
-        // All threads are where they stay; wait until compilers and other threads are idle.
+        // All threads hang. Waits until compilers and other threads are idle.
         Thread.sleep(1000);
         return "";
     }
@@ -104,7 +104,7 @@ public class HangLoad {
         }
     }
 
-    /** Below methods that were compiled long before. */
+    /** Parks in a recursive method that was compiled before. */
     static void parks() {
         for (int i = 0; i < 50_000; i++) {
             down(20, false);

@@ -7,18 +7,18 @@ import java.util.ArrayList;
 import java.util.List;
 
 /**
- * Reports code cache, loaded classes and heap, as the JVM's management beans count them.
+ * Reports code cache, loaded classes and heap, as counted by the JVM's management beans.
  *
  * Commands on stdin, answers on stdout: "ready PID" once; "tell" is answered by "done used=BYTES
- * size=BYTES classes=NUMBER", of the code cache and of loaded classes; "heap" by "done committed=BYTES
- * max=BYTES"; "load NUMBER" loads so many
- * classes, each by a loader of its own, and "drop" lets all of them be unloaded; "quit" ends.
+ * size=BYTES classes=NUMBER" with used and maximum size of the code cache and the number of loaded
+ * classes; "heap" by "done committed=BYTES max=BYTES"; "load NUMBER" loads NUMBER classes, each in a
+ * loader of its own; "drop" makes the JVM unload all of them; "quit" ends.
  */
 public class HoldLoad {
-    /** Kept until they are dropped. */
+    /** Objects of the loaded classes, until "drop". */
     private static final List<Object> KEPT = new ArrayList<>();
 
-    /** Something to be implemented. */
+    /** The interface that the loaded classes implement. */
     public interface Told {
         /** Never called. */
         void tell();

@@ -13,8 +13,8 @@ import javax.crypto.spec.SecretKeySpec;
 /**
  * Threads that spend their time in HotSpot's intrinsics, stubs, native methods and exception handling.
  *
- * <p>Commands on stdin, answers on stdout: "ready PID" once; "go SECONDS [KIND]" runs one thread for each kind of work, or one for
- * this kind, and is answered by "done"; "quit" ends.
+ * <p>Commands on stdin, answers on stdout: "ready PID" once; "go SECONDS [KIND]" runs one thread for each
+ * kind of work, or only the thread for KIND, and is answered by "done"; "quit" ends.
  */
 public class IntrinsicLoad {
     static volatile Object sink;

@@ -8,8 +8,8 @@ import java.util.ArrayList;
 import java.util.List;
 
 /**
- * Never unloads what it loads. "grow N" makes as many loaders with a class each and is answered by "done" and
- * how many there are; "hide N" makes as many hidden classes (JDK 15 and later).
+ * Loads classes that are never unloaded. "grow N" creates N loaders with one class each, and "hide N"
+ * creates N hidden classes (JDK 15 and later). Both are answered by "done" and the number of all classes.
  */
 public class LeakLoad {
     private static final List<Class<?>> KEPT = new ArrayList<>();
@@ -30,7 +30,7 @@ public class LeakLoad {
         }
     }
 
-    /** MethodHandles.Lookup.defineHiddenClass(), which older JDKs do not have. */
+    /** Calls MethodHandles.Lookup.defineHiddenClass() by reflection, because older JDKs lack it. */
     private static Class<?> hidden(byte[] bytes) throws Exception {
         Class<?> option = Class.forName("java.lang.invoke.MethodHandles$Lookup$ClassOption");
         Object strong = option.getField("STRONG").get(null);

@@ -1,8 +1,8 @@
 import java.util.concurrent.ThreadLocalRandom;
 
 /**
- * A JVM that does little, as most of a machine's hundred do: five times a second it makes some
- * objects, sorts them and lets them go. It ends when its standard input does.
+ * A program that does little, like most JVMs on a machine with a hundred of them. Five times per second it
+ * creates some objects, sorts them and drops them. It ends when its standard input is closed.
  *
  * Prints "ready PID" once.
  */

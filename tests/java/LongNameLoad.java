@@ -5,11 +5,11 @@ import java.io.InputStreamReader;
 /**
  * Threads with names that the kernel truncates, each in a method of its own.
  *
- * <p>Commands on stdin, answers on stdout: "ready PID" once; "go SECONDS" has each thread compute, allocate and ask for
- * collections for so long, and is answered by "done"; "quit" ends.
+ * <p>Commands on stdin, answers on stdout: "ready PID" once; "go SECONDS" makes all threads allocate for
+ * SECONDS, and the last one also request collections, and is answered by "done"; "quit" ends.
  */
 public class LongNameLoad {
-    /** The last one has letters of two bytes. */
+    /** The last name contains letters of two bytes. */
     static final String[] NAMES = {
         "order-service-worker-0", "order-service-worker-1", "order-service-worker-2", "order-service-\u0437\u0430\u043a\u0430\u0437-3",
     };

@@ -1,4 +1,4 @@
-/** The template of the classes that ManyLoad generates: forty methods that are worth compiling. */
+/** Template of the classes that ManyLoad generates: forty methods, and run(), which calls them. */
 public class Many0000 implements Runnable {
     static int x;
 

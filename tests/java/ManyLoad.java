@@ -2,9 +2,9 @@ import java.io.BufferedReader;
 import java.io.InputStreamReader;
 
 /**
- * Has very many compiled methods: 500 classes of 41.
+ * Has many compiled methods: 500 classes with 41 methods each.
  *
- * Commands as CpuLoad's: "go SECONDS" calls all of them again and again and is answered by
+ * Has the commands of CpuLoad: "go SECONDS" calls all methods repeatedly and is answered by
  * "done rounds=N"; each round calls each method once.
  */
 public class ManyLoad {

@@ -15,7 +15,7 @@ public class MetaspaceLoad {
 
     private static byte[] code;
 
-    /** A class that each loader defines for itself. */
+    /** The class that each loader defines. */
     public static class Defined {
         int number;
 
@@ -55,7 +55,7 @@ public class MetaspaceLoad {
         Object[] kept = new Object[KEPT];
         for (int i = 0; System.nanoTime() < end; i++) {
             Object made = new Loader().define().getDeclaredConstructor().newInstance();
-            // Every tenth one lives for a while.
+            // Every tenth class lives for a while.
             if (i % 10 == 0) {
                 kept[i / 10 % KEPT] = made;
             }

@@ -5,16 +5,17 @@ import java.io.IOException;
 import java.io.InputStreamReader;
 
 /**
- * Allocates objects of classes with odd names, or of very many classes.
+ * Allocates objects of classes with unusual names, or of many classes.
  *
- * <p>Commands on stdin, answers on stdout: "ready PID" once; "names COUNT" allocates so many objects
- * of each odd class, then drops the classes; "classes COUNT" makes so many classes, named many.C0
- * and so on, and allocates one object of each; both are answered by "done"; "quit" ends.
+ * <p>Commands on stdin, answers on stdout: "ready PID" once; "names COUNT" allocates COUNT objects of
+ * each class with an unusual name, and then drops these classes; "classes COUNT" generates COUNT
+ * classes, named many.C0 and so on, and allocates one object of each; both are answered by "done";
+ * "quit" ends.
  */
 public class NameLoad {
     static volatile Object sink;
 
-    /** As long as a name in a class file can be is 65,535 bytes. */
+    /** Length of the long name. A class file limits names to 65,535 bytes. */
     private static final int LONG = 60_000;
 
     public static void main(String[] args) throws Exception {
@@ -46,7 +47,7 @@ public class NameLoad {
         }
         for (int i = 0; i < count; i++) {
             int own = i;
-            // A hidden class of its own from JDK 15 on.
+            // From JDK 15 on, a lambda is an object of a hidden class.
             sink = (Runnable) () -> System.out.println(own);
         }
         sink = null;
@@ -68,14 +69,14 @@ public class NameLoad {
         }
     }
 
-    /** Makes a class with nothing but a constructor (JVMS 4). */
+    /** Generates a class that has only a constructor (JVMS 4). */
     private static Class<?> define(Loader loader, String name) throws IOException {
         ByteArrayOutputStream bytes = new ByteArrayOutputStream();
         DataOutputStream out = new DataOutputStream(bytes);
         out.writeInt(0xcafebabe);
         out.writeInt(52);
-        // Constants: 1 and 3 names of this class and Object, 2 and 4 these classes, 5 and 6 name and
-        // descriptor of the constructor, 7 both, 8 Object's constructor, 9 Code.
+        // Constants 1 and 3: names of this class and of Object. 2 and 4: these classes. 5 and 6: name and
+        // descriptor of the constructor. 7: NameAndType of both. 8: Object's constructor. 9: "Code".
         out.writeShort(10);
         String[] texts = {name, "java/lang/Object"};
         for (int i = 0; i < texts.length; i++) {
@@ -96,7 +97,7 @@ public class NameLoad {
         out.writeShort(7);
         out.writeByte(1);
         out.writeUTF("Code");
-        // public, super; this, Object, no interfaces, no fields, one method.
+        // Access flags, this class, superclass, no interfaces, no fields, one method with one attribute.
         for (int word : new int[] {0x21, 2, 4, 0, 0, 1, 1, 5, 6, 1, 9}) {
             out.writeShort(word);
         }

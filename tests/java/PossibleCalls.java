@@ -1,7 +1,7 @@
 import java.lang.invoke.MethodHandle;
 import java.util.function.IntSupplier;
 
-/** Calls of every kind, for the tests of what judges them. It is never run. */
+/** Calls of every kind, for the tests of tests/lib/calls.rs. It is never run. */
 class PossibleCalls {
     interface Shape {
         int area();
@@ -23,7 +23,7 @@ class PossibleCalls {
         }
     }
 
-    /** Has the method of an interface by way of its superclass, which knows nothing of it. */
+    /** Inherits its interface's method from its superclass, which does not implement the interface. */
     static class Square extends Base implements Shape {}
 
     static class Small extends Square {

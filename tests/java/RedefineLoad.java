@@ -5,8 +5,8 @@ import java.lang.instrument.Instrumentation;
 import java.security.ProtectionDomain;
 
 /**
- * Is its own agent, and has a class of its own replaced by the same one at "go", which is answered by
- * "done": the JVM counts its calls anew.
+ * Program and agent in one. "go" retransforms one of its classes without a change, so that the JVM begins
+ * to count this class's calls from zero, and is answered by "done".
  */
 public class RedefineLoad {
     static int sink;
@@ -53,7 +53,7 @@ public class RedefineLoad {
             sink += x * 37 + 7;
         }
 
-        /** No compiler inlines it before it was counted. */
+        /** Too long to be inlined by a compiler before it has been counted. */
         void neverCalledLong(int x) {
             sink += x * 37 + 7;
             sink += (x + 1) * 41 + 8;

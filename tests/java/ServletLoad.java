@@ -14,10 +14,10 @@ import java.util.logging.Level;
 import java.util.logging.Logger;
 
 /**
- * A Tomcat that is on the class path, in this process, with files to serve, and a client that asks it.
- * What of Tomcat is called by name is called by reflection: this compiles without it.
+ * Runs Tomcat, which must be on the class path, in this process, and sends it requests for files. All
+ * calls of Tomcat use reflection, so that this class compiles without Tomcat.
  *
- * "go ROUNDS" does that as often and is answered by "done SUM", which depends on ROUNDS alone.
+ * "go ROUNDS" repeats this ROUNDS times and is answered by "done SUM". SUM depends only on ROUNDS.
  */
 public class ServletLoad {
     private static long sum;

@@ -1,6 +1,6 @@
 import java.util.concurrent.ThreadLocalRandom;
 
-/** The template of the classes that SpreadLoad generates: methods that call each other at random, deeply. */
+/** Template of the classes that SpreadLoad generates: methods that call each other at random, 600 deep. */
 public class Spread0000 implements Runnable {
     private static final int DEPTH = 600;
     static volatile long sink;

@@ -2,10 +2,10 @@ import java.io.BufferedReader;
 import java.io.InputStreamReader;
 
 /**
- * Has a new, deep stack at each moment, in classes that are loaded, compiled and unloaded all the time: what
- * makes stacks expensive to walk and to name.
+ * Always has a new, deep stack, in classes that are continuously loaded, compiled and unloaded. Such stacks
+ * are expensive to walk and to name.
  *
- * Commands as CpuLoad's: "go SECONDS" is answered by "done generations=N".
+ * Has the commands of CpuLoad: "go SECONDS" is answered by "done generations=N".
  */
 public class SpreadLoad {
     public static void main(String[] args) throws Exception {

@@ -9,10 +9,10 @@ import java.sql.SQLException;
 import java.sql.Statement;
 
 /**
- * A database in memory, of whatever driver is on the class path: tables, indices, joins, groups, views,
- * transactions, errors.
+ * Uses an in-memory database of the H2 driver, which must be on the class path: tables, indices, joins,
+ * groups, views, transactions and errors.
  *
- * "go ROUNDS" does all of it as often and is answered by "done SUM", which depends on ROUNDS alone.
+ * "go ROUNDS" repeats all of it ROUNDS times and is answered by "done SUM". SUM depends only on ROUNDS.
  */
 public class SqlLoad {
     private static final String[] SCHEMA = {

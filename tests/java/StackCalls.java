@@ -1,4 +1,4 @@
-/** The thread "calls": every way in which Java methods call each other. */
+/** The thread "calls": Java methods that call each other in every possible way. */
 class StackCalls implements Runnable {
     private final long end;
 
@@ -48,7 +48,7 @@ class StackCalls implements Runnable {
         }
     }
 
-    /** 100 frames each of two methods that call each other, of unlike size. */
+    /** 100 frames each of two methods that call each other and have frames of different sizes. */
     static class Mutual {
         static void turn() {
             for (long end = StackLoad.turn(); System.nanoTime() < end; ) {
@@ -103,7 +103,7 @@ class StackCalls implements Runnable {
         interface Shape {
             long area(int size);
 
-            /** Not overridden by all. */
+            /** Overridden by one class only. */
             default long twice(int size) {
                 return area(size) + area(size + 1);
             }
@@ -226,7 +226,7 @@ class StackCalls implements Runnable {
         }
     }
 
-    /** Exceptions that are caught five frames up, some with and some without a trace. */
+    /** Exceptions that are caught four frames above the throwing one, some without a stack trace. */
     static class Thrower {
         static class Ball extends RuntimeException {
             private static final long serialVersionUID = 1;
@@ -337,7 +337,7 @@ class StackCalls implements Runnable {
         }
     }
 
-    /** Synchronized methods; one of them is wanted by the thread "library", too. */
+    /** Synchronized methods. The thread "library" competes for the lock of one of them. */
     static class Locks {
         private long held;
 
@@ -371,7 +371,7 @@ class StackCalls implements Runnable {
         }
     }
 
-    /** Many values alive at once, hence a big frame; too big to be inlined. */
+    /** A method with many live values and therefore a large frame. It is too large to be inlined. */
     static class Big {
         static void turn() {
             for (long end = StackLoad.turn(); System.nanoTime() < end; ) {
@@ -414,7 +414,7 @@ class StackCalls implements Runnable {
         }
     }
 
-    /** Inlined wherever that is allowed. */
+    /** Methods that are inlined wherever flags allow it. */
     static class Tiny {
         private long value;
 
@@ -449,7 +449,7 @@ class StackCalls implements Runnable {
         }
     }
 
-    /** One call, and a loop that is compiled while it runs. */
+    /** One call of a method whose loop is compiled while it runs. */
     static class Osr {
         static void turn() {
             loop(StackLoad.turn());
@@ -474,7 +474,7 @@ class StackCalls implements Runnable {
         }
     }
 
-    /** More arguments than there are registers for. */
+    /** More arguments than fit into registers. */
     static class Wide {
         static void turn() {
             for (long end = StackLoad.turn(); System.nanoTime() < end; ) {
@@ -498,8 +498,8 @@ class StackCalls implements Runnable {
     }
 
     /**
-     * Nothing but calls and returns: most samples are in the first and last instructions of a
-     * method. The test forbids to inline them.
+     * Only calls and returns, so that most samples are in the first and last instructions of a
+     * method. The test forbids inlining.
      */
     static class Hop {
         static void turn() {

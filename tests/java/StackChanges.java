@@ -3,9 +3,9 @@ import java.nio.charset.StandardCharsets;
 import java.util.function.IntUnaryOperator;
 
 /**
- * The thread "changes": methods that are entered in a loop, and code that is given up with frames
- * of it on the stack, all the time. What does so is StackShift0000, anew with each generation of
- * it.
+ * The thread "changes": methods that are entered by on-stack replacement, and compiled code that is
+ * discarded while its frames are on the stack. Both happen continuously, in generations of copies of
+ * StackShift0000.
  */
 class StackChanges implements Runnable {
     private final long end;
@@ -42,7 +42,7 @@ class StackChanges implements Runnable {
             }
         }
 
-        /** Makes StackShift1234 and its nested classes of StackShift0000. */
+        /** Generates, for example, StackShift1234 and its nested classes from StackShift0000. */
         static class Shifter extends ClassLoader {
             private final String digits;
 

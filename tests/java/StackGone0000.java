@@ -1,10 +1,10 @@
 import java.util.function.IntUnaryOperator;
 
 /**
- * The template of the classes that StackOutside makes, each in a loader of its own.
+ * Template of the classes that StackOutside generates, each in a loader of its own.
  *
- * What is compiled in the first phase assumes that Base has no subclass and that the rare case
- * never happens. Both change in phase 1, with frames of it on the stack.
+ * Code that is compiled in phase 0 assumes that Base has no subclass and that the rare case never
+ * happens. Phase 1 invalidates both assumptions while frames of this code are on the stack.
  */
 public class StackGone0000 implements IntUnaryOperator {
     static volatile long sink;
@@ -28,9 +28,9 @@ public class StackGone0000 implements IntUnaryOperator {
 
     private long middle(long x, int phase) {
         if (phase == 1) {
-            // The subclass is loaded here, by its first use.
+            // This first use loads the subclass.
             base = rare();
-            // These frames are all invalid now; they stay until they are returned to.
+            // The code of all these frames is invalid now; they remain until execution returns to them.
             for (int i = 0; i < 20; i++) {
                 x = burn(x);
             }
@@ -44,7 +44,7 @@ public class StackGone0000 implements IntUnaryOperator {
     }
 
     private static Base rare() {
-        // By way of Object: the verifier would load Sub at once to see that it is a Base.
+        // Through Object, because otherwise the verifier would load Sub too early.
         Object sub = new Sub();
         return (Base) sub;
     }

@@ -216,7 +216,7 @@ class StackLibrary implements Runnable {
         }
     }
 
-    /** Copies of all sizes, by stubs of the JVM. */
+    /** Copies arrays of many sizes with the JVM's stubs. */
     static class Copying {
         static void turn() {
             byte[] bytes = new byte[100_000];
@@ -320,7 +320,7 @@ class StackLibrary implements Runnable {
         }
     }
 
-    /** The collector is busy all the time. */
+    /** Keeps the collector busy. */
     static class Garbage {
         static void turn() {
             Object[] kept = new Object[2_000];
@@ -342,7 +342,7 @@ class StackLibrary implements Runnable {
         }
     }
 
-    /** Stubs for numbers. */
+    /** Uses the JVM's stubs for arithmetic. */
     static class Numbers {
         static void turn() {
             BigInteger number = BigInteger.ONE.shiftLeft(4_000).subtract(BigInteger.TEN);
@@ -361,7 +361,7 @@ class StackLibrary implements Runnable {
         }
     }
 
-    /** Wants the lock that the thread "calls" holds now and then. */
+    /** Competes for a lock that the thread "calls" sometimes holds. */
     static class Shared {
         static void turn() {
             for (long end = StackLoad.turn(); System.nanoTime() < end; ) {

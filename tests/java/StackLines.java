@@ -1,8 +1,8 @@
 /**
- * The thread "lines": nearly all its time is spent on lines that the test knows by the comments
- * behind them, "at NAME".
+ * The thread "lines": spends nearly all its time on lines that end with a comment "at NAME", by which
+ * the test finds them.
  *
- * The test has the methods named in...() inlined, and the others not.
+ * The test forces inlining of the methods whose names begin with "in", and forbids it for the others.
  */
 class StackLines implements Runnable {
     private final long end;
@@ -52,7 +52,7 @@ class StackLines implements Runnable {
         return x;
     }
 
-    /** Where one call returns to, the next line begins. */
+    /** The return address of the first call is the beginning of the next line's code. */
     static long neighbours(long x) {
         return left(x) // at neighbours left
             + right(x); // at neighbours right

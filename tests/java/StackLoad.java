@@ -8,20 +8,20 @@ import java.util.Map;
 import java.util.Set;
 
 /**
- * Burns processor time on stacks that are known: their call graph is in
- * tests/lib/callgraph.rs, and the program itself checks nothing.
+ * Burns CPU time in known call paths. Their call graph is in tests/lib/callgraph.rs, which checks the
+ * stacks; this program checks nothing.
  *
  * Commands on stdin, answers on stdout: "ready PID" once; "go SECONDS" is answered by "done" when
  * the threads have ended. Properties of the JVM choose what runs:
  *
  * stackload.parts=PART,...: the threads, each with the name of its part: calls, library, outside,
- * virtual (JDK 21 and later), lines, changes. The first four where nothing is said.
- * stackload.native=FILE: the library of stackload.c. Without it nothing of it is called.
- * stackload.self=FILE: every stack that the JVM itself tells of these threads is written there,
- * in the form of folded stacks, while a "go" runs.
+ * virtual (JDK 21 and later), lines, changes. The default is the first four.
+ * stackload.native=FILE: the compiled stackload.c. Without it, no native code is called.
+ * stackload.self=FILE: during "go", the program samples the stacks of these threads with
+ * Thread.getAllStackTraces() and then writes them to FILE as folded stacks.
  */
 public class StackLoad {
-    /** How long a scene burns before the next one has its turn. */
+    /** Duration of one turn of a scene, in nanoseconds. */
     private static final long TURN = 10_000_000;
 
     static final boolean IS_JDK_8 = System.getProperty("java.specification.version").equals("1.8");
@@ -31,7 +31,7 @@ public class StackLoad {
     public static void main(String[] args) throws Exception {
         BufferedReader in = new BufferedReader(new InputStreamReader(System.in));
         String parts = System.getProperty("stackload.parts", "calls,library,outside,virtual");
-        // The process ID in a way that works in JDK 8, too.
+        // JDK 8 has no ProcessHandle.
         System.out.println("ready " + new File("/proc/self").getCanonicalFile().getName());
         for (String line = in.readLine(); line != null && !line.equals("quit"); line = in.readLine()) {
             if (line.startsWith("go ")) {
@@ -73,7 +73,7 @@ public class StackLoad {
         }
     }
 
-    /** When the turn of a scene ends that begins now. */
+    /** Returns the end time of a turn that begins now, as System.nanoTime(). */
     static long turn() {
         return System.nanoTime() + TURN;
     }

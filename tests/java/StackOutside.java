@@ -4,7 +4,7 @@ import java.nio.charset.StandardCharsets;
 import java.util.concurrent.locks.LockSupport;
 import java.util.function.IntUnaryOperator;
 
-/** The thread "outside": native code, interpreted code, classes that come and go, waiting. */
+/** The thread "outside": native code, interpreted code, classes that are loaded and unloaded, waiting. */
 class StackOutside implements Runnable {
     private final long end;
 
@@ -28,7 +28,7 @@ class StackOutside implements Runnable {
         }
     }
 
-    /** Java, C, and Java again: stackload.c has the C part. */
+    /** Java code that calls C code that calls Java code. The C code is in stackload.c. */
     static class Native {
         static final boolean IS_LOADED = load();
 
@@ -43,7 +43,7 @@ class StackOutside implements Runnable {
         /** Calls back(depth - 1) or bottom(), through several functions. */
         static native void enter(int depth);
 
-        /** Sorts, and asks compare() for the order. */
+        /** Sorts numbers with qsort(), which calls compare(). */
         static native int sort(int seed);
 
         /** Burns time in C. */
@@ -81,9 +81,9 @@ class StackOutside implements Runnable {
     }
 
     /**
-     * Interpreted where the test forbids to compile the class, with compiled methods (those of
-     * Fast) between: each way of passing arguments from one to the other, in registers and on
-     * the stack.
+     * Methods that the test excludes from compilation, so that they are interpreted. They alternate with
+     * the compiled methods of Fast, and pass arguments to them and receive arguments from them in
+     * registers and on the stack.
      */
     static class Slow {
         static void turn() {
@@ -130,7 +130,7 @@ class StackOutside implements Runnable {
         }
     }
 
-    /** Classes that are loaded, compiled, deoptimised and forgotten: see StackGone0000. */
+    /** Classes that are loaded, compiled, deoptimised and unloaded: see StackGone0000. */
     static class Gone {
         private static int number;
 
@@ -143,7 +143,7 @@ class StackOutside implements Runnable {
             for (long end = StackLoad.turn() + 40_000_000; System.nanoTime() < end; ) {
                 StackLoad.sink = scene.applyAsInt(0);
             }
-            // Now come the subclass and the rare case.
+            // Phase 1 loads the subclass and takes the rare case.
             StackLoad.sink = scene.applyAsInt(1);
             for (long end = StackLoad.turn(); System.nanoTime() < end; ) {
                 StackLoad.sink = scene.applyAsInt(2);
@@ -153,7 +153,7 @@ class StackOutside implements Runnable {
             }
         }
 
-        /** Makes StackGone1234 and its nested classes of StackGone0000. */
+        /** Generates, for example, StackGone1234 and its nested classes from StackGone0000. */
         static class Loader extends ClassLoader {
             private final String digits;
 
@@ -182,7 +182,7 @@ class StackOutside implements Runnable {
         }
     }
 
-    /** Short sleeps, which end in the kernel. */
+    /** Short waits in the kernel. */
     static class Waiting {
         static void turn() throws InterruptedException {
             for (long end = StackLoad.turn() - 5_000_000; System.nanoTime() < end; ) {

@@ -1,12 +1,12 @@
 import java.util.function.IntUnaryOperator;
 
 /**
- * The template of the classes that StackChanges makes, each in a loader of its own.
+ * Template of the classes that StackChanges generates, each in a loader of its own.
  *
- * What is compiled assumes that Ground and Part have no subclasses, that the rare cases never happen,
- * and that what is cast is of one class. Each assumption is broken with frames on the stack that
- * rest on it: those are made interpreted ones, at once (an uncommon trap) or when they are returned
- * to (deoptimisation).
+ * Compiled code assumes that Ground and Part have no subclasses, that the rare cases never happen, and
+ * that casts see objects of one class only. Each assumption becomes invalid while frames that depend on
+ * it are on the stack. The JVM replaces these with interpreted frames, at once (uncommon trap) or
+ * when execution returns to them (deoptimisation).
  */
 public class StackShift0000 implements IntUnaryOperator {
     static volatile long sink;
@@ -24,7 +24,7 @@ public class StackShift0000 implements IntUnaryOperator {
                 warm();
                 break;
             case 2:
-                // Frames of outer() and middle() wait for what comes back from inner().
+                // Frames of outer() and middle() are on the stack when inner() makes them invalid.
                 sink = outer(1, 1);
                 break;
             case 3:
@@ -39,7 +39,7 @@ public class StackShift0000 implements IntUnaryOperator {
         return 1;
     }
 
-    /** Interpreted, then compiled by the first compiler and the second, in one call. */
+    /** Runs interpreted, then compiled by C1, then by C2, all in one call. */
     static long loop(long x) {
         for (int i = 0; i < 400_000; i++) {
             x = x * 31 + i;
@@ -51,7 +51,7 @@ public class StackShift0000 implements IntUnaryOperator {
     }
 
     private void warm() {
-        // As long as the second compiler needs.
+        // Runs for as long as C2 needs to compile the methods.
         for (long end = System.nanoTime() + 30_000_000; System.nanoTime() < end; ) {
             for (int i = 0; i < 500; i++) {
                 sink = outer(i, 0) + typed(Long.valueOf(i), i) + caught(0);
@@ -69,7 +69,7 @@ public class StackShift0000 implements IntUnaryOperator {
 
     private long inner(long x, int rare) {
         if (rare == 1) {
-            // The subclass is loaded here, by its first use.
+            // This first use loads the subclass.
             ground = later();
             return burn(x) + burn(x + 1);
         }
@@ -77,12 +77,12 @@ public class StackShift0000 implements IntUnaryOperator {
     }
 
     private static Ground later() {
-        // By way of Object: the verifier would load Later at once to see that it is a Ground.
+        // Through Object, because otherwise the verifier would load Later too early.
         Object late = new Later();
         return (Ground) late;
     }
 
-    /** Casts of one class only, as the profile has it. */
+    /** The profile says that the object is always of one class. */
     static long typed(Object value, long x) {
         return measure(value) + x;
     }
@@ -94,7 +94,7 @@ public class StackShift0000 implements IntUnaryOperator {
         return burn(value.hashCode());
     }
 
-    /** An exception goes through frames that wait to be made interpreted ones. */
+    /** An exception unwinds frames that are to be deoptimised. */
     private long caught(int rare) {
         try {
             return thrower(rare) + part.size(rare);
@@ -116,7 +116,7 @@ public class StackShift0000 implements IntUnaryOperator {
         return rare;
     }
 
-    /** The rare case comes in the middle of a loop that was entered by on-stack replacement. */
+    /** The rare case happens in the middle of a loop that was entered by on-stack replacement. */
     static long looping(int rounds) {
         long x = 1;
         for (int i = 0; i < rounds * 10_000; i++) {

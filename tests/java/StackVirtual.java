@@ -1,8 +1,8 @@
 import java.lang.reflect.Method;
 
 /**
- * The thread "virtual": starts virtual threads, two at a time; they run on carriers. Before JDK 21
- * it does nothing.
+ * The thread "virtual": starts virtual threads, two at a time, which run on carrier threads. Does
+ * nothing before JDK 21.
  */
 class StackVirtual implements Runnable {
     private final long end;
@@ -52,7 +52,7 @@ class StackVirtual implements Runnable {
         }
     }
 
-    /** Yields at the bottom: the JVM then keeps most of its frames in the heap until they return. */
+    /** Yields in its innermost method. Most frames then stay in the heap until execution returns to them. */
     static class Yielding implements Runnable {
         @Override
         public void run() {

@@ -1,4 +1,4 @@
-/** The template of the classes that StartLoad makes. */
+/** Template of the classes that StartLoad generates. */
 public class Start00000 {
     static long begun = System.nanoTime();
 }

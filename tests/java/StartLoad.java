@@ -2,8 +2,8 @@ import java.io.InputStream;
 import java.nio.charset.StandardCharsets;
 
 /**
- * Loads and initialises very many classes as fast as it can, as a big program does that starts, and
- * ends. The argument is their number.
+ * Loads and initialises many classes as fast as it can, as a large program does while it starts, and
+ * then ends. The argument is the number of classes.
  */
 public class StartLoad extends ClassLoader {
     private static final String ORIGINAL = "Start00000";

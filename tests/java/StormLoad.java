@@ -4,14 +4,14 @@ import java.io.InputStreamReader;
 import java.lang.management.ManagementFactory;
 
 /**
- * Does one thing as fast as it can, to see what that does to those who watch.
+ * Does one thing as fast as it can, to test how a tracer copes with the events.
  *
  * Commands on stdin, answers on stdout: "ready PID" once; "go SECONDS" is answered by "done COUNT". The
- * property "storm" says what: dumps (of another thread's stack, each of which is a safepoint), gc,
+ * property "storm" selects the thing: dumps (of another thread's stack, each at a safepoint), gc,
  * exceptions or classes (loaded and unloaded).
  */
 public class StormLoad {
-    /** Keeps the compiler from removing anything. */
+    /** Prevents the compiler from removing the work. */
     static volatile Object sink;
 
     static class Loader extends ClassLoader {

@@ -6,14 +6,14 @@ import java.nio.file.Files;
 import java.nio.file.Path;
 
 /**
- * Loads a native library, and then another one in its place.
+ * Loads a native library, and then replaces it with another.
  *
- * <p>Commands on stdin, answers on stdout: "ready PID" once; "load FILE" unloads the library that
- * was loaded before and loads this one; "spin SECONDS" stays in it for so long; both are answered by
- * "done ADDRESS", where its code lies; "quit" ends.
+ * <p>Commands on stdin, answers on stdout: "ready PID" once; "load FILE" unloads the previous library
+ * and loads FILE; "spin SECONDS" spends SECONDS in it; both are answered by "done ADDRESS" with the
+ * address of its code; "quit" ends.
  */
 public class SwapLoad {
-    /** What {@link SwapNative} gives to whom has no name for it: it is of another class loader. */
+    /** Interface of {@link SwapNative}, which is defined by another class loader than this class. */
     public interface Spinner {
         void spin(double seconds);
     }
@@ -38,7 +38,7 @@ public class SwapLoad {
         }
     }
 
-    /** A library goes with the class loader of those who loaded it. */
+    /** Waits until the JVM has unloaded the library together with the class loader that loaded it. */
     private static void unload() throws Exception {
         spinner = null;
         while (file != null && address() != null) {

@@ -1,4 +1,4 @@
-/** Spins in a native library, which lives as long as the loader of this class. */
+/** Spins in a native library, which is unloaded together with the loader of this class. */
 public class SwapNative implements SwapLoad.Spinner {
     static {
         System.load(System.getProperty("swap.native"));

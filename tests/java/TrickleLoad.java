@@ -2,12 +2,12 @@ import java.io.BufferedReader;
 import java.io.InputStreamReader;
 
 /**
- * Collects garbage all the time with little work: for many JVMs on a small machine.
+ * Continuously causes collections at little cost, so that many JVMs can run on a small machine.
  *
- * Commands as GcLoad's: "go SECONDS" allocates two megabytes every 20 ms and is answered by "done".
+ * Has the commands of GcLoad: "go SECONDS" allocates two megabytes every 20 ms and is answered by "done".
  */
 public class TrickleLoad {
-    /** Keeps the compiler from removing allocations. */
+    /** Prevents the compiler from removing allocations. */
     static volatile Object sink;
 
     public static void main(String[] args) throws Exception {

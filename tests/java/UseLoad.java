@@ -7,11 +7,11 @@ import java.util.concurrent.CountDownLatch;
 import java.util.function.IntUnaryOperator;
 
 /**
- * Says by its names what of it is used: methods that begin with "called" or "late" are called,
- * those that begin with "never" are not; classes are as far as their names say.
+ * Program whose names say which of its code is used. Methods whose names begin with "called" or "late"
+ * are called; those that begin with "never" are not. A class reaches the state that its name says.
  *
- * "go" calls all that is called; "late" calls those that only compiled code ever calls; each is
- * answered by "done".
+ * "go" calls the "called" methods; "late" calls the "late" ones, which only compiled code calls. Each
+ * command is answered by "done".
  */
 public class UseLoad {
     static int sink;
@@ -20,7 +20,7 @@ public class UseLoad {
         BufferedReader in = new BufferedReader(new InputStreamReader(System.in));
         ClassLoader loader = UseLoad.class.getClassLoader();
         Class.forName("UseLoad$OnlyLoaded", false, loader);
-        // Reflection links.
+        // Reflection links the class.
         Class.forName("UseLoad$OnlyLinked", false, loader).getDeclaredMethods();
         CountDownLatch begun = new CountDownLatch(1);
         Blocking.begun = begun;
@@ -108,7 +108,7 @@ public class UseLoad {
             this.value = value;
         }
 
-        /** neverConstructed, as it were. */
+        /** Never called, although its name cannot say so. */
         Used(String never) {
             this.value = never.length() * 31 + never.hashCode();
         }
@@ -176,7 +176,7 @@ public class UseLoad {
         }
     }
 
-    /** What only compiled code calls, and inlines. */
+    /** Methods that only compiled code calls, and inlines. */
     static class Hot {
         private final boolean isLate;
         private int value = 1;

@@ -12,15 +12,15 @@ import java.util.concurrent.Executors;
 import java.util.concurrent.locks.LockSupport;
 
 /**
- * Threads that wait, each in its own way and place, and measure for how long.
+ * Threads that each wait in a different way, in a method of their own, and measure how long.
  *
  * Commands on stdin, answers on stdout: "ready PID" once; "go SECONDS" is answered by "done" and
- * THREAD=NANOSECONDS for each thread: how long it was in its method. "switch SECONDS" lets twenty
- * threads hand each other a turn as fast as they can; the answer is "done switches=N".
+ * THREAD=NANOSECONDS, the time that each thread has spent in its method. "switch SECONDS" makes ten
+ * pairs of threads notify each other as fast as they can; the answer is "done switches=N".
  */
 public class WaitLoad {
     interface Place {
-        /** Once more; how long it took, in nanoseconds. */
+        /** Waits once. Returns the time that it took, in nanoseconds. */
         long turn() throws Exception;
     }
 
@@ -68,7 +68,7 @@ public class WaitLoad {
             thread.start();
         }
         for (Thread thread : threads) {
-            // Who reads would wait for who writes.
+            // Wakes the reader, which would wait forever if the writer ended first.
             if (thread.getName().equals("reads")) {
                 Thread.sleep(Math.max(0, (end - System.nanoTime()) / 1_000_000));
                 to.write(1);
@@ -101,7 +101,7 @@ public class WaitLoad {
         return System.nanoTime() - begin;
     }
 
-    /** Half of the time, so that others come to wait. */
+    /** Holds the lock two thirds of the time, so that other threads have to wait for it. */
     static long holds() throws Exception {
         long begin = System.nanoTime();
         synchronized (lock) {

@@ -2,7 +2,8 @@ import java.io.BufferedReader;
 import java.io.InputStreamReader;
 
 /**
- * Is never on the same stack twice: each spin is reached by another way of left and right calls.
+ * Almost never has the same stack twice, because a random sequence of left and right calls leads to each
+ * spin.
  *
  * Commands on stdin, answers on stdout: "ready PID" once; "go SECONDS" is answered by "done".
  */

@@ -1,4 +1,4 @@
-/** What {@link WordsLoad} gives hostile names. */
+/** Template of the class to which {@link WordsLoad} gives hostile names. */
 public class WordsBase0000 implements Runnable {
     private static volatile Object sink;
     private static volatile double result;

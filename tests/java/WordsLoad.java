@@ -4,15 +4,15 @@ import java.io.InputStreamReader;
 import java.nio.charset.StandardCharsets;
 
 /**
- * Runs, in a thread of a hostile name, a class whose own name and method's are hostile, too: they
- * change a terminal's title, begin lines and turn the direction of text. {@link WordsBase0000} is
- * that class, but for its names.
+ * Runs a class in a thread. The names of the thread, the class and its method are hostile: they change a
+ * terminal's title, contain line breaks and reverse the direction of text. The class is a copy of
+ * {@link WordsBase0000} with other names.
  *
- * <p>Commands on stdin, answers on stdout: "ready PID" once; "go SECONDS" works, allocates and
- * collects for so long and is answered by "done"; "quit" ends.
+ * <p>Commands on stdin, answers on stdout: "ready PID" once; "go SECONDS" computes, allocates and
+ * collects for SECONDS and is answered by "done"; "quit" ends.
  */
 public class WordsLoad {
-    /** What stands in names of {@link WordsBase0000}, and as many bytes in place of it. */
+    /** Parts of names in {@link WordsBase0000}, and hostile replacements of the same length in bytes. */
     private static final String[][] WORDS = {
         {"titleZZZ", "\u001b]2owne\u0007"},
         {"lineZ", "\rown\n"},
@@ -24,7 +24,7 @@ public class WordsLoad {
         try (InputStream in = WordsLoad.class.getResourceAsStream("WordsBase0000.class")) {
             bytes = in.readAllBytes();
         }
-        // Of one byte a character, so that what is found is replaced byte by byte.
+        // One character per byte, so that replacing text replaces bytes.
         String text = new String(bytes, StandardCharsets.ISO_8859_1);
         for (String[] word : WORDS) {
             String hostile = new String(word[1].getBytes(StandardCharsets.UTF_8), StandardCharsets.ISO_8859_1);

@@ -35,10 +35,10 @@ import org.xml.sax.InputSource;
 import org.xml.sax.helpers.DefaultHandler;
 
 /**
- * Uses a good part of the JDK: its parser and transformer of XML, which compiles stylesheets, streams,
- * times, regular expressions, threads. Every module is in the smallest runtimes, too.
+ * Uses a large part of the JDK: XML parsers, XSLT, which compiles stylesheets, streams, times, regular
+ * expressions and threads. Even the smallest runtimes contain all modules that it needs.
  *
- * "go ROUNDS" does all of it as often, each time a little otherwise, and is answered by "done SUM".
+ * "go ROUNDS" repeats all of it ROUNDS times with varying input and is answered by "done SUM".
  */
 public class WorkLoad {
     private static final String SHEET = "<xsl:stylesheet version='1.0'"

@@ -1,8 +1,8 @@
 /*
- * The native part of StackOutside.Native: several frames between Java and Java.
+ * The native part of StackOutside.Native: several C frames between Java frames.
  *
- * Compiled without frame pointers, so that the way out leads through unwind tables only. The
- * functions do something after each call: it must not become a jump.
+ * If it is compiled without frame pointers, only unwind tables lead to the callers. Each function does
+ * something after its call, so that the compiler does not turn the call into a jump.
  */
 #include <jni.h>
 #include <stdlib.h>

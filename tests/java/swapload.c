@@ -1,4 +1,4 @@
-/* SwapLoad's native part, twice: SPIN is what its function is called. */
+/* SwapLoad's native library. It is compiled twice; SPIN is the name of its function, different each time. */
 #include <jni.h>
 
 __attribute__((noinline)) long SPIN(long count)

@@ -1,5 +1,5 @@
-//! Prints how many BPF programs, links and maps the kernel has: what is left over when no tool
-//! runs any more.
+//! Prints the numbers of BPF programs, links and maps in the kernel. The smoke test compares them before
+//! and after the tools have run, to find objects that were left over.
 #![allow(clippy::print_stdout, reason = "the figures are printed")]
 
 use libbpf_rs::query::{LinkInfoIter, MapInfoIter, ProgInfoIter};

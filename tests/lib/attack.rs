@@ -128,7 +128,7 @@ impl Attack {
         sparse_elf(&sparse);
         let deep = dir.path().join("deep");
         fs::create_dir(&deep).unwrap();
-        // A tenant has limits, too. Without them, the attackers would use all processors.
+        // Real tenants also have CPU limits. Without them, the attackers would use all processors.
         let quota = Limits { cpu_percent: Some(40), ..Limits::default() };
         let group = |name: &str| Cgroup::new(name, quota).unwrap();
         let (others, dumps, gcs) = (group("others"), group("dumps"), group("gcs"));

@@ -2,8 +2,8 @@
 //!
 //! The table writes a method as `Class.method`, with the innermost class only. The number at the
 //! end of a lambda's method name is removed, as is the number in the name of a class that is
-//! generated at run time (`StackGone1234`). A thread's name also occurs as a caller: of the
-//! program's first method in that thread.
+//! generated at run time (`StackGone1234`). A thread's name also occurs as a caller, namely as the
+//! caller of the program's first method in that thread.
 #![allow(clippy::print_stdout, reason = "the figures are printed")]
 
 use std::{
@@ -278,8 +278,8 @@ pub struct Report {
     pub calls: u64,
     /// Samples whose stack is impossible according to the table.
     pub wrong: u64,
-    /// Samples whose stack lacks frames in the middle. A walker has no excuse for that, except that
-    /// frames inlined into code that is freed before it can be read are lost.
+    /// Samples whose stack lacks frames in the middle. The only legitimate cause is code that is
+    /// freed before it can be read, because the names of methods inlined there are lost.
     pub gaps: u64,
     /// Methods of the program that were seen, as the table writes them.
     pub methods: BTreeSet<String>,
@@ -493,10 +493,10 @@ impl Report {
         self.wrong * 100 <= self.samples * 3
     }
 
-    /// Asserts the promised quality: at most 1 % incomplete stacks, 0.3 % frames without a name, 4
-    /// % stacks with gaps, and impossible stacks as in [`Report::is_possible`]. (Near a method's
-    /// end, HotSpot's debug information names the method that was inlined last, so a bottom method
-    /// appears on the way back up.)
+    /// Asserts the promised quality: at most 1 % incomplete stacks, 0.3 % frames without a name and
+    /// 4 % stacks with gaps, and impossible stacks as in [`Report::is_possible`]. Gaps are accepted
+    /// because, near a method's end, HotSpot's debug information names the method that was inlined
+    /// last, so the bottom method may appear while the recursion returns.
     ///
     /// # Panics
     /// If the quality is lower.

@@ -39,7 +39,7 @@ pub enum Verdict {
     Unknown(&'static str),
 }
 
-/// Samples and examples of a call that was found impossible or at other lines only.
+/// Samples and example stacks of a call that is impossible, or possible only at other lines.
 #[derive(Debug, Default)]
 pub struct Offence {
     /// Number of samples with this call.
@@ -59,16 +59,16 @@ pub struct Report {
     pub wrong: u64,
     /// Calls that were judged.
     pub calls: u64,
-    /// Judged calls that the caller makes nowhere.
+    /// Judged calls that the caller's bytecode does not contain.
     pub impossible: u64,
-    /// Judged calls that the caller makes at other lines only.
+    /// Judged calls that the caller's bytecode contains at other lines only.
     pub elsewhere: u64,
     /// Number of calls that could not be judged, by reason.
     pub unknown: BTreeMap<&'static str, u64>,
     /// Number of impossible calls by the innermost user frame of their sample: a stub's name, or a
     /// kind of code. A walk that starts from a wrong frame finds wrong callers.
     pub leaves: BTreeMap<String, u64>,
-    /// Impossible calls, by reason, caller and callee.
+    /// Impossible calls by reason, caller and callee.
     pub offences: BTreeMap<(&'static str, String, String), Offence>,
     /// Calls at other lines only, by caller and callee.
     pub at_other_lines: BTreeMap<(String, String), Offence>,
@@ -209,8 +209,8 @@ impl Checker {
         if callee.name == "<clinit>" {
             return Impossible("only the JVM calls <clinit>");
         }
-        // Some compilers write class files with such names; their bytecode is judged like that of
-        // any other class.
+        // Some compilers write class files whose names contain `$$Lambda`. Their bytecode is judged
+        // like that of any other class.
         if let Some((host, _)) = caller.class.split_once("$$Lambda")
             && self.classes.class(caller.class).is_none()
         {
@@ -219,8 +219,8 @@ impl Checker {
         self.judge_by_bytecode(&caller, at, |call| self.admits(call, &callee))
     }
 
-    /// Judges a call by the caller's instructions: possible if one that `admits` accepts is at the
-    /// frame's line.
+    /// Judges a call by the caller's instructions. It is possible if `admits` accepts an instruction
+    /// at the frame's line.
     fn judge_by_bytecode(
         &self,
         caller: &Named<'_>,
@@ -273,7 +273,7 @@ impl Checker {
         }
     }
 
-    /// Judges a call of the type-check stub: whether the caller tests a type.
+    /// Judges a call of the type-check stub. It is possible if the caller tests a type.
     fn judge_type_test(&self, caller: &Named<'_>, at: &Frame) -> Verdict {
         if is_made(caller.class) || is_filled_in_later(caller.class) {
             return Unknown("the caller is code that java.lang.invoke or reflection makes");
@@ -303,8 +303,9 @@ impl Checker {
         verdict
     }
 
-    /// Judges a call by the class of a lambda or a method reference. It calls the methods that its
-    /// host's class file names as such, boxes and unboxes values, and constructs objects.
+    /// Judges a call by the class of a lambda or a method reference. Such a class calls the methods
+    /// that the bootstrap arguments in its host's class file name, boxes and unboxes values, and
+    /// calls the constructor of `Object`.
     fn judge_lambda(&self, host: &str, callee: &Named<'_>) -> Verdict {
         let Some(class) = self.classes.class(host) else {
             return Unknown("no class file of the lambda's class");
@@ -576,8 +577,8 @@ mod tests {
         let checker = checker();
         let judge = |mark, callee| checker.judge(&frame(PLAIN, line(mark)), &frame(callee, None));
         let (area, make) = ("PossibleCalls$Base.area()", "PossibleCalls$Base.make(int)");
-        // Through the interface, the method of a subclass's object that inherits it from this
-        // class.
+        // The receiver of the interface call may be a `Square`, which inherits the method from
+        // `Base`.
         assert_eq!(judge("interface", area), Possible);
         assert_eq!(judge("class", area), Possible);
         assert_eq!(judge("static", area), ElsewhereInMethod);
@@ -630,7 +631,6 @@ mod tests {
         assert!(matches!(judge(&checker, tests, "fast_new_instance Runtime1 stub"), Unknown(_)));
     }
 
-    /// Skips a frame, or swaps two frames.
     #[test]
     fn skipped_or_swapped_frames_are_reported_impossible() {
         let checker = checker();

@@ -11,7 +11,7 @@ use std::{
 
 use std::os::unix::process::CommandExt;
 
-/// Limits of a control group, as jvmprobed's unit states them.
+/// Limits of a control group, by the names that systemd units use.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Limits {
     /// MemoryMax, in bytes.
@@ -96,15 +96,15 @@ impl Cgroup {
         unsafe { command.pre_exec(enter) };
     }
 
-    /// The most memory that its processes held together, in bytes, page cache included, where the
-    /// kernel reports it.
+    /// Returns the peak memory use of all its processes together, in bytes and including the page
+    /// cache; `None` if the kernel does not report it.
     pub fn peak_memory(&self) -> Option<u64> {
         let names = ["memory.max_usage_in_bytes", "memory.peak"];
         let paths = self.folders.iter().flat_map(|dir| names.map(|name| dir.join(name)));
         paths.filter_map(|path| fs::read_to_string(path).ok()?.trim().parse().ok()).max()
     }
 
-    /// Number of processes that the kernel killed because the memory limit was reached.
+    /// Returns the number of processes that the kernel killed because the memory limit was reached.
     pub fn oom_kills(&self) -> u64 {
         let names = ["memory.oom_control", "memory.events"];
         let paths = self.folders.iter().flat_map(|dir| names.map(|name| dir.join(name)));
@@ -116,7 +116,7 @@ impl Cgroup {
         texts.filter_map(count).sum()
     }
 
-    /// IDs of the processes in it.
+    /// Returns the IDs of the processes in it.
     pub fn processes(&self) -> Vec<i32> {
         let text = self.folders.first().map(|dir| fs::read_to_string(dir.join("cgroup.procs")));
         let text = text.and_then(Result::ok).unwrap_or_default();
@@ -143,8 +143,8 @@ impl Drop for Cgroup {
     }
 }
 
-/// Returns the hierarchy of a controller. An empty name selects the hierarchy without controllers
-/// that identifies a process's group: cgroup2, or systemd's.
+/// Returns the hierarchy of a controller. An empty name selects cgroup2, which identifies a process's
+/// group even if all controllers are in v1 hierarchies.
 fn hierarchy(controller: &str) -> io::Result<Hierarchy> {
     let mounts = fs::read_to_string("/proc/self/mounts")?;
     let mut v2 = None;

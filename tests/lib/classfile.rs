@@ -66,7 +66,7 @@ pub struct Method {
     pub calls: Vec<Call>,
     /// Lines with `checkcast`, `instanceof` or `aastore`.
     pub type_tests: BTreeSet<u32>,
-    /// Static, private, native and so on.
+    /// Access flags: static, private, native and so on.
     pub flags: MethodAccessFlags,
     /// Whether its bytecode has a line number table.
     pub has_lines: bool,
@@ -103,8 +103,8 @@ struct Entry {
 /// Class files, indexed by class name.
 pub struct ClassPath {
     jars: Vec<ZipSliceArchive<Vec<u8>>>,
-    /// Locations by class name. Some classes have several files, because a class loader of its own
-    /// may load another one.
+    /// Locations by class name. A class may have several files, because different class loaders may
+    /// load different versions of it.
     index: HashMap<String, Vec<Entry>>,
     classes: RefCell<HashMap<String, Option<Rc<Class>>>>,
     unreadable: RefCell<BTreeSet<String>>,
@@ -212,8 +212,8 @@ impl ClassPath {
         (all, is_whole)
     }
 
-    /// Whether a class is a subtype of both. An object of that class can have a method of the one
-    /// called through the other.
+    /// Whether any class is a subtype of both. On an object of that class, a call through one of the
+    /// two types can reach a method of the other.
     pub fn have_common_subtype(&self, one: &str, other: &str) -> bool {
         let of_one = self.descendants(one);
         self.descendants(other).iter().any(|class| of_one.contains(class))
@@ -362,7 +362,7 @@ fn target(class: &str, name: &str, descriptor: &str) -> Option<Target> {
     Some(Target { class, name: name.to_owned(), parameters })
 }
 
-/// Returns a class name in the form in which it is shown.
+/// Converts an internal class name, which has slashes, to the form that tools show, with dots.
 pub fn dotted(name: &str) -> String {
     name.replace('/', ".")
 }

@@ -1,4 +1,4 @@
-//! A JVM as in a container, with its own mount and PID namespaces, another root directory, another
+//! A JVM in a container: in mount and PID namespaces of its own, with another root directory, another
 //! UID, and its own /tmp.
 
 use std::{
@@ -33,13 +33,13 @@ const SCRIPT: &str = r#"
     exec chroot --userspec=12345:12345 "$ROOT" /jre/bin/java "$@"
 "#;
 
-/// The container; it ends when dropped.
+/// The container; killed when dropped.
 pub struct Container {
     _shell: Other,
     java: u32,
     stdin: ChildStdin,
     stdout: BufReader<ChildStdout>,
-    /// The container engine's ID of it; empty without an engine.
+    /// ID that the container engine gave the container; empty without an engine.
     id: String,
     _dir: TempDir,
 }
@@ -89,7 +89,7 @@ impl Container {
         let mut shell = Other::spawn(command.stdin(Stdio::piped()).stdout(Stdio::piped()));
         let stdin = shell.0.stdin.take().expect("piped");
         let mut stdout = BufReader::new(shell.0.stdout.take().expect("piped"));
-        // In its PID namespace it is process 1; here it is the shell's child.
+        // The JVM is process 1 in its own PID namespace. In ours it is the shell's child.
         assert_eq!(line(&mut stdout), "ready 1\n");
         let children = fs::read_to_string(format!("/proc/{0}/task/{0}/children", shell.pid()));
         let children = children.expect("/proc tells of children");

@@ -1,4 +1,4 @@
-//! A FUSE server that stops answering, and JVMs with memory on it.
+//! A FUSE server that stops answering, and JVMs with memory that is mapped from its file.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(clippy::print_stdout, reason = "why a test is skipped, for people to read")]
@@ -51,12 +51,12 @@ impl Server {
         self.dir.path().join("mounted/libjvm.so")
     }
 
-    /// From now on, the server does not answer.
+    /// Makes the server stop answering.
     pub fn fall_silent(&self) {
         self.signal(Signal::USR1);
     }
 
-    /// From now on each answer takes 0.9 seconds.
+    /// Makes the server delay each answer by 0.9 seconds.
     pub fn slow_down(&self) {
         self.signal(Signal::USR2);
     }
@@ -77,8 +77,8 @@ impl Drop for Server {
     }
 }
 
-/// Starts a JVM whose table of fields (vmStructs) is on the server's file. `prepare` may change the
-/// command.
+/// Starts a JVM whose table of fields (vmStructs) is mapped from the server's file. `prepare` may
+/// change the command.
 pub fn hostile_jvm(server: &Server, dir: &Path, prepare: impl FnOnce(&mut Command)) -> Load {
     let agent = dir.join("fuse_pages.so");
     compile("fuse_pages.c", &["-shared", "-fPIC"], &agent);

@@ -1,4 +1,4 @@
-//! Synthetic profiles of any size, with unusual content, and deterministic.
+//! Deterministic synthetic profiles, of any size or with unusual content.
 
 use std::collections::HashMap;
 

@@ -18,9 +18,12 @@
 //! | [`bench`](mod@bench) | helpers for benchmarks |
 //! | [`folded`] | parser for folded stacks |
 //! | [`fake`] | fires HotSpot's probes faster than any JVM |
-//! | [`container`] | a JVM as in a container |
+//! | [`container`] | a JVM in a container |
 //! | [`userns`] | a JVM in a user namespace |
-//! | [`other`] | other processes than load programs |
+//! | [`other`] | processes other than load programs |
+//! | [`attack`] | hostile processes, to test the daemon's limits |
+//! | [`fuse`] | a FUSE server that stops answering |
+//! | [`scrape`] | reads the metrics of a running jvmprobed |
 //! | [`page`] | parser for the timelines in javaprof's page |
 //! | [`bpf`] | BPF objects that a process holds |
 //! | [`proc`] | process data from /proc |

@@ -34,8 +34,7 @@ impl Drop for Other {
     }
 }
 
-/// Starts a process that loads a library and then does nothing until it reads a line, at which it
-/// ends.
+/// Starts a process that loads a library, waits for a line on its standard input, and then ends.
 ///
 /// # Panics
 /// If it does not start.

@@ -34,7 +34,7 @@ pub fn jars(name: &str) -> Vec<PathBuf> {
 }
 
 /// Returns the Kotlin compiler with `files` source files to compile, which are written into a
-/// folder. Each takes some seconds of CPU time.
+/// folder. Each takes a few seconds of CPU time.
 ///
 /// # Panics
 /// If it cannot be downloaded.
@@ -121,8 +121,8 @@ pub fn classes_of(runtime: &Runtime) -> PathBuf {
     let image = fs::metadata(home(runtime).join("lib/modules")).expect("a runtime has modules");
     let cache = cache().join("classes");
     fs::create_dir_all(&cache).expect("create the cache");
-    // The key has size and modification time, because the runtime at this path may be replaced by
-    // another build.
+    // The file name contains size and modification time, because the runtime at this path may be
+    // replaced by another build.
     let jar = cache.join(format!("{}-{}-{}.jar", runtime.name, image.len(), image.mtime()));
     if !jar.exists() {
         let new = tempfile::NamedTempFile::new_in(&cache).expect("create a file in the cache");

@@ -16,7 +16,7 @@ pub struct Runtime {
     pub java: PathBuf,
     /// Major version of the JDK.
     pub major: u32,
-    /// A musl build: its libjvm.so has no USDT probes.
+    /// Whether it is a musl build, whose libjvm.so has no USDT probes.
     pub musl: bool,
 }
 
@@ -66,8 +66,8 @@ pub fn named(name: &str) -> &'static Runtime {
 }
 
 /// Returns a runtime from Debian unstable, where packages are added and removed. If it is not
-/// available, that is written to stderr past the test's captured output, so that the test is not
-/// mistaken for one that ran.
+/// available, a message is written directly to stderr, which the test harness does not capture, so
+/// that the test does not appear to have run.
 ///
 /// # Panics
 /// If `tests/runtimes` does not know it.
@@ -93,8 +93,8 @@ impl Runtime {
         command
     }
 
-    /// Returns a copy of this runtime in a folder, whose JVM exports a field under another name, so
-    /// that it cannot be found.
+    /// Copies this runtime to a folder and renames a field that its JVM exports, so that tools cannot
+    /// find the field. Returns the copy.
     ///
     /// # Panics
     /// If it cannot be copied, or if its libjvm.so has no such field.
@@ -109,8 +109,8 @@ impl Runtime {
         runtime
     }
 
-    /// Returns a copy of this runtime in a folder, whose libjvm.so has no symbol table. The symbols
-    /// are in `debug`, a folder like /usr/lib/debug, by build ID.
+    /// Copies this runtime to a folder and moves the symbols of its libjvm.so to `debug`, a folder
+    /// like /usr/lib/debug, by build ID. Returns the copy.
     ///
     /// # Panics
     /// If it cannot be copied, or has no build id.
@@ -133,8 +133,8 @@ impl Runtime {
         runtime
     }
 
-    /// Returns a copy of this runtime in a folder, whose libjvm.so has neither probes nor symbols,
-    /// nor a separate debug file.
+    /// Copies this runtime to a folder and removes probes and symbols from its libjvm.so, without a
+    /// separate debug file. Returns the copy.
     ///
     /// # Panics
     /// If it cannot be copied.
@@ -147,7 +147,7 @@ impl Runtime {
         runtime
     }
 
-    /// Makes a copy in a folder: symbolic links, except for `java` and libjvm.so, which are copied.
+    /// Makes a copy in a folder that consists of symbolic links, except for `java` and libjvm.so.
     fn copied(&self, folder: &Path) -> Self {
         let java = self.java.canonicalize().expect("java exists");
         let home = java.parent().and_then(Path::parent).expect("bin/java");

@@ -14,7 +14,7 @@ use std::{
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-/// Timeout for a tool to end. Nothing takes that long even on the slowest machine, except a hang.
+/// Timeout for a tool to end. Even on the slowest machine, only a hang takes that long.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Returns the path of a tool's binary. The first call builds all tools from the current sources,
@@ -88,7 +88,7 @@ impl Output {
     }
 }
 
-/// Asserts that a tool has traced a `GcLoad` and reports what that does.
+/// Asserts that a tool has traced a `GcLoad` and reports its collections, allocations or code.
 ///
 /// # Panics
 /// If it has not.

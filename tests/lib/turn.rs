@@ -1,7 +1,7 @@
 //! Which tests may run at the same time.
 //!
-//! A test calls [`need_root`] and runs alone if it measures, counts all JVMs, or checks what other
-//! tests leave on the machine. A test that only checks what a tool reports about the test's own
+//! A test calls [`need_root`] and runs alone if it measures, counts all JVMs, or checks that nothing
+//! is left on the machine. A test that only checks what a tool reports about the test's own
 //! JVMs calls [`beside_others`]. Two such tests run at once, because they wait most of the time.
 //!
 //! The turns are locked files beside the test binaries, because `tests/run` runs several binaries
@@ -18,7 +18,7 @@ use std::{
 
 use rustix::fs::{FlockOperation, flock};
 
-/// Each test that runs beside others locks one of these files, and a test that runs alone both.
+/// Lock files. A test that runs beside others locks one of them, and a test that runs alone locks both.
 const FILES: [&str; 2] = ["turn-0.lock", "turn-1.lock"];
 
 /// A test's turn, until its thread ends.
@@ -43,7 +43,7 @@ thread_local! {
     static TURN: RefCell<Option<Turn>> = const { RefCell::new(None) };
 }
 
-/// Locks one of the files, or all.
+/// Waits until it has locked all files if `alone` is true, otherwise one of them.
 fn lock(alone: bool) -> Vec<File> {
     let test = std::env::current_exe().expect("own path");
     let open = |name| {
@@ -67,7 +67,7 @@ fn lock(alone: bool) -> Vec<File> {
     }
 }
 
-/// Takes the test's turn, unless its thread has one.
+/// Waits for the test's turn, unless its thread already has one.
 fn take(alone: bool) {
     TURN.with_borrow_mut(|turn| {
         turn.get_or_insert_with(|| Turn { files: lock(alone), begin: Instant::now() });

@@ -30,7 +30,7 @@ pub enum Mapping {
     Nothing,
 }
 
-/// Script that all mappings share; `$INSIDE` is the rest.
+/// Script that all mappings share. It ends with `$INSIDE`, the script of one mapping.
 const OUTSIDE: &str = r#"
     set -e
     mount -t tmpfs none /mnt
@@ -77,7 +77,7 @@ impl Mapping {
     }
 }
 
-/// The JVM; it ends when dropped.
+/// The JVM. It ends when this is dropped.
 pub struct Namespaced {
     shell: Other,
     stdin: ChildStdin,

@@ -1,4 +1,4 @@
-// An OpenTelemetry Collector of two parts: it receives OTLP and prints all that it got.
+// A minimal OpenTelemetry Collector, which receives OTLP and prints the received data.
 package main
 
 import (

@@ -1,16 +1,27 @@
-"""Receives what jvmprobed pushes, over HTTP and gRPC, and tells of it in lines of JSON.
+"""Receives jvmprobed's push requests over HTTP and gRPC, and prints each as a line of JSON.
 
-    receiver.py [TLS-FILE]          (key and then certificate: it speaks TLS on both ports)
+    receiver.py [TLS-FILE]
 
-It prints "ready HTTP-PORT GRPC-PORT". A line on standard input says how the next requests are
-answered: "ok", "slow SECONDS", "status CODE [RETRY-AFTER]", "cut", "page", "partial COUNT",
-"grpc CODE [RETRY-SECONDS]", "endless" (an answer
-that never ends), "judge MAX-BYTES [CODE]" (each series of Pyroscope is accepted or rejected, as Pyroscope does),
-"reject NAME" (a request of OTLP in which a resource has this service.name),
-"down" (503 to what nobody looks into). Each line is answered by "mode LINE"; "all" changes nothing, and its
-answer comes after all requests so far. Each request, by a line with all
-that was in it, before it is answered. OTLP is decoded by OpenTelemetry's own messages for Python;
-Pyroscope's request by hand; a pprof is handed on as it is.
+With TLS-FILE, which contains a key and then a certificate, both ports use TLS. At the start, the receiver
+prints "ready HTTP-PORT GRPC-PORT". Each line on standard input sets the mode, which determines how the next
+requests are answered:
+
+    ok                          accepts requests
+    slow SECONDS                accepts requests after a delay
+    status CODE [RETRY-AFTER]   answers with this HTTP status
+    grpc CODE [RETRY-SECONDS]   answers with this gRPC status
+    cut                         closes the connection without an answer
+    page                        answers with an HTML page
+    partial COUNT               accepts an OTLP request, but reports COUNT profiles as rejected
+    endless                     sends an answer that never ends
+    judge MAX-BYTES [CODE]      accepts or rejects each Pyroscope series by Pyroscope's rules
+    reject NAME                 rejects OTLP requests that contain a resource with this service.name
+    down                        answers 503, and does not decode requests
+
+The receiver confirms each line with "mode MODE". The line "all" does not change the mode; its confirmation
+follows all requests so far. Each request is printed with its complete content before it is answered. OTLP
+is decoded with OpenTelemetry's Python classes, and Pyroscope's requests by this script. Profiles in pprof
+format are passed on without decoding.
 """
 
 import base64
@@ -39,7 +50,7 @@ def tell(**what):
 
 
 def fields(message):
-    """The fields of a message: number and value (protobuf.dev, "Encoding")."""
+    """Yields number and value of each field of a message (protobuf.dev, "Encoding")."""
     at = 0
 
     def varint():
@@ -66,7 +77,7 @@ def fields(message):
 
 
 def pyroscope(body):
-    """push.v1.PushRequest."""
+    """Decodes a push.v1.PushRequest."""
     series = []
     for _, one in fields(body):
         labels, profiles = {}, []
@@ -83,7 +94,7 @@ def pyroscope(body):
 
 
 def rejection(labels, names, raw, max_bytes):
-    """Why Pyroscope rejects a series, or None.
+    """Returns the reason for which Pyroscope rejects a series, or None.
 
     Source: ValidateLabels and ValidateProfile in pkg/validation/validate.go of Pyroscope, with the defaults
     of limits.go. The limit of bytes is a parameter.
@@ -122,7 +133,7 @@ def rejection(labels, names, raw, max_bytes):
 
 
 def judge(body, max_bytes):
-    """Judges each series of a request: ids of accepted profiles, and one error if there is any."""
+    """Judges each series of a request. Returns the IDs of accepted profiles, and an error if there is any."""
     accepted, error = [], None
     for _, one in fields(body):
         labels, names, profiles = {}, [], []
@@ -357,7 +368,10 @@ def answer_grpc(name, request, told, response, context):
 
 
 def export_profiles(request, context):
-    """Answers a call: as a stream, of which one message is what a unary call gets."""
+    """Answers a call with a stream of one message, which is what a unary call receives.
+
+    In mode endless, the stream does not end.
+    """
     told = lambda request: {"profiles": profiles(request)}
     response = profiles_service_pb2.ExportProfilesServiceResponse()
     yield answer_grpc("grpc profiles", request, told, response, context)

@@ -17,7 +17,7 @@ struct class_event {
 	__u64 target;
 	__u64 ts_ns;
 	__u64 tid;
-	__u64 stack; /* number of the stack */
+	__u64 stack; /* ID of the stack */
 	char comm[COMM_LEN];
 	char name[NAME_LEN];
 };

@@ -54,8 +54,8 @@ fn walk_in_pieces_yields_the_recorded_frames() {
     assert!(pieces > recordings().len(), "{pieces}");
 }
 
-/// Gives the recording a stamp of its own, under which the walker caches its code and that no other
-/// recording has.
+/// Gives the recording a unique stamp. The walker caches code by stamp, so no two recordings share
+/// cached code.
 fn with_stamp(mut recording: Recording, stamp: u64) -> Recording {
     recording.jvm.stamp = stamp;
     if let Some(first) = recording.mappings.get_mut(&0) {
@@ -64,7 +64,7 @@ fn with_stamp(mut recording: Recording, stamp: u64) -> Recording {
     recording
 }
 
-/// The second walk takes its code from the cache that the first one filled.
+/// The second walk uses the code that the first one has cached.
 #[test]
 fn walk_with_cached_code_yields_the_recorded_frames() {
     let (mut without_rows, mut all) = (0, 0);
@@ -89,7 +89,7 @@ fn walk_with_cached_code_yields_the_recorded_frames() {
     assert!(without_rows * 4 > all * 3 && all > 40, "{without_rows} of {all}");
 }
 
-/// Other code is now at the address of a cached method.
+/// Between two walks, other code takes the place of a cached method.
 #[test]
 fn replaced_code_is_not_served_from_the_cache() {
     let mut replaced = 0;
@@ -115,7 +115,7 @@ fn replaced_code_is_not_served_from_the_cache() {
     assert!(replaced > 40, "{replaced}");
 }
 
-/// Memory that is changed or missing: the walk ends and does no harm.
+/// Walks with memory that was changed or removed.
 #[test]
 fn damaged_memory_ends_the_walk_safely() {
     for file in recordings() {
@@ -157,7 +157,8 @@ fn sanitizers_report_no_errors() {
     let (compiled, runtime) = match (compiled, runtime) {
         (Ok(compiled), Ok(runtime)) if compiled.status.success() => (compiled, runtime),
         (compiled, _) => {
-            // Written past the captured output, so that the test is not mistaken for one that ran.
+            // Written directly to stderr, which the test harness does not capture, so that the
+            // test does not appear to have run.
             writeln!(std::io::stderr(), "NOT TESTED under a sanitizer: {compiled:?}").unwrap();
             return;
         }

@@ -1,8 +1,8 @@
 //! Inlined methods by code range: the `compile_info` of "Compiled Method Load".
 //!
-//! HotSpot passes the records of `jvmticmlr.h` along with the event. This module
-//! checks their version, kinds and counts, and reads at most the maximum number
-//! of each.
+//! HotSpot passes the records of `jvmticmlr.h` along with the event. This
+//! module checks their version, kinds and counts, and limits the number of
+//! records, addresses and methods that it reads.
 //!
 //! A record lists, for some code addresses, the chain of methods inlined into
 //! each other there. HotSpot's debug information marks the END of the code that
@@ -116,7 +116,8 @@ pub unsafe fn pcs<'a>(info: *const c_void) -> &'a [Pc] {
     &[]
 }
 
-/// Returns the ranges that end at the addresses, within the code from `start` to `end`.
+/// Returns the ranges that end at these addresses. Addresses that do not ascend or are outside
+/// of the code from `start` to `end` are skipped.
 pub fn ranges<'a>(pcs: &'a [Pc], start: usize, end: usize) -> impl Iterator<Item = Range<'a>> {
     let mut at = start;
     pcs.iter().filter_map(move |pc| {

@@ -2,25 +2,26 @@
 //!
 //! This module contains the entry points of the agent (`Agent_OnLoad` at the
 //! JVM's start, `Agent_OnAttach` at any later time; JVM Tool Interface, "Agent
-//! Start Up") and sets up an environment. Each other module has one subject:
-//! `options` the option text, `richmap` and `perfmap` the two formats, `inline`
-//! the JVM's record of inlined methods, `names` the names of methods, `buffer`
-//! text in memory, `state` the state of one environment, `events` the callbacks,
-//! `jvmti`, `jni` and `owned` the JVM's interfaces, `sys` and `mem` replacements
-//! for a libc: system calls and memory functions.
+//! Start Up") and sets up an environment. The other modules are `options` (the
+//! option text), `richmap` and `perfmap` (the two formats), `inline` (the JVM's
+//! record of inlined methods), `names` (names of methods), `buffer` (text in
+//! memory), `state` (state of one environment), `events` (the callbacks),
+//! `jvmti`, `jni` and `owned` (the JVM's interfaces), and `sys` and `mem`
+//! (system calls and memory functions, which replace a libc).
 //!
 //! The library needs no libc, so that the same file can be loaded into JVMs on
 //! glibc and on musl. It never prints, never panics, and keeps nothing in
 //! static memory.
 //!
-//! Options are `map=PATH` and `perf=PATH`, at least one of them, `once`, and for the
-//! perf map `unfold=none|simple|all`, `msig`, `sourcepos`, `dottedclass`,
-//! `cleanclass` and `annotate`. With `map=`, the environment writes until that
-//! file is unlinked. If the agent is attached to a running JVM with `once` or with
-//! `perf=` alone, it writes a snapshot of the existing code and disposes of its
-//! environment. If it is loaded at the JVM's start with `perf=` alone, it writes
-//! until the perf map is unlinked. A file that has reached 1 GiB is treated like an
-//! unlinked one.
+//! The options `map=PATH` and `perf=PATH` name the files; at least one of them is
+//! required. The option `once` requests a snapshot only. The options
+//! `unfold=none|simple|all`, `msig`, `sourcepos`, `dottedclass`, `cleanclass` and
+//! `annotate` change the names in the perf map. With `map=`, the environment writes
+//! until that file is unlinked. If the agent is attached to a running JVM with
+//! `once` or with `perf=` alone, it writes a snapshot of the existing code and
+//! disposes of its environment. If it is loaded at the JVM's start with `perf=`
+//! alone, it writes until the perf map is unlinked. A file that has reached 1 GiB
+//! is treated like an unlinked one.
 
 #![no_std]
 #![warn(missing_docs, clippy::undocumented_unsafe_blocks)]

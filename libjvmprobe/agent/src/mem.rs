@@ -5,9 +5,9 @@
 //! the `core` crate), and without a libc no other library provides them. They
 //! are written in assembly for two reasons: the compiler could turn a Rust
 //! version into a call of itself, and only assembly can hide the symbols in the
-//! library, so that they never replace those of the JVM's libc. The C standard
-//! defines the functions, the psABI of each processor the registers. Simple
-//! loops are fast enough, because each call handles only a few bytes.
+//! library, so that they never replace those of the JVM's libc. Sources: the C
+//! standard for the functions; the psABI of each processor for the registers.
+//! Simple loops are fast enough, because each call handles only a few bytes.
 
 use core::arch::global_asm;
 

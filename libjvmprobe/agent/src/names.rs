@@ -1,9 +1,10 @@
 //! Names of methods, and their source files and lines.
 //!
-//! This module parses class signatures (`Ljava/lang/String;`), and the separator
-//! that HotSpot puts before the number of a hidden class (`.` in newer JVMs, `/`
-//! in older ones, from JVMTI's "Get Class Signature"). A line table entry
-//! applies to the bytecodes from its start up to the start of the next entry.
+//! This module parses the class signatures that JVMTI's "Get Class Signature"
+//! returns (`Ljava/lang/String;`). In those of hidden classes, HotSpot separates
+//! the name from a number by `.` in newer JVMs and by `/` in older ones. A line
+//! table entry applies to the bytecodes from its start up to the start of the
+//! next entry.
 //!
 //! Calls into the JVM take time, and the same few methods occur repeatedly in
 //! the inlining chains of one compiled method, so results are cached during an

@@ -36,7 +36,7 @@ pub enum ClassStyle {
 /// Options for the entries and names of the perf map.
 #[derive(Clone, Copy)]
 pub struct Style {
-    /// Which entries a compiled method has.
+    /// Entries of a compiled method.
     pub unfold: Unfold,
     /// Notation of class names.
     pub class: ClassStyle,

@@ -1,16 +1,17 @@
 //! State of one JVMTI environment. Each load of the agent creates one.
 //!
 //! This module decides when an environment writes, when it stops, and which
-//! thread closes its files. Events arrive on several threads, and continue for a
-//! short time after they were disabled (JVM Tool Interface, "Dispose Environment"
-//! and "Set Event Notification Mode"). A file must not be closed while a thread
-//! is about to write to it, because the JVM could have reused the descriptor for
-//! one of its own files. So the gate counts the threads that hold a `Pass`,
-//! admits none after the environment was silenced, and the last thread to drop
-//! its pass closes the files.
+//! thread closes its files. Events arrive on several threads, and continue for
+//! a short time after they were disabled (JVM Tool Interface, "Dispose
+//! Environment" and "Set Event Notification Mode"). A file must not be closed
+//! while a thread is about to write to it, because the JVM could reuse the
+//! descriptor for one of its own files before the write. So the gate counts the
+//! threads that hold a `Pass`, admits no more threads once the environment is
+//! silenced, and the last thread to drop its pass closes the files.
 //!
-//! The memory is never freed, because the JVM may be about to send an event with
-//! it. It is less than a hundred bytes for each load of the agent.
+//! The memory of a state is never freed, because the JVM may be about to run a
+//! callback that reads it. It is less than a hundred bytes for each load of the
+//! agent.
 
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -97,7 +98,7 @@ impl State {
 }
 
 impl Pass {
-    /// Returns the state that this is a pass to.
+    /// Returns the state to which this pass belongs.
     pub fn state(&self) -> &'static State {
         self.0
     }

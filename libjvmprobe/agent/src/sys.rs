@@ -47,7 +47,7 @@ const S_IFREG: u32 = 0o100_000;
 const CLOCK_MONOTONIC: usize = 1;
 const EINTR: isize = -4;
 
-/// The beginning of the kernel's `struct stat`, padded to its full size.
+/// The beginning of the kernel's `struct stat`, padded to at least its full size.
 #[cfg(target_arch = "x86_64")]
 #[repr(C)]
 struct Stat {
@@ -63,7 +63,7 @@ struct Stat {
     rest: [u64; 12],
 }
 
-/// The beginning of the kernel's `struct stat`, padded to its full size.
+/// The beginning of the kernel's `struct stat`, padded to at least its full size.
 #[cfg(target_arch = "aarch64")]
 #[repr(C)]
 struct Stat {
@@ -177,7 +177,7 @@ pub fn close(fd: i32) {
 
 fn status(fd: i32) -> Option<Stat> {
     let mut stat = MaybeUninit::<Stat>::zeroed();
-    // SAFETY: `Stat` is as large as the kernel's structure, and any bytes are a
+    // SAFETY: `Stat` is at least as large as the kernel's structure, and any bytes are a
     // valid value of it.
     unsafe {
         let result = call(number::FSTAT, fd as usize, stat.as_mut_ptr() as usize, 0, 0);

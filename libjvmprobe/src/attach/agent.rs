@@ -1,10 +1,11 @@
 //! Our JVMTI agent, loaded into a JVM temporarily: it writes a map of compiled code and inlined methods, and then does
 //! nothing more.
 //!
-//! The agent (`libjvmprobe/agent`) needs no libc and is embedded here. It is copied into the target's file system,
-//! owned by the target's user, under a name that cannot be guessed. The copy, and the map that the agent writes when it
-//! is loaded, are removed as soon as the JVM has loaded it. JDK 21 and later print a warning on the target's stderr
-//! when an agent is loaded (JEP 451), and later versions may reject it.
+//! The agent (`libjvmprobe/agent`) needs no libc and is embedded here. It is copied into the target's file
+//! system, owned by the target's user, under a name that cannot be guessed. The copy, and the map that the
+//! agent writes when it is loaded, are removed as soon as the JVM has loaded the agent. JDK 21 and later
+//! print a warning on the target's stderr when an agent is loaded (JEP 451), and later versions may reject
+//! it.
 
 use std::{
     fs::File,

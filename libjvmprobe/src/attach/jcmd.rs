@@ -1,18 +1,19 @@
 //! HotSpot's attach protocol: commands to a running JVM, as `jcmd` sends them.
 //!
-//! Source: hotspot/os/linux/attachListener_linux.cpp (os/posix since JDK 17) and
-//! jdk.attach's VirtualMachineImpl.c. The JVM listens on `/tmp/.java_pidN`, where N is its PID in its own PID
-//! namespace. If it does not listen yet, a file `.attach_pidN` in its working directory or in /tmp and then SIGQUIT
-//! make it do so. A command consists of five NUL-terminated strings: `1`, the command and three arguments. The answer
-//! consists of a number, a newline, and text until the end of the stream.
+//! Source: hotspot/os/linux/attachListener_linux.cpp (os/posix since JDK 17) and jdk.attach's
+//! VirtualMachineImpl.c. The JVM listens on `/tmp/.java_pidN`, where N is its PID in its own PID namespace.
+//! To make a JVM listen, a tool creates a file `.attach_pidN` in the JVM's working directory or in /tmp, and
+//! then sends SIGQUIT. A command consists of five NUL-terminated strings: `1`, the command and three
+//! arguments. The answer consists of a number, a newline, and text until the end of the stream.
 //!
-//! SIGQUIT kills a process that does not handle it. A JVM that does not find the file, or whose attach mechanism is
-//! disabled, prints its threads on its stdout instead. So all of this is checked before: the signal handler, the
-//! option, and that the JVM can reach the file by its own path and will accept its owner. From then on the file stays
-//! until the JVM listens, has ended, or the timeout has expired.
+//! SIGQUIT kills a process that does not handle it. A JVM that does not find the file, or whose attach
+//! mechanism is disabled, prints its threads on its stdout instead. So three things are checked before
+//! SIGQUIT is sent: the JVM handles SIGQUIT, its attach mechanism is enabled, and it can reach the file by
+//! its own path and will accept the file's owner. The file is not removed before the JVM listens or has
+//! ended, or the timeout has expired.
 //!
-//! Connecting requires the target's user (for JVMs up to 11.0.1), so [`as_target`] does it. All data about the target
-//! are read with our own privileges.
+//! JVMs up to 11.0.1 accept connections only from their own user, so [`as_target`] connects as that user. All
+//! data about the target is read with our own privileges.
 
 use std::{fs, io, os::fd::OwnedFd, time::Duration};
 
@@ -91,7 +92,7 @@ fn first_line(text: &str) -> String {
     text.lines().next().unwrap_or("no reason given").chars().take(200).collect()
 }
 
-/// Makes the JVM listen if it does not yet, and sends it a request.
+/// Makes the JVM listen if it does not yet, sends it a request and returns the answer.
 fn ask(process: &Process, request: &[u8], deadline: Deadline) -> Result<Vec<u8>, String> {
     check_alive(process)?;
     let root = Root::open(process)?;
@@ -139,8 +140,8 @@ fn check_ids(process: &Process) -> Result<(), String> {
     Ok(())
 }
 
-/// Returns whether an ID map contains an ID of ours. Each line has the first ID inside, the first ID outside, and the
-/// number of IDs (user_namespaces(7)).
+/// Returns whether an ID map contains `id`, an ID in our user namespace. Each line has the first ID inside,
+/// the first ID outside, and the number of IDs (user_namespaces(7)).
 pub(crate) fn is_mapped(map: &str, id: u32) -> bool {
     map.lines().any(|line| {
         let mut fields = line.split_ascii_whitespace().skip(1).map(str::parse::<u32>);
@@ -218,8 +219,8 @@ fn sentinel<'a>(process: &Process, folders: &[&'a Folder<'a>]) -> Result<Sentine
     Err(format!("cannot create the file that requests its attach socket ({})", reasons.join("; ")))
 }
 
-/// Creates the file, and makes sure that the JVM will find and accept it (`AttachListener::is_init_trigger`): by the
-/// JVM's own path to the folder, it must be a regular file of the JVM's user.
+/// Creates the file, and makes sure that the JVM will find and accept it (`AttachListener::is_init_trigger`).
+/// At the path that the JVM itself uses, it must be a regular file that belongs to the JVM's user.
 fn sentinel_in<'a>(
     folder: &'a Folder<'a>,
     process: &Process,
@@ -234,7 +235,7 @@ fn sentinel_in<'a>(
                 return Err(io::Error::other("the JVM sees a different file there"));
             }
             if !seen.is_file_of(process.uid) {
-                // The file system changes owners.
+                // The file system has given the new file another owner.
                 return Err(io::Error::other("the file would belong to another user"));
             }
             Ok(Sentinel::Ours { _file: ours })
@@ -291,7 +292,7 @@ impl Connection {
         Ok(answer)
     }
 
-    /// Repeats `work`, waiting in between until the socket is ready, until it succeeds.
+    /// Repeats `work` until it succeeds. Waits until the socket is ready before each repetition.
     fn attempt(
         &self,
         ready: PollFlags,

@@ -74,7 +74,8 @@ pub fn name_of(process: &Process) -> String {
     format!("perf-{}.map", process.ns_pid)
 }
 
-/// Reads the map in a process's /tmp, unless it is a link or belongs to a user other than the JVM's and root.
+/// Reads the map in a process's /tmp. The file must belong to the JVM's user or to root, and must not be a
+/// link.
 ///
 /// # Errors
 /// [`Error::Attach`] if its /tmp cannot be opened, [`Error::Io`] if the file cannot be trusted or read.
@@ -90,8 +91,8 @@ fn read_in(tmp: &Folder<'_>, name: &str, process: &Process) -> Result<String> {
     text.map_err(|e| failed("read", &tmp.shown(name), e))
 }
 
-/// Reads a process's map that the user has named, in our own file system, unless it is a link or belongs to a user
-/// other than the JVM's and root.
+/// Reads the map of a process from a file in our own file system that the user has named. The file must
+/// belong to the JVM's user or to root, and must not be a link.
 ///
 /// # Errors
 /// [`Error::Io`] if the file cannot be trusted or read.

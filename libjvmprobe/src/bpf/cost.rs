@@ -17,7 +17,8 @@ use crate::{
 pub(super) const MAP: &str = "costs";
 /// Key under which hits of processes without an entry are counted.
 const OTHERS: u64 = 0;
-/// Minimum number of measured runs in an interval for its own average to be used; else the average since the start is.
+/// Minimum number of measured runs in an interval for its own average to be used. With fewer runs, the
+/// average since the start is used.
 const ENOUGH_RUNS: u64 = 8;
 
 /// Cost of the probes to a process since the last call.

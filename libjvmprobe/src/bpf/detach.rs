@@ -1,12 +1,13 @@
 //! Detaches probes in a background thread.
 //!
 //! To release an attachment, the kernel waits until no processor can be in its program any more, which takes
-//! about 50 ms each. Events would pile up meanwhile, so a thread does it. When the process ends, the kernel
-//! detaches what is still attached, before other processes see the exit. But an attachment that a thread is
-//! just making or releasing when the process ends would stay: the kernel does not write to the target's memory
-//! for a thread that is being killed (it logs "failed to unregister, leaking uprobe"; see
-//! uprobe_unregister_nosync() of Linux' kernel/events/uprobes.c). So the end of the process waits for such a
-//! thread, and then releases the remaining attachments itself, all at once.
+//! about 50 ms for each attachment. Events would pile up meanwhile, so a background thread does it.
+//!
+//! When the process ends, the kernel detaches what is still attached, before other processes see the exit.
+//! But an attachment that a thread is just making or releasing would stay, because the kernel does not write
+//! to the target's memory for a thread that is being killed (it logs "failed to unregister, leaking uprobe";
+//! see uprobe_unregister_nosync() in Linux's kernel/events/uprobes.c). So the end of the process waits for
+//! such a thread, and then releases the remaining attachments itself, all at once.
 
 use std::{
     fs,
@@ -21,7 +22,7 @@ use libbpf_rs::Link;
 
 use crate::sys::{Worker, privileges::Rights, undo};
 
-/// Held while attaching or detaching: libbpf's USDT data of each object is not thread-safe.
+/// Held while attaching or detaching, because libbpf's USDT data of each object is not thread-safe.
 static ATTACH_LOCK: Mutex<()> = Mutex::new(());
 
 /// Maximum time that the end of the process waits for an attachment to be made or released, which usually takes about
@@ -31,9 +32,9 @@ const EXIT_TIMEOUT: Duration = Duration::from_secs(2);
 /// Locks attaching and detaching. The first call registers the release of all attachments at the end of the process.
 pub(super) fn lock_attaching() -> MutexGuard<'static, ()> {
     static LAST: Once = Once::new();
-    // At the end, the step that was registered first runs last.
+    // At the end of the process, the action that was registered first runs last.
     LAST.call_once(|| undo::on_exit(Box::new(end_attaching)));
-    // With panic=abort, the lock is never left poisoned with inconsistent data.
+    // A panic aborts the process (except in tests), so it cannot leave inconsistent data behind the lock.
     ATTACH_LOCK.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
@@ -52,26 +53,26 @@ fn end_attaching() {
     }
 }
 
-/// Releases all attachments, each in a thread of its own: together they wait for the kernel as long as one, whereas a
-/// process that exits closes one after the other.
+/// Releases all attachments, each in a thread of its own, so that they wait for the kernel in parallel. A
+/// process that exits would close one after the other.
 fn release_all() {
-    // Both descriptors of an attachment: the link, and the perf event that it attaches a program to.
+    // An attachment has two descriptors: the link, and the perf event that it attaches a program to.
     for kind in ["anon_inode:bpf_link", "anon_inode:[perf_event]"] {
         let open = attachments(kind);
         thread::scope(|all| {
             for fd in open {
-                // SAFETY: an open descriptor of this process. Its owner does not close it again: everything that is
-                // dropped at all was dropped before. After a second Ctrl-C, threads may still be running, but what
-                // they do now ends with the process.
+                // SAFETY: an open descriptor of this process. Its owner does not close it again, because
+                // every owner that is dropped at all was dropped before. After a second Ctrl-C, threads may
+                // still be running, but what they do now ends with the process.
                 let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-                // If no thread can be started, it is closed here.
+                // If no thread can be started, the descriptor is closed here.
                 drop(thread::Builder::new().spawn_scoped(all, || drop(fd)));
             }
         });
     }
 }
 
-/// Returns the open descriptors of this process that are of a kind.
+/// Returns the open descriptors of this process whose link in /proc is `kind`.
 fn attachments(kind: &str) -> Vec<RawFd> {
     let open = fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
     open.filter(|entry| fs::read_link(entry.path()).is_ok_and(|file| file == Path::new(kind)))

@@ -1,8 +1,8 @@
 //! The target's own counters, read by the kernel side with each event.
 //!
-//! A BPF program that runs in the context of a target's thread can read the target's memory at the instant of a probe
-//! hit: without a race, a stop or an additional trap. User space determines the addresses of the counters once and
-//! describes them in a [`Gauge`].
+//! A BPF program that runs in the context of a target's thread can read the target's memory at the instant of
+//! a probe hit, without a race, without stopping the target and without an additional trap. User space
+//! determines the addresses of the counters once and describes them in a [`Gauge`].
 
 use crate::{
     Addr,
@@ -20,7 +20,7 @@ const WORDS: usize = TERMS * TERM_WORDS + COUNTERS + SPACES + 10;
 impl Gauge {
     /// Returns the gauge encoded as `struct gauge` of bpf/gauge.h.
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
-        // If a summand does not fit, the sum would be wrong, so there is none at all.
+        // If there are too many terms, encodes none, because an incomplete sum would be wrong.
         let terms: &[Term] = if self.heap.len() <= TERMS { &self.heap } else { &[] };
         let used_at_gc_end: &[Addr] =
             if self.used_at_gc_end.len() <= SPACES { &self.used_at_gc_end } else { &[] };

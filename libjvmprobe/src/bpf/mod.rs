@@ -77,7 +77,8 @@ pub(crate) fn has_user_registers() -> bool {
         && has_helper(ProgramType::PerfEvent, BPF_FUNC_task_pt_regs)
 }
 
-/// Returns whether the kernel has a helper. If the check fails, assumes that it has: loading reports the error soon.
+/// Returns whether the kernel has a helper. If the check fails, assumes that it has, because loading then
+/// reports the error.
 fn has_helper(program: ProgramType, helper: bpf_func_id) -> bool {
     program.is_helper_supported(helper).unwrap_or(true)
 }
@@ -100,7 +101,7 @@ pub(crate) fn key_of_single(pid: Pid) -> u64 {
 pub fn set_libbpf_output(verbose: bool) {
     fn print(_: PrintLevel, message: String) {
         for line in message.lines() {
-            // Failure to print is ignored, because C code called this function.
+            // A failure to print is ignored, because the caller is C code, which cannot handle it.
             let _ = writeln!(stderr(), "{}", clean::line(line));
         }
     }

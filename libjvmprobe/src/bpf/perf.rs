@@ -197,9 +197,9 @@ fn open(event: Event, cpu: u32, rate: Rate) -> io::Result<OwnedFd> {
     open_event(&mut attr, Where::Processor(cpu))
 }
 
-/// Attaches a program to a watchpoint: it runs each time that a thread has written one of the eight bytes at an
-/// address, which is a multiple of eight. The number of watchpoints of a thread is limited by the processor's debug
-/// registers, four on x86.
+/// Attaches a program to a watchpoint: it runs each time `thread` has written one of the eight bytes at
+/// `address`, which must be a multiple of eight. The number of watchpoints of a thread is limited by the
+/// processor's debug registers, four on x86.
 ///
 /// # Errors
 /// [`Error::Permission`], [`Error::Io`] or [`Error::Bpf`].
@@ -278,7 +278,7 @@ pub(crate) fn online_cpus() -> Result<Vec<u32>> {
     Ok(parse_cpu_list(&text))
 }
 
-/// Parses `0-3,8`.
+/// Parses a list of processors, for example `0-3,8`; keeps at most 65,536.
 fn parse_cpu_list(text: &str) -> Vec<u32> {
     let max = 65_536;
     let range = |part: &str| {

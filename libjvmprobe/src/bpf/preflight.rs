@@ -18,8 +18,8 @@ const CAP_BPF: u64 = 1 << 39;
 /// length (5.10).
 const OLDEST_KERNEL: (u32, u32) = (5, 10);
 
-/// Oldest kernel on which stacks can be walked: global functions that take pointers to memory (5.12), reading and
-/// removing entries of hash maps in one step (5.14).
+/// Oldest kernel on which stacks are walked. It has all features that this needs: global functions that take
+/// pointers to memory (5.12), reading and removing entries of hash maps in one step.
 const OLDEST_WALKER: (u32, u32) = (5, 14);
 
 const UPROBE_PMU: &str = "/sys/bus/event_source/devices/uprobe/type";

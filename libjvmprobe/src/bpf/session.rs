@@ -41,7 +41,7 @@ fn map(skel: &impl Skel<'static>, name: &str) -> Result<MapHandle> {
     MapHandle::try_from(&map).map_err(bpf::load_error)
 }
 
-/// Loads an object that is configured.
+/// Loads a configured object.
 ///
 /// # Errors
 /// [`Error::Permission`] or [`Error::Kernel`] if the kernel refuses it, [`Error::Bpf`].
@@ -87,15 +87,15 @@ impl<S: Skel<'static>, E> Session<S, E> {
         self
     }
 
-    /// Sets the maps whose entries are removed with a JVM ([`Attach::forget`]): those whose keys begin with the JVM's
-    /// key, and of `known_stacks` those that have it as their value.
+    /// Sets the maps from which [`Attach::forget`] removes the entries of a JVM: those whose keys begin with
+    /// the JVM's key or, in `known_stacks`, those whose value is the JVM's key.
     #[must_use]
     pub fn with_maps_by_jvm(mut self, maps: &'static [&'static str]) -> Self {
         self.by_jvm = maps;
         self
     }
 
-    /// Counts the cost of the probes to each JVM. The object has `counts_costs` set.
+    /// Counts the cost of the probes to each JVM. The object must have been loaded with `counts_costs` set.
     ///
     /// # Errors
     /// [`Error::Bpf`], [`Error::Kernel`].
@@ -142,8 +142,9 @@ impl<S: Skel<'static>, E> Session<S, E> {
 
 /// The part of a session that is needed to follow JVMs.
 pub trait Attach {
-    /// Attaches all plans to a file, for example a libjvm.so, or none. If the kernel refuses an optional plan, a
-    /// message names what is lost: unlike USDT probes, uprobes on functions need CAP_SYS_ADMIN.
+    /// Attaches all plans to a file, for example a libjvm.so; after an error, none is attached. If
+    /// CAP_SYS_ADMIN is missing, which uprobes on functions need and USDT probes do not, an optional plan is
+    /// skipped, and a message names what is lost.
     ///
     /// # Errors
     /// [`Error::Permission`], [`Error::NoSuchProcess`] or [`Error::Bpf`], naming the location.
@@ -192,7 +193,7 @@ impl<S: Skel<'static>, E> Attach for Session<S, E> {
                 }
                 (Err(error), _) => return Err(error),
             }
-            // Events arrive from the first attachment on.
+            // Events arrive from the first attachment on, so the buffer is emptied after each.
             self.stream.drain_ring()?;
         }
         Ok(links)
@@ -224,7 +225,7 @@ impl<S: Skel<'static>, E> Attach for Session<S, E> {
             costs.forget(target);
         }
         let key = target.to_ne_bytes();
-        // Deletions may fail, because absent entries are the goal, here and below.
+        // Here and below, failed deletions are ignored, because absent entries are the goal.
         let _ = self.lost.delete(&key);
         for map in self.skel.object().maps() {
             if !self.by_jvm.iter().any(|name| map.name() == *name) {

@@ -48,9 +48,9 @@ pub fn set_sizes(object: &mut OpenObject, maps: &[SparseMap]) -> Result<()> {
     Ok(())
 }
 
-/// Enlarges libbpf's maps for USDT probes of many JVMs that are attached to separately: inside a PID namespace, and
-/// before Linux 5.15. libbpf keeps a description of the arguments for each attachment, by default at most 256 (its
-/// usdt.bpf.h); javagc uses three per JVM.
+/// Enlarges libbpf's maps for USDT probes. This is needed if many JVMs are attached to separately, as inside
+/// a PID namespace and before Linux 5.15, because libbpf keeps a description of the arguments for each
+/// attachment, by default at most 256 (its usdt.bpf.h); javagc uses three per JVM.
 ///
 /// # Errors
 /// [`Error::Bpf`](crate::Error::Bpf).
@@ -67,8 +67,9 @@ pub(super) fn for_probes_by_jvm(object: &mut OpenObject) -> Result<()> {
     Ok(())
 }
 
-/// An unknown version counts as an old one, because preallocated maps work everywhere. So do kernels of vendors that
-/// backported the newer allocator to an older version number.
+/// Returns whether the maps of this kernel version can allocate entries on demand. An unknown version counts
+/// as an old one, because preallocated maps work everywhere. An older version to which a vendor has
+/// backported the newer allocator also counts as old.
 fn allocates_on_demand(version: Option<(u32, u32)>) -> bool {
     version.is_some_and(|version| version >= FIRST_ON_DEMAND)
 }

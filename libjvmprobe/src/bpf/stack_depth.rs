@@ -1,8 +1,8 @@
 //! Computes how much BPF stack the programs need, as Linux before 6.12 counts it.
 //!
-//! Newer kernels give the programs that we use a larger stack, so a program that exceeds the limit of older kernels
-//! still loads there. Sources: `check_max_stack_depth()` of kernel/bpf/verifier.c; the instruction set in the kernel's
-//! Documentation/bpf/standardization/instruction-set.rst.
+//! Newer kernels give these programs a larger stack, so on a newer kernel no test would notice a program that
+//! exceeds the limit of older ones. Sources: `check_max_stack_depth()` of kernel/bpf/verifier.c; the
+//! instruction set in the kernel's Documentation/bpf/standardization/instruction-set.rst.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -113,7 +113,7 @@ fn check(object: &[u8]) {
         assert!(bytes <= MAX_STACK, "{bytes} bytes of BPF stack: {chain:?}");
         largest = largest.max(bytes);
     }
-    // Some of the programs walk stacks and need that much; a smaller result means that calls were not followed.
+    // Programs that walk stacks need more than this; a smaller result means that calls were not followed.
     assert!(largest > 300, "{largest}");
 }
 

@@ -1,7 +1,7 @@
 //! Looks up the kernel's tracepoints by name.
 //!
-//! Their ids are in tracefs. If that is not mounted, it is mounted for this process alone, without a mount point
-//! (fsmount(2)): no other process sees it, and it is released with the descriptor.
+//! Their ids are in tracefs. If tracefs is not mounted, it is mounted for this process alone, without a mount
+//! point (fsmount(2)): no other process sees it, and it is released with the descriptor.
 //! Source: Documentation/trace/events.rst, `events/CATEGORY/NAME/id`.
 
 use std::{io::Read, os::fd::OwnedFd};

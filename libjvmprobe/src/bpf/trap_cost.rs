@@ -1,9 +1,9 @@
 //! Measures the time that a thread loses to one probe hit and to one sampling interrupt on this machine. Both depend on
 //! the processor and on the hypervisor.
 //!
-//! The probe is a uprobe with an empty program on a function of this process, which is called with and without it. The
-//! interrupt is that of a sampling event on the measuring thread, which does nothing but read the clock: the longest
-//! steps of the clock show the duration of the interrupts.
+//! The probe is a uprobe with an empty program on a function of this process, and the function is called with
+//! and without the probe. The interrupt is that of a sampling event on the measuring thread. That thread does
+//! nothing but read the clock, so the longest steps between two readings show the duration of the interrupts.
 //!
 //! The measurement takes about 10 ms of CPU time, once.
 //!
@@ -34,8 +34,8 @@ use crate::{
 const TYPICAL: TrapCosts = TrapCosts { probe_ns: 1500.0, interrupt_ns: 5000.0 };
 /// Number of calls with and without the probe. The median is used, because some calls are interrupted.
 const CALLS: usize = 64;
-/// Number of bytes read between two calls to evict the kernel's data from the first-level caches, as it is between the
-/// hits of a real program, which are far apart.
+/// Number of bytes read between two calls, which evicts the kernel's data from the first-level caches. In a
+/// real program, the hits are so far apart that this data is evicted, too.
 const EVICTION_BYTES: usize = 512 << 10;
 const CACHE_LINE: usize = 64;
 /// Period of the sampling event, and total time of sampling.

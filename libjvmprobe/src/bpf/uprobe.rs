@@ -1,7 +1,8 @@
 //! A program on a function's entry that is attached and detached repeatedly.
 //!
-//! Links of [`probes`](super::probes) stay attached, and a background thread detaches them. Here the caller waits, so
-//! that it knows when the probe is detached. Source: perf_event_open(2), the `uprobe` PMU.
+//! The links of [`probes`](super::probes) stay attached until they are dropped, and a background thread
+//! detaches them. Here detaching is synchronous, so that the caller knows when the probe is detached. Source:
+//! perf_event_open(2), the `uprobe` PMU.
 
 use std::{
     fs::{self, File},
@@ -76,7 +77,7 @@ impl Uprobe {
         let path = format!("/proc/self/fd/{}\0", self.file.as_raw_fd());
         attr.__bindgen_anon_3.uprobe_path = path.as_ptr() as u64;
         attr.__bindgen_anon_4.probe_offset = self.offset.0;
-        // The end of this process waits until attaching or detaching is finished.
+        // The end of this process waits for this lock, so that it does not interrupt the attaching.
         let guard = detach::lock_attaching();
         let event = open_event(&mut attr, whose).and_then(|event| {
             control(&event, SET_PROGRAM, self.program.as_raw_fd())?;
@@ -107,7 +108,7 @@ impl Drop for Uprobe {
     }
 }
 
-/// Detaches probes, which takes the kernel about 70 ms, for all together as long as for one.
+/// Detaches probes in parallel, which takes the kernel about 70 ms, whatever their number.
 pub(crate) fn detach<'a>(uprobes: impl IntoIterator<Item = &'a mut Uprobe>) {
     let events: Vec<_> = uprobes.into_iter().filter_map(|uprobe| uprobe.event.take()).collect();
     if events.is_empty() {
@@ -116,7 +117,7 @@ pub(crate) fn detach<'a>(uprobes: impl IntoIterator<Item = &'a mut Uprobe>) {
     let guard = detach::lock_attaching();
     thread::scope(|all| {
         for event in events {
-            // If no thread can be started, it is closed here.
+            // If no thread can be started, the event is closed here.
             drop(thread::Builder::new().spawn_scoped(all, || drop(event)));
         }
     });

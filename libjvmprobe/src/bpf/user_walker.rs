@@ -94,7 +94,7 @@ pub const LINKED: WalkFunction = harness_walk;
 struct Context<'a>(&'a mut dyn Source);
 
 /// # Safety
-/// Called by C with the context that it was given, and a buffer of that size.
+/// Must be called by C only, with the context that C was given and a buffer of `size` bytes.
 unsafe extern "C" fn read(context: *mut c_void, to: *mut c_void, size: u32, addr: u64) -> c_int {
     // SAFETY: the context is borrowed for as long as the call into C lasts.
     let context = unsafe { &mut *context.cast::<Context<'_>>() };
@@ -165,8 +165,8 @@ fn with<T>(source: &mut dyn Source, call: impl FnOnce(&RawSource) -> T) -> T {
     call(&RawSource { context: (&raw mut context).cast(), read, mapping, row, jvm: &raw const jvm })
 }
 
-/// Walks a stack of the process that has this key, by a function that is `harness_walk`. Returns the id that the kernel
-/// side would give the stack, and the stack.
+/// Walks a stack of the process that has this key with `function`, a build of `harness_walk`. Returns the id
+/// that the kernel side would give the stack, and the stack.
 ///
 /// # Safety
 /// `function` must be `harness_walk`, compiled from the sources that this library was built with.

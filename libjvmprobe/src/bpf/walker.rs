@@ -153,7 +153,7 @@ struct RowBudget {
 }
 
 impl RowBudget {
-    /// Reserves memory for rows. Returns `false` if too little is left; the first time prints a message.
+    /// Reserves memory for rows. If too little is left, returns `false`, the first time with a message.
     fn take(&mut self, rows: usize) -> bool {
         if let Some(left) = self.rows.checked_sub(rows) {
             self.rows = left;
@@ -293,7 +293,8 @@ impl Walker {
         }
     }
 
-    /// Returns the files that are in use: mapped by a process, or referenced by an owner other than the two below.
+    /// Returns the files that are in use: mapped by a process, or referenced by an owner other than the
+    /// `HOLDERS`.
     fn used(&self) -> Vec<i32> {
         let handed_over =
             self.handed_over.values().flat_map(|handed_over| handed_over.iter().skip(1));

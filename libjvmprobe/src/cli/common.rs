@@ -1,4 +1,4 @@
-//! The options that mean the same in every tool.
+//! Options that have the same meaning in every tool.
 
 use std::{path::PathBuf, str::FromStr, time::Duration};
 
@@ -72,7 +72,7 @@ impl Common {
         !self.pids.is_empty() || self.all || self.name.is_some()
     }
 
-    /// Returns whether to print what is found, attached and ignored.
+    /// Returns whether to print messages at the debug level.
     pub fn is_verbose(&self) -> bool {
         self.verbose > 0
     }

@@ -63,9 +63,9 @@ pub fn print_messages_as_json() {
     }
 }
 
-/// Limits warnings, so that JVMs that cause many, perhaps on purpose, do not fill the log: from now on, at most ten per
-/// minute that differ only in numbers, and at most 200 in total. The number of suppressed warnings is printed with the
-/// first warning after the minute.
+/// Limits warnings, so that a JVM cannot fill the log, not even on purpose. From now on, prints at most ten
+/// warnings per minute that differ only in numbers, and at most 200 warnings per minute in total. The number
+/// of suppressed warnings is printed with the first warning after the minute.
 pub fn limit_warnings() {
     if let Some(messages) = MESSAGES.get() {
         lock(&messages.limit).get_or_insert_with(|| Limit::new(Instant::now()));

@@ -138,8 +138,8 @@ where
     end(run(&args))
 }
 
-/// Main function of a program with a command line of its own. `of` returns the shell for which a completion script is
-/// wanted, if any, and whether remarks are printed.
+/// Main function of a program with a command line of its own. `of` returns the shell for which to print a
+/// completion script, if any, and whether to print messages at the debug level.
 pub fn run_plain<A, T, E>(
     of: impl FnOnce(&A) -> (Option<Shell>, bool),
     run: impl FnOnce(&A) -> Result<T, E>,
@@ -171,14 +171,15 @@ fn end<T: Termination, E: Display>(outcome: Result<T, E>) -> ExitCode {
             ExitCode::FAILURE
         }
     };
-    // Done last, because a second signal waits for it forever.
+    // Done last, because a signal that arrives later cannot end the process: its handler waits forever for
+    // the lock.
     sys::undo::run_all();
     code
 }
 
 fn print_completions(shell: Shell, command: &mut Command) -> ExitCode {
     let name = command.get_name().to_owned();
-    // Generated in memory, where writing cannot fail: clap would panic on an error.
+    // Generated in memory, where writing cannot fail, because clap panics on a write error.
     let mut script = Vec::new();
     clap_complete::generate(shell, command, name, &mut script);
     match stdout().write_all(&script) {
@@ -190,7 +191,7 @@ fn print_completions(shell: Shell, command: &mut Command) -> ExitCode {
     }
 }
 
-/// Prints an error that nothing was specified to trace, and the JVMs that could be traced.
+/// Prints an error because the options specify no target, and lists the JVMs that can be traced.
 fn print_candidates(tool: &str) -> ExitCode {
     let jvms = running::all();
     let mut text = format!(

@@ -31,8 +31,8 @@ struct Table {
     names: std::ops::Range<u64>,
     /// Entries by ascending address; at equal addresses, the largest symbol first.
     entries: Vec<Entry>,
-    /// Whether a symbol without a size extends to the next one. Those of `.dynsym` do not: that table has so few
-    /// functions that others would get their names.
+    /// Whether a symbol without a size extends to the next one. Symbols of `.dynsym` do not, because that
+    /// table lacks most functions: their addresses would get the name of the exported symbol before them.
     extends: bool,
 }
 
@@ -70,14 +70,16 @@ impl Table {
         let symbols = symbols.filter_map(|symbol| symbol.pread_with::<Sym>(0, elf.ctx()).ok());
         let mut entries: Vec<_> = symbols.filter_map(|symbol| entry(&symbol)).collect();
         entries.shrink_to_fit();
-        // A stable sort, so that the first of several names in the file is used.
+        // The sort is stable, so that of several symbols with the same range, the first one in the file is
+        // used.
         entries.sort_by_key(|entry| (entry.start, std::cmp::Reverse(entry.size)));
         let file = elf.file().try_clone().ok()?;
         Some(Self { file, names, entries, extends: name == ".symtab" })
     }
 
-    /// Finds the symbol that contains an address. Of the symbols with the last start before the address, only the first
-    /// and the last one are checked: if the largest of them does not reach the address, a smaller one does not, either.
+    /// Finds the symbol that contains an address. Considers only symbols that start at the highest start
+    /// address not above it, and of these only the largest one and the smallest one, which may have no size.
+    /// If the largest one ends before the address, all other sized ones do, too.
     fn find(&self, at: u64) -> Option<Entry> {
         let end = self.entries.partition_point(|entry| entry.start <= at);
         let last = *self.entries[..end].last()?;
@@ -98,7 +100,8 @@ impl Table {
     }
 }
 
-/// Converts a symbol of a function or a variable, or one of unspecified type as in assembly code.
+/// Converts a symbol table entry; `None` unless it is a defined, named function or variable, or has no type,
+/// as labels in assembly code.
 fn entry(symbol: &Sym) -> Option<Entry> {
     let is_named = [STT_FUNC, STT_GNU_IFUNC, STT_NOTYPE, STT_OBJECT].contains(&symbol.st_type());
     let is_defined = symbol.st_shndx != SHN_UNDEF as usize && symbol.st_value != 0;
@@ -195,7 +198,7 @@ mod tests {
         for symbol in functions {
             for at in [symbol.value.0, symbol.value.0 + symbol.size - 1] {
                 let name = table.name(Vaddr(at)).unwrap();
-                // Another symbol may start there or within it.
+                // Another symbol may start at the same address, or inside this one.
                 let other = &all.get(&name);
                 let is_same =
                     name == symbol.name || other.is_none_or(|other| other.value >= symbol.value);

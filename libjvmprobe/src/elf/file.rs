@@ -17,7 +17,7 @@ use crate::{Addr, Error, FileOffset, Result, Vaddr};
 
 /// Maximum number of sections and of segments; no linker makes more.
 const MAX_HEADERS: usize = 65_536;
-/// Size of that many headers in bytes.
+/// Maximum size of a table of section or program headers in bytes.
 const MAX_TABLE: u64 = 64 * MAX_HEADERS as u64;
 
 /// Maximum size in bytes of a section that is read. The largest tables of a libjvm.so, its symbol names and its
@@ -30,7 +30,8 @@ const MAX_IMAGE_HEAP: u64 = 128 << 20;
 /// Maximum length of a name in bytes. C++ mangled names are longer only in tests of compilers.
 pub(super) const MAX_NAME: usize = 4096;
 
-/// Maximum size in bytes of the table of section names, and of all names together, which may overlap in it.
+/// Maximum size in bytes of the table of section names. Also limits the total length of all names, which can
+/// exceed the size of the table because names may overlap in it.
 const MAX_NAMES: usize = 4 << 20;
 
 /// Machine architecture of a file.
@@ -113,7 +114,7 @@ impl ElfFile {
         }
     }
 
-    /// Returns all sections of a name, in file order.
+    /// Returns all sections with this name, in file order.
     pub(crate) fn sections<'a>(&'a self, name: &'a str) -> impl Iterator<Item = Section<'a>> + 'a {
         self.sections
             .iter()
@@ -121,7 +122,7 @@ impl ElfFile {
             .map(|(_, header)| Section { elf: self, header })
     }
 
-    /// Returns the first section of a name.
+    /// Returns the first section with this name.
     pub(crate) fn section<'a>(&'a self, name: &'a str) -> Option<Section<'a>> {
         self.sections(name).next()
     }
@@ -166,7 +167,8 @@ impl ElfFile {
         Segments(self.segments)
     }
 
-    /// Returns the page of its lowest segment; `None` if nothing is loaded.
+    /// Returns the start address of the page in which its lowest loaded segment begins; `None` if nothing is
+    /// loaded.
     pub(crate) fn base(&self) -> Option<Vaddr> {
         let page = 4096;
         let loaded = self.segments.iter().filter(|s| s.p_type == PT_LOAD);
@@ -178,7 +180,8 @@ impl ElfFile {
     }
 }
 
-/// Segments of a file: mapping between file offsets and addresses, which remains usable after the file was closed.
+/// Segments of a file: mapping between file offsets and addresses, which remains usable after the file has
+/// been closed.
 #[derive(Clone, Debug)]
 pub struct Segments(Vec<ProgramHeader>);
 
@@ -511,7 +514,8 @@ mod tests {
         assert!(elf.symbols().unwrap().find("code").is_some());
     }
 
-    /// A library whose table of section names, or whose `.symtab`, has the claimed size, in a sparse file.
+    /// Returns a sparse file with a library. Its headers claim this size for `.symtab` if `symbols` is set,
+    /// otherwise for the table of section names.
     fn file_claiming_size(symbols: bool, size: u64) -> Option<File> {
         let mut bytes = Library::build(ASSEMBLY, &[]).bytes();
         let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());

@@ -12,8 +12,9 @@ use crate::{
     elf::{ElfFile, Segments},
 };
 
-/// Expected header: version 1; a pointer to `.eh_frame` and the number of entries, of four bytes each; entries
-/// relative to the section's address, as all linkers write it.
+/// Expected header: version 1, then the encodings of the pointer to `.eh_frame` (four bytes, relative to its
+/// own address), of the number of entries (four bytes) and of the entries (four bytes each, relative to the
+/// section's address). All linkers write these.
 const HEAD: [u8; 4] = [1, 0x1b, 0x03, 0x3b];
 /// Size of the data before the entries, in bytes.
 const ENTRIES: u64 = 12;

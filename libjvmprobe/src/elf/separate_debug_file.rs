@@ -4,9 +4,9 @@
 //! symbols in the file itself. Files that belong together have the same build ID, which is in a note: "Debugging
 //! Information in Separate Files" and "MiniDebugInfo" in gdb's manual, `ld --build-id`.
 //!
-//! Breakpoints are set where such a file says that a function begins. So it is trusted only where the running file
-//! itself has the beginning of a function: see `functions`. A debug file in the root of a process was chosen by the
-//! owner of that process, who may not own all processes that run the same file: see [`ElfFile::symbols_in`].
+//! Breakpoints are set at function addresses from such a file. An address is used only if the running file
+//! itself has a function that begins there: see `functions`. The owner of a process controls the debug files
+//! in its root directory, but processes of other owners may run the same file: see [`ElfFile::symbols_in`].
 
 use std::{
     ffi::OsStr,
@@ -26,7 +26,7 @@ const FOLDER: &str = "/usr/lib/debug/.build-id";
 /// Type and name of the build ID note (elf.h).
 const NT_GNU_BUILD_ID: u32 = 3;
 const GNU: &[u8; 4] = b"GNU\0";
-/// Possible sizes of a build ID: a hash of the file, or a value chosen by its author.
+/// Accepted sizes of a build ID in bytes. A build ID is a hash of the file or a value chosen by its author.
 const ID_BYTES: std::ops::RangeInclusive<usize> = 2..=64;
 /// Maximum size of decompressed symbols in bytes, and maximum memory of the decoder in KiB. No libjvm.so needs more.
 const MAX_UNPACKED: u64 = 64 << 20;
@@ -54,7 +54,8 @@ fn named() -> &'static OnceLock<Vec<Named>> {
     &NAMED
 }
 
-/// Sets the files from which symbols of the same build are taken. Must be called only once.
+/// Sets the files named by the user, whose symbols are used for files with the same build ID. Must be called
+/// only once.
 ///
 /// # Errors
 /// [`Error::Symbols`] if a file is not an ELF file, or has no symbols or no build ID.
@@ -75,7 +76,7 @@ pub(crate) fn set_symbol_files(paths: &[PathBuf]) -> Result<()> {
         Ok(Named { path: path.clone(), id, file: copy })
     };
     let files = paths.iter().map(open).collect::<Result<_>>()?;
-    // A second call has no effect; there is none.
+    // Fails only if the files are set already, which this function's contract excludes.
     let _ = named().set(files);
     Ok(())
 }
@@ -108,8 +109,9 @@ impl ElfFile {
         ID_BYTES.contains(&id.len()).then(|| BuildId(id.to_vec()))
     }
 
-    /// Opens a file with the symbols that this file lacks, from a source that its users do not control: a
-    /// file named by the user of this tool, this machine's debug files, or the file's own `.gnu_debugdata`.
+    /// Opens a file with the symbols that this file lacks, from a source that the owners of the target
+    /// processes do not control: a file named by the user of this tool, this machine's debug files, or the
+    /// file's own `.gnu_debugdata`.
     pub(crate) fn trusted_symbols(&self, target_path: &Path) -> Option<File> {
         report_unused(target_path, self.build_id().as_ref());
         if self.has_symbols() {
@@ -129,7 +131,7 @@ impl ElfFile {
             .or_else(|| checked(&id, File::open(path(&id)?)))
     }
 
-    /// Opens the debug file of this build in another root, whose files `open` opens.
+    /// Opens the debug file of this build in another root directory. `open` opens a path in that directory.
     ///
     /// The owner of that root controls the content. It may be used to name frames of the processes in that root. An
     /// attachment based on it must be limited to the process that it was found for, because processes of other owners
@@ -164,7 +166,7 @@ pub(crate) struct DebugLink {
     check: Check,
 }
 
-/// Mark by which the linked file is recognized.
+/// Property that identifies the linked file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Check {
     /// Checksum of the complete file.
@@ -198,14 +200,15 @@ fn crc(file: &File) -> io::Result<u32> {
     }
 }
 
-/// Links, by "Debugging Information in Separate Files" in gdb's manual, and dwz(1).
+/// Links to debug files. Sources: "Debugging Information in Separate Files" in gdb's manual; dwz(1).
 impl ElfFile {
     /// Returns the link to the file with debug information that was stripped from this one:
     /// `.gnu_debuglink`.
     pub(crate) fn debug_link(&self) -> Option<DebugLink> {
         let bytes = self.section(".gnu_debuglink")?.data().ok()?;
         let name = file_name(&bytes)?;
-        // Only a name without folder is accepted; it is searched in the folders that belong to the file.
+        // Only a name without a folder is accepted; the caller searches for it in the folders that belong to
+        // this file.
         Path::new(name).file_name().filter(|last| *last == name)?;
         let at = (name.len() + 1).next_multiple_of(4);
         let crc = bytes.get(at..at.checked_add(4)?)?.try_into().ok()?;
@@ -234,7 +237,8 @@ fn checked(id: &BuildId, file: io::Result<File>) -> Option<File> {
     (elf.has_symbols() && elf.build_id().as_ref() == Some(id)).then_some(file)
 }
 
-/// Prints, once for each build, the files named by the user that belong to another build.
+/// Warns, once per build of a target, about all files named by the user if none of them belongs to that
+/// build.
 fn report_unused(target_path: &Path, id: Option<&BuildId>) {
     static REPORTED: Mutex<Vec<Option<BuildId>>> = Mutex::new(Vec::new());
     const MAX_REPORTED: usize = 64;
@@ -265,8 +269,8 @@ fn path(id: &BuildId) -> Option<PathBuf> {
     Some(Path::new(FOLDER).join(folder).join(format!("{name}.debug")))
 }
 
-/// Returns the package of Debian or Ubuntu with the symbols of a JDK, for a path in the folder of such a JDK:
-/// `/usr/lib/jvm/java-17-openjdk-amd64`.
+/// Returns the name of the Debian or Ubuntu package with the symbols of a JDK. `None` unless the path of its
+/// libjvm.so has a folder as in these distributions: `/usr/lib/jvm/java-17-openjdk-amd64`.
 pub(crate) fn debug_package(libjvm: &Path) -> Option<String> {
     let number = |folder: &OsStr| {
         let rest = folder.to_str()?.strip_prefix("java-")?;
@@ -296,7 +300,7 @@ mod tests {
         .cfi_endproc
         .size hidden, 2";
 
-    /// A library without its symbols, which are in a file in the folder.
+    /// Returns a stripped library. `keep` can copy the symbols before they are removed.
     fn stripped(flags: &[&str], keep: &dyn Fn(&Library)) -> Library {
         let library = Library::build(ASSEMBLY, flags);
         keep(&library);

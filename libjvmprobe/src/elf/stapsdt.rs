@@ -3,9 +3,10 @@
 //! Source: SystemTap's UserSpaceProbeImplementation (format version 3). Each
 //! note of type 3 and owner `stapsdt` holds three addresses (location, base,
 //! semaphore) and three NUL-terminated strings (provider, name, arguments). The
-//! base is where the linker saw the section `.stapsdt.base`: tools that move
-//! sections afterwards (prelink) do not edit notes, so the difference to the
-//! section's present address corrects location and semaphore.
+//! base is the address that the section `.stapsdt.base` had when the file was
+//! linked. Tools that move sections afterwards (prelink) do not edit notes, so
+//! location and semaphore are corrected by the section's present address minus
+//! the base.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -58,7 +59,7 @@ impl ElfFile {
         let mut probes = Vec::new();
         for section in self.sections(".note.stapsdt") {
             let data = section.data()?;
-            // Notes have an alignment of 4 or 8; anything else is not a note section.
+            // Notes have an alignment of 4 or 8. Any other value is treated as 4.
             let alignment = if section.alignment() == 8 { 8 } else { 4 };
             let notes = NoteDataIterator {
                 data: &data,
@@ -118,7 +119,8 @@ impl Probes {
     /// Returns whether the file has a probe to which programs can be attached.
     ///
     /// # Errors
-    /// [`Error::Elf`] if it has more locations or argument specifications than any JVM's, which would exhaust a tracer.
+    /// [`Error::Elf`] if it has more locations or argument specifications than a probe of any JVM; attaching
+    /// to it would exhaust the tracer's tables.
     pub fn has(&self, provider: &str, name: &str) -> Result<bool> {
         let locations = self.find(provider, name).count();
         let arg_specs: BTreeSet<_> = self.find(provider, name).map(|p| &p.raw_args).collect();

@@ -17,7 +17,7 @@ pub(crate) struct Library {
 }
 
 impl Library {
-    /// Assembles and links it.
+    /// Assembles and links a library.
     pub(crate) fn build(assembly: &str, flags: &[&str]) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let source = dir.path().join("source.s");

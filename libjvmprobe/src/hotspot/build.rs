@@ -1,7 +1,7 @@
 //! Facts about one libjvm.so, read once for all JVMs that run it.
 //!
-//! Contains only facts that are read from the file or were found to be equal in each process, because
-//! a JVM may report wrong values about itself, but not about other JVMs.
+//! JVMs share only facts that are read from the file, and layout values that are equal in each of them.
+//! So a JVM can report wrong values about itself, but not about other JVMs.
 
 use std::{
     collections::HashMap,

@@ -1,9 +1,9 @@
 //! Classes in HotSpot's memory: their names, and the sizes of their instances.
 //!
 //! Sources: hotspot/share/oops/{klass,symbol,instanceMirrorKlass}.hpp, with the fields that
-//! vmStructs exports. A Klass points to the Symbol of its name, which is that of the class
-//! file: `java/lang/String`, `[Ljava/lang/String;`, in modified UTF-8 (JVMS 4.4.7). Each loader's
-//! data has the list of its classes (classfile/classLoaderData.hpp).
+//! vmStructs exports. A Klass points to the Symbol of its name. The name has the form used in class
+//! files, `java/lang/String` or `[Ljava/lang/String;`, in modified UTF-8 (JVMS 4.4.7). Each
+//! loader's data has the list of its classes (classfile/classLoaderData.hpp).
 
 use std::collections::HashMap;
 
@@ -247,7 +247,7 @@ mod tests {
         let structs = image.read().unwrap();
         let sizes = instance_sizes(&own_memory(), &structs).unwrap();
         assert_eq!(sizes, HashMap::from([(Addr(0x10), 24)]));
-        // A cyclic list of classes, and one of loaders: both end.
+        // Neither a cyclic list of classes nor one of loaders causes an endless loop.
         image.overwrite(Addr(class.0 + 16), class.0);
         image.overwrite(first, first.0);
         assert_eq!(instance_sizes(&own_memory(), &structs).unwrap()[&Addr(0x10)], 24);

@@ -1,13 +1,13 @@
 //! HotSpot's compressed integers, UNSIGNED5: one to five bytes.
 //!
 //! Source: hotspot/share/code/compressedStream.cpp up to JDK 19,
-//! hotspot/share/utilities/unsigned5.hpp since JDK 20, which does not use the byte 0. A
-//! byte below a limit ends a number; the bytes are digits in base 64, the lowest first.
+//! hotspot/share/utilities/unsigned5.hpp since JDK 20. Since JDK 20, the byte 0 is not used. A byte
+//! below a limit ends a number. The bytes are digits in base 64, the lowest first.
 
 /// The variant of the encoding that a JDK uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Encoding {
-    /// Number of lowest byte values that are not used.
+    /// Number of byte values, from 0 up, that the encoding does not use.
     excluded: u32,
 }
 
@@ -68,7 +68,7 @@ mod tests {
 
     use super::*;
 
-    /// The writer of the sources named above.
+    /// Encodes a number as the sources named above do.
     fn write(value: u32, excluded: u32) -> Vec<u8> {
         let low = 256 - excluded - 64;
         let mut bytes = Vec::new();

@@ -28,7 +28,8 @@ pub(crate) struct Counters {
     places: [Option<Addr>; NUMBERS],
     frequency: Option<Addr>,
     last_cause: Option<Addr>,
-    /// Exists only in JVMs in which a full collection of Parallel has its own cause.
+    /// Exists only in JVMs where a full collection of Parallel may have its own cause; see
+    /// [`HotSpot::has_ergonomics`].
     full_follows: Option<Addr>,
 }
 
@@ -50,7 +51,8 @@ pub(crate) struct Count {
 pub(crate) struct Counts {
     /// Number of stops that began.
     pub(crate) stops: u64,
-    /// Total time of the finished stops in ticks; for its beginning see [`HotSpot::stop_time_excludes_sync`].
+    /// Total time of the finished stops in ticks. [`HotSpot::stop_time_excludes_sync`] returns whether it
+    /// excludes the time until the last thread had stopped.
     pub(crate) stopped: u64,
     /// Total time in ticks from the request to stop until the last thread had stopped.
     pub(crate) sync: u64,
@@ -58,7 +60,7 @@ pub(crate) struct Counts {
 }
 
 impl Counts {
-    /// Assigns the numbers, which are in the order of [`HotSpot::counted_at`].
+    /// Creates the counts from numbers in the order of [`HotSpot::counted_at`].
     pub(crate) fn of(numbers: &[u64; NUMBERS]) -> Self {
         let [stops, stopped, sync, kinds @ ..] = *numbers;
         let mut counts = Self { stops, stopped, sync, ..Self::default() };
@@ -105,8 +107,8 @@ impl Counters {
 }
 
 impl HotSpot {
-    /// Whether its collections can be derived from its counters alone: true for collectors whose
-    /// collections are pauses throughout.
+    /// Whether its collections can be derived from its counters alone. True for collectors whose counters
+    /// contain only pauses.
     pub(crate) fn counts_pauses(&self) -> bool {
         let is_known = matches!(
             self.collector,
@@ -129,9 +131,8 @@ impl HotSpot {
         Ok(Counts::of(&numbers))
     }
 
-    /// Whether its total time of stops counts from when the last thread has stopped:
-    /// SafepointTracing::end() of runtime/safepoint.cpp. Before JDK 14, RuntimeService has a timer that
-    /// starts at the beginning of the stop.
+    /// Whether the counted time of a stop begins when the last thread has stopped (`SafepointTracing::end()`,
+    /// runtime/safepoint.cpp). Before JDK 14 it begins with the stop (timer of `RuntimeService`).
     pub(crate) fn stop_time_excludes_sync(&self) -> bool {
         self.major >= 14
     }
@@ -147,9 +148,9 @@ impl HotSpot {
         time.filter(|_| stops.is_some() && sync.is_some())
     }
 
-    /// Whether a full collection that Parallel makes in place of a young one has the cause "Ergonomics"
-    /// within the cause of the operation: PSScavenge::invoke() of gc/parallel/psScavenge.cpp. That was
-    /// removed between JDK 21 and 25, together with the counter.
+    /// Whether a full collection that Parallel makes in place of a young one has the cause "Ergonomics",
+    /// whatever the cause of its operation (`PSScavenge::invoke()`, gc/parallel/psScavenge.cpp). This
+    /// behaviour was removed between JDK 21 and 25, together with the counter.
     pub(crate) fn has_ergonomics(&self) -> bool {
         let counters = self.counters.as_ref();
         self.collector == Collector::Parallel && counters.is_some_and(|c| c.full_follows.is_some())

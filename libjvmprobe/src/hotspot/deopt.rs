@@ -59,7 +59,7 @@ impl Traps {
             "_reason_shift" => self.reason.shift = value,
             "_action_bits" => self.action.bits = value,
             "_action_shift" => self.action.shift = value,
-            // These are bounds, and marks that are not reasons.
+            // These constants are limits of the enumerations, not reasons or actions.
             _ if name.ends_with("_LIMIT") || name.ends_with("_LENGTH") => {}
             _ => {
                 // Some values have a second name; the first one in the table is used.

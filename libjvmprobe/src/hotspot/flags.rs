@@ -1,9 +1,9 @@
 //! The VM's flags (`-XX:…`) with their current values, including those that ergonomics chose.
 //!
 //! `JVMFlag::flags` (`src/hotspot/share/runtime/flags/jvmFlag.hpp`; before JDK 10
-//! `Flag::flags` in `runtime/globals.hpp`) is an array of `numFlags` entries, of which
-//! vmStructs describes `_name` and `_addr`. `_type` determines the width of a value: a
-//! C string up to about JDK 15, an enumerator since then.
+//! `Flag::flags` in `runtime/globals.hpp`) is an array of `numFlags` entries, of which vmStructs
+//! describes `_name`, `_addr` and `_type`. `_type` determines the width of a value. It is a C string
+//! up to about JDK 15, and an enumerator since then.
 
 use std::collections::HashMap;
 
@@ -54,7 +54,8 @@ impl Flags {
         let mut pages = Pages::new(memory);
         let mut flags = HashMap::with_capacity(count as usize);
         for index in 0..count {
-            // The product is of small numbers; the reads check the sums.
+            // The product cannot overflow, because both factors are limited. A sum that is too large
+            // makes the read fail.
             let entry = table.0.saturating_add(index * stride);
             let name_ptr = pages.u64(Addr(entry.saturating_add(name)))?;
             // The last entry is empty.
@@ -63,7 +64,8 @@ impl Flags {
             }
             let value = Addr(pages.u64(Addr(entry.saturating_add(addr)))?);
             let raw_at = Addr(entry.saturating_add(kind));
-            // A pointer is aligned to eight bytes; the enumerator shares its word with other fields.
+            // A pointer is always aligned to eight bytes; an enumerator may lie in either half of an
+            // 8-byte word.
             let raw =
                 if kind % 8 == 0 { pages.u64(raw_at)? } else { u64::from(pages.u32(raw_at)?) };
             let name = pages.name(Addr(name_ptr))?;
@@ -104,8 +106,8 @@ impl Flags {
 }
 
 impl Kind {
-    /// Decodes `_type`: a pointer to the type's name, or an `int` enumerator, whose upper half may
-    /// contain other data.
+    /// Decodes `_type`: a pointer to the type's name, or an `int` enumerator. An enumerator is only
+    /// the lower half of `raw`; the upper half may contain other data.
     fn decode(raw: u64, pages: &mut Pages<'_>) -> Self {
         if raw > u64::from(u32::MAX)
             && let Ok(name) = pages.name(Addr(raw))

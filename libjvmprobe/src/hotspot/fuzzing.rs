@@ -54,7 +54,7 @@ pub(crate) struct Fake {
     parts: [Range<usize>; 5],
 }
 
-/// The part of the memory that a fuzzer replaces: one of consecutive parts, or all.
+/// The part of the memory that a fuzzer replaces: one of several consecutive parts, or all of it.
 #[derive(Clone, Copy)]
 pub(crate) enum Part {
     /// Classes, methods, their constants and lines.
@@ -132,14 +132,16 @@ fn fake() -> Fake {
         [("A", "b", "(I)V"), ("a/Inner", "c", "(Ljava/lang/String;[J)V")]
     {
         let class_name = symbol(image, class);
-        // Name, layout helper, next class; its loader, mirror, methods, constants; state and thread.
+        // Words of a class: name, layout helper, next class, loader, mirror, methods, constants, state,
+        // thread; the others are zero.
         let class = image.put(&[class_name.0, 33, next_class, 0, 0, 0, 0, 4, 0, 0, 0, 0]);
         next_class = class.0;
         let (name, descriptor) = (symbol(image, name), symbol(image, descriptor));
         let file = symbol(image, "A.java");
-        // Holder, index of the file, then entries 0 to 3.
+        // Words of a ConstantPool: class, index of the source file and length, then entries 0 to 3.
         let pool = image.put(&[class.0, u32s(3, 4), 0, name.0, descriptor.0, file.0]);
-        // Pool, then flags, code size, indexes of name and descriptor; code, lines.
+        // Words of a ConstMethod: pool, then flags, code size and indexes of name and descriptor, then its
+        // own size. Its code follows it.
         let indexes = u64::from(1_u16) | 8 << 16 | 1 << 32 | 2 << 48;
         let const_method = image.put(&[pool.0, indexes, 8]);
         image.put(&words(&[0xff, 0, 20, 3 << 3 | 2, 5 << 3 | 1, 0]));
@@ -164,7 +166,7 @@ fn fake() -> Fake {
     let block = image.put(&[16, 1]);
     let code = Addr(block.0 + 96);
     let blob = Addr(block.0 + 16);
-    // Name, sizes, code, method; the debug information follows below.
+    // Words of the blob: name, sizes, code, method. The words of its debug information are set below.
     image.put(&[nmethod.0, u32s(240, 240), code.0, method.0, 0, 0, 0, u32s(7, 0), 0, 0]);
     image.put(&words(&[0x90, 0xe8, 1, 2, 3, 4, 0x41, 0x85, 2, 0xc3]));
     image.put(&[0x9090_9090_9090_9090; 18]);
@@ -220,7 +222,7 @@ fn fake() -> Fake {
 
 /// Adds threads, flags, and the vmStructs entries of everything.
 fn tables(image: &mut Image, loader: Addr, array: Addr, interpreter: Addr) {
-    // Its Java object overlaps the JavaThread.
+    // The thread's Java object overlaps its JavaThread.
     let thread = image.end();
     let handle = Addr(thread.0 + 48);
     image.put(&[0, 1000, 64, 8, handle.0, thread.0, thread.0, thread.0]);
@@ -235,7 +237,7 @@ fn tables(image: &mut Image, loader: Addr, array: Addr, interpreter: Addr) {
     let queue = image.put(&[interpreter.0, 0x200]);
     let perf =
         image.put(&[u64::from_ne_bytes([0xca, 0xfe, 0xc0, 0xc0, 1, 2, 0, 1]), 0, 0, u32s(32, 0)]);
-    // Fields of any heap object lie in this range and point back to it.
+    // The fields of all objects that describe a heap lie in this range, and they point to its beginning.
     let heap = image.end();
     image.put(&[heap.0; 16]);
     let statics = [
@@ -356,7 +358,7 @@ fn tables(image: &mut Image, loader: Addr, array: Addr, interpreter: Addr) {
     image.finish();
 }
 
-/// Reads everything that the library reads by a JVM's tables.
+/// Reads everything that the library can read with a JVM's tables.
 pub(crate) fn whole(given: &[u8]) {
     let fake = Fake::get();
     let memory = fake.memory(Part::Whole, given);
@@ -427,7 +429,7 @@ fn look_at_code(memory: &Memory, layout: &Layout, code: Addr) {
     }
 }
 
-/// Reads methods, one of which exists.
+/// Reads methods at three addresses. Only the first address has a method.
 pub(crate) fn methods(given: &[u8]) {
     let fake = Fake::get();
     let memory = fake.memory(Part::Methods, given);

@@ -1,14 +1,15 @@
-//! Addresses of the numbers in a JVM's memory that every event carries.
+//! Addresses in a JVM's memory of the values that the kernel side reads at every event.
 
 use crate::{Addr, hotspot::heap::Term};
 
-/// Addresses of the numbers in a JVM's memory that every event carries.
+/// Addresses in a JVM's memory of the values that the kernel side reads at every event.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Gauge {
-    /// Terms of the sum that is the used heap, at most eight; empty if it cannot be determined.
+    /// Terms whose sum is the used heap, at most eight. Empty if the used heap cannot be determined.
     pub(crate) heap: Vec<Term>,
-    /// Counters of completed collections, by collector: young, old. Of 64-bit counters
-    /// the low half is read.
+    /// Counters of collections (`sun.gc.collector.N.invocations`), by N: 0 for the young collector, 1 for
+    /// the old one, 2 for the pauses of G1's concurrent marking. Without performance data, the first may be
+    /// HotSpot's counter of GC IDs. Only the low half of a 64-bit counter is read.
     pub(crate) counters: [Option<Addr>; 4],
     /// The string `sun.gc.cause`.
     pub(crate) cause: Option<Addr>,
@@ -18,12 +19,14 @@ pub struct Gauge {
     pub last_stop: Option<LastStop>,
     /// Address of the VM thread's pointer to its current operation.
     pub(crate) operation: Option<Addr>,
-    /// Whether the collector frees memory between the beginning of an operation and the beginning of its
-    /// collection, at which the log reads the heap: CMS of JDK 8, which waits for its own thread.
+    /// Whether the collector may free memory after an operation has begun and before its collection begins.
+    /// The JVM's log contains the heap size at the later time, so the kernel side reads it then, too. True
+    /// for CMS of JDK 8, whose operations first wait for CMS's own thread.
     pub(crate) waits: bool,
-    /// Whether the number of a stop's operation suffices to recognise a collection
-    /// ([`HotSpot::is_pause`](crate::hotspot::HotSpot::is_pause)), and nothing that happens within the stop
-    /// is needed: ZGC's pauses free nothing, and its log reports the heap for cycles, not pauses.
+    /// Whether the operation type of a stop alone shows that the stop is a collection
+    /// ([`HotSpot::is_pause`](crate::hotspot::HotSpot::is_pause)), so that nothing needs to be read within
+    /// the stop. True for ZGC, because its pauses free nothing and its log reports the heap for cycles, not
+    /// for pauses.
     pub op_shows_collection: bool,
     /// Counters of used bytes that the collector sets at the end of a collection, by space,
     /// at most eight. Empty if the collector has none, or if the sum of `heap` at the end of
@@ -41,6 +44,6 @@ pub struct LastStop {
     pub(crate) sync: Addr,
     /// Time at which all were resumed.
     pub(crate) end: Addr,
-    /// Number of the operation, 32 bits.
+    /// Type of the operation, a 32-bit number.
     pub(crate) op_type: Addr,
 }

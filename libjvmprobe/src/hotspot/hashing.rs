@@ -24,7 +24,7 @@ pub(super) struct Factors {
 impl Default for Factors {
     fn default() -> Self {
         let random = RandomState::new();
-        // Multiplication by an odd factor is reversible.
+        // The factor is odd, so that the low half of the product retains all bits of the number.
         Self { begin: random.hash_one(0_u8), factor: random.hash_one(1_u8) | 1 }
     }
 }

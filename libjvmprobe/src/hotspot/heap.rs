@@ -2,9 +2,8 @@
 //!
 //! The result is not a number but a recipe: a sum of a few words of memory that
 //! a BPF program can read in the target's context while a probe is hit. The C++
-//! objects that describe a heap do not move, so all steps but the last are
-//! resolved here, once. Sources: HotSpot's gc/*/*.hpp, with the fields that
-//! vmStructs_*.hpp exports, JDK 8 to 28.
+//! objects that describe a heap do not move, so all pointers except the last ones are followed here, once.
+//! Sources: HotSpot's gc/*/*.hpp, with the fields that vmStructs_*.hpp exports, JDK 8 to 28.
 //!
 //! The head of `layout` lists what changed from JDK to JDK.
 
@@ -22,24 +21,26 @@ pub(crate) enum Term {
         /// The address.
         addr: Addr,
     },
-    /// The difference of two words of the object that a pointer refers to: a space from its bottom to its top.
+    /// The difference of two addresses in the object that describes a space: the distance from the space's
+    /// bottom to its top or end.
     Span {
-        /// Address of the pointer. Young collections swap the survivor spaces by
-        /// swapping such pointers.
+        /// Address of the pointer to the object. Young collections swap the survivor spaces by swapping such
+        /// pointers.
         holder: Addr,
-        /// The upper word's offset.
+        /// Offset in the object of the word with the end address.
         end_offset: u64,
-        /// The lower word's offset.
+        /// Offset in the object of the word with the start address.
         start_offset: u64,
-        /// The dummy object that represents an empty pointer, where the JVM has one.
+        /// Address of the dummy object to which the pointer refers if there is no space; `None` if the JVM
+        /// has none.
         none: Option<Addr>,
     },
-    /// A number of free words of 8 bytes within a span, to be subtracted.
+    /// A number of free 8-byte words in a space, which is subtracted.
     FreeWords {
         /// The address.
         addr: Addr,
     },
-    /// CMS's lists of free chunks, to be subtracted. The n-th list has chunks of n words.
+    /// CMS's lists of free chunks, whose total size is subtracted. The n-th list has chunks of n words.
     FreeLists {
         /// Address of the first list's number of chunks.
         first: Addr,
@@ -64,7 +65,7 @@ struct Reader<'a> {
 }
 
 /// Returns the recipe for a collector's heap. It yields what the JVM's own `used()` returns at that
-/// instant, to the byte. For G1 it is unknown if libjvm.so has no symbol table.
+/// instant, to the byte. For G1 there is no recipe if libjvm.so has no symbol table.
 ///
 /// `None` means that the JVM has not set up its heap yet.
 ///
@@ -110,10 +111,12 @@ fn set_up(pointer: Addr) -> Found<Addr> {
     if pointer == Addr(0) { Err(Why::NotYet) } else { Ok(pointer) }
 }
 
-/// Returns the addresses of the used-bytes counters of all spaces in the performance data, for the
-/// collectors that set these counters at the end of a collection and afterwards, inside the same
-/// operation, allocate the object that had not fitted before: `GenCollectedHeap`, `SerialHeap` and
-/// `ParallelScavengeHeap`. Their sum is the heap size that the JVM's log prints after a collection.
+/// Returns the addresses of the counters of used bytes of all spaces in the performance data. Their sum is
+/// the heap size that the JVM's log prints after a collection.
+///
+/// Empty except for collectors that set these counters at the end of a collection and afterwards, inside the
+/// same operation, allocate the object that had not fitted before: `GenCollectedHeap`, `SerialHeap` and
+/// `ParallelScavengeHeap`.
 pub(super) fn used_at_gc_end(base: Addr, data: &PerfData, collector: Collector) -> Vec<Addr> {
     if !allocates_after_collection(collector) {
         return Vec::new();
@@ -178,7 +181,7 @@ impl Reader<'_> {
         Ok((self.follow(heap, Item::SerialYoung)?, self.follow(heap, Item::SerialOld)?))
     }
 
-    /// Terms for eden and the survivor space, also of CMS's `ParNewGeneration`.
+    /// Terms for eden and the survivor space in use, for Serial and for CMS (`ParNewGeneration`).
     fn young(&self, young: Addr) -> Found<Vec<Term>> {
         Ok(vec![
             self.contiguous(self.field(young, Item::SerialEden)?)?,
@@ -195,8 +198,8 @@ impl Reader<'_> {
         })
     }
 
-    /// Terms for CMS. Its old generation is the complete space minus the free memory, which is counted in
-    /// words: `CompactibleFreeListSpace::free()`.
+    /// Terms for CMS. The used part of its old generation is the complete space minus the free memory, which
+    /// is counted in words (`CompactibleFreeListSpace::free()`).
     fn cms(&self, heap: Addr) -> Found<Vec<Term>> {
         let (young, old) = self.generations(heap)?;
         let holder = self.field(old, Item::CmsSpace)?;
@@ -222,13 +225,15 @@ impl Reader<'_> {
         Ok(terms)
     }
 
-    /// Terms for G1. G1 adds a region that the application allocates from only when it is full or a
-    /// collection begins. Until then its use is known only to the `MutatorAllocRegion`s, which vmStructs
-    /// does not export: `G1CollectedHeap::used()`, `G1Allocator::used_in_alloc_regions()`.
+    /// Terms for G1. G1's own sum does not include the region from which the application currently allocates.
+    /// G1 adds the region when it is full or a collection begins. Until then, only the `MutatorAllocRegion`s
+    /// show how much of it is used (`G1CollectedHeap::used()`, `G1Allocator::used_in_alloc_regions()`).
+    /// vmStructs does not export them.
     fn g1(&self, heap: Addr) -> Found<Vec<Term>> {
         let vtable = plus(self.layout.address(Item::G1AllocRegionTable)?, 16)?;
         let dummy = self.layout.address(Item::G1DummyRegion)?;
-        // In JDK 8 the allocator holds the sum; in other JDKs the allocator is some words before the sum.
+        // In JDK 8 the allocator holds the sum; in later JDKs the pointer to the allocator is a few words
+        // before the sum.
         let (summary, allocators) = if self.layout.has(Item::G1AllocatorBytes) {
             let at = self.follow(heap, Item::G1Allocator)?;
             (self.field(at, Item::G1AllocatorBytes)?, vec![at])

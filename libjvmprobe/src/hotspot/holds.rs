@@ -1,8 +1,8 @@
-//! Current fill level of a JVM: how full its code cache is, and how many classes it has loaded.
+//! Current sizes in a JVM: its code cache, its heap, and the number of its loaded classes.
 //!
-//! Classes are counted by the JVM's performance data, like `jstat -class` and JMX
-//! (hotspot/share/services/classLoadingService.cpp). If a JVM has none (`-XX:-UsePerfData`), its lists
-//! of classes are counted, which takes longer.
+//! The number of classes comes from the JVM's performance data, like that of `jstat -class` and JMX
+//! (hotspot/share/services/classLoadingService.cpp). If a JVM has none (`-XX:-UsePerfData`), the classes in
+//! its lists are counted, which takes longer.
 
 use std::time::Instant;
 

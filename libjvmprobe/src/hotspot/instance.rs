@@ -37,9 +37,10 @@ pub struct HotSpot {
     pub(crate) vendor: Option<String>,
     /// Its collector.
     pub collector: Collector,
-    /// Addresses of the numbers that every event carries.
+    /// Addresses of the values that the kernel side reads at every event.
     pub gauge: Gauge,
-    /// Whether a JVM exists or is starting up: a process may have libjvm.so mapped without a JVM.
+    /// Whether the process has a JVM that runs or is starting up. A process may have libjvm.so mapped without
+    /// a JVM.
     pub(crate) has_vm: bool,
     /// Whether everything that the gauge and the stack walker need is set up.
     pub is_set_up: bool,
@@ -186,7 +187,8 @@ impl HotSpot {
             .as_ref()
             .and_then(|(_, data)| data.string("java.property.java.vm.vendor"))
             .map(|vendor| clean::name(vendor).into_owned());
-        // A JVM parses its arguments first, and they select a collector.
+        // A JVM first parses its arguments, which select a collector. So a known collector shows that a JVM
+        // exists.
         self.has_vm = collector != Collector::Unknown || has_heap;
         let has_heap = collector != Collector::Unknown && has_heap;
         // If the list of threads cannot be read, the heap alone decides.
@@ -194,7 +196,8 @@ impl HotSpot {
         self.is_set_up = has_heap && !perf_pending && has_threads();
         self.collector = collector;
         self.attach_disabled = attach_disabled;
-        // Flag addresses are constant; the table is cached until the JVM is set up, because values are polled.
+        // The table is cached until the JVM is set up, because the flags' values are re-read until then. The
+        // addresses of the values are constant.
         self.flags = flags.filter(|_| self.has_vm && !self.is_set_up);
         self.gauge = gauge;
     }
@@ -310,7 +313,8 @@ fn vm_string(memory: &Memory, layout: &Layout, item: Item) -> Result<String> {
     memory.c_string(text, 512)
 }
 
-/// Returns the leading number of `17.0.9+9` or `25.352-b08` (JDK 8 numbers its VM 25).
+/// Returns the JDK's feature release: 17 for `17.0.9+9`, and 8 for `25.352-b08`, because JDK 8 numbers its VM
+/// 25.
 fn major(release: &str) -> u32 {
     let number = release.split(|c: char| !c.is_ascii_digit()).next();
     match number.and_then(|n| n.parse().ok()).unwrap_or(0) {

@@ -2,13 +2,12 @@
 //! vmStructs exports them, and private statics as the symbol table names them.
 //!
 //! If a new JDK has renamed something, one name is added to a row; if it has changed a meaning, a row
-//! is added. [`super::resolved`] determines, once for each libjvm.so, which of the names it has.
-//! Relevant changes:
+//! is added. [`super::resolved`] looks up the names in each JVM. Relevant changes:
 //!
 //! | JDK | |
 //! |---|---|
 //! | 9 | the code cache has three heaps; blobs and nmethods hold addresses of their code, handlers and scopes instead of offsets; fields of `nmethod` move to `CompiledMethod`; interpreted frames hold their class's mirror; the generations of Serial and CMS are two fields instead of an array |
-//! | 10 | `Flag` is renamed `JVMFlag`; G1 retains a second region for allocation (used since 11) |
+//! | 10 | `Flag` is renamed `JVMFlag`; G1 retains a second region for allocation (read here from JDK 11 on) |
 //! | 14 | CMS is removed; `MutableSpace` has all fields of `ImmutableSpace`; G1 allocates by NUMA node; fields of `Universe` move to `CompressedKlassPointers`; `SafepointTracing` keeps the times of the last stop; threads are in `ThreadsSMRSupport`'s array instead of a linked list |
 //! | 16 | `GenericGrowableArray` is renamed `GrowableArrayBase` |
 //! | 17 | the index of the source file moves from the class to its constant pool |
@@ -19,7 +18,7 @@
 //! | 24 | compact object headers; Shenandoah counts used bytes in its global generation |
 //! | 25 | nmethods have separately allocated metadata; ZGC counts by NUMA node |
 //! | 26 | the CDS archive's bounds are called `_aot_metaspace`; nmethods have one deoptimisation handler for both kinds of call; Shenandoah counts used bytes in its free set |
-//! | 27 | builds without JVMCI do not export `_tenure_traps` of `MethodData`, from which its counter's offset is derived; the generations of Parallel are fields of the heap instead of statics |
+//! | 27 | builds without JVMCI do not export `_tenure_traps` of `MethodData`, from which the offset of the invocation counter is derived; the generations of Parallel are fields of the heap instead of statics |
 
 /// Prefix of the mangled names of statics that hold the entry points of stubs; see [`super::code`].
 pub(super) const STUBS: &str = "_ZN12StubRoutines";

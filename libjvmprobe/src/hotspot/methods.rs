@@ -1,9 +1,9 @@
 //! Methods in HotSpot's memory: names, parameters, lines.
 //!
 //! Sources: hotspot/share/oops/{method,constMethod,constantPool,symbol,klass}.hpp, with the
-//! fields that vmStructs exports. A Method points to its ConstMethod, which points to its
-//! ConstantPool and has the pool's indexes of its name and descriptor; the pool points to its class.
-//! The compressed table of line numbers follows the bytecodes
+//! fields that vmStructs exports. A Method points to its ConstMethod. The ConstMethod points to the
+//! ConstantPool, and has the indexes of the method's name and descriptor in that pool. The pool
+//! points to its class. The compressed table of line numbers follows the bytecodes
 //! (`CompressedLineNumberReadStream`).
 
 use std::{collections::HashMap, sync::Arc};
@@ -60,7 +60,8 @@ struct Fields {
     const_method_size: u64,
     pool_holder: u64,
     pool_size: u64,
-    /// Offset, and whether it is in the pool; up to JDK 16 it is in the class.
+    /// Whether the index of the source file is in the pool, and its offset there. Up to JDK 16 it is
+    /// in the class.
     file_index: Option<(bool, u64)>,
     klass_name: u64,
 }
@@ -91,7 +92,8 @@ pub(crate) struct Methods {
     fields: Fields,
     encoding: Encoding,
     known: HashMap<Addr, Arc<MethodInfo>>,
-    /// Names, with the limit of all cached data. Beyond it, methods have no names.
+    /// Cache of names. Its size limit covers all cached data. When the limit is reached, further
+    /// methods have no names.
     symbols: Symbols,
 }
 

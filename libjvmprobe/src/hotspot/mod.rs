@@ -2,24 +2,27 @@
 //!
 //! | module | contents |
 //! |---|---|
-//! | `layout` | table of all names that are used, and of changes from JDK to JDK |
+//! | `layout` | table of the HotSpot names that are looked up, and list of changes between JDKs |
 //! | `resolved` | the table's offsets and addresses in one JVM |
 //! | `build` | facts about one libjvm.so, read once |
 //! | `vmstructs` | the tables of fields and types that every libjvm.so exports |
 //! | `instance` | one JVM and its properties |
-//! | `operations` | its VM operations and collections |
-//! | `flags` | its flags and their values |
-//! | `collector` | its garbage collector |
-//! | [`gauge`] | addresses of the numbers that every event carries |
-//! | `perfdata` | its performance data (`hsperfdata`) |
-//! | `heap` | how to compute the used bytes of its heap |
-//! | `holds` | how full its code cache is, and how many classes it has loaded |
+//! | `operations` | VM operations and collections of a JVM |
+//! | `flags` | flags of a JVM and their values |
+//! | `collector` | garbage collector of a JVM |
+//! | [`gauge`] | addresses of the values that the kernel side reads at every event |
+//! | `perfdata` | performance data of a JVM (`hsperfdata`) |
+//! | `heap` | how to compute the used bytes of a JVM's heap |
+//! | `counters` | counters of safepoints and collections that the JVM itself keeps |
+//! | `holds` | sizes of the code cache and the heap, and the number of loaded classes |
 //! | [`code`] | contents of the code cache, and inlined methods |
 //! | `methods` | methods: names, parameters, lines |
 //! | [`classes`] | classes: names |
 //! | [`loaded`] | all loaded classes: state, origin, which methods were called |
-//! | `symbols` | names of which the JVM stores each once |
+//! | `symbols` | HotSpot's unique names |
 //! | [`objects`] | objects in the heap, by class |
+//! | `references` | references in the fields of objects |
+//! | [`thread_names`] | complete names of Java threads |
 //! | [`threads`] | bytes that threads have allocated |
 //! | [`deopt`] | reasons of deoptimisations |
 //! | `compressed` | HotSpot's compressed integers |
@@ -27,8 +30,9 @@
 //! | `pages` | cache of the target's pages, with bounds |
 //! | [`walking`] | data for the stack walker |
 //!
-//! [`HotSpot::read`] combines them. Nothing is written to the target and it is never stopped.
-//! A JVM that is starting up provides less at first, and the rest later.
+//! [`HotSpot::read`] reads the properties of one JVM with these modules. Nothing is written to the
+//! target and it is never stopped. While a JVM is starting up, some of its data do not exist yet;
+//! [`HotSpot::refresh`] reads them later.
 
 mod build;
 pub mod classes;

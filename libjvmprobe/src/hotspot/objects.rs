@@ -5,8 +5,9 @@
 //! and for arrays the length, give the object's size and thus the address of the next one. Only
 //! the headers are read.
 //!
-//! The target runs on and may collect garbage meanwhile. A range therefore counts only if the walk
-//! ends exactly at the end of the range; memory that was reused meanwhile does not add up to that.
+//! The target runs on and may collect garbage meanwhile. Therefore a result is valid only if the last
+//! object ends exactly at the end of the range. In memory that was reused meanwhile, the sizes of the
+//! objects do not add up to the size of the range.
 
 use std::collections::HashMap;
 
@@ -24,8 +25,9 @@ const CHUNK: usize = 64 << 10;
 const HEADER: usize = 24;
 /// Maximum number of classes in one range; the largest TLABs hold some hundred thousand objects.
 const MAX_CLASSES: usize = 1 << 17;
-/// Maximum number of steps for one range, about a second of work, against ranges with garbage. An
-/// object counts as one step; a Class object, which needs a read of its own, as CLASS_STEPS.
+/// Maximum number of steps for one range, about a second of work. Protects against ranges that do not
+/// contain objects. A Class object counts as CLASS_STEPS because it needs a separate read, any other
+/// object as one step.
 const MAX_STEPS: u64 = 1 << 25;
 const CLASS_STEPS: u64 = 64;
 /// With compact headers the class is in the highest bits of the mark (markWord::klass_shift).
@@ -48,7 +50,8 @@ struct ObjectLayout {
     class: ClassField,
     length_at: usize,
     alignment: u64,
-    /// Offset of a Class object's own size in words (`java_lang_Class::_oop_size_offset`).
+    /// Offset in a Class object of the field that holds the object's size in words
+    /// (`java_lang_Class::_oop_size_offset`).
     mirror_size_at: Option<u64>,
 }
 
@@ -420,7 +423,7 @@ mod tests {
         let mut objects = reader(&image);
         let all = heap(classes);
         for cut in 1..all.len() {
-            // After the first object, the second, the array.
+            // These cuts lie between objects: after the first one, the second one and the array.
             let is_whole = [4, 8, 14].contains(&cut);
             assert_eq!(count(&mut objects, &all[..cut]).is_ok(), is_whole, "{cut}");
         }

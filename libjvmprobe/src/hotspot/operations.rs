@@ -7,7 +7,8 @@ use crate::{
 };
 
 /// The operation that collects because metaspace is short (gc/shared/gcVMOperations.cpp). Its probe always
-/// reports a full collection, even if the collection is not full, or if memory became free before it began.
+/// reports a full collection, even if the collection is not full, or is skipped because metaspace became
+/// available before it began.
 const FOR_METASPACE: &str = "CollectForMetadataAllocation";
 
 /// Collections during an operation, from the JVM's own counters.
@@ -51,7 +52,7 @@ impl HotSpot {
         (bytes > 0).then_some(bytes / 2)
     }
 
-    /// Returns the collections of an operation, from its gauge's counters before and after.
+    /// Returns the collections of an operation, from the values of the gauge's counters before and after it.
     pub fn collections(
         &self,
         op: Option<&str>,
@@ -75,8 +76,8 @@ impl HotSpot {
             }
             // One counter for young and full collections.
             [Some(_), None, ..] => Collections { count: Some(young), is_full: None },
-            // G1 begins a concurrent cycle with a young collection. It makes a full collection only if that
-            // does not free enough.
+            // For metaspace, G1 starts a concurrent cycle, which begins with a young collection. It makes a
+            // full collection only if metaspace is still too small after the young one.
             _ => {
                 let is_young = self.collector == Collector::G1 && op == Some(FOR_METASPACE);
                 Collections { count: None, is_full: is_young.then_some(false) }
@@ -84,8 +85,9 @@ impl HotSpot {
         }
     }
 
-    /// Whether an operation with this number of collections allocated, after the last of them, the object
-    /// that had not fitted before, so that the heap at its end differs from the heap after the collection.
+    /// Whether an operation with this number of collections may have allocated the object that had not fitted
+    /// before, after its last collection. Then the heap at the end of the operation differs from the heap
+    /// after the collection.
     pub(crate) fn allocates_after_collection(&self, op: Option<&str>, collections: u64) -> bool {
         heap::allocates_after_collection(self.collector)
             && match self.collector {
@@ -94,19 +96,21 @@ impl HotSpot {
             }
     }
 
-    /// Whether the heap after such a collection is known only from the collector's own tracer, because
-    /// its counters are missing or not known yet.
+    /// Whether the heap after a collection must be read by a probe of HotSpot's `GCTracer`: an allocation may
+    /// follow the collection within the same operation, and the counters of used bytes are missing or not
+    /// looked up yet.
     pub(crate) fn needs_collection_end_probe(&self) -> bool {
         let may_allocate = heap::allocates_after_collection(self.collector)
             || self.collector == Collector::Unknown;
         may_allocate && self.gauge.used_at_gc_end.is_empty()
     }
 
-    /// Whether an operation is a collector's pause, for collectors where only the name shows it:
-    /// see [`Gauge::op_shows_collection`](super::gauge::Gauge::op_shows_collection). The pauses of ZGC are `VM_ZMarkStart`,
-    /// `VM_ZMarkEnd` and `VM_ZRelocateStart` (gc/z/zDriver.cpp); since JDK 21 the generation is appended
-    /// (gc/z/zGeneration.cpp). In JDK 21 to 23, those of the non-generational ZGC have an X instead of the
-    /// Z (gc/x/xDriver.cpp). Other operations of ZGC verify, or wait for its threads.
+    /// Whether an operation is a collector's pause, for collectors whose pauses are recognised by the
+    /// operation's name; see [`Gauge::op_shows_collection`](super::gauge::Gauge::op_shows_collection). The
+    /// pauses of ZGC are `VM_ZMarkStart`, `VM_ZMarkEnd` and `VM_ZRelocateStart` (gc/z/zDriver.cpp); since JDK
+    /// 21 the generation is appended (gc/z/zGeneration.cpp). In JDK 21 to 23, those of the non-generational
+    /// ZGC have an X instead of the Z (gc/x/xDriver.cpp). Other operations of ZGC verify the heap or wait for
+    /// ZGC's threads.
     pub fn is_pause(&self, op: Option<&str>) -> bool {
         let name = op.and_then(|op| op.strip_prefix(['Z', 'X']));
         let is_one = |name: &str| name.starts_with("Mark") || name.starts_with("Relocate");

@@ -119,7 +119,7 @@ impl<'a> Pages<'a> {
             }
             self.load_all(missing);
         }
-        // Things that need more rounds read their pages one by one.
+        // Items that need more rounds read their pages one by one.
         let answers = items.iter().zip(answers);
         answers.map(|(thing, answer)| answer.unwrap_or_else(|| ask(self, thing))).collect()
     }
@@ -439,7 +439,7 @@ mod tests {
         assert_eq!(ends, expected);
         // For each list, DEPTH calls lacked a page and the last one succeeded; the unmapped address took two calls.
         assert_eq!(asked, LISTS * (DEPTH + 1) + 2);
-        // A range larger than a group, and more things than the cache can hold.
+        // A range larger than a group, and more items than the cache can hold.
         let mut pages = Pages::sequential(&memory);
         let whole = pages.read_batched(&[page(at, 0)], |pages, &at| pages.bytes(at, LISTS * PAGE));
         assert!(whole[0].as_ref().is_ok_and(|bytes| bytes.len() == LISTS * PAGE));

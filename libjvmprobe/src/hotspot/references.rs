@@ -3,9 +3,10 @@
 //! Sources: hotspot/share/oops/{oop,klass,arrayOop,compressedOops}.hpp; zAddress.hpp, zAddress_x86.cpp. Fields are
 //! found by the class of the object that they refer to, not by field descriptors.
 //!
-//! Collectors move objects. A result is valid only if each object on the path had the expected class when it was read;
-//! the old copy of an object that is being moved still has its former contents. With ZGC, a stale reference may point
-//! to memory that is in use for something else, so there a result needs confirmation from another source.
+//! Collectors move objects. While an object is being moved, its old copy keeps its former contents. A result
+//! is valid only if each object on the path had the expected class when it was read. With ZGC, a stale
+//! reference may point to memory that is in use for something else, so a result needs confirmation from
+//! another source.
 
 use crate::{
     Addr, Error, Result,
@@ -40,8 +41,8 @@ enum Form {
     Colored,
 }
 
-/// Lowest of ZGC's remapped bits. Exactly one of them is set, and the address begins at the next bit.
-/// (`ZPointerRemappedShift`, `ZPointerLoadShiftTable`, zAddress_x86.cpp.)
+/// Position of the lowest of ZGC's remapped bits. Exactly one of these bits is set, and the address begins at
+/// the bit above it. (`ZPointerRemappedShift`, `ZPointerLoadShiftTable`, zAddress_x86.cpp.)
 const REMAPPED_SHIFT: u32 = 12;
 const REMAPPED_BITS: u32 = 4;
 
@@ -81,7 +82,8 @@ impl References {
                     }
                 }
             }
-            // Non-generational ZGC maps its heap at every address that a reference may have.
+            // Non-generational ZGC maps its heap once for each state of the metadata bits, so every reference
+            // is a valid address.
             _ => Form::Address,
         };
         Ok(Self {
@@ -162,7 +164,7 @@ impl References {
         read().unwrap_or(false)
     }
 
-    /// Returns the address that a field of the object at an address refers to.
+    /// Reads a field of the object at `object`, and returns the address that the field refers to.
     pub(super) fn reference_at(
         &self,
         now: &mut Pages<'_>,
@@ -183,7 +185,8 @@ impl References {
         self.decoded(bytes)
     }
 
-    /// Returns the address of a reference outside of the heap, as in threads and handles; `None` for null.
+    /// Decodes a reference that is stored outside of the heap, for example in a thread or a handle; `None`
+    /// for null.
     pub(super) fn root(&self, word: Addr) -> Option<Addr> {
         let address = match self.form {
             Form::Address | Form::Narrow { .. } => word.0,
@@ -210,22 +213,23 @@ fn uncolored(word: u64) -> u64 {
     word >> (REMAPPED_SHIFT + 1 + remapped)
 }
 
-/// Returns the text of a string's character array: as Latin-1, or as UTF-16 if a byte is zero, because no path
-/// contains zero.
+/// Returns the text of a string's character array. A zero byte means that the array is UTF-16, because a path
+/// in Latin-1 contains none.
 pub(super) fn text(now: &mut Pages<'_>, at: Addr, array: &Object, max: u32) -> Option<String> {
     let [latin, utf16] = <[String; 2]>::try_from(characters(now, at, array, max)?).ok()?;
     Some(if latin.contains('\0') { utf16 } else { latin })
 }
 
-/// Reads a character array both as Latin-1 and as UTF-16, because only the string determines the encoding.
+/// Reads a character array both as Latin-1 and as UTF-16, because the encoding is stored in the string, not
+/// in the array.
 pub(super) fn characters(
     now: &mut Pages<'_>,
     at: Addr,
     array: &Object,
     max: u32,
 ) -> Option<Vec<String>> {
-    // Klass::_layout_helper of arrays: the offset of the elements, which follow the array's length, and the binary
-    // logarithm of an element's size.
+    // The layout helper (`Klass::_layout_helper`) of an array's class contains the offset of the elements and
+    // the binary logarithm of an element's size. The array's length lies between the header and the elements.
     let (header, log2) = (array.helper.cast_unsigned() >> 16 & 0xff, array.helper & 0xff);
     if array.helper >= 0 || log2 > 1 {
         return None;

@@ -1,8 +1,8 @@
 //! The values of [`super::layout`]'s table in one JVM: offsets, sizes and addresses.
 //!
-//! The values are stored once for all JVMs of a libjvm.so that report the same ([`super::build`]): a
-//! JVM can report wrong values about itself, but not about other JVMs. Addresses of statics are stored
-//! without the load bias of the library, which differs from JVM to JVM.
+//! JVMs of one libjvm.so that report equal values share one copy of them ([`super::build`]). So a JVM can
+//! report wrong values about itself, but not about other JVMs. Addresses of statics are stored without the
+//! load bias of the library, which differs from JVM to JVM.
 
 use std::{
     collections::HashMap,
@@ -193,8 +193,8 @@ impl Layout {
         self.find(item).map(|at| Addr(at.wrapping_add(self.bias)))
     }
 
-    /// Returns the error for a missing item. It names every missing row that this JDK should have and
-    /// that serves the same use, and the consequence.
+    /// Returns the error for a missing item. The error names the item, all other missing items that this JDK
+    /// should have for the same feature, and the consequence.
     fn missing(&self, item: Item) -> Error {
         let Some(row) = TABLE.get(item as usize) else {
             return Error::layout(format!("{item:?} is not in the table"));

@@ -1,7 +1,7 @@
-//! HotSpot's Symbols: names of which each exists once.
+//! HotSpot's Symbols: unique names, each of which is stored once.
 //!
-//! Source: hotspot/share/oops/symbol.hpp. A Symbol has a 16-bit length and that number of bytes of
-//! modified UTF-8 (JVMS 4.4.7), unchanged as long as a reference to it exists.
+//! Source: hotspot/share/oops/symbol.hpp. A Symbol has a 16-bit length and a body of that number of
+//! bytes, in modified UTF-8 (JVMS 4.4.7). It does not change while a reference to it exists.
 
 use std::sync::Arc;
 
@@ -30,9 +30,9 @@ pub(super) struct Symbols {
     known: NumberMap<Addr, Arc<str>>,
     /// Number of bytes that may still be cached.
     free_bytes: usize,
-    /// Maximum number of bytes, and whether the cache is emptied when it is full; otherwise further names
-    /// are an error.
+    /// Maximum number of bytes cached.
     max: usize,
+    /// Whether the cache is emptied when it is full. If not, further names are an error.
     resets_when_full: bool,
 }
 
@@ -52,7 +52,8 @@ impl Symbols {
         })
     }
 
-    /// Creates a reader for a caller that reads most names once: the cache is emptied when it is full.
+    /// Creates a reader whose cache is emptied when it is full, for a caller that reads most names only
+    /// once.
     ///
     /// # Errors
     /// The errors of [`Self::new`].
@@ -64,7 +65,7 @@ impl Symbols {
     /// Returns the text of a Symbol.
     ///
     /// # Errors
-    /// [`Error::Memory`] if there is none at the address, [`Error::Layout`] if too many were cached.
+    /// [`Error::Memory`] if there is no Symbol at the address, [`Error::Layout`] if the cache is full.
     pub(super) fn get(&mut self, pages: &mut Pages<'_>, symbol: Addr) -> Result<Arc<str>> {
         if let Some(known) = self.known.get(&symbol) {
             return Ok(Arc::clone(known));

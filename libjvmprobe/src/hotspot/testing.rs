@@ -158,7 +158,7 @@ impl Image {
     }
 }
 
-/// A fake JVM that has a flag which selects a collector, and a heap that may be set up.
+/// A fake JVM with one flag, which selects its collector, and with a heap that can be set up later.
 #[cfg(test)]
 pub(crate) struct FakeJvm {
     image: Image,

@@ -1,9 +1,9 @@
 //! Complete names of Java threads. The kernel stores only 15 bytes of them (`comm`).
 //!
 //! Sources: hotspot/share/runtime/{javaThread,osThread}.hpp; `os::set_native_thread_name`, os_linux.cpp; java.base's
-//! java/lang/{Thread,String}.java. The name is the string whose truncated form equals the kernel's `comm`; the first
-//! match shows which field of a Thread it is. Collectors move objects during the reads, so everything is read
-//! twice, and strings that differ are dropped.
+//! java/lang/{Thread,String}.java. A thread's name is the string whose truncated form equals the kernel's
+//! `comm`. The first match shows which field of a Thread holds the name. Collectors move objects during the
+//! reads, so everything is read twice, and strings that differ are dropped.
 
 use std::{
     collections::HashMap,
@@ -27,7 +27,7 @@ use crate::{
 
 /// Number of bytes of a thread's name that the kernel stores: `TASK_COMM_LEN` without the zero byte.
 const COMM_LEN: usize = 15;
-/// Newer JDKs set a long name's first and last bytes, with two dots between them.
+/// Newer JDKs give the kernel the first and the last bytes of a long name, with two dots between them.
 const FIRST: usize = 7;
 const LAST: usize = 6;
 /// The first JDK whose threads refer to their Java objects by handles.
@@ -46,17 +46,19 @@ const FIELDS_OF_STRING: usize = 4;
 const AT_ONCE: usize = 64;
 /// Maximum time of one scan of all threads. The caller reads no events meanwhile.
 const MAX_SCAN: Duration = Duration::from_millis(200);
-/// Minimum time between two scans of one JVM, and that time as a multiple of the last scan's duration.
+/// Minimum time between two scans of one JVM: the longer one of a fixed time and a multiple of the last
+/// scan's duration.
 const MIN_SCAN_INTERVAL: Duration = Duration::from_millis(500);
 const SCAN_INTERVAL_FACTOR: u32 = 50;
-/// Minimum time between scans of any JVMs of the host, as a multiple of the last scan's duration: a JVM whose
-/// memory answers slowly must not delay the events of others.
+/// Minimum time between scans of any JVMs of the host, as a multiple of the last scan's duration, so that a
+/// JVM whose memory is slow to read does not delay the events of other JVMs.
 const SHARED_SCAN_INTERVAL_FACTOR: u32 = 10;
 /// Time during which a scan's result is used for further threads.
 const FRESH: Duration = Duration::from_secs(1);
 /// Time after which a name is looked up again, because threads are renamed and thread IDs are reused.
 const EXPIRES: Duration = Duration::from_secs(10);
-/// The corresponding time for a name that [`MAX_FAILED_SCANS`] scans have not found.
+/// Time after which a missing name is looked up again, once [`MAX_FAILED_SCANS`] scans have failed to find
+/// it.
 const MISSING_EXPIRES: Duration = Duration::from_secs(60);
 const MAX_FAILED_SCANS: u8 = 3;
 /// Maximum number of names cached.
@@ -102,7 +104,7 @@ pub struct ThreadNames {
 }
 
 impl ThreadNames {
-    /// Prepares for the threads of a JVM.
+    /// Creates a reader of a JVM's thread names. Reads nothing yet.
     pub fn new(hotspot: &HotSpot) -> Self {
         Self {
             pid: hotspot.pid,
@@ -118,7 +120,7 @@ impl ThreadNames {
 
     /// Looks up the complete name of a running thread whose kernel name is `comm`.
     pub(crate) fn look_up(&mut self, tid: u32, comm: &str) {
-        // Escaped characters make `comm` longer, never shorter.
+        // A shorter `comm` was not truncated, because escaping characters only makes it longer.
         if comm.len() < COMM_LEN {
             return;
         }
@@ -152,7 +154,7 @@ impl ThreadNames {
         self.known.get(tid, &comm).map_or(comm, |complete| String::from(&**complete))
     }
 
-    /// Whether a scan may begin now, by the limit of this JVM and that of all JVMs.
+    /// Whether the limit of this JVM and the limit of all JVMs both permit a scan now.
     fn may_scan(&self) -> bool {
         let shared = *NEXT_SCAN.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
@@ -204,7 +206,8 @@ impl ThreadNames {
         let before = reader.strings(until)?;
         let mut strings = reader.strings(until)?;
         strings.retain(|number, texts| before.get(number) == Some(texts));
-        // A JVM that is starting up does not provide yet how references are encoded.
+        // While a JVM is starting up, it may not have set yet how references are encoded. So a reader that
+        // finds nothing is not retained.
         if !strings.is_empty() {
             self.reader = Some(reader);
         }

@@ -107,7 +107,7 @@ pub(super) fn read(memory: &Memory, layout: &Layout) -> Result<Vec<ThreadBytes>>
 }
 
 /// Whether a Java thread exists already. The first one is listed when the heap, the
-/// interpreter and the stubs are set up, and before any Java code runs
+/// interpreter and the stubs are set up, and before any Java code runs.
 ///
 /// # Errors
 /// The errors of [`read`].

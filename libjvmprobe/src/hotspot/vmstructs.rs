@@ -7,8 +7,8 @@
 //! unstripped files, with glibc or musl. The dynamic linker fills in the addresses of statics, so
 //! the tables are read from memory, not from the file.
 //!
-//! Limits: 65,536 entries in a table, 4 KiB for an entry, 1 KiB for a name, and 4 MiB in total.
-//! [`super::layout`] determines which entries are kept.
+//! Limits: 65,536 entries in a table, 4 KiB for an entry, 1 KiB for a name, 8 MiB for all names, and 4 MiB
+//! for all memory pages that are read. [`super::layout`] determines which entries are kept.
 
 use crate::{Addr, Error, Result, hotspot::pages::Pages, process::memory::Memory};
 
@@ -215,7 +215,7 @@ mod tests {
         let name = Box::new([b'a'; 1024]);
         let mut text = name.to_vec();
         text.push(0);
-        // Each entry names the same text, beginning at another byte.
+        // The names of the entries overlap: each is the same text from one of its first 16 bytes on.
         let entries: Vec<u64> = (0..20_000_u64)
             .flat_map(|i| [text.as_ptr() as u64 + i % 16, 0, 8])
             .chain([0; 3])
@@ -272,7 +272,7 @@ mod tests {
 
     #[test]
     fn a_table_without_an_end_is_an_error() {
-        // Entries of 8 bytes in a megabyte of pointers to the same name.
+        // Entries of 8 bytes, each a pointer to the same name, without a null pointer at the end.
         let mut image = sample();
         let name = image.text("x").0;
         let endless = vec![name; MAX_ENTRIES + 1];

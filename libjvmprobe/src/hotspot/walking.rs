@@ -117,7 +117,8 @@ impl HotSpot {
         if let Some((barrier, return_pc)) =
             barrier.zip(self.layout.try_address(Item::ContinuationReturn))
         {
-            // 0 until the JVM has generated it, and in JVMs without virtual threads.
+            // The address is 0 until the JVM has generated the barrier, and in JVMs without virtual
+            // threads.
             layout.return_barrier = memory.u64(barrier).unwrap_or(0);
             layout.cont_return_pc_at = return_pc.0;
         }
@@ -206,7 +207,7 @@ fn fields(layout: &Layout) -> Result<JvmLayout> {
     Ok(walker_layout)
 }
 
-/// Converts a heap for the walker: its complete reserved range.
+/// Converts a heap for the walker, which uses the complete reserved range.
 fn code_heap(heap: &Heap) -> Result<CodeHeap> {
     let (low, high) = (heap.reserved_low.0, heap.reserved_high.0);
     if low >= high {

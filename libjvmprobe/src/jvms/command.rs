@@ -66,7 +66,8 @@ impl HeldCommand {
         let parents_end = go.as_raw_fd();
         let name = name_of(&program);
         let wait_for_parent = move || {
-            // Samples taken around the exec belong to the program, not to the tool.
+            // The child has the program's name already, so that samples of the child before its exec are
+            // attributed to the program and not to the tool.
             set_name(&name)?;
             // SAFETY: closes the child's copy of the descriptor, which nothing in the child uses. With that copy open,
             // the child's read would not return when the parent closes its end or exits.
@@ -81,7 +82,7 @@ impl HeldCommand {
         unsafe { command.pre_exec(wait_for_parent) };
         let spawned = thread::spawn(move || command.spawn());
         let mut number = [0; 4];
-        // The pipe closes without data if the fork, or the child before its write, failed.
+        // The pipe closes without data if the fork failed, or if the child failed before it wrote its PID.
         if let Err(error) = std::fs::File::from(numbers).read_exact(&mut number) {
             // The child's own error is more specific than the end of file seen here.
             drop(go);
@@ -105,8 +106,8 @@ impl HeldCommand {
     }
 }
 
-/// The name that the kernel gives to a process at exec (`begin_new_exec()` in fs/exec.c): the last part of
-/// the program's path, which the kernel cuts to 15 bytes.
+/// Returns the name that the kernel gives to a process at exec (`begin_new_exec()` in fs/exec.c): the last
+/// component of the program's path. The kernel truncates it to 15 bytes.
 fn name_of(program: &OsString) -> CString {
     let name = Path::new(program).file_name().unwrap_or(program);
     CString::new(name.as_bytes()).unwrap_or_default()
@@ -122,7 +123,7 @@ fn write_pid_and_wait(say: &OwnedFd, wait: &OwnedFd) -> io::Result<()> {
     }
 }
 
-/// Time that the command has to exit after SIGTERM, and again after SIGKILL.
+/// Maximum time to wait for the command to exit after SIGTERM, and again after SIGKILL.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The running command. It is killed when this process exits, for whatever reason.
@@ -149,7 +150,7 @@ impl Running {
         Ok(Self { child, pidfd, _undo: undo })
     }
 
-    /// Sends SIGTERM if the command still runs, waits for five seconds, then sends SIGKILL.
+    /// Ends the command if it still runs: sends SIGTERM, and SIGKILL if it has not exited after five seconds.
     pub fn end(mut self) {
         if self.has_ended_within(Duration::ZERO) {
             return;

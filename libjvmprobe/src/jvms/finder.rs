@@ -55,7 +55,8 @@ pub(super) struct Finder {
 }
 
 impl Finder {
-    /// Starts the search, for existing and new processes alike: for all, or for process `root` and its descendants only.
+    /// Starts to search for existing and new processes. If `root` is given, only that process and its
+    /// descendants are searched.
     pub(super) fn open(pace: Pace, root: Option<Pid>, slots: Option<Slots>) -> Self {
         let mappings = Mappings::open();
         match &mappings {
@@ -84,7 +85,8 @@ impl Finder {
         Mapped { pids, missed }
     }
 
-    /// Returns those mapping processes that were returned before, and so have mapped libjvm.so again.
+    /// Returns the processes in `mapped` that were examined before with a final result. They have mapped
+    /// libjvm.so again.
     pub(super) fn already_found(&self, mapped: &Mapped) -> impl Iterator<Item = Pid> {
         mapped.pids.iter().copied().filter(|&pid| self.scanner.is_decided(pid))
     }
@@ -116,8 +118,8 @@ impl Finder {
         found
     }
 
-    /// Returns whether a process is within the search and gets a slot. One without a slot is tried again after
-    /// [`RETRY`].
+    /// Returns whether a process is within the search and gets a slot. A process that gets no slot is tried
+    /// again after [`RETRY`].
     fn is_wanted(&mut self, process: &Process, now: Instant) -> bool {
         let pid = process.pid;
         if self.root.is_some_and(|root| !descends(pid, root)) {
@@ -163,7 +165,8 @@ impl Finder {
     }
 }
 
-/// Arrival times of each tenant's latest new processes, so that a tenant that starts many delays only its own.
+/// Start times of each tenant's latest new processes. They are recorded per tenant, so that a tenant that
+/// starts many processes delays only its own processes.
 #[derive(Debug, Default)]
 struct StartRates(HashMap<String, VecDeque<Instant>>);
 
@@ -178,7 +181,7 @@ impl StartRates {
         start_times.len()
     }
 
-    /// Removes processes that came more than [`CROWD_PERIOD`] ago, and tenants that have none left.
+    /// Removes processes that were added more than [`CROWD_PERIOD`] ago, and tenants that have none left.
     fn forget_before(&mut self, now: Instant) {
         self.0.retain(|_, start_times| {
             while start_times.front().is_some_and(|&at| now - at > CROWD_PERIOD) {

@@ -1,8 +1,8 @@
 //! Identity of a JVM as attributes of OpenTelemetry's semantic conventions.
 //!
-//! Attributes observed from outside override those that a JVM sets in its own environment. The attributes in [`TRUSTED_ATTRIBUTES`]
-//! are only ever taken from outside. So containers, pods and units are determined by control groups, which a process
-//! cannot choose.
+//! Attributes observed from outside override those that a JVM sets in its own environment. The attributes in
+//! [`TRUSTED_ATTRIBUTES`] are never read from the environment. Container, pod and unit, for example, are
+//! derived from control groups, because a process cannot choose its control group.
 
 use std::{fs, io::Read, os::fd::AsFd, path::Path, sync::OnceLock, thread};
 
@@ -41,7 +41,7 @@ const TRUSTED_ATTRIBUTES: [&str; 11] = [
     "systemd.unit",
 ];
 
-/// Attributes that a JVM can set itself or that follow from its arguments, besides [`TRUSTED_ATTRIBUTES`] and [`RUNTIME`].
+/// Attributes that a JVM can set itself or that are derived from its arguments, except those in [`RUNTIME`].
 const UNTRUSTED_ATTRIBUTES: [&str; 7] = [
     "deployment.environment",
     "deployment.environment.name",
@@ -83,8 +83,8 @@ pub struct JvmIdentity {
     pub started_ns: u64,
     /// All attributes, by the names of the conventions.
     pub attributes: Attributes,
-    /// Namespace of its pod as stated in the container's own file, used if the host does not show it. It is not
-    /// trusted: it may be displayed, but must not decide about anything.
+    /// Namespace of its pod, read from a file in the container if the host does not show the namespace. It is
+    /// not trusted, so it may be displayed, but no decision may depend on it.
     pub claimed_namespace: Option<String>,
 }
 
@@ -149,8 +149,10 @@ fn bytes_of(process: &Process, name: &str) -> Vec<u8> {
     bytes
 }
 
-/// Returns the name of this host: `NODE_NAME` from the environment if the Kubernetes manifest sets it; else the host
-/// name that PID 1 sees, which is the host's even in a container that shares its PID namespace; else our own.
+/// Returns the name of this host. If the Kubernetes manifest sets `NODE_NAME` in the environment, its value
+/// is the name. Otherwise, the name is the host name that PID 1 sees: in a container that shares the host's
+/// PID namespace, that is the name of the host. If it cannot be read, returns the host name that this process
+/// sees.
 pub fn host_name() -> &'static str {
     static NAME: OnceLock<String> = OnceLock::new();
     NAME.get_or_init(|| {
@@ -161,7 +163,8 @@ pub fn host_name() -> &'static str {
     })
 }
 
-/// Returns the host name in the UTS namespace of PID 1. Must run in a thread of its own, which stays in that namespace.
+/// Returns the host name in the UTS namespace of PID 1. Must run in a thread of its own, because the thread
+/// stays in that namespace.
 fn name_of_init() -> Option<String> {
     let namespace = fs::File::open("/proc/1/ns/uts").ok()?;
     let kind = Some(LinkNameSpaceType::HostNameAndNISDomainName);
@@ -174,14 +177,14 @@ fn pod_of(folder: &Path, uid: &str) -> Option<(String, String)> {
     let entries = fs::read_dir(folder).ok()?.flatten().take(MAX_PODS);
     entries.into_iter().find_map(|entry| {
         let name = entry.file_name().into_string().ok()?;
-        // Neither a namespace nor a pod's name has an underscore.
+        // Neither a namespace nor the name of a pod contains an underscore.
         let (rest, of) = name.rsplit_once('_')?;
         let (namespace, pod) = rest.split_once('_').filter(|_| of == uid)?;
         Some((namespace.to_owned(), pod.to_owned()))
     })
 }
 
-/// Returns the namespace as stated in the container.
+/// Returns the namespace from the file [`NAMESPACE`] in the container.
 fn namespace(process: &Process) -> Option<String> {
     /// Maximum length of a DNS label.
     const MAX_LABEL: u64 = 63;
@@ -189,8 +192,8 @@ fn namespace(process: &Process) -> Option<String> {
     root::text(&file, MAX_LABEL).ok()
 }
 
-/// Returns `java.runtime.name` and `java.runtime.version` of a virtual machine, by its name and version:
-/// `OpenJDK 64-Bit Server VM 17.0.15+6`.
+/// Derives `java.runtime.name` and `java.runtime.version` from the name and version of the virtual machine,
+/// such as `OpenJDK 64-Bit Server VM 17.0.15+6`.
 fn runtime(version: &str) -> (&'static str, &str) {
     let name = match version {
         _ if version.starts_with("OpenJDK") => "OpenJDK Runtime Environment",
@@ -200,8 +203,9 @@ fn runtime(version: &str) -> (&'static str, &str) {
     (name, version.rsplit(' ').next().unwrap_or_default())
 }
 
-/// Returns when a process was started, in nanoseconds since 1970 and exact to the second, by its ticks since boot. Uses
-/// the kernel's boot time, which is the same for all readers; the difference of two clocks would vary.
+/// Converts the start time of a process from ticks since boot to nanoseconds since 1970, accurate to one
+/// second. Adds the boot time that the kernel reports, because it is the same in every call. A boot time
+/// calculated as the difference of two clocks would vary.
 fn started(ticks: u64) -> u64 {
     let since_boot = u128::from(ticks) * 1_000_000_000 / u128::from(ticks_per_second().max(1));
     let boot = u128::from(boot_time_secs().unwrap_or(0)) * 1_000_000_000;

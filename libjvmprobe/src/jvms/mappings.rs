@@ -1,10 +1,10 @@
 //! Kernel events for mappings of libjvm.so.
 //!
-//! A software event that counts nothing (`PERF_COUNT_SW_DUMMY`), one per processor, records each executable mapping on
-//! this machine with its process and file. It needs no tracefs, no BTF and no probe. PIDs are those of our own PID
-//! namespace. The events cause no wake-up: the rings are read periodically, so a machine that starts a thousand
-//! programs per second only costs the reading of ten thousand records per second. Source: perf_event_open(2), "MMAP
-//! layout".
+//! A software event that counts nothing (`PERF_COUNT_SW_DUMMY`), one per processor, records each executable
+//! mapping on this machine with its process and file. It needs no tracefs, no BTF and no probe. PIDs are
+//! those of our own PID namespace. The events wake up no thread, because the rings are read periodically. So
+//! if a machine starts a thousand programs per second, the only cost is to read ten thousand records per
+//! second. Source: perf_event_open(2), "MMAP layout".
 
 use std::{
     io,
@@ -20,7 +20,8 @@ use crate::{Error, Pid, Result, bpf::perf};
 
 /// `PERF_TYPE_SOFTWARE` and `PERF_COUNT_SW_DUMMY`.
 const DUMMY: (u32, u64) = (1, 9);
-/// Number of pages of all rings together, and range for one ring. Each is a power of two.
+/// Total number of pages of all rings, and the allowed range for one ring. All these numbers are powers of
+/// two.
 const ALL_PAGES: usize = 2048;
 const PAGES: std::ops::RangeInclusive<usize> = 8..=64;
 
@@ -152,7 +153,8 @@ impl Ring {
         let mut attr = perf_event_attr { type_, config, ..Default::default() };
         attr.set_mmap(1);
         attr.set_mmap2(1);
-        // With this watermark the kernel never wakes a reader: nothing waits for the event.
+        // The kernel wakes up a reader only after this number of bytes. The maximum prevents wake-ups,
+        // because no thread waits for the event.
         attr.set_watermark(1);
         attr.__bindgen_anon_2.wakeup_watermark = u32::MAX;
         let event = perf::open_event(&mut attr, perf::Where::Processor(cpu))?;

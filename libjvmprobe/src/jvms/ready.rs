@@ -1,8 +1,9 @@
 //! Detection of a JVM within a process that has mapped libjvm.so.
 //!
-//! A launcher maps the library some milliseconds before it creates a JVM, and other programs map it without ever
-//! creating one. A JVM parses its arguments first (`Arguments::parse`, hotspot/share/runtime/arguments.cpp), which
-//! choose a collector. From then on it can be recognized.
+//! A launcher maps the library some milliseconds before it creates a JVM, and other programs map it without
+//! ever creating one. A JVM first parses its arguments (`Arguments::parse`,
+//! hotspot/share/runtime/arguments.cpp) and chooses a collector. From then on, its memory shows that it is a
+//! JVM.
 
 use std::{
     thread::sleep,

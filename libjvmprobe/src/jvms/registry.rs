@@ -1,7 +1,7 @@
 //! The registry: finds and reads JVMs once for all tracers of this process.
 //!
-//! It runs in a thread of its own. A target controls how slowly its memory can be read (see `crate::process::reader`),
-//! and a tracer that waited for it would lose events of other JVMs.
+//! It runs in a thread of its own, because a target can delay reads of its memory (see
+//! `crate::process::reader`), and a tracer that waited for such a read would lose events of other JVMs.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -31,8 +31,8 @@ use crate::{
 
 /// Maximum startup time. A JVM usually finishes starting within a few seconds; a very large heap takes longer.
 const MAX_STARTUP: Duration = Duration::from_secs(60);
-/// Interval of reads of JVMs that are starting up. They cannot be traced completely until startup has finished, for
-/// which the shortest programs take 100 ms.
+/// Interval of reads of JVMs that are starting up. Such a JVM cannot be traced completely before its startup
+/// has finished. In the shortest programs, startup takes 100 ms.
 const fn read_interval(pace: Pace) -> Duration {
     Duration::from_millis(match pace {
         Pace::Prompt => 10,
@@ -45,19 +45,19 @@ const VM_CREATION_TIMEOUT: Duration = Duration::from_secs(3);
 const SLOW_READ_INTERVAL: Duration = Duration::from_secs(1);
 /// Maximum time to read one JVM.
 const MAX_READING: Duration = Duration::from_secs(5);
-/// A read that takes longer than this is slow, because the target's memory answers slowly.
+/// A read that takes longer than this counts as slow. It was delayed by the target's memory.
 const SLOW: Duration = Duration::from_millis(500);
 /// After a slow read, the JVM is not read again for this many times its duration.
 const READ_PAUSE_FACTOR: u32 = 10;
 /// Interval of reads of a JVM that has not finished starting within [`MAX_STARTUP`].
 const RARE_READ_INTERVAL: Duration = Duration::from_secs(30);
-/// Maximum number of JVMs that are not selected and whose end is watched.
+/// Maximum number of deselected JVMs whose end is watched.
 const MAX_DESELECTED: usize = 1000;
-/// Time after which reading JVMs is interrupted to look for new ones.
+/// Time after which the thread interrupts reading JVMs and searches for new ones.
 const MAX_ROUND: Duration = Duration::from_millis(100);
 /// Maximum number of control groups whose reading time is recorded.
 const MAX_TENANTS: usize = 10_000;
-/// Maximum time that a tracer waits for the JVMs that run already to be read.
+/// Maximum time that a tracer waits until all JVMs that ran at the start have been read.
 const MAX_FIRST: Duration = Duration::from_secs(10);
 
 /// A JVM as it was last read, or the reason why it cannot be read.
@@ -101,13 +101,13 @@ impl Arrival {
 /// Configuration of a registry.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// Which JVMs it finds.
+    /// JVMs that it finds.
     pub targets: Search,
-    /// How fast it finds them.
+    /// Determines the intervals at which it searches for new JVMs and reads those that are starting up.
     pub pace: Pace,
     /// Slots, one for each followed JVM; `None` if their number is unlimited.
     pub slots: Option<Slots>,
-    /// Whether to determine their attributes, too.
+    /// Whether to determine the attributes of each JVM, too.
     pub identify: bool,
     /// Selects JVMs by their attributes; `None` selects all.
     pub select: Option<Arc<dyn Select>>,
@@ -120,7 +120,7 @@ pub trait Select: fmt::Debug + Send + Sync {
     fn selects(&self, identity: &JvmIdentity, is_read: bool) -> Option<bool>;
 }
 
-/// Which JVMs are found.
+/// Set of JVMs that a registry finds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Search {
     /// All JVMs of this machine.
@@ -128,11 +128,12 @@ pub enum Search {
     AllJvms,
     /// JVMs that run in this process or its descendants.
     Command(Pid),
-    /// None. Subscribers hand over named JVMs that are still starting up, to be read until they have started.
+    /// No JVMs. Subscribers hand over named JVMs that are still starting up, and the registry reads these
+    /// until they have started.
     Given,
 }
 
-/// Handle of a registry. Its thread ends with the last clone and subscription.
+/// Handle of a registry. Its thread ends when the last clone and the last subscription are dropped.
 #[derive(Clone, Debug)]
 pub struct Registry(Arc<Handle>);
 
@@ -219,7 +220,7 @@ impl Registry {
             Search::Command(pid) => Some(Process::open(pid)?),
             Search::AllJvms | Search::Given => None,
         };
-        // Started from this thread, because they must not end with the new one.
+        // The reader template is started here and not in the new thread, so that the caller gets its error.
         reader::start_readers().map_err(|e| Error::io("start a reader process", e))?;
         let shared = Arc::new(Shared {
             options,
@@ -264,8 +265,8 @@ pub struct Arrivals {
     registry: Registry,
     /// JVMs whose further arrivals are dropped.
     refused: BTreeMap<Pid, Weak<Target>>,
-    /// Raises the thread's priority: a JVM that lives for one second should be known within 100 ms, even on a busy
-    /// machine. The work itself is little.
+    /// Raises the priority of the subscribing thread, so that it learns of a JVM within 100 ms even on a busy
+    /// machine. Some JVMs live for only one second. The thread itself uses little CPU time.
     _hurry: PriorityBoost,
 }
 
@@ -295,8 +296,8 @@ impl Arrivals {
         Ok(())
     }
 
-    /// Has a JVM that was not found by a registry read again until it has started or ended. If `arrivals` is `None`,
-    /// starts a registry for such JVMs, which wakes up `session`.
+    /// Queues a JVM that was not found by a registry, to be read again until it has started or ended. If
+    /// `arrivals` is `None`, starts a registry for such JVMs, whose arrivals wake up `session`.
     ///
     /// # Errors
     /// The errors of [`Self::open`] and [`Self::wake`].
@@ -442,7 +443,8 @@ impl Starting {
         self.is_wanted != Some(false)
     }
 
-    /// Adds the attributes that the JVM was read for, if that succeeded. Returns whether it is wanted.
+    /// Adds the attributes that require reading the JVM, if the read succeeded. Returns whether the JVM is
+    /// wanted.
     fn identify_read(&mut self, options: &Options, hotspot: &Reading) -> bool {
         let Some(identity) = &mut self.identity else { return true };
         if let Ok(hotspot) = hotspot {
@@ -548,7 +550,7 @@ impl Worker {
 
     /// Forgets processes that have ended or run another program, so that new processes with their PIDs are found.
     fn sweep(&mut self, is_meant: impl Fn(Pid) -> bool, closely: bool) {
-        // One result for all lists, even if the process ends meanwhile.
+        // Each process is checked once, so that all lists agree even if it ends meanwhile.
         let mut fates = HashMap::new();
         let mut gone = Vec::new();
         let mut stays = |process: &Arc<Process>| {
@@ -602,7 +604,7 @@ impl Worker {
         }
     }
 
-    /// Handles a failure to open a JVM. Returns it if another attempt must be made.
+    /// Handles a failure to open a JVM. Returns the JVM if another attempt must be made.
     fn refuse(
         &mut self,
         mut starting: Starting,
@@ -623,7 +625,8 @@ impl Worker {
         Some(starting)
     }
 
-    /// Reads a JVM and publishes what is new. Returns it if it must be read again.
+    /// Reads a starting JVM. Publishes the result if the process has created a JVM. Returns the JVM if it
+    /// must be read again.
     fn read(&mut self, mut starting: Starting) -> Option<Starting> {
         let options = &self.shared.options;
         let begin = Instant::now();
@@ -800,7 +803,7 @@ mod tests {
         assert!(weak.is_none_or(|target| target.strong_count() == 0));
     }
 
-    /// Selects no JVM with this collector.
+    /// Selects all JVMs except those with this collector.
     #[derive(Debug)]
     struct ExcludesCollector {
         collector: &'static str,

@@ -46,7 +46,8 @@ pub trait Watch {
     /// Returns an error if the trace cannot continue.
     fn take_events(&mut self, timeout: Duration) -> Result<()>;
 
-    /// Returns when to call [`poll`](Watch::poll) before the next tick, unless events end the wait earlier.
+    /// Returns the time at which [`poll`](Watch::poll) must be called, if that may be before the next tick.
+    /// Events can cause an earlier call.
     fn next_poll(&self) -> Option<Instant> {
         None
     }
@@ -125,7 +126,7 @@ pub fn run<W: Watch>(watch: &mut W, times: Times, stop: &AtomicBool) -> Result<E
 mod tests {
     use super::*;
 
-    /// Counts the calls of each method; is over after some ticks.
+    /// Counts the calls of each method. It is over after `over_after` ticks.
     #[derive(Default)]
     struct CountingWatch {
         reports: u32,

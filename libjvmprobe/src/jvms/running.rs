@@ -1,4 +1,5 @@
-//! List of the running JVMs from which a user can choose. A host in trouble may have no `jps`.
+//! List of the running JVMs, so that the user can choose one. It does not need `jps`, which the host may
+//! lack.
 //!
 //! Source: proc(5) (`cmdline`, `cgroup`).
 
@@ -18,7 +19,7 @@ use crate::{
     render::columns::fit,
 };
 
-/// Maximum number of bytes read of /proc/PID/cgroup and of /etc/passwd.
+/// Maximum number of bytes read from /proc/PID/cgroup and from /etc/passwd.
 const MAX_TEXT: u64 = 1 << 20;
 
 /// A JVM that could be traced.
@@ -89,7 +90,7 @@ pub(crate) fn all() -> Vec<Running> {
     Scanner::new().scan().iter().map(|target| Running::new(target, &users)).collect()
 }
 
-/// Returns the last word of `OpenJDK 64-Bit Server VM 17.0.15+6` without the build number: `17.0.15`.
+/// Returns the version number without the build number: `17.0.15` for `OpenJDK 64-Bit Server VM 17.0.15+6`.
 fn number(version: &str) -> &str {
     let last = version.rsplit(' ').next().unwrap_or_default();
     last.split(['+', '-']).next().unwrap_or_default()

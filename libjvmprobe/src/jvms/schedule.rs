@@ -4,7 +4,8 @@ use std::time::{Duration, Instant};
 
 use crate::jvms::Times;
 
-/// Added to timeouts because poll() counts whole milliseconds; otherwise the last one would be spent spinning.
+/// Added to timeouts, because poll() waits only for whole milliseconds. Otherwise, the loop would spin during
+/// the last fraction of a millisecond.
 const ROUND_UP: Duration = Duration::from_micros(999);
 
 /// Next times of a trace's ticks, reports and end.
@@ -30,7 +31,7 @@ pub(crate) struct Due {
 }
 
 impl Schedule {
-    /// Starts at `now`, with these times and a tick each `pace.tick()`.
+    /// Starts a schedule at `now`, with ticks at intervals of `times.pace.tick()`.
     pub(crate) fn new(now: Instant, times: Times) -> Self {
         let Times { duration, interval, aligned_to, count, pace } = times;
         Self {
@@ -114,7 +115,7 @@ mod tests {
         assert_eq!(schedule.timeout(begin, None), SECOND + ROUND_UP);
         assert_eq!(schedule.due(begin), due(false, false, false));
         assert_eq!(schedule.due(begin + SECOND * 3 / 2), due(false, true, false));
-        // The first came late, the second does not.
+        // The first report was late, but the second one is on time.
         assert_eq!(schedule.due(begin + SECOND * 2), due(false, true, false));
         assert_eq!(schedule.due(begin + SECOND * 2), due(false, false, false));
         assert_eq!(schedule.due(begin + SECOND * 3), due(false, true, true));

@@ -1,8 +1,9 @@
 //! JVM slots: limits the number of JVMs followed at once, and shares it fairly among control groups.
 //!
-//! Each followed JVM takes descriptors, entries of BPF maps and memory. A tenant (a pod, a container or a systemd unit)
-//! may hold at most half of the slots that the other tenants leave free. So a tenant that starts thousands of JVMs
-//! never takes the last slot, and no followed JVM is dropped in favour of another one.
+//! Each followed JVM takes descriptors, entries of BPF maps and memory. A tenant (a pod, a container or a
+//! systemd unit) may hold at most half of the slots that the other tenants leave free, rounded up. So a
+//! tenant that starts thousands of JVMs leaves slots for other tenants, and no followed JVM is dropped in
+//! favour of another one.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -74,7 +75,7 @@ impl State {
     fn admit(&mut self, max: usize, pid: Pid, start: u64, tenant: Arc<str>) -> bool {
         let own = self.held.get(&tenant).copied().unwrap_or(0);
         let others = self.holders.len() - own;
-        // The last slot goes to a tenant that has none.
+        // Half of the slots is rounded up, so that a tenant without a slot can get the last one.
         if own >= max.saturating_sub(others).div_ceil(2) {
             if self.refused.len() < MAX_REFUSED {
                 self.refused.insert(pid, (start, tenant));

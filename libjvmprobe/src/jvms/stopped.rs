@@ -1,5 +1,5 @@
-//! Detects that a process was stopped (SIGSTOP) for a complete reporting interval, which explains empty figures to the
-//! user.
+//! Detects that a process was stopped (SIGSTOP) for a complete reporting interval. A message then explains to
+//! the user why the figures are empty.
 
 use crate::{Pid, process::Process};
 
@@ -29,7 +29,8 @@ impl Stops {
 
     /// Checks the process. Called periodically.
     pub fn poll(&mut self, process: &Process) {
-        // Once it was seen running, this interval's result is known; only a stopped process is checked again.
+        // A process that was seen running in this interval is not checked again, because the result of the
+        // interval is known.
         if !self.was_running || self.stopped {
             self.stopped = process.is_stopped();
             self.was_running |= !self.stopped;

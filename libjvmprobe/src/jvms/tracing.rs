@@ -76,7 +76,8 @@ pub trait Tool {
     /// Returns the reason why the JVM cannot be traced.
     fn plan(&self, target: &Target, hotspot: Option<&HotSpot>) -> Result<Vec<Plan>>;
 
-    /// Sets up the tracing of a JVM: before anything is attached, and again when more of the JVM could be read.
+    /// Sets up the tracing of a JVM. Called before anything is attached, and again each time the JVM was read
+    /// again.
     fn prepare(&mut self, key: u64, pid: Pid, hotspot: Option<&HotSpot>) {
         let _ = (key, pid, hotspot);
     }
@@ -101,8 +102,8 @@ pub trait Tool {
         self.take_events(jvms, Duration::ZERO)
     }
 
-    /// Reads counters like [`collect`](Tool::collect), after some JVMs have ended, which can no longer be examined.
-    /// This is called often if many short-lived JVMs run.
+    /// Reads counters like [`collect`](Tool::collect), after some of the JVMs have ended. JVMs that have
+    /// ended can no longer be examined. Called often if many short-lived JVMs run.
     ///
     /// # Errors
     /// Returns an error if the trace cannot continue.
@@ -177,7 +178,8 @@ pub struct Trace<T: Tool> {
 }
 
 impl<T: Tool> Trace<T> {
-    /// Attaches to all `named` JVMs, or fails; with `arrivals`, follows every JVM that these report.
+    /// Attaches to all `named` JVMs, and fails if one of them cannot be traced. With `arrivals`, also follows
+    /// every JVM that the registry reports.
     ///
     /// # Errors
     /// Returns the reason why a named JVM cannot be traced.
@@ -275,7 +277,7 @@ impl<T: Tool> Trace<T> {
         let plans = self.tool.plan(&target, hotspot.as_deref().ok())?;
         let pid = target.pid();
         let key = bpf::key_of_single(pid);
-        // Before the first event can arrive.
+        // The tool must be prepared before the first event can arrive.
         self.tool.prepare(key, pid, hotspot.as_deref().ok());
         let session = self.tool.session();
         session.flush();
@@ -325,7 +327,8 @@ impl<T: Tool> Trace<T> {
         self.add(key_in_file(&target), target, hotspot, None)
     }
 
-    /// Attaches those programs to a JVM's file that no earlier JVM has needed.
+    /// Attaches the programs that this JVM needs to its libjvm.so, except those that were attached for an
+    /// earlier JVM.
     fn attach_to_file(&mut self, target: &Target, hotspot: Option<&HotSpot>) -> Result<()> {
         let attached = self.files.entry(target.libjvm.id).or_default();
         let collector = hotspot.map(|hotspot| hotspot.collector);
@@ -373,7 +376,8 @@ impl<T: Tool> Trace<T> {
         self.add_found(new)
     }
 
-    /// Adds new JVMs. Prepares all of them before anything is attached, so that no event of any is missed.
+    /// Adds new JVMs. Prepares those that share attachments before anything is attached, so that no event of
+    /// any of them is missed.
     fn add_found(&mut self, mut arrivals: Vec<Arrival>) -> Result<()> {
         if !T::TRACES_STARTING_JVMS {
             arrivals.retain(|Arrival { target, hotspot, stage, .. }| match (stage, hotspot) {
@@ -416,7 +420,7 @@ impl<T: Tool> Trace<T> {
         let fates = self.jvms.iter().map(|(key, jvm)| (*key, fate(jvm)));
         let changed: Vec<_> = fates.filter(|(_, fate)| *fate != Fate::Alive).collect();
         if !changed.is_empty() {
-            // Counters that changed between the last collection and the end.
+            // Counters may have changed between the last collection and the end.
             self.tool.collect_last(&mut self.jvms)?;
             self.report_lost_events()?;
         }
@@ -440,7 +444,8 @@ fn is_of<J>(jvm: &Followed<J>, pid: Pid) -> bool {
     jvm.target.pid() == pid
 }
 
-/// Returns the key of a JVM that is traced through attachments shared by its file: the PID.
+/// Returns the key of a JVM that shares its attachments with all JVMs that run the same file. The key is the
+/// PID.
 fn key_in_file(target: &Target) -> u64 {
     target.pid().0.into()
 }
@@ -706,7 +711,7 @@ mod tests {
         };
         let tool = RecordingTool::<true> { refuses: vec![other.pid()], ..Default::default() };
         assert!(Trace::start(tool, named(), None).is_err());
-        // A JVM that cannot be read is sufficient for tools with TAKES_YOUNG.
+        // A tool with TRACES_STARTING_JVMS can trace a JVM that cannot be read.
         let untold = || vec![(one.target(&library), untold())];
         assert!(trace::<false>(untold()).is_err());
         assert_eq!(trace::<true>(untold()).unwrap().names().next(), Some((one.pid(), "")));
@@ -721,10 +726,10 @@ mod tests {
         let found = processes.iter().zip(jvms).map(|(p, jvm)| arrival(p, &library, jvm)).collect();
         trace.add_or_update(found).unwrap();
         let everyone = |programs: &[&'static str]| (programs.to_vec(), Scope::AllProcesses, 0);
-        // Attached only what no earlier JVM has needed.
+        // For each JVM, only programs that no earlier JVM has needed were attached.
         assert_eq!(trace.tool.session.attached, [everyone(&["all"]), everyone(&["g1"])]);
         assert_eq!(trace.jvms.len(), 4);
-        // All were prepared before anything was attached for any of them.
+        // Each JVM was prepared once, in the order of arrival.
         let keys: Vec<u64> = processes[..4].iter().map(|p| p.pid().0.into()).collect();
         assert_eq!(trace.tool.prepared, keys.iter().map(|&key| (key, true)).collect::<Vec<_>>());
         assert_eq!(trace.tool.admitted, keys);
@@ -839,7 +844,7 @@ mod tests {
         ended.sort_unstable();
         assert_eq!(ended, keys[..2]);
         assert_eq!(trace.tool.session.forgotten, trace.tool.ended);
-        // Counters between the last collection and the end were read once.
+        // Counters were read once after the two JVMs had ended.
         assert_eq!(trace.tool.collected, 1);
         processes[2].end();
         trace.tick(false).unwrap();

@@ -17,7 +17,7 @@ use rustix::{
 
 use crate::{Error, Result};
 
-/// Account data of a user, as a login would set them up.
+/// User ID, group IDs and environment of a user, as a login would set them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct User {
     uid: Uid,
@@ -74,7 +74,7 @@ impl User {
 
     /// Switches to this user irrevocably. Runs between fork and exec, so it makes only system calls.
     pub(crate) fn switch_to(&self) -> io::Result<()> {
-        // Fails on no supported kernel.
+        // This fails on no supported kernel, so the result is ignored.
         let _ = clear_ambient_capability_set();
         set_thread_groups(&self.groups)?;
         set_thread_res_gid(Some(self.gid), Some(self.gid), Some(self.gid))?;

@@ -1,5 +1,5 @@
-//! Escapes harmful characters in foreign text: the owner of a target chooses the text in its memory, files and answers,
-//! which is printed on the terminal of the tool's user.
+//! Escapes harmful characters in foreign text. The owner of a target chooses the text in its memory, files
+//! and answers, and tools print this text on the terminal of their user.
 //!
 //! A control character could move the cursor, set the window's title or start a new line. A character that changes the
 //! direction of text or is invisible could make a name look like another one. Each of these is replaced by a visible

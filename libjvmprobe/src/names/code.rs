@@ -28,7 +28,7 @@ pub struct Code {
     pub(crate) inlined: Arc<[Inlined]>,
 }
 
-/// A range of a compiled method, with the methods that it was compiled from.
+/// A range of a compiled method, with the methods whose code it contains.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Inlined {
     /// First address.
@@ -37,7 +37,8 @@ pub(crate) struct Inlined {
     pub(crate) end: Addr,
     /// Methods, innermost first; the last one is the compiled method itself.
     pub(crate) chain: Vec<SourceFrame>,
-    /// Whether the chain is complete. If not, the code may belong to methods inlined further in.
+    /// Whether the chain is complete. If not, the code may belong to a method that was inlined into the first
+    /// one.
     pub(crate) is_sure: bool,
 }
 

@@ -7,7 +7,8 @@ use std::fmt::{self, Write};
 
 /// Maximum length of a mangled name. Longer names are returned as they are.
 const MAX_MANGLED: usize = 4096;
-/// Maximum length of a readable name. A mangled name with a longer one is returned as it is.
+/// Maximum length of a readable name. If the readable name would be longer, the mangled name is returned as
+/// it is.
 const MAX_READABLE: usize = 8192;
 
 /// Text of at most [`MAX_READABLE`] bytes: writing more fails, which ends the demangler.
@@ -99,7 +100,7 @@ mod tests {
         assert_eq!(demangle(&too_long), too_long);
     }
 
-    /// Returns a back reference's encoded number, which ends with `_`: empty for 0, else one less in base 62.
+    /// Encodes the number of a back reference, without the final `_`: empty for 0, else `n - 1` in base 62.
     fn base62(n: usize) -> String {
         const DIGITS: &[u8; 62] = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
         let Some(mut n) = n.checked_sub(1) else { return String::new() };

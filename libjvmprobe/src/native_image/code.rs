@@ -1,5 +1,6 @@
-//! Code table of a native image: entries in ascending order of addresses, for the beginnings of methods, for calls, and
-//! for each 256 bytes of code; an index refers to the latter.
+//! Code table of a native image. It has an entry for the start of each method, for each call and for the
+//! start of each 256-byte chunk of code, in ascending order of addresses. An index refers to the entries of
+//! the chunks.
 //!
 //! Format of an entry: flags and the distance to the next entry (0 in the last one). Then follow, as indicated by the
 //! flags: frame size, exception handler, reference map, and frame information (`CodeInfoDecoder`).
@@ -14,7 +15,8 @@ use crate::{
     },
 };
 
-/// Sizes of the parts in bytes, indexed by two bits of the flags each.
+/// Sizes in bytes of the four parts of an entry. For each part, two bits of the flags are the index of its
+/// size.
 const SIZES: [[usize; 4]; 4] = [[0, 1, 2, 4], [0, 1, 2, 4], [0, 0, 2, 4], [0, 4, 4, 4]];
 /// Flag bits in a frame size.
 const METHOD_START: i32 = 1;
@@ -23,8 +25,8 @@ const SAVES_REGISTERS: i32 = 4;
 const STATUS: i32 = 7;
 /// Kind of frame information that applies to any address in its method.
 const DEFAULT: u8 = 3;
-/// Maximum number of consecutive 256-byte chunks without frame information of their method, because each begins right
-/// after a call.
+/// Maximum number of 256-byte chunks that are searched for the frame information of one method. A chunk that
+/// begins right after a call has none.
 const MAX_CHUNKS: usize = 64;
 
 /// A method: a range of code with a constant frame size.
@@ -100,7 +102,7 @@ impl Table {
                 break;
             }
             let next = at + u64::from(entry.distance);
-            // Each 256-byte chunk has an entry at its begin, and no entry is beyond the code.
+            // Each 256-byte chunk has an entry at its start, and no entry is beyond the code.
             (next < code_size && next / GRANULARITY <= at / GRANULARITY + 1).then_some(())?;
             (next % GRANULARITY == 0 || next / GRANULARITY == at / GRANULARITY).then_some(())?;
             (at, place) = (next, entry.next);

@@ -1,10 +1,10 @@
 //! Location of a native image's code tables.
 //!
-//! No symbol leads to them. But `ImageCodeInfo` contains the start and, several times, the size of the code, and a
-//! reference to an index of the code table, whose length follows from the size. Few places in a heap match that
-//! pattern, and only the right ones lead to an index.
+//! No symbol leads to them. But the object `ImageCodeInfo` contains the start of the code, several fields
+//! with the size of the code, and a reference to an index of the code table. The length of the index follows
+//! from the code size. Few positions in a heap match this pattern, and only the right one leads to an index.
 //!
-//! Its fields, each of eight bytes: codeStart, codeSize, dataOffset, dataSize,
+//! The fields of `ImageCodeInfo`, each of eight bytes: codeStart, codeSize, dataOffset, dataSize,
 //! codeAndDataMemorySize, (objectFields,) codeInfoIndex, codeInfoEncodings, referenceMapEncoding,
 //! frameInfoEncodings, objectConstants, classes, memberNames, otherStrings, methodTable.
 
@@ -24,7 +24,8 @@ const INDEX_FIELDS: [usize; 2] = [6, 5];
 /// and a guard page precede the section.
 const MAX_BEGIN: u64 = 64 << 20;
 const PAGE: usize = 4096;
-/// Maximum number of words examined that look like the beginning; an image normally has one.
+/// Maximum number of positions examined that look like the beginning of `ImageCodeInfo`. An image normally
+/// has one.
 const MAX_TRIED: usize = 256;
 
 /// Location of the tables.
@@ -35,7 +36,7 @@ pub(super) struct Found {
     pub(super) code_size: u64,
     pub(super) index: Object,
     pub(super) entries: Object,
-    /// Position of the field after `entries` and `referenceMapEncoding`; all other fields follow it.
+    /// Position of the field frameInfoEncodings. The fields listed after it in the module head follow it.
     pub(super) frames_field: usize,
 }
 
@@ -52,7 +53,8 @@ pub(super) fn find(elf: &ElfFile, vaddr: Vaddr, bytes: Vec<u8>) -> Option<(Heap,
         else {
             continue;
         };
-        // Sizes of code, of data, and of both together: other data rarely match.
+        // The sizes of the code, of the data, and of both together must agree. Other data rarely meets this
+        // condition.
         let fits = data >= size && data.checked_add(data_size).is_some_and(|end| end <= all);
         if !CODE.contains(&size) || !fits || all >= CODE.end {
             continue;
@@ -92,8 +94,9 @@ fn code_at(
     Some(start).filter(is_code).or_else(|| relocations.at(place).filter(is_code))
 }
 
-/// Returns the reference value of the section's first byte for which the reference at `field` is an index of that much
-/// code: an array of bytes, four for each index entry, of which the first is 0.
+/// Finds the value that a reference to the section's first byte has. With this value, the reference at
+/// `field` leads to an index for `code_size` bytes of code: an array with four bytes for each index entry,
+/// whose first entry is 0.
 fn begin(heap: &Heap, field: usize, code_size: u64) -> Option<u64> {
     let length = u32::try_from(code_size.div_ceil(GRANULARITY) * 4).ok()?;
     let reference = heap.u64(field)?;

@@ -79,9 +79,9 @@ impl Heap {
         self.object(at)
     }
 
-    /// Reads a string. It has a reference to its bytes, which are Latin-1 if possible, else UTF-16. A field of the
-    /// string states which, but its offset is unknown. Therefore bytes that contain a NUL are taken for UTF-16; names
-    /// of Java code contain no NUL characters.
+    /// Reads a string. It has a reference to its bytes, which are Latin-1 if possible, else UTF-16. A field
+    /// of the string contains the encoding, but the offset of that field is unknown. Therefore bytes that
+    /// contain a NUL are decoded as UTF-16, because names of Java code contain no NUL characters.
     pub(super) fn string(&self, string: Object, bytes_class: u64) -> Option<String> {
         /// Maximum size in bytes; class files cannot contain longer strings.
         const MAX_BYTES: usize = 2 << 16;

@@ -68,7 +68,7 @@ impl Image {
         Ok(Some(Self { code: found.code, heap, table, names }))
     }
 
-    /// Returns its methods, ascending.
+    /// Returns its methods in ascending order of addresses.
     pub(crate) fn methods(&self) -> impl Iterator<Item = Method> + '_ {
         self.table.methods(self.code)
     }
@@ -112,7 +112,7 @@ mod tests {
         };
         let main = |line| ("app.Main.main".to_owned(), line);
         let inner = ("app.Main$Inner.run".to_owned(), 7);
-        // Within a method, only the method itself is known.
+        // At addresses that are not calls, only the method itself is known.
         assert_eq!(names(0), [("app.Main$Inner.run".to_owned(), 0)]);
         assert_eq!(names(0x41), [main(0)]);
         // One byte before the return address of a call.

@@ -19,7 +19,7 @@ use crate::{
 const MAX_FRAMES: usize = 512;
 /// Maximum number of frames in all lists; a large image has some millions.
 const MAX_ALL_FRAMES: usize = 50_000_000;
-/// Offset that is added to lines in their encoding.
+/// Number that is added to a line when it is encoded.
 const LINE_ADDEND: i64 = 3;
 /// Offset in the encoding of positions of shared frames: position p is stored as -(p + 2).
 const SHARED_ADDEND: i64 = 2;
@@ -161,8 +161,8 @@ impl Names {
     }
 }
 
-/// Decodes a frame whose method number was read already. Returns whether it is the last one, and the offset of its
-/// caller if it has a fixed one.
+/// Decodes a frame whose method number was read already. Returns whether it is the last one, and the offset
+/// of the caller's frame if the caller is always the same.
 fn frame(
     reader: &mut Reader<'_>,
     number: i64,
@@ -174,15 +174,16 @@ fn frame(
         true => Some(usize::try_from(reader.signed()?).ok()?),
         false => None,
     };
-    // Negative if the line is unknown.
+    // The result is negative if the line is unknown.
     let shown = line.checked_abs()? - LINE_ADDEND;
     let shown = if shown < 0 { 0 } else { u32::try_from(shown).ok().filter(|&l| l <= 0xffff)? };
     found.push((usize::try_from(number).ok()?, shown));
     (found.len() <= MAX_FRAMES && line != 0).then_some((line < 0, caller))
 }
 
-/// Finds the field of a class that contains its name: a string that differs in almost all classes. Class names are
-/// unique per class loader; names of source files, the other strings, are not.
+/// Finds the offset of the field with the name of a class. The field must contain a string that differs in
+/// almost all classes, because class names are unique per class loader. The other string of a class, the name
+/// of its source file, is often the same in several classes.
 fn class_name(heap: &Heap, classes: &Range<usize>, names: &Range<usize>) -> Option<usize> {
     let all = |array: &Range<usize>| {
         let count = array.len() / WORD;

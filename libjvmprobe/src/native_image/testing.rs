@@ -44,12 +44,12 @@ impl FakeImage {
             }
         }
         let frames = vec![
-            2, 3, 0, // the method 1 alone, the last frame, line unknown
-            4, 3, 0, // the method 2
-            4, 29, 0, // shared: the method 2 at line 12, the last
-            2, 20, 1, 12, // shared: the method 1 at line 7, whose caller is always at 6
-            2, 20, 0, 15, // the method 1 at line 7, then what is at 6
-            21, // what is at 9
+            2, 3, 0, // method 1, not inlined: the last frame, line unknown
+            4, 3, 0, // method 2, not inlined: the last frame, line unknown
+            4, 29, 0, // shared: method 2 at line 12, the last frame
+            2, 20, 1, 12, // shared: method 1 at line 7, always called by the frame at offset 6
+            2, 20, 0, 15, // method 1 at line 7, then the shared frame at offset 6
+            21, // the shared frame at offset 9
         ];
         let code = vec![
             (0, vec![0x48, 0x83, 0xec, 8, 0x90, 0x48, 0x83, 0xc4, 8, 0xc3, 0x90]),

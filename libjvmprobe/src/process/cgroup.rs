@@ -22,7 +22,8 @@ const MAX_BYTES: u64 = 64 << 10;
 pub struct Container {
     /// Container ID of 64 hexadecimal digits; on Fargate, a task's 32 digits and a number.
     pub container: Option<String>,
-    /// Container runtime: `docker`, `podman`, `cri-o`, `containerd`; `None` if the name does not contain it.
+    /// Container runtime: `docker`, `podman`, `cri-o`, `containerd`; `None` if the name of the control group
+    /// does not contain it.
     pub runtime: Option<&'static str>,
     /// UID of its pod.
     pub pod: Option<String>,
@@ -33,7 +34,7 @@ pub struct Container {
 }
 
 impl Container {
-    /// Parses the content of /proc/PID/cgroup. Of nested containers, returns the innermost one.
+    /// Parses the content of /proc/PID/cgroup. If containers are nested, returns the innermost one.
     pub fn parse(cgroup: &str) -> Self {
         // Version 1 has a line for each controller, version 2 has one line; a process may have both.
         let paths = cgroup.lines().filter_map(|line| line.splitn(3, ':').nth(2));
@@ -166,7 +167,7 @@ mod tests {
 
     const UID: &str = "0f3b1c5e-86a2-4b0f-9d3e-2b9a0c1d2e3f";
 
-    /// Checks the result for a path: container, runtime, pod, class, service.
+    /// Returns the parsed fields: container, runtime, pod, QoS class and service.
     fn parsed_fields(cgroup: &str) -> [String; 5] {
         let place = Container::parse(cgroup);
         let text = |text: Option<&str>| text.unwrap_or_default().to_owned();

@@ -1,8 +1,8 @@
 //! Files that a process has mapped as code, kept open.
 //!
-//! A file opened while the process lives can still be read after it has ended. It is the mapped file itself, in
-//! whichever mount namespace, even if it was replaced on disk: see `crate::process::libjvm`. Source: proc(5),
-//! `/proc/PID/maps` and `map_files`.
+//! A file that is opened while the process lives can still be read after the process has ended. The opened
+//! file is always the mapped one, even if the process runs in another mount namespace or the file was
+//! replaced on disk: see `crate::process::libjvm`. Source: proc(5), `/proc/PID/maps` and `map_files`.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -95,8 +95,9 @@ impl AsRawFd for CodeFile {
     }
 }
 
-/// Open files by device and inode, shared by processes and by clones of the cache. A file that containers of one image
-/// see on their own overlays, with different inode numbers, is one file here.
+/// Cache of open files by device and inode. All processes and all clones of the cache share it. A file of an
+/// image has a different inode number in each container, on the overlay of that container, but it is opened
+/// only once.
 #[derive(Clone, Debug, Default)]
 pub struct FileCache(Arc<Mutex<Opened>>);
 
@@ -108,8 +109,8 @@ struct Opened {
     idle: Idle<CacheKey>,
 }
 
-/// Number of files from which on a new one first closes those that no process has mapped any more. A JVM maps about
-/// fifteen.
+/// If the cache contains this number of files, the files that no process maps any more are closed before
+/// another one is added. A JVM maps about fifteen files.
 const MANY_FILES: usize = 64;
 
 /// An executable mapping.
@@ -133,8 +134,8 @@ pub struct Mapping {
 type FileNumber = (i32, i32, u64);
 /// Device and inode of a debug file.
 type DebugFile = (u64, u64);
-/// A mapped file, and the debug file for it in the root of its processes. Containers share the files of an image, but
-/// with different debug files they must not share names.
+/// Key of the cache: a mapped file, and the debug file for it in the root of the process. Containers share
+/// the files of an image, but if their debug files differ, they must not share function names.
 type CacheKey = (FileNumber, Option<DebugFile>);
 
 impl Mapping {
@@ -157,13 +158,14 @@ pub struct CodeMaps {
 }
 
 impl CodeMaps {
-    /// Reads the mappings of a process again. Mappings that have disappeared are kept, because there may be samples of
-    /// them.
+    /// Reads the mappings of a process again. Mappings that have disappeared are kept, because earlier
+    /// samples may contain their addresses.
     ///
     /// # Errors
     /// Returns an error if the process has ended or is hidden; the known mappings stay.
     pub fn refresh(&mut self, pid: Pid, files: &FileCache) -> Result<()> {
-        // A lack of descriptors is recorded here, because no caller depends on the current mappings.
+        // `ran_out` warns the user once if too many files are open. The callers do not, because they can
+        // continue with the mappings that are known.
         let maps = maps::of(pid, maps::is_code).inspect_err(|error| _ = ran_out(error))?;
         let mut files = files.opened();
         for map in maps.iter().filter(|map| map.perms.contains(MMPermissions::EXECUTE)) {
@@ -194,7 +196,7 @@ impl CodeMaps {
         Ok(())
     }
 
-    /// Number of changes found so far; differs whenever the mappings do.
+    /// Returns the number of changes found so far. It increases whenever the mappings change.
     pub fn version(&self) -> u64 {
         self.version
     }
@@ -243,8 +245,8 @@ impl FileCache {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Closes files that have been unused for a while, so that the file system of a container that has ended is
-    /// released.
+    /// Closes files that have been unused for ten seconds, so that the file system of a container that has
+    /// ended is released.
     pub(crate) fn close_unused(&self, now: Instant) {
         self.opened().close_unused(now);
     }
@@ -272,7 +274,7 @@ impl Opened {
             return None;
         }
         if self.files.len() >= MANY_FILES {
-            // Failures are forgotten, too: their numbers may belong to other files by now.
+            // Failed attempts are removed, too, because their inode numbers may belong to other files by now.
             let used = self.used();
             self.files.retain(|key, _| used.contains(key));
         }
@@ -290,7 +292,8 @@ impl Opened {
         file
     }
 
-    /// Returns the cached file that is identical to this one below an overlay, or else a new one.
+    /// Returns the cached file that is the same file below an overlay. If there is none, returns a new one
+    /// for `file`.
     fn share(&mut self, file: File, map: &MemoryMap) -> Arc<CodeFile> {
         let id = FileId::of(&file, Some((libjvm::device(map.dev), map.inode))).ok();
         if let Some(known) = id.and_then(|id| self.by_id.get(&id)?.upgrade()) {
@@ -308,7 +311,8 @@ impl Opened {
         self.idle.release(&mut self.files, kept, now);
     }
 
-    /// Returns the keys of the files that are used outside of the cache, in which several keys may hold one file.
+    /// Returns the keys of the files that are used outside of the cache. Several keys of the cache may refer
+    /// to the same file.
     fn used(&self) -> HashSet<CacheKey> {
         let mut held = HashMap::new();
         for file in self.files.values().flatten() {

@@ -1,8 +1,10 @@
 //! Identity of a file, independent of its mount and name.
 //!
-//! On an overlay, as containers use, stat(2) returns numbers of the mount: all containers of an image run the same
-//! file, each under its own number. The kernel attaches uprobes to the file below (`d_real_inode()`,
-//! kernel/events/uprobes.c), so attaching once per stat(2) number would count each event once per container.
+//! Containers use overlay file systems, and on an overlay, stat(2) returns numbers that differ for each
+//! mount. So a file that all containers of an image share has a different number in each container. The
+//! kernel, however, attaches uprobes to the file below the overlay (`d_real_inode()`,
+//! kernel/events/uprobes.c). Attaching once per stat(2) number would therefore count each event once per
+//! container.
 
 use std::{
     fs::File,
@@ -29,8 +31,8 @@ pub struct FileId {
 }
 
 impl FileId {
-    /// Determines the identity of an open file. `mapped` is the device and inode number in /proc/PID/maps, if the file
-    /// is mapped: up to Linux 6.7 those of the file below an overlay.
+    /// Determines the identity of an open file. `mapped` is the device and inode number in /proc/PID/maps, if
+    /// the file is mapped. Up to Linux 6.7, these numbers identify the file below an overlay.
     pub(crate) fn of(file: &File, mapped: Option<(u64, u64)>) -> io::Result<Self> {
         let meta = file.metadata()?;
         let told = Self { dev: meta.dev(), ino: meta.ino() };
@@ -40,7 +42,8 @@ impl FileId {
         let Some(below) = handle(file) else {
             return Ok(mapped.map_or(told, |(dev, ino)| Self { dev, ino }));
         };
-        // The handle may not identify the file system below, so files that agree in all of these values count as one.
+        // The handle may not identify the file system below the overlay, so size and modification time are
+        // compared, too. Files that agree in all of these values count as one file.
         let mut hasher = DefaultHasher::new();
         (below, meta.size(), meta.mtime(), meta.mtime_nsec()).hash(&mut hasher);
         Ok(Self { dev: hasher.finish(), ino: 0 })

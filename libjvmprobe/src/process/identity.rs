@@ -38,8 +38,8 @@ impl Owner<'_> {
 
 /// Runs `work` as the target's user, in a separate thread, because the kernel keeps user and group IDs per thread.
 ///
-/// `work` should not read much about the target in /proc: for a JVM in another user namespace or with capabilities,
-/// the kernel hides from its own user what root may read.
+/// `work` should not depend on files of the target in /proc. If the JVM runs in another user namespace or has
+/// capabilities, root can read these files, but the JVM's own user cannot.
 ///
 /// # Errors
 /// A sentence with the reason why it cannot be done as that user.
@@ -62,7 +62,8 @@ fn take_identity(process: &Process) -> Result<(), String> {
         return Ok(());
     }
     let (uid, gid) = (Uid::from_raw(process.uid), Gid::from_raw(process.gid));
-    // The real and saved IDs stay, so that the process keeps its right to trace.
+    // The real and saved IDs stay unchanged. Otherwise, the kernel would clear the thread's permitted
+    // capabilities (capabilities(7)).
     set_thread_groups(&[gid])
         .and_then(|()| set_thread_res_gid(None, gid, None))
         .and_then(|()| set_thread_res_uid(None, uid, None))

@@ -12,7 +12,7 @@ const LIBRARIES: [&str; 5] = [
     "../jre/lib/aarch64/server/libjvm.so",
 ];
 
-/// Options whose value is an argument of its own.
+/// Options whose value is the next argument.
 pub const WITH_VALUE: [&str; 12] = [
     "-cp",
     "-classpath",
@@ -44,7 +44,8 @@ pub(crate) fn main_in<'a>(arguments: impl Iterator<Item = &'a str>) -> Option<&'
     None
 }
 
-/// Returns the libjvm.so that `program`, looked up as a shell would, will load if it is a JDK's launcher.
+/// Returns the libjvm.so that `program` will load, or `None` if it is not the launcher of a JDK. Finds
+/// `program` as a shell would.
 pub(crate) fn library(program: &OsStr) -> Option<PathBuf> {
     let found = if program.as_encoded_bytes().contains(&b'/') {
         PathBuf::from(program)

@@ -1,8 +1,8 @@
 //! The libjvm.so that a process runs: finds and opens exactly the mapped file.
 //!
-//! The path in /proc/PID/maps is the target's view: from a container it may name a different file here, and an upgrade
-//! may have replaced or removed the file while it runs. `/proc/PID/map_files/RANGE` is the mapped file itself
-//! (proc(5)).
+//! The path in /proc/PID/maps is valid in the target's file system. If the target runs in a container, the
+//! same path may name a different file here, and an upgrade may have replaced or removed the file since it
+//! was mapped. `/proc/PID/map_files/RANGE` is always the mapped file itself (proc(5)).
 
 use std::{
     collections::HashMap,
@@ -35,7 +35,8 @@ pub struct LibJvm {
     file: File,
     /// A file with its symbols, if it has none itself.
     separate_symbols: Option<Arc<File>>,
-    /// Whether that file comes from the root of the process, where its owner controls the content.
+    /// Whether `separate_symbols` comes from the root of the process, where the owner of the process controls
+    /// the content.
     has_untrusted_symbols: bool,
 }
 
@@ -60,7 +61,7 @@ impl LibJvm {
             return Err(Error::OpenJ9 { pid });
         }
         let is_libjvm = |m: &&MemoryMap| file_name(m).is_some_and(|n| n == "libjvm.so");
-        // Mapped without execute permission, the file is only read, for example by a profiler.
+        // A process that maps the file without execute permission only reads it; a profiler may do so.
         let runs = |m: MemoryMap| m.perms.contains(MMPermissions::EXECUTE);
         let is_run = maps.iter().filter(is_libjvm).cloned().any(runs);
         let map = maps.iter().find(is_libjvm).filter(|_| is_run);
@@ -139,9 +140,9 @@ impl LibJvm {
         Ok(elf.symbols_in(|path| root.file(path)))
     }
 
-    /// Returns whether attachments by its symbols may cover all processes that run this file. If not, they must be
-    /// limited to the process that it was found for: the symbols come from that process's root, and processes of other
-    /// owners may run the same file.
+    /// Returns whether one attachment may cover all processes that run this file. If not, each attachment
+    /// must be limited to the process for which the library was found, because its symbols come from that
+    /// process's root, and processes of other owners may run the same file.
     pub(crate) fn may_share_attachments(&self) -> bool {
         !self.has_untrusted_symbols
     }
@@ -197,7 +198,8 @@ fn mapped_path(map: &MemoryMap) -> Option<&Path> {
     }
 }
 
-/// Returns the file name of a mapping without the mark of a removed file.
+/// Returns the file name of a mapping without the suffix ` (deleted)`, which the kernel adds for a removed
+/// file.
 fn file_name(map: &MemoryMap) -> Option<&str> {
     let name = mapped_path(map)?.file_name()?.to_str()?;
     Some(name.strip_suffix(" (deleted)").unwrap_or(name))

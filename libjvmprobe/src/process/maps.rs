@@ -77,7 +77,7 @@ fn for_each_line(pid: Pid, line: impl FnMut(&[u8]) -> io::Result<bool>) -> Resul
     read().map_err(|e| read_error(pid, &path, e))
 }
 
-/// Calls `line` with each line of less than `MAX_LINE` bytes, including its end, until it returns false.
+/// Calls `line` with each line of at most `MAX_LINE` bytes, including the newline, until it returns false.
 fn lines(from: impl BufRead, mut line: impl FnMut(&[u8]) -> io::Result<bool>) -> io::Result<()> {
     let mut from = from.take(MAX_TEXT);
     let mut bytes = Vec::new();
@@ -92,7 +92,7 @@ fn lines(from: impl BufRead, mut line: impl FnMut(&[u8]) -> io::Result<bool>) ->
                     return Ok(());
                 }
             }
-            // An incomplete line at the size limit or at the end of the text.
+            // Ignores an incomplete line at the size limit or at the end of the text.
             Some(_) if read < MAX_LINE => {}
             Some(_) => from.skip_until(b'\n').map(drop)?,
         }

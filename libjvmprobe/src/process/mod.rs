@@ -3,7 +3,7 @@
 //! | module | contents |
 //! |---|---|
 //! | `pid` | a process in /proc, and whether it still runs the same program |
-//! | `libjvm` | the libjvm.so that it runs, opened exactly |
+//! | `libjvm` | the libjvm.so that it runs: finds and opens exactly the mapped file |
 //! | `file_id` | identity of a file across containers |
 //! | [`launcher`] | the launcher's command line |
 //! | [`cgroup`] | container, pod or service, from control groups |

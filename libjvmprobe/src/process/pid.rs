@@ -34,8 +34,8 @@ const MAX_ARGUMENTS: u64 = 1 << 20;
 pub struct Process {
     /// PID in our PID namespace.
     pub pid: Pid,
-    /// PID in its innermost PID namespace: the one that the process itself sees and that is part of its file names in
-    /// /tmp.
+    /// PID in its innermost PID namespace. The process itself sees this PID, and the names of its files in
+    /// /tmp contain it.
     pub(crate) ns_pid: NsPid,
     /// Effective user ID, in our user namespace.
     pub uid: u32,
@@ -45,7 +45,7 @@ pub struct Process {
     pub comm: String,
     /// Start time in clock ticks since boot: unique together with `pid`.
     pub(crate) start_ticks: u64,
-    /// Stack address that the kernel chose at the last exec: changes with each exec.
+    /// Stack address that the kernel chose at the last exec. Each exec changes it.
     start_stack: u64,
     pidfd: OwnedFd,
 }
@@ -57,7 +57,7 @@ pub enum Fate {
     Alive,
     /// Ended, by itself or killed.
     Ended,
-    /// Runs another program after exec: everything read before is invalid.
+    /// Runs another program after exec, so everything that was read before is invalid.
     Execed,
 }
 
@@ -169,7 +169,8 @@ impl Process {
         }
     }
 
-    /// Returns whether it still runs the program that it ran when it was opened; never blocks.
+    /// Returns whether it still runs the program that it ran when it was opened, runs another one, or has
+    /// ended. Never blocks.
     pub fn fate(&self) -> Fate {
         if self.has_ended() {
             return Fate::Ended;
@@ -228,7 +229,7 @@ pub(super) fn text_of(pid: Pid, name: &str) -> Result<String> {
 /// Converts an error that occurred while reading a file in /proc/PID.
 pub(super) fn read_error(pid: Pid, path: &str, error: io::Error) -> Error {
     match error.kind() {
-        // ESRCH (3), below: the process ended while the file was read.
+        // The next arm matches ESRCH (3): the process ended while the file was read.
         io::ErrorKind::NotFound => Error::NoSuchProcess { pid },
         _ if error.raw_os_error() == Some(3) => Error::NoSuchProcess { pid },
         io::ErrorKind::PermissionDenied => {
@@ -278,7 +279,7 @@ mod tests {
         std::fs::copy("/bin/sleep", &program).unwrap();
         let mut child = Command::new(&program).arg("60").stdout(Stdio::null()).spawn().unwrap();
         let pid = Pid(child.id());
-        // Until the child has replaced our program by its own.
+        // Waits until the child has replaced our program with its own.
         let mut process = Process::open(pid);
         for _ in 0..100 {
             if matches!(&process, Ok(process) if process.comm.contains(")(")) {
@@ -290,7 +291,7 @@ mod tests {
         let maps = crate::process::maps::of(pid, |_| true);
         child.kill().unwrap();
         child.wait().unwrap();
-        // Read completely, and escaped when it is displayed.
+        // The name is read completely, and harmful characters are replaced.
         assert_eq!(process.unwrap().comm, "\u{fffd}\u{fffd})( \\\\x0a");
         assert!(maps.unwrap().len() > 3);
     }

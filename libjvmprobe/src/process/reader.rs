@@ -1,24 +1,25 @@
 //! Reader processes: child processes that access a target's memory and files on behalf of this process.
 //!
 //! A page or a file of a target may be backed by a server that never answers: FUSE, which any tenant may run,
-//! a dead NFS server, userfaultfd(2). The kernel then waits inside the system call, in the case of FUSE
-//! beyond SIGKILL (fs/fuse/dev.c, `request_wait_answer`), and a process with one such thread can
-//! neither end nor be replaced. No check beforehand helps, because the target can change its mappings
-//! between the check and the read. So a reader makes these calls, and the caller waits for its answer for at most
-//! [`LIMIT`]. A reader that exceeds it is abandoned: while it is stuck, all other reads of its target are rejected
-//! immediately. When its call returns, the reader ends, and the target can be read again.
+//! a dead NFS server, userfaultfd(2). The kernel then waits inside the system call. In the case of FUSE, even
+//! SIGKILL does not end the wait (fs/fuse/dev.c, `request_wait_answer`). A process with one such thread
+//! cannot exit, so it cannot be restarted either. No check beforehand helps, because the target can change
+//! its mappings between the check and the read. So a reader makes these calls, and the caller waits for its
+//! answer for at most [`LIMIT`]. A reader that exceeds it is abandoned: while it is stuck, all other reads of
+//! its target are rejected immediately. When its call returns, the reader ends, and the target can be read
+//! again.
 //!
-//! Memory is read by process_vm_readv(2). Unlike a read of `/proc/PID/mem`, it does not hold the target's
-//! mmap_lock while a page is fetched, which would stop the target's own mmap(2).
+//! Memory is read by process_vm_readv(2). Unlike a read of `/proc/PID/mem`, this call does not hold the
+//! target's mmap_lock while a page is fetched. Holding that lock would block the target's own mmap(2).
 //!
 //! One reader, the template, is forked from this process, as early as possible so that it shares little memory
 //! with it; the others are forked from the template on request. Readers end with this process: their sockets
 //! are closed then, and the end of the template kills the others (`PR_SET_PDEATHSIG`).
 //!
 //! # Why this is sound
-//! A child of fork(2) in a process with threads may only make system calls and touch memory that no lock of other
-//! threads protects. A reader never returns from [`serve`], allocates nothing, takes no lock and
-//! has no signal handler run: signals are blocked before the fork and stay so.
+//! A child of fork(2) in a process with threads may only make system calls and touch memory that no lock of
+//! other threads protects. A reader never returns from [`serve`], allocates nothing and takes no lock. It
+//! runs no signal handler, because signals are blocked before the fork and stay blocked.
 
 use std::{
     cell::Cell,
@@ -53,7 +54,8 @@ use crate::{
 
 /// Maximum time that a reader may take for one message.
 pub(crate) const LIMIT: Duration = Duration::from_secs(1);
-/// Maximum number of blocks in a memory request, and of bytes in all of them. The answer has several messages.
+/// Maximum number of blocks in a memory request, and maximum total size of these blocks in bytes. A large
+/// answer consists of several messages.
 pub(crate) const MAX_BLOCKS: usize = 256;
 pub(crate) const MAX_BYTES: usize = 1 << 20;
 /// Maximum number of stuck readers. At this number, nothing is read until one of them returns.
@@ -69,7 +71,8 @@ const FUSE: u64 = 0x6573_5546;
 /// Size of a request's head: `Call`, PID, flags or number of blocks, length of a block or of an answer. A path or the
 /// addresses of blocks follow.
 const HEAD: usize = 24;
-/// Size of the head of an answer: an error number, and a bit for each block that cannot be read.
+/// Size of the head of an answer: an error number, and one bit per block, which is set if the block cannot be
+/// read.
 const ANSWER_HEAD: usize = 4 + MAX_BLOCKS / 8;
 /// PATH_MAX.
 const MAX_PATH: usize = 4096;
@@ -82,8 +85,8 @@ const MAX_MOUNTS: u64 = 4 << 20;
 enum Call {
     /// Forks another reader, which serves the socket that comes with the request.
     Fork,
-    /// Reads blocks of memory of a process. Its `/proc/PID/mem` comes with the request, or came with the last request
-    /// that had it.
+    /// Reads blocks of memory of a process. The descriptor of its `/proc/PID/mem` comes with this request or
+    /// came with an earlier one.
     Memory,
     /// Continues reading the open file that comes with the request.
     Stream,
@@ -121,8 +124,8 @@ struct Stuck {
 
 static POOL: Mutex<Pool> = Mutex::new(Pool { template: None, idle: Vec::new(), stuck: Vec::new() });
 
-/// Starts the template, which should happen before this process has much memory. If it was not called, the first read
-/// does so.
+/// Starts the template reader. Should be called before this process uses much memory. Otherwise, the first
+/// read starts the template.
 ///
 /// # Errors
 /// The errors of socketpair(2) and fork(2).
@@ -256,8 +259,8 @@ fn with_reader<T>(
     answer
 }
 
-/// Makes a call about a process in a reader. Returns the length of the answer, which is in `to`, and the
-/// descriptor that came with it.
+/// Sends a request about a process to a reader, and receives the answer into `to`. Returns the length of the
+/// answer and the descriptor that came with it.
 fn ask(
     call: Call,
     pid: Pid,
@@ -385,8 +388,8 @@ impl MemoryFile {
     }
 }
 
-/// A file in /proc/PID that is read by a reader process: for some of these files the kernel reads the target's memory
-/// or waits for the lock of its mappings.
+/// A file in /proc/PID that is read by a reader process, because for some of these files the kernel reads the
+/// target's memory or waits for the lock of its mappings.
 #[derive(Debug)]
 pub(crate) struct ProcFile {
     pid: Pid,
@@ -428,7 +431,7 @@ pub(super) fn open_below(
     opened(ask(Call::Below, pid, (number, 0), path, Some(root.as_fd()), &mut [])?)
 }
 
-/// Opens the target of one of /proc's links of a process, if it is a regular file.
+/// Opens the file to which a link in /proc leads, if it is a regular file.
 ///
 /// # Errors
 /// Returns the errors of [`open_file`].
@@ -563,7 +566,7 @@ fn keep_only(socket: &OwnedFd) {
         // SAFETY: nothing in this process uses these descriptors any more.
         let result = unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
         if result != 0 {
-            // Before Linux 5.9: closes each possible number.
+            // Linux before 5.9 has no close_range(2), so each possible number is closed.
             for fd in first..=last.min(1 << 16) {
                 // SAFETY: nothing in this process uses this descriptor any more.
                 unsafe { libc::close(fd.cast_signed()) };
@@ -683,7 +686,8 @@ fn read_memory(
     }
 }
 
-/// Fills `to` with the blocks' bytes from offset `begin` of their concatenation on.
+/// Fills `to` with a part of the blocks. `begin` is the offset of that part in the concatenation of all
+/// blocks.
 fn read_part(
     pid: u32,
     blocks: &[u64],
@@ -720,7 +724,7 @@ fn read_part(
         };
         at += got;
         if at < end {
-            // The kernel has stopped at this block.
+            // The kernel has stopped at this block, because it cannot be read.
             unread.insert(at / size);
             at = (at - at % size + size).min(end);
         }

@@ -1,12 +1,13 @@
 //! The only access to a target's file system.
 //!
-//! The owner of a target controls its paths: a link in a container may name a file of the host. So the target's root is
-//! kept open as a descriptor. The kernel resolves paths below it as for the target itself (openat2(2)):
-//! `RESOLVE_IN_ROOT` keeps absolute links and `..` inside, `RESOLVE_NO_MAGICLINKS` rejects /proc's links, which lead
-//! anywhere. From then on files are named relative to an open folder, without following links. A file that we created
-//! is written and read through the descriptor that created it. An existing file is read only if it is a regular file of
-//! the right owner and within size limits. A reader process resolves paths and opens files, because the target's file
-//! system may never answer: see `crate::process::reader`.
+//! The owner of a target controls the links in its file system, and a link may name a file of the host. So
+//! the target's root is kept open as a descriptor. The kernel resolves paths below it as for the target
+//! itself (openat2(2)): `RESOLVE_IN_ROOT` keeps absolute links and `..` inside the root, and
+//! `RESOLVE_NO_MAGICLINKS` rejects the magic links of /proc, which can lead out of the root. Files in an open
+//! folder are named relative to its descriptor, without following links. A file that we created is written
+//! and read through the descriptor that created it. An existing file is read only if it is a regular file of
+//! the right owner and within size limits. A reader process resolves paths and opens files, because the
+//! target's file system may never answer: see `crate::process::reader`.
 //!
 //! No other source file may join a path to `/proc/PID/root`; `tests/houserules.rs` checks this.
 
@@ -76,7 +77,8 @@ impl Root {
     /// Opens a regular file of the target for reading.
     ///
     /// # Errors
-    /// The errors of open(2), and an error for anything but a regular file, which is never opened.
+    /// The errors of open(2), and an error if it is not a regular file. Other kinds of files are never
+    /// opened.
     pub fn file(&self, path: &Path) -> io::Result<File> {
         reader::open_file(self.pid, &self.resolve(path, OFlags::PATH)?)
     }
@@ -224,7 +226,7 @@ impl<'a> Folder<'a> {
         Ok(FileStatus(statat(&again, name, AtFlags::SYMLINK_NOFOLLOW)?))
     }
 
-    /// Opens a socket in this folder, which must belong to `owner`.
+    /// Opens a socket in this folder. The socket must belong to `owner`.
     ///
     /// # Errors
     /// The errors of open(2), and an error if it is not a socket or has another owner.
@@ -280,7 +282,7 @@ impl<'a> Folder<'a> {
         Some(folder)
     }
 
-    /// Returns whether this is the folder with the same path in our own file system.
+    /// Returns whether `path` in our own file system is this same folder.
     pub fn is_ours(&self, path: &str) -> bool {
         let ours = std::fs::metadata(path).map(|meta| (meta.dev(), meta.ino())).ok();
         let this = rustix::fs::fstat(&self.handle).map(|stat| FileStatus(stat).id()).ok();
@@ -456,7 +458,8 @@ impl Drop for NewFile<'_> {
         if self.undo.is_some() {
             remove_ours(&self.folder.handle, &self.name, &self.file);
         }
-        // Dropped last: if the process ends before, the undo step removes the file.
+        // The undo step is dropped last, so that it still removes the file if the process ends before this
+        // point.
         self.undo = None;
     }
 }

@@ -7,7 +7,7 @@ use crate::{
     process::{Candidate, Target, libjvm::JVM_NAMES, maps, reader},
 };
 
-/// Number of scans in which a new process is examined each time, because a launcher maps libjvm.so only some
+/// A new process is examined in each of its first 40 scans, because a launcher maps libjvm.so only some
 /// milliseconds after its start.
 const EAGER_SCANS: u32 = 40;
 /// Afterwards, a process is examined in every 40th scan only, for programs that load a JVM late.
@@ -70,7 +70,8 @@ impl Scanner {
         found
     }
 
-    /// Examines one process that is likely to be a JVM. Returns it if no earlier call has.
+    /// Examines one process that is likely to be a JVM. Returns it if it is a JVM that no earlier call has
+    /// returned.
     pub(crate) fn examine(&mut self, pid: Pid) -> Option<Candidate> {
         let looked = self.scan_counts.entry(pid).or_insert(0);
         if *looked == DECIDED {
@@ -122,7 +123,7 @@ pub(crate) fn is_final(error: &Error) -> bool {
     }
 }
 
-/// Returns whether a process may have a JVM's library mapped: a cheap check.
+/// Returns whether a process may have mapped a JVM's library. Cheaper than finding it as a [`Candidate`].
 fn maps_jvm(pid: Pid) -> bool {
     maps::any_line_contains(pid, &JVM_NAMES).unwrap_or_default()
 }

@@ -76,9 +76,10 @@ impl Service {
     /// Determines the service of a JVM from its arguments, starting with the program's name, and its environment in the
     /// format of /proc/PID/environ.
     ///
-    /// The name is the first of: `otel.service.name`, `OTEL_SERVICE_NAME`; `service.name` among
-    /// `otel.resource.attributes`, `OTEL_RESOURCE_ATTRIBUTES`; `spring.application.name`,
-    /// `SPRING_APPLICATION_NAME`; its jar without folder and extension, its main class, its module. System properties
+    /// The name is the first of these values that is set: `otel.service.name`, `OTEL_SERVICE_NAME`;
+    /// `service.name` in `otel.resource.attributes`, in `OTEL_RESOURCE_ATTRIBUTES`; `spring.application.name`
+    /// as a program argument, as a system property, `SPRING_APPLICATION_NAME`; the name of the jar without
+    /// folder and extension, or else the main class or module; `unknown_service:java`. System properties
     /// override environment variables, as in OpenTelemetry's Java agent.
     pub fn of(arguments: &[String], environment: &[u8]) -> Self {
         let [service, resource, spring, tool, jdk] =
@@ -89,7 +90,8 @@ impl Service {
             true => program,
             false => launcher::main_in(behind.iter().map(String::as_str)).unwrap_or_default(),
         };
-        // The last definition of a property counts; the command line follows the variables.
+        // If a property is defined several times, the last definition counts. The JVM parses the variables
+        // before the command line.
         let (tool, jdk) = (words(&tool), words(&jdk));
         let ours = behind.iter().map(String::as_str).take_while(|argument| *argument != main);
         let options: Vec<_> = tool
@@ -242,7 +244,7 @@ mod tests {
                 "JAVA_TOOL_OPTIONS=-Dspring.application.name=a",
                 "b",
             ),
-            // The name of another variable ends with the same text.
+            // Names of other variables contain the name of this one.
             (&["Main"], "XOTEL_SERVICE_NAME=a|OTEL_SERVICE_NAMES=b", "Main"),
             (&["Main"], "OTEL_SERVICE_NAME=a\nb\u{202e}", "a\\x0ab\\u{202e}"),
         ] {

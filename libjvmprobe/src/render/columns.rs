@@ -1,7 +1,7 @@
 //! Text that keeps its layout, whatever names it contains.
 //!
-//! Each character counts as one column. That is true for what JVMs call their operations, and wrong by at most a few
-//! columns for other names.
+//! Each character counts as one column. This is exact for the names of VM operations, and wrong by at most a
+//! few columns for other names.
 
 /// Maximum line width if names permit, chosen so that terminals do not wrap lines.
 pub(crate) const WIDTH: usize = 100;

@@ -8,8 +8,8 @@
 //! | [`table`] | tables, and the format of times in them |
 //! | [`histogram`] | power-of-two histograms as bcc's tools print them |
 //! | [`files`](mod@files) | profile files in the formats given by their names |
-//! | [`formats`](mod@formats) | these formats |
-//! | [`page`] | one of the formats: a page with flame graph, time axis and methods |
+//! | [`formats`](mod@formats) | definitions of the formats of profile files |
+//! | [`page`] | the HTML format: a page with flame graph, time axis and methods |
 //! | [`perfmap`](mod@perfmap) | perf-PID.map files |
 //! | [`stack`] | frames in JSON lines |
 //! | [`stops`] | stops of applications, one row each |

@@ -49,7 +49,7 @@ impl Output {
         self.write(&clean::line(text.trim_end()))
     }
 
-    /// Writes several lines, such as a table, whose last column is padded, too.
+    /// Writes several lines, such as a table, without the padding of the last column.
     ///
     /// # Errors
     /// Returns the errors of [`Output::line`].

@@ -19,12 +19,12 @@ use crate::{
 /// Treatment of inlined code.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Unfold {
-    /// It belongs to the entry of the compiled method.
+    /// Inlined code belongs to the entry of the compiled method.
     #[default]
     None,
-    /// Each range is an entry, named after the innermost method.
+    /// Each inlined range is an entry, named after the innermost method.
     Simple,
-    /// Each range is an entry, named after the call chain: `outer->inner`.
+    /// Each inlined range is an entry, named after the call chain: `outer->inner`.
     All,
 }
 

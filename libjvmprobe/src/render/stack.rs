@@ -9,7 +9,7 @@ use crate::stack::Frame;
 /// A frame.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct StackFrame {
-    /// `java.lang.String.concat`, `JavaCalls::call_helper`, `[unsampled]`.
+    /// Name of the method or function: `java.lang.String.concat`, `JavaCalls::call_helper`, `[unsampled]`.
     pub(crate) method: String,
     /// Source file, if known.
     #[serde(skip_serializing_if = "Option::is_none")]

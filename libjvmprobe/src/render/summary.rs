@@ -68,8 +68,8 @@ const WORKS: [(Work, &str); 11] = [
     (Work::Kernel, "kernel"),
 ];
 
-/// Prefixes of the names of HotSpot's collector and compiler threads. The kernel keeps 15 bytes: the first ones or,
-/// since JDK 27, the first and last ones with two dots between them.
+/// Prefixes of the names of HotSpot's collector and compiler threads. The kernel stores 15 bytes of a name:
+/// its beginning or, since JDK 27, its beginning and its end with two dots between them.
 const GC_THREADS: [&str; 11] = [
     "GC Thread#",
     "GC task thread",
@@ -169,7 +169,8 @@ fn own<'a>(profile: &'a Profile, sample: &Sample) -> Option<&'a str> {
         .or_else(|| sample.stack.iter().rev().nth(1).map(|&id| &*profile.frame(id).name))
 }
 
-/// Returns for each method the samples in which it is the innermost one, and those in which it occurs anywhere.
+/// Returns (name, self count, total count) for each method, sorted by self count. The self count of a wait
+/// belongs to the method that waits, not to the placeholder frame.
 pub fn methods(profile: &Profile) -> Vec<(&str, u64, u64)> {
     let mut counts: HashMap<&str, (u64, u64)> = HashMap::new();
     for sample in &profile.samples {
@@ -299,7 +300,7 @@ fn tree(profile: &Profile, total: u64, room: &TreeLimits) -> String {
     lines.join("\n") + "\n"
 }
 
-/// Shows a chain of calls without branches in one line.
+/// Adds the lines of a node's children. A chain of calls without branches takes one line.
 fn show(node: &Node<'_>, depth: usize, total: u64, min_count: u64, lines: &mut Vec<String>) {
     let mut children: Vec<_> = node.children.iter().filter(|(_, n)| n.count >= min_count).collect();
     children.sort_by(|a, b| (b.1.count, a.0).cmp(&(a.1.count, b.0)));

@@ -5,17 +5,17 @@ use serde::{Deserialize, Serialize};
 
 use crate::{bpf::clock, render::units::count};
 
-/// Horizontal lines above, below and under the header, but not between rows.
+/// Horizontal lines above the table, below its header and below the table, but not between rows.
 const RULED: TableStyle = {
     let rule = LineStyle::none().fill('─').junction('─');
     TableStyle::new().top_border(rule).header_separator(rule).bottom_border(rule)
 };
 
-/// A table with these headings. The columns in the range are aligned to the right.
+/// A table with horizontal lines, and the range of its columns that are aligned to the right.
 pub struct Ruled(Table, std::ops::Range<usize>);
 
 impl Ruled {
-    /// Makes an empty table.
+    /// Makes an empty table with these headings. The columns in `right` are aligned to the right.
     pub fn new(head: &[&str], right: std::ops::Range<usize>) -> Self {
         let mut table = Table::new();
         table.load_style(RULED).set_header(head);

@@ -1,4 +1,4 @@
-//! History of a JVM's code cache: which code was at an address at a time.
+//! History of a JVM's code cache: the code at each address at any time.
 //!
 //! Compiled code is freed, and other code may take its place. A `CodeLog` collects a snapshot of the code cache
 //! (`CodeLog::snapshot`) and the loads and unloads since then (`CodeLog::load`, `CodeLog::unload`). From these it
@@ -6,8 +6,8 @@
 //! begins a new epoch, and each sample has the number of its epoch.
 //!
 //! HotSpot's probe `compiled__method__unload` has the name of a method, not an address
-//! (hotspot/share/code/nmethod.cpp), and a method may be compiled more than once. Which code was unloaded becomes known
-//! when other code takes its place.
+//! (hotspot/share/code/nmethod.cpp), and a method may be compiled more than once. So the log finds out which
+//! code was unloaded only when other code is loaded at its address.
 
 use std::{
     borrow::Cow,
@@ -20,14 +20,15 @@ use crate::{
     names::{code::Code, perfmap},
 };
 
-/// Maximum number of epochs by which code may run before its load is reported, because the compiler thread was
-/// preempted in between.
+/// Maximum number of epochs for which code may have run before its load is reported. The compiler thread may
+/// be preempted between the two.
 const MAX_REPORT_DELAY: u64 = 32;
 
 /// Compiled code of a JVM at one time.
 #[derive(Debug)]
 pub enum Snapshot {
-    /// Content of a perf-PID.map file. A line is parsed only when its name is needed: few of a million are.
+    /// Content of a perf-PID.map file. A line is parsed only when its name is needed, because only few of a
+    /// million lines are used.
     Map(String),
     /// Address, size in bytes and name of each piece of code.
     Entries(Vec<(Addr, u64, Code)>),
@@ -55,8 +56,8 @@ pub(crate) struct CodeLog {
     snapshot_epoch: u64,
     loads: Vec<Entry>,
     unloads: Vec<(u64, Code)>,
-    /// Current code by start address, with its end. `None` until something is added to the snapshot, because most of
-    /// hundreds of JVMs compile nothing at a given time.
+    /// Current code by start address, with its end. `None` until it is needed, which saves memory: of
+    /// hundreds of JVMs, most compile nothing at a given time.
     latest: Option<BTreeMap<u64, (u64, Slot)>>,
     /// Whether the snapshot is sorted and free of overlaps.
     is_normalized: bool,
@@ -73,7 +74,7 @@ enum Slot {
 struct Entry {
     start: u64,
     end: u64,
-    /// First epoch of the code (inclusive), and last one (exclusive).
+    /// First epoch in which the code exists, and first epoch in which it no longer exists.
     since: u64,
     until: u64,
     label: Label,
@@ -82,7 +83,7 @@ struct Entry {
 /// Name of an entry.
 #[derive(Clone, Debug)]
 enum Label {
-    /// A name shared with the indices made of this log.
+    /// A name shared with the indices made from this log.
     Known(Arc<Code>),
     /// Offset and length of a name in the text of a map.
     Line(u32, u32),
@@ -116,7 +117,7 @@ impl CodeLog {
         match seen {
             Snapshot::Map(text) => {
                 let entry = |line: perfmap::Entry<'_>| {
-                    // Both are within one text of less than 4 GiB, otherwise the line is skipped.
+                    // Offset and length must fit into 32 bits; otherwise the line is skipped.
                     let at = line.name.as_ptr() as usize - text.as_ptr() as usize;
                     let label = Label::Line(at.try_into().ok()?, line.name.len().try_into().ok()?);
                     Some(Entry::new(line.start, line.size, 0, label))
@@ -165,7 +166,8 @@ impl CodeLog {
         self.unloads.push((epoch, code));
     }
 
-    /// Adds the methods inlined into known code. Returns the entries whose code is not known.
+    /// Adds inlined methods to the current code with the same start address and name. Returns the entries
+    /// that match no current code.
     pub(crate) fn refine(&mut self, seen: Vec<(Addr, u64, Code)>) -> Vec<(Addr, u64, Code)> {
         let mut unknown = Vec::new();
         for (start, size, code) in seen {
@@ -189,8 +191,8 @@ impl CodeLog {
         self.loads.len() + self.unloads.len()
     }
 
-    /// Returns an index of the history so far, and reduces the log to the current code. The earlier history is needed
-    /// by the owner of the index only.
+    /// Returns an index of the history so far, and reduces the log to the current code. Only the index
+    /// retains the earlier history.
     pub fn take_index(&mut self) -> CodeIndex {
         if self.is_normalized && self.kept() == 0 {
             return CodeIndex::new(self.snapshot.clone(), String::new());
@@ -277,7 +279,7 @@ impl SharedNames {
     }
 }
 
-/// Epochs of unloads by name (latest first) that are not yet attributed to a piece of code.
+/// Epochs of the unloads not yet attributed to code: by name, latest first.
 struct Unloads<'a>(BTreeMap<&'a str, Vec<u64>>);
 
 impl<'a> Unloads<'a> {
@@ -292,9 +294,9 @@ impl<'a> Unloads<'a> {
         Self(by_name)
     }
 
-    /// Takes the last unload of `name` after `since` and not after `latest`. An earlier one may belong to another
-    /// compiled version of the same method, and an end that is too late does no harm as long as no other code is at the
-    /// address.
+    /// Removes the last unload of `name` after `since` and not after `latest`, and returns its epoch. An
+    /// earlier one may belong to another compiled version of the same method, and an end that is too late
+    /// does no harm as long as no other code is at the address.
     fn take(&mut self, name: &str, since: u64, latest: u64) -> Option<u64> {
         let epochs = self.0.get_mut(name)?;
         let at = epochs.iter().position(|&epoch| epoch > since && epoch <= latest)?;
@@ -382,8 +384,8 @@ pub(crate) struct CodeIndex {
     text: String,
     /// Sorted by start address.
     entries: Vec<Entry>,
-    /// For each entry, the maximum end of all entries up to it: a backward search stops where this is below the
-    /// address.
+    /// For each entry, the maximum end of all entries up to it. A backward search stops at an entry whose
+    /// value is not above the address.
     max_ends: Vec<u64>,
 }
 

@@ -1,12 +1,12 @@
 //! Names of a JVM's Java frames, resolved as soon as a stack is received.
 //!
-//! Compiled code is freed and its memory reused, and so are methods whose classes are unloaded. Therefore the walker
-//! sends data that distinguishes old from new: the compile id for compiled code, and for a stack with interpreted
-//! methods the number of classes that the JVM had unloaded, called its generation. HotSpot increments that number
-//! before it frees anything (`ClassLoadingService::notify_class_unloaded`,
-//! hotspot/share/services/classLoadingService.cpp). A method's name is used only if it was read in the stack's
-//! generation, or with the same result before and after it. JVMs without performance data do not count; for these, a
-//! generation lasts one second.
+//! Compiled code is freed and its memory reused, and so are methods whose classes are unloaded. Therefore the
+//! walker sends data that distinguishes old from new: for compiled code, its compile id; for a stack with
+//! interpreted methods, its generation, which is the number of classes that the JVM had unloaded at that
+//! time. HotSpot increments that number before it frees anything
+//! (`ClassLoadingService::notify_class_unloaded`, hotspot/share/services/classLoadingService.cpp). A method's
+//! name is used only if it was read in the stack's generation, or with the same result before and after it.
+//! JVMs without performance data do not count unloaded classes; for these, a generation lasts one second.
 //!
 //! Each code location is read once, shortly after it was first sampled. Code that has been freed by then may still be
 //! known to a `crate::stack::code_log::CodeLog`.
@@ -78,8 +78,9 @@ impl PlaceNames {
         self.all.get(id as usize).map_or(&[], |named| &named.frames)
     }
 
-    /// Returns whether these are all frames of a code location. Between two calls in a compiled method, further methods
-    /// may be inlined.
+    /// Returns whether these are all frames of a code location. HotSpot records inlined methods only for
+    /// calls and other instructions that can stop or fail. Code between these may belong to further inlined
+    /// methods.
     pub(crate) fn is_sure(&self, id: PlaceId) -> bool {
         self.all.get(id as usize).is_none_or(|named| named.is_sure)
     }
@@ -104,7 +105,7 @@ impl PlaceNames {
 pub(crate) struct Places {
     lookup: Lookup,
     signatures: bool,
-    /// Whether compiled code is named here, too, not only interpreted methods.
+    /// Whether compiled code is named here, not only interpreted methods.
     compiled: bool,
     /// Compiled code by address and compile id; `None` if it had been freed already.
     code: HashMap<(Addr, u16), Option<PlaceId>>,
@@ -115,8 +116,8 @@ pub(crate) struct Places {
 }
 
 impl Places {
-    /// Makes the names for a JVM. With `compiled`, names compiled code, too; otherwise only interpreted methods. With
-    /// `signatures`, names include the parameters.
+    /// Makes an empty table for a JVM. With `compiled`, it names compiled code and interpreted methods,
+    /// otherwise only interpreted methods. With `signatures`, names include the parameters.
     ///
     /// # Errors
     /// [`crate::Error::Layout`] that names the missing structure.
@@ -147,7 +148,7 @@ impl Places {
         &self.names
     }
 
-    /// Takes all names out. Code locations seen later are read again.
+    /// Removes and returns all names. Code locations seen later are read again.
     pub(crate) fn take_names(&mut self) -> PlaceNames {
         self.code.clear();
         self.interpreted.clear();

@@ -1,16 +1,17 @@
-//! Merging profiles of successive periods into one, and cutting a period out of a profile.
+//! Merging profiles of successive periods into one, and restricting a profile to a period.
 
 use crate::stack::{
     profile::{Measure, Profile},
     times,
 };
 
-/// Merges profiles of one measure. The time slots of the result are as long as the longest slots of any profile, and at
-/// least `min_slot_ns`. Samples of a profile without time slots count at its beginning. Durations, losses and folded
-/// samples are added up; if the profiles cover the same period, the caller must correct that.
+/// Merges profiles of one measure. The time slots of the result are as long as the longest slots of any
+/// profile, and at least `min_slot_ns`. Samples of a profile without time slots count at its beginning.
+/// Durations, losses and folded samples are added up; if periods of the profiles overlap, the caller must
+/// correct the duration.
 ///
-/// If CPU time was sampled at different rates, samples are scaled to the highest rate. Rounding keeps the sum of each
-/// profile, and of each single stack, exact to one sample.
+/// If CPU time was sampled at different rates, samples are scaled to the highest rate. Rounding changes the
+/// sum of each profile, and the count of each stack, by at most one sample.
 pub fn join(profiles: Vec<Profile>, min_slot_ns: u64) -> Profile {
     let begin = profiles.iter().map(|profile| profile.begin_unix_ns).min().unwrap_or(0);
     let slot_ns = profiles.iter().map(|p| p.slot_ns).max().unwrap_or(0).max(min_slot_ns).max(1);
@@ -66,7 +67,7 @@ struct Scale {
 
 impl Scale {
     fn new(to: u64, of: u64) -> Self {
-        // The first count is rounded to the nearest.
+        // The first count is rounded to the nearest integer.
         Self { to, of: of.max(1), rest: u128::from(of.max(1) / 2) }
     }
 
@@ -83,9 +84,9 @@ impl Scale {
 }
 
 impl Profile {
-    /// Restricts the profile to samples from `from_ns` until `until_ns`, in nanoseconds since 1970, with the precision
-    /// of its time slots: a slot is kept if its middle is inside. If part of a sample's count is cut off, its count and
-    /// its things are reduced proportionally, which is an estimate.
+    /// Restricts the profile to samples from `from_ns` until `until_ns`, in nanoseconds since 1970, with the
+    /// precision of its time slots: a slot is kept if its middle is inside. If part of a sample's count is
+    /// cut off, its `count` and `occurrences` are reduced proportionally, which is an estimate.
     pub fn cut_out(&mut self, from_ns: u64, until_ns: u64) {
         if self.slot_ns == 0 {
             return;

@@ -1,7 +1,7 @@
 //! Symbols of the kernel.
 //!
-//! They are stored compactly, because a daemon keeps them for months: a hundred thousand names take some megabytes.
-//! Source: `s_show` of kernel/kallsyms.c.
+//! They are stored compactly, because a daemon keeps them for months: a hundred thousand names take a few
+//! megabytes. Source: `s_show` of kernel/kallsyms.c.
 
 use std::{
     cell::OnceCell,

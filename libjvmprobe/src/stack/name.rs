@@ -80,7 +80,7 @@ pub(super) fn shown(name: &Arc<str>, signature: Option<&str>, signatures: bool) 
     }
 }
 
-/// Maximum number of addresses cached with their names; most programs are never sampled at more.
+/// Maximum number of addresses cached with their names. Most programs are sampled at fewer addresses.
 const MAX_KNOWN: usize = 100_000;
 
 fn evict_if_full(known: &mut HashMap<Addr, Vec<Frame>>) {

@@ -1,8 +1,8 @@
 //! Names stacks one by one as they arrive, while their code still exists.
 //!
-//! This suits stacks that are sent once and soon after they were walked: code on a running thread's stack is not freed,
-//! and is rarely freed shortly afterwards. The kernel side treats code with different compile ids as different stacks,
-//! so a name stays valid as long as its stack is known.
+//! This suits stacks that are sent once and soon after they were walked: code is not freed while it is on a
+//! thread's stack, and rarely shortly afterwards. The kernel side treats stacks that differ in a compile id
+//! as different stacks, so the names of a known stack remain valid.
 
 use std::time::{Duration, Instant};
 
@@ -49,7 +49,8 @@ impl StackNamer {
     /// method names include the parameters.
     ///
     /// # Errors
-    /// [`crate::Error::Layout`] that names the missing structure; then its stacks can be walked by frame pointers only.
+    /// [`crate::Error::Layout`] that names the missing structure; in that case, the JVM's stacks can be
+    /// walked by frame pointers only.
     pub fn new(
         key: u64,
         pid: Pid,
@@ -215,7 +216,8 @@ mod tests {
         })
     }
 
-    /// A source of names: the first frame has the address itself, each other one a return address.
+    /// Names addresses: the first frame of a stack by its address, all others by their return address minus
+    /// one.
     fn names(addr: Addr, frames: &mut Vec<Frame>) -> bool {
         let name = match addr.0 {
             0x10 => "leaf",

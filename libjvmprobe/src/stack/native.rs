@@ -3,11 +3,12 @@
 //! [`crate::process::code`] keeps the files open. A confined child ([`super::symbolizer`]) parses them; this process
 //! reads only parts whose size and effort are bounded by construction.
 //!
-//! Symbols that a file lacks are read from a separate file of the same build: `crate::elf::apart`.
+//! Symbols that a file lacks are read from a separate file of the same build:
+//! `crate::elf::separate_debug_file`.
 //!
-//! Debug information is found by links in a file (`.gnu_debuglink`, `.gnu_debugaltlink`), which may contain any path.
-//! So it is read only for files in our own file system that belong to root, from linked files that belong to root. All
-//! other files are named by their own symbol tables.
+//! Debug information is found by links in a file (`.gnu_debuglink`, `.gnu_debugaltlink`), which may contain
+//! any path. So it is read only for files in our own file system that belong to root, from linked files that
+//! belong to root. For all other files, only symbol tables are used.
 
 use std::{
     collections::HashMap,
@@ -37,8 +38,8 @@ pub(crate) use crate::stack::symbolizer::Symbol;
 /// Looks up symbols of files, through one thread that serves all threads of this process.
 #[derive(Clone, Copy, Debug)]
 pub struct Symbols {
-    /// Whether debug information may be read for files that belong to root: only if the process has our own root
-    /// folder, because the paths come from the files.
+    /// Whether debug information may be read for files that belong to root. Set only if the root directory of
+    /// the process is our own, because the files contain the paths of debug files.
     trusts_roots_files: bool,
     /// Hash of the process's tenant, which is held responsible for files that make the reader fail.
     tenant: u64,
@@ -243,8 +244,8 @@ mod worker {
         time::Duration,
     };
 
-    /// Maximum time for an answer. The child has its own deadlines, but this thread reads files, too, whose file system
-    /// may not answer.
+    /// Maximum time for an answer. Requests to the child have their own deadlines, but the worker thread also
+    /// reads files itself, and their file system may not answer.
     const DEADLINE: Duration = Duration::from_secs(90);
 
     /// Set while an answer is overdue. Until it arrives, callers do not wait for further answers.
@@ -257,7 +258,8 @@ mod worker {
 
     static WORKER: OnceLock<Option<Worker<Job>>> = OnceLock::new();
 
-    /// Sends a job for [`Readers::find`] to the worker thread. Without that thread, nothing is found.
+    /// Has the worker thread call [`Readers::find`], and returns the result; empty if the thread is missing
+    /// or does not answer in time.
     pub(super) fn ask(file: &Arc<CodeFile>, offset: FileOffset, symbols: Symbols) -> At {
         if IS_STUCK.load(Ordering::Relaxed) {
             return At::default();

@@ -73,7 +73,7 @@ pub struct Sample {
     pub unsure: bool,
     /// Count, in the unit of the profile's [`Measure`].
     pub count: u64,
-    /// Number of things that the count belongs to, if the two differ: allocated objects, waits, sampled events.
+    /// Number of allocated objects, waits or sampled events that `count` sums up; 0 for CPU time.
     pub occurrences: u64,
     /// Count per time slot: see [`Profile::slot_ns`].
     pub times: Times,
@@ -89,8 +89,8 @@ fn size_of_sample(sample: &Sample) -> usize {
     size_of::<Sample>() + size_of_val(&*sample.stack) + size_of_val(&*sample.times)
 }
 
-/// A frame is stored in the list and in the hash table. Names shared with other frames are counted twice, which
-/// compensates for the overhead of allocations.
+/// Returns the approximate size of a frame in bytes. It is stored in the list and in the hash table. Names
+/// shared with other frames are counted twice, which compensates for the overhead of allocations.
 fn size_of_frame(frame: &Frame) -> usize {
     2 * size_of::<Frame>() + frame.name.len() + frame.file.as_ref().map_or(0, |name| name.len())
 }
@@ -113,7 +113,7 @@ pub struct Profile {
     /// Length of a time slot in nanoseconds. The first slot begins with the profile. 0 if the times of the samples are
     /// unknown.
     pub slot_ns: u64,
-    /// Number of samples that were taken and lost.
+    /// Number of samples that the kernel side could not deliver.
     pub lost: u64,
     /// Number of samples whose stacks were dropped to save memory: see [`Profile::fold`].
     pub folded: u64,
@@ -292,9 +292,9 @@ impl Profile {
         }
     }
 
-    /// Reduces the size to at most `max` bytes as far as possible: drops the stacks of the rarest samples, first of
-    /// those that occurred once. Their counts are kept per process, under a frame that says so. Unused frames are
-    /// dropped, too.
+    /// Reduces the size to at most `max` bytes as far as possible: drops the stacks of the rarest samples,
+    /// beginning with those that occurred once. Their counts are kept per process, with the frame `FOLDED` as
+    /// stack. Unused frames are dropped, too.
     pub fn fold(&mut self, max: usize) {
         let mut least = 1_u64;
         while self.size() > max && self.samples.len() > 1 {

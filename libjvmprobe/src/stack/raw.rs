@@ -37,7 +37,8 @@ impl WalkEnd {
     }
 }
 
-/// Position of the number of known frames in `end` of `struct walked`, bpf/walk/walk.h.
+/// Bit position of the number of frames before the first guess, in `end` of `struct walked`
+/// (bpf/walk/walk.h).
 const KNOWN_SHIFT: u32 = 8;
 
 /// Bit of a frame's 64 bits that marks an interpreted method. This and the following constants are from

@@ -2,7 +2,7 @@
 
 use crate::stack::Frame;
 
-/// Entry functions of threads in HotSpot and in C libraries, if these name them.
+/// Names of the entry functions of threads in HotSpot and in those C libraries that have symbols for them.
 const ENTRIES: [&str; 12] = [
     "thread_native_entry",
     "java_start",
@@ -18,16 +18,16 @@ const ENTRIES: [&str; 12] = [
     "JavaMain",
 ];
 
-/// Prefixes of the entry functions of GraalVM native images, for the main thread and others. Whatever library the image
-/// is linked to, only functions of the C library are further out.
+/// Prefixes of the entry functions of GraalVM native images, for the main thread and others. They are called
+/// only by functions of the C library, whichever one the image is linked to.
 const IMAGE_ENTRIES: [&str; 3] = [
     "com.oracle.svm.core.code.IsolateEnterStub.JavaMainWrapper_run_",
     "com.oracle.svm.core.code.IsolateEnterStub.PlatformThreads_threadStartRoutine_",
     "com.oracle.svm.core.code.IsolateEnterStub.PosixPlatformThreads_pthreadStartRoutine_",
 ];
 
-/// Number of outermost frames among which an entry function is searched. Beyond the entry, a walk by frame pointers
-/// follows whatever value the C library left in that register.
+/// Number of outermost frames that are searched for an entry function. Beyond the entry function, a walk by
+/// frame pointers follows whatever value the C library left in the frame pointer register.
 const ENTRY_DEPTH: usize = 6;
 
 /// Removes the frames beyond the entry function of the thread. Returns whether an entry function is among the first

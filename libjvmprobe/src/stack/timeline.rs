@@ -13,7 +13,8 @@ use crate::{
     },
 };
 
-/// Maximum number of counts, which take about six megabytes of a page. If there are more, slots are made longer.
+/// Maximum number of counts, which take about six megabytes of an HTML page. If there are more, slots are
+/// made longer.
 const MAX_COUNTS: usize = 1 << 20;
 
 /// Times of one profile. Frame numbers refer to that profile.

@@ -1,9 +1,11 @@
-//! Counts per time slot. Slots have equal length and are numbered from a begin that all counts share.
+//! Counts per time slot. Slots have equal length. All counts use the same numbering, which starts at a common
+//! time.
 
 /// Counts as (slot number, count).
 pub type Times = Vec<(u32, u64)>;
 
-/// Initial length of a slot in nanoseconds: 50 slots per second, so that pauses of some milliseconds are visible.
+/// Initial length of a slot in nanoseconds: 50 slots per second, so that pauses of a few milliseconds are
+/// visible.
 pub(crate) const SLOT: u64 = 20_000_000;
 
 /// Possible lengths, each a multiple of the one before, so that seconds, minutes and hours consist of complete slots.
@@ -49,14 +51,14 @@ pub(super) fn sum(times: &[(u32, u64)]) -> u64 {
     times.iter().fold(0, |sum, &(_, count)| sum.saturating_add(count))
 }
 
-/// Merges each `factor` slots into one.
+/// Merges every `factor` slots into one.
 pub(crate) fn coarsen(times: &mut Times, factor: u32) {
     times.iter_mut().for_each(|(slot, _)| *slot /= factor.max(1));
     add_up(times);
     times.shrink_to_fit();
 }
 
-/// Returns the number of slots that sorted counts would have after merging each `factor` slots into one.
+/// Returns the number of slots that sorted counts would have after merging every `factor` slots into one.
 pub(super) fn count(times: &[(u32, u64)], factor: u32) -> usize {
     times.chunk_by(|a, b| a.0 / factor.max(1) == b.0 / factor.max(1)).count()
 }

@@ -1,16 +1,16 @@
 //! Placeholder frames of threads that do not run: at the innermost end of a stack, or instead of one.
 
-/// Waits until it is woken up.
+/// The thread waits until it is woken up.
 pub(crate) const BLOCKED: &str = "[blocked]";
 
-/// Is runnable, and waits for a processor.
+/// The thread is runnable, and waits for a processor.
 pub(crate) const RUNNABLE: &str = "[waits for a processor]";
 
 /// Sum of waits that are too short to be reported one by one.
 pub(crate) const SHORT: &str = "[waits shorter than --min]";
 
-/// Waits because there is no work.
+/// The thread waits because there is no work.
 pub(crate) const IDLE: &str = "[idle]";
 
-/// Went to sleep before the trace and has not woken up since, so its stack is unknown.
+/// The thread went to sleep before the trace and has not woken up since, so its stack is unknown.
 pub(crate) const UNSEEN: &str = "[asleep since before the trace]";

@@ -75,7 +75,7 @@ mod tests {
         assert!(other.take(51) && !one.take(50));
         drop((one, other));
         assert!(Kept::within(&budget).take(100));
-        // Does not affect the reservation of the other table.
+        // Budgets are independent of each other, and the default budget is unlimited.
         assert!(Kept::within(&Budget::of(100)).take(100) && Kept::default().take(1 << 40));
     }
 }

@@ -1,11 +1,11 @@
 //! A child process without privileges, for work on bytes that a target controls.
 //!
-//! The child is this program, executed again with a special argument zero. It has no
-//! capability, cannot gain one (`no_new_privs`), and a seccomp filter lets it read from the
-//! descriptors that it was sent, allocate memory and answer; any other system call kills it. It can
-//! open no file, start no process, send no signal and make no memory executable. Its address space
-//! has a limit. It keeps its user ID: the parent could not kill it otherwise without `CAP_KILL`, and
-//! the filter rejects every system call that depends on the user.
+//! The child is this program, executed again with a special argument zero. It has no capability, cannot gain
+//! one (`no_new_privs`), and a seccomp filter lets it read from the descriptors that it was sent, allocate
+//! memory and answer; any other system call kills it. It can open no file, start no process, send no signal
+//! and make no memory executable. Its address space has a limit. It keeps its user ID, because the parent
+//! could otherwise kill it only with `CAP_KILL`. The user ID gives it no rights, because the filter rejects
+//! every system call that depends on the user.
 //!
 //! Parent and child exchange one message in each direction at a time over a `channel`. Descriptors travel only from
 //! parent to child. The child exits when the socket is closed, and the kernel kills it when the thread that started it
@@ -60,8 +60,8 @@ const START_TIMEOUT: Duration = Duration::from_secs(5);
 const MAX_ADDRESS_SPACE: u64 = 1 << 30;
 /// Limit of the child's descriptors.
 const MAX_OPEN: u64 = 128;
-/// Maximum number of killed children that still exist, each of which is stuck in a read in the kernel. At this number,
-/// no child is started.
+/// Maximum number of children that have not been reaped. A killed child that is stuck in a read in the kernel
+/// is one of them. At this number, no child is started.
 const MAX_UNREAPED: usize = 4;
 
 /// Whether this program calls [`enter`], without which no child can be started.
@@ -117,7 +117,7 @@ impl Confined {
     ///
     /// # Errors
     /// [`io::ErrorKind::Unsupported`] if this program does not call [`enter`]; another error if
-    /// too many killed children still exist, or none can be started.
+    /// [`MAX_UNREAPED`] children still exist, or the child cannot be started.
     pub(crate) fn start() -> io::Result<Self> {
         if !HAS_ENTRY.load(Ordering::Relaxed) {
             let why = "this program cannot start confined child processes";
@@ -154,7 +154,7 @@ impl Confined {
     /// untrusted as the files that the child reads.
     ///
     /// # Errors
-    /// [`Failure`]. After any but [`Failure::Unsent`], the child cannot be used any more.
+    /// [`Failure`]. After any failure except [`Failure::Unsent`], the child cannot be used any more.
     pub(crate) fn ask(
         &mut self,
         request: &[u8],
@@ -177,7 +177,7 @@ impl Confined {
             Err(error) => return Err(Failure::Unsent(error.into())),
         }
         let mut answer = vec![0; MAX_MESSAGE];
-        // Descriptors that the child may have sent, too, are not accepted.
+        // If the child has sent descriptors with the answer, they are not accepted.
         match channel::receive(&self.socket, &mut [IoSliceMut::new(&mut answer)]) {
             Ok(bytes) => {
                 answer.truncate(bytes);
@@ -280,7 +280,7 @@ fn confine() -> io::Result<()> {
     apply_filter(&program).map_err(io::Error::other)
 }
 
-/// Closes descriptors that this program has inherited from its parent's parent.
+/// Closes descriptors that were inherited through the parent from the process that had started it.
 fn close_inherited() -> io::Result<()> {
     let numbers: Vec<i32> = fs::read_dir("/proc/self/fd")?
         .flatten()
@@ -295,7 +295,7 @@ fn close_inherited() -> io::Result<()> {
     Ok(())
 }
 
-/// Returns the filter: it allows the listed system calls; any other kills the process.
+/// Returns the seccomp filter, which allows the listed system calls and kills the process at any other one.
 fn filter() -> Result<BpfProgram, seccompiler::BackendError> {
     const ALLOWED: [i64; 25] = [
         libc::SYS_brk,
@@ -328,13 +328,13 @@ fn filter() -> Result<BpfProgram, seccompiler::BackendError> {
     ];
     let mut rules: BTreeMap<i64, Vec<SeccompRule>> =
         ALLOWED.iter().map(|&call| (call, Vec::new())).collect();
-    // Only memory that is not executable.
+    // mmap() and mprotect() are allowed only for memory that is not executable.
     for call in [libc::SYS_mmap, libc::SYS_mprotect] {
         let executable = SeccompCmpOp::MaskedEq(u64::from(libc::PROT_EXEC.unsigned_abs()));
         let condition = SeccompCondition::new(2, SeccompCmpArgLen::Dword, executable, 0)?;
         rules.insert(call, vec![SeccompRule::new(vec![condition])?]);
     }
-    // Other commands could cause signals to be sent.
+    // Other fcntl() commands could cause signals to be sent.
     let commands = [libc::F_DUPFD_CLOEXEC, libc::F_GETFD].map(|command| {
         let value = u64::from(command.unsigned_abs());
         SeccompCondition::new(1, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, value)
@@ -349,7 +349,7 @@ fn filter() -> Result<BpfProgram, seccompiler::BackendError> {
 mod tests {
     use super::*;
 
-    /// A child that is a closure in a thread: for messages without confinement.
+    /// A thread that runs `peer` in place of a child process, to test messages without confinement.
     fn child_in_thread(peer: impl FnOnce(OwnedFd) + Send + 'static) -> Confined {
         let (socket, theirs) = channel::pair().unwrap();
         std::thread::spawn(move || peer(theirs));

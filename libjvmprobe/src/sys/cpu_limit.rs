@@ -6,7 +6,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 /// Initial share, small enough for any rate of work.
 const FIRST_SHARE: f64 = 0.2;
-/// Minimum share; below, the estimates would be based on too few samples.
+/// Minimum share. With a smaller one, the estimates would be based on too few samples.
 const MIN_SHARE: f64 = 1e-4;
 /// Maximum factor by which one step changes the share.
 const STEP: f64 = 2.0;
@@ -24,24 +24,24 @@ pub(crate) struct Effort {
 }
 
 impl Effort {
-    /// Makes an effort that may use this share of one processor's time. Without work, it raises the share at every
-    /// step.
+    /// Makes an effort whose work may use `allowed`, a share of one processor's time. While there is no work,
+    /// each call of [`adapt`](Self::adapt) raises the share of the work that is done.
     pub(crate) fn new(allowed: f64) -> Self {
         let (spent, elapsed) = (Duration::ZERO, Duration::ZERO);
         Self { allowed, raise_delay: Duration::ZERO, share: FIRST_SHARE, spent, elapsed }
     }
 
-    /// Raises the share only after this time without work, for work that arrives in batches.
+    /// Makes the effort raise its share only after this time without work. For work that arrives in batches.
     pub(crate) fn with_raise_delay(self, raise_delay: Duration) -> Self {
         Self { raise_delay, ..self }
     }
 
-    /// Returns the share to do, between 0 and 1.
+    /// Returns the share of the work to do, between 0 and 1.
     pub(crate) fn share(&self) -> f64 {
         self.share
     }
 
-    /// Runs work whose CPU time counts.
+    /// Runs work and adds its CPU time to the time spent.
     pub(crate) fn spend<T>(&mut self, work: impl FnOnce() -> T) -> T {
         let begin = processor_time();
         let result = work();

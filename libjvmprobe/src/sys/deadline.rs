@@ -12,8 +12,8 @@ use crate::sys::signals;
 pub(crate) struct Deadline {
     at: Instant,
     total: Duration,
-    /// Number of such signals at the start. A deadline that starts after the signal does not expire early, so that
-    /// final requests are still possible.
+    /// [`signals::count`] at the start. A deadline that starts after the signal does not expire early, so
+    /// that final requests are still possible.
     signals: u32,
 }
 

@@ -1,8 +1,8 @@
 //! Memory retained by the allocator.
 
-/// Makes the allocator return freed memory to the kernel sooner, for a process that lives for months and has peaks. By
-/// default, glibc has an arena for each thread, and memory freed in an arena stays there. It also serves large blocks
-/// from arenas once such a block was freed. Source: mallopt(3).
+/// Makes the allocator return freed memory to the kernel sooner, for a process that runs for months and whose
+/// memory use has peaks. By default, glibc has an arena for each thread, and memory freed in an arena stays
+/// there. It also serves large blocks from arenas once such a block was freed. Source: mallopt(3).
 pub fn return_memory_sooner() {
     #[cfg(target_env = "gnu")]
     {

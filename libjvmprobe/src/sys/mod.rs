@@ -13,16 +13,16 @@
 //! | `deadline` | deadlines of waits for other processes |
 //! | `fair_share` | fair shares of a limited resource |
 //! | `idle` | release of resources that are no longer used |
-//! | `once` | warnings that many processes would cause |
+//! | `once` | warnings that are logged once, although many processes may cause them |
 //! | `pace` | intervals of periodic work |
 //! | `priority` | temporary scheduling priority |
 //! | `signals` | handling of Ctrl-C, SIGTERM and SIGHUP |
-//! | [`undo`] | cleanup that happens however the process ends |
-//! | `worker` | threads, and worker threads |
+//! | [`undo`] | cleanup that happens even if a signal ends the process |
+//! | `worker` | threads with few capabilities, and worker threads that process jobs |
 //!
-//! The first signal asks a tool to end: it prints the data collected so far. The second one ends it immediately with
-//! status 130. The kernel removes attachments when the process ends. Other effects (a file in a target's folder, a
-//! command that we started) are undone by [`undo`].
+//! The first signal asks a tool to print the data collected so far and to end. The second one ends it
+//! immediately with status 130. The kernel removes attachments when the process ends. Other effects (a file
+//! in a target's folder, a command that we started) are undone by [`undo`].
 
 pub mod budget;
 pub(crate) mod channel;

@@ -1,4 +1,4 @@
-//! Warnings that many processes would cause.
+//! Warnings that are logged once, although many processes may cause them.
 
 use std::{
     collections::BTreeSet,

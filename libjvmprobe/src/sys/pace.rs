@@ -13,8 +13,8 @@ pub enum Pace {
 }
 
 impl Pace {
-    /// Interval between ticks: checks for processes that have ended or finished starting, and for events that have not
-    /// caused a wake-up.
+    /// Interval between ticks. A tick checks for processes that have ended or finished starting, and for
+    /// events that have not caused a wake-up.
     pub(crate) fn tick(self) -> Duration {
         match self {
             Self::Prompt => Duration::from_millis(200),
@@ -58,10 +58,11 @@ impl Pace {
         }
     }
 
-    /// Returns the minimum age before a new JVM is examined, if its tenant started `started_recently` in the last ten seconds.
-    /// Examining a JVM and attaching to it takes some 10 to 50 ms of CPU, as long as many short programs live.
+    /// Returns the minimum age at which a new JVM is examined, if its tenant has started `started_recently`
+    /// JVMs in the last ten seconds. Examining a JVM and attaching to it takes 10 to 50 ms of CPU time. Many
+    /// short programs do not even run for that long.
     pub(crate) fn min_age(self, started_recently: usize) -> Duration {
-        /// Maximum number of new JVMs that are examined immediately.
+        /// Maximum value of `started_recently` at which a new JVM is examined immediately.
         const FEW: usize = 10;
         const EACH: Duration = Duration::from_millis(200);
         match self {

@@ -1,11 +1,12 @@
 //! Capabilities, and dropping them when they are no longer needed.
 //!
-//! Data from a target (ELF files, its memory, its maps) is read with as few of root's capabilities as the trace allows,
-//! so that a vulnerability of ours gains the owner of a hostile target less. The right to read other users' processes
-//! is powerful by itself, but these tools cannot work without it. Source: capabilities(7).
+//! Data from a target (ELF files, its memory, its maps) is read with as few of root's capabilities as the
+//! trace allows, so that the owner of a hostile target gains less from a vulnerability in our code. The right
+//! to read other users' processes is powerful by itself, but these tools cannot work without it. Source:
+//! capabilities(7).
 //!
-//! Capabilities belong to threads, and new threads inherit them. So call this before starting threads. Threads of this
-//! library drop all capabilities that they do not need.
+//! Capabilities belong to threads, and new threads inherit them. So call [`keep_only`] before starting
+//! threads. Threads of this library drop all capabilities that they do not need.
 
 use rustix::{
     io::Result,
@@ -18,7 +19,7 @@ use rustix::{
 /// A set of capabilities.
 pub use rustix::thread::CapabilitySet as Rights;
 
-/// For loading BPF programs and using their maps (before Linux 6.0 also after loading).
+/// For loading BPF programs and creating their maps. Before Linux 6.0, also for using the maps afterwards.
 pub const MAPS: CapabilitySet = CapabilitySet::BPF;
 /// For reading processes of other users, their files and `map_files`.
 pub const READ: CapabilitySet = CapabilitySet::SYS_PTRACE
@@ -55,9 +56,10 @@ pub fn keep_only(needed: CapabilitySet) {
 fn try_keep(needed: CapabilitySet) -> Result<()> {
     let held = capabilities(None)?.permitted;
     let kept = kept(held, needed);
-    // Done first, because it requires a capability itself (CAP_SETPCAP).
+    // The bounding set is reduced first, because that requires CAP_SETPCAP, which may be dropped below.
     for capability in all_capabilities().filter(|&one| !kept.contains(one)) {
-        // Fails without that capability, or if the kernel does not know `capability`; then it stays.
+        // This fails without CAP_SETPCAP, or if the kernel does not know `capability`. Then the bounding set
+        // stays unchanged.
         let _ = remove_capability_from_bounding_set(capability);
     }
     let _ = clear_ambient_capability_set();
@@ -65,8 +67,8 @@ fn try_keep(needed: CapabilitySet) -> Result<()> {
     set_capabilities(None, CapabilitySets { effective: kept, permitted: kept, inheritable: none })
 }
 
-/// Returns the capabilities to keep. CAP_SYS_ADMIN is kept if the process lacks the newer capabilities that it
-/// includes.
+/// Returns the capabilities to keep. CAP_SYS_ADMIN is kept if the process lacks newer capabilities that
+/// CAP_SYS_ADMIN includes.
 fn kept(held: CapabilitySet, needed: CapabilitySet) -> CapabilitySet {
     let young = CapabilitySet::BPF | CapabilitySet::PERFMON | CapabilitySet::CHECKPOINT_RESTORE;
     let stands_in = !held.contains(young) && needed.intersects(young);

@@ -19,7 +19,7 @@ const ENDED_AT_ONCE: i32 = 130;
 
 static COUNT: AtomicU32 = AtomicU32::new(0);
 
-/// Returns 1 once a signal has come, else 0.
+/// Returns 1 if a signal has arrived, else 0.
 pub(super) fn count() -> u32 {
     COUNT.load(Ordering::Relaxed)
 }

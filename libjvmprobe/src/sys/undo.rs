@@ -1,8 +1,7 @@
 //! Cleanup that must happen even if the process ends unexpectedly.
 //!
-//! Code that changes something outside of this process registers here how to undo it, and undoes it itself in the
-//! normal case. SIGKILL cannot be handled: a file in a target's folder stays then, and its name shows which process it
-//! belongs to.
+//! Code that changes something outside of this process registers here how to undo it, and undoes it itself in
+//! the normal case. SIGKILL cannot be handled, so a file in a target's folder is then left behind.
 
 use std::{
     collections::BTreeMap,

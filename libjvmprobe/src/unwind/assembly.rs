@@ -1,8 +1,8 @@
 //! Unwind rows for libjvm.so's assembly functions, which `.eh_frame` does not describe.
 //!
 //! HotSpot's x86-64 assembly (`linux_x86_64.s`, in newer releases `linux_x86_64.S` and
-//! `safefetch_linux_x86_64.S`) is built without call frame information. None of its functions uses the stack or
-//! rbp: `SpinPause`, the `_Copy_*` functions and `SafeFetch*`. So wherever `.text` has no other row, the return
+//! `safefetch_linux_x86_64.S`) is built without call frame information. Its functions (`SpinPause`,
+//! `_Copy_*`, `SafeFetch*`) use neither the stack nor rbp. So wherever `.text` has no other row, the return
 //! address is at rsp.
 
 use std::ops::Range;

@@ -1,10 +1,11 @@
 //! Unwinding by `.eh_frame`, converted to a table for binary search.
 //!
-//! Compilers omit frame pointers. Instead, `.eh_frame` describes for each instruction where the canonical frame address
-//! is (CFA: the value of rsp before the call) and where the callers' registers are saved. The descriptions are programs
-//! for a small virtual machine. Here they are run once for the complete file, and the result is one [`Row`] of eight
-//! bytes wherever the rules change, which a BPF program can search. Only x86-64 is supported, and only the rules needed
-//! to walk frames: CFA, return address and rbp.
+//! Compilers omit frame pointers. Instead, `.eh_frame` describes for each instruction where the canonical
+//! frame address is (CFA: the value of rsp before the call) and where the callers' registers are saved. The
+//! descriptions are programs for a small virtual machine. Here they are run once for the complete file. The
+//! result is a table that a BPF program can search, with one [`Row`] of eight bytes for each address at which
+//! the rules change. Only x86-64 is supported, and only the rules needed to walk frames: CFA, return address
+//! and rbp.
 //!
 //! Sources: DWARF 5, chapter 6.4 (the machine and its instructions); Linux
 //! Standard Base Core 5.0, chapter 10.6 (`.eh_frame`); System V psABI for x86-64,
@@ -78,15 +79,15 @@ pub(crate) enum RowKind {
     DerefSp = 6,
     /// The outermost frame: there is no return address.
     End = 7,
-    /// CFA = *(rbp + cfa * 8) + 8, with `cfa` as an `i16`. OpenSSL's assembly
-    /// saves the value that rsp has within the function, which points to the return address.
+    /// CFA = *(rbp + cfa * 8) + 8, with `cfa` as an `i16`. OpenSSL's assembly saves the value of rsp at the
+    /// function's entry, where it points to the return address.
     DerefFpPlus8 = 8,
     /// CFA = *(rsp + cfa * 8) + 8, with `cfa` as an `i16`: used by most of OpenSSL's code for AES, SHA
     /// and big numbers.
     DerefSpPlus8 = 9,
 }
 
-/// Rule that is valid from a pc until the next row. Layout of `struct unwind_row` of bpf/walk/walk.h.
+/// Rule that is valid from a pc until the next row. Has the layout of `struct unwind_row` of bpf/walk/walk.h.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Row {
@@ -241,8 +242,8 @@ impl Functions {
                 }
                 CieOrFde::Cie(_) => {}
                 CieOrFde::Fde(partial) => {
-                    // An FDE refers to an earlier CIE. One without a valid CIE or range leaves a gap in the table,
-                    // and a gap is unknown.
+                    // An FDE refers to an earlier CIE. An FDE without a valid CIE or range is skipped; its
+                    // code becomes a gap, which gets an unknown row.
                     let at = partial.cie_offset().0;
                     let found = common.binary_search_by_key(&at, |(at, _)| *at).ok();
                     let Some((_, cie)) = found.and_then(|index| common.get(index)) else {
@@ -313,8 +314,8 @@ impl Functions {
         let mut rows = Vec::with_capacity(self.rows.len());
         let mut functions = self.functions.iter().peekable();
         while let Some(function) = functions.next() {
-            // If functions overlap, the one with the later start is valid: functions that the linker discarded
-            // may remain with address 0.
+            // If functions overlap, the one with the later start is valid, because functions that the linker
+            // discarded may remain with address 0.
             let next = functions.peek().map_or(1 << 32, |next| u64::from(next.start));
             let end = function.end.min(next);
             let own = self.rows.get(function.rows.clone()).unwrap_or_default();
@@ -398,12 +399,12 @@ fn fp(rule: Option<RegisterRule<usize>>) -> i8 {
     }
 }
 
-/// Converts an offset in bytes to the unit of rows; `None` if it is not a multiple.
+/// Converts an offset in bytes to the unit of rows; `None` if it is not a multiple of that unit.
 fn words(offset: i64) -> Option<i64> {
     (offset % WORD == 0).then_some(offset / WORD)
 }
 
-/// Returns register and offset of the location in a rule that is an expression.
+/// Returns the location (register and offset) that an expression rule computes.
 fn saved(section: CallFrames<'_>, rule: Option<RegisterRule<usize>>) -> Place {
     let Some(RegisterRule::Expression(expression)) = rule else {
         return None;
@@ -577,7 +578,7 @@ mod tests {
             &[DW_CFA_def_cfa_offset.0, 16, DW_CFA_offset.0 | RBP, 2],
             &advance(3), // mov %rsp, %rbp
             &[DW_CFA_def_cfa_register.0, RBP],
-            &advance(4), // leave, ret: one way out of two
+            &advance(4), // leave, ret: the first of two returns
             &[DW_CFA_remember_state.0, DW_CFA_restore.0 | RBP, DW_CFA_def_cfa.0, RSP, 8],
             &advance(1),
             &[DW_CFA_restore_state.0],
@@ -627,15 +628,15 @@ mod tests {
     fn unsupported_rules_yield_unknown_rows() {
         for instructions in [
             &[DW_CFA_def_cfa.0, 10, 0][..],                        // CFA = r10
-            &[DW_CFA_def_cfa_offset.0, 12],                        // no whole words
+            &[DW_CFA_def_cfa_offset.0, 12],                        // no multiple of 8
             &[DW_CFA_def_cfa_offset.0, 0x80, 0x80, 0x20],          // half a megabyte
             &[DW_CFA_offset.0 | RIP, 2],                           // return address elsewhere
-            &[DW_CFA_register.0, RIP, 1],                          // in rdx
-            &[DW_CFA_same_value.0, RIP],                           // that of the caller's caller
+            &[DW_CFA_register.0, RIP, 1],                          // return address in rdx
+            &[DW_CFA_same_value.0, RIP],                           // return address unchanged
             &[DW_CFA_restore_state.0],                             // nothing is remembered
             &[0x3f],                                               // no such instruction
             &[DW_CFA_def_cfa.0, RSP],                              // cut off
-            &[DW_CFA_def_cfa_expression.0, 100, DW_OP_breg7.0, 8], // likewise
+            &[DW_CFA_def_cfa_expression.0, 100, DW_OP_breg7.0, 8], // expression cut off
         ] {
             let found = rows(&[&advance(4), instructions]);
             let expected = [at(0, RowKind::Sp, 1, 0), unknown(4)];
@@ -674,7 +675,7 @@ mod tests {
         assert_eq!(first("S", &restore_rt(rip)), at(0, RowKind::Signal, 0, 0));
         assert_eq!(first("", &restore_rt(rip)), unknown(0));
         assert_eq!(first("S", &restore_rt([0xb0, 1])), unknown(0));
-        // Some functions are marked as signal frames although they interrupt nothing.
+        // Some ordinary functions are marked as signal frames.
         assert_eq!(first("S", USUAL), at(0, RowKind::Sp, 1, 0));
         assert_eq!(first("", &[DW_CFA_undefined.0, RIP]), at(0, RowKind::End, 0, 0));
     }
@@ -724,7 +725,7 @@ mod tests {
         assert_eq!(far(u64::MAX), []);
         // The last expressible row, without anything after it.
         assert_eq!(far(BASE + (1 << 32) - 8), [at(u32::MAX - 7, RowKind::Sp, 1, 0)]);
-        // A program cannot extend beyond its function, either.
+        // A program cannot add rows outside of its function.
         let leap = [DW_CFA_advance_loc4.0, 0xff, 0xff, 0xff, 0xff, DW_CFA_def_cfa_offset.0, 16];
         assert_eq!(rows(&[&leap]), [at(0, RowKind::Sp, 1, 0), unknown(16)]);
         let back = [&[DW_CFA_set_loc.0][..], &[0; 8]].concat();
@@ -816,7 +817,7 @@ mod tests {
         Some((truth, ends))
     }
 
-    /// Converts the result to a row, as far as possible: readelf prints `exp` for all expressions.
+    /// Converts a result to a row; `None` for an expression, because readelf prints only `exp`.
     fn row_of([cfa, rbp, ra]: &[String; 3]) -> Option<Row> {
         let words = |bytes: &str| bytes.parse().ok().filter(|n: &i64| n % 8 == 0).map(|n| n / 8);
         if cfa == "exp" || ra == "exp" {
@@ -839,7 +840,8 @@ mod tests {
         })
     }
 
-    /// Returns the number of compared rows.
+    /// Compares a file's table with readelf's result. Returns the number of compared rows; `None` without
+    /// readelf.
     fn agrees_with_readelf(path: &Path) -> Option<usize> {
         let elf = ElfFile::open(File::open(path).unwrap()).unwrap();
         let table = UnwindTable::read(&elf).unwrap();

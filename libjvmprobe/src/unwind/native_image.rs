@@ -61,7 +61,8 @@ fn adjust([short, long]: [&[u8]; 2], bytes: u32) -> Vec<u8> {
     }
 }
 
-/// Returns the rows of a method, with pcs relative to its start; `None` if it does not begin like others.
+/// Returns the rows of a method, with pcs relative to its start; `None` if it does not begin with the
+/// expected instructions.
 fn rows(method: &Method, code: &[u8]) -> Option<Vec<Row>> {
     // Java code does not preserve rbp for its callers.
     let [before, within] = match method.saves_fp {

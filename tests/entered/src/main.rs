@@ -1,6 +1,6 @@
 //! entered: test tool that prints the methods that a JVM entered while this tool was attached. The
-//! JVM must run with `-XX:+DTraceMethodProbes`: then a probe fires on each method entry, be the method
-//! interpreted, compiled or inlined. The flag changes neither bytecodes nor their sizes.
+//! JVM must run with `-XX:+DTraceMethodProbes`, so that a probe fires on each entry of a method,
+//! whether interpreted, compiled or inlined. The flag changes neither bytecodes nor their sizes.
 
 use std::{process::ExitCode, time::Duration};
 

@@ -15,11 +15,12 @@ import org.objectweb.asm.MethodVisitor;
 import org.objectweb.asm.Opcodes;
 
 /**
- * An agent that notes which methods of some packages are entered: each begins with a call that says so.
- * When it is asked to, it writes "CLASS METHOD-AND-DESCRIPTOR" for each, in the words of class files.
+ * An agent that records which methods of the selected classes are entered, by inserting a call at the
+ * beginning of each method. On request it writes a line "CLASS METHOD-AND-DESCRIPTOR" for each of these
+ * methods, with names as in class files.
  *
- * Argument: the file to write, which is done once there is one of that name with ".please" behind it, and
- * beginnings of names of classes, with commas between them.
+ * Argument: comma-separated, the output file FILE and prefixes of class names. FILE is written as soon as
+ * FILE.please exists.
  */
 public class EntryAgent implements ClassFileTransformer {
     private static final boolean[] ENTERED = new boolean[1 << 20];
@@ -39,7 +40,7 @@ public class EntryAgent implements ClassFileTransformer {
         writer.start();
     }
 
-    /** Called by each method. */
+    /** Called at the beginning of each method. */
     public static void entered(int number) {
         ENTERED[number] = true;
     }
@@ -83,7 +84,7 @@ public class EntryAgent implements ClassFileTransformer {
             reader.accept(new Marks(writer, name), 0);
             return writer.toByteArray();
         } catch (RuntimeException e) {
-            // What is newer than the library stays as it is, and is not told.
+            // The class file is too new for ASM. It remains unchanged, and its methods are not recorded.
             return null;
         }
     }

@@ -74,7 +74,7 @@ impl Event {
     }
 }
 
-/// The model of a JVM: its stacks received so far, by number.
+/// State of one JVM, with the stacks received so far, by ID.
 struct Jvm {
     namer: Option<StackNamer>,
     stacks: HashMap<u64, Vec<StackFrame>>,

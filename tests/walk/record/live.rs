@@ -116,9 +116,9 @@ impl Live {
         harness::blob(self, addr)
     }
 
-    /// Returns the addresses of JVM functions that are called before the kinds of code that are
-    /// rarely seen: before a method is entered by on-stack replacement, after interpreted frames
-    /// have been created from compiled ones, and when frames are marked for deoptimisation.
+    /// Returns the addresses of JVM functions that are called close to rarely executed code: before
+    /// a method is entered by on-stack replacement, after interpreted frames have been created from
+    /// compiled ones, and when frames are marked for deoptimisation.
     pub fn turning_points(&self) -> Vec<u64> {
         const FUNCTIONS: [&str; 4] = [
             "_ZN13SharedRuntime19OSR_migration_beginE",

@@ -5,7 +5,7 @@
 //! ```
 //!
 //! `StackLoad` runs under this program, which stops its threads one after the other and
-//! single-steps each through some thousand instructions. At every instruction the walker of
+//! single-steps each through several thousand instructions. At every instruction the walker of
 //! `bpf/walk/` runs on the live thread. Its result is compared with two independent sources: the
 //! calls and returns counted since the thread was stopped ([`shadow`]), and the table of the
 //! program's calls (`tests/lib/callgraph.rs`). One stack of each kind of instant ([`kinds`]) is
@@ -91,7 +91,7 @@ fn run(
         let all_flags = format!("-Dstackload.parts={part} {flags}");
         let mut load = stackload::start(runtime, &all_flags, Native::WithoutFramePointers);
         load.go(seconds as f64 + 60.0);
-        // The first second has code that is interpreted and compiled for the first time.
+        // Skips the start, in which code is interpreted and compiled for the first time.
         thread::sleep(Duration::from_millis(300));
         let mut recorder = Recorder::new(folder, runtime, flags, Live::new(&load)?, seen);
         let end = Instant::now() + Duration::from_secs(seconds);

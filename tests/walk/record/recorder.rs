@@ -1,4 +1,4 @@
-//! Single-steps threads of a JVM through some thousand instructions each, and at each instruction
+//! Single-steps threads of a JVM through several thousand instructions each, and at each instruction
 //! compares the walker's result with the shadow stack and with the table of calls.
 
 use std::{
@@ -52,7 +52,7 @@ pub struct Recorder<'a> {
     /// Files recorded in the current visit to a thread, as name and contents.
     pub found: Vec<(String, Vec<u8>)>,
     /// Files of `found` that were recorded while frames were being created, with the callers at
-    /// that time. Whether these are correct shows when the new frames run.
+    /// that time. They can be checked only when the new frames run.
     made: Vec<(String, Vec<u64>)>,
     disagreements: usize,
     /// Addresses where deoptimisation starts, and entries of methods by on-stack replacement.
@@ -136,7 +136,7 @@ impl<'a> Recorder<'a> {
         is_whole && (with_gaps || report.gaps == 0)
     }
 
-    /// Single-steps a thread through some thousand instructions. If walker and shadow stack
+    /// Single-steps a thread through several thousand instructions. If walker and shadow stack
     /// disagree, one of them may have been wrong for longer than is visible, so no recording is
     /// kept.
     pub fn thread(&mut self, tid: i32, name: &str) -> Result<(), Box<dyn Error>> {
@@ -277,8 +277,8 @@ impl<'a> Recorder<'a> {
             }
             let trail = self.live.trail(&at);
             let Some(counted) = &shadow else {
-                // Without a shadow stack, check against the table, and later against what becomes
-                // of the frames.
+                // Without a shadow stack, the stack is checked against the table now, and against the
+                // new frames when they run.
                 if kind.name.contains("deoptimisation") && self.seen.wants(&kind) {
                     self.record(&at, kind, name, false)?;
                     let is_new = self.found.len() > self.made.len();
@@ -392,9 +392,9 @@ impl<'a> Recorder<'a> {
             && other != caller
     }
 
-    /// Single-steps a thread in the interpreter to the beginning of a bytecode. While a method is
-    /// being entered or left, the stack does not show how far that has got. Returns `false` if it
-    /// takes too long.
+    /// Single-steps a thread in the interpreter to the beginning of a bytecode, because the stack
+    /// does not show whether a method that is being entered or left has a frame. Returns `false` if
+    /// it takes too long.
     fn step_to_next_bytecode(&self, tracee: &mut Tracee) -> Result<bool, Box<dyn Error>> {
         // jmp [r10 + 8 * rbx]: dispatch_base(), interp_masm_x86.cpp.
         const DISPATCH: [u8; 3] = [0x41, 0xff, 0x24];

@@ -48,7 +48,7 @@ pub fn decode(code: &[u8]) -> Insn {
 pub struct Shadow {
     /// Return addresses, outermost first.
     pub callers: Vec<u64>,
-    /// Address of its own that the interpreter has pushed last.
+    /// The last address of its own that the interpreter has pushed.
     pushed: Option<u64>,
     /// Whether the interpreter has popped the address on top into a register, to push it again or
     /// to jump there.
@@ -75,7 +75,7 @@ impl Shadow {
         Self { callers: callers.iter().rev().copied().collect(), pushed: None, is_held: false }
     }
 
-    /// A signal's handler begins.
+    /// Pushes the interrupted address and the trampoline when a signal handler begins.
     pub fn signal(&mut self, interrupted: u64, trampoline: u64) {
         self.callers.extend([interrupted, trampoline]);
     }
@@ -90,7 +90,7 @@ impl Shadow {
             }
             Insn::Return => {
                 let Some(caller) = self.callers.pop() else { return false };
-                // Or a return into the handler of a method that was deoptimised in the meantime.
+                // If a method was deoptimised in the meantime, it returns into the handler in its code.
                 return caller == step.to || is_same_code(caller, step.to);
             }
             Insn::Pop if step.from_interpreter && self.callers.last() == Some(&step.old_top) => {

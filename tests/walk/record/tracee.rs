@@ -69,8 +69,8 @@ impl Tracee {
         Stop::Signal(signal)
     }
 
-    /// Waits until it stops. Returns `None` if that takes more than two to three tenths of a
-    /// second, or if the thread has ended.
+    /// Waits until it stops. Returns `None` if that takes longer than about 0.3 seconds, or if the
+    /// thread has ended.
     fn wait(&mut self) -> Option<c_int> {
         let mut status = 0;
         let mut ticks = 0;

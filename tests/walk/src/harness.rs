@@ -21,6 +21,8 @@ fn function() -> WalkFunction {
     *FUNCTION.get_or_init(|| std::env::var_os(OTHER).map_or(LINKED, |path| other(path.as_bytes())))
 }
 
+/// Loads the walker from a library.
+///
 /// # Panics
 /// If it is not a library with a walker.
 fn other(path: &[u8]) -> WalkFunction {

@@ -5,16 +5,16 @@
 //! this program. Numbers are hexadecimal. Each line has one fact:
 //!
 //! ```text
-//! about WORDS                     what it is: JDK, flags, the kind of instant
-//! truth WORDS                     how it is known that these frames are right
-//! start IP SP FP AX BX R13
+//! about TEXT                      JDK, flags, and the kind of instant
+//! truth TEXT                      how the frames are known to be correct
+//! start IP SP FP AX BX R13 DX     the registers; DX is missing in older recordings
 //! jvm FIELD NUMBER                a member of struct jvm
 //! heap LOW HIGH SEGMAP LOG        its code heaps
 //! mapping INDEX START END BIAS TABLE ROWS
 //! row TABLE INDEX PC CFA KIND FP
 //! line ADDR BYTES                 64 bytes of memory
-//! frame WORD                      innermost first, as the walker tells it
-//! name WORDS                      outermost first, inlined ones among them
+//! frame WORD                      a frame as the walker reports it, innermost first
+//! name TEXT                       a frame's name, outermost first, including inlined frames
 //! end CODE UNLOADS
 //! ```
 
@@ -35,7 +35,7 @@ use libjvmprobe::{
 
 use crate::harness::{Registers, Source, Stack};
 
-/// Memory is recorded in lines of this many bytes.
+/// Size in bytes of a recorded block of memory.
 pub const LINE: usize = 64;
 
 /// A recorded stack.
@@ -61,7 +61,7 @@ pub struct Recording {
     pub names: Vec<String>,
 }
 
-/// Calls a macro with the names of all of `JvmLayout`'s numbers.
+/// Calls a macro with the names of all numeric fields of `JvmLayout`.
 macro_rules! with_fields {
     ($call:ident, $($args:tt)*) => {
         $call!(
@@ -112,7 +112,7 @@ impl Recording {
             "jvm" => {
                 let (name, number) = rest.split_once(' ')?;
                 let number = u64::from_str_radix(number, 16).ok()?;
-                // The field's name while there were only two forms.
+                // The field has another name in older recordings, because there were only two forms.
                 let name = if name == "is_compact" { "blob_form" } else { name };
                 with_fields!(set, self.jvm, name, number);
             }
@@ -222,8 +222,8 @@ impl Recording {
     }
 }
 
-/// A read of more bytes than this is the walker's read-ahead of a piece of the stack. The walker
-/// also works if such a read fails. (`MAX_BLOB_BYTES` of bpf/walk/state.bpf.h.)
+/// Maximum size in bytes of a read that is not a read-ahead of the stack (`MAX_BLOB_BYTES` of
+/// bpf/walk/state.bpf.h). The walker also works if a read-ahead fails.
 pub const WHOLE: usize = 512;
 
 /// A recording whose stack can be read in pieces: stack memory that was not recorded reads as zero.
@@ -237,10 +237,10 @@ pub struct Pieces<'a> {
 }
 
 impl<'a> Pieces<'a> {
-    /// Makes the pieces of a recording.
+    /// Returns a source that reads the stack of a recording in pieces.
     pub fn of(recording: &'a Recording) -> Self {
         let mut end = recording.start.sp;
-        // The stack extends from its top as long as gaps between recorded lines are below 64 KiB.
+        // From the stack pointer on, recorded lines belong to the stack until a gap of 64 KiB or more.
         for &line in recording.lines.keys() {
             if line >= end && line - end < 64 << 10 {
                 end = line + 1;

@@ -14,7 +14,8 @@ use crate::{
 /// The exit status if something on the list is in use.
 pub const IN_USE: u8 = 3;
 
-/// Usage of a line, in ascending order of certainty that it is used.
+/// Usage of the class, package or method that a line names, in ascending order of certainty that it is
+/// used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 enum LineUsage {
     #[default]
@@ -131,7 +132,7 @@ impl Hits {
         }
     }
 
-    /// Resets the numbers of matching classes before another listing.
+    /// Resets the numbers of matching classes before the JVM's classes are read again.
     pub fn reset_counts(&mut self) {
         self.0.iter_mut().for_each(|hit| hit.classes = 0);
     }
@@ -161,7 +162,8 @@ impl Hits {
         }
     }
 
-    /// Marks methods as unknown after the JVM has exited, because calls since the last listing are not known.
+    /// Marks methods as unknown after the JVM has exited, because calls since its classes were last read are
+    /// not known.
     pub fn ended(&mut self, listing: &Listing) {
         for (line, hit) in listing.lines.iter().zip(&mut self.0) {
             let is_method = matches!(line.selector, Selector::Method { .. });

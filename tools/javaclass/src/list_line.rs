@@ -112,7 +112,7 @@ impl Selector {
         }
     }
 
-    /// Whether it matches a class, or a method of the class.
+    /// Whether the selector names the class, a package that contains it, or one of its methods.
     pub fn matches_class(&self, name: &str) -> bool {
         match self {
             Self::Class(class) | Self::Method { class, .. } => class == name,

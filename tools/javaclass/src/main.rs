@@ -3,10 +3,11 @@
 //! Arguments ([`args`]) select JVMs; the library lists the classes of each, and [`origin`] determines
 //! where a class comes from. [`fold`] combines hidden classes of the same name and loader. [`tally`]
 //! computes totals by origin and package. [`growth`] finds loaders that grow. [`list`] matches classes
-//! with the lines of a list ([`list_line`]); [`list_check`] collects the results for all JVMs, and [`vex`] writes
-//! them as a document. [`jars`] finds classes that are not loaded. [`watch`] traces classes as they are
-//! loaded, unloaded and initialised. [`report`] writes [`record`]s and [`reports`] reads them; [`merge`]
-//! combines reports, and [`strip`] removes classes from a jar that no report has.
+//! with the lines ([`list_line`]) of the file that `--list` names; [`list_check`] collects the results
+//! for all JVMs, and [`vex`] writes them as a document. [`jars`] finds classes that are not loaded.
+//! [`watch`] traces classes as they are loaded, unloaded and initialised. [`report`] writes
+//! [`record`]s and [`reports`] reads them; [`merge`] combines reports, and [`strip`] removes from a
+//! jar the classes that no report contains.
 
 mod args;
 mod fold;
@@ -88,7 +89,7 @@ fn run(args: &Args) -> Result<ExitCode> {
         match result {
             // With --all, a JVM may exit meanwhile.
             Err(_) if args.common.all && target.process.fate() == Fate::Ended => {}
-            // The other JVMs are reported.
+            // A failure does not prevent the reports of the other JVMs.
             Err(error) => fail(target.pid(), &error),
             Ok(()) => {}
         }
@@ -97,7 +98,8 @@ fn run(args: &Args) -> Result<ExitCode> {
     Ok(status(in_use, has_failed))
 }
 
-/// Returns the exit status. If a JVM could not be read, its classes are not known to be unused.
+/// Returns the exit status. If a JVM could not be read, this is not success, because its classes may
+/// be in use.
 fn status(in_use: bool, has_failed: bool) -> ExitCode {
     match (in_use, has_failed) {
         (true, _) => ExitCode::from(list::IN_USE),

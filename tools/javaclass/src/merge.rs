@@ -14,7 +14,7 @@ use crate::reports::{self, ClassLine, Item, MethodLine};
 /// Maximum number of classes merged.
 const MAX_CLASSES: usize = 4_000_000;
 
-/// Number of runs in which something was the case; each run counts once.
+/// Number of runs with one observation, for example that a class was loaded. Each run counts once.
 #[derive(Clone, Copy, Debug, Default)]
 struct Runs {
     count: u64,
@@ -22,7 +22,7 @@ struct Runs {
 }
 
 impl Runs {
-    /// Counts a run, whose number is not zero.
+    /// Counts a run, unless it was the last to be counted. `run` is its number, from 1.
     fn add(&mut self, run: u64) {
         if self.last != run {
             (self.count, self.last) = (self.count + 1, run);

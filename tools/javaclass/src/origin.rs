@@ -1,4 +1,4 @@
-//! The origin of a class, as a user would look for it.
+//! The origin of a class, such as a jar or a module, under the name by which a user would look for it.
 
 use libjvmprobe::hotspot::loaded::LoadedClass;
 use serde::Serialize;

@@ -22,7 +22,7 @@ pub enum Record {
     Change(Changed),
     /// Numbers of classes loaded, unloaded and initialised.
     Rates(Rates),
-    /// Numbers of classes of loaders, and whether they grow.
+    /// Numbers of loaders and of their classes, and whether these numbers grow.
     Loader(LoaderGrowth),
     /// Totals of one JVM.
     Summary(Summary),
@@ -226,7 +226,7 @@ pub struct Unused {
     pub jar: String,
     /// The class.
     pub class: String,
-    /// `not loaded`, by any loader from anywhere, or `not initialized`.
+    /// `not loaded` if no loader has loaded a class of this name from any origin, or `not initialized`.
     pub state: &'static str,
 }
 
@@ -263,7 +263,8 @@ pub struct Summary {
     pub unreadable: u64,
     /// Whether all lists of classes were read to their ends.
     pub complete: bool,
-    /// The reason that makes every method without a trace of a call unknown, if there is one.
+    /// The reason why the usage of every method without evidence of a call is unknown, if there is a
+    /// reason that applies to all methods.
     pub not_counted: Option<&'static str>,
     /// Time taken to read the classes, in nanoseconds.
     pub duration_ns: u64,

@@ -53,7 +53,7 @@ pub struct MethodLine {
     pub name: String,
     /// Its descriptor.
     pub descriptor: String,
-    /// Whether it was called.
+    /// Its usage: `called`, `not called`, `unknown` or `abstract`.
     pub usage: String,
 }
 

@@ -20,11 +20,11 @@ use libjvmprobe::{
 
 use crate::args::Args;
 
-/// Writes records to standard output or to files, to each in its own format.
+/// Outputs of the records: standard output or files, each with its own format.
 pub struct Reports(Vec<Report>);
 
 impl Reports {
-    /// Opens the outputs. Called before attaching, so that one that cannot be written is reported early.
+    /// Opens the outputs. Called before attaching, so that an unwritable output is reported early.
     pub fn open(args: &Args) -> Result<Self> {
         let to = |path: Option<&Path>| Report::open(args, path);
         match &args.output[..] {

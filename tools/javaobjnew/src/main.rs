@@ -45,7 +45,7 @@ fn run(args: &Args) -> Result<()> {
     // Created only now, so that a wrong PID does not overwrite the files of an earlier run.
     let files = Files::create(&args.output, &["alloc"])?;
     let later_rights = if common.all { ATTACH } else { MAPS };
-    // Still needed, because a created file is removed if there is nothing to write to it.
+    // `OUTPUT` is kept, because `files.write` removes a created file if there is nothing to write.
     let output = if args.output.is_empty() { MAPS } else { OUTPUT };
     keep_only(MAPS | READ | later_rights | output);
     let what = describe(common.all, trace.names());

@@ -24,8 +24,8 @@ use crate::{
     stack_text,
 };
 
-/// Maximum length of a name in characters. Longer names are cut in the middle, because the end is
-/// more informative.
+/// Maximum length of a name in characters. Longer names are cut in the middle, so that the end, which
+/// is the most informative part, remains.
 const MAX_NAME: usize = 100;
 
 /// Prints records as text or JSON lines, and collects the profile for the output files.

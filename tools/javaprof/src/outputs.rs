@@ -34,7 +34,7 @@ pub struct Outputs {
 }
 
 impl Outputs {
-    /// Creates the files before sampling, so that one that cannot be written is reported early.
+    /// Creates the files before sampling, so that an unwritable file is reported early.
     pub fn open(args: &Args) -> Result<Self> {
         let used: Vec<_> =
             args.output.iter().map(|path| formats::of(path)).collect::<Result<_, _>>()?;
@@ -57,8 +57,8 @@ impl Outputs {
         Ok(Self { files, base, threads, keep_narrow, by_second })
     }
 
-    /// Writes profiles, one of each event. Returns the paths of the written files; a profile
-    /// without samples is not written.
+    /// Writes the profiles, one for each event, except those without samples. Returns the paths of
+    /// the written files.
     pub fn write(self, profiles: &[Profile], about: &About, title: &str) -> Result<Vec<PathBuf>> {
         let Self { threads, keep_narrow, by_second, .. } = self;
         let format_options =

@@ -38,8 +38,8 @@ impl<'a> Report<'a> {
         self.progress.clear();
     }
 
-    /// Prints profiles, one of each event, under the title. `end_ns` is their end on
-    /// `CLOCK_MONOTONIC`.
+    /// Prints the profiles, one for each event, under the title. `end_ns` is the time at which they
+    /// end, on `CLOCK_MONOTONIC`.
     fn show(&mut self, profiles: &mut [Profile], end_ns: u64) -> Result<()> {
         let common = &self.args.common;
         if common.quiet {
@@ -103,9 +103,9 @@ impl Sink for Report<'_> {
     }
 }
 
-/// Applies `--include` and `--exclude`, and removes the samples of the agent. A JVM that is found
-/// during the trace is asked for symbols while it is sampled, and the agent's work there is not part
-/// of the JVM's workload.
+/// Applies `--include` and `--exclude`, and removes the samples of the agent. If a JVM is discovered
+/// during the trace, the agent may run in it while it is sampled, and this work is not part of the
+/// JVM's own workload.
 pub fn apply_filters(profile: &mut Profile, args: &Args) {
     let before = profile.sampled();
     profile.retain(|frame| frame.module.as_deref().is_some_and(agent::is_agent), false);

@@ -24,7 +24,7 @@ pub fn keep_sampling_rights(args: &Args) {
         || args.common.name.is_some()
         || args.system_wide
         || !args.started.command.is_empty()
-        // Probes of missing events are attached in files that are mapped later.
+        // An event that is missing now may have its probe in a file that is mapped later.
         || args.skip_missing;
     // `PROBE` is kept even for named processes, because one may exec another JVM.
     let attach = if joins_later { ATTACH } else { PROBE };
@@ -32,7 +32,8 @@ pub fn keep_sampling_rights(args: &Args) {
     keep_only(MAPS | READ | attach | KERNEL_SYMBOLS | output | attach_rights(args));
 }
 
-/// Returns the capabilities to ask a JVM for symbols, if the options allow that.
+/// Returns the capabilities needed to ask a JVM for symbols; only `MAPS`, which is kept anyway, if the
+/// options exclude such requests.
 fn attach_rights(args: &Args) -> Rights {
     if !args.is_named() {
         return MAPS;

@@ -3,9 +3,9 @@
 //! `perf` looks for `/tmp/perf-PID.map` in the process's own file system, with the PID that the
 //! process has in its own PID namespace, and reads it only if it belongs to root or to the user who
 //! runs `perf` (tools/perf/util/symbol.c, dsos of JIT code). A map that the JVM writes belongs to the
-//! JVM's user, so root's `perf` would reject it. A map written here belongs to root, unless the file
-//! system cannot represent root: a /tmp that was mounted in a user namespace without root cannot, and
-//! there the map belongs to the JVM's user.
+//! JVM's user, so root's `perf` would reject it. A map that javaprof writes belongs to root. If the
+//! file system cannot represent root, the map belongs to the JVM's user. An example is a /tmp that was
+//! mounted in a user namespace into which root is not mapped.
 
 use std::io::{self, BufWriter};
 

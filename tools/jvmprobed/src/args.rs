@@ -58,7 +58,7 @@ pub enum Log {
     Json,
 }
 
-/// Subcommands that end at once, in place of the daemon.
+/// Subcommands. They run instead of the daemon and exit when they are done.
 #[derive(Clone, Debug, Subcommand)]
 pub enum Command {
     /// Show the recorded data of a time range

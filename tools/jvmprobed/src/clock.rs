@@ -7,7 +7,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// Difference between the two clocks, in nanoseconds, from which on the wall clock counts as set.
+/// Maximum drift of the wall clock during an interval, in nanoseconds. A larger deviation from the time since
+/// boot means that the wall clock was set. In intervals shorter than two seconds, the maximum is half of the
+/// interval.
 const STEP: u64 = 1_000_000_000;
 
 /// An instant on both clocks.
@@ -35,8 +37,8 @@ pub fn unix_ns() -> u64 {
     u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Successive intervals of wall-clock time. Their lengths come from the time since boot, so that a wall
-/// clock that is set makes no interval shorter or longer.
+/// Successive intervals of wall-clock time. Their lengths come from the time since boot, so that setting the
+/// wall clock makes no interval shorter or longer.
 #[derive(Clone, Copy, Debug)]
 pub struct Intervals {
     begin: Now,
@@ -50,8 +52,8 @@ impl Intervals {
 
     /// Ends an interval and begins the next one. Returns begin and end in nanoseconds since 1970.
     ///
-    /// An interval begins where the one before it ended. If the wall clock was set meanwhile, it ends at the
-    /// new wall-clock time, and its begin is that minus its length.
+    /// An interval begins where the one before it ended. If the wall clock was set during the interval, the
+    /// interval ends at the new wall-clock time, and its begin is that time minus its length.
     pub fn next(&mut self, now: Now) -> (u64, u64) {
         let length = now.boot_ns.saturating_sub(self.begin.boot_ns);
         let step = self.begin.unix_ns.saturating_add(length).abs_diff(now.unix_ns);
@@ -96,8 +98,8 @@ mod tests {
         let steps = [0, -HOUR, 0, 25 * HOUR, 0, -25 * HOUR, 0, -10, 2];
         let all = intervals(&steps);
         assert!(all.iter().all(|(begin, end)| end - begin == 15 * SECOND), "{all:?}");
-        // Each interval ends at its own wall-clock time. Its begin differs from the end before only if the
-        // clock was set.
+        // Each interval ends at its own wall-clock time. Its begin differs from the end of the previous
+        // interval only if the clock was set.
         for (two, &step) in all.windows(2).zip(&steps[1..]) {
             assert_eq!(two[0].1.saturating_add_signed(step * 1_000_000_000), two[1].0);
         }
@@ -109,7 +111,8 @@ mod tests {
         let mut intervals = Intervals::start(start);
         let next = Now { unix_ns: 115 * SECOND + 900, boot_ns: 15 * SECOND };
         assert_eq!(intervals.next(next), (start.unix_ns, next.unix_ns));
-        // The last interval may be so short that the wall clock is behind, but it is not empty.
+        // During a very short last interval, drift may move the wall clock backward, but the interval is not
+        // empty.
         let last = Now { unix_ns: 115 * SECOND, boot_ns: 15 * SECOND + 1000 };
         assert_eq!(intervals.next(last), (115 * SECOND - 1000, 115 * SECOND));
     }

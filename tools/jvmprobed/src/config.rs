@@ -92,8 +92,8 @@ pub struct Rule {
     /// Regular expressions by attribute name. A missing attribute counts as empty.
     #[serde(default)]
     pub when: BTreeMap<String, Pattern>,
-    /// New name, for renaming rules. `$1` stands for the first group that the expression for `service.name`
-    /// has matched.
+    /// New name, for renaming rules. `$1` is replaced by the first capture group of the expression for
+    /// `service.name`.
     pub to: Option<String>,
 }
 
@@ -103,9 +103,9 @@ pub struct Rule {
 pub enum Action {
     /// Changes `service.name`.
     Rename,
-    /// Leaves the JVM alone.
+    /// Does not trace the JVM.
     Drop,
-    /// Traces the JVM. If there is such a rule, JVMs that match none are not traced.
+    /// Traces the JVM. If there is a rule of this kind, JVMs that match none of them are not traced.
     Select,
 }
 
@@ -116,7 +116,7 @@ pub struct Pattern(pub Regex);
 impl<'de> Deserialize<'de> for Pattern {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         let text = String::deserialize(from)?;
-        // The message of the regex crate has several lines.
+        // The regex crate's message is not used, because it has several lines.
         let wrong = |_| D::Error::custom(format!("`{text}` is not a valid regular expression"));
         Regex::new(&text).map(Self).map_err(wrong)
     }
@@ -135,7 +135,8 @@ fn mode<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u32>, D::Error> {
     parse_mode(&String::deserialize(from)?).map(Some).map_err(D::Error::custom)
 }
 
-/// Parses a duration with its unit: `90s`, `10m`, `24h`, `7d`. It is from one second to 366 days.
+/// Parses a duration with its unit: `90s`, `10m`, `24h`, `7d`. The duration must be from one second to 366
+/// days.
 pub fn parse_age(text: &str) -> Result<Duration, String> {
     let units = [("s", 1), ("m", 60), ("h", 3600), ("d", 86_400)];
     let seconds = units.into_iter().find_map(|(unit, seconds)| {
@@ -148,7 +149,7 @@ pub fn parse_age(text: &str) -> Result<Duration, String> {
 }
 
 impl Config {
-    /// Reads the given file, or that of [`PATH`], which may be missing.
+    /// Reads the given file. Without one, reads [`PATH`], which may be missing.
     ///
     /// # Errors
     /// A line that says what is wrong and where.

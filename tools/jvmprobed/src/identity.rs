@@ -1,4 +1,5 @@
-//! Identity of JVMs: name and attributes as found on the host, changed by the rules, with the number of restarts.
+//! Identity of JVMs: name and attributes that were detected on the host, changed by the rules, and the number
+//! of restarts.
 
 use std::{
     collections::HashMap,
@@ -12,7 +13,7 @@ use crate::{
     window::Identity,
 };
 
-/// Name of the attribute with the number of times that a JVM of this name was started again.
+/// Attribute with the number of restarts: JVMs of the same name that have ended.
 const RESTARTS: &str = "jvmprobe.restarts";
 
 /// The attribute for the namespace of a pod.
@@ -21,7 +22,7 @@ const NAMESPACE: &str = "k8s.namespace.name";
 /// Maximum number of names whose restarts are remembered.
 const MAX_NAMES: usize = 4096;
 
-/// The configured rules. The registry applies them, too.
+/// The configured rules. Both the registry and [`Identities`] apply them.
 #[derive(Debug, Default)]
 pub struct Rules(RwLock<Vec<Rule>>);
 
@@ -74,8 +75,9 @@ impl Identities {
         let JvmIdentity { name, started_ns, attributes, claimed_namespace } = detected;
         let mut identity = Identity { pid, started_ns, name, attributes };
         apply(&self.rules.read(), &mut identity).then_some(())?;
-        // The claimed namespace is added after the rules, so that it is a label only. Otherwise a container
-        // that names another namespace could escape its own rules, or get into those of the other namespace.
+        // The claimed namespace is added after the rules have been applied, so that no rule can match it.
+        // Otherwise a container that claims another namespace could escape the rules for its own namespace,
+        // or match those for the other one.
         if let Some(namespace) = claimed_namespace {
             identity.attributes.insert(NAMESPACE.into(), namespace);
         }
@@ -92,8 +94,8 @@ impl Identities {
         }
     }
 
-    /// Returns the number of ended JVMs of this name. If there are too many names, the one that was not used
-    /// for the longest time is forgotten.
+    /// Returns the number of ended JVMs of this name. If there are too many names, the least recently used
+    /// one is removed.
     fn restarts_of(&mut self, name: &str) -> u64 {
         self.clock += 1;
         if let Some((ended, at)) = self.ended.get_mut(name) {

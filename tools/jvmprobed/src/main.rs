@@ -1,8 +1,8 @@
-//! jvmprobed: records profiles, allocation and pauses of all JVMs of a host all the time, keeps them, and
+//! jvmprobed: continuously records profiles, allocation and pauses of all JVMs of a host, stores them, and
 //! pushes them to other systems.
 //!
 //! [`settings`] combines arguments and configuration. [`collect`](jvmprobed::collect) records data in windows
-//! ([`jvmprobed::window`]) and hands them to the [`store`](jvmprobed::store), to the totals for scrapers
+//! ([`jvmprobed::window`]) and passes them to the [`store`](jvmprobed::store), to the totals for scrapers
 //! ([`jvmprobed::metrics`]) and to push targets ([`jvmprobed::push`]). [`show`] prints stored data.
 
 use std::process::ExitCode;

@@ -1,8 +1,8 @@
 //! Network threads: one for push targets and signals, and one for each listener.
 //!
 //! They parse data from other hosts, so they have no capabilities, and neither have the threads that resolve
-//! host names and write files for them. Ports are bound before. The threads read files as the daemon's user,
-//! subject to permission bits: `CAP_DAC_READ_SEARCH` of the other threads does not extend to them.
+//! host names and write files for them. Ports are bound before these threads start. The threads read files as
+//! the daemon's user, subject to permission bits, because only other threads have `CAP_DAC_READ_SEARCH`.
 
 use std::{
     future::Future,
@@ -66,7 +66,7 @@ impl Net {
         Ok(Self { handle, stop: Some(stop), thread: Some(thread) })
     }
 
-    /// Calls `make` in the context of the runtime, which the created objects belong to.
+    /// Calls `make` in the context of the runtime, so that the objects that it creates belong to the runtime.
     pub fn enter<T>(&self, make: impl FnOnce() -> T) -> T {
         let _inside = self.handle.enter();
         make()

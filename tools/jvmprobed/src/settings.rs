@@ -1,4 +1,4 @@
-//! Effective settings: the command line overrides the configuration file, and that overrides the defaults.
+//! Effective settings: the command line overrides the configuration file, which overrides the defaults.
 
 use std::{path::PathBuf, thread::available_parallelism, time::Duration};
 

@@ -1,7 +1,8 @@
 //! Bounded records of stops. A JVM with too many stops keeps the records of its longest ones, and the others
 //! are added up.
 //!
-//! Space is shared by tenant first, then by JVM: a JVM that stops in a loop loses only its own records.
+//! Space is divided among tenants first, and then among the JVMs of a tenant, so a JVM that stops in a loop
+//! loses only its own records.
 
 use std::{collections::BTreeMap, mem::size_of, sync::Arc};
 
@@ -50,8 +51,8 @@ impl Stops {
         self.bytes
     }
 
-    /// Drops records until the others take at most this many bytes, and adds the dropped stops to the sums.
-    /// Returns the number of dropped records.
+    /// Drops records until the remaining ones take at most this many bytes, and adds the dropped stops to the
+    /// sums. Returns the number of dropped records.
     fn shrink(&mut self, bytes: usize) -> u64 {
         let mut dropped = 0;
         while self.bytes > bytes {
@@ -127,8 +128,8 @@ impl<K: Ord + Clone> AllStops<K> {
         Some(stops)
     }
 
-    /// Shrinks each tenant, and within it each JVM, to its share. The target is seven eighths of the maximum,
-    /// so that this is rare.
+    /// Shrinks each tenant, and within it each JVM, to its share. The new size is at most seven eighths of
+    /// the maximum, so that this function is called rarely.
     fn make_space(&mut self) -> Vec<(K, u64)> {
         let mut tenants: BTreeMap<Arc<str>, (usize, usize)> = BTreeMap::new();
         for (tenant, stops) in self.jvms.values() {
@@ -159,7 +160,8 @@ impl<K: Ord + Clone> AllStops<K> {
     }
 }
 
-/// Calls [`fair_share`] with sizes in bytes.
+/// Returns the maximum number of bytes that each party may have, so that all together have at most `all`
+/// bytes: see [`fair_share`].
 pub fn share_of(needs: impl Iterator<Item = usize>, all: usize) -> usize {
     fair_share(needs.map(|bytes| bytes as f64), all as f64) as usize
 }
@@ -212,7 +214,8 @@ mod tests {
         let mut records = |key| all.take(&key).unwrap().into_records(7);
         assert_eq!(sums(&records(1)), (20, Limited::default()));
         let (ranked, limited) = sums(&records(2));
-        // Each stop is counted exactly once. The longest are kept, and collections rather than safepoints.
+        // Each stop is counted exactly once. Safepoints are dropped before collections, and the longest stops
+        // are kept.
         assert_eq!((ranked as u64 + limited.count(), limited.pauses.count), (20_020, 0));
         assert_eq!((lost[&2], limited.pid), (limited.count(), 7));
         assert!(limited.safepoints.max_ns < 19_999 && ranked > 100);

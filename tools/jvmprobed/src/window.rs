@@ -14,8 +14,8 @@ pub struct Window {
     pub end_ns: u64,
     /// Recorded data, one entry for each JVM that has run in the interval.
     pub jvms: Vec<JvmData>,
-    /// Time during which a configured measure was not collected, to save resources: nanoseconds, by the name
-    /// of the measure.
+    /// Measures that were configured but not collected for a part of the window, to save resources: time in
+    /// nanoseconds, by the name of the measure.
     pub left_out: BTreeMap<String, u64>,
 }
 
@@ -24,13 +24,13 @@ pub struct Window {
 pub struct JvmData {
     /// The JVM's identity.
     pub identity: Arc<Identity>,
-    /// Profiles, one of each kind that is collected, see [`Profile::measure`]: CPU time, allocation, off-CPU
-    /// time. Each has its begin and its duration.
+    /// Profiles, one for each measure that is collected ([`Profile::measure`]): CPU time, allocation, off-CPU
+    /// time. Each has its own begin and duration.
     pub profiles: Vec<Profile>,
     /// Pauses, safepoints, collector cycles, losses and sums of stops. Written as JSON, they are lines of javagc(8).
     pub pauses: Vec<Record>,
-    /// CPU time of its process in nanoseconds, by the kernel's account; `None` if it is not known for the
-    /// complete window. For a process that ends, the window of its end is not included.
+    /// CPU time of its process in nanoseconds, as counted by the kernel since the JVM was found. `None` if it
+    /// is unknown for a part of the window: for example, the window in which the process ends.
     pub cpu_ns: Option<u64>,
 }
 
@@ -41,7 +41,7 @@ pub struct Identity {
     pub pid: u32,
     /// Start time, in nanoseconds since 1970. Distinguishes processes that had the same PID.
     pub started_ns: u64,
-    /// `service.name`: the name for people.
+    /// `service.name`: the human-readable name.
     pub name: String,
     /// Further attributes, named by OpenTelemetry's semantic conventions: `process.runtime.version`,
     /// `container.id`, `k8s.pod.uid`, ...
@@ -49,8 +49,8 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// Returns the tenant, a unit that limited resources are shared by: `pod/UID`, `container/ID`,
-    /// `unit/NAME`, or `host`. It is derived from the control group, which a process cannot choose.
+    /// Returns the tenant: `pod/UID`, `container/ID`, `unit/NAME`, or `host`. Limited resources are divided
+    /// among tenants. The tenant is derived from the control group, which a process cannot choose.
     pub fn tenant(&self) -> Arc<str> {
         let kinds =
             [("pod", "k8s.pod.uid"), ("container", "container.id"), ("unit", "systemd.unit")];

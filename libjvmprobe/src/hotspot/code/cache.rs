@@ -95,7 +95,8 @@ pub(in crate::hotspot) fn read(
     Ok(found)
 }
 
-/// Returns the methods inlined into other methods' code, each once, sorted, as far as they were found.
+/// Returns the methods that are inlined into other methods' code, sorted, each once. Skips code whose debug
+/// information cannot be read.
 ///
 /// # Errors
 /// The errors of [`read`].
@@ -118,7 +119,8 @@ pub(in crate::hotspot) fn inlined(memory: &Memory, layout: &Layout) -> Result<Ve
 /// A piece of code without its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::hotspot) struct Blob {
-    /// Its CodeBlob, and the size in bytes of that: code, debug information and all other data.
+    /// Address of its CodeBlob, and the CodeBlob's size in bytes including debug information and all other
+    /// data.
     pub(crate) at: Addr,
     pub(crate) size: u64,
     /// Address of its first instruction, and of the first byte after the last one.
@@ -129,7 +131,7 @@ pub(in crate::hotspot) struct Blob {
     name: Addr,
     /// Its Method, if it is a compiled method.
     method: Option<Addr>,
-    /// Distinguishes methods that are at the same address one after the other.
+    /// Distinguishes methods that occupy the same address one after the other.
     pub(crate) compile_id: u32,
 }
 
@@ -149,7 +151,7 @@ impl<'a> Blobs<'a> {
         })
     }
 
-    /// Visits the code of a heap. Inconsistent blocks are skipped: they are being created or discarded.
+    /// Visits the code of a heap. Skips inconsistent blocks, which are being created or discarded.
     fn each(
         &mut self,
         pages: &mut Pages<'_>,
@@ -185,7 +187,8 @@ impl<'a> Blobs<'a> {
         }
     }
 
-    /// Whether a piece of code is still there, given the current values of its marks; `None` is unreadable.
+    /// Whether a piece of code is still there, given the current values of its marks. A value is `None` if
+    /// it cannot be read.
     pub(crate) fn is_still(blob: &Blob, marks: &[Option<u64>; MARKS]) -> bool {
         let &[Some(used), Some(name), Some(method), Some(id)] = marks else { return false };
         let is_same = |known: Addr| method == known.0 && id as u32 == blob.compile_id;

@@ -1,17 +1,17 @@
 //! Fill level of the code cache, as `jcmd PID Compiler.codecache` prints it.
 //!
 //! Source: hotspot/share/memory/heap.hpp. vmStructs exports the offset of the binary logarithm of a
-//! `CodeHeap`'s segment size. The fields around it have the same order from JDK 8 to 28. The fields
-//! before it must agree with values known from elsewhere; otherwise the result is an error:
+//! `CodeHeap`'s segment size. The fields around it have the same order from JDK 8 to 28, as the table shows.
+//! The two fields before it must agree with values known from elsewhere; otherwise the result is an error.
 //!
-//! | words from there | |
+//! | distance in words | field |
 //! |---|---|
 //! | -2 | `_number_of_reserved_segments` |
 //! | -1 | `_segment_size` |
 //! | 1 | `_next_segment`: segments before it were allocated at least once |
 //! | 2 | `_freelist`: blocks that were freed, or null |
-//! | 3 | from JDK 14 (and 11.0.6) on `_last_insert_point`, a block in that list or null |
-//! | 3 or 4 | `_freelist_segments` |
+//! | 3 | `_last_insert_point`, a block in that list or null; exists in JDK 11 since 11.0.6 and since JDK 14 |
+//! | 3 or 4 | `_freelist_segments`: number of segments in that list |
 
 use crate::{
     Addr, Error, Result,

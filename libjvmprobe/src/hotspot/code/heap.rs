@@ -56,7 +56,7 @@ pub(super) fn addresses(pages: &mut Pages<'_>, layout: &Layout) -> Result<Vec<Ad
         return Err(Error::layout("the code cache is not set up yet"));
     }
     let count = pages.u32(at(array, layout.get(Item::ArrayLength)?)?)?.min(MAX_HEAPS);
-    // GrowableArray<E> has its elements' pointer directly after its base class.
+    // GrowableArray<E> has the pointer to its elements directly after its base class.
     let data = layout.get(Item::ArrayData).or_else(|_| layout.get(Item::ArraySize))?;
     let data = pages.pointer(at(array, data)?)?;
     (0..count).map(|i| pages.pointer(at(data, u64::from(i) * 8)?)).collect()

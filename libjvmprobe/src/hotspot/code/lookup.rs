@@ -1,4 +1,4 @@
-//! All code of a JVM, and code by address while it exists.
+//! Reads all code of a JVM, and looks up code and methods by address.
 
 use std::sync::Arc;
 
@@ -50,8 +50,8 @@ impl HotSpot {
         Ok(code)
     }
 
-    /// Returns the addresses of the methods inlined in compiled code, sorted. Inlined methods that
-    /// can neither stop nor call may be missing.
+    /// Returns the addresses of the methods inlined in compiled code, sorted. Inlined methods that contain
+    /// neither a safepoint nor a call may be missing.
     ///
     /// # Errors
     /// The errors of [`Self::code`].
@@ -59,7 +59,7 @@ impl HotSpot {
         cache::inlined(&self.memory, &self.layout)
     }
 
-    /// Creates a reader of its code and methods by address.
+    /// Creates a reader that looks up this JVM's code and methods by address.
     ///
     /// # Errors
     /// [`crate::Error::Layout`] naming the missing field.
@@ -101,8 +101,8 @@ pub(crate) struct Seen {
 pub(crate) struct Lookup {
     /// Code heaps with their complete reserved ranges. Empty until the code cache is set up.
     heaps: Vec<Heap>,
-    /// Cached methods, valid while the number of unloaded classes is `unloaded`: methods neither change nor move
-    /// until their classes are unloaded.
+    /// Cached methods, valid while the number of unloaded classes is `unloaded`, because methods neither
+    /// change nor move until their classes are unloaded.
     methods: Methods,
     unloaded: Option<u64>,
 }
@@ -144,17 +144,19 @@ impl Lookup {
                 let methods = methods.filter_map(|(&at, info)| Some((at, info?))).collect();
                 return Ok(Seen { code, methods, unloaded });
             }
-            // Classes were unloaded meanwhile, so another method may have been at an address.
+            // Classes were unloaded meanwhile, so an address may have belonged to another method when it was
+            // read.
             self.unloaded = None;
             if tries.next().is_none() {
-                // Code that is still there still has its methods, and their names were read just now.
+                // The code is valid nevertheless: code that still exists keeps its methods loaded, and their
+                // names were read in this attempt.
                 return Ok(Seen { code, ..Seen::default() });
             }
         }
     }
 
-    /// Returns the code at some addresses that existed before and after it was read, and the number of
-    /// unloaded classes at that time.
+    /// Returns the code at some addresses, without code that was created or discarded while it was read, and
+    /// the number of unloaded classes after the read.
     fn code(
         &mut self,
         hotspot: &HotSpot,

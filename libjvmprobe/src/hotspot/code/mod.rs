@@ -9,8 +9,8 @@
 //! | `lookup` | all code, and code and methods by address |
 //! | `fill` | fill level of the code cache |
 //!
-//! The JVM runs on during reads. A block that changes meanwhile is inconsistent or ends the
-//! walk of its heap; it is omitted.
+//! The JVM runs on during reads. A block that changes meanwhile is omitted if it is inconsistent,
+//! and it may end the walk of its heap early.
 
 pub(super) mod cache;
 pub(super) mod fill;
@@ -24,7 +24,7 @@ pub(crate) use lookup::{Lookup, Seen};
 
 use crate::{Addr, Error, Result};
 
-/// The code for which inlining is decoded. Decoding all of it takes long.
+/// The code for which inlining is decoded. Decoding the inlining of all code takes long.
 #[derive(Clone, Copy, Debug)]
 pub enum Inlining<'a> {
     /// No code.

@@ -34,7 +34,7 @@ const MAX_ALL_DEBUG: usize = 2 << 30;
 
 /// Length in bytes of a call of a method or stub: `call rel32` of x86-64.
 const CALL_BYTES: u64 = 5;
-/// Number of PcDescs examined to decide whether a method has more than the necessary ones.
+/// Number of PcDescs examined to decide whether a method has additional ones (`DebugNonSafepoints`).
 const MAX_EXAMINED: usize = 64;
 
 /// Location of an nmethod's debug information.
@@ -122,13 +122,15 @@ impl<'a> Scopes<'a> {
 
     /// Returns the ranges of a method's code with the methods inlined there, innermost first.
     ///
-    /// A PcDesc describes the code that ends at its pc, which is a call's return address or a poll. It
-    /// says nothing about the code before the call, unless the JVM keeps more PcDescs
-    /// (`-XX:+DebugNonSafepoints`, which the flight recorder and agents turn on). For single addresses,
-    /// that code is attributed to the methods that the PcDescs before and after it have in common. This
-    /// was measured with a JVM that keeps more PcDescs, where the truth is known: using the next PcDesc
-    /// alone is wrong for a third of javac's samples in such code and right for 52 to 54 %; using the
-    /// common methods is wrong for 3 to 7 %, right for 55 to 60 %, and else lacks inner methods.
+    /// A PcDesc describes one instruction: the call that ends at its pc, or the safepoint poll that begins
+    /// there. Code between these instructions has no PcDescs, unless the JVM keeps additional ones
+    /// (`-XX:+DebugNonSafepoints`, which the flight recorder and agents turn on). For single addresses, such
+    /// code is attributed to the methods that the PcDescs before and after it have in common.
+    ///
+    /// This choice was measured with javac in a JVM that keeps additional PcDescs, which show the correct
+    /// methods. For samples in such code, the next PcDesc alone is right in 52 to 54 % and wrong in a third
+    /// of the cases. The common methods are right in 55 to 60 % and wrong in 3 to 7 %; in the other cases
+    /// they lack inner methods.
     pub(super) fn inlined(
         &mut self,
         pages: &mut Pages<'_>,
@@ -191,8 +193,8 @@ impl<'a> Scopes<'a> {
     }
 
     /// Returns the addresses of the methods inlined into a compiled method, and of the method itself,
-    /// each once. Debug information contains only methods that can stop, call or fail, so some may be
-    /// missing.
+    /// each once. Debug information contains only methods that can reach a safepoint, make a call or throw
+    /// an exception, so other inlined methods may be missing.
     pub(super) fn inlined_methods(
         &mut self,
         pages: &mut Pages<'_>,
@@ -258,8 +260,9 @@ impl<'a> Scopes<'a> {
         Ok(descs)
     }
 
-    /// Returns the address at which the exception and deoptimisation handlers begin. They belong to no
-    /// method: a deoptimised frame returns to them from any location. `CodeOffsets`, asm/codeBuffer.hpp.
+    /// Returns the address at which the exception and deoptimisation handlers begin. They are attributed to
+    /// no method, because a deoptimised frame returns to them from any location. Source: `CodeOffsets`,
+    /// asm/codeBuffer.hpp.
     fn handlers(&self, pages: &mut Pages<'_>, blob: Blob) -> Addr {
         let offset = self.exception.and_then(|field| pages.u32(at(blob.at, field).ok()?).ok());
         // The offset is -1 if there are none.
@@ -330,7 +333,7 @@ impl<'a> Scopes<'a> {
                 file: info.file.clone(),
                 line: info.line(bci),
             });
-            // A caller's scope was written before, so its offset is lower.
+            // A caller's scope is written before its callee's, so its offset is lower.
             if sender >= offset {
                 break;
             }
@@ -367,9 +370,9 @@ fn is_poll(bytes: &[u8]) -> bool {
     matches!(bytes, [0x41, 0x85, 0x02, ..] | [0x85, 0x05, ..] | [0x49, 0x3b, 0xa7 | 0x67, ..])
 }
 
-/// Returns the methods that code between two calls belongs to, and whether the result is certain: the
-/// outer methods that the scopes of both calls have in common, with the lines of the second call.
-/// `previous` is `None` at the beginning of the method.
+/// Returns the methods to which code between two calls belongs, and whether they are certain. They are the
+/// outer methods that the scopes of both calls have in common, with the lines of the second call. `previous`
+/// is `None` at the beginning of the method.
 fn in_common(next: &[SourceFrame], previous: Option<&[SourceFrame]>) -> (Vec<SourceFrame>, bool) {
     let outermost = next.len().saturating_sub(1);
     let previous = previous.unwrap_or(&next[outermost..]);
@@ -382,7 +385,7 @@ fn in_common(next: &[SourceFrame], previous: Option<&[SourceFrame]>) -> (Vec<Sou
             break;
         }
         common += 1;
-        // The outer method made another call, so inner methods differ.
+        // The two calls are on different lines of this method, so the methods inlined into it differ.
         if a.line != b.line {
             break;
         }
@@ -423,13 +426,14 @@ mod tests {
         // Both calls in one method, on the same or on different lines.
         assert_eq!(common(&[("a", 1), ("b", 2), ("c", 3)]), (next.clone(), true));
         assert_eq!(common(&[("a", 1), ("b", 2), ("c", 9)]), (next.clone(), true));
-        // One call is further inside; the inlined method may begin between them or not.
+        // One call lies in a further inlined method, to which the code between the calls may or may not
+        // belong.
         let outer = chain(&[("a", 1), ("b", 2)]);
         assert_eq!(common(&[("a", 1), ("b", 2)]), (outer.clone(), false));
         assert_eq!(common(&[("a", 1), ("b", 2), ("d", 4)]), (outer.clone(), false));
         let deeper = chain(&[("a", 1), ("b", 2), ("c", 3), ("d", 4)]);
         assert_eq!(in_common(&next, Some(&deeper)), (next.clone(), false));
-        // Another call of the same method.
+        // The outermost method calls the same method on two different lines.
         assert_eq!(common(&[("a", 7), ("b", 2), ("c", 3)]), (chain(&[("a", 1)]), false));
         // At the beginning of the method nothing is inlined yet.
         assert_eq!(in_common(&next, None), (chain(&[("a", 1)]), false));

@@ -33,8 +33,9 @@ pub(in crate::hotspot) fn statics(symbols: &HashMap<String, Symbol>) -> Vec<(Vad
     symbols.iter().filter(|(_, symbol)| symbol.size == 8).filter_map(of).collect()
 }
 
-/// Returns the class, with its enclosing classes, and the name of a member of a class that is not a
-/// template: `_ZN12StubRoutines3x865_nameE`. Source: Itanium C++ ABI, 5.1.3.
+/// Splits the mangled name of a class member, such as `_ZN12StubRoutines3x865_nameE`, into the class
+/// with its enclosing classes and the member's name. Templates are not supported. Source: Itanium C++
+/// ABI, 5.1.3.
 fn member(mangled: &str) -> Option<(String, &str)> {
     let mut rest = mangled.strip_prefix("_ZN")?.strip_suffix('E')?;
     let mut class = String::new();

@@ -1,4 +1,4 @@
-//! Superclasses and subclasses of each class: determines the methods that a call naming a class may
+//! Superclasses and subclasses of each class. They determine which methods a call that names a class may
 //! reach.
 //!
 //! Sources: hotspot/share/oops/klass.hpp, klass.cpp (`initialize_supers`). `_primary_supers` holds the
@@ -103,8 +103,9 @@ impl Families {
         [class].into_iter().chain(self.below.get(&class).into_iter().flatten().copied())
     }
 
-    /// Returns every class that an object having this class's methods can be an instance of: a call that
-    /// names any of them may reach a method of this class.
+    /// Returns this class, its subclasses, and the superclasses and interfaces of all of these. An
+    /// object that has this class's methods can be an instance of any of them. So a call that names one
+    /// of them may reach a method of this class.
     pub(super) fn all(&self, class: Addr) -> impl Iterator<Item = Addr> {
         self.down(class).flat_map(|own| [own].into_iter().chain(self.above(own)))
     }

@@ -5,8 +5,8 @@
 //! `ClassLoaderData::_next` come the loader's class, its name, and its name with its identity
 //! hash, in this order up to JDK 28. `InstanceKlass::_package_entry` lies between `_annotations`
 //! and `_array_klasses`. A package's entry has its name and then its module; a module's entry has its
-//! name and its location somewhere. Up to JDK 19 these entries are hash table entries, with a hash and
-//! a link before the name.
+//! name and its location at offsets that are searched for. Up to JDK 19 these entries are hash table
+//! entries, with a hash and a link before the name.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -73,8 +73,8 @@ impl Names {
         names
     }
 
-    /// Finds the offset of the loader's class: the slot that holds a listed class in every
-    /// ClassLoaderData, or null as for the boot loader.
+    /// Finds the offset of the loader's class: the slot that in every ClassLoaderData holds a listed
+    /// class or, as for the boot loader, null.
     fn find_loader_class(
         &self,
         reader: &mut Reader<'_>,
@@ -88,7 +88,8 @@ impl Names {
             let mut hits = 0;
             for &loader in listed.loaders.iter().take(MAX_EXAMINED) {
                 match pointer(reader, loader, slot) {
-                    // The boot loader has no class, nor have ClassLoaderData of its hidden classes.
+                    // The boot loader has no class. So the slot is null in its ClassLoaderData and in
+                    // those of its hidden classes.
                     Some(Addr(0)) => {}
                     Some(klass) if known.binary_search(&klass).is_ok() => hits += 1,
                     _ => return false,
@@ -98,7 +99,8 @@ impl Names {
         })
     }
 
-    /// Finds the offsets of the package in a class, and of the module in it, from a class of `java.base`.
+    /// Finds the offset of the package in a class and the offset of the module in a package, from a class
+    /// of `java.base`.
     fn find_module(
         &mut self,
         reader: &mut Reader<'_>,

@@ -1,10 +1,10 @@
-//! Origin of a class: from its mirror, the `java.lang.Class` object, by way of the mirror's protection
-//! domain and its code source to the location.
+//! Origin of a class. The path to it begins at the class's mirror (the `java.lang.Class` object) and leads
+//! to the mirror's protection domain, the domain's code source, and the location of the code source.
 //!
 //! Sources: hotspot/share/oops/{klass,oopHandle}.hpp, classfile/javaClasses.hpp; java.base's
 //! java/security/{ProtectionDomain,CodeSource}.java. A field on this path is found by the class of the
-//! object that it refers to, because no object has two fields of the next object's class. The String
-//! of `CodeSource` is the location.
+//! object that it refers to. This is unambiguous, because no object on the path has two fields of the next
+//! object's class. The only String of `CodeSource` is the location.
 
 use std::sync::Arc;
 
@@ -49,7 +49,8 @@ pub(super) struct Mirrors {
     class_of_mirrors: Option<Addr>,
     /// Mirrors of the classes read since the last call of `are_still`.
     seen: Vec<Seen>,
-    /// Locations by protection domain since that call. Most classes have the same domain.
+    /// Cached locations by protection domain, since the last call of `are_still`. Many classes share a
+    /// domain.
     sources: NumberMap<Addr, Option<Arc<str>>>,
 }
 
@@ -137,7 +138,7 @@ impl Mirrors {
         let mut find = |now: &mut Pages<'_>| {
             let address = now.pointer(handle).ok()?;
             let mirror = self.mirror_at(now, address).ok()?;
-            // A mirror belongs to this class if it refers to it (`java_lang_Class::_klass_offset`).
+            // A mirror belongs to this class if it refers to the class (`java_lang_Class::_klass_offset`).
             mirror.has(klass).then_some((address, mirror))
         };
         let found = find(now).or_else(|| {
@@ -178,8 +179,9 @@ impl Mirrors {
         known.map(|(field, _)| field).or(self.domain.map(|field| field as usize))
     }
 
-    /// Whether all mirrors and protection domains read so far are still at their addresses, with the same
-    /// locations; the collector may have moved other objects there. Clears the record of them.
+    /// Whether all mirrors and protection domains that were read since the last call are still at their
+    /// addresses, with the same locations. The collector may have moved other objects to these addresses.
+    /// Clears the record of what was read.
     pub(super) fn are_still(&mut self, now: &mut Pages<'_>) -> bool {
         let [Hop { known, .. }, ..] = self.hops;
         let (seen, sources) = (std::mem::take(&mut self.seen), std::mem::take(&mut self.sources));

@@ -71,7 +71,8 @@ impl State {
         }
     }
 
-    /// Converts HotSpot's number, the same from JDK 8 to 28. `allocated` (0) is not a class yet: `None`.
+    /// Converts HotSpot's number, the same from JDK 8 to 28. Returns `None` for `allocated` (0), which is
+    /// not a class yet.
     fn of(number: u8) -> Option<Self> {
         Some(match number {
             1 => Self::Loaded,
@@ -84,7 +85,8 @@ impl State {
     }
 }
 
-/// A class loader. A hidden class may have its own ClassLoaderData; it counts under its loader here.
+/// A class loader. A hidden class may have its own ClassLoaderData, but is listed under the loader that
+/// defined it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Loader {
     /// Its class; `None` for the boot loader, and where the class cannot be determined.
@@ -102,13 +104,14 @@ pub struct Loader {
 pub struct LoadedClass {
     /// Its name as in Java source, without the address suffix of hidden classes.
     pub name: Arc<str>,
-    /// Whether it is a hidden class, or one defined by their predecessor `Unsafe.defineAnonymousClass`.
+    /// Whether it is a hidden class, or was defined by `Unsafe.defineAnonymousClass`, the predecessor of
+    /// hidden classes.
     pub is_hidden: bool,
     /// Its loader: an index into [`Loaded::loaders`].
     pub loader: usize,
     /// Its initialisation state.
     pub state: State,
-    /// The thread that runs its initialiser, by its thread ID in its own PID namespace.
+    /// Thread ID of the thread that runs its initialiser, in the JVM's PID namespace.
     pub initializer: Option<u32>,
     /// Its module, if that has a name.
     pub module: Option<Arc<str>>,
@@ -139,8 +142,8 @@ pub struct LoadedMethod {
     pub descriptor: Arc<str>,
     /// Whether it was called since the JVM started.
     pub usage: Usage,
-    /// Number of calls seen by its counters. A lower bound, because compiled code of the highest
-    /// tiers does not count.
+    /// Number of calls seen by its counters. A lower bound, because compiled code of tiers 1 and 4 does not
+    /// count calls.
     pub counted: u64,
     /// Whether it is compiled now.
     pub is_compiled: bool,
@@ -155,12 +158,12 @@ pub struct Loaded {
     pub classes: u64,
     /// Number of classes that had been unloaded or were inconsistent when they were read.
     pub unreadable: u64,
-    /// Number of classes that the JVM has unloaded since it started, including hidden ones; these may
-    /// have been used. `None` where the JVM does not count them.
+    /// Number of classes that the JVM has unloaded since it started, including hidden ones. The listing
+    /// lacks these classes, although they may have been used. `None` if the JVM does not count them.
     pub unloaded: Option<u64>,
     /// Whether all lists were read to their ends. If not, classes are missing.
     pub is_complete: bool,
-    /// The reason that makes every method without a trace of a call unknown, if there is one.
+    /// Reason why the usage of every method without evidence of a call is unknown, if there is one.
     pub not_counted: Option<Why>,
 }
 
@@ -175,7 +178,8 @@ impl HotSpot {
             let what = "cannot list the classes of JDK 8; use JDK 11 or later";
             return Err(Error::Unsupported { what: what.into() });
         }
-        // Read before the counters, because a method that is compiled later was counted before.
+        // Inlined methods are read before the counters, because a method that is compiled after this read
+        // was counted before.
         let inlined = self.inlined_methods()?;
         let unloads = self.class_counts.unloads();
         let unloaded = unloads.and_then(|at| self.memory.u64(at).ok());
@@ -445,7 +449,7 @@ impl Parts<'_> {
         Ok(Some(class))
     }
 
-    /// Whether a class still belongs to its loader. Re-reads the JVM instead of using cached pages.
+    /// Whether a class still belongs to its loader, according to pages that were read after the class.
     fn is_still(&mut self, entry: &walk::Entry, listed: &walk::Listed) -> bool {
         let loader = self.classes.loader_at(entry.klass).and_then(|at| self.now.pointer(at).ok());
         loader.is_some() && loader == listed.loaders.get(entry.loader).copied()
@@ -455,9 +459,9 @@ impl Parts<'_> {
 /// Tracks which of the listed classes are still loaded.
 ///
 /// The memory of an unloaded class may look unchanged although its names have been reused and its
-/// loader's address belongs to another loader. Therefore the JVM's count of unloaded classes is
-/// polled, which it increments before it frees anything. When the count has changed, all classes are
-/// listed again.
+/// loader's address belongs to another loader. Therefore the JVM's count of unloaded classes is polled. The
+/// JVM increments that count before it frees anything. When the count has changed, all classes are listed
+/// again.
 struct Alive<'a> {
     memory: &'a Memory,
     layout: &'a Layout,
@@ -466,7 +470,8 @@ struct Alive<'a> {
     seen: Option<u64>,
     /// The classes listed most recently, with their loaders; `None` until a second listing was needed.
     classes: Option<HashSet<(Addr, Addr)>>,
-    /// Whether each further listing was read to its end. A class missing in the last one counts as unloaded.
+    /// Whether each further listing was read to its end. If not, loaded classes may be omitted, because a
+    /// class that is missing in the last listing counts as unloaded.
     is_complete: bool,
 }
 

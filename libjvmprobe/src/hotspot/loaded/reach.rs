@@ -24,8 +24,7 @@ use crate::{
     },
 };
 
-/// Maximum number of calls kept for methods that are inlined only if something calls them:
-/// about 64 MiB.
+/// Maximum number of calls kept in [`PendingMethods`], about 64 MiB. A method counts as four calls.
 const MAX_WAITING: usize = 1 << 22;
 
 /// The JVM's layout, and the readers that the search uses.
@@ -37,7 +36,8 @@ pub(super) struct Reach<'a> {
     pub(super) listed: &'a Listed,
 }
 
-/// Methods that are inlined only if something calls them.
+/// Small methods that were not compiled themselves. Their calls matter only if a compiled method
+/// may have inlined them.
 #[derive(Default)]
 struct PendingMethods {
     /// Each method with its size in bytes and the range of its own calls in `calls`.
@@ -90,7 +90,8 @@ impl Reach<'_> {
         if self.listed.is_complete { refs } else { Refs::unknown() }
     }
 
-    /// Adds the calls of a class's compiled methods, and those of its methods that wait for a call.
+    /// Adds the calls of a class's compiled methods to `refs`, and its small uncompiled methods to
+    /// `waiting`.
     fn class(
         &self,
         reader: &mut Reader<'_>,
@@ -145,7 +146,8 @@ impl Reach<'_> {
 fn follow(refs: &mut Refs, mut waiting: PendingMethods, counting: &Counting) {
     let mut methods = std::mem::take(&mut waiting.methods);
     let mut fresh = None;
-    // Even at the highest level, the only methods left are small enough to be unknown anyway.
+    // At the highest levels, C1 inlines only methods so small that their usage is unknown anyway,
+    // so higher levels need no search.
     for level in 0..u8::MAX {
         let mut called = Vec::new();
         methods.retain(|(callee, size, calls)| {

@@ -2,10 +2,10 @@
 //!
 //! Sources: hotspot/share/oops/constantPool.hpp, utilities/constantTag.hpp (JVMS 4.4, 6.5),
 //! interpreter/{rewriter,bytecodes}.cpp. Each Symbol exists once, so its address identifies the
-//! name. A call of a constructor names its own class. A call of a static or private method may name
-//! a subclass. A call of any other method may name, in addition, any class that an object with this
-//! method can be an instance of (JVMS 5.4.3.3, 5.4.6). A string may be the name by which a method
-//! handle was looked up; a flag of the class records that handles were made for its methods.
+//! name. A call of a constructor names the constructor's class. A call of a static or private method may
+//! name a subclass. A call of any other method may name, in addition, any class that an object with this
+//! method can be an instance of (JVMS 5.4.3.3, 5.4.6). A string may be the name by which a method handle
+//! was looked up; a flag of the class records that handles were made for its methods.
 //!
 //! When a class is linked, HotSpot rewrites its calls: the operand becomes the index of a cache entry
 //! instead of a constant, in native byte order. Entries are in the order of the constants; since JDK
@@ -32,7 +32,7 @@ const METHOD_HANDLE: u8 = 15;
 const METHOD_HANDLE_IN_ERROR: u8 = 104;
 /// A constant's index has 16 bits.
 const MAX_CONSTANTS: u32 = 1 << 16;
-/// Maximum number of names: more than 4 GiB of metaspace can hold, in about 128 MiB here.
+/// Maximum number of names, which take about 128 MiB here. The constants in 4 GiB of metaspace are fewer.
 const MAX_REFS: usize = 1 << 22;
 
 /// Name and descriptor of a method, as constants have them.
@@ -124,10 +124,10 @@ impl Handles {
 /// The methods named by calls.
 #[derive(Debug)]
 pub(super) struct Refs {
-    /// The lowest inline level of a call, by hash of the method's name. If two names have the same
-    /// hash, both count as called; that can make a method unknown, but never wrong.
+    /// The lowest inline level of a call, by hash of the method's name. If two names have the same hash,
+    /// both count as called. That can make the usage of a method unknown, but never wrong.
     named: NumberMap<u64, u8>,
-    /// Related classes by class; `None` if unknown: then any two classes count as related.
+    /// Related classes by class. If they are unknown (`None`), any two classes count as related.
     families: Option<Families>,
     /// Whether all calls are included. If not, any method may be named.
     is_complete: bool,
@@ -195,11 +195,12 @@ impl RefReader {
 /// The constants of a class.
 #[derive(Debug)]
 pub(super) struct Constants {
-    /// The class meant by a class name that no loaded class has.
+    /// Name of this class as the JVM gave it. It replaces class names that no loaded class has; see
+    /// [`RefReader::read`].
     own: Option<Addr>,
     tags: Vec<u8>,
     slots: Vec<u8>,
-    /// Constant indexes of fields and methods, and of methods alone: the order of the caches' entries.
+    /// Constant indexes of fields and methods, and of methods alone, in the order of the caches' entries.
     members: Vec<u32>,
     methods: Vec<u32>,
     /// Whether the shared cache of fields and methods, and the separate cache of methods, may exist.
@@ -331,7 +332,8 @@ impl Refs {
         let Some(families) = &self.families else { return Some(any) };
         match binding {
             Binding::Constructor => named_level(class),
-            // Calls on arrays reach methods of Object, too.
+            // Object is such a class. Calls that name an array class, which is not in the families, reach
+            // its methods, too.
             _ if families.is_large(class) => Some(any),
             Binding::Static => families.down(class).filter_map(named_level).min(),
             Binding::Virtual => families.all(class).filter_map(named_level).min(),
@@ -563,7 +565,7 @@ mod tests {
             (BASE, UNNAMED, true),
         ] {
             let own = refs.level(callee(class, name, VOID, Binding::Static)).is_some();
-            // A method named with a class may be one of its superclasses.
+            // A call that names a class may reach a method that a superclass declares.
             assert_eq!(own, is_named, "{class} {name}");
         }
         assert!(may_construct(&refs, OTHER, INT) && !may_construct(&refs, CLASS, INT));

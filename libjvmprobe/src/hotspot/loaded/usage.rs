@@ -11,9 +11,9 @@
 //!   methods at tier 3 only: not at tier 2, which is used while C2's queue is long, and not at tier
 //!   1, which is used for methods that C2 cannot compile (c1/c1_GraphBuilder.cpp,
 //!   c1_Compilation.hpp). Inlining at these tiers leaves no trace: no counters, no profile, no
-//!   resolved constant. A method that cannot stop, call or fail is not even in the debug information
-//!   of the compiled code, and that code may have been discarded. The only remaining evidence is the
-//!   caller, with a call that names the method (`reach`).
+//!   resolved constant. A method that cannot reach a safepoint, make a call or throw an exception is not
+//!   even in the debug information of the compiled code, and that code may have been discarded. The only
+//!   remaining evidence is the caller, with a call that names the method (`reach`).
 //! - Methods with `@ForceInline` are inlined even if they were never called.
 //! - The work of an intrinsic is done by code other than the method's own.
 //! - Methods for which a compiler command demands inlining may be inlined uncounted, too
@@ -60,7 +60,8 @@ pub enum Why {
     Inlined,
     /// It is so small that compilers inline it even if it was never counted.
     Small,
-    /// Code of tier 1 or 2, which does not count, may have inlined it now or earlier.
+    /// Code of tier 1 or 2, which does not count inlined methods, may contain it or may have contained
+    /// it.
     Uncounted,
     /// The compilers inline it wherever possible (`@ForceInline`).
     ForcedInline,
@@ -166,7 +167,7 @@ impl CompiledFrom {
 /// How a JVM counts calls.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Counting {
-    /// The reason that makes every method without a trace of a call unknown, if there is one.
+    /// Reason why the usage of every method without evidence of a call is unknown, if there is one.
     nothing: Option<Why>,
     /// Maximum size in bytes of methods that may be inlined uncounted, and the reason.
     inlined: (u64, Why),
@@ -242,7 +243,8 @@ impl Counting {
         Self { nothing, inlined, inlined_by_c1, compiled_from, redefined }
     }
 
-    /// Returns the reason that makes every method without a trace of a call unknown, if there is one.
+    /// Returns the reason why the usage of every method without evidence of a call is unknown, if there is
+    /// one.
     pub(super) fn nothing(&self) -> Option<Why> {
         self.nothing
     }
@@ -270,7 +272,8 @@ impl Counting {
         !facts.is_native && !facts.is_abstract && facts.inlined_size() <= self.inlined_by_c1(level)
     }
 
-    /// Whether a method may be compiled now or may have been earlier; only then is code inlined into it.
+    /// Whether a method may be compiled now or may have been compiled earlier. Only compiled code
+    /// contains inlined methods.
     ///
     /// It is compiled when its counters reach a threshold, and counters are never reset. With counters
     /// from an archive it may have been compiled before its first call in this run.

@@ -15,8 +15,8 @@ use crate::{
     process::memory::Memory,
 };
 
-/// Maximum number of classes listed: slightly more than 16 GiB of metaspace hold. Also the maximum
-/// number of loaders, because each hidden class may have its own ClassLoaderData.
+/// Maximum number of classes listed, slightly more than fit into 16 GiB of metaspace. Also the maximum number
+/// of loaders, because each hidden class may have its own ClassLoaderData.
 const MAX_CLASSES: usize = 1 << 22;
 /// Minimum number of attempts to read lists that break because classes are unloaded meanwhile.
 const MIN_TRIES: usize = 5;
@@ -85,9 +85,9 @@ pub(super) fn read(memory: &Memory, layout: &Layout) -> Result<Listed> {
     Ok(best)
 }
 
-/// Returns the number of classes without array classes. `None` if a list broke, if time ran out
-/// (`until`), or if there are more than a quarter of a million: callers poll this count, and a longer
-/// walk would cost too much.
+/// Returns the number of classes without array classes. `None` if a list broke, if time ran out (`until`), or
+/// if there are more than a quarter of a million, because callers poll this count and a longer walk would
+/// cost too much.
 ///
 /// # Errors
 /// The errors of [`read`].
@@ -198,7 +198,7 @@ fn classes(
             return Ok(false);
         }
         // A class in this list refers to this loader. If it does not, either it was unloaded, or its page was
-        // cached before it was created: then re-reading helps.
+        // cached before the class was created. In the second case, re-reading the page helps.
         let loader_of = at(klass, fields.loader_of)?;
         if pages.pointer(loader_of)? != loader {
             pages.forget();

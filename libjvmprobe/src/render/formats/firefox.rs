@@ -77,7 +77,8 @@ fn write(titled: &TitledProfile<'_>, mut to: impl Write) -> io::Result<()> {
         threads: HashMap::new(),
         processes: HashMap::new(),
     };
-    // Samples with times are placed there; all others follow one another at the end of their thread.
+    // Samples with known times are added at these times; all others follow one another at the end of their
+    // thread.
     let mut samples: HashMap<ThreadStack, (&Sample, u64)> = HashMap::new();
     for sample in &profile.samples {
         let (_, count) = samples.entry(ThreadStack::of(sample)).or_insert((sample, 0));
@@ -109,14 +110,14 @@ fn interval_ns(profile: &Profile) -> u64 {
 }
 
 impl<'a> Filled<'a> {
-    /// Adds a sample at a time, or after the last sample of its thread.
+    /// Adds a sample at the time `at_ns`; without one, after the last sample of its thread.
     fn add(&mut self, sample: &'a Sample, count: u64, at_ns: Option<u64>) {
         let (thread, end) = self.thread(sample);
         let at_ns = at_ns.unwrap_or(end);
         let frames: Vec<_> = sample.stack.iter().map(|&id| self.frame(id)).collect();
         let stack = self.to.intern_stack_frames(thread, frames.into_iter());
         let mut weight = match self.from.measure {
-            // The format has whole milliseconds.
+            // Weights in the format are whole milliseconds.
             Measure::Elapsed(_) => count.saturating_add(500_000) / 1_000_000,
             _ => count,
         };

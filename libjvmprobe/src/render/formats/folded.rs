@@ -39,7 +39,7 @@ pub struct Options {
     /// Mark compiled (`_[j]`) and inlined (`_[i]`) frames, too, not only those of the kernel; palettes of flame graphs
     /// know these marks.
     pub mark_kinds: bool,
-    /// Write lines per second of the profile; each begins with the number of its second.
+    /// Write separate lines for each second of the profile, which begin with the number of that second.
     pub by_second: bool,
 }
 

@@ -63,7 +63,7 @@ pub struct FormatOptions<'a> {
     pub threads: bool,
     /// Folded stacks to compare with, for formats that show differences.
     pub base: Option<&'a str>,
-    /// Draw frames that are too narrow to be visible, too, in pictures of a fixed width.
+    /// In pictures of a fixed width, also draw frames that are too narrow to be visible.
     pub keep_narrow: bool,
     /// Write folded stacks per second.
     pub by_second: bool,
@@ -90,8 +90,8 @@ pub fn of(path: &Path) -> Result<&'static Format> {
     format.ok_or_else(|| Error::UnknownFormat { path: path.into(), known: list() })
 }
 
-/// Returns the length of time slots that these files require, in nanoseconds; 0 if none of them shows times and stacks
-/// are not folded `by_second`.
+/// Returns the length of time slots that these files require, in nanoseconds; 0 if none of them shows times,
+/// unless `by_second` is set.
 pub fn slot_ns(paths: &[PathBuf], by_second: bool) -> u64 {
     let shows = |path: &PathBuf| of(path).is_ok_and(|format| format.shows_times);
     if by_second || paths.iter().any(shows) { times::SLOT } else { 0 }

@@ -133,9 +133,9 @@ fn int(value: u64) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
 }
 
-/// Writes profiles, with labels for command, thread, pid, tid and cpu. Each has two values, for example the number of
-/// samples and the CPU time that they represent, or objects and bytes, with the names that Go and others use. The
-/// values of the other profiles' measures are 0.
+/// Writes profiles, with labels for command, thread, pid, tid and cpu. Each has two values, for example the
+/// number of samples and the CPU time that they represent, or objects and bytes, with the names that Go and
+/// others use. A sample's values for the measures of the other profiles are 0.
 ///
 /// # Errors
 /// Returns the errors of the writer.
@@ -194,7 +194,7 @@ fn proto(profiles: &[&Profile], labelled: bool) -> Proto {
     strings.id("");
     let mut code = Code::default();
     let mut sample = Vec::new();
-    // Profiles of one measure share their values' positions.
+    // Profiles of the same measure use the same positions of values.
     let mut measures: Vec<&Measure> = Vec::new();
     let columns: Vec<_> = profiles
         .iter()

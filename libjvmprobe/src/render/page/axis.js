@@ -1,4 +1,4 @@
-// Time axis: samples as a heat map with seconds across and fractions of a second upwards, and pauses as bands.
+// Time axis: samples as a heat map, and stops as bands. Each column is a period, in which time runs upwards.
 
 /** Possible lengths of a column in seconds; the shortest one that fits is used. */
 const COLUMNS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 28800, 86400, 604800];
@@ -35,7 +35,7 @@ class Axis {
     return (this.times.slots * this.times.slotNs) / 1e9;
   }
 
-  /** Shows the samples of all times that pass the other filters. */
+  /** Shows the samples that pass all filters except the selected range of time. */
   show(choice, profile) {
     this.times = profile.times;
     document.getElementById("axis").hidden = this.times === null;
@@ -158,7 +158,7 @@ class Axis {
     }
   }
 
-  /** Pales everything outside of the selected range, and draws edges at its ends. */
+  /** Fades everything outside of the selected range, and draws edges at its ends. */
   drawRange(context, wide) {
     const bottom = MARGIN.bars + HEAT;
     const [begin, end] = this.range.map((slot) => (slot * this.times.slotNs) / 1e9);

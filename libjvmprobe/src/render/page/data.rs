@@ -42,9 +42,9 @@ struct Event {
     /// Process ID, thread ID, command name and thread name.
     threads: Vec<(u32, u32, String, String)>,
     stacks: Packed,
-    /// Rows of: difference of the stack's number to the previous row, thread, count.
+    /// Rows of: stack number minus that of the previous row, thread, count.
     samples: Packed,
-    /// For a difference, rows of: difference of the stack's number to the previous row, count.
+    /// For a difference, rows of: stack number minus that of the previous row, count.
     #[serde(skip_serializing_if = "Option::is_none")]
     base: Option<Packed>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -57,7 +57,7 @@ struct Times {
     /// Milliseconds since 1970, as in JavaScript.
     begin_ms: u64,
     slot_ns: u64,
-    /// Rows of: difference of the slot to the previous row, stack, thread, count.
+    /// Rows of: slot minus that of the previous row, stack, thread, count.
     counts: Packed,
     /// Begin and end in microseconds, `gc` or `safepoint`, and a name.
     bands: Vec<(u64, u64, &'static str, String)>,
@@ -96,7 +96,7 @@ struct Rows {
     /// Rows of: stack, thread, count.
     samples: Vec<(Stack, u32, u64)>,
     base: Option<Vec<(Stack, u64)>>,
-    /// For each thread with a stack: its stack and thread number here.
+    /// For each thread and stack of the profile, the stack and the thread number in these rows.
     seen: HashMap<ThreadStack, (Stack, u32)>,
 }
 
@@ -137,9 +137,9 @@ impl Rows {
         }
     }
 
-    /// Makes rows of both sides in the form of folded stacks, because the base consists of these only. Commands and,
-    /// with `threads`, threads are frames in them. The kind of a frame of the base is the most frequent kind among the
-    /// profile's frames of that name.
+    /// Makes rows of the profile and of the base in the form of folded stacks, because the base has no other
+    /// form. Commands and, with `threads`, threads are frames in them. The kind of a frame of the base is the
+    /// most frequent kind among the profile's frames of that name.
     fn of_difference(profile: &Profile, base: &str, threads: bool) -> Self {
         let options = folded::Options { threads, ..Default::default() };
         let mut frames = Frames { all: Vec::new(), numbers: HashMap::new() };
@@ -236,13 +236,13 @@ impl Frames {
         })
     }
 
-    /// Returns the number of a frame that stands for a command or a thread.
+    /// Returns the number of a frame that represents a command or a thread.
     fn head(&mut self, name: &str) -> u32 {
         self.number((clean::line(name).into_owned(), None))
     }
 }
 
-/// Packs rows in the order of their stacks: the difference of each stack's number to the previous one, and the rest.
+/// Packs rows in the order of their stacks: stack number minus that of the previous row, then `rest`.
 fn rows_of(
     rows: impl Iterator<Item = (u32, u32, u64)>,
     rest: impl Fn(u32, u64) -> Vec<u64>,
@@ -282,7 +282,7 @@ fn times(timeline: &Timeline, seen: &[Option<(u32, u32)>]) -> Times {
     }
 }
 
-/// Makes a frame that only the base has. Only for kernel frames does its name show the kind.
+/// Makes a frame that only the base has. Its name shows its kind only if it is a kernel frame.
 fn base_only_frame(name: &str) -> Named {
     match name.strip_suffix("_[k]") {
         Some(name) => (clean::line(name).into_owned(), Some(Kind::Kernel)),

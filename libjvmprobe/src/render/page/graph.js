@@ -96,7 +96,7 @@ class Graph {
     close();
   }
 
-  /** Computes the positions for another size. The distance to the root's side of the view stays the same. */
+  /** Computes the positions after a change of size. The view keeps its distance to the root. */
   resize() {
     const { scrollTop } = this.scroller;
     const below = this.spacer.clientHeight - scrollTop - this.shownHeight;

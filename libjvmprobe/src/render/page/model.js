@@ -247,8 +247,8 @@ class Profile {
   }
 }
 
-/** Nodes of a profile below nodes for their command and thread, by method and kind; `merged` maps them to places by
- * method only. */
+/** The tree of a profile's nodes, each with its method and kind. If commands or threads are shown, each of
+ * them is a node above its stacks. `merged` maps nodes to places, which do not distinguish kinds. */
 class Forest {
   constructor(profile, split) {
     this.profile = profile;
@@ -295,7 +295,7 @@ class Forest {
     return this.parent.length - 1;
   }
 
-  /** Returns the copies of nodes for a thread's stacks, below a node of its own. */
+  /** Adds nodes for a thread's command and name if they are new. Returns the copies of nodes below them. */
   head({ tid, command, name }) {
     const titles = [];
     if (this.profile.hasCommands) titles.push(command);
@@ -312,7 +312,7 @@ class Forest {
     return this.copies.get(node);
   }
 
-  /** Returns the copy of one of the profile's nodes below a head. */
+  /** Returns the copy of the profile's node `of`, which is added if it is new. */
   nodeOf(copies, of) {
     const { parent, frame, names } = this.profile;
     const path = [];

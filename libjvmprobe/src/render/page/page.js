@@ -91,7 +91,7 @@ function findMatches() {
       const pattern = new RegExp(text.slice(1, -1), "i");
       isFound = (name) => pattern.test(name);
     } catch {
-      // An invalid expression is searched as plain text.
+      // An invalid expression is searched for as plain text.
     }
   }
   shown.isMatch = Uint8Array.from(names.names, (name) => (isFound(name) ? 1 : 0));

@@ -20,7 +20,7 @@ class Choice {
     for (let row = first; row < last; row++) {
       const kind = running[nodes[row]];
       const [isThread, isKind] = [!threadsOff.has(rows.thread[row]), !kindsOff.has(kind)];
-      // Each filter shows the counts without itself, so that excluded entries can be selected again.
+      // The counts shown in a filter ignore that filter, so that excluded entries can be selected again.
       if (isKind) this.ofThread[rows.thread[row]] += rows.count[row];
       if (isThread) this.ofKind[kind] += rows.count[row];
       if (!isThread || !isKind) continue;
@@ -43,7 +43,7 @@ class Choice {
     });
   }
 
-  /** Returns the count of each node with all nodes within it. */
+  /** Returns the count of each node, including its descendants. */
   sums(own) {
     const sums = Float64Array.from(own);
     const { parent } = this.forest;
@@ -130,7 +130,7 @@ class Choice {
   }
 }
 
-/** Returns the first index of sorted numbers whose number is not below `number`. */
+/** Returns the index of the first of these sorted numbers that is at least `number`. */
 function lowerBound(sorted, number) {
   let [low, high] = [0, sorted.length];
   while (low < high) {
@@ -201,7 +201,7 @@ class Tree {
     return node === 0 ? GROUP : this.kinds.most(node);
   }
 
-  /** Returns the difference between a place's share of the profile and that of the base. */
+  /** Returns a place's share of the profile minus its share of the base. */
   change(node) {
     return this.total[node] / (this.total[0] || 1) - this.base[node] / (this.baseTotal || 1);
   }

@@ -94,7 +94,7 @@ function amount(profile, number) {
   }
 }
 
-/** Formats a count in one word, for columns. */
+/** Formats a count briefly, for columns. */
 function brief(profile, number) {
   if (profile.unit === "bytes") return bytes(number);
   return profile.unit === "ns" ? duration(number / 1e9) : grouped(number);
@@ -108,7 +108,8 @@ function clock(ms, digits = 0) {
   return digits > 0 ? `${time}.${String(date.getMilliseconds()).padStart(3, "0").slice(0, digits)}` : time;
 }
 
-/** Shortens a method's name to `room` characters: complete, without its package, or at least its end. */
+/** Fits a method's name into `room` characters. First omits package and parameters, then the class, then
+ * cuts the end. */
 function shortened(name, kind, room) {
   if (name.length <= room) return name;
   // Names may be longer than the width of any screen.

@@ -14,8 +14,8 @@ use crate::{
 
 /// Maximum number of files kept open.
 const MAX_HELD: usize = 24;
-/// Maximum size of all symbol tables together in bytes. Those of one libjvm.so take 1.5 MB. The file opened last may
-/// exceed it alone.
+/// Maximum size of all symbol tables together in bytes. Those of one libjvm.so take 1.5 MB. The file opened
+/// last stays open even if its tables alone exceed this size.
 const MAX_TABLES: usize = 48 << 20;
 
 /// Open files, the most recently used one last.
@@ -26,7 +26,7 @@ struct OpenFile {
     key: u64,
     segments: Segments,
     own: Addresses,
-    /// Symbols from a separate file, which this one lacks.
+    /// Symbols that this file lacks, from a separate file.
     separate_symbols: Addresses,
     debug_info: Option<DebugInfo>,
 }
@@ -215,7 +215,7 @@ mod tests {
             assert_eq!(open(&mut child, 1, with(false), file()), Some(Answer::Done));
             assert_eq!(names(&mut child, 1, at), Some(vec!["outer".to_owned()]));
             assert_eq!(open(&mut child, 1, with(true), file()), Some(Answer::Done));
-            // At least one instruction of it belongs to the inlined function.
+            // At least one instruction of `outer` belongs to the inlined function.
             let all = (0..8).map(|i| child.0[0].find(Vaddr(outer.0 + i)));
             let found = all.into_iter().find(|symbols| symbols.len() == 2).expect("inlined");
             let found: Vec<_> = found

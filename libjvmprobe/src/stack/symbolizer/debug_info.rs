@@ -4,9 +4,9 @@
 //! meanwhile, the child dies of SIGBUS, and only the names of that file are lost.
 //! Source: DWARF 5; System V gABI, chapter 4 (`Elf64_Chdr`).
 //!
-//! Soundness: a mapping is private, readable and exists until its `Bytes` are dropped. Its content may
-//! change if the file does, as may any byte that is read from a file twice; gimli reads it byte by byte
-//! and checks each value that it uses.
+//! Soundness: a mapping is private, readable and exists until its `Bytes` are dropped. Its content may change
+//! if the file does. That is tolerated, because gimli reads it byte by byte and checks each value that it
+//! uses.
 
 use std::{io::Read, ops::Deref, rc::Rc};
 
@@ -51,8 +51,8 @@ impl Deref for Bytes {
     }
 }
 
-// SAFETY: the bytes are in a mapping or a vector that is never changed, behind a reference-counted pointer, so their
-// address stays the same while a clone exists.
+// SAFETY: the bytes are in a mapping or a vector that is never moved or resized, behind a reference-counted
+// pointer, so their address stays the same while a clone exists.
 unsafe impl StableDeref for Bytes {}
 // SAFETY: clones share the bytes.
 unsafe impl CloneStableDeref for Bytes {}

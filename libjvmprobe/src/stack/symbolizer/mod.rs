@@ -4,12 +4,12 @@
 //! |---|---|
 //! | `child` | the child's side: symbol tables and demangling |
 //! | `debug_info` | DWARF, in the child |
-//! | `protocol` | messages between both |
+//! | `protocol` | messages between parent and child |
 //!
 //! The child ([`crate::sys::confined`]) receives descriptors of files and returns names. A file that stalls
-//! the child, or ends it twice in a row, is skipped from then on. If a tenant has more than a few such files, the child
-//! reads no new file for it during a pause of one second, which doubles with each further failure. For all other
-//! tenants, work continues with a new child.
+//! the child, or ends it twice in a row, is skipped from then on. If a tenant has more than three such files,
+//! the child reads no new file for this tenant during a pause of one second, which doubles with each further
+//! failure. Other tenants are served by a new child.
 
 mod child;
 mod debug_info;
@@ -42,9 +42,10 @@ const DEBUG_INFO_DEADLINE: Duration = Duration::from_secs(30);
 const MAX_SKIPPED: usize = 1024;
 /// Maximum number of tenants whose failures are remembered.
 const MAX_TENANTS: usize = 1024;
-/// Number of failures of a tenant that cause no pause: one broken library is not an attack.
+/// Number of failures of a tenant that cause no pause, because a few broken libraries are not an attack.
 const MAX_UNPUNISHED_FAILURES: u32 = 3;
-/// First pause of a tenant after more failures, and the maximum pause. This long after a pause, failures are forgotten.
+/// First pause of a tenant after more failures, and maximum pause. A tenant's failures are forgotten
+/// `MAX_PAUSE` after the end of its last pause.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const MAX_PAUSE: Duration = Duration::from_secs(600);
 /// Number of children that may be started in immediate succession, and the interval after which one more may be
@@ -52,9 +53,9 @@ const MAX_PAUSE: Duration = Duration::from_secs(600);
 const MAX_STARTS: u32 = 10;
 const START_INTERVAL: Duration = Duration::from_secs(5);
 
-/// In a process started as the confined child, serves requests and exits. In other processes, allows children to be
-/// started: in a program that does not call this, native frames have no names, without a
-/// message. Must be called first in main(), as [`crate::cli::run`] does.
+/// In a process started as the confined child, serves requests and exits. In other processes, permits this
+/// program to start children. A program that does not call this gets no names of native frames, and no
+/// message about that. Must be called first in main(), as [`crate::cli::run`] does.
 pub fn enter() {
     confined::enter(|| {
         let mut child = Child::default();

@@ -28,9 +28,9 @@ pub(crate) struct Symbol {
 /// Descriptors that come with a request to open a file, after the file's own one, in this order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Files {
-    /// Whether there is a file with symbols that it lacks.
+    /// Whether there is a file with symbols that the file itself lacks.
     pub(super) separate_symbols: bool,
-    /// Whether there is a file with its debug information.
+    /// Whether there is a file with debug information that the file itself lacks.
     pub(super) debug: bool,
     /// Whether there is a file with debug information shared by several files.
     pub(super) common: bool,

@@ -40,7 +40,7 @@ const TALLIES: SparseMap =
 /// Counters by class, thread and stack. 11 MB if preallocated.
 const MANY_TALLIES: SparseMap =
     SparseMap { name: "tallies", on_demand_capacity: 1 << 18, preallocated_capacity: 1 << 16 };
-/// Counters by time slot, which are taken out once a second. 10 MB if preallocated.
+/// Counters by time slot, which user space removes once per second. 10 MB if preallocated.
 const HITS: SparseMap =
     SparseMap { name: "hits", on_demand_capacity: 1 << 17, preallocated_capacity: 1 << 16 };
 /// Maps by thread and by stack (7 MB in total if preallocated), and by JVM (1 MB).
@@ -66,7 +66,7 @@ const BY_JVM: [&str; 10] = [
     "known_stacks",
     stops::MAP,
 ];
-/// Maximum number of stacks per JVM and half second (2^29 ns) if stacks are limited.
+/// Maximum number of stacks that each JVM should send per window of 2^29 ns (0.54 s), if stacks are limited.
 const MAX_STACKS_PER_WINDOW: f64 = 128.0;
 
 /// Loads the BPF object, without the stack walker if stacks are not walked.
@@ -165,10 +165,10 @@ pub(crate) fn begin_times(session: &mut Session, begin: u64) {
     }
 }
 
-/// Removes and returns the counters by time slot, with what was counted since the previous call.
+/// Removes and returns the counters by time slot. They contain the bytes counted since the previous call.
 pub(crate) fn take_hits(session: &Session) -> Result<Vec<(tally_key, Hit)>> {
     // An increment at the moment when an entry is removed may be lost. That is harmless: these counters are
-    // weights for the division among time slots, and no totals.
+    // weights for the division among time slots, not totals.
     let taken = take_entries(&session.skel.maps.hits)?;
     let decode = |(key, value): &(Vec<u8>, Vec<u8>)| {
         let hit { bytes, outside_bytes } = copy(value)?;
@@ -177,17 +177,18 @@ pub(crate) fn take_hits(session: &Session) -> Result<Vec<(tally_key, Hit)>> {
     Ok(taken.iter().filter_map(decode).collect())
 }
 
-/// Returns, by JVM, the counter of classes that had no free entry of their own.
+/// Returns, by JVM, the counter of allocations for which the map of counters had no free entry.
 pub(crate) fn others(session: &Session) -> Result<Vec<(u64, tally)>> {
     let entries = entries(&session.skel.maps.others)?;
     let target = |k: &[u8]| Some(u64::from_ne_bytes(k.try_into().ok()?));
     Ok(entries.iter().filter_map(|(k, v)| Some((target(k)?, copy(v)?))).collect())
 }
 
-/// Returns how many bytes of each thread are attributed to classes: of threads that have had an event, and of
-/// threads that existed before the trace and have had none yet.
+/// Returns the state of all threads that have had an event, and of all threads that existed before the trace
+/// and have had no event yet.
 pub(crate) fn counted(session: &Session) -> Result<Vec<Counted>> {
-    // This map first: at its first event a thread moves from it to the other one, so that none is missed.
+    // `old_threads` is read before `threads`. At its first event, a thread moves from the former to the
+    // latter, so this order misses no thread.
     let old = entries(&session.skel.maps.old_threads)?;
     let old = old.iter().filter_map(|(k, v)| {
         let key = copy::<old_thread>(k)?;
@@ -253,7 +254,7 @@ pub(crate) fn set_stacks_wanted(session: &mut Session, share: f64) {
     }
 }
 
-/// The bytes of a thread that are attributed to classes.
+/// The kernel side's state of a thread: its allocated bytes, and the bytes that its samples represent.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Counted {
     /// The key of the JVM.

@@ -73,9 +73,10 @@ pub(crate) struct ClassId {
 }
 
 impl ClassId {
-    /// Whether `text` (the complete name or its beginning) can be this class's name, given that the name read
-    /// is `len` bytes long. The class may have been unloaded and its Symbol reused before the name was read. If
-    /// the kernel could not read the last bytes, `tail` is zero and only the length is compared.
+    /// Returns whether `text` can be the name of this class or its beginning. `len` is the length of the
+    /// complete name to which `text` belongs. The class may have been unloaded and its Symbol reused before
+    /// the name was read. If the kernel could not read the last bytes, `tail` is zero and only the length is
+    /// compared.
     pub(crate) fn may_be(&self, text: &[u8], len: u32) -> bool {
         let mut tail = [0; 8];
         let last = &text[text.len().saturating_sub(tail.len())..];

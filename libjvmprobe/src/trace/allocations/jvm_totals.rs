@@ -43,8 +43,8 @@ pub(crate) struct JvmTotals {
     budget: Budget,
 }
 
-/// Maximum number of threads whose names are kept, which is more than live at a time. Other threads are shown
-/// as `?`.
+/// Maximum number of threads whose names are kept: more than a JVM runs at the same time in practice. Other
+/// threads are shown as `?`.
 const MAX_THREADS: usize = 1 << 16;
 
 /// Key of a counter of the kernel side, without the JVM's key: class, stack and thread.
@@ -152,14 +152,14 @@ impl JvmTotals {
         }
     }
 
-    /// Adds the time slot in which allocations of a class from a stack were counted.
+    /// Adds the bytes that the kernel side counted for a class and a stack in one time slot.
     pub(crate) fn add_hit(&mut self, row: &Key, stack: StackId, slot: u32, hit: Hit) {
         if let Some(moments) = &mut self.moments {
             moments.add(row, stack, slot, hit);
         }
     }
 
-    /// Adds the increase of the kernel side's counter of classes that had no free entry of their own.
+    /// Adds the increase of the kernel side's counter of allocations for which its map had no free entry.
     pub(crate) fn add_others(&mut self, now: &tally) {
         let before = std::mem::replace(&mut self.seen_others, *now);
         let more = difference(&before, now);

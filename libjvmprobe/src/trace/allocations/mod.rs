@@ -1,15 +1,17 @@
 //! Allocations of JVMs, by class and by stack.
 //!
 //! `probes` finds the functions to attach to. `counters` loads the BPF side, which counts by class and sends
-//! some `event`s. The `model` of a JVM knows the names of its classes (`names`) and reads full TLABs; its
-//! `jvm_totals` keep the totals that `tally` adds up and estimates. If [`stacks`] are walked, [`split`] splits
-//! classes among them. `time_slots` keeps time slots. `tracer` combines these for the library's loop.
+//! some `event`s. The `model` of a JVM has the names of its classes (`names`), reads full TLABs, and keeps
+//! `jvm_totals`, which `tally` adds up and estimates. If [`stacks`] are walked, [`split`] splits the
+//! allocations of each class among them. `time_slots` distributes the allocations over time. `tracer`
+//! connects these modules to the main loop in [`crate::jvms`].
 //!
-//! The objects that begin TLABs are a sample of one in many thousands, and a biased one: an object that does
-//! not fit into the rest of a TLAB begins the next one, and a program that repeats the same work may always
-//! begin TLABs with the same class. A TLAB itself contains everything that was allocated in it. The kernel side
-//! therefore chooses some full TLABs at random, and user space reads them before a collection moves their
-//! objects. The probability adapts so that reading takes only a small share of one processor.
+//! The objects that begin TLABs are a sample of one in many thousands, and the sample is biased. An object
+//! that does not fit into the rest of a TLAB begins the next TLAB, so large objects are sampled more often. A
+//! program that repeats the same work may always begin TLABs with the same class. A TLAB itself contains
+//! everything that was allocated in it. The kernel side therefore chooses some full TLABs at random, and user
+//! space reads them before a collection moves their objects. The probability adapts so that reading takes
+//! only a small share of one processor.
 //!
 //! In a daemon ([`Pace::Calm`](crate::sys::Pace)) the number of stacks adapts in the same way, because a
 //! program that keeps defining classes keeps producing new stacks, and each has to be named. Probes that are

@@ -82,8 +82,8 @@ impl Jvm {
         }
     }
 
-    /// Returns the record of a large object; `None` if the size that the probe reported is not the instance
-    /// size of the class, because only wrongly reported sizes differ from it.
+    /// Returns the record of a large object. Returns `None` if the reported size differs from the instance
+    /// size of the class, because the reported size is then wrong.
     pub(crate) fn large(&mut self, hotspot: &HotSpot, large: Large) -> Option<record::Large> {
         let class = self.names.name_of_id(large.class, Some((hotspot, &self.classes)));
         if self.exact && hotspot.major < FIRST_WITH_SIZES {
@@ -151,7 +151,7 @@ impl Jvm {
         self.books.add(&Key { class, tid: key.tid }, stack, &more);
     }
 
-    /// Adds the time slot in which the kernel side counted allocations of a class.
+    /// Adds the bytes that the kernel side counted for a class in one time slot.
     pub(crate) fn add_hit(&mut self, hotspot: &HotSpot, key: &tally_key, hit: Hit) {
         let class = ClassId::from(&key.class);
         let class = self.names.name_of_id(class, Some((hotspot, &self.classes)));
@@ -178,8 +178,8 @@ impl Jvm {
             return None;
         }
         let is_known = self.sizes.as_ref().is_some_and(|sizes| sizes.contains_key(&symbol));
-        // The sizes are read at most once per collection of counters, because reading again does not find an
-        // unloaded class.
+        // The sizes are read at most once per reading of the kernel side's counters. A second attempt would
+        // not find the class either, because the class has been unloaded.
         if !is_known && !self.sizes_are_fresh {
             let sizes = hotspot.instance_sizes();
             self.sizes = known(self.pid, "the size of its objects", sizes);
@@ -188,24 +188,25 @@ impl Jvm {
         self.sizes.as_ref()?.get(&symbol).copied()
     }
 
-    /// Starts a collection of counters; the caller calls it before it passes the first counter.
+    /// Starts a reading of the kernel side's counters. The caller calls this before it passes the first
+    /// counter.
     pub(crate) fn begin_collection(&mut self) {
         self.sizes_are_fresh = false;
     }
 
-    /// Adds the increase of the kernel side's counter of classes that had no free entry of their own.
+    /// Adds the increase of the kernel side's counter of allocations for which its map had no free entry.
     pub(crate) fn add_others(&mut self, now: &tally) {
         self.books.add_others(now);
     }
 
-    /// Updates the bytes in flight from the kernel side's state of the threads. Returns the states of threads
-    /// that have ended.
+    /// Updates the bytes in flight (allocated, but not represented by a sample yet) from the kernel side's
+    /// state of the threads. Returns the states of threads that have ended.
     pub(crate) fn update_in_flight<'a>(
         &mut self,
         hotspot: &HotSpot,
         counted: &[&'a Counted],
     ) -> Vec<&'a Counted> {
-        // The threads are read after `counted`, so a thread that has started in between is in this list only.
+        // The threads are read after `counted`, so a thread that has started in between is in `threads` only.
         let threads = hotspot.thread_bytes();
         let what = "the allocation of its threads";
         let Some(threads) = known(self.pid, what, threads) else { return Vec::new() };
@@ -298,9 +299,9 @@ pub(crate) fn kernel_layout(hotspot: &HotSpot, walks: bool) -> Result<layout> {
     })
 }
 
-/// Corrects the bytes and humongous objects of a class. Up to JDK 20 the interpreter does not pass the size of
-/// the object to the probe, which then reports an arbitrary number. All objects of a class that is no array
-/// have one `size`, which the class knows. Objects larger than `max` are humongous.
+/// Corrects the bytes and humongous objects of a class. Up to JDK 20 the interpreter does not pass the size
+/// of the object to the probe, which then reports an arbitrary number. All objects of a class that is not an
+/// array class have the same `size`, which is stored in the class. Objects larger than `max` are humongous.
 fn correct(count: &mut Count, size: u64, max: Option<u64>) {
     count.bytes = count.samples * size;
     if max.is_none_or(|max| size <= max) {

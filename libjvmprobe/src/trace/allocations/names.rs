@@ -21,7 +21,8 @@ use crate::{
 /// Maximum number of names in each map.
 const MAX_NAMES: usize = 1 << 18;
 
-/// Class names by the kernel side's identifiers of classes, and by the Klass and Symbol of objects in the heap.
+/// Class names by the kernel side's identifiers of classes. For classes of objects in the heap, also by the
+/// addresses of the Klass and of the Symbol of its name.
 #[derive(Debug, Default)]
 pub(crate) struct Names {
     by_id: HashMap<ClassId, Arc<str>>,
@@ -31,8 +32,8 @@ pub(crate) struct Names {
 }
 
 impl Names {
-    /// Records a name that the kernel side has sent, unless it belongs to another class whose name took the
-    /// place of this one's before it was read.
+    /// Records a name that the kernel side has sent. Ignores a name that cannot be the name of `class`: the
+    /// memory of the name may have been reused for the name of another class before the kernel side read it.
     pub(crate) fn insert(&mut self, class: ClassId, text: &[u8]) {
         if !class.may_be(text, class.len) {
             return;

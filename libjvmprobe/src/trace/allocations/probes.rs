@@ -2,9 +2,9 @@
 //!
 //! HotSpot calls `AllocTracer` (gc/shared/allocTracer.cpp) for each object that begins a TLAB or lies outside
 //! of one. Its functions are private, so only a symbol table has their addresses. The thread is one of their
-//! arguments; without it, the objects that were allocated in between could not be accounted for. JDK 8 passes
-//! the thread if it has a flight recorder: Zulu does so under function names of its own, and every build since
-//! 8u262.
+//! arguments. Without it, the bytes that the thread has allocated since its last event could not be read.
+//! Builds of JDK 8 pass the thread if they contain the flight recorder: all builds since 8u262, and Zulu,
+//! whose functions have other names.
 
 use crate::{
     Error, Result,
@@ -44,7 +44,7 @@ const PROBE: (&str, &str) = ("hotspot", "object__alloc");
 /// The last JDK with the flag `ExtendedDTraceProbes`.
 const LAST_EXTENDED: u32 = 17;
 
-/// Function in which a Java thread leaves the list of all threads, when all its bytes are allocated:
+/// Function in which a Java thread leaves the list of all threads, after its last allocation:
 /// `Threads::remove` (runtime/threads.cpp).
 const END: (&str, &str) = (THREAD_END, "_ZN7Threads6removeE");
 
@@ -77,7 +77,8 @@ pub(crate) fn sampling_plans(libjvm: &LibJvm) -> Result<Vec<Plan>> {
     Err(Error::NoProbes { path: libjvm.target_path.clone(), what, hint })
 }
 
-/// Returns what a file without all of the functions lacks, and a hint at what works instead.
+/// Returns what is missing in a file that does not have all of the functions, and a hint at what works
+/// instead.
 fn missing(is_old: bool, is_stripped: bool, has_probe: bool) -> (String, String) {
     let function = "AllocTracer::send_allocation_in_new_tlab";
     let (what, instead) = match (is_old, is_stripped) {

@@ -38,8 +38,8 @@ pub(crate) fn split(class: &Allocated, counts: &HashMap<StackId, Count>) -> Vec<
     let objects = class.rounded_objects().saturating_sub(outside.iter().sum());
 
     let by_bytes: Vec<_> = counts.iter().map(|(_, count)| count.bytes as f64).collect();
-    // Large objects may represent less than 1/256 of an object, which is counted as none: then the weight is
-    // the number of samples.
+    // The number of objects that a sample represents is counted in 256ths, and may be rounded to 0 for large
+    // objects. The weight is then the number of samples.
     let by_objects: Vec<_> = counts.iter().map(|(_, count)| weight_in_objects(count)).collect();
     let has_samples = by_bytes.iter().any(|&weight| weight > 0.0);
     let (bytes_of, objects_of) = (apportion(bytes, &by_bytes), apportion(objects, &by_objects));
@@ -69,13 +69,14 @@ fn at_most(max: u64, counts: Vec<u64>) -> Vec<u64> {
     apportion(max, &counts.iter().map(|&count| count as f64).collect::<Vec<_>>())
 }
 
-/// With `--exact` each object is a sample that represents only itself.
+/// Returns the number of objects that the samples represent. If that is 0, returns the number of samples:
+/// with `--exact`, each sample represents only itself.
 fn weight_in_objects(count: &Count) -> f64 {
     if count.objects > 0.0 { count.objects } else { count.samples as f64 }
 }
 
-/// Returns whole numbers in proportion to weights, which sum up to `total`; all are zero if the sum of the
-/// weights is.
+/// Returns whole numbers that are proportional to `weights` and sum up to `total`. All of them are 0 if the
+/// sum of the weights is 0.
 pub(crate) fn apportion(total: u64, weights: &[f64]) -> Vec<u64> {
     let sum: f64 = weights.iter().sum();
     let (mut so_far, mut given) = (0.0, 0);

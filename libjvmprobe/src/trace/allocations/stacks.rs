@@ -1,8 +1,8 @@
 //! Stacks of one JVM: each is named when it arrives, and kept once.
 //!
-//! The kernel side numbers stacks by their addresses. Many of these differ in addresses only: they have the
-//! same methods at the same lines, but interpreted, compiled, or compiled again, and different frames of the
-//! JVM inside of them. Such stacks share one [`StackId`].
+//! The kernel side numbers stacks by their addresses. Many stacks differ only in their addresses. They have
+//! the same methods at the same lines, but these methods are interpreted, compiled or compiled again, or have
+//! called different functions of the JVM. Such stacks share one [`StackId`].
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -77,7 +77,7 @@ impl Stacks {
         self.names.is_some()
     }
 
-    /// Names and keeps a new stack. The walker learns of files that were mapped since the last one.
+    /// Names and keeps a new stack. The walker also gets the files that were mapped since the last call.
     ///
     /// # Errors
     /// [`crate::Error::Bpf`].
@@ -113,7 +113,7 @@ impl Stacks {
         id
     }
 
-    /// Number of the kernel side's stack numbers that are known.
+    /// Returns how many of the kernel side's stack numbers are known.
     pub(crate) fn count(&self) -> usize {
         self.by_number.len()
     }
@@ -144,9 +144,9 @@ impl Stacks {
 }
 
 /// Converts a stack (outermost frame first) to the frames that are shown, innermost first, beginning with the
-/// Java method that allocates. Frames of the JVM inside of that method are omitted, and so is whether methods
-/// were interpreted, compiled or inlined, because neither changes what they allocate. A stack without Java code
-/// is shown completely.
+/// Java method that allocates. Omits the frames of the JVM that this method has called. Also omits whether a
+/// method was interpreted, compiled or inlined. Neither changes what the methods allocate. A stack without
+/// Java code is shown completely.
 fn visible_frames(frames: Vec<Frame>) -> Vec<Frame> {
     let java = frames.iter().rposition(Frame::is_java).map_or(frames.len(), |last| last + 1);
     let alike = |frame: Frame| match frame.is_java() {

@@ -1,12 +1,13 @@
 //! Adds up counters, and estimates the bytes and objects of each class.
 //!
-//! Two things are known exactly: the bytes that each thread has allocated (HotSpot's own count) and each object
-//! outside of TLABs; if a JVM allocates too fast for a daemon, the latter are sampled, too. How the bytes in
-//! TLABs are shared among classes is estimated. The best estimate comes from the TLABs that were read, each
-//! weighted by the inverse of its sampling probability. If too few were read, the estimate comes from the
-//! objects that began TLABs, each of which represents the bytes that its thread has allocated in TLABs since
-//! the previous one. Such samples contain large objects more often than small ones, in proportion to their
-//! size, so a sample represents as many objects of its size as fit into its bytes.
+//! Two things are known exactly: the bytes that each thread has allocated (HotSpot's own count) and each
+//! object outside of TLABs. In a daemon, the objects outside of TLABs are sampled, too, if a JVM allocates
+//! too fast. The distribution of the bytes in TLABs among classes is estimated. The best estimate comes from
+//! the TLABs that were read, each weighted by the inverse of its sampling probability. If too few were read,
+//! the estimate comes from the objects that began TLABs, each of which represents the bytes that its thread
+//! has allocated in TLABs since the previous one. Such samples contain large objects more often than small
+//! ones, in proportion to their size, so a sample represents as many objects of its size as fit into the
+//! bytes that it represents.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -18,8 +19,8 @@ use crate::{
     },
 };
 
-/// Number of TLABs read from which on the estimate is based on their contents. Fewer suffice if they are at
-/// least half of all TLABs begun.
+/// Minimum number of TLABs that must have been read for an estimate that is based on their contents. Fewer
+/// are sufficient if they are at least half of all TLABs begun.
 const MIN_TLABS_READ: u64 = 16;
 /// Maximum number of rows (classes times threads, or stacks of classes) with counts of their own.
 const MAX_ROWS: usize = 1 << 18;
@@ -29,7 +30,7 @@ const ROW: usize = 2 * (size_of::<Key>() + size_of::<Count>());
 
 /// Class name of the row that sums up everything beyond the limits.
 pub(crate) const OTHER: &str = "(other)";
-/// Class name of bytes in TLABs that no sample was taken of.
+/// Class name of the row for bytes in TLABs if nothing was sampled, so that their classes are unknown.
 const UNSAMPLED: &str = "(not sampled)";
 
 /// Key of a row.
@@ -65,7 +66,7 @@ pub(crate) struct Count {
 }
 
 impl Count {
-    /// Size of the objects that began TLABs themselves, from their average size.
+    /// Returns the total size of the objects that began TLABs themselves, computed from their average size.
     fn seen_bytes(&self) -> f64 {
         let bytes = self.bytes as f64;
         let share = if self.objects > 0.0 { self.samples as f64 / self.objects } else { 1.0 };
@@ -193,9 +194,9 @@ impl Totals {
         self.groups.entry(tid).or_default().in_flight += bytes;
     }
 
-    /// Returns a negative number for each thread whose samples represent more bytes than it has allocated: the
-    /// difference. Samples are read before the threads' own counts, so bytes counted in between belong to the
-    /// next interval.
+    /// Returns each thread whose samples represent more bytes than it has allocated, with the difference as a
+    /// negative number. Samples are read before the threads' own counts, so bytes counted in between belong
+    /// to the next interval.
     pub(crate) fn excess(&self) -> Vec<(u32, i64)> {
         let in_flight = self.groups.iter().map(|(&tid, group)| (tid, group.in_flight));
         let mut sums: HashMap<u32, i64> = in_flight.collect();

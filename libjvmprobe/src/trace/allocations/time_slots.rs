@@ -1,10 +1,10 @@
 //! Time slots of allocations.
 //!
-//! The bytes that a class has allocated from a stack are an estimate, which is known only at the end. The hits
-//! that it is based on have a time: an object outside of TLABs the time of its allocation, an object that
-//! begins a TLAB the end of the time in which its thread allocated the bytes that it represents. The estimate
-//! is therefore divided among the time slots in proportion to the bytes counted in each slot, and the parts sum
-//! up to it exactly.
+//! The bytes that a class has allocated from a stack are an estimate, which is known only at the end. The
+//! hits that it is based on have a time. For an object outside of TLABs, this is the time of its allocation.
+//! For an object that begins a TLAB, it is the end of the period in which its thread allocated the bytes that
+//! the object represents. The estimate is therefore divided among the time slots in proportion to the bytes
+//! counted in each slot, and the parts sum up to it exactly.
 
 use std::{
     collections::HashMap,
@@ -23,7 +23,7 @@ use crate::{
 /// Bytes counted in one time slot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Hit {
-    /// Bytes that objects represent which began a TLAB; with `--exact`, bytes of all objects.
+    /// Bytes represented by objects that began a TLAB; with `--exact`, bytes of all objects.
     pub(crate) bytes: u64,
     /// Bytes of objects outside of TLABs.
     pub(crate) outside_bytes: u64,
@@ -48,8 +48,8 @@ impl SlotTimes {
                 continue;
             }
             times.push((slot, bytes));
-            // Entries of one slot are merged when the number of entries reaches a power of two. Entries arrive
-            // in slot order, except late ones.
+            // Entries with the same slot are merged when the number of entries reaches a power of two.
+            // Entries arrive in slot order, except late ones.
             if times.len().is_power_of_two() {
                 times::add_up(times);
             }
@@ -66,7 +66,8 @@ impl SlotTimes {
         if self.inside.is_empty() { &self.outside } else { &self.inside }
     }
 
-    /// Merges entries of one slot, and returns the number of slots, inside and outside of TLABs together.
+    /// Merges entries with the same slot, and returns the number of entries inside and outside of TLABs
+    /// together.
     fn count(&mut self) -> usize {
         times::add_up(&mut self.inside);
         times::add_up(&mut self.outside);
@@ -94,7 +95,7 @@ impl TimeSlots {
         Self { slot_ns, factor: 1, by, all, added: 0 }
     }
 
-    /// Returns the number of the kernel side's slot at this time after the begin.
+    /// Returns the index of the kernel side's slot `elapsed_ns` after the begin.
     pub(crate) fn slot_at(&self, elapsed_ns: u64) -> u64 {
         let length = self.slot_ns / u64::from(self.factor);
         elapsed_ns.checked_div(length).unwrap_or(0)
@@ -107,16 +108,17 @@ impl TimeSlots {
 
     /// Adds bytes of a class and a stack that were counted in one of the kernel side's slots.
     pub(crate) fn add(&mut self, row: &Key, stack: StackId, slot: u32, hit: Hit) {
-        // At most two entries of its own, and two in the sum of all.
+        // At most two entries are added for the class and stack, and two in `all`.
         self.added += 4;
         let slot = slot / self.factor;
         self.by.entry((row.clone(), stack)).or_default().add(slot, hit);
         self.all.add(slot, hit);
     }
 
-    /// Chooses from each second one slot in which something was counted, with the bytes of the whole second.
-    /// The choice is pseudo-random in proportion to the bytes of each slot, and the same each time for a class.
-    /// Many classes together are thus distributed like all allocations, while each class needs little memory.
+    /// Returns one slot of each second in which something was counted, with the bytes of the complete second.
+    /// The choice is pseudo-random in proportion to the bytes of each slot, and the same each time for a
+    /// class. Many classes together are thus distributed like all allocations, while each class needs little
+    /// memory.
     fn sample_each_second(&self, row: &Key) -> Times {
         const SECOND: u64 = 1_000_000_000;
         let mut hasher = DefaultHasher::new();
@@ -158,15 +160,16 @@ impl TimeSlots {
         true
     }
 
-    /// Merges the entries of one slot, and counts all entries.
+    /// Merges entries with the same slot, and counts all entries.
     fn count(&mut self) {
         let all = self.by.values_mut().chain([&mut self.all]);
         self.added = all.map(SlotTimes::count).sum();
     }
 
-    /// Returns how the bytes of a part of a class are divided among slots. A part that was never counted, but
-    /// only found by reading TLABs, has no times of its own: it is distributed like all allocations. If nothing
-    /// was counted at all, it goes to the slot `last` (a number of the kernel side's) in which the trace ended.
+    /// Returns how the bytes of a part of a class are divided among slots. A part that was only found by
+    /// reading TLABs was never counted and has no times of its own, so it is distributed like all
+    /// allocations. If nothing was counted at all, the part goes to the slot in which the trace ended:
+    /// `last`, an index of the kernel side's slots.
     pub(crate) fn share(&self, row: &Key, part: &StackShare, last: u32) -> Times {
         let sum =
             |times: &Times| times.iter().map(|(_, bytes)| *bytes).fold(0, u64::saturating_add);
@@ -178,7 +181,8 @@ impl TimeSlots {
                 times.extend(shared(part.bytes - outside, when.representative_times()));
                 times
             }
-            // An object lies in one slot. Objects are divided first, so that few objects fill few slots.
+            // Each object belongs to one slot. The objects are distributed first and then the bytes over the
+            // slots of the objects, so that few objects occupy few slots.
             None => shared(part.bytes, &shared(part.objects.max(1), &self.sample_each_second(row))),
         };
         if times.is_empty() {

@@ -41,7 +41,7 @@ use crate::{
 /// Interval at which the sampling shares of full TLABs and of stacks are adapted.
 const ADAPT: Duration = Duration::from_millis(200);
 
-/// Number of thread entries above which entries of ended threads are deleted. The kernel side has room for
+/// Number of thread entries above which entries of ended threads are deleted. The kernel side can store
 /// 65,536 threads (32,768 before Linux 6.1).
 const MANY_THREADS: usize = 16_384;
 
@@ -118,8 +118,8 @@ pub trait Sink {
         Ok(())
     }
 
-    /// Receives the cost of the probes to a process since the previous call: once per interval, at
-    /// [`Pace::Calm`].
+    /// Receives the cost of the probes to a process since the previous call. Called once per interval, at
+    /// [`Pace::Calm`] only.
     fn cost(&mut self, cost: Cost) {
         let _ = cost;
     }
@@ -127,14 +127,14 @@ pub trait Sink {
     /// Called after each report of an interval.
     fn reported(&mut self) {}
 
-    /// Returns whether the sink is closed and takes no more results; then the trace ends.
+    /// Returns whether the sink is closed and accepts no more results. If so, the trace ends.
     fn is_closed(&self) -> bool {
         false
     }
 }
 
 /// Number of stacks above which all counters and stacks are reset, unless totals of the whole trace are kept.
-/// The kernel side has room for 65,536 stacks.
+/// The kernel side can store 65,536 stacks.
 const MANY_STACKS: usize = 1 << 15;
 
 /// The allocation tracer, a `Tool` for [`crate::jvms::Trace`].
@@ -147,7 +147,7 @@ pub struct Tracer<S> {
     tlab_effort: Effort,
     /// Limits the CPU time spent on naming stacks; `None` if that is not limited.
     naming_effort: Option<Effort>,
-    /// Duty cycles of the allocation probes in a daemon; `None` if the library's loop attaches them.
+    /// Duty cycles of the allocation probes in a daemon; `None` if the main loop attaches the probes.
     duty: Option<DutyCycles>,
     /// Maximum cost of the probes in millionths of a processor, if the caller changes it.
     cost_budget: Option<Arc<AtomicU64>>,
@@ -310,7 +310,8 @@ impl<S: Sink> Tracer<S> {
             0 => Vec::new(),
             _ => counters::take_hits(&self.session)?,
         };
-        // Names and stacks that the kernel side sent before it counted.
+        // Takes the names and stacks to which the counters refer; the kernel side sent them before it
+        // counted.
         self.take_events(jvms, Duration::ZERO)?;
         jvms.values_mut().for_each(|followed| followed.jvm.begin_collection());
         for (key, tally) in tallies {

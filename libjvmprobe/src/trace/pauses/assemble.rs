@@ -24,15 +24,15 @@ pub(crate) trait Jvm {
     fn operation_of(&self, vtable: u64) -> Option<String>;
     /// Returns the collections of an operation, from two readings of the JVM's own counters.
     fn collections(&self, op: Option<&str>, before: &[u64; 4], after: &[u64; 4]) -> Collections;
-    /// Whether an operation with this number of collections allocates after the last of them and before its own
-    /// end, so that the heap at its end is not the heap after the collection.
+    /// Whether an operation with this number of collections allocates between its last collection and its
+    /// end. If so, the heap at the end of the operation differs from the heap after the collection.
     fn allocates_after_collection(&self, op: Option<&str>, collections: u64) -> bool;
     /// Whether an operation is a pause although no collection was seen in it.
     fn is_pause(&self, op: Option<&str>) -> bool;
 }
 
-/// Maximum number of open cycles, and of pools of one stop or cycle. No JVM has more, so more mean that end
-/// events were lost.
+/// Maximum number of open cycles, and of pools of one stop or cycle. No JVM has more. A larger number means
+/// that end events were lost.
 const MAX_OPEN: usize = 64;
 
 /// Assembles the events of one JVM.
@@ -118,8 +118,8 @@ impl Assembler {
         let count = counted.count.unwrap_or(0);
         let allocates_after_collection = jvm.allocates_after_collection(op, count);
         stop.cause = event::cause(&e.cause, &e.last_cause);
-        // The USDT probe reports Shenandoah's full collections as full, the function used in its place does
-        // not.
+        // The USDT probe reports Shenandoah's full collections as full, but the function that is used in
+        // builds without this probe does not.
         stop.full = counted.is_full.unwrap_or(e.full != 0) || op == Some("ShenandoahFullGC");
         stop.collections = count.max(pairs).max(e.collections.into());
         stop.pause_ns = Some(e.gc_ns);
@@ -232,8 +232,9 @@ fn note_pool(pools: &mut Vec<Pool>, e: &pool_event, manager: String) {
     }
 }
 
-/// Returns the operation's name as in the JVM's log, if it can be read there; otherwise the name that belongs
-/// to its vtable, or the one that the probe reports, which differs for Shenandoah.
+/// Returns the operation's name as the JVM logs it, if the JVM's list of operations can be read. Otherwise
+/// returns the name that belongs to the operation's vtable, or the name that the probe reports. For
+/// Shenandoah, the probe's name differs from the logged one.
 fn operation_name(stop: &stop_event, op: &operation, jvm: &impl Jvm) -> Option<String> {
     let named = event::known(stop.op_type).and_then(|op_type| jvm.operation_named(op_type));
     if named.is_some() {

@@ -1,13 +1,13 @@
 //! Stops of a JVM whose libjvm.so has neither probes nor symbols, from the JVM's own counters.
 //!
-//! At the very end of a stop, the VM thread adds its time to one of these counters
-//! (`RuntimeService::record_safepoint_end` of services/runtimeService.cpp). A watchpoint on that counter runs a
-//! BPF program, which reads all counters at this moment. Each stop is thus known individually, with its times
-//! and those of its collections as the JVM measured them.
+//! At the very end of a stop, the VM thread adds the duration of the stop to one of these counters
+//! (`RuntimeService::record_safepoint_end` of services/runtimeService.cpp). A watchpoint on that counter runs
+//! a BPF program, which reads all counters at this moment. Each stop is therefore known individually, with
+//! the durations that the JVM measured for the stop and for its collections.
 //!
-//! If no watchpoint can be set, the counters are polled. For each kind of collection, the JVM keeps the begin
-//! and the end of the last one only. If several took place between two polls, only their number and their total
-//! time are known.
+//! If no watchpoint can be set, the counters are polled. For each kind of collection, the JVM keeps only the
+//! begin and the end of the last collection. If several took place between two polls, only their number and
+//! their total time are known.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ pub(crate) const fn poll_interval(pace: Pace) -> Duration {
     })
 }
 
-/// Counters of a JVM when they were last read.
+/// The last reading of a JVM's counters, with which the next one is compared.
 #[derive(Debug)]
 pub(crate) struct Counted {
     last: Counts,
@@ -44,7 +44,7 @@ pub(crate) struct Collected {
     pub(crate) collections: [u64; 3],
     /// Total time of the collections.
     pub(crate) pause_ns: u64,
-    /// Time of the stop, if this is known to be a single one.
+    /// Duration of the stop, if this is known to be a single stop.
     pub(crate) stopped_ns: Option<u64>,
     /// Time until all threads had stopped, if this is known to be a single stop.
     pub(crate) ttsp_ns: Option<u64>,
@@ -65,7 +65,7 @@ impl Counted {
                 Vec::new()
             }
             1 => vec![self.one(counts, now_ns)],
-            // No event arrived for the other stops.
+            // Several stops have ended since the last reading, but only the last of them sent an event.
             _ => {
                 let found = self.update(counts, now_ns);
                 self.last = counts;
@@ -118,7 +118,7 @@ impl Counted {
         Some(Collected { begin_ns, collections, pause_ns, ..Collected::default() })
     }
 
-    /// Returns the time at which the last collection, which has ended by now, began.
+    /// Returns the time at which the last finished collection began.
     fn time(&mut self, count: &Count, now_ns: u64) -> u64 {
         self.start = self.start.min(i128::from(now_ns) - i128::from(count.exit));
         let began = self.start.saturating_add(count.entry.into());
@@ -126,7 +126,8 @@ impl Counted {
     }
 }
 
-/// Returns the time of one collection by its timestamps, or of several by the difference of the total.
+/// Returns the duration of one collection, from its timestamps, or the total duration of several collections,
+/// from the increase of the JVM's total.
 fn pause(last: &Count, now: &Count, collections: u64) -> u64 {
     match collections {
         1 => now.exit.saturating_sub(now.entry),

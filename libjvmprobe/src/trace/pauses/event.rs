@@ -108,7 +108,7 @@ impl Event {
     }
 }
 
-/// Returns a number of the kernel side, or `None` if it is unknown there.
+/// Returns a value from the kernel side, or `None` if it is `UNKNOWN`.
 pub(crate) fn known(value: u64) -> Option<u64> {
     (value != UNKNOWN).then_some(value)
 }

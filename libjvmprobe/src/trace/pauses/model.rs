@@ -96,8 +96,8 @@ impl Jvm {
             operations: u32::try_from(collections).unwrap_or(u32::MAX).max(1),
             ttsp_ns: found.ttsp_ns,
             pause_ns: is_gc.then_some(found.pause_ns),
-            // If the time of the stop is unknown, the time of the collections is a lower bound: the counters do
-            // not have the begin and end of each of several stops.
+            // If the duration of the stop is unknown, this is the duration of the collections, which is a
+            // lower bound. The counters do not contain the begin and end of each of several stops.
             stopped_ns: found.stopped_ns.unwrap_or(found.pause_ns),
             ..Stop::default()
         };
@@ -166,10 +166,10 @@ impl assemble::Jvm for JvmFacts<'_> {
 /// number by kind.
 fn counted_cause(cause: String, collections: [u64; 3], hotspot: &HotSpot) -> Option<String> {
     match collections {
-        // The marking's own pauses do not set a cause.
+        // Pauses of concurrent marking do not set a cause.
         [0, 0, _] => None,
-        // The full collection has the nested cause Ergonomics. When the counters are read, the operation's own
-        // cause is the last one again.
+        // Parallel sets the cause Ergonomics for the full collection, and then restores the cause of the
+        // operation. The counters are read after that.
         [0, _, _] if cause == "Allocation Failure" && hotspot.has_ergonomics() => {
             Some("Ergonomics".into())
         }

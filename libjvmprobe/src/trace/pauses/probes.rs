@@ -1,8 +1,8 @@
 //! Probes that see stops, collections and cycles in a libjvm.so, and the BPF programs for them.
 //!
-//! Each probe lengthens a pause by a few microseconds, so there are as few as correct results allow: five for a
-//! stop, or three or one if the JVM's own record of its last stop has the rest. Probes for concurrent cycles
-//! fire while the application runs.
+//! Each probe lengthens a pause by a few microseconds, so only the necessary ones are attached. A stop needs
+//! five probes. If the JVM's own record of its last stop can be read instead, three are sufficient, or one
+//! with ZGC. Probes for concurrent cycles fire while the application runs.
 
 use crate::{
     Error, Result,
@@ -74,15 +74,15 @@ const G1_CYCLE: [Extra; 2] = [
     ("_ZN16G1ConcurrentMark20concurrent_cycle_endE", "fn_cycle_end", NO_CYCLES),
     ("_ZN16G1ConcurrentMark22concurrent_cycle_startEv", "fn_cycle_begin", NO_CYCLES),
 ];
-/// The same events in JDK 8, where a full collection may end a cycle, too.
+/// Functions in which G1 of JDK 8 ends and begins a cycle. A full collection may end a cycle, too.
 const G1_CYCLE_OF_JDK_8: [Extra; 2] = [
     ("_ZN15G1CollectedHeap29register_concurrent_cycle_endEv", "fn_only_cycle_end", NO_CYCLES),
     ("_ZN14ConcurrentMark15scanRootRegionsEv", "fn_only_cycle_begin", NO_CYCLES),
 ];
 const NO_CYCLES: &str = "G1's concurrent cycles are not shown";
 
-/// Functions of the CMS thread at the end of a cycle (it goes to sleep) and at its begin. They exist as
-/// functions in JDK 8 only.
+/// Functions that the CMS thread calls at the end of a cycle, before it sleeps, and at the begin of a cycle.
+/// They exist as functions in JDK 8 only.
 const CMS_CYCLE_OF_JDK_8: [Extra; 2] = [
     ("_ZN25ConcurrentMarkSweepThread20sleepBeforeNextCycleEv", "fn_only_cycle_end", NO_CMS_CYCLES),
     ("_ZN12CMSCollector21collect_in_backgroundE", "fn_only_cycle_begin", NO_CMS_CYCLES),
@@ -101,13 +101,14 @@ const COLLECTION: Extra = (
     "the cause Ergonomics is shown as the cause that triggered it",
 );
 
-/// Begin of a collection of CMS in JDK 8, after the VM thread has waited for the CMS thread, which frees memory
-/// by sweeping meanwhile.
+/// Begin of a collection of CMS in JDK 8. Before this function, the VM thread waits for the CMS thread, which
+/// may still sweep and free memory.
 const SWEPT: Extra =
     (COLLECTION.0, "fn_heap_before", "the heap size before a collection may be too large");
 
-/// End of a collection. Before gc__end fires, Serial, Parallel and CMS may allocate the object that had not
-/// fitted. Without performance data, the heap after the collection can only be read here.
+/// End of a collection. Between this function and gc__end, Serial, Parallel and CMS may allocate the object
+/// whose failed allocation caused the collection. Without performance data, the heap after the collection can
+/// only be read here.
 const COLLECTION_END: Extra = (
     "_ZN8GCTracer13report_gc_endE",
     "fn_collection_end",
@@ -122,9 +123,10 @@ pub(crate) const REQUEST_PROGRAM: &str = "fn_request";
 /// Returns the probes to attach to a libjvm.so. While a JVM is starting up, its collector is unknown, and the
 /// probes for cycles of every collector are returned.
 ///
-/// A JVM's own record of its last stop has the time of its begin and its operation. If USDT probes show when to
-/// read it, the two probes at the begin of a stop are omitted. With ZGC, the probes at the begin and end of a
-/// collection are omitted too, because the names of the operations show which stops are pauses.
+/// A JVM's own record of its last stop contains the begin and the operation of that stop. If the record can
+/// be read and all probes of a stop are USDT probes, the two probes at the begin of a stop are omitted. With
+/// ZGC, the probes at the begin and end of a collection are omitted too, because the names of the operations
+/// show which stops are pauses.
 ///
 /// # Errors
 /// [`Error::NoProbes`] if stops cannot be seen, or if `pools` or `stacks` is set and a probe for it is missing.
@@ -161,8 +163,9 @@ pub(crate) fn plan(
     plans.extend(functions(&elf, &wanted));
     let mut stop = resolve(path, &elf, &STOP)?;
     let gauge = hotspot.map(|h| &h.gauge);
-    // Other threads call these functions, too. A hit belongs to a stop only if the begin of that stop was seen,
-    // so the probes at the begin stay unless all sites are USDT probes.
+    // Threads other than the VM thread call the functions that replace USDT probes, too. A hit of such a
+    // function belongs to a stop only if the begin of that stop was observed. The probes at the begin are
+    // therefore omitted only if all sites are USDT probes.
     let is_recorded = gauge.is_some_and(|gauge| gauge.last_stop.is_some());
     if is_recorded && !stop.iter().any(is_function) {
         stop.retain(|plan| !["safepoint_begin", "vmops_begin"].contains(&plan.program));
@@ -171,7 +174,7 @@ pub(crate) fn plan(
         let inside = ["gc_begin", "gc_end", "fn_gc_begin", "fn_gc_end"];
         stop.retain(|plan| !inside.contains(&plan.program));
     }
-    // The last probe of a stop is attached first, so that a stop whose begin is seen has its end seen, too.
+    // The probes are attached in reverse order, so that the end of a stop is observed if its begin is.
     plans.extend(stop.into_iter().rev());
     if options.stacks {
         plans.push(request(libjvm, &elf)?);

@@ -85,7 +85,7 @@ pub struct Sum {
     pub count: u64,
     /// Total time of the stops.
     pub stopped_ns: u64,
-    /// Time of the longest stop.
+    /// Duration of the longest stop.
     pub max_ns: u64,
 }
 
@@ -97,8 +97,8 @@ impl Sum {
         self.max_ns = self.max_ns.max(more.max_ns);
     }
 
-    /// Returns the increase since an earlier reading of the same sum. The longest stop is that of all time, not
-    /// of the period in between.
+    /// Returns the increase since an earlier reading of the same sum. `max_ns` is not limited to the period
+    /// in between: it is the longest stop so far.
     fn since(&self, earlier: &Self) -> Self {
         Self {
             count: self.count.saturating_sub(earlier.count),
@@ -109,7 +109,7 @@ impl Sum {
 }
 
 impl Limited {
-    /// Whether both sums are without a stop.
+    /// Returns whether no stop was counted.
     pub fn is_empty(&self) -> bool {
         self.pauses.count == 0 && self.safepoints.count == 0
     }
@@ -170,7 +170,7 @@ pub struct Stop {
     /// Memory pools, with `--pools`. They are not deserialized.
     #[serde(skip_deserializing, skip_serializing_if = "Option::is_none")]
     pub pools: Option<Vec<Pool>>,
-    /// Threads that requested the collection, with `--stack`. They are not deserialized.
+    /// Threads that requested the collection, with `--stacks`. They are not deserialized.
     #[serde(skip_deserializing, skip_serializing_if = "Vec::is_empty")]
     pub requests: Vec<Request>,
 }
@@ -232,7 +232,8 @@ pub struct Cycle {
     pub pid: u32,
     /// The collector.
     pub collector: Cow<'static, str>,
-    /// The kind of cycle, as the JVM names it if it does.
+    /// Kind of the cycle: the name of the JVM's memory manager for cycles, or `Concurrent Cycle` if there is
+    /// none.
     pub op: String,
     /// Cause of the cycle, as the JVM names it.
     pub cause: Option<String>,

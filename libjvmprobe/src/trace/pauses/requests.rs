@@ -14,7 +14,7 @@ use crate::{
     },
 };
 
-/// A request without its stack, which another processor may send later.
+/// A request whose stack is added later, because another processor may send the stack after the request.
 #[derive(Clone, Debug)]
 struct PendingRequest {
     request: Request,
@@ -24,20 +24,21 @@ struct PendingRequest {
 
 /// Cause of a collection that Java code has requested.
 const CAUSE: &str = "System.gc()";
-/// Maximum number of requests of a JVM that wait for a pause. More threads seldom call System.gc() at once;
-/// with -XX:+DisableExplicitGC no pause follows, and the oldest requests are dropped.
+/// Maximum number of requests of a JVM that wait for a pause. More threads rarely call System.gc() at the
+/// same time. With -XX:+DisableExplicitGC no pause follows, so the oldest requests are dropped.
 const MAX_WAITING: usize = 64;
 
-/// Number of stacks from which on those that no request refers to are dropped. The kernel side has room for
-/// 4,096.
+/// Number of stacks at which the stacks without a request are dropped. The kernel side can store 4,096
+/// stacks.
 const MANY_STACKS: usize = 1 << 11;
 
-/// Time in nanoseconds after a pause up to which another pause may belong to requests from before the first
-/// one. A thread waits for its collection, which follows at once unless that thread gets no processor.
+/// Maximum time in nanoseconds between the begins of two pauses for which requests are carried over from the
+/// first pause to the second. A thread waits for the collection that it has requested. The collection follows
+/// immediately unless that thread gets no processor.
 const MAX_CARRY_NS: u64 = 1_000_000_000;
 
-/// Requests that were attributed to pauses. Which pause belongs to which request is unknown: requests need not
-/// be served in order, and one pause may serve all of them.
+/// Requests that were attributed to pauses. It is unknown which pause served which request, because requests
+/// need not be served in order and one pause may serve all of them.
 #[derive(Debug, Default)]
 struct ServedRequests {
     requests: Vec<PendingRequest>,
@@ -107,8 +108,8 @@ impl Requests {
         self.files.release_unused(walker);
     }
 
-    /// Names a new stack at once, while its code exists. The walker learns of files that were mapped since the
-    /// last one.
+    /// Names a new stack at once, while its code exists. The walker also gets the files that were mapped
+    /// since the last call.
     ///
     /// # Errors
     /// [`crate::Error::Bpf`].
@@ -165,9 +166,9 @@ impl Requests {
         });
     }
 
-    /// Adds to a pause the requests that were made before it. If there were several, each may get a pause of
-    /// its own, or one pause may serve all. Therefore all but the first of them are added to the next pause as
-    /// well, except those whose thread has made another request since.
+    /// Adds the requests that were made before a pause to that pause. If there are several requests, each may
+    /// get a pause of its own, or one pause may serve all. Therefore all but the first of them are added to
+    /// the next pause as well, except those whose thread has made another request since.
     pub(crate) fn add_to_pause(&mut self, key: u64, stop: &mut Stop) {
         if stop.cause.as_deref() != Some(CAUSE) {
             return;

@@ -31,16 +31,16 @@ const SPARSE_MAPS: [SparseMap; 4] = [
     SparseMap { name: "counted", on_demand_capacity: 1 << 12, preallocated_capacity: 1 << 12 },
     SparseMap { name: "budgets", on_demand_capacity: 1 << 12, preallocated_capacity: 1 << 12 },
 ];
-/// Maximum number of distinct stacks that request collections: only few lines of a program do so.
+/// Maximum number of distinct stacks of requests for collections. Few lines of a program make such requests.
 const KNOWN_STACKS: u32 = 1 << 12;
-/// A control group may send as many events per second as this number of JVMs that each send their maximum.
+/// Maximum number of events per second of a control group, as a multiple of the maximum of one JVM.
 const TENANT_SHARE: u64 = 10;
 /// Maps with entries that belong to a JVM.
 const BY_JVM: [&str; 5] = ["gauges", "counted", "stops", "budgets", "known_stacks"];
 
-/// Loads the BPF object, with the programs named in `programs` or with all programs. The stack walker and the
-/// program for requests are loaded only if `stacks` is set. `max_events` is the maximum number of events of
-/// each kind that a JVM sends per second.
+/// Loads the BPF object with the programs named in `programs`, or with all programs if that is `None`. The
+/// stack walker and the program for requests are loaded only if `stacks` is set. `max_events` is the maximum
+/// number of events of each kind that a JVM sends per second.
 ///
 /// # Errors
 /// [`Error::Permission`](crate::Error::Permission) or [`Error::Kernel`](crate::Error::Kernel) if the kernel
@@ -72,7 +72,7 @@ pub(crate) fn load(
         data.wakes_late = pace == Pace::Calm;
         data.counts_costs = pace == Pace::Calm;
     }
-    // All JVMs share this ring buffer, which has room for some thousand stops.
+    // All JVMs share this ring buffer, which can hold more than a thousand stops.
     if programs.is_none() {
         open.maps.events.set_max_entries(pace.ring_bytes()).map_err(bpf::load_error)?;
     }

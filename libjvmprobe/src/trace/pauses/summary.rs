@@ -164,8 +164,8 @@ struct Tally {
 pub(crate) struct Totals {
     begin_ns: u64,
     full: u64,
-    /// Totals by operation and whether it collected: the same operation may do both. G1TryInitiateConcMark, for
-    /// example, may find that there is nothing to do.
+    /// Totals by operation and by whether the collector ran. An operation may run with and without a
+    /// collection: G1TryInitiateConcMark, for example, may find that there is nothing to do.
     tallies: BTreeMap<(String, bool), Tally>,
     cycles: Times,
     heap: HeapFlow,
@@ -180,7 +180,7 @@ struct HeapFlow {
     allocated: u64,
     /// Total time between pauses, during which `allocated` was allocated.
     between_pauses_ns: u64,
-    /// End of the last pause in nanoseconds, and the used heap then in bytes.
+    /// End of the last pause in nanoseconds, and the used heap in bytes at that time.
     last: Option<(u64, u64)>,
     /// Whether the heap before or after some pause is unknown, so that the sums are too low.
     incomplete: bool,
@@ -202,8 +202,8 @@ impl Totals {
         }
     }
 
-    /// Starts the next interval. The used heap after the last pause is kept, so that an allocation between two
-    /// intervals is counted.
+    /// Starts the next interval. The used heap after the last pause is kept, so that bytes allocated between
+    /// that pause and the first pause of the next interval are counted.
     pub(crate) fn next(&self, begin_ns: u64) -> Self {
         let mut next = Self::new(begin_ns, self.histograms.is_some());
         next.heap.last = self.heap.last;
@@ -245,8 +245,8 @@ impl Totals {
         self.lost += events;
     }
 
-    /// Returns the totals up to `end_ns`. `frees_in_pauses` is whether the difference of the heap before and
-    /// after a pause is what the collector has freed.
+    /// Returns the totals up to `end_ns`. `frees_in_pauses` is whether the collector frees memory in pauses
+    /// only, so that the heap shrinks by the freed bytes in a pause.
     pub(crate) fn summary(&self, end_ns: u64, jvm: &JvmName, frees_in_pauses: bool) -> Summary {
         let duration_ns = end_ns.saturating_sub(self.begin_ns);
         let seconds = (duration_ns as f64 / 1e9).max(1e-9);

@@ -48,7 +48,8 @@ pub struct Options {
     pub stacks: bool,
     /// Add histograms of pauses and stops to the totals.
     pub histogram: bool,
-    /// Keep no totals, because the sink adds up the records itself. For hundreds of JVMs they need much memory.
+    /// Keep no totals, because the sink adds up the records itself. The totals of hundreds of JVMs need much
+    /// memory.
     pub no_totals: bool,
     /// How soon events are read.
     pub pace: Pace,
@@ -60,15 +61,15 @@ pub struct Options {
 
 /// Receiver of the records.
 pub trait Sink {
-    /// Receives a record: a stop or a cycle when it has ended, the totals of a JVM at the end of an interval or
-    /// of the JVM, and lost events.
+    /// Receives a record: a stop or a cycle when it has ended, the totals of a JVM when an interval or the
+    /// JVM has ended, or a number of lost events.
     ///
     /// # Errors
     /// If the trace cannot go on.
     fn record(&mut self, record: &Record) -> Result<()>;
 
-    /// Receives the cost of the probes to a process since the previous call: once per interval, at
-    /// [`Pace::Calm`].
+    /// Receives the cost of the probes to a process since the previous call. Called once per interval, at
+    /// [`Pace::Calm`] only.
     fn cost(&mut self, cost: Cost) {
         let _ = cost;
     }
@@ -76,7 +77,7 @@ pub trait Sink {
     /// Called after each report of an interval.
     fn reported(&mut self) {}
 
-    /// Returns whether the sink is closed and takes no more records; then the trace ends.
+    /// Returns whether the sink is closed and accepts no more records. If so, the trace ends.
     fn is_closed(&self) -> bool {
         false
     }
@@ -90,7 +91,7 @@ pub struct Tracer<S> {
     session: Session,
     requests: Requests,
     /// Reason why nothing can be attached, by file and collector; `None` if probes can be attached. Cached,
-    /// because finding out takes reading the file's symbols.
+    /// because finding the reason requires reading the file's symbols.
     unattachable: HashMap<(FileId, Collector), Option<String>>,
     /// Number of JVMs that run each file.
     jvm_counts: HashMap<FileId, usize>,
@@ -113,9 +114,11 @@ struct ByCounters {
     next_poll: Instant,
 }
 
-/// If reading a JVM's counters takes longer than this, because its memory is slow to read, ...
+/// If it takes longer than this to read a JVM's counters, the next poll of that JVM is delayed: see
+/// [`POLL_PAUSE_FACTOR`].
 const SLOW_POLL: Duration = Duration::from_millis(100);
-/// ... the next poll comes after this many times as long, because events of other JVMs wait meanwhile.
+/// Time from the begin of a slow read to the next poll of the same JVM, as a multiple of the duration of the
+/// read. Events of other JVMs wait during a read.
 const POLL_PAUSE_FACTOR: u32 = 20;
 
 /// Program that runs when the JVM has written to its counter of stop time.
@@ -175,11 +178,11 @@ impl<S: Sink> Tracer<S> {
         let mut bytes = [0; size_of::<budget>()];
         bytes[offset_of!(budget, tenant)..][..8].copy_from_slice(&tenant.to_ne_bytes());
         let budgets = &self.session.skel.maps.budgets;
-        // prepare() is called again when more is known of the JVM; an existing entry stays.
+        // prepare() is called again when more of the JVM can be read; an existing entry stays.
         let _ = budgets.update(&key.to_ne_bytes(), &bytes, MapFlags::NO_EXIST);
     }
 
-    /// Reports those stops of a JVM since the previous call that were not recorded one by one, as sums.
+    /// Reports the sums of those stops of a JVM that were not recorded one by one since the previous call.
     fn report_limited(&mut self, key: u64, pid: Pid) -> Result<()> {
         if self.options.max_stops_per_second.is_none() {
             return Ok(());
@@ -221,8 +224,8 @@ impl<S: Sink> Tracer<S> {
 
     /// Starts to read the counters of a JVM that nothing can be attached to, and prints the reason `why`.
     fn admit_counted(&mut self, key: u64, pid: Pid, hotspot: &HotSpot, why: &str) -> Result<()> {
-        // The watchpoint is set before the first reading: stops before that reading are not reported, and the
-        // watchpoint sees each later one.
+        // The watchpoint is set before the first reading, so that it observes every stop after that reading.
+        // Earlier stops are not reported.
         let watch = self.watch(key, pid, hotspot);
         let counted = Counted::begin(hotspot.counts()?, hotspot.stop_time_excludes_sync());
         let every = counted::poll_interval(self.options.pace).as_millis();
@@ -243,8 +246,8 @@ impl<S: Sink> Tracer<S> {
         Ok(())
     }
 
-    /// Reports the stops that a JVM's counters show: as read at the end of a stop (`at_end`), or as they are
-    /// now.
+    /// Reports the stops that a JVM's counters show. Uses the values that were read at the end of a stop
+    /// (`at_end`), or reads the counters now if that is `None`.
     fn count(
         &mut self,
         jvms: &mut ByKey<Jvm>,
@@ -261,7 +264,7 @@ impl<S: Sink> Tracer<S> {
                 (counted.stop(Counts::of(&e.numbers), e.ts_ns), cause)
             }
             None => {
-                // If the JVM has ended, the follow loop notices that soon.
+                // If the JVM has ended, the main loop soon detects that.
                 let Ok(counts) = hotspot.counts() else { return Ok(()) };
                 (counted.update(counts, clock::monotonic_ns()), hotspot.last_cause())
             }
@@ -349,7 +352,7 @@ impl<S: Sink> Tool for Tracer<S> {
                 self.count(jvms, key, Some(end))?;
                 continue;
             }
-            // Events of a JVM that came before it was admitted are ignored.
+            // Events that arrive before their JVM is admitted are ignored.
             let Some(Followed { jvm, hotspot, .. }) = jvms.get_mut(&key) else { continue };
             let hotspot = hotspot.as_deref().ok();
             match (&event, self.session.walker()) {
@@ -405,8 +408,8 @@ impl<S: Sink> Tool for Tracer<S> {
         }
         let unreferenced_stacks = self.requests.unreferenced_stacks();
         for number in &unreferenced_stacks {
-            // Deleted in the kernel first: a stack that occurs again is sent again, and arrives after the
-            // deletion here.
+            // Deleted in the kernel first. If the stack occurs again, it is sent again and arrives after
+            // forget_stacks(), so it is kept.
             let _ = self.session.skel.maps.known_stacks.delete(&number.to_ne_bytes());
         }
         self.requests.forget_stacks(&unreferenced_stacks);

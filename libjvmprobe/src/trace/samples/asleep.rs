@@ -1,9 +1,9 @@
 //! Finds the stacks of threads that have been asleep since before the trace.
 //!
-//! If a program hangs, all its threads may be of this kind. None of our BPF programs has run in these threads, and
-//! such a program can read only the memory of the task that it runs in. The kernel side therefore reports their
-//! registers, and the walker follows their stacks in user space. This works because a sleeping thread does not change
-//! its stack. A thread that wakes up in the meantime is detected and left out.
+//! If an application hangs, all its threads may be asleep. No BPF program has run in these threads, and a BPF
+//! program can read only the memory of the task in which it runs. The kernel side therefore reports their
+//! registers, and the walker follows their stacks in user space. This works because a sleeping thread does
+//! not change its stack. A thread that wakes up in the meantime is detected and left out.
 
 use std::collections::HashSet;
 

@@ -1,4 +1,4 @@
-//! Sampling tracer: records by stack where processors and threads spend their time, and which events occur.
+//! Sampling tracer: records where processors and threads spend their time and which events occur, by stack.
 //!
 //! [`Options`] configure it. `session` loads the BPF side and reads its maps. [`Sampler`] follows the processes
 //! (`process`), collects the samples, and has `naming` turn addresses into names. [`events`] defines what can be

@@ -188,7 +188,7 @@ impl Naming {
         let mut profiles = std::mem::replace(&mut self.profiles, empty(&self.events, self.slot_ns));
         for profile in &mut profiles {
             about.describe(profile);
-            // Samples that differ only in their time slot are merged to one with several times.
+            // Samples that differ only in their time slot are merged into one sample with several times.
             if self.slot_ns > 0 {
                 profile.merge(true);
             }
@@ -222,8 +222,8 @@ pub(crate) fn shrink(profiles: &mut [Profile], max: usize) -> usize {
 }
 
 /// Splits a count over time slots, as (slot, count). `slot` is the one in which the sample ended, in slots of
-/// `slot_ns`. An elapsed time, in nanoseconds, may span earlier slots as well. The profile's slots may be longer than
-/// `slot_ns` by now.
+/// `slot_ns`. A count of elapsed nanoseconds may span earlier slots as well. The profile's slots may be
+/// longer than `slot_ns` by now.
 fn times_of(profile: &Profile, slot_ns: u64, slot: u32, count: u64) -> Vec<(u32, u64)> {
     let longer = profile.slot_ns.checked_div(slot_ns).unwrap_or(1).max(1);
     let slot = u32::try_from(u64::from(slot) / longer).unwrap_or(u32::MAX);
@@ -241,8 +241,8 @@ fn times_of(profile: &Profile, slot_ns: u64, slot: u32, count: u64) -> Vec<(u32,
     }
 }
 
-/// Removes the frames of the context switch and of our BPF program, which do not explain the wait. Threads that were
-/// found asleep lack these frames, so that the stacks of both become equal.
+/// Removes the frames of the context switch and of our BPF program, which do not explain the wait. The stacks
+/// of threads that were found asleep do not have these frames, so this makes both kinds of stacks equal.
 fn cut_switch(frames: &mut Vec<Frame>) {
     if let Some(at) = frames.iter().position(|frame| &*frame.name == "__schedule") {
         let has_caller = frames.get(at + 1).is_some_and(|frame| &*frame.name == "schedule");

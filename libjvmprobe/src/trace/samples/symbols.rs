@@ -34,7 +34,8 @@ pub fn get(
         log::warn!("process {pid}: {error}; using the existing map in its /tmp");
         return Ok((Snapshot::Map(text), SymbolSource::None));
     }
-    // After other errors, the JVM has ended or is hidden from us, and would not answer the agent either.
+    // Other errors mean that the JVM has ended or is inaccessible. The agent could not be loaded then,
+    // either.
     let is_unknown = matches!(error, Error::Unsupported { .. } | Error::Layout { .. });
     if !(named_by_user && is_unknown) {
         return Err(error);

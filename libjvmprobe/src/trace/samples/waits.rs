@@ -29,7 +29,7 @@ pub enum Part {
     Sampled = 0,
     /// Time from leaving the processor until being woken.
     Blocked,
-    /// Time from being able to run until having a processor.
+    /// Time in which the thread could run but had no processor, after it was woken or preempted.
     Runnable,
     /// Waits shorter than the minimum, summed per thread.
     Short,
@@ -40,7 +40,7 @@ pub enum Part {
 impl Part {
     const ALL: [Self; 5] = [Self::Sampled, Self::Blocked, Self::Runnable, Self::Short, Self::OnCpu];
 
-    /// Returns the part that a sample's label stands for.
+    /// Returns the part that a sample's label represents.
     pub(super) fn of(label: u64) -> Self {
         Self::ALL.into_iter().find(|part| part.label() == label).unwrap_or(Self::Sampled)
     }
@@ -108,7 +108,7 @@ impl Waits {
         }
     }
 
-    /// Returns the time slot of a time.
+    /// Returns the time slot that contains the time `now`.
     fn slot(&self, now: u64) -> u32 {
         let slot = now.saturating_sub(self.began).checked_div(self.slot_ns).unwrap_or(0);
         u32::try_from(slot).unwrap_or(u32::MAX)
@@ -184,7 +184,8 @@ impl Waits {
         on.into_iter().chain(short).collect()
     }
 
-    /// Reduces a sum that the kernel side has counted when the thread ended to the part that was not read before.
+    /// Subtracts the part that was read before from a sum of a thread that has ended. The kernel side counts
+    /// the complete sum when a thread ends.
     pub(super) fn subtract_seen(&mut self, key: &SampleKey, count: &mut Count) {
         let of = (key.pid, key.tid);
         let Some(seen) = self.seen.get_mut(&of) else { return };
@@ -199,8 +200,8 @@ impl Waits {
         }
     }
 
-    /// Returns the waits in progress at the end of the trace, and one wait for each thread without an entry and
-    /// without samples, because it has slept the whole time.
+    /// Returns the waits in progress at the end of the trace, and one wait for each thread without an entry
+    /// and without samples, because such a thread has slept the whole time.
     pub(super) fn finish(
         &mut self,
         session: &Session,
@@ -310,7 +311,7 @@ impl Waits {
 
 /// Returns the IDs of a process's threads.
 fn tasks(pid: u32) -> Vec<u32> {
-    /// Maximum number of threads; no process has as many.
+    /// Maximum number of threads that are listed.
     const MAX_THREADS: usize = 1 << 17;
     let entries = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     let tid = |entry: fs::DirEntry| entry.file_name().to_str()?.parse().ok();
@@ -383,7 +384,7 @@ mod tests {
         let mut off = all();
         waits(false).distribute_running_time(&mut off, 99);
         assert!(!off.contains_key(&key(Part::OnCpu)));
-        // The thread ran too shortly to be sampled.
+        // The thread ran too briefly to be sampled.
         let mut unsampled = Samples::from([(key(Part::OnCpu), value(5))]);
         waits(true).distribute_running_time(&mut unsampled, 99);
         assert_eq!(unsampled[&key(Part::OnCpu)].value, 5);

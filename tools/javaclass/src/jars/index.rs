@@ -25,7 +25,7 @@ pub struct Index {
 }
 
 impl Index {
-    /// Reads the directories of its jars. Unreadable jars are skipped.
+    /// Reads the central directories of the jars on a JVM's class path. Skips unreadable jars.
     pub fn read(target: &Target) -> Self {
         let mut index = Self { root: Root::open(&target.process).ok(), ..Self::default() };
         let mut limits = Limits::default();

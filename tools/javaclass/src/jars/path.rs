@@ -1,6 +1,6 @@
 //! The jars, folders and modules on a JVM's command line. Jars added by a manifest's `Class-Path`, and
-//! files that a program opens by itself, are not included; they become known from the loaded classes that
-//! come from them.
+//! files that a program opens by itself, are not included; their paths are known only if they are the
+//! origin of a loaded class.
 
 use libjvmprobe::process::{Target, launcher::WITH_VALUE, root::Root};
 
@@ -18,7 +18,8 @@ struct Part {
     is_of_modules: bool,
 }
 
-/// Returns the jars and folders with classes as absolute paths, in order. `lib/*` means all jars of a folder.
+/// Returns the absolute paths of the jars and folders with classes, in order. `lib/*` means all jars of
+/// a folder.
 pub fn class_path(target: &Target, root: &Root, limits: &mut Limits) -> Vec<String> {
     let Ok(arguments) = target.process.arguments() else { return Vec::new() };
     let working = target.process.working_path();

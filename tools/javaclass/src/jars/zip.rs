@@ -1,8 +1,8 @@
 //! Classes of a jar, from the central directory at its end, and of jars within it.
 //!
 //! Sources: the JAR file specification (multi-release), Spring Boot's executable jars
-//! (`BOOT-INF`), web applications (`WEB-INF`). Only directories are read, and archives within
-//! archives are unpacked, so [`Limits`] bounds the work that a zip bomb can cause.
+//! (`BOOT-INF`), web applications (`WEB-INF`). Only central directories are read. A jar within a jar
+//! must be unpacked for this, so [`Limits`] bounds the work that a zip bomb can cause.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -7,7 +7,8 @@ const MAGIC: [u8; 4] = [0xca, 0xfe, 0xba, 0xbe];
 /// Size of the data before the pool: magic number, minor and major version.
 const HEADER: usize = 8;
 
-/// Returns the texts as modified UTF-8, which for names equals UTF-8; `None` if this is not a class file.
+/// Returns the texts as modified UTF-8, which differs from UTF-8 only in NUL and supplementary
+/// characters; `None` if this is not a class file.
 pub fn texts(class: &[u8]) -> Option<Vec<&[u8]>> {
     let mut rest = class.strip_prefix(&MAGIC)?.get(HEADER - MAGIC.len()..)?;
     let count = read_u16(&mut rest)?;

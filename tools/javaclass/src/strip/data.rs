@@ -1,9 +1,10 @@
-//! Libraries that read class files as data. Classes that are only read in this way are not loaded, so no report has
-//! them.
+//! Libraries that read class files as data. Classes that are only read in this way are not loaded, so
+//! no report has them.
 
 use std::collections::{BTreeSet, HashSet};
 
-/// Classes that read class files, or the ends of their names, because many programs have a copy in another package.
+/// Ends of the names of classes that read class files. Many programs contain a copy of such a class in
+/// another package, so most of these names lack the beginning of the package.
 const READERS: [&str; 12] = [
     // ASM.
     "asm.ClassReader",
@@ -20,8 +21,8 @@ const READERS: [&str; 12] = [
     "scala.tools.nsc.symtab.classfile.ClassfileParser",
 ];
 
-/// Returns the classes in the reports that read class files, except the JDK's internal ones, which do not read
-/// files of the program.
+/// Returns those classes of the reports that read class files. The JDK's internal classes are excluded,
+/// because they do not read the program's files.
 pub fn readers(seen: &HashSet<String>) -> BTreeSet<&str> {
     let reads = |class: &&str| {
         let is_one = |reader: &&str| {

@@ -261,7 +261,8 @@ mod tests {
         assert!(error_of(&zip(&[])).contains("empty"));
         let zeros = vec![0; MAX_ENTRY as usize + 1];
         assert!(error_of(&zip(&[("bomb", &zeros)])).contains("larger than"));
-        // It claims a smaller size. In the directory, the size follows the checksum.
+        // An entry that claims a smaller size. The last occurrence of the true size is the one in the
+        // central directory.
         let mut lying = zip(&[("liar", &[0; 100_000])]);
         let at = lying.windows(4).rposition(|w| w == 100_000_u32.to_le_bytes()).unwrap();
         lying[at..at + 4].copy_from_slice(&10_u32.to_le_bytes());

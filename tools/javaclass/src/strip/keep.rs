@@ -12,7 +12,7 @@ use crate::{
 
 /// Suffixes of files that name classes: the manifest, services, configuration of frameworks.
 const NAMING: [&str; 6] = [".xml", ".properties", ".json", ".yml", ".yaml", ".MF"];
-/// Folders whose files all may name classes.
+/// Folders in which any file may name classes.
 const NAMING_FOLDERS: [&str; 2] = ["META-INF/", "WEB-INF/"];
 
 const MANIFEST: &str = "META-INF/MANIFEST.MF";
@@ -41,7 +41,8 @@ pub struct Class {
     pub why: Option<KeepReason>,
 }
 
-/// Decides for each class. All versions of a class stay, or none.
+/// Decides for each class whether it stays. In a multi-release jar, either all versions of a class stay
+/// or none.
 pub fn decide(jar: &Jar, seen: &HashSet<String>, list: &[Selector]) -> Result<Vec<Class>> {
     let mut names = Names::default();
     let mut classes: Vec<Class> = Vec::new();

@@ -2,7 +2,8 @@
 
 use std::collections::HashMap;
 
-/// Maximum number of positions tried in one word. In a descriptor, primitive types precede a class name.
+/// Maximum number of positions in a word at which a class name is looked up. A descriptor may have
+/// primitive types directly before a class name, so a name may begin after any `L`.
 const MAX_BEGINNINGS: usize = 64;
 
 /// The classes of a jar by name, with slashes instead of dots.

@@ -42,7 +42,7 @@ pub struct Change {
     pub ts_ns: u64,
     /// Duration of the initialisation, in nanoseconds.
     pub duration_ns: u64,
-    /// Number of the stack that caused it.
+    /// ID of the stack that caused the event; 0 if there is none.
     pub stack: u64,
     /// HotSpot's identifier of the loader; 0 for the boot loader.
     pub loader: u64,
@@ -54,7 +54,7 @@ pub struct Change {
     pub what: EventKind,
     /// The class.
     pub class: String,
-    /// Whether it comes from an archive.
+    /// Whether the class was loaded from a CDS archive.
     pub is_archived: bool,
 }
 
@@ -62,7 +62,7 @@ pub struct Change {
 pub enum Event {
     /// A class was loaded, unloaded or initialised.
     Class(Box<Change>),
-    /// A new stack, and its number.
+    /// A new stack, and its ID.
     Stack(u64, RawStack),
 }
 

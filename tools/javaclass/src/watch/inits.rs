@@ -1,7 +1,9 @@
-//! Profile of initialisations: the duration of each, within the one that caused it, and when it ran.
+//! Profile of class initialisations: the time and duration of each, nested in the initialisation that
+//! caused it.
 //!
-//! The initialiser of a class runs those of other classes. Each is reported when it ends. So an
-//! initialisation that the thread reported earlier, but that began later, was nested in this one.
+//! An initialiser may run the initialisers of other classes, and the JVM reports each initialisation
+//! when it ends. So if one initialisation of a thread begins later than another and is reported
+//! earlier, it was nested in the other.
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -40,7 +42,8 @@ struct Init {
 }
 
 impl Inits {
-    /// Creates a profile that begins at this time, given on both clocks.
+    /// Creates a profile. `begin` is its begin on `CLOCK_MONOTONIC`, and `begin_unix_ns` the same time
+    /// since 1970, both in nanoseconds.
     pub fn new(begin: u64, begin_unix_ns: u64) -> Self {
         let mut profile = Profile::default();
         profile.measure = Measure::Elapsed("init".into());

@@ -58,11 +58,11 @@ use crate::{
 use event::{Change, Event, EventKind};
 use inits::Inits;
 
-/// Size of the ring buffer in bytes, enough for some ten thousand classes.
+/// Size of the ring buffer in bytes, enough for more than ten thousand class events.
 const RING_BYTES: u32 = 1 << 23;
 /// Suffix of the names of programs that walk stacks.
 const STACKS_SUFFIX: &str = "_stacks";
-/// Maximum number of stacks kept by number for one JVM, each of some kilobytes.
+/// Maximum number of stacks retained for one JVM. Each takes a few kilobytes.
 const MAX_STACKS: usize = 10_000;
 
 const fn probe(name: &'static str, program: &'static str) -> Instant {
@@ -242,7 +242,7 @@ impl<'a> Tracer<'a> {
             Ok(_) => "not all classes were read".to_owned(),
             Err(error) => error.to_string(),
         };
-        // A JVM that exits during the listing was traced until then.
+        // If the JVM exited while its classes were read, the tracer has recorded its events until then.
         if target.process.fate() == Fate::Alive {
             self.has_failed = true;
             log::warn!("process {}: {why}", target.pid());
@@ -385,7 +385,7 @@ fn write(inits: Inits, files: files::Files, what: &str) -> Result<()> {
     Ok(())
 }
 
-/// Traces until it is time to end.
+/// Traces until the duration has passed, all JVMs have exited or the user interrupts.
 pub fn run(args: &Args) -> Result<ExitCode> {
     let common = &args.common;
     bpf::set_libbpf_output(common.verbose > 1);
@@ -395,7 +395,8 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let files = files::Files::create(&args.output, &["init"])?;
     let stop = stop_on_signal()?;
     let tracer = Tracer::new(args)?;
-    // The command keeps the rights that it would have without javaclass.
+    // Forked before rights are dropped, so that the command has the rights that it would have without
+    // javaclass.
     let waiting = args.started.fork(user)?;
     keep_only(MAPS | READ | ATTACH | RAISE_PRIORITY);
     let arrivals = match &waiting {

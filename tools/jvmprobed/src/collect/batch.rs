@@ -22,9 +22,9 @@ pub enum Batch {
     Samples {
         /// Profiles, one for each event.
         profiles: Vec<Profile>,
-        /// Number of samples without their stacks.
+        /// Number of samples whose stacks were lost.
         lost_stacks: u64,
-        /// Number of missed code loads. Because of them, names of methods may be wrong.
+        /// Number of missed code loads, which may make method names wrong.
         lost_code: u64,
     },
     /// Allocation of a JVM in an interval.
@@ -56,7 +56,7 @@ pub enum Batch {
         reason: &'static str,
         /// The tenant.
         tenant: Arc<str>,
-        /// Number of samples or events without it.
+        /// Number of samples or events without this detail.
         count: u64,
     },
     /// A tracer has delivered all data of an interval.

@@ -1,4 +1,4 @@
-//! Main loop: receives batches from the tracers and hands on complete windows.
+//! Main loop: receives batches from the tracers and passes complete windows on.
 
 use std::{
     collections::BTreeMap,
@@ -80,7 +80,7 @@ pub struct Options {
     pub targets: Vec<target::Options>,
     /// Directory of the queues of push targets.
     pub queues: PathBuf,
-    /// 1 also logs what is found and ignored, 2 also logs libbpf's messages.
+    /// Verbosity: 1 also logs details, 2 also logs libbpf's messages.
     pub verbose: u8,
 }
 
@@ -317,7 +317,7 @@ impl Daemon {
         self.finish_window();
         let next = Boundary::after(self.tracers.begin());
         self.closed_end = Some(mem::replace(&mut self.window_end, next));
-        // Read before the gauges, which contain the CPU time, too.
+        // Read before the gauges, because these report the CPU time that this call reads.
         let cpu_ns = self.jvms.cpu_ns();
         for (identity, gauges) in self.jvms.gauges() {
             self.totals.lock().add(&identity, &Figures { gauges, ..Figures::default() });
@@ -403,7 +403,7 @@ impl Daemon {
         self.notify.ready(&format!("{} JVMs", self.jvms.running()));
     }
 
-    /// Collects the last data of the tracers, and hands them on.
+    /// Collects the last data of the tracers, and passes it on.
     fn shut_down(mut self, net: &Net) {
         self.notify.stopping();
         self.health.set_ready(false);

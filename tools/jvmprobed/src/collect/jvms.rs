@@ -121,7 +121,7 @@ impl Jvms {
     /// ended more than 40 seconds ago.
     pub fn identity(&mut self, pid: u32) -> Option<Arc<Identity>> {
         if !self.known.contains_key(&pid) {
-            // The batch of a tracer arrived before the JVM was taken from the registry.
+            // The batch of a tracer arrived before the arrival of its JVM was received from the registry.
             self.update();
         }
         self.known(pid)
@@ -132,7 +132,7 @@ impl Jvms {
         self.known.get(&pid)?.identity.clone()
     }
 
-    /// Returns the number of JVMs that ended before they were examined, because many start and exit.
+    /// Returns the number of processes that exited before they were examined, because many were starting.
     pub fn left_out(&self) -> u64 {
         self.registry.left_out()
     }

@@ -7,7 +7,7 @@
 //! | [`jvms`] | the running JVMs and their identities |
 //! | [`window_builder`] | builds windows out of batches, and adds them to the totals |
 //! | [`saving`] | keeps CPU time and memory within limits by reducing what is collected |
-//! | [`window_worker`] | worker that hands windows on to the store and to targets |
+//! | [`window_worker`] | worker thread that passes windows on to the store and to push targets |
 //! | [`signals`] | requests received as signals |
 //! | [`daemon`] | the main loop |
 

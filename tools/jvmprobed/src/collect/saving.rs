@@ -1,29 +1,30 @@
 //! Keeps the daemon's CPU time and memory within limits by reducing what is collected.
 //!
-//! CPU time is that of the daemon and that which its probes take from the JVMs. It is judged by an account:
-//! each window deposits the CPU time that the limit allows for it and withdraws the CPU time that was spent.
-//! The account holds at most the allowance of ten minutes and is full at the start. So a single expensive
-//! window, for example one that attaches to JVMs, does not matter, but an excess that lasts does. New JVMs
-//! add an allowance for the cost of attaching to them. The memory limit counts as exceeded if the resident
-//! memory is above it at the end of two windows in a row.
+//! CPU time comprises the CPU time of the daemon and the CPU time that its probes take from the JVMs. It is
+//! judged by an account: each window deposits the CPU time that the limit allows for it and withdraws the CPU
+//! time that was spent. The account holds at most the allowance of ten minutes and is full at the start. So a
+//! single expensive window, for example one that attaches to JVMs, has no effect, but a lasting excess does.
+//! New JVMs add an allowance for the cost of attaching to them. The memory limit counts as exceeded if the
+//! resident memory is above it at the end of two windows in a row.
 //!
-//! The probes of allocation have a budget of their own: half of the limit, at most 0.5 % of one processor. When
-//! less than half of the account is left, the budget drops to a quarter of that. The JVM whose allocation
-//! probes cost most then loses detail first, before all JVMs do.
+//! The probes of allocation have a budget of their own: half of the limit, at most 0.5 % of one processor.
+//! When less than half of the account is left, the budget drops to a quarter of this. The JVM whose
+//! allocation probes cost most is limited first, so it loses detail before a step down takes detail from all
+//! JVMs.
 //!
 //! Walking and naming stacks of samples has a budget, too: a sixteenth of the limit, plus an eighth of the
-//! account's balance in each window. A tenant that exceeds its share of this budget loses stacks first, so
-//! that the account lasts. A short burst keeps all of its stacks; a lasting load gets about the CPU time that
-//! everything else leaves.
+//! account's balance in each window. A tenant that exceeds its share of this budget loses stacks, so that the
+//! account is not used up. A short burst keeps all of its stacks. Under a lasting load, stacks get about the
+//! part of the limit that everything else does not use.
 //!
 //! Probes of stops stay attached at each step, so a step down does not make them cheaper. The same holds for
 //! the probe at thread exit as long as allocation is collected. Therefore the account is charged with at most
-//! a quarter of the limit for stops and at most half of it for allocation. A JVM with a storm of either slows
-//! itself down, and takes nothing from other JVMs.
+//! a quarter of the limit for stops and at most half of it for allocation. A JVM with a storm of stops or
+//! allocation slows only itself down: it causes no step down that would affect other JVMs.
 //!
-//! When a limit is exceeded, collection goes one step down: see `ladder`. After some windows in a row below half
-//! of the CPU limit and below 90 % of the memory limit, it goes one step up. If that was too early, the next step up
-//! waits twice as long.
+//! When a limit is exceeded, collection goes one step down: see `ladder`. After at least eight windows in a
+//! row below half of the CPU limit and below 90 % of the memory limit, it goes one step up. If that was too
+//! early, the next step up waits twice as long.
 
 use std::{
     collections::VecDeque,
@@ -42,13 +43,14 @@ use crate::{collect::tracers::WINDOW, metrics::server::cost::serving_ns};
 
 /// The account holds at most the CPU time that the limit allows in this time.
 const ACCOUNT_SPAN: Duration = Duration::from_secs(600);
-/// Minimum balance after a step down, as the allowance of this time, so that the step's effect shows before
-/// the next one.
+/// Minimum balance after a step down: the CPU time that the limit allows in this time. It gives the step time
+/// to take effect before the next one.
 const MIN_BALANCE: Duration = Duration::from_secs(60);
-/// Approximate CPU time to attach all tracers to one JVM. The first JVM of a libjvm.so costs more, others less.
+/// Approximate CPU time to attach all tracers to one JVM. The first JVM with a given libjvm.so costs more,
+/// others less.
 const ATTACH_COST: Duration = Duration::from_millis(250);
-/// Number of windows (ten minutes) whose highest number of JVMs is the baseline for new JVMs. With a shorter
-/// memory, JVMs that start and exit all the time would grant an unlimited allowance.
+/// Number of windows (ten minutes) whose highest number of JVMs is the baseline: only JVMs beyond it count as
+/// new. With a shorter period, JVMs that constantly start and exit would add an unlimited allowance.
 const BASELINE_WINDOWS: usize = 40;
 /// Share of the unused attach allowance that is kept from one window to the next.
 const ALLOWANCE_DECAY: f64 = 0.9;
@@ -65,7 +67,8 @@ const STACK_SHARE_OF_BALANCE: f64 = 0.125;
 const STOP_SHARE: f64 = 0.25;
 /// Number of windows in a row with too much memory that cause a step down.
 const MAX_WINDOWS_OVER_MEMORY: u32 = 2;
-/// Number of quiet windows in a row before a step up, and its maximum when steps up fail repeatedly.
+/// Number of quiet windows in a row before a step up, and its maximum after repeated steps up that came too
+/// early.
 const MIN_QUIET_WINDOWS: u32 = 8;
 const MAX_QUIET_WINDOWS: u32 = 240;
 
@@ -88,7 +91,8 @@ pub struct ResourceUse {
 }
 
 impl ResourceUse {
-    /// Returns the use of this process and its child processes until now, without serving.
+    /// Returns the use of this process and its child processes until now, without the CPU time of serving
+    /// HTTP.
     pub fn now() -> Self {
         let (serving, children) = (serving_ns(), descendants::usage());
         let time = clock_gettime(ClockId::ProcessCPUTime);
@@ -126,8 +130,8 @@ impl Measures {
     }
 }
 
-/// Returns what is collected at each step down, beginning with the configured set. First the sampling rate is
-/// halved twice, then off-CPU time is dropped, then allocation. Then the rate is halved down to one sample
+/// Returns the set of measures of each step down, beginning with the configured set. First the sampling rate
+/// is halved twice, then off-CPU time is dropped, then allocation. Then the rate is halved down to one sample
 /// per second, and finally sampling stops.
 fn ladder(configured: Measures) -> Vec<Measures> {
     let mut steps = vec![configured];
@@ -184,7 +188,7 @@ impl Change {
         )
     }
 
-    /// Returns the change as values about saving, for programs.
+    /// Returns the change as JSON, for logs that programs read.
     pub fn values(&self) -> Value {
         let Self { to, step, steps, share, memory, processor_limit, memory_limit, .. } = *self;
         let cents = |number: f64| (number * 100.0).round() / 100.0;
@@ -214,13 +218,13 @@ pub struct Saving {
     attach_allowance: f64,
     /// Number of JVMs in each of the last `BASELINE_WINDOWS` windows.
     jvms: VecDeque<usize>,
-    /// Number of windows in a row with too much memory, and of quiet windows in a row: those below half of
-    /// the CPU limit and below 90 % of the memory limit.
+    /// Number of windows in a row with too much memory, and number of quiet windows in a row. A quiet window
+    /// is below half of the CPU limit and below 90 % of the memory limit.
     windows_over_memory: u32,
     quiet_windows: u32,
     /// Number of quiet windows in a row that a step up requires.
     required_quiet: u32,
-    /// Windows since the last step up.
+    /// Number of windows since the last step up; `None` if there was none, or if a step down followed it.
     since_up: Option<u32>,
     last: (Instant, ResourceUse, Probes),
 }
@@ -342,7 +346,7 @@ impl Saving {
             self.account = self.account.max(self.limits.of(MIN_BALANCE));
             (self.windows_over_memory, self.quiet_windows) = (0, 0);
             self.step = (self.step + 1).min(self.ladder.len() - 1);
-            // The last step up was too early, so the next one waits longer.
+            // If the last step up was too early, the next one waits longer.
             let is_early =
                 self.since_up.take().is_some_and(|windows| windows <= 2 * self.required_quiet);
             self.required_quiet = if is_early {
@@ -367,7 +371,8 @@ impl Saving {
         })
     }
 
-    /// Enters a window into the account. An excess over the limit is first charged to the allowance for new JVMs.
+    /// Charges a window to the account. An excess over the limit is first charged to the allowance for new
+    /// JVMs.
     fn charge(&mut self, spent: f64, allowed: f64, jvms: usize) {
         let known = self.jvms.iter().max().copied().unwrap_or(0);
         self.attach_allowance += jvms.saturating_sub(known) as f64 * ATTACH_COST.as_secs_f64();
@@ -434,8 +439,8 @@ mod tests {
     fn sustained_overuse_steps_down_and_low_use_steps_up() {
         let mut saving = saving();
         assert_eq!(judge_windows_until_change(&mut saving, 0.99, LOW_USE), None);
-        // Double the limit uses up the full account (ten minutes' allowance) in ten minutes, and the minute's
-        // allowance after the step in one minute.
+        // CPU use at twice the limit uses up the full account (ten minutes' allowance) in ten minutes, and
+        // the balance after a step down (one minute's allowance) in one minute.
         let (windows, change) = judge_windows_until_change(&mut saving, 2.0, LOW_USE).unwrap();
         assert_eq!((windows, change.to.hertz, saving.step()), (41, 9, 1));
         let (windows, change) = judge_windows_until_change(&mut saving, 2.0, LOW_USE).unwrap();
@@ -560,7 +565,7 @@ mod tests {
         }
         let (windows, change) = judge_windows_until_change(&mut saving, 0.1, 101 << 20).unwrap();
         assert_eq!((windows, change.to.hertz), (MAX_WINDOWS_OVER_MEMORY, 9));
-        // Steps end at the last one, and never go beyond the configured set.
+        // Steps down end at the last step, and steps up end at the configured set.
         for _ in 0..20 {
             saving.evaluate_window(WINDOW, 0, 200 << 20, 1);
         }

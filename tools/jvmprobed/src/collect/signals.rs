@@ -1,4 +1,4 @@
-//! Signals: SIGTERM, Ctrl-C and SIGQUIT end the daemon, SIGHUP makes it read its configuration again.
+//! Signals: SIGTERM, Ctrl-C and SIGQUIT end the daemon. SIGHUP makes it read its configuration again.
 
 use std::{
     io,
@@ -22,7 +22,7 @@ pub struct Signals {
     pub reload: Arc<AtomicBool>,
 }
 
-/// Installs the handlers. The second ending signal ends the process at once.
+/// Installs the handlers. The second signal that asks the daemon to end terminates the process immediately.
 ///
 /// # Errors
 /// A handler cannot be installed.
@@ -49,7 +49,8 @@ pub fn listen(net: &Net) -> io::Result<Signals> {
     Ok(signals)
 }
 
-/// Waits for one kind of signal. The second signal of any of these kinds ends the process.
+/// Waits for signals of one kind that ask the daemon to end. The second signal, of whichever kind, terminates
+/// the process immediately.
 async fn end(mut signal: Signal, endings: Arc<Mutex<Endings>>, stop: Arc<AtomicBool>) {
     while signal.recv().await.is_some() {
         endings.lock().unwrap_or_else(PoisonError::into_inner).handle_signal();

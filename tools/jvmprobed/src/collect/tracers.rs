@@ -45,7 +45,7 @@ pub const STOPS: &str = "pauses";
 /// Name of the tracer of allocation in records of cost.
 pub const ALLOCATION: &str = "allocation";
 
-/// Pace of the tracers: results are needed only when a window ends.
+/// Pace of the tracers. It is calm, because results are needed only when a window ends.
 pub const PACE: Pace = Pace::Calm;
 
 /// Options of the tracers.
@@ -63,7 +63,7 @@ pub struct Options {
     /// Maximum CPU time for walking and naming stacks of samples of all tenants together, in millionths of a
     /// processor. The value may change at run time.
     pub stack_ppm: Arc<AtomicU64>,
-    /// Approximate memory limit of the tracer of samples, and of that of allocation, in bytes.
+    /// Approximate memory limit of the sampler, and of the tracer of allocation, in bytes each.
     pub max_memory: usize,
     /// The registry, shared by all tracers.
     pub registry: Registry,

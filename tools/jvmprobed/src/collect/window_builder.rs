@@ -173,7 +173,7 @@ impl WindowBuilder {
             Batch::Pause(record) => self.add_stop(at_ns, jvms, record),
             Batch::Cost { tracer, cost } => {
                 self.totals.lock().add_probe_cost(tracer, &cost);
-                // The cost to processes that are not traced counts in the sum only.
+                // The cost to processes that are not traced is included only in the sum over all processes.
                 if let Some(identity) = jvms.known(cost.pid) {
                     let figures = Figures { cost: vec![(tracer, cost.ns)], ..Figures::default() };
                     self.totals.lock().add(&identity, &figures);

@@ -1,4 +1,4 @@
-//! Worker thread that hands windows on to the store and to push targets.
+//! Worker thread that passes windows on to the store and to push targets.
 //!
 //! Disks may be slow, and the main loop must not be late for new JVMs and for systemd's watchdog.
 
@@ -12,7 +12,7 @@ use anyhow::{Context, Result};
 
 use crate::{clock::unix_ns, metrics::SharedTotals, push::Push, store::Store, window::Window};
 
-/// Maximum number of windows that wait for the worker: one minute.
+/// Maximum number of windows that wait for the worker, which is one minute of data.
 const MAX_QUEUED_WINDOWS: usize = 4;
 
 enum Job {
@@ -24,7 +24,7 @@ enum Job {
 #[derive(Debug)]
 pub struct WindowWorker {
     jobs: SyncSender<Job>,
-    /// Receives the push targets when all windows are handed on; they may still have requests to send.
+    /// Receives the push targets when all windows have been passed on. They may still have requests to send.
     done: Receiver<Push>,
     totals: SharedTotals,
     is_dropping: bool,
@@ -57,7 +57,7 @@ impl WindowWorker {
         Ok(Self { jobs, done, totals: totals.clone(), is_dropping: false })
     }
 
-    /// Hands a window on, or drops it if the queue is full.
+    /// Queues a window for the worker, or drops it if the queue is full.
     pub fn enqueue(&mut self, window: Window) {
         match self.jobs.try_send(Job::Window(window)) {
             Ok(()) => self.is_dropping = false,
@@ -72,14 +72,14 @@ impl WindowWorker {
 
     /// Sets the bounds of the store.
     pub fn set_bounds(&mut self, age: Duration, size: u64) {
-        // A worker that is too late to receive this message has a larger problem than old bounds.
+        // If the queue is full, the store keeps its old bounds until the next reload.
         if self.jobs.try_send(Job::Bounds(age, size)).is_err() {
             log::warn!("the store is busy: keeping its previous limits");
         }
     }
 
-    /// Waits at most this long until all windows are handed on. Returns the push targets, which may still
-    /// have requests to send.
+    /// Waits, for at most the time `within`, until all windows have been passed on. Returns the push targets,
+    /// which may still have requests to send.
     pub fn end(self, within: Duration) -> Option<Push> {
         drop(self.jobs);
         let done = self.done.recv_timeout(within).ok();

@@ -22,7 +22,7 @@ use crate::metrics::{
     histogram::{BOUNDS, Histogram, SCHEMA, seconds},
 };
 
-/// Type of an empty set of labels, where a type must be named.
+/// Type of an empty set of labels, for methods that require a type argument.
 type NoLabels = [(&'static str, &'static str); 0];
 
 /// Format of the metrics.
@@ -87,8 +87,8 @@ fn open_metrics(registry: &Registry) -> Result<String, fmt::Error> {
     Ok(text)
 }
 
-/// Converts OpenMetrics to the older text format. There, HELP and TYPE of a counter name its samples, which
-/// end in `_total`. Lines with units and the end marker do not exist.
+/// Converts OpenMetrics to the older text format. In the older format, the HELP and TYPE lines of a counter
+/// contain the name of its samples, which ends in `_total`, and there are no UNIT lines and no end marker.
 fn to_prometheus_text(open_metrics: &str) -> Result<String, fmt::Error> {
     let mut text = String::with_capacity(open_metrics.len());
     let mut help = None;

@@ -11,13 +11,13 @@ pub struct Figures {
     pub processor: Processor,
     /// Estimated number of bytes allocated.
     pub allocated_bytes: u64,
-    /// CPU time that probes took from it, in nanoseconds, by tracer.
+    /// CPU time that probes took from the JVM, in nanoseconds, by tracer.
     pub cost: Vec<(&'static str, u64)>,
     /// Latest values of its gauges. An unknown value leaves the older one in place.
     pub gauges: Gauges,
 }
 
-/// A stop of all threads, or a cycle of a concurrent collector. By default a single stop.
+/// A stop of all threads, or a cycle of a concurrent collector. The default value is a single stop.
 #[derive(Clone, Debug)]
 pub struct Stop {
     /// Name of the operation in HotSpot.
@@ -28,7 +28,7 @@ pub struct Stop {
     pub times: u64,
     /// Duration for which the application was stopped, in nanoseconds; the average if there were several stops.
     pub stopped_ns: u64,
-    /// The part of it until the last thread had stopped (time to safepoint), in nanoseconds, if known.
+    /// Part of `stopped_ns` until the last thread had stopped (time to safepoint), in nanoseconds, if known.
     pub ttsp_ns: Option<u64>,
     /// Number of collections; 0 for a safepoint of any other operation.
     pub collections: u64,
@@ -104,7 +104,7 @@ pub struct Gauges {
     pub heap_committed: Option<u64>,
     /// Maximum heap, in bytes.
     pub heap_max: Option<u64>,
-    /// CPU time of the process since its start, by the kernel's account, in nanoseconds.
+    /// CPU time of the process since its start, as counted by the kernel, in nanoseconds.
     pub cpu_ns: Option<u64>,
 }
 
@@ -132,6 +132,7 @@ pub struct DaemonMetrics {
     pub hertz: u64,
     /// Number of steps down from the configured set of measures, to save resources.
     pub saving: u64,
-    /// Time from the end of the last window until it was handed on, in nanoseconds.
+    /// Time from the end of the last window until it was passed on to the store and to push targets, in
+    /// nanoseconds.
     pub window_delay_ns: u64,
 }

@@ -1,7 +1,8 @@
 //! Totals of all metrics, the maximum number of JVMs in them, and how long a JVM's totals stay after its end.
 //!
-//! Its size is bounded: the numbers of JVMs, of pairs of operation and cause for each JVM, and of reasons
-//! have limits. Values beyond a limit are added to an entry named "other", so that sums stay right.
+//! The size of the totals is bounded, because the numbers of JVMs, of pairs of operation and cause for each
+//! JVM, and of reasons have limits. Values beyond a limit are added to an entry named "other", so that sums
+//! stay right.
 
 use std::{
     collections::BTreeMap,
@@ -89,7 +90,7 @@ pub struct Series {
     pub processor: Processor,
     /// Bytes allocated.
     pub allocated: u64,
-    /// CPU time that probes took from it, in nanoseconds, by tracer.
+    /// CPU time that probes took from the JVM, in nanoseconds, by tracer.
     pub cost: BTreeMap<&'static str, u64>,
     /// Bytes in use before and after the last collection.
     pub heap: (Option<u64>, Option<u64>),
@@ -113,11 +114,12 @@ pub struct Totals {
     pub lost: BTreeMap<Arc<str>, u64>,
     /// Detail that tenants did not get because they exceeded their share, by reason and tenant.
     pub limited: BTreeMap<(&'static str, Arc<str>), u64>,
-    /// JVMs that were never traced or are no longer traced, by reason.
+    /// JVMs that were not traced, by reason. A tracer that has ended counts as one, with its name as the
+    /// reason.
     pub abandoned: BTreeMap<Arc<str>, u64>,
     /// JVMs seen so far.
     pub seen: u64,
-    /// Windows handed to the store and to targets so far.
+    /// Windows passed on to the store and to push targets so far.
     pub windows: u64,
     /// Expositions written so far: at most one a second in each format.
     pub expositions: u64,
@@ -189,7 +191,7 @@ impl Totals {
         *sum = sum.saturating_add(count);
     }
 
-    /// Counts a JVM that was abandoned.
+    /// Counts an abandoned JVM, or a tracer that has ended.
     pub fn add_abandoned(&mut self, reason: &str) {
         bounded_add(&mut self.abandoned, self.limits.reasons, reason, 1);
     }
@@ -237,8 +239,9 @@ impl Totals {
         })
     }
 
-    /// Returns whether there is space for one more JVM. If there is none, removes the series of JVMs that
-    /// ended long ago, and then those of the JVM that ended first.
+    /// Makes space for one more JVM if there is none: removes the series of JVMs that ended longer than
+    /// [`Limits::keep`] ago. If that is not enough, removes those of the JVM that ended first. Returns
+    /// whether there is space.
     fn make_space(&mut self) -> bool {
         let full = |totals: &Self| {
             totals.jvms.values().filter(|series| series.identity.is_some()).count()

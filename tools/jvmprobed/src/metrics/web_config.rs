@@ -1,4 +1,8 @@
-//! Unsupported options of that format are errors that name the option, because a user who sets one relies on it.
+//! Web configuration file: TLS and basic authentication, in the format of Prometheus's exporters.
+//!
+//! Source: <https://github.com/prometheus/exporter-toolkit/blob/master/docs/web-configuration.md>. An
+//! unsupported option of this format is an error that names the option, because a user who sets one relies on
+//! it.
 
 use std::{
     collections::BTreeMap,
@@ -113,14 +117,14 @@ impl WebConfig {
     /// # Errors
     /// One line that says what is wrong.
     pub fn parse(text: &str, folder: &Path) -> Result<Self> {
-        // A file without any key is null in YAML.
+        // A file without any key is null in YAML, so the result is optional.
         let options = serde_saphyr::options! { with_snippet: false };
         let format: Option<Format> =
             serde_saphyr::from_str_with_options(text, options).map_err(|error| {
                 let line = error.location().map(|location| location.line());
                 let at = line.map_or_else(String::new, |line| format!("line {line}: "));
                 let text = error.without_snippet().to_string();
-                // The parser's message ends with its own description of the position.
+                // The parser's message ends with its own description of the position, which is cut off.
                 let text = text.lines().next().unwrap_or_default();
                 anyhow::anyhow!("{at}{}", text.split(" at line ").next().unwrap_or(text))
             })?;
@@ -291,7 +295,7 @@ fn certificates((name, pem): &(String, String)) -> Result<Vec<CertificateDer<'st
     all.with_context(|| format!("{name}: contains no certificate"))
 }
 
-/// Returns the protocol versions from `min` to `max`, which have the names that Go uses.
+/// Returns the protocol versions from `min` to `max`, which are given by the names that Go uses.
 fn versions(
     min: Option<&str>,
     max: Option<&str>,
@@ -315,13 +319,13 @@ fn versions(
         .collect())
 }
 
-/// Returns the crypto provider, limited to some cipher suites of TLS 1.2 and to some curves.
+/// Returns the crypto provider. If cipher suites of TLS 1.2 or curves are given, it is limited to these.
 fn provider(suites: Option<Vec<String>>, curves: Option<Vec<String>>) -> Result<CryptoProvider> {
     let mut provider = ring::default_provider();
     if let Some(names) = suites.filter(|names| !names.is_empty()) {
         let all = std::mem::take(&mut provider.cipher_suites);
         let is_new = |suite: &rustls::SupportedCipherSuite| suite.version() == &TLS13;
-        // Go does not allow a choice of TLS 1.3's cipher suites either.
+        // All cipher suites of TLS 1.3 stay, because Go does not allow a choice of them either.
         provider.cipher_suites = all.iter().copied().filter(is_new).collect();
         for name in names {
             let shown = name.escape_debug();

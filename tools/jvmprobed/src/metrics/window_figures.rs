@@ -15,9 +15,9 @@ use crate::{
 /// Operation label of stops of which only sums are known.
 const LIMITED: &str = "limited";
 
-/// Collectors that free memory while the application runs, as javagc(8) names them. A collection of theirs is
-/// a cycle, and stops are phases of it. Shenandoah reports its degenerated and full collections as cycles, too
-/// (`ShenandoahGCSession`, gc/shenandoah/shenandoahUtils.cpp).
+/// Collectors that free memory while the application runs, by the names that javagc(8) prints. Each of their
+/// collections is a cycle, and their stops are phases of cycles. Shenandoah reports its degenerated and full
+/// collections as cycles, too (`ShenandoahGCSession`, gc/shenandoah/shenandoahUtils.cpp).
 const CYCLIC: [&str; 5] = ["ZGC", "GenZGC", "Shenandoah", "GenShen", "CMS"];
 /// Prefix of the operations of CMS that are phases of a cycle. Its other stops are complete collections.
 const CMS_PHASE: &str = "CMS_";
@@ -93,8 +93,8 @@ impl Stop {
 
     fn of_stop(stop: &record::Stop, record: &Record) -> Self {
         let op = stop.op.as_deref().unwrap_or_default();
-        // A stop without operation comes from the JVM's own counters, which report no cycles. So its collection
-        // counts.
+        // A stop without operation comes from the JVM's own counters, which report no cycles. So its
+        // collections are counted.
         let is_phase = matches!(record, Record::Pause(_))
             && CYCLIC.contains(&&*stop.collector)
             && !op.is_empty()

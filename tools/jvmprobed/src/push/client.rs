@@ -144,8 +144,8 @@ impl Target {
 }
 
 /// Maps an HTTP status to an outcome. Requests are sent again after errors that the administrator can fix,
-/// such as a wrong URL or password; the queue waits for that. A status of 500 may be a bug of the receiver
-/// that this request triggers, so other requests are sent first.
+/// such as a wrong URL or password; until then, they stay in the queue. A status of 500 may be a bug of the
+/// receiver that this request triggers, so other requests are sent first.
 fn outcome_of(status: StatusCode, headers: &HeaderMap, text: &[u8]) -> Outcome {
     let text = String::from_utf8_lossy(text);
     let first = text.lines().next().unwrap_or("").chars().take(200).collect::<String>();

@@ -1,4 +1,5 @@
-//! Target directory: receives a pprof file for each JVM and window, and the JVM's pauses as JSON lines.
+//! Push target `dir=PATH`: a directory that receives a pprof file for each JVM and window, and the JVM's
+//! pauses as JSON lines.
 //!
 //! A file is complete or absent. The program that reads the directory has to remove the files; jvmprobed removes none.
 

@@ -2,7 +2,7 @@
 //!
 //! Source: grpc.io's PROTOCOL-HTTP2.md. A message is preceded by one byte that says whether it is compressed
 //! and four bytes with its length. The status of the answer is in its trailers. Entries of the queue are
-//! already compressed messages, and only two methods are called, so no more of gRPC is needed.
+//! already compressed messages, and only two methods are called, so no gRPC library is needed.
 
 use std::time::Duration;
 
@@ -26,7 +26,8 @@ const BASE64: GeneralPurpose = GeneralPurpose::new(
 const HEADERS: [(&str, &str); 3] =
     [("content-type", "application/grpc+proto"), ("te", "trailers"), ("grpc-encoding", "gzip")];
 
-/// Maximum length of an answer, in bytes. Its status comes last, so a longer one has none.
+/// Maximum length of an answer, in bytes. The status comes last, so the status of a longer answer is not
+/// read.
 const MAX_ANSWER: usize = 64 << 10;
 
 /// `google.rpc.Status`; only its details are used.
@@ -111,8 +112,8 @@ pub async fn call(
     outcome_of(code, text("grpc-message").unwrap_or(""), details)
 }
 
-/// Maps a gRPC status to an outcome. The codes after which a request is sent again are those of OTLP's
-/// specification, "Failures".
+/// Maps a gRPC status to an outcome. A request is sent again after the codes that OTLP's specification lists
+/// as retryable ("Failures"), and after errors that the administrator can fix.
 fn outcome_of(code: u32, message: &str, after: Option<Duration>) -> Outcome {
     let name = match code {
         1 => "CANCELLED",

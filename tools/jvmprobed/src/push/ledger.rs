@@ -20,7 +20,7 @@ pub mod reason {
     pub const REFUSED: &str = "refused";
     /// The target rejected a part of a request without saying which, so the share is estimated.
     pub const PARTLY: &str = "partly-refused";
-    /// The entry that was read from the queue was not the one that had been written.
+    /// The entry's file was damaged or could not be read.
     pub const DAMAGED: &str = "damaged";
     /// The entry was only in memory when the daemon ended.
     pub const ENDED: &str = "ended";

@@ -10,9 +10,9 @@
 //! | [`retry`] | delays before another attempt |
 //! | [`client`], [`grpc`] | a request and its outcome |
 //!
-//! The thread that hands a window in encodes it and puts the requests into each target's queue at once. One
-//! task for each target sends them. A request may arrive twice if the answer to the first attempt was lost.
-//! Every lost request is counted.
+//! The thread that calls [`Push::window`] encodes the window and immediately puts the requests into each
+//! target's queue. One task for each target sends them. A request may arrive twice if the answer to the first
+//! attempt was lost. Every lost request is counted.
 
 pub mod client;
 pub mod dir;
@@ -110,7 +110,7 @@ impl Push {
         }
     }
 
-    /// Queues the current metrics for the targets that take metrics.
+    /// Queues the current metrics for the targets that accept metrics.
     pub fn metrics(&self, totals: &SharedTotals) {
         let senders = self.senders.iter().map(|(sender, _)| sender);
         let mut recipients = senders.filter(|sender| sender.accepts_metrics()).peekable();

@@ -3,13 +3,13 @@
 //! Source: "Server HTTP API" in Pyroscope's documentation, `/push.v1.PusherService/Push`. It is the Connect
 //! protocol: a POST of an unframed protobuf message (`application/proto`). The message is that of Pyroscope's
 //! api/push/v1/push.proto. The type of a profile is given by the label `__name__` and by the sample and
-//! period types of the pprof in it: `process_cpu:cpu:nanoseconds:cpu:nanoseconds`,
+//! period types of the pprof in it, for example `process_cpu:cpu:nanoseconds:cpu:nanoseconds` and
 //! `memory:alloc_space:bytes:space:bytes`.
 //!
 //! Pyroscope validates each series of a request, and answers with one error for the request. The limits are
 //! those of its pkg/validation: names of labels and of sample types, their number and length, and the size of
-//! a profile. Requests are built within the limits that are known in advance; a request that is refused all
-//! the same is split.
+//! a profile. Requests are built within the limits that are known in advance. A request that is refused
+//! nevertheless is split.
 
 use std::collections::BTreeMap;
 
@@ -123,8 +123,8 @@ pub async fn send(target: &Target, base: &Url, body: Vec<u8>) -> Outcome {
     target.send(url, &headers, body, |_| None).await
 }
 
-/// Returns the profile with its samples merged by stack. Pyroscope creates a series for each value of a
-/// label, and so it would for each thread's name or number.
+/// Returns the profile with its samples merged by stack. Threads are left out, because Pyroscope would create
+/// a series for each thread name or number.
 fn by_stack(profile: &Profile) -> Profile {
     // Names of sample types must not contain dashes.
     let measure = match &profile.measure {
@@ -165,7 +165,8 @@ fn by_stack(profile: &Profile) -> Profile {
     merged
 }
 
-/// Returns the labels of a series. Names of labels have no dots. Attributes that change with each process are left out.
+/// Returns the labels of a series. Dots in attribute names become underscores. Attributes that differ for
+/// each process are left out.
 fn labels(identity: &Identity, measure: &Measure) -> Vec<Label> {
     let name = match measure {
         Measure::Time => "process_cpu".to_owned(),
@@ -193,7 +194,7 @@ fn labels(identity: &Identity, measure: &Measure) -> Vec<Label> {
     all.into_iter().map(|(name, value)| Label { name, value }).collect()
 }
 
-/// Returns a name as Prometheus' data model has it: letters, digits and underscores, and no digit first.
+/// Returns a name that Prometheus's data model allows: letters, digits and underscores, and no digit first.
 fn sanitized(name: &str) -> String {
     let prefix = if name.starts_with(|c: char| c.is_ascii_digit()) { "_" } else { "" };
     let rest = name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' });
@@ -205,7 +206,7 @@ fn cut(value: &str) -> String {
     value[..end.unwrap_or(0)].to_owned()
 }
 
-/// Returns a random UUID: RFC 9562, version 4. The profile keeps it when it is sent again.
+/// Returns a random UUID: RFC 9562, version 4. A profile that is sent again keeps its UUID.
 fn uuid() -> String {
     let mut bytes = random_bytes::<16>();
     bytes[6] = bytes[6] & 0x0f | 0x40;

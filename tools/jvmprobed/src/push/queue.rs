@@ -3,7 +3,7 @@
 //! An entry is complete or absent, because it is written to a temporary file, synchronized and renamed. A
 //! file begins with a line of JSON that describes the entry and has a checksum; the request follows as it is
 //! sent. Entries are numbered. The oldest is sent first, and dropped first when there is no space. Entries
-//! that cannot be written are held in memory, at most 4 MB of them, so a full disk delays nothing.
+//! that cannot be written are held in memory, at most 4 MB of them, so that pushing continues on a full disk.
 
 use std::{
     collections::VecDeque,
@@ -27,7 +27,7 @@ use crate::push::ledger::{Ledger, reason};
 
 /// Version of the file format. Files of another version are not read.
 const VERSION: u32 = 1;
-/// Maximum length of a request, in bytes; more than a request ever has.
+/// Maximum length of a request in bytes, which is more than any request has.
 const MAX_ENTRY: u64 = 64 << 20;
 /// Maximum length of the first line, in bytes.
 const MAX_HEADER: u64 = 64 << 10;
@@ -60,7 +60,7 @@ pub struct Header {
 }
 
 impl Header {
-    /// Returns the head of some parts of a request.
+    /// Returns the header of a request that consists of these parts of this request.
     pub fn part(&self, parts: &[u64], profiles: u64) -> Self {
         let samples = parts.iter().copied().fold(0, u64::saturating_add);
         Self { samples, profiles, parts: parts.to_vec(), ..self.clone() }

@@ -72,7 +72,8 @@ impl Sender {
         retry: retry::Limits,
     ) -> Result<Self> {
         let ledger = Arc::new(Ledger::new(&options.to.to_string()));
-        // The network thread reads the files, with the same rights that it has when it reads them again.
+        // The network thread reads the files already here, because it reads them again later, with the same
+        // rights.
         let target = |url: &Url| {
             let (options, url) = (options.clone(), url.clone());
             let target = net.run(move || Target::new(&options, &url));
@@ -111,7 +112,7 @@ impl Sender {
         &self.address
     }
 
-    /// Returns whether the target takes metrics, too.
+    /// Returns whether the target accepts metrics, too.
     pub fn accepts_metrics(&self) -> bool {
         self.metrics
     }
@@ -122,7 +123,7 @@ impl Sender {
         self.request_queued.notify_one();
     }
 
-    /// Sends queued requests until [`Self::flush`]. The caller of that also ends this task.
+    /// Sends queued requests until [`Self::flush`] is called. The caller of `flush` also aborts this task.
     pub(super) async fn run(&self) {
         let mut backoff = Backoff::new(self.retry);
         while !self.is_ending.load(Ordering::Relaxed) {
@@ -189,8 +190,8 @@ impl Sender {
         Sent::One
     }
 
-    /// Handles a request that was refused: sends its content in smaller parts, so that a profile that the
-    /// target does not accept harms no other one. A part that cannot be split further is dropped.
+    /// Handles a request that was refused: sends its content in smaller parts, so that other profiles are not
+    /// lost with the one that the target rejects. A part that cannot be split further is dropped.
     async fn split_or_drop(&self, number: u64, header: &Header, message: &str) {
         let split: fn(&Header, &[u8]) -> Option<Parts> = match &self.transport {
             Transport::Pyroscope(..) => pyroscope::split,
@@ -236,7 +237,8 @@ impl Sender {
         self.ledger.deliver(header.samples - refused_samples, bytes);
     }
 
-    /// Logs why a target does not accept requests, once until it accepts one.
+    /// Logs why a target does not accept requests. Each error is logged once until the target accepts a
+    /// request.
     fn log_error(&self, error: String) {
         let mut errors = self.errors.lock().unwrap_or_else(PoisonError::into_inner);
         if errors.len() < MAX_ERRORS && !errors.contains(&error) {

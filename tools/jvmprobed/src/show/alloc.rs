@@ -10,7 +10,7 @@ use libjvmprobe::{
     stack::{Kind, profile::Profile},
 };
 
-/// Maximum number of classes in the table, the same as of javaobjnew.
+/// Maximum number of classes in the table, the same as in javaobjnew.
 const MAX_ROWS: usize = 20;
 
 /// Returns the table of a profile of allocation.

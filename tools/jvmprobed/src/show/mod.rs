@@ -70,7 +70,6 @@ pub fn run(args: &Show) -> Result<()> {
     }
     let measure = measure(args, &selection)?;
     let title = selection.title(Some(&measure));
-    // This must come before `profile` takes the profiles out.
     let cpu_ns = selection.cpu_ns().filter(|_| measure == Measure::Time);
     let profile = selection.profile(&measure);
     let base = match args.diff {
@@ -95,7 +94,8 @@ pub fn run(args: &Show) -> Result<()> {
 
 /// Opens the store in the given directory, or in the configured one.
 fn store_reader(dir: Option<&Path>) -> Result<StoreReader> {
-    // A user who may not read the configuration file names the directory.
+    // Errors are ignored: a user who may not read the configuration file can specify the directory with
+    // --dir.
     let configured = || Config::read(None).ok()?.store.dir;
     let dir = dir.map(Path::to_owned).or_else(configured);
     StoreReader::open(&dir.unwrap_or_else(|| DIR.into()))

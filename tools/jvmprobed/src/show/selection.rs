@@ -121,7 +121,7 @@ impl Selection {
         Ok(Self { from_ns, until_ns, parts, rates, jvms })
     }
 
-    /// Takes the profiles of a measure out of all JVMs, and joins them to one.
+    /// Takes the profiles of a measure out of all JVMs, and joins them into one.
     pub fn profile(&mut self, measure: &Measure) -> Profile {
         let mut all = Vec::new();
         for jvm_data in &mut self.jvms {
@@ -145,8 +145,8 @@ impl Selection {
         profile
     }
 
-    /// Returns the time during which data was recorded, in nanoseconds: of a measure, or, for `None`, of
-    /// records with timestamps such as pauses.
+    /// Returns the time during which data of a measure was recorded, in nanoseconds. `None` means records
+    /// with timestamps, such as pauses.
     pub fn covered_ns(&self, measure: Option<&Measure>) -> u64 {
         let period = (self.from_ns, self.until_ns);
         self.parts.iter().map(|part| part.share(part.covered_ns, measure, period)).sum()
@@ -171,7 +171,7 @@ impl Selection {
         })
     }
 
-    /// CPU time of all JVMs by the kernel's account, in nanoseconds, if it is known.
+    /// Returns the CPU time of all JVMs as counted by the kernel, in nanoseconds, if it is known.
     pub fn cpu_ns(&self) -> Option<u64> {
         self.jvms.iter().map(|jvm_data| jvm_data.cpu_ns).sum()
     }
@@ -187,7 +187,8 @@ impl Selection {
         measures
     }
 
-    /// Returns a title with JVMs and period: the period of a measure, or, for `None`, that of records with timestamps.
+    /// Returns a title with the JVMs and the period of a measure. `None` means records with timestamps, such
+    /// as pauses.
     pub fn title(&self, measure: Option<&Measure>) -> String {
         let (from, until) =
             measure.map_or((self.from_ns, self.until_ns), |measure| self.span(measure));
@@ -213,7 +214,8 @@ impl Selection {
     }
 }
 
-/// Minimum length of time slots in a joined profile, in nanoseconds, see [`join`]: none.
+/// Minimum length of time slots in a joined profile, in nanoseconds: see [`join`]. With 0, there is no
+/// minimum.
 const MIN_SLOT_NS: u64 = 0;
 
 /// Returns the time of a record, in nanoseconds since 1970; `None` for sums of stops.
@@ -273,7 +275,8 @@ fn cut_out(stored: &mut Stored, period: Span) -> Part {
     part
 }
 
-/// Returns a list of names, the most frequent first: `shop x2, batch 5, and 3 more`.
+/// Returns a list of names, the most frequent first: `shop x2, batch 5, and 3 more`, where 5 is the PID of
+/// the only JVM with this name.
 fn names_of<'a>(all: impl Iterator<Item = &'a Arc<Identity>>) -> String {
     const MAX_NAMES: usize = 6;
     let mut names: Vec<(&str, Vec<u32>)> = Vec::new();

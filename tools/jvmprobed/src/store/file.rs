@@ -22,13 +22,13 @@ pub const PROFILES: &str = "profiles.postcard.gz";
 /// Name of the file of JSON lines, which zcat shows.
 pub const LINES: &str = "jvms.jsonl.gz";
 
-/// Maximum length of a line in bytes, enough for a stack of a thousand frames.
+/// Maximum length of a line in bytes, including its line break.
 const MAX_LINE: u64 = 1 << 20;
 /// Maximum length of all lines together, in bytes after decompression.
 const MAX_LINES: u64 = 256 << 20;
 /// Maximum number of records of pauses; several times the number that merging leaves.
 const MAX_RECORDS: usize = 250_000;
-/// Maximum number of JVMs; more than were ever observed.
+/// Maximum number of JVMs in a window; more than were ever observed.
 const MAX_JVMS: usize = 100_000;
 
 /// A window as it is stored, with data about its merging.
@@ -36,10 +36,10 @@ const MAX_JVMS: usize = 100_000;
 pub struct Stored {
     /// Data of the window.
     pub window: Window,
-    /// Time during which data was recorded, in nanoseconds. It is less than from begin to end if windows were
-    /// merged between which the daemon did not run.
+    /// Time during which data was recorded, in nanoseconds. It is less than the time from begin to end if
+    /// windows were merged and the daemon did not run between them.
     pub covered_ns: u64,
-    /// Names of the windows that were merged to this one; empty for an unmerged window.
+    /// Names of the windows that were merged into this one; empty for an unmerged window.
     pub of: Vec<String>,
 }
 

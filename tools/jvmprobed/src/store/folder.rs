@@ -69,7 +69,8 @@ pub type Content<'a> = &'a dyn Fn(&mut dyn Write) -> io::Result<()>;
 
 impl Folder {
     /// Opens the directory for writing, and creates it if it is missing. A lock keeps other daemons out. The
-    /// directory gets this mode, because kubelet, for example, creates it readable for all users.
+    /// directory gets this mode even if it exists, because kubelet, for example, creates it readable for all
+    /// users.
     ///
     /// # Errors
     /// A sentence that says what is wrong with the directory.
@@ -117,8 +118,8 @@ impl Folder {
         Ok(())
     }
 
-    /// Sets the mode of the directory. A new directory that contains other files is refused, because their
-    /// users may lose access.
+    /// Sets the mode of the directory. A directory without a version file that contains files of other
+    /// programs is refused, because their users may lose access.
     fn set_mode(&self, found: u32, is_new: bool) -> Result<()> {
         if found == self.mode {
             return Ok(());
@@ -228,7 +229,7 @@ impl Folder {
         BLOCK + open_inner(&self.fd, dir).as_ref().map_or(0, of)
     }
 
-    /// Creates a subdirectory with these files. It appears complete, by a rename. The error is
+    /// Creates a subdirectory with these files. A rename makes it appear complete. The error is
     /// [`Errno::EXIST`] if the name is in use.
     ///
     /// # Errors
@@ -327,8 +328,8 @@ fn open_dir(path: &Path) -> Result<OwnedFd> {
     }
 }
 
-/// Refuses a directory that another user owns or can write to: its content cannot be trusted, and root's
-/// files do not belong there.
+/// Refuses a directory that another user owns or can write to, because its content cannot be trusted and
+/// root's files do not belong there.
 fn check_owner(path: &Path, stat: &Stat) -> Result<()> {
     let (shown, own) = (path.display(), geteuid().as_raw());
     if stat.st_uid != own {

@@ -14,7 +14,7 @@ pub struct Bounds {
     pub size: u64,
 }
 
-/// A window that is kept.
+/// A window in the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// Its name.
@@ -26,14 +26,14 @@ pub struct Entry {
 /// The next step to take.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Merge these windows to one of this level, with time slots of this many nanoseconds.
+    /// Merge these windows into one of this level, with time slots of this many nanoseconds.
     Merge(Vec<Name>, Level, u64),
     /// Drop this window.
     Drop(Name),
 }
 
-/// Longest forward jump that the clock follows at once, in nanoseconds. The daemon may have been restarted,
-/// or some windows may have been lost.
+/// Longest forward jump that the clock follows at once, in nanoseconds. Such a jump occurs if the daemon was
+/// restarted or windows were lost.
 const SHORT_JUMP: u64 = 5 * MINUTE;
 /// Time that must pass after a longer jump before the clock follows it, in nanoseconds.
 const CONFIRM: u64 = HOUR;
@@ -109,7 +109,8 @@ pub fn next(entries: &[Entry], bounds: Bounds, now: Now) -> Option<Step> {
     }
     // Coarser windows take less space. A window that cannot become coarser is dropped.
     let early_merge = merge_of(entries, now.wall_ns, |names, _| names.len() > 1);
-    // The oldest window, or one that a wrong clock dated farther into the future than the oldest lies in the past.
+    // The window whose end is farthest from now. This is the oldest one, unless a wrong clock has dated a
+    // window even farther into the future.
     let distance = |entry: &&Entry| now.wall_ns.abs_diff(entry.name.end_ns());
     let farthest = entries.iter().rev().max_by_key(distance)?;
     early_merge.or(Some(Step::Drop(farthest.name)))
@@ -250,7 +251,7 @@ mod tests {
         let mut clock = AgeClock::start(&[Entry { name, bytes: 1 }]);
         let later = begin + 100 * HOUR;
         assert_eq!(clock.window(later, later + 15 * SECOND), begin + 30 * SECOND);
-        // After a restart of some minutes, the wall clock is right.
+        // After a gap of four minutes, for example a restart, the clock follows the wall clock at once.
         let mut clock = AgeClock::start(&[Entry { name, bytes: 1 }]);
         let later = begin + 4 * MINUTE;
         assert_eq!(clock.window(later, later + 15 * SECOND), later + 15 * SECOND);

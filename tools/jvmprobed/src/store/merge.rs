@@ -1,6 +1,7 @@
-//! Merges windows to a coarser one: counts stay the same, time slots become coarser.
+//! Merges windows into a coarser one. Counts stay the same, and time slots become longer.
 //!
-//! The size of a window is bounded. Space is shared by tenant first, then by JVM: see [`bound`].
+//! The size of a window is bounded. Space is divided among tenants first, and then among the JVMs of a
+//! tenant: see [`bound`].
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -32,7 +33,7 @@ pub const MAX_UNMERGED: usize = 16 << 20;
 pub type Limited = BTreeMap<Arc<str>, u64>;
 
 /// Maximum memory for the records of stops in a merged window, in bytes: about 40,000 records. The longest
-/// stops of each JVM keep their records, the others are added up.
+/// stops of each JVM keep their records, and the others are added up.
 const MAX_STOPS: usize = 16 << 20;
 
 /// Successive windows that are to be merged. Records of stops are bounded as windows are added, so that a
@@ -115,7 +116,7 @@ fn merge(windows: Vec<Stored>, slot_ns: u64) -> Stored {
     merged
 }
 
-/// Combines windows by JVM: joins the profiles of each measure to one, and appends the pauses in order.
+/// Combines windows by JVM: joins the profiles of each measure into one, and appends the pauses in order.
 pub fn combine_by_jvm(windows: impl Iterator<Item = Window>) -> Vec<JvmData> {
     let mut jvms: Vec<MergedJvm> = Vec::new();
     let mut positions: HashMap<(u32, u64), usize> = HashMap::new();
@@ -127,7 +128,7 @@ pub fn combine_by_jvm(windows: impl Iterator<Item = Window>) -> Vec<JvmData> {
                 jvms.len() - 1
             });
         let merged_jvm = &mut jvms[at];
-        // A later window may know more attributes of the JVM.
+        // A later window may contain more attributes of the JVM.
         merged_jvm.identity = Arc::clone(&jvm_data.identity);
         merged_jvm.pauses.extend(jvm_data.pauses);
         // The sum is known only if the CPU time of each window is.
@@ -159,12 +160,13 @@ struct MergedJvm {
     identity: Arc<crate::window::Identity>,
     profiles: Vec<(Measure, Vec<Profile>)>,
     pauses: Vec<Record>,
-    /// CPU time of all windows so far, if each one's is known; `None` before the first window.
+    /// CPU time of all windows so far. The outer option is `None` before the first window, and the inner one
+    /// is `None` if the CPU time of a window is unknown.
     cpu_ns: Option<Option<u64>>,
 }
 
 /// Joins profiles of one measure. A single profile stays as it is. If none of several profiles has time
-/// slots, the begin of each profile dates its samples.
+/// slots, the samples of each profile count at its begin.
 fn joined(mut profiles: Vec<Profile>) -> Profile {
     match (profiles.pop(), profiles.is_empty()) {
         (Some(one), true) => one,
@@ -181,9 +183,9 @@ fn joined(mut profiles: Vec<Profile>) -> Profile {
 /// different windows stay apart.
 const WINDOW: u64 = 5_000_000_000;
 
-/// Shrinks profiles until all of them take about `max` bytes of memory at most. Space is shared by tenant,
-/// then by JVM, then by profile. A tenant with many distinct stacks loses its own rarest stacks, and a tenant
-/// within its share loses nothing. Returns the number of lost stacks by tenant.
+/// Shrinks profiles until all of them together take at most about `max` bytes of memory. Space is divided
+/// among tenants, then among JVMs, then among profiles. A tenant with many distinct stacks loses its own
+/// rarest stacks, and a tenant within its share loses nothing. Returns the number of lost stacks by tenant.
 pub fn bound(jvms: &mut [JvmData], max: usize) -> Limited {
     let mut limited = Limited::new();
     if size(jvms) <= max {

@@ -1,4 +1,4 @@
-//! Store of windows on disk, for looking back.
+//! Store of windows on disk, from which `jvmprobed show` and `list` read.
 //!
 //! | module | content |
 //! |---|---|
@@ -6,7 +6,7 @@
 //! | [`name`] | names of windows |
 //! | [`file`](mod@file) | a window as files |
 //! | [`profiles`] | the file of a window's profiles |
-//! | [`merge`](mod@merge) | merges windows to a coarser one |
+//! | [`merge`](mod@merge) | merges windows into a coarser one |
 //! | [`keep`] | decides which windows are merged and dropped, by age and size |
 //! | [`reader`] | reading, while the daemon writes |
 
@@ -163,7 +163,7 @@ impl Store {
         }
     }
 
-    /// Sets other bounds, from now on.
+    /// Sets new bounds, which apply from now on.
     pub fn set_bounds(&mut self, age: Duration, size: u64) {
         let age_ns = u64::try_from(age.as_nanos()).unwrap_or(u64::MAX);
         self.bounds = Bounds { age_ns, size };

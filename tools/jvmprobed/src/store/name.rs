@@ -1,4 +1,5 @@
-//! Names of windows in the directory, which contain everything that is needed to select windows.
+//! Names of windows in the directory. A name contains everything that is needed to select a window by its
+//! time.
 //!
 //! `15s-20261122T031200.123Z-15004ms` is an unmerged window that began at this time (UTC) and lasted this
 //! number of milliseconds. If the clock was set back, there may be another window of the same time, which has

@@ -133,7 +133,7 @@ impl StoreReader {
     }
 }
 
-/// Combines sorted periods without a gap between them to one. Periods less than a second apart count as contiguous.
+/// Joins sorted periods that have no gap between them. Periods less than a second apart count as contiguous.
 pub fn join_spans(all: impl Iterator<Item = Span>) -> Vec<Span> {
     const GAP: u64 = 1_000_000_000;
     let mut spans: Vec<Span> = Vec::new();
@@ -146,7 +146,7 @@ pub fn join_spans(all: impl Iterator<Item = Span>) -> Vec<Span> {
     spans
 }
 
-/// Returns the names of the valid windows, sorted. Windows that were merged to a coarser one are left out.
+/// Returns the names of the valid windows, sorted. Windows that were merged into a coarser one are left out.
 ///
 /// # Errors
 /// Errors of the directory; [`io::ErrorKind::NotFound`] if a window was removed meanwhile.

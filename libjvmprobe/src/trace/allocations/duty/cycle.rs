@@ -1,10 +1,11 @@
-//! Duty cycle of one probe: when it is attached, so that the cost of its hits stays within a limit.
+//! Duty cycle of one probe: decides when the probe is attached, so that the cost of its hits stays within a
+//! limit.
 //!
 //! A probe whose cost is within its limit is always attached. Any other probe is attached for on periods of 20
 //! ms to one second. The off periods between them are long enough to keep the average cost within the limit.
 //! Hits in an on period represent the time since the end of the previous on period.
 //!
-//! Attaching and detaching take time, too: hits during that time cost, but are not counted.
+//! Attaching and detaching take time, too. Hits during that time cost CPU time, but are not counted.
 
 use std::time::Duration;
 
@@ -22,8 +23,8 @@ const MIN_ON: Duration = Duration::from_millis(20);
 /// Assumed time to attach and detach a probe until it is measured. Since Linux 6.13 the kernel waits for RCU
 /// readers of the programs before it removes the breakpoints.
 const FIRST_OVERHEAD: Duration = Duration::from_millis(70);
-/// Maximum length of an off period, before it is varied by up to a quarter. Each window of 15 s contains an on
-/// period unless hundreds of JVMs allocate all the time.
+/// Maximum length of an off period, before it is varied by up to a quarter. Off periods become longer than a
+/// window of 15 s only if hundreds of JVMs allocate all the time.
 const MAX_OFF: Duration = Duration::from_secs(60);
 /// Time between a failure to attach and the next attempt.
 const RETRY: Duration = Duration::from_secs(10);
@@ -69,8 +70,8 @@ impl Cycle {
         Self { phase, share: 1.0, overhead: FIRST_OVERHEAD, represented_until: now }
     }
 
-    /// Time at which the caller attaches the probe and calls [`Cycle::attached`] (in an off period), or calls
-    /// [`Cycle::adapt`] (otherwise).
+    /// Returns the time of the caller's next action. In an off period, the caller then attaches the probe and
+    /// calls [`Cycle::attached`]; otherwise it calls [`Cycle::adapt`].
     pub(super) fn due_at(&self) -> u64 {
         match self.phase {
             Phase::Always { counted } => counted + ns(COUNT_EVERY),
@@ -88,7 +89,7 @@ impl Cycle {
         matches!(self.phase, Phase::Off { .. })
     }
 
-    /// Length in nanoseconds of the time since the last count in which hits counted.
+    /// Returns how long hits have been counted since the last count, in nanoseconds.
     pub(super) fn counted_ns(&self, now: u64) -> u64 {
         match self.phase {
             Phase::Always { counted } => now.saturating_sub(counted),
@@ -120,8 +121,8 @@ impl Cycle {
         self.phase = Phase::Off { until: now + ns(RETRY) };
     }
 
-    /// Adapts the cycle of an attached probe, if that is due. `cost` is the cost of its hits if it was always
-    /// attached, and `allowed` is the limit; both are shares of a processor.
+    /// Adapts the cycle of an attached probe, if that is due. `cost` is what its hits would cost if the probe
+    /// were always attached, and `allowed` is the limit; both are shares of a processor.
     pub(super) fn adapt(&mut self, now: u64, cost: f64, allowed: f64) -> Action {
         if now < self.due_at() {
             return Action::Nothing;

@@ -2,11 +2,12 @@
 //!
 //! A hit costs the allocating thread a trap, which nothing in the kernel can avoid, and the run of a BPF
 //! program: a few microseconds together. A probe that is hit too often is therefore [detached](cycle) for a
-//! part of the time, by a separate thread, because the kernel lets the detaching thread wait.
+//! part of the time. A separate thread detaches it, because the kernel blocks the detaching thread for a
+//! while.
 //!
-//! All JVMs share one budget, max-min fairly: many JVMs with few hits each count together, and the one that
-//! costs most is limited first. A probe is attached to a file, so the JVMs that run the same file have their on
-//! periods together.
+//! All JVMs share one budget by max-min fairness. Many JVMs with few hits each may exceed it together, and
+//! the JVM that costs most is limited first. A probe is attached to a file, so the JVMs that run the same
+//! file have their on periods together.
 
 mod cycle;
 
@@ -216,8 +217,8 @@ impl State {
         }
     }
 
-    /// Returns the time at which the next probe is due, and that probe. On periods do not overlap: detaching
-    /// takes a while, and a second on period would last longer meanwhile.
+    /// Returns the time at which the next probe is due, and that probe. On periods do not overlap, because
+    /// detaching one probe takes a while and would prolong the on period of another.
     fn next(&self) -> Option<(u64, (FileId, usize))> {
         let probes = || {
             self.files.iter().flat_map(|(id, file)| {

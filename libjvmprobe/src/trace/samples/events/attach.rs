@@ -212,7 +212,8 @@ impl EventSite {
     }
 }
 
-/// Returns the first site that `look` finds in the mapped files. `look` gets the name and the ELF structure of each.
+/// Returns the first site that `look` finds in the mapped files. `look` gets the name and the ELF structure
+/// of each file.
 fn in_files(
     maps: &CodeMaps,
     mut look: impl FnMut(&str, &ElfFile) -> Result<Option<Site>>,

@@ -23,7 +23,7 @@ pub enum JavaEvent {
     Classes,
     /// Thread starts.
     Threads,
-    /// Deoptimizations: compiled code that is discarded where it runs.
+    /// Deoptimizations: uncommon traps, at which the interpreter continues a method that C2 has compiled.
     Deopt,
     /// Compilations, with their time.
     Compiles,
@@ -118,7 +118,7 @@ impl JavaEvent {
                     ]
                 }
             }
-            // C1 has functions for this as well, but on x86-64 none of the loops that were tried called them.
+            // C1 has functions for this as well, but none of the tested loops called them on x86-64.
             Self::Deopt => {
                 const { &[needed("java_deopt", Function("_ZN14Deoptimization13uncommon_trapE"))] }
             }

@@ -21,8 +21,8 @@ pub(crate) struct Labels {
 }
 
 impl Labels {
-    /// Adds the text of a label. The number of texts is bounded: the kernel side sends only as many, for all JVMs
-    /// together, as its map of labels can hold.
+    /// Adds the text of a label. The number of texts is bounded, because the kernel side's map of labels
+    /// limits how many texts it sends for all JVMs together.
     pub(crate) fn take(&mut self, label: u64, text: &[u8]) {
         self.texts.insert(label, name(text).into());
     }

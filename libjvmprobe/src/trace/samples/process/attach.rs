@@ -24,8 +24,8 @@ const CODE: [Instant; 2] = [
     Instant::of_probe("hotspot", "compiled__method__load", "code_load"),
 ];
 
-/// Attachments that all JVMs that run a libjvm.so share, by file and index of the event; without an index, the probes
-/// on compiled code and stops.
+/// Attachments shared by all JVMs that run the same libjvm.so, by file and index of the event. The entry
+/// without an index has the probes on compiled code and stops.
 pub(crate) type Shared = HashMap<SharedKey, Links>;
 pub(crate) type SharedKey = (FileId, Option<usize>);
 

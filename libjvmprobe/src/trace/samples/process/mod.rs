@@ -71,10 +71,10 @@ pub(crate) struct Traced {
     searched: Option<u64>,
     /// Texts of the labels that samples carry beside their stacks.
     pub labels: Labels,
-    /// Whether the JVM is still starting; until it is ready, more can be read of it.
+    /// Startup stage of the JVM. While the JVM is starting, later arrivals contain more data.
     stage: Stage,
-    /// Detects that the process was stopped (SIGSTOP) for the whole trace. `None` for a process that is neither a JVM
-    /// nor was named by the user.
+    /// Detects that the process was stopped (SIGSTOP) for the whole trace. `None` for a process that is not a
+    /// JVM and was not named by the user.
     pub stops: Option<Stops>,
     has_map: bool,
     /// Source of the map of compiled code.
@@ -110,7 +110,7 @@ pub(crate) struct Named {
 }
 
 enum ProcessKind {
-    /// A JVM, with the structures that were read of it or the error of reading them.
+    /// A JVM, with the structures that were read from it, or the error if they could not be read.
     Jvm(Arc<Target>, Reading),
     /// A process that may become a JVM: a command that we have started, or a process that has called exec.
     Future(Process),
@@ -134,7 +134,7 @@ impl Traced {
         Self { stops, stage, ..Self::new(ProcessKind::Jvm(target, hotspot), files) }
     }
 
-    /// Adopts what a later arrival has read of this JVM. Returns false if the arrival is another JVM.
+    /// Adopts the data in a later arrival of this JVM. Returns false if the arrival is of another JVM.
     pub(crate) fn update(&mut self, arrival: &Arrival) -> bool {
         let ProcessKind::Jvm(target, hotspot) = &mut self.kind else { return false };
         let is_this = Arc::ptr_eq(target, &arrival.target);
@@ -230,7 +230,7 @@ impl Traced {
         matches!(self.kind, ProcessKind::Jvm(..))
     }
 
-    /// Returns the JVM that the process is.
+    /// Returns the target if the process is a JVM.
     pub(crate) fn target(&self) -> Option<&Arc<Target>> {
         match &self.kind {
             ProcessKind::Jvm(target, _) => Some(target),
@@ -249,7 +249,7 @@ impl Traced {
         self.stops.is_some()
     }
 
-    /// Returns the JVM if a process that may become one has done so by now.
+    /// Reads the JVM if a process that may become a JVM has become one by now.
     pub(crate) fn find_jvm(&self) -> Option<Arrival> {
         if !self.may_become_jvm() {
             return None;
@@ -291,8 +291,9 @@ impl Traced {
         }
     }
 
-    /// Re-reads the mappings if a stack has addresses in none of them, at most once per pause, so that a library that
-    /// was just loaded is soon walked by its unwind table.
+    /// Re-reads the mappings if a stack has an address outside of all mappings, so that stacks in a library
+    /// that was just loaded are soon walked by its unwind table. Also re-reads them if the last re-read was
+    /// `FORCED_REREAD_INTERVAL` ago. At least `pause` passes between two re-reads.
     pub(crate) fn refresh_maps_for(
         &mut self,
         stack: &Stack,
@@ -360,8 +361,8 @@ impl Traced {
         Ok(())
     }
 
-    /// Configures the stack walker for a native image that was named or started by the user. It needs the mappings
-    /// only, as all its code is in files.
+    /// Configures the stack walker for a native image that was named or started by the user. The walker needs
+    /// only the mappings, because all code of an image is in files.
     fn configure_walker_for_image(
         &mut self,
         files: &mut Files,
@@ -412,8 +413,8 @@ impl Traced {
         self.places.as_mut().map(Places::take_names)
     }
 
-    /// Returns what names the samples so far, with the given names of Java frames. Code that is gone by now is
-    /// dropped from the code log.
+    /// Returns the data that names the samples so far, including `places`, the names of their Java frames.
+    /// Drops code that no longer exists from the code log.
     pub(crate) fn take_named(
         &mut self,
         places: Option<PlaceNames>,
@@ -432,7 +433,7 @@ impl Traced {
         }
     }
 
-    /// Drops code that is gone by now from the code log, because no sample of this period refers to it.
+    /// Drops code that no longer exists from the code log, because no sample of this period refers to it.
     pub(crate) fn drop_ended_code(&mut self, names: &mut SharedNames) {
         if self.code.kept() > 0 {
             self.code.take_index();
@@ -440,7 +441,7 @@ impl Traced {
         }
     }
 
-    /// Returns what names the samples of a process that is traced no longer.
+    /// Returns the data that names the samples of a process that is no longer traced.
     pub(crate) fn into_named(mut self) -> Named {
         let places = self.take_places();
         let code = self.code.into_index();
@@ -494,8 +495,8 @@ impl Traced {
         if options.symbols == SymbolSource::None {
             return Ok(true);
         }
-        // The epoch is read before the map, so that code which is loaded meanwhile and missing in the map is in the
-        // log of the probes.
+        // The epoch is read before the map. If code is loaded in between and is missing from the map, the
+        // probes have recorded it in the code log.
         let epoch = session::epoch(session, key);
         let named_by_user = options.named_by_user;
         let inlining = Inlining::Nowhere;
@@ -508,8 +509,9 @@ impl Traced {
         Ok(true)
     }
 
-    /// Reads the map of compiled code again at the end of the trace: for code compiled since, if no probes report it,
-    /// and for methods inlined at the `unnamed_samples` addresses (sorted), if inlining is not known yet.
+    /// Reads the map of compiled code again at the end of the trace. This adds code that was compiled in the
+    /// meantime, if no probes report it, and methods inlined at the addresses in `sampled` (sorted), if
+    /// inlining is not known yet.
     pub(crate) fn reread_code_map(&mut self, sampled: &[Addr]) {
         let ProcessKind::Jvm(target, hotspot) = &self.kind else {
             return;

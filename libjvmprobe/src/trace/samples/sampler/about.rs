@@ -1,4 +1,4 @@
-//! The receiver of samples ([`Sink`]), and what describes a profile as a whole ([`About`]).
+//! The receiver of samples ([`Sink`]), and the figures that describe an interval or a trace ([`About`]).
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 

@@ -148,8 +148,8 @@ pub(super) fn prefetch_java_frames<'a>(
     }
 }
 
-/// Returns the sampled addresses that have no names yet, sorted, in the form in which they are looked up: a return
-/// address is replaced by one inside the call.
+/// Returns the sampled addresses whose frames have no names yet, sorted. In place of a return address, the
+/// result has an address inside the call, by which the frame is looked up.
 pub(super) fn addresses(samples: &Samples, stacks: &Stacks) -> Vec<Addr> {
     let sampled: HashSet<_> = samples.keys().map(|key| key.user).collect();
     let sampled = sampled.iter().filter_map(|id| stacks.get(id));

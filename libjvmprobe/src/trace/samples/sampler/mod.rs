@@ -104,7 +104,7 @@ pub struct Sampler<S> {
     before: Vec<Profile>,
     files: Files,
     processes: BTreeMap<u32, Traced>,
-    /// Names of compiled code, shared by processes that have the same.
+    /// Names of compiled code, shared by processes with the same names.
     code_names: SharedNames,
     /// Samples that have no names yet, by process.
     sampled: Sampled,
@@ -112,8 +112,8 @@ pub struct Sampler<S> {
     /// Shares of the CPU time for walking and naming, by tenant.
     tenants: Tenants,
     stacks: Stacks,
-    /// Raw forms of the stacks, if waits are recorded: if a wait is still in progress when all samples are named, its
-    /// stack is named again later.
+    /// Raw forms of the stacks, kept if waits are recorded. They are needed because the stack of a wait that
+    /// is still in progress when all samples are named has to be named again later.
     raw_stacks: HashMap<u64, RawStack>,
     /// Approximate size of `stacks`, in bytes.
     stacks_size: usize,
@@ -126,7 +126,8 @@ pub struct Sampler<S> {
     arrivals: Option<Arrivals>,
     /// Attachments to a libjvm.so, shared by all JVMs that run the file. `None` if each JVM has its own.
     shared: Option<Shared>,
-    /// Time since which no JVM has run the files of `shared`: their attachments are released ten seconds later.
+    /// Time since which no JVM has run each unused file of `shared`. Its attachments are released ten seconds
+    /// later.
     idle: Idle<SharedKey>,
     /// Number of stacks received since the kernel side's table of known stacks was last cleared.
     stacks_sent: usize,
@@ -227,8 +228,9 @@ impl<S: Sink> Sampler<S> {
         if !self.options.finds_jvms() {
             self.session.flush();
         }
-        // Maps are read before sampling begins: while the code of a large JVM is read, sampled code may be freed or
-        // replaced. Also, a JVM that is asked for its map works for us, which is not to appear in its profile.
+        // Code maps are read before sampling begins, because sampled code may be freed or replaced while the
+        // code of a large JVM is read. In addition, a JVM that writes its map on request spends CPU time on
+        // that, which must not appear in its profile.
         if self.options.symbols != SymbolSource::Auto || !self.options.finds_jvms() {
             self.read_code_maps()?;
         }
@@ -362,7 +364,7 @@ impl<S: Sink> Sampler<S> {
     /// # Errors
     /// The errors of [`run`](Self::run).
     pub fn finish(mut self) -> Result<(S, About, Vec<Profile>)> {
-        // The end is read first: detaching may take a while, which does not belong to the trace.
+        // The end time is read first, because detaching may take a while and does not belong to the trace.
         let end = clock::monotonic_ns();
         self.sampling.clear();
         self.stop_events();
@@ -468,7 +470,8 @@ impl<S: Sink> Watch for Sampler<S> {
         let now = Instant::now();
         if self.next_poll.is_some_and(|at| now >= at) {
             self.next_poll = (now - self.begin < START).then_some(now + START_POLL_INTERVAL);
-            // Mappings are read first: everything else can also be done after the process has ended.
+            // Mappings are read first, because they cannot be read after the process has ended. Everything
+            // else can.
             self.refresh_maps();
             self.update_processes(true)?;
             self.refresh_maps();

@@ -1,5 +1,6 @@
-//! Samples of new processes that are not known to be JVMs. If every JVM is profiled, the samples of a process that
-//! soon becomes a JVM count from the first one; any other process is no longer sampled.
+//! Samples of new processes that are not known to be JVMs. If every JVM is profiled, all new processes are
+//! sampled. A process that becomes a JVM within two seconds keeps its samples from the first one on. The
+//! samples of any other process are dropped, and the process is ignored.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -81,7 +82,8 @@ impl NewProcesses {
         parted.collect()
     }
 
-    /// Takes the PIDs of ignored processes that have ended: the kernel may give them to other processes.
+    /// Takes the PIDs of ignored processes that have ended, because the kernel may give these PIDs to other
+    /// processes.
     pub(crate) fn take_ended(&mut self, lives: impl Fn(u32) -> bool) -> Vec<u32> {
         self.ignored.extract_if(|&pid| !lives(pid)).collect()
     }

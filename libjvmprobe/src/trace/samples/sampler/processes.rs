@@ -214,7 +214,7 @@ impl<S: Sink> Sampler<S> {
                 }
             }
         }
-        // If every JVM is found by the registry, it reports these as well.
+        // If the registry finds every JVM, it also reports processes that have become JVMs.
         if !self.options.finds_jvms() {
             let found = self.processes.values().filter_map(Traced::find_jvm);
             for arrival in found.collect::<Vec<_>>() {
@@ -236,7 +236,7 @@ impl<S: Sink> Sampler<S> {
         attached
     }
 
-    /// Adds new JVMs, and adopts what was read since of the others. Returns whether there was any arrival.
+    /// Adds new JVMs, and adopts what was read again from known ones. Returns whether there was any arrival.
     pub(super) fn take_arrivals(&mut self) -> Result<bool> {
         let arrivals = self.arrivals.as_mut().map(Arrivals::take).unwrap_or_default();
         let is_any = !arrivals.is_empty();

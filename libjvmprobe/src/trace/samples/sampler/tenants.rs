@@ -24,8 +24,8 @@ use crate::{
 
 /// Part of a tenant's share that loads and unloads of its code may take.
 const CODE: f64 = 0.5;
-/// A tenant may use up this multiple of its share within an interval. Then none of its stacks are walked until
-/// the interval is over.
+/// If a tenant uses more than this multiple of its share within an interval, none of its stacks are walked
+/// until the interval is over.
 const MAX_BURST: f64 = 2.0;
 /// Minimum share of samples whose stacks are walked, so that their cost is known.
 const MIN_WALKED: f64 = 1.0 / 1024.0;
@@ -411,10 +411,10 @@ mod tests {
         tenants.leave_out_code(1, 130);
         let expected = Limited { tenant: "noisy".into(), walks: 0, code: 131 };
         assert_eq!(end(&mut tenants), [expected]);
-        // The quiet tenant leaves 9 ms, and the code half of that to the stacks.
+        // The quiet tenant leaves 9 ms. Code may use half of that, so 4.5 ms are left for the stacks.
         let walked = walked(&tenants, "noisy");
         assert!((walked - 4.5 / 8.0).abs() < 1e-9, "{walked}");
-        // The next interval begins with code.
+        // The next interval begins without a limit on code.
         tenants.take_changes();
         assert!(!tenants.leaves_out_code(1));
         assert!(end(&mut tenants).is_empty());

@@ -80,8 +80,8 @@ impl<S: Sink> Sampler<S> {
         self.apply_limits();
     }
 
-    /// Names all samples so far. Returns the time up to which they were counted: naming takes a while, during which
-    /// sampling continues.
+    /// Names all samples so far. Returns the time up to which they were counted, because sampling continues
+    /// while they are named.
     pub(super) fn name_all(&mut self) -> Result<Instant> {
         self.name_retired();
         // From here on, the kernel side sends every stack again, and frames are named anew.
@@ -155,8 +155,8 @@ impl<S: Sink> Sampler<S> {
         self.raw_stacks = raw_stacks;
     }
 
-    /// Stops sampling processes that have not become JVMs in time, and resumes for the PIDs of ignored ones that have
-    /// ended.
+    /// Stops sampling processes that have not become JVMs in time. Stops ignoring the PIDs of ignored
+    /// processes that have ended.
     pub(super) fn drop_newcomers(&mut self) {
         for Parted { pid, samples, is_ignored } in self.newcomers.take_overdue(Instant::now()) {
             let gone = forget_stacks(&samples, &mut self.stacks, &self.session);

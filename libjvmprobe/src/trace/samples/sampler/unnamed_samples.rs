@@ -110,7 +110,7 @@ mod tests {
     fn sample_without_its_stack_is_deferred() {
         let mut sampled = Sampled::default();
         sampled.add(key(7, 1), times(1));
-        // One has a stack that was received, one has none, and the stack of one is not yet received.
+        // In this order: stack received, no stack, stack not received yet, stack not walked.
         let counted = vec![
             (key(7, 1), times(2)),
             (key(7, 0), times(4)),

@@ -2,8 +2,9 @@
 //!
 //! bcrypt is slow on purpose, so wrong passwords must not keep a processor busy. One password is checked at a
 //! time, and its CPU time is charged to the [`Allowance`] of the server. After a burst of [`MAX_FAILURES`]
-//! wrong passwords, further ones are refused unchecked for some seconds. Verified credentials are remembered,
-//! so that a scraper that was accepted once is never refused because of other clients.
+//! wrong passwords, only one password in two seconds is checked, and others are refused. The last
+//! `MAX_VERIFIED` verified credentials are remembered, so that a scraper that was accepted once is not
+//! refused because of other clients.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -56,7 +57,8 @@ struct Failures {
 impl Default for Verifier {
     fn default() -> Self {
         let mut salt = [0; 32];
-        // An empty salt only makes the digests easier to guess for a reader of this process's memory.
+        // If this fails, the salt is zero. That only makes the digests easier to guess for an attacker who
+        // reads this process's memory.
         let _ = getrandom(&mut salt[..], GetRandomFlags::empty());
         Self {
             salt,

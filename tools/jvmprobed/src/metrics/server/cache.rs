@@ -1,7 +1,7 @@
 //! Cache of the exposition, which is written at most once a second in each format and compression.
 //!
-//! Neither the text formats nor the protocol buffers contain timestamps. A scraper dates the values by its
-//! own clock, and they are up to [`FRESH`] older.
+//! Neither the text formats nor the protocol buffers contain timestamps. A scraper adds timestamps from its
+//! own clock, and the values are up to [`FRESH`] older than these.
 
 use std::{
     fmt,
@@ -87,7 +87,7 @@ mod tests {
                 cache.get(exposition, true).unwrap();
             }
         }
-        // Twice as many if a second passes meanwhile.
+        // There are two expositions, or four if a second passes during the loop.
         assert!((2..=4).contains(&totals.lock().expositions), "{}", totals.lock().expositions);
         cache.lock().iter_mut().for_each(|entry| entry.at -= FRESH);
         let before = totals.lock().expositions;

@@ -62,7 +62,7 @@ use crate::{
     net::Net,
 };
 
-/// Address at which metrics are served by default: this host alone.
+/// Address at which metrics are served by default. Only this host can reach it.
 pub const DEFAULT_LISTEN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9464);
 
 /// Listeners and the web configuration, as configured.
@@ -121,7 +121,7 @@ impl Health {
     }
 }
 
-/// Age of the last report from which on the main loop counts as hanging.
+/// Age of the main loop's last report at which the loop counts as hung.
 const MAX_REPORT_AGE: Duration = Duration::from_secs(120);
 
 /// Limits of a listener.
@@ -129,7 +129,7 @@ const MAX_REPORT_AGE: Duration = Duration::from_secs(120);
 struct Bounds {
     /// Maximum number of connections.
     connections: usize,
-    /// Maximum time until a request has arrived.
+    /// Maximum time for the TLS handshake, and for receiving the header of a request.
     header: Duration,
     /// Maximum time that a connection lasts.
     connection: Duration,
@@ -178,7 +178,7 @@ pub struct Listeners {
     web: Arc<Web>,
 }
 
-/// Threads that serve.
+/// Threads of the listeners.
 #[derive(Debug)]
 pub struct Serving(#[expect(dead_code, reason = "they end when it is dropped")] Vec<Net>);
 

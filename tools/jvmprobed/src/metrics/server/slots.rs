@@ -1,4 +1,5 @@
-//! Connection slots: a new connection takes the place of the oldest one that waits for its client.
+//! Connection slots. If none is free, a new connection replaces the one that has waited for its client for
+//! the longest time.
 
 use std::{
     collections::BTreeMap,
@@ -27,7 +28,7 @@ struct UsedSlots {
 struct State {
     /// Time at which the connection was accepted, or its last request answered.
     since: Instant,
-    /// Whether an answer is being made, so that the connection waits for the server and not for the client.
+    /// Whether an answer is being made. The connection then waits for the server and not for the client.
     is_answering: bool,
     close: Arc<Notify>,
 }

@@ -10,7 +10,7 @@ use anyhow::Result;
 
 use crate::metrics::web_config::{Stamp, WebConfig, stamp};
 
-/// Time between two checks whether a file has changed.
+/// Interval at which the files are checked for changes.
 const CHECK: Duration = Duration::from_secs(1);
 
 /// The web configuration in use.
@@ -52,7 +52,7 @@ impl Web {
             return Arc::clone(&state.config);
         }
         state.checked = Some(Instant::now());
-        // Taken before reading, so that a file that changes meanwhile is read once more.
+        // The stamps are read before the files, so that a file that changes in between is read once more.
         let now = stamps(&state.config);
         if now != state.stamps {
             state.stamps = now;

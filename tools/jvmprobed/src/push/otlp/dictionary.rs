@@ -51,14 +51,15 @@ enum Attribute {
     Number(i32, i64),
 }
 
-/// A frame: numbers of function, line, mapping, and of the attribute with the type of the frame.
+/// A frame: number of the function, source line, number of the mapping, and number of the attribute with the
+/// type of the frame.
 type LocationKey = (i32, u32, i32, i32);
 
 /// The dictionary of one request.
 #[derive(Debug)]
 pub struct Dictionary {
     strings: Table<String>,
-    /// Numbers of name and file.
+    /// Functions, each as the numbers of its name and of its file in `strings`.
     functions: Table<(i32, i32)>,
     mappings: Table<i32>,
     locations: Table<LocationKey>,

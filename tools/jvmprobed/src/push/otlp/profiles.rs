@@ -43,7 +43,7 @@ pub fn requests(window: &Window) -> Parts {
     writer.closed
 }
 
-/// A type of values. An OTLP profile has one.
+/// Type of the values of an OTLP profile, which has only one type.
 struct Kind {
     name: String,
     unit: &'static str,

@@ -10,7 +10,7 @@ use opentelemetry_proto::tonic::{
 
 use crate::window::Identity;
 
-/// A random UUID of each boot: random(4).
+/// Random UUID that the kernel generates at each boot: random(4).
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
 /// Returns an attribute.
