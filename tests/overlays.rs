@@ -68,18 +68,28 @@ fn events_in_containers_of_one_image_are_counted_once() {
 #[test]
 fn containers_of_one_image_share_unwind_tables_and_symbols() {
     need_root();
-    binary("javaprof");
-    let (one, maps_of_one) = profile_of_containers(1);
-    let (many, maps) = profile_of_containers(CONTAINERS);
-    println!("1 container: {one} kB, {maps_of_one} maps; {CONTAINERS}: {many} kB, {maps} maps");
-    // At most three maps are expected per process: one for its mappings, and perhaps some for a
-    // file of its own. A JVM maps about 15 files, whose maps are shared.
-    assert!(maps < maps_of_one + 3 * CONTAINERS, "{maps} maps, {maps_of_one} beside one container");
-    let allowed = one * 12 / 10 + 300 * (CONTAINERS as u64 - 1);
-    assert!(many <= allowed, "{many} kB beside {CONTAINERS} containers, {one} kB beside one");
+    compare_with_one_container(20);
 }
 
-const CONTAINERS: usize = 20;
+#[test]
+#[ignore = "long: make test-all"]
+fn fifty_containers_of_one_image_share_unwind_tables_and_symbols() {
+    need_root();
+    compare_with_one_container(50);
+}
+
+/// Profiles one container and then `count` containers, and compares BPF maps and memory.
+fn compare_with_one_container(count: usize) {
+    binary("javaprof");
+    let (one, maps_of_one) = profile_of_containers(1);
+    let (many, maps) = profile_of_containers(count);
+    println!("1 container: {one} kB, {maps_of_one} maps; {count}: {many} kB, {maps} maps");
+    // At most three maps are expected per process: one for its mappings, and perhaps some for a
+    // file of its own. A JVM maps about 15 files, whose maps are shared.
+    assert!(maps < maps_of_one + 3 * count, "{maps} maps, {maps_of_one} beside one container");
+    let allowed = one * 12 / 10 + 300 * (count as u64 - 1);
+    assert!(many <= allowed, "{many} kB beside {count} containers, {one} kB beside one");
+}
 
 /// Profiles `count` JVMs, each with its libraries on an overlay of its own, and checks their stacks. Returns the
 /// tool's own memory in the end, in kB, and how many BPF maps it has made.
