@@ -2,7 +2,7 @@
 //!
 //! A test calls [`need_root`] and runs alone if it measures, counts all JVMs, or checks that nothing
 //! is left on the machine. A test that only checks what a tool reports about the test's own
-//! JVMs calls [`beside_others`]. Two such tests run at once, because they wait most of the time.
+//! JVMs calls [`beside_others`]. Three such tests run at once, because they wait most of the time.
 //!
 //! The turns are locked files beside the test binaries, because `tests/run` runs several binaries
 //! at a time. If `JVMPROBE_TEST_TIMES` names a file, each test adds a line with its time, without
@@ -18,8 +18,8 @@ use std::{
 
 use rustix::fs::{FlockOperation, flock};
 
-/// Lock files. A test that runs beside others locks one of them, and a test that runs alone locks both.
-const FILES: [&str; 2] = ["turn-0.lock", "turn-1.lock"];
+/// Lock files. A test that runs beside others locks one of them, and a test that runs alone locks all.
+const FILES: [&str; 3] = ["turn-0.lock", "turn-1.lock", "turn-2.lock"];
 
 /// A test's turn, until its thread ends.
 struct Turn {
