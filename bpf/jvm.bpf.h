@@ -48,12 +48,12 @@ struct {
 } lost_events SEC(".maps");
 
 /* Whether user space polls the ring buffer at regular intervals, so that an event need not wake it. */
-const volatile bool wakes_late = false;
+const volatile bool polls_regularly = false;
 
 /* Returns the wake-up flags for submitting an event to the ring buffer. */
 static __always_inline __u64 wake(void)
 {
-	if (!wakes_late)
+	if (!polls_regularly)
 		return 0;
 	/* Wakes user space when the buffer is a quarter full, so that later events find space until it has
 	   polled. */
@@ -128,25 +128,25 @@ static __always_inline void send(__u64 key, void *event, __u64 size)
 }
 
 /*
- * Reads a string of HotSpot's probes, which come with a length and without a terminating NUL. `room`, the size
+ * Reads a string of HotSpot's probes, which come with a length and without a terminating NUL. `capacity`, the size
  * of dst, is a constant power of two. The rest of dst is left unchanged, so the caller zeroes it before.
  */
-#define read_name(dst, room, ptr, len)                                     \
-	do {                                                               \
-		__u64 n_ = (len);                                          \
-		if (n_ > (room) - 1)                                       \
-			n_ = (room) - 1;                                   \
+#define read_name(dst, capacity, ptr, len)                                \
+	do {                                                              \
+		__u64 n_ = (len);                                         \
+		if (n_ > (capacity) - 1)                                  \
+			n_ = (capacity) - 1;                              \
 		/* The mask is for verifiers that do not track the bound above. */ \
-		bpf_probe_read_user((dst), n_ & ((room) - 1), (ptr));      \
+		bpf_probe_read_user((dst), n_ & ((capacity) - 1), (ptr)); \
 	} while (0)
 
 /* Reads the string whose pointer is the probe's argument `n` and whose length is the argument after it. */
-#define read_usdt_name(ctx, n, dst, room)                           \
-	do {                                                        \
-		long ptr_ = 0, size_ = 0;                           \
-		bpf_usdt_arg((ctx), (n), &ptr_);                    \
-		bpf_usdt_arg((ctx), (n) + 1, &size_);               \
-		read_name((dst), (room), (void *)ptr_, size_);      \
+#define read_usdt_name(ctx, n, dst, capacity)                      \
+	do {                                                       \
+		long ptr_ = 0, size_ = 0;                          \
+		bpf_usdt_arg((ctx), (n), &ptr_);                   \
+		bpf_usdt_arg((ctx), (n) + 1, &size_);              \
+		read_name((dst), (capacity), (void *)ptr_, size_); \
 	} while (0)
 
 #endif

@@ -10,9 +10,9 @@ use std::{
 };
 
 use jvmprobe_tests::{
-    beside_others, folded,
+    folded,
     load::{FRAMES, Load},
-    need_root,
+    run_alone, run_beside_others,
     runtimes::named,
     tool::{self, Tool, assert_refused, binary},
     userns::{Mapping, Namespaced},
@@ -22,7 +22,7 @@ const MAPPINGS: [Mapping; 4] =
     [Mapping::RootOnly, Mapping::RootOnlyAndPids, Mapping::Other, Mapping::Range];
 
 fn start(runtime: &str, mapping: Mapping) -> Namespaced {
-    need_root();
+    run_alone();
     binary("javaprof");
     Namespaced::start(named(runtime), mapping, FRAMES, "CpuLoad")
 }
@@ -58,7 +58,7 @@ fn assert_jvm_answers_first_request(runtime: &str, mapping: Mapping, symbols: &s
 /// Asserts that the JVM works and has printed only its program's output, no thread dump.
 fn assert_jvm_is_undisturbed(jvm: &mut Namespaced, what: &str) {
     jvm.run(0.1);
-    let said = jvm.said();
+    let output = jvm.output();
     let is_own = |line: &str| line.starts_with("ready ") || line.starts_with("done ");
     // From JDK 21 on, the JVM prints a warning when an agent is loaded.
     let is_warning = |line: &str| line.starts_with("WARNING: ");
@@ -67,7 +67,7 @@ fn assert_jvm_is_undisturbed(jvm: &mut Namespaced, what: &str) {
 
 #[test]
 fn jvm_in_user_namespace_loads_the_agent() {
-    beside_others();
+    run_beside_others();
     for mapping in MAPPINGS {
         assert_jvm_answers_first_request("temurin-17", mapping, "agent");
     }
@@ -78,7 +78,7 @@ fn jvm_in_user_namespace_loads_the_agent() {
 
 #[test]
 fn jvm_in_user_namespace_writes_its_perf_map() {
-    beside_others();
+    run_beside_others();
     for mapping in MAPPINGS {
         assert_jvm_answers_first_request("temurin-21", mapping, "perfmap");
     }
@@ -86,7 +86,7 @@ fn jvm_in_user_namespace_writes_its_perf_map() {
 
 #[test]
 fn written_perf_maps_belong_to_the_mapped_user() {
-    beside_others();
+    run_beside_others();
     for mapping in MAPPINGS {
         let mut jvm = start("temurin-17", mapping);
         jvm.run(0.5);
@@ -104,7 +104,7 @@ fn written_perf_maps_belong_to_the_mapped_user() {
 
 #[test]
 fn jvm_of_unmapped_user_gets_no_attach_request() {
-    beside_others();
+    run_beside_others();
     let mut jvm = start("temurin-17", Mapping::Nothing);
     for symbols in ["agent", "perfmap"] {
         let args = ["-p", &jvm.pid().to_string(), "-d", "0.2", "--symbols", symbols];
@@ -125,7 +125,7 @@ fn jvm_of_unmapped_user_gets_no_attach_request() {
 /// another user, or is left over from root.
 #[test]
 fn leftover_attach_file_is_used_and_foreign_one_rejected() {
-    beside_others();
+    run_beside_others();
     binary("javaprof");
     let mut load = Load::start_program(named("temurin-17"), FRAMES, "CpuLoad");
     load.run(0.5);
@@ -139,8 +139,12 @@ fn leftover_attach_file_is_used_and_foreign_one_rejected() {
     // If a signal had been sent, the JVM would have printed its threads.
     load.run(0.1);
     let served = run();
-    fs::remove_file(&request).expect("it is not ours to remove");
-    assert_refused(&refused, 1, &["cannot attach", &request, "not its own user's"]);
+    fs::remove_file(&request).expect("javaprof must not remove this file");
+    assert_refused(
+        &refused,
+        1,
+        &["cannot attach", &request, "not a regular file of the JVM's user"],
+    );
     assert!(served.status.success(), "{served:?}");
     load.run(0.1);
     load.quit();

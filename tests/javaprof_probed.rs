@@ -4,9 +4,9 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use jvmprobe_tests::{
-    beside_others,
     folded::{self, Line, total},
     load::Load,
+    run_beside_others,
     runtimes::{self, Runtime, named},
     tool::{self, Tool, binary},
 };
@@ -20,7 +20,7 @@ const COMPLETE: f64 = 0.995;
 
 #[test]
 fn stacks_at_probed_instructions_are_complete() {
-    beside_others();
+    run_beside_others();
     binary("javaobjnew");
     check(named("temurin-17"));
     check(named("zulu-8"));

@@ -20,7 +20,7 @@
 
 enum frame_state {
 	FRAME_COMPLETE,
-	FRAME_NOTHING,      /* only the return address is on the stack */
+	FRAME_RETURN_ADDRESS_ONLY, /* only the return address is on the stack */
 	FRAME_FP_PUSHED,    /* the return address and, below it, the caller's fp are on the stack */
 	FRAME_NO_FP,        /* sp has its final value, but fp is not saved yet */
 };
@@ -72,14 +72,14 @@ __noinline int prologue_instruction(struct walker *w, __u32 at)
 /* Returns how much of its frame the method with this entry has set up so far. */
 __noinline int prologue_state(struct walker *w, __u64 entry)
 {
-	__u32 at = 0, state = FRAME_NOTHING, i;
+	__u32 at = 0, state = FRAME_RETURN_ADDRESS_ONLY, i;
 	__u64 reached;
 
 	if (!w)
 		return FRAME_COMPLETE;
 	/* The check of the receiver's class precedes the verified entry, and nothing is pushed until then. */
 	if (w->ip <= entry)
-		return FRAME_NOTHING;
+		return FRAME_RETURN_ADDRESS_ONLY;
 	reached = w->ip - entry;
 	if (read_user(w->bytes, CODE_BYTES, entry))
 		return FRAME_COMPLETE;
@@ -91,7 +91,7 @@ __noinline int prologue_state(struct walker *w, __u64 entry)
 		insn = prologue_instruction(w, at);
 		if (!insn)
 			/* Not a prologue: the caller of this function checks the stack. */
-			return state == FRAME_NOTHING ? FRAME_COMPLETE : state;
+			return state == FRAME_RETURN_ADDRESS_ONLY ? FRAME_COMPLETE : state;
 		at += insn & 0xff;
 		if (insn & PUSHES_FP)
 			state = FRAME_FP_PUSHED;
@@ -125,47 +125,47 @@ __noinline int epilogue_state(struct walker *w)
 		return FRAME_COMPLETE;
 	/* ret */
 	if (c[0] == 0xc3 || c[0] == 0xc2)
-		return FRAME_NOTHING;
+		return FRAME_RETURN_ADDRESS_ONLY;
 	/* A jump out of the method, to an exception handler. */
 	if (c[0] == 0xe9 && leaves_method(w, 0))
-		return FRAME_NOTHING;
+		return FRAME_RETURN_ADDRESS_ONLY;
 	/* Slow path of a return poll: lea r10, [rip + X] or mov r10, X; mov [r15 + X], r10; jmp. The jump
 	   distinguishes it from a call of native code. */
 	if (c[0] == 0x4c && c[1] == 0x8d && c[2] == 0x15 && c[7] == 0x4d && c[8] == 0x89 &&
 	    c[9] == 0x97)
-		return FRAME_NOTHING;
+		return FRAME_RETURN_ADDRESS_ONLY;
 	if (c[0] == 0x49 && c[1] == 0xba && c[10] == 0x4d && c[11] == 0x89 && c[12] == 0x97 &&
 	    c[17] == 0xe9 && leaves_method(w, 17))
-		return FRAME_NOTHING;
+		return FRAME_RETURN_ADDRESS_ONLY;
 	if (c[0] == 0x4d && c[1] == 0x89 && c[2] == 0x97 && c[7] == 0xe9 && leaves_method(w, 7))
-		return FRAME_NOTHING;
+		return FRAME_RETURN_ADDRESS_ONLY;
 	/* pop rbp */
 	if (c[0] == 0x5d)
 		return FRAME_FP_PUSHED;
 	/* The return poll up to JDK 15: mov r10, [r15 + X]; test [r10], eax; ret */
 	if (c[0] == 0x4d && c[1] == 0x8b && c[2] == 0x97 && c[7] == 0x41 && c[8] == 0x85 &&
 	    c[9] == 0x02 && c[10] == 0xc3)
-		return FRAME_NOTHING;
+		return FRAME_RETURN_ADDRESS_ONLY;
 	if (c[0] == 0x41 && c[1] == 0x85 && c[2] == 0x02 && c[3] == 0xc3)
-		return FRAME_NOTHING;
+		return FRAME_RETURN_ADDRESS_ONLY;
 	/* The return poll up to JDK 15, with one page for all threads: test eax, [rip + X]; ret */
 	if (c[0] == 0x85 && c[1] == 0x05 && c[6] == 0xc3)
-		return FRAME_NOTHING;
+		return FRAME_RETURN_ADDRESS_ONLY;
 	/* The return poll from JDK 16 on: cmp rsp, [r15 + X]; ja; ret */
 	if (c[0] == 0x49 && c[1] == 0x3b && (c[2] == 0xa7 || c[2] == 0x67))
-		return FRAME_NOTHING;
+		return FRAME_RETURN_ADDRESS_ONLY;
 	if (c[0] == 0x0f && c[1] == 0x87 && c[6] == 0xc3)
-		return FRAME_NOTHING;
+		return FRAME_RETURN_ADDRESS_ONLY;
 	/* At the end of native wrappers: cmp qword [r15 + X], 0; jne; ret */
 	if (c[0] == 0x49 && c[1] == 0x81 && c[2] == 0x7f && c[8] == 0x0f && c[9] == 0x85 &&
 	    c[14] == 0xc3)
-		return FRAME_NOTHING;
+		return FRAME_RETURN_ADDRESS_ONLY;
 	/* At the end of native wrappers, with an immediate of one byte: cmp qword [r15 + X], 0; jne; ret */
 	if (c[0] == 0x49 && c[1] == 0x83 && c[2] == 0x7f && c[5] == 0x0f && c[6] == 0x85 &&
 	    c[11] == 0xc3)
-		return FRAME_NOTHING;
+		return FRAME_RETURN_ADDRESS_ONLY;
 	if (c[0] == 0x0f && c[1] == 0x85 && c[6] == 0xc3)
-		return FRAME_NOTHING;
+		return FRAME_RETURN_ADDRESS_ONLY;
 	return FRAME_COMPLETE;
 }
 
@@ -238,7 +238,7 @@ __noinline int pushed_words(struct walker *w)
  * argument, and a word that aligns the stack.
  * (fp_runtime_fallback(), pusha(), macroAssembler_x86.cpp)
  */
-__noinline __u64 sp_before_sine(struct walker *w)
+__noinline __u64 sp_before_saved_registers(struct walker *w)
 {
 	__u64 at, sp;
 	int i;
@@ -283,7 +283,7 @@ __noinline __u64 call_stub_target(struct walker *w)
  * they reload sp and the bytecode pointer: mov rsp, [rbp - 16] or, since JDK 22, mov rcx, [rbp - 16];
  * lea rsp, [rbp + 8 rcx]; then mov qword [rbp - 16], 0; mov r13, [rbp - 64].
  */
-static __always_inline bool goes_on_in_own_frame(struct walker *w)
+static __always_inline bool resumes_own_frame(struct walker *w)
 {
 	__u8 c[8] = {};
 
@@ -332,7 +332,7 @@ static __always_inline __u64 sets_sender_sp(__u64 code)
  * barrier code may precede them. (The code for calls from interpreted to compiled code lies before; it does
  * not need the caller's sp.)
  */
-__noinline int is_behind_sender_sp(struct walker *w)
+__noinline int has_set_sender_sp(struct walker *w)
 {
 	__u64 *words, found, at;
 	__u32 size, i, k;
@@ -425,16 +425,16 @@ static __always_inline int stub_state(struct walker *w)
 		return FRAME_COMPLETE;
 	/* jmp rax, to the method to which a call was resolved */
 	if (c[0] == 0xff && c[1] == 0xe0 && !read_user(&ip, WORD, w->sp) && in_code_cache(w, ip))
-		return FRAME_NOTHING;
+		return FRAME_RETURN_ADDRESS_ONLY;
 	/* push rbp; ret */
 	if (c[0] == 0x55 || c[0] == 0xc3)
-		return FRAME_NOTHING;
+		return FRAME_RETURN_ADDRESS_ONLY;
 	/* pop rdx; mov r8, rax or jmp r10: C2's stubs for exceptions continue in the handler */
 	if (c[0] == 0x5a && (c[1] == 0x4c || c[1] == 0x41))
-		return FRAME_NOTHING;
+		return FRAME_RETURN_ADDRESS_ONLY;
 	/* sub rsp, X after push rdx: the start of such a stub */
 	if (w->bytes[0] == 0x52 && c[0] == 0x48 && c[1] == 0x83 && c[2] == 0xec)
-		return FRAME_NOTHING;
+		return FRAME_RETURN_ADDRESS_ONLY;
 	/* pop rbp; ret, pop rdx or jmp */
 	if (c[0] == 0x5d && (c[1] == 0xc3 || c[1] == 0x5a || c[1] == 0x41))
 		return FRAME_FP_PUSHED;
@@ -470,7 +470,7 @@ static __always_inline bool begins_with_push(__u64 entry)
 }
 
 /* Returns whether the instruction before this address is a call, so that it may be a return address. */
-static __always_inline bool is_behind_call(__u64 addr)
+static __always_inline bool follows_call(__u64 addr)
 {
 	__u8 c[7];
 

@@ -48,7 +48,7 @@ static __always_inline bool saved_by_exception(const bpf_user_pt_regs_t *regs)
 	return regs->orig_rax == (__u64)-1;
 }
 
-static __always_inline void take_registers(struct registers *to, const bpf_user_pt_regs_t *regs)
+static __always_inline void copy_registers(struct registers *to, const bpf_user_pt_regs_t *regs)
 {
 	to->return_address = regs->rax;
 	to->method = regs->rbx;

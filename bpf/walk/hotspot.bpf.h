@@ -84,7 +84,7 @@ __noinline int caller_of_frameless(struct walker *w)
 			if (!in_compiled_code(w, ip) || !is_sender_sp(w, sp, w->sp))
 				return 0;
 		}
-		if (goes_on_in_own_frame(w))
+		if (resumes_own_frame(w))
 			return 0;
 	}
 	/* Lets go_to() accept the caller's sp even if nothing of the method's own is on the stack. */
@@ -252,12 +252,12 @@ __noinline int caller_of_compiled(struct walker *w, bool below_stub)
 	} else if (w->is_innermost) {
 		state = frame_state(w);
 	}
-	end = w->sp + (state == FRAME_NOTHING	 ? WORD :
-		       state == FRAME_FP_PUSHED ? 2 * WORD :
-						  b->frame_bytes);
+	end = w->sp + (state == FRAME_RETURN_ADDRESS_ONLY ? WORD :
+		       state == FRAME_FP_PUSHED		  ? 2 * WORD :
+							    b->frame_bytes);
 	if (state == FRAME_COMPLETE && (w->is_innermost || below_stub))
 		end += pushed_words(w) * WORD;
-	if (state == FRAME_NOTHING || state == FRAME_NO_FP) {
+	if (state == FRAME_RETURN_ADDRESS_ONLY || state == FRAME_NO_FP) {
 		if (!read_stack(w, &pc, 1, end - WORD) && in_code_cache(w, pc))
 			return go_to(w, pc, end, w->fp);
 	} else if (!read_stack(w, frame, 2, end - sizeof(frame)) &&
@@ -265,7 +265,7 @@ __noinline int caller_of_compiled(struct walker *w, bool below_stub)
 		return go_to(w, frame[1], end, frame[0]);
 	}
 	/* HotSpot may have saved all registers below the frame. */
-	sp = sp_before_sine(w) + b->frame_bytes;
+	sp = sp_before_saved_registers(w) + b->frame_bytes;
 	if (sp > w->sp && !read_stack(w, frame, 2, sp - sizeof(frame)) &&
 	    in_code_cache(w, frame[1]))
 		return go_to(w, frame[1], sp, frame[0]);
@@ -314,7 +314,7 @@ __noinline int caller_of_adapter(struct walker *w)
 		return go_to(w, w->regs.return_address, sp, w->fp);
 	}
 	sp = w->sp + WORD;
-	return go_to(w, ip, is_behind_sender_sp(w) ? sender_sp(w, sp) : sp, w->fp);
+	return go_to(w, ip, has_set_sender_sp(w) ? sender_sp(w, sp) : sp, w->fp);
 }
 
 /*
@@ -343,7 +343,7 @@ __noinline int scan_stub(struct walker *w)
 		}
 	}
 	for (i = 0; i < STUB_WORDS; i++) {
-		if (!in_code_cache(w, words[i]) || !is_behind_call(words[i]))
+		if (!in_code_cache(w, words[i]) || !follows_call(words[i]))
 			continue;
 		at = w->blob.frame_bytes / WORD - 1;
 		if (at >= STUB_WORDS || words[at] != words[i])
@@ -396,7 +396,7 @@ static __always_inline int caller_of_innermost_stub(struct walker *w)
 
 /* Finds the caller of a stub at its start or end, when only the return address is on the stack, with fp below
    it if `has_pushed_fp`. The stub of entry barriers has pushed -1 between the two. */
-static __always_inline int caller_of_begun_stub(struct walker *w, bool has_pushed_fp)
+static __always_inline int caller_of_frameless_stub(struct walker *w, bool has_pushed_fp)
 {
 	__u64 words[3], end = w->sp + WORD, fp = w->fp;
 
@@ -425,12 +425,12 @@ __noinline int caller_of_stub(struct walker *w)
 		int state = stub_state(w);
 
 		if (state != FRAME_COMPLETE)
-			return caller_of_begun_stub(w, state == FRAME_FP_PUSHED);
+			return caller_of_frameless_stub(w, state == FRAME_FP_PUSHED);
 		why = caller_of_innermost_stub(w);
 		if (why || !w->is_innermost)
 			return why;
 		/* Stubs that native code calls and that push nothing, such as flush_icache_stub. */
-		if (!read_stack(w, &ip, 1, w->sp) && !in_code_cache(w, ip) && is_behind_call(ip) &&
+		if (!read_stack(w, &ip, 1, w->sp) && !in_code_cache(w, ip) && follows_call(ip) &&
 		    find_mapping(w, ip))
 			return go_to(w, ip, w->sp + WORD, w->fp);
 	}

@@ -7,7 +7,7 @@
  * addresses.
  *
  * A stack is too large for the BPF stack, so it is walked in per-CPU memory. A program that may be preempted
- * locks that memory (take_stack), see turn.bpf.h.
+ * locks that memory (lock_stack), see lock.bpf.h.
  *
  * The tool's own header is included before this file: its enum event_kind defines EVENT_STACK.
  */
@@ -15,7 +15,7 @@
 #define JVMPROBE_WALK_INTERN_BPF_H
 
 #include "../jvm.bpf.h"
-#include "../turn.bpf.h"
+#include "../lock.bpf.h"
 #include "walk.bpf.h"
 
 /*
@@ -31,7 +31,7 @@ struct {
 
 /* Memory for a stack, and whether a program is using it. */
 struct own_stack {
-	__u64 taken;
+	__u64 locked;
 	struct stack_event event;
 };
 
@@ -43,7 +43,7 @@ struct {
 } stacks SEC(".maps");
 
 /* Level of programs that lock the memory. */
-#define LEVEL_TURNS 0
+#define LEVEL_LOCKED 0
 
 /* Returns this processor's memory for a level. For programs that no program of the same level interrupts. */
 static __always_inline struct own_stack *own_stack(__u32 level)
@@ -51,18 +51,18 @@ static __always_inline struct own_stack *own_stack(__u32 level)
 	return bpf_map_lookup_elem(&stacks, &level);
 }
 
-/* Locks and returns this processor's memory for LEVEL_TURNS; NULL if it is in use. The caller must release it
-   with give_back_stack(). */
-static __always_inline struct own_stack *take_stack(void)
+/* Locks and returns this processor's memory for LEVEL_LOCKED; NULL if it is in use. The caller must release it
+   with unlock_stack(). */
+static __always_inline struct own_stack *lock_stack(void)
 {
-	struct own_stack *own = own_stack(LEVEL_TURNS);
+	struct own_stack *own = own_stack(LEVEL_LOCKED);
 
-	return own && take_turn(&own->taken) ? own : NULL;
+	return own && try_lock(&own->locked) ? own : NULL;
 }
 
-static __always_inline void give_back_stack(struct own_stack *own)
+static __always_inline void unlock_stack(struct own_stack *own)
 {
-	end_turn(&own->taken);
+	unlock(&own->locked);
 }
 
 /*
@@ -82,7 +82,7 @@ static __always_inline __u64 intern(struct stack_event *event, __u64 hash, const
 	if (size > sizeof(event->stack.frames))
 		return STACK_NONE;
 	barrier_var(size);
-	id = stack_number(hash, target);
+	id = stack_id(hash, target);
 	if (bpf_map_lookup_elem(&known_stacks, &id))
 		return id;
 	error = bpf_map_update_elem(&known_stacks, &id, &target, BPF_NOEXIST);
@@ -104,13 +104,13 @@ static __always_inline __u64 intern(struct stack_event *event, __u64 hash, const
    this processor's memory is in use. */
 static __always_inline __u64 intern_stack(const bpf_user_pt_regs_t *regs, __u64 key)
 {
-	struct own_stack *own = take_stack();
+	struct own_stack *own = lock_stack();
 	__u64 id;
 
 	if (!own)
 		return STACK_NONE;
-	id = intern(&own->event, walk(regs, key, &own->event.stack, LEVEL_TURNS), false);
-	give_back_stack(own);
+	id = intern(&own->event, walk(regs, key, &own->event.stack, LEVEL_LOCKED), false);
+	unlock_stack(own);
 	return id;
 }
 

@@ -179,7 +179,7 @@ __noinline int scan(struct walker *w)
 	for (i = 0; i < SCAN_WORDS; i++) {
 		__u64 addr = words[i];
 
-		if (addr < 0x10000 || addr & INTERPRETED || !is_behind_call(addr))
+		if (addr < 0x10000 || addr & INTERPRETED || !follows_call(addr))
 			continue;
 		w->found_ip = addr;
 		if (w->is_jvm && in_code_cache(w, addr))
@@ -197,7 +197,7 @@ static __always_inline bool is_frame(__u64 fp, __u64 end)
 	__u64 ip = 0;
 
 	return fp - end < MAX_FRAME_BYTES && !(fp & (WORD - 1)) &&
-	       !read_user(&ip, WORD, fp + WORD) && is_behind_call(ip);
+	       !read_user(&ip, WORD, fp + WORD) && follows_call(ip);
 }
 
 /* Returns the caller's frame pointer, given that the return address is `found` words above sp. The frame pointer is
@@ -237,7 +237,7 @@ static __always_inline int caller_of_unknown(struct walker *w)
 
 __noinline int caller_of_native(struct walker *w)
 {
-	struct found *place;
+	struct cached_address *slot;
 	__u64 addr, end, ip = 0, fp;
 	union {
 		__u64 word;
@@ -247,9 +247,9 @@ __noinline int caller_of_native(struct walker *w)
 
 	if (!w)
 		return END_IMPLAUSIBLE;
-	place = found_slot(w, w->mappings_stamp);
-	if (place && is_found(place, w, w->mappings_stamp)) {
-		known.word = place->row;
+	slot = cache_slot(w, w->mappings_stamp);
+	if (slot && is_cached(slot, w, w->mappings_stamp)) {
+		known.word = slot->row;
 	} else {
 		addr = w->ip - !w->is_innermost;
 		if (!find_mapping(w, addr)) {
@@ -257,9 +257,9 @@ __noinline int caller_of_native(struct walker *w)
 			return caller_by_fp(w);
 		}
 		known.word = find_row(w, addr);
-		if (place) {
-			place->row = known.word;
-			store_found(place, w, w->mappings_stamp);
+		if (slot) {
+			slot->row = known.word;
+			store_cached(slot, w, w->mappings_stamp);
 		}
 	}
 	switch (row->kind) {

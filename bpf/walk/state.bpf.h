@@ -91,7 +91,7 @@ struct walker {
 #endif
 	/* Number of frames so far, and that number at the first step that was a guess; 0 if no step was. */
 	__u32 depth;
-	__u32 known;
+	__u32 frames_before_guess;
 	__u64 code_low;
 	__u64 code_high;
 	__u64 found_ip;     /* result of scan() and scan_stub() */
@@ -111,7 +111,7 @@ struct walker {
 /*
  * Number of levels: programs that may interrupt each other on one processor walk at different levels. The
  * tool defines it. Programs of the same level never interrupt each other, or they lock the memory
- * (turn.bpf.h).
+ * (lock.bpf.h).
  */
 #ifndef WALK_LEVELS
 #define WALK_LEVELS 1
@@ -216,8 +216,8 @@ static __always_inline int go_to(struct walker *w, __u64 ip, __u64 sp, __u64 fp)
 /* Marks the step to the caller as a guess. */
 static __always_inline void guess(struct walker *w)
 {
-	if (!w->known)
-		w->known = w->depth;
+	if (!w->frames_before_guess)
+		w->frames_before_guess = w->depth;
 }
 
 /* Moves to the caller by the frame pointer convention, which is the same on x86-64 and aarch64. */

@@ -55,17 +55,17 @@ public class ServletLoad {
         call(tomcat, "start");
         int port = (int) call(connector, "getLocalPort");
         for (String path : new String[] {"/hello.txt", "/page.html", "/nothing", "/hello.txt?a=%20b"}) {
-            ask(port, path, null, null);
-            ask(port, path, "Range", "bytes=10-99");
-            ask(port, path, "Accept-Encoding", "gzip");
+            request(port, path, null, null);
+            request(port, path, "Range", "bytes=10-99");
+            request(port, path, "Accept-Encoding", "gzip");
         }
-        ask(port, "/hello.txt", "If-Modified-Since", "Fri, 01 Jan 2100 00:00:00 GMT");
+        request(port, "/hello.txt", "If-Modified-Since", "Fri, 01 Jan 2100 00:00:00 GMT");
         call(tomcat, "stop");
         call(tomcat, "destroy");
         sum += context.toString().length();
     }
 
-    private static void ask(int port, String path, String header, String value) throws IOException {
+    private static void request(int port, String path, String header, String value) throws IOException {
         HttpURLConnection connection =
                 (HttpURLConnection) new URL("http://127.0.0.1:" + port + path).openConnection();
         if (header != null) {

@@ -15,10 +15,10 @@ use tempfile::TempDir;
 
 use crate::{
     cgroup::{Cgroup, Limits},
+    child_process::ChildProcess,
     fake::compile,
     fuse::{Server, hostile_jvm},
     load::Load,
-    other::Other,
     runtimes::named,
 };
 
@@ -27,11 +27,11 @@ use crate::{
 const FUSE_JVMS: usize = 6;
 
 /// Starts an attacker in a control group and waits until it prints `ready`.
-fn attacker(group: &Cgroup, program: &Path, args: &[&str]) -> Other {
+fn attacker(group: &Cgroup, program: &Path, args: &[&str]) -> ChildProcess {
     let mut command = Command::new(program);
     command.args(args).stdout(Stdio::piped());
     group.enter(&mut command);
-    let mut other = Other::spawn(&mut command);
+    let mut other = ChildProcess::spawn(&mut command);
     let mut line = String::new();
     BufReader::new(other.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
     assert_eq!(line, "ready\n", "{args:?}");
@@ -51,7 +51,7 @@ fn storm(group: &Cgroup, kind: &str) -> Load {
 }
 
 /// Starts a JVM that randomly changes the data by which it describes itself.
-fn liar(group: &Cgroup, dir: &Path) -> Load {
+fn lying_jvm(group: &Cgroup, dir: &Path) -> Load {
     let library = dir.join("hostile.so");
     compile("hostile.c", &["-shared", "-fPIC", "-pthread"], &library);
     let runtime = named("temurin-17");
@@ -111,7 +111,7 @@ fn sparse_elf(path: &Path) {
 pub struct Attack {
     /// Dropped first, because processes that wait for a server's answer cannot end.
     _pages: Vec<Server>,
-    _processes: Vec<Other>,
+    _processes: Vec<ChildProcess>,
     _storms: Vec<Load>,
     _dir: TempDir,
     _groups: Vec<Cgroup>,
@@ -141,12 +141,12 @@ impl Attack {
             storm(&gcs, "gc"),
             storm(&throws, "exceptions"),
             storm(&classes, "classes"),
-            liar(&others, dir.path()),
+            lying_jvm(&others, dir.path()),
         ];
         let content = dir.path().join("content");
         fs::write(&content, vec![0; 1 << 20]).unwrap();
         let mut servers = Vec::new();
-        for be_hostile in [Server::fall_silent, Server::slow_down] {
+        for be_hostile in [Server::stop_answering, Server::slow_down] {
             let Some(server) = Server::start(&content) else { break };
             let jvm = || hostile_jvm(&server, dir.path(), |command| pages.enter(command));
             storms.extend((0..FUSE_JVMS).map(|_| jvm()));

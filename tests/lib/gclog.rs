@@ -195,7 +195,7 @@ fn pause(message: &str) -> Option<Collection> {
     };
     // Some versions append to the cause how a young collection failed.
     let caused = text.split(" (Evacuation Failure").next().unwrap_or(text);
-    let cause = last_bracket(caused.split(" (to-space exhausted)").next().unwrap_or(caused));
+    let cause = last_parentheses(caused.split(" (to-space exhausted)").next().unwrap_or(caused));
     text.starts_with("Pause ").then(|| Collection {
         id,
         generation: generation.into(),
@@ -302,7 +302,7 @@ fn size(text: &str) -> Option<Size> {
 }
 
 /// Returns the text in the parentheses at the end of a line. Parentheses may nest: `(System.gc())`.
-fn last_bracket(text: &str) -> Option<&str> {
+fn last_parentheses(text: &str) -> Option<&str> {
     let inner = text.strip_suffix(')')?;
     let mut depth = 1;
     for (at, c) in inner.char_indices().rev() {

@@ -219,7 +219,7 @@ impl Load {
     /// # Panics
     /// If the JVM has died.
     pub fn run(&mut self, seconds: f64) {
-        self.say(&format!("go {seconds}"));
+        self.send(&format!("go {seconds}"));
         self.done();
     }
 
@@ -236,7 +236,7 @@ impl Load {
     /// # Panics
     /// If the JVM has died.
     pub fn go(&mut self, seconds: f64) {
-        self.say(&format!("go {seconds}"));
+        self.send(&format!("go {seconds}"));
     }
 
     /// Sends a command that is specific to the program, waits until it is done, and returns the
@@ -245,7 +245,7 @@ impl Load {
     /// # Panics
     /// If the JVM has died.
     pub fn ask(&mut self, command: &str) -> String {
-        self.say(command);
+        self.send(command);
         self.done()
     }
 
@@ -254,7 +254,7 @@ impl Load {
     /// # Panics
     /// If its exit status is not 0.
     pub fn quit(mut self) -> String {
-        self.say("quit");
+        self.send("quit");
         let status = self.child.wait().expect("wait for java");
         assert!(status.success(), "java: {status}");
         std::fs::read_to_string(self.log_file()).expect("the log is UTF-8")
@@ -285,7 +285,7 @@ impl Load {
     ///
     /// # Panics
     /// If the JVM has died.
-    pub fn say(&mut self, command: &str) {
+    pub fn send(&mut self, command: &str) {
         writeln!(self.stdin, "{command}").expect("java reads commands");
     }
 

@@ -10,7 +10,7 @@ use std::{
 
 use walk_harness::{
     harness::{self, blob},
-    recording::{Pieces, Recording},
+    recording::{PiecewiseSource, Recording},
 };
 
 fn recordings() -> Vec<PathBuf> {
@@ -46,7 +46,7 @@ fn walk_in_pieces_yields_the_recorded_frames() {
     let mut pieces = 0;
     for file in recordings() {
         let recording = Recording::read(&file).unwrap();
-        let mut source = Pieces::of(&recording);
+        let mut source = PiecewiseSource::of(&recording);
         let stack = harness::walk(&mut source, &recording.start);
         assert_eq!(stack, recording.stack, "{}: {}", file.display(), recording.about);
         pieces += source.count;
@@ -105,9 +105,14 @@ fn replaced_code_is_not_served_from_the_cache() {
         let mut other = recording.clone();
         let at = found.identity_at;
         let line = other.lines.get_mut(&(at - at % 64)).unwrap();
-        let place = &mut line[(at % 64) as usize..][..2];
-        assert_eq!(u64::from(u16::from_le_bytes([place[0], place[1]])), id, "{}", file.display());
-        place.copy_from_slice(&0xabcd_u16.to_le_bytes());
+        let id_bytes = &mut line[(at % 64) as usize..][..2];
+        assert_eq!(
+            u64::from(u16::from_le_bytes([id_bytes[0], id_bytes[1]])),
+            id,
+            "{}",
+            file.display()
+        );
+        id_bytes.copy_from_slice(&0xabcd_u16.to_le_bytes());
         let stack = harness::walk(&mut &other, &other.start);
         assert!(stack.frames.iter().any(|frame| frame >> 47 == 0xabcd), "{}", file.display());
         replaced += 1;
@@ -119,9 +124,9 @@ fn replaced_code_is_not_served_from_the_cache() {
 #[test]
 fn damaged_memory_ends_the_walk_safely() {
     for file in recordings() {
-        let whole = Recording::read(&file).unwrap();
-        for (i, addr) in whole.lines.keys().enumerate().step_by(5) {
-            let mut damaged = whole.clone();
+        let intact = Recording::read(&file).unwrap();
+        for (i, addr) in intact.lines.keys().enumerate().step_by(5) {
+            let mut damaged = intact.clone();
             if i % 2 == 0 {
                 damaged.lines.remove(addr);
             } else {
@@ -143,13 +148,13 @@ fn sanitizers_report_no_errors() {
     }
     let folder = tempfile::tempdir().unwrap();
     let library = folder.path().join("walker.so");
-    let house = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let manifest_dir = Path::new(env!("CARGO_MANIFEST_DIR"));
     let compiled = Command::new("gcc")
         .args(["-O1", "-g", "-shared", "-fPIC", "-D__TARGET_ARCH_x86", "-fno-strict-aliasing"])
         .args(["-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-Wno-unknown-pragmas"])
-        .arg(format!("-I{}", house.join("../../libjvmprobe/walk").display()))
-        .arg(format!("-I{}", house.join("../../bpf").display()))
-        .arg(house.join("../../libjvmprobe/walk/harness.c"))
+        .arg(format!("-I{}", manifest_dir.join("../../libjvmprobe/walk").display()))
+        .arg(format!("-I{}", manifest_dir.join("../../bpf").display()))
+        .arg(manifest_dir.join("../../libjvmprobe/walk/harness.c"))
         .arg("-o")
         .arg(&library)
         .output();
@@ -180,11 +185,12 @@ fn sanitizers_report_no_errors() {
 #[test]
 fn every_frame_kind_has_a_recording() {
     let files = recordings();
-    let told: Vec<_> = files.iter().map(|file| Recording::read(file).unwrap().about).collect();
+    let descriptions: Vec<_> =
+        files.iter().map(|file| Recording::read(file).unwrap().about).collect();
     let has = |runtime: &str, kind: &str| {
         let kind = format!(": {kind}");
         let is_one = |about: &&String| about.starts_with(runtime) && about.contains(&kind);
-        assert!(told.iter().find(is_one).is_some(), "{runtime}{kind}");
+        assert!(descriptions.iter().find(is_one).is_some(), "{runtime}{kind}");
     };
     for kind in [
         "adapter",

@@ -97,14 +97,14 @@ fn hex(text: &str) -> Option<u64> {
     u64::from_str_radix(text, 16).ok()
 }
 
-fn place<'a>(fields: &mut impl Iterator<Item = &'a str>) -> Option<(Addr, u64)> {
+fn address_and_size<'a>(fields: &mut impl Iterator<Item = &'a str>) -> Option<(Addr, u64)> {
     let (start, size) = (hex(fields.next()?)?, hex(fields.next()?)?);
     start.checked_add(size).filter(|_| size > 0)?;
     Some((Addr(start), size))
 }
 
 fn method<'a>(mut fields: impl Iterator<Item = &'a str>) -> Option<(Addr, u64, Code)> {
-    let (start, size) = place(&mut fields)?;
+    let (start, size) = address_and_size(&mut fields)?;
     let frame = frame(&mut fields)?;
     let code = Code {
         kind: CodeKind::Method,
@@ -116,7 +116,7 @@ fn method<'a>(mut fields: impl Iterator<Item = &'a str>) -> Option<(Addr, u64, C
 }
 
 fn dynamic<'a>(mut fields: impl Iterator<Item = &'a str>) -> Option<(Addr, u64, String)> {
-    let (start, size) = place(&mut fields)?;
+    let (start, size) = address_and_size(&mut fields)?;
     Some((start, size, unescape(fields.next()?)))
 }
 

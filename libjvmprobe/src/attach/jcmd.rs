@@ -65,7 +65,7 @@ pub(crate) fn command(
     let rest = arguments.iter().copied().chain(["", "", ""]).take(3);
     for part in [name].into_iter().chain(rest) {
         if part.contains('\0') || part.len() > 1024 {
-            return Err(refuse("a command argument is too long".into()));
+            return Err(refuse("a command argument is too long or contains a NUL byte".into()));
         }
         request.extend_from_slice(part.as_bytes());
         request.push(0);
@@ -172,31 +172,35 @@ fn wake_listener(
 ) -> Result<(), String> {
     let working = Folder::working(process).ok();
     let folders: Vec<_> = working.iter().chain([tmp]).collect();
-    let is_there = || is_socket(tmp, socket);
+    let is_listening = || is_socket(tmp, socket);
     let mut sentinel = sentinel(process, &folders)?;
     if matches!(sentinel, Sentinel::Others) {
-        if wait(process, is_there, deadline.capped(OTHERS_TIMEOUT)).is_ok() {
+        if wait(process, is_listening, deadline.capped(OTHERS_TIMEOUT)).is_ok() {
             return Ok(());
         }
         // Meanwhile the other tool may have given up and removed its file.
         sentinel = self::sentinel(process, &folders)?;
     }
     process.signal(Signal::QUIT).map_err(|e| format!("cannot signal it ({e})"))?;
-    let listens = wait(process, is_there, deadline.capped(LISTEN_TIMEOUT));
+    let listens = wait(process, is_listening, deadline.capped(LISTEN_TIMEOUT));
     drop(sentinel);
     listens.map_err(|why| format!("it did not open its attach socket: {why}"))
 }
 
-/// Waits until `is_there` returns true.
-fn wait(process: &Process, is_there: impl Fn() -> bool, deadline: Deadline) -> Result<(), String> {
+/// Waits until `is_listening` returns true.
+fn wait(
+    process: &Process,
+    is_listening: impl Fn() -> bool,
+    deadline: Deadline,
+) -> Result<(), String> {
     let mut pause = Duration::from_millis(20);
-    while !is_there() {
+    while !is_listening() {
         match process.fate() {
             Fate::Alive => {}
             Fate::Ended => return Err("it has ended".into()),
             Fate::Execed => return Err("it runs another program now".into()),
         }
-        deadline.sleep(pause).map_err(|when| format!("no attach socket {when}; is it hung?"))?;
+        deadline.sleep(pause).map_err(|when| format!("no answer {when}; is it hung?"))?;
         pause = (pause * 3 / 2).min(Duration::from_millis(200));
     }
     Ok(())
@@ -242,7 +246,9 @@ fn sentinel_in<'a>(
         }
         Err(e) if e.kind() == io::ErrorKind::AlreadyExists => match seen {
             Ok(seen) if seen.is_file_of(process.uid) => Ok(Sentinel::Others),
-            _ => Err(io::Error::other("a file exists there that is not its own user's; remove it")),
+            _ => Err(io::Error::other(
+                "something exists there that is not a regular file of the JVM's user; remove it",
+            )),
         },
         Err(e) => Err(e),
     }

@@ -79,7 +79,7 @@ pub fn name_of(process: &Process) -> String {
 ///
 /// # Errors
 /// [`Error::Attach`] if its /tmp cannot be opened, [`Error::Io`] if the file cannot be trusted or read.
-pub(crate) fn read_there(process: &Process) -> Result<String> {
+pub(crate) fn read_in_target(process: &Process) -> Result<String> {
     let refuse = |why| Error::Attach { pid: process.pid, why };
     let root = Root::open(process).map_err(refuse)?;
     let tmp = root.folder("/tmp").map_err(refuse)?;

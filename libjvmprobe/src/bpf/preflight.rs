@@ -27,7 +27,7 @@ const UPROBE_PMU: &str = "/sys/bus/event_source/devices/uprobe/type";
 /// Checks rights and kernel features for uprobe and USDT tracing.
 ///
 /// # Errors
-/// [`Error::Permission`] naming the missing capabilities, or [`Error::Kernel`].
+/// [`Error::Permission`] naming the missing capabilities, [`Error::Unsupported`] or [`Error::Kernel`].
 pub fn check() -> Result<()> {
     capabilities(effective_capabilities())?;
     kernel_release(&rustix::system::uname().release().to_string_lossy())?;
@@ -63,9 +63,10 @@ fn kernel_release(release: &str) -> Result<()> {
     match parse_release(release) {
         Some(version) if version < OLDEST_KERNEL => {
             let (major, minor) = OLDEST_KERNEL;
-            Err(Error::Kernel {
-                what: format!("run this tool (it is Linux {release})"),
-                hint: format!("Linux {major}.{minor} or later is needed"),
+            Err(Error::Unsupported {
+                what: format!(
+                    "Linux {release} is too old: this tool needs Linux {major}.{minor} or later"
+                ),
             })
         }
         // An unusual version string of a vendor is no reason to refuse.

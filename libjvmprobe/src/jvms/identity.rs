@@ -94,12 +94,12 @@ impl JvmIdentity {
     pub fn of(process: &Process) -> Self {
         let arguments = process.arguments().unwrap_or_default();
         let service = Service::of(&arguments, &bytes_of(process, "environ"));
-        let place = Container::parse(&String::from_utf8_lossy(&bytes_of(process, "cgroup")));
+        let container = Container::parse(&String::from_utf8_lossy(&bytes_of(process, "cgroup")));
         let mut attributes = service.attributes;
         attributes
             .retain(|key, _| !TRUSTED_ATTRIBUTES.contains(&key.as_str()) && key != "jvm.gc.name");
-        let pod = place.pod.as_deref().and_then(|uid| pod_of(Path::new(PODS), uid));
-        let claimed_namespace = match (&place.pod, &pod) {
+        let pod = container.pod.as_deref().and_then(|uid| pod_of(Path::new(PODS), uid));
+        let claimed_namespace = match (&container.pod, &pod) {
             (Some(_), None) => namespace(process).map(|name| bounded(&name)),
             _ => None,
         };
@@ -110,15 +110,15 @@ impl JvmIdentity {
         };
         add("service.name", &service.name);
         add("host.name", host_name());
-        add("container.id", place.container.as_deref().unwrap_or_default());
-        add("container.runtime", place.runtime.unwrap_or_default());
-        add("k8s.pod.uid", place.pod.as_deref().unwrap_or_default());
-        add("k8s.pod.qos_class", place.qos.unwrap_or_default());
+        add("container.id", container.container.as_deref().unwrap_or_default());
+        add("container.runtime", container.runtime.unwrap_or_default());
+        add("k8s.pod.uid", container.pod.as_deref().unwrap_or_default());
+        add("k8s.pod.qos_class", container.qos.unwrap_or_default());
         if let Some((namespace, name)) = &pod {
             add("k8s.namespace.name", namespace);
             add("k8s.pod.name", name);
         }
-        add("systemd.unit", &place.service.map(|name| name + ".service").unwrap_or_default());
+        add("systemd.unit", &container.service.map(|name| name + ".service").unwrap_or_default());
         add("process.pid", &process.pid.to_string());
         let executable = fs::read_link(format!("/proc/{}/exe", process.pid)).unwrap_or_default();
         add("process.executable.path", &executable.to_string_lossy());

@@ -1,7 +1,7 @@
 //! Objects in the heap of a native image.
 //!
 //! References are 8-byte offsets from the heap's base. The section begins some distance after that base, for the sake
-//! of the garbage collector; `found` determines the distance. An object begins with a reference to its class, whose low
+//! of the garbage collector; `locate` determines the distance. An object begins with a reference to its class, whose low
 //! bits are flags. An array has its length at offset 12 and its elements at offset 16.
 
 use std::ops::Range;

@@ -10,8 +10,8 @@ use crate::{
     names::code::{SourceFrame, mask_hidden},
     native_image::{
         code::Table,
-        found::Found,
         heap::{Heap, Object, WORD},
+        locate::CodeTables,
     },
 };
 
@@ -53,9 +53,9 @@ struct Methods {
 
 impl Names {
     /// Finds the tables, and checks them by decoding all frames.
-    pub(super) fn read(heap: &Heap, found: &Found, table: &Table) -> Option<Self> {
-        let field = |number: usize| heap.object(found.frames_field + number * WORD);
-        let bytes_class = heap.class(found.index)?;
+    pub(super) fn read(heap: &Heap, tables: &CodeTables, table: &Table) -> Option<Self> {
+        let field = |number: usize| heap.object(tables.frames_field + number * WORD);
+        let bytes_class = heap.class(tables.index)?;
         let frames = heap.elements(field(0)?, 1)?;
         let classes = heap.elements(field(2)?, WORD)?;
         let names = heap.elements(field(3)?, WORD)?;
@@ -64,12 +64,12 @@ impl Names {
         let of = |array: &Range<usize>| if array.len() / WORD <= 0xffff { 2 } else { 4 };
         let (class, name) = (of(&classes), of(&names));
         // Entries have parameters and modifiers, too, if the image keeps all method data at run time.
-        let whole = class + name + of(&strings) + 2;
+        let entry_with_details = class + name + of(&strings) + 2;
         let is_of = |array: &Range<usize>| heap.class(Object(array.start - 2 * WORD));
         (is_of(&frames) == Some(bytes_class) && is_of(&methods) == Some(bytes_class))
             .then_some(())?;
         let class_name = class_name(heap, &classes, &names)?;
-        [class + name, whole].into_iter().find_map(|entry| {
+        [class + name, entry_with_details].into_iter().find_map(|entry| {
             let methods = Methods { table: methods.clone(), class, name, entry };
             let (frames, classes, names) = (frames.clone(), classes.clone(), names.clone());
             let all = Self { frames, classes, methods, names, class_name, bytes_class };

@@ -42,7 +42,7 @@ impl CodeFile {
     }
 
     /// Makes a code file with symbols only from sources that no target controls.
-    fn of_processes(file: File) -> Self {
+    fn with_installed_symbols(file: File) -> Self {
         let elf = file.try_clone().ok().and_then(|file| ElfFile::open(file).ok());
         let symbols = elf.filter(|elf| !elf.has_symbols()).and_then(|elf| elf.installed_symbols());
         Self { file, symbols }
@@ -283,7 +283,7 @@ impl Opened {
             Err(error) => {
                 let name = module_name(&map.pathname);
                 log::debug!(
-                    "process {pid}: cannot open {name}, its functions have no names: {error}"
+                    "process {pid}: cannot open {name}, so its functions have no names: {error}"
                 );
                 None
             }
@@ -299,7 +299,7 @@ impl Opened {
         if let Some(known) = id.and_then(|id| self.by_id.get(&id)?.upgrade()) {
             return known;
         }
-        let file = Arc::new(CodeFile::of_processes(file));
+        let file = Arc::new(CodeFile::with_installed_symbols(file));
         self.by_id.retain(|_, file| file.strong_count() > 0);
         self.by_id.extend(id.map(|id| (id, Arc::downgrade(&file))));
         file
@@ -351,10 +351,10 @@ mod tests {
         let pid = Pid(std::process::id());
         let mut maps = CodeMaps::default();
         maps.refresh(pid, &FileCache::default()).unwrap();
-        let here = Addr(own_code_is_found_in_a_mapped_file as fn() as usize as u64);
-        let mapping = maps.find(here).unwrap();
+        let own_address = Addr(own_code_is_found_in_a_mapped_file as fn() as usize as u64);
+        let mapping = maps.find(own_address).unwrap();
         assert!(mapping.file.is_some());
-        assert!(mapping.start <= here && here < mapping.end);
+        assert!(mapping.start <= own_address && own_address < mapping.end);
         assert!(maps.find(Addr(1)).is_none());
         let version = maps.version();
         maps.refresh(pid, &FileCache::default()).unwrap();
@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn unused_files_are_closed_after_a_minute() {
+    fn unused_files_are_closed_after_the_idle_timeout() {
         let (files, mut maps) = (FileCache::default(), CodeMaps::default());
         maps.refresh(Pid(std::process::id()), &files).unwrap();
         let of_file = maps.iter().find(|m| m.file.is_some()).unwrap().clone();

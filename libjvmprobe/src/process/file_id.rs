@@ -35,12 +35,12 @@ impl FileId {
     /// the file is mapped. Up to Linux 6.7, these numbers identify the file below an overlay.
     pub(crate) fn of(file: &File, mapped: Option<(u64, u64)>) -> io::Result<Self> {
         let meta = file.metadata()?;
-        let told = Self { dev: meta.dev(), ino: meta.ino() };
+        let from_stat = Self { dev: meta.dev(), ino: meta.ino() };
         if fstatfs(file)?.f_type as u64 != OVERLAY {
-            return Ok(told);
+            return Ok(from_stat);
         }
         let Some(below) = handle(file) else {
-            return Ok(mapped.map_or(told, |(dev, ino)| Self { dev, ino }));
+            return Ok(mapped.map_or(from_stat, |(dev, ino)| Self { dev, ino }));
         };
         // The handle may not identify the file system below the overlay, so size and modification time are
         // compared, too. Files that agree in all of these values count as one file.

@@ -42,7 +42,7 @@ pub struct LibJvm {
 
 /// Symbol files from sources that no target controls, by the libjvm.so that they belong to. The libjvm.so is kept open,
 /// so that its inode number is not reused.
-type Apart = HashMap<FileId, (File, Option<Arc<File>>)>;
+type SymbolFileCache = HashMap<FileId, (File, Option<Arc<File>>)>;
 /// Maximum number of entries; when it is exceeded, the cache is cleared.
 const MAX_CACHED_FILES: usize = 64;
 
@@ -110,19 +110,19 @@ impl LibJvm {
     /// Returns a file with its symbols from a source that no target controls, if the library has none itself. The
     /// result is cached for all processes.
     fn trusted_symbols(&self) -> Result<Option<Arc<File>>> {
-        static KNOWN: OnceLock<Mutex<Apart>> = OnceLock::new();
-        let known = KNOWN.get_or_init(Mutex::default);
+        static CACHE: OnceLock<Mutex<SymbolFileCache>> = OnceLock::new();
+        let cache = CACHE.get_or_init(Mutex::default);
         // A thread that panicked has left a consistent map, because entries are inserted in one step.
-        let mut known = known.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, separate_symbols)) = known.get(&self.id) {
+        let mut cache = cache.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, separate_symbols)) = cache.get(&self.id) {
             return Ok(separate_symbols.clone());
         }
         let separate_symbols = self.elf()?.trusted_symbols(&self.target_path).map(Arc::new);
-        if known.len() >= MAX_CACHED_FILES {
-            known.clear();
+        if cache.len() >= MAX_CACHED_FILES {
+            cache.clear();
         }
         if let Ok(file) = self.file.try_clone() {
-            known.insert(self.id, (file, separate_symbols.clone()));
+            cache.insert(self.id, (file, separate_symbols.clone()));
         }
         Ok(separate_symbols)
     }

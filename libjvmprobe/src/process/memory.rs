@@ -141,8 +141,8 @@ impl Memory {
         let mut at = addr;
         while bytes.len() < max {
             // Only up to the end of the page, because the next one may not be mapped.
-            let room = 4096 - (at.0 % 4096) as usize;
-            let len = room.min(max - bytes.len());
+            let rest_of_page = 4096 - (at.0 % 4096) as usize;
+            let len = rest_of_page.min(max - bytes.len());
             match self.read(at, len) {
                 Ok(chunk) => match chunk.iter().position(|&b| b == 0) {
                     Some(end) => {

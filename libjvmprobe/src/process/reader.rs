@@ -70,7 +70,7 @@ const TRIES: usize = 8;
 const FUSE: u64 = 0x6573_5546;
 /// Size of a request's head: `Call`, PID, flags or number of blocks, length of a block or of an answer. A path or the
 /// addresses of blocks follow.
-const HEAD: usize = 24;
+const REQUEST_HEAD: usize = 24;
 /// Size of the head of an answer: an error number, and one bit per block, which is set if the block cannot be
 /// read.
 const ANSWER_HEAD: usize = 4 + MAX_BLOCKS / 8;
@@ -153,7 +153,7 @@ impl Pool {
             self.stuck.retain(|stuck| !channel::is_ready(&stuck.socket));
         }
         if self.refuses(pid, || cgroup::tenant_of(pid)) {
-            return Err(late());
+            return Err(timed_out());
         }
         let last = self.idle.len().checked_sub(1);
         let fitting = self.idle.iter().position(|reader| reader.memory == memory).or(last);
@@ -205,7 +205,7 @@ pub(crate) fn within<T>(limit: Duration, read: impl FnOnce() -> T) -> T {
     read
 }
 
-fn late() -> io::Error {
+fn timed_out() -> io::Error {
     let why = "no answer within 1 s; perhaps the server of its file system does not answer";
     io::Error::new(io::ErrorKind::TimedOut, why)
 }
@@ -264,7 +264,7 @@ fn with_reader<T>(
 fn ask(
     call: Call,
     pid: Pid,
-    (number, len): (u64, usize),
+    (argument, len): (u64, usize),
     path: &[u8],
     with: Option<BorrowedFd<'_>>,
     to: &mut [u8],
@@ -273,7 +273,7 @@ fn ask(
         return Err(io::ErrorKind::InvalidInput.into());
     }
     with_reader(pid, None, |reader| {
-        send(&reader.socket, call, pid, (number, len), path, with)?;
+        send(&reader.socket, call, pid, (argument, len), path, with)?;
         receive(&reader.socket, to, &mut Unread::default())
     })
 }
@@ -283,14 +283,14 @@ fn send(
     to: &OwnedFd,
     call: Call,
     pid: Pid,
-    (number, len): (u64, usize),
+    (argument, len): (u64, usize),
     body: &[u8],
     with: Option<BorrowedFd<'_>>,
 ) -> io::Result<()> {
-    let mut head = [0; HEAD];
+    let mut head = [0; REQUEST_HEAD];
     head[..4].copy_from_slice(&(call as u32).to_ne_bytes());
     head[4..8].copy_from_slice(&pid.0.to_ne_bytes());
-    head[8..16].copy_from_slice(&number.to_ne_bytes());
+    head[8..16].copy_from_slice(&argument.to_ne_bytes());
     head[16..].copy_from_slice(&(len as u64).to_ne_bytes());
     let parts = [IoSlice::new(&head), IoSlice::new(body)];
     channel::send(to, &parts, with.as_slice()).map_err(|_| io::ErrorKind::UnexpectedEof.into())
@@ -304,7 +304,7 @@ fn receive(
     unread: &mut Unread,
 ) -> io::Result<(usize, Option<OwnedFd>)> {
     if !channel::wait(from, Instant::now() + LIMIT)? {
-        return Err(late());
+        return Err(timed_out());
     }
     let mut head = [0; ANSWER_HEAD];
     let mut parts = [IoSliceMut::new(&mut head), IoSliceMut::new(to)];
@@ -427,8 +427,8 @@ pub(super) fn open_below(
     flags: OFlags,
 ) -> io::Result<OwnedFd> {
     let path = path.as_os_str().as_bytes();
-    let number = u64::from(flags.bits());
-    opened(ask(Call::Below, pid, (number, 0), path, Some(root.as_fd()), &mut [])?)
+    let argument = u64::from(flags.bits());
+    opened(ask(Call::Below, pid, (argument, 0), path, Some(root.as_fd()), &mut [])?)
 }
 
 /// Opens the file to which a link in /proc leads, if it is a regular file.
@@ -448,8 +448,8 @@ pub(super) fn open_linked(pid: Pid, link: &Path) -> io::Result<File> {
 /// system does not answer.
 pub(super) fn open_file(pid: Pid, found: &OwnedFd) -> io::Result<File> {
     let open = |allow_fuse: bool| {
-        let (number, with) = (u64::from(allow_fuse), Some(found.as_fd()));
-        ask(Call::File, pid, (number, 0), b"", with, &mut []).and_then(opened)
+        let (argument, with) = (u64::from(allow_fuse), Some(found.as_fd()));
+        ask(Call::File, pid, (argument, 0), b"", with, &mut []).and_then(opened)
     };
     let mut result = open(false);
     let is_fuse = |e: &io::Error| e.raw_os_error() == Some(libc::EREMOTE);
@@ -514,14 +514,14 @@ fn serve(socket: OwnedFd) -> ! {
         libc::signal(libc::SIGCHLD, libc::SIG_IGN);
     }
     let mut memory = None;
-    let mut head = [0; HEAD];
+    let mut head = [0; REQUEST_HEAD];
     let mut body = [0; MAX_PATH + 1];
     let mut answer = [0; MAX_MESSAGE];
     loop {
         body.fill(0);
         let mut parts = [IoSliceMut::new(&mut head), IoSliceMut::new(&mut body[..MAX_PATH])];
         let received = channel::receive_files(&socket, &mut parts);
-        let Ok((HEAD.., [with, ..])) = received else { exit() };
+        let Ok((REQUEST_HEAD.., [with, ..])) = received else { exit() };
         let request = Request::new(&head, &body);
         let mut unread = Unread::default();
         let result = if request.call == Call::Memory as u32 {
@@ -532,7 +532,7 @@ fn serve(socket: OwnedFd) -> ! {
             })
             .map(|len| (len, None))
         } else {
-            make(&request, with, &mut answer)
+            handle_request(&request, with, &mut answer)
         };
         let (error, len, fd) = match result {
             Ok((len, fd)) => (0, len, fd),
@@ -579,28 +579,28 @@ fn keep_only(socket: &OwnedFd) {
 struct Request<'a> {
     call: u32,
     pid: u32,
-    number: u64,
+    argument: u64,
     len: usize,
     /// Path or addresses, followed by zeros.
     body: &'a [u8; MAX_PATH + 1],
 }
 
 impl<'a> Request<'a> {
-    fn new(head: &[u8; HEAD], body: &'a [u8; MAX_PATH + 1]) -> Self {
+    fn new(head: &[u8; REQUEST_HEAD], body: &'a [u8; MAX_PATH + 1]) -> Self {
         let word =
             |at: usize| u32::from_ne_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
         let long = |at: usize| u64::from(word(at)) | u64::from(word(at + 4)) << 32;
         let len = usize::try_from(long(16)).unwrap_or(usize::MAX);
-        Self { call: word(0), pid: word(4), number: long(8), len, body }
+        Self { call: word(0), pid: word(4), argument: long(8), len, body }
     }
 }
 
-fn make(
+fn handle_request(
     request: &Request<'_>,
     with: Option<OwnedFd>,
     answer: &mut [u8; MAX_MESSAGE],
 ) -> Result<(usize, Option<OwnedFd>), Errno> {
-    let &Request { call, number, len, body, .. } = request;
+    let &Request { call, argument, len, body, .. } = request;
     let path = CStr::from_bytes_until_nul(body).map_err(|_| Errno::NAMETOOLONG)?;
     if call == Call::Linked as u32 {
         let flags = OFlags::PATH | OFlags::CLOEXEC;
@@ -622,7 +622,7 @@ fn make(
         return Ok((got, None));
     }
     if call == Call::Below as u32 {
-        let flags = OFlags::from_bits_retain(number as u32) | OFlags::CLOEXEC;
+        let flags = OFlags::from_bits_retain(argument as u32) | OFlags::CLOEXEC;
         let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
         let open = || openat2(&with, path, flags, Mode::empty(), resolve);
         let mut opened = open();
@@ -634,7 +634,7 @@ fn make(
         }
         return opened.map(|fd| (0, Some(fd)));
     }
-    reopen(&with, number == 1).map(|fd| (0, Some(fd)))
+    reopen(&with, argument == 1).map(|fd| (0, Some(fd)))
 }
 
 /// Forks a reader from the template.
@@ -660,16 +660,16 @@ fn read_memory(
     answer: &mut [u8; MAX_MESSAGE],
     unread: &mut Unread,
 ) -> Result<usize, Errno> {
-    let (size, number) = (request.len, request.number as usize);
-    if size == 0 || number > MAX_BLOCKS || size.checked_mul(number).is_none_or(|n| n > MAX_BYTES) {
+    let (size, count) = (request.len, request.argument as usize);
+    if size == 0 || count > MAX_BLOCKS || size.checked_mul(count).is_none_or(|n| n > MAX_BYTES) {
         return Err(Errno::INVAL);
     }
     let mut blocks = [0; MAX_BLOCKS];
     for (block, bytes) in blocks.iter_mut().zip(request.body.as_chunks::<8>().0) {
         *block = u64::from_ne_bytes(*bytes);
     }
-    let blocks = &blocks[..number];
-    let (mut at, end) = (0, size * number);
+    let blocks = &blocks[..count];
+    let (mut at, end) = (0, size * count);
     loop {
         let len = MAX_MESSAGE.min(end - at);
         read_part(request.pid, blocks, size, at, &mut answer[..len], unread)?;

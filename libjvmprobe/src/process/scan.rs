@@ -53,17 +53,17 @@ impl Scanner {
         self.scan_counts.retain(|pid, _| present.binary_search(pid).is_ok());
         let mut found = Vec::new();
         for pid in present {
-            let looked = self.scan_counts.entry(pid).or_insert(0);
-            if *looked == DECIDED {
+            let scans = self.scan_counts.entry(pid).or_insert(0);
+            if *scans == DECIDED {
                 continue;
             }
-            *looked = (*looked + 1).min(DECIDED - 1);
+            *scans = (*scans + 1).min(DECIDED - 1);
             if !is_wanted(pid) {
                 continue;
             }
-            let is_due = *looked <= EAGER_SCANS || looked.is_multiple_of(LATE_SCAN_INTERVAL);
+            let is_due = *scans <= EAGER_SCANS || scans.is_multiple_of(LATE_SCAN_INTERVAL);
             // The process was not a JVM before, which can only change if it maps a JVM's library.
-            if is_due && (*looked == 1 || maps_jvm(pid)) {
+            if is_due && (*scans == 1 || maps_jvm(pid)) {
                 found.extend(self.examine(pid));
             }
         }
@@ -73,18 +73,18 @@ impl Scanner {
     /// Examines one process that is likely to be a JVM. Returns it if it is a JVM that no earlier call has
     /// returned.
     pub(crate) fn examine(&mut self, pid: Pid) -> Option<Candidate> {
-        let looked = self.scan_counts.entry(pid).or_insert(0);
-        if *looked == DECIDED {
+        let scans = self.scan_counts.entry(pid).or_insert(0);
+        if *scans == DECIDED {
             return None;
         }
         match reader::within(MAX_OPENING, || Candidate::find(pid)) {
             Ok(candidate) => {
-                *looked = DECIDED;
+                *scans = DECIDED;
                 Some(candidate)
             }
             Err(error) => {
                 if is_final(&error) {
-                    *looked = DECIDED;
+                    *scans = DECIDED;
                     self.refused.push((pid, error));
                 }
                 None

@@ -84,16 +84,19 @@ impl Service {
     pub fn of(arguments: &[String], environment: &[u8]) -> Self {
         let [service, resource, spring, tool, jdk] =
             VARIABLES.map(|name| variable(environment, name).unwrap_or_default());
-        let behind = arguments.get(1..).unwrap_or_default();
+        let after_program = arguments.get(1..).unwrap_or_default();
         let program = arguments.first().map_or("", |path| path.rsplit('/').next().unwrap_or(path));
         let main = match JDK_TOOLS.contains(&program) {
             true => program,
-            false => launcher::main_in(behind.iter().map(String::as_str)).unwrap_or_default(),
+            false => {
+                launcher::main_in(after_program.iter().map(String::as_str)).unwrap_or_default()
+            }
         };
         // If a property is defined several times, the last definition counts. The JVM parses the variables
         // before the command line.
         let (tool, jdk) = (words(&tool), words(&jdk));
-        let ours = behind.iter().map(String::as_str).take_while(|argument| *argument != main);
+        let ours =
+            after_program.iter().map(String::as_str).take_while(|argument| *argument != main);
         let options: Vec<_> = tool
             .iter()
             .map(String::as_str)
@@ -112,7 +115,7 @@ impl Service {
             property("otel.resource.attributes").and_then(resource_attributes).unwrap_or_default(),
         );
         let of_resource = attributes.remove("service.name");
-        let spring_argument = behind
+        let spring_argument = after_program
             .iter()
             .rev()
             .find_map(|argument| argument.strip_prefix("--spring.application.name="));

@@ -126,7 +126,7 @@ impl Confined {
         let mut children = children();
         children.reap(0);
         if children.started.len() >= MAX_UNREAPED {
-            return Err(io::Error::other("too many killed child processes have not ended yet"));
+            return Err(io::Error::other("too many child processes have not ended yet"));
         }
         let (socket, theirs) = channel::pair()?;
         // The link leads to the running program, even if its file was replaced. In its own process group, the child

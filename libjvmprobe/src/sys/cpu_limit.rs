@@ -43,9 +43,9 @@ impl Effort {
 
     /// Runs work and adds its CPU time to the time spent.
     pub(crate) fn spend<T>(&mut self, work: impl FnOnce() -> T) -> T {
-        let begin = processor_time();
+        let begin = thread_cpu_time();
         let result = work();
-        self.spent += processor_time().saturating_sub(begin);
+        self.spent += thread_cpu_time().saturating_sub(begin);
         result
     }
 
@@ -65,7 +65,7 @@ impl Effort {
 }
 
 /// Returns the CPU time of this thread.
-pub(crate) fn processor_time() -> Duration {
+pub(crate) fn thread_cpu_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs() as u32)
 }

@@ -12,9 +12,9 @@ pub fn return_memory_sooner() {
             (libc::M_MMAP_THRESHOLD, LARGE),
             (libc::M_TRIM_THRESHOLD, LARGE),
         ];
-        for (what, value) in wanted {
+        for (parameter, value) in wanted {
             // SAFETY: the arguments are numbers, and mallopt() rejects unknown ones.
-            unsafe { libc::mallopt(what, value) };
+            unsafe { libc::mallopt(parameter, value) };
         }
     }
 }

@@ -64,10 +64,10 @@ impl Pace {
     pub(crate) fn min_age(self, started_recently: usize) -> Duration {
         /// Maximum value of `started_recently` at which a new JVM is examined immediately.
         const FEW: usize = 10;
-        const EACH: Duration = Duration::from_millis(200);
+        const DELAY_PER_START: Duration = Duration::from_millis(200);
         match self {
             Self::Calm if started_recently > FEW => {
-                EACH * u32::try_from(started_recently).unwrap_or(u32::MAX).min(300)
+                DELAY_PER_START * u32::try_from(started_recently).unwrap_or(u32::MAX).min(300)
             }
             Self::Calm | Self::Prompt => Duration::ZERO,
         }

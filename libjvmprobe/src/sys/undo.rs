@@ -32,7 +32,7 @@ fn steps() -> MutexGuard<'static, Steps> {
 
 /// A registered cleanup action. Dropping it cancels the action, because the owner has cleaned up itself.
 #[derive(Debug)]
-#[must_use = "dropped at once, nothing is undone"]
+#[must_use = "dropping it immediately cancels the cleanup"]
 pub struct Undo(u64);
 
 impl Drop for Undo {

@@ -24,7 +24,7 @@ use libjvmprobe::{
 };
 use walk_harness::{
     harness::{self, Blob, Registers, Source, Stack},
-    recording::{LINE, Recording, WHOLE},
+    recording::{LINE, MAX_DIRECT_READ, Recording},
 };
 
 const PAGE: u64 = 4096;
@@ -140,7 +140,7 @@ impl Live {
 
     /// Returns the beginnings of the code that turns compiled frames into interpreted ones, and,
     /// separately, the methods' entries for on-stack replacement.
-    pub fn rare(&mut self) -> (Vec<u64>, Vec<u64>) {
+    pub fn rare_code(&mut self) -> (Vec<u64>, Vec<u64>) {
         const DEOPT: u64 = 5;
         // Number of bytes searched in a heap, which is filled from its beginning.
         const FIRST: u64 = 4 << 20;
@@ -202,7 +202,7 @@ impl Live {
     }
 
     /// Discards the cached pages, because the thread has moved and memory may have changed.
-    pub fn moved(&self) {
+    pub fn discard_pages(&self) {
         self.pages.borrow_mut().clear();
     }
 
@@ -257,7 +257,7 @@ impl Source for Live {
     fn read(&mut self, addr: u64, to: &mut [u8]) -> bool {
         // If this read-ahead fails, the walker reads the stack word by word, so only what it needs
         // is recorded.
-        if to.len() > WHOLE || !self.fill(addr, to) {
+        if to.len() > MAX_DIRECT_READ || !self.fill(addr, to) {
             return false;
         }
         if let Some(trace) = &mut self.trace {

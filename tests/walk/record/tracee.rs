@@ -54,7 +54,7 @@ impl Tracee {
         ptrace(libc::PTRACE_SEIZE, tid, 0, 0)?;
         let mut tracee = Self { tid, is_stopped: false, signal: 0 };
         ptrace(libc::PTRACE_INTERRUPT, tid, 0, 0)?;
-        let status = tracee.wait().ok_or_else(|| io::Error::other("it does not stop"))?;
+        let status = tracee.wait().ok_or_else(|| io::Error::other("the thread does not stop"))?;
         tracee.keep_signal(status);
         Ok(tracee)
     }

@@ -50,7 +50,7 @@ pub struct Args {
     #[arg(long, conflicts_with_all = ["json", "list"])]
     pub csv: bool,
 
-    /// Group by class loader; with INTERVAL, show which loaders grow
+    /// Group by class loader; with INTERVAL, show how the numbers of loaders and classes grow
     #[arg(long, conflicts_with_all = ["csv", "list", "command"])]
     pub by_loader: bool,
 

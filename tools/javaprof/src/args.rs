@@ -92,7 +92,7 @@ pub struct Args {
     #[arg(long, value_name = "REGEX", value_parser = Regex::from_str)]
     pub exclude: Vec<Regex>,
 
-    /// Also write FILE, in the format of its name (repeatable)
+    /// Also write FILE, in the format that its extension selects (repeatable)
     #[arg(short, long, help = format!("Also write FILE (repeatable): {}", formats::list()), value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub output: Vec<PathBuf>,
 
@@ -100,11 +100,12 @@ pub struct Args {
     #[arg(long)]
     pub keep_narrow: bool,
 
-    /// List the folded stacks of each second separately; a line begins with its second
+    /// List the folded stacks of each second separately; each line begins with the number of the
+    /// second
     #[arg(long)]
     pub timeline: bool,
 
-    /// Show .svg and .html files as differences from these folded stacks
+    /// In .svg and .html files, show the difference from the folded stacks in FILE
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub diff: Option<PathBuf>,
 

@@ -20,7 +20,7 @@ mod scopes;
 pub(super) mod stubs;
 
 pub use fill::Fill;
-pub(crate) use lookup::{Lookup, Seen};
+pub(crate) use lookup::{Lookup, LookupResult};
 
 use crate::{Addr, Error, Result};
 
@@ -54,7 +54,7 @@ fn at(object: Addr, offset: u64) -> Result<Addr> {
     object
         .checked_add(offset)
         .filter(|_| object.0 != 0)
-        .ok_or_else(|| Error::layout("a null pointer in the code cache"))
+        .ok_or_else(|| Error::layout("a pointer in the code cache is null"))
 }
 
 #[cfg(test)]

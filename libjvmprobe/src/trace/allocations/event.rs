@@ -14,8 +14,8 @@ use crate::{
 };
 
 pub(crate) use crate::trace::allocations::skel::types::{
-    class_id, duty_cycle, duty_cycles, flood, hit, large_event, layout, name_event, old_thread,
-    tally, tally_key, thread_key, thread_state, tlab_event,
+    class_id, duty_cycle, duty_cycles, large_event, layout, name_event, old_thread, sampling_state,
+    slot_bytes, tally, tally_key, thread_key, thread_state, tlab_event,
 };
 
 // `enum event_kind` of bpf/javaobjnew.h.
@@ -26,7 +26,7 @@ const STACK: u64 = 4;
 const STOP: u64 = 5;
 /// Number that represents all stacks for which there was no free entry: `STACK_OTHER` of bpf/walk/walk.h.
 pub(crate) const STACK_OTHER: u64 = 2;
-/// Weight of a hit that represents only itself: `ONE` of bpf/flood.bpf.h.
+/// Weight of a hit that represents only itself: `ONE` of bpf/allocation_sampling.bpf.h.
 pub(crate) const ONE: u64 = 256;
 /// `on_until_ns` of a probe that is always attached: `ALWAYS_ON` of bpf/javaobjnew.h.
 pub(crate) const ALWAYS_ON: u64 = u64::MAX;
@@ -38,9 +38,9 @@ unsafe impl Plain for class_id {}
 // SAFETY: a generated struct of integers only, like class_id.
 unsafe impl Plain for duty_cycles {}
 // SAFETY: a generated struct of integers only, like class_id.
-unsafe impl Plain for flood {}
+unsafe impl Plain for sampling_state {}
 // SAFETY: a generated struct of integers only, like class_id.
-unsafe impl Plain for hit {}
+unsafe impl Plain for slot_bytes {}
 // SAFETY: a generated struct of integers only, like class_id.
 unsafe impl Plain for layout {}
 // SAFETY: a generated struct of integers and byte arrays only, like class_id.
@@ -167,9 +167,9 @@ impl Event {
                 let size = word(record, TEXT - 8)?;
                 let bytes = record.get(TEXT..)?.get(..usize::try_from(size).ok()?)?;
                 // The kernel side sends only a part of the text array, but the struct has its full length.
-                let mut whole = record.to_vec();
-                whole.resize(size_of::<name_event>(), 0);
-                let event: name_event = copy(&whole)?;
+                let mut padded = record.to_vec();
+                padded.resize(size_of::<name_event>(), 0);
+                let event: name_event = copy(&padded)?;
                 Some(Self::Name(Name {
                     target: event.target,
                     class: (&event.class).into(),
@@ -232,8 +232,8 @@ mod tests {
         assert_eq!(size_of::<layout>(), 9 * 8);
         assert_eq!(size_of::<tally_key>(), 6 * 8);
         assert_eq!(size_of::<tally>(), 7 * 8);
-        assert_eq!(size_of::<hit>(), 2 * 8);
-        assert_eq!(size_of::<flood>(), 7 * 8);
+        assert_eq!(size_of::<slot_bytes>(), 2 * 8);
+        assert_eq!(size_of::<sampling_state>(), 7 * 8);
         assert_eq!(size_of::<stop_event>(), 5 * 8 + 64);
         assert_eq!(size_of::<thread_key>(), 2 * 8);
         assert_eq!(size_of::<thread_state>(), 9 * 8);

@@ -87,7 +87,7 @@ fn missing(is_old: bool, is_stripped: bool, has_probe: bool) -> (String, String)
             "8u262 or later",
         ),
         (_, true) => (
-            format!("symbol table to find {function} in (it is stripped)"),
+            format!("symbol table (it is stripped), which is needed to find {function}"),
             "a build with its symbol table (Temurin, Debian, Alpine)",
         ),
         (_, false) => (format!("function {function} in its symbol table"), "JDK 11 or later"),

@@ -11,7 +11,7 @@ use crate::{
     bpf::walker::Walker,
     hotspot::HotSpot,
     stack::{Frame, Kind, namer::StackNamer, native::Files, raw::RawStack},
-    sys::budget::{Budget, Kept},
+    sys::budget::{Budget, Reservation},
     trace::allocations::event::STACK_OTHER,
 };
 
@@ -36,7 +36,7 @@ pub struct Stacks {
     by_number: HashMap<u64, StackId>,
     ids: HashMap<Arc<[Frame]>, StackId>,
     stacks: Vec<Arc<[Frame]>>,
-    reserved: Kept,
+    reserved: Reservation,
     /// Whether a stack did not fit into the memory budget.
     is_full: bool,
 }
@@ -49,7 +49,7 @@ impl Default for Stacks {
             by_number: HashMap::from([(STACK_OTHER, OTHER)]),
             ids: HashMap::new(),
             stacks: special.into(),
-            reserved: Kept::default(),
+            reserved: Reservation::default(),
             is_full: false,
         }
     }
@@ -69,11 +69,11 @@ impl Stacks {
         budget: &Budget,
     ) -> Result<Self> {
         let names = StackNamer::new(key, pid, hotspot, files, false, walker)?;
-        Ok(Self { names: Some(names), reserved: Kept::within(budget), ..Self::default() })
+        Ok(Self { names: Some(names), reserved: Reservation::within(budget), ..Self::default() })
     }
 
     /// Whether stacks can be walked and named.
-    pub fn are_known(&self) -> bool {
+    pub fn can_be_named(&self) -> bool {
         self.names.is_some()
     }
 
@@ -102,7 +102,7 @@ impl Stacks {
             return id;
         }
         let size = 2 * size_of::<Arc<[Frame]>>() + size_of_val(&*frames);
-        if !self.reserved.take(size) {
+        if !self.reserved.reserve(size) {
             self.is_full = true;
             return OTHER;
         }

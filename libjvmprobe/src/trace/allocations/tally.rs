@@ -12,7 +12,7 @@
 use std::{collections::HashMap, sync::Arc};
 
 use crate::{
-    sys::budget::{Budget, Kept},
+    sys::budget::{Budget, Reservation},
     trace::allocations::{
         split::{StackShare, split},
         stacks::{self, StackId},
@@ -142,7 +142,7 @@ pub(crate) struct Totals {
     stacks: HashMap<Key, HashMap<StackId, Count>>,
     stack_rows: usize,
     groups: HashMap<u32, Group>,
-    reserved: Kept,
+    reserved: Reservation,
     /// Events that the kernel side could not count or send.
     pub(crate) lost: u64,
 }
@@ -150,7 +150,7 @@ pub(crate) struct Totals {
 impl Totals {
     /// Creates empty totals whose memory is limited by `budget`.
     pub(crate) fn within(budget: &Budget) -> Self {
-        Self { reserved: Kept::within(budget), ..Self::default() }
+        Self { reserved: Reservation::within(budget), ..Self::default() }
     }
 
     /// Adds counts to a row. Beyond the limits they go to the row `OTHER`.
@@ -159,7 +159,7 @@ impl Totals {
             known.add(count);
             return;
         }
-        let key = if self.counts.len() < MAX_ROWS && self.reserved.take(ROW) {
+        let key = if self.counts.len() < MAX_ROWS && self.reserved.reserve(ROW) {
             key.clone()
         } else {
             Key { class: OTHER.into(), tid: 0 }
@@ -172,8 +172,8 @@ impl Totals {
         let other = Key { class: OTHER.into(), tid: 0 };
         let key = if self.counts.contains_key(key) { key } else { &other };
         let stacks = self.stacks.entry(key.clone()).or_default();
-        let is_kept =
-            stacks.contains_key(&stack) || (self.stack_rows < MAX_ROWS && self.reserved.take(ROW));
+        let is_kept = stacks.contains_key(&stack)
+            || (self.stack_rows < MAX_ROWS && self.reserved.reserve(ROW));
         let stack = if is_kept { stack } else { stacks::OTHER };
         let before = stacks.len();
         stacks.entry(stack).or_default().add(count);

@@ -57,12 +57,16 @@ impl Jvm {
     }
 
     /// Processes an event. Returns the record that it completes, which is already part of the totals.
-    pub(crate) fn take(&mut self, event: &Event, hotspot: Option<&HotSpot>) -> Option<Record> {
+    pub(crate) fn process_event(
+        &mut self,
+        event: &Event,
+        hotspot: Option<&HotSpot>,
+    ) -> Option<Record> {
         if matches!(event, Event::Stop(stop) if stop.begin_ns < self.admitted_ns) {
             return None;
         }
-        let asked = JvmFacts { pid: self.pid, hotspot, operations: &self.operations };
-        let record = self.assembler.take(event, &asked)?;
+        let facts = JvmFacts { pid: self.pid, hotspot, operations: &self.operations };
+        let record = self.assembler.process_event(event, &facts)?;
         if let Some(totals) = &mut self.totals {
             match &record {
                 Record::Pause(stop) | Record::Safepoint(stop) => totals.stop(stop),

@@ -113,7 +113,7 @@ impl Requests {
     ///
     /// # Errors
     /// [`crate::Error::Bpf`].
-    pub(crate) fn take_stack(
+    pub(crate) fn name_stack(
         &mut self,
         number: u64,
         stack: &RawStack,
@@ -150,7 +150,7 @@ impl Requests {
     }
 
     /// Adds a request, which waits for its pause.
-    pub(crate) fn take(&mut self, request: &event::Request) {
+    pub(crate) fn add_request(&mut self, request: &event::Request) {
         let comm = request.comm.clone();
         let thread = match self.threads.get_mut(&request.target) {
             Some(threads) => threads.of(u32::try_from(request.tid).unwrap_or(0), comm),

@@ -27,7 +27,7 @@ use crate::{
     sys::{Pace, warn_once},
     trace::pauses::{
         counted::{self, Counted},
-        event::{self, Event, budget, counted_event, limited_stops},
+        event::{self, Event, budget, counters_event, limited_stops},
         model::Jvm,
         probes,
         record::{Limited, Record, Sum},
@@ -115,11 +115,11 @@ struct ByCounters {
 }
 
 /// If it takes longer than this to read a JVM's counters, the next poll of that JVM is delayed: see
-/// [`POLL_PAUSE_FACTOR`].
+/// [`POLL_DELAY_FACTOR`].
 const SLOW_POLL: Duration = Duration::from_millis(100);
 /// Time from the begin of a slow read to the next poll of the same JVM, as a multiple of the duration of the
 /// read. Events of other JVMs wait during a read.
-const POLL_PAUSE_FACTOR: u32 = 20;
+const POLL_DELAY_FACTOR: u32 = 20;
 
 /// Program that runs when the JVM has written to its counter of stop time.
 const COUNTED_PROGRAM: &str = "counted_stop";
@@ -206,12 +206,12 @@ impl<S: Sink> Tracer<S> {
         let missing = |what: &str| Error::PerfData { what: what.into() };
         let counter =
             hotspot.stop_counter().ok_or_else(|| missing("the JVM does not count stops"))?;
-        let places = hotspot.counted_at().unwrap_or_default().map(u64::to_ne_bytes);
+        let addresses = hotspot.counter_addresses().unwrap_or_default().map(u64::to_ne_bytes);
         let counted = &self.session.skel.maps.counted;
         session::insert_entry(
             counted,
             key,
-            &places.concat(),
+            &addresses.concat(),
             "pass counter addresses to the BPF programs",
         )?;
         let thread = thread_named(pid, VM_THREAD)
@@ -237,7 +237,7 @@ impl<S: Sink> Tracer<S> {
             ),
         };
         let line = format!(
-            "process {pid}: showing pauses by the JVM's own counters, {how}; operations, heap \
+            "process {pid}: deriving pauses from the JVM's own counters, {how}; operations, heap \
              sizes and cycles are not available"
         );
         warn_once(&line, why);
@@ -252,7 +252,7 @@ impl<S: Sink> Tracer<S> {
         &mut self,
         jvms: &mut ByKey<Jvm>,
         key: u64,
-        at_end: Option<&counted_event>,
+        at_end: Option<&counters_event>,
     ) -> Result<()> {
         let Some(Followed { jvm, hotspot: Ok(hotspot), .. }) = jvms.get_mut(&key) else {
             return Ok(());
@@ -356,13 +356,13 @@ impl<S: Sink> Tool for Tracer<S> {
             let Some(Followed { jvm, hotspot, .. }) = jvms.get_mut(&key) else { continue };
             let hotspot = hotspot.as_deref().ok();
             match (&event, self.session.walker()) {
-                (Event::Request(request), _) => self.requests.take(request),
+                (Event::Request(request), _) => self.requests.add_request(request),
                 (Event::Stack(number, stack), Some(walker)) => {
-                    self.requests.take_stack(*number, stack, hotspot, walker)?;
+                    self.requests.name_stack(*number, stack, hotspot, walker)?;
                 }
                 _ => {}
             }
-            if let Some(mut record) = jvm.take(&event, hotspot) {
+            if let Some(mut record) = jvm.process_event(&event, hotspot) {
                 if let Record::Pause(stop) = &mut record {
                     self.requests.add_to_pause(key, stop);
                 }
@@ -380,7 +380,7 @@ impl<S: Sink> Tool for Tracer<S> {
             self.count(jvms, key, None)?;
             let took = begin.elapsed();
             if let Some(of) = self.counted.get_mut(&key).filter(|_| took > SLOW_POLL) {
-                of.next_poll = begin + took * POLL_PAUSE_FACTOR;
+                of.next_poll = begin + took * POLL_DELAY_FACTOR;
             }
         }
         Ok(())

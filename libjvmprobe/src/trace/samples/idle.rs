@@ -108,7 +108,7 @@ mod tests {
         let park = (Kind::Java, "java.util.concurrent.locks.LockSupport.park");
         let task = (Kind::Inlined, "java.util.concurrent.ThreadPoolExecutor.getTask");
         assert!(idle(&[run, task, park]));
-        assert!(!idle(&[run, park]), "whatever for");
+        assert!(!idle(&[run, park]), "a park outside of a pool may wait for anything");
         assert!(idle(&[run, (Kind::Java, WORKER.0), park]));
         assert!(!idle(&[run, (Kind::Java, WORKER.0), (Kind::Java, "My.job"), park]));
         assert!(idle(&[(Kind::Jvm, "CompileQueue::get")]));

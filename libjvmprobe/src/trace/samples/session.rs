@@ -21,7 +21,8 @@ use crate::{
     trace::samples::{
         Options, StackWalk, Targets,
         event::{
-            Event, java, limits, sample_count, sample_key, sleeper, target, thin, thin_key, thread,
+            Event, java_layout, limits, sample_count, sample_key, sleeper, target, thin, thin_key,
+            thread,
         },
         events::EventSpec,
         skel::{JavaprofSkel, JavaprofSkelBuilder},
@@ -135,10 +136,10 @@ pub(crate) fn load(options: &Options) -> Result<Session> {
         JavaprofSkelBuilder::default().open(session::storage()).map_err(bpf::load_error)?;
     if let Some(data) = open.maps.rodata_data.as_deref_mut() {
         data.every_process = options.targets == Targets::EveryProcess;
-        data.newcomers = options.targets == Targets::EveryJvm;
+        data.samples_new_processes = options.targets == Targets::EveryJvm;
         data.want_user = options.user;
         data.want_kernel = options.kernel;
-        data.know_jvms = options.walk != StackWalk::Fp;
+        data.uses_walk_data = options.walk != StackWalk::Fp;
         data.has_user_registers = bpf::has_user_registers();
         [data.task_pid, data.task_tgid, data.task_state, data.task_start_time, data.task_comm] =
             task;
@@ -148,7 +149,7 @@ pub(crate) fn load(options: &Options) -> Result<Session> {
         data.switch_event = waits.unwrap_or(0);
         data.min_wait = u64::try_from(options.min_wait.as_nanos()).unwrap_or(u64::MAX);
         data.slot_ns = options.slot_ns;
-        data.wakes_late = options.pace == Pace::Calm;
+        data.polls_regularly = options.pace == Pace::Calm;
         data.counts_costs = options.pace == Pace::Calm;
         data.has_limits = options.pace == Pace::Calm;
         for (event, is_thinned) in options.events.iter().zip(&mut data.is_thinned) {
@@ -193,7 +194,7 @@ pub(crate) fn load(options: &Options) -> Result<Session> {
     }
     Ok(session.with_maps_by_jvm(&[
         "targets",
-        "javas",
+        "java_layouts",
         "labels",
         "limits_of",
         "thinned",
@@ -311,9 +312,9 @@ pub(crate) fn attach_waits(session: &Session) -> Result<Vec<Link>> {
         program.attach().map_err(failed)
     };
     let all = [
-        (&programs.switches, "sched_switch"),
-        (&programs.wakes, "sched_wakeup"),
-        (&programs.ends, "sched_process_exit"),
+        (&programs.on_switch, "sched_switch"),
+        (&programs.on_wakeup, "sched_wakeup"),
+        (&programs.on_exit, "sched_process_exit"),
     ];
     all.into_iter().map(attach).collect()
 }
@@ -344,14 +345,14 @@ fn has_sleeper_iterator() -> bool {
 /// Sets the time at which the first time slot begins, on the kernel's monotonic clock in nanoseconds.
 pub(crate) fn begin_times(session: &mut Session, begin: u64) {
     if let Some(data) = session.skel.maps.bss_data.as_deref_mut() {
-        data.times_from = begin;
+        data.slots_begin_ns = begin;
     }
 }
 
 /// Starts counting waits; `began` is the current time on the kernel's monotonic clock in nanoseconds.
 pub(crate) fn begin_waits(session: &mut Session, began: u64) {
     if let Some(data) = session.skel.maps.bss_data.as_deref_mut() {
-        data.began = began;
+        data.trace_began_ns = began;
     }
 }
 
@@ -380,11 +381,11 @@ pub(crate) fn comm(thread: &thread) -> String {
 }
 
 /// Passes the layout of a JVM's structures to the kernel side.
-pub(crate) fn set_java_layout(session: &Session, pid: u64, java: &java) -> Result<()> {
+pub(crate) fn set_java_layout(session: &Session, pid: u64, layout: &java_layout) -> Result<()> {
     session::insert_entry(
-        &session.skel.maps.javas,
+        &session.skel.maps.java_layouts,
         pid,
-        bytes(java),
+        bytes(layout),
         "pass the layout of the JVM's structures to the BPF programs",
     )
 }

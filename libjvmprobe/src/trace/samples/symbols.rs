@@ -30,8 +30,8 @@ pub fn get(
         Err(error) => error,
     };
     let pid = process.pid;
-    if let Ok(text) = perf_map::read_there(process) {
-        log::warn!("process {pid}: {error}; using the existing map in its /tmp");
+    if let Ok(text) = perf_map::read_in_target(process) {
+        log::warn!("process {pid}: {error}; using the existing perf map in the process's /tmp");
         return Ok((Snapshot::Map(text), SymbolSource::None));
     }
     // Other errors mean that the JVM has ended or is inaccessible. The agent could not be loaded then,

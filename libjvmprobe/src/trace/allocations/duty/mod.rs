@@ -27,14 +27,14 @@ use crate::{
         cost::Runs,
         probes::Site,
         records::bytes,
-        trap_cost::prices,
+        trap_cost::trap_costs,
         uprobe::{self, Uprobe},
     },
     process::{FileId, LibJvm, Target},
     sys::{fair_share, privileges, start_thread},
     trace::allocations::{
         counters::{self, Session},
-        event::{duty_cycles, flood},
+        event::{duty_cycles, sampling_state},
         probes,
     },
 };
@@ -77,7 +77,7 @@ struct State {
 
 #[derive(Debug)]
 struct Maps {
-    floods: MapHandle,
+    sampling_states: MapHandle,
     duties: MapHandle,
     costs: MapHandle,
 }
@@ -99,8 +99,8 @@ struct File {
 struct Probe {
     uprobe: Uprobe,
     cycle: Cycle,
-    /// Returns the number of counted hits from a JVM's `flood`.
-    hits_of: fn(&flood) -> u64,
+    /// Returns the number of counted hits from a JVM's `sampling_state`.
+    hits_of: fn(&sampling_state) -> u64,
     hits: HashMap<u64, Hits>,
     attach_time: Duration,
     /// Whether the last attempt to attach has failed.
@@ -125,7 +125,7 @@ impl DutyCycles {
         let map = |map| MapHandle::try_from(map).map_err(bpf::load_error);
         let state = State {
             maps: Maps {
-                floods: map(&maps.floods)?,
+                sampling_states: map(&maps.sampling_states)?,
                 duties: map(&maps.duties)?,
                 costs: map(&maps.costs)?,
             },
@@ -246,7 +246,7 @@ impl State {
         if let Some(average) = new.average_ns() {
             *run_ns += AVERAGE_WEIGHT * (average - *run_ns);
         }
-        let hit_cost = (prices().probe_ns + *run_ns) / 1e9;
+        let hit_cost = (trap_costs().probe_ns + *run_ns) / 1e9;
         let probes = files.values().flat_map(|file| &file.probes);
         let costs = probes.flat_map(|probe| probe.hits.values().map(|hits| hits.rate * hit_cost));
         let share = fair_share(costs, self.budget);
@@ -282,7 +282,7 @@ impl File {
     fn attach(libjvm: &LibJvm, session: &mut Session) -> Result<Self> {
         let file = Arc::new(libjvm.file()?);
         let plans = probes::sampling_plans(libjvm)?;
-        let mut attach = |program: &str, hits_of: fn(&flood) -> u64| {
+        let mut attach = |program: &str, hits_of: fn(&sampling_state) -> u64| {
             let plan = plans.iter().find(|plan| plan.program == program);
             let Some(Site::Function { offset, .. }) = plan.map(|plan| &plan.site) else {
                 return Err(bpf::defect("find an allocation probe"));
@@ -302,8 +302,8 @@ impl File {
             // The first probe is attached first, so that bytes outside of TLABs are never counted as bytes in a
             // TLAB.
             probes: [
-                attach(probes::OUTSIDE, |flood| flood.outside_hits)?,
-                attach(probes::NEW_TLAB, |flood| flood.tlab_hits)?,
+                attach(probes::OUTSIDE, |state| state.outside_hits)?,
+                attach(probes::NEW_TLAB, |state| state.tlab_hits)?,
             ],
             jvms: HashMap::new(),
             has_been_off: false,
@@ -324,7 +324,8 @@ impl File {
                 all.timed_ns += new.timed_ns;
                 *before = runs;
             }
-            let counted = counters::flood(&maps.floods, *key).map_or(0, |f| (probe.hits_of)(&f));
+            let counted = counters::sampling_state(&maps.sampling_states, *key)
+                .map_or(0, |state| (probe.hits_of)(&state));
             let hits = probe.hits.entry(*key).or_default();
             hits.rate = counted.saturating_sub(hits.counted) as f64 / seconds;
             hits.counted = counted;

@@ -76,7 +76,7 @@ impl Traced {
                 )?);
             }
         }
-        self.is_followed = true;
+        self.has_code_probes = true;
         Ok(())
     }
 
@@ -132,7 +132,7 @@ impl Traced {
     }
 
     /// Detaches the probes of this process alone: those of its events and of its compiled code.
-    pub(crate) fn stop_events(&mut self) {
+    pub(crate) fn detach_events(&mut self) {
         self.links = Links::default();
     }
 }

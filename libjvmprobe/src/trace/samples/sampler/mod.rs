@@ -74,7 +74,7 @@ fn open(pid: Pid, files: &mut Files) -> Result<(Traced, Option<Arrival>)> {
                      name its stacks"
                 ),
                 None => log::warn!(
-                    "{error}: walking its stacks by frame pointers, its methods have no names"
+                    "{error}; walking stacks by frame pointers, so Java methods have no names"
                 ),
             }
             let process = Process::open(pid)?;
@@ -108,7 +108,7 @@ pub struct Sampler<S> {
     code_names: SharedNames,
     /// Samples that have no names yet, by process.
     sampled: Sampled,
-    newcomers: NewProcesses,
+    new_processes: NewProcesses,
     /// Shares of the CPU time for walking and naming, by tenant.
     tenants: Tenants,
     stacks: Stacks,
@@ -151,7 +151,7 @@ impl<S: Sink> Sampler<S> {
         let finds_jvms = options.finds_jvms();
         let (events, slot_ns) = (options.events.clone(), options.slot_ns);
         let session = session::load(&options)?;
-        let mut taker = Self {
+        let mut sampler = Self {
             sink,
             naming: Naming::new(events, options.signatures, options.idle, slot_ns),
             before: naming::empty(&options.events, slot_ns),
@@ -164,7 +164,7 @@ impl<S: Sink> Sampler<S> {
             processes: BTreeMap::new(),
             code_names: SharedNames::default(),
             sampled: Sampled::default(),
-            newcomers: NewProcesses::default(),
+            new_processes: NewProcesses::default(),
             tenants: Tenants::new(options.pace.collect_interval()),
             stacks: Stacks::new(),
             raw_stacks: HashMap::new(),
@@ -178,24 +178,24 @@ impl<S: Sink> Sampler<S> {
             options,
         };
         for (traced, arrival) in processes {
-            taker.add(traced)?;
+            sampler.add(traced)?;
             if let Some(arrival) = arrival {
-                Arrivals::read_again(&mut taker.arrivals, arrival, &mut taker.session)?;
+                Arrivals::read_again(&mut sampler.arrivals, arrival, &mut sampler.session)?;
             }
         }
         if finds_jvms {
-            let Options { registry, pace, .. } = &taker.options;
+            let Options { registry, pace, .. } = &sampler.options;
             let options = registry::Options { pace: *pace, ..Default::default() };
             let arrivals = match registry {
                 Some(registry) => registry.subscribe(),
                 None => Arrivals::open(options),
             }?;
             arrivals.wait_for_first();
-            arrivals.wake(&mut taker.session)?;
-            taker.arrivals = Some(arrivals);
+            arrivals.wake(&mut sampler.session)?;
+            sampler.arrivals = Some(arrivals);
         }
-        taker.take_arrivals()?;
-        Ok(taker)
+        sampler.take_arrivals()?;
+        Ok(sampler)
     }
 
     /// Sets the CPU time that walking and naming stacks may take, for all tenants together, in millionths of a
@@ -367,7 +367,7 @@ impl<S: Sink> Sampler<S> {
         // The end time is read first, because detaching may take a while and does not belong to the trace.
         let end = clock::monotonic_ns();
         self.sampling.clear();
-        self.stop_events();
+        self.detach_events();
         self.collect()?;
         self.collect_thinned(None);
         self.finish_waits(end);
@@ -407,11 +407,11 @@ impl<S: Sink> Sampler<S> {
     }
 
     /// Detaches from all events that are located in files. Their counts do not change afterwards.
-    fn stop_events(&mut self) {
+    fn detach_events(&mut self) {
         if let Some(shared) = &mut self.shared {
             shared.retain(|(_, event), _| event.is_none());
         }
-        self.processes.values_mut().for_each(Traced::stop_events);
+        self.processes.values_mut().for_each(Traced::detach_events);
     }
 }
 
@@ -438,7 +438,7 @@ impl<S: Sink> Watch for Sampler<S> {
                     match self.processes.get_mut(&pid) {
                         Some(traced) => traced.labels.take(label.label, &label.text),
                         // The process may turn out to be a JVM, and the kernel side sends each text only once.
-                        None => self.newcomers.add_label(pid, label),
+                        None => self.new_processes.add_label(pid, label),
                     }
                 }
                 Event::Stop(stop) => self.about.stops.push(stop),

@@ -46,7 +46,7 @@ impl<S: Sink> Sampler<S> {
 
     /// Moves the samples and labels that were recorded before the process was known into its profile.
     pub(super) fn adopt_early_samples(&mut self, pid: u32) {
-        let (samples, labels) = self.newcomers.take(pid);
+        let (samples, labels) = self.new_processes.take(pid);
         if let Some(traced) = self.processes.get_mut(&pid) {
             labels.iter().for_each(|label| traced.labels.take(label.label, &label.text));
         }
@@ -59,7 +59,7 @@ impl<S: Sink> Sampler<S> {
                 traced.follow(&mut self.session, self.shared.as_mut(), self.options.slot_ns > 0)
         {
             let pid = traced.pid();
-            let line = format!("not following code that process {pid} compiles from now on");
+            let line = format!("not recording the code that process {pid} compiles from now on");
             warn_once(&line, &error.to_string());
         }
     }
@@ -122,11 +122,11 @@ impl<S: Sink> Sampler<S> {
         if jvms.is_empty() {
             return Ok(());
         }
-        for SleepingThread { thread, place, stack } in asleep::find(&mut self.session, &jvms)? {
+        for SleepingThread { thread, stacks, stack } in asleep::find(&mut self.session, &jvms)? {
             if let Some(waits) = &mut self.waits {
-                waits.add_sleeper(thread, place);
+                waits.add_sleeper(thread, stacks);
             }
-            self.keep_stack(place.user, stack);
+            self.keep_stack(stacks.user, stack);
         }
         Ok(())
     }

@@ -49,20 +49,20 @@ impl Recorder<'_> {
         let mut recording = self.live.record(at)?;
         let end = recording.stack.end;
         recording.names = self.live.names(&recording.stack);
-        if !self.is_whole(end) {
-            self.count(&format!("not to the entry at {}", kind.name), "");
+        if !self.reaches_entry(end) {
+            self.count(&format!("stack does not reach the entry: {}", kind.name), "");
             return Ok(());
         }
         if !self.is_in_table(thread, &recording.stack, is_counted) {
-            let what = format!("not in the table at {}", kind.name);
+            let what = format!("stack is not in the call table: {}", kind.name);
             self.count(&what, &recording.names.join(";"));
             return Ok(());
         }
         let Kind { name, detail } = &kind;
         recording.about = format!("{} {}: {name}: {detail}", self.runtime.name, self.flags);
         recording.truth = match is_counted {
-            true => "calls and returns counted since a stack that the call table knows",
-            false => "the call table, and what the frames that were made have come to be",
+            true => "shadow stack, started from a stack in the call table",
+            false => "the call table, and the created frames when they ran",
         }
         .into();
         if end >> 8 > 0 {
@@ -71,7 +71,7 @@ impl Recorder<'_> {
         // Checks that the recording contains everything that the walker needs.
         let again = harness::walk(&mut &recording, at);
         if again != recording.stack {
-            self.count("a recording that is not walked as the live thread", name);
+            self.count("walk of the recording differs from walk of the live thread", name);
             return Ok(());
         }
         if self.save(&recording, &kind)? {
