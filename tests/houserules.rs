@@ -1,4 +1,4 @@
-//! Rules for all sources whose violation no test run would show.
+//! Rules that apply to all sources. No other test would detect a violation of one of these rules.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::{
@@ -41,8 +41,8 @@ fn lines_with(texts: &[&str], except_source: &str) -> Vec<String> {
     found
 }
 
-/// The owner of a target decides where a path in it leads, so only one module opens such paths: see
-/// `process::root`.
+/// The owner of a target controls the links in the target's file system, and thus where a path in
+/// it leads. So only one module opens such paths: `process::root`.
 #[test]
 fn only_one_module_opens_paths_in_a_target_root() {
     let root_module = "process/root.rs";
@@ -102,7 +102,7 @@ fn modules_use_exactly_their_listed_dependencies() {
         }
         let text = fs::read_to_string(path).unwrap();
         let text = text.split("#[cfg(test)]\nmod tests").next().unwrap();
-        // Collects uses by path and in `use` lists.
+        // Collects the modules in paths (`crate::sys::x`) and in lists (`crate::{sys::x, elf}`).
         let code: String =
             text.lines().filter(|line| !line.trim_start().starts_with("//")).collect();
         let used = code.split("crate::").skip(1).flat_map(used_by);
@@ -128,7 +128,8 @@ fn listed_module_dependencies_have_no_cycle() {
     }
 }
 
-/// Returns the modules with which a path or a list of paths after `crate::` begins.
+/// Returns the first segment of the path that follows `crate::`, or of each path if a list in
+/// braces follows.
 fn used_by(part: &str) -> Vec<String> {
     let first =
         |path: &str| path.trim().chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();

@@ -55,7 +55,8 @@ fn text_has_one_header_pause_lines_and_a_summary() {
     load.quit();
 }
 
-/// Checks the rows of the listing, and the right edges of its numeric columns.
+/// Checks that the listing has more than ten rows, and that the values in its numeric columns end
+/// where the names of the columns end.
 fn assert_aligned(text: &str) {
     let header = text.lines().next().unwrap();
     let names = ["TTSP(ms)", "PAUSE(ms)", "STOPPED(ms)", "HEAP-BEFORE", "HEAP-AFTER"];
@@ -75,7 +76,8 @@ fn assert_aligned(text: &str) {
 #[test]
 fn columns_stay_aligned_and_no_line_ends_in_blanks() {
     run_beside_others();
-    // Names of operations with 28 characters, and with 30 characters, which are truncated.
+    // Some operations of these collectors have names of 28 characters, which is the width of the
+    // column, and some have names of 30 characters, which are truncated.
     for (runtime, flags) in [
         ("temurin-17", "-XX:+UseShenandoahGC"),
         ("temurin-21", "-XX:+UseZGC -XX:+ZGenerational"),

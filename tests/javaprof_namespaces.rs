@@ -37,7 +37,8 @@ fn files(folder: &Path) -> BTreeMap<String, u32> {
         .collect()
 }
 
-/// Asserts that a profile works if it sends the first attach request that the JVM gets.
+/// Asserts that javaprof's attach request works although it is the first one that the JVM gets, so that
+/// the JVM does not have an attach socket yet.
 fn assert_jvm_answers_first_request(runtime: &str, mapping: Mapping, symbols: &str) {
     let what = format!("{runtime} {mapping:?} {symbols}");
     let mut jvm = start(runtime, mapping);
@@ -121,8 +122,9 @@ fn jvm_of_unmapped_user_gets_no_attach_request() {
     assert!(output.status.success() && owner.unwrap() == 0, "{output:?}");
 }
 
-/// The attach file, which turns SIGQUIT into an attach request, exists already. It was created by
-/// another user, or is left over from root.
+/// The attach file, which makes the JVM treat SIGQUIT as an attach request, exists already. If it
+/// belongs to another user, javaprof refuses to attach. If it belongs to the JVM's user (here root),
+/// javaprof uses it and does not remove it.
 #[test]
 fn leftover_attach_file_is_used_and_foreign_one_rejected() {
     run_beside_others();

@@ -143,7 +143,8 @@ class StackOutside implements Runnable {
             for (long end = StackLoad.turn() + 40_000_000; System.nanoTime() < end; ) {
                 StackLoad.sink = scene.applyAsInt(0);
             }
-            // Phase 1 loads the subclass and takes the rare case.
+            // Phase 1 loads the subclass Sub and executes the rare case, which the compiled code assumes
+            // never to happen.
             StackLoad.sink = scene.applyAsInt(1);
             for (long end = StackLoad.turn(); System.nanoTime() < end; ) {
                 StackLoad.sink = scene.applyAsInt(2);

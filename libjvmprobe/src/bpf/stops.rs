@@ -1,4 +1,4 @@
-//! Times and causes of a JVM's stops of its application threads, as sent by `bpf/stops.bpf.h`.
+//! When and why a JVM stopped its application threads: records that `bpf/stops.bpf.h` sends.
 
 use crate::{
     Result,
@@ -16,7 +16,8 @@ pub(crate) const PROGRAMS: [&str; 4] =
 /// The map with an entry for each JVM.
 pub(crate) const MAP: &str = "stops";
 
-/// The last instant is attached first, so that the end of every stop whose begin was observed is observed, too.
+/// In the order of attachment: the end of a stop first and its begin last. So if the begin of a stop is observed, its
+/// end is observed, too.
 const INSTANTS: [Instant; 4] = [
     Instant::of_probe("hs_private", "safepoint__end", "stop_ends"),
     Instant::of_probe("hotspot", "gc__begin", "stop_gc_begins"),

@@ -7,8 +7,8 @@
 //! `crate::elf::separate_debug_file`.
 //!
 //! Debug information is found by links in a file (`.gnu_debuglink`, `.gnu_debugaltlink`), which may contain
-//! any path. So it is read only for files in our own file system that belong to root, from linked files that
-//! belong to root. For all other files, only symbol tables are used.
+//! any path. So it is used only if the process has our root directory, and both the file and the linked file
+//! belong to root and cannot be written by other users. For all other files, only symbol tables are used.
 
 use std::{
     collections::HashMap,
@@ -38,10 +38,12 @@ pub(crate) use crate::stack::symbolizer::Symbol;
 /// Looks up symbols of files, through one thread that serves all threads of this process.
 #[derive(Clone, Copy, Debug)]
 pub struct Symbols {
-    /// Whether debug information may be read for files that belong to root. Set only if the root directory of
-    /// the process is our own, because the files contain the paths of debug files.
+    /// Whether debug information may be read for files that belong to root. Set only if the process
+    /// has our root directory, because the files contain paths of debug files, which we open in our own file
+    /// system.
     reads_debug_info: bool,
-    /// Hash of the process's tenant, which is held responsible for files that make the reader fail.
+    /// Hash of the process's tenant, which is held responsible for files that crash or stall the confined
+    /// child.
     tenant: u64,
 }
 
@@ -164,7 +166,7 @@ fn companions(file: &CodeFile, elf: &ElfFile, reads_debug_info: bool) -> DebugFi
     if !reads_debug_info {
         return DebugFiles { separate_symbols, ..DebugFiles::default() };
     }
-    // The folder of the file in our file system, if it still exists there.
+    // The folder of the file: /proc/self/fd shows the path of an open file in our file system.
     let folder = |path: PathBuf| std::fs::read_link(path).ok()?.parent().map(Path::to_path_buf);
     let folder = folder(file.path());
     let debug = elf.debug_link().zip(folder.clone()).and_then(|(link, folder)| {
@@ -355,7 +357,7 @@ mod tests {
         assert!(Reader::new(1, &own, true).bundle.is_some());
     }
 
-    /// Makes a link as `objcopy --add-gnu-debuglink` does.
+    /// The test makes the link with `objcopy --add-gnu-debuglink`.
     #[test]
     fn debuglink_is_followed_only_for_root_owned_files() {
         if !rustix::process::geteuid().is_root() {

@@ -6,7 +6,7 @@
 //! | `cache` | contents of a block: a method, a stub, the interpreter |
 //! | `scopes` | methods inlined into a compiled method, with lines |
 //! | `stubs` | names of stubs |
-//! | `lookup` | all code, and code and methods by address |
+//! | `lookup` | reading of all code; look-up of code and methods by their addresses |
 //! | `fill` | fill level of the code cache |
 //!
 //! The JVM runs on during reads. A block that changes meanwhile is omitted if it is inconsistent,

@@ -1,8 +1,9 @@
 //! Stacks of one JVM: each is named when it arrives, and kept once.
 //!
-//! The kernel side numbers stacks by their addresses. Many stacks differ only in their addresses. They have
-//! the same methods at the same lines, but these methods are interpreted, compiled or compiled again, or have
-//! called different functions of the JVM. Such stacks share one [`StackId`].
+//! The kernel side gives different numbers to stacks that differ in any address. Many of these stacks have
+//! the same methods at the same lines: a method may be interpreted in one stack and compiled in another, or
+//! compiled again in between, or the JVM's own functions that the innermost Java method called may differ.
+//! Such stacks share one [`StackId`].
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -77,7 +78,8 @@ impl Stacks {
         self.names.is_some()
     }
 
-    /// Names and keeps a new stack. The walker also gets the files that were mapped since the last call.
+    /// Names and keeps a new stack. Also passes the process's mappings to the walker if they have changed
+    /// since the last call.
     ///
     /// # Errors
     /// [`crate::Error::Bpf`].
@@ -123,7 +125,8 @@ impl Stacks {
         self.is_full
     }
 
-    /// Forgets all stacks. Those that occur again are sent again, with the same numbers.
+    /// Forgets all stacks. If a stack occurs again, the kernel side sends it again with its previous number,
+    /// but its [`StackId`] may be different.
     pub(crate) fn clear(&mut self) {
         self.by_number.retain(|number, _| *number == STACK_OTHER);
         self.ids.clear();
@@ -145,8 +148,8 @@ impl Stacks {
 
 /// Converts a stack (outermost frame first) to the frames that are shown, innermost first, beginning with the
 /// Java method that allocates. Omits the frames of the JVM that this method has called. Also omits whether a
-/// method was interpreted, compiled or inlined. Neither changes what the methods allocate. A stack without
-/// Java code is shown completely.
+/// method was interpreted, compiled or inlined. Neither is needed to see which Java code allocates. A stack
+/// without Java code is shown completely.
 fn visible_frames(frames: Vec<Frame>) -> Vec<Frame> {
     let java = frames.iter().rposition(Frame::is_java).map_or(frames.len(), |last| last + 1);
     let alike = |frame: Frame| match frame.is_java() {
@@ -178,7 +181,7 @@ mod tests {
         let id = stacks.intern(visible_frames(frames(Kind::Java)));
         assert_eq!(stacks.intern(visible_frames(frames(Kind::Inlined))), id);
         assert_eq!(stacks.frames(id).len(), 3);
-        // Another stack may get its number after this.
+        // After this, another stack may get the `StackId` that this stack had.
         stacks.clear();
         assert_eq!((stacks.frames(id).len(), stacks.id_of(STACK_OTHER)), (0, OTHER));
         assert_eq!(stacks.intern(visible_frames(frames(Kind::Java)).split_off(1)), id);

@@ -68,7 +68,7 @@ pub(crate) enum Event {
 pub(crate) struct CodeEvent {
     /// Key of the JVM: its PID.
     pub(crate) target: u64,
-    /// First epoch in which the change is in effect.
+    /// Number of the epoch that begins with this change. Each load or unload begins a new epoch of the code cache.
     pub(crate) epoch: u64,
     /// Address and size in bytes of the loaded code; `None` for an unload.
     pub(crate) range: Option<(Addr, u64)>,

@@ -29,8 +29,9 @@ use crate::{
     },
 };
 
-/// Minimum and maximum number of entries of the map of samples. Samples with equal keys share an entry, so twice the
-/// number of samples between two collections is enough. The maximum takes about 25 MB.
+/// Minimum and maximum number of entries of the map of samples. Between these limits, the map has twice
+/// as many entries as samples are expected between two calls of `collect`. That is more than enough, because samples
+/// with equal keys share an entry. The maximum takes about 25 MB.
 const SAMPLE_ENTRIES: std::ops::RangeInclusive<u64> = 1 << 14..=1 << 18;
 
 /// Number of received stacks after which the kernel side's table of known stacks is cleared. That table has 65,536
@@ -228,7 +229,7 @@ pub(crate) fn add_target(session: &Session, pid: u64) -> Result<()> {
 
 /// Has the kernel side ignore a process that is not to be sampled.
 pub(crate) fn ignore(session: &Session, pid: u64) {
-    // If the map is full, the process stays sampled, and user space drops its samples again.
+    // If the map is full, the kernel side continues to sample the process, and user space drops these samples, too.
     let _ = session.skel.maps.ignored.update(&pid.to_ne_bytes(), &[1], MapFlags::ANY);
 }
 
@@ -261,7 +262,8 @@ pub(crate) fn epoch(session: &Session, pid: u64) -> u64 {
     records::counter(&session.skel.maps.targets, pid)
 }
 
-/// Removes stacks of samples that are no longer needed from the kernel side's table of known stacks.
+/// Removes the user stacks with these numbers from the kernel side's table of known stacks, after their samples have
+/// been named or dropped.
 pub(crate) fn forget_stacks_of(session: &Session, ids: impl Iterator<Item = u64>) {
     for id in ids {
         // The entry may be missing.
@@ -287,8 +289,8 @@ pub(crate) fn collect(session: &Session) -> Vec<(SampleKey, Count)> {
     taken.iter().filter_map(decode).collect()
 }
 
-/// Takes the quantities of thinned events that are not yet part of a sample, of all processes or of one. The
-/// processes must no longer be sampled.
+/// Removes and returns the quantities of events that were thinned out (`bpf/thin.bpf.h`) and are not yet part of a
+/// sample: those of process `pid`, or of all processes if it is `None`. The processes must no longer be sampled.
 pub(crate) fn collect_thinned(session: &Session, pid: Option<u32>) -> Vec<(SampleKey, Count)> {
     let map = &session.skel.maps.thinned;
     let take = |bytes: Vec<u8>| {
@@ -319,8 +321,8 @@ pub(crate) fn attach_waits(session: &Session) -> Result<Vec<Link>> {
     all.into_iter().map(attach).collect()
 }
 
-/// Returns the threads that sleep and have not switched since their process was added. Returns none if the kernel has
-/// no such iterator ([`has_sleeper_iterator`]).
+/// Returns the threads that sleep and have not switched since their process was added. Returns none if such threads
+/// cannot be found ([`has_sleeper_iterator`]).
 ///
 /// # Errors
 /// [`Error::Bpf`], [`Error::Io`].
@@ -432,7 +434,7 @@ mod tests {
 
     use super::*;
 
-    /// Linux 5.15 to 6.0 reject a perf_event program that uses such a map.
+    /// Linux 5.15 to 6.0 reject a perf_event program that uses a map that is not preallocated.
     #[test]
     fn maps_are_preallocated() {
         let mut storage = std::mem::MaybeUninit::uninit();

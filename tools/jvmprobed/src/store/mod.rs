@@ -100,7 +100,8 @@ impl Store {
         Ok(store)
     }
 
-    /// Lists the windows in the directory. Windows that were already merged when an earlier process ended are removed.
+    /// Lists the windows in the directory. Removes windows that were merged into another one by an earlier process, which
+    /// ended before it removed them.
     fn list_windows(&mut self) {
         let names = self.folder.names().unwrap_or_default();
         let names: Vec<_> = names.iter().filter_map(|name| Name::parse(name)).collect();

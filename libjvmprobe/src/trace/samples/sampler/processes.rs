@@ -44,7 +44,8 @@ impl<S: Sink> Sampler<S> {
         Ok(())
     }
 
-    /// Moves the samples and labels that were recorded before the process was known into its profile.
+    /// Adds the early samples and labels of a process, which were recorded before it was in `processes`, to its
+    /// profile.
     pub(super) fn adopt_early_samples(&mut self, pid: u32) {
         let (samples, labels) = self.new_processes.take(pid);
         if let Some(traced) = self.processes.get_mut(&pid) {
@@ -64,8 +65,9 @@ impl<S: Sink> Sampler<S> {
         }
     }
 
-    /// Attaches to the events in a process's files. If a process that the user has named lacks an event, this is an
-    /// error unless `skip_missing` is set; otherwise a note is printed.
+    /// Attaches to the events in a process's files. A missing event is an error if the user has named the process and
+    /// `skip_missing` is not set; otherwise, it causes a warning. While the process may still become a JVM, missing
+    /// events are ignored.
     fn attach_events(&mut self, traced: &mut Traced) -> Result<()> {
         let shared = self.shared.as_mut();
         let missing = traced.attach_events(&self.options.events, &mut self.session, shared);
@@ -83,7 +85,7 @@ impl<S: Sink> Sampler<S> {
         Ok(())
     }
 
-    /// Searches files that were mapped since the last search for events that were missing.
+    /// Searches again for missing events, in the processes whose mappings have changed since the last search.
     pub(super) fn find_missing_events(&mut self) {
         for traced in self.processes.values_mut() {
             let shared = self.shared.as_mut();
@@ -157,8 +159,9 @@ impl<S: Sink> Sampler<S> {
         }
     }
 
-    /// Retires a process that has ended or runs another program. Its samples, which must have been collected, are set
-    /// aside with it, because the PID may belong to another process from now on.
+    /// Retires a process that has ended or runs another program. The caller must have collected its samples before.
+    /// They are stored together with the state of the process, because the PID may belong to another process from
+    /// now on.
     pub(super) fn retire(&mut self, pid: u32) {
         self.collect_thinned(Some(pid));
         if let Some(traced) = self.processes.remove(&pid) {
@@ -200,7 +203,8 @@ impl<S: Sink> Sampler<S> {
                     }
                     self.retire(pid);
                 }
-                // A command that we have started executes another program when it becomes a JVM.
+                // For a command that we have started, this is normal: the child that we forked executes the
+                // command, and a script may then execute `java`. So the process may still become a JVM.
                 Fate::Execed => {
                     if let Ok(process) = Process::open(Pid(pid)) {
                         if is_named {
