@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* Time slots, by which events are counted separately: the kernel side of a time axis. */
+/* Time slots: the kernel side of a time axis. The events of each slot are counted separately. */
 #ifndef JVMPROBE_SLOTS_BPF_H
 #define JVMPROBE_SLOTS_BPF_H
 

@@ -63,7 +63,7 @@ fn assert_jvm_is_undisturbed(jvm: &mut Namespaced, what: &str) {
     let is_own = |line: &str| line.starts_with("ready ") || line.starts_with("done ");
     // From JDK 21 on, the JVM prints a warning when an agent is loaded.
     let is_warning = |line: &str| line.starts_with("WARNING: ");
-    assert!(said.lines().all(|line| is_own(line) || is_warning(line)), "{what}: {said}");
+    assert!(output.lines().all(|line| is_own(line) || is_warning(line)), "{what}: {output}");
 }
 
 #[test]

@@ -28,9 +28,12 @@ fn stacks_at_probed_instructions_are_complete() {
     runtimes::of_unstable("sid-27").map(check);
 }
 
-/// Whether a sample was taken while a thread was at an allocation probe.
+/// Whether a sample was taken while a thread was at an allocation probe. The JIT compilers' threads are only at the
+/// probes with which javaprof observes compiled code.
 fn is_probed(line: &Line) -> bool {
-    line.frames.iter().any(|frame| frame.starts_with("AllocTracer::") || frame.contains("uprobe"))
+    let is_of_probe =
+        |frame: &String| frame.starts_with("AllocTracer::") || frame.contains("uprobe");
+    !line.has("CompileBroker::compiler_thread_loop") && line.frames.iter().any(is_of_probe)
 }
 
 /// Asserts that all stacks at probes contain the load's own method, and that nearly all are

@@ -402,7 +402,7 @@ fn compare_memory_with_agent(names: &[&str]) {
             assert!(read.contains(&Some(code)), "{name}: at {start:x}: {code}, but {read:?}");
             methods += 1;
         }
-        println!("{name}: {methods} methods and ranges are the same, of {}", told.len());
+        println!("{name}: {methods} methods and ranges are the same, of {}", reported.len());
         assert!(methods > 100, "{name}: {methods}");
     }
 }

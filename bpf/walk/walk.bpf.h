@@ -9,7 +9,7 @@
  * need the BPF loops of newer kernels. They take pointers to memory as arguments, which the verifier accepts
  * from Linux 5.12 on.
  *
- * This file does not depend on the tool: stacks are sent by intern.bpf.h.
+ * This file only walks and does not depend on the tool. intern.bpf.h sends the stacks.
  */
 #ifndef JVMPROBE_WALK_WALK_BPF_H
 #define JVMPROBE_WALK_WALK_BPF_H

@@ -82,8 +82,8 @@ struct jvm {
 	__u64 interpreter_high;
 	/* Address of the string "nmethod" that every nmethod has as its name. */
 	__u64 nmethod_name;
-	/* Return barrier: the return address on a stack whose outer frames are frozen in the heap; and the
-	   address of the variable that holds the return address at which the walk then continues. */
+	/* return_barrier is the return address on a stack whose outer frames are frozen in the heap. The walk
+	   then continues at the return address that is stored at cont_return_pc_at. */
 	__u64 return_barrier;
 	__u64 cont_return_pc_at;
 	/* Address of the JVM's counter of unloaded classes; 0 if it has none. */

@@ -17,7 +17,8 @@ import java.util.logging.Logger;
  * Runs Tomcat, which must be on the class path, in this process, and sends it requests for files. All
  * calls of Tomcat use reflection, so that this class compiles without Tomcat.
  *
- * "go ROUNDS" repeats this ROUNDS times and is answered by "done SUM". SUM depends only on ROUNDS.
+ * "go ROUNDS" starts Tomcat, sends the requests and stops Tomcat, ROUNDS times, and is answered by
+ * "done SUM". SUM depends only on ROUNDS.
  */
 public class ServletLoad {
     private static long sum;

@@ -11,7 +11,7 @@ use crate::{load::Load, run_alone, runtimes::Runtime, tool::Tool};
 pub struct Allocated {
     /// Objects and bytes by class.
     pub classes: BTreeMap<String, (u64, u64)>,
-    /// Bytes by the outermost method of the call path: `a`, `b`, `c`.
+    /// Bytes by the outermost method of the call path: `a`, `b`, `c` or `d`.
     pub paths: BTreeMap<String, u64>,
     /// Bytes of all allocations, from `ThreadMXBean.getThreadAllocatedBytes`.
     pub total: u64,

@@ -1,6 +1,7 @@
-//! A host full of attackers: processes with an excessive number of mappings, with a huge sparse ELF
-//! file, and at 500 forks per second; JVMs in loops of thread dumps, collections, exceptions and
-//! class loads; a JVM with false data; and JVMs with memory on FUSE servers.
+//! A host full of attackers. One process has an excessive number of mappings, one maps a huge
+//! sparse ELF file, and one forks 500 times per second. JVMs run loops of thread dumps,
+//! collections, exceptions and class loads. One JVM exports false data, and the memory of others is
+//! mapped from the files of FUSE servers.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::{
@@ -82,7 +83,7 @@ fn sparse_elf(path: &Path) {
     for half in [64_u16, 56, 1, 64, 60_000, 1] {
         header.extend(half.to_le_bytes());
     }
-    // One segment, from the beginning.
+    // One segment, which begins at the start of the file.
     header.extend([1_u32.to_le_bytes(), 5_u32.to_le_bytes()].concat());
     for word in [0_u64, 0, 0, 4096, 4096, 4096] {
         header.extend(word.to_le_bytes());

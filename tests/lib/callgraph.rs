@@ -269,7 +269,7 @@ pub struct Report {
     pub samples: u64,
     /// Samples whose stack reaches the thread's entry.
     pub complete: u64,
-    /// Frames of these samples.
+    /// Frames of all samples.
     pub frames: u64,
     /// Frames without a name. With [`Walk::WithoutSymbols`], frames in libraries are not counted
     /// here.
@@ -278,8 +278,9 @@ pub struct Report {
     pub calls: u64,
     /// Samples whose stack is impossible according to the table.
     pub wrong: u64,
-    /// Samples whose stack lacks frames in the middle. The only legitimate cause is code that is
-    /// freed before it can be read, because the names of methods inlined there are lost.
+    /// Samples whose stack lacks frames in the middle. There are two legitimate causes. If code is
+    /// freed before it can be read, the names of the methods inlined there are lost. The other
+    /// cause is described at [`Report::assert`].
     pub gaps: u64,
     /// Methods of the program that were seen, as the table writes them.
     pub methods: BTreeSet<String>,
@@ -462,7 +463,8 @@ impl CallGraph {
             let is_wrong = count(bottom) > 0 && !is_right;
             let why = format!("{found} of {depth} {repeated} under {bottom}");
             // Between two calls, HotSpot's debug information may attribute an instruction to the
-            // method that is inlined next. Then the count is too low, or too high by one.
+            // method that is inlined next. The count is then too low, or one too high, and this is
+            // a gap.
             is_wrong.then_some(Problem { why, is_gap: found <= depth + 1 })
         })
     }
@@ -480,23 +482,24 @@ impl Report {
         (share(self.complete, self.samples), 100.0 - share(self.unnamed, self.frames))
     }
 
-    /// Whether there are almost no impossible stacks. A few are accepted: for two or three
-    /// instructions, in the kernel's signal frames and in the JVM's own stubs, the words on the
-    /// stack look like a different state.
+    /// Whether there are almost no impossible stacks. A few are accepted, because there are rare
+    /// instants at which the words on the stack look like another state: at two or three
+    /// instructions, in the kernel's signal frames, and in the JVM's own stubs.
     pub fn is_possible(&self) -> bool {
         is_rare(self.wrong, self.samples)
     }
 
-    /// Whether at most 3 % of the stacks are impossible. This is the limit if the callers of
-    /// callbacks from the C library are partly guessed.
+    /// Whether at most 3 % of the stacks are impossible. This limit applies if a part of the
+    /// callers of callbacks from the C library is guessed.
     pub fn is_possible_without_tables(&self) -> bool {
         self.wrong * 100 <= self.samples * 3
     }
 
     /// Asserts the promised quality: at most 1 % incomplete stacks, 0.3 % frames without a name and
-    /// 4 % stacks with gaps, and impossible stacks as in [`Report::is_possible`]. Gaps are accepted
-    /// because, near a method's end, HotSpot's debug information names the method that was inlined
-    /// last, so the bottom method may appear while the recursion returns.
+    /// 4 % stacks with gaps, and impossible stacks as in [`Report::is_possible`]. Gaps are
+    /// accepted, because near a method's end, HotSpot's debug information names the method that was
+    /// inlined last. While a recursion returns, its bottom method may therefore still appear, with
+    /// too few repetitions above it.
     ///
     /// # Panics
     /// If the quality is lower.

@@ -3,10 +3,11 @@
 //! Two adjacent Java frames are a call. Methods that the JVM calls by itself (a class's
 //! initialiser, a class loader, `main`, the linkage of `invokedynamic`) are called through native
 //! frames, so they are not adjacent to a Java caller. A call is possible if the caller's bytecode
-//! has an instruction that invokes a method of that name with those parameters, and if one object
-//! can have both classes. `invokedynamic` and method handles lead to code that `java.lang.invoke`
-//! generates. The callees of that code are unknown, except for lambdas: they call the methods that
-//! their host's class file names for them.
+//! has an instruction that invokes a method of the callee's name and parameters, and if one object
+//! can be an instance of both the class that the instruction names and the callee's class.
+//! `invokedynamic` and method handles lead to code that `java.lang.invoke` generates. The callees of
+//! that code are unknown, except for lambdas: they call the methods that their host's class file
+//! names for them.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -33,9 +34,9 @@ pub enum Verdict {
     Possible,
     /// The caller's bytecode has such a call, but only at other lines.
     ElsewhereInMethod,
-    /// The caller's bytecode has no such call, with the reason.
+    /// The caller's bytecode cannot make this call. Contains the reason.
     Impossible(&'static str),
-    /// The call cannot be judged, with the reason.
+    /// The call cannot be judged. Contains the reason.
     Unknown(&'static str),
 }
 
@@ -66,7 +67,8 @@ pub struct Report {
     /// Number of calls that could not be judged, by reason.
     pub unknown: BTreeMap<&'static str, u64>,
     /// Number of impossible calls by the innermost user frame of their sample: a stub's name, or a
-    /// kind of code. A walk that starts from a wrong frame finds wrong callers.
+    /// kind of code. This number shows where walks start wrongly: from a wrong frame, a walk finds
+    /// wrong callers.
     pub leaves: BTreeMap<String, u64>,
     /// Impossible calls by reason, caller and callee.
     pub offences: BTreeMap<(&'static str, String, String), Offence>,
@@ -249,7 +251,7 @@ impl Checker {
         verdict
     }
 
-    /// Judges a call of a stub, if the stub belongs to one kind of instruction.
+    /// Judges a call of a stub. Only stubs that serve one kind of instruction can be judged.
     fn judge_stub(&self, at: &Frame, stub: &str) -> Verdict {
         let Some(caller) = Named::of(at) else {
             return Unknown("a frame without class or parameters");
@@ -285,8 +287,8 @@ impl Checker {
             return Impossible("the caller's class has no such method");
         };
         let line = at.line.unwrap_or(0);
-        // HotSpot records no debug information for calls of this stub, so methods inlined there are
-        // not known: see `Scopes::inlined` of libjvmprobe.
+        // HotSpot records no debug information for calls of this stub, so it is unknown which
+        // methods are inlined at such a call: see `Scopes::inlined` of libjvmprobe.
         let may_inline = methods.iter().any(|method| !method.calls.is_empty());
         let mut verdict = match may_inline {
             true => Unknown("the caller tests no type, but a method inlined into it may"),
@@ -303,9 +305,9 @@ impl Checker {
         verdict
     }
 
-    /// Judges a call by the class of a lambda or a method reference. Such a class calls the methods
-    /// that the bootstrap arguments in its host's class file name, boxes and unboxes values, and
-    /// calls the constructor of `Object`.
+    /// Judges a call by the class of a lambda or a method reference. Such a class calls three kinds
+    /// of methods: those that are named by the bootstrap arguments in its host's class file, those
+    /// that box and unbox values, and the constructor of `Object`.
     fn judge_lambda(&self, host: &str, callee: &Named<'_>) -> Verdict {
         let Some(class) = self.classes.class(host) else {
             return Unknown("no class file of the lambda's class");
@@ -388,8 +390,8 @@ fn is_generated(class: &str) -> bool {
             && class.contains("$Proxy")
 }
 
-/// Whether a class has signature polymorphic methods: a frame shows the parameter types of the
-/// call, not those of the declaration.
+/// Whether a class has signature polymorphic methods. In the frame of such a method, the parameter
+/// types are those of the call, not those of the declaration.
 fn is_handle(class: &str) -> bool {
     matches!(class, "java.lang.invoke.MethodHandle" | "java.lang.invoke.VarHandle")
 }

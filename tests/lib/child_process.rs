@@ -28,7 +28,7 @@ impl ChildProcess {
 
 impl Drop for ChildProcess {
     fn drop(&mut self) {
-        // It has already ended if the test passed.
+        // It may already have ended.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }

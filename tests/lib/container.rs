@@ -53,8 +53,8 @@ impl Container {
         Self::start_with_tmp(runtime, flags, program, "")
     }
 
-    /// Starts a program in a container with mount options for its /tmp, which is a tmpfs: `ro`,
-    /// `size=4k`.
+    /// Starts a program in a container whose /tmp is a tmpfs with these mount options, for example
+    /// `ro` or `size=4k`.
     ///
     /// # Panics
     /// If it does not start.

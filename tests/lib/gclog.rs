@@ -231,8 +231,8 @@ pub fn stops_of_jdk_8(text: &str) -> Vec<Stop> {
         begun.sort_by_key(|&(at, ..)| at);
         let collection = |(_, kind, rest): (usize, &str, &str)| {
             let cause = rest.split_once(") ").map(|(cause, _)| cause.to_owned());
-            // The last number before the closing bracket. A line that a concurrent thread wrote in
-            // between comes earlier.
+            // The duration is the last number before the closing bracket. A line that a concurrent
+            // thread wrote into this one is before that number.
             let end = rest.split("[GC (").next().and_then(|own| own.split("[Full GC (").next());
             let took = end.and_then(|own| own.rsplit_once(" secs]")?.0.rsplit_once(", "));
             let pause_ns = took.and_then(|(_, seconds)| nanoseconds(seconds)).unwrap_or(0);

@@ -35,7 +35,8 @@ pub fn classes() -> &'static Path {
     CLASSES
         .get_or_init(|| {
             let dir = tempfile::tempdir().expect("a temporary folder");
-            // JVMs of other users read these classes, too, but they may not enter the build folder.
+            // The classes are copied, because JVMs of other users read them, too, and those users
+            // have no access to the build folder.
             let readable = std::fs::Permissions::from_mode(0o755);
             std::fs::set_permissions(dir.path(), readable).expect("chmod");
             let found = std::fs::read_dir(compiled()).expect("classes").flatten();
@@ -299,7 +300,7 @@ impl Load {
 
 impl Drop for Load {
     fn drop(&mut self) {
-        // It has already ended if the test passed.
+        // It may already have ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

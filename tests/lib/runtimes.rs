@@ -147,7 +147,8 @@ impl Runtime {
         runtime
     }
 
-    /// Makes a copy in a folder that consists of symbolic links, except for `java` and libjvm.so.
+    /// Makes a copy in a folder. The copy consists of symbolic links, except for `java` and
+    /// libjvm.so.
     fn copied(&self, folder: &Path) -> Self {
         let java = self.java.canonicalize().expect("java exists");
         let home = java.parent().and_then(Path::parent).expect("bin/java");

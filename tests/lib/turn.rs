@@ -4,9 +4,9 @@
 //! the machine. A test that only checks what a tool reports about the test's own JVMs calls
 //! [`run_beside_others`]. Two such tests run at once, because they wait most of the time.
 //!
-//! The turns are locked files beside the test binaries, because `tests/run` runs several binaries
-//! at a time. If `JVMPROBE_TEST_TIMES` names a file, each test adds a line with its time, without
-//! the time spent waiting for its turn.
+//! A turn consists of locks on files beside the test binaries, because `tests/run` runs several
+//! binaries at a time. If `JVMPROBE_TEST_TIMES` names a file, each test adds a line with its time,
+//! without the time spent waiting for its turn.
 
 use std::{
     cell::RefCell,

@@ -74,7 +74,9 @@ fn walk_with_cached_code_yields_the_recorded_frames() {
             let stack = harness::walk(&mut &recording, &recording.start);
             assert_eq!(stack, recording.stack, "{}: {}", file.display(), recording.about);
         }
-        // A caller in native code is found in the cache, so its unwind rows are not needed again.
+        // The unwind rows of callers in native code are in the cache now, so the walk succeeds
+        // without the recorded rows. Only if the innermost frame is native, its row is needed,
+        // because the cache contains return addresses only.
         if recording.stack.frames[0] >> 47 == 0 {
             continue;
         }
@@ -85,7 +87,7 @@ fn walk_with_cached_code_yields_the_recorded_frames() {
         all += 1;
         without_rows += usize::from(stack == recording.stack);
     }
-    // In some recordings, two addresses share a cache slot.
+    // In some recordings, two addresses share a cache slot, so one of them is not cached.
     assert!(without_rows * 4 > all * 3 && all > 40, "{without_rows} of {all}");
 }
 
@@ -96,7 +98,7 @@ fn replaced_code_is_not_served_from_the_cache() {
     for (file, stamp) in recordings().iter().zip(1 << 32..) {
         let recording = with_stamp(Recording::read(file).unwrap(), stamp);
         harness::walk(&mut &recording, &recording.start);
-        // The first compiled method that is a caller.
+        // The innermost caller that is a compiled method.
         let ids = recording.stack.frames.iter().map(|frame| (frame >> 47) & 0xffff);
         let compiled = |id: &u64, frame: &u64| *id != 0 && *frame >> 63 == 0;
         let mut frames = recording.stack.frames.iter().zip(ids).skip(1);

@@ -7,10 +7,13 @@
 //! arguments. The answer consists of a number, a newline, and text until the end of the stream.
 //!
 //! SIGQUIT kills a process that does not handle it. A JVM that does not find the file, or whose attach
-//! mechanism is disabled, prints its threads on its stdout instead. So three things are checked before
-//! SIGQUIT is sent: the JVM handles SIGQUIT, its attach mechanism is enabled, and it can reach the file by
-//! its own path and will accept the file's owner. The file is not removed before the JVM listens or has
-//! ended, or the timeout has expired.
+//! mechanism is disabled, prints its threads on its stdout instead. So these conditions are checked before
+//! SIGQUIT is sent:
+//! - The JVM is not stopped and handles SIGQUIT.
+//! - Its attach mechanism is enabled, and its user and group allow it to create a socket.
+//! - It can reach the file by its own path, and will accept the file's owner.
+//!
+//! The file stays until the JVM listens, has ended or runs another program, or until the timeout has expired.
 //!
 //! JVMs up to 11.0.1 accept connections only from their own user, so [`as_target`] connects as that user. All
 //! data about the target is read with our own privileges.
@@ -124,8 +127,8 @@ fn check_alive(process: &Process) -> Result<(), String> {
     Ok(())
 }
 
-/// Checks that the JVM can create a socket. If its user or group is not mapped in its user namespace, it fails to do
-/// so, and would only print its threads or not react at all.
+/// Checks that the JVM can create a socket. It cannot do so if its user or group is not mapped in its user
+/// namespace; after SIGQUIT, it would then only print its threads or not react at all.
 fn check_ids(process: &Process) -> Result<(), String> {
     for (map, what, id) in [("uid_map", "user", process.uid), ("gid_map", "group", process.gid)] {
         // If the file cannot be read, a later step fails instead.

@@ -31,7 +31,7 @@ const MINUTE: Duration = Duration::from_secs(60);
 /// Prints messages.
 #[derive(Debug)]
 struct Messages {
-    /// Name of the running tool, and of its crate.
+    /// Name of the running tool. Its crate has the same name.
     tool: String,
     /// Whether messages are printed as JSON.
     as_json: AtomicBool,
@@ -65,7 +65,7 @@ pub fn print_messages_as_json() {
 
 /// Limits warnings, so that a JVM cannot fill the log, not even on purpose. From now on, prints at most ten
 /// warnings per minute that differ only in numbers, and at most 200 warnings per minute in total. The number
-/// of suppressed warnings is printed with the first warning after the minute.
+/// of suppressed warnings is printed before the first warning after the minute.
 pub fn limit_warnings() {
     if let Some(messages) = MESSAGES.get() {
         lock(&messages.limit).get_or_insert_with(|| Limit::new(Instant::now()));
@@ -137,8 +137,8 @@ impl<'a> kv::VisitSource<'a> for Values {
     }
 }
 
-/// Formats a message as text. A value that is an object follows in brackets, as structured data of RFC 5424, section
-/// 6.3.
+/// Formats a message as text. Each of its values follows in brackets, as structured data of RFC 5424, section
+/// 6.3. Such a value is an object.
 fn as_text(tool: &str, text: &str, values: &Map<String, Value>) -> String {
     let mut line = format!("{tool}: {}", clean::name(text));
     for (about, values) in values {
@@ -235,7 +235,7 @@ mod tests {
         let later = begin + MINUTE;
         assert_eq!(limit.admits("process 7 is another JVM", later), (true, 500 - MAX_ALIKE));
         assert_eq!(flood(&mut limit, later), MAX_ALIKE);
-        // Texts that differ in more than numbers.
+        // Warnings that differ in more than numbers are limited by their total number only.
         let names = (0..1000_u32)
             .map(|n| format!("process of the name {}", char::from_u32(0x4e00 + n).unwrap()));
         let admitted = names.filter(|text| limit.admits(text, later).0).count() as u64;

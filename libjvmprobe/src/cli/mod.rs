@@ -171,8 +171,8 @@ fn end<T: Termination, E: Display>(outcome: Result<T, E>) -> ExitCode {
             ExitCode::FAILURE
         }
     };
-    // Done last, because a signal that arrives later cannot end the process: its handler waits forever for
-    // the lock.
+    // Done last, because a second signal can no longer end the process afterwards: its handler waits forever
+    // for the lock that `run_all` keeps.
     sys::undo::run_all();
     code
 }

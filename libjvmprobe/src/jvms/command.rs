@@ -66,8 +66,8 @@ impl HeldCommand {
         let parents_end = go_writer.as_raw_fd();
         let name = name_of(&program);
         let wait_for_parent = move || {
-            // The child has the program's name already, so that samples of the child before its exec are
-            // attributed to the program and not to the tool.
+            // Gives the child the program's name before the exec, so that samples of the child at this stage
+            // are attributed to the program and not to the tool.
             set_name(&name)?;
             // SAFETY: closes the child's copy of the descriptor, which nothing in the child uses. With that copy open,
             // the child's read would not return when the parent closes its end or exits.
@@ -118,7 +118,7 @@ fn write_pid_and_wait(pid_writer: &OwnedFd, go_reader: &OwnedFd) -> io::Result<(
     let mut byte = [0_u8];
     match read(go_reader, &mut byte)? {
         1 => Ok(()),
-        // End of file: the tool has exited without starting the command.
+        // End of file: the tool has closed its end, or has exited, without starting the command.
         _ => Err(io::Error::other("not started")),
     }
 }
@@ -126,7 +126,8 @@ fn write_pid_and_wait(pid_writer: &OwnedFd, go_reader: &OwnedFd) -> io::Result<(
 /// Maximum time to wait for the command to exit after SIGTERM, and again after SIGKILL.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The running command. It is killed when this process exits, for whatever reason.
+/// The running command. [`end`](Self::end) ends it. If a signal ends this process before that, the command is
+/// killed.
 pub struct Running {
     child: Child,
     pidfd: OwnedFd,

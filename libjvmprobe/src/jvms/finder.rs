@@ -18,9 +18,9 @@ use crate::{
 
 /// Interval of scans of all processes if the kernel reports no mappings.
 const SCAN_INTERVAL: Duration = Duration::from_millis(200);
-/// Interval of these scans if the kernel reports mappings.
+/// Interval of scans of all processes if the kernel reports mappings.
 const RARE_SCAN_INTERVAL: Duration = Duration::from_secs(30);
-/// Time after which a JVM that got no slot is tried again.
+/// Time after which a JVM that got no slot is examined again and may get one.
 const RETRY: Duration = Duration::from_secs(30);
 
 /// Period over which new processes are counted per tenant. The count stops at `MAX_STARTS_COUNTED`.
@@ -40,8 +40,8 @@ pub(super) struct Finder {
     scanner: Scanner,
     mappings: Option<Mappings>,
     start_rates: StartRates,
-    /// Processes that are not examined yet, because many are starting or because no slot was free, and the time at
-    /// which each one is due.
+    /// Processes to examine later, and the time at which each one is due: new processes of a tenant that
+    /// starts many, and JVMs that got no slot.
     waiting: BTreeMap<Pid, Instant>,
     /// Number of waiting processes that exited before they were examined.
     exited_unexamined: u64,
@@ -118,8 +118,8 @@ impl Finder {
         found
     }
 
-    /// Returns whether a process is within the search and gets a slot. A process that gets no slot is tried
-    /// again after [`RETRY`].
+    /// Returns whether a process is within the search and gets a slot. A process that gets no slot is
+    /// examined again after [`RETRY`].
     fn is_wanted(&mut self, process: &Process, now: Instant) -> bool {
         let pid = process.pid;
         if self.root.is_some_and(|root| !descends(pid, root)) {
@@ -171,8 +171,8 @@ impl Finder {
 struct StartRates(HashMap<String, VecDeque<Instant>>);
 
 impl StartRates {
-    /// Adds a process. Returns the number that its tenant has started within [`START_RATE_PERIOD`], at
-    /// most [`MAX_STARTS_COUNTED`].
+    /// Adds a process. Returns the number of processes that its tenant has started within
+    /// [`START_RATE_PERIOD`], at most [`MAX_STARTS_COUNTED`].
     fn add(&mut self, tenant: String, now: Instant) -> usize {
         let start_times = self.0.entry(tenant).or_default();
         start_times.push_back(now);

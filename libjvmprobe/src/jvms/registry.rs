@@ -31,15 +31,16 @@ use crate::{
 
 /// Maximum startup time. A JVM usually finishes starting within a few seconds; a very large heap takes longer.
 const MAX_STARTUP: Duration = Duration::from_secs(60);
-/// Interval of reads of JVMs that are starting up. Such a JVM cannot be traced completely before its startup
-/// has finished. In the shortest programs, startup takes 100 ms.
+/// Interval of reads of a JVM that is starting up. It is short, because a JVM can be traced completely only
+/// after its startup, and startup takes only 100 ms in the shortest programs.
 const fn read_interval(pace: Pace) -> Duration {
     Duration::from_millis(match pace {
         Pace::Prompt => 10,
         Pace::Calm => 20,
     })
 }
-/// A process that creates no JVM within this time is reported as such, and read only every [`SLOW_READ_INTERVAL`].
+/// Time for which a process that has mapped libjvm.so is read often. After that time, it is read only every
+/// [`SLOW_READ_INTERVAL`], and a debug message is logged if it has not created a JVM.
 const VM_CREATION_TIMEOUT: Duration = Duration::from_secs(3);
 /// Interval of reads after [`VM_CREATION_TIMEOUT`].
 const SLOW_READ_INTERVAL: Duration = Duration::from_secs(1);
@@ -47,7 +48,7 @@ const SLOW_READ_INTERVAL: Duration = Duration::from_secs(1);
 const MAX_READING: Duration = Duration::from_secs(5);
 /// A read that takes longer than this counts as slow. It was delayed by the target's memory.
 const SLOW: Duration = Duration::from_millis(500);
-/// After a slow read, the JVM is not read again for this many times its duration.
+/// After a slow read, the JVM is not read again for this many times the duration of the read.
 const READ_PAUSE_FACTOR: u32 = 10;
 /// Interval of reads of a JVM that has not finished starting within [`MAX_STARTUP`].
 const RARE_READ_INTERVAL: Duration = Duration::from_secs(30);
@@ -365,7 +366,7 @@ impl Arrivals {
 /// A JVM, before and after it was opened.
 #[derive(Debug)]
 enum Found {
-    /// Not selected yet: nothing of it is opened.
+    /// Not selected yet: neither its libjvm.so nor its memory is opened.
     Unopened(Candidate),
     Opened(Arc<Target>),
 }
@@ -631,7 +632,7 @@ impl Worker {
         let options = &self.shared.options;
         let begin = Instant::now();
         let read = reader::within(MAX_READING, || {
-            // Nothing of a JVM that is not selected is opened.
+            // If the JVM is not selected, neither its libjvm.so nor its memory is opened.
             starting.identify(options).then(|| {
                 let target = starting.open()?;
                 let hotspot = starting.read(&target);

@@ -524,7 +524,7 @@ mod tests {
         /// Makes a target of it, as if it ran `library` as its libjvm.so.
         fn target(&self, library: &Library) -> Target {
             let process = Process::open(self.pid()).unwrap();
-            Target { process, libjvm: LibJvm::of_file(&library.path()).unwrap() }
+            Target { process: process.into(), libjvm: LibJvm::of_file(&library.path()).unwrap() }
         }
 
         fn end(&mut self) {
@@ -879,7 +879,7 @@ mod tests {
         trace.tool.stop.store(true, Ordering::Relaxed);
         let end = trace.run(Times::default(), &AtomicBool::new(false)).unwrap();
         assert_eq!((end, trace.tool.collected, trace.tool.reports), (End::Time, 1, 0));
-        // The last report has collected already.
+        // The last report has collected the counters, so they are not collected again at the end.
         let mut trace = self::trace::<true>(Vec::new()).unwrap();
         let times =
             Times { interval: Some(Duration::from_millis(1)), count: Some(1), ..Times::default() };

@@ -25,8 +25,8 @@ const SAVES_REGISTERS: i32 = 4;
 const STATUS: i32 = 7;
 /// Kind of frame information that applies to any address in its method.
 const DEFAULT: u8 = 3;
-/// Maximum number of 256-byte chunks that are searched for the frame information of one method. A chunk that
-/// begins right after a call has none.
+/// Maximum number of 256-byte chunks that are searched for the frame information of one method. A chunk whose
+/// start is the return address of a call has no such information.
 const MAX_CHUNKS: usize = 64;
 
 /// A method: a range of code with a constant frame size.
@@ -38,8 +38,8 @@ pub(crate) struct Method {
     pub(crate) end: Vaddr,
     /// Size of its frame including the return address, in words of 8 bytes.
     pub(crate) frame_words: u16,
-    /// Whether it is called by C code or at arbitrary points of methods. Then it saves all registers that it changes,
-    /// the frame pointer first.
+    /// Whether it is called by C code or at arbitrary points of other methods. In both cases, it saves all
+    /// registers that it changes, the frame pointer first.
     pub(crate) saves_fp: bool,
 }
 
@@ -159,8 +159,8 @@ impl Table {
     pub(super) fn frame_info(&self, heap: &Heap, inside: u64) -> Option<u32> {
         (inside < self.code_size).then_some(())?;
         let first = usize::try_from(inside / GRANULARITY).ok()?;
-        // A chunk that begins after a call has no frame information of its method, so preceding chunks are searched,
-        // too.
+        // A chunk whose start is the return address of a call has no frame information of its method, so
+        // preceding chunks are searched, too.
         for chunk in (0..=first).rev().take(MAX_CHUNKS) {
             let (mut at, mut position) = (chunk as u64 * GRANULARITY, self.chunk(heap, chunk)?);
             let mut method = None;

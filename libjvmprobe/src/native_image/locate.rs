@@ -1,8 +1,9 @@
 //! Location of a native image's code tables.
 //!
-//! No symbol leads to them. But the object `ImageCodeInfo` contains the start of the code, several fields
-//! with the size of the code, and a reference to an index of the code table. The length of the index follows
-//! from the code size. Few positions in a heap match this pattern, and only the right one leads to an index.
+//! No symbol leads to these tables. But the object `ImageCodeInfo` contains the start of the code, the size
+//! of the code, other sizes that must be consistent with it, and a reference to an index of the code table.
+//! The length of the index follows from the code size. Few positions in a heap match this pattern, and only
+//! the right one leads to an index.
 //!
 //! The fields of `ImageCodeInfo`, each of eight bytes: codeStart, codeSize, dataOffset, dataSize,
 //! codeAndDataMemorySize, (objectFields,) codeInfoIndex, codeInfoEncodings, referenceMapEncoding,
@@ -20,8 +21,8 @@ pub(super) const GRANULARITY: u64 = 256;
 const CODE_SIZES: std::ops::Range<u64> = 4096..1 << 32;
 /// Word offset of the field codeInfoIndex, with and without objectFields before it.
 const INDEX_FIELDS: [usize; 2] = [6, 5];
-/// Maximum offset of the section from the heap's base, a multiple of the page size. The garbage collector's own data
-/// and a guard page precede the section.
+/// Maximum offset of the section from the heap's base. The garbage collector's own data and a guard page
+/// precede the section. The offset is always a multiple of the page size.
 const MAX_BEGIN: u64 = 64 << 20;
 const PAGE: usize = 4096;
 /// Maximum number of positions examined that look like the beginning of `ImageCodeInfo`. An image normally
@@ -84,8 +85,8 @@ pub(super) fn find(elf: &ElfFile, vaddr: Vaddr, bytes: Vec<u8>) -> Option<(Heap,
     None
 }
 
-/// Returns the start of the code: the word itself, or the value of its relocation in a position-independent program.
-/// `None` if there is no code of that size.
+/// Returns the start of the code: `start` itself or, in a position-independent program, the value of the
+/// relocation of the word at `address`. `None` if there is no code of that size at either address.
 fn code_at(
     elf: &ElfFile,
     relocations: &Relocations,

@@ -73,8 +73,9 @@ impl Image {
         self.table.methods(self.code)
     }
 
-    /// Returns the frames at an address, innermost first; empty if it is not Java code. Inlined methods and lines are
-    /// known at calls only; elsewhere, only the method is returned.
+    /// Returns the frames at an address, innermost first; empty if the address is not in Java code or the
+    /// format of the names is unknown. Inlined methods and lines are known at calls only; elsewhere, only the
+    /// method is returned.
     pub(crate) fn at(&self, vaddr: Vaddr) -> Vec<SourceFrame> {
         let frame = |names: &Names| {
             let inside = vaddr.0.checked_sub(self.code.0)?;

@@ -46,8 +46,8 @@ impl Container {
         best.unwrap_or_default()
     }
 
-    /// Returns the tenant with which the process shares limited resources: `pod/UID`, `container/ID`, `unit/NAME`, or
-    /// `host`. Tenants are determined by control groups, because a process cannot choose them.
+    /// Returns the tenant that the process belongs to: `pod/UID`, `container/ID`, `unit/NAME`, or `host`. The
+    /// tenant is derived from the control group, because a process cannot choose its control group.
     pub fn tenant(&self) -> String {
         match (&self.pod, &self.container, &self.service) {
             (Some(pod), ..) => format!("pod/{pod}"),
@@ -84,7 +84,7 @@ impl Container {
 pub(crate) fn tenant_of(pid: Pid) -> String {
     let mut bytes = Vec::new();
     if let Ok(file) = File::open(format!("/proc/{pid}/cgroup")) {
-        // Content that cannot be read completely is parsed as far as it goes.
+        // If only a part can be read, that part is parsed.
         let _ = file.take(MAX_BYTES).read_to_end(&mut bytes);
     }
     Container::parse(&String::from_utf8_lossy(&bytes)).tenant()

@@ -31,7 +31,7 @@ const MAX_MAPPINGS: usize = 100_000;
 #[derive(Debug)]
 pub struct CodeFile {
     file: File,
-    /// A file with its symbols, if it has none itself.
+    /// A separate file with the symbols, if `file` has none.
     symbols: Option<File>,
 }
 
@@ -95,9 +95,9 @@ impl AsRawFd for CodeFile {
     }
 }
 
-/// Cache of open files by device and inode. All processes and all clones of the cache share it. A file of an
-/// image has a different inode number in each container, on the overlay of that container, but it is opened
-/// only once.
+/// Cache of open files by device and inode. Clones share the cached files. A file of an image has a different
+/// inode number in each container, because each container has its own overlay, but the entries of all
+/// containers share one open file.
 #[derive(Clone, Debug, Default)]
 pub struct FileCache(Arc<Mutex<Opened>>);
 
@@ -164,8 +164,8 @@ impl CodeMaps {
     /// # Errors
     /// Returns an error if the process has ended or is hidden; the known mappings stay.
     pub fn refresh(&mut self, pid: Pid, files: &FileCache) -> Result<()> {
-        // `ran_out` warns the user once if too many files are open. The callers do not, because they can
-        // continue with the mappings that are known.
+        // `ran_out` warns the user once if too many files are open. The callers do not report this error,
+        // because they can continue with the mappings that are known.
         let maps = maps::of(pid, maps::is_code).inspect_err(|error| _ = ran_out(error))?;
         let mut files = files.opened();
         for map in maps.iter().filter(|map| map.perms.contains(MMPermissions::EXECUTE)) {
@@ -292,8 +292,8 @@ impl Opened {
         file
     }
 
-    /// Returns the cached file that is the same file below an overlay. If there is none, returns a new one
-    /// for `file`.
+    /// Returns the cached file that is the same as `file` below an overlay. If there is none, returns a new
+    /// [`CodeFile`] for `file`.
     fn share(&mut self, file: File, map: &MemoryMap) -> Arc<CodeFile> {
         let id = FileId::of(&file, Some((libjvm::device(map.dev), map.inode))).ok();
         if let Some(known) = id.and_then(|id| self.by_id.get(&id)?.upgrade()) {
@@ -323,7 +323,8 @@ impl Opened {
         used.map(|(&key, _)| key).collect()
     }
 
-    /// Returns whether an attempt to open the mapping's file has succeeded or finally failed.
+    /// Returns whether no attempt to open the mapping's file is left to make: the mapping has no file, or an
+    /// attempt has succeeded or has failed for good.
     fn was_tried(&self, map: &MemoryMap) -> bool {
         file_key(map).is_none_or(|number| self.files.contains_key(&(number, None)))
     }

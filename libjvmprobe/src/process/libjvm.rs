@@ -33,7 +33,7 @@ pub struct LibJvm {
     /// Identity of the file.
     pub id: FileId,
     file: File,
-    /// A file with its symbols, if it has none itself.
+    /// A separate file with the symbols, if `file` has none.
     separate_symbols: Option<Arc<File>>,
     /// Whether `separate_symbols` comes from the root of the process, where the owner of the process controls
     /// the content.
@@ -50,8 +50,8 @@ const MAX_CACHED_FILES: usize = 64;
 pub(super) const JVM_NAMES: [&[u8]; 2] = [b"/libjvm.so", b"/libj9vm"];
 
 impl LibJvm {
-    /// Returns the first mapping of the libjvm.so that a process runs. Reads only its list of mappings and, if it has
-    /// no such mapping, its program.
+    /// Returns the first mapping of the libjvm.so that a process runs. Reads only the list of mappings of the
+    /// process and, if there is no such mapping, its program.
     ///
     /// # Errors
     /// [`Error::NotAJvm`], [`Error::OpenJ9`], [`Error::NativeImage`], or [`Error::Permission`].
@@ -107,8 +107,8 @@ impl LibJvm {
         Ok(found)
     }
 
-    /// Returns a file with its symbols from a source that no target controls, if the library has none itself. The
-    /// result is cached for all processes.
+    /// Returns a separate file with the library's symbols, from a source that no target controls; `None` if
+    /// there is no such file or the library itself has symbols. The result is cached for all processes.
     fn trusted_symbols(&self) -> Result<Option<Arc<File>>> {
         static CACHE: OnceLock<Mutex<SymbolFileCache>> = OnceLock::new();
         let cache = CACHE.get_or_init(Mutex::default);
@@ -127,8 +127,8 @@ impl LibJvm {
         Ok(separate_symbols)
     }
 
-    /// Returns the debug file of its build in the root of a process. The result is valid for that process only, because
-    /// the owner of another root may have put a different file there.
+    /// Returns the debug file of the library's build in the root of a process. The result is valid for that
+    /// process only, because the owner of another root may have put a different file there.
     fn symbols_in_root_of(&self, pid: Pid) -> Result<Option<File>> {
         let elf = self.elf()?;
         if elf.has_symbols() {

@@ -1,8 +1,9 @@
 //! Reads the target's memory: limited in size and time, without writing to it or stopping the target.
 //!
-//! An open `/proc/PID/mem` is bound to the address space that existed when it was opened (proc(5)). So if the target
-//! execs, or ends and its PID is reused, another program's memory is never read by mistake. The read itself is made by
-//! a reader process: see `crate::process::reader`.
+//! A reader process makes the reads: see `crate::process::reader`. An open `/proc/PID/mem` is bound to the
+//! address space that existed when it was opened (proc(5)). After each read, the reader process checks that
+//! this address space still exists. So if the target has run another program (exec), or has ended and its PID
+//! was reused, the read fails and never returns another program's memory.
 
 #[cfg(feature = "fuzzing")]
 use std::fs::File;

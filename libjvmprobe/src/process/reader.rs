@@ -5,16 +5,17 @@
 //! SIGKILL does not end the wait (fs/fuse/dev.c, `request_wait_answer`). A process with one such thread
 //! cannot exit, so it cannot be restarted either. No check beforehand helps, because the target can change
 //! its mappings between the check and the read. So a reader makes these calls, and the caller waits for its
-//! answer for at most [`LIMIT`]. A reader that exceeds it is abandoned: while it is stuck, all other reads of
-//! its target are rejected immediately. When its call returns, the reader ends, and the target can be read
-//! again.
+//! answer for at most [`LIMIT`]. A reader that takes longer is abandoned: while that reader is stuck, all
+//! other reads of its target are rejected immediately. When its call returns, the reader ends, and the target
+//! can be read again.
 //!
 //! Memory is read by process_vm_readv(2). Unlike a read of `/proc/PID/mem`, this call does not hold the
 //! target's mmap_lock while a page is fetched. Holding that lock would block the target's own mmap(2).
 //!
-//! One reader, the template, is forked from this process, as early as possible so that it shares little memory
-//! with it; the others are forked from the template on request. Readers end with this process: their sockets
-//! are closed then, and the end of the template kills the others (`PR_SET_PDEATHSIG`).
+//! One reader, the template, is forked from this process. This is done as early as possible, while this
+//! process has little memory that the template would share. The other readers are forked from the template on
+//! request. When this process ends, all readers end: their sockets are closed, and the end of the template
+//! kills the others (`PR_SET_PDEATHSIG`).
 //!
 //! # Why this is sound
 //! A child of fork(2) in a process with threads may only make system calls and touch memory that no lock of
@@ -66,7 +67,7 @@ const MAX_STUCK_OF_TENANT: usize = 4;
 const MAX_IDLE: usize = 4;
 /// Number of attempts to resolve a path; the kernel fails with EAGAIN if the path changes meanwhile (openat2(2)).
 const TRIES: usize = 8;
-/// `FUSE_SUPER_MAGIC`, fs/fuse/inode.c; also virtiofs.
+/// `FUSE_SUPER_MAGIC`, fs/fuse/inode.c. Virtiofs has the same number.
 const FUSE: u64 = 0x6573_5546;
 /// Size of a request's head: `Call`, PID, flags or number of blocks, length of a block or of an answer. A path or the
 /// addresses of blocks follow.
@@ -90,7 +91,8 @@ enum Call {
     Memory,
     /// Continues reading the open file that comes with the request.
     Stream,
-    /// Opens a path below the folder that comes with the request, as a process with that root would.
+    /// Opens a path below the folder that comes with the request, as a process whose root is that folder
+    /// would.
     Below,
     /// Opens a path of our own root: one of the links in /proc.
     Linked,
@@ -124,8 +126,8 @@ struct Stuck {
 
 static POOL: Mutex<Pool> = Mutex::new(Pool { template: None, idle: Vec::new(), stuck: Vec::new() });
 
-/// Starts the template reader. Should be called before this process uses much memory. Otherwise, the first
-/// read starts the template.
+/// Starts the template reader. Should be called before this process uses much memory. If it is not called,
+/// the first read starts the template.
 ///
 /// # Errors
 /// The errors of socketpair(2) and fork(2).
@@ -440,8 +442,9 @@ pub(super) fn open_linked(pid: Pid, link: &Path) -> io::Result<File> {
     open_file(pid, &opened(ask(Call::Linked, pid, (0, 0), path, None, &mut [])?)?)
 }
 
-/// Opens exactly the file that an O_PATH descriptor refers to, for reading. It must be a regular file, and not on FUSE,
-/// because later reads are made directly and could block forever.
+/// Opens exactly the file that an O_PATH descriptor refers to, for reading. It must be a regular file. It
+/// must not be on FUSE, except on virtiofs, because later reads are made without a reader process and could
+/// block forever.
 ///
 /// # Errors
 /// The errors of open(2); an error for anything but a regular file; [`io::ErrorKind::TimedOut`] if the file
@@ -508,7 +511,8 @@ fn fork_reader(socket: OwnedFd) -> Result<(), Errno> {
 /// Answers requests until the other end of the socket is closed.
 fn serve(socket: OwnedFd) -> ! {
     keep_only(&socket);
-    // SAFETY: the arguments are constants and a static string. The kernel reaps children of the template.
+    // `SIG_IGN` makes the kernel reap the children of the template.
+    // SAFETY: the arguments are constants and a static string.
     unsafe {
         libc::prctl(libc::PR_SET_NAME, c"jvmprobe-reader".as_ptr());
         libc::signal(libc::SIGCHLD, libc::SIG_IGN);
@@ -841,7 +845,7 @@ mod tests {
         while maps().is_empty() {
             std::thread::sleep(Duration::from_millis(5));
         }
-        // By then, sh has its final stack address.
+        // Waits until sh has its final stack address.
         std::thread::sleep(Duration::from_millis(100));
         let memory = MemoryFile::open(pid).unwrap();
         let read = |addr| memory.read_blocks(&[addr], 8, &mut [0; 8]).map(drop);

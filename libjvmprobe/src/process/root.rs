@@ -212,8 +212,8 @@ impl<'a> Folder<'a> {
         Ok(FileStatus(statat(&self.handle, name, AtFlags::SYMLINK_NOFOLLOW)?))
     }
 
-    /// Returns the metadata of an entry after resolving the target's path to this folder again, without following links
-    /// in the last component.
+    /// Resolves the target's path to this folder again, and returns the metadata of an entry of the folder
+    /// that is there now. Does not follow the entry if it is a link.
     ///
     /// # Errors
     /// Returns the errors of opening the folder and of fstatat(2).

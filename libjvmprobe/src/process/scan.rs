@@ -21,7 +21,7 @@ const MAX_OPENING: Duration = Duration::from_secs(2);
 pub(crate) struct Scanner {
     /// Number of scans of each process; [`DECIDED`] once its result is final.
     scan_counts: HashMap<Pid, u32>,
-    /// Processes that look like JVMs and cannot be traced, with the reason.
+    /// Processes that look like JVMs but cannot be traced, with the reason.
     refused: Vec<(Pid, Error)>,
 }
 
@@ -33,8 +33,8 @@ impl Scanner {
         Self::default()
     }
 
-    /// Returns the JVMs that no earlier call has returned, opened. Those that cannot be opened are
-    /// [refused](Self::take_refused).
+    /// Opens and returns the JVMs that no earlier call has returned. Those that cannot be opened are
+    /// [refused](Self::take_refused), or tried again by the next call.
     pub(crate) fn scan(&mut self) -> Vec<Target> {
         let mut targets = Vec::new();
         for candidate in self.scan_where(|_| true) {
@@ -108,8 +108,8 @@ impl Scanner {
     }
 }
 
-/// Returns whether an error means that a process is a JVM that cannot be traced. A later attempt may succeed after the
-/// other errors.
+/// Returns whether an error means that a process is a JVM that cannot be traced. After any other error, a
+/// later attempt may succeed.
 pub(crate) fn is_final(error: &Error) -> bool {
     match error {
         // A kernel thread, another program, or a process that has ended meanwhile.
@@ -123,7 +123,7 @@ pub(crate) fn is_final(error: &Error) -> bool {
     }
 }
 
-/// Returns whether a process may have mapped a JVM's library. Cheaper than finding it as a [`Candidate`].
+/// Returns whether a process may have mapped a JVM's library. This is cheaper than [`Candidate::find`].
 fn maps_jvm(pid: Pid) -> bool {
     maps::any_line_contains(pid, &JVM_NAMES).unwrap_or_default()
 }

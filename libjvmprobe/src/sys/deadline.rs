@@ -7,7 +7,8 @@ use std::{
 
 use crate::sys::signals;
 
-/// One deadline for all steps of a request. A signal that asks this process to end makes it expire early.
+/// One deadline for all steps of a request. A signal that asks this process to end makes the deadline expire
+/// early.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Deadline {
     at: Instant,

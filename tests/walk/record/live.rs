@@ -1,5 +1,5 @@
-//! A live JVM as the walker's source, read by the tools' own code: the code cache's layout, the
-//! mappings and their unwind tables.
+//! A live JVM as the walker's source of data. The code cache's layout, the mappings and their
+//! unwind tables are read by the tools' own code.
 
 use std::{
     cell::RefCell,
@@ -167,8 +167,8 @@ impl Live {
         (making, loops)
     }
 
-    /// Whether this is a return address in a deoptimisation handler: the method at that address has
-    /// been deoptimised.
+    /// Whether this is a return address in a deoptimisation handler. If so, the method that
+    /// contains the handler has been deoptimised.
     pub fn is_handler(&mut self, addr: u64) -> bool {
         const METHOD: u64 = 1;
         const HANDLER_BYTES: u64 = 32;
@@ -255,8 +255,8 @@ impl Live {
 
 impl Source for Live {
     fn read(&mut self, addr: u64, to: &mut [u8]) -> bool {
-        // If this read-ahead fails, the walker reads the stack word by word, so only what it needs
-        // is recorded.
+        // A long read is a read-ahead of the stack. It fails here, so that the walker reads the
+        // stack word by word and only the words that it needs are recorded.
         if to.len() > MAX_DIRECT_READ || !self.fill(addr, to) {
             return false;
         }

@@ -7,9 +7,9 @@
 //! `StackLoad` runs under this program, which stops its threads one after the other and
 //! single-steps each through several thousand instructions. At every instruction the walker of
 //! `bpf/walk/` runs on the live thread. Its result is compared with two independent sources: the
-//! calls and returns counted since the thread was stopped ([`shadow`]), and the table of the
-//! program's calls (`tests/lib/callgraph.rs`). One stack of each kind of instant ([`kinds`]) is
-//! recorded. If the walker disagrees, nothing is recorded and the disagreement is printed.
+//! calls and returns that the thread has executed since it was stopped ([`shadow`]), and the table
+//! of the program's calls (`tests/lib/callgraph.rs`). One stack of each kind of instant ([`kinds`])
+//! is recorded. If the walker disagrees, nothing is recorded and the disagreement is printed.
 #![allow(clippy::print_stdout, reason = "progress output")]
 #![allow(missing_docs, reason = "an example has no public API")]
 
@@ -78,7 +78,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Runs each of the program's threads in a JVM of its own, because they would compete for
+/// Runs each of the program's threads in a JVM of its own, because in one JVM they would compete for
 /// processors.
 fn run(
     folder: &Path,

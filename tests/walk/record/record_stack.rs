@@ -12,8 +12,8 @@ use crate::{
     recorder::Recorder,
 };
 
-/// Maximum size of a recording. Larger ones are discarded, and a later instant of the same kind is
-/// recorded.
+/// Maximum size of a recording. A larger recording is discarded, and a later instant of the same
+/// kind may be recorded instead.
 const MAX_BYTES: usize = 9_000;
 impl Recorder<'_> {
     pub fn kind(&mut self, at: &Registers, since_entry: usize, since_leave: usize) -> Kind {
@@ -38,7 +38,8 @@ impl Recorder<'_> {
         name
     }
 
-    /// Records the thread's current stack, if it reaches the entry and is in the table.
+    /// Records the thread's current stack, if it reaches the thread's entry and is possible
+    /// according to the table of calls.
     pub fn record(
         &mut self,
         at: &Registers,

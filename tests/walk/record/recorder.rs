@@ -55,7 +55,7 @@ pub struct Recorder<'a> {
     /// that time. They can be checked only when the new frames run.
     unverified: Vec<(String, Vec<u64>)>,
     disagreements: usize,
-    /// Addresses where deoptimisation starts, and entries of methods by on-stack replacement.
+    /// Addresses where deoptimisation starts, and entries of methods for on-stack replacement.
     rare: Vec<u64>,
     /// Addresses for the `changes` thread: functions of the JVM that are called shortly before
     /// deoptimisation or on-stack replacement, and the code that creates frames.
@@ -132,8 +132,8 @@ impl<'a> Recorder<'a> {
     }
 
     /// Whether a stack is correct according to the program's table of calls. Near the end of an
-    /// inlined method, HotSpot's debug information names its neighbour, which looks like a gap to
-    /// the table.
+    /// inlined method, HotSpot's debug information names the neighbouring inlined method instead.
+    /// According to the table, this is a gap; `with_gaps` accepts it.
     pub fn is_in_table(&mut self, thread: &str, stack: &Stack, with_gaps: bool) -> bool {
         let names = self.live.names(stack).join(";");
         let report = self.table.check(&format!("java;{thread}-1;{names} 1"));
@@ -166,8 +166,8 @@ impl<'a> Recorder<'a> {
     fn step_thread(&mut self, tid: i32, name: &str) -> Result<(), Box<dyn Error>> {
         self.live.refresh()?;
         let mut tracee = Tracee::stop(tid)?;
-        // Every third visit begins in rarely executed code, and every visit to the `changes` thread
-        // does.
+        // Every third visit begins in rarely executed code, and so does every visit to the `changes`
+        // thread.
         self.turn += 1;
         let changes = name == "changes";
         if (changes || self.turn.is_multiple_of(3))
@@ -194,7 +194,7 @@ impl<'a> Recorder<'a> {
         let trail = self.live.trail(&first);
         // A guessed stack cannot be the start of a shadow stack.
         let mut shadow = self.has_no_guess(stack.end).then(|| Shadow::new(&trail[1..]));
-        // The `changes` thread has just been run to an entry.
+        // The `changes` thread has just been run to the entry of a piece of code.
         let (mut since_entry, mut since_leave) =
             (if changes { 0 } else { usize::MAX / 2 }, usize::MAX / 2);
         let mut region = self.region(first.ip);
@@ -249,8 +249,9 @@ impl<'a> Recorder<'a> {
             if shadow.as_mut().is_some_and(|s| !s.step(&step, |a, b| same_code(live, a, b))) {
                 shadow = None;
             }
-            // Generated code has called a function of the JVM. That takes long and is like other
-            // native code, so three of four such calls run to their return.
+            // Generated code has called a function of the JVM. Single-stepping it would take long,
+            // and its code is like other native code, so three of four such calls run to their return
+            // without single steps.
             let is_out = self.live.is_code(from) && !self.live.is_code(now.rip);
             let now = match insn == Insn::Call && is_out && !self.steps.is_multiple_of(4) {
                 true => {
@@ -282,8 +283,8 @@ impl<'a> Recorder<'a> {
             }
             let trail = self.live.trail(&at);
             let Some(counted) = &shadow else {
-                // Without a shadow stack, the stack is checked against the table now, and against the
-                // new frames when they run.
+                // There is no shadow stack. Instead, the recorded stack is checked against the table
+                // now, and against the newly created frames when they run.
                 if kind.name.contains("deoptimisation") && self.seen.wants(&kind) {
                     self.record(&at, kind, name, false)?;
                     let is_new = self.found.len() > self.unverified.len();
@@ -344,7 +345,8 @@ impl<'a> Recorder<'a> {
                 continue;
             }
             self.agreed += 1;
-            // They agree again, so the shadow stack is correct and the walker was wrong before.
+            // Walker and shadow stack agree again, so the shadow stack was correct all the time, and
+            // the walker was wrong before.
             for (what, example) in doubts.drain(..) {
                 self.count(&format!("WRONG at {what}"), &example);
             }
@@ -379,8 +381,8 @@ impl<'a> Recorder<'a> {
         if stop == Stop::Away || !changes || index >= self.functions {
             return Ok(stop);
         }
-        // Runs to the function's return: the function itself takes long and is like other native
-        // code.
+        // Runs to the function's return, because single-stepping the function would take long, and
+        // its code is like other native code.
         self.live.discard_pages();
         let regs = tracee.registers()?;
         Ok(tracee.run_to(self.live.word(regs.rsp), regs.rsp + 8)?)
@@ -421,15 +423,15 @@ impl<'a> Recorder<'a> {
         Ok(false)
     }
 
-    /// Checks the recordings in `unverified` when the thread runs the new frames: its callers must
-    /// be those recorded, as far as frames were created.
+    /// Checks the recordings in `unverified` when the thread runs the new frames: its stack must end
+    /// with the recorded callers, without the innermost one.
     fn check_created_frames(&mut self, at: &Registers, trail: &[u64], thread: &str) {
         let stack = self.live.walk(at);
         if !self.has_no_guess(stack.end) || !self.is_in_table(thread, &stack, false) {
             return;
         }
         for (file, callers) in std::mem::take(&mut self.unverified) {
-            // The innermost frame may already be running.
+            // The innermost created frame may be the one that runs now; then it is not a caller.
             if !trail.ends_with(&callers[callers.len().min(2)..]) {
                 self.disagreements += 1;
                 let example = format!("{file} {callers:x?}, and then {trail:x?}");

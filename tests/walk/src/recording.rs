@@ -112,7 +112,8 @@ impl Recording {
             "jvm" => {
                 let (name, number) = rest.split_once(' ')?;
                 let number = u64::from_str_radix(number, 16).ok()?;
-                // The field has another name in older recordings, because there were only two forms.
+                // Older recordings call this field `is_compact`, because only two forms of blobs were
+                // distinguished then.
                 let name = if name == "is_compact" { "blob_form" } else { name };
                 with_fields!(set, self.jvm, name, number);
             }

@@ -91,8 +91,12 @@ pub struct Args {
 
     /// Trace, and write the durations of initializers to FILE; its name extension selects the format
     /// (repeatable)
-    #[arg(short, long, value_name = "FILE",
-        help = "Trace, write initializer times to FILE: .svg, .html, ... (repeatable)")]
+    #[arg(
+        short,
+        long,
+        value_name = "FILE",
+        help = "Trace, write initializer times to FILE: .svg, .html, ... (repeatable)"
+    )]
     pub output: Vec<PathBuf>,
 
     /// Show the N packages with the most classes [default: 20]

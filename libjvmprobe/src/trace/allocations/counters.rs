@@ -160,7 +160,7 @@ pub(crate) fn max_tallies(session: &Session) -> usize {
 /// from zero, and stacks and names are sent again. An increment at the moment when a counter is read may be
 /// lost.
 pub(crate) fn take_tallies(session: &Session) -> Result<Vec<(tally_key, tally)>> {
-    // Stacks first, so that every hit counted in the new counters has sent its stack again.
+    // The stacks are removed first, so that the stack of every hit in the new counters was sent again.
     clear(&session.skel.maps.known_stacks)?;
     let taken = take_entries(&session.skel.maps.tallies)?;
     Ok(taken.iter().filter_map(|(k, v)| Some((copy(k)?, copy(v)?))).collect())
@@ -228,7 +228,7 @@ pub(crate) fn counted(session: &Session) -> Result<Vec<Counted>> {
     Ok(known.chain(old).collect())
 }
 
-/// Returns the hit counters of a JVM whose stacks are sampled.
+/// Returns the sampling state of a JVM, which contains its hit counters; `None` before its first hit.
 pub(crate) fn sampling_state(map: &impl MapCore, target: u64) -> Option<sampling_state> {
     copy(&map.lookup(&target.to_ne_bytes(), MapFlags::ANY).ok()??)
 }
@@ -255,7 +255,8 @@ pub(crate) fn set_tlab_share(session: &mut Session, share: f64) {
     }
 }
 
-/// Limits stack walks to this share of `MAX_STACKS_PER_WINDOW`. Until it is called, every hit is walked.
+/// Limits stack walks to this share of `MAX_STACKS_PER_WINDOW`. Until this function is called, the stack of
+/// every hit is walked.
 pub(crate) fn set_stack_share(session: &mut Session, share: f64) {
     if let Some(data) = session.skel.maps.bss_data.as_deref_mut() {
         data.stacks_wanted = (share * MAX_STACKS_PER_WINDOW).max(1.0) as u32;

@@ -73,10 +73,10 @@ pub(crate) struct ClassId {
 }
 
 impl ClassId {
-    /// Returns whether `text` can be the name of this class or its beginning. `len` is the length of the
-    /// complete name to which `text` belongs. The class may have been unloaded and its Symbol reused before
-    /// the name was read. If the kernel could not read the last bytes, `tail` is zero and only the length is
-    /// compared.
+    /// Returns whether `text` can be the name of this class or the beginning of that name. `len` is the
+    /// length of the complete name to which `text` belongs. `text` may be another name, because the class may
+    /// have been unloaded, and the memory of its Symbol reused, before the name was read. If the kernel could
+    /// not read the last bytes, `tail` is zero and only the length is compared.
     pub(crate) fn may_be(&self, text: &[u8], len: u32) -> bool {
         let mut tail = [0; 8];
         let last = &text[text.len().saturating_sub(tail.len())..];
@@ -101,7 +101,7 @@ pub(crate) enum Event {
     Large(Large),
     /// A thread has filled a TLAB that was chosen to be read.
     Tlab(Tlab),
-    /// A new stack, and the number that later events refer to it by.
+    /// A new stack, preceded by the number by which later events refer to it.
     Stack(u64, RawStack),
     /// The application was stopped.
     Stop(Stop),

@@ -93,7 +93,7 @@ pub struct Table {
 pub struct Row {
     /// The class's total.
     pub class: record::Class,
-    /// The total split by stack, largest part first; empty if stacks are not walked.
+    /// The parts of that total by stack, largest first; empty if stacks are not walked.
     pub parts: Vec<StackShare>,
 }
 
@@ -207,8 +207,8 @@ impl JvmTotals {
         let ended = counted.iter().filter(|one| one.has_ended);
         let ended: HashSet<_> = ended.map(|one| (one.thread, one.bytes)).collect();
         for thread in threads.iter().filter(|t| !ended.contains(&(t.thread, t.allocated))) {
-            // A listed thread with fewer bytes than were counted is a new one at the same address that had no
-            // event yet.
+            // If a listed thread has allocated fewer bytes than `counted` has for its address, it is a new
+            // thread at that address and has had no event yet.
             let known = last.get(&thread.thread).filter(|known| known.bytes <= thread.allocated);
             let bytes =
                 difference_of(thread.allocated, known.map_or(0, |known| known.represented_bytes));

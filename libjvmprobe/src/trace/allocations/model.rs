@@ -39,7 +39,7 @@ pub struct Jvm {
     sizes_are_fresh: bool,
 }
 
-/// First JDK whose probe reports the size of every object.
+/// First JDK whose probe reports the correct size of every object.
 const FIRST_WITH_SIZES: u32 = 21;
 
 impl Jvm {
@@ -111,8 +111,8 @@ impl Jvm {
         })
     }
 
-    /// Reads a full TLAB that represents `weight` TLABs. Ignores it if the JVM's count of collections has
-    /// changed since it was filled, because a collection may have moved its objects.
+    /// Reads a full TLAB that represents `weight` TLABs. Ignores the TLAB if the JVM's count of collections
+    /// has changed since the TLAB was filled, because a collection may have moved its objects.
     pub(crate) fn read_tlab(&mut self, hotspot: &HotSpot, tlab: &Tlab, weight: f64) {
         let Some(objects) = &mut self.objects else { return };
         let counts = match hotspot.count_objects(objects, Addr(tlab.start), tlab.size) {

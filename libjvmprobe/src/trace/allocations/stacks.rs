@@ -1,9 +1,9 @@
 //! Stacks of one JVM: each is named when it arrives, and kept once.
 //!
 //! The kernel side gives different numbers to stacks that differ in any address. Many of these stacks have
-//! the same methods at the same lines: a method may be interpreted in one stack and compiled in another, or
-//! compiled again in between, or the JVM's own functions that the innermost Java method called may differ.
-//! Such stacks share one [`StackId`].
+//! the same methods at the same lines: a method may be interpreted in one stack and compiled in another, a
+//! method may have been recompiled in between, or the innermost Java method may have called different
+//! functions of the JVM. Such stacks share one [`StackId`].
 
 use std::{collections::HashMap, sync::Arc};
 

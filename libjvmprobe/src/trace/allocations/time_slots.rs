@@ -29,7 +29,7 @@ pub(crate) struct SlotBytes {
     pub(crate) outside_bytes: u64,
 }
 
-/// Approximate memory of one slot of one key, in bytes.
+/// Approximate memory of one slot of one class and stack, in bytes.
 const SLOT_SIZE: usize = 2 * size_of::<(u32, u64)>();
 
 /// Time slots of one class and stack.
@@ -115,10 +115,10 @@ impl TimeSlots {
         self.all.add(slot, slot_bytes);
     }
 
-    /// Returns one slot of each second in which something was counted, with the bytes of the complete second.
-    /// The choice is pseudo-random in proportion to the bytes of each slot, and the same each time for a
-    /// class. Many classes together are thus distributed like all allocations, while each class needs little
-    /// memory.
+    /// For each second in which something was counted, chooses one slot and returns it with all bytes of that
+    /// second. The choice is pseudo-random: the probability of a slot is proportional to its bytes. Each call
+    /// makes the same choice for a class. Many classes together are thus distributed like all allocations,
+    /// while each class needs little memory.
     fn sample_each_second(&self, row: &Key) -> Times {
         const SECOND: u64 = 1_000_000_000;
         let mut hasher = DefaultHasher::new();
@@ -184,8 +184,8 @@ impl TimeSlots {
                 times.extend(shared(part.bytes - outside, slot_times.representative_times()));
                 times
             }
-            // Each object belongs to one slot. The objects are distributed first and then the bytes over the
-            // slots of the objects, so that few objects occupy few slots.
+            // Each object belongs to one slot. So the objects are distributed over the slots first, and the
+            // bytes are then distributed over the slots that have objects. Few objects thus occupy few slots.
             None => shared(part.bytes, &shared(part.objects.max(1), &self.sample_each_second(row))),
         };
         if times.is_empty() {

@@ -64,8 +64,8 @@ pub struct Options {
     pub max_memory: usize,
     /// Report each interval.
     pub intervals: bool,
-    /// Keep totals of the whole trace and report them when a JVM ends. Otherwise only the rest of the current
-    /// interval is reported then, and memory use does not grow with the length of the trace.
+    /// Keep totals of the whole trace and report them when a JVM ends. Otherwise, only the current interval
+    /// is reported when a JVM ends, and memory use does not grow with the length of the trace.
     pub keeps_whole_trace: bool,
     /// How soon events are read, and how much CPU time reading TLABs may take. [`Pace::Calm`] is for a trace of
     /// all JVMs.
@@ -310,8 +310,8 @@ impl<S: Sink> Tracer<S> {
             0 => Vec::new(),
             _ => counters::take_slot_bytes(&self.session)?,
         };
-        // Takes the names and stacks to which the counters refer; the kernel side sent them before it
-        // counted.
+        // Reads the events with the names and stacks to which the counters refer. The kernel side sent these
+        // events before it counted.
         self.take_events(jvms, Duration::ZERO)?;
         jvms.values_mut().for_each(|followed| followed.jvm.begin_reading());
         for (key, tally) in tallies {

@@ -232,9 +232,9 @@ fn note_pool(pools: &mut Vec<Pool>, e: &pool_event, manager: String) {
     }
 }
 
-/// Returns the operation's name as the JVM logs it, if the JVM's list of operations can be read. Otherwise
-/// returns the name that belongs to the operation's vtable, or the name that the probe reports. For
-/// Shenandoah, the probe's name differs from the logged one.
+/// Returns the operation's name as the JVM logs it, if the JVM's list of operations can be read. Otherwise,
+/// if the event has the operation's vtable, returns the name that belongs to that vtable; without a vtable,
+/// returns the name that the probe reports. For Shenandoah, the probe's name differs from the logged one.
 fn operation_name(stop: &stop_event, op: &operation, jvm: &impl Jvm) -> Option<String> {
     let named = event::known(stop.op_type).and_then(|op_type| jvm.operation_named(op_type));
     if named.is_some() {

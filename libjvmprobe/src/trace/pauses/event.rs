@@ -48,7 +48,7 @@ pub(crate) enum Event {
     Cycle(Box<state_event>),
     /// A thread requests a collection.
     Request(Request),
-    /// A new stack, with the number that other events refer to it by.
+    /// A new stack, with the number by which other events refer to it.
     Stack(u64, RawStack),
     /// A stop has ended, in a JVM whose own counters are read.
     Counted(Box<counters_event>),

@@ -56,7 +56,7 @@ impl Jvm {
         Self { pid, assembler, totals, admitted_ns, operations }
     }
 
-    /// Processes an event. Returns the record that it completes, which is already part of the totals.
+    /// Processes an event. If the event completes a record, adds that record to the totals and returns it.
     pub(crate) fn process_event(
         &mut self,
         event: &Event,
@@ -101,7 +101,7 @@ impl Jvm {
             ttsp_ns: found.ttsp_ns,
             pause_ns: is_gc.then_some(found.pause_ns),
             // If the duration of the stop is unknown, this is the duration of the collections, which is a
-            // lower bound. The counters do not contain the begin and end of each of several stops.
+            // lower bound.
             stopped_ns: found.stopped_ns.unwrap_or(found.pause_ns),
             ..Stop::default()
         };

@@ -1,8 +1,8 @@
 //! Probes that see stops, collections and cycles in a libjvm.so, and the BPF programs for them.
 //!
 //! Each probe lengthens a pause by a few microseconds, so only the necessary ones are attached. A stop needs
-//! five probes. If the JVM's own record of its last stop can be read instead, three are sufficient, or one
-//! with ZGC. Probes for concurrent cycles fire while the application runs.
+//! five probes. If the JVM's own record of its last stop can be read, three probes are sufficient; with ZGC,
+//! one is. Probes for concurrent cycles fire while the application runs.
 
 use crate::{
     Error, Result,
@@ -50,7 +50,8 @@ const STOP_PROBES: [Instant; 5] = [
     },
 ];
 
-/// Probes of memory pools: before and after a pause, or with ZGC and Shenandoah before and after a cycle.
+/// Probes of memory pools. They fire before and after a pause; with ZGC and Shenandoah, they fire before and
+/// after a cycle.
 const POOL_PROBES: [Instant; 2] = [
     Instant {
         usdt: ("hotspot", "mem__pool__gc__end"),
@@ -105,8 +106,9 @@ const COLLECTION: Extra = (
     "collections caused by Ergonomics are shown with the cause of their operation",
 );
 
-/// Begin of a collection of CMS in JDK 8. Before this function, the VM thread waits for the CMS thread, which
-/// may still sweep and free memory.
+/// Begin of a collection of CMS in JDK 8. Before the VM thread calls this function, it waits for the CMS
+/// thread, which may meanwhile sweep and free memory. The heap size before the collection is therefore read
+/// here.
 const CMS_COLLECTION: Extra =
     (COLLECTION.0, "fn_heap_before", "the heap size before a collection may be too large");
 
@@ -178,7 +180,8 @@ pub(crate) fn plan(
         let inside = ["gc_begin", "gc_end", "fn_gc_begin", "fn_gc_end"];
         stop.retain(|plan| !inside.contains(&plan.program));
     }
-    // The probes are attached in reverse order, so that the end of a stop is observed if its begin is.
+    // The probes are attached in reverse order, so that, if the begin of a stop is observed, its end is
+    // observed, too.
     plans.extend(stop.into_iter().rev());
     if options.stacks {
         plans.push(request(libjvm, &elf)?);

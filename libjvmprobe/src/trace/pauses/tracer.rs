@@ -182,7 +182,8 @@ impl<S: Sink> Tracer<S> {
         let _ = budgets.update(&key.to_ne_bytes(), &bytes, MapFlags::NO_EXIST);
     }
 
-    /// Reports the sums of those stops of a JVM that were not recorded one by one since the previous call.
+    /// Reports the number and the total time of the stops that a JVM has made since the previous call and
+    /// that were not recorded one by one.
     fn report_limited(&mut self, key: u64, pid: Pid) -> Result<()> {
         if self.options.max_stops_per_second.is_none() {
             return Ok(());
@@ -297,7 +298,7 @@ impl<S: Sink> Tool for Tracer<S> {
     }
 
     /// Passes the gauge to the kernel side and prepares the stack walker before probes are attached, because
-    /// the first stop already reads the heap and the first request walks a stack.
+    /// the BPF programs read the heap at the first stop and walk a stack at the first request.
     fn prepare(&mut self, key: u64, pid: Pid, hotspot: Option<&HotSpot>) {
         self.set_tenant(key, pid);
         let Some(hotspot) = hotspot else { return };
@@ -408,8 +409,9 @@ impl<S: Sink> Tool for Tracer<S> {
         }
         let unreferenced_stacks = self.requests.unreferenced_stacks();
         for number in &unreferenced_stacks {
-            // Deleted in the kernel first. If the stack occurs again, it is sent again and arrives after
-            // forget_stacks(), so it is kept.
+            // The kernel's entry is deleted before forget_stacks() is called. If the stack occurs again, the
+            // kernel side sends it again, and it arrives after forget_stacks(), which therefore does not drop
+            // it.
             let _ = self.session.skel.maps.known_stacks.delete(&number.to_ne_bytes());
         }
         self.requests.forget_stacks(&unreferenced_stacks);
@@ -431,7 +433,7 @@ impl<S: Sink> Tool for Tracer<S> {
         if let Some(jvm_counts) = self.jvm_counts.get_mut(&file) {
             *jvm_counts -= 1;
         }
-        // Once no JVM runs a file, another file may get its identity.
+        // Once no JVM runs a file, another file may get the same FileId.
         self.jvm_counts.retain(|_, jvm_counts| *jvm_counts > 0);
         let jvm_counts = &self.jvm_counts;
         self.unattachable.retain(|(file, _), _| jvm_counts.contains_key(file));

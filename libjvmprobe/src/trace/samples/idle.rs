@@ -3,7 +3,7 @@
 
 use crate::stack::{Frame, Kind, waiting};
 
-/// Frame that replaces the stack of such a wait.
+/// Frame that replaces the stack of a thread that waits for work.
 pub(crate) const IDLE: &str = waiting::IDLE;
 
 /// Java methods that wait only for work, whatever methods they call to do so.

@@ -113,7 +113,8 @@ impl Naming {
                 }
                 stack.extend(frames.into_iter().rev().map(|frame| profile.intern(frame)));
             }
-            // Without a user part, the stack stays empty, and the sample counts for the command alone.
+            // If no user part is expected, the stack may stay empty. The sample then counts for the command
+            // alone.
             if stack.is_empty() && has_user_part {
                 stack.push(profile.intern(Frame::new(Kind::Unknown, "[unknown]")));
             }
@@ -493,7 +494,7 @@ mod tests {
 
     #[test]
     fn samples_with_lost_stacks_are_counted() {
-        // In this order: both stacks received, none at all, user stack lost, kernel stack lost.
+        // In this order: no stack lost, sample without stacks, user stack lost, kernel stack lost.
         let samples = Samples::from([
             (key(3, 0), times(1)),
             (key(0, 0), times(2)),

@@ -243,7 +243,8 @@ pub(crate) fn unignore(session: &Session, pid: u64) {
 pub(crate) fn set_limits(session: &Session, pid: u64, unwalked: u32, leaves_out_code: bool) -> u64 {
     let map = &session.skel.maps.limits_of;
     let left_out = left_out(session, pid);
-    // Loads and unloads that are left out between the two calls are not counted.
+    // Loads and unloads that the kernel side leaves out between this read and the update below are not
+    // counted.
     let new = limits { unwalked, leaves_out_code: leaves_out_code.into(), left_out };
     // If the map is full, the process has no limits.
     let _ = map.update(&pid.to_ne_bytes(), bytes(&new), MapFlags::ANY);

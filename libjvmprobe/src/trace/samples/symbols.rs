@@ -9,9 +9,10 @@ use crate::{
     trace::samples::SymbolSource,
 };
 
-/// Reads the compiled code of a JVM. Returns it with its source. `Auto` reads the JVM's memory. If that cannot name
-/// the code, it reads a perf map that exists already. If there is none and `named_by_user` is true, it prints a note and
-/// loads our agent into the JVM.
+/// Reads the compiled code of a JVM. Returns it with the source from which it can be read again; for a perf
+/// map that `Auto` has found, this is [`SymbolSource::None`]. `Auto` reads the JVM's memory. If that cannot
+/// name the code, it reads a perf map that exists already. If there is none and `named_by_user` is true, it
+/// prints a note and loads our agent into the JVM.
 ///
 /// # Errors
 /// The reason why the source has no names.

@@ -49,7 +49,7 @@ impl Part {
         self as u64
     }
 
-    /// Returns the frame that is appended to the stack of such a sample.
+    /// Returns the frame that is appended to the stack of a sample of this part.
     pub fn name(self) -> Option<&'static str> {
         match self {
             Self::Sampled => None,
@@ -64,7 +64,8 @@ impl Part {
 /// Frame shown for a thread that has been asleep since before the trace, until it wakes up.
 pub(crate) const UNSEEN_NAME: &str = waiting::UNSEEN;
 
-/// Sums of a thread at the last reading, in nanoseconds and number of short waits.
+/// Sums of a thread at the last reading: running time and time of short waits in nanoseconds, and the number
+/// of short waits.
 #[derive(Clone, Copy, Debug, Default)]
 struct LastSums {
     on_ns: u64,
@@ -184,8 +185,8 @@ impl Waits {
         on.into_iter().chain(short).collect()
     }
 
-    /// Subtracts the part that was read before from a sum of a thread that has ended. The kernel side counts
-    /// the complete sum when a thread ends.
+    /// When a thread ends, the kernel side counts its complete sums. Subtracts from such a sum the part that
+    /// was read earlier.
     pub(super) fn subtract_seen(&mut self, key: &SampleKey, count: &mut Count) {
         let of = (key.pid, key.tid);
         let Some(seen) = self.seen.get_mut(&of) else { return };
@@ -200,8 +201,8 @@ impl Waits {
         }
     }
 
-    /// Returns the waits in progress at the end of the trace, and one wait for each thread without an entry
-    /// and without samples, because such a thread has slept the whole time.
+    /// Returns the last growth of each thread's sums, and the waits in progress at the end of the trace. A
+    /// thread without an entry and without samples has slept the whole time, so one wait is returned for it.
     pub(super) fn finish(
         &mut self,
         session: &Session,

@@ -1,11 +1,10 @@
 //! Duty cycles of the allocation probes in a daemon, which limit what hits cost the JVMs.
 //!
-//! A hit costs the allocating thread a trap, which nothing in the kernel can avoid, and the run of a BPF
-//! program: a few microseconds together. A probe that is hit too often is therefore [detached](cycle) for a
-//! part of the time. A separate thread detaches it, because the kernel blocks the detaching thread for a
-//! while.
+//! A hit costs the allocating thread a few microseconds: a trap, which no code in the kernel can avoid, and
+//! the run of a BPF program. A probe that is hit too often is therefore [detached](cycle) for a part of the
+//! time. A separate thread detaches it, because the kernel blocks the detaching thread for a while.
 //!
-//! All JVMs share one budget by max-min fairness. Many JVMs with few hits each may exceed it together, and
+//! All JVMs share one budget by max-min fairness. If the JVMs together exceed it, even with few hits each,
 //! the JVM that costs most is limited first. A probe is attached to a file, so the JVMs that run the same
 //! file have their on periods together.
 
@@ -369,7 +368,8 @@ impl Probe {
         }
     }
 
-    /// Detaches the probe, and adds an estimate of the hits during that time to `missed_hits`.
+    /// Detaches the probe. Adds to `missed_hits` an estimate of the hits that occurred while it was being
+    /// detached.
     fn detach(&mut self, missed_hits: &mut HashMap<u64, f64>) {
         let begin = Instant::now();
         uprobe::detach([&mut self.uprobe]);

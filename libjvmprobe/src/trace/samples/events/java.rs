@@ -118,7 +118,8 @@ impl JavaEvent {
                     ]
                 }
             }
-            // C1 has functions for this as well, but none of the tested loops called them on x86-64.
+            // Code that C1 compiled deoptimizes through other functions. They have no probe, because none of
+            // the tested loops called them on x86-64.
             Self::Deopt => {
                 const { &[needed("java_deopt", Function("_ZN14Deoptimization13uncommon_trapE"))] }
             }

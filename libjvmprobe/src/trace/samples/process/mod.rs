@@ -38,8 +38,8 @@ use crate::{
 
 pub(crate) use attach::{Shared, SharedKey};
 
-/// Minimum time between two re-reads of the mappings. It doubles, up to `MAX_REREAD_INTERVAL`, each time that an address of
-/// a stack is still unmapped after a re-read.
+/// Initial minimum time between two re-reads of the mappings. Each time that an address of a stack is still
+/// unmapped after a re-read, the minimum time doubles, up to `MAX_REREAD_INTERVAL`.
 const MIN_REREAD_INTERVAL: Duration = Duration::from_millis(10);
 const MAX_REREAD_INTERVAL: Duration = Duration::from_secs(1);
 /// Interval at which the mappings are re-read even if every address of the stacks is mapped, because a library that
@@ -79,7 +79,8 @@ pub(crate) struct Traced {
     has_map: bool,
     /// Source of the map of compiled code.
     source: Option<SymbolSource>,
-    /// Whether the stack walker was configured for the process, or the attempt has failed. It is not repeated.
+    /// Whether there was an attempt to configure the stack walker for the process. A failed attempt is not
+    /// repeated.
     is_walked: bool,
     /// Whether the process is known not to be a native image.
     is_not_image: bool,
@@ -238,7 +239,7 @@ impl Traced {
         }
     }
 
-    /// Returns the identity of the libjvm.so that the process runs.
+    /// Returns the [`FileId`] of the libjvm.so that the process runs.
     pub(crate) fn libjvm(&self) -> Option<FileId> {
         self.target().map(|target| target.libjvm.id)
     }
@@ -390,7 +391,7 @@ impl Traced {
         self.layout.take()
     }
 
-    /// Reads what is needed to name the Java frames of several stacks, together.
+    /// Reads the data that is needed to name the Java frames of several stacks, for all stacks at once.
     pub(crate) fn prefetch_java_frames<'a>(
         &mut self,
         stacks: impl IntoIterator<Item = &'a RawStack>,
@@ -417,8 +418,8 @@ impl Traced {
         self.java_frames.as_mut().map(JavaFrames::take_names)
     }
 
-    /// Returns the data that names the samples so far, including `java_names`, the names of their Java frames.
-    /// Drops code that no longer exists from the code log.
+    /// Returns the data that names the samples so far, including `java_names`, the names of their Java
+    /// frames. Also drops from the code log the code that no longer exists.
     pub(crate) fn take_named(
         &mut self,
         java_names: Option<LocationNames>,
@@ -437,7 +438,7 @@ impl Traced {
         }
     }
 
-    /// Drops code that no longer exists from the code log, because no sample of this period refers to it.
+    /// Drops from the code log the code that no longer exists, because no sample of this period refers to it.
     pub(crate) fn drop_ended_code(&mut self, names: &mut SharedNames) {
         if self.code.changes() > 0 {
             self.code.take_index();
@@ -513,9 +514,9 @@ impl Traced {
         Ok(true)
     }
 
-    /// Reads the map of compiled code again at the end of the trace. This adds code that was compiled in the
-    /// meantime, if no probes report it, and methods inlined at the addresses in `sampled` (sorted), if
-    /// inlining is not known yet.
+    /// Reads the map of compiled code again at the end of the trace. If no probes report loads of code, this
+    /// adds the code that was compiled since the first reading. If inlining is not known yet, this adds the
+    /// methods inlined at the addresses in `sampled` (sorted).
     pub(crate) fn reread_code_map(&mut self, sampled: &[Addr]) {
         let ProcessKind::Jvm(target, hotspot) = &self.kind else {
             return;

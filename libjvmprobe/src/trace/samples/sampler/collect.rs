@@ -39,8 +39,9 @@ impl<S: Sink> Sampler<S> {
         }
     }
 
-    /// Takes the quantities of thinned events that are not part of a sample, of one process or of all. They are
-    /// distributed over the samples whose stacks were walked, as the best estimate of where they occurred.
+    /// Takes the quantities of thinned events that are not part of a sample yet, of process `pid` or of all
+    /// processes. Distributes them over the samples whose stacks were walked: this is the best estimate of
+    /// where the events occurred.
     pub(super) fn collect_thinned(&mut self, pid: Option<u32>) {
         let mut rest: HashMap<u32, Vec<(SampleKey, Count)>> = HashMap::new();
         for (key, count) in session::collect_thinned(&self.session, pid) {

@@ -1,5 +1,5 @@
-//! The sampler: samples, follows the JVMs' compiled code, notices processes that start and end, and collects the
-//! samples.
+//! The sampler: takes and collects samples, follows the JVMs' compiled code, and notices processes that start
+//! and end.
 
 mod about;
 mod collect;
@@ -104,7 +104,7 @@ pub struct Sampler<S> {
     before: Vec<Profile>,
     files: Files,
     processes: BTreeMap<u32, Traced>,
-    /// Names of compiled code, shared by processes with the same names.
+    /// Names of compiled code. Processes in which the same names occur share them.
     code_names: SharedNames,
     /// Samples that have no names yet, by process.
     sampled: Sampled,
@@ -112,8 +112,8 @@ pub struct Sampler<S> {
     /// Shares of the CPU time for walking and naming, by tenant.
     tenants: Tenants,
     stacks: Stacks,
-    /// Raw forms of the stacks, kept if waits are recorded. They are needed because the stack of a wait that
-    /// is still in progress when all samples are named has to be named again later.
+    /// Raw forms of the stacks, kept if waits are recorded. When all samples are named, some waits are still
+    /// in progress. Their stacks have to be named again later, from the raw forms.
     raw_stacks: HashMap<u64, RawStack>,
     /// Approximate size of `stacks`, in bytes.
     stacks_size: usize,
@@ -126,8 +126,8 @@ pub struct Sampler<S> {
     arrivals: Option<Arrivals>,
     /// Attachments to a libjvm.so, shared by all JVMs that run the file. `None` if each JVM has its own.
     shared: Option<Shared>,
-    /// Time since which no JVM has run each unused file of `shared`. Its attachments are released ten seconds
-    /// later.
+    /// For each unused file of `shared`, the time since which no JVM has run it. The attachments to a file
+    /// are released ten seconds after that time.
     idle: Idle<SharedKey>,
     /// Number of stacks received since the kernel side's table of known stacks was last cleared.
     stacks_sent: usize,
@@ -444,7 +444,8 @@ impl<S: Sink> Watch for Sampler<S> {
                 Event::Stop(stop) => self.about.stops.push(stop),
                 Event::Code(event) => {
                     let pid = u32::try_from(event.target).unwrap_or(0);
-                    // An incomplete log of loads and unloads gives wrong names.
+                    // If loads and unloads are left out, the code log would be incomplete and give wrong
+                    // names.
                     if let Some(traced) = self.processes.get_mut(&pid)
                         && !self.tenants.leaves_out_code(pid)
                     {
@@ -470,8 +471,7 @@ impl<S: Sink> Watch for Sampler<S> {
         let now = Instant::now();
         if self.next_poll.is_some_and(|at| now >= at) {
             self.next_poll = (now - self.begin < START).then_some(now + START_POLL_INTERVAL);
-            // Mappings are read first, because they cannot be read after the process has ended. Everything
-            // else can.
+            // The mappings are read first, because they cannot be read after the process has ended.
             self.refresh_maps();
             self.update_processes(true)?;
             self.refresh_maps();

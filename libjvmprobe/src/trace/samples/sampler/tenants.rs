@@ -27,7 +27,7 @@ const MAX_CODE_SHARE: f64 = 0.5;
 /// If a tenant uses more than this multiple of its share within an interval, none of its stacks are walked
 /// until the interval is over.
 const MAX_BURST: f64 = 2.0;
-/// Minimum share of samples whose stacks are walked, so that their cost is known.
+/// Minimum share of samples whose stacks are walked. Without any walk, the cost of walking would be unknown.
 const MIN_WALKED: f64 = 1.0 / 1024.0;
 /// The share of samples whose stacks are walked grows at most by this factor per interval.
 const MAX_GROWTH: f64 = 2.0;

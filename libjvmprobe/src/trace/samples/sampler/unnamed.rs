@@ -31,8 +31,8 @@ impl<S: Sink> Sampler<S> {
         samples * SAMPLE + self.stacks_size + raw_stacks + code
     }
 
-    /// Enforces the memory limit: one half is for samples without names, the other for named profiles. Also releases
-    /// files without users.
+    /// Enforces the memory limit: one half is for samples that are not named yet, the other for named
+    /// profiles. Also releases files that no process has used for a while.
     pub(super) fn enforce_memory_limit(&mut self) -> Result<()> {
         if self.size() > self.options.max_memory / 2 {
             self.name_all()?;
@@ -99,7 +99,8 @@ impl<S: Sink> Sampler<S> {
         let mut samples = self.sampled.take_all(counted, |id| stacks.contains_key(&id));
         self.take_events(Duration::ZERO)?;
         self.keep_waiting_stacks();
-        // Kernel stacks have the same names in both periods.
+        // The kernel stack of a sample may have been received only now, after the samples were taken. It is
+        // used all the same, because kernel stacks have the same names in both periods.
         for (id, stack) in &self.stacks {
             stacks.entry(*id).or_insert_with(|| stack.clone());
         }
@@ -176,8 +177,9 @@ impl<S: Sink> Sampler<S> {
         }
     }
 
-    /// Names the samples of retired processes, and releases these processes. The first call reads the kernel's
-    /// symbols, which takes longer than some JVMs live.
+    /// Names the samples of retired processes, and releases these processes. The first call reads the
+    /// kernel's symbols, which takes longer than some JVMs live. Therefore `tick` does not call this method
+    /// in a command's first second.
     pub(super) fn name_retired(&mut self) {
         self.tenants.begin_work();
         for (traced, mut samples) in self.sampled.take_retired() {
