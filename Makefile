@@ -8,7 +8,7 @@ TOOLS := javaclass javagc javaobjnew javaprof jvmprobed
 # Like release, but faster to build: see Cargo.toml.
 TESTED := --profile tested --locked
 # The agent has no standard library and cannot unwind, so it is excluded where panics unwind.
-BUT_AGENT := --exclude jvmprobe-agent
+EXCLUDE_AGENT := --exclude jvmprobe-agent
 
 .DEFAULT_GOAL := help
 
@@ -31,15 +31,15 @@ test: ## Check the style, then run every test against real JVMs (root)
 	@tests/receivers >/dev/null
 	@$(MAKE) --no-print-directory lint
 	@# Tests that need neither root nor a JVM run first, because they fail within seconds.
-	$(CARGO) test $(TESTED) --workspace $(BUT_AGENT) --lib --bins --test recordings
+	$(CARGO) test $(TESTED) --workspace $(EXCLUDE_AGENT) --lib --bins --test recordings
 	@# Build the programs that the other tests run, so that the first of these tests does not have to.
 	$(CARGO) build $(TESTED) --workspace --bins
 	@# Run all test files, even after a failure, so that one run reports every failure.
-	CARGO="$(CARGO)" tests/run $(TESTED) --workspace $(BUT_AGENT)
+	CARGO="$(CARGO)" tests/run $(TESTED) --workspace $(EXCLUDE_AGENT)
 
 test-all: test ## Run all tests, including those that take long (root)
 	@tests/setup test-all
-	CARGO="$(CARGO)" tests/run $(TESTED) --workspace $(BUT_AGENT) -- --ignored
+	CARGO="$(CARGO)" tests/run $(TESTED) --workspace $(EXCLUDE_AGENT) -- --ignored
 
 fuzz: ## Fuzz all parsers of foreign bytes (takes hours; FUZZ_SECONDS=60: one minute per fuzzer)
 	@tests/setup build
@@ -70,11 +70,11 @@ kernels: ## Boot Debian's kernels, 5.10 to the newest, and run each tool in each
 
 lint: ## Check formatting, clippy, documentation and dependencies; fail on warnings
 	$(CARGO) fmt --all --check
-	$(CARGO) clippy $(TESTED) --workspace $(BUT_AGENT) --all-targets -- -D warnings
+	$(CARGO) clippy $(TESTED) --workspace $(EXCLUDE_AGENT) --all-targets -- -D warnings
 	@# The functions that the fuzzers call exist only with this feature.
 	$(CARGO) clippy $(TESTED) -p libjvmprobe --features fuzzing -- -D warnings
 	$(CARGO) clippy --release --locked -p jvmprobe-agent -- -D warnings
-	RUSTDOCFLAGS="-D warnings" $(CARGO) doc $(TESTED) --workspace $(BUT_AGENT) --no-deps --document-private-items --quiet
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc $(TESTED) --workspace $(EXCLUDE_AGENT) --no-deps --document-private-items --quiet
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --release --locked -p jvmprobe-agent --no-deps --document-private-items --quiet
 	@# Licences, sources and duplicate versions; `make audit` also checks for known vulnerabilities.
 	PATH="$$(tests/auditors deny):$$PATH" $(CARGO) deny --config tests/deny.toml check licenses bans sources

@@ -28,7 +28,7 @@ struct sleeper unused_sleeper;
 
 static __always_inline __u64 kernel_part_of(struct task_struct *task)
 {
-	struct own_stack *own = take_stack();
+	struct own_stack *own = lock_stack();
 	struct walked *walked;
 	__u64 id;
 
@@ -36,11 +36,11 @@ static __always_inline __u64 kernel_part_of(struct task_struct *task)
 		return STACK_NONE;
 	walked = &own->event.stack;
 	id = intern(&own->event,
-		    take_walked(walked, 0,
-				bpf_get_task_stack(task, walked->frames,
-						   MAX_KERNEL_FRAMES * sizeof(__u64), 0)),
+		    finish_kernel_walk(walked, 0,
+				       bpf_get_task_stack(task, walked->frames,
+							  MAX_KERNEL_FRAMES * sizeof(__u64), 0)),
 		    true);
-	give_back_stack(own);
+	unlock_stack(own);
 	return id;
 }
 
@@ -70,7 +70,7 @@ int asleep(struct iterated_task *ctx)
 	sleeper.ip = PT_REGS_IP(&regs);
 	sleeper.sp = PT_REGS_SP(&regs);
 	sleeper.fp = PT_REGS_FP(&regs);
-	take_registers((struct registers *)sleeper.others, &regs);
+	copy_registers((struct registers *)sleeper.others, &regs);
 	if (want_kernel)
 		sleeper.kernel = kernel_part_of(task);
 	bpf_seq_write(seq, &sleeper, sizeof(sleeper));

@@ -32,8 +32,9 @@ struct gauge_term {
 };
 
 /*
- * Addresses of a target's counters that are part of every event. The fields that are read while the
- * application is stopped come first, because the CPU caches are cold by then.
+ * Addresses of those counters of a target whose values are part of every event. Most fields that are read
+ * while the application is stopped are next to each other, at the beginning, so that they occupy few cache
+ * lines: the CPU caches are cold by then.
  */
 struct gauge {
 	__u64 terms_used;
@@ -42,7 +43,10 @@ struct gauge {
 	/* Addresses of the strings sun.gc.cause and sun.gc.lastCause; 0 if unknown. */
 	__u64 cause;
 	__u64 last_cause;
-	/* Addresses of the JVM's own record of its last stop; all of them are set or none. */
+	/*
+	 * Addresses of the JVM's own record of its last stop: stop_end and, below, stop_begin, stop_sync and
+	 * stop_op_type. Either all four are set, or none.
+	 */
 	__u64 stop_end;     /* ns, all threads run again */
 	struct gauge_term terms[GAUGE_TERMS];
 	__u64 stop_begin;   /* ns, threads are requested to stop */
@@ -55,7 +59,10 @@ struct gauge {
 	 * collection, one per space; 0 if it keeps no such counters.
 	 */
 	__u64 used_at_gc_end[GAUGE_SPACES];
-	/* 1: heap_before is read again after the VM thread has waited for the concurrent thread (CMS). */
+	/*
+	 * 1 (CMS of JDK 8): the VM thread first waits for the concurrent thread, which may free memory meanwhile.
+	 * heap_before of struct stop_event is therefore read again after that wait.
+	 */
 	__u64 waits;
 	/*
 	 * 1: the operation's name alone identifies a collection, so nothing is read within the stop.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
 /* javaclass: records classes that are loaded, unloaded and initialised, with thread and stack. */
 #include "jvm.bpf.h"
-#include "turn.bpf.h"
+#include "lock.bpf.h"
 #include "javaclass.h"
 #include "walk/intern.bpf.h"
 
@@ -42,14 +42,15 @@ static __always_inline struct beginning beginning_of(struct pt_regs *ctx)
  * Programs that do not walk must not even reference the walker, because up to Linux 6.7 the verifier checks
  * its functions even if they are never reached.
  */
-static __always_inline void send_event(struct pt_regs *ctx, __u32 what, __u64 duration_ns, bool walks)
+static __always_inline void send_event(struct pt_regs *ctx, __u32 change, __u64 duration_ns,
+				       bool walks)
 {
 	__u64 key = target_key(bpf_usdt_cookie(ctx));
 	/* Before the reservation, because a new stack is sent first. */
 	__u64 stack = walks ? intern_stack(ctx, key) : 0;
 	struct class_event *event = bpf_ringbuf_reserve(&events, sizeof(*event), 0);
 	long name = 0, length = 0, loader = 0, shared = 0;
-	__u64 room;
+	__u64 size;
 
 	if (!event) {
 		count_lost(key);
@@ -58,7 +59,7 @@ static __always_inline void send_event(struct pt_regs *ctx, __u32 what, __u64 du
 	bpf_usdt_arg(ctx, 0, &name);
 	bpf_usdt_arg(ctx, 1, &length);
 	bpf_usdt_arg(ctx, 2, &loader);
-	if (what == CLASS_LOADED)
+	if (change == CLASS_LOADED)
 		bpf_usdt_arg(ctx, 3, &shared);
 	event->kind = EVENT_CLASS;
 	event->target = key;
@@ -67,14 +68,14 @@ static __always_inline void send_event(struct pt_regs *ctx, __u32 what, __u64 du
 	event->stack = stack;
 	event->loader = loader;
 	event->tid = (__u32)bpf_get_current_pid_tgid();
-	event->what = what;
+	event->change = change;
 	event->shared = shared & 1;
 	bpf_get_current_comm(event->comm, sizeof(event->comm));
-	room = (__u32)length;
-	if (room > CLASS_NAME_LEN - 1)
-		room = CLASS_NAME_LEN - 1;
+	size = (__u32)length;
+	if (size > CLASS_NAME_LEN - 1)
+		size = CLASS_NAME_LEN - 1;
 	event->length = length;
-	if (bpf_probe_read_user(event->name, room & (CLASS_NAME_LEN - 1), (void *)name))
+	if (bpf_probe_read_user(event->name, size & (CLASS_NAME_LEN - 1), (void *)name))
 		event->length = 0;
 	bpf_ringbuf_submit(event, wake());
 }

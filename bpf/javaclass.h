@@ -12,7 +12,7 @@ enum event_kind {
 	EVENT_STACK = 2,
 };
 
-enum class_what {
+enum class_change {
 	CLASS_LOADED = 1,
 	CLASS_UNLOADED = 2,
 	CLASS_INITIALIZED = 3,
@@ -27,7 +27,7 @@ struct class_event {
 	__u64 stack;       /* id of the stack, 0 if there is none */
 	__u64 loader;      /* HotSpot's id of the class loader: 0 for the boot loader */
 	__u32 tid;
-	__u32 what;
+	__u32 change;
 	__u32 length; /* of the name; 0 if it could not be read */
 	__u32 shared; /* 1: the class comes from a CDS archive */
 	char comm[COMM_LEN];

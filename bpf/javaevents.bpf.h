@@ -26,8 +26,8 @@ struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, MAX_TARGETS);
 	__type(key, __u64);
-	__type(value, struct java);
-} javas SEC(".maps");
+	__type(value, struct java_layout);
+} java_layouts SEC(".maps");
 
 /* The compilation that a thread is doing. */
 struct compilation {
@@ -44,9 +44,9 @@ struct {
 	__type(value, struct compilation);
 } compilations SEC(".maps");
 
-/* Buffer for a label's text while its hash is computed. Programs lock it: see turn.bpf.h. */
+/* Buffer for a label's text while its hash is computed. Programs lock it: see lock.bpf.h. */
 struct own_label {
-	__u64 taken;
+	__u64 locked;
 	struct label_event event;
 };
 
@@ -57,12 +57,12 @@ struct {
 	__type(value, struct own_label);
 } own_labels SEC(".maps");
 
-static __always_inline struct own_label *take_label(void)
+static __always_inline struct own_label *lock_label(void)
 {
 	__u32 zero = 0;
 	struct own_label *own = bpf_map_lookup_elem(&own_labels, &zero);
 
-	return own && take_turn(&own->taken) ? own : NULL;
+	return own && try_lock(&own->locked) ? own : NULL;
 }
 
 /* Sends a label's text unless it was sent before. Returns the label. */
@@ -163,7 +163,7 @@ static __always_inline __u64 word_at(__u64 addr)
 /* Returns the label of the class of a handle's object. */
 static __always_inline __u64 class_label(__u64 target, __u64 handle)
 {
-	struct java *java = bpf_map_lookup_elem(&javas, &target);
+	struct java_layout *java = bpf_map_lookup_elem(&java_layouts, &target);
 	__u64 header = 0, klass, symbol, text, label;
 	struct own_label *own;
 	__u16 size = 0;
@@ -184,13 +184,13 @@ static __always_inline __u64 class_label(__u64 target, __u64 handle)
 	/* A Symbol's memory may be reused after its class is unloaded, so the end of the name is part of the label. */
 	label = word_at(size < 8 ? text : text + size - 8);
 	label = mix(mix(symbol, size), label) | LABEL_IS_TEXT;
-	own = take_label();
+	own = lock_label();
 	if (!own)
 		return LABEL_OTHER;
 	own->event.size = 0;
 	add_text(&own->event, text, size);
 	label = send_label(&own->event, target, label);
-	end_turn(&own->taken);
+	unlock(&own->locked);
 	return label;
 }
 
@@ -203,7 +203,7 @@ static __always_inline __u64 name_label(__u64 target, __u64 name)
 
 	if (!name)
 		return 0;
-	own = take_label();
+	own = lock_label();
 	if (!own)
 		return LABEL_OTHER;
 	clear_text(&own->event);
@@ -211,7 +211,7 @@ static __always_inline __u64 name_label(__u64 target, __u64 name)
 	own->event.size = size > 0 ? size - 1 : 0;
 	label = hash_text(&own->event) | LABEL_IS_TEXT;
 	label = send_label(&own->event, target, label);
-	end_turn(&own->taken);
+	unlock(&own->locked);
 	return label;
 }
 
@@ -221,7 +221,7 @@ int BPF_UPROBE(java_object, __u64 env, __u64 object)
 {
 	struct sample_key key = {};
 
-	if (!is_hit_wanted(&key, uprobe_cookie(ctx)))
+	if (!is_hit_sampled(&key, uprobe_cookie(ctx)))
 		return 0;
 	key.label = class_label(key.tgid, object);
 	count_hit_of(ctx, &key);
@@ -232,7 +232,7 @@ static __always_inline int defines(struct pt_regs *ctx, __u64 name)
 {
 	struct sample_key key = {};
 
-	if (!is_hit_wanted(&key, uprobe_cookie(ctx)))
+	if (!is_hit_sampled(&key, uprobe_cookie(ctx)))
 		return 0;
 	key.label = name_label(key.tgid, name);
 	count_hit_of(ctx, &key);
@@ -259,7 +259,7 @@ int BPF_UPROBE(java_deopt, __u64 thread, __u64 request)
 {
 	struct sample_key key = {};
 
-	if (!is_hit_wanted(&key, uprobe_cookie(ctx)))
+	if (!is_hit_sampled(&key, uprobe_cookie(ctx)))
 		return 0;
 	/* A negative request encodes a reason and an action. Any other request is the constant pool index of a class
 	   that is not loaded; its reason is "unloaded". */
@@ -281,12 +281,12 @@ int BPF_UPROBE(java_compile_task, __u64 task)
 	struct compilation now = {};
 	__u64 id = bpf_get_current_pid_tgid(), target;
 	__s32 osr_bci = NO_OSR_BCI;
-	struct java *java;
+	struct java_layout *java;
 
-	if (!is_hit_wanted(&key, uprobe_cookie(ctx)))
+	if (!is_hit_sampled(&key, uprobe_cookie(ctx)))
 		return 0;
 	target = key.tgid;
-	java = bpf_map_lookup_elem(&javas, &target);
+	java = bpf_map_lookup_elem(&java_layouts, &target);
 	if (!java || !java->task_level)
 		return 0;
 	bpf_probe_read_user(&now.level, sizeof(now.level), (void *)(task + java->task_level));
@@ -309,12 +309,12 @@ int BPF_USDT(java_compile_begin, __u64 compiler, __u64 compiler_len, __u64 klass
 	struct own_label *own;
 	__u64 id = bpf_get_current_pid_tgid();
 
-	if (!is_hit_wanted(&key, bpf_usdt_cookie(ctx)))
+	if (!is_hit_sampled(&key, bpf_usdt_cookie(ctx)))
 		return 0;
 	task = bpf_map_lookup_elem(&compilations, &id);
 	if (task && !task->since)
 		now = *task;
-	own = take_label();
+	own = lock_label();
 	if (own) {
 		clear_text(&own->event);
 		add_text(&own->event, klass, klass_len);
@@ -327,7 +327,7 @@ int BPF_USDT(java_compile_begin, __u64 compiler, __u64 compiler_len, __u64 klass
 		add_char(&own->event, now.is_osr ? '%' : ' ');
 		now.label = send_label(&own->event, key.tgid,
 				       hash_text(&own->event) | LABEL_IS_TEXT);
-		end_turn(&own->taken);
+		unlock(&own->locked);
 	} else {
 		now.label = LABEL_OTHER;
 	}
@@ -344,7 +344,7 @@ int BPF_USDT(java_compile_end)
 	__u64 id = bpf_get_current_pid_tgid(), now = bpf_ktime_get_ns();
 	struct compilation *begin;
 
-	if (!is_hit_wanted(&key, bpf_usdt_cookie(ctx)))
+	if (!is_hit_sampled(&key, bpf_usdt_cookie(ctx)))
 		return 0;
 	begin = bpf_map_lookup_elem(&compilations, &id);
 	/* No entry: the compilation began before the trace. */

@@ -72,15 +72,15 @@ struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, MAX_TARGETS);
 	__type(key, __u64);
-	__type(value, struct counted_at);
+	__type(value, struct counter_addresses);
 } counted SEC(".maps");
 
 /* Keep the types in BTF, from which the Rust mirrors are generated. */
 struct stop_event unused_stop;
 struct pool_event unused_pool;
-struct moment_event unused_moment;
+struct state_event unused_state;
 struct request_event unused_request;
-struct counted_event unused_counted;
+struct counters_event unused_counters;
 struct budget unused_budget;
 
 static __always_inline struct budget *budget_of(__u64 key)
@@ -576,7 +576,7 @@ int BPF_UPROBE(fn_safepoint_end)
 	return 0;
 }
 
-static __always_inline void fill_moment(struct moment_event *at, __u64 kind, __u64 key, bool end)
+static __always_inline void fill_state(struct state_event *at, __u64 kind, __u64 key, bool end)
 {
 	struct gauge *gauge = bpf_map_lookup_elem(&gauges, &key);
 
@@ -603,7 +603,7 @@ static __always_inline int pool(struct pt_regs *ctx, bool end)
 		return 0;
 	}
 	__builtin_memset(event, 0, sizeof(*event));
-	fill_moment(&event->at, EVENT_POOL, key, end);
+	fill_state(&event->at, EVENT_POOL, key, end);
 	read_usdt_name(ctx, 0, event->manager, POOL_LEN);
 	read_usdt_name(ctx, 2, event->pool, POOL_LEN);
 	bpf_usdt_arg(ctx, 4, (long *)&event->init);
@@ -626,9 +626,9 @@ int BPF_USDT(pool_end)
 	return pool(ctx, true);
 }
 
-static __always_inline int cycle(__u64 key, bool is_only, bool end)
+static __always_inline int cycle(__u64 key, bool is_single, bool end)
 {
-	struct moment_event *event = NULL;
+	struct state_event *event = NULL;
 
 	if (may_send_other(key, bpf_ktime_get_ns()))
 		event = bpf_ringbuf_reserve(&events, sizeof(*event), 0);
@@ -637,8 +637,8 @@ static __always_inline int cycle(__u64 key, bool is_only, bool end)
 		return 0;
 	}
 	__builtin_memset(event, 0, sizeof(*event));
-	fill_moment(event, EVENT_CYCLE, key, end);
-	if (is_only)
+	fill_state(event, EVENT_CYCLE, key, end);
+	if (is_single)
 		event->tid = 0;
 	bpf_ringbuf_submit(event, wake());
 	return 0;
@@ -675,13 +675,13 @@ int BPF_UPROBE(fn_cycle_end)
  * end the cycle, so hits within a stop count, too.
  */
 SEC("uprobe")
-int BPF_UPROBE(fn_only_cycle_begin)
+int BPF_UPROBE(fn_single_cycle_begin)
 {
 	return cycle(target_key(uprobe_cookie(ctx)), true, false);
 }
 
 SEC("uprobe")
-int BPF_UPROBE(fn_only_cycle_end)
+int BPF_UPROBE(fn_single_cycle_end)
 {
 	return cycle(target_key(uprobe_cookie(ctx)), true, true);
 }
@@ -709,9 +709,9 @@ SEC("perf_event")
 int counted_stop(struct bpf_perf_event_data *ctx)
 {
 	__u64 key = target_key(LINUX_HAS_BPF_COOKIE ? bpf_get_attach_cookie(ctx) : 0);
-	struct counted_at *counters = bpf_map_lookup_elem(&counted, &key);
+	struct counter_addresses *counters = bpf_map_lookup_elem(&counted, &key);
 	struct gauge *gauge = bpf_map_lookup_elem(&gauges, &key);
-	struct counted_event event = {
+	struct counters_event event = {
 		.kind = EVENT_COUNTED,
 		.target = key,
 		.ts_ns = bpf_ktime_get_ns(),

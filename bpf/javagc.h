@@ -90,7 +90,7 @@ struct budget {
 };
 
 /* State of the JVM at the start or end of a concurrent cycle, or when a memory pool was reported. */
-struct moment_event {
+struct state_event {
 	__u64 kind;
 	__u64 target;
 	__u64 ts_ns;
@@ -103,7 +103,7 @@ struct moment_event {
 
 /* A memory pool before or after a collection or a concurrent cycle. */
 struct pool_event {
-	struct moment_event at;
+	struct state_event at;
 	__u64 init;
 	__u64 used;
 	__u64 committed;
@@ -126,12 +126,12 @@ struct request_event {
 #define COUNTED_NUMBERS 15
 
 /* Addresses of these counters; 0 if a counter does not exist. */
-struct counted_at {
+struct counter_addresses {
 	__u64 at[COUNTED_NUMBERS];
 };
 
 /* Values of these counters, read just after the JVM has counted a stop that is over. */
-struct counted_event {
+struct counters_event {
 	__u64 kind;
 	__u64 target;
 	__u64 ts_ns;

@@ -17,7 +17,8 @@
  * If stacks are wanted, the thread's stack is walked at each of these events. Each stack is sent to
  * user space once and represented by an id from then on.
  *
- * A daemon limits the number of stacks to those that it has time to name: flood.bpf.h.
+ * A daemon limits the number of stacks to those that it has time to name:
+ * allocation_sampling.bpf.h.
  *
  * If a time axis is wanted, hits are also counted by time slot; user space removes these counters once
  * per second.
@@ -27,7 +28,7 @@
  */
 #include "javaobjnew.h"
 #include "walk/intern.bpf.h"
-#include "flood.bpf.h"
+#include "allocation_sampling.bpf.h"
 #include "slots.bpf.h"
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
@@ -62,7 +63,7 @@ struct {
 	__uint(max_entries, MAX_TARGETS);
 	__type(key, __u64);
 	__type(value, struct tally);
-} others SEC(".maps");
+} overflow SEC(".maps");
 
 /* Bytes by time slot. If the map is full, some bytes have no slot. User space distributes them over the slots of
    the same key, in proportion to the bytes there. */
@@ -71,8 +72,8 @@ struct {
 	/* User space sets it: see load() in libjvmprobe/src/trace/allocations/counters.rs. */
 	__uint(max_entries, 1 << 17);
 	__type(key, struct tally_key);
-	__type(value, struct hit);
-} hits SEC(".maps");
+	__type(value, struct slot_bytes);
+} bytes_by_slot SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -94,8 +95,8 @@ struct name_event unused_name;
 struct large_event unused_large;
 struct tlab_event unused_tlab;
 struct stack_event unused_stack;
-struct hit unused_hit;
-struct flood unused_flood;
+struct slot_bytes unused_slot_bytes;
+struct sampling_state unused_sampling_state;
 struct duty_cycles unused_duty_cycles;
 
 static const struct tally no_tally;
@@ -115,17 +116,17 @@ static __always_inline __u64 stack_of(struct pt_regs *regs, __u64 target,
 	return layout->walks ? intern_stack(regs, target) : STACK_NONE;
 }
 
-/* Sends names in a record with `room` bytes for the class name. */
+/* Sends names in a record with `capacity` bytes for the class name. */
 static __always_inline void send_names_in(const struct tally_key *key, __u64 text, __u64 size,
-					  const __u64 room)
+					  const __u64 capacity)
 {
 	struct name_event *event;
 
-	event = bpf_ringbuf_reserve(&events, offsetof(struct name_event, text) + room, 0);
+	event = bpf_ringbuf_reserve(&events, offsetof(struct name_event, text) + capacity, 0);
 	if (!event)
 		return;
-	if (size > room)
-		size = room;
+	if (size > capacity)
+		size = capacity;
 	/* If the page is not resident, the name cannot be read here, and user space reads it. */
 	if (bpf_probe_read_user(event->text, size, (void *)text))
 		size = 0;
@@ -182,35 +183,35 @@ static __always_inline struct tally *tally_of(struct tally_key *key, __u64 text)
 		if (tally)
 			return tally;
 	}
-	tally = bpf_map_lookup_elem(&others, &target);
+	tally = bpf_map_lookup_elem(&overflow, &target);
 	if (tally)
 		return tally;
-	bpf_map_update_elem(&others, &target, &no_tally, BPF_NOEXIST);
-	tally = bpf_map_lookup_elem(&others, &target);
+	bpf_map_update_elem(&overflow, &target, &no_tally, BPF_NOEXIST);
+	tally = bpf_map_lookup_elem(&overflow, &target);
 	if (!tally)
 		count_lost(target);
 	return tally;
 }
 
 /* Adds bytes to the current time slot. */
-static __always_inline void note_time(struct tally_key *key, __u64 bytes, __u64 outside_bytes)
+static __always_inline void add_to_slot(struct tally_key *key, __u64 bytes, __u64 outside_bytes)
 {
-	struct hit fresh = { .bytes = bytes, .outside_bytes = outside_bytes };
-	struct hit *hit;
+	struct slot_bytes fresh = { .bytes = bytes, .outside_bytes = outside_bytes };
+	struct slot_bytes *slot;
 
 	if (!slot_ns)
 		return;
 	key->slot = slot_now();
-	hit = bpf_map_lookup_elem(&hits, key);
-	if (!hit && !bpf_map_update_elem(&hits, key, &fresh, BPF_NOEXIST))
+	slot = bpf_map_lookup_elem(&bytes_by_slot, key);
+	if (!slot && !bpf_map_update_elem(&bytes_by_slot, key, &fresh, BPF_NOEXIST))
 		goto out;
-	if (!hit)
-		hit = bpf_map_lookup_elem(&hits, key);
+	if (!slot)
+		slot = bpf_map_lookup_elem(&bytes_by_slot, key);
 	/* Adding a constant 0 would be compiled to an instruction that Linux 5.10 does not have. */
-	if (hit && bytes)
-		__sync_fetch_and_add(&hit->bytes, bytes);
-	if (hit && outside_bytes)
-		__sync_fetch_and_add(&hit->outside_bytes, outside_bytes);
+	if (slot && bytes)
+		__sync_fetch_and_add(&slot->bytes, bytes);
+	if (slot && outside_bytes)
+		__sync_fetch_and_add(&slot->outside_bytes, outside_bytes);
 out:
 	key->slot = 0;
 }
@@ -391,7 +392,7 @@ static __always_inline int new_tlab(struct pt_regs *ctx, __u64 klass, __u64 obje
 	__sync_fetch_and_add(&tally->samples, 1);
 	__sync_fetch_and_add(&tally->bytes, bytes);
 	__sync_fetch_and_add(&tally->objects, (bytes << 8) / size);
-	note_time(&key, bytes, 0);
+	add_to_slot(&key, bytes, 0);
 	return 0;
 }
 
@@ -459,7 +460,7 @@ static __always_inline int outside_tlab(struct pt_regs *ctx, __u64 klass, __u64 
 		return 0;
 	__sync_fetch_and_add(&tally->outside, objects);
 	__sync_fetch_and_add(&tally->outside_bytes, bytes);
-	note_time(&key, 0, bytes);
+	add_to_slot(&key, 0, bytes);
 	count_large(&key, tally, layout, size, objects, bytes);
 	return 0;
 }
@@ -546,7 +547,7 @@ static __always_inline int any_object(struct pt_regs *ctx, bool walks)
 		return 0;
 	__sync_fetch_and_add(&tally->samples, 1);
 	__sync_fetch_and_add(&tally->bytes, (__u64)size);
-	note_time(&key, (__u64)size, 0);
+	add_to_slot(&key, (__u64)size, 0);
 	count_large(&key, tally, layout, size, 1, size);
 	return 0;
 }

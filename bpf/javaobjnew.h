@@ -52,7 +52,7 @@ struct tally_key {
 	struct class_id class;
 	__u64 stack;
 	__u32 tid;              /* 0: threads are not kept apart */
-	__u32 slot;             /* time slot, in keys of `hits` only; else 0 */
+	__u32 slot;             /* time slot, in keys of `bytes_by_slot` only; else 0 */
 };
 
 /* Counters, which never decrease. */
@@ -67,7 +67,7 @@ struct tally {
 };
 
 /* Bytes counted under a key in one time slot. Used for the distribution over time, not for totals. */
-struct hit {
+struct slot_bytes {
 	__u64 bytes;
 	__u64 outside_bytes;
 };
@@ -90,8 +90,8 @@ struct thread_state {
 	__u64 collections;      /* JVM's number of collections when it got that TLAB */
 };
 
-/* Sampling state of a JVM's allocations: see flood.bpf.h. */
-struct flood {
+/* Sampling state of a JVM's allocations: see allocation_sampling.bpf.h. */
+struct sampling_state {
 	__u64 line;             /* length of the line so far, in bytes */
 	__u64 outside_hits;     /* number of hits for objects outside of TLABs that were not ignored */
 	__u64 tlab_hits;        /* number of hits for new TLABs that were not ignored */

@@ -25,7 +25,7 @@ char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
 const volatile bool every_process = false;
 /* Whether processes that user space has not classified yet are sampled, because they may turn out to be JVMs. */
-const volatile bool newcomers = false;
+const volatile bool samples_new_processes = false;
 const volatile bool want_user = true;
 const volatile bool want_kernel = true;
 /* Whether processes may have limits; set by a daemon. */
@@ -44,7 +44,7 @@ const volatile __u32 only_event = 0;
 
 /*
  * Levels of programs. Each level has walker memory of its own. Programs of uprobes share the first level and
- * lock its memory (LEVEL_TURNS). Programs of perf events, tracepoints and kprobes may interrupt them, but not
+ * lock its memory (LEVEL_LOCKED). Programs of perf events, tracepoints and kprobes may interrupt them, but not
  * each other, because the kernel runs none of these while another one runs on the processor
  * (bpf_prog_active). It does run programs of raw tracepoints meanwhile, so these have a level of their own.
  */
@@ -88,7 +88,7 @@ struct code_event unused_code;
 struct sample_key unused_key;
 struct sample_count unused_count;
 struct label_event unused_label;
-struct java unused_java;
+struct java_layout unused_java_layout;
 struct thin_key unused_thin_key;
 struct thin unused_thin;
 
@@ -134,7 +134,7 @@ static __always_inline void describe(struct sample_key *key, const struct target
 }
 
 /* Fills in the key for the current thread. Returns whether the thread is to be sampled. */
-static __always_inline bool is_wanted(struct sample_key *key)
+static __always_inline bool is_sampled(struct sample_key *key)
 {
 	struct target *target = current_target(key);
 	__u64 id = key->tgid;
@@ -142,7 +142,7 @@ static __always_inline bool is_wanted(struct sample_key *key)
 	if (!id)
 		return false;
 	if (!target && !every_process &&
-	    (!newcomers || bpf_map_lookup_elem(&ignored, &id)))
+	    (!samples_new_processes || bpf_map_lookup_elem(&ignored, &id)))
 		return false;
 	describe(key, target);
 	return true;
@@ -223,7 +223,7 @@ static __always_inline int take_sample(struct bpf_perf_event_data *ctx)
 	struct own_stack *own;
 	__u64 value;
 
-	if (!is_wanted(&key))
+	if (!is_sampled(&key))
 		return 0;
 	if (LINUX_HAS_BPF_COOKIE)
 		key.event = bpf_get_attach_cookie(ctx);
@@ -255,13 +255,13 @@ int sample(struct bpf_perf_event_data *ctx)
 }
 
 /* Counts an event whose program runs in the context of a thread that is in the kernel. */
-static __always_inline int in_kernel(void *ctx, __u64 event)
+static __always_inline int count_in_kernel(void *ctx, __u64 event)
 {
 	struct sample_key key = { .event = event };
 	struct own_stack *own;
 	__u64 value;
 
-	if (!is_wanted(&key))
+	if (!is_sampled(&key))
 		return 0;
 	value = thinned_value(&key, 1);
 	own = own_stack(LEVEL_EVENT);
@@ -275,22 +275,22 @@ static __always_inline int in_kernel(void *ctx, __u64 event)
 SEC("tracepoint")
 int any_tracepoint(void *ctx)
 {
-	return in_kernel(ctx, LINUX_HAS_BPF_COOKIE ? bpf_get_attach_cookie(ctx) : only_event);
+	return count_in_kernel(ctx, LINUX_HAS_BPF_COOKIE ? bpf_get_attach_cookie(ctx) : only_event);
 }
 
 SEC("kprobe")
 int any_kprobe(struct pt_regs *ctx)
 {
-	return in_kernel(ctx, uprobe_cookie(ctx));
+	return count_in_kernel(ctx, uprobe_cookie(ctx));
 }
 
 /* Begins a program of a user-space probe: sets the event and the thread in the key. Returns whether the hit is to
    be counted. */
-static __always_inline bool is_hit_wanted(struct sample_key *key, __u64 event)
+static __always_inline bool is_hit_sampled(struct sample_key *key, __u64 event)
 {
 	keep_own_stack();
 	key->event = event;
-	return is_wanted(key);
+	return is_sampled(key);
 }
 
 /* Walks the stack of a thread that has hit a user-space probe, and counts the hit. */
@@ -301,10 +301,10 @@ static __always_inline void count_hit_of(struct pt_regs *ctx, struct sample_key 
 
 	if (!value)
 		return;
-	own = take_stack();
+	own = lock_stack();
 	if (own) {
-		walk_both(ctx, ctx, key, own, LEVEL_TURNS);
-		give_back_stack(own);
+		walk_both(ctx, ctx, key, own, LEVEL_LOCKED);
+		unlock_stack(own);
 	} else {
 		/* A preempted program holds the memory: user space reports this stack as lost. */
 		key->user = STACK_OTHER;
@@ -317,7 +317,7 @@ int any_uprobe(struct pt_regs *ctx)
 {
 	struct sample_key key = {};
 
-	if (is_hit_wanted(&key, uprobe_cookie(ctx)))
+	if (is_hit_sampled(&key, uprobe_cookie(ctx)))
 		count_hit_of(ctx, &key);
 	return 0;
 }
@@ -327,7 +327,7 @@ int BPF_USDT(any_usdt)
 {
 	struct sample_key key = {};
 
-	if (is_hit_wanted(&key, bpf_usdt_cookie(ctx)))
+	if (is_hit_sampled(&key, bpf_usdt_cookie(ctx)))
 		count_hit_of(ctx, &key);
 	return 0;
 }

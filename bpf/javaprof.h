@@ -85,7 +85,7 @@ struct label_event {
 
 /* How to read a JVM's structures: offsets in bytes and, to find the class of an object, the layout of the
    class pointer in the object's header. */
-struct java {
+struct java_layout {
 	__u32 klass_name;
 	__u32 symbol_length;
 	__u32 symbol_body;
@@ -152,7 +152,7 @@ struct thread {
 	__u32 tgid;
 	__u32 tid;
 	__u32 user_end;
-	__u32 short_row;    /* number of consecutive short waits */
+	__u32 short_streak; /* number of consecutive short waits */
 	__u8 is_off_cpu;
 	__u8 is_walked;
 	__u8 is_unseen;     /* it was switched out before the trace began */

@@ -18,8 +18,8 @@
 #include <bpf/bpf_helpers.h>
 #include <bpf/bpf_tracing.h>
 /*
- * Maximum number of USDT argument specifications. A normal libjvm.so needs about ten. A crafted one gets at
- * most MAX_ARG_SPECS (elf/stapsdt.rs) per probe, about a hundred in total.
+ * Maximum number of USDT argument specifications. A normal libjvm.so needs about ten. For a crafted one, user
+ * space accepts at most MAX_ARG_SPECS (elf/stapsdt.rs) per probe, which is about a hundred in total.
  */
 #define BPF_USDT_MAX_SPEC_CNT 1024
 #include <bpf/usdt.bpf.h>
@@ -48,15 +48,15 @@ struct {
 } lost_events SEC(".maps");
 
 /* Whether user space polls the ring buffer at regular intervals, so that an event need not wake it. */
-const volatile bool wakes_late = false;
+const volatile bool polls_regularly = false;
 
 /* Returns the wake-up flags for submitting an event to the ring buffer. */
 static __always_inline __u64 wake(void)
 {
-	if (!wakes_late)
+	if (!polls_regularly)
 		return 0;
-	/* Wakes user space when the buffer is a quarter full, so that later events find space until it has
-	   polled. */
+	/* Wakes user space when the buffer is a quarter full. The rest of the buffer has space for the events
+	   that are sent until user space has read it. */
 	return bpf_ringbuf_query(&events, BPF_RB_AVAIL_DATA) >
 			       bpf_ringbuf_query(&events, BPF_RB_RING_SIZE) / 4 ?
 		       BPF_RB_FORCE_WAKEUP :
@@ -70,8 +70,8 @@ const volatile bool calls_tail = false;
  * Keeps the stack of a uprobe or USDT program on the kernel stack of its task.
  *
  * From Linux 6.13 on, the JIT gives such a program a "private stack" in per-CPU memory. On a preemptible
- * kernel, the program may be preempted, and the next thread on this processor that hits the probe then
- * overwrites the stack of the first. On Linux 7.3, this caused an oops that killed threads of the JVM, and
+ * kernel, the program may be preempted. If the next thread on this processor then hits the probe, it overwrites
+ * the stack of the preempted program. On Linux 7.3, this caused an oops that killed threads of the JVM, and
  * sums that were a million times too high. A program that contains a tail call gets no private stack, even if
  * the call is never executed (kernel/bpf/verifier.c: check_subprogs, check_max_stack_depth).
  */
@@ -93,7 +93,7 @@ static __always_inline __u64 current_key(__u64 cookie)
  * because the number that bpf_get_current_pid_tgid() returns belongs to the initial PID namespace and may
  * differ from the one that the tool sees.
  *
- * Every probe program calls this exactly once, because it also counts the hit.
+ * A program calls this at most once, because it also counts the hit.
  */
 static __always_inline __u64 target_key(__u64 cookie)
 {
@@ -104,7 +104,7 @@ static __always_inline __u64 target_key(__u64 cookie)
 	return key;
 }
 
-/* Returns the attach cookie of a uprobe or kprobe; zero if the kernel has none (before Linux 5.15). */
+/* Returns the attach cookie of a uprobe or kprobe; zero if the kernel has no cookies (before Linux 5.15). */
 static __always_inline __u64 uprobe_cookie(struct pt_regs *ctx)
 {
 	return LINUX_HAS_BPF_COOKIE ? bpf_get_attach_cookie(ctx) : 0;
@@ -128,25 +128,26 @@ static __always_inline void send(__u64 key, void *event, __u64 size)
 }
 
 /*
- * Reads a string of HotSpot's probes, which come with a length and without a terminating NUL. `room`, the size
- * of dst, is a constant power of two. The rest of dst is left unchanged, so the caller zeroes it before.
+ * Reads a string argument of one of HotSpot's probes. Such a string has a length and no terminating NUL.
+ * `capacity`, the size of dst, is a constant power of two. The rest of dst is left unchanged, so the caller must
+ * zero dst first.
  */
-#define read_name(dst, room, ptr, len)                                     \
-	do {                                                               \
-		__u64 n_ = (len);                                          \
-		if (n_ > (room) - 1)                                       \
-			n_ = (room) - 1;                                   \
+#define read_name(dst, capacity, ptr, len)                                \
+	do {                                                              \
+		__u64 n_ = (len);                                         \
+		if (n_ > (capacity) - 1)                                  \
+			n_ = (capacity) - 1;                              \
 		/* The mask is for verifiers that do not track the bound above. */ \
-		bpf_probe_read_user((dst), n_ & ((room) - 1), (ptr));      \
+		bpf_probe_read_user((dst), n_ & ((capacity) - 1), (ptr)); \
 	} while (0)
 
 /* Reads the string whose pointer is the probe's argument `n` and whose length is the argument after it. */
-#define read_usdt_name(ctx, n, dst, room)                           \
-	do {                                                        \
-		long ptr_ = 0, size_ = 0;                           \
-		bpf_usdt_arg((ctx), (n), &ptr_);                    \
-		bpf_usdt_arg((ctx), (n) + 1, &size_);               \
-		read_name((dst), (room), (void *)ptr_, size_);      \
+#define read_usdt_name(ctx, n, dst, capacity)                      \
+	do {                                                       \
+		long ptr_ = 0, size_ = 0;                          \
+		bpf_usdt_arg((ctx), (n), &ptr_);                   \
+		bpf_usdt_arg((ctx), (n) + 1, &size_);              \
+		read_name((dst), (capacity), (void *)ptr_, size_); \
 	} while (0)
 
 #endif

@@ -44,13 +44,13 @@ const volatile __u32 switch_event = 0;
 /* Waits shorter than this, in nanoseconds, are only added up. */
 const volatile __u64 min_wait = 0;
 /* When the trace began, in nanoseconds. User space sets it; while it is 0, nothing is counted. */
-__u64 began = 0;
+__u64 trace_began_ns = 0;
 
 /* State of a thread that is switched out for the last time: TASK_DEAD of include/linux/sched.h. */
 #define DEAD 0x80
 
 /* After this many consecutive short waits, a thread's next waits are expected to be short, too. */
-#define SHORT_ROW 8
+#define SHORT_STREAK 8
 /* Then the thread's stack is walked at only one switch in this many; a power of two. */
 #define WALK_ONE_IN 64
 
@@ -70,7 +70,7 @@ static __always_inline struct thread *new_thread(__u32 id, const struct sample_k
 						 const struct target *target, __u64 start_time,
 						 bool is_off_cpu)
 {
-	__u64 since = target && target->since > began ? target->since : began;
+	__u64 since = target && target->since > trace_began_ns ? target->since : trace_began_ns;
 	struct thread thread = {
 		.since = start_time > since ? start_time : since,
 		.tgid = key->tgid,
@@ -159,7 +159,7 @@ static __always_inline void switch_out(void *ctx, __u64 now)
 	thread->woken = 0;
 	thread->is_off_cpu = true;
 	thread->is_walked = false;
-	if (thread->short_row < SHORT_ROW || !(bpf_get_prandom_u32() & (WALK_ONE_IN - 1)))
+	if (thread->short_streak < SHORT_STREAK || !(bpf_get_prandom_u32() & (WALK_ONE_IN - 1)))
 		walk_thread(ctx, thread, &key);
 }
 
@@ -193,11 +193,11 @@ static __always_inline void end_wait(struct thread *thread, __u64 now)
 	if (all < min_wait && !thread->is_unseen) {
 		thread->short_ns += all;
 		thread->shorts++;
-		if (thread->short_row < SHORT_ROW)
-			thread->short_row++;
+		if (thread->short_streak < SHORT_STREAK)
+			thread->short_streak++;
 		return;
 	}
-	thread->short_row = 0;
+	thread->short_streak = 0;
 	__builtin_memcpy(key.comm, thread->comm, sizeof(key.comm));
 	if (thread->is_walked) {
 		key.user = thread->user;
@@ -263,11 +263,11 @@ static __always_inline void charge_run(__u64 begin)
 
 /* sched_switch(bool preempt, struct task_struct *prev, struct task_struct *next, ...) */
 SEC("raw_tp/sched_switch")
-int switches(struct bpf_raw_tracepoint_args *ctx)
+int on_switch(struct bpf_raw_tracepoint_args *ctx)
 {
 	__u64 now = bpf_ktime_get_ns(), begin = begin_untrapped();
 
-	if (!began)
+	if (!trace_began_ns)
 		return 0;
 	switch_out(ctx, now);
 	switch_in(ctx->args[2], now);
@@ -277,7 +277,7 @@ int switches(struct bpf_raw_tracepoint_args *ctx)
 
 /* sched_wakeup(struct task_struct *) */
 SEC("raw_tp/sched_wakeup")
-int wakes(struct bpf_raw_tracepoint_args *ctx)
+int on_wakeup(struct bpf_raw_tracepoint_args *ctx)
 {
 	__u64 begin = begin_untrapped();
 	__u32 id = task_u32(ctx->args[0], task_pid);
@@ -291,7 +291,7 @@ int wakes(struct bpf_raw_tracepoint_args *ctx)
 
 /* sched_process_exit(struct task_struct *): the current task, which will be switched out once more. */
 SEC("raw_tp/sched_process_exit")
-int ends(struct bpf_raw_tracepoint_args *ctx)
+int on_exit(struct bpf_raw_tracepoint_args *ctx)
 {
 	__u32 id = bpf_get_current_pid_tgid();
 	struct thread *thread = bpf_map_lookup_elem(&threads, &id);

@@ -36,7 +36,7 @@ int BPF_USDT(stop_begins)
 
 /* hotspot:vmops__begin(name, length, mode) */
 SEC("usdt")
-int BPF_USDT(stop_is_for)
+int BPF_USDT(stop_operation)
 {
 	__u64 target = target_key(bpf_usdt_cookie(ctx));
 	struct stop_event *stop = bpf_map_lookup_elem(&stops, &target);
@@ -49,7 +49,7 @@ int BPF_USDT(stop_is_for)
 
 /* hotspot:gc__begin(full) */
 SEC("usdt")
-int BPF_USDT(stop_collects)
+int BPF_USDT(stop_gc_begins)
 {
 	__u64 target = target_key(bpf_usdt_cookie(ctx));
 	struct stop_event *stop = bpf_map_lookup_elem(&stops, &target);

@@ -4,7 +4,7 @@
 //! The agent needs no libc and is linked differently from all other crates, and cargo has no stable
 //! way to depend on a cdylib, so this script calls the compiler directly.
 
-#![allow(clippy::print_stdout, reason = "so build scripts talk to cargo")]
+#![allow(clippy::print_stdout, reason = "cargo reads a build script's output")]
 
 use std::{env, path::PathBuf, process::Command};
 
@@ -17,7 +17,7 @@ fn main() {
 }
 
 /// Tracers of the library, by the names of their BPF sources.
-const TAKERS: &[&str] = &["javagc", "javaobjnew", "javaprof"];
+const TRACERS: &[&str] = &["javagc", "javaobjnew", "javaprof"];
 
 /// Compiles the BPF programs and generates their skeletons, as tools/build.rs does for a tool.
 fn skeletons() {
@@ -26,7 +26,7 @@ fn skeletons() {
     // Debian and Ubuntu have asm/*.h in a directory named after the architecture.
     let include = format!("-I/usr/include/{}-linux-gnu", var("CARGO_CFG_TARGET_ARCH"));
     let out = PathBuf::from(var("OUT_DIR"));
-    for name in TAKERS {
+    for name in TRACERS {
         let built = SkeletonBuilder::new()
             .source(format!("../bpf/{name}.bpf.c"))
             // A test of bpf/stack_depth.rs reads the object file.

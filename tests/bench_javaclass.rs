@@ -13,7 +13,7 @@ use std::{
 use jvmprobe_tests::{
     bench::{run_parts, spread},
     load::{self, Load},
-    need_root,
+    run_alone,
     runtimes::named,
     tool::binary,
 };
@@ -22,7 +22,7 @@ use jvmprobe_tests::{
 const ROUNDS: usize = 7;
 
 fn main() {
-    need_root();
+    run_alone();
     let parts: [(&str, fn()); 3] = [("read", read), ("hidden", hidden), ("watch", watch)];
     run_parts(&parts);
 }

@@ -15,13 +15,13 @@ use jvmprobe_tests::{
     fake::Fake,
     gclog,
     load::Load,
-    need_root,
+    run_alone,
     runtimes::named,
     tool::{Tool, binary},
 };
 
 fn main() {
-    need_root();
+    run_alone();
     let parts: [(&str, fn()); 4] = [
         ("start", start_and_end),
         ("overhead", pause_overhead),
@@ -125,7 +125,7 @@ fn memory() {
         load.run(3.0);
         let used = usage(child.id());
         println!(
-            "memory, javagc {}: peak {} kB; processor {:.1} % of one core",
+            "memory, javagc {}: peak {} kB; CPU use {:.1} % of one core",
             args.join(" "),
             used.peak_kb,
             used.seconds * 100.0 / 3.0

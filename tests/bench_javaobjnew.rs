@@ -13,9 +13,9 @@ use std::{
 use jvmprobe_tests::{
     allocated,
     bench::{run_parts, spread, usage},
+    child_process::ChildProcess,
     load::Load,
-    need_root,
-    other::Other,
+    run_alone,
     runtimes::{Runtime, named},
     tool::{Tool, binary},
 };
@@ -29,7 +29,7 @@ const SECONDS: f64 = 2.0;
 const STOCK: &str = "-XX:+UseSerialGC -Xmx512m";
 
 fn main() {
-    need_root();
+    run_alone();
     let parts: [(&str, fn()); 5] = [
         ("start", start_and_end),
         ("overhead", overhead),
@@ -91,7 +91,7 @@ fn overhead() {
     for name in ["temurin-17", "temurin-25"] {
         let mut load = start(named(name), STOCK);
         let pid = load.pid().to_string();
-        println!("load, {name}: {:.0} MB/s and processor", rate(&mut load) / 1e6);
+        println!("load, {name}: {:.0} MB per second of CPU time", rate(&mut load) / 1e6);
         let ours = losses(&mut load, |load| {
             let tool = Tool::start("javaobjnew", &["-p", &pid, "-q"]);
             let rate = rate(load);
@@ -128,7 +128,7 @@ fn others() {
             end_other(tracer);
             Some(rate)
         });
-        println!("throughput lost besides, {}: {} %", command[0], spread(lost));
+        println!("additional loss of throughput, {}: {} %", command[0], spread(lost));
     }
     let lost = losses(&mut flagged, |load| {
         let tool = Tool::start("javaobjnew", &["-p", &pid, "-q", "--exact"]);
@@ -136,23 +136,23 @@ fn others() {
         tool.interrupt();
         Some(rate)
     });
-    println!("throughput lost besides, javaobjnew --exact: {} %", spread(lost));
+    println!("additional loss of throughput, javaobjnew --exact: {} %", spread(lost));
 }
 
 /// Starts another tracer and waits until it reports that it traces. Returns `None` and prints the
 /// reason if it does not.
-fn start_other(command: &[&str], says: &str) -> Option<Other> {
+fn start_other(command: &[&str], says: &str) -> Option<ChildProcess> {
     let mut tracer = Command::new(command[0]);
     tracer.args(&command[1..]).env("PYTHONUNBUFFERED", "1");
     tracer.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let child: Child = match tracer.spawn() {
         Ok(child) => child,
         Err(error) => {
-            println!("{} is left out: {error}", command[0]);
+            println!("skipping {}: {error}", command[0]);
             return None;
         }
     };
-    let mut other = Other(child);
+    let mut other = ChildProcess(child);
     let mut out = BufReader::new(other.0.stdout.take().expect("piped"));
     let mut line = String::new();
     while !line.contains(says) {
@@ -177,7 +177,7 @@ fn start_other(command: &[&str], says: &str) -> Option<Other> {
     Some(other)
 }
 
-fn end_other(mut other: Other) {
+fn end_other(mut other: ChildProcess) {
     if let Some(pid) = i32::try_from(other.pid()).ok().and_then(Pid::from_raw) {
         // It may already have ended.
         let _ = kill_process(pid, Signal::INT);
@@ -203,7 +203,7 @@ fn exact() {
         let objects: u64 = truth.classes.values().map(|(objects, _)| objects).sum();
         let wide = records.iter().find(|r| r["class"] == "AllocLoad$Wide");
         println!(
-            "exact, {name}: {:.2} million objects a second on two processors, {} lost; AllocLoad$Wide: {} of {}",
+            "exact, {name}: {:.2} million objects per second on two processors, {} lost; AllocLoad$Wide: {} of {}",
             objects as f64 / 5e6,
             records.last().map_or(0.into(), |r| r["lost"].clone()),
             wide.map_or(0.into(), |r| r["objects"].clone()),

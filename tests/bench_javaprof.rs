@@ -13,7 +13,7 @@ use std::{
 use jvmprobe_tests::{
     bench::{median, run_parts, spread, usage},
     load::Load,
-    need_root,
+    run_alone,
     runtimes::named,
     tool::{self, Tool, binary},
 };
@@ -24,7 +24,7 @@ const MANY_FLAGS: &str = "-XX:CompileThresholdScaling=0.1 -XX:CompileCommand=qui
                           -XX:CompileCommand=dontinline,Many*.*";
 
 fn main() {
-    need_root();
+    run_alone();
     binary("javaprof");
     run_parts(&[
         ("start", start),
@@ -117,7 +117,7 @@ fn cost() {
     let base = median(&mut done[0]);
     for (name, done) in ["nothing", "javaprof -F 99", "perf record -F 99 -g"].iter().zip(done) {
         let shares = done.iter().map(|rounds| rounds / base * 100.0).collect();
-        println!("work done under {name}: {} % of the median without", spread(shares));
+        println!("work done under {name}: {} % of the median without a profiler", spread(shares));
     }
     println!("javaprof itself: {} % of one core, peak {peak} kB", spread(used));
 }
@@ -169,7 +169,7 @@ fn map() {
             assert!(output.status.success(), "{}", output.stderr);
             times.push(begin.elapsed().as_secs_f64() * 1e3);
         }
-        println!("a whole run with a map of {lines} lines: {} ms", spread(times));
+        println!("a complete run with a map of {lines} lines: {} ms", spread(times));
     }
 }
 
@@ -216,7 +216,7 @@ fn sample() {
         }
     }
     if !shown {
-        println!("time of a sample: skipped, the kernel does not tell");
+        println!("time of a sample: skipped, the kernel has no statistics of the program");
     }
     tool.interrupt();
     fs::write(switch, before.trim()).expect("as it was");

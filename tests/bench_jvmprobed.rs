@@ -8,8 +8,8 @@ use jvmprobe_tests::{
     attack::Attack,
     bench::{run_parts, spread},
     load::{Load, numbers},
-    need_root,
     proc::cpu_seconds,
+    run_alone,
     runtimes::named,
     tool::{Tool, binary},
 };
@@ -17,7 +17,7 @@ use rustix::process::Signal;
 use tempfile::TempDir;
 
 fn main() {
-    need_root();
+    run_alone();
     run_parts(&[("neighbour", speed_of_a_neighbour)]);
 }
 
@@ -45,11 +45,11 @@ fn speed_of_a_neighbour() {
         allocated.push((with[1] / without[1] - 1.0) * 100.0);
     }
     println!(
-        "speed of a neighbour that computes, beside attackers: {} % changed",
+        "change in speed of a computing JVM beside attackers, due to the daemon: {} %",
         spread(computed)
     );
     println!(
-        "speed of a neighbour that allocates, beside attackers: {} % changed",
+        "change in speed of an allocating JVM beside attackers, due to the daemon: {} %",
         spread(allocated)
     );
 }

@@ -13,8 +13,8 @@ use std::{
 use jvmprobe_tests::{
     bench::{run_parts, spread},
     browser::Browser,
-    made_up::{MadeUp, compiler, day},
     programs, runtimes,
+    synthetic::{SyntheticProfile, compiler, day},
     tool::binary,
 };
 use libjvmprobe::{
@@ -30,9 +30,9 @@ const RUNS: usize = 7;
 fn main() {
     run_parts(&[
         ("kotlinc", kotlinc),
-        ("compiler", || made_up_page("a compiler, 15 s", &compiler(3000, 15, 30))),
-        ("hour", || made_up_page("20,000 samples in an hour", &compiler(20_000, 3600, 100))),
-        ("day", || made_up_page("1,200,000 samples in a day", &day(1_200_000))),
+        ("compiler", || synthetic_page("a compiler, 15 s", &compiler(3000, 15, 30))),
+        ("hour", || synthetic_page("20,000 samples in an hour", &compiler(20_000, 3600, 100))),
+        ("day", || synthetic_page("1,200,000 samples in a day", &day(1_200_000))),
     ]);
 }
 
@@ -64,13 +64,13 @@ fn kotlinc() {
     page("kotlinc, 15 s", &path);
 }
 
-fn made_up_page(title: &str, made_up: &MadeUp) {
+fn synthetic_page(title: &str, synthetic: &SyntheticProfile) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("page.html");
-    let mut timeline = Timeline::of(&made_up.profile).unwrap();
-    timeline.bands.clone_from(&made_up.timeline.bands);
+    let mut timeline = Timeline::of(&synthetic.profile).unwrap();
+    timeline.bands.clone_from(&synthetic.timeline.bands);
     let timeline = Some(&timeline);
-    let titled = TitledProfile { profile: &made_up.profile, title: Title::default(), timeline };
+    let titled = TitledProfile { profile: &synthetic.profile, title: Title::default(), timeline };
     Files::create(std::slice::from_ref(&path), &["cpu"])
         .unwrap()
         .write(&[titled], &FormatOptions::default())
@@ -90,7 +90,7 @@ fn page(title: &str, path: &Path) {
     };
     let zoom = "(() => { const box = jvmprobe.boxes().filter((b) => b.name.includes('.'))
         .reduce((a, b) => b.width > a.width ? b : a);
-        document.querySelector('#towers').dispatchEvent(
+        document.querySelector('#frames').dispatchEvent(
           new MouseEvent('click', { clientX: box.x + 2, clientY: box.y + 5, bubbles: true })); })()";
     let actions = [
         ("search", search("accept")),

@@ -19,12 +19,12 @@ const USAGE: &str = "\
 usage: calls [--java NAME|PATH] [--files N] [--hertz HZ] [--profile FILE] [--keep FILE]
              [--lines] [--jar JAR]... [-- ARGUMENTS OF JAVA...]
   --java NAME|PATH  a runtime of tests/runtimes, or a path of java (temurin-17)
-  --files N         how many files the Kotlin compiler compiles (10)
-  --hertz HZ        samples a second (499)
-  --profile FILE    judge this profile (-o FILE.json --signatures) instead of taking one
+  --files N         number of files that the Kotlin compiler compiles (10)
+  --hertz HZ        samples per second (499)
+  --profile FILE    check this profile (-o FILE.json --signatures) instead of recording one
   --keep FILE.json  keep the profile
-  --lines           also list calls that the caller makes at other lines only
-  --jar JAR         with arguments: classes of the program that is run instead";
+  --lines           also list calls that the caller contains, but only at other lines
+  --jar JAR         class path of another program; its arguments follow --";
 
 #[derive(Default)]
 struct Options {
@@ -58,7 +58,7 @@ fn main() {
     });
     let checker = Checker::new(programs::class_path(&runtime, &program));
     let report = checker.check_file(&profile, hertz);
-    println!("{}{}{}", report.details(options.lines), checker.trouble(), report.summary());
+    println!("{}{}{}", report.details(options.lines), checker.unreadable_files(), report.summary());
 }
 
 fn record_profile(runtime: &Runtime, program: &Program, hertz: u64, file: &Path) {
@@ -68,7 +68,11 @@ fn record_profile(runtime: &Runtime, program: &Program, hertz: u64, file: &Path)
     let output = run_command(command);
     assert!(output.status.success(), "{}", output.stderr);
     let quality = output.stdout.lines().find(|line| line.contains("are complete to"));
-    println!("{}: {}", runtime.name, quality.expect("the summary tells how good it is"));
+    println!(
+        "{}: {}",
+        runtime.name,
+        quality.expect("the summary reports the share of complete stacks")
+    );
 }
 
 fn options() -> Option<Options> {

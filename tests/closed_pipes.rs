@@ -6,7 +6,7 @@ use std::{
     process::{Command, Stdio},
 };
 
-use jvmprobe_tests::{beside_others, load::Load, runtimes::named, tool::binary};
+use jvmprobe_tests::{load::Load, run_beside_others, runtimes::named, tool::binary};
 
 const TOOLS: [&str; 4] = ["javaprof", "javagc", "javaobjnew", "javaclass"];
 
@@ -24,7 +24,7 @@ fn bash(tool: &str, pid: u32, line: &str) -> std::process::Output {
 
 #[test]
 fn help_and_completions_survive_closed_or_full_stdout() {
-    beside_others();
+    run_beside_others();
     for tool in TOOLS {
         for option in ["--completions bash", "--help", "-h", "--version"] {
             for reader in ["true", "head -n 1", "head -c 1"] {
@@ -42,7 +42,7 @@ fn help_and_completions_survive_closed_or_full_stdout() {
 
 #[test]
 fn exit_status_is_unaffected_by_closed_or_full_stderr() {
-    beside_others();
+    run_beside_others();
     for tool in TOOLS {
         for streams in ["2>&-", "2> /dev/full", "2> >(true)", ">&- 2>&-"] {
             for (args, code) in [("-p 4194305", 1), ("-v -p 4194305", 1), ("-p x", 2)] {
@@ -69,7 +69,7 @@ fn javaprof_exits_cleanly_with_closed_streams() {
 }
 
 fn assert_clean_exit_with_closed_streams(tool: &str) {
-    beside_others();
+    run_beside_others();
     let load = Load::start_program(named("temurin-17"), "-XX:+UseSerialGC", "AllocLoad");
     let pid = load.pid();
     for streams in
@@ -82,7 +82,7 @@ fn assert_clean_exit_with_closed_streams(tool: &str) {
 
 #[test]
 fn maps_are_written_when_streams_are_closed() {
-    beside_others();
+    run_beside_others();
     let load = Load::start_program(named("temurin-17"), "-XX:+UseSerialGC", "AllocLoad");
     let pid = load.pid();
     let map = format!("/tmp/perf-{pid}.map");

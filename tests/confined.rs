@@ -10,8 +10,8 @@ use std::{
 };
 
 use jvmprobe_tests::{
-    beside_others,
     load::Load,
+    run_beside_others,
     runtimes::named,
     tool::{Tool, binary},
 };
@@ -21,7 +21,7 @@ use rustix::{
 };
 
 /// Timeout. Nothing takes that long even on the slowest machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Starts javaprof as the confined child that reads symbols. Returns the process and the socket to
 /// it.
@@ -44,7 +44,7 @@ fn send_invalid_request(socket: &UnixDatagram) -> Vec<u8> {
 }
 
 fn receive(socket: &UnixDatagram) -> Vec<u8> {
-    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    socket.set_read_timeout(Some(TIMEOUT)).unwrap();
     let mut answer = [0; 64];
     let length = socket.recv(&mut answer).unwrap();
     answer[..length].to_vec()
@@ -53,7 +53,7 @@ fn receive(socket: &UnixDatagram) -> Vec<u8> {
 fn wait_for_end(child: &mut Child) {
     let begin = Instant::now();
     while child.try_wait().unwrap().is_none() {
-        assert!(begin.elapsed() < PATIENCE, "the child runs on");
+        assert!(begin.elapsed() < TIMEOUT, "the child has not exited");
         thread::sleep(Duration::from_millis(10));
     }
 }
@@ -120,7 +120,7 @@ fn child_of(tool: &Tool, other_than: Option<Pid>) -> Pid {
                 return pid;
             }
         }
-        assert!(begin.elapsed() < PATIENCE, "no child");
+        assert!(begin.elapsed() < TIMEOUT, "no child");
         thread::sleep(Duration::from_millis(20));
     }
 }
@@ -131,7 +131,7 @@ fn profile_while_signalling_child(
     signal: Signal,
     wait: impl FnOnce(&Tool, Pid),
 ) -> (String, String) {
-    beside_others();
+    run_beside_others();
     let mut load = Load::start(named("temurin-21"), "-XX:+UseSerialGC");
     load.go(60.0);
     let pid = load.pid().to_string();
@@ -152,7 +152,7 @@ fn profile_while_signalling_child(
     // The init process reaps the remaining children of a tool.
     let begin = Instant::now();
     while fs::exists(format!("/proc/{}", child.as_raw_nonzero())).unwrap() {
-        assert!(begin.elapsed() < PATIENCE, "the child of a tool that has ended");
+        assert!(begin.elapsed() < TIMEOUT, "the tool has exited, but its child has not");
         thread::sleep(Duration::from_millis(10));
     }
     (output.stdout, output.stderr)

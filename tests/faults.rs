@@ -1,6 +1,6 @@
 //! Failures around a trace, with real processes.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-#![allow(clippy::print_stdout, reason = "figures, and why something was skipped")]
+#![allow(clippy::print_stdout, reason = "figures and reasons for skipping are printed")]
 
 use std::{
     fs,
@@ -12,8 +12,8 @@ use std::{
 use jvmprobe_tests::{
     container::Container,
     load::Load,
-    need_root,
     proc::{breakpoints, probes_leaked},
+    run_alone,
     runtimes::named,
     tool::{self, Tool, assert_traced, binary},
 };
@@ -47,7 +47,7 @@ fn thousand_traces_leave_the_jvm_unchanged() {
 }
 
 fn assert_jvm_unchanged_by_traces(cycles: usize) {
-    need_root();
+    run_alone();
     binary("javagc");
     let runtime = named("temurin-17");
     // The heap is allocated at the start, so only additional memory can grow.
@@ -77,7 +77,7 @@ fn assert_jvm_unchanged_by_traces(cycles: usize) {
 
 #[test]
 fn jvm_with_two_thousand_threads_is_traced() {
-    need_root();
+    run_alone();
     binary("javaobjnew");
     let flags = "-XX:+UseSerialGC -Xss256k -Xmx512m";
     let mut load = Load::start_program(named("temurin-17"), flags, "AllocLoad");
@@ -102,7 +102,7 @@ fn command_on_small_disk(script: &str, args: &[&str]) -> Command {
 
 #[test]
 fn full_disk_is_reported_in_one_line() {
-    need_root();
+    run_alone();
     let mut load = Load::start_program(named("temurin-17"), "-XX:+UseG1GC", "GcLoad");
     load.go(60.0);
     let pid = load.pid().to_string();
@@ -123,7 +123,7 @@ fn full_disk_is_reported_in_one_line() {
 /// A page has about 60 kB, so a part of it has been written when the disk is full.
 #[test]
 fn full_disk_leaves_no_partial_page() {
-    need_root();
+    run_alone();
     let tools = ["javaprof", "javaobjnew"].map(|tool| binary(tool).display().to_string());
     let mut load = Load::start_program(named("temurin-17"), "-XX:+UseG1GC", "GcLoad");
     load.go(60.0);
@@ -143,7 +143,7 @@ fn full_disk_leaves_no_partial_page() {
 /// An upgrade while a JVM runs: its libjvm.so has been replaced by another file, or removed.
 #[test]
 fn jvm_is_traced_after_libjvm_is_replaced_or_removed() {
-    need_root();
+    run_alone();
     let original = named("temurin-17");
     let home = original.java.canonicalize().unwrap();
     let home = home.ancestors().nth(2).unwrap();
@@ -201,7 +201,7 @@ fn command_with_syscall_denied(call: libc::c_long, name: &str, args: &[&str]) ->
 
 #[test]
 fn syscall_denied_by_seccomp_is_reported_in_one_line() {
-    need_root();
+    run_alone();
     let mut load = Load::start_program(named("temurin-17"), "-XX:+UseG1GC", "GcLoad");
     load.run(0.2);
     let pid = load.pid().to_string();
@@ -270,7 +270,7 @@ impl Drop for MemoryGroup {
 /// The kernel kills a JVM in the middle of its work.
 #[test]
 fn jvm_killed_by_memory_cgroup_is_reported_as_ended() {
-    need_root();
+    run_alone();
     for tool in ["javagc", "javaprof", "javaobjnew"] {
         binary(tool);
         let Some(group) = MemoryGroup::new("96M") else {
@@ -294,7 +294,7 @@ fn jvm_killed_by_memory_cgroup_is_reported_as_ended() {
 /// After SIGKILL the tool cannot clean up; the kernel releases everything that it held.
 #[test]
 fn killed_tool_leaves_no_probes_or_bpf_objects() {
-    need_root();
+    run_alone();
     let runtime = named("temurin-17");
     let mut load = Load::start_program(runtime, "-XX:+UseG1GC", "GcLoad");
     load.run(0.2);
@@ -308,7 +308,7 @@ fn killed_tool_leaves_no_probes_or_bpf_objects() {
         held.assert_gone();
         let begin = Instant::now();
         while breakpoints(pid, runtime) > 0 {
-            assert!(begin.elapsed() < Duration::from_secs(10), "{tool}: probes stay");
+            assert!(begin.elapsed() < Duration::from_secs(10), "{tool}: probes are still attached");
             std::thread::sleep(Duration::from_millis(50));
         }
     }
@@ -320,7 +320,7 @@ fn killed_tool_leaves_no_probes_or_bpf_objects() {
 #[test]
 #[ignore = "long: make test-all"]
 fn wall_clock_step_changes_no_duration() {
-    need_root();
+    run_alone();
     let library = "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1";
     if !Path::new(library).exists() {
         println!("SKIPPED: {library} is not there (tests/setup test-all installs it)");
@@ -356,7 +356,7 @@ fn wall_clock_step_changes_no_duration() {
 #[test]
 #[ignore = "long: make test-all"]
 fn a_jvm_in_podman_is_traced() {
-    need_root();
+    run_alone();
     if Command::new("podman").arg("--version").output().is_err() {
         println!("SKIPPED: there is no podman (tests/setup test-all installs it)");
         return;

@@ -14,18 +14,18 @@ use std::{
 };
 
 use jvmprobe_tests::{
-    beside_others,
+    child_process::loader,
     fake::build_library,
     fuse::{Server, hostile_jvm},
     load::Load,
-    other::loader,
+    run_beside_others,
     runtimes::named,
     tool::{Tool, binary},
 };
 use rustix::process::Signal;
 
 /// Maximum time of a tool that has nothing to trace, on the slowest machine.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Waits for the end of a process. Returns `None` if it takes longer than the limit.
 fn ends_within(child: &mut Child, limit: Duration) -> Option<i32> {
@@ -47,7 +47,7 @@ fn run_tool_on(tool: &str, pid: u32, server: &mut Option<Server>) -> String {
         command.args(["-d", "1"]);
     }
     let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
-    let status = ends_within(&mut child, PATIENCE);
+    let status = ends_within(&mut child, TIMEOUT);
     if status.is_none() {
         // While the server runs, the tool cannot be killed.
         drop(server.take());
@@ -64,13 +64,13 @@ fn run_tool_on(tool: &str, pid: u32, server: &mut Option<Server>) -> String {
 
 #[test]
 fn tools_exit_when_target_memory_on_fuse_hangs() {
-    beside_others();
+    run_beside_others();
     let dir = tempfile::tempdir().unwrap();
     let content = dir.path().join("content");
     fs::write(&content, vec![0; 1 << 20]).unwrap();
     let Some(server) = Server::start(&content) else { return };
     let jvm = hostile_jvm(&server, dir.path(), |_| ());
-    server.fall_silent();
+    server.stop_answering();
     let mut server = Some(server);
     for tool in ["javagc", "javaprof", "javaobjnew", "javaclass"] {
         let said = run_tool_on(tool, jvm.pid(), &mut server);
@@ -80,14 +80,14 @@ fn tools_exit_when_target_memory_on_fuse_hangs() {
 
 #[test]
 fn libraries_on_fuse_are_refused() {
-    beside_others();
+    run_beside_others();
     let dir = tempfile::tempdir().unwrap();
     let Some(server) = Server::start(&build_library(dir.path())) else { return };
     let process = loader(&server.file());
     let mut server = Some(server);
     let said = run_tool_on("javagc", process.pid(), &mut server);
     assert!(said.contains("FUSE"), "{said}");
-    server.as_ref().unwrap().fall_silent();
+    server.as_ref().unwrap().stop_answering();
     let said = run_tool_on("javagc", process.pid(), &mut server);
     assert!(said.contains("FUSE") || said.contains("does not answer"), "{said}");
     // Stopped first, because the exiting process would wait for answers of this server.
@@ -98,7 +98,7 @@ fn libraries_on_fuse_are_refused() {
 fn get(listen: &str, path: &str) -> (String, Duration) {
     let begin = Instant::now();
     let mut stream = TcpStream::connect(listen).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
     write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
@@ -107,7 +107,7 @@ fn get(listen: &str, path: &str) -> (String, Duration) {
 
 #[test]
 fn daemon_stays_responsive_when_fuse_memory_hangs() {
-    beside_others();
+    run_beside_others();
     let dir = tempfile::tempdir().unwrap();
     let content = build_library(dir.path());
     // The file also has pages for the JVM's memory.
@@ -117,7 +117,7 @@ fn daemon_stays_responsive_when_fuse_memory_hangs() {
     good.go(1e6);
     let jvm = hostile_jvm(&server, dir.path(), |_| ());
     let library = loader(&server.file());
-    server.fall_silent();
+    server.stop_answering();
     let listen = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
     let mut command = Command::new(binary("jvmprobed"));
     command.args(["--config", "/dev/null", "--listen", &listen, "--dir"]);

@@ -5,8 +5,8 @@
 use std::{collections::HashMap, process::Command};
 
 use jvmprobe_tests::{
-    beside_others,
     load::{Load, numbers},
+    run_beside_others,
     runtimes::{Runtime, named, of_unstable},
 };
 use libjvmprobe::{Pid, hotspot::HotSpot, process::Target};
@@ -30,7 +30,7 @@ fn read(hotspot: &HotSpot, load: &mut Load) -> [Option<u64>; 3] {
             return [Some(fill.used), Some(fill.size), classes.map(|n| n.abs_diff(truth[2]))];
         }
     }
-    panic!("the JVM never stands still: {:?}", reported_by_jvm(load));
+    panic!("the JVM's counters never stay constant: {:?}", reported_by_jvm(load));
 }
 
 fn start(runtime: &Runtime, flags: &[&str]) -> (Load, HotSpot) {
@@ -45,7 +45,7 @@ fn start(runtime: &Runtime, flags: &[&str]) -> (Load, HotSpot) {
 
 /// Checks the values after loading classes and after unloading them.
 fn check(runtime: &Runtime, flags: &[&str]) {
-    beside_others();
+    run_beside_others();
     let (mut load, hotspot) = start(runtime, flags);
     read(&hotspot, &mut load);
     let begin = hotspot.loaded_classes().unwrap();
@@ -116,7 +116,7 @@ fn code_cache_and_class_count_match_jmx_musl() {
 fn heap_sizes_match_jmx_for_each_collector() {
     const MAX: u64 = 256 << 20;
     const REGION: u64 = 1 << 20;
-    beside_others();
+    run_beside_others();
     for name in ["zulu-8", "temurin-11", "temurin-17", "temurin-21", "temurin-25"] {
         for flags in named(name).collectors() {
             let flags: Vec<_> = flags.split(' ').chain(["-Xmx256m", "-Xms64m"]).collect();
@@ -140,7 +140,7 @@ fn heap_sizes_match_jmx_for_each_collector() {
 /// Code of unloaded classes becomes free space.
 #[test]
 fn code_cache_shrinks_after_class_unloading() {
-    beside_others();
+    run_beside_others();
     for name in ["temurin-11", "temurin-21", "temurin-25"] {
         let (mut load, hotspot) = start(named(name), &["-Xcomp", "-XX:+UseSerialGC"]);
         load.ask("load 300");
@@ -166,7 +166,7 @@ fn code_cache_and_class_count_match_jmx_debian_unstable() {
 /// The values agree with the output of the JDK's own tools.
 #[test]
 fn code_cache_and_class_count_match_jcmd_and_jstat() {
-    beside_others();
+    run_beside_others();
     let (mut load, hotspot) = start(named("temurin-17"), &["-XX:+UseSerialGC"]);
     let pid = load.pid().to_string();
     let run = |tool: &str, args: &[&str]| {
@@ -194,7 +194,7 @@ fn code_cache_and_class_count_match_jcmd_and_jstat() {
         fill = vec![before.used / 1024, before.size / 1024];
         break;
     }
-    assert_eq!(kilobytes.len(), 2, "the JVM never stands still");
+    assert_eq!(kilobytes.len(), 2, "the JVM's counters never stay constant");
     assert!(kilobytes.iter().zip(&fill).all(|(a, b)| b - a <= 2), "{kilobytes:?} {fill:?}");
     let jstat = run("jstat", &["-class", &pid]);
     let row: Vec<f64> =

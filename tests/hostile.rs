@@ -2,7 +2,7 @@
 //! itself. The tools end when they are stopped, their memory is bounded, and they leave nothing
 //! behind.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-#![allow(clippy::print_stdout, reason = "what was seen")]
+#![allow(clippy::print_stdout, reason = "measurements are printed")]
 
 use std::{
     fs,
@@ -13,7 +13,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use jvmprobe_tests::{fake, load::Load, need_root, runtimes::named, tool::binary};
+use jvmprobe_tests::{fake, load::Load, run_alone, runtimes::named, tool::binary};
 use tempfile::TempDir;
 
 /// Maximum time from the start of a tool to its end, including the 0.3 s that it traces.
@@ -36,12 +36,12 @@ const TOOLS: [&[&str]; 9] = [
 ];
 
 /// A JVM with false data.
-struct Liar {
+struct CorruptJvm {
     load: Load,
     dir: TempDir,
 }
 
-impl Liar {
+impl CorruptJvm {
     fn start(runtime: &str, seed: u64) -> Self {
         let runtime = named(runtime);
         let dir = tempfile::tempdir().unwrap();
@@ -90,7 +90,7 @@ fn wait(child: &mut Child, limit: Duration) -> Result<(u64, bool), String> {
             }
             None if begin.elapsed() > limit => {
                 child.kill().unwrap();
-                return Err(format!("still there after {limit:?}"));
+                return Err(format!("still running after {limit:?}"));
             }
             None => thread::sleep(Duration::from_millis(10)),
         }
@@ -108,27 +108,27 @@ fn tool_files_in(folder: &Path, pid: u32) -> Vec<PathBuf> {
 }
 
 fn run_tools_on_corrupt_jvm(runtime: &str, rounds: u64) {
-    need_root();
+    run_alone();
     binary("javagc");
-    let liar = Liar::start(runtime, rounds);
-    let pid = liar.load.pid();
+    let jvm = CorruptJvm::start(runtime, rounds);
+    let pid = jvm.load.pid();
     let before = tool_files_in(Path::new("/tmp"), pid);
     let (mut most, mut longest, mut traced) = (0, Duration::ZERO, 0);
     for round in 0..rounds {
         let args = TOOLS[(round % TOOLS.len() as u64) as usize];
-        let mut whom = vec!["-p".to_owned(), pid.to_string()];
+        let mut target_args = vec!["-p".to_owned(), pid.to_string()];
         if round / TOOLS.len() as u64 % 2 == 1 {
-            whom = vec!["-a".into()];
+            target_args = vec!["-a".into()];
             if args[0] == "javaprof" && !args.contains(&"--symbols") {
                 // No requests may be sent to other JVMs.
-                whom.extend(["--symbols", "hotspot"].map(Into::into));
+                target_args.extend(["--symbols", "hotspot"].map(Into::into));
             }
         }
-        let errors = liar.dir.path().join("stderr");
+        let errors = jvm.dir.path().join("stderr");
         let begin = Instant::now();
         let mut child = Command::new(binary(args[0]))
             .args(&args[1..])
-            .args(&whom)
+            .args(&target_args)
             // A command that reads once ends by itself.
             .args(if args.contains(&"--methods") { &[][..] } else { &["-d", "0.3"] })
             .stdin(Stdio::null())
@@ -143,22 +143,22 @@ fn run_tools_on_corrupt_jvm(runtime: &str, rounds: u64) {
                 most = most.max(memory);
                 traced += u64::from(has_traced);
             }
-            Err(why) => panic!("round {round}, {args:?} {whom:?}: {why}\n{said}"),
+            Err(why) => panic!("round {round}, {args:?} {target_args:?}: {why}\n{said}"),
         }
         longest = longest.max(begin.elapsed());
         if begin.elapsed() > SLOW {
-            println!("round {round}, {args:?} {whom:?}: {:?}", begin.elapsed());
+            println!("round {round}, {args:?} {target_args:?}: {:?}", begin.elapsed());
         }
-        assert!(!said.contains("panicked"), "round {round}, {args:?} {whom:?}: {said}");
+        assert!(!said.contains("panicked"), "round {round}, {args:?} {target_args:?}: {said}");
     }
     println!(
         "{rounds} rounds, {traced} of them traced, {} changes, at most {} MiB and {longest:?}",
-        liar.changes(),
+        jvm.changes(),
         most >> 20
     );
     // The other runs report that they cannot trace; their number depends on the random data.
     assert!(traced > rounds / 4);
-    assert!(liar.changes() > 1000);
+    assert!(jvm.changes() > 1000);
     assert_eq!(tool_files_in(Path::new("/tmp"), pid), before);
 }
 

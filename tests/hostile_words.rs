@@ -5,11 +5,9 @@
 use std::{fs, os::unix::fs::symlink, path::Path, process::Command};
 
 use jvmprobe_tests::{
-    beside_others,
+    child_process::ChildProcess,
     load::{Load, classes},
-    need_root,
-    other::Other,
-    pprof,
+    pprof, run_alone, run_beside_others,
     runtimes::{Runtime, named},
     tool::{self, Tool, binary},
 };
@@ -51,7 +49,7 @@ struct Hostile {
 
 impl Hostile {
     fn start(runtime: &str, flags: &str) -> Self {
-        need_root();
+        run_alone();
         // Built before the load starts, not while it runs.
         binary("javaprof");
         classes();
@@ -89,7 +87,7 @@ fn assert_has(text: &str, words: &[&str]) {
 
 #[test]
 fn javaprof_escapes_control_characters() {
-    beside_others();
+    run_beside_others();
     let mut hostile = Hostile::start("temurin-17", "-XX:+UseSerialGC");
     hostile.load.run(1.0);
     let method = format!("{CLASS}.{METHOD}");
@@ -119,7 +117,7 @@ fn javaprof_escapes_control_characters() {
 
 #[test]
 fn perf_maps_escape_control_characters() {
-    beside_others();
+    run_beside_others();
     let mut hostile = Hostile::start("temurin-17", "-XX:+UseSerialGC");
     hostile.load.run(1.5);
     let output = tool::run("javaprof", &["--write-maps", "-p", &hostile.pid()]);
@@ -133,7 +131,7 @@ fn perf_maps_escape_control_characters() {
 
 #[test]
 fn names_from_the_agent_map_are_escaped() {
-    beside_others();
+    run_beside_others();
     let mut hostile = Hostile::start("temurin-17", "-XX:+UseSerialGC");
     hostile.load.run(1.5);
     let args = ["-F", "199", "-f", "--stacks", "fp", "--symbols", "agent"];
@@ -143,7 +141,7 @@ fn names_from_the_agent_map_are_escaped() {
 
 #[test]
 fn javagc_escapes_control_characters() {
-    beside_others();
+    run_beside_others();
     let mut hostile = Hostile::start("temurin-21", "-XX:+UseSerialGC");
     let output = hostile.trace_for_two_seconds("javagc", &["--stack", "-v"]);
     assert_has(&output.stdout, &[&format!("{CLASS}.{METHOD}"), THREAD]);
@@ -162,7 +160,7 @@ fn javagc_escapes_control_characters() {
 
 #[test]
 fn javaobjnew_escapes_control_characters() {
-    beside_others();
+    run_beside_others();
     let mut hostile = Hostile::start("temurin-17", "-XX:+UseSerialGC");
     let method = format!("{CLASS}.{METHOD}");
     let svg = hostile.path("x.svg");
@@ -177,11 +175,12 @@ fn javaobjnew_escapes_control_characters() {
 
 #[test]
 fn no_jvm_error_escapes_the_command_name() {
-    beside_others();
+    run_beside_others();
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join(COMMAND);
     symlink(fs::canonicalize("/usr/bin/python3").unwrap(), &path).unwrap();
-    let other = Other::spawn(Command::new(&path).args(["-c", "import time; time.sleep(60)"]));
+    let other =
+        ChildProcess::spawn(Command::new(&path).args(["-c", "import time; time.sleep(60)"]));
     for name in ["javaprof", "javagc", "javaobjnew"] {
         let output = tool::run(name, &["-p", &other.pid().to_string()]);
         tool::assert_refused(&output, 1, &[COMMAND_SHOWN, "not a JVM"]);

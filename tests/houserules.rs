@@ -1,4 +1,4 @@
-//! Rules for all sources whose violation no test run would show.
+//! Rules that apply to all sources. No other test would detect a violation of one of these rules.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::{
@@ -9,8 +9,8 @@ use std::{
 
 /// Returns the sources of the tools and the library.
 fn sources() -> Vec<PathBuf> {
-    let house = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
-    let mut folders = vec![house.join("libjvmprobe/src"), house.join("tools")];
+    let repository = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let mut folders = vec![repository.join("libjvmprobe/src"), repository.join("tools")];
     let mut found = Vec::new();
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(folder).unwrap().flatten() {
@@ -27,10 +27,10 @@ fn sources() -> Vec<PathBuf> {
 }
 
 /// Returns the lines of code that contain one of these texts, with their locations. Skips the
-/// source file `but`.
-fn lines_with(texts: &[&str], but: &str) -> Vec<String> {
+/// source file `except_source`.
+fn lines_with(texts: &[&str], except_source: &str) -> Vec<String> {
     let mut found = Vec::new();
-    for path in sources().iter().filter(|path| !path.ends_with(but)) {
+    for path in sources().iter().filter(|path| !path.ends_with(except_source)) {
         for (i, line) in fs::read_to_string(path).unwrap().lines().enumerate() {
             let code = line.split("//").next().unwrap();
             if texts.iter().any(|text| code.contains(text)) {
@@ -41,15 +41,15 @@ fn lines_with(texts: &[&str], but: &str) -> Vec<String> {
     found
 }
 
-/// The owner of a target decides where a path in it leads, so only one module opens such paths: see
-/// `process::root`.
+/// The owner of a target controls the links in the target's file system, and thus where a path in
+/// it leads. So only one module opens such paths: `process::root`.
 #[test]
 fn only_one_module_opens_paths_in_a_target_root() {
-    let door = "process/root.rs";
-    let found = lines_with(&["/root", "join(\"root\")", "/cwd", "join(\"cwd\")"], door);
-    assert!(found.is_empty(), "only {door} may do this:\n{}", found.join("\n"));
+    let root_module = "process/root.rs";
+    let found = lines_with(&["/root", "join(\"root\")", "/cwd", "join(\"cwd\")"], root_module);
+    assert!(found.is_empty(), "only {root_module} may do this:\n{}", found.join("\n"));
     // The module itself does open them.
-    assert!(sources().iter().any(|path| path.ends_with(door)));
+    assert!(sources().iter().any(|path| path.ends_with(root_module)));
     assert!(!lines_with(&["/root"], "nowhere.rs").is_empty());
 }
 
@@ -90,11 +90,11 @@ const USES: [(&str, &[&str]); 14] = [
 
 #[test]
 fn modules_use_exactly_their_listed_dependencies() {
-    let house = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().join("libjvmprobe/src");
+    let library = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().join("libjvmprobe/src");
     let is_module = |name: &str| USES.iter().any(|(module, _)| *module == name);
     let mut found = BTreeSet::new();
-    for path in sources().iter().filter(|path| path.starts_with(&house)) {
-        let inside = path.strip_prefix(&house).unwrap();
+    for path in sources().iter().filter(|path| path.starts_with(&library)) {
+        let inside = path.strip_prefix(&library).unwrap();
         let module = inside.iter().next().unwrap().to_str().unwrap();
         let is_of_tests = ["testing.rs", "fuzzing.rs"].iter().any(|name| path.ends_with(name));
         if is_of_tests || !is_module(module) {
@@ -102,7 +102,7 @@ fn modules_use_exactly_their_listed_dependencies() {
         }
         let text = fs::read_to_string(path).unwrap();
         let text = text.split("#[cfg(test)]\nmod tests").next().unwrap();
-        // Collects uses by path and in `use` lists.
+        // Collects the modules in paths (`crate::sys::x`) and in lists (`crate::{sys::x, elf}`).
         let code: String =
             text.lines().filter(|line| !line.trim_start().starts_with("//")).collect();
         let used = code.split("crate::").skip(1).flat_map(used_by);
@@ -116,7 +116,7 @@ fn modules_use_exactly_their_listed_dependencies() {
     let new: Vec<_> = found.difference(&listed).collect();
     assert!(new.is_empty(), "not in the list: {new:?}");
     let gone: Vec<_> = listed.difference(&found).collect();
-    assert!(gone.is_empty(), "in the list, and used no more: {gone:?}");
+    assert!(gone.is_empty(), "in the list, but no longer used: {gone:?}");
 }
 
 /// Each module is listed above all modules that it may use, which rules out cycles.
@@ -124,11 +124,12 @@ fn modules_use_exactly_their_listed_dependencies() {
 fn listed_module_dependencies_have_no_cycle() {
     for (i, (module, uses)) in USES.iter().enumerate() {
         let above = uses.iter().filter(|used| USES[..=i].iter().any(|(name, _)| name == *used));
-        assert_eq!(above.count(), 0, "{module} uses one above it");
+        assert_eq!(above.count(), 0, "{module} uses a module that is listed above it");
     }
 }
 
-/// Returns the modules with which a path or a list of paths after `crate::` begins.
+/// Returns the first segment of the path that follows `crate::`, or of each path if a list in
+/// braces follows.
 fn used_by(part: &str) -> Vec<String> {
     let first =
         |path: &str| path.trim().chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect();
@@ -162,15 +163,15 @@ fn use_lists_are_parsed() {
 /// target is listed in Cargo.toml, because otherwise it would not be built.
 #[test]
 fn each_fuzzing_function_has_a_fuzz_target() {
-    let house = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
-    let read = |path: &str| fs::read_to_string(house.join(path)).unwrap();
+    let repository = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let read = |path: &str| fs::read_to_string(repository.join(path)).unwrap();
     let named = |text: &str, before: &str, behind: char| -> BTreeSet<String> {
         let names = text.lines().filter_map(|line| line.strip_prefix(before)?.split_once(behind));
         names.map(|(name, _)| name.to_owned()).collect()
     };
     let offered = named(&read("libjvmprobe/src/fuzzing.rs"), "pub fn ", '(');
     let listed = named(&read("tests/fuzz/Cargo.toml"), "path = \"targets/", '.');
-    let fuzzers: BTreeSet<_> = fs::read_dir(house.join("tests/fuzz/targets"))
+    let fuzzers: BTreeSet<_> = fs::read_dir(repository.join("tests/fuzz/targets"))
         .unwrap()
         .flatten()
         .map(|entry| entry.path().file_stem().unwrap().to_str().unwrap().to_owned())

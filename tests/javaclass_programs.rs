@@ -19,8 +19,8 @@ use std::{
 
 use jvmprobe_tests::{
     load::{self, Load},
-    need_root,
     programs::{self, jars},
+    run_alone,
     runtimes::{self, Runtime},
     tool::{Tool, run},
 };
@@ -81,12 +81,12 @@ fn agent(dir: &TempDir) -> PathBuf {
 }
 
 /// Usage and reason, by class and method with its descriptor.
-type Told = BTreeMap<(String, String), (String, String)>;
+type MethodUsage = BTreeMap<(String, String), (String, String)>;
 
-fn method_usage(load: &Load) -> Told {
+fn method_usage(load: &Load) -> MethodUsage {
     let output = run("javaclass", &["-p", &load.pid().to_string(), "-j", "--methods"]);
     assert!(output.status.success(), "{output:?}");
-    let mut method_usage = Told::new();
+    let mut method_usage = MethodUsage::new();
     for class in output.json() {
         for method in class["method_list"].as_array().into_iter().flatten() {
             let text = |field: &str| method[field].as_str().unwrap_or_default().to_owned();
@@ -103,8 +103,8 @@ fn method_usage(load: &Load) -> Told {
 fn assert_entered_not_unused(
     title: &str,
     entered: &BTreeSet<(String, String)>,
-    method_usage: &Told,
-    is_other: bool,
+    method_usage: &MethodUsage,
+    from_other_run: bool,
 ) {
     let (mut called, mut unknown, mut missing) = (0, BTreeMap::<_, usize>::new(), 0);
     let mut wrong = Vec::new();
@@ -120,13 +120,13 @@ fn assert_entered_not_unused(
     let percent = 100.0 * all as f64 / entered.len() as f64;
     println!(
         "{title}: {} methods entered, {called} called, {all} ({percent:.1} %) unknown {unknown:?}, \
-         {missing} of classes that are not there",
+         {missing} in classes that are not loaded in this run",
         entered.len()
     );
-    if is_other {
+    if from_other_run {
         println!("{title}: {} were not called in this run: {wrong:?}", wrong.len());
     }
-    let most = if is_other { entered.len() / 500 } else { 0 };
+    let most = if from_other_run { entered.len() / 500 } else { 0 };
     assert!(wrong.len() <= most, "{title}: {} not called: {wrong:#?}", wrong.len());
     assert!(called > 1000, "{title}");
     assert!(percent < 10.0, "{title}: {unknown:?}");
@@ -176,11 +176,11 @@ fn methods_entered_by_probes(
     program: &Program,
     runtime: &Runtime,
     flags: &str,
-) -> (BTreeSet<(String, String)>, Told) {
+) -> (BTreeSet<(String, String)>, MethodUsage) {
     /// Maximum length of a method name in a probe's record, and half that of a descriptor. Longer
     /// ones were truncated.
     const LONGEST: usize = 60;
-    need_root();
+    run_alone();
     let mut load = program.start(runtime, &format!("{flags} -XX:+DTraceMethodProbes"));
     let tracer = Tool::start("entered", &["-p", &load.pid().to_string()]);
     load.ask("go 1");

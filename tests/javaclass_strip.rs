@@ -12,9 +12,9 @@ use std::{
 
 use cafebabe::{ParseOptions, constant_pool::ConstantPoolItem, parse_class_with_options};
 use jvmprobe_tests::{
-    beside_others,
     load::{self, Load},
     programs::jars,
+    run_beside_others,
     runtimes::{self, Runtime},
     tool::{Output, run},
 };
@@ -93,7 +93,7 @@ fn references(jar: &Path) -> BTreeMap<String, BTreeSet<String>> {
 /// Strips a program's jars, and asserts that the program gives the same answer with the stripped
 /// jars.
 fn check(program: &Program, runtime: &str) {
-    beside_others();
+    run_beside_others();
     let runtime = runtimes::named(runtime);
     let dir = tempfile::tempdir().unwrap();
     let (answer, report) = program.report(runtime, &dir);
@@ -108,17 +108,17 @@ fn check(program: &Program, runtime: &str) {
             assert!(output.stderr.contains("the reports contain no class"), "{output:?}");
             continue;
         }
-        let told = output.json();
-        let total = told.last().unwrap();
+        let records = output.json();
+        let total = records.last().unwrap();
         all += total["classes"].as_u64().unwrap();
         let (of_all, of_left) = (references(jar), references(&out));
         left += of_left.len();
         // The records agree with the contents of the stripped jar.
-        for class in &told[..told.len() - 1] {
+        for class in &records[..records.len() - 1] {
             let name = class["class"].as_str().unwrap().replace('.', "/");
             assert_eq!(class["kept"], of_left.contains_key(&name), "{class}");
         }
-        assert_eq!(told.len() - 1, of_all.len(), "{}", jar.display());
+        assert_eq!(records.len() - 1, of_all.len(), "{}", jar.display());
         // Every class to which a remaining class refers also remains, if it was in the jar.
         for (class, referred) in &of_left {
             let lost: Vec<_> = referred
@@ -130,7 +130,10 @@ fn check(program: &Program, runtime: &str) {
         small.push(out);
     }
     println!("{} {}: {left} of {all} classes left", runtime.name, program.main);
-    assert!(left as u64 * 50 < all * 49, "next to nothing was removed: {left} of {all}");
+    assert!(
+        left as u64 * 50 < all * 49,
+        "almost no classes were removed: {left} of {all} are left"
+    );
     let mut load = program.start(runtime, &small);
     assert_eq!(load.ask("go 3"), answer, "{}", runtime.name);
     load.quit();
@@ -214,9 +217,9 @@ fn strip_keeps_classes_named_in_lists_services_and_files() {
     let out = dir.path().join("out.jar");
     let output = strip(&report, &jar, &["--keep", list.to_str().unwrap(), out.to_str().unwrap()]);
     assert!(output.status.success(), "{output:?}");
-    let told = output.json();
+    let records = output.json();
     let why = |name: &str| {
-        let class = told.iter().find(|class| class["class"] == name).unwrap();
+        let class = records.iter().find(|class| class["class"] == name).unwrap();
         let word = |field: &str| class[field].as_str().unwrap_or_default().to_owned();
         (word("why"), word("by"))
     };

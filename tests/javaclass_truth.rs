@@ -9,8 +9,8 @@ use std::{
 };
 
 use jvmprobe_tests::{
-    beside_others,
     load::{self, Load},
+    run_beside_others,
     runtimes::{self, Runtime},
     tool::{Tool, run},
 };
@@ -54,8 +54,9 @@ fn methods(records: &[Value]) -> BTreeMap<(String, String), (String, String)> {
 }
 
 /// Asserts that the reported usage agrees with the methods' names (`called…`, `late…`, `never…`).
-/// If `knows` is set, also bounds the number of called methods that are reported as unknown.
-fn check_names(title: &str, records: &[Value], knows: bool) {
+/// If `expects_known` is set, also bounds the number of called methods that are reported as
+/// unknown.
+fn check_names(title: &str, records: &[Value], expects_known: bool) {
     let (mut called, mut unknown) = (0, 0);
     for ((class, method), (usage, why)) in methods(records) {
         if !class.starts_with("UseLoad$") || usage == "abstract" {
@@ -69,13 +70,13 @@ fn check_names(title: &str, records: &[Value], knows: bool) {
         } else if method.starts_with("never") {
             assert_ne!(usage, "called", "{what}");
             let is_small = method.starts_with("neverGetter");
-            assert!(!knows || is_small || usage == "not called", "{what}");
+            assert!(!expects_known || is_small || usage == "not called", "{what}");
         }
     }
     println!("{title}: {unknown} of {called} called methods are unknown");
     assert!(called > 20, "{title}: {called}");
     // If an accessor was first called by compiled code, its usage cannot be known.
-    assert!(!knows || unknown * 10 <= called, "{title}: {unknown} of {called} unknown");
+    assert!(!expects_known || unknown * 10 <= called, "{title}: {unknown} of {called} unknown");
 }
 
 fn check_states(title: &str, records: &[Value]) {
@@ -95,7 +96,7 @@ fn check_states(title: &str, records: &[Value]) {
     }
 }
 
-fn check_use(runtime: &Runtime, flags: &str, knows: bool) {
+fn check_use(runtime: &Runtime, flags: &str, expects_known: bool) {
     let title = format!("{} {flags}", runtime.name);
     let mut load = Load::start_program(runtime, flags, "UseLoad");
     let records_before = records(&load, &["--methods"]);
@@ -104,7 +105,7 @@ fn check_use(runtime: &Runtime, flags: &str, knows: bool) {
     load.ask("late");
     let records = records(&load, &["--methods"]);
     check_states(&title, &records);
-    check_names(&title, &records, knows);
+    check_names(&title, &records, expects_known);
     let blocks = classes(&records).find(|class| text(class, "class") == "UseLoad$Blocks");
     let tid = blocks.unwrap()["initializer"].as_u64().unwrap();
     let comm = std::fs::read_to_string(format!("/proc/{}/task/{tid}/comm", load.pid()));
@@ -128,20 +129,20 @@ fn called_methods_are_never_reported_unused_newest_jdks() {
 
 #[test]
 fn called_methods_are_never_reported_unused_with_jvm_flags() {
-    for (name, flags, knows) in [
+    for (name, flags, expects_known) in [
         ("temurin-25", "-Xshare:off", true),
         ("temurin-11", "-XX:-TieredCompilation -XX:+UseSerialGC", true),
         ("temurin-17", "-Xint", false),
         ("temurin-21", "-XX:+UseZGC", true),
     ] {
-        check_use(runtimes::named(name), flags, knows);
+        check_use(runtimes::named(name), flags, expects_known);
     }
 }
 
 #[test]
 #[ignore = "long: make test-all"]
 fn called_methods_are_never_reported_unused_with_more_flags() {
-    for (name, flags, knows) in [
+    for (name, flags, expects_known) in [
         ("temurin-17", "-Xshare:off", true),
         ("temurin-21", "-XX:-TieredCompilation", true),
         ("temurin-17", "-XX:TieredStopAtLevel=1", false),
@@ -154,7 +155,7 @@ fn called_methods_are_never_reported_unused_with_more_flags() {
         ("temurin-17", "-XX:-UseCompressedOops", true),
         ("temurin-21", "-XX:+UseParallelGC -XX:-UseCompressedClassPointers", true),
     ] {
-        check_use(runtimes::named(name), flags, knows);
+        check_use(runtimes::named(name), flags, expects_known);
     }
 }
 
@@ -213,8 +214,9 @@ fn check_log(runtime: &Runtime, flags: &str) {
     for class in classes(&records) {
         counts.entry(text(class, "class")).or_default().1 += class["classes"].as_i64().unwrap();
     }
-    let wrong: Vec<_> = counts.iter().filter(|(_, (logged, told))| logged != told).collect();
-    assert!(wrong.is_empty(), "{title}: logged and told: {wrong:?}");
+    let wrong: Vec<_> =
+        counts.iter().filter(|(_, (logged, reported))| logged != reported).collect();
+    assert!(wrong.is_empty(), "{title}: logged and reported counts differ: {wrong:?}");
     let mut states = 0;
     for class in classes(&records).filter(|class| class["hidden"] == false) {
         let name = text(class, "class");
@@ -258,7 +260,7 @@ fn every_logged_class_is_reported_with_state_and_origin() {
 /// Runs a program that uses many parts of the JDK, and asserts that no method that it enters is
 /// reported as unused.
 fn check_entered(runtime: &Runtime, flags: &str, rounds: u32, jar: Option<&Path>) {
-    beside_others();
+    run_beside_others();
     let title = format!("{} {flags}", runtime.name);
     let flags = format!("-XX:+DTraceMethodProbes {flags}");
     let jar = jar.unwrap_or_else(|| load::classes());
@@ -268,7 +270,7 @@ fn check_entered(runtime: &Runtime, flags: &str, rounds: u32, jar: Option<&Path>
     load.ask(&format!("go {rounds}"));
     let entered = tracer.interrupt();
     assert!(entered.status.success(), "{entered:?}");
-    let told = methods(&records(&load, &["--methods"]));
+    let reported = methods(&records(&load, &["--methods"]));
     load.quit();
     let (mut called, mut unknown, mut missing) = (0_usize, BTreeMap::<_, usize>::new(), Vec::new());
     let mut wrong = Vec::new();
@@ -280,7 +282,7 @@ fn check_entered(runtime: &Runtime, flags: &str, rounds: u32, jar: Option<&Path>
         if class.contains("0x") || descriptor.len() > 120 || method.len() > 60 {
             continue;
         }
-        match told.get(&(class.to_owned(), format!("{method}{descriptor}"))) {
+        match reported.get(&(class.to_owned(), format!("{method}{descriptor}"))) {
             None => missing.push(format!("{class}.{method}{descriptor}")),
             Some((usage, why)) => {
                 called += 1;
@@ -300,7 +302,7 @@ fn check_entered(runtime: &Runtime, flags: &str, rounds: u32, jar: Option<&Path>
     assert!(wrong.is_empty(), "{title}: {} wrong: {wrong:#?}", wrong.len());
     assert!(called > 3000, "{title}: {called}");
     assert!(all * 10 < called, "{title}: {all} of {called} unknown: {unknown:?}");
-    assert!(missing.len() * 100 < called, "{title}: {called} told, not {missing:#?}");
+    assert!(missing.len() * 100 < called, "{title}: {called} reported, missing {missing:#?}");
 }
 
 #[test]
@@ -376,8 +378,9 @@ fn call_counts_from_an_aot_cache_are_ignored() {
     // This run has not executed a round yet, so methods that only the training run called must not
     // be reported as called.
     let load = Load::start_jar(runtime, &flags, &jar, "WorkLoad");
-    let told = methods(&records(&load, &["--methods"]));
-    let of_parser = told.iter().filter(|((class, _), _)| class.starts_with("com.sun.org.apache"));
+    let reported = methods(&records(&load, &["--methods"]));
+    let of_parser =
+        reported.iter().filter(|((class, _), _)| class.starts_with("com.sun.org.apache"));
     for (method, (usage, _)) in of_parser {
         assert_ne!(usage, "called", "{method:?}");
     }
@@ -434,12 +437,12 @@ fn check_inlined(runtime: &Runtime) {
     );
     let mut load = Load::start_program(runtime, &flags, "WorkLoad");
     load.ask("go 20");
-    let told = methods(&records(&load, &["--methods"]));
+    let reported = methods(&records(&load, &["--methods"]));
     load.quit();
     let inlined = inlined_uncounted(&std::fs::read_to_string(&path).unwrap());
     // The log has no descriptors, so a method counts as wrong only if all methods of its name are.
     let mut usages = BTreeMap::<_, BTreeSet<_>>::new();
-    for ((class, method), (usage, why)) in &told {
+    for ((class, method), (usage, why)) in &reported {
         let name = method.split('(').next().unwrap().to_owned();
         let usage = if why.is_empty() { usage } else { why };
         usages.entry((class.clone(), name)).or_default().insert(usage.as_str());
@@ -483,9 +486,9 @@ fn methods_of_redefined_classes_are_unknown() {
         let flags = format!("-javaagent:{}", jar.display());
         let mut load = Load::start_program(runtimes::named(name), &flags, "RedefineLoad");
         let usage = |load: &Load, class: &str, method: &str| {
-            let told = methods(&records(load, &["--methods"]));
+            let reported = methods(&records(load, &["--methods"]));
             let key = (format!("RedefineLoad${class}"), format!("{method}(I)V"));
-            told[&key].clone()
+            reported[&key].clone()
         };
         let (called, not) = ("called".to_owned(), "not called".to_owned());
         for class in ["Replaced", "Kept"] {

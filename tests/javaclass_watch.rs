@@ -8,9 +8,8 @@ use std::{
 };
 
 use jvmprobe_tests::{
-    beside_others,
     load::{self, Load},
-    programs,
+    programs, run_beside_others,
     runtimes::{self, Runtime},
     tool::{Tool, binary, run},
 };
@@ -52,16 +51,16 @@ fn compare(title: &str, log: &str, records: &[Value]) {
         let mine = records.iter().filter(is_meant);
         count_names(mine.map(|record| text(record, "class").to_owned()))
     };
-    let (logged, told) = (loaded(log), of(&["loaded"]));
+    let (logged, reported) = (loaded(log), of(&["loaded"]));
     assert!(logged.len() > 500, "{title}: {}", logged.len());
-    assert_eq!(logged, told, "{title}: loads");
-    let (logged, told) = (initialized(log), of(&["initialized", "failed"]));
+    assert_eq!(logged, reported, "{title}: loads");
+    let (logged, reported) = (initialized(log), of(&["initialized", "failed"]));
     assert!(logged.len() > 300, "{title}: {}", logged.len());
-    assert_eq!(logged, told, "{title}: initialisations");
+    assert_eq!(logged, reported, "{title}: initialisations");
 }
 
 fn check(runtime: &Runtime) {
-    beside_others();
+    run_beside_others();
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("classes.log");
     let flags = format!("-Xmx256m -Xlog:class+load,class+init:file={}:none", path.display());
@@ -89,7 +88,7 @@ fn every_class_load_and_initialisation_is_reported() {
 /// A command is watched from its first class on, even if it is started through a symbolic link.
 #[test]
 fn every_class_of_a_started_command_is_reported() {
-    beside_others();
+    run_beside_others();
     for (name, flags) in [
         ("temurin-11", ""),
         ("temurin-17", "-Xshare:off"),
@@ -124,7 +123,7 @@ fn every_class_of_a_started_command_is_reported() {
 /// Classes loaded as fast as possible, each with its initialisation, watched from the first one on.
 #[test]
 fn startup_with_20000_classes_loses_no_class() {
-    beside_others();
+    run_beside_others();
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("classes.log");
     let mut command = Command::new(binary("javaclass"));
@@ -144,7 +143,7 @@ fn startup_with_20000_classes_loses_no_class() {
 /// A script that starts a JVM: classes are reported from the attachment on, and a message says so.
 #[test]
 fn jvm_started_by_a_script_is_watched_once_attached() {
-    beside_others();
+    run_beside_others();
     let java = &runtimes::named("temurin-21").java;
     let script = format!("'{}' -cp {} UseLoad & wait", java.display(), load::classes().display());
     let mut command = Command::new(binary("javaclass"));
@@ -156,7 +155,7 @@ fn jvm_started_by_a_script_is_watched_once_attached() {
 
 #[test]
 fn stacks_show_the_code_that_loaded_a_class() {
-    beside_others();
+    run_beside_others();
     let mut load = Load::start_program(runtimes::named("temurin-21"), "", "UseLoad");
     let pid = load.pid().to_string();
     let tool = Tool::start("javaclass", &["-p", &pid, "-j", "-s"]);
@@ -229,16 +228,16 @@ fn unused_with_jdk_covers_every_module_class() {
         let loaded = run("javaclass", &["-p", &pid, "-j"]);
         load.quit();
         assert!(unused.status.success(), "{unused:?}");
-        let mut told: BTreeSet<String> = BTreeSet::new();
+        let mut reported: BTreeSet<String> = BTreeSet::new();
         for record in unused.json() {
             if !text(&record, "jar").starts_with('/') {
-                told.insert(text(&record, "class").to_owned());
+                reported.insert(text(&record, "class").to_owned());
             }
         }
         for class in loaded.json() {
             let has_begun = !matches!(class["state"].as_str(), None | Some("loaded" | "linked"));
             if has_begun && class["origin_kind"] == "module" {
-                told.insert(text(&class, "class").to_owned());
+                reported.insert(text(&class, "class").to_owned());
             }
         }
         let jar = std::fs::read(programs::classes_of(runtime)).unwrap();
@@ -251,7 +250,7 @@ fn unused_with_jdk_covers_every_module_class() {
             expected.extend(class.map(|class| class.replace('/', ".")));
         }
         assert!(expected.len() > 10_000);
-        let differ: Vec<_> = expected.symmetric_difference(&told).take(20).collect();
+        let differ: Vec<_> = expected.symmetric_difference(&reported).take(20).collect();
         assert!(differ.is_empty(), "{name}: {differ:?}");
     }
 }
@@ -297,7 +296,7 @@ fn hidden_classes_of_one_kind_share_one_record() {
 /// The picture contains each initialisation in the log, nested in the one that caused it.
 #[test]
 fn flame_graph_contains_every_logged_initialiser() {
-    beside_others();
+    run_beside_others();
     let dir = tempfile::tempdir().unwrap();
     let (folded, page) = (dir.path().join("init.folded"), dir.path().join("init.html"));
     let (svg, log) = (dir.path().join("init.svg"), dir.path().join("log"));
@@ -337,7 +336,7 @@ fn flame_graph_contains_every_logged_initialiser() {
 /// where.
 #[test]
 fn list_records_first_load_and_initialisation() {
-    beside_others();
+    run_beside_others();
     let dir = tempfile::tempdir().unwrap();
     let list = dir.path().join("list");
     let lines = "UseLoad$Used\nUseLoad$NeverLoaded\nUseLoad$Used#calledOnce\nUseLoad$OnlyLoaded\n";

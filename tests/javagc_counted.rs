@@ -5,10 +5,10 @@
 use std::os::fd::{FromRawFd, OwnedFd};
 
 use jvmprobe_tests::{
-    beside_others,
     gclog::{self, Stop},
     load::Load,
     proc::{monotonic_ns, threads},
+    run_beside_others,
     runtimes::{Runtime, named, of_unstable},
     tool::Tool,
 };
@@ -22,7 +22,7 @@ const NO_TIMER: &str = "-XX:+UnlockDiagnosticVMOptions -XX:GuaranteedSafepointIn
 /// The collector with the most kinds of stops, in Debian's JDK 8, which is built without probes.
 #[test]
 fn counters_report_every_stop_jdk_8_cms() {
-    beside_others();
+    run_beside_others();
     if let Some(runtime) = of_unstable("sid-8") {
         check(runtime, "-XX:+UseConcMarkSweepGC");
     }
@@ -31,7 +31,7 @@ fn counters_report_every_stop_jdk_8_cms() {
 #[test]
 #[ignore = "long: make test-all"]
 fn counters_report_every_stop_jdk_8() {
-    beside_others();
+    run_beside_others();
     let Some(runtime) = of_unstable("sid-8") else { return };
     for flags in runtime.collectors() {
         check(runtime, flags);
@@ -72,7 +72,7 @@ fn counters_report_every_stop_jdk_25() {
 /// Checks each collector whose pauses the JVM counts, in a build from which probes and symbols were
 /// removed.
 fn check_stripped_build(name: &str) {
-    beside_others();
+    run_beside_others();
     let folder = tempfile::tempdir().expect("a temporary folder");
     let runtime = named(name).bare(folder.path());
     let collectors = runtime.collectors();
@@ -97,7 +97,7 @@ fn check(runtime: &Runtime, flags: &str) {
     let log = load.quit();
     let records = output.json();
     let is_stop = |r: &&Value| r["type"] == "pause" || r["type"] == "safepoint";
-    let told: Vec<_> = records.iter().filter(is_stop).collect();
+    let reported_stops: Vec<_> = records.iter().filter(is_stop).collect();
     let mut stops = match runtime.major {
         8 => gclog::stops_of_jdk_8(&log),
         _ => gclog::parse(&log).stops,
@@ -105,17 +105,19 @@ fn check(runtime: &Runtime, flags: &str) {
     if runtime.major == 8 {
         // The log's clock starts with the JVM, so it is aligned by the last stop, which is the same
         // in both.
-        let last = told.last().and_then(|r| Some(r["ts_ns"].as_u64()? + r["stopped_ns"].as_u64()?));
-        let began = last.zip(stops.last()).map(|(told, logged)| told - logged.end_ns);
+        let last = reported_stops
+            .last()
+            .and_then(|r| Some(r["ts_ns"].as_u64()? + r["stopped_ns"].as_u64()?));
+        let began = last.zip(stops.last()).map(|(reported, logged)| reported - logged.end_ns);
         let began = began.unwrap_or_else(|| panic!("{title}: {}", output.stdout));
         stops.iter_mut().for_each(|stop| stop.end_ns += began);
     }
     stops.retain(|stop| stop.end_ns > begin_ns);
     assert!(stops.len() > 10, "{title}: the load makes only {} stops", stops.len());
-    let [logged, reported] = [stops.len(), told.len()];
+    let [logged, reported] = [stops.len(), reported_stops.len()];
     assert_eq!(reported, logged, "{title}: {stops:?}\n{}", output.stdout);
     let mut errors = [Vec::new(), Vec::new()];
-    for (stop, record) in stops.iter().zip(&told) {
+    for (stop, record) in stops.iter().zip(&reported_stops) {
         compare(&title, runtime, flags, stop, record, &mut errors);
     }
     // PAUSE has a higher limit, because the log's timestamps of a collection enclose those of the
@@ -145,8 +147,8 @@ fn compare(
     let context = format!("{title}: {stop:?}\n{record}");
     let number = |name: &str| record[name].as_u64().unwrap_or_else(|| panic!("{name}: {context}"));
     // An error of 1 is at the limit of the looser of two bounds: 25 µs, or 2 % of the logged time.
-    let error = |told: u64, logged: u64| {
-        let off = told.abs_diff(logged) as f64;
+    let error = |reported: u64, logged: u64| {
+        let off = reported.abs_diff(logged) as f64;
         (off / 25e3).min(off / logged as f64 / 0.02)
     };
     let (stopped, ttsp) = (number("stopped_ns"), number("ttsp_ns"));
@@ -179,7 +181,7 @@ fn compare(
 /// reported in one record, with their number and the sum of their times.
 #[test]
 fn counters_are_polled_if_no_watchpoint_is_free() {
-    beside_others();
+    run_beside_others();
     let Some(runtime) = of_unstable("sid-8") else { return };
     let mut load = Load::start(runtime, &format!("-XX:+UseParallelGC {NO_TIMER} {FLAGS_OF_JDK_8}"));
     let pid = load.pid();
@@ -198,17 +200,17 @@ fn counters_are_polled_if_no_watchpoint_is_free() {
     let stops = gclog::stops_of_jdk_8(&load.quit()[begin..]);
     let logged: Vec<_> = stops.iter().flat_map(|stop| &stop.collections).collect();
     let records = output.json();
-    let told: Vec<_> = records.iter().filter(|r| r["type"] == "pause").collect();
-    let sum = |name: &str| told.iter().filter_map(|r| r[name].as_u64()).sum::<u64>();
+    let reported_stops: Vec<_> = records.iter().filter(|r| r["type"] == "pause").collect();
+    let sum = |name: &str| reported_stops.iter().filter_map(|r| r[name].as_u64()).sum::<u64>();
     assert_eq!(sum("collections"), logged.len() as u64, "{}", output.stdout);
     let pause_ns: u64 = logged.iter().map(|c| c.pause_ns).sum();
     // The log's timestamps enclose those of the counters.
     assert!(sum("pause_ns").abs_diff(pause_ns) < pause_ns / 10, "{pause_ns}: {}", output.stdout);
-    for record in &told {
+    for record in &reported_stops {
         let number = |name: &str| record[name].as_u64();
         assert!(number("stopped_ns") >= number("pause_ns"), "{record}");
     }
-    assert!(told.iter().any(|r| r["collections"] == 1), "{told:?}");
+    assert!(reported_stops.iter().any(|r| r["collections"] == 1), "{reported_stops:?}");
 }
 
 /// Occupies one of a thread's hardware watchpoints, if one is free.

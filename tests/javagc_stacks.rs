@@ -3,7 +3,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use jvmprobe_tests::{beside_others, load::Load, runtimes, tool::Tool};
+use jvmprobe_tests::{load::Load, run_beside_others, runtimes, tool::Tool};
 use serde_json::Value;
 
 const SOURCE: &str = include_str!("java/AskLoad.java");
@@ -30,7 +30,7 @@ fn every_gc_request_is_reported_with_its_stack_other_jdks() {
 }
 
 fn check_request_stacks(runtimes: &[(&str, &str)]) {
-    beside_others();
+    run_beside_others();
     for (name, flags) in runtimes {
         let mut load = Load::start_program(runtimes::named(name), flags, "AskLoad");
         let pid = load.pid().to_string();
@@ -107,7 +107,7 @@ fn number(answer: &str, name: &str) -> u64 {
 
 #[test]
 fn text_prints_request_stacks_like_java() {
-    beside_others();
+    run_beside_others();
     let mut load = Load::start_program(runtimes::named("temurin-21"), "", "AskLoad");
     let pid = load.pid().to_string();
     let tool = Tool::start("javagc", &["-p", &pid, "--stack"]);

@@ -12,14 +12,13 @@ use std::{
 };
 
 use jvmprobe_tests::{
-    beside_others,
+    child_process::{ChildProcess, loader, sleeper},
     container::Container,
     fake::Fake,
     gclog,
     load::{Load, classes},
-    need_root,
-    other::{Other, loader, sleeper},
     proc::{breakpoints, probes_leaked},
+    run_alone, run_beside_others,
     runtimes::{Runtime, named},
     tool::{self, Tool, assert_refused, binary},
 };
@@ -38,7 +37,7 @@ fn usage_errors_exit_with_2() {
 
 #[test]
 fn missing_process_is_rejected() {
-    beside_others();
+    run_beside_others();
     // Above every pid_max.
     assert_refused(&tool::run("javagc", &["-p", "4194305"]), 1, &["no process 4194305"]);
     assert_refused(&tool::run("javagc", &["-p", "4294967295"]), 1, &["no process"]);
@@ -46,7 +45,7 @@ fn missing_process_is_rejected() {
 
 #[test]
 fn process_that_is_no_jvm_is_rejected() {
-    beside_others();
+    run_beside_others();
     let other = sleeper();
     let pid = other.0.id().to_string();
     assert_refused(
@@ -58,7 +57,7 @@ fn process_that_is_no_jvm_is_rejected() {
 
 #[test]
 fn process_with_libjvm_but_no_jvm_is_rejected() {
-    beside_others();
+    run_beside_others();
     let other = loader(&named("temurin-17").libjvm());
     let pid = other.pid().to_string();
     let refused = tool::run("javagc", &["-p", &pid]);
@@ -74,7 +73,7 @@ fn process_with_libjvm_but_no_jvm_is_rejected() {
 
 #[test]
 fn stopped_jvm_is_reported_as_stopped() {
-    beside_others();
+    run_beside_others();
     let mut load = Load::start(named("temurin-17"), G1);
     let pid = load.pid();
     let signal = |signal| {
@@ -103,7 +102,7 @@ fn stopped_jvm_is_reported_as_stopped() {
 
 #[test]
 fn thread_id_error_names_the_process_id() {
-    beside_others();
+    run_beside_others();
     let load = Load::start(named("temurin-17"), G1);
     let pid = load.pid().to_string();
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
@@ -114,7 +113,7 @@ fn thread_id_error_names_the_process_id() {
 
 #[test]
 fn zombie_process_is_rejected() {
-    beside_others();
+    run_beside_others();
     let mut child = Command::new("true").spawn().unwrap();
     let stat = format!("/proc/{}/stat", child.id());
     while !fs::read_to_string(&stat).unwrap().contains(") Z ") {
@@ -126,7 +125,7 @@ fn zombie_process_is_rejected() {
 
 #[test]
 fn missing_capabilities_are_named() {
-    beside_others();
+    run_beside_others();
     let load = Load::start(named("temurin-17"), G1);
     let pid = load.pid().to_string();
     let without = |caps: &str| {
@@ -141,7 +140,7 @@ fn missing_capabilities_are_named() {
 
 #[test]
 fn named_capabilities_suffice_for_tracing() {
-    beside_others();
+    run_beside_others();
     let mut load = Load::start(named("temurin-17"), G1);
     let mut command = Command::new("setpriv");
     let caps = "-all,+bpf,+perfmon,+sys_ptrace";
@@ -156,7 +155,7 @@ fn named_capabilities_suffice_for_tracing() {
 
 /// A fake JVM: a process that maps a given file under the name libjvm.so.
 struct Mapper {
-    child: Other,
+    child: ChildProcess,
     _dir: tempfile::TempDir,
 }
 
@@ -180,7 +179,7 @@ impl Mapper {
         let stdout = child.stdout.take().unwrap();
         std::io::BufRead::read_line(&mut std::io::BufReader::new(stdout), &mut line).unwrap();
         assert_eq!(line, "mapped\n");
-        Self { child: Other(child), _dir: dir }
+        Self { child: ChildProcess(child), _dir: dir }
     }
 
     fn assert_javagc_refuses(&self, words: &[&str]) {
@@ -191,13 +190,13 @@ impl Mapper {
 
 #[test]
 fn openj9_is_rejected_by_name() {
-    beside_others();
+    run_beside_others();
     Mapper::start(&[0; 64], "libj9vm29.so").assert_javagc_refuses(&["OpenJ9", "HotSpot"]);
 }
 
 #[test]
 fn libjvm_of_another_architecture_is_rejected() {
-    beside_others();
+    run_beside_others();
     let mut elf = fs::read(std::env::current_exe().unwrap()).unwrap();
     // e_machine: 64-bit Arm, or x86-64 on Arm.
     elf[18] = if cfg!(target_arch = "aarch64") { 62 } else { 183 };
@@ -208,7 +207,7 @@ fn libjvm_of_another_architecture_is_rejected() {
 
 #[test]
 fn libjvm_without_probes_and_symbols_is_rejected() {
-    beside_others();
+    run_beside_others();
     let dir = tempfile::tempdir().unwrap();
     let stripped = dir.path().join("libjvm.so");
     let mut strip = Command::new("strip");
@@ -221,7 +220,7 @@ fn libjvm_without_probes_and_symbols_is_rejected() {
 
 #[test]
 fn broken_elf_files_are_refused() {
-    beside_others();
+    run_beside_others();
     let whole = fs::read(named("temurin-17").libjvm()).unwrap();
     let mut wild = whole.clone();
     // Section headers at the end of the address space.
@@ -240,7 +239,7 @@ fn broken_elf_files_are_refused() {
 
 #[test]
 fn closed_stdout_ends_the_trace_quietly() {
-    beside_others();
+    run_beside_others();
     let mut load = Load::start(named("temurin-17"), G1);
     let script = format!("{} -p {} | head -n 2", binary("javagc").display(), load.pid());
     let shell = Command::new("bash")
@@ -259,7 +258,7 @@ fn closed_stdout_ends_the_trace_quietly() {
 
 #[test]
 fn closed_stdout_ends_the_trace_of_an_idle_jvm() {
-    beside_others();
+    run_beside_others();
     let load = Load::start(named("temurin-17"), G1);
     // Without a collection there is nothing to write, and so no error from writing.
     let script = format!("timeout 20 {} -p {} | true", binary("javagc").display(), load.pid());
@@ -270,7 +269,7 @@ fn closed_stdout_ends_the_trace_of_an_idle_jvm() {
 
 #[test]
 fn unwritable_output_file_is_reported_before_tracing() {
-    beside_others();
+    run_beside_others();
     let load = Load::start(named("temurin-17"), G1);
     let output = tool::run("javagc", &["-p", &load.pid().to_string(), "-o", "/nonexistent/x.json"]);
     assert_refused(&output, 1, &["/nonexistent/x.json", "No such file"]);
@@ -278,7 +277,7 @@ fn unwritable_output_file_is_reported_before_tracing() {
 
 #[test]
 fn full_disk_is_reported() {
-    beside_others();
+    run_beside_others();
     let mut load = Load::start(named("temurin-17"), G1);
     let tool = Tool::start("javagc", &["-p", &load.pid().to_string(), "-o", "/dev/full"]);
     load.run(0.5);
@@ -289,7 +288,7 @@ fn full_disk_is_reported() {
 
 #[test]
 fn twenty_thousand_stops_per_second_lose_none() {
-    need_root();
+    run_alone();
     let mut fake = Fake::start();
     let tool = Tool::start("javagc", &["-p", &fake.pid().to_string(), "-j", "-q"]);
     fake.fire(50_000, 20_000.0);
@@ -301,7 +300,7 @@ fn twenty_thousand_stops_per_second_lose_none() {
 
 #[test]
 fn lost_events_are_counted_exactly() {
-    need_root();
+    run_alone();
     let mut fake = Fake::start();
     let tool = Tool::start("javagc", &["-p", &fake.pid().to_string(), "-j", "-q"]);
     // The tool is stopped and does not read, so the ring buffer overflows.
@@ -316,16 +315,16 @@ fn lost_events_are_counted_exactly() {
     let number = |field: &str| summary[field].as_u64().unwrap();
     assert!(number("lost") > 0, "{summary}");
     assert_eq!(number("pauses") + number("lost"), 21_000, "{summary}");
-    let told: u64 =
+    let reported: u64 =
         records.iter().filter(|r| r["type"] == "lost").map(|r| r["events"].as_u64().unwrap()).sum();
-    assert_eq!(told, number("lost"));
+    assert_eq!(reported, number("lost"));
 }
 
 /// Lost events are counted exactly: if many JVMs already collect when the trace begins, each stop
 /// since the first reported one is either reported or counted as lost.
 #[test]
 fn stops_of_30_jvms_are_reported_or_counted_lost() {
-    need_root();
+    run_alone();
     binary("javagc");
     let flags = "-Xms8m -Xmx8m -XX:+UseSerialGC -XX:TieredStopAtLevel=1";
     let mut loads: Vec<_> =
@@ -367,7 +366,7 @@ fn stops_of_30_jvms_are_reported_or_counted_lost() {
 
 /// The trace ends normally when the target ends, in whichever way.
 fn assert_trace_ends_with_target(end: impl FnOnce(&mut Load), words: &str) {
-    need_root();
+    run_alone();
     let mut load = Load::start(named("temurin-17"), G1);
     let tool = Tool::start("javagc", &["-p", &load.pid().to_string(), "-j"]);
     load.run(0.5);
@@ -382,13 +381,13 @@ fn assert_trace_ends_with_target(end: impl FnOnce(&mut Load), words: &str) {
 
 #[test]
 fn trace_ends_when_the_target_is_killed() {
-    beside_others();
+    run_beside_others();
     assert_trace_ends_with_target(Load::kill, "has ended");
 }
 
 #[test]
 fn trace_ends_when_a_busy_target_is_killed() {
-    beside_others();
+    run_beside_others();
     assert_trace_ends_with_target(
         |load| {
             load.go(5.0);
@@ -401,7 +400,7 @@ fn trace_ends_when_a_busy_target_is_killed() {
 
 #[test]
 fn trace_ends_when_the_target_execs() {
-    beside_others();
+    run_beside_others();
     // java never execs after it has loaded libjvm.so; a program that embeds it might.
     let libjvm = named("temurin-17").libjvm();
     let script = "import mmap,os,sys\n\
@@ -421,7 +420,7 @@ fn trace_ends_when_the_target_execs() {
     let mut line = String::new();
     let stdout = child.stdout.take().unwrap();
     std::io::BufRead::read_line(&mut std::io::BufReader::new(stdout), &mut line).unwrap();
-    let child = Other(child);
+    let child = ChildProcess(child);
     let tool = Tool::start("javagc", &["-p", &child.0.id().to_string(), "-j"]);
     std::io::Write::write_all(&mut stdin, b"\n").unwrap();
     let output = tool.wait();
@@ -431,7 +430,7 @@ fn trace_ends_when_the_target_execs() {
 
 #[test]
 fn concurrent_traces_report_the_same_stops() {
-    need_root();
+    run_alone();
     let mut load = Load::start(named("temurin-17"), G1);
     let pid = load.pid().to_string();
     let tools = [Tool::start("javagc", &["-p", &pid, "-j"]), Tool::start("javagc", &["-a", "-j"])];
@@ -452,7 +451,7 @@ fn concurrent_traces_report_the_same_stops() {
 /// file. After the tool has ended, all pages are equal to the file again.
 #[test]
 fn no_breakpoint_remains_after_interrupt_or_kill() {
-    need_root();
+    run_alone();
     let mut load = Load::start(named("temurin-17"), G1);
     let pid = load.pid().to_string();
     let clean = breakpoints(load.pid(), named("temurin-17"));
@@ -492,7 +491,7 @@ fn copy_of(runtime: &Runtime, to: &Path) -> PathBuf {
 
 #[test]
 fn jvm_is_traced_after_libjvm_is_replaced_on_disk() {
-    beside_others();
+    run_beside_others();
     let dir = tempfile::tempdir().unwrap();
     let java = copy_of(named("temurin-17"), &dir.path().join("jre"));
     let mut load = Load::spawn(Command::new(&java));
@@ -511,7 +510,7 @@ fn jvm_is_traced_after_libjvm_is_replaced_on_disk() {
 /// On the host, a different build of libjvm.so is at the same path.
 #[test]
 fn a_jvm_in_a_container_is_traced_from_outside() {
-    beside_others();
+    run_beside_others();
     let mut container = Container::start(named("temurin-21"), &[G1], "GcLoad");
     let tool = Tool::start("javagc", &["-p", &container.pid().to_string(), "-j"]);
     container.run(0.7);
@@ -526,12 +525,13 @@ fn a_jvm_in_a_container_is_traced_from_outside() {
 
 #[test]
 fn a_jvm_that_is_just_starting_is_traced() {
-    need_root();
+    run_alone();
     for delay in [0, 5, 15, 40] {
         let runtime = named("temurin-21");
         let mut command = runtime.command();
         command.args(["-Xmx64m", "-XX:+UseSerialGC", "-cp"]).arg(classes()).arg("GcLoad");
-        let mut java = Other(command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap());
+        let mut java =
+            ChildProcess(command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap());
         thread::sleep(Duration::from_millis(delay));
         // -a, because there may be no libjvm.so mapped yet.
         let tool = Tool::start("javagc", &["-a", "-j"]);
@@ -563,14 +563,14 @@ fn assert_new_jvm_is_traced(tool: Tool, words: &str) {
 
 #[test]
 fn new_jvms_are_found_when_they_map_libjvm() {
-    beside_others();
+    run_beside_others();
     let tool = Tool::start("javagc", &["-a", "-v", "-j"]);
     assert_new_jvm_is_traced(tool, "detecting new JVMs when they map libjvm.so");
 }
 
 #[test]
 fn new_jvms_are_found_by_polling_without_kernel_events() {
-    beside_others();
+    run_beside_others();
     // The list of online processors is hidden, so the tool cannot open events on them.
     let hide = "mount --bind /dev/null /sys/devices/system/cpu/online; exec \"$@\"";
     let mut command = Command::new("unshare");
@@ -581,7 +581,7 @@ fn new_jvms_are_found_by_polling_without_kernel_events() {
 
 #[test]
 fn tracing_works_without_kernel_btf() {
-    beside_others();
+    run_beside_others();
     let mut load = Load::start(named("temurin-17"), G1);
     let pid = load.pid().to_string();
     let tool = Tool::spawn(tool::without_btf("javagc", &["-p", &pid, "-j"]));

@@ -5,9 +5,9 @@
 use std::ops::Range;
 
 use jvmprobe_tests::{
-    beside_others,
     gclog::{self, Cycle, OldCollection, Stop},
     load::Load,
+    run_beside_others,
     runtimes::{self, Runtime},
     tool::Tool,
 };
@@ -15,13 +15,13 @@ use serde_json::Value;
 
 /// Checks each collector of a runtime, one after the other.
 fn check_runtime(name: &str) {
-    beside_others();
+    run_beside_others();
     check_collectors(runtimes::named(name));
 }
 
 /// Checks each collector of a runtime that may be unavailable.
 fn check_unstable(name: &str) {
-    beside_others();
+    run_beside_others();
     if let Some(runtime) = runtimes::of_unstable(name) {
         check_collectors(runtime);
     }
@@ -46,7 +46,7 @@ fn check_collector(runtime: &Runtime, flags: &str) {
 /// Each collector once, each JDK, and a build without probes.
 #[test]
 fn every_logged_stop_is_reported() {
-    beside_others();
+    run_beside_others();
     for (name, flags) in [
         ("temurin-11", "-XX:+UseConcMarkSweepGC"),
         ("temurin-11", "-XX:+UseParallelGC"),
@@ -126,14 +126,14 @@ fn every_logged_stop_is_reported_jdk_11_musl_no_probes() {
 /// The collector with the most kinds of stops.
 #[test]
 fn heap_sizes_match_the_log_jdk_8_cms() {
-    beside_others();
+    run_beside_others();
     check_jdk_8(runtimes::named("zulu-8"), "-XX:+UseConcMarkSweepGC");
 }
 
 #[test]
 #[ignore = "long: make test-all"]
 fn heap_sizes_match_the_log_jdk_8_all_collectors() {
-    beside_others();
+    run_beside_others();
     let runtime = runtimes::named("zulu-8");
     let collectors = runtime.collectors();
     assert_eq!(collectors.len(), 4, "Serial, Parallel, CMS, G1");
@@ -216,7 +216,7 @@ fn check_cms_pauses_within_cycles(title: &str, records: &[Value]) {
 
 #[test]
 fn every_logged_stop_is_reported_without_perf_data() {
-    beside_others();
+    run_beside_others();
     let runtime = runtimes::named("temurin-21");
     for flags in ["-XX:+UseG1GC -XX:-UsePerfData", "-XX:+UseSerialGC -XX:-UsePerfData"] {
         check(runtime, flags);
@@ -226,7 +226,7 @@ fn every_logged_stop_is_reported_without_perf_data() {
 /// G1 names its operation for metaspace "full", and collects the young generation in it.
 #[test]
 fn metaspace_collections_are_full_as_in_the_log() {
-    beside_others();
+    run_beside_others();
     for (name, collector) in [
         ("temurin-17", "-XX:+UseG1GC"),
         ("temurin-21", "-XX:+UseSerialGC"),
@@ -245,9 +245,9 @@ fn collections_of(logged: &[&OldCollection], pause: &Value) -> usize {
     let is_last = |c: &&OldCollection| c.after.is(number(pause, "heap_after"));
     let Some(first) = logged.first().filter(is_first) else { return 0 };
     let mut end = first.before;
-    let goes_on =
+    let continues_chain =
         |c: &&&OldCollection| c.before.count <= std::mem::replace(&mut end, c.after).count;
-    let chain = logged.iter().take_while(goes_on).count();
+    let chain = logged.iter().take_while(continues_chain).count();
     let Some(last) = logged[..chain].iter().position(is_last) else { return 0 };
     // The full collection of System.gc() may find nothing to free after the young one.
     let frees_nothing = |c: &&&OldCollection| {
@@ -335,8 +335,8 @@ fn compare_stops(
     assert!(extra.is_empty(), "{title}: reported, but not in the log: {extra:?}");
 
     let Tally { causes: known, right_causes: right, short_pauses, sizes, wrong_sizes } = tally;
-    let is_looked_into = !(flags.contains("ZGC") && runtime.major >= 17);
-    assert_eq!(sizes > 0, is_looked_into, "{title}: sizes in the log");
+    let has_heap_sizes = !(flags.contains("ZGC") && runtime.major >= 17);
+    assert_eq!(sizes > 0, has_heap_sizes, "{title}: sizes in the log");
     assert!(
         wrong_sizes.is_empty(),
         "{title}: of {sizes} sizes {} are wrong: {:#?}",

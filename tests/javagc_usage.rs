@@ -4,9 +4,8 @@
 use std::{process::Command, time::Duration};
 
 use jvmprobe_tests::{
-    beside_others,
     load::Load,
-    need_root,
+    run_alone, run_beside_others,
     runtimes::named,
     tool::{self, Tool, binary},
 };
@@ -25,7 +24,7 @@ fn of_type<'a>(records: &'a [Value], wanted: &'a str) -> impl Iterator<Item = &'
 
 #[test]
 fn text_has_one_header_pause_lines_and_a_summary() {
-    beside_others();
+    run_beside_others();
     let mut load = Load::start(named("temurin-17"), G1);
     let tool = Tool::start("javagc", &["-p", &pid(&load)]);
     load.run(1.0);
@@ -56,7 +55,8 @@ fn text_has_one_header_pause_lines_and_a_summary() {
     load.quit();
 }
 
-/// Checks the rows of the listing, and the right edges of its numeric columns.
+/// Checks that the listing has more than ten rows, and that the values in its numeric columns end
+/// where the names of the columns end.
 fn assert_aligned(text: &str) {
     let header = text.lines().next().unwrap();
     let names = ["TTSP(ms)", "PAUSE(ms)", "STOPPED(ms)", "HEAP-BEFORE", "HEAP-AFTER"];
@@ -75,8 +75,9 @@ fn assert_aligned(text: &str) {
 
 #[test]
 fn columns_stay_aligned_and_no_line_ends_in_blanks() {
-    beside_others();
-    // Names of operations with 28 characters, and with 30 characters, which are truncated.
+    run_beside_others();
+    // Some operations of these collectors have names of 28 characters, which is the width of the
+    // column, and some have names of 30 characters, which are truncated.
     for (runtime, flags) in [
         ("temurin-17", "-XX:+UseShenandoahGC"),
         ("temurin-21", "-XX:+UseZGC -XX:+ZGenerational"),
@@ -98,7 +99,7 @@ fn columns_stay_aligned_and_no_line_ends_in_blanks() {
 
 #[test]
 fn json_objects_carry_the_documented_fields() {
-    beside_others();
+    run_beside_others();
     let mut load = Load::start(named("temurin-25"), G1);
     let tool = Tool::start("javagc", &["-p", &pid(&load), "-j", "--safepoints", "--pools", "-H"]);
     load.run(1.0);
@@ -153,7 +154,7 @@ fn json_objects_carry_the_documented_fields() {
 
 #[test]
 fn interval_and_count_give_that_many_summaries() {
-    beside_others();
+    run_beside_others();
     let mut load = Load::start(named("temurin-17"), "-XX:+UseParallelGC");
     let tool = Tool::start("javagc", &["-p", &pid(&load), "-j", "0.4", "3"]);
     load.go(3.0);
@@ -170,7 +171,7 @@ fn interval_and_count_give_that_many_summaries() {
 
 #[test]
 fn duration_ends_the_trace_and_the_summary_agrees() {
-    need_root();
+    run_alone();
     let mut load = Load::start(named("temurin-17"), "-XX:+UseSerialGC");
     let tool = Tool::start("javagc", &["-p", &pid(&load), "-j", "-d", "1"]);
     load.go(2.0);
@@ -188,7 +189,7 @@ fn duration_ends_the_trace_and_the_summary_agrees() {
 
 #[test]
 fn freed_and_allocated_bytes_match_the_heap_sizes() {
-    beside_others();
+    run_beside_others();
     let mut load = Load::start(named("temurin-21"), "-XX:+UseParallelGC");
     let tool = Tool::start("javagc", &["-p", &pid(&load), "-j"]);
     load.run(1.0);
@@ -206,7 +207,7 @@ fn freed_and_allocated_bytes_match_the_heap_sizes() {
 
 #[test]
 fn threshold_hides_short_stops_but_counts_them() {
-    beside_others();
+    run_beside_others();
     let mut load = Load::start(named("temurin-17"), G1);
     let tool = Tool::start("javagc", &["-p", &pid(&load), "-j", "-t", "1.5"]);
     load.run(1.5);
@@ -220,7 +221,7 @@ fn threshold_hides_short_stops_but_counts_them() {
 
 #[test]
 fn stops_of_two_jvms_are_reported_separately() {
-    beside_others();
+    run_beside_others();
     let mut first = Load::start(named("temurin-17"), G1);
     let mut second = Load::start(named("temurin-25"), "-XX:+UseSerialGC");
     let tool = Tool::start("javagc", &["-p", &pid(&first), "-p", &pid(&second), "-j"]);
@@ -238,7 +239,7 @@ fn stops_of_two_jvms_are_reported_separately() {
 
 #[test]
 fn all_option_traces_running_and_later_jvms() {
-    need_root();
+    run_alone();
     let mut early = Load::start(named("temurin-17"), "-XX:+UseParallelGC");
     let tool = Tool::start("javagc", &["-a", "-j"]);
     let mut same_file = Load::start(named("temurin-17"), "-XX:+UseSerialGC");
@@ -266,7 +267,7 @@ fn all_option_traces_running_and_later_jvms() {
 
 #[test]
 fn output_format_follows_the_file_extension() {
-    beside_others();
+    run_beside_others();
     let mut load = Load::start(named("temurin-17"), G1);
     let dir = tempfile::tempdir().unwrap();
     for (name, is_json) in [("out.jsonl", true), ("out.txt", false)] {
@@ -284,7 +285,7 @@ fn output_format_follows_the_file_extension() {
 
 #[test]
 fn sigterm_and_sighup_end_the_trace_like_ctrl_c() {
-    beside_others();
+    run_beside_others();
     let mut load = Load::start(named("temurin-17"), G1);
     for signal in [Signal::TERM, Signal::HUP] {
         let tool = Tool::start("javagc", &["-p", &pid(&load), "-j", "-q"]);
@@ -298,7 +299,7 @@ fn sigterm_and_sighup_end_the_trace_like_ctrl_c() {
 
 #[test]
 fn list_probes_matches_readelf() {
-    beside_others();
+    run_beside_others();
     let load = Load::start(named("temurin-17"), G1);
     let output = tool::run("javagc", &["-p", &pid(&load), "--list-probes"]);
     assert!(output.status.success(), "{output:?}");
@@ -342,7 +343,7 @@ fn completions_and_man_page_contain_every_option() {
 /// A host may have no jps, so a tool without a target lists the JVMs that it could trace.
 #[test]
 fn missing_target_lists_the_running_jvms() {
-    need_root();
+    run_alone();
     let load = Load::start(named("temurin-17"), G1);
     for tool in ["javagc", "javaobjnew", "javaprof"] {
         let output = tool::run(tool, &[]);
@@ -359,7 +360,7 @@ fn missing_target_lists_the_running_jvms() {
 
 #[test]
 fn name_option_selects_a_jvm_by_main_class() {
-    need_root();
+    run_alone();
     let mut load = Load::start(named("temurin-17"), G1);
     let tool = Tool::start("javagc", &["--name", "^GcLoad$", "-j"]);
     load.run(1.0);
@@ -375,7 +376,7 @@ fn name_option_selects_a_jvm_by_main_class() {
 
 #[test]
 fn two_output_files_contain_the_same_pauses() {
-    beside_others();
+    run_beside_others();
     let dir = tempfile::tempdir().unwrap();
     let [text, json] = ["a.txt", "a.jsonl"].map(|name| dir.path().join(name));
     let mut load = Load::start(named("temurin-17"), G1);

@@ -6,9 +6,9 @@ use std::{collections::BTreeMap, path::Path};
 
 use jvmprobe_tests::{
     allocated::{Allocated, trace},
-    beside_others, folded,
+    folded,
     load::Load,
-    need_root, pprof,
+    pprof, run_alone, run_beside_others,
     runtimes::{self, Runtime, named},
     speedscope,
     tool::{self, Tool},
@@ -54,7 +54,7 @@ fn bytes_by_path(records: &[Value]) -> BTreeMap<&'static str, u64> {
         let is_made = methods(stack).contains(&"AllocLoad.make");
         match path(stack) {
             Some(path) => *sums.entry(path).or_default() += bytes(stack),
-            None => assert!(!is_made, "the chain is wrong: {stack}"),
+            None => assert!(!is_made, "the stack shows none of the load's call paths: {stack}"),
         }
     }
     sums
@@ -258,7 +258,7 @@ fn exact_mode_with_stacks_loses_nothing_at_full_rate() {
         assert_eq!(found[path], truth.paths[path], "{path}");
     }
     let all: u64 = truth.classes.values().map(|(objects, _)| objects).sum();
-    println!("{:.2} million objects a second", all as f64 / 5e6);
+    println!("{:.2} million objects per second", all as f64 / 5e6);
     assert_eq!(records.last().unwrap()["lost"], 0);
 }
 
@@ -310,7 +310,7 @@ fn large_objects_are_reported_with_their_stack() {
 
 #[test]
 fn text_shows_stacks_below_the_table() {
-    need_root();
+    run_alone();
     let mut java = Load::start_program(named("temurin-17"), "-XX:+UseG1GC", "AllocLoad");
     let pid = java.pid().to_string();
     let tool = Tool::start("javaobjnew", &["-p", &pid, "-s", "--large", "256k"]);
@@ -329,7 +329,7 @@ fn text_shows_stacks_below_the_table() {
 
 #[test]
 fn unwritable_file_is_reported_before_tracing() {
-    beside_others();
+    run_beside_others();
     let java = Load::start_program(named("temurin-17"), "-XX:+UseG1GC", "AllocLoad");
     let pid = java.pid().to_string();
     for (file, why) in

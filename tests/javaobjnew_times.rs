@@ -8,11 +8,12 @@ use std::{
 };
 
 use jvmprobe_tests::{
-    allocated, beside_others,
+    allocated,
     browser::Browser,
     folded,
     load::Load,
     page::times,
+    run_beside_others,
     runtimes::named,
     tool::{Tool, binary},
 };
@@ -27,7 +28,7 @@ fn now_ms() -> u64 {
 /// show the same bytes exactly, and the page does so for each selected range.
 #[test]
 fn timeline_shows_bytes_at_their_allocation_time() {
-    beside_others();
+    run_beside_others();
     binary("javaobjnew");
     for (runtime, exact) in [("temurin-21", false), ("temurin-25", true)] {
         let flags = "-XX:+UseG1GC -XX:+DTraceAllocProbes";
@@ -112,7 +113,7 @@ fn assert_page_ranges_match_lines(page: &std::path::Path, lines: &[folded::Line]
 /// Compares each stop, by its operation and length, with the JVM's log.
 #[test]
 fn stops_on_the_page_match_the_jvm_log() {
-    beside_others();
+    run_beside_others();
     binary("javaobjnew");
     for (runtime, flag) in [("temurin-17", "-XX:+UseG1GC"), ("temurin-25", "-XX:+UseSerialGC")] {
         let dir = tempfile::tempdir().unwrap();
@@ -124,6 +125,6 @@ fn stops_on_the_page_match_the_jvm_log() {
         load.run(2.0);
         let output = tool.interrupt();
         assert!(output.status.success(), "{output:?}");
-        times(&page).stops_are_those_of(&load.quit(), runtime);
+        times(&page).assert_stops_match_log(&load.quit(), runtime);
     }
 }

@@ -8,11 +8,10 @@ use std::{
 };
 
 use jvmprobe_tests::{
-    beside_others,
+    child_process::{loader, sleeper},
     container::Container,
     load::Load,
-    need_root,
-    other::{loader, sleeper},
+    run_alone, run_beside_others,
     runtimes::{Runtime, named},
     tool::{self, Tool, assert_refused, binary},
 };
@@ -20,7 +19,7 @@ use jvmprobe_tests::{
 const G1: &str = "-XX:+UseG1GC";
 
 fn load(runtime: &str, flags: &str) -> Load {
-    need_root();
+    run_alone();
     Load::start_program(named(runtime), flags, "AllocLoad")
 }
 
@@ -44,13 +43,13 @@ fn usage_errors_exit_with_2() {
 
 #[test]
 fn missing_process_is_rejected() {
-    beside_others();
+    run_beside_others();
     assert_refused(&tool::run("javaobjnew", &["-p", "4194305"]), 1, &["no process 4194305"]);
 }
 
 #[test]
 fn process_that_is_no_jvm_is_rejected() {
-    beside_others();
+    run_beside_others();
     let other = sleeper();
     let pid = other.pid().to_string();
     assert_refused(&tool::run("javaobjnew", &["-p", &pid]), 1, &[&pid, "sleep", "not a JVM"]);
@@ -58,7 +57,7 @@ fn process_that_is_no_jvm_is_rejected() {
 
 #[test]
 fn exact_mode_names_the_missing_jvm_flag() {
-    beside_others();
+    run_beside_others();
     assert_refused(
         &run(&load("temurin-17", G1), &["--exact"]),
         1,
@@ -71,7 +70,7 @@ fn exact_mode_names_the_missing_jvm_flag() {
 
 #[test]
 fn exact_mode_without_probes_suggests_the_default() {
-    beside_others();
+    run_beside_others();
     let output = run(&load("musl-17", "-XX:+UseSerialGC"), &["--exact"]);
     assert_refused(&output, 1, &["no USDT probe hotspot:object__alloc", "omit --exact"]);
 }
@@ -89,7 +88,7 @@ fn stripped(from: &Runtime, to: &Path) -> Runtime {
 
 #[test]
 fn stripped_build_error_suggests_exact_mode() {
-    beside_others();
+    run_beside_others();
     let dir = tempfile::tempdir().unwrap();
     let runtime = stripped(named("temurin-21"), &dir.path().join("jre"));
     let plain = Load::start_program(&runtime, G1, "AllocLoad");
@@ -108,7 +107,7 @@ fn stripped_build_error_suggests_exact_mode() {
 
 #[test]
 fn stripped_build_without_probes_is_rejected() {
-    beside_others();
+    run_beside_others();
     let dir = tempfile::tempdir().unwrap();
     let runtime = stripped(named("musl-17"), &dir.path().join("jre"));
     let load = Load::start_program(&runtime, "-XX:+UseSerialGC", "AllocLoad");
@@ -119,7 +118,7 @@ fn stripped_build_without_probes_is_rejected() {
 
 #[test]
 fn missing_capabilities_are_named() {
-    beside_others();
+    run_beside_others();
     let load = load("temurin-17", G1);
     let without = |caps: &str, args: &[&str]| {
         let mut command = Command::new("setpriv");
@@ -135,7 +134,7 @@ fn missing_capabilities_are_named() {
 /// The trace ends normally when the target ends, in whichever way.
 #[test]
 fn trace_ends_when_a_busy_target_is_killed() {
-    beside_others();
+    run_beside_others();
     let mut load = load("temurin-17", G1);
     let tool = Tool::start("javaobjnew", &["-p", &load.pid().to_string(), "-j"]);
     load.go(5.0);
@@ -151,7 +150,7 @@ fn trace_ends_when_a_busy_target_is_killed() {
 
 #[test]
 fn closed_stdout_ends_the_trace_quietly() {
-    beside_others();
+    run_beside_others();
     let load = load("temurin-17", G1);
     let script =
         format!("timeout 20 {} -p {} 1 | true", binary("javaobjnew").display(), load.pid());
@@ -163,7 +162,7 @@ fn closed_stdout_ends_the_trace_quietly() {
 
 #[test]
 fn full_disk_is_reported() {
-    beside_others();
+    run_beside_others();
     let mut load = load("temurin-17", G1);
     let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
     let child = Command::new(binary("javaobjnew"))
@@ -181,7 +180,7 @@ fn full_disk_is_reported() {
 
 #[test]
 fn idle_jvm_has_an_empty_table() {
-    beside_others();
+    run_beside_others();
     let load = load("temurin-17", G1);
     let tool = Tool::start("javaobjnew", &["-p", &load.pid().to_string(), "0.3", "2"]);
     let output = tool.wait();
@@ -192,7 +191,7 @@ fn idle_jvm_has_an_empty_table() {
 
 #[test]
 fn process_with_libjvm_but_no_jvm_is_rejected() {
-    beside_others();
+    run_beside_others();
     let other = loader(&named("temurin-17").libjvm());
     let pid = other.pid().to_string();
     let refused = tool::run("javaobjnew", &["-p", &pid]);
@@ -201,7 +200,7 @@ fn process_with_libjvm_but_no_jvm_is_rejected() {
 
 #[test]
 fn stopped_jvm_is_reported_as_stopped() {
-    beside_others();
+    run_beside_others();
     let load = load("temurin-17", G1);
     let pid = load.pid().to_string();
     let signal = |name: &str| {
@@ -218,7 +217,7 @@ fn stopped_jvm_is_reported_as_stopped() {
 
 #[test]
 fn trace_ends_on_time_if_target_is_stopped() {
-    beside_others();
+    run_beside_others();
     let mut load = load("temurin-17", G1);
     let tool = Tool::start("javaobjnew", &["-p", &load.pid().to_string(), "-j", "-d", "2"]);
     load.go(1.0);
@@ -238,7 +237,7 @@ fn trace_ends_on_time_if_target_is_stopped() {
 /// On the host, a different build of libjvm.so is at the same path.
 #[test]
 fn a_jvm_in_a_container_is_traced_from_outside() {
-    beside_others();
+    run_beside_others();
     let mut container = Container::start(named("temurin-21"), &[G1], "AllocLoad");
     let pid = container.pid().to_string();
     let tool = Tool::start("javaobjnew", &["-p", &pid, "-j", "-t"]);
@@ -251,7 +250,7 @@ fn a_jvm_in_a_container_is_traced_from_outside() {
 
 #[test]
 fn tracing_works_without_kernel_btf() {
-    beside_others();
+    run_beside_others();
     let mut load = load("temurin-17", G1);
     let pid = load.pid().to_string();
     let tool = Tool::spawn(tool::without_btf("javaobjnew", &["-p", &pid, "-j"]));

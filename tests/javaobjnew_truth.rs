@@ -4,8 +4,8 @@
 
 use jvmprobe_tests::{
     allocated::{self, trace},
-    beside_others,
     load::Load,
+    run_beside_others,
     runtimes::{self, Runtime},
     tool::Tool,
 };
@@ -146,7 +146,7 @@ fn check_layouts(jvms: &[(&str, &str)]) {
 
 #[test]
 fn allocations_of_short_lived_threads_are_counted() {
-    beside_others();
+    run_beside_others();
     let mut java = Load::start_program(runtimes::named("temurin-21"), "-XX:+UseG1GC", "AllocLoad");
     let pid = java.pid().to_string();
     let tool = Tool::start("javaobjnew", &["-p", &pid, "-j"]);
@@ -223,6 +223,6 @@ fn exact_mode_loses_nothing_at_full_rate() {
         assert_eq!(objects, truth.classes[name].0 as f64, "{name}");
     }
     let all: u64 = truth.classes.values().map(|(objects, _)| objects).sum();
-    println!("{:.2} million objects a second", all as f64 / 5e6);
+    println!("{:.2} million objects per second", all as f64 / 5e6);
     assert_eq!(records.last().unwrap()["lost"], 0);
 }

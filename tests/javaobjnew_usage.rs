@@ -4,10 +4,10 @@
 use std::{process::Command, time::Duration};
 
 use jvmprobe_tests::{
-    allocated, beside_others,
+    allocated,
     load::Load,
-    need_root,
     proc::{breakpoints, probes_leaked},
+    run_alone, run_beside_others,
     runtimes::named,
     tool::{self, Tool},
 };
@@ -17,7 +17,7 @@ use serde_json::Value;
 const G1: &str = "-XX:+UseG1GC";
 
 fn load(runtime: &str, flags: &str) -> Load {
-    need_root();
+    run_alone();
     Load::start_program(named(runtime), flags, "AllocLoad")
 }
 
@@ -31,7 +31,7 @@ fn of_type<'a>(records: &'a [Value], wanted: &'a str) -> impl Iterator<Item = &'
 
 #[test]
 fn text_table_lists_the_largest_classes_first() {
-    beside_others();
+    run_beside_others();
     let mut load = load("temurin-17", G1);
     let tool = Tool::start("javaobjnew", &["-p", &pid(&load)]);
     load.ask("go 2 200 2");
@@ -60,7 +60,7 @@ fn text_table_lists_the_largest_classes_first() {
 
 #[test]
 fn json_objects_carry_the_documented_fields() {
-    beside_others();
+    run_beside_others();
     let mut load = load("temurin-25", G1);
     let tool = Tool::start("javaobjnew", &["-p", &pid(&load), "-j", "-t", "--large", "100k"]);
     load.ask("go 1 200 2");
@@ -155,7 +155,7 @@ fn duration_ends_the_trace() {
 
 #[test]
 fn options_set_row_count_and_order() {
-    beside_others();
+    run_beside_others();
     let mut load = load("temurin-17", G1);
     for (option, field) in [("-C", "objects"), ("-S", "bytes"), ("--top", "bytes")] {
         let tool = Tool::start("javaobjnew", &["-p", &pid(&load), "-j", option, "4"]);
@@ -174,7 +174,7 @@ fn options_set_row_count_and_order() {
 
 #[test]
 fn large_option_reports_objects_and_marks_humongous_ones() {
-    beside_others();
+    run_beside_others();
     // With regions of 1 MiB, AllocLoad's arrays of 320 kB are not humongous, but GcLoad's arrays of
     // 2 MB are.
     let mut load = Load::start(named("temurin-21"), "-XX:+UseG1GC -XX:G1HeapRegionSize=1m");
@@ -201,7 +201,7 @@ fn large_option_reports_objects_and_marks_humongous_ones() {
 
 #[test]
 fn unusual_class_names_are_complete_and_escaped() {
-    beside_others();
+    run_beside_others();
     for (runtime, exact) in [("temurin-17", true), ("temurin-21", true), ("temurin-25", false)] {
         let flags = "-XX:+UseSerialGC -XX:+DTraceAllocProbes -Xmx256m";
         let mut load = Load::start_program(named(runtime), flags, "NameLoad");
@@ -246,7 +246,7 @@ fn unusual_class_names_are_complete_and_escaped() {
 
 #[test]
 fn classes_beyond_100000_are_counted_as_other() {
-    beside_others();
+    run_beside_others();
     let flags = "-XX:+UseSerialGC -XX:+DTraceAllocProbes -Xmx1g";
     let mut load = Load::start_program(named("temurin-21"), flags, "NameLoad");
     let tool = Tool::start("javaobjnew", &["-p", &pid(&load), "-j", "--exact"]);
@@ -265,7 +265,7 @@ fn classes_beyond_100000_are_counted_as_other() {
 
 #[test]
 fn allocations_of_two_jvms_are_reported_separately() {
-    beside_others();
+    run_beside_others();
     let mut first = load("temurin-17", G1);
     let mut second = Load::start(named("temurin-25"), "-XX:+UseSerialGC");
     let tool = Tool::start("javaobjnew", &["-p", &pid(&first), "-p", &pid(&second), "-j"]);
@@ -309,7 +309,7 @@ fn all_option_traces_running_and_later_jvms() {
 
 #[test]
 fn sigterm_and_sighup_end_the_trace_like_ctrl_c() {
-    beside_others();
+    run_beside_others();
     let mut load = load("temurin-17", G1);
     for signal in [Signal::TERM, Signal::HUP] {
         let tool = Tool::start("javaobjnew", &["-p", &pid(&load), "-j", "--top", "1"]);

@@ -4,16 +4,15 @@
 use std::process::Command;
 
 use jvmprobe_tests::{
-    beside_others,
     calls::Checker,
-    programs, runtimes,
+    programs, run_beside_others, runtimes,
     tool::{binary, run_command},
 };
 
 /// The Kotlin compiler during warm-up: a hundred thousand methods that were not written for this
 /// test, interpreted, compiled, inlined, deoptimised and compiled again.
 fn assert_no_impossible_calls(runtime: &str) {
-    beside_others();
+    run_beside_others();
     let runtime = runtimes::named(runtime);
     let folder = tempfile::tempdir().expect("a temporary folder");
     let program = programs::kotlinc(folder.path(), 5);
@@ -28,7 +27,7 @@ fn assert_no_impossible_calls(runtime: &str) {
     let report = checker.check_file(&profile, 499);
     println!("{}: {}", runtime.name, report.summary());
     assert!(report.java > 3_000 && report.calls > 100_000, "{}", report.summary());
-    assert_eq!(checker.trouble(), "");
+    assert_eq!(checker.unreadable_files(), "");
     let unknown: u64 = report.unknown.values().sum();
     assert!(unknown * 100 <= report.calls, "{}", report.summary());
     // Until the walker has the JVM's layout, stacks are walked by frame pointers. Of half a million

@@ -4,10 +4,10 @@
 use std::{process::Stdio, thread::sleep, time::Duration};
 
 use jvmprobe_tests::{
-    beside_others,
+    child_process::ChildProcess,
     folded::{self, Line},
     load::classes,
-    other::Other,
+    run_beside_others,
     runtimes::{self, Runtime},
     tool::run,
 };
@@ -61,11 +61,11 @@ fn check_vtable_stubs(names: &[&str]) {
 }
 
 fn check(runtime: &Runtime, flags: &str, (stub, callers): (&str, &[&str])) {
-    beside_others();
+    run_beside_others();
     let title = format!("{} {flags}", runtime.name);
     let mut command = runtime.command();
     command.args(FRAMES.split(' ')).arg(flags).arg("-cp").arg(classes()).arg("DispatchLoad");
-    let load = Other::spawn(command.stdout(Stdio::null()).stderr(Stdio::null()));
+    let load = ChildProcess::spawn(command.stdout(Stdio::null()).stderr(Stdio::null()));
     // Time until hot methods are compiled.
     sleep(Duration::from_secs(1));
     let dir = tempfile::tempdir().expect("a temporary folder");

@@ -4,9 +4,8 @@
 use std::collections::HashMap;
 
 use jvmprobe_tests::{
-    beside_others,
     load::{Load, classes, numbers},
-    pprof,
+    pprof, run_beside_others,
     runtimes::named,
     tool::{Output, Tool, binary, run},
 };
@@ -93,22 +92,25 @@ fn profile_command(
 }
 
 fn check_java_event_counts(runtimes: &[&str]) {
-    beside_others();
+    run_beside_others();
     binary("javaprof");
     for runtime in runtimes {
         // At a low rate, every event is reported with its class.
         let events = ["exceptions", "classes", "threads", "gc-requests"];
-        let (told, output) = profile_command(runtime, "throw 200", &events);
+        let (counted_by_load, output) = profile_command(runtime, "throw 200", &events);
         let thrown = Stacks::of(&output, "exceptions");
         let worse = thrown.ending("EventLoad$Worse");
-        assert_eq!(worse.count(), told["worse"], "{runtime}: {}", output.stdout);
+        assert_eq!(worse.count(), counted_by_load["worse"], "{runtime}: {}", output.stdout);
         let walked = worse.with(&["EventLoad.main", "EventLoad.caught", "EventLoad.worse"]);
-        assert_eq!(walked.count() + worse.with(&["[not walked]"]).count(), told["worse"]);
+        assert_eq!(
+            walked.count() + worse.with(&["[not walked]"]).count(),
+            counted_by_load["worse"]
+        );
         let bad = thrown.ending("java.lang.IllegalStateException");
-        assert_eq!(bad.count(), told["bad"], "{runtime}");
+        assert_eq!(bad.count(), counted_by_load["bad"], "{runtime}");
         let deep =
             bad.with(&["EventLoad.caught", "EventLoad.bad", "EventLoad.bad", "EventLoad.bad"]);
-        assert_eq!(deep.count() + bad.with(&["[not walked]"]).count(), told["bad"]);
+        assert_eq!(deep.count() + bad.with(&["[not walked]"]).count(), counted_by_load["bad"]);
         assert_eq!(thrown.ending("EventLoad$Silent").count(), 0, "it has no stack trace");
         assert!(
             output.stderr.contains("without a stack trace are not recorded"),
@@ -116,24 +118,28 @@ fn check_java_event_counts(runtimes: &[&str]) {
             output.stderr
         );
 
-        let (told, output) = profile_command(runtime, "define 60", &events);
+        let (counted_by_load, output) = profile_command(runtime, "define 60", &events);
         let defined = Stacks::of(&output, "classes").ending("Many0000");
-        assert_eq!(defined.count(), told["defined"] + told["hidden"], "{runtime}");
+        assert_eq!(
+            defined.count(),
+            counted_by_load["defined"] + counted_by_load["hidden"],
+            "{runtime}"
+        );
         assert_eq!(defined.with(&["EventLoad.main", "EventLoad.define"]).count(), defined.count());
 
-        let (told, output) = profile_command(runtime, "start 25", &events);
+        let (counted_by_load, output) = profile_command(runtime, "start 25", &events);
         let started = Stacks::of(&output, "threads").ending("java.lang.Thread");
         let right = started.with(&["EventLoad.main", "EventLoad.starts"]);
-        assert_eq!(right.count(), told["started"], "{runtime}");
+        assert_eq!(right.count(), counted_by_load["started"], "{runtime}");
 
-        let (told, output) = profile_command(runtime, "collect 9", &events);
+        let (counted_by_load, output) = profile_command(runtime, "collect 9", &events);
         let asked = Stacks::of(&output, "gc-requests").with(&["EventLoad.collects", "JVM_GC"]);
-        assert_eq!(asked.count(), told["collected"], "{runtime}");
+        assert_eq!(asked.count(), counted_by_load["collected"], "{runtime}");
 
         // At a high rate, not every stack can be walked, but the sum is exact, also by class.
-        let (told, output) = profile_command(runtime, "flood 60000", &["exceptions"]);
+        let (counted_by_load, output) = profile_command(runtime, "flood 60000", &["exceptions"]);
         let worse = Stacks::of(&output, "exceptions").ending("EventLoad$Worse");
-        assert_eq!(worse.count(), told["worse"], "{runtime}");
+        assert_eq!(worse.count(), counted_by_load["worse"], "{runtime}");
         let summary = output.json().pop().unwrap();
         let (samples, value) = (summary["samples"].as_u64().unwrap(), summary["value"].as_u64());
         assert!(samples * 10 < value.unwrap(), "{runtime}: thinned: {summary}");
@@ -146,7 +152,7 @@ fn check_java_event_counts(runtimes: &[&str]) {
 /// known class, because the JVM had not finished starting.
 #[test]
 fn startup_exceptions_of_unknown_class_are_reported() {
-    beside_others();
+    run_beside_others();
     let dir = tempfile::tempdir().unwrap();
     let commands = dir.path().join("commands");
     std::fs::write(&commands, "flood 10000\nquit\n").unwrap();
@@ -191,7 +197,7 @@ fn compile_events_match_the_compilation_log_on_other_jdks() {
 }
 
 fn check_compile_events(runtimes: &[&str]) {
-    beside_others();
+    run_beside_others();
     binary("javaprof");
     for runtime in runtimes {
         let flags = "-XX:+UseSerialGC -XX:+PrintCompilation";
@@ -250,7 +256,7 @@ fn allocation_stalls_match_the_gc_log_on_other_jdks() {
 
 /// Compares all allocation stalls with the JVM's log.
 fn check_allocation_stalls(kinds: &[(&str, &str)]) {
-    beside_others();
+    run_beside_others();
     binary("javaprof");
     for (runtime, flag) in kinds {
         let dir = tempfile::tempdir().unwrap();
@@ -263,14 +269,14 @@ fn check_allocation_stalls(kinds: &[(&str, &str)]) {
         let output = tool.interrupt();
         load.quit();
         let text = std::fs::read_to_string(&log).unwrap();
-        let mut told: HashMap<String, u64> = HashMap::new();
+        let mut counted_by_load: HashMap<String, u64> = HashMap::new();
         for (_, rest) in text.lines().filter_map(|line| line.split_once("Allocation Stall (")) {
             // A line about a single stall contains a time. Lines with the sums of an interval do
             // not.
             if let Some((thread, time)) = rest.split_once(')')
                 && time.trim_start().starts_with(|c: char| c.is_ascii_digit())
             {
-                *told.entry(thread.into()).or_default() += 1;
+                *counted_by_load.entry(thread.into()).or_default() += 1;
             }
         }
         let mut seen: HashMap<String, u64> = HashMap::new();
@@ -293,24 +299,33 @@ fn check_allocation_stalls(kinds: &[(&str, &str)]) {
         let all = seen.values().sum::<u64>();
         assert!(unnamed * 50 <= all, "{runtime} {flag}: {unnamed} of {all}: {}", output.stdout);
         println!("{runtime} {flag}: {seen:?}");
-        assert!(told.values().sum::<u64>() > 10, "{runtime} {flag}: {text}");
+        assert!(counted_by_load.values().sum::<u64>() > 10, "{runtime} {flag}: {text}");
         let sum = |counts: &HashMap<String, u64>| counts.values().sum::<u64>();
-        assert_eq!(sum(&seen), sum(&told), "{runtime} {flag}: {seen:?} {told:?}");
+        assert_eq!(
+            sum(&seen),
+            sum(&counted_by_load),
+            "{runtime} {flag}: {seen:?} {counted_by_load:?}"
+        );
         // If events come too fast, a sampled one also represents events of other threads.
-        for (thread, told) in told.iter().filter(|(thread, _)| thread.starts_with("staller")) {
-            assert!(seen[thread].abs_diff(*told) * 20 <= *told, "{runtime} {flag}: {seen:?}");
+        for (thread, counted_by_load) in
+            counted_by_load.iter().filter(|(thread, _)| thread.starts_with("staller"))
+        {
+            assert!(
+                seen[thread].abs_diff(*counted_by_load) * 20 <= *counted_by_load,
+                "{runtime} {flag}: {seen:?}"
+            );
         }
     }
 }
 
 #[test]
 fn deopt_events_report_the_deoptimization_reason() {
-    beside_others();
+    run_beside_others();
     for runtime in ["temurin-17", "temurin-25"] {
         let (_, output) = profile_command(runtime, "surprise 3", &["deopt"]);
-        let given_up = Stacks::of(&output, "deopt").with(&["EventLoad.expects"]);
-        assert!(given_up.count() >= 1, "{runtime}: {}", output.stdout);
-        for (stack, _) in &given_up.0 {
+        let deopts = Stacks::of(&output, "deopt").with(&["EventLoad.expects"]);
+        assert!(deopts.count() >= 1, "{runtime}: {}", output.stdout);
+        for (stack, _) in &deopts.0 {
             assert_eq!(stack[0], "unstable_if (reinterpret)", "{runtime}: {stack:?}");
         }
     }
@@ -318,7 +333,7 @@ fn deopt_events_report_the_deoptimization_reason() {
 
 #[test]
 fn page_fault_counts_match_the_kernel_counts() {
-    beside_others();
+    run_beside_others();
     binary("javaprof");
     // At a low rate, every page fault has its own stack. At a high rate, the stack of one in
     // several hundred is walked and also represents the skipped page faults before it, including
@@ -334,52 +349,59 @@ fn page_fault_counts_match_the_kernel_counts() {
         load.ask("linger 1");
         let tool = Tool::start("javaprof", &["-p", &pid, "-j", "-s", "-e", event]);
         let answer = numbers(&load.ask(command));
-        let (told, own) = (answer["faults"], answer["own"]);
+        let (counted_by_load, own) = (answer["faults"], answer["own"]);
         let output = tool.interrupt();
         let stacks = Stacks::of(&output, "page-faults");
         let touched = stacks.with(&["EventLoad.main", "EventLoad.touch"]).count();
         let others = stacks.without("EventLoad.touch");
-        println!("{event} {command}: {touched} seen of {own}, {} of {told}", stacks.count());
+        println!(
+            "{event} {command}: {touched} seen of {own}, {} of {counted_by_load}",
+            stacks.count()
+        );
         // The counts add up to the kernel's count for the process, and those of this stack to its
         // count for this thread. Other threads have page faults in the meantime: mostly the
         // compiler threads, and the main thread when it counts and answers.
         let all = stacks.count();
         assert!(
-            all + told / 100 >= told && all <= told + told / 100 + 100,
-            "{event} {command}: {all} of {told}"
+            all + counted_by_load / 100 >= counted_by_load
+                && all <= counted_by_load + counted_by_load / 100 + 100,
+            "{event} {command}: {all} of {counted_by_load}"
         );
-        assert!(own > least, "{event} {command}: {own} of {told}");
+        assert!(own > least, "{event} {command}: {own} of {counted_by_load}");
         let off = if exact { 20 } else { own / 20 };
         assert!(
             touched.abs_diff(own) <= off,
             "{event} {command}: {touched} of {own}; others: {others:?}",
         );
         let samples = output.json().pop().unwrap()["samples"].as_u64().unwrap();
-        assert!(exact || samples < told / 5, "{samples} samples of {told}");
+        assert!(exact || samples < counted_by_load / 5, "{samples} samples of {counted_by_load}");
     }
 }
 
 #[test]
 fn usdt_uprobe_and_tracepoint_hits_are_counted() {
-    beside_others();
+    run_beside_others();
     let events = [
         "usdt:hotspot:thread__start",
         "uprobe:libjvm:JVM_StartThread",
         "tracepoint:sched:sched_process_fork",
         "context-switches",
     ];
-    let (told, output) = profile_command("temurin-17", "start 30", &events);
+    let (counted_by_load, output) = profile_command("temurin-17", "start 30", &events);
     let count = |event: &str, caller: &str| Stacks::of(&output, event).with(&[caller]).count();
-    let started = told["started"];
+    let started = counted_by_load["started"];
     assert_eq!(count(events[0], "JavaThread::run"), started, "{}", output.stdout);
     assert_eq!(count(events[1], "EventLoad.starts"), started, "{}", output.stdout);
     assert_eq!(count(events[2], "EventLoad.starts"), started, "{}", output.stdout);
-    assert!(count(events[3], "EventLoad.starts") >= started / 2, "it waits for each");
+    assert!(
+        count(events[3], "EventLoad.starts") >= started / 2,
+        "the main thread waits for each new thread"
+    );
 }
 
 #[test]
 fn each_event_is_written_to_a_separate_profile() {
-    beside_others();
+    run_beside_others();
     let dir = tempfile::tempdir().unwrap();
     let mut load = Load::start_program(named("temurin-17"), "-XX:+UseSerialGC", "EventLoad");
     let pid = load.pid().to_string();
@@ -426,7 +448,7 @@ fn each_event_is_written_to_a_separate_profile() {
 
 #[test]
 fn unavailable_events_are_rejected_before_tracing_starts() {
-    beside_others();
+    run_beside_others();
     let load = Load::start_program(named("temurin-17"), "-XX:+UseSerialGC", "EventLoad");
     let pid = load.pid().to_string();
     let fails = |events: &[&str], code: i32, words: &[&str]| {

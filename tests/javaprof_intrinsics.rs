@@ -12,7 +12,7 @@ use std::{
 use jvmprobe_tests::{
     folded::{self, Line, total},
     load::Load,
-    need_root,
+    run_alone,
     runtimes::{self, Runtime, named},
     tool::{self, binary},
 };
@@ -34,7 +34,7 @@ const KINDS: [&str; 8] = [
 
 #[test]
 fn stacks_in_intrinsics_and_natives_are_complete() {
-    need_root();
+    run_alone();
     // Built before the loads start, because they do not wait for it.
     binary("javaprof");
     check(named("zulu-8"));

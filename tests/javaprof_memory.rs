@@ -6,8 +6,8 @@ use std::fs;
 use jvmprobe_tests::{
     folded::{self, total},
     load::Load,
-    need_root,
     proc::cpu_seconds,
+    run_alone,
     runtimes::named,
     tool::{Tool, binary},
 };
@@ -51,7 +51,7 @@ fn profile(size: &str) -> (Vec<folded::Line>, String, u64) {
 
 #[test]
 fn max_memory_option_limits_stored_stacks() {
-    need_root();
+    run_alone();
     binary("javaprof");
     let (all, said, _) = profile("1G");
     assert!(!said.contains("--max-memory"), "{said}");

@@ -10,9 +10,9 @@ use std::{
 };
 
 use jvmprobe_tests::{
-    beside_others, folded,
+    folded,
     load::{FRAMES, Load},
-    need_root,
+    run_alone, run_beside_others,
     runtimes::named,
     tool::{self, Tool, assert_refused, binary},
     userns::{Mapping, Namespaced},
@@ -22,7 +22,7 @@ const MAPPINGS: [Mapping; 4] =
     [Mapping::RootOnly, Mapping::RootOnlyAndPids, Mapping::Other, Mapping::Range];
 
 fn start(runtime: &str, mapping: Mapping) -> Namespaced {
-    need_root();
+    run_alone();
     binary("javaprof");
     Namespaced::start(named(runtime), mapping, FRAMES, "CpuLoad")
 }
@@ -37,7 +37,8 @@ fn files(folder: &Path) -> BTreeMap<String, u32> {
         .collect()
 }
 
-/// Asserts that a profile works if it sends the first attach request that the JVM gets.
+/// Asserts that javaprof's attach request works although it is the first one that the JVM gets, so that
+/// the JVM does not have an attach socket yet.
 fn assert_jvm_answers_first_request(runtime: &str, mapping: Mapping, symbols: &str) {
     let what = format!("{runtime} {mapping:?} {symbols}");
     let mut jvm = start(runtime, mapping);
@@ -58,16 +59,16 @@ fn assert_jvm_answers_first_request(runtime: &str, mapping: Mapping, symbols: &s
 /// Asserts that the JVM works and has printed only its program's output, no thread dump.
 fn assert_jvm_is_undisturbed(jvm: &mut Namespaced, what: &str) {
     jvm.run(0.1);
-    let said = jvm.said();
+    let output = jvm.output();
     let is_own = |line: &str| line.starts_with("ready ") || line.starts_with("done ");
     // From JDK 21 on, the JVM prints a warning when an agent is loaded.
     let is_warning = |line: &str| line.starts_with("WARNING: ");
-    assert!(said.lines().all(|line| is_own(line) || is_warning(line)), "{what}: {said}");
+    assert!(output.lines().all(|line| is_own(line) || is_warning(line)), "{what}: {output}");
 }
 
 #[test]
 fn jvm_in_user_namespace_loads_the_agent() {
-    beside_others();
+    run_beside_others();
     for mapping in MAPPINGS {
         assert_jvm_answers_first_request("temurin-17", mapping, "agent");
     }
@@ -78,7 +79,7 @@ fn jvm_in_user_namespace_loads_the_agent() {
 
 #[test]
 fn jvm_in_user_namespace_writes_its_perf_map() {
-    beside_others();
+    run_beside_others();
     for mapping in MAPPINGS {
         assert_jvm_answers_first_request("temurin-21", mapping, "perfmap");
     }
@@ -86,7 +87,7 @@ fn jvm_in_user_namespace_writes_its_perf_map() {
 
 #[test]
 fn written_perf_maps_belong_to_the_mapped_user() {
-    beside_others();
+    run_beside_others();
     for mapping in MAPPINGS {
         let mut jvm = start("temurin-17", mapping);
         jvm.run(0.5);
@@ -104,7 +105,7 @@ fn written_perf_maps_belong_to_the_mapped_user() {
 
 #[test]
 fn jvm_of_unmapped_user_gets_no_attach_request() {
-    beside_others();
+    run_beside_others();
     let mut jvm = start("temurin-17", Mapping::Nothing);
     for symbols in ["agent", "perfmap"] {
         let args = ["-p", &jvm.pid().to_string(), "-d", "0.2", "--symbols", symbols];
@@ -121,11 +122,12 @@ fn jvm_of_unmapped_user_gets_no_attach_request() {
     assert!(output.status.success() && owner.unwrap() == 0, "{output:?}");
 }
 
-/// The attach file, which turns SIGQUIT into an attach request, exists already. It was created by
-/// another user, or is left over from root.
+/// The attach file, which makes the JVM treat SIGQUIT as an attach request, exists already. If it
+/// belongs to another user, javaprof refuses to attach. If it belongs to the JVM's user (here root),
+/// javaprof uses it and does not remove it.
 #[test]
 fn leftover_attach_file_is_used_and_foreign_one_rejected() {
-    beside_others();
+    run_beside_others();
     binary("javaprof");
     let mut load = Load::start_program(named("temurin-17"), FRAMES, "CpuLoad");
     load.run(0.5);
@@ -139,8 +141,12 @@ fn leftover_attach_file_is_used_and_foreign_one_rejected() {
     // If a signal had been sent, the JVM would have printed its threads.
     load.run(0.1);
     let served = run();
-    fs::remove_file(&request).expect("it is not ours to remove");
-    assert_refused(&refused, 1, &["cannot attach", &request, "not its own user's"]);
+    fs::remove_file(&request).expect("javaprof must not remove this file");
+    assert_refused(
+        &refused,
+        1,
+        &["cannot attach", &request, "not a regular file of the JVM's user"],
+    );
     assert!(served.status.success(), "{served:?}");
     load.run(0.1);
     load.quit();

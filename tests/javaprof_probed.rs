@@ -4,9 +4,9 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use jvmprobe_tests::{
-    beside_others,
     folded::{self, Line, total},
     load::Load,
+    run_beside_others,
     runtimes::{self, Runtime, named},
     tool::{self, Tool, binary},
 };
@@ -20,7 +20,7 @@ const COMPLETE: f64 = 0.995;
 
 #[test]
 fn stacks_at_probed_instructions_are_complete() {
-    beside_others();
+    run_beside_others();
     binary("javaobjnew");
     check(named("temurin-17"));
     check(named("zulu-8"));
@@ -28,9 +28,12 @@ fn stacks_at_probed_instructions_are_complete() {
     runtimes::of_unstable("sid-27").map(check);
 }
 
-/// Whether a sample was taken while a thread was at an allocation probe.
+/// Whether a sample was taken while a thread was at an allocation probe. The JIT compilers' threads are only at the
+/// probes with which javaprof observes compiled code.
 fn is_probed(line: &Line) -> bool {
-    line.frames.iter().any(|frame| frame.starts_with("AllocTracer::") || frame.contains("uprobe"))
+    let is_of_probe =
+        |frame: &String| frame.starts_with("AllocTracer::") || frame.contains("uprobe");
+    !line.has("CompileBroker::compiler_thread_loop") && line.frames.iter().any(is_of_probe)
 }
 
 /// Asserts that all stacks at probes contain the load's own method, and that nearly all are

@@ -16,12 +16,11 @@ use std::{
 };
 
 use jvmprobe_tests::{
-    beside_others,
     container::Container,
     folded,
     load::{FRAMES, Load},
-    need_root,
     proc::threads,
+    run_alone, run_beside_others,
     runtimes::named,
     tool::{self, Tool, binary},
 };
@@ -29,10 +28,10 @@ use rustix::process::Signal;
 use tempfile::TempDir;
 
 /// Longer than javaprof ever waits for a JVM, even on a busy machine.
-const NO_HANG: Duration = Duration::from_secs(20);
+const MAX_ATTACH_TIME: Duration = Duration::from_secs(20);
 
 fn start() {
-    beside_others();
+    run_beside_others();
     binary("javaprof");
 }
 
@@ -119,7 +118,7 @@ fn symlink_through_proc_is_not_followed() {
 /// docker.sock.
 #[test]
 fn symlink_in_place_of_attach_socket_is_not_followed() {
-    beside_others();
+    run_beside_others();
     start();
     let mut load = Load::start_program(named("temurin-17"), FRAMES, "CpuLoad");
     let dir = tempfile::tempdir().unwrap();
@@ -133,7 +132,7 @@ fn symlink_in_place_of_attach_socket_is_not_followed() {
     // The JVM is asked to listen, and creates its own socket there.
     fs::remove_file(&socket).unwrap();
     assert!(output.status.success(), "{output:?}");
-    assert!(listener.accept().is_err(), "it has connected");
+    assert!(listener.accept().is_err(), "javaprof connected to the foreign socket");
     load.run(0.1);
     load.quit();
 }
@@ -141,7 +140,7 @@ fn symlink_in_place_of_attach_socket_is_not_followed() {
 /// Another user's socket at the path of the JVM's socket.
 #[test]
 fn attach_socket_of_another_user_is_rejected() {
-    beside_others();
+    run_beside_others();
     start();
     let mut load = Load::start_program(named("temurin-17"), FRAMES, "CpuLoad");
     let pid = load.pid().to_string();
@@ -153,7 +152,7 @@ fn attach_socket_of_another_user_is_rejected() {
     fs::remove_file(&socket).unwrap();
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     assert!(output.stderr.contains("own user"), "{}", output.stderr);
-    assert!(listener.accept().is_err(), "it has connected");
+    assert!(listener.accept().is_err(), "javaprof connected to the foreign socket");
     load.run(0.1);
     load.quit();
 }
@@ -218,7 +217,7 @@ fn start_hung_jvm(hang: Hang) -> (Load, PathBuf, thread::JoinHandle<()>, &'stati
 
 #[test]
 fn attach_to_a_hung_jvm_times_out() {
-    beside_others();
+    run_beside_others();
     start();
     // All three at once, because they only wait.
     thread::scope(|scope| {
@@ -239,7 +238,7 @@ fn assert_attach_times_out(hang: Hang) {
     fs::remove_file(&socket).unwrap();
     assert_eq!(output.status.code(), Some(1), "{hang:?}: {output:?}");
     assert!(output.stderr.contains("is it hung?"), "{hang:?}: {}", output.stderr);
-    assert!(waited < NO_HANG, "{hang:?}: {waited:?}");
+    assert!(waited < MAX_ATTACH_TIME, "{hang:?}: {waited:?}");
 }
 
 #[test]
@@ -256,7 +255,7 @@ fn signal_during_attach_aborts_and_removes_agent_files() {
     let there = || files(Path::new("/tmp")).into_iter().filter(is_ours).collect::<Vec<_>>();
     let begin = Instant::now();
     // The files appear one after the other.
-    while there().len() < 2 && begin.elapsed() < NO_HANG {
+    while there().len() < 2 && begin.elapsed() < MAX_ATTACH_TIME {
         thread::sleep(Duration::from_millis(10));
     }
     let seen = there();
@@ -289,7 +288,7 @@ fn command_that_ignores_sigterm_is_killed() {
     assert!(output.status.success(), "{output:?}");
     assert!(folded::total(&folded::parse(&output.stdout)) > 20, "{}", output.stdout);
     assert!(output.stderr.contains("has not ended"), "{}", output.stderr);
-    assert!(begin.elapsed() < NO_HANG, "{:?}", begin.elapsed());
+    assert!(begin.elapsed() < MAX_ATTACH_TIME, "{:?}", begin.elapsed());
 }
 
 #[test]
@@ -311,7 +310,7 @@ fn second_signal_kills_a_command_that_ignores_the_first() {
     rustix::process::kill_process(pid, Signal::INT).unwrap();
     let begin = Instant::now();
     let status = child.wait().unwrap();
-    assert!(begin.elapsed() < NO_HANG, "{:?}", begin.elapsed());
+    assert!(begin.elapsed() < MAX_ATTACH_TIME, "{:?}", begin.elapsed());
     assert_eq!(status.code(), Some(130), "{status:?}");
     let mut rest = String::new();
     child.stdout.take().unwrap().read_to_string(&mut rest).unwrap();
@@ -319,7 +318,7 @@ fn second_signal_kills_a_command_that_ignores_the_first() {
     let gone = Instant::now();
     let stat = format!("/proc/{shell}/stat");
     while fs::read_to_string(&stat).is_ok_and(|text| !text.contains(") Z")) {
-        assert!(gone.elapsed() < NO_HANG, "{shell} still runs");
+        assert!(gone.elapsed() < MAX_ATTACH_TIME, "{shell} still runs");
         thread::sleep(Duration::from_millis(20));
     }
 }
@@ -327,7 +326,7 @@ fn second_signal_kills_a_command_that_ignores_the_first() {
 /// `timeout` sends its signal to the process and to its group.
 #[test]
 fn duplicate_signal_from_timeout_counts_once() {
-    beside_others();
+    run_beside_others();
     start();
     let mut load = Load::start_program(named("temurin-17"), FRAMES, "CpuLoad");
     let mut command = std::process::Command::new("timeout");
@@ -393,7 +392,7 @@ fn racing_symlinks_in_agent_folder_overwrite_no_file() {
 #[test]
 fn option_all_sends_no_request_to_any_jvm() {
     // Alone, because JVMs of other tests match the pattern, too.
-    need_root();
+    run_alone();
     start();
     for symbols in ["agent", "perfmap"] {
         let args = ["-a", "-d", "0.1", "--symbols", symbols];
@@ -420,7 +419,7 @@ fn option_all_sends_no_request_to_any_jvm() {
     assert!(output.stderr.contains(&format!("-p {pid} --symbols agent")), "{}", output.stderr);
     assert!(!output.stderr.contains("loading the jvmprobe agent"), "{}", output.stderr);
     let listens = || threads(pid).values().any(|name| name == "Attach Listener");
-    assert!(!listens(), "it was asked");
+    assert!(!listens(), "javaprof sent the JVM a request");
     // For a JVM that is named by PID, javaprof uses the agent, and announces that first.
     let tool = Tool::start("javaprof", &["-p", &pid.to_string(), "-F", "199", "-f"]);
     load.run(0.5);

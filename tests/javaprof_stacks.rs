@@ -14,10 +14,10 @@ use std::{
 };
 
 use jvmprobe_tests::{
-    beside_others,
     callgraph::{CallGraph, Report, Walk, is_entry, is_rare},
     folded,
     load::{Load, classes},
+    run_beside_others,
     runtimes::{self, Runtime},
     speedscope::{self, Sample},
     stackload::{self, Native, all_flags},
@@ -33,7 +33,7 @@ const ALL: [&str; 7] =
     ["zulu-8", "temurin-11", "temurin-17", "debian-17", "temurin-21", "temurin-25", "musl-17"];
 
 /// Flags for JDK 8: each collector, each compiler alone, and no compiler.
-const OF_JDK_8: [&str; 7] = [
+const FLAGS_FOR_JDK_8: [&str; 7] = [
     "-XX:+UseSerialGC",
     "-XX:+UseParallelGC",
     "-XX:+UseConcMarkSweepGC",
@@ -57,7 +57,7 @@ fn call_table_matches_jvm_stack_traces_on_all_jdks() {
 }
 
 fn check_call_table(names: &[&str]) {
-    beside_others();
+    run_beside_others();
     for name in names {
         let dir = tempfile::tempdir().expect("a temporary folder");
         let file = dir.path().join("self.folded");
@@ -86,7 +86,7 @@ fn frame_pointer_stacks_are_possible_on_all_jdks() {
 }
 
 fn check_frame_pointer_walk(names: &[&str]) {
-    beside_others();
+    run_beside_others();
     for name in names {
         let flags = "-XX:+PreserveFramePointer";
         let report =
@@ -99,40 +99,40 @@ fn check_frame_pointer_walk(names: &[&str]) {
 #[test]
 #[ignore = "long: make test-all"]
 fn stacks_are_complete_on_jdk_11() {
-    beside_others();
+    run_beside_others();
     check(runtimes::named("temurin-11"), "");
 }
 
 #[test]
 fn stacks_are_complete_on_jdk_17() {
-    beside_others();
+    run_beside_others();
     check(runtimes::named("temurin-17"), "");
 }
 
 #[test]
 #[ignore = "long: make test-all"]
 fn stacks_are_complete_on_debian_jdk_17() {
-    beside_others();
+    run_beside_others();
     check(runtimes::named("debian-17"), "");
 }
 
 #[test]
 #[ignore = "long: make test-all"]
 fn stacks_are_complete_on_jdk_21() {
-    beside_others();
+    run_beside_others();
     check(runtimes::named("temurin-21"), "");
 }
 
 #[test]
 fn stacks_are_complete_on_jdk_25() {
-    beside_others();
+    run_beside_others();
     check(runtimes::named("temurin-25"), "");
 }
 
 #[test]
 #[ignore = "long: make test-all"]
 fn stacks_are_complete_on_jdk_26_and_later() {
-    beside_others();
+    run_beside_others();
     for runtime in ["sid-26", "sid-27", "sid-28"].into_iter().filter_map(runtimes::of_unstable) {
         check(runtime, "-XX:+UseG1GC");
     }
@@ -140,92 +140,92 @@ fn stacks_are_complete_on_jdk_26_and_later() {
 
 #[test]
 fn nearly_all_stacks_are_complete_on_musl() {
-    beside_others();
+    run_beside_others();
     let runtime = runtimes::named("musl-17");
-    let report = profile(runtime, "", Native::WithoutFramePointers, Walk::Whole);
+    let report = profile(runtime, "", Native::WithoutFramePointers, Walk::Complete);
     report.assert_without_tables(&runtime.name);
 }
 
 #[test]
 fn stacks_are_complete_in_c1_code() {
-    beside_others();
+    run_beside_others();
     check(runtimes::named("temurin-11"), "-XX:TieredStopAtLevel=1");
 }
 
 #[test]
 #[ignore = "long: make test-all"]
 fn stacks_are_complete_in_c2_code() {
-    beside_others();
+    run_beside_others();
     check(runtimes::named("temurin-11"), "-XX:-TieredCompilation");
 }
 
 #[test]
 #[ignore = "long: make test-all"]
 fn stacks_are_complete_with_one_code_heap() {
-    beside_others();
+    run_beside_others();
     check(runtimes::named("temurin-17"), "-XX:-SegmentedCodeCache -XX:+UseSerialGC");
 }
 
 #[test]
 #[ignore = "long: make test-all"]
 fn stacks_are_complete_with_a_small_code_cache() {
-    beside_others();
+    run_beside_others();
     check(runtimes::named("temurin-17"), "-XX:ReservedCodeCacheSize=4m -XX:+UseParallelGC");
 }
 
 #[test]
 fn stacks_are_complete_with_generational_zgc() {
-    beside_others();
+    run_beside_others();
     check(runtimes::named("temurin-21"), "-XX:+UseZGC -XX:+ZGenerational");
 }
 
 #[test]
 #[ignore = "long: make test-all"]
 fn stacks_are_complete_with_zgc() {
-    beside_others();
+    run_beside_others();
     check(runtimes::named("temurin-25"), "-XX:+UseZGC");
 }
 
 #[test]
 #[ignore = "long: make test-all"]
 fn stacks_are_complete_with_shenandoah() {
-    beside_others();
+    run_beside_others();
     check(runtimes::named("temurin-17"), "-XX:+UseShenandoahGC");
 }
 
 #[test]
 #[ignore = "long: make test-all"]
 fn stacks_are_complete_with_debug_non_safepoints() {
-    beside_others();
+    run_beside_others();
     check(runtimes::named("temurin-25"), EXACT);
 }
 
 #[test]
 fn stacks_are_complete_in_interpreted_code() {
-    beside_others();
+    run_beside_others();
     check(runtimes::named("temurin-21"), "-Xint");
 }
 
 #[test]
 #[ignore = "long: make test-all"]
 fn stacks_are_complete_with_preserved_frame_pointers() {
-    beside_others();
+    run_beside_others();
     check(runtimes::named("temurin-25"), "-XX:+PreserveFramePointer");
 }
 
 /// The code cache of JDK 8 has a layout of its own.
 #[test]
 fn stacks_are_complete_on_jdk_8() {
-    beside_others();
+    run_beside_others();
     check(runtimes::named("zulu-8"), "");
 }
 
 #[test]
 #[ignore = "long: make test-all"]
 fn jdk_8_stacks_are_complete_with_each_gc_and_compiler() {
-    beside_others();
+    run_beside_others();
     let zulu = runtimes::named("zulu-8");
-    for flags in OF_JDK_8 {
+    for flags in FLAGS_FOR_JDK_8 {
         check(zulu, flags);
     }
 }
@@ -234,9 +234,9 @@ fn jdk_8_stacks_are_complete_with_each_gc_and_compiler() {
 #[test]
 #[ignore = "long: make test-all"]
 fn jdk_8_stacks_through_sine_calls_are_complete() {
-    beside_others();
+    run_beside_others();
     let flags = "-XX:TieredStopAtLevel=1 -Dstackload.parts=library";
-    let walk = Walk::Whole;
+    let walk = Walk::Complete;
     let report = profile(runtimes::named("zulu-8"), flags, Native::WithoutFramePointers, walk);
     assert!(report.methods.contains("Numbers.waves"), "{report}");
     let offenders = report.offenders();
@@ -246,7 +246,7 @@ fn jdk_8_stacks_through_sine_calls_are_complete() {
 #[test]
 #[ignore = "long: make test-all"]
 fn stacks_are_complete_on_jdk_8_without_symbols() {
-    beside_others();
+    run_beside_others();
     let Some(runtime) = runtimes::of_unstable("sid-8") else { return };
     for flags in ["", "-XX:+UseG1GC", "-Xint"] {
         let walk = Walk::WithoutSymbols;
@@ -257,9 +257,9 @@ fn stacks_are_complete_on_jdk_8_without_symbols() {
 
 fn check(runtime: &Runtime, flags: &str) {
     let title = format!("{} {flags}", runtime.name);
-    let report = profile(runtime, flags, Native::WithoutFramePointers, Walk::Whole);
+    let report = profile(runtime, flags, Native::WithoutFramePointers, Walk::Complete);
     report.assert(&title);
-    let graph = CallGraph::new(Walk::Whole);
+    let graph = CallGraph::new(Walk::Complete);
     let threads = ["calls", "library", "outside"];
     let missing: Vec<_> = threads
         .into_iter()
@@ -273,13 +273,13 @@ fn check(runtime: &Runtime, flags: &str) {
 
 /// Profiles a new load, which is interpreted at first and compiled soon.
 fn profile(runtime: &Runtime, flags: &str, native: Native, walk: Walk) -> Report {
-    beside_others();
+    run_beside_others();
     // Built before the load begins, not while it runs.
     binary("javaprof");
     let mut load = stackload::start(runtime, flags, native);
-    let how = if walk == Walk::FramePointers { "fp" } else { "auto" };
+    let walk_option = if walk == Walk::FramePointers { "fp" } else { "auto" };
     // Started before the load, so that a busy machine does not shorten the profile.
-    let tool = start(&load, &["-f", "-t", "--stacks", how]);
+    let tool = start(&load, &["-f", "-t", "--stacks", walk_option]);
     load.go(SECONDS);
     load.done();
     let output = tool.interrupt();
@@ -335,7 +335,7 @@ fn line_numbers_and_inlining_match_source_on_all_jdks() {
 }
 
 fn check_lines_and_inlining(names: &[&str]) {
-    beside_others();
+    run_beside_others();
     for name in names {
         check_lines(runtimes::named(name), "");
         check_lines(runtimes::named(name), EXACT);
@@ -354,7 +354,7 @@ fn c1_line_numbers_match_source_on_other_jdks() {
 }
 
 fn check_lines_in_c1_code(names: &[&str]) {
-    beside_others();
+    run_beside_others();
     for name in names {
         check_lines(runtimes::named(name), "-XX:TieredStopAtLevel=1");
         check_lines(runtimes::named(name), "-XX:TieredStopAtLevel=3");
@@ -373,7 +373,7 @@ fn interpreted_methods_have_names_and_lines_on_all_jdks() {
 }
 
 fn check_lines_in_interpreted_code(names: &[&str]) {
-    beside_others();
+    run_beside_others();
     for name in names {
         check_lines(runtimes::named(name), "-Xint");
         // Compiled frames between interpreted ones, and the other way round.
@@ -386,7 +386,7 @@ fn check_lines_in_interpreted_code(names: &[&str]) {
 }
 
 fn check_lines(runtime: &Runtime, flags: &str) {
-    beside_others();
+    run_beside_others();
     binary("javaprof");
     let title = format!("{} {flags}", runtime.name);
     // For methods that neither call nor poll, C2 of JDK 8 records nothing at all, and by default it
@@ -469,7 +469,7 @@ fn signal(pid: u32, signal: Signal) {
 /// Starts a load, lets it warm up for 1.5 s, and lets it run for another two seconds in the
 /// background.
 fn start_warm_load(runtime: &str, flags: &str) -> Load {
-    beside_others();
+    run_beside_others();
     binary("javaprof");
     let mut load = stackload::start(runtimes::named(runtime), flags, Native::WithoutFramePointers);
     load.run(1.5);
@@ -479,7 +479,7 @@ fn start_warm_load(runtime: &str, flags: &str) -> Load {
 
 fn assert_stacks_are_complete(title: &str, output: &Output) {
     assert!(output.status.success(), "{title}: {}", output.stderr);
-    let report = CallGraph::new(Walk::Whole).check(&output.stdout);
+    let report = CallGraph::new(Walk::Complete).check(&output.stdout);
     report.assert(title);
     assert!(report.samples > 300, "{title}: {report}\n{}", output.stderr);
 }
@@ -497,7 +497,7 @@ fn stopped_jvm_has_method_names_on_other_jdks() {
 
 /// A stopped JVM does not answer requests, so the names must come from its memory.
 fn check_stopped_jvm(names: &[&str]) {
-    beside_others();
+    run_beside_others();
     for name in names {
         let mut load = start_warm_load(name, "");
         // The JVM is stopped both when the profile begins and when it ends.
@@ -525,7 +525,7 @@ fn methods_have_names_with_attach_disabled_on_jdk_11() {
 }
 
 fn check_jvm_with_attach_disabled(name: &str) {
-    beside_others();
+    run_beside_others();
     let mut load = start_warm_load(name, "-XX:+DisableAttachMechanism");
     let tool = start(&load, &["-f", "-t"]);
     load.done();
@@ -545,7 +545,7 @@ fn killed_jvm_ends_the_profile_on_other_jdks() {
 
 /// The JVM is killed while it is sampled, and the profile ends normally.
 fn check_killed_jvm(names: &[&str]) {
-    beside_others();
+    run_beside_others();
     for name in names {
         let mut load = start_warm_load(name, "");
         let tool = start(&load, &["-f", "-t"]);
@@ -575,7 +575,7 @@ fn starting_jvm_is_profiled_or_rejected_on_other_jdks() {
 
 /// A JVM that is still starting is rejected with a one-line message, or profiled like any other.
 fn check_starting_jvm(names: &[&str]) {
-    beside_others();
+    run_beside_others();
     binary("javaprof");
     for &name in names {
         let mut profiled = 0;
@@ -595,7 +595,7 @@ fn check_starting_jvm(names: &[&str]) {
                 assert_eq!(output.stderr.lines().count(), 1, "{title}: {output:?}");
                 continue;
             }
-            let report = CallGraph::new(Walk::Whole).check(&output.stdout);
+            let report = CallGraph::new(Walk::Complete).check(&output.stdout);
             println!("{title}: {report}");
             let is_guess = name == "musl-17" && report.is_possible_without_tables();
             assert!(is_guess || report.is_possible(), "{title}: {}", report.offenders());
@@ -641,7 +641,7 @@ fn class_unloading_keeps_method_names_correct_on_other_jdks() {
 /// Classes are loaded and unloaded, and their code's addresses are reused: no thread gets names of
 /// another thread's classes, no samples are lost, and memory is bounded.
 fn check_class_unloading(names: &[&str]) {
-    beside_others();
+    run_beside_others();
     binary("javaprof");
     let seconds = soak_seconds();
     for name in names {
@@ -700,9 +700,9 @@ fn check_churn(name: &str, output: &Output) {
         "{name}: {samples} samples, {:.2} % complete, {right} calls right, {unnamed} without a name",
         share * 100.0
     );
-    println!("{name}: calls that are not made: {wrong:#?}");
+    println!("{name}: impossible calls: {wrong:#?}");
     assert!(is_rare(wrong.len() as u64, samples), "{name}: {wrong:#?}");
-    assert!(unnamed * 300 <= right, "{name}: {unnamed} calls from what has no name");
+    assert!(unnamed * 300 <= right, "{name}: {unnamed} calls from frames without a name");
     assert!(samples > 500 && right > samples && share >= 0.99, "{name}: {samples} {right} {share}");
     // "N samples were lost", "N loads and unloads of code were lost".
     let lost: u64 = output

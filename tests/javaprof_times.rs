@@ -8,10 +8,11 @@ use std::{
 };
 
 use jvmprobe_tests::{
-    beside_others, folded,
+    folded,
     load::Load,
     page::times,
     proc::monotonic_ns,
+    run_beside_others,
     runtimes::named,
     tool::{Output, Tool, binary},
 };
@@ -28,7 +29,7 @@ fn assert_success(output: Output) {
 /// A program that is busy for a second, then idle for one, and busy again.
 #[test]
 fn sample_timestamps_fall_into_busy_periods() {
-    beside_others();
+    run_beside_others();
     binary("javaprof");
     let mut load = Load::start_program(named("temurin-21"), "-XX:+UseSerialGC", "CpuLoad");
     load.run(1.0);
@@ -73,7 +74,7 @@ fn sample_timestamps_fall_into_busy_periods() {
 /// Compares each stop, by its operation and length, with the JVM's log.
 #[test]
 fn stops_on_the_time_axis_match_the_jvm_log() {
-    beside_others();
+    run_beside_others();
     binary("javaprof");
     for (runtime, flag) in [("temurin-17", "-XX:+UseG1GC"), ("temurin-25", "-XX:+UseSerialGC")] {
         let dir = tempfile::tempdir().unwrap();
@@ -84,14 +85,14 @@ fn stops_on_the_time_axis_match_the_jvm_log() {
         load.run(2.0);
         assert_success(tool.interrupt());
         let log = load.quit();
-        times(&page).stops_are_those_of(&log, runtime);
+        times(&page).assert_stops_match_log(&log, runtime);
     }
 }
 
 /// An interval's time is that of its last samples, not the time when it was printed.
 #[test]
 fn consecutive_intervals_leave_no_gap() {
-    beside_others();
+    run_beside_others();
     binary("javaprof");
     let mut load = Load::start_program(named("temurin-21"), "-XX:+UseSerialGC", "CpuLoad");
     load.go(60.0);

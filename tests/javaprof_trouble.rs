@@ -13,15 +13,14 @@ use std::{
 };
 
 use jvmprobe_tests::{
-    beside_others,
     bpf::held_by,
+    child_process::{ChildProcess, loader, sleeper},
     container::Container,
     fake::Fake,
     folded::{self, Line},
     load::{FRAMES, Load, classes},
-    need_root,
-    other::{Other, loader, sleeper},
     proc::{breakpoints, cpu_seconds, probes_leaked, threads},
+    run_alone, run_beside_others,
     runtimes::{Runtime, named, of_unstable},
     stackload::compile_native,
     tool::{self, Output, Tool, assert_refused, binary},
@@ -29,7 +28,7 @@ use jvmprobe_tests::{
 use rustix::process::{Pid, Signal, kill_process};
 
 fn start_load(runtime: &str, flags: &str) -> Load {
-    beside_others();
+    run_beside_others();
     // Built before the load starts, not while it runs.
     binary("javaprof");
     Load::start_program(named(runtime), &format!("{FRAMES} {flags}"), "CpuLoad")
@@ -74,7 +73,7 @@ fn assert_one_line(output: &Output, words: &[&str]) {
 /// message reports that.
 #[test]
 fn zero_vm_profile_warns_about_missing_method_names() {
-    beside_others();
+    run_beside_others();
     let Some(runtime) = of_unstable("zero-17") else { return };
     let mut load = Load::start(runtime, "-XX:+UseSerialGC");
     load.go(4.0);
@@ -112,8 +111,8 @@ fn usage_errors_exit_with_2() {
 
 #[test]
 fn nonexistent_process_is_rejected() {
-    beside_others();
-    beside_others();
+    run_beside_others();
+    run_beside_others();
     // Above every pid_max.
     assert_refused(&run(&["-p", "4194305"]), 1, &["no process 4194305"]);
     assert_refused(&run(&["-p", "4294967295"]), 1, &["no process"]);
@@ -121,17 +120,17 @@ fn nonexistent_process_is_rejected() {
 
 #[test]
 fn process_without_libjvm_is_rejected() {
-    beside_others();
+    run_beside_others();
     let other = sleeper();
     let pid = other.pid().to_string();
-    beside_others();
+    run_beside_others();
     assert_refused(&run(&["-p", &pid]), 1, &[&pid, "sleep", "not a JVM", "list JVMs"]);
 }
 
 #[test]
 fn process_with_libjvm_but_no_jvm_is_rejected() {
-    beside_others();
-    beside_others();
+    run_beside_others();
+    run_beside_others();
     let other = loader(&named("temurin-17").libjvm());
     let pid = other.pid().to_string();
     assert_refused(
@@ -145,7 +144,7 @@ fn process_with_libjvm_but_no_jvm_is_rejected() {
 /// before the detection is sampled, too.
 #[test]
 fn most_cpu_time_of_short_lived_jvms_is_sampled() {
-    need_root();
+    run_alone();
     binary("javaprof");
     // A name of their own, to distinguish them from other JVMs.
     let dir = tempfile::tempdir().unwrap();
@@ -173,7 +172,7 @@ fn most_cpu_time_of_short_lived_jvms_is_sampled() {
 
 #[test]
 fn thread_id_is_rejected_with_the_process_id() {
-    beside_others();
+    run_beside_others();
     let load = start_load("temurin-17", "");
     let pid = load.pid();
     let tid = threads(pid).into_keys().find(|&tid| tid != pid).unwrap().to_string();
@@ -182,9 +181,9 @@ fn thread_id_is_rejected_with_the_process_id() {
 
 #[test]
 fn zombie_process_is_rejected() {
-    beside_others();
-    beside_others();
-    let child = Other::spawn(&mut Command::new("true"));
+    run_beside_others();
+    run_beside_others();
+    let child = ChildProcess::spawn(&mut Command::new("true"));
     let stat = format!("/proc/{}/stat", child.pid());
     while !fs::read_to_string(&stat).unwrap().contains(") Z ") {
         thread::sleep(Duration::from_millis(5));
@@ -194,8 +193,8 @@ fn zombie_process_is_rejected() {
 
 #[test]
 fn unexecutable_command_is_reported_in_one_line() {
-    beside_others();
-    beside_others();
+    run_beside_others();
+    run_beside_others();
     let output = run(&["--", "/nonexistent/java", "-jar", "x"]);
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     assert!(output.stdout.is_empty(), "{output:?}");
@@ -207,7 +206,7 @@ fn unexecutable_command_is_reported_in_one_line() {
 
 #[test]
 fn unwritable_output_files_are_rejected_before_sampling() {
-    beside_others();
+    run_beside_others();
     let load = start_load("temurin-17", "");
     let pid = load.pid().to_string();
     let dir = tempfile::tempdir().unwrap();
@@ -227,7 +226,7 @@ fn unwritable_output_files_are_rejected_before_sampling() {
 
 #[test]
 fn full_disk_is_reported_with_the_file_name() {
-    beside_others();
+    run_beside_others();
     let mut load = start_warm_load();
     let dir = tempfile::tempdir().unwrap();
     for name in ["x.svg", "x.html", "x.folded", "x.pb.gz", "x.ffprof.json", "x.json"] {
@@ -243,7 +242,7 @@ fn full_disk_is_reported_with_the_file_name() {
 
 #[test]
 fn closed_output_pipe_ends_javaprof_silently() {
-    beside_others();
+    run_beside_others();
     let mut load = start_warm_load();
     for (option, reader) in [("-f", "true"), ("-f", "head -n 1"), ("-t", "head -n 2")] {
         let tool = binary("javaprof");
@@ -271,7 +270,7 @@ fn with_capabilities(caps: &str, args: &[&str]) -> Command {
 
 #[test]
 fn missing_capabilities_are_named_in_the_error() {
-    beside_others();
+    run_beside_others();
     let load = start_load("temurin-17", "");
     let pid = load.pid().to_string();
     let without = |caps: &str| tool::run_command(with_capabilities(caps, &["-p", &pid]));
@@ -281,7 +280,7 @@ fn missing_capabilities_are_named_in_the_error() {
 
 #[test]
 fn documented_capabilities_are_sufficient() {
-    beside_others();
+    run_beside_others();
     let mut load = start_warm_load();
     let caps = "-all,+bpf,+perfmon,+sys_ptrace";
     let args = ["-p", &load.pid().to_string(), "-F", "499", "-f"];
@@ -298,7 +297,7 @@ fn documented_capabilities_are_sufficient() {
 
 #[test]
 fn killed_target_ends_only_its_own_profile() {
-    beside_others();
+    run_beside_others();
     let mut load = start_warm_load();
     let mut other = start_warm_load();
     let both = start(&load, &["-p", &other.pid().to_string(), "-F", "499", "-f", "-t"]);
@@ -325,8 +324,8 @@ fn killed_target_ends_only_its_own_profile() {
 
 #[test]
 fn samples_before_exec_keep_their_command_and_symbols() {
-    beside_others();
-    beside_others();
+    run_beside_others();
+    run_beside_others();
     binary("javaprof");
     // java never execs after it has loaded libjvm.so; a program that embeds it might.
     let script = "import mmap,os,sys,time\n\
@@ -339,7 +338,7 @@ fn samples_before_exec_keep_their_command_and_symbols() {
         os.execvp('sh',['sh','-c','while :; do :; done'])";
     let mut command = Command::new("python3");
     command.args(["-c", script]).arg(named("temurin-17").libjvm());
-    let mut child = Other::spawn(command.stdin(Stdio::piped()).stdout(Stdio::piped()));
+    let mut child = ChildProcess::spawn(command.stdin(Stdio::piped()).stdout(Stdio::piped()));
     let mut line = String::new();
     BufReader::new(child.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
     assert_eq!(line, "mapped\n");
@@ -365,7 +364,7 @@ fn samples_before_exec_keep_their_command_and_symbols() {
 
 #[test]
 fn stopped_target_is_reported_and_not_attached_to() {
-    beside_others();
+    run_beside_others();
     let mut load = start_warm_load();
     signal(load.pid(), Signal::STOP);
     let output = run(&["-p", &load.pid().to_string(), "-d", "1"]);
@@ -374,7 +373,12 @@ fn stopped_target_is_reported_and_not_attached_to() {
     for words in ["is stopped (SIGSTOP)", &format!("kill -CONT {}", load.pid()), "was stopped"] {
         assert_one_line(&output, &[words]);
     }
-    assert_eq!(output.stderr.lines().count(), 3, "its memory tells: {}", output.stderr);
+    assert_eq!(
+        output.stderr.lines().count(),
+        3,
+        "names come from memory, so there is no message about an attach: {}",
+        output.stderr
+    );
     // The JVM cannot answer a request.
     let output = run(&["-p", &load.pid().to_string(), "--symbols", "perfmap", "1"]);
     signal(load.pid(), Signal::CONT);
@@ -388,7 +392,7 @@ fn stopped_target_is_reported_and_not_attached_to() {
 
 #[test]
 fn jvm_with_attach_disabled_is_profiled_from_memory() {
-    beside_others();
+    run_beside_others();
     let mut load = start_load("temurin-17", "-XX:+DisableAttachMechanism");
     load.run(0.7);
     let tool = start(&load, &["-F", "499", "-f"]);
@@ -410,7 +414,7 @@ fn jvm_with_attach_disabled_is_profiled_from_memory() {
 
 #[test]
 fn perfmap_symbols_are_rejected_for_jdk_11() {
-    beside_others();
+    run_beside_others();
     let load = start_load("temurin-11", "");
     let pid = load.pid().to_string();
     let output = tool::run("javaprof", &["-p", &pid, "--symbols", "perfmap"]);
@@ -461,7 +465,7 @@ fn malformed_symbol_maps_yield_valid_profiles() {
 /// A library is unloaded, and another file of the same name and size is loaded at the same address.
 #[test]
 fn library_at_a_reused_address_has_its_own_names() {
-    beside_others();
+    run_beside_others();
     binary("javaprof");
     let dir = tempfile::tempdir().unwrap();
     let libraries = ["first_spin", "other_spin"].map(|name| {
@@ -475,7 +479,7 @@ fn library_at_a_reused_address_has_its_own_names() {
     let place = load.ask(&format!("load {}", libraries[0]));
     load.ask("spin 0.1");
     let tool = start(&load, &["-F", "499", "-f"]);
-    assert_eq!(load.ask(&format!("load {}", libraries[1])), place, "the same place");
+    assert_eq!(load.ask(&format!("load {}", libraries[1])), place, "the same address");
     load.ask("spin 2.5");
     let output = tool.interrupt();
     assert!(output.status.success(), "{output:?}");
@@ -487,8 +491,8 @@ fn library_at_a_reused_address_has_its_own_names() {
 
 #[test]
 fn unreadable_vm_structs_are_reported_as_the_reason() {
-    beside_others();
-    beside_others();
+    run_beside_others();
+    run_beside_others();
     let fake = Fake::start();
     let pid = fake.pid().to_string();
     for (tool, words) in [
@@ -506,7 +510,7 @@ fn unreadable_vm_structs_are_reported_as_the_reason() {
 
 #[test]
 fn untrusted_symbol_maps_are_rejected() {
-    beside_others();
+    run_beside_others();
     let load = start_warm_load();
     let pid = load.pid().to_string();
     let dir = tempfile::tempdir().unwrap();
@@ -533,7 +537,7 @@ fn untrusted_symbol_maps_are_rejected() {
 /// The JVM would follow the link and overwrite the file to which it points.
 #[test]
 fn symlink_at_the_perf_map_path_is_not_followed() {
-    beside_others();
+    run_beside_others();
     let load = start_warm_load();
     let dir = tempfile::tempdir().unwrap();
     let (precious, map) = (dir.path().join("precious"), perf_map_path(load.pid()));
@@ -543,13 +547,13 @@ fn symlink_at_the_perf_map_path_is_not_followed() {
     let is_link = fs::symlink_metadata(&map).is_ok_and(|meta| meta.is_symlink());
     fs::remove_file(&map).unwrap();
     assert_eq!(fs::read_to_string(&precious).unwrap(), "precious");
-    assert!(is_link, "it is not ours to remove");
+    assert!(is_link, "javaprof must not remove this link");
     assert_refused(&output, 1, &[map.to_str().unwrap()]);
 }
 
 #[test]
 fn perf_map_of_another_user_is_rejected() {
-    beside_others();
+    run_beside_others();
     let load = start_warm_load();
     let map = perf_map_path(load.pid());
     fs::write(&map, "7f0000000000 ffffffffff lies\n").unwrap();
@@ -563,7 +567,7 @@ fn perf_map_of_another_user_is_rejected() {
 
 #[test]
 fn existing_perf_map_is_used_and_not_deleted() {
-    beside_others();
+    run_beside_others();
     let mut load = start_warm_load();
     let map = perf_map_path(load.pid());
     fs::write(&map, "").unwrap();
@@ -611,7 +615,7 @@ fn no_probes_or_files_remain_after_any_signal() {
 /// The command outlives the tool, but inherits none of the tool's resources.
 #[test]
 fn command_inherits_no_bpf_or_perf_descriptors() {
-    beside_others();
+    run_beside_others();
     let mut command = Command::new(binary("javaprof"));
     command.arg("--").arg(&named("temurin-17").java).arg("-cp").arg(classes()).arg("CpuLoad");
     let tool = Tool::spawn_reading(command, Stdio::piped());
@@ -667,8 +671,8 @@ fn concurrent_profiles_of_one_jvm_do_not_interfere() {
 
 #[test]
 fn methods_of_a_jvm_in_a_container_have_names() {
-    beside_others();
-    beside_others();
+    run_beside_others();
+    run_beside_others();
     binary("javaprof");
     let flags: Vec<_> = FRAMES.split_ascii_whitespace().collect();
     let mut container = Container::start(named("temurin-21"), &flags, "CpuLoad");
@@ -695,7 +699,7 @@ fn methods_of_a_jvm_in_a_container_have_names() {
 
 #[test]
 fn full_or_read_only_tmp_is_reported() {
-    beside_others();
+    run_beside_others();
     binary("javaprof");
     let mut flags: Vec<_> = FRAMES.split_ascii_whitespace().collect();
     flags.push("-XX:-UsePerfData");
@@ -713,7 +717,7 @@ fn full_or_read_only_tmp_is_reported() {
 /// JEP 451: from JDK 21 on a JVM can refuse agents.
 #[test]
 fn jvm_with_agent_loading_disabled_is_reported() {
-    beside_others();
+    run_beside_others();
     let load = start_load("temurin-21", "-XX:-EnableDynamicAgentLoading");
     let pid = load.pid().to_string();
     let output = tool::run("javaprof", &["-p", &pid, "--symbols", "agent"]);
@@ -724,7 +728,7 @@ fn jvm_with_agent_loading_disabled_is_reported() {
 
 #[test]
 fn a_profile_without_samples_leaves_no_empty_file() {
-    beside_others();
+    run_beside_others();
     let load = start_warm_load();
     let dir = tempfile::tempdir().unwrap();
     let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
@@ -740,8 +744,8 @@ fn a_profile_without_samples_leaves_no_empty_file() {
 
 #[test]
 fn profiling_works_without_kernel_btf() {
-    beside_others();
-    beside_others();
+    run_beside_others();
+    run_beside_others();
     binary("javaprof");
     // The load causes page faults, so that there are kernel frames.
     let flags = "-XX:+PreserveFramePointer -XX:+UseParallelGC";
@@ -766,8 +770,8 @@ fn profiling_works_without_kernel_btf() {
 /// For Java VMs other than HotSpot, javaprof prints a message and profiles native code.
 #[test]
 fn non_hotspot_vms_are_profiled_by_frame_pointers() {
-    beside_others();
-    beside_others();
+    run_beside_others();
+    run_beside_others();
     let dir = tempfile::tempdir().unwrap();
     let library = dir.path().join("libj9vm29.so");
     fs::write(&library, [0; 64]).unwrap();
@@ -775,7 +779,7 @@ fn non_hotspot_vms_are_profiled_by_frame_pointers() {
                   f = open(sys.argv[1], 'rb')\n\
                   m = mmap.mmap(f.fileno(), 0, prot=mmap.PROT_READ)\n\
                   while True: pass";
-    let openj9 = Other::spawn(Command::new("python3").args(["-c", script]).arg(&library));
+    let openj9 = ChildProcess::spawn(Command::new("python3").args(["-c", script]).arg(&library));
     let source = dir.path().join("image.c");
     fs::write(
         &source,
@@ -786,7 +790,7 @@ fn non_hotspot_vms_are_profiled_by_frame_pointers() {
     let image = dir.path().join("image");
     let status = Command::new("cc").arg(&source).arg("-o").arg(&image).status();
     assert!(status.unwrap().success());
-    let image = Other::spawn(&mut Command::new(image));
+    let image = ChildProcess::spawn(&mut Command::new(image));
     // Time for them to start up.
     thread::sleep(Duration::from_millis(500));
     for (process, word) in [(&openj9, "OpenJ9"), (&image, "native image")] {

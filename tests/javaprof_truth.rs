@@ -4,10 +4,10 @@
 use std::collections::HashMap;
 
 use jvmprobe_tests::{
-    beside_others,
     callgraph::is_entry,
     folded::{self, Line, total},
     load::{FRAMES, Load},
+    run_beside_others,
     runtimes::{self, Runtime},
     tool::{Tool, binary},
 };
@@ -50,7 +50,7 @@ fn cpu_shares_match_measurement_on_jdk_25() {
 #[test]
 #[ignore = "long: make test-all"]
 fn cpu_shares_match_measurement_on_jdk_26_and_later() {
-    beside_others();
+    run_beside_others();
     for runtime in ["sid-26", "sid-27", "sid-28"].into_iter().filter_map(runtimes::of_unstable) {
         check_shares(runtime);
     }
@@ -63,7 +63,7 @@ fn cpu_shares_match_measurement_on_musl() {
 }
 
 fn check_shares(runtime: &Runtime) {
-    beside_others();
+    run_beside_others();
     // Built before the load starts, not while it runs.
     binary("javaprof");
     let title = &runtime.name;
@@ -130,7 +130,10 @@ fn check_call_graph(title: &str, lines: &[&Line]) {
         partial += if (1..20).contains(&depth) { line.count } else { 0 };
     }
     assert!(edges > 0, "{title}: no calls seen");
-    assert!(partial * 100 <= full, "{title}: {partial} of {full} are not as deep as they are");
+    assert!(
+        partial * 100 <= full,
+        "{title}: {partial} stacks lack frames of the recursion, {full} have all"
+    );
 }
 
 fn check_quality(title: &str, lines: &[&Line], samples: u64) {
@@ -157,7 +160,7 @@ fn reused_addresses_have_no_stale_names_on_jdk_25() {
 }
 
 fn check_reused_addresses(name: &str) {
-    beside_others();
+    run_beside_others();
     binary("javaprof");
     let flags = "-XX:+PreserveFramePointer -XX:+UseSerialGC -XX:ReservedCodeCacheSize=4m";
     let mut load = Load::start_program(runtimes::named(name), flags, "ChurnLoad");
@@ -201,7 +204,7 @@ fn inlined_methods_are_shown_on_all_jdks() {
 /// A method that is inlined at every call is nevertheless shown, with its line, in the method into
 /// which it was inlined.
 fn check_inlined_methods(ways: &[(&str, &str)]) {
-    beside_others();
+    run_beside_others();
     binary("javaprof");
     for (name, symbols) in ways {
         let mut load = Load::start_program(runtimes::named(name), &exact_inlining(), "CpuLoad");
@@ -273,7 +276,7 @@ fn two_hundred_agent_loads_leave_nothing_behind() {
 
 /// Loads the agent `times` times into one JVM, which continues as before and retains nothing.
 fn check_repeated_agent_loads(times: usize) {
-    beside_others();
+    run_beside_others();
     let mut load = Load::start_program(runtimes::named("temurin-17"), FRAMES, "CpuLoad");
     let pid = load.pid().to_string();
     let fds = || std::fs::read_dir(format!("/proc/{pid}/fd")).expect("it runs").count();
@@ -306,7 +309,7 @@ fn check_repeated_agent_loads(times: usize) {
 #[test]
 fn perf_maps_contain_the_program_methods() {
     use std::os::unix::fs::MetadataExt;
-    beside_others();
+    run_beside_others();
     let runtime = runtimes::named("temurin-17");
     let mut load = Load::start_program(runtime, &exact_inlining(), "CpuLoad");
     load.run(2.0);
@@ -364,7 +367,7 @@ fn memory_and_agent_report_equal_methods_on_other_jdks() {
 }
 
 fn compare_memory_with_agent(names: &[&str]) {
-    beside_others();
+    run_beside_others();
     binary("javaprof");
     for name in names {
         let mut load = Load::start_program(runtimes::named(name), &exact_inlining(), "CpuLoad");
@@ -387,19 +390,19 @@ fn compare_memory_with_agent(names: &[&str]) {
         };
         // The JVM is idle, but it may still be compiling, and it runs some code to load an agent.
         // So its memory is read both before and after.
-        let (before, told, behind) = (map("hotspot"), map("agent"), map("hotspot"));
+        let (before, reported, after) = (map("hotspot"), map("agent"), map("hotspot"));
         let mut methods = 0;
-        for (start, code) in &told {
+        for (start, code) in &reported {
             // The agent has more specific names for stubs, and one name for all method handle
             // intrinsics.
             if !code.contains('.') || code.starts_with("java.lang.invoke.MethodHandle.") {
                 continue;
             }
-            let read = [before.get(start), behind.get(start)];
+            let read = [before.get(start), after.get(start)];
             assert!(read.contains(&Some(code)), "{name}: at {start:x}: {code}, but {read:?}");
             methods += 1;
         }
-        println!("{name}: {methods} methods and ranges are the same, of {}", told.len());
+        println!("{name}: {methods} methods and ranges are the same, of {}", reported.len());
         assert!(methods > 100, "{name}: {methods}");
     }
 }

@@ -11,13 +11,12 @@ use std::{
 };
 
 use jvmprobe_tests::{
-    beside_others,
+    child_process::busy_shell,
     folded::{self, Line, total},
     load::{FRAMES, Load, classes},
-    need_root,
-    other::busy_shell,
     pprof,
     proc::{breakpoints, cpu_seconds, threads},
+    run_alone, run_beside_others,
     runtimes::named,
     tool::{self, Output, Tool, assert_refused, binary},
 };
@@ -26,7 +25,7 @@ use serde_json::Value;
 
 /// Starts a JVM whose methods have been compiled.
 fn start_warm_load(runtime: &str) -> Load {
-    beside_others();
+    run_beside_others();
     // Built before the load starts, not while it runs.
     binary("javaprof");
     let mut load = Load::start_program(named(runtime), FRAMES, "CpuLoad");
@@ -82,8 +81,8 @@ fn worker(load: &Load) -> String {
 
 #[test]
 fn folded_stacks_begin_with_the_command_and_end_in_the_kernel() {
-    beside_others();
-    beside_others();
+    run_beside_others();
+    run_beside_others();
     binary("javaprof");
     // Unlike CpuLoad, GcLoad enters the kernel often.
     let flags = "-XX:+PreserveFramePointer -XX:+UseParallelGC";
@@ -119,7 +118,7 @@ fn folded_stacks_begin_with_the_command_and_end_in_the_kernel() {
 
 #[test]
 fn threads_option_separates_stacks_by_thread() {
-    beside_others();
+    run_beside_others();
     let mut load = start_warm_load("temurin-17");
     let tool = start(&load, &["-F", "499", "-f", "-t"]);
     load.go(2.0);
@@ -151,8 +150,8 @@ fn threads_option_separates_stacks_by_thread() {
 
 #[test]
 fn user_and_kernel_options_restrict_frames() {
-    beside_others();
-    beside_others();
+    run_beside_others();
+    run_beside_others();
     binary("javaprof");
     let flags = "-XX:+PreserveFramePointer -XX:+UseParallelGC";
     let mut load = Load::start_program(named("temurin-17"), flags, "GcLoad");
@@ -201,14 +200,14 @@ fn include_and_exclude_select_complementary_stacks() {
 
 #[test]
 fn agent_is_not_in_the_profile() {
-    beside_others();
+    run_beside_others();
     check_agent_is_not_in_the_profile(&["temurin-11"]);
 }
 
 #[test]
 #[ignore = "long: make test-all"]
 fn agent_is_not_in_the_profile_on_other_jdks() {
-    beside_others();
+    run_beside_others();
     check_agent_is_not_in_the_profile(&["temurin-17", "temurin-21", "temurin-25"]);
 }
 
@@ -244,7 +243,7 @@ fn assert_well_formed(svg: &Path) {
 
 #[test]
 fn output_formats_of_one_run_agree() {
-    beside_others();
+    run_beside_others();
     let mut load = start_warm_load("temurin-17");
     let dir = tempfile::tempdir().unwrap();
     let paths = ["a.svg", "a.folded", "a.pb.gz", "a.json"].map(|name| dir.path().join(name));
@@ -304,7 +303,7 @@ fn check_speedscope(json: &Value, all: u64, deep: u64) {
 
 #[test]
 fn diff_option_draws_changes_against_the_base_profile() {
-    beside_others();
+    run_beside_others();
     let mut load = start_warm_load("temurin-17");
     let dir = tempfile::tempdir().unwrap();
     let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
@@ -326,7 +325,7 @@ fn diff_option_draws_changes_against_the_base_profile() {
 
 #[test]
 fn diff_without_base_or_svg_is_rejected() {
-    beside_others();
+    run_beside_others();
     let load = start_warm_load("temurin-17");
     let dir = tempfile::tempdir().unwrap();
     let base = dir.path().join("base.folded");
@@ -358,7 +357,7 @@ fn assert_summary(output: &Output) {
 
 #[test]
 fn duration_ends_the_profile_with_a_summary() {
-    beside_others();
+    run_beside_others();
     let mut load = start_warm_load("temurin-17");
     for args in [&["-d", "1"][..], &["1"], &["--duration", "0.7"]] {
         let tool = start(&load, args);
@@ -370,7 +369,7 @@ fn duration_ends_the_profile_with_a_summary() {
 
 #[test]
 fn signals_end_the_profile_with_a_summary() {
-    beside_others();
+    run_beside_others();
     let mut load = start_warm_load("temurin-17");
     for signal in [Signal::INT, Signal::TERM, Signal::HUP] {
         let tool = start(&load, &[]);
@@ -423,7 +422,7 @@ fn assert_worker(lines: &[Line], worker: &str) {
 
 #[test]
 fn stacks_of_several_jvms_are_not_mixed() {
-    beside_others();
+    run_beside_others();
     let (mut first, mut second) = (start_warm_load("temurin-17"), start_warm_load("temurin-25"));
     let tool = start(&first, &["-p", &pid(&second), "-F", "499", "-f", "-t"]);
     first.go(1.5);
@@ -463,7 +462,7 @@ fn start_without_aslr(program: &str, flags: &str) -> Load {
 /// image.
 #[test]
 fn stacks_of_jvms_with_equal_addresses_are_not_mixed() {
-    beside_others();
+    run_beside_others();
     binary("javaprof");
     // With these flags, methods are interpreted only, or are compiled in a fixed order during the
     // warm-up, so both JVMs have their code at the same addresses.
@@ -523,7 +522,7 @@ fn system_wide_profile_includes_non_jvm_processes() {
 
 /// Starts javaprof with a command and a stdin for it.
 fn start_with_command(args: &[&str], program: &[&str], input: Stdio) -> Tool {
-    beside_others();
+    run_beside_others();
     let mut command = Command::new(binary("javaprof"));
     command.args(args).arg("--").arg(&named("temurin-17").java).args(FRAMES.split_whitespace());
     command.arg("-cp").arg(classes()).args(program);
@@ -570,7 +569,7 @@ fn short_lived_command_has_symbol_names() {
 
 #[test]
 fn interrupt_also_ends_the_command() {
-    beside_others();
+    run_beside_others();
     // Its stdin stays open, so it does not end by itself.
     let tool = start_with_command(&["-f"], &["CpuLoad"], Stdio::piped());
     // Waits until it is a JVM that handles SIGTERM.
@@ -583,7 +582,7 @@ fn interrupt_also_ends_the_command() {
 
 #[test]
 fn method_names_come_from_the_given_map_file() {
-    beside_others();
+    run_beside_others();
     let mut load = start_warm_load("temurin-17");
     let dir = tempfile::tempdir().unwrap();
     let map = dir.path().join("map");
@@ -599,12 +598,12 @@ fn method_names_come_from_the_given_map_file() {
     let lines = lines(&output);
     assert!(lines.iter().any(|l| l.has("Renamed.medium")), "{lines:#?}");
     assert!(lines.iter().any(|l| l.has("CpuLoad.small")), "{lines:#?}");
-    assert!(!Path::new(&own).exists(), "the JVM was not asked");
+    assert!(!Path::new(&own).exists(), "the JVM must not be asked for a map");
 }
 
 #[test]
 fn symbols_none_leaves_the_jvm_unmodified() {
-    need_root();
+    run_alone();
     let mut load = start_warm_load("temurin-17");
     let clean = breakpoints(load.pid(), named("temurin-17"));
     let tool = start(&load, &["-F", "499", "-f", "--symbols", "none"]);
@@ -620,7 +619,7 @@ fn symbols_none_leaves_the_jvm_unmodified() {
 
 #[test]
 fn signatures_option_shows_parameter_types() {
-    beside_others();
+    run_beside_others();
     let mut load = start_warm_load("temurin-17");
     let output = profile(&mut load, 1.0, &["-F", "499", "-f", "--signatures"]);
     let lines = lines(&output);
@@ -632,6 +631,7 @@ fn signatures_option_shows_parameter_types() {
 fn completions_and_man_page_list_every_option() {
     let help = tool::run("javaprof", &["--help"]);
     assert!(help.status.success());
+    assert!(help.stdout.lines().count() <= 50, "{}", help.stdout);
     let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../man/javaprof.8");
     let bash = tool::run("javaprof", &["--completions", "bash"]);
     assert!(bash.status.success() && bash.stdout.contains("complete"), "{bash:?}");
@@ -657,7 +657,7 @@ fn completions_and_man_page_list_every_option() {
 /// The JSON records of all intervals together have the same stacks and counts as the file.
 #[test]
 fn json_intervals_add_up_to_the_folded_file() {
-    beside_others();
+    run_beside_others();
     let mut load = start_warm_load("temurin-21");
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("all.folded");
@@ -729,7 +729,7 @@ fn json_intervals_add_up_to_the_folded_file() {
 
 #[test]
 fn each_interval_prints_its_own_summary() {
-    beside_others();
+    run_beside_others();
     let mut load = start_warm_load("temurin-17");
     let tool = start(&load, &["-T", "1", "2"]);
     load.run(2.5);

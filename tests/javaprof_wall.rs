@@ -4,9 +4,8 @@
 use std::collections::HashMap;
 
 use jvmprobe_tests::{
-    beside_others,
     load::{Load, numbers},
-    need_root,
+    run_alone, run_beside_others,
     runtimes::named,
     tool::{Tool, binary},
 };
@@ -55,29 +54,37 @@ fn profile_wait_load(
 }
 
 /// Whether two times agree within 2 % or a millisecond.
-fn agree(seen: u64, told: u64) -> bool {
-    seen.abs_diff(told) <= (told / 50).max(1_000_000)
+fn agree(seen: u64, measured: u64) -> bool {
+    seen.abs_diff(measured) <= (measured / 50).max(1_000_000)
 }
 
 fn check_wall_times(runtimes: &[&str]) {
-    beside_others();
+    run_beside_others();
     binary("javaprof");
     for runtime in runtimes {
-        let (told, records) = profile_wait_load(runtime, &["-e", "wall", "--min", "100us"], 4.0);
+        let (measured, records) =
+            profile_wait_load(runtime, &["-e", "wall", "--min", "100us"], 4.0);
         let times = times(&records);
         let summary = records.last().unwrap();
         assert_eq!((&summary["event"], &summary["unit"]), (&"wall".into(), &"ns".into()));
         assert_eq!(summary["lost"], 0, "{summary}");
-        for place in ["sleeps", "holds", "blocks", "parks", "computes", "reads"] {
-            let method = format!("WaitLoad.{place}");
-            let own = || times.iter().filter(|time| time.thread == place);
+        for activity in ["sleeps", "holds", "blocks", "parks", "computes", "reads"] {
+            let method = format!("WaitLoad.{activity}");
+            let own = || times.iter().filter(|time| time.thread == activity);
             let seen = sum(own().filter(|time| time.stack.contains(&method)));
-            println!("{runtime} {place}: {seen} seen, {} told", told[place]);
-            assert!(agree(seen, told[place]), "{runtime} {place}: {seen} of {}", told[place]);
+            println!(
+                "{runtime} {activity}: {seen} ns in the profile, {} ns measured",
+                measured[activity]
+            );
+            assert!(
+                agree(seen, measured[activity]),
+                "{runtime} {activity}: {seen} of {}",
+                measured[activity]
+            );
             // No other thread runs this method.
-            let others = times.iter().filter(|time| time.thread != place);
+            let others = times.iter().filter(|time| time.thread != activity);
             let others: Vec<_> = others.filter(|time| time.stack.contains(&method)).collect();
-            assert!(others.is_empty(), "{runtime} {place}: {others:?}");
+            assert!(others.is_empty(), "{runtime} {activity}: {others:?}");
         }
         let has = |time: &Time, name: &str| time.stack.iter().any(|frame| frame.contains(name));
         let of = |thread: &str, name: &str| {
@@ -86,11 +93,11 @@ fn check_wall_times(runtimes: &[&str]) {
             }))
         };
         // The stacks of these threads show why they waited.
-        assert!(of("sleeps", "Thread.sleep") * 100 > told["sleeps"] * 97, "{runtime}");
-        assert!(of("parks", "LockSupport.parkNanos") * 100 > told["parks"] * 97, "{runtime}");
-        assert!(of("blocks", "ObjectMonitor::") * 100 > told["blocks"] * 95, "{runtime}");
+        assert!(of("sleeps", "Thread.sleep") * 100 > measured["sleeps"] * 97, "{runtime}");
+        assert!(of("parks", "LockSupport.parkNanos") * 100 > measured["parks"] * 97, "{runtime}");
+        assert!(of("blocks", "ObjectMonitor::") * 100 > measured["blocks"] * 95, "{runtime}");
         // This thread did not wait, except for a safepoint or two.
-        assert!(of("computes", "[blocked]") * 100 < told["computes"], "{runtime}");
+        assert!(of("computes", "[blocked]") * 100 < measured["computes"], "{runtime}");
         // The times of a thread that existed during the whole trace add up to the duration of the
         // trace.
         let duration = summary["duration_ns"].as_u64().unwrap();
@@ -111,8 +118,11 @@ fn check_wall_times(runtimes: &[&str]) {
         // if they began before the trace.
         let pool = times.iter().filter(|time| time.thread.starts_with("pool-1"));
         for time in pool.filter(|time| time.ns > 100_000_000) {
-            let place = &time.stack[0];
-            assert!(place == "[idle]" || place == "[asleep since before the trace]", "{place}");
+            let activity = &time.stack[0];
+            assert!(
+                activity == "[idle]" || activity == "[asleep since before the trace]",
+                "{activity}"
+            );
         }
     }
 }
@@ -130,7 +140,7 @@ fn wall_times_match_the_program_measurement_on_other_jdks() {
 
 /// Compares every thread of a hanging program with the JVM's own stack trace.
 fn check_stacks_of_hung_threads(runtimes: &[&str]) {
-    beside_others();
+    run_beside_others();
     for runtime in runtimes {
         let mut load = Load::start_program(named(runtime), "-XX:+UseSerialGC", "HangLoad");
         load.ask("hang");
@@ -157,19 +167,19 @@ fn check_stacks_of_hung_threads(runtimes: &[&str]) {
             *stacks.entry(thread).or_default().entry(names.collect()).or_default() += ns;
         }
         let mut compared = 0;
-        for (thread, told) in dump.split_whitespace().filter_map(|word| word.split_once('=')) {
-            let told: Vec<_> = told.split(',').filter(is_shown).collect();
+        for (thread, measured) in dump.split_whitespace().filter_map(|word| word.split_once('=')) {
+            let measured: Vec<_> = measured.split(',').filter(is_shown).collect();
             let ours = ["takes-one", "takes-other", "parks", "sleeps", "waits"];
             if !ours.contains(&thread) && !thread.starts_with("pool-1") {
                 continue;
             }
             let seen = &stacks[thread];
             println!("{runtime} {thread}: {seen:?}");
-            assert!(agree(seen[&told], duration), "{runtime} {thread}: {seen:?} of {duration}");
+            assert!(agree(seen[&measured], duration), "{runtime} {thread}: {seen:?} of {duration}");
             // A thread that waits for a monitor wakes up from time to time, too briefly to be
             // sampled.
-            let others = seen.keys().filter(|stack| **stack != told && !stack.is_empty());
-            assert_eq!(others.count(), 0, "{runtime} {thread}: {seen:?}, {told:?}");
+            let others = seen.keys().filter(|stack| **stack != measured && !stack.is_empty());
+            assert_eq!(others.count(), 0, "{runtime} {thread}: {seen:?}, {measured:?}");
             compared += 1;
         }
         assert_eq!(compared, 7, "{runtime}: {dump}");
@@ -190,18 +200,18 @@ fn hung_thread_stacks_match_jvm_dump_on_other_jdks() {
 
 #[test]
 fn off_cpu_event_excludes_running_time() {
-    beside_others();
-    let (told, records) = profile_wait_load("temurin-17", &["-e", "off-cpu", "--idle"], 2.0);
+    run_beside_others();
+    let (measured, records) = profile_wait_load("temurin-17", &["-e", "off-cpu", "--idle"], 2.0);
     let times = times(&records);
-    let of = |place: &str| {
-        let method = format!("WaitLoad.{place}");
+    let of = |activity: &str| {
+        let method = format!("WaitLoad.{activity}");
         sum(times.iter().filter(|time| time.stack.contains(&method)))
     };
-    assert!(agree(of("sleeps"), told["sleeps"]), "{} of {}", of("sleeps"), told["sleeps"]);
+    assert!(agree(of("sleeps"), measured["sleeps"]), "{} of {}", of("sleeps"), measured["sleeps"]);
     // A computing thread waits only for a processor.
     let computes = times.iter().filter(|time| time.stack.iter().any(|f| f == "WaitLoad.computes"));
     let blocked = sum(computes.filter(|time| time.stack[0] != "[waits for a processor]"));
-    assert!(blocked * 100 < told["computes"], "{blocked} of {}", told["computes"]);
+    assert!(blocked * 100 < measured["computes"], "{blocked} of {}", measured["computes"]);
     let runs = times.iter().find(|time| time.stack[0].starts_with("[runs"));
     assert!(runs.is_none());
     assert!(!times.iter().any(|time| time.stack[0] == "[idle]"));
@@ -209,7 +219,7 @@ fn off_cpu_event_excludes_running_time() {
 
 #[test]
 fn frequent_thread_switches_lose_no_time() {
-    beside_others();
+    run_beside_others();
     let mut load = Load::start_program(named("temurin-21"), "-XX:+UseSerialGC", "WaitLoad");
     let pid = load.pid().to_string();
     let tool = Tool::start("javaprof", &["-p", &pid, "-j", "-s", "-t", "-e", "wall"]);
@@ -236,7 +246,7 @@ fn frequent_thread_switches_lose_no_time() {
 
 #[test]
 fn later_jvm_has_wall_times_from_its_start() {
-    need_root();
+    run_alone();
     let tool = Tool::start("javaprof", &["-a", "-j", "-s", "-t", "-e", "wall"]);
     let mut load = Load::start_program(named("temurin-17"), "-XX:+UseSerialGC", "WaitLoad");
     let pid = load.pid();
@@ -252,16 +262,16 @@ fn later_jvm_has_wall_times_from_its_start() {
     for time in &times {
         *threads.entry(&time.thread).or_default() += time.ns;
     }
-    for (name, told) in numbers(&answer) {
+    for (name, measured) in numbers(&answer) {
         let name = name.as_str();
         let method = format!("WaitLoad.{name}");
         let seen = sum(times.iter().filter(|time| time.stack.contains(&method)));
-        println!("{name}: {seen} seen, {told} told, thread {}", threads[name]);
+        println!("{name}: {seen} seen, {measured} measured, thread {}", threads[name]);
         // "writes" waits in a lambda, not in the method of this name. In a JVM that is starting up,
         // threads spend more time in runs that are too short to be sampled, so the others may lack
         // 10 %.
-        assert!(name == "writes" || seen * 10 > told * 9, "{name}: {seen} of {told}");
-        assert!(seen < told + told / 50, "{name}: {seen} of {told}");
+        assert!(name == "writes" || seen * 10 > measured * 9, "{name}: {seen} of {measured}");
+        assert!(seen < measured + measured / 50, "{name}: {seen} of {measured}");
         assert!((1_900_000_000..2_600_000_000).contains(&threads[name]), "{name}: {threads:?}");
     }
     // No thread has more time than has elapsed. "java" is both the launcher and the main thread.
@@ -271,7 +281,7 @@ fn later_jvm_has_wall_times_from_its_start() {
 
 #[test]
 fn long_waits_keep_their_stacks_across_intervals() {
-    beside_others();
+    run_beside_others();
     let mut load = Load::start_program(named("temurin-17"), "-XX:+UseSerialGC", "WaitLoad");
     let pid = load.pid().to_string();
     let args = ["-p", &pid, "-j", "-s", "-t", "-e", "wall", "--min", "100us", "1", "5"];
@@ -284,10 +294,10 @@ fn long_waits_keep_their_stacks_across_intervals() {
     assert_eq!(summaries.count(), 5);
     let times = times(&records);
     let of = |method: &str| sum(times.iter().filter(|t| t.stack.iter().any(|f| f == method)));
-    for (name, told) in numbers(&answer).into_iter().filter(|(name, _)| name != "writes") {
+    for (name, measured) in numbers(&answer).into_iter().filter(|(name, _)| name != "writes") {
         let seen = of(&format!("WaitLoad.{name}"));
-        println!("{name}: {seen} seen, {told} told");
-        assert!(agree(seen, told), "{name}: {seen} of {told}");
+        println!("{name}: {seen} seen, {measured} measured");
+        assert!(agree(seen, measured), "{name}: {seen} of {measured}");
     }
     // The main thread waits for the others during several intervals, in each of which names are
     // resolved again.

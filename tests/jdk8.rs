@@ -2,15 +2,15 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use jvmprobe_tests::{
-    beside_others,
     load::Load,
+    run_beside_others,
     runtimes::{named, of_unstable},
     tool::{self, Tool, assert_refused},
 };
 
 #[test]
 fn jdk_8_with_symbols_is_profiled_from_memory() {
-    beside_others();
+    run_beside_others();
     let mut load = Load::start(named("zulu-8"), "-XX:+UseSerialGC");
     let pid = load.pid().to_string();
     let output = tool::run("javaobjnew", &["-p", &pid, "--exact"]);
@@ -29,7 +29,7 @@ fn jdk_8_with_symbols_is_profiled_from_memory() {
 
 #[test]
 fn missing_probes_and_symbols_are_both_reported() {
-    beside_others();
+    run_beside_others();
     let Some(runtime) = of_unstable("sid-8") else { return };
     let load = Load::start(runtime, "-XX:+UseSerialGC");
     let pid = load.pid().to_string();
@@ -41,7 +41,7 @@ fn missing_probes_and_symbols_are_both_reported() {
     }
     let output = tool::run("javagc", &["-p", &pid, "-d", "0.1"]);
     assert!(output.status.success(), "{}", output.stderr);
-    assert!(output.stderr.contains("by the JVM's own counters"), "{}", output.stderr);
+    assert!(output.stderr.contains("from the JVM's own counters"), "{}", output.stderr);
     for word in words {
         assert!(output.stderr.contains(word), "{word}: {}", output.stderr);
     }

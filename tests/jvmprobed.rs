@@ -12,10 +12,10 @@ use std::{
 };
 
 use jvmprobe_tests::{
-    allocated, beside_others,
+    allocated,
     load::Load,
-    need_root,
     proc::cpu_seconds,
+    run_alone, run_beside_others,
     runtimes::named,
     tool::{Tool, assert_refused, run},
 };
@@ -26,12 +26,12 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 /// A daemon's folders and port.
-struct Place {
+struct TestDaemon {
     dir: TempDir,
     listen: String,
 }
 
-impl Place {
+impl TestDaemon {
     fn new() -> Self {
         let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         Self { dir: tempfile::tempdir().unwrap(), listen: free.to_string() }
@@ -84,23 +84,23 @@ fn sum(path: &Path, word: &str) -> u64 {
 
 #[test]
 fn stored_data_matches_the_jvm_activity() {
-    beside_others();
-    let place = Place::new();
+    run_beside_others();
+    let daemon = TestDaemon::new();
     let mut load = Load::start_program(named("temurin-17"), "-XX:+UseSerialGC", "AllocLoad");
     load.ask("go 1 200 2");
     let early = cpu_seconds(load.pid());
-    let tool = place.start(&["-F", "99"]);
+    let tool = daemon.start(&["-F", "99"]);
     let before = logged_pauses(&load);
     let begun = cpu_seconds(load.pid());
     let truth = allocated::parse(&load.ask("go 6 200 2"));
     let done = cpu_seconds(load.pid());
     let pauses = logged_pauses(&load) - before;
-    let info = place.get("/metrics");
+    let info = daemon.get("/metrics");
     // Other JVMs of this host may run the same program.
     let pid = load.pid().to_string();
     let label = format!("pid=\"{pid}\"");
     assert!(info.contains("jvm=\"AllocLoad\"") && info.contains(&label), "{info}");
-    assert!(place.get("/-/ready").starts_with("HTTP/1.1 200"));
+    assert!(daemon.get("/-/ready").starts_with("HTTP/1.1 200"));
     let begin = Instant::now();
     tool.signal(Signal::TERM);
     let output = tool.wait();
@@ -108,7 +108,7 @@ fn stored_data_matches_the_jvm_activity() {
     println!("ended within {:?}", begin.elapsed());
 
     // CPU time as accounted by the kernel.
-    let said = place.show(&["--jvm", &pid]).stdout;
+    let said = daemon.show(&["--jvm", &pid]).stdout;
     let account =
         said.lines().find_map(|line| line.split_once(" s of CPU time as counted by the kernel"));
     let account: f64 = account.unwrap_or_else(|| panic!("{said}")).0.parse().unwrap();
@@ -116,7 +116,7 @@ fn stored_data_matches_the_jvm_activity() {
     assert!((least - 0.02..=most + 0.02).contains(&account), "{account}: {least} to {most}");
 
     // Each pause is in the window in which it ended.
-    let windows = StoreReader::open(Path::new(&place.store())).unwrap().read(0, u64::MAX).unwrap();
+    let windows = StoreReader::open(Path::new(&daemon.store())).unwrap().read(0, u64::MAX).unwrap();
     for window in windows.iter().map(|stored| &stored.window) {
         for record in window.jvms.iter().flat_map(|jvm_data| &jvm_data.pauses) {
             let Record::Pause(stop) = record else { continue };
@@ -127,21 +127,21 @@ fn stored_data_matches_the_jvm_activity() {
         }
     }
 
-    let kept = place.show(&["--gc", "-j", "--jvm", &pid]);
-    assert!(kept.status.success(), "{kept:?}");
-    let of_type = |kind: &str| kept.json().iter().filter(|r| r["type"] == kind).count();
+    let shown = daemon.show(&["--gc", "-j", "--jvm", &pid]);
+    assert!(shown.status.success(), "{shown:?}");
+    let of_type = |kind: &str| shown.json().iter().filter(|r| r["type"] == kind).count();
     assert_eq!((of_type("pause"), of_type("lost")), (pauses, 0));
     assert!(pauses > 0);
 
-    let alloc = place.dir.path().join("alloc.folded");
+    let alloc = daemon.dir.path().join("alloc.folded");
     let wanted = ["--alloc", "-q", "--jvm", &pid, "-o", alloc.to_str().unwrap()];
-    assert!(place.show(&wanted).status.success());
+    assert!(daemon.show(&wanted).status.success());
     let off = sum(&alloc, "") as f64 / truth.total as f64 - 1.0;
     assert!(off.abs() <= 0.05, "allocated: {off}");
 
-    let cpu = place.dir.path().join("cpu.folded");
+    let cpu = daemon.dir.path().join("cpu.folded");
     let wanted = ["-q", "--jvm", &pid, "-o", cpu.to_str().unwrap()];
-    assert!(place.show(&wanted).status.success());
+    assert!(daemon.show(&wanted).status.success());
     let (own, all) = (sum(&cpu, "AllocLoad."), sum(&cpu, ""));
     assert!(own > all / 2 && all > 5, "{own} of {all}");
     load.quit();
@@ -149,13 +149,13 @@ fn stored_data_matches_the_jvm_activity() {
 
 #[test]
 fn json_log_option_formats_every_line() {
-    beside_others();
-    let place = Place::new();
-    let config = place.dir.path().join("jvmprobed.toml");
+    run_beside_others();
+    let daemon = TestDaemon::new();
+    let config = daemon.dir.path().join("jvmprobed.toml");
     fs::write(&config, "log = \"json\"\n").unwrap();
     let config = config.to_str().unwrap();
     for how in [&["--log", "json"][..], &["--config", config]] {
-        let tool = place.start(how);
+        let tool = daemon.start(how);
         tool.signal(Signal::HUP);
         thread::sleep(Duration::from_secs(1));
         tool.signal(Signal::TERM);
@@ -177,9 +177,9 @@ fn json_log_option_formats_every_line() {
 /// Attaching to each short-lived JVM would take more CPU time than the JVMs themselves.
 #[test]
 fn short_lived_jvms_are_skipped_and_lasting_ones_traced() {
-    need_root();
-    let place = Place::new();
-    let tool = place.start(&[]);
+    run_alone();
+    let daemon = TestDaemon::new();
+    let tool = daemon.start(&[]);
     let runtime = named("temurin-17");
     for _ in 0..20 {
         let brief = || Command::new(&runtime.java).arg("-version").stderr(Stdio::null()).spawn();
@@ -190,23 +190,23 @@ fn short_lived_jvms_are_skipped_and_lasting_ones_traced() {
     let begin = Instant::now();
     load.ask("go 1 200 2");
     let pid = format!("pid=\"{}\"", load.pid());
-    while !place.get("/metrics").contains(&pid) {
-        assert!(begin.elapsed() < Duration::from_secs(90), "{}", place.get("/metrics"));
+    while !daemon.get("/metrics").contains(&pid) {
+        assert!(begin.elapsed() < Duration::from_secs(90), "{}", daemon.get("/metrics"));
         thread::sleep(Duration::from_millis(200));
     }
-    let metrics = place.get("/metrics");
+    let metrics = daemon.get("/metrics");
     let short_lived = "jvmprobed_jvms_given_up_total{reason=\"short-lived\"}";
     let left_out = metric(&metrics, short_lived);
     let seen = metric(&metrics, "jvmprobed_jvms_seen_total");
-    println!("{left_out} left out, {seen} seen");
+    println!("{left_out} skipped, {seen} detected");
     assert!(left_out >= 1.0, "{metrics}");
     // The lasting JVM is traced like any other.
     let truth = allocated::parse(&load.ask("go 3 200 2"));
     tool.signal(Signal::TERM);
     assert!(tool.wait().status.success());
-    let alloc = place.dir.path().join("alloc.folded");
+    let alloc = daemon.dir.path().join("alloc.folded");
     let wanted = ["--alloc", "-q", "--jvm", "AllocLoad", "-o", alloc.to_str().unwrap()];
-    assert!(place.show(&wanted).status.success());
+    assert!(daemon.show(&wanted).status.success());
     assert!(sum(&alloc, "") as f64 >= 0.95 * truth.total as f64);
     load.quit();
 }
@@ -214,24 +214,24 @@ fn short_lived_jvms_are_skipped_and_lasting_ones_traced() {
 /// A window is on disk after 15 seconds, even if the daemon is killed then.
 #[test]
 fn completed_window_survives_a_kill() {
-    beside_others();
-    let place = Place::new();
+    run_beside_others();
+    let daemon = TestDaemon::new();
     let mut load = Load::start(named("temurin-21"), "-XX:+UseParallelGC");
-    let tool = place.start(&[]);
+    let tool = daemon.start(&[]);
     let begin = Instant::now();
     load.go(8.0);
-    while !place.get("/metrics").contains("jvmprobed_windows_total 1") {
-        assert!(begin.elapsed() < Duration::from_secs(60), "{}", place.get("/metrics"));
+    while !daemon.get("/metrics").contains("jvmprobed_windows_total 1") {
+        assert!(begin.elapsed() < Duration::from_secs(60), "{}", daemon.get("/metrics"));
         thread::sleep(Duration::from_millis(200));
     }
     tool.signal(Signal::KILL);
     assert!(!tool.wait().status.success());
-    let table = place.show(&["--jvm", "GcLoad"]);
+    let table = daemon.show(&["--jvm", "GcLoad"]);
     assert!(table.status.success() && table.stdout.contains("GcLoad."), "{table:?}");
-    let kept = place.show(&["--gc", "-j", "--jvm", "GcLoad"]);
-    assert!(kept.json().iter().any(|record| record["type"] == "pause"), "{kept:?}");
+    let shown = daemon.show(&["--gc", "-j", "--jvm", "GcLoad"]);
+    assert!(shown.json().iter().any(|record| record["type"] == "pause"), "{shown:?}");
     // The next daemon continues with the existing windows.
-    let tool = place.start(&[]);
+    let tool = daemon.start(&[]);
     assert!(tool.interrupt().stderr.contains("1 window"));
     load.quit();
 }
@@ -241,32 +241,33 @@ fn completed_window_survives_a_kill() {
 #[test]
 #[ignore = "long: make test-all"]
 fn killed_daemon_loses_at_most_the_last_window() {
-    beside_others();
-    let place = Place::new();
+    run_beside_others();
+    let daemon = TestDaemon::new();
     let mut load = Load::start(named("temurin-21"), "-XX:+UseSerialGC");
     load.go(3600.0);
-    let (mut kept, mut killed_late) = (0, 0);
+    let (mut stored, mut killed_late) = (0, 0);
     for round in 0..50_u64 {
-        let tool = place.start(&[]);
+        let tool = daemon.start(&[]);
         // The daemon is killed 14 to 16 s after its start, at a different time in each round:
         // before, while or after it writes its first window.
         thread::sleep(Duration::from_millis(14_000 + round * 37 % 4_000));
-        let handed_on = metric(&place.get("/metrics"), "jvmprobed_windows_total") as usize;
+        let completed = metric(&daemon.get("/metrics"), "jvmprobed_windows_total") as usize;
         tool.signal(Signal::KILL);
         tool.wait();
-        let windows = StoreReader::open(place.store().as_ref()).unwrap().read(0, u64::MAX).unwrap();
+        let windows =
+            StoreReader::open(daemon.store().as_ref()).unwrap().read(0, u64::MAX).unwrap();
         let now = windows.len();
-        let least = kept + handed_on.saturating_sub(1);
+        let least = stored + completed.saturating_sub(1);
         assert!(
-            (least..=kept + handed_on + 1).contains(&now),
-            "{round}: {kept}, {handed_on}, {now}"
+            (least..=stored + completed + 1).contains(&now),
+            "{round}: {stored}, {completed}, {now}"
         );
         assert!(windows.is_sorted_by_key(|stored| stored.window.begin_ns));
-        (kept, killed_late) = (now, killed_late + handed_on);
+        (stored, killed_late) = (now, killed_late + completed);
     }
-    println!("{kept} windows are kept, {killed_late} had been handed on");
-    assert!(killed_late > 5 && kept > 5, "{killed_late}, {kept}");
-    let shown = place.show(&["--since", "2h", "--gc", "-j"]);
+    println!("{stored} windows are stored, {killed_late} had been counted as written");
+    assert!(killed_late > 5 && stored > 5, "{killed_late}, {stored}");
+    let shown = daemon.show(&["--since", "2h", "--gc", "-j"]);
     assert!(shown.status.success() && shown.stderr.is_empty(), "{}", shown.stderr);
     assert!(shown.json().iter().any(|record| record["type"] == "pause"));
     drop(load);
@@ -281,10 +282,10 @@ fn metric(metrics: &str, name: &str) -> f64 {
 }
 
 /// Waits until the daemon has reached this saving step, and returns its metrics at that time.
-fn wait_for_step(place: &Place, step: f64) -> String {
+fn wait_for_step(daemon: &TestDaemon, step: f64) -> String {
     let begin = Instant::now();
     loop {
-        let metrics = place.get("/metrics");
+        let metrics = daemon.get("/metrics");
         if metric(&metrics, "jvmprobed_saving") == step {
             return metrics;
         }
@@ -295,16 +296,16 @@ fn wait_for_step(place: &Place, step: f64) -> String {
 
 /// Starts a daemon with a CPU limit close to zero. The rate cannot be lowered further, so it stops
 /// collecting allocation, then samples.
-fn start_with_tiny_cpu_limit(place: &Place, load: &mut Load, more: &[&str]) -> Tool {
-    let tool = place.start(&[&["-F", "1"], more].concat());
-    let metrics = wait_for_step(place, 0.0);
+fn start_with_tiny_cpu_limit(daemon: &TestDaemon, load: &mut Load, more: &[&str]) -> Tool {
+    let tool = daemon.start(&[&["-F", "1"], more].concat());
+    let metrics = wait_for_step(daemon, 0.0);
     assert_eq!(metric(&metrics, "jvmprobed_sampling_hertz"), 1.0);
     assert_eq!(metric(&metrics, "jvmprobed_collected{what=\"alloc\"}"), 1.0);
     load.go(300.0);
-    let metrics = wait_for_step(place, 1.0);
+    let metrics = wait_for_step(daemon, 1.0);
     assert_eq!(metric(&metrics, "jvmprobed_collected{what=\"alloc\"}"), 0.0);
     assert_eq!(metric(&metrics, "jvmprobed_collected{what=\"cpu\"}"), 1.0);
-    let metrics = wait_for_step(place, 2.0);
+    let metrics = wait_for_step(daemon, 2.0);
     assert_eq!(metric(&metrics, "jvmprobed_collected{what=\"cpu\"}"), 0.0);
     assert_eq!(metric(&metrics, "jvmprobed_sampling_hertz"), 0.0);
     tool
@@ -312,14 +313,14 @@ fn start_with_tiny_cpu_limit(place: &Place, load: &mut Load, more: &[&str]) -> T
 
 #[test]
 fn exceeding_the_cpu_limit_reduces_collection_and_is_logged() {
-    beside_others();
-    let place = Place::new();
+    run_beside_others();
+    let daemon = TestDaemon::new();
     let mut load = Load::start(named("temurin-21"), "-XX:+UseSerialGC");
-    let tool = start_with_tiny_cpu_limit(&place, &mut load, &["--max-cpu", "0.01"]);
+    let tool = start_with_tiny_cpu_limit(&daemon, &mut load, &["--max-cpu", "0.01"]);
     // Waits for a window without samples and allocation, but with pauses.
-    let windows = metric(&place.get("/metrics"), "jvmprobed_windows_total");
+    let windows = metric(&daemon.get("/metrics"), "jvmprobed_windows_total");
     let begin = Instant::now();
-    while metric(&place.get("/metrics"), "jvmprobed_windows_total") < windows + 2.0 {
+    while metric(&daemon.get("/metrics"), "jvmprobed_windows_total") < windows + 2.0 {
         assert!(begin.elapsed() < Duration::from_secs(60));
         thread::sleep(Duration::from_millis(200));
     }
@@ -338,15 +339,15 @@ fn exceeding_the_cpu_limit_reduces_collection_and_is_logged() {
     assert!(has(told[1], ["step=\"2\"", "hertz=\"0\"", "allocation=\"false\""]), "{told:?}");
     // No tracer has ended because of an error.
     assert!(!output.stderr.contains("stopped collecting"), "{output:?}");
-    let kept = place.show(&["--alloc", "--jvm", "GcLoad"]);
-    assert!(kept.stdout.contains("Not collected, to save resources: alloc, for "), "{kept:?}");
-    let kept = place.show(&["--since", "15s", "--gc", "-j", "--jvm", "GcLoad"]);
-    assert!(kept.json().iter().any(|record| record["type"] == "pause"), "{kept:?}");
+    let shown = daemon.show(&["--alloc", "--jvm", "GcLoad"]);
+    assert!(shown.stdout.contains("alloc was not collected for "), "{shown:?}");
+    let shown = daemon.show(&["--since", "15s", "--gc", "-j", "--jvm", "GcLoad"]);
+    assert!(shown.json().iter().any(|record| record["type"] == "pause"), "{shown:?}");
     load.kill();
 }
 
 /// Allocates for 40 seconds and compares the allocation in each complete window with that of the load at that time.
-fn assert_each_window_has_its_allocation(place: &Place, load: &mut Load) {
+fn assert_each_window_has_its_allocation(daemon: &TestDaemon, load: &mut Load) {
     let mut rounds = Vec::new();
     while rounds.len() < 40 {
         let begin = unix_ns();
@@ -356,7 +357,7 @@ fn assert_each_window_has_its_allocation(place: &Place, load: &mut Load) {
     let (first, last) = (rounds[0].0, rounds[rounds.len() - 1].1);
     // Until the last complete window is stored.
     thread::sleep(Duration::from_secs(15));
-    let windows = StoreReader::open(Path::new(&place.store())).unwrap().read(0, u64::MAX).unwrap();
+    let windows = StoreReader::open(Path::new(&daemon.store())).unwrap().read(0, u64::MAX).unwrap();
     let mut compared = 0;
     for window in windows.iter().map(|stored| &stored.window) {
         if window.begin_ns < first || window.end_ns > last {
@@ -383,34 +384,34 @@ fn assert_each_window_has_its_allocation(place: &Place, load: &mut Load) {
 #[test]
 #[ignore = "long: make test-all"]
 fn raised_cpu_limit_resumes_full_collection() {
-    need_root();
-    let place = Place::new();
-    let config = place.dir.path().join("own.toml");
+    run_alone();
+    let daemon = TestDaemon::new();
+    let config = daemon.dir.path().join("own.toml");
     fs::write(&config, "[take]\nmax-cpu = 0.01\n").unwrap();
     let mut load = Load::start_program(named("temurin-17"), "-XX:+UseSerialGC", "AllocLoad");
     let mut other = Load::start(named("temurin-21"), "-XX:+UseSerialGC");
     let tool =
-        start_with_tiny_cpu_limit(&place, &mut other, &["--config", config.to_str().unwrap()]);
+        start_with_tiny_cpu_limit(&daemon, &mut other, &["--config", config.to_str().unwrap()]);
     fs::write(&config, "[take]\nmax-cpu = 400.0\n").unwrap();
     tool.signal(Signal::HUP);
-    let metrics = wait_for_step(&place, 1.0);
+    let metrics = wait_for_step(&daemon, 1.0);
     assert_eq!(metric(&metrics, "jvmprobed_collected{what=\"cpu\"}"), 1.0);
-    let metrics = wait_for_step(&place, 0.0);
+    let metrics = wait_for_step(&daemon, 0.0);
     assert_eq!(metric(&metrics, "jvmprobed_collected{what=\"alloc\"}"), 1.0);
     // Time to attach again.
     thread::sleep(Duration::from_secs(5));
-    assert_each_window_has_its_allocation(&place, &mut load);
+    assert_each_window_has_its_allocation(&daemon, &mut load);
     let name =
         format!("jvmprobe_allocated_bytes_total{{jvm=\"AllocLoad\",pid=\"{}\"}}", load.pid());
-    let before = metric(&place.get("/metrics"), &name);
+    let before = metric(&daemon.get("/metrics"), &name);
     let truth = allocated::parse(&load.ask("go 6 200 2"));
-    let windows = metric(&place.get("/metrics"), "jvmprobed_windows_total");
+    let windows = metric(&daemon.get("/metrics"), "jvmprobed_windows_total");
     let begin = Instant::now();
-    while metric(&place.get("/metrics"), "jvmprobed_windows_total") < windows + 2.0 {
+    while metric(&daemon.get("/metrics"), "jvmprobed_windows_total") < windows + 2.0 {
         assert!(begin.elapsed() < Duration::from_secs(60));
         thread::sleep(Duration::from_millis(200));
     }
-    let off = (metric(&place.get("/metrics"), &name) - before) / truth.total as f64 - 1.0;
+    let off = (metric(&daemon.get("/metrics"), &name) - before) / truth.total as f64 - 1.0;
     assert!(off.abs() <= 0.05, "allocated: {off}");
     let output = tool.interrupt();
     assert_eq!(output.stderr.matches("collecting more from now on").count(), 2, "{output:?}");
@@ -422,27 +423,27 @@ fn raised_cpu_limit_resumes_full_collection() {
 /// Each push target that does not exist or does not accept profiles is reported, and everything
 /// else continues.
 #[test]
-fn each_failing_push_target_is_logged_once() {
-    beside_others();
-    let place = Place::new();
+fn each_failing_push_target_is_logged() {
+    run_beside_others();
+    let daemon = TestDaemon::new();
     let mut load = Load::start(named("temurin-21"), "-XX:+UseSerialGC");
     // No server listens on the first port. The daemon's own port speaks HTTP, but accepts no
     // profiles.
     let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let targets = [
         format!("otlp=http://{closed}/"),
-        format!("otlp=grpc://{}/", place.listen),
-        format!("pyroscope=http://{}/", place.listen),
+        format!("otlp=grpc://{}/", daemon.listen),
+        format!("pyroscope=http://{}/", daemon.listen),
     ];
     let push: Vec<_> = targets.iter().flat_map(|to| ["--push", to]).collect();
-    let tool = place.start(&push);
+    let tool = daemon.start(&push);
     load.go(30.0);
     let begin = Instant::now();
-    while metric(&place.get("/metrics"), "jvmprobed_windows_total") < 2.0 {
+    while metric(&daemon.get("/metrics"), "jvmprobed_windows_total") < 2.0 {
         assert!(begin.elapsed() < Duration::from_secs(60));
         thread::sleep(Duration::from_millis(200));
     }
-    let metrics = place.get("/metrics");
+    let metrics = daemon.get("/metrics");
     let output = tool.interrupt();
     assert!(output.status.success(), "{output:?}");
     for to in &targets {
@@ -454,25 +455,25 @@ fn each_failing_push_target_is_logged_once() {
         assert!(metric(&metrics, &later) > 0.0, "{metrics}");
     }
     assert!(output.stderr.contains("onnection refused"), "{output:?}");
-    assert!(place.show(&["--jvm", "GcLoad"]).status.success());
+    assert!(daemon.show(&["--jvm", "GcLoad"]).status.success());
     load.kill();
 }
 
 #[test]
 fn startup_errors_are_reported_in_one_line() {
-    beside_others();
-    let place = Place::new();
-    let store = place.store();
-    let other = place.dir.path().join("other").display().to_string();
-    let tool = place.start(&["--no-alloc"]);
-    assert_refused(&run("jvmprobed", &place.args(&store, &[])), 1, &["another", &store]);
-    assert_refused(&run("jvmprobed", &place.args(&other, &[])), 1, &["in use", &place.listen]);
-    let wrong = place.dir.path().join("wrong.toml");
+    run_beside_others();
+    let daemon = TestDaemon::new();
+    let store = daemon.store();
+    let other = daemon.dir.path().join("other").display().to_string();
+    let tool = daemon.start(&["--no-alloc"]);
+    assert_refused(&run("jvmprobed", &daemon.args(&store, &[])), 1, &["another", &store]);
+    assert_refused(&run("jvmprobed", &daemon.args(&other, &[])), 1, &["in use", &daemon.listen]);
+    let wrong = daemon.dir.path().join("wrong.toml");
     fs::write(&wrong, "[take]\nfrequencies = 5\n").unwrap();
     let wrong = wrong.to_str().unwrap();
     let refused = run("jvmprobed", &["--config", wrong, "--dir", &other]);
     assert_refused(&refused, 1, &["line 2", "frequencies"]);
-    let refused = run("jvmprobed", &place.args(&other, &["--push", "otlp=ftp://127.0.0.1/"]));
+    let refused = run("jvmprobed", &daemon.args(&other, &["--push", "otlp=ftp://127.0.0.1/"]));
     assert_refused(&refused, 2, &["ftp"]);
     let refused = run("jvmprobed", &["--config", "/dev/null", "--listen", "192.0.2.1:9464"]);
     assert_refused(&refused, 1, &["192.0.2.1:9464", "not an address of this host"]);

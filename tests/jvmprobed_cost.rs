@@ -13,13 +13,13 @@ use jvmprobe_tests::{
     allocated,
     bpf::{held_by, measure_programs},
     load::Load,
-    need_root,
+    run_alone,
     runtimes::named,
     scrape::{get, sum},
     tool::Tool,
 };
 use libbpf_rs::{ProgramType, query::ProgInfoIter};
-use libjvmprobe::bpf::trap_cost::prices;
+use libjvmprobe::bpf::trap_cost::trap_costs;
 use rustix::process::Signal;
 
 /// A window, plus the time until it is in the metrics.
@@ -50,8 +50,8 @@ impl Account {
         let mut account = Self { at: Instant::now(), hits: 0, ns: 0.0 };
         for program in ProgInfoIter::default().filter(|program| own.contains(&program.id)) {
             let price = match program.ty {
-                ProgramType::PerfEvent => prices().interrupt_ns,
-                _ => prices().probe_ns,
+                ProgramType::PerfEvent => trap_costs().interrupt_ns,
+                _ => trap_costs().probe_ns,
             };
             if program.ty != ProgramType::PerfEvent {
                 account.hits += program.run_cnt;
@@ -64,18 +64,21 @@ impl Account {
 
 /// Waits until this number of further windows has been completed, and returns the metrics.
 fn next_window(address: &str, windows: u32) -> String {
-    let handed_on = |metrics: &str| {
+    let completed = |metrics: &str| {
         let line = metrics.lines().find(|line| line.starts_with("jvmprobed_windows_total "));
         line.map_or(0.0, |line| line.rsplit_once(' ').unwrap().1.parse::<f64>().unwrap())
     };
-    let (before, begin) = (handed_on(&get(address)), Instant::now());
+    let (before, begin) = (completed(&get(address)), Instant::now());
     loop {
         thread::sleep(Duration::from_millis(200));
         let metrics = get(address);
-        if handed_on(&metrics) >= before + f64::from(windows) {
+        if completed(&metrics) >= before + f64::from(windows) {
             return metrics;
         }
-        assert!(begin.elapsed() < 3 * WINDOW * windows, "no window comes:\n{metrics}");
+        assert!(
+            begin.elapsed() < 3 * WINDOW * windows,
+            "timeout: no window was completed:\n{metrics}"
+        );
     }
 }
 
@@ -132,7 +135,7 @@ fn check_probe_cost(jvms: usize, flags: &str, windows: u32) {
             part("samples"),
             100.0 * of_jvms / elapsed,
             100.0 * (own(&metrics) - own(&first.0)) / elapsed,
-            prices(),
+            trap_costs(),
         );
         assert!(kernel / elapsed <= MAX_COST, "{kernel} s within {elapsed} s");
         assert!(published / elapsed <= MAX_COST, "{published} s within {elapsed} s");
@@ -164,13 +167,13 @@ fn check_probe_cost(jvms: usize, flags: &str, windows: u32) {
 
 #[test]
 fn probes_in_twelve_jvms_cost_less_than_one_percent() {
-    need_root();
+    run_alone();
     check_probe_cost(12, SMALLER, 1);
 }
 
 #[test]
 #[ignore = "long: make test-all"]
 fn probes_in_fifty_jvms_cost_less_than_one_percent() {
-    need_root();
+    run_alone();
     check_probe_cost(50, SMALL, 3);
 }

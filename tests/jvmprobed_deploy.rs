@@ -14,14 +14,13 @@ use std::{
 };
 
 use jvmprobe_tests::{
-    beside_others,
     container::Container,
     load::{Load, classes},
-    need_root,
-    receiver::fetched,
+    receiver::downloaded_path,
+    run_alone, run_beside_others,
     runtimes::named,
     tool::{Tool, binary},
-    windows::made_up,
+    windows::synthetic_window,
 };
 use jvmprobed::store::Store;
 
@@ -41,7 +40,7 @@ fn capabilities(text: &str) -> BTreeSet<String> {
 
 #[test]
 fn unit_pod_and_man_page_list_the_same_capabilities() {
-    beside_others();
+    run_beside_others();
     let unit = fs::read_to_string(deploy_path("systemd/jvmprobed.service")).unwrap();
     let line = |key: &str| unit.lines().find_map(|line| line.strip_prefix(key)).unwrap();
     let wanted = capabilities(line("CapabilityBoundingSet="));
@@ -65,7 +64,7 @@ fn unit_pod_and_man_page_list_the_same_capabilities() {
 /// systemd's own check, which prints what is wrong in a unit.
 #[test]
 fn systemd_accepts_the_unit_and_its_sandbox() {
-    beside_others();
+    run_beside_others();
     let folder = tempfile::tempdir().unwrap();
     let unit = fs::read_to_string(deploy_path("systemd/jvmprobed.service")).unwrap();
     // Neither the program nor its page is installed.
@@ -111,7 +110,7 @@ fn validate(yaml: &str) -> (bool, String) {
     let output = Command::new("python3")
         .args(["-m", "kubernetes_validate", "--strict"])
         .arg(&path)
-        .env("PYTHONPATH", fetched("kubernetes"))
+        .env("PYTHONPATH", downloaded_path("kubernetes"))
         .output()
         .unwrap();
     let said = [output.stdout, output.stderr].concat();
@@ -120,18 +119,18 @@ fn validate(yaml: &str) -> (bool, String) {
 
 #[test]
 fn kubernetes_schemas_accept_the_manifests() {
-    beside_others();
+    run_beside_others();
     for name in ["namespace.yaml", "priorityclass.yaml", "networkpolicy.yaml", "daemonset.yaml"] {
         let yaml = fs::read_to_string(deploy_path("kubernetes").join(name)).unwrap();
         let (good, said) = validate(&yaml);
         assert!(good, "{name}: {said}");
         let (good, _) = validate(&yaml.replace("metadata:", "metadata:\n  nothing: there"));
-        assert!(!good, "{name}: anything is taken");
+        assert!(!good, "{name}: the validator accepts anything");
     }
     let kustomized =
         Command::new("kubectl").arg("kustomize").arg(deploy_path("kubernetes")).output();
     let Ok(kustomized) = kustomized else {
-        writeln!(stderr(), "NOT TESTED: kustomization, for there is no kubectl").unwrap();
+        writeln!(stderr(), "NOT TESTED: kustomization, because kubectl is not installed").unwrap();
         return;
     };
     let yaml = String::from_utf8(kustomized.stdout).unwrap();
@@ -215,7 +214,7 @@ fn check_installed_package(root: &Path) {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
     let dir = root.join("var/lib/jvmprobe");
     let mut store = Store::open(&dir, Duration::from_secs(86_400), 1 << 30).unwrap();
-    (0..4).for_each(|at| _ = store.put(made_up(now - 60, at)));
+    (0..4).for_each(|at| _ = store.put(synthetic_window(now - 60, at)));
     drop(store);
     let table = run(&mut inside(&["/usr/sbin/jvmprobed", "show", "--jvm", "shop"]));
     assert!(table.contains("shop.Main.run"), "{table}");
@@ -248,7 +247,7 @@ fn check_installed_package(root: &Path) {
 #[test]
 #[ignore = "long: make test-all"]
 fn purging_the_deb_leaves_no_files() {
-    need_root();
+    run_alone();
     let [deb, _] = packages();
     let folder = tempfile::tempdir().unwrap();
     let root = folder.path().join("root");
@@ -271,7 +270,7 @@ fn purging_the_deb_leaves_no_files() {
 #[test]
 #[ignore = "long: make test-all"]
 fn removing_the_rpm_leaves_no_files() {
-    need_root();
+    run_alone();
     let [_, rpm] = packages();
     let listed = run(Command::new("rpm").arg("-qlp").arg(&rpm));
     let wanted = ["/usr/lib/systemd/system/jvmprobed.service", "/etc/jvmprobe/jvmprobed.toml"];
@@ -306,9 +305,9 @@ fn removing_the_rpm_leaves_no_files() {
 }
 
 /// A program that is killed by its process ID when the test ends.
-struct Started(Child);
+struct KilledOnDrop(Child);
 
-impl Drop for Started {
+impl Drop for KilledOnDrop {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
@@ -338,7 +337,7 @@ fn podman_run() -> Command {
 #[test]
 #[ignore = "long: make test-all"]
 fn container_image_traces_jvms_of_the_host() {
-    need_root();
+    run_alone();
     run(Command::new("make").arg("-C").arg(repository_root()).arg("image"));
     let unit = fs::read_to_string(deploy_path("systemd/jvmprobed.service")).unwrap();
     let line = unit.lines().find_map(|line| line.strip_prefix("CapabilityBoundingSet=")).unwrap();
@@ -351,7 +350,7 @@ fn container_image_traces_jvms_of_the_host() {
     command.args(capabilities(line).iter().map(|name| format!("--cap-add={name}")));
     command.arg("-v").arg(format!("{}:/var/lib/jvmprobe", state.display()));
     command.args(["localhost/jvmprobe", "-F", "99"]).stderr(Stdio::piped());
-    let mut daemon = Started(command.spawn().unwrap());
+    let mut daemon = KilledOnDrop(command.spawn().unwrap());
     load.go(60.0);
     let windows = || {
         let names = fs::read_dir(&state).unwrap().flatten().map(|entry| entry.file_name());
@@ -381,7 +380,7 @@ fn container_image_traces_jvms_of_the_host() {
 #[test]
 #[ignore = "long: make test-all"]
 fn service_starts_reloads_and_stops_under_systemd() {
-    need_root();
+    run_alone();
     let [deb, _] = packages();
     let folder = tempfile::tempdir().unwrap();
     let root = folder.path().join("root");
@@ -397,7 +396,7 @@ fn service_starts_reloads_and_stops_under_systemd() {
     command.arg("-v").arg(format!("{}:/jre:ro", home.display()));
     command.arg("-v").arg(format!("{}:/classes:ro", classes().display()));
     command.arg("--rootfs").arg(&root).arg("/lib/systemd/systemd");
-    let mut systemd = Started(command.stdout(Stdio::null()).spawn().unwrap());
+    let mut systemd = KilledOnDrop(command.stdout(Stdio::null()).spawn().unwrap());
     let exec = |words: &[&str]| {
         let mut command = Command::new("podman");
         command.args(["--runtime", "runc", "exec", "-i", &name]).args(words);
@@ -413,7 +412,7 @@ fn service_starts_reloads_and_stops_under_systemd() {
     assert!(is(&["systemctl", "is-active", "jvmprobed"], "inactive"));
     let mut load =
         exec(&["/jre/bin/java", "-Xmx64m", "-XX:+UseSerialGC", "-cp", "/classes", "GcLoad"]);
-    let mut load = Started(load.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap());
+    let mut load = KilledOnDrop(load.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap());
     let mut asks = load.0.stdin.take().unwrap();
     writeln!(asks, "go 60").unwrap();
     let journal = || run(&mut exec(&["journalctl", "-u", "jvmprobed", "-o", "cat"]));
@@ -451,7 +450,7 @@ fn service_starts_reloads_and_stops_under_systemd() {
 #[test]
 #[ignore = "long: make test-all"]
 fn jvms_in_podman_are_labelled_with_container_ids() {
-    need_root();
+    run_alone();
     let loads =
         ["temurin-17", "temurin-21"].map(|name| Container::start_in_podman(named(name), "GcLoad"));
     let folder = tempfile::tempdir().unwrap();

@@ -18,7 +18,7 @@ use jvmprobe_tests::{
     cgroup::{Cgroup, Limits},
     gclog,
     load::Load,
-    need_root,
+    run_alone,
     runtimes::named,
     tool::{Tool, binary, run},
 };
@@ -27,7 +27,7 @@ use tempfile::TempDir;
 
 const WINDOW: Duration = Duration::from_secs(15);
 /// Longer than a healthy daemon takes to answer on the slowest machine.
-const PATIENCE: Duration = Duration::from_secs(20);
+const READ_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// The limits that the systemd unit sets.
 fn limits_of_unit() -> Limits {
@@ -65,7 +65,7 @@ impl Daemon {
     fn get(&self, path: &str) -> (String, Duration) {
         let begin = Instant::now();
         let mut stream = TcpStream::connect(&self.listen).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(READ_TIMEOUT)).unwrap();
         write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
         let mut answer = String::new();
         stream.read_to_string(&mut answer).unwrap();
@@ -76,7 +76,7 @@ impl Daemon {
 
 /// Runs the daemon beside all attackers for some windows.
 fn check_daemon_under_attack(windows: u32) {
-    need_root();
+    run_alone();
     let limits = limits_of_unit();
     let group = match Cgroup::new("daemon", limits) {
         Ok(group) => group,
@@ -124,7 +124,7 @@ fn check_daemon_under_attack(windows: u32) {
     while !group.processes().is_empty() && ended.elapsed() < Duration::from_secs(5) {
         thread::sleep(Duration::from_millis(50));
     }
-    assert_eq!(group.processes(), [0; 0], "processes are left");
+    assert_eq!(group.processes(), [0; 0], "child processes of the daemon are still running");
     assert!(most < limits.memory.unwrap(), "{most} bytes of memory");
     // One window may be missing, because the daemon attaches to the attackers during the first one.
     let kept = metric(&metrics, "jvmprobed_windows_total");
@@ -138,7 +138,7 @@ fn check_daemon_under_attack(windows: u32) {
     let records = shown.json();
     let of_neighbour = records.iter().filter(|r| r["pid"] == pid && r["type"] == "pause");
     let durations: Vec<_> = of_neighbour.map(|r| r["stopped_ns"].as_u64().unwrap()).collect();
-    assert_eq!(durations, paused, "pauses of the JVM that behaves");
+    assert_eq!(durations, paused, "pauses of the well-behaved JVM");
     neighbour.quit();
 }
 

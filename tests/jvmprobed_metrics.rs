@@ -13,7 +13,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use jvmprobe_tests::{beside_others, receiver::fetched};
+use jvmprobe_tests::{receiver::downloaded_path, run_beside_others};
 use jvmprobed::{
     metrics::{
         Limits, SharedTotals,
@@ -142,7 +142,7 @@ impl Prometheus {
         let place = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = place.local_addr().unwrap();
         drop(place);
-        let child = Command::new(fetched("prometheus"))
+        let child = Command::new(downloaded_path("prometheus"))
             .arg(format!("--config.file={}", path.display()))
             .arg(format!("--storage.tsdb.path={}", folder.path().join("data").display()))
             .arg(format!("--web.listen-address={address}"))
@@ -177,7 +177,7 @@ impl Prometheus {
     fn wait(&self) {
         let until = Instant::now() + Duration::from_secs(60);
         while TcpStream::connect(self.address).is_err() || self.query("up == 1").is_empty() {
-            assert!(Instant::now() < until, "it scrapes within a minute");
+            assert!(Instant::now() < until, "Prometheus has not scraped within a minute");
             thread::sleep(Duration::from_millis(200));
         }
     }
@@ -192,7 +192,7 @@ impl Drop for Prometheus {
 
 #[test]
 fn prometheus_returns_the_published_values() {
-    beside_others();
+    run_beside_others();
     let (net, totals) = (Net::start().unwrap(), filled_counters());
     let address = serve(&net, &totals, &Arc::default());
     for native in [true, false] {
@@ -253,7 +253,7 @@ fn prometheus_returns_the_published_values() {
 
 /// Runs a check of promtool. Callers also pass invalid input, which shows that the check can fail.
 fn promtool(arguments: &[&str], input: &[u8]) -> (bool, String) {
-    let mut child = Command::new(fetched("promtool"))
+    let mut child = Command::new(downloaded_path("promtool"))
         .args(arguments)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -268,7 +268,7 @@ fn promtool(arguments: &[&str], input: &[u8]) -> (bool, String) {
 
 #[test]
 fn promtool_accepts_metrics_and_alert_rules() {
-    beside_others();
+    run_beside_others();
     let (net, totals) = (Net::start().unwrap(), filled_counters());
     let address = serve(&net, &totals, &Arc::default());
     let (status, text) = get(address, "/metrics", "Accept: text/plain; version=0.0.4\r\n");
@@ -276,7 +276,7 @@ fn promtool_accepts_metrics_and_alert_rules() {
     let (good, said) = promtool(&["check", "metrics"], &text);
     assert!(good && said.is_empty(), "{said}");
     let (good, _) = promtool(&["check", "metrics"], b"# TYPE a counter\na 1\n");
-    assert!(!good, "promtool takes anything");
+    assert!(!good, "promtool accepts anything");
 
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().join("tools/jvmprobed");
     let alerts = folder.join("deploy/prometheus/alerts.yml");
@@ -299,7 +299,7 @@ fn metric_names(text: &str) -> Vec<String> {
 /// A dashboard or an alert that uses a metric that does not exist shows nothing, without an error.
 #[test]
 fn dashboard_and_alerts_use_existing_metrics() {
-    beside_others();
+    run_beside_others();
     let (net, totals) = (Net::start().unwrap(), filled_counters());
     let push = {
         let folder = tempfile::tempdir().unwrap();
@@ -340,7 +340,7 @@ fn dashboard_and_alerts_use_existing_metrics() {
 
 #[test]
 fn server_reports_health_and_survives_bad_requests() {
-    beside_others();
+    run_beside_others();
     let (net, totals) = (Net::start().unwrap(), filled_counters());
     let ready = Arc::new(Health::default());
     let address = serve(&net, &totals, &ready);
@@ -376,7 +376,7 @@ fn server_reports_health_and_survives_bad_requests() {
 
 #[test]
 fn metrics_are_limited_to_five_hundred_jvms() {
-    beside_others();
+    run_beside_others();
     let totals = SharedTotals::new(Limits::default());
     for pid in 1..=2000 {
         let identity =

@@ -13,7 +13,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use jvmprobe_tests::{beside_others, made_up::Dice, need_root, pprof, receiver::Receiver};
+use jvmprobe_tests::{pprof, receiver::Receiver, run_alone, run_beside_others, synthetic::Dice};
 use jvmprobed::{
     metrics::{
         Limits, SharedTotals,
@@ -34,7 +34,7 @@ use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use serde_json::Value;
 
 /// Retry limits that are short enough for a test.
-const SOON: retry::Limits =
+const SHORT_RETRIES: retry::Limits =
     retry::Limits { first: Duration::from_millis(20), longest: Duration::from_millis(200) };
 
 fn target(to: &str) -> Options {
@@ -46,12 +46,12 @@ const OBJECTS: u64 = 3;
 
 /// Returns a window with CPU time and allocation of `jvms` JVMs, with pseudo-random stacks.
 fn window(number: u64, jvms: u32, stacks: u32) -> Window {
-    named(number, jvms, stacks, 0)
+    window_with_long_names(number, jvms, stacks, 0)
 }
 
 /// Returns a window as `window` does, but with names that are longer by `longer` bytes that
 /// compress badly.
-fn named(number: u64, jvms: u32, stacks: u32, longer: usize) -> Window {
+fn window_with_long_names(number: u64, jvms: u32, stacks: u32, longer: usize) -> Window {
     let mut dice = Dice(number * 7919 + 1);
     let begin_ns = 1_790_000_000_000_000_000 + number * 15_000_000_000;
     let jvms = (1..=jvms).map(|jvm| {
@@ -202,25 +202,25 @@ fn write_base64(path: &Path, text: &str) {
 }
 
 /// Asserts the invariant: everything that was handed in is delivered, dropped or queued.
-fn assert_balanced(push: &Push, handed_in: u64) -> Counts {
+fn assert_balanced(push: &Push, accepted_samples: u64) -> Counts {
     let counts = push.ledgers()[0].read();
     let dropped: u64 = counts.dropped.values().map(|dropped| dropped.samples).sum();
-    assert_eq!(counts.accepted_samples, handed_in, "{counts:?}");
+    assert_eq!(counts.accepted_samples, accepted_samples, "{counts:?}");
     assert_eq!(
         counts.delivered_samples + dropped + counts.waiting_samples,
-        handed_in,
+        accepted_samples,
         "{counts:?}"
     );
     counts
 }
 
 /// Waits until the queue is empty.
-fn wait_until_delivered(push: &Push, handed_in: u64) -> Counts {
+fn wait_until_delivered(push: &Push, accepted_samples: u64) -> Counts {
     let until = Instant::now() + Duration::from_secs(60);
     loop {
         let counts = push.ledgers()[0].read();
         if counts.waiting_bytes == 0 {
-            return assert_balanced(push, handed_in);
+            return assert_balanced(push, accepted_samples);
         }
         assert!(Instant::now() < until, "still waiting after a minute: {counts:?}");
         thread::sleep(Duration::from_millis(20));
@@ -238,13 +238,13 @@ fn samples_of(truth: &Truth) -> u64 {
 
 #[test]
 fn each_kind_of_target_gets_the_same_profiles() {
-    beside_others();
+    run_beside_others();
     let receiver = Receiver::start(None);
     let folder = tempfile::tempdir().unwrap();
     let files = tempfile::tempdir().unwrap();
     let net = Net::start().unwrap();
     let windows: Vec<_> = (1..=3).map(|number| window(number, 4, 50)).collect();
-    let handed_in = windows.iter().map(samples_in).sum();
+    let accepted_samples = windows.iter().map(samples_in).sum();
     let (http, grpc) = (receiver.http, receiver.grpc);
     for (to, read) in [
         (format!("otlp=http://127.0.0.1:{http}"), received_otlp as fn(&[Value]) -> Truth),
@@ -252,18 +252,18 @@ fn each_kind_of_target_gets_the_same_profiles() {
         (format!("pyroscope=http://127.0.0.1:{http}/base/"), received_pyroscope),
     ] {
         let before = receiver.requests().len();
-        let push = Push::start(&net, &[target(&to)], folder.path(), SOON).unwrap();
+        let push = Push::start(&net, &[target(&to)], folder.path(), SHORT_RETRIES).unwrap();
         windows.iter().for_each(|window| push.window(window));
-        let counts = wait_until_delivered(&push, handed_in);
-        assert_eq!((counts.delivered_samples, counts.dropped.len()), (handed_in, 0), "{to}");
+        let counts = wait_until_delivered(&push, accepted_samples);
+        assert_eq!((counts.delivered_samples, counts.dropped.len()), (accepted_samples, 0), "{to}");
         let requests = receiver.requests().split_off(before);
         assert_eq!(read(&requests), truth(&windows), "{to}");
         check_attributes(&requests);
     }
     let to = format!("dir={}", files.path().display());
-    let push = Push::start(&net, &[target(&to)], folder.path(), SOON).unwrap();
+    let push = Push::start(&net, &[target(&to)], folder.path(), SHORT_RETRIES).unwrap();
     windows.iter().for_each(|window| push.window(window));
-    wait_until_delivered(&push, handed_in);
+    wait_until_delivered(&push, accepted_samples);
     let mut got = Truth::new();
     for window in &windows {
         for jvm in &window.jvms {
@@ -319,7 +319,7 @@ fn check_attributes(requests: &[Value]) {
 /// end.
 #[test]
 fn failing_receiver_loses_only_counted_samples() {
-    beside_others();
+    run_beside_others();
     for (scheme, troubles) in [
         ("http", &["cut", "status 503", "status 429 1", "slow 2", "status 500", "page"][..]),
         ("grpc", &["grpc 14", "grpc 8 1", "slow 2", "grpc 4"][..]),
@@ -330,23 +330,27 @@ fn failing_receiver_loses_only_counted_samples() {
         let net = Net::start().unwrap();
         let mut options = target(&format!("otlp={scheme}://127.0.0.1:{port}"));
         options.timeout = Duration::from_secs(1);
-        let push = Push::start(&net, &[options], folder.path(), SOON).unwrap();
-        let (mut windows, mut handed_in) = (Vec::new(), 0);
+        let push = Push::start(&net, &[options], folder.path(), SHORT_RETRIES).unwrap();
+        let (mut windows, mut accepted_samples) = (Vec::new(), 0);
         for (number, trouble) in (0..).zip(troubles) {
             receiver.mode(trouble);
             let before = receiver.requests().len();
             let new = window(number, 2, 20);
-            handed_in += samples_in(&new);
+            accepted_samples += samples_in(&new);
             push.window(&new);
             windows.push(new);
             // The request has arrived twice before it is accepted.
             receiver.wait_for(before + 2);
-            assert_balanced(&push, handed_in);
+            assert_balanced(&push, accepted_samples);
             receiver.mode("ok");
-            wait_until_delivered(&push, handed_in);
+            wait_until_delivered(&push, accepted_samples);
         }
-        let counts = assert_balanced(&push, handed_in);
-        assert_eq!((counts.delivered_samples, counts.dropped.len()), (handed_in, 0), "{counts:?}");
+        let counts = assert_balanced(&push, accepted_samples);
+        assert_eq!(
+            (counts.delivered_samples, counts.dropped.len()),
+            (accepted_samples, 0),
+            "{counts:?}"
+        );
         assert_eq!(received_otlp(&receiver.requests()), truth(&windows));
         assert!(counts.requests["later"] >= 2 * troubles.len() as u64, "{counts:?}");
 
@@ -354,15 +358,15 @@ fn failing_receiver_loses_only_counted_samples() {
         let (refusal, partial) = if scheme == "http" { ("status 400", 3) } else { ("grpc 3", 3) };
         receiver.mode(refusal);
         let refused = window(100, 2, 20);
-        handed_in += samples_in(&refused);
+        accepted_samples += samples_in(&refused);
         push.window(&refused);
-        let counts = wait_until_delivered(&push, handed_in);
+        let counts = wait_until_delivered(&push, accepted_samples);
         assert_eq!(counts.dropped["refused"].samples, samples_in(&refused), "{counts:?}");
         receiver.mode(&format!("partial {partial}"));
         let partly = window(101, 2, 20);
-        handed_in += samples_in(&partly);
+        accepted_samples += samples_in(&partly);
         push.window(&partly);
-        let counts = wait_until_delivered(&push, handed_in);
+        let counts = wait_until_delivered(&push, accepted_samples);
         // 2 JVMs have 6 OTLP profiles, half of which were rejected.
         let share = samples_in(&partly).div_ceil(2);
         assert_eq!(counts.dropped["partly-refused"].samples, share, "{counts:?}");
@@ -392,7 +396,7 @@ fn accepted_values(requests: &[Value]) -> Truth {
 /// of requests is bounded.
 #[test]
 fn series_rejected_by_pyroscope_does_not_affect_others() {
-    beside_others();
+    run_beside_others();
     let receiver = Receiver::start(None);
     let net = Net::start().unwrap();
     for code in [400, 500] {
@@ -400,7 +404,7 @@ fn series_rejected_by_pyroscope_does_not_affect_others() {
         let before = receiver.requests().len();
         receiver.mode(&format!("judge 20000 {code}"));
         let to = format!("pyroscope=http://127.0.0.1:{}", receiver.http);
-        let push = Push::start(&net, &[target(&to)], folder.path(), SOON).unwrap();
+        let push = Push::start(&net, &[target(&to)], folder.path(), SHORT_RETRIES).unwrap();
         let mut one = window(1, 4, 20);
         // A label that begins with a digit, one without a valid character, one with an empty value,
         // and long ones.
@@ -414,14 +418,14 @@ fn series_rejected_by_pyroscope_does_not_affect_others() {
         let mut large = window(1, 2, 1500);
         one.jvms[1] = large.jvms.remove(1);
         let refused: u64 = one.jvms[1].profiles.iter().map(samples).sum();
-        let mut handed_in = samples_in(&one);
+        let mut accepted_samples = samples_in(&one);
         push.window(&one);
         // The second window is queued behind the first one, so that the target accepts something in
         // the meantime.
         let two = window(2, 2, 20);
-        handed_in += samples_in(&two);
+        accepted_samples += samples_in(&two);
         push.window(&two);
-        let counts = wait_until_delivered(&push, handed_in);
+        let counts = wait_until_delivered(&push, accepted_samples);
         let dropped: Vec<_> = counts.dropped.iter().map(|(why, d)| (*why, d.samples)).collect();
         assert_eq!(dropped, [("refused", refused)], "{code}");
         let requests = receiver.requests().split_off(before);
@@ -436,7 +440,7 @@ fn series_rejected_by_pyroscope_does_not_affect_others() {
     let folder = tempfile::tempdir().unwrap();
     receiver.mode("judge 4194304");
     let to = format!("pyroscope=http://127.0.0.1:{}", receiver.http);
-    let push = Push::start(&net, &[target(&to)], folder.path(), SOON).unwrap();
+    let push = Push::start(&net, &[target(&to)], folder.path(), SHORT_RETRIES).unwrap();
     let mut waits = window(3, 1, 5);
     waits.jvms[0].profiles[0].measure = Measure::Elapsed("off-cpu".into());
     push.window(&waits);
@@ -446,7 +450,7 @@ fn series_rejected_by_pyroscope_does_not_affect_others() {
 
 #[test]
 fn resource_rejected_by_collector_does_not_affect_others() {
-    beside_others();
+    run_beside_others();
     let receiver = Receiver::start(None);
     let net = Net::start().unwrap();
     for to in [
@@ -456,7 +460,7 @@ fn resource_rejected_by_collector_does_not_affect_others() {
         let folder = tempfile::tempdir().unwrap();
         let before = receiver.requests().len();
         receiver.mode("reject shop-3");
-        let push = Push::start(&net, &[target(&to)], folder.path(), SOON).unwrap();
+        let push = Push::start(&net, &[target(&to)], folder.path(), SHORT_RETRIES).unwrap();
         let mut one = window(1, 5, 30);
         push.window(&one);
         let counts = wait_until_delivered(&push, samples_in(&one));
@@ -476,7 +480,7 @@ fn resource_rejected_by_collector_does_not_affect_others() {
 
 #[test]
 fn endless_response_is_cut_off_at_maximum_length() {
-    beside_others();
+    run_beside_others();
     let receiver = Receiver::start(None);
     let folder = tempfile::tempdir().unwrap();
     let net = Net::start().unwrap();
@@ -489,7 +493,7 @@ fn endless_response_is_cut_off_at_maximum_length() {
         let mut options = target(&to);
         // The limit on the length must end it, not the timeout.
         options.timeout = Duration::from_secs(3600);
-        let push = Push::start(&net, &[options], folder.path(), SOON).unwrap();
+        let push = Push::start(&net, &[options], folder.path(), SHORT_RETRIES).unwrap();
         let one = window(1, 1, 5);
         push.window(&one);
         let until = Instant::now() + Duration::from_secs(60);
@@ -505,14 +509,14 @@ fn endless_response_is_cut_off_at_maximum_length() {
 /// An answer that keeps sending bytes and never ends.
 #[test]
 fn endless_response_is_cut_off_at_timeout() {
-    beside_others();
+    run_beside_others();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     let folder = tempfile::tempdir().unwrap();
     let net = Net::start().unwrap();
     let mut options = target(&format!("pyroscope=http://127.0.0.1:{port}"));
     options.timeout = Duration::from_secs(1);
-    let push = Push::start(&net, &[options], folder.path(), SOON).unwrap();
+    let push = Push::start(&net, &[options], folder.path(), SHORT_RETRIES).unwrap();
     push.window(&window(1, 1, 5));
     let (mut stream, _) = listener.accept().unwrap();
     stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 9999\r\n\r\n").unwrap();
@@ -544,7 +548,7 @@ fn capabilities(name: &str) -> Vec<u64> {
 
 #[test]
 fn network_threads_have_no_capabilities() {
-    beside_others();
+    run_beside_others();
     let folder = tempfile::tempdir().unwrap();
     let files = tempfile::tempdir().unwrap();
     let receiver = Receiver::start(None);
@@ -557,7 +561,7 @@ fn network_threads_have_no_capabilities() {
         format!("dir={}", files.path().display()),
     ];
     let targets = to.map(|to| target(&to));
-    let push = Push::start(&net, &targets, folder.path(), SOON).unwrap();
+    let push = Push::start(&net, &targets, folder.path(), SHORT_RETRIES).unwrap();
     let one = window(1, 1, 5);
     push.window(&one);
     wait_until_delivered(&push, samples_in(&one));
@@ -577,7 +581,7 @@ fn network_threads_have_no_capabilities() {
 /// that can only be read with capabilities is rejected at the start.
 #[test]
 fn unreadable_secret_file_is_rejected_at_startup() {
-    beside_others();
+    run_beside_others();
     let folder = tempfile::tempdir().unwrap();
     let secret = folder.path().join("token");
     fs::write(&secret, "x").unwrap();
@@ -586,13 +590,13 @@ fn unreadable_secret_file_is_rejected_at_startup() {
     let net = Net::start().unwrap();
     let mut options = target("otlp=http://127.0.0.1:1");
     options.bearer_token_file = Some(secret);
-    let error = Push::start(&net, &[options], folder.path(), SOON).unwrap_err();
+    let error = Push::start(&net, &[options], folder.path(), SHORT_RETRIES).unwrap_err();
     assert!(format!("{error:#}").contains("Permission denied"), "{error:#}");
 }
 
 #[test]
 fn queued_windows_survive_a_restart() {
-    beside_others();
+    run_beside_others();
     let folder = tempfile::tempdir().unwrap();
     // At first no server listens on this port; later one does.
     let place = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -600,12 +604,12 @@ fn queued_windows_survive_a_restart() {
     drop(place);
     let to = format!("pyroscope=http://127.0.0.1:{port}");
     let windows: Vec<_> = (1..=5).map(|number| window(number, 2, 30)).collect();
-    let handed_in = windows.iter().map(samples_in).sum();
+    let accepted_samples = windows.iter().map(samples_in).sum();
     let net = Net::start().unwrap();
-    let push = Push::start(&net, &[target(&to)], folder.path(), SOON).unwrap();
+    let push = Push::start(&net, &[target(&to)], folder.path(), SHORT_RETRIES).unwrap();
     windows.iter().for_each(|window| push.window(window));
-    let counts = assert_balanced(&push, handed_in);
-    assert_eq!((counts.waiting_samples, counts.delivered_samples), (handed_in, 0));
+    let counts = assert_balanced(&push, accepted_samples);
+    assert_eq!((counts.waiting_samples, counts.delivered_samples), (accepted_samples, 0));
     let begun = Instant::now();
     push.end(&net, Duration::from_secs(5));
     assert!(begun.elapsed() < Duration::from_secs(20), "ending took longer than its limit");
@@ -613,9 +617,9 @@ fn queued_windows_survive_a_restart() {
     // a request hangs.
     let hangs = TcpListener::bind(("127.0.0.1", port)).unwrap();
     for _ in 0..3 {
-        let push = Push::start(&net, &[target(&to)], folder.path(), SOON).unwrap();
+        let push = Push::start(&net, &[target(&to)], folder.path(), SHORT_RETRIES).unwrap();
         hangs.accept().unwrap();
-        assert_eq!(assert_balanced(&push, handed_in).waiting_samples, handed_in);
+        assert_eq!(assert_balanced(&push, accepted_samples).waiting_samples, accepted_samples);
         push.end(&net, Duration::from_millis(100));
     }
     drop(hangs);
@@ -624,9 +628,9 @@ fn queued_windows_survive_a_restart() {
     let receiver = Receiver::start(None);
     relay(port, receiver.http);
     let net = Net::start().unwrap();
-    let push = Push::start(&net, &[target(&to)], folder.path(), SOON).unwrap();
-    let counts = wait_until_delivered(&push, handed_in);
-    assert_eq!((counts.delivered_samples, counts.dropped.len()), (handed_in, 0));
+    let push = Push::start(&net, &[target(&to)], folder.path(), SHORT_RETRIES).unwrap();
+    let counts = wait_until_delivered(&push, accepted_samples);
+    assert_eq!((counts.delivered_samples, counts.dropped.len()), (accepted_samples, 0));
     assert_eq!(received_pyroscope(&receiver.requests()), truth(&windows));
 }
 
@@ -654,9 +658,9 @@ fn join(one: TcpStream, other: TcpStream) {
 }
 
 /// A file system of half a megabyte, unmounted when dropped.
-struct Small(tempfile::TempDir);
+struct SmallDisk(tempfile::TempDir);
 
-impl Small {
+impl SmallDisk {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let options = c"size=512k,mode=0700";
@@ -665,7 +669,7 @@ impl Small {
     }
 }
 
-impl Drop for Small {
+impl Drop for SmallDisk {
     fn drop(&mut self) {
         let _ = unmount(self.0.path(), UnmountFlags::DETACH);
     }
@@ -673,29 +677,29 @@ impl Drop for Small {
 
 #[test]
 fn full_queue_disk_drops_only_counted_samples() {
-    need_root();
+    run_alone();
     let receiver = Receiver::start(None);
     receiver.mode("down");
-    let small = Small::new();
+    let small_disk = SmallDisk::new();
     let to = format!("otlp=http://127.0.0.1:{}", receiver.http);
     let net = Net::start().unwrap();
-    let push = Push::start(&net, &[target(&to)], small.0.path(), SOON).unwrap();
-    let (mut windows, mut handed_in) = (Vec::new(), 0);
+    let push = Push::start(&net, &[target(&to)], small_disk.0.path(), SHORT_RETRIES).unwrap();
+    let (mut windows, mut accepted_samples) = (Vec::new(), 0);
     // The windows have about 8 MB in total. The disk has space for half a megabyte of them, and
     // memory for four megabytes.
     for number in 0..60 {
-        let new = named(number, 2, 100, 500);
-        handed_in += samples_in(&new);
+        let new = window_with_long_names(number, 2, 100, 500);
+        accepted_samples += samples_in(&new);
         push.window(&new);
         windows.push(new);
-        assert_balanced(&push, handed_in);
+        assert_balanced(&push, accepted_samples);
     }
-    let counts = assert_balanced(&push, handed_in);
+    let counts = assert_balanced(&push, accepted_samples);
     assert!(counts.dropped["not-stored"].samples > 0, "{counts:?}");
     assert!(counts.waiting_bytes < 6 << 20, "{counts:?}");
     let before = receiver.requests().len();
     receiver.mode("ok");
-    let counts = wait_until_delivered(&push, handed_in);
+    let counts = wait_until_delivered(&push, accepted_samples);
     let accepted = received_otlp(
         &receiver.requests()[before..]
             .iter()
@@ -706,30 +710,30 @@ fn full_queue_disk_drops_only_counted_samples() {
     assert_eq!(samples_of(&accepted), counts.delivered_samples);
     // There is free space again.
     let new = window(1000, 2, 20);
-    handed_in += samples_in(&new);
+    accepted_samples += samples_in(&new);
     push.window(&new);
-    wait_until_delivered(&push, handed_in);
+    wait_until_delivered(&push, accepted_samples);
 }
 
 #[test]
 fn full_queue_drops_the_oldest_windows() {
-    beside_others();
+    run_beside_others();
     let receiver = Receiver::start(None);
     receiver.mode("down");
     let folder = tempfile::tempdir().unwrap();
     let net = Net::start().unwrap();
     let mut options = target(&format!("pyroscope=http://127.0.0.1:{}", receiver.http));
     options.queue_size = 60_000;
-    let push = Push::start(&net, &[options], folder.path(), SOON).unwrap();
+    let push = Push::start(&net, &[options], folder.path(), SHORT_RETRIES).unwrap();
     let windows: Vec<_> = (0..30).map(|number| window(number, 2, 200)).collect();
-    let handed_in = windows.iter().map(samples_in).sum();
+    let accepted_samples = windows.iter().map(samples_in).sum();
     for window in &windows {
         push.window(window);
     }
     let before = receiver.requests().len();
     receiver.mode("ok");
-    let counts = wait_until_delivered(&push, handed_in);
-    assert!(counts.dropped["queue-full"].samples > handed_in / 2, "{counts:?}");
+    let counts = wait_until_delivered(&push, accepted_samples);
+    assert!(counts.dropped["queue-full"].samples > accepted_samples / 2, "{counts:?}");
     let requests = receiver.requests();
     let accepted: Vec<_> =
         requests[before..].iter().filter(|r| r["mode"] == "ok").cloned().collect();
@@ -742,7 +746,7 @@ fn full_queue_drops_the_oldest_windows() {
 
 #[test]
 fn secrets_certificates_and_proxies_are_used() {
-    beside_others();
+    run_beside_others();
     let folder = tempfile::tempdir().unwrap();
     let file = |name: &str| folder.path().join(name);
     let made = Command::new("openssl")
@@ -765,7 +769,7 @@ fn secrets_certificates_and_proxies_are_used() {
 
     // Without the certificate, the server is not trusted, and nothing is sent.
     let to = format!("otlp=https://localhost:{}", receiver.http);
-    let push = Push::start(&net, &[target(&to)], &file("untrusted"), SOON).unwrap();
+    let push = Push::start(&net, &[target(&to)], &file("untrusted"), SHORT_RETRIES).unwrap();
     push.window(&window(1, 1, 5));
     let until = Instant::now() + Duration::from_secs(60);
     while !push.ledgers()[0].read().requests.contains_key("later") {
@@ -779,7 +783,7 @@ fn secrets_certificates_and_proxies_are_used() {
     options.ca_file = Some(file("certificate"));
     options.bearer_token_file = Some(file("token"));
     options.headers = BTreeMap::from([("X-Scope-OrgID".into(), "tenant".into())]);
-    let push = Push::start(&net, &[options.clone()], &file("trusted"), SOON).unwrap();
+    let push = Push::start(&net, &[options.clone()], &file("trusted"), SHORT_RETRIES).unwrap();
     let one = window(1, 1, 5);
     push.window(&one);
     wait_until_delivered(&push, samples_in(&one));
@@ -800,7 +804,7 @@ fn secrets_certificates_and_proxies_are_used() {
     // The token over gRPC.
     let before = receiver.requests().len();
     options.to = format!("otlp=grpcs://localhost:{}", receiver.grpc).parse().unwrap();
-    let push = Push::start(&net, &[options.clone()], &file("grpc"), SOON).unwrap();
+    let push = Push::start(&net, &[options.clone()], &file("grpc"), SHORT_RETRIES).unwrap();
     push.window(&one);
     wait_until_delivered(&push, samples_in(&one));
     let headers = receiver.requests()[before]["headers"].clone();
@@ -812,13 +816,13 @@ fn secrets_certificates_and_proxies_are_used() {
     let (proxy, asked) = proxy(receiver.http);
     options.to = "otlp=https://localhost:4318".parse().unwrap();
     options.proxy = Some(format!("http://127.0.0.1:{proxy}"));
-    let push = Push::start(&net, &[options.clone()], &file("proxy"), SOON).unwrap();
+    let push = Push::start(&net, &[options.clone()], &file("proxy"), SHORT_RETRIES).unwrap();
     push.window(&one);
     wait_until_delivered(&push, samples_in(&one));
     assert_eq!(asked.recv().unwrap(), "CONNECT localhost:4318 HTTP/1.1");
 
     options.basic_auth_file = Some(file("token"));
-    let error = Push::start(&net, &[options], &file("both-kinds"), SOON).unwrap_err();
+    let error = Push::start(&net, &[options], &file("both-kinds"), SHORT_RETRIES).unwrap_err();
     assert!(format!("{error:#}").contains("cannot be combined"), "{error:#}");
 }
 
@@ -846,7 +850,7 @@ fn proxy(to: u16) -> (u16, std::sync::mpsc::Receiver<String>) {
 
 #[test]
 fn target_with_another_protocol_is_retried() {
-    beside_others();
+    run_beside_others();
     let receiver = Receiver::start(None);
     let folder = tempfile::tempdir().unwrap();
     let net = Net::start().unwrap();
@@ -855,7 +859,7 @@ fn target_with_another_protocol_is_retried() {
         format!("otlp=http://127.0.0.1:{}", receiver.grpc),
         format!("otlp=https://127.0.0.1:{}", receiver.http),
     ] {
-        let push = Push::start(&net, &[target(&to)], folder.path(), SOON).unwrap();
+        let push = Push::start(&net, &[target(&to)], folder.path(), SHORT_RETRIES).unwrap();
         let one = window(1, 1, 5);
         push.window(&one);
         let until = Instant::now() + Duration::from_secs(60);
@@ -872,7 +876,7 @@ fn target_with_another_protocol_is_retried() {
 
 #[test]
 fn metrics_arrive_over_otlp() {
-    beside_others();
+    run_beside_others();
     let receiver = Receiver::start(None);
     let folder = tempfile::tempdir().unwrap();
     let net = Net::start().unwrap();
@@ -898,7 +902,7 @@ fn metrics_arrive_over_otlp() {
     ] {
         let mut options = target(&to);
         options.metrics = true;
-        let push = Push::start(&net, &[options], folder.path(), SOON).unwrap();
+        let push = Push::start(&net, &[options], folder.path(), SHORT_RETRIES).unwrap();
         let before = receiver.requests().len();
         push.metrics(&totals);
         let request = receiver.wait_for(before + 1).remove(before);
@@ -930,9 +934,9 @@ fn metrics_arrive_over_otlp() {
 }
 
 /// A process that is killed when this is dropped.
-struct Ended(std::process::Child);
+struct KilledOnDrop(std::process::Child);
 
-impl Drop for Ended {
+impl Drop for KilledOnDrop {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
@@ -943,7 +947,7 @@ impl Drop for Ended {
 #[test]
 #[ignore = "long: make test-all"]
 fn opentelemetry_collector_accepts_profiles_and_metrics() {
-    need_root();
+    run_alone();
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("otelcol/build");
     let output = Command::new(script).stderr(std::process::Stdio::inherit()).output().unwrap();
     assert!(output.status.success(), "tests/otelcol/build failed");
@@ -975,10 +979,10 @@ fn opentelemetry_collector_accepts_profiles_and_metrics() {
         .stderr(fs::OpenOptions::new().append(true).open(&log).unwrap())
         .spawn()
         .unwrap();
-    let _collector = Ended(collector);
+    let _collector = KilledOnDrop(collector);
     let net = Net::start().unwrap();
     let windows = [window(1, 2, 20)];
-    let handed_in = windows.iter().map(samples_in).sum();
+    let accepted_samples = windows.iter().map(samples_in).sum();
     let totals = SharedTotals::new(Limits::default());
     totals.lock().add(
         &windows[0].jvms[0].identity,
@@ -987,11 +991,16 @@ fn opentelemetry_collector_accepts_profiles_and_metrics() {
     for to in [format!("otlp=http://127.0.0.1:{http}"), format!("otlp=grpc://127.0.0.1:{grpc}")] {
         let mut options = target(&to);
         options.metrics = true;
-        let push = Push::start(&net, &[options], &folder.path().join("queue"), SOON).unwrap();
+        let push =
+            Push::start(&net, &[options], &folder.path().join("queue"), SHORT_RETRIES).unwrap();
         push.window(&windows[0]);
         push.metrics(&totals);
-        let counts = wait_until_delivered(&push, handed_in);
-        assert_eq!((counts.delivered_samples, counts.dropped.len()), (handed_in, 0), "{counts:?}");
+        let counts = wait_until_delivered(&push, accepted_samples);
+        assert_eq!(
+            (counts.delivered_samples, counts.dropped.len()),
+            (accepted_samples, 0),
+            "{counts:?}"
+        );
     }
     let said = fs::read_to_string(&log).unwrap();
     assert_eq!(said.matches("jvmprobe.allocated").count(), 2, "{said}");
@@ -1033,7 +1042,7 @@ fn add_raw(to: &mut Truth, name: &str, raw: &str) {
 #[test]
 #[ignore = "long: make test-all"]
 fn go_pprof_reads_the_pushed_files() {
-    need_root();
+    run_alone();
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("otelcol/build");
     let output = Command::new(script).stderr(std::process::Stdio::inherit()).output().unwrap();
     assert!(output.status.success(), "tests/otelcol/build failed");
@@ -1042,7 +1051,7 @@ fn go_pprof_reads_the_pushed_files() {
     let folder = tempfile::tempdir().unwrap();
     let net = Net::start().unwrap();
     let to = format!("dir={}", files.path().display());
-    let push = Push::start(&net, &[target(&to)], folder.path(), SOON).unwrap();
+    let push = Push::start(&net, &[target(&to)], folder.path(), SHORT_RETRIES).unwrap();
     let windows = [window(1, 3, 60)];
     push.window(&windows[0]);
     wait_until_delivered(&push, samples_in(&windows[0]));

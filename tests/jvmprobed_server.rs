@@ -15,7 +15,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use jvmprobe_tests::beside_others;
+use jvmprobe_tests::run_beside_others;
 use jvmprobed::metrics::{
     Listen, SharedTotals,
     server::{Health, Listeners, Options, Serving, cost::serving_ns},
@@ -84,7 +84,7 @@ fn curl(args: &[&str]) -> (u16, String) {
 
 #[test]
 fn health_answers_while_both_listeners_hold_half_sent_requests() {
-    beside_others();
+    run_beside_others();
     let served = Served::start(None);
     let half = |address: SocketAddr| {
         let mut stream = TcpStream::connect(address).unwrap();
@@ -121,7 +121,7 @@ fn health_answers_while_both_listeners_hold_half_sent_requests() {
 
 #[test]
 fn scraping_loop_is_limited_to_one_exposition_per_second() {
-    beside_others();
+    run_beside_others();
     let served = Served::start(None);
     let stop = AtomicBool::new(false);
     let begin = Instant::now();
@@ -156,7 +156,7 @@ fn scraping_loop_is_limited_to_one_exposition_per_second() {
 
 #[test]
 fn only_the_right_password_gets_metrics() {
-    beside_others();
+    run_beside_others();
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("web.yml");
     let headers = "http_server_config:\n  headers:\n    X-Frame-Options: deny\n";
@@ -187,7 +187,7 @@ impl Certificates {
     fn make() -> Self {
         let certificates = Self(tempfile::tempdir().unwrap());
         let ca = "-x509 -subj /CN=ca -keyout ca.key -out ca.pem -addext basicConstraints=critical,CA:TRUE";
-        certificates.openssl(&format!("req {ca} {NEW}"));
+        certificates.openssl(&format!("req {ca} {NEW_KEY_OPTIONS}"));
         certificates.issue("server", "ca");
         certificates.issue("client", "ca");
         certificates
@@ -199,7 +199,7 @@ impl Certificates {
             "-addext subjectAltName=DNS:localhost -addext basicConstraints=critical,CA:FALSE";
         self.openssl(&format!(
             "req -x509 -subj /CN={name} -keyout {name}.key -out {name}.pem -CA {ca}.pem -CAkey {ca}.key \
-             {names} {NEW}"
+             {names} {NEW_KEY_OPTIONS}"
         ));
     }
 
@@ -220,12 +220,12 @@ impl Certificates {
     }
 }
 
-const NEW: &str = "-newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2";
+const NEW_KEY_OPTIONS: &str = "-newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2";
 const TLS: &str = "tls_server_config:\n  cert_file: server.pem\n  key_file: server.key\n";
 
 #[test]
 fn metrics_are_served_by_tls_to_clients_with_a_certificate() {
-    beside_others();
+    run_beside_others();
     let made = Certificates::make();
     let client = "  client_auth_type: RequireAndVerifyClientCert\n  client_ca_file: ca.pem\n";
     let path = made.write(&format!("{TLS}{client}basic_auth_users:\n  alice: {HASH}\n"));
@@ -248,7 +248,9 @@ fn metrics_are_served_by_tls_to_clients_with_a_certificate() {
     assert_eq!(get(Some("client"), &[]).0, 401);
     // No certificate, and one of another CA.
     assert_eq!(get(None, &right).0, 0);
-    made.openssl(&format!("req -x509 -subj /CN=other -keyout other.key -out other.pem {NEW}"));
+    made.openssl(&format!(
+        "req -x509 -subj /CN=other -keyout other.key -out other.pem {NEW_KEY_OPTIONS}"
+    ));
     assert_eq!(get(Some("other"), &right).0, 0);
     // Plain HTTP to that port gets an explanation; the health port speaks plain HTTP.
     let (status_, body) = curl(&[&served.url("http", "/metrics")]);
@@ -262,7 +264,7 @@ fn metrics_are_served_by_tls_to_clients_with_a_certificate() {
 
 #[test]
 fn changed_certificates_are_served_and_broken_ones_are_not() {
-    beside_others();
+    run_beside_others();
     let made = Certificates::make();
     let path = made.write(&format!("{TLS}  min_version: TLS13\n"));
     let served = Served::start(Some(&path));
@@ -301,7 +303,7 @@ fn changed_certificates_are_served_and_broken_ones_are_not() {
 
 #[test]
 fn invalid_web_configuration_is_reported_in_one_line() {
-    beside_others();
+    run_beside_others();
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("web.yml");
     let refused = |text: &str| {

@@ -10,31 +10,31 @@ use std::{
 };
 
 use jvmprobe_tests::{
-    need_root, page, pprof,
+    page, pprof, run_alone,
     tool::binary,
-    windows::{SAMPLES, SECOND, folder, made_up},
+    windows::{SAMPLES, SECOND, folder, synthetic_window},
 };
 use jvmprobed::store::Store;
 use tempfile::TempDir;
 
 /// A directory with windows of the last hour, and of the same hour yesterday.
-struct Kept {
+struct TestStore {
     dir: TempDir,
     /// Start of the last hour, in seconds since 1970.
     begin: u64,
 }
 
 /// Number of windows in an hour.
-const HOUR: u64 = 240;
+const WINDOWS_PER_HOUR: u64 = 240;
 
-impl Kept {
+impl TestStore {
     fn new() -> Self {
         let dir = folder();
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
-        let begin = now - HOUR * 15;
+        let begin = now - WINDOWS_PER_HOUR * 15;
         let mut store = Store::open(dir.path(), Duration::from_secs(48 * 3600), 1 << 40).unwrap();
         for day in [86_400, 0] {
-            (0..HOUR).for_each(|at| _ = store.put(made_up(begin - day, at)));
+            (0..WINDOWS_PER_HOUR).for_each(|at| _ = store.put(synthetic_window(begin - day, at)));
         }
         Self { dir, begin }
     }
@@ -45,7 +45,7 @@ impl Kept {
     }
 
     /// Returns the output of `jvmprobed show`, which must succeed.
-    fn said(&self, args: &[&str]) -> String {
+    fn output(&self, args: &[&str]) -> String {
         let output = self.show(args);
         assert!(output.status.success(), "{output:?}");
         String::from_utf8(output.stdout).unwrap()
@@ -55,9 +55,9 @@ impl Kept {
     fn refused(&self, args: &[&str]) -> String {
         let output = self.show(args);
         assert_eq!((output.status.code(), output.stdout.len()), (Some(1), 0), "{output:?}");
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(said.lines().count(), 1, "{said}");
-        said
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(text.lines().count(), 1, "{text}");
+        text
     }
 
     /// Returns the time `window` windows after the start of the last hour, as an argument.
@@ -74,31 +74,31 @@ fn window_samples(windows: std::ops::Range<u64>) -> u64 {
 
 #[test]
 fn time_range_is_shown_as_a_table() {
-    let kept = Kept::new();
-    let (from, until) = (kept.at(20), kept.at(24));
-    let said = kept.said(&["--since", &from, "--until", &until, "--jvm", "^shop$"]);
-    assert!(said.contains("\nJVM shop 77, "), "{said}");
+    let test_store = TestStore::new();
+    let (from, until) = (test_store.at(20), test_store.at(24));
+    let text = test_store.output(&["--since", &from, "--until", &until, "--jvm", "^shop$"]);
+    assert!(text.contains("\nJVM shop 77, "), "{text}");
     // 400 + (20 + 21 + 22 + 23) samples at 20 per second.
-    assert!(said.contains("24.30 s of CPU time in 60.00 s (0.41 cores): Java 100.00 %"), "{said}");
+    assert!(text.contains("24.30 s of CPU time in 60.00 s (0.41 cores): Java 100.00 %"), "{text}");
     let samples = |name: &str| {
         let row =
-            said.lines().find(|line| line.ends_with(name)).unwrap_or_else(|| panic!("{said}"));
+            text.lines().find(|line| line.ends_with(name)).unwrap_or_else(|| panic!("{text}"));
         row.split_whitespace().nth_back(1).unwrap().parse::<u64>().unwrap()
     };
     assert_eq!(samples("shop.Main.run"), 4 * SAMPLES);
     assert_eq!(samples("shop.Main.window"), window_samples(20..24));
     // Both JVMs have the same main jar, so they are distinguished by their names.
-    let (from, until) = (kept.at(16), kept.at(20));
-    let both = kept.said(&["--since", &from, "--until", &until, "--jvm", "shop.jar"]);
+    let (from, until) = (test_store.at(16), test_store.at(20));
+    let both = test_store.output(&["--since", &from, "--until", &until, "--jvm", "shop.jar"]);
     assert!(both.contains("2 JVMs (batch 78, shop 77), "), "{both}");
 }
 
 #[test]
 fn list_command_shows_stored_jvms() {
-    let kept = Kept::new();
+    let test_store = TestStore::new();
     let list = |args: &[&str]| {
         let mut command = Command::new(binary("jvmprobed"));
-        command.arg("list").arg("--dir").arg(kept.dir.path()).args(args).output().unwrap()
+        command.arg("list").arg("--dir").arg(test_store.dir.path()).args(args).output().unwrap()
     };
     let listed = list(&["-j"]);
     assert!(listed.status.success(), "{listed:?}");
@@ -113,7 +113,10 @@ fn list_command_shows_stored_jvms() {
         time.as_str().unwrap().parse::<jiff::Timestamp>().unwrap().as_second().cast_unsigned()
     };
     let shop = &jvms[1];
-    assert_eq!((at(&shop["first"]), at(&shop["last"])), (kept.begin - 86_400, kept.begin + 3600));
+    assert_eq!(
+        (at(&shop["first"]), at(&shop["last"])),
+        (test_store.begin - 86_400, test_store.begin + 3600)
+    );
     assert!(shop["windows"].as_u64().unwrap() >= 2, "{shop}");
     let text = String::from_utf8(list(&["--jvm", "77"]).stdout).unwrap();
     assert_eq!(text.lines().filter(|line| line.ends_with(" shop")).count(), 1, "{text}");
@@ -127,10 +130,10 @@ fn list_command_shows_stored_jvms() {
 /// shown.
 #[test]
 fn rates_refer_to_the_displayed_time_range() {
-    let kept = Kept::new();
+    let test_store = TestStore::new();
     // Within window 20, whose CPU samples are stored by the second.
     let at = |millis: u64| {
-        let at = i64::try_from((kept.begin + 20 * 15) * 1000 + millis).unwrap();
+        let at = i64::try_from((test_store.begin + 20 * 15) * 1000 + millis).unwrap();
         jiff::Timestamp::from_millisecond(at).unwrap().to_string()
     };
     for (from, until, more, is_widened, rate) in [
@@ -144,13 +147,13 @@ fn rates_refer_to_the_displayed_time_range() {
     ] {
         let (from, until) = (at(from), at(until));
         let when = ["--since", &from, "--until", &until, "--jvm", "^shop$"];
-        let said = kept.said(&[&when, more].concat());
-        assert!(said.contains(rate), "{rate}: {said}");
-        assert_eq!(said.contains("\nShowing more than "), is_widened, "{rate}: {said}");
+        let text = test_store.output(&[&when, more].concat());
+        assert!(text.contains(rate), "{rate}: {text}");
+        assert_eq!(text.contains("\nShowing more than "), is_widened, "{rate}: {text}");
         // CPU time as accounted by the kernel, which is stored for whole windows.
         let account = "\n6.30 s of CPU time as counted by the kernel (0.42 cores)";
         let is_whole = (until.as_str(), more.len()) == (at(15_000).as_str(), 0);
-        assert_eq!(said.contains(account), is_whole, "{said}");
+        assert_eq!(text.contains(account), is_whole, "{text}");
     }
 }
 
@@ -158,14 +161,15 @@ fn rates_refer_to_the_displayed_time_range() {
 /// allocation was not collected.
 #[test]
 fn reduced_collection_keeps_sums_and_is_reported() {
-    let mut kept = Kept { dir: folder(), begin: 0 };
+    let mut test_store = TestStore { dir: folder(), begin: 0 };
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
-    kept.begin = now - 40 * 15;
-    let mut store = Store::open(kept.dir.path(), Duration::from_secs(86_400), 1 << 40).unwrap();
+    test_store.begin = now - 40 * 15;
+    let mut store =
+        Store::open(test_store.dir.path(), Duration::from_secs(86_400), 1 << 40).unwrap();
     // Ten windows with 20 samples per second, then ten with 9, then ten with 4. Each window has 5 s
     // of run().
     for at in 0..30 {
-        let mut window = made_up(kept.begin, at);
+        let mut window = synthetic_window(test_store.begin, at);
         window.jvms.truncate(1);
         let hertz = [20, 9, 4][at as usize / 10];
         let [cpu, _] = &mut window.jvms[0].profiles[..] else { panic!("{window:?}") };
@@ -178,70 +182,79 @@ fn reduced_collection_keeps_sums_and_is_reported() {
         }
         store.put(window);
     }
-    let (from, until) = (kept.at(0), kept.at(30));
+    let (from, until) = (test_store.at(0), test_store.at(30));
     let time = ["--since", &from, "--until", &until];
-    let said = kept.said(&time);
+    let text = test_store.output(&time);
     // Each window has 5 s. The samples are weighted, so their number is that of a rate of 20 per
     // second.
-    assert!(said.contains("150.00 s of CPU time in 450.00 s"), "{said}");
+    assert!(text.contains("150.00 s of CPU time in 450.00 s"), "{text}");
     assert!(
-        said.contains(
+        text.contains(
             "To save resources, the rate was reduced to 4 samples per second; samples are weighted as if it was 20\n"
         ),
-        "{said}"
+        "{text}"
     );
-    assert!(said.contains("\n3000 samples;"), "{said}");
-    let alloc = kept.said(&[&time[..], &["--alloc"]].concat());
+    assert!(text.contains("\n3000 samples;"), "{text}");
+    let alloc = test_store.output(&[&time[..], &["--alloc"]].concat());
     assert!(
-        alloc.contains("Not collected, to save resources: alloc, for 150.00 s of 450.00 s\n"),
+        alloc.contains("alloc was not collected for 150.00 s of 450.00 s, to save resources\n"),
         "{alloc}"
     );
     // The rate refers to the time in which allocation was collected: 1000 bytes in each of 20
     // windows.
     assert!(alloc.contains("allocated in 300.00 s, 66B/s"), "{alloc}");
     // Without saving, there is no message.
-    let (from, until) = (kept.at(1), kept.at(9));
-    let said = kept.said(&["--since", &from, "--until", &until]);
-    assert!(!said.contains("save"), "{said}");
+    let (from, until) = (test_store.at(1), test_store.at(9));
+    let text = test_store.output(&["--since", &from, "--until", &until]);
+    assert!(!text.contains("save"), "{text}");
 }
 
 #[test]
 fn time_range_within_a_merged_window_is_shown() {
-    let kept = Kept::new();
+    let test_store = TestStore::new();
     // Yesterday's windows span five minutes or an hour; one minute of them is shown.
-    let since = kept.begin - 86_400;
+    let since = test_store.begin - 86_400;
     let minute = since.next_multiple_of(60) + 600;
     let at = |second: u64| {
         jiff::Timestamp::from_second(i64::try_from(second).unwrap()).unwrap().to_string()
     };
-    let said = kept.said(&["--since", &at(minute), "--until", &at(minute + 60), "--jvm", "^shop$"]);
+    let text = test_store.output(&[
+        "--since",
+        &at(minute),
+        "--until",
+        &at(minute + 60),
+        "--jvm",
+        "^shop$",
+    ]);
     // Slots of one minute are aligned with windows, not with minutes, so one or two are shown.
-    let minutes = 1 + u64::from(said.contains(" in 120.00 s"));
-    assert!(minutes == 2 || said.contains(" in 60.00 s"), "{said}");
-    let row = said.lines().find(|line| line.ends_with(" shop.Main.run")).unwrap();
+    let minutes = 1 + u64::from(text.contains(" in 120.00 s"));
+    assert!(minutes == 2 || text.contains(" in 60.00 s"), "{text}");
+    let row = text.lines().find(|line| line.ends_with(" shop.Main.run")).unwrap();
     let samples: u64 = row.split_whitespace().nth_back(1).unwrap().parse().unwrap();
     // The samples of run() are three seconds after the start of each window, so one window more or
     // less may be in the range.
-    assert!((4 * minutes - 1..=4 * minutes + 1).any(|n| n * SAMPLES == samples), "{said}");
+    assert!((4 * minutes - 1..=4 * minutes + 1).any(|n| n * SAMPLES == samples), "{text}");
 }
 
 #[test]
 fn allocation_and_pauses_use_the_formats_of_their_tools() {
-    let kept = Kept::new();
-    let (from, until) = (kept.at(20), kept.at(24));
+    let test_store = TestStore::new();
+    let (from, until) = (test_store.at(20), test_store.at(24));
     let when = ["--since", &from, "--until", &until, "--jvm", "^shop$"];
-    let said = kept.said(&[&when[..], &["--alloc"]].concat());
-    assert!(said.contains("3.9K allocated in 60.00 s, 66B/s; 40 objects"), "{said}");
-    assert!(said.contains("BYTES/s") && said.lines().any(|line| line.contains("byte[]")), "{said}");
-    let said = kept.said(&[&when[..], &["--gc", "-T"]].concat());
-    let rows: Vec<_> = said.lines().filter(|line| line.contains("G1 Evacuation Pause")).collect();
-    assert_eq!(rows.len(), 4, "{said}");
-    assert!(rows[0].ends_with("0.001      2.000       2.500      100.0M      20.0M"), "{said}");
+    let text = test_store.output(&[&when[..], &["--alloc"]].concat());
+    assert!(text.contains("3.9K allocated in 60.00 s, 66B/s; 40 objects"), "{text}");
+    assert!(text.contains("BYTES/s") && text.lines().any(|line| line.contains("byte[]")), "{text}");
+    let text = test_store.output(&[&when[..], &["--gc", "-T"]].concat());
+    let rows: Vec<_> = text.lines().filter(|line| line.contains("G1 Evacuation Pause")).collect();
+    assert_eq!(rows.len(), 4, "{text}");
+    assert!(rows[0].ends_with("0.001      2.000       2.500      100.0M      20.0M"), "{text}");
     assert!(
-        said.contains("GC stopped it 4 times for 10.0 ms: 0.02 % of the time; 0 full"),
-        "{said}"
+        text.contains(
+            "GC stopped the JVM 4 times for 10.0 ms in total: 0.02 % of the time; 0 full"
+        ),
+        "{text}"
     );
-    let lines = kept.said(&[&when[..], &["--gc", "--json"]].concat());
+    let lines = test_store.output(&[&when[..], &["--gc", "--json"]].concat());
     let stopped = lines.lines().map(|line| {
         let pause: serde_json::Value = serde_json::from_str(line).unwrap();
         pause["stopped_ns"].as_u64().unwrap()
@@ -251,14 +264,14 @@ fn allocation_and_pauses_use_the_formats_of_their_tools() {
 
 #[test]
 fn output_files_match_the_table() {
-    let kept = Kept::new();
+    let test_store = TestStore::new();
     let out = TempDir::new().unwrap();
     let path = |name: &str| out.path().join(name).into_os_string().into_string().unwrap();
     let files = ["a.folded", "a.pb.gz", "a.svg", "a.html", "a.json"].map(path);
-    let (from, until) = (kept.at(20), kept.at(24));
+    let (from, until) = (test_store.at(20), test_store.at(24));
     let mut args = vec!["--quiet", "--since", &from, "--until", &until, "--jvm", "^shop$"];
     files.iter().for_each(|file| args.extend(["-o", file]));
-    assert_eq!(kept.said(&args), "");
+    assert_eq!(test_store.output(&args), "");
     let folded = fs::read_to_string(&files[0]).unwrap();
     let expected = format!(
         "java;shop.Main.main;shop.Main.run {}\njava;shop.Main.main;shop.Main.window {}\n",
@@ -276,7 +289,7 @@ fn output_files_match_the_table() {
     }
     // On the page's time axis, samples and pauses are at their time, in slots of one second.
     let times = page::times(Path::new(&files[3]));
-    assert_eq!((times.begin_ms, times.slot_ns), ((kept.begin + 300) * 1000, SECOND));
+    assert_eq!((times.begin_ms, times.slot_ns), ((test_store.begin + 300) * 1000, SECOND));
     let slots: Vec<_> = times.counts.iter().map(|count| (count[0], count[3])).collect();
     assert_eq!(
         slots,
@@ -298,20 +311,23 @@ fn counts(profile: &pprof::Pprof, value: usize) -> Vec<(&str, u64)> {
 
 #[test]
 fn exported_pprof_and_stored_jsonl_are_readable() {
-    let kept = Kept::new();
+    let test_store = TestStore::new();
     let out = TempDir::new().unwrap();
     // The last window, which has one JVM or two.
-    let when = [kept.at(HOUR - 1), kept.at(HOUR)];
+    let when = [test_store.at(WINDOWS_PER_HOUR - 1), test_store.at(WINDOWS_PER_HOUR)];
     let pprof_of = |args: &[&str]| {
         let file = out.path().join("a.pb.gz").into_os_string().into_string().unwrap();
-        kept.said(&[&["-q", "--since", &when[0], "--until", &when[1], "-o", &file], args].concat());
+        test_store.output(
+            &[&["-q", "--since", &when[0], "--until", &when[1], "-o", &file], args].concat(),
+        );
         pprof::read(Path::new(&file))
     };
     let types = |profile: &pprof::Pprof| profile.types.clone();
     let named =
         |types: [(&str, &str); 2]| types.map(|(kind, unit)| (kind.to_owned(), unit.to_owned()));
-    let jvms = if (HOUR - 1) % 7 == 3 { 2 } else { 1 };
-    let samples = [("shop.Main.run", jvms * SAMPLES), ("shop.Main.window", jvms * (HOUR - 1))];
+    let jvms = if (WINDOWS_PER_HOUR - 1) % 7 == 3 { 2 } else { 1 };
+    let samples =
+        [("shop.Main.run", jvms * SAMPLES), ("shop.Main.window", jvms * (WINDOWS_PER_HOUR - 1))];
     let cpu = pprof_of(&[]);
     assert_eq!(types(&cpu), named([("samples", "count"), ("cpu", "nanoseconds")]));
     assert_eq!(counts(&cpu, 0), samples);
@@ -320,11 +336,11 @@ fn exported_pprof_and_stored_jsonl_are_readable() {
     assert_eq!(types(&alloc), named([("alloc_objects", "count"), ("alloc_space", "bytes")]));
     assert_eq!(counts(&alloc, 0), [("byte[]", jvms * 10)]);
     assert_eq!(counts(&alloc, 1), [("byte[]", jvms * 1000)]);
-    let names = fs::read_dir(kept.dir.path())
+    let names = fs::read_dir(test_store.dir.path())
         .unwrap()
         .map(|e| e.unwrap().file_name().into_string().unwrap());
     let last = names.filter(|name| name.starts_with("15s-")).max().unwrap();
-    let lines = kept.dir.path().join(&last).join("jvms.jsonl.gz");
+    let lines = test_store.dir.path().join(&last).join("jvms.jsonl.gz");
     let lines = Command::new("zcat").arg(lines).output().unwrap().stdout;
     let types = String::from_utf8(lines)
         .unwrap()
@@ -339,15 +355,15 @@ fn exported_pprof_and_stored_jsonl_are_readable() {
 
 #[test]
 fn diff_option_compares_two_time_ranges() {
-    let kept = Kept::new();
+    let test_store = TestStore::new();
     let out = TempDir::new().unwrap();
     let svg = out.path().join("d.svg").into_os_string().into_string().unwrap();
-    let (from, until) = (kept.at(40), kept.at(44));
+    let (from, until) = (test_store.at(40), test_store.at(44));
     let when = ["--since", &from, "--until", &until, "--jvm", "^shop$"];
     // Five minutes earlier, less time was spent in this method.
-    let said = kept.said(&[&when[..], &["--diff", "5m", "-o", &svg]].concat());
-    assert!(said.contains("\nCompared with JVM shop 77, "), "{said}");
-    let row = said.lines().rfind(|line| line.ends_with(" shop.Main.window")).unwrap();
+    let text = test_store.output(&[&when[..], &["--diff", "5m", "-o", &svg]].concat());
+    assert!(text.contains("\nCompared with JVM shop 77, "), "{text}");
+    let row = text.lines().rfind(|line| line.ends_with(" shop.Main.window")).unwrap();
     // 40 + 41 + 42 + 43 = 166 of 566 samples, 20 + 21 + 22 + 23 = 86 of 486.
     assert_eq!(
         row.split_whitespace().collect::<Vec<_>>(),
@@ -355,35 +371,36 @@ fn diff_option_compares_two_time_ranges() {
     );
     assert!(fs::read_to_string(&svg).unwrap().contains("shop.Main.window"));
     // Allocation is compared by class, and these windows always have the same class.
-    let said = kept.said(&[&when[..], &["--alloc", "--diff", "5m"]].concat());
-    assert!(said.contains("byte[]") && said.contains("Nothing has changed"), "{said}");
+    let text = test_store.output(&[&when[..], &["--alloc", "--diff", "5m"]].concat());
+    assert!(text.contains("byte[]") && text.contains("Nothing has changed"), "{text}");
     let folded = out.path().join("d.folded").into_os_string().into_string().unwrap();
-    let error = kept.refused(&[&when[..], &["--diff", "5m", "-o", &folded]].concat());
+    let error = test_store.refused(&[&when[..], &["--diff", "5m", "-o", &folded]].concat());
     assert!(error.contains("--diff is only supported for FILE.svg or FILE.html"), "{error}");
 }
 
 #[test]
 fn missing_data_is_reported_in_one_line() {
-    let kept = Kept::new();
-    let error = kept.refused(&["--since", "10h", "--until", "9h"]);
+    let test_store = TestStore::new();
+    let error = test_store.refused(&["--since", "10h", "--until", "9h"]);
     assert!(
         error.contains("nothing is stored for ") && error.contains("; stored times: "),
         "{error}"
     );
     // Two spans, the newer one first.
     assert_eq!(error.matches(" to ").count(), 3, "{error}");
-    let error = kept.refused(&["--since", "1h", "--jvm", "nobody"]);
+    let error = test_store.refused(&["--since", "1h", "--jvm", "nobody"]);
     assert!(
         error.contains("matches `nobody`; JVMs in this time: ") && error.contains("shop 77"),
         "{error}"
     );
     assert!(
-        kept.refused(&["--since", "5m", "--until", "10m"])
+        test_store
+            .refused(&["--since", "5m", "--until", "10m"])
             .contains("--since must be before --until")
     );
-    assert!(kept.refused(&["--event", "off-cpu"]).contains("collected: cpu, alloc"));
+    assert!(test_store.refused(&["--event", "off-cpu"]).contains("collected: cpu, alloc"));
     let nowhere = TempDir::new().unwrap();
-    let nowhere = Kept { dir: nowhere, begin: 0 };
+    let nowhere = TestStore { dir: nowhere, begin: 0 };
     assert!(nowhere.refused(&[]).contains("contains no windows of jvmprobed"));
     for wrong in [
         &["--since", "yesterday"][..],
@@ -393,14 +410,14 @@ fn missing_data_is_reported_in_one_line() {
         &["--gc", "-o", "x.svg"],
         &["--gc", "--diff", "5m"],
     ] {
-        let output = kept.show(wrong);
+        let output = test_store.show(wrong);
         assert_eq!(output.status.code(), Some(2), "{wrong:?}: {output:?}");
     }
 }
 
 #[test]
 fn directory_mode_controls_access_by_other_users() {
-    need_root();
+    run_alone();
     let tool = TempDir::new().unwrap();
     let binary_of_all = tool.path().join("jvmprobed");
     fs::copy(binary("jvmprobed"), &binary_of_all).unwrap();
@@ -411,14 +428,15 @@ fn directory_mode_controls_access_by_other_users() {
         let day = Duration::from_secs(86_400);
         let mut store = Store::open_with_mode(dir.path(), day, 1 << 40, mode).unwrap();
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
-        (0..HOUR).for_each(|at| _ = store.put(made_up(now - HOUR * 15, at)));
+        (0..WINDOWS_PER_HOUR)
+            .for_each(|at| _ = store.put(synthetic_window(now - WINDOWS_PER_HOUR * 15, at)));
         let mut command = Command::new(&binary_of_all);
         command.args(["show", "--since", "1h", "--dir"]).arg(dir.path());
         let output = command.uid(65534).gid(65534).current_dir("/").output().unwrap();
-        let (said, error) =
+        let (text, error) =
             (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
         assert_eq!(output.status.success(), is_open, "{error}");
-        assert_eq!(said.contains("shop.Main.run"), is_open, "{said}");
+        assert_eq!(text.contains("shop.Main.run"), is_open, "{text}");
         if !is_open {
             assert!(error.contains("Permission denied") && error.lines().count() == 1, "{error}");
         }
@@ -434,12 +452,12 @@ fn configuration_error_is_reported_with_its_line() {
         |file: &Path| Command::new(binary("jvmprobed")).arg("--config").arg(file).output().unwrap();
     let refused = |file: &Path| {
         let output = run(file);
-        let said = String::from_utf8(output.stderr).unwrap();
-        assert_eq!((output.status.code(), said.lines().count()), (Some(1), 1), "{said}");
-        said
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert_eq!((output.status.code(), text.lines().count()), (Some(1), 1), "{text}");
+        text
     };
-    let said = refused(&file);
-    assert!(said.contains("a.toml: line 3: unknown field `kepp`"), "{said}");
+    let text = refused(&file);
+    assert!(text.contains("a.toml: line 3: unknown field `kepp`"), "{text}");
     assert!(refused(&dir.path().join("none")).contains("none: No such file"));
     // Nothing was created there.
     assert!(!kept.exists());
@@ -447,14 +465,14 @@ fn configuration_error_is_reported_with_its_line() {
 
 #[test]
 fn completions_and_man_page_list_every_option() {
-    let said = |args: &[&str]| {
+    let output_of = |args: &[&str]| {
         let output = Command::new(binary("jvmprobed")).args(args).output().unwrap();
         assert!(output.status.success(), "{output:?}");
         String::from_utf8(output.stdout).unwrap()
     };
     let man = include_str!("../man/jvmprobed.8").replace('\\', "");
-    let bash = said(&["--completions", "bash"]);
-    for help in [said(&["--help"]), said(&["show", "--help"])] {
+    let bash = output_of(&["--completions", "bash"]);
+    for help in [output_of(&["--help"]), output_of(&["show", "--help"])] {
         let options: Vec<_> = help
             .split(|c: char| c.is_whitespace() || c == ',')
             .filter(|word| word.starts_with("--") && word.len() > 4)

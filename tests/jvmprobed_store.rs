@@ -14,9 +14,9 @@ use std::{
 };
 
 use jvmprobe_tests::{
-    beside_others, need_root,
+    run_alone, run_beside_others,
     tool::{Tool, binary},
-    windows::{PID, SAMPLES, SECOND, folder, made_up},
+    windows::{PID, SAMPLES, SECOND, folder, synthetic_window},
 };
 use jvmprobed::store::{Store, file::PROFILES, folder::VERSION, reader::StoreReader};
 use libjvmprobe::trace::pauses::record::Record;
@@ -24,7 +24,7 @@ use rustix::process::Signal;
 use tempfile::TempDir;
 
 const DAY: Duration = Duration::from_secs(86_400);
-const MUCH: u64 = 1 << 40;
+const UNLIMITED_BYTES: u64 = 1 << 40;
 /// 2025-11-22T03:00:00Z, the start of an hour.
 const BEGIN: u64 = 1_763_780_400;
 
@@ -85,7 +85,8 @@ fn names(dir: &Path) -> Vec<String> {
 /// Returns a command that writes `count` windows from number `first` on.
 fn writer(dir: &Path, first: u64, count: u64) -> Command {
     let mut command = Command::new(binary("window-writer"));
-    let numbers = [DAY.as_secs() * 30, MUCH, BEGIN, first, count].map(|number| number.to_string());
+    let numbers =
+        [DAY.as_secs() * 30, UNLIMITED_BYTES, BEGIN, first, count].map(|number| number.to_string());
     command.arg(dir).args(numbers).stdout(Stdio::piped());
     command
 }
@@ -99,7 +100,7 @@ fn random_delay(most: u64) -> Duration {
 
 #[test]
 fn killed_writer_loses_at_most_the_last_window() {
-    beside_others();
+    run_beside_others();
     let dir = folder();
     let (mut next, mut merged, mut cut_short) = (0, 0, 0);
     for round in 0..100 {
@@ -117,7 +118,7 @@ fn killed_writer_loses_at_most_the_last_window() {
         let number = numbers.len() as u64;
         assert!(number == expected || number == expected + 1, "{round}: {number} of {expected}");
         assert_eq!(numbers, (0..number).collect::<Vec<_>>(), "round {round}");
-        drop(Store::open(dir.path(), 30 * DAY, MUCH).unwrap());
+        drop(Store::open(dir.path(), 30 * DAY, UNLIMITED_BYTES).unwrap());
         assert_eq!(checked_window_numbers(dir.path()), numbers);
         let names = names(dir.path());
         assert!(!names.iter().any(|name| name.starts_with('.')), "{names:?}");
@@ -133,12 +134,12 @@ fn killed_writer_loses_at_most_the_last_window() {
 #[test]
 fn merging_windows_preserves_all_sums() {
     let dir = folder();
-    let mut store = Store::open(dir.path(), 30 * DAY, MUCH).unwrap();
+    let mut store = Store::open(dir.path(), 30 * DAY, UNLIMITED_BYTES).unwrap();
     // Ten hours.
     let number = 2400;
     let begin = BEGIN;
     for at in 0..number {
-        store.put(made_up(begin, at));
+        store.put(synthetic_window(begin, at));
     }
     assert_eq!(checked_window_numbers(dir.path()), (0..number).collect::<Vec<_>>());
     let names = names(dir.path());
@@ -149,7 +150,7 @@ fn merging_windows_preserves_all_sums() {
     let mut windows = StoreReader::open(dir.path()).unwrap().read(minute(0), minute(60)).unwrap();
     let profile = &mut windows[0].window.jvms[0].profiles[0];
     assert!(profile.samples.iter().all(|sample| sample.times.len() == 60), "{:?}", profile.samples);
-    profile.cut_out(minute(3), minute(4));
+    profile.restrict_to(minute(3), minute(4));
     let count = |profile: &libjvmprobe::stack::profile::Profile, name: &str| -> u64 {
         let is = |sample: &&libjvmprobe::stack::profile::Sample| {
             &*profile.frame(*sample.stack.last().unwrap()).name == name
@@ -166,7 +167,7 @@ fn store_limits_age_and_size_of_windows() {
     let size = 400_000;
     let mut store = Store::open(dir.path(), Duration::from_secs(7200), size).unwrap();
     for at in 0..600 {
-        store.put(made_up(BEGIN, at));
+        store.put(synthetic_window(BEGIN, at));
         assert!(store.counts().bytes <= size);
     }
     let numbers = checked_window_numbers(dir.path());
@@ -190,10 +191,10 @@ fn windows_with_equal_times_are_all_retained() {
     let dir = folder();
     let mut expected = Vec::new();
     for round in 0..4 {
-        let mut store = Store::open(dir.path(), 30 * DAY, MUCH).unwrap();
+        let mut store = Store::open(dir.path(), 30 * DAY, UNLIMITED_BYTES).unwrap();
         // One and a half hours each time, so that the first windows are merged.
         for at in 0..360 {
-            store.put(made_up(BEGIN, at));
+            store.put(synthetic_window(BEGIN, at));
             expected.push(at);
         }
         assert_eq!((store.counts().written, store.counts().lost), (360, 0), "round {round}");
@@ -210,9 +211,9 @@ fn windows_with_equal_times_are_all_retained() {
 fn clock_error_of_two_minutes_drops_no_windows() {
     let dir = folder();
     let age = Duration::from_secs(6 * 3600);
-    let mut store = Store::open(dir.path(), age, MUCH).unwrap();
+    let mut store = Store::open(dir.path(), age, UNLIMITED_BYTES).unwrap();
     let mut put = |range: std::ops::Range<u64>, begin| {
-        range.for_each(|at| _ = store.put(made_up(begin, at)));
+        range.for_each(|at| _ = store.put(synthetic_window(begin, at)));
     };
     put(0..600, BEGIN);
     put(600..608, BEGIN + 25 * 3600);
@@ -233,7 +234,7 @@ fn clock_error_of_two_minutes_drops_no_windows() {
 #[test]
 #[ignore = "long: make test-all"]
 fn changing_the_clock_loses_no_windows() {
-    need_root();
+    run_alone();
     let library = "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1";
     if !Path::new(library).exists() {
         println!("SKIPPED: {library} is not there (tests/setup test-all installs it)");
@@ -243,9 +244,9 @@ fn changing_the_clock_loses_no_windows() {
     let (dir, offset) = (scratch.path().join("kept"), scratch.path().join("offset"));
     // Windows of the previous hours.
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
-    let mut store = Store::open(&dir, DAY, MUCH).unwrap();
-    (0..40).for_each(|at| _ = store.put(made_up(now - 23 * 3600, at)));
-    store.put(made_up(now - 15, 0));
+    let mut store = Store::open(&dir, DAY, UNLIMITED_BYTES).unwrap();
+    (0..40).for_each(|at| _ = store.put(synthetic_window(now - 23 * 3600, at)));
+    store.put(synthetic_window(now - 15, 0));
     drop(store);
     fs::write(&offset, "+0").unwrap();
     let mut command = Command::new(binary("jvmprobed"));
@@ -289,7 +290,7 @@ fn changing_the_clock_loses_no_windows() {
 
 #[test]
 fn daemon_starts_immediately_after_a_kill() {
-    beside_others();
+    run_beside_others();
     let dir = tempfile::tempdir().unwrap();
     let store = dir.path().join("store");
     let start = || {
@@ -321,8 +322,8 @@ fn existing_directory_gets_the_configured_mode() {
     let set = |mode| fs::set_permissions(&dir, fs::Permissions::from_mode(mode)).unwrap();
     let mode = |path: &Path| fs::symlink_metadata(path).unwrap().permissions().mode() & 0o7777;
     set(0o755);
-    let mut store = Store::open(&dir, DAY, MUCH).unwrap();
-    store.put(made_up(BEGIN, 0));
+    let mut store = Store::open(&dir, DAY, UNLIMITED_BYTES).unwrap();
+    store.put(synthetic_window(BEGIN, 0));
     drop(store);
     let window = |at: usize| {
         let mut all = names(&dir);
@@ -333,13 +334,13 @@ fn existing_directory_gets_the_configured_mode() {
     assert_eq!((mode(&dir), mode(&window(0))), (0o700, 0o700));
     assert_eq!(mode(&window(0).join(PROFILES)), 0o600);
     // The configuration sets the mode, whatever mode the directory has.
-    let mut store = Store::open_with_mode(&dir, DAY, MUCH, 0o750).unwrap();
-    store.put(made_up(BEGIN, 1));
+    let mut store = Store::open_with_mode(&dir, DAY, UNLIMITED_BYTES, 0o750).unwrap();
+    store.put(synthetic_window(BEGIN, 1));
     drop(store);
     assert_eq!((mode(&dir), mode(&window(1))), (0o750, 0o750));
     assert_eq!(mode(&window(1).join(PROFILES)), 0o640);
     set(0o755);
-    drop(Store::open(&dir, DAY, MUCH).unwrap());
+    drop(Store::open(&dir, DAY, UNLIMITED_BYTES).unwrap());
     assert_eq!(mode(&dir), 0o700);
 }
 
@@ -350,7 +351,7 @@ fn directory_with_unrelated_files_keeps_its_mode() {
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
     fs::write(dir.path().join("passwd"), "").unwrap();
     for _ in 0..2 {
-        let error = format!("{:#}", Store::open(dir.path(), DAY, MUCH).unwrap_err());
+        let error = format!("{:#}", Store::open(dir.path(), DAY, UNLIMITED_BYTES).unwrap_err());
         assert!(error.contains("mode 0755") && error.contains("passwd"), "{error}");
     }
     assert_eq!(fs::metadata(dir.path()).unwrap().permissions().mode() & 0o7777, 0o755);
@@ -359,7 +360,7 @@ fn directory_with_unrelated_files_keeps_its_mode() {
     let other = folder();
     fs::set_permissions(other.path(), fs::Permissions::from_mode(0o755)).unwrap();
     symlink(other.path(), &link).unwrap();
-    assert!(Store::open(&link, DAY, MUCH).is_err());
+    assert!(Store::open(&link, DAY, UNLIMITED_BYTES).is_err());
     assert_eq!(fs::metadata(other.path()).unwrap().permissions().mode() & 0o7777, 0o755);
 }
 
@@ -388,7 +389,7 @@ impl Drop for Mounted {
 
 #[test]
 fn writer_on_full_disk_continues_and_counts_lost_windows() {
-    beside_others();
+    run_beside_others();
     let disk = Mounted::new("size=600k");
     let mut command = writer(&disk.path(), 0, 200);
     let child = command.stderr(Stdio::piped()).output().unwrap();
@@ -405,15 +406,15 @@ fn writer_on_full_disk_continues_and_counts_lost_windows() {
     // With free space again, writing continues.
     let first = names(&disk.path()).into_iter().filter(|name| name.starts_with("15s"));
     first.take(9).for_each(|name| fs::remove_dir_all(disk.path().join(name)).unwrap());
-    let mut store = Store::open(&disk.path(), DAY, MUCH).unwrap();
-    store.put(made_up(BEGIN, 200));
+    let mut store = Store::open(&disk.path(), DAY, UNLIMITED_BYTES).unwrap();
+    store.put(synthetic_window(BEGIN, 200));
     assert_eq!((store.counts().written, store.counts().lost), (1, 0));
 }
 
 /// A disk that is full from the start: a daemon that cannot store anything does not start.
 #[test]
 fn disk_full_at_startup_is_reported_in_one_line() {
-    beside_others();
+    run_beside_others();
     let disk = Mounted::new("size=64k");
     let filler = disk.0.path().join("filler");
     while fs::OpenOptions::new()
@@ -430,7 +431,7 @@ fn disk_full_at_startup_is_reported_in_one_line() {
 
 /// Returns the one-line error message of a daemon for a directory.
 fn startup_error(dir: &Path) -> String {
-    let own = format!("{:#}", Store::open(dir, DAY, MUCH).unwrap_err());
+    let own = format!("{:#}", Store::open(dir, DAY, UNLIMITED_BYTES).unwrap_err());
     let output = Command::new(binary("jvmprobed")).arg("--dir").arg(dir).output().unwrap();
     let said = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(1), "{said}");
@@ -441,7 +442,7 @@ fn startup_error(dir: &Path) -> String {
 
 #[test]
 fn unusable_directory_is_rejected_in_one_line() {
-    beside_others();
+    run_beside_others();
     let scratch = TempDir::new().unwrap();
     let dir = scratch.path().join("kept");
     // A directory of another user, and one to which others may write.
@@ -462,7 +463,7 @@ fn unusable_directory_is_rejected_in_one_line() {
     // Nothing was written into any of them.
     assert!(names(&dir).is_empty());
     // A second daemon on the same directory.
-    let store = Store::open(&dir, DAY, MUCH).unwrap();
+    let store = Store::open(&dir, DAY, UNLIMITED_BYTES).unwrap();
     assert!(startup_error(&dir).contains("another jvmprobed writes to"));
     drop(store);
     // A directory of a newer version, which readers reject as well.
@@ -480,11 +481,11 @@ fn unusable_directory_is_rejected_in_one_line() {
 
 #[test]
 fn windows_of_an_older_format_are_removed_at_startup() {
-    beside_others();
+    run_beside_others();
     let scratch = folder();
     let dir = scratch.path().join("kept");
-    let mut store = Store::open(&dir, DAY, MUCH).unwrap();
-    (0..3).for_each(|at| _ = store.put(made_up(BEGIN, at)));
+    let mut store = Store::open(&dir, DAY, UNLIMITED_BYTES).unwrap();
+    (0..3).for_each(|at| _ = store.put(synthetic_window(BEGIN, at)));
     drop(store);
     fs::create_dir(dir.join("push")).unwrap();
     fs::write(dir.join("push/queued"), "x").unwrap();
@@ -511,16 +512,16 @@ fn windows_of_an_older_format_are_removed_at_startup() {
     assert_eq!(checked_window_numbers(&dir), [3, 4]);
     assert_eq!(fs::read_to_string(dir.join("push/queued")).unwrap(), "x");
     // From then on nothing more is removed.
-    drop(Store::open(&dir, DAY, MUCH).unwrap());
+    drop(Store::open(&dir, DAY, UNLIMITED_BYTES).unwrap());
     assert_eq!(checked_window_numbers(&dir), [3, 4]);
 }
 
 #[test]
 fn read_only_disk_is_reported_in_one_line() {
-    beside_others();
+    run_beside_others();
     let disk = Mounted::new("size=1m");
-    let mut store = Store::open(&disk.path(), DAY, MUCH).unwrap();
-    store.put(made_up(BEGIN, 0));
+    let mut store = Store::open(&disk.path(), DAY, UNLIMITED_BYTES).unwrap();
+    store.put(synthetic_window(BEGIN, 0));
     drop(store);
     let remount = Command::new("mount").args(["-o", "remount,ro"]).arg(disk.0.path()).status();
     assert!(remount.unwrap().success());
@@ -532,17 +533,17 @@ fn read_only_disk_is_reported_in_one_line() {
 
 #[test]
 fn symlinks_and_fifos_in_the_store_are_skipped() {
-    beside_others();
+    run_beside_others();
     let scratch = folder();
     let (dir, other) = (scratch.path().join("kept"), scratch.path().join("other"));
-    drop(Store::open(&dir, DAY, MUCH).unwrap());
+    drop(Store::open(&dir, DAY, UNLIMITED_BYTES).unwrap());
     fs::create_dir(&other).unwrap();
     fs::write(other.join("precious"), "x").unwrap();
     symlink(&other, dir.join(".new-15s-20251122T030000.000Z-15000ms")).unwrap();
     symlink(&other, dir.join("15s-20251122T030000.000Z-15000ms")).unwrap();
-    let mut store = Store::open(&dir, DAY, MUCH).unwrap();
+    let mut store = Store::open(&dir, DAY, UNLIMITED_BYTES).unwrap();
     for at in 0..300 {
-        store.put(made_up(BEGIN + 1, at));
+        store.put(synthetic_window(BEGIN + 1, at));
     }
     // A pipe without a writer in place of a file.
     let window = names(&dir).into_iter().find(|name| name.starts_with("15s-20251122T04")).unwrap();

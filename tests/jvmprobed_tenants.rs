@@ -16,7 +16,7 @@ use jvmprobe_tests::{
     cgroup::{Cgroup, Limits},
     gclog,
     load::Load,
-    need_root,
+    run_alone,
     runtimes::named,
     scrape::{get, sum},
     tool::{Tool, run},
@@ -57,7 +57,7 @@ fn samples(path: &Path, word: &str) -> (u64, u64) {
 
 /// Runs the daemon beside both tenants for some windows.
 fn check_tenant_isolation(windows: u32) {
-    need_root();
+    run_alone();
     let group = |name: &str, cpu_percent| {
         Cgroup::new(name, Limits { cpu_percent: Some(cpu_percent), ..Limits::default() })
     };
@@ -85,7 +85,7 @@ fn check_tenant_isolation(windows: u32) {
             sum(&metrics, "jvmprobed_limited_total", &[&format!("reason=\"{reason}\"")])
         };
         println!(
-            "{:?}: {} walks and {} loads of code left out, daemon {:.3} s, probes {:.3} s, step {}",
+            "{:?}: skipped {} stack walks and {} code loads, daemon {:.3} s, probes {:.3} s, step {}",
             begin.elapsed(),
             of("walks"),
             of("naming"),
@@ -137,7 +137,7 @@ fn expensive_tenant_costs_its_neighbour_no_stacks() {
 #[test]
 fn flood_of_stops_loses_no_pauses_of_a_neighbour() {
     const CROWD: usize = 12;
-    need_root();
+    run_alone();
     let quota = Limits { cpu_percent: Some(80), ..Limits::default() };
     let crowd_group = match Cgroup::new("crowd", quota) {
         Ok(group) => group,
@@ -196,7 +196,7 @@ fn flood_of_stops_loses_no_pauses_of_a_neighbour() {
 /// Returns the run time, in seconds, of a daemon's BPF programs for thread switches and wakeups.
 fn switch_program_seconds(daemon: u32) -> f64 {
     let own = held_by(daemon).programs;
-    let names = ["switches", "wakes"].map(std::ffi::OsStr::new);
+    let names = ["on_switch", "on_wakeup"].map(std::ffi::OsStr::new);
     let programs = ProgInfoIter::default()
         .filter(|program| own.contains(&program.id) && names.contains(&&*program.name));
     programs.map(|program| program.run_time_ns as f64 / 1e9).sum()
@@ -205,7 +205,7 @@ fn switch_program_seconds(daemon: u32) -> f64 {
 #[test]
 #[ignore = "long: make test-all"]
 fn thread_switch_programs_are_counted_as_cost() {
-    need_root();
+    run_alone();
     let mut load = Load::start_program(named("temurin-17"), "-XX:+UseSerialGC", "WaitLoad");
     let dir = tempfile::tempdir().unwrap();
     let store = dir.path().join("store").display().to_string();

@@ -1,14 +1,13 @@
 //! The identity of a JVM in jvmprobed, which comes from the operator's settings, the control group
 //! and the host.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-#![allow(clippy::print_stdout, reason = "what is not tested, for people to read")]
+#![allow(clippy::print_stdout, reason = "reasons for skipping are printed")]
 
 use std::{fs, net::TcpListener, process::Command};
 
 use jvmprobe_tests::{
-    beside_others,
     load::Load,
-    need_root,
+    run_alone, run_beside_others,
     runtimes::named,
     scrape,
     tool::{Tool, binary},
@@ -27,7 +26,7 @@ fn identity(load: &Load) -> JvmIdentity {
 
 #[test]
 fn jvm_name_comes_from_its_otel_environment() {
-    beside_others();
+    run_beside_others();
     let runtime = named("temurin-21");
     let mut command = runtime.command();
     command
@@ -74,7 +73,7 @@ impl Drop for Group {
 /// JVMs that a rule drops.
 #[test]
 fn missing_probes_are_logged_once_per_libjvm_file() {
-    need_root();
+    run_alone();
     let dir = tempfile::tempdir().unwrap();
     let bare = named("temurin-21").bare(dir.path());
     let rules = dir.path().join("rules.toml");
@@ -85,7 +84,7 @@ fn missing_probes_are_logged_once_per_libjvm_file() {
     let folder = dir.path().join("other");
     fs::create_dir(&folder).unwrap();
     let other = named("temurin-17").bare(&folder);
-    let left_alone = Load::start(&other, "-XX:+UseSerialGC -Dotel.service.name=left-alone");
+    let dropped = Load::start(&other, "-XX:+UseSerialGC -Dotel.service.name=left-alone");
     let mut command = Command::new(binary("jvmprobed"));
     command.args(["--listen", "127.0.0.1:0", "--dir"]).arg(dir.path().join("store"));
     command.arg("--config").arg(&rules);
@@ -93,18 +92,18 @@ fn missing_probes_are_logged_once_per_libjvm_file() {
     daemon.signal(Signal::TERM);
     let said = daemon.wait().stderr;
     let about = |load: &Load| said.matches(&format!("process {}", load.pid())).count();
-    for line in ["not tracing process", "by the JVM's own counters", "not following code"] {
+    for line in ["not tracing process", "from the JVM's own counters", "not recording the code"] {
         assert_eq!(said.matches(line).count(), 1, "{line}: {said}");
     }
     assert_eq!(taken.iter().map(about).sum::<usize>(), 3, "{said}");
-    assert_eq!(about(&left_alone), 0, "{said}");
+    assert_eq!(about(&dropped), 0, "{said}");
     assert!(said.contains("Tracing all JVMs on this host, 3 now"), "{said}");
 }
 
 /// In a UTS namespace of its own, as in a container, the daemon reports the host's name.
 #[test]
 fn host_name_is_that_outside_the_daemon_container() {
-    need_root();
+    run_alone();
     let load = Load::start(named("temurin-21"), "-XX:+UseSerialGC");
     let outside = fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
     for (node, expected) in [("", outside.trim()), ("node-7", "node-7")] {
@@ -132,7 +131,7 @@ fn host_name_is_that_outside_the_daemon_container() {
 /// The JVM is in a control group like that of a container. Nothing else of a container is needed.
 #[test]
 fn container_id_is_read_from_the_control_group() {
-    need_root();
+    run_alone();
     let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
     let is_group = |fields: &Vec<&str>| match fields[2] {
         "cgroup2" => true,

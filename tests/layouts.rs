@@ -1,8 +1,8 @@
 //! HotSpot's layout in each runtime, compared with the table of fields by JDK.
 
 use jvmprobe_tests::{
-    beside_others,
     load::Load,
+    run_beside_others,
     runtimes::{self, Runtime},
     tool::{self, binary},
 };
@@ -18,7 +18,7 @@ fn missing_fields(runtime: &Runtime) -> Vec<String> {
 
 #[test]
 fn each_jdk_has_the_fields_of_the_layout_table() {
-    beside_others();
+    run_beside_others();
     binary("javagc");
     let fixed = [
         "zulu-8",

@@ -9,9 +9,9 @@ use std::{
 };
 
 use jvmprobe_tests::{
-    beside_others,
-    other::Other,
+    child_process::ChildProcess,
     programs::jars,
+    run_beside_others,
     tool::{self, assert_refused},
 };
 use serde_json::Value;
@@ -106,9 +106,9 @@ fn assert_complete_and_named(stdout: &str, least: f64) {
 
 #[test]
 fn native_image_stacks_are_complete_and_named() {
-    beside_others();
+    run_beside_others();
     let folder = tempfile::tempdir().unwrap();
-    let image = Other::spawn(&mut compiler(folder.path()));
+    let image = ChildProcess::spawn(&mut compiler(folder.path()));
     let pid = image.pid().to_string();
     let output = tool::run("javaprof", &["-p", &pid, "-F", "199", "-s", "--json", "4"]);
     assert!(output.status.success(), "{}", output.stderr);
@@ -123,7 +123,7 @@ fn native_image_stacks_are_complete_and_named() {
 
 #[test]
 fn native_image_command_is_profiled_from_its_start() {
-    beside_others();
+    run_beside_others();
     let folder = tempfile::tempdir().unwrap();
     let command = compiler(folder.path());
     let mut args = vec!["-F", "199", "-s", "--json", "-d", "6", "--"];

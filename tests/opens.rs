@@ -6,14 +6,14 @@ use std::{collections::BTreeMap, fs, path::Path, process::Command, thread, time:
 
 use jvmprobe_tests::{
     load::Load,
-    need_root,
+    run_alone,
     runtimes::named,
     tool::{Tool, binary},
 };
 use rustix::process::{Pid, Signal, kill_process};
 
 /// Time within which the daemon reads the JVMs and attaches all tracers.
-const RUN: Duration = Duration::from_secs(12);
+const RUN_TIME: Duration = Duration::from_secs(12);
 
 /// Returns how often each file below /proc/PID was opened, by its path relative to that directory.
 fn opens(trace: &str, pid: u32) -> BTreeMap<String, u32> {
@@ -36,7 +36,7 @@ fn child(pid: u32) -> Pid {
 
 #[test]
 fn each_jvm_is_read_once_and_a_dropped_one_is_not_read() {
-    need_root();
+    run_alone();
     let dir = tempfile::tempdir().unwrap();
     let path = |name: &str| dir.path().join(name).display().to_string();
     let rule = "[[rule]]\naction = \"drop\"\nwhen = { \"service.name\" = \"^left-alone$\" }\n";
@@ -45,15 +45,15 @@ fn each_jvm_is_read_once_and_a_dropped_one_is_not_read() {
     let mut command = dropped.command();
     command.env("OTEL_SERVICE_NAME", "left-alone");
     let (mut dropped, mut traced) = (Load::spawn(command), Load::start(traced, ""));
-    dropped.go(RUN.as_secs_f64());
-    traced.go(RUN.as_secs_f64());
+    dropped.go(RUN_TIME.as_secs_f64());
+    traced.go(RUN_TIME.as_secs_f64());
 
     let mut command = Command::new("strace");
     command.args(["-f", "-qq", "-e", "trace=open,openat,openat2", "-o", &path("trace")]);
     command.arg(binary("jvmprobed")).args(["--config", &path("rules.toml")]);
     command.args(["--listen", "none", "--dir", &path("store")]);
     let tool = Tool::spawn(command);
-    thread::sleep(RUN);
+    thread::sleep(RUN_TIME);
     kill_process(child(tool.pid()), Signal::INT).unwrap();
     let output = tool.wait();
     assert!(output.status.success(), "{output:?}");

@@ -9,7 +9,7 @@ use jvmprobe_tests::{
     bpf::count_maps,
     folded,
     load::Load,
-    need_root,
+    run_alone,
     runtimes::{Runtime, named},
     tool::{Tool, binary},
 };
@@ -38,7 +38,7 @@ fn records_of<'a>(records: &'a [Value], pid: u32, kind: &str) -> Vec<&'a Value> 
 /// Probes are attached to the file of the lower layer, once for all containers that use it.
 #[test]
 fn events_in_containers_of_one_image_are_counted_once() {
-    need_root();
+    run_alone();
     let folder = tempfile::tempdir().unwrap();
     let runtime = on_an_overlay(named("temurin-21"), folder.path());
     let flags = "-XX:+UseSerialGC -Xmx64m";
@@ -67,14 +67,14 @@ fn events_in_containers_of_one_image_are_counted_once() {
 /// once.
 #[test]
 fn containers_of_one_image_share_unwind_tables_and_symbols() {
-    need_root();
+    run_alone();
     compare_with_one_container(20);
 }
 
 #[test]
 #[ignore = "long: make test-all"]
 fn fifty_containers_of_one_image_share_unwind_tables_and_symbols() {
-    need_root();
+    run_alone();
     compare_with_one_container(50);
 }
 

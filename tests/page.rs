@@ -9,7 +9,7 @@ use std::{
 
 use jvmprobe_tests::{
     browser::{Browser, point},
-    made_up::{Dice, MadeUp, SLOT_NS, SyntheticSample, compiler, day, small},
+    synthetic::{Dice, SLOT_NS, SyntheticProfile, SyntheticSample, compiler, day, small},
 };
 use libjvmprobe::{
     render::{
@@ -28,7 +28,7 @@ use tempfile::TempDir;
 type Timed<'a> = (&'a Profile, Option<&'a Timeline>);
 
 /// Writes a page, as the tools do.
-fn write(to: &Path, profiles: &[Timed<'_>], how: &FormatOptions<'_>) {
+fn write(to: &Path, profiles: &[Timed<'_>], options: &FormatOptions<'_>) {
     let title = Title {
         title: "CPU time of process 100 at 99 Hz (cpu-clock)".into(),
         subtitle: Some("4.72 s of CPU time in 10.00 s (0.47 cores): Java 71.31 %, JVM 12 %".into()),
@@ -36,7 +36,7 @@ fn write(to: &Path, profiles: &[Timed<'_>], how: &FormatOptions<'_>) {
     let titled = |&(profile, timeline)| TitledProfile { profile, title: title.clone(), timeline };
     let titled: Vec<_> = profiles.iter().map(titled).collect();
     let names: Vec<_> = profiles.iter().map(|(profile, _)| profile.measure.name()).collect();
-    let written = Files::create(&[to.to_owned()], &names).unwrap().write(&titled, how).unwrap();
+    let written = Files::create(&[to.to_owned()], &names).unwrap().write(&titled, options).unwrap();
     assert_eq!(written, [to]);
 }
 
@@ -48,25 +48,25 @@ struct Page {
 }
 
 impl Page {
-    fn open(profiles: &[Timed<'_>], how: &FormatOptions<'_>) -> Self {
+    fn open(profiles: &[Timed<'_>], options: &FormatOptions<'_>) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("page.html");
-        write(&path, profiles, how);
+        write(&path, profiles, options);
         let mut browser = Browser::start();
         browser.open(&path, 1280, 800);
         Self { browser, _dir: dir, path }
     }
 
-    fn of(made_up: &MadeUp) -> Self {
-        Self::open(&[(&made_up.profile, Some(&made_up.timeline))], &FormatOptions::default())
+    fn of(synthetic: &SyntheticProfile) -> Self {
+        Self::open(&[(&synthetic.profile, Some(&synthetic.timeline))], &FormatOptions::default())
     }
 
-    fn ask(&mut self, expression: &str) -> Value {
+    fn evaluate_page_api(&mut self, expression: &str) -> Value {
         self.browser.evaluate(&format!("jvmprobe.{expression}"))
     }
 
     fn folded(&mut self, threads: bool) -> Vec<String> {
-        let lines = self.ask(&format!("folded({threads})"));
+        let lines = self.evaluate_page_api(&format!("folded({threads})"));
         lines.as_array().unwrap().iter().map(|line| line.as_str().unwrap().to_owned()).collect()
     }
 
@@ -79,7 +79,7 @@ impl Page {
 
     /// Returns the drawn boxes with this name, widest first.
     fn boxes(&mut self, name: &str) -> Vec<Value> {
-        let boxes = self.ask("boxes()");
+        let boxes = self.evaluate_page_api("boxes()");
         let named = |b: &&Value| b["name"] == name;
         let mut boxes: Vec<_> = boxes.as_array().unwrap().iter().filter(named).cloned().collect();
         boxes.sort_by(|a, b| number(b, "width").total_cmp(&number(a, "width")));
@@ -101,7 +101,7 @@ impl Page {
     fn assert_no_page_errors(&mut self) {
         assert_eq!(self.browser.complaints(), Vec::<String>::new(), "{}", self.path.display());
         let is_wider = "document.documentElement.scrollWidth > innerWidth";
-        assert_eq!(self.browser.evaluate(is_wider), false, "it is wider than the window");
+        assert_eq!(self.browser.evaluate(is_wider), false, "the page is wider than the window");
     }
 }
 
@@ -117,60 +117,64 @@ fn lines(profile: &Profile, threads: bool) -> Vec<String> {
 
 #[test]
 fn frame_kinds_of_one_method_share_one_box() {
-    let made_up = small();
-    let mut page = Page::of(&made_up);
+    let synthetic = small();
+    let mut page = Page::of(&synthetic);
     let run = page.boxes("a.Main.run");
     // Once outermost, and once recursively within itself.
     assert_eq!(run.iter().map(|b| number(b, "total")).collect::<Vec<_>>(), [90.0, 5.0]);
-    let told = page.ask("describe('a.Main.run')").to_string();
-    assert!(told.contains("Compiled 66.7 %, Inlined 22.2 %, Interpreted 11.1 %"), "{told}");
-    assert!(told.contains("Self 60.0 % (60 samples"), "{told}");
+    let description = page.evaluate_page_api("describe('a.Main.run')").to_string();
+    assert!(
+        description.contains("Compiled 66.7 %, Inlined 22.2 %, Interpreted 11.1 %"),
+        "{description}"
+    );
+    assert!(description.contains("Self 60.0 % (60 samples"), "{description}");
     page.assert_no_page_errors();
 }
 
 #[test]
 fn selected_range_shows_only_its_samples() {
-    let made_up = compiler(3000, 30, 4);
-    let mut page = Page::of(&made_up);
-    assert_eq!(page.folded(false), lines(&made_up.profile, false));
+    let synthetic = compiler(3000, 30, 4);
+    let mut page = Page::of(&synthetic);
+    assert_eq!(page.folded(false), lines(&synthetic.profile, false));
     let (mut dice, last) = (Dice(7), 30 * 50);
     for _ in 0..6 {
         let [a, b] = [dice.below(last), dice.below(last)];
         let (from, to) = (a.min(b), a.max(b));
-        let [start, end] = [from, to].map(|slot| page.ask(&format!("pointOf({slot})")));
+        let [start, end] =
+            [from, to].map(|slot| page.evaluate_page_api(&format!("pointOf({slot})")));
         page.browser.drag(point(&start), point(&end));
-        let chosen = page.ask("state()")["range"].clone();
+        let chosen = page.evaluate_page_api("state()")["range"].clone();
         assert_eq!(chosen, serde_json::json!([from, to + 1]));
-        let part = made_up.part(|taken| (from..=to).contains(&taken.slot.into()));
+        let part = synthetic.part(|sample| (from..=to).contains(&sample.slot.into()));
         for threads in [false, true] {
             assert_eq!(page.folded(threads), lines(&part, threads), "{from} to {to}");
         }
-        assert_eq!(page.ask("total()"), part.total() as f64);
+        assert_eq!(page.evaluate_page_api("total()"), part.total() as f64);
         // The drawing shows the same range.
         assert_eq!(number(&page.boxes("all")[0], "total"), part.total() as f64);
     }
     page.browser.click_on("#range-all");
-    assert_eq!(page.folded(true), lines(&made_up.profile, true));
+    assert_eq!(page.folded(true), lines(&synthetic.profile, true));
     // Selected with the input fields, and with the keyboard.
     page.browser.evaluate("document.querySelector('#range-from').value = '1.5'");
     page.browser.evaluate("document.querySelector('#range-to').value = '2.25'");
     page.browser.click_on("#range button");
-    assert_eq!(page.ask("state()")["range"], serde_json::json!([75, 113]));
+    assert_eq!(page.evaluate_page_api("state()")["range"], serde_json::json!([75, 113]));
     page.browser.evaluate("document.querySelector('#heat').focus()");
     page.browser.press("Escape");
     page.browser.press("ArrowUp");
     page.browser.press("Enter");
-    let range = page.ask("state()")["range"].clone();
+    let range = page.evaluate_page_api("state()")["range"].clone();
     let from = range[0].as_u64().unwrap();
-    let part = made_up.part(|taken| u64::from(taken.slot) == from);
+    let part = synthetic.part(|sample| u64::from(sample.slot) == from);
     assert_eq!((page.folded(false), &range[1]), (lines(&part, false), &(from + 1).into()));
     page.assert_no_page_errors();
 }
 
 #[test]
 fn search_shows_the_share_of_matches() {
-    let made_up = small();
-    let mut page = Page::of(&made_up);
+    let synthetic = small();
+    let mut page = Page::of(&synthetic);
     page.type_search("MAIN.RUN");
     assert_eq!(page.text("#matches"), "90.0 % matches");
     page.type_search("/^(vfs_read|write)$/");
@@ -179,7 +183,7 @@ fn search_shows_the_share_of_matches() {
     assert_eq!(page.text("#matches"), "0 % matches");
     page.click_box("a.Main.run");
     page.type_search("write");
-    assert_eq!(page.text("#matches"), "16.7 % matches", "of what is zoomed to");
+    assert_eq!(page.text("#matches"), "16.7 % matches", "share of the zoomed box");
     page.browser.evaluate("document.activeElement.blur()");
     page.browser.press("/");
     assert_eq!(page.browser.evaluate("document.activeElement.id"), "search");
@@ -188,34 +192,34 @@ fn search_shows_the_share_of_matches() {
 
 #[test]
 fn page_zooms_by_mouse_and_keyboard() {
-    let made_up = small();
-    let mut page = Page::of(&made_up);
+    let synthetic = small();
+    let mut page = Page::of(&synthetic);
     let width = |page: &mut Page, name: &str| number(&page.boxes(name)[0], "width");
     let whole = width(&mut page, "all");
     assert!(width(&mut page, "a.Main.run") < whole);
     page.click_box("a.Main.run");
     assert_eq!(
-        (page.ask("zoomed()"), width(&mut page, "a.Main.run")),
+        (page.evaluate_page_api("zoomed()"), width(&mut page, "a.Main.run")),
         ("a.Main.run".into(), whole)
     );
     assert!(page.text("#zoom-what").starts_with("a.Main.run 90.0 %"));
     page.browser.press("Escape");
-    assert_eq!(page.ask("zoomed()"), "all");
+    assert_eq!(page.evaluate_page_api("zoomed()"), "all");
     // Moves inwards from the root to the widest box twice, and zooms to it.
     for key in ["ArrowUp", "ArrowUp", "ArrowUp", "Enter"] {
         page.browser.press(key);
     }
-    assert_eq!(page.ask("zoomed()"), "a.Main.run");
-    assert!(page.text("#told").starts_with("a.Main.run, Total 90.0 %"));
+    assert_eq!(page.evaluate_page_api("zoomed()"), "a.Main.run");
+    assert!(page.text("#announcement").starts_with("a.Main.run, Total 90.0 %"));
     page.browser.press("Backspace");
-    assert_eq!(page.ask("zoomed()"), "a.Main.main");
+    assert_eq!(page.evaluate_page_api("zoomed()"), "a.Main.main");
     page.assert_no_page_errors();
 }
 
 #[test]
 fn callers_view_inverts_the_stacks() {
-    let made_up = small();
-    let mut page = Page::of(&made_up);
+    let synthetic = small();
+    let mut page = Page::of(&synthetic);
     page.click_box("a.Main.run");
     page.browser.press("c");
     let totals = |page: &mut Page, name: &str| -> Vec<f64> {
@@ -226,7 +230,7 @@ fn callers_view_inverts_the_stacks() {
     assert_eq!(totals(&mut page, "all"), [90.0]);
     assert_eq!(totals(&mut page, "a.Main.run"), [90.0, 5.0]);
     assert_eq!(totals(&mut page, "a.Main.main"), [85.0, 5.0]);
-    assert_eq!(page.text("#zoom-what"), "Who calls a.Main.run 90.0 %, 90 samples, 909.09 ms");
+    assert_eq!(page.text("#zoom-what"), "Callers of a.Main.run 90.0 %, 90 samples, 909.09 ms");
     // If no method is selected, the view shows the callers of each innermost method.
     page.browser.click_on("[data-view=callers]");
     assert_eq!(totals(&mut page, "write"), [25.0]);
@@ -241,8 +245,8 @@ fn callers_view_inverts_the_stacks() {
 
 #[test]
 fn method_table_lists_each_method_once() {
-    let made_up = small();
-    let mut page = Page::of(&made_up);
+    let synthetic = small();
+    let mut page = Page::of(&synthetic);
     page.browser.click_on("[data-view=methods]");
     let rows = |page: &mut Page| {
         let all = "[...document.querySelectorAll('#rows tr')].map((r) => [...r.children].map((c) => c.textContent).join(' '))";
@@ -268,26 +272,27 @@ fn method_table_lists_each_method_once() {
     page.type_search("run");
     assert_eq!(rows(&mut page).len(), 1);
     page.browser.click_on("#rows button");
-    assert_eq!(page.text("#zoom-what"), "Who calls a.Main.run 90.0 %, 90 samples, 909.09 ms");
+    assert_eq!(page.text("#zoom-what"), "Callers of a.Main.run 90.0 %, 90 samples, 909.09 ms");
     page.assert_no_page_errors();
 }
 
 #[test]
 fn threads_and_frame_kinds_can_be_filtered() {
-    let made_up = small();
-    let mut page = Page::of(&made_up);
+    let synthetic = small();
+    let mut page = Page::of(&synthetic);
     page.browser.click_on("#threads summary");
     page.browser.click_on("#threads-list li:nth-child(1) input");
     // The busiest thread is the first, 101.
-    let part = made_up.part(|taken| taken.tid != 101);
+    let part = synthetic.part(|sample| sample.tid != 101);
     assert_eq!(page.folded(true), lines(&part, true));
     page.browser.click_on("#split");
     assert_eq!(number(&page.boxes("worker-102-102")[0], "total"), 25.0);
     page.browser.press("Escape");
     page.browser.click_on("#kinds [data-kind='5']");
-    let innermost = |taken: &SyntheticSample| made_up.profile.frame(*taken.stack.last().unwrap());
-    let is_native = |taken: &SyntheticSample| innermost(taken).kind == Kind::Native;
-    let part = made_up.part(|taken| taken.tid != 101 && !is_native(taken));
+    let innermost =
+        |sample: &SyntheticSample| synthetic.profile.frame(*sample.stack.last().unwrap());
+    let is_native = |sample: &SyntheticSample| innermost(sample).kind == Kind::Native;
+    let part = synthetic.part(|sample| sample.tid != 101 && !is_native(sample));
     assert_eq!(page.folded(true), lines(&part, true));
     page.assert_no_page_errors();
 }
@@ -320,30 +325,36 @@ fn event_selector_switches_the_profile() {
 
 #[test]
 fn difference_shows_the_numbers_of_both_profiles() {
-    let made_up = small();
+    let synthetic = small();
     let base = "java;a.Main.main;a.Main.run 30\njava;a.Main.main;a.Main.gone 30\n";
-    let how = FormatOptions { base: Some(base), ..FormatOptions::default() };
-    let mut page = Page::open(&[(&made_up.profile, None)], &how);
-    let told = page.ask("describe('a.Main.run')").to_string();
-    assert!(told.contains("Before 50.0 % (30 samples") && told.contains("+40.00 points"), "{told}");
+    let options = FormatOptions { base: Some(base), ..FormatOptions::default() };
+    let mut page = Page::open(&[(&synthetic.profile, None)], &options);
+    let description = page.evaluate_page_api("describe('a.Main.run')").to_string();
+    assert!(
+        description.contains("Before 50.0 % (30 samples") && description.contains("+40.00 points"),
+        "{description}"
+    );
     // The callers view compares the samples of both profiles in which this method is the innermost
     // one.
     page.browser.click_on("[data-view=callers]");
-    let told = page.ask("describe('a.Main.run')").to_string();
-    assert!(told.contains("Total 65.0 %") && told.contains("Before 50.0 % (30"), "{told}");
+    let description = page.evaluate_page_api("describe('a.Main.run')").to_string();
+    assert!(
+        description.contains("Total 65.0 %") && description.contains("Before 50.0 % (30"),
+        "{description}"
+    );
     page.browser.click_on("[data-view=methods]");
     page.browser.click_on("[data-column=change]");
     page.browser.click_on("[data-column=change]");
     let first = page.text("#rows tr");
     assert!(first.contains("50.0 %−50.00a.Main.gone"), "{first}");
-    assert_eq!(page.folded(false), lines(&made_up.profile, false));
+    assert_eq!(page.folded(false), lines(&synthetic.profile, false));
     page.assert_no_page_errors();
 }
 
 #[test]
 fn page_fits_any_window_size() {
-    let made_up = compiler(2000, 20, 8);
-    let mut page = Page::of(&made_up);
+    let synthetic = compiler(2000, 20, 8);
+    let mut page = Page::of(&synthetic);
     for (width, height) in [(1920, 1080), (800, 600), (390, 844), (1280, 800)] {
         page.browser.resize(width, height);
         let drawn = number(&page.boxes("all")[0], "width");
@@ -360,8 +371,9 @@ fn hostile_names_are_displayed_as_text() {
     // Longer than any name that a tool writes.
     let long = Frame { name: "x".repeat(1 << 16).into(), ..Frame::new(Kind::Java, "") };
     let stack = vec![profile.intern(Frame::new(Kind::Java, bad)), profile.intern(long)];
-    let made_up = MadeUp::of(profile, vec![SyntheticSample { slot: 0, tid: 1, stack, count: 3 }]);
-    let mut page = Page::of(&made_up);
+    let synthetic =
+        SyntheticProfile::of(profile, vec![SyntheticSample { slot: 0, tid: 1, stack, count: 3 }]);
+    let mut page = Page::of(&synthetic);
     assert_eq!(page.boxes(shown).len(), 1);
     page.browser.click_on("[data-view=methods]");
     assert!(page.text("#rows tr:nth-child(2)").ends_with(shown));
@@ -379,21 +391,23 @@ fn deep_stacks_many_threads_and_long_profiles_are_shown() {
         .map(|i| profile.intern(Frame::new(Kind::Inlined, format!("a.Deep.m{i}"))))
         .collect();
     let without = SyntheticSample { slot: 9, tid: 2, stack: Vec::new(), count: 1 };
-    let deep =
-        MadeUp::of(profile, vec![SyntheticSample { slot: 0, tid: 1, stack, count: 1 }, without]);
+    let deep = SyntheticProfile::of(
+        profile,
+        vec![SyntheticSample { slot: 0, tid: 1, stack, count: 1 }, without],
+    );
     let mut page = Page::of(&deep);
     assert_eq!(page.folded(true), lines(&deep.profile, true));
-    assert_eq!(page.ask("boxes().length"), 1025);
+    assert_eq!(page.evaluate_page_api("boxes().length"), 1025);
     let first = page.boxes("a.Deep.m0").remove(0);
-    assert!((0.0..800.0).contains(&number(&first, "y")), "the root is to be seen: {first}");
+    assert!((0.0..800.0).contains(&number(&first, "y")), "the root is not visible: {first}");
     page.assert_no_page_errors();
     // 5,000 threads.
     let mut many = small();
     for i in 0..5000 {
-        let SyntheticSample { slot, stack, .. } = many.taken[i % 6].clone();
-        many.taken.push(SyntheticSample { slot, stack, tid: 1000 + i as u32, count: 1 });
+        let SyntheticSample { slot, stack, .. } = many.samples[i % 6].clone();
+        many.samples.push(SyntheticSample { slot, stack, tid: 1000 + i as u32, count: 1 });
     }
-    let many = MadeUp { ..MadeUp::of(many.profile, many.taken) };
+    let many = SyntheticProfile { ..SyntheticProfile::of(many.profile, many.samples) };
     let mut page = Page::of(&many);
     page.browser.click_on("#threads summary");
     assert_eq!(page.browser.evaluate("document.querySelectorAll('#threads-list li').length"), 300);
@@ -402,18 +416,19 @@ fn deep_stacks_many_threads_and_long_profiles_are_shown() {
     page.assert_no_page_errors();
     // A day.
     let mut day = compiler(2000, 10, 2);
-    for (i, taken) in day.taken.iter_mut().enumerate() {
-        taken.slot = i as u32 * 24 * 3600 * 50 / 2000;
+    for (i, sample) in day.samples.iter_mut().enumerate() {
+        sample.slot = i as u32 * 24 * 3600 * 50 / 2000;
     }
-    let day = MadeUp::of(day.profile, day.taken);
+    let day = SyntheticProfile::of(day.profile, day.samples);
     let mut page = Page::of(&day);
-    assert!(page.text("#axis-caption").contains("Each column is 5\u{a0}min"));
-    let [start, end] = [600, 900_000].map(|slot| page.ask(&format!("pointOf({slot})")));
+    assert!(page.text("#axis-caption").contains("Each column covers 5\u{a0}min"));
+    let [start, end] =
+        [600, 900_000].map(|slot| page.evaluate_page_api(&format!("pointOf({slot})")));
     page.browser.drag(point(&start), point(&end));
-    let range = page.ask("state()")["range"].clone();
+    let range = page.evaluate_page_api("state()")["range"].clone();
     let (from, to) = (range[0].as_u64().unwrap(), range[1].as_u64().unwrap());
     assert!(from <= 600 && to > 900_000 && from % 300 == 0 && to % 300 == 0, "{range}");
-    let part = day.part(|taken| (from..to).contains(&taken.slot.into()));
+    let part = day.part(|sample| (from..to).contains(&sample.slot.into()));
     assert_eq!(page.folded(false), lines(&part, false));
     assert_eq!(SLOT_NS, 20_000_000);
     page.assert_no_page_errors();
@@ -430,7 +445,7 @@ fn busy_day_is_shown_in_longer_time_slots() {
     let mut page = Page::of(&day);
     let size = fs::metadata(&page.path).unwrap().len();
     assert!(size < 8 << 20, "{size} bytes");
-    assert_eq!(page.ask("total()"), day.profile.total() as f64);
+    assert_eq!(page.evaluate_page_api("total()"), day.profile.total() as f64);
     // The range from the second to the third hour.
     let set =
         |id: &str, second: u64| format!("document.querySelector('#range-{id}').value = '{second}'");
@@ -438,16 +453,16 @@ fn busy_day_is_shown_in_longer_time_slots() {
     page.browser.evaluate(&set("to", 3 * 3600));
     page.browser.click_on("#range button");
     let slots = 3600 * 50..3 * 3600 * 50_u64;
-    let part = day.part(|taken| slots.contains(&taken.slot.into()));
-    assert_eq!(page.ask("total()"), part.total() as f64);
+    let part = day.part(|sample| slots.contains(&sample.slot.into()));
+    assert_eq!(page.evaluate_page_api("total()"), part.total() as f64);
     page.browser.click_on("[data-view=callers]");
-    let shown = page.ask("boxes()");
+    let shown = page.evaluate_page_api("boxes()");
     let own = shown.as_array().unwrap().iter().filter(|b| b["name"] == "memset_avx2");
     let widest = own.map(|b| number(b, "total")).fold(0.0, f64::max);
-    let is_memset = |taken: &SyntheticSample| {
-        &*day.profile.frame(*taken.stack.last().unwrap()).name == "memset_avx2"
+    let is_memset = |sample: &SyntheticSample| {
+        &*day.profile.frame(*sample.stack.last().unwrap()).name == "memset_avx2"
     };
-    let truth = day.part(|taken| slots.contains(&taken.slot.into()) && is_memset(taken)).total();
+    let truth = day.part(|sample| slots.contains(&sample.slot.into()) && is_memset(sample)).total();
     assert_eq!(widest, truth as f64);
     page.assert_no_page_errors();
 }
@@ -457,16 +472,16 @@ fn busy_day_is_shown_in_longer_time_slots() {
 fn screenshots_are_written_without_page_errors() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().join("target/page");
     fs::create_dir_all(&folder).unwrap();
-    let made_up = compiler(3000, 30, 8);
+    let synthetic = compiler(3000, 30, 8);
     let file = folder.join("compiler.html");
-    write(&file, &[(&made_up.profile, Some(&made_up.timeline))], &FormatOptions::default());
+    write(&file, &[(&synthetic.profile, Some(&synthetic.timeline))], &FormatOptions::default());
     let mut browser = Browser::start();
     browser.open(&file, 1280, 800);
     for (width, height) in [(1600, 1000), (1024, 700), (390, 844)] {
         for is_dark in [false, true] {
             browser.resize(width, height);
             browser.prefer_dark(is_dark);
-            let picture = browser.picture();
+            let picture = browser.screenshot();
             assert!(picture.starts_with(b"\x89PNG"));
             let name = format!("{width}-{}.png", if is_dark { "dark" } else { "light" });
             fs::write(folder.join(name), picture).unwrap();
@@ -474,13 +489,13 @@ fn screenshots_are_written_without_page_errors() {
     }
     assert_eq!(browser.complaints(), Vec::<String>::new());
     // Compared with a base profile that lacks a part of the samples.
-    let base = made_up.part(|taken| !taken.stack.contains(&7) && taken.slot % 3 != 0);
+    let base = synthetic.part(|sample| !sample.stack.contains(&7) && sample.slot % 3 != 0);
     let base = lines(&base, false).join("\n");
-    let how = FormatOptions { base: Some(&base), ..FormatOptions::default() };
+    let options = FormatOptions { base: Some(&base), ..FormatOptions::default() };
     let file = folder.join("difference.html");
-    write(&file, &[(&made_up.profile, None)], &how);
+    write(&file, &[(&synthetic.profile, None)], &options);
     browser.open(&file, 1280, 800);
-    fs::write(folder.join("difference.png"), browser.picture()).unwrap();
+    fs::write(folder.join("difference.png"), browser.screenshot()).unwrap();
     assert_eq!(browser.complaints(), Vec::<String>::new());
 }
 
@@ -490,8 +505,8 @@ fn firefox_renders_the_page() {
     let dir = tempfile::tempdir().unwrap();
     let [page, picture, home] = ["page.html", "page.png", "home"].map(|name| dir.path().join(name));
     fs::create_dir(&home).unwrap();
-    let made_up = compiler(3000, 30, 8);
-    write(&page, &[(&made_up.profile, Some(&made_up.timeline))], &FormatOptions::default());
+    let synthetic = compiler(3000, 30, 8);
+    write(&page, &[(&synthetic.profile, Some(&synthetic.timeline))], &FormatOptions::default());
     let ended = Command::new("firefox-esr")
         .args(["--headless", "--no-remote", "--window-size", "1280,800", "--screenshot"])
         .args([&picture, Path::new("--profile"), &home])

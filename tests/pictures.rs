@@ -1,7 +1,7 @@
 //! Pictures of a page, light and dark: `cargo run -p jvmprobe-tests --example pictures -- PAGE.html
 //! PREFIX [WIDTH HEIGHT [JAVASCRIPT]]` writes PREFIX-light.png and PREFIX-dark.png. Those of the README
 //! are of the Kotlin compiler, in 1,280 by 720.
-#![allow(clippy::unwrap_used, reason = "a tool for ourselves")]
+#![allow(clippy::unwrap_used, reason = "a developer tool fails by panicking")]
 
 use std::{env, fs, path::Path};
 
@@ -20,7 +20,7 @@ fn main() {
     }
     for (is_dark, name) in [(false, "light"), (true, "dark")] {
         browser.prefer_dark(is_dark);
-        fs::write(format!("{prefix}-{name}.png"), browser.picture()).unwrap();
+        fs::write(format!("{prefix}-{name}.png"), browser.screenshot()).unwrap();
     }
     assert_eq!(browser.complaints(), Vec::<String>::new());
 }

@@ -15,7 +15,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use jvmprobe_tests::{load::Load, need_root, runtimes::named, scrape, tool::Tool};
+use jvmprobe_tests::{load::Load, run_alone, runtimes::named, scrape, tool::Tool};
 
 /// Name of a collector, a runtime that has it and its options.
 const COLLECTORS: [(&str, &str, &str); 8] = [
@@ -56,13 +56,13 @@ const KINDS: [Kind; 4] = [
         name: "code",
         options: "-XX:ReservedCodeCacheSize=8m -XX:-UseCodeCacheFlushing \
                   -XX:CompileThresholdScaling=0.05 -Xlog:disable -XX:+DisplayVMOutputToStderr",
-        program: MANY,
+        program: CODE_PROGRAM,
         work: "",
     },
 ];
 
 /// Program with more compiled methods than fit into its code cache. It runs for at most 2 s per scrape.
-const MANY: &str = "ManyLoad";
+const CODE_PROGRAM: &str = "ManyLoad";
 
 /// Alerts, each with the kind of JVM for which it must fire, and the kinds for which it must not fire. For
 /// the remaining kinds, it may fire, because a full heap makes some collectors stop the JVM for a long time.
@@ -77,9 +77,9 @@ const ALERTS: [(&str, &str, &str); 5] = [
 const SCRAPE: Duration = Duration::from_secs(30);
 const SCRAPES: usize = 45;
 /// Number of scrapes until code caches are full.
-const FILLED: usize = 8;
+const SCRAPES_UNTIL_FULL: usize = 8;
 /// Minute at which the alerts are compared.
-const AT: usize = 20;
+const EVALUATION_MINUTE: usize = 20;
 
 /// Metrics that the tested rules read.
 const SERIES: [&str; 10] = [
@@ -101,16 +101,16 @@ type Recorded = BTreeMap<String, Vec<Option<f64>>>;
 #[test]
 #[ignore = "records for 25 minutes: by hand"]
 fn write_promtool_test_from_real_jvms() {
-    need_root();
+    run_alone();
     let mut loads = Vec::new();
     for (collector, runtime, collection) in COLLECTORS {
         for kind in &KINDS {
             let name = format!("{collector}-{}", kind.name);
             let options = format!("{collection} -Xmx100m -Djvmprobe.name={name} {}", kind.options);
             let mut load = Load::start_program(named(runtime), &options, kind.program);
-            if kind.program != MANY {
+            if kind.program != CODE_PROGRAM {
                 let seconds = (SCRAPE * (SCRAPES as u32 + 3)).as_secs();
-                load.say(&format!("go {seconds} {}", kind.work));
+                load.send(&format!("go {seconds} {}", kind.work));
             }
             // So that not all loads compute at the same time.
             thread::sleep(Duration::from_millis(500));
@@ -127,7 +127,7 @@ fn write_promtool_test_from_real_jvms() {
     let begin = Instant::now();
     for i in 0..SCRAPES {
         for (_, load) in loads.iter_mut().filter(|(name, _)| name.ends_with("-code")) {
-            load.run(if i < FILLED { 2.0 } else { 0.5 });
+            load.run(if i < SCRAPES_UNTIL_FULL { 2.0 } else { 0.5 });
         }
         thread::sleep((SCRAPE * (i as u32 + 1)).saturating_sub(begin.elapsed()));
         add_scrape(&mut recorded, &scrape::get(&address), i, &loads);
@@ -167,7 +167,7 @@ fn add_scrape(recorded: &mut Recorded, metrics: &str, scrape: usize, loads: &[(S
 
 fn promtool_test(recorded: &Recorded) -> String {
     let mut text = String::from(
-        "# What jvmprobed served of real JVMs, by tests/record_alerts.rs: promtool test rules alerts_recorded_test.yml\n\
+        "# Metrics of real JVMs, recorded by tests/record_alerts.rs: promtool test rules alerts_recorded_test.yml\n\
          rule_files: [alerts.yml]\n\
          evaluation_interval: 30s\n\
          tests:\n\
@@ -186,9 +186,9 @@ fn promtool_test(recorded: &Recorded) -> String {
             .into();
         writeln!(
             text,
-            "      - expr: 'count by (jvm) ({firing},jvm=~\".*-{sick}\"}}) > bool 0'\n        eval_time: {AT}m\n        \
+            "      - expr: 'count by (jvm) ({firing},jvm=~\".*-{sick}\"}}) > bool 0'\n        eval_time: {EVALUATION_MINUTE}m\n        \
              exp_samples: [{}]\n      \
-             - expr: '{firing},jvm=~\".*-({others})\"}}'\n        eval_time: {AT}m\n        exp_samples: []",
+             - expr: '{firing},jvm=~\".*-({others})\"}}'\n        eval_time: {EVALUATION_MINUTE}m\n        exp_samples: []",
             expected.join(", ")
         )
         .unwrap();

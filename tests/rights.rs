@@ -5,9 +5,8 @@
 use std::{fs, process::Command};
 
 use jvmprobe_tests::{
-    beside_others,
     load::Load,
-    need_root,
+    run_alone, run_beside_others,
     runtimes::named,
     tool::{self, Output, Tool, assert_refused, assert_traced, binary},
 };
@@ -46,7 +45,7 @@ fn as_nobody(tool: &str, caps: &[&str], args: &[&str]) -> Command {
 }
 
 fn load() -> Load {
-    need_root();
+    run_alone();
     let mut load = Load::start_program(named("temurin-17"), "-XX:+UseG1GC", "GcLoad");
     load.run(0.5);
     load
@@ -54,7 +53,7 @@ fn load() -> Load {
 
 #[test]
 fn each_missing_capability_is_named_in_the_error() {
-    beside_others();
+    run_beside_others();
     let load = load();
     let pid = load.pid().to_string();
     for (tool, needed) in NEEDED {
@@ -77,7 +76,7 @@ fn each_missing_capability_is_named_in_the_error() {
 
 #[test]
 fn documented_capabilities_are_sufficient() {
-    beside_others();
+    run_beside_others();
     let mut load = load();
     let pid = load.pid().to_string();
     for (tool, needed) in NEEDED {
@@ -138,14 +137,14 @@ fn tools_drop_unneeded_capabilities_after_start() {
 }
 
 fn command(options: &[&str], script: &str) -> Output {
-    need_root();
+    run_alone();
     let args = [options, &["-d", "5", "-q", "--", "sh", "-c", script]].concat();
     tool::run("javaprof", &args)
 }
 
 #[test]
 fn user_option_sets_the_user_of_the_command() {
-    beside_others();
+    run_beside_others();
     let script = "id -u; id -g; id -G; echo $HOME $USER $LOGNAME; grep CapEff /proc/self/status";
     let nobody = Command::new("getent").args(["passwd", "nobody"]).output().unwrap().stdout;
     let nobody = String::from_utf8(nobody).unwrap();
@@ -167,7 +166,7 @@ fn user_option_sets_the_user_of_the_command() {
 
 #[test]
 fn sudo_without_user_option_warns_about_a_root_command() {
-    beside_others();
+    run_beside_others();
     let run = |user: &str, options: &[&str]| {
         let mut command = Command::new(binary("javaprof"));
         command.env("SUDO_USER", user).args(options).args(["-d", "5", "-q", "--", "true"]);
@@ -182,7 +181,7 @@ fn sudo_without_user_option_warns_about_a_root_command() {
 
 #[test]
 fn command_keeps_its_original_capabilities_and_limits() {
-    beside_others();
+    run_beside_others();
     let script = "grep -E 'Cap(Prm|Bnd)|NoNewPrivs' /proc/self/status; ulimit -Sn; ulimit -Hn";
     let bare = Command::new("prlimit").args(["--nofile=64:4096", "sh", "-c", script]).output();
     let mut command = Command::new("prlimit");
@@ -194,7 +193,7 @@ fn command_keeps_its_original_capabilities_and_limits() {
 
 #[test]
 fn descriptor_exhaustion_is_reported_at_most_once() {
-    beside_others();
+    run_beside_others();
     let mut load = load();
     let pid = load.pid().to_string();
     let limited = |limits: &str| {

@@ -2,11 +2,11 @@
 //! in order, with the stack that loaded it.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use jvmprobe_tests::{beside_others, load::Load, runtimes::named, tool::Tool};
+use jvmprobe_tests::{load::Load, run_beside_others, runtimes::named, tool::Tool};
 
 #[test]
 fn classload_shows_every_class_in_the_jvm_log() {
-    beside_others();
+    run_beside_others();
     let dir = tempfile::tempdir().unwrap();
     let log = dir.path().join("classes.log");
     let flags = format!("-Xlog:class+load:file={}:none", log.display());

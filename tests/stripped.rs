@@ -11,11 +11,11 @@ use std::{
 };
 
 use jvmprobe_tests::{
-    allocated, beside_others,
+    allocated,
     fake::build_library,
     load::Load,
-    need_root,
     proc::breakpoints,
+    run_alone, run_beside_others,
     runtimes::{self, Runtime, named},
     scrape::{get, sum},
     tool::{self, Tool, assert_refused, binary},
@@ -112,7 +112,7 @@ fn without_signature(demangled: &str) -> &str {
 
 #[test]
 fn symbols_come_from_the_file_given_by_option() {
-    beside_others();
+    run_beside_others();
     let folder = tempfile::tempdir().expect("a temporary folder");
     let debug = folder.path().join("debug");
     let runtime = named("temurin-25").stripped(folder.path(), &debug);
@@ -140,7 +140,7 @@ fn symbols_come_from_the_file_given_by_option() {
 
 #[test]
 fn compressed_symbol_section_is_read() {
-    beside_others();
+    run_beside_others();
     let folder = tempfile::tempdir().expect("a temporary folder");
     let debug = folder.path().join("debug");
     let runtime = named("temurin-25").stripped(folder.path(), &debug);
@@ -186,7 +186,7 @@ fn swap_symbols(file: &Path) {
 /// Containers of one image share its files, but each has its own debug files.
 #[test]
 fn debug_file_of_a_container_adds_no_probes_elsewhere() {
-    need_root();
+    run_alone();
     let folder = tempfile::tempdir().expect("a temporary folder");
     let debug = folder.path().join("debug");
     let runtime = named("temurin-25").stripped(folder.path(), &debug);
@@ -212,7 +212,7 @@ fn debug_file_of_a_container_adds_no_probes_elsewhere() {
 
 #[test]
 fn debug_files_of_a_container_are_found() {
-    beside_others();
+    run_beside_others();
     let folder = tempfile::tempdir().expect("a temporary folder");
     let debug = folder.path().join("debug");
     let runtime = named("temurin-25").stripped(folder.path(), &debug);
@@ -225,7 +225,7 @@ fn debug_files_of_a_container_are_found() {
 /// only, not to the file.
 #[test]
 fn daemon_records_allocation_with_container_debug_files() {
-    beside_others();
+    run_beside_others();
     let folder = tempfile::tempdir().expect("a temporary folder");
     let debug = folder.path().join("debug");
     let runtime = named("temurin-25").stripped(folder.path(), &debug);
@@ -263,7 +263,7 @@ fn daemon_records_allocation_with_container_debug_files() {
 
 #[test]
 fn symbols_are_found_by_the_build_id() {
-    beside_others();
+    run_beside_others();
     let folder = tempfile::tempdir().expect("a temporary folder");
     let debug = folder.path().join("debug");
     let runtime = named("temurin-25").stripped(folder.path(), &debug);

@@ -5,10 +5,10 @@
 use std::collections::BTreeSet;
 
 use jvmprobe_tests::{
-    beside_others,
     container::Container,
     folded,
     load::Load,
+    run_beside_others,
     runtimes::{self, Runtime, named},
     tool::{Tool, binary},
 };
@@ -41,29 +41,29 @@ fn every_tool_shows_complete_thread_names() {
 /// ZGC moves objects at any time, so a name may stay truncated, but is never another thread's.
 #[test]
 fn thread_names_are_never_swapped_with_zgc() {
-    beside_others();
+    run_beside_others();
     for (name, flags) in [
         ("temurin-21", "-XX:+UseZGC"),
         ("temurin-21", "-XX:+UseZGC -XX:+ZGenerational"),
         ("temurin-25", "-XX:+UseZGC"),
     ] {
         let mut load = Load::start_program(named(name), flags, LOAD);
-        let whole = profiled_thread_names(load.pid(), || load.ask("go 4"));
-        assert!(whole.len() >= 3, "{name} {flags}: {whole:?}");
+        let complete = profiled_thread_names(load.pid(), || load.ask("go 4"));
+        assert!(complete.len() >= 3, "{name} {flags}: {complete:?}");
     }
 }
 
 #[test]
 fn thread_names_are_complete_in_a_container() {
-    beside_others();
+    run_beside_others();
     let mut container = Container::start(named("temurin-17"), &["-XX:+UseSerialGC"], LOAD);
     let pid = container.pid();
-    let whole = profiled_thread_names(pid, || container.run(3.0));
-    assert_eq!(whole, NAMES.map(String::from).into(), "in a PID namespace");
+    let complete = profiled_thread_names(pid, || container.run(3.0));
+    assert_eq!(complete, NAMES.map(String::from).into(), "in a PID namespace");
 }
 
 fn check(runtime: &Runtime, flags: &str) {
-    beside_others();
+    run_beside_others();
     let name = &runtime.name;
     let all: BTreeSet<_> = NAMES.map(String::from).into();
     let mut load = Load::start_program(runtime, flags, LOAD);
@@ -72,8 +72,8 @@ fn check(runtime: &Runtime, flags: &str) {
     binary("javagc");
     let allocations = Tool::start("javaobjnew", &["-p", &pid, "-t", "-j"]);
     let pauses = Tool::start("javagc", &["-p", &pid, "-s", "-j"]);
-    let whole = profiled_thread_names(load.pid(), || load.ask("go 3"));
-    assert_eq!(whole, all, "{name} {flags}");
+    let complete = profiled_thread_names(load.pid(), || load.ask("go 3"));
+    assert_eq!(complete, all, "{name} {flags}");
 
     let threads = |records: &[serde_json::Value], of: &str| -> BTreeSet<String> {
         let told = records.iter().filter_map(|record| record[of].as_str());
@@ -84,9 +84,9 @@ fn check(runtime: &Runtime, flags: &str) {
     // Only the last thread requests collections.
     let stops = pauses.interrupt().json();
     let requests: Vec<_> = stops.iter().filter_map(|stop| stop["requests"].as_array()).collect();
-    let askers: BTreeSet<_> =
+    let requesters: BTreeSet<_> =
         requests.into_iter().flatten().filter_map(|request| request["thread"].as_str()).collect();
-    assert_eq!(askers, [NAMES[3]].into(), "{name} {flags}: javagc");
+    assert_eq!(requesters, [NAMES[3]].into(), "{name} {flags}: javagc");
 }
 
 /// Returns the complete names in a profile that runs during `work`. Each must belong to the thread
@@ -100,7 +100,7 @@ fn profiled_thread_names<T>(pid: u32, work: impl FnOnce() -> T) -> BTreeSet<Stri
     let output = profile.interrupt();
     assert!(output.status.success(), "{output:?}");
     let lines = folded::parse(&std::fs::read_to_string(&file).unwrap());
-    let mut whole = BTreeSet::new();
+    let mut complete = BTreeSet::new();
     for line in &lines {
         // The command, then the thread with its ID.
         let Some((thread, _)) = line.frames.get(1).and_then(|name| name.rsplit_once('-')) else {
@@ -108,7 +108,7 @@ fn profiled_thread_names<T>(pid: u32, work: impl FnOnce() -> T) -> BTreeSet<Stri
         };
         let method = NAMES.iter().position(|name| *name == thread);
         if let Some(i) = method.filter(|i| line.has(&format!("LongNameLoad.work{i}"))) {
-            whole.insert(NAMES[i].to_owned());
+            complete.insert(NAMES[i].to_owned());
         }
         let another = (0..NAMES.len()).find(|j| line.has(&format!("LongNameLoad.work{j}")));
         assert!(
@@ -116,5 +116,5 @@ fn profiled_thread_names<T>(pid: u32, work: impl FnOnce() -> T) -> BTreeSet<Stri
             "another thread's name: {line:?}"
         );
     }
-    whole
+    complete
 }

@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-use jvmprobe_tests::{allocated, load::Load, need_root, runtimes::named};
+use jvmprobe_tests::{allocated, load::Load, run_alone, runtimes::named};
 use libjvmprobe::{
     Result,
     bpf::preflight,
@@ -57,13 +57,13 @@ impl Seen {
 /// Individual pauses, which must agree with the summaries.
 struct Pauses {
     seen: Seen,
-    told: u64,
+    individual: u64,
 }
 
 impl pauses::Sink for Pauses {
     fn record(&mut self, record: &Record) -> Result<()> {
         match record {
-            Record::Pause(stop) if stop.pid == self.seen.pid => self.told += 1,
+            Record::Pause(stop) if stop.pid == self.seen.pid => self.individual += 1,
             Record::Summary(summary) if summary.pid == self.seen.pid => {
                 self.seen.add(summary.pauses);
             }
@@ -85,10 +85,13 @@ struct Thinned {
 struct Allocations(Seen, Thinned);
 
 impl allocations::Sink for Allocations {
-    fn table(&mut self, told: &AllocationReport<'_>) -> Result<()> {
-        assert_eq!(told.scope, Scope::Interval);
-        let (summary, profile) = (&told.table.summary, told.profile().unwrap());
-        assert_eq!(profile.total(), told.table.rows.iter().map(|row| row.class.bytes).sum::<u64>());
+    fn table(&mut self, report: &AllocationReport<'_>) -> Result<()> {
+        assert_eq!(report.scope, Scope::Interval);
+        let (summary, profile) = (&report.table.summary, report.profile().unwrap());
+        assert_eq!(
+            profile.total(),
+            report.table.rows.iter().map(|row| row.class.bytes).sum::<u64>()
+        );
         if summary.pid == self.0.pid {
             assert_eq!(summary.lost, 0);
             self.0.add(summary.bytes);
@@ -126,14 +129,14 @@ impl samples::Sink for Samples {
 
 /// Traces all JVMs until it is stopped.
 fn trace<T: Tool>(
-    taker: T,
+    tracer: T,
     interval: Duration,
     begun: Sender<()>,
     stop: &AtomicBool,
 ) -> Result<Trace<T>> {
     let options = registry::Options { pace: Pace::Calm, ..Default::default() };
     let arrivals = Arrivals::open(options)?;
-    let mut trace = Trace::start(taker, Vec::new(), Some(arrivals))?;
+    let mut trace = Trace::start(tracer, Vec::new(), Some(arrivals))?;
     begun.send(()).unwrap();
     trace.run(times(interval), stop)?;
     Ok(trace)
@@ -141,9 +144,9 @@ fn trace<T: Tool>(
 
 fn trace_pauses(pid: u32, begun: Sender<()>, stop: &AtomicBool) -> Result<Pauses> {
     let options = pauses::Options { all: true, pace: Pace::Calm, ..Default::default() };
-    let seen = Pauses { seen: Seen::of(pid), told: 0 };
-    let taker = pauses::Tracer::new(options, seen, &[])?;
-    let mut trace = trace(taker, INTERVAL, begun, stop)?;
+    let seen = Pauses { seen: Seen::of(pid), individual: 0 };
+    let tracer = pauses::Tracer::new(options, seen, &[])?;
+    let mut trace = trace(tracer, INTERVAL, begun, stop)?;
     trace.tool.finish(&mut trace.jvms)?;
     Ok(trace.tool.sink)
 }
@@ -162,8 +165,8 @@ fn trace_allocations(
         pace: Pace::Calm,
         ..allocations::Options::NONE
     };
-    let taker = allocations::Tracer::new(options, Allocations(Seen::of(pid), Thinned::default()))?;
-    let mut trace = trace(taker, interval, begun, stop)?;
+    let tracer = allocations::Tracer::new(options, Allocations(Seen::of(pid), Thinned::default()))?;
+    let mut trace = trace(tracer, interval, begun, stop)?;
     trace.tool.finish(&mut trace.jvms)?;
     Ok(trace.tool.sink)
 }
@@ -189,11 +192,11 @@ fn trace_samples(pid: u32, begun: Sender<()>, stop: &AtomicBool) -> Result<Sampl
         pace: Pace::Calm,
         registry: None,
     };
-    let mut taker = samples::Sampler::new(options, Samples(Seen::of(pid)))?;
-    taker.start()?;
+    let mut tracer = samples::Sampler::new(options, Samples(Seen::of(pid)))?;
+    tracer.start()?;
     begun.send(()).unwrap();
-    taker.run(times(INTERVAL), stop)?;
-    let (sink, _, profiles) = taker.finish()?;
+    tracer.run(times(INTERVAL), stop)?;
+    let (sink, _, profiles) = tracer.finish()?;
     assert!(
         profiles.iter().all(|profile| profile.samples.is_empty()),
         "samples are left, although keeps_whole_trace is off"
@@ -209,22 +212,22 @@ fn logged_pauses(load: &Load) -> u64 {
 
 #[test]
 fn three_tracers_in_one_process_report_correct_sums() {
-    need_root();
+    run_alone();
     preflight::check().unwrap();
     let mut load = Load::start_program(named("temurin-17"), "-XX:+UseSerialGC", "AllocLoad");
     load.ask("go 1 200 2");
     let (pid, before) = (load.pid(), logged_pauses(&load));
     let stop = Arc::new(AtomicBool::new(false));
     let (begun, all) = channel();
-    let takers = {
-        let spawn = |take: fn(u32, Sender<()>, &AtomicBool) -> Result<Seen>| {
+    let tracers = {
+        let spawn = |run_tracer: fn(u32, Sender<()>, &AtomicBool) -> Result<Seen>| {
             let (begun, stop) = (begun.clone(), Arc::clone(&stop));
-            thread::spawn(move || take(pid, begun, &stop))
+            thread::spawn(move || run_tracer(pid, begun, &stop))
         };
         [
             spawn(|pid, begun, stop| {
-                let Pauses { seen, told } = trace_pauses(pid, begun, stop)?;
-                assert_eq!(seen.sum, told);
+                let Pauses { seen, individual } = trace_pauses(pid, begun, stop)?;
+                assert_eq!(seen.sum, individual);
                 Ok(seen)
             }),
             spawn(|pid, begun, stop| {
@@ -234,12 +237,12 @@ fn three_tracers_in_one_process_report_correct_sums() {
         ]
     };
     drop(begun);
-    for _ in &takers {
-        all.recv_timeout(Duration::from_secs(60)).expect("each begins");
+    for _ in &tracers {
+        all.recv_timeout(Duration::from_secs(60)).expect("each tracer starts within a minute");
     }
     let truth = allocated::parse(&load.ask("go 5 200 2"));
     stop.store(true, Ordering::Relaxed);
-    let [pauses, allocations, samples] = takers.map(|taker| taker.join().unwrap().unwrap());
+    let [pauses, allocations, samples] = tracers.map(|tracer| tracer.join().unwrap().unwrap());
     assert!(pauses.intervals > 2 && allocations.intervals > 2 && samples.intervals > 2);
     assert_eq!(pauses.sum, logged_pauses(&load) - before);
     assert!(pauses.sum > 0 && samples.sum > 0, "{} {}", pauses.sum, samples.sum);
@@ -251,7 +254,7 @@ fn three_tracers_in_one_process_report_correct_sums() {
 /// added to the weights of the others.
 #[test]
 fn sampled_tlabs_represent_the_total_allocation() {
-    need_root();
+    run_alone();
     preflight::check().unwrap();
     let flags = "-XX:+UseSerialGC -XX:-ResizeTLAB -XX:TLABSize=16k";
     let mut load = Load::start_program(named("temurin-21"), flags, "AllocLoad");
@@ -259,7 +262,7 @@ fn sampled_tlabs_represent_the_total_allocation() {
     let pid = load.pid();
     let stop = Arc::new(AtomicBool::new(false));
     let (begun, begins) = channel();
-    let taker = thread::spawn({
+    let tracer = thread::spawn({
         let stop = Arc::clone(&stop);
         move || trace_allocations(pid, LONG_INTERVAL, begun, &stop)
     });
@@ -267,7 +270,7 @@ fn sampled_tlabs_represent_the_total_allocation() {
     let truth = allocated::parse(&load.ask("go 20 200 2 stay"));
     thread::sleep(INTERVAL);
     stop.store(true, Ordering::Relaxed);
-    let Allocations(seen, thinned) = taker.join().unwrap().unwrap();
+    let Allocations(seen, thinned) = tracer.join().unwrap().unwrap();
     println!(
         "{} TLABs, {} outside, {:?} of {truth:?}",
         thinned.tlabs, thinned.outside, thinned.paths

@@ -5,7 +5,7 @@
 
 use std::{path::Path, time::Duration};
 
-use jvmprobe_tests::windows::made_up;
+use jvmprobe_tests::windows::synthetic_window;
 use jvmprobed::store::Store;
 use libjvmprobe::cli::init_messages;
 
@@ -24,7 +24,7 @@ fn main() {
     println!("open");
     for at in number(5)..number(5) + number(6) {
         let lost = store.counts().lost;
-        store.put(made_up(number(4), at));
+        store.put(synthetic_window(number(4), at));
         if store.counts().lost == lost {
             println!("{at}");
         } else {

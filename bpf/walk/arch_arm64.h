@@ -18,7 +18,7 @@ static __always_inline bool in_user_mode(const bpf_user_pt_regs_t *regs)
 	return !(regs->pstate & 0xf);
 }
 
-static __always_inline void take_registers(struct registers *to, const bpf_user_pt_regs_t *regs)
+static __always_inline void copy_registers(struct registers *to, const bpf_user_pt_regs_t *regs)
 {
 }
 

@@ -20,7 +20,7 @@
 
 enum frame_state {
 	FRAME_COMPLETE,
-	FRAME_NOTHING,      /* only the return address is on the stack */
+	FRAME_RETURN_ADDRESS_ONLY, /* only the return address is on the stack */
 	FRAME_FP_PUSHED,    /* the return address and, below it, the caller's fp are on the stack */
 	FRAME_NO_FP,        /* sp has its final value, but fp is not saved yet */
 };
@@ -47,7 +47,7 @@ __noinline int prologue_instruction(struct walker *w, __u32 at)
 		return 1;
 	case 0x66:
 		return c[1] == 0x90 ? 2 : 0;
-	case 0x0f: /* nop, by its addressing form */
+	case 0x0f: /* nop; its addressing form determines its length */
 		if (c[1] != 0x1f)
 			return 0;
 		return c[2] == 0x00 ? 3 : c[2] == 0x40 ? 4 : c[2] == 0x44 ? 5 :
@@ -72,14 +72,14 @@ __noinline int prologue_instruction(struct walker *w, __u32 at)
 /* Returns how much of its frame the method with this entry has set up so far. */
 __noinline int prologue_state(struct walker *w, __u64 entry)
 {
-	__u32 at = 0, state = FRAME_NOTHING, i;
+	__u32 at = 0, state = FRAME_RETURN_ADDRESS_ONLY, i;
 	__u64 reached;
 
 	if (!w)
 		return FRAME_COMPLETE;
 	/* The check of the receiver's class precedes the verified entry, and nothing is pushed until then. */
 	if (w->ip <= entry)
-		return FRAME_NOTHING;
+		return FRAME_RETURN_ADDRESS_ONLY;
 	reached = w->ip - entry;
 	if (read_user(w->bytes, CODE_BYTES, entry))
 		return FRAME_COMPLETE;
@@ -91,7 +91,7 @@ __noinline int prologue_state(struct walker *w, __u64 entry)
 		insn = prologue_instruction(w, at);
 		if (!insn)
 			/* Not a prologue: the caller of this function checks the stack. */
-			return state == FRAME_NOTHING ? FRAME_COMPLETE : state;
+			return state == FRAME_RETURN_ADDRESS_ONLY ? FRAME_COMPLETE : state;
 		at += insn & 0xff;
 		if (insn & PUSHES_FP)
 			state = FRAME_FP_PUSHED;
@@ -112,8 +112,8 @@ static __always_inline bool leaves_method(struct walker *w, __u32 at)
 	return w->ip + at + 5 + rel - w->blob.begin >= w->blob.end - w->blob.begin;
 }
 
-/* Returns how much of its frame a method has left, judged by the next instruction; FRAME_COMPLETE if it is
-   not about to return. */
+/* Returns how much of a method's frame still exists, judged by the next instruction; FRAME_COMPLETE if the method
+   is not about to return. */
 __noinline int epilogue_state(struct walker *w)
 {
 	__u8 *c;
@@ -125,55 +125,55 @@ __noinline int epilogue_state(struct walker *w)
 		return FRAME_COMPLETE;
 	/* ret */
 	if (c[0] == 0xc3 || c[0] == 0xc2)
-		return FRAME_NOTHING;
+		return FRAME_RETURN_ADDRESS_ONLY;
 	/* A jump out of the method, to an exception handler. */
 	if (c[0] == 0xe9 && leaves_method(w, 0))
-		return FRAME_NOTHING;
-	/* Slow path of a return poll: lea r10, [rip + X] or mov r10, X; mov [r15 + X], r10; jmp. The jump
-	   distinguishes it from a call of native code. */
+		return FRAME_RETURN_ADDRESS_ONLY;
+	/* Slow path of a return poll: lea r10, [rip + X] or mov r10, X; then mov [r15 + X], r10; jmp. The jump
+	   distinguishes the form with mov r10 from a call of native code. */
 	if (c[0] == 0x4c && c[1] == 0x8d && c[2] == 0x15 && c[7] == 0x4d && c[8] == 0x89 &&
 	    c[9] == 0x97)
-		return FRAME_NOTHING;
+		return FRAME_RETURN_ADDRESS_ONLY;
 	if (c[0] == 0x49 && c[1] == 0xba && c[10] == 0x4d && c[11] == 0x89 && c[12] == 0x97 &&
 	    c[17] == 0xe9 && leaves_method(w, 17))
-		return FRAME_NOTHING;
+		return FRAME_RETURN_ADDRESS_ONLY;
 	if (c[0] == 0x4d && c[1] == 0x89 && c[2] == 0x97 && c[7] == 0xe9 && leaves_method(w, 7))
-		return FRAME_NOTHING;
+		return FRAME_RETURN_ADDRESS_ONLY;
 	/* pop rbp */
 	if (c[0] == 0x5d)
 		return FRAME_FP_PUSHED;
 	/* The return poll up to JDK 15: mov r10, [r15 + X]; test [r10], eax; ret */
 	if (c[0] == 0x4d && c[1] == 0x8b && c[2] == 0x97 && c[7] == 0x41 && c[8] == 0x85 &&
 	    c[9] == 0x02 && c[10] == 0xc3)
-		return FRAME_NOTHING;
+		return FRAME_RETURN_ADDRESS_ONLY;
 	if (c[0] == 0x41 && c[1] == 0x85 && c[2] == 0x02 && c[3] == 0xc3)
-		return FRAME_NOTHING;
+		return FRAME_RETURN_ADDRESS_ONLY;
 	/* The return poll up to JDK 15, with one page for all threads: test eax, [rip + X]; ret */
 	if (c[0] == 0x85 && c[1] == 0x05 && c[6] == 0xc3)
-		return FRAME_NOTHING;
+		return FRAME_RETURN_ADDRESS_ONLY;
 	/* The return poll from JDK 16 on: cmp rsp, [r15 + X]; ja; ret */
 	if (c[0] == 0x49 && c[1] == 0x3b && (c[2] == 0xa7 || c[2] == 0x67))
-		return FRAME_NOTHING;
+		return FRAME_RETURN_ADDRESS_ONLY;
 	if (c[0] == 0x0f && c[1] == 0x87 && c[6] == 0xc3)
-		return FRAME_NOTHING;
+		return FRAME_RETURN_ADDRESS_ONLY;
 	/* At the end of native wrappers: cmp qword [r15 + X], 0; jne; ret */
 	if (c[0] == 0x49 && c[1] == 0x81 && c[2] == 0x7f && c[8] == 0x0f && c[9] == 0x85 &&
 	    c[14] == 0xc3)
-		return FRAME_NOTHING;
+		return FRAME_RETURN_ADDRESS_ONLY;
 	/* At the end of native wrappers, with an immediate of one byte: cmp qword [r15 + X], 0; jne; ret */
 	if (c[0] == 0x49 && c[1] == 0x83 && c[2] == 0x7f && c[5] == 0x0f && c[6] == 0x85 &&
 	    c[11] == 0xc3)
-		return FRAME_NOTHING;
+		return FRAME_RETURN_ADDRESS_ONLY;
 	if (c[0] == 0x0f && c[1] == 0x85 && c[6] == 0xc3)
-		return FRAME_NOTHING;
+		return FRAME_RETURN_ADDRESS_ONLY;
 	return FRAME_COMPLETE;
 }
 
 
 /*
- * Returns the target of the call that returns to `addr`; 0 if there is no call before it or its target is in a
- * register that is not set just before. Generated code calls stubs by call rel32 or, if that does not reach, by
- * mov r10, imm64; call r10.
+ * Returns the target of the call that returns to `addr`; 0 if there is no call before `addr`, or if the call's
+ * target is in a register that is not set just before the call. Generated code calls stubs by call rel32 or, if
+ * that does not reach, by mov r10, imm64; call r10.
  */
 __noinline __u64 call_target(__u64 addr)
 {
@@ -233,12 +233,12 @@ __noinline int pushed_words(struct walker *w)
 
 /*
  * To call a function such as sin(), compiled code of JDK 8 saves all registers below its frame. Returns the sp
- * from before that; 0 if no registers were saved. The saved sp is recognised because it equals its own address
- * plus five words. Below the registers are 16 bytes for each floating point register, 16 more with AVX, an
- * argument, and a word that aligns the stack.
+ * from before they were saved; 0 if no registers were saved. The saved sp is recognised because it equals its own
+ * address plus five words. Below the general registers, there may be 16 bytes for each floating point register
+ * (32 with AVX), an argument, and a word that aligns the stack.
  * (fp_runtime_fallback(), pusha(), macroAssembler_x86.cpp)
  */
-__noinline __u64 sp_before_sine(struct walker *w)
+__noinline __u64 sp_before_saved_registers(struct walker *w)
 {
 	__u64 at, sp;
 	int i;
@@ -279,11 +279,11 @@ __noinline __u64 call_stub_target(struct walker *w)
 }
 
 /*
- * Returns whether an interpreted method is at the instructions that follow a call. Then it has a frame, from which
- * they reload sp and the bytecode pointer: mov rsp, [rbp - 16] or, since JDK 22, mov rcx, [rbp - 16];
- * lea rsp, [rbp + 8 rcx]; then mov qword [rbp - 16], 0; mov r13, [rbp - 64].
+ * Returns whether an interpreted method is at the instructions that follow a call. These reload sp and the bytecode
+ * pointer from the method's frame, so the frame exists. They are mov rsp, [rbp - 16] or, since JDK 22,
+ * mov rcx, [rbp - 16]; lea rsp, [rbp + 8 rcx]; then mov qword [rbp - 16], 0; mov r13, [rbp - 64].
  */
-static __always_inline bool goes_on_in_own_frame(struct walker *w)
+static __always_inline bool resumes_own_frame(struct walker *w)
 {
 	__u8 c[8] = {};
 
@@ -326,13 +326,13 @@ static __always_inline __u64 sets_sender_sp(__u64 code)
 }
 
 /*
- * Returns whether an adapter has set r13 to the caller's sp; before that, r13 may have any value. It is set
- * if the next of these instructions is the jump to the interpreter (jmp rcx). It is not set if the next one
- * is mov r13, rsp or, since JDK 20, lea r13, [rsp + 8], or if none is near, because up to a kilobyte of GC
- * barrier code may precede them. (The code for calls from interpreted to compiled code lies before; it does
- * not need the caller's sp.)
+ * Returns whether an adapter has set r13 to the caller's sp; before that, r13 may have any value. The code from
+ * ip on is searched for the jump to the interpreter (jmp rcx) and for the instruction that sets r13 (mov r13, rsp
+ * or, since JDK 20, lea r13, [rsp + 8]). If the jump comes first, r13 is set. If the other one comes first, r13 is
+ * not set yet. Nor is it if neither is near, because up to a kilobyte of GC barrier code may precede them. (An
+ * adapter begins with the code for calls from interpreted to compiled code, which needs no caller's sp.)
  */
-__noinline int is_behind_sender_sp(struct walker *w)
+__noinline int has_set_sender_sp(struct walker *w)
 {
 	__u64 *words, found, at;
 	__u32 size, i, k;
@@ -425,16 +425,16 @@ static __always_inline int stub_state(struct walker *w)
 		return FRAME_COMPLETE;
 	/* jmp rax, to the method to which a call was resolved */
 	if (c[0] == 0xff && c[1] == 0xe0 && !read_user(&ip, WORD, w->sp) && in_code_cache(w, ip))
-		return FRAME_NOTHING;
+		return FRAME_RETURN_ADDRESS_ONLY;
 	/* push rbp; ret */
 	if (c[0] == 0x55 || c[0] == 0xc3)
-		return FRAME_NOTHING;
+		return FRAME_RETURN_ADDRESS_ONLY;
 	/* pop rdx; mov r8, rax or jmp r10: C2's stubs for exceptions continue in the handler */
 	if (c[0] == 0x5a && (c[1] == 0x4c || c[1] == 0x41))
-		return FRAME_NOTHING;
-	/* sub rsp, X after push rdx: the start of such a stub */
+		return FRAME_RETURN_ADDRESS_ONLY;
+	/* sub rsp, X after push rdx: the start of C2's stubs for exceptions */
 	if (w->bytes[0] == 0x52 && c[0] == 0x48 && c[1] == 0x83 && c[2] == 0xec)
-		return FRAME_NOTHING;
+		return FRAME_RETURN_ADDRESS_ONLY;
 	/* pop rbp; ret, pop rdx or jmp */
 	if (c[0] == 0x5d && (c[1] == 0xc3 || c[1] == 0x5a || c[1] == 0x41))
 		return FRAME_FP_PUSHED;
@@ -447,9 +447,9 @@ static __always_inline int stub_state(struct walker *w)
 
 /*
  * Returns whether the innermost stub passes an exception on and has no frame at this instruction. Then rdx
- * contains the address in the method where the exception was thrown. Before the frame is built: push rdx.
- * After it is removed: mov r8, rax; mov rax, [r15 + X]; mov rdx, [r15 + X]; mov qword [r15 + X], 0; jmp r8 or
- * jmp r10. (OptoRuntime::generate_exception_blob(), and TailJump in x86_64.ad)
+ * contains the address in the method where the exception was thrown. Before it builds its frame, the stub executes
+ * push rdx. After it has removed the frame, it executes mov r8, rax; mov rax, [r15 + X]; mov rdx, [r15 + X];
+ * mov qword [r15 + X], 0; jmp r8 or jmp r10. (OptoRuntime::generate_exception_blob(), and TailJump in x86_64.ad)
  */
 static __always_inline bool passes_exception_on(struct walker *w)
 {
@@ -470,7 +470,7 @@ static __always_inline bool begins_with_push(__u64 entry)
 }
 
 /* Returns whether the instruction before this address is a call, so that it may be a return address. */
-static __always_inline bool is_behind_call(__u64 addr)
+static __always_inline bool follows_call(__u64 addr)
 {
 	__u8 c[7];
 

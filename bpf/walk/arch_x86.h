@@ -22,16 +22,16 @@ struct registers {
 	union {
 		/* rbx: the Method that is entered, ... */
 		__u64 method;
-		/* ... or the end of the caller's stack, after the interpreter's frame was removed */
+		/* ... or the caller's sp, after the interpreter's frame was removed */
 		__u64 left_sp;
 	};
 	union {
 		/* r13: address of the bytecode that is interpreted, ... */
 		__u64 bcp;
-		/* ... or the caller's sp, while the interpreter is entered or left */
+		/* ... or, while the interpreter is entered or left, the caller's sp or the return address */
 		__u64 sender_sp;
 	};
-	/* rdx: address at which an exception was thrown, while a stub passes it on */
+	/* rdx: address at which an exception was thrown, while a stub passes on the exception */
 	__u64 exception_pc;
 };
 
@@ -41,14 +41,14 @@ static __always_inline bool in_user_mode(const bpf_user_pt_regs_t *regs)
 	return regs->cs & 3;
 }
 
-/* Returns whether the registers were saved by an exception or an interrupt. A system call has its number in
-   orig_rax. */
+/* Returns whether the registers were saved by an exception or an interrupt. Their orig_rax is -1; that of a system
+   call is its number. */
 static __always_inline bool saved_by_exception(const bpf_user_pt_regs_t *regs)
 {
 	return regs->orig_rax == (__u64)-1;
 }
 
-static __always_inline void take_registers(struct registers *to, const bpf_user_pt_regs_t *regs)
+static __always_inline void copy_registers(struct registers *to, const bpf_user_pt_regs_t *regs)
 {
 	to->return_address = regs->rax;
 	to->method = regs->rbx;

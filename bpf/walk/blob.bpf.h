@@ -10,7 +10,7 @@
 #ifndef JVMPROBE_WALK_BLOB_BPF_H
 #define JVMPROBE_WALK_BLOB_BPF_H
 
-#include "found.bpf.h"
+#include "address_cache.bpf.h"
 #include "state.bpf.h"
 
 /* Maximum number of steps in the segment map, enough for a method of 8 MB. */
@@ -78,7 +78,7 @@ static __always_inline __u64 find_block(const struct code_heap *heap, __u64 addr
 	return 0;
 }
 
-/* Sets the addresses of the code of the blob in w->bytes and of the entries into it. */
+/* Decodes the blob in w->bytes: the addresses of its code, entry and handlers, and where its frame is complete. */
 static __always_inline void read_blob_fields(struct walker *w, __u64 blob)
 {
 	struct blob *b = &w->blob;
@@ -146,11 +146,11 @@ __noinline int find_blob(struct walker *w, __u64 addr)
 	return 0;
 }
 
-/* Sets w->blob to the blob of the current frame. Often no search is needed, because w->blob is still the
-   callee's blob and contains this frame, too, or because the cache has the frame's blob. */
+/* Sets w->blob to the blob of the current frame. Often no search is needed: w->blob, which is still the callee's
+   blob, may also contain this frame's address, or the cache may have the frame's blob. */
 __noinline int find_own_blob(struct walker *w)
 {
-	struct found *place;
+	struct cached_address *slot;
 	__u32 identity = 0;
 	struct blob *b;
 	__u64 addr;
@@ -162,19 +162,19 @@ __noinline int find_own_blob(struct walker *w)
 	addr = w->ip - !w->is_innermost;
 	if (b->kind != BLOB_NONE && addr - b->begin < b->end - b->begin)
 		return 0;
-	place = found_slot(w, w->jvm.stamp);
-	if (!place)
+	slot = cache_slot(w, w->jvm.stamp);
+	if (!slot)
 		return find_blob(w, addr);
-	if (is_found(place, w, w->jvm.stamp) &&
-	    !read_user(&identity, sizeof(identity), place->blob.identity_at) &&
-	    identity == place->blob.identity) {
-		*b = place->blob;
+	if (is_cached(slot, w, w->jvm.stamp) &&
+	    !read_user(&identity, sizeof(identity), slot->blob.identity_at) &&
+	    identity == slot->blob.identity) {
+		*b = slot->blob;
 		return 0;
 	}
 	find_blob(w, addr);
 	if (b->kind != BLOB_NONE) {
-		place->blob = *b;
-		store_found(place, w, w->jvm.stamp);
+		slot->blob = *b;
+		store_cached(slot, w, w->jvm.stamp);
 	}
 	return 0;
 }

@@ -4,8 +4,8 @@
  * two, and stubs.
  *
  * The frame size of a blob leads to the caller. Only the innermost frame can be incomplete; how much of it is set
- * up is decoded from its instructions (arch_x86.bpf.h). Generated code is called from generated code, so a return
- * address must lie in the code cache. This checks each step. A step that fails the check is marked as a guess.
+ * up is decoded from its instructions (arch_x86.bpf.h). Nearly all generated code is called from generated code.
+ * So a step is confirmed if the return address lies in the code cache. Steps that nothing confirms are guesses.
  */
 #ifndef JVMPROBE_WALK_HOTSPOT_BPF_H
 #define JVMPROBE_WALK_HOTSPOT_BPF_H
@@ -21,9 +21,9 @@
 #define BCP_SLOT_JDK_8 7
 #define STUB_WORDS 32           /* maximum number of words pushed by a stub; a power of two */
 
-/* Returns the caller's sp, given `sp`, the address above the return address. During a call to or from an
-   interpreted method, arguments may lie between the two, and the register sender_sp contains the caller's sp.
-   Its value is used if it is plausible. */
+/* Returns the caller's sp. `sp` is the address just above the return address. During a call to or from an
+   interpreted method, arguments may lie between `sp` and the caller's sp, and the register sender_sp contains
+   the caller's sp. If the register's value is not plausible, returns `sp`. */
 static __always_inline __u64 sender_sp(struct walker *w, __u64 sp)
 {
 	return w->regs.sender_sp > sp && w->regs.sender_sp - sp <= MAX_ARGUMENT_BYTES ? w->regs.sender_sp : sp;
@@ -45,18 +45,18 @@ static __always_inline bool in_compiled_code(struct walker *w, __u64 addr)
 }
 
 /* Returns whether `end` may be the caller's sp: it is at most MAX_ARGUMENT_BYTES above `sp`, and fp does not
-   point to the stack below it. */
+   point between the current sp and `end`. */
 static __always_inline bool is_sender_sp(struct walker *w, __u64 end, __u64 sp)
 {
 	return end >= sp && end - sp <= MAX_ARGUMENT_BYTES && !(w->fp >= w->sp && w->fp < end);
 }
 
 /*
- * Finds the caller of a method that compiled code has called and whose interpreter frame is not yet built or
- * already removed. Then fp belongs to some frame further out, which may look like the method's own frame. The
- * return address is where the call has put it, at sp or above the pushed fp, or in a register. It is accepted only if a
- * register also contains a plausible end of the caller's stack, which distinguishes it from remains of earlier
- * calls. Otherwise returns 0 and leaves the frame marked as innermost.
+ * Finds the caller of an interpreted method that compiled code has called and whose frame is not yet built or
+ * already removed. In this state, fp belongs to a frame further out, which may look like the method's own frame.
+ * The return address is at sp, one word above sp if fp was pushed, or in a register. It is accepted only if a
+ * register also contains a plausible sp of the caller; without this, the address may be left over from an
+ * earlier call. If none is accepted, returns 0 and leaves the frame marked as innermost.
  */
 __noinline int caller_of_frameless(struct walker *w)
 {
@@ -65,7 +65,7 @@ __noinline int caller_of_frameless(struct walker *w)
 	if (!w || read_stack(w, words, 2, w->sp))
 		return 0;
 	if (in_compiled_code(w, ip) && is_sender_sp(w, w->regs.left_sp, w->sp)) {
-		/* It is about to jump to the return address. */
+		/* The interpreter has removed the frame and is about to jump to the return address. */
 		sp = w->regs.left_sp;
 	} else {
 		sp = w->regs.sender_sp;
@@ -84,16 +84,16 @@ __noinline int caller_of_frameless(struct walker *w)
 			if (!in_compiled_code(w, ip) || !is_sender_sp(w, sp, w->sp))
 				return 0;
 		}
-		if (goes_on_in_own_frame(w))
+		if (resumes_own_frame(w))
 			return 0;
 	}
-	/* Lets go_to() accept the caller's sp even if nothing of the method's own is on the stack. */
+	/* go_to() accepts only an sp above the current one, but the method may have nothing on the stack. */
 	w->sp -= WORD;
 	return go_to(w, ip, sp, w->fp);
 }
 
-/* Finds the caller of an interpreted method. Its frame has a frame pointer; from there downwards are the caller's sp,
-   the last sp and the Method (frame_x86.hpp). The words below differ by version. */
+/* Finds the caller of an interpreted method. Its frame has a frame pointer. The three words below the address in it
+   are the caller's sp, the last sp and the Method (frame_x86.hpp). Further below, JDK versions differ. */
 __noinline int caller_of_interpreted(struct walker *w)
 {
 	/* Words from fp - 8 words up to the return address. */
@@ -111,8 +111,8 @@ __noinline int caller_of_interpreted(struct walker *w)
 		if (!read_user(&const_method, WORD, method + w->jvm.const_method)) {
 			base = const_method + w->jvm.const_method_size;
 			saved = saved_bci(w, words, base);
-			/* While the method is interpreted, the register is more recent than the value in the
-			   frame. */
+			/* In the innermost frame, the register bcp is more recent than the value that the
+			   frame has saved. */
 			if (is_new)
 				bci = 0;
 			else if (w->is_innermost && w->regs.bcp - base < NO_BCI)
@@ -125,13 +125,14 @@ __noinline int caller_of_interpreted(struct walker *w)
 		/* On entry, the caller's sp is in a register, too. */
 		sp = w->is_innermost && w->sp == w->fp ? w->regs.sender_sp : words[7];
 		top = w->fp + 2 * WORD;
-		/* The arguments belong to the caller's frame; an adapter may have moved them. */
+		/* If an adapter has moved arguments to the stack, they lie between `top` and the caller's sp. An
+		   implausible value is replaced by `top`. */
 		if (sp < top || sp - top > MAX_FRAME_BYTES)
 			sp = top;
 		return go_to(w, words[9], sp, words[8]);
 	}
-	/* At a method's entry there is no frame yet. The return address is at sp or, while the arguments are
-	   moved, in a register. */
+	/* At a method's entry there is no frame yet. The return address is at sp or, while the interpreter pushes
+	   the local variables, in a register. */
 	if (w->is_innermost) {
 		if (!read_stack(w, &base, 1, w->sp) && in_code_cache(w, base))
 			return go_to(w, base, sender_sp(w, w->sp + WORD), w->fp);
@@ -156,7 +157,7 @@ static __always_inline __u64 entry_by_caller(struct walker *w, __u64 addr)
 /*
  * Searches upwards from the expected end of a frame for its actual end. The word below the end must be a
  * return address in the code cache, because generated code is called from generated code only. Returns 0 if
- * there is none.
+ * there is no such word within MAX_EXTRA_WORDS words.
  */
 __noinline __u64 frame_end(struct walker *w, __u64 end)
 {
@@ -176,8 +177,9 @@ __noinline __u64 frame_end(struct walker *w, __u64 end)
 }
 
 /*
- * Returns whether the current blob was called by the frame that begins at `end`: by a call that leads to this very
- * blob, or by an interpreted method, whose frame the saved fp points to.
+ * Returns whether the current blob was called by the frame that begins at `end`. This is so if the call before the
+ * return address leads to this blob, or if the return address is in the interpreter and the saved fp points to a
+ * frame.
  */
 __noinline int is_called_from(struct walker *w, __u64 end)
 {
@@ -188,8 +190,8 @@ __noinline int is_called_from(struct walker *w, __u64 end)
 	return entry_by_caller(w, frame[1]) || (in_interpreter(w, frame[1]) && is_frame(frame[0], end));
 }
 
-/* Moves to the caller of a frame that should end at `expected`. Returns 1, and the result of the step in
-   `why`. Returns 0 and makes no step if no frame end is near. */
+/* Moves to the caller of a frame that should end at `expected`: stores the result of the step in `why` and
+   returns 1. If no frame ends at or near `expected`, makes no step and returns 0. */
 static __always_inline int caller_near(struct walker *w, __u64 expected, int *why)
 {
 	__u64 end = frame_end(w, expected);
@@ -233,8 +235,9 @@ __noinline int caller_of_compiled(struct walker *w, bool below_stub)
 		return END_IMPLAUSIBLE;
 	b = &w->blob;
 	if (w->is_innermost) {
-		/* In the stub that leads to interpreted code, the call has been executed: the innermost frame
-		   is recorded as the stub's target, and the return address is at sp. */
+		/* If ip is in the stub through which this method calls interpreted code, the call has already
+		   been executed. So the innermost frame is recorded as the stub's target. The return address
+		   is at sp. */
 		pc = call_stub_target(w);
 		if (pc) {
 			w->frame = pc & ADDR_MASK;
@@ -242,7 +245,7 @@ __noinline int caller_of_compiled(struct walker *w, bool below_stub)
 		}
 	}
 	if (in_handler(b, w->ip)) {
-		/* The handler pushes its own address and jumps on. */
+		/* The handler pushes its own address and then jumps to a stub. */
 		if (w->is_innermost && !read_stack(w, &pc, 1, w->sp) && in_handler(b, pc))
 			w->sp += WORD;
 		/* A deoptimised frame returns to the handler; its original pc is saved in the frame. */
@@ -252,12 +255,12 @@ __noinline int caller_of_compiled(struct walker *w, bool below_stub)
 	} else if (w->is_innermost) {
 		state = frame_state(w);
 	}
-	end = w->sp + (state == FRAME_NOTHING	 ? WORD :
-		       state == FRAME_FP_PUSHED ? 2 * WORD :
-						  b->frame_bytes);
+	end = w->sp + (state == FRAME_RETURN_ADDRESS_ONLY ? WORD :
+		       state == FRAME_FP_PUSHED		  ? 2 * WORD :
+							    b->frame_bytes);
 	if (state == FRAME_COMPLETE && (w->is_innermost || below_stub))
 		end += pushed_words(w) * WORD;
-	if (state == FRAME_NOTHING || state == FRAME_NO_FP) {
+	if (state == FRAME_RETURN_ADDRESS_ONLY || state == FRAME_NO_FP) {
 		if (!read_stack(w, &pc, 1, end - WORD) && in_code_cache(w, pc))
 			return go_to(w, pc, end, w->fp);
 	} else if (!read_stack(w, frame, 2, end - sizeof(frame)) &&
@@ -265,11 +268,11 @@ __noinline int caller_of_compiled(struct walker *w, bool below_stub)
 		return go_to(w, frame[1], end, frame[0]);
 	}
 	/* HotSpot may have saved all registers below the frame. */
-	sp = sp_before_sine(w) + b->frame_bytes;
+	sp = sp_before_saved_registers(w) + b->frame_bytes;
 	if (sp > w->sp && !read_stack(w, frame, 2, sp - sizeof(frame)) &&
 	    in_code_cache(w, frame[1]))
 		return go_to(w, frame[1], sp, frame[0]);
-	/* The method may have executed its epilogue and be on its way to a handler. */
+	/* The method may have executed its epilogue and be about to jump to a handler. */
 	if (w->is_innermost && !read_stack(w, &pc, 1, w->sp) && in_code_cache(w, pc)) {
 		guess(w);
 		return caller_at_sp(w);
@@ -300,29 +303,30 @@ __noinline int caller_of_adapter(struct walker *w)
 	}
 	if (read_user(c, sizeof(c), w->ip) || read_stack(w, &ip, 1, w->sp))
 		return END_UNREADABLE;
-	/* The adapter may be saving all registers before it calls the JVM, which patches the call site. Then
-	   regs.sender_sp is the sp from before that, and regs.return_address is the return address stored
-	   there. */
+	/* The adapter may be saving all registers before it calls the JVM, which patches the call site. In this
+	   case, regs.sender_sp is the sp from before the registers were pushed, and regs.return_address is the
+	   return address that is stored at this sp. */
 	sp = w->regs.sender_sp;
 	if (sp > w->sp && sp - w->sp <= MAX_FRAME_BYTES && !read_stack(w, &pushed, 1, sp) &&
 	    pushed == w->regs.return_address && in_code_cache(w, pushed))
 		return go_to(w, pushed, sp + WORD, w->fp);
 	if (moves_return_address(c) && in_code_cache(w, w->regs.return_address)) {
 		sp = is_at_sender_sp(c) ? w->sp : sender_sp(w, w->sp);
-		/* Lets go_to() accept an sp even if nothing of the adapter's own is on the stack. */
+		/* go_to() accepts only an sp above the current one, but the adapter may have nothing on the
+		   stack. */
 		w->sp -= WORD;
 		return go_to(w, w->regs.return_address, sp, w->fp);
 	}
 	sp = w->sp + WORD;
-	return go_to(w, ip, is_behind_sender_sp(w) ? sender_sp(w, sp) : sp, w->fp);
+	return go_to(w, ip, has_set_sender_sp(w) ? sender_sp(w, sp) : sp, w->fp);
 }
 
 /*
  * Searches the stack for the innermost stub's return address. Returns its position in words above sp, or
- * STUB_WORDS if it is unknown. It is the address after a call whose target is this stub. C2 reaches the stubs
- * that pass an exception on by a jump, so there is no such call. Then the return address is where the frame
- * size says, provided that the return address nearest to sp is the same one. (The stubs of C2 copy their
- * return address to the top of the stack.)
+ * STUB_WORDS if it is not found. Usually this is the address after a call whose target is the stub. But compiled
+ * code of C2 jumps to the stubs that pass on an exception, so there is no such call. For these stubs, the word at
+ * the position that the frame size gives is accepted if the first return address above sp has the same value,
+ * because the stubs of C2 copy their return address to the top of the stack.
  */
 __noinline int scan_stub(struct walker *w)
 {
@@ -343,7 +347,7 @@ __noinline int scan_stub(struct walker *w)
 		}
 	}
 	for (i = 0; i < STUB_WORDS; i++) {
-		if (!in_code_cache(w, words[i]) || !is_behind_call(words[i]))
+		if (!in_code_cache(w, words[i]) || !follows_call(words[i]))
 			continue;
 		at = w->blob.frame_bytes / WORD - 1;
 		if (at >= STUB_WORDS || words[at] != words[i])
@@ -356,9 +360,10 @@ __noinline int scan_stub(struct walker *w)
 }
 
 /*
- * Finds the caller of a stub that was interrupted at any instruction, by a return address whose call leads to this stub
- * or by the stub's frame size. Many stubs set up rbp as C does. Others push arbitrary words and leave rbp unchanged,
- * so it may belong to any frame further out.
+ * Finds the caller of a stub that was interrupted at any instruction. For this, it searches for a return address whose
+ * call leads to the stub, or uses the stub's frame size. Many stubs set up rbp as C code does. Others push arbitrary
+ * words and leave rbp unchanged, so rbp may belong to any frame further out. Returns 0 and makes no step if it finds
+ * no caller.
  */
 static __always_inline int caller_of_innermost_stub(struct walker *w)
 {
@@ -369,8 +374,8 @@ static __always_inline int caller_of_innermost_stub(struct walker *w)
 	    !read_stack(w, words, 3, w->fp)) {
 		if (entry_by_caller(w, words[1]))
 			return go_to(w, words[1], w->fp + 2 * WORD, words[0]);
-		/* The stub of nmethod entry barriers reserves a word for an sp above its frame pointer, which
-		   is -1 unless the method is deoptimised. */
+		/* The stub of nmethod entry barriers reserves a word between the saved fp and the return
+		   address. It contains -1 or, if the method is deoptimised, an sp. */
 		if (words[1] == -1ULL && entry_by_caller(w, words[2]))
 			return go_to(w, words[2], w->fp + 3 * WORD, words[0]);
 	}
@@ -384,7 +389,7 @@ static __always_inline int caller_of_innermost_stub(struct walker *w)
 		if (!in_code_cache(w, w->regs.exception_pc) || !passes_exception_on(w))
 			return 0;
 		end = w->sp;
-		/* Nothing of the stub's own is on the stack; this lets go_to() accept the caller's sp. */
+		/* go_to() accepts only an sp above the current one, but the stub has nothing on the stack. */
 		w->sp -= WORD;
 		return go_to(w, w->regs.exception_pc, end, w->fp);
 	}
@@ -394,9 +399,10 @@ static __always_inline int caller_of_innermost_stub(struct walker *w)
 	return go_to(w, w->found_ip, end, w->fp);
 }
 
-/* Finds the caller of a stub at its start or end, when only the return address is on the stack, with fp below
-   it if `has_pushed_fp`. The stub of entry barriers has pushed -1 between the two. */
-static __always_inline int caller_of_begun_stub(struct walker *w, bool has_pushed_fp)
+/* Finds the caller of a stub at its start or end, when only the return address is on the stack and, if
+   `has_pushed_fp`, the caller's fp below it. The stub of entry barriers may also have pushed -1 directly below the
+   return address. */
+static __always_inline int caller_of_frameless_stub(struct walker *w, bool has_pushed_fp)
 {
 	__u64 words[3], end = w->sp + WORD, fp = w->fp;
 
@@ -425,19 +431,20 @@ __noinline int caller_of_stub(struct walker *w)
 		int state = stub_state(w);
 
 		if (state != FRAME_COMPLETE)
-			return caller_of_begun_stub(w, state == FRAME_FP_PUSHED);
+			return caller_of_frameless_stub(w, state == FRAME_FP_PUSHED);
 		why = caller_of_innermost_stub(w);
 		if (why || !w->is_innermost)
 			return why;
-		/* Stubs that native code calls and that push nothing, such as flush_icache_stub. */
-		if (!read_stack(w, &ip, 1, w->sp) && !in_code_cache(w, ip) && is_behind_call(ip) &&
+		/* Some stubs that native code calls push nothing, such as flush_icache_stub. */
+		if (!read_stack(w, &ip, 1, w->sp) && !in_code_cache(w, ip) && follows_call(ip) &&
 		    find_mapping(w, ip))
 			return go_to(w, ip, w->sp + WORD, w->fp);
 	}
 	if (w->blob.frame_bytes && !w->is_innermost &&
 	    caller_near(w, w->sp + w->blob.frame_bytes, &why))
 		return why;
-	/* Stubs that native code calls have a frame pointer; for others, this is a guess. */
+	/* The other stubs that native code calls have a frame pointer. If generated code has called an innermost
+	   stub, this step is a guess. */
 	if (w->fp >= w->sp && w->fp - w->sp < MAX_FRAME_BYTES &&
 	    !read_stack(w, words, 3, w->fp)) {
 		if (words[1] == -1ULL && in_code_cache(w, words[2]))

@@ -1,26 +1,26 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
  * Interns stacks: each is sent to user space once and represented by an id from then on. So a stack of a
- * thousand frames costs its eight kilobytes once, and each further event on it costs one map look-up.
+ * thousand frames costs its eight kilobytes once, and each further event with this stack costs one map look-up.
  *
  * The id is a hash of the frames and of the process, because two processes may have different code at the same
  * addresses.
  *
  * A stack is too large for the BPF stack, so it is walked in per-CPU memory. A program that may be preempted
- * locks that memory (take_stack), see turn.bpf.h.
+ * locks that memory (lock_stack), see lock.bpf.h.
  *
- * The tool's own header is included before this file: its enum event_kind defines EVENT_STACK.
+ * The tool must include its own header before this file, because its enum event_kind defines EVENT_STACK.
  */
 #ifndef JVMPROBE_WALK_INTERN_BPF_H
 #define JVMPROBE_WALK_INTERN_BPF_H
 
 #include "../jvm.bpf.h"
-#include "../turn.bpf.h"
+#include "../lock.bpf.h"
 #include "walk.bpf.h"
 
 /*
- * Ids of the stacks that were sent to user space, with the keys of their processes. User space sizes it.
- * Not an LRU map: hardware samples arrive as NMIs, in which the locks of such a map may deadlock.
+ * Ids of the stacks that were sent to user space, with the keys of their processes. User space sets the size of
+ * this map. It is not an LRU map: hardware samples arrive as NMIs, in which the locks of such a map may deadlock.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -31,7 +31,7 @@ struct {
 
 /* Memory for a stack, and whether a program is using it. */
 struct own_stack {
-	__u64 taken;
+	__u64 locked;
 	struct stack_event event;
 };
 
@@ -43,26 +43,26 @@ struct {
 } stacks SEC(".maps");
 
 /* Level of programs that lock the memory. */
-#define LEVEL_TURNS 0
+#define LEVEL_LOCKED 0
 
-/* Returns this processor's memory for a level. For programs that no program of the same level interrupts. */
+/* Returns this processor's memory for a level. Only for programs that no program of the same level interrupts. */
 static __always_inline struct own_stack *own_stack(__u32 level)
 {
 	return bpf_map_lookup_elem(&stacks, &level);
 }
 
-/* Locks and returns this processor's memory for LEVEL_TURNS; NULL if it is in use. The caller must release it
-   with give_back_stack(). */
-static __always_inline struct own_stack *take_stack(void)
+/* Locks and returns this processor's memory for LEVEL_LOCKED; NULL if it is in use. The caller must release it
+   with unlock_stack(). */
+static __always_inline struct own_stack *lock_stack(void)
 {
-	struct own_stack *own = own_stack(LEVEL_TURNS);
+	struct own_stack *own = own_stack(LEVEL_LOCKED);
 
-	return own && take_turn(&own->taken) ? own : NULL;
+	return own && try_lock(&own->locked) ? own : NULL;
 }
 
-static __always_inline void give_back_stack(struct own_stack *own)
+static __always_inline void unlock_stack(struct own_stack *own)
 {
-	end_turn(&own->taken);
+	unlock(&own->locked);
 }
 
 /*
@@ -77,12 +77,13 @@ static __always_inline __u64 intern(struct stack_event *event, __u64 hash, const
 
 	if (!size)
 		return STACK_NONE;
-	/* Prevents the compiler from merging two comparisons, from which verifiers up to Linux 6.1 derive no bound. */
+	/* Prevents the compiler from merging the two comparisons: verifiers up to Linux 6.1 derive no bound from the
+	   merged one. */
 	barrier_var(size);
 	if (size > sizeof(event->stack.frames))
 		return STACK_NONE;
 	barrier_var(size);
-	id = stack_number(hash, target);
+	id = stack_id(hash, target);
 	if (bpf_map_lookup_elem(&known_stacks, &id))
 		return id;
 	error = bpf_map_update_elem(&known_stacks, &id, &target, BPF_NOEXIST);
@@ -92,7 +93,7 @@ static __always_inline __u64 intern(struct stack_event *event, __u64 hash, const
 		return STACK_OTHER;
 	event->kind = EVENT_STACK;
 	event->id = id;
-	/* If the ring buffer is full, removes the id, so that the next event with this stack sends it. */
+	/* If the ring buffer is full, removes the id, so that the next event with this stack sends the stack again. */
 	if (bpf_ringbuf_output(&events, event, offsetof(struct stack_event, stack.frames) + size,
 			       wake()) &&
 	    !error)
@@ -100,17 +101,17 @@ static __always_inline __u64 intern(struct stack_event *event, __u64 hash, const
 	return id;
 }
 
-/* Walks and sends the stack of a thread in user mode that has these registers. Returns its id; STACK_NONE also if
-   this processor's memory is in use. */
+/* Walks and sends the stack of a thread in user mode that has these registers. Returns the id of the stack, or
+   STACK_NONE if it has no frames or if this processor's memory is in use. */
 static __always_inline __u64 intern_stack(const bpf_user_pt_regs_t *regs, __u64 key)
 {
-	struct own_stack *own = take_stack();
+	struct own_stack *own = lock_stack();
 	__u64 id;
 
 	if (!own)
 		return STACK_NONE;
-	id = intern(&own->event, walk(regs, key, &own->event.stack, LEVEL_TURNS), false);
-	give_back_stack(own);
+	id = intern(&own->event, walk(regs, key, &own->event.stack, LEVEL_LOCKED), false);
+	unlock_stack(own);
 	return id;
 }
 

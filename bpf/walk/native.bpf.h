@@ -130,9 +130,9 @@ static __always_inline bool is_code(struct walker *w, __u64 addr)
 
 /*
  * Detects a thread that has just hit a probe's breakpoint. If ip is still after the breakpoint, decreases it
- * by one, as the kernel will do. ip has the same value if the kernel has already emulated the instruction, a
- * push of one byte. In that case, the top of the stack is the pushed value and not a return address, and ip
- * is not changed.
+ * by one, as the kernel will do. But ip is also after the breakpoint if the kernel has already emulated the
+ * probed instruction and this is a push of one byte. In that case, the top of the stack is the pushed value and
+ * not a return address, and ip is not changed.
  */
 __noinline int find_breakpoint(struct walker *w)
 {
@@ -151,8 +151,8 @@ __noinline int find_breakpoint(struct walker *w)
 }
 
 /*
- * Returns 1 if the kernel has emulated the push at ip and not yet moved ip, else 0. Valid only for a function
- * whose frame should contain nothing but the return address.
+ * Returns 1 if the kernel has emulated the push at ip and not yet moved ip, else 0. Valid only if, according to
+ * the unwind row, the frame contains nothing but the return address.
  */
 __noinline int emulated_words(struct walker *w)
 {
@@ -179,7 +179,7 @@ __noinline int scan(struct walker *w)
 	for (i = 0; i < SCAN_WORDS; i++) {
 		__u64 addr = words[i];
 
-		if (addr < 0x10000 || addr & INTERPRETED || !is_behind_call(addr))
+		if (addr < 0x10000 || addr & INTERPRETED || !follows_call(addr))
 			continue;
 		w->found_ip = addr;
 		if (w->is_jvm && in_code_cache(w, addr))
@@ -197,7 +197,7 @@ static __always_inline bool is_frame(__u64 fp, __u64 end)
 	__u64 ip = 0;
 
 	return fp - end < MAX_FRAME_BYTES && !(fp & (WORD - 1)) &&
-	       !read_user(&ip, WORD, fp + WORD) && is_behind_call(ip);
+	       !read_user(&ip, WORD, fp + WORD) && follows_call(ip);
 }
 
 /* Returns the caller's frame pointer, given that the return address is `found` words above sp. The frame pointer is
@@ -220,15 +220,15 @@ __noinline __u64 saved_fp(struct walker *w, __u32 found)
 	return w->fp;
 }
 
-/* Finds the caller of native code without unwind information: hand-written, or built without tables, as musl is. Its
-   frames are small. */
+/* Finds the caller of native code without unwind information: hand-written, or built without tables, as musl is.
+   The frames of such code are small. */
 static __always_inline int caller_of_unknown(struct walker *w)
 {
 	__u32 found = scan(w);
 	__u64 fp;
 
 	guess(w);
-	/* A frame pointer that lies below the return address found is better evidence than that address. */
+	/* If fp points below the return address that scan() has found, fp is better evidence than that address. */
 	if (found >= SCAN_WORDS || (!w->is_innermost && w->fp - w->sp < found * WORD))
 		return caller_by_fp(w);
 	fp = saved_fp(w, found);
@@ -237,7 +237,7 @@ static __always_inline int caller_of_unknown(struct walker *w)
 
 __noinline int caller_of_native(struct walker *w)
 {
-	struct found *place;
+	struct cached_address *slot;
 	__u64 addr, end, ip = 0, fp;
 	union {
 		__u64 word;
@@ -247,9 +247,9 @@ __noinline int caller_of_native(struct walker *w)
 
 	if (!w)
 		return END_IMPLAUSIBLE;
-	place = found_slot(w, w->mappings_stamp);
-	if (place && is_found(place, w, w->mappings_stamp)) {
-		known.word = place->row;
+	slot = cache_slot(w, w->mappings_stamp);
+	if (slot && is_cached(slot, w, w->mappings_stamp)) {
+		known.word = slot->row;
 	} else {
 		addr = w->ip - !w->is_innermost;
 		if (!find_mapping(w, addr)) {
@@ -257,9 +257,9 @@ __noinline int caller_of_native(struct walker *w)
 			return caller_by_fp(w);
 		}
 		known.word = find_row(w, addr);
-		if (place) {
-			place->row = known.word;
-			store_found(place, w, w->mappings_stamp);
+		if (slot) {
+			slot->row = known.word;
+			store_cached(slot, w, w->mappings_stamp);
 		}
 	}
 	switch (row->kind) {

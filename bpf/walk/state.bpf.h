@@ -3,8 +3,8 @@
  * State of the walker while it walks one stack, and the steps that every kind of frame needs: reading the
  * walked process's memory, moving to a caller whose location is known, and marking a step as a guess.
  *
- * The state lies in a per-CPU array, because the BPF stack (512 bytes for all functions that call each other)
- * has no space for it.
+ * The state lies in a per-CPU array, because the BPF stack (512 bytes for a function and all that it calls) has
+ * no space for it.
  */
 #ifndef JVMPROBE_WALK_STATE_BPF_H
 #define JVMPROBE_WALK_STATE_BPF_H
@@ -55,8 +55,9 @@ struct blob {
 	__u32 orig_pc_offset;
 	__u32 compile_id;
 	__u32 kind;
-	/* Identity: the compile id of a method or, for other blobs, the low half of the name's address; and
-	   the address at which that is stored. A later blob at the same location has a different identity. */
+	/* Identity: the compile id of a method or, for other blobs, the low half of the name's address. It
+	   distinguishes the blob from a later one at the same location. identity_at is the address in the blob
+	   at which the identity is stored. */
 	__u32 identity;
 	__u64 identity_at;
 };
@@ -81,7 +82,7 @@ struct walker {
 	bool is_first;
 	bool is_jvm;
 	bool by_tables;
-	/* Whether interpreted frames may follow that deoptimisation has not filled in yet. */
+	/* Whether the next frames may be interpreted ones that deoptimisation has not filled in yet. */
 	bool is_deoptimizing;
 #ifdef WALKS_PROBED
 	/* Whether the task has hit a probe before and has now entered the kernel by an exception. */
@@ -89,9 +90,9 @@ struct walker {
 	/* Whether ip is at the breakpoint of a probe. */
 	bool is_at_breakpoint;
 #endif
-	/* Number of frames so far, and that number at the first step that was a guess; 0 if no step was. */
+	/* Number of frames so far, and the value of this number at the first guess; 0 if there was no guess. */
 	__u32 depth;
-	__u32 known;
+	__u32 frames_before_guess;
 	__u64 code_low;
 	__u64 code_high;
 	__u64 found_ip;     /* result of scan() and scan_stub() */
@@ -109,9 +110,8 @@ struct walker {
 };
 
 /*
- * Number of levels: programs that may interrupt each other on one processor walk at different levels. The
- * tool defines it. Programs of the same level never interrupt each other, or they lock the memory
- * (turn.bpf.h).
+ * Number of levels; the tool defines it. Programs that may interrupt each other on one processor walk at
+ * different levels. Programs that may interrupt others of their own level must lock the memory (lock.bpf.h).
  */
 #ifndef WALK_LEVELS
 #define WALK_LEVELS 1
@@ -171,7 +171,7 @@ static __always_inline int read_stack(struct walker *w, __u64 *to, const __u32 w
 	__u32 i;
 
 	if (!in_window(w, addr, words * WORD)) {
-		/* Words below sp are read directly, because only a frame that is being set up has any. */
+		/* Words below sp are read directly: they matter only for a frame that is being set up. */
 		if (addr < w->sp || addr & (WORD - 1))
 			return read_user(to, words * WORD, addr);
 		move_window(w, addr - w->sp < WINDOW_BYTES / 4 ? w->sp : addr);
@@ -216,8 +216,8 @@ static __always_inline int go_to(struct walker *w, __u64 ip, __u64 sp, __u64 fp)
 /* Marks the step to the caller as a guess. */
 static __always_inline void guess(struct walker *w)
 {
-	if (!w->known)
-		w->known = w->depth;
+	if (!w->frames_before_guess)
+		w->frames_before_guess = w->depth;
 }
 
 /* Moves to the caller by the frame pointer convention, which is the same on x86-64 and aarch64. */

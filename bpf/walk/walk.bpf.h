@@ -9,7 +9,7 @@
  * need the BPF loops of newer kernels. They take pointers to memory as arguments, which the verifier accepts
  * from Linux 5.12 on.
  *
- * This file does not depend on the tool: stacks are sent by intern.bpf.h.
+ * This file only walks and does not depend on the tool. intern.bpf.h sends the stacks.
  */
 #ifndef JVMPROBE_WALK_WALK_BPF_H
 #define JVMPROBE_WALK_WALK_BPF_H
@@ -24,7 +24,7 @@
 #endif
 
 /* Whether JVMs and unwind tables are looked up; if not, stacks are walked by frame pointers. */
-const volatile bool know_jvms = false;
+const volatile bool uses_walk_data = false;
 /* Whether bpf_task_pt_regs() is available: Linux 5.15, with BTF. */
 const volatile bool has_user_registers = true;
 
@@ -47,7 +47,7 @@ static __always_inline void prepare(struct walker *w)
 	w->mapping.start = w->mapping.end = 0;
 	w->mappings_stamp = 0;
 	w->blob.kind = BLOB_NONE;
-	if (!know_jvms)
+	if (!uses_walk_data)
 		return;
 	inner = bpf_map_lookup_elem(&mappings, &key);
 	first = inner ? bpf_map_lookup_elem(inner, &zero) : NULL;
@@ -93,8 +93,8 @@ __noinline int step(struct walker *w)
 	if (w->by_tables)
 		return caller_of_native(w);
 #endif
-	/* Without know_jvms, frame pointers are what the user asked for, so such steps are no guesses. */
-	if (know_jvms)
+	/* Without uses_walk_data, the user has chosen frame pointers, so such steps are no guesses. */
+	if (uses_walk_data)
 		guess(w);
 	return caller_by_fp(w);
 }
@@ -107,7 +107,7 @@ static __always_inline __u64 mix(__u64 hash, __u64 value)
 
 /* Returns the id of the stack with this hash. An id is always odd. Target 0 is for kernel stacks, which all
    processes share. */
-static __always_inline __u64 stack_number(__u64 hash, __u64 target)
+static __always_inline __u64 stack_id(__u64 hash, __u64 target)
 {
 	return (target ? mix(hash, target) : hash) | 1;
 }
@@ -141,7 +141,7 @@ __noinline __u64 walk_frames(struct walker *w, struct walked *walked)
 		hash = mix(hash, w->frame);
 	}
 	walked->count = i;
-	walked->end = (why ? why : END_TOO_DEEP) | w->known << KNOWN_SHIFT;
+	walked->end = (why ? why : END_TOO_DEEP) | w->frames_before_guess << GUESS_SHIFT;
 	/* A Method's address is valid in this JVM only, and may be that of another Method after classes were
 	   unloaded. */
 	if (has_interpreted) {
@@ -173,7 +173,7 @@ static __always_inline struct walker *begin_walk(__u64 key, struct walked *walke
 	w->is_at_breakpoint = false;
 #endif
 	w->depth = 0;
-	w->known = 0;
+	w->frames_before_guess = 0;
 	w->window_bytes = 0;
 	return w;
 }
@@ -185,7 +185,7 @@ static __always_inline __u64 walk_from(struct walker *w, const bpf_user_pt_regs_
 	w->ip = PT_REGS_IP(regs);
 	w->sp = PT_REGS_SP(regs);
 	w->fp = PT_REGS_FP(regs);
-	take_registers(&w->regs, regs);
+	copy_registers(&w->regs, regs);
 	return walk_frames(w, walked);
 }
 
@@ -200,7 +200,7 @@ static __always_inline __u64 walk(const bpf_user_pt_regs_t *regs, __u64 key, str
 
 /* Completes a stack whose frames the kernel has written. `bytes` is the size of the frames, or negative after
    an error. Returns their hash. */
-static __always_inline __u64 take_walked(struct walked *walked, __u64 target, long bytes)
+static __always_inline __u64 finish_kernel_walk(struct walked *walked, __u64 target, long bytes)
 {
 	__u64 hash = 0;
 	__u32 i;
@@ -224,9 +224,9 @@ static __always_inline __u64 take_walked(struct walked *walked, __u64 target, lo
 static __always_inline __u64 walk_by_kernel(void *ctx, __u64 target, __u64 flags,
 					    struct walked *walked)
 {
-	return take_walked(walked, target,
-			   bpf_get_stack(ctx, walked->frames, MAX_KERNEL_FRAMES * sizeof(__u64),
-					 flags));
+	return finish_kernel_walk(walked, target,
+				  bpf_get_stack(ctx, walked->frames,
+						MAX_KERNEL_FRAMES * sizeof(__u64), flags));
 }
 
 /*

@@ -25,10 +25,10 @@ enum walk_end {
 };
 
 /*
- * The bits from KNOWN_SHIFT on hold the number of frames before the first one that is a guess; 0 if no frame
+ * The bits from GUESS_SHIFT on hold the number of frames before the first one that is a guess; 0 if no frame
  * is a guess.
  */
-#define KNOWN_SHIFT 8
+#define GUESS_SHIFT 8
 
 /*
  * A frame is a code address of 47 bits. For a compiled method, the bits above contain the low 16 bits of the
@@ -44,7 +44,7 @@ enum walk_end {
 struct walked {
 	__u64 target;               /* the key of its process */
 	__u64 unloads;              /* number of classes that the JVM had unloaded, see struct jvm */
-	__u64 end;                  /* enum walk_end, and a number of frames: see KNOWN_SHIFT */
+	__u64 end;                  /* enum walk_end, and a number of frames: see GUESS_SHIFT */
 	__u64 count;
 	__u64 frames[MAX_FRAMES];
 };
@@ -82,13 +82,13 @@ struct jvm {
 	__u64 interpreter_high;
 	/* Address of the string "nmethod" that every nmethod has as its name. */
 	__u64 nmethod_name;
-	/* Return barrier: the return address on a stack whose outer frames are frozen in the heap; and the
-	   address of the variable that holds the return address at which the walk then continues. */
+	/* return_barrier is the return address on a stack whose outer frames are frozen in the heap. The walk
+	   then continues at the return address that is stored at cont_return_pc_at. */
 	__u64 return_barrier;
 	__u64 cont_return_pc_at;
 	/* Address of the JVM's counter of unloaded classes; 0 if it has none. */
 	__u64 unloads_at;
-	/* Stamp for cache entries, which no other process has; 0 disables the cache (found.bpf.h). */
+	/* Stamp for cache entries, which no other process has; 0 disables the cache (address_cache.bpf.h). */
 	__u64 stamp;
 	__u32 heap_count;
 	__u32 block_header;
@@ -111,7 +111,7 @@ struct jvm {
 };
 
 /* A range of mapped code. The first entry of a process is a header: its start is the number of mappings, and its
-   bias is a stamp that no other list of mappings has had (found.bpf.h), or 0. */
+   bias is a stamp that no other list of mappings has had (address_cache.bpf.h), or 0. */
 struct mapping {
 	__u64 start;
 	__u64 end;

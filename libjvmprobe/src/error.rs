@@ -119,6 +119,12 @@ pub enum Error {
         /// A remedy.
         hint: String,
     },
+    /// This tool is defective, for example because its BPF object lacks a program.
+    #[error("cannot {what}; this is a bug in this tool, please report it")]
+    Defect {
+        /// The attempted operation.
+        what: String,
+    },
     /// A name is unknown.
     #[error("there is no {what}{like}", like = like(near))]
     Unknown {

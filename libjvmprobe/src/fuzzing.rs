@@ -33,7 +33,7 @@ pub fn write_seed(target: &str) {
         "scopes" => Part::Scopes,
         "code_cache" => Part::CodeCache,
         "objects" => Part::Heap,
-        _ => Part::Whole,
+        _ => Part::All,
     };
     if let Some(path) = std::env::var_os("FUZZ_SEED") {
         std::fs::write(path, Fake::get().part(part)).unwrap();
@@ -78,8 +78,8 @@ fn elf_with(name: &str, content: &[u8], strings: &[u8]) -> Option<ElfFile> {
 /// Reads from an ELF file everything that the library reads from a libjvm.so.
 pub fn elf_file(bytes: &[u8]) {
     let Ok(elf) = ElfFile::open(file(&[bytes])) else { return };
-    let apart = elf.symbols_in(|_| Ok(file(&[bytes])));
-    let elf = elf.with_symbols_of(apart.as_ref());
+    let separate_symbols = elf.symbols_in(|_| Ok(file(&[bytes])));
+    let elf = elf.with_symbols_of(separate_symbols.as_ref());
     let _ = (elf.begins_function(Vaddr(0x1000)), elf.relocations());
     if let Ok(Some(image)) = crate::native_image::Image::read(&elf) {
         let at = |vaddr| image.at(vaddr).len();
@@ -161,7 +161,7 @@ pub fn agent_map(bytes: &[u8]) {
 
 /// Reads vmStructs, flags, threads, and everything reachable from them.
 pub fn vm_structs(bytes: &[u8]) {
-    hotspot::fuzzing::whole(bytes);
+    hotspot::fuzzing::everything(bytes);
 }
 
 /// Reads debug information of compiled methods: scopes and PcDescs.
@@ -236,8 +236,8 @@ pub fn javaprof_events(bytes: &[u8]) {
 /// Derives a service name from a command line and an environment, and parses a process's control groups.
 pub fn service(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
-    let words: Vec<_> = text.split('\n').map(str::to_owned).collect();
-    let service = Service::of(&words, bytes);
+    let args: Vec<_> = text.split('\n').map(str::to_owned).collect();
+    let service = Service::of(&args, bytes);
     assert!(!service.name.is_empty() && service.attributes.len() <= 256);
     let _ = Container::parse(&text).to_string();
 }

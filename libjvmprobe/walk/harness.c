@@ -43,7 +43,7 @@ struct start {
 static __thread const struct source *source;
 static __thread struct walker own_walker;
 #ifdef KNOWS_FRAMES
-static __thread struct found found_places[WALK_LEVELS * FOUND_SLOTS];
+static __thread struct cached_address cached_addresses[WALK_LEVELS * CACHE_SLOTS];
 #endif
 /* Results of map look-ups, to which the walker holds pointers; never more than four at a time. */
 static __thread struct mapping mapping_slots[4];
@@ -68,8 +68,8 @@ static void *bpf_map_lookup_elem(void *map, const void *key)
 #endif
 	memcpy(&index, key, sizeof(index));
 #ifdef KNOWS_FRAMES
-	if (map == &found_code)
-		return &found_places[index];
+	if (map == &address_cache)
+		return &cached_addresses[index];
 	if (map == &tables) {
 		current_table = index;
 		return &inner_rows;
@@ -129,7 +129,7 @@ static struct walker *begin(const struct source *from, __u64 key, const struct s
 
 	_Static_assert(sizeof(w->regs) <= sizeof(start->others), "registers have room");
 	source = from;
-	know_jvms = true;
+	uses_walk_data = true;
 	w->ip = start->ip;
 	w->sp = start->sp;
 	w->fp = start->fp;
@@ -143,7 +143,7 @@ __u64 harness_walk(const struct source *from, __u64 key, const struct start *sta
 {
 	__u64 hash = walk_frames(begin(from, key, start, walked), walked);
 
-	return stack_number(hash, key);
+	return stack_id(hash, key);
 }
 
 /*

@@ -1,6 +1,6 @@
 //! Compiles the BPF program and generates its skeleton.
 
-#![allow(clippy::print_stdout, reason = "so build scripts talk to cargo")]
+#![allow(clippy::print_stdout, reason = "cargo reads a build script's output")]
 
 use std::{env, path::PathBuf};
 

@@ -173,7 +173,10 @@ public class AllocLoad {
         counts.allocated = bean.getThreadAllocatedBytes(id) - first;
     }
 
-    /** Computes for a few nanoseconds per turn, like an application that allocates about 1 GB/s. */
+    /**
+     * Computes for a few nanoseconds per turn, so that the load resembles an application that allocates
+     * about 1 GB/s.
+     */
     private static void work(long turns) {
         long x = turns;
         for (long i = 0; i < turns; i++) {
@@ -219,7 +222,7 @@ public class AllocLoad {
         return bytes;
     }
 
-    /** Arrays of a class and of lengths that path b allocates, too. */
+    /** Arrays of one of the classes that path b allocates, with the same range of lengths. */
     private static int d(Counts counts, SplittableRandom random) {
         int bytes = make(counts, 7, 100 + random.nextInt(900));
         counts.paths[3] += bytes;

@@ -2,7 +2,7 @@ import java.io.BufferedReader;
 import java.io.InputStreamReader;
 
 /**
- * Requests collections from known methods.
+ * Requests garbage collections in two threads, each from a call path that the test expects.
  *
  * Commands on stdin, answers on stdout: "ready PID" once; "go SECONDS" is answered by
  * "done first=N second=N" with the number of collections that each thread has requested.

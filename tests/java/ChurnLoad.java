@@ -5,8 +5,9 @@ import java.io.InputStreamReader;
  * Continuously loads, compiles, runs and unloads classes, so that addresses in the code cache are
  * reused.
  *
- * Each generation has a number, which is part of its class's and its thread's name. A stack of this
- * thread must never contain a Churn class with another number. Has the commands of CpuLoad.
+ * Each generation has a number, which is part of its class's and its thread's name. A stack of a
+ * generation's thread must never contain a Churn class with another number. This program has the
+ * commands of CpuLoad.
  */
 public class ChurnLoad {
     public static void main(String[] args) throws Exception {

@@ -11,7 +11,7 @@ import java.util.zip.Deflater;
 import java.util.zip.ZipEntry;
 import java.util.zip.ZipOutputStream;
 
-/** Writes the class files of the Java runtime that runs it to a jar. */
+/** Writes to a jar the class files of the Java runtime that runs this program. */
 public class ClassFiles {
     public static void main(String[] args) throws IOException {
         Path modules = FileSystems.getFileSystem(URI.create("jrt:/")).getPath("/modules");

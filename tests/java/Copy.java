@@ -13,7 +13,10 @@ class Copy {
         }
     }
 
-    /** Makes a copy. Its name must be as long as the original, because bytes are replaced in place. */
+    /**
+     * Makes a copy. Its name must be as long as the original's name, because bytes are replaced in
+     * place.
+     */
     Runnable make(String name) throws Exception {
         String text = new String(bytes, StandardCharsets.ISO_8859_1).replace(original, name);
         byte[] renamed = text.getBytes(StandardCharsets.ISO_8859_1);

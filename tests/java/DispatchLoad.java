@@ -47,7 +47,8 @@ class DispatchLoad {
     static int casts(Object object) {
         int found = 0;
         for (int i = 0; i < 1000; i++) {
-            // Two types alternate, because HotSpot caches the result of the last search.
+            // HotSpot caches the type that the last search found. Two types alternate, so that each
+            // check searches again.
             found += object instanceof One ? 1 : 0;
             found += object instanceof Two ? 1 : 0;
         }

@@ -187,7 +187,7 @@ public class EventLoad {
                 hidden++;
             }
         } catch (ClassNotFoundException e) {
-            // Before JDK 15.
+            // JDKs before 15 have no hidden classes.
         }
         return "defined=" + n + " hidden=" + hidden;
     }

@@ -10,9 +10,10 @@ import java.util.List;
  * Retains objects in a share of the heap, and allocates garbage in the rest.
  *
  * <p>Commands on stdin, answers on stdout: "ready PID" once; "go SECONDS SHARE MB_PER_SECOND [HOLD]" is
- * answered by "done"; "quit" ends. SHARE is the retained part of the maximum heap, or as much as fits.
- * With HOLD, one thread computes every ten seconds for HOLD seconds in a loop without safepoint polls
- * (if -XX:-UseCountedLoopSafepoints is set) while another thread dumps all threads.
+ * answered by "done"; "quit" ends. SHARE is the fraction of the maximum heap to retain; if it does not
+ * fit, less is retained. With HOLD, one thread computes every ten seconds for HOLD seconds in a loop
+ * without safepoint polls (if -XX:-UseCountedLoopSafepoints is set) while another thread dumps all
+ * threads.
  */
 public class FillLoad {
     private static final int CHUNK = 16 << 10;
@@ -63,7 +64,10 @@ public class FillLoad {
         }
     }
 
-    /** Starts the two threads that make every other thread wait. */
+    /**
+     * Starts the thread that computes. Each time, it starts a second thread, which dumps all threads.
+     * Until the computation ends, every other thread must then wait.
+     */
     private static void holdThreads(long end, double seconds) {
         Thread holder = new Thread(() -> {
             for (int i = 0; i < 20_000; i++) {

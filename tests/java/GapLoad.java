@@ -12,16 +12,16 @@ public class GapLoad {
     private static final int DEPTH = 40;
     /** In nanoseconds. Longer than a reading of the clock, and shorter than an interrupt. */
     private static final long GAP = 1_500;
-    private static final long PART = 500_000_000;
+    private static final long SLOT_NS = 500_000_000;
 
-    private static final long[] parts = new long[1000];
+    private static final long[] slots = new long[1000];
 
     public static void main(String[] args) throws Exception {
         BufferedReader in = new BufferedReader(new InputStreamReader(System.in));
         System.out.println("ready " + new File("/proc/self").getCanonicalFile().getName());
         for (String line = in.readLine(); line != null && !line.equals("quit"); line = in.readLine()) {
             if (line.startsWith("go ")) {
-                int count = Math.min(parts.length, (int) (Double.parseDouble(line.substring(3)) * 2));
+                int count = Math.min(slots.length, (int) (Double.parseDouble(line.substring(3)) * 2));
                 // Frequent calls make the JVM compile the complete methods instead of only their loops.
                 for (int i = 0; i < 20_000; i++) {
                     deep(DEPTH, 0);
@@ -29,7 +29,7 @@ public class GapLoad {
                 deep(DEPTH, count);
                 StringBuilder answer = new StringBuilder("done");
                 for (int i = 0; i < count; i++) {
-                    answer.append(' ').append(parts[i]);
+                    answer.append(' ').append(slots[i]);
                 }
                 System.out.println(answer);
             }
@@ -44,7 +44,7 @@ public class GapLoad {
         long last = System.nanoTime();
         for (int i = 0; i < count; i++) {
             long gaps = 0;
-            long end = last + PART;
+            long end = last + SLOT_NS;
             while (last < end) {
                 long now = System.nanoTime();
                 if (now - last > GAP) {
@@ -52,7 +52,7 @@ public class GapLoad {
                 }
                 last = now;
             }
-            parts[i] = gaps;
+            slots[i] = gaps;
         }
         return last;
     }

@@ -11,8 +11,8 @@ import java.util.concurrent.locks.LockSupport;
  * methods, one waits for a notification, one sleeps for hours, and a thread pool has no work.
  *
  * Commands on stdin, answers on stdout: "ready PID" once; "hang" is answered by "done" when all
- * threads hang; "dump" by "done" and, for each thread, NAME=FRAME,FRAME,... innermost first, as the
- * JVM itself reports it.
+ * threads hang; "dump" is answered by "done" and, for each thread, NAME=FRAME,FRAME,...: its stack as
+ * the JVM itself reports it, innermost frame first.
  */
 public class HangLoad {
     static final Object one = new Object();

@@ -19,7 +19,7 @@ public class HoldLoad {
     private static final List<Object> KEPT = new ArrayList<>();
 
     /** The interface that the loaded classes implement. */
-    public interface Told {
+    public interface Marker {
         /** Never called. */
         void tell();
     }
@@ -32,7 +32,7 @@ public class HoldLoad {
             if (line.startsWith("load ")) {
                 for (int left = Integer.parseInt(line.substring(5)); left > 0; left--) {
                     ClassLoader loader = new ClassLoader(HoldLoad.class.getClassLoader()) { };
-                    KEPT.add(Proxy.newProxyInstance(loader, new Class<?>[] {Told.class}, (o, m, a) -> null));
+                    KEPT.add(Proxy.newProxyInstance(loader, new Class<?>[] {Marker.class}, (o, m, a) -> null));
                 }
                 System.out.println("done");
             } else if (line.equals("drop")) {

@@ -53,7 +53,7 @@ public class RedefineLoad {
             sink += x * 37 + 7;
         }
 
-        /** Too long to be inlined by a compiler before it has been counted. */
+        /** This method is so long that no compiler inlines it before HotSpot has counted calls of it. */
         void neverCalledLong(int x) {
             sink += x * 37 + 7;
             sink += (x + 1) * 41 + 8;

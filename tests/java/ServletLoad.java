@@ -17,7 +17,8 @@ import java.util.logging.Logger;
  * Runs Tomcat, which must be on the class path, in this process, and sends it requests for files. All
  * calls of Tomcat use reflection, so that this class compiles without Tomcat.
  *
- * "go ROUNDS" repeats this ROUNDS times and is answered by "done SUM". SUM depends only on ROUNDS.
+ * "go ROUNDS" starts Tomcat, sends the requests and stops Tomcat, ROUNDS times, and is answered by
+ * "done SUM". SUM depends only on ROUNDS.
  */
 public class ServletLoad {
     private static long sum;
@@ -55,17 +56,17 @@ public class ServletLoad {
         call(tomcat, "start");
         int port = (int) call(connector, "getLocalPort");
         for (String path : new String[] {"/hello.txt", "/page.html", "/nothing", "/hello.txt?a=%20b"}) {
-            ask(port, path, null, null);
-            ask(port, path, "Range", "bytes=10-99");
-            ask(port, path, "Accept-Encoding", "gzip");
+            request(port, path, null, null);
+            request(port, path, "Range", "bytes=10-99");
+            request(port, path, "Accept-Encoding", "gzip");
         }
-        ask(port, "/hello.txt", "If-Modified-Since", "Fri, 01 Jan 2100 00:00:00 GMT");
+        request(port, "/hello.txt", "If-Modified-Since", "Fri, 01 Jan 2100 00:00:00 GMT");
         call(tomcat, "stop");
         call(tomcat, "destroy");
         sum += context.toString().length();
     }
 
-    private static void ask(int port, String path, String header, String value) throws IOException {
+    private static void request(int port, String path, String header, String value) throws IOException {
         HttpURLConnection connection =
                 (HttpURLConnection) new URL("http://127.0.0.1:" + port + path).openConnection();
         if (header != null) {

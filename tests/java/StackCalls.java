@@ -226,7 +226,10 @@ class StackCalls implements Runnable {
         }
     }
 
-    /** Exceptions that are caught four frames above the throwing one, some without a stack trace. */
+    /**
+     * Exceptions, some without a stack trace, that are caught four frames above the frame that
+     * throws them.
+     */
     static class Thrower {
         static class Ball extends RuntimeException {
             private static final long serialVersionUID = 1;

@@ -21,7 +21,10 @@ import java.util.Set;
  * Thread.getAllStackTraces() and then writes them to FILE as folded stacks.
  */
 public class StackLoad {
-    /** Duration of one turn of a scene, in nanoseconds. */
+    /**
+     * Duration of one turn in nanoseconds. A thread runs its scenes, which are classes with a method
+     * turn(), one after the other.
+     */
     private static final long TURN = 10_000_000;
 
     static final boolean IS_JDK_8 = System.getProperty("java.specification.version").equals("1.8");
@@ -73,7 +76,7 @@ public class StackLoad {
         }
     }
 
-    /** Returns the end time of a turn that begins now, as System.nanoTime(). */
+    /** Returns the end time of a turn that begins now, on the clock of System.nanoTime(). */
     static long turn() {
         return System.nanoTime() + TURN;
     }

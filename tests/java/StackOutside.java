@@ -81,9 +81,8 @@ class StackOutside implements Runnable {
     }
 
     /**
-     * Methods that the test excludes from compilation, so that they are interpreted. They alternate with
-     * the compiled methods of Fast, and pass arguments to them and receive arguments from them in
-     * registers and on the stack.
+     * Methods that the test excludes from compilation, so that they are interpreted. They and the
+     * compiled methods of Fast call each other, with arguments in registers and on the stack.
      */
     static class Slow {
         static void turn() {
@@ -143,7 +142,8 @@ class StackOutside implements Runnable {
             for (long end = StackLoad.turn() + 40_000_000; System.nanoTime() < end; ) {
                 StackLoad.sink = scene.applyAsInt(0);
             }
-            // Phase 1 loads the subclass and takes the rare case.
+            // Phase 1 loads the subclass Sub and executes the rare case; the compiled code assumes that
+            // neither happens.
             StackLoad.sink = scene.applyAsInt(1);
             for (long end = StackLoad.turn(); System.nanoTime() < end; ) {
                 StackLoad.sink = scene.applyAsInt(2);

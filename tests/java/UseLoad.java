@@ -10,8 +10,8 @@ import java.util.function.IntUnaryOperator;
  * Program whose names say which of its code is used. Methods whose names begin with "called" or "late"
  * are called; those that begin with "never" are not. A class reaches the state that its name says.
  *
- * "go" calls the "called" methods; "late" calls the "late" ones, which only compiled code calls. Each
- * command is answered by "done".
+ * "go" calls the "called" methods; "late" calls the "late" ones, whose caller the JVM has usually
+ * compiled by then. Each command is answered by "done".
  */
 public class UseLoad {
     static int sink;
@@ -108,7 +108,7 @@ public class UseLoad {
             this.value = value;
         }
 
-        /** Never called, although its name cannot say so. */
+        /** Never called. The name of a constructor cannot begin with "never". */
         Used(String never) {
             this.value = never.length() * 31 + never.hashCode();
         }
@@ -176,7 +176,10 @@ public class UseLoad {
         }
     }
 
-    /** Methods that only compiled code calls, and inlines. */
+    /**
+     * Methods that are called often enough to be compiled and inlined, and "late" methods that are first
+     * called after that.
+     */
     static class Hot {
         private final boolean isLate;
         private int value = 1;

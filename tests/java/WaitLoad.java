@@ -19,7 +19,7 @@ import java.util.concurrent.locks.LockSupport;
  * pairs of threads notify each other as fast as they can; the answer is "done switches=N".
  */
 public class WaitLoad {
-    interface Place {
+    interface Wait {
         /** Waits once. Returns the time that it took, in nanoseconds. */
         long turn() throws Exception;
     }
@@ -81,12 +81,12 @@ public class WaitLoad {
         return answer.toString().trim();
     }
 
-    static Thread thread(String name, Place place, StringBuffer answer) {
+    static Thread thread(String name, Wait wait, StringBuffer answer) {
         return new Thread(() -> {
             long all = 0;
             try {
                 while (System.nanoTime() < end) {
-                    all += place.turn();
+                    all += wait.turn();
                 }
             } catch (Exception e) {
                 throw new IllegalStateException(e);
@@ -164,21 +164,21 @@ public class WaitLoad {
             int pair = i / 2;
             locks[pair] = new Object();
             threads[i] = new Thread(() -> {
-                Object table = locks[pair];
-                synchronized (table) {
+                Object pairLock = locks[pair];
+                synchronized (pairLock) {
                     while (System.nanoTime() < until) {
                         while (turn[pair] != own % 2 && System.nanoTime() < until) {
                             try {
-                                table.wait(100);
+                                pairLock.wait(100);
                             } catch (InterruptedException e) {
                                 return;
                             }
                         }
                         turn[pair] = 1 - own % 2;
                         turns[own]++;
-                        table.notify();
+                        pairLock.notify();
                     }
-                    table.notify();
+                    pairLock.notify();
                 }
             }, "switcher-" + i);
         }

@@ -13,7 +13,7 @@ import java.nio.charset.StandardCharsets;
  */
 public class WordsLoad {
     /** Parts of names in {@link WordsBase0000}, and hostile replacements of the same length in bytes. */
-    private static final String[][] WORDS = {
+    private static final String[][] REPLACEMENTS = {
         {"titleZZZ", "\u001b]2owne\u0007"},
         {"lineZ", "\rown\n"},
         {"bidiZ", "\u202eab"},
@@ -26,12 +26,12 @@ public class WordsLoad {
         }
         // One character per byte, so that replacing text replaces bytes.
         String text = new String(bytes, StandardCharsets.ISO_8859_1);
-        for (String[] word : WORDS) {
-            String hostile = new String(word[1].getBytes(StandardCharsets.UTF_8), StandardCharsets.ISO_8859_1);
-            if (hostile.length() != word[0].length()) {
-                throw new IllegalStateException(word[0]);
+        for (String[] replacement : REPLACEMENTS) {
+            String hostile = new String(replacement[1].getBytes(StandardCharsets.UTF_8), StandardCharsets.ISO_8859_1);
+            if (hostile.length() != replacement[0].length()) {
+                throw new IllegalStateException(replacement[0]);
             }
-            text = text.replace(word[0], hostile);
+            text = text.replace(replacement[0], hostile);
         }
         text = text.replace("WordsBase0000", "Words\u001b\nBase00");
         Runnable work = (Runnable) new Loader().define(text.getBytes(StandardCharsets.ISO_8859_1))

@@ -35,8 +35,9 @@ import org.xml.sax.InputSource;
 import org.xml.sax.helpers.DefaultHandler;
 
 /**
- * Uses a large part of the JDK: XML parsers, XSLT, which compiles stylesheets, streams, times, regular
- * expressions and threads. Even the smallest runtimes contain all modules that it needs.
+ * Uses a large part of the JDK: XML parsers, XSLT (which compiles stylesheets to bytecode), streams,
+ * times, compression, regular expressions and threads. Even the smallest runtimes contain all modules
+ * that it needs.
  *
  * "go ROUNDS" repeats all of it ROUNDS times with varying input and is answered by "done SUM".
  */

@@ -39,17 +39,17 @@ static FRAME void stackload_third(JNIEnv *env, int depth)
 /* A frame of variable size. */
 static FRAME void stackload_second(JNIEnv *env, int depth)
 {
-    volatile char *room = alloca(100 + depth * 1000);
-    room[depth] = 1;
+    volatile char *buffer = alloca(100 + depth * 1000);
+    buffer[depth] = 1;
     stackload_third(env, depth);
-    sink += room[depth];
+    sink += buffer[depth];
 }
 
 static FRAME void stackload_first(JNIEnv *env, int depth)
 {
-    volatile long room[30] = { depth };
+    volatile long buffer[30] = { depth };
     stackload_second(env, depth);
-    sink += room[depth];
+    sink += buffer[depth];
 }
 
 JNIEXPORT void JNICALL Java_StackOutside_00024Native_enter(JNIEnv *env, jclass self, jint depth)

@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use crate::{load::Load, need_root, runtimes::Runtime, tool::Tool};
+use crate::{load::Load, run_alone, runtimes::Runtime, tool::Tool};
 
 /// Allocation by class and by call path.
 #[derive(Clone, Debug, Default)]
 pub struct Allocated {
     /// Objects and bytes by class.
     pub classes: BTreeMap<String, (u64, u64)>,
-    /// Bytes by the outermost method of the call path: `a`, `b`, `c`.
+    /// Bytes by the outermost method of the call path: `a`, `b`, `c` or `d`.
     pub paths: BTreeMap<String, u64>,
     /// Bytes of all allocations, from `ThreadMXBean.getThreadAllocatedBytes`.
     pub total: u64,
@@ -22,7 +22,7 @@ pub struct Allocated {
 /// # Panics
 /// If one of them fails.
 pub fn trace(runtime: &Runtime, flags: &str, args: &[&str], load: &str) -> (Allocated, Vec<Value>) {
-    need_root();
+    run_alone();
     let mut java = Load::start_program(runtime, flags, "AllocLoad");
     // Warm-up: afterwards the classes are loaded, and the TLABs have reached their sizes.
     java.ask("go 1 200 2");

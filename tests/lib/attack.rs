@@ -1,6 +1,7 @@
-//! A host full of attackers: processes with an excessive number of mappings, with a huge sparse ELF
-//! file, and at 500 forks per second; JVMs in loops of thread dumps, collections, exceptions and
-//! class loads; a JVM with false data; and JVMs with memory on FUSE servers.
+//! A host full of attackers. One process has an excessive number of mappings, one maps a huge
+//! sparse ELF file, and one forks 500 times per second. JVMs run loops of thread dumps,
+//! collections, exceptions and class loads. One JVM exports false data, and the memory of others is
+//! mapped from the files of FUSE servers.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::{
@@ -15,10 +16,10 @@ use tempfile::TempDir;
 
 use crate::{
     cgroup::{Cgroup, Limits},
+    child_process::ChildProcess,
     fake::compile,
     fuse::{Server, hostile_jvm},
     load::Load,
-    other::Other,
     runtimes::named,
 };
 
@@ -27,11 +28,11 @@ use crate::{
 const FUSE_JVMS: usize = 6;
 
 /// Starts an attacker in a control group and waits until it prints `ready`.
-fn attacker(group: &Cgroup, program: &Path, args: &[&str]) -> Other {
+fn attacker(group: &Cgroup, program: &Path, args: &[&str]) -> ChildProcess {
     let mut command = Command::new(program);
     command.args(args).stdout(Stdio::piped());
     group.enter(&mut command);
-    let mut other = Other::spawn(&mut command);
+    let mut other = ChildProcess::spawn(&mut command);
     let mut line = String::new();
     BufReader::new(other.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
     assert_eq!(line, "ready\n", "{args:?}");
@@ -51,7 +52,7 @@ fn storm(group: &Cgroup, kind: &str) -> Load {
 }
 
 /// Starts a JVM that randomly changes the data by which it describes itself.
-fn liar(group: &Cgroup, dir: &Path) -> Load {
+fn lying_jvm(group: &Cgroup, dir: &Path) -> Load {
     let library = dir.join("hostile.so");
     compile("hostile.c", &["-shared", "-fPIC", "-pthread"], &library);
     let runtime = named("temurin-17");
@@ -82,7 +83,7 @@ fn sparse_elf(path: &Path) {
     for half in [64_u16, 56, 1, 64, 60_000, 1] {
         header.extend(half.to_le_bytes());
     }
-    // One segment, from the beginning.
+    // One segment, which begins at the start of the file.
     header.extend([1_u32.to_le_bytes(), 5_u32.to_le_bytes()].concat());
     for word in [0_u64, 0, 0, 4096, 4096, 4096] {
         header.extend(word.to_le_bytes());
@@ -111,7 +112,7 @@ fn sparse_elf(path: &Path) {
 pub struct Attack {
     /// Dropped first, because processes that wait for a server's answer cannot end.
     _pages: Vec<Server>,
-    _processes: Vec<Other>,
+    _processes: Vec<ChildProcess>,
     _storms: Vec<Load>,
     _dir: TempDir,
     _groups: Vec<Cgroup>,
@@ -141,12 +142,12 @@ impl Attack {
             storm(&gcs, "gc"),
             storm(&throws, "exceptions"),
             storm(&classes, "classes"),
-            liar(&others, dir.path()),
+            lying_jvm(&others, dir.path()),
         ];
         let content = dir.path().join("content");
         fs::write(&content, vec![0; 1 << 20]).unwrap();
         let mut servers = Vec::new();
-        for be_hostile in [Server::fall_silent, Server::slow_down] {
+        for be_hostile in [Server::stop_answering, Server::slow_down] {
             let Some(server) = Server::start(&content) else { break };
             let jvm = || hostile_jvm(&server, dir.path(), |command| pages.enter(command));
             storms.extend((0..FUSE_JVMS).map(|_| jvm()));

@@ -155,9 +155,9 @@ impl Browser {
     }
 
     /// Returns a screenshot of the page as PNG.
-    pub fn picture(&mut self) -> Vec<u8> {
-        let picture = self.call("Page.captureScreenshot", json!({ "format": "png" }));
-        decoded(picture["data"].as_str().expect("a picture"))
+    pub fn screenshot(&mut self) -> Vec<u8> {
+        let screenshot = self.call("Page.captureScreenshot", json!({ "format": "png" }));
+        decode_base64(screenshot["data"].as_str().expect("a screenshot"))
     }
 
     /// Returns the page's errors and warnings, and its requests except the one for the file itself.
@@ -213,7 +213,7 @@ impl Browser {
 }
 
 /// Decodes base64. Source: RFC 4648, section 4.
-fn decoded(text: &str) -> Vec<u8> {
+fn decode_base64(text: &str) -> Vec<u8> {
     let (mut bytes, mut bits, mut count) = (Vec::new(), 0_u32, 0);
     for byte in text.bytes().filter(|byte| *byte != b'=') {
         let digit = match byte {
@@ -236,7 +236,7 @@ fn decoded(text: &str) -> Vec<u8> {
 /// Converts a position that the page returns: `{ x, y }` or `[x, y]`.
 pub fn point(value: &Value) -> (f64, f64) {
     let number = |key: &str, at: usize| {
-        value.get(key).or_else(|| value.get(at)).and_then(Value::as_f64).expect("a place")
+        value.get(key).or_else(|| value.get(at)).and_then(Value::as_f64).expect("a position")
     };
     (number("x", 0), number("y", 1))
 }

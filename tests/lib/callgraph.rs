@@ -250,7 +250,7 @@ const CLASSES: [&str; 9] = [
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Walk {
     /// A walker that finds every frame. Its stacks have to be correct.
-    Whole,
+    Complete,
     /// The same walker, but libraries have no symbols: frames outside the JVM's own code have no
     /// names.
     WithoutSymbols,
@@ -269,7 +269,7 @@ pub struct Report {
     pub samples: u64,
     /// Samples whose stack reaches the thread's entry.
     pub complete: u64,
-    /// Frames of these samples.
+    /// Frames of all samples.
     pub frames: u64,
     /// Frames without a name. With [`Walk::WithoutSymbols`], frames in libraries are not counted
     /// here.
@@ -278,8 +278,9 @@ pub struct Report {
     pub calls: u64,
     /// Samples whose stack is impossible according to the table.
     pub wrong: u64,
-    /// Samples whose stack lacks frames in the middle. The only legitimate cause is code that is
-    /// freed before it can be read, because the names of methods inlined there are lost.
+    /// Samples whose stack lacks frames in the middle. There are two legitimate causes. If code is
+    /// freed before it can be read, the names of the methods inlined there are lost. The other
+    /// cause is described at [`Report::assert`].
     pub gaps: u64,
     /// Methods of the program that were seen, as the table writes them.
     pub methods: BTreeSet<String>,
@@ -299,7 +300,7 @@ enum CallPath {
 
 /// A problem with a stack.
 #[derive(Debug)]
-struct Wrong {
+struct Problem {
     why: String,
     /// Whether missing frames can explain it.
     is_gap: bool,
@@ -373,15 +374,15 @@ impl CallGraph {
         if unnamed > library || unnamed > 0 && !is_expected {
             report.add_example("without a name", "", line);
         }
-        let mut wrong = self.wrong_calls(is_complete.then_some(thread), &frames, line, report);
-        wrong.extend(another_generation(&frames));
+        let mut problems = self.wrong_calls(is_complete.then_some(thread), &frames, line, report);
+        problems.extend(mixed_generations(&frames));
         if is_complete {
-            wrong.extend(self.wrong_depth(&frames));
+            problems.extend(self.wrong_depth(&frames));
         }
-        if let Some(Wrong { why, .. }) = wrong.iter().find(|wrong| !wrong.is_gap) {
+        if let Some(Problem { why, .. }) = problems.iter().find(|problem| !problem.is_gap) {
             report.wrong += line.count;
             report.add_example("wrong", why, line);
-        } else if let Some(Wrong { why, .. }) = wrong.first() {
+        } else if let Some(Problem { why, .. }) = problems.first() {
             report.gaps += line.count;
             report.add_example("with gaps", why, line);
         }
@@ -395,8 +396,8 @@ impl CallGraph {
         frames: &[&str],
         line: &Line,
         report: &mut Report,
-    ) -> Vec<Wrong> {
-        let mut wrong = Vec::new();
+    ) -> Vec<Problem> {
+        let mut problems = Vec::new();
         let mut caller = thread.map(str::to_owned);
         let (mut call_path, mut is_hidden) = (CallPath::Direct, false);
         for (i, frame) in frames.iter().enumerate() {
@@ -413,20 +414,20 @@ impl CallGraph {
                     Some(known) if *known == CallPath::Through || call_path == CallPath::Direct => {
                         (None, false)
                     }
-                    Some(_) => (Some("calls without others between"), false),
-                    None => (Some("does not call"), self.leads(&caller, &callee)),
+                    Some(_) => (Some("calls directly, without other frames between"), false),
+                    None => (Some("does not call"), self.calls_indirectly(&caller, &callee)),
                 };
                 let text = |why| format!("{caller} {why} {callee}");
-                wrong.extend(why.map(|why| Wrong { why: text(why), is_gap }));
+                problems.extend(why.map(|why| Problem { why: text(why), is_gap }));
             }
             report.methods.insert(callee.clone());
             (caller, call_path, is_hidden) = (Some(callee), CallPath::Direct, false);
         }
-        wrong
+        problems
     }
 
     /// Whether `from` calls `to` indirectly.
-    fn leads(&self, from: &str, to: &str) -> bool {
+    fn calls_indirectly(&self, from: &str, to: &str) -> bool {
         let mut known = BTreeSet::from([from]);
         let mut next = vec![from];
         while let Some(caller) = next.pop() {
@@ -448,7 +449,7 @@ impl CallGraph {
         self.walk == Walk::FramePointers && (frame == "Interpreter" || !is_java)
     }
 
-    fn wrong_depth(&self, frames: &[&str]) -> Option<Wrong> {
+    fn wrong_depth(&self, frames: &[&str]) -> Option<Problem> {
         let methods: Vec<String> = frames.iter().filter_map(|frame| method(frame)).collect();
         let count = |of: &str| methods.iter().filter(|method| *method == of).count();
         DEPTHS.into_iter().find_map(|(bottom, repeated, depth)| {
@@ -462,8 +463,9 @@ impl CallGraph {
             let is_wrong = count(bottom) > 0 && !is_right;
             let why = format!("{found} of {depth} {repeated} under {bottom}");
             // Between two calls, HotSpot's debug information may attribute an instruction to the
-            // method that is inlined next. Then the count is too low, or too high by one.
-            is_wrong.then_some(Wrong { why, is_gap: found <= depth + 1 })
+            // method that is inlined next. The count is then too low, or one too high, and this is
+            // a gap.
+            is_wrong.then_some(Problem { why, is_gap: found <= depth + 1 })
         })
     }
 }
@@ -480,23 +482,24 @@ impl Report {
         (share(self.complete, self.samples), 100.0 - share(self.unnamed, self.frames))
     }
 
-    /// Whether there are almost no impossible stacks. A few are accepted: for two or three
-    /// instructions, in the kernel's signal frames and in the JVM's own stubs, the words on the
-    /// stack look like a different state.
+    /// Whether there are almost no impossible stacks. A few are accepted, because there are rare
+    /// instants at which the words on the stack look like another state: at two or three
+    /// instructions, in the kernel's signal frames, and in the JVM's own stubs.
     pub fn is_possible(&self) -> bool {
         is_rare(self.wrong, self.samples)
     }
 
-    /// Whether at most 3 % of the stacks are impossible. This is the limit if the callers of
-    /// callbacks from the C library are partly guessed.
+    /// Whether at most 3 % of the stacks are impossible. This limit applies if a part of the
+    /// callers of callbacks from the C library is guessed.
     pub fn is_possible_without_tables(&self) -> bool {
         self.wrong * 100 <= self.samples * 3
     }
 
     /// Asserts the promised quality: at most 1 % incomplete stacks, 0.3 % frames without a name and
-    /// 4 % stacks with gaps, and impossible stacks as in [`Report::is_possible`]. Gaps are accepted
-    /// because, near a method's end, HotSpot's debug information names the method that was inlined
-    /// last, so the bottom method may appear while the recursion returns.
+    /// 4 % stacks with gaps, and impossible stacks as in [`Report::is_possible`]. Gaps are
+    /// accepted, because near a method's end, HotSpot's debug information names the method that was
+    /// inlined last. While a recursion returns, its bottom method may therefore still appear, with
+    /// too few repetitions above it.
     ///
     /// # Panics
     /// If the quality is lower.
@@ -610,7 +613,7 @@ fn method(frame: &str) -> Option<String> {
 
 /// Reports a stack that contains frames of two generations of the classes that are repeatedly
 /// loaded and unloaded.
-fn another_generation(frames: &[&str]) -> Option<Wrong> {
+fn mixed_generations(frames: &[&str]) -> Option<Problem> {
     let numbers: BTreeSet<&str> = frames
         .iter()
         .filter_map(|frame| {
@@ -620,7 +623,7 @@ fn another_generation(frames: &[&str]) -> Option<Wrong> {
         .collect();
 
     let why = format!("generations {numbers:?} on one stack");
-    (numbers.len() > 1).then_some(Wrong { why, is_gap: false })
+    (numbers.len() > 1).then_some(Problem { why, is_gap: false })
 }
 
 /// Formats a stack for people: repeated frames are counted, kernel frames are omitted.
@@ -642,7 +645,7 @@ mod tests {
 
     /// Returns the number of wrong samples and of samples with gaps.
     fn check(stack: &str) -> (u64, u64) {
-        let report = CallGraph::new(Walk::Whole).check(&format!("{BEGIN}{stack} 1"));
+        let report = CallGraph::new(Walk::Complete).check(&format!("{BEGIN}{stack} 1"));
         (report.wrong, report.gaps)
     }
 
@@ -677,7 +680,7 @@ mod tests {
 
     #[test]
     fn stack_with_two_class_generations_is_wrong() {
-        assert!(another_generation(&["StackGone0001.down", "StackGone0001$Base.value"]).is_none());
-        assert!(another_generation(&["StackGone0001.down", "StackGone0002$Base.value"]).is_some());
+        assert!(mixed_generations(&["StackGone0001.down", "StackGone0001$Base.value"]).is_none());
+        assert!(mixed_generations(&["StackGone0001.down", "StackGone0002$Base.value"]).is_some());
     }
 }

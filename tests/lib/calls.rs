@@ -3,10 +3,11 @@
 //! Two adjacent Java frames are a call. Methods that the JVM calls by itself (a class's
 //! initialiser, a class loader, `main`, the linkage of `invokedynamic`) are called through native
 //! frames, so they are not adjacent to a Java caller. A call is possible if the caller's bytecode
-//! has an instruction that invokes a method of that name with those parameters, and if one object
-//! can have both classes. `invokedynamic` and method handles lead to code that `java.lang.invoke`
-//! generates. The callees of that code are unknown, except for lambdas: they call the methods that
-//! their host's class file names for them.
+//! has an instruction that invokes a method of the callee's name and parameters, and if one object
+//! can be an instance of both the class that the instruction names and the callee's class.
+//! `invokedynamic` and method handles lead to code that `java.lang.invoke` generates. The callees of
+//! that code are unknown, except for lambdas: they call the methods that their host's class file
+//! names for them.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -33,9 +34,9 @@ pub enum Verdict {
     Possible,
     /// The caller's bytecode has such a call, but only at other lines.
     ElsewhereInMethod,
-    /// The caller's bytecode has no such call, with the reason.
+    /// The caller's bytecode cannot make this call. Contains the reason.
     Impossible(&'static str),
-    /// The call cannot be judged, with the reason.
+    /// The call cannot be judged. Contains the reason.
     Unknown(&'static str),
 }
 
@@ -56,7 +57,7 @@ pub struct Report {
     /// Samples with Java frames.
     pub java: u64,
     /// Samples with an impossible call.
-    pub wrong: u64,
+    pub samples_with_impossible_call: u64,
     /// Calls that were judged.
     pub calls: u64,
     /// Judged calls that the caller's bytecode does not contain.
@@ -66,7 +67,8 @@ pub struct Report {
     /// Number of calls that could not be judged, by reason.
     pub unknown: BTreeMap<&'static str, u64>,
     /// Number of impossible calls by the innermost user frame of their sample: a stub's name, or a
-    /// kind of code. A walk that starts from a wrong frame finds wrong callers.
+    /// kind of code. This number shows where walks start wrongly: from a wrong frame, a walk finds
+    /// wrong callers.
     pub leaves: BTreeMap<String, u64>,
     /// Impossible calls by reason, caller and callee.
     pub offences: BTreeMap<(&'static str, String, String), Offence>,
@@ -101,13 +103,13 @@ impl<'a> Named<'a> {
 /// Judges calls by class files.
 pub struct Checker {
     classes: ClassPath,
-    known: std::cell::RefCell<HashMap<(String, u64, String), Verdict>>,
+    verdicts: std::cell::RefCell<HashMap<(String, u64, String), Verdict>>,
 }
 
 impl Checker {
     /// Creates a checker that uses these class files.
     pub fn new(classes: ClassPath) -> Self {
-        Self { classes, known: std::cell::RefCell::default() }
+        Self { classes, verdicts: std::cell::RefCell::default() }
     }
 
     /// Judges all calls of a profile in speedscope's format, which javaprof recorded with
@@ -124,7 +126,7 @@ impl Checker {
     }
 
     /// Returns the class files that could not be read, with the reasons.
-    pub fn trouble(&self) -> String {
+    pub fn unreadable_files(&self) -> String {
         let lines = self.classes.unreadable().into_iter();
         lines.map(|line| format!("cannot read the class file of {line}\n")).collect()
     }
@@ -136,11 +138,11 @@ impl Checker {
             let count = sample.weight;
             report.samples += count;
             report.java += if sample.frames.iter().any(is_java) { count } else { 0 };
-            let mut is_wrong = false;
+            let mut has_impossible_call = false;
             for pair in sample.frames.windows(2) {
-                is_wrong |= self.check_pair(&pair[0], &pair[1], sample, &mut report);
+                has_impossible_call |= self.check_pair(&pair[0], &pair[1], sample, &mut report);
             }
-            report.wrong += if is_wrong { count } else { 0 };
+            report.samples_with_impossible_call += if has_impossible_call { count } else { 0 };
         }
         report
     }
@@ -179,14 +181,14 @@ impl Checker {
     /// Judges one call.
     pub fn judge(&self, caller: &Frame, callee: &Frame) -> Verdict {
         let key = (caller.name.clone(), caller.line.unwrap_or(0), callee.name.clone());
-        if let Some(verdict) = self.known.borrow().get(&key) {
+        if let Some(verdict) = self.verdicts.borrow().get(&key) {
             return verdict.clone();
         }
         let verdict = match callee.kind.as_str() {
             "stub" => self.judge_stub(caller, &callee.name),
             _ => self.judge_call(caller, callee),
         };
-        self.known.borrow_mut().insert(key, verdict.clone());
+        self.verdicts.borrow_mut().insert(key, verdict.clone());
         verdict
     }
 
@@ -200,7 +202,7 @@ impl Checker {
             match class.methods.get(&callee.key()) {
                 None if is_handle(callee.class) => {}
                 None => return Impossible("the callee's class has no such method"),
-                Some(methods) if !methods.iter().any(|m| m.is_there()) => {
+                Some(methods) if !methods.iter().any(|m| m.is_concrete()) => {
                     return Impossible("the callee is abstract");
                 }
                 Some(_) => {}
@@ -227,8 +229,8 @@ impl Checker {
         at: &Frame,
         admits: impl Fn(&Call) -> bool,
     ) -> Verdict {
-        if is_made(caller.class) || is_filled_in_later(caller.class) {
-            return Unknown("the caller is code that java.lang.invoke or reflection makes");
+        if is_generated(caller.class) || is_filled_in_later(caller.class) {
+            return Unknown("the caller is generated by java.lang.invoke or reflection");
         }
         let Some(class) = self.classes.class(caller.class) else {
             return Unknown("no class file of the caller");
@@ -249,14 +251,14 @@ impl Checker {
         verdict
     }
 
-    /// Judges a call of a stub, if the stub belongs to one kind of instruction.
+    /// Judges a call of a stub. Only stubs that serve one kind of instruction can be judged.
     fn judge_stub(&self, at: &Frame, stub: &str) -> Verdict {
         let Some(caller) = Named::of(at) else {
             return Unknown("a frame without class or parameters");
         };
-        let by_object = |call: &Call| matches!(call.how, CallKind::Virtual | CallKind::Interface);
+        let by_object = |call: &Call| matches!(call.kind, CallKind::Virtual | CallKind::Interface);
         let linked = |call: &Call| {
-            matches!(call.how, CallKind::Static | CallKind::Dynamic)
+            matches!(call.kind, CallKind::Static | CallKind::Dynamic)
                 || self.is_polymorphic(&call.target)
         };
         match plain_stub(stub) {
@@ -264,19 +266,19 @@ impl Checker {
                 self.judge_by_bytecode(&caller, at, by_object)
             }
             "resolve_opt_virtual_call" => {
-                self.judge_by_bytecode(&caller, at, |c| by_object(c) || c.how == CallKind::Special)
+                self.judge_by_bytecode(&caller, at, |c| by_object(c) || c.kind == CallKind::Special)
             }
             "resolve_static_call" => self.judge_by_bytecode(&caller, at, linked),
             "I2C/C2I adapters" => self.judge_by_bytecode(&caller, at, |_| true),
             "slow_subtype_check" => self.judge_type_test(&caller, at),
-            _ => Unknown("a stub of no kind of instruction"),
+            _ => Unknown("the stub belongs to no kind of instruction"),
         }
     }
 
     /// Judges a call of the type-check stub. It is possible if the caller tests a type.
     fn judge_type_test(&self, caller: &Named<'_>, at: &Frame) -> Verdict {
-        if is_made(caller.class) || is_filled_in_later(caller.class) {
-            return Unknown("the caller is code that java.lang.invoke or reflection makes");
+        if is_generated(caller.class) || is_filled_in_later(caller.class) {
+            return Unknown("the caller is generated by java.lang.invoke or reflection");
         }
         let Some(class) = self.classes.class(caller.class) else {
             return Unknown("no class file of the caller");
@@ -285,11 +287,11 @@ impl Checker {
             return Impossible("the caller's class has no such method");
         };
         let line = at.line.unwrap_or(0);
-        // HotSpot records no debug information for calls of this stub, so methods inlined there are
-        // not known: see `Scopes::inlined` of libjvmprobe.
+        // HotSpot records no debug information for calls of this stub, so it is unknown which
+        // methods are inlined at such a call: see `Scopes::inlined` of libjvmprobe.
         let may_inline = methods.iter().any(|method| !method.calls.is_empty());
         let mut verdict = match may_inline {
-            true => Unknown("the caller tests no type, but what was inlined may"),
+            true => Unknown("the caller tests no type, but a method inlined into it may"),
             false => Impossible("the caller tests no type"),
         };
         for method in methods {
@@ -303,9 +305,9 @@ impl Checker {
         verdict
     }
 
-    /// Judges a call by the class of a lambda or a method reference. Such a class calls the methods
-    /// that the bootstrap arguments in its host's class file name, boxes and unboxes values, and
-    /// calls the constructor of `Object`.
+    /// Judges a call by the class of a lambda or a method reference. Such a class calls three kinds
+    /// of methods: those that are named by the bootstrap arguments in its host's class file, those
+    /// that box and unbox values, and the constructor of `Object`.
     fn judge_lambda(&self, host: &str, callee: &Named<'_>) -> Verdict {
         let Some(class) = self.classes.class(host) else {
             return Unknown("no class file of the lambda's class");
@@ -326,15 +328,15 @@ impl Checker {
     /// Whether an instruction can call a method.
     fn admits(&self, call: &Call, callee: &Named<'_>) -> bool {
         let target = &call.target;
-        match call.how {
-            CallKind::Dynamic => is_machinery(callee.class),
-            _ if self.is_polymorphic(target) => is_machinery(callee.class),
+        match call.kind {
+            CallKind::Dynamic => is_invoke_infrastructure(callee.class),
+            _ if self.is_polymorphic(target) => is_invoke_infrastructure(callee.class),
             _ if !callee.is(target) => false,
             _ if callee.name == "<init>" => callee.class == target.class,
             // The named class, or a superclass from which it inherits the method.
             CallKind::Static | CallKind::Special => {
-                let (ancestors, is_whole) = self.classes.ancestors(&target.class);
-                ancestors.contains(callee.class) || !is_whole
+                let (ancestors, is_complete) = self.classes.ancestors(&target.class);
+                ancestors.contains(callee.class) || !is_complete
             }
             CallKind::Virtual | CallKind::Interface => {
                 self.can_be_of_one_object(&target.class, callee.class)
@@ -361,12 +363,12 @@ impl Checker {
     /// Whether a call through class `named` can reach a method of class `found`: one is the other's
     /// ancestor, or a third class is a subtype of both.
     fn can_be_of_one_object(&self, named: &str, found: &str) -> bool {
-        let (of_named, named_whole) = self.classes.ancestors(named);
-        let (of_found, found_whole) = self.classes.ancestors(found);
+        let (of_named, named_complete) = self.classes.ancestors(named);
+        let (of_found, found_complete) = self.classes.ancestors(found);
         of_named.contains(found)
             || of_found.contains(named)
-            || !named_whole
-            || !found_whole
+            || !named_complete
+            || !found_complete
             || self.classes.have_common_subtype(named, found)
     }
 }
@@ -377,7 +379,7 @@ fn is_java(frame: &Frame) -> bool {
 }
 
 /// Whether a class is generated at run time, judged by its name.
-fn is_made(class: &str) -> bool {
+fn is_generated(class: &str) -> bool {
     class.starts_with("java.lang.invoke.LambdaForm$")
         || class.starts_with("java.lang.invoke.BoundMethodHandle$Species_")
         || class.contains("$$StringConcat")
@@ -388,8 +390,8 @@ fn is_made(class: &str) -> bool {
             && class.contains("$Proxy")
 }
 
-/// Whether a class has signature polymorphic methods: a frame shows the parameter types of the
-/// call, not those of the declaration.
+/// Whether a class has signature polymorphic methods. In the frame of such a method, the parameter
+/// types are those of the call, not those of the declaration.
 fn is_handle(class: &str) -> bool {
     matches!(class, "java.lang.invoke.MethodHandle" | "java.lang.invoke.VarHandle")
 }
@@ -401,8 +403,8 @@ fn is_filled_in_later(class: &str) -> bool {
 }
 
 /// Whether `invokedynamic` and method handles lead to this class.
-fn is_machinery(class: &str) -> bool {
-    class.starts_with("java.lang.invoke.") || is_made(class) || class.contains("$$Lambda")
+fn is_invoke_infrastructure(class: &str) -> bool {
+    class.starts_with("java.lang.invoke.") || is_generated(class) || class.contains("$$Lambda")
 }
 
 /// Returns a stub's name without the prefixes and suffixes that JDK versions add: `ic_miss_stub`,
@@ -462,7 +464,7 @@ impl Report {
             self.calls,
             self.impossible,
             self.rate(),
-            self.wrong,
+            self.samples_with_impossible_call,
             self.elsewhere,
         );
         for (leaf, count) in &self.leaves {
@@ -647,7 +649,11 @@ mod tests {
         assert_eq!((report.samples, report.calls, report.impossible), (5, 10, 0));
         for (order, impossible) in [(&[0, 2][..], 5), (&[0, 2, 1], 10), (&[1, 0, 2], 10)] {
             let report = checker.check(&[stack(&[0, 1, 2]), stack(order)]);
-            assert_eq!((report.impossible, report.wrong), (impossible, 5), "{order:?}");
+            assert_eq!(
+                (report.impossible, report.samples_with_impossible_call),
+                (impossible, 5),
+                "{order:?}"
+            );
             assert!(report.details(false).contains("java.lang.String.length()"));
             assert_eq!(report.leaves["java code"], impossible);
         }

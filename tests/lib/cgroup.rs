@@ -30,7 +30,7 @@ pub struct Cgroup {
     folders: Vec<PathBuf>,
 }
 
-/// One hierarchy: cgroup2, or the one of a v1 controller.
+/// A hierarchy of control groups: cgroup2, or that of a v1 controller.
 enum Hierarchy {
     V2(PathBuf),
     V1(PathBuf),
@@ -38,7 +38,7 @@ enum Hierarchy {
 
 impl Cgroup {
     /// Creates a control group below the root of each hierarchy, named like that of a systemd unit.
-    /// The unit's name ends with `name`.
+    /// The unit's name contains `name`.
     ///
     /// # Errors
     /// The reason why this machine does not allow it; the test prints that and is skipped.

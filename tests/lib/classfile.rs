@@ -54,7 +54,7 @@ pub struct Call {
     /// Source line, 0 without a line number table.
     pub line: u32,
     /// Kind of instruction.
-    pub how: CallKind,
+    pub kind: CallKind,
     /// The method that the instruction names. For `invokedynamic`, the class is empty.
     pub target: Target,
 }
@@ -74,7 +74,7 @@ pub struct Method {
 
 impl Method {
     /// Whether a frame can be in this method: it is not abstract.
-    pub fn is_there(&self) -> bool {
+    pub fn is_concrete(&self) -> bool {
         !self.flags.contains(MethodAccessFlags::ABSTRACT)
     }
 }
@@ -125,7 +125,7 @@ impl ClassPath {
             let archive = ZipArchive::from_slice(bytes);
             let archive = archive.unwrap_or_else(|e| panic!("{}: {e}", path.display()));
             let mut entries = archive.entries();
-            while let Some(file) = entries.next_entry().expect("the jar is whole") {
+            while let Some(file) = entries.next_entry().expect("the jar is intact") {
                 let path = file.file_path();
                 let name = std::str::from_utf8(path.as_ref()).ok();
                 if let Some(name) = name.and_then(class_of_entry) {
@@ -183,13 +183,13 @@ impl ClassPath {
     fn files<'a>(&'a self, name: &str) -> impl Iterator<Item = Vec<u8>> + 'a {
         let entries = self.index.get(name).into_iter().flatten();
         entries.map(|&Entry { jar, at, method }| {
-            let entry = self.jars[jar].get_entry(at).expect("the jar is whole");
+            let entry = self.jars[jar].get_entry(at).expect("the jar is intact");
             if method == CompressionMethod::STORE {
                 return entry.data().to_vec();
             }
             let mut bytes = Vec::new();
             let mut reader = entry.verifying_reader(DeflateDecoder::new(entry.data()));
-            reader.read_to_end(&mut bytes).expect("the jar is whole");
+            reader.read_to_end(&mut bytes).expect("the jar is intact");
             bytes
         })
     }
@@ -197,7 +197,7 @@ impl ClassPath {
     /// Returns a class with all its superclasses and interfaces, including indirect ones. The
     /// second value is false if the class file of one of them is missing.
     pub fn ancestors(&self, name: &str) -> (HashSet<String>, bool) {
-        let (mut all, mut is_whole) = (HashSet::new(), true);
+        let (mut all, mut is_complete) = (HashSet::new(), true);
         let mut left = vec![name.to_owned()];
         while let Some(name) = left.pop() {
             if all.contains(&name) {
@@ -205,11 +205,11 @@ impl ClassPath {
             }
             match self.class(&name) {
                 Some(class) => left.extend(class.parents.iter().cloned()),
-                None => is_whole = false,
+                None => is_complete = false,
             }
             all.insert(name);
         }
-        (all, is_whole)
+        (all, is_complete)
     }
 
     /// Whether any class is a subtype of both. On an object of that class, a call through one of the
@@ -268,7 +268,7 @@ impl Class {
         let mut methods: HashMap<String, Vec<Method>> = HashMap::new();
         for info in &file.methods {
             let descriptor = info.descriptor.to_string();
-            let parameters = parameters(&descriptor).ok_or("a descriptor of no method")?;
+            let parameters = parameters(&descriptor).ok_or("not a method descriptor")?;
             methods.entry(info.name.to_string() + &parameters).or_default().push(method(info));
         }
         let mut handles = HashSet::new();
@@ -335,7 +335,7 @@ fn read_code(code: &CodeData<'_>, method: &mut Method) {
             let NameAndType { name, descriptor } = &member.name_and_type;
             target(&member.class_name, name, descriptor)
         };
-        let (how, target) = match opcode {
+        let (kind, target) = match opcode {
             Opcode::Invokestatic(member) => (CallKind::Static, of_member(member)),
             Opcode::Invokespecial(member) => (CallKind::Special, of_member(member)),
             Opcode::Invokevirtual(member) => (CallKind::Virtual, of_member(member)),
@@ -350,7 +350,7 @@ fn read_code(code: &CodeData<'_>, method: &mut Method) {
             }
             _ => continue,
         };
-        method.calls.extend(target.map(|target| Call { line, how, target }));
+        method.calls.extend(target.map(|target| Call { line, kind, target }));
     }
 }
 

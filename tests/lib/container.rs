@@ -11,7 +11,7 @@ use std::{
 
 use tempfile::TempDir;
 
-use crate::{load::classes, other::Other, runtimes::Runtime};
+use crate::{child_process::ChildProcess, load::classes, runtimes::Runtime};
 
 const SCRIPT: &str = r#"
     set -e
@@ -35,7 +35,7 @@ const SCRIPT: &str = r#"
 
 /// The container; killed when dropped.
 pub struct Container {
-    _shell: Other,
+    _shell: ChildProcess,
     java: u32,
     stdin: ChildStdin,
     stdout: BufReader<ChildStdout>,
@@ -53,8 +53,8 @@ impl Container {
         Self::start_with_tmp(runtime, flags, program, "")
     }
 
-    /// Starts a program in a container with mount options for its /tmp, which is a tmpfs: `ro`,
-    /// `size=4k`.
+    /// Starts a program in a container whose /tmp is a tmpfs with these mount options, for example
+    /// `ro` or `size=4k`.
     ///
     /// # Panics
     /// If it does not start.
@@ -86,13 +86,13 @@ impl Container {
         command.env("ROOT", dir.path().join("root"));
         command.env("HOME_OF_JRE", home).env("CLASSES", classes());
         command.envs(options.iter().copied());
-        let mut shell = Other::spawn(command.stdin(Stdio::piped()).stdout(Stdio::piped()));
+        let mut shell = ChildProcess::spawn(command.stdin(Stdio::piped()).stdout(Stdio::piped()));
         let stdin = shell.0.stdin.take().expect("piped");
         let mut stdout = BufReader::new(shell.0.stdout.take().expect("piped"));
         // The JVM is process 1 in its own PID namespace. In ours it is the shell's child.
         assert_eq!(line(&mut stdout), "ready 1\n");
         let children = fs::read_to_string(format!("/proc/{0}/task/{0}/children", shell.pid()));
-        let children = children.expect("/proc tells of children");
+        let children = children.expect("/proc/PID/task/TID/children");
         let java = children.split_ascii_whitespace().next().and_then(|pid| pid.parse().ok());
         Self {
             java: java.expect("the container's process"),
@@ -131,13 +131,14 @@ impl Container {
         }
         command.arg("--rootfs").arg(&root).args(["/jre/bin/java", "-Xmx64m"]);
         command.args(["-XX:+UseSerialGC", "-cp", "/classes", program]);
-        let mut shell = Other::spawn(command.stdin(Stdio::piped()).stdout(Stdio::piped()));
+        let mut shell = ChildProcess::spawn(command.stdin(Stdio::piped()).stdout(Stdio::piped()));
         let stdin = shell.0.stdin.take().expect("piped");
         let mut stdout = BufReader::new(shell.0.stdout.take().expect("piped"));
         assert_eq!(line(&mut stdout), "ready 1\n");
-        let java = fs::read_to_string(number).expect("podman tells its number");
+        let java = fs::read_to_string(number).expect("podman writes the PID file");
         let java = java.trim().parse().expect("a number");
-        let id = fs::read_to_string(id).expect("podman tells its name").trim().to_owned();
+        let id =
+            fs::read_to_string(id).expect("podman writes the container ID file").trim().to_owned();
         Self { java, _shell: shell, stdin, stdout, id, _dir: dir }
     }
 

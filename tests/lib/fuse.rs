@@ -1,7 +1,7 @@
 //! A FUSE server that stops answering, and JVMs with memory that is mapped from its file.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
-#![allow(clippy::print_stdout, reason = "why a test is skipped, for people to read")]
+#![allow(clippy::print_stdout, reason = "reasons for skipping are printed")]
 
 use std::{
     fs,
@@ -18,11 +18,11 @@ use rustix::{
 };
 use tempfile::TempDir;
 
-use crate::{fake::compile, load::Load, other::Other, runtimes::named};
+use crate::{child_process::ChildProcess, fake::compile, load::Load, runtimes::named};
 
 /// A FUSE server with one file. When it ends, all processes that wait for an answer continue.
 pub struct Server {
-    server: Other,
+    server: ChildProcess,
     dir: TempDir,
 }
 
@@ -39,7 +39,7 @@ impl Server {
         fs::create_dir(&mounted).unwrap();
         let mut command = Command::new(program);
         command.arg(&mounted).arg(content).stdout(Stdio::piped());
-        let mut server = Other::spawn(&mut command);
+        let mut server = ChildProcess::spawn(&mut command);
         let mut line = String::new();
         BufReader::new(server.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
         assert_eq!(line, "mounted\n");
@@ -52,7 +52,7 @@ impl Server {
     }
 
     /// Makes the server stop answering.
-    pub fn fall_silent(&self) {
+    pub fn stop_answering(&self) {
         self.signal(Signal::USR1);
     }
 

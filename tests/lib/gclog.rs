@@ -195,7 +195,7 @@ fn pause(message: &str) -> Option<Collection> {
     };
     // Some versions append to the cause how a young collection failed.
     let caused = text.split(" (Evacuation Failure").next().unwrap_or(text);
-    let cause = last_bracket(caused.split(" (to-space exhausted)").next().unwrap_or(caused));
+    let cause = last_parentheses(caused.split(" (to-space exhausted)").next().unwrap_or(caused));
     text.starts_with("Pause ").then(|| Collection {
         id,
         generation: generation.into(),
@@ -231,8 +231,8 @@ pub fn stops_of_jdk_8(text: &str) -> Vec<Stop> {
         begun.sort_by_key(|&(at, ..)| at);
         let collection = |(_, kind, rest): (usize, &str, &str)| {
             let cause = rest.split_once(") ").map(|(cause, _)| cause.to_owned());
-            // The last number before the closing bracket. A line that a concurrent thread wrote in
-            // between comes earlier.
+            // The duration is the last number before the closing bracket. A line that a concurrent
+            // thread wrote into this one is before that number.
             let end = rest.split("[GC (").next().and_then(|own| own.split("[Full GC (").next());
             let took = end.and_then(|own| own.rsplit_once(" secs]")?.0.rsplit_once(", "));
             let pause_ns = took.and_then(|(_, seconds)| nanoseconds(seconds)).unwrap_or(0);
@@ -302,7 +302,7 @@ fn size(text: &str) -> Option<Size> {
 }
 
 /// Returns the text in the parentheses at the end of a line. Parentheses may nest: `(System.gc())`.
-fn last_bracket(text: &str) -> Option<&str> {
+fn last_parentheses(text: &str) -> Option<&str> {
     let inner = text.strip_suffix(')')?;
     let mut depth = 1;
     for (at, c) in inner.char_indices().rev() {

@@ -35,7 +35,8 @@ pub fn classes() -> &'static Path {
     CLASSES
         .get_or_init(|| {
             let dir = tempfile::tempdir().expect("a temporary folder");
-            // JVMs of other users read these classes, too, but they may not enter the build folder.
+            // The classes are copied, because JVMs of other users read them, too, and those users
+            // have no access to the build folder.
             let readable = std::fs::Permissions::from_mode(0o755);
             std::fs::set_permissions(dir.path(), readable).expect("chmod");
             let found = std::fs::read_dir(compiled()).expect("classes").flatten();
@@ -219,7 +220,7 @@ impl Load {
     /// # Panics
     /// If the JVM has died.
     pub fn run(&mut self, seconds: f64) {
-        self.say(&format!("go {seconds}"));
+        self.send(&format!("go {seconds}"));
         self.done();
     }
 
@@ -236,7 +237,7 @@ impl Load {
     /// # Panics
     /// If the JVM has died.
     pub fn go(&mut self, seconds: f64) {
-        self.say(&format!("go {seconds}"));
+        self.send(&format!("go {seconds}"));
     }
 
     /// Sends a command that is specific to the program, waits until it is done, and returns the
@@ -245,7 +246,7 @@ impl Load {
     /// # Panics
     /// If the JVM has died.
     pub fn ask(&mut self, command: &str) -> String {
-        self.say(command);
+        self.send(command);
         self.done()
     }
 
@@ -254,7 +255,7 @@ impl Load {
     /// # Panics
     /// If its exit status is not 0.
     pub fn quit(mut self) -> String {
-        self.say("quit");
+        self.send("quit");
         let status = self.child.wait().expect("wait for java");
         assert!(status.success(), "java: {status}");
         std::fs::read_to_string(self.log_file()).expect("the log is UTF-8")
@@ -285,7 +286,7 @@ impl Load {
     ///
     /// # Panics
     /// If the JVM has died.
-    pub fn say(&mut self, command: &str) {
+    pub fn send(&mut self, command: &str) {
         writeln!(self.stdin, "{command}").expect("java reads commands");
     }
 
@@ -299,7 +300,7 @@ impl Load {
 
 impl Drop for Load {
     fn drop(&mut self) {
-        // It has already ended if the test passed.
+        // It may already have ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

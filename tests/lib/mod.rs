@@ -14,13 +14,13 @@
 //! | [`programs`] | large Java programs to profile, and their class files |
 //! | [`gclog`] | parser for the JVM's own log, used as reference |
 //! | [`browser`] | a headless browser |
-//! | [`made_up`] | synthetic profiles |
+//! | [`synthetic`] | synthetic profiles |
 //! | [`bench`](mod@bench) | helpers for benchmarks |
 //! | [`folded`] | parser for folded stacks |
 //! | [`fake`] | fires HotSpot's probes faster than any JVM |
 //! | [`container`] | a JVM in a container |
 //! | [`userns`] | a JVM in a user namespace |
-//! | [`other`] | processes other than load programs |
+//! | [`child_process`] | processes other than load programs |
 //! | [`attack`] | hostile processes, to test the daemon's limits |
 //! | [`fuse`] | a FUSE server that stops answering |
 //! | [`scrape`] | reads the metrics of a running jvmprobed |
@@ -41,6 +41,7 @@ pub mod browser;
 pub mod callgraph;
 pub mod calls;
 pub mod cgroup;
+pub mod child_process;
 pub mod classfile;
 pub mod container;
 pub mod fake;
@@ -48,8 +49,6 @@ pub mod folded;
 pub mod fuse;
 pub mod gclog;
 pub mod load;
-pub mod made_up;
-pub mod other;
 pub mod page;
 pub mod pprof;
 pub mod proc;
@@ -59,9 +58,10 @@ pub mod runtimes;
 pub mod scrape;
 pub mod speedscope;
 pub mod stackload;
+pub mod synthetic;
 pub mod tool;
 pub mod turn;
 pub mod userns;
 pub mod windows;
 
-pub use turn::{beside_others, need_root};
+pub use turn::{run_alone, run_beside_others};

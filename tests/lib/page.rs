@@ -86,26 +86,26 @@ impl Times {
     ///
     /// # Panics
     /// If they differ.
-    pub fn stops_are_those_of(&self, log: &str, what: &str) {
+    pub fn assert_stops_match_log(&self, log: &str, what: &str) {
         let seen = &self.bands;
-        let told = gclog::parse(log).stops;
+        let logged = gclog::parse(log).stops;
         assert!(seen.len() > 5, "{what}: {seen:?}");
         // Stops before and after the trace are in the log only.
-        let at = told
+        let at = logged
             .windows(seen.len())
-            .position(|some| some.iter().zip(seen).all(|(told, (.., name))| told.op == *name));
-        let at = at.unwrap_or_else(|| panic!("{what}: {seen:?} in {told:?}"));
+            .position(|some| some.iter().zip(seen).all(|(logged, (.., name))| logged.op == *name));
+        let at = at.unwrap_or_else(|| panic!("{what}: {seen:?} in {logged:?}"));
         let mut off = Vec::new();
-        for ((begin, end, is_gc, name), told) in seen.iter().zip(&told[at..]) {
+        for ((begin, end, is_gc, name), logged) in seen.iter().zip(&logged[at..]) {
             let length = (end - begin) * 1000;
-            let total = told.total_ns;
+            let total = logged.total_ns;
             if length.abs_diff(total) > total / 10 + 100_000 {
                 off.push(format!("{name}: {length} of {total}"));
             }
-            assert_eq!(*is_gc, !told.collections.is_empty(), "{what} {name}");
+            assert_eq!(*is_gc, !logged.collections.is_empty(), "{what} {name}");
         }
-        // When the application resumes, it may preempt the VM thread before that thread reaches the
-        // probe.
+        // A few bands may be too long: when the application resumes, it may preempt the VM thread
+        // before that thread reaches the probe.
         assert!(off.len() * 20 < seen.len() + 20, "{what}: {off:?}");
     }
 }

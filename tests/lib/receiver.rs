@@ -16,7 +16,7 @@ use serde_json::Value;
 ///
 /// # Panics
 /// If the download fails.
-pub fn fetched(name: &str) -> PathBuf {
+pub fn downloaded_path(name: &str) -> PathBuf {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("receivers");
     let output = Command::new(script).stderr(Stdio::inherit()).output().expect("run it");
     assert!(output.status.success(), "tests/receivers failed");
@@ -54,7 +54,7 @@ impl Receiver {
         let mut child = Command::new("python3")
             .arg(script)
             .args(tls)
-            .env("PYTHONPATH", fetched("python"))
+            .env("PYTHONPATH", downloaded_path("python"))
             .env("PYTHONDONTWRITEBYTECODE", "1")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -66,15 +66,15 @@ impl Receiver {
         let ports: Vec<u16> =
             ready.split(' ').skip(1).map(|port| port.parse().expect("a port")).collect();
         let answers: Arc<(Mutex<Answers>, Condvar)> = Arc::default();
-        let heard = Arc::clone(&answers);
+        let shared = Arc::clone(&answers);
         thread::spawn(move || {
             for line in lines.map_while(Result::ok) {
-                let mut answers = heard.0.lock().expect("no panic");
+                let mut answers = shared.0.lock().expect("no panic");
                 match line.starts_with("mode ") {
                     true => answers.modes += 1,
                     false => answers.requests.push(serde_json::from_str(&line).expect("JSON")),
                 }
-                heard.1.notify_all();
+                shared.1.notify_all();
             }
         });
         Self { child, input, answers, http: ports[0], grpc: ports[1] }
@@ -85,14 +85,14 @@ impl Receiver {
     /// # Panics
     /// If it does not accept the mode.
     pub fn mode(&self, mode: &str) {
-        self.say(mode);
+        self.send_command(mode);
     }
 
     /// Sends it a line, and waits for the answer.
-    fn say(&self, line: &str) -> Vec<Value> {
+    fn send_command(&self, line: &str) -> Vec<Value> {
         let before = self.answers.0.lock().expect("no panic").modes;
         writeln!(&self.input, "{line}").expect("it runs");
-        self.wait(|answers| answers.modes > before, "it takes a line")
+        self.wait(|answers| answers.modes > before, "the receiver did not confirm the command")
     }
 
     /// Waits until `count` requests have arrived in total, and returns them.
@@ -100,7 +100,7 @@ impl Receiver {
     /// # Panics
     /// If they do not arrive.
     pub fn wait_for(&self, count: usize) -> Vec<Value> {
-        self.wait(|answers| answers.requests.len() >= count, "requests come")
+        self.wait(|answers| answers.requests.len() >= count, "too few requests arrived")
     }
 
     /// Returns all requests that it has answered so far.
@@ -108,7 +108,7 @@ impl Receiver {
     /// # Panics
     /// If it has ended.
     pub fn requests(&self) -> Vec<Value> {
-        self.say("all")
+        self.send_command("all")
     }
 
     fn wait(&self, met: impl Fn(&Answers) -> bool, what: &str) -> Vec<Value> {

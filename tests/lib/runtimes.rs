@@ -125,9 +125,9 @@ impl Runtime {
         let notes = run(Command::new("readelf").arg("-n").arg(&libjvm));
         let id = notes.split_once("Build ID: ").expect("a build id").1;
         let (first, rest) = id.split_whitespace().next().expect("a number").split_at(2);
-        let place = debug.join(".build-id").join(first);
-        std::fs::create_dir_all(&place).expect("a folder");
-        let file = place.join(format!("{rest}.debug"));
+        let folder = debug.join(".build-id").join(first);
+        std::fs::create_dir_all(&folder).expect("a folder");
+        let file = folder.join(format!("{rest}.debug"));
         run(Command::new("objcopy").arg("--only-keep-debug").args([&libjvm, &file]));
         run(Command::new("strip").arg(&libjvm));
         runtime
@@ -147,7 +147,8 @@ impl Runtime {
         runtime
     }
 
-    /// Makes a copy in a folder that consists of symbolic links, except for `java` and libjvm.so.
+    /// Makes a copy in a folder. The copy consists of symbolic links, except for `java` and
+    /// libjvm.so.
     fn copied(&self, folder: &Path) -> Self {
         let java = self.java.canonicalize().expect("java exists");
         let home = java.parent().and_then(Path::parent).expect("bin/java");
@@ -156,10 +157,10 @@ impl Runtime {
         assert!(status.is_ok_and(|status| status.success()), "cp -rs {}", home.display());
         // The launcher locates the JVM relative to its own path, so it has to be a copy, too.
         let own = |path: &Path| {
-            let place = copy.join(path.strip_prefix(home).expect("in its home"));
-            std::fs::remove_file(&place).expect("a link");
-            std::fs::copy(path, &place).expect("copy");
-            place
+            let copied_file = copy.join(path.strip_prefix(home).expect("in its home"));
+            std::fs::remove_file(&copied_file).expect("a link");
+            std::fs::copy(path, &copied_file).expect("copy");
+            copied_file
         };
         own(&self.libjvm());
         Self { java: own(&java), ..self.clone() }

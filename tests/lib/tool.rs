@@ -167,15 +167,15 @@ impl Tool {
             text
         });
         let mut err = BufReader::new(child.stderr.take().expect("piped"));
-        let mut said = String::new();
-        while !said.contains("Hit Ctrl-C to end") {
-            if err.read_line(&mut said).expect("messages are UTF-8") == 0 {
-                panic!("the tool ended instead of tracing: {said}");
+        let mut stderr_text = String::new();
+        while !stderr_text.contains("Hit Ctrl-C to end") {
+            if err.read_line(&mut stderr_text).expect("messages are UTF-8") == 0 {
+                panic!("the tool ended instead of tracing: {stderr_text}");
             }
         }
         let stderr = thread::spawn(move || {
-            err.read_to_string(&mut said).expect("messages are UTF-8");
-            said
+            err.read_to_string(&mut stderr_text).expect("messages are UTF-8");
+            stderr_text
         });
         Self { child: Guard(child), stdout, stderr }
     }

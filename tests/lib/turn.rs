@@ -1,12 +1,12 @@
 //! Which tests may run at the same time.
 //!
-//! A test calls [`need_root`] and runs alone if it measures, counts all JVMs, or checks that nothing
-//! is left on the machine. A test that only checks what a tool reports about the test's own
-//! JVMs calls [`beside_others`]. Three such tests run at once, because they wait most of the time.
+//! A test calls [`run_alone`] if it measures, counts all JVMs, or checks that nothing is left on
+//! the machine. A test that only checks what a tool reports about the test's own JVMs calls
+//! [`run_beside_others`]. Three such tests run at once, because they wait most of the time.
 //!
-//! The turns are locked files beside the test binaries, because `tests/run` runs several binaries
-//! at a time. If `JVMPROBE_TEST_TIMES` names a file, each test adds a line with its time, without
-//! the time spent waiting for its turn.
+//! A turn consists of locks on files beside the test binaries, because `tests/run` runs several
+//! binaries at a time. If `JVMPROBE_TEST_TIMES` names a file, each test adds a line with its time,
+//! without the time spent waiting for its turn.
 
 use std::{
     cell::RefCell,
@@ -68,7 +68,7 @@ fn lock(alone: bool) -> Vec<File> {
 }
 
 /// Waits for the test's turn, unless its thread already has one.
-fn take(alone: bool) {
+fn wait_for_turn(alone: bool) {
     TURN.with_borrow_mut(|turn| {
         turn.get_or_insert_with(|| Turn { files: lock(alone), begin: Instant::now() });
     });
@@ -81,20 +81,21 @@ fn check_root() {
     );
 }
 
-/// Requires root, and makes this test run alone, unless its thread has called [`beside_others`].
+/// Requires root, and makes this test run alone, unless its thread has called
+/// [`run_beside_others`].
 ///
 /// # Panics
 /// Without root: a test that does nothing must not pass.
-pub fn need_root() {
+pub fn run_alone() {
     check_root();
-    take(true);
+    wait_for_turn(true);
 }
 
 /// Requires root, and makes this test run at the same time as others that call this function.
 ///
 /// # Panics
 /// Without root.
-pub fn beside_others() {
+pub fn run_beside_others() {
     check_root();
-    take(false);
+    wait_for_turn(false);
 }

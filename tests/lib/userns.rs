@@ -12,7 +12,7 @@ use std::{
 
 use tempfile::TempDir;
 
-use crate::{load::classes, other::Other, runtimes::Runtime};
+use crate::{child_process::ChildProcess, load::classes, runtimes::Runtime};
 
 /// Mapping of user IDs between the namespace and the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,7 +61,7 @@ const RANGE: &str = r#"
 const NOTHING: &str = r#"cd /; exec $user unshare --user $JAVA"#;
 
 impl Mapping {
-    fn inside(self) -> &'static str {
+    fn script(self) -> &'static str {
         match self {
             Self::RootOnly => ROOT_ONLY,
             Self::RootOnlyAndPids => ROOT_ONLY_AND_PIDS,
@@ -79,7 +79,7 @@ impl Mapping {
 
 /// The JVM. It ends when this is dropped.
 pub struct Namespaced {
-    shell: Other,
+    shell: ChildProcess,
     stdin: ChildStdin,
     java: u32,
     dir: TempDir,
@@ -94,16 +94,16 @@ impl Namespaced {
         let dir = tempfile::tempdir().expect("a temporary folder");
         fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).expect("chmod");
         let home = runtime.java.parent().and_then(Path::parent).expect("bin/java");
-        let said = fs::File::create(dir.path().join("said")).expect("a file");
+        let output = fs::File::create(dir.path().join("output")).expect("a file");
         // The namespace's own /tmp hides ours, so the runtime and the classes are mounted below
         // /mnt.
         let java = format!("/mnt/jre/bin/java -Xmx64m {flags} -cp /mnt/classes {program}");
         let mut command = Command::new("unshare");
         command.args(["--mount", "bash", "-c", OUTSIDE]);
         command.env("HOME_OF_JRE", home).env("CLASSES", classes());
-        command.env("START", START).env("JAVA", java).env("INSIDE", mapping.inside());
-        command.stdin(Stdio::piped()).stderr(said.try_clone().expect("a file")).stdout(said);
-        let mut shell = Other::spawn(&mut command);
+        command.env("START", START).env("JAVA", java).env("INSIDE", mapping.script());
+        command.stdin(Stdio::piped()).stderr(output.try_clone().expect("a file")).stdout(output);
+        let mut shell = ChildProcess::spawn(&mut command);
         let stdin = shell.0.stdin.take().expect("piped");
         let mut found = Self { shell, stdin, java: 0, dir };
         found.wait_for("ready");
@@ -141,9 +141,9 @@ impl Namespaced {
     /// # Panics
     /// If the JVM has died.
     pub fn run(&mut self, seconds: f64) {
-        let before = self.said().matches("done").count();
+        let before = self.output().matches("done").count();
         writeln!(self.stdin, "go {seconds}").expect("java reads commands");
-        while self.said().matches("done").count() == before {
+        while self.output().matches("done").count() == before {
             self.check();
         }
     }
@@ -152,12 +152,12 @@ impl Namespaced {
     ///
     /// # Panics
     /// If its output cannot be read, or is not UTF-8.
-    pub fn said(&self) -> String {
-        fs::read_to_string(self.dir.path().join("said")).expect("its output is UTF-8")
+    pub fn output(&self) -> String {
+        fs::read_to_string(self.dir.path().join("output")).expect("its output is UTF-8")
     }
 
     fn wait_for(&mut self, word: &str) {
-        while !self.said().contains(word) {
+        while !self.output().contains(word) {
             self.check();
         }
     }
@@ -165,7 +165,7 @@ impl Namespaced {
     fn check(&mut self) {
         sleep(Duration::from_millis(10));
         let ended = self.shell.0.try_wait().expect("wait for it");
-        assert!(ended.is_none(), "{ended:?}: {}", self.said());
+        assert!(ended.is_none(), "{ended:?}: {}", self.output());
     }
 }
 

@@ -39,7 +39,7 @@ pub const SAMPLES: u64 = 100;
 /// `begin_s`, in seconds since 1970. It has [`SAMPLES`] samples of `shop.Main.run`, `at` samples of
 /// `shop.Main.window`, 1000 bytes of `byte[]` in 10 objects, and one pause. Every seventh window
 /// has a second JVM.
-pub fn made_up(begin_s: u64, at: u64) -> Window {
+pub fn synthetic_window(begin_s: u64, at: u64) -> Window {
     let begin_ns = (begin_s + at * 15) * SECOND;
     let mut jvms = vec![jvm_data("shop", PID, begin_ns, at)];
     if at % 7 == 3 {
@@ -72,7 +72,7 @@ fn jvm_data(name: &str, pid: u32, begin_ns: u64, at: u64) -> JvmData {
     let class = [run[0].clone(), Frame::new(Kind::Class, "byte[]")];
     add(&mut alloc, pid, &class, 1000, 10, 0);
     let pause = Stop {
-        time: jiff_time(begin_ns + 7 * SECOND),
+        time: rfc3339(begin_ns + 7 * SECOND),
         ts_ns: 1,
         pid,
         collector: "G1".into(),
@@ -114,7 +114,7 @@ fn add(profile: &mut Profile, pid: u32, frames: &[Frame], count: u64, occurrence
 }
 
 /// Formats a timestamp as in RFC 3339.
-fn jiff_time(ns: u64) -> String {
+fn rfc3339(ns: u64) -> String {
     let at = jiff::Timestamp::from_nanosecond(ns.into()).unwrap_or_default();
     format!("{at:.9}")
 }

@@ -44,7 +44,7 @@ mode = ["ok"]
 lock = threading.Lock()
 
 
-def tell(**what):
+def print_json(**what):
     with lock:
         print(json.dumps(what), flush=True)
 
@@ -153,8 +153,8 @@ def judge(body, max_bytes):
     return accepted, error
 
 
-def has_service(told, name):
-    return any(p["resource"]["service.name"] == name for p in told.get("profiles", []))
+def has_service(decoded, name):
+    return any(p["resource"]["service.name"] == name for p in decoded.get("profiles", []))
 
 
 def value_of(value):
@@ -167,41 +167,41 @@ def attributes(all):
 
 
 def profiles(request):
-    words = request.dictionary
-    text = words.string_table
+    dictionary = request.dictionary
+    text = dictionary.string_table
     for table in (
-        words.string_table,
-        words.stack_table,
-        words.location_table,
-        words.function_table,
-        words.mapping_table,
-        words.attribute_table,
-        words.link_table,
+        dictionary.string_table,
+        dictionary.stack_table,
+        dictionary.location_table,
+        dictionary.function_table,
+        dictionary.mapping_table,
+        dictionary.attribute_table,
+        dictionary.link_table,
     ):
         assert len(table) > 0 and not table[0] or table[0] == type(table[0])(), "no zero value"
 
     def frame(index):
-        location = words.location_table[index]
+        location = dictionary.location_table[index]
         line = location.lines[0]
-        function = words.function_table[line.function_index]
+        function = dictionary.function_table[line.function_index]
         kinds = [
-            value_of(words.attribute_table[at].value)
+            value_of(dictionary.attribute_table[at].value)
             for at in location.attribute_indices
-            if text[words.attribute_table[at].key_strindex] == "profile.frame.type"
+            if text[dictionary.attribute_table[at].key_strindex] == "profile.frame.type"
         ]
         return {
             "name": text[function.name_strindex],
             "file": text[function.filename_strindex],
             "line": line.line,
-            "module": text[words.mapping_table[location.mapping_index].filename_strindex],
+            "module": text[dictionary.mapping_table[location.mapping_index].filename_strindex],
             "kind": kinds[0] if kinds else None,
         }
 
-    told = []
+    decoded = []
     for resource in request.resource_profiles:
         for scope in resource.scope_profiles:
             for profile in scope.profiles:
-                told.append(
+                decoded.append(
                     {
                         "resource": attributes(resource.resource.attributes),
                         "scope": scope.scope.name,
@@ -221,12 +221,12 @@ def profiles(request):
                             {
                                 "stack": [
                                     frame(at)
-                                    for at in words.stack_table[sample.stack_index].location_indices
+                                    for at in dictionary.stack_table[sample.stack_index].location_indices
                                 ],
                                 "values": list(sample.values),
                                 "attributes": {
-                                    text[words.attribute_table[at].key_strindex]: value_of(
-                                        words.attribute_table[at].value
+                                    text[dictionary.attribute_table[at].key_strindex]: value_of(
+                                        dictionary.attribute_table[at].value
                                     )
                                     for at in sample.attribute_indices
                                 },
@@ -235,11 +235,11 @@ def profiles(request):
                         ],
                     }
                 )
-    return told
+    return decoded
 
 
 def metrics(request):
-    told = []
+    decoded = []
     for resource in request.resource_metrics:
         for scope in resource.scope_metrics:
             for metric in scope.metrics:
@@ -263,8 +263,8 @@ def metrics(request):
                         }
                     else:
                         one["value"] = point.as_double
-                    told.append(one)
-    return told
+                    decoded.append(one)
+    return decoded
 
 
 def decode(path, body):
@@ -287,33 +287,33 @@ class Handler(BaseHTTPRequestHandler):
         if self.headers.get("content-encoding") == "gzip":
             body = gzip.decompress(body)
         now = mode[0]
-        words = now.split()
+        arguments = now.split()
         headers = {name.lower(): value for name, value in self.headers.items()}
-        told = {} if words[0] == "down" else decode(self.path, body)
-        if words[0] == "judge":
-            told["accepted"], told["error"] = judge(body, int(words[1]))
-        tell(path=self.path, mode=now, headers=headers, **told)
+        decoded = {} if arguments[0] == "down" else decode(self.path, body)
+        if arguments[0] == "judge":
+            decoded["accepted"], decoded["error"] = judge(body, int(arguments[1]))
+        print_json(path=self.path, mode=now, headers=headers, **decoded)
         code, answer, extra = 200, b"", {}
-        if words[0] == "slow":
-            time.sleep(float(words[1]))
-        elif words[0] == "down":
+        if arguments[0] == "slow":
+            time.sleep(float(arguments[1]))
+        elif arguments[0] == "down":
             code = 503
-        elif words[0] == "status":
-            code, answer = int(words[1]), b"not now\n"
-            if len(words) > 2:
-                extra["retry-after"] = words[2]
-        elif words[0] == "cut":
+        elif arguments[0] == "status":
+            code, answer = int(arguments[1]), b"not now\n"
+            if len(arguments) > 2:
+                extra["retry-after"] = arguments[2]
+        elif arguments[0] == "cut":
             self.close_connection = True
             self.connection.close()
             return
-        elif words[0] == "page":
+        elif arguments[0] == "page":
             answer, extra = b"<html>hello</html>", {"content-type": "text/html"}
-        elif words[0] == "reject" and has_service(told, words[1]):
+        elif arguments[0] == "reject" and has_service(decoded, arguments[1]):
             code, answer = 400, b"not this one\n"
-        elif words[0] == "judge" and told["error"]:
-            code = int(words[2]) if len(words) > 2 else 400
-            answer = json.dumps({"code": "invalid_argument", "message": told["error"]}).encode()
-        elif words[0] == "endless":
+        elif arguments[0] == "judge" and decoded["error"]:
+            code = int(arguments[2]) if len(arguments) > 2 else 400
+            answer = json.dumps({"code": "invalid_argument", "message": decoded["error"]}).encode()
+        elif arguments[0] == "endless":
             self.send_response(200)
             self.end_headers()
             self.close_connection = True
@@ -322,9 +322,9 @@ class Handler(BaseHTTPRequestHandler):
                     self.wfile.write(bytes(1 << 16))
             except OSError:
                 return
-        elif words[0] == "partial":
+        elif arguments[0] == "partial":
             partial = profiles_service_pb2.ExportProfilesServiceResponse()
-            partial.partial_success.rejected_profiles = int(words[1])
+            partial.partial_success.rejected_profiles = int(arguments[1])
             partial.partial_success.error_message = "too old"
             answer = partial.SerializeToString()
         try:
@@ -341,27 +341,27 @@ class Handler(BaseHTTPRequestHandler):
         pass
 
 
-def answer_grpc(name, request, told, response, context):
+def answer_grpc(name, request, decoder, response, context):
     headers = {one.key: str(one.value) for one in context.invocation_metadata()}
     now = mode[0]
-    told = told(request)
-    tell(path=name, mode=now, headers=headers, **told)
-    words = now.split()
-    if words[0] == "reject" and has_service(told, words[1]):
+    decoded = decoder(request)
+    print_json(path=name, mode=now, headers=headers, **decoded)
+    arguments = now.split()
+    if arguments[0] == "reject" and has_service(decoded, arguments[1]):
         context.abort(grpc.StatusCode.INVALID_ARGUMENT, "not this one")
-    if words[0] == "slow":
-        time.sleep(float(words[1]))
-    elif words[0] == "partial":
-        response.partial_success.rejected_profiles = int(words[1])
-    elif words[0] == "grpc":
-        code = {c.value[0]: c for c in grpc.StatusCode}[int(words[1])]
-        if len(words) > 2:
+    if arguments[0] == "slow":
+        time.sleep(float(arguments[1]))
+    elif arguments[0] == "partial":
+        response.partial_success.rejected_profiles = int(arguments[1])
+    elif arguments[0] == "grpc":
+        code = {c.value[0]: c for c in grpc.StatusCode}[int(arguments[1])]
+        if len(arguments) > 2:
             # google.rpc.Status with google.rpc.RetryInfo, by hand.
-            delay = duration_pb2.Duration(seconds=int(words[2])).SerializeToString()
+            delay = duration_pb2.Duration(seconds=int(arguments[2])).SerializeToString()
             info = b"\x0a" + bytes([len(delay)]) + delay
             url = b"type.googleapis.com/google.rpc.RetryInfo"
             any = b"\x0a" + bytes([len(url)]) + url + b"\x12" + bytes([len(info)]) + info
-            status = b"\x08" + bytes([int(words[1])]) + b"\x1a" + bytes([len(any)]) + any
+            status = b"\x08" + bytes([int(arguments[1])]) + b"\x1a" + bytes([len(any)]) + any
             context.set_trailing_metadata((("grpc-status-details-bin", status),))
         context.abort(code, "not now")
     return response
@@ -372,9 +372,9 @@ def export_profiles(request, context):
 
     In mode endless, the stream does not end.
     """
-    told = lambda request: {"profiles": profiles(request)}
+    decoder = lambda request: {"profiles": profiles(request)}
     response = profiles_service_pb2.ExportProfilesServiceResponse()
-    yield answer_grpc("grpc profiles", request, told, response, context)
+    yield answer_grpc("grpc profiles", request, decoder, response, context)
     while mode[0] == "endless" and context.is_active():
         response.partial_success.error_message = "x" * (1 << 16)
         yield response
@@ -394,9 +394,9 @@ PROFILES = grpc.method_handlers_generic_handler(
 
 class Metrics(metrics_service_pb2_grpc.MetricsServiceServicer):
     def Export(self, request, context):
-        told = lambda request: {"metrics": metrics(request)}
+        decoder = lambda request: {"metrics": metrics(request)}
         response = metrics_service_pb2.ExportMetricsServiceResponse()
-        return answer_grpc("grpc metrics", request, told, response, context)
+        return answer_grpc("grpc metrics", request, decoder, response, context)
 
 
 def main():

@@ -9,7 +9,7 @@ use std::{
 
 use walk_harness::{
     harness::{self, blob},
-    recording::{Pieces, Recording},
+    recording::{PiecewiseSource, Recording},
 };
 
 fn recordings() -> Vec<PathBuf> {
@@ -45,7 +45,7 @@ fn walk_in_pieces_yields_the_recorded_frames() {
     let mut pieces = 0;
     for file in recordings() {
         let recording = Recording::read(&file).unwrap();
-        let mut source = Pieces::of(&recording);
+        let mut source = PiecewiseSource::of(&recording);
         let stack = harness::walk(&mut source, &recording.start);
         assert_eq!(stack, recording.stack, "{}: {}", file.display(), recording.about);
         pieces += source.count;
@@ -73,7 +73,9 @@ fn walk_with_cached_code_yields_the_recorded_frames() {
             let stack = harness::walk(&mut &recording, &recording.start);
             assert_eq!(stack, recording.stack, "{}: {}", file.display(), recording.about);
         }
-        // A caller in native code is found in the cache, so its unwind rows are not needed again.
+        // The unwind rows of callers in native code are in the cache now, so the walk succeeds
+        // without the recorded rows. Only if the innermost frame is native, its row is needed,
+        // because the cache contains return addresses only.
         if recording.stack.frames[0] >> 47 == 0 {
             continue;
         }
@@ -84,7 +86,7 @@ fn walk_with_cached_code_yields_the_recorded_frames() {
         all += 1;
         without_rows += usize::from(stack == recording.stack);
     }
-    // In some recordings, two addresses share a cache slot.
+    // In some recordings, two addresses share a cache slot, so one of them is not cached.
     assert!(without_rows * 4 > all * 3 && all > 40, "{without_rows} of {all}");
 }
 
@@ -95,7 +97,7 @@ fn replaced_code_is_not_served_from_the_cache() {
     for (file, stamp) in recordings().iter().zip(1 << 32..) {
         let recording = with_stamp(Recording::read(file).unwrap(), stamp);
         harness::walk(&mut &recording, &recording.start);
-        // The first compiled method that is a caller.
+        // The innermost caller that is a compiled method.
         let ids = recording.stack.frames.iter().map(|frame| (frame >> 47) & 0xffff);
         let compiled = |id: &u64, frame: &u64| *id != 0 && *frame >> 63 == 0;
         let mut frames = recording.stack.frames.iter().zip(ids).skip(1);
@@ -104,9 +106,14 @@ fn replaced_code_is_not_served_from_the_cache() {
         let mut other = recording.clone();
         let at = found.identity_at;
         let line = other.lines.get_mut(&(at - at % 64)).unwrap();
-        let place = &mut line[(at % 64) as usize..][..2];
-        assert_eq!(u64::from(u16::from_le_bytes([place[0], place[1]])), id, "{}", file.display());
-        place.copy_from_slice(&0xabcd_u16.to_le_bytes());
+        let id_bytes = &mut line[(at % 64) as usize..][..2];
+        assert_eq!(
+            u64::from(u16::from_le_bytes([id_bytes[0], id_bytes[1]])),
+            id,
+            "{}",
+            file.display()
+        );
+        id_bytes.copy_from_slice(&0xabcd_u16.to_le_bytes());
         let stack = harness::walk(&mut &other, &other.start);
         assert!(stack.frames.iter().any(|frame| frame >> 47 == 0xabcd), "{}", file.display());
         replaced += 1;
@@ -118,9 +125,9 @@ fn replaced_code_is_not_served_from_the_cache() {
 #[test]
 fn damaged_memory_ends_the_walk_safely() {
     for file in recordings() {
-        let whole = Recording::read(&file).unwrap();
-        for (i, addr) in whole.lines.keys().enumerate().step_by(5) {
-            let mut damaged = whole.clone();
+        let intact = Recording::read(&file).unwrap();
+        for (i, addr) in intact.lines.keys().enumerate().step_by(5) {
+            let mut damaged = intact.clone();
             if i % 2 == 0 {
                 damaged.lines.remove(addr);
             } else {
@@ -142,13 +149,13 @@ fn sanitizers_report_no_errors() {
     }
     let folder = tempfile::tempdir().unwrap();
     let library = folder.path().join("walker.so");
-    let house = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let manifest_dir = Path::new(env!("CARGO_MANIFEST_DIR"));
     let compiled = Command::new("gcc")
         .args(["-O1", "-g", "-shared", "-fPIC", "-D__TARGET_ARCH_x86", "-fno-strict-aliasing"])
         .args(["-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-Wno-unknown-pragmas"])
-        .arg(format!("-I{}", house.join("../../libjvmprobe/walk").display()))
-        .arg(format!("-I{}", house.join("../../bpf").display()))
-        .arg(house.join("../../libjvmprobe/walk/harness.c"))
+        .arg(format!("-I{}", manifest_dir.join("../../libjvmprobe/walk").display()))
+        .arg(format!("-I{}", manifest_dir.join("../../bpf").display()))
+        .arg(manifest_dir.join("../../libjvmprobe/walk/harness.c"))
         .arg("-o")
         .arg(&library)
         .output();
@@ -173,11 +180,12 @@ fn sanitizers_report_no_errors() {
 #[test]
 fn every_frame_kind_has_a_recording() {
     let files = recordings();
-    let told: Vec<_> = files.iter().map(|file| Recording::read(file).unwrap().about).collect();
+    let descriptions: Vec<_> =
+        files.iter().map(|file| Recording::read(file).unwrap().about).collect();
     let has = |runtime: &str, kind: &str| {
         let kind = format!(": {kind}");
         let is_one = |about: &&String| about.starts_with(runtime) && about.contains(&kind);
-        assert!(told.iter().find(is_one).is_some(), "{runtime}{kind}");
+        assert!(descriptions.iter().find(is_one).is_some(), "{runtime}{kind}");
     };
     for kind in [
         "adapter",

@@ -12,13 +12,13 @@ use core::slice;
 use crate::jvmti::Env;
 
 /// Maximum length of a name in bytes; longer names are truncated.
-pub const NAME_MOST: usize = 4096;
+pub const MAX_NAME: usize = 4096;
 /// Maximum size of a record, its line feed included.
-const RECORD: usize = 32 << 10;
+const MAX_RECORD: usize = 32 << 10;
 /// Initial capacity of a buffer.
-const LEAST: usize = 2 * RECORD;
+const INITIAL_CAPACITY: usize = 2 * MAX_RECORD;
 /// Maximum capacity of a buffer.
-const MOST: usize = 16 << 20;
+const MAX_CAPACITY: usize = 16 << 20;
 
 /// Text in memory from JVMTI's Allocate, deallocated when dropped.
 pub struct Buffer {
@@ -27,30 +27,30 @@ pub struct Buffer {
     capacity: usize,
     len: usize,
     limit: usize,
-    over: bool,
+    truncated: bool,
 }
 
 impl Buffer {
     /// Creates an empty buffer; `None` if JVMTI has no memory.
     pub fn new(env: Env) -> Option<Self> {
-        let start = env.allocate(LEAST)?;
-        Some(Self { env, start, capacity: LEAST, len: 0, limit: 0, over: false })
+        let start = env.allocate(INITIAL_CAPACITY)?;
+        Some(Self { env, start, capacity: INITIAL_CAPACITY, len: 0, limit: 0, truncated: false })
     }
 
     /// Begins a record. Returns false if there is no space for one.
     pub fn begin(&mut self) -> bool {
-        if self.capacity - self.len < RECORD && !self.grow() {
+        if self.capacity - self.len < MAX_RECORD && !self.grow() {
             return false;
         }
-        self.over = false;
+        self.truncated = false;
         // One byte is reserved for the line feed.
-        self.limit = self.len + RECORD - 1;
+        self.limit = self.len + MAX_RECORD - 1;
         true
     }
 
     fn grow(&mut self) -> bool {
         let capacity = self.capacity * 2;
-        if capacity > MOST {
+        if capacity > MAX_CAPACITY {
             return false;
         }
         let Some(start) = self.env.allocate(capacity) else {
@@ -64,16 +64,16 @@ impl Buffer {
         true
     }
 
-    /// Limits the rest of the record to `most` bytes.
-    pub fn narrow(&mut self, most: usize) {
-        self.limit = self.limit.min(self.len + most);
+    /// Limits the rest of the record to `max` bytes.
+    pub fn limit_rest(&mut self, max: usize) {
+        self.limit = self.limit.min(self.len + max);
     }
 
     /// Ends the record with a line feed.
     pub fn end(&mut self) {
-        // `begin` reserved this byte, and `narrow` only lowers the limit.
+        // `begin` reserved this byte, and `limit_rest` only lowers the limit.
         self.limit = self.len + 1;
-        self.over = false;
+        self.truncated = false;
         self.byte(b'\n');
         self.limit = self.len;
     }
@@ -89,18 +89,18 @@ impl Buffer {
     }
 
     /// Whether a part of this record did not fit.
-    pub fn is_over(&self) -> bool {
-        self.over
+    pub fn is_truncated(&self) -> bool {
+        self.truncated
     }
 
     /// Writes one byte. After the first byte that does not fit, the rest of the record is dropped.
     pub fn byte(&mut self, byte: u8) {
-        if self.len < self.limit && !self.over {
+        if self.len < self.limit && !self.truncated {
             // SAFETY: the limit is never above the capacity.
             unsafe { self.start.add(self.len).write(byte) };
             self.len += 1;
         } else {
-            self.over = true;
+            self.truncated = true;
         }
     }
 
@@ -124,8 +124,8 @@ impl Buffer {
     fn number(&mut self, mut value: u64, base: u64) {
         let mut digits = [0_u8; 20];
         let mut count = 0;
-        for place in digits.iter_mut().rev() {
-            *place = digit((value % base) as u8);
+        for slot in digits.iter_mut().rev() {
+            *slot = digit((value % base) as u8);
             value /= base;
             count += 1;
             if value == 0 {
@@ -144,15 +144,15 @@ impl Buffer {
     }
 
     /// Writes a name, with control characters and the backslash as `\xNN`. A
-    /// name of more than `NAME_MOST` bytes is truncated between characters.
+    /// name of more than `MAX_NAME` bytes is truncated between characters.
     pub fn name(&mut self, name: impl Iterator<Item = u8>) {
         let first = self.len;
-        let end = first + NAME_MOST;
+        let end = first + MAX_NAME;
         for byte in name {
             let plain = byte >= b' ' && byte != 0x7F && byte != b'\\';
             let size = if plain { 1 } else { 4 };
             if self.len + size > end.min(self.limit) {
-                self.over |= self.len + size > self.limit;
+                self.truncated |= self.len + size > self.limit;
                 if is_continuation(byte) {
                     self.drop_character(first);
                 }

@@ -29,8 +29,8 @@ pub fn callbacks() -> [*const c_void; COUNT] {
         (COMPILED_METHOD_UNLOAD, compiled_method_unload as *const c_void),
         (DYNAMIC_CODE_GENERATED, dynamic_code_generated as *const c_void),
     ] {
-        if let Some(place) = table.get_mut((event - FIRST) as usize) {
-            *place = callback;
+        if let Some(slot) = table.get_mut((event - FIRST) as usize) {
+            *slot = callback;
         }
     }
     table

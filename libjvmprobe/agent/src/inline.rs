@@ -20,11 +20,11 @@ const MAJOR_VERSION: i32 = 1;
 const INLINE_INFO: i32 = 2;
 
 /// Maximum number of records in a list; HotSpot passes one.
-const RECORDS_MOST: usize = 16;
+const MAX_RECORDS: usize = 16;
 /// Maximum number of addresses in a record.
-const PCS_MOST: i32 = 1 << 20;
+const MAX_PCS: i32 = 1 << 20;
 /// Maximum number of methods in a chain.
-const FRAMES_MOST: i32 = 1 << 12;
+const MAX_FRAMES: i32 = 1 << 12;
 
 /// `jvmtiCompiledMethodLoadRecordHeader`.
 #[repr(C)]
@@ -89,7 +89,7 @@ pub struct Range<'a> {
 /// that is still being handled during `'a`.
 pub unsafe fn pcs<'a>(info: *const c_void) -> &'a [Pc] {
     let mut header = info.cast::<Header>();
-    for _ in 0..RECORDS_MOST {
+    for _ in 0..MAX_RECORDS {
         if header.is_null() || !header.is_aligned() {
             break;
         }
@@ -103,7 +103,7 @@ pub unsafe fn pcs<'a>(info: *const c_void) -> &'a [Pc] {
             let record = unsafe { &*header.cast::<Record>() };
             if record.pcs.is_null()
                 || !record.pcs.is_aligned()
-                || !(1..=PCS_MOST).contains(&record.count)
+                || !(1..=MAX_PCS).contains(&record.count)
             {
                 break;
             }
@@ -134,7 +134,7 @@ fn chain(pc: &Pc) -> Option<Chain<'_>> {
         || pc.bcis.is_null()
         || !pc.methods.is_aligned()
         || !pc.bcis.is_aligned()
-        || !(1..=FRAMES_MOST).contains(&pc.count)
+        || !(1..=MAX_FRAMES).contains(&pc.count)
     {
         return None;
     }
@@ -150,15 +150,15 @@ fn chain(pc: &Pc) -> Option<Chain<'_>> {
 }
 
 /// Consumer of ranges, which also decides whether two adjacent ranges can be merged.
-pub trait Sink {
+pub trait RangeSink {
     /// Whether two adjacent ranges with these chains can be merged.
     fn is_same(&mut self, one: Chain<'_>, other: Chain<'_>) -> bool;
     /// Consumes a range.
-    fn take(&mut self, range: Range<'_>);
+    fn add(&mut self, range: Range<'_>);
 }
 
-/// Passes the ranges to `sink`, merging adjacent ranges for which `Sink::is_same` returns true.
-pub fn merge<'a>(ranges: impl Iterator<Item = Range<'a>>, sink: &mut impl Sink) {
+/// Passes the ranges to `sink`, merging adjacent ranges for which `RangeSink::is_same` returns true.
+pub fn merge<'a>(ranges: impl Iterator<Item = Range<'a>>, sink: &mut impl RangeSink) {
     let mut pending: Option<Range<'_>> = None;
     for range in ranges {
         if let Some(last) = &mut pending
@@ -167,10 +167,10 @@ pub fn merge<'a>(ranges: impl Iterator<Item = Range<'a>>, sink: &mut impl Sink) 
         {
             last.end = range.end;
         } else if let Some(last) = pending.replace(range) {
-            sink.take(last);
+            sink.add(last);
         }
     }
     if let Some(last) = pending {
-        sink.take(last);
+        sink.add(last);
     }
 }

@@ -88,7 +88,7 @@ pub unsafe extern "C" fn Agent_OnLoad(
     _reserved: *mut c_void,
 ) -> i32 {
     // SAFETY: the JVM's option text ends in NUL and lives during the call.
-    code(unsafe { options::text(text) }.ok_or(Failure::Options), vm, false)
+    exit_status(unsafe { options::text(text) }.ok_or(Failure::Options), vm, false)
 }
 
 /// Entry point that the JVM calls when the agent is attached to the running JVM.
@@ -104,10 +104,10 @@ pub unsafe extern "C" fn Agent_OnAttach(
     _reserved: *mut c_void,
 ) -> i32 {
     // SAFETY: the JVM's option text ends in NUL and lives during the call.
-    code(unsafe { options::text(text) }.ok_or(Failure::Options), vm, true)
+    exit_status(unsafe { options::text(text) }.ok_or(Failure::Options), vm, true)
 }
 
-fn code(text: Result<&[u8], Failure>, vm: JavaVm, live: bool) -> i32 {
+fn exit_status(text: Result<&[u8], Failure>, vm: JavaVm, live: bool) -> i32 {
     match text.and_then(|text| start(vm, text, live)) {
         Ok(()) => 0,
         Err(failure) => failure as i32,
@@ -129,10 +129,11 @@ fn start(vm: JavaVm, text: &[u8], live: bool) -> Result<(), Failure> {
     };
     let result = set_up(&pass, env, live);
     // An agent attached to a running JVM without a rich map is done after the snapshot.
-    let stays = result.is_ok() && (!live || pass.goes_on() && !options.once);
-    if !stays {
-        pass.silence();
-        let alone = pass.is_alone();
+    let keeps_writing =
+        result.is_ok() && (!live || pass.continues_after_snapshot() && !options.once);
+    if !keeps_writing {
+        pass.stop();
+        let alone = pass.wait_for_other_passes();
         drop(pass);
         if alone {
             env.dispose();
@@ -145,7 +146,7 @@ fn open(path: Option<&[u8]>, failure: Failure) -> Result<Option<File>, Failure> 
     let Some(path) = path else {
         return Ok(None);
     };
-    let mut copy = [0; options::PATH_MOST];
+    let mut copy = [0; options::PATH_MAX];
     for (to, &from) in copy.iter_mut().zip(path) {
         *to = from;
     }

@@ -17,7 +17,7 @@ use crate::options::ClassStyle;
 use crate::owned::{Chars, Lines};
 
 /// Number of methods in the cache.
-const KEPT: usize = 64;
+const CACHE_SIZE: usize = 64;
 
 /// Names, signature, source file and line table of a method, from JVMTI.
 pub struct Method {
@@ -32,7 +32,7 @@ pub struct Method {
 }
 
 impl Method {
-    fn ask(env: Env, jni: Option<Jni>, id: MethodId) -> Self {
+    fn read(env: Env, jni: Option<Jni>, id: MethodId) -> Self {
         let (class, file) = env.class_of(id, jni);
         let (name, signature) = env.name_of(id);
         Self { id, class, file, name, signature, lines: env.lines_of(id) }
@@ -76,27 +76,27 @@ impl Method {
 pub struct Methods {
     env: Env,
     jni: Option<Jni>,
-    kept: [Option<Method>; KEPT],
+    cache: [Option<Method>; CACHE_SIZE],
     next: usize,
 }
 
 impl Methods {
     /// Creates an empty cache.
     pub fn new(env: Env, jni: Option<Jni>) -> Self {
-        Self { env, jni, kept: [const { None }; KEPT], next: 0 }
+        Self { env, jni, cache: [const { None }; CACHE_SIZE], next: 0 }
     }
 
     /// Calls `then` with a method, which is read from the JVM unless it is cached.
     pub fn with<T>(&mut self, id: MethodId, then: impl FnOnce(&Method) -> T) -> T {
-        for method in self.kept.iter().flatten() {
+        for method in self.cache.iter().flatten() {
             if method.id == id {
                 return then(method);
             }
         }
-        let method = Method::ask(self.env, self.jni, id);
+        let method = Method::read(self.env, self.jni, id);
         let result = then(&method);
-        if let Some(place) = self.kept.get_mut(self.next % KEPT) {
-            *place = Some(method);
+        if let Some(slot) = self.cache.get_mut(self.next % CACHE_SIZE) {
+            *slot = Some(method);
         }
         self.next = self.next.wrapping_add(1);
         result

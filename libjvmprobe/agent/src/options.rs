@@ -7,9 +7,9 @@
 use core::ffi::c_char;
 
 /// Maximum length of the option text in bytes.
-const TEXT_MOST: usize = 16384;
+const MAX_TEXT: usize = 16384;
 /// PATH_MAX of Linux, which includes the NUL.
-pub const PATH_MOST: usize = 4096;
+pub const PATH_MAX: usize = 4096;
 
 /// Entries that the perf map contains for a compiled method.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -73,7 +73,7 @@ pub unsafe fn text<'a>(text: *const c_char) -> Option<&'a [u8]> {
     // SAFETY: this reads up to the NUL at most.
     while unsafe { *text.add(len) } != 0 {
         len += 1;
-        if len > TEXT_MOST {
+        if len > MAX_TEXT {
             return None;
         }
     }
@@ -126,7 +126,7 @@ pub fn parse(text: &[u8]) -> Option<Options<'_>> {
 }
 
 fn path(value: &[u8]) -> Option<&[u8]> {
-    (!value.is_empty() && value.len() < PATH_MOST).then_some(value)
+    (!value.is_empty() && value.len() < PATH_MAX).then_some(value)
 }
 
 fn flag(value: Option<&[u8]>) -> Option<bool> {

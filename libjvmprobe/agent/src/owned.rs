@@ -11,9 +11,9 @@ use core::slice;
 use crate::jvmti::Env;
 
 /// Maximum number of bytes read of a string. Strings of class files have at most 65535 bytes.
-const CHARS_MOST: usize = 1 << 17;
+const MAX_CHARS: usize = 1 << 17;
 /// Maximum number of entries read of a line table. A method's code has at most 65535 bytes.
-const LINES_MOST: i32 = 65536;
+const MAX_LINES: i32 = 65536;
 
 /// A string that JVMTI allocated, deallocated when dropped.
 pub struct Chars {
@@ -27,7 +27,7 @@ impl Chars {
     pub fn new(env: Env, start: *mut c_char) -> Self {
         let mut len = 0;
         // SAFETY: a string from JVMTI ends in NUL, where this loop stops at the latest.
-        while !start.is_null() && len < CHARS_MOST && unsafe { *start.add(len) } != 0 {
+        while !start.is_null() && len < MAX_CHARS && unsafe { *start.add(len) } != 0 {
             len += 1;
         }
         Self { env, start, len }
@@ -68,7 +68,7 @@ pub struct Lines {
 impl Lines {
     /// Takes ownership of a table of `count` entries that JVMTI allocated.
     pub fn new(env: Env, start: *mut Line, count: i32) -> Self {
-        Self { env, start, len: count.clamp(0, LINES_MOST) as usize }
+        Self { env, start, len: count.clamp(0, MAX_LINES) as usize }
     }
 
     /// Returns the entries, which may be in any order.

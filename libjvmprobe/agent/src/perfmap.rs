@@ -6,8 +6,8 @@
 //! determine the form of the names. Entries of one method never overlap, and
 //! together they cover all of its code.
 
-use crate::buffer::{Buffer, NAME_MOST};
-use crate::inline::{Chain, Pc, Range, Sink, merge, ranges};
+use crate::buffer::{Buffer, MAX_NAME};
+use crate::inline::{Chain, Pc, Range, RangeSink, merge, ranges};
 use crate::jvmti::MethodId;
 use crate::names::Methods;
 use crate::options::{Style, Unfold};
@@ -16,7 +16,7 @@ use crate::richmap::Code;
 /// Writes an entry for generated code that is not a method.
 pub fn dynamic(out: &mut Buffer, code: Code, name: &[u8]) {
     if out.begin() {
-        place(out, code);
+        write_address_and_size(out, code);
         out.name(name.iter().copied());
         out.end();
     }
@@ -36,15 +36,15 @@ pub fn loaded(
     if style.unfold != Unfold::None {
         merge(ranges(pcs, code.start, end), &mut sink);
     }
-    sink.whole(end);
+    sink.write_own_entry(end);
 }
 
-fn place(out: &mut Buffer, code: Code) {
+fn write_address_and_size(out: &mut Buffer, code: Code) {
     out.hex(code.start as u64);
     out.byte(b' ');
     out.hex(code.size as u64);
     out.byte(b' ');
-    out.narrow(NAME_MOST);
+    out.limit_rest(MAX_NAME);
 }
 
 /// Writes the entries of one method.
@@ -58,9 +58,9 @@ struct PerfSink<'a> {
 
 impl PerfSink<'_> {
     /// Writes an entry with the method's own name for the code from the last entry up to `end`.
-    fn whole(&mut self, end: usize) {
+    fn write_own_entry(&mut self, end: usize) {
         if end > self.at && self.out.begin() {
-            place(self.out, Code { start: self.at, size: end - self.at });
+            write_address_and_size(self.out, Code { start: self.at, size: end - self.at });
             self.name(self.id, None, false);
             self.out.end();
         }
@@ -97,7 +97,7 @@ impl PerfSink<'_> {
     }
 }
 
-impl Sink for PerfSink<'_> {
+impl RangeSink for PerfSink<'_> {
     fn is_same(&mut self, one: Chain<'_>, other: Chain<'_>) -> bool {
         let depth = self.depth(one);
         if depth != self.depth(other) || (one.methods.len() > 1) != (other.methods.len() > 1) {
@@ -114,12 +114,15 @@ impl Sink for PerfSink<'_> {
         })
     }
 
-    fn take(&mut self, range: Range<'_>) {
-        self.whole(range.start);
+    fn add(&mut self, range: Range<'_>) {
+        self.write_own_entry(range.start);
         if !self.out.begin() {
             return;
         }
-        place(self.out, Code { start: range.start, size: range.end - range.start });
+        write_address_and_size(
+            self.out,
+            Code { start: range.start, size: range.end - range.start },
+        );
         let depth = self.depth(range.chain);
         let outermost = range.chain.methods.len() - 1;
         for (at, (id, bci)) in range.chain.frames().take(depth).enumerate() {

@@ -17,7 +17,7 @@
 //! buffer's limits, the outermost frames or the last ranges are left out.
 
 use crate::buffer::Buffer;
-use crate::inline::{Chain, Pc, Range, Sink, merge, ranges};
+use crate::inline::{Chain, Pc, Range, RangeSink, merge, ranges};
 use crate::jvmti::MethodId;
 use crate::names::Methods;
 use crate::options::ClassStyle;
@@ -64,7 +64,7 @@ pub fn unloaded(out: &mut Buffer, start: usize) {
 pub fn dynamic(out: &mut Buffer, code: Code, name: &[u8]) {
     if out.begin() {
         out.byte(b'D');
-        place(out, code);
+        write_time_and_range(out, code);
         out.byte(b'\t');
         out.name(name.iter().copied());
         out.end();
@@ -75,7 +75,7 @@ pub fn dynamic(out: &mut Buffer, code: Code, name: &[u8]) {
 pub fn loaded(out: &mut Buffer, methods: &mut Methods, id: MethodId, code: Code, pcs: &[Pc]) {
     if out.begin() {
         out.byte(b'L');
-        place(out, code);
+        write_time_and_range(out, code);
         frame(out, methods, id, None);
         out.end();
         let mut sink = RichSink { out, methods };
@@ -83,7 +83,7 @@ pub fn loaded(out: &mut Buffer, methods: &mut Methods, id: MethodId, code: Code,
     }
 }
 
-fn place(out: &mut Buffer, code: Code) {
+fn write_time_and_range(out: &mut Buffer, code: Code) {
     out.field(sys::nanoseconds());
     out.field(code.start as u64);
     out.field(code.size as u64);
@@ -112,7 +112,7 @@ struct RichSink<'a> {
     methods: &'a mut Methods,
 }
 
-impl Sink for RichSink<'_> {
+impl RangeSink for RichSink<'_> {
     fn is_same(&mut self, one: Chain<'_>, other: Chain<'_>) -> bool {
         one.methods == other.methods
             && one.frames().zip(other.frames()).all(|((id, here), (_, there))| {
@@ -123,7 +123,7 @@ impl Sink for RichSink<'_> {
             })
     }
 
-    fn take(&mut self, range: Range<'_>) {
+    fn add(&mut self, range: Range<'_>) {
         if !self.out.begin() {
             return;
         }
@@ -133,7 +133,7 @@ impl Sink for RichSink<'_> {
         for (id, bci) in range.chain.frames() {
             let before = self.out.len();
             frame(self.out, self.methods, id, Some(bci));
-            if self.out.is_over() {
+            if self.out.is_truncated() {
                 self.out.rewind(before);
                 break;
             }

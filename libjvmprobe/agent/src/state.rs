@@ -7,7 +7,7 @@
 //! while a thread is about to write to it, because the JVM could reuse the
 //! descriptor for one of its own files before the write. So the gate counts the
 //! threads that hold a `Pass`, admits no more threads once the environment is
-//! silenced, and the last thread to drop its pass closes the files.
+//! stopped, and the last thread to drop its pass closes the files.
 //!
 //! The memory of a state is never freed, because the JVM may be about to run a
 //! callback that reads it. It is less than a hundred bytes for each load of the
@@ -22,15 +22,15 @@ use crate::jvmti::{EVENTS, Env};
 use crate::options::Style;
 use crate::sys::{self, File};
 
-/// Bit of the gate: the environment is silenced and admits no more threads.
-const SILENT: u32 = 1 << 31;
+/// Bit of the gate: the environment is stopped and admits no more threads.
+const STOPPED: u32 = 1 << 31;
 /// Bit of the gate: a map could not be written.
 const BROKEN: u32 = 1 << 30;
 /// Mask of the other bits of the gate: the number of passes in use.
 const COUNT: u32 = BROKEN - 1;
 /// Maximum size of a file in bytes. A file of this size gets no more records, so
 /// that the agent does not fill the disk if the reader died without removing it.
-const FILE_MOST: i64 = 1 << 30;
+const MAX_FILE_SIZE: i64 = 1 << 30;
 
 /// One environment's files and options.
 pub struct State {
@@ -57,8 +57,8 @@ impl State {
         map: Option<File>,
         perf: Option<File>,
     ) -> Option<Pass> {
-        let place: NonNull<Self> = env.allocate(size_of::<Self>())?.cast();
-        if !place.is_aligned() {
+        let memory: NonNull<Self> = env.allocate(size_of::<Self>())?.cast();
+        if !memory.is_aligned() {
             return None;
         }
         let state = Self {
@@ -72,27 +72,27 @@ impl State {
         // SAFETY: the memory is large enough, aligned, and never freed. The gate
         // already counts the pass that is created here.
         unsafe {
-            place.write(state);
-            Some(Pass(place.as_ref()))
+            memory.write(state);
+            Some(Pass(memory.as_ref()))
         }
     }
 
     /// Returns a pass to the state of the environment that sent an event, unless
-    /// it is silenced. Silences it if its file is unlinked or has reached its
+    /// it is stopped. Stops it if its file is unlinked or has reached its
     /// maximum size.
     pub fn enter(env: Env) -> Option<Pass> {
         let state = env.storage().cast::<Self>();
         // SAFETY: the storage is null or the state that `Pass::publish` stored,
         // which is never freed.
         let state: &'static Self = unsafe { state.as_ref() }?;
-        let enter = |gate: u32| (gate & SILENT == 0).then_some(gate + 1);
+        let enter = |gate: u32| (gate & STOPPED == 0).then_some(gate + 1);
         state.gate.fetch_update(Ordering::Acquire, Ordering::Relaxed, enter).ok()?;
         let pass = Pass(state);
-        let watched = state.map.or(state.perf)?;
-        if sys::is_wanted(watched, FILE_MOST) {
+        let fd = state.map.or(state.perf)?;
+        if sys::is_linked_and_below(fd, MAX_FILE_SIZE) {
             return Some(pass);
         }
-        pass.silence();
+        pass.stop();
         None
     }
 }
@@ -128,12 +128,12 @@ impl Pass {
         self.write(self.0.perf, buffer);
     }
 
-    /// Appends the buffer to a file. If that fails, silences the environment,
+    /// Appends the buffer to a file. If that fails, stops the environment,
     /// because the file may end with an incomplete record that nothing must follow.
     fn write(&self, fd: Option<i32>, buffer: &Buffer) {
         if fd.is_some_and(|fd| !sys::write(fd, buffer.bytes())) {
             self.0.gate.fetch_or(BROKEN, Ordering::Relaxed);
-            self.silence();
+            self.stop();
         }
     }
 
@@ -143,13 +143,13 @@ impl Pass {
     }
 
     /// Whether there is a rich map that is neither unlinked nor at its maximum size.
-    pub fn goes_on(&self) -> bool {
-        self.0.map.is_some_and(|fd| sys::is_wanted(fd, FILE_MOST))
+    pub fn continues_after_snapshot(&self) -> bool {
+        self.0.map.is_some_and(|fd| sys::is_linked_and_below(fd, MAX_FILE_SIZE))
     }
 
     /// Admits no more threads and disables the events.
-    pub fn silence(&self) {
-        self.0.gate.fetch_or(SILENT, Ordering::Relaxed);
+    pub fn stop(&self) {
+        self.0.gate.fetch_or(STOPPED, Ordering::Relaxed);
         for event in EVENTS {
             self.0.env.notify(false, event);
         }
@@ -157,7 +157,7 @@ impl Pass {
 
     /// Waits until all other passes are dropped, for about one second at most. Returns false if
     /// some remain.
-    pub fn is_alone(&self) -> bool {
+    pub fn wait_for_other_passes(&self) -> bool {
         (0..1000).any(|_| {
             let alone = self.0.gate.load(Ordering::Acquire) & COUNT == 1;
             if !alone {
@@ -171,7 +171,7 @@ impl Pass {
 impl Drop for Pass {
     fn drop(&mut self) {
         let gate = self.0.gate.fetch_sub(1, Ordering::AcqRel);
-        if gate & SILENT != 0 && gate & COUNT == 1 {
+        if gate & STOPPED != 0 && gate & COUNT == 1 {
             for fd in [self.0.map, self.0.perf].into_iter().flatten() {
                 sys::close(fd);
             }

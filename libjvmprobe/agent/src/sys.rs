@@ -34,7 +34,7 @@ mod number {
 }
 
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-compile_error!("only x86-64 and aarch64 are known");
+compile_error!("only x86-64 and aarch64 are supported");
 
 const AT_FDCWD: isize = -100;
 const O_WRONLY: usize = 0o1;
@@ -185,9 +185,9 @@ fn status(fd: i32) -> Option<Stat> {
     }
 }
 
-/// Whether the open file is still linked in a directory and smaller than `most` bytes.
-pub fn is_wanted(fd: i32, most: i64) -> bool {
-    status(fd).is_some_and(|stat| stat.nlink != 0 && stat.size < most)
+/// Whether the open file is still linked in a directory and smaller than `max_size` bytes.
+pub fn is_linked_and_below(fd: i32, max_size: i64) -> bool {
+    status(fd).is_some_and(|stat| stat.nlink != 0 && stat.size < max_size)
 }
 
 /// Writes all of `bytes`, in one call unless the kernel accepts only a part. Returns false on

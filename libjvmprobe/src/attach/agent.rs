@@ -39,10 +39,9 @@ pub fn map(process: &Process, hotspot: &HotSpot) -> Result<String> {
     let root = Root::open(process).map_err(refuse)?;
     let mut reasons = Vec::new();
     for folder in FOLDERS {
-        let loaded = root
-            .folder(folder)
-            .map_err(Failed::Folder)
-            .and_then(|here| load_from(&here, folder, process, hotspot, deadline));
+        let loaded = root.folder(folder).map_err(Failed::Folder).and_then(|folder_handle| {
+            load_from(&folder_handle, folder, process, hotspot, deadline)
+        });
         match loaded {
             Ok(text) => return Ok(text),
             // Another folder would not help.
@@ -62,7 +61,7 @@ enum Failed {
 }
 
 fn load_from(
-    here: &Folder<'_>,
+    folder_handle: &Folder<'_>,
     folder: &str,
     process: &Process,
     hotspot: &HotSpot,
@@ -71,13 +70,14 @@ fn load_from(
     let name = unguessable_name().map_err(Failed::Folder)?;
     let create = |ending: &str, mode, content| {
         let name = format!("{name}.{ending}");
-        create(here, process, &name, mode, content).map_err(|e| Failed::Folder(e.to_string()))
+        create(folder_handle, process, &name, mode, content)
+            .map_err(|e| Failed::Folder(e.to_string()))
     };
     let _agent = create("so", 0o500, AGENT)?;
     let map = create("map", 0o600, &[])?;
-    let agent_there = format!("{folder}/{name}.so");
+    let agent_path = format!("{folder}/{name}.so");
     let options = format!("map={folder}/{name}.map,once");
-    let arguments = [&agent_there, "true", &options];
+    let arguments = [&agent_path, "true", &options];
     let answer =
         jcmd::command(process, hotspot, "load", &arguments, deadline).map_err(Failed::Jvm)?;
     let answer = answer.trim();

@@ -1,10 +1,15 @@
 //! Parser of the map that our agent writes.
 //!
 //! The map is text with one record per line, fields separated by TAB and numbers in hexadecimal; the format is
-//! described in `libjvmprobe/agent/src/richmap.rs`. `L TIME ADDRESS SIZE` and a frame (CLASS METHOD SIGNATURE FILE
-//! LINE) is a compiled method. `I START END` and frames, innermost first, is a range of the preceding method with its
-//! inlined methods. `D TIME ADDRESS SIZE NAME` is other code. `U TIME ADDRESS` removes the code at an address. The
-//! target writes the map, so it is untrusted.
+//! described in `libjvmprobe/agent/src/richmap.rs`:
+//! - `L TIME ADDRESS SIZE`, followed by a frame (CLASS METHOD SIGNATURE FILE LINE), describes a compiled
+//!   method.
+//! - `I START END`, followed by frames, innermost first, describes a range of the preceding method, and the
+//!   inlined methods that its code belongs to.
+//! - `D TIME ADDRESS SIZE NAME` describes other code.
+//! - `U TIME ADDRESS` removes the code at an address.
+//!
+//! The target writes the map, so the map is untrusted.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -18,7 +23,7 @@ use crate::{
 
 /// Maximum number of entries; no code cache has more.
 const MAX_ENTRIES: usize = 4_000_000;
-/// Maximum number of frames in a range; HotSpot does not inline as deeply.
+/// Maximum number of frames in a range. HotSpot never inlines so deeply.
 const MAX_CHAIN: usize = 1024;
 
 /// Parses a map, and returns the code that exists at its end. Invalid lines are skipped.
@@ -97,14 +102,14 @@ fn hex(text: &str) -> Option<u64> {
     u64::from_str_radix(text, 16).ok()
 }
 
-fn place<'a>(fields: &mut impl Iterator<Item = &'a str>) -> Option<(Addr, u64)> {
+fn address_and_size<'a>(fields: &mut impl Iterator<Item = &'a str>) -> Option<(Addr, u64)> {
     let (start, size) = (hex(fields.next()?)?, hex(fields.next()?)?);
     start.checked_add(size).filter(|_| size > 0)?;
     Some((Addr(start), size))
 }
 
 fn method<'a>(mut fields: impl Iterator<Item = &'a str>) -> Option<(Addr, u64, Code)> {
-    let (start, size) = place(&mut fields)?;
+    let (start, size) = address_and_size(&mut fields)?;
     let frame = frame(&mut fields)?;
     let code = Code {
         kind: CodeKind::Method,
@@ -116,7 +121,7 @@ fn method<'a>(mut fields: impl Iterator<Item = &'a str>) -> Option<(Addr, u64, C
 }
 
 fn dynamic<'a>(mut fields: impl Iterator<Item = &'a str>) -> Option<(Addr, u64, String)> {
-    let (start, size) = place(&mut fields)?;
+    let (start, size) = address_and_size(&mut fields)?;
     Some((start, size, unescape(fields.next()?)))
 }
 

@@ -7,10 +7,13 @@
 //! arguments. The answer consists of a number, a newline, and text until the end of the stream.
 //!
 //! SIGQUIT kills a process that does not handle it. A JVM that does not find the file, or whose attach
-//! mechanism is disabled, prints its threads on its stdout instead. So three things are checked before
-//! SIGQUIT is sent: the JVM handles SIGQUIT, its attach mechanism is enabled, and it can reach the file by
-//! its own path and will accept the file's owner. The file is not removed before the JVM listens or has
-//! ended, or the timeout has expired.
+//! mechanism is disabled, prints its threads on its stdout instead. So these conditions are checked before
+//! SIGQUIT is sent:
+//! - The JVM is not stopped and handles SIGQUIT.
+//! - Its attach mechanism is enabled, and its user and group allow it to create a socket.
+//! - It can reach the file by its own path, and will accept the file's owner.
+//!
+//! The file stays until the JVM listens, has ended or runs another program, or until the timeout has expired.
 //!
 //! JVMs up to 11.0.1 accept connections only from their own user, so [`as_target`] connects as that user. All
 //! data about the target is read with our own privileges.
@@ -65,7 +68,7 @@ pub(crate) fn command(
     let rest = arguments.iter().copied().chain(["", "", ""]).take(3);
     for part in [name].into_iter().chain(rest) {
         if part.contains('\0') || part.len() > 1024 {
-            return Err(refuse("a command argument is too long".into()));
+            return Err(refuse("a command argument is too long or contains a NUL byte".into()));
         }
         request.extend_from_slice(part.as_bytes());
         request.push(0);
@@ -124,8 +127,8 @@ fn check_alive(process: &Process) -> Result<(), String> {
     Ok(())
 }
 
-/// Checks that the JVM can create a socket. If its user or group is not mapped in its user namespace, it fails to do
-/// so, and would only print its threads or not react at all.
+/// Checks that the JVM can create a socket. It cannot do so if its user or group is not mapped in its user
+/// namespace; after SIGQUIT, it would then only print its threads or not react at all.
 fn check_ids(process: &Process) -> Result<(), String> {
     for (map, what, id) in [("uid_map", "user", process.uid), ("gid_map", "group", process.gid)] {
         // If the file cannot be read, a later step fails instead.
@@ -172,31 +175,35 @@ fn wake_listener(
 ) -> Result<(), String> {
     let working = Folder::working(process).ok();
     let folders: Vec<_> = working.iter().chain([tmp]).collect();
-    let is_there = || is_socket(tmp, socket);
+    let is_listening = || is_socket(tmp, socket);
     let mut sentinel = sentinel(process, &folders)?;
     if matches!(sentinel, Sentinel::Others) {
-        if wait(process, is_there, deadline.capped(OTHERS_TIMEOUT)).is_ok() {
+        if wait(process, is_listening, deadline.capped(OTHERS_TIMEOUT)).is_ok() {
             return Ok(());
         }
         // Meanwhile the other tool may have given up and removed its file.
         sentinel = self::sentinel(process, &folders)?;
     }
     process.signal(Signal::QUIT).map_err(|e| format!("cannot signal it ({e})"))?;
-    let listens = wait(process, is_there, deadline.capped(LISTEN_TIMEOUT));
+    let listens = wait(process, is_listening, deadline.capped(LISTEN_TIMEOUT));
     drop(sentinel);
     listens.map_err(|why| format!("it did not open its attach socket: {why}"))
 }
 
-/// Waits until `is_there` returns true.
-fn wait(process: &Process, is_there: impl Fn() -> bool, deadline: Deadline) -> Result<(), String> {
+/// Waits until `is_listening` returns true.
+fn wait(
+    process: &Process,
+    is_listening: impl Fn() -> bool,
+    deadline: Deadline,
+) -> Result<(), String> {
     let mut pause = Duration::from_millis(20);
-    while !is_there() {
+    while !is_listening() {
         match process.fate() {
             Fate::Alive => {}
             Fate::Ended => return Err("it has ended".into()),
             Fate::Execed => return Err("it runs another program now".into()),
         }
-        deadline.sleep(pause).map_err(|when| format!("no attach socket {when}; is it hung?"))?;
+        deadline.sleep(pause).map_err(|when| format!("no answer {when}; is it hung?"))?;
         pause = (pause * 3 / 2).min(Duration::from_millis(200));
     }
     Ok(())
@@ -242,7 +249,9 @@ fn sentinel_in<'a>(
         }
         Err(e) if e.kind() == io::ErrorKind::AlreadyExists => match seen {
             Ok(seen) if seen.is_file_of(process.uid) => Ok(Sentinel::Others),
-            _ => Err(io::Error::other("a file exists there that is not its own user's; remove it")),
+            _ => Err(io::Error::other(
+                "something exists there that is not a regular file of the JVM's user; remove it",
+            )),
         },
         Err(e) => Err(e),
     }

@@ -1,9 +1,9 @@
-//! The map of its code cache that a JVM writes on request: `Compiler.perfmap`, since JDK 17
+//! The map that a JVM writes of its own code cache on request: the command `Compiler.perfmap`, since JDK 17
 //! (hotspot/share/code/codeCache.cpp, `CodeCache::write_perf_map`).
 //!
-//! The JVM writes `/tmp/perf-N.map` in its own file system, where N is its PID in its own PID namespace, and would
-//! follow a symbolic link there. So the existing file is checked before, and only a regular file of the JVM's own user
-//! is read.
+//! The JVM writes `/tmp/perf-N.map` in its own file system, where N is its PID in its own PID namespace. It
+//! would follow a symbolic link there. So a file that exists at this path is checked before the JVM writes.
+//! Afterwards, the map is read only if it is a regular file of the JVM's own user or of root.
 
 use std::{io, path::Path, time::Duration};
 
@@ -25,7 +25,7 @@ pub(crate) const FIRST_JDK: u32 = 17;
 /// Maximum size of a map. A line has about 100 bytes, and there are at most a million lines.
 pub const MAX_BYTES: u64 = 256 << 20;
 
-/// Maximum time to wait for another tool that has the same JVM write its map.
+/// Maximum time to wait for another tool that is requesting a map from the same JVM.
 const TURN_TIMEOUT: Duration = Duration::from_secs(4);
 
 /// Makes a JVM write its map, and returns the text. Afterwards the file is removed, unless the JVM's user had one there
@@ -79,7 +79,7 @@ pub fn name_of(process: &Process) -> String {
 ///
 /// # Errors
 /// [`Error::Attach`] if its /tmp cannot be opened, [`Error::Io`] if the file cannot be trusted or read.
-pub(crate) fn read_there(process: &Process) -> Result<String> {
+pub(crate) fn read_in_target(process: &Process) -> Result<String> {
     let refuse = |why| Error::Attach { pid: process.pid, why };
     let root = Root::open(process).map_err(refuse)?;
     let tmp = root.folder("/tmp").map_err(refuse)?;

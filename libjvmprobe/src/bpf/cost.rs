@@ -9,7 +9,7 @@ use crate::{
     Result,
     bpf::{
         records::{entries, word},
-        trap_cost::prices,
+        trap_cost::trap_costs,
     },
 };
 
@@ -149,10 +149,10 @@ impl Costs {
     }
 
     fn cost(&mut self, target: u64, runs: Runs) -> Option<Cost> {
-        let prices = prices();
+        let trap_costs = trap_costs();
         let price = match self.trigger {
-            Trigger::Probe => prices.probe_ns,
-            Trigger::Interrupt => prices.interrupt_ns,
+            Trigger::Probe => trap_costs.probe_ns,
+            Trigger::Interrupt => trap_costs.interrupt_ns,
         };
         let new = runs.since(&self.seen.insert(target, runs).unwrap_or_default());
         self.all.timed += new.timed;
@@ -160,7 +160,7 @@ impl Costs {
         let missed_hits = self.missed_hits.remove(&target).unwrap_or(0.0);
         let average = if new.timed >= ENOUGH_RUNS { new } else { runs };
         let run_ns = average.average_ns().or(self.all.average_ns()).unwrap_or(0.0);
-        let ns = new.hits as f64 * (price + run_ns) + missed_hits * prices.probe_ns;
+        let ns = new.hits as f64 * (price + run_ns) + missed_hits * trap_costs.probe_ns;
         let ns = (ns as u64).saturating_add(new.untrapped_ns);
         let hits = new.hits.saturating_add(missed_hits as u64);
         let pid = (target & u64::from(u32::MAX)) as u32;

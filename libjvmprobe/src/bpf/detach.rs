@@ -31,9 +31,9 @@ const EXIT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Locks attaching and detaching. The first call registers the release of all attachments at the end of the process.
 pub(super) fn lock_attaching() -> MutexGuard<'static, ()> {
-    static LAST: Once = Once::new();
+    static REGISTRATION: Once = Once::new();
     // At the end of the process, the action that was registered first runs last.
-    LAST.call_once(|| undo::on_exit(Box::new(end_attaching)));
+    REGISTRATION.call_once(|| undo::on_exit(Box::new(end_attaching)));
     // A panic aborts the process (except in tests), so it cannot leave inconsistent data behind the lock.
     ATTACH_LOCK.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }

@@ -37,7 +37,7 @@ impl Gauge {
         words.extend(rest);
         words.push(addr_word(self.operation));
         words.extend((0..SPACES).map(|i| addr_word(used_at_gc_end.get(i).copied())));
-        words.extend([self.waits, self.op_shows_collection].map(u64::from));
+        words.extend([self.reads_heap_at_gc_begin, self.op_shows_collection].map(u64::from));
         words.into_iter().flat_map(u64::to_ne_bytes).collect()
     }
 }

@@ -1,7 +1,7 @@
 //! Offsets of fields in the kernel's structures, from its BTF.
 //!
-//! libbpf could insert these offsets into our programs itself (CO-RE). But then no program of the object would load on
-//! a kernel without BTF, even if it needs none of them.
+//! libbpf could insert these offsets into our programs itself (CO-RE). But then, on a kernel without BTF, no program
+//! of the BPF object would load, not even a program that needs none of these offsets.
 //! Source: Documentation/bpf/btf.rst, BTF_KIND_STRUCT.
 
 use libbpf_rs::btf::{

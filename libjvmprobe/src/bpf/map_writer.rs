@@ -147,7 +147,8 @@ impl Outer {
 
 fn put(outer: &MapHandle, key: &[u8], inner: &MapHandle) -> Result<()> {
     let fd = inner.as_fd().as_raw_fd();
-    outer
-        .update(key, &fd.to_ne_bytes(), MapFlags::ANY)
-        .map_err(|source| Error::Bpf { what: "hand a table to the stack walker".into(), source })
+    outer.update(key, &fd.to_ne_bytes(), MapFlags::ANY).map_err(|source| Error::Bpf {
+        what: "insert a table into the stack walker's map".into(),
+        source,
+    })
 }

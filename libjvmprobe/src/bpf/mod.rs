@@ -111,16 +111,15 @@ pub fn set_libbpf_output(verbose: bool) {
 /// Returns a program of a loaded object by its name.
 ///
 /// # Errors
-/// [`Error::Kernel`] if there is none.
+/// [`Error::Defect`] if there is none.
 pub(crate) fn program<'a>(object: &'a mut Object, name: &str) -> Result<ProgramMut<'a>> {
     let found = object.progs_mut().find(|program| program.name() == name);
     found.ok_or_else(|| defect(&format!("find the BPF program {name}")))
 }
 
-/// Returns the error for a failure that only a defect of our own BPF object can cause.
+/// Returns the error for a failure that only a defect of this tool can cause.
 pub(crate) fn defect(what: &str) -> Error {
-    let hint = "this is a bug in this tool, please report it".into();
-    Error::Kernel { what: what.into(), hint }
+    Error::Defect { what: what.into() }
 }
 
 /// Converts libbpf's error when the kernel refuses to load BPF programs.
@@ -129,7 +128,7 @@ pub fn load_error(source: libbpf_rs::Error) -> Error {
         ErrorKind::PermissionDenied => Error::Permission {
             what: "load BPF programs".into(),
             missing:
-                "the kernel rejects them (possible causes: a user namespace, seccomp, SELinux or \
+                "the kernel rejected them (possible causes: a user namespace, seccomp, SELinux or \
                  lockdown; if -v shows a log of the BPF verifier, please report it as a bug)"
                     .into(),
         },

@@ -142,8 +142,10 @@ fn open_all(event: Event, rate: Rate) -> Result<Result<Vec<Opened>, (u32, io::Er
 
 fn attach_all(program: &ProgramMut<'_>, events: Vec<Opened>, cookie: u64) -> Result<Vec<Link>> {
     let attach = |(cpu, event): Opened| {
-        attach_one(program, event, cookie)
-            .map_err(|source| Error::Bpf { what: format!("sample CPU {cpu}"), source })
+        attach_one(program, event, cookie).map_err(|source| Error::Bpf {
+            what: format!("attach to an event on CPU {cpu}"),
+            source,
+        })
     };
     events.into_iter().map(attach).collect()
 }
@@ -181,7 +183,7 @@ fn open_error(error: io::Error, cpu: u32) -> Error {
                 .into(),
         };
     }
-    Error::io(format!("sample CPU {cpu}"), error)
+    Error::io(format!("open an event on CPU {cpu}"), error)
 }
 
 fn open(event: Event, cpu: u32, rate: Rate) -> io::Result<OwnedFd> {
@@ -194,7 +196,7 @@ fn open(event: Event, cpu: u32, rate: Rate) -> io::Result<OwnedFd> {
         }
         Rate::Each(period) => attr.__bindgen_anon_1.sample_period = period,
     }
-    open_event(&mut attr, Where::Processor(cpu))
+    open_event(&mut attr, EventScope::Processor(cpu))
 }
 
 /// Attaches a program to a watchpoint: it runs each time `thread` has written one of the eight bytes at
@@ -215,7 +217,7 @@ pub(crate) fn attach_watchpoint(
     attr.__bindgen_anon_3.bp_addr = address.0;
     attr.__bindgen_anon_4.bp_len = 8;
     attr.set_exclude_kernel(1);
-    let event = open_event(&mut attr, Where::Thread(thread)).map_err(|error| {
+    let event = open_event(&mut attr, EventScope::Thread(thread)).map_err(|error| {
         if error.kind() == io::ErrorKind::PermissionDenied {
             return Error::Permission {
                 what: format!("set a watchpoint on thread {thread}"),
@@ -233,7 +235,7 @@ pub(crate) fn attach_watchpoint(
 }
 
 /// Processor or thread that an event is opened for.
-pub(crate) enum Where {
+pub(crate) enum EventScope {
     /// One processor, whichever process runs there.
     Processor(u32),
     /// One thread, on whichever processor it runs.
@@ -241,13 +243,13 @@ pub(crate) enum Where {
 }
 
 /// Opens an event.
-pub(crate) fn open_event(attr: &mut perf_event_attr, at: Where) -> io::Result<OwnedFd> {
+pub(crate) fn open_event(attr: &mut perf_event_attr, scope: EventScope) -> io::Result<OwnedFd> {
     attr.size = u32::try_from(size_of::<perf_event_attr>()).unwrap_or(0);
     let (all, no_group) = (-1, -1);
     let number = |number: u32| i32::try_from(number).map_err(io::Error::other);
-    let (thread, cpu) = match at {
-        Where::Processor(cpu) => (all, number(cpu)?),
-        Where::Thread(thread) => (number(thread.0)?, all),
+    let (thread, cpu) = match scope {
+        EventScope::Processor(cpu) => (all, number(cpu)?),
+        EventScope::Thread(thread) => (number(thread.0)?, all),
     };
     // SAFETY: the kernel reads `attr.size` bytes of `attr`, which lives that long,
     // and returns a new file descriptor or -1.

@@ -19,7 +19,8 @@ const CAP_BPF: u64 = 1 << 39;
 const OLDEST_KERNEL: (u32, u32) = (5, 10);
 
 /// Oldest kernel on which stacks are walked. It has all features that this needs: global functions that take
-/// pointers to memory (5.12), reading and removing entries of hash maps in one step.
+/// pointers to memory (5.12), and the 5.14 of RHEL 9 has been tested. Messages name 5.15, the first release that also
+/// has the helpers for registers of a task and for attach cookies, which are used if they exist.
 const OLDEST_WALKER: (u32, u32) = (5, 14);
 
 const UPROBE_PMU: &str = "/sys/bus/event_source/devices/uprobe/type";
@@ -27,7 +28,7 @@ const UPROBE_PMU: &str = "/sys/bus/event_source/devices/uprobe/type";
 /// Checks rights and kernel features for uprobe and USDT tracing.
 ///
 /// # Errors
-/// [`Error::Permission`] naming the missing capabilities, or [`Error::Kernel`].
+/// [`Error::Permission`] naming the missing capabilities, [`Error::Unsupported`] or [`Error::Kernel`].
 pub fn check() -> Result<()> {
     capabilities(effective_capabilities())?;
     kernel_release(&rustix::system::uname().release().to_string_lossy())?;
@@ -63,9 +64,10 @@ fn kernel_release(release: &str) -> Result<()> {
     match parse_release(release) {
         Some(version) if version < OLDEST_KERNEL => {
             let (major, minor) = OLDEST_KERNEL;
-            Err(Error::Kernel {
-                what: format!("run this tool (it is Linux {release})"),
-                hint: format!("Linux {major}.{minor} or later is needed"),
+            Err(Error::Unsupported {
+                what: format!(
+                    "Linux {release} is too old: this tool needs Linux {major}.{minor} or later"
+                ),
             })
         }
         // An unusual version string of a vendor is no reason to refuse.

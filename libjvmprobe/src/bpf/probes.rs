@@ -123,7 +123,10 @@ fn missing(path: &Path, probes: &Probes, is_stripped: bool, instant: &Instant) -
     let (what, hint) = match (functions.is_empty(), is_stripped) {
         (true, _) => (probe, WITH_PROBES.into()),
         (_, true) => (
-            format!("{probe} and no symbol table to find functions in instead (it is stripped)"),
+            format!(
+                "{probe} and no symbol table (it is stripped) with functions that could replace \
+                 the probe"
+            ),
             format!("{WITH_PROBES} or with its symbol table (Alpine){}", symbols_hint(path)),
         ),
         (_, false) => (

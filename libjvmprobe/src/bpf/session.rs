@@ -62,7 +62,7 @@ pub struct Session<S: 'static, E: 'static> {
     /// Cost of the probes to each JVM, if it is counted.
     costs: Option<Costs>,
     variant: &'static str,
-    by_jvm: &'static [&'static str],
+    maps_by_jvm: &'static [&'static str],
 }
 
 impl<S: Skel<'static>, E> Session<S, E> {
@@ -77,7 +77,7 @@ impl<S: Skel<'static>, E> Session<S, E> {
         let stream = EventStream::open(events, decode)?;
         let walker = walks.then(|| Walker::new(skel.object())).transpose()?;
         let skel = Box::leak(Box::new(skel));
-        Ok(Self { skel, stream, lost, walker, costs: None, variant: "", by_jvm: &[] })
+        Ok(Self { skel, stream, lost, walker, costs: None, variant: "", maps_by_jvm: &[] })
     }
 
     /// Sets a suffix: if a program with the plan's name and this suffix exists, it is attached instead.
@@ -91,14 +91,14 @@ impl<S: Skel<'static>, E> Session<S, E> {
     /// the JVM's key or, in `known_stacks`, those whose value is the JVM's key.
     #[must_use]
     pub fn with_maps_by_jvm(mut self, maps: &'static [&'static str]) -> Self {
-        self.by_jvm = maps;
+        self.maps_by_jvm = maps;
         self
     }
 
     /// Counts the cost of the probes to each JVM. The object must have been loaded with `counts_costs` set.
     ///
     /// # Errors
-    /// [`Error::Bpf`], [`Error::Kernel`].
+    /// [`Error::Bpf`], [`Error::Defect`].
     pub(crate) fn with_costs(mut self, trigger: Trigger) -> Result<Self> {
         self.costs = Some(Costs::new(map(self.skel, cost::MAP)?, trigger));
         Ok(self)
@@ -117,7 +117,7 @@ impl<S: Skel<'static>, E> Session<S, E> {
     /// Returns a descriptor of a plan's program or of its variant, to be attached by the caller.
     ///
     /// # Errors
-    /// [`Error::Kernel`] if there is none, [`Error::Io`].
+    /// [`Error::Defect`] if there is none, [`Error::Io`].
     pub(crate) fn program(&mut self, name: &str) -> Result<OwnedFd> {
         let program = self.named(name)?;
         let fd = program.as_fd().try_clone_to_owned();
@@ -189,7 +189,7 @@ impl<S: Skel<'static>, E> Attach for Session<S, E> {
             match (attach(&program, binary, &plan.site, scope, cookie), plan.optional) {
                 (Ok(link), _) => links.push(link),
                 (Err(Error::Permission { .. }), Some(loss)) => {
-                    log::warn!("{loss}: CAP_SYS_ADMIN is missing");
+                    log::warn!("{loss}, because CAP_SYS_ADMIN is missing; run as root");
                 }
                 (Err(error), _) => return Err(error),
             }
@@ -228,7 +228,7 @@ impl<S: Skel<'static>, E> Attach for Session<S, E> {
         // Here and below, failed deletions are ignored, because absent entries are the goal.
         let _ = self.lost.delete(&key);
         for map in self.skel.object().maps() {
-            if !self.by_jvm.iter().any(|name| map.name() == *name) {
+            if !self.maps_by_jvm.iter().any(|name| map.name() == *name) {
                 continue;
             }
             if map.name() == KNOWN_STACKS {

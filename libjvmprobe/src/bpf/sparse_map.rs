@@ -33,13 +33,13 @@ pub struct SparseMap {
 /// # Errors
 /// [`Error::Bpf`](crate::Error::Bpf).
 pub fn set_sizes(object: &mut OpenObject, maps: &[SparseMap]) -> Result<()> {
-    let late = allocates_on_demand(kernel_version());
+    let on_demand = allocates_on_demand(kernel_version());
     for mut map in object.maps_mut() {
-        let Some(roomy) = maps.iter().find(|roomy| map.name() == roomy.name) else { continue };
-        let (entries, flag) = if late {
-            (roomy.on_demand_capacity, BPF_F_NO_PREALLOC)
+        let Some(sparse) = maps.iter().find(|sparse| map.name() == sparse.name) else { continue };
+        let (entries, flag) = if on_demand {
+            (sparse.on_demand_capacity, BPF_F_NO_PREALLOC)
         } else {
-            (roomy.preallocated_capacity, 0)
+            (sparse.preallocated_capacity, 0)
         };
         let flags = map.map_flags() | flag;
         map.set_max_entries(entries).map_err(load_error)?;
@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn maps_allocate_late_only_since_linux_6_1() {
+    fn maps_allocate_on_demand_only_since_linux_6_1() {
         assert!(allocates_on_demand(Some((6, 1))));
         assert!(allocates_on_demand(Some((10, 0))));
         assert!(!allocates_on_demand(Some((5, 19))));

@@ -26,18 +26,18 @@ const LOAD: u8 = 0x01;
 const STORE: [u8; 2] = [0x02, 0x03];
 
 /// Location of a function of an object, by section and offset.
-type Place = (usize, u64);
+type FunctionLocation = (usize, u64);
 
 #[derive(Debug, Default)]
 struct Function {
     name: String,
     /// Bytes of its own stack frame.
     stack: u64,
-    calls: HashSet<Place>,
+    calls: HashSet<FunctionLocation>,
 }
 
 /// Reads all functions of an object.
-fn functions(bytes: &[u8]) -> BTreeMap<Place, Function> {
+fn functions(bytes: &[u8]) -> BTreeMap<FunctionLocation, Function> {
     let elf = Elf::parse(bytes).unwrap();
     let mut functions = BTreeMap::new();
     for symbol in elf.syms.iter().filter(|symbol| symbol.is_function()) {
@@ -73,7 +73,7 @@ fn functions(bytes: &[u8]) -> BTreeMap<Place, Function> {
 }
 
 /// Returns the target of a call: within its section, or as given by its relocation.
-fn callee(elf: &Elf<'_>, section: usize, at: u64, number: i32) -> Place {
+fn callee(elf: &Elf<'_>, section: usize, at: u64, number: i32) -> FunctionLocation {
     let relocations = elf
         .shdr_relocs
         .iter()
@@ -89,8 +89,11 @@ fn callee(elf: &Elf<'_>, section: usize, at: u64, number: i32) -> Place {
 }
 
 /// Returns the deepest chain of calls from a function on: its bytes, and the names of its functions.
-fn deepest(functions: &BTreeMap<Place, Function>, place: Place) -> (u64, Vec<&str>) {
-    let function = &functions[&place];
+fn deepest(
+    functions: &BTreeMap<FunctionLocation, Function>,
+    location: FunctionLocation,
+) -> (u64, Vec<&str>) {
+    let function = &functions[&location];
     let callees = function.calls.iter().map(|&callee| deepest(functions, callee));
     let (below, mut chain) = callees.max().unwrap_or_default();
     chain.insert(0, &function.name);

@@ -1,4 +1,4 @@
-//! Times and causes of a JVM's stops of its application threads, as sent by `bpf/stops.bpf.h`.
+//! When and why a JVM stopped its application threads: records that `bpf/stops.bpf.h` sends.
 
 use crate::{
     Result,
@@ -10,16 +10,18 @@ use crate::{
 };
 
 /// Names of the programs, which a tool loads only if stops are wanted.
-pub(crate) const PROGRAMS: [&str; 4] = ["stop_begins", "stop_is_for", "stop_collects", "stop_ends"];
+pub(crate) const PROGRAMS: [&str; 4] =
+    ["stop_begins", "stop_operation", "stop_gc_begins", "stop_ends"];
 
 /// The map with an entry for each JVM.
 pub(crate) const MAP: &str = "stops";
 
-/// The last instant is attached first, so that the end of every stop whose begin was observed is observed, too.
+/// In the order of attachment: the end of a stop first and its begin last. So if the begin of a stop is observed, its
+/// end is observed, too.
 const INSTANTS: [Instant; 4] = [
     Instant::of_probe("hs_private", "safepoint__end", "stop_ends"),
-    Instant::of_probe("hotspot", "gc__begin", "stop_collects"),
-    Instant::of_probe("hotspot", "vmops__begin", "stop_is_for"),
+    Instant::of_probe("hotspot", "gc__begin", "stop_gc_begins"),
+    Instant::of_probe("hotspot", "vmops__begin", "stop_operation"),
     Instant::of_probe("hs_private", "safepoint__begin", "stop_begins"),
 ];
 
@@ -30,7 +32,7 @@ const INSTANTS: [Instant; 4] = [
 pub(crate) fn plans(libjvm: &LibJvm) -> Result<Vec<Plan>> {
     let elf = libjvm.elf()?;
     Ok(resolve(&libjvm.target_path, &elf, &INSTANTS).unwrap_or_else(|error| {
-        log::debug!("not showing stops: {error}");
+        log::debug!("stops are not shown: {error}");
         Vec::new()
     }))
 }

@@ -16,7 +16,7 @@ use crate::{Error, Result, bpf::perf::Event, names::near};
 /// `PERF_TYPE_TRACEPOINT`.
 const TRACEPOINT: u32 = 2;
 
-const USUAL: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
+const MOUNT_POINTS: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
 
 /// Maximum number of bytes read from a file; files named `id` are shorter.
 const MAX_BYTES: u64 = 4096;
@@ -32,7 +32,7 @@ impl Tracepoints {
     /// [`Error::Kernel`] if there is none, or it may not be read.
     pub fn open() -> Result<Self> {
         let folder = |root: &OwnedFd| open_folder(root, "events");
-        for path in USUAL {
+        for path in MOUNT_POINTS {
             let root = openat(CWD, path, OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty());
             if let Ok(events) = root.and_then(|root| folder(&root)) {
                 return Ok(Self(events));

@@ -25,7 +25,7 @@ use procfs::process::Process;
 use crate::{
     Error, FileOffset, Pid, Result,
     bpf::{
-        perf::{Where, open_event},
+        perf::{EventScope, open_event},
         uprobe::Uprobe,
     },
 };
@@ -53,11 +53,11 @@ pub struct TrapCosts {
     pub interrupt_ns: f64,
 }
 
-/// Returns the prices of this machine. The first call measures them, and waits about 100 ms for the kernel to detach
+/// Returns the costs on this machine. The first call measures them, and waits about 100 ms for the kernel to detach
 /// the probe.
-pub fn prices() -> TrapCosts {
-    static PRICES: OnceLock<TrapCosts> = OnceLock::new();
-    *PRICES.get_or_init(|| {
+pub fn trap_costs() -> TrapCosts {
+    static TRAP_COSTS: OnceLock<TrapCosts> = OnceLock::new();
+    *TRAP_COSTS.get_or_init(|| {
         let or_usual = |measured: Result<f64>, usual: f64| match measured {
             Ok(ns) => ns,
             Err(error) => {
@@ -155,7 +155,7 @@ fn measure_interrupt() -> Result<f64> {
     let mut attr = perf_event_attr { type_: 1, config: 0, ..Default::default() };
     attr.__bindgen_anon_1.sample_period = PERIOD.as_nanos() as u64;
     // PID 0 means the calling thread.
-    let event = open_event(&mut attr, Where::Thread(Pid(0)));
+    let event = open_event(&mut attr, EventScope::Thread(Pid(0)));
     let event = event.map_err(|e| Error::io("sample the tool's own thread", e))?;
     let begin = Instant::now();
     let (mut last, mut steps) = (begin, Vec::with_capacity(256));
@@ -185,10 +185,10 @@ mod tests {
     #[test]
     fn measured_probe_costs_are_plausible_and_cached() {
         let begin = Instant::now();
-        let prices = prices();
-        println!("{prices:?}, measured within {:?}", begin.elapsed());
-        assert!((50.0..100_000.0).contains(&prices.probe_ns), "{prices:?}");
-        assert!((200.0..1e6).contains(&prices.interrupt_ns), "{prices:?}");
-        assert_eq!(prices, super::prices());
+        let trap_costs = trap_costs();
+        println!("{trap_costs:?}, measured within {:?}", begin.elapsed());
+        assert!((50.0..100_000.0).contains(&trap_costs.probe_ns), "{trap_costs:?}");
+        assert!((200.0..1e6).contains(&trap_costs.interrupt_ns), "{trap_costs:?}");
+        assert_eq!(trap_costs, super::trap_costs());
     }
 }

@@ -19,12 +19,12 @@ use crate::{
     Error, FileOffset, Pid, Result,
     bpf::{
         detach,
-        perf::{Where, online_cpus, open_event},
+        perf::{EventScope, online_cpus, open_event},
     },
 };
 
 /// File with the type number of the PMU, for `perf_event_attr::type_`.
-const KIND: &str = "/sys/bus/event_source/devices/uprobe/type";
+const PMU_TYPE_PATH: &str = "/sys/bus/event_source/devices/uprobe/type";
 /// `PERF_EVENT_IOC_SET_BPF` and `_ENABLE`, include/uapi/linux/perf_event.h.
 const SET_PROGRAM: libc::Ioctl = 0x4004_2408;
 const ENABLE: libc::Ioctl = 0x2400;
@@ -46,8 +46,8 @@ impl Uprobe {
     /// # Errors
     /// [`Error::Io`] if the type of the PMU cannot be read.
     pub(crate) fn new(file: Arc<File>, offset: FileOffset, program: OwnedFd) -> Result<Self> {
-        let failed = |e| Error::io(format!("read {KIND}"), e);
-        let kind = fs::read_to_string(KIND).map_err(failed)?;
+        let failed = |e| Error::io(format!("read {PMU_TYPE_PATH}"), e);
+        let kind = fs::read_to_string(PMU_TYPE_PATH).map_err(failed)?;
         let kind = kind.trim().parse().map_err(|e| failed(io::Error::other(e)))?;
         Ok(Self { kind, file, offset, program, event: None })
     }
@@ -68,10 +68,10 @@ impl Uprobe {
         if self.event.is_some() {
             return Ok(());
         }
-        let whose = match process {
-            Some(process) => Where::Thread(process),
+        let scope = match process {
+            Some(process) => EventScope::Thread(process),
             // The event of one processor suffices for hits on all of them.
-            None => Where::Processor(online_cpus()?.into_iter().next().unwrap_or(0)),
+            None => EventScope::Processor(online_cpus()?.into_iter().next().unwrap_or(0)),
         };
         let mut attr = perf_event_attr { type_: self.kind, ..Default::default() };
         let path = format!("/proc/self/fd/{}\0", self.file.as_raw_fd());
@@ -79,7 +79,7 @@ impl Uprobe {
         attr.__bindgen_anon_4.probe_offset = self.offset.0;
         // The end of this process waits for this lock, so that it does not interrupt the attaching.
         let guard = detach::lock_attaching();
-        let event = open_event(&mut attr, whose).and_then(|event| {
+        let event = open_event(&mut attr, scope).and_then(|event| {
             control(&event, SET_PROGRAM, self.program.as_raw_fd())?;
             control(&event, ENABLE, 0)?;
             Ok(event)

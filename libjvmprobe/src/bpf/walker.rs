@@ -20,7 +20,7 @@ use plain::Plain;
 use crate::{
     Error, Result,
     bpf::{
-        load_error,
+        defect, load_error,
         map_writer::{Job, MapWriter, Outer},
         records::{bytes, entries},
     },
@@ -63,7 +63,7 @@ unsafe impl Plain for Row {}
 
 /// Maps that are needed for stacks only: to walk them, and to send each once.
 const MAPS: [&str; 7] =
-    ["jvms", "mappings", "tables", "walkers", "found_code", "stacks", "known_stacks"];
+    ["jvms", "mappings", "tables", "walkers", "address_cache", "stacks", "known_stacks"];
 
 /// Disables the creation of the walker's maps in an object that is loaded without it.
 ///
@@ -93,10 +93,10 @@ pub(crate) fn forget_stacks(known: &impl MapCore, key: u64) {
 /// A file's unwind table in the kernel.
 #[derive(Debug)]
 struct Loaded {
-    number: u32,
+    index: u32,
     rows: u32,
     /// Copy of the rows, if `Walker::keep_rows` was called.
-    kept: Vec<Row>,
+    copied_rows: Vec<Row>,
     base: u64,
     segments: Segments,
 }
@@ -179,14 +179,11 @@ impl Walker {
     /// Opens the walker of a loaded object.
     ///
     /// # Errors
-    /// [`Error::Kernel`] if the object has none.
+    /// [`Error::Defect`] if the object has none.
     pub(crate) fn new(object: &Object) -> Result<Self> {
         let map = |name: &str| {
             let map = object.maps().find(|map| map.name() == name);
-            let missing = || Error::Kernel {
-                what: format!("find the BPF map {name}"),
-                hint: "this is a bug in this tool, please report it".into(),
-            };
+            let missing = || defect(&format!("find the BPF map {name}"));
             let open = |source| Error::Bpf { what: format!("open the BPF map {name}"), source };
             MapHandle::try_from(&map.ok_or_else(missing)?).map_err(open)
         };
@@ -218,7 +215,7 @@ impl Walker {
     pub fn walk_data(&self, key: u64) -> Option<WalkData<'_>> {
         let mappings = self.handed_over.get(&key)?;
         let loaded = self.files.values().filter_map(|(_, loaded)| loaded.as_ref());
-        let tables = loaded.map(|loaded| (loaded.number, &*loaded.kept)).collect();
+        let tables = loaded.map(|loaded| (loaded.index, &*loaded.copied_rows)).collect();
         Some(WalkData { mappings, tables })
     }
 
@@ -249,7 +246,7 @@ impl Walker {
                 start: mapping.start.0,
                 end: mapping.end.0,
                 bias: bias.wrapping_add(table.base),
-                table: table.number,
+                table: table.index,
                 rows: table.rows,
             });
         }
@@ -303,7 +300,7 @@ impl Walker {
         const HOLDERS: usize = 2;
         let is_used = |(file, loaded): &(Arc<CodeFile>, Option<Loaded>)| {
             Arc::strong_count(file) > HOLDERS
-                || loaded.as_ref().is_some_and(|loaded| handed_over.contains(&loaded.number))
+                || loaded.as_ref().is_some_and(|loaded| handed_over.contains(&loaded.index))
         };
         self.files.iter().filter(|(_, file)| is_used(file)).map(|(&id, _)| id).collect()
     }
@@ -312,7 +309,7 @@ impl Walker {
         let mut free = Vec::new();
         for loaded in files.into_iter().filter_map(|(_, loaded)| loaded) {
             self.free_memory.release(loaded.rows as usize);
-            free.push(loaded.number);
+            free.push(loaded.index);
         }
         if self.map_writer.send(Job::Free { tables: free.clone() }).is_ok() {
             self.free.extend(free);
@@ -336,8 +333,8 @@ impl Walker {
             let loaded = match table {
                 Ok((table, _)) if table.rows().is_empty() => ignored("it has no unwind table"),
                 Ok((table, _)) if !self.free_memory.take(table.rows().len()) => None,
-                Ok((table, elf)) => match self.number() {
-                    Some(number) => Some(self.load(number, &table, elf.into_segments())?),
+                Ok((table, elf)) => match self.unused_index() {
+                    Some(index) => Some(self.load(index, &table, elf.into_segments())?),
                     None => ignored("there are too many unwind tables"),
                 },
                 Err(error) => ignored(&error.to_string()),
@@ -348,22 +345,22 @@ impl Walker {
     }
 
     /// Returns an unused index for a table.
-    fn number(&mut self) -> Option<u32> {
+    fn unused_index(&mut self) -> Option<u32> {
         self.free.pop().or_else(|| {
-            let number = self.next_table;
-            self.next_table = (number + 1).min(MAX_TABLES);
-            (number < MAX_TABLES).then_some(number)
+            let index = self.next_table;
+            self.next_table = (index + 1).min(MAX_TABLES);
+            (index < MAX_TABLES).then_some(index)
         })
     }
 
-    fn load(&mut self, number: u32, table: &UnwindTable, segments: Segments) -> Result<Loaded> {
+    fn load(&mut self, index: u32, table: &UnwindTable, segments: Segments) -> Result<Loaded> {
         let rows = table.rows();
         let inner = inner_map("rows", size_of::<Row>(), rows.len())?;
         fill(&inner, rows)?;
-        self.filled.push((number, inner));
-        let kept = if self.keeps_rows { rows.to_vec() } else { Vec::new() };
+        self.filled.push((index, inner));
+        let copied_rows = if self.keeps_rows { rows.to_vec() } else { Vec::new() };
         let rows = u32::try_from(rows.len()).unwrap_or(u32::MAX);
-        Ok(Loaded { number, rows, kept, base: table.base().0, segments })
+        Ok(Loaded { index, rows, copied_rows, base: table.base().0, segments })
     }
 }
 
@@ -392,7 +389,7 @@ fn fill<T: Plain>(map: &MapHandle, values: &[T]) -> Result<()> {
     Ok(())
 }
 
-/// Returns a number that was never returned before: see bpf/walk/found.bpf.h.
+/// Returns a number that was never returned before: see bpf/walk/address_cache.bpf.h.
 fn stamp() -> u64 {
     static LAST: AtomicU64 = AtomicU64::new(0);
     LAST.fetch_add(1, Ordering::Relaxed) + 1

@@ -25,13 +25,13 @@ const MAX_DETAILS: usize = 10_000;
 
 /// Maximum number of warnings per minute that differ only in numbers, and of all warnings per minute.
 const MAX_ALIKE: u64 = 10;
-const MAX_ALL: u64 = 200;
+const MAX_WARNINGS: u64 = 200;
 const MINUTE: Duration = Duration::from_secs(60);
 
 /// Prints messages.
 #[derive(Debug)]
 struct Messages {
-    /// Name of the running tool, and of its crate.
+    /// Name of the running tool. Its crate has the same name.
     tool: String,
     /// Whether messages are printed as JSON.
     as_json: AtomicBool,
@@ -65,7 +65,7 @@ pub fn print_messages_as_json() {
 
 /// Limits warnings, so that a JVM cannot fill the log, not even on purpose. From now on, prints at most ten
 /// warnings per minute that differ only in numbers, and at most 200 warnings per minute in total. The number
-/// of suppressed warnings is printed with the first warning after the minute.
+/// of suppressed warnings is printed before the first warning after the minute.
 pub fn limit_warnings() {
     if let Some(messages) = MESSAGES.get() {
         lock(&messages.limit).get_or_insert_with(|| Limit::new(Instant::now()));
@@ -97,9 +97,9 @@ impl Log for Messages {
             }
             Level::Warn | Level::Error => {
                 let admitted = lock(&self.limit).as_mut().map(|l| l.admits(&text, Instant::now()));
-                let (is_admitted, left_out) = admitted.unwrap_or((true, 0));
-                if left_out > 0 {
-                    let line = format!("dropped {left_out} more warnings in the last minutes");
+                let (is_admitted, suppressed) = admitted.unwrap_or((true, 0));
+                if suppressed > 0 {
+                    let line = format!("dropped {suppressed} more warnings in the last minutes");
                     self.print(Level::Warn, &line, &Map::new());
                 }
                 if !is_admitted {
@@ -137,8 +137,8 @@ impl<'a> kv::VisitSource<'a> for Values {
     }
 }
 
-/// Formats a message as text. A value that is an object follows in brackets, as structured data of RFC 5424, section
-/// 6.3.
+/// Formats a message as text. Each of its values follows in brackets, as structured data of RFC 5424, section
+/// 6.3. Such a value is an object.
 fn as_text(tool: &str, text: &str, values: &Map<String, Value>) -> String {
     let mut line = format!("{tool}: {}", clean::name(text));
     for (about, values) in values {
@@ -176,22 +176,22 @@ fn as_json(
 struct Limit {
     begin: Instant,
     all: u64,
-    left_out: u64,
+    suppressed: u64,
     /// Number of warnings by their text without numbers.
     alike: HashMap<String, u64>,
 }
 
 impl Limit {
     fn new(begin: Instant) -> Self {
-        Self { begin, all: 0, left_out: 0, alike: HashMap::new() }
+        Self { begin, all: 0, suppressed: 0, alike: HashMap::new() }
     }
 
     /// Counts a warning. Returns whether to print it, and, if a minute has just ended, the number of warnings
     /// suppressed in it.
     fn admits(&mut self, text: &str, now: Instant) -> (bool, u64) {
-        let mut left_out = 0;
+        let mut suppressed = 0;
         if now.duration_since(self.begin) >= MINUTE {
-            left_out = self.left_out;
+            suppressed = self.suppressed;
             *self = Self::new(now);
         }
         let is_hex = |c: char| c.is_ascii_hexdigit();
@@ -204,16 +204,16 @@ impl Limit {
         let shape: String = words.collect();
         let alike = self.alike.entry(shape).or_default();
         *alike += 1;
-        let is_admitted = *alike <= MAX_ALIKE && self.all < MAX_ALL;
+        let is_admitted = *alike <= MAX_ALIKE && self.all < MAX_WARNINGS;
         match is_admitted {
             true => self.all += 1,
-            false => self.left_out += 1,
+            false => self.suppressed += 1,
         }
         // At the maximum, new texts are suppressed, too, so their counters are not needed.
-        if self.all >= MAX_ALL {
+        if self.all >= MAX_WARNINGS {
             self.alike.clear();
         }
-        (is_admitted, left_out)
+        (is_admitted, suppressed)
     }
 }
 
@@ -235,11 +235,11 @@ mod tests {
         let later = begin + MINUTE;
         assert_eq!(limit.admits("process 7 is another JVM", later), (true, 500 - MAX_ALIKE));
         assert_eq!(flood(&mut limit, later), MAX_ALIKE);
-        // Texts that differ in more than numbers.
+        // Warnings that differ in more than numbers are limited by their total number only.
         let names = (0..1000_u32)
             .map(|n| format!("process of the name {}", char::from_u32(0x4e00 + n).unwrap()));
         let admitted = names.filter(|text| limit.admits(text, later).0).count() as u64;
-        assert_eq!(admitted, MAX_ALL - MAX_ALIKE - 1);
+        assert_eq!(admitted, MAX_WARNINGS - MAX_ALIKE - 1);
         assert!(limit.alike.len() <= 1, "{limit:?}");
     }
 

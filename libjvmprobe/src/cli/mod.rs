@@ -1,8 +1,8 @@
 //! Command line handling of all tools: options, main(), completion scripts, and the list of JVMs to choose from.
 
+mod command_options;
 mod common;
 mod messages;
-mod started;
 
 use std::{
     env,
@@ -17,9 +17,9 @@ use clap::{Command, Parser, error::ErrorKind};
 use clap_complete::Shell;
 use rustix::process::geteuid;
 
+pub use command_options::CommandOptions;
 pub use common::Common;
 pub use messages::{init as init_messages, limit_warnings, print_messages_as_json};
-pub use started::CommandOptions;
 
 use crate::{
     Error, Pid, Result, elf::separate_debug_file::set_symbol_files, jvms::running,
@@ -49,7 +49,7 @@ pub(crate) fn parse_seconds(text: &str) -> Result<Duration, String> {
         Ok(seconds) if (0.001..=MAX_SECONDS).contains(&seconds) => {
             Ok(Duration::from_secs_f64(seconds))
         }
-        _ => Err("expected a number of seconds, at least 0.001".into()),
+        _ => Err(format!("expected a number of seconds, from 0.001 to {MAX_SECONDS} (one year)")),
     }
 }
 
@@ -138,10 +138,10 @@ where
     end(run(&args))
 }
 
-/// Main function of a program with a command line of its own. `of` returns the shell for which to print a
-/// completion script, if any, and whether to print messages at the debug level.
+/// Main function of a program with a command line of its own. `common_options` returns the shell for
+/// which to print a completion script, if any, and whether to print messages at the debug level.
 pub fn run_plain<A, T, E>(
-    of: impl FnOnce(&A) -> (Option<Shell>, bool),
+    common_options: impl FnOnce(&A) -> (Option<Shell>, bool),
     run: impl FnOnce(&A) -> Result<T, E>,
 ) -> ExitCode
 where
@@ -152,7 +152,7 @@ where
     symbolizer::enter();
     let args = A::parse();
     let mut command = A::command();
-    let (completions, verbose) = of(&args);
+    let (completions, verbose) = common_options(&args);
     messages::init(command.get_name(), verbose);
     match completions {
         Some(shell) => print_completions(shell, &mut command),
@@ -171,8 +171,8 @@ fn end<T: Termination, E: Display>(outcome: Result<T, E>) -> ExitCode {
             ExitCode::FAILURE
         }
     };
-    // Done last, because a signal that arrives later cannot end the process: its handler waits forever for
-    // the lock.
+    // Done last, because a second signal can no longer end the process afterwards: its handler waits forever
+    // for the lock that `run_all` keeps.
     sys::undo::run_all();
     code
 }

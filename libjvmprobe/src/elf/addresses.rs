@@ -92,8 +92,8 @@ impl Table {
 
     fn name_of(&self, entry: Entry) -> Option<String> {
         let start = self.names.start.checked_add(entry.name.into())?;
-        let room = self.names.end.checked_sub(start)?.min(MAX_NAME as u64);
-        let mut bytes = vec![0; usize::try_from(room).ok()?];
+        let max_len = self.names.end.checked_sub(start)?.min(MAX_NAME as u64);
+        let mut bytes = vec![0; usize::try_from(max_len).ok()?];
         self.file.read_exact_at(&mut bytes, start).ok()?;
         let name = String::from_utf8_lossy(c_bytes(&bytes, 0)).into_owned();
         (!name.is_empty()).then_some(name)

@@ -368,10 +368,10 @@ fn sections(
         Some(names) => read_at(file, size, names.sh_offset, names.sh_size, MAX_NAMES as u64)?,
         None => return Err(Error::elf("section names are missing")),
     };
-    let mut room = MAX_NAMES;
+    let mut remaining = MAX_NAMES;
     let named = headers.into_iter().map(|header| {
         let name = c_string(&names, header.sh_name);
-        room = room
+        remaining = remaining
             .checked_sub(name.len())
             .ok_or_else(|| Error::elf("the names of its sections are too long"))?;
         Ok((name, header))

@@ -187,13 +187,13 @@ impl DebugLink {
 
 fn crc(file: &File) -> io::Result<u32> {
     let mut crc = flate2::Crc::new();
-    let mut piece = vec![0; 1 << 20];
+    let mut buffer = vec![0; 1 << 20];
     let mut at = 0;
     loop {
-        match std::os::unix::fs::FileExt::read_at(file, &mut piece, at)? {
+        match std::os::unix::fs::FileExt::read_at(file, &mut buffer, at)? {
             0 => return Ok(crc.sum()),
             bytes => {
-                crc.update(&piece[..bytes]);
+                crc.update(&buffer[..bytes]);
                 at += bytes as u64;
             }
         }

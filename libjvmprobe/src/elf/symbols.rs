@@ -130,11 +130,11 @@ impl Symbols {
         self.tables.iter().all(|table| table.defined().next().is_none())
     }
 
-    fn first(&self, mut wanted: impl FnMut(&[u8], &Sym) -> bool) -> Option<Symbol> {
+    fn first(&self, mut predicate: impl FnMut(&[u8], &Sym) -> bool) -> Option<Symbol> {
         self.tables.iter().find_map(|table| {
             table.defined().find_map(|sym| {
                 let name = c_bytes(&table.strings, sym.st_name);
-                wanted(name, &sym).then(|| symbol(name, &sym))
+                predicate(name, &sym).then(|| symbol(name, &sym))
             })
         })
     }

@@ -49,18 +49,18 @@ impl Build {
     /// # Errors
     /// [`Error::Elf`], [`Error::Io`].
     pub(crate) fn of(libjvm: &LibJvm) -> Result<Arc<Self>> {
-        static KNOWN: OnceLock<Mutex<HashMap<FileId, Arc<Build>>>> = OnceLock::new();
-        let known = KNOWN.get_or_init(Mutex::default);
+        static BUILDS: OnceLock<Mutex<HashMap<FileId, Arc<Build>>>> = OnceLock::new();
+        let builds = BUILDS.get_or_init(Mutex::default);
         // The map is consistent even after a panic in another thread, because an insertion is one step.
-        let mut known = known.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        if let Some(build) = known.get(&libjvm.id) {
+        let mut builds = builds.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if let Some(build) = builds.get(&libjvm.id) {
             return Ok(Arc::clone(build));
         }
         let build = Arc::new(Self::read(libjvm.elf()?)?);
-        if known.len() >= MAX_BUILDS {
-            known.clear();
+        if builds.len() >= MAX_BUILDS {
+            builds.clear();
         }
-        known.insert(libjvm.id, Arc::clone(&build));
+        builds.insert(libjvm.id, Arc::clone(&build));
         Ok(build)
     }
 

@@ -109,7 +109,7 @@ pub(super) fn instance_sizes(memory: &Memory, layout: &Layout) -> Result<HashMap
 fn plus(addr: Addr, bytes: u64) -> Result<Addr> {
     addr.checked_add(bytes)
         .filter(|_| addr.0 != 0)
-        .ok_or_else(|| Error::layout("a null pointer in a class"))
+        .ok_or_else(|| Error::layout("a pointer in a class is null"))
 }
 
 /// Returns a class's name as in Java source, from the bytes of its Symbol:

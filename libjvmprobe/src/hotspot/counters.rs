@@ -25,7 +25,7 @@ const NANOSECONDS: u64 = 1_000_000_000;
 /// Addresses of the counters.
 #[derive(Clone, Debug)]
 pub(crate) struct Counters {
-    places: [Option<Addr>; NUMBERS],
+    addresses: [Option<Addr>; NUMBERS],
     frequency: Option<Addr>,
     last_cause: Option<Addr>,
     /// Exists only in JVMs where a full collection of Parallel may have its own cause; see
@@ -60,7 +60,7 @@ pub(crate) struct Counts {
 }
 
 impl Counts {
-    /// Creates the counts from numbers in the order of [`HotSpot::counted_at`].
+    /// Creates the counts from numbers in the order of [`HotSpot::counter_addresses`].
     pub(crate) fn of(numbers: &[u64; NUMBERS]) -> Self {
         let [stops, stopped, sync, kinds @ ..] = *numbers;
         let mut counts = Self { stops, stopped, sync, ..Self::default() };
@@ -75,15 +75,15 @@ impl Counts {
 impl Counters {
     pub(super) fn find(base: Addr, data: &PerfData) -> Self {
         let at = |name: &str| base.checked_add(data.offset(name)? as u64);
-        let mut places = [None; NUMBERS];
+        let mut addresses = [None; NUMBERS];
         let of_kinds =
             (0..KINDS).flat_map(|k| OF_KIND.map(|name| format!("sun.gc.collector.{k}.{name}")));
         let names = OF_STOPS.into_iter().map(str::to_owned).chain(of_kinds);
-        for (place, name) in places.iter_mut().zip(names) {
-            *place = at(&name);
+        for (address, name) in addresses.iter_mut().zip(names) {
+            *address = at(&name);
         }
         Self {
-            places,
+            addresses,
             frequency: at("sun.os.hrt.frequency"),
             last_cause: at("sun.gc.lastCause"),
             full_follows: at("sun.gc.policy.fullFollowsScavenge"),
@@ -92,9 +92,9 @@ impl Counters {
 
     fn read(&self, memory: &Memory) -> Result<[u64; NUMBERS]> {
         let mut numbers = [0; NUMBERS];
-        for (number, place) in numbers.iter_mut().zip(self.places) {
-            if let Some(place) = place {
-                *number = memory.u64(place)?;
+        for (number, address) in numbers.iter_mut().zip(self.addresses) {
+            if let Some(address) = address {
+                *number = memory.u64(address)?;
             }
         }
         Ok(numbers)
@@ -102,7 +102,7 @@ impl Counters {
 
     /// Whether all counters of young collections exist.
     fn has_young(&self) -> bool {
-        self.places.iter().skip(OF_STOPS.len()).take(OF_KIND.len()).all(Option::is_some)
+        self.addresses.iter().skip(OF_STOPS.len()).take(OF_KIND.len()).all(Option::is_some)
     }
 }
 
@@ -138,13 +138,13 @@ impl HotSpot {
     }
 
     /// Returns the addresses of its counters; 0 for each counter that does not exist.
-    pub(crate) fn counted_at(&self) -> Option<[u64; NUMBERS]> {
-        Some(self.counters.as_ref()?.places.map(|place| place.map_or(0, |at| at.0)))
+    pub(crate) fn counter_addresses(&self) -> Option<[u64; NUMBERS]> {
+        Some(self.counters.as_ref()?.addresses.map(|address| address.map_or(0, |at| at.0)))
     }
 
     /// Returns the address of the counter of stopped time, which the VM thread updates last when a stop ends.
     pub(crate) fn stop_counter(&self) -> Option<Addr> {
-        let [stops, time, sync, ..] = self.counters.as_ref()?.places;
+        let [stops, time, sync, ..] = self.counters.as_ref()?.addresses;
         time.filter(|_| stops.is_some() && sync.is_some())
     }
 

@@ -66,7 +66,7 @@ pub(crate) enum Part {
     /// A range of the Java heap.
     Heap,
     /// The complete memory, including threads, flags and vmStructs.
-    Whole,
+    All,
 }
 
 impl Fake {
@@ -215,7 +215,7 @@ fn fake() -> Fake {
         [begin(0)..begin(1), begin(1)..begin(2), begin(2)..begin(3), java_heap, 0..bytes.len()];
     let mut fake = Fake { bytes, symbols, layout: Layout::default(), code, method, parts: ranges };
     let lookup = |name: &str| fake.symbols.get(name).copied();
-    let memory = fake.memory(Part::Whole, &[]);
+    let memory = fake.memory(Part::All, &[]);
     fake.layout = Layout::read(&memory, 0, lookup, private, Arc::new).unwrap().of_jdk(17);
     fake
 }
@@ -359,9 +359,9 @@ fn tables(image: &mut Image, loader: Addr, array: Addr, interpreter: Addr) {
 }
 
 /// Reads everything that the library can read with a JVM's tables.
-pub(crate) fn whole(given: &[u8]) {
+pub(crate) fn everything(given: &[u8]) {
     let fake = Fake::get();
-    let memory = fake.memory(Part::Whole, given);
+    let memory = fake.memory(Part::All, given);
     let lookup = |name: &str| fake.symbols.get(name).copied();
     let Ok(layout) = Layout::read(&memory, 0, lookup, private, Arc::new) else { return };
     let layout = layout.of_jdk(17);
@@ -396,17 +396,17 @@ pub(crate) fn whole(given: &[u8]) {
     for major in [8, 17] {
         let _ = walking::layout(&memory, &layout.of_jdk(major));
     }
-    look_at_code(&memory, &layout, fake.code);
-    look_at_heap(&memory, &layout);
+    read_code(&memory, &layout, fake.code);
+    read_heap(&memory, &layout);
 }
 
 /// Reads all code, and the code at an address.
 pub(crate) fn code(part: Part, given: &[u8]) {
     let fake = Fake::get();
-    look_at_code(&fake.memory(part, given), &fake.layout, fake.code);
+    read_code(&fake.memory(part, given), &fake.layout, fake.code);
 }
 
-fn look_at_code(memory: &Memory, layout: &Layout, code: Addr) {
+fn read_code(memory: &Memory, layout: &Layout, code: Addr) {
     let addrs = [code, Addr(code.0 + 20), Addr(code.0 + 60)];
     for major in [8, 17] {
         let _ = fill::read(memory, &layout.of_jdk(major));
@@ -472,10 +472,10 @@ pub(crate) fn lines(given: &[u8]) {
 /// Counts the objects of a range of the heap.
 pub(crate) fn objects(given: &[u8]) {
     let fake = Fake::get();
-    look_at_heap(&fake.memory(Part::Heap, given), &fake.layout);
+    read_heap(&fake.memory(Part::Heap, given), &fake.layout);
 }
 
-fn look_at_heap(memory: &Memory, layout: &Layout) {
+fn read_heap(memory: &Memory, layout: &Layout) {
     let range = &Fake::get().parts[Part::Heap as usize];
     let (start, size) = (Addr(BASE + range.start as u64), range.len() as u64);
     if let Ok(mut objects) = Objects::new(memory, layout) {

@@ -22,7 +22,7 @@ pub struct Gauge {
     /// Whether the collector may free memory after an operation has begun and before its collection begins.
     /// The JVM's log contains the heap size at the later time, so the kernel side reads it then, too. True
     /// for CMS of JDK 8, whose operations first wait for CMS's own thread.
-    pub(crate) waits: bool,
+    pub(crate) reads_heap_at_gc_begin: bool,
     /// Whether the operation type of a stop alone shows that the stop is a collection
     /// ([`HotSpot::is_pause`](crate::hotspot::HotSpot::is_pause)), so that nothing needs to be read within
     /// the stop. True for ZGC, because its pauses free nothing and its log reports the heap for cycles, not

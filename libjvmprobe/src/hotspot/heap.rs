@@ -104,10 +104,10 @@ impl From<Error> for Why {
     }
 }
 
-type Found<T> = std::result::Result<T, Why>;
+type RecipeResult<T> = std::result::Result<T, Why>;
 
 /// Returns the address in a pointer; fails with `NotYet` if it is null.
-fn set_up(pointer: Addr) -> Found<Addr> {
+fn set_up(pointer: Addr) -> RecipeResult<Addr> {
     if pointer == Addr(0) { Err(Why::NotYet) } else { Ok(pointer) }
 }
 
@@ -137,7 +137,7 @@ fn plus(addr: Addr, offset: u64) -> Result<Addr> {
 }
 
 impl Reader<'_> {
-    fn used(&self, collector: Collector) -> Found<Vec<Term>> {
+    fn used(&self, collector: Collector) -> RecipeResult<Vec<Term>> {
         let heap = self.layout.address(Item::CollectedHeap)?;
         let heap = set_up(self.memory.pointer(heap)?)?;
         match collector {
@@ -154,16 +154,16 @@ impl Reader<'_> {
     }
 
     /// Returns the address of an object's field.
-    fn field(&self, object: Addr, field: Item) -> Found<Addr> {
+    fn field(&self, object: Addr, field: Item) -> RecipeResult<Addr> {
         Ok(plus(object, self.layout.get(field)?)?)
     }
 
     /// Returns the object that an object's field points to.
-    fn follow(&self, object: Addr, field: Item) -> Found<Addr> {
+    fn follow(&self, object: Addr, field: Item) -> RecipeResult<Addr> {
         set_up(self.memory.pointer(self.field(object, field)?)?)
     }
 
-    fn serial(&self, heap: Addr) -> Found<Vec<Term>> {
+    fn serial(&self, heap: Addr) -> RecipeResult<Vec<Term>> {
         let (young, old) = self.generations(heap)?;
         let mut terms = self.young(young)?;
         terms.push(self.contiguous(self.field(old, Item::SerialTenured)?)?);
@@ -171,7 +171,7 @@ impl Reader<'_> {
     }
 
     /// Returns the young and the old generation of Serial and CMS.
-    fn generations(&self, heap: Addr) -> Found<(Addr, Addr)> {
+    fn generations(&self, heap: Addr) -> RecipeResult<(Addr, Addr)> {
         if self.layout.has(Item::Generations) {
             // JDK 8 has an array of two generations.
             let young = self.field(heap, Item::Generations)?;
@@ -182,14 +182,14 @@ impl Reader<'_> {
     }
 
     /// Terms for eden and the survivor space in use, for Serial and for CMS (`ParNewGeneration`).
-    fn young(&self, young: Addr) -> Found<Vec<Term>> {
+    fn young(&self, young: Addr) -> RecipeResult<Vec<Term>> {
         Ok(vec![
             self.contiguous(self.field(young, Item::SerialEden)?)?,
             self.contiguous(self.field(young, Item::SerialFrom)?)?,
         ])
     }
 
-    fn contiguous(&self, holder: Addr) -> Found<Term> {
+    fn contiguous(&self, holder: Addr) -> RecipeResult<Term> {
         Ok(Term::Span {
             holder,
             end_offset: self.layout.get(Item::ContiguousTop)?,
@@ -200,7 +200,7 @@ impl Reader<'_> {
 
     /// Terms for CMS. The used part of its old generation is the complete space minus the free memory, which
     /// is counted in words (`CompactibleFreeListSpace::free()`).
-    fn cms(&self, heap: Addr) -> Found<Vec<Term>> {
+    fn cms(&self, heap: Addr) -> RecipeResult<Vec<Term>> {
         let (young, old) = self.generations(heap)?;
         let holder = self.field(old, Item::CmsSpace)?;
         let space = self.follow(old, Item::CmsSpace)?;
@@ -229,7 +229,7 @@ impl Reader<'_> {
     /// G1 adds the region when it is full or a collection begins. Until then, only the `MutatorAllocRegion`s
     /// show how much of it is used (`G1CollectedHeap::used()`, `G1Allocator::used_in_alloc_regions()`).
     /// vmStructs does not export them.
-    fn g1(&self, heap: Addr) -> Found<Vec<Term>> {
+    fn g1(&self, heap: Addr) -> RecipeResult<Vec<Term>> {
         let vtable = plus(self.layout.address(Item::G1AllocRegionTable)?, 16)?;
         let dummy = self.layout.address(Item::G1DummyRegion)?;
         // In JDK 8 the allocator holds the sum; in later JDKs the pointer to the allocator is a few words
@@ -281,14 +281,15 @@ impl Reader<'_> {
     /// `_used_bytes_before` (until JDK 24) and `_bot_updates` (until JDK 19). Then comes `_name`,
     /// whose text identifies the position, and from JDK 14 on `_node_index`; then `_wasted_bytes` of the
     /// subclass, and `_retained_alloc_region`.
-    fn retained_offset(&self, region: Addr) -> Found<Option<u64>> {
+    fn retained_offset(&self, region: Addr) -> RecipeResult<Option<u64>> {
         let is_name = |offset: &u64| {
             let name = plus(region, *offset).and_then(|at| self.memory.pointer(at));
             let name = name.and_then(|name| self.memory.c_string(name, 64));
             name.is_ok_and(|name| name == "Mutator Alloc Region")
         };
         let name = [24, 32, 40].into_iter().find(is_name);
-        let name = name.ok_or_else(|| Why::unknown("its allocation region has no name"))?;
+        let name =
+            name.ok_or_else(|| Why::unknown("the layout of its MutatorAllocRegion is unknown"))?;
         match self.layout.major {
             8 => Ok(None),
             11..=13 => Ok(Some(name + 16)),
@@ -297,14 +298,14 @@ impl Reader<'_> {
         }
     }
 
-    fn words(&self, at: Addr, bytes: u64) -> Found<Vec<Addr>> {
+    fn words(&self, at: Addr, bytes: u64) -> RecipeResult<Vec<Addr>> {
         let bytes = self.memory.read(at, bytes as usize)?;
         let (words, _) = bytes.as_chunks::<8>();
         Ok(words.iter().map(|word| Addr(u64::from_ne_bytes(*word))).collect())
     }
 
-    fn parallel(&self, heap: Addr) -> Found<Vec<Term>> {
-        let generation = |fixed, field| -> Found<Addr> {
+    fn parallel(&self, heap: Addr) -> RecipeResult<Vec<Term>> {
+        let generation = |fixed, field| -> RecipeResult<Addr> {
             let fixed = self.layout.try_address(fixed);
             let holder = fixed.map_or_else(|| self.field(heap, field), Ok)?;
             set_up(self.memory.pointer(holder)?)
@@ -321,7 +322,7 @@ impl Reader<'_> {
         ])
     }
 
-    fn z(&self, heap: Addr, generational: bool) -> Found<Vec<Term>> {
+    fn z(&self, heap: Addr, generational: bool) -> RecipeResult<Vec<Term>> {
         // JDK 21 to 23 have both variants; the classes of the non-generational one begin with an X.
         if self.layout.has(Item::XUsed) && !generational {
             let heap = self.field(heap, Item::XHeapOfHeap)?;
@@ -338,7 +339,9 @@ impl Reader<'_> {
         let nodes = self.memory.u32(self.layout.address(Item::ZNodes)?)?;
         if !(1..=MAX_NODES).contains(&nodes) {
             // A gauge has no terms for more nodes.
-            return Err(Why::unknown(format!("it uses {nodes} NUMA nodes")));
+            return Err(Why::unknown(format!(
+                "it uses {nodes} NUMA nodes, but at most {MAX_NODES} are supported"
+            )));
         }
         let partitions = self.field(allocator, Item::ZPartitions)?;
         let first = self.follow(partitions, Item::ZPartitionAddr)?;
@@ -350,7 +353,7 @@ impl Reader<'_> {
             .collect()
     }
 
-    fn shenandoah(&self, heap: Addr) -> Found<Vec<Term>> {
+    fn shenandoah(&self, heap: Addr) -> RecipeResult<Vec<Term>> {
         let addr = if self.layout.has(Item::ShenandoahUsed) {
             self.field(heap, Item::ShenandoahUsed)?
         } else if self.layout.has(Item::ShenandoahFreeUsed) {

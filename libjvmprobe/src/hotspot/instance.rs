@@ -12,11 +12,11 @@ use crate::{
         flags::Flags,
         gauge::{Gauge, LastStop},
         heap,
-        holds::{ClassCounts, HeapCounters},
         layout::Item,
         objects::{ClassCount, ClassField, Objects},
         perfdata::PerfData,
         resolved::Layout,
+        sizes::{ClassCounts, HeapCounters},
         threads::{self, ThreadBytes, ThreadLayout},
     },
     names::clean,
@@ -140,7 +140,7 @@ impl HotSpot {
         let at = |item| layout.try_address(item);
         let mut gauge = Gauge {
             operation: at(Item::CurrentOperation),
-            waits: collector == Collector::Cms && self.major == 8,
+            reads_heap_at_gc_begin: collector == Collector::Cms && self.major == 8,
             ..Gauge::default()
         };
         // An empty list of terms means that the used heap cannot be determined.
@@ -339,7 +339,7 @@ pub(super) fn perf_data(memory: &Memory, layout: &Layout) -> Result<Option<(Addr
         return Ok(None);
     }
     if capacity > MAX_PERF_DATA {
-        return Err(Error::PerfData { what: "it exceeds 4 MiB".into() });
+        return Err(Error::PerfData { what: "the buffer exceeds 4 MiB".into() });
     }
     let bytes = memory.read(start, capacity as usize)?;
     let data = PerfData::parse(&bytes)?;

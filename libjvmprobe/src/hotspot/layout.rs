@@ -25,7 +25,7 @@ pub(super) const STUBS: &str = "_ZN12StubRoutines";
 
 /// The feature that needs a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Use {
+pub(super) enum Feature {
     Version,
     Flags,
     PerfData,
@@ -57,7 +57,7 @@ pub(super) enum Use {
     Sources,
 }
 
-impl Use {
+impl Feature {
     /// Returns the consequence of a missing row, for messages.
     pub(super) fn loss(self) -> &'static str {
         match self {
@@ -65,7 +65,7 @@ impl Use {
             Self::Flags => "its flags, and so its collector, are unknown",
             Self::PerfData => "causes and counts of collections are unknown",
             Self::Operations => "running VM operations have no names",
-            Self::Stops => "stops are only observed by probes",
+            Self::Stops => "stops can only be observed with probes",
             Self::Collections => "collections are not counted",
             Self::AnyHeap => "used heap is unknown",
             Self::Serial => "used heap of Serial is unknown",
@@ -117,7 +117,7 @@ pub(super) struct Row {
     pub(crate) names: &'static [(u32, &'static str)],
     /// The last JDK that has it.
     pub(crate) until: u32,
-    pub(crate) uses: &'static [Use],
+    pub(crate) features: &'static [Feature],
 }
 
 /// Marks a row that no known JDK has removed.
@@ -125,7 +125,7 @@ const NO_END: u32 = u32::MAX;
 
 macro_rules! table {
     ($($item:ident $kind:ident [$($since:literal $name:literal),+] $(until $until:literal)?
-       for $($use:ident)+;)+) => {
+       for $($feature:ident)+;)+) => {
         /// Identifies a row of the table.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         pub(crate) enum Item { $($item),+ }
@@ -136,7 +136,7 @@ macro_rules! table {
             kind: Kind::$kind,
             names: &[$(($since, $name)),+],
             until: { let last = NO_END; $(let last: u32 = { let _ = last; $until };)? last },
-            uses: &[$(Use::$use),+],
+            features: &[$(Feature::$feature),+],
         }),+];
     };
 }

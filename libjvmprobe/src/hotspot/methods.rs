@@ -91,7 +91,7 @@ impl Fields {
 pub(crate) struct Methods {
     fields: Fields,
     encoding: Encoding,
-    known: HashMap<Addr, Arc<MethodInfo>>,
+    cached: HashMap<Addr, Arc<MethodInfo>>,
     /// Cache of names. Its size limit covers all cached data. When the limit is reached, further
     /// methods have no names.
     symbols: Symbols,
@@ -106,22 +106,22 @@ impl Methods {
         Ok(Self {
             fields: Fields::read(layout)?,
             encoding: Encoding::of_jdk(layout.major),
-            known: HashMap::new(),
+            cached: HashMap::new(),
             symbols: Symbols::new(layout)?,
         })
     }
 
     /// Returns the method at an address; `None` if there is no consistent method.
     pub(crate) fn get(&mut self, pages: &mut Pages<'_>, method: Addr) -> Option<Arc<MethodInfo>> {
-        if let Some(known) = self.known.get(&method) {
-            return Some(Arc::clone(known));
+        if let Some(cached) = self.cached.get(&method) {
+            return Some(Arc::clone(cached));
         }
         let info = self.read(pages, method).ok()?;
         let signature = info.signature.as_ref().map_or(0, |signature| signature.len());
         let bytes = info.name.len() + signature + info.lines.len() * size_of::<(u32, u32)>();
-        self.symbols.take(bytes + ENTRY).ok()?;
+        self.symbols.reserve(bytes + ENTRY).ok()?;
         let info = Arc::new(info);
-        self.known.insert(method, Arc::clone(&info));
+        self.cached.insert(method, Arc::clone(&info));
         Some(info)
     }
 
@@ -131,9 +131,9 @@ impl Methods {
     }
 
     /// Clears the cache, because methods may have been unloaded.
-    pub(crate) fn forget(&mut self) {
-        self.known.clear();
-        self.symbols.forget();
+    pub(crate) fn clear(&mut self) {
+        self.cached.clear();
+        self.symbols.clear();
     }
 
     fn read(&mut self, pages: &mut Pages<'_>, method: Addr) -> Result<MethodInfo> {
@@ -184,8 +184,8 @@ impl Methods {
         let begin = plus(plus(const_method, self.fields.const_method_size)?, code_size.into())?;
         let mut lines = Vec::new();
         // The table's length is known only after decoding it.
-        for room in [256, 4096, MAX_LINE_TABLE] {
-            let Ok(bytes) = pages.bytes(begin, room) else { continue };
+        for size in [256, 4096, MAX_LINE_TABLE] {
+            let Ok(bytes) = pages.bytes(begin, size) else { continue };
             match line_table(&bytes, self.encoding) {
                 Some(table) => return Ok(table),
                 None => lines.clear(),
@@ -198,7 +198,7 @@ impl Methods {
 fn plus(addr: Addr, bytes: u64) -> Result<Addr> {
     addr.checked_add(bytes)
         .filter(|_| addr.0 != 0)
-        .ok_or_else(|| Error::layout("a null pointer in a method"))
+        .ok_or_else(|| Error::layout("a pointer in a method is null"))
 }
 
 /// Decodes a line table; `None` if it does not end within `bytes`.

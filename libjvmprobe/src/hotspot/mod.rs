@@ -14,7 +14,7 @@
 //! | `perfdata` | performance data of a JVM (`hsperfdata`) |
 //! | `heap` | how to compute the used bytes of a JVM's heap |
 //! | `counters` | counters of safepoints and collections that the JVM itself keeps |
-//! | `holds` | sizes of the code cache and the heap, and the number of loaded classes |
+//! | `sizes` | sizes of the code cache and the heap, and the number of loaded classes |
 //! | [`code`] | contents of the code cache, and inlined methods |
 //! | `methods` | methods: names, parameters, lines |
 //! | [`classes`] | classes: names |
@@ -48,7 +48,6 @@ pub(crate) mod fuzzing;
 pub mod gauge;
 mod hashing;
 pub(crate) mod heap;
-mod holds;
 mod instance;
 mod layout;
 pub mod loaded;
@@ -59,6 +58,7 @@ mod pages;
 pub(crate) mod perfdata;
 mod references;
 mod resolved;
+mod sizes;
 mod symbols;
 #[cfg(any(test, feature = "fuzzing"))]
 #[cfg_attr(not(test), allow(dead_code))]
@@ -70,5 +70,5 @@ mod vmstructs;
 pub mod walking;
 
 pub use collector::Collector;
-pub use holds::Fill;
 pub use instance::HotSpot;
+pub use sizes::Fill;

@@ -188,18 +188,18 @@ impl Objects {
         let mut at = 0;
         let mut steps = MAX_STEPS;
         // The part of the range that is in the buffer, as offsets from `start`.
-        let mut held = 0..0;
+        let mut buffered = 0..0;
         while at < size {
-            if at + HEADER as u64 > held.end && held.end < size || at >= held.end {
+            if at + HEADER as u64 > buffered.end && buffered.end < size || at >= buffered.end {
                 let len = (size - at).min(CHUNK as u64);
                 self.buffer.resize(len as usize, 0);
                 let from = start
                     .checked_add(at)
                     .ok_or_else(|| Error::layout("the address of a TLAB overflows"))?;
                 memory.read_into(from, &mut self.buffer)?;
-                held = at..at + len;
+                buffered = at..at + len;
             }
-            let offset = (at - held.start) as usize;
+            let offset = (at - buffered.start) as usize;
             let number = self.number(memory, offset)?;
             let is_class = matches!(self.found.get(number), Some((_, Shape::Mirror(_), _)));
             steps = steps
@@ -208,7 +208,7 @@ impl Objects {
             let object = start.0.wrapping_add(at);
             let bytes = self.size(memory, number, offset, Addr(object))?;
             if bytes == 0 || bytes > size - at {
-                return Err(Error::layout("the objects do not end at the end of their TLAB"));
+                return Err(Error::layout("the last object does not end at the end of the TLAB"));
             }
             if let Some((_, _, count)) = self.found.get_mut(number) {
                 count.objects += 1;
@@ -278,7 +278,7 @@ impl Objects {
                 })?;
                 Ok(u64::from(memory.u32(at)?) * 8)
             }
-            Shape::Unknown => Err(Error::layout("an object of unknown size")),
+            Shape::Unknown => Err(Error::layout("the size of an object is unknown")),
         }
     }
 
@@ -287,7 +287,7 @@ impl Objects {
             return Ok(*shape);
         }
         if klass == 0 || !klass.is_multiple_of(8) {
-            return Err(Error::layout("an object without a class"));
+            return Err(Error::layout("an object has no valid class pointer"));
         }
         let at = Addr(klass).checked_add(self.classes.layout_helper);
         let helper = memory

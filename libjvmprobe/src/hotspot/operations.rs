@@ -113,8 +113,8 @@ impl HotSpot {
     /// ZGC's threads.
     pub fn is_pause(&self, op: Option<&str>) -> bool {
         let name = op.and_then(|op| op.strip_prefix(['Z', 'X']));
-        let is_one = |name: &str| name.starts_with("Mark") || name.starts_with("Relocate");
-        self.gauge.op_shows_collection && name.is_some_and(is_one)
+        let is_pause_name = |name: &str| name.starts_with("Mark") || name.starts_with("Relocate");
+        self.gauge.op_shows_collection && name.is_some_and(is_pause_name)
     }
 
     /// Returns the name of a VM operation by its number, as the JVM's log prints it.

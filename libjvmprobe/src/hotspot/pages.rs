@@ -38,7 +38,7 @@ pub(crate) struct Pages<'a> {
     /// Buffer for the groups of a request.
     incoming: Vec<u8>,
     /// Index of each group by its number.
-    known: NumberMap<u64, usize>,
+    cached: NumberMap<u64, usize>,
     /// Recently used pages with their groups' indexes.
     recent: [(u64, usize); MAX_RECENT],
     /// Number of pages in a group.
@@ -69,7 +69,7 @@ impl<'a> Pages<'a> {
             bytes: Vec::new(),
             groups: Vec::new(),
             incoming: Vec::new(),
-            known: NumberMap::default(),
+            cached: NumberMap::default(),
             recent: [(NO_PAGE, 0); MAX_RECENT],
             size: GROUP,
             replaces: false,
@@ -89,9 +89,9 @@ impl<'a> Pages<'a> {
     }
 
     /// Clears the cache, so that later reads return current contents.
-    pub(crate) fn forget(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.groups.clear();
-        self.known.clear();
+        self.cached.clear();
         self.recent = [(NO_PAGE, 0); MAX_RECENT];
     }
 
@@ -106,9 +106,9 @@ impl<'a> Pages<'a> {
         let mut answers: Vec<Option<R>> = items.iter().map(|_| None).collect();
         for _ in 0..MAX_ROUNDS {
             let mut missing = Vec::new();
-            for (thing, answer) in items.iter().zip(&mut answers).filter(|(_, a)| a.is_none()) {
+            for (item, answer) in items.iter().zip(&mut answers).filter(|(_, a)| a.is_none()) {
                 self.missing = Some(Vec::new());
-                let new = ask(self, thing);
+                let new = ask(self, item);
                 match self.missing.take() {
                     Some(pages) if !pages.is_empty() => missing.extend(pages),
                     _ => *answer = Some(new),
@@ -121,7 +121,7 @@ impl<'a> Pages<'a> {
         }
         // Items that need more rounds read their pages one by one.
         let answers = items.iter().zip(answers);
-        answers.map(|(thing, answer)| answer.unwrap_or_else(|| ask(self, thing))).collect()
+        answers.map(|(item, answer)| answer.unwrap_or_else(|| ask(self, item))).collect()
     }
 
     /// Reads the pages of some addresses in as few requests as possible. Unreadable pages cause an error
@@ -135,7 +135,7 @@ impl<'a> Pages<'a> {
     fn load_all(&mut self, mut wanted: Vec<u64>) {
         wanted.sort_unstable();
         wanted.dedup();
-        wanted.retain(|number| !self.known.contains_key(number));
+        wanted.retain(|number| !self.cached.contains_key(number));
         // Half of the capacity is left to other groups.
         wanted.truncate(MAX_PAGES / self.size / 2);
         for some in wanted.chunks(MAX_BYTES / (self.size * PAGE)) {
@@ -153,7 +153,7 @@ impl<'a> Pages<'a> {
             let group = |at: u64| at / PAGE as u64 / self.size as u64;
             let last = at.saturating_add(rest.len().saturating_sub(1) as u64);
             let behind = (group(at)..=group(last)).skip(1).take(MAX_GROUPS);
-            missing.extend(behind.filter(|number| !self.known.contains_key(number)));
+            missing.extend(behind.filter(|number| !self.cached.contains_key(number)));
         }
         while !rest.is_empty() {
             let from = self.tail(Addr(at))?;
@@ -220,7 +220,7 @@ impl<'a> Pages<'a> {
             }
             at = at.saturating_add(from.len() as u64);
         }
-        Err(Error::layout(format!("the name at {addr} has no end")))
+        Err(Error::layout(format!("the name at {addr} does not end within {MAX_NAME} bytes")))
     }
 
     /// Returns the bytes from `addr` to the end of its page.
@@ -237,14 +237,14 @@ impl<'a> Pages<'a> {
         let slot = number as usize % MAX_RECENT;
         if self.recent[slot].0 != number {
             let group = number / self.size as u64;
-            if !self.known.contains_key(&group) {
+            if !self.cached.contains_key(&group) {
                 if let Some(missing) = &mut self.missing {
                     missing.push(group);
                     return Err(Error::not_mapped(Addr(number * PAGE as u64), PAGE));
                 }
                 self.load(&[group])?;
             }
-            let index = self.known.get(&group).copied().unwrap_or_default();
+            let index = self.cached.get(&group).copied().unwrap_or_default();
             if self.groups[index].read >> (number % self.size as u64) & 1 == 0 {
                 return Err(Error::not_mapped(Addr(number * PAGE as u64), PAGE));
             }
@@ -267,18 +267,18 @@ impl<'a> Pages<'a> {
         let is_read = self.memory.read_blocks(&pages, PAGE, incoming)?;
         let read = is_read.chunks(self.size).zip(incoming.chunks(size));
         for (&number, (is_read, bytes)) in numbers.iter().zip(read) {
-            let index = self.free()?;
+            let index = self.free_group()?;
             let read = is_read.iter().rev().fold(0, |bits, &is_read| bits << 1 | u8::from(is_read));
             self.groups[index] = Group { number, read, is_used: true };
             self.bytes[index * size..][..size].copy_from_slice(bytes);
-            self.known.insert(number, index);
+            self.cached.insert(number, index);
         }
         self.incoming = bytes;
         Ok(())
     }
 
     /// Returns the index of a group that may be overwritten.
-    fn free(&mut self) -> Result<usize> {
+    fn free_group(&mut self) -> Result<usize> {
         let many = self.groups.len();
         if many < MAX_PAGES / self.size {
             self.groups.push(Group { number: NO_PAGE, read: 0, is_used: false });
@@ -289,13 +289,15 @@ impl<'a> Pages<'a> {
             return Ok(many);
         }
         if !self.replaces {
-            return Err(Error::layout("the tables use too many memory pages"));
+            return Err(Error::layout(format!(
+                "the tables use more than {MAX_PAGES} memory pages"
+            )));
         }
         loop {
             self.hand = (self.hand + 1) % many;
             let group = &mut self.groups[self.hand];
             if !std::mem::take(&mut group.is_used) {
-                self.known.remove(&group.number);
+                self.cached.remove(&group.number);
                 let pages = group.number * self.size as u64..;
                 for page in pages.take(self.size) {
                     let recent = &mut self.recent[page as usize % MAX_RECENT];
@@ -364,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn cached_pages_are_unchanged_until_forget() {
+    fn cached_pages_are_unchanged_until_clear() {
         let at = own_pages(GROUP);
         let memory = own_memory();
         let mut pages = Pages::sequential(&memory);
@@ -372,7 +374,7 @@ mod tests {
         // SAFETY: the second of the pages mapped above.
         unsafe { at.add(PAGE).cast::<u64>().write(77) };
         assert_eq!(pages.u64(page(at, 1)).unwrap(), 1);
-        pages.forget();
+        pages.clear();
         assert_eq!(pages.u64(page(at, 1)).unwrap(), 77);
     }
 

@@ -48,8 +48,10 @@ impl PerfData {
         }
         let little = u8::from(cfg!(target_endian = "little"));
         match (byte(bytes, 4)?, byte(bytes, 5)?, byte(bytes, 7)?) {
-            (order, ..) if order != little => return fail("it has the wrong byte order"),
-            (_, major, _) if major != 2 => return fail("its version is not 2"),
+            (order, ..) if order != little => return fail("wrong byte order"),
+            (_, major, _) if major != 2 => {
+                return fail(&format!("unknown version {major}, expected 2"));
+            }
             (_, _, 0) => return fail("the JVM has not finished creating it"),
             _ => {}
         }

@@ -12,7 +12,7 @@ use std::{
 use crate::{
     Addr, Error, Result, Vaddr,
     hotspot::{
-        layout::{Item, Kind, Row, TABLE, Use},
+        layout::{Feature, Item, Kind, Row, TABLE},
         vmstructs::{self, Fact},
     },
     process::memory::Memory,
@@ -48,15 +48,15 @@ impl WantedNames {
                         None => continue,
                     },
                 };
-                let wish = WantedName { field, kind: row.kind, row: index, rank };
-                wanted.entry(class).or_default().push(wish);
+                let wanted_name = WantedName { field, kind: row.kind, row: index, rank };
+                wanted.entry(class).or_default().push(wanted_name);
             }
         }
         Self(wanted)
     }
 
     /// Returns the names of [`TABLE`].
-    fn ours() -> &'static Self {
+    fn of_layout_table() -> &'static Self {
         static WANTED: OnceLock<WantedNames> = OnceLock::new();
         WANTED.get_or_init(|| Self::of(TABLE))
     }
@@ -68,8 +68,8 @@ impl WantedNames {
     /// Returns the rows that a fact matches, each with the index of the matching name.
     fn rows(&self, (class, field): Name<'_>, kind: Kind) -> impl Iterator<Item = (usize, usize)> {
         let of_class = self.0.get(class).map_or(&[][..], Vec::as_slice);
-        let answers = move |wish: &&WantedName| wish.field == field && wish.kind == kind;
-        of_class.iter().filter(answers).map(|wish| (wish.row, wish.rank))
+        let is_match = move |name: &&WantedName| name.field == field && name.kind == kind;
+        of_class.iter().filter(is_match).map(|name| (name.row, name.rank))
     }
 }
 
@@ -147,8 +147,8 @@ impl Layout {
         private: impl Fn(&str) -> Option<Vaddr>,
         share: impl FnOnce(Values) -> Arc<Values>,
     ) -> Result<Self> {
-        let ours = (TABLE, WantedNames::ours());
-        let values = Values::read(memory, bias, ours, exported, private)?;
+        let table = (TABLE, WantedNames::of_layout_table());
+        let values = Values::read(memory, bias, table, exported, private)?;
         Ok(Self { values: share(values), bias, major: 0 })
     }
 
@@ -199,13 +199,13 @@ impl Layout {
         let Some(row) = TABLE.get(item as usize) else {
             return Error::layout(format!("{item:?} is not in the table"));
         };
-        let loss = row.uses.first().copied().unwrap_or(Use::Version);
+        let feature = row.features.first().copied().unwrap_or(Feature::Version);
         let is_wanted = |other: &&Row| {
             let holds = has_in(other, self.major) && !self.has(other.item);
-            other.item == row.item || holds && other.uses.contains(&loss)
+            other.item == row.item || holds && other.features.contains(&feature)
         };
         let names: Vec<_> = TABLE.iter().filter(is_wanted).map(described).collect();
-        Error::layout(format!("this JVM has no {}: {}", names.join(", no "), loss.loss()))
+        Error::layout(format!("this JVM has no {}: {}", names.join(", no "), feature.loss()))
     }
 
     /// Returns a line for each missing row that this JDK should have, with the consequences, for a
@@ -214,7 +214,7 @@ impl Layout {
         let is_missing =
             |row: &&Row| row.kind != Kind::Symbol && has_in(row, self.major) && !self.has(row.item);
         let line = |row: &Row| {
-            let losses: Vec<_> = row.uses.iter().map(|usage| usage.loss()).collect();
+            let losses: Vec<_> = row.features.iter().map(|feature| feature.loss()).collect();
             format!("no {}: {}", described(row), losses.join("; "))
         };
         TABLE.iter().filter(is_missing).map(line).collect()
@@ -250,7 +250,7 @@ mod tests {
         kind: Kind::Offset,
         names: &[(8, "Klass::_name"), (30, "Clazz::_title"), (31, "Klass::_label")],
         until: u32::MAX,
-        uses: &[Use::Classes],
+        features: &[Feature::Classes],
     }];
 
     fn value(image: &Image) -> Option<u64> {

@@ -16,7 +16,7 @@ use crate::{
 const MAX_SYMBOL: usize = 65_535;
 /// Maximum number of bytes cached by one reader. The names of 100,000 methods, as many as large
 /// programs have, take a tenth of it.
-pub(super) const MAX_KEPT: usize = 512 << 20;
+pub(super) const MAX_CACHED_BYTES: usize = 512 << 20;
 /// Maximum number of bytes cached by a reader that is emptied when it is full.
 const MAX_RESETTABLE: usize = 32 << 20;
 /// Overhead of a cache entry in bytes.
@@ -27,7 +27,7 @@ pub(super) const ENTRY: usize = 64;
 pub(super) struct Symbols {
     length: u64,
     body: u64,
-    known: NumberMap<Addr, Arc<str>>,
+    cached: NumberMap<Addr, Arc<str>>,
     /// Number of bytes that may still be cached.
     free_bytes: usize,
     /// Maximum number of bytes cached.
@@ -45,9 +45,9 @@ impl Symbols {
         Ok(Self {
             length: layout.get(Item::SymbolLength)?,
             body: layout.get(Item::SymbolBody)?,
-            known: NumberMap::default(),
-            free_bytes: MAX_KEPT,
-            max: MAX_KEPT,
+            cached: NumberMap::default(),
+            free_bytes: MAX_CACHED_BYTES,
+            max: MAX_CACHED_BYTES,
             resets_when_full: false,
         })
     }
@@ -67,18 +67,18 @@ impl Symbols {
     /// # Errors
     /// [`Error::Memory`] if there is no Symbol at the address, [`Error::Layout`] if the cache is full.
     pub(super) fn get(&mut self, pages: &mut Pages<'_>, symbol: Addr) -> Result<Arc<str>> {
-        if let Some(known) = self.known.get(&symbol) {
-            return Ok(Arc::clone(known));
+        if let Some(cached) = self.cached.get(&symbol) {
+            return Ok(Arc::clone(cached));
         }
         let field = |offset| {
             let at = symbol.checked_add(offset).filter(|_| symbol.0 != 0);
-            at.ok_or_else(|| Error::layout("a null pointer instead of a name"))
+            at.ok_or_else(|| Error::layout("the pointer to a name is null"))
         };
         let length = usize::from(pages.u16(field(self.length)?)?).min(MAX_SYMBOL);
         let bytes = pages.bytes(field(self.body)?, length)?;
         let text: Arc<str> = modified_utf8(&bytes).into();
-        self.take(text.len() + ENTRY)?;
-        self.known.insert(symbol, Arc::clone(&text));
+        self.reserve(text.len() + ENTRY)?;
+        self.cached.insert(symbol, Arc::clone(&text));
         Ok(text)
     }
 
@@ -86,23 +86,25 @@ impl Symbols {
     ///
     /// # Errors
     /// [`Error::Layout`] if there is not enough space left.
-    pub(super) fn take(&mut self, bytes: usize) -> Result<()> {
+    pub(super) fn reserve(&mut self, bytes: usize) -> Result<()> {
         if self.resets_when_full && self.free_bytes < bytes {
-            self.forget();
+            self.clear();
         }
         let free_bytes = self.free_bytes.checked_sub(bytes);
-        self.free_bytes = free_bytes.ok_or_else(|| Error::layout("too many names"))?;
+        self.free_bytes = free_bytes.ok_or_else(|| {
+            Error::layout(format!("the names of classes and methods exceed {} MiB", self.max >> 20))
+        })?;
         Ok(())
     }
 
-    /// Returns the approximate number of bytes in use, including space reserved by [`Self::take`].
+    /// Returns the approximate number of bytes in use, including space reserved by [`Self::reserve`].
     pub(super) fn size(&self) -> usize {
         self.max - self.free_bytes
     }
 
     /// Clears the cache, because the Symbols may have been freed.
-    pub(super) fn forget(&mut self) {
-        self.known.clear();
+    pub(super) fn clear(&mut self) {
+        self.cached.clear();
         self.free_bytes = self.max;
     }
 }

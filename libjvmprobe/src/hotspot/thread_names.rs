@@ -43,7 +43,7 @@ const MAX_STRINGS: usize = 1 << 13;
 /// Number of fields of a string that are examined.
 const FIELDS_OF_STRING: usize = 4;
 /// Number of threads that are read together.
-const AT_ONCE: usize = 64;
+const THREADS_PER_BATCH: usize = 64;
 /// Maximum time of one scan of all threads. The caller reads no events meanwhile.
 const MAX_SCAN: Duration = Duration::from_millis(200);
 /// Minimum time between two scans of one JVM: the longer one of a fixed time and a multiple of the last
@@ -62,14 +62,14 @@ const EXPIRES: Duration = Duration::from_secs(10);
 const MISSING_EXPIRES: Duration = Duration::from_secs(60);
 const MAX_FAILED_SCANS: u8 = 3;
 /// Maximum number of names cached.
-const MAX_KNOWN: usize = 1 << 13;
+const MAX_CACHED_NAMES: usize = 1 << 13;
 
 /// Time at which the next scan of any JVM may begin.
 static NEXT_SCAN: Mutex<Option<Instant>> = Mutex::new(None);
 
 /// Complete names by thread ID.
 #[derive(Clone, Debug, Default)]
-pub struct WholeNames(Arc<HashMap<u32, CachedName>>);
+pub struct CompleteNames(Arc<HashMap<u32, CachedName>>);
 
 #[derive(Clone, Debug)]
 struct CachedName {
@@ -81,10 +81,10 @@ struct CachedName {
     at: Instant,
 }
 
-impl WholeNames {
+impl CompleteNames {
     /// Returns the complete name of a thread whose kernel name is `comm`; `None` if it is unknown.
     pub fn get(&self, tid: u32, comm: &str) -> Option<&Arc<str>> {
-        self.0.get(&tid).filter(|known| known.comm == comm)?.complete.as_ref()
+        self.0.get(&tid).filter(|cached| cached.comm == comm)?.complete.as_ref()
     }
 }
 
@@ -95,7 +95,7 @@ pub struct ThreadNames {
     memory: Memory,
     layout: Layout,
     /// Names found so far.
-    pub known: WholeNames,
+    pub names: CompleteNames,
     reader: Option<Reader>,
     /// The strings that a thread's Java object refers to, with their fields, by thread ID in the JVM's PID namespace.
     strings: HashMap<u32, Vec<Text>>,
@@ -110,7 +110,7 @@ impl ThreadNames {
             pid: hotspot.pid,
             memory: hotspot.memory.clone(),
             layout: hotspot.layout.clone(),
-            known: WholeNames::default(),
+            names: CompleteNames::default(),
             reader: None,
             strings: HashMap::new(),
             last_scan: None,
@@ -124,34 +124,34 @@ impl ThreadNames {
         if comm.len() < COMM_LEN {
             return;
         }
-        let known = self.known.0.get(&tid).filter(|known| known.comm == comm);
-        let failed_scans = known.map_or(0, |known| known.failed_scans);
-        let is_current = |known: &CachedName| {
-            let expires = match &known.complete {
+        let cached = self.names.0.get(&tid).filter(|cached| cached.comm == comm);
+        let failed_scans = cached.map_or(0, |cached| cached.failed_scans);
+        let is_current = |cached: &CachedName| {
+            let expires = match &cached.complete {
                 Some(_) => EXPIRES,
                 None if failed_scans < MAX_FAILED_SCANS => Duration::ZERO,
                 None => MISSING_EXPIRES,
             };
-            known.at.elapsed() < expires
+            cached.at.elapsed() < expires
         };
-        if known.is_some_and(is_current) || !(self.is_fresh() || self.may_scan()) {
+        if cached.is_some_and(is_current) || !(self.is_fresh() || self.may_scan()) {
             return;
         }
         let complete = self.find(tid, comm);
         let failed_scans = if complete.is_some() { 0 } else { failed_scans.saturating_add(1) };
-        let known =
+        let cached =
             CachedName { comm: comm.to_owned(), complete, failed_scans, at: Instant::now() };
-        let all = Arc::make_mut(&mut self.known.0);
-        if all.len() >= MAX_KNOWN {
+        let all = Arc::make_mut(&mut self.names.0);
+        if all.len() >= MAX_CACHED_NAMES {
             all.clear();
         }
-        all.insert(tid, known);
+        all.insert(tid, cached);
     }
 
     /// Returns the name of a running thread: the complete name if it is known, else `comm`.
     pub fn of(&mut self, tid: u32, comm: String) -> String {
         self.look_up(tid, &comm);
-        self.known.get(tid, &comm).map_or(comm, |complete| String::from(&**complete))
+        self.names.get(tid, &comm).map_or(comm, |complete| String::from(&**complete))
     }
 
     /// Whether the limit of this JVM and the limit of all JVMs both permit a scan now.
@@ -167,7 +167,7 @@ impl ThreadNames {
     }
 
     fn find(&mut self, tid: u32, comm: &str) -> Option<Arc<str>> {
-        let own = own_number(self.pid, tid)?;
+        let own = tid_in_namespace(self.pid, tid)?;
         if self.is_fresh() {
             let found = self.among_strings(own, comm);
             if found.is_some() || !self.may_scan() {
@@ -175,13 +175,13 @@ impl ThreadNames {
             }
         }
         let begin = Instant::now();
-        let looked = within(MAX_SCAN, || self.scan(begin + MAX_SCAN));
+        let result = within(MAX_SCAN, || self.scan(begin + MAX_SCAN));
         let end = Instant::now();
         self.last_scan = Some(end);
         self.next_scan = end + MIN_SCAN_INTERVAL.max((end - begin) * SCAN_INTERVAL_FACTOR);
         *NEXT_SCAN.lock().unwrap_or_else(PoisonError::into_inner) =
             Some(end + (end - begin) * SHARED_SCAN_INTERVAL_FACTOR);
-        if let Err(why) = looked {
+        if let Err(why) = result {
             let pid = self.pid;
             log::debug!("process {pid}: thread names are truncated: {why}");
         }
@@ -222,7 +222,7 @@ pub(crate) fn is_cut(comm: &str) -> bool {
 }
 
 /// Returns a thread's ID in its innermost PID namespace, which is that of the JVM.
-fn own_number(pid: Pid, tid: u32) -> Option<u32> {
+fn tid_in_namespace(pid: Pid, tid: u32) -> Option<u32> {
     let status =
         status_of(Pid(tid)).ok().filter(|status| u32::try_from(status.tgid) == Ok(pid.0))?;
     let innermost = status.nspid.as_ref().and_then(|ids| ids.last().copied());
@@ -289,7 +289,7 @@ impl Reader {
         let memory = self.memory.clone();
         let mut pages = Pages::scattered(&memory);
         let (mut strings, mut kept) = (HashMap::new(), 0);
-        for some in threads.chunks(AT_ONCE) {
+        for some in threads.chunks(THREADS_PER_BATCH) {
             let found = pages.read_batched(some, |pages, &thread| {
                 // A hostile JVM may have a list of threads that takes long to read.
                 (Instant::now() < until).then(|| self.of_thread(pages, thread))?

@@ -75,10 +75,10 @@ impl ThreadLayout {
             // The thread runs on and may replace or retire its TLAB between these reads. Then start and top
             // belong to different TLABs, or one is null, and their difference is meaningless.
             let (start, top) = (word(self.tlab_start)?, word(self.tlab_top)?);
-            let is_one = word(self.tlab_start)? == start;
+            let is_same_tlab = word(self.tlab_start)? == start;
             let used = top.checked_sub(start).filter(|&used| start != 0 && used < MAX_TLAB);
             tries += 1;
-            if is_one && word(self.allocated)? == allocated {
+            if is_same_tlab && word(self.allocated)? == allocated {
                 return Some(allocated.saturating_add(used.unwrap_or(0)));
             }
             if tries == MAX_TRIES {

@@ -30,7 +30,7 @@ pub(super) enum Fact {
     Size(u64),
 }
 
-/// Reads both tables. `wants` returns whether fields of a type are wanted; `take` receives each
+/// Reads both tables. `wants` returns whether fields of a type are wanted; `visit` receives each
 /// fact with the name of its type and, for a field, the field's name.
 ///
 /// `lookup` returns the address in the target of a symbol of libjvm.so; all requested symbols
@@ -43,28 +43,28 @@ pub(super) fn read(
     memory: &Memory,
     lookup: impl Fn(&str) -> Option<Addr>,
     wants: impl Fn(&str) -> bool,
-    mut take: impl FnMut(&str, Option<&str>, Fact),
+    mut visit: impl FnMut(&str, Option<&str>, Fact),
 ) -> Result<()> {
     let mut reader = Reader { memory, pages: Pages::new(memory), lookup, free_bytes: MAX_NAMES };
-    reader.fields(wants, &mut take)?;
-    reader.types(&mut take)
+    reader.fields(wants, &mut visit)?;
+    reader.types(&mut visit)
 }
 
-/// Reads the table of integer constants; `take` receives the name and value of each.
+/// Reads the table of integer constants; `visit` receives the name and value of each.
 ///
 /// # Errors
 /// The errors of [`read`].
 pub(super) fn int_constants(
     memory: &Memory,
     lookup: impl Fn(&str) -> Option<Addr>,
-    mut take: impl FnMut(&str, u32),
+    mut visit: impl FnMut(&str, u32),
 ) -> Result<()> {
     let mut reader = Reader { memory, pages: Pages::new(memory), lookup, free_bytes: MAX_NAMES };
     let table = reader.table("gHotSpotVMIntConstants", "gHotSpotVMIntConstantEntryArrayStride")?;
     let name = reader.member(&table, "gHotSpotVMIntConstantEntryNameOffset", 8)?;
     let value = reader.member(&table, "gHotSpotVMIntConstantEntryValueOffset", 4)?;
     reader.entries(&table, [name], |reader, [name], entry| {
-        take(&reader.name(name)?, u32_at(entry, value));
+        visit(&reader.name(name)?, u32_at(entry, value));
         Ok(())
     })
 }
@@ -87,7 +87,7 @@ impl<F: Fn(&str) -> Option<Addr>> Reader<'_, F> {
     fn fields(
         &mut self,
         wants: impl Fn(&str) -> bool,
-        take: &mut impl FnMut(&str, Option<&str>, Fact),
+        visit: &mut impl FnMut(&str, Option<&str>, Fact),
     ) -> Result<()> {
         let table = self.table("gHotSpotVMStructs", "gHotSpotVMStructEntryArrayStride")?;
         let type_name = self.member(&table, "gHotSpotVMStructEntryTypeNameOffset", 8)?;
@@ -108,18 +108,18 @@ impl<F: Fn(&str) -> Option<Addr>> Reader<'_, F> {
                     0 => Fact::Offset(u64_at(entry, offset)),
                     _ => Fact::Static(Addr(u64_at(entry, address))),
                 };
-                take(&last.1, Some(&reader.name(f)?), fact);
+                visit(&last.1, Some(&reader.name(f)?), fact);
             }
             Ok(())
         })
     }
 
-    fn types(&mut self, take: &mut impl FnMut(&str, Option<&str>, Fact)) -> Result<()> {
+    fn types(&mut self, visit: &mut impl FnMut(&str, Option<&str>, Fact)) -> Result<()> {
         let table = self.table("gHotSpotVMTypes", "gHotSpotVMTypeEntryArrayStride")?;
         let name = self.member(&table, "gHotSpotVMTypeEntryTypeNameOffset", 8)?;
         let size = self.member(&table, "gHotSpotVMTypeEntrySizeOffset", 8)?;
         self.entries(&table, [name], |reader, [name], entry| {
-            take(&reader.name(name)?, None, Fact::Size(u64_at(entry, size)));
+            visit(&reader.name(name)?, None, Fact::Size(u64_at(entry, size)));
             Ok(())
         })
     }

@@ -52,22 +52,22 @@ impl HeldCommand {
     /// [`Error::Io`] if no command is given, or if the child cannot be forked or cannot switch to `user`.
     pub fn fork(command: &[OsString], user: Option<User>) -> Result<Self> {
         let Some((program, arguments)) = command.split_first() else {
-            let nothing = io::Error::other("specify it after --");
+            let nothing = io::Error::other("no command given; specify it after --");
             return Err(Error::io(START, nothing));
         };
         let pipe = || pipe_with(PipeFlags::CLOEXEC).map_err(|e| Error::io(START, e.into()));
-        let ((numbers, say), (wait, go)) = (pipe()?, pipe()?);
+        let ((pid_reader, pid_writer), (go_reader, go_writer)) = (pipe()?, pipe()?);
         let mut command = Command::new(program);
         let program = program.clone();
         command.args(arguments);
         if let Some(user) = &user {
             user.prepare(&mut command);
         }
-        let parents_end = go.as_raw_fd();
+        let parents_end = go_writer.as_raw_fd();
         let name = name_of(&program);
         let wait_for_parent = move || {
-            // The child has the program's name already, so that samples of the child before its exec are
-            // attributed to the program and not to the tool.
+            // Gives the child the program's name before the exec, so that samples of the child at this stage
+            // are attributed to the program and not to the tool.
             set_name(&name)?;
             // SAFETY: closes the child's copy of the descriptor, which nothing in the child uses. With that copy open,
             // the child's read would not return when the parent closes its end or exits.
@@ -76,21 +76,21 @@ impl HeldCommand {
             if let Some(user) = &user {
                 user.switch_to()?;
             }
-            write_pid_and_wait(&say, &wait)
+            write_pid_and_wait(&pid_writer, &go_reader)
         };
         // SAFETY: the closure runs between fork and exec. It allocates nothing and makes only system calls.
         unsafe { command.pre_exec(wait_for_parent) };
         let spawned = thread::spawn(move || command.spawn());
         let mut number = [0; 4];
         // The pipe closes without data if the fork failed, or if the child failed before it wrote its PID.
-        if let Err(error) = std::fs::File::from(numbers).read_exact(&mut number) {
+        if let Err(error) = std::fs::File::from(pid_reader).read_exact(&mut number) {
             // The child's own error is more specific than the end of file seen here.
-            drop(go);
+            drop(go_writer);
             let why = spawned.join().ok().and_then(Result::err).unwrap_or(error);
             return Err(Error::io(START, why));
         }
         let pid = Pid(u32::from_ne_bytes(number));
-        Ok(Self { pid, program, go: go.into(), spawned })
+        Ok(Self { pid, program, go: go_writer.into(), spawned })
     }
 
     /// Lets the child exec its program.
@@ -113,12 +113,12 @@ fn name_of(program: &OsString) -> CString {
     CString::new(name.as_bytes()).unwrap_or_default()
 }
 
-fn write_pid_and_wait(say: &OwnedFd, wait: &OwnedFd) -> io::Result<()> {
-    write(say, &std::process::id().to_ne_bytes())?;
-    let mut word = [0_u8];
-    match read(wait, &mut word)? {
+fn write_pid_and_wait(pid_writer: &OwnedFd, go_reader: &OwnedFd) -> io::Result<()> {
+    write(pid_writer, &std::process::id().to_ne_bytes())?;
+    let mut byte = [0_u8];
+    match read(go_reader, &mut byte)? {
         1 => Ok(()),
-        // End of file: the tool has exited without starting the command.
+        // End of file: the tool has closed its end, or has exited, without starting the command.
         _ => Err(io::Error::other("not started")),
     }
 }
@@ -126,7 +126,8 @@ fn write_pid_and_wait(say: &OwnedFd, wait: &OwnedFd) -> io::Result<()> {
 /// Maximum time to wait for the command to exit after SIGTERM, and again after SIGKILL.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The running command. It is killed when this process exits, for whatever reason.
+/// The running command. [`end`](Self::end) ends it. If a signal ends this process before that, the command is
+/// killed.
 pub struct Running {
     child: Child,
     pidfd: OwnedFd,
@@ -160,7 +161,7 @@ impl Running {
         if !self.has_ended_within(EXIT_TIMEOUT) {
             let seconds = EXIT_TIMEOUT.as_secs();
             log::warn!(
-                "killed the command, because it has not ended within {seconds} s of SIGTERM"
+                "killing the command, because it did not exit within {seconds} s after SIGTERM"
             );
             let _ = pidfd_send_signal(&self.pidfd, Signal::KILL);
             // A process in uninterruptible sleep may take some time to exit even after SIGKILL.

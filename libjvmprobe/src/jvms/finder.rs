@@ -18,14 +18,14 @@ use crate::{
 
 /// Interval of scans of all processes if the kernel reports no mappings.
 const SCAN_INTERVAL: Duration = Duration::from_millis(200);
-/// Interval of these scans if the kernel reports mappings.
+/// Interval of scans of all processes if the kernel reports mappings.
 const RARE_SCAN_INTERVAL: Duration = Duration::from_secs(30);
-/// Time after which a JVM that got no slot is tried again.
+/// Time after which a JVM that got no slot is examined again and may get one.
 const RETRY: Duration = Duration::from_secs(30);
 
-/// Period over which new processes are counted per tenant. The count stops at `MAX_CROWD`.
-const CROWD_PERIOD: Duration = Duration::from_secs(10);
-const MAX_CROWD: usize = 300;
+/// Period over which new processes are counted per tenant. The count stops at `MAX_STARTS_COUNTED`.
+const START_RATE_PERIOD: Duration = Duration::from_secs(10);
+const MAX_STARTS_COUNTED: usize = 300;
 
 /// PIDs of processes that have mapped libjvm.so, and the number of mapping events lost.
 #[derive(Debug)]
@@ -39,12 +39,12 @@ pub(super) struct Mapped {
 pub(super) struct Finder {
     scanner: Scanner,
     mappings: Option<Mappings>,
-    crowds: StartRates,
-    /// Processes that are not examined yet, because many are starting or because no slot was free, and the time at
-    /// which each one is due.
+    start_rates: StartRates,
+    /// Processes to examine later, and the time at which each one is due: new processes of a tenant that
+    /// starts many, and JVMs that got no slot.
     waiting: BTreeMap<Pid, Instant>,
     /// Number of waiting processes that exited before they were examined.
-    left_out: u64,
+    exited_unexamined: u64,
     next_scan: Instant,
     /// Determines the minimum age at which a new process is examined.
     pace: Pace,
@@ -69,9 +69,9 @@ impl Finder {
         Self {
             scanner: Scanner::new(),
             mappings: mappings.ok(),
-            crowds: StartRates::default(),
+            start_rates: StartRates::default(),
             waiting: BTreeMap::new(),
-            left_out: 0,
+            exited_unexamined: 0,
             next_scan: Instant::now(),
             pace,
             root,
@@ -99,7 +99,7 @@ impl Finder {
         for pid in self.queue_and_take_due(pids, now) {
             found.extend(self.scanner.examine(pid));
             if self.waiting.remove(&pid).is_some() && Process::open(pid).is_err() {
-                self.left_out += 1;
+                self.exited_unexamined += 1;
             }
         }
         if missed > 0 {
@@ -118,8 +118,8 @@ impl Finder {
         found
     }
 
-    /// Returns whether a process is within the search and gets a slot. A process that gets no slot is tried
-    /// again after [`RETRY`].
+    /// Returns whether a process is within the search and gets a slot. A process that gets no slot is
+    /// examined again after [`RETRY`].
     fn is_wanted(&mut self, process: &Process, now: Instant) -> bool {
         let pid = process.pid;
         if self.root.is_some_and(|root| !descends(pid, root)) {
@@ -135,14 +135,14 @@ impl Finder {
 
     /// Queues new processes and returns those that are due. If few processes are starting, all are due at once.
     fn queue_and_take_due(&mut self, pids: Vec<Pid>, now: Instant) -> Vec<Pid> {
-        self.crowds.forget_before(now);
+        self.start_rates.forget_before(now);
         let mut due = Vec::new();
         // A process that maps the library again is not new.
         for pid in pids.into_iter().filter(|&pid| !self.scanner.is_decided(pid)) {
             if self.waiting.contains_key(&pid) {
                 continue;
             }
-            match self.pace.min_age(self.crowds.add(cgroup::tenant_of(pid), now)) {
+            match self.pace.min_age(self.start_rates.add(cgroup::tenant_of(pid), now)) {
                 Duration::ZERO => due.push(pid),
                 wait => drop(self.waiting.insert(pid, now + wait)),
             }
@@ -152,8 +152,8 @@ impl Finder {
     }
 
     /// Returns the number of processes that exited before they were examined, because many were starting.
-    pub(super) fn left_out(&self) -> u64 {
-        self.left_out
+    pub(super) fn exited_unexamined(&self) -> u64 {
+        self.exited_unexamined
     }
 
     /// Forgets a process that has ended or changed, so that a new one with its PID is found, and releases its slot.
@@ -171,20 +171,22 @@ impl Finder {
 struct StartRates(HashMap<String, VecDeque<Instant>>);
 
 impl StartRates {
-    /// Adds a process. Returns the number that its tenant has started within [`CROWD_PERIOD`], at most [`MAX_CROWD`].
+    /// Adds a process. Returns the number of processes that its tenant has started within
+    /// [`START_RATE_PERIOD`], at most [`MAX_STARTS_COUNTED`].
     fn add(&mut self, tenant: String, now: Instant) -> usize {
         let start_times = self.0.entry(tenant).or_default();
         start_times.push_back(now);
-        if start_times.len() > MAX_CROWD {
+        if start_times.len() > MAX_STARTS_COUNTED {
             start_times.pop_front();
         }
         start_times.len()
     }
 
-    /// Removes processes that were added more than [`CROWD_PERIOD`] ago, and tenants that have none left.
+    /// Removes processes that were added more than [`START_RATE_PERIOD`] ago, and tenants that have none
+    /// left.
     fn forget_before(&mut self, now: Instant) {
         self.0.retain(|_, start_times| {
-            while start_times.front().is_some_and(|&at| now - at > CROWD_PERIOD) {
+            while start_times.front().is_some_and(|&at| now - at > START_RATE_PERIOD) {
                 start_times.pop_front();
             }
             !start_times.is_empty()
@@ -213,16 +215,16 @@ mod tests {
 
     #[test]
     fn new_processes_are_counted_per_tenant() {
-        let (mut crowds, now) = (StartRates::default(), Instant::now());
-        for number in 1..=2 * MAX_CROWD {
-            assert_eq!(crowds.add("pod/many".into(), now), number.min(MAX_CROWD));
+        let (mut start_rates, now) = (StartRates::default(), Instant::now());
+        for number in 1..=2 * MAX_STARTS_COUNTED {
+            assert_eq!(start_rates.add("pod/many".into(), now), number.min(MAX_STARTS_COUNTED));
         }
-        assert_eq!(crowds.add("pod/other".into(), now), 1);
-        crowds.forget_before(now + CROWD_PERIOD);
-        assert_eq!(crowds.add("pod/other".into(), now + CROWD_PERIOD), 2);
-        crowds.forget_before(now + CROWD_PERIOD + Duration::from_millis(1));
-        assert_eq!(crowds.0.len(), 1);
-        assert_eq!(crowds.add("pod/many".into(), now + CROWD_PERIOD), 1);
+        assert_eq!(start_rates.add("pod/other".into(), now), 1);
+        start_rates.forget_before(now + START_RATE_PERIOD);
+        assert_eq!(start_rates.add("pod/other".into(), now + START_RATE_PERIOD), 2);
+        start_rates.forget_before(now + START_RATE_PERIOD + Duration::from_millis(1));
+        assert_eq!(start_rates.0.len(), 1);
+        assert_eq!(start_rates.add("pod/many".into(), now + START_RATE_PERIOD), 1);
     }
 
     #[test]

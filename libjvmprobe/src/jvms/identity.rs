@@ -68,7 +68,7 @@ pub fn known_attributes() -> impl Iterator<Item = &'static str> {
 /// Folder in which the kubelet keeps a subfolder for each pod of its node, named NAMESPACE_NAME_UID (kubernetes,
 /// pkg/kubelet/kuberuntime/helpers.go: BuildPodLogsDirectory). Containers cannot write there.
 const PODS: &str = "/var/log/pods";
-/// Maximum number of its entries that are searched.
+/// Maximum number of entries of [`PODS`] that are searched.
 const MAX_PODS: usize = 10_000;
 
 /// File in a container that holds its Kubernetes namespace.
@@ -83,8 +83,8 @@ pub struct JvmIdentity {
     pub started_ns: u64,
     /// All attributes, by the names of the conventions.
     pub attributes: Attributes,
-    /// Namespace of its pod, read from a file in the container if the host does not show the namespace. It is
-    /// not trusted, so it may be displayed, but no decision may depend on it.
+    /// Namespace of its pod, read from a file in the container if the host does not show the namespace. This
+    /// value is not trusted: it may be displayed, but no decision may depend on it.
     pub claimed_namespace: Option<String>,
 }
 
@@ -94,12 +94,12 @@ impl JvmIdentity {
     pub fn of(process: &Process) -> Self {
         let arguments = process.arguments().unwrap_or_default();
         let service = Service::of(&arguments, &bytes_of(process, "environ"));
-        let place = Container::parse(&String::from_utf8_lossy(&bytes_of(process, "cgroup")));
+        let container = Container::parse(&String::from_utf8_lossy(&bytes_of(process, "cgroup")));
         let mut attributes = service.attributes;
         attributes
             .retain(|key, _| !TRUSTED_ATTRIBUTES.contains(&key.as_str()) && key != "jvm.gc.name");
-        let pod = place.pod.as_deref().and_then(|uid| pod_of(Path::new(PODS), uid));
-        let claimed_namespace = match (&place.pod, &pod) {
+        let pod = container.pod.as_deref().and_then(|uid| pod_of(Path::new(PODS), uid));
+        let claimed_namespace = match (&container.pod, &pod) {
             (Some(_), None) => namespace(process).map(|name| bounded(&name)),
             _ => None,
         };
@@ -110,15 +110,15 @@ impl JvmIdentity {
         };
         add("service.name", &service.name);
         add("host.name", host_name());
-        add("container.id", place.container.as_deref().unwrap_or_default());
-        add("container.runtime", place.runtime.unwrap_or_default());
-        add("k8s.pod.uid", place.pod.as_deref().unwrap_or_default());
-        add("k8s.pod.qos_class", place.qos.unwrap_or_default());
+        add("container.id", container.container.as_deref().unwrap_or_default());
+        add("container.runtime", container.runtime.unwrap_or_default());
+        add("k8s.pod.uid", container.pod.as_deref().unwrap_or_default());
+        add("k8s.pod.qos_class", container.qos.unwrap_or_default());
         if let Some((namespace, name)) = &pod {
             add("k8s.namespace.name", namespace);
             add("k8s.pod.name", name);
         }
-        add("systemd.unit", &place.service.map(|name| name + ".service").unwrap_or_default());
+        add("systemd.unit", &container.service.map(|name| name + ".service").unwrap_or_default());
         add("process.pid", &process.pid.to_string());
         let executable = fs::read_link(format!("/proc/{}/exe", process.pid)).unwrap_or_default();
         add("process.executable.path", &executable.to_string_lossy());
@@ -151,8 +151,8 @@ fn bytes_of(process: &Process, name: &str) -> Vec<u8> {
 
 /// Returns the name of this host. If the Kubernetes manifest sets `NODE_NAME` in the environment, its value
 /// is the name. Otherwise, the name is the host name that PID 1 sees: in a container that shares the host's
-/// PID namespace, that is the name of the host. If it cannot be read, returns the host name that this process
-/// sees.
+/// PID namespace, that is the name of the host. If that name cannot be read, returns the host name that this
+/// process sees.
 pub fn host_name() -> &'static str {
     static NAME: OnceLock<String> = OnceLock::new();
     NAME.get_or_init(|| {
@@ -238,7 +238,7 @@ mod tests {
 
     #[test]
     fn process_start_time_is_past_and_constant() {
-        let own = crate::process::Process::open(crate::Pid(std::process::id())).unwrap();
+        let own = Process::open(crate::Pid(std::process::id())).unwrap();
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
         let age = now.as_nanos() - u128::from(started(own.start_ticks));
         assert!(age < 3600 * 1_000_000_000, "{age}");

@@ -136,7 +136,7 @@ struct Ring {
     /// Size of the ring in bytes, a power of two.
     size: usize,
     /// Copy of the records that were read last.
-    taken: Vec<u8>,
+    records: Vec<u8>,
     /// The event's descriptor, kept open as long as its memory is mapped.
     _event: OwnedFd,
 }
@@ -157,7 +157,7 @@ impl Ring {
         // because no thread waits for the event.
         attr.set_watermark(1);
         attr.__bindgen_anon_2.wakeup_watermark = u32::MAX;
-        let event = perf::open_event(&mut attr, perf::Where::Processor(cpu))?;
+        let event = perf::open_event(&mut attr, perf::EventScope::Processor(cpu))?;
         let page = rustix::param::page_size();
         let size = pages * page;
         // SAFETY: creates a new mapping of a descriptor that we own; it overlaps no other mapping.
@@ -174,7 +174,7 @@ impl Ring {
         let failed = memory == libc::MAP_FAILED;
         let memory = NonNull::new(memory.cast()).filter(|_| !failed);
         let memory = memory.ok_or_else(io::Error::last_os_error)?;
-        Ok(Self { memory, page, size, taken: Vec::new(), _event: event })
+        Ok(Self { memory, page, size, records: Vec::new(), _event: event })
     }
 
     /// Returns a 64-bit field of the control page, which the kernel accesses, too.
@@ -195,7 +195,7 @@ impl Ring {
         let len = usize::try_from(head.wrapping_sub(tail)).unwrap_or(size).min(size);
         let begin = (tail & (size as u64 - 1)) as usize;
         let first = len.min(size - begin);
-        self.taken.clear();
+        self.records.clear();
         for (from, len) in [(begin, first), (0, len - first)] {
             // SAFETY: both ranges lie in the ring, which is mapped as long as `self` lives. The kernel does not write
             // between tail and head.
@@ -203,10 +203,10 @@ impl Ring {
                 let data = self.memory.as_ptr().add(self.page + from);
                 std::slice::from_raw_parts(data, len)
             };
-            self.taken.extend_from_slice(part);
+            self.records.extend_from_slice(part);
         }
         self.shared(tail_at).store(head, Ordering::Release);
-        &self.taken
+        &self.records
     }
 }
 

@@ -9,7 +9,7 @@
 //! | `named` | JVMs that the user has named |
 //! | [`registry`] | all JVMs, found and read once for all tracers of this process |
 //! | `finder` | detection of processes that have mapped libjvm.so |
-//! | `slots` | limit on the number of JVMs followed at once, shared by control group |
+//! | `slots` | limit on the number of JVMs followed at once; the slots are divided among tenants |
 //! | `mappings` | kernel events for executable mappings |
 //! | [`command`] | a command that is started and held until tracing has begun |
 //! | [`user`] | the user that such a command runs as |

@@ -31,15 +31,16 @@ use crate::{
 
 /// Maximum startup time. A JVM usually finishes starting within a few seconds; a very large heap takes longer.
 const MAX_STARTUP: Duration = Duration::from_secs(60);
-/// Interval of reads of JVMs that are starting up. Such a JVM cannot be traced completely before its startup
-/// has finished. In the shortest programs, startup takes 100 ms.
+/// Interval of reads of a JVM that is starting up. It is short, because a JVM can be traced completely only
+/// after its startup, and startup takes only 100 ms in the shortest programs.
 const fn read_interval(pace: Pace) -> Duration {
     Duration::from_millis(match pace {
         Pace::Prompt => 10,
         Pace::Calm => 20,
     })
 }
-/// A process that creates no JVM within this time is reported as such, and read only every [`SLOW_READ_INTERVAL`].
+/// Time for which a process that has mapped libjvm.so is read often. After that time, it is read only every
+/// [`SLOW_READ_INTERVAL`], and a debug message is logged if it has not created a JVM.
 const VM_CREATION_TIMEOUT: Duration = Duration::from_secs(3);
 /// Interval of reads after [`VM_CREATION_TIMEOUT`].
 const SLOW_READ_INTERVAL: Duration = Duration::from_secs(1);
@@ -47,7 +48,7 @@ const SLOW_READ_INTERVAL: Duration = Duration::from_secs(1);
 const MAX_READING: Duration = Duration::from_secs(5);
 /// A read that takes longer than this counts as slow. It was delayed by the target's memory.
 const SLOW: Duration = Duration::from_millis(500);
-/// After a slow read, the JVM is not read again for this many times its duration.
+/// After a slow read, the JVM is not read again for this many times the duration of the read.
 const READ_PAUSE_FACTOR: u32 = 10;
 /// Interval of reads of a JVM that has not finished starting within [`MAX_STARTUP`].
 const RARE_READ_INTERVAL: Duration = Duration::from_secs(30);
@@ -154,7 +155,7 @@ struct Shared {
     command: Option<Process>,
     state: Mutex<State>,
     changed: Condvar,
-    left_out: AtomicU64,
+    exited_unexamined: AtomicU64,
 }
 
 #[derive(Debug, Default)]
@@ -227,7 +228,7 @@ impl Registry {
             command,
             state: Mutex::default(),
             changed: Condvar::new(),
-            left_out: AtomicU64::new(0),
+            exited_unexamined: AtomicU64::new(0),
         });
         let work = Arc::clone(&shared);
         let thread = thread::Builder::new().name("registry".into());
@@ -249,12 +250,12 @@ impl Registry {
         state.subscribers.push(Arc::downgrade(&queue));
         drop(state);
         let (registry, refused) = (self.clone(), BTreeMap::new());
-        Ok(Arrivals { queue, registry, refused, _hurry: PriorityBoost::begin() })
+        Ok(Arrivals { queue, registry, refused, _priority_boost: PriorityBoost::begin() })
     }
 
     /// Returns the number of processes that exited before they were examined, because many were starting.
-    pub fn left_out(&self) -> u64 {
-        self.0.0.left_out.load(Ordering::Relaxed)
+    pub fn exited_unexamined(&self) -> u64 {
+        self.0.0.exited_unexamined.load(Ordering::Relaxed)
     }
 }
 
@@ -267,7 +268,7 @@ pub struct Arrivals {
     refused: BTreeMap<Pid, Weak<Target>>,
     /// Raises the priority of the subscribing thread, so that it learns of a JVM within 100 ms even on a busy
     /// machine. Some JVMs live for only one second. The thread itself uses little CPU time.
-    _hurry: PriorityBoost,
+    _priority_boost: PriorityBoost,
 }
 
 impl Arrivals {
@@ -365,7 +366,7 @@ impl Arrivals {
 /// A JVM, before and after it was opened.
 #[derive(Debug)]
 enum Found {
-    /// Not selected yet: nothing of it is opened.
+    /// Not selected yet: neither its libjvm.so nor its memory is opened.
     Unopened(Candidate),
     Opened(Arc<Target>),
 }
@@ -482,7 +483,7 @@ impl Worker {
     }
 
     fn run(mut self) {
-        let _hurry = PriorityBoost::begin();
+        let _priority_boost = PriorityBoost::begin();
         let Options { targets, pace, slots, .. } = self.shared.options.clone();
         let of = match targets {
             Search::Command(pid) => Some(pid),
@@ -543,27 +544,27 @@ impl Worker {
         }
         let Some(finder) = &mut self.finder else { return };
         let found = finder.find(mapped, now);
-        self.shared.left_out.store(finder.left_out(), Ordering::Relaxed);
+        self.shared.exited_unexamined.store(finder.exited_unexamined(), Ordering::Relaxed);
         let new = |candidate| Starting::new(Found::Unopened(candidate), None, None);
         self.starting.extend(found.into_iter().map(new));
     }
 
     /// Forgets processes that have ended or run another program, so that new processes with their PIDs are found.
-    fn sweep(&mut self, is_meant: impl Fn(Pid) -> bool, closely: bool) {
+    fn sweep(&mut self, is_checked: impl Fn(Pid) -> bool, closely: bool) {
         // Each process is checked once, so that all lists agree even if it ends meanwhile.
         let mut fates = HashMap::new();
-        let mut gone = Vec::new();
+        let mut removed = Vec::new();
         let mut stays = |process: &Arc<Process>| {
-            let fate = || is_meant(process.pid) && process.fate_if(closely) != Fate::Alive;
-            let is_gone = *fates.entry(Arc::as_ptr(process)).or_insert_with(fate);
-            gone.extend(is_gone.then_some(process.pid));
-            !is_gone
+            let fate = || is_checked(process.pid) && process.fate_if(closely) != Fate::Alive;
+            let is_removed = *fates.entry(Arc::as_ptr(process)).or_insert_with(fate);
+            removed.extend(is_removed.then_some(process.pid));
+            !is_removed
         };
         self.shared.lock().present.retain(|_, arrival| stays(&arrival.target.process));
         self.starting.retain(|starting| stays(starting.jvm.process()));
         self.deselected.retain(&mut stays);
         if let Some(finder) = &mut self.finder {
-            gone.into_iter().for_each(|pid| finder.forget(pid));
+            removed.into_iter().for_each(|pid| finder.forget(pid));
         }
     }
 
@@ -631,7 +632,7 @@ impl Worker {
         let options = &self.shared.options;
         let begin = Instant::now();
         let read = reader::within(MAX_READING, || {
-            // Nothing of a JVM that is not selected is opened.
+            // If the JVM is not selected, neither its libjvm.so nor its memory is opened.
             starting.identify(options).then(|| {
                 let target = starting.open()?;
                 let hotspot = starting.read(&target);
@@ -752,19 +753,19 @@ mod tests {
         let (library, mut jvm, one) = (library(), FakeJvm::new("UseG1GC"), SleepingProcess::new());
         let registry = given();
         let mut first = registry.subscribe().unwrap();
-        let young = one.arrival(&library, &jvm);
-        first.hand_over(young.clone());
-        let [told] = &next(&mut first)[..] else { panic!("there is one JVM") };
-        assert_eq!(told.stage, Stage::Starting);
+        let starting = one.arrival(&library, &jvm);
+        first.hand_over(starting.clone());
+        let [arrival] = &next(&mut first)[..] else { panic!("there is one JVM") };
+        assert_eq!(arrival.stage, Stage::Starting);
         jvm.set_up();
         let ready = loop {
-            let told = next(&mut first).remove(0);
-            if told.stage == Stage::Ready {
-                break told;
+            let arrival = next(&mut first).remove(0);
+            if arrival.stage == Stage::Ready {
+                break arrival;
             }
         };
         assert!(ready.hotspot.is_ok_and(|hotspot| hotspot.is_set_up));
-        assert!(Arc::ptr_eq(&ready.target, &young.target));
+        assert!(Arc::ptr_eq(&ready.target, &starting.target));
         // A later subscriber receives each JVM once.
         let mut second = registry.subscribe().unwrap();
         assert_eq!(second.take().len(), 1);
@@ -775,10 +776,10 @@ mod tests {
     #[test]
     fn refused_jvm_is_not_reported_to_that_subscriber() {
         let (library, jvm, one) = (library(), FakeJvm::new("UseG1GC"), SleepingProcess::new());
-        let (registry, young) = (given(), one.arrival(&library, &jvm));
+        let (registry, starting) = (given(), one.arrival(&library, &jvm));
         let [mut one, mut other] = [(); 2].map(|()| registry.subscribe().unwrap());
-        one.refuse(&young.target);
-        one.hand_over(young);
+        one.refuse(&starting.target);
+        one.hand_over(starting);
         assert_eq!(next(&mut other).len(), 1);
         assert!(one.take().is_empty());
     }
@@ -819,7 +820,7 @@ mod tests {
     #[test]
     fn jvm_rejected_by_the_selector_is_not_reported() {
         let (library, jvm) = (library(), FakeJvm::new("UseG1GC"));
-        for (collector, comes) in [("G1", false), ("Serial", true)] {
+        for (collector, is_reported) in [("G1", false), ("Serial", true)] {
             let select: Arc<dyn Select> = Arc::new(ExcludesCollector { collector });
             let options = Options { identify: true, select: Some(select), ..Options::default() };
             let options = Options { targets: Search::Given, ..options };
@@ -830,10 +831,10 @@ mod tests {
             let arrival = one.arrival(&library, &jvm);
             let starting =
                 Starting::new(Found::Opened(arrival.target), Some(arrival.hotspot), None);
-            assert_eq!(worker.read(starting).is_some(), comes);
+            assert_eq!(worker.read(starting).is_some(), is_reported);
             assert_eq!(
                 (arrivals.take().len(), worker.deselected.len()),
-                (comes.into(), (!comes).into())
+                (is_reported.into(), (!is_reported).into())
             );
             drop(one);
             worker.sweep(|_| true, true);

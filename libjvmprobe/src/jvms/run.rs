@@ -11,17 +11,17 @@ use crate::{
     sys::Pace,
 };
 
-/// Schedule of a trace's reports and its end. `None` means no limit.
+/// Times at which a trace reports and ends.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Times {
-    /// Duration of the trace.
+    /// Duration of the trace; `None` if it is not limited.
     pub duration: Option<Duration>,
-    /// Interval between reports.
+    /// Interval between reports; `None` for no periodic reports.
     pub interval: Option<Duration>,
-    /// Time that the reports are aligned to: each comes a whole number of intervals later. `None` aligns them to the
-    /// begin of the trace.
+    /// Time that the reports are aligned to: each comes a whole number of intervals later. `None` aligns them
+    /// to the start of the trace.
     pub aligned_to: Option<Instant>,
-    /// Number of reports after which the trace ends.
+    /// Number of reports after which the trace ends; `None` if it is not limited.
     pub count: Option<u64>,
     /// Determines the intervals of periodic work.
     pub pace: Pace,
@@ -46,8 +46,8 @@ pub trait Watch {
     /// Returns an error if the trace cannot continue.
     fn take_events(&mut self, timeout: Duration) -> Result<()>;
 
-    /// Returns the time at which [`poll`](Watch::poll) must be called, if that may be before the next tick.
-    /// Events can cause an earlier call.
+    /// Returns the time by which [`poll`](Watch::poll) must be called, or `None` if a call at the next tick
+    /// is early enough. Events can cause earlier calls.
     fn next_poll(&self) -> Option<Instant> {
         None
     }

@@ -36,7 +36,7 @@ pub(crate) struct Running {
     /// Main class, jar or module; the command name if the arguments do not contain one.
     pub(crate) main: String,
     /// Service or container that it runs in; empty if none.
-    pub(crate) place: String,
+    pub(crate) container: String,
 }
 
 impl Running {
@@ -54,27 +54,30 @@ impl Running {
         Self {
             pid,
             user: user(users, uid).map_or_else(|| uid.to_string(), Into::into),
-            version: hotspot.as_ref().map(|h| number(&h.version).into()).unwrap_or_default(),
+            version: hotspot
+                .as_ref()
+                .map(|h| version_number(&h.version).into())
+                .unwrap_or_default(),
             collector: hotspot.map_or(Collector::Unknown, |h| h.collector).name(),
             main: main_of(target),
-            place: clean::name(&Container::parse(&read("cgroup", MAX_TEXT)).to_string())
+            container: clean::name(&Container::parse(&read("cgroup", MAX_TEXT)).to_string())
                 .into_owned(),
         }
     }
 
     /// Returns whether `name` matches its main class, jar, service or container.
     pub(crate) fn matches(&self, name: &Regex) -> bool {
-        name.is_match(&self.main) || name.is_match(&self.place)
+        name.is_match(&self.main) || name.is_match(&self.container)
     }
 }
 
 /// One line of the list, below [`HEADER`].
 impl Display for Running {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let Self { pid: Pid(pid), user, version, collector, main, place } = self;
+        let Self { pid: Pid(pid), user, version, collector, main, container } = self;
         let (user, version) = (fit(user, 12), fit(version, 12));
         let main = fit(main, 48);
-        write!(f, "{pid:>7} {user:<12} {version:<12} {collector:<10} {main:<48} {place}")
+        write!(f, "{pid:>7} {user:<12} {version:<12} {collector:<10} {main:<48} {container}")
     }
 }
 
@@ -91,7 +94,7 @@ pub(crate) fn all() -> Vec<Running> {
 }
 
 /// Returns the version number without the build number: `17.0.15` for `OpenJDK 64-Bit Server VM 17.0.15+6`.
-fn number(version: &str) -> &str {
+fn version_number(version: &str) -> &str {
     let last = version.rsplit(' ').next().unwrap_or_default();
     last.split(['+', '-']).next().unwrap_or_default()
 }
@@ -121,8 +124,8 @@ mod tests {
     fn user_name_and_version_number_are_extracted() {
         let passwd = "root:x:0:0::/:/bin/sh\nada:x:1000:1000::/home/ada:/bin/sh\nodd\n";
         assert_eq!((user(passwd, 1000), user(passwd, 7)), (Some("ada"), None));
-        assert_eq!(number("OpenJDK 64-Bit Server VM 17.0.15+6"), "17.0.15");
-        assert_eq!(number(""), "");
+        assert_eq!(version_number("OpenJDK 64-Bit Server VM 17.0.15+6"), "17.0.15");
+        assert_eq!(version_number(""), "");
     }
 
     #[test]

@@ -218,7 +218,7 @@ impl<T: Tool> Trace<T> {
     ///
     /// # Errors
     /// Returns the tool's error, or [`Error::Io`] if the library cannot be opened.
-    pub fn expect(&mut self, pid: Pid, program: &OsStr) -> Result<()> {
+    pub fn attach_early(&mut self, pid: Pid, program: &OsStr) -> Result<()> {
         let Some(path) = launcher::library(program) else { return Ok(()) };
         let libjvm =
             LibJvm::of_file(&path).map_err(|e| Error::io(format!("open {}", path.display()), e))?;
@@ -288,10 +288,10 @@ impl<T: Tool> Trace<T> {
     /// Adds a JVM of the traced command: with the attachments made in advance if there are any, else with new ones.
     fn add_of_command(&mut self, target: Arc<Target>, hotspot: Reading) -> Result<()> {
         let pid = target.pid();
-        let is_it =
+        let is_for_target =
             |early: &mut EarlyAttachment| (early.pid, early.file) == (pid, target.libjvm.id);
-        let Some(EarlyAttachment { links, .. }) = self.early.take_if(is_it) else {
-            log::warn!("process {pid}: tracing began late, earlier events are missing");
+        let Some(EarlyAttachment { links, .. }) = self.early.take_if(is_for_target) else {
+            log::warn!("process {pid}: tracing began late, so earlier events are missing");
             return self.add_alone(target, hotspot);
         };
         let key = bpf::key_of_single(pid);
@@ -336,8 +336,8 @@ impl<T: Tool> Trace<T> {
             return Ok(());
         }
         let mut plans = self.tool.plan(target, hotspot)?;
-        let place = |plan: &Plan| (plan.program, format!("{:?}", plan.site));
-        plans.retain(|plan| !attached.plans.contains(&place(plan)));
+        let plan_key = |plan: &Plan| (plan.program, format!("{:?}", plan.site));
+        plans.retain(|plan| !attached.plans.contains(&plan_key(plan)));
         let session = self.tool.session();
         attached.links.push(session.attach(
             &(&target.libjvm).into(),
@@ -345,7 +345,7 @@ impl<T: Tool> Trace<T> {
             Scope::AllProcesses,
             0,
         )?);
-        attached.plans.extend(plans.iter().map(place));
+        attached.plans.extend(plans.iter().map(plan_key));
         attached.collectors.insert(collector);
         Ok(())
     }
@@ -524,7 +524,7 @@ mod tests {
         /// Makes a target of it, as if it ran `library` as its libjvm.so.
         fn target(&self, library: &Library) -> Target {
             let process = Process::open(self.pid()).unwrap();
-            Target { process, libjvm: LibJvm::of_file(&library.path()).unwrap() }
+            Target { process: process.into(), libjvm: LibJvm::of_file(&library.path()).unwrap() }
         }
 
         fn end(&mut self) {
@@ -603,9 +603,9 @@ mod tests {
         }
     }
 
-    impl<const YOUNG: bool> Tool for RecordingTool<YOUNG> {
+    impl<const ACCEPTS_STARTING: bool> Tool for RecordingTool<ACCEPTS_STARTING> {
         type Jvm = ();
-        const TRACES_STARTING_JVMS: bool = YOUNG;
+        const TRACES_STARTING_JVMS: bool = ACCEPTS_STARTING;
 
         fn session(&mut self) -> &mut dyn Attach {
             &mut self.session
@@ -663,7 +663,9 @@ mod tests {
     }
 
     /// Starts a trace of the given JVMs.
-    fn trace<const YOUNG: bool>(named: Vec<Named>) -> Result<Trace<RecordingTool<YOUNG>>> {
+    fn trace<const ACCEPTS_STARTING: bool>(
+        named: Vec<Named>,
+    ) -> Result<Trace<RecordingTool<ACCEPTS_STARTING>>> {
         let mut trace = Trace::start(RecordingTool::default(), named, None)?;
         trace.shares_files = true;
         Ok(trace)
@@ -680,8 +682,8 @@ mod tests {
         jvm
     }
 
-    fn untold() -> Result<HotSpot> {
-        Err(Error::layout("nothing is told"))
+    fn unreadable_hotspot() -> Result<HotSpot> {
+        Err(Error::layout("unreadable JVM"))
     }
 
     fn arrival(process: &WaitingShell, library: &Library, hotspot: Result<HotSpot>) -> Arrival {
@@ -712,9 +714,9 @@ mod tests {
         let tool = RecordingTool::<true> { refuses: vec![other.pid()], ..Default::default() };
         assert!(Trace::start(tool, named(), None).is_err());
         // A tool with TRACES_STARTING_JVMS can trace a JVM that cannot be read.
-        let untold = || vec![(one.target(&library), untold())];
-        assert!(trace::<false>(untold()).is_err());
-        assert_eq!(trace::<true>(untold()).unwrap().names().next(), Some((one.pid(), "")));
+        let unreadable = || vec![(one.target(&library), unreadable_hotspot())];
+        assert!(trace::<false>(unreadable()).is_err());
+        assert_eq!(trace::<true>(unreadable()).unwrap().names().next(), Some((one.pid(), "")));
     }
 
     #[test]
@@ -725,9 +727,9 @@ mod tests {
         let jvms = [&serial, &g1, &serial, &g1].map(|jvm| Ok(jvm.hotspot()));
         let found = processes.iter().zip(jvms).map(|(p, jvm)| arrival(p, &library, jvm)).collect();
         trace.add_or_update(found).unwrap();
-        let everyone = |programs: &[&'static str]| (programs.to_vec(), Scope::AllProcesses, 0);
+        let all_processes = |programs: &[&'static str]| (programs.to_vec(), Scope::AllProcesses, 0);
         // For each JVM, only programs that no earlier JVM has needed were attached.
-        assert_eq!(trace.tool.session.attached, [everyone(&["all"]), everyone(&["g1"])]);
+        assert_eq!(trace.tool.session.attached, [all_processes(&["all"]), all_processes(&["g1"])]);
         assert_eq!(trace.jvms.len(), 4);
         // Each JVM was prepared once, in the order of arrival.
         let keys: Vec<u64> = processes[..4].iter().map(|p| p.pid().0.into()).collect();
@@ -736,7 +738,7 @@ mod tests {
         // Another file has its own attachments.
         let other = self::library();
         trace.add_or_update(vec![arrival(&processes[4], &other, Ok(g1.hotspot()))]).unwrap();
-        assert_eq!(trace.tool.session.attached[2..], [everyone(&["all", "g1"])]);
+        assert_eq!(trace.tool.session.attached[2..], [all_processes(&["all", "g1"])]);
     }
 
     #[test]
@@ -776,11 +778,11 @@ mod tests {
     fn tool_not_accepting_starting_jvms_waits_for_readiness() {
         let (library, mut g1, one) = (library(), FakeJvm::new("UseG1GC"), WaitingShell::new());
         let mut trace = trace::<false>(Vec::new()).unwrap();
-        let young = arrival(&one, &library, Ok(g1.hotspot()));
-        trace.add_or_update(vec![young.clone()]).unwrap();
+        let starting = arrival(&one, &library, Ok(g1.hotspot()));
+        trace.add_or_update(vec![starting.clone()]).unwrap();
         assert!(trace.jvms.is_empty());
         g1.set_up();
-        trace.add_or_update(vec![ready_arrival(&young, &g1)]).unwrap();
+        trace.add_or_update(vec![ready_arrival(&starting, &g1)]).unwrap();
         assert_eq!(trace.names().collect::<Vec<_>>(), [(one.pid(), "G1")]);
         assert_eq!(trace.tool.prepared.len(), 1);
     }
@@ -788,12 +790,13 @@ mod tests {
     #[test]
     fn unreadable_jvm_is_traced_if_tool_accepts_starting_jvms() {
         let (library, one) = (library(), WaitingShell::new());
-        let silent = || Arrival { stage: Stage::Ready, ..arrival(&one, &library, untold()) };
+        let unreadable =
+            || Arrival { stage: Stage::Ready, ..arrival(&one, &library, unreadable_hotspot()) };
         let mut trace = trace::<false>(Vec::new()).unwrap();
-        trace.add_or_update(vec![silent()]).unwrap();
+        trace.add_or_update(vec![unreadable()]).unwrap();
         assert!(trace.jvms.is_empty());
         let mut trace = self::trace::<true>(Vec::new()).unwrap();
-        trace.add_or_update(vec![silent()]).unwrap();
+        trace.add_or_update(vec![unreadable()]).unwrap();
         assert_eq!(trace.jvms.len(), 1);
     }
 
@@ -801,11 +804,11 @@ mod tests {
     fn tool_prepares_again_when_starting_jvm_is_ready() {
         let (library, mut g1, one) = (library(), FakeJvm::new("UseG1GC"), WaitingShell::new());
         let mut trace = trace::<true>(Vec::new()).unwrap();
-        let young = arrival(&one, &library, Ok(g1.hotspot()));
-        trace.add_or_update(vec![young.clone()]).unwrap();
+        let starting = arrival(&one, &library, Ok(g1.hotspot()));
+        trace.add_or_update(vec![starting.clone()]).unwrap();
         assert_eq!(trace.jvms.len(), 1);
         g1.set_up();
-        trace.add_or_update(vec![ready_arrival(&young, &g1)]).unwrap();
+        trace.add_or_update(vec![ready_arrival(&starting, &g1)]).unwrap();
         let key = u64::from(one.pid().0);
         assert_eq!(trace.tool.prepared.last(), Some(&(key, true)));
         assert_eq!(trace.tool.admitted, [key]);
@@ -876,7 +879,7 @@ mod tests {
         trace.tool.stop.store(true, Ordering::Relaxed);
         let end = trace.run(Times::default(), &AtomicBool::new(false)).unwrap();
         assert_eq!((end, trace.tool.collected, trace.tool.reports), (End::Time, 1, 0));
-        // The last report has collected already.
+        // The last report has collected the counters, so they are not collected again at the end.
         let mut trace = self::trace::<true>(Vec::new()).unwrap();
         let times =
             Times { interval: Some(Duration::from_millis(1)), count: Some(1), ..Times::default() };

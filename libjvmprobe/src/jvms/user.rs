@@ -84,12 +84,12 @@ impl User {
 
 /// Returns a warning if this process runs under sudo, where a command without `--user` runs as root.
 pub fn warning() -> Option<String> {
-    let who = env::var("SUDO_USER").ok().filter(|name| name != "root")?;
-    let is_name = who.chars().all(|c| c.is_ascii_alphanumeric() || "._-".contains(c));
-    let who = if is_name { who } else { "NAME".into() };
+    let user = env::var("SUDO_USER").ok().filter(|name| name != "root")?;
+    let is_name = user.chars().all(|c| c.is_ascii_alphanumeric() || "._-".contains(c));
+    let user = if is_name { user } else { "NAME".into() };
     geteuid()
         .is_root()
-        .then(|| format!("the command runs as root; use --user {who} to run it as {who}"))
+        .then(|| format!("the command runs as root; use --user {user} to run it as {user}"))
 }
 
 fn output_of(program: &str, args: &[&str]) -> Option<String> {

@@ -1,5 +1,5 @@
-//! Escapes harmful characters in foreign text. The owner of a target chooses the text in its memory, files
-//! and answers, and tools print this text on the terminal of their user.
+//! Escapes harmful characters in foreign text. The owner of a target controls the text in the target's
+//! memory, files and answers, and tools print this text on the terminal of their user.
 //!
 //! A control character could move the cursor, set the window's title or start a new line. A character that changes the
 //! direction of text or is invisible could make a name look like another one. Each of these is replaced by a visible
@@ -7,8 +7,8 @@
 
 use std::{borrow::Cow, fmt::Write, sync::Arc};
 
-/// Maximum size of a name in bytes, more than a method's name takes with all its parameters. Longer names are cut,
-/// because they would be repeated in every stack.
+/// Maximum size of a name in bytes. In practice, the name of a method with its parameter types is shorter.
+/// Longer names are cut, because they would be repeated in every stack.
 pub(crate) const MAX_NAME: usize = 8192;
 
 /// Returns whether a character has an effect other than being visible. Source: Unicode, DerivedCoreProperties.txt,

@@ -1,7 +1,7 @@
 //! Demangling of C++ and Rust symbol names.
 //!
-//! A mangled name may refer to parts of itself repeatedly, so its readable form can be longer by any factor. The author
-//! of a library chooses its names, so both forms have a length limit.
+//! A mangled name may refer to parts of itself repeatedly, so its readable form can be longer by any factor.
+//! The names come from libraries that may be hostile, so the length of both forms is limited.
 
 use std::fmt::{self, Write};
 

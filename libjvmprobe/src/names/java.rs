@@ -8,9 +8,9 @@ pub(crate) fn java_parameters(descriptor: &str) -> Option<String> {
     while !rest.is_empty() {
         let base = rest.trim_start_matches('[');
         let dimensions = rest.len() - base.len();
-        let (name, behind) = if let Some(class) = base.strip_prefix('L') {
-            let (class, behind) = class.split_once(';')?;
-            (class.replace('/', "."), behind)
+        let (name, tail) = if let Some(class) = base.strip_prefix('L') {
+            let (class, tail) = class.split_once(';')?;
+            (class.replace('/', "."), tail)
         } else {
             let primitive = match base.chars().next()? {
                 'Z' => "boolean",
@@ -26,7 +26,7 @@ pub(crate) fn java_parameters(descriptor: &str) -> Option<String> {
             (primitive.to_owned(), &base[1..])
         };
         types.push(name + &"[]".repeat(dimensions));
-        rest = behind;
+        rest = tail;
     }
     Some(format!("({})", types.join(", ")))
 }

@@ -13,8 +13,8 @@ use crate::{
 /// Maximum number of entries; no code cache has more methods.
 pub(crate) const MAX_ENTRIES: usize = 4_000_000;
 
-/// Maximum size of a name in bytes, more than a method takes with all its parameters. Longer names are cut, because
-/// they would be repeated in every stack.
+/// Maximum size of a name in bytes. In practice, the name of a method with its parameter types is shorter. Longer
+/// names are cut, because they would be repeated in every stack.
 const MAX_NAME: usize = 8192;
 
 /// One line of a map.

@@ -10,8 +10,8 @@ use std::ops::Range;
 use crate::{
     Vaddr,
     native_image::{
-        found::{Found, GRANULARITY},
         heap::Heap,
+        locate::{CodeTables, GRANULARITY},
     },
 };
 
@@ -25,8 +25,8 @@ const SAVES_REGISTERS: i32 = 4;
 const STATUS: i32 = 7;
 /// Kind of frame information that applies to any address in its method.
 const DEFAULT: u8 = 3;
-/// Maximum number of 256-byte chunks that are searched for the frame information of one method. A chunk that
-/// begins right after a call has none.
+/// Maximum number of 256-byte chunks that are searched for the frame information of one method. A chunk whose
+/// start is the return address of a call has no such information.
 const MAX_CHUNKS: usize = 64;
 
 /// A method: a range of code with a constant frame size.
@@ -38,8 +38,8 @@ pub(crate) struct Method {
     pub(crate) end: Vaddr,
     /// Size of its frame including the return address, in words of 8 bytes.
     pub(crate) frame_words: u16,
-    /// Whether it is called by C code or at arbitrary points of methods. Then it saves all registers that it changes,
-    /// the frame pointer first.
+    /// Whether it is called by C code or at arbitrary points of other methods. In both cases, it saves all
+    /// registers that it changes, the frame pointer first.
     pub(crate) saves_fp: bool,
 }
 
@@ -76,18 +76,18 @@ struct Entry {
 
 impl Table {
     /// Reads all entries, and checks them against the index.
-    pub(super) fn read(heap: &Heap, found: &Found) -> Option<Self> {
-        let index = heap.elements(found.index, 1)?;
-        let entries = heap.elements(found.entries, 1)?;
-        let code_size = found.code_size;
+    pub(super) fn read(heap: &Heap, tables: &CodeTables) -> Option<Self> {
+        let index = heap.elements(tables.index, 1)?;
+        let entries = heap.elements(tables.entries, 1)?;
+        let code_size = tables.code_size;
         let mut table = Self { index, entries, code_size, starts: Vec::new(), infos: Vec::new() };
-        let (mut at, mut place, mut chunk) = (0_u64, table.entries.start, 0);
+        let (mut at, mut position, mut chunk) = (0_u64, table.entries.start, 0);
         loop {
             if at % GRANULARITY == 0 {
-                (table.chunk(heap, chunk)? == place).then_some(())?;
+                (table.chunk(heap, chunk)? == position).then_some(())?;
                 chunk += 1;
             }
-            let entry = table.entry(heap, place)?;
+            let entry = table.entry(heap, position)?;
             if let Some(size) = entry.size.filter(|size| size & METHOD_START != 0) {
                 let words = u16::try_from((size & !STATUS) / 8).ok().filter(|&words| words > 0)?;
                 table.starts.push(Start {
@@ -105,7 +105,7 @@ impl Table {
             // Each 256-byte chunk has an entry at its start, and no entry is beyond the code.
             (next < code_size && next / GRANULARITY <= at / GRANULARITY + 1).then_some(())?;
             (next % GRANULARITY == 0 || next / GRANULARITY == at / GRANULARITY).then_some(())?;
-            (at, place) = (next, entry.next);
+            (at, position) = (next, entry.next);
         }
         table.infos.sort_unstable();
         table.infos.dedup();
@@ -116,12 +116,12 @@ impl Table {
     fn chunk(&self, heap: &Heap, chunk: usize) -> Option<usize> {
         let at = chunk.checked_mul(4).and_then(|at| self.index.start.checked_add(at))?;
         (at < self.index.end).then_some(())?;
-        let place = self.entries.start.checked_add(usize::try_from(heap.u32(at)?).ok()?)?;
-        (place < self.entries.end).then_some(place)
+        let position = self.entries.start.checked_add(usize::try_from(heap.u32(at)?).ok()?)?;
+        (position < self.entries.end).then_some(position)
     }
 
-    fn entry(&self, heap: &Heap, place: usize) -> Option<Entry> {
-        let bytes = heap.bytes(place..self.entries.end)?;
+    fn entry(&self, heap: &Heap, position: usize) -> Option<Entry> {
+        let bytes = heap.bytes(position..self.entries.end)?;
         let (&flags, &distance) = (bytes.first()?, bytes.get(1)?);
         let part = |number: usize| SIZES[number][usize::from(flags >> (2 * number) & 3)];
         let info_at = 2 + part(0) + part(1) + part(2);
@@ -139,7 +139,7 @@ impl Table {
                 Some((flags >> 6, u32::from_le_bytes(bytes.try_into().ok()?)))
             }
         };
-        Some(Entry { distance, size, info, next: place + info_at + part(3) })
+        Some(Entry { distance, size, info, next: position + info_at + part(3) })
     }
 
     /// Returns all methods, for code that begins at `code`.
@@ -159,13 +159,13 @@ impl Table {
     pub(super) fn frame_info(&self, heap: &Heap, inside: u64) -> Option<u32> {
         (inside < self.code_size).then_some(())?;
         let first = usize::try_from(inside / GRANULARITY).ok()?;
-        // A chunk that begins after a call has no frame information of its method, so preceding chunks are searched,
-        // too.
+        // A chunk whose start is the return address of a call has no frame information of its method, so
+        // preceding chunks are searched, too.
         for chunk in (0..=first).rev().take(MAX_CHUNKS) {
-            let (mut at, mut place) = (chunk as u64 * GRANULARITY, self.chunk(heap, chunk)?);
+            let (mut at, mut position) = (chunk as u64 * GRANULARITY, self.chunk(heap, chunk)?);
             let mut method = None;
             while at <= inside + 1 {
-                let entry = self.entry(heap, place)?;
+                let entry = self.entry(heap, position)?;
                 match entry.info {
                     Some((DEFAULT, info)) if at <= inside => method = Some(info),
                     Some((kind, info)) if kind != DEFAULT && at == inside + 1 => return Some(info),
@@ -175,7 +175,7 @@ impl Table {
                     break;
                 }
                 at += u64::from(entry.distance);
-                place = entry.next;
+                position = entry.next;
             }
             if method.is_some() {
                 return method;

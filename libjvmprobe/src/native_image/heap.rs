@@ -1,8 +1,9 @@
 //! Objects in the heap of a native image.
 //!
 //! References are 8-byte offsets from the heap's base. The section begins some distance after that base, for the sake
-//! of the garbage collector; `found` determines the distance. An object begins with a reference to its class, whose low
-//! bits are flags. An array has its length at offset 12 and its elements at offset 16.
+//! of the garbage collector; `locate` determines the distance. An object begins with a reference to its
+//! class; the low bits of that reference are flags. An array has its length at offset 12 and its elements at
+//! offset 16.
 
 use std::ops::Range;
 
@@ -79,8 +80,9 @@ impl Heap {
         self.object(at)
     }
 
-    /// Reads a string. It has a reference to its bytes, which are Latin-1 if possible, else UTF-16. A field
-    /// of the string contains the encoding, but the offset of that field is unknown. Therefore bytes that
+    /// Reads a string. A string object has a reference to its bytes, which are Latin-1 if possible, else
+    /// UTF-16. A field of the object contains the encoding, but the offset of that field is unknown.
+    /// Therefore bytes that
     /// contain a NUL are decoded as UTF-16, because names of Java code contain no NUL characters.
     pub(super) fn string(&self, string: Object, bytes_class: u64) -> Option<String> {
         /// Maximum size in bytes; class files cannot contain longer strings.

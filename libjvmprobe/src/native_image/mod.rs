@@ -8,7 +8,7 @@
 //! | module | contents |
 //! |---|---|
 //! | `heap` | objects in the image's heap |
-//! | `found` | location of the tables, found by their content, because no symbol leads to them |
+//! | `locate` | location of the tables, found by their content, because no symbol leads to them |
 //! | `code` | table of methods and frame sizes by address |
 //! | `names` | methods, inlined methods and lines |
 //!
@@ -20,8 +20,8 @@
 //! `UnsafeArrayTypeReader` (numbers).
 
 mod code;
-mod found;
 mod heap;
+mod locate;
 mod names;
 
 pub(crate) use code::Method;
@@ -60,12 +60,12 @@ impl Image {
     pub(crate) fn read(elf: &ElfFile) -> Result<Option<Self>> {
         let Some(section) = elf.section(HEAP) else { return Ok(None) };
         let bytes = section.image_heap()?;
-        let Some((heap, found)) = found::find(elf, section.vaddr(), bytes) else {
+        let Some((heap, tables)) = locate::find(elf, section.vaddr(), bytes) else {
             return Ok(None);
         };
-        let Some(table) = Table::read(&heap, &found) else { return Ok(None) };
-        let names = Names::read(&heap, &found, &table);
-        Ok(Some(Self { code: found.code, heap, table, names }))
+        let Some(table) = Table::read(&heap, &tables) else { return Ok(None) };
+        let names = Names::read(&heap, &tables, &table);
+        Ok(Some(Self { code: tables.code, heap, table, names }))
     }
 
     /// Returns its methods in ascending order of addresses.
@@ -73,8 +73,9 @@ impl Image {
         self.table.methods(self.code)
     }
 
-    /// Returns the frames at an address, innermost first; empty if it is not Java code. Inlined methods and lines are
-    /// known at calls only; elsewhere, only the method is returned.
+    /// Returns the frames at an address, innermost first; empty if the address is not in Java code or the
+    /// format of the names is unknown. Inlined methods and lines are known at calls only; elsewhere, only the
+    /// method is returned.
     pub(crate) fn at(&self, vaddr: Vaddr) -> Vec<SourceFrame> {
         let frame = |names: &Names| {
             let inside = vaddr.0.checked_sub(self.code.0)?;

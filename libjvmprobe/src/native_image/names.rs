@@ -1,8 +1,9 @@
 //! Names of the frames of a native image.
 //!
 //! The inlined frames at a call are a list, in which each frame has the number of a method, a line and a bytecode
-//! index. Frames shared by many lists are stored once, and lists refer to their offset. Shared frames that always have
-//! the same caller refer to it (`FrameInfoDecoder`). The number of a method leads to its class and its name.
+//! index. A frame that many lists share is stored once, and the lists refer to its offset. If a shared frame
+//! always has the same caller, it also refers to the caller's frame (`FrameInfoDecoder`). The number of a
+//! method leads to its class and its name.
 
 use std::{collections::HashSet, ops::Range, sync::Arc};
 
@@ -10,8 +11,8 @@ use crate::{
     names::code::{SourceFrame, mask_hidden},
     native_image::{
         code::Table,
-        found::Found,
         heap::{Heap, Object, WORD},
+        locate::CodeTables,
     },
 };
 
@@ -23,7 +24,8 @@ const MAX_ALL_FRAMES: usize = 50_000_000;
 const LINE_ADDEND: i64 = 3;
 /// Offset in the encoding of positions of shared frames: position p is stored as -(p + 2).
 const SHARED_ADDEND: i64 = 2;
-/// Marks frames in an uncompressed format, for code that may be deoptimized; it does not occur in images.
+/// Marks frames in an uncompressed format, for code that may be deoptimized. This format does not occur in
+/// images.
 const UNCOMPRESSED: i64 = -1;
 /// Words of a class object in which the reference to its name is searched.
 const CLASS_WORDS: Range<usize> = 1..32;
@@ -53,9 +55,9 @@ struct Methods {
 
 impl Names {
     /// Finds the tables, and checks them by decoding all frames.
-    pub(super) fn read(heap: &Heap, found: &Found, table: &Table) -> Option<Self> {
-        let field = |number: usize| heap.object(found.frames_field + number * WORD);
-        let bytes_class = heap.class(found.index)?;
+    pub(super) fn read(heap: &Heap, tables: &CodeTables, table: &Table) -> Option<Self> {
+        let field = |number: usize| heap.object(tables.frames_field + number * WORD);
+        let bytes_class = heap.class(tables.index)?;
         let frames = heap.elements(field(0)?, 1)?;
         let classes = heap.elements(field(2)?, WORD)?;
         let names = heap.elements(field(3)?, WORD)?;
@@ -64,12 +66,12 @@ impl Names {
         let of = |array: &Range<usize>| if array.len() / WORD <= 0xffff { 2 } else { 4 };
         let (class, name) = (of(&classes), of(&names));
         // Entries have parameters and modifiers, too, if the image keeps all method data at run time.
-        let whole = class + name + of(&strings) + 2;
+        let entry_with_details = class + name + of(&strings) + 2;
         let is_of = |array: &Range<usize>| heap.class(Object(array.start - 2 * WORD));
         (is_of(&frames) == Some(bytes_class) && is_of(&methods) == Some(bytes_class))
             .then_some(())?;
         let class_name = class_name(heap, &classes, &names)?;
-        [class + name, whole].into_iter().find_map(|entry| {
+        [class + name, entry_with_details].into_iter().find_map(|entry| {
             let methods = Methods { table: methods.clone(), class, name, entry };
             let (frames, classes, names) = (frames.clone(), classes.clone(), names.clone());
             let all = Self { frames, classes, methods, names, class_name, bytes_class };
@@ -103,7 +105,7 @@ impl Names {
         self.list(heap, info)?.into_iter().map(frame).collect()
     }
 
-    /// Returns the offset of a method's class, and its name.
+    /// Returns the offset of a method's class, and the method's name.
     fn method(&self, heap: &Heap, number: usize) -> Option<(usize, Object)> {
         let Methods { table, class, name, entry } = &self.methods;
         let at = number.checked_mul(*entry).and_then(|at| table.start.checked_add(at))?;
@@ -118,7 +120,7 @@ impl Names {
         Some((class.0, heap.element(&self.names, name_index)?))
     }
 
-    /// Decodes a list into numbers of methods and lines.
+    /// Decodes a list into pairs of a method's number and a line.
     fn list(&self, heap: &Heap, info: u32) -> Option<Vec<(usize, u32)>> {
         let bytes = heap.bytes(self.frames.clone())?;
         let mut reader = Reader { bytes, at: usize::try_from(info).ok()? };
@@ -161,8 +163,8 @@ impl Names {
     }
 }
 
-/// Decodes a frame whose method number was read already. Returns whether it is the last one, and the offset
-/// of the caller's frame if the caller is always the same.
+/// Decodes a frame whose method number was read already, and adds it to `found`. Returns whether it is the
+/// last frame of its list, and the offset of the caller's frame if the caller is always the same.
 fn frame(
     reader: &mut Reader<'_>,
     number: i64,
@@ -197,7 +199,8 @@ fn class_name(heap: &Heap, classes: &Range<usize>, names: &Range<usize>) -> Opti
         let strings = classes.iter().filter_map(|class| heap.object(class.0 + field));
         let strings = strings.filter(|&object| heap.class(object) == Some(string));
         let different: HashSet<_> = strings.collect();
-        // Up to 2 % of the classes may share names, because several loaders define them.
+        // Up to 2 % of the classes may have the name of another class, because several loaders may define a
+        // class of the same name.
         !different.is_empty() && different.len() >= classes.len() - classes.len() / 50
     })
 }

@@ -47,7 +47,8 @@ impl FakeImage {
             2, 3, 0, // method 1, not inlined: the last frame, line unknown
             4, 3, 0, // method 2, not inlined: the last frame, line unknown
             4, 29, 0, // shared: method 2 at line 12, the last frame
-            2, 20, 1, 12, // shared: method 1 at line 7, always called by the frame at offset 6
+            2, 20, 1,
+            12, // shared: method 1 at line 7, always called by the frame at offset 6
             2, 20, 0, 15, // method 1 at line 7, then the shared frame at offset 6
             21, // the shared frame at offset 9
         ];

@@ -38,16 +38,16 @@ impl Container {
     pub fn parse(cgroup: &str) -> Self {
         // Version 1 has a line for each controller, version 2 has one line; a process may have both.
         let paths = cgroup.lines().filter_map(|line| line.splitn(3, ':').nth(2));
-        let places = paths.map(Self::of_path);
-        let best = places.max_by_key(|place| {
+        let containers = paths.map(Self::of_path);
+        let best = containers.max_by_key(|container| {
             // `max_by_key` returns the last of equal elements.
-            (place.container.is_some(), place.pod.is_some(), place.service.is_some())
+            (container.container.is_some(), container.pod.is_some(), container.service.is_some())
         });
         best.unwrap_or_default()
     }
 
-    /// Returns the tenant with which the process shares limited resources: `pod/UID`, `container/ID`, `unit/NAME`, or
-    /// `host`. Tenants are determined by control groups, because a process cannot choose them.
+    /// Returns the tenant that the process belongs to: `pod/UID`, `container/ID`, `unit/NAME`, or `host`. The
+    /// tenant is derived from the control group, because a process cannot choose its control group.
     pub fn tenant(&self) -> String {
         match (&self.pod, &self.container, &self.service) {
             (Some(pod), ..) => format!("pod/{pod}"),
@@ -58,25 +58,25 @@ impl Container {
     }
 
     fn of_path(path: &str) -> Self {
-        let mut place = Self::default();
+        let mut result = Self::default();
         let mut before = "";
         for part in path.split(['/', ':']) {
             if let Some((runtime, id)) = container(part, before) {
-                (place.container, place.runtime) = (Some(id.to_owned()), runtime);
+                (result.container, result.runtime) = (Some(id.to_owned()), runtime);
             } else if let Some((uid, qos)) = pod(part) {
-                place.pod = Some(uid);
+                result.pod = Some(uid);
                 // Each class but Guaranteed has a folder of its own. A cgroup namespace may hide that folder.
                 let is_in_root = part.contains("kubepods-pod") || before.ends_with("kubepods");
-                place.qos = qos.or_else(|| class(before)).or(is_in_root.then_some("Guaranteed"));
+                result.qos = qos.or_else(|| class(before)).or(is_in_root.then_some("Guaranteed"));
             } else if let Some(service) = part.strip_suffix(".service") {
-                place.service = Some(service.to_owned());
+                result.service = Some(service.to_owned());
             }
             before = part;
         }
-        if place.container.is_some() {
-            place.service = None;
+        if result.container.is_some() {
+            result.service = None;
         }
-        place
+        result
     }
 }
 
@@ -84,7 +84,7 @@ impl Container {
 pub(crate) fn tenant_of(pid: Pid) -> String {
     let mut bytes = Vec::new();
     if let Ok(file) = File::open(format!("/proc/{pid}/cgroup")) {
-        // Content that cannot be read completely is parsed as far as it goes.
+        // If only a part can be read, that part is parsed.
         let _ = file.take(MAX_BYTES).read_to_end(&mut bytes);
     }
     Container::parse(&String::from_utf8_lossy(&bytes)).tenant()
@@ -169,14 +169,14 @@ mod tests {
 
     /// Returns the parsed fields: container, runtime, pod, QoS class and service.
     fn parsed_fields(cgroup: &str) -> [String; 5] {
-        let place = Container::parse(cgroup);
+        let container = Container::parse(cgroup);
         let text = |text: Option<&str>| text.unwrap_or_default().to_owned();
         [
-            text(place.container.as_deref()),
-            text(place.runtime),
-            text(place.pod.as_deref()),
-            text(place.qos),
-            text(place.service.as_deref()),
+            text(container.container.as_deref()),
+            text(container.runtime),
+            text(container.pod.as_deref()),
+            text(container.qos),
+            text(container.service.as_deref()),
         ]
     }
 

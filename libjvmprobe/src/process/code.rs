@@ -31,7 +31,7 @@ const MAX_MAPPINGS: usize = 100_000;
 #[derive(Debug)]
 pub struct CodeFile {
     file: File,
-    /// A file with its symbols, if it has none itself.
+    /// A separate file with the symbols, if `file` has none.
     symbols: Option<File>,
 }
 
@@ -42,7 +42,7 @@ impl CodeFile {
     }
 
     /// Makes a code file with symbols only from sources that no target controls.
-    fn of_processes(file: File) -> Self {
+    fn with_installed_symbols(file: File) -> Self {
         let elf = file.try_clone().ok().and_then(|file| ElfFile::open(file).ok());
         let symbols = elf.filter(|elf| !elf.has_symbols()).and_then(|elf| elf.installed_symbols());
         Self { file, symbols }
@@ -95,9 +95,9 @@ impl AsRawFd for CodeFile {
     }
 }
 
-/// Cache of open files by device and inode. All processes and all clones of the cache share it. A file of an
-/// image has a different inode number in each container, on the overlay of that container, but it is opened
-/// only once.
+/// Cache of open files by device and inode. Clones share the cached files. A file of an image has a different
+/// inode number in each container, because each container has its own overlay, but the entries of all
+/// containers share one open file.
 #[derive(Clone, Debug, Default)]
 pub struct FileCache(Arc<Mutex<Opened>>);
 
@@ -164,8 +164,8 @@ impl CodeMaps {
     /// # Errors
     /// Returns an error if the process has ended or is hidden; the known mappings stay.
     pub fn refresh(&mut self, pid: Pid, files: &FileCache) -> Result<()> {
-        // `ran_out` warns the user once if too many files are open. The callers do not, because they can
-        // continue with the mappings that are known.
+        // `ran_out` warns the user once if too many files are open. The callers do not report this error,
+        // because they can continue with the mappings that are known.
         let maps = maps::of(pid, maps::is_code).inspect_err(|error| _ = ran_out(error))?;
         let mut files = files.opened();
         for map in maps.iter().filter(|map| map.perms.contains(MMPermissions::EXECUTE)) {
@@ -283,7 +283,7 @@ impl Opened {
             Err(error) => {
                 let name = module_name(&map.pathname);
                 log::debug!(
-                    "process {pid}: cannot open {name}, its functions have no names: {error}"
+                    "process {pid}: cannot open {name}, so its functions have no names: {error}"
                 );
                 None
             }
@@ -292,14 +292,14 @@ impl Opened {
         file
     }
 
-    /// Returns the cached file that is the same file below an overlay. If there is none, returns a new one
-    /// for `file`.
+    /// Returns the cached file that is the same as `file` below an overlay. If there is none, returns a new
+    /// [`CodeFile`] for `file`.
     fn share(&mut self, file: File, map: &MemoryMap) -> Arc<CodeFile> {
         let id = FileId::of(&file, Some((libjvm::device(map.dev), map.inode))).ok();
         if let Some(known) = id.and_then(|id| self.by_id.get(&id)?.upgrade()) {
             return known;
         }
-        let file = Arc::new(CodeFile::of_processes(file));
+        let file = Arc::new(CodeFile::with_installed_symbols(file));
         self.by_id.retain(|_, file| file.strong_count() > 0);
         self.by_id.extend(id.map(|id| (id, Arc::downgrade(&file))));
         file
@@ -323,7 +323,8 @@ impl Opened {
         used.map(|(&key, _)| key).collect()
     }
 
-    /// Returns whether an attempt to open the mapping's file has succeeded or finally failed.
+    /// Returns whether no attempt to open the mapping's file is left to make: the mapping has no file, or an
+    /// attempt has succeeded or has failed for good.
     fn was_tried(&self, map: &MemoryMap) -> bool {
         file_key(map).is_none_or(|number| self.files.contains_key(&(number, None)))
     }
@@ -351,10 +352,10 @@ mod tests {
         let pid = Pid(std::process::id());
         let mut maps = CodeMaps::default();
         maps.refresh(pid, &FileCache::default()).unwrap();
-        let here = Addr(own_code_is_found_in_a_mapped_file as fn() as usize as u64);
-        let mapping = maps.find(here).unwrap();
+        let own_address = Addr(own_code_is_found_in_a_mapped_file as fn() as usize as u64);
+        let mapping = maps.find(own_address).unwrap();
         assert!(mapping.file.is_some());
-        assert!(mapping.start <= here && here < mapping.end);
+        assert!(mapping.start <= own_address && own_address < mapping.end);
         assert!(maps.find(Addr(1)).is_none());
         let version = maps.version();
         maps.refresh(pid, &FileCache::default()).unwrap();
@@ -363,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn unused_files_are_closed_after_a_minute() {
+    fn unused_files_are_closed_after_the_idle_timeout() {
         let (files, mut maps) = (FileCache::default(), CodeMaps::default());
         maps.refresh(Pid(std::process::id()), &files).unwrap();
         let of_file = maps.iter().find(|m| m.file.is_some()).unwrap().clone();

@@ -17,7 +17,7 @@ use rustix::fs::fstatfs;
 
 /// `OVERLAYFS_SUPER_MAGIC`, include/uapi/linux/magic.h.
 const OVERLAY: u64 = 0x794c_7630;
-/// `AT_HANDLE_FID`, include/uapi/linux/fcntl.h (Linux 6.5; overlays have them since 6.6).
+/// `AT_HANDLE_FID`, include/uapi/linux/fcntl.h (since Linux 6.5; overlays support it since 6.6).
 const FID: libc::c_int = 0x200;
 /// `MAX_HANDLE_SZ`, include/linux/exportfs.h.
 const MAX_HANDLE: usize = 128;
@@ -35,15 +35,15 @@ impl FileId {
     /// the file is mapped. Up to Linux 6.7, these numbers identify the file below an overlay.
     pub(crate) fn of(file: &File, mapped: Option<(u64, u64)>) -> io::Result<Self> {
         let meta = file.metadata()?;
-        let told = Self { dev: meta.dev(), ino: meta.ino() };
+        let from_stat = Self { dev: meta.dev(), ino: meta.ino() };
         if fstatfs(file)?.f_type as u64 != OVERLAY {
-            return Ok(told);
+            return Ok(from_stat);
         }
         let Some(below) = handle(file) else {
-            return Ok(mapped.map_or(told, |(dev, ino)| Self { dev, ino }));
+            return Ok(mapped.map_or(from_stat, |(dev, ino)| Self { dev, ino }));
         };
-        // The handle may not identify the file system below the overlay, so size and modification time are
-        // compared, too. Files that agree in all of these values count as one file.
+        // A handle does not always identify the file system below the overlay, so size and modification time
+        // are compared, too. Files that agree in all of these values count as one file.
         let mut hasher = DefaultHasher::new();
         (below, meta.size(), meta.mtime(), meta.mtime_nsec()).hash(&mut hasher);
         Ok(Self { dev: hasher.finish(), ino: 0 })

@@ -1,8 +1,8 @@
 //! Acting as a target's user.
 //!
-//! Files for the target are created by a thread that has switched to its effective user and group. So they have the
-//! right owner from the beginning. A file system mounted in a user namespace even requires this: creating a file as a
-//! user that is not mapped there, such as root, fails with EOVERFLOW (user_namespaces(7)).
+//! Files for the target are created by a thread that has switched to the target's effective user and group.
+//! So these files have the right owner from the beginning. A file system mounted in a user namespace even requires this: creating a file as a
+//! user that is not mapped in that namespace, such as root, fails with EOVERFLOW (user_namespaces(7)).
 
 use std::{io, thread};
 
@@ -42,7 +42,7 @@ impl Owner<'_> {
 /// capabilities, root can read these files, but the JVM's own user cannot.
 ///
 /// # Errors
-/// A sentence with the reason why it cannot be done as that user.
+/// A sentence with the reason why the thread cannot act as that user.
 pub(crate) fn as_target<T: Send>(
     process: &Process,
     work: impl FnOnce() -> T + Send,

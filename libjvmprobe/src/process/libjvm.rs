@@ -33,7 +33,7 @@ pub struct LibJvm {
     /// Identity of the file.
     pub id: FileId,
     file: File,
-    /// A file with its symbols, if it has none itself.
+    /// A separate file with the symbols, if `file` has none.
     separate_symbols: Option<Arc<File>>,
     /// Whether `separate_symbols` comes from the root of the process, where the owner of the process controls
     /// the content.
@@ -42,7 +42,7 @@ pub struct LibJvm {
 
 /// Symbol files from sources that no target controls, by the libjvm.so that they belong to. The libjvm.so is kept open,
 /// so that its inode number is not reused.
-type Apart = HashMap<FileId, (File, Option<Arc<File>>)>;
+type SymbolFileCache = HashMap<FileId, (File, Option<Arc<File>>)>;
 /// Maximum number of entries; when it is exceeded, the cache is cleared.
 const MAX_CACHED_FILES: usize = 64;
 
@@ -50,8 +50,8 @@ const MAX_CACHED_FILES: usize = 64;
 pub(super) const JVM_NAMES: [&[u8]; 2] = [b"/libjvm.so", b"/libj9vm"];
 
 impl LibJvm {
-    /// Returns the first mapping of the libjvm.so that a process runs. Reads only its list of mappings and, if it has
-    /// no such mapping, its program.
+    /// Returns the first mapping of the libjvm.so that a process runs. Reads only the list of mappings of the
+    /// process and, if there is no such mapping, its program.
     ///
     /// # Errors
     /// [`Error::NotAJvm`], [`Error::OpenJ9`], [`Error::NativeImage`], or [`Error::Permission`].
@@ -107,28 +107,28 @@ impl LibJvm {
         Ok(found)
     }
 
-    /// Returns a file with its symbols from a source that no target controls, if the library has none itself. The
-    /// result is cached for all processes.
+    /// Returns a separate file with the library's symbols, from a source that no target controls; `None` if
+    /// there is no such file or the library itself has symbols. The result is cached for all processes.
     fn trusted_symbols(&self) -> Result<Option<Arc<File>>> {
-        static KNOWN: OnceLock<Mutex<Apart>> = OnceLock::new();
-        let known = KNOWN.get_or_init(Mutex::default);
+        static CACHE: OnceLock<Mutex<SymbolFileCache>> = OnceLock::new();
+        let cache = CACHE.get_or_init(Mutex::default);
         // A thread that panicked has left a consistent map, because entries are inserted in one step.
-        let mut known = known.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, separate_symbols)) = known.get(&self.id) {
+        let mut cache = cache.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, separate_symbols)) = cache.get(&self.id) {
             return Ok(separate_symbols.clone());
         }
         let separate_symbols = self.elf()?.trusted_symbols(&self.target_path).map(Arc::new);
-        if known.len() >= MAX_CACHED_FILES {
-            known.clear();
+        if cache.len() >= MAX_CACHED_FILES {
+            cache.clear();
         }
         if let Ok(file) = self.file.try_clone() {
-            known.insert(self.id, (file, separate_symbols.clone()));
+            cache.insert(self.id, (file, separate_symbols.clone()));
         }
         Ok(separate_symbols)
     }
 
-    /// Returns the debug file of its build in the root of a process. The result is valid for that process only, because
-    /// the owner of another root may have put a different file there.
+    /// Returns the debug file of the library's build in the root of a process. The result is valid for that
+    /// process only, because the owner of another root may have put a different file there.
     fn symbols_in_root_of(&self, pid: Pid) -> Result<Option<File>> {
         let elf = self.elf()?;
         if elf.has_symbols() {

@@ -1,8 +1,9 @@
 //! Reads the target's memory: limited in size and time, without writing to it or stopping the target.
 //!
-//! An open `/proc/PID/mem` is bound to the address space that existed when it was opened (proc(5)). So if the target
-//! execs, or ends and its PID is reused, another program's memory is never read by mistake. The read itself is made by
-//! a reader process: see `crate::process::reader`.
+//! A reader process makes the reads: see `crate::process::reader`. An open `/proc/PID/mem` is bound to the
+//! address space that existed when it was opened (proc(5)). After each read, the reader process checks that
+//! this address space still exists. So if the target has run another program (exec), or has ended and its PID
+//! was reused, the read fails and never returns another program's memory.
 
 #[cfg(feature = "fuzzing")]
 use std::fs::File;
@@ -141,8 +142,8 @@ impl Memory {
         let mut at = addr;
         while bytes.len() < max {
             // Only up to the end of the page, because the next one may not be mapped.
-            let room = 4096 - (at.0 % 4096) as usize;
-            let len = room.min(max - bytes.len());
+            let rest_of_page = 4096 - (at.0 % 4096) as usize;
+            let len = rest_of_page.min(max - bytes.len());
             match self.read(at, len) {
                 Ok(chunk) => match chunk.iter().position(|&b| b == 0) {
                     Some(end) => {

@@ -307,9 +307,9 @@ mod tests {
             process = Process::open(process.pid).unwrap();
         }
         let begin = std::time::Instant::now();
-        let (mut looks, mut execed, mut ended) = (0, 0, 0);
+        let (mut checks, mut execed, mut ended) = (0, 0, 0);
         while begin.elapsed() < Duration::from_secs(1) {
-            looks += 1;
+            checks += 1;
             match process.fate() {
                 Fate::Alive => {}
                 Fate::Execed => execed += 1,
@@ -318,7 +318,7 @@ mod tests {
         }
         child.kill().unwrap();
         child.wait().unwrap();
-        assert!(execed > 0 && ended == 0, "{ended} of {looks}, {execed}");
+        assert!(execed > 0 && ended == 0, "{ended} of {checks}, {execed}");
         assert_eq!(process.fate(), Fate::Ended);
     }
 }

@@ -5,16 +5,17 @@
 //! SIGKILL does not end the wait (fs/fuse/dev.c, `request_wait_answer`). A process with one such thread
 //! cannot exit, so it cannot be restarted either. No check beforehand helps, because the target can change
 //! its mappings between the check and the read. So a reader makes these calls, and the caller waits for its
-//! answer for at most [`LIMIT`]. A reader that exceeds it is abandoned: while it is stuck, all other reads of
-//! its target are rejected immediately. When its call returns, the reader ends, and the target can be read
-//! again.
+//! answer for at most [`LIMIT`]. A reader that takes longer is abandoned: while that reader is stuck, all
+//! other reads of its target are rejected immediately. When its call returns, the reader ends, and the target
+//! can be read again.
 //!
 //! Memory is read by process_vm_readv(2). Unlike a read of `/proc/PID/mem`, this call does not hold the
 //! target's mmap_lock while a page is fetched. Holding that lock would block the target's own mmap(2).
 //!
-//! One reader, the template, is forked from this process, as early as possible so that it shares little memory
-//! with it; the others are forked from the template on request. Readers end with this process: their sockets
-//! are closed then, and the end of the template kills the others (`PR_SET_PDEATHSIG`).
+//! One reader, the template, is forked from this process. This is done as early as possible, while this
+//! process has little memory that the template would share. The other readers are forked from the template on
+//! request. When this process ends, all readers end: their sockets are closed, and the end of the template
+//! kills the others (`PR_SET_PDEATHSIG`).
 //!
 //! # Why this is sound
 //! A child of fork(2) in a process with threads may only make system calls and touch memory that no lock of
@@ -66,11 +67,11 @@ const MAX_STUCK_OF_TENANT: usize = 4;
 const MAX_IDLE: usize = 4;
 /// Number of attempts to resolve a path; the kernel fails with EAGAIN if the path changes meanwhile (openat2(2)).
 const TRIES: usize = 8;
-/// `FUSE_SUPER_MAGIC`, fs/fuse/inode.c; also virtiofs.
+/// `FUSE_SUPER_MAGIC`, fs/fuse/inode.c. Virtiofs has the same number.
 const FUSE: u64 = 0x6573_5546;
 /// Size of a request's head: `Call`, PID, flags or number of blocks, length of a block or of an answer. A path or the
 /// addresses of blocks follow.
-const HEAD: usize = 24;
+const REQUEST_HEAD: usize = 24;
 /// Size of the head of an answer: an error number, and one bit per block, which is set if the block cannot be
 /// read.
 const ANSWER_HEAD: usize = 4 + MAX_BLOCKS / 8;
@@ -90,7 +91,8 @@ enum Call {
     Memory,
     /// Continues reading the open file that comes with the request.
     Stream,
-    /// Opens a path below the folder that comes with the request, as a process with that root would.
+    /// Opens a path below the folder that comes with the request, as a process whose root is that folder
+    /// would.
     Below,
     /// Opens a path of our own root: one of the links in /proc.
     Linked,
@@ -124,8 +126,8 @@ struct Stuck {
 
 static POOL: Mutex<Pool> = Mutex::new(Pool { template: None, idle: Vec::new(), stuck: Vec::new() });
 
-/// Starts the template reader. Should be called before this process uses much memory. Otherwise, the first
-/// read starts the template.
+/// Starts the template reader. Should be called before this process uses much memory. If it is not called,
+/// the first read starts the template.
 ///
 /// # Errors
 /// The errors of socketpair(2) and fork(2).
@@ -153,7 +155,7 @@ impl Pool {
             self.stuck.retain(|stuck| !channel::is_ready(&stuck.socket));
         }
         if self.refuses(pid, || cgroup::tenant_of(pid)) {
-            return Err(late());
+            return Err(timed_out());
         }
         let last = self.idle.len().checked_sub(1);
         let fitting = self.idle.iter().position(|reader| reader.memory == memory).or(last);
@@ -205,7 +207,7 @@ pub(crate) fn within<T>(limit: Duration, read: impl FnOnce() -> T) -> T {
     read
 }
 
-fn late() -> io::Error {
+fn timed_out() -> io::Error {
     let why = "no answer within 1 s; perhaps the server of its file system does not answer";
     io::Error::new(io::ErrorKind::TimedOut, why)
 }
@@ -264,7 +266,7 @@ fn with_reader<T>(
 fn ask(
     call: Call,
     pid: Pid,
-    (number, len): (u64, usize),
+    (argument, len): (u64, usize),
     path: &[u8],
     with: Option<BorrowedFd<'_>>,
     to: &mut [u8],
@@ -273,7 +275,7 @@ fn ask(
         return Err(io::ErrorKind::InvalidInput.into());
     }
     with_reader(pid, None, |reader| {
-        send(&reader.socket, call, pid, (number, len), path, with)?;
+        send(&reader.socket, call, pid, (argument, len), path, with)?;
         receive(&reader.socket, to, &mut Unread::default())
     })
 }
@@ -283,14 +285,14 @@ fn send(
     to: &OwnedFd,
     call: Call,
     pid: Pid,
-    (number, len): (u64, usize),
+    (argument, len): (u64, usize),
     body: &[u8],
     with: Option<BorrowedFd<'_>>,
 ) -> io::Result<()> {
-    let mut head = [0; HEAD];
+    let mut head = [0; REQUEST_HEAD];
     head[..4].copy_from_slice(&(call as u32).to_ne_bytes());
     head[4..8].copy_from_slice(&pid.0.to_ne_bytes());
-    head[8..16].copy_from_slice(&number.to_ne_bytes());
+    head[8..16].copy_from_slice(&argument.to_ne_bytes());
     head[16..].copy_from_slice(&(len as u64).to_ne_bytes());
     let parts = [IoSlice::new(&head), IoSlice::new(body)];
     channel::send(to, &parts, with.as_slice()).map_err(|_| io::ErrorKind::UnexpectedEof.into())
@@ -304,7 +306,7 @@ fn receive(
     unread: &mut Unread,
 ) -> io::Result<(usize, Option<OwnedFd>)> {
     if !channel::wait(from, Instant::now() + LIMIT)? {
-        return Err(late());
+        return Err(timed_out());
     }
     let mut head = [0; ANSWER_HEAD];
     let mut parts = [IoSliceMut::new(&mut head), IoSliceMut::new(to)];
@@ -427,8 +429,8 @@ pub(super) fn open_below(
     flags: OFlags,
 ) -> io::Result<OwnedFd> {
     let path = path.as_os_str().as_bytes();
-    let number = u64::from(flags.bits());
-    opened(ask(Call::Below, pid, (number, 0), path, Some(root.as_fd()), &mut [])?)
+    let argument = u64::from(flags.bits());
+    opened(ask(Call::Below, pid, (argument, 0), path, Some(root.as_fd()), &mut [])?)
 }
 
 /// Opens the file to which a link in /proc leads, if it is a regular file.
@@ -440,16 +442,17 @@ pub(super) fn open_linked(pid: Pid, link: &Path) -> io::Result<File> {
     open_file(pid, &opened(ask(Call::Linked, pid, (0, 0), path, None, &mut [])?)?)
 }
 
-/// Opens exactly the file that an O_PATH descriptor refers to, for reading. It must be a regular file, and not on FUSE,
-/// because later reads are made directly and could block forever.
+/// Opens exactly the file that an O_PATH descriptor refers to, for reading. It must be a regular file. It
+/// must not be on FUSE, except on virtiofs, because later reads are made without a reader process and could
+/// block forever.
 ///
 /// # Errors
 /// The errors of open(2); an error for anything but a regular file; [`io::ErrorKind::TimedOut`] if the file
 /// system does not answer.
 pub(super) fn open_file(pid: Pid, found: &OwnedFd) -> io::Result<File> {
     let open = |allow_fuse: bool| {
-        let (number, with) = (u64::from(allow_fuse), Some(found.as_fd()));
-        ask(Call::File, pid, (number, 0), b"", with, &mut []).and_then(opened)
+        let (argument, with) = (u64::from(allow_fuse), Some(found.as_fd()));
+        ask(Call::File, pid, (argument, 0), b"", with, &mut []).and_then(opened)
     };
     let mut result = open(false);
     let is_fuse = |e: &io::Error| e.raw_os_error() == Some(libc::EREMOTE);
@@ -508,20 +511,21 @@ fn fork_reader(socket: OwnedFd) -> Result<(), Errno> {
 /// Answers requests until the other end of the socket is closed.
 fn serve(socket: OwnedFd) -> ! {
     keep_only(&socket);
-    // SAFETY: the arguments are constants and a static string. The kernel reaps children of the template.
+    // `SIG_IGN` makes the kernel reap the children of the template.
+    // SAFETY: the arguments are constants and a static string.
     unsafe {
         libc::prctl(libc::PR_SET_NAME, c"jvmprobe-reader".as_ptr());
         libc::signal(libc::SIGCHLD, libc::SIG_IGN);
     }
     let mut memory = None;
-    let mut head = [0; HEAD];
+    let mut head = [0; REQUEST_HEAD];
     let mut body = [0; MAX_PATH + 1];
     let mut answer = [0; MAX_MESSAGE];
     loop {
         body.fill(0);
         let mut parts = [IoSliceMut::new(&mut head), IoSliceMut::new(&mut body[..MAX_PATH])];
         let received = channel::receive_files(&socket, &mut parts);
-        let Ok((HEAD.., [with, ..])) = received else { exit() };
+        let Ok((REQUEST_HEAD.., [with, ..])) = received else { exit() };
         let request = Request::new(&head, &body);
         let mut unread = Unread::default();
         let result = if request.call == Call::Memory as u32 {
@@ -532,7 +536,7 @@ fn serve(socket: OwnedFd) -> ! {
             })
             .map(|len| (len, None))
         } else {
-            make(&request, with, &mut answer)
+            handle_request(&request, with, &mut answer)
         };
         let (error, len, fd) = match result {
             Ok((len, fd)) => (0, len, fd),
@@ -579,28 +583,28 @@ fn keep_only(socket: &OwnedFd) {
 struct Request<'a> {
     call: u32,
     pid: u32,
-    number: u64,
+    argument: u64,
     len: usize,
     /// Path or addresses, followed by zeros.
     body: &'a [u8; MAX_PATH + 1],
 }
 
 impl<'a> Request<'a> {
-    fn new(head: &[u8; HEAD], body: &'a [u8; MAX_PATH + 1]) -> Self {
+    fn new(head: &[u8; REQUEST_HEAD], body: &'a [u8; MAX_PATH + 1]) -> Self {
         let word =
             |at: usize| u32::from_ne_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
         let long = |at: usize| u64::from(word(at)) | u64::from(word(at + 4)) << 32;
         let len = usize::try_from(long(16)).unwrap_or(usize::MAX);
-        Self { call: word(0), pid: word(4), number: long(8), len, body }
+        Self { call: word(0), pid: word(4), argument: long(8), len, body }
     }
 }
 
-fn make(
+fn handle_request(
     request: &Request<'_>,
     with: Option<OwnedFd>,
     answer: &mut [u8; MAX_MESSAGE],
 ) -> Result<(usize, Option<OwnedFd>), Errno> {
-    let &Request { call, number, len, body, .. } = request;
+    let &Request { call, argument, len, body, .. } = request;
     let path = CStr::from_bytes_until_nul(body).map_err(|_| Errno::NAMETOOLONG)?;
     if call == Call::Linked as u32 {
         let flags = OFlags::PATH | OFlags::CLOEXEC;
@@ -622,7 +626,7 @@ fn make(
         return Ok((got, None));
     }
     if call == Call::Below as u32 {
-        let flags = OFlags::from_bits_retain(number as u32) | OFlags::CLOEXEC;
+        let flags = OFlags::from_bits_retain(argument as u32) | OFlags::CLOEXEC;
         let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
         let open = || openat2(&with, path, flags, Mode::empty(), resolve);
         let mut opened = open();
@@ -634,7 +638,7 @@ fn make(
         }
         return opened.map(|fd| (0, Some(fd)));
     }
-    reopen(&with, number == 1).map(|fd| (0, Some(fd)))
+    reopen(&with, argument == 1).map(|fd| (0, Some(fd)))
 }
 
 /// Forks a reader from the template.
@@ -660,16 +664,16 @@ fn read_memory(
     answer: &mut [u8; MAX_MESSAGE],
     unread: &mut Unread,
 ) -> Result<usize, Errno> {
-    let (size, number) = (request.len, request.number as usize);
-    if size == 0 || number > MAX_BLOCKS || size.checked_mul(number).is_none_or(|n| n > MAX_BYTES) {
+    let (size, count) = (request.len, request.argument as usize);
+    if size == 0 || count > MAX_BLOCKS || size.checked_mul(count).is_none_or(|n| n > MAX_BYTES) {
         return Err(Errno::INVAL);
     }
     let mut blocks = [0; MAX_BLOCKS];
     for (block, bytes) in blocks.iter_mut().zip(request.body.as_chunks::<8>().0) {
         *block = u64::from_ne_bytes(*bytes);
     }
-    let blocks = &blocks[..number];
-    let (mut at, end) = (0, size * number);
+    let blocks = &blocks[..count];
+    let (mut at, end) = (0, size * count);
     loop {
         let len = MAX_MESSAGE.min(end - at);
         read_part(request.pid, blocks, size, at, &mut answer[..len], unread)?;
@@ -841,7 +845,7 @@ mod tests {
         while maps().is_empty() {
             std::thread::sleep(Duration::from_millis(5));
         }
-        // By then, sh has its final stack address.
+        // Waits until sh has its final stack address.
         std::thread::sleep(Duration::from_millis(100));
         let memory = MemoryFile::open(pid).unwrap();
         let read = |addr| memory.read_blocks(&[addr], 8, &mut [0; 8]).map(drop);

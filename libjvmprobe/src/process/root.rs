@@ -126,7 +126,7 @@ impl Root {
     /// A sentence with the path and the reason.
     pub fn folder(&self, path: &str) -> Result<Folder<'_>, String> {
         let handle = self.open_folder(path).map_err(|e| format!("{path}: {e}"))?;
-        Ok(Folder { handle, way: FolderPath::Below(self, path.to_owned()) })
+        Ok(Folder { handle, path: FolderPath::Below(self, path.to_owned()) })
     }
 
     fn open_folder(&self, path: &str) -> io::Result<OwnedFd> {
@@ -155,7 +155,7 @@ enum FolderPath<'a> {
 #[derive(Debug)]
 pub struct Folder<'a> {
     handle: OwnedFd,
-    way: FolderPath<'a>,
+    path: FolderPath<'a>,
 }
 
 impl<'a> Folder<'a> {
@@ -166,12 +166,12 @@ impl<'a> Folder<'a> {
     pub(crate) fn working(process: &'a Process) -> Result<Self, String> {
         let handle =
             open_working(process).map_err(|e| format!("cannot open its working directory: {e}"))?;
-        Ok(Self { handle, way: FolderPath::Working(process) })
+        Ok(Self { handle, path: FolderPath::Working(process) })
     }
 
     /// Returns the path of a file in this folder in a form that the user can open.
     pub fn shown(&self, name: &str) -> PathBuf {
-        match &self.way {
+        match &self.path {
             FolderPath::Below(root, path) => PathBuf::from(root.shown(&Path::new(path).join(name))),
             FolderPath::Working(process) => {
                 PathBuf::from(format!("/proc/{}/cwd/{name}", process.pid))
@@ -184,7 +184,7 @@ impl<'a> Folder<'a> {
     /// # Errors
     /// The errors of open(2); [`io::ErrorKind::PermissionDenied`] if this process cannot switch to the target's user.
     pub fn create(&self, owner: Owner<'_>, name: &str, mode: u32) -> io::Result<NewFile<'_>> {
-        check(name)?;
+        check_name(name)?;
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
         let create = || {
             let mode = Mode::from_raw_mode(mode);
@@ -208,21 +208,21 @@ impl<'a> Folder<'a> {
     /// # Errors
     /// Returns the errors of fstatat(2).
     pub(crate) fn metadata(&self, name: &str) -> io::Result<FileStatus> {
-        check(name)?;
+        check_name(name)?;
         Ok(FileStatus(statat(&self.handle, name, AtFlags::SYMLINK_NOFOLLOW)?))
     }
 
-    /// Returns the metadata of an entry after resolving the target's path to this folder again, without following links
-    /// in the last component.
+    /// Resolves the target's path to this folder again, and returns the metadata of an entry of the folder
+    /// that is there now. Does not follow the entry if it is a link.
     ///
     /// # Errors
     /// Returns the errors of opening the folder and of fstatat(2).
     pub(crate) fn metadata_as_target(&self, name: &str) -> io::Result<FileStatus> {
-        let again = match &self.way {
+        let again = match &self.path {
             FolderPath::Below(root, path) => root.open_folder(path)?,
             FolderPath::Working(process) => open_working(process)?,
         };
-        check(name)?;
+        check_name(name)?;
         Ok(FileStatus(statat(&again, name, AtFlags::SYMLINK_NOFOLLOW)?))
     }
 
@@ -231,7 +231,7 @@ impl<'a> Folder<'a> {
     /// # Errors
     /// The errors of open(2), and an error if it is not a socket or has another owner.
     pub(crate) fn socket(&self, name: &str, owner: u32) -> io::Result<Socket> {
-        check(name)?;
+        check_name(name)?;
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let handle = openat(&self.handle, name, flags, Mode::empty())?;
         let seen = FileStatus(rustix::fs::fstat(&handle)?);
@@ -246,8 +246,8 @@ impl<'a> Folder<'a> {
     /// # Errors
     /// The errors of open(2), and an error if it is not a regular file, has another owner or is too large.
     pub(crate) fn text(&self, name: &str, owners: &[u32], max: u64) -> io::Result<String> {
-        check(name)?;
-        text(&own(openat(&self.handle, name, TO_READ, Mode::empty())?, owners)?, max)
+        check_name(name)?;
+        text(&check_owner(openat(&self.handle, name, TO_READ, Mode::empty())?, owners)?, max)
     }
 
     /// Renames a file, replacing an existing file of the new name.
@@ -255,8 +255,8 @@ impl<'a> Folder<'a> {
     /// # Errors
     /// Returns the errors of rename(2).
     pub(crate) fn rename(&self, owner: Owner<'_>, from: &str, to: &str) -> io::Result<()> {
-        check(from)?;
-        check(to)?;
+        check_name(from)?;
+        check_name(to)?;
         owner.act(|| Ok(renameat(&self.handle, from, &self.handle, to)?))
     }
 
@@ -265,7 +265,7 @@ impl<'a> Folder<'a> {
     /// # Errors
     /// Returns the errors of unlink(2).
     pub(crate) fn remove(&self, name: &str) -> io::Result<()> {
-        check(name)?;
+        check_name(name)?;
         Ok(unlinkat(&self.handle, name, AtFlags::empty())?)
     }
 
@@ -300,11 +300,11 @@ const TO_READ: OFlags =
 /// # Errors
 /// The errors of open(2), and an error if it is not a regular file or has another owner.
 pub(crate) fn open_own(path: &Path, owners: &[u32]) -> io::Result<File> {
-    own(rustix::fs::open(path, TO_READ, Mode::empty())?, owners)
+    check_owner(rustix::fs::open(path, TO_READ, Mode::empty())?, owners)
 }
 
 /// Returns the opened file if it is a regular file of one of `owners`.
-fn own(opened: OwnedFd, owners: &[u32]) -> io::Result<File> {
+fn check_owner(opened: OwnedFd, owners: &[u32]) -> io::Result<File> {
     let stat = rustix::fs::fstat(&opened)?;
     regular(&stat)?;
     match owners.contains(&stat.st_uid) {
@@ -338,7 +338,7 @@ fn remove_ours(folder: &OwnedFd, name: &str, file: &impl AsFd) {
 }
 
 /// Checks that a name is a single path component.
-fn check(name: &str) -> io::Result<()> {
+fn check_name(name: &str) -> io::Result<()> {
     match name.is_empty() || name.contains('/') || name == "." || name == ".." {
         true => Err(io::ErrorKind::InvalidInput.into()),
         false => Ok(()),
@@ -371,7 +371,7 @@ pub fn text(file: &File, max: u64) -> io::Result<String> {
     let mut bytes = Vec::new();
     file.take(max + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > max {
-        return Err(io::Error::other(format!("it is larger than {} MiB", max >> 20)));
+        return Err(io::Error::other(format!("it is larger than {max} bytes")));
     }
     Ok(String::from_utf8(bytes).unwrap_or_else(|e| String::from_utf8_lossy(e.as_bytes()).into()))
 }

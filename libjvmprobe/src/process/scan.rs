@@ -21,7 +21,7 @@ const MAX_OPENING: Duration = Duration::from_secs(2);
 pub(crate) struct Scanner {
     /// Number of scans of each process; [`DECIDED`] once its result is final.
     scan_counts: HashMap<Pid, u32>,
-    /// Processes that look like JVMs and cannot be traced, with the reason.
+    /// Processes that look like JVMs but cannot be traced, with the reason.
     refused: Vec<(Pid, Error)>,
 }
 
@@ -33,8 +33,8 @@ impl Scanner {
         Self::default()
     }
 
-    /// Returns the JVMs that no earlier call has returned, opened. Those that cannot be opened are
-    /// [refused](Self::take_refused).
+    /// Opens and returns the JVMs that no earlier call has returned. Those that cannot be opened are
+    /// [refused](Self::take_refused), or tried again by the next call.
     pub(crate) fn scan(&mut self) -> Vec<Target> {
         let mut targets = Vec::new();
         for candidate in self.scan_where(|_| true) {
@@ -53,17 +53,17 @@ impl Scanner {
         self.scan_counts.retain(|pid, _| present.binary_search(pid).is_ok());
         let mut found = Vec::new();
         for pid in present {
-            let looked = self.scan_counts.entry(pid).or_insert(0);
-            if *looked == DECIDED {
+            let scans = self.scan_counts.entry(pid).or_insert(0);
+            if *scans == DECIDED {
                 continue;
             }
-            *looked = (*looked + 1).min(DECIDED - 1);
+            *scans = (*scans + 1).min(DECIDED - 1);
             if !is_wanted(pid) {
                 continue;
             }
-            let is_due = *looked <= EAGER_SCANS || looked.is_multiple_of(LATE_SCAN_INTERVAL);
+            let is_due = *scans <= EAGER_SCANS || scans.is_multiple_of(LATE_SCAN_INTERVAL);
             // The process was not a JVM before, which can only change if it maps a JVM's library.
-            if is_due && (*looked == 1 || maps_jvm(pid)) {
+            if is_due && (*scans == 1 || maps_jvm(pid)) {
                 found.extend(self.examine(pid));
             }
         }
@@ -73,18 +73,18 @@ impl Scanner {
     /// Examines one process that is likely to be a JVM. Returns it if it is a JVM that no earlier call has
     /// returned.
     pub(crate) fn examine(&mut self, pid: Pid) -> Option<Candidate> {
-        let looked = self.scan_counts.entry(pid).or_insert(0);
-        if *looked == DECIDED {
+        let scans = self.scan_counts.entry(pid).or_insert(0);
+        if *scans == DECIDED {
             return None;
         }
         match reader::within(MAX_OPENING, || Candidate::find(pid)) {
             Ok(candidate) => {
-                *looked = DECIDED;
+                *scans = DECIDED;
                 Some(candidate)
             }
             Err(error) => {
                 if is_final(&error) {
-                    *looked = DECIDED;
+                    *scans = DECIDED;
                     self.refused.push((pid, error));
                 }
                 None
@@ -108,8 +108,8 @@ impl Scanner {
     }
 }
 
-/// Returns whether an error means that a process is a JVM that cannot be traced. A later attempt may succeed after the
-/// other errors.
+/// Returns whether an error means that a process is a JVM that cannot be traced. After any other error, a
+/// later attempt may succeed.
 pub(crate) fn is_final(error: &Error) -> bool {
     match error {
         // A kernel thread, another program, or a process that has ended meanwhile.
@@ -123,7 +123,7 @@ pub(crate) fn is_final(error: &Error) -> bool {
     }
 }
 
-/// Returns whether a process may have mapped a JVM's library. Cheaper than finding it as a [`Candidate`].
+/// Returns whether a process may have mapped a JVM's library. This is cheaper than [`Candidate::find`].
 fn maps_jvm(pid: Pid) -> bool {
     maps::any_line_contains(pid, &JVM_NAMES).unwrap_or_default()
 }

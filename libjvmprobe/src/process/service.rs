@@ -18,7 +18,8 @@ const MAX_ATTRIBUTES: usize = 128;
 /// Maximum length of an attribute's name or value in bytes.
 const MAX_LENGTH: usize = 1024;
 
-/// Programs of JDKs (the folder bin, JDK 8 to 25) other than java, whose arguments contain no main class.
+/// Programs in the folder bin of JDK 8 to 25, except java. The arguments of these programs contain no main
+/// class.
 const JDK_TOOLS: [&str; 30] = [
     "jar",
     "jarsigner",
@@ -76,24 +77,32 @@ impl Service {
     /// Determines the service of a JVM from its arguments, starting with the program's name, and its environment in the
     /// format of /proc/PID/environ.
     ///
-    /// The name is the first of these values that is set: `otel.service.name`, `OTEL_SERVICE_NAME`;
-    /// `service.name` in `otel.resource.attributes`, in `OTEL_RESOURCE_ATTRIBUTES`; `spring.application.name`
-    /// as a program argument, as a system property, `SPRING_APPLICATION_NAME`; the name of the jar without
-    /// folder and extension, or else the main class or module; `unknown_service:java`. System properties
-    /// override environment variables, as in OpenTelemetry's Java agent.
+    /// The name is the first of these values that is set:
+    /// 1. the system property `otel.service.name`, then the environment variable `OTEL_SERVICE_NAME`
+    /// 2. `service.name` in the system property `otel.resource.attributes`, then in the environment variable
+    ///    `OTEL_RESOURCE_ATTRIBUTES`
+    /// 3. `spring.application.name` as a program argument, then as a system property, then the environment
+    ///    variable `SPRING_APPLICATION_NAME`
+    /// 4. the name of the jar without folder and extension, or the main class or module
+    /// 5. `unknown_service:java`
+    ///
+    /// System properties override environment variables, as in OpenTelemetry's Java agent.
     pub fn of(arguments: &[String], environment: &[u8]) -> Self {
         let [service, resource, spring, tool, jdk] =
             VARIABLES.map(|name| variable(environment, name).unwrap_or_default());
-        let behind = arguments.get(1..).unwrap_or_default();
+        let after_program = arguments.get(1..).unwrap_or_default();
         let program = arguments.first().map_or("", |path| path.rsplit('/').next().unwrap_or(path));
         let main = match JDK_TOOLS.contains(&program) {
             true => program,
-            false => launcher::main_in(behind.iter().map(String::as_str)).unwrap_or_default(),
+            false => {
+                launcher::main_in(after_program.iter().map(String::as_str)).unwrap_or_default()
+            }
         };
         // If a property is defined several times, the last definition counts. The JVM parses the variables
         // before the command line.
         let (tool, jdk) = (words(&tool), words(&jdk));
-        let ours = behind.iter().map(String::as_str).take_while(|argument| *argument != main);
+        let ours =
+            after_program.iter().map(String::as_str).take_while(|argument| *argument != main);
         let options: Vec<_> = tool
             .iter()
             .map(String::as_str)
@@ -112,7 +121,7 @@ impl Service {
             property("otel.resource.attributes").and_then(resource_attributes).unwrap_or_default(),
         );
         let of_resource = attributes.remove("service.name");
-        let spring_argument = behind
+        let spring_argument = after_program
             .iter()
             .rev()
             .find_map(|argument| argument.strip_prefix("--spring.application.name="));
@@ -244,7 +253,7 @@ mod tests {
                 "JAVA_TOOL_OPTIONS=-Dspring.application.name=a",
                 "b",
             ),
-            // Names of other variables contain the name of this one.
+            // Other variables, whose names merely contain `OTEL_SERVICE_NAME`, are ignored.
             (&["Main"], "XOTEL_SERVICE_NAME=a|OTEL_SERVICE_NAMES=b", "Main"),
             (&["Main"], "OTEL_SERVICE_NAME=a\nb\u{202e}", "a\\x0ab\\u{202e}"),
         ] {

@@ -18,8 +18,8 @@ pub fn fit(name: &str, width: usize) -> String {
 pub fn wrap(text: &str) -> String {
     let mut lines = String::new();
     let mut rest = text;
-    let mut room = WIDTH;
-    while let Some((end, _)) = rest.char_indices().nth(room) {
+    let mut line_width = WIDTH;
+    while let Some((end, _)) = rest.char_indices().nth(line_width) {
         let head = &rest[..end];
         // A part that is wider than the line is not broken.
         let Some(at) = head.rfind("; ").or_else(|| head.rfind(", ")) else {
@@ -28,7 +28,7 @@ pub fn wrap(text: &str) -> String {
         lines.push_str(&rest[..=at]);
         lines.push_str("\n  ");
         rest = &rest[at + 2..];
-        room = WIDTH - 2;
+        line_width = WIDTH - 2;
     }
     lines + rest
 }
@@ -57,7 +57,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn wrap_retains_every_word_and_fit_the_width(text in "[a-zä,; ]{0,400}", width in 1..50_usize) {
+        fn wrap_retains_words_and_fit_respects_width(text in "[a-zä,; ]{0,400}", width in 1..50_usize) {
             let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
             prop_assert_eq!(words(&wrap(&text)), words(&text));
             prop_assert!(fit(&text, width).chars().count() <= width);

@@ -22,7 +22,7 @@ struct OpenFile {
     format: &'static Format,
     file: File,
     /// Index of the profile to write; `None` to write all.
-    which: Option<usize>,
+    profile_index: Option<usize>,
 }
 
 impl Files {
@@ -36,17 +36,17 @@ impl Files {
         let formats = paths.iter().map(|path| formats::of(path)).collect::<Result<Vec<_>>>()?;
         let mut files = Vec::new();
         for (path, format) in paths.iter().zip(formats) {
-            let mut create = |path: PathBuf, which| {
+            let mut create = |path: PathBuf, profile_index| {
                 let file = File::create(&path)
                     .map_err(|e| Error::io(format!("create {}", path.display()), e))?;
-                files.push(OpenFile { path, format, file, which });
+                files.push(OpenFile { path, format, file, profile_index });
                 Ok(())
             };
             if format.holds_several || measures.len() < 2 {
                 create(path.clone(), None)?;
             } else {
-                for (which, measure) in measures.iter().enumerate() {
-                    create(named_for(path, format, measure), Some(which))?;
+                for (profile_index, measure) in measures.iter().enumerate() {
+                    create(named_for(path, format, measure), Some(profile_index))?;
                 }
             }
         }
@@ -61,12 +61,14 @@ impl Files {
     pub fn write(
         self,
         profiles: &[TitledProfile<'_>],
-        how: &FormatOptions<'_>,
+        options: &FormatOptions<'_>,
     ) -> Result<Vec<PathBuf>> {
         let mut written = Vec::new();
-        for OpenFile { path, format, file, which } in self.0 {
-            let profiles = match which {
-                Some(which) => profiles.get(which).map(slice::from_ref).unwrap_or_default(),
+        for OpenFile { path, format, file, profile_index } in self.0 {
+            let profiles = match profile_index {
+                Some(profile_index) => {
+                    profiles.get(profile_index).map(slice::from_ref).unwrap_or_default()
+                }
                 None => profiles,
             };
             if profiles.iter().all(|titled| titled.profile.samples.is_empty()) {
@@ -77,7 +79,7 @@ impl Files {
                 continue;
             }
             let is_file = file.metadata().is_ok_and(|meta| meta.is_file());
-            if let Err(error) = (format.write)(profiles, how, &mut BufWriter::new(file)) {
+            if let Err(error) = (format.write)(profiles, options, &mut BufWriter::new(file)) {
                 // An incomplete file is removed.
                 if is_file {
                     let _ = fs::remove_file(&path);

@@ -155,7 +155,7 @@ pub fn shares(profile: &Profile) -> Vec<(&'static str, f64)> {
 
 /// Returns the method to which the self time of a wait is attributed: the innermost Java method, or else the innermost
 /// function outside of the kernel. `None` if the sample is not a wait.
-fn own<'a>(profile: &'a Profile, sample: &Sample) -> Option<&'a str> {
+fn waiting_method<'a>(profile: &'a Profile, sample: &Sample) -> Option<&'a str> {
     if !matches!(work(profile, sample), Work::Blocked | Work::Runnable) {
         return None;
     }
@@ -175,7 +175,7 @@ pub fn methods(profile: &Profile) -> Vec<(&str, u64, u64)> {
     let mut counts: HashMap<&str, (u64, u64)> = HashMap::new();
     for sample in &profile.samples {
         let mut names: Vec<_> = sample.stack.iter().map(|&id| &*profile.frame(id).name).collect();
-        if let Some(leaf) = own(profile, sample).or(names.last().copied()) {
+        if let Some(leaf) = waiting_method(profile, sample).or(names.last().copied()) {
             counts.entry(leaf).or_default().0 += sample.count;
         }
         // A recursive method counts once per sample.
@@ -198,7 +198,7 @@ pub fn text(profile: &Profile, is_named: bool, stacks: bool) -> String {
     if is_named {
         let _ = writeln!(out, "\n{}", profile.measure.name());
     }
-    let _ = writeln!(out, "{}", wrap(&spent(profile)));
+    let _ = writeln!(out, "{}", wrap(&total_line(profile)));
     if total == 0 {
         out.push_str(match profile.measure {
             Measure::Time => "No samples: no traced thread was running.\n",
@@ -216,7 +216,7 @@ pub fn text(profile: &Profile, is_named: bool, stacks: bool) -> String {
 }
 
 /// Returns a line with the total and the shares of each kind of work.
-pub fn spent(profile: &Profile) -> String {
+pub fn total_line(profile: &Profile) -> String {
     let seconds = Duration::from_nanos(profile.duration_ns).as_secs_f64();
     let total = profile.total();
     let a_second = |amount: f64| if seconds > 0.0 { amount / seconds } else { 0.0 };
@@ -233,8 +233,8 @@ pub fn spent(profile: &Profile) -> String {
         }
         measure => {
             let rate = a_second(total as f64);
-            let counted = measure.counted();
-            format!("{total} {counted} in {seconds:.2} s ({rate:.1} per second)")
+            let unit = measure.unit();
+            format!("{total} {unit} in {seconds:.2} s ({rate:.1} per second)")
         }
     };
     let shares: Vec<_> = shares(profile)
@@ -280,7 +280,7 @@ struct Node<'a> {
     children: HashMap<&'a str, Self>,
 }
 
-fn tree(profile: &Profile, total: u64, room: &TreeLimits) -> String {
+fn tree(profile: &Profile, total: u64, limits: &TreeLimits) -> String {
     let mut root = Node::default();
     for sample in &profile.samples {
         let mut node = &mut root;
@@ -291,17 +291,17 @@ fn tree(profile: &Profile, total: u64, room: &TreeLimits) -> String {
         }
     }
     let mut lines = Vec::new();
-    let min_count = ((total as f64 * room.share) as u64).max(1);
-    show(&root, 0, total, min_count, &mut lines);
-    if lines.len() > room.lines {
-        lines.truncate(room.lines);
+    let min_count = ((total as f64 * limits.share) as u64).max(1);
+    add_lines(&root, 0, total, min_count, &mut lines);
+    if lines.len() > limits.lines {
+        lines.truncate(limits.lines);
         lines.push("...".into());
     }
     lines.join("\n") + "\n"
 }
 
 /// Adds the lines of a node's children. A chain of calls without branches takes one line.
-fn show(node: &Node<'_>, depth: usize, total: u64, min_count: u64, lines: &mut Vec<String>) {
+fn add_lines(node: &Node<'_>, depth: usize, total: u64, min_count: u64, lines: &mut Vec<String>) {
     let mut children: Vec<_> = node.children.iter().filter(|(_, n)| n.count >= min_count).collect();
     children.sort_by(|a, b| (b.1.count, a.0).cmp(&(a.1.count, b.0)));
     for (name, child) in children {
@@ -319,7 +319,7 @@ fn show(node: &Node<'_>, depth: usize, total: u64, min_count: u64, lines: &mut V
             n => format!("{name} > {} more > ", n - 1),
         };
         lines.push(format!("{share:>8} {:indent$}{between}{last}", "", indent = depth * 2));
-        show(end, depth + 1, total, min_count, lines);
+        add_lines(end, depth + 1, total, min_count, lines);
     }
 }
 
@@ -367,7 +367,7 @@ fn quality(profile: &Profile) -> String {
         [complete, guessed, unsure, unnamed_frames].map(|share| percent(share, 1.0));
     let text = format!(
         "{}; {complete} of the stacks are complete to the thread's entry, {guessed} are partly \
-         guessed; {unsure} may lack inlined methods at the top; {unnamed} of the frames have no \
+         guessed; {unsure} may lack the innermost inlined methods; {unnamed} of the frames have no \
          name; {} lost",
         count(profile.sampled(), "sample"),
         count(profile.lost, "sample")

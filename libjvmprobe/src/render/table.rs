@@ -12,9 +12,9 @@ const RULED: TableStyle = {
 };
 
 /// A table with horizontal lines, and the range of its columns that are aligned to the right.
-pub struct Ruled(Table, std::ops::Range<usize>);
+pub struct RuledTable(Table, std::ops::Range<usize>);
 
-impl Ruled {
+impl RuledTable {
     /// Makes an empty table with these headings. The columns in `right` are aligned to the right.
     pub fn new(head: &[&str], right: std::ops::Range<usize>) -> Self {
         let mut table = Table::new();
@@ -91,12 +91,12 @@ impl Lost {
     /// Prints a warning.
     pub fn warn(&self) {
         let (events, pid) = (count(self.events, "event"), self.pid);
-        log::warn!("lost {events} of process {pid}: the numbers are too low by that much");
+        log::warn!("lost {events} of process {pid}; they are missing from the totals");
     }
 }
 
 /// Returns the line of a summary about all lost events; `None` if there are none.
 pub fn lost_line(events: u64) -> Option<String> {
-    let line = || format!("Lost events: {events}; the numbers above are too low by that much");
+    let line = || format!("Lost events: {events}; they are missing from the numbers above");
     (events > 0).then(line)
 }

@@ -84,7 +84,7 @@ struct Entry {
 #[derive(Clone, Debug)]
 enum Label {
     /// A name shared with the indices made from this log.
-    Known(Arc<Code>),
+    Parsed(Arc<Code>),
     /// Offset and length of a name in the text of a map.
     Line(u32, u32),
 }
@@ -92,7 +92,7 @@ enum Label {
 impl Label {
     fn code<'a>(&'a self, text: &str) -> Cow<'a, Code> {
         match self {
-            Self::Known(code) => Cow::Borrowed(code),
+            Self::Parsed(code) => Cow::Borrowed(code),
             Self::Line(at, len) => {
                 let line = text.get(*at as usize..).and_then(|rest| rest.get(..*len as usize));
                 Cow::Owned(perfmap::hotspot_code(line.unwrap_or_default()))
@@ -111,10 +111,10 @@ impl Entry {
 impl CodeLog {
     /// Sets the snapshot of an epoch. If entries overlap, the later one is valid. A new snapshot replaces an earlier
     /// one.
-    pub(crate) fn snapshot(&mut self, epoch: u64, seen: Snapshot) {
+    pub(crate) fn snapshot(&mut self, epoch: u64, snapshot: Snapshot) {
         self.snapshot_epoch = epoch;
         (self.latest, self.is_normalized) = (None, false);
-        match seen {
+        match snapshot {
             Snapshot::Map(text) => {
                 let entry = |line: perfmap::Entry<'_>| {
                     // Offset and length must fit into 32 bits; otherwise the line is skipped.
@@ -127,7 +127,7 @@ impl CodeLog {
             }
             Snapshot::Entries(entries) => {
                 let entry =
-                    |(start, size, code)| Entry::new(start, size, 0, Label::Known(Arc::new(code)));
+                    |(start, size, code)| Entry::new(start, size, 0, Label::Parsed(Arc::new(code)));
                 self.snapshot = entries.into_iter().map(entry).collect();
             }
         }
@@ -138,13 +138,13 @@ impl CodeLog {
         let (snapshot, loads, epoch) = (&self.snapshot, &self.loads, self.snapshot_epoch);
         self.latest.get_or_insert_with(|| {
             let mut latest = BTreeMap::new();
-            for (i, seen) in snapshot.iter().enumerate() {
-                place(&mut latest, Slot::Snapshot(i), seen);
+            for (i, entry) in snapshot.iter().enumerate() {
+                insert_current(&mut latest, Slot::Snapshot(i), entry);
             }
             for (i, load) in loads.iter().enumerate() {
                 // The snapshot contains earlier loads already, even those reported after it.
                 if snapshot.is_empty() || load.since > epoch {
-                    place(&mut latest, Slot::Load(i), load);
+                    insert_current(&mut latest, Slot::Load(i), load);
                 }
             }
             latest
@@ -153,10 +153,10 @@ impl CodeLog {
 
     /// Adds code that was loaded at the beginning of `epoch`.
     pub fn load(&mut self, epoch: u64, start: Addr, size: u64, code: Code) {
-        let entry = Entry::new(start, size, epoch, Label::Known(Arc::new(code)));
+        let entry = Entry::new(start, size, epoch, Label::Parsed(Arc::new(code)));
         let slot = Slot::Load(self.loads.len());
         if self.snapshot.is_empty() || epoch > self.snapshot_epoch {
-            place(self.latest(), slot, &entry);
+            insert_current(self.latest(), slot, &entry);
         }
         self.loads.push(entry);
     }
@@ -168,16 +168,16 @@ impl CodeLog {
 
     /// Adds inlined methods to the current code with the same start address and name. Returns the entries
     /// that match no current code.
-    pub(crate) fn refine(&mut self, seen: Vec<(Addr, u64, Code)>) -> Vec<(Addr, u64, Code)> {
+    pub(crate) fn refine(&mut self, entries: Vec<(Addr, u64, Code)>) -> Vec<(Addr, u64, Code)> {
         let mut unknown = Vec::new();
-        for (start, size, code) in seen {
+        for (start, size, code) in entries {
             let known = match self.latest().get(&start.0) {
                 Some(&(_, Slot::Snapshot(i))) => self.snapshot.get_mut(i),
                 Some(&(_, Slot::Load(i))) => self.loads.get_mut(i),
                 None => None,
             };
             match known.map(|entry| &mut entry.label) {
-                Some(Label::Known(known)) if known.name == code.name => {
+                Some(Label::Parsed(known)) if known.name == code.name => {
                     Arc::make_mut(known).add_inlined(&code);
                 }
                 _ => unknown.push((start, size, code)),
@@ -186,15 +186,15 @@ impl CodeLog {
         unknown
     }
 
-    /// Returns the number of loads and unloads kept.
-    pub fn kept(&self) -> usize {
+    /// Returns the number of loads and unloads in the log.
+    pub fn changes(&self) -> usize {
         self.loads.len() + self.unloads.len()
     }
 
     /// Returns an index of the history so far, and reduces the log to the current code. Only the index
     /// retains the earlier history.
     pub fn take_index(&mut self) -> CodeIndex {
-        if self.is_normalized && self.kept() == 0 {
+        if self.is_normalized && self.changes() == 0 {
             return CodeIndex::new(self.snapshot.clone(), String::new());
         }
         let times = self.loads.iter().map(|load| load.since);
@@ -208,24 +208,24 @@ impl CodeLog {
         let mut next: Vec<_> = now
             .map(|entry| {
                 let label = match &entry.label {
-                    Label::Known(code) => Label::Known(Arc::clone(code)),
+                    Label::Parsed(code) => Label::Parsed(Arc::clone(code)),
                     line @ Label::Line(..) => {
-                        Label::Known(Arc::new(line.code(&self.text).into_owned()))
+                        Label::Parsed(Arc::new(line.code(&self.text).into_owned()))
                     }
                 };
                 Entry { since: 0, until: u64::MAX, label, ..*entry }
             })
             .collect();
         next.shrink_to_fit();
-        let settled =
+        let compacted =
             Self { snapshot: next, snapshot_epoch: epoch, is_normalized: true, ..Self::default() };
-        std::mem::replace(self, settled).into_index()
+        std::mem::replace(self, compacted).into_index()
     }
 
     /// Shares the names of code with other JVMs that have the same code.
     pub fn share(&mut self, names: &mut SharedNames) {
         for entry in self.snapshot.iter_mut().chain(&mut self.loads) {
-            if let Label::Known(code) = &mut entry.label {
+            if let Label::Parsed(code) = &mut entry.label {
                 names.share(code);
             }
         }
@@ -251,7 +251,7 @@ impl CodeLog {
 }
 
 /// Enters code as the current one at its addresses, and removes overlapping code.
-fn place(latest: &mut BTreeMap<u64, (u64, Slot)>, slot: Slot, entry: &Entry) {
+fn insert_current(latest: &mut BTreeMap<u64, (u64, Slot)>, slot: Slot, entry: &Entry) {
     let before = latest.range(..entry.end).rev();
     let gone = before.take_while(|(_, (end, _))| *end > entry.start);
     for at in gone.map(|(&at, _)| at).collect::<Vec<_>>() {
@@ -273,7 +273,7 @@ impl SharedNames {
     }
 
     /// Drops names that no log or index uses any more.
-    pub(crate) fn forget_unused(&mut self) {
+    pub(crate) fn drop_unused(&mut self) {
         self.0.retain(|code| Arc::strong_count(code) > 1);
         self.0.shrink_to(2 * self.0.len());
     }
@@ -297,7 +297,7 @@ impl<'a> Unloads<'a> {
     /// Removes the last unload of `name` after `since` and not after `latest`, and returns its epoch. An
     /// earlier one may belong to another compiled version of the same method, and an end that is too late
     /// does no harm as long as no other code is at the address.
-    fn take(&mut self, name: &str, since: u64, latest: u64) -> Option<u64> {
+    fn remove_last(&mut self, name: &str, since: u64, latest: u64) -> Option<u64> {
         let epochs = self.0.get_mut(name)?;
         let at = epochs.iter().position(|&epoch| epoch > since && epoch <= latest)?;
         Some(epochs.remove(at))
@@ -323,7 +323,7 @@ impl Timeline<'_> {
         for at in self.overlapping(load.start, load.end) {
             if let Some(mut gone) = self.now.remove(&at) {
                 let name = &gone.label.code(self.text).name;
-                let unload = unloads.take(name, gone.since, load.since);
+                let unload = unloads.remove_last(name, gone.since, load.since);
                 gone.until = unload.unwrap_or(load.since);
                 self.past.push(gone);
             }
@@ -404,8 +404,8 @@ impl CodeIndex {
     /// the next code at that address within [`MAX_REPORT_DELAY`] epochs is returned.
     pub(crate) fn find(&self, addr: Addr, epoch: u64) -> Option<CodeId> {
         let mut next: Option<(u64, CodeId)> = None;
-        let behind = self.entries.partition_point(|entry| entry.start <= addr.0);
-        for i in (0..behind).rev() {
+        let end = self.entries.partition_point(|entry| entry.start <= addr.0);
+        for i in (0..end).rev() {
             if self.max_ends[i] <= addr.0 {
                 break;
             }
@@ -452,14 +452,14 @@ mod tests {
         index.find(Addr(addr), epoch).map(|id| index.code(id).name.to_string())
     }
 
-    fn seen<const N: usize>(entries: [(Addr, u64, Code); N]) -> Snapshot {
+    fn snapshot<const N: usize>(entries: [(Addr, u64, Code); N]) -> Snapshot {
         Snapshot::Entries(entries.into())
     }
 
     #[test]
     fn reused_address_resolves_by_epoch() {
         let mut log = CodeLog::default();
-        log.snapshot(2, seen([(Addr(100), 50, method("A.old"))]));
+        log.snapshot(2, snapshot([(Addr(100), 50, method("A.old"))]));
         log.unload(5, method("A.old"));
         log.load(9, Addr(120), 50, method("B.new"));
         let index = log.into_index();
@@ -473,17 +473,20 @@ mod tests {
     }
 
     #[test]
-    fn log_continues_with_live_code_after_settle() {
+    fn log_continues_with_current_code_after_take_index() {
         let mut log = CodeLog::default();
-        log.snapshot(2, seen([(Addr(100), 50, method("A.old")), (Addr(300), 9, method("C.c"))]));
+        log.snapshot(
+            2,
+            snapshot([(Addr(100), 50, method("A.old")), (Addr(300), 9, method("C.c"))]),
+        );
         log.unload(5, method("A.old"));
         log.load(9, Addr(120), 50, method("B.new"));
         let index = log.take_index();
         assert_eq!(name_at(&index, 130, 4).as_deref(), Some("A.old"));
         assert_eq!(name_at(&index, 130, 9).as_deref(), Some("B.new"));
-        assert_eq!(log.kept(), 0);
+        assert_eq!(log.changes(), 0);
         log.load(11, Addr(120), 50, method("D.d"));
-        assert_eq!(log.kept(), 1);
+        assert_eq!(log.changes(), 1);
         let index = log.into_index();
         assert_eq!(name_at(&index, 130, 10).as_deref(), Some("B.new"));
         assert_eq!(name_at(&index, 130, 11).as_deref(), Some("D.d"));
@@ -493,7 +496,7 @@ mod tests {
     #[test]
     fn code_running_before_its_load_event_is_named() {
         let mut log = CodeLog::default();
-        log.snapshot(0, seen([(Addr(100), 50, method("A.old"))]));
+        log.snapshot(0, snapshot([(Addr(100), 50, method("A.old"))]));
         log.unload(5, method("A.old"));
         log.load(9, Addr(100), 50, method("B.new"));
         assert_eq!(name_at(&log.into_index(), 110, 7).as_deref(), Some("B.new"));
@@ -537,7 +540,7 @@ mod tests {
     fn snapshot_does_not_duplicate_loaded_code() {
         let mut log = CodeLog::default();
         log.load(3, Addr(100), 50, method("A.a"));
-        log.snapshot(4, seen([(Addr(96), 60, method("A.a"))]));
+        log.snapshot(4, snapshot([(Addr(96), 60, method("A.a"))]));
         let index = log.into_index();
         assert_eq!(name_at(&index, 120, 9).as_deref(), Some("A.a"));
         assert_eq!(index.entries.len(), 1);
@@ -562,7 +565,7 @@ mod tests {
     fn later_snapshot_entries_override_earlier_ones() {
         let mut log = CodeLog::default();
         let lines = [(Addr(100), 50, method("A.a")), (Addr(120), 10, method("B.b"))];
-        log.snapshot(0, seen(lines));
+        log.snapshot(0, snapshot(lines));
         let index = log.into_index();
         assert_eq!(name_at(&index, 125, 0).as_deref(), Some("B.b"));
     }
@@ -582,8 +585,8 @@ mod tests {
         log.load(1, Addr(100), 50, method("A.a"));
         log.load(5, Addr(200), 50, method("C.c"));
         let later = [(Addr(100), 50, with_inlining.clone()), (Addr(200), 50, with_inlining)];
-        let unknown = log.refine(seen(later).into_entries());
-        assert_eq!(unknown.len(), 1, "another method by now");
+        let unknown = log.refine(snapshot(later).into_entries());
+        assert_eq!(unknown.len(), 1, "the address has another method now");
         let index = log.into_index();
         let inlined_at = |addr| {
             let code = index.code(index.find(Addr(addr), 9).unwrap());
@@ -592,7 +595,7 @@ mod tests {
         };
         assert_eq!(inlined_at(104), ["B.in", "A.a"]);
         assert!(inlined_at(110).is_empty() && inlined_at(103).is_empty());
-        assert!(inlined_at(205).is_empty(), "another method by now");
+        assert!(inlined_at(205).is_empty(), "the address has another method now");
     }
 
     proptest! {

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     names::{clean, code::SourceFrame},
-    stack::name::shown,
+    stack::name::display_name,
 };
 
 /// Kind of code that a frame runs. Stored profiles contain the position of a variant, so new variants must be appended.
@@ -66,7 +66,7 @@ impl Frame {
 
     /// Makes the frame of a method at a source line. With `signatures`, the name includes the parameters.
     pub(crate) fn of_source(source: &SourceFrame, kind: Kind, signatures: bool) -> Self {
-        Self::new(kind, shown(&source.name, source.signature.as_deref(), signatures))
+        Self::new(kind, display_name(&source.name, source.signature.as_deref(), signatures))
             .at(source.file.clone(), source.line)
     }
 

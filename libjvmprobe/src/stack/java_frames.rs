@@ -21,23 +21,23 @@ use crate::{
     Addr, Result,
     hotspot::{
         HotSpot,
-        code::{Lookup, Seen},
+        code::{Lookup, LookupResult},
         methods::MethodInfo,
     },
     names::code::SourceFrame,
     stack::{
         Frame, Kind,
         name::frames_of,
-        raw::{Place, PlaceId, RawFrame, RawStack, Stack},
+        raw::{CodeLocation, LocationId, RawFrame, RawStack, Stack},
     },
 };
 
 /// Maximum number of code locations; no program that is worth profiling has more.
-const MAX_PLACES: usize = 1_000_000;
+const MAX_LOCATIONS: usize = 1_000_000;
 /// Maximum number of methods; no program has more.
 const MAX_METHODS: usize = 1_000_000;
 /// Placeholder for an unknown frame: address 0, where there is no code.
-const UNKNOWN: Place = Place::Code(Addr(0));
+const UNKNOWN: CodeLocation = CodeLocation::Code(Addr(0));
 
 /// An interpreted method, and the generations in which it is known to exist.
 #[derive(Debug)]
@@ -46,52 +46,52 @@ struct CachedMethod {
     /// Generations in which it was first and last read.
     since: u64,
     checked: u64,
-    places: HashMap<Option<u16>, PlaceId>,
+    locations: HashMap<Option<u16>, LocationId>,
 }
 
 impl CachedMethod {
     /// Returns whether the method existed in a generation.
-    fn holds(&self, generation: u64) -> bool {
+    fn exists_in(&self, generation: u64) -> bool {
         (self.since..=self.checked).contains(&generation)
     }
 }
 
 /// Frames of a code location.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Named {
+struct NamedLocation {
     /// Frames, innermost first.
     frames: Arc<[Frame]>,
     /// Whether no inlined frame is missing.
     is_sure: bool,
 }
 
-/// Names of the code locations seen since [`Places::take_names`] was last called.
+/// Names of the code locations seen since [`JavaFrames::take_names`] was last called.
 #[derive(Debug, Default)]
-pub(crate) struct PlaceNames {
-    all: Vec<Named>,
-    ids: HashMap<Named, PlaceId>,
+pub(crate) struct LocationNames {
+    all: Vec<NamedLocation>,
+    ids: HashMap<NamedLocation, LocationId>,
 }
 
-impl PlaceNames {
+impl LocationNames {
     /// Returns the frames of a code location, innermost first: more than one if methods are inlined there.
-    pub(crate) fn frames(&self, id: PlaceId) -> &[Frame] {
+    pub(crate) fn frames(&self, id: LocationId) -> &[Frame] {
         self.all.get(id as usize).map_or(&[], |named| &named.frames)
     }
 
     /// Returns whether these are all frames of a code location. HotSpot records inlined methods only for
     /// calls and other instructions that can stop or fail. Code between these may belong to further inlined
     /// methods.
-    pub(crate) fn is_sure(&self, id: PlaceId) -> bool {
+    pub(crate) fn is_sure(&self, id: LocationId) -> bool {
         self.all.get(id as usize).is_none_or(|named| named.is_sure)
     }
 
-    fn intern(&mut self, frames: Vec<Frame>, is_sure: bool) -> Option<PlaceId> {
-        let named = Named { frames: frames.into(), is_sure };
+    fn intern(&mut self, frames: Vec<Frame>, is_sure: bool) -> Option<LocationId> {
+        let named = NamedLocation { frames: frames.into(), is_sure };
         if let Some(&id) = self.ids.get(&named) {
             return Some(id);
         }
-        let id = PlaceId::try_from(self.all.len()).ok()?;
-        if self.all.len() >= MAX_PLACES {
+        let id = LocationId::try_from(self.all.len()).ok()?;
+        if self.all.len() >= MAX_LOCATIONS {
             return None;
         }
         self.all.push(named.clone());
@@ -102,20 +102,20 @@ impl PlaceNames {
 
 /// Java code locations of one JVM, with their names.
 #[derive(Debug)]
-pub(crate) struct Places {
+pub(crate) struct JavaFrames {
     lookup: Lookup,
     signatures: bool,
     /// Whether compiled code is named here, not only interpreted methods.
     compiled: bool,
     /// Compiled code by address and compile id; `None` if it had been freed already.
-    code: HashMap<(Addr, u16), Option<PlaceId>>,
+    code: HashMap<(Addr, u16), Option<LocationId>>,
     /// Interpreted methods by the address of their `Method`.
     interpreted: HashMap<Addr, CachedMethod>,
     begin: Instant,
-    names: PlaceNames,
+    names: LocationNames,
 }
 
-impl Places {
+impl JavaFrames {
     /// Makes an empty table for a JVM. With `compiled`, it names compiled code and interpreted methods,
     /// otherwise only interpreted methods. With `signatures`, names include the parameters.
     ///
@@ -129,7 +129,7 @@ impl Places {
             code: HashMap::new(),
             interpreted: HashMap::new(),
             begin: Instant::now(),
-            names: PlaceNames::default(),
+            names: LocationNames::default(),
         })
     }
 
@@ -137,19 +137,19 @@ impl Places {
     pub fn size(&self) -> usize {
         /// Bytes of a table entry and of the data that it refers to.
         const CODE: usize = 48;
-        const PLACE: usize = 300;
+        const LOCATION: usize = 300;
         const METHOD: usize = 500;
-        let known = self.code.len() * CODE + self.names.all.len() * PLACE;
+        let known = self.code.len() * CODE + self.names.all.len() * LOCATION;
         known + self.interpreted.len() * METHOD + self.lookup.size()
     }
 
     /// Returns the names resolved so far.
-    pub(crate) fn names(&self) -> &PlaceNames {
+    pub(crate) fn names(&self) -> &LocationNames {
         &self.names
     }
 
     /// Removes and returns all names. Code locations seen later are read again.
-    pub(crate) fn take_names(&mut self) -> PlaceNames {
+    pub(crate) fn take_names(&mut self) -> LocationNames {
         self.code.clear();
         self.interpreted.clear();
         std::mem::take(&mut self.names)
@@ -160,18 +160,18 @@ impl Places {
     pub fn resolve(&mut self, hotspot: &HotSpot, raw: &RawStack) -> Stack {
         self.prefetch_java_frames(hotspot, [raw]);
         let generation = self.generation(hotspot, raw);
-        let place = |(i, frame): (usize, &RawFrame)| match *frame {
+        let location = |(i, frame): (usize, &RawFrame)| match *frame {
             RawFrame::Code { addr, compile_id } => {
-                match self.code.get(&(inside(i, addr), compile_id)) {
-                    Some(Some(id)) => Place::Named(*id),
-                    _ => Place::Code(addr),
+                match self.code.get(&(lookup_address(i, addr), compile_id)) {
+                    Some(Some(id)) => CodeLocation::Named(*id),
+                    _ => CodeLocation::Code(addr),
                 }
             }
             RawFrame::Interpreted { method, bci } => {
-                self.interpreted(method, bci, generation).map_or(UNKNOWN, Place::Named)
+                self.interpreted(method, bci, generation).map_or(UNKNOWN, CodeLocation::Named)
             }
         };
-        Stack { places: raw.frames.iter().enumerate().map(place).collect() }
+        Stack { frames: raw.frames.iter().enumerate().map(location).collect() }
     }
 
     /// Reads the Java frames of several stacks together, because each request to the JVM's memory takes tens of
@@ -181,7 +181,7 @@ impl Places {
         hotspot: &HotSpot,
         stacks: impl IntoIterator<Item = &'a RawStack>,
     ) {
-        if self.code.len() >= MAX_PLACES {
+        if self.code.len() >= MAX_LOCATIONS {
             self.code.clear();
         }
         if self.interpreted.len() >= MAX_METHODS {
@@ -193,14 +193,14 @@ impl Places {
             for (i, frame) in raw.frames.iter().enumerate() {
                 match *frame {
                     RawFrame::Code { addr, compile_id } => {
-                        let place = (inside(i, addr), compile_id);
-                        if self.compiled && !self.code.contains_key(&place) {
-                            code.insert(place);
+                        let key = (lookup_address(i, addr), compile_id);
+                        if self.compiled && !self.code.contains_key(&key) {
+                            code.insert(key);
                         }
                     }
                     RawFrame::Interpreted { method, .. } => {
                         let known = self.interpreted.get(&method);
-                        if !known.is_some_and(|known| known.holds(generation)) {
+                        if !known.is_some_and(|known| known.exists_in(generation)) {
                             methods.insert(method);
                         }
                     }
@@ -215,14 +215,14 @@ impl Places {
         let methods: Vec<_> = methods.into_iter().collect();
         // Empty if the JVM has ended.
         let seen = self.lookup.look_up(hotspot, &addrs, &methods).unwrap_or_default();
-        self.take(code, seen);
+        self.store(code, seen);
     }
 
     /// Stores the names that were read.
-    fn take(&mut self, code: BTreeSet<(Addr, u16)>, seen: Seen) {
+    fn store(&mut self, code: BTreeSet<(Addr, u16)>, seen: LookupResult) {
         for (addr, compile_id) in code {
-            let behind = seen.code.partition_point(|found| found.start <= addr);
-            let there = behind.checked_sub(1).and_then(|at| seen.code.get(at));
+            let end = seen.code.partition_point(|found| found.start <= addr);
+            let there = end.checked_sub(1).and_then(|at| seen.code.get(at));
             let there = there.filter(|f| addr < f.end && f.compile_id as u16 == compile_id);
             let id = there.and_then(|found| {
                 let mut frames = Vec::new();
@@ -237,8 +237,8 @@ impl Places {
                 // Other classes may have been unloaded since, but this one was not.
                 Some(known) if known.info == info => known.checked = now,
                 _ => {
-                    let places = HashMap::new();
-                    let known = CachedMethod { info, since: now, checked: now, places };
+                    let locations = HashMap::new();
+                    let known = CachedMethod { info, since: now, checked: now, locations };
                     self.interpreted.insert(method, known);
                 }
             }
@@ -255,9 +255,14 @@ impl Places {
     }
 
     /// Returns the code location of a bytecode index in an interpreted method.
-    fn interpreted(&mut self, method: Addr, bci: Option<u16>, generation: u64) -> Option<PlaceId> {
-        let known = self.interpreted.get(&method).filter(|known| known.holds(generation))?;
-        if let Some(&id) = known.places.get(&bci) {
+    fn interpreted(
+        &mut self,
+        method: Addr,
+        bci: Option<u16>,
+        generation: u64,
+    ) -> Option<LocationId> {
+        let known = self.interpreted.get(&method).filter(|known| known.exists_in(generation))?;
+        if let Some(&id) = known.locations.get(&bci) {
             return Some(id);
         }
         let frame = SourceFrame {
@@ -268,21 +273,21 @@ impl Places {
         };
         let frame = Frame::of_source(&frame, Kind::Interpreted, self.signatures);
         let id = self.names.intern(vec![frame], true)?;
-        self.interpreted.get_mut(&method)?.places.insert(bci, id);
+        self.interpreted.get_mut(&method)?.locations.insert(bci, id);
         Some(id)
     }
 }
 
 /// Returns an address within the instruction of frame `i`: see [`Stack::lookups`].
-fn inside(i: usize, addr: Addr) -> Addr {
+fn lookup_address(i: usize, addr: Addr) -> Addr {
     Addr(addr.0.saturating_sub(u64::from(i > 0)))
 }
 
 /// Returns a stack without named frames.
-pub fn plain(raw: &RawStack) -> Stack {
-    let place = |frame: &RawFrame| match *frame {
-        RawFrame::Code { addr, .. } => Place::Code(addr),
+pub fn without_names(raw: &RawStack) -> Stack {
+    let location = |frame: &RawFrame| match *frame {
+        RawFrame::Code { addr, .. } => CodeLocation::Code(addr),
         RawFrame::Interpreted { .. } => UNKNOWN,
     };
-    Stack { places: raw.frames.iter().map(place).collect() }
+    Stack { frames: raw.frames.iter().map(location).collect() }
 }

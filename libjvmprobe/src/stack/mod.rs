@@ -4,7 +4,7 @@
 //! |---|---|
 //! | [`raw`] | stacks as the walker sends them, and why a walk ended |
 //! | `frame` | a named frame |
-//! | [`joined`] | merging profiles of successive periods |
+//! | [`merging`] | merging profiles of successive periods |
 //! | [`name`] | names of addresses: all sources behind one trait |
 //! | [`code_log`] | history of a code cache |
 //! | [`java_frames`] | names of Java frames |
@@ -26,8 +26,8 @@
 pub mod code_log;
 pub(crate) mod frame;
 pub mod java_frames;
-pub mod joined;
 mod kernel;
+pub mod merging;
 pub mod name;
 pub mod namer;
 pub mod native;
@@ -40,6 +40,6 @@ pub mod times;
 pub mod waiting;
 
 pub use frame::{Frame, Kind};
-pub(crate) use raw::Place;
+pub(crate) use raw::CodeLocation;
 pub use raw::Stack;
 pub(crate) use raw::WalkEnd;

@@ -10,7 +10,7 @@ use crate::{
         Frame, Kind,
         code_log::{CodeId, CodeIndex},
         kernel::KernelSymbols,
-        native::{At, Symbol, Symbols},
+        native::{FunctionsAt, Symbol, Symbols},
     },
 };
 
@@ -25,14 +25,14 @@ pub trait Name {
 #[derive(Debug, Default)]
 pub(crate) struct JavaNames {
     index: CodeIndex,
-    known: HashMap<CodeId, Code>,
+    cache: HashMap<CodeId, Code>,
     signatures: bool,
 }
 
 impl JavaNames {
     /// Makes a source from the history of the code cache. With `signatures`, method names include the parameters.
     pub fn new(index: CodeIndex, signatures: bool) -> Self {
-        Self { index, known: HashMap::new(), signatures }
+        Self { index, cache: HashMap::new(), signatures }
     }
 }
 
@@ -42,7 +42,7 @@ impl Name for JavaNames {
             return false;
         };
         let (index, signatures) = (&self.index, self.signatures);
-        let code = self.known.entry(id).or_insert_with(|| index.code(id).into_owned());
+        let code = self.cache.entry(id).or_insert_with(|| index.code(id).into_owned());
         frames_of(code, addr, signatures, frames);
         true
     }
@@ -62,7 +62,10 @@ pub(crate) fn frames_of(
         CodeKind::Stub => Kind::Stub,
     };
     let Some(Inlined { chain, is_sure, .. }) = code.inlined_at(addr) else {
-        frames.push(Frame::new(kind, shown(&code.name, code.signature.as_deref(), signatures)));
+        frames.push(Frame::new(
+            kind,
+            display_name(&code.name, code.signature.as_deref(), signatures),
+        ));
         return true;
     };
     frames.extend(chain.iter().enumerate().map(|(i, method)| {
@@ -73,7 +76,7 @@ pub(crate) fn frames_of(
 }
 
 /// Returns a method's name, with its parameters if `signatures` is set.
-pub(super) fn shown(name: &Arc<str>, signature: Option<&str>, signatures: bool) -> Arc<str> {
+pub(super) fn display_name(name: &Arc<str>, signature: Option<&str>, signatures: bool) -> Arc<str> {
     match signature {
         Some(signature) if signatures => format!("{name}{signature}").into(),
         _ => Arc::clone(name),
@@ -81,11 +84,11 @@ pub(super) fn shown(name: &Arc<str>, signature: Option<&str>, signatures: bool) 
 }
 
 /// Maximum number of addresses cached with their names. Most programs are sampled at fewer addresses.
-const MAX_KNOWN: usize = 100_000;
+const MAX_CACHED: usize = 100_000;
 
-fn evict_if_full(known: &mut HashMap<Addr, Vec<Frame>>) {
-    if known.len() >= MAX_KNOWN {
-        known.clear();
+fn clear_if_full(cache: &mut HashMap<Addr, Vec<Frame>>) {
+    if cache.len() >= MAX_CACHED {
+        cache.clear();
     }
 }
 
@@ -94,13 +97,13 @@ fn evict_if_full(known: &mut HashMap<Addr, Vec<Frame>>) {
 pub(crate) struct NativeNames {
     maps: CodeMaps,
     symbols: Symbols,
-    known: HashMap<Addr, Vec<Frame>>,
+    cache: HashMap<Addr, Vec<Frame>>,
 }
 
 impl NativeNames {
     /// Makes a source for these mappings.
     pub fn new(maps: CodeMaps, symbols: Symbols) -> Self {
-        Self { maps, symbols, known: HashMap::new() }
+        Self { maps, symbols, cache: HashMap::new() }
     }
 
     fn look_up(&self, addr: Addr) -> Vec<Frame> {
@@ -111,7 +114,7 @@ impl NativeNames {
         let kind = if is_jvm { Kind::Jvm } else { Kind::Native };
         let offset = mapping.file_offset(addr);
         let file = mapping.file.as_ref();
-        let At { symbols, start } =
+        let FunctionsAt { symbols, start } =
             file.map(|file| self.symbols.elf(file, offset)).unwrap_or_default();
         let count = symbols.len();
         let frame = |(i, symbol): (usize, Symbol)| {
@@ -141,11 +144,11 @@ fn unknown(mapping: &Mapping, offset: FileOffset) -> Frame {
 
 impl Name for NativeNames {
     fn name(&mut self, addr: Addr, _epoch: u64, frames: &mut Vec<Frame>) -> bool {
-        if !self.known.contains_key(&addr) {
-            evict_if_full(&mut self.known);
-            self.known.insert(addr, self.look_up(addr));
+        if !self.cache.contains_key(&addr) {
+            clear_if_full(&mut self.cache);
+            self.cache.insert(addr, self.look_up(addr));
         }
-        let found = self.known.get(&addr).map_or(&[][..], Vec::as_slice);
+        let found = self.cache.get(&addr).map_or(&[][..], Vec::as_slice);
         frames.extend_from_slice(found);
         !found.is_empty()
     }
@@ -155,14 +158,14 @@ impl Name for NativeNames {
 #[derive(Debug, Default)]
 pub(crate) struct KernelNames {
     symbols: KernelSymbols,
-    known: HashMap<Addr, Vec<Frame>>,
+    cache: HashMap<Addr, Vec<Frame>>,
 }
 
 impl Name for KernelNames {
     fn name(&mut self, addr: Addr, _epoch: u64, frames: &mut Vec<Frame>) -> bool {
         let symbols = &self.symbols;
-        evict_if_full(&mut self.known);
-        let found = self.known.entry(addr).or_insert_with(|| {
+        clear_if_full(&mut self.cache);
+        let found = self.cache.entry(addr).or_insert_with(|| {
             let name = symbols.find(addr).unwrap_or_else(|| format!("[unknown {addr}]"));
             vec![Frame::new(Kind::Kernel, name)]
         });

@@ -12,8 +12,8 @@ use crate::{
     hotspot::HotSpot,
     process::code::CodeMaps,
     stack::{
-        Frame, Kind, Place, Stack,
-        java_frames::{PlaceNames, Places},
+        CodeLocation, Frame, Kind, Stack,
+        java_frames::{JavaFrames, LocationNames},
         name::{Name, NativeNames},
         native::{Files, Symbols},
         raw::RawStack,
@@ -27,7 +27,7 @@ pub struct StackNamer {
     /// Key of the process in BPF maps.
     key: u64,
     pid: Pid,
-    places: Places,
+    java_frames: JavaFrames,
     maps: CodeMaps,
     symbols: Symbols,
     native: NativeNames,
@@ -42,7 +42,7 @@ pub struct StackNamer {
 const REREAD_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Maximum size in bytes of the cached names of a JVM's Java frames.
-const MAX_PLACES_SIZE: usize = 16 << 20;
+const MAX_NAMES_SIZE: usize = 16 << 20;
 
 impl StackNamer {
     /// Makes the namer of a JVM that has finished starting, and configures the stack walker for it. With `signatures`,
@@ -84,7 +84,7 @@ impl StackNamer {
         Ok(Self {
             key: 0,
             pid,
-            places: Places::new(hotspot, true, signatures)?,
+            java_frames: JavaFrames::new(hotspot, true, signatures)?,
             native: NativeNames::new(maps.clone(), symbols),
             symbols,
             maps,
@@ -128,17 +128,17 @@ impl StackNamer {
         raw: &RawStack,
     ) -> Vec<Frame> {
         // The result does not refer to these names, so they can be dropped and read again at any time.
-        if self.places.size() > MAX_PLACES_SIZE {
-            self.places.take_names();
+        if self.java_frames.size() > MAX_NAMES_SIZE {
+            self.java_frames.take_names();
         }
-        let stack = self.places.resolve(hotspot, raw);
+        let stack = self.java_frames.resolve(hotspot, raw);
         let is_unmapped = |addr: Addr| addr.0 > 0 && self.maps.find(addr).is_none();
         let is_due = Instant::now() >= self.next_reread;
         if (is_due || stack.addresses().any(is_unmapped)) && self.refresh(files) {
             self.native = NativeNames::new(self.maps.clone(), self.symbols);
         }
         let native = &mut self.native;
-        let named = name_stack(&stack, None, Some(self.places.names()), |addr, frames| {
+        let named = name_stack(&stack, None, Some(self.java_frames.names()), |addr, frames| {
             native.name(addr, 0, frames)
         });
         named.frames
@@ -172,24 +172,24 @@ pub(crate) struct NamedStack {
 pub(crate) fn name_stack(
     stack: &Stack,
     known: Option<usize>,
-    java: Option<&PlaceNames>,
+    java: Option<&LocationNames>,
     mut code: impl FnMut(Addr, &mut Vec<Frame>) -> bool,
 ) -> NamedStack {
     let mut named = NamedStack::default();
     let frames = &mut named.frames;
     // `known`, counted in named frames: one code location may have several.
     let mut known_frames = usize::MAX;
-    for (i, place) in stack.lookups().enumerate() {
+    for (i, location) in stack.lookups().enumerate() {
         if known == Some(i) {
             known_frames = frames.len();
         }
-        match place {
-            Place::Code(addr) => {
+        match location {
+            CodeLocation::Code(addr) => {
                 if !code(addr, frames) {
                     frames.push(Frame::new(Kind::Unknown, "[unknown]"));
                 }
             }
-            Place::Named(id) => {
+            CodeLocation::Named(id) => {
                 if let Some(java) = java {
                     frames.extend_from_slice(java.frames(id));
                     named.unsure |= !java.is_sure(id);
@@ -209,7 +209,7 @@ mod tests {
 
     fn stack(addrs: &[u64]) -> Stack {
         let frame = |&addr: &u64| RawFrame::Code { addr: Addr(addr), compile_id: 0 };
-        java_frames::plain(&RawStack {
+        java_frames::without_names(&RawStack {
             target: 1,
             unloads: 0,
             frames: addrs.iter().map(frame).collect(),
@@ -238,8 +238,16 @@ mod tests {
     fn stack_reaching_the_entry_without_guesses_is_complete() {
         let all = ["start_thread", "caller", "leaf"].map(String::from).to_vec();
         assert_eq!(named(&[0x10, 0x20, 0x30], None), (all.clone(), true));
-        assert_eq!(named(&[0x10, 0x20, 0x30, 0x99], None), (all.clone(), true), "cut behind");
-        assert_eq!(named(&[0x10, 0x20, 0x30], Some(2)), (all, false), "a guess led there");
+        assert_eq!(
+            named(&[0x10, 0x20, 0x30, 0x99], None),
+            (all.clone(), true),
+            "frames beyond the entry are removed"
+        );
+        assert_eq!(
+            named(&[0x10, 0x20, 0x30], Some(2)),
+            (all, false),
+            "the entry was reached by a guess"
+        );
         assert!(!named(&[0x10, 0x20], None).1);
     }
 

@@ -7,8 +7,8 @@
 //! `crate::elf::separate_debug_file`.
 //!
 //! Debug information is found by links in a file (`.gnu_debuglink`, `.gnu_debugaltlink`), which may contain
-//! any path. So it is read only for files in our own file system that belong to root, from linked files that
-//! belong to root. For all other files, only symbol tables are used.
+//! any path. So it is used only if the process has our root directory, and both the file and the linked file
+//! belong to root and cannot be written by other users. For all other files, only symbol tables are used.
 
 use std::{
     collections::HashMap,
@@ -38,10 +38,12 @@ pub(crate) use crate::stack::symbolizer::Symbol;
 /// Looks up symbols of files, through one thread that serves all threads of this process.
 #[derive(Clone, Copy, Debug)]
 pub struct Symbols {
-    /// Whether debug information may be read for files that belong to root. Set only if the root directory of
-    /// the process is our own, because the files contain the paths of debug files.
-    trusts_roots_files: bool,
-    /// Hash of the process's tenant, which is held responsible for files that make the reader fail.
+    /// Whether debug information may be read for files that belong to root. Set only if the process
+    /// has our root directory, because the files contain paths of debug files, which we open in our own file
+    /// system.
+    reads_debug_info: bool,
+    /// Hash of the process's tenant, which is held responsible for files that crash or stall the confined
+    /// child.
     tenant: u64,
 }
 
@@ -77,7 +79,7 @@ impl Files {
         let root = Process::open(pid).ok().and_then(|process| Root::open(&process).ok());
         let root = root.and_then(|root| root.id().ok());
         let ours = std::fs::metadata("/").map(|meta| (meta.dev(), meta.ino())).ok();
-        Symbols { trusts_roots_files: root.is_some() && root == ours, tenant: tenant(pid) }
+        Symbols { reads_debug_info: root.is_some() && root == ours, tenant: tenant(pid) }
     }
 }
 
@@ -90,14 +92,14 @@ fn tenant(pid: Pid) -> u64 {
 
 impl Symbols {
     /// Returns the functions at an offset of a file.
-    pub(crate) fn elf(self, file: &Arc<CodeFile>, offset: FileOffset) -> At {
-        worker::ask(file, offset, self)
+    pub(crate) fn elf(self, file: &Arc<CodeFile>, offset: FileOffset) -> FunctionsAt {
+        worker::find(file, offset, self)
     }
 }
 
 /// Functions at an offset of a file.
 #[derive(Debug, Default)]
-pub(crate) struct At {
+pub(crate) struct FunctionsAt {
     /// Functions, innermost first; empty if they have no names.
     pub(crate) symbols: Vec<Symbol>,
     /// File offset at which the unnamed function begins, if known.
@@ -125,10 +127,11 @@ struct Reader {
 }
 
 impl Reader {
-    fn new(key: u64, file: &Arc<CodeFile>, trusts: bool) -> Self {
+    fn new(key: u64, file: &Arc<CodeFile>, reads_debug_info: bool) -> Self {
         let own = file.reopen().ok().and_then(|file| ElfFile::open(file).ok());
         let bundle = own.as_ref().and_then(|elf| {
-            let companions = companions(file, elf, trusts && is_roots(elf.file()));
+            let companions =
+                companions(file, elf, reads_debug_info && is_writable_only_by_root(elf.file()));
             Some(Bundle::new(key, file.reopen().ok()?, companions))
         });
         let functions = own.as_ref().and_then(Functions::read);
@@ -158,12 +161,12 @@ fn image(elf: ElfFile) -> Option<(Image, Segments)> {
 }
 
 /// Finds the separate files with symbols and debug information of a file.
-fn companions(file: &CodeFile, elf: &ElfFile, trusts: bool) -> DebugFiles {
+fn companions(file: &CodeFile, elf: &ElfFile, reads_debug_info: bool) -> DebugFiles {
     let separate_symbols = file.separate_symbols();
-    if !trusts {
+    if !reads_debug_info {
         return DebugFiles { separate_symbols, ..DebugFiles::default() };
     }
-    // The folder of the file in our file system, if it still exists there.
+    // The folder of the file: /proc/self/fd shows the path of an open file in our file system.
     let folder = |path: PathBuf| std::fs::read_link(path).ok()?.parent().map(Path::to_path_buf);
     let folder = folder(file.path());
     let debug = elf.debug_link().zip(folder.clone()).and_then(|(link, folder)| {
@@ -191,32 +194,36 @@ fn linked(folder: &Path, link: &DebugLink) -> Option<(ElfFile, PathBuf)> {
     let path = folder.join(&link.name);
     // Without O_NONBLOCK, opening a pipe would wait for a writer.
     let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(&path).ok()?;
-    let file = Some(file).filter(is_roots)?;
+    let file = Some(file).filter(is_writable_only_by_root)?;
     let elf = ElfFile::open(file).ok().filter(|elf| link.matches(elf))?;
     Some((elf, path.parent()?.to_path_buf()))
 }
 
 /// Returns whether only root can have written a file.
-fn is_roots(file: &File) -> bool {
-    let is_roots =
+fn is_writable_only_by_root(file: &File) -> bool {
+    let is_protected =
         |meta: Metadata| meta.is_file() && meta.uid() == 0 && meta.mode() & WRITABLE == 0;
-    file.metadata().is_ok_and(is_roots)
+    file.metadata().is_ok_and(is_protected)
 }
 
 impl Readers {
-    fn find(&mut self, file: &Arc<CodeFile>, offset: FileOffset, symbols: Symbols) -> At {
-        let trusts = symbols.trusts_roots_files;
-        let reader = self.readers.entry((Arc::as_ptr(file), trusts)).or_insert_with(|| {
-            self.last_key += 1;
-            Reader::new(self.last_key, file, trusts)
-        });
+    fn find(&mut self, file: &Arc<CodeFile>, offset: FileOffset, symbols: Symbols) -> FunctionsAt {
+        let reads_debug_info = symbols.reads_debug_info;
+        let reader =
+            self.readers.entry((Arc::as_ptr(file), reads_debug_info)).or_insert_with(|| {
+                self.last_key += 1;
+                Reader::new(self.last_key, file, reads_debug_info)
+            });
         if let Some(symbols) = reader.java(offset) {
-            return At { symbols, start: None };
+            return FunctionsAt { symbols, start: None };
         }
-        let Some(bundle) = &mut reader.bundle else { return At::default() };
+        let Some(bundle) = &mut reader.bundle else { return FunctionsAt::default() };
         let symbols = self.symbolizer.find(bundle, offset, symbols.tenant);
         let functions = reader.functions.as_ref().filter(|_| symbols.is_empty());
-        At { symbols, start: functions.and_then(|functions| functions.start_in_file(offset)) }
+        FunctionsAt {
+            symbols,
+            start: functions.and_then(|functions| functions.start_in_file(offset)),
+        }
     }
 
     /// Drops the symbols of files without users.
@@ -233,7 +240,7 @@ impl Readers {
 
 /// The worker thread that starts the confined child and talks to it, for all threads.
 mod worker {
-    use super::{Arc, At, CodeFile, FileOffset, Readers, Symbols};
+    use super::{Arc, CodeFile, FileOffset, FunctionsAt, Readers, Symbols};
     use crate::sys::{Worker, privileges::READ};
     use std::{
         sync::{
@@ -252,7 +259,12 @@ mod worker {
     static IS_STUCK: AtomicBool = AtomicBool::new(false);
 
     enum Job {
-        Find { file: Arc<CodeFile>, offset: FileOffset, symbols: Symbols, answer: Sender<At> },
+        Find {
+            file: Arc<CodeFile>,
+            offset: FileOffset,
+            symbols: Symbols,
+            answer: Sender<FunctionsAt>,
+        },
         ReleaseUnused,
     }
 
@@ -260,25 +272,26 @@ mod worker {
 
     /// Has the worker thread call [`Readers::find`], and returns the result; empty if the thread is missing
     /// or does not answer in time.
-    pub(super) fn ask(file: &Arc<CodeFile>, offset: FileOffset, symbols: Symbols) -> At {
+    pub(super) fn find(file: &Arc<CodeFile>, offset: FileOffset, symbols: Symbols) -> FunctionsAt {
         if IS_STUCK.load(Ordering::Relaxed) {
-            return At::default();
+            return FunctionsAt::default();
         }
-        let Some(worker) = WORKER.get_or_init(start) else { return At::default() };
+        let Some(worker) = WORKER.get_or_init(start) else { return FunctionsAt::default() };
         let (answer, answered) = channel();
         let job = Job::Find { file: Arc::clone(file), offset, symbols, answer };
         if !worker.send(job) {
-            return At::default();
+            return FunctionsAt::default();
         }
         answered.recv_timeout(DEADLINE).unwrap_or_else(|error| {
-            let is_late = error == RecvTimeoutError::Timeout;
-            if is_late && !IS_STUCK.swap(true, Ordering::Relaxed) {
+            let has_timed_out = error == RecvTimeoutError::Timeout;
+            if has_timed_out && !IS_STUCK.swap(true, Ordering::Relaxed) {
                 log::warn!(
-                    "reading the symbols of a file takes too long; native functions have no names \
-                     until it completes"
+                    "reading the symbols of a file takes longer than {} s; native functions have \
+                     no names until it completes",
+                    DEADLINE.as_secs()
                 );
             }
-            At::default()
+            FunctionsAt::default()
         })
     }
 
@@ -319,7 +332,7 @@ mod tests {
 
     use super::*;
 
-    const UNTRUSTED: Symbols = Symbols { trusts_roots_files: false, tenant: 0 };
+    const UNTRUSTED: Symbols = Symbols { reads_debug_info: false, tenant: 0 };
 
     #[test]
     fn readers_of_closed_files_are_dropped() {
@@ -344,11 +357,11 @@ mod tests {
         assert!(Reader::new(1, &own, true).bundle.is_some());
     }
 
-    /// Makes a link as `objcopy --add-gnu-debuglink` does.
+    /// The test makes the link with `objcopy --add-gnu-debuglink`.
     #[test]
     fn debuglink_is_followed_only_for_root_owned_files() {
         if !rustix::process::geteuid().is_root() {
-            println!("skipped: files of root's are made by root only");
+            println!("skipped: only root can create files that belong to root");
             return;
         }
         let library =
@@ -360,10 +373,10 @@ mod tests {
         };
         run(&["--only-keep-debug".as_ref(), path.as_ref(), debug.as_ref()]);
         run(&["--strip-all".as_ref(), "--add-gnu-debuglink=library.debug".as_ref(), path.as_ref()]);
-        let find = |trusts: bool| {
+        let find = |reads_debug_info: bool| {
             let file = CodeFile::new(File::open(&path).unwrap());
             let elf = library.elf();
-            companions(&file, &elf, trusts && is_roots(elf.file()))
+            companions(&file, &elf, reads_debug_info && is_writable_only_by_root(elf.file()))
         };
         let set_mode = |path: &Path, mode: u32| {
             std::fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(mode))

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::stack::{
     Frame, Kind,
-    times::{self, Times, add_up},
+    times::{self, Times, merge_slots},
 };
 
 /// Index into `Profile::frames`.
@@ -40,7 +40,7 @@ impl Measure {
     }
 
     /// Returns the unit of counts.
-    pub fn counted(&self) -> &str {
+    pub fn unit(&self) -> &str {
         match self {
             Self::Time => "samples",
             Self::Allocation => "bytes",
@@ -238,13 +238,13 @@ impl Profile {
         for ((.., stack), at) in known {
             kept[at].stack = stack;
         }
-        kept.iter_mut().for_each(|sample| add_up(&mut sample.times));
+        kept.iter_mut().for_each(|sample| merge_slots(&mut sample.times));
         self.samples = kept;
     }
 
     /// Makes time slots longer. Returns `false` if they have the maximum length already.
     fn coarsen(&mut self) -> bool {
-        let Some(factor) = times::next(self.slot_ns) else { return false };
+        let Some(factor) = times::factor_to_next_length(self.slot_ns) else { return false };
         self.slot_ns = self.slot_ns.saturating_mul(factor.into());
         self.samples.iter_mut().for_each(|sample| times::coarsen(&mut sample.times, factor));
         true
@@ -296,15 +296,15 @@ impl Profile {
     /// beginning with those that occurred once. Their counts are kept per process, with the frame `FOLDED` as
     /// stack. Unused frames are dropped, too.
     pub fn fold(&mut self, max: usize) {
-        let mut least = 1_u64;
+        let mut max_folded_count = 1_u64;
         while self.size() > max && self.samples.len() > 1 {
             let folded = self.intern(Frame::new(Kind::Unknown, FOLDED));
             let mut by_process: HashMap<(u32, Arc<str>), (u64, u64)> = HashMap::new();
             let mut times: HashMap<(u32, Arc<str>), Times> = HashMap::new();
             let before = self.samples.len();
             self.samples.retain(|sample| {
-                let goes = sample.count <= least || sample.stack == [folded];
-                if goes {
+                let is_folded = sample.count <= max_folded_count || sample.stack == [folded];
+                if is_folded {
                     let of = by_process.entry((sample.pid, Arc::clone(&sample.command)));
                     let (count, occurrences) = of.or_default();
                     *count = count.saturating_add(sample.count);
@@ -314,7 +314,7 @@ impl Profile {
                     let is_new = sample.stack != [folded];
                     self.folded += if is_new { samples_of(&self.measure, sample) } else { 0 };
                 }
-                !goes
+                !is_folded
             });
             // If the processes alone take too much space, they are merged into one.
             if by_process.len() * size_of::<Sample>() > max / 4 {
@@ -328,7 +328,7 @@ impl Profile {
             }
             for ((pid, command), (count, occurrences)) in by_process {
                 let mut times = times.remove(&(pid, Arc::clone(&command))).unwrap_or_default();
-                add_up(&mut times);
+                merge_slots(&mut times);
                 self.samples.push(Sample {
                     pid,
                     thread: Arc::clone(&command),
@@ -345,10 +345,10 @@ impl Profile {
                 });
             }
             self.drop_frames();
-            if self.samples.len() >= before && least > u64::MAX / 2 {
+            if self.samples.len() >= before && max_folded_count > u64::MAX / 2 {
                 break;
             }
-            least = least.saturating_mul(2);
+            max_folded_count = max_folded_count.saturating_mul(2);
         }
     }
 

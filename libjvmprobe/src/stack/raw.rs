@@ -24,7 +24,7 @@ impl WalkEnd {
     /// Decodes the kernel side's number; an unknown one counts as implausible. Also returns the number of frames before
     /// the first step that was a guess, if any was.
     pub(crate) fn from_code(code: u32) -> (Self, Option<usize>) {
-        let end = match code & ((1 << KNOWN_SHIFT) - 1) {
+        let end = match code & ((1 << GUESS_SHIFT) - 1) {
             0 => Self::Nothing,
             1 => Self::Outermost,
             2 => Self::Unreadable,
@@ -32,14 +32,14 @@ impl WalkEnd {
             5 => Self::Entry,
             _ => Self::Implausible,
         };
-        let known = (code >> KNOWN_SHIFT) as usize;
+        let known = (code >> GUESS_SHIFT) as usize;
         (end, (known > 0).then_some(known))
     }
 }
 
 /// Bit position of the number of frames before the first guess, in `end` of `struct walked`
 /// (bpf/walk/walk.h).
-const KNOWN_SHIFT: u32 = 8;
+const GUESS_SHIFT: u32 = 8;
 
 /// Bit of a frame's 64 bits that marks an interpreted method. This and the following constants are from
 /// bpf/walk/walk.h.
@@ -129,40 +129,40 @@ impl RawStack {
 }
 
 /// Number of a named code location, see [`crate::stack::java_frames`].
-pub(crate) type PlaceId = u32;
+pub(crate) type LocationId = u32;
 
-/// A frame.
+/// Code location of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Place {
+pub enum CodeLocation {
     /// Code at an address.
     Code(Addr),
     /// Java code that is named already, because it may be freed later.
-    Named(PlaceId),
+    Named(LocationId),
 }
 
 /// A stack, innermost frame first. All addresses but the first one are return addresses, which point after a call.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Stack {
     /// Frames.
-    pub places: Vec<Place>,
+    pub frames: Vec<CodeLocation>,
 }
 
 impl Stack {
     /// Returns the frames with addresses within the instruction that each one executes. A return address itself may lie
     /// after the last instruction of its function.
-    pub(crate) fn lookups(&self) -> impl DoubleEndedIterator<Item = Place> + '_ {
-        let inside = |(i, place): (usize, &Place)| match *place {
-            Place::Code(addr) if i > 0 => Place::Code(Addr(addr.0.saturating_sub(1))),
+    pub(crate) fn lookups(&self) -> impl DoubleEndedIterator<Item = CodeLocation> + '_ {
+        let inside = |(i, frame): (usize, &CodeLocation)| match *frame {
+            CodeLocation::Code(addr) if i > 0 => CodeLocation::Code(Addr(addr.0.saturating_sub(1))),
             other => other,
         };
-        self.places.iter().enumerate().map(inside)
+        self.frames.iter().enumerate().map(inside)
     }
 
     /// Returns the addresses of frames that are not named yet, each within the instruction that the frame executes.
     pub fn addresses(&self) -> impl Iterator<Item = Addr> + '_ {
-        self.lookups().filter_map(|place| match place {
-            Place::Code(addr) => Some(addr),
-            Place::Named(_) => None,
+        self.lookups().filter_map(|frame| match frame {
+            CodeLocation::Code(addr) => Some(addr),
+            CodeLocation::Named(_) => None,
         })
     }
 }
@@ -175,9 +175,11 @@ mod tests {
 
     #[test]
     fn return_addresses_are_looked_up_inside_their_call() {
-        let places = [Place::Code(Addr(16)), Place::Code(Addr(32)), Place::Named(7)];
-        let stack = Stack { places: places.to_vec() };
-        let expected = [Place::Code(Addr(16)), Place::Code(Addr(31)), Place::Named(7)];
+        let frames =
+            [CodeLocation::Code(Addr(16)), CodeLocation::Code(Addr(32)), CodeLocation::Named(7)];
+        let stack = Stack { frames: frames.to_vec() };
+        let expected =
+            [CodeLocation::Code(Addr(16)), CodeLocation::Code(Addr(31)), CodeLocation::Named(7)];
         assert_eq!(stack.lookups().collect::<Vec<_>>(), expected);
         assert_eq!(stack.addresses().collect::<Vec<_>>(), [Addr(16), Addr(31)]);
     }

@@ -103,7 +103,7 @@ impl Timeline {
             profile.samples.iter().map(|sample| times::count(&sample.times, factor)).sum()
         };
         while counts(factor) > MAX_COUNTS
-            && let Some(more) = times::next(slot_ns)
+            && let Some(more) = times::factor_to_next_length(slot_ns)
         {
             slot_ns = slot_ns.saturating_mul(more.into());
             factor = factor.saturating_mul(more);

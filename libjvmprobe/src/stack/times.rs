@@ -27,7 +27,7 @@ const LENGTHS: [u64; 11] = [
 const SECOND: u64 = 1_000_000_000;
 
 /// Returns the number of slots that form one slot of the next length; `None` for the maximum length.
-pub fn next(slot_ns: u64) -> Option<u32> {
+pub fn factor_to_next_length(slot_ns: u64) -> Option<u32> {
     let longer = LENGTHS.into_iter().find(|&length| length > slot_ns)?;
     // Only tests use lengths that are not in the list.
     let factor = if slot_ns > 0 && longer % slot_ns == 0 { longer / slot_ns } else { 2 };
@@ -35,7 +35,7 @@ pub fn next(slot_ns: u64) -> Option<u32> {
 }
 
 /// Sorts the counts and adds up those of the same slot.
-pub fn add_up(times: &mut Times) {
+pub fn merge_slots(times: &mut Times) {
     times.sort_unstable();
     times.dedup_by(|next, kept| {
         let is_same = next.0 == kept.0;
@@ -54,7 +54,7 @@ pub(super) fn sum(times: &[(u32, u64)]) -> u64 {
 /// Merges every `factor` slots into one.
 pub(crate) fn coarsen(times: &mut Times, factor: u32) {
     times.iter_mut().for_each(|(slot, _)| *slot /= factor.max(1));
-    add_up(times);
+    merge_slots(times);
     times.shrink_to_fit();
 }
 
@@ -70,7 +70,7 @@ mod tests {
     #[test]
     fn each_slot_length_divides_the_next_one() {
         let (mut length, mut all) = (SLOT, vec![SLOT]);
-        while let Some(factor) = next(length) {
+        while let Some(factor) = factor_to_next_length(length) {
             length *= u64::from(factor);
             all.push(length);
         }
@@ -80,7 +80,7 @@ mod tests {
     #[test]
     fn coarsening_slots_preserves_the_total() {
         let mut times = vec![(9, 1), (0, 1), (4, 2), (4, 3), (5, 1)];
-        add_up(&mut times);
+        merge_slots(&mut times);
         assert_eq!(times, [(0, 1), (4, 5), (5, 1), (9, 1)]);
         assert_eq!(count(&times, 5), 2);
         coarsen(&mut times, 5);

@@ -27,12 +27,12 @@ impl Budget {
 
 /// Memory reserved by one table. Returned to the budget when dropped.
 #[derive(Debug, Default)]
-pub struct Kept {
+pub struct Reservation {
     budget: Budget,
     bytes: usize,
 }
 
-impl Kept {
+impl Reservation {
     /// Makes an empty reservation.
     pub fn within(budget: &Budget) -> Self {
         Self { budget: budget.clone(), bytes: 0 }
@@ -40,12 +40,12 @@ impl Kept {
 
     /// Reserves `bytes` more. Returns `false` if the budget does not suffice.
     #[must_use]
-    pub fn take(&mut self, bytes: usize) -> bool {
-        let take = |left: usize| left.checked_sub(bytes);
+    pub fn reserve(&mut self, bytes: usize) -> bool {
+        let subtract = |left: usize| left.checked_sub(bytes);
         let left = &self.budget.0;
-        let taken = left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_ok();
-        self.bytes += if taken { bytes } else { 0 };
-        taken
+        let is_reserved = left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, subtract).is_ok();
+        self.bytes += if is_reserved { bytes } else { 0 };
+        is_reserved
     }
 
     /// Returns the complete reservation to the budget.
@@ -54,7 +54,7 @@ impl Kept {
     }
 }
 
-impl Drop for Kept {
+impl Drop for Reservation {
     fn drop(&mut self) {
         self.release();
     }
@@ -67,15 +67,18 @@ mod tests {
     #[test]
     fn returned_and_dropped_reservations_free_the_budget() {
         let budget = Budget::of(100);
-        let mut one = Kept::within(&budget);
-        assert!(one.take(50) && one.take(0));
-        let mut other = Kept::within(&budget);
-        assert!(!other.take(51));
+        let mut one = Reservation::within(&budget);
+        assert!(one.reserve(50) && one.reserve(0));
+        let mut other = Reservation::within(&budget);
+        assert!(!other.reserve(51));
         one.release();
-        assert!(other.take(51) && !one.take(50));
+        assert!(other.reserve(51) && !one.reserve(50));
         drop((one, other));
-        assert!(Kept::within(&budget).take(100));
+        assert!(Reservation::within(&budget).reserve(100));
         // Budgets are independent of each other, and the default budget is unlimited.
-        assert!(Kept::within(&Budget::of(100)).take(100) && Kept::default().take(1 << 40));
+        assert!(
+            Reservation::within(&Budget::of(100)).reserve(100)
+                && Reservation::default().reserve(1 << 40)
+        );
     }
 }

@@ -21,8 +21,8 @@ use rustix::{
     },
 };
 
-/// Maximum number of bytes in a message, apart from a short head. The default socket buffer of Linux, 208 KiB,
-/// has space for one.
+/// Maximum number of bytes in a message, apart from a short head. A message of this size fits into the
+/// default socket buffer of Linux, which has 208 KiB.
 pub(crate) const MAX_MESSAGE: usize = 64 << 10;
 /// Maximum number of descriptors in a message.
 pub(crate) const MAX_FILES: usize = 4;

@@ -13,8 +13,8 @@
 //!
 //! Sources: seccomp(2), capabilities(7), unix(7), prctl(2), getrlimit(2).
 //!
-//! Soundness: the unsafe calls close descriptors by number before any of them has an owner in Rust,
-//! set a signal's disposition to ignored, and take ownership of nothing.
+//! Soundness: the unsafe calls only close descriptors by number, before any of them has an owner in Rust, and
+//! ignore signals.
 
 use std::{
     collections::BTreeMap,
@@ -61,10 +61,10 @@ const MAX_ADDRESS_SPACE: u64 = 1 << 30;
 /// Limit of the child's descriptors.
 const MAX_OPEN: u64 = 128;
 /// Maximum number of children that have not been reaped. A killed child that is stuck in a read in the kernel
-/// is one of them. At this number, no child is started.
+/// counts, too. At this number, no further child is started.
 const MAX_UNREAPED: usize = 4;
 
-/// Whether this program calls [`enter`], without which no child can be started.
+/// Whether this program has called [`enter`]. Otherwise, no child can be started.
 static HAS_ENTRY: AtomicBool = AtomicBool::new(false);
 static CHILDREN: Mutex<Children> = Mutex::new(Children { started: Vec::new() });
 
@@ -126,7 +126,7 @@ impl Confined {
         let mut children = children();
         children.reap(0);
         if children.started.len() >= MAX_UNREAPED {
-            return Err(io::Error::other("too many killed child processes have not ended yet"));
+            return Err(io::Error::other("too many child processes have not ended yet"));
         }
         let (socket, theirs) = channel::pair()?;
         // The link leads to the running program, even if its file was replaced. In its own process group, the child
@@ -280,7 +280,8 @@ fn confine() -> io::Result<()> {
     apply_filter(&program).map_err(io::Error::other)
 }
 
-/// Closes descriptors that were inherited through the parent from the process that had started it.
+/// Closes descriptors that the parent has inherited from the process that started it, and has passed on to
+/// this child.
 fn close_inherited() -> io::Result<()> {
     let numbers: Vec<i32> = fs::read_dir("/proc/self/fd")?
         .flatten()

@@ -1,4 +1,5 @@
-//! Limits the CPU time of sampling work: adapts the share of the work that is done so that it stays within a budget.
+//! Limits the CPU time of sampling work: only a share of the work is done, and this share is adapted so that
+//! the CPU time stays within a limit.
 
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ const MIN_SHARE: f64 = 1e-4;
 /// Maximum factor by which one step changes the share.
 const STEP: f64 = 2.0;
 
-/// Share of some work that is done, adapted so that its CPU time stays within a limit.
+/// Share of some work that is done, adapted so that the CPU time of the work stays within a limit.
 #[derive(Debug)]
 pub(crate) struct Effort {
     /// Maximum CPU time per elapsed time, as a share of one processor.
@@ -31,7 +32,8 @@ impl Effort {
         Self { allowed, raise_delay: Duration::ZERO, share: FIRST_SHARE, spent, elapsed }
     }
 
-    /// Makes the effort raise its share only after this time without work. For work that arrives in batches.
+    /// Makes the effort raise its share only after this time without work. This is for work that arrives in
+    /// batches.
     pub(crate) fn with_raise_delay(self, raise_delay: Duration) -> Self {
         Self { raise_delay, ..self }
     }
@@ -43,9 +45,9 @@ impl Effort {
 
     /// Runs work and adds its CPU time to the time spent.
     pub(crate) fn spend<T>(&mut self, work: impl FnOnce() -> T) -> T {
-        let begin = processor_time();
+        let begin = thread_cpu_time();
         let result = work();
-        self.spent += processor_time().saturating_sub(begin);
+        self.spent += thread_cpu_time().saturating_sub(begin);
         result
     }
 
@@ -65,7 +67,7 @@ impl Effort {
 }
 
 /// Returns the CPU time of this thread.
-pub(crate) fn processor_time() -> Duration {
+pub(crate) fn thread_cpu_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs() as u32)
 }

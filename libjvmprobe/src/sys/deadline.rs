@@ -7,7 +7,8 @@ use std::{
 
 use crate::sys::signals;
 
-/// One deadline for all steps of a request. A signal that asks this process to end makes it expire early.
+/// One deadline for all steps of a request. A signal that asks this process to end makes the deadline expire
+/// early.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Deadline {
     at: Instant,
@@ -33,10 +34,10 @@ impl Deadline {
     /// Returns the remaining time.
     ///
     /// # Errors
-    /// A clause with the reason if none remains: `within 10 s`, or `before it was interrupted`.
+    /// A clause with the reason if none remains: `within 10 s`, or `before the tool was interrupted`.
     pub(crate) fn remaining(&self) -> Result<Duration, String> {
         if self.is_interrupted() {
-            return Err("before it was interrupted".into());
+            return Err("before the tool was interrupted".into());
         }
         match self.at.saturating_duration_since(Instant::now()) {
             Duration::ZERO => Err(format!("within {} s", self.total.as_secs_f64())),

@@ -7,7 +7,7 @@ use std::{fs, mem::MaybeUninit};
 
 use procfs::process::Process;
 
-/// Maximum number of descendants counted, from two generations at most.
+/// Maximum number of descendants counted. Only children and grandchildren are counted.
 const MAX: usize = 256;
 
 /// Resource usage of descendants.

@@ -37,8 +37,8 @@ pub(crate) fn restore_limit() -> io::Result<()> {
     }
 }
 
-/// Returns whether an operation failed because too many files are open. Prints a message the first time, because the
-/// missing data may not be noticed otherwise.
+/// Returns whether an operation failed because too many files are open. Prints a message the first time.
+/// Without it, the user might not notice that data is missing.
 pub(crate) fn ran_out(error: &Error) -> bool {
     let code = match error {
         Error::Io { source, .. } | Error::Memory { source, .. } => source.raw_os_error(),

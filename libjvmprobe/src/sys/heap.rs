@@ -2,7 +2,8 @@
 
 /// Makes the allocator return freed memory to the kernel sooner, for a process that runs for months and whose
 /// memory use has peaks. By default, glibc has an arena for each thread, and memory freed in an arena stays
-/// there. It also serves large blocks from arenas once such a block was freed. Source: mallopt(3).
+/// there. Once a large block was freed, glibc also serves blocks of that size from arenas. Source:
+/// mallopt(3).
 pub fn return_memory_sooner() {
     #[cfg(target_env = "gnu")]
     {
@@ -12,9 +13,9 @@ pub fn return_memory_sooner() {
             (libc::M_MMAP_THRESHOLD, LARGE),
             (libc::M_TRIM_THRESHOLD, LARGE),
         ];
-        for (what, value) in wanted {
+        for (parameter, value) in wanted {
             // SAFETY: the arguments are numbers, and mallopt() rejects unknown ones.
-            unsafe { libc::mallopt(what, value) };
+            unsafe { libc::mallopt(parameter, value) };
         }
     }
 }

@@ -42,7 +42,7 @@ mod signals;
 pub mod undo;
 mod worker;
 
-pub(crate) use cpu_limit::{Effort, processor_time};
+pub(crate) use cpu_limit::{Effort, thread_cpu_time};
 pub(crate) use deadline::Deadline;
 pub use fair_share::fair_share;
 pub use heap::return_memory_sooner;
@@ -50,5 +50,5 @@ pub use idle::Idle;
 pub(crate) use once::warn_once;
 pub use pace::Pace;
 pub use priority::PriorityBoost;
-pub use signals::{Endings, stop_on_signal};
+pub use signals::{EndSignals, stop_on_signal};
 pub(crate) use worker::{Worker, start_thread};

@@ -13,8 +13,8 @@ pub enum Pace {
 }
 
 impl Pace {
-    /// Interval between ticks. A tick checks for processes that have ended or finished starting, and for
-    /// events that have not caused a wake-up.
+    /// Interval between ticks. A tick checks for processes that have ended. Events that cause no wake-up are
+    /// read at the next tick at the latest.
     pub(crate) fn tick(self) -> Duration {
         match self {
             Self::Prompt => Duration::from_millis(200),
@@ -22,8 +22,8 @@ impl Pace {
         }
     }
 
-    /// Interval between reads of counters, in ticks. It is short enough that most counted threads still exist and have
-    /// names.
+    /// Interval between reads of counters, in ticks. It is short enough that most threads with counters still
+    /// exist at the next read, so that their names can be read.
     pub(crate) fn ticks_to_collect(self) -> u32 {
         match self {
             Self::Prompt => 5,
@@ -64,10 +64,10 @@ impl Pace {
     pub(crate) fn min_age(self, started_recently: usize) -> Duration {
         /// Maximum value of `started_recently` at which a new JVM is examined immediately.
         const FEW: usize = 10;
-        const EACH: Duration = Duration::from_millis(200);
+        const DELAY_PER_START: Duration = Duration::from_millis(200);
         match self {
             Self::Calm if started_recently > FEW => {
-                EACH * u32::try_from(started_recently).unwrap_or(u32::MAX).min(300)
+                DELAY_PER_START * u32::try_from(started_recently).unwrap_or(u32::MAX).min(300)
             }
             Self::Calm | Self::Prompt => Duration::ZERO,
         }
@@ -98,8 +98,9 @@ impl Pace {
         }
     }
 
-    /// Size in bytes of a ring buffer shared by many JVMs. With [`Calm`](Self::Calm), the reader is woken by the event
-    /// that fills a quarter of it, so a small buffer is sufficient.
+    /// Size in bytes of a ring buffer shared by many JVMs. With [`Calm`](Self::Calm), user space polls the
+    /// buffer at each tick, and is woken earlier once the buffer is a quarter full. So a small buffer is
+    /// sufficient.
     pub(crate) fn ring_bytes(self) -> u32 {
         match self {
             Self::Prompt => 1 << 22,

@@ -5,8 +5,8 @@ use rustix::process::{getpriority_process, setpriority_process};
 /// Nice value of a thread with priority.
 const PRIORITY_NICE: i32 = -10;
 
-/// Guard that raises the calling thread's priority while it exists. Preparing a trace takes 200 ms of CPU time, which
-/// would last seconds on an overloaded machine.
+/// Guard that raises the calling thread's priority as long as the guard lives. Preparing a trace takes 200 ms
+/// of CPU time. On an overloaded machine, a thread of normal priority would need seconds for it.
 #[derive(Debug)]
 pub struct PriorityBoost(Option<i32>);
 

@@ -67,12 +67,12 @@ fn try_keep(needed: CapabilitySet) -> Result<()> {
     set_capabilities(None, CapabilitySets { effective: kept, permitted: kept, inheritable: none })
 }
 
-/// Returns the capabilities to keep. CAP_SYS_ADMIN is kept if the process lacks newer capabilities that
-/// CAP_SYS_ADMIN includes.
+/// Returns the capabilities to keep. CAP_SYS_ADMIN includes some newer capabilities. It is kept if one of
+/// these is needed and the process does not have all of them.
 fn kept(held: CapabilitySet, needed: CapabilitySet) -> CapabilitySet {
-    let young = CapabilitySet::BPF | CapabilitySet::PERFMON | CapabilitySet::CHECKPOINT_RESTORE;
-    let stands_in = !held.contains(young) && needed.intersects(young);
-    let admin = if stands_in { CapabilitySet::SYS_ADMIN } else { CapabilitySet::empty() };
+    let newer = CapabilitySet::BPF | CapabilitySet::PERFMON | CapabilitySet::CHECKPOINT_RESTORE;
+    let needs_sys_admin = !held.contains(newer) && needed.intersects(newer);
+    let admin = if needs_sys_admin { CapabilitySet::SYS_ADMIN } else { CapabilitySet::empty() };
     held & (needed | admin)
 }
 

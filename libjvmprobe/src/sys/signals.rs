@@ -15,7 +15,7 @@ use crate::{Error, Result, sys::undo};
 const SAME_SIGNAL_WITHIN: Duration = Duration::from_millis(250);
 
 /// Exit status that a shell shows for a program killed by SIGINT.
-const ENDED_AT_ONCE: i32 = 130;
+const EXIT_STATUS_SIGINT: i32 = 130;
 
 static COUNT: AtomicU32 = AtomicU32::new(0);
 
@@ -26,11 +26,11 @@ pub(super) fn count() -> u32 {
 
 /// State of the signals that ask the process to end.
 #[derive(Debug, Default)]
-pub struct Endings {
+pub struct EndSignals {
     first: Option<Instant>,
 }
 
-impl Endings {
+impl EndSignals {
     /// Handles a signal. The first one makes deadlines expire. A later one ends the process immediately.
     pub fn handle_signal(&mut self) {
         let now = Instant::now();
@@ -45,7 +45,7 @@ impl Endings {
 fn end_at_once() -> ! {
     undo::run_all();
     // SAFETY: ends the process without running exit handlers that free data in use by other threads.
-    unsafe { libc::_exit(ENDED_AT_ONCE) };
+    unsafe { libc::_exit(EXIT_STATUS_SIGINT) };
 }
 
 /// Returns a flag that becomes true on Ctrl-C, SIGTERM or SIGHUP. The second signal ends the process immediately, after
@@ -56,10 +56,10 @@ fn end_at_once() -> ! {
 pub fn stop_on_signal() -> Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
     let flag = Arc::clone(&stop);
-    let mut endings = Endings::default();
+    let mut end_signals = EndSignals::default();
     // Runs in a normal thread, not in a signal handler, so any function may be called.
     let on_signal = move || {
-        endings.handle_signal();
+        end_signals.handle_signal();
         flag.store(true, Ordering::Relaxed);
     };
     ctrlc::set_handler(on_signal)

@@ -1,7 +1,8 @@
-//! Cleanup that must happen even if the process ends unexpectedly.
+//! Cleanup that must happen even if a signal ends the process.
 //!
-//! Code that changes something outside of this process registers here how to undo it, and undoes it itself in
-//! the normal case. SIGKILL cannot be handled, so a file in a target's folder is then left behind.
+//! Code that changes something outside of this process registers here how to undo the change. In the normal
+//! case, that code undoes the change itself. SIGKILL cannot be handled: after it, a file that we created in a
+//! target's folder stays there.
 
 use std::{
     collections::BTreeMap,
@@ -30,9 +31,9 @@ fn steps() -> MutexGuard<'static, Steps> {
     STEPS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A registered cleanup action. Dropping it cancels the action, because the owner has cleaned up itself.
+/// A registered cleanup action. Dropping it cancels the action; the owner must then clean up itself.
 #[derive(Debug)]
-#[must_use = "dropped at once, nothing is undone"]
+#[must_use = "dropping it immediately cancels the cleanup"]
 pub struct Undo(u64);
 
 impl Drop for Undo {
@@ -57,7 +58,7 @@ pub(crate) fn run_undoable<T, E>(
     Ok((done, Undo(steps.add(step))))
 }
 
-/// Registers an action for the end of the process, however it ends.
+/// Registers an action that runs at the end of the process, whether it ends normally or through a signal.
 pub(crate) fn on_exit(step: Step) {
     steps().add(step);
 }

@@ -13,7 +13,7 @@ use crate::{
 /// Starts a thread that keeps the capabilities `needed` only.
 ///
 /// # Errors
-/// [`Error::Io`] if the kernel has no thread left.
+/// [`Error::Io`] if the kernel cannot create another thread.
 pub(crate) fn start_thread(
     name: &str,
     needed: Rights,

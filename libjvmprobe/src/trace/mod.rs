@@ -1,8 +1,8 @@
 //! The tracers: GC pauses, samples of threads, and allocations of JVMs.
 //!
-//! Each tracer has its own BPF side. It is configured by plain options, follows the JVMs, and passes its results to a
-//! sink that the caller supplies: a tool prints them. A process may run several tracers at a time, each in the thread
-//! that created it; see [`crate::jvms`] for the loop.
+//! Each tracer has its own BPF side. It is configured by plain options, follows the JVMs, and passes its
+//! results to a sink that the caller supplies. The sink of a tool prints them. A process may run several
+//! tracers at a time, each in the thread that created it; see [`crate::jvms`] for the main loop.
 //!
 //! | module | what it records |
 //! |---|---|

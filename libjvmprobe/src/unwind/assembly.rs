@@ -79,11 +79,11 @@ mod tests {
 
     #[test]
     fn gaps_in_libjvm_unwind_as_frameless_functions() {
-        let kind_at = |symbol: &str, place: u64| {
+        let kind_at = |symbol: &str, offset: u64| {
             let elf = Library::build(&assembly(symbol), &[]).elf();
             let start = elf.symbols().unwrap().find(symbol).unwrap().value;
             let table = UnwindTable::read(&elf).unwrap();
-            let row = *table.find(Vaddr(start.0 + place)).unwrap();
+            let row = *table.find(Vaddr(start.0 + offset)).unwrap();
             (row.kind, row.cfa)
         };
         let leaf = (RowKind::Sp as u8, 1);

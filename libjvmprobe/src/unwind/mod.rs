@@ -52,10 +52,10 @@ const WORD: i64 = 8;
 /// Location of the return address on x86-64, where a call pushes it.
 const RETURN_ADDRESS: RegisterRule<usize> = RegisterRule::Offset(-WORD);
 
-type Place = Option<(Register, i64)>;
+type SavedLocation = Option<(Register, i64)>;
 
 /// CFA, rip and rbp of the code that a signal interrupted, as `__restore_rt` describes them.
-const INTERRUPTED: (Option<(RowKind, u16)>, Place, Place) =
+const INTERRUPTED: (Option<(RowKind, u16)>, SavedLocation, SavedLocation) =
     (Some((RowKind::DerefSp, 160 / 8)), Some((X86_64::RSP, 168)), Some((X86_64::RSP, 120)));
 
 /// Rule to find the caller's frame: the meaning of [`Row::kind`].
@@ -186,8 +186,8 @@ impl UnwindTable {
     #[cfg(test)]
     fn find(&self, vaddr: Vaddr) -> Option<&Row> {
         let pc = vaddr.0.checked_sub(self.base.0)?;
-        let behind = self.rows.partition_point(|row| u64::from(row.pc) <= pc);
-        self.rows.get(behind.checked_sub(1)?)
+        let end = self.rows.partition_point(|row| u64::from(row.pc) <= pc);
+        self.rows.get(end.checked_sub(1)?)
     }
 }
 
@@ -274,8 +274,8 @@ impl Functions {
             return Ok(());
         }
         let first = self.rows.len();
-        let usual = fde.cie().return_address_register() == X86_64::RA;
-        let mut states = fde.rows(&section, bases, context).ok().filter(|_| usual);
+        let has_standard_ra = fde.cie().return_address_register() == X86_64::RA;
+        let mut states = fde.rows(&section, bases, context).ok().filter(|_| has_standard_ra);
         let mut pc = u64::from(start);
         while pc < end {
             match states.as_mut().map(gimli::UnwindTable::next_row) {
@@ -405,7 +405,7 @@ fn words(offset: i64) -> Option<i64> {
 }
 
 /// Returns the location (register and offset) that an expression rule computes.
-fn saved(section: CallFrames<'_>, rule: Option<RegisterRule<usize>>) -> Place {
+fn saved(section: CallFrames<'_>, rule: Option<RegisterRule<usize>>) -> SavedLocation {
     let Some(RegisterRule::Expression(expression)) = rule else {
         return None;
     };
@@ -440,7 +440,7 @@ fn deref(mut expression: Bytes<'_>) -> Option<(RowKind, u16)> {
 }
 
 /// Reads `DW_OP_breg<n> offset`: register + offset.
-fn register_plus(expression: &mut Bytes<'_>) -> Place {
+fn register_plus(expression: &mut Bytes<'_>) -> SavedLocation {
     let op = expression.read_u8().ok()?;
     let register = (DW_OP_breg0.0..=DW_OP_breg31.0).contains(&op).then(|| op - DW_OP_breg0.0)?;
     Some((Register(register.into()), expression.read_sleb128().ok()?))
@@ -495,7 +495,7 @@ mod tests {
     const BASE: u64 = 0x1000;
 
     /// The rules at the start of every function: CFA = rsp + 8, return address at CFA - 8.
-    const USUAL: &[u8] = &[DW_CFA_def_cfa.0, RSP, 8, DW_CFA_offset.0 | RIP, 1];
+    const STANDARD_ENTRY: &[u8] = &[DW_CFA_def_cfa.0, RSP, 8, DW_CFA_offset.0 | RIP, 1];
 
     /// A handmade `.eh_frame`.
     #[derive(Default)]
@@ -543,7 +543,7 @@ mod tests {
 
     /// Returns the rows of a single function of 16 bytes at the base.
     fn rows(instructions: &[&[u8]]) -> Vec<Row> {
-        Frames::new("", USUAL).function(BASE, 16, &instructions.concat()).rows()
+        Frames::new("", STANDARD_ENTRY).function(BASE, 16, &instructions.concat()).rows()
     }
 
     fn advance(bytes: u8) -> Vec<u8> {
@@ -676,7 +676,7 @@ mod tests {
         assert_eq!(first("", &restore_rt(rip)), unknown(0));
         assert_eq!(first("S", &restore_rt([0xb0, 1])), unknown(0));
         // Some ordinary functions are marked as signal frames.
-        assert_eq!(first("S", USUAL), at(0, RowKind::Sp, 1, 0));
+        assert_eq!(first("S", STANDARD_ENTRY), at(0, RowKind::Sp, 1, 0));
         assert_eq!(first("", &[DW_CFA_undefined.0, RIP]), at(0, RowKind::End, 0, 0));
     }
 
@@ -684,7 +684,7 @@ mod tests {
     fn equal_rows_merge_and_gaps_are_unknown() {
         let grow = [DW_CFA_def_cfa_offset.0, 16];
         let twice = [&advance(4)[..], &[DW_CFA_def_cfa_offset.0, 8], &advance(4), &grow].concat();
-        let table = Frames::new("", USUAL)
+        let table = Frames::new("", STANDARD_ENTRY)
             .function(BASE + 64, 16, &grow)
             .function(BASE, 16, &twice)
             .function(BASE + 16, 16, &grow)
@@ -708,7 +708,7 @@ mod tests {
     #[test]
     fn later_start_wins_if_functions_overlap() {
         let grow = [DW_CFA_def_cfa_offset.0, 16];
-        let found = Frames::new("", USUAL)
+        let found = Frames::new("", STANDARD_ENTRY)
             .function(BASE, 100, &[&advance(50)[..], &grow].concat())
             .function(BASE + 20, 10, &grow)
             .function(BASE + 20, 20, &[])
@@ -719,7 +719,7 @@ mod tests {
 
     #[test]
     fn functions_outside_the_address_range_are_dropped() {
-        let far = |start| Frames::new("", USUAL).function(start, 16, &[]).rows();
+        let far = |start| Frames::new("", STANDARD_ENTRY).function(start, 16, &[]).rows();
         assert_eq!(far(BASE - 8), []);
         assert_eq!(far(BASE + (1 << 32)), []);
         assert_eq!(far(u64::MAX), []);
@@ -730,7 +730,7 @@ mod tests {
         assert_eq!(rows(&[&leap]), [at(0, RowKind::Sp, 1, 0), unknown(16)]);
         let back = [&[DW_CFA_set_loc.0][..], &[0; 8]].concat();
         assert_eq!(rows(&[&advance(4), &back]), [at(0, RowKind::Sp, 1, 0), unknown(4)]);
-        assert_eq!(Frames::new("", USUAL).function(BASE, 0, &[]).rows(), []);
+        assert_eq!(Frames::new("", STANDARD_ENTRY).function(BASE, 0, &[]).rows(), []);
     }
 
     #[test]
@@ -740,12 +740,12 @@ mod tests {
             program.extend([DW_CFA_def_cfa_offset.0, 16, DW_CFA_advance_loc.0 | 1]);
             program.extend([DW_CFA_def_cfa_offset.0, 24, DW_CFA_advance_loc.0 | 1]);
         }
-        let many = Frames::new("", USUAL).function(BASE, 1 << 30, &program).read();
+        let many = Frames::new("", STANDARD_ENTRY).function(BASE, 1 << 30, &program).read();
         let error = many.unwrap_err().to_string();
         assert!(error.contains("more than 4000000 rows"), "{error}");
         let mut many = Frames::default();
         for _ in 0..=MAX_CIES {
-            many = many.common("", USUAL);
+            many = many.common("", STANDARD_ENTRY);
         }
         let error = many.read().unwrap_err().to_string();
         assert!(error.contains("more than 65536 CIEs"), "{error}");
@@ -893,7 +893,7 @@ mod tests {
 
     #[test]
     fn hostile_frames_yield_only_valid_rows() {
-        let whole = Frames::new("", USUAL)
+        let whole = Frames::new("", STANDARD_ENTRY)
             .function(BASE, 16, &[&advance(4)[..], &[DW_CFA_def_cfa_offset.0, 16]].concat())
             .function(BASE + 8, 32, &cfa_expression(&[DW_OP_breg7.0, 8, DW_OP_deref.0]))
             .common("S", &[])
@@ -916,7 +916,7 @@ mod tests {
                 flipped[at] = byte;
             }
             check(flipped);
-            check(Frames::new("", USUAL).function(BASE, 0x1_0000, &program).bytes);
+            check(Frames::new("", STANDARD_ENTRY).function(BASE, 0x1_0000, &program).bytes);
             check(Frames::new("zRS", &program).function(BASE, 0x1_0000, &program).bytes);
         });
     }

@@ -26,17 +26,17 @@ impl Functions {
         let Some(image) = Image::read(elf)? else { return Ok(()) };
         let Some(text) = elf.section(".text") else { return Ok(()) };
         let text_at = text.vaddr();
-        let (mut methods, mut odd) = (0, 0);
+        let (mut methods, mut unknown) = (0, 0);
         for method in image.methods() {
             let at = |vaddr: Vaddr| vaddr.0.checked_sub(text_at.0);
             let range = at(method.start).zip(at(method.end));
             let code = range.and_then(|(start, end)| text.part(start..end).ok());
             let rows = rows(&method, &code.unwrap_or_default());
             methods += 1;
-            odd += usize::from(rows.is_none());
+            unknown += usize::from(rows.is_none());
             self.add_method(&method, rows.unwrap_or_else(|| vec![Row::unknown()]))?;
         }
-        log::debug!("native image: {methods} methods, {odd} of them with an unknown prologue");
+        log::debug!("native image: {methods} methods, {unknown} of them with an unknown prologue");
         Ok(())
     }
 
@@ -72,7 +72,7 @@ fn rows(method: &Method, code: &[u8]) -> Option<Vec<Row>> {
     let entry = Row::new(RowKind::Sp, 1, before);
     let saved = u32::from(method.saves_fp);
     let locals = u32::from(method.frame_words).checked_sub(1 + saved)?;
-    let made = Row::new(RowKind::Sp, method.frame_words, within);
+    let allocated = Row::new(RowKind::Sp, method.frame_words, within);
     let pushed = Row::new(RowKind::Sp, 2, within);
     let mut rows = vec![entry];
     let mut at = 0;
@@ -87,22 +87,22 @@ fn rows(method: &Method, code: &[u8]) -> Option<Vec<Row>> {
     let bytes = locals * u32::try_from(WORD).ok()?;
     let (sub, add) = (adjust(SUB, bytes), adjust(ADD, bytes));
     code.get(at..)?.starts_with(&sub).then_some(())?;
-    let place = |at: usize| u32::try_from(at).ok();
-    rows.push(made.at(place(at + sub.len())?));
+    let pc_at = |at: usize| u32::try_from(at).ok();
+    rows.push(allocated.at(pc_at(at + sub.len())?));
     let ending: &[u8] = if method.saves_fp { &[POP_RBP, RET] } else { &[RET] };
     let mut rest = at + sub.len();
     while let Some(found) = find(code.get(rest..)?, &add) {
-        let behind = rest + found + add.len();
-        rest = behind;
-        if !code.get(behind..)?.starts_with(ending) {
+        let after = rest + found + add.len();
+        rest = after;
+        if !code.get(after..)?.starts_with(ending) {
             continue;
         }
         if method.saves_fp {
-            rows.push(pushed.at(place(behind)?));
+            rows.push(pushed.at(pc_at(after)?));
         }
-        let ret = behind + ending.len() - 1;
-        rows.push(entry.at(place(ret)?));
-        rows.push(made.at(place(ret + 1)?));
+        let ret = after + ending.len() - 1;
+        rows.push(entry.at(pc_at(ret)?));
+        rows.push(allocated.at(pc_at(ret + 1)?));
         rest = ret + 1;
     }
     Some(rows)
@@ -123,8 +123,8 @@ mod tests {
         let elf = library.elf();
         let table = UnwindTable::read(&elf).unwrap();
         let start = Image::read(&elf).unwrap().unwrap().methods().next().unwrap().start;
-        let at = |place: u64| {
-            let row = table.find(Vaddr(start.0 + place)).unwrap();
+        let at = |offset: u64| {
+            let row = table.find(Vaddr(start.0 + offset)).unwrap();
             (row.kind, row.cfa, row.fp)
         };
         let sp = RowKind::Sp as u8;

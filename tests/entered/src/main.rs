@@ -38,7 +38,7 @@ use skel::{EnteredSkel, EnteredSkelBuilder};
 const CLASS: usize = 128;
 const NAME: usize = 64;
 
-/// Tells which methods a JVM enters.
+/// Prints the methods that a JVM enters.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "entered", version)]
 struct Args {

@@ -7,7 +7,7 @@ mod profiles;
 
 use libjvmprobe::stack::{
     Frame, Kind,
-    joined::join,
+    merging::join,
     profile::{Measure, Profile, Sample},
 };
 
@@ -16,8 +16,9 @@ fn write_seed() {
     let Some(path) = std::env::var_os("FUZZ_SEED") else { return };
     let mut profile = Profile::default();
     (profile.hertz, profile.slot_ns) = (19, 1 << 30);
-    let native =
-        Frame::new(Kind::Native, "read").of_module(&"libc.so.6".into()).at(Some("read.c".into()), 7);
+    let native = Frame::new(Kind::Native, "read")
+        .of_module(&"libc.so.6".into())
+        .at(Some("read.c".into()), 7);
     let stack = [Frame::new(Kind::Java, "a.Main.main"), native].map(|f| profile.intern(f)).to_vec();
     profile.samples.push(Sample {
         pid: 7,
@@ -46,6 +47,6 @@ libfuzzer_sys::fuzz_target!(
         profiles::encode(&written).unwrap();
         let mut joined = join(all.into_iter().map(|(_, profile)| profile).collect(), 0);
         joined.merge(false);
-        joined.cut_out(joined.begin_unix_ns, joined.begin_unix_ns.saturating_add(1 << 34));
+        joined.restrict_to(joined.begin_unix_ns, joined.begin_unix_ns.saturating_add(1 << 34));
     }
 );

@@ -16,11 +16,11 @@ import org.objectweb.asm.Opcodes;
 
 /**
  * An agent that records which methods of the selected classes are entered, by inserting a call at the
- * beginning of each method. On request it writes a line "CLASS METHOD-AND-DESCRIPTOR" for each of these
- * methods, with names as in class files.
+ * beginning of each method. On request it writes a line "CLASS METHOD-AND-DESCRIPTOR" for each method
+ * that was entered, with names as in class files.
  *
- * Argument: comma-separated, the output file FILE and prefixes of class names. FILE is written as soon as
- * FILE.please exists.
+ * The argument is FILE,PREFIX,PREFIX,...: the output file, and prefixes that select classes by their
+ * names. FILE is written as soon as a file FILE.please exists.
  */
 public class EntryAgent implements ClassFileTransformer {
     private static final boolean[] ENTERED = new boolean[1 << 20];

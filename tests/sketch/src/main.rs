@@ -106,7 +106,7 @@ impl<'a> Tracer<'a> {
         let mut open =
             ClassloadSkelBuilder::default().open(session::storage()).map_err(bpf::load_error)?;
         if let Some(data) = open.maps.rodata_data.as_deref_mut() {
-            data.know_jvms = true;
+            data.uses_walk_data = true;
         }
         let skel = session::load(open)?;
         let session = Session::new(skel, Event::decode, true)?.with_maps_by_jvm(&["known_stacks"]);

@@ -105,8 +105,8 @@ fn method(at: &Instant<'_>, opcode: String) -> (&'static str, String) {
 pub struct Seen(HashMap<Kind, usize>);
 
 impl Seen {
-    /// Whether a recording of this kind is still wanted: there is none with this detail, and fewer
-    /// than the maximum of this name.
+    /// Whether a recording of this kind is still wanted: there is none with this detail, and there
+    /// are fewer recordings with this name than the maximum.
     pub fn wants(&mut self, kind: &Kind) -> bool {
         let of_name = self.0.keys().filter(|known| known.name == kind.name).count();
         !self.0.contains_key(kind) && of_name < max_recordings(&kind.name)

@@ -1,5 +1,5 @@
-//! A live JVM as the walker's source, read by the tools' own code: the code cache's layout, the
-//! mappings and their unwind tables.
+//! A live JVM as the walker's source of data. The code cache's layout, the mappings and their
+//! unwind tables are read by the tools' own code.
 
 use std::{
     cell::RefCell,
@@ -24,7 +24,7 @@ use libjvmprobe::{
 };
 use walk_harness::{
     harness::{self, Blob, Registers, Source, Stack},
-    recording::{LINE, Recording, WHOLE},
+    recording::{LINE, MAX_DIRECT_READ, Recording},
 };
 
 const PAGE: u64 = 4096;
@@ -140,7 +140,7 @@ impl Live {
 
     /// Returns the beginnings of the code that turns compiled frames into interpreted ones, and,
     /// separately, the methods' entries for on-stack replacement.
-    pub fn rare(&mut self) -> (Vec<u64>, Vec<u64>) {
+    pub fn rare_code(&mut self) -> (Vec<u64>, Vec<u64>) {
         const DEOPT: u64 = 5;
         // Number of bytes searched in a heap, which is filled from its beginning.
         const FIRST: u64 = 4 << 20;
@@ -167,8 +167,8 @@ impl Live {
         (making, loops)
     }
 
-    /// Whether this is a return address in a deoptimisation handler: the method at that address has
-    /// been deoptimised.
+    /// Whether this is a return address in a deoptimisation handler. If so, the method that
+    /// contains the handler has been deoptimised.
     pub fn is_handler(&mut self, addr: u64) -> bool {
         const METHOD: u64 = 1;
         const HANDLER_BYTES: u64 = 32;
@@ -202,7 +202,7 @@ impl Live {
     }
 
     /// Discards the cached pages, because the thread has moved and memory may have changed.
-    pub fn moved(&self) {
+    pub fn discard_pages(&self) {
         self.pages.borrow_mut().clear();
     }
 
@@ -255,9 +255,9 @@ impl Live {
 
 impl Source for Live {
     fn read(&mut self, addr: u64, to: &mut [u8]) -> bool {
-        // If this read-ahead fails, the walker reads the stack word by word, so only what it needs
-        // is recorded.
-        if to.len() > WHOLE || !self.fill(addr, to) {
+        // A long read is a read-ahead of the stack. It fails here, so that the walker reads the
+        // stack word by word and only the words that it needs are recorded.
+        if to.len() > MAX_DIRECT_READ || !self.fill(addr, to) {
             return false;
         }
         if let Some(trace) = &mut self.trace {

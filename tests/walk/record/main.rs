@@ -7,15 +7,15 @@
 //! `StackLoad` runs under this program, which stops its threads one after the other and
 //! single-steps each through several thousand instructions. At every instruction the walker of
 //! `bpf/walk/` runs on the live thread. Its result is compared with two independent sources: the
-//! calls and returns counted since the thread was stopped ([`shadow`]), and the table of the
-//! program's calls (`tests/lib/callgraph.rs`). One stack of each kind of instant ([`kinds`]) is
-//! recorded. If the walker disagrees, nothing is recorded and the disagreement is printed.
-#![allow(clippy::print_stdout, reason = "for whoever runs it")]
-#![allow(missing_docs, reason = "a program's own")]
+//! calls and returns that the thread has executed since it was stopped ([`shadow`]), and the table
+//! of the program's calls (`tests/lib/callgraph.rs`). One stack of each kind of instant ([`kinds`])
+//! is recorded. If the walker disagrees, nothing is recorded and the disagreement is printed.
+#![allow(clippy::print_stdout, reason = "progress output")]
+#![allow(missing_docs, reason = "an example has no public API")]
 
-mod keep;
 mod kinds;
 mod live;
+mod record_stack;
 mod recorder;
 mod shadow;
 mod tracee;
@@ -54,7 +54,9 @@ const RUNS: [(&str, &str); 10] = [
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut args = std::env::args().skip(1);
-    let folder = PathBuf::from(args.next().ok_or("which folder?")?);
+    let folder = PathBuf::from(
+        args.next().ok_or("usage: record FOLDER [SECONDS [RUNTIME [FLAGS [PART]]]]")?,
+    );
     let seconds = args.next().map_or(Ok(30), |n| n.parse())?;
     fs::create_dir_all(&folder)?;
     // Before the timer signals start, because they would interrupt the copying.
@@ -76,7 +78,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Runs each of the program's threads in a JVM of its own, because they would compete for
+/// Runs each of the program's threads in a JVM of its own, because in one JVM they would compete for
 /// processors.
 fn run(
     folder: &Path,
@@ -105,11 +107,11 @@ fn run(
             };
             // A thread may end at any time.
             if let Err(error) = recorder.thread(*tid, name) {
-                recorder.count("a thread that was gone", &error.to_string());
+                recorder.count("thread has ended", &error.to_string());
             }
             thread::sleep(Duration::from_millis(3 + turn as u64 % 17));
         }
-        recorder.tell(part);
+        recorder.print_summary(part);
         seen = recorder.seen;
         load.kill();
     }

@@ -47,15 +47,15 @@ pub struct Recorder<'a> {
     steps: u64,
     agreed: u64,
     /// Number of instructions at which the interpreter had no frame.
-    early: u64,
+    without_frame: u64,
     recorded: usize,
     /// Files recorded in the current visit to a thread, as name and contents.
     pub found: Vec<(String, Vec<u8>)>,
     /// Files of `found` that were recorded while frames were being created, with the callers at
     /// that time. They can be checked only when the new frames run.
-    made: Vec<(String, Vec<u64>)>,
+    unverified: Vec<(String, Vec<u64>)>,
     disagreements: usize,
-    /// Addresses where deoptimisation starts, and entries of methods by on-stack replacement.
+    /// Addresses where deoptimisation starts, and entries of methods for on-stack replacement.
     rare: Vec<u64>,
     /// Addresses for the `changes` thread: functions of the JVM that are called shortly before
     /// deoptimisation or on-stack replacement, and the code that creates frames.
@@ -63,7 +63,7 @@ pub struct Recorder<'a> {
     functions: usize,
     turn: usize,
     /// Events by description, with their number and an example.
-    told: BTreeMap<String, (u64, String)>,
+    events: BTreeMap<String, (u64, String)>,
 }
 
 impl<'a> Recorder<'a> {
@@ -74,7 +74,7 @@ impl<'a> Recorder<'a> {
         mut live: Live,
         seen: Seen,
     ) -> Self {
-        let (making, loops) = live.rare();
+        let (making, loops) = live.rare_code();
         let functions = live.turning_points();
         let turning_points = [&functions[..], &making].concat();
         Self {
@@ -82,58 +82,63 @@ impl<'a> Recorder<'a> {
             runtime,
             flags: flags.into(),
             live,
-            table: CallGraph::new(Walk::Whole),
+            table: CallGraph::new(Walk::Complete),
             seen,
             names_of_stubs: HashMap::new(),
             steps: 0,
             agreed: 0,
-            early: 0,
+            without_frame: 0,
             recorded: 0,
             found: Vec::new(),
-            made: Vec::new(),
+            unverified: Vec::new(),
             disagreements: 0,
             rare: [making, loops].concat(),
             turning_points,
             functions: functions.len(),
             turn: 0,
-            told: BTreeMap::new(),
+            events: BTreeMap::new(),
         }
     }
 
     pub fn count(&mut self, what: &str, example: &str) {
-        self.told.entry(what.into()).or_insert_with(|| (0, example.into())).0 += 1;
+        self.events.entry(what.into()).or_insert_with(|| (0, example.into())).0 += 1;
     }
 
-    pub fn tell(&self, part: &str) {
+    pub fn print_summary(&self, part: &str) {
         println!(
-            "{} {} {part}: {} instructions, at {} of them the walker and the count agreed, at {} \
-             the interpreter was without a frame; {} recorded",
-            self.runtime.name, self.flags, self.steps, self.agreed, self.early, self.recorded
+            "{} {} {part}: {} instructions, at {} of them the walker and the shadow stack agreed, \
+             at {} the interpreter had no frame; {} recorded",
+            self.runtime.name,
+            self.flags,
+            self.steps,
+            self.agreed,
+            self.without_frame,
+            self.recorded
         );
-        for (what, (times, example)) in &self.told {
+        for (what, (times, example)) in &self.events {
             println!("  {times:6} x {what}: {example}");
         }
     }
 
     /// Whether a stack with this `walk_end` reaches the thread's entry. musl's own code has no
     /// unwind table that marks the entry.
-    pub fn is_whole(&self, end: u64) -> bool {
+    pub fn reaches_entry(&self, end: u64) -> bool {
         end & 0xff == ENTRY || self.runtime.musl && end & 0xff == OUTERMOST
     }
 
     /// Whether no step of the walk was a guess, except the steps to the entry on musl.
-    fn is_sure(&self, end: u64) -> bool {
-        self.is_whole(end) && (end >> 8 == 0 || self.runtime.musl)
+    fn has_no_guess(&self, end: u64) -> bool {
+        self.reaches_entry(end) && (end >> 8 == 0 || self.runtime.musl)
     }
 
     /// Whether a stack is correct according to the program's table of calls. Near the end of an
-    /// inlined method, HotSpot's debug information names its neighbour, which looks like a gap to
-    /// the table.
+    /// inlined method, HotSpot's debug information names the neighbouring inlined method instead.
+    /// According to the table, this is a gap; `with_gaps` accepts it.
     pub fn is_in_table(&mut self, thread: &str, stack: &Stack, with_gaps: bool) -> bool {
         let names = self.live.names(stack).join(";");
         let report = self.table.check(&format!("java;{thread}-1;{names} 1"));
-        let is_whole = report.samples == 1 && report.complete == 1 && report.wrong == 0;
-        is_whole && (with_gaps || report.gaps == 0)
+        let is_valid = report.samples == 1 && report.complete == 1 && report.wrong == 0;
+        is_valid && (with_gaps || report.gaps == 0)
     }
 
     /// Single-steps a thread through several thousand instructions. If walker and shadow stack
@@ -142,11 +147,11 @@ impl<'a> Recorder<'a> {
     pub fn thread(&mut self, tid: i32, name: &str) -> Result<(), Box<dyn Error>> {
         let seen = self.seen.clone();
         self.found.clear();
-        self.made.clear();
+        self.unverified.clear();
         self.disagreements = 0;
         let result = self.step_thread(tid, name);
         let mut found = std::mem::take(&mut self.found);
-        found.retain(|(file, _)| self.made.iter().all(|(unsure, _)| unsure != file));
+        found.retain(|(file, _)| self.unverified.iter().all(|(unsure, _)| unsure != file));
         if self.disagreements > 0 {
             self.seen = seen;
             return result;
@@ -161,8 +166,8 @@ impl<'a> Recorder<'a> {
     fn step_thread(&mut self, tid: i32, name: &str) -> Result<(), Box<dyn Error>> {
         self.live.refresh()?;
         let mut tracee = Tracee::stop(tid)?;
-        // Every third visit begins in rarely executed code, and every visit to the `changes` thread
-        // does.
+        // Every third visit begins in rarely executed code, and so does every visit to the `changes`
+        // thread.
         self.turn += 1;
         let changes = name == "changes";
         if (changes || self.turn.is_multiple_of(3))
@@ -170,7 +175,7 @@ impl<'a> Recorder<'a> {
         {
             return Ok(());
         }
-        self.live.moved();
+        self.live.discard_pages();
         if !self.step_to_next_bytecode(&mut tracee)? {
             return Ok(());
         }
@@ -179,17 +184,17 @@ impl<'a> Recorder<'a> {
         if stack.frames.len() > MAX_DEPTH {
             return Ok(());
         }
-        let is_known = self.is_whole(stack.end) && (changes || self.is_sure(stack.end));
+        let is_known = self.reaches_entry(stack.end) && (changes || self.has_no_guess(stack.end));
         if !is_known || !self.is_in_table(name, &stack, false) {
             let names = self.live.names(&stack).join(";");
             let example = format!("end {:x}, {names}", stack.end);
-            self.count("a stack that the table does not know, to begin with", &example);
+            self.count("initial stack is not in the call table", &example);
             return Ok(());
         }
         let trail = self.live.trail(&first);
         // A guessed stack cannot be the start of a shadow stack.
-        let mut shadow = self.is_sure(stack.end).then(|| Shadow::new(&trail[1..]));
-        // The `changes` thread has just been run to an entry.
+        let mut shadow = self.has_no_guess(stack.end).then(|| Shadow::new(&trail[1..]));
+        // The `changes` thread has just been run to the entry of a piece of code.
         let (mut since_entry, mut since_leave) =
             (if changes { 0 } else { usize::MAX / 2 }, usize::MAX / 2);
         let mut region = self.region(first.ip);
@@ -203,7 +208,7 @@ impl<'a> Recorder<'a> {
             let old_top = self.live.word(regs.rsp);
             let is_sigreturn = regs.rax == 15;
             let stop = tracee.step()?;
-            self.live.moved();
+            self.live.discard_pages();
             let (from, now) = (
                 regs.rip,
                 match stop {
@@ -217,7 +222,7 @@ impl<'a> Recorder<'a> {
                 if tracee.step()? != Stop::Stepped {
                     return Ok(());
                 }
-                self.live.moved();
+                self.live.discard_pages();
                 let now = tracee.registers()?;
                 if let Some(shadow) = &mut shadow {
                     shadow.signal(interrupted, self.live.word(now.rsp));
@@ -244,15 +249,16 @@ impl<'a> Recorder<'a> {
             if shadow.as_mut().is_some_and(|s| !s.step(&step, |a, b| same_code(live, a, b))) {
                 shadow = None;
             }
-            // Generated code has called a function of the JVM. That takes long and is like other
-            // native code, so three of four such calls run to their return.
+            // Generated code has called a function of the JVM. Single-stepping it would take long,
+            // and its code is like other native code, so three of four such calls run to their return
+            // without single steps.
             let is_out = self.live.is_code(from) && !self.live.is_code(now.rip);
             let now = match insn == Insn::Call && is_out && !self.steps.is_multiple_of(4) {
                 true => {
                     if tracee.run_to(top, now.rsp + 8)? == Stop::Away {
                         return Ok(());
                     }
-                    self.live.moved();
+                    self.live.discard_pages();
                     if let Some(shadow) = &mut shadow {
                         shadow.callers.pop();
                     }
@@ -277,15 +283,15 @@ impl<'a> Recorder<'a> {
             }
             let trail = self.live.trail(&at);
             let Some(counted) = &shadow else {
-                // Without a shadow stack, the stack is checked against the table now, and against the
-                // new frames when they run.
+                // There is no shadow stack. Instead, the recorded stack is checked against the table
+                // now, and against the newly created frames when they run.
                 if kind.name.contains("deoptimisation") && self.seen.wants(&kind) {
                     self.record(&at, kind, name, false)?;
-                    let is_new = self.found.len() > self.made.len();
+                    let is_new = self.found.len() > self.unverified.len();
                     if let Some((file, _)) = self.found.last().filter(|_| is_new) {
-                        self.made.push((file.clone(), trail));
+                        self.unverified.push((file.clone(), trail));
                     }
-                } else if kind.name.starts_with("interpreted") && !self.made.is_empty() {
+                } else if kind.name.starts_with("interpreted") && !self.unverified.is_empty() {
                     self.check_created_frames(&at, &trail, name);
                 }
                 continue;
@@ -314,12 +320,13 @@ impl<'a> Recorder<'a> {
                 if counted.get(first).is_some_and(|caller| self.live.is_interpreter(*caller))
                     && trail.get(1 + first..) == counted.get(first + 1..)
                 {
-                    self.early += 1;
+                    self.without_frame += 1;
                     continue;
                 }
                 let stack = self.live.walk(&at);
-                let guess = if stack.end >> 8 > 0 { ", and said to be a guess" } else { "" };
-                let is_known = self.is_whole(stack.end) && self.is_in_table(name, &stack, false);
+                let guess = if stack.end >> 8 > 0 { ", reported as a guess" } else { "" };
+                let is_known =
+                    self.reaches_entry(stack.end) && self.is_in_table(name, &stack, false);
                 let table = if is_known { ", where the table agrees with the walker" } else { "" };
                 let code = self.live.bytes::<16>(at.ip).unwrap_or_default();
                 let what = format!("{}{guess}{table}", kind.name);
@@ -338,7 +345,8 @@ impl<'a> Recorder<'a> {
                 continue;
             }
             self.agreed += 1;
-            // They agree again, so the shadow stack is correct and the walker was wrong before.
+            // Walker and shadow stack agree again, so the shadow stack was correct all the time, and
+            // the walker was wrong before.
             for (what, example) in doubts.drain(..) {
                 self.count(&format!("WRONG at {what}"), &example);
             }
@@ -363,19 +371,19 @@ impl<'a> Recorder<'a> {
 
     /// Runs a thread to an address in rarely executed code.
     fn run_to_rare_code(&self, tracee: &mut Tracee, changes: bool) -> Result<Stop, Box<dyn Error>> {
-        let (places, round) = match changes {
+        let (addrs, round) = match changes {
             true => (&self.turning_points, self.turn),
             false => (&self.rare, self.turn / 3),
         };
-        let index = round % places.len().max(1);
-        let Some(&place) = places.get(index) else { return Ok(Stop::Stepped) };
-        let stop = tracee.run_to(place, 0)?;
+        let index = round % addrs.len().max(1);
+        let Some(&addr) = addrs.get(index) else { return Ok(Stop::Stepped) };
+        let stop = tracee.run_to(addr, 0)?;
         if stop == Stop::Away || !changes || index >= self.functions {
             return Ok(stop);
         }
-        // Runs to the function's return: the function itself takes long and is like other native
-        // code.
-        self.live.moved();
+        // Runs to the function's return, because single-stepping the function would take long, and
+        // its code is like other native code.
+        self.live.discard_pages();
         let regs = tracee.registers()?;
         Ok(tracee.run_to(self.live.word(regs.rsp), regs.rsp + 8)?)
     }
@@ -407,7 +415,7 @@ impl<'a> Recorder<'a> {
             if tracee.step()? != Stop::Stepped {
                 return Ok(false);
             }
-            self.live.moved();
+            self.live.discard_pages();
             if is_last {
                 return Ok(true);
             }
@@ -415,19 +423,19 @@ impl<'a> Recorder<'a> {
         Ok(false)
     }
 
-    /// Checks the recordings in `made` when the thread runs the new frames: its callers must be
-    /// those recorded, as far as frames were created.
+    /// Checks the recordings in `unverified` when the thread runs the new frames: its stack must end
+    /// with the recorded callers, without the innermost one.
     fn check_created_frames(&mut self, at: &Registers, trail: &[u64], thread: &str) {
         let stack = self.live.walk(at);
-        if !self.is_sure(stack.end) || !self.is_in_table(thread, &stack, false) {
+        if !self.has_no_guess(stack.end) || !self.is_in_table(thread, &stack, false) {
             return;
         }
-        for (file, callers) in std::mem::take(&mut self.made) {
-            // The innermost frame may already be running.
+        for (file, callers) in std::mem::take(&mut self.unverified) {
+            // The innermost created frame may be the one that runs now; then it is not a caller.
             if !trail.ends_with(&callers[callers.len().min(2)..]) {
                 self.disagreements += 1;
                 let example = format!("{file} {callers:x?}, and then {trail:x?}");
-                self.count("WRONG while frames are made", &example);
+                self.count("WRONG while frames are created", &example);
             }
         }
     }

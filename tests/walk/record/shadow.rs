@@ -1,12 +1,12 @@
-//! A shadow stack: the return addresses on a thread's stack, maintained from the effect of each
-//! single instruction, without any knowledge that the walker has.
+//! A shadow stack: the return addresses on a thread's stack, maintained from the effect of each single
+//! instruction. It uses nothing that the walker knows about frames.
 //!
 //! A call pushes a return address, a return pops it. The interpreter calls methods by pushing an
 //! address of its own and jumping, and returns by jumping to the address on top. A signal pushes
 //! the interrupted address and its trampoline, and the system call that ends the handler pops them.
 //! A deoptimisation handler pushes its own address. Code that throws exceptions or creates other
-//! frames (deoptimisation, continuations) has effects that are not modelled here: then the shadow
-//! stack is lost, and no comparison is made.
+//! frames (deoptimisation, continuations) has effects that are not modelled here. The shadow stack is
+//! then lost, and the walker's result is not compared.
 
 /// Effect of an instruction on the shadow stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,7 +90,8 @@ impl Shadow {
             }
             Insn::Return => {
                 let Some(caller) = self.callers.pop() else { return false };
-                // If a method was deoptimised in the meantime, it returns into the handler in its code.
+                // If the caller was deoptimised in the meantime, the return leads to the deoptimisation
+                // handler in the caller's code.
                 return caller == step.to || is_same_code(caller, step.to);
             }
             Insn::Pop if step.from_interpreter && self.callers.last() == Some(&step.old_top) => {

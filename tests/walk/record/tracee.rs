@@ -18,9 +18,9 @@ pub struct Tracee {
 /// Result of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stop {
-    /// The thread has executed one instruction, or has reached its address.
+    /// The thread has executed one instruction, or has reached the address that it was run to.
     Stepped,
-    /// A signal has arrived, which is delivered with the next step.
+    /// A signal has arrived. It is delivered when the thread continues.
     Signal(c_int),
     /// The thread stays in the kernel, or has ended.
     Away,
@@ -54,7 +54,7 @@ impl Tracee {
         ptrace(libc::PTRACE_SEIZE, tid, 0, 0)?;
         let mut tracee = Self { tid, is_stopped: false, signal: 0 };
         ptrace(libc::PTRACE_INTERRUPT, tid, 0, 0)?;
-        let status = tracee.wait().ok_or_else(|| io::Error::other("it does not stop"))?;
+        let status = tracee.wait().ok_or_else(|| io::Error::other("the thread does not stop"))?;
         tracee.keep_signal(status);
         Ok(tracee)
     }
@@ -145,7 +145,7 @@ impl Drop for Tracee {
         // A breakpoint that is hit without a tracer would kill the process.
         let control = std::mem::offset_of!(libc::user, u_debugreg) + 7 * size_of::<u64>();
         let _ = ptrace(libc::PTRACE_POKEUSER, self.tid, control, 0);
-        // This fails if the thread has ended; otherwise it continues.
+        // This fails if the thread has ended. Otherwise the thread continues.
         let _ = ptrace(libc::PTRACE_DETACH, self.tid, 0, self.signal as usize);
     }
 }

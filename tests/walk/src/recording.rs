@@ -97,13 +97,13 @@ impl Recording {
         GzDecoder::new(File::open(path)?).read_to_string(&mut text)?;
         let mut recording = Self::default();
         for line in text.lines() {
-            let wrong = || io::Error::other(format!("{}: not understood: {line}", path.display()));
-            recording.take(line).ok_or_else(wrong)?;
+            let invalid = || io::Error::other(format!("{}: invalid line: {line}", path.display()));
+            recording.parse_line(line).ok_or_else(invalid)?;
         }
         Ok(recording)
     }
 
-    fn take(&mut self, line: &str) -> Option<()> {
+    fn parse_line(&mut self, line: &str) -> Option<()> {
         let (kind, rest) = line.split_once(' ')?;
         match kind {
             "about" => self.about = rest.into(),
@@ -112,7 +112,8 @@ impl Recording {
             "jvm" => {
                 let (name, number) = rest.split_once(' ')?;
                 let number = u64::from_str_radix(number, 16).ok()?;
-                // The field has another name in older recordings, because there were only two forms.
+                // Older recordings call this field `is_compact`, because only two forms of blobs were
+                // distinguished then.
                 let name = if name == "is_compact" { "blob_form" } else { name };
                 with_fields!(set, self.jvm, name, number);
             }
@@ -120,21 +121,21 @@ impl Recording {
                 let (addr, bytes) = rest.split_once(' ')?;
                 let byte = |i| u8::from_str_radix(bytes.get(2 * i..2 * i + 2)?, 16).ok();
                 let mut line = [0; LINE];
-                for (i, place) in line.iter_mut().enumerate() {
-                    *place = byte(i)?;
+                for (i, slot) in line.iter_mut().enumerate() {
+                    *slot = byte(i)?;
                 }
                 self.lines.insert(u64::from_str_radix(addr, 16).ok()?, line);
             }
             _ => {
                 let numbers: Option<Vec<u64>> =
                     rest.split(' ').map(|word| u64::from_str_radix(word, 16).ok()).collect();
-                self.take_numbers(kind, &numbers?)?;
+                self.parse_numbers(kind, &numbers?)?;
             }
         }
         Some(())
     }
 
-    fn take_numbers(&mut self, kind: &str, numbers: &[u64]) -> Option<()> {
+    fn parse_numbers(&mut self, kind: &str, numbers: &[u64]) -> Option<()> {
         let small = |n: u64| u32::try_from(n).ok();
         match (kind, numbers) {
             // Older recordings have no rdx.
@@ -224,11 +225,11 @@ impl Recording {
 
 /// Maximum size in bytes of a read that is not a read-ahead of the stack (`MAX_BLOB_BYTES` of
 /// bpf/walk/state.bpf.h). The walker also works if a read-ahead fails.
-pub const WHOLE: usize = 512;
+pub const MAX_DIRECT_READ: usize = 512;
 
 /// A recording whose stack can be read in pieces: stack memory that was not recorded reads as zero.
 #[derive(Debug)]
-pub struct Pieces<'a> {
+pub struct PiecewiseSource<'a> {
     recording: &'a Recording,
     /// End of the last page of the stack.
     end: u64,
@@ -236,7 +237,7 @@ pub struct Pieces<'a> {
     pub count: usize,
 }
 
-impl<'a> Pieces<'a> {
+impl<'a> PiecewiseSource<'a> {
     /// Returns a source that reads the stack of a recording in pieces.
     pub fn of(recording: &'a Recording) -> Self {
         let mut end = recording.start.sp;
@@ -250,7 +251,7 @@ impl<'a> Pieces<'a> {
     }
 }
 
-impl Source for Pieces<'_> {
+impl Source for PiecewiseSource<'_> {
     fn read(&mut self, addr: u64, to: &mut [u8]) -> bool {
         let mut recording = self.recording;
         if recording.read(addr, to) {
@@ -259,7 +260,10 @@ impl Source for Pieces<'_> {
         let is_stack = addr >= self.recording.start.sp.saturating_sub(4096) && addr < self.end;
         // At the end of the last page, a read may be shorter than a piece.
         let is_last = addr + to.len() as u64 == self.end;
-        if !is_stack || addr + to.len() as u64 > self.end || !(to.len() > WHOLE || is_last) {
+        if !is_stack
+            || addr + to.len() as u64 > self.end
+            || !(to.len() > MAX_DIRECT_READ || is_last)
+        {
             return false;
         }
         self.count += 1;

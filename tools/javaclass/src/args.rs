@@ -3,10 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Parser, Subcommand};
-use libjvmprobe::{
-    cli::{CommandLine, CommandOptions, Common},
-    render::formats,
-};
+use libjvmprobe::cli::{CommandLine, CommandOptions, Common};
 
 /// Default number of packages in the table.
 const DEFAULT_ROWS: usize = 20;
@@ -24,9 +21,19 @@ Examples:
 
 With --list, the exit status is 3 if anything listed is or may be in use, 0 if nothing is.";
 
+const USAGE: &str = "\
+javaclass [OPTIONS] {-p PID | -a | --name REGEX} [INTERVAL [COUNT]]
+       javaclass [OPTIONS] -- COMMAND [ARGUMENT]...
+       javaclass merge [-j] FILE...             combine javaclass -j reports of several runs
+       javaclass strip -r FILE IN.jar OUT.jar   remove unused classes from a jar";
+
+/// Without the headings and the positional arguments, which the usage shows, so that the help fits on one screen.
+const TEMPLATE: &str = "{about}\n\n{usage-heading} {usage}\n\n{options}{after-help}\n";
+
 /// Shows which classes and methods running JVMs have used since they started.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "javaclass", version, after_help = EXAMPLES, max_term_width = 100)]
+#[command(override_usage = USAGE, help_template = TEMPLATE)]
 #[command(args_conflicts_with_subcommands = true, disable_help_subcommand = true)]
 pub struct Args {
     #[command(subcommand)]
@@ -46,7 +53,7 @@ pub struct Args {
     #[arg(short = 'm', long, conflicts_with = "list")]
     pub methods: bool,
 
-    /// Print CSV: a line per class, or with --methods per method
+    /// Print CSV: one line per class, or per method with --methods
     #[arg(long, conflicts_with_all = ["json", "list"])]
     pub csv: bool,
 
@@ -66,7 +73,7 @@ pub struct Args {
     #[arg(long, value_name = "URL", requires = "vex", value_parser = parse_url)]
     pub product: Option<String>,
 
-    /// Show classes of the JVM's jars that are not loaded, or loaded but not initialized
+    /// Show classes of the JVM's jars that are not loaded or not initialized
     #[arg(long, conflicts_with_all = ["tree", "methods", "csv", "by_loader", "list"])]
     pub unused: bool,
 
@@ -74,7 +81,7 @@ pub struct Args {
     #[arg(long, requires = "unused")]
     pub jdk: bool,
 
-    /// Trace class loading and initialization (implied by -d, -s, -o, INTERVAL or a command)
+    /// Trace class loading (implied by -d, -s, -o, INTERVAL or a command)
     #[arg(short, long)]
     pub watch: bool,
 
@@ -84,8 +91,12 @@ pub struct Args {
 
     /// Trace, and write the durations of initializers to FILE; its name extension selects the format
     /// (repeatable)
-    #[arg(short, long, value_name = "FILE", help = format!(
-        "Trace, and write durations of initializers to FILE (repeatable): {}", formats::list()))]
+    #[arg(
+        short,
+        long,
+        value_name = "FILE",
+        help = "Trace, write initializer times to FILE: .svg, .html, ... (repeatable)"
+    )]
     pub output: Vec<PathBuf>,
 
     /// Show the N packages with the most classes [default: 20]

@@ -68,10 +68,10 @@ fn join(known: &mut Class, other: Class) {
     }
     for method in other.list {
         let same = |m: &&mut Method| m.name == method.name && m.descriptor == method.descriptor;
-        let has_room = known.list.len() < MAX_METHODS;
+        let has_capacity = known.list.len() < MAX_METHODS;
         match known.list.iter_mut().find(same) {
             Some(known) => join_method(known, method),
-            None if has_room => known.list.push(method),
+            None if has_capacity => known.list.push(method),
             None => {}
         }
     }

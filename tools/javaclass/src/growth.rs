@@ -110,7 +110,7 @@ impl Jvm {
     fn read(&mut self) -> libjvmprobe::Result<()> {
         let mut now: BTreeMap<String, (HashSet<usize>, u64)> = BTreeMap::new();
         let loaded = self.hotspot.loaded(|loaded, class| {
-            let name = loaded.loaders.get(class.loader).map_or_else(String::new, named);
+            let name = loaded.loaders.get(class.loader).map_or_else(String::new, row_name);
             if now.len() < MAX_ROWS || now.contains_key(&name) {
                 let (loaders, classes) = now.entry(name).or_default();
                 loaders.insert(class.loader);
@@ -173,7 +173,7 @@ impl Row {
 }
 
 /// Returns the row's name for a loader: its class and name.
-fn named(loader: &Loader) -> String {
+fn row_name(loader: &Loader) -> String {
     match (&loader.class, &loader.name) {
         _ if loader.is_boot => "bootstrap".into(),
         (Some(class), Some(name)) => format!("{class} '{name}'"),

@@ -48,7 +48,7 @@ impl LineUsage {
 /// Result for a line.
 #[derive(Clone, Debug, Default)]
 struct Hit {
-    found: LineUsage,
+    usage: LineUsage,
     example: Option<String>,
     why: Option<&'static str>,
     classes: u64,
@@ -123,9 +123,9 @@ impl Hits {
             };
             hit.classes += 1;
             hit.has_run |= class.state >= State::Initializing;
-            let (found, example, why) = found(&line.selector, class);
-            if found > hit.found || hit.example.is_none() {
-                hit.found = hit.found.max(found);
+            let (usage, example, why) = usage_of(&line.selector, class);
+            if usage > hit.usage || hit.example.is_none() {
+                hit.usage = hit.usage.max(usage);
                 (hit.example, hit.why) = (Some(example), why);
                 hit.origin = Some(origin.name.clone());
             }
@@ -139,11 +139,11 @@ impl Hits {
 
     /// Records an event of a class from tracing.
     pub fn record_event(&mut self, listing: &Listing, changed: &Changed) {
-        let (has_run, has_come) = match changed.event {
+        let (has_run, is_loaded) = match changed.event {
             "initialized" | "failed" => (true, true),
             event => (false, event == "loaded"),
         };
-        if !has_come {
+        if !is_loaded {
             return;
         }
         for number in listing.lines_of(&changed.class) {
@@ -152,9 +152,9 @@ impl Hits {
                 continue;
             };
             let is_class = !matches!(line.selector, Selector::Method { .. });
-            let found =
+            let usage =
                 if has_run && is_class { LineUsage::Initialized } else { LineUsage::Loaded };
-            hit.found = hit.found.max(found);
+            hit.usage = hit.usage.max(usage);
             hit.has_run |= has_run;
             hit.example.get_or_insert_with(|| changed.class.clone());
             let first = if has_run { &mut hit.first_initialized } else { &mut hit.first_loaded };
@@ -167,8 +167,8 @@ impl Hits {
     pub fn ended(&mut self, listing: &Listing) {
         for (line, hit) in listing.lines.iter().zip(&mut self.0) {
             let is_method = matches!(line.selector, Selector::Method { .. });
-            if is_method && hit.has_run && hit.found < LineUsage::Called {
-                (hit.found, hit.why) = (LineUsage::Unknown, Some("the JVM has ended"));
+            if is_method && hit.has_run && hit.usage < LineUsage::Called {
+                (hit.usage, hit.why) = (LineUsage::Unknown, Some("the JVM has ended"));
             }
         }
     }
@@ -179,15 +179,15 @@ impl Hits {
             // A class whose initialisation failed has run, too.
             let in_use = match line.selector {
                 Selector::Method { .. } => {
-                    matches!(hit.found, LineUsage::Called | LineUsage::Unknown)
+                    matches!(hit.usage, LineUsage::Called | LineUsage::Unknown)
                 }
-                _ => hit.found >= LineUsage::NotCalled,
+                _ => hit.usage >= LineUsage::NotCalled,
             };
             Listed {
                 pid,
                 pattern: line.text.clone(),
                 vulnerability: line.vulnerability.as_ref().map(Arc::to_string),
-                found: hit.found.name(),
+                found: hit.usage.name(),
                 in_use,
                 example: hit.example,
                 why: hit.why,
@@ -202,11 +202,11 @@ impl Hits {
 }
 
 /// Returns what a class contributes to a line: usage, example, and the reason if unknown.
-fn found(selector: &Selector, class: &LoadedClass) -> (LineUsage, String, Option<&'static str>) {
+fn usage_of(selector: &Selector, class: &LoadedClass) -> (LineUsage, String, Option<&'static str>) {
     let has_run = class.state >= State::Initializing;
     let Selector::Method { name, descriptor, .. } = selector else {
-        let found = if has_run { LineUsage::Initialized } else { LineUsage::Loaded };
-        return (found, class.name.to_string(), None);
+        let usage = if has_run { LineUsage::Initialized } else { LineUsage::Loaded };
+        return (usage, class.name.to_string(), None);
     };
     // A method that the class does not declare may be inherited; then another class has its counters.
     let inherited =
@@ -218,15 +218,15 @@ fn found(selector: &Selector, class: &LoadedClass) -> (LineUsage, String, Option
         if !is_meant {
             continue;
         }
-        let (found, why) = match method.usage {
+        let (usage, why) = match method.usage {
             Usage::Called => (LineUsage::Called, None),
             Usage::Unknown(why) => (LineUsage::Unknown, Some(why.name())),
             Usage::NotCalled | Usage::Abstract if has_run => (LineUsage::NotCalled, None),
             Usage::NotCalled | Usage::Abstract => (LineUsage::Loaded, None),
         };
-        if best.as_ref().is_none_or(|(known, _, _)| found > *known) {
+        if best.as_ref().is_none_or(|(known, _, _)| usage > *known) {
             let example = format!("{}#{}{}", class.name, method.name, method.descriptor);
-            best = Some((found, example, why));
+            best = Some((usage, example, why));
         }
     }
     match best {

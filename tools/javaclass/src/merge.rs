@@ -6,7 +6,7 @@ use std::{
 };
 
 use anyhow::{Result, bail};
-use libjvmprobe::render::{output::Output, table::Ruled, units::count};
+use libjvmprobe::render::{output::Output, table::RuledTable, units::count};
 use serde::Serialize;
 
 use crate::reports::{self, ClassLine, Item, MethodLine};
@@ -106,7 +106,7 @@ struct MergedRuns {
 /// Merges reports and prints the result.
 pub fn run(files: &[PathBuf], json: bool) -> Result<()> {
     let mut merged = Merged::default();
-    reports::read(files, |path, item| merged.take(path, item))?;
+    reports::read(files, |path, item| merged.add_item(path, item))?;
     if merged.incomplete > 0 {
         let runs = count(merged.incomplete, "run");
         log::warn!("{runs} could not read all classes: missing classes may have been used there");
@@ -116,7 +116,7 @@ pub fn run(files: &[PathBuf], json: bool) -> Result<()> {
 }
 
 impl Merged {
-    fn take(&mut self, path: &Path, item: Item) -> Result<()> {
+    fn add_item(&mut self, path: &Path, item: Item) -> Result<()> {
         match item {
             Item::Class(class) => self.add(class)?,
             Item::Jvm(jvm) => {
@@ -210,7 +210,7 @@ impl Merged {
         }
         out.line(&format!("{}: classes loaded in any of them", count(self.runs, "run")))?;
         let head = ["CLASSES", "IN ALL", "INIT", "CALLED", "ORIGIN"];
-        let mut table = Ruled::new(&head, 0..4);
+        let mut table = RuledTable::new(&head, 0..4);
         for (origin, Sum { classes, everywhere, initialized, called }) in sums {
             let numbers = [classes, everywhere, initialized, called].map(|n| n.to_string());
             table.row(numbers.into_iter().chain([origin.to_owned()]).collect());
@@ -241,7 +241,7 @@ mod tests {
 
     fn read(merged: &mut Merged, text: &str) -> Result<()> {
         let path = Path::new("report");
-        reports::read_one(path, text.as_bytes(), |item| merged.take(path, item))
+        reports::read_one(path, text.as_bytes(), |item| merged.add_item(path, item))
     }
 
     #[test]

@@ -5,7 +5,7 @@ use libjvmprobe::{
     bpf::clock,
     render::{
         output::Output,
-        table::{Ruled, Times},
+        table::{RuledTable, Times},
         units::{bytes, count, span},
     },
 };
@@ -24,7 +24,7 @@ pub struct Report {
     quiet: bool,
     methods: bool,
     top: usize,
-    by: &'static str,
+    group_column: &'static str,
     has_head: bool,
     times: Times,
 }
@@ -52,7 +52,7 @@ impl Report {
             quiet: args.common.quiet,
             methods: args.methods,
             top: args.top,
-            by: if args.by_loader { "LOADER" } else { "ORIGIN" },
+            group_column: if args.by_loader { "LOADER" } else { "ORIGIN" },
             has_head: false,
             times: Times { dates: args.common.timestamps },
         })
@@ -153,7 +153,7 @@ impl Report {
         let time = self.times.show(clock::monotonic_ns());
         self.out.line(&format!("PID {pid}  {time}: {}", count(*reads, "read")))?;
         let head = ["LOADERS", "MORE", "CLASSES", "MORE", "ROSE", "FELL", "", "LOADER"];
-        let mut table = Ruled::new(&head, 0..6);
+        let mut table = RuledTable::new(&head, 0..6);
         for row in rows.iter().take(top) {
             table.row(vec![
                 row.loaders.to_string(),
@@ -176,7 +176,7 @@ impl Report {
             return all().try_for_each(|unused| self.out.json(&Record::Unused(unused.clone())));
         }
         let head = ["CLASSES", "LOADED", "INIT", "NOT LOADED", "JAR"];
-        let mut table = Ruled::new(&head, 0..4);
+        let mut table = RuledTable::new(&head, 0..4);
         for Jar { path, classes, unused } in jars {
             let missing = unused.iter().filter(|one| one.state == NOT_LOADED).count() as u64;
             table.row(vec![
@@ -208,7 +208,7 @@ impl Report {
             &summary;
         let jvm = if jvm.is_empty() { "JVM" } else { jvm };
         self.out.line(&format!(
-            "PID {pid}  {jvm}: {classes} classes of {} loaders, {linked} linked, {initialized} \
+            "PID {pid}  {jvm}: {classes} classes in {} loaders, {linked} linked, {initialized} \
              initialized, {classes_called} with a method called",
             summary.loaders,
         ))?;
@@ -220,7 +220,7 @@ impl Report {
         }
         let mut groups: Vec<_> = tally.groups.iter().collect();
         groups.sort_by_key(|(_, sum)| std::cmp::Reverse(sum.classes));
-        self.sums(self.by, groups.into_iter().map(|(name, sum)| (name.as_str(), sum)))?;
+        self.sums(self.group_column, groups.into_iter().map(|(name, sum)| (name.as_str(), sum)))?;
         let mut packages: Vec<_> = tally.packages.iter().collect();
         packages.sort_by_key(|(_, sum)| std::cmp::Reverse(sum.classes));
         let hidden_rows = packages.len().saturating_sub(self.top);
@@ -247,7 +247,7 @@ impl Report {
     ) -> Result<()> {
         let head =
             ["CLASSES", "LINKED", "INIT", "CALLED", "METHODS", "CALLED", "UNKNOWN", "BYTES", name];
-        let mut table = Ruled::new(&head, 0..8);
+        let mut table = RuledTable::new(&head, 0..8);
         for (name, sum) in sums {
             table.row(vec![
                 sum.classes.to_string(),

@@ -112,14 +112,14 @@ impl SummaryLine {
     }
 }
 
-/// Reads reports and passes their items to `take`.
+/// Reads reports and passes their items to `handle`.
 ///
 /// # Errors
-/// A file cannot be read, is not a report, or was truncated; errors that `take` returns.
-pub fn read(files: &[PathBuf], mut take: impl FnMut(&Path, Item) -> Result<()>) -> Result<()> {
+/// A file cannot be read, is not a report, or was truncated; errors that `handle` returns.
+pub fn read(files: &[PathBuf], mut handle: impl FnMut(&Path, Item) -> Result<()>) -> Result<()> {
     for path in files {
-        let file = File::open(path).with_context(|| format!("open {}", path.display()))?;
-        read_one(path, BufReader::new(file), |item| take(path, item))?;
+        let file = File::open(path).with_context(|| format!("cannot open {}", path.display()))?;
+        read_one(path, BufReader::new(file), |item| handle(path, item))?;
     }
     Ok(())
 }
@@ -128,12 +128,12 @@ pub fn read(files: &[PathBuf], mut take: impl FnMut(&Path, Item) -> Result<()>) 
 pub fn read_one(
     path: &Path,
     mut report: impl BufRead,
-    mut take: impl FnMut(Item) -> Result<()>,
+    mut handle: impl FnMut(Item) -> Result<()>,
 ) -> Result<()> {
     let mut line = String::new();
     // Number of classes since the last summary, and whether there was any summary.
-    let (mut open, mut has_ended) = (0_u64, false);
-    let mut others = None;
+    let (mut classes_since_summary, mut has_ended) = (0_u64, false);
+    let mut other_version = None;
     let name = path.display();
     for number in 1_u64.. {
         let at = || format!("{name}, line {number}");
@@ -148,22 +148,22 @@ pub fn read_one(
         let what = || format!("{}: not a line of a javaclass -j report", at());
         let mut end = |classes: u64, version: &mut Option<String>| {
             ensure!(
-                classes == open,
-                "{}: lists {open} of {classes} classes: the report is truncated, or was made with \
-                 --quiet",
+                classes == classes_since_summary,
+                "{}: lists {classes_since_summary} of {classes} classes: the report is truncated, \
+                 or was made with --quiet",
                 at()
             );
-            (open, has_ended) = (0, true);
-            others = version.take().filter(|version| version != env!("CARGO_PKG_VERSION"));
+            (classes_since_summary, has_ended) = (0, true);
+            other_version = version.take().filter(|version| version != env!("CARGO_PKG_VERSION"));
             Ok(())
         };
-        take(match serde_json::from_str(&line).with_context(what)? {
+        handle(match serde_json::from_str(&line).with_context(what)? {
             Line::Class(class) => {
-                open = open.saturating_add(class.classes);
+                classes_since_summary = classes_since_summary.saturating_add(class.classes);
                 Item::Class(class)
             }
             Line::Merged(class) => {
-                open = open.saturating_add(1);
+                classes_since_summary = classes_since_summary.saturating_add(1);
                 Item::Merged(class)
             }
             Line::Summary(mut summary) => {
@@ -177,11 +177,11 @@ pub fn read_one(
             Line::Other => continue,
         })?;
     }
-    if let Some(version) = others {
+    if let Some(version) = other_version {
         let own = env!("CARGO_PKG_VERSION");
         log::warn!("{name} was written by javaclass {version}; this is version {own}");
     }
-    match (open, has_ended) {
+    match (classes_since_summary, has_ended) {
         (1.., _) => bail!("{name} ends without a summary: it is truncated"),
         (0, false) => bail!("{name} is not a javaclass -j report: it has no summary"),
         (0, true) => Ok(()),

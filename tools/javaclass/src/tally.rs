@@ -85,7 +85,7 @@ pub fn report_jvm(
     let mut index = None;
     let mut hits = list_check.as_ref().map(|list_check| Hits::new(&list_check.listing));
     let mut folded = Folded::default();
-    let keep = |class: Class, tally: &mut Tally, report: &mut Report| {
+    let emit = |class: Class, tally: &mut Tally, report: &mut Report| {
         if args.tree {
             let group = group(&class, args);
             tally.classes.entry((group, named_package(&class.class))).or_default().push(class);
@@ -120,12 +120,12 @@ pub fn report_jvm(
         add(&mut tally.packages, package, &record, state);
         match record.hidden {
             true => folded.add(record),
-            false => keep(record, &mut tally, report)?,
+            false => emit(record, &mut tally, report)?,
         }
         Ok(())
     })?;
     for class in folded.into_classes() {
-        keep(class, &mut tally, report)?;
+        emit(class, &mut tally, report)?;
     }
     let duration = begin.elapsed();
     warn(pid, &loaded);

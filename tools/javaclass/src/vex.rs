@@ -72,7 +72,8 @@ struct Product {
 impl Vex {
     /// Creates the file, so that a file that cannot be written is reported at once.
     pub fn create(path: &Path, args: &Args) -> Result<Self> {
-        let file = File::create(path).with_context(|| format!("create {}", path.display()))?;
+        let file =
+            File::create(path).with_context(|| format!("cannot create {}", path.display()))?;
         let host = uname().nodename().to_string_lossy().into_owned();
         let product = args.product.clone();
         Ok(Self { file, path: path.to_owned(), product, host, statements: Vec::new() })
@@ -117,7 +118,7 @@ impl Vex {
             let text = serde_json::to_string_pretty(&document)?;
             writeln!(self.file, "{text}")
         };
-        written.with_context(|| format!("write {}", self.path.display()))
+        written.with_context(|| format!("cannot write {}", self.path.display()))
     }
 }
 

@@ -8,7 +8,7 @@ use libjvmprobe::{
         columns::{fit, wrap},
         output::Output,
         stops::{OPERATION, head, size},
-        table::{Ruled, Times, lost_line},
+        table::{RuledTable, Times, lost_line},
         units::{bytes, count, millis, percent, span},
     },
     trace::pauses::{
@@ -190,7 +190,7 @@ impl Report {
             return Ok(());
         }
         let head = ["OPERATION", "(ms)", "COUNT", "TOTAL", "MEAN", "P50", "P90", "P99", "MAX"];
-        let mut table = Ruled::new(&head, 2..head.len());
+        let mut table = RuledTable::new(&head, 2..head.len());
         for op in shown {
             let count = op.count.to_string();
             let name = fit(&op.op, OPERATION);
@@ -233,7 +233,7 @@ fn totals(s: &Summary) -> Vec<String> {
             );
             String::new()
         }
-        true => format!(", {:.1} a minute", s.collections_per_minute),
+        true => format!(", {:.1} per minute", s.collections_per_minute),
     };
     let mut lines = vec![first];
     if s.safepoints > 0 {

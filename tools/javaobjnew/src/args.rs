@@ -54,13 +54,14 @@ pub struct Args {
     #[arg(short, long)]
     pub stacks: bool,
 
-    /// Write all stacks with their bytes, the class innermost, in the format that FILE's name ends
-    /// with (repeatable)
+    /// Write all stacks with their bytes to FILE, with the class as the innermost frame, in the
+    /// format that its extension selects (repeatable)
     #[arg(short, long, value_name = "FILE", help = format!(
         "Write the bytes of all stacks to FILE (repeatable): {}", formats::list()))]
     pub output: Vec<PathBuf>,
 
-    /// In .folded files, list the stacks of each second separately; a line begins with its second
+    /// In .folded files, list the stacks of each second separately; each line begins with the
+    /// number of the second
     #[arg(long, requires = "output")]
     pub timeline: bool,
 

@@ -6,7 +6,7 @@ use libjvmprobe::{
     render::{
         columns::wrap,
         output::Output,
-        table::{Lost, Ruled, Times, lost_line},
+        table::{Lost, RuledTable, Times, lost_line},
         units::{bytes, count, percent, span},
     },
     trace::allocations::{
@@ -63,7 +63,7 @@ impl Report {
     /// Prints the allocations of a period by class, with their stacks if `--stacks` is given.
     fn show(&mut self, table: &Table, stacks: Option<&Stacks>) -> Result<()> {
         let summary = &table.summary;
-        let stacks = stacks.filter(|stacks| self.stacks && stacks.are_known());
+        let stacks = stacks.filter(|stacks| self.stacks && stacks.can_be_named());
         let mut rows: Vec<_> = table.rows.iter().collect();
         let amount = |row: &Row| match self.order {
             Order::Bytes => (row.class.bytes, row.class.objects),
@@ -131,7 +131,7 @@ impl Report {
             head.extend(["TID", "THREAD"]);
         }
         head.push("CLASS");
-        let mut table = Ruled::new(&head, 0..5);
+        let mut table = RuledTable::new(&head, 0..5);
         for Row { class, .. } in rows {
             let mut row = vec![
                 bytes(class.bytes_per_second as u64),
@@ -243,7 +243,7 @@ fn totals(s: &Summary) -> Vec<String> {
             count(outside, "object"),
             bytes(outside_bytes)
         )),
-        _ => lines.push(format!("{}, each one counted", count(s.objects, "object"))),
+        _ => lines.push(format!("{}, counted individually", count(s.objects, "object"))),
     }
     if s.humongous_objects > 0 {
         let (objects, size) = (s.humongous_objects, bytes(s.humongous_bytes));
@@ -251,11 +251,11 @@ fn totals(s: &Summary) -> Vec<String> {
     }
     if s.other_bytes > 0 {
         let size = bytes(s.other_bytes);
-        lines.push(format!("Too many classes to show separately: (other) contains {size} of them"));
+        lines.push(format!("Too many classes to show separately: (other) contains {size}"));
     }
     if let Some(other @ 1..) = s.other_stack_bytes {
         let size = bytes(other);
-        lines.push(format!("Too many stacks to show separately: [other] contains {size} of them"));
+        lines.push(format!("Too many stacks to show separately: [other] contains {size}"));
     }
     lines.extend(lost_line(s.lost));
     lines

@@ -21,15 +21,21 @@ use regex::Regex;
 
 const EXAMPLES: &str = "\
 Examples:
-  javaprof -p 1234                     profile until Ctrl-C, then print a summary
   javaprof -p 1234 30 -o cpu.svg       for 30 seconds, and write a flame graph
   javaprof -p 1234 -d 10 -f > a.txt    print folded stacks
-  javaprof -p 1234 -d 10 --diff a.txt -o diff.svg
-  javaprof -- java -jar app.jar        start and profile a command";
+  javaprof -p 1234 -d 10 --diff a.txt -o diff.svg";
+
+const USAGE: &str = "\
+javaprof [OPTIONS] {-p PID | -a | --system-wide | --name REGEX} [SECONDS | INTERVAL COUNT]
+       javaprof [OPTIONS] -- COMMAND [ARGUMENT]...";
+
+/// Without the headings and the positional arguments, which the usage shows, so that the help fits on one screen.
+const TEMPLATE: &str = "{about}\n\n{usage-heading} {usage}\n\n{options}{after-help}\n";
 
 /// Profiles running JVMs: CPU time and other events in Java, native and kernel code.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "javaprof", version, after_help = EXAMPLES, max_term_width = 100)]
+#[command(override_usage = USAGE, help_template = TEMPLATE)]
 #[command(mut_arg("quiet", |arg| arg.help("Print no summary").conflicts_with("folded")))]
 #[command(mut_arg("interval", |arg| arg.help("Profile for this many seconds; with COUNT, report at this interval")))]
 pub struct Args {
@@ -51,7 +57,7 @@ pub struct Args {
     #[arg(long)]
     pub skip_missing: bool,
 
-    /// With -e wall, off-cpu: add up waits shorter than DURATION instead of showing their stacks
+    /// With -e wall, off-cpu: show shorter waits only as a sum
     #[arg(long, value_name = "DURATION", default_value = "1ms", value_parser = parse_duration)]
     pub min: Duration,
 
@@ -92,28 +98,28 @@ pub struct Args {
     #[arg(long, value_name = "REGEX", value_parser = Regex::from_str)]
     pub exclude: Vec<Regex>,
 
-    /// Also write FILE, in the format of its name (repeatable)
-    #[arg(short, long, help = format!("Also write FILE (repeatable): {}", formats::list()), value_name = "FILE", value_hint = ValueHint::FilePath)]
+    /// Also write FILE, in the format that its extension selects (repeatable)
+    #[arg(short, long, help = format!("Write {} (repeatable)", formats::extensions()),
+        value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub output: Vec<PathBuf>,
 
     /// In .svg files, also draw frames narrower than 0.1 %
     #[arg(long)]
     pub keep_narrow: bool,
 
-    /// List the folded stacks of each second separately; a line begins with its second
+    /// List the folded stacks of each second separately
     #[arg(long)]
     pub timeline: bool,
 
-    /// Show .svg and .html files as differences from these folded stacks
+    /// In .svg and .html files, show the difference from FILE (folded stacks)
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub diff: Option<PathBuf>,
 
-    /// How to walk stacks: hotspot (with the JVM's data), fp (frame pointers), or auto (the best available)
+    /// How to walk stacks: hotspot, fp (frame pointers)
     #[arg(long, value_name = "HOW", default_value = "auto", hide_possible_values = true)]
     pub walk: StackWalk,
 
-    /// Source of Java names: hotspot (the JVM's memory), perfmap (a map that the JVM writes), agent (loaded
-    /// into the JVM), file:PATH (a map file), none, or auto
+    /// Java names: hotspot, perfmap, agent, file:PATH, none
     #[arg(long, value_name = "SOURCE", default_value = "auto")]
     pub symbols: SymbolSource,
 
@@ -126,8 +132,7 @@ pub struct Args {
         "duration", "diff", "json", "stacks"])]
     pub write_maps: bool,
 
-    /// With --write-maps, entries for inlined code: none, simple (named by the innermost method), or all
-    /// (named by the call chain)
+    /// With --write-maps: inlined code: none, simple, all
     #[arg(
         long,
         value_name = "HOW",

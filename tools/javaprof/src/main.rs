@@ -63,11 +63,11 @@ fn run(args: &Args) -> Result<()> {
     sampler.run(args.times(), &stop)?;
     sampler.sink.end_progress();
     let (report, about, mut profiles) = sampler.finish()?;
-    let folded: u64 = profiles.iter().map(|profile| profile.folded).sum();
-    if folded > report.folded && !args.output.is_empty() {
+    let dropped_stacks: u64 = profiles.iter().map(|profile| profile.folded).sum();
+    if dropped_stacks > report.dropped_stacks && !args.output.is_empty() {
         log::warn!(
-            "the output files lack the stacks of {folded} samples, which exceed the memory limit: \
-             see --max-memory"
+            "the output files lack the stacks of {dropped_stacks} samples, which exceed the memory \
+             limit: see --max-memory"
         );
     }
     warn_of_losses(&about);

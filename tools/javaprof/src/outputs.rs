@@ -72,7 +72,7 @@ impl Outputs {
         let times: Vec<_> = times.collect();
         let mut titled = Vec::new();
         for (profile, timeline) in profiles.iter().zip(&times) {
-            let subtitle = Some(summary::spent(profile));
+            let subtitle = Some(summary::total_line(profile));
             let title = Title { title: title.to_owned(), subtitle };
             titled.push(TitledProfile { profile, title, timeline: timeline.as_ref() });
         }

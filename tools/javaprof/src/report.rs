@@ -22,7 +22,7 @@ pub struct Report<'a> {
     /// Title of the summary; set when sampling begins.
     pub title: String,
     /// Number of samples in the printed profiles whose stacks were dropped.
-    pub folded: u64,
+    pub dropped_stacks: u64,
 }
 
 impl<'a> Report<'a> {
@@ -30,7 +30,7 @@ impl<'a> Report<'a> {
     pub fn open(args: &'a Args) -> Result<Self> {
         let times = Times { dates: args.common.timestamps };
         let (progress, title) = (Progress::new(args.common.quiet), String::new());
-        Ok(Self { args, out: Output::open(None)?, times, progress, title, folded: 0 })
+        Ok(Self { args, out: Output::open(None)?, times, progress, title, dropped_stacks: 0 })
     }
 
     /// Removes the progress line when sampling has ended.
@@ -83,13 +83,14 @@ impl Sink for Report<'_> {
     fn profiles(&mut self, profiles: &mut [Profile], about: &About) -> Result<()> {
         self.progress.clear();
         self.show(profiles, about.end_ns)?;
-        let folded: u64 = profiles.iter().map(|profile| profile.folded).sum();
-        if folded > 0 {
+        let dropped_stacks: u64 = profiles.iter().map(|profile| profile.folded).sum();
+        if dropped_stacks > 0 {
             log::warn!(
-                "dropped the stacks of {folded} samples to limit memory use: see --max-memory"
+                "dropped the stacks of {dropped_stacks} samples to limit memory use: see \
+                 --max-memory"
             );
         }
-        self.folded += folded;
+        self.dropped_stacks += dropped_stacks;
         Ok(())
     }
 

@@ -70,7 +70,8 @@ pub enum Command {
 /// Options of `list`.
 #[derive(Clone, Debug, Group)]
 pub struct List {
-    /// Only JVMs with this PID, name, main class, jar, container or pod, or KEY=REGEX
+    /// Only the JVM with this PID, or those whose name, main class, jar, container ID, pod UID or
+    /// unit matches this regex, or KEY=REGEX
     #[arg(long, value_name = "JVM", value_parser = JvmFilter::from_str)]
     pub jvm: Option<JvmFilter>,
 
@@ -115,9 +116,9 @@ pub struct Daemon {
     #[arg(long)]
     pub no_alloc: bool,
 
-    /// Collect less if the daemon uses more memory
+    /// Collect less if the daemon uses more than this memory
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes,
-        help = "Collect less if the daemon uses more memory [default: 150M]")]
+        help = "Collect less if the daemon uses more than this much memory [default: 150M]")]
     pub max_memory: Option<u64>,
 
     /// Collect less if the daemon and its probes use more CPU time
@@ -137,7 +138,7 @@ pub struct Daemon {
     #[arg(
         long,
         value_name = "ADDR",
-        help = "Address and port of the health checks, or none [default: the port after that of --listen]"
+        help = "Address and port of the health checks, or none [default: loopback, the port after that of --listen]"
     )]
     pub health_listen: Option<Listen>,
 
@@ -172,7 +173,7 @@ pub struct Daemon {
 /// Options of `show`.
 #[derive(Clone, Debug, Group)]
 pub struct Show {
-    /// Begin: 10m (ago), 03:12 (the latest one) or 2026-11-22T03:12:00Z
+    /// Begin: 10m (ago), 03:12 (today or yesterday) or 2026-11-22T03:12:00Z
     #[arg(long, value_name = "WHEN", default_value = "10m", value_parser = TimeArg::from_str)]
     pub since: TimeArg,
 
@@ -180,7 +181,8 @@ pub struct Show {
     #[arg(long, value_name = "WHEN", value_parser = TimeArg::from_str)]
     pub until: Option<TimeArg>,
 
-    /// Only JVMs with this PID, name, main class, jar, container or pod, or KEY=REGEX
+    /// Only the JVM with this PID, or those whose name, main class, jar, container ID, pod UID or
+    /// unit matches this regex, or KEY=REGEX
     #[arg(long, value_name = "JVM", value_parser = JvmFilter::from_str)]
     pub jvm: Option<JvmFilter>,
 
@@ -200,11 +202,11 @@ pub struct Show {
     #[arg(long, requires = "gc")]
     pub safepoints: bool,
 
-    /// Show this measure instead of CPU time: off-cpu
+    /// Show EVENT instead of CPU time, for example off-cpu
     #[arg(short, long, value_name = "EVENT", conflicts_with_all = ["alloc", "gc"])]
     pub event: Option<String>,
 
-    /// Also write FILE, in the format of its name (repeatable)
+    /// Also write FILE, in the format that its extension selects (repeatable)
     #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath,
         help = format!("Also write FILE (repeatable): {}", formats::list()))]
     pub output: Vec<PathBuf>,
@@ -225,7 +227,7 @@ pub struct Show {
     #[arg(short, long, requires = "gc", conflicts_with_all = ["alloc", "event", "diff"])]
     pub json: bool,
 
-    /// Print only errors; use it with -o
+    /// Print only errors; for use with -o
     #[arg(short, long)]
     pub quiet: bool,
 

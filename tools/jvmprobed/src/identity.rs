@@ -14,7 +14,7 @@ use crate::{
 };
 
 /// Attribute with the number of restarts: JVMs of the same name that have ended.
-const RESTARTS: &str = "jvmprobe.restarts";
+const RESTARTS_ATTRIBUTE: &str = "jvmprobe.restarts";
 
 /// The attribute for the namespace of a pod.
 const NAMESPACE: &str = "k8s.namespace.name";
@@ -82,7 +82,7 @@ impl Identities {
             identity.attributes.insert(NAMESPACE.into(), namespace);
         }
         let restarts = self.restarts_of(&identity.name).to_string();
-        identity.attributes.insert(RESTARTS.into(), restarts);
+        identity.attributes.insert(RESTARTS_ATTRIBUTE.into(), restarts);
         Some(identity.into())
     }
 
@@ -202,7 +202,7 @@ mod tests {
     #[test]
     fn restarts_are_counted_for_a_bounded_number_of_names() {
         let mut identities = Identities::default();
-        let restarts = |identity: &Identity| identity.attributes[RESTARTS].clone();
+        let restarts = |identity: &Identity| identity.attributes[RESTARTS_ATTRIBUTE].clone();
         let first = identities.identify(1, detected("shop", "")).unwrap();
         // A second JVM beside a running one is not a restart.
         let second = identities.identify(2, detected("shop", "")).unwrap();

@@ -46,11 +46,11 @@ fn bounds(args: &Daemon, config: &Config) -> (Duration, u64) {
 fn limits(args: &Daemon, config: &Config) -> Limits {
     let processors = available_parallelism().map_or(1.0, |n| n.get() as f64);
     Limits {
-        processor: args
+        cpu_percent: args
             .max_cpu
             .or(config.take.max_cpu)
             .unwrap_or_else(|| (processors / PROCESSORS_PER_PERCENT).max(1.0)),
-        memory: args.max_memory.or(config.take.max_memory).unwrap_or(DEFAULT_MEMORY),
+        memory_bytes: args.max_memory.or(config.take.max_memory).unwrap_or(DEFAULT_MEMORY),
     }
 }
 

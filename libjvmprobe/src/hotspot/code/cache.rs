@@ -158,8 +158,8 @@ impl<'a> Blobs<'a> {
         heap: &Heap,
         mut visit: impl FnMut(&mut Self, &mut Pages<'_>, Blob),
     ) -> Result<()> {
-        self.blocks.clone().each(pages, heap, |pages, room| {
-            if let Ok(Some(blob)) = self.blob(pages, room) {
+        self.blocks.clone().each(pages, heap, |pages, block| {
+            if let Ok(Some(blob)) = self.blob(pages, block) {
                 visit(self, pages, blob);
             }
         })
@@ -172,12 +172,13 @@ impl<'a> Blobs<'a> {
         heaps: &[Heap],
         addr: Addr,
     ) -> Result<Option<Blob>> {
-        let Some(room) = self.blocks.find(pages, heaps, addr)? else { return Ok(None) };
-        let blob = self.blob(pages, room)?;
+        let Some(block) = self.blocks.find(pages, heaps, addr)? else { return Ok(None) };
+        let blob = self.blob(pages, block)?;
         Ok(blob.filter(|blob| (blob.begin..blob.end).contains(&addr)))
     }
 
-    /// Returns addresses of 64-bit words that [show](Self::is_still) whether a piece of code is still there.
+    /// Returns addresses of 64-bit words that [show](Self::is_unchanged) whether a piece of code is
+    /// still there.
     pub(crate) fn marks(&self, blob: &Blob) -> [Addr; MARKS] {
         let field = |offset| Addr(blob.at.0.wrapping_add(offset));
         let Fields { name, method, compile_id, .. } = self.fields;
@@ -189,14 +190,14 @@ impl<'a> Blobs<'a> {
 
     /// Whether a piece of code is still there, given the current values of its marks. A value is `None` if
     /// it cannot be read.
-    pub(crate) fn is_still(blob: &Blob, marks: &[Option<u64>; MARKS]) -> bool {
+    pub(crate) fn is_unchanged(blob: &Blob, marks: &[Option<u64>; MARKS]) -> bool {
         let &[Some(used), Some(name), Some(method), Some(id)] = marks else { return false };
         let is_same = |known: Addr| method == known.0 && id as u32 == blob.compile_id;
         used as u8 != 0 && name == blob.name.0 && blob.method.is_none_or(is_same)
     }
 
-    fn blob(&self, pages: &mut Pages<'_>, room: HeapBlock) -> Result<Option<Blob>> {
-        let (fields, HeapBlock { blob, bytes: room, used }) = (&self.fields, room);
+    fn blob(&self, pages: &mut Pages<'_>, block: HeapBlock) -> Result<Option<Blob>> {
+        let (fields, HeapBlock { blob, bytes: capacity, used }) = (&self.fields, block);
         let size = u64::from(pages.u32(at(blob, fields.size)?)?);
         let end = u64::from(pages.u32(at(blob, fields.data)?)?);
         let begin = match fields.code_begin {
@@ -204,7 +205,11 @@ impl<'a> Blobs<'a> {
             CodeStart::Offset(field) => at(blob, pages.u32(at(blob, field)?)?.into())?,
         };
         let end = at(blob, end)?;
-        if size > room.min(MAX_BLOB) || begin < blob || end <= begin || end.0 - blob.0 > room {
+        if size > capacity.min(MAX_BLOB)
+            || begin < blob
+            || end <= begin
+            || end.0 - blob.0 > capacity
+        {
             return Ok(None);
         }
         let name = pages.pointer(at(blob, fields.name)?)?;
@@ -356,16 +361,16 @@ mod tests {
         let blobs = Blobs::new(&layout, Inlining::Nowhere).unwrap();
         let marks = own_memory().words(&blobs.marks(&blob)).unwrap();
         let marks = marks.try_into().unwrap();
-        assert!(Blobs::is_still(&blob, &marks));
+        assert!(Blobs::is_unchanged(&blob, &marks));
         for changed in 0..MARKS {
             for other in [None, Some(0x100)] {
                 let mut marks = marks;
                 marks[changed] = other;
-                assert!(!Blobs::is_still(&blob, &marks), "{changed} {other:?}");
+                assert!(!Blobs::is_unchanged(&blob, &marks), "{changed} {other:?}");
             }
         }
         let stub = Blob { method: None, ..blob };
-        assert!(Blobs::is_still(&stub, &[marks[0], marks[1], marks[1], marks[1]]));
+        assert!(Blobs::is_unchanged(&stub, &[marks[0], marks[1], marks[1], marks[1]]));
     }
 
     #[test]

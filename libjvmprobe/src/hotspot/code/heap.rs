@@ -138,17 +138,17 @@ impl Blocks {
         heap: &Heap,
         mut visit: impl FnMut(&mut Pages<'_>, HeapBlock),
     ) -> Result<()> {
-        let mut block = heap.low;
+        let mut address = heap.low;
         for _ in 0..MAX_BLOCKS {
             // The walk ends after the last block, or at a block whose length cannot be determined.
-            if block >= heap.high || !matches!(heap.segment(pages, block), Ok(0)) {
+            if address >= heap.high || !matches!(heap.segment(pages, address), Ok(0)) {
                 break;
             }
-            let Ok((room, is_used)) = self.block(pages, heap, block) else { break };
+            let Ok((block, is_used)) = self.block(pages, heap, address) else { break };
             if is_used {
-                visit(pages, room);
+                visit(pages, block);
             }
-            block = at(block, room.bytes)?;
+            address = at(address, block.bytes)?;
         }
         Ok(())
     }
@@ -164,16 +164,16 @@ impl Blocks {
             return Ok(None);
         };
         let log = heap.segment_log;
-        let mut block = Addr(heap.low.0 + ((addr.0 - heap.low.0) >> log << log));
+        let mut segment = Addr(heap.low.0 + ((addr.0 - heap.low.0) >> log << log));
         for _ in 0..MAX_HOPS {
-            match heap.segment(pages, block)? {
+            match heap.segment(pages, segment)? {
                 0 => {
-                    let (room, is_used) = self.block(pages, heap, block)?;
-                    return Ok(is_used.then_some(room));
+                    let (block, is_used) = self.block(pages, heap, segment)?;
+                    return Ok(is_used.then_some(block));
                 }
                 FREE => return Ok(None),
-                back => match block.0.checked_sub(u64::from(back) << log) {
-                    Some(before) if before >= heap.low.0 => block = Addr(before),
+                back => match segment.0.checked_sub(u64::from(back) << log) {
+                    Some(before) if before >= heap.low.0 => segment = Addr(before),
                     _ => return Ok(None),
                 },
             }

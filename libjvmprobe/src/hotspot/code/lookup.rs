@@ -26,7 +26,7 @@ const MAX_PREFETCHED: u64 = 256 << 10;
 
 /// A piece of code found at a requested address.
 #[derive(Clone, Debug)]
-pub struct Found {
+pub struct FoundCode {
     /// Its first address.
     pub(crate) start: Addr,
     /// The first address after it.
@@ -68,10 +68,10 @@ impl HotSpot {
     }
 
     /// Splits a blob that has several stubs; `None` for other blobs.
-    fn stubs_of(&self, blob: &Blob, code: &Code) -> Option<Vec<Found>> {
+    fn stubs_of(&self, blob: &Blob, code: &Code) -> Option<Vec<FoundCode>> {
         let mut divided = vec![(blob.begin, blob.end.0 - blob.begin.0, code.clone())];
         self.name_stubs(&mut divided);
-        let found = |(start, size, code): (Addr, u64, Code)| Found {
+        let found = |(start, size, code): (Addr, u64, Code)| FoundCode {
             start,
             end: Addr(start.0.saturating_add(size)),
             compile_id: 0,
@@ -83,10 +83,10 @@ impl HotSpot {
 
 /// Result of a [`Lookup`].
 #[derive(Debug, Default)]
-pub(crate) struct Seen {
+pub(crate) struct LookupResult {
     /// Code at the addresses, in order. Omits addresses outside the code cache, and code that is being created or
     /// discarded.
-    pub(crate) code: Vec<Found>,
+    pub(crate) code: Vec<FoundCode>,
     /// The methods, without inconsistent ones.
     pub(crate) methods: Vec<(Addr, Arc<MethodInfo>)>,
     /// Number of classes that the JVM has unloaded, if it counts them. It did not change during the lookup.
@@ -122,7 +122,7 @@ impl Lookup {
         hotspot: &HotSpot,
         addrs: &[Addr],
         methods: &[Addr],
-    ) -> Result<Seen> {
+    ) -> Result<LookupResult> {
         let pages = &mut Pages::sequential(&hotspot.memory);
         if self.heaps.is_empty() {
             let mut all = heaps(pages, &hotspot.layout)?;
@@ -133,16 +133,16 @@ impl Lookup {
         let mut tries = 1..TRIES;
         loop {
             if self.unloaded.is_none() || self.methods.size() > MAX_METHODS_SIZE {
-                self.methods.forget();
+                self.methods.clear();
                 self.unloaded = hotspot.classes_unloaded();
             }
-            pages.forget();
+            pages.clear();
             let infos = pages.read_batched(methods, |pages, &at| self.methods.get(pages, at));
             let (code, unloaded) = self.code(hotspot, pages, addrs)?;
             if unloaded == self.unloaded && unloaded.is_some() == counts {
                 let methods = methods.iter().zip(infos);
                 let methods = methods.filter_map(|(&at, info)| Some((at, info?))).collect();
-                return Ok(Seen { code, methods, unloaded });
+                return Ok(LookupResult { code, methods, unloaded });
             }
             // Classes were unloaded meanwhile, so an address may have belonged to another method when it was
             // read.
@@ -150,7 +150,7 @@ impl Lookup {
             if tries.next().is_none() {
                 // The code is valid nevertheless: code that still exists keeps its methods loaded, and their
                 // names were read in this attempt.
-                return Ok(Seen { code, ..Seen::default() });
+                return Ok(LookupResult { code, ..LookupResult::default() });
             }
         }
     }
@@ -162,7 +162,7 @@ impl Lookup {
         hotspot: &HotSpot,
         pages: &mut Pages<'_>,
         addrs: &[Addr],
-    ) -> Result<(Vec<Found>, Option<u64>)> {
+    ) -> Result<(Vec<FoundCode>, Option<u64>)> {
         let (heaps, methods) = (&self.heaps, &mut self.methods);
         let mut reader = Blobs::new(&hotspot.layout, Inlining::At(addrs))?;
         let blobs = pages.read_batched(addrs, |pages, &addr| reader.find(pages, heaps, addr));
@@ -179,10 +179,10 @@ impl Lookup {
         let (unloaded, marks) = words.split_at(usize::from(counter.is_some()));
         let mut found = Vec::new();
         for ((blob, code), marks) in blobs.iter().zip(names).zip(marks.as_chunks().0) {
-            let Some(code) = code.filter(|_| Blobs::is_still(blob, marks)) else { continue };
+            let Some(code) = code.filter(|_| Blobs::is_unchanged(blob, marks)) else { continue };
             match hotspot.stubs_of(blob, &code) {
                 Some(stubs) => found.extend(stubs),
-                None => found.push(Found {
+                None => found.push(FoundCode {
                     start: blob.begin,
                     end: blob.end,
                     compile_id: blob.compile_id,

@@ -6,7 +6,7 @@
 //! | `cache` | contents of a block: a method, a stub, the interpreter |
 //! | `scopes` | methods inlined into a compiled method, with lines |
 //! | `stubs` | names of stubs |
-//! | `lookup` | all code, and code and methods by address |
+//! | `lookup` | reading of all code; look-up of code and methods by their addresses |
 //! | `fill` | fill level of the code cache |
 //!
 //! The JVM runs on during reads. A block that changes meanwhile is omitted if it is inconsistent,
@@ -20,7 +20,7 @@ mod scopes;
 pub(super) mod stubs;
 
 pub use fill::Fill;
-pub(crate) use lookup::{Lookup, Seen};
+pub(crate) use lookup::{Lookup, LookupResult};
 
 use crate::{Addr, Error, Result};
 
@@ -54,7 +54,7 @@ fn at(object: Addr, offset: u64) -> Result<Addr> {
     object
         .checked_add(offset)
         .filter(|_| object.0 != 0)
-        .ok_or_else(|| Error::layout("a null pointer in the code cache"))
+        .ok_or_else(|| Error::layout("a pointer in the code cache is null"))
 }
 
 #[cfg(test)]

@@ -141,18 +141,20 @@ impl<'a> Scopes<'a> {
         if self.frames_left == 0 || !self.inlining.is_wanted(begin, end) {
             return Ok(Vec::new());
         }
-        let places = self.places(pages, blob.at)?;
+        let locations = self.locations(pages, blob.at)?;
         self.debug_left = self
             .debug_left
-            .checked_sub(places.pcs_len + places.scopes_len)
+            .checked_sub(locations.pcs_len + locations.scopes_len)
             .ok_or_else(|| Error::layout("too much debug information"))?;
-        let descs = self.descs(pages, &places, begin, end)?;
-        let scopes = pages.bytes(places.scopes, places.scopes_len)?;
+        let descs = self.descs(pages, &locations, begin, end)?;
+        let scopes = pages.bytes(locations.scopes, locations.scopes_len)?;
         let handlers = self.handlers(pages, blob);
         let is_single = matches!(self.inlining, Inlining::At(_));
         let covers_all_code = !is_single || describes_all_code(pages, begin, &descs);
         let mut chain = |this: &Self, desc: Option<&(Addr, i32)>| {
-            desc.and_then(|&(_, scope)| this.chain(pages, methods, &scopes, scope, places.metadata))
+            desc.and_then(|&(_, scope)| {
+                this.chain(pages, methods, &scopes, scope, locations.metadata)
+            })
         };
         let mut ranges: Vec<Inlined> = Vec::new();
         let mut from = begin;
@@ -167,7 +169,7 @@ impl<'a> Scopes<'a> {
                 let mut start = from;
                 if !covers_all_code && self.inlining.is_wanted(from, call) {
                     let previous = i.checked_sub(1).and_then(|i| chain(self, descs.get(i)));
-                    let (common, is_sure) = in_common(&next, previous.as_deref());
+                    let (common, is_sure) = common_frames(&next, previous.as_deref());
                     ranges.push(Inlined { start: from, end: call, chain: common, is_sure });
                     start = call;
                 }
@@ -200,15 +202,15 @@ impl<'a> Scopes<'a> {
         pages: &mut Pages<'_>,
         blob: Blob,
     ) -> Result<Vec<Addr>> {
-        let places = self.places(pages, blob.at)?;
+        let locations = self.locations(pages, blob.at)?;
         self.debug_left = self
             .debug_left
-            .checked_sub(places.pcs_len + places.scopes_len)
+            .checked_sub(locations.pcs_len + locations.scopes_len)
             .ok_or_else(|| Error::layout("too much debug information"))?;
-        let scopes = pages.bytes(places.scopes, places.scopes_len)?;
+        let scopes = pages.bytes(locations.scopes, locations.scopes_len)?;
         let mut numbers = BTreeSet::new();
         let mut seen = HashSet::new();
-        for (_, mut offset) in self.descs(pages, &places, blob.begin, blob.end)? {
+        for (_, mut offset) in self.descs(pages, &locations, blob.begin, blob.end)? {
             // Follows the callers outwards until a scope that was visited before.
             while offset > 0 && seen.insert(offset) {
                 let scope = usize::try_from(offset).ok().and_then(|offset| scopes.get(offset..));
@@ -223,7 +225,7 @@ impl<'a> Scopes<'a> {
         }
         let mut pointer = |number: u64| {
             let implausible = || Error::layout("implausible method index in debug information");
-            pages.pointer(at(places.metadata, number.checked_mul(8).ok_or_else(implausible)?)?)
+            pages.pointer(at(locations.metadata, number.checked_mul(8).ok_or_else(implausible)?)?)
         };
         numbers.into_iter().map(&mut pointer).collect()
     }
@@ -232,11 +234,11 @@ impl<'a> Scopes<'a> {
     fn descs(
         &self,
         pages: &mut Pages<'_>,
-        places: &Places,
+        locations: &DebugLocations,
         begin: Addr,
         end: Addr,
     ) -> Result<Vec<(Addr, i32)>> {
-        let bytes = pages.bytes(places.pcs, places.pcs_len)?;
+        let bytes = pages.bytes(locations.pcs, locations.pcs_len)?;
         let size = usize::try_from(self.pc_desc_size).unwrap_or(0).max(8);
         let field = |desc: &[u8], offset: u64| {
             let offset = usize::try_from(offset).ok()?;
@@ -270,7 +272,7 @@ impl<'a> Scopes<'a> {
         offset.and_then(|offset| blob.at.checked_add(offset.into())).unwrap_or(blob.end)
     }
 
-    fn places(&self, pages: &mut Pages<'_>, blob: Addr) -> Result<Places> {
+    fn locations(&self, pages: &mut Pages<'_>, blob: Addr) -> Result<DebugLocations> {
         let bounded = |from: u64, to: u64| {
             let len = to.checked_sub(from).filter(|&len| len <= MAX_DEBUG);
             len.and_then(|len| usize::try_from(len).ok())
@@ -282,7 +284,7 @@ impl<'a> Scopes<'a> {
                 let (pcs, pcs_end, metadata) = (number(pcs)?, number(pcs_end)?, number(metadata)?);
                 let scopes = scopes.begin(pages, blob)?;
                 let pcs_at = at(blob, pcs)?;
-                Ok(Places {
+                Ok(DebugLocations {
                     pcs: pcs_at,
                     pcs_len: bounded(pcs, pcs_end)?,
                     // Scopes precede the PcDescs.
@@ -296,7 +298,7 @@ impl<'a> Scopes<'a> {
                 let (size, relocation) = (number(size)?, number(relocation)?);
                 let data = pages.pointer(at(blob, data)?)?;
                 let mutable = pages.pointer(at(blob, mutable)?)?;
-                Ok(Places {
+                Ok(DebugLocations {
                     pcs: at(data, pcs)?,
                     pcs_len: bounded(pcs, scopes)?,
                     scopes: at(data, scopes)?,
@@ -345,9 +347,9 @@ impl<'a> Scopes<'a> {
 
 /// Whether there are PcDescs at other instructions than calls and polls (`DebugNonSafepoints`).
 fn describes_all_code(pages: &mut Pages<'_>, begin: Addr, descs: &[(Addr, i32)]) -> bool {
-    let looked_at = &descs[..descs.len().min(MAX_EXAMINED)];
+    let examined = &descs[..descs.len().min(MAX_EXAMINED)];
     let mut others = 0;
-    for &(pc, _) in looked_at {
+    for &(pc, _) in examined {
         // Bytes before the pc, where a call would end, and after it, where a poll would begin.
         let before = Addr(pc.0.saturating_sub(8)).max(begin);
         let Ok(bytes) = pages.bytes(before, (pc.0 - before.0) as usize + 4) else { return false };
@@ -355,7 +357,7 @@ fn describes_all_code(pages: &mut Pages<'_>, begin: Addr, descs: &[(Addr, i32)])
         others += usize::from(!is_call(before) && !is_poll(behind));
     }
     // Some calls and polls have other encodings, so up to a quarter may be unrecognised.
-    others * 4 > looked_at.len()
+    others * 4 > examined.len()
 }
 
 /// Whether bytes end with a call: `call rel32`, or an indirect call by register or memory.
@@ -373,7 +375,10 @@ fn is_poll(bytes: &[u8]) -> bool {
 /// Returns the methods to which code between two calls belongs, and whether they are certain. They are the
 /// outer methods that the scopes of both calls have in common, with the lines of the second call. `previous`
 /// is `None` at the beginning of the method.
-fn in_common(next: &[SourceFrame], previous: Option<&[SourceFrame]>) -> (Vec<SourceFrame>, bool) {
+fn common_frames(
+    next: &[SourceFrame],
+    previous: Option<&[SourceFrame]>,
+) -> (Vec<SourceFrame>, bool) {
     let outermost = next.len().saturating_sub(1);
     let previous = previous.unwrap_or(&next[outermost..]);
     let is_same = |a: &SourceFrame, b: &SourceFrame| {
@@ -395,7 +400,7 @@ fn in_common(next: &[SourceFrame], previous: Option<&[SourceFrame]>) -> (Vec<Sou
     (chain, is_sure)
 }
 
-struct Places {
+struct DebugLocations {
     pcs: Addr,
     pcs_len: usize,
     scopes: Addr,
@@ -422,7 +427,7 @@ mod tests {
     #[test]
     fn code_between_two_calls_gets_their_common_frames() {
         let next = chain(&[("a", 1), ("b", 2), ("c", 3)]);
-        let common = |previous: &[(&str, u32)]| in_common(&next, Some(&chain(previous)));
+        let common = |previous: &[(&str, u32)]| common_frames(&next, Some(&chain(previous)));
         // Both calls in one method, on the same or on different lines.
         assert_eq!(common(&[("a", 1), ("b", 2), ("c", 3)]), (next.clone(), true));
         assert_eq!(common(&[("a", 1), ("b", 2), ("c", 9)]), (next.clone(), true));
@@ -432,13 +437,13 @@ mod tests {
         assert_eq!(common(&[("a", 1), ("b", 2)]), (outer.clone(), false));
         assert_eq!(common(&[("a", 1), ("b", 2), ("d", 4)]), (outer.clone(), false));
         let deeper = chain(&[("a", 1), ("b", 2), ("c", 3), ("d", 4)]);
-        assert_eq!(in_common(&next, Some(&deeper)), (next.clone(), false));
+        assert_eq!(common_frames(&next, Some(&deeper)), (next.clone(), false));
         // The outermost method calls the same method on two different lines.
         assert_eq!(common(&[("a", 7), ("b", 2), ("c", 3)]), (chain(&[("a", 1)]), false));
         // At the beginning of the method nothing is inlined yet.
-        assert_eq!(in_common(&next, None), (chain(&[("a", 1)]), false));
+        assert_eq!(common_frames(&next, None), (chain(&[("a", 1)]), false));
         let alone = chain(&[("a", 5)]);
-        assert_eq!(in_common(&alone, None), (alone.clone(), true));
+        assert_eq!(common_frames(&alone, None), (alone.clone(), true));
     }
 
     #[test]

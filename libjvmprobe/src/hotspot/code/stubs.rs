@@ -63,9 +63,9 @@ impl HotSpot {
         }
         // The JVM sets these variables once, while it starts.
         let stubs = &self.build.stubs;
-        let places: Vec<_> =
+        let variables: Vec<_> =
             stubs.iter().map(|(at, _)| Addr(at.0.wrapping_add(self.bias))).collect();
-        let addrs = self.memory.words(&places).unwrap_or_default();
+        let addrs = self.memory.words(&variables).unwrap_or_default();
         let entries = stubs.iter().zip(addrs).filter_map(|((_, name), addr)| {
             Some((Addr(addr.filter(|&addr| addr != 0)?), Arc::clone(name)))
         });

@@ -49,7 +49,7 @@ pub(super) struct ClassReader {
     /// Offset and mask of the flag of redefined classes.
     redefined: Option<(u64, u16)>,
     /// Offset and mask of the flag of classes with a method handle for one of their methods.
-    handled: Option<(u64, u16)>,
+    has_method_handles: Option<(u64, u16)>,
     /// Whether these flags are in `InstanceKlassFlags::_status`, which follows `_flags`.
     has_status: bool,
     os_thread: Option<(u64, u64)>,
@@ -85,7 +85,7 @@ impl ClassReader {
             array_data: layout.get(Item::MethodArrayData)?,
             loader_of: layout.get(Item::ClassLoaderOf)?,
             redefined: flags(REDEFINED_11, REDEFINED_17, REDEFINED),
-            handled: flags(HANDLED_11, HANDLED_17, HANDLED),
+            has_method_handles: flags(HANDLED_11, HANDLED_17, HANDLED),
             has_status: layout.major >= 21,
             os_thread: thread(Item::OsThread, Item::OsThreadId),
         })
@@ -117,8 +117,12 @@ impl ClassReader {
     /// Whether a method handle was made for one of the class's methods; `None` if unknown.
     /// `ResolvedMethodTable` sets the flag when it gets the class's first method, and HotSpot never
     /// clears it (prims/resolvedMethodTable.cpp, classfile/javaClasses.cpp).
-    pub(super) fn is_handled(&self, reader: &mut Reader<'_>, klass: Addr) -> Result<Option<bool>> {
-        let Some((field, mask)) = self.handled else { return Ok(None) };
+    pub(super) fn has_method_handles(
+        &self,
+        reader: &mut Reader<'_>,
+        klass: Addr,
+    ) -> Result<Option<bool>> {
+        let Some((field, mask)) = self.has_method_handles else { return Ok(None) };
         Ok(self.flag(reader, klass, field, mask))
     }
 

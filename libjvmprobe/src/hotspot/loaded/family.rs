@@ -43,7 +43,7 @@ impl Families {
         let (length, data) =
             (layout.get(Item::MethodArrayLength)?, layout.get(Item::MethodArrayData)?);
         let mut families = Self::default();
-        let mut room = MAX_RELATIONS;
+        let mut relations_left = MAX_RELATIONS;
         for entries in listed.classes.chunks(AT_ONCE) {
             reader.prefetch(entries, &[secondary]);
             for entry in entries {
@@ -72,7 +72,7 @@ impl Families {
                         above.push(classes.symbol(reader, klass)?);
                     }
                 }
-                room = room
+                relations_left = relations_left
                     .checked_sub(above.len())
                     .ok_or_else(|| Error::layout("too many superclasses"))?;
                 families.insert(own, above);

@@ -68,7 +68,7 @@ pub(super) struct MethodFacts {
     /// Counted loop iterations.
     pub(super) loops: u64,
     /// Whether one of these counters has overflowed.
-    pub(super) has_run_over: bool,
+    pub(super) has_overflowed: bool,
     /// Whether it has counters from an archive, which are from another run.
     pub(super) has_archived_counters: bool,
     /// Whether it has a profile whose counter cannot be read.
@@ -212,7 +212,7 @@ impl MethodReader {
             counted: counted.times,
             is_counted: counted.is_counted,
             loops: counted.loops,
-            has_run_over: counted.has_run_over,
+            has_overflowed: counted.has_overflowed,
             has_archived_counters: counted.is_archived,
             has_unread_profile: counted.is_unread,
             is_compiled,
@@ -241,7 +241,7 @@ impl MethodReader {
             counted.is_counted |= word >> carry != 0;
             let loops = reader.pages.u32(at(counter, LOOPS_BEHIND_CALLS)?)?;
             counted.loops += u64::from(loops >> self.count_shift);
-            counted.has_run_over |= (word | loops) >> carry & 1 != 0;
+            counted.has_overflowed |= (word | loops) >> carry & 1 != 0;
             Ok(())
         };
         add(counters, Some(self.invocations))?;
@@ -275,7 +275,7 @@ struct Counted {
     times: u64,
     is_counted: bool,
     loops: u64,
-    has_run_over: bool,
+    has_overflowed: bool,
     is_archived: bool,
     is_unread: bool,
 }

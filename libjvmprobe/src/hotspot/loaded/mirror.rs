@@ -44,13 +44,13 @@ pub(super) struct Mirrors {
     /// Offset in mirrors of the protection domain.
     domain: Option<u64>,
     /// The steps from a mirror to the bytes of the location.
-    hops: [Hop; 4],
+    steps: [Step; 4],
     /// The Klass of mirrors, once a mirror was seen.
     class_of_mirrors: Option<Addr>,
-    /// Mirrors of the classes read since the last call of `are_still`.
+    /// Mirrors of the classes read since the last call of `are_unchanged`.
     seen: Vec<Seen>,
-    /// Cached locations by protection domain, since the last call of `are_still`. Many classes share a
-    /// domain.
+    /// Cached locations by protection domain, since the last call of `are_unchanged`. Many classes
+    /// share a domain.
     sources: NumberMap<Addr, Option<Arc<str>>>,
 }
 
@@ -66,14 +66,14 @@ struct Seen {
 
 /// A step from an object to one that it refers to.
 #[derive(Clone, Copy, Debug)]
-struct Hop {
+struct Step {
     /// Name of the referred object's class, as in class files.
     class: &'static str,
     /// Offset of the reference, and the referred object's Klass, once found.
     known: Option<(usize, Addr)>,
 }
 
-const HOPS: [&str; 4] =
+const STEPS: [&str; 4] =
     ["java/security/ProtectionDomain", "java/security/CodeSource", "java/lang/String", "[B"];
 
 impl Mirrors {
@@ -97,7 +97,7 @@ impl Mirrors {
             // The offset must lie within the bytes that are read of a mirror.
             redefined: redefined.map(u64::from).filter(|at| (8..MAX_OBJECT as u64).contains(at)),
             domain: domain.filter(|at| (8..MAX_OBJECT as u64).contains(at)),
-            hops: HOPS.map(|class| Hop { class, known: None }),
+            steps: STEPS.map(|class| Step { class, known: None }),
             class_of_mirrors: None,
             seen: Vec::new(),
             sources: NumberMap::default(),
@@ -108,57 +108,58 @@ impl Mirrors {
     pub(super) fn prefetch(
         &self,
         pages: &mut Pages<'_>,
-        now: &mut Pages<'_>,
+        fresh_pages: &mut Pages<'_>,
         klasses: impl Iterator<Item = Addr>,
     ) {
         let handle = |klass| pages.pointer(at(klass, self.mirror).ok()?).ok();
         let handles: Vec<_> = klasses.filter_map(handle).collect();
-        now.prefetch(handles.iter().copied());
+        fresh_pages.prefetch(handles.iter().copied());
         let mirrors: Vec<_> =
-            handles.into_iter().filter_map(|handle| now.pointer(handle).ok()).collect();
+            handles.into_iter().filter_map(|handle| fresh_pages.pointer(handle).ok()).collect();
         let all_of = |object: Addr| [object, Addr(object.0.saturating_add(MAX_OBJECT as u64 - 1))];
-        now.prefetch(mirrors.iter().copied().flat_map(all_of));
+        fresh_pages.prefetch(mirrors.iter().copied().flat_map(all_of));
         if let Some(field) = self.domain_field() {
-            let domain = |mirror| self.references.reference_at(now, mirror, field);
+            let domain = |mirror| self.references.reference_at(fresh_pages, mirror, field);
             let domains: Vec<_> = mirrors.into_iter().filter_map(domain).collect();
-            now.prefetch(domains.into_iter().flat_map(all_of));
+            fresh_pages.prefetch(domains.into_iter().flat_map(all_of));
         }
     }
 
     /// Reads a class's mirror; `None` if it is inconsistent. The result is valid only if a later call of
-    /// [`Self::are_still`] returns true, because `now` may hold pages that were read some classes earlier.
+    /// [`Self::are_unchanged`] returns true, because `fresh_pages` may hold pages that were read some
+    /// classes earlier.
     pub(super) fn read(
         &mut self,
         pages: &mut Pages<'_>,
-        now: &mut Pages<'_>,
+        fresh_pages: &mut Pages<'_>,
         klass: Addr,
     ) -> Option<Mirror> {
         // An OopHandle: the address of a reference that is never compressed.
         let handle = pages.pointer(at(klass, self.mirror).ok()?).ok()?;
-        let mut find = |now: &mut Pages<'_>| {
-            let address = now.pointer(handle).ok()?;
-            let mirror = self.mirror_at(now, address).ok()?;
+        let mut find = |fresh_pages: &mut Pages<'_>| {
+            let address = fresh_pages.pointer(handle).ok()?;
+            let mirror = self.mirror_at(fresh_pages, address).ok()?;
             // A mirror belongs to this class if it refers to the class (`java_lang_Class::_klass_offset`).
             mirror.has(klass).then_some((address, mirror))
         };
-        let found = find(now).or_else(|| {
+        let found = find(fresh_pages).or_else(|| {
             // The collector may have moved the mirror since the pages were read.
-            now.forget();
-            find(now)
+            fresh_pages.clear();
+            find(fresh_pages)
         });
         let (address, mirror) = found?;
         let is_redefined = self.redefined.and_then(|field| {
             let count = mirror.field::<4>(field as usize)?;
             Some(u32::from_ne_bytes(count) != 0)
         });
-        let source = self.source(now, &mirror);
+        let source = self.source(fresh_pages, &mirror);
         let domain =
             self.domain_field().map(|field| (field, self.references.reference(&mirror, field)));
         self.seen.push(Seen { handle, mirror: address, domain });
         Some(Mirror { source, is_redefined })
     }
 
-    fn source(&mut self, now: &mut Pages<'_>, mirror: &Object) -> Option<Arc<str>> {
+    fn source(&mut self, fresh_pages: &mut Pages<'_>, mirror: &Object) -> Option<Arc<str>> {
         // Most classes have no protection domain; then no search is needed.
         if let Some(field) = self.domain {
             self.references.reference(mirror, field as usize)?;
@@ -167,59 +168,59 @@ impl Mirrors {
         if let Some(source) = domain.and_then(|domain| self.sources.get(&domain)) {
             return source.clone();
         }
-        let (address, domain) = self.follow(now, mirror, 0)?;
-        let source = self.source_of(now, &domain);
+        let (address, domain) = self.follow(fresh_pages, mirror, 0)?;
+        let source = self.source_of(fresh_pages, &domain);
         self.sources.insert(address, source.clone());
         source
     }
 
     /// Returns the offset of mirrors' protection domain, once it is known.
     fn domain_field(&self) -> Option<usize> {
-        let [Hop { known, .. }, ..] = self.hops;
+        let [Step { known, .. }, ..] = self.steps;
         known.map(|(field, _)| field).or(self.domain.map(|field| field as usize))
     }
 
     /// Whether all mirrors and protection domains that were read since the last call are still at their
     /// addresses, with the same locations. The collector may have moved other objects to these addresses.
     /// Clears the record of what was read.
-    pub(super) fn are_still(&mut self, now: &mut Pages<'_>) -> bool {
-        let [Hop { known, .. }, ..] = self.hops;
+    pub(super) fn are_unchanged(&mut self, fresh_pages: &mut Pages<'_>) -> bool {
+        let [Step { known, .. }, ..] = self.steps;
         let (seen, sources) = (std::mem::take(&mut self.seen), std::mem::take(&mut self.sources));
         let mirrors = seen.iter().flat_map(|seen| {
             let field = seen.domain.map_or(0, |(field, _)| field as u64);
             [seen.handle, Addr(seen.mirror.0.saturating_add(field))]
         });
-        now.prefetch(mirrors.chain(sources.keys().copied()));
-        let is_still = |seen: Seen| {
-            now.pointer(seen.handle).is_ok_and(|mirror| mirror == seen.mirror)
+        fresh_pages.prefetch(mirrors.chain(sources.keys().copied()));
+        let is_unchanged = |seen: Seen| {
+            fresh_pages.pointer(seen.handle).is_ok_and(|mirror| mirror == seen.mirror)
                 && seen.domain.is_none_or(|(field, domain)| {
-                    self.references.reference_at(now, seen.mirror, field) == domain
+                    self.references.reference_at(fresh_pages, seen.mirror, field) == domain
                 })
         };
-        seen.into_iter().all(is_still)
+        seen.into_iter().all(is_unchanged)
             && sources.into_iter().all(|(address, source)| {
-                let object = self.references.object(now, address).ok();
+                let object = self.references.object(fresh_pages, address).ok();
                 let domain =
                     object.filter(|domain| known.is_some_and(|(_, klass)| klass == domain.klass));
-                domain.is_some_and(|domain| self.source_of(now, &domain) == source)
+                domain.is_some_and(|domain| self.source_of(fresh_pages, &domain) == source)
             })
     }
 
     /// Returns the location of a protection domain.
-    fn source_of(&mut self, now: &mut Pages<'_>, domain: &Object) -> Option<Arc<str>> {
-        let (_, source) = self.follow(now, domain, 1)?;
-        let (_, location) = self.follow(now, &source, 2)?;
-        let (at, array) = self.follow(now, &location, 3)?;
-        let text = references::text(now, at, &array, MAX_LOCATION)?;
+    fn source_of(&mut self, fresh_pages: &mut Pages<'_>, domain: &Object) -> Option<Arc<str>> {
+        let (_, source) = self.follow(fresh_pages, domain, 1)?;
+        let (_, location) = self.follow(fresh_pages, &source, 2)?;
+        let (at, array) = self.follow(fresh_pages, &location, 3)?;
+        let text = references::text(fresh_pages, at, &array, MAX_LOCATION)?;
         (!text.is_empty()).then(|| clean::name(&text).into())
     }
 
     /// Reads the mirror at an address.
-    fn mirror_at(&mut self, now: &mut Pages<'_>, mirror: Addr) -> Result<Object> {
-        let object = self.references.object(now, mirror)?;
+    fn mirror_at(&mut self, fresh_pages: &mut Pages<'_>, mirror: Addr) -> Result<Object> {
+        let object = self.references.object(fresh_pages, mirror)?;
         let is_mirror = match self.class_of_mirrors {
             Some(class) => object.klass == class,
-            None => self.references.is_of(now, &object, "java/lang/Class"),
+            None => self.references.is_of(fresh_pages, &object, "java/lang/Class"),
         };
         if !is_mirror {
             return Err(Error::layout("the mirror of a class is not a java.lang.Class object"));
@@ -232,22 +233,22 @@ impl Mirrors {
     /// class, and in later calls through the same field.
     fn follow(
         &mut self,
-        now: &mut Pages<'_>,
+        fresh_pages: &mut Pages<'_>,
         object: &Object,
-        hop: usize,
+        step: usize,
     ) -> Option<(Addr, Object)> {
-        let Hop { class, known } = *self.hops.get(hop)?;
+        let Step { class, known } = *self.steps.get(step)?;
         if let Some((field, klass)) = known {
             let address = self.references.reference(object, field)?;
-            let found = self.references.object(now, address).ok()?;
+            let found = self.references.object(fresh_pages, address).ok()?;
             return (found.klass == klass).then_some((address, found));
         }
         for field in self.references.fields(object) {
             let Some(address) = self.references.reference(object, field) else { continue };
-            let Ok(found) = self.references.object(now, address) else { continue };
-            if self.references.is_of(now, &found, class) {
-                if let Some(hop) = self.hops.get_mut(hop) {
-                    hop.known = Some((field, found.klass));
+            let Ok(found) = self.references.object(fresh_pages, address) else { continue };
+            if self.references.is_of(fresh_pages, &found, class) {
+                if let Some(step) = self.steps.get_mut(step) {
+                    step.known = Some((field, found.klass));
                 }
                 return Some((address, found));
             }

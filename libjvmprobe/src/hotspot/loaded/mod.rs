@@ -195,8 +195,10 @@ impl HotSpot {
 /// [`Error::Layout`] naming the missing field, or if the lists are longer than the maximum;
 /// [`Error::Memory`] if the JVM has exited.
 pub(super) fn count(memory: &Memory, layout: &Layout, until: Option<Instant>) -> Result<u64> {
+    const UNCOUNTED: &str =
+        "cannot read its class lists to the end: they changed, are too long, or time ran out";
     let counted = walk::count(memory, layout, until)?;
-    counted.ok_or_else(|| Error::layout("its class lists do not end"))
+    counted.ok_or_else(|| Error::layout(UNCOUNTED))
 }
 
 /// Maximum number of times a class is read again because classes were unloaded meanwhile.
@@ -225,7 +227,7 @@ impl Source<'_> {
         mut visit: impl FnMut(&Loaded, LoadedClass) -> Result<()>,
     ) -> Result<Loaded> {
         let Self { memory, layout, inlined, unloads, pid } = self;
-        let mut alive = Alive {
+        let mut live = LiveClasses {
             memory,
             layout,
             unloads,
@@ -262,27 +264,36 @@ impl Source<'_> {
         let mut listing = Loaded {
             loaders,
             is_complete: listed.is_complete,
-            not_counted: counting.nothing(),
+            not_counted: counting.not_counted(),
             ..listing
         };
-        let now = Pages::scattered(memory);
-        let mut parts =
-            Parts { reader, now, classes, names, methods, mirrors, counting, refs, inlined };
+        let fresh_pages = Pages::scattered(memory);
+        let mut parts = Parts {
+            reader,
+            fresh_pages,
+            classes,
+            names,
+            methods,
+            mirrors,
+            counting,
+            refs,
+            inlined,
+        };
         let mut rest = &listed.classes[..];
         while !rest.is_empty() {
-            let read = parts.some(rest);
+            let read = parts.read_batch(rest);
             let (entries, others) = rest.split_at(read.len());
             rest = others;
-            let is_sure = !alive.has_changed() & parts.are_sources_still();
+            let is_sure = !live.has_changed() & parts.are_sources_unchanged();
             if !is_sure {
-                parts.reader.forget();
+                parts.reader.clear();
             }
             parts
-                .now
+                .fresh_pages
                 .prefetch(entries.iter().filter_map(|entry| parts.classes.loader_at(entry.klass)));
             for (entry, class) in entries.iter().zip(read) {
-                let class = if is_sure { class } else { parts.alone(entry, &mut alive) };
-                if !parts.is_still(entry, &listed) || !alive.has(entry, &listed) {
+                let class = if is_sure { class } else { parts.reread(entry, &mut live) };
+                if !parts.has_same_loader(entry, &listed) || !live.has(entry, &listed) {
                     continue;
                 }
                 match class {
@@ -300,7 +311,7 @@ impl Source<'_> {
                 }
             }
         }
-        listing.is_complete &= alive.is_complete;
+        listing.is_complete &= live.is_complete;
         Ok(listing)
     }
 }
@@ -328,10 +339,10 @@ impl Reader<'_> {
     }
 
     /// Clears the caches, because a new class may lie at the address of an unloaded one.
-    fn forget(&mut self) {
-        self.pages.forget();
-        self.names.forget();
-        self.symbols.forget();
+    fn clear(&mut self) {
+        self.pages.clear();
+        self.names.clear();
+        self.symbols.clear();
     }
 
     /// Returns the text of a Symbol.
@@ -346,15 +357,15 @@ fn pointers(
     objects: impl Iterator<Item = Addr>,
     fields: &[u64],
 ) -> Vec<Addr> {
-    let places = objects.flat_map(|object| fields.iter().map(move |&field| at(object, field)));
-    places.flatten().filter_map(|place| pages.pointer(place).ok()).collect()
+    let addresses = objects.flat_map(|object| fields.iter().map(move |&field| at(object, field)));
+    addresses.flatten().filter_map(|address| pages.pointer(address).ok()).collect()
 }
 
 /// The readers that together produce a class.
 struct Parts<'a> {
     reader: Reader<'a>,
     /// A second page cache, for values that are re-read after the class was read.
-    now: Pages<'a>,
+    fresh_pages: Pages<'a>,
     classes: ClassReader,
     names: loader::Names,
     methods: MethodReader,
@@ -370,12 +381,12 @@ type Read = Result<Option<LoadedClass>>;
 
 impl Parts<'_> {
     /// Reads the first batch of the given classes.
-    fn some(&mut self, entries: &[walk::Entry]) -> Vec<Read> {
+    fn read_batch(&mut self, entries: &[walk::Entry]) -> Vec<Read> {
         let entries = &entries[..entries.len().min(AT_ONCE)];
         let klasses = || entries.iter().map(|entry| entry.klass);
         self.classes.prefetch(&mut self.reader, entries);
         if let Some(mirrors) = &self.mirrors {
-            mirrors.prefetch(&mut self.reader.pages, &mut self.now, klasses());
+            mirrors.prefetch(&mut self.reader.pages, &mut self.fresh_pages, klasses());
         }
         let mut methods = 0;
         let mut read = Vec::new();
@@ -391,34 +402,35 @@ impl Parts<'_> {
     }
 
     /// Reads one class of a batch again, because a class was unloaded or origins may have changed.
-    fn alone(&mut self, entry: &walk::Entry, alive: &mut Alive<'_>) -> Read {
+    fn reread(&mut self, entry: &walk::Entry, live: &mut LiveClasses<'_>) -> Read {
         let mut class = self.read(entry);
         // Whatever was read while classes were being unloaded may be garbage.
         for _ in 0..TRIES {
-            if !alive.has_changed() & self.are_sources_still() {
+            if !live.has_changed() & self.are_sources_unchanged() {
                 break;
             }
-            self.reader.forget();
+            self.reader.clear();
             class = self.read(entry);
         }
-        self.now.forget();
+        self.fresh_pages.clear();
         class
     }
 
     /// Clears the re-read cache and returns whether the locations that classes come from are unchanged.
-    fn are_sources_still(&mut self) -> bool {
-        let Self { now, mirrors, .. } = self;
-        now.forget();
-        mirrors.as_mut().is_none_or(|mirrors| mirrors.are_still(now))
+    fn are_sources_unchanged(&mut self) -> bool {
+        let Self { fresh_pages, mirrors, .. } = self;
+        fresh_pages.clear();
+        mirrors.as_mut().is_none_or(|mirrors| mirrors.are_unchanged(fresh_pages))
     }
 
     /// Reads a class; `None` if it is not a class yet.
     fn read(&mut self, entry: &walk::Entry) -> Read {
-        let Self { reader, now, classes, names, methods, mirrors, counting, refs, inlined } = self;
+        let Self { reader, fresh_pages, classes, names, methods, mirrors, counting, refs, inlined } =
+            self;
         let Some(mut class) = classes.read(reader, entry)? else { return Ok(None) };
         (class.module, class.module_location) = names.module(reader, entry.klass);
         if let Some(mirrors) = mirrors {
-            let mirror = mirrors.read(&mut reader.pages, now, entry.klass);
+            let mirror = mirrors.read(&mut reader.pages, fresh_pages, entry.klass);
             class.has_source_read = mirror.is_some();
             let mirror = mirror.unwrap_or_default();
             class.source = mirror.source;
@@ -450,8 +462,9 @@ impl Parts<'_> {
     }
 
     /// Whether a class still belongs to its loader, according to pages that were read after the class.
-    fn is_still(&mut self, entry: &walk::Entry, listed: &walk::Listed) -> bool {
-        let loader = self.classes.loader_at(entry.klass).and_then(|at| self.now.pointer(at).ok());
+    fn has_same_loader(&mut self, entry: &walk::Entry, listed: &walk::Listed) -> bool {
+        let loader =
+            self.classes.loader_at(entry.klass).and_then(|at| self.fresh_pages.pointer(at).ok());
         loader.is_some() && loader == listed.loaders.get(entry.loader).copied()
     }
 }
@@ -462,7 +475,7 @@ impl Parts<'_> {
 /// loader's address belongs to another loader. Therefore the JVM's count of unloaded classes is polled. The
 /// JVM increments that count before it frees anything. When the count has changed, all classes are listed
 /// again.
-struct Alive<'a> {
+struct LiveClasses<'a> {
     memory: &'a Memory,
     layout: &'a Layout,
     unloads: Option<Addr>,
@@ -475,7 +488,7 @@ struct Alive<'a> {
     is_complete: bool,
 }
 
-impl Alive<'_> {
+impl LiveClasses<'_> {
     /// Whether classes were unloaded since the last call, so that the caller must read again.
     fn has_changed(&mut self) -> bool {
         let now = self.unloads.and_then(|at| self.memory.u64(at).ok());
@@ -489,8 +502,8 @@ impl Alive<'_> {
         };
         self.is_complete &= listed.is_complete;
         let loader = |entry: &walk::Entry| listed.loaders.get(entry.loader).copied();
-        let alive = listed.classes.iter().filter_map(|entry| Some((entry.klass, loader(entry)?)));
-        self.classes = Some(alive.collect());
+        let live = listed.classes.iter().filter_map(|entry| Some((entry.klass, loader(entry)?)));
+        self.classes = Some(live.collect());
         true
     }
 
@@ -507,5 +520,5 @@ pub(super) fn at(object: Addr, offset: u64) -> Result<Addr> {
     object
         .checked_add(offset)
         .filter(|_| object.0 != 0)
-        .ok_or_else(|| Error::layout("a null pointer in a class"))
+        .ok_or_else(|| Error::layout("a pointer in a class is null"))
 }

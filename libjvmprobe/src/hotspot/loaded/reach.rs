@@ -114,7 +114,7 @@ impl Reach<'_> {
         let class = self.classes.symbol(reader, klass)?;
         let constants = constants.read(reader, klass, is_alone.then_some(class))?;
         constants.handles(refs, handles)?;
-        let is_handled = self.classes.is_handled(reader, klass)?;
+        let has_method_handles = self.classes.has_method_handles(reader, klass)?;
         let mut methods = Vec::new();
         for method in self.classes.methods(reader, klass)? {
             let facts = self.methods.read(reader, method)?;
@@ -134,8 +134,8 @@ impl Reach<'_> {
                 waiting.push(callee, facts.inlined_size(), calls);
             }
         }
-        if is_handled != Some(false) {
-            handles.push(HandledClass { class, is_known: is_handled.is_some(), methods });
+        if has_method_handles != Some(false) {
+            handles.push(HandledClass { class, is_known: has_method_handles.is_some(), methods });
         }
         Ok(())
     }

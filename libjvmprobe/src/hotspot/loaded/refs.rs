@@ -229,7 +229,7 @@ impl Constants {
             let class = self.own.filter(|_| !refs.knows(class)).unwrap_or(class);
             Some(refs.name(class, Signature { name, descriptor }))
         };
-        named().ok_or_else(|| Error::layout("a method without a name in the constant pool"))
+        named().ok_or_else(|| Error::layout("a method reference in the constant pool has no name"))
     }
 
     fn is_method(&self, index: u32) -> bool {

@@ -143,7 +143,7 @@ pub(super) struct InCode {
 /// in JDK 11 runtime/tieredThresholdPolicy.cpp) compare the counters with these flags, multiplied by
 /// a factor of at least one, which grows with the compilers' queues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct CompiledFrom {
+struct CompileThresholds {
     /// Number of calls that is sufficient alone.
     calls: u64,
     /// Number of calls that is sufficient if calls and iterations together reach `together`.
@@ -153,7 +153,7 @@ struct CompiledFrom {
     loops: u64,
 }
 
-impl CompiledFrom {
+impl CompileThresholds {
     /// Used where the thresholds are unknown: any count is sufficient.
     const ANY: Self = Self { calls: 1, min_calls: 1, together: 1, loops: 1 };
 
@@ -168,12 +168,12 @@ impl CompiledFrom {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Counting {
     /// Reason why the usage of every method without evidence of a call is unknown, if there is one.
-    nothing: Option<Why>,
+    not_counted: Option<Why>,
     /// Maximum size in bytes of methods that may be inlined uncounted, and the reason.
     inlined: (u64, Why),
     /// Maximum size in bytes of methods that C1 inlines into the method that it compiles.
     inlined_by_c1: u64,
-    compiled_from: CompiledFrom,
+    compile_thresholds: CompileThresholds,
     /// Whether any class was redefined; `None` if unknown.
     redefined: Option<bool>,
 }
@@ -192,7 +192,7 @@ impl Counting {
         let is_set =
             |item| variable(item).and_then(|at| memory.array::<1>(at).ok()).map(|b| b != [0]);
         let redefinitions = variable(Item::Redefinitions).and_then(|at| memory.u64(at).ok());
-        let nothing = if is_on("UseJVMCICompiler") == Some(true) {
+        let not_counted = if is_on("UseJVMCICompiler") == Some(true) {
             Some(Why::OtherCompiler)
         } else if is_on("UseInterpreter") == Some(false) {
             Some(Why::CompiledFirst)
@@ -231,22 +231,23 @@ impl Counting {
         // The thresholds of tier 4 are normally the higher ones, but the user may have changed them.
         let least = |names: [&'static str; 2]| names.map(&number).into_iter().min().flatten();
         let is_scaled = text("CompileCommand").is_some_and(|commands| scales(&commands));
-        let compiled_from = || {
-            Some(CompiledFrom {
+        let compile_thresholds = || {
+            Some(CompileThresholds {
                 calls: least(["Tier3InvocationThreshold", "Tier4InvocationThreshold"])?,
                 min_calls: least(["Tier3MinInvocationThreshold", "Tier4MinInvocationThreshold"])?,
                 together: least(["Tier3CompileThreshold", "Tier4CompileThreshold"])?,
                 loops: least(["Tier3BackEdgeThreshold", "Tier4BackEdgeThreshold"])?,
             })
         };
-        let compiled_from = compiled_from().filter(|_| !is_scaled).unwrap_or(CompiledFrom::ANY);
-        Self { nothing, inlined, inlined_by_c1, compiled_from, redefined }
+        let compile_thresholds =
+            compile_thresholds().filter(|_| !is_scaled).unwrap_or(CompileThresholds::ANY);
+        Self { not_counted, inlined, inlined_by_c1, compile_thresholds, redefined }
     }
 
     /// Returns the reason why the usage of every method without evidence of a call is unknown, if there is
     /// one.
-    pub(super) fn nothing(&self) -> Option<Why> {
-        self.nothing
+    pub(super) fn not_counted(&self) -> Option<Why> {
+        self.not_counted
     }
 
     /// Whether any class was redefined; `None` if unknown.
@@ -279,10 +280,10 @@ impl Counting {
     /// from an archive it may have been compiled before its first call in this run.
     pub(super) fn may_have_been_compiled(&self, facts: &MethodFacts) -> bool {
         facts.is_compiled
-            || facts.has_run_over
+            || facts.has_overflowed
             || facts.has_archived_counters
             || facts.has_unread_profile
-            || self.compiled_from.is_reached(facts.counted, facts.loops)
+            || self.compile_thresholds.is_reached(facts.counted, facts.loops)
     }
 
     /// Decides the usage of a method whose class is in `state`; `redefined` is whether that class was
@@ -314,7 +315,7 @@ impl Counting {
             (facts.has_archived_counters, Why::Archived),
             (facts.is_intrinsic, Why::Intrinsic),
             (in_code.is_inlined, Why::Inlined),
-            (facts.is_compiled && self.nothing.is_some(), Why::Compiled),
+            (facts.is_compiled && self.not_counted.is_some(), Why::Compiled),
             (facts.has_unread_profile, Why::Profiled),
         ];
         let of_method = reasons.into_iter().find(|(holds, _)| *holds).map(|(_, why)| why);
@@ -325,7 +326,7 @@ impl Counting {
         let by_c1 = in_code.called_at.is_some_and(|level| self.may_be_inlined_by_c1(facts, level));
         let uncounted = by_c1.then_some(Why::Uncounted);
         let forced = facts.is_forced_inline.then_some(Why::ForcedInline);
-        let why = of_method.or(self.nothing).or(redefined).or(compiled);
+        let why = of_method.or(self.not_counted).or(redefined).or(compiled);
         let why = why.or(small).or(forced).or(uncounted);
         why.map_or(Usage::NotCalled, Usage::Unknown)
     }
@@ -335,10 +336,15 @@ impl Counting {
 impl Counting {
     /// Counting in a JVM without special flags.
     pub(super) const USUAL: Self = Self {
-        nothing: None,
+        not_counted: None,
         inlined: (TRIVIAL, Why::Small),
         inlined_by_c1: INLINED_BY_C1,
-        compiled_from: CompiledFrom { calls: 200, min_calls: 100, together: 2000, loops: 60_000 },
+        compile_thresholds: CompileThresholds {
+            calls: 200,
+            min_calls: 100,
+            together: 2000,
+            loops: 60_000,
+        },
         redefined: Some(false),
     };
 }
@@ -381,7 +387,7 @@ mod tests {
             counted: 0,
             is_counted: false,
             loops: 0,
-            has_run_over: false,
+            has_overflowed: false,
             has_archived_counters: false,
             has_unread_profile: false,
             is_compiled: false,
@@ -399,8 +405,8 @@ mod tests {
     #[test]
     fn counted_method_is_called() {
         let counted = MethodFacts { is_counted: true, ..facts() };
-        for nothing in [None, Some(Why::CompiledFirst)] {
-            assert_eq!(judge(Counting { nothing, ..USUAL }, &counted), Usage::Called);
+        for not_counted in [None, Some(Why::CompiledFirst)] {
+            assert_eq!(judge(Counting { not_counted, ..USUAL }, &counted), Usage::Called);
         }
         assert_eq!(USUAL.judge(&counted, State::Linked, None, INLINED), Usage::Called);
         assert_eq!(judge(USUAL, &facts()), Usage::NotCalled);
@@ -421,7 +427,7 @@ mod tests {
         unknown(c1, MethodFacts { code_size: 35, ..facts() }, Why::OnlyC1);
         assert_eq!(judge(c1, &facts()), Usage::NotCalled);
         for why in [Why::NotCounted, Why::CompiledFirst, Why::OtherCompiler, Why::OutOfMetaspace] {
-            unknown(Counting { nothing: Some(why), ..USUAL }, facts(), why);
+            unknown(Counting { not_counted: Some(why), ..USUAL }, facts(), why);
         }
         let inlined = USUAL.judge(&facts(), State::Initialized, None, INLINED);
         assert_eq!(inlined, Usage::Unknown(Why::Inlined));
@@ -480,8 +486,8 @@ mod tests {
     #[test]
     fn methods_of_uninitialized_classes_are_not_called() {
         let small = MethodFacts { code_size: 5, ..facts() };
-        for nothing in [None, Some(Why::NotCounted)] {
-            let counting = Counting { nothing, ..USUAL };
+        for not_counted in [None, Some(Why::NotCounted)] {
+            let counting = Counting { not_counted, ..USUAL };
             for state in [State::Loaded, State::Linked] {
                 assert_eq!(counting.judge(&small, state, None, NOWHERE), Usage::NotCalled);
             }
@@ -500,7 +506,7 @@ mod tests {
         assert_eq!(judge(any, Some(false)), Usage::NotCalled);
         assert_eq!(judge(any, None), Usage::Unknown(Why::PerhapsRedefined));
         assert_eq!(judge(USUAL, None), Usage::NotCalled);
-        let untold = Counting { redefined: None, ..USUAL };
-        assert_eq!(judge(untold, None), Usage::Unknown(Why::PerhapsRedefined));
+        let unknown = Counting { redefined: None, ..USUAL };
+        assert_eq!(judge(unknown, None), Usage::Unknown(Why::PerhapsRedefined));
     }
 }

@@ -73,7 +73,7 @@ pub(super) fn read(memory: &Memory, layout: &Layout) -> Result<Listed> {
         if number >= MIN_TRIES && is_over(Some(until)) {
             break;
         }
-        let listed = once(memory, &fields, MAX_CLASSES, None)?;
+        let listed = walk_once(memory, &fields, MAX_CLASSES, None)?;
         if listed.is_complete {
             return Ok(listed);
         }
@@ -97,7 +97,7 @@ pub(super) fn count(
     until: Option<Instant>,
 ) -> Result<Option<u64>> {
     const MAX_POLLED_CLASSES: usize = 1 << 18;
-    let listed = once(memory, &Fields::read(layout)?, MAX_POLLED_CLASSES, until)?;
+    let listed = walk_once(memory, &Fields::read(layout)?, MAX_POLLED_CLASSES, until)?;
     Ok(listed.is_complete.then_some(listed.classes.len() as u64))
 }
 
@@ -116,23 +116,28 @@ impl Fields {
 }
 
 /// Walks all lists once. `max` limits both the number of loaders and the number of classes.
-fn once(memory: &Memory, fields: &Fields, max: usize, until: Option<Instant>) -> Result<Listed> {
+fn walk_once(
+    memory: &Memory,
+    fields: &Fields,
+    max: usize,
+    until: Option<Instant>,
+) -> Result<Listed> {
     let mut pages = Pages::sequential(memory);
     let mut listed = Listed { is_complete: true, ..Listed::default() };
     let mut loader = memory.pointer(fields.head)?;
     let mut steps = max;
-    let mut ring = Ring::default();
+    let mut detector = CycleDetector::default();
     while loader != Addr(0) {
-        if listed.loaders.len() >= max || ring.closes(loader) || is_over(until) {
+        if listed.loaders.len() >= max || detector.closes(loader) || is_over(until) {
             listed.is_complete = false;
             break;
         }
         let number = listed.loaders.len();
         listed.loaders.push(loader);
         let found = (&mut listed.classes, &mut steps);
-        let whole = classes(&mut pages, fields, (loader, number), found, until);
+        let is_complete = classes(&mut pages, fields, (loader, number), found, until);
         let next = at(loader, fields.next_loader).and_then(|at| pages.pointer(at));
-        listed.is_complete &= whole.is_ok_and(|whole| whole);
+        listed.is_complete &= is_complete.is_ok_and(|complete| complete);
         match next {
             Ok(next) => loader = next,
             Err(_) => {
@@ -152,13 +157,13 @@ fn once(memory: &Memory, fields: &Fields, max: usize, until: Option<Instant>) ->
 /// Detects a cyclic list with Brent's algorithm: remembers one element and replaces it after twice
 /// the number of steps each time.
 #[derive(Debug, Default)]
-struct Ring {
+struct CycleDetector {
     seen: Addr,
     steps: u64,
     until: u64,
 }
 
-impl Ring {
+impl CycleDetector {
     /// Advances to an element; returns whether it is the remembered one.
     fn closes(&mut self, element: Addr) -> bool {
         if element == self.seen {
@@ -188,9 +193,9 @@ fn classes(
 ) -> Result<bool> {
     let mut klass = pages.pointer(at(loader, fields.first_class)?)?;
     let is_alone = pages.array::<1>(at(loader, fields.is_alone)?)? != [0];
-    let mut ring = Ring::default();
+    let mut detector = CycleDetector::default();
     while klass != Addr(0) {
-        let Some(left) = steps.checked_sub(1).filter(|_| !ring.closes(klass)) else {
+        let Some(left) = steps.checked_sub(1).filter(|_| !detector.closes(klass)) else {
             return Ok(false);
         };
         *steps = left;
@@ -201,7 +206,7 @@ fn classes(
         // cached before the class was created. In the second case, re-reading the page helps.
         let loader_of = at(klass, fields.loader_of)?;
         if pages.pointer(loader_of)? != loader {
-            pages.forget();
+            pages.clear();
             if pages.pointer(loader_of)? != loader {
                 return Ok(false);
             }
@@ -285,13 +290,13 @@ mod tests {
     fn cycles_of_any_length_are_detected() {
         for length in 1..50_u64 {
             for tail in 0..50_u64 {
-                let mut ring = Ring::default();
+                let mut detector = CycleDetector::default();
                 let elements = (0..).map(|i| if i < tail { i } else { tail + (i - tail) % length });
-                let steps = elements.take_while(|&i| !ring.closes(Addr(i + 1))).count() as u64;
+                let steps = elements.take_while(|&i| !detector.closes(Addr(i + 1))).count() as u64;
                 assert!(steps <= 4 * (tail + length) + 4, "{tail} {length}: {steps}");
             }
         }
-        let mut ring = Ring::default();
-        assert!((1..10_000).all(|i| !ring.closes(Addr(i))));
+        let mut detector = CycleDetector::default();
+        assert!((1..10_000).all(|i| !detector.closes(Addr(i))));
     }
 }

@@ -49,7 +49,7 @@ const CATEGORIES: [(Kind, &str, CategoryColor); 9] = [
 ];
 
 /// The output profile while it is being built.
-struct Filled<'a> {
+struct Builder<'a> {
     from: &'a Profile,
     to: fx::Profile,
     categories: HashMap<Kind, CategoryPairHandle>,
@@ -70,7 +70,7 @@ fn write(titled: &TitledProfile<'_>, mut to: impl Write) -> io::Result<()> {
     let categories = CATEGORIES.map(|(kind, name, colour)| {
         (kind, CategoryPairHandle::from(made.add_category(name, colour)))
     });
-    let mut filled = Filled {
+    let mut builder = Builder {
         from: profile,
         to: made,
         categories: categories.into(),
@@ -89,15 +89,15 @@ fn write(titled: &TitledProfile<'_>, mut to: impl Write) -> io::Result<()> {
             let of = timeline.stacks().get(stack as usize);
             let Some((sample, left)) = of.and_then(|of| samples.get_mut(of)) else { continue };
             *left = left.saturating_sub(count);
-            filled.add(sample, count, Some(u64::from(slot).saturating_mul(timeline.slot_ns)));
+            builder.add(sample, count, Some(u64::from(slot).saturating_mul(timeline.slot_ns)));
         }
     }
     let mut rest: Vec<_> = samples.into_values().filter(|(_, count)| *count > 0).collect();
     rest.sort_by(|(a, _), (b, _)| (a.pid, a.tid, &a.stack).cmp(&(b.pid, b.tid, &b.stack)));
     for (sample, count) in rest {
-        filled.add(sample, count, None);
+        builder.add(sample, count, None);
     }
-    to.write_all(clean::json(&serde_json::to_string(&filled.to)?).as_bytes())?;
+    to.write_all(clean::json(&serde_json::to_string(&builder.to)?).as_bytes())?;
     to.flush()
 }
 
@@ -109,7 +109,7 @@ fn interval_ns(profile: &Profile) -> u64 {
     }
 }
 
-impl<'a> Filled<'a> {
+impl<'a> Builder<'a> {
     /// Adds a sample at the time `at_ns`; without one, after the last sample of its thread.
     fn add(&mut self, sample: &'a Sample, count: u64, at_ns: Option<u64>) {
         let (thread, end) = self.thread(sample);
@@ -128,14 +128,14 @@ impl<'a> Filled<'a> {
             self.to.add_sample(thread, at, stack, CpuDelta::ZERO, part);
             weight -= u64::from(part.unsigned_abs());
         }
-        let lasts = match self.from.measure {
+        let duration_ns = match self.from.measure {
             Measure::Elapsed(_) => count,
             Measure::Time => count.saturating_mul(interval_ns(self.from)),
             _ => interval_ns(self.from),
         };
         let key = (sample.pid, sample.tid, &*sample.thread);
         if let Some((_, end)) = self.threads.get_mut(&key) {
-            *end = at_ns.saturating_add(lasts);
+            *end = at_ns.saturating_add(duration_ns);
         }
     }
 

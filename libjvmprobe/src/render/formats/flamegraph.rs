@@ -31,13 +31,15 @@ pub const FORMAT: Format = Format {
     draws_differences: true,
     holds_several: false,
     shows_times: false,
-    write: |profiles, how, to| {
+    write: |profiles, format_options, to| {
         let [TitledProfile { profile, title, .. }] = profiles else {
             return Err(wrong_profile_count());
         };
-        match how.base {
-            Some(base) => write_difference(profile, base.as_bytes(), how, title.clone(), to),
-            None => write(profile, how, title.clone(), to),
+        match format_options.base {
+            Some(base) => {
+                write_difference(profile, base.as_bytes(), format_options, title.clone(), to)
+            }
+            None => write(profile, format_options, title.clone(), to),
         }
     },
 };
@@ -61,14 +63,14 @@ pub struct Title {
 /// The errors of the writer; [`io::ErrorKind::InvalidData`] for a profile without samples.
 pub fn write(
     profile: &Profile,
-    how: &FormatOptions<'_>,
+    format_options: &FormatOptions<'_>,
     title: Title,
     mut to: impl Write,
 ) -> io::Result<()> {
-    let lines = folded::lines(profile, options_of(how));
+    let lines = folded::lines(profile, options_of(format_options));
     let kinds = Kinds::of(profile);
     let mut hues = kinds.hues();
-    let mut options = options(profile, how, title);
+    let mut options = options(profile, format_options, title);
     options.colors = Palette::Multi(MultiPalette::Java);
     options.palette_map = Some(&mut hues);
     let mut svg = Vec::new();
@@ -85,34 +87,34 @@ pub fn write(
 pub fn write_difference(
     profile: &Profile,
     base: impl BufRead,
-    how: &FormatOptions<'_>,
+    format_options: &FormatOptions<'_>,
     title: Title,
     to: impl Write,
 ) -> io::Result<()> {
-    let after = folded::lines(profile, options_of(how)).join("\n");
+    let after = folded::lines(profile, options_of(format_options)).join("\n");
     let scaled = differential::Options { normalize: true, strip_hex: false };
     let mut both = Vec::new();
     differential::from_readers(scaled, base, Cursor::new(after), &mut both)?;
-    let mut options = options(profile, how, title);
+    let mut options = options(profile, format_options, title);
     flamegraph::from_reader(&mut options, Cursor::new(both), to)
 }
 
-fn options_of(how: &FormatOptions<'_>) -> folded::Options {
-    folded::Options { threads: how.threads, ..Default::default() }
+fn options_of(format_options: &FormatOptions<'_>) -> folded::Options {
+    folded::Options { threads: format_options.threads, ..Default::default() }
 }
 
 fn options(
     profile: &Profile,
-    how: &FormatOptions<'_>,
+    format_options: &FormatOptions<'_>,
     title: Title,
 ) -> flamegraph::Options<'static> {
     let mut options = flamegraph::Options::default();
     options.title = title.title;
     options.subtitle = title.subtitle;
-    options.count_name = profile.measure.counted().into();
+    options.count_name = profile.measure.unit().into();
     options.colors = Palette::Basic(BasicPalette::Hot);
     options.deterministic = true;
-    options.min_width = if how.keep_narrow { 0.0 } else { NARROW };
+    options.min_width = if format_options.keep_narrow { 0.0 } else { NARROW };
     options
 }
 
@@ -167,7 +169,7 @@ impl Kinds {
                     let all: u64 = kinds.iter().map(|(_, count)| count).sum();
                     let share = |(kind, count): &(Kind, u64)| {
                         let share = percent(*count as f64, all as f64);
-                        format!("{} {share}", word(*kind))
+                        format!("{} {share}", tooltip_name(*kind))
                     };
                     let shares: Vec<_> = kinds.iter().map(share).collect();
                     output.push_str(&format!(
@@ -189,8 +191,8 @@ fn unescaped(text: &str) -> String {
     marks.iter().fold(text.to_owned(), |text, (mark, plain)| text.replace(mark, plain))
 }
 
-/// Returns the word for a kind in tooltips.
-fn word(kind: Kind) -> &'static str {
+/// Returns the name of a kind in tooltips.
+fn tooltip_name(kind: Kind) -> &'static str {
     match kind {
         Kind::Java => "compiled",
         Kind::Inlined => "inlined",
@@ -264,9 +266,9 @@ mod tests {
         let mut profile = profile();
         profile.samples[0].count = 5000;
         assert!(!svg(&profile).contains("vfs_read"));
-        let (mut bytes, how) =
+        let (mut bytes, format_options) =
             (Vec::new(), FormatOptions { keep_narrow: true, ..FormatOptions::default() });
-        write(&profile, &how, Title::default(), &mut bytes).unwrap();
+        write(&profile, &format_options, Title::default(), &mut bytes).unwrap();
         assert!(String::from_utf8(bytes).unwrap().contains("<title>vfs_read (1 samples"));
     }
 

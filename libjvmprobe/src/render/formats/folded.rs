@@ -23,10 +23,13 @@ pub const FORMAT: Format = Format {
     draws_differences: false,
     holds_several: false,
     shows_times: false,
-    write: |profiles, how, to| {
+    write: |profiles, format_options, to| {
         let [TitledProfile { profile, .. }] = profiles else { return Err(wrong_profile_count()) };
-        let options =
-            Options { threads: how.threads, by_second: how.by_second, ..Options::default() };
+        let options = Options {
+            threads: format_options.threads,
+            by_second: format_options.by_second,
+            ..Options::default()
+        };
         write(profile, options, to)
     },
 };

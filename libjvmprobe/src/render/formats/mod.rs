@@ -109,6 +109,11 @@ pub fn drawing_differences() -> String {
     names.join(" or ")
 }
 
+/// Returns the name extensions of all formats, for help texts.
+pub fn extensions() -> String {
+    FORMATS.map(|format| format.ending).join(", ")
+}
+
 /// Returns a list of all formats for people: `.svg (flame graph), ... or .json (speedscope)`.
 pub fn list() -> String {
     let all = FORMATS.map(|format| format!("{} ({})", format.ending, format.name));

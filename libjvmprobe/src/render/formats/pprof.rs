@@ -140,7 +140,7 @@ fn int(value: u64) -> i64 {
 /// # Errors
 /// Returns the errors of the writer.
 pub fn write(profiles: &[&Profile], to: impl Write) -> io::Result<()> {
-    zip(&proto(profiles, true), to)
+    write_gzip(&proto(profiles, true), to)
 }
 
 /// Writes profiles without labels, for databases that create a series for each value of a label.
@@ -148,11 +148,11 @@ pub fn write(profiles: &[&Profile], to: impl Write) -> io::Result<()> {
 /// # Errors
 /// Returns the errors of the writer.
 pub fn write_unlabelled(profiles: &[&Profile], to: impl Write) -> io::Result<()> {
-    zip(&proto(profiles, false), to)
+    write_gzip(&proto(profiles, false), to)
 }
 
 /// Encodes and compresses.
-fn zip(proto: &Proto, to: impl Write) -> io::Result<()> {
+fn write_gzip(proto: &Proto, to: impl Write) -> io::Result<()> {
     let mut gzip = GzEncoder::new(to, Compression::default());
     gzip.write_all(&proto.encode_to_vec())?;
     gzip.finish()?.flush()
@@ -217,12 +217,12 @@ fn proto(profiles: &[&Profile], labelled: bool) -> Proto {
                 num: num.into(),
             };
             let mut value = vec![0; 2 * measures.len()];
-            let (few, all) = match profile.measure {
+            let (occurrences, total) = match profile.measure {
                 Measure::Time => (sample.count, sample.count.saturating_mul(period)),
                 _ => (sample.occurrences, sample.count),
             };
-            value[2 * at] = int(few);
-            value[2 * at + 1] = int(all);
+            value[2 * at] = int(occurrences);
+            value[2 * at + 1] = int(total);
             let labels = labels(profile, sample).filter(|_| labelled);
             Sample {
                 location_id: sample.stack.iter().rev().map(|&id| locations[id as usize]).collect(),

@@ -7,9 +7,9 @@ const MARGIN = { left: 60, bottom: 18, bars: 30 };
 const HEAT = 100;
 
 class Axis {
-  /** `asked` is called with the selected range of slots, or null for all. */
-  constructor(asked) {
-    this.asked = asked;
+  /** `onSelect` is called with the selected range of slots, or null for all. */
+  constructor(onSelect) {
+    this.onSelect = onSelect;
     this.canvas = document.getElementById("heat");
     this.range = null;
     this.cursor = null;
@@ -36,12 +36,12 @@ class Axis {
   }
 
   /** Shows the samples that pass all filters except the selected range of time. */
-  show(choice, profile) {
+  show(selected, profile) {
     this.times = profile.times;
     document.getElementById("axis").hidden = this.times === null;
     if (this.times === null) return;
     this.profile = profile;
-    this.choice = choice;
+    this.selected = selected;
     this.arrange();
     this.draw();
   }
@@ -61,7 +61,7 @@ class Axis {
     while (inColumn / this.inRow > MAX_ROWS || inColumn % this.inRow !== 0) this.inRow++;
     this.perColumn = inColumn / this.inRow;
     const cells = new Float64Array(this.columns * this.perColumn);
-    for (const row of this.choice.taken) {
+    for (const row of this.selected.selectedRows) {
       const cell = Math.floor(slot[row] / this.inRow);
       if (cell < cells.length) cells[cell] += count[row];
     }
@@ -76,10 +76,10 @@ class Axis {
     };
     const has = (kind) => this.times.bands.some((band) => band.kind === kind);
     const { unit } = this.profile;
-    const what = unit === "samples" ? "Samples" : unit === "bytes" ? "Allocations" : "What was counted";
+    const what = unit === "samples" ? "Samples" : unit === "bytes" ? "Allocations" : "Counts";
     const length = this.column < 120 ? `${this.column}\u00a0s` : this.column < 7200 ? `${this.column / 60}\u00a0min` : `${this.column / 3600}\u00a0h`;
     caption.replaceChildren(
-      `${what} over time, from ${clock(this.times.begin)} on. Each column is ${length}, from its foot upwards. `,
+      `${what} over time, starting at ${clock(this.times.begin)}. Each column covers ${length}; time runs upwards. `,
       ...(has("gc") ? swatch("gc", "GC pauses") : []),
       ...(has("safepoint") ? swatch("safepoint", "other safepoints") : []),
     );
@@ -95,24 +95,24 @@ class Axis {
   draw() {
     const height = MARGIN.bars + HEAT + MARGIN.bottom;
     const context = fit(this.canvas, this.canvas.clientWidth, height);
-    const [wide, high] = [this.width / this.columns, HEAT / this.perColumn];
-    const gap = wide > 6 ? 1 : 0;
+    const [columnWidth, rowHeight] = [this.width / this.columns, HEAT / this.perColumn];
+    const gap = columnWidth > 6 ? 1 : 0;
     const bottom = MARGIN.bars + HEAT;
     context.fillStyle = colour("raised");
     context.fillRect(MARGIN.left, MARGIN.bars, this.width, HEAT);
-    const hue = darkness.matches ? (share) => `hsl(210 ${22 + 34 * share}% ${20 + 46 * share}%)` : (share) => `hsl(211 ${40 + 20 * share}% ${92 - 44 * share}%)`;
+    const hue = darkScheme.matches ? (share) => `hsl(210 ${22 + 34 * share}% ${20 + 46 * share}%)` : (share) => `hsl(211 ${40 + 20 * share}% ${92 - 44 * share}%)`;
     for (let cell = 0; cell < this.cells.length; cell++) {
       if (this.cells[cell] === 0) continue;
       const [column, row] = [Math.floor(cell / this.perColumn), cell % this.perColumn];
       context.fillStyle = hue(Math.sqrt(this.cells[cell] / this.most));
-      context.fillRect(MARGIN.left + column * wide, bottom - (row + 1) * high, wide - gap, Math.max(high - (high > 6 ? 1 : 0), 0.5));
+      context.fillRect(MARGIN.left + column * columnWidth, bottom - (row + 1) * rowHeight, columnWidth - gap, Math.max(rowHeight - (rowHeight > 6 ? 1 : 0), 0.5));
     }
     const sums = this.sums();
     const most = sums.reduce((most, sum) => Math.max(most, sum), 0) || 1;
     context.fillStyle = colour("line");
     sums.forEach((sum, column) => {
       const bar = (sum / most) * (MARGIN.bars - 8);
-      context.fillRect(MARGIN.left + column * wide, MARGIN.bars - 3 - bar, wide - gap, bar);
+      context.fillRect(MARGIN.left + column * columnWidth, MARGIN.bars - 3 - bar, columnWidth - gap, bar);
     });
     context.font = "11px system-ui, sans-serif";
     context.fillStyle = colour("faint");
@@ -120,9 +120,9 @@ class Axis {
     context.textBaseline = "top";
     if (this.most > 0) context.fillText(brief(this.profile, most), MARGIN.left - 6, 4);
     context.textAlign = "left";
-    this.drawBands(context, wide, gap);
-    if (this.range !== null) this.drawRange(context, wide);
-    this.drawScale(context, wide);
+    this.drawBands(context, columnWidth, gap);
+    if (this.range !== null) this.drawRange(context, columnWidth);
+    this.drawScale(context, columnWidth);
   }
 
   /** Returns the parts of columns that a period covers: column, begin and end as shares of the column. */
@@ -137,56 +137,56 @@ class Axis {
     return parts;
   }
 
-  drawBands(context, wide, gap) {
+  drawBands(context, columnWidth, gap) {
     const bottom = MARGIN.bars + HEAT;
     for (const kind of ["safepoint", "gc"]) {
       context.fillStyle = colour(kind);
       for (const band of this.times.bands) {
         if (band.kind !== kind) continue;
         for (const [column, from, to] of this.parts(band.begin, band.end)) {
-          const high = Math.max((to - from) * HEAT, 1.5);
-          const y = Math.max(bottom - to * HEAT - (high - (to - from) * HEAT), MARGIN.bars);
-          const x = MARGIN.left + column * wide;
+          const bandHeight = Math.max((to - from) * HEAT, 1.5);
+          const y = Math.max(bottom - to * HEAT - (bandHeight - (to - from) * HEAT), MARGIN.bars);
+          const x = MARGIN.left + column * columnWidth;
           // A solid strip at the side of the column, so that the samples remain visible.
-          const side = Math.max(Math.min(wide / 5, 5), 1);
+          const side = Math.max(Math.min(columnWidth / 5, 5), 1);
           context.globalAlpha = 0.55;
-          context.fillRect(x, y, wide - gap, high);
+          context.fillRect(x, y, columnWidth - gap, bandHeight);
           context.globalAlpha = 1;
-          context.fillRect(x, y, side, high);
+          context.fillRect(x, y, side, bandHeight);
         }
       }
     }
   }
 
   /** Fades everything outside of the selected range, and draws edges at its ends. */
-  drawRange(context, wide) {
+  drawRange(context, columnWidth) {
     const bottom = MARGIN.bars + HEAT;
     const [begin, end] = this.range.map((slot) => (slot * this.times.slotNs) / 1e9);
     context.fillStyle = colour("ground");
     context.globalAlpha = 0.68;
     for (const [column, from, to] of [...this.parts(0, begin), ...this.parts(end, this.columns * this.column)]) {
-      context.fillRect(MARGIN.left + column * wide, bottom - to * HEAT, wide, (to - from) * HEAT);
+      context.fillRect(MARGIN.left + column * columnWidth, bottom - to * HEAT, columnWidth, (to - from) * HEAT);
     }
     context.globalAlpha = 1;
     context.fillStyle = colour("accent");
     for (const at of [begin, end]) {
       const column = Math.min(Math.floor(at / this.column), this.columns - 1);
       const y = bottom - (at / this.column - column) * HEAT;
-      context.fillRect(MARGIN.left + column * wide, y - 1, wide, 2);
+      context.fillRect(MARGIN.left + column * columnWidth, y - 1, columnWidth, 2);
     }
     for (const [column, from, to] of this.parts(begin, end)) {
-      if (to > from) context.fillRect(MARGIN.left + column * wide, MARGIN.bars - 3, wide, 2);
+      if (to > from) context.fillRect(MARGIN.left + column * columnWidth, MARGIN.bars - 3, columnWidth, 2);
     }
   }
 
-  drawScale(context, wide) {
+  drawScale(context, columnWidth) {
     const bottom = MARGIN.bars + HEAT;
     context.font = "11px system-ui, sans-serif";
     context.fillStyle = colour("faint");
     context.textBaseline = "top";
-    const step = COLUMNS.find((seconds) => seconds >= this.column && (seconds / this.column) * wide >= 56) ?? this.column;
+    const step = COLUMNS.find((seconds) => seconds >= this.column && (seconds / this.column) * columnWidth >= 56) ?? this.column;
     for (let at = 0; at < this.end; at += step) {
-      const x = MARGIN.left + (at / this.column) * wide;
+      const x = MARGIN.left + (at / this.column) * columnWidth;
       context.fillRect(x, bottom, 1, 4);
       context.fillText(at % 3600 === 0 && at > 0 ? `${at / 3600} h` : at % 60 === 0 && at > 0 ? `${at / 60} min` : `${at} s`, x + 3, bottom + 4);
     }
@@ -199,8 +199,8 @@ class Axis {
       const [column, row] = [Math.floor(this.cursor / this.perColumn), this.cursor % this.perColumn];
       context.strokeStyle = colour("accent");
       context.lineWidth = 2;
-      const high = HEAT / this.perColumn;
-      context.strokeRect(MARGIN.left + column * wide, bottom - (row + 1) * high - 1, wide, Math.max(high, 2) + 2);
+      const rowHeight = HEAT / this.perColumn;
+      context.strokeRect(MARGIN.left + column * columnWidth, bottom - (row + 1) * rowHeight - 1, columnWidth, Math.max(rowHeight, 2) + 2);
     }
   }
 
@@ -240,7 +240,7 @@ class Axis {
     });
     const title = `${begin.toFixed(2)} s, ${clock(this.times.begin + begin * 1e3, 3)}`;
     const count = this.cells[cell] ?? 0;
-    const rate = this.profile.unit === "bytes" ? `, ${bytes(count / length)} a second` : "";
+    const rate = this.profile.unit === "bytes" ? `, ${bytes(count / length)} per second` : "";
     showTip(event.clientX, event.clientY, title, [`${amount(this.profile, count)} in ${duration(length)}${rate}`, ...lines]);
     if (this.anchor !== null) this.preview(this.anchor, cell);
   }
@@ -273,7 +273,7 @@ class Axis {
 
   set(range) {
     this.range = range;
-    this.asked(range);
+    this.onSelect(range);
   }
 
   /** Displays a selection, also in the input fields. */

@@ -4,9 +4,9 @@
 class Callers extends Tree {
   /** Counts each sample once, from the method's innermost call outwards; without a method, from the innermost
    * frame outwards. */
-  constructor(choice, method) {
-    super(choice);
-    this.forest = choice.forest;
+  constructor(selected, method) {
+    super(selected);
+    this.forest = selected.forest;
     const { parent, method: methods } = this.forest;
     const from = new Int32Array(parent.length);
     for (let node = 1; node < from.length; node++) {
@@ -14,62 +14,62 @@ class Callers extends Tree {
     }
     Object.assign(this, { parent: [], method: [], total: [], depth: [], left: [], children: [] });
     if (this.isDifference) this.base = [];
-    /** For each place, the forest nodes of its samples, with their counts. */
-    this.held = [];
+    /** For each tree node, the forest nodes of its samples, with their counts. */
+    this.nodeCounts = [];
     this.kinds = new CallerKinds(this);
-    const all = new Held(this.isDifference);
-    const before = choice.baseOwn ?? new Float64Array(from.length);
-    choice.own.forEach((count, node) => {
+    const all = new NodeCounts(this.isDifference);
+    const before = selected.baseOwn ?? new Float64Array(from.length);
+    selected.own.forEach((count, node) => {
       if (count === 0 && before[node] === 0) return;
       if (from[node] > 0 && this.forest.kind[from[node]] !== GROUP) all.add(from[node], count, before[node]);
     });
     this.add(-1, -1, all);
   }
 
-  add(parent, method, held) {
-    const place = this.parent.length;
+  add(parent, method, nodeCounts) {
+    const treeNode = this.parent.length;
     this.parent.push(parent);
     this.method.push(method);
-    this.held.push(held);
+    this.nodeCounts.push(nodeCounts);
     this.children.push(null);
     this.depth.push(parent < 0 ? 0 : this.depth[parent] + 1);
     this.left.push(0);
     const sum = (counts) => (counts.length === 1 ? counts[0] : counts.reduce((a, b) => a + b, 0));
-    this.total.push(sum(held.counts));
-    this.base?.push(sum(held.base));
-    return place;
+    this.total.push(sum(nodeCounts.counts));
+    this.base?.push(sum(nodeCounts.base));
+    return treeNode;
   }
 
-  /** Returns the children of a place, which are created at the first call. */
-  childrenOf(place) {
-    return (this.children[place] ??= this.open(place));
+  /** Returns the children of a tree node, which are created at the first call. */
+  childrenOf(treeNode) {
+    return (this.children[treeNode] ??= this.open(treeNode));
   }
 
-  open(place) {
+  open(treeNode) {
     const { parent, method, kind } = this.forest;
-    const held = this.held[place];
-    // The children of the root are the frames themselves, those of other places are callers.
-    const callerOf = (node) => (place === 0 ? node : parent[node]);
+    const nodeCounts = this.nodeCounts[treeNode];
+    // The children of the root are the frames themselves, those of other nodes are callers.
+    const callerOf = (node) => (treeNode === 0 ? node : parent[node]);
     const isOne = (caller) => caller > 0 && kind[caller] !== GROUP;
-    if (held.nodes.length === 1) {
-      // Most places belong to a single stack.
-      const caller = callerOf(held.nodes[0]);
-      if (!isOne(caller) || this.total[place] === 0) return [];
-      const child = this.add(place, method[caller], held.at(caller));
-      this.left[child] = this.left[place];
+    if (nodeCounts.nodes.length === 1) {
+      // Most nodes belong to a single stack.
+      const caller = callerOf(nodeCounts.nodes[0]);
+      if (!isOne(caller) || this.total[treeNode] === 0) return [];
+      const child = this.add(treeNode, method[caller], nodeCounts.at(caller));
+      this.left[child] = this.left[treeNode];
       return [child];
     }
     const by = new Map();
-    held.nodes.forEach((node, row) => {
+    nodeCounts.nodes.forEach((node, row) => {
       const caller = callerOf(node);
       if (!isOne(caller)) return;
-      if (!by.has(method[caller])) by.set(method[caller], new Held(this.isDifference));
-      by.get(method[caller]).add(caller, held.counts[row], held.base?.[row]);
+      if (!by.has(method[caller])) by.set(method[caller], new NodeCounts(this.isDifference));
+      by.get(method[caller]).add(caller, nodeCounts.counts[row], nodeCounts.base?.[row]);
     });
     const ranks = this.names.ranks();
     const methods = [...by.keys()].sort((a, b) => ranks[a] - ranks[b]);
-    const children = methods.map((number) => this.add(place, number, by.get(number)));
-    let left = this.left[place];
+    const children = methods.map((number) => this.add(treeNode, number, by.get(number)));
+    let left = this.left[treeNode];
     for (const child of children) {
       this.left[child] = left;
       left += this.total[child];
@@ -78,11 +78,11 @@ class Callers extends Tree {
     return children.filter((child) => this.total[child] > 0);
   }
 
-  lay() {
+  layOut() {
     this.largestChange = 0;
     if (this.isDifference) {
       const near = this.childrenOf(0).flatMap((child) => [child, ...this.childrenOf(child)]);
-      for (const place of near) this.largestChange = Math.max(this.largestChange, Math.abs(this.change(place)));
+      for (const treeNode of near) this.largestChange = Math.max(this.largestChange, Math.abs(this.change(treeNode)));
     }
     return this;
   }
@@ -93,13 +93,13 @@ class Callers extends Tree {
     for (let node = 1; node < isAround.length; node++) {
       isAround[node] = kind[node] !== GROUP && (isMatch[method[node]] || isAround[parent[node]]) ? 1 : 0;
     }
-    const { nodes, counts } = this.held[within];
+    const { nodes, counts } = this.nodeCounts[within];
     return nodes.reduce((sum, node, row) => sum + (isAround[node] ? counts[row] : 0), 0);
   }
 }
 
 /** Forest nodes without duplicates, with the counts of the profile and of the base. */
-class Held {
+class NodeCounts {
   constructor(isDifference) {
     this.nodes = [];
     this.counts = [];
@@ -124,9 +124,9 @@ class Held {
 
   /** Returns the counts of a single node, moved to another node. */
   at(node) {
-    const held = new Held(false);
-    Object.assign(held, { nodes: [node], counts: this.counts, base: this.base });
-    return held;
+    const nodeCounts = new NodeCounts(false);
+    Object.assign(nodeCounts, { nodes: [node], counts: this.counts, base: this.base });
+    return nodeCounts;
   }
 }
 
@@ -137,17 +137,17 @@ class CallerKinds {
     this.known = [];
   }
 
-  parts(place) {
-    const { forest, held } = this.tree;
+  parts(treeNode) {
+    const { forest, nodeCounts } = this.tree;
     const sums = new Map();
-    held[place].nodes.forEach((node, row) => {
-      const count = held[place].counts[row];
+    nodeCounts[treeNode].nodes.forEach((node, row) => {
+      const count = nodeCounts[treeNode].counts[row];
       if (count > 0) sums.set(forest.kind[node], (sums.get(forest.kind[node]) ?? 0) + count);
     });
     return [...sums].sort((a, b) => b[1] - a[1] || a[0] - b[0]);
   }
 
-  most(place) {
-    return (this.known[place] ??= this.parts(place)[0]?.[0] ?? GROUP - 1);
+  most(treeNode) {
+    return (this.known[treeNode] ??= this.parts(treeNode)[0]?.[0] ?? GROUP - 1);
   }
 }

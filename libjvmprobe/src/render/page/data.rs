@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, HashMap};
 use serde::Serialize;
 
 use super::{
-    names::{Named, Names, Stacks, named},
+    names::{Names, PageFrame, Stacks, page_frame},
     packed::Packed,
 };
 use crate::{
@@ -64,10 +64,10 @@ struct Times {
 }
 
 impl Data {
-    /// Makes the data of profiles. Each one is a difference if `how` has a base to compare with.
-    pub(super) fn of(profiles: &[TitledProfile<'_>], how: &FormatOptions<'_>) -> Self {
-        let all: Vec<_> = profiles.iter().map(|titled| Rows::of(titled, how)).collect();
-        let mut uses: HashMap<Named, u64> = HashMap::new();
+    /// Makes the data of profiles. Each one is a difference if `options` has a base to compare with.
+    pub(super) fn of(profiles: &[TitledProfile<'_>], options: &FormatOptions<'_>) -> Self {
+        let all: Vec<_> = profiles.iter().map(|titled| Rows::of(titled, options)).collect();
+        let mut uses: HashMap<PageFrame, u64> = HashMap::new();
         for rows in &all {
             let stacks = rows.samples.iter().map(|row| &row.0);
             for &frame in stacks.chain(rows.base.iter().flatten().map(|row| &row.0)).flatten() {
@@ -79,7 +79,7 @@ impl Data {
         let events = profiles.iter().zip(all).map(|(titled, rows)| rows.event(titled, &names));
         Self {
             title: title.unwrap_or_default(),
-            threads: how.threads,
+            threads: options.threads,
             events: events.collect(),
             names,
         }
@@ -91,19 +91,19 @@ type Stack = Vec<u32>;
 
 /// Rows of one profile, before they are numbered for the page.
 struct Rows {
-    frames: Vec<Named>,
+    frames: Vec<PageFrame>,
     threads: Vec<(u32, u32, String, String)>,
     /// Rows of: stack, thread, count.
     samples: Vec<(Stack, u32, u64)>,
     base: Option<Vec<(Stack, u64)>>,
     /// For each thread and stack of the profile, the stack and the thread number in these rows.
-    seen: HashMap<ThreadStack, (Stack, u32)>,
+    stack_and_thread: HashMap<ThreadStack, (Stack, u32)>,
 }
 
 impl Rows {
-    fn of(titled: &TitledProfile<'_>, how: &FormatOptions<'_>) -> Self {
-        match how.base {
-            Some(base) => Self::of_difference(titled.profile, base, how.threads),
+    fn of(titled: &TitledProfile<'_>, options: &FormatOptions<'_>) -> Self {
+        match options.base {
+            Some(base) => Self::of_difference(titled.profile, base, options.threads),
             None => Self::of_profile(titled.profile, titled.timeline.is_some()),
         }
     }
@@ -119,21 +119,21 @@ impl Rows {
         }
         threads.values_mut().zip(0..).for_each(|(number, rank)| *number = rank);
         let mut samples: HashMap<(&[FrameId], u32), u64> = HashMap::new();
-        let mut seen = HashMap::new();
+        let mut stack_and_thread = HashMap::new();
         for sample in &profile.samples {
             let thread = threads.get(&key(sample)).copied().unwrap_or(0);
             let sum = samples.entry((&sample.stack, thread)).or_default();
             *sum = sum.saturating_add(sample.count);
             if is_timed {
-                seen.insert(ThreadStack::of(sample), (sample.stack.clone(), thread));
+                stack_and_thread.insert(ThreadStack::of(sample), (sample.stack.clone(), thread));
             }
         }
         Self {
-            frames: profile.frames().iter().map(named).collect(),
+            frames: profile.frames().iter().map(page_frame).collect(),
             samples: samples.into_iter().map(|((s, t), count)| (s.to_vec(), t, count)).collect(),
             threads: threads.into_keys().collect(),
             base: None,
-            seen,
+            stack_and_thread,
         }
     }
 
@@ -144,21 +144,21 @@ impl Rows {
         let options = folded::Options { threads, ..Default::default() };
         let mut frames = Frames { all: Vec::new(), numbers: HashMap::new() };
         let own: Vec<_> =
-            profile.frames().iter().map(|frame| frames.number(named(frame))).collect();
+            profile.frames().iter().map(|frame| frames.number(page_frame(frame))).collect();
         let mut samples: HashMap<Stack, u64> = HashMap::new();
-        let mut met = vec![0_u64; own.len()];
+        let mut counts = vec![0_u64; own.len()];
         for sample in &profile.samples {
             let head = folded::head(sample, options);
             let mut stack: Stack = head.split(';').map(|name| frames.head(name)).collect();
             stack.extend(sample.stack.iter().map(|&id| own[id as usize]));
-            sample.stack.iter().for_each(|&id| met[id as usize] += sample.count);
+            sample.stack.iter().for_each(|&id| counts[id as usize] += sample.count);
             let sum = samples.entry(stack).or_default();
             *sum = sum.saturating_add(sample.count);
         }
         let mut known: HashMap<String, (u64, u32)> = HashMap::new();
-        for ((frame, met), number) in profile.frames().iter().zip(met).zip(own) {
+        for ((frame, count), number) in profile.frames().iter().zip(counts).zip(own) {
             let most = known.entry(frame.folded()).or_default();
-            *most = (*most).max((met, number));
+            *most = (*most).max((count, number));
         }
         let heads = if threads { 2 } else { 1 };
         let mut read = |line: &str| -> Option<(Stack, u64)> {
@@ -177,7 +177,7 @@ impl Rows {
             threads: vec![(0, 0, String::new(), String::new())],
             samples: samples.into_iter().map(|(stack, count)| (stack, 0, count)).collect(),
             base: Some(base),
-            seen: HashMap::new(),
+            stack_and_thread: HashMap::new(),
         }
     }
 
@@ -195,10 +195,12 @@ impl Rows {
         let stacks = Stacks::of(samples.iter().map(|row| &row.0[..]).chain(of_base));
         let number = |stack: &Stack| stacks.number(stack).unwrap_or(0);
         let times = titled.timeline.map(|timeline| {
-            let seen = |at: &ThreadStack| {
-                self.seen.get(at).map(|(stack, thread)| (number(&renumbered(stack)), *thread))
+            let renumbered_row = |at: &ThreadStack| {
+                self.stack_and_thread
+                    .get(at)
+                    .map(|(stack, thread)| (number(&renumbered(stack)), *thread))
             };
-            times(timeline, &timeline.stacks().iter().map(seen).collect::<Vec<_>>())
+            times(timeline, &timeline.stacks().iter().map(renumbered_row).collect::<Vec<_>>())
         });
         let samples = samples.iter().map(|(stack, thread, count)| (number(stack), *thread, *count));
         let base = base.as_ref().map(|base| {
@@ -223,12 +225,12 @@ impl Rows {
 
 /// Frames of a difference, numbered in the order in which they occur.
 struct Frames {
-    all: Vec<Named>,
-    numbers: HashMap<Named, u32>,
+    all: Vec<PageFrame>,
+    numbers: HashMap<PageFrame, u32>,
 }
 
 impl Frames {
-    fn number(&mut self, named: Named) -> u32 {
+    fn number(&mut self, named: PageFrame) -> u32 {
         let next = u32::try_from(self.all.len()).unwrap_or(u32::MAX);
         *self.numbers.entry(named).or_insert_with_key(|named| {
             self.all.push(named.clone());
@@ -259,10 +261,10 @@ fn rows_of(
 }
 
 /// Packs the times of samples. Stacks that the profile does not contain, because they were filtered out, are skipped.
-fn times(timeline: &Timeline, seen: &[Option<(u32, u32)>]) -> Times {
+fn times(timeline: &Timeline, rows: &[Option<(u32, u32)>]) -> Times {
     let (mut counts, mut before) = (Packed::default(), 0);
     for (slot, stack, count) in timeline.counts() {
-        let Some((stack, thread)) = seen.get(stack as usize).copied().flatten() else { continue };
+        let Some((stack, thread)) = rows.get(stack as usize).copied().flatten() else { continue };
         counts.extend([(slot - before).into(), stack.into(), thread.into(), count]);
         before = slot;
     }
@@ -283,7 +285,7 @@ fn times(timeline: &Timeline, seen: &[Option<(u32, u32)>]) -> Times {
 }
 
 /// Makes a frame that only the base has. Its name shows its kind only if it is a kernel frame.
-fn base_only_frame(name: &str) -> Named {
+fn base_only_frame(name: &str) -> PageFrame {
     match name.strip_suffix("_[k]") {
         Some(name) => (clean::line(name).into_owned(), Some(Kind::Kernel)),
         None => (clean::line(name).into_owned(), Some(Kind::Unknown)),

@@ -6,12 +6,12 @@ const NARROW = 0.6;
 const FONT = '11.5px ui-monospace, "SF Mono", Menlo, Consolas, "DejaVu Sans Mono", monospace';
 
 class Graph {
-  /** Callbacks in `asked` for user actions: `zoomed()`, `callers(method)`, `told(text)`. */
-  constructor(asked) {
-    this.asked = asked;
+  /** Callbacks for user actions: `zoomed()`, `callers(method)`, `announce(text)`. */
+  constructor(callbacks) {
+    this.callbacks = callbacks;
     this.scroller = document.getElementById("graph");
     this.spacer = document.getElementById("spacer");
-    this.canvas = document.getElementById("towers");
+    this.canvas = document.getElementById("frames");
     this.tree = null;
     this.zoom = 0;
     this.focus = -1;
@@ -35,7 +35,7 @@ class Graph {
       if (child === undefined) break;
       this.zoom = child;
     }
-    this.place(() => (this.isFlame ? this.height : 0));
+    this.layOut(() => (this.isFlame ? this.height : 0));
   }
 
   /** Returns the methods from the outermost one to a node. */
@@ -46,7 +46,7 @@ class Graph {
   }
 
   /** Computes the positions of all nodes that are wide enough, and scrolls to the result of `scrolled()`. */
-  place(scrolled) {
+  layOut(scrolled) {
     const { tree } = this;
     this.width = this.scroller.clientWidth;
     const scale = this.width / (tree.total[this.zoom] || 1);
@@ -100,7 +100,7 @@ class Graph {
   resize() {
     const { scrollTop } = this.scroller;
     const below = this.spacer.clientHeight - scrollTop - this.shownHeight;
-    this.place(() => (this.isFlame ? this.height - below - this.scroller.clientHeight : scrollTop));
+    this.layOut(() => (this.isFlame ? this.height - below - this.scroller.clientHeight : scrollTop));
   }
 
   get height() {
@@ -134,11 +134,11 @@ class Graph {
     const isMatch = this.isMatch !== null && node > 0 && this.isMatch[tree.method[node]] === 1;
     const isAround = node >= 0 && node !== this.zoom && tree.depth[node] < tree.depth[this.zoom];
     context.globalAlpha = isAround ? 0.55 : this.isMatch !== null && !isMatch ? 0.45 : 1;
-    context.fillStyle = node < 0 ? colours.line : isMatch ? (darkness.matches ? "hsl(316 60% 40%)" : "hsl(316 80% 78%)") : this.fill(node);
+    context.fillStyle = node < 0 ? colours.line : isMatch ? (darkScheme.matches ? "hsl(316 60% 40%)" : "hsl(316 80% 78%)") : this.fill(node);
     context.fillRect(x, y, Math.max(width - (width > 3 ? 1 : 0.2), 0.5), ROW - 1);
     context.globalAlpha = isAround ? 0.75 : 1;
     if (node >= 0 && width > 3 * this.letter) {
-      const text = shortened(tree.name(node), tree.kind(node), Math.floor((width - 7) / this.letter));
+      const text = fitName(tree.name(node), tree.kind(node), Math.floor((width - 7) / this.letter));
       context.fillStyle = colours.ink;
       if (text !== "") context.fillText(text, x + 4, y + ROW / 2, width - 6);
     }
@@ -203,7 +203,7 @@ class Graph {
   click(event) {
     const node = this.boxAt(event)?.node ?? -1;
     if (node < 0) return;
-    if (event.shiftKey && node > 0) this.asked.callers(this.tree.method[node]);
+    if (event.shiftKey && node > 0) this.callbacks.callers(this.tree.method[node]);
     else this.zoomTo(node);
   }
 
@@ -211,13 +211,13 @@ class Graph {
     const before = this.zoom;
     this.zoom = node;
     const { scrollTop, clientHeight } = this.scroller;
-    this.place(() => {
+    this.layOut(() => {
       // The node must be visible.
       const top = this.top(this.tree.depth[node]);
       if (top >= scrollTop && top + ROW <= scrollTop + clientHeight) return scrollTop;
       return this.isFlame ? top + 2 * ROW - clientHeight : top - ROW;
     });
-    if (before !== node) this.asked.zoomed();
+    if (before !== node) this.callbacks.zoomed();
   }
 
   /** Highlights methods; none for null. */
@@ -234,7 +234,7 @@ class Graph {
       const { scrollTop, clientHeight } = this.scroller;
       if (y < scrollTop) this.scroller.scrollTop = y - ROW;
       if (y + ROW > scrollTop + clientHeight) this.scroller.scrollTop = y + 2 * ROW - clientHeight;
-      this.asked.told([this.tree.name(node).slice(0, 200), ...this.describe(node)].join(", "));
+      this.callbacks.announce([this.tree.name(node).slice(0, 200), ...this.describe(node)].join(", "));
     }
     this.draw();
   }
@@ -272,7 +272,7 @@ class Graph {
         this.zoomTo(0);
         break;
       case "c":
-        if (at > 0) this.asked.callers(tree.method[at]);
+        if (at > 0) this.callbacks.callers(tree.method[at]);
         break;
       default:
         return;

@@ -1,22 +1,22 @@
 // Lists: the table of methods, and the filters by thread and kind of code.
 
 /** Maximum number of rows shown; further rows can be found with the search. */
-const MOST_ROWS = 300;
+const MAX_LISTED_ROWS = 300;
 
 const element = (name, text = "") => Object.assign(document.createElement(name), { textContent: text });
 
 class Methods {
-  /** `asked` is called with a method to show its callers. */
-  constructor(asked) {
-    this.asked = asked;
+  /** `onSelect` is called with a method to show its callers. */
+  constructor(onSelect) {
+    this.onSelect = onSelect;
     this.order = { column: "self", isDown: true };
   }
 
-  show(choice, profile, isMatch) {
-    Object.assign(this, { choice, profile, isMatch });
-    this.all = choice.methods();
+  show(selected, profile, isMatch) {
+    Object.assign(this, { selected, profile, isMatch });
+    this.all = selected.methods();
     for (const row of this.all) {
-      row.change = row.total / (choice.total || 1) - row.baseTotal / (choice.baseTotal || 1);
+      row.change = row.total / (selected.total || 1) - row.baseTotal / (selected.baseTotal || 1);
     }
     this.draw();
   }
@@ -28,7 +28,7 @@ class Methods {
       ["total", "Total"],
       ["total", ""],
     ];
-    if (this.choice.baseOwn) columns.push(["baseTotal", "Before"], ["change", "Change"]);
+    if (this.selected.baseOwn) columns.push(["baseTotal", "Before"], ["change", "Change"]);
     return [...columns, ["name", "Method"]];
   }
 
@@ -42,9 +42,9 @@ class Methods {
   draw() {
     const rows = this.sorted();
     document.getElementById("columns").replaceChildren(...this.headings());
-    document.getElementById("rows").replaceChildren(...rows.slice(0, MOST_ROWS).map((row) => this.row(row)));
-    const more = rows.length - MOST_ROWS;
-    document.getElementById("rows-more").textContent = more > 0 ? `${grouped(more)} more methods: a search finds them.` : "";
+    document.getElementById("rows").replaceChildren(...rows.slice(0, MAX_LISTED_ROWS).map((row) => this.row(row)));
+    const more = rows.length - MAX_LISTED_ROWS;
+    document.getElementById("rows-more").textContent = more > 0 ? `${grouped(more)} more methods; use the search to find them.` : "";
   }
 
   headings() {
@@ -70,15 +70,15 @@ class Methods {
   }
 
   row(row) {
-    const { profile, choice } = this;
+    const { profile, selected } = this;
     const line = element("tr");
     for (const part of ["self", "total"]) {
-      line.append(element("td", percent(row[part], choice.total)), element("td", brief(profile, row[part])));
+      line.append(element("td", percent(row[part], selected.total)), element("td", brief(profile, row[part])));
     }
-    if (choice.baseOwn) {
+    if (selected.baseOwn) {
       const points = 100 * row.change;
       line.append(
-        element("td", percent(row.baseTotal, choice.baseTotal)),
+        element("td", percent(row.baseTotal, selected.baseTotal)),
         element("td", `${points >= 0 ? "+" : "−"}${Math.abs(points).toFixed(2)}`),
       );
     }
@@ -89,8 +89,8 @@ class Methods {
     const name = element("button", row.name.length > 400 ? `${row.name.slice(0, 400)}…` : row.name);
     name.type = "button";
     name.dir = "auto";
-    name.title = "Show its callers";
-    name.addEventListener("click", () => this.asked(row.method));
+    name.title = "Show the callers of this method";
+    name.addEventListener("click", () => this.onSelect(row.method));
     cell.append(mark, name);
     line.append(cell);
     return line;
@@ -98,15 +98,15 @@ class Methods {
 }
 
 class Threads {
-  /** `asked` is called with the set of threads to exclude. */
-  constructor(asked) {
-    this.asked = asked;
+  /** `onSelect` is called with the set of threads to exclude. */
+  constructor(onSelect) {
+    this.onSelect = onSelect;
     this.off = new Set();
     this.find = document.getElementById("threads-find");
     this.find.addEventListener("input", () => this.draw());
     const set = (off) => {
       this.off = new Set(off);
-      this.asked(this.off);
+      this.onSelect(this.off);
     };
     const every = () => this.profile.threads.keys();
     document.getElementById("threads-all").addEventListener("click", () => set([]));
@@ -117,8 +117,8 @@ class Threads {
     });
   }
 
-  show(choice, profile) {
-    Object.assign(this, { choice, profile });
+  show(selected, profile) {
+    Object.assign(this, { selected, profile });
     document.getElementById("threads").hidden = !profile.hasThreads;
     const [on, all] = [profile.threads.length - this.off.size, profile.threads.length];
     document.getElementById("threads-chosen").textContent = on === all ? `(${grouped(all)})` : `(${grouped(on)} of ${grouped(all)})`;
@@ -134,23 +134,23 @@ class Threads {
   /** Returns the threads that match the search, the busiest first. */
   found() {
     const wanted = this.find.value.trim().toLowerCase();
-    const { ofThread } = this.choice;
+    const { ofThread } = this.selected;
     const found = [...this.profile.threads.keys()].filter((thread) => this.title(thread).toLowerCase().includes(wanted));
     return found.sort((a, b) => ofThread[b] - ofThread[a] || a - b);
   }
 
   draw() {
-    const { ofThread } = this.choice;
+    const { ofThread } = this.selected;
     const all = ofThread.reduce((sum, count) => sum + count, 0);
     const found = this.found();
-    const items = found.slice(0, MOST_ROWS).map((thread) => {
+    const items = found.slice(0, MAX_LISTED_ROWS).map((thread) => {
       const [item, label, box] = [element("li"), element("label"), element("input")];
       box.type = "checkbox";
       box.checked = !this.off.has(thread);
       box.addEventListener("change", () => {
         if (box.checked) this.off.delete(thread);
         else this.off.add(thread);
-        this.asked(this.off);
+        this.onSelect(this.off);
       });
       const [name, share] = [element("span", this.title(thread)), element("span", percent(ofThread[thread], all))];
       name.className = "name";
@@ -165,19 +165,19 @@ class Threads {
     const at = [...list.querySelectorAll("input")].indexOf(document.activeElement);
     list.replaceChildren(...items);
     if (at >= 0) list.querySelectorAll("input")[at]?.focus();
-    const more = found.length - MOST_ROWS;
-    document.getElementById("threads-more").textContent = more > 0 ? `${grouped(more)} more: find them above.` : "";
+    const more = found.length - MAX_LISTED_ROWS;
+    document.getElementById("threads-more").textContent = more > 0 ? `${grouped(more)} more; use the search field above.` : "";
   }
 }
 
 /** Shows the legend of colours, which is also the filter by kind of code. */
-function showKinds(choice, off, asked) {
-  const { ofKind } = choice;
+function showKinds(selected, off, onSelect) {
+  const { ofKind } = selected;
   const all = ofKind.reduce((sum, count) => sum + count, 0);
   const holder = document.getElementById("kinds");
   const at = document.activeElement?.dataset?.kind;
   const kinds = KINDS.map((_, kind) => kind).filter((kind) => ofKind[kind] > 0 || off.has(kind));
-  const title = element("span", choice.profile.unit === "bytes" ? "What allocated" : "What ran");
+  const title = element("span", selected.profile.unit === "bytes" ? "Allocated by" : "Innermost frame");
   title.className = "faint";
   holder.replaceChildren(
     title,
@@ -185,12 +185,12 @@ function showKinds(choice, off, asked) {
       const [button, mark, share] = [element("button"), element("i"), element("span", percent(ofKind[kind], all))];
       button.type = "button";
       button.dataset.kind = kind;
-      button.title = `${KIND_TITLES[kind]}: samples with it innermost`;
+      button.title = `${KIND_TITLES[kind]} (samples whose innermost frame is of this kind)`;
       button.setAttribute("aria-pressed", !off.has(kind));
       mark.style.background = kindColour(kind);
       share.className = "share";
-      button.append(mark, kindName(choice.profile, kind), share);
-      button.addEventListener("click", () => asked(kind));
+      button.append(mark, kindName(selected.profile, kind), share);
+      button.addEventListener("click", () => onSelect(kind));
       return button;
     }),
   );

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `data`, `names`, `packed` | the profiles as JSON |
 //! | `page.html`, `page.css` | layout and style |
-//! | `words.js` | formats of numbers and names, and colours |
+//! | `format.js` | formats of numbers and names, and colours |
 //! | `model.js` | reads the data |
 //! | `trees.js` | sums of the selected samples: call tree, methods |
 //! | `callers.js` | caller tree, expanded on demand |
@@ -49,7 +49,7 @@ const PAGE: &str = include_str!("page.html");
 const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = concat!(
     "\"use strict\";\n(() => {\n",
-    include_str!("words.js"),
+    include_str!("format.js"),
     include_str!("model.js"),
     include_str!("trees.js"),
     include_str!("callers.js"),
@@ -74,10 +74,10 @@ static POLICY: LazyLock<String> = LazyLock::new(|| {
 /// Writes a page with profiles.
 fn write(
     profiles: &[TitledProfile<'_>],
-    how: &FormatOptions<'_>,
+    options: &FormatOptions<'_>,
     to: &mut dyn Write,
 ) -> io::Result<()> {
-    let data = Data::of(profiles, how);
+    let data = Data::of(profiles, options);
     let json = serde_json::to_string(&data)?;
     // JSON contains `<` in strings only. Escaped, it cannot end the data element by `</script`.
     let json = clean::json(&json).replace('<', "\\u003c");

@@ -45,8 +45,8 @@ class Packed {
 
 /** Growing array of numbers. */
 class Numbers {
-  constructor(kind = Int32Array, room = 1024) {
-    this.all = new kind(room);
+  constructor(kind = Int32Array, capacity = 1024) {
+    this.all = new kind(capacity);
     this.length = 0;
   }
 
@@ -64,9 +64,9 @@ class Numbers {
   }
 }
 
-/** Places in a tree, each identified by its parent place and a method; 0 is the root. Implemented as a hash table
- * of numbers, because a profile may have more places than a Map can hold. */
-class Places {
+/** Nodes of a tree, each identified by its parent node and a method; 0 is the root. Implemented as a hash table
+ * of numbers, because a profile may have more nodes than a Map can hold. */
+class MergedNodes {
   constructor() {
     [this.parent, this.method] = [new Numbers(), new Numbers()];
     this.slots = new Int32Array(1 << 12);
@@ -79,28 +79,28 @@ class Places {
     hash ^= hash >>> 15;
     const last = this.slots.length - 1;
     let slot = hash & last;
-    for (let place; (place = this.slots[slot]) > 0; slot = (slot + 1) & last) {
-      if (this.parent.all[place] === parent && this.method.all[place] === method) break;
+    for (let node; (node = this.slots[slot]) > 0; slot = (slot + 1) & last) {
+      if (this.parent.all[node] === parent && this.method.all[node] === method) break;
     }
     return slot;
   }
 
-  /** Returns the number of a place, which is added if it is new. */
+  /** Returns the number of a node, which is added if it is new. */
   at(parent, method) {
     const slot = this.slotOf(parent, method);
     if (this.slots[slot] > 0) return this.slots[slot];
-    const place = this.parent.length;
+    const node = this.parent.length;
     this.parent.push(parent);
     this.method.push(method);
-    this.slots[slot] = place;
-    if (2 * place > this.slots.length) this.grow();
-    return place;
+    this.slots[slot] = node;
+    if (2 * node > this.slots.length) this.grow();
+    return node;
   }
 
   grow() {
     this.slots = new Int32Array(4 * this.slots.length);
-    for (let place = 1; place < this.parent.length; place++) {
-      this.slots[this.slotOf(this.parent.all[place], this.method.all[place])] = place;
+    for (let node = 1; node < this.parent.length; node++) {
+      this.slots[this.slotOf(this.parent.all[node], this.method.all[node])] = node;
     }
   }
 }
@@ -248,20 +248,20 @@ class Profile {
 }
 
 /** The tree of a profile's nodes, each with its method and kind. If commands or threads are shown, each of
- * them is a node above its stacks. `merged` maps nodes to places, which do not distinguish kinds. */
+ * them is a node above its stacks. `merged` maps nodes to merged nodes, which do not distinguish kinds. */
 class Forest {
   constructor(profile, split) {
     this.profile = profile;
     this.names = profile.names;
     this.split = split && profile.hasThreads;
     if (this.split || profile.hasCommands) this.copy();
-    else this.take();
+    else this.useProfileNodes();
     this.findRunning();
     this.merge();
   }
 
   /** Uses the profile's own nodes: there are no nodes for commands and threads. */
-  take() {
+  useProfileNodes() {
     const { profile, names } = this;
     const { parent, frame, nodeOfStack: at, samples, times, base } = profile;
     this.parent = parent;
@@ -341,14 +341,14 @@ class Forest {
   }
 
   merge() {
-    const places = new Places();
+    const mergedNodes = new MergedNodes();
     const merged = new Int32Array(this.parent.length);
     for (let node = 1; node < merged.length; node++) {
-      merged[node] = places.at(merged[this.parent[node]], this.method[node]);
+      merged[node] = mergedNodes.at(merged[this.parent[node]], this.method[node]);
     }
     this.merged = merged;
-    this.mergedParent = places.parent.done();
-    this.mergedMethod = places.method.done();
+    this.mergedParent = mergedNodes.parent.done();
+    this.mergedMethod = mergedNodes.method.done();
   }
 
   /** Returns for each node whether no outer node has the same method. */

@@ -12,10 +12,10 @@ use crate::{
 
 /// A frame of a page: a name, and the kind of code. A kind of `None` marks a process or a thread that is part of the
 /// stack.
-pub(super) type Named = (String, Option<Kind>);
+pub(super) type PageFrame = (String, Option<Kind>);
 
 /// Returns the name and kind of a frame, with harmful characters escaped.
-pub(super) fn named(frame: &Frame) -> Named {
+pub(super) fn page_frame(frame: &Frame) -> PageFrame {
     (clean::line(&frame.name).into_owned(), Some(frame.kind))
 }
 
@@ -29,12 +29,12 @@ pub(super) struct Names {
     /// Rows of: number of the frame's name, kind of code.
     frames: Packed,
     #[serde(skip)]
-    numbers: HashMap<Named, u32>,
+    numbers: HashMap<PageFrame, u32>,
 }
 
 impl Names {
     /// Numbers all frames; the most frequently used ones get the smallest numbers.
-    pub(super) fn of(uses: HashMap<Named, u64>) -> Self {
+    pub(super) fn of(uses: HashMap<PageFrame, u64>) -> Self {
         let distinct: HashSet<&str> = uses.keys().map(|(name, _)| &**name).collect();
         let mut sorted: Vec<_> = distinct.into_iter().collect();
         sorted.sort_unstable();
@@ -60,7 +60,7 @@ impl Names {
     }
 
     /// Returns the number of a frame.
-    pub(super) fn number(&self, named: &Named) -> u32 {
+    pub(super) fn number(&self, named: &PageFrame) -> u32 {
         self.numbers.get(named).copied().unwrap_or(0)
     }
 }

@@ -16,13 +16,13 @@ const state = {
   method: null,
   search: "",
 };
-const shown = { choice: null, tree: null, isMatch: null };
+const shown = { selected: null, tree: null, isMatch: null };
 const current = () => profiles[state.event];
 
 const graph = new Graph({
   zoomed: () => (showZoom(), showMatches()),
   callers: (method) => set({ view: "callers", method }),
-  told: (text) => (byId("told").textContent = text),
+  announce: (text) => (byId("announcement").textContent = text),
 });
 const axis = new Axis((range) => set({ range }));
 const methods = new Methods((method) => set({ view: "callers", method }));
@@ -45,36 +45,36 @@ function set(changes) {
 /** Computes the sums of the selection. */
 function choose() {
   const profile = current();
-  const choice = new Choice(profile, state);
-  shown.choice = choice;
+  const selected = new SelectedSamples(profile, state);
+  shown.selected = selected;
   byId("event").value = String(state.event);
   byId("split").checked = state.split && profile.hasThreads;
-  threads.show(choice, profile);
-  showKinds(choice, state.kindsOff, (kind) => {
+  threads.show(selected, profile);
+  showKinds(selected, state.kindsOff, (kind) => {
     const kindsOff = new Set(state.kindsOff);
     if (!kindsOff.delete(kind)) kindsOff.add(kind);
     set({ kindsOff });
   });
-  const inTime = profile.times === null ? null : new Choice(profile, { ...state, range: [0, profile.times.slots] });
+  const inTime = profile.times === null ? null : new SelectedSamples(profile, { ...state, range: [0, profile.times.slots] });
   axis.show(inTime, profile);
   axis.sync(state.range);
 }
 
 function draw() {
-  const [profile, { choice }] = [current(), shown];
+  const [profile, { selected }] = [current(), shown];
   for (const button of document.querySelectorAll("[data-view]")) {
     button.setAttribute("aria-pressed", button.dataset.view === state.view);
   }
   const isTable = state.view === "methods";
-  const isEmpty = choice.total === 0 && !choice.baseTotal;
+  const isEmpty = selected.total === 0 && !selected.baseTotal;
   byId("nothing").hidden = !isEmpty;
   byId("graph").hidden = isTable || isEmpty;
   byId("methods").hidden = !isTable || isEmpty;
   findMatches();
-  shown.tree = state.view === "callers" ? choice.callers(state.method) : choice.callees();
-  if (isTable) methods.show(choice, profile, shown.isMatch);
+  shown.tree = state.view === "callers" ? selected.callers(state.method) : selected.callees();
+  if (isTable) methods.show(selected, profile, shown.isMatch);
   else if (!isEmpty) graph.show(shown.tree, profile, state.view === "flame");
-  graph.canvas.setAttribute("aria-label", `${profile.name}: ${amount(profile, choice.total)}`);
+  graph.canvas.setAttribute("aria-label", `${profile.name}: ${amount(profile, selected.total)}`);
   if (!isTable) graph.mark(shown.isMatch);
   showZoom();
   showMatches();
@@ -112,8 +112,8 @@ function showMatches() {
 
 /** Returns a text about the base of a difference. */
 function before() {
-  const { baseTotal } = shown.choice;
-  return baseTotal === undefined ? "" : `; before, ${amount(current(), baseTotal)}. By shares, red grew and blue shrank.`;
+  const { baseTotal } = shown.selected;
+  return baseTotal === undefined ? "" : `; before: ${amount(current(), baseTotal)}. Red: larger share than before; blue: smaller share.`;
 }
 
 function showZoom() {
@@ -123,14 +123,14 @@ function showZoom() {
   const isZoomed = graph.zoom > 0 && !isTable && graph.tree === tree;
   byId("zoom-reset").hidden = !isZoomed && !(isCallers && !isTable);
   byId("zoom-callers").hidden = !isZoomed || tree.kind(graph.zoom) === GROUP;
-  const part = (number) => `${percent(number, shown.choice.total)}, ${amount(current(), number)}`;
+  const part = (number) => `${percent(number, shown.selected.total)}, ${amount(current(), number)}`;
   const name = (text) => element("b", text.slice(0, 300));
   byId("zoom-what").replaceChildren(
     ...(isZoomed
       ? [name(tree.name(graph.zoom)), ` ${part(tree.total[graph.zoom])}`]
       : isCallers && !isTable
-        ? ["Who calls ", name(names.names[state.method]), ` ${part(tree.total[0])}`]
-        : [name("All"), ` ${amount(current(), shown.choice.total)}${before()}`]),
+        ? ["Callers of ", name(names.names[state.method]), ` ${part(tree.total[0])}`]
+        : [name("All"), ` ${amount(current(), shown.selected.total)}${before()}`]),
   );
 }
 
@@ -159,7 +159,7 @@ byId("search").addEventListener("input", () => {
   state.search = byId("search").value;
   findMatches();
   graph.mark(shown.isMatch);
-  if (state.view === "methods") methods.show(shown.choice, current(), shown.isMatch);
+  if (state.view === "methods") methods.show(shown.selected, current(), shown.isMatch);
   showMatches();
 });
 document.addEventListener("keydown", (event) => {
@@ -184,7 +184,7 @@ window.addEventListener("resize", () => {
     }
   });
 });
-darkness.addEventListener("change", () => {
+darkScheme.addEventListener("change", () => {
   choose();
   draw();
 });
@@ -192,14 +192,14 @@ darkness.addEventListener("change", () => {
 /** Interface for tests and the console: shown data and positions. */
 window.jvmprobe = {
   state: () => ({ ...state, threadsOff: [...state.threadsOff], kindsOff: [...state.kindsOff] }),
-  folded: (byThread = false) => shown.choice.folded(byThread),
-  total: () => shown.choice.total,
+  folded: (byThread = false) => shown.selected.folded(byThread),
+  total: () => shown.selected.total,
   matched,
   boxes: () => graph.boxes(),
   describe: (name) => graph.describe([...graph.rows.flat()].find((box) => graph.tree.name(box.node) === name)?.node ?? 0),
   zoomed: () => graph.tree.name(graph.zoom),
   pointOf: (slot) => axis.pointOf(slot),
-  methods: () => shown.choice.methods(),
+  methods: () => shown.selected.methods(),
   threads: () => current().threads,
 };
 set({ event: 0 });

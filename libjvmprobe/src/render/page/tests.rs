@@ -10,12 +10,12 @@ use crate::{
     },
 };
 
-fn page(profiles: &[(&Profile, Option<&Timeline>)], how: &FormatOptions<'_>) -> String {
+fn page(profiles: &[(&Profile, Option<&Timeline>)], options: &FormatOptions<'_>) -> String {
     let title = Title { title: "T & <T>".into(), subtitle: Some("spent".into()) };
     let titled = |&(profile, timeline)| TitledProfile { profile, title: title.clone(), timeline };
     let profiles: Vec<_> = profiles.iter().map(titled).collect();
     let mut bytes = Vec::new();
-    write(&profiles, how, &mut bytes).unwrap();
+    write(&profiles, options, &mut bytes).unwrap();
     String::from_utf8(bytes).unwrap()
 }
 
@@ -64,7 +64,7 @@ fn content_policy_allows_only_embedded_script_and_style() {
     for text in [script, style] {
         assert!(policy.contains(&STANDARD.encode(Sha256::digest(text))), "{policy}");
     }
-    assert!(!page.contains("{{"), "a mark was left");
+    assert!(!page.contains("{{"), "a placeholder was not replaced");
 }
 
 #[test]
@@ -120,8 +120,8 @@ fn timeline_contains_times_of_profiled_samples_and_bands() {
 #[test]
 fn difference_contains_base_and_new_samples() {
     let base = "java;a.Main.main;a.Main.run 60\njava;a.Main.main;gone_[k] 20\nno stack\n";
-    let how = FormatOptions { base: Some(base), ..FormatOptions::default() };
-    let data = data(&page(&[(&small(), None)], &how));
+    let options = FormatOptions { base: Some(base), ..FormatOptions::default() };
+    let data = data(&page(&[(&small(), None)], &options));
     let event = &data["events"][0];
     assert_eq!(sum_of_every(&event["samples"], 3, 2), 6);
     assert_eq!(sum_of_every(&event["base"], 2, 1), 80);

@@ -1,7 +1,7 @@
 // Sums of the selected samples: trees to draw, methods, folded stacks.
 
 /** Selected rows of a profile: those within a range of slots that pass the filters by thread and kind of code. */
-class Choice {
+class SelectedSamples {
   constructor(profile, { split, range, threadsOff, kindsOff }) {
     this.profile = profile;
     this.forest = profile.forest(split);
@@ -11,7 +11,7 @@ class Choice {
     const [first, last] = isTimed ? [lowerBound(rows.slot, range[0]), lowerBound(rows.slot, range[1])] : [0, nodes.length];
     const { running } = this.forest;
     this.rows = rows;
-    this.taken = [];
+    this.selectedRows = [];
     /** Count of each node as innermost frame; `baseOwn` has that of the base. */
     this.own = new Float64Array(this.forest.parent.length);
     this.total = 0;
@@ -26,7 +26,7 @@ class Choice {
       if (!isThread || !isKind) continue;
       this.own[nodes[row]] += rows.count[row];
       this.total += rows.count[row];
-      this.taken.push(row);
+      this.selectedRows.push(row);
     }
     this.addBase(kindsOff);
   }
@@ -53,7 +53,7 @@ class Choice {
 
   /** Returns the call tree: each method occurs once per caller, whatever kind of code ran it. */
   callees() {
-    return (this.tree ??= this.addUp().lay());
+    return (this.tree ??= this.addUp().layOut());
   }
 
   addUp() {
@@ -73,7 +73,7 @@ class Choice {
 
   /** Returns the caller tree of a method; without a method, that of all innermost frames. */
   callers(method) {
-    return new Callers(this, method).lay();
+    return new Callers(this, method).layOut();
   }
 
   /** Returns for each method its count as innermost frame and anywhere in a stack; recursion does not count twice. */
@@ -121,7 +121,7 @@ class Choice {
       threads ? [part(command), `${part(name)}-${tid}`] : [part(command)],
     );
     const sums = new Map();
-    for (const row of this.taken) {
+    for (const row of this.selectedRows) {
       const path = profile.path(rows.stack[row]);
       const line = (profile.base ? path : [...heads[rows.thread[row]], ...path]).join(";");
       sums.set(line, (sums.get(line) ?? 0) + rows.count[row]);
@@ -182,15 +182,15 @@ class KindCounts {
   }
 }
 
-/** A tree of methods with counts; children are in the order of names. Each place has its `parent`, `method`, `total`
+/** A tree of methods with counts; children are in the order of names. Each node has its `parent`, `method`, `total`
  * and `depth`; `left`, its start position in units of the count; and childrenOf(). */
 class Tree {
-  constructor(choice) {
-    this.names = choice.forest.names;
+  constructor(selected) {
+    this.names = selected.forest.names;
     this.own = null;
-    this.isDifference = choice.baseOwn !== undefined;
+    this.isDifference = selected.baseOwn !== undefined;
     this.base = null;
-    this.baseTotal = choice.baseTotal;
+    this.baseTotal = selected.baseTotal;
   }
 
   name(node) {
@@ -201,7 +201,7 @@ class Tree {
     return node === 0 ? GROUP : this.kinds.most(node);
   }
 
-  /** Returns a place's share of the profile minus its share of the base. */
+  /** Returns a node's share of the profile minus its share of the base. */
   change(node) {
     return this.total[node] / (this.total[0] || 1) - this.base[node] / (this.baseTotal || 1);
   }
@@ -209,8 +209,8 @@ class Tree {
 
 /** The call tree. It is built completely, because it is not larger than the profile. */
 class Callees extends Tree {
-  constructor(choice, parent, method) {
-    super(choice);
+  constructor(selected, parent, method) {
+    super(selected);
     this.parent = parent;
     this.method = method;
     this.size = parent.length;
@@ -226,7 +226,7 @@ class Callees extends Tree {
 
   /** Computes positions. The children of a node are `children[from[node]] ...
    * children[from[node + 1] - 1]`. */
-  lay() {
+  layOut() {
     const { parent, method, total, size } = this;
     const ranks = this.names.ranks();
     this.from = new Int32Array(size + 2);

@@ -13,7 +13,7 @@ use crate::{
 };
 
 /// Maximum number of files kept open.
-const MAX_HELD: usize = 24;
+const MAX_OPEN: usize = 24;
 /// Maximum size of all symbol tables together in bytes. Those of one libjvm.so take 1.5 MB. The file opened
 /// last stays open even if its tables alone exceed this size.
 const MAX_TABLES: usize = 48 << 20;
@@ -35,10 +35,10 @@ impl Child {
     /// Answers a request.
     pub(super) fn answer(&mut self, request: &[u8], files: Vec<OwnedFd>) -> Vec<u8> {
         let answer = match Request::decode(request) {
-            Some(Request::Open { key, files: with }) => self.open(key, with, files),
+            Some(Request::Open { key, files: present }) => self.open(key, present, files),
             Some(Request::Find { key, offset }) => self.find(key, offset),
             Some(Request::Close { key }) => {
-                self.0.retain(|held| held.key != key);
+                self.0.retain(|file| file.key != key);
                 Answer::Done
             }
             None => Answer::Refused,
@@ -46,13 +46,13 @@ impl Child {
         answer.encode()
     }
 
-    fn open(&mut self, key: u64, with: Files, files: Vec<OwnedFd>) -> Answer {
-        let Some(held) = OpenFile::open(key, with, files) else { return Answer::Refused };
-        self.0.retain(|held| held.key != key);
-        self.0.push_back(held);
-        let size = |held: &OpenFile| held.own.size() + held.separate_symbols.size();
+    fn open(&mut self, key: u64, present: Files, files: Vec<OwnedFd>) -> Answer {
+        let Some(file) = OpenFile::open(key, present, files) else { return Answer::Refused };
+        self.0.retain(|file| file.key != key);
+        self.0.push_back(file);
+        let size = |file: &OpenFile| file.own.size() + file.separate_symbols.size();
         while self.0.len() > 1
-            && (self.0.len() > MAX_HELD || self.0.iter().map(size).sum::<usize>() > MAX_TABLES)
+            && (self.0.len() > MAX_OPEN || self.0.iter().map(size).sum::<usize>() > MAX_TABLES)
         {
             self.0.pop_front();
         }
@@ -60,19 +60,19 @@ impl Child {
     }
 
     fn find(&mut self, key: u64, offset: FileOffset) -> Answer {
-        let Some(i) = self.0.iter().position(|held| held.key == key) else {
-            return Answer::Forgotten;
+        let Some(i) = self.0.iter().position(|file| file.key == key) else {
+            return Answer::NotOpen;
         };
         // Cannot fail: the index was found just now.
-        let Some(held) = self.0.remove(i) else { return Answer::Forgotten };
-        let symbols = held.segments.vaddr(offset).map(|at| held.find(at)).unwrap_or_default();
-        self.0.push_back(held);
+        let Some(file) = self.0.remove(i) else { return Answer::NotOpen };
+        let symbols = file.segments.vaddr(offset).map(|at| file.find(at)).unwrap_or_default();
+        self.0.push_back(file);
         Answer::Found(symbols)
     }
 }
 
 impl OpenFile {
-    fn open(key: u64, with: Files, files: Vec<OwnedFd>) -> Option<Self> {
+    fn open(key: u64, present: Files, files: Vec<OwnedFd>) -> Option<Self> {
         let mut files = files.into_iter().map(File::from);
         let own = ElfFile::open(files.next()?).ok()?;
         let mut next = |is_there: bool| match is_there {
@@ -80,8 +80,8 @@ impl OpenFile {
             false => None,
         };
         let (separate_symbols, debug, common) =
-            (next(with.separate_symbols), next(with.debug), next(with.common));
-        let debug_info = match (with.debug_info, &debug) {
+            (next(present.separate_symbols), next(present.debug), next(present.common));
+        let debug_info = match (present.debug_info, &debug) {
             (false, _) => None,
             (true, Some(debug)) => DebugInfo::open(debug, common.as_ref()),
             (true, None) => DebugInfo::open(&own, common.as_ref()),
@@ -117,12 +117,12 @@ impl OpenFile {
 }
 
 fn symbol(mangled: &str, file: Option<String>, line: u32) -> Symbol {
-    let (name, file) = (cut(demangle(mangled)), file.map(cut));
+    let (name, file) = (truncate(demangle(mangled)), file.map(truncate));
     Symbol { name, file, line, is_java: false }
 }
 
 /// Cuts a text at the last character that ends within [`MAX_NAME`].
-fn cut(mut text: String) -> String {
+fn truncate(mut text: String) -> String {
     let end = (0..=MAX_NAME.min(text.len())).rev().find(|&at| text.is_char_boundary(at));
     text.truncate(end.unwrap_or(0));
     text
@@ -148,13 +148,18 @@ mod tests {
             Some(Answer::Found(symbols)) => {
                 Some(symbols.into_iter().map(|symbol| symbol.name).collect())
             }
-            Some(Answer::Forgotten) => None,
+            Some(Answer::NotOpen) => None,
             other => panic!("{other:?}"),
         }
     }
 
-    fn open(child: &mut Child, key: u64, files: Files, with: Vec<OwnedFd>) -> Option<Answer> {
-        Answer::decode(&child.answer(&Request::Open { key, files }.encode(), with))
+    fn open(
+        child: &mut Child,
+        key: u64,
+        files: Files,
+        descriptors: Vec<OwnedFd>,
+    ) -> Option<Answer> {
+        Answer::decode(&child.answer(&Request::Open { key, files }.encode(), descriptors))
     }
 
     #[test]
@@ -176,7 +181,7 @@ mod tests {
         assert_eq!(names(&mut child, 1, at), None);
         assert_eq!(Answer::decode(&child.answer(b"nonsense", Vec::new())), Some(Answer::Refused));
         // The least recently used file is closed first.
-        for key in 0..=MAX_HELD as u64 {
+        for key in 0..=MAX_OPEN as u64 {
             assert_eq!(open(&mut child, key, files, vec![file()]), Some(Answer::Done));
             assert!(names(&mut child, 0, at).is_some());
         }
@@ -203,18 +208,18 @@ mod tests {
             command.args(["-g", "-O1", "-shared", "-fPIC", "-o"]).arg(&library).arg(&source);
             command.arg(format!("-Wl,--compress-debug-sections={packing}"));
             if !command.output().unwrap().status.success() {
-                println!("skipped: the linker does not compress by {packing}");
+                println!("skipped: the linker does not support {packing} compression");
                 continue;
             }
             let elf = ElfFile::open(File::open(&library).unwrap()).unwrap();
             let outer = elf.symbols().unwrap().find("outer").unwrap().value;
             let at = elf.vaddr_to_offset(outer).unwrap();
             let mut child = Child::default();
-            let with = |debug_info| Files { debug_info, ..Files::default() };
+            let present = |debug_info| Files { debug_info, ..Files::default() };
             let file = || vec![OwnedFd::from(File::open(&library).unwrap())];
-            assert_eq!(open(&mut child, 1, with(false), file()), Some(Answer::Done));
+            assert_eq!(open(&mut child, 1, present(false), file()), Some(Answer::Done));
             assert_eq!(names(&mut child, 1, at), Some(vec!["outer".to_owned()]));
-            assert_eq!(open(&mut child, 1, with(true), file()), Some(Answer::Done));
+            assert_eq!(open(&mut child, 1, present(true), file()), Some(Answer::Done));
             // At least one instruction of `outer` belongs to the inlined function.
             let all = (0..8).map(|i| child.0[0].find(Vaddr(outer.0 + i)));
             let found = all.into_iter().find(|symbols| symbols.len() == 2).expect("inlined");

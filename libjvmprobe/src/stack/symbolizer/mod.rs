@@ -43,7 +43,7 @@ const MAX_SKIPPED: usize = 1024;
 /// Maximum number of tenants whose failures are remembered.
 const MAX_TENANTS: usize = 1024;
 /// Number of failures of a tenant that cause no pause, because a few broken libraries are not an attack.
-const MAX_UNPUNISHED_FAILURES: u32 = 3;
+const MAX_FREE_FAILURES: u32 = 3;
 /// First pause of a tenant after more failures, and maximum pause. A tenant's failures are forgotten
 /// `MAX_PAUSE` after the end of its last pause.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
@@ -85,7 +85,7 @@ pub(super) struct Bundle {
     key: u64,
     ids: Vec<FileId>,
     files: Vec<File>,
-    with: Files,
+    present: Files,
     /// Whether the child has rejected it or was ended by it.
     is_refused: bool,
 }
@@ -107,7 +107,7 @@ impl Bundle {
     /// Makes a bundle with a key that no other bundle has.
     pub(super) fn new(key: u64, file: File, companions: DebugFiles) -> Self {
         let DebugFiles { separate_symbols, debug, common, debug_info } = companions;
-        let with = Files {
+        let present = Files {
             separate_symbols: separate_symbols.is_some(),
             debug: debug.is_some(),
             common: common.is_some(),
@@ -117,7 +117,7 @@ impl Bundle {
             [Some(file), separate_symbols, debug, common].into_iter().flatten().collect();
         let ids = files.iter().filter_map(|file| file.metadata().ok());
         let ids = ids.map(|meta| FileId::from(&meta)).collect();
-        Self { key, ids, files, with, is_refused: false }
+        Self { key, ids, files, present, is_refused: false }
     }
 
     /// Returns its key.
@@ -126,7 +126,7 @@ impl Bundle {
     }
 
     fn deadline(&self) -> Duration {
-        if self.with.debug_info { DEBUG_INFO_DEADLINE } else { DEADLINE }
+        if self.present.debug_info { DEBUG_INFO_DEADLINE } else { DEADLINE }
     }
 }
 
@@ -143,7 +143,7 @@ impl Failures {
     fn add(last: Option<Self>, now: Instant) -> Self {
         let recent = last.filter(|last| now < last.until + MAX_PAUSE);
         let count = recent.map_or(0, |last| last.count).saturating_add(1);
-        let doublings = count.checked_sub(MAX_UNPUNISHED_FAILURES + 1);
+        let doublings = count.checked_sub(MAX_FREE_FAILURES + 1);
         let pause = doublings
             .map_or(Duration::ZERO, |n| FIRST_PAUSE.saturating_mul(1 << n.min(20)).min(MAX_PAUSE));
         Self { count, until: now + pause }
@@ -165,7 +165,7 @@ pub(super) struct Symbolizer {
     tenants: HashMap<u64, Failures>,
     /// Number of children that may be started now, and the time at which it was last updated.
     starts: u32,
-    counted: Instant,
+    starts_updated: Instant,
     has_warned: bool,
 }
 
@@ -176,7 +176,7 @@ impl Default for Symbolizer {
             skipped: VecDeque::new(),
             tenants: HashMap::new(),
             starts: MAX_STARTS,
-            counted: Instant::now(),
+            starts_updated: Instant::now(),
             has_warned: false,
         }
     }
@@ -204,7 +204,7 @@ impl Symbolizer {
         let mut has_ended = false;
         loop {
             let Some(child) = self.running(now) else { return Vec::new() };
-            let how = match look_up(child, bundle, offset) {
+            let failure = match look_up(child, bundle, offset) {
                 Ok(symbols) => return symbols,
                 Err(Failure::Unsent(error)) => {
                     log::debug!("cannot look up symbols of {}: {error}", path(bundle));
@@ -222,7 +222,7 @@ impl Symbolizer {
             };
             self.child = None;
             let path = path(bundle);
-            log::warn!("skipping the symbols of {path}: the symbol reader {how}");
+            log::warn!("skipping the symbols of {path}: the symbol reader {failure}");
             self.blame(bundle, tenant);
             return Vec::new();
         }
@@ -260,12 +260,12 @@ impl Symbolizer {
     }
 
     fn start(&mut self, now: Instant) -> Option<Running> {
-        while self.starts < MAX_STARTS && self.counted + START_INTERVAL <= now {
+        while self.starts < MAX_STARTS && self.starts_updated + START_INTERVAL <= now {
             self.starts += 1;
-            self.counted += START_INTERVAL;
+            self.starts_updated += START_INTERVAL;
         }
         if self.starts == MAX_STARTS {
-            self.counted = now;
+            self.starts_updated = now;
         }
         self.starts = self.starts.checked_sub(1)?;
         match Confined::start() {
@@ -313,7 +313,7 @@ fn look_up(
     for _ in 0..2 {
         if !child.open.contains(&key) {
             let files: Vec<_> = bundle.files.iter().map(AsFd::as_fd).collect();
-            let request = Request::Open { key, files: bundle.with }.encode();
+            let request = Request::Open { key, files: bundle.present }.encode();
             match Answer::decode(&child.process.ask(&request, &files, deadline)?) {
                 Some(Answer::Done) => _ = child.open.insert(key),
                 Some(Answer::Refused) => {
@@ -326,7 +326,7 @@ fn look_up(
         let request = Request::Find { key, offset }.encode();
         match Answer::decode(&child.process.ask(&request, &[], deadline)?) {
             Some(Answer::Found(symbols)) => return Ok(symbols),
-            Some(Answer::Forgotten) => _ = child.open.remove(&key),
+            Some(Answer::NotOpen) => _ = child.open.remove(&key),
             _ => return Err(Failure::Ended(None)),
         }
     }

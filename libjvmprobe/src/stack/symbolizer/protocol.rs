@@ -55,7 +55,7 @@ pub(super) enum Answer {
     /// The file cannot be read.
     Refused,
     /// No file with this key is open.
-    Forgotten,
+    NotOpen,
     /// Symbols at the offset, innermost first.
     Found(Vec<Symbol>),
 }
@@ -100,7 +100,7 @@ impl Answer {
         let symbols = match self {
             Self::Done => return vec![0],
             Self::Refused => return vec![1],
-            Self::Forgotten => return vec![2],
+            Self::NotOpen => return vec![2],
             Self::Found(symbols) => symbols,
         };
         let mut bytes = vec![3];
@@ -127,7 +127,7 @@ impl Answer {
             _ if !bytes.is_empty() => return None,
             0 => return Some(Self::Done),
             1 => return Some(Self::Refused),
-            2 => return Some(Self::Forgotten),
+            2 => return Some(Self::NotOpen),
             _ => return None,
         }
         let mut symbols = Vec::new();
@@ -179,7 +179,7 @@ mod tests {
         }
         let found = vec![symbol("a::b", Some("b.cpp")), symbol("main", None)];
         let found = [Answer::Found(found), Answer::Found(Vec::new())];
-        for answer in [Answer::Done, Answer::Refused, Answer::Forgotten].into_iter().chain(found) {
+        for answer in [Answer::Done, Answer::Refused, Answer::NotOpen].into_iter().chain(found) {
             assert_eq!(Answer::decode(&answer.encode()), Some(answer));
         }
     }
@@ -192,8 +192,8 @@ mod tests {
         let many = [&[3][..], &one[1..].repeat(MAX_FRAMES)].concat();
         assert!(Answer::decode(&many).is_some());
         assert_eq!(Answer::decode(&[&many[..], &one[1..]].concat()), None);
-        assert_eq!(Answer::decode(&one[..one.len() - 1]), None, "cut off");
-        assert_eq!(Answer::decode(&[0, 0]), None, "something behind");
+        assert_eq!(Answer::decode(&one[..one.len() - 1]), None, "truncated");
+        assert_eq!(Answer::decode(&[0, 0]), None, "trailing bytes");
         assert_eq!(Answer::decode(&[9]), None);
         assert_eq!(Answer::decode(&[]), None);
         let no_text = [&[3, 0, 0, 0, 0, 1, 0][..], &[0xff, 0, 0]].concat();

@@ -21,11 +21,12 @@ use crate::{
     trace::allocations::{
         Options,
         event::{
-            Event, flood, hit, layout, old_thread, tally, tally_key, thread_key, thread_state,
+            Event, layout, old_thread, sampling_state, slot_bytes, tally, tally_key, thread_key,
+            thread_state,
         },
         probes,
         skel::{JavaobjnewSkel, JavaobjnewSkelBuilder},
-        time_slots::Hit,
+        time_slots::SlotBytes,
     },
 };
 
@@ -41,26 +42,33 @@ const TALLIES: SparseMap =
 const MANY_TALLIES: SparseMap =
     SparseMap { name: "tallies", on_demand_capacity: 1 << 18, preallocated_capacity: 1 << 16 };
 /// Counters by time slot, which user space removes once per second. 10 MB if preallocated.
-const HITS: SparseMap =
-    SparseMap { name: "hits", on_demand_capacity: 1 << 17, preallocated_capacity: 1 << 16 };
+const BYTES_BY_SLOT: SparseMap = SparseMap {
+    name: "bytes_by_slot",
+    on_demand_capacity: 1 << 17,
+    preallocated_capacity: 1 << 16,
+};
 /// Maps by thread and by stack (7 MB in total if preallocated), and by JVM (1 MB).
 const SPARSE_MAPS: [SparseMap; 7] = [
     SparseMap { name: "threads", on_demand_capacity: 1 << 16, preallocated_capacity: 1 << 15 },
     SparseMap { name: "old_threads", on_demand_capacity: 1 << 16, preallocated_capacity: 1 << 14 },
     SparseMap { name: "known_stacks", on_demand_capacity: 1 << 16, preallocated_capacity: 1 << 15 },
     SparseMap { name: "layouts", on_demand_capacity: 1 << 12, preallocated_capacity: 1 << 12 },
-    SparseMap { name: "others", on_demand_capacity: 1 << 12, preallocated_capacity: 1 << 12 },
-    SparseMap { name: "floods", on_demand_capacity: 1 << 12, preallocated_capacity: 1 << 12 },
+    SparseMap { name: "overflow", on_demand_capacity: 1 << 12, preallocated_capacity: 1 << 12 },
+    SparseMap {
+        name: "sampling_states",
+        on_demand_capacity: 1 << 12,
+        preallocated_capacity: 1 << 12,
+    },
     SparseMap { name: "duties", on_demand_capacity: 1 << 12, preallocated_capacity: 1 << 12 },
 ];
 /// Maps with entries that belong to a JVM.
 const BY_JVM: [&str; 10] = [
     "layouts",
-    "others",
-    "floods",
+    "overflow",
+    "sampling_states",
     "duties",
     "tallies",
-    "hits",
+    "bytes_by_slot",
     "threads",
     "old_threads",
     "known_stacks",
@@ -95,18 +103,18 @@ pub(crate) fn load(options: &Options) -> Result<Session> {
     sparse_map::set_sizes(open.open_object_mut(), &SPARSE_MAPS)?;
     sparse_map::set_sizes(open.open_object_mut(), &[if stacks { MANY_TALLIES } else { TALLIES }])?;
     if slot_ns > 0 {
-        sparse_map::set_sizes(open.open_object_mut(), &[HITS])?;
+        sparse_map::set_sizes(open.open_object_mut(), &[BYTES_BY_SLOT])?;
     } else {
-        open.maps.hits.set_max_entries(1).map_err(bpf::load_error)?;
+        open.maps.bytes_by_slot.set_max_entries(1).map_err(bpf::load_error)?;
     }
     if stacks {
         open.maps.events.set_max_entries(options.pace.ring_bytes()).map_err(bpf::load_error)?;
     }
     if let Some(data) = open.maps.rodata_data.as_deref_mut() {
         data.by_thread = options.by_thread;
-        data.know_jvms = stacks;
+        data.uses_walk_data = stacks;
         data.slot_ns = slot_ns;
-        data.wakes_late = options.pace == Pace::Calm;
+        data.polls_regularly = options.pace == Pace::Calm;
         data.counts_costs = options.pace == Pace::Calm;
         data.large_bytes = options.large.unwrap_or(u64::MAX);
     }
@@ -152,7 +160,7 @@ pub(crate) fn max_tallies(session: &Session) -> usize {
 /// from zero, and stacks and names are sent again. An increment at the moment when a counter is read may be
 /// lost.
 pub(crate) fn take_tallies(session: &Session) -> Result<Vec<(tally_key, tally)>> {
-    // Stacks first, so that every hit counted in the new counters has sent its stack again.
+    // The stacks are removed first, so that the stack of every hit in the new counters was sent again.
     clear(&session.skel.maps.known_stacks)?;
     let taken = take_entries(&session.skel.maps.tallies)?;
     Ok(taken.iter().filter_map(|(k, v)| Some((copy(k)?, copy(v)?))).collect())
@@ -161,25 +169,25 @@ pub(crate) fn take_tallies(session: &Session) -> Result<Vec<(tally_key, tally)>>
 /// Starts time slots at `begin` on `CLOCK_MONOTONIC`.
 pub(crate) fn begin_times(session: &mut Session, begin: u64) {
     if let Some(data) = session.skel.maps.bss_data.as_deref_mut() {
-        data.times_from = begin;
+        data.slots_begin_ns = begin;
     }
 }
 
 /// Removes and returns the counters by time slot. They contain the bytes counted since the previous call.
-pub(crate) fn take_hits(session: &Session) -> Result<Vec<(tally_key, Hit)>> {
+pub(crate) fn take_slot_bytes(session: &Session) -> Result<Vec<(tally_key, SlotBytes)>> {
     // An increment at the moment when an entry is removed may be lost. That is harmless: these counters are
     // weights for the division among time slots, not totals.
-    let taken = take_entries(&session.skel.maps.hits)?;
+    let taken = take_entries(&session.skel.maps.bytes_by_slot)?;
     let decode = |(key, value): &(Vec<u8>, Vec<u8>)| {
-        let hit { bytes, outside_bytes } = copy(value)?;
-        Some((copy(key)?, Hit { bytes, outside_bytes }))
+        let slot_bytes { bytes, outside_bytes } = copy(value)?;
+        Some((copy(key)?, SlotBytes { bytes, outside_bytes }))
     };
     Ok(taken.iter().filter_map(decode).collect())
 }
 
 /// Returns, by JVM, the counter of allocations for which the map of counters had no free entry.
-pub(crate) fn others(session: &Session) -> Result<Vec<(u64, tally)>> {
-    let entries = entries(&session.skel.maps.others)?;
+pub(crate) fn overflow(session: &Session) -> Result<Vec<(u64, tally)>> {
+    let entries = entries(&session.skel.maps.overflow)?;
     let target = |k: &[u8]| Some(u64::from_ne_bytes(k.try_into().ok()?));
     Ok(entries.iter().filter_map(|(k, v)| Some((target(k)?, copy(v)?))).collect())
 }
@@ -220,8 +228,8 @@ pub(crate) fn counted(session: &Session) -> Result<Vec<Counted>> {
     Ok(known.chain(old).collect())
 }
 
-/// Returns the hit counters of a JVM whose stacks are sampled.
-pub(crate) fn flood(map: &impl MapCore, target: u64) -> Option<flood> {
+/// Returns the sampling state of a JVM, which contains its hit counters; `None` before its first hit.
+pub(crate) fn sampling_state(map: &impl MapCore, target: u64) -> Option<sampling_state> {
     copy(&map.lookup(&target.to_ne_bytes(), MapFlags::ANY).ok()??)
 }
 
@@ -247,8 +255,9 @@ pub(crate) fn set_tlab_share(session: &mut Session, share: f64) {
     }
 }
 
-/// Limits stack walks to this share of `MAX_STACKS_PER_WINDOW`. Until it is called, every hit is walked.
-pub(crate) fn set_stacks_wanted(session: &mut Session, share: f64) {
+/// Limits stack walks to this share of `MAX_STACKS_PER_WINDOW`. Until this function is called, the stack of
+/// every hit is walked.
+pub(crate) fn set_stack_share(session: &mut Session, share: f64) {
     if let Some(data) = session.skel.maps.bss_data.as_deref_mut() {
         data.stacks_wanted = (share * MAX_STACKS_PER_WINDOW).max(1.0) as u32;
     }

@@ -14,8 +14,8 @@ use crate::{
 };
 
 pub(crate) use crate::trace::allocations::skel::types::{
-    class_id, duty_cycle, duty_cycles, flood, hit, large_event, layout, name_event, old_thread,
-    tally, tally_key, thread_key, thread_state, tlab_event,
+    class_id, duty_cycle, duty_cycles, large_event, layout, name_event, old_thread, sampling_state,
+    slot_bytes, tally, tally_key, thread_key, thread_state, tlab_event,
 };
 
 // `enum event_kind` of bpf/javaobjnew.h.
@@ -26,7 +26,7 @@ const STACK: u64 = 4;
 const STOP: u64 = 5;
 /// Number that represents all stacks for which there was no free entry: `STACK_OTHER` of bpf/walk/walk.h.
 pub(crate) const STACK_OTHER: u64 = 2;
-/// Weight of a hit that represents only itself: `ONE` of bpf/flood.bpf.h.
+/// Weight of a hit that represents only itself: `ONE` of bpf/allocation_sampling.bpf.h.
 pub(crate) const ONE: u64 = 256;
 /// `on_until_ns` of a probe that is always attached: `ALWAYS_ON` of bpf/javaobjnew.h.
 pub(crate) const ALWAYS_ON: u64 = u64::MAX;
@@ -38,9 +38,9 @@ unsafe impl Plain for class_id {}
 // SAFETY: a generated struct of integers only, like class_id.
 unsafe impl Plain for duty_cycles {}
 // SAFETY: a generated struct of integers only, like class_id.
-unsafe impl Plain for flood {}
+unsafe impl Plain for sampling_state {}
 // SAFETY: a generated struct of integers only, like class_id.
-unsafe impl Plain for hit {}
+unsafe impl Plain for slot_bytes {}
 // SAFETY: a generated struct of integers only, like class_id.
 unsafe impl Plain for layout {}
 // SAFETY: a generated struct of integers and byte arrays only, like class_id.
@@ -73,10 +73,10 @@ pub(crate) struct ClassId {
 }
 
 impl ClassId {
-    /// Returns whether `text` can be the name of this class or its beginning. `len` is the length of the
-    /// complete name to which `text` belongs. The class may have been unloaded and its Symbol reused before
-    /// the name was read. If the kernel could not read the last bytes, `tail` is zero and only the length is
-    /// compared.
+    /// Returns whether `text` can be the name of this class or the beginning of that name. `len` is the
+    /// length of the complete name to which `text` belongs. `text` may be another name, because the class may
+    /// have been unloaded, and the memory of its Symbol reused, before the name was read. If the kernel could
+    /// not read the last bytes, `tail` is zero and only the length is compared.
     pub(crate) fn may_be(&self, text: &[u8], len: u32) -> bool {
         let mut tail = [0; 8];
         let last = &text[text.len().saturating_sub(tail.len())..];
@@ -101,7 +101,7 @@ pub(crate) enum Event {
     Large(Large),
     /// A thread has filled a TLAB that was chosen to be read.
     Tlab(Tlab),
-    /// A new stack, and the number that later events refer to it by.
+    /// A new stack, preceded by the number by which later events refer to it.
     Stack(u64, RawStack),
     /// The application was stopped.
     Stop(Stop),
@@ -167,9 +167,9 @@ impl Event {
                 let size = word(record, TEXT - 8)?;
                 let bytes = record.get(TEXT..)?.get(..usize::try_from(size).ok()?)?;
                 // The kernel side sends only a part of the text array, but the struct has its full length.
-                let mut whole = record.to_vec();
-                whole.resize(size_of::<name_event>(), 0);
-                let event: name_event = copy(&whole)?;
+                let mut padded = record.to_vec();
+                padded.resize(size_of::<name_event>(), 0);
+                let event: name_event = copy(&padded)?;
                 Some(Self::Name(Name {
                     target: event.target,
                     class: (&event.class).into(),
@@ -232,8 +232,8 @@ mod tests {
         assert_eq!(size_of::<layout>(), 9 * 8);
         assert_eq!(size_of::<tally_key>(), 6 * 8);
         assert_eq!(size_of::<tally>(), 7 * 8);
-        assert_eq!(size_of::<hit>(), 2 * 8);
-        assert_eq!(size_of::<flood>(), 7 * 8);
+        assert_eq!(size_of::<slot_bytes>(), 2 * 8);
+        assert_eq!(size_of::<sampling_state>(), 7 * 8);
         assert_eq!(size_of::<stop_event>(), 5 * 8 + 64);
         assert_eq!(size_of::<thread_key>(), 2 * 8);
         assert_eq!(size_of::<thread_state>(), 9 * 8);

@@ -19,7 +19,7 @@ use crate::{
         split::StackShare,
         stacks::{self, StackId},
         tally::{Allocated, Count, Key, OTHER, Totals},
-        time_slots::{Hit, TimeSlots},
+        time_slots::{SlotBytes, TimeSlots},
     },
 };
 
@@ -37,7 +37,7 @@ pub(crate) struct JvmTotals {
     /// Bytes of each thread when the threads were last read.
     in_flight: HashMap<ThreadKey, InFlight>,
     /// Time slots of the counted allocations, if they are kept.
-    pub(crate) moments: Option<TimeSlots>,
+    pub(crate) time_slots: Option<TimeSlots>,
     /// Totals of the whole trace, and of the interval.
     spans: [Span; 2],
     budget: Budget,
@@ -93,7 +93,7 @@ pub struct Table {
 pub struct Row {
     /// The class's total.
     pub class: record::Class,
-    /// The total split by stack, largest part first; empty if stacks are not walked.
+    /// The parts of that total by stack, largest first; empty if stacks are not walked.
     pub parts: Vec<StackShare>,
 }
 
@@ -108,7 +108,7 @@ impl JvmTotals {
             seen: HashMap::new(),
             seen_others: tally::default(),
             in_flight: HashMap::new(),
-            moments: (options.slot_ns > 0 && options.keeps_whole_trace)
+            time_slots: (options.slot_ns > 0 && options.keeps_whole_trace)
                 .then(|| TimeSlots::new(options.slot_ns)),
             spans: [span(), span()],
             budget,
@@ -123,7 +123,7 @@ impl JvmTotals {
 
     /// Records a thread's name.
     pub(crate) fn name_thread(&mut self, tid: u32, name: String) {
-        keep(&mut self.thread_names, tid, name);
+        insert_name(&mut self.thread_names, tid, name);
     }
 
     /// Replaces truncated thread names by complete ones that have been read since.
@@ -135,10 +135,10 @@ impl JvmTotals {
     }
 
     /// Returns the increase of a kernel-side counter since it was last read; `None` if it is unchanged.
-    pub(crate) fn more(&mut self, key: SeenKey, now: &tally) -> Option<Count> {
+    pub(crate) fn increase(&mut self, key: SeenKey, now: &tally) -> Option<Count> {
         let before = self.seen.insert(key, *now).unwrap_or_default();
-        let more = difference(&before, now);
-        (more != Count::default()).then_some(more)
+        let increase = difference(&before, now);
+        (increase != Count::default()).then_some(increase)
     }
 
     /// Adds allocations of a class from a stack.
@@ -153,18 +153,24 @@ impl JvmTotals {
     }
 
     /// Adds the bytes that the kernel side counted for a class and a stack in one time slot.
-    pub(crate) fn add_hit(&mut self, row: &Key, stack: StackId, slot: u32, hit: Hit) {
-        if let Some(moments) = &mut self.moments {
-            moments.add(row, stack, slot, hit);
+    pub(crate) fn add_slot_bytes(
+        &mut self,
+        row: &Key,
+        stack: StackId,
+        slot: u32,
+        slot_bytes: SlotBytes,
+    ) {
+        if let Some(time_slots) = &mut self.time_slots {
+            time_slots.add(row, stack, slot, slot_bytes);
         }
     }
 
     /// Adds the increase of the kernel side's counter of allocations for which its map had no free entry.
     pub(crate) fn add_others(&mut self, now: &tally) {
         let before = std::mem::replace(&mut self.seen_others, *now);
-        let more = difference(&before, now);
-        if more != Count::default() {
-            self.add(&Key { class: OTHER.into(), tid: 0 }, stacks::OTHER, &more);
+        let increase = difference(&before, now);
+        if increase != Count::default() {
+            self.add(&Key { class: OTHER.into(), tid: 0 }, stacks::OTHER, &increase);
         }
     }
 
@@ -201,26 +207,26 @@ impl JvmTotals {
         let ended = counted.iter().filter(|one| one.has_ended);
         let ended: HashSet<_> = ended.map(|one| (one.thread, one.bytes)).collect();
         for thread in threads.iter().filter(|t| !ended.contains(&(t.thread, t.allocated))) {
-            // A listed thread with fewer bytes than were counted is a new one at the same address that had no
-            // event yet.
+            // If a listed thread has allocated fewer bytes than `counted` has for its address, it is a new
+            // thread at that address and has had no event yet.
             let known = last.get(&thread.thread).filter(|known| known.bytes <= thread.allocated);
             let bytes =
                 difference_of(thread.allocated, known.map_or(0, |known| known.represented_bytes));
-            let who = (thread.thread, known.and_then(|known| known.tid));
-            let before = self.take_in_flight(who);
-            self.add_in_flight(who.1, bytes.saturating_sub(before.bytes));
-            in_flight.insert(who, InFlight { allocated: thread.allocated, bytes });
-            live.insert(who);
+            let key = (thread.thread, known.and_then(|known| known.tid));
+            let before = self.take_in_flight(key);
+            self.add_in_flight(key.1, bytes.saturating_sub(before.bytes));
+            in_flight.insert(key, InFlight { allocated: thread.allocated, bytes });
+            live.insert(key);
         }
         // Threads that have ended, or that are missing from the list this time.
         let others = counted.iter().copied().filter(|one| !live.contains(&(one.thread, one.tid)));
         for one in others.clone() {
-            let who = (one.thread, one.tid);
-            let before = self.take_in_flight(who);
+            let key = (one.thread, one.tid);
+            let before = self.take_in_flight(key);
             let allocated = one.bytes.max(before.allocated);
             let bytes = difference_of(allocated, one.represented_bytes);
             self.add_in_flight(one.tid, bytes.saturating_sub(before.bytes));
-            in_flight.insert(who, InFlight { allocated, bytes });
+            in_flight.insert(key, InFlight { allocated, bytes });
         }
         self.in_flight = in_flight;
         let listed: HashSet<_> = threads.iter().map(|thread| thread.thread).collect();
@@ -234,10 +240,10 @@ impl JvmTotals {
         before.or_else(|| self.in_flight.remove(&(thread, None))).unwrap_or_default()
     }
 
-    fn add_in_flight(&mut self, tid: Option<u64>, more: i64) {
+    fn add_in_flight(&mut self, tid: Option<u64>, increase: i64) {
         let tid = tid.filter(|_| self.options.by_thread).unwrap_or(0);
         for span in self.spans() {
-            span.totals.add_in_flight(u32::try_from(tid).unwrap_or(0), more);
+            span.totals.add_in_flight(u32::try_from(tid).unwrap_or(0), increase);
         }
     }
 
@@ -339,7 +345,7 @@ impl JvmTotals {
 }
 
 /// Inserts or replaces a thread's name, up to `MAX_THREADS` names.
-fn keep(names: &mut HashMap<u32, String>, tid: u32, name: String) {
+fn insert_name(names: &mut HashMap<u32, String>, tid: u32, name: String) {
     if names.len() < MAX_THREADS || names.contains_key(&tid) {
         names.insert(tid, name);
     }
@@ -368,7 +374,7 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    fn books(options: Options) -> JvmTotals {
+    fn totals(options: Options) -> JvmTotals {
         JvmTotals::new(Pid(7), options, Budget::default(), 0)
     }
 
@@ -406,206 +412,206 @@ mod tests {
     }
 
     #[test]
-    fn more_returns_only_the_increase() {
-        let mut books = books(PLAIN);
-        let more = books.more(seen(1, 0, 0), &outside(2, 64)).unwrap();
-        assert_eq!((more.outside, more.outside_bytes), (2, 64));
-        assert_eq!(books.more(seen(1, 0, 0), &outside(2, 64)), None);
-        let more = books.more(seen(1, 0, 0), &outside(3, 96)).unwrap();
-        assert_eq!((more.outside, more.outside_bytes), (1, 32));
+    fn increase_is_relative_to_the_previous_reading() {
+        let mut totals = totals(PLAIN);
+        let increase = totals.increase(seen(1, 0, 0), &outside(2, 64)).unwrap();
+        assert_eq!((increase.outside, increase.outside_bytes), (2, 64));
+        assert_eq!(totals.increase(seen(1, 0, 0), &outside(2, 64)), None);
+        let increase = totals.increase(seen(1, 0, 0), &outside(3, 96)).unwrap();
+        assert_eq!((increase.outside, increase.outside_bytes), (1, 32));
         // Another class, stack or thread has a counter of its own.
         for other in [seen(2, 0, 0), seen(1, 5, 0), seen(1, 0, 9)] {
-            assert_eq!(books.more(other, &outside(1, 32)).unwrap().outside, 1);
+            assert_eq!(totals.increase(other, &outside(1, 32)).unwrap().outside, 1);
         }
     }
 
     #[test]
     fn restarted_counters_count_from_zero() {
-        let mut books = books(PLAIN);
-        books.more(seen(1, 0, 0), &outside(5, 64)).unwrap();
-        books.forget_seen();
-        assert_eq!(books.more(seen(1, 0, 0), &outside(2, 32)).unwrap().outside, 2);
+        let mut totals = totals(PLAIN);
+        totals.increase(seen(1, 0, 0), &outside(5, 64)).unwrap();
+        totals.forget_seen();
+        assert_eq!(totals.increase(seen(1, 0, 0), &outside(2, 32)).unwrap().outside, 2);
     }
 
     #[test]
     fn trace_table_is_empty_if_only_intervals_count() {
-        let mut books = books(Options { keeps_whole_trace: false, slot_ns: 1000, ..PLAIN });
-        books.add(&row("A", 0), 0, &Count { outside: 1, outside_bytes: 16, ..Count::default() });
-        assert!(rows(&books.table(None, Scope::Trace, 1)).is_empty());
-        assert_eq!(rows(&books.table(None, Scope::Interval, 1)), [("A", None, 1, 16)]);
-        assert!(books.moments.is_none());
+        let mut totals = totals(Options { keeps_whole_trace: false, slot_ns: 1000, ..PLAIN });
+        totals.add(&row("A", 0), 0, &Count { outside: 1, outside_bytes: 16, ..Count::default() });
+        assert!(rows(&totals.table(None, Scope::Trace, 1)).is_empty());
+        assert_eq!(rows(&totals.table(None, Scope::Interval, 1)), [("A", None, 1, 16)]);
+        assert!(totals.time_slots.is_none());
     }
 
     #[test]
     fn interval_table_has_new_counts_and_trace_totals() {
-        let mut books = books(PLAIN);
+        let mut totals = totals(PLAIN);
         let count = |outside, outside_bytes| Count { outside, outside_bytes, ..Count::default() };
-        books.add(&row("A", 0), 0, &count(2, 64));
-        books.next_interval(1000 * MS);
-        books.add(&row("B", 0), 0, &count(1, 16));
-        books.lost(3);
-        let interval = books.table(None, Scope::Interval, 1500 * MS);
+        totals.add(&row("A", 0), 0, &count(2, 64));
+        totals.next_interval(1000 * MS);
+        totals.add(&row("B", 0), 0, &count(1, 16));
+        totals.lost(3);
+        let interval = totals.table(None, Scope::Interval, 1500 * MS);
         assert_eq!(rows(&interval), [("B", None, 1, 16)]);
         assert_eq!(interval.summary.duration_ns, 500 * MS);
         assert_eq!(interval.summary.bytes_per_second, 32.0);
-        books.next_interval(1500 * MS);
-        let trace = books.table(Some("17.0.9"), Scope::Trace, 2000 * MS);
+        totals.next_interval(1500 * MS);
+        let trace = totals.table(Some("17.0.9"), Scope::Trace, 2000 * MS);
         assert_eq!(rows(&trace), [("A", None, 2, 64), ("B", None, 1, 16)]);
         let summary = trace.summary;
         assert_eq!((summary.duration_ns, summary.bytes, summary.lost), (2000 * MS, 80, 3));
         assert_eq!((summary.scope, summary.jvm.as_deref()), ("trace", Some("17.0.9")));
-        assert_eq!(books.table(None, Scope::Interval, 2000 * MS).summary.lost, 0);
+        assert_eq!(totals.table(None, Scope::Interval, 2000 * MS).summary.lost, 0);
     }
 
     #[test]
     fn counts_without_map_space_form_one_row() {
-        let mut books = books(Options { by_stack: true, ..PLAIN });
-        books.add_others(&outside(2, 48));
-        books.add_others(&outside(2, 48));
-        books.add_others(&outside(3, 64));
-        let table = books.table(None, Scope::Trace, 1);
+        let mut totals = totals(Options { by_stack: true, ..PLAIN });
+        totals.add_others(&outside(2, 48));
+        totals.add_others(&outside(2, 48));
+        totals.add_others(&outside(3, 64));
+        let table = totals.table(None, Scope::Trace, 1);
         assert_eq!(rows(&table), [(OTHER, None, 3, 64)]);
         assert_eq!((table.summary.other_bytes, table.summary.other_stack_bytes), (64, Some(64)));
     }
 
     #[test]
     fn bytes_not_yet_sampled_are_counted_once() {
-        let mut books = books(PLAIN);
-        let sum = |books: &JvmTotals| books.table(None, Scope::Trace, 1).summary.bytes;
+        let mut totals = totals(PLAIN);
+        let sum = |totals: &JvmTotals| totals.table(None, Scope::Trace, 1).summary.bytes;
         // Samples represent 300 of 1000 bytes.
         let of = counted(1, 300);
-        assert!(books.update_in_flight(&[thread(1, 1000)], &[&of]).is_empty());
-        assert_eq!(sum(&books), 700);
+        assert!(totals.update_in_flight(&[thread(1, 1000)], &[&of]).is_empty());
+        assert_eq!(sum(&totals), 700);
         // Nothing has happened since.
-        books.update_in_flight(&[thread(1, 1000)], &[&of]);
-        assert_eq!(sum(&books), 700);
+        totals.update_in_flight(&[thread(1, 1000)], &[&of]);
+        assert_eq!(sum(&totals), 700);
         // A sample represents some of these bytes now, so they are no longer in flight.
         let of = counted(1, 900);
-        books.add(
+        totals.add(
             &row("A", 0),
             0,
             &Count { samples: 1, bytes: 600, objects: 1.0, ..Count::default() },
         );
-        books.update_in_flight(&[thread(1, 1000)], &[&of]);
-        assert_eq!(sum(&books), 700);
+        totals.update_in_flight(&[thread(1, 1000)], &[&of]);
+        assert_eq!(sum(&totals), 700);
         // A thread without a sample: all of its bytes count.
-        books.update_in_flight(&[thread(1, 1000), thread(2, 50)], &[&of]);
-        assert_eq!(sum(&books), 750);
+        totals.update_in_flight(&[thread(1, 1000), thread(2, 50)], &[&of]);
+        assert_eq!(sum(&totals), 750);
     }
 
     #[test]
     fn sample_between_both_readings_is_counted_once() {
-        let sum = |books: &JvmTotals| books.table(None, Scope::Interval, 1).summary.bytes;
-        let mut books = books(PLAIN);
+        let sum = |totals: &JvmTotals| totals.table(None, Scope::Interval, 1).summary.bytes;
+        let mut totals = totals(PLAIN);
         // The sample represents 60,000 bytes, but its thread has allocated only 1,000.
         let of = Counted { represented_bytes: 60_000, ..counted(1, 1000) };
-        books.update_in_flight(&[thread(1, 1000)], &[&of]);
-        assert_eq!(sum(&books), 0);
-        books.next_interval(1);
+        totals.update_in_flight(&[thread(1, 1000)], &[&of]);
+        assert_eq!(sum(&totals), 0);
+        totals.next_interval(1);
         let sample = Count { samples: 1, bytes: 60_000, objects: 1.0, ..Count::default() };
-        books.add(&row("A", 0), 0, &sample);
-        books.update_in_flight(&[thread(1, 1500)], &[&of]);
-        assert_eq!(sum(&books), 1500);
+        totals.add(&row("A", 0), 0, &sample);
+        totals.update_in_flight(&[thread(1, 1500)], &[&of]);
+        assert_eq!(sum(&totals), 1500);
     }
 
     #[test]
     fn ended_thread_counts_last_reading_or_samples() {
-        let sum = |books: &JvmTotals| books.table(None, Scope::Trace, 1).summary.bytes;
+        let sum = |totals: &JvmTotals| totals.table(None, Scope::Trace, 1).summary.bytes;
         let sampled = |bytes| Count { samples: 1, bytes, objects: 1.0, ..Count::default() };
         // The thread ends after another sample, or without one.
         for (more, expected) in [(500, 1100), (0, 1000)] {
-            let mut books = books(PLAIN);
-            books.add(&row("A", 0), 0, &sampled(600));
-            books.update_in_flight(&[thread(1, 1000)], &[&counted(1, 600)]);
-            books.add(&row("A", 0), 0, &sampled(more));
+            let mut totals = totals(PLAIN);
+            totals.add(&row("A", 0), 0, &sampled(600));
+            totals.update_in_flight(&[thread(1, 1000)], &[&counted(1, 600)]);
+            totals.add(&row("A", 0), 0, &sampled(more));
             for _ in 0..2 {
-                books.update_in_flight(&[], &[&counted(1, 600 + more)]);
-                assert_eq!(sum(&books), expected);
+                totals.update_in_flight(&[], &[&counted(1, 600 + more)]);
+                assert_eq!(sum(&totals), expected);
             }
         }
         // The samples represent more than the thread has allocated.
-        let mut books = books(PLAIN);
-        books.add(&row("A", 0), 0, &sampled(1600));
+        let mut totals = totals(PLAIN);
+        totals.add(&row("A", 0), 0, &sampled(1600));
         let of = |bytes, represented_bytes| Counted { represented_bytes, ..counted(1, bytes) };
-        books.update_in_flight(&[thread(1, 1000)], &[&of(600, 1600)]);
-        assert_eq!(sum(&books), 1000);
-        books.add(&row("A", 0), 0, &sampled(300));
-        books.update_in_flight(&[], &[&of(1200, 1900)]);
-        assert_eq!(sum(&books), 1200);
+        totals.update_in_flight(&[thread(1, 1000)], &[&of(600, 1600)]);
+        assert_eq!(sum(&totals), 1000);
+        totals.add(&row("A", 0), 0, &sampled(300));
+        totals.update_in_flight(&[], &[&of(1200, 1900)]);
+        assert_eq!(sum(&totals), 1200);
     }
 
     #[test]
     fn thread_end_event_gives_the_exact_bytes() {
-        let sum = |books: &JvmTotals| books.table(None, Scope::Trace, 1).summary.bytes;
+        let sum = |totals: &JvmTotals| totals.table(None, Scope::Trace, 1).summary.bytes;
         let of =
             |bytes, has_ended| Counted { represented_bytes: 900, has_ended, ..counted(1, bytes) };
         let ended = of(1200, true);
         // The samples represent 900 bytes; the thread had 1,000 at the previous reading, and 1,200 at its end.
-        let mut books = books(PLAIN);
+        let mut totals = totals(PLAIN);
         let sample = Count { samples: 1, bytes: 900, objects: 1.0, ..Count::default() };
-        books.add(&row("A", 0), 0, &sample);
-        books.update_in_flight(&[thread(1, 1000)], &[&of(800, false)]);
-        assert_eq!(sum(&books), 1000);
+        totals.add(&row("A", 0), 0, &sample);
+        totals.update_in_flight(&[thread(1, 1000)], &[&of(800, false)]);
+        assert_eq!(sum(&totals), 1000);
         // The second time, the thread is no longer listed.
         for threads in [&[thread(1, 1200)][..], &[]] {
-            let gone = books.update_in_flight(threads, &[&ended]).len();
-            assert_eq!((sum(&books), gone), (1200, 1));
+            let gone = totals.update_in_flight(threads, &[&ended]).len();
+            assert_eq!((sum(&totals), gone), (1200, 1));
         }
         // A new thread at the same address, which has no event of its own yet.
-        let gone = books.update_in_flight(&[thread(1, 30)], &[&ended]).len();
-        assert_eq!((sum(&books), gone), (1230, 1));
+        let gone = totals.update_in_flight(&[thread(1, 30)], &[&ended]).len();
+        assert_eq!((sum(&totals), gone), (1230, 1));
         // A thread whose only event is its end; it was listed before.
-        let mut books = self::books(PLAIN);
-        books.update_in_flight(&[thread(1, 500)], &[]);
-        books.update_in_flight(&[], &[&Counted { represented_bytes: 0, ..of(700, true) }]);
-        assert_eq!(sum(&books), 700);
+        let mut totals = self::totals(PLAIN);
+        totals.update_in_flight(&[thread(1, 500)], &[]);
+        totals.update_in_flight(&[], &[&Counted { represented_bytes: 0, ..of(700, true) }]);
+        assert_eq!(sum(&totals), 700);
     }
 
     #[test]
     fn new_thread_at_reused_address_is_counted_separately() {
-        let sum = |books: &JvmTotals| books.table(None, Scope::Trace, 1).summary.bytes;
+        let sum = |totals: &JvmTotals| totals.table(None, Scope::Trace, 1).summary.bytes;
         let old = Counted { represented_bytes: 99_000, ..counted(1, 120) };
         let new = Counted { tid: Some(2), last: 2, ..counted(1, 100) };
         for both in [[&old, &new], [&new, &old]] {
-            let mut books = books(PLAIN);
+            let mut totals = totals(PLAIN);
             // The thread's samples represent more than the 120 bytes that it has allocated.
             let sample = Count { samples: 1, bytes: 99_000, objects: 1.0, ..Count::default() };
-            books.add(&row("A", 0), 0, &sample);
-            assert!(books.update_in_flight(&[thread(1, 150)], &both).is_empty());
-            assert_eq!(sum(&books), 120 + 50);
+            totals.add(&row("A", 0), 0, &sample);
+            assert!(totals.update_in_flight(&[thread(1, 150)], &both).is_empty());
+            assert_eq!(sum(&totals), 120 + 50);
         }
         // A new thread without an event yet.
-        let mut books = books(PLAIN);
-        books.update_in_flight(&[thread(1, 30)], &[&counted(1, 100)]);
-        assert_eq!(sum(&books), 30);
+        let mut totals = totals(PLAIN);
+        totals.update_in_flight(&[thread(1, 30)], &[&counted(1, 100)]);
+        assert_eq!(sum(&totals), 30);
     }
 
     #[test]
     fn temporarily_unlisted_thread_is_counted_once() {
-        let mut books = books(PLAIN);
+        let mut totals = totals(PLAIN);
         let of = Counted { represented_bytes: 200, ..counted(1, 600) };
         for threads in [&[thread(1, 1000)][..], &[], &[thread(1, 1000)], &[]] {
-            books.update_in_flight(threads, &[&of]);
-            assert_eq!(books.table(None, Scope::Trace, 1).summary.bytes, 800);
+            totals.update_in_flight(threads, &[&of]);
+            assert_eq!(totals.table(None, Scope::Trace, 1).summary.bytes, 800);
         }
     }
 
     #[test]
     fn ended_threads_are_returned() {
-        let mut books = books(PLAIN);
+        let mut totals = totals(PLAIN);
         let (one, other) = (counted(1, 10), counted(2, 20));
-        let ended = books.update_in_flight(&[thread(2, 20)], &[&one, &other]);
+        let ended = totals.update_in_flight(&[thread(2, 20)], &[&one, &other]);
         assert_eq!(ended.iter().map(|c| c.thread).collect::<Vec<_>>(), [Addr(1)]);
     }
 
     #[test]
     fn by_thread_option_writes_separate_rows_per_thread() {
-        let mut books = books(Options { by_thread: true, ..PLAIN });
-        books.name_thread(1, "main".into());
+        let mut totals = totals(Options { by_thread: true, ..PLAIN });
+        totals.name_thread(1, "main".into());
         let count = Count { outside: 1, outside_bytes: 16, ..Count::default() };
-        books.add(&row("A", 1), 0, &count);
-        books.add(&row("A", 2), 0, &count);
-        let table = books.table(None, Scope::Trace, 1);
+        totals.add(&row("A", 1), 0, &count);
+        totals.add(&row("A", 2), 0, &count);
+        let table = totals.table(None, Scope::Trace, 1);
         assert_eq!(rows(&table), [("A", Some(1), 1, 16), ("A", Some(2), 1, 16)]);
         let name = |tid| {
             let row = table.rows.iter().find(|row| row.class.tid == Some(tid)).unwrap();
@@ -618,10 +624,10 @@ mod tests {
     fn by_stack_option_splits_bytes_among_stacks() {
         let count = |outside_bytes| Count { outside: 1, outside_bytes, ..Count::default() };
         for by_stack in [false, true] {
-            let mut books = books(Options { by_stack, ..PLAIN });
-            books.add(&row("A", 0), 5, &count(16));
-            books.add(&row("A", 0), 6, &count(48));
-            let table = books.table(None, Scope::Trace, 1);
+            let mut totals = totals(Options { by_stack, ..PLAIN });
+            totals.add(&row("A", 0), 5, &count(16));
+            totals.add(&row("A", 0), 6, &count(48));
+            let table = totals.table(None, Scope::Trace, 1);
             let parts: Vec<_> = table.rows[0].parts.iter().map(|p| (p.stack, p.bytes)).collect();
             let expected = [(6, 48), (5, 16)];
             assert_eq!(parts, if by_stack { &expected[..] } else { &[] });
@@ -632,21 +638,21 @@ mod tests {
 
     #[test]
     fn summary_counts_sampled_and_read_tlabs() {
-        let mut books = books(PLAIN);
+        let mut totals = totals(PLAIN);
         let begun = Count { samples: 20, bytes: 2000, objects: 20.0, ..Count::default() };
-        books.add(&row("A", 0), 0, &begun);
+        totals.add(&row("A", 0), 0, &begun);
         let read = Count { read_objects: 5.0, read_bytes: 80.0, ..Count::default() };
-        books.add_tlab(0, &[(row("B", 0), read)]);
-        let summary = books.table(None, Scope::Trace, 1).summary;
+        totals.add_tlab(0, &[(row("B", 0), read)]);
+        let summary = totals.table(None, Scope::Trace, 1).summary;
         assert_eq!((summary.tlabs, summary.tlabs_read), (Some(20), Some(1)));
         assert!(summary.estimated);
     }
 
     #[test]
     fn exact_counts_are_not_marked_as_estimated() {
-        let mut books = books(Options { exact: true, ..PLAIN });
-        books.add(&row("A", 0), 0, &Count { samples: 3, bytes: 72, ..Count::default() });
-        let table = books.table(None, Scope::Trace, 1);
+        let mut totals = totals(Options { exact: true, ..PLAIN });
+        totals.add(&row("A", 0), 0, &Count { samples: 3, bytes: 72, ..Count::default() });
+        let table = totals.table(None, Scope::Trace, 1);
         assert_eq!(rows(&table), [("A", None, 3, 72)]);
         assert!(!table.summary.estimated);
         assert_eq!((table.summary.tlabs, table.rows[0].class.outside_objects), (None, None));
@@ -656,9 +662,9 @@ mod tests {
     fn number_of_thread_names_is_limited() {
         let mut names = HashMap::new();
         for tid in 0..2 * MAX_THREADS as u32 {
-            keep(&mut names, tid, "a".into());
+            insert_name(&mut names, tid, "a".into());
         }
-        keep(&mut names, 7, "b".into());
+        insert_name(&mut names, 7, "b".into());
         assert_eq!((names.len(), names[&7].as_str()), (MAX_THREADS, "b"));
     }
 }

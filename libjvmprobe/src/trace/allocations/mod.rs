@@ -2,9 +2,9 @@
 //!
 //! `probes` finds the functions to attach to. `counters` loads the BPF side, which counts by class and sends
 //! some `event`s. The `model` of a JVM has the names of its classes (`names`), reads full TLABs, and keeps
-//! `jvm_totals`, which `tally` adds up and estimates. If [`stacks`] are walked, [`split`] splits the
-//! allocations of each class among them. `time_slots` distributes the allocations over time. `tracer`
-//! connects these modules to the main loop in [`crate::jvms`].
+//! `jvm_totals`. `tally` adds up counters and estimates the allocations of each class. If [`stacks`] are
+//! walked, [`split`] splits the allocations of each class among them. `time_slots` distributes the
+//! allocations over time. `tracer` connects these modules to the main loop in [`crate::jvms`].
 //!
 //! The objects that begin TLABs are a sample of one in many thousands, and the sample is biased. An object
 //! that does not fit into the rest of a TLAB begins the next TLAB, so large objects are sampled more often. A

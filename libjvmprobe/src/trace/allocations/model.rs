@@ -17,7 +17,7 @@ use crate::{
         record,
         stacks::{self, Stacks},
         tally::{Count, Key},
-        time_slots::{Hit, TimeSlots},
+        time_slots::{SlotBytes, TimeSlots},
     },
 };
 
@@ -32,14 +32,14 @@ pub struct Jvm {
     threads: ThreadNames,
     /// The JVM's stacks, if they are walked.
     pub(crate) stacks: Option<Stacks>,
-    books: JvmTotals,
+    totals: JvmTotals,
     exact: bool,
     /// Instance sizes by the Symbol of the class's name, for JDKs whose probe does not report sizes reliably.
     sizes: Option<HashMap<Addr, u64>>,
     sizes_are_fresh: bool,
 }
 
-/// First JDK whose probe reports the size of every object.
+/// First JDK whose probe reports the correct size of every object.
 const FIRST_WITH_SIZES: u32 = 21;
 
 impl Jvm {
@@ -58,14 +58,18 @@ impl Jvm {
             classes: hotspot.class_layout()?,
             objects: match options.exact {
                 true => None,
-                false => known(pid, "the content of its TLABs", hotspot.objects()),
+                false => ok_or_log(pid, "the layout of its objects", hotspot.objects()),
             },
-            collections_at: known(pid, "the number of its collections", hotspot.collections_at()),
+            collections_at: ok_or_log(
+                pid,
+                "the counter of its collections",
+                hotspot.collections_at(),
+            ),
             pid,
             names: Names::default(),
             threads: ThreadNames::new(hotspot),
             stacks,
-            books: JvmTotals::new(pid, options, budget.clone(), clock::monotonic_ns()),
+            totals: JvmTotals::new(pid, options, budget.clone(), clock::monotonic_ns()),
             exact: options.exact,
             sizes: None,
             sizes_are_fresh: false,
@@ -78,7 +82,7 @@ impl Jvm {
             self.names.insert(name.class, &name.text);
         }
         if name.tid != 0 {
-            self.books.name_thread(name.tid, self.threads.of(name.tid, name.comm));
+            self.totals.name_thread(name.tid, self.threads.of(name.tid, name.comm));
         }
     }
 
@@ -101,14 +105,14 @@ impl Jvm {
             class: class.to_string(),
             bytes: large.bytes,
             humongous: large.humongous,
-            stack: self.stacks.as_ref().filter(|stacks| stacks.are_known()).map(|stacks| {
+            stack: self.stacks.as_ref().filter(|stacks| stacks.can_be_named()).map(|stacks| {
                 stacks.frames(stacks.id_of(large.stack)).iter().map(Into::into).collect()
             }),
         })
     }
 
-    /// Reads a full TLAB that represents `weight` TLABs. Ignores it if the JVM's count of collections has
-    /// changed since it was filled, because a collection may have moved its objects.
+    /// Reads a full TLAB that represents `weight` TLABs. Ignores the TLAB if the JVM's count of collections
+    /// has changed since the TLAB was filled, because a collection may have moved its objects.
     pub(crate) fn read_tlab(&mut self, hotspot: &HotSpot, tlab: &Tlab, weight: f64) {
         let Some(objects) = &mut self.objects else { return };
         let counts = match hotspot.count_objects(objects, Addr(tlab.start), tlab.size) {
@@ -132,43 +136,50 @@ impl Jvm {
             };
             found.push((Key { class, tid: tlab.tid }, count));
         }
-        self.books.add_tlab(tlab.tid, &found);
+        self.totals.add_tlab(tlab.tid, &found);
     }
 
     /// Adds the increase of a kernel-side counter.
-    pub(crate) fn take(&mut self, hotspot: &HotSpot, key: &tally_key, now: &tally) {
+    pub(crate) fn add_tally(&mut self, hotspot: &HotSpot, key: &tally_key, now: &tally) {
         let class = ClassId::from(&key.class);
-        let Some(mut more) = self.books.more((class, key.stack, key.tid), now) else { return };
+        let Some(mut increase) = self.totals.increase((class, key.stack, key.tid), now) else {
+            return;
+        };
         let symbol = Addr(class.symbol);
         let class = self.names.name_of_id(class, Some((hotspot, &self.classes)));
         if self.exact
             && hotspot.major < FIRST_WITH_SIZES
             && let Some(size) = self.size_of(hotspot, symbol, &class)
         {
-            correct(&mut more, size, hotspot.humongous_bytes());
+            correct(&mut increase, size, hotspot.humongous_bytes());
         }
         let stack = self.stacks.as_ref().map_or(stacks::UNKNOWN, |s| s.id_of(key.stack));
-        self.books.add(&Key { class, tid: key.tid }, stack, &more);
+        self.totals.add(&Key { class, tid: key.tid }, stack, &increase);
     }
 
     /// Adds the bytes that the kernel side counted for a class in one time slot.
-    pub(crate) fn add_hit(&mut self, hotspot: &HotSpot, key: &tally_key, hit: Hit) {
+    pub(crate) fn add_slot_bytes(
+        &mut self,
+        hotspot: &HotSpot,
+        key: &tally_key,
+        slot_bytes: SlotBytes,
+    ) {
         let class = ClassId::from(&key.class);
         let class = self.names.name_of_id(class, Some((hotspot, &self.classes)));
         let stack = self.stacks.as_ref().map_or(stacks::UNKNOWN, |s| s.id_of(key.stack));
-        self.books.add_hit(&Key { class, tid: key.tid }, stack, key.slot, hit);
+        self.totals.add_slot_bytes(&Key { class, tid: key.tid }, stack, key.slot, slot_bytes);
     }
 
     /// Limits the memory for time slots to about `max` bytes.
-    pub(crate) fn shrink_moments(&mut self, max: usize) {
-        if let Some(moments) = &mut self.books.moments {
-            moments.shrink(max);
+    pub(crate) fn shrink_time_slots(&mut self, max: usize) {
+        if let Some(time_slots) = &mut self.totals.time_slots {
+            time_slots.shrink(max);
         }
     }
 
     /// Time slots of the allocations, if they are kept.
-    pub(crate) fn moments(&self) -> Option<&TimeSlots> {
-        self.books.moments.as_ref()
+    pub(crate) fn time_slots(&self) -> Option<&TimeSlots> {
+        self.totals.time_slots.as_ref()
     }
 
     /// Returns the instance size of a class, unless its objects differ in size.
@@ -182,7 +193,7 @@ impl Jvm {
         // not find the class either, because the class has been unloaded.
         if !is_known && !self.sizes_are_fresh {
             let sizes = hotspot.instance_sizes();
-            self.sizes = known(self.pid, "the size of its objects", sizes);
+            self.sizes = ok_or_log(self.pid, "the size of its objects", sizes);
             self.sizes_are_fresh = true;
         }
         self.sizes.as_ref()?.get(&symbol).copied()
@@ -190,13 +201,13 @@ impl Jvm {
 
     /// Starts a reading of the kernel side's counters. The caller calls this before it passes the first
     /// counter.
-    pub(crate) fn begin_collection(&mut self) {
+    pub(crate) fn begin_reading(&mut self) {
         self.sizes_are_fresh = false;
     }
 
     /// Adds the increase of the kernel side's counter of allocations for which its map had no free entry.
     pub(crate) fn add_others(&mut self, now: &tally) {
-        self.books.add_others(now);
+        self.totals.add_others(now);
     }
 
     /// Updates the bytes in flight (allocated, but not represented by a sample yet) from the kernel side's
@@ -209,13 +220,13 @@ impl Jvm {
         // The threads are read after `counted`, so a thread that has started in between is in `threads` only.
         let threads = hotspot.thread_bytes();
         let what = "the allocation of its threads";
-        let Some(threads) = known(self.pid, what, threads) else { return Vec::new() };
-        self.books.update_in_flight(&threads, counted)
+        let Some(threads) = ok_or_log(self.pid, what, threads) else { return Vec::new() };
+        self.totals.update_in_flight(&threads, counted)
     }
 
     /// Counts lost events.
     pub(crate) fn lost(&mut self, events: u64) {
-        self.books.lost(events);
+        self.totals.lost(events);
     }
 
     /// Names and keeps a new stack.
@@ -235,12 +246,12 @@ impl Jvm {
 
     /// Completes the truncated names of threads.
     pub(crate) fn name_threads(&mut self) {
-        self.books.complete_names(&mut self.threads);
+        self.totals.complete_names(&mut self.threads);
     }
 
     /// Returns the table of a period.
     pub(crate) fn table(&self, hotspot: Option<&HotSpot>, scope: Scope, now_ns: u64) -> Table {
-        self.books.table(hotspot.map(|hotspot| hotspot.version.as_str()), scope, now_ns)
+        self.totals.table(hotspot.map(|hotspot| hotspot.version.as_str()), scope, now_ns)
     }
 
     /// Returns the number of stacks, and whether a stack could not be kept.
@@ -251,7 +262,7 @@ impl Jvm {
     /// Forgets names, stacks and counters read so far, because the kernel side starts again and sends all of
     /// them anew.
     pub(crate) fn reset(&mut self) {
-        self.books.forget_seen();
+        self.totals.forget_seen();
         self.names = Names::default();
         if let Some(stacks) = &mut self.stacks {
             stacks.clear();
@@ -260,7 +271,7 @@ impl Jvm {
 
     /// Begins the next interval.
     pub(crate) fn next_interval(&mut self, now_ns: u64) {
-        self.books.next_interval(now_ns);
+        self.totals.next_interval(now_ns);
         if let Some(objects) = &mut self.objects {
             objects.forget_classes();
         }
@@ -268,7 +279,7 @@ impl Jvm {
 }
 
 /// Returns the value, or `None` after an error, which is printed with `-v`.
-fn known<T>(pid: Pid, what: &str, read: Result<T>) -> Option<T> {
+fn ok_or_log<T>(pid: Pid, what: &str, read: Result<T>) -> Option<T> {
     if let Err(error) = &read {
         log::debug!("process {pid}: {what} is unknown: {error}");
     }

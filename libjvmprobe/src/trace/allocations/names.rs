@@ -1,8 +1,8 @@
 //! Names of one JVM's classes.
 //!
 //! The kernel side sends a name with the first allocation of its class, so that the name is known even if the
-//! class is unloaded later. If the kernel side could not read a name because its page was not resident, it is
-//! read from the JVM's memory.
+//! class is unloaded later. If the kernel side could not read a name because its page was not resident, user
+//! space reads the name from the JVM's memory.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -21,8 +21,8 @@ use crate::{
 /// Maximum number of names in each map.
 const MAX_NAMES: usize = 1 << 18;
 
-/// Class names by the kernel side's identifiers of classes. For classes of objects in the heap, also by the
-/// addresses of the Klass and of the Symbol of its name.
+/// Class names. Those of classes that the kernel side counts are stored by its identifier of the class. Those
+/// of classes found by reading TLABs are stored by the address of the Klass and that of its name's Symbol.
 #[derive(Debug, Default)]
 pub(crate) struct Names {
     by_id: HashMap<ClassId, Arc<str>>,

@@ -1,10 +1,10 @@
 //! Probes that see allocations in a libjvm.so.
 //!
 //! HotSpot calls `AllocTracer` (gc/shared/allocTracer.cpp) for each object that begins a TLAB or lies outside
-//! of one. Its functions are private, so only a symbol table has their addresses. The thread is one of their
-//! arguments. Without it, the bytes that the thread has allocated since its last event could not be read.
-//! Builds of JDK 8 pass the thread if they contain the flight recorder: all builds since 8u262, and Zulu,
-//! whose functions have other names.
+//! of one. Its functions are private, so only a symbol table has their addresses. One of their arguments is
+//! the thread, which is needed to read how many bytes that thread has allocated since its last event. Builds
+//! of JDK 8 pass the thread if they contain the flight recorder. All builds since 8u262 contain it, and so
+//! does Zulu, in which the functions have other names.
 
 use crate::{
     Error, Result,
@@ -87,7 +87,7 @@ fn missing(is_old: bool, is_stripped: bool, has_probe: bool) -> (String, String)
             "8u262 or later",
         ),
         (_, true) => (
-            format!("symbol table to find {function} in (it is stripped)"),
+            format!("symbol table (it is stripped), which is needed to find {function}"),
             "a build with its symbol table (Temurin, Debian, Alpine)",
         ),
         (_, false) => (format!("function {function} in its symbol table"), "JDK 11 or later"),

@@ -50,11 +50,11 @@ pub struct Class {
     pub share: f64,
     /// Average size of an object in bytes.
     pub average_bytes: f64,
-    /// Objects outside of TLABs among these, counted one by one; null with `--exact`.
+    /// Those of the objects that are outside of TLABs, counted one by one; null with `--exact`.
     pub outside_objects: Option<u64>,
     /// Bytes of the objects outside of TLABs; null with `--exact`.
     pub outside_bytes: Option<u64>,
-    /// Humongous objects among these, counted one by one.
+    /// Those of the objects that are humongous, counted one by one.
     pub humongous_objects: u64,
     /// Bytes of the humongous objects.
     pub humongous_bytes: u64,

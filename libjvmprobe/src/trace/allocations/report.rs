@@ -47,7 +47,7 @@ pub struct AllocationReport<'a> {
     pub command: &'a str,
     /// Frames of the stacks in the table, if stacks are walked.
     pub stacks: Option<&'a Stacks>,
-    pub(super) moments: Option<&'a TimeSlots>,
+    pub(super) time_slots: Option<&'a TimeSlots>,
     /// Time at which the first JVM of the trace was counted.
     pub begin: Begin,
 }
@@ -55,12 +55,12 @@ pub struct AllocationReport<'a> {
 impl AllocationReport<'_> {
     /// Returns the allocations as a profile; `None` if stacks are not walked.
     pub fn profile(&self) -> Option<Profile> {
-        let Self { table, scope, stacks: Some(stacks), moments, begin, .. } = *self else {
+        let Self { table, scope, stacks: Some(stacks), time_slots, begin, .. } = *self else {
             return None;
         };
         let summary = &table.summary;
         let mut profile = Profile::of(Measure::Allocation);
-        profile.slot_ns = moments.map_or(0, TimeSlots::slot_ns);
+        profile.slot_ns = time_slots.map_or(0, TimeSlots::slot_ns);
         profile.duration_ns = summary.duration_ns;
         profile.lost = summary.lost;
         let elapsed = summary.ts_ns.saturating_sub(begin.ns);
@@ -68,7 +68,7 @@ impl AllocationReport<'_> {
             Scope::Trace => begin.unix_ns,
             Scope::Interval => begin.unix_ns + elapsed.saturating_sub(summary.duration_ns),
         };
-        let last = moments.and_then(|m| u32::try_from(m.slot_at(elapsed)).ok());
+        let last = time_slots.and_then(|m| u32::try_from(m.slot_at(elapsed)).ok());
         let last = last.unwrap_or(u32::MAX);
         let command: Arc<str> = self.command.into();
         for row in &table.rows {
@@ -92,7 +92,7 @@ impl AllocationReport<'_> {
                     unsure: false,
                     count: part.bytes,
                     occurrences: part.objects,
-                    times: moments.map(|m| m.share(&key, part, last)).unwrap_or_default(),
+                    times: time_slots.map(|m| m.share(&key, part, last)).unwrap_or_default(),
                 });
             }
         }

@@ -1,10 +1,10 @@
 //! Splits the allocations of a class among its stacks.
 //!
 //! Reading TLABs shows how much a class allocates, but not from where, because objects in the heap have no
-//! stack. The objects that begin TLABs were sampled with their stacks. The class's bytes in TLABs are therefore
-//! split in proportion to the bytes that these objects represent. Objects outside of TLABs each have their
-//! stack and are added unchanged. The parts sum up to the class's bytes and objects exactly; rounding neither
-//! adds nor drops any.
+//! stack. The objects that begin TLABs were sampled with their stacks. The class's bytes in TLABs are
+//! therefore split in proportion to the bytes that these objects represent. Each object outside of TLABs was
+//! recorded with its own stack, and is added unchanged. The parts sum up to the class's bytes and objects
+//! exactly; rounding neither adds nor drops any.
 
 use std::collections::HashMap;
 
@@ -24,8 +24,8 @@ pub struct StackShare {
     pub objects: u64,
 }
 
-/// Returns the parts of a class, largest first. Bytes that were only found by reading TLABs go to
-/// [`UNSAMPLED`].
+/// Returns the parts of a class, largest first. If no object of the class that began a TLAB was sampled, its
+/// bytes in TLABs go to [`UNSAMPLED`].
 pub(crate) fn split(class: &Allocated, counts: &HashMap<StackId, Count>) -> Vec<StackShare> {
     let mut counts: Vec<_> = counts.iter().collect();
     // A fixed order keeps the rounding the same from one table to the next.
@@ -69,8 +69,8 @@ fn at_most(max: u64, counts: Vec<u64>) -> Vec<u64> {
     apportion(max, &counts.iter().map(|&count| count as f64).collect::<Vec<_>>())
 }
 
-/// Returns the number of objects that the samples represent. If that is 0, returns the number of samples:
-/// with `--exact`, each sample represents only itself.
+/// Returns the number of objects that the samples represent. If that is 0, returns the number of samples.
+/// With `--exact` it always is 0, and each sample represents only itself.
 fn weight_in_objects(count: &Count) -> f64 {
     if count.objects > 0.0 { count.objects } else { count.samples as f64 }
 }

@@ -1,8 +1,9 @@
 //! Stacks of one JVM: each is named when it arrives, and kept once.
 //!
-//! The kernel side numbers stacks by their addresses. Many stacks differ only in their addresses. They have
-//! the same methods at the same lines, but these methods are interpreted, compiled or compiled again, or have
-//! called different functions of the JVM. Such stacks share one [`StackId`].
+//! The kernel side gives different numbers to stacks that differ in any address. Many of these stacks have
+//! the same methods at the same lines: a method may be interpreted in one stack and compiled in another, a
+//! method may have been recompiled in between, or the innermost Java method may have called different
+//! functions of the JVM. Such stacks share one [`StackId`].
 
 use std::{collections::HashMap, sync::Arc};
 
@@ -11,7 +12,7 @@ use crate::{
     bpf::walker::Walker,
     hotspot::HotSpot,
     stack::{Frame, Kind, namer::StackNamer, native::Files, raw::RawStack},
-    sys::budget::{Budget, Kept},
+    sys::budget::{Budget, Reservation},
     trace::allocations::event::STACK_OTHER,
 };
 
@@ -36,7 +37,7 @@ pub struct Stacks {
     by_number: HashMap<u64, StackId>,
     ids: HashMap<Arc<[Frame]>, StackId>,
     stacks: Vec<Arc<[Frame]>>,
-    reserved: Kept,
+    reserved: Reservation,
     /// Whether a stack did not fit into the memory budget.
     is_full: bool,
 }
@@ -49,7 +50,7 @@ impl Default for Stacks {
             by_number: HashMap::from([(STACK_OTHER, OTHER)]),
             ids: HashMap::new(),
             stacks: special.into(),
-            reserved: Kept::default(),
+            reserved: Reservation::default(),
             is_full: false,
         }
     }
@@ -69,15 +70,16 @@ impl Stacks {
         budget: &Budget,
     ) -> Result<Self> {
         let names = StackNamer::new(key, pid, hotspot, files, false, walker)?;
-        Ok(Self { names: Some(names), reserved: Kept::within(budget), ..Self::default() })
+        Ok(Self { names: Some(names), reserved: Reservation::within(budget), ..Self::default() })
     }
 
     /// Whether stacks can be walked and named.
-    pub fn are_known(&self) -> bool {
+    pub fn can_be_named(&self) -> bool {
         self.names.is_some()
     }
 
-    /// Names and keeps a new stack. The walker also gets the files that were mapped since the last call.
+    /// Names and keeps a new stack. Also passes the process's mappings to the walker if they have changed
+    /// since the last call.
     ///
     /// # Errors
     /// [`crate::Error::Bpf`].
@@ -102,7 +104,7 @@ impl Stacks {
             return id;
         }
         let size = 2 * size_of::<Arc<[Frame]>>() + size_of_val(&*frames);
-        if !self.reserved.take(size) {
+        if !self.reserved.reserve(size) {
             self.is_full = true;
             return OTHER;
         }
@@ -123,7 +125,8 @@ impl Stacks {
         self.is_full
     }
 
-    /// Forgets all stacks. Those that occur again are sent again, with the same numbers.
+    /// Forgets all stacks. If a stack occurs again, the kernel side sends it again with its previous number,
+    /// but its [`StackId`] may be different.
     pub(crate) fn clear(&mut self) {
         self.by_number.retain(|number, _| *number == STACK_OTHER);
         self.ids.clear();
@@ -145,8 +148,8 @@ impl Stacks {
 
 /// Converts a stack (outermost frame first) to the frames that are shown, innermost first, beginning with the
 /// Java method that allocates. Omits the frames of the JVM that this method has called. Also omits whether a
-/// method was interpreted, compiled or inlined. Neither changes what the methods allocate. A stack without
-/// Java code is shown completely.
+/// method was interpreted, compiled or inlined. Neither is needed to see which Java code allocates. A stack
+/// without Java code is shown completely.
 fn visible_frames(frames: Vec<Frame>) -> Vec<Frame> {
     let java = frames.iter().rposition(Frame::is_java).map_or(frames.len(), |last| last + 1);
     let alike = |frame: Frame| match frame.is_java() {
@@ -178,7 +181,7 @@ mod tests {
         let id = stacks.intern(visible_frames(frames(Kind::Java)));
         assert_eq!(stacks.intern(visible_frames(frames(Kind::Inlined))), id);
         assert_eq!(stacks.frames(id).len(), 3);
-        // Another stack may get its number after this.
+        // After this, another stack may get the `StackId` that this stack had.
         stacks.clear();
         assert_eq!((stacks.frames(id).len(), stacks.id_of(STACK_OTHER)), (0, OTHER));
         assert_eq!(stacks.intern(visible_frames(frames(Kind::Java)).split_off(1)), id);

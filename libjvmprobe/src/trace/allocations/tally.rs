@@ -1,18 +1,18 @@
 //! Adds up counters, and estimates the bytes and objects of each class.
 //!
 //! Two things are known exactly: the bytes that each thread has allocated (HotSpot's own count) and each
-//! object outside of TLABs. In a daemon, the objects outside of TLABs are sampled, too, if a JVM allocates
-//! too fast. The distribution of the bytes in TLABs among classes is estimated. The best estimate comes from
-//! the TLABs that were read, each weighted by the inverse of its sampling probability. If too few were read,
-//! the estimate comes from the objects that began TLABs, each of which represents the bytes that its thread
-//! has allocated in TLABs since the previous one. Such samples contain large objects more often than small
-//! ones, in proportion to their size, so a sample represents as many objects of its size as fit into the
-//! bytes that it represents.
+//! object outside of TLABs. The exception is a JVM that allocates too fast in a daemon: its objects outside
+//! of TLABs are only sampled. The distribution of the bytes in TLABs among classes is estimated. The best
+//! estimate comes from the TLABs that were read, each weighted by the inverse of its sampling probability. If
+//! too few were read, the estimate comes from the objects that began TLABs, each of which represents the
+//! bytes that its thread has allocated in TLABs since the previous one. Such samples contain large objects
+//! more often than small ones, in proportion to their size, so a sample represents as many objects of its
+//! size as fit into the bytes that it represents.
 
 use std::{collections::HashMap, sync::Arc};
 
 use crate::{
-    sys::budget::{Budget, Kept},
+    sys::budget::{Budget, Reservation},
     trace::allocations::{
         split::{StackShare, split},
         stacks::{self, StackId},
@@ -47,9 +47,9 @@ pub(crate) struct Key {
 pub(crate) struct Count {
     /// Objects that began a TLAB; with `--exact`, all objects.
     pub(crate) samples: u64,
-    /// Bytes that these objects represent; with `--exact`, their own size.
+    /// Bytes that the samples represent; with `--exact`, their own size.
     pub(crate) bytes: u64,
-    /// Number of objects that these objects represent.
+    /// Number of objects that the samples represent.
     pub(crate) objects: f64,
     /// Objects outside of TLABs.
     pub(crate) outside: u64,
@@ -66,7 +66,8 @@ pub(crate) struct Count {
 }
 
 impl Count {
-    /// Returns the total size of the objects that began TLABs themselves, computed from their average size.
+    /// Returns the total size of the samples themselves, without the other bytes that they represent.
+    /// Computes it from the average size of the objects.
     fn seen_bytes(&self) -> f64 {
         let bytes = self.bytes as f64;
         let share = if self.objects > 0.0 { self.samples as f64 / self.objects } else { 1.0 };
@@ -142,7 +143,7 @@ pub(crate) struct Totals {
     stacks: HashMap<Key, HashMap<StackId, Count>>,
     stack_rows: usize,
     groups: HashMap<u32, Group>,
-    reserved: Kept,
+    reserved: Reservation,
     /// Events that the kernel side could not count or send.
     pub(crate) lost: u64,
 }
@@ -150,7 +151,7 @@ pub(crate) struct Totals {
 impl Totals {
     /// Creates empty totals whose memory is limited by `budget`.
     pub(crate) fn within(budget: &Budget) -> Self {
-        Self { reserved: Kept::within(budget), ..Self::default() }
+        Self { reserved: Reservation::within(budget), ..Self::default() }
     }
 
     /// Adds counts to a row. Beyond the limits they go to the row `OTHER`.
@@ -159,7 +160,7 @@ impl Totals {
             known.add(count);
             return;
         }
-        let key = if self.counts.len() < MAX_ROWS && self.reserved.take(ROW) {
+        let key = if self.counts.len() < MAX_ROWS && self.reserved.reserve(ROW) {
             key.clone()
         } else {
             Key { class: OTHER.into(), tid: 0 }
@@ -172,8 +173,8 @@ impl Totals {
         let other = Key { class: OTHER.into(), tid: 0 };
         let key = if self.counts.contains_key(key) { key } else { &other };
         let stacks = self.stacks.entry(key.clone()).or_default();
-        let is_kept =
-            stacks.contains_key(&stack) || (self.stack_rows < MAX_ROWS && self.reserved.take(ROW));
+        let is_kept = stacks.contains_key(&stack)
+            || (self.stack_rows < MAX_ROWS && self.reserved.reserve(ROW));
         let stack = if is_kept { stack } else { stacks::OTHER };
         let before = stacks.len();
         stacks.entry(stack).or_default().add(count);
@@ -195,8 +196,9 @@ impl Totals {
     }
 
     /// Returns each thread whose samples represent more bytes than it has allocated, with the difference as a
-    /// negative number. Samples are read before the threads' own counts, so bytes counted in between belong
-    /// to the next interval.
+    /// negative number. Samples are read before the threads' own counts. A sample that occurs in between
+    /// already reduces the bytes in flight, but its own bytes are added in the next interval. The caller
+    /// therefore carries the difference over to the next interval.
     pub(crate) fn excess(&self) -> Vec<(u32, i64)> {
         let in_flight = self.groups.iter().map(|(&tid, group)| (tid, group.in_flight));
         let mut sums: HashMap<u32, i64> = in_flight.collect();

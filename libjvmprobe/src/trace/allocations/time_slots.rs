@@ -22,15 +22,15 @@ use crate::{
 
 /// Bytes counted in one time slot.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Hit {
+pub(crate) struct SlotBytes {
     /// Bytes represented by objects that began a TLAB; with `--exact`, bytes of all objects.
     pub(crate) bytes: u64,
     /// Bytes of objects outside of TLABs.
     pub(crate) outside_bytes: u64,
 }
 
-/// Approximate memory of one slot of one key, in bytes.
-const HIT: usize = 2 * size_of::<(u32, u64)>();
+/// Approximate memory of one slot of one class and stack, in bytes.
+const SLOT_SIZE: usize = 2 * size_of::<(u32, u64)>();
 
 /// Time slots of one class and stack.
 #[derive(Debug, Default)]
@@ -40,9 +40,9 @@ struct SlotTimes {
 }
 
 impl SlotTimes {
-    fn add(&mut self, slot: u32, hit: Hit) {
+    fn add(&mut self, slot: u32, slot_bytes: SlotBytes) {
         for (times, bytes) in
-            [(&mut self.inside, hit.bytes), (&mut self.outside, hit.outside_bytes)]
+            [(&mut self.inside, slot_bytes.bytes), (&mut self.outside, slot_bytes.outside_bytes)]
         {
             if bytes == 0 {
                 continue;
@@ -51,7 +51,7 @@ impl SlotTimes {
             // Entries with the same slot are merged when the number of entries reaches a power of two.
             // Entries arrive in slot order, except late ones.
             if times.len().is_power_of_two() {
-                times::add_up(times);
+                times::merge_slots(times);
             }
         }
     }
@@ -69,8 +69,8 @@ impl SlotTimes {
     /// Merges entries with the same slot, and returns the number of entries inside and outside of TLABs
     /// together.
     fn count(&mut self) -> usize {
-        times::add_up(&mut self.inside);
-        times::add_up(&mut self.outside);
+        times::merge_slots(&mut self.inside);
+        times::merge_slots(&mut self.outside);
         self.inside.len() + self.outside.len()
     }
 }
@@ -107,24 +107,24 @@ impl TimeSlots {
     }
 
     /// Adds bytes of a class and a stack that were counted in one of the kernel side's slots.
-    pub(crate) fn add(&mut self, row: &Key, stack: StackId, slot: u32, hit: Hit) {
+    pub(crate) fn add(&mut self, row: &Key, stack: StackId, slot: u32, slot_bytes: SlotBytes) {
         // At most two entries are added for the class and stack, and two in `all`.
         self.added += 4;
         let slot = slot / self.factor;
-        self.by.entry((row.clone(), stack)).or_default().add(slot, hit);
-        self.all.add(slot, hit);
+        self.by.entry((row.clone(), stack)).or_default().add(slot, slot_bytes);
+        self.all.add(slot, slot_bytes);
     }
 
-    /// Returns one slot of each second in which something was counted, with the bytes of the complete second.
-    /// The choice is pseudo-random in proportion to the bytes of each slot, and the same each time for a
-    /// class. Many classes together are thus distributed like all allocations, while each class needs little
-    /// memory.
+    /// For each second in which something was counted, chooses one slot and returns it with all bytes of that
+    /// second. The choice is pseudo-random: the probability of a slot is proportional to its bytes. Each call
+    /// makes the same choice for a class. Many classes together are thus distributed like all allocations,
+    /// while each class needs little memory.
     fn sample_each_second(&self, row: &Key) -> Times {
         const SECOND: u64 = 1_000_000_000;
         let mut hasher = DefaultHasher::new();
         (&row.class, row.tid).hash(&mut hasher);
         let mut all = self.all.representative_times().clone();
-        times::add_up(&mut all);
+        times::merge_slots(&mut all);
         let second = |slot: u32| u64::from(slot).saturating_mul(self.slot_ns) / SECOND;
         let seconds = all.chunk_by(|a, b| second(a.0) == second(b.0));
         let chosen = seconds.filter_map(|slots| {
@@ -143,19 +143,22 @@ impl TimeSlots {
 
     /// Lengthens the slots until they take about `max` bytes or cannot become longer.
     pub(crate) fn shrink(&mut self, max: usize) {
-        if self.added.saturating_mul(HIT) <= max {
+        if self.added.saturating_mul(SLOT_SIZE) <= max {
             return;
         }
         self.count();
-        while self.added.saturating_mul(HIT) > max && self.coarsen() {}
+        while self.added.saturating_mul(SLOT_SIZE) > max && self.coarsen() {}
     }
 
     /// Lengthens the slots by one step; returns `false` if they have their maximum length.
     fn coarsen(&mut self) -> bool {
-        let Some(factor) = times::next(self.slot_ns) else { return false };
+        let Some(factor) = times::factor_to_next_length(self.slot_ns) else { return false };
         self.slot_ns = self.slot_ns.saturating_mul(factor.into());
         self.factor = self.factor.saturating_mul(factor);
-        self.by.values_mut().chain([&mut self.all]).for_each(|when| when.coarsen(factor));
+        self.by
+            .values_mut()
+            .chain([&mut self.all])
+            .for_each(|slot_times| slot_times.coarsen(factor));
         self.count();
         true
     }
@@ -174,21 +177,21 @@ impl TimeSlots {
         let sum =
             |times: &Times| times.iter().map(|(_, bytes)| *bytes).fold(0, u64::saturating_add);
         let mut times = match self.by.get(&(row.clone(), part.stack)) {
-            Some(when) => {
+            Some(slot_times) => {
                 // Objects outside of TLABs are counted, not estimated.
-                let outside = sum(&when.outside).min(part.bytes);
-                let mut times = shared(outside, &when.outside);
-                times.extend(shared(part.bytes - outside, when.representative_times()));
+                let outside = sum(&slot_times.outside).min(part.bytes);
+                let mut times = shared(outside, &slot_times.outside);
+                times.extend(shared(part.bytes - outside, slot_times.representative_times()));
                 times
             }
-            // Each object belongs to one slot. The objects are distributed first and then the bytes over the
-            // slots of the objects, so that few objects occupy few slots.
+            // Each object belongs to one slot. So the objects are distributed over the slots first, and the
+            // bytes are then distributed over the slots that have objects. Few objects thus occupy few slots.
             None => shared(part.bytes, &shared(part.objects.max(1), &self.sample_each_second(row))),
         };
         if times.is_empty() {
             times.push((last / self.factor, part.bytes));
         }
-        times::add_up(&mut times);
+        times::merge_slots(&mut times);
         times
     }
 }
@@ -196,7 +199,7 @@ impl TimeSlots {
 /// Divides a sum in proportion to the bytes of each slot; empty if nothing was counted.
 fn shared(bytes: u64, times: &Times) -> Times {
     let mut times = times.clone();
-    times::add_up(&mut times);
+    times::merge_slots(&mut times);
     let weights: Vec<_> = times.iter().map(|(_, bytes)| *bytes as f64).collect();
     let slots = times.iter().map(|(slot, _)| *slot);
     slots.zip(apportion(bytes, &weights)).filter(|(_, bytes)| *bytes > 0).collect()
@@ -216,30 +219,30 @@ mod tests {
         StackShare { stack, bytes, objects: 1 }
     }
 
-    fn hit(bytes: u64, outside_bytes: u64) -> Hit {
-        Hit { bytes, outside_bytes }
+    fn slot_bytes(bytes: u64, outside_bytes: u64) -> SlotBytes {
+        SlotBytes { bytes, outside_bytes }
     }
 
     #[test]
     fn bytes_are_distributed_over_slots_like_counted_hits() {
-        let mut moments = TimeSlots::new(times::SLOT);
-        moments.add(&key("A"), 5, 3, hit(300, 0));
-        moments.add(&key("A"), 5, 9, hit(100, 0));
-        moments.add(&key("A"), 5, 9, hit(0, 50));
-        moments.add(&key("B"), 6, 1, hit(0, 70));
+        let mut slots = TimeSlots::new(times::SLOT);
+        slots.add(&key("A"), 5, 3, slot_bytes(300, 0));
+        slots.add(&key("A"), 5, 9, slot_bytes(100, 0));
+        slots.add(&key("A"), 5, 9, slot_bytes(0, 50));
+        slots.add(&key("B"), 6, 1, slot_bytes(0, 70));
         // 50 bytes are outside of TLABs and stay in their slot; 800 are divided three to one.
-        assert_eq!(moments.share(&key("A"), &part(5, 850), 99), [(3, 600), (9, 250)]);
-        assert_eq!(moments.share(&key("B"), &part(6, 70), 99), [(1, 70)]);
+        assert_eq!(slots.share(&key("A"), &part(5, 850), 99), [(3, 600), (9, 250)]);
+        assert_eq!(slots.share(&key("B"), &part(6, 70), 99), [(1, 70)]);
         // A class that was never counted is distributed like all allocations.
-        moments.add(&key("A"), 5, 59, hit(1200, 0));
+        slots.add(&key("A"), 5, 59, slot_bytes(1200, 0));
         let all = StackShare { stack: 2, bytes: 6400, objects: 4 };
-        let share = moments.share(&key("C"), &all, 99);
+        let share = slots.share(&key("C"), &all, 99);
         assert!([3, 9].contains(&share[0].0), "{share:?}");
         assert_eq!((share[0].1, share[1]), (1600, (59, 4800)));
-        assert_eq!(moments.share(&key("C"), &part(2, 6400), 99), [(59, 6400)]);
+        assert_eq!(slots.share(&key("C"), &part(2, 6400), 99), [(59, 6400)]);
         // Each choice is pseudo-random, but the sum is like all allocations: of a thousand classes in one
         // second, three in four go to the slot with three quarters of the bytes.
-        let first = (0..1000).filter(|i| moments.share(&key(&i.to_string()), &all, 99)[0].0 == 3);
+        let first = (0..1000).filter(|i| slots.share(&key(&i.to_string()), &all, 99)[0].0 == 3);
         assert!((700..800).contains(&first.count()));
         let none = TimeSlots::new(times::SLOT);
         assert_eq!(none.share(&key("C"), &part(2, 52), 99), [(99, 52)]);
@@ -247,23 +250,23 @@ mod tests {
 
     #[test]
     fn coarsening_slots_preserves_their_bytes() {
-        let mut moments = TimeSlots::new(times::SLOT);
+        let mut slots = TimeSlots::new(times::SLOT);
         for slot in 0..100 {
-            moments.add(&key("A"), 5, slot, hit(10, 0));
+            slots.add(&key("A"), 5, slot, slot_bytes(10, 0));
         }
-        assert!(moments.coarsen());
-        assert_eq!(moments.slot_ns(), 5 * times::SLOT);
-        moments.add(&key("A"), 5, 99, hit(1000, 0));
-        let shared = moments.share(&key("A"), &part(5, 2000), 0);
+        assert!(slots.coarsen());
+        assert_eq!(slots.slot_ns(), 5 * times::SLOT);
+        slots.add(&key("A"), 5, 99, slot_bytes(1000, 0));
+        let shared = slots.share(&key("A"), &part(5, 2000), 0);
         assert_eq!((shared.len(), shared[0], shared[19]), (20, (0, 50), (19, 1050)));
         // Within the limit, slots keep their length; repeated hits in one slot take no more memory.
         for _ in 0..1000 {
-            moments.add(&key("A"), 5, 99, hit(1, 0));
+            slots.add(&key("A"), 5, 99, slot_bytes(1, 0));
         }
-        moments.shrink(40 * HIT);
-        assert_eq!(moments.slot_ns(), 5 * times::SLOT);
-        moments.shrink(39 * HIT);
-        assert_eq!(moments.slot_ns(), 10 * times::SLOT);
+        slots.shrink(40 * SLOT_SIZE);
+        assert_eq!(slots.slot_ns(), 5 * times::SLOT);
+        slots.shrink(39 * SLOT_SIZE);
+        assert_eq!(slots.slot_ns(), 10 * times::SLOT);
     }
 
     proptest! {
@@ -272,12 +275,12 @@ mod tests {
             bytes in 0_u64..1 << 50,
             hits in prop::collection::vec((0_u32..60, 0_u64..1 << 40, 0_u64..1 << 20), 0..200),
         ) {
-            let mut moments = TimeSlots::new(times::SLOT);
+            let mut slots = TimeSlots::new(times::SLOT);
             for (slot, inside, outside) in hits {
-                moments.add(&key("A"), 5, slot, hit(inside, outside));
+                slots.add(&key("A"), 5, slot, slot_bytes(inside, outside));
             }
             for part in [part(5, bytes), part(7, bytes)] {
-                let times = moments.share(&key("A"), &part, 70);
+                let times = slots.share(&key("A"), &part, 70);
                 prop_assert_eq!(times.iter().map(|(_, bytes)| bytes).sum::<u64>(), bytes);
                 prop_assert!(times.is_sorted_by(|a, b| a.0 < b.0));
             }

@@ -64,8 +64,8 @@ pub struct Options {
     pub max_memory: usize,
     /// Report each interval.
     pub intervals: bool,
-    /// Keep totals of the whole trace and report them when a JVM ends. Otherwise only the rest of the current
-    /// interval is reported then, and memory use does not grow with the length of the trace.
+    /// Keep totals of the whole trace and report them when a JVM ends. Otherwise, only the current interval
+    /// is reported when a JVM ends, and memory use does not grow with the length of the trace.
     pub keeps_whole_trace: bool,
     /// How soon events are read, and how much CPU time reading TLABs may take. [`Pace::Calm`] is for a trace of
     /// all JVMs.
@@ -93,7 +93,7 @@ pub trait Sink {
     ///
     /// # Errors
     /// If the trace cannot go on.
-    fn table(&mut self, told: &AllocationReport<'_>) -> Result<()>;
+    fn table(&mut self, report: &AllocationReport<'_>) -> Result<()>;
 
     /// Receives a large object as soon as its event is read. The default ignores it.
     ///
@@ -177,7 +177,7 @@ impl<S: Sink> Tracer<S> {
         let duty = is_bounded.then(|| DutyCycles::start(&session)).transpose()?;
         counters::set_tlab_share(&mut session, tlab_effort.share());
         if let Some(naming_effort) = &naming_effort {
-            counters::set_stacks_wanted(&mut session, naming_effort.share());
+            counters::set_stack_share(&mut session, naming_effort.share());
         }
         Ok(Self {
             sink,
@@ -248,10 +248,10 @@ impl<S: Sink> Tracer<S> {
     }
 
     /// Takes all counters out of the kernel side's map and adds them to the models.
-    fn empty(&mut self, jvms: &mut ByKey<Jvm>) -> Result<()> {
+    fn drain_counters(&mut self, jvms: &mut ByKey<Jvm>) -> Result<()> {
         for (key, tally) in counters::take_tallies(&self.session)? {
             if let Some(Followed { jvm, hotspot: Ok(hotspot), .. }) = jvms.get_mut(&key.target) {
-                jvm.take(hotspot, &key, &tally);
+                jvm.add_tally(hotspot, &key, &tally);
             }
         }
         Ok(())
@@ -270,7 +270,7 @@ impl<S: Sink> Tracer<S> {
             scope,
             command: &followed.target.process.comm,
             stacks: jvm.stacks.as_ref(),
-            moments: jvm.moments().filter(|_| scope == Scope::Trace),
+            time_slots: jvm.time_slots().filter(|_| scope == Scope::Trace),
             begin: self.begin.unwrap_or_default(),
         })
     }
@@ -306,28 +306,28 @@ impl<S: Sink> Tracer<S> {
         self.files.release_unused(self.session.walker());
         let tallies = counters::tallies(&self.session)?;
         self.tallies = tallies.len();
-        let hits = match self.options.slot_ns {
+        let slot_bytes = match self.options.slot_ns {
             0 => Vec::new(),
-            _ => counters::take_hits(&self.session)?,
+            _ => counters::take_slot_bytes(&self.session)?,
         };
-        // Takes the names and stacks to which the counters refer; the kernel side sent them before it
-        // counted.
+        // Reads the events with the names and stacks to which the counters refer. The kernel side sent these
+        // events before it counted.
         self.take_events(jvms, Duration::ZERO)?;
-        jvms.values_mut().for_each(|followed| followed.jvm.begin_collection());
+        jvms.values_mut().for_each(|followed| followed.jvm.begin_reading());
         for (key, tally) in tallies {
             if let Some(Followed { jvm, hotspot: Ok(hotspot), .. }) = jvms.get_mut(&key.target) {
-                jvm.take(hotspot, &key, &tally);
+                jvm.add_tally(hotspot, &key, &tally);
             }
         }
-        for (key, hit) in hits {
+        for (key, slot_bytes) in slot_bytes {
             if let Some(Followed { jvm, hotspot: Ok(hotspot), .. }) = jvms.get_mut(&key.target) {
-                jvm.add_hit(hotspot, &key, hit);
+                jvm.add_slot_bytes(hotspot, &key, slot_bytes);
             }
         }
         // Time slots may use a quarter of max_memory in addition to it, divided equally among the JVMs.
         let share = self.options.max_memory / 4 / jvms.len().max(1);
-        jvms.values_mut().for_each(|followed| followed.jvm.shrink_moments(share));
-        for (target, tally) in counters::others(&self.session)? {
+        jvms.values_mut().for_each(|followed| followed.jvm.shrink_time_slots(share));
+        for (target, tally) in counters::overflow(&self.session)? {
             if let Some(followed) = jvms.get_mut(&target) {
                 followed.jvm.add_others(&tally);
             }
@@ -343,7 +343,7 @@ impl<S: Sink> Tracer<S> {
         if self.options.exact {
             probes::check_probe_enabled(target, hotspot)?;
         }
-        let walks = stacks.as_ref().is_some_and(Stacks::are_known);
+        let walks = stacks.as_ref().is_some_and(Stacks::can_be_named);
         let layout = kernel_layout(hotspot, walks)?;
         let before = if self.options.exact { Vec::new() } else { hotspot.thread_bytes()? };
         let options = Options { by_stack: stacks.is_some(), ..self.options };
@@ -447,7 +447,7 @@ impl<S: Sink> Tool for Tracer<S> {
             counters::set_tlab_share(&mut self.session, share);
             if let Some(naming_effort) = &mut self.naming_effort {
                 let share = naming_effort.adapt(elapsed);
-                counters::set_stacks_wanted(&mut self.session, share);
+                counters::set_stack_share(&mut self.session, share);
             }
         }
         Ok(())
@@ -474,7 +474,7 @@ impl<S: Sink> Tool for Tracer<S> {
         self.report_costs()?;
         let begins_anew = !self.options.keeps_whole_trace && self.is_nearly_full(jvms);
         if begins_anew {
-            self.empty(jvms)?;
+            self.drain_counters(jvms)?;
         }
         let now = clock::monotonic_ns();
         for followed in jvms.values_mut() {

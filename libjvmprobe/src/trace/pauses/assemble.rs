@@ -7,7 +7,7 @@ use crate::{
     bpf::{clock, records::text},
     hotspot::operations::Collections,
     trace::pauses::{
-        event::{self, Event, moment_event, operation, pool_event, stop_event},
+        event::{self, Event, operation, pool_event, state_event, stop_event},
         record::{Cycle, Pool, Record, Stop},
     },
 };
@@ -61,7 +61,7 @@ impl Assembler {
     }
 
     /// Processes the next event; returns the record that it completes.
-    pub(crate) fn take(&mut self, event: &Event, jvm: &impl Jvm) -> Option<Record> {
+    pub(crate) fn process_event(&mut self, event: &Event, jvm: &impl Jvm) -> Option<Record> {
         match event {
             Event::Stop(stop) => Some(self.stop(stop, jvm)),
             Event::Pool(pool) => self.pool(pool, jvm),
@@ -155,7 +155,7 @@ impl Assembler {
         Some(self.finish(cycle, &e.at, jvm))
     }
 
-    fn cycle(&mut self, e: &moment_event, jvm: &impl Jvm) -> Option<Record> {
+    fn cycle(&mut self, e: &state_event, jvm: &impl Jvm) -> Option<Record> {
         // CMS sends such events for each of its phases (with a thread ID), and for its cycle (without one).
         if jvm.collector() == "CMS" && e.tid != 0 {
             return None;
@@ -172,7 +172,7 @@ impl Assembler {
         None
     }
 
-    fn finish(&self, cycle: OpenCycle, end: &moment_event, jvm: &impl Jvm) -> Record {
+    fn finish(&self, cycle: OpenCycle, end: &state_event, jvm: &impl Jvm) -> Record {
         let is_ended_early = cycle.op == ZGC_OF_JDK_11;
         Record::Cycle(Cycle {
             time: clock::rfc3339(cycle.begin_ns),
@@ -191,7 +191,7 @@ impl Assembler {
 }
 
 impl OpenCycle {
-    fn begin(op: &str, at: &moment_event) -> Self {
+    fn begin(op: &str, at: &state_event) -> Self {
         Self {
             op: op.into(),
             begin_ns: at.ts_ns,
@@ -232,9 +232,9 @@ fn note_pool(pools: &mut Vec<Pool>, e: &pool_event, manager: String) {
     }
 }
 
-/// Returns the operation's name as the JVM logs it, if the JVM's list of operations can be read. Otherwise
-/// returns the name that belongs to the operation's vtable, or the name that the probe reports. For
-/// Shenandoah, the probe's name differs from the logged one.
+/// Returns the operation's name as the JVM logs it, if the JVM's list of operations can be read. Otherwise,
+/// if the event has the operation's vtable, returns the name that belongs to that vtable; without a vtable,
+/// returns the name that the probe reports. For Shenandoah, the probe's name differs from the logged one.
 fn operation_name(stop: &stop_event, op: &operation, jvm: &impl Jvm) -> Option<String> {
     let named = event::known(stop.op_type).and_then(|op_type| jvm.operation_named(op_type));
     if named.is_some() {
@@ -309,7 +309,7 @@ mod tests {
             heap_at_gc_end: u64::MAX,
             ..stop()
         };
-        let record = Assembler::default().take(&Event::Stop(Box::new(event)), &Fake);
+        let record = Assembler::default().process_event(&Event::Stop(Box::new(event)), &Fake);
         let Some(Record::Pause(stop)) = record else { panic!("{record:?}") };
         assert_eq!((stop.collections, stop.full), (2, true));
         assert_eq!((stop.ttsp_ns, stop.pause_ns, stop.stopped_ns), (Some(30), Some(600), 800));
@@ -326,22 +326,22 @@ mod tests {
             heap_at_gc_end: 20,
             ..stop()
         };
-        let record = Assembler::default().take(&Event::Stop(Box::new(event)), &Fake);
+        let record = Assembler::default().process_event(&Event::Stop(Box::new(event)), &Fake);
         let Some(Record::Pause(stop)) = record else { panic!("{record:?}") };
         assert_eq!(stop.heap_after, Some(20));
     }
 
     #[test]
     fn counters_decide_if_a_full_collection_ran() {
-        let take = |after| {
+        let process = |after| {
             let event = stop_event { gc_pairs: 1, gauged: 1, full: 1, after, ..stop() };
-            Assembler::default().take(&Event::Stop(Box::new(event)), &Fake)
+            Assembler::default().process_event(&Event::Stop(Box::new(event)), &Fake)
         };
         for (after, expected) in [([1, 0, 0, 0], false), ([1, 1, 0, 0], true)] {
-            let Some(Record::Pause(stop)) = take(after) else { panic!("no pause") };
+            let Some(Record::Pause(stop)) = process(after) else { panic!("no pause") };
             assert_eq!(stop.full, expected);
         }
-        let Some(Record::Safepoint(stop)) = take([0; 4]) else { panic!("a pause") };
+        let Some(Record::Safepoint(stop)) = process([0; 4]) else { panic!("a pause") };
         assert_eq!((stop.collections, stop.pause_ns, stop.full), (0, None, false));
     }
 
@@ -349,7 +349,7 @@ mod tests {
     fn a_stop_without_collection_is_a_safepoint_named_by_its_vtable() {
         let mut event = stop();
         event.op.vtable = 0x10;
-        let record = Assembler::default().take(&Event::Stop(Box::new(event)), &Fake);
+        let record = Assembler::default().process_event(&Event::Stop(Box::new(event)), &Fake);
         let Some(Record::Safepoint(stop)) = record else { panic!("{record:?}") };
         assert_eq!(stop.op.as_deref(), Some("Named"));
         assert_eq!((stop.pause_ns, stop.collections), (None, 0));
@@ -360,7 +360,7 @@ mod tests {
         let mut event = stop();
         event.op.vtable = 0x10;
         event.op_type = 3;
-        let record = Assembler::default().take(&Event::Stop(Box::new(event)), &Fake);
+        let record = Assembler::default().process_event(&Event::Stop(Box::new(event)), &Fake);
         let Some(Record::Pause(stop)) = record else { panic!("{record:?}") };
         assert_eq!(stop.op.as_deref(), Some("Numbered"));
         assert_eq!((stop.collections, stop.pause_ns, stop.heap_after), (1, Some(770), None));
@@ -368,7 +368,7 @@ mod tests {
 
     fn pool(manager: &str, name: &str, end: u64, ts_ns: u64, used: u64) -> Event {
         Event::Pool(Box::new(pool_event {
-            at: moment_event { end, ts_ns, heap_used: used, ..Default::default() },
+            at: state_event { end, ts_ns, heap_used: used, ..Default::default() },
             used,
             manager: chars::<u8>(manager).map(|b| b as _),
             pool: chars::<u8>(name).map(|b| b as _),
@@ -380,10 +380,10 @@ mod tests {
     fn a_cycle_ends_with_its_last_pool() {
         let mut cycles = Assembler::new(true);
         let manager = "ZGC Minor Cycles";
-        assert!(cycles.take(&pool(manager, "Young", 0, 10, 90), &Fake).is_none());
-        assert!(cycles.take(&pool(manager, "Old", 0, 11, 5), &Fake).is_none());
-        assert!(cycles.take(&pool(manager, "Young", 1, 50, 20), &Fake).is_none());
-        let record = cycles.take(&pool(manager, "Old", 1, 51, 6), &Fake);
+        assert!(cycles.process_event(&pool(manager, "Young", 0, 10, 90), &Fake).is_none());
+        assert!(cycles.process_event(&pool(manager, "Old", 0, 11, 5), &Fake).is_none());
+        assert!(cycles.process_event(&pool(manager, "Young", 1, 50, 20), &Fake).is_none());
+        let record = cycles.process_event(&pool(manager, "Old", 1, 51, 6), &Fake);
         let Some(Record::Cycle(cycle)) = record else { panic!("{record:?}") };
         assert_eq!((cycle.ts_ns, cycle.duration_ns), (10, 41));
         let pools = cycle.pools.unwrap();
@@ -394,12 +394,12 @@ mod tests {
     #[test]
     fn pools_are_attached_only_to_the_next_stop() {
         let mut assembler = Assembler::new(true);
-        assert!(assembler.take(&pool("Copy", "Eden", 0, 10, 90), &Fake).is_none());
-        assert!(assembler.take(&pool("Copy", "Eden", 1, 20, 0), &Fake).is_none());
+        assert!(assembler.process_event(&pool("Copy", "Eden", 0, 10, 90), &Fake).is_none());
+        assert!(assembler.process_event(&pool("Copy", "Eden", 1, 20, 0), &Fake).is_none());
         let pause = stop_event { gc_pairs: 1, gauged: 1, after: [1, 0, 0, 0], ..stop() };
         let pause = Event::Stop(Box::new(pause));
         for expected in [1, 0] {
-            let record = assembler.take(&pause, &Fake);
+            let record = assembler.process_event(&pause, &Fake);
             let Some(Record::Pause(stop)) = record else { panic!("{record:?}") };
             assert_eq!(stop.pools.unwrap().len(), expected);
         }
@@ -409,8 +409,8 @@ mod tests {
     fn number_of_pools_without_end_is_limited() {
         let mut assembler = Assembler::new(true);
         for i in 0..10_000 {
-            let _ = assembler.take(&pool("Copy", &format!("p{i}"), 0, i, 1), &Fake);
-            let _ = assembler.take(&pool(&format!("{i} Cycles"), "p", 0, i, 1), &Fake);
+            let _ = assembler.process_event(&pool("Copy", &format!("p{i}"), 0, i, 1), &Fake);
+            let _ = assembler.process_event(&pool(&format!("{i} Cycles"), "p", 0, i, 1), &Fake);
         }
         assert!(assembler.stop_pools.len() <= MAX_OPEN && assembler.cycles.len() <= MAX_OPEN);
     }

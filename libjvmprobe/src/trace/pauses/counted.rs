@@ -1,9 +1,9 @@
 //! Stops of a JVM whose libjvm.so has neither probes nor symbols, from the JVM's own counters.
 //!
 //! At the very end of a stop, the VM thread adds the duration of the stop to one of these counters
-//! (`RuntimeService::record_safepoint_end` of services/runtimeService.cpp). A watchpoint on that counter runs
-//! a BPF program, which reads all counters at this moment. Each stop is therefore known individually, with
-//! the durations that the JVM measured for the stop and for its collections.
+//! (`RuntimeService::record_safepoint_end` of services/runtimeService.cpp). A watchpoint on that counter then
+//! runs a BPF program, which reads all counters. Each stop is therefore known individually, with the
+//! durations that the JVM measured for the stop and for its collections.
 //!
 //! If no watchpoint can be set, the counters are polled. For each kind of collection, the JVM keeps only the
 //! begin and the end of the last collection. If several took place between two polls, only their number and
@@ -59,7 +59,8 @@ impl Counted {
     /// Evaluates counters that were read at the end of a stop.
     pub(crate) fn stop(&mut self, counts: Counts, now_ns: u64) -> Vec<Collected> {
         match counts.stops.saturating_sub(self.last.stops) {
-            // The stop had begun before the first reading, so it is only partly known.
+            // The number of stops has not increased: the stop was already in progress at the first reading,
+            // so its duration is only partly known.
             0 => {
                 self.last = counts;
                 Vec::new()
@@ -80,7 +81,7 @@ impl Counted {
         each.collect()
     }
 
-    /// Returns the difference of the counters as one stop.
+    /// Returns the difference between the last reading and `counts` as one stop.
     fn one(&mut self, counts: Counts, now_ns: u64) -> Collected {
         let last = std::mem::replace(&mut self.last, counts);
         let sync = counts.sync.saturating_sub(last.sync);
@@ -186,7 +187,7 @@ mod tests {
     fn single_collection_uses_its_own_timestamps() {
         let mut counted = Counted::begin(counts(3, 300, 900, 950), false);
         assert_eq!(counted.update(counts(3, 300, 900, 950), 5000), []);
-        // The collection runs; then it has ended.
+        // The collection is still running at the first reading, and has ended at the second.
         assert_eq!(counted.update(counts(4, 300, 2000, 950), 7050), []);
         let found = counted.update(counts(4, 340, 2000, 2040), 7070);
         let expected = Collected {

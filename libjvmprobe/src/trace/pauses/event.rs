@@ -11,7 +11,7 @@ use crate::{
 };
 
 pub(crate) use crate::trace::pauses::skel::types::{
-    budget, counted_event, limited_stops, moment_event, operation, pool_event, request_event,
+    budget, counters_event, limited_stops, operation, pool_event, request_event, state_event,
     stop_event,
 };
 
@@ -29,11 +29,11 @@ unsafe impl Plain for stop_event {}
 // SAFETY: a generated struct of integers and byte arrays only, like stop_event.
 unsafe impl Plain for pool_event {}
 // SAFETY: a generated struct of integers and byte arrays only, like stop_event.
-unsafe impl Plain for moment_event {}
+unsafe impl Plain for state_event {}
 // SAFETY: a generated struct of integers and byte arrays only, like stop_event.
 unsafe impl Plain for request_event {}
 // SAFETY: a generated struct of integers and byte arrays only, like stop_event.
-unsafe impl Plain for counted_event {}
+unsafe impl Plain for counters_event {}
 // SAFETY: a generated struct of integers only, like stop_event.
 unsafe impl Plain for budget {}
 
@@ -45,13 +45,13 @@ pub(crate) enum Event {
     /// A memory pool before or after a collection.
     Pool(Box<pool_event>),
     /// A concurrent cycle begins or ends.
-    Cycle(Box<moment_event>),
+    Cycle(Box<state_event>),
     /// A thread requests a collection.
     Request(Request),
-    /// A new stack, with the number that other events refer to it by.
+    /// A new stack, with the number by which other events refer to it.
     Stack(u64, RawStack),
     /// A stop has ended, in a JVM whose own counters are read.
-    Counted(Box<counted_event>),
+    Counted(Box<counters_event>),
 }
 
 /// A thread requests a collection.
@@ -133,14 +133,14 @@ mod tests {
     fn struct_layouts_match_the_c_header() {
         assert_eq!(size_of::<operation>(), 8 + LEN);
         assert_eq!(size_of::<request_event>(), 5 * 8 + 16);
-        assert_eq!(size_of::<counted_event>(), (3 + NUMBERS) * 8 + 2 * LEN);
+        assert_eq!(size_of::<counters_event>(), (3 + NUMBERS) * 8 + 2 * LEN);
         assert_eq!(offset_of!(stop_event, before), 11 * 8);
         assert_eq!(offset_of!(stop_event, gc_pairs), 21 * 8);
         assert_eq!(offset_of!(stop_event, op), 26 * 8);
         assert_eq!(size_of::<stop_event>(), 26 * 8 + 3 * (8 + LEN) + 2 * LEN);
-        assert_eq!(size_of::<moment_event>(), 6 * 8 + 2 * LEN);
-        assert_eq!(offset_of!(pool_event, manager), size_of::<moment_event>() + 4 * 8);
-        assert_eq!(size_of::<pool_event>(), size_of::<moment_event>() + 4 * 8 + 2 * LEN);
+        assert_eq!(size_of::<state_event>(), 6 * 8 + 2 * LEN);
+        assert_eq!(offset_of!(pool_event, manager), size_of::<state_event>() + 4 * 8);
+        assert_eq!(size_of::<pool_event>(), size_of::<state_event>() + 4 * 8 + 2 * LEN);
     }
 
     #[test]

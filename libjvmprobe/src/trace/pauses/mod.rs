@@ -1,10 +1,10 @@
 //! GC pauses: each stop of the application with its cause, and concurrent cycles.
 //!
 //! `probes` chooses the probes to attach to a libjvm.so. `session` loads the BPF programs. `event` decodes
-//! their events, `assemble` combines these into [`record`]s, and `model` has the state of each JVM.
-//! `requests` adds the threads that requested a collection, and [`summary`] keeps totals. `counted` evaluates
-//! the counters of JVMs that nothing can be attached to. `tracer` connects these modules to the main loop in
-//! [`crate::jvms`].
+//! the events of these programs, `assemble` combines events into [`record`]s, and `model` has the state of
+//! each JVM. `requests` adds the threads that requested a collection, and [`summary`] keeps totals. `counted`
+//! evaluates the counters of JVMs that nothing can be attached to. `tracer` connects these modules to the
+//! main loop in [`crate::jvms`].
 
 mod assemble;
 mod counted;

@@ -56,13 +56,17 @@ impl Jvm {
         Self { pid, assembler, totals, admitted_ns, operations }
     }
 
-    /// Processes an event. Returns the record that it completes, which is already part of the totals.
-    pub(crate) fn take(&mut self, event: &Event, hotspot: Option<&HotSpot>) -> Option<Record> {
+    /// Processes an event. If the event completes a record, adds that record to the totals and returns it.
+    pub(crate) fn process_event(
+        &mut self,
+        event: &Event,
+        hotspot: Option<&HotSpot>,
+    ) -> Option<Record> {
         if matches!(event, Event::Stop(stop) if stop.begin_ns < self.admitted_ns) {
             return None;
         }
-        let asked = JvmFacts { pid: self.pid, hotspot, operations: &self.operations };
-        let record = self.assembler.take(event, &asked)?;
+        let facts = JvmFacts { pid: self.pid, hotspot, operations: &self.operations };
+        let record = self.assembler.process_event(event, &facts)?;
         if let Some(totals) = &mut self.totals {
             match &record {
                 Record::Pause(stop) | Record::Safepoint(stop) => totals.stop(stop),
@@ -97,7 +101,7 @@ impl Jvm {
             ttsp_ns: found.ttsp_ns,
             pause_ns: is_gc.then_some(found.pause_ns),
             // If the duration of the stop is unknown, this is the duration of the collections, which is a
-            // lower bound. The counters do not contain the begin and end of each of several stops.
+            // lower bound.
             stopped_ns: found.stopped_ns.unwrap_or(found.pause_ns),
             ..Stop::default()
         };

@@ -1,8 +1,8 @@
 //! Probes that see stops, collections and cycles in a libjvm.so, and the BPF programs for them.
 //!
 //! Each probe lengthens a pause by a few microseconds, so only the necessary ones are attached. A stop needs
-//! five probes. If the JVM's own record of its last stop can be read instead, three are sufficient, or one
-//! with ZGC. Probes for concurrent cycles fire while the application runs.
+//! five probes. If the JVM's own record of its last stop can be read, three probes are sufficient; with ZGC,
+//! one is. Probes for concurrent cycles fire while the application runs.
 
 use crate::{
     Error, Result,
@@ -14,7 +14,7 @@ use crate::{
 };
 
 /// Probes of a stop. All but the last may be omitted, see [`plan`].
-const STOP: [Instant; 5] = [
+const STOP_PROBES: [Instant; 5] = [
     Instant {
         usdt: ("hs_private", "safepoint__begin"),
         usdt_program: "safepoint_begin",
@@ -50,8 +50,9 @@ const STOP: [Instant; 5] = [
     },
 ];
 
-/// Probes of memory pools: before and after a pause, or with ZGC and Shenandoah before and after a cycle.
-const POOLS: [Instant; 2] = [
+/// Probes of memory pools. They fire before and after a pause; with ZGC and Shenandoah, they fire before and
+/// after a cycle.
+const POOL_PROBES: [Instant; 2] = [
     Instant {
         usdt: ("hotspot", "mem__pool__gc__end"),
         usdt_program: "pool_end",
@@ -76,16 +77,20 @@ const G1_CYCLE: [Extra; 2] = [
 ];
 /// Functions in which G1 of JDK 8 ends and begins a cycle. A full collection may end a cycle, too.
 const G1_CYCLE_OF_JDK_8: [Extra; 2] = [
-    ("_ZN15G1CollectedHeap29register_concurrent_cycle_endEv", "fn_only_cycle_end", NO_CYCLES),
-    ("_ZN14ConcurrentMark15scanRootRegionsEv", "fn_only_cycle_begin", NO_CYCLES),
+    ("_ZN15G1CollectedHeap29register_concurrent_cycle_endEv", "fn_single_cycle_end", NO_CYCLES),
+    ("_ZN14ConcurrentMark15scanRootRegionsEv", "fn_single_cycle_begin", NO_CYCLES),
 ];
 const NO_CYCLES: &str = "G1's concurrent cycles are not shown";
 
 /// Functions that the CMS thread calls at the end of a cycle, before it sleeps, and at the begin of a cycle.
 /// They exist as functions in JDK 8 only.
 const CMS_CYCLE_OF_JDK_8: [Extra; 2] = [
-    ("_ZN25ConcurrentMarkSweepThread20sleepBeforeNextCycleEv", "fn_only_cycle_end", NO_CMS_CYCLES),
-    ("_ZN12CMSCollector21collect_in_backgroundE", "fn_only_cycle_begin", NO_CMS_CYCLES),
+    (
+        "_ZN25ConcurrentMarkSweepThread20sleepBeforeNextCycleEv",
+        "fn_single_cycle_end",
+        NO_CMS_CYCLES,
+    ),
+    ("_ZN12CMSCollector21collect_in_backgroundE", "fn_single_cycle_begin", NO_CMS_CYCLES),
 ];
 const NO_CMS_CYCLES: &str = "the concurrent cycles of CMS are not shown";
 
@@ -98,12 +103,13 @@ type Extra = (&'static str, &'static str, &'static str);
 const COLLECTION: Extra = (
     "_ZN8GCTracer15report_gc_startEN7GCCause5CauseE",
     "fn_collection_begin",
-    "the cause Ergonomics is shown as the cause that triggered it",
+    "collections caused by Ergonomics are shown with the cause of their operation",
 );
 
-/// Begin of a collection of CMS in JDK 8. Before this function, the VM thread waits for the CMS thread, which
-/// may still sweep and free memory.
-const SWEPT: Extra =
+/// Begin of a collection of CMS in JDK 8. Before the VM thread calls this function, it waits for the CMS
+/// thread, which may meanwhile sweep and free memory. The heap size before the collection is therefore read
+/// here.
+const CMS_COLLECTION: Extra =
     (COLLECTION.0, "fn_heap_before", "the heap size before a collection may be too large");
 
 /// End of a collection. Between this function and gc__end, Serial, Parallel and CMS may allocate the object
@@ -145,7 +151,7 @@ pub(crate) fn plan(
     let has_cycles = |c: Collector| c.is_concurrent() && c != Collector::Cms;
     let cycles_by_pools = collector.is_none_or(has_cycles);
     if pools || cycles_by_pools {
-        match resolve(path, &elf, &POOLS) {
+        match resolve(path, &elf, &POOL_PROBES) {
             Ok(found) if pools && found.iter().any(is_function) => {
                 return Err(Error::NoProbes {
                     path: path.clone(),
@@ -161,7 +167,7 @@ pub(crate) fn plan(
     }
     let wanted = extras(major, hotspot, collector);
     plans.extend(functions(&elf, &wanted));
-    let mut stop = resolve(path, &elf, &STOP)?;
+    let mut stop = resolve(path, &elf, &STOP_PROBES)?;
     let gauge = hotspot.map(|h| &h.gauge);
     // Threads other than the VM thread call the functions that replace USDT probes, too. A hit of such a
     // function belongs to a stop only if the begin of that stop was observed. The probes at the begin are
@@ -174,7 +180,8 @@ pub(crate) fn plan(
         let inside = ["gc_begin", "gc_end", "fn_gc_begin", "fn_gc_end"];
         stop.retain(|plan| !inside.contains(&plan.program));
     }
-    // The probes are attached in reverse order, so that the end of a stop is observed if its begin is.
+    // The probes are attached in reverse order, so that, if the begin of a stop is observed, its end is
+    // observed, too.
     plans.extend(stop.into_iter().rev());
     if options.stacks {
         plans.push(request(libjvm, &elf)?);
@@ -212,7 +219,7 @@ fn extras(
     }
     if is(&[Collector::Cms]) && major == Some(8) {
         wanted.extend(CMS_CYCLE_OF_JDK_8);
-        wanted.push(SWEPT);
+        wanted.push(CMS_COLLECTION);
     }
     if hotspot.is_none_or(HotSpot::needs_collection_end_probe) {
         wanted.push(COLLECTION_END);

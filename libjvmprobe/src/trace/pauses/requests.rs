@@ -24,8 +24,9 @@ struct PendingRequest {
 
 /// Cause of a collection that Java code has requested.
 const CAUSE: &str = "System.gc()";
-/// Maximum number of requests of a JVM that wait for a pause. More threads rarely call System.gc() at the
-/// same time. With -XX:+DisableExplicitGC no pause follows, so the oldest requests are dropped.
+/// Maximum number of requests of a JVM that wait for a pause. It is rare that more threads than this call
+/// System.gc() at the same time. With -XX:+DisableExplicitGC no pause follows, so the oldest requests are
+/// dropped.
 const MAX_WAITING: usize = 64;
 
 /// Number of stacks at which the stacks without a request are dropped. The kernel side can store 4,096
@@ -49,7 +50,7 @@ struct ServedRequests {
 }
 
 impl ServedRequests {
-    /// Returns the requests that a pause beginning at `begin` may still belong to. `new` are the requests made
+    /// Returns those requests that a pause beginning at `begin` may serve, too. `new` are the requests made
     /// since the previous pause.
     fn carry_over(mut self, begin: u64, new: &VecDeque<PendingRequest>) -> Self {
         if begin.saturating_sub(self.begin) > MAX_CARRY_NS {
@@ -113,7 +114,7 @@ impl Requests {
     ///
     /// # Errors
     /// [`crate::Error::Bpf`].
-    pub(crate) fn take_stack(
+    pub(crate) fn name_stack(
         &mut self,
         number: u64,
         stack: &RawStack,
@@ -129,7 +130,8 @@ impl Requests {
         Ok(())
     }
 
-    /// Returns the numbers of stacks that no request refers to; empty if there are fewer than `MANY_STACKS`.
+    /// Returns the numbers of stacks that no request refers to. Returns none if fewer than `MANY_STACKS`
+    /// stacks are kept.
     pub(crate) fn unreferenced_stacks(&self) -> Vec<u64> {
         if self.stacks.values().map(HashMap::len).sum::<usize>() < MANY_STACKS {
             return Vec::new();
@@ -150,7 +152,7 @@ impl Requests {
     }
 
     /// Adds a request, which waits for its pause.
-    pub(crate) fn take(&mut self, request: &event::Request) {
+    pub(crate) fn add_request(&mut self, request: &event::Request) {
         let comm = request.comm.clone();
         let thread = match self.threads.get_mut(&request.target) {
             Some(threads) => threads.of(u32::try_from(request.tid).unwrap_or(0), comm),
@@ -166,9 +168,10 @@ impl Requests {
         });
     }
 
-    /// Adds the requests that were made before a pause to that pause. If there are several requests, each may
-    /// get a pause of its own, or one pause may serve all. Therefore all but the first of them are added to
-    /// the next pause as well, except those whose thread has made another request since.
+    /// Adds to a pause the requests that were made before it. If there are several requests, each may get a
+    /// pause of its own, or one pause may serve all of them. Therefore, after N pauses, the next pause gets
+    /// all of these requests except the first N. If a thread has made another request since, its earlier
+    /// request was served: it is removed and counts as one of the N.
     pub(crate) fn add_to_pause(&mut self, key: u64, stop: &mut Stop) {
         if stop.cause.as_deref() != Some(CAUSE) {
             return;

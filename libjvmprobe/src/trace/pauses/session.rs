@@ -66,10 +66,10 @@ pub(crate) fn load(
     }
     sparse_map::set_sizes(open.open_object_mut(), &SPARSE_MAPS)?;
     if let Some(data) = open.maps.rodata_data.as_deref_mut() {
-        data.know_jvms = stacks;
+        data.uses_walk_data = stacks;
         data.max_events_per_second = max_events.unwrap_or(0);
         data.max_tenant_events_per_second = max_events.unwrap_or(0).saturating_mul(TENANT_SHARE);
-        data.wakes_late = pace == Pace::Calm;
+        data.polls_regularly = pace == Pace::Calm;
         data.counts_costs = pace == Pace::Calm;
     }
     // All JVMs share this ring buffer, which can hold more than a thousand stops.

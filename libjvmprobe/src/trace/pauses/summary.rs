@@ -60,7 +60,8 @@ pub struct Summary {
     pub allocated_bytes_per_second: Option<f64>,
     /// Events that the kernel side could not send.
     pub lost: u64,
-    /// Totals by operation: operations with collections first, then by total stop time, longest first.
+    /// Totals by operation. Operations with collections come before those without; each group is sorted by
+    /// total stop time, longest first.
     pub operations: Vec<Operation>,
     /// With `--histogram`: power-of-two histograms of PAUSE and STOPPED in microseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -246,7 +247,7 @@ impl Totals {
     }
 
     /// Returns the totals up to `end_ns`. `frees_in_pauses` is whether the collector frees memory in pauses
-    /// only, so that the heap shrinks by the freed bytes in a pause.
+    /// only. Only then can freed and allocated bytes be computed from the heap sizes before and after pauses.
     pub(crate) fn summary(&self, end_ns: u64, jvm: &JvmName, frees_in_pauses: bool) -> Summary {
         let duration_ns = end_ns.saturating_sub(self.begin_ns);
         let seconds = (duration_ns as f64 / 1e9).max(1e-9);
@@ -310,7 +311,7 @@ const MAX_TALLIES: usize = 64;
 /// Name of the sum of all other operations.
 const OTHERS: &str = "(others)";
 
-/// Identity of the JVM that a summary is about.
+/// Process, collector and version of the JVM that a summary is about.
 #[derive(Clone, Debug)]
 pub(crate) struct JvmName {
     /// The process.

@@ -27,7 +27,7 @@ use crate::{
     sys::{Pace, warn_once},
     trace::pauses::{
         counted::{self, Counted},
-        event::{self, Event, budget, counted_event, limited_stops},
+        event::{self, Event, budget, counters_event, limited_stops},
         model::Jvm,
         probes,
         record::{Limited, Record, Sum},
@@ -115,11 +115,11 @@ struct ByCounters {
 }
 
 /// If it takes longer than this to read a JVM's counters, the next poll of that JVM is delayed: see
-/// [`POLL_PAUSE_FACTOR`].
+/// [`POLL_DELAY_FACTOR`].
 const SLOW_POLL: Duration = Duration::from_millis(100);
 /// Time from the begin of a slow read to the next poll of the same JVM, as a multiple of the duration of the
 /// read. Events of other JVMs wait during a read.
-const POLL_PAUSE_FACTOR: u32 = 20;
+const POLL_DELAY_FACTOR: u32 = 20;
 
 /// Program that runs when the JVM has written to its counter of stop time.
 const COUNTED_PROGRAM: &str = "counted_stop";
@@ -182,7 +182,8 @@ impl<S: Sink> Tracer<S> {
         let _ = budgets.update(&key.to_ne_bytes(), &bytes, MapFlags::NO_EXIST);
     }
 
-    /// Reports the sums of those stops of a JVM that were not recorded one by one since the previous call.
+    /// Reports the number and the total time of the stops that a JVM has made since the previous call and
+    /// that were not recorded one by one.
     fn report_limited(&mut self, key: u64, pid: Pid) -> Result<()> {
         if self.options.max_stops_per_second.is_none() {
             return Ok(());
@@ -206,12 +207,12 @@ impl<S: Sink> Tracer<S> {
         let missing = |what: &str| Error::PerfData { what: what.into() };
         let counter =
             hotspot.stop_counter().ok_or_else(|| missing("the JVM does not count stops"))?;
-        let places = hotspot.counted_at().unwrap_or_default().map(u64::to_ne_bytes);
+        let addresses = hotspot.counter_addresses().unwrap_or_default().map(u64::to_ne_bytes);
         let counted = &self.session.skel.maps.counted;
         session::insert_entry(
             counted,
             key,
-            &places.concat(),
+            &addresses.concat(),
             "pass counter addresses to the BPF programs",
         )?;
         let thread = thread_named(pid, VM_THREAD)
@@ -237,7 +238,7 @@ impl<S: Sink> Tracer<S> {
             ),
         };
         let line = format!(
-            "process {pid}: showing pauses by the JVM's own counters, {how}; operations, heap \
+            "process {pid}: deriving pauses from the JVM's own counters, {how}; operations, heap \
              sizes and cycles are not available"
         );
         warn_once(&line, why);
@@ -252,7 +253,7 @@ impl<S: Sink> Tracer<S> {
         &mut self,
         jvms: &mut ByKey<Jvm>,
         key: u64,
-        at_end: Option<&counted_event>,
+        at_end: Option<&counters_event>,
     ) -> Result<()> {
         let Some(Followed { jvm, hotspot: Ok(hotspot), .. }) = jvms.get_mut(&key) else {
             return Ok(());
@@ -297,7 +298,7 @@ impl<S: Sink> Tool for Tracer<S> {
     }
 
     /// Passes the gauge to the kernel side and prepares the stack walker before probes are attached, because
-    /// the first stop already reads the heap and the first request walks a stack.
+    /// the BPF programs read the heap at the first stop and walk a stack at the first request.
     fn prepare(&mut self, key: u64, pid: Pid, hotspot: Option<&HotSpot>) {
         self.set_tenant(key, pid);
         let Some(hotspot) = hotspot else { return };
@@ -356,13 +357,13 @@ impl<S: Sink> Tool for Tracer<S> {
             let Some(Followed { jvm, hotspot, .. }) = jvms.get_mut(&key) else { continue };
             let hotspot = hotspot.as_deref().ok();
             match (&event, self.session.walker()) {
-                (Event::Request(request), _) => self.requests.take(request),
+                (Event::Request(request), _) => self.requests.add_request(request),
                 (Event::Stack(number, stack), Some(walker)) => {
-                    self.requests.take_stack(*number, stack, hotspot, walker)?;
+                    self.requests.name_stack(*number, stack, hotspot, walker)?;
                 }
                 _ => {}
             }
-            if let Some(mut record) = jvm.take(&event, hotspot) {
+            if let Some(mut record) = jvm.process_event(&event, hotspot) {
                 if let Record::Pause(stop) = &mut record {
                     self.requests.add_to_pause(key, stop);
                 }
@@ -380,7 +381,7 @@ impl<S: Sink> Tool for Tracer<S> {
             self.count(jvms, key, None)?;
             let took = begin.elapsed();
             if let Some(of) = self.counted.get_mut(&key).filter(|_| took > SLOW_POLL) {
-                of.next_poll = begin + took * POLL_PAUSE_FACTOR;
+                of.next_poll = begin + took * POLL_DELAY_FACTOR;
             }
         }
         Ok(())
@@ -408,8 +409,9 @@ impl<S: Sink> Tool for Tracer<S> {
         }
         let unreferenced_stacks = self.requests.unreferenced_stacks();
         for number in &unreferenced_stacks {
-            // Deleted in the kernel first. If the stack occurs again, it is sent again and arrives after
-            // forget_stacks(), so it is kept.
+            // The kernel's entry is deleted before forget_stacks() is called. If the stack occurs again, the
+            // kernel side sends it again, and it arrives after forget_stacks(), which therefore does not drop
+            // it.
             let _ = self.session.skel.maps.known_stacks.delete(&number.to_ne_bytes());
         }
         self.requests.forget_stacks(&unreferenced_stacks);
@@ -431,7 +433,7 @@ impl<S: Sink> Tool for Tracer<S> {
         if let Some(jvm_counts) = self.jvm_counts.get_mut(&file) {
             *jvm_counts -= 1;
         }
-        // Once no JVM runs a file, another file may get its identity.
+        // Once no JVM runs a file, another file may get the same FileId.
         self.jvm_counts.retain(|_, jvm_counts| *jvm_counts > 0);
         let jvm_counts = &self.jvm_counts;
         self.unattachable.retain(|(file, _), _| jvm_counts.contains_key(file));

@@ -41,7 +41,7 @@ pub(crate) struct SleepingThread {
     /// Process ID and thread ID.
     pub(crate) thread: (u32, u32),
     /// The numbers of its stacks.
-    pub(crate) place: SleepingStacks,
+    pub(crate) stacks: SleepingStacks,
     /// Its user stack.
     pub(crate) stack: RawStack,
 }
@@ -100,9 +100,10 @@ pub(crate) fn find(
         found.extend(threads.map(|thread| walk_one(&mut live, thread)));
     }
     // A thread that is still asleep has not changed its stack since.
-    let still = session::sleepers(session)?;
-    let still: HashSet<_> = still.iter().map(|thread| (thread.tgid, thread.tid)).collect();
-    found.retain(|found| still.contains(&found.thread));
+    let still_asleep = session::sleepers(session)?;
+    let still_asleep: HashSet<_> =
+        still_asleep.iter().map(|thread| (thread.tgid, thread.tid)).collect();
+    found.retain(|found| still_asleep.contains(&found.thread));
     Ok(found)
 }
 
@@ -111,12 +112,12 @@ fn walk_one(live: &mut Live<'_>, thread: &sleeper) -> SleepingThread {
     let start = Registers { ip: thread.ip, sp: thread.sp, fp: thread.fp, ax, bx, r13, dx };
     let target = u64::from(thread.tgid);
     let (number, stack) = walk(live, target, &start);
-    let place = SleepingStacks {
+    let stacks = SleepingStacks {
         user: number,
         user_end: u32::try_from(stack.end).unwrap_or(0),
         kernel: thread.kernel,
         epoch: thread.epoch,
     };
     let stack = RawStack::of(target, stack.unloads, stack.frames.iter().copied());
-    SleepingThread { thread: (thread.tgid, thread.tid), place, stack }
+    SleepingThread { thread: (thread.tgid, thread.tid), stacks, stack }
 }

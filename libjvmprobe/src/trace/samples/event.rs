@@ -19,7 +19,8 @@ use crate::{
 };
 
 pub(crate) use crate::trace::samples::skel::types::{
-    code_event, java, limits, sample_count, sample_key, sleeper, target, thin, thin_key, thread,
+    code_event, java_layout, limits, sample_count, sample_key, sleeper, target, thin, thin_key,
+    thread,
 };
 
 // `enum event_kind` of bpf/javaprof.h.
@@ -39,7 +40,7 @@ unsafe impl Plain for thin_key {}
 // SAFETY: a generated #[repr(C)] struct of integers and byte arrays only.
 unsafe impl Plain for thin {}
 // SAFETY: a generated #[repr(C)] struct of integers and byte arrays only.
-unsafe impl Plain for java {}
+unsafe impl Plain for java_layout {}
 // SAFETY: a generated #[repr(C)] struct of integers and byte arrays only.
 unsafe impl Plain for thread {}
 // SAFETY: a generated #[repr(C)] struct of integers and byte arrays only.
@@ -67,10 +68,10 @@ pub(crate) enum Event {
 pub(crate) struct CodeEvent {
     /// Key of the JVM: its PID.
     pub(crate) target: u64,
-    /// First epoch in which the change is in effect.
+    /// Number of the epoch that begins with this change. Each load or unload begins a new epoch of the code cache.
     pub(crate) epoch: u64,
     /// Address and size in bytes of the loaded code; `None` for an unload.
-    pub(crate) place: Option<(Addr, u64)>,
+    pub(crate) range: Option<(Addr, u64)>,
     /// The method or stub.
     pub(crate) code: Code,
 }
@@ -96,7 +97,7 @@ impl Event {
                 Some(Self::Code(CodeEvent {
                     target: event.target,
                     epoch: event.epoch,
-                    place: (event.size > 0).then_some((Addr(event.addr), event.size)),
+                    range: (event.size > 0).then_some((Addr(event.addr), event.size)),
                     code: method(&event),
                 }))
             }
@@ -142,7 +143,7 @@ mod tests {
         assert_eq!(size_of::<code_event>(), 5 * 8 + 3 * 256);
         assert_eq!(size_of::<sample_key>(), 4 * 8 + 6 * 4 + 16);
         assert_eq!(offset_of!(sample_key, comm), 56);
-        assert_eq!(size_of::<java>(), 8 * 4 + 8 + 2 * 4);
+        assert_eq!(size_of::<java_layout>(), 8 * 4 + 8 + 2 * 4);
         assert_eq!(offset_of!(label_event, text), 32);
         assert_eq!(size_of::<stop_event>(), 5 * 8 + 64);
         assert_eq!(size_of::<thread>(), 8 * 8 + 4 * 4 + 4 + 4 + 16);

@@ -3,7 +3,7 @@
 
 use crate::stack::{Frame, Kind, waiting};
 
-/// Frame that replaces the stack of such a wait.
+/// Frame that replaces the stack of a thread that waits for work.
 pub(crate) const IDLE: &str = waiting::IDLE;
 
 /// Java methods that wait only for work, whatever methods they call to do so.
@@ -108,7 +108,7 @@ mod tests {
         let park = (Kind::Java, "java.util.concurrent.locks.LockSupport.park");
         let task = (Kind::Inlined, "java.util.concurrent.ThreadPoolExecutor.getTask");
         assert!(idle(&[run, task, park]));
-        assert!(!idle(&[run, park]), "whatever for");
+        assert!(!idle(&[run, park]), "a park outside of a pool may wait for anything");
         assert!(idle(&[run, (Kind::Java, WORKER.0), park]));
         assert!(!idle(&[run, (Kind::Java, WORKER.0), (Kind::Java, "My.job"), park]));
         assert!(idle(&[(Kind::Jvm, "CompileQueue::get")]));

@@ -6,10 +6,10 @@ use std::{
 };
 
 use crate::{
-    hotspot::thread_names::WholeNames,
+    hotspot::thread_names::CompleteNames,
     stack::{
         Frame, Kind, Stack, WalkEnd,
-        java_frames::PlaceNames,
+        java_frames::LocationNames,
         name::{JavaNames, KernelNames, Name, NativeNames, Sources},
         namer::{NamedStack, name_stack},
         profile::{FrameId, Measure, Profile, Sample},
@@ -113,7 +113,8 @@ impl Naming {
                 }
                 stack.extend(frames.into_iter().rev().map(|frame| profile.intern(frame)));
             }
-            // Without a user part, the stack stays empty, and the sample counts for the command alone.
+            // If no user part is expected, the stack may stay empty. The sample then counts for the command
+            // alone.
             if stack.is_empty() && has_user_part {
                 stack.push(profile.intern(Frame::new(Kind::Unknown, "[unknown]")));
             }
@@ -262,9 +263,9 @@ struct UserStack {
 struct Namer {
     command: Arc<str>,
     sources: Sources,
-    places: Option<PlaceNames>,
+    java_names: Option<LocationNames>,
     labels: Labels,
-    threads: WholeNames,
+    threads: CompleteNames,
     /// Cache of named stacks, by event, stack and epoch.
     known: HashMap<(u32, u64, u64), UserStack>,
 }
@@ -274,13 +275,13 @@ impl Namer {
         let native = NativeNames::new(named.maps, named.symbols);
         let java = JavaNames::new(named.code, signatures);
         let sources: Vec<Box<dyn Name>> = vec![Box::new(java), Box::new(native)];
-        let Named { places, labels, threads, .. } = named;
-        Self { places, labels, threads, ..Self::new(named.command, Sources::new(sources)) }
+        let Named { java_names, labels, threads, .. } = named;
+        Self { java_names, labels, threads, ..Self::new(named.command, Sources::new(sources)) }
     }
 
     fn new(command: Arc<str>, sources: Sources) -> Self {
-        let (places, labels, threads) = (None, Labels::default(), WholeNames::default());
-        Self { command, sources, places, labels, threads, known: HashMap::new() }
+        let (java_names, labels, threads) = (None, Labels::default(), CompleteNames::default());
+        Self { command, sources, java_names, labels, threads, known: HashMap::new() }
     }
 
     /// Creates a namer for a process of which nothing is known.
@@ -296,11 +297,13 @@ impl Namer {
         stack: &Stack,
         known: Option<usize>,
     ) -> &UserStack {
-        let (sources, places) = (&mut self.sources, self.places.as_ref());
+        let (sources, java_names) = (&mut self.sources, self.java_names.as_ref());
         let epoch = key.epoch;
         self.known.entry((key.event, key.user, epoch)).or_insert_with(|| {
             let NamedStack { frames, complete, unsure } =
-                name_stack(stack, known, places, |addr, frames| sources.name(addr, epoch, frames));
+                name_stack(stack, known, java_names, |addr, frames| {
+                    sources.name(addr, epoch, frames)
+                });
             let frames = frames.into_iter().map(|frame| profile.intern(frame)).collect();
             UserStack { frames, complete, unsure }
         })
@@ -344,7 +347,7 @@ mod tests {
     /// Stack number 3: one frame without a name.
     fn stacks() -> Stacks {
         let frames = vec![RawFrame::Code { addr: Addr(0x10), compile_id: 0 }];
-        Stacks::from([(3, java_frames::plain(&RawStack { target: 7, unloads: 0, frames }))])
+        Stacks::from([(3, java_frames::without_names(&RawStack { target: 7, unloads: 0, frames }))])
     }
 
     fn wall() -> EventSpec {
@@ -441,11 +444,11 @@ mod tests {
             cut_switch(&mut frames);
             frames.iter().map(|frame| frame.name.to_string()).collect()
         };
-        let told = ["bpf_prog", "trace_call", "__schedule"];
-        assert_eq!(cut(&[&told[..], &["schedule", "futex_wait"]].concat()), ["futex_wait"]);
+        let bpf_frames = ["bpf_prog", "trace_call", "__schedule"];
+        assert_eq!(cut(&[&bpf_frames[..], &["schedule", "futex_wait"]].concat()), ["futex_wait"]);
         // A preempted thread does not leave the processor by schedule().
         assert_eq!(
-            cut(&[&told[..], &["preempt_schedule", "x"]].concat()),
+            cut(&[&bpf_frames[..], &["preempt_schedule", "x"]].concat()),
             ["preempt_schedule", "x"]
         );
         assert_eq!(cut(&["do_page_fault"]), ["do_page_fault"]);
@@ -491,7 +494,7 @@ mod tests {
 
     #[test]
     fn samples_with_lost_stacks_are_counted() {
-        // In this order: both stacks received, none at all, user stack lost, kernel stack lost.
+        // In this order: no stack lost, sample without stacks, user stack lost, kernel stack lost.
         let samples = Samples::from([
             (key(3, 0), times(1)),
             (key(0, 0), times(2)),

@@ -16,10 +16,10 @@ use crate::{Pid, jvms::Registry, sys::Pace, trace::samples::events::EventSpec};
 pub struct Options {
     /// The processes to sample.
     pub targets: Targets,
-    /// Whether the user has named the processes. If so, an event that a process lacks is an error, unless
-    /// [`skip_missing`](Self::skip_missing) is set, and [`symbols`](Self::symbols) may load the agent with
-    /// [`SymbolSource::Auto`]. If not, `Auto` reads JVMs from outside only, and a missing event is reported by a
-    /// message.
+    /// Whether the user has named the processes. If so, [`SymbolSource::Auto`] may load the agent into them,
+    /// and it is an error if a process lacks an event; with [`skip_missing`](Self::skip_missing), a missing
+    /// event is only reported by a message. If not, `Auto` reads JVMs from outside only, and an event that a
+    /// process lacks is never an error.
     pub named_by_user: bool,
     /// The events to sample. The number of an event is its index.
     pub events: Vec<EventSpec>,
@@ -46,8 +46,8 @@ pub struct Options {
     /// Length of the time slots in which samples are counted separately, in nanoseconds. With 0, there are no slots,
     /// and stops of JVMs are not recorded.
     pub slot_ns: u64,
-    /// Approximate maximum memory for samples and stacks, in bytes: one half is for samples without names, the other
-    /// for named profiles.
+    /// Approximate maximum memory for samples and stacks, in bytes: one half is for samples that are not
+    /// named yet, the other for named profiles.
     pub max_memory: usize,
     /// Keep the profiles and figures of all intervals for [`finish`]. If unset, each interval is reported by itself,
     /// and memory does not grow with the length of the trace.

@@ -21,15 +21,17 @@ use crate::{
     trace::samples::{
         Options, StackWalk, Targets,
         event::{
-            Event, java, limits, sample_count, sample_key, sleeper, target, thin, thin_key, thread,
+            Event, java_layout, limits, sample_count, sample_key, sleeper, target, thin, thin_key,
+            thread,
         },
         events::EventSpec,
         skel::{JavaprofSkel, JavaprofSkelBuilder},
     },
 };
 
-/// Minimum and maximum number of entries of the map of samples. Samples with equal keys share an entry, so twice the
-/// number of samples between two collections is enough. The maximum takes about 25 MB.
+/// Minimum and maximum number of entries of the map of samples. Between these limits, the map has twice
+/// as many entries as samples are expected between two calls of `collect`. That is more than enough, because samples
+/// with equal keys share an entry. The maximum takes about 25 MB.
 const SAMPLE_ENTRIES: std::ops::RangeInclusive<u64> = 1 << 14..=1 << 18;
 
 /// Number of received stacks after which the kernel side's table of known stacks is cleared. That table has 65,536
@@ -135,10 +137,10 @@ pub(crate) fn load(options: &Options) -> Result<Session> {
         JavaprofSkelBuilder::default().open(session::storage()).map_err(bpf::load_error)?;
     if let Some(data) = open.maps.rodata_data.as_deref_mut() {
         data.every_process = options.targets == Targets::EveryProcess;
-        data.newcomers = options.targets == Targets::EveryJvm;
+        data.samples_new_processes = options.targets == Targets::EveryJvm;
         data.want_user = options.user;
         data.want_kernel = options.kernel;
-        data.know_jvms = options.walk != StackWalk::Fp;
+        data.uses_walk_data = options.walk != StackWalk::Fp;
         data.has_user_registers = bpf::has_user_registers();
         [data.task_pid, data.task_tgid, data.task_state, data.task_start_time, data.task_comm] =
             task;
@@ -148,7 +150,7 @@ pub(crate) fn load(options: &Options) -> Result<Session> {
         data.switch_event = waits.unwrap_or(0);
         data.min_wait = u64::try_from(options.min_wait.as_nanos()).unwrap_or(u64::MAX);
         data.slot_ns = options.slot_ns;
-        data.wakes_late = options.pace == Pace::Calm;
+        data.polls_regularly = options.pace == Pace::Calm;
         data.counts_costs = options.pace == Pace::Calm;
         data.has_limits = options.pace == Pace::Calm;
         for (event, is_thinned) in options.events.iter().zip(&mut data.is_thinned) {
@@ -193,7 +195,7 @@ pub(crate) fn load(options: &Options) -> Result<Session> {
     }
     Ok(session.with_maps_by_jvm(&[
         "targets",
-        "javas",
+        "java_layouts",
         "labels",
         "limits_of",
         "thinned",
@@ -227,7 +229,7 @@ pub(crate) fn add_target(session: &Session, pid: u64) -> Result<()> {
 
 /// Has the kernel side ignore a process that is not to be sampled.
 pub(crate) fn ignore(session: &Session, pid: u64) {
-    // If the map is full, the process stays sampled, and user space drops its samples again.
+    // If the map is full, the kernel side continues to sample the process, and user space drops these samples, too.
     let _ = session.skel.maps.ignored.update(&pid.to_ne_bytes(), &[1], MapFlags::ANY);
 }
 
@@ -241,7 +243,8 @@ pub(crate) fn unignore(session: &Session, pid: u64) {
 pub(crate) fn set_limits(session: &Session, pid: u64, unwalked: u32, leaves_out_code: bool) -> u64 {
     let map = &session.skel.maps.limits_of;
     let left_out = left_out(session, pid);
-    // Loads and unloads that are left out between the two calls are not counted.
+    // Loads and unloads that the kernel side leaves out between this read and the update below are not
+    // counted.
     let new = limits { unwalked, leaves_out_code: leaves_out_code.into(), left_out };
     // If the map is full, the process has no limits.
     let _ = map.update(&pid.to_ne_bytes(), bytes(&new), MapFlags::ANY);
@@ -260,7 +263,8 @@ pub(crate) fn epoch(session: &Session, pid: u64) -> u64 {
     records::counter(&session.skel.maps.targets, pid)
 }
 
-/// Removes stacks of samples that are no longer needed from the kernel side's table of known stacks.
+/// Removes the user stacks with these numbers from the kernel side's table of known stacks, after their samples have
+/// been named or dropped.
 pub(crate) fn forget_stacks_of(session: &Session, ids: impl Iterator<Item = u64>) {
     for id in ids {
         // The entry may be missing.
@@ -286,8 +290,8 @@ pub(crate) fn collect(session: &Session) -> Vec<(SampleKey, Count)> {
     taken.iter().filter_map(decode).collect()
 }
 
-/// Takes the quantities of thinned events that are not yet part of a sample, of all processes or of one. The
-/// processes must no longer be sampled.
+/// Removes and returns the quantities of events that were thinned out (`bpf/thin.bpf.h`) and are not yet part of a
+/// sample: those of process `pid`, or of all processes if it is `None`. The processes must no longer be sampled.
 pub(crate) fn collect_thinned(session: &Session, pid: Option<u32>) -> Vec<(SampleKey, Count)> {
     let map = &session.skel.maps.thinned;
     let take = |bytes: Vec<u8>| {
@@ -311,15 +315,15 @@ pub(crate) fn attach_waits(session: &Session) -> Result<Vec<Link>> {
         program.attach().map_err(failed)
     };
     let all = [
-        (&programs.switches, "sched_switch"),
-        (&programs.wakes, "sched_wakeup"),
-        (&programs.ends, "sched_process_exit"),
+        (&programs.on_switch, "sched_switch"),
+        (&programs.on_wakeup, "sched_wakeup"),
+        (&programs.on_exit, "sched_process_exit"),
     ];
     all.into_iter().map(attach).collect()
 }
 
-/// Returns the threads that sleep and have not switched since their process was added. Returns none if the kernel has
-/// no such iterator ([`has_sleeper_iterator`]).
+/// Returns the threads that sleep and have not switched since their process was added. Returns none if such threads
+/// cannot be found ([`has_sleeper_iterator`]).
 ///
 /// # Errors
 /// [`Error::Bpf`], [`Error::Io`].
@@ -344,14 +348,14 @@ fn has_sleeper_iterator() -> bool {
 /// Sets the time at which the first time slot begins, on the kernel's monotonic clock in nanoseconds.
 pub(crate) fn begin_times(session: &mut Session, begin: u64) {
     if let Some(data) = session.skel.maps.bss_data.as_deref_mut() {
-        data.times_from = begin;
+        data.slots_begin_ns = begin;
     }
 }
 
 /// Starts counting waits; `began` is the current time on the kernel's monotonic clock in nanoseconds.
 pub(crate) fn begin_waits(session: &mut Session, began: u64) {
     if let Some(data) = session.skel.maps.bss_data.as_deref_mut() {
-        data.began = began;
+        data.trace_began_ns = began;
     }
 }
 
@@ -380,11 +384,11 @@ pub(crate) fn comm(thread: &thread) -> String {
 }
 
 /// Passes the layout of a JVM's structures to the kernel side.
-pub(crate) fn set_java_layout(session: &Session, pid: u64, java: &java) -> Result<()> {
+pub(crate) fn set_java_layout(session: &Session, pid: u64, layout: &java_layout) -> Result<()> {
     session::insert_entry(
-        &session.skel.maps.javas,
+        &session.skel.maps.java_layouts,
         pid,
-        bytes(java),
+        bytes(layout),
         "pass the layout of the JVM's structures to the BPF programs",
     )
 }
@@ -431,7 +435,7 @@ mod tests {
 
     use super::*;
 
-    /// Linux 5.15 to 6.0 reject a perf_event program that uses such a map.
+    /// Linux 5.15 to 6.0 reject a perf_event program that uses a map that is not preallocated.
     #[test]
     fn maps_are_preallocated() {
         let mut storage = std::mem::MaybeUninit::uninit();

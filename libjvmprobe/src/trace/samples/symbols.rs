@@ -9,9 +9,10 @@ use crate::{
     trace::samples::SymbolSource,
 };
 
-/// Reads the compiled code of a JVM. Returns it with its source. `Auto` reads the JVM's memory. If that cannot name
-/// the code, it reads a perf map that exists already. If there is none and `named_by_user` is true, it prints a note and
-/// loads our agent into the JVM.
+/// Reads the compiled code of a JVM. Returns it with the source from which it can be read again; for a perf
+/// map that `Auto` has found, this is [`SymbolSource::None`]. `Auto` reads the JVM's memory. If that cannot
+/// name the code, it reads a perf map that exists already. If there is none and `named_by_user` is true, it
+/// prints a note and loads our agent into the JVM.
 ///
 /// # Errors
 /// The reason why the source has no names.
@@ -30,8 +31,8 @@ pub fn get(
         Err(error) => error,
     };
     let pid = process.pid;
-    if let Ok(text) = perf_map::read_there(process) {
-        log::warn!("process {pid}: {error}; using the existing map in its /tmp");
+    if let Ok(text) = perf_map::read_in_target(process) {
+        log::warn!("process {pid}: {error}; using the existing perf map in the process's /tmp");
         return Ok((Snapshot::Map(text), SymbolSource::None));
     }
     // Other errors mean that the JVM has ended or is inaccessible. The agent could not be loaded then,

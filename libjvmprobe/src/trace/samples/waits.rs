@@ -49,7 +49,7 @@ impl Part {
         self as u64
     }
 
-    /// Returns the frame that is appended to the stack of such a sample.
+    /// Returns the frame that is appended to the stack of a sample of this part.
     pub fn name(self) -> Option<&'static str> {
         match self {
             Self::Sampled => None,
@@ -64,7 +64,8 @@ impl Part {
 /// Frame shown for a thread that has been asleep since before the trace, until it wakes up.
 pub(crate) const UNSEEN_NAME: &str = waiting::UNSEEN;
 
-/// Sums of a thread at the last reading, in nanoseconds and number of short waits.
+/// Sums of a thread at the last reading: running time and time of short waits in nanoseconds, and the number
+/// of short waits.
 #[derive(Clone, Copy, Debug, Default)]
 struct LastSums {
     on_ns: u64,
@@ -115,17 +116,17 @@ impl Waits {
     }
 
     /// Records the stack of a thread that went to sleep before the trace.
-    pub(super) fn add_sleeper(&mut self, thread: (u32, u32), place: SleepingStacks) {
-        self.asleep.insert(thread, place);
+    pub(super) fn add_sleeper(&mut self, thread: (u32, u32), stacks: SleepingStacks) {
+        self.asleep.insert(thread, stacks);
     }
 
     /// Returns the stacks of the threads that went to sleep before the trace.
-    pub(super) fn places(&self) -> impl Iterator<Item = &SleepingStacks> {
+    pub(super) fn sleeping_stacks(&self) -> impl Iterator<Item = &SleepingStacks> {
         self.asleep.values()
     }
 
     /// Adds the stack, if it is known, to the key of a thread that went to sleep before the trace.
-    pub(super) fn place(&self, key: SampleKey) -> SampleKey {
+    pub(super) fn with_sleeping_stack(&self, key: SampleKey) -> SampleKey {
         match self.asleep.get(&(key.pid, key.tid)) {
             Some(&SleepingStacks { user, user_end, kernel, epoch }) if key.user == UNSEEN => {
                 SampleKey { user, user_end, kernel, epoch, ..key }
@@ -184,8 +185,8 @@ impl Waits {
         on.into_iter().chain(short).collect()
     }
 
-    /// Subtracts the part that was read before from a sum of a thread that has ended. The kernel side counts
-    /// the complete sum when a thread ends.
+    /// When a thread ends, the kernel side counts its complete sums. Subtracts from such a sum the part that
+    /// was read earlier.
     pub(super) fn subtract_seen(&mut self, key: &SampleKey, count: &mut Count) {
         let of = (key.pid, key.tid);
         let Some(seen) = self.seen.get_mut(&of) else { return };
@@ -200,8 +201,8 @@ impl Waits {
         }
     }
 
-    /// Returns the waits in progress at the end of the trace, and one wait for each thread without an entry
-    /// and without samples, because such a thread has slept the whole time.
+    /// Returns the last growth of each thread's sums, and the waits in progress at the end of the trace. A
+    /// thread without an entry and without samples has slept the whole time, so one wait is returned for it.
     pub(super) fn finish(
         &mut self,
         session: &Session,
@@ -221,10 +222,10 @@ impl Waits {
             let is_sampled =
                 |key: &&SampleKey| key.event == self.event && Part::of(key.label) == Part::Sampled;
             let keys = samples.get(&pid).into_iter().flat_map(Samples::keys);
-            let ran: HashSet<_> = keys.filter(is_sampled).map(|key| key.tid).collect();
+            let ran_tids: HashSet<_> = keys.filter(is_sampled).map(|key| key.tid).collect();
             for tid in tasks(pid) {
                 // A thread that ran the whole time has no entry; its samples represent that time.
-                if known.contains(&(pid, tid)) || ran.contains(&tid) {
+                if known.contains(&(pid, tid)) || ran_tids.contains(&tid) {
                     continue;
                 }
                 let thread = thread { tgid: pid, tid, ..thread::default() };
@@ -234,7 +235,7 @@ impl Waits {
                     SampleKey { user: UNSEEN, slot, ..self.key(&thread, comm, Part::Blocked) };
                 let since = self.added.get(&pid).copied().unwrap_or(0).max(self.began);
                 let value = now.saturating_sub(since);
-                counted.push((self.place(key), Count { samples: 1, value }));
+                counted.push((self.with_sleeping_stack(key), Count { samples: 1, value }));
             }
         }
         counted
@@ -249,7 +250,7 @@ impl Waits {
         }
         let stack = |key: SampleKey| match (thread.is_walked, thread.is_unseen) {
             (0, 0) => SampleKey { user: NOT_WALKED, ..key },
-            (0, _) => self.place(SampleKey { user: UNSEEN, ..key }),
+            (0, _) => self.with_sleeping_stack(SampleKey { user: UNSEEN, ..key }),
             _ => SampleKey {
                 user: thread.user,
                 kernel: thread.kernel,
@@ -363,7 +364,7 @@ mod tests {
         assert_eq!(all.value, 6);
         let mut again = value(3);
         waits.subtract_seen(&key(Part::OnCpu), &mut again);
-        assert_eq!(again.value, 3, "another thread of the same number");
+        assert_eq!(again.value, 3, "another thread with the same ID");
     }
 
     #[test]

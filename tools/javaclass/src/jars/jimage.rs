@@ -71,8 +71,12 @@ pub fn parse(
             let text = text.get(..MAX_NAME.min(text.len()))?;
             str::from_utf8(text.split(|&byte| byte == 0).next()?).ok()
         };
-        let (module, parent) = (text(MODULE).context("a name")?, text(PARENT).context("a name")?);
-        let (base, extension) = (text(BASE).context("a name")?, text(EXTENSION).context("a name")?);
+        let package_error = "a module or package name is invalid";
+        let module = text(MODULE).context(package_error)?;
+        let parent = text(PARENT).context(package_error)?;
+        let class_error = "a class name is invalid";
+        let (base, extension) =
+            (text(BASE).context(class_error)?, text(EXTENSION).context(class_error)?);
         if extension != "class"
             || module.is_empty()
             || matches!(base, "module-info" | "package-info")

@@ -15,7 +15,7 @@ const MODULE_PATHS: [&str; 2] = ["-p", "--module-path"];
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Part {
     path: String,
-    is_of_modules: bool,
+    is_module_path: bool,
 }
 
 /// Returns the absolute paths of the jars and folders with classes, in order. `lib/*` means all jars of
@@ -29,11 +29,11 @@ pub fn class_path(target: &Target, root: &Root, limits: &mut Limits) -> Vec<Stri
         (false, Err(_)) => None,
     };
     let mut paths = Vec::new();
-    for Part { path, is_of_modules } in path_elements(&arguments) {
+    for Part { path, is_module_path } in path_elements(&arguments) {
         let Some(path) = absolute(path) else { continue };
-        if let Some(folder) = path.strip_suffix("/*").filter(|_| !is_of_modules) {
+        if let Some(folder) = path.strip_suffix("/*").filter(|_| !is_module_path) {
             paths.extend(folder::jars(root, folder, limits).unwrap_or_default());
-        } else if is_jar(&path) || !is_of_modules {
+        } else if is_jar(&path) || !is_module_path {
             paths.push(path);
         } else {
             // The folder contains modules, in jars and folders, or is a module itself.
@@ -63,13 +63,13 @@ fn path_elements(arguments: &[String]) -> Vec<Part> {
         };
         if option == "-jar" {
             let path = rest.next().cloned();
-            parts.extend(path.map(|path| Part { path, is_of_modules: false }));
+            parts.extend(path.map(|path| Part { path, is_module_path: false }));
             break;
         } else if is_path(option) {
             let value = value.or_else(|| rest.next().map(String::as_str)).unwrap_or_default();
-            let is_of_modules = MODULE_PATHS.contains(&option);
+            let is_module_path = MODULE_PATHS.contains(&option);
             let elements = value.split(':').filter(|path| !path.is_empty());
-            parts.extend(elements.map(|path| Part { path: path.to_owned(), is_of_modules }));
+            parts.extend(elements.map(|path| Part { path: path.to_owned(), is_module_path }));
         } else if WITH_VALUE.contains(&option) && value.is_none() {
             rest.next();
         } else if !argument.starts_with('-') {
@@ -86,7 +86,7 @@ mod tests {
 
     fn paths_in(line: &str) -> String {
         let arguments: Vec<_> = line.split(' ').map(str::to_owned).collect();
-        let shown = |part: Part| if part.is_of_modules { part.path + "!" } else { part.path };
+        let shown = |part: Part| if part.is_module_path { part.path + "!" } else { part.path };
         path_elements(&arguments).into_iter().map(shown).collect::<Vec<_>>().join(" ")
     }
 

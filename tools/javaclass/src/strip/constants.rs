@@ -69,7 +69,7 @@ mod tests {
         for bad in [&bytes[..bytes.len() - 1], &bytes[..9], b"", b"PK"] {
             assert_eq!(texts(bad), None);
         }
-        assert_eq!(texts(&class(2, &[b"\x02\0\0"])), None, "a tag that is none");
+        assert_eq!(texts(&class(2, &[b"\x02\0\0"])), None, "an invalid tag");
         assert_eq!(texts(&class(1, &[])), Some(Vec::new()));
     }
 

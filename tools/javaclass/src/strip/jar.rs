@@ -188,7 +188,7 @@ impl Entry {
 }
 
 /// Writes a jar to a temporary file beside `path`, and renames it to `path` when it is complete.
-pub fn put(path: &Path, write: impl FnOnce(&File) -> Result<()>) -> Result<()> {
+pub fn write_atomically(path: &Path, write: impl FnOnce(&File) -> Result<()>) -> Result<()> {
     let name = path.file_name().context("it is not a file name")?.to_string_lossy();
     let draft = path.with_file_name(format!(".{name}.{}", std::process::id()));
     let file = File::create_new(&draft)?;
@@ -275,13 +275,13 @@ mod tests {
         let out = dir.path().join("out.jar");
         let jar =
             Jar::open(file(&zip(&[("META-INF/", b""), ("a", b"one"), ("b", b"two")]))).unwrap();
-        put(&out, |file| jar.write(|number| number != 1, file)).unwrap();
+        write_atomically(&out, |file| jar.write(|number| number != 1, file)).unwrap();
         let copy = Jar::open(File::open(&out).unwrap()).unwrap();
         let paths: Vec<_> = copy.entries.iter().map(|entry| &*entry.path).collect();
         assert_eq!(paths, ["META-INF/", "b"]);
         assert_eq!(copy.read(&copy.entries[1]).unwrap(), b"two");
         // A failure leaves the old file unchanged, and no temporary file.
-        put(&out, |_| bail!("no")).unwrap_err();
+        write_atomically(&out, |_| bail!("no")).unwrap_err();
         assert_eq!(Jar::open(File::open(&out).unwrap()).unwrap().entries.len(), 2);
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
     }

@@ -6,10 +6,10 @@
 //! | [`constants`] | the texts in a class file |
 //! | [`names`] | the classes that a text names |
 //! | [`keep`] | the classes that stay, and the reasons |
-//! | [`data`] | libraries that read class files as data |
+//! | [`class_file_readers`] | libraries that read class files as data |
 
+mod class_file_readers;
 mod constants;
-mod data;
 mod jar;
 mod keep;
 mod names;
@@ -99,11 +99,13 @@ pub fn run(args: &Strip) -> Result<()> {
     let mut total = sum(&jar, &classes);
     total.jar = name.to_string();
     total.bytes = meta.len();
-    total.readers = data::readers(&seen).into_iter().map(str::to_owned).collect();
+    total.readers = class_file_readers::readers(&seen).into_iter().map(str::to_owned).collect();
     if let Some(out) = &args.out {
         let removable: HashSet<usize> =
             removable(&classes).flat_map(|class| &class.entries).copied().collect();
-        let written = jar::put(out, |file| jar.write(|number| !removable.contains(&number), file));
+        let written = jar::write_atomically(out, |file| {
+            jar.write(|number| !removable.contains(&number), file)
+        });
         written.with_context(|| format!("cannot write {}", out.display()))?;
         total.out = Some(out.display().to_string());
         total.bytes_out = fs::metadata(out).ok().map(|meta| meta.len());
@@ -196,7 +198,7 @@ fn print_report(args: &Strip, jar: &Jar, classes: &[Class], total: &Total) -> Re
         let Total { classes, seen, listed, named, referred, removed, .. } = total;
         out.line(&format!(
             "{}: {}: {seen} seen, {listed} listed, {named} named by its files, {referred} referred \
-             to by these; {removed} not needed, {}",
+             to by these; {removed} not needed ({})",
             total.jar,
             count(*classes, "class"),
             bytes(total.removed_bytes),
@@ -211,7 +213,7 @@ fn print_report(args: &Strip, jar: &Jar, classes: &[Class], total: &Total) -> Re
         );
     }
     if total.inner > 0 {
-        log::warn!("jars inside it that are not stripped: {}", total.inner);
+        log::warn!("{}: jars inside it are not stripped: {}", total.jar, total.inner);
     }
     if let (Some(path), Some(to)) = (&total.out, total.bytes_out) {
         log::info!("wrote {path}: {} of {}", bytes(to), bytes(total.bytes));

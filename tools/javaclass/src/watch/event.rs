@@ -35,7 +35,7 @@ pub enum EventKind {
 
 /// An event of a class.
 #[derive(Clone, Debug)]
-pub struct Change {
+pub struct ClassEvent {
     /// Key of the JVM.
     pub target: u64,
     /// Timestamp on `CLOCK_MONOTONIC`, in nanoseconds.
@@ -51,7 +51,7 @@ pub struct Change {
     /// The thread's name.
     pub thread: String,
     /// Kind of the event.
-    pub what: EventKind,
+    pub kind: EventKind,
     /// The class.
     pub class: String,
     /// Whether the class was loaded from a CDS archive.
@@ -61,7 +61,7 @@ pub struct Change {
 /// An event of the ring buffer.
 pub enum Event {
     /// A class was loaded, unloaded or initialised.
-    Class(Box<Change>),
+    Class(Box<ClassEvent>),
     /// A new stack, and its ID.
     Stack(u64, RawStack),
 }
@@ -79,15 +79,15 @@ impl Event {
     /// Returns the key of the JVM.
     pub fn target(&self) -> u64 {
         match self {
-            Self::Class(change) => change.target,
+            Self::Class(event) => event.target,
             Self::Stack(_, stack) => stack.target,
         }
     }
 }
 
-fn class(record: &[u8]) -> Option<Change> {
+fn class(record: &[u8]) -> Option<ClassEvent> {
     let event: class_event = copy(record)?;
-    let what = match event.what {
+    let kind = match event.change {
         1 => EventKind::Loaded,
         2 => EventKind::Unloaded,
         3 => EventKind::Initialized,
@@ -97,7 +97,7 @@ fn class(record: &[u8]) -> Option<Change> {
     let max_length = event.name.len().saturating_sub(1);
     let length = (event.length as usize).min(max_length);
     let name: Vec<_> = event.name.iter().take(length).map(|&c| c as u8).collect();
-    Some(Change {
+    Some(ClassEvent {
         target: event.target,
         ts_ns: event.ts_ns,
         duration_ns: event.duration_ns,
@@ -105,7 +105,7 @@ fn class(record: &[u8]) -> Option<Change> {
         loader: event.loader,
         tid: event.tid,
         thread: text(&event.comm),
-        what,
+        kind,
         class: java_name(&name, event.length),
         is_archived: event.shared != 0,
     })

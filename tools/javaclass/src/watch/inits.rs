@@ -62,11 +62,11 @@ impl Inits {
         }
         self.count += 1;
         let class = self.profile.intern(Frame::new(Kind::Class, class));
-        let known = self.threads.entry((pid, tid)).or_default();
-        known.name = thread.into();
-        let first = known.roots.partition_point(|init| init.begin < begin);
-        let inner = known.roots.split_off(first);
-        known.roots.push(Init { class, begin, end, inner });
+        let thread_inits = self.threads.entry((pid, tid)).or_default();
+        thread_inits.name = thread.into();
+        let first = thread_inits.roots.partition_point(|init| init.begin < begin);
+        let inner = thread_inits.roots.split_off(first);
+        thread_inits.roots.push(Init { class, begin, end, inner });
     }
 
     /// Returns the profile, which ends at `now`.
@@ -148,7 +148,7 @@ mod tests {
         add(1, "A", 1, 8);
         add(1, "D", 8, 9);
         let profile = inits.into_profile(120 * MS);
-        let mut told: Vec<_> = profile
+        let mut actual: Vec<_> = profile
             .samples
             .iter()
             .map(|sample| {
@@ -157,9 +157,9 @@ mod tests {
                 (sample.tid, stack.join(";"), sample.count / MS)
             })
             .collect();
-        told.sort();
+        actual.sort();
         let expected = [(1, "A", 4), (1, "A;B", 2), (1, "A;C", 1), (1, "D", 1), (2, "X", 6)];
-        assert_eq!(told, expected.map(|(tid, stack, ms)| (tid, stack.to_owned(), ms)));
+        assert_eq!(actual, expected.map(|(tid, stack, ms)| (tid, stack.to_owned(), ms)));
         let a = profile.samples.iter().find(|sample| sample.count == 4 * MS).unwrap();
         assert_eq!(a.times, [(1, MS), (4, MS), (6, MS), (7, MS)]);
     }

@@ -55,7 +55,7 @@ use crate::{
     skel::{JavaclassSkel, JavaclassSkelBuilder},
     status,
 };
-use event::{Change, Event, EventKind};
+use event::{ClassEvent, Event, EventKind};
 use inits::Inits;
 
 /// Size of the ring buffer in bytes, enough for more than ten thousand class events.
@@ -130,7 +130,7 @@ impl<'a> Tracer<'a> {
             program.set_autoload(args.stacks || !walks);
         }
         if let Some(data) = open.maps.rodata_data.as_deref_mut() {
-            data.know_jvms = args.stacks;
+            data.uses_walk_data = args.stacks;
         }
         let skel = open.load().map_err(bpf::load_error)?;
         let session = Session::new(skel, Event::decode, args.stacks)?;
@@ -152,15 +152,19 @@ impl<'a> Tracer<'a> {
         })
     }
 
-    fn handle_event(&mut self, event: Event, of: &mut Followed<Jvm>) -> libjvmprobe::Result<()> {
-        let Followed { jvm, hotspot, target, .. } = of;
+    fn handle_event(
+        &mut self,
+        event: Event,
+        followed: &mut Followed<Jvm>,
+    ) -> libjvmprobe::Result<()> {
+        let Followed { jvm, hotspot, target, .. } = followed;
         match event {
-            Event::Class(mut change) => {
+            Event::Class(mut event) => {
                 if let Ok(hotspot) = hotspot {
                     let threads = jvm.threads.get_or_insert_with(|| ThreadNames::new(hotspot));
-                    change.thread = threads.of(change.tid, change.thread);
+                    event.thread = threads.of(event.tid, event.thread);
                 }
-                self.handle_change(*change, jvm, target.pid())
+                self.handle_class_event(*event, jvm, target.pid())
             }
             Event::Stack(number, raw) => {
                 if let (Ok(hotspot), Some(namer), Some(walker)) =
@@ -176,47 +180,47 @@ impl<'a> Tracer<'a> {
         }
     }
 
-    fn handle_change(
+    fn handle_class_event(
         &mut self,
-        change: Change,
+        event: ClassEvent,
         jvm: &mut Jvm,
         pid: Pid,
     ) -> libjvmprobe::Result<()> {
         for rates in [&mut jvm.interval, &mut jvm.trace] {
-            match change.what {
+            match event.kind {
                 EventKind::Loaded => rates.loaded += 1,
                 EventKind::Unloaded => rates.unloaded += 1,
                 EventKind::Initialized => rates.initialized += 1,
                 EventKind::Failed => rates.failed += 1,
             }
         }
-        let is_init = matches!(change.what, EventKind::Initialized | EventKind::Failed);
+        let is_init = matches!(event.kind, EventKind::Initialized | EventKind::Failed);
         if let (Some(inits), true) = (&mut self.inits, is_init) {
-            let Change { tid, thread, class, ts_ns, duration_ns, .. } = &change;
+            let ClassEvent { tid, thread, class, ts_ns, duration_ns, .. } = &event;
             inits.add((pid.0, *tid), thread, class, *ts_ns, *duration_ns);
         }
         let listing = self.list_check.as_ref().map(|list_check| &list_check.listing);
-        let is_listed = listing.is_none_or(|listing| !listing.lines_of(&change.class).is_empty());
+        let is_listed = listing.is_none_or(|listing| !listing.lines_of(&event.class).is_empty());
         if !is_listed || self.args.common.quiet && listing.is_none() {
             return Ok(());
         }
-        let stack = self.args.stacks.then(|| jvm.stacks.get(&change.stack).cloned());
+        let stack = self.args.stacks.then(|| jvm.stacks.get(&event.stack).cloned());
         let changed = Changed {
-            time: clock::rfc3339(change.ts_ns),
-            ts_ns: change.ts_ns,
+            time: clock::rfc3339(event.ts_ns),
+            ts_ns: event.ts_ns,
             pid: pid.0,
-            tid: change.tid,
-            thread: change.thread,
-            event: match change.what {
+            tid: event.tid,
+            thread: event.thread,
+            event: match event.kind {
                 EventKind::Loaded => "loaded",
                 EventKind::Unloaded => "unloaded",
                 EventKind::Initialized => "initialized",
                 EventKind::Failed => "failed",
             },
-            class: change.class,
-            boot_loader: change.loader == 0,
-            archived: (change.what == EventKind::Loaded).then_some(change.is_archived),
-            duration_ns: is_init.then_some(change.duration_ns),
+            class: event.class,
+            boot_loader: event.loader == 0,
+            archived: (event.kind == EventKind::Loaded).then_some(event.is_archived),
+            duration_ns: is_init.then_some(event.duration_ns),
             stack: stack.map(Option::unwrap_or_default),
         };
         if let (Some(listing), Some(hits)) = (listing, &mut jvm.hits) {
@@ -409,7 +413,7 @@ pub fn run(args: &Args) -> Result<ExitCode> {
     let named = tracing::find(&common.pids()?)?;
     let mut trace = Trace::start(tracer, named, arrivals)?;
     if let (Some(waiting), Some(program)) = (&waiting, args.started.program()) {
-        trace.expect(waiting.pid, program)?;
+        trace.attach_early(waiting.pid, program)?;
     }
     let joins_later = common.all || waiting.is_some();
     keep_only(MAPS | READ | if joins_later { ATTACH } else { MAPS });

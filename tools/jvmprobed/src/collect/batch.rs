@@ -39,7 +39,7 @@ pub enum Batch {
     /// Events of a JVM that the kernel side could not deliver.
     Lost {
         /// Kind of the events, in one word.
-        what: &'static str,
+        kind: &'static str,
         /// Number of events.
         events: u64,
     },
@@ -62,13 +62,13 @@ pub enum Batch {
     /// A tracer has delivered all data of an interval.
     Reported {
         /// Name of the tracer.
-        what: &'static str,
+        tracer: &'static str,
     },
     /// A tracer has ended without having been stopped.
     Ended {
         /// Name of the tracer.
-        what: &'static str,
+        tracer: &'static str,
         /// Reason.
-        why: String,
+        reason: String,
     },
 }

@@ -121,7 +121,7 @@ pub fn run(options: Options, store: Store, read_again: impl Fn() -> Result<Chang
     let _serving = listeners.start(&totals, &health).context("cannot start a thread")?;
     let slots = Slots::new(MAX_JVMS);
     // Measured now, before the machine is busy with the daemon's own work.
-    bpf::trap_cost::prices();
+    bpf::trap_cost::trap_costs();
     let measures =
         Measures { hertz: options.hertz, off_cpu: options.off_cpu, allocation: options.allocation };
     let saving = Saving::new(options.limits, measures);
@@ -142,7 +142,7 @@ pub fn run(options: Options, store: Store, read_again: impl Fn() -> Result<Chang
         allocation: options.allocation,
         allocation_ppm: Arc::clone(&allocation_ppm),
         stack_ppm: Arc::clone(&stack_ppm),
-        max_memory: usize::try_from(options.limits.memory / 4).unwrap_or(usize::MAX),
+        max_memory: usize::try_from(options.limits.memory_bytes / 4).unwrap_or(usize::MAX),
         begin: Instant::now(),
     };
     let window_end = Boundary::after(tracer_options.begin);
@@ -222,18 +222,20 @@ impl Daemon {
         while begun + failed.len() < self.tracers.len() {
             match self.batches.recv_timeout(TICK) {
                 Ok(Delivery { batch: Batch::Started, .. }) => begun += 1,
-                Ok(Delivery { batch: Batch::Ended { what, why }, .. }) => failed.push((what, why)),
+                Ok(Delivery { batch: Batch::Ended { tracer, reason }, .. }) => {
+                    failed.push((tracer, reason));
+                }
                 Ok(delivery) => self.builder.add(delivery, &mut self.jvms),
                 Err(RecvTimeoutError::Timeout) if signals.stop.load(Ordering::Relaxed) => break,
                 Err(RecvTimeoutError::Timeout) => self.report_alive(),
                 Err(RecvTimeoutError::Disconnected) => break,
             }
         }
-        if let (0, Some((_, why))) = (begun, failed.first()) {
-            bail!("{why}");
+        if let (0, Some((_, reason))) = (begun, failed.first()) {
+            bail!("{reason}");
         }
-        for (what, why) in failed {
-            self.log_ended(what, &why);
+        for (tracer, reason) in failed {
+            self.log_ended(tracer, &reason);
         }
         self.register_new_jvms();
         self.update_own_metrics();
@@ -278,25 +280,27 @@ impl Daemon {
 
     fn handle_batch(&mut self, delivery: Delivery) {
         match delivery {
-            Delivery { batch: Batch::Ended { what, why }, .. } => self.log_ended(what, &why),
-            Delivery { batch: Batch::Reported { what }, at_ns } => {
-                self.reported.insert(what, at_ns);
+            Delivery { batch: Batch::Ended { tracer, reason }, .. } => {
+                self.log_ended(tracer, &reason);
+            }
+            Delivery { batch: Batch::Reported { tracer }, at_ns } => {
+                self.reported.insert(tracer, at_ns);
             }
             delivery => self.builder.add(delivery, &mut self.jvms),
         }
     }
 
-    fn log_ended(&mut self, what: &str, why: &str) {
-        log::warn!("stopped collecting {what}: {why}");
-        self.tracers.remove(what);
-        self.totals.lock().add_abandoned(what);
+    fn log_ended(&mut self, tracer: &str, reason: &str) {
+        log::warn!("stopped collecting {tracer}: {reason}");
+        self.tracers.remove(tracer);
+        self.totals.lock().add_abandoned(tracer);
     }
 
     fn register_new_jvms(&mut self) {
         let new = self.jvms.take_new();
         let mut totals = self.totals.lock();
         new.iter().for_each(|identity| totals.add_jvm(identity));
-        totals.raise_abandoned("short-lived", self.jvms.left_out());
+        totals.raise_abandoned("short-lived", self.jvms.exited_unexamined());
     }
 
     fn remove_ended_jvms(&mut self) {

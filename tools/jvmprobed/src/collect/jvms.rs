@@ -133,8 +133,8 @@ impl Jvms {
     }
 
     /// Returns the number of processes that exited before they were examined, because many were starting.
-    pub fn left_out(&self) -> u64 {
-        self.registry.left_out()
+    pub fn exited_unexamined(&self) -> u64 {
+        self.registry.exited_unexamined()
     }
 
     /// Detects JVMs that have ended. Returns those that the rules had selected.

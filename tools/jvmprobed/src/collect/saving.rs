@@ -76,9 +76,9 @@ const MAX_QUIET_WINDOWS: u32 = 240;
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// CPU time, in percent of one processor.
-    pub processor: f64,
+    pub cpu_percent: f64,
     /// Resident memory, in bytes.
-    pub memory: u64,
+    pub memory_bytes: u64,
 }
 
 /// Resources that the daemon has used.
@@ -294,7 +294,7 @@ impl Saving {
     /// Returns the maximum cost of the probes of allocation to all JVMs together, in millionths of a
     /// processor.
     pub fn allocation_ppm(&self) -> u64 {
-        let percent = (ALLOCATION_SHARE * self.limits.processor).min(MAX_ALLOCATION_PERCENT);
+        let percent = (ALLOCATION_SHARE * self.limits.cpu_percent).min(MAX_ALLOCATION_PERCENT);
         let is_low = self.account < self.limits.of(ACCOUNT_SPAN) / 2.0;
         let percent = if is_low { REDUCED_ALLOCATION_SHARE * percent } else { percent };
         (percent * 1e4) as u64
@@ -304,7 +304,7 @@ impl Saving {
     /// millionths of a processor.
     pub fn stack_ppm(&self) -> u64 {
         let from_balance = STACK_SHARE_OF_BALANCE * self.account.max(0.0) / WINDOW.as_secs_f64();
-        ((STACK_SHARE * self.limits.processor / 100.0 + from_balance) * 1e6) as u64
+        ((STACK_SHARE * self.limits.cpu_percent / 100.0 + from_balance) * 1e6) as u64
     }
 
     /// Judges the window that ends now, with this number of JVMs. Returns the change of the step, if there is one.
@@ -332,12 +332,13 @@ impl Saving {
         memory: u64,
         jvms: usize,
     ) -> Option<Change> {
-        let Limits { processor, memory: most } = self.limits;
+        let Limits { cpu_percent, memory_bytes } = self.limits;
         let (spent, allowed) = (ns as f64 / 1e9, self.limits.of(window));
         let share = 100.0 * spent / window.as_secs_f64().max(1e-9);
         self.charge(spent, allowed, jvms);
-        self.windows_over_memory = if memory > most { self.windows_over_memory + 1 } else { 0 };
-        let is_quiet = share < processor / 2.0 && memory < most / 10 * 9;
+        self.windows_over_memory =
+            if memory > memory_bytes { self.windows_over_memory + 1 } else { 0 };
+        let is_quiet = share < cpu_percent / 2.0 && memory < memory_bytes / 10 * 9;
         self.quiet_windows = if is_quiet { self.quiet_windows + 1 } else { 0 };
         self.since_up = self.since_up.map(|windows| windows.saturating_add(1));
 
@@ -366,8 +367,8 @@ impl Saving {
             is_down: self.step > before,
             share,
             memory,
-            processor_limit: processor,
-            memory_limit: most,
+            processor_limit: cpu_percent,
+            memory_limit: memory_bytes,
         })
     }
 
@@ -390,7 +391,7 @@ impl Saving {
 impl Limits {
     /// Returns the CPU time that may be spent in this time, in seconds.
     fn of(self, time: Duration) -> f64 {
-        self.processor / 100.0 * time.as_secs_f64()
+        self.cpu_percent / 100.0 * time.as_secs_f64()
     }
 }
 
@@ -402,7 +403,7 @@ mod tests {
     const LOW_USE: u64 = 50 << 20;
 
     fn saving() -> Saving {
-        Saving::new(Limits { processor: 1.0, memory: 100 << 20 }, CONFIGURED)
+        Saving::new(Limits { cpu_percent: 1.0, memory_bytes: 100 << 20 }, CONFIGURED)
     }
 
     /// Judges windows with this share of a processor until the step changes.
@@ -485,7 +486,7 @@ mod tests {
             assert_eq!(saving.evaluate_window(WINDOW, 300_000_000, LOW_USE, 10), None);
         }
         assert_eq!((saving.allocation_ppm(), saving.step()), (1250, 0));
-        let large = Limits { processor: 16.0, memory: 100 << 20 };
+        let large = Limits { cpu_percent: 16.0, memory_bytes: 100 << 20 };
         assert_eq!(Saving::new(large, CONFIGURED).allocation_ppm(), 5000);
     }
 

@@ -8,7 +8,7 @@ use std::{
     },
 };
 
-use libjvmprobe::sys::Endings;
+use libjvmprobe::sys::EndSignals;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::net::Net;
@@ -42,18 +42,18 @@ pub fn listen(net: &Net) -> io::Result<Signals> {
             reload.store(true, Ordering::Relaxed);
         }
     });
-    let endings = Arc::default();
+    let end_signals = Arc::default();
     for signal in ending_signals {
-        net.spawn(end(signal, Arc::clone(&endings), Arc::clone(&signals.stop)));
+        net.spawn(end(signal, Arc::clone(&end_signals), Arc::clone(&signals.stop)));
     }
     Ok(signals)
 }
 
 /// Waits for signals of one kind that ask the daemon to end. The second signal, of whichever kind, terminates
 /// the process immediately.
-async fn end(mut signal: Signal, endings: Arc<Mutex<Endings>>, stop: Arc<AtomicBool>) {
+async fn end(mut signal: Signal, end_signals: Arc<Mutex<EndSignals>>, stop: Arc<AtomicBool>) {
     while signal.recv().await.is_some() {
-        endings.lock().unwrap_or_else(PoisonError::into_inner).handle_signal();
+        end_signals.lock().unwrap_or_else(PoisonError::into_inner).handle_signal();
         stop.store(true, Ordering::Relaxed);
     }
 }

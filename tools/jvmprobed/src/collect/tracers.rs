@@ -82,7 +82,7 @@ pub struct Tracers {
 
 #[derive(Debug)]
 struct Running {
-    what: &'static str,
+    name: &'static str,
     stop: Arc<AtomicBool>,
 }
 
@@ -105,32 +105,32 @@ impl Tracers {
         Ok(tracers)
     }
 
-    fn add(&mut self, what: &'static str, run_tracer: RunTracer) -> Result<()> {
+    fn add(&mut self, name: &'static str, run_tracer: RunTracer) -> Result<()> {
         let Some(out) = self.out.clone() else { return Ok(()) };
         let stop = Arc::new(AtomicBool::new(false));
         let (options, stopped) = (self.options.clone(), Arc::clone(&stop));
         let run = move || {
             let ended = run_tracer(&options, &out, &stopped);
-            let why = match ended {
+            let reason = match ended {
                 Err(error) => error.to_string(),
                 Ok(()) if stopped.load(Ordering::Relaxed) => return,
                 Ok(()) => "the tracer has ended".into(),
             };
-            BatchSink::new(&out, what).send(Batch::Ended { what, why });
+            BatchSink::new(&out, name).send(Batch::Ended { tracer: name, reason });
         };
-        let thread = thread::Builder::new().name(format!("take-{what}"));
+        let thread = thread::Builder::new().name(format!("tracer-{name}"));
         thread.spawn(run).context("cannot start a thread")?;
-        self.running.push(Running { what, stop });
+        self.running.push(Running { name, stop });
         Ok(())
     }
 
     /// Asks one tracer to deliver its data and end.
-    fn stop_tracer(&mut self, what: &str) {
+    fn stop_tracer(&mut self, name: &str) {
         self.running.retain(|tracer| {
-            if tracer.what == what {
+            if tracer.name == name {
                 tracer.stop.store(true, Ordering::Relaxed);
             }
-            tracer.what != what
+            tracer.name != name
         });
     }
 
@@ -164,13 +164,13 @@ impl Tracers {
     }
 
     /// Removes a tracer that has ended.
-    pub fn remove(&mut self, what: &str) {
-        self.running.retain(|tracer| tracer.what != what);
+    pub fn remove(&mut self, name: &str) {
+        self.running.retain(|tracer| tracer.name != name);
     }
 
     /// Returns the names of the running tracers.
     pub fn names(&self) -> impl Iterator<Item = &'static str> {
-        self.running.iter().map(|tracer| tracer.what)
+        self.running.iter().map(|tracer| tracer.name)
     }
 
     /// Returns the number of running tracers.
@@ -201,7 +201,7 @@ fn times(options: &Options) -> Times {
 struct BatchSink {
     to: SyncSender<Delivery>,
     /// Name of the tracer.
-    what: &'static str,
+    tracer: &'static str,
     /// Time of the last report, on `CLOCK_MONOTONIC` in nanoseconds.
     reported_ns: u64,
     /// Number of stops that did not fit into the queue and are not reported yet.
@@ -209,8 +209,8 @@ struct BatchSink {
 }
 
 impl BatchSink {
-    fn new(to: &SyncSender<Delivery>, what: &'static str) -> Self {
-        Self { to: to.clone(), what, reported_ns: monotonic_ns(), dropped: 0 }
+    fn new(to: &SyncSender<Delivery>, tracer: &'static str) -> Self {
+        Self { to: to.clone(), tracer, reported_ns: monotonic_ns(), dropped: 0 }
     }
 
     /// Sends data of the interval since the last report.
@@ -222,7 +222,7 @@ impl BatchSink {
     /// Reports that all data of the interval was sent.
     fn end_interval(&mut self) {
         self.reported_ns = monotonic_ns();
-        let batch = Batch::Reported { what: self.what };
+        let batch = Batch::Reported { tracer: self.tracer };
         let _ = self.to.send(Delivery { at_ns: self.reported_ns, batch });
     }
 
@@ -233,7 +233,7 @@ impl BatchSink {
     /// Sends a stop unless the queue is full. It must not block, because the tracer has to drain its ring buffer.
     fn send_stop(&mut self, record: Record) {
         if self.dropped > 0 {
-            let batch = Batch::Lost { what: "pauses", events: self.dropped };
+            let batch = Batch::Lost { kind: "pauses", events: self.dropped };
             if self.to.try_send(Delivery { at_ns: monotonic_ns(), batch }).is_ok() {
                 self.dropped = 0;
             }
@@ -249,7 +249,7 @@ impl BatchSink {
 impl pauses::Sink for BatchSink {
     fn record(&mut self, record: &Record) -> TracerResult<()> {
         if let Record::Lost(lost) = record {
-            self.send(Batch::Lost { what: "pauses", events: lost.events() });
+            self.send(Batch::Lost { kind: "pauses", events: lost.events() });
         }
         self.send_stop(record.clone());
         Ok(())
@@ -288,7 +288,7 @@ impl allocations::Sink for BatchSink {
     }
 
     fn lost(&mut self, lost: Lost) -> TracerResult<()> {
-        self.send(Batch::Lost { what: "allocations", events: lost.events() });
+        self.send(Batch::Lost { kind: "allocations", events: lost.events() });
         Ok(())
     }
 

@@ -182,7 +182,7 @@ impl WindowBuilder {
             Batch::Limited { reason, tenant, count } => {
                 self.totals.lock().add_limited(reason, &tenant, count);
             }
-            Batch::Lost { what, events } => self.totals.lock().add_lost(what, events),
+            Batch::Lost { kind, events } => self.totals.lock().add_lost(kind, events),
             Batch::Started | Batch::Reported { .. } | Batch::Ended { .. } => {}
         }
     }

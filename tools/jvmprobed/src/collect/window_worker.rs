@@ -51,7 +51,7 @@ impl WindowWorker {
             let _ = end.send(push);
         };
         thread::Builder::new()
-            .name("hand-on".into())
+            .name("window-worker".into())
             .spawn(run)
             .context("cannot start a thread")?;
         Ok(Self { jobs, done, totals: totals.clone(), is_dropping: false })

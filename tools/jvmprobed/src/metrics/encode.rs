@@ -115,11 +115,11 @@ fn to_prometheus_text(open_metrics: &str) -> Result<String, fmt::Error> {
 impl Collector for SharedTotals {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let totals = self.lock();
-        totals.families().iter().try_for_each(|family| one(family, &mut encoder))
+        totals.families().iter().try_for_each(|family| encode_family(family, &mut encoder))
     }
 }
 
-fn one(family: &Family<'_>, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+fn encode_family(family: &Family<'_>, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
     let unit = match family.unit {
         "seconds" => Some(Unit::Seconds),
         "bytes" => Some(Unit::Bytes),

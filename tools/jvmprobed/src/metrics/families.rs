@@ -75,7 +75,7 @@ impl Totals {
     }
 
     /// Builds a metric that has at most one point for each JVM.
-    fn one<'a>(
+    fn per_jvm<'a>(
         &'a self,
         (name, unit, kind, help): (&'static str, &'static str, Kind, &'static str),
         value: impl Fn(&'a Series) -> Option<Value<'a>>,
@@ -125,7 +125,7 @@ impl Totals {
                 ("jvmprobe_collections", "", Counter, "Garbage collections."),
                 |stopped| (stopped.collections > 0).then_some(Number(stopped.collections as f64)),
             ),
-            self.one(
+            self.per_jvm(
                 (
                     "jvmprobe_time_to_safepoint",
                     "seconds",
@@ -134,11 +134,11 @@ impl Totals {
                 ),
                 |series| (series.ttsp.count() > 0).then_some(Value::Histogram(&series.ttsp)),
             ),
-            self.one(
+            self.per_jvm(
                 ("jvmprobe_allocated", "bytes", Counter, "Estimated bytes allocated by Java code."),
                 |series| bytes(Some(series.allocated)),
             ),
-            self.one(
+            self.per_jvm(
                 (
                     "jvmprobe_heap_used_before",
                     "bytes",
@@ -147,7 +147,7 @@ impl Totals {
                 ),
                 |series| bytes(series.heap.0),
             ),
-            self.one(
+            self.per_jvm(
                 (
                     "jvmprobe_heap_used_after",
                     "bytes",
@@ -157,7 +157,7 @@ impl Totals {
                 |series| bytes(series.heap.1),
             ),
             self.processor(),
-            self.one(
+            self.per_jvm(
                 (
                     "jvmprobe_cpu",
                     "seconds",
@@ -166,7 +166,7 @@ impl Totals {
                 ),
                 |series| series.gauges.cpu_ns.map(|ns| Number(seconds(ns))),
             ),
-            self.cost(),
+            self.probe_cost_by_jvm(),
         ];
         families.extend(self.gauges());
         families
@@ -175,28 +175,30 @@ impl Totals {
     fn gauges(&self) -> [Family<'_>; 6] {
         let number = |value: Option<u64>| value.map(|value| Number(value as f64));
         [
-            self.one(
+            self.per_jvm(
                 ("jvmprobe_heap_committed", "bytes", Gauge, "Committed size of the heap."),
                 move |series| number(series.gauges.heap_committed),
             ),
-            self.one(
+            self.per_jvm(
                 ("jvmprobe_heap_max", "bytes", Gauge, "Maximum size of the heap (-Xmx)."),
                 move |series| number(series.gauges.heap_max),
             ),
-            self.one(
+            self.per_jvm(
                 ("jvmprobe_code_cache_used", "bytes", Gauge, "Code cache in use."),
                 move |series| number(series.gauges.code_cache_used),
             ),
-            self.one(
+            self.per_jvm(
                 ("jvmprobe_code_cache_size", "bytes", Gauge, "Maximum size of the code cache."),
                 move |series| number(series.gauges.code_cache_size),
             ),
-            self.one(("jvmprobe_loaded_classes", "", Gauge, "Loaded classes."), move |series| {
-                number(series.gauges.loaded_classes)
-            }),
-            self.one(("jvmprobe_threads", "", Gauge, "Threads of the process."), move |series| {
-                number(series.gauges.threads)
-            }),
+            self.per_jvm(
+                ("jvmprobe_loaded_classes", "", Gauge, "Loaded classes."),
+                move |series| number(series.gauges.loaded_classes),
+            ),
+            self.per_jvm(
+                ("jvmprobe_threads", "", Gauge, "Threads of the process."),
+                move |series| number(series.gauges.threads),
+            ),
         ]
     }
 
@@ -219,7 +221,7 @@ impl Totals {
     }
 
     /// Builds the metric of the CPU time that probes take from each JVM.
-    fn cost(&self) -> Family<'_> {
+    fn probe_cost_by_jvm(&self) -> Family<'_> {
         let mut points = Vec::new();
         for (key, series) in self.jvms() {
             for (&tracer, &ns) in &series.cost {
@@ -238,7 +240,7 @@ impl Totals {
     }
 
     /// Builds the metrics of probe cost summed over all processes: CPU time, and hits.
-    fn costs(&self) -> [Family<'_>; 2] {
+    fn probe_cost_sums(&self) -> [Family<'_>; 2] {
         let points = |value: fn(&(u64, u64)) -> f64| {
             let point = |(&tracer, cost): (&&'static str, &(u64, u64))| Point {
                 jvm: None,
@@ -375,12 +377,22 @@ impl Totals {
                 "JVMs found since the daemon started.",
                 self.seen as f64,
             ),
-            by("jvmprobed_jvms_given_up", "JVMs that are not traced.", "reason", &self.abandoned),
-            by("jvmprobed_samples", "Samples and events collected.", "of", &self.recorded),
-            by("jvmprobed_lost", "Samples and events lost.", "reason", &self.lost),
+            counter_by_label(
+                "jvmprobed_jvms_given_up",
+                "JVMs that are not traced, and tracers that have ended, by reason.",
+                "reason",
+                &self.abandoned,
+            ),
+            counter_by_label(
+                "jvmprobed_samples",
+                "Samples and events collected.",
+                "of",
+                &self.recorded,
+            ),
+            counter_by_label("jvmprobed_lost", "Samples and events lost.", "reason", &self.lost),
             self.limited(),
         ];
-        families.extend(self.costs());
+        families.extend(self.probe_cost_sums());
         families
     }
 
@@ -445,8 +457,8 @@ impl Totals {
         vec![
             Family {
                 name: "jvmprobed_push_samples",
-                help: "Samples (of allocation, stacks) by outcome: delivered, or the reason for \
-                       dropping them.",
+                help: "Samples by outcome: delivered, or the reason for dropping them. For \
+                       allocation, distinct stacks are counted.",
                 unit: "",
                 kind: Counter,
                 points: samples.collect(),
@@ -513,7 +525,7 @@ fn single<'a>(
     daemon_family((name, unit, kind, help), Vec::new(), value)
 }
 
-fn by<'a>(
+fn counter_by_label<'a>(
     name: &'static str,
     help: &'static str,
     label: &'static str,

@@ -30,7 +30,7 @@ pub enum Outcome {
 
 impl Outcome {
     /// Returns the outcome of a request that was accepted completely.
-    pub fn all() -> Self {
+    pub fn accepted() -> Self {
         Self::Accepted(0, String::new())
     }
 }
@@ -135,9 +135,10 @@ impl Target {
         if status.is_success() {
             let is_page = |value: &header::HeaderValue| value.as_bytes().starts_with(b"text/html");
             if headers.get(header::CONTENT_TYPE).is_some_and(is_page) {
-                return Outcome::Later(None, "it answers with a web page; check the URL".into());
+                let text = "the target answered with a web page; check the URL";
+                return Outcome::Later(None, text.into());
             }
-            return read(&text).unwrap_or_else(Outcome::all);
+            return read(&text).unwrap_or_else(Outcome::accepted);
         }
         outcome_of(status, &headers, &text)
     }
@@ -149,7 +150,7 @@ impl Target {
 fn outcome_of(status: StatusCode, headers: &HeaderMap, text: &[u8]) -> Outcome {
     let text = String::from_utf8_lossy(text);
     let first = text.lines().next().unwrap_or("").chars().take(200).collect::<String>();
-    let said = format!("it answers {status} {first}").trim_end().to_owned();
+    let text = format!("the target answered {status} {first}").trim_end().to_owned();
     let fixable = [
         StatusCode::UNAUTHORIZED,
         StatusCode::FORBIDDEN,
@@ -160,11 +161,11 @@ fn outcome_of(status: StatusCode, headers: &HeaderMap, text: &[u8]) -> Outcome {
         StatusCode::TOO_MANY_REQUESTS,
     ];
     match status {
-        StatusCode::INTERNAL_SERVER_ERROR => Outcome::Failed(said),
-        status if status.is_client_error() && !fixable.contains(&status) => Outcome::Refused(said),
+        StatusCode::INTERNAL_SERVER_ERROR => Outcome::Failed(text),
+        status if status.is_client_error() && !fixable.contains(&status) => Outcome::Refused(text),
         _ => {
             let after = headers.get(header::RETRY_AFTER).and_then(|value| value.to_str().ok());
-            Outcome::Later(after.and_then(retry_after), said)
+            Outcome::Later(after.and_then(retry_after), text)
         }
     }
 }
@@ -173,8 +174,8 @@ fn outcome_of(status: StatusCode, headers: &HeaderMap, text: &[u8]) -> Outcome {
 pub(super) async fn read_answer(mut answer: Response) -> Result<Vec<u8>, reqwest::Error> {
     let mut text = Vec::new();
     while let Some(chunk) = answer.chunk().await? {
-        let room = MAX_ANSWER - text.len();
-        text.extend_from_slice(&chunk[..chunk.len().min(room)]);
+        let free_space = MAX_ANSWER - text.len();
+        text.extend_from_slice(&chunk[..chunk.len().min(free_space)]);
         if text.len() == MAX_ANSWER {
             break;
         }
@@ -185,7 +186,7 @@ pub(super) async fn read_answer(mut answer: Response) -> Result<Vec<u8>, reqwest
 /// Formats an error with its causes, without the URL, because messages begin with the target's name.
 pub(super) fn chain(error: &reqwest::Error) -> String {
     if error.is_timeout() {
-        return "it did not answer in time".into();
+        return "the target did not answer in time".into();
     }
     let mut text = match error.is_connect() {
         true => "cannot be reached".to_owned(),
@@ -193,15 +194,15 @@ pub(super) fn chain(error: &reqwest::Error) -> String {
     };
     let mut cause = error.source();
     while let Some(error) = cause {
-        let said = error.to_string();
-        if !text.ends_with(&said) {
-            text = format!("{text}: {said}");
+        let message = error.to_string();
+        if !text.ends_with(&message) {
+            text = format!("{text}: {message}");
         }
         cause = error.source();
     }
     let foreign = ["http2 error", "invalid HTTP version", "InvalidContentType"];
     let hint = if foreign.iter().any(|words| text.contains(words)) {
-        " (it uses another protocol; check the target's URL)"
+        " (the target uses another protocol; check its URL)"
     } else if text.contains("invalid peer certificate") {
         " (use ca-file to trust a CA that the host does not trust)"
     } else {

@@ -60,8 +60,8 @@ fn name(identity: &Identity, window: &Window, ending: &str) -> String {
 /// Writes a file.
 pub fn send(folder: &Path, header: &Header, body: &[u8]) -> Outcome {
     match write(folder, &header.name, body) {
-        Ok(()) => Outcome::all(),
-        Err(error) => Outcome::Later(None, format!("cannot write there: {error}")),
+        Ok(()) => Outcome::accepted(),
+        Err(error) => Outcome::Later(None, format!("cannot write to the directory: {error}")),
     }
 }
 
@@ -120,7 +120,7 @@ mod tests {
         assert_eq!(files.len(), 1);
         assert_eq!(files[0].0.name, "etc-pass-wd-7-5.jsonl");
         let folder = tempfile::tempdir().unwrap();
-        assert_eq!(send(folder.path(), &files[0].0, &files[0].1), Outcome::all());
+        assert_eq!(send(folder.path(), &files[0].0, &files[0].1), Outcome::accepted());
         let text = fs::read_to_string(folder.path().join(&files[0].0.name)).unwrap();
         let sum = r#"{"count":0,"stopped_ns":0,"max_ns":0}"#;
         let line = |pid| {

@@ -80,10 +80,11 @@ pub async fn call(
         Err(outcome) => return outcome,
     };
     if !answer.status().is_success() {
-        return Outcome::Later(None, format!("it answers {} to a gRPC request", answer.status()));
+        let text = format!("the target answered {} to a gRPC request", answer.status());
+        return Outcome::Later(None, text);
     }
     // An answer without a body has its status among the headers.
-    let mut said = answer.headers().clone();
+    let mut headers = answer.headers().clone();
     let mut body = reqwest::Body::from(answer);
     let mut message = Vec::new();
     while let Some(frame) = body.frame().await {
@@ -93,20 +94,20 @@ pub async fn call(
         };
         match frame.into_data() {
             Ok(data) if message.len() + data.len() > MAX_ANSWER => {
-                return Outcome::Later(None, "its answer is too long".into());
+                return Outcome::Later(None, "the target's answer is too long".into());
             }
             Ok(data) => message.extend_from_slice(&data),
-            Err(frame) => said.extend(frame.into_trailers().into_iter().flatten()),
+            Err(frame) => headers.extend(frame.into_trailers().into_iter().flatten()),
         }
     }
-    let text = |name: &str| said.get(name).and_then(|value| value.to_str().ok());
+    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
     let Some(code) = text("grpc-status").and_then(|code| code.parse::<u32>().ok()) else {
-        return Outcome::Later(None, "its answer is not gRPC; check the port".into());
+        return Outcome::Later(None, "the target's answer is not gRPC; check the port".into());
     };
     if code == 0 {
         // Skip the byte for compression and the four bytes of the length. The request does not accept
         // compressed answers.
-        return message.get(5..).and_then(read).unwrap_or_else(Outcome::all);
+        return message.get(5..).and_then(read).unwrap_or_else(Outcome::accepted);
     }
     let details = text("grpc-status-details-bin").and_then(retry_info);
     outcome_of(code, text("grpc-message").unwrap_or(""), details)
@@ -128,13 +129,13 @@ fn outcome_of(code: u32, message: &str, after: Option<Duration>) -> Outcome {
         _ => "gRPC status",
     };
     let message: String = message.chars().take(200).collect();
-    let said = format!("it answers {name} ({code}) {message}").trim_end().to_owned();
+    let text = format!("the target answered {name} ({code}) {message}").trim_end().to_owned();
     // The administrator can fix the causes of 7, 12 and 16: a token, a port, a receiver's pipeline.
     match code {
-        1 | 4 | 7 | 10 | 11 | 12 | 14 | 15 | 16 => Outcome::Later(after, said),
+        1 | 4 | 7 | 10 | 11 | 12 | 14 | 15 | 16 => Outcome::Later(after, text),
         // The target may be full, or the request too large. Only in the first case does it send a delay.
-        8 if after.is_some() => Outcome::Later(after, said),
-        _ => Outcome::Refused(said),
+        8 if after.is_some() => Outcome::Later(after, text),
+        _ => Outcome::Refused(text),
     }
 }
 

@@ -19,14 +19,14 @@ pub mod reason {
     /// The target rejected it for good.
     pub const REFUSED: &str = "refused";
     /// The target rejected a part of a request without saying which, so the share is estimated.
-    pub const PARTLY: &str = "partly-refused";
+    pub const PARTLY_REFUSED: &str = "partly-refused";
     /// The entry's file was damaged or could not be read.
     pub const DAMAGED: &str = "damaged";
     /// The entry was only in memory when the daemon ended.
     pub const ENDED: &str = "ended";
 
     /// All reasons.
-    pub const ALL: [&str; 6] = [FULL, DISK, REFUSED, PARTLY, DAMAGED, ENDED];
+    pub const ALL: [&str; 6] = [FULL, DISK, REFUSED, PARTLY_REFUSED, DAMAGED, ENDED];
 }
 
 /// Counts of a target.
@@ -89,11 +89,11 @@ impl Ledger {
             .map_or(Duration::ZERO, |oldest| Duration::from_nanos(unix_ns().saturating_sub(oldest)))
     }
 
-    pub(super) fn accept(&self, samples: u64) {
+    pub(super) fn add_accepted(&self, samples: u64) {
         self.lock().accepted_samples += samples;
     }
 
-    pub(super) fn deliver(&self, samples: u64, bytes: u64) {
+    pub(super) fn add_delivered(&self, samples: u64, bytes: u64) {
         let mut counts = self.lock();
         counts.delivered_samples += samples;
         counts.sent_bytes += bytes;
@@ -106,11 +106,11 @@ impl Ledger {
         dropped.samples += samples;
     }
 
-    pub(super) fn request(&self, outcome: &'static str) {
+    pub(super) fn add_request(&self, outcome: &'static str) {
         *self.lock().requests.entry(outcome).or_default() += 1;
     }
 
-    pub(super) fn waiting(&self, samples: u64, bytes: u64, oldest_ns: Option<u64>) {
+    pub(super) fn set_waiting(&self, samples: u64, bytes: u64, oldest_ns: Option<u64>) {
         let mut counts = self.lock();
         (counts.waiting_samples, counts.waiting_bytes) = (samples, bytes);
         counts.oldest_ns = oldest_ns;

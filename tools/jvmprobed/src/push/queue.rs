@@ -169,7 +169,7 @@ impl Queue {
 
     /// Adds an entry. Entries for which there is no space are counted as dropped.
     pub fn push(&mut self, header: Header, body: Vec<u8>) {
-        self.ledger.accept(header.samples);
+        self.ledger.add_accepted(header.samples);
         self.add(header, body);
         self.drop_excess();
         self.update_ledger();
@@ -218,7 +218,7 @@ impl Queue {
         let Some(parts) = parts.filter(|parts| sum(parts) == samples) else { return false };
         // If the process ends between the next two steps, the target gets some samples twice.
         parts.into_iter().for_each(|(header, body)| self.add(header, body));
-        self.done(number);
+        self.remove_finished(number);
         self.drop_excess();
         self.update_ledger();
         true
@@ -265,7 +265,7 @@ impl Queue {
     }
 
     /// Removes an entry that was sent or will never be sent. The caller has counted its samples.
-    pub fn done(&mut self, number: u64) {
+    pub fn remove_finished(&mut self, number: u64) {
         self.sending = None;
         if let Some(at) = self.entries.iter().position(|entry| entry.number == number) {
             self.remove(at, None);
@@ -328,7 +328,7 @@ impl Queue {
         let samples = self.entries.iter().map(|entry| entry.header.samples).sum();
         let bytes = self.entries.iter().map(|entry| entry.size).sum();
         let oldest = self.entries.iter().map(|entry| entry.header.time_ns).min();
-        self.ledger.waiting(samples, bytes, oldest);
+        self.ledger.set_waiting(samples, bytes, oldest);
     }
 
     fn path(&self, number: u64) -> PathBuf {
@@ -386,7 +386,7 @@ impl Queue {
             self.next = self.next.max(number.saturating_add(1));
             match read_header(&self.path(number)) {
                 Ok((line, _, size)) => {
-                    self.ledger.accept(line.header.samples);
+                    self.ledger.add_accepted(line.header.samples);
                     let (header, body, failures) = (line.header, None, None);
                     self.entries.push_back(QueuedEntry { number, header, size, body, failures });
                 }
@@ -473,7 +473,7 @@ mod tests {
             queue.push(header(samples), vec![samples as u8; 100]);
         }
         let first = queue.oldest().unwrap();
-        queue.done(first.number);
+        queue.remove_finished(first.number);
         drop(queue);
         let (mut queue, ledger) = open(folder.path(), 1 << 20);
         assert_eq!((ledger.read().accepted_samples, ledger.read().waiting_samples), (5, 5));
@@ -481,7 +481,7 @@ mod tests {
         for samples in 2..=4 {
             let entry = queue.oldest().unwrap();
             assert_eq!((entry.header, entry.body), (header(samples), vec![samples as u8; 100]));
-            queue.done(entry.number);
+            queue.remove_finished(entry.number);
         }
         assert!(queue.oldest().is_none() && queue.is_empty());
     }
@@ -495,7 +495,7 @@ mod tests {
         queue.push(header(10), vec![0; 300]);
         queue.push(header(100), vec![0; 300]);
         assert_eq!(ledger.read().dropped[reason::FULL].samples, 10);
-        queue.done(sent.number);
+        queue.remove_finished(sent.number);
         assert_eq!(queue.oldest().unwrap().header.samples, 100);
     }
 
@@ -545,7 +545,7 @@ mod tests {
         let mut left = Vec::new();
         while let Some(entry) = queue.oldest() {
             left.push((entry.header.samples, entry.header.parts, entry.body));
-            queue.done(entry.number);
+            queue.remove_finished(entry.number);
         }
         let expected: [(u64, Vec<u64>, &[u8]); 3] =
             [(10, vec![], b"other"), (3, vec![3], b"a"), (4, vec![4], b"b")];
@@ -572,7 +572,7 @@ mod tests {
             Some((is_good, entry.number))
         });
         let (_, number) = good.into_iter().find(|(is_good, _)| *is_good).unwrap();
-        queue.done(number);
+        queue.remove_finished(number);
         let bad = queue.oldest().unwrap();
         assert_eq!(bad.body, b"bad");
         assert_eq!(queue.mark_failed(bad.number, 6), Some(bad.number));

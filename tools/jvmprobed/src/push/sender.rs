@@ -161,16 +161,16 @@ impl Sender {
         let outcome = self.send(entry).await;
         match outcome {
             Outcome::Accepted(refused, message) => {
-                self.ledger.request("taken");
+                self.ledger.add_request("taken");
                 self.record_accepted(&header, bytes, refused, &message);
             }
             Outcome::Refused(message) => {
-                self.ledger.request("refused");
+                self.ledger.add_request("refused");
                 self.split_or_drop(number, &header, &message).await;
                 return Sent::One;
             }
             Outcome::Failed(message) => {
-                self.ledger.request("later");
+                self.ledger.add_request("later");
                 let accepted = self.ledger.read().requests.get("taken").copied().unwrap_or(0);
                 let refused = self.queue().mark_failed(number, accepted);
                 match refused {
@@ -180,13 +180,13 @@ impl Sender {
                 return Sent::Later(None);
             }
             Outcome::Later(after, message) => {
-                self.ledger.request("later");
+                self.ledger.add_request("later");
                 self.queue().retry_later();
                 self.log_error(message);
                 return Sent::Later(after);
             }
         }
-        self.queue().done(number);
+        self.queue().remove_finished(number);
         Sent::One
     }
 
@@ -205,7 +205,7 @@ impl Sender {
             return;
         }
         self.ledger.add_dropped(reason::REFUSED, 1, header.samples);
-        self.queue().done(number);
+        self.queue().remove_finished(number);
         let values = json!({"target": self.address.to_string(), "samples": header.samples});
         log::warn!(
             dropped:serde = values;
@@ -232,9 +232,9 @@ impl Sender {
             log::warn!("{}: rejected {refused} records: {message}", self.address);
         }
         if refused_samples > 0 {
-            self.ledger.add_dropped(reason::PARTLY, 1, refused_samples);
+            self.ledger.add_dropped(reason::PARTLY_REFUSED, 1, refused_samples);
         }
-        self.ledger.deliver(header.samples - refused_samples, bytes);
+        self.ledger.add_delivered(header.samples - refused_samples, bytes);
     }
 
     /// Logs why a target does not accept requests. Each error is logged once until the target accepts a

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use libjvmprobe::{
     render::{
-        table::Ruled,
+        table::RuledTable,
         units::{bytes, count, percent},
     },
     stack::{Kind, profile::Profile},
@@ -30,7 +30,8 @@ pub fn text(profile: &Profile) -> String {
     let total = profile.total();
     let seconds = (profile.duration_ns as f64 / 1e9).max(1e-9);
     let per_second = |amount: u64| bytes((amount as f64 / seconds) as u64);
-    let mut table = Ruled::new(&["BYTES/s", "SHARE", "OBJECTS", "BYTES", "AVERAGE", "CLASS"], 0..5);
+    let mut table =
+        RuledTable::new(&["BYTES/s", "SHARE", "OBJECTS", "BYTES", "AVERAGE", "CLASS"], 0..5);
     for (name, (sum, objects)) in rows.iter().take(MAX_ROWS) {
         table.row(vec![
             per_second(*sum),

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use libjvmprobe::{
-    render::{summary, table::Ruled, units::percent},
+    render::{summary, table::RuledTable, units::percent},
     stack::profile::{Measure, Profile},
 };
 
@@ -30,7 +30,7 @@ pub fn text(now: &Profile, then: &Profile) -> String {
         return "Nothing has changed by 0.1 % of the total or more.\n".into();
     }
     let what = if now.measure == Measure::Allocation { "CLASS" } else { "METHOD" };
-    let mut table = Ruled::new(&["NOW", "BEFORE", "CHANGE", what], 0..3);
+    let mut table = RuledTable::new(&["NOW", "BEFORE", "CHANGE", what], 0..3);
     for (name, both) in rows.into_iter().take(MAX_ROWS) {
         let change = 100.0 * change(&both);
         let [now, then] = both.map(|share| percent(share, 1.0));

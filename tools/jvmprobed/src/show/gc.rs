@@ -8,7 +8,7 @@ use libjvmprobe::{
         columns::wrap,
         output::Output,
         stops::{NO_OPERATION, head},
-        table::Ruled,
+        table::RuledTable,
         units::{count, millis, percent, span},
     },
     trace::pauses::record::{Limited, Record, Sum},
@@ -128,7 +128,7 @@ impl<'a> Totals<'a> {
         out.line("")?;
         out.line(&format!("PID {pid}  {name}  {version}  recorded for {}", span(covered_ns)))?;
         let head = ["OPERATION", "COUNT", "TOTAL(ms)", "MEAN", "P50", "P90", "P99", "MAX"];
-        let mut table = Ruled::new(&head, 1..head.len());
+        let mut table = RuledTable::new(&head, 1..head.len());
         let mut shown: Vec<_> = self
             .stops
             .iter()
@@ -161,7 +161,7 @@ impl<'a> Totals<'a> {
                 let share = percent(sum as f64, covered_ns as f64);
                 let full = if is_gc { format!("; {} full", self.full) } else { String::new() };
                 out.lines(&wrap(&format!(
-                    "{what} stopped it {} for {}: {share} of the time{full}",
+                    "{what} stopped the JVM {} for {} in total: {share} of the time{full}",
                     count(number, "time"),
                     span(sum)
                 )))?;
@@ -183,7 +183,7 @@ impl<'a> Totals<'a> {
         }
         if self.lost > 0 {
             out.line(&format!(
-                "Lost events: {}; the numbers above are too low by that much",
+                "Lost events: {}; they are missing from the numbers above",
                 self.lost
             ))?;
         }

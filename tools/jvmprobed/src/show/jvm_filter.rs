@@ -95,9 +95,9 @@ mod tests {
             ("k8s.pod.name=", false),
             ("shop=", false),
         ] {
-            let whose: JvmFilter = text.parse().unwrap();
+            let filter: JvmFilter = text.parse().unwrap();
             assert_eq!(
-                (whose.includes(&identity), whose.to_string()),
+                (filter.includes(&identity), filter.to_string()),
                 (is_included, text.to_owned())
             );
         }

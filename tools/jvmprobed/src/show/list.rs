@@ -6,7 +6,7 @@ use anyhow::{Result, bail};
 use jiff::Timestamp;
 use libjvmprobe::render::{
     output::Output,
-    table::Ruled,
+    table::RuledTable,
     units::{bytes, count},
 };
 use serde::Serialize;
@@ -83,7 +83,7 @@ pub fn run(args: &List) -> Result<()> {
     let size = windows.iter().map(|window| window.bytes).sum();
     let window_count = count(windows.len() as u64, "window");
     out.line(&format!("{window_count}, {}: {}", bytes(size), spans.join(", ")))?;
-    let mut table = Ruled::new(&["PID", "FIRST", "LAST", "WINDOWS", "JVM"], 0..4);
+    let mut table = RuledTable::new(&["PID", "FIRST", "LAST", "WINDOWS", "JVM"], 0..4);
     for (identity, &((first, last), windows)) in jvms {
         let [first, last] = [first, last].map(|ns| format_time(ns, "%Y-%m-%d %H:%M:%S"));
         table.row(vec![

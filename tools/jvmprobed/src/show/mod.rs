@@ -123,7 +123,9 @@ fn saving_note(selection: &Selection, measure: &Measure) -> Option<String> {
     if left_out > 0 {
         let [left_out, all] = [left_out, selection.covered_ns(Some(measure))].map(span);
         let name = measure.name();
-        return Some(format!("Not collected, to save resources: {name}, for {left_out} of {all}"));
+        return Some(format!(
+            "{name} was not collected for {left_out} of {all}, to save resources"
+        ));
     }
     let (low, high) =
         selection.rates.filter(|(low, high)| *measure == Measure::Time && low < high)?;
@@ -144,7 +146,7 @@ fn show(
     let (from, until) = selection.span(&profile.measure);
     if (from, until) != (selection.from_ns, selection.until_ns) {
         out.lines(&format!(
-            "Showing more than {}, because the times of {} are stored less exactly",
+            "Showing more than {}, because the times of {} are stored in coarser time slots",
             time_arg::span(selection.from_ns, selection.until_ns),
             profile.measure.name(),
         ))?;
@@ -167,7 +169,7 @@ fn show(
     out.lines(text(profile).trim_end())?;
     if let Some((title, base)) = base {
         out.lines(&format!("\nCompared with {title}"))?;
-        out.lines(&wrap(&summary::spent(base)))?;
+        out.lines(&wrap(&summary::total_line(base)))?;
         out.lines(difference::text(profile, base).trim_end())?;
     }
     Ok(())
@@ -191,7 +193,7 @@ fn write(
         timeline.bands =
             selection.pauses().iter().filter_map(|(_, record)| band(record, begin)).collect();
     }
-    let title = Title { title: title.to_owned(), subtitle: Some(summary::spent(profile)) };
+    let title = Title { title: title.to_owned(), subtitle: Some(summary::total_line(profile)) };
     let titled = TitledProfile { profile, title, timeline: timeline.as_ref() };
     for path in files.write(&[titled], &output_options)? {
         log::info!("wrote {}", path.display());

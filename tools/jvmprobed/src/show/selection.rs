@@ -6,7 +6,7 @@ use anyhow::{Result, bail};
 use jiff::Timestamp;
 use libjvmprobe::{
     stack::{
-        joined::join,
+        merging::join,
         profile::{Measure, Profile},
     },
     trace::pauses::record::Record,
@@ -266,7 +266,7 @@ fn cut_out(stored: &mut Stored, period: Span) -> Part {
     for jvm_data in &mut stored.window.jvms {
         for profile in &mut jvm_data.profiles {
             let (from, until) = *part.widened.get(profile.measure.name()).unwrap_or(&period);
-            profile.cut_out(from, until);
+            profile.restrict_to(from, until);
         }
         jvm_data.pauses.retain(|record| {
             time_of(record).is_none_or(|time| (from_ns..until_ns).contains(&time))

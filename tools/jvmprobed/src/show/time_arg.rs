@@ -41,8 +41,8 @@ impl FromStr for TimeArg {
         let daily =
             || text.parse().ok().filter(|_| text.contains(':') && !has_date).map(Self::Daily);
         local.or_else(daily).ok_or_else(|| {
-            "expected a time: 10m or 2h (ago), 03:12 (the latest one), 2026-11-22T03:12 (local), or \
-             2026-11-22T03:12:00Z"
+            "expected a time: 10m or 2h (ago), 03:12 (today or yesterday), 2026-11-22T03:12 (local), \
+             or 2026-11-22T03:12:00Z"
                 .into()
         })
     }

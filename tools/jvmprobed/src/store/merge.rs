@@ -11,7 +11,7 @@ use std::{
 
 use libjvmprobe::{
     stack::{
-        joined::join,
+        merging::join,
         profile::{Measure, Profile},
     },
     trace::pauses::record::Record,
@@ -172,8 +172,11 @@ fn joined(mut profiles: Vec<Profile>) -> Profile {
         (Some(one), true) => one,
         (last, _) => {
             profiles.extend(last);
-            let least =
-                if profiles.iter().all(|profile| profile.slot_ns == 0) { WINDOW } else { 0 };
+            let least = if profiles.iter().all(|profile| profile.slot_ns == 0) {
+                DEFAULT_SLOT_NS
+            } else {
+                0
+            };
             join(profiles, least)
         }
     }
@@ -181,7 +184,7 @@ fn joined(mut profiles: Vec<Profile>) -> Profile {
 
 /// Length of a time slot when profiles have none, in nanoseconds. It is shorter than a window, so samples of
 /// different windows stay apart.
-const WINDOW: u64 = 5_000_000_000;
+const DEFAULT_SLOT_NS: u64 = 5_000_000_000;
 
 /// Shrinks profiles until all of them together take at most about `max` bytes of memory. Space is divided
 /// among tenants, then among JVMs, then among profiles. A tenant with many distinct stacks loses its own

@@ -100,7 +100,8 @@ impl Store {
         Ok(store)
     }
 
-    /// Lists the windows in the directory. Windows that were already merged when an earlier process ended are removed.
+    /// Lists the windows in the directory. Removes windows that were merged into another one by an earlier process, which
+    /// ended before it removed them.
     fn list_windows(&mut self) {
         let names = self.folder.names().unwrap_or_default();
         let names: Vec<_> = names.iter().filter_map(|name| Name::parse(name)).collect();
@@ -126,7 +127,7 @@ impl Store {
     pub fn put(&mut self, window: Window) -> Window {
         let covered_ns = window.end_ns.saturating_sub(window.begin_ns);
         let mut stored = Stored { window, covered_ns, of: Vec::new() };
-        self.limit(merge::bound(&mut stored.window.jvms, merge::MAX_UNMERGED));
+        self.add_limited(merge::bound(&mut stored.window.jvms, merge::MAX_UNMERGED));
         match self.write(Level::Unmerged, &stored) {
             Ok(_) => {
                 self.counts.written += 1;
@@ -156,7 +157,7 @@ impl Store {
         std::mem::take(&mut self.limited)
     }
 
-    fn limit(&mut self, limited: merge::Limited) {
+    fn add_limited(&mut self, limited: merge::Limited) {
         for (tenant, stacks) in limited {
             let sum = self.limited.entry(tenant).or_default();
             *sum = sum.saturating_add(stacks);
@@ -251,7 +252,7 @@ impl Store {
         }
         let of: Vec<_> = names.iter().map(Name::to_string).collect();
         let (mut merged, limited) = parts.merge();
-        self.limit(limited);
+        self.add_limited(limited);
         if merged.window.end_ns == 0 {
             return Ok(());
         }

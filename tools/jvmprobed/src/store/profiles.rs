@@ -24,7 +24,7 @@ use flate2::{Compression, read::GzDecoder, write::GzEncoder};
 use libjvmprobe::stack::{
     Frame, Kind,
     profile::{FrameId, Measure, Profile, Sample},
-    times::add_up,
+    times::merge_slots,
 };
 use serde::{Deserialize, Serialize};
 
@@ -277,7 +277,7 @@ impl<'a> Reader<'a> {
             }
             let mut times = self.list(0)?;
             // Functions that cut or join profiles rely on the order of time slots.
-            add_up(&mut times);
+            merge_slots(&mut times);
             let text = |at: u32| strings.get(at as usize).cloned();
             profile.samples.push(Sample {
                 pid: record.pid,
@@ -338,7 +338,7 @@ mod tests {
             (count, things) in any::<(u64, u64)>(),
             mut times in vec((0..u32::MAX, 1..99_u64), 0..5),
         ) -> (Sample, Vec<Frame>) {
-            add_up(&mut times);
+            merge_slots(&mut times);
             let (command, thread) = (command.into(), thread.into());
             let stack = Vec::new();
             let sample = Sample { pid, command, thread, tid, cpu, stack, complete, guessed, unsure,

@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use crate::trace::allocations::event::{ALWAYS_ON, ONE, duty_cycle};
 
-/// A probe that is always attached may exceed its limit by this factor, so that it does not alternate between
-/// the two states.
+/// A probe that is always attached may exceed its limit by this factor. Otherwise, a probe whose cost is near
+/// its limit would often change between always attached and a duty cycle.
 const HYSTERESIS: f64 = 1.25;
 /// Interval at which the hits of a probe that is always attached are counted.
 const COUNT_EVERY: Duration = Duration::from_secs(1);
@@ -28,7 +28,8 @@ const FIRST_OVERHEAD: Duration = Duration::from_millis(70);
 const MAX_OFF: Duration = Duration::from_secs(60);
 /// Time between a failure to attach and the next attempt.
 const RETRY: Duration = Duration::from_secs(10);
-/// Minimum share of the time in which a probe is attached: see [`MAX_OFF`].
+/// Lower bound of [`Cycle::share`]. At this bound, the actual share is larger, because [`MAX_OFF`] limits the
+/// off periods.
 const MIN_SHARE: f64 = 1e-4;
 
 /// Duty cycle of a probe. Times are in nanoseconds on `CLOCK_MONOTONIC`.
@@ -89,7 +90,7 @@ impl Cycle {
         matches!(self.phase, Phase::Off { .. })
     }
 
-    /// Returns how long hits have been counted since the last count, in nanoseconds.
+    /// Returns for how many nanoseconds hits have been counted since the last count.
     pub(super) fn counted_ns(&self, now: u64) -> u64 {
         match self.phase {
             Phase::Always { counted } => now.saturating_sub(counted),
@@ -140,7 +141,7 @@ impl Cycle {
             }
             Phase::On { until, .. } => {
                 self.represented_until = until;
-                // One quiet on period does not mean that the next one is quiet.
+                // The share at most doubles, because the next on period need not be as quiet as this one.
                 self.share = share.min(2.0 * self.share).max(MIN_SHARE);
                 if self.share >= 1.0 {
                     self.phase = Phase::Always { counted: now };
@@ -164,8 +165,8 @@ impl Cycle {
     fn off(&self, now: u64) -> Duration {
         let attached = self.on() + self.overhead;
         let off = attached.mul_f64(1.0 / self.share - 1.0).min(MAX_OFF);
-        // Varies the length by up to a quarter either way, so that it does not coincide with a rhythm of the
-        // program.
+        // Varies the length by up to a quarter either way, so that the off periods do not coincide with a
+        // rhythm of the program.
         let chance = now.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
         off.mul_f64(0.75 + 0.5 * chance as f64 / 2_f64.powi(32))
     }

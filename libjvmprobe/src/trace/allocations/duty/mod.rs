@@ -1,11 +1,10 @@
 //! Duty cycles of the allocation probes in a daemon, which limit what hits cost the JVMs.
 //!
-//! A hit costs the allocating thread a trap, which nothing in the kernel can avoid, and the run of a BPF
-//! program: a few microseconds together. A probe that is hit too often is therefore [detached](cycle) for a
-//! part of the time. A separate thread detaches it, because the kernel blocks the detaching thread for a
-//! while.
+//! A hit costs the allocating thread a few microseconds: a trap, which no code in the kernel can avoid, and
+//! the run of a BPF program. A probe that is hit too often is therefore [detached](cycle) for a part of the
+//! time. A separate thread detaches it, because the kernel blocks the detaching thread for a while.
 //!
-//! All JVMs share one budget by max-min fairness. Many JVMs with few hits each may exceed it together, and
+//! All JVMs share one budget by max-min fairness. If the JVMs together exceed it, even with few hits each,
 //! the JVM that costs most is limited first. A probe is attached to a file, so the JVMs that run the same
 //! file have their on periods together.
 
@@ -27,14 +26,14 @@ use crate::{
         cost::Runs,
         probes::Site,
         records::bytes,
-        trap_cost::prices,
+        trap_cost::trap_costs,
         uprobe::{self, Uprobe},
     },
     process::{FileId, LibJvm, Target},
     sys::{fair_share, privileges, start_thread},
     trace::allocations::{
         counters::{self, Session},
-        event::{duty_cycles, flood},
+        event::{duty_cycles, sampling_state},
         probes,
     },
 };
@@ -77,7 +76,7 @@ struct State {
 
 #[derive(Debug)]
 struct Maps {
-    floods: MapHandle,
+    sampling_states: MapHandle,
     duties: MapHandle,
     costs: MapHandle,
 }
@@ -99,8 +98,8 @@ struct File {
 struct Probe {
     uprobe: Uprobe,
     cycle: Cycle,
-    /// Returns the number of counted hits from a JVM's `flood`.
-    hits_of: fn(&flood) -> u64,
+    /// Returns the number of counted hits from a JVM's `sampling_state`.
+    hits_of: fn(&sampling_state) -> u64,
     hits: HashMap<u64, Hits>,
     attach_time: Duration,
     /// Whether the last attempt to attach has failed.
@@ -125,7 +124,7 @@ impl DutyCycles {
         let map = |map| MapHandle::try_from(map).map_err(bpf::load_error);
         let state = State {
             maps: Maps {
-                floods: map(&maps.floods)?,
+                sampling_states: map(&maps.sampling_states)?,
                 duties: map(&maps.duties)?,
                 costs: map(&maps.costs)?,
             },
@@ -246,7 +245,7 @@ impl State {
         if let Some(average) = new.average_ns() {
             *run_ns += AVERAGE_WEIGHT * (average - *run_ns);
         }
-        let hit_cost = (prices().probe_ns + *run_ns) / 1e9;
+        let hit_cost = (trap_costs().probe_ns + *run_ns) / 1e9;
         let probes = files.values().flat_map(|file| &file.probes);
         let costs = probes.flat_map(|probe| probe.hits.values().map(|hits| hits.rate * hit_cost));
         let share = fair_share(costs, self.budget);
@@ -282,7 +281,7 @@ impl File {
     fn attach(libjvm: &LibJvm, session: &mut Session) -> Result<Self> {
         let file = Arc::new(libjvm.file()?);
         let plans = probes::sampling_plans(libjvm)?;
-        let mut attach = |program: &str, hits_of: fn(&flood) -> u64| {
+        let mut attach = |program: &str, hits_of: fn(&sampling_state) -> u64| {
             let plan = plans.iter().find(|plan| plan.program == program);
             let Some(Site::Function { offset, .. }) = plan.map(|plan| &plan.site) else {
                 return Err(bpf::defect("find an allocation probe"));
@@ -302,8 +301,8 @@ impl File {
             // The first probe is attached first, so that bytes outside of TLABs are never counted as bytes in a
             // TLAB.
             probes: [
-                attach(probes::OUTSIDE, |flood| flood.outside_hits)?,
-                attach(probes::NEW_TLAB, |flood| flood.tlab_hits)?,
+                attach(probes::OUTSIDE, |state| state.outside_hits)?,
+                attach(probes::NEW_TLAB, |state| state.tlab_hits)?,
             ],
             jvms: HashMap::new(),
             has_been_off: false,
@@ -324,7 +323,8 @@ impl File {
                 all.timed_ns += new.timed_ns;
                 *before = runs;
             }
-            let counted = counters::flood(&maps.floods, *key).map_or(0, |f| (probe.hits_of)(&f));
+            let counted = counters::sampling_state(&maps.sampling_states, *key)
+                .map_or(0, |state| (probe.hits_of)(&state));
             let hits = probe.hits.entry(*key).or_default();
             hits.rate = counted.saturating_sub(hits.counted) as f64 / seconds;
             hits.counted = counted;
@@ -368,7 +368,8 @@ impl Probe {
         }
     }
 
-    /// Detaches the probe, and adds an estimate of the hits during that time to `missed_hits`.
+    /// Detaches the probe. Adds to `missed_hits` an estimate of the hits that occurred while it was being
+    /// detached.
     fn detach(&mut self, missed_hits: &mut HashMap<u64, f64>) {
         let begin = Instant::now();
         uprobe::detach([&mut self.uprobe]);

@@ -33,12 +33,12 @@ pub(crate) struct Kernel {
 /// printed and the event left out.
 pub(crate) fn kernel(
     session: &Session,
-    asked: &[EventSpec],
+    events: &[EventSpec],
     frequency: u64,
     skip_missing: bool,
 ) -> Result<Kernel> {
     let mut kernel = Kernel::default();
-    for (number, event) in asked.iter().enumerate() {
+    for (number, event) in events.iter().enumerate() {
         match kernel.attach(session, event, number as u64, frequency) {
             Ok(()) => {}
             Err(error) if skip_missing => log::warn!("{}", missing(event, &error)),
@@ -212,17 +212,17 @@ impl EventSite {
     }
 }
 
-/// Returns the first site that `look` finds in the mapped files. `look` gets the name and the ELF structure
+/// Returns the first site that `find_site` finds in the mapped files. `find_site` gets the name and the ELF structure
 /// of each file.
 fn in_files(
     maps: &CodeMaps,
-    mut look: impl FnMut(&str, &ElfFile) -> Result<Option<Site>>,
+    mut find_site: impl FnMut(&str, &ElfFile) -> Result<Option<Site>>,
 ) -> Result<Option<EventSite>> {
     for mapping in maps.iter() {
         let Some(file) = &mapping.file else { continue };
         // Mapped files that are not ELF files have no events.
         let Ok(elf) = file.reopen().and_then(ElfFile::open) else { continue };
-        if let Some(site) = look(&mapping.module, &elf)? {
+        if let Some(site) = find_site(&mapping.module, &elf)? {
             let (file, module) = (file.clone(), mapping.module.to_string());
             return Ok(Some(EventSite { site, file, module }));
         }

@@ -45,18 +45,18 @@ enum ProbePoint {
 /// A program and the location that it is attached to.
 struct ProbeSite {
     program: &'static str,
-    place: ProbePoint,
+    point: ProbePoint,
     /// Whether the event cannot be recorded correctly without this location. An optional location is absent in some
     /// versions or with some collectors; if all locations of an event are optional, one of them must exist.
     is_needed: bool,
 }
 
-const fn needed(program: &'static str, place: ProbePoint) -> ProbeSite {
-    ProbeSite { program, place, is_needed: true }
+const fn needed(program: &'static str, point: ProbePoint) -> ProbeSite {
+    ProbeSite { program, point, is_needed: true }
 }
 
-const fn optional(program: &'static str, place: ProbePoint) -> ProbeSite {
-    ProbeSite { program, place, is_needed: false }
+const fn optional(program: &'static str, point: ProbePoint) -> ProbeSite {
+    ProbeSite { program, point, is_needed: false }
 }
 
 impl JavaEvent {
@@ -118,7 +118,8 @@ impl JavaEvent {
                     ]
                 }
             }
-            // C1 has functions for this as well, but none of the tested loops called them on x86-64.
+            // Code that C1 compiled deoptimizes through other functions. They have no probe, because none of
+            // the tested loops called them on x86-64.
             Self::Deopt => {
                 const { &[needed("java_deopt", Function("_ZN14Deoptimization13uncommon_trapE"))] }
             }
@@ -158,7 +159,7 @@ impl JavaEvent {
 
     /// Returns the programs that the event may attach.
     pub fn programs(self) -> impl Iterator<Item = &'static str> {
-        self.locations().iter().map(|spot| spot.program)
+        self.locations().iter().map(|location| location.program)
     }
 
     /// Returns the programs and the sites in a libjvm.so to attach them to.
@@ -167,10 +168,10 @@ impl JavaEvent {
     /// [`Error::NoProbes`] if the event cannot be observed in this file.
     pub fn plan(self, libjvm: &LibJvm, elf: &ElfFile) -> Result<Vec<Plan>> {
         let (mut plans, mut missing) = (Vec::new(), None);
-        for spot in self.locations() {
-            match spot.place.site(elf)? {
-                Some(site) => plans.push(Plan { program: spot.program, site, optional: None }),
-                None if spot.is_needed => missing = Some(spot),
+        for location in self.locations() {
+            match location.point.site(elf)? {
+                Some(site) => plans.push(Plan { program: location.program, site, optional: None }),
+                None if location.is_needed => missing = Some(location),
                 None => {}
             }
         }
@@ -182,7 +183,7 @@ impl JavaEvent {
             path: libjvm.target_path.clone(),
             what: format!(
                 "{}, which is needed to record {}",
-                missing.place.describe(),
+                missing.point.describe(),
                 self.name()
             ),
             hint: "omit this event, or use a build with probes and a symbol table".into(),
@@ -224,7 +225,7 @@ mod tests {
     #[test]
     fn probe_locations_have_readable_descriptions() {
         let all: Vec<_> = JavaEvent::ALL.iter().flat_map(|event| event.locations()).collect();
-        let names: Vec<_> = all.iter().map(|spot| spot.place.describe()).collect();
+        let names: Vec<_> = all.iter().map(|location| location.point.describe()).collect();
         assert!(names.iter().all(|name| !name.contains("_Z")), "{names:?}");
         assert!(names.contains(&"function Deoptimization::uncommon_trap".to_owned()), "{names:?}");
     }

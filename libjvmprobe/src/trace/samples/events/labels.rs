@@ -53,7 +53,7 @@ impl Labels {
 }
 
 /// Splits `Class.method COMPILER TIER%` into the method and a text about the compiler. The tier is 0 if it is
-/// unknown. The last character is a blank instead of `%` unless the method was entered in a loop (OSR).
+/// unknown. The last character is `%` if the method was entered in a loop (OSR), and a blank otherwise.
 fn compilation(text: &str) -> Option<(&str, String)> {
     let is_osr = text.ends_with('%');
     let mut words = text.trim_end_matches(['%', ' ']).rsplitn(3, ' ');

@@ -122,8 +122,8 @@ impl FromStr for EventSpec {
             None => (text, None),
         };
         let what = EventKind::from_str(name)?;
-        let asked = Self { name: name.into(), what, rate };
-        match (&asked.what, asked.rate) {
+        let spec = Self { name: name.into(), what, rate };
+        match (&spec.what, spec.rate) {
             (EventKind::Cpu | EventKind::Software(_) | EventKind::Hardware(_), _) | (_, None) => {}
             (EventKind::Wall | EventKind::OffCpu, _) => {
                 return Err(format!("{name} is measured, not sampled: omit the rate"));
@@ -140,10 +140,10 @@ impl FromStr for EventSpec {
                 return Err(format!("{name} counts every event: omit the rate"));
             }
         }
-        if let (EventKind::Cpu, Some(Rate::Each(_))) = (&asked.what, asked.rate) {
+        if let (EventKind::Cpu, Some(Rate::Each(_))) = (&spec.what, spec.rate) {
             return Err("cpu needs a rate per second, for example cpu/99hz".into());
         }
-        Ok(asked)
+        Ok(spec)
     }
 }
 
@@ -169,18 +169,18 @@ impl FromStr for EventKind {
             return Ok(Self::Java(event));
         }
         let parts: Vec<_> = name.split(':').collect();
-        let whole = parts.iter().all(|part| !part.is_empty());
+        let has_all_parts = parts.iter().all(|part| !part.is_empty());
         match parts[..] {
-            ["tracepoint", category, name] if whole => {
+            ["tracepoint", category, name] if has_all_parts => {
                 Ok(Self::Tracepoint { category: category.into(), name: name.into() })
             }
-            ["usdt", provider, name] if whole => {
+            ["usdt", provider, name] if has_all_parts => {
                 Ok(Self::Usdt { provider: provider.into(), name: name.into() })
             }
-            ["uprobe", library, symbol] if whole => {
+            ["uprobe", library, symbol] if has_all_parts => {
                 Ok(Self::Uprobe { library: library.into(), symbol: symbol.into() })
             }
-            ["kprobe", function] if whole => Ok(Self::Kprobe(function.into())),
+            ["kprobe", function] if has_all_parts => Ok(Self::Kprobe(function.into())),
             [kind, ..] => Err(match WITH_ARGUMENTS.iter().find(|(known, _)| *known == kind) {
                 Some((_, how)) => format!("expected {how}"),
                 None => unknown(name),
@@ -253,7 +253,7 @@ impl EventSpec {
 
     /// Returns the programs of bpf/javaprof.bpf.c that record the event.
     pub fn programs(&self) -> Vec<&'static str> {
-        const WAITS: [&str; 3] = ["switches", "wakes", "ends"];
+        const WAITS: [&str; 3] = ["on_switch", "on_wakeup", "on_exit"];
         match &self.what {
             EventKind::Cpu | EventKind::Software(_) | EventKind::Hardware(_) => vec!["sample"],
             EventKind::Tracepoint { .. } => vec!["any_tracepoint"],
@@ -289,7 +289,7 @@ mod tests {
 
     #[test]
     fn valid_event_specs_are_parsed() {
-        let what = |text: &str| text.parse::<EventSpec>().map(|asked| (asked.what, asked.rate));
+        let what = |text: &str| text.parse::<EventSpec>().map(|spec| (spec.what, spec.rate));
         let faults = EventKind::Software(Event { kind: 1, config: 2 });
         assert_eq!(what("page-faults/100"), Ok((faults, Some(Rate::Each(100)))));
         assert_eq!(what("cpu/49Hz"), Ok((EventKind::Cpu, Some(Rate::Hertz(49)))));

@@ -1,5 +1,5 @@
-//! Probes attached to the files of a traced process: those that report its compiled code, and the events that are
-//! located in files.
+//! Probes attached to the files of a traced process: those on loads and unloads of its compiled code and on stops, and
+//! those of the sampled events that are located in files (Java events, USDT probes and functions).
 
 use std::collections::{HashMap, hash_map::Entry};
 
@@ -25,7 +25,7 @@ const CODE: [Instant; 2] = [
 ];
 
 /// Attachments shared by all JVMs that run the same libjvm.so, by file and index of the event. The entry
-/// without an index has the probes on compiled code and stops.
+/// whose index is `None` contains the probes on loads and unloads of compiled code, and those on stops.
 pub(crate) type Shared = HashMap<SharedKey, Links>;
 pub(crate) type SharedKey = (FileId, Option<usize>);
 
@@ -76,14 +76,15 @@ impl Traced {
                 )?);
             }
         }
-        self.is_followed = true;
+        self.has_code_probes = true;
         Ok(())
     }
 
-    /// Attaches to the events that are located in the process's files. The first call searches for all events. Later
-    /// calls search, if the mappings have changed, only for missing ones other than Java events. Events in libjvm.so
-    /// are attached through `shared`, as in [`follow`](Self::follow). The first call returns the events that could
-    /// not be attached, with the errors; later calls return none.
+    /// Attaches to the events that are located in the process's files. The first call searches for all events. A later
+    /// call does nothing unless the mappings have changed since the last search; it then searches again for the events
+    /// that could not be attached, except Java events. Events in libjvm.so are attached through `shared`, as in
+    /// [`follow`](Self::follow). The first call returns the events that could not be attached, with the errors; later
+    /// calls return none.
     pub(crate) fn attach_events(
         &mut self,
         events: &[EventSpec],
@@ -131,8 +132,9 @@ impl Traced {
         if is_first { failed } else { Vec::new() }
     }
 
-    /// Detaches the probes of this process alone: those of its events and of its compiled code.
-    pub(crate) fn stop_events(&mut self) {
+    /// Detaches the probes that are attached to this process only: those of its events, its compiled code and its
+    /// stops. Shared attachments remain.
+    pub(crate) fn detach_events(&mut self) {
         self.links = Links::default();
     }
 }

@@ -10,7 +10,7 @@ use crate::{
         objects::{COMPACT_SHIFT, ClassField},
     },
     trace::samples::{
-        event::java,
+        event::java_layout,
         events::{EventKind, EventSpec, java::JavaEvent},
         session::{self, Session},
     },
@@ -31,22 +31,23 @@ pub(super) fn configure_events(
     let wants = |filter: fn(JavaEvent) -> bool| {
         events.iter().any(|event| matches!(event.what, EventKind::Java(java) if filter(java)))
     };
-    let mut java = None;
+    let mut layout = None;
     if wants(JavaEvent::reads_classes) {
-        let read = classes_of(hotspot).map(|classes| java = Some(classes));
+        let read = classes_of(hotspot).map(|classes| layout = Some(classes));
         read.unwrap_or_else(|error| unknown("the class of objects", &error));
     }
     if wants(|java| java == JavaEvent::Compiles) {
         match hotspot.compile_task() {
             Ok((task_level, task_osr_bci)) => {
-                java = Some(java { task_level, task_osr_bci, ..java.unwrap_or_default() });
+                layout =
+                    Some(java_layout { task_level, task_osr_bci, ..layout.unwrap_or_default() });
             }
             Err(error) => unknown("the tier of compilations", &error),
         }
     }
-    if let Some(java) = java {
-        session::set_java_layout(session, pid.0.into(), &java)
-            .unwrap_or_else(|error| unknown("the class or tier of events", &error));
+    if let Some(layout) = layout {
+        session::set_java_layout(session, pid.0.into(), &layout)
+            .unwrap_or_else(|error| unknown("the layout of classes or compilations", &error));
     }
     if wants(|java| java == JavaEvent::Stalls)
         && !matches!(hotspot.collector, Collector::Z | Collector::GenerationalZ)
@@ -63,7 +64,7 @@ pub(super) fn configure_events(
 }
 
 /// Returns the layout by which the kernel side reads the class of an object.
-fn classes_of(hotspot: &HotSpot) -> Result<java> {
+fn classes_of(hotspot: &HotSpot) -> Result<java_layout> {
     let layout = hotspot.class_layout()?;
     let offset = |at: u64| {
         let implausible = |_| Error::Layout { what: format!("implausible field offset {at}") };
@@ -76,7 +77,7 @@ fn classes_of(hotspot: &HotSpot) -> Result<java> {
         ClassField::Compressed { base, shift } => (KLASS_AT, 4, 0, base, shift),
         ClassField::Compact { base, shift } => (0, 4, COMPACT_SHIFT, base, shift),
     };
-    Ok(java {
+    Ok(java_layout {
         klass_name: offset(layout.klass_name)?,
         symbol_length: offset(layout.symbol_length)?,
         symbol_body: offset(layout.symbol_body)?,
@@ -85,6 +86,6 @@ fn classes_of(hotspot: &HotSpot) -> Result<java> {
         klass_bit,
         klass_shift,
         klass_base,
-        ..java::default()
+        ..java_layout::default()
     })
 }

@@ -16,14 +16,14 @@ use crate::{
     hotspot::{
         HotSpot,
         code::Inlining,
-        thread_names::{ThreadNames, WholeNames},
+        thread_names::{CompleteNames, ThreadNames},
         walking::JvmLayout,
     },
     jvms::{Arrival, Reading, Stage, Stops},
     process::{Fate, FileId, Process, Target, code::CodeMaps, libjvm::native_image},
     stack::{
         code_log::{CodeIndex, CodeLog, SharedNames},
-        java_frames::{self, PlaceNames, Places},
+        java_frames::{self, JavaFrames, LocationNames},
         native::{Files, Symbols},
         raw::{RawStack, Stack},
     },
@@ -38,8 +38,8 @@ use crate::{
 
 pub(crate) use attach::{Shared, SharedKey};
 
-/// Minimum time between two re-reads of the mappings. It doubles, up to `MAX_REREAD_INTERVAL`, each time that an address of
-/// a stack is still unmapped after a re-read.
+/// Initial minimum time between two re-reads of the mappings. Each time that an address of a stack is still
+/// unmapped after a re-read, the minimum time doubles, up to `MAX_REREAD_INTERVAL`.
 const MIN_REREAD_INTERVAL: Duration = Duration::from_millis(10);
 const MAX_REREAD_INTERVAL: Duration = Duration::from_secs(1);
 /// Interval at which the mappings are re-read even if every address of the stacks is mapped, because a library that
@@ -55,15 +55,15 @@ pub(crate) struct Traced {
     pub maps: CodeMaps,
     /// Symbols of the mapped files.
     pub symbols: Symbols,
-    /// Earliest time of the next re-read of the mappings; `pause` is the minimum time after that re-read.
+    /// Earliest time of the next re-read of the mappings; `reread_interval` is the minimum time after that re-read.
     next_reread: Option<Instant>,
-    pause: Duration,
+    reread_interval: Duration,
     /// Time from which the mappings are re-read even if every address is mapped.
     next_forced_reread: Instant,
     /// Log of its code cache's contents, if it is a JVM.
     pub code: CodeLog,
     /// Whether the probes on loads and unloads of its compiled code are attached.
-    is_followed: bool,
+    has_code_probes: bool,
     /// Attachments of this process alone, not shared with other JVMs.
     links: Links,
     /// Indexes of the events that were not found yet, and the version of the mappings that was searched last.
@@ -79,14 +79,15 @@ pub(crate) struct Traced {
     has_map: bool,
     /// Source of the map of compiled code.
     source: Option<SymbolSource>,
-    /// Whether the stack walker was configured for the process, or the attempt has failed. It is not repeated.
+    /// Whether there was an attempt to configure the stack walker for the process. A failed attempt is not
+    /// repeated.
     is_walked: bool,
     /// Whether the process is known not to be a native image.
     is_not_image: bool,
     /// Layout by which the walker reads this JVM, until `first_layout` takes it.
     layout: Option<JvmLayout>,
     /// Names of the Java frames of its stacks.
-    places: Option<Places>,
+    java_frames: Option<JavaFrames>,
     /// Complete names of its threads. Created when a thread of the JVM is first sampled after start-up.
     threads: Option<ThreadNames>,
 }
@@ -102,11 +103,11 @@ pub(crate) struct Named {
     /// Contents of its code cache, by epoch.
     pub code: CodeIndex,
     /// Java frames that were named when they were first seen.
-    pub places: Option<PlaceNames>,
+    pub java_names: Option<LocationNames>,
     /// Texts of labels.
     pub labels: Labels,
     /// Complete names of threads, of which the kernel keeps only 15 bytes.
-    pub threads: WholeNames,
+    pub threads: CompleteNames,
 }
 
 enum ProcessKind {
@@ -162,10 +163,10 @@ impl Traced {
             maps: CodeMaps::default(),
             symbols: files.symbols(process.pid),
             next_reread: None,
-            pause: MIN_REREAD_INTERVAL,
+            reread_interval: MIN_REREAD_INTERVAL,
             next_forced_reread: Instant::now() + FORCED_REREAD_INTERVAL,
             code: CodeLog::default(),
-            is_followed: false,
+            has_code_probes: false,
             links: Links::default(),
             missing: Vec::new(),
             searched: None,
@@ -177,7 +178,7 @@ impl Traced {
             is_walked: false,
             is_not_image: false,
             layout: None,
-            places: None,
+            java_frames: None,
             threads: None,
             kind,
         }
@@ -238,7 +239,7 @@ impl Traced {
         }
     }
 
-    /// Returns the identity of the libjvm.so that the process runs.
+    /// Returns the [`FileId`] of the libjvm.so that the process runs.
     pub(crate) fn libjvm(&self) -> Option<FileId> {
         self.target().map(|target| target.libjvm.id)
     }
@@ -293,7 +294,7 @@ impl Traced {
 
     /// Re-reads the mappings if a stack has an address outside of all mappings, so that stacks in a library
     /// that was just loaded are soon walked by its unwind table. Also re-reads them if the last re-read was
-    /// `FORCED_REREAD_INTERVAL` ago. At least `pause` passes between two re-reads.
+    /// `FORCED_REREAD_INTERVAL` ago. At least `reread_interval` passes between two re-reads.
     pub(crate) fn refresh_maps_for(
         &mut self,
         stack: &Stack,
@@ -310,11 +311,11 @@ impl Traced {
         }
         self.next_forced_reread = now + FORCED_REREAD_INTERVAL;
         self.try_refresh_maps(files, session);
-        self.pause = match is_unmapped(&self.maps) {
-            true => (self.pause * 2).min(MAX_REREAD_INTERVAL),
+        self.reread_interval = match is_unmapped(&self.maps) {
+            true => (self.reread_interval * 2).min(MAX_REREAD_INTERVAL),
             false => MIN_REREAD_INTERVAL,
         };
-        self.next_reread = Some(now + self.pause);
+        self.next_reread = Some(now + self.reread_interval);
     }
 
     /// Configures the stack walker for the process, once: when the JVM has started, or if the process is a native
@@ -356,7 +357,7 @@ impl Traced {
         self.labels.traps = configure_events(pid, hotspot, &options.events, session);
         let compiled = matches!(symbols, SymbolSource::Auto | SymbolSource::HotSpot);
         if *symbols != SymbolSource::None {
-            self.places = Some(Places::new(hotspot, compiled, signatures)?);
+            self.java_frames = Some(JavaFrames::new(hotspot, compiled, signatures)?);
         }
         Ok(())
     }
@@ -390,34 +391,38 @@ impl Traced {
         self.layout.take()
     }
 
-    /// Reads what is needed to name the Java frames of several stacks, together.
+    /// Reads the data that is needed to name the Java frames of several stacks, for all stacks at once.
     pub(crate) fn prefetch_java_frames<'a>(
         &mut self,
         stacks: impl IntoIterator<Item = &'a RawStack>,
     ) {
-        if let (Some(places), ProcessKind::Jvm(_, Ok(hotspot))) = (&mut self.places, &self.kind) {
-            places.prefetch_java_frames(hotspot, stacks);
+        if let (Some(java_frames), ProcessKind::Jvm(_, Ok(hotspot))) =
+            (&mut self.java_frames, &self.kind)
+        {
+            java_frames.prefetch_java_frames(hotspot, stacks);
         }
     }
 
     /// Names the Java frames of a stack.
     pub(crate) fn resolve(&mut self, raw: &RawStack) -> Stack {
-        if let (Some(places), ProcessKind::Jvm(_, Ok(hotspot))) = (&mut self.places, &self.kind) {
-            return places.resolve(hotspot, raw);
+        if let (Some(java_frames), ProcessKind::Jvm(_, Ok(hotspot))) =
+            (&mut self.java_frames, &self.kind)
+        {
+            return java_frames.resolve(hotspot, raw);
         }
-        java_frames::plain(raw)
+        java_frames::without_names(raw)
     }
 
     /// Takes the names of all Java frames so far. Frames of later stacks are named anew.
-    pub(crate) fn take_places(&mut self) -> Option<PlaceNames> {
-        self.places.as_mut().map(Places::take_names)
+    pub(crate) fn take_java_names(&mut self) -> Option<LocationNames> {
+        self.java_frames.as_mut().map(JavaFrames::take_names)
     }
 
-    /// Returns the data that names the samples so far, including `places`, the names of their Java frames.
-    /// Drops code that no longer exists from the code log.
+    /// Returns the data that names the samples so far, including `java_names`, the names of their Java
+    /// frames. Also drops from the code log the code that no longer exists.
     pub(crate) fn take_named(
         &mut self,
-        places: Option<PlaceNames>,
+        java_names: Option<LocationNames>,
         names: &mut SharedNames,
     ) -> Named {
         let code = self.code.take_index();
@@ -427,15 +432,15 @@ impl Traced {
             maps: self.maps.clone(),
             symbols: self.symbols,
             code,
-            places,
+            java_names,
             labels: self.labels.clone(),
-            threads: self.threads.as_ref().map_or_else(WholeNames::default, |t| t.known.clone()),
+            threads: self.threads.as_ref().map_or_else(CompleteNames::default, |t| t.names.clone()),
         }
     }
 
-    /// Drops code that no longer exists from the code log, because no sample of this period refers to it.
+    /// Drops from the code log the code that no longer exists, because no sample of this period refers to it.
     pub(crate) fn drop_ended_code(&mut self, names: &mut SharedNames) {
-        if self.code.kept() > 0 {
+        if self.code.changes() > 0 {
             self.code.take_index();
             self.code.share(names);
         }
@@ -443,11 +448,11 @@ impl Traced {
 
     /// Returns the data that names the samples of a process that is no longer traced.
     pub(crate) fn into_named(mut self) -> Named {
-        let places = self.take_places();
+        let java_names = self.take_java_names();
         let code = self.code.into_index();
         let Self { command, maps, symbols, labels, threads, .. } = self;
-        let threads = threads.map_or_else(WholeNames::default, |threads| threads.known);
-        Named { command, maps, symbols, code, places, labels, threads }
+        let threads = threads.map_or_else(CompleteNames::default, |threads| threads.names);
+        Named { command, maps, symbols, code, java_names, labels, threads }
     }
 
     /// Looks up the complete name of a sampled thread, once the JVM is ready.
@@ -462,12 +467,12 @@ impl Traced {
     pub(crate) fn size(&self) -> usize {
         /// Bytes of one load with its name.
         const LOAD: usize = 200;
-        self.code.kept() * LOAD + self.places.as_ref().map_or(0, Places::size)
+        self.code.changes() * LOAD + self.java_frames.as_ref().map_or(0, JavaFrames::size)
     }
 
     /// Adds a load or unload of compiled code to the code log.
     pub(crate) fn take(&mut self, event: CodeEvent) {
-        match event.place {
+        match event.range {
             Some((addr, size)) => self.code.load(event.epoch, addr, size, event.code),
             None => self.code.unload(event.epoch, event.code),
         }
@@ -509,9 +514,9 @@ impl Traced {
         Ok(true)
     }
 
-    /// Reads the map of compiled code again at the end of the trace. This adds code that was compiled in the
-    /// meantime, if no probes report it, and methods inlined at the addresses in `sampled` (sorted), if
-    /// inlining is not known yet.
+    /// Reads the map of compiled code again at the end of the trace. If no probes report loads of code, this
+    /// adds the code that was compiled since the first reading. If inlining is not known yet, this adds the
+    /// methods inlined at the addresses in `sampled` (sorted).
     pub(crate) fn reread_code_map(&mut self, sampled: &[Addr]) {
         let ProcessKind::Jvm(target, hotspot) = &self.kind else {
             return;
@@ -519,8 +524,8 @@ impl Traced {
         let Some(source) = &self.source else {
             return;
         };
-        let knows_inlining = *source == SymbolSource::PerfMap || self.places.is_some();
-        let is_wanted = *source == SymbolSource::Agent || !knows_inlining || !self.is_followed;
+        let knows_inlining = *source == SymbolSource::PerfMap || self.java_frames.is_some();
+        let is_wanted = *source == SymbolSource::Agent || !knows_inlining || !self.has_code_probes;
         if !is_wanted {
             return;
         }
@@ -535,7 +540,7 @@ impl Traced {
             }
         };
         let unknown = self.code.refine(seen.into_entries());
-        if !self.is_followed {
+        if !self.has_code_probes {
             for (addr, size, code) in unknown {
                 self.code.load(1, addr, size, code);
             }

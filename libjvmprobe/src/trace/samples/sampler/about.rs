@@ -11,15 +11,16 @@ use crate::{
 
 /// Receives the results of sampling.
 pub trait Sink {
-    /// Receives the profiles of an interval: one of each event, in the order of the options, and `about` with the
-    /// figures of that interval. If nothing is kept for the end
-    /// ([`keeps_whole_trace`](crate::trace::samples::Options::keeps_whole_trace)), the sink may take the profiles out.
+    /// Receives the profiles of an interval: one of each event, in the order of the options, and `about` with
+    /// the figures of that interval. Unless
+    /// [`keeps_whole_trace`](crate::trace::samples::Options::keeps_whole_trace) is set, the sink may move the
+    /// profiles out of the slice.
     ///
     /// # Errors
     /// If the trace cannot continue.
     fn profiles(&mut self, profiles: &mut [Profile], about: &About) -> Result<()>;
 
-    /// Progress: elapsed time and samples so far. Called several times per second.
+    /// Receives the progress: elapsed time and number of samples so far. Called several times per second.
     fn progress(&mut self, elapsed: Duration, samples: u64) {
         let _ = (elapsed, samples);
     }
@@ -39,7 +40,7 @@ pub trait Sink {
     /// Called after each report of an interval.
     fn reported(&mut self) {}
 
-    /// Returns whether the reader of the results has gone; the trace then ends.
+    /// Returns whether the sink is closed and accepts no more results. If so, the trace ends.
     fn is_closed(&self) -> bool {
         false
     }
@@ -60,7 +61,8 @@ pub struct About {
     pub lost_stacks: u64,
     /// Number of loads and unloads of compiled code that could not be sent.
     pub lost_code: u64,
-    /// JVMs whose methods compiled before the profile have no names, because their code could not be read.
+    /// JVMs whose compiled code could not be read. Methods that they compiled before the profile have no
+    /// names.
     pub unnamed: Vec<Pid>,
     /// The clock by which processors took samples.
     pub clock: Option<Clock>,

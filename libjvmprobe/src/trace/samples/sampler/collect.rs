@@ -39,8 +39,9 @@ impl<S: Sink> Sampler<S> {
         }
     }
 
-    /// Takes the quantities of thinned events that are not part of a sample, of one process or of all. They are
-    /// distributed over the samples whose stacks were walked, as the best estimate of where they occurred.
+    /// Takes the quantities of thinned events that are not part of a sample yet, of process `pid` or of all
+    /// processes. Distributes them over the samples whose stacks were walked: this is the best estimate of
+    /// where the events occurred.
     pub(super) fn collect_thinned(&mut self, pid: Option<u32>) {
         let mut rest: HashMap<u32, Vec<(SampleKey, Count)>> = HashMap::new();
         for (key, count) in session::collect_thinned(&self.session, pid) {
@@ -71,7 +72,7 @@ impl<S: Sink> Sampler<S> {
                 traced.refresh_maps_for(&stack, &mut self.files, &mut self.session);
                 stack
             }
-            None => java_frames::plain(raw),
+            None => java_frames::without_names(raw),
         };
         self.stacks_size += size_of_stack(&stack);
         self.stacks.insert(id, stack);
@@ -85,7 +86,10 @@ impl<S: Sink> Sampler<S> {
         }
         if let Some(waits) = &mut self.waits {
             counted.iter_mut().for_each(|(key, count)| waits.subtract_seen(key, count));
-            counted = counted.into_iter().map(|(key, count)| (waits.place(key), count)).collect();
+            counted = counted
+                .into_iter()
+                .map(|(key, count)| (waits.with_sleeping_stack(key), count))
+                .collect();
         }
         counted
     }
@@ -108,7 +112,7 @@ impl<S: Sink> Sampler<S> {
             let pid = key.pid;
             if !self.processes.contains_key(&pid) {
                 if self.options.targets != Targets::EveryProcess {
-                    self.newcomers.add(key, count, Instant::now());
+                    self.new_processes.add(key, count, Instant::now());
                     continue;
                 }
                 if let Ok(process) = Process::open(Pid(pid)) {
@@ -124,17 +128,17 @@ impl<S: Sink> Sampler<S> {
             }
             self.sampled.add(key, count);
         }
-        self.drop_newcomers();
+        self.drop_overdue_processes();
         Ok(())
     }
 }
 
-/// Reads what is needed to name the Java frames of new stacks, process by process. Calls `learned` after each
+/// Reads what is needed to name the Java frames of new stacks, process by process. Calls `after_process` after each
 /// process.
 pub(super) fn prefetch_java_frames<'a>(
     processes: &mut BTreeMap<u32, Traced>,
     stacks: impl Iterator<Item = &'a RawStack>,
-    mut learned: impl FnMut(u32),
+    mut after_process: impl FnMut(u32),
 ) {
     let mut by_pid: BTreeMap<u32, Vec<&RawStack>> = BTreeMap::new();
     for raw in stacks {
@@ -143,7 +147,7 @@ pub(super) fn prefetch_java_frames<'a>(
     for (pid, stacks) in by_pid {
         if let Some(traced) = processes.get_mut(&pid) {
             traced.prefetch_java_frames(stacks);
-            learned(pid);
+            after_process(pid);
         }
     }
 }

@@ -1,5 +1,5 @@
-//! The sampler: samples, follows the JVMs' compiled code, notices processes that start and end, and collects the
-//! samples.
+//! The sampler: takes and collects samples, follows the JVMs' compiled code, and notices processes that start
+//! and end.
 
 mod about;
 mod collect;
@@ -74,7 +74,7 @@ fn open(pid: Pid, files: &mut Files) -> Result<(Traced, Option<Arrival>)> {
                      name its stacks"
                 ),
                 None => log::warn!(
-                    "{error}: walking its stacks by frame pointers, its methods have no names"
+                    "{error}; walking stacks by frame pointers, so Java methods have no names"
                 ),
             }
             let process = Process::open(pid)?;
@@ -104,16 +104,16 @@ pub struct Sampler<S> {
     before: Vec<Profile>,
     files: Files,
     processes: BTreeMap<u32, Traced>,
-    /// Names of compiled code, shared by processes with the same names.
+    /// Names of compiled code. Processes in which the same names occur share them.
     code_names: SharedNames,
     /// Samples that have no names yet, by process.
     sampled: Sampled,
-    newcomers: NewProcesses,
+    new_processes: NewProcesses,
     /// Shares of the CPU time for walking and naming, by tenant.
     tenants: Tenants,
     stacks: Stacks,
-    /// Raw forms of the stacks, kept if waits are recorded. They are needed because the stack of a wait that
-    /// is still in progress when all samples are named has to be named again later.
+    /// Raw forms of the stacks, kept if waits are recorded. When all samples are named, some waits are still
+    /// in progress. Their stacks have to be named again later, from the raw forms.
     raw_stacks: HashMap<u64, RawStack>,
     /// Approximate size of `stacks`, in bytes.
     stacks_size: usize,
@@ -126,8 +126,8 @@ pub struct Sampler<S> {
     arrivals: Option<Arrivals>,
     /// Attachments to a libjvm.so, shared by all JVMs that run the file. `None` if each JVM has its own.
     shared: Option<Shared>,
-    /// Time since which no JVM has run each unused file of `shared`. Its attachments are released ten seconds
-    /// later.
+    /// For each unused file of `shared`, the time since which no JVM has run it. The attachments to a file
+    /// are released ten seconds after that time.
     idle: Idle<SharedKey>,
     /// Number of stacks received since the kernel side's table of known stacks was last cleared.
     stacks_sent: usize,
@@ -151,7 +151,7 @@ impl<S: Sink> Sampler<S> {
         let finds_jvms = options.finds_jvms();
         let (events, slot_ns) = (options.events.clone(), options.slot_ns);
         let session = session::load(&options)?;
-        let mut taker = Self {
+        let mut sampler = Self {
             sink,
             naming: Naming::new(events, options.signatures, options.idle, slot_ns),
             before: naming::empty(&options.events, slot_ns),
@@ -164,7 +164,7 @@ impl<S: Sink> Sampler<S> {
             processes: BTreeMap::new(),
             code_names: SharedNames::default(),
             sampled: Sampled::default(),
-            newcomers: NewProcesses::default(),
+            new_processes: NewProcesses::default(),
             tenants: Tenants::new(options.pace.collect_interval()),
             stacks: Stacks::new(),
             raw_stacks: HashMap::new(),
@@ -178,24 +178,24 @@ impl<S: Sink> Sampler<S> {
             options,
         };
         for (traced, arrival) in processes {
-            taker.add(traced)?;
+            sampler.add(traced)?;
             if let Some(arrival) = arrival {
-                Arrivals::read_again(&mut taker.arrivals, arrival, &mut taker.session)?;
+                Arrivals::read_again(&mut sampler.arrivals, arrival, &mut sampler.session)?;
             }
         }
         if finds_jvms {
-            let Options { registry, pace, .. } = &taker.options;
+            let Options { registry, pace, .. } = &sampler.options;
             let options = registry::Options { pace: *pace, ..Default::default() };
             let arrivals = match registry {
                 Some(registry) => registry.subscribe(),
                 None => Arrivals::open(options),
             }?;
             arrivals.wait_for_first();
-            arrivals.wake(&mut taker.session)?;
-            taker.arrivals = Some(arrivals);
+            arrivals.wake(&mut sampler.session)?;
+            sampler.arrivals = Some(arrivals);
         }
-        taker.take_arrivals()?;
-        Ok(taker)
+        sampler.take_arrivals()?;
+        Ok(sampler)
     }
 
     /// Sets the CPU time that walking and naming stacks may take, for all tenants together, in millionths of a
@@ -367,7 +367,7 @@ impl<S: Sink> Sampler<S> {
         // The end time is read first, because detaching may take a while and does not belong to the trace.
         let end = clock::monotonic_ns();
         self.sampling.clear();
-        self.stop_events();
+        self.detach_events();
         self.collect()?;
         self.collect_thinned(None);
         self.finish_waits(end);
@@ -407,11 +407,11 @@ impl<S: Sink> Sampler<S> {
     }
 
     /// Detaches from all events that are located in files. Their counts do not change afterwards.
-    fn stop_events(&mut self) {
+    fn detach_events(&mut self) {
         if let Some(shared) = &mut self.shared {
             shared.retain(|(_, event), _| event.is_none());
         }
-        self.processes.values_mut().for_each(Traced::stop_events);
+        self.processes.values_mut().for_each(Traced::detach_events);
     }
 }
 
@@ -438,13 +438,14 @@ impl<S: Sink> Watch for Sampler<S> {
                     match self.processes.get_mut(&pid) {
                         Some(traced) => traced.labels.take(label.label, &label.text),
                         // The process may turn out to be a JVM, and the kernel side sends each text only once.
-                        None => self.newcomers.add_label(pid, label),
+                        None => self.new_processes.add_label(pid, label),
                     }
                 }
                 Event::Stop(stop) => self.about.stops.push(stop),
                 Event::Code(event) => {
                     let pid = u32::try_from(event.target).unwrap_or(0);
-                    // An incomplete log of loads and unloads gives wrong names.
+                    // If loads and unloads are left out, the code log would be incomplete and give wrong
+                    // names.
                     if let Some(traced) = self.processes.get_mut(&pid)
                         && !self.tenants.leaves_out_code(pid)
                     {
@@ -470,8 +471,7 @@ impl<S: Sink> Watch for Sampler<S> {
         let now = Instant::now();
         if self.next_poll.is_some_and(|at| now >= at) {
             self.next_poll = (now - self.begin < START).then_some(now + START_POLL_INTERVAL);
-            // Mappings are read first, because they cannot be read after the process has ended. Everything
-            // else can.
+            // The mappings are read first, because they cannot be read after the process has ended.
             self.refresh_maps();
             self.update_processes(true)?;
             self.refresh_maps();

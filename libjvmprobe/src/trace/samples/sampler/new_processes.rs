@@ -14,7 +14,7 @@ use crate::trace::samples::{
 };
 
 /// Time within which a sampled process must become a JVM. After that, it is ignored.
-const NEWCOMER: Duration = Duration::from_secs(2);
+const JVM_START_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Maximum number of labels that are kept; each takes at most a few kilobytes.
 const MAX_LABELS: usize = 4096;
@@ -38,7 +38,7 @@ struct NewProcess {
 }
 
 /// A process that has not become a JVM in time.
-pub(crate) struct Parted {
+pub(crate) struct OverdueProcess {
     /// Its PID.
     pub(crate) pid: u32,
     /// Its samples.
@@ -50,11 +50,11 @@ pub(crate) struct Parted {
 impl NewProcesses {
     /// Adds samples of a new process.
     pub(crate) fn add(&mut self, key: SampleKey, count: Count, now: Instant) {
-        let newcomer = self
+        let process = self
             .sampled
             .entry(key.pid)
             .or_insert_with(|| NewProcess { since: now, samples: Samples::new() });
-        *newcomer.samples.entry(key).or_default() += count;
+        *process.samples.entry(key).or_default() += count;
     }
 
     /// Keeps the text of a label, if fewer than `MAX_LABELS` are kept.
@@ -66,20 +66,20 @@ impl NewProcesses {
 
     /// Takes the samples and labels of a process that has become a JVM.
     pub(crate) fn take(&mut self, pid: u32) -> (Samples, Vec<Label>) {
-        let samples = self.sampled.remove(&pid).map(|newcomer| newcomer.samples);
+        let samples = self.sampled.remove(&pid).map(|process| process.samples);
         let labels = self.labels.extract_if(.., |(of, _)| *of == pid).map(|(_, label)| label);
         (samples.unwrap_or_default(), labels.collect())
     }
 
     /// Takes the processes that have not become JVMs in time.
-    pub(crate) fn take_overdue(&mut self, now: Instant) -> Vec<Parted> {
-        let late = self.sampled.extract_if(|_, newcomer| now - newcomer.since >= NEWCOMER);
-        let parted = late.map(|(pid, NewProcess { samples, .. })| {
+    pub(crate) fn take_overdue(&mut self, now: Instant) -> Vec<OverdueProcess> {
+        let late = self.sampled.extract_if(|_, process| now - process.since >= JVM_START_TIMEOUT);
+        let overdue = late.map(|(pid, NewProcess { samples, .. })| {
             self.labels.retain(|(of, _)| *of != pid);
             let is_ignored = self.ignored.len() < MAX_IGNORED && self.ignored.insert(pid);
-            Parted { pid, samples, is_ignored }
+            OverdueProcess { pid, samples, is_ignored }
         });
-        parted.collect()
+        overdue.collect()
     }
 
     /// Takes the PIDs of ignored processes that have ended, because the kernel may give these PIDs to other
@@ -90,7 +90,7 @@ impl NewProcesses {
 
     /// Returns the keys of all samples.
     pub(crate) fn keys(&self) -> impl Iterator<Item = &SampleKey> {
-        self.sampled.values().flat_map(|newcomer| newcomer.samples.keys())
+        self.sampled.values().flat_map(|process| process.samples.keys())
     }
 }
 
@@ -110,72 +110,77 @@ mod tests {
 
     #[test]
     fn process_becoming_a_jvm_gets_its_first_samples() {
-        let mut newcomers = NewProcesses::default();
+        let mut processes = NewProcesses::default();
         let now = Instant::now();
         for key in [key(7, 1), key(7, 1), key(7, 3), key(8, 1)] {
-            newcomers.add(key, ONCE, now);
+            processes.add(key, ONCE, now);
         }
         for (pid, number) in [(7, 1), (8, 2), (7, 3)] {
-            newcomers.add_label(pid, label(pid, number));
+            processes.add_label(pid, label(pid, number));
         }
-        assert_eq!(newcomers.keys().count(), 3);
-        let (samples, labels) = newcomers.take(7);
+        assert_eq!(processes.keys().count(), 3);
+        let (samples, labels) = processes.take(7);
         let twice = Count { samples: 2, value: 0 };
         assert_eq!(samples, Samples::from([(key(7, 1), twice), (key(7, 3), ONCE)]));
         assert_eq!(labels, [label(7, 1), label(7, 3)]);
-        assert_eq!(newcomers.keys().count(), 1);
+        assert_eq!(processes.keys().count(), 1);
         // Process 7 was taken, so only 8 is left.
-        let parted = newcomers.take_overdue(now + NEWCOMER);
-        assert_eq!(parted.iter().map(|parted| parted.pid).collect::<Vec<_>>(), [8]);
+        let overdue = processes.take_overdue(now + JVM_START_TIMEOUT);
+        assert_eq!(overdue.iter().map(|overdue| overdue.pid).collect::<Vec<_>>(), [8]);
     }
 
     #[test]
     fn process_not_becoming_a_jvm_is_eventually_ignored() {
-        let mut newcomers = NewProcesses::default();
+        let mut processes = NewProcesses::default();
         let now = Instant::now();
-        newcomers.add(key(7, 1), ONCE, now);
-        newcomers.add_label(7, label(7, 1));
-        let later = now + NEWCOMER / 2;
+        processes.add(key(7, 1), ONCE, now);
+        processes.add_label(7, label(7, 1));
+        let later = now + JVM_START_TIMEOUT / 2;
         // The time counts from the first sample.
-        newcomers.add(key(7, 3), ONCE, later);
-        newcomers.add(key(8, 1), ONCE, later);
-        assert!(newcomers.take_overdue(later).is_empty());
-        let parted = newcomers.take_overdue(now + NEWCOMER);
-        let [Parted { pid: 7, samples, is_ignored: true }] = &parted[..] else {
-            panic!("{}", parted.len())
+        processes.add(key(7, 3), ONCE, later);
+        processes.add(key(8, 1), ONCE, later);
+        assert!(processes.take_overdue(later).is_empty());
+        let overdue = processes.take_overdue(now + JVM_START_TIMEOUT);
+        let [OverdueProcess { pid: 7, samples, is_ignored: true }] = &overdue[..] else {
+            panic!("{}", overdue.len())
         };
         assert_eq!(samples.len(), 2);
-        assert_eq!(newcomers.take(7).1, []);
+        assert_eq!(processes.take(7).1, []);
         // A sample that the kernel side had counted before it ignored the process.
-        newcomers.add(key(7, 1), ONCE, now);
-        assert!(newcomers.take_overdue(now + NEWCOMER).iter().all(|parted| !parted.is_ignored));
+        processes.add(key(7, 1), ONCE, now);
+        assert!(
+            processes
+                .take_overdue(now + JVM_START_TIMEOUT)
+                .iter()
+                .all(|overdue| !overdue.is_ignored)
+        );
     }
 
     #[test]
     fn pids_of_ended_processes_are_no_longer_ignored() {
-        let mut newcomers = NewProcesses::default();
+        let mut processes = NewProcesses::default();
         let now = Instant::now();
         for pid in [7, 8] {
-            newcomers.add(key(pid, 1), ONCE, now);
+            processes.add(key(pid, 1), ONCE, now);
         }
-        newcomers.take_overdue(now + NEWCOMER);
-        assert_eq!(newcomers.take_ended(|pid| pid == 8), [7]);
-        assert!(newcomers.take_ended(|pid| pid == 8).is_empty());
+        processes.take_overdue(now + JVM_START_TIMEOUT);
+        assert_eq!(processes.take_ended(|pid| pid == 8), [7]);
+        assert!(processes.take_ended(|pid| pid == 8).is_empty());
         // The PID may be ignored again.
-        newcomers.add(key(7, 1), ONCE, now);
-        assert!(newcomers.take_overdue(now + NEWCOMER)[0].is_ignored);
+        processes.add(key(7, 1), ONCE, now);
+        assert!(processes.take_overdue(now + JVM_START_TIMEOUT)[0].is_ignored);
     }
 
     #[test]
     fn number_of_labels_and_ignored_pids_is_limited() {
-        let mut newcomers = NewProcesses::default();
+        let mut processes = NewProcesses::default();
         let now = Instant::now();
         for pid in 0..MAX_IGNORED as u32 + 10 {
-            newcomers.add_label(pid, label(pid, 1));
-            newcomers.add(key(pid, 1), ONCE, now);
+            processes.add_label(pid, label(pid, 1));
+            processes.add(key(pid, 1), ONCE, now);
         }
-        assert_eq!(newcomers.labels.len(), MAX_LABELS);
-        let parted = newcomers.take_overdue(now + NEWCOMER);
-        assert_eq!(parted.iter().filter(|parted| parted.is_ignored).count(), MAX_IGNORED);
+        assert_eq!(processes.labels.len(), MAX_LABELS);
+        let overdue = processes.take_overdue(now + JVM_START_TIMEOUT);
+        assert_eq!(overdue.iter().filter(|overdue| overdue.is_ignored).count(), MAX_IGNORED);
     }
 }

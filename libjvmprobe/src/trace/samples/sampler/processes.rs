@@ -44,9 +44,10 @@ impl<S: Sink> Sampler<S> {
         Ok(())
     }
 
-    /// Moves the samples and labels that were recorded before the process was known into its profile.
+    /// Adds the early samples and labels of a process, which were recorded before it was in `processes`, to its
+    /// profile.
     pub(super) fn adopt_early_samples(&mut self, pid: u32) {
-        let (samples, labels) = self.newcomers.take(pid);
+        let (samples, labels) = self.new_processes.take(pid);
         if let Some(traced) = self.processes.get_mut(&pid) {
             labels.iter().for_each(|label| traced.labels.take(label.label, &label.text));
         }
@@ -59,13 +60,14 @@ impl<S: Sink> Sampler<S> {
                 traced.follow(&mut self.session, self.shared.as_mut(), self.options.slot_ns > 0)
         {
             let pid = traced.pid();
-            let line = format!("not following code that process {pid} compiles from now on");
+            let line = format!("not recording the code that process {pid} compiles from now on");
             warn_once(&line, &error.to_string());
         }
     }
 
-    /// Attaches to the events in a process's files. If a process that the user has named lacks an event, this is an
-    /// error unless `skip_missing` is set; otherwise a note is printed.
+    /// Attaches to the events in a process's files. A missing event is an error if the user has named the process and
+    /// `skip_missing` is not set; otherwise, it causes a warning. While the process may still become a JVM, missing
+    /// events are ignored.
     fn attach_events(&mut self, traced: &mut Traced) -> Result<()> {
         let shared = self.shared.as_mut();
         let missing = traced.attach_events(&self.options.events, &mut self.session, shared);
@@ -83,7 +85,7 @@ impl<S: Sink> Sampler<S> {
         Ok(())
     }
 
-    /// Searches files that were mapped since the last search for events that were missing.
+    /// Searches again for missing events, in the processes whose mappings have changed since the last search.
     pub(super) fn find_missing_events(&mut self) {
         for traced in self.processes.values_mut() {
             let shared = self.shared.as_mut();
@@ -122,11 +124,11 @@ impl<S: Sink> Sampler<S> {
         if jvms.is_empty() {
             return Ok(());
         }
-        for SleepingThread { thread, place, stack } in asleep::find(&mut self.session, &jvms)? {
+        for SleepingThread { thread, stacks, stack } in asleep::find(&mut self.session, &jvms)? {
             if let Some(waits) = &mut self.waits {
-                waits.add_sleeper(thread, place);
+                waits.add_sleeper(thread, stacks);
             }
-            self.keep_stack(place.user, stack);
+            self.keep_stack(stacks.user, stack);
         }
         Ok(())
     }
@@ -157,8 +159,9 @@ impl<S: Sink> Sampler<S> {
         }
     }
 
-    /// Retires a process that has ended or runs another program. Its samples, which must have been collected, are set
-    /// aside with it, because the PID may belong to another process from now on.
+    /// Retires a process that has ended or runs another program. The caller must have collected its samples before.
+    /// They are stored together with the state of the process, because the PID may belong to another process from
+    /// now on.
     pub(super) fn retire(&mut self, pid: u32) {
         self.collect_thinned(Some(pid));
         if let Some(traced) = self.processes.remove(&pid) {
@@ -200,7 +203,8 @@ impl<S: Sink> Sampler<S> {
                     }
                     self.retire(pid);
                 }
-                // A command that we have started executes another program when it becomes a JVM.
+                // For a command that we have started, this is normal: the child that we forked executes the
+                // command, and a script may then execute `java`. So the process may still become a JVM.
                 Fate::Execed => {
                     if let Ok(process) = Process::open(Pid(pid)) {
                         if is_named {

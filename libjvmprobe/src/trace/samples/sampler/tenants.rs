@@ -19,18 +19,18 @@ use std::{
 use crate::{
     Pid,
     process::cgroup::tenant_of,
-    sys::{fair_share, processor_time},
+    sys::{fair_share, thread_cpu_time},
 };
 
 /// Part of a tenant's share that loads and unloads of its code may take.
-const CODE: f64 = 0.5;
+const MAX_CODE_SHARE: f64 = 0.5;
 /// If a tenant uses more than this multiple of its share within an interval, none of its stacks are walked
 /// until the interval is over.
 const MAX_BURST: f64 = 2.0;
-/// Minimum share of samples whose stacks are walked, so that their cost is known.
+/// Minimum share of samples whose stacks are walked. Without any walk, the cost of walking would be unknown.
 const MIN_WALKED: f64 = 1.0 / 1024.0;
 /// The share of samples whose stacks are walked grows at most by this factor per interval.
-const STEP: f64 = 2.0;
+const MAX_GROWTH: f64 = 2.0;
 
 /// Detail that a tenant did not get in an interval, because it exceeded its share.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -144,7 +144,7 @@ impl Tenants {
     /// Begins a section of work that `charge` assigns to processes.
     pub(super) fn begin_work(&mut self) {
         if self.budget.is_some() {
-            self.charged = processor_time();
+            self.charged = thread_cpu_time();
         }
     }
 
@@ -153,7 +153,7 @@ impl Tenants {
         if self.budget.is_none() {
             return;
         }
-        let now = processor_time();
+        let now = thread_cpu_time();
         let spent = now.saturating_sub(std::mem::replace(&mut self.charged, now));
         self.spend(pid, work, spent.as_nanos() as f64, self.begin.elapsed());
     }
@@ -161,20 +161,21 @@ impl Tenants {
     /// Charges CPU time that walking took from a process.
     pub(super) fn charge_walks(&mut self, pid: u32, ns: u64) {
         // The interval is over, so no work has to be stopped.
-        let allowed_ns = self.all_ns(self.length);
+        let allowed_ns = self.budget_ns(self.length);
         if let Some(tenant) = tenant_of_member(&self.members, &mut self.tenants, pid, allowed_ns) {
             tenant.stacks.ns += ns as f64;
         }
     }
 
     fn spend(&mut self, pid: u32, work: Work, ns: f64, since_begin: Duration) {
-        let all_ns = self.all_ns(self.length);
-        let Some(tenant) = tenant_of_member(&self.members, &mut self.tenants, pid, all_ns) else {
+        let budget_ns = self.budget_ns(self.length);
+        let Some(tenant) = tenant_of_member(&self.members, &mut self.tenants, pid, budget_ns)
+        else {
             return;
         };
         let (spent, allowed) = match work {
             Work::Stacks => (&mut tenant.stacks, MAX_BURST * tenant.allowed_ns),
-            Work::Code => (&mut tenant.code, CODE * tenant.allowed_ns),
+            Work::Code => (&mut tenant.code, MAX_CODE_SHARE * tenant.allowed_ns),
         };
         spent.ns += ns;
         if spent.ns > allowed {
@@ -184,8 +185,8 @@ impl Tenants {
 
     /// Counts samples of a process whose stacks were not walked, because its tenant exceeds its share.
     pub(super) fn leave_out_walks(&mut self, pid: u32, samples: u64) {
-        let all_ns = self.all_ns(self.length);
-        if let Some(tenant) = tenant_of_member(&self.members, &mut self.tenants, pid, all_ns) {
+        let budget_ns = self.budget_ns(self.length);
+        if let Some(tenant) = tenant_of_member(&self.members, &mut self.tenants, pid, budget_ns) {
             tenant.walks_left_out += samples;
         }
     }
@@ -225,16 +226,16 @@ impl Tenants {
 
     fn share(&mut self, elapsed: Duration, is_sampled: impl Fn(u32) -> bool) -> Vec<Limited> {
         self.length = elapsed;
-        let all_ns = self.all_ns(elapsed);
+        let budget_ns = self.budget_ns(elapsed);
         let needs = self.tenants.values().map(|tenant| tenant.needs_ns(elapsed));
-        let share_ns = fair_share(needs, all_ns);
+        let share_ns = fair_share(needs, budget_ns);
         let mut limited = Vec::new();
         for (name, tenant) in &mut self.tenants {
             let (walks, code) = (tenant.walks_left_out, tenant.code_left_out);
             if walks > 0 || code > 0 {
                 limited.push(Limited { tenant: Arc::clone(name), walks, code });
             }
-            tenant.next_interval(elapsed, share_ns, all_ns);
+            tenant.next_interval(elapsed, share_ns, budget_ns);
         }
         self.members.retain(|pid, _| is_sampled(*pid));
         let members = &self.members;
@@ -243,7 +244,7 @@ impl Tenants {
     }
 
     /// Returns the budget for a period of this length, in nanoseconds.
-    fn all_ns(&self, time: Duration) -> f64 {
+    fn budget_ns(&self, time: Duration) -> f64 {
         let budget = self.budget.as_ref().map(|ppm| ppm.load(Ordering::Relaxed) as f64 / 1e6);
         budget.map_or(f64::INFINITY, |budget| budget * time.as_nanos() as f64)
     }
@@ -278,17 +279,17 @@ impl Tenant {
         self.stacks.needed_ns(elapsed) / self.walked + self.code.needed_ns(elapsed)
     }
 
-    fn next_interval(&mut self, elapsed: Duration, share_ns: f64, all_ns: f64) {
+    fn next_interval(&mut self, elapsed: Duration, share_ns: f64, budget_ns: f64) {
         let all_walks_ns = self.stacks.needed_ns(elapsed) / self.walked;
-        let most = (STEP * self.walked).min(1.0);
+        let most = (MAX_GROWTH * self.walked).min(1.0);
         self.walked = if self.needs_ns(elapsed) <= share_ns {
             most
         } else {
-            let code_ns = self.code.needed_ns(elapsed).min(CODE * share_ns);
+            let code_ns = self.code.needed_ns(elapsed).min(MAX_CODE_SHARE * share_ns);
             let wanted = (share_ns - code_ns) / all_walks_ns.max(1.0);
             wanted.min(most).max(MIN_WALKED)
         };
-        self.allowed_ns = share_ns.min(all_ns);
+        self.allowed_ns = share_ns.min(budget_ns);
         (self.stacks, self.code) = (WorkTime::default(), WorkTime::default());
         (self.walks_left_out, self.code_left_out) = (0, 0);
     }

@@ -7,7 +7,7 @@ use std::{
 };
 
 use super::{
-    Sampler, Samples, Sink, Stacks, collect::prefetch_java_frames, new_processes::Parted,
+    Sampler, Samples, Sink, Stacks, collect::prefetch_java_frames, new_processes::OverdueProcess,
     tenants::Work,
 };
 use crate::{
@@ -25,14 +25,14 @@ impl<S: Sink> Sampler<S> {
     pub(super) fn size(&self) -> usize {
         /// Bytes of a sample in a hash table, with the name of its thread.
         const SAMPLE: usize = 2 * (size_of::<SampleKey>() + size_of::<Count>() + 16);
-        let samples = self.sampled.len() + self.newcomers.keys().count();
+        let samples = self.sampled.len() + self.new_processes.keys().count();
         let code = self.processes.values().map(Traced::size).sum::<usize>();
         let raw_stacks = self.raw_stacks.values().map(RawStack::size).sum::<usize>();
         samples * SAMPLE + self.stacks_size + raw_stacks + code
     }
 
-    /// Enforces the memory limit: one half is for samples without names, the other for named profiles. Also releases
-    /// files without users.
+    /// Enforces the memory limit: one half is for samples that are not named yet, the other for named
+    /// profiles. Also releases files that no process has used for a while.
     pub(super) fn enforce_memory_limit(&mut self) -> Result<()> {
         if self.size() > self.options.max_memory / 2 {
             self.name_all()?;
@@ -86,7 +86,8 @@ impl<S: Sink> Sampler<S> {
         self.name_retired();
         // From here on, the kernel side sends every stack again, and frames are named anew.
         let processes = self.processes.iter_mut();
-        let places: Vec<_> = processes.map(|(&pid, traced)| (pid, traced.take_places())).collect();
+        let java_names: Vec<_> =
+            processes.map(|(&pid, traced)| (pid, traced.take_java_names())).collect();
         let mut stacks = std::mem::take(&mut self.stacks);
         self.stacks_size = 0;
         session::forget_stacks(&self.session);
@@ -98,20 +99,21 @@ impl<S: Sink> Sampler<S> {
         let mut samples = self.sampled.take_all(counted, |id| stacks.contains_key(&id));
         self.take_events(Duration::ZERO)?;
         self.keep_waiting_stacks();
-        // Kernel stacks have the same names in both periods.
+        // The kernel stack of a sample may have been received only now, after the samples were taken. It is
+        // used all the same, because kernel stacks have the same names in both periods.
         for (id, stack) in &self.stacks {
             stacks.entry(*id).or_insert_with(|| stack.clone());
         }
         self.tenants.begin_work();
         // Processes are named one at a time, because the compiled code of hundreds takes much memory.
-        for (pid, places) in places {
+        for (pid, java_names) in java_names {
             let Some(traced) = self.processes.get_mut(&pid) else { continue };
             let Some(mut samples) = samples.remove(&pid) else {
                 traced.drop_ended_code(&mut self.code_names);
                 continue;
             };
             samples.keys().for_each(|key| traced.look_up_thread_name(key));
-            let named = traced.take_named(places, &mut self.code_names);
+            let named = traced.take_named(java_names, &mut self.code_names);
             self.distribute_running_time(&mut samples);
             self.naming.add(Some(named), &samples, &stacks);
             self.tenants.charge(pid, Work::Stacks);
@@ -120,9 +122,9 @@ impl<S: Sink> Sampler<S> {
             self.distribute_running_time(&mut samples);
             self.naming.add(None, &samples, &stacks);
         }
-        self.code_names.forget_unused();
+        self.code_names.drop_unused();
         // Samples of processes that may still become JVMs are not named yet, so their stacks are kept.
-        for key in self.newcomers.keys() {
+        for key in self.new_processes.keys() {
             for id in [key.user, key.kernel] {
                 if let Some(stack) = stacks.remove(&id) {
                     self.stacks.entry(id).or_insert(stack);
@@ -141,7 +143,7 @@ impl<S: Sink> Sampler<S> {
         let waiting =
             threads.iter().filter(|thread| thread.is_off_cpu != 0 && thread.is_walked != 0);
         let wanted = waiting.flat_map(|thread| [thread.user, thread.kernel]);
-        let asleep = waits.places().flat_map(|place| [place.user, place.kernel]);
+        let asleep = waits.sleeping_stacks().flat_map(|stacks| [stacks.user, stacks.kernel]);
         let wanted: HashSet<_> = wanted.chain(asleep).collect();
         let mut raw_stacks = std::mem::take(&mut self.raw_stacks);
         raw_stacks.retain(|id, _| wanted.contains(id) || self.stacks.contains_key(id));
@@ -157,8 +159,10 @@ impl<S: Sink> Sampler<S> {
 
     /// Stops sampling processes that have not become JVMs in time. Stops ignoring the PIDs of ignored
     /// processes that have ended.
-    pub(super) fn drop_newcomers(&mut self) {
-        for Parted { pid, samples, is_ignored } in self.newcomers.take_overdue(Instant::now()) {
+    pub(super) fn drop_overdue_processes(&mut self) {
+        for OverdueProcess { pid, samples, is_ignored } in
+            self.new_processes.take_overdue(Instant::now())
+        {
             let gone = forget_stacks(&samples, &mut self.stacks, &self.session);
             self.stacks_size = self.stacks_size.saturating_sub(gone);
             // Events that were thinned are dropped, too.
@@ -168,13 +172,14 @@ impl<S: Sink> Sampler<S> {
             }
         }
         let lives = |pid| Path::new(&format!("/proc/{pid}")).exists();
-        for pid in self.newcomers.take_ended(lives) {
+        for pid in self.new_processes.take_ended(lives) {
             session::unignore(&self.session, pid.into());
         }
     }
 
-    /// Names the samples of retired processes, and releases these processes. The first call reads the kernel's
-    /// symbols, which takes longer than some JVMs live.
+    /// Names the samples of retired processes, and releases these processes. The first call reads the
+    /// kernel's symbols, which takes longer than some JVMs live. Therefore `tick` does not call this method
+    /// in a command's first second.
     pub(super) fn name_retired(&mut self) {
         self.tenants.begin_work();
         for (traced, mut samples) in self.sampled.take_retired() {
@@ -197,5 +202,5 @@ pub(super) fn forget_stacks(samples: &Samples, stacks: &mut Stacks, session: &Se
 
 /// Returns the approximate size, in bytes, of a stack in a hash table.
 pub(super) fn size_of_stack(stack: &Stack) -> usize {
-    2 * (size_of::<Stack>() + 8) + size_of_val(&*stack.places)
+    2 * (size_of::<Stack>() + 8) + size_of_val(&*stack.frames)
 }

@@ -1,4 +1,4 @@
-//! Samples without names, by process.
+//! Samples that have not been named yet, by process.
 
 use std::collections::HashMap;
 
@@ -8,7 +8,7 @@ use crate::trace::samples::{
     session::{Count, SampleKey, has_number},
 };
 
-/// Samples without names.
+/// Samples that have not been named yet.
 #[derive(Default)]
 pub(crate) struct Sampled {
     /// Samples of the profiled processes, by PID.

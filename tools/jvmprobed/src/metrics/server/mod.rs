@@ -103,7 +103,7 @@ impl Health {
 
     /// Returns the answer to a request for health; `None` for other paths.
     fn answer(&self, path: &str) -> Option<Response<Full<Bytes>>> {
-        let (is_well, well, ill) = match path {
+        let (is_ok, ok_text, error_text) = match path {
             "/-/healthy" => {
                 (self.is_alive(), "jvmprobed is healthy\n", "jvmprobed is not responding\n")
             }
@@ -114,9 +114,9 @@ impl Health {
             ),
             _ => return None,
         };
-        Some(match is_well {
-            true => plain(StatusCode::OK, well),
-            false => plain(StatusCode::SERVICE_UNAVAILABLE, ill),
+        Some(match is_ok {
+            true => plain(StatusCode::OK, ok_text),
+            false => plain(StatusCode::SERVICE_UNAVAILABLE, error_text),
         })
     }
 }
@@ -130,24 +130,24 @@ struct Bounds {
     /// Maximum number of connections.
     connections: usize,
     /// Maximum time for the TLS handshake, and for receiving the header of a request.
-    header: Duration,
+    header_timeout: Duration,
     /// Maximum time that a connection lasts.
-    connection: Duration,
+    connection_timeout: Duration,
     /// Whether a connection may carry several requests.
     keep_alive: bool,
 }
 
 const METRICS: Bounds = Bounds {
     connections: 16,
-    header: Duration::from_secs(10),
-    connection: Duration::from_secs(120),
+    header_timeout: Duration::from_secs(10),
+    connection_timeout: Duration::from_secs(120),
     keep_alive: true,
 };
 
 const HEALTH: Bounds = Bounds {
     connections: 32,
-    header: Duration::from_secs(2),
-    connection: Duration::from_secs(3),
+    header_timeout: Duration::from_secs(2),
+    connection_timeout: Duration::from_secs(3),
     keep_alive: false,
 };
 
@@ -180,7 +180,7 @@ pub struct Listeners {
 
 /// Threads of the listeners.
 #[derive(Debug)]
-pub struct Serving(#[expect(dead_code, reason = "they end when it is dropped")] Vec<Net>);
+pub struct Serving(#[expect(dead_code, reason = "dropping the value ends the threads")] Vec<Net>);
 
 impl Listeners {
     /// Binds the ports and reads the web configuration.
@@ -306,7 +306,10 @@ async fn listen(
             tokio::select! {
                 () = slot.closed() => {}
                 // A client that disconnects or is too slow is not an error.
-                _ = timeout(server.bounds.connection, server.connection(stream, &slot)) => {}
+                _ = timeout(
+                    server.bounds.connection_timeout,
+                    server.connection(stream, &slot),
+                ) => {}
             }
         });
     }
@@ -333,7 +336,7 @@ impl Server {
             }
             TlsAcceptor::from(tls).accept(stream).await.map(Ok)
         };
-        match timeout(self.bounds.header, handshake).await {
+        match timeout(self.bounds.header_timeout, handshake).await {
             Ok(Ok(Ok(stream))) => self.http(stream, slot).await,
             Ok(Ok(Err(stream))) => reject_plain_http(stream).await,
             // The client failed the handshake: wrong certificate, unsupported version, or too slow.
@@ -349,7 +352,7 @@ impl Server {
         });
         let connection = http1::Builder::new()
             .timer(TokioTimer::new())
-            .header_read_timeout(self.bounds.header)
+            .header_read_timeout(self.bounds.header_timeout)
             .keep_alive(self.bounds.keep_alive)
             .max_buf_size(16 << 10)
             .serve_connection(TokioIo::new(stream), answer);
@@ -435,12 +438,12 @@ impl Answers {
     }
 }
 
-fn is_read<B>(request: &Request<B>) -> bool {
+fn is_get_or_head<B>(request: &Request<B>) -> bool {
     matches!(*request.method(), Method::GET | Method::HEAD)
 }
 
 fn health_only<B>(request: &Request<B>, health: &Health) -> Response<Full<Bytes>> {
-    match is_read(request) {
+    match is_get_or_head(request) {
         false => plain(StatusCode::METHOD_NOT_ALLOWED, "only GET is supported\n"),
         true => health.answer(request.uri().path()).unwrap_or_else(|| {
             plain(StatusCode::NOT_FOUND, "not found; use /-/healthy or /-/ready\n")
@@ -454,7 +457,9 @@ fn metrics_and_health<B>(
     cache: &Arc<Cache>,
 ) -> Response<Full<Bytes>> {
     match request.uri().path() {
-        _ if !is_read(request) => plain(StatusCode::METHOD_NOT_ALLOWED, "only GET is supported\n"),
+        _ if !is_get_or_head(request) => {
+            plain(StatusCode::METHOD_NOT_ALLOWED, "only GET is supported\n")
+        }
         "/metrics" => metrics(request.headers(), cache),
         path => health.answer(path).unwrap_or_else(|| {
             plain(StatusCode::NOT_FOUND, "not found; use /metrics, /-/healthy or /-/ready\n")

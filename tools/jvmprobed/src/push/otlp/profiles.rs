@@ -44,7 +44,7 @@ pub fn requests(window: &Window) -> Parts {
 }
 
 /// Type of the values of an OTLP profile, which has only one type.
-struct Kind {
+struct ValueKind {
     name: String,
     unit: &'static str,
     value: fn(&Sample, u64) -> u64,
@@ -52,12 +52,12 @@ struct Kind {
     period: (String, &'static str, u64),
 }
 
-fn kinds(profile: &Profile) -> Vec<Kind> {
+fn kinds(profile: &Profile) -> Vec<ValueKind> {
     let name = profile.measure.name().to_owned();
     let count: fn(&Sample, u64) -> u64 = |sample, _| sample.count;
     let occurrences: fn(&Sample, u64) -> u64 = |sample, _| sample.occurrences;
     let kind =
-        |name: &str, unit, value, period| Kind { name: name.to_owned(), unit, value, period };
+        |name: &str, unit, value, period| ValueKind { name: name.to_owned(), unit, value, period };
     match profile.measure {
         Measure::Time => {
             let period = (name.clone(), "nanoseconds", 1_000_000_000 / profile.hertz.max(1));
@@ -148,7 +148,7 @@ impl Writer {
         });
     }
 
-    fn begin(&mut self, profile: &Profile, kind: &Kind) -> Sent {
+    fn begin(&mut self, profile: &Profile, kind: &ValueKind) -> Sent {
         let (period_type, period_unit, period) = &kind.period;
         let mut value_type = |name: &str, unit: &str| {
             let type_strindex = self.dictionary.string(name);
@@ -165,7 +165,7 @@ impl Writer {
         }
     }
 
-    fn sample(&mut self, profile: &Profile, sample: &Sample, kinds: &[Kind], to: &mut [Sent]) {
+    fn sample(&mut self, profile: &Profile, sample: &Sample, kinds: &[ValueKind], to: &mut [Sent]) {
         let dictionary = &mut self.dictionary;
         let stack = sample.stack.iter().rev();
         let stack = stack.map(|&id| dictionary.location(profile.frame(id))).collect();

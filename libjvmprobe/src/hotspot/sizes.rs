@@ -111,7 +111,8 @@ impl HotSpot {
             return Ok(count);
         }
         if self.layout.is_jdk_8() {
-            let what = "classes of JDK 8 can only be counted by its performance data";
+            let what =
+                "cannot count the classes of JDK 8 without performance data (-XX:-UsePerfData)";
             return Err(Error::Unsupported { what: what.into() });
         }
         loaded::count(&self.memory, &self.layout, until)

@@ -13,22 +13,22 @@
  *
  * Only programs that walk stacks use this, because the atomic compare-and-exchange needs Linux 5.12.
  */
-#ifndef JVMPROBE_TURN_BPF_H
-#define JVMPROBE_TURN_BPF_H
+#ifndef JVMPROBE_LOCK_BPF_H
+#define JVMPROBE_LOCK_BPF_H
 
 #include "jvm.bpf.h"
 
 /* Locks the memory. Returns false if it is locked already. */
-static __always_inline bool take_turn(__u64 *taken)
+static __always_inline bool try_lock(__u64 *locked)
 {
-	return !__sync_val_compare_and_swap(taken, 0, 1);
+	return !__sync_val_compare_and_swap(locked, 0, 1);
 }
 
 /* Releases the memory. Every path out of the program must call this, or the memory stays locked. */
-static __always_inline void end_turn(__u64 *taken)
+static __always_inline void unlock(__u64 *locked)
 {
 	barrier();
-	*(volatile __u64 *)taken = 0;
+	*(volatile __u64 *)locked = 0;
 }
 
 #endif

@@ -43,14 +43,14 @@ pub fn join(profiles: Vec<Profile>, min_slot_ns: u64) -> Profile {
                 _ => sample.times.iter_mut().for_each(|(at, _)| *at = slot(*at)),
             }
             if is_time(&profile) && !scale.is_one() {
-                let is_known = times::sum(&sample.times) == sample.count;
+                let has_complete_times = times::sum(&sample.times) == sample.count;
                 sample.times.iter_mut().for_each(|(_, count)| *count = scale.apply(*count));
-                sample.count = match is_known {
+                sample.count = match has_complete_times {
                     true => times::sum(&sample.times),
                     false => scale.apply(sample.count),
                 };
             }
-            times::add_up(&mut sample.times);
+            times::merge_slots(&mut sample.times);
             joined.samples.push(sample);
         }
     }
@@ -60,26 +60,26 @@ pub fn join(profiles: Vec<Profile>, min_slot_ns: u64) -> Profile {
 /// Scales counts by a ratio. The rounding error of one count is carried over to the next one, so that sums are right.
 struct Scale {
     to: u64,
-    of: u64,
-    /// Remainder that is carried over, less than `of`.
-    rest: u128,
+    from: u64,
+    /// Remainder that is carried over, less than `from`.
+    remainder: u128,
 }
 
 impl Scale {
-    fn new(to: u64, of: u64) -> Self {
+    fn new(to: u64, from: u64) -> Self {
         // The first count is rounded to the nearest integer.
-        Self { to, of: of.max(1), rest: u128::from(of.max(1) / 2) }
+        Self { to, from: from.max(1), remainder: u128::from(from.max(1) / 2) }
     }
 
     fn is_one(&self) -> bool {
-        self.to == self.of
+        self.to == self.from
     }
 
     fn apply(&mut self, count: u64) -> u64 {
-        let scaled = u128::from(count) * u128::from(self.to) + self.rest;
-        let of = u128::from(self.of);
-        self.rest = scaled % of;
-        u64::try_from(scaled / of).unwrap_or(u64::MAX)
+        let scaled = u128::from(count) * u128::from(self.to) + self.remainder;
+        let from = u128::from(self.from);
+        self.remainder = scaled % from;
+        u64::try_from(scaled / from).unwrap_or(u64::MAX)
     }
 }
 
@@ -87,7 +87,7 @@ impl Profile {
     /// Restricts the profile to samples from `from_ns` until `until_ns`, in nanoseconds since 1970, with the
     /// precision of its time slots: a slot is kept if its middle is inside. If part of a sample's count is
     /// cut off, its `count` and `occurrences` are reduced proportionally, which is an estimate.
-    pub fn cut_out(&mut self, from_ns: u64, until_ns: u64) {
+    pub fn restrict_to(&mut self, from_ns: u64, until_ns: u64) {
         if self.slot_ns == 0 {
             return;
         }
@@ -101,7 +101,7 @@ impl Profile {
             sample.times.retain(|&(slot, _)| is_inside(slot));
             let kept = times::sum(&sample.times);
             if kept < all {
-                let part = |count| Scale { to: kept, of: all, rest: 0 }.apply(count);
+                let part = |count| Scale { to: kept, from: all, remainder: 0 }.apply(count);
                 (sample.count, sample.occurrences) = (part(sample.count), part(sample.occurrences));
             }
             kept > 0
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn join_and_cut_out_preserve_sample_times() {
+    fn join_and_restriction_preserve_sample_times() {
         let first = profile(100, 19, SECOND, &[(0, 5, 3)]);
         let second = profile(115, 19, 0, &[(1, 7, 0)]);
         let mut joined = join(vec![first, second], 0);
@@ -169,9 +169,9 @@ mod tests {
             joined.samples.iter().map(|sample| sample.times.clone()).collect()
         };
         assert_eq!(times(&joined), [[(3, 5)], [(15, 7)]]);
-        joined.cut_out(110 * SECOND, 120 * SECOND);
+        joined.restrict_to(110 * SECOND, 120 * SECOND);
         assert_eq!(times(&joined), [[(15, 7)]]);
-        joined.cut_out(116 * SECOND, 120 * SECOND);
+        joined.restrict_to(116 * SECOND, 120 * SECOND);
         assert!(joined.samples.is_empty());
     }
 
@@ -203,7 +203,7 @@ mod tests {
             prop_assert_eq!(joined.duration_ns, number * 15 * SECOND);
             let in_slots = joined.samples.iter().flat_map(|s| &s.times).map(|t| t.1).sum::<u64>();
             prop_assert_eq!(in_slots, joined.total());
-            joined.cut_out(0, u64::MAX);
+            joined.restrict_to(0, u64::MAX);
             prop_assert_eq!(in_slots, joined.total());
         }
     }

@@ -12,8 +12,8 @@ use crate::{
     recorder::Recorder,
 };
 
-/// Maximum size of a recording. Larger ones are discarded, and a later instant of the same kind is
-/// recorded.
+/// Maximum size of a recording. A larger recording is discarded, and a later instant of the same
+/// kind may be recorded instead.
 const MAX_BYTES: usize = 9_000;
 impl Recorder<'_> {
     pub fn kind(&mut self, at: &Registers, since_entry: usize, since_leave: usize) -> Kind {
@@ -38,7 +38,8 @@ impl Recorder<'_> {
         name
     }
 
-    /// Records the thread's current stack, if it reaches the entry and is in the table.
+    /// Records the thread's current stack, if it reaches the thread's entry and is possible
+    /// according to the table of calls.
     pub fn record(
         &mut self,
         at: &Registers,
@@ -49,20 +50,20 @@ impl Recorder<'_> {
         let mut recording = self.live.record(at)?;
         let end = recording.stack.end;
         recording.names = self.live.names(&recording.stack);
-        if !self.is_whole(end) {
-            self.count(&format!("not to the entry at {}", kind.name), "");
+        if !self.reaches_entry(end) {
+            self.count(&format!("stack does not reach the entry: {}", kind.name), "");
             return Ok(());
         }
         if !self.is_in_table(thread, &recording.stack, is_counted) {
-            let what = format!("not in the table at {}", kind.name);
+            let what = format!("stack is not in the call table: {}", kind.name);
             self.count(&what, &recording.names.join(";"));
             return Ok(());
         }
         let Kind { name, detail } = &kind;
         recording.about = format!("{} {}: {name}: {detail}", self.runtime.name, self.flags);
         recording.truth = match is_counted {
-            true => "calls and returns counted since a stack that the call table knows",
-            false => "the call table, and what the frames that were made have come to be",
+            true => "shadow stack, started from a stack in the call table",
+            false => "the call table, and the created frames when they ran",
         }
         .into();
         if end >> 8 > 0 {
@@ -71,7 +72,7 @@ impl Recorder<'_> {
         // Checks that the recording contains everything that the walker needs.
         let again = harness::walk(&mut &recording, at);
         if again != recording.stack {
-            self.count("a recording that is not walked as the live thread", name);
+            self.count("walk of the recording differs from walk of the live thread", name);
             return Ok(());
         }
         if self.save(&recording, &kind)? {

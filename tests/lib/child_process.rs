@@ -9,9 +9,9 @@ use std::{
 
 /// A child process that is killed when dropped.
 #[derive(Debug)]
-pub struct Other(pub Child);
+pub struct ChildProcess(pub Child);
 
-impl Other {
+impl ChildProcess {
     /// Starts a command.
     ///
     /// # Panics
@@ -26,9 +26,9 @@ impl Other {
     }
 }
 
-impl Drop for Other {
+impl Drop for ChildProcess {
     fn drop(&mut self) {
-        // It has already ended if the test passed.
+        // It may already have ended.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -38,27 +38,27 @@ impl Drop for Other {
 ///
 /// # Panics
 /// If it does not start.
-pub fn loader(library: &Path) -> Other {
+pub fn loader(library: &Path) -> ChildProcess {
     let script = "import ctypes,sys\n\
         library=ctypes.CDLL(sys.argv[1])\n\
         print('loaded',flush=True)\n\
         sys.stdin.readline()";
     let mut command = Command::new("python3");
     command.args(["-c", script]).arg(library).stdin(Stdio::piped()).stdout(Stdio::piped());
-    let mut other = Other::spawn(&mut command);
+    let mut child = ChildProcess::spawn(&mut command);
     let mut line = String::new();
-    let stdout = other.0.stdout.take().expect("piped");
+    let stdout = child.0.stdout.take().expect("piped");
     BufReader::new(stdout).read_line(&mut line).expect("python answers");
     assert_eq!(line, "loaded\n", "python3 -c {script}");
-    other
+    child
 }
 
 /// Starts a process that sleeps.
-pub fn sleeper() -> Other {
-    Other::spawn(Command::new("sleep").arg("60"))
+pub fn sleeper() -> ChildProcess {
+    ChildProcess::spawn(Command::new("sleep").arg("60"))
 }
 
 /// Starts a busy process that is not a JVM.
-pub fn busy_shell() -> Other {
-    Other::spawn(Command::new("sh").args(["-c", "while :; do :; done"]))
+pub fn busy_shell() -> ChildProcess {
+    ChildProcess::spawn(Command::new("sh").args(["-c", "while :; do :; done"]))
 }

@@ -9,15 +9,15 @@
  * have changed are no longer valid. In the code cache, other code may later be at the same address, so the
  * user of a cached blob checks in the JVM's memory that it is still the same.
  */
-#ifndef JVMPROBE_WALK_FOUND_BPF_H
-#define JVMPROBE_WALK_FOUND_BPF_H
+#ifndef JVMPROBE_WALK_ADDRESS_CACHE_BPF_H
+#define JVMPROBE_WALK_ADDRESS_CACHE_BPF_H
 
 #include "state.bpf.h"
 
-#define FOUND_SLOT_BITS 9
-#define FOUND_SLOTS (1 << FOUND_SLOT_BITS)
+#define CACHE_SLOT_BITS 9
+#define CACHE_SLOTS (1 << CACHE_SLOT_BITS)
 
-struct found {
+struct cached_address {
 	__u64 stamp;
 	__u64 ip;
 	/* `blob` if the stamp is that of a JVM, `row` if it is that of a list of mappings. */
@@ -30,31 +30,33 @@ struct found {
 /* Each level has slots of its own, so that no program sees a half-written entry. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, WALK_LEVELS * FOUND_SLOTS);
+	__uint(max_entries, WALK_LEVELS * CACHE_SLOTS);
 	__type(key, __u32);
-	__type(value, struct found);
-} found_code SEC(".maps");
+	__type(value, struct cached_address);
+} address_cache SEC(".maps");
 
 /* Returns the slot of the current frame's address; NULL for the innermost frame, whose address rarely recurs. */
-static __always_inline struct found *found_slot(struct walker *w, __u64 stamp)
+static __always_inline struct cached_address *cache_slot(struct walker *w, __u64 stamp)
 {
-	__u32 place = (w->ip * 0x9e3779b97f4a7c15ULL) >> (64 - FOUND_SLOT_BITS);
+	__u32 slot = (w->ip * 0x9e3779b97f4a7c15ULL) >> (64 - CACHE_SLOT_BITS);
 
 	if (w->is_innermost || !stamp)
 		return NULL;
-	place += w->level * FOUND_SLOTS;
-	return bpf_map_lookup_elem(&found_code, &place);
+	slot += w->level * CACHE_SLOTS;
+	return bpf_map_lookup_elem(&address_cache, &slot);
 }
 
-static __always_inline bool is_found(const struct found *place, const struct walker *w, __u64 stamp)
+static __always_inline bool is_cached(const struct cached_address *slot, const struct walker *w,
+				      __u64 stamp)
 {
-	return place->stamp == stamp && place->ip == w->ip;
+	return slot->stamp == stamp && slot->ip == w->ip;
 }
 
-static __always_inline void store_found(struct found *place, const struct walker *w, __u64 stamp)
+static __always_inline void store_cached(struct cached_address *slot, const struct walker *w,
+					 __u64 stamp)
 {
-	place->ip = w->ip;
-	place->stamp = stamp;
+	slot->ip = w->ip;
+	slot->stamp = stamp;
 }
 
 #endif

@@ -1,8 +1,9 @@
 //! Location of a native image's code tables.
 //!
-//! No symbol leads to them. But the object `ImageCodeInfo` contains the start of the code, several fields
-//! with the size of the code, and a reference to an index of the code table. The length of the index follows
-//! from the code size. Few positions in a heap match this pattern, and only the right one leads to an index.
+//! No symbol leads to these tables. But the object `ImageCodeInfo` contains the start of the code, the size
+//! of the code, other sizes that must be consistent with it, and a reference to an index of the code table.
+//! The length of the index follows from the code size. Few positions in a heap match this pattern, and only
+//! the right one leads to an index.
 //!
 //! The fields of `ImageCodeInfo`, each of eight bytes: codeStart, codeSize, dataOffset, dataSize,
 //! codeAndDataMemorySize, (objectFields,) codeInfoIndex, codeInfoEncodings, referenceMapEncoding,
@@ -17,20 +18,20 @@ use crate::{
 /// Number of bytes of code per index entry (`CodeInfoIndexGranularity`).
 pub(super) const GRANULARITY: u64 = 256;
 /// Range of plausible code sizes in bytes.
-const CODE: std::ops::Range<u64> = 4096..1 << 32;
+const CODE_SIZES: std::ops::Range<u64> = 4096..1 << 32;
 /// Word offset of the field codeInfoIndex, with and without objectFields before it.
 const INDEX_FIELDS: [usize; 2] = [6, 5];
-/// Maximum offset of the section from the heap's base, a multiple of the page size. The garbage collector's own data
-/// and a guard page precede the section.
+/// Maximum offset of the section from the heap's base. The garbage collector's own data and a guard page
+/// precede the section. The offset is always a multiple of the page size.
 const MAX_BEGIN: u64 = 64 << 20;
 const PAGE: usize = 4096;
 /// Maximum number of positions examined that look like the beginning of `ImageCodeInfo`. An image normally
 /// has one.
-const MAX_TRIED: usize = 256;
+const MAX_CANDIDATES: usize = 256;
 
 /// Location of the tables.
 #[derive(Debug)]
-pub(super) struct Found {
+pub(super) struct CodeTables {
     /// Start of the code.
     pub(super) code: Vaddr,
     pub(super) code_size: u64,
@@ -41,11 +42,11 @@ pub(super) struct Found {
 }
 
 /// Finds the tables in the content of a section that is loaded at `vaddr`.
-pub(super) fn find(elf: &ElfFile, vaddr: Vaddr, bytes: Vec<u8>) -> Option<(Heap, Found)> {
+pub(super) fn find(elf: &ElfFile, vaddr: Vaddr, bytes: Vec<u8>) -> Option<(Heap, CodeTables)> {
     let mut heap = Heap::new(bytes, 0);
     let last = heap.len().checked_sub(16 * WORD)?;
     let relocations = elf.relocations();
-    let mut tried = 0;
+    let mut candidates = 0;
     for at in (0..=last).step_by(WORD) {
         let word = |n: usize| heap.u64(at + n * WORD);
         let (Some(start), Some(size), Some(data), Some(data_size), Some(all)) =
@@ -56,14 +57,14 @@ pub(super) fn find(elf: &ElfFile, vaddr: Vaddr, bytes: Vec<u8>) -> Option<(Heap,
         // The sizes of the code, of the data, and of both together must agree. Other data rarely meets this
         // condition.
         let fits = data >= size && data.checked_add(data_size).is_some_and(|end| end <= all);
-        if !CODE.contains(&size) || !fits || all >= CODE.end {
+        if !CODE_SIZES.contains(&size) || !fits || all >= CODE_SIZES.end {
             continue;
         }
-        let place = Vaddr(vaddr.0.wrapping_add(at as u64));
+        let address = Vaddr(vaddr.0.wrapping_add(at as u64));
         let start = Vaddr(start);
-        let Some(code) = code_at(elf, &relocations, start, place, size) else { continue };
-        tried += 1;
-        if tried > MAX_TRIED {
+        let Some(code) = code_at(elf, &relocations, start, address, size) else { continue };
+        candidates += 1;
+        if candidates > MAX_CANDIDATES {
             return None;
         }
         for field in INDEX_FIELDS {
@@ -75,23 +76,26 @@ pub(super) fn find(elf: &ElfFile, vaddr: Vaddr, bytes: Vec<u8>) -> Option<(Heap,
                 continue;
             };
             let frames_field = field + 3 * WORD;
-            return Some((heap, Found { code, code_size: size, index, entries, frames_field }));
+            return Some((
+                heap,
+                CodeTables { code, code_size: size, index, entries, frames_field },
+            ));
         }
     }
     None
 }
 
-/// Returns the start of the code: the word itself, or the value of its relocation in a position-independent program.
-/// `None` if there is no code of that size.
+/// Returns the start of the code: `start` itself or, in a position-independent program, the value of the
+/// relocation of the word at `address`. `None` if there is no code of that size at either address.
 fn code_at(
     elf: &ElfFile,
     relocations: &Relocations,
     start: Vaddr,
-    place: Vaddr,
+    address: Vaddr,
     size: u64,
 ) -> Option<Vaddr> {
     let is_code = |start: &Vaddr| elf.is_code(*start, size);
-    Some(start).filter(is_code).or_else(|| relocations.at(place).filter(is_code))
+    Some(start).filter(is_code).or_else(|| relocations.at(address).filter(is_code))
 }
 
 /// Finds the value that a reference to the section's first byte has. With this value, the reference at
@@ -101,10 +105,11 @@ fn begin(heap: &Heap, field: usize, code_size: u64) -> Option<u64> {
     let length = u32::try_from(code_size.div_ceil(GRANULARITY) * 4).ok()?;
     let reference = heap.u64(field)?;
     let is_index = |&begin: &u64| {
-        let place = reference.checked_sub(begin).and_then(|place| usize::try_from(place).ok());
-        place.is_some_and(|place| {
-            let word = |at: usize| place.checked_add(at).and_then(|at| heap.u32(at));
-            place % WORD == 0 && word(12) == Some(length) && word(16) == Some(0)
+        let position =
+            reference.checked_sub(begin).and_then(|position| usize::try_from(position).ok());
+        position.is_some_and(|position| {
+            let word = |at: usize| position.checked_add(at).and_then(|at| heap.u32(at));
+            position % WORD == 0 && word(12) == Some(length) && word(16) == Some(0)
         })
     };
     (0..=MAX_BEGIN).step_by(PAGE).find(is_index)

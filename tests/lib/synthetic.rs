@@ -41,57 +41,57 @@ pub struct SyntheticSample {
 
 /// A profile, its timeline, and the samples that both were made from.
 #[derive(Debug)]
-pub struct MadeUp {
+pub struct SyntheticProfile {
     /// The profile, with time slots.
     pub profile: Profile,
     /// The timeline of the same samples. May also have bands for pauses.
     pub timeline: Timeline,
     /// The samples.
-    pub taken: Vec<SyntheticSample>,
+    pub samples: Vec<SyntheticSample>,
 }
 
-impl MadeUp {
+impl SyntheticProfile {
     /// Makes a profile and a timeline of samples whose frames `profile` contains.
-    pub fn of(mut profile: Profile, taken: Vec<SyntheticSample>) -> Self {
+    pub fn of(mut profile: Profile, samples: Vec<SyntheticSample>) -> Self {
         let mut timeline = Timeline::new(1_790_000_000_250_000_000, SLOT_NS);
-        profile.samples = taken.iter().map(sample).collect();
+        profile.samples = samples.iter().map(sample).collect();
         (profile.begin_unix_ns, profile.slot_ns) = (timeline.begin_unix_ns, SLOT_NS);
-        for (taken, sample) in taken.iter().zip(&profile.samples) {
-            timeline.add(taken.slot, ThreadStack::of(sample), taken.count);
+        for (synthetic, sample) in samples.iter().zip(&profile.samples) {
+            timeline.add(synthetic.slot, ThreadStack::of(sample), synthetic.count);
         }
         profile.shrink(usize::MAX);
-        let slots = taken.iter().map(|taken| u64::from(taken.slot) + 1).max().unwrap_or(0);
+        let slots = samples.iter().map(|sample| u64::from(sample.slot) + 1).max().unwrap_or(0);
         profile.duration_ns = slots * SLOT_NS;
         profile.hertz = 99;
-        Self { profile, timeline, taken }
+        Self { profile, timeline, samples }
     }
 
     /// Returns a profile of the selected samples.
-    pub fn part(&self, wanted: impl Fn(&SyntheticSample) -> bool) -> Profile {
+    pub fn part(&self, is_selected: impl Fn(&SyntheticSample) -> bool) -> Profile {
         let mut part = Profile::of(self.profile.measure.clone());
-        for taken in self.taken.iter().filter(|taken| wanted(taken)) {
-            let frames = taken.stack.iter().map(|&id| self.profile.frame(id).clone());
+        for synthetic in self.samples.iter().filter(|sample| is_selected(sample)) {
+            let frames = synthetic.stack.iter().map(|&id| self.profile.frame(id).clone());
             let stack = frames.map(|frame| part.intern(frame)).collect();
-            part.samples.push(Sample { stack, ..sample(taken) });
+            part.samples.push(Sample { stack, ..sample(synthetic) });
         }
         part
     }
 }
 
-fn sample(taken: &SyntheticSample) -> Sample {
+fn sample(synthetic: &SyntheticSample) -> Sample {
     Sample {
         pid: 100,
         command: "java".into(),
-        thread: format!("worker-{}", taken.tid % 1000).into(),
-        tid: taken.tid,
+        thread: format!("worker-{}", synthetic.tid % 1000).into(),
+        tid: synthetic.tid,
         cpu: None,
-        stack: taken.stack.clone(),
+        stack: synthetic.stack.clone(),
         complete: true,
         guessed: false,
         unsure: false,
-        count: taken.count,
+        count: synthetic.count,
         occurrences: 0,
-        times: vec![(taken.slot, taken.count)],
+        times: vec![(synthetic.slot, synthetic.count)],
     }
 }
 
@@ -134,9 +134,9 @@ const METHODS: [&str; 10] = [
     "compute",
 ];
 
-/// Profile that resembles a compiler's: `samples` samples with mostly deep stacks, each of which
+/// Profile that resembles a compiler's: `count` samples with mostly deep stacks, each of which
 /// shares its outer frames with the one before.
-pub fn compiler(samples: usize, seconds: u64, threads: u64) -> MadeUp {
+pub fn compiler(count: usize, seconds: u64, threads: u64) -> SyntheticProfile {
     let mut dice = Dice(0x9e37_79b9_7f4a_7c15);
     let mut profile = Profile::default();
     let names: Vec<String> = (0..6000)
@@ -168,8 +168,8 @@ pub fn compiler(samples: usize, seconds: u64, threads: u64) -> MadeUp {
     ]
     .map(|(name, kind)| profile.intern(Frame::new(kind, name)));
     let mut stack: Vec<FrameId> = roots.clone();
-    let mut taken = Vec::new();
-    for i in 0..samples {
+    let mut samples = Vec::new();
+    for i in 0..count {
         // As in a running program: return from some frames, then call others.
         let keep = roots.len() as u64 + dice.below(stack.len() as u64 - 3);
         stack.truncate(keep as usize);
@@ -184,19 +184,19 @@ pub fn compiler(samples: usize, seconds: u64, threads: u64) -> MadeUp {
             stack.push(profile.intern(Frame::new(kind, names[at].as_str())));
         }
         stack.dedup();
-        let mut whole = stack.clone();
+        let mut complete = stack.clone();
         if dice.below(4) == 0 {
-            whole.push(ends[dice.below(5) as usize]);
+            complete.push(ends[dice.below(5) as usize]);
         }
         // In bursts: a third of the time is almost idle.
         let end = seconds * 50;
-        let at = i as u64 * end / samples.max(1) as u64;
+        let at = i as u64 * end / count.max(1) as u64;
         let is_idle = (at / 37).is_multiple_of(3) && dice.below(10) > 1;
         let slot = (if is_idle { (at + 37).min(end - 1) } else { at }) as u32;
         let tid = 101 + dice.below(threads) as u32;
-        taken.push(SyntheticSample { slot, tid, stack: whole, count: 1 + dice.below(2) });
+        samples.push(SyntheticSample { slot, tid, stack: complete, count: 1 + dice.below(2) });
     }
-    let mut made_up = MadeUp::of(profile, taken);
+    let mut synthetic = SyntheticProfile::of(profile, samples);
     for i in 0..seconds / 2 {
         let begin_ns = i * 2_000_000_000 + dice.below(1_500_000_000);
         let (kind, label) = match i % 5 {
@@ -204,28 +204,28 @@ pub fn compiler(samples: usize, seconds: u64, threads: u64) -> MadeUp {
             _ => (BandKind::Collection, "G1 Evacuation Pause"),
         };
         let end_ns = begin_ns + 4_000_000 + dice.below(60_000_000);
-        made_up.timeline.bands.push(Band { begin_ns, end_ns, kind, label: label.into() });
+        synthetic.timeline.bands.push(Band { begin_ns, end_ns, kind, label: label.into() });
     }
-    made_up
+    synthetic
 }
 
-/// Profile of `samples` samples over 24 hours, of a program in a steady state: it has at most 5,000
+/// Profile of `count` samples over 24 hours, of a program in a steady state: it has at most 5,000
 /// different stacks.
-pub fn day(samples: u32) -> MadeUp {
-    let mut settled = compiler(5000, 100, 16);
-    settled.taken.iter_mut().for_each(|taken| taken.stack.truncate(20));
+pub fn day(count: u32) -> SyntheticProfile {
+    let mut steady = compiler(5000, 100, 16);
+    steady.samples.iter_mut().for_each(|sample| sample.stack.truncate(20));
     let mut dice = Dice(11);
-    let taken = (0..samples).map(|i| SyntheticSample {
-        slot: (u64::from(i) * 24 * 3600 * 50 / u64::from(samples.max(1))) as u32,
-        ..settled.taken[dice.below(5000) as usize].clone()
+    let samples = (0..count).map(|i| SyntheticSample {
+        slot: (u64::from(i) * 24 * 3600 * 50 / u64::from(count.max(1))) as u32,
+        ..steady.samples[dice.below(5000) as usize].clone()
     });
-    let taken = taken.collect();
-    MadeUp::of(settled.profile, taken)
+    let samples = samples.collect();
+    SyntheticProfile::of(steady.profile, samples)
 }
 
 /// Small profile of a few methods. `a.Main.run` is compiled, inlined and interpreted, so that tests
 /// can check that the page shows it as one tower.
-pub fn small() -> MadeUp {
+pub fn small() -> SyntheticProfile {
     let mut profile = Profile::default();
     let mut frames = HashMap::new();
     let mut frame = |kind, name: &'static str| {
@@ -244,12 +244,12 @@ pub fn small() -> MadeUp {
         vec![main, write],
     ];
     let counts = [40, 20, 10, 15, 5, 10];
-    let taken = (0..6_u32).zip(stacks).zip(counts).map(|((i, stack), count)| SyntheticSample {
+    let samples = (0..6_u32).zip(stacks).zip(counts).map(|((i, stack), count)| SyntheticSample {
         slot: i * 13,
         tid: 101 + i % 3,
         stack,
         count,
     });
-    let taken = taken.collect();
-    MadeUp::of(profile, taken)
+    let samples = samples.collect();
+    SyntheticProfile::of(profile, samples)
 }

@@ -14,8 +14,8 @@
  * has a weight, because it also represents hits of the preceding off period. Its length on the line is its
  * bytes multiplied by this weight.
  */
-#ifndef JVMPROBE_FLOOD_BPF_H
-#define JVMPROBE_FLOOD_BPF_H
+#ifndef JVMPROBE_ALLOCATION_SAMPLING_BPF_H
+#define JVMPROBE_ALLOCATION_SAMPLING_BPF_H
 
 /* Target number of samples of each JVM per window of 2^29 ns (0.54 s); 0: no limit. User space adapts it. */
 __u32 stacks_wanted = 0;
@@ -27,8 +27,8 @@ struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, MAX_TARGETS);
 	__type(key, __u64);
-	__type(value, struct flood);
-} floods SEC(".maps");
+	__type(value, struct sampling_state);
+} sampling_states SEC(".maps");
 
 /* Duty cycles of probes that are, or were, attached for a part of the time only. Written by user space only. */
 struct {
@@ -38,7 +38,7 @@ struct {
 	__type(value, struct duty_cycles);
 } duties SEC(".maps");
 
-static const struct flood no_flood;
+static const struct sampling_state no_sampling_state;
 /* The weight of a hit that represents itself. */
 #define ONE 256
 
@@ -50,14 +50,14 @@ struct hit_weight {
 };
 static const struct hit_weight represents_itself = { .weight = ONE };
 
-static __always_inline struct flood *flood_of(__u64 target)
+static __always_inline struct sampling_state *sampling_state_of(__u64 target)
 {
-	struct flood *flood = bpf_map_lookup_elem(&floods, &target);
+	struct sampling_state *state = bpf_map_lookup_elem(&sampling_states, &target);
 
-	if (flood)
-		return flood;
-	bpf_map_update_elem(&floods, &target, &no_flood, BPF_NOEXIST);
-	return bpf_map_lookup_elem(&floods, &target);
+	if (state)
+		return state;
+	bpf_map_update_elem(&sampling_states, &target, &no_sampling_state, BPF_NOEXIST);
+	return bpf_map_lookup_elem(&sampling_states, &target);
 }
 
 /* Counts a hit of one of the two probes, unless it is ignored. */
@@ -66,7 +66,7 @@ static __always_inline struct hit_weight weigh_hit(__u64 target, bool outside)
 	struct hit_weight hit = represents_itself;
 	struct duty_cycles *cycles;
 	struct duty_cycle *own;
-	struct flood *flood;
+	struct sampling_state *state;
 
 	if (!stacks_wanted)
 		return hit;
@@ -80,11 +80,11 @@ static __always_inline struct hit_weight weigh_hit(__u64 target, bool outside)
 		if (own->on_until_ns != ALWAYS_ON && bpf_ktime_get_ns() >= own->on_until_ns)
 			hit.weight = 0;
 	}
-	flood = hit.weight ? flood_of(target) : NULL;
-	if (flood && outside)
-		__sync_fetch_and_add(&flood->outside_hits, 1);
-	else if (flood)
-		__sync_fetch_and_add(&flood->tlab_hits, 1);
+	state = hit.weight ? sampling_state_of(target) : NULL;
+	if (state && outside)
+		__sync_fetch_and_add(&state->outside_hits, 1);
+	else if (state)
+		__sync_fetch_and_add(&state->tlab_hits, 1);
 	return hit;
 }
 
@@ -110,26 +110,26 @@ static __always_inline __u32 piece_shift(__u64 bytes, __u64 wanted)
 
 /* Adapts the piece size once per window. Several processors may update it at once; a window is then a little
    longer or shorter. */
-static __always_inline void adapt_piece(struct flood *flood, __u64 end, __u64 wanted)
+static __always_inline void adapt_piece(struct sampling_state *state, __u64 end, __u64 wanted)
 {
-	__u64 window = bpf_ktime_get_ns() >> WINDOW_SHIFT, bytes = end - flood->before;
+	__u64 window = bpf_ktime_get_ns() >> WINDOW_SHIFT, bytes = end - state->before;
 	__u32 shift;
 
-	if (flood->window != window) {
-		shift = flood->hits > wanted ? piece_shift(bytes, wanted) : 0;
+	if (state->window != window) {
+		shift = state->hits > wanted ? piece_shift(bytes, wanted) : 0;
 		/* Shrinking by one step is ignored, to avoid oscillation. */
-		if (!shift || shift > flood->shift || shift + 1 < flood->shift)
-			flood->shift = shift;
-		flood->before = end;
-		flood->hits = 0;
-		flood->window = window;
+		if (!shift || shift > state->shift || shift + 1 < state->shift)
+			state->shift = shift;
+		state->before = end;
+		state->hits = 0;
+		state->window = window;
 	}
-	__sync_fetch_and_add(&flood->hits, 1);
+	__sync_fetch_and_add(&state->hits, 1);
 	/* A burst changes the size at once, not with the next window. */
-	if (flood->hits > 4 * wanted) {
+	if (state->hits > 4 * wanted) {
 		shift = piece_shift(bytes, wanted);
-		if (flood->shift < shift)
-			flood->shift = shift;
+		if (state->shift < shift)
+			state->shift = shift;
 	}
 }
 
@@ -146,17 +146,17 @@ static __always_inline __u64 chosen_before(__u64 at, __u32 shift)
 static __always_inline __u64 bytes_represented(__u64 target, __u64 length)
 {
 	__u64 wanted = stacks_wanted, begin, all;
-	struct flood *flood;
+	struct sampling_state *state;
 	__u32 shift;
 
 	if (!wanted)
 		return length;
-	flood = flood_of(target);
-	if (!flood)
+	state = sampling_state_of(target);
+	if (!state)
 		return length;
-	begin = __sync_fetch_and_add(&flood->line, length);
-	adapt_piece(flood, begin + length, wanted);
-	shift = flood->shift;
+	begin = __sync_fetch_and_add(&state->line, length);
+	adapt_piece(state, begin + length, wanted);
+	shift = state->shift;
 	if (shift > MAX_PIECE_SHIFT)
 		return length;
 	all = chosen_before(begin + length, shift) - chosen_before(begin, shift);

@@ -4,13 +4,13 @@ const KIND_TITLES = [
   "Compiled Java code",
   "Java code that was inlined into its caller",
   "Java code in the interpreter",
-  "Code that the JVM made for itself: stubs, adapters",
+  "Code that the JVM generated for itself: stubs, adapters",
   "The JVM's own native code",
   "Other native code",
   "The kernel",
-  "Classes of what was allocated or thrown",
+  "Classes of allocated objects and thrown exceptions",
   "Code without a name",
-  "Processes and threads; samples of which no stack is known",
+  "Processes and threads; samples without a stack",
 ];
 /** Hue, saturation and lightness of each kind, on a light background and on a dark one. */
 const KIND_COLOURS = [
@@ -26,11 +26,11 @@ const KIND_COLOURS = [
   [[220, 10, 90], [220, 7, 28]],
 ];
 
-const darkness = window.matchMedia("(prefers-color-scheme: dark)");
+const darkScheme = window.matchMedia("(prefers-color-scheme: dark)");
 
 /** Returns the colour of a kind. The lightness varies with `number`, so that neighbours can be distinguished. */
 function kindColour(kind, number = 0) {
-  const [hue, saturation, lightness] = KIND_COLOURS[kind][darkness.matches ? 1 : 0];
+  const [hue, saturation, lightness] = KIND_COLOURS[kind][darkScheme.matches ? 1 : 0];
   return `hsl(${hue} ${saturation}% ${lightness + ((number * 7) % 5) - 2}%)`;
 }
 
@@ -38,13 +38,13 @@ function kindColour(kind, number = 0) {
 function changeColour(change) {
   const strength = Math.sqrt(Math.abs(change));
   const hue = change > 0 ? 4 : 214;
-  return darkness.matches
+  return darkScheme.matches
     ? `hsl(${hue} ${Math.round(8 + 50 * strength)}% ${Math.round(28 + 14 * strength)}%)`
     : `hsl(${hue} ${Math.round(20 + 60 * strength)}% ${Math.round(94 - 24 * strength)}%)`;
 }
 
 const colours = new Map();
-darkness.addEventListener("change", () => colours.clear());
+darkScheme.addEventListener("change", () => colours.clear());
 
 /** Returns a colour of page.css for the current colour scheme. */
 function colour(name) {
@@ -108,10 +108,10 @@ function clock(ms, digits = 0) {
   return digits > 0 ? `${time}.${String(date.getMilliseconds()).padStart(3, "0").slice(0, digits)}` : time;
 }
 
-/** Fits a method's name into `room` characters. First omits package and parameters, then the class, then
+/** Fits a method's name into `maxLength` characters. First omits package and parameters, then the class, then
  * cuts the end. */
-function shortened(name, kind, room) {
-  if (name.length <= room) return name;
+function fitName(name, kind, maxLength) {
+  if (name.length <= maxLength) return name;
   // Names may be longer than the width of any screen.
   let text = name.slice(0, 2000);
   if (kind <= JAVA || kind === CLASS) {
@@ -121,10 +121,10 @@ function shortened(name, kind, room) {
     if (kind !== CLASS && dots[0] > 0) dots.unshift(path.lastIndexOf(".", dots[0] - 1));
     for (const dot of dots) {
       text = path.slice(dot + 1);
-      if (text.length <= room) return text;
+      if (text.length <= maxLength) return text;
     }
   }
-  return room > 2 ? `${text.slice(0, room - 1)}…` : "";
+  return maxLength > 2 ? `${text.slice(0, maxLength - 1)}…` : "";
 }
 
 /** Shows a card beside the pointer with a title and lines below; hides it if `title` is null. */
