@@ -91,12 +91,13 @@ mod tests {
 
     fn schedule(
         begin: Instant,
+        tick: Duration,
         duration: Option<Duration>,
         interval: Duration,
         count: Option<u64>,
     ) -> Schedule {
         let times = Times { duration, interval: Some(interval), count, ..Times::default() };
-        Schedule { tick: SECOND * 10, next_tick: begin + SECOND, ..Schedule::new(begin, times) }
+        Schedule { tick, next_tick: begin + tick, ..Schedule::new(begin, times) }
     }
 
     #[test]
@@ -111,7 +112,7 @@ mod tests {
     #[test]
     fn schedule_ends_with_the_last_periodic_report() {
         let begin = Instant::now();
-        let mut schedule = schedule(begin, None, SECOND, Some(3));
+        let mut schedule = schedule(begin, SECOND * 10, None, SECOND, Some(3));
         assert_eq!(schedule.timeout(begin, None), SECOND + ROUND_UP);
         assert_eq!(schedule.due(begin), due(false, false, false));
         assert_eq!(schedule.due(begin + SECOND * 3 / 2), due(false, true, false));
@@ -124,7 +125,7 @@ mod tests {
     #[test]
     fn duration_ends_the_schedule_without_a_report() {
         let begin = Instant::now();
-        let mut schedule = schedule(begin, Some(SECOND * 5 / 2), SECOND * 5 / 2, None);
+        let mut schedule = schedule(begin, SECOND, Some(SECOND * 5 / 2), SECOND * 5 / 2, None);
         assert_eq!(schedule.due(begin + SECOND), due(true, false, false));
         assert_eq!(schedule.timeout(begin + SECOND, Some(begin)), ROUND_UP);
         assert_eq!(schedule.due(begin + SECOND * 5 / 2), due(true, false, true));

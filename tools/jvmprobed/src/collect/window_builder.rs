@@ -84,6 +84,7 @@ impl LeftOut {
     fn close(&mut self, now_ns: u64) -> BTreeMap<String, u64> {
         let left_out: Vec<_> = self.since_ns.keys().map(|&what| (what, false)).collect();
         self.set(now_ns, &left_out);
+        self.times.retain(|_, ns| *ns > 0);
         mem::take(&mut self.times)
     }
 }
