@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
- * Sampling of allocations that come too fast for every stack to be walked and named. Each sampled allocation
- * represents those that are left out.
+ * Sampling of allocations that come too fast for every stack to be walked and named. The sampled allocations
+ * also represent those that are left out.
  *
  * All bytes that a JVM allocates form a line, one allocation after the other. The line is divided into pieces
  * of 2^shift bytes, and one random byte of each piece is chosen. An allocation that contains chosen bytes is
@@ -60,7 +60,8 @@ static __always_inline struct sampling_state *sampling_state_of(__u64 target)
 	return bpf_map_lookup_elem(&sampling_states, &target);
 }
 
-/* Counts a hit of one of the two probes, unless it is ignored. */
+/* Returns how a hit of one of the two probes counts. If samples are limited and the hit is not ignored, adds
+   it to the number of hits. */
 static __always_inline struct hit_weight weigh_hit(__u64 target, bool outside)
 {
 	struct hit_weight hit = represents_itself;

@@ -2,11 +2,11 @@
 /*
  * Stacks of threads that have been asleep since before the trace began. Included by javaprof.bpf.c.
  *
- * No BPF program has run in these threads, and none will before they wake up. In a hung JVM, these are all
- * threads. User space runs an iterator over all tasks (kernel/bpf/task_iter.c), which returns the registers
- * of those that have not been scheduled since their process became a target. User space walks their user
- * stacks itself, with the same walker (libjvmprobe/walk), because a BPF program can read only the memory of
- * the task that it runs in.
+ * No BPF program has run in these threads, and none will before they wake up. In a hung JVM, all threads may
+ * be in this state. User space runs an iterator over all tasks (kernel/bpf/task_iter.c), which returns the
+ * registers of those that have not been scheduled since their process became a target. User space walks their
+ * user stacks itself, with the same walker (libjvmprobe/walk), because a BPF program can read only the memory
+ * of the task that it runs in.
  */
 #ifndef JVMPROBE_ASLEEP_BPF_H
 #define JVMPROBE_ASLEEP_BPF_H

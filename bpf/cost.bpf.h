@@ -13,8 +13,8 @@ const volatile bool counts_costs = false;
 /* Key of the entry that counts hits of processes without an entry of their own. */
 #define COST_OF_OTHERS 0
 
-/* Maximum duration of a measured run, in nanoseconds. A longer run was preempted, so that its time includes
-   that of other threads, and is ignored. */
+/* Maximum duration of a measured run, in nanoseconds. A longer run is ignored, because it was preempted and
+   its duration includes the time of other threads. */
 #define MAX_RUN_NS 250000
 
 struct cost {

@@ -22,8 +22,8 @@ static __always_inline __u64 read_u64(__u64 addr)
 }
 
 /*
- * Returns the number of free words in CMS's old generation, which are in lists by size. Not static, so that
- * the verifier checks the loop once instead of at every call.
+ * Returns the number of free words in the free lists of CMS's old generation, one list per block size. Not
+ * static, so that the verifier checks the loop once instead of at every call.
  */
 __noinline __u64 words_in_lists(__u64 first, __u64 stride)
 {

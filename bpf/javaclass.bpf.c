@@ -46,7 +46,8 @@ static __always_inline void send_event(struct pt_regs *ctx, __u32 change, __u64 
 				       bool walks)
 {
 	__u64 key = target_key(bpf_usdt_cookie(ctx));
-	/* Before the reservation, because a new stack is sent first. */
+	/* The stack is interned before space for the event is reserved, so that user space gets a new stack
+	   before the event. */
 	__u64 stack = walks ? intern_stack(ctx, key) : 0;
 	struct class_event *event = bpf_ringbuf_reserve(&events, sizeof(*event), 0);
 	long name = 0, length = 0, loader = 0, shared = 0;

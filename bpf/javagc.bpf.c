@@ -15,8 +15,8 @@
  * Each instant has two programs: one for the USDT probe, and one for a uprobe on the function that
  * would contain the probe, for builds without USDT probes.
  *
- * If a build has neither, stops are derived from the JVM's own counters: the VM thread updates them
- * when a stop is over, and a hardware watchpoint reports the update.
+ * If a build has neither these probes nor these functions' symbols, stops are derived from the JVM's own
+ * counters. The VM thread updates them when a stop is over, and a hardware watchpoint reports the update.
  */
 #include "gauge.bpf.h"
 #include "javagc.h"
@@ -54,8 +54,10 @@ static const struct budget no_budget;
 /* Events of a control group: how many were sent, and how much of the ring buffer its unread events take. */
 struct tenant {
 	struct rate rate;
-	__u64 waiting; /* bytes sent since it was last reset, with each event counted at the size of a stop */
-	__u64 position; /* producer position at that reset; the next reset follows when user space has read up to it */
+	/* Number of bytes sent since this field was last reset; each event counts as a struct stop_event. */
+	__u64 waiting;
+	/* Producer position at that reset. Once user space has read up to it, `waiting` is reset again. */
+	__u64 position;
 };
 
 /* Indexed by number of the control group. */
@@ -101,7 +103,7 @@ static __always_inline struct tenant *tenant_of(__u64 number)
 	return tenant;
 }
 
-/* Counts an event. Returns whether fewer than `max` were counted in this second before. Updates of several
+/* Counts an event. Returns whether it is among the first `max` events of this second. Updates of several
    processors may overlap, so that a few more are sent. */
 static __always_inline bool is_within(struct rate *rate, __u32 kind, __u64 now, __u64 max)
 {
@@ -155,7 +157,8 @@ static __always_inline bool may_send_other(__u64 key, __u64 now)
 	return !max_events_per_second || may_send(budget_of(key), BUDGET_OTHER, now);
 }
 
-/* Returns whether a stop is sent; if not, adds it to its JVM's totals. Runs on the VM thread only. */
+/* Returns whether a stop may be sent. If not, adds it to the JVM's totals of stops that were not sent. Runs
+   on the VM thread only. */
 static __always_inline bool may_send_stop(const struct stop_event *stop, __u64 now)
 {
 	__u32 kind = stop->gc_pairs ? BUDGET_GC : BUDGET_SAFEPOINT;
@@ -195,7 +198,7 @@ static __always_inline struct stop_event *new_stop(__u64 key, __u64 now)
 	struct stop_event *stop = bpf_map_lookup_elem(&stops, &key);
 
 	if (stop) {
-		/* A stop that was sent is zero already; clearing it here would lengthen the pause. */
+		/* Usually end_stop() has cleared the record already. Clearing it here lengthens the pause. */
 		if (stop->begin_ns)
 			__builtin_memset(stop, 0, sizeof(*stop));
 	} else {
@@ -265,8 +268,8 @@ static __always_inline void begin_op(struct stop_event *stop, __u64 now)
 static __always_inline int begin_gc(struct stop_event *stop, const struct gauge *gauge,
 				    __u64 now, bool full)
 {
-	/* With op_shows_collection, this JVM does not need the probe. It is attached for another JVM that maps the same
-	   file. */
+	/* With op_shows_collection, this JVM does not need the probe. The probe is attached for another JVM
+	   that maps the same file. */
 	if (!stop || (gauge && gauge->op_shows_collection))
 		return 0;
 	stop->full |= full;
@@ -414,7 +417,8 @@ static __always_inline int end_stop(struct stop_event *stop, const struct gauge 
 	if (!stop)
 		return 0;
 	stop->end_ns = now;
-	/* The concurrent cycle that such a pause belongs to is still running, so its cause can be read now. */
+	/* With op_shows_collection, the pause belongs to a concurrent cycle that is still running, so the
+	   cycle's cause can be read now. */
 	if (gauge && gauge->op_shows_collection)
 		read_causes(gauge, stop->cause, stop->last_cause);
 	if (!refine_stop(stop, gauge, now))
@@ -669,10 +673,10 @@ int BPF_UPROBE(fn_cycle_end)
 }
 
 /*
- * Concurrent cycles of which a JVM has at most one at a time: from CMSCollector::collect_in_background()
- * to ConcurrentMarkSweepThread::sleepBeforeNextCycle(); for G1 of JDK 8, from
- * ConcurrentMark::scanRootRegions() to G1CollectedHeap::register_concurrent_cycle_end(). A collection may
- * end the cycle, so hits within a stop count, too.
+ * Concurrent cycles of which a JVM has at most one at a time. Those of CMS last from
+ * CMSCollector::collect_in_background() to ConcurrentMarkSweepThread::sleepBeforeNextCycle(), those of G1 in
+ * JDK 8 from ConcurrentMark::scanRootRegions() to G1CollectedHeap::register_concurrent_cycle_end(). A
+ * collection may end the cycle, so hits within a stop count, too.
  */
 SEC("uprobe")
 int BPF_UPROBE(fn_single_cycle_begin)

@@ -47,10 +47,10 @@ struct stop_event {
 	__u32 gc_pairs;     /* number of collections that have begun and ended */
 	__u32 ops;
 	__u32 full;         /* 1: a collection began as a full one */
-	__u32 collections;  /* number of GC starts that the collectors' tracers reported; 0: not observed */
+	__u32 collections;  /* number of calls of GCTracer::report_gc_start(); 0: not observed */
 	__u32 in_gc;        /* nesting depth of the collections in progress */
 	__u32 has_cause;
-	__u32 has_before;   /* 1: heap_before was read again when the JVM reads it for its log */
+	__u32 has_before;   /* 1: heap_before was read again when the JVM read it for its log */
 	__u32 unused;
 	__u64 tid;          /* the VM thread */
 	struct operation op;    /* first operation */
@@ -81,8 +81,8 @@ struct rate {
 	__u64 sent[BUDGET_KINDS];
 };
 
-/* Number of events that a JVM has sent in the current second, and totals of its stops beyond the limit, since
-   its first event. */
+/* Number of events that a JVM has sent in the current second and, since its first event, totals of its stops
+   beyond the limit. */
 struct budget {
 	struct rate rate;
 	__u64 tenant; /* number of its control group, set by user space */

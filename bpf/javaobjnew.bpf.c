@@ -17,14 +17,14 @@
  * If stacks are wanted, the thread's stack is walked at each of these events. Each stack is sent to
  * user space once and represented by an id from then on.
  *
- * A daemon limits the number of stacks to those that it has time to name:
- * allocation_sampling.bpf.h.
+ * A daemon has no time to name an unlimited number of stacks, so it has only a sample of the allocations
+ * counted: see allocation_sampling.bpf.h.
  *
  * If a time axis is wanted, hits are also counted by time slot; user space removes these counters once
  * per second.
  *
- * All other counters only grow and are never removed while a JVM is traced, so that nothing is lost
- * between reading and resetting them.
+ * All other counters only grow. They are neither reset nor removed while a JVM is traced, because counts
+ * could be lost between reading and resetting them.
  */
 #include "javaobjnew.h"
 #include "walk/intern.bpf.h"
@@ -269,8 +269,8 @@ static __always_inline __u64 text_of_klass(struct tally_key *key, const struct l
 
 /*
  * Returns a thread's state. Not inlined: the BPF stack has no space for both a new state and the walker's
- * variables. A native thread may detach from the JVM and attach again. Then the bytes of its former
- * JavaThread that no sample represents are carried over to its new one.
+ * variables. A native thread may detach from the JVM and attach again, which gives it a new JavaThread. The
+ * bytes of its former JavaThread that no sample represents are then carried over to the new one.
  */
 static __noinline struct thread_state *state_of(__u64 target, __u64 thread)
 {
@@ -316,13 +316,14 @@ static __noinline void send_tlab(__u64 target, const struct layout *layout,
 		.collections = state->collections,
 	};
 
-	/* A collection has moved the objects or cut the TLAB short, or C1 code of JDK 8 has got another TLAB,
-	   which it does without hitting a probe. */
+	/* Sends nothing if a collection has moved the objects or cut the TLAB short, or if C1 code of JDK 8
+	   has got another TLAB, which it does without hitting a probe. */
 	if (!size || size > state->tlab_bytes || state->collections != collections_of(layout))
 		return;
 	if (by_thread)
 		event.tid = (__u32)bpf_get_current_pid_tgid();
-	/* If the ring buffer is full, nothing is counted as lost: TLABs are a random selection. */
+	/* If the ring buffer is full, nothing is counted as lost, because the TLABs sent are a random
+	   selection anyway. */
 	bpf_ringbuf_output(&events, &event, sizeof(event), wake());
 }
 

@@ -20,8 +20,8 @@ enum event_kind {
 };
 
 /*
- * How to read the data of each event in a JVM's memory. Unless stated otherwise, offsets in bytes from the
- * start of the object.
+ * How to read the data of each event in a JVM's memory. Unless stated otherwise, the values are offsets in
+ * bytes from the start of the C++ object.
  */
 struct layout {
 	__u64 thread_allocated; /* Thread::_allocated_bytes */
@@ -93,8 +93,8 @@ struct thread_state {
 /* Sampling state of a JVM's allocations: see allocation_sampling.bpf.h. */
 struct sampling_state {
 	__u64 line;             /* length of the line so far, in bytes */
-	__u64 outside_hits;     /* number of hits for objects outside of TLABs that were not ignored */
-	__u64 tlab_hits;        /* number of hits for new TLABs that were not ignored */
+	__u64 outside_hits;     /* number of hits for objects outside of TLABs, except ignored hits */
+	__u64 tlab_hits;        /* number of hits for new TLABs, except ignored hits */
 	__u64 window;           /* number of the current time window */
 	__u64 hits;             /* allocations in this window so far */
 	__u64 before;           /* length of the line when the window began */
@@ -107,7 +107,7 @@ struct sampling_state {
 /* Duty cycle of a probe: its current or last on period. */
 struct duty_cycle {
 	__u64 on_until_ns;      /* end of the on period on CLOCK_MONOTONIC; later hits are ignored */
-	__u64 weight;           /* number of hits that one represents, in 256ths; 0: hits are ignored */
+	__u64 weight;           /* number of hits that one hit represents, in 256ths; 0: hits are ignored */
 };
 
 /* Duty cycles of a JVM's probes. */

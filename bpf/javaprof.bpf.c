@@ -2,8 +2,8 @@
 /*
  * javaprof: counts stacks, either at a frequency on each processor or at each occurrence of an event.
  *
- * A sample is a counter under a small key that contains the ids of its stacks (walk/intern.bpf.h). It
- * costs nothing in user space until the counters are collected.
+ * Samples are counted in a map, under small keys that contain the ids of their stacks (walk/intern.bpf.h).
+ * A sample costs nothing in user space until the counters are collected.
  *
  * Code that a JVM compiles may lie where other code lay before. Each load and unload in a JVM raises
  * its epoch, which is part of a sample's key, so that user space names an address by the code that was
@@ -12,8 +12,8 @@
 /* Number of levels of programs that may interrupt each other: see LEVEL_ below. */
 #define WALK_LEVELS 3
 /* Makes the walker recognise threads that are executing a probed instruction. Tools that walk stacks only at
-   probes do not define this, because their programs start to walk at the original instruction, and their
-   variables nearly fill the BPF stack. */
+   probes do not define this: their walks start at the original instruction, and the variables of their
+   programs leave little of the BPF stack. */
 #define WALKS_PROBED
 
 #include "javaprof.h"
@@ -34,7 +34,7 @@ const volatile bool has_limits = false;
 const volatile __u64 pidns_dev = 0;
 const volatile __u64 pidns_ino = 0;
 
-/* Whether thin.bpf.h samples an event if it occurs too often, by index of the event. */
+/* For each event, by its index: whether thin.bpf.h keeps only some occurrences if there are too many. */
 const volatile bool is_thinned[MAX_EVENTS] = {};
 /* Index of the only event, for kernels that do not give programs a cookie (before Linux 5.15). */
 const volatile __u32 only_event = 0;
@@ -179,7 +179,8 @@ static __always_inline struct limits *limits_for(__u64 key)
 	return has_limits ? bpf_map_lookup_elem(&limits_of, &key) : NULL;
 }
 
-/* Returns whether this sample's stacks are not walked, because its control group exceeds its share. */
+/* Returns whether this sample's stacks are not walked, because the control group of process `key` exceeds its
+   share. Decides at random, with the probability in the process's limits. */
 static __always_inline bool is_over_share(__u64 key)
 {
 	struct limits *limits = limits_for(key);
@@ -306,7 +307,8 @@ static __always_inline void count_hit_of(struct pt_regs *ctx, struct sample_key 
 		walk_both(ctx, ctx, key, own, LEVEL_LOCKED);
 		unlock_stack(own);
 	} else {
-		/* A preempted program holds the memory: user space reports this stack as lost. */
+		/* A preempted program holds the memory, so the stack cannot be walked. User space reports it
+		   as lost. */
 		key->user = STACK_OTHER;
 	}
 	count(key, value);

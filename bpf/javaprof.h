@@ -48,7 +48,7 @@ struct sample_key {
 	__u32 cpu;
 	__u32 user_end;     /* as in struct walked */
 	__u32 event;        /* index of the event */
-	__u32 slot;         /* time slot, 0 if they are not used: see slot_ns */
+	__u32 slot;         /* time slot, 0 if time slots are not used: see slot_ns */
 	char comm[COMM_LEN];
 };
 

@@ -70,10 +70,10 @@ const volatile bool calls_tail = false;
  * Keeps the stack of a uprobe or USDT program on the kernel stack of its task.
  *
  * From Linux 6.13 on, the JIT gives such a program a "private stack" in per-CPU memory. On a preemptible
- * kernel, the program may be preempted. If the next thread on this processor then hits the probe, it overwrites
- * the stack of the preempted program. On Linux 7.3, this caused an oops that killed threads of the JVM, and
- * sums that were a million times too high. A program that contains a tail call gets no private stack, even if
- * the call is never executed (kernel/bpf/verifier.c: check_subprogs, check_max_stack_depth).
+ * kernel, the program may be preempted. If the next thread on this processor then hits the probe, it
+ * overwrites the stack of the preempted program. On Linux 7.3, this caused an oops that killed threads of the
+ * JVM, and sums that were a million times too high. A program that contains a tail call gets no private
+ * stack, even if the call is never executed (kernel/bpf/verifier.c: check_subprogs, check_max_stack_depth).
  */
 static __always_inline void keep_own_stack(void)
 {
@@ -120,7 +120,7 @@ static __always_inline void count_lost(__u64 key)
 		bpf_map_update_elem(&lost_events, &key, &one, BPF_NOEXIST);
 }
 
-/* Sends an event. If the ring buffer is full, counts it as lost. */
+/* Sends an event. If the ring buffer is full, counts the event as lost. */
 static __always_inline void send(__u64 key, void *event, __u64 size)
 {
 	if (bpf_ringbuf_output(&events, event, size, wake()))
@@ -129,8 +129,8 @@ static __always_inline void send(__u64 key, void *event, __u64 size)
 
 /*
  * Reads a string argument of one of HotSpot's probes. Such a string has a length and no terminating NUL.
- * `capacity`, the size of dst, is a constant power of two. The rest of dst is left unchanged, so the caller must
- * zero dst first.
+ * `capacity`, the size of dst, is a constant power of two. The rest of dst is left unchanged, so the caller
+ * must zero dst first.
  */
 #define read_name(dst, capacity, ptr, len)                                \
 	do {                                                              \

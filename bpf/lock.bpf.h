@@ -3,11 +3,11 @@
  * Mutual exclusion on per-CPU memory.
  *
  * Data too large for the BPF stack lies in per-CPU arrays: the walker, and the stack that it writes. From
- * Linux 6.0 on, the program of a uprobe may be preempted, and then the next thread on this processor runs the
- * same program on the same memory. Runs of any number of threads may overlap in this way, so comparing owners
- * or counting entries would detect an overlap only after one of the programs has ended. So a program locks
- * the memory, and a program that finds it locked skips its work. This is rare, because the lock is held for a
- * few microseconds only.
+ * Linux 6.0 on, the program of a uprobe may be preempted, and then the next thread on this processor may run
+ * the same program on the same memory. Runs of any number of threads may overlap in this way. Comparing
+ * owners or counting entries would detect such an overlap too late, when one of the runs ends. So a program
+ * locks the memory before it uses it. A program that finds the memory locked skips its work. This is rare,
+ * because the lock is held for a few microseconds only.
  *
  * A sampling program (perf_event) never interrupts itself and needs no lock.
  *

@@ -76,7 +76,7 @@ static __always_inline struct thread *new_thread(__u32 id, const struct sample_k
 		.tgid = key->tgid,
 		.tid = key->tid,
 		.is_off_cpu = is_off_cpu,
-		/* Only a thread that already existed at `since` can have been switched out before. */
+		/* Only a thread that already existed at `since` can have been switched out before that. */
 		.is_unseen = is_off_cpu && start_time <= since,
 		/* A thread that was created later is runnable and waits for its first processor. */
 		.woken = start_time > since ? start_time : 0,
@@ -147,8 +147,8 @@ static __always_inline void switch_out(void *ctx, __u64 now)
 		thread = new_thread(id, &key, target, start_time_of(bpf_get_current_task()), false);
 		if (!thread)
 			return;
-		/* In a PID namespace, a thread without an entry is not observed when it is switched in, so it
-		   is unknown since when it has been running. */
+		/* In a PID namespace, a thread without an entry is not observed when it is switched in. So
+		   the time at which this thread began to run is unknown. */
 		if (pidns_ino)
 			thread->since = now;
 	}
@@ -208,7 +208,8 @@ static __always_inline void end_wait(struct thread *thread, __u64 now)
 		key.user = thread->is_unseen ? STACK_UNSEEN : STACK_NOT_WALKED;
 	}
 	if (thread->is_unseen && !thread->woken) {
-		/* The time of its wake-up is unknown, too. */
+		/* Not only the thread's stack but also the time of its wake-up is unknown, so all of the wait
+		   counts as blocked. */
 		count_wait(thread, &key, LABEL_BLOCKED, all);
 	} else {
 		count_wait(thread, &key, LABEL_BLOCKED, thread->woken ? woken - since : 0);
@@ -289,7 +290,8 @@ int on_wakeup(struct bpf_raw_tracepoint_args *ctx)
 	return 0;
 }
 
-/* sched_process_exit(struct task_struct *): the current task, which will be switched out once more. */
+/* sched_process_exit(struct task_struct *): the current task, which runs on until it is switched out for the
+   last time. */
 SEC("raw_tp/sched_process_exit")
 int on_exit(struct bpf_raw_tracepoint_args *ctx)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
  * Records when and why a JVM stopped its application threads, for the bands of a time axis. Included by the
- * tracers that have one. They define STOPS_OF, a map with a key for each traced JVM, and EVENT_STOP, the
- * `kind` of the events sent.
+ * tracers that have a time axis. They define STOPS_OF, a map with a key for each traced JVM, and EVENT_STOP,
+ * the `kind` of the events sent.
  *
  * Stops follow each other on the VM Thread and never nest.
  */

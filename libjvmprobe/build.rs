@@ -1,5 +1,5 @@
-//! Compiles the JVMTI agent, which the library embeds, the stack walker for user space, and the
-//! tracers' BPF programs with their skeletons.
+//! Compiles three things: the JVMTI agent that the library embeds, the stack walker for user space,
+//! and the tracers' BPF programs with their skeletons.
 //!
 //! The agent needs no libc and is linked differently from all other crates, and cargo has no stable
 //! way to depend on a cdylib, so this script calls the compiler directly.

@@ -112,8 +112,8 @@ static __always_inline bool leaves_method(struct walker *w, __u32 at)
 	return w->ip + at + 5 + rel - w->blob.begin >= w->blob.end - w->blob.begin;
 }
 
-/* Returns how much of a method's frame still exists, judged by the next instruction; FRAME_COMPLETE if the method
-   is not about to return. */
+/* Returns how much of a method's frame still exists, judged by the next instruction; FRAME_COMPLETE if the
+   method is not about to return. */
 __noinline int epilogue_state(struct walker *w)
 {
 	__u8 *c;
@@ -129,8 +129,8 @@ __noinline int epilogue_state(struct walker *w)
 	/* A jump out of the method, to an exception handler. */
 	if (c[0] == 0xe9 && leaves_method(w, 0))
 		return FRAME_RETURN_ADDRESS_ONLY;
-	/* Slow path of a return poll: lea r10, [rip + X] or mov r10, X; then mov [r15 + X], r10; jmp. The jump
-	   distinguishes the form with mov r10 from a call of native code. */
+	/* Slow path of a return poll: lea r10, [rip + X] or mov r10, X; then mov [r15 + X], r10; jmp. The
+	   jump distinguishes the form with mov r10 from a call of native code. */
 	if (c[0] == 0x4c && c[1] == 0x8d && c[2] == 0x15 && c[7] == 0x4d && c[8] == 0x89 &&
 	    c[9] == 0x97)
 		return FRAME_RETURN_ADDRESS_ONLY;
@@ -171,9 +171,9 @@ __noinline int epilogue_state(struct walker *w)
 
 
 /*
- * Returns the target of the call that returns to `addr`; 0 if there is no call before `addr`, or if the call's
- * target is in a register that is not set just before the call. Generated code calls stubs by call rel32 or, if
- * that does not reach, by mov r10, imm64; call r10.
+ * Returns the target of the call that returns to `addr`; 0 if there is no call before `addr`, or if the
+ * call's target is in a register that is not set just before the call. Generated code calls stubs by call
+ * rel32 or, if that does not reach, by mov r10, imm64; call r10.
  */
 __noinline __u64 call_target(__u64 addr)
 {
@@ -233,9 +233,9 @@ __noinline int pushed_words(struct walker *w)
 
 /*
  * To call a function such as sin(), compiled code of JDK 8 saves all registers below its frame. Returns the sp
- * from before they were saved; 0 if no registers were saved. The saved sp is recognised because it equals its own
- * address plus five words. Below the general registers, there may be 16 bytes for each floating point register
- * (32 with AVX), an argument, and a word that aligns the stack.
+ * from before they were saved; 0 if no registers were saved. The saved sp is recognised because it equals its
+ * own address plus five words. Below the general registers, there may be 16 bytes for each floating point
+ * register (32 with AVX), an argument, and a word that aligns the stack.
  * (fp_runtime_fallback(), pusha(), macroAssembler_x86.cpp)
  */
 __noinline __u64 sp_before_saved_registers(struct walker *w)
@@ -279,9 +279,9 @@ __noinline __u64 call_stub_target(struct walker *w)
 }
 
 /*
- * Returns whether an interpreted method is at the instructions that follow a call. These reload sp and the bytecode
- * pointer from the method's frame, so the frame exists. They are mov rsp, [rbp - 16] or, since JDK 22,
- * mov rcx, [rbp - 16]; lea rsp, [rbp + 8 rcx]; then mov qword [rbp - 16], 0; mov r13, [rbp - 64].
+ * Returns whether an interpreted method is at the instructions that follow a call. These reload sp and the
+ * bytecode pointer from the method's frame, so the frame exists. They are mov rsp, [rbp - 16] or, since JDK
+ * 22, mov rcx, [rbp - 16]; lea rsp, [rbp + 8 rcx]; then mov qword [rbp - 16], 0; mov r13, [rbp - 64].
  */
 static __always_inline bool resumes_own_frame(struct walker *w)
 {
@@ -326,11 +326,12 @@ static __always_inline __u64 sets_sender_sp(__u64 code)
 }
 
 /*
- * Returns whether an adapter has set r13 to the caller's sp; before that, r13 may have any value. The code from
- * ip on is searched for the jump to the interpreter (jmp rcx) and for the instruction that sets r13 (mov r13, rsp
- * or, since JDK 20, lea r13, [rsp + 8]). If the jump comes first, r13 is set. If the other one comes first, r13 is
- * not set yet. Nor is it if neither is near, because up to a kilobyte of GC barrier code may precede them. (An
- * adapter begins with the code for calls from interpreted to compiled code, which needs no caller's sp.)
+ * Returns whether an adapter has set r13 to the caller's sp; before that, r13 may have any value. The code
+ * from ip on is searched for the jump to the interpreter (jmp rcx) and for the instruction that sets r13 (mov
+ * r13, rsp or, since JDK 20, lea r13, [rsp + 8]). If the jump comes first, r13 is set. If the other
+ * instruction comes first, r13 is not set yet. If neither is near, r13 is not set either, because up to a
+ * kilobyte of GC barrier code may precede both. (An adapter begins with the code for calls from interpreted
+ * to compiled code, which does not need the caller's sp.)
  */
 __noinline int has_set_sender_sp(struct walker *w)
 {
@@ -447,9 +448,10 @@ static __always_inline int stub_state(struct walker *w)
 
 /*
  * Returns whether the innermost stub passes an exception on and has no frame at this instruction. Then rdx
- * contains the address in the method where the exception was thrown. Before it builds its frame, the stub executes
- * push rdx. After it has removed the frame, it executes mov r8, rax; mov rax, [r15 + X]; mov rdx, [r15 + X];
- * mov qword [r15 + X], 0; jmp r8 or jmp r10. (OptoRuntime::generate_exception_blob(), and TailJump in x86_64.ad)
+ * contains the address in the method where the exception was thrown. Before it builds its frame, the stub
+ * executes push rdx. After it has removed the frame, it executes mov r8, rax; mov rax, [r15 + X];
+ * mov rdx, [r15 + X]; mov qword [r15 + X], 0; jmp r8 or jmp r10. (OptoRuntime::generate_exception_blob(), and
+ * TailJump in x86_64.ad)
  */
 static __always_inline bool passes_exception_on(struct walker *w)
 {

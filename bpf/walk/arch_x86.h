@@ -41,8 +41,8 @@ static __always_inline bool in_user_mode(const bpf_user_pt_regs_t *regs)
 	return regs->cs & 3;
 }
 
-/* Returns whether the registers were saved by an exception or an interrupt. Their orig_rax is -1; that of a system
-   call is its number. */
+/* Returns whether the registers were saved by an exception or an interrupt, which set orig_rax to -1. A
+   system call sets it to its number. */
 static __always_inline bool saved_by_exception(const bpf_user_pt_regs_t *regs)
 {
 	return regs->orig_rax == (__u64)-1;

@@ -78,7 +78,8 @@ static __always_inline __u64 find_block(const struct code_heap *heap, __u64 addr
 	return 0;
 }
 
-/* Decodes the blob in w->bytes: the addresses of its code, entry and handlers, and where its frame is complete. */
+/* Decodes the blob in w->bytes: the addresses of its code, verified entry and handlers, and the offset at
+   which its frame is complete. */
 static __always_inline void read_blob_fields(struct walker *w, __u64 blob)
 {
 	struct blob *b = &w->blob;
@@ -146,8 +147,8 @@ __noinline int find_blob(struct walker *w, __u64 addr)
 	return 0;
 }
 
-/* Sets w->blob to the blob of the current frame. Often no search is needed: w->blob, which is still the callee's
-   blob, may also contain this frame's address, or the cache may have the frame's blob. */
+/* Sets w->blob to the blob of the current frame. Often no search is needed: w->blob, which is still the
+   callee's blob, may also contain this frame's address, or the cache may have the frame's blob. */
 __noinline int find_own_blob(struct walker *w)
 {
 	struct cached_address *slot;

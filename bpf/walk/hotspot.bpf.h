@@ -4,8 +4,9 @@
  * two, and stubs.
  *
  * The frame size of a blob leads to the caller. Only the innermost frame can be incomplete; how much of it is set
- * up is decoded from its instructions (arch_x86.bpf.h). Nearly all generated code is called from generated code.
- * So a step is confirmed if the return address lies in the code cache. Steps that nothing confirms are guesses.
+ * up is decoded from its instructions (arch_x86.bpf.h). Nearly all generated code is called from generated
+ * code. So a step is confirmed if the return address lies in the code cache. Steps that nothing confirms are
+ * guesses.
  */
 #ifndef JVMPROBE_WALK_HOTSPOT_BPF_H
 #define JVMPROBE_WALK_HOTSPOT_BPF_H
@@ -53,10 +54,10 @@ static __always_inline bool is_sender_sp(struct walker *w, __u64 end, __u64 sp)
 
 /*
  * Finds the caller of an interpreted method that compiled code has called and whose frame is not yet built or
- * already removed. In this state, fp belongs to a frame further out, which may look like the method's own frame.
- * The return address is at sp, one word above sp if fp was pushed, or in a register. It is accepted only if a
- * register also contains a plausible sp of the caller; without this, the address may be left over from an
- * earlier call. If none is accepted, returns 0 and leaves the frame marked as innermost.
+ * already removed. In this state, fp belongs to a frame further out, which may look like the method's own
+ * frame. The return address is at sp, one word above sp if fp was pushed, or in a register. It is accepted
+ * only if a register also contains a plausible sp of the caller; without this, the address may be left over
+ * from an earlier call. If none is accepted, returns 0 and leaves the frame marked as innermost.
  */
 __noinline int caller_of_frameless(struct walker *w)
 {
@@ -92,8 +93,9 @@ __noinline int caller_of_frameless(struct walker *w)
 	return go_to(w, ip, sp, w->fp);
 }
 
-/* Finds the caller of an interpreted method. Its frame has a frame pointer. The three words below the address in it
-   are the caller's sp, the last sp and the Method (frame_x86.hpp). Further below, JDK versions differ. */
+/* Finds the caller of an interpreted method. Its frame has a frame pointer. The three words below the address
+   in fp are the caller's sp, the last sp and the Method (frame_x86.hpp). Further below, JDK versions
+   differ. */
 __noinline int caller_of_interpreted(struct walker *w)
 {
 	/* Words from fp - 8 words up to the return address. */
@@ -125,14 +127,14 @@ __noinline int caller_of_interpreted(struct walker *w)
 		/* On entry, the caller's sp is in a register, too. */
 		sp = w->is_innermost && w->sp == w->fp ? w->regs.sender_sp : words[7];
 		top = w->fp + 2 * WORD;
-		/* If an adapter has moved arguments to the stack, they lie between `top` and the caller's sp. An
-		   implausible value is replaced by `top`. */
+		/* If an adapter has moved arguments to the stack, they lie between `top` and the caller's sp.
+		   An implausible sp is replaced by `top`. */
 		if (sp < top || sp - top > MAX_FRAME_BYTES)
 			sp = top;
 		return go_to(w, words[9], sp, words[8]);
 	}
-	/* At a method's entry there is no frame yet. The return address is at sp or, while the interpreter pushes
-	   the local variables, in a register. */
+	/* At a method's entry there is no frame yet. The return address is at sp or, while the interpreter
+	   pushes the local variables, in a register. */
 	if (w->is_innermost) {
 		if (!read_stack(w, &base, 1, w->sp) && in_code_cache(w, base))
 			return go_to(w, base, sender_sp(w, w->sp + WORD), w->fp);
@@ -177,9 +179,9 @@ __noinline __u64 frame_end(struct walker *w, __u64 end)
 }
 
 /*
- * Returns whether the current blob was called by the frame that begins at `end`. This is so if the call before the
- * return address leads to this blob, or if the return address is in the interpreter and the saved fp points to a
- * frame.
+ * Returns whether the current blob was called by the frame that begins at `end`. This is so if the call
+ * before the return address leads to this blob, or if the return address is in the interpreter and the saved
+ * fp points to a frame.
  */
 __noinline int is_called_from(struct walker *w, __u64 end)
 {
@@ -303,9 +305,9 @@ __noinline int caller_of_adapter(struct walker *w)
 	}
 	if (read_user(c, sizeof(c), w->ip) || read_stack(w, &ip, 1, w->sp))
 		return END_UNREADABLE;
-	/* The adapter may be saving all registers before it calls the JVM, which patches the call site. In this
-	   case, regs.sender_sp is the sp from before the registers were pushed, and regs.return_address is the
-	   return address that is stored at this sp. */
+	/* The adapter may be saving all registers before it calls the JVM, which patches the call site. In
+	   this case, regs.sender_sp is the sp from before the registers were pushed, and regs.return_address
+	   is the return address that is stored at this sp. */
 	sp = w->regs.sender_sp;
 	if (sp > w->sp && sp - w->sp <= MAX_FRAME_BYTES && !read_stack(w, &pushed, 1, sp) &&
 	    pushed == w->regs.return_address && in_code_cache(w, pushed))
@@ -323,10 +325,10 @@ __noinline int caller_of_adapter(struct walker *w)
 
 /*
  * Searches the stack for the innermost stub's return address. Returns its position in words above sp, or
- * STUB_WORDS if it is not found. Usually this is the address after a call whose target is the stub. But compiled
- * code of C2 jumps to the stubs that pass on an exception, so there is no such call. For these stubs, the word at
- * the position that the frame size gives is accepted if the first return address above sp has the same value,
- * because the stubs of C2 copy their return address to the top of the stack.
+ * STUB_WORDS if it is not found. Usually the return address is the one after a call whose target is the stub.
+ * But compiled code of C2 jumps to the stubs that pass on an exception, so there is no such call. For these
+ * stubs, the word at the position that the frame size gives is accepted if the return address nearest to sp
+ * has the same value, because the stubs of C2 copy their return address to the top of the stack.
  */
 __noinline int scan_stub(struct walker *w)
 {
@@ -360,10 +362,10 @@ __noinline int scan_stub(struct walker *w)
 }
 
 /*
- * Finds the caller of a stub that was interrupted at any instruction. For this, it searches for a return address whose
- * call leads to the stub, or uses the stub's frame size. Many stubs set up rbp as C code does. Others push arbitrary
- * words and leave rbp unchanged, so rbp may belong to any frame further out. Returns 0 and makes no step if it finds
- * no caller.
+ * Finds the caller of a stub that was interrupted at any instruction. For this, it searches for a return
+ * address whose call leads to the stub, or uses the stub's frame size. Many stubs set up rbp as C code does.
+ * Others push arbitrary words and leave rbp unchanged, so rbp may belong to any frame further out. Returns 0
+ * and makes no step if it finds no caller.
  */
 static __always_inline int caller_of_innermost_stub(struct walker *w)
 {
@@ -400,8 +402,8 @@ static __always_inline int caller_of_innermost_stub(struct walker *w)
 }
 
 /* Finds the caller of a stub at its start or end, when only the return address is on the stack and, if
-   `has_pushed_fp`, the caller's fp below it. The stub of entry barriers may also have pushed -1 directly below the
-   return address. */
+   `has_pushed_fp`, the caller's fp below it. The stub of entry barriers may also have pushed -1 directly
+   below the return address. */
 static __always_inline int caller_of_frameless_stub(struct walker *w, bool has_pushed_fp)
 {
 	__u64 words[3], end = w->sp + WORD, fp = w->fp;
@@ -443,8 +445,8 @@ __noinline int caller_of_stub(struct walker *w)
 	if (w->blob.frame_bytes && !w->is_innermost &&
 	    caller_near(w, w->sp + w->blob.frame_bytes, &why))
 		return why;
-	/* The other stubs that native code calls have a frame pointer. If generated code has called an innermost
-	   stub, this step is a guess. */
+	/* The other stubs that native code calls have a frame pointer. If generated code has called an
+	   innermost stub, this step is a guess. */
 	if (w->fp >= w->sp && w->fp - w->sp < MAX_FRAME_BYTES &&
 	    !read_stack(w, words, 3, w->fp)) {
 		if (words[1] == -1ULL && in_code_cache(w, words[2]))

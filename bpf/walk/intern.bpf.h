@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
  * Interns stacks: each is sent to user space once and represented by an id from then on. So a stack of a
- * thousand frames costs its eight kilobytes once, and each further event with this stack costs one map look-up.
+ * thousand frames costs its eight kilobytes once, and each further event with it costs one map look-up.
  *
  * The id is a hash of the frames and of the process, because two processes may have different code at the same
  * addresses.
@@ -19,8 +19,9 @@
 #include "walk.bpf.h"
 
 /*
- * Ids of the stacks that were sent to user space, with the keys of their processes. User space sets the size of
- * this map. It is not an LRU map: hardware samples arrive as NMIs, in which the locks of such a map may deadlock.
+ * Ids of the stacks that were sent to user space, with the keys of their processes. User space sets the size
+ * of this map. It is not an LRU map: hardware samples arrive as NMIs, in which the locks of such a map may
+ * deadlock.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -45,7 +46,8 @@ struct {
 /* Level of programs that lock the memory. */
 #define LEVEL_LOCKED 0
 
-/* Returns this processor's memory for a level. Only for programs that no program of the same level interrupts. */
+/* Returns this processor's memory for a level. Only for programs that no program of the same level
+   interrupts. */
 static __always_inline struct own_stack *own_stack(__u32 level)
 {
 	return bpf_map_lookup_elem(&stacks, &level);
@@ -77,8 +79,8 @@ static __always_inline __u64 intern(struct stack_event *event, __u64 hash, const
 
 	if (!size)
 		return STACK_NONE;
-	/* Prevents the compiler from merging the two comparisons: verifiers up to Linux 6.1 derive no bound from the
-	   merged one. */
+	/* Prevents the compiler from merging the two comparisons: verifiers up to Linux 6.1 derive no bound
+	   from the merged one. */
 	barrier_var(size);
 	if (size > sizeof(event->stack.frames))
 		return STACK_NONE;
@@ -93,7 +95,8 @@ static __always_inline __u64 intern(struct stack_event *event, __u64 hash, const
 		return STACK_OTHER;
 	event->kind = EVENT_STACK;
 	event->id = id;
-	/* If the ring buffer is full, removes the id, so that the next event with this stack sends the stack again. */
+	/* If the ring buffer is full, removes the id, so that the next event with this stack sends the
+	   stack. */
 	if (bpf_ringbuf_output(&events, event, offsetof(struct stack_event, stack.frames) + size,
 			       wake()) &&
 	    !error)
@@ -101,8 +104,8 @@ static __always_inline __u64 intern(struct stack_event *event, __u64 hash, const
 	return id;
 }
 
-/* Walks and sends the stack of a thread in user mode that has these registers. Returns the id of the stack, or
-   STACK_NONE if it has no frames or if this processor's memory is in use. */
+/* Walks and sends the stack of a thread in user mode that has these registers. Returns the id of the stack,
+   or STACK_NONE if it has no frames or if this processor's memory is in use. */
 static __always_inline __u64 intern_stack(const bpf_user_pt_regs_t *regs, __u64 key)
 {
 	struct own_stack *own = lock_stack();

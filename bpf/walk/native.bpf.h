@@ -131,8 +131,8 @@ static __always_inline bool is_code(struct walker *w, __u64 addr)
 /*
  * Detects a thread that has just hit a probe's breakpoint. If ip is still after the breakpoint, decreases it
  * by one, as the kernel will do. But ip is also after the breakpoint if the kernel has already emulated the
- * probed instruction and this is a push of one byte. In that case, the top of the stack is the pushed value and
- * not a return address, and ip is not changed.
+ * probed instruction and this is a push of one byte. In that case, the top of the stack is the pushed value
+ * and not a return address, and ip is not changed.
  */
 __noinline int find_breakpoint(struct walker *w)
 {
@@ -151,8 +151,8 @@ __noinline int find_breakpoint(struct walker *w)
 }
 
 /*
- * Returns 1 if the kernel has emulated the push at ip and not yet moved ip, else 0. Valid only if, according to
- * the unwind row, the frame contains nothing but the return address.
+ * Returns 1 if the kernel has emulated the push at ip and not yet moved ip, else 0. Valid only if, according
+ * to the unwind row, the frame contains nothing but the return address.
  */
 __noinline int emulated_words(struct walker *w)
 {
@@ -220,15 +220,16 @@ __noinline __u64 saved_fp(struct walker *w, __u32 found)
 	return w->fp;
 }
 
-/* Finds the caller of native code without unwind information: hand-written, or built without tables, as musl is.
-   The frames of such code are small. */
+/* Finds the caller of native code without unwind information: hand-written, or built without tables, as musl
+   is. The frames of such code are small. */
 static __always_inline int caller_of_unknown(struct walker *w)
 {
 	__u32 found = scan(w);
 	__u64 fp;
 
 	guess(w);
-	/* If fp points below the return address that scan() has found, fp is better evidence than that address. */
+	/* If fp points below the return address that scan() has found, fp is better evidence than this
+	   address. */
 	if (found >= SCAN_WORDS || (!w->is_innermost && w->fp - w->sp < found * WORD))
 		return caller_by_fp(w);
 	fp = saved_fp(w, found);

@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
  * A uprobe replaces an instruction by a breakpoint. The kernel makes the thread execute a copy of the
- * instruction at another address ("out of line", kernel/events/uprobes.c), with unchanged registers and stack.
- * This file maps an address in the copy back to the address of the original instruction.
+ * instruction at another address ("out of line", kernel/events/uprobes.c), with unchanged registers and
+ * stack. This file maps an address in the copy back to the address of the original instruction.
  */
 #ifndef JVMPROBE_WALK_PROBED_BPF_H
 #define JVMPROBE_WALK_PROBED_BPF_H
 
 #include "state.bpf.h"
 
-/* An instruction has at most 15 bytes. When the copy has been executed, ip is the address after its last byte. */
+/* An instruction has at most 15 bytes. When the copy has been executed, ip is the address after its last
+   byte. */
 #define COPY_BYTES 16
 
 /* Offsets of fields of kernel structures, from the kernel's BTF; 0 without BTF. */

@@ -3,8 +3,8 @@
  * State of the walker while it walks one stack, and the steps that every kind of frame needs: reading the
  * walked process's memory, moving to a caller whose location is known, and marking a step as a guess.
  *
- * The state lies in a per-CPU array, because the BPF stack (512 bytes for a function and all that it calls) has
- * no space for it.
+ * The state lies in a per-CPU array, because the BPF stack (512 bytes for a function and all that it calls)
+ * has no space for it.
  */
 #ifndef JVMPROBE_WALK_STATE_BPF_H
 #define JVMPROBE_WALK_STATE_BPF_H
@@ -56,8 +56,8 @@ struct blob {
 	__u32 compile_id;
 	__u32 kind;
 	/* Identity: the compile id of a method or, for other blobs, the low half of the name's address. It
-	   distinguishes the blob from a later one at the same location. identity_at is the address in the blob
-	   at which the identity is stored. */
+	   distinguishes the blob from a later one at the same location. identity_at is the address in the
+	   blob at which the identity is stored. */
 	__u32 identity;
 	__u64 identity_at;
 };
@@ -90,7 +90,8 @@ struct walker {
 	/* Whether ip is at the breakpoint of a probe. */
 	bool is_at_breakpoint;
 #endif
-	/* Number of frames so far, and the value of this number at the first guess; 0 if there was no guess. */
+	/* Number of frames so far, and the value of this number at the first guess; 0 if there was no
+	   guess. */
 	__u32 depth;
 	__u32 frames_before_guess;
 	__u64 code_low;

@@ -218,8 +218,9 @@ static __always_inline __u64 finish_kernel_walk(struct walked *walked, __u64 tar
 }
 
 /*
- * Has the kernel walk a stack. With BPF_F_USER_STACK, this is the user stack of the process `target`, walked
- * by frame pointers. With target 0, it is the kernel stack, whose id all processes share.
+ * Has the kernel walk a stack of the current thread. With BPF_F_USER_STACK in `flags`, this is the user
+ * stack, walked by frame pointers. Without it, this is the kernel stack; `target` is then 0, because all
+ * processes share the ids of kernel stacks.
  */
 static __always_inline __u64 walk_by_kernel(void *ctx, __u64 target, __u64 flags,
 					    struct walked *walked)

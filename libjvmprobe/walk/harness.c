@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
  * Compiles the kernel side's stack walker for user space, from the sources that run in the kernel. Only the
- * helpers and maps differ: the walker's data are requested from the caller, who has them from a recording or
- * from a live process.
+ * helpers and maps differ: they get the walker's data from callbacks, which read a recording or a live
+ * process.
  *
  * There is one walk at a time in each thread: BPF's per-CPU data are per-thread data here.
  */
@@ -21,7 +21,8 @@
 #include "walk/walk.bpf.h"
 #undef const
 
-/* Callbacks that provide the walker's data. They return 0, or another value if there is nothing. */
+/* Callbacks that provide the walker's data. They return 0, or another value if the requested data do not
+   exist. */
 struct source {
 	void *context;
 	int (*read)(void *context, void *to, __u32 size, __u64 addr);
@@ -36,7 +37,7 @@ struct start {
 	__u64 ip;
 	__u64 sp;
 	__u64 fp;
-	/* struct registers, of which this machine may have fewer or none */
+	/* the content of struct registers, which may be smaller or empty on this architecture */
 	__u64 others[4];
 };
 
@@ -50,7 +51,7 @@ static __thread struct mapping mapping_slots[4];
 static __thread struct unwind_row row_slots[4];
 static __thread unsigned next_slot;
 static __thread __u32 current_table;
-/* Their addresses represent the inner maps. */
+/* The addresses of these two variables represent the inner maps. */
 static char inner_mappings, inner_rows;
 
 static void *bpf_map_lookup_elem(void *map, const void *key)

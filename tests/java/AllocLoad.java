@@ -173,10 +173,7 @@ public class AllocLoad {
         counts.allocated = bean.getThreadAllocatedBytes(id) - first;
     }
 
-    /**
-     * Computes for a few nanoseconds per turn, so that the load resembles an application that allocates
-     * about 1 GB/s.
-     */
+    /** Computes for a few nanoseconds per turn, to resemble an application that allocates about 1 GB/s. */
     private static void work(long turns) {
         long x = turns;
         for (long i = 0; i < turns; i++) {

@@ -498,8 +498,8 @@ impl Report {
     /// Asserts the promised quality: at most 1 % incomplete stacks, 0.3 % frames without a name and
     /// 4 % stacks with gaps, and impossible stacks as in [`Report::is_possible`]. Gaps are
     /// accepted, because near a method's end, HotSpot's debug information names the method that was
-    /// inlined last. While a recursion returns, its bottom method may therefore still appear, with
-    /// too few repetitions above it.
+    /// inlined last. While a recursion returns, its bottom method may therefore still appear
+    /// although some of its callers have returned.
     ///
     /// # Panics
     /// If the quality is lower.

@@ -305,9 +305,9 @@ impl Checker {
         verdict
     }
 
-    /// Judges a call by the class of a lambda or a method reference. Such a class calls three kinds
-    /// of methods: those that are named by the bootstrap arguments in its host's class file, those
-    /// that box and unbox values, and the constructor of `Object`.
+    /// Judges a call by the class of a lambda or a method reference. Such a class calls methods that
+    /// are named by the bootstrap arguments in its host's class file, methods that box and unbox
+    /// values, methods of `java.lang.invoke`, and the constructor of `Object`.
     fn judge_lambda(&self, host: &str, callee: &Named<'_>) -> Verdict {
         let Some(class) = self.classes.class(host) else {
             return Unknown("no class file of the lambda's class");

@@ -128,7 +128,8 @@ fn start(vm: JavaVm, text: &[u8], live: bool) -> Result<(), Failure> {
         return Err(Failure::Memory);
     };
     let result = set_up(&pass, env, live);
-    // An agent attached to a running JVM without a rich map is done after the snapshot.
+    // An agent that was attached to a running JVM is done after the snapshot, unless it writes a
+    // rich map without the option `once`.
     let keeps_writing =
         result.is_ok() && (!live || pass.continues_after_snapshot() && !options.once);
     if !keeps_writing {

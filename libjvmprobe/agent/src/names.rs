@@ -1,15 +1,15 @@
 //! Names of methods, and their source files and lines.
 //!
 //! This module parses the class signatures that JVMTI's "Get Class Signature"
-//! returns (`Ljava/lang/String;`). In those of hidden classes, HotSpot separates
-//! the name from a number by `.` in newer JVMs and by `/` in older ones. A line
+//! returns (`Ljava/lang/String;`). In the signature of a hidden class, a number
+//! follows the name, after a `.` in newer JVMs and after a `/` in older ones. A line
 //! table entry applies to the bytecodes from its start up to the start of the
 //! next entry.
 //!
 //! Calls into the JVM take time, and the same few methods occur repeatedly in
 //! the inlining chains of one compiled method, so results are cached during an
 //! event. They are never cached longer, because the JVM can reuse a `jmethodID`
-//! after its class has been unloaded.
+//! after the class of its method has been unloaded.
 
 use crate::jni::Jni;
 use crate::jvmti::{Env, MethodId};

@@ -5,9 +5,9 @@
 //! nanoseconds of `CLOCK_MONOTONIC`:
 //!
 //! - `J 1 PID`: the agent was loaded; format version, PID in the JVM's own PID namespace
-//! - `L TIME ADDRESS SIZE` and a frame: a method was compiled; the frame has its first line
-//! - `I START END` and one or more frames, the innermost first: the inlined
-//!   methods that a part of the method in the last `L` was compiled from
+//! - `L TIME ADDRESS SIZE` and a frame: a method was compiled; LINE of the frame is the method's first line
+//! - `I START END` and one or more frames, the innermost first: a part of the
+//!   method in the last `L`, and the inlined methods from which it was compiled
 //! - `D TIME ADDRESS SIZE NAME`: generated code that is not a method
 //! - `U TIME ADDRESS`: a method's code was unloaded
 //! - `E TIME`: all code that existed before the agent was loaded has been written

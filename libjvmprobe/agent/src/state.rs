@@ -5,13 +5,14 @@
 //! a short time after they were disabled (JVM Tool Interface, "Dispose
 //! Environment" and "Set Event Notification Mode"). A file must not be closed
 //! while a thread is about to write to it, because the JVM could reuse the
-//! descriptor for one of its own files before the write. So the gate counts the
-//! threads that hold a `Pass`, admits no more threads once the environment is
-//! stopped, and the last thread to drop its pass closes the files.
+//! descriptor for one of its own files before the write. Therefore `State::gate`
+//! counts the threads that hold a `Pass`. Once the environment is stopped, the
+//! gate admits no more threads, and the last thread that drops its pass closes
+//! the files.
 //!
 //! The memory of a state is never freed, because the JVM may be about to run a
-//! callback that reads it. It is less than a hundred bytes for each load of the
-//! agent.
+//! callback that reads it. A state has less than a hundred bytes, and each load
+//! of the agent creates only one.
 
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -28,8 +29,9 @@ const STOPPED: u32 = 1 << 31;
 const BROKEN: u32 = 1 << 30;
 /// Mask of the other bits of the gate: the number of passes in use.
 const COUNT: u32 = BROKEN - 1;
-/// Maximum size of a file in bytes. A file of this size gets no more records, so
-/// that the agent does not fill the disk if the reader died without removing it.
+/// Maximum size of a file in bytes. A file of this size gets no more records.
+/// Otherwise, the agent could fill the disk if the process that reads the file
+/// has died without removing the file.
 const MAX_FILE_SIZE: i64 = 1 << 30;
 
 /// One environment's files and options.
@@ -78,8 +80,8 @@ impl State {
     }
 
     /// Returns a pass to the state of the environment that sent an event, unless
-    /// it is stopped. Stops it if its file is unlinked or has reached its
-    /// maximum size.
+    /// the environment is stopped. Stops the environment if its rich map (or, if
+    /// there is none, its perf map) is unlinked or has the maximum size.
     pub fn enter(env: Env) -> Option<Pass> {
         let state = env.storage().cast::<Self>();
         // SAFETY: the storage is null or the state that `Pass::publish` stored,

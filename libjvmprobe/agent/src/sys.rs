@@ -137,8 +137,8 @@ pub struct File(i32);
 impl File {
     /// Opens `path`, which must end in NUL, for appending, and creates it (mode
     /// 0600) if it does not exist. Rejects a symbolic link as the last component,
-    /// and anything but a regular file. `O_NONBLOCK` is for a FIFO, whose open
-    /// would otherwise block the JVM until a reader opens it.
+    /// and anything but a regular file. Without `O_NONBLOCK`, the attempt to open a
+    /// FIFO would block the JVM until another process opens the FIFO for reading.
     pub fn append(path: &[u8]) -> Option<Self> {
         if path.last() != Some(&0) {
             return None;

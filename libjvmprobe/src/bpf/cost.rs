@@ -1,5 +1,6 @@
-//! Cost of the probes to each JVM: the kernel side counts hits and measures some runs of its programs (bpf/cost.bpf.h);
-//! the trap of each hit is added at the [price](super::trap_cost) measured on this machine.
+//! Cost of the probes to each JVM. The kernel side counts hits and measures some runs of its programs
+//! (bpf/cost.bpf.h). For each hit, user space adds the cost of the trap or interrupt, which it has
+//! [measured](super::trap_cost) on this machine.
 
 use std::collections::HashMap;
 
@@ -17,14 +18,14 @@ use crate::{
 pub(super) const MAP: &str = "costs";
 /// Key under which hits of processes without an entry are counted.
 const OTHERS: u64 = 0;
-/// Minimum number of measured runs in an interval for its own average to be used. With fewer runs, the
-/// average since the start is used.
+/// If an interval has at least this many measured runs, their average is used. If it has fewer, the average
+/// since the start is used.
 const ENOUGH_RUNS: u64 = 8;
 
 /// Cost of the probes to a process since the last call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cost {
-    /// The process; 0 for all processes that are not traced but map the same files or are sampled, too.
+    /// The process; 0 for all untraced processes together that hit the probes or are sampled.
     pub pid: u32,
     /// Number of probe hits and samples.
     pub hits: u64,
@@ -111,7 +112,7 @@ impl Costs {
 
     /// Counts the hits of a JVM separately from now on.
     pub(crate) fn add(&self, target: u64) {
-        // If the map is full, its hits are counted among those of processes without an entry.
+        // If the map is full, this JVM's hits are counted among those of processes without an entry.
         let _ = self.map.update(&target.to_ne_bytes(), &[0; size_of::<Runs>()], MapFlags::NO_EXIST);
     }
 
@@ -133,7 +134,7 @@ impl Costs {
         Ok(costs.collect())
     }
 
-    /// Returns the costs of a JVM that has ended since the last call, and removes its data.
+    /// For a JVM that has ended, returns the costs since they were last returned, and removes the JVM's data.
     pub(crate) fn take_last(&mut self, target: u64) -> Option<Cost> {
         let last = Runs::of(&self.map, target).and_then(|runs| self.cost(target, runs));
         self.forget(target);

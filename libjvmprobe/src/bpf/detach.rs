@@ -6,8 +6,8 @@
 //! When the process ends, the kernel detaches what is still attached, before other processes see the exit.
 //! But an attachment that a thread is just making or releasing would stay, because the kernel does not write
 //! to the target's memory for a thread that is being killed (it logs "failed to unregister, leaking uprobe";
-//! see uprobe_unregister_nosync() in Linux's kernel/events/uprobes.c). So the end of the process waits for
-//! such a thread, and then releases the remaining attachments itself, all at once.
+//! see uprobe_unregister_nosync() in Linux's kernel/events/uprobes.c). So before the process exits, it waits
+//! until no thread is making or releasing an attachment, and then releases the remaining ones, all at once.
 
 use std::{
     fs,
@@ -25,8 +25,8 @@ use crate::sys::{Worker, privileges::Rights, undo};
 /// Held while attaching or detaching, because libbpf's USDT data of each object is not thread-safe.
 static ATTACH_LOCK: Mutex<()> = Mutex::new(());
 
-/// Maximum time that the end of the process waits for an attachment to be made or released, which usually takes about
-/// 50 ms.
+/// Maximum time for which the process, before it exits, waits for an attachment to be made or released. This
+/// usually takes about 50 ms.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Locks attaching and detaching. The first call registers the release of all attachments at the end of the process.
@@ -53,17 +53,17 @@ fn end_attaching() {
     }
 }
 
-/// Releases all attachments, each in a thread of its own, so that they wait for the kernel in parallel. A
-/// process that exits would close one after the other.
+/// Releases all attachments, each in a thread of its own, so that the threads wait for the kernel in
+/// parallel. If the process simply exited, the kernel would release one attachment after the other.
 fn release_all() {
     // An attachment has two descriptors: the link, and the perf event that it attaches a program to.
     for kind in ["anon_inode:bpf_link", "anon_inode:[perf_event]"] {
         let open = attachments(kind);
         thread::scope(|all| {
             for fd in open {
-                // SAFETY: an open descriptor of this process. Its owner does not close it again, because
-                // every owner that is dropped at all was dropped before. After a second Ctrl-C, threads may
-                // still be running, but what they do now ends with the process.
+                // SAFETY: an open descriptor of this process. Its owner does not close it later, because an
+                // owner that is still alive now is never dropped. After a second Ctrl-C, other threads may
+                // still be running, but they end with the process.
                 let fd = unsafe { OwnedFd::from_raw_fd(fd) };
                 // If no thread can be started, the descriptor is closed here.
                 drop(thread::Builder::new().spawn_scoped(all, || drop(fd)));

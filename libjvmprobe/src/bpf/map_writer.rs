@@ -1,8 +1,8 @@
 //! Background thread that updates the stack walker's maps.
 //!
 //! When an inner map is inserted into or removed from an outer one, the kernel waits until all programs that may
-//! still use the previous one have ended: about 10 ms, or up to 100 ms on a busy machine. With a hundred JVMs,
-//! events would wait too long for that.
+//! still use the previous inner map have ended. This takes about 10 ms, or up to 100 ms on a busy machine. If
+//! the thread that reads events did this for a hundred JVMs, the events would wait too long.
 
 use std::{
     io,

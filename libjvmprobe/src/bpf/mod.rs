@@ -77,8 +77,8 @@ pub(crate) fn has_user_registers() -> bool {
         && has_helper(ProgramType::PerfEvent, BPF_FUNC_task_pt_regs)
 }
 
-/// Returns whether the kernel has a helper. If the check fails, assumes that it has, because loading then
-/// reports the error.
+/// Returns whether the kernel has a helper. If the check fails, returns `true`, because loading will then
+/// report the error.
 fn has_helper(program: ProgramType, helper: bpf_func_id) -> bool {
     program.is_helper_supported(helper).unwrap_or(true)
 }

@@ -1,7 +1,7 @@
 //! Perf events: sampling on each processor, at a frequency or at each n-th occurrence, and watchpoints.
 //!
-//! Source: perf_event_open(2). Hardware cycles are sampled if the machine counts them (virtual machines often do not),
-//! else the processor's clock.
+//! Source: perf_event_open(2). To sample CPU time, hardware cycles are used if the machine counts them
+//! (virtual machines often do not), else the kernel's timer.
 
 use std::{
     fs, io,
@@ -22,7 +22,7 @@ const MAX_RATE: &str = "/proc/sys/kernel/perf_event_max_sample_rate";
 pub enum Clock {
     /// Cycles in which the processor was not halted, counted by hardware.
     Cycles,
-    /// Time that has passed on the processor.
+    /// The kernel's high-resolution timer on each processor.
     CpuClock,
 }
 

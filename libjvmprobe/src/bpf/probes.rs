@@ -195,7 +195,7 @@ pub(crate) fn attach(
     let cookie = if bpf::has_cookies() {
         cookie
     } else if bpf::sees_initial_pids() {
-        // The program identifies the process by its number alone.
+        // Without cookies, the program identifies the process by its PID alone.
         0
     } else {
         return Err(Error::Kernel {
@@ -245,8 +245,9 @@ fn process_exists(pid: Pid) -> bool {
 
 /// A set of attachments. When it is dropped, a background thread detaches all of them.
 ///
-/// The set must not outlive the object whose programs are attached, because libbpf keeps the data of USDT probes there.
-/// The object should live as long as the process.
+/// The attachments must not outlive the object whose programs are attached, because libbpf keeps the data of
+/// USDT probes there. The object should live as long as the process, because the background thread detaches
+/// later.
 #[derive(Debug, Default)]
 pub struct Links(Vec<Link>);
 

@@ -31,9 +31,9 @@ pub fn text<T: Copy + Into<i64>>(field: &[T]) -> String {
     clean::name(&String::from_utf8_lossy(&bytes.collect::<Vec<_>>())).into_owned()
 }
 
-/// Returns all keys and values of a map, read with one system call. Several calls would miss entries, because
-/// libbpf-rs treats a batch that is not full as the last one, but the kernel also ends a batch before a
-/// bucket that does not fit.
+/// Returns all keys and values of a map, read with one system call. Several calls would miss entries:
+/// libbpf-rs treats a batch that is not full as the last one, although the kernel also leaves a batch
+/// incomplete if the next bucket does not fit into it.
 ///
 /// # Errors
 /// [`Error::Bpf`].

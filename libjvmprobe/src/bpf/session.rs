@@ -156,7 +156,7 @@ pub trait Attach {
         cookie: u64,
     ) -> Result<Links>;
 
-    /// Makes the wait for events return when a descriptor is readable, too.
+    /// Makes the wait for events end also when a descriptor is readable.
     fn wake_on(&mut self, waker: OwnedFd);
 
     /// Waits until the kernel side has all data that was given to the stack walker, if there is one.

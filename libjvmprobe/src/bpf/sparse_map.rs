@@ -49,8 +49,9 @@ pub fn set_sizes(object: &mut OpenObject, maps: &[SparseMap]) -> Result<()> {
 }
 
 /// Enlarges libbpf's maps for USDT probes. This is needed if many JVMs are attached to separately, as inside
-/// a PID namespace and before Linux 5.15, because libbpf keeps a description of the arguments for each
-/// attachment, by default at most 256 (its usdt.bpf.h); javagc uses three per JVM.
+/// a PID namespace and before Linux 5.15. For each attachment, libbpf keeps descriptions of the arguments, of
+/// which its map can otherwise hold 1,024 (`BPF_USDT_MAX_SPEC_CNT` in bpf/jvm.bpf.h); javagc uses three per
+/// JVM.
 ///
 /// # Errors
 /// [`Error::Bpf`](crate::Error::Bpf).

@@ -41,7 +41,7 @@ impl<T: 'static> EventStream<T> {
         Ok(Self { ring: builder.build().map_err(bpf)?, queue, waker: None })
     }
 
-    /// Makes [`EventStream::wait`] return when this descriptor is readable, too.
+    /// Makes [`EventStream::wait`] return also when this descriptor is readable.
     pub(crate) fn wake_on(&mut self, waker: OwnedFd) {
         self.waker = Some(waker);
     }

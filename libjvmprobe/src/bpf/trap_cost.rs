@@ -7,8 +7,8 @@
 //!
 //! The measurement takes about 10 ms of CPU time, once.
 //!
-//! `unsafe`: one function is written in assembly and touches only the stack that it restores, and one function of
-//! libbpf reads two instructions that live until it returns.
+//! `unsafe`: one function is written in assembly; it uses only its own stack frame and restores the
+//! registers. One function of libbpf reads two instructions that live until it returns.
 
 use std::{
     fs::File,

@@ -1,8 +1,8 @@
 //! A program on a function's entry that is attached and detached repeatedly.
 //!
-//! The links of [`probes`](super::probes) stay attached until they are dropped, and a background thread
-//! detaches them. Here detaching is synchronous, so that the caller knows when the probe is detached. Source:
-//! perf_event_open(2), the `uprobe` PMU.
+//! The links of [`probes`](super::probes) stay attached until they are dropped; then a background thread
+//! detaches them. Here, in contrast, detaching is synchronous, so that the caller knows when the probe is
+//! detached. Source: perf_event_open(2), the `uprobe` PMU.
 
 use std::{
     fs::{self, File},
@@ -77,7 +77,8 @@ impl Uprobe {
         let path = format!("/proc/self/fd/{}\0", self.file.as_raw_fd());
         attr.__bindgen_anon_3.uprobe_path = path.as_ptr() as u64;
         attr.__bindgen_anon_4.probe_offset = self.offset.0;
-        // The end of this process waits for this lock, so that it does not interrupt the attaching.
+        // Before this process exits, it waits for this lock, so that the exit does not interrupt the
+        // attaching.
         let guard = detach::lock_attaching();
         let event = open_event(&mut attr, scope).and_then(|event| {
             control(&event, SET_PROGRAM, self.program.as_raw_fd())?;

@@ -165,8 +165,8 @@ fn with<T>(source: &mut dyn Source, call: impl FnOnce(&RawSource) -> T) -> T {
     call(&RawSource { context: (&raw mut context).cast(), read, mapping, row, jvm: &raw const jvm })
 }
 
-/// Walks a stack of the process that has this key with `function`, a build of `harness_walk`. Returns the id
-/// that the kernel side would give the stack, and the stack.
+/// Walks a stack of the process that has this key, by calling `function`, a build of `harness_walk`. Returns
+/// the id that the kernel side would give the stack, and the stack.
 ///
 /// # Safety
 /// `function` must be `harness_walk`, compiled from the sources that this library was built with.

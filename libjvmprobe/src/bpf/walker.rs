@@ -36,7 +36,7 @@ const MAX_TABLES: u32 = 4096;
 /// Maximum number of mappings that the walker's binary search can cover: `MAX_MAPPING_STEPS` of bpf/walk/native.bpf.h.
 const MAX_MAPPINGS: usize = 8191;
 /// Maximum number of rows of all tables together, eight bytes each: 128 MiB of memory that the kernel cannot swap out.
-/// A libjvm.so has 200,000 rows, all libraries of a JVM twice as many.
+/// A libjvm.so has 200,000 rows, and all libraries of a JVM together have twice as many.
 const MAX_ALL_ROWS: usize = 16 << 20;
 /// Number of entries written to a map by one system call.
 const BATCH: usize = 16_384;
@@ -65,7 +65,7 @@ unsafe impl Plain for Row {}
 const MAPS: [&str; 7] =
     ["jvms", "mappings", "tables", "walkers", "address_cache", "stacks", "known_stacks"];
 
-/// Disables the creation of the walker's maps in an object that is loaded without it.
+/// Disables the creation of the walker's maps in an object that is loaded without the walker.
 ///
 /// # Errors
 /// [`Error::Bpf`].
@@ -101,8 +101,8 @@ struct Loaded {
     segments: Segments,
 }
 
-/// With more files than this, the tables of files that no process has mapped any more are freed at once, not only
-/// after the idle timeout.
+/// If there are more files than this, the tables of files that no process has mapped any more are freed when
+/// a process ends, and not only after the idle timeout.
 const MANY_FILES: usize = 128;
 
 /// User space's part of the walker of one loaded object: fills its maps.
@@ -205,8 +205,8 @@ impl Walker {
         })
     }
 
-    /// Keeps a copy of all rows from now on, for [`walk_data`](Self::walk_data): eight bytes per row, about 2 MB for a
-    /// libjvm.so.
+    /// Keeps a copy of all rows that are loaded from now on, for [`walk_data`](Self::walk_data). A copy takes
+    /// eight bytes per row, about 2 MB for a libjvm.so.
     pub(crate) fn keep_rows(&mut self) {
         self.keeps_rows = true;
     }
@@ -290,13 +290,13 @@ impl Walker {
         }
     }
 
-    /// Returns the files that are in use: mapped by a process, or referenced by an owner other than the
-    /// `HOLDERS`.
+    /// Returns the files that are in use: mapped by a process, or with more references than the `HOLDERS`
+    /// have.
     fn used(&self) -> Vec<i32> {
         let handed_over =
             self.handed_over.values().flat_map(|handed_over| handed_over.iter().skip(1));
         let handed_over: HashSet<u32> = handed_over.map(|mapping| mapping.table).collect();
-        /// This walker, and the list of all files.
+        /// Number of references that do not mean use: one in this walker, and one in the list of all files.
         const HOLDERS: usize = 2;
         let is_used = |(file, loaded): &(Arc<CodeFile>, Option<Loaded>)| {
             Arc::strong_count(file) > HOLDERS

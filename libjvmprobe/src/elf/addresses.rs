@@ -77,9 +77,10 @@ impl Table {
         Some(Self { file, names, entries, extends: name == ".symtab" })
     }
 
-    /// Finds the symbol that contains an address. Considers only symbols that start at the highest start
-    /// address not above it, and of these only the largest one and the smallest one, which may have no size.
-    /// If the largest one ends before the address, all other sized ones do, too.
+    /// Finds the symbol that contains the address `at`. Of the start addresses that are not above `at`, only
+    /// the highest one is considered, and of the symbols that start there only the largest and the smallest
+    /// one. If the largest one does not contain `at`, no other symbol with a size does. The smallest one may
+    /// have no size.
     fn find(&self, at: u64) -> Option<Entry> {
         let end = self.entries.partition_point(|entry| entry.start <= at);
         let last = *self.entries[..end].last()?;
@@ -100,8 +101,8 @@ impl Table {
     }
 }
 
-/// Converts a symbol table entry; `None` unless it is a defined, named function or variable, or has no type,
-/// as labels in assembly code.
+/// Converts a symbol table entry. The symbol must be defined and have a name, and must be a function or a
+/// variable or have no type (a label in assembly code); otherwise, returns `None`.
 fn entry(symbol: &Sym) -> Option<Entry> {
     let is_named = [STT_FUNC, STT_GNU_IFUNC, STT_NOTYPE, STT_OBJECT].contains(&symbol.st_type());
     let is_defined = symbol.st_shndx != SHN_UNDEF as usize && symbol.st_value != 0;

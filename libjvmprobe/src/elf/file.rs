@@ -167,8 +167,8 @@ impl ElfFile {
         Segments(self.segments)
     }
 
-    /// Returns the start address of the page in which its lowest loaded segment begins; `None` if nothing is
-    /// loaded.
+    /// Returns the start address of the page in which the lowest loaded segment begins; `None` if no segment
+    /// is loaded.
     pub(crate) fn base(&self) -> Option<Vaddr> {
         let page = 4096;
         let loaded = self.segments.iter().filter(|s| s.p_type == PT_LOAD);
@@ -186,8 +186,9 @@ impl ElfFile {
 pub struct Segments(Vec<ProgramHeader>);
 
 impl Segments {
-    /// Returns the difference between addresses in a process and link-time addresses, if the byte at file offset
-    /// `map_offset` is mapped at `map_start`.
+    /// Returns the difference between addresses in a process and link-time addresses, for a mapping that
+    /// begins at `map_start` with the byte at file offset `map_offset`. `None` if no loaded segment contains
+    /// this offset.
     pub fn load_bias(&self, map_start: Addr, map_offset: FileOffset) -> Option<u64> {
         load_bias(&self.0, map_start, map_offset)
     }
@@ -291,8 +292,8 @@ impl Section<'_> {
             && sh_size <= MAX_SECTION
     }
 
-    /// Returns the file range of its bytes, and whether they are compressed; `None`
-    /// if it has no bytes in the file or extends beyond its end. Reads nothing.
+    /// Returns the file range of its bytes, and whether they are compressed; `None` if the section has no
+    /// bytes in the file or extends beyond the end of the file. Reads nothing.
     pub(crate) fn stored(&self) -> Option<(std::ops::Range<u64>, bool)> {
         let SectionHeader { sh_offset, sh_size, sh_flags, sh_type, .. } = *self.header;
         let end = sh_offset.checked_add(sh_size).filter(|&end| end <= self.elf.size)?;

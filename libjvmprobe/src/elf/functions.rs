@@ -34,7 +34,7 @@ pub(crate) struct Functions {
 }
 
 impl Functions {
-    /// Opens the table; `None` if the file has none.
+    /// Opens the table; `None` if the file has none, or one with another header.
     pub(crate) fn read(elf: &ElfFile) -> Option<Self> {
         let section = elf.section(".eh_frame_hdr")?;
         let (range, is_compressed) = section.stored()?;
@@ -75,9 +75,10 @@ impl Functions {
         Some((absolute(start), absolute(description)))
     }
 
-    /// Returns the size of a function in bytes, from its frame description entry: length, pointer to the CIE, start
-    /// relative to its own position, size. `None` if the start has another encoding, so that it does not match the
-    /// function.
+    /// Returns the size of a function in bytes, from its frame description entry. The entry consists of a
+    /// length, a pointer to the CIE, the start of the function relative to the position of this field, and
+    /// the size. `None` if the decoded start is not that of the function: then the entry has another
+    /// encoding.
     fn size(&self, start: Vaddr, description: Vaddr) -> Option<u32> {
         let at = self.segments.offset(description)?;
         let [_length, _common, relative, size] = self.words(at.0)?;

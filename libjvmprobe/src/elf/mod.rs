@@ -11,8 +11,8 @@
 //! | `symbols` | `.symtab` and `.dynsym` |
 //!
 //! The bytes are untrusted: a file may be truncated, replaced while it is read, or malicious. Each length is checked
-//! against the file's real size before anything is allocated. Nothing is memory-mapped, because truncating a mapped
-//! file kills the reader by SIGBUS.
+//! against the file's real size before anything is allocated. This module maps no file into memory, because a
+//! process that reads a mapped file is killed by SIGBUS if the file is truncated.
 
 mod addresses;
 pub(crate) mod file;

@@ -12,7 +12,7 @@ const R_X86_64_RELATIVE: u64 = 8;
 /// Size of `Elf64_Rela` in bytes: offset, type and addend.
 const ENTRY: usize = 24;
 
-/// Addresses of relocated words with the link-time addresses that they will contain, ascending.
+/// For each relocated word, its address and the link-time address that the word will contain; ascending.
 #[derive(Debug, Default)]
 pub(crate) struct Relocations(Vec<(Vaddr, Vaddr)>);
 

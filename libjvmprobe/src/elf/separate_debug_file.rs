@@ -1,8 +1,9 @@
 //! Symbols of a stripped file, which are kept in a separate file.
 //!
-//! Sources of symbols are a file named by the user, the folder of a distribution's debug packages, or compressed
-//! symbols in the file itself. Files that belong together have the same build ID, which is in a note: "Debugging
-//! Information in Separate Files" and "MiniDebugInfo" in gdb's manual, `ld --build-id`.
+//! Symbols come from a file named by the user, from the folder of a distribution's debug packages, or from
+//! compressed symbols in the file itself. Files that belong together have the same build ID, which is in a
+//! note. Sources: "Debugging Information in Separate Files" and "MiniDebugInfo" in gdb's manual; `--build-id`
+//! in ld's manual.
 //!
 //! Breakpoints are set at function addresses from such a file. An address is used only if the running file
 //! itself has a function that begins there: see `functions`. The owner of a process controls the debug files
@@ -120,8 +121,8 @@ impl ElfFile {
         self.installed_symbols().or_else(|| self.unpacked())
     }
 
-    /// Opens a file with the symbols of this build that was named by the user, or that a debug package of this machine
-    /// contains.
+    /// Opens a file with the symbols of this build: one that the user has named, or one from a debug package
+    /// of this machine.
     pub(crate) fn installed_symbols(&self) -> Option<File> {
         let id = self.build_id()?;
         let is_its = |named: &&Named| named.id == id;
@@ -133,9 +134,10 @@ impl ElfFile {
 
     /// Opens the debug file of this build in another root directory. `open` opens a path in that directory.
     ///
-    /// The owner of that root controls the content. It may be used to name frames of the processes in that root. An
-    /// attachment based on it must be limited to the process that it was found for, because processes of other owners
-    /// may run the same file.
+    /// The owner of that root directory controls the content of the file. The symbols may be used to name
+    /// frames of processes that have that root directory. An attachment to an address from this file must be
+    /// limited to the process for which the file was opened, because processes of other owners may run the
+    /// same library.
     pub(crate) fn symbols_in(&self, open: impl Fn(&Path) -> io::Result<File>) -> Option<File> {
         let id = self.build_id()?;
         checked(&id, open(&path(&id)?))

@@ -116,11 +116,11 @@ impl Probes {
         self.0.iter().filter(move |p| p.provider == provider && p.name == name)
     }
 
-    /// Returns whether the file has a probe to which programs can be attached.
+    /// Returns whether the file has the probe with this name.
     ///
     /// # Errors
-    /// [`Error::Elf`] if it has more locations or argument specifications than a probe of any JVM; attaching
-    /// to it would exhaust the tracer's tables.
+    /// [`Error::Elf`] if the probe has more locations or argument specifications than the probes of any JVM:
+    /// attaching to such a probe would exhaust the tracer's tables.
     pub fn has(&self, provider: &str, name: &str) -> Result<bool> {
         let locations = self.find(provider, name).count();
         let arg_specs: BTreeSet<_> = self.find(provider, name).map(|p| &p.raw_args).collect();

@@ -64,7 +64,7 @@ impl ElfFile {
         self.tables(&[".dynsym"])
     }
 
-    /// Returns whether it uses symbols of a separate file.
+    /// Returns whether symbols of a separate file are used.
     pub(crate) fn has_separate_symbols(&self) -> bool {
         self.separate_debug_file.is_some()
     }

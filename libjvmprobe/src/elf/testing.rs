@@ -59,8 +59,8 @@ pub(crate) fn open(bytes: &[u8]) -> Result<ElfFile> {
     ElfFile::open(file)
 }
 
-/// Returns the assembly of a probe and its note. `moved` is added to the location and the base in the note, as if the
-/// section had been moved afterwards.
+/// Returns the assembly of a probe and its note. `moved` is added to the location and the base in the note,
+/// as if sections had been moved after the file was linked.
 pub(crate) fn probe(location: &str, moved: i64, semaphore: &str, strings: [&str; 3]) -> String {
     note("stapsdt", 3, location, moved, semaphore, strings)
 }

@@ -1,7 +1,7 @@
 //! Facts about one libjvm.so, read once for all JVMs that run it.
 //!
-//! JVMs share only facts that are read from the file, and layout values that are equal in each of them.
-//! So a JVM can report wrong values about itself, but not about other JVMs.
+//! JVMs share the facts that are read from the file. They share layout values only if the values of both
+//! JVMs are equal. A JVM that reports wrong values therefore affects only its own results.
 
 use std::{
     collections::HashMap,
@@ -22,7 +22,7 @@ use crate::{
     process::{FileId, LibJvm},
 };
 
-/// Maximum number of builds cached. With more JDK builds in use at once, some are read again.
+/// Maximum number of builds cached. A further build first empties the cache.
 const MAX_BUILDS: usize = 64;
 /// Prefix of the variables that libjvm.so exports for external tools.
 const EXPORTED: &str = "gHotSpotVM";
@@ -33,13 +33,14 @@ pub(super) struct Build {
     /// Keeps the file open, so that its inode number is not reused.
     pub(crate) elf: ElfFile,
     exported: HashMap<String, Symbol>,
-    /// Private statics used here, if the file has a symbol table.
+    /// The private statics that [`TABLE`] names; empty if the file has no symbol table.
     privates: HashMap<String, Symbol>,
-    /// Addresses in the file of the variables that hold stubs' entry points, with the stubs' names.
+    /// The variables that hold stubs' entry points: address of each variable in the file, and its stub's
+    /// name.
     pub(crate) stubs: Vec<(Vaddr, Arc<str>)>,
     /// Layout values of the JVM that was read last.
     values: Mutex<Option<Arc<Values>>>,
-    /// Whether missing items were reported.
+    /// Whether the items that this build lacks were printed.
     is_reported: AtomicBool,
 }
 
@@ -95,7 +96,8 @@ impl Build {
         Some(self.privates.get(name)?.value)
     }
 
-    /// Returns the values, shared with the last JVM if it has equal ones.
+    /// Returns a shared copy of a JVM's values: the copy of the JVM that was read last, if its values are
+    /// equal.
     pub(crate) fn share(&self, values: Values) -> Arc<Values> {
         let mut last = self.values.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         match &*last {

@@ -71,7 +71,7 @@ impl ClassLayout {
 }
 
 /// Returns the instance sizes of all loaded classes except arrays, by the Symbols of their names.
-/// Omits classes of the same name with different instance sizes.
+/// If classes of the same name have different instance sizes, the name is omitted.
 ///
 /// # Errors
 /// [`Error::Layout`] naming the missing field, [`Error::Memory`].
@@ -196,7 +196,7 @@ mod tests {
         assert_eq!(name("[[Ljava/lang/String;"), "java.lang.String[][]");
         assert_eq!(name("Nested$Inner"), "Nested$Inner");
         assert_eq!(name(""), "");
-        // Names of classes, not of arrays.
+        // These class names look like the element types of arrays.
         assert_eq!(name("B"), "B");
         assert_eq!(name("Lisa"), "Lisa");
     }

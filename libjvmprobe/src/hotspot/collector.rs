@@ -24,7 +24,7 @@ pub enum Collector {
     GenerationalShenandoah,
     /// `-XX:+UseEpsilonGC`
     Epsilon,
-    /// Another collector, or it cannot be determined.
+    /// The JVM uses another collector, or its collector cannot be determined.
     #[default]
     Unknown,
 }
@@ -75,8 +75,8 @@ impl Collector {
         }
     }
 
-    /// Whether it frees memory while the application runs, so that the heap sizes
-    /// before and after a pause do not show how much was freed.
+    /// Whether this collector frees memory while the application runs, so that the heap sizes
+    /// before and after a pause do not show how much it has freed.
     pub(crate) fn is_concurrent(self) -> bool {
         matches!(
             self,

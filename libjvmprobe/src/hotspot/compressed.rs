@@ -1,8 +1,8 @@
 //! HotSpot's compressed integers, UNSIGNED5: one to five bytes.
 //!
 //! Source: hotspot/share/code/compressedStream.cpp up to JDK 19,
-//! hotspot/share/utilities/unsigned5.hpp since JDK 20. Since JDK 20, the byte 0 is not used. A byte
-//! below a limit ends a number. The bytes are digits in base 64, the lowest first.
+//! hotspot/share/utilities/unsigned5.hpp since JDK 20. The bytes are digits in base 64, the lowest first.
+//! A byte below a limit is the last one of its number. Since JDK 20, no number contains the byte 0.
 
 /// The variant of the encoding that a JDK uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,7 +38,7 @@ impl<'a> Stream<'a> {
         Some(first)
     }
 
-    /// Returns the next number; `None` at the end, and for bytes that do not occur in a number.
+    /// Returns the next number; `None` if the bytes end first, or if one of them cannot be part of a number.
     pub(crate) fn unsigned(&mut self) -> Option<u32> {
         let excluded = self.encoding.excluded;
         // A byte of this value or above means that more bytes follow.

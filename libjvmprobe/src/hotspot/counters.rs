@@ -28,8 +28,8 @@ pub(crate) struct Counters {
     addresses: [Option<Addr>; NUMBERS],
     frequency: Option<Addr>,
     last_cause: Option<Addr>,
-    /// Exists only in JVMs where a full collection of Parallel may have its own cause; see
-    /// [`HotSpot::has_ergonomics`].
+    /// Address of `sun.gc.policy.fullFollowsScavenge`. This counter exists only in JVMs where a full
+    /// collection of Parallel may have a cause other than its operation's; see [`HotSpot::has_ergonomics`].
     full_follows: Option<Addr>,
 }
 
@@ -107,8 +107,8 @@ impl Counters {
 }
 
 impl HotSpot {
-    /// Whether its collections can be derived from its counters alone. True for collectors whose counters
-    /// contain only pauses.
+    /// Whether the JVM's collections can be derived from its counters alone. This requires a collector whose
+    /// counters count only pauses, all counters of young collections, and ticks of a nanosecond.
     pub(crate) fn counts_pauses(&self) -> bool {
         let is_known = matches!(
             self.collector,
@@ -132,12 +132,13 @@ impl HotSpot {
     }
 
     /// Whether the counted time of a stop begins when the last thread has stopped (`SafepointTracing::end()`,
-    /// runtime/safepoint.cpp). Before JDK 14 it begins with the stop (timer of `RuntimeService`).
+    /// runtime/safepoint.cpp). Before JDK 14 it begins when the stop is requested (timer of
+    /// `RuntimeService`).
     pub(crate) fn stop_time_excludes_sync(&self) -> bool {
         self.major >= 14
     }
 
-    /// Returns the addresses of its counters; 0 for each counter that does not exist.
+    /// Returns the addresses of the JVM's counters; 0 for each counter that does not exist.
     pub(crate) fn counter_addresses(&self) -> Option<[u64; NUMBERS]> {
         Some(self.counters.as_ref()?.addresses.map(|address| address.map_or(0, |at| at.0)))
     }
@@ -149,8 +150,9 @@ impl HotSpot {
     }
 
     /// Whether a full collection that Parallel makes in place of a young one has the cause "Ergonomics",
-    /// whatever the cause of its operation (`PSScavenge::invoke()`, gc/parallel/psScavenge.cpp). This
-    /// behaviour was removed between JDK 21 and 25, together with the counter.
+    /// whatever the cause of its operation (`PSScavenge::invoke()`, gc/parallel/psScavenge.cpp). A release
+    /// between JDK 21 and 25 removed this behaviour together with the counter `fullFollowsScavenge`, so the
+    /// counter exists only in JVMs with this behaviour.
     pub(crate) fn has_ergonomics(&self) -> bool {
         let counters = self.counters.as_ref();
         self.collector == Collector::Parallel && counters.is_some_and(|c| c.full_follows.is_some())

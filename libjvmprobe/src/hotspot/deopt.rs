@@ -116,7 +116,7 @@ mod tests {
         assert_eq!(explain(&traps, request(1, 0)), "null_check none");
         assert_eq!(explain(&traps, request(30, 7)), "30 7");
         assert_eq!(explain(&traps, 17), "unloaded reinterpret");
-        // Implausible fields do no harm.
+        // Implausible bit fields cause no panic.
         traps.add_constant("_reason_shift", 99);
         traps.add_constant("_reason_bits", 99);
         assert_eq!(explain(&traps, -1), "0 none");

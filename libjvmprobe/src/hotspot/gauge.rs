@@ -7,9 +7,10 @@ use crate::{Addr, hotspot::heap::Term};
 pub struct Gauge {
     /// Terms whose sum is the used heap, at most eight. Empty if the used heap cannot be determined.
     pub(crate) heap: Vec<Term>,
-    /// Counters of collections (`sun.gc.collector.N.invocations`), by N: 0 for the young collector, 1 for
-    /// the old one, 2 for the pauses of G1's concurrent marking. Without performance data, the first may be
-    /// HotSpot's counter of GC IDs. Only the low half of a 64-bit counter is read.
+    /// Counters of collections (`sun.gc.collector.N.invocations`), by N: 0 for the young collector, 1 for the
+    /// old one, 2 for the pauses of G1's concurrent marking. If a JVM has no performance data, the first
+    /// address may be that of HotSpot's counter of GC IDs. The kernel side reads only the low half of a
+    /// 64-bit counter.
     pub(crate) counters: [Option<Addr>; 4],
     /// The string `sun.gc.cause`.
     pub(crate) cause: Option<Addr>,
@@ -19,18 +20,19 @@ pub struct Gauge {
     pub last_stop: Option<LastStop>,
     /// Address of the VM thread's pointer to its current operation.
     pub(crate) operation: Option<Addr>,
-    /// Whether the collector may free memory after an operation has begun and before its collection begins.
-    /// The JVM's log contains the heap size at the later time, so the kernel side reads it then, too. True
-    /// for CMS of JDK 8, whose operations first wait for CMS's own thread.
+    /// Whether the collector may free memory between the start of an operation and the start of the
+    /// operation's collection. In that case the kernel side reads the heap size again when the collection
+    /// begins, because the JVM's log contains this later value. True for CMS of JDK 8, whose operations first
+    /// wait for CMS's own thread.
     pub(crate) reads_heap_at_gc_begin: bool,
     /// Whether the operation type of a stop alone shows that the stop is a collection
     /// ([`HotSpot::is_pause`](crate::hotspot::HotSpot::is_pause)), so that nothing needs to be read within
     /// the stop. True for ZGC, because its pauses free nothing and its log reports the heap for cycles, not
     /// for pauses.
     pub op_shows_collection: bool,
-    /// Counters of used bytes that the collector sets at the end of a collection, by space,
-    /// at most eight. Empty if the collector has none, or if the sum of `heap` at the end of
-    /// the operation gives the same result.
+    /// Counters of used bytes that the collector sets at the end of a collection: one for each space, at most
+    /// eight. Empty if the collector has no such counters, or if it does not need them because the sum of
+    /// `heap` at the end of the operation gives the same result.
     pub(crate) used_at_gc_end: Vec<Addr>,
 }
 

@@ -1,8 +1,8 @@
 //! Recipe for computing the used bytes of the Java heap from a JVM's own structures.
 //!
-//! The result is not a number but a recipe: a sum of a few words of memory that
-//! a BPF program can read in the target's context while a probe is hit. The C++
-//! objects that describe a heap do not move, so all pointers except the last ones are followed here, once.
+//! The result is not a number but a recipe: a sum of a few words of memory that a BPF program can read in the
+//! target's context while a probe is hit. The C++ objects that describe a heap do not move, so this module
+//! follows all pointers to them once. The BPF program follows only the pointers to spaces and regions.
 //! Sources: HotSpot's gc/*/*.hpp, with the fields that vmStructs_*.hpp exports, JDK 8 to 28.
 //!
 //! The head of `layout` lists what changed from JDK to JDK.
@@ -32,7 +32,7 @@ pub(crate) enum Term {
         /// Offset in the object of the word with the start address.
         start_offset: u64,
         /// Address of the dummy object to which the pointer refers if there is no space; `None` if the JVM
-        /// has none.
+        /// has no dummy object.
         none: Option<Addr>,
     },
     /// A number of free 8-byte words in a space, which is subtracted.
@@ -56,7 +56,8 @@ const MAX_NODES: u32 = 8;
 /// Maximum distance in bytes of `G1CollectedHeap::_allocator` before `_summary_bytes_used`; in JDK 11
 /// to 28 the verifier is between them.
 const ALLOCATOR_WITHIN: u64 = 64;
-/// `G1Allocator` holds its mutator regions within this number of bytes.
+/// Number of bytes of a `G1Allocator` that are searched for a `MutatorAllocRegion` or for a pointer to an
+/// array of them.
 const ALLOCATOR_SIZE: u64 = 64;
 
 struct Reader<'a> {
@@ -64,8 +65,8 @@ struct Reader<'a> {
     layout: &'a Layout,
 }
 
-/// Returns the recipe for a collector's heap. It yields what the JVM's own `used()` returns at that
-/// instant, to the byte. For G1 there is no recipe if libjvm.so has no symbol table.
+/// Returns the recipe for a collector's heap. Whenever the sum is computed, it equals what the JVM's own
+/// `used()` returns at that instant, to the byte. For G1 there is no recipe if libjvm.so has no symbol table.
 ///
 /// `None` means that the JVM has not set up its heap yet.
 ///
@@ -114,9 +115,9 @@ fn set_up(pointer: Addr) -> RecipeResult<Addr> {
 /// Returns the addresses of the counters of used bytes of all spaces in the performance data. Their sum is
 /// the heap size that the JVM's log prints after a collection.
 ///
-/// Empty except for collectors that set these counters at the end of a collection and afterwards, inside the
-/// same operation, allocate the object that had not fitted before: `GenCollectedHeap`, `SerialHeap` and
-/// `ParallelScavengeHeap`.
+/// The result is empty for most collectors. Exceptions are the collectors that set these counters at the end
+/// of a collection and then, still within the operation, allocate the object for which there was no free
+/// space before the collection. Their heaps are `GenCollectedHeap`, `SerialHeap` and `ParallelScavengeHeap`.
 pub(super) fn used_at_gc_end(base: Addr, data: &PerfData, collector: Collector) -> Vec<Addr> {
     if !allocates_after_collection(collector) {
         return Vec::new();
@@ -227,8 +228,8 @@ impl Reader<'_> {
 
     /// Terms for G1. G1's own sum does not include the region from which the application currently allocates.
     /// G1 adds the region when it is full or a collection begins. Until then, only the `MutatorAllocRegion`s
-    /// show how much of it is used (`G1CollectedHeap::used()`, `G1Allocator::used_in_alloc_regions()`).
-    /// vmStructs does not export them.
+    /// show how much of the region is used (`G1CollectedHeap::used()`,
+    /// `G1Allocator::used_in_alloc_regions()`). vmStructs does not export these objects.
     fn g1(&self, heap: Addr) -> RecipeResult<Vec<Term>> {
         let vtable = plus(self.layout.address(Item::G1AllocRegionTable)?, 16)?;
         let dummy = self.layout.address(Item::G1DummyRegion)?;
@@ -277,10 +278,10 @@ impl Reader<'_> {
 
     /// Returns the offset of `_retained_alloc_region` in a `MutatorAllocRegion`; `None` if it has none.
     ///
-    /// `G1AllocRegion` begins with its virtual table, `_alloc_region` and `_count`. Then come
-    /// `_used_bytes_before` (until JDK 24) and `_bot_updates` (until JDK 19). Then comes `_name`,
-    /// whose text identifies the position, and from JDK 14 on `_node_index`; then `_wasted_bytes` of the
-    /// subclass, and `_retained_alloc_region`.
+    /// `G1AllocRegion` has these fields, in this order: virtual table, `_alloc_region`, `_count`,
+    /// `_used_bytes_before` (until JDK 24), `_bot_updates` (until JDK 19), `_name`, and `_node_index` (from
+    /// JDK 14 on). The subclass adds `_wasted_bytes` and `_retained_alloc_region`. `_name` is found by its
+    /// text. The distance from `_name` to `_retained_alloc_region` depends only on the JDK.
     fn retained_offset(&self, region: Addr) -> RecipeResult<Option<u64>> {
         let is_name = |offset: &u64| {
             let name = plus(region, *offset).and_then(|at| self.memory.pointer(at));
@@ -323,7 +324,7 @@ impl Reader<'_> {
     }
 
     fn z(&self, heap: Addr, generational: bool) -> RecipeResult<Vec<Term>> {
-        // JDK 21 to 23 have both variants; the classes of the non-generational one begin with an X.
+        // JDK 21 to 23 have both variants; the class names of the non-generational one begin with an X.
         if self.layout.has(Item::XUsed) && !generational {
             let heap = self.field(heap, Item::XHeapOfHeap)?;
             let allocator = self.field(heap, Item::XAllocator)?;

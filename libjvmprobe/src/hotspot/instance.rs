@@ -46,7 +46,7 @@ pub struct HotSpot {
     pub is_set_up: bool,
     /// Whether it was started with `-XX:+DisableAttachMechanism`.
     pub(crate) attach_disabled: bool,
-    /// Cached flag table, only while the JVM is starting up.
+    /// The flag table. It is cached only while the JVM is starting up.
     flags: Option<Arc<Flags>>,
     pub(super) build: Arc<Build>,
     /// Load bias: added to addresses of the file.
@@ -202,7 +202,7 @@ impl HotSpot {
         self.gauge = gauge;
     }
 
-    /// Returns the offsets of classes' names.
+    /// Returns the offsets that are needed to read the names and the layout helpers of classes.
     ///
     /// # Errors
     /// [`Error::Layout`] naming the missing field.

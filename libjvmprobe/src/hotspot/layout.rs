@@ -7,17 +7,17 @@
 //! | JDK | |
 //! |---|---|
 //! | 9 | the code cache has three heaps; blobs and nmethods hold addresses of their code, handlers and scopes instead of offsets; fields of `nmethod` move to `CompiledMethod`; interpreted frames hold their class's mirror; the generations of Serial and CMS are two fields instead of an array |
-//! | 10 | `Flag` is renamed `JVMFlag`; G1 retains a second region for allocation (read here from JDK 11 on) |
-//! | 14 | CMS is removed; `MutableSpace` has all fields of `ImmutableSpace`; G1 allocates by NUMA node; fields of `Universe` move to `CompressedKlassPointers`; `SafepointTracing` keeps the times of the last stop; threads are in `ThreadsSMRSupport`'s array instead of a linked list |
+//! | 10 | `Flag` is renamed `JVMFlag`; G1 retains a second region for allocation (`heap` reads it from JDK 11 on) |
+//! | 14 | CMS is removed; the fields of `ImmutableSpace` move to `MutableSpace`; G1 allocates by NUMA node; fields of `Universe` move to `CompressedKlassPointers`; `SafepointTracing` keeps the times of the last stop; threads are in `ThreadsSMRSupport`'s array instead of a linked list |
 //! | 16 | `GenericGrowableArray` is renamed `GrowableArrayBase` |
 //! | 17 | the index of the source file moves from the class to its constant pool |
 //! | 20 | compressed integers do not use the byte 0 ([`super::compressed`]) |
-//! | 21 | virtual threads: `ContinuationEntry`; `ConstMethod`'s flags are a struct; until 23, the classes of non-generational ZGC begin with an X |
-//! | 22 | `CompressedKlassPointers` loses its struct; `Space` is part of `ContiguousSpace`; `SerialHeap` has its own fields |
+//! | 21 | virtual threads: `ContinuationEntry`; `ConstMethod`'s flags are a struct; until JDK 23, the names of the classes of non-generational ZGC begin with an X |
+//! | 22 | the fields of `CompressedKlassPointers` are no longer members of its struct `_narrow_klass`; `Space` is merged into `ContiguousSpace`; fields of `GenCollectedHeap` move to `SerialHeap` |
 //! | 23 | `CompiledMethod` is merged into `nmethod`, with offsets instead of addresses and separately allocated debug information; `HeapRegion` is renamed `G1HeapRegion` |
 //! | 24 | compact object headers; Shenandoah counts used bytes in its global generation |
 //! | 25 | nmethods have separately allocated metadata; ZGC counts by NUMA node |
-//! | 26 | the CDS archive's bounds are called `_aot_metaspace`; nmethods have one deoptimisation handler for both kinds of call; Shenandoah counts used bytes in its free set |
+//! | 26 | the CDS archive's bounds are called `_aot_metaspace`; nmethods have one deoptimisation handler instead of two, one of which was for method handle calls; Shenandoah counts used bytes in its free set |
 //! | 27 | builds without JVMCI do not export `_tenure_traps` of `MethodData`, from which the offset of the invocation counter is derived; the generations of Parallel are fields of the heap instead of statics |
 
 /// Prefix of the mangled names of statics that hold the entry points of stubs; see [`super::code`].
@@ -103,7 +103,7 @@ pub(super) enum Kind {
     Static,
     /// A type's size in bytes.
     Size,
-    /// A private static's address, by its mangled name. Stripped files have none.
+    /// A private static's address, by its mangled name. A stripped file has no such names.
     Symbol,
 }
 
@@ -112,10 +112,10 @@ pub(super) enum Kind {
 pub(super) struct Row {
     pub(crate) item: Item,
     pub(crate) kind: Kind,
-    /// Its names from oldest to newest, each with the first JDK that has it. If a JVM has several, the
-    /// newest one counts.
+    /// The item's names from oldest to newest, each with the first JDK that has this name. If a JVM has
+    /// several of these names, the newest one is used.
     pub(crate) names: &'static [(u32, &'static str)],
-    /// The last JDK that has it.
+    /// The last JDK that has the item.
     pub(crate) until: u32,
     pub(crate) features: &'static [Feature],
 }
@@ -248,7 +248,7 @@ table! {
     BlockLength         Offset [8 "HeapBlock::Header::_length"] for Code;
     BlockUsed           Offset [8 "HeapBlock::Header::_used"] for Code;
 
-    // code/codeBlob.hpp, code/nmethod.hpp (in between, code/compiledMethod.hpp)
+    // code/codeBlob.hpp, code/nmethod.hpp (JDK 9 to 22: also code/compiledMethod.hpp)
     BlobName            Offset [8 "CodeBlob::_name"] for Code Walking;
     BlobSize            Offset [8 "CodeBlob::_size"] for Code;
     BlobData            Offset [8 "CodeBlob::_data_offset"] for Code Walking;

@@ -32,7 +32,7 @@ pub(crate) struct MethodInfo {
     pub(crate) name: Arc<str>,
     /// Its parameters as Java source writes them.
     pub(crate) signature: Option<Arc<str>>,
-    /// The source file, if the class file names it.
+    /// The name of the source file, if the class file contains it.
     pub(crate) file: Option<Arc<str>>,
     /// Bytecode indexes and the lines that begin there, in ascending order.
     lines: Vec<(u32, u32)>,
@@ -60,8 +60,8 @@ struct Fields {
     const_method_size: u64,
     pool_holder: u64,
     pool_size: u64,
-    /// Whether the index of the source file is in the pool, and its offset there. Up to JDK 16 it is
-    /// in the class.
+    /// Where the index of the source file is: true for the pool, false for the class (up to JDK 16), and the
+    /// offset in that object.
     file_index: Option<(bool, u64)>,
     klass_name: u64,
 }

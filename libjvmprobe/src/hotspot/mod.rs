@@ -13,13 +13,13 @@
 //! | [`gauge`] | addresses of the values that the kernel side reads at every event |
 //! | `perfdata` | performance data of a JVM (`hsperfdata`) |
 //! | `heap` | how to compute the used bytes of a JVM's heap |
-//! | `counters` | counters of safepoints and collections that the JVM itself keeps |
+//! | `counters` | the JVM's own counters of safepoints and collections |
 //! | `sizes` | sizes of the code cache and the heap, and the number of loaded classes |
 //! | [`code`] | contents of the code cache, and inlined methods |
 //! | `methods` | methods: names, parameters, lines |
 //! | [`classes`] | classes: names |
 //! | [`loaded`] | all loaded classes: state, origin, which methods were called |
-//! | `symbols` | HotSpot's unique names |
+//! | `symbols` | HotSpot's Symbols: names, each of which is stored once |
 //! | [`objects`] | objects in the heap, by class |
 //! | `references` | references in the fields of objects |
 //! | [`thread_names`] | complete names of Java threads |

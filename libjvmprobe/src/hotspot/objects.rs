@@ -1,9 +1,9 @@
 //! Counts the objects in a range of the Java heap by class.
 //!
 //! Sources: hotspot/share/oops/{oop,arrayOop,klass,instanceMirrorKlass,markWord}.hpp. In a
-//! TLAB objects lie without gaps, each with its class in its header. The class's layout helper,
-//! and for arrays the length, give the object's size and thus the address of the next one. Only
-//! the headers are read.
+//! TLAB objects lie without gaps, each with its class in its header. The size of an object follows from
+//! its class's layout helper and, if it is an array, from its length. The next object begins after it, so
+//! only the headers are examined.
 //!
 //! The target runs on and may collect garbage meanwhile. Therefore a result is valid only if the last
 //! object ends exactly at the end of the range. In memory that was reused meanwhile, the sizes of the
@@ -23,7 +23,8 @@ use crate::{
 const CHUNK: usize = 64 << 10;
 /// The part of an object that is examined: mark, class, array length.
 const HEADER: usize = 24;
-/// Maximum number of classes in one range; the largest TLABs hold some hundred thousand objects.
+/// Maximum number of classes in one range. The largest TLABs hold several hundred thousand objects, but of
+/// fewer classes.
 const MAX_CLASSES: usize = 1 << 17;
 /// Maximum number of steps for one range, about a second of work. Protects against ranges that do not
 /// contain objects. A Class object counts as CLASS_STEPS because it needs a separate read, any other
@@ -121,7 +122,7 @@ pub struct Objects {
     classes: ClassLayout,
     shapes: HashMap<u64, Shape>,
     buffer: Vec<u8>,
-    /// For the current range: index into `found`, by class.
+    /// For the current range: index of each class in `found`.
     numbers: HashMap<u64, usize>,
     found: Vec<(Addr, Shape, ClassCount)>,
     /// Cache of recent classes with their indexes, because most objects are of few classes.

@@ -14,7 +14,7 @@ const FOR_METASPACE: &str = "CollectForMetadataAllocation";
 /// Collections during an operation, from the JVM's own counters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Collections {
-    /// Their number; 0 if the operation found nothing to do. `None` if the JVM does not count them.
+    /// Number of collections; 0 if the operation found nothing to do. `None` if the JVM does not count them.
     pub count: Option<u64>,
     /// Whether one of them was full; `None` if unknown.
     pub is_full: Option<bool>,
@@ -42,8 +42,9 @@ impl HotSpot {
         at.ok_or_else(|| Error::layout("the heap is not set up yet"))
     }
 
-    /// Returns the size in bytes above which objects are humongous; `None` if there are none. Only G1 has
-    /// them: objects of more than half a heap region (`G1CollectedHeap::humongous_threshold_for`).
+    /// Returns the size in bytes above which objects are humongous; `None` for collectors other than G1,
+    /// which have no humongous objects, and if the size is unknown. With G1, an object of more than half a
+    /// heap region is humongous (`G1CollectedHeap::humongous_threshold_for`).
     pub fn humongous_bytes(&self) -> Option<u64> {
         if self.collector != Collector::G1 {
             return None;
@@ -62,7 +63,8 @@ impl HotSpot {
         let is_marking = match self.collector {
             Collector::Serial | Collector::Parallel => false,
             Collector::Cms => is_cms_marking(op),
-            // The pauses of concurrent marking increment a third counter before they begin.
+            // The pauses of concurrent marking increment a third counter, and they do so before the first
+            // reading. So a comparison of the readings would not show them.
             Collector::G1 => op.is_none_or(is_g1_marking),
             _ => return Collections::default(),
         };
@@ -76,8 +78,8 @@ impl HotSpot {
             }
             // One counter for young and full collections.
             [Some(_), None, ..] => Collections { count: Some(young), is_full: None },
-            // For metaspace, G1 starts a concurrent cycle, which begins with a young collection. It makes a
-            // full collection only if metaspace is still too small after the young one.
+            // If metaspace is short, G1 starts a concurrent cycle, which begins with a young collection. Only
+            // if metaspace is still too small after this young collection, G1 also makes a full one.
             _ => {
                 let is_young = self.collector == Collector::G1 && op == Some(FOR_METASPACE);
                 Collections { count: None, is_full: is_young.then_some(false) }
@@ -85,9 +87,9 @@ impl HotSpot {
         }
     }
 
-    /// Whether an operation with this number of collections may have allocated the object that had not fitted
-    /// before, after its last collection. Then the heap at the end of the operation differs from the heap
-    /// after the collection.
+    /// Whether an operation with this number of collections may have allocated an object after its last
+    /// collection: the object for which there was no free space before. In that case the used heap at the end
+    /// of the operation differs from the used heap at the end of the collection.
     pub(crate) fn allocates_after_collection(&self, op: Option<&str>, collections: u64) -> bool {
         heap::allocates_after_collection(self.collector)
             && match self.collector {
@@ -96,9 +98,9 @@ impl HotSpot {
             }
     }
 
-    /// Whether the heap after a collection must be read by a probe of HotSpot's `GCTracer`: an allocation may
-    /// follow the collection within the same operation, and the counters of used bytes are missing or not
-    /// looked up yet.
+    /// Whether a probe on HotSpot's `GCTracer` is needed to read the used heap at the end of a collection.
+    /// That is the case if the operation may allocate after its collection, and if the counters of used bytes
+    /// are missing or not looked up yet.
     pub(crate) fn needs_collection_end_probe(&self) -> bool {
         let may_allocate = heap::allocates_after_collection(self.collector)
             || self.collector == Collector::Unknown;

@@ -1,7 +1,7 @@
 //! A bounded cache of the target's pages.
 //!
 //! vmStructs and the flag table refer to thousands of names. They lie close together in libjvm's
-//! read-only data, so one page holds about a hundred of them. The parts of methods are close together,
+//! read-only data, so one page holds about a hundred names. The parts of methods are close together,
 //! too: they lie in metaspace in the order in which classes were loaded. Cached pages are never
 //! refreshed, so a cache should be used for one pass over the target only.
 
@@ -43,9 +43,10 @@ pub(crate) struct Pages<'a> {
     recent: [(u64, usize); MAX_RECENT],
     /// Number of pages in a group.
     size: usize,
-    /// Whether a new group replaces one that was not used recently when there are [`MAX_PAGES`].
+    /// Whether, once there are [`MAX_PAGES`], a further group replaces one that was not used recently. If
+    /// not, reading a further group fails.
     replaces: bool,
-    /// The group that is considered next for replacement (CLOCK algorithm).
+    /// The group that was last considered for replacement (CLOCK algorithm).
     hand: usize,
     /// During [`Self::read_batched`]: groups that were requested but not read yet.
     missing: Option<Vec<u64>>,
@@ -62,7 +63,7 @@ struct Group {
 }
 
 impl<'a> Pages<'a> {
-    /// Creates a cache for small tables, in which needing more than [`MAX_PAGES`] is an error.
+    /// Creates a cache for small tables. If they use more than [`MAX_PAGES`], reads fail.
     pub(crate) fn new(memory: &'a Memory) -> Self {
         Self {
             memory,
@@ -95,9 +96,10 @@ impl<'a> Pages<'a> {
         self.recent = [(NO_PAGE, 0); MAX_RECENT];
     }
 
-    /// Calls `ask` for each of `items`, and reads the pages that all of them need in as few requests as possible.
-    /// A call that needs a page that is not cached fails, and is repeated once all such pages were read.
-    /// `ask` must not remember a failure.
+    /// Calls `ask` for each of `items`, and reads the pages that these calls need in as few requests as
+    /// possible. If a call needs a page that is not cached, the read of that page fails. When the missing
+    /// pages of all items have been read together, such calls are repeated. Therefore `ask` must not remember
+    /// a failure.
     pub(crate) fn read_batched<T, R>(
         &mut self,
         items: &[T],
@@ -119,7 +121,7 @@ impl<'a> Pages<'a> {
             }
             self.load_all(missing);
         }
-        // Items that need more rounds read their pages one by one.
+        // Items that need more than MAX_ROUNDS read their remaining pages without batches.
         let answers = items.iter().zip(answers);
         answers.map(|(item, answer)| answer.unwrap_or_else(|| ask(self, item))).collect()
     }
@@ -232,7 +234,7 @@ impl<'a> Pages<'a> {
         Ok(&self.bytes[(index * self.size + page) * PAGE..][from..PAGE])
     }
 
-    /// Returns the index of a page's group, reading it if necessary.
+    /// Returns the index of a page's group. Reads the group if it is not cached.
     fn index(&mut self, number: u64) -> Result<usize> {
         let slot = number as usize % MAX_RECENT;
         if self.recent[slot].0 != number {
@@ -419,8 +421,9 @@ mod tests {
         const LISTS: usize = 20;
         const DEPTH: usize = 5;
         let at = own_pages(LISTS * DEPTH);
-        // Each page of a list, except its last, holds the address of the next; one page of each list is in each
-        // fifth of the memory.
+        // Each page of a list holds the address of the list's next page; the last page holds the list's
+        // number. The first fifth of the memory holds the first page of every list, the second fifth the
+        // second page, and so on.
         for list in 0..LISTS {
             for depth in 0..DEPTH {
                 let next = page(at, (depth + 1) * LISTS + list);
@@ -439,7 +442,8 @@ mod tests {
         });
         let expected: Vec<_> = (0..LISTS as u64).map(Some).chain([None]).collect();
         assert_eq!(ends, expected);
-        // For each list, DEPTH calls lacked a page and the last one succeeded; the unmapped address took two calls.
+        // For each list, DEPTH calls lacked a page and one more call succeeded. The unmapped address took two
+        // calls.
         assert_eq!(asked, LISTS * (DEPTH + 1) + 2);
         // A range larger than a group, and more items than the cache can hold.
         let mut pages = Pages::sequential(&memory);

@@ -39,8 +39,8 @@ impl PerfData {
     /// Parses a copy of the buffer.
     ///
     /// # Errors
-    /// [`Error::PerfData`] if the bytes are not performance data, not set up yet, of the other
-    /// byte order, or malformed.
+    /// [`Error::PerfData`] if the bytes are malformed, are not performance data, or have an unknown version
+    /// or the other byte order, or if the JVM has not finished creating them.
     pub(crate) fn parse(bytes: &[u8]) -> Result<Self> {
         let fail = |what: &str| Err(Error::PerfData { what: what.into() });
         if bytes.get(..4) != Some(&MAGIC) {
@@ -97,8 +97,8 @@ impl PerfData {
     }
 }
 
-/// Returns name, value and the value's offset in the entry; `None` for kinds of entries
-/// that later versions may add.
+/// Returns name, value and the value's offset in the entry; `None` for malformed entries, and for kinds of
+/// entries that this parser does not support.
 fn parse_entry(entry: &[u8]) -> Option<(String, Value, usize)> {
     let name = entry.get(int(entry, 4).ok()? as usize..)?;
     let name = name.split(|&b| b == 0).next()?;

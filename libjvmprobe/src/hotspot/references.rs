@@ -106,8 +106,8 @@ impl References {
         }
     }
 
-    /// Returns the offsets of an object's fields that may hold a reference, within the bytes read of it. Arrays yield
-    /// none.
+    /// Returns the offsets at which an object may hold references, within the bytes that were read of the
+    /// object. For arrays, there are none.
     pub(super) fn fields(&self, object: &Object) -> impl Iterator<Item = usize> + use<> {
         let end = object.size().unwrap_or(0).min(MAX_OBJECT);
         (object.header.next_multiple_of(self.width())..end).step_by(self.width())
@@ -213,8 +213,8 @@ fn uncolored(word: u64) -> u64 {
     word >> (REMAPPED_SHIFT + 1 + remapped)
 }
 
-/// Returns the text of a string's character array. A zero byte means that the array is UTF-16, because a path
-/// in Latin-1 contains none.
+/// Returns the text of a string's character array. If the array contains a zero byte, the text is UTF-16,
+/// because a location in Latin-1 contains no zero byte.
 pub(super) fn text(now: &mut Pages<'_>, at: Addr, array: &Object, max: u32) -> Option<String> {
     let [latin, utf16] = <[String; 2]>::try_from(characters(now, at, array, max)?).ok()?;
     Some(if latin.contains('\0') { utf16 } else { latin })
@@ -283,7 +283,7 @@ mod tests {
         for bit in 0..4 {
             let address = 0x4000_1234_5678_u64;
             let word = address << (REMAPPED_SHIFT + 1 + bit) | 1 << (REMAPPED_SHIFT + bit);
-            // The bits for marking and storing lie below.
+            // The bits for marking and storing (0x5f0) are below the remapped bits.
             assert_eq!(uncolored(word | 0x5f0), address);
         }
         assert_eq!(uncolored(0), 0);

@@ -1,8 +1,8 @@
 //! The values of [`super::layout`]'s table in one JVM: offsets, sizes and addresses.
 //!
-//! JVMs of one libjvm.so that report equal values share one copy of them ([`super::build`]). So a JVM can
-//! report wrong values about itself, but not about other JVMs. Addresses of statics are stored without the
-//! load bias of the library, which differs from JVM to JVM.
+//! JVMs of one libjvm.so that report equal values share one copy of them ([`super::build`]). A JVM that
+//! reports wrong values therefore affects only its own results. Addresses of statics are stored without the
+//! load bias of the library, because the load bias differs from JVM to JVM.
 
 use std::{
     collections::HashMap,
@@ -152,7 +152,7 @@ impl Layout {
         Ok(Self { values: share(values), bias, major: 0 })
     }
 
-    /// Returns the same values as those of another JDK.
+    /// Returns a copy with the same values but another feature release.
     #[cfg(any(test, feature = "fuzzing"))]
     pub(super) fn of_jdk(&self, major: u32) -> Self {
         Self { major, ..self.clone() }
@@ -193,8 +193,8 @@ impl Layout {
         self.find(item).map(|at| Addr(at.wrapping_add(self.bias)))
     }
 
-    /// Returns the error for a missing item. The error names the item, all other missing items that this JDK
-    /// should have for the same feature, and the consequence.
+    /// Returns the error for a missing item. The error names this item and the consequence. It also names the
+    /// other items of the same feature that this JDK should have but that are missing.
     fn missing(&self, item: Item) -> Error {
         let Some(row) = TABLE.get(item as usize) else {
             return Error::layout(format!("{item:?} is not in the table"));
@@ -244,7 +244,7 @@ mod tests {
     use super::*;
     use crate::hotspot::testing::{Image, own_memory};
 
-    /// An invented table with a field that was renamed twice, the second time back to the first type.
+    /// An invented table with a field that was renamed twice: first it moved to another type, then back.
     const INVENTED: &[Row] = &[Row {
         item: Item::KlassName,
         kind: Kind::Offset,

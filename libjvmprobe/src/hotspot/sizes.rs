@@ -19,7 +19,7 @@ pub use crate::hotspot::code::Fill;
 pub(super) struct ClassCounts {
     loaded: Option<Addr>,
     unloaded: Option<Addr>,
-    /// Counters of classes from a CDS archive, which the other two do not include.
+    /// The counters of classes from a CDS archive. `loaded` and `unloaded` do not include these classes.
     archived: Option<Addr>,
     archived_unloaded: Option<Addr>,
 }
@@ -45,14 +45,15 @@ impl ClassCounts {
     fn read(&self, memory: &Memory) -> Result<Option<u64>> {
         let Some(loaded) = self.loaded else { return Ok(None) };
         let count = |at: Option<Addr>| at.map_or(Ok(0), |at| memory.u64(at));
-        // A class is loaded before it is unloaded, so reading in this order never yields too few.
+        // The counters of unloaded classes are read first, so a class that is unloaded meanwhile still
+        // counts. In the other order, the result could be too low.
         let gone = count(self.unloaded)?.saturating_add(count(self.archived_unloaded)?);
         let come = memory.u64(loaded)?.saturating_add(count(self.archived)?);
         Ok(Some(come.saturating_sub(gone)))
     }
 }
 
-/// Addresses in performance data of the committed heap size: one counter for each generation.
+/// Addresses of the counters in performance data that hold the committed heap size: one for each generation.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct HeapCounters([Option<Addr>; 2]);
 
@@ -96,13 +97,13 @@ impl HotSpot {
     /// Returns the number of loaded classes, without array classes.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] for JDK 8 without performance data, [`Error::Layout`] naming the missing
-    /// field, or if there are more classes than the maximum; [`Error::Memory`] if the JVM has exited.
+    /// [`Error::Unsupported`] for JDK 8 without performance data; [`Error::Layout`] naming the missing
+    /// field, or if the class lists changed or are too long; [`Error::Memory`] if the JVM has exited.
     pub fn loaded_classes(&self) -> Result<u64> {
         self.loaded_classes_until(None)
     }
 
-    /// Returns [`Self::loaded_classes`] if counting ends before `until`.
+    /// Returns the result of [`Self::loaded_classes`]; fails if the lists cannot be counted before `until`.
     ///
     /// # Errors
     /// The errors of [`Self::loaded_classes`]; [`Error::Layout`] if time ran out.

@@ -14,10 +14,10 @@ use crate::{
 
 /// A Symbol's length is 16 bits wide.
 const MAX_SYMBOL: usize = 65_535;
-/// Maximum number of bytes cached by one reader. The names of 100,000 methods, as many as large
-/// programs have, take a tenth of it.
+/// Maximum number of bytes cached by one reader. Large programs have 100,000 methods, whose names use a
+/// tenth of this maximum.
 pub(super) const MAX_CACHED_BYTES: usize = 512 << 20;
-/// Maximum number of bytes cached by a reader that is emptied when it is full.
+/// Maximum number of bytes cached by a reader that empties its cache when the cache is full.
 const MAX_RESETTABLE: usize = 32 << 20;
 /// Overhead of a cache entry in bytes.
 pub(super) const ENTRY: usize = 64;
@@ -32,7 +32,7 @@ pub(super) struct Symbols {
     free_bytes: usize,
     /// Maximum number of bytes cached.
     max: usize,
-    /// Whether the cache is emptied when it is full. If not, further names are an error.
+    /// Whether the cache is emptied when it is full. If not, a full cache makes further reads fail.
     resets_when_full: bool,
 }
 

@@ -186,7 +186,7 @@ impl FakeJvm {
         self.image.overwrite(self.heap, 8);
     }
 
-    /// Reads its current properties; a second call reads them again.
+    /// Reads its current properties. Each call reads them anew.
     pub(crate) fn hotspot(&self) -> HotSpot {
         let elf = Library::build(".data\n", &[]).elf();
         let build = Arc::new(Build::read(elf).unwrap());

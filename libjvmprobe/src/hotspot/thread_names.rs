@@ -36,8 +36,8 @@ const FIRST_WITH_HANDLES: u32 = 16;
 const MAX_CHARACTERS: u32 = 128;
 /// Maximum number of threads read.
 const MAX_THREADS: usize = 1 << 14;
-/// Maximum number of strings cached for one thread, and for all threads. A Thread has one name; classes derived
-/// from it may have some more strings.
+/// Maximum number of strings cached for one thread, and for all threads. A Thread has one name. Subclasses of
+/// Thread may have further strings.
 const MAX_OF_THREAD: usize = 8;
 const MAX_STRINGS: usize = 1 << 13;
 /// Number of fields of a string that are examined.
@@ -76,7 +76,7 @@ struct CachedName {
     /// The truncated name that the kernel has.
     comm: String,
     complete: Option<Arc<str>>,
-    /// Number of scans that have not found it.
+    /// Number of scans that have not found the complete name.
     failed_scans: u8,
     at: Instant,
 }
@@ -120,7 +120,8 @@ impl ThreadNames {
 
     /// Looks up the complete name of a running thread whose kernel name is `comm`.
     pub(crate) fn look_up(&mut self, tid: u32, comm: &str) {
-        // A shorter `comm` was not truncated, because escaping characters only makes it longer.
+        // A `comm` below the limit was not truncated: its characters may have been escaped, but that never
+        // shortens a name.
         if comm.len() < COMM_LEN {
             return;
         }

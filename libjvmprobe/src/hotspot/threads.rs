@@ -17,8 +17,8 @@ use crate::{
 
 /// Maximum number of threads read. By default a process has fewer than 32,768.
 const MAX_THREADS: usize = 1 << 17;
-/// Plausibility limit for the size of a TLAB in bytes: a larger one would not fit into a heap region,
-/// or its number of words into an int.
+/// Plausibility limit for the size of a TLAB in bytes. A larger TLAB would not fit into a heap region, or its
+/// size in words would not fit into an `int`.
 pub(super) const MAX_TLAB: u64 = 1 << 34;
 
 /// Maximum number of attempts to read a thread that replaces its TLAB during each attempt.
@@ -89,8 +89,8 @@ impl ThreadLayout {
 }
 
 /// Returns all Java threads with the bytes they have allocated. Threads that start or exit meanwhile
-/// may be missing: a value counts only if the thread is still listed afterwards, because the memory
-/// of an exited thread may be reused.
+/// may be missing. The list of threads is read a second time, and threads that it no longer contains are
+/// dropped, because the memory of an exited thread may be reused.
 ///
 /// # Errors
 /// [`Error::Layout`] if HotSpot has none of the known thread lists.
@@ -130,7 +130,8 @@ pub(super) fn addresses(memory: &Memory, layout: &Layout) -> Result<Vec<Addr>> {
     // An address that occurs twice means that the list is cyclic.
     while thread != Addr(0) && threads.len() < MAX_THREADS && seen.insert(thread) {
         threads.push(thread);
-        // A thread that exits meanwhile breaks the list; the threads found so far are returned.
+        // If a thread has exited meanwhile, its link to the next thread may be unreadable. Then the result is
+        // the threads found so far.
         let at = thread.checked_add(next);
         thread = at.and_then(|at| memory.pointer(at).ok()).unwrap_or(Addr(0));
     }
@@ -212,7 +213,7 @@ mod tests {
     fn thread_without_tlab_has_no_used_tlab_bytes() {
         let layout =
             ThreadLayout { allocated: 0, tlab_start: 8, tlab_top: 16, probe_precedes_tlab: false };
-        // Addresses below 4 GiB, where many heaps lie.
+        // Many heaps lie below 4 GiB. There, even an address itself is a plausible size of a TLAB.
         for (start, top, used) in [(0, 0xffe0_0000, 0), (0xffd0_0000, 0xffe0_0000, 1 << 20)] {
             let thread: [u64; 3] = [500, start, top];
             let at = Addr(thread.as_ptr() as u64);

@@ -1,20 +1,21 @@
 //! HotSpot's description of itself: `gHotSpotVMStructs` and `gHotSpotVMTypes`.
 //!
-//! Arrays of C structures in libjvm.so, each ended by an entry without a
-//! name; exported variables give the size of an entry and the offsets of its members.
+//! Both are arrays of C structures in libjvm.so. The last entry of an array has no name.
+//! Exported variables give the size of an entry and the offsets of its members.
 //! The layout is that of `vmStructs.hpp` and `vmStructs.cpp` (`src/hotspot/share/runtime`;
 //! JDK 8: `hotspot/src/share/vm/runtime`), unchanged from JDK 8 to 28, in stripped and
 //! unstripped files, with glibc or musl. The dynamic linker fills in the addresses of statics, so
 //! the tables are read from memory, not from the file.
 //!
 //! Limits: 65,536 entries in a table, 4 KiB for an entry, 1 KiB for a name, 8 MiB for all names, and 4 MiB
-//! for all memory pages that are read. [`super::layout`] determines which entries are kept.
+//! for all memory pages that are read. [`super::resolved`] stores only the entries that [`super::layout`]
+//! names.
 
 use crate::{Addr, Error, Result, hotspot::pages::Pages, process::memory::Memory};
 
 /// Maximum number of entries; the longest table, of JDK 17, has about 3,000.
 const MAX_ENTRIES: usize = 65_536;
-/// Maximum size of all names in bytes, against hostile tables whose names overlap; real ones take some 300 kB.
+/// Maximum size of all names in bytes, against hostile tables whose names overlap; real names take 300 kB.
 const MAX_NAMES: usize = 8 << 20;
 /// Maximum size of an entry in bytes; the longest known has 48.
 const MAX_STRIDE: u64 = 4096;
@@ -95,7 +96,7 @@ impl<F: Fn(&str) -> Option<Addr>> Reader<'_, F> {
         let is_static = self.member(&table, "gHotSpotVMStructEntryIsStaticOffset", 4)?;
         let offset = self.member(&table, "gHotSpotVMStructEntryOffsetOffset", 8)?;
         let address = self.member(&table, "gHotSpotVMStructEntryAddressOffset", 8)?;
-        // Entries of a type are adjacent, so the previous entry's type name is usually the next one's, too.
+        // Entries of a type are adjacent, so an entry usually has the same type name as the entry before it.
         let mut last = (0, String::new(), false);
         self.entries(&table, [type_name, field_name], |reader, [t, f], entry| {
             if last.0 != t {
@@ -215,7 +216,7 @@ mod tests {
         let name = Box::new([b'a'; 1024]);
         let mut text = name.to_vec();
         text.push(0);
-        // The names of the entries overlap: each is the same text from one of its first 16 bytes on.
+        // The names of the entries overlap: each begins at one of the first 16 bytes of the same text.
         let entries: Vec<u64> = (0..20_000_u64)
             .flat_map(|i| [text.as_ptr() as u64 + i % 16, 0, 8])
             .chain([0; 3])

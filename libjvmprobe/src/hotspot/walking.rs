@@ -207,7 +207,8 @@ fn fields(layout: &Layout) -> Result<JvmLayout> {
     Ok(walker_layout)
 }
 
-/// Converts a heap for the walker, which uses the complete reserved range.
+/// Converts a heap for the walker. The walker's range is the complete reserved range, because the heap may
+/// grow.
 fn code_heap(heap: &Heap) -> Result<CodeHeap> {
     let (low, high) = (heap.reserved_low.0, heap.reserved_high.0);
     if low >= high {

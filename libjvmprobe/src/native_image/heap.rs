@@ -82,8 +82,8 @@ impl Heap {
 
     /// Reads a string. A string object has a reference to its bytes, which are Latin-1 if possible, else
     /// UTF-16. A field of the object contains the encoding, but the offset of that field is unknown.
-    /// Therefore bytes that
-    /// contain a NUL are decoded as UTF-16, because names of Java code contain no NUL characters.
+    /// Therefore bytes that contain a NUL are decoded as UTF-16, because names of Java code contain no NUL
+    /// characters.
     pub(super) fn string(&self, string: Object, bytes_class: u64) -> Option<String> {
         /// Maximum size in bytes; class files cannot contain longer strings.
         const MAX_BYTES: usize = 2 << 16;

@@ -1,8 +1,9 @@
 //! Acting as a target's user.
 //!
 //! Files for the target are created by a thread that has switched to the target's effective user and group.
-//! So these files have the right owner from the beginning. A file system mounted in a user namespace even requires this: creating a file as a
-//! user that is not mapped in that namespace, such as root, fails with EOVERFLOW (user_namespaces(7)).
+//! So these files have the right owner from the beginning. A file system mounted in a user namespace even
+//! requires this: creating a file as a user that is not mapped in that namespace, such as root, fails with
+//! EOVERFLOW (user_namespaces(7)).
 
 use std::{io, thread};
 

@@ -212,8 +212,8 @@ impl<'a> Folder<'a> {
         Ok(FileStatus(statat(&self.handle, name, AtFlags::SYMLINK_NOFOLLOW)?))
     }
 
-    /// Resolves the target's path to this folder again, and returns the metadata of an entry of the folder
-    /// that is there now. Does not follow the entry if it is a link.
+    /// Resolves the target's path to this folder again, and returns the metadata of an entry of the folder to
+    /// which the path leads now. If the entry is a link, it is not followed.
     ///
     /// # Errors
     /// Returns the errors of opening the folder and of fstatat(2).

@@ -16,7 +16,7 @@ use crate::{
     },
 };
 
-/// Maximum number of methods shown, of those with at least half a percent.
+/// Maximum number of methods shown. A method is shown only if its self count is at least half a percent.
 const TOP: usize = 15;
 /// Part of the call tree that is shown: minimum share of a node, and maximum number of lines.
 struct TreeLimits {
@@ -165,7 +165,8 @@ fn waiting_method<'a>(profile: &'a Profile, sample: &Sample) -> Option<&'a str> 
     };
     innermost(|kind| matches!(kind, Kind::Java | Kind::Inlined | Kind::Interpreted))
         .or_else(|| innermost(|kind| !matches!(kind, Kind::Kernel | Kind::Unknown)))
-        // A placeholder for a stack that was not walked, or the innermost kernel function.
+        // Otherwise, the frame around the placeholder of the wait: the innermost kernel function, or a
+        // placeholder for a stack that was not walked.
         .or_else(|| sample.stack.iter().rev().nth(1).map(|&id| &*profile.frame(id).name))
 }
 

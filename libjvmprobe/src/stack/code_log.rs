@@ -6,8 +6,9 @@
 //! begins a new epoch, and each sample has the number of its epoch.
 //!
 //! HotSpot's probe `compiled__method__unload` has the name of a method, not an address
-//! (hotspot/share/code/nmethod.cpp), and a method may be compiled more than once. So the log finds out which
-//! code was unloaded only when other code is loaded at its address.
+//! (hotspot/share/code/nmethod.cpp), and a method may be compiled more than once. So an unload
+//! does not identify the code. When other code is loaded at an address, the log looks for an unload of the
+//! code that was there before.
 
 use std::{
     borrow::Cow,
@@ -21,16 +22,16 @@ use crate::{
 };
 
 /// Maximum number of epochs for which code may have run before its load is reported. The compiler thread may
-/// be preempted between the two.
+/// be preempted after it has installed the code and before it reports the load.
 const MAX_REPORT_DELAY: u64 = 32;
 
 /// Compiled code of a JVM at one time.
 #[derive(Debug)]
 pub enum Snapshot {
-    /// Content of a perf-PID.map file. A line is parsed only when its name is needed, because only few of a
-    /// million lines are used.
+    /// Content of a perf-PID.map file. A name is parsed only when it is needed, because only a few of a
+    /// million names are used.
     Map(String),
-    /// Address, size in bytes and name of each piece of code.
+    /// Address, size in bytes and name of the code in each entry.
     Entries(Vec<(Addr, u64, Code)>),
 }
 
@@ -142,7 +143,8 @@ impl CodeLog {
                 insert_current(&mut latest, Slot::Snapshot(i), entry);
             }
             for (i, load) in loads.iter().enumerate() {
-                // The snapshot contains earlier loads already, even those reported after it.
+                // The snapshot already contains the code that was loaded before it, even if the load was
+                // reported later.
                 if snapshot.is_empty() || load.since > epoch {
                     insert_current(&mut latest, Slot::Load(i), load);
                 }
@@ -161,7 +163,7 @@ impl CodeLog {
         self.loads.push(entry);
     }
 
-    /// Adds the unload of code with this name at the beginning of `epoch`.
+    /// Records that code with this name was unloaded at the beginning of `epoch`.
     pub(crate) fn unload(&mut self, epoch: u64, code: Code) {
         self.unloads.push((epoch, code));
     }
@@ -294,9 +296,9 @@ impl<'a> Unloads<'a> {
         Self(by_name)
     }
 
-    /// Removes the last unload of `name` after `since` and not after `latest`, and returns its epoch. An
-    /// earlier one may belong to another compiled version of the same method, and an end that is too late
-    /// does no harm as long as no other code is at the address.
+    /// Removes the last unload of `name` after `since` and not after `latest`, and returns its epoch. Of
+    /// several unloads, any may belong to another compiled version of the same method. The last one is used,
+    /// because an end that is too late does no harm: until `latest`, no other code is at the address.
     fn remove_last(&mut self, name: &str, since: u64, latest: u64) -> Option<u64> {
         let epochs = self.0.get_mut(name)?;
         let at = epochs.iter().position(|&epoch| epoch > since && epoch <= latest)?;
@@ -340,7 +342,7 @@ impl Timeline<'_> {
             let mut is_there = false;
             for at in self.overlapping(load.start, load.end) {
                 let Some(entry) = self.now.get_mut(&at) else { continue };
-                // A different method must have been loaded after `load`.
+                // If the snapshot has a different method here, that method was loaded after `load`.
                 let same = entry.label.code(self.text).name == load.label.code(self.text).name;
                 entry.since = entry.since.max(if same { load.since } else { load.since + 1 });
                 is_there |= same;

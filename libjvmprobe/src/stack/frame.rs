@@ -26,14 +26,14 @@ pub enum Kind {
     Native,
     /// The kernel.
     Kernel,
-    /// Not code, but the class of an allocated object: the innermost frame of allocation stacks.
+    /// Not code, but a label of the stack: the class of an allocated object or of an exception, for example.
     Class,
     /// User code without a known name.
     Unknown,
 }
 
-/// A named frame. Frames made by [`Frame::new`] and the methods that extend them contain only cleaned text (see
-/// `names::clean`).
+/// A named frame. It contains only cleaned text (see `names::clean`) if it is made by [`Frame::new`],
+/// [`Frame::of_module`] and [`Frame::at`].
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Frame {
     /// Kind of code.
@@ -59,7 +59,7 @@ impl Frame {
         Self { module: Some(clean::shared(Arc::clone(module))), ..self }
     }
 
-    /// Returns this frame with its source file, if known, and the line, or 0.
+    /// Returns this frame with its source file, if known, and its source line, or 0 if unknown.
     pub fn at(self, file: Option<Arc<str>>, line: u32) -> Self {
         Self { file: file.map(clean::shared), line, ..self }
     }
@@ -81,7 +81,7 @@ impl Frame {
         }
     }
 
-    /// Returns whether it is code of the Java program.
+    /// Returns whether the frame is Java code.
     pub fn is_java(&self) -> bool {
         matches!(self.kind, Kind::Java | Kind::Inlined | Kind::Interpreted)
     }

@@ -5,8 +5,9 @@
 //! interpreted methods, its generation, which is the number of classes that the JVM had unloaded at that
 //! time. HotSpot increments that number before it frees anything
 //! (`ClassLoadingService::notify_class_unloaded`, hotspot/share/services/classLoadingService.cpp). A method's
-//! name is used only if it was read in the stack's generation, or with the same result before and after it.
-//! JVMs without performance data do not count unloaded classes; for these, a generation lasts one second.
+//! name is used only if it was read in the stack's generation, or if it was read both before and after that
+//! generation with the same result. JVMs without performance data do not count unloaded classes; for these, a
+//! generation lasts one second.
 //!
 //! Each code location is read once, shortly after it was first sampled. Code that has been freed by then may still be
 //! known to a `crate::stack::code_log::CodeLog`.
@@ -78,9 +79,9 @@ impl LocationNames {
         self.all.get(id as usize).map_or(&[], |named| &named.frames)
     }
 
-    /// Returns whether these are all frames of a code location. HotSpot records inlined methods only for
-    /// calls and other instructions that can stop or fail. Code between these may belong to further inlined
-    /// methods.
+    /// Returns whether [`Self::frames`] returns all frames of a code location. HotSpot records inlined
+    /// methods only for calls, safepoint polls and instructions that can cause an exception. Code between
+    /// these instructions may belong to further inlined methods.
     pub(crate) fn is_sure(&self, id: LocationId) -> bool {
         self.all.get(id as usize).is_none_or(|named| named.is_sure)
     }
@@ -234,7 +235,8 @@ impl JavaFrames {
         let now = seen.unloaded.unwrap_or_else(|| self.seconds());
         for (method, info) in seen.methods {
             match self.interpreted.get_mut(&method) {
-                // Other classes may have been unloaded since, but this one was not.
+                // Other classes may have been unloaded since the method was last read, but not the method's
+                // class.
                 Some(known) if known.info == info => known.checked = now,
                 _ => {
                     let locations = HashMap::new();

@@ -1,7 +1,7 @@
 //! Symbols of the kernel.
 //!
 //! They are stored compactly, because a daemon keeps them for months: a hundred thousand names take a few
-//! megabytes. Source: `s_show` of kernel/kallsyms.c.
+//! megabytes. Source of the format of /proc/kallsyms: `s_show` of kernel/kallsyms.c.
 
 use std::{
     cell::OnceCell,
@@ -44,8 +44,8 @@ struct Table {
 }
 
 impl Table {
-    /// Parses lines of an address, a type, a name, and perhaps a module. Symbols that are not functions, or lie 4 GiB
-    /// or more above the first one, are left out.
+    /// Parses lines that contain an address, a type, a name, and perhaps a module. Omits symbols that are not
+    /// functions, and symbols 4 GiB or more above the lowest one.
     fn read(lines: impl BufRead) -> Self {
         let mut names = String::new();
         let mut all = Vec::new();

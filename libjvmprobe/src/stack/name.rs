@@ -48,7 +48,7 @@ impl Name for JavaNames {
     }
 }
 
-/// Appends the frames at an address within a piece of code, innermost first. Returns whether no inlined frame is
+/// Appends the frames at an address within `code`, innermost first. Returns `false` if inlined frames may be
 /// missing.
 pub(crate) fn frames_of(
     code: &Code,

@@ -167,8 +167,9 @@ pub(crate) struct NamedStack {
     pub unsure: bool,
 }
 
-/// Names a stack. `known` is the number of frames before the first step of the walk that was a guess, if any was.
-/// `code` appends the frames at an address, and returns whether it is known.
+/// Names a stack. `known` is the number of frames before the first step of the walk that was a guess; `None`
+/// if no step was a guess. `code` appends the frames at an address; it returns `false` if it has no frame for
+/// the address.
 pub(crate) fn name_stack(
     stack: &Stack,
     known: Option<usize>,
@@ -177,7 +178,7 @@ pub(crate) fn name_stack(
 ) -> NamedStack {
     let mut named = NamedStack::default();
     let frames = &mut named.frames;
-    // `known`, counted in named frames: one code location may have several.
+    // `known`, converted to a number of named frames: one code location may have several named frames.
     let mut known_frames = usize::MAX;
     for (i, location) in stack.lookups().enumerate() {
         if known == Some(i) {

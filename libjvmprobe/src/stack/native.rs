@@ -74,7 +74,8 @@ impl Files {
         worker::release_unused();
     }
 
-    /// Returns the symbols of the files that a process has mapped, valid also after it has ended.
+    /// Returns the symbols of the files that a process has mapped. They stay valid
+    /// after the process has ended.
     pub fn symbols(&self, pid: Pid) -> Symbols {
         let root = Process::open(pid).ok().and_then(|process| Root::open(&process).ok());
         let root = root.and_then(|root| root.id().ok());
@@ -100,7 +101,7 @@ impl Symbols {
 /// Functions at an offset of a file.
 #[derive(Debug, Default)]
 pub(crate) struct FunctionsAt {
-    /// Functions, innermost first; empty if they have no names.
+    /// Named functions, innermost first; empty if no name is known.
     pub(crate) symbols: Vec<Symbol>,
     /// File offset at which the unnamed function begins, if known.
     pub(crate) start: Option<FileOffset>,

@@ -89,8 +89,8 @@ fn size_of_sample(sample: &Sample) -> usize {
     size_of::<Sample>() + size_of_val(&*sample.stack) + size_of_val(&*sample.times)
 }
 
-/// Returns the approximate size of a frame in bytes. It is stored in the list and in the hash table. Names
-/// shared with other frames are counted twice, which compensates for the overhead of allocations.
+/// Returns the approximate size of a frame in bytes. The frame is stored twice: in the list and in the hash
+/// table. A name is counted for each frame that shares it, which compensates for the overhead of allocations.
 fn size_of_frame(frame: &Frame) -> usize {
     2 * size_of::<Frame>() + frame.name.len() + frame.file.as_ref().map_or(0, |name| name.len())
 }
@@ -265,7 +265,8 @@ impl Profile {
             return;
         }
         let mut other = other;
-        // Slots of both profiles had equal length once and grow by the same steps.
+        // The slots of both profiles once had the same length, and grow by the same steps. So the shorter
+        // slots reach the length of the longer ones.
         while self.slot_ns > 0 && self.slot_ns < other.slot_ns && self.coarsen() {}
         while other.slot_ns > 0 && other.slot_ns < self.slot_ns && other.coarsen() {}
         let ids: Vec<_> = other.frames.into_iter().map(|frame| self.intern(frame)).collect();
@@ -286,7 +287,7 @@ impl Profile {
         if self.size() > max {
             self.shrink_times(max / 4);
         }
-        // Shrinks to half, so that this is not necessary again for each new sample.
+        // Folds to half of the maximum, so that the next new samples do not require it again.
         if self.size() > max {
             self.fold(max / 2);
         }

@@ -21,8 +21,8 @@ pub(crate) enum WalkEnd {
 }
 
 impl WalkEnd {
-    /// Decodes the kernel side's number; an unknown one counts as implausible. Also returns the number of frames before
-    /// the first step that was a guess, if any was.
+    /// Decodes the kernel side's number; an unknown one counts as implausible. Also returns the number of
+    /// frames before the first step that was a guess; `None` if no step was a guess.
     pub(crate) fn from_code(code: u32) -> (Self, Option<usize>) {
         let end = match code & ((1 << GUESS_SHIFT) - 1) {
             0 => Self::Nothing,
@@ -86,7 +86,7 @@ impl RawFrame {
 pub struct RawStack {
     /// Key of its process, or 0 for the kernel's part of a stack.
     pub target: u64,
-    /// Number of classes that the JVM had unloaded at that time; 0 if it does not count.
+    /// Number of classes that the JVM had unloaded when the stack was walked; 0 if the JVM does not count.
     pub unloads: u64,
     /// Frames, innermost first.
     pub frames: Vec<RawFrame>,
@@ -107,7 +107,7 @@ impl RawStack {
     /// Makes a stack from the walker's 64-bit frames.
     pub fn of(target: u64, unloads: u64, frames: impl Iterator<Item = u64>) -> Self {
         let frame = |word| match target {
-            // Addresses of the kernel have all high bits set.
+            // Addresses of the kernel use all 64 bits, so there are no bits for other data.
             0 => RawFrame::Code { addr: Addr(word), compile_id: 0 },
             _ => RawFrame::from_word(word),
         };

@@ -30,8 +30,9 @@ const IMAGE_ENTRIES: [&str; 3] = [
 /// frame pointers follows whatever value the C library left in the frame pointer register.
 const ENTRY_DEPTH: usize = 6;
 
-/// Removes the frames beyond the entry function of the thread. Returns whether an entry function is among the first
-/// `known` frames. (musl has no unwind tables for its own functions, so only libjvm.so's entry is certain there.)
+/// Removes the frames beyond the outermost entry function of the thread. Returns whether the innermost entry
+/// function is among the first `known` frames. (The frames between the two may be guesses: musl has no unwind
+/// tables for its own entry function, which calls that of libjvm.so.)
 pub(crate) fn cut_beyond_entry(frames: &mut Vec<Frame>, known: usize) -> bool {
     let is_entry = |frame: &Frame| {
         ENTRIES.contains(&&*frame.name)

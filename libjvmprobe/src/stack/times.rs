@@ -4,8 +4,7 @@
 /// Counts as (slot number, count).
 pub type Times = Vec<(u32, u64)>;
 
-/// Initial length of a slot in nanoseconds: 50 slots per second, so that pauses of a few milliseconds are
-/// visible.
+/// Initial length of a slot in nanoseconds: 20 ms, so that short pauses are visible on the time axis.
 pub(crate) const SLOT: u64 = 20_000_000;
 
 /// Possible lengths, each a multiple of the one before, so that seconds, minutes and hours consist of complete slots.

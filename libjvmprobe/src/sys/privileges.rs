@@ -67,8 +67,8 @@ fn try_keep(needed: CapabilitySet) -> Result<()> {
     set_capabilities(None, CapabilitySets { effective: kept, permitted: kept, inheritable: none })
 }
 
-/// Returns the capabilities to keep. CAP_SYS_ADMIN includes some newer capabilities. It is kept if one of
-/// these is needed and the process does not have all of them.
+/// Returns the capabilities to keep. CAP_SYS_ADMIN includes some newer capabilities. CAP_SYS_ADMIN is
+/// kept if one of these is needed and the thread does not have all of them.
 fn kept(held: CapabilitySet, needed: CapabilitySet) -> CapabilitySet {
     let newer = CapabilitySet::BPF | CapabilitySet::PERFMON | CapabilitySet::CHECKPOINT_RESTORE;
     let needs_sys_admin = !held.contains(newer) && needed.intersects(newer);

@@ -1,17 +1,18 @@
 //! Unwinding by `.eh_frame`, converted to a table for binary search.
 //!
-//! Compilers omit frame pointers. Instead, `.eh_frame` describes for each instruction where the canonical
-//! frame address is (CFA: the value of rsp before the call) and where the callers' registers are saved. The
-//! descriptions are programs for a small virtual machine. Here they are run once for the complete file. The
-//! result is a table that a BPF program can search, with one [`Row`] of eight bytes for each address at which
-//! the rules change. Only x86-64 is supported, and only the rules needed to walk frames: CFA, return address
-//! and rbp.
+//! Compilers omit frame pointers. Instead, `.eh_frame` describes for each instruction how to compute the
+//! canonical frame address (CFA: the value of rsp before the call) and where the caller's registers are
+//! saved. The descriptions are programs for a small virtual machine. Here they are run once for the complete
+//! file. The result is a table that a BPF program can search, with one [`Row`] of eight bytes for each
+//! address at which the rules change. Only x86-64 is supported, and only the rules needed to walk frames:
+//! CFA, return address and rbp.
 //!
 //! Sources: DWARF 5, chapter 6.4 (the machine and its instructions); Linux
 //! Standard Base Core 5.0, chapter 10.6 (`.eh_frame`); System V psABI for x86-64,
-//! chapters 3.6 (numbers of registers) and 4.2.4; what GNU ld writes for its PLT
-//! (`elf_x86_64_eh_frame_lazy_plt` in binutils' elf64-x86-64.c) and glibc for
-//! signal handlers (`__restore_rt` in libc_sigaction.c for x86-64).
+//! chapters 3.6 (numbers of registers) and 4.2.4; the rules that GNU ld writes
+//! for its PLT (`elf_x86_64_eh_frame_lazy_plt` in binutils' elf64-x86-64.c), and
+//! glibc's rules for the return from a signal handler (`__restore_rt` in
+//! libc_sigaction.c for x86-64).
 //!
 //! A rule that a row cannot express becomes `RowKind::Unknown`, never a guess. Time is limited by the size of the
 //! section, memory by four million rows.
@@ -512,7 +513,7 @@ mod tests {
         /// Adds a CIE for the functions after it.
         fn common(mut self, augmentation: &str, instructions: &[u8]) -> Self {
             self.common = self.bytes.len();
-            // Version 1, factors 1 and -8.
+            // Version 1, code alignment factor 1, data alignment factor -8.
             let head = [&[1], augmentation.as_bytes(), &[0, 1, 0x78, RIP]].concat();
             self.entry(0, &[&head, instructions].concat());
             self

@@ -16,13 +16,13 @@
 #ifndef __always_inline
 #define __always_inline inline __attribute__((always_inline))
 #endif
-/* Exported functions of the walker need no declarations of their own here. */
+/* In BPF, the walker's __noinline functions are global. Here they are static, and need no declarations. */
 #define __noinline static __attribute__((noinline))
 
 #define barrier() __asm__ volatile("" ::: "memory")
 #define barrier_var(variable) __asm__ volatile("" : "+r"(variable))
 
-/* libbpf itself, which the tests link, has functions of the same names. */
+/* These are static, because the tests also link libbpf, which has functions of the same names. */
 static void *bpf_map_lookup_elem(void *map, const void *key);
 static long bpf_probe_read_user(void *to, __u32 size, const void *addr);
 static long bpf_probe_read_kernel(void *to, __u32 size, const void *addr);

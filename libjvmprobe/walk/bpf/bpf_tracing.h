@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
-/* What bpf/walk/ wants of libbpf's header of this name, for user space. */
+/* The parts of libbpf's header of this name that bpf/walk/ uses, for user space. */
 #ifndef WALK_HARNESS_BPF_TRACING_H
 #define WALK_HARNESS_BPF_TRACING_H
 

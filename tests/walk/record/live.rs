@@ -208,7 +208,8 @@ impl Live {
 
     /// Reads memory through the pages cached since the thread moved.
     fn fill(&self, addr: u64, to: &mut [u8]) -> bool {
-        // Higher addresses are the kernel's, and file positions are signed.
+        // Higher addresses belong to the kernel, and many of them would be negative as file
+        // positions.
         if addr >> 47 != 0 {
             return false;
         }

@@ -49,7 +49,8 @@ fn host(name: &str) -> &str {
     }
 }
 
-/// Returns the order of a class's state, given its name in records.
+/// Returns the position of a class's state in the order of progress. `state` is the name used in
+/// records.
 fn rank(state: &str) -> usize {
     const STATES: [&str; 5] = ["loaded", "linked", "initializing", "failed", "initialized"];
     STATES.iter().position(|name| *name == state).unwrap_or(0)

@@ -40,7 +40,8 @@ struct Row {
     classes: u64,
     /// Numbers of loaders and classes at the first reading.
     first: Option<(u64, u64)>,
-    /// Number of readings with more loaders or classes than in the reading before, and with fewer.
+    /// Numbers of readings with more loaders or classes than in the reading before (`rises`), and
+    /// with fewer (`falls`).
     rises: u64,
     falls: u64,
 }

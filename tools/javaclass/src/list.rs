@@ -176,7 +176,7 @@ impl Hits {
     /// Returns the results in the order of the list.
     pub fn into_listed(self, listing: &Listing, pid: u32) -> Vec<Listed> {
         let listed = |(line, hit): (&Line, Hit)| {
-            // A class whose initialisation failed has run, too.
+            // A class counts as used once its initialisation has begun, even if the initialisation failed.
             let in_use = match line.selector {
                 Selector::Method { .. } => {
                     matches!(hit.usage, LineUsage::Called | LineUsage::Unknown)
@@ -345,7 +345,7 @@ mod tests {
                 "{line}"
             );
         }
-        // Two loaders have a class of this name each.
+        // Each of two loaders has a class of this name.
         for classes in [[linked.clone(), ready.clone()], [ready, linked]] {
             assert_eq!(match_class("a.B#called", &classes), ("called", true));
         }

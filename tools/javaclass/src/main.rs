@@ -6,8 +6,8 @@
 //! with the lines ([`list_line`]) of the file that `--list` names; [`list_check`] collects the results
 //! for all JVMs, and [`vex`] writes them as a document. [`jars`] finds classes that are not loaded.
 //! [`watch`] traces classes as they are loaded, unloaded and initialised. [`report`] writes
-//! [`record`]s and [`reports`] reads them; [`merge`] combines reports, and [`strip`] removes from a
-//! jar the classes that no report contains.
+//! [`record`]s and [`reports`] reads them; [`merge`] combines reports, and [`strip`] removes unused
+//! classes from a jar, according to such reports.
 
 mod args;
 mod fold;
@@ -98,8 +98,8 @@ fn run(args: &Args) -> Result<ExitCode> {
     Ok(status(in_use, has_failed))
 }
 
-/// Returns the exit status. If a JVM could not be read, this is not success, because its classes may
-/// be in use.
+/// Returns the exit status. If a JVM could not be read, the status is never success, because the
+/// classes that were not read may be in use.
 fn status(in_use: bool, has_failed: bool) -> ExitCode {
     match (in_use, has_failed) {
         (true, _) => ExitCode::from(list::IN_USE),

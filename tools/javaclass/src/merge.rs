@@ -22,7 +22,7 @@ struct Runs {
 }
 
 impl Runs {
-    /// Counts a run, unless it was the last to be counted. `run` is its number, from 1.
+    /// Counts a run, unless it is the run that was counted last. `run` is its number, from 1.
     fn add(&mut self, run: u64) {
         if self.last != run {
             (self.count, self.last) = (self.count + 1, run);

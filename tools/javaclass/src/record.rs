@@ -16,7 +16,7 @@ pub enum Record {
     Class(Class),
     /// The usage of a line of a list.
     Listed(Listed),
-    /// A class of a jar that is not used.
+    /// An unused class of a jar.
     Unused(Unused),
     /// A class that was loaded, unloaded or initialised.
     Change(Changed),
@@ -28,7 +28,7 @@ pub enum Record {
     Summary(Summary),
 }
 
-/// Numbers of a class's methods by usage.
+/// Numbers of the methods of a class or of several classes, by usage.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct MethodCounts {
     /// All methods with code.
@@ -70,7 +70,7 @@ pub struct Class {
     pub loader_id: Option<String>,
     /// `loaded`, `linked`, `initializing`, `initialized`, `failed`; of several classes, the furthest state.
     pub state: &'static str,
-    /// The thread that initialises it, by its thread ID in its own PID namespace.
+    /// ID of the thread that initialises it, in that thread's own PID namespace.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub initializer: Option<u32>,
     /// Whether it comes from an archive (CDS, AOT cache).
@@ -163,7 +163,7 @@ pub struct Changed {
     /// Whether a class that was loaded comes from an archive.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub archived: Option<bool>,
-    /// Duration of an initialisation, including everything that it ran.
+    /// Duration of an initialisation, including all code that the initialiser called.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub duration_ns: Option<u64>,
     /// Stack that caused the event, innermost frame first, with `--stacks`.
@@ -217,7 +217,7 @@ pub struct LoaderGrowth {
     pub only_grows: bool,
 }
 
-/// A class of a jar that is not loaded, or not initialised.
+/// A class, contained in a jar, that is not loaded or not initialised.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Unused {
     /// The process.
@@ -263,8 +263,8 @@ pub struct Summary {
     pub unreadable: u64,
     /// Whether all lists of classes were read to their ends.
     pub complete: bool,
-    /// The reason why the usage of every method without evidence of a call is unknown, if there is a
-    /// reason that applies to all methods.
+    /// If the call counters of this JVM do not show all calls, the reason. The usage of every method
+    /// without evidence of a call is then unknown.
     pub not_counted: Option<&'static str>,
     /// Time taken to read the classes, in nanoseconds.
     pub duration_ns: u64,

@@ -62,7 +62,7 @@ impl Sum {
 pub struct Tally {
     /// Totals by origin or loader.
     pub groups: BTreeMap<String, Sum>,
-    /// Totals by package, with the group that it belongs to.
+    /// Totals by package and group.
     pub packages: BTreeMap<(String, String), Sum>,
     /// Classes by group and package, with `--tree` only.
     pub classes: BTreeMap<(String, String), Vec<Class>>,
@@ -135,12 +135,12 @@ pub fn report_jvm(
     }
     if let (Some(hits), Some(list_check)) = (hits, list_check) {
         list_check.report_jvm(target, hits, report)?;
-        // A class that is missing may be in use.
+        // A class that could not be read may be in use.
         anyhow::ensure!(loaded.is_complete && loaded.unreadable == 0, "not all classes were read");
         return Ok(());
     }
     if let Some(seen) = seen {
-        // A class that is missing would be reported as not loaded.
+        // A class that could not be read would be reported as not loaded.
         anyhow::ensure!(loaded.is_complete && loaded.unreadable == 0, "not all classes were read");
         return Ok(report.unused(pid, &jars::read_jars(target, &seen, args.jdk)?)?);
     }

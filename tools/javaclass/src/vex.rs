@@ -22,7 +22,7 @@ use serde::Serialize;
 
 use crate::{args::Args, record::Listed};
 
-/// Maximum number of lines of the list named in a note.
+/// Maximum number of list lines that a note names.
 const MAX_LISTED: usize = 20;
 
 /// A document under construction.
@@ -70,7 +70,7 @@ struct Product {
 }
 
 impl Vex {
-    /// Creates the file, so that a file that cannot be written is reported at once.
+    /// Creates the file at once, so that an unwritable file is reported before any JVM is read.
     pub fn create(path: &Path, args: &Args) -> Result<Self> {
         let file =
             File::create(path).with_context(|| format!("cannot create {}", path.display()))?;

@@ -156,7 +156,8 @@ impl Report {
     }
 
     fn summary(&mut self, summary: &Summary) -> Result<()> {
-        // The next row starts with a header again, because it follows a table.
+        // The header is printed again before the next row, because the summary separates that row
+        // from the earlier ones.
         self.header_due = true;
         let at = self.times.before_title(summary.ts_ns, false);
         self.out.line("")?;
@@ -221,7 +222,8 @@ fn totals(s: &Summary) -> Vec<String> {
         0 => "GC did not stop the application".to_owned(),
         times => format!("GC stopped the application {}", stopped(times, s.stopped_ns)),
     };
-    // The collections of a concurrent collector are its cycles, so the rate is shown with the cycles.
+    // With a concurrent collector, a collection is a cycle, so the rate is printed with the number of
+    // cycles.
     let cycles_rate = match s.concurrent {
         false if s.collections == 0 => String::new(),
         false => {

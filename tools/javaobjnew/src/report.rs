@@ -83,7 +83,8 @@ impl Report {
             }
             return self.json(&Record::Summary(summary.clone()));
         }
-        // The next large object starts with a header again, because it follows a table.
+        // The header is printed again before the next large object, because the table separates it from the
+        // earlier ones.
         self.header_due = true;
         self.out.line("")?;
         self.out.line(&self.title(summary))?;

@@ -81,7 +81,7 @@ fn run(args: &Args) -> Result<()> {
              that names them"
         );
     }
-    // Last, because ending the command may take time: all results are already shown.
+    // Ending the command may take time, so this is done last, when all results are shown.
     if let Some(running) = running {
         running.end();
     }

@@ -44,11 +44,11 @@ pub struct Method {
     /// Samples with the method innermost; for events other than `cpu`, the occurrences or
     /// nanoseconds that these samples represent.
     pub self_samples: u64,
-    /// `self_samples` as a share of all.
+    /// `self_samples` as a share of all samples.
     pub self_share: f64,
     /// Samples with the method anywhere in the stack, in the unit of `self_samples`.
     pub total_samples: u64,
-    /// `total_samples` as a share of all.
+    /// `total_samples` as a share of all samples.
     pub total_share: f64,
 }
 
@@ -72,7 +72,7 @@ pub struct Stack {
     /// Number of samples; for events other than `cpu`, the occurrences or nanoseconds that these
     /// samples represent.
     pub samples: u64,
-    /// `samples` as a share of all.
+    /// `samples` of this stack as a share of all samples.
     pub share: f64,
     /// For events other than `cpu`: number of samples or waits.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -110,7 +110,8 @@ pub struct Summary {
     pub shares: BTreeMap<&'static str, f64>,
     /// Share of samples whose stacks are complete up to the thread's entry function.
     pub complete: f64,
-    /// Share of samples whose stacks are incomplete because a step of the walk was a guess.
+    /// Share of samples whose stacks contain a guessed step, and are therefore not counted as
+    /// complete.
     pub guessed: f64,
     /// Share of samples whose innermost inlined methods may be missing.
     pub unsure: f64,

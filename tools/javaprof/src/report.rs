@@ -105,8 +105,8 @@ impl Sink for Report<'_> {
 }
 
 /// Applies `--include` and `--exclude`, and removes the samples of the agent. If a JVM is discovered
-/// during the trace, the agent may run in it while it is sampled, and this work is not part of the
-/// JVM's own workload.
+/// during the trace, it may already be sampled while the agent starts in it, and the agent's work is
+/// not part of the JVM's own workload.
 pub fn apply_filters(profile: &mut Profile, args: &Args) {
     let before = profile.sampled();
     profile.retain(|frame| frame.module.as_deref().is_some_and(agent::is_agent), false);

@@ -90,7 +90,7 @@ fn write(
     Ok(format!("{}: {} entries in {shown}{owner}", process.pid, entries.len()))
 }
 
-/// Error of the kernel for a file whose owner has no ID in the file system.
+/// Error of the kernel if the owner of a new file has no ID in the file system.
 const EOVERFLOW: i32 = 75;
 
 /// Writes a temporary file and renames it to `name`, so that perf never reads an incomplete map,

@@ -121,7 +121,7 @@ pub struct Daemon {
         help = "Collect less if the daemon uses more than this much memory [default: 150M]")]
     pub max_memory: Option<u64>,
 
-    /// Collect less if the daemon and its probes use more CPU time
+    /// Collect less if the daemon and its probes use more CPU time than this
     #[arg(long, value_name = "PERCENT", value_parser = parse_percent,
         help = "Collect less if the daemon uses more than this percentage of one CPU [default: 1 for every 4 CPUs]")]
     pub max_cpu: Option<f64>,

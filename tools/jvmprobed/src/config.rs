@@ -19,7 +19,7 @@ use crate::{args::Log, metrics, push::target, store::folder::parse_mode};
 /// Default path of the configuration file.
 pub const PATH: &str = "/etc/jvmprobe/jvmprobed.toml";
 
-/// Maximum size of the file in bytes, more than any real one has.
+/// Maximum size of the file, in bytes. No real configuration file is that large.
 const MAX_BYTES: u64 = 1 << 20;
 
 /// Content of the file.
@@ -60,7 +60,7 @@ pub struct StoreSection {
     /// Maximum size of the store in bytes, as `--keep-size`.
     #[serde(default, deserialize_with = "size")]
     pub keep_size: Option<u64>,
-    /// Mode of the directory, which decides who else may read it.
+    /// Permission bits of the directory. They decide which other users may read it.
     #[serde(default, deserialize_with = "mode")]
     pub mode: Option<u32>,
 }
@@ -105,7 +105,7 @@ pub enum Action {
     Rename,
     /// Does not trace the JVM.
     Drop,
-    /// Traces the JVM. If there is a rule of this kind, JVMs that match none of them are not traced.
+    /// Traces the JVM. If there are rules with this action, a JVM that matches none of them is not traced.
     Select,
 }
 

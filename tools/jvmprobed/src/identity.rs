@@ -1,5 +1,5 @@
-//! Identity of JVMs: name and attributes that were detected on the host, changed by the rules, and the number
-//! of restarts.
+//! Identity of JVMs. The name and the attributes are detected on the host, and the rules may change the name.
+//! The number of restarts is added as an attribute.
 
 use std::{
     collections::HashMap,
@@ -13,7 +13,7 @@ use crate::{
     window::Identity,
 };
 
-/// Attribute with the number of restarts: JVMs of the same name that have ended.
+/// Attribute with the number of restarts. This is the number of JVMs of the same name that have ended.
 const RESTARTS_ATTRIBUTE: &str = "jvmprobe.restarts";
 
 /// The attribute for the namespace of a pod.

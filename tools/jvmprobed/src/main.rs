@@ -2,8 +2,8 @@
 //! pushes them to other systems.
 //!
 //! [`settings`] combines arguments and configuration. [`collect`](jvmprobed::collect) records data in windows
-//! ([`jvmprobed::window`]) and passes them to the [`store`](jvmprobed::store), to the totals for scrapers
-//! ([`jvmprobed::metrics`]) and to push targets ([`jvmprobed::push`]). [`show`] prints stored data.
+//! ([`jvmprobed::window`]). It passes each window to the [`store`](jvmprobed::store), to the totals for
+//! scrapers ([`jvmprobed::metrics`]) and to push targets ([`jvmprobed::push`]). [`show`] prints stored data.
 
 use std::process::ExitCode;
 

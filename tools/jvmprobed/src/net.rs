@@ -1,8 +1,9 @@
 //! Network threads: one for push targets and signals, and one for each listener.
 //!
-//! They parse data from other hosts, so they have no capabilities, and neither have the threads that resolve
-//! host names and write files for them. Ports are bound before these threads start. The threads read files as
-//! the daemon's user, subject to permission bits, because only other threads have `CAP_DAC_READ_SEARCH`.
+//! They parse data from other hosts, so they have no capabilities. Their helper threads, which resolve host
+//! names and write files, have none either. Ports are bound before the network threads start. Permission bits
+//! decide which files network threads can read, even if the daemon runs as root, because only other threads
+//! of the daemon have `CAP_DAC_READ_SEARCH`.
 
 use std::{
     future::Future,
@@ -40,7 +41,8 @@ impl Net {
         Self::with(builder, "jvmprobed-net")
     }
 
-    /// Starts the thread of a listener, which charges its CPU time to `allowance` before it goes to sleep.
+    /// Starts the thread of a listener. Each time before the thread sleeps, it charges its CPU time to
+    /// `allowance`.
     ///
     /// # Errors
     /// The thread or its epoll instance cannot be created.
@@ -52,7 +54,7 @@ impl Net {
     }
 
     fn with(mut builder: Builder, name: &str) -> io::Result<Self> {
-        // A thread inherits the capabilities of the thread that starts it, which may have some.
+        // A thread inherits the capabilities of the thread that starts it, and that thread may have some.
         builder.on_thread_start(|| keep_only(Rights::empty()));
         let runtime = builder.enable_all().max_blocking_threads(2).build()?;
         let handle = runtime.handle().clone();

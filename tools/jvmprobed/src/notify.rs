@@ -1,8 +1,8 @@
 //! Notifications to systemd: the daemon is ready, reloads, stops, and is alive.
 //!
-//! Source: sd_notify(3). A notification is a datagram of `NAME=VALUE` lines to the socket that
-//! `NOTIFY_SOCKET` names. A name that begins with `@` is an abstract socket. Without that variable, nothing
-//! is sent.
+//! Source: sd_notify(3). A notification is a datagram of `NAME=VALUE` lines, sent to the socket whose address
+//! is in the environment variable `NOTIFY_SOCKET`. If the address begins with `@`, the socket is abstract. If
+//! the variable is not set, nothing is sent.
 
 use std::{
     env,
@@ -68,7 +68,7 @@ impl Notify {
         self.send(&format!("STATUS={}", one_line(status)));
     }
 
-    /// Reports that the configuration is being read again, until [`Self::ready`].
+    /// Reports that the daemon has begun to read its configuration again. [`Self::ready`] reports the end.
     pub fn reloading(&self) {
         let now = clock_gettime(ClockId::Monotonic);
         let us = now.tv_sec.saturating_mul(1_000_000).saturating_add(now.tv_nsec / 1000);

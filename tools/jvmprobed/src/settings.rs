@@ -21,7 +21,8 @@ const DEFAULT_HERTZ: u64 = 19;
 const DEFAULT_AGE: Duration = Duration::from_secs(24 * 3600);
 const DEFAULT_SIZE: u64 = 1 << 30;
 const DEFAULT_MEMORY: u64 = 150 << 20;
-/// The default CPU limit is 1 % of one processor per this many processors, and at least 1 %.
+/// The default CPU limit is 1 % of one processor for each group of this many processors of the host. It is at
+/// least 1 %.
 const PROCESSORS_PER_PERCENT: f64 = 4.0;
 
 /// Sets the log format, and limits the number of warnings.

@@ -14,8 +14,8 @@ pub struct Window {
     pub end_ns: u64,
     /// Recorded data, one entry for each JVM that has run in the interval.
     pub jvms: Vec<JvmData>,
-    /// Measures that were configured but not collected for a part of the window, to save resources: time in
-    /// nanoseconds, by the name of the measure.
+    /// For each configured measure that was not collected for a part of the window, to save resources: the
+    /// length of that part in nanoseconds, by the name of the measure.
     pub left_out: BTreeMap<String, u64>,
 }
 
@@ -27,14 +27,16 @@ pub struct JvmData {
     /// Profiles, one for each measure that is collected ([`Profile::measure`]): CPU time, allocation, off-CPU
     /// time. Each has its own begin and duration.
     pub profiles: Vec<Profile>,
-    /// Pauses, safepoints, collector cycles, losses and sums of stops. Written as JSON, they are lines of javagc(8).
+    /// Pauses, safepoints, collector cycles, losses and sums of stops. As JSON, each is a line as `javagc -j`
+    /// prints it.
     pub pauses: Vec<Record>,
-    /// CPU time of its process in nanoseconds, as counted by the kernel since the JVM was found. `None` if it
-    /// is unknown for a part of the window: for example, the window in which the process ends.
+    /// CPU time that the JVM's process used in the interval, in nanoseconds, as counted by the kernel. CPU
+    /// time before the JVM was found is not included. `None` if the CPU time of a part of the interval is
+    /// unknown, for example because the process ended in it.
     pub cpu_ns: Option<u64>,
 }
 
-/// Identity of a JVM. It stays the same as long as the process runs.
+/// Identity of a JVM. It stays the same as long as the process runs the same program.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 pub struct Identity {
     /// PID in the host's PID namespace.

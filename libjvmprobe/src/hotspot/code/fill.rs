@@ -1,8 +1,10 @@
 //! Fill level of the code cache, as `jcmd PID Compiler.codecache` prints it.
 //!
 //! Source: hotspot/share/memory/heap.hpp. vmStructs exports the offset of the binary logarithm of a
-//! `CodeHeap`'s segment size. The fields around it have the same order from JDK 8 to 28, as the table shows.
-//! The two fields before it must agree with values known from elsewhere; otherwise the result is an error.
+//! `CodeHeap`'s segment size. The table lists the neighbouring fields. Their order
+//! is the same from JDK 8 to 28.
+//! The two fields before it must agree with values that are known from other fields. If they do not, the
+//! result is an error.
 //!
 //! | distance in words | field |
 //! |---|---|
@@ -36,7 +38,7 @@ pub struct Fill {
     pub size: u64,
 }
 
-/// Number of words before the logarithm that are read, and the total number.
+/// Number of words that are read before the logarithm, and total number of words that are read.
 const BEFORE: u64 = 2;
 const WORDS: usize = 7;
 
@@ -71,7 +73,8 @@ fn used_segments(heap: &Heap, words: [u64; WORDS]) -> Option<u64> {
     let is_block = |word: u64| (heap.low..heap.high).contains(&Addr(word));
     let free = match list {
         0 => 0,
-        // A free list has at least one segment, so the third word is not zero if it is the count.
+        // A free list that is not empty has at least one segment. So a third word of zero is not the count of
+        // segments, but an insert point that is null.
         list if is_block(list) && (third == 0 || is_block(third)) => fourth,
         list if is_block(list) => third,
         _ => return None,

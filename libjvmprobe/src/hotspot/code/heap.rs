@@ -140,7 +140,8 @@ impl Blocks {
     ) -> Result<()> {
         let mut address = heap.low;
         for _ in 0..MAX_BLOCKS {
-            // The walk ends after the last block, or at a block whose length cannot be determined.
+            // The walk ends after the last block, at an address where no block begins, or at a block whose
+            // length cannot be determined.
             if address >= heap.high || !matches!(heap.segment(pages, address), Ok(0)) {
                 break;
             }

@@ -19,7 +19,7 @@ use crate::{
 
 /// Maximum size in bytes of the methods cached from one lookup to the next.
 const MAX_METHODS_SIZE: usize = 16 << 20;
-/// Maximum number of attempts to read methods, which fail if classes were unloaded meanwhile.
+/// Maximum number of attempts to read methods. An attempt fails if classes are unloaded meanwhile.
 const TRIES: usize = 3;
 /// Maximum number of bytes of a piece of code that are prefetched.
 const MAX_PREFETCHED: u64 = 256 << 10;
@@ -89,7 +89,8 @@ pub(crate) struct LookupResult {
     pub(crate) code: Vec<FoundCode>,
     /// The methods, without inconsistent ones.
     pub(crate) methods: Vec<(Addr, Arc<MethodInfo>)>,
-    /// Number of classes that the JVM has unloaded, if it counts them. It did not change during the lookup.
+    /// Number of classes that the JVM has unloaded, if it counts them and if the number did not change during
+    /// the lookup.
     pub(crate) unloaded: Option<u64>,
 }
 

@@ -1,8 +1,8 @@
 //! Methods inlined into compiled code, with lines.
 //!
 //! Sources: hotspot/share/code/pcDesc.hpp, code/debugInfo.cpp, code/scopeDesc.cpp. A PcDesc refers to
-//! a scope. A scope holds a method, as an index into the nmethod's Metadata pointers, a bytecode
-//! index, and the scope of the caller into which the method was inlined.
+//! a scope. A scope holds the index of a method in the nmethod's Metadata pointers, a bytecode index in
+//! this method, and the offset of the scope of the caller into which the method was inlined.
 
 use std::{
     collections::{BTreeSet, HashSet},
@@ -128,9 +128,9 @@ impl<'a> Scopes<'a> {
     /// code is attributed to the methods that the PcDescs before and after it have in common.
     ///
     /// This choice was measured with javac in a JVM that keeps additional PcDescs, which show the correct
-    /// methods. For samples in such code, the next PcDesc alone is right in 52 to 54 % and wrong in a third
-    /// of the cases. The common methods are right in 55 to 60 % and wrong in 3 to 7 %; in the other cases
-    /// they lack inner methods.
+    /// methods. For samples in such code, the methods of the next PcDesc alone are right in 52 to 54 % of the
+    /// cases and wrong in a third. The common methods are right in 55 to 60 % of the cases and wrong in 3 to
+    /// 7 %; in the other cases they are right but lack inner methods.
     pub(super) fn inlined(
         &mut self,
         pages: &mut Pages<'_>,
@@ -182,8 +182,9 @@ impl<'a> Scopes<'a> {
             }
             from = to;
         }
-        // The code after the last PcDesc jumps back: it is the end of a loop. A map of all code reports only
-        // what HotSpot recorded, but for a sample the last PcDesc is the best available answer.
+        // The code after the last PcDesc jumps back: it is the end of a loop. It has no PcDesc, so a map of
+        // all code omits it. For a single address, the methods of the last PcDesc are the best available
+        // answer.
         let end = handlers.clamp(from, end);
         if is_single
             && self.inlining.is_wanted(from, end)
@@ -211,7 +212,7 @@ impl<'a> Scopes<'a> {
         let mut numbers = BTreeSet::new();
         let mut seen = HashSet::new();
         for (_, mut offset) in self.descs(pages, &locations, blob.begin, blob.end)? {
-            // Follows the callers outwards until a scope that was visited before.
+            // Follows the scopes of the callers outwards, and stops at a scope that was visited before.
             while offset > 0 && seen.insert(offset) {
                 let scope = usize::try_from(offset).ok().and_then(|offset| scopes.get(offset..));
                 let Some(scope) = scope else { break };
@@ -335,7 +336,8 @@ impl<'a> Scopes<'a> {
                 file: info.file.clone(),
                 line: info.line(bci),
             });
-            // A caller's scope is written before its callee's, so its offset is lower.
+            // HotSpot writes the scope of a caller before that of its callee, so the caller's offset is
+            // lower.
             if sender >= offset {
                 break;
             }
@@ -345,12 +347,13 @@ impl<'a> Scopes<'a> {
     }
 }
 
-/// Whether there are PcDescs at other instructions than calls and polls (`DebugNonSafepoints`).
+/// Whether there are also PcDescs at instructions that are neither calls nor polls (`DebugNonSafepoints`).
 fn describes_all_code(pages: &mut Pages<'_>, begin: Addr, descs: &[(Addr, i32)]) -> bool {
     let examined = &descs[..descs.len().min(MAX_EXAMINED)];
     let mut others = 0;
     for &(pc, _) in examined {
-        // Bytes before the pc, where a call would end, and after it, where a poll would begin.
+        // A call would end at the pc, and a poll would begin there. So bytes on both sides of it are
+        // examined.
         let before = Addr(pc.0.saturating_sub(8)).max(begin);
         let Ok(bytes) = pages.bytes(before, (pc.0 - before.0) as usize + 4) else { return false };
         let (before, behind) = bytes.split_at(bytes.len() - 4);
@@ -431,8 +434,8 @@ mod tests {
         // Both calls in one method, on the same or on different lines.
         assert_eq!(common(&[("a", 1), ("b", 2), ("c", 3)]), (next.clone(), true));
         assert_eq!(common(&[("a", 1), ("b", 2), ("c", 9)]), (next.clone(), true));
-        // One call lies in a further inlined method, to which the code between the calls may or may not
-        // belong.
+        // One of the two calls lies in an additional inlined method. The code between the calls may belong to
+        // this method or not.
         let outer = chain(&[("a", 1), ("b", 2)]);
         assert_eq!(common(&[("a", 1), ("b", 2)]), (outer.clone(), false));
         assert_eq!(common(&[("a", 1), ("b", 2), ("d", 4)]), (outer.clone(), false));

@@ -1,6 +1,6 @@
 //! Names of HotSpot's stubs: arraycopy, CRC32, AES and others.
 //!
-//! Stubs lie in a few blobs, `StubRoutines (1)` and so on, of a hundred stubs each. The
+//! Stubs lie in a few blobs, `StubRoutines (1)` and so on, each with about a hundred stubs. The
 //! addresses of their entry points are private statics of the class StubRoutines
 //! (hotspot/share/runtime/stubRoutines.hpp), so a stub has its own name
 //! only if libjvm.so has a symbol table.
@@ -16,10 +16,11 @@ use crate::{
 
 /// Prefix of the names of blobs that hold stubs.
 const BLOB: &str = "StubRoutines";
-/// Statics that point to an instruction inside a stub.
+/// Statics that hold the address of an instruction inside a stub, not of its entry point.
 const NOT_ENTRIES: [&str; 1] = ["StubRoutines::call_stub_return_address"];
 
-/// Returns the addresses in the file of the variables with stubs' entry points, with the stubs' names.
+/// Returns the variables that hold stubs' entry points: address of each variable in the file, and its stub's
+/// name.
 pub(in crate::hotspot) fn statics(symbols: &HashMap<String, Symbol>) -> Vec<(Vaddr, Arc<str>)> {
     // The names of statics begin with an underscore, those of functions do not.
     let name = |mangled: &str| {
@@ -82,7 +83,7 @@ impl HotSpot {
     }
 }
 
-/// Splits a blob: each stub extends to the next.
+/// Splits a blob into its stubs. Each stub ends where the next one begins.
 fn divide(
     start: Addr,
     size: u64,

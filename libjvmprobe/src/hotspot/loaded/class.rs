@@ -126,7 +126,7 @@ impl ClassReader {
         Ok(self.flag(reader, klass, field, mask))
     }
 
-    /// Reads a flag of a linked class; `None` if it is not where it is expected.
+    /// Reads a flag of a linked class; `None` if the flags are not at the expected offset.
     fn flag(&self, reader: &mut Reader<'_>, klass: Addr, field: u64, mask: u16) -> Option<bool> {
         let field = klass.checked_add(field)?;
         let flags = reader.pages.u16(field).ok()?;

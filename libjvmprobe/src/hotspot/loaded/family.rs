@@ -1,5 +1,5 @@
-//! Superclasses and subclasses of each class. They determine which methods a call that names a class may
-//! reach.
+//! Superclasses and subclasses of each class. If a call names a class, these relations determine which
+//! methods the call may reach.
 //!
 //! Sources: hotspot/share/oops/klass.hpp, klass.cpp (`initialize_supers`). `_primary_supers` holds the
 //! class and its superclasses up to a depth of eight. `_secondary_supers` holds deeper superclasses
@@ -104,8 +104,9 @@ impl Families {
     }
 
     /// Returns this class, its subclasses, and the superclasses and interfaces of all of these. An
-    /// object that has this class's methods can be an instance of any of them. So a call that names one
-    /// of them may reach a method of this class.
+    /// object that has this class's methods is an instance of this class or of a subclass, and so also of
+    /// their superclasses and interfaces. Therefore a call that names any of the returned classes may
+    /// reach a method of this class.
     pub(super) fn all(&self, class: Addr) -> impl Iterator<Item = Addr> {
         self.down(class).flat_map(|own| [own].into_iter().chain(self.above(own)))
     }

@@ -2,8 +2,8 @@
 //! where HotSpot's sources place them, and accepted only if the values found there are as expected.
 //!
 //! Sources: hotspot/share/classfile/{classLoaderData,packageEntry,moduleEntry}.hpp. After
-//! `ClassLoaderData::_next` come the loader's class, its name, and its name with its identity
-//! hash, in this order up to JDK 28. `InstanceKlass::_package_entry` lies between `_annotations`
+//! `ClassLoaderData::_next` come the loader's class, the loader's name, and this name with the loader's
+//! identity hash, in this order up to JDK 28. `InstanceKlass::_package_entry` lies between `_annotations`
 //! and `_array_klasses`. A package's entry has its name and then its module; a module's entry has its
 //! name and its location at offsets that are searched for. Up to JDK 19 these entries are hash table
 //! entries, with a hash and a link before the name.
@@ -130,7 +130,7 @@ impl Names {
         }
     }
 
-    /// Returns the loaders, and the index of its loader for each ClassLoaderData.
+    /// Returns the loaders and, for each ClassLoaderData, the index of its loader.
     pub(super) fn loaders(
         &self,
         reader: &mut Reader<'_>,
@@ -172,7 +172,7 @@ impl Names {
         }
     }
 
-    /// Returns a class's module name and location; `None` for unnamed modules.
+    /// Returns the name and the location of a class's module; `None` for unnamed modules.
     pub(super) fn module(
         &self,
         reader: &mut Reader<'_>,

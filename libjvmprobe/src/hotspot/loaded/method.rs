@@ -34,7 +34,7 @@ const LOOPS_BEHIND_CALLS: u64 = 4;
 /// later without JVMCI, where vmStructs lacks `_tenure_traps`. The last fields are the counters, their
 /// start values, masks, sizes and the first datum.
 const PROFILE_COUNT_BEFORE_END: u64 = 56;
-/// Number of classes, oldest first, that are searched for a method with a count.
+/// Maximum number of classes, from the oldest on, that are searched for a method with a count.
 const MAX_EXAMINED: usize = 500;
 
 const ACC_PRIVATE: u16 = 0x0002;
@@ -47,9 +47,9 @@ const ACC_ABSTRACT: u16 = 0x0400;
 pub(super) struct MethodFacts {
     pub(super) name: Arc<str>,
     pub(super) descriptor: Arc<str>,
-    /// Name and descriptor as constants have them.
+    /// The Symbols of its name and descriptor.
     pub(super) signature: Signature,
-    /// Determines which classes a call of it may name.
+    /// Determines which classes a call of this method may name.
     pub(super) binding: Binding,
     /// Bytes of metaspace it uses.
     pub(super) bytes: u64,
@@ -62,7 +62,8 @@ pub(super) struct MethodFacts {
     pub(super) is_intrinsic: bool,
     /// Whether compilers inline it wherever possible (`@ForceInline`).
     pub(super) is_forced_inline: bool,
-    /// Counted calls, and whether any call was counted: a counter that has overflowed may be zero.
+    /// Number of counted calls, and whether any call was counted. The number alone does not show that,
+    /// because it may be zero after the counter has overflowed.
     pub(super) counted: u64,
     pub(super) is_counted: bool,
     /// Counted loop iterations.
@@ -147,7 +148,8 @@ impl MethodReader {
             name_index: layout.get(Item::NameIndex)?,
             signature_index: layout.get(Item::SignatureIndex)?,
             pool_size: layout.get(Item::PoolSize)?,
-            // Up to JDK 15, two state bits and one overflow bit precede the count; later the overflow bit alone.
+            // Below the count are two state bits and an overflow bit up to JDK 15, and later the overflow bit
+            // alone.
             count_shift: if layout.major < 16 { 3 } else { 1 },
             archive: archive.map_or(0..0, |(base, top)| base..top),
         })

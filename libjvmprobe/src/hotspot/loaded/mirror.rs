@@ -57,7 +57,7 @@ pub(super) struct Mirrors {
 /// A mirror that was read.
 #[derive(Clone, Copy, Debug)]
 struct Seen {
-    /// Address of the reference to it, and its own address.
+    /// Address of the handle that refers to the mirror, and address of the mirror itself.
     handle: Addr,
     mirror: Addr,
     /// Offset of its protection domain field, if known, and the address that the field held.
@@ -160,7 +160,7 @@ impl Mirrors {
     }
 
     fn source(&mut self, fresh_pages: &mut Pages<'_>, mirror: &Object) -> Option<Arc<str>> {
-        // Most classes have no protection domain; then no search is needed.
+        // Most classes have no protection domain, and so no location. For these, no search is needed.
         if let Some(field) = self.domain {
             self.references.reference(mirror, field as usize)?;
         }

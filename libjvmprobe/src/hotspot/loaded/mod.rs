@@ -14,7 +14,7 @@
 //! | `mirror` | the origin of a class, from its objects in the Java heap |
 //!
 //! Everything is read from the JVM's memory while it runs on, so classes may be loaded and unloaded
-//! during the listing. A class counts only if it still refers to the loader under which it was
+//! during the listing. A class is reported only if it still refers to the loader under which it was
 //! listed. Lists that cannot be followed to their ends are read again.
 
 mod class;
@@ -113,7 +113,7 @@ pub struct LoadedClass {
     pub state: State,
     /// Thread ID of the thread that runs its initialiser, in the JVM's PID namespace.
     pub initializer: Option<u32>,
-    /// Its module, if that has a name.
+    /// The name of its module; `None` for unnamed modules, and if it cannot be read.
     pub module: Option<Arc<str>>,
     /// The location of its module, as a URL: `jrt:/java.base`.
     pub module_location: Option<Arc<str>>,
@@ -127,7 +127,8 @@ pub struct LoadedClass {
     /// Whether it was redefined since it was loaded; `None` if unknown.
     pub is_redefined: Option<bool>,
     /// Bytes of metaspace used by the class itself, its constants, and its methods with their
-    /// bytecodes. Excludes annotations and caches beside it, so the estimate is somewhat low.
+    /// bytecodes. Annotations and caches, such as that of the constant pool, are not included, so the
+    /// estimate is somewhat low.
     pub bytes: u64,
     /// The methods that it declares, without inherited ones.
     pub methods: Vec<LoadedMethod>,
@@ -163,7 +164,8 @@ pub struct Loaded {
     pub unloaded: Option<u64>,
     /// Whether all lists were read to their ends. If not, classes are missing.
     pub is_complete: bool,
-    /// Reason why the usage of every method without evidence of a call is unknown, if there is one.
+    /// If the JVM does not count calls reliably: the reason. In that case the usage of all methods without
+    /// evidence of a call is unknown.
     pub not_counted: Option<Why>,
 }
 
@@ -178,8 +180,8 @@ impl HotSpot {
             let what = "cannot list the classes of JDK 8; use JDK 11 or later";
             return Err(Error::Unsupported { what: what.into() });
         }
-        // Inlined methods are read before the counters, because a method that is compiled after this read
-        // was counted before.
+        // Inlined methods are read before the counters. A method that compiled code inlines only after this
+        // read was counted before, and the counters, which are read later, show that.
         let inlined = self.inlined_methods()?;
         let unloads = self.class_counts.unloads();
         let unloaded = unloads.and_then(|at| self.memory.u64(at).ok());
@@ -255,7 +257,7 @@ impl Source<'_> {
             listed: &listed,
         };
         let refs = reach.read(&mut reader);
-        // A class unloaded before this point may have called any method.
+        // A class that was unloaded before this point may have called any method, and its constants are gone.
         let unloaded = unloads.and_then(|at| memory.u64(at).ok());
         let refs = if unloaded == Some(0) { refs } else { Refs::unknown() };
         let mirrors = Mirrors::new(memory, layout)
@@ -416,7 +418,8 @@ impl Parts<'_> {
         class
     }
 
-    /// Clears the re-read cache and returns whether the locations that classes come from are unchanged.
+    /// Clears `fresh_pages`, and returns whether the origins of the classes read since the last call are
+    /// unchanged.
     fn are_sources_unchanged(&mut self) -> bool {
         let Self { fresh_pages, mirrors, .. } = self;
         fresh_pages.clear();
@@ -483,8 +486,8 @@ struct LiveClasses<'a> {
     seen: Option<u64>,
     /// The classes listed most recently, with their loaders; `None` until a second listing was needed.
     classes: Option<HashSet<(Addr, Addr)>>,
-    /// Whether each further listing was read to its end. If not, loaded classes may be omitted, because a
-    /// class that is missing in the last listing counts as unloaded.
+    /// Whether all listings after the first were read to their ends. If not, the result may lack loaded
+    /// classes, because a class that is missing in the last listing counts as unloaded.
     is_complete: bool,
 }
 

@@ -3,8 +3,8 @@
 //! C1 inlines into the methods that it compiles, and into what it has inlined there
 //! (`GraphBuilder::try_inline_full`, c1/c1_GraphBuilder.cpp). The search starts at the methods that
 //! may have been compiled, whether they still are or not, and follows the calls in their bytecodes
-//! to methods that are short enough for their level of inlining. A method that has only been
-//! interpreted hides nothing, because the interpreter counts the methods that it calls.
+//! to methods that are short enough for their level of inlining. Methods that have only been interpreted
+//! are not followed, because the interpreter counts each method that they call.
 
 use std::ops::Range;
 
@@ -36,8 +36,8 @@ pub(super) struct Reach<'a> {
     pub(super) listed: &'a Listed,
 }
 
-/// Small methods that were not compiled themselves. Their calls matter only if a compiled method
-/// may have inlined them.
+/// Small methods that were not compiled themselves. The calls of such a method matter only if a compiled
+/// method may have inlined the small method.
 #[derive(Default)]
 struct PendingMethods {
     /// Each method with its size in bytes and the range of its own calls in `calls`.
@@ -64,7 +64,7 @@ impl PendingMethods {
 }
 
 impl Reach<'_> {
-    /// Returns the methods that may be called.
+    /// Returns the methods that compiled code may call, and those that may be called through method handles.
     pub(super) fn read(&self, reader: &mut Reader<'_>) -> Refs {
         let Ok(constants) = RefReader::new(self.layout) else { return Refs::unknown() };
         let families = Families::read(reader, self.layout, self.classes, self.listed)
@@ -79,7 +79,7 @@ impl Reach<'_> {
             for entry in entries {
                 let class =
                     self.class(reader, &constants, entry, &mut refs, &mut handles, &mut waiting);
-                // Without all references of a class, any method may be called.
+                // If the references of one class are not complete, any method may be called.
                 if class.is_err() || refs.is_full() || waiting.is_full() {
                     return Refs::unknown();
                 }
@@ -141,8 +141,9 @@ impl Reach<'_> {
     }
 }
 
-/// Adds the calls of the waiting methods that are called themselves, level by level. A method is
-/// followed from its lowest level only, because higher levels have lower size limits.
+/// Adds calls level by level. At each level, it finds the waiting methods that a call of this level may
+/// reach; the calls of these methods belong to the next level. A method is followed from its lowest level
+/// only, because higher levels have lower size limits.
 fn follow(refs: &mut Refs, mut waiting: PendingMethods, counting: &Counting) {
     let mut methods = std::mem::take(&mut waiting.methods);
     let mut fresh = None;
@@ -184,7 +185,7 @@ mod tests {
         refs.name(callee(i).class, callee(i).signature)
     }
 
-    /// Methods of one size, in reverse order, of which each calls the next one.
+    /// Methods of one size. Method i calls method i + 1. They are added in reverse order.
     fn chain(length: u64, size: u64, refs: &Refs) -> PendingMethods {
         let mut waiting = PendingMethods::default();
         (0..length).rev().for_each(|i| waiting.push(callee(i), size, vec![named(refs, i + 1)]));

@@ -7,10 +7,11 @@
 //! method can be an instance of (JVMS 5.4.3.3, 5.4.6). A string may be the name by which a method handle
 //! was looked up; a flag of the class records that handles were made for its methods.
 //!
-//! When a class is linked, HotSpot rewrites its calls: the operand becomes the index of a cache entry
-//! instead of a constant, in native byte order. Entries are in the order of the constants; since JDK
-//! 22 methods have a separate cache. Every byte that looks like a call opcode counts as one, even if
-//! it is part of another instruction. So the result may contain too many methods, but misses none.
+//! When a class is linked, HotSpot rewrites its calls. The operand of a call, which was the index of a
+//! constant, becomes the index of a cache entry, in native byte order. Entries are in the order of the
+//! constants; since JDK 22 methods have a separate cache. Every byte that looks like a call opcode counts
+//! as one, even if it is part of another instruction. So the result may contain too many methods, but
+//! misses none.
 
 use crate::{
     Addr, Error, Result,
@@ -32,10 +33,11 @@ const METHOD_HANDLE: u8 = 15;
 const METHOD_HANDLE_IN_ERROR: u8 = 104;
 /// A constant's index has 16 bits.
 const MAX_CONSTANTS: u32 = 1 << 16;
-/// Maximum number of names, which take about 128 MiB here. The constants in 4 GiB of metaspace are fewer.
+/// Maximum number of hashes in [`Refs`], which then use about 128 MiB. 4 GiB of metaspace contain fewer
+/// method references.
 const MAX_REFS: usize = 1 << 22;
 
-/// Name and descriptor of a method, as constants have them.
+/// Name and descriptor of a method, as in the constants that refer to it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Signature {
     /// Addresses of the Symbols.
@@ -63,7 +65,7 @@ pub(super) struct Callee {
     pub(super) binding: Binding,
 }
 
-/// Hashes of a method reference in a constant: with its class, and for any class.
+/// Two hashes of a method reference in a constant: `own` includes the reference's class, `any` does not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Named {
     own: u64,
@@ -74,7 +76,8 @@ pub(super) struct Named {
 ///
 /// C1 inlines the target of a constant method handle without a bytecode that names the method, but
 /// only if the target cannot be overridden (`GraphBuilder::try_method_handle_inline`,
-/// c1/c1_GraphBuilder.cpp). In that case the flag is set in the class that declares the method.
+/// c1/c1_GraphBuilder.cpp). In that case the class that declares the method has the flag that records that
+/// method handles were made.
 #[derive(Debug, Default)]
 pub(super) struct Handles {
     strings: NumberSet<Addr>,
@@ -97,8 +100,8 @@ impl Handles {
         self.classes.push(class);
     }
 
-    /// Adds the methods with possible handles to `refs`. If a class has a handle but nothing shows for
-    /// which method, all methods of the class are added.
+    /// Adds the methods that may have handles to `refs`. If a class is known to have a handle, but nothing
+    /// shows for which method, all methods of the class are added.
     pub(super) fn name(self, refs: &mut Refs) {
         let Self { strings, methods, classes } = self;
         for HandledClass { class, is_known, methods: own } in classes {
@@ -129,7 +132,7 @@ pub(super) struct Refs {
     named: NumberMap<u64, u8>,
     /// Related classes by class. If they are unknown (`None`), any two classes count as related.
     families: Option<Families>,
-    /// Whether all calls are included. If not, any method may be named.
+    /// Whether all calls are included. If not, every method counts as named.
     is_complete: bool,
 }
 
@@ -258,7 +261,7 @@ impl Constants {
             let native = usize::from(u16::from_ne_bytes([call[1], call[2]]));
             indexes.extend(self.members.get(native).filter(|_| self.has_members));
             indexes.extend(self.methods.get(native).filter(|_| self.has_methods));
-            // The shared cache ends with second entries for interface methods, used by calls through super.
+            // At the end of the shared cache, interface methods have second entries, for calls through super.
             let is_behind = native >= self.methods.len() && native < 2 * self.members.len();
             let interfaces = self.methods.iter().filter(|_| is_behind);
             indexes.extend(interfaces.filter(|&&i| self.tag(i) == Some(INTERFACE_METHOD)));
@@ -270,7 +273,8 @@ impl Constants {
     }
 }
 
-/// Whether a byte may be a call opcode: one of JVMS 6.5, a breakpoint, or a HotSpot-internal one.
+/// Whether a byte may be a call opcode: a call of JVMS 6.5, a HotSpot-internal call, or a breakpoint, which
+/// may have replaced a call.
 fn may_be_call(code: u8) -> bool {
     matches!(code, 0xb6..=0xb9 | 0xca | 0xe0..=0xef)
 }
@@ -332,8 +336,8 @@ impl Refs {
         let Some(families) = &self.families else { return Some(any) };
         match binding {
             Binding::Constructor => named_level(class),
-            // Object is such a class. Calls that name an array class, which is not in the families, reach
-            // its methods, too.
+            // Object is such a class. A call that names an array class may reach a method of Object, too, but
+            // array classes are not in the families.
             _ if families.is_large(class) => Some(any),
             Binding::Static => families.down(class).filter_map(named_level).min(),
             Binding::Virtual => families.all(class).filter_map(named_level).min(),
@@ -345,8 +349,9 @@ impl Refs {
         self.families.as_ref().is_some_and(|families| families.has(class))
     }
 
-    /// Returns the hashes of a method as named with a class. C1 does not inline methods of a class that
-    /// is not loaded (`GraphBuilder::invoke`, c1/c1_GraphBuilder.cpp).
+    /// Returns the hashes of a reference that names a method and a class. Classes that are not loaded need
+    /// not be distinguished, because C1 does not inline their methods (`GraphBuilder::invoke`,
+    /// c1/c1_GraphBuilder.cpp).
     pub(super) fn name(&self, class: Addr, method: Signature) -> Named {
         let own = if self.knows(class) { class.0 } else { UNLOADED_CLASS };
         Named { own: key(own, method), any: key(ANY, method) }

@@ -18,8 +18,8 @@
 //! - The work of an intrinsic is done by code other than the method's own.
 //! - Methods for which a compiler command demands inlining may be inlined uncounted, too
 //!   (compiler/compilerOracle.cpp).
-//! - A JVM whose only compiler is C1 at tier 1 inlines methods of up to `MaxInlineSize` bytes and
-//!   counts nothing. Nothing is known about compilers other than C1 and C2.
+//! - In a JVM whose only compiler is C1 at tier 1, compiled code contains inlined methods of up to
+//!   `MaxInlineSize` bytes and counts no calls. Nothing is known about compilers other than C1 and C2.
 //! - With `-Xint` nothing is counted, with `-Xcomp` nothing is interpreted.
 //!
 //! A class whose initialisation has not begun has run no code of its own (JVMS 5.5).
@@ -137,7 +137,7 @@ pub(super) struct InCode {
     pub(super) called_at: Option<u8>,
 }
 
-/// Thresholds of calls and loop iterations from which a method may be compiled.
+/// Numbers of calls and loop iterations from which on a method may be compiled.
 ///
 /// `CallPredicate::apply_scaled` and `LoopPredicate::apply_scaled` (compiler/compilationPolicy.cpp;
 /// in JDK 11 runtime/tieredThresholdPolicy.cpp) compare the counters with these flags, multiplied by
@@ -154,7 +154,7 @@ struct CompileThresholds {
 }
 
 impl CompileThresholds {
-    /// Used where the thresholds are unknown: any count is sufficient.
+    /// Used if the thresholds are unknown: a single call or iteration is sufficient.
     const ANY: Self = Self { calls: 1, min_calls: 1, together: 1, loops: 1 };
 
     /// Whether these counts reach a threshold.
@@ -167,7 +167,8 @@ impl CompileThresholds {
 /// How a JVM counts calls.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Counting {
-    /// Reason why the usage of every method without evidence of a call is unknown, if there is one.
+    /// If the JVM does not count calls reliably: the reason. In that case the usage of all methods without
+    /// evidence of a call is unknown.
     not_counted: Option<Why>,
     /// Maximum size in bytes of methods that may be inlined uncounted, and the reason.
     inlined: (u64, Why),
@@ -209,7 +210,8 @@ impl Counting {
             || ["CompileCommandFile", "CompilerDirectivesFile"]
                 .iter()
                 .any(|name| text(name).is_some_and(|file| !file.is_empty()));
-        // Without tiers C2 is the only compiler, unless this build lacks C2: then C2's flags are missing.
+        // Without tiers, C2 is the only compiler, except in a build without C2. Such a build lacks C2's
+        // flags, for example DoEscapeAnalysis.
         let stops_early = number("TieredStopAtLevel").is_some_and(|level| level < 4);
         let only_c1 = is_on("TieredCompilation") != Some(false) && stops_early
             || is_on("NeverActAsServerClassMachine") == Some(true)
@@ -228,7 +230,8 @@ impl Counting {
             _ => (most(["MaxTrivialSize", "C1MaxTrivialSize"], TRIVIAL), Why::Small),
         };
         let redefined = redefinitions.map(|n| n != 0).or_else(|| is_set(Item::HasRedefined));
-        // The thresholds of tier 4 are normally the higher ones, but the user may have changed them.
+        // The lower threshold is used. This is normally that of tier 3, but the user may have changed the
+        // thresholds.
         let least = |names: [&'static str; 2]| names.map(&number).into_iter().min().flatten();
         let is_scaled = text("CompileCommand").is_some_and(|commands| scales(&commands));
         let compile_thresholds = || {
@@ -244,8 +247,8 @@ impl Counting {
         Self { not_counted, inlined, inlined_by_c1, compile_thresholds, redefined }
     }
 
-    /// Returns the reason why the usage of every method without evidence of a call is unknown, if there is
-    /// one.
+    /// Returns the reason if the JVM does not count calls reliably. In that case the usage of all methods
+    /// without evidence of a call is unknown.
     pub(super) fn not_counted(&self) -> Option<Why> {
         self.not_counted
     }
@@ -276,8 +279,8 @@ impl Counting {
     /// Whether a method may be compiled now or may have been compiled earlier. Only compiled code
     /// contains inlined methods.
     ///
-    /// It is compiled when its counters reach a threshold, and counters are never reset. With counters
-    /// from an archive it may have been compiled before its first call in this run.
+    /// The JVM compiles a method when the method's counters reach a threshold, and counters are never reset.
+    /// A method with counters from an archive may have been compiled before its first call in this run.
     pub(super) fn may_have_been_compiled(&self, facts: &MethodFacts) -> bool {
         facts.is_compiled
             || facts.has_overflowed
@@ -319,7 +322,8 @@ impl Counting {
             (facts.has_unread_profile, Why::Profiled),
         ];
         let of_method = reasons.into_iter().find(|(holds, _)| *holds).map(|(_, why)| why);
-        // A compiled method was counted before, unless its code comes from an archive of compiled code.
+        // A method is compiled only after its calls were counted, unless its code comes from an archive of
+        // compiled code.
         let compiled = facts.is_compiled.then_some(Why::Compiled);
         let (most, why) = self.inlined;
         let small = (!facts.is_native && size <= most).then_some(why);

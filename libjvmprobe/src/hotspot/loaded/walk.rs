@@ -2,7 +2,7 @@
 //!
 //! Sources: hotspot/share/classfile/{classLoaderData,classLoaderDataGraph}.hpp,
 //! oops/klass.hpp. New loaders, and new classes of a loader, are inserted at the head of their list.
-//! Unloaded ones are removed from it at a safepoint and freed later.
+//! Unloaded loaders and classes are removed from their lists at a safepoint and freed later.
 
 use std::{
     collections::HashSet,
@@ -22,8 +22,8 @@ const MAX_CLASSES: usize = 1 << 22;
 const MIN_TRIES: usize = 5;
 /// Maximum number of attempts.
 const MAX_TRIES: usize = 50;
-/// Time after which no new attempt begins, once there were [`MIN_TRIES`]. A busy machine may interrupt
-/// each attempt for longer than the JVM takes to unload the next class.
+/// Time after which no new attempt begins, once there were [`MIN_TRIES`]. On a busy machine, each attempt may
+/// be interrupted for so long that the JVM unloads a further class meanwhile.
 const MAX_TIME: Duration = Duration::from_secs(2);
 
 /// A class in its loader's list.
@@ -85,9 +85,9 @@ pub(super) fn read(memory: &Memory, layout: &Layout) -> Result<Listed> {
     Ok(best)
 }
 
-/// Returns the number of classes without array classes. `None` if a list broke, if time ran out (`until`), or
-/// if there are more than a quarter of a million, because callers poll this count and a longer walk would
-/// cost too much.
+/// Returns the number of classes without array classes; `None` if a list broke, if time ran out (`until`), or
+/// if there are more than a quarter of a million classes. This maximum exists because callers poll the count,
+/// and a longer walk would cost too much.
 ///
 /// # Errors
 /// The errors of [`read`].
@@ -154,8 +154,8 @@ fn walk_once(
     Ok(listed)
 }
 
-/// Detects a cyclic list with Brent's algorithm: remembers one element and replaces it after twice
-/// the number of steps each time.
+/// Detects a cyclic list with Brent's algorithm: it remembers one element, and replaces it by the current one
+/// after 1 step, then after 2 further steps, then after 4, and so on.
 #[derive(Debug, Default)]
 struct CycleDetector {
     seen: Addr,

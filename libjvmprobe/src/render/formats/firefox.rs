@@ -101,7 +101,8 @@ fn write(titled: &TitledProfile<'_>, mut to: impl Write) -> io::Result<()> {
     to.flush()
 }
 
-/// Returns the duration of a sample if nothing else is known.
+/// Returns the assumed interval between two samples in nanoseconds: the sampling interval of CPU time; for
+/// other measures, one millisecond.
 fn interval_ns(profile: &Profile) -> u64 {
     match profile.measure {
         Measure::Time => 1_000_000_000 / profile.hertz.max(1),

@@ -44,8 +44,8 @@ pub const FORMAT: Format = Format {
     },
 };
 
-/// Minimum width of a frame in percent, about one pixel of a large window. With all narrower frames, browsers could not
-/// open the graph of a large program.
+/// Minimum width of a frame in percent, about one pixel of a large window. If narrower frames were drawn,
+/// too, browsers could not open the graph of a large program.
 const NARROW: f64 = 0.1;
 
 /// Title of a picture.

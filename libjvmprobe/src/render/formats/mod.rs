@@ -90,8 +90,8 @@ pub fn of(path: &Path) -> Result<&'static Format> {
     format.ok_or_else(|| Error::UnknownFormat { path: path.into(), known: list() })
 }
 
-/// Returns the length of time slots that these files require, in nanoseconds; 0 if none of them shows times,
-/// unless `by_second` is set.
+/// Returns the length in nanoseconds of the time slots that must be recorded. Returns 0 if times are not
+/// needed: none of these files shows times, and `by_second` is not set.
 pub fn slot_ns(paths: &[PathBuf], by_second: bool) -> u64 {
     let shows = |path: &PathBuf| of(path).is_ok_and(|format| format.shows_times);
     if by_second || paths.iter().any(shows) { times::SLOT } else { 0 }

@@ -133,9 +133,9 @@ fn int(value: u64) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
 }
 
-/// Writes profiles, with labels for command, thread, pid, tid and cpu. Each has two values, for example the
-/// number of samples and the CPU time that they represent, or objects and bytes, with the names that Go and
-/// others use. A sample's values for the measures of the other profiles are 0.
+/// Writes profiles, with labels for command, thread, pid, tid and cpu. Each measure has two values, for
+/// example the number of samples and the CPU time that they represent, or objects and bytes. The values have
+/// the names that Go and others use. In the samples of one measure, the values of the other measures are 0.
 ///
 /// # Errors
 /// Returns the errors of the writer.
@@ -194,7 +194,7 @@ fn proto(profiles: &[&Profile], labelled: bool) -> Proto {
     strings.id("");
     let mut code = Code::default();
     let mut sample = Vec::new();
-    // Profiles of the same measure use the same positions of values.
+    // Profiles of the same measure have the same position in the list of measures.
     let mut measures: Vec<&Measure> = Vec::new();
     let columns: Vec<_> = profiles
         .iter()
@@ -243,8 +243,8 @@ fn proto(profiles: &[&Profile], labelled: bool) -> Proto {
         (Some(at), _) => {
             (Some(sample_type[2 * at + 1]), of_cpu.map_or(0, |profile| int(period(profile))))
         }
-        // As in Go's heap profiles. The values are estimates of all allocations, not the sampled ones, so each byte
-        // represents itself.
+        // The type is that of Go's heap profiles. The period is one byte, because the values need no scaling:
+        // they are estimates of all allocations already.
         (None, Some(Measure::Allocation)) => {
             let (kind, unit) = (strings.id("space"), strings.id("bytes"));
             (Some(ValueType { r#type: kind, unit }), 1)

@@ -2,8 +2,8 @@
 // of each stack, which for a large profile means tens of millions.
 
 class Callers extends Tree {
-  /** Counts each sample once, from the method's innermost call outwards; without a method, from the innermost
-   * frame outwards. */
+  /** Counts each sample in one path of the tree. The path leads from the method's innermost call outwards or,
+   * without a method, from the innermost frame outwards. */
   constructor(selected, method) {
     super(selected);
     this.forest = selected.forest;
@@ -48,11 +48,11 @@ class Callers extends Tree {
   open(treeNode) {
     const { parent, method, kind } = this.forest;
     const nodeCounts = this.nodeCounts[treeNode];
-    // The children of the root are the frames themselves, those of other nodes are callers.
+    // The children of the root are the frames themselves. The children of other nodes are their callers.
     const callerOf = (node) => (treeNode === 0 ? node : parent[node]);
     const isOne = (caller) => caller > 0 && kind[caller] !== GROUP;
     if (nodeCounts.nodes.length === 1) {
-      // Most nodes belong to a single stack.
+      // Most tree nodes represent a single forest node.
       const caller = callerOf(nodeCounts.nodes[0]);
       if (!isOne(caller) || this.total[treeNode] === 0) return [];
       const child = this.add(treeNode, method[caller], nodeCounts.at(caller));

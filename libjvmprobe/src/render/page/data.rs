@@ -1,5 +1,5 @@
 //! Data of a page as JSON: names, stacks, and for each event the counts per thread and stack, with their times if
-//! known. `model.js` reads it.
+//! known. `model.js` decodes this JSON.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -137,9 +137,9 @@ impl Rows {
         }
     }
 
-    /// Makes rows of the profile and of the base in the form of folded stacks, because the base has no other
-    /// form. Commands and, with `threads`, threads are frames in them. The kind of a frame of the base is the
-    /// most frequent kind among the profile's frames of that name.
+    /// Makes rows of the profile and of the base. The base has the form of folded stacks, and the rows of
+    /// both follow it: commands and, with `threads`, threads are frames of the stacks. The kind of a frame of
+    /// the base is the most frequent kind among the profile's frames of that name.
     fn of_difference(profile: &Profile, base: &str, threads: bool) -> Self {
         let options = folded::Options { threads, ..Default::default() };
         let mut frames = Frames { all: Vec::new(), numbers: HashMap::new() };
@@ -284,7 +284,8 @@ fn times(timeline: &Timeline, rows: &[Option<(u32, u32)>]) -> Times {
     }
 }
 
-/// Makes a frame that only the base has. Its name shows its kind only if it is a kernel frame.
+/// Makes a frame that only the base has. Only the names of kernel frames show the kind; all other frames get
+/// the unknown kind.
 fn base_only_frame(name: &str) -> PageFrame {
     match name.strip_suffix("_[k]") {
         Some(name) => (clean::line(name).into_owned(), Some(Kind::Kernel)),

@@ -100,7 +100,7 @@ function brief(profile, number) {
   return profile.unit === "ns" ? duration(number / 1e9) : grouped(number);
 }
 
-/** Formats a time of day, with this number of digits after the seconds. */
+/** Formats a time of day. The seconds have `digits` decimals, at most three. */
 function clock(ms, digits = 0) {
   const date = new Date(ms);
   const two = (number) => String(number).padStart(2, "0");

@@ -6,7 +6,7 @@ const MAX_LISTED_ROWS = 300;
 const element = (name, text = "") => Object.assign(document.createElement(name), { textContent: text });
 
 class Methods {
-  /** `onSelect` is called with a method to show its callers. */
+  /** `onSelect` is called with a method if its callers are to be shown. */
   constructor(onSelect) {
     this.onSelect = onSelect;
     this.order = { column: "self", isDown: true };

@@ -13,9 +13,10 @@
 //! | `lists.js` | table of methods; filters by thread and kind of code |
 //! | `page.js` | current selection, and updates of all parts |
 //!
-//! The owner of the profiled program controls names. They enter the page as JSON without any `<`, and are displayed as
-//! text nodes or on a canvas, never as markup. The page's policy (Content-Security-Policy) permits only these scripts
-//! and styles, by their hashes, and forbids loading anything.
+//! The owner of the profiled program controls the names of methods and threads. Names enter the page as JSON
+//! without any `<`, and are displayed as text nodes or on a canvas, never as markup. The page's policy
+//! (Content-Security-Policy) permits only the page's own script and style, by their hashes, and forbids
+//! loading anything.
 
 use std::{
     io::{self, Write},
@@ -79,7 +80,8 @@ fn write(
 ) -> io::Result<()> {
     let data = Data::of(profiles, options);
     let json = serde_json::to_string(&data)?;
-    // JSON contains `<` in strings only. Escaped, it cannot end the data element by `</script`.
+    // In JSON, `<` occurs only in strings. It is escaped, so that no string can end the data element by
+    // `</script`.
     let json = clean::json(&json).replace('<', "\\u003c");
     let title = profiles.first().map_or("", |titled| &titled.title.title);
     let mut rest = PAGE;

@@ -1,7 +1,7 @@
-// The page's data: decodes it, and provides access to it.
+// Decodes the page's data, and provides access to them.
 
-/** Kinds of code, by their numbers in the data. The last one is not code, but a process or a thread, to which
- * samples without a stack belong. */
+/** Kinds of code, by their numbers in the data. The last kind is not code: it marks the node of a process or
+ * a thread. A sample without a stack belongs to such a node. */
 const KINDS = ["Compiled", "Inlined", "Interpreted", "Stub", "JVM", "Native", "Kernel", "Class", "Unknown", "No stack"];
 
 /** Returns the name of a kind. In allocation profiles, compiled code is shown as Java code. */
@@ -105,7 +105,7 @@ class MergedNodes {
   }
 }
 
-/** Names, methods and frames. Methods are identified by name, and kernel functions are distinct from all others. */
+/** Names, methods and frames. A method is identified by its name, and by whether it is a kernel function. */
 class Names {
   constructor(raw) {
     const shared = new Packed(raw.shared);
@@ -139,7 +139,8 @@ class Names {
     return method;
   }
 
-  /** Returns for each method its rank in the order of names, so that positions do not depend on the selection. */
+  /** Returns for each method its rank in the order of names. Trees are drawn in this order, because it does
+   * not depend on the selection. */
   ranks() {
     if (this.ranked?.length !== this.names.length) {
       const order = this.names.map((_, method) => method);
@@ -230,12 +231,13 @@ class Profile {
     return parts.reverse();
   }
 
-  /** Whether it contains several commands. */
+  /** Whether the samples belong to several commands. Never true for a difference, whose stacks contain the
+   * commands. */
   get hasCommands() {
     return !this.base && this.threads.some((thread) => thread.command !== this.threads[0].command);
   }
 
-  /** Whether it distinguishes threads. */
+  /** Whether the samples have threads. Never true for a difference, whose stacks may contain the threads. */
   get hasThreads() {
     return !this.base && this.threads.length > 0 && this.threads.some((thread) => thread.tid > 0);
   }
@@ -248,7 +250,8 @@ class Profile {
 }
 
 /** The tree of a profile's nodes, each with its method and kind. If commands or threads are shown, each of
- * them is a node above its stacks. `merged` maps nodes to merged nodes, which do not distinguish kinds. */
+ * them is a node above its stacks. `merged` maps each node to a merged node: nodes that differ only in their
+ * kinds have the same one. */
 class Forest {
   constructor(profile, split) {
     this.profile = profile;
@@ -295,7 +298,8 @@ class Forest {
     return this.parent.length - 1;
   }
 
-  /** Adds nodes for a thread's command and name if they are new. Returns the copies of nodes below them. */
+  /** Adds nodes for a thread's command and name, unless they exist. Returns a map from the profile's nodes to
+   * their copies below these nodes. */
   head({ tid, command, name }) {
     const titles = [];
     if (this.profile.hasCommands) titles.push(command);
@@ -312,7 +316,8 @@ class Forest {
     return this.copies.get(node);
   }
 
-  /** Returns the copy of the profile's node `of`, which is added if it is new. */
+  /** Returns the copy of the profile's node `of`. Adds the copy, and those of outer nodes, if they are
+   * missing. */
   nodeOf(copies, of) {
     const { parent, frame, names } = this.profile;
     const path = [];
@@ -329,7 +334,8 @@ class Forest {
     return node;
   }
 
-  /** Determines the kind of code that runs at each node. The class of an allocated object is not code. */
+  /** Determines the kind of code that runs at each node. A class is not code: its node gets the kind of the
+   * frame around it, if there is one. */
   findRunning() {
     this.running = Uint8Array.from(this.kind);
     for (let node = 1; node < this.kind.length; node++) {
@@ -356,7 +362,8 @@ class Forest {
     if (this.isOutermost) return this.isOutermost;
     const { parent, method } = this;
     this.isOutermost = new Uint8Array(parent.length);
-    // With separate commands, nodes are not in order of depth, so children are linked first.
+    // With nodes for commands or threads, the order is not depth-first. So the children of each node are
+    // linked first.
     const [next, first] = [new Int32Array(parent.length), new Int32Array(parent.length)];
     for (let node = parent.length - 1; node > 0; node--) {
       next[node] = first[parent[node]];

@@ -92,7 +92,7 @@ impl<'a> Stacks<'a> {
         Self(all)
     }
 
-    /// Returns a stack's number, if it is one of them.
+    /// Returns the number of a stack; `None` if the stack is not one of these.
     pub(super) fn number(&self, stack: &[u32]) -> Option<u32> {
         self.0.get(stack).copied()
     }

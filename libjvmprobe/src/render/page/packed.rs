@@ -1,5 +1,6 @@
-//! Integers as text: five bits per character, the lowest first; the sixth bit means that more follow. Most numbers of a
-//! page are small, and take one or two characters of its JSON.
+//! Integers as text. Each character holds five bits of the number, the lowest bits first, and a sixth bit
+//! that is set if more characters follow. Most numbers of a page are small, and take one or two characters of
+//! its JSON.
 
 /// 64 characters that need no escape in JSON or HTML.
 const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";

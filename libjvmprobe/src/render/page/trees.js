@@ -1,6 +1,7 @@
 // Sums of the selected samples: trees to draw, methods, folded stacks.
 
-/** Selected rows of a profile: those within a range of slots that pass the filters by thread and kind of code. */
+/** Selected rows of a profile. A row is selected if its slot is in the range, and its thread and its kind of
+ * code pass the filters. */
 class SelectedSamples {
   constructor(profile, { split, range, threadsOff, kindsOff }) {
     this.profile = profile;
@@ -12,7 +13,7 @@ class SelectedSamples {
     const { running } = this.forest;
     this.rows = rows;
     this.selectedRows = [];
-    /** Count of each node as innermost frame; `baseOwn` has that of the base. */
+    /** Count of each node as innermost frame. `baseOwn` has the same counts of the base. */
     this.own = new Float64Array(this.forest.parent.length);
     this.total = 0;
     this.ofThread = new Float64Array(profile.threads.length);
@@ -141,7 +142,8 @@ function lowerBound(sorted, number) {
   return low;
 }
 
-/** Counts by kind of code. Most items have a single kind, so the counts of an item are a linked list. */
+/** Counts of items by kind of code. Most items have a single kind. To save memory, the counts of an item are
+ * therefore a linked list, not an array with an entry for every kind. */
 class KindCounts {
   constructor(size) {
     this.first = new Int32Array(size);
@@ -182,8 +184,8 @@ class KindCounts {
   }
 }
 
-/** A tree of methods with counts; children are in the order of names. Each node has its `parent`, `method`, `total`
- * and `depth`; `left`, its start position in units of the count; and childrenOf(). */
+/** A tree of methods with counts; children are in the order of names. For each node there are `parent`,
+ * `method`, `total` and `depth`, the start position `left` in the unit of the counts, and childrenOf(). */
 class Tree {
   constructor(selected) {
     this.names = selected.forest.names;
@@ -257,7 +259,7 @@ class Callees extends Tree {
     return this;
   }
 
-  /** Returns the count of the outermost matching nodes within a node, including itself. */
+  /** Returns the count of the outermost matching nodes among a node and its descendants. */
   matching(within, isMatch) {
     let sum = 0;
     const open = [within];

@@ -60,7 +60,7 @@ unsafe impl CloneStableDeref for Bytes {}
 impl Drop for SectionBytes {
     fn drop(&mut self) {
         if let Self::Mapped { at, len, .. } = *self {
-            // SAFETY: mapped by `bytes`, and this was the last user.
+            // SAFETY: `bytes` made this mapping, and its last user is being dropped.
             let _ = unsafe { munmap(at, len) };
         }
     }

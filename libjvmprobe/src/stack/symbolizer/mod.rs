@@ -86,7 +86,7 @@ pub(super) struct Bundle {
     ids: Vec<FileId>,
     files: Vec<File>,
     present: Files,
-    /// Whether the child has rejected it or was ended by it.
+    /// Whether the file is skipped: a child has rejected it, or it has ended or stalled a child.
     is_refused: bool,
 }
 
@@ -240,7 +240,7 @@ impl Symbolizer {
         }
     }
 
-    /// Ends the child if it has no open file, because it holds memory.
+    /// Ends the child if it has no open file, because even an idle child uses memory.
     pub(super) fn stop_if_idle(&mut self) {
         if self.child.as_ref().is_some_and(|child| child.open.is_empty()) {
             self.child = None;
@@ -249,7 +249,7 @@ impl Symbolizer {
 
     /// Returns the child, and starts it if necessary.
     fn running(&mut self, now: Instant) -> Option<&mut Running> {
-        // It has ended between two requests, so no file is to blame.
+        // If the child has ended between two requests, no file is to blame.
         if self.child.as_ref().is_some_and(|child| !child.process.is_idle()) {
             self.child = None;
         }
@@ -270,7 +270,7 @@ impl Symbolizer {
         self.starts = self.starts.checked_sub(1)?;
         match Confined::start() {
             Ok(process) => Some(Running { process, open: HashSet::new() }),
-            // The program has chosen not to start children.
+            // This program does not call `enter`, so it must not start children.
             Err(error) if error.kind() == io::ErrorKind::Unsupported => None,
             Err(error) => {
                 if !std::mem::replace(&mut self.has_warned, true) {
@@ -284,7 +284,7 @@ impl Symbolizer {
         }
     }
 
-    /// Marks a file that ended or stalled a child, and counts the failure of its tenant.
+    /// Marks a file that ended or stalled a child, and counts the failure for the tenant.
     fn blame(&mut self, bundle: &mut Bundle, tenant: u64) {
         bundle.is_refused = true;
         if self.skipped.len() >= MAX_SKIPPED {

@@ -25,7 +25,8 @@ pub(crate) struct Symbol {
     pub(crate) is_java: bool,
 }
 
-/// Descriptors that come with a request to open a file, after the file's own one, in this order.
+/// Parameters of a request to open a file. The first three fields say which descriptors follow the descriptor
+/// of the file itself, in this order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Files {
     /// Whether there is a file with symbols that the file itself lacks.

@@ -1,5 +1,5 @@
 //! The jars, folders and modules on a JVM's command line. Jars added by a manifest's `Class-Path`, and
-//! files that a program opens by itself, are not included; their paths are known only if they are the
+//! files that a program opens by itself, are not included; such a file is found only if it is the
 //! origin of a loaded class.
 
 use libjvmprobe::process::{Target, launcher::WITH_VALUE, root::Root};

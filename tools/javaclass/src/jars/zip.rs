@@ -53,8 +53,8 @@ impl Limits {
     }
 }
 
-/// Returns the classes of a jar and of jars within it, by the inner jar's path, which is empty for the
-/// outer jar.
+/// Returns the classes of a jar and of jars within it, by the path of each jar within the outer one.
+/// The path of the outer jar itself is empty.
 pub fn classes(file: &File, limits: &mut Limits) -> Result<BTreeMap<String, BTreeSet<String>>> {
     let mut buffer = vec![0; RECOMMENDED_BUFFER_SIZE];
     let archive = ZipArchive::from_file(file.try_clone()?, &mut buffer)?;
@@ -131,7 +131,7 @@ fn unpack<R: ReaderAt>(
         }
         other => bail!("its compression {other:?} is not supported"),
     };
-    // Rejected data counts, too, so that many bombs cost no more than one.
+    // Rejected data counts, too, so that many zip bombs cost no more than one.
     limits.bytes = limits.bytes.saturating_sub(bytes.len() as u64);
     if read? as u64 > max {
         bail!("it is too large");

@@ -1,7 +1,7 @@
 //! The texts in a class file's constant pool: names of classes, descriptors, signatures, strings.
 //!
-//! Source: JVMS 4.1 and 4.4. A class names everything that it refers to in such a text, so the rest of
-//! the file is not read.
+//! Source: JVMS 4.1 and 4.4. Everything that a class refers to is named in one of these texts, so the
+//! rest of the file is not read.
 
 const MAGIC: [u8; 4] = [0xca, 0xfe, 0xba, 0xbe];
 /// Size of the data before the pool: magic number, minor and major version.

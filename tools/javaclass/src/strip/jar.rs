@@ -215,7 +215,7 @@ mod tests {
         file
     }
 
-    /// Builds a zip without any checks, for invalid ones.
+    /// Builds a zip without any checks, so that it may be invalid.
     fn zip(entries: &[(&str, &[u8])]) -> Vec<u8> {
         let mut archive = ZipArchiveWriter::new(Vec::new());
         for (path, bytes) in entries {
@@ -280,7 +280,7 @@ mod tests {
         let paths: Vec<_> = copy.entries.iter().map(|entry| &*entry.path).collect();
         assert_eq!(paths, ["META-INF/", "b"]);
         assert_eq!(copy.read(&copy.entries[1]).unwrap(), b"two");
-        // A failure leaves the old file unchanged, and no temporary file.
+        // After a failure, the old file is unchanged, and there is no temporary file.
         write_atomically(&out, |_| bail!("no")).unwrap_err();
         assert_eq!(Jar::open(File::open(&out).unwrap()).unwrap().entries.len(), 2);
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);

@@ -1,4 +1,4 @@
-//! Writes a jar without the classes that no report has seen.
+//! Writes a jar without its unused classes, which are those that [`keep`] does not select.
 //!
 //! | module | contents |
 //! |---|---|

@@ -79,7 +79,7 @@ impl Inits {
             while let Some((mut stack, init)) = open.pop() {
                 let Init { class, begin, end, inner } = init;
                 stack.push(class);
-                // Self time is the time between nested initialisations.
+                // Self time is the time outside of nested initialisations.
                 let mut times = Times::new();
                 let mut from = begin;
                 for inner in &inner {

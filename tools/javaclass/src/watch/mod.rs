@@ -246,7 +246,8 @@ impl<'a> Tracer<'a> {
             Ok(_) => "not all classes were read".to_owned(),
             Err(error) => error.to_string(),
         };
-        // If the JVM exited while its classes were read, the tracer has recorded its events until then.
+        // It is no failure if the JVM exited while its classes were read, because the tracer has recorded
+        // its events until then.
         if target.process.fate() == Fate::Alive {
             self.has_failed = true;
             log::warn!("process {}: {why}", target.pid());

@@ -24,7 +24,7 @@ pub enum Batch {
         profiles: Vec<Profile>,
         /// Number of samples whose stacks were lost.
         lost_stacks: u64,
-        /// Number of missed code loads, which may make method names wrong.
+        /// Number of missed loads and unloads of compiled code. Each may make method names wrong.
         lost_code: u64,
     },
     /// Allocation of a JVM in an interval.
@@ -43,7 +43,8 @@ pub enum Batch {
         /// Number of events.
         events: u64,
     },
-    /// Cost of a tracer's probes to a process since the last such batch.
+    /// Cost of a tracer's probes to a process, since the last batch of this kind for the same tracer and
+    /// process.
     Cost {
         /// The tracer: `pauses`, `samples` or `allocation`.
         tracer: &'static str,

@@ -49,14 +49,16 @@ use crate::{
     store::{self, Store},
 };
 
-/// Maximum time after the end of a window in which the tracers deliver its data. Must be shorter than [`WINDOW`].
+/// Maximum time for which the daemon waits, after the end of a window, until the tracers have delivered the
+/// window's data. Must be shorter than [`WINDOW`].
 const MAX_DELAY: Duration = Duration::from_secs(10);
-/// Maximum number of JVMs that are followed at once; they take about 80 MB. A control group gets at most half
-/// of the free slots.
+/// Maximum number of JVMs that are followed at once. This number of JVMs takes about 80 MB. A tenant gets at
+/// most half of the slots that the other tenants leave free: see [`Slots`].
 const MAX_JVMS: usize = 1000;
 /// Interval at which the loop checks for JVMs that have ended.
 const TICK: Duration = Duration::from_secs(1);
-/// Maximum time at shutdown for the tracers to end, then to write their last data to disk, and then to push it.
+/// Maximum times at shutdown: first until the tracers have ended, then until their last data is on disk, and
+/// then until it is pushed.
 const MAX_STOP_TIME: Duration = Duration::from_millis(2500);
 const MAX_WRITE_TIME: Duration = Duration::from_secs(1);
 const MAX_PUSH_TIME: Duration = Duration::from_millis(1500);
@@ -98,7 +100,7 @@ pub struct Changed {
 /// Runs the daemon until a signal ends it. SIGHUP calls `read_again`.
 ///
 /// # Errors
-/// The daemon cannot start. After the start, it continues with the tracers that work.
+/// The daemon cannot start. Later failures of tracers are logged, and the daemon continues with the others.
 pub fn run(options: Options, store: Store, read_again: impl Fn() -> Result<Changed>) -> Result<()> {
     // This must come before any thread starts.
     return_memory_sooner();
@@ -173,7 +175,7 @@ pub fn run(options: Options, store: Store, read_again: impl Fn() -> Result<Chang
     Ok(())
 }
 
-/// End of a window, on both representations of the same clock.
+/// End of a window, in two representations of the same clock.
 #[derive(Clone, Copy, Debug)]
 struct Boundary {
     at: Instant,
@@ -182,7 +184,7 @@ struct Boundary {
 }
 
 impl Boundary {
-    /// Returns the next end of a window, if the first one began at `begin`.
+    /// Returns the next end of a window. The first window began at `begin`.
     fn after(begin: Instant) -> Self {
         let now = Instant::now();
         let at = next_report(begin, WINDOW, now);
@@ -317,7 +319,7 @@ impl Daemon {
 
     /// Ends the interval of the open window, and begins the next one.
     fn close_window(&mut self) {
-        // The window before is late: its tracers have not reported within MAX_DELAY.
+        // The previous window may still wait for data: at shutdown, or if this loop was delayed.
         self.finish_window();
         let next = Boundary::after(self.tracers.begin());
         self.closed_end = Some(mem::replace(&mut self.window_end, next));
@@ -332,14 +334,15 @@ impl Daemon {
         self.builder.close(cpu_ns);
     }
 
-    /// Returns whether a closed window has all data that the tracers will deliver for it.
+    /// Returns whether there is a closed window to which no more data will be added: every tracer has
+    /// reported since the window's end, or `MAX_DELAY` has passed.
     fn is_delivered(&self, now: Instant) -> bool {
         let Some(end) = self.closed_end.filter(|_| self.builder.has_closed()) else { return false };
         let has_reported = |what| self.reported.get(what).is_some_and(|&at| at >= end.monotonic_ns);
         now >= end.at + MAX_DELAY || self.tracers.names().all(has_reported)
     }
 
-    /// Hands on the closed window, if there is one.
+    /// If there is a closed window, completes it and passes it on to the worker thread.
     fn finish_window(&mut self) {
         let Some(window) = self.builder.finish() else { return };
         for (tenant, jvms) in self.slots.take_refused() {

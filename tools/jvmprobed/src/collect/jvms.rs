@@ -20,11 +20,12 @@ use crate::{
     window::Identity,
 };
 
-/// Time for which an ended JVM stays known, because tracers may deliver its last data that late.
+/// Time for which the identity of an ended JVM is kept, because tracers may deliver its last data that late.
 const KEEP_ENDED: Duration = Duration::from_secs(40);
 /// Interval, in windows, at which loaded classes are counted in JVMs that do not count them themselves.
 const CLASS_COUNT_INTERVAL: u64 = 8;
-/// Maximum time to read the gauges of one JVM, and of all JVMs, once per window. The main loop waits for it.
+/// Maximum time, in each window, for reading the gauges of one JVM, and for those of all JVMs. The main loop
+/// does nothing else meanwhile.
 const MAX_TIME_PER_JVM: Duration = Duration::from_millis(100);
 const MAX_TIME_FOR_ALL: Duration = Duration::from_millis(500);
 
@@ -37,7 +38,8 @@ pub struct Jvms {
     known: BTreeMap<u32, KnownJvm>,
     /// New JVMs selected by the rules, which [`take_new`](Self::take_new) has not returned yet.
     new: Vec<Arc<Identity>>,
-    /// JVMs whose process runs another program now and that [`take_ended`](Self::take_ended) has not returned yet.
+    /// JVMs whose PID now belongs to another program. [`take_ended`](Self::take_ended) has not returned them
+    /// yet.
     replaced: Vec<Arc<Identity>>,
     /// Number of windows so far.
     windows: u64,
@@ -55,7 +57,8 @@ struct KnownJvm {
     /// Identity; `None` if the rules drop the JVM.
     identity: Option<Arc<Identity>>,
     ended: Option<Instant>,
-    /// CPU time of its process at the end of the last window, or when it was found, in nanoseconds.
+    /// CPU time of the JVM's process, in nanoseconds. It is read when the JVM is found and at the end of each
+    /// window.
     cpu_ns: Option<u64>,
 }
 
@@ -106,11 +109,12 @@ impl Jvms {
         let cpu_ns = target.process.cpu_ns();
         let known = KnownJvm { target, hotspot, identity: identity.clone(), ended: None, cpu_ns };
         let before = self.known.insert(pid, known);
-        // The process of the previous entry runs another program now.
+        // The process of the previous entry runs another program now, or it has ended and its PID was reused.
         if let Some(KnownJvm { identity: Some(old), ended: None, .. }) = before {
             self.identities.ended(&old);
             let key = |identity: &Identity| (identity.name.clone(), identity.started_ns);
-            // A JVM of the same name and start time continues the series of the old one.
+            // A JVM with the same name and start time continues the metrics of the old one, so the old one is
+            // not reported as ended.
             if identity.is_none_or(|identity| key(&identity) != key(&old)) {
                 self.replaced.push(old);
             }
@@ -121,7 +125,7 @@ impl Jvms {
     /// ended more than 40 seconds ago.
     pub fn identity(&mut self, pid: u32) -> Option<Arc<Identity>> {
         if !self.known.contains_key(&pid) {
-            // The batch of a tracer arrived before the arrival of its JVM was received from the registry.
+            // A tracer may deliver data of a JVM before the registry's message about this JVM is received.
             self.update();
         }
         self.known(pid)
@@ -183,7 +187,8 @@ impl Jvms {
         read
     }
 
-    /// Returns the CPU time that each JVM has used since the last call or since it was found, in nanoseconds.
+    /// Returns the CPU time that each JVM has used since the last call, or since the JVM was found if that
+    /// was later, in nanoseconds.
     pub fn cpu_ns(&mut self) -> Vec<(Arc<Identity>, u64)> {
         let mut all = Vec::new();
         for known in self.known.values_mut() {
@@ -212,7 +217,7 @@ impl Jvms {
 
 impl KnownJvm {
     /// Reads the gauges. Values that cannot be read, because the JVM is starting up or ending, are left out.
-    /// The second value is false if time ran out.
+    /// The returned flag is false if time ran out.
     fn gauges(&mut self, windows: u64, until: Instant) -> (Gauges, bool) {
         let pid = self.target.pid().0;
         let cpu_ns = self.cpu_ns;
@@ -222,7 +227,8 @@ impl KnownJvm {
         if let Ok(fill) = hotspot.code_cache() {
             (gauges.code_cache_used, gauges.code_cache_size) = (Some(fill.used), Some(fill.size));
         }
-        // The JVMs are spread over the windows, so that not all are counted in the same one.
+        // The JVMs are spread over the windows, so that the classes of all JVMs are not counted in the same
+        // window.
         if hotspot.counts_classes()
             || windows % CLASS_COUNT_INTERVAL == u64::from(pid) % CLASS_COUNT_INTERVAL
         {

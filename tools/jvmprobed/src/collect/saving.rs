@@ -2,13 +2,13 @@
 //!
 //! CPU time comprises the CPU time of the daemon and the CPU time that its probes take from the JVMs. It is
 //! judged by an account: each window deposits the CPU time that the limit allows for it and withdraws the CPU
-//! time that was spent. The account holds at most the allowance of ten minutes and is full at the start. So a
-//! single expensive window, for example one that attaches to JVMs, has no effect, but a lasting excess does.
-//! New JVMs add an allowance for the cost of attaching to them. The memory limit counts as exceeded if the
-//! resident memory is above it at the end of two windows in a row.
+//! time that was spent. The account holds at most the allowance of ten minutes and is full at the start. So
+//! one expensive window, for example one in which tracers attach to JVMs, causes no step down, but a lasting
+//! excess does. New JVMs add an allowance for the cost of attaching to them. The memory limit counts as
+//! exceeded if the resident memory is above it at the end of two windows in a row.
 //!
 //! The probes of allocation have a budget of their own: half of the limit, at most 0.5 % of one processor.
-//! When less than half of the account is left, the budget drops to a quarter of this. The JVM whose
+//! When less than half of the account is left, the budget is only a quarter of that. The JVM whose
 //! allocation probes cost most is limited first, so it loses detail before a step down takes detail from all
 //! JVMs.
 //!
@@ -17,10 +17,11 @@
 //! account is not used up. A short burst keeps all of its stacks. Under a lasting load, stacks get about the
 //! part of the limit that everything else does not use.
 //!
-//! Probes of stops stay attached at each step, so a step down does not make them cheaper. The same holds for
-//! the probe at thread exit as long as allocation is collected. Therefore the account is charged with at most
-//! a quarter of the limit for stops and at most half of it for allocation. A JVM with a storm of stops or
-//! allocation slows only itself down: it causes no step down that would affect other JVMs.
+//! Probes of stops stay attached at each step, so a step down does not make them cheaper. The probe that is
+//! hit when a thread ends stays attached, too, as long as allocation is collected. Therefore the account is
+//! charged with at most a quarter of the limit for stops and at most half of the limit for allocation. A JVM
+//! with a storm of stops or allocation slows only itself down: it causes no step down that would affect other
+//! JVMs.
 //!
 //! When a limit is exceeded, collection goes one step down: see `ladder`. After at least eight windows in a
 //! row below half of the CPU limit and below 90 % of the memory limit, it goes one step up. If that was too
@@ -58,7 +59,7 @@ const ALLOWANCE_DECAY: f64 = 0.9;
 /// percent of one processor.
 const ALLOCATION_SHARE: f64 = 0.5;
 const MAX_ALLOCATION_PERCENT: f64 = 0.5;
-/// Part of that budget which applies while less than half of the account is left.
+/// Part of that budget that may be used while less than half of the account is left.
 const REDUCED_ALLOCATION_SHARE: f64 = 0.25;
 /// Budget of walking and naming stacks: a part of the limit, plus in each window a part of the account's balance.
 const STACK_SHARE: f64 = 1.0 / 16.0;
@@ -67,8 +68,8 @@ const STACK_SHARE_OF_BALANCE: f64 = 0.125;
 const STOP_SHARE: f64 = 0.25;
 /// Number of windows in a row with too much memory that cause a step down.
 const MAX_WINDOWS_OVER_MEMORY: u32 = 2;
-/// Number of quiet windows in a row before a step up, and its maximum after repeated steps up that came too
-/// early.
+/// Number of quiet windows in a row that a step up requires. The number doubles after each step up that came
+/// too early, up to the maximum.
 const MIN_QUIET_WINDOWS: u32 = 8;
 const MAX_QUIET_WINDOWS: u32 = 240;
 
@@ -493,10 +494,12 @@ mod tests {
     #[test]
     fn stack_budget_shrinks_before_a_step_down() {
         let mut saving = saving();
-        // An eighth of the account's six seconds, spent in one window of 15 seconds.
+        // The first term is a sixteenth of the limit. The second is an eighth of the account's six seconds,
+        // spread over one window of 15 seconds.
         assert_eq!(saving.stack_ppm(), 625 + 50_000);
         let mut ppm = saving.stack_ppm();
-        // Stacks use all of their budget in every window, and everything else uses half of the limit.
+        // Walking and naming stacks uses its complete budget in every window, and everything else uses half
+        // of the limit.
         for _ in 0..400 {
             let stacks = u64::try_from(WINDOW.as_nanos()).unwrap() * ppm / 1_000_000;
             let rest = 75_000_000;
@@ -522,7 +525,7 @@ mod tests {
     fn capped_probe_storm_cost_causes_no_step_down() {
         let mut saving = saving();
         let second = 1_000_000_000;
-        // Each of the two costs a fifth of a processor.
+        // Stops cost a fifth of a processor, and so does allocation.
         let storm = Probes { stops_ns: 3 * second, allocation_ns: 3 * second, others_ns: 0 };
         for _ in 0..400 {
             let ns = saving.charged_ns(WINDOW, storm);

@@ -36,8 +36,8 @@ pub const WINDOW: Duration = Duration::from_secs(15);
 /// Maximum number of collections, and of other stops, per second that are recorded one by one for each JVM.
 /// Stops beyond that are reported as sums.
 const MAX_STOPS_PER_SECOND: u64 = 100;
-/// Maximum number of batches that wait for the main loop. When the queue is full, tracers block, and stops
-/// are dropped and counted, so that memory is bounded however busy the main loop is.
+/// Maximum number of batches that wait for the main loop. When the queue is full, stops are dropped and
+/// counted, and a tracer that sends other data waits. So memory is bounded however busy the main loop is.
 pub const MAX_BATCHES: usize = 16_384;
 
 /// Name of the tracer of stops in records of cost.
@@ -141,7 +141,8 @@ impl Tracers {
     pub fn change(&mut self, from: Measures, to: Measures) -> Result<()> {
         self.options.rate.store(to.hertz.max(1), Ordering::Relaxed);
         self.options.off_cpu = to.off_cpu;
-        // The sampler reads the choice of off-CPU time only when it starts, so a change restarts it.
+        // The sampler reads whether to record off-CPU time only when it starts. So it is restarted if that
+        // changes.
         let samples = |measures: Measures| (measures.hertz > 0, measures.off_cpu);
         if samples(from) != samples(to) {
             self.stop_tracer("samples");

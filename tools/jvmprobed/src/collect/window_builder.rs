@@ -60,9 +60,11 @@ struct Closed {
 /// Time during which measures are not collected.
 #[derive(Debug, Default)]
 struct LeftOut {
-    /// Time since which each measure that is not collected now counts, on `CLOCK_MONOTONIC` in nanoseconds.
+    /// Each measure that is not collected now, with the time up to which `times` contains its uncollected
+    /// time, on `CLOCK_MONOTONIC` in nanoseconds.
     since_ns: BTreeMap<&'static str, u64>,
-    /// Time in the open window up to `since_ns`, in nanoseconds.
+    /// For how long each measure was not collected in the open window, in nanoseconds. For a measure that is
+    /// not collected now, the time after `since_ns` is still missing.
     times: BTreeMap<String, u64>,
 }
 
@@ -80,7 +82,7 @@ impl LeftOut {
         }
     }
 
-    /// Ends a window. Returns the times in it.
+    /// Ends a window. Returns for how long each measure was not collected in it, in nanoseconds.
     fn close(&mut self, now_ns: u64) -> BTreeMap<String, u64> {
         let left_out: Vec<_> = self.since_ns.keys().map(|&what| (what, false)).collect();
         self.set(now_ns, &left_out);
@@ -102,7 +104,7 @@ impl WindowBuilder {
     }
 
     /// Ends the interval of the open window, and begins the next window. `cpu_ns` is the CPU time that each JVM has
-    /// used in the interval, in nanoseconds. The window before must be finished.
+    /// used in the interval, in nanoseconds. The previous window must already be finished.
     pub fn close(&mut self, cpu_ns: Vec<(Arc<Identity>, u64)>) {
         let end_ns = monotonic_ns();
         let data = mem::replace(&mut self.open, Data::new(end_ns));
@@ -142,7 +144,8 @@ impl WindowBuilder {
         Some(Window { begin_ns, end_ns, jvms, left_out })
     }
 
-    /// Returns the window that data of a time belongs to. `None` if it was finished already.
+    /// Returns the window to which data from the given time belongs; `None` if this window is already
+    /// finished.
     fn window_at(&mut self, at_ns: u64) -> Option<&mut Data> {
         if at_ns >= self.open.begin_ns {
             return Some(&mut self.open);
@@ -237,7 +240,7 @@ impl Data {
     /// Returns the data of a JVM.
     fn of(&mut self, identity: &Arc<Identity>) -> &mut JvmData {
         let pid = identity.pid;
-        // Another JVM may have had this PID.
+        // If another JVM had this PID earlier in the window, its data is dropped.
         if self.jvm_data.get(&pid).is_some_and(|jvm_data| jvm_data.identity != *identity) {
             self.jvm_data.remove(&pid);
             self.stops.take(&pid);

@@ -1,6 +1,7 @@
 //! Worker thread that passes windows on to the store and to push targets.
 //!
-//! Disks may be slow, and the main loop must not be late for new JVMs and for systemd's watchdog.
+//! The worker writes to disks, which may be slow. The main loop must not wait for them, because it has to
+//! handle new JVMs and to notify systemd's watchdog in time.
 
 use std::{
     sync::mpsc::{Receiver, SyncSender, channel, sync_channel},

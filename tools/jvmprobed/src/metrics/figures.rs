@@ -5,7 +5,8 @@ use std::sync::Arc;
 /// Figures of a JVM in one window.
 #[derive(Clone, Debug, Default)]
 pub struct Figures {
-    /// All stops of its threads, for collections and other operations, and cycles of concurrent collectors.
+    /// All stops of the JVM, for collections and for other operations, and the cycles of concurrent
+    /// collectors.
     pub stops: Vec<Stop>,
     /// CPU time by kind of code.
     pub processor: Processor,
@@ -13,7 +14,7 @@ pub struct Figures {
     pub allocated_bytes: u64,
     /// CPU time that probes took from the JVM, in nanoseconds, by tracer.
     pub cost: Vec<(&'static str, u64)>,
-    /// Latest values of its gauges. An unknown value leaves the older one in place.
+    /// Latest values of the JVM's gauges. Where a value is unknown, the previous one stays in use.
     pub gauges: Gauges,
 }
 
@@ -24,13 +25,14 @@ pub struct Stop {
     pub op: Arc<str>,
     /// Cause of the collection, if there was one and its cause is known.
     pub cause: Option<Arc<str>>,
-    /// Number of stops that this one represents: more than one where only sums are known, none for a cycle.
+    /// Number of stops that this value represents: 1 for a single stop, 0 for a cycle, and the number of
+    /// added stops where only their sum is known.
     pub times: u64,
     /// Duration for which the application was stopped, in nanoseconds; the average if there were several stops.
     pub stopped_ns: u64,
     /// Part of `stopped_ns` until the last thread had stopped (time to safepoint), in nanoseconds, if known.
     pub ttsp_ns: Option<u64>,
-    /// Number of collections; 0 for a safepoint of any other operation.
+    /// Number of collections; 0 for other operations and for phases of a cycle.
     pub collections: u64,
     /// Heap in use when the collection began, in bytes.
     pub heap_before: Option<u64>,
@@ -123,7 +125,7 @@ impl Gauges {
 /// Metrics of the daemon itself. Only the latest values are shown.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct DaemonMetrics {
-    /// CPU time since its start, in nanoseconds.
+    /// CPU time since the start of the daemon, in nanoseconds.
     pub processor_ns: u64,
     /// Resident memory, in bytes.
     pub memory_bytes: u64,

@@ -58,14 +58,15 @@ impl Histogram {
         &self.classic
     }
 
-    /// Returns the counts of the native buckets by index, which is negative or zero up to 1 second. Bucket
-    /// `i` begins above 2^((i-1)/8) seconds and includes its end, 2^(i/8) seconds.
+    /// Returns the counts of the native buckets by index. Bucket `i` contains durations of more than
+    /// 2^((i-1)/8) and at most 2^(i/8) seconds. So the index of durations up to 1 second is negative or zero.
     pub fn native(&self) -> &BTreeMap<i32, u64> {
         &self.native
     }
 
-    /// Returns the native buckets in Prometheus's encoding: runs of buckets, as (gap to the run before,
-    /// length), and for each bucket the difference of its count from the bucket before.
+    /// Returns the native buckets in Prometheus's encoding. The first list contains runs of buckets, each as
+    /// (gap to the previous run, length); the gap of the first run is its index. The second list contains,
+    /// for each bucket, the difference between its count and that of the previous bucket.
     pub fn spans(&self) -> (Vec<(i32, u32)>, Vec<i64>) {
         let (mut spans, mut deltas) = (Vec::<(i32, u32)>::new(), Vec::new());
         let (mut next, mut before) = (0, 0);

@@ -1,4 +1,4 @@
-//! Totals of all metrics, the maximum number of JVMs in them, and how long a JVM's totals stay after its end.
+//! Totals of all metrics. The totals of a JVM are removed some time after the JVM has ended.
 //!
 //! The size of the totals is bounded, because the numbers of JVMs, of pairs of operation and cause for each
 //! JVM, and of reasons have limits. Values beyond a limit are added to an entry named "other", so that sums
@@ -35,7 +35,7 @@ pub struct Limits {
     pub jvms: usize,
     /// Maximum number of pairs of operation and cause for each JVM.
     pub operations: usize,
-    /// Maximum number of reasons for losses, and of reasons for abandoning a JVM.
+    /// Maximum number of kinds of recorded data, of reasons for losses, and of reasons for abandoning a JVM.
     pub reasons: usize,
     /// Maximum number of pairs of tenant and reason for limiting it.
     pub tenants: usize,
@@ -92,7 +92,7 @@ pub struct Series {
     pub allocated: u64,
     /// CPU time that probes took from the JVM, in nanoseconds, by tracer.
     pub cost: BTreeMap<&'static str, u64>,
-    /// Bytes in use before and after the last collection.
+    /// Bytes of the heap in use before and after the last collection.
     pub heap: (Option<u64>, Option<u64>),
     /// Latest values of its gauges.
     pub gauges: Gauges,
@@ -312,7 +312,7 @@ fn bounded_add(counts: &mut BTreeMap<Arc<str>, u64>, limit: usize, name: &str, c
     *sum = sum.saturating_add(count);
 }
 
-/// Totals shared by the main loop, which writes them, and scrapers, which read them.
+/// Totals shared by the threads that write them and the threads that serve or push them.
 #[derive(Clone, Debug, Default)]
 pub struct SharedTotals(Arc<Mutex<Totals>>);
 

@@ -1,8 +1,8 @@
 //! Web configuration file: TLS and basic authentication, in the format of Prometheus's exporters.
 //!
-//! Source: <https://github.com/prometheus/exporter-toolkit/blob/master/docs/web-configuration.md>. An
-//! unsupported option of this format is an error that names the option, because a user who sets one relies on
-//! it.
+//! Source: <https://github.com/prometheus/exporter-toolkit/blob/master/docs/web-configuration.md>. If the
+//! file sets an option of this format that jvmprobed does not support, that is an error that names the
+//! option. It is not ignored, because the user relies on the option.
 
 use std::{
     collections::BTreeMap,
@@ -28,7 +28,8 @@ use serde::{Deserialize, de::IgnoredAny};
 
 /// Maximum size of the file, of a certificate file and of a key file, in bytes.
 const MAX_BYTES: u64 = 1 << 20;
-/// Maximum cost of a bcrypt hash: checking one takes about 4 s of CPU time.
+/// Maximum cost of a bcrypt hash. Checking a password against a hash of this cost takes about 4 s of CPU
+/// time.
 const MAX_COST: u32 = 16;
 /// Maximum number of users.
 const MAX_USERS: usize = 1000;
@@ -100,7 +101,8 @@ pub fn stamp(path: &Path) -> Stamp {
 }
 
 impl WebConfig {
-    /// Reads a web configuration file and the files that it names. Relative paths start at its directory.
+    /// Reads a web configuration file and the files that it names. Relative paths in it start at the
+    /// directory of the web configuration file.
     ///
     /// # Errors
     /// One line that says what is wrong in which file.
@@ -319,13 +321,15 @@ fn versions(
         .collect())
 }
 
-/// Returns the crypto provider. If cipher suites of TLS 1.2 or curves are given, it is limited to these.
+/// Returns the crypto provider. If curves are given, it supports only these; the same applies to cipher
+/// suites of TLS 1.2.
 fn provider(suites: Option<Vec<String>>, curves: Option<Vec<String>>) -> Result<CryptoProvider> {
     let mut provider = ring::default_provider();
     if let Some(names) = suites.filter(|names| !names.is_empty()) {
         let all = std::mem::take(&mut provider.cipher_suites);
         let is_new = |suite: &rustls::SupportedCipherSuite| suite.version() == &TLS13;
-        // All cipher suites of TLS 1.3 stay, because Go does not allow a choice of them either.
+        // All cipher suites of TLS 1.3 stay enabled, as in Prometheus's exporters: Go does not let the user
+        // choose among them.
         provider.cipher_suites = all.iter().copied().filter(is_new).collect();
         for name in names {
             let shown = name.escape_debug();

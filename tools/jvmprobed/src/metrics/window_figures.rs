@@ -1,5 +1,5 @@
-//! Computes the figures for metrics from a window: stops from its records of pauses, CPU time and allocated
-//! bytes from its profiles.
+//! Computes the figures for metrics from a window. Stops come from its records of pauses. CPU time and
+//! allocated bytes come from its profiles.
 
 use libjvmprobe::{
     render::summary::{Work, work},
@@ -15,11 +15,13 @@ use crate::{
 /// Operation label of stops of which only sums are known.
 const LIMITED: &str = "limited";
 
-/// Collectors that free memory while the application runs, by the names that javagc(8) prints. Each of their
-/// collections is a cycle, and their stops are phases of cycles. Shenandoah reports its degenerated and full
-/// collections as cycles, too (`ShenandoahGCSession`, gc/shenandoah/shenandoahUtils.cpp).
+/// Collectors that free memory while the application runs, by the names that javagc(8) prints. Except for
+/// CMS (see [`CMS_PHASE`]), each of their collections is a cycle, and their stops are phases of cycles.
+/// Shenandoah reports its degenerated and full collections as cycles, too (`ShenandoahGCSession`,
+/// gc/shenandoah/shenandoahUtils.cpp).
 const CYCLIC: [&str; 5] = ["ZGC", "GenZGC", "Shenandoah", "GenShen", "CMS"];
-/// Prefix of the operations of CMS that are phases of a cycle. Its other stops are complete collections.
+/// Prefix of the operations of CMS that are phases of a cycle. All other stops of CMS are complete
+/// collections.
 const CMS_PHASE: &str = "CMS_";
 
 impl Figures {

@@ -17,10 +17,11 @@ const MAX_ANSWER: usize = 64 << 10;
 /// Outcome of a request.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The target has accepted the request, except for this number of profiles or data points. The text is its
-    /// message about these.
+    /// The target has accepted the request, except for this number of profiles or data points. The text is
+    /// the target's message about the ones that it rejected.
     Accepted(u64, String),
-    /// The target has not accepted it, and it should be sent again: after this time, if the target gave one.
+    /// The target has not accepted the request. The request should be sent again; if the target gave a delay,
+    /// not before this time has passed.
     Later(Option<Duration>, String),
     /// The target has failed, perhaps because of the content of the request.
     Failed(String),
@@ -53,7 +54,8 @@ impl Target {
             "basic-auth-file and bearer-token-file cannot be combined"
         );
         options.read_headers()?;
-        // The crypto provider is global, so a second call finds it installed and fails.
+        // The crypto provider is global. A second call fails because the provider is already installed, which
+        // does no harm.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let mut builder = Client::builder()
             .user_agent(concat!("jvmprobed/", env!("CARGO_PKG_VERSION")))
@@ -95,7 +97,8 @@ impl Target {
         Ok(Self { client, options: options.clone() })
     }
 
-    /// Posts a request with some headers. Returns the answer, or the outcome if there is none.
+    /// Posts a request with these headers and those of the target's options. Returns the answer, or the
+    /// outcome if there is no answer.
     pub async fn post(
         &self,
         url: Url,

@@ -105,8 +105,8 @@ pub async fn call(
         return Outcome::Later(None, "the target's answer is not gRPC; check the port".into());
     };
     if code == 0 {
-        // Skip the byte for compression and the four bytes of the length. The request does not accept
-        // compressed answers.
+        // Skip the byte for compression and the four bytes of the length. The message is not compressed,
+        // because the request does not accept compressed answers.
         return message.get(5..).and_then(read).unwrap_or_else(Outcome::accepted);
     }
     let details = text("grpc-status-details-bin").and_then(retry_info);

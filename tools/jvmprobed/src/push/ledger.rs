@@ -16,9 +16,10 @@ pub mod reason {
     pub const FULL: &str = "queue-full";
     /// The entry could not be written to disk, and the space in memory was used up as well.
     pub const DISK: &str = "not-stored";
-    /// The target rejected it for good.
+    /// The target will never accept the entry.
     pub const REFUSED: &str = "refused";
-    /// The target rejected a part of a request without saying which, so the share is estimated.
+    /// The target rejected some profiles of a request without saying which, so the number of their samples is
+    /// estimated.
     pub const PARTLY_REFUSED: &str = "partly-refused";
     /// The entry's file was damaged or could not be read.
     pub const DAMAGED: &str = "damaged";

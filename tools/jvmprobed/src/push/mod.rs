@@ -3,7 +3,7 @@
 //! | module | content |
 //! |---|---|
 //! | [`target`] | addresses `pyroscope=URL`, `otlp=URL`, `dir=PATH`, and options of a target |
-//! | [`pyroscope`], [`otlp`], [`dir`] | a window as requests to each kind of target, and how one is sent |
+//! | [`pyroscope`], [`otlp`], [`dir`] | for each kind of target: a window as requests, and sending them |
 //! | [`queue`] | queue of requests on disk |
 //! | [`ledger`] | counts of delivered, dropped and waiting samples |
 //! | [`sender`] | sends queued requests in order |
@@ -12,7 +12,7 @@
 //!
 //! The thread that calls [`Push::window`] encodes the window and immediately puts the requests into each
 //! target's queue. One task for each target sends them. A request may arrive twice if the answer to the first
-//! attempt was lost. Every lost request is counted.
+//! attempt was lost. Every request that is dropped is counted.
 
 pub mod client;
 pub mod dir;
@@ -57,7 +57,8 @@ pub struct Push {
 }
 
 impl Push {
-    /// Opens the queues, which are below a directory, and starts to send the requests that wait in them.
+    /// Opens the queues, which are subdirectories of `folder`, and starts to send the requests that wait in
+    /// them.
     ///
     /// # Errors
     /// A queue cannot be opened, or a file that an option names is wrong. An unreachable target is not an
@@ -70,7 +71,7 @@ impl Push {
     ) -> Result<Self> {
         queue::private_folder(folder)
             .with_context(|| format!("cannot keep queues in {}", folder.display()))?;
-        // If one target fails, dropping `push` ends the tasks of those before it.
+        // If one target fails, dropping `push` ends the tasks of the targets that were opened before.
         let mut push = Self { senders: Vec::new(), start_ns: unix_ns() };
         for options in targets {
             if let Some(warning) = options.insecurity_warning() {
@@ -157,9 +158,9 @@ impl Drop for Push {
     }
 }
 
-/// Returns the number of samples of a profile. For CPU time, these are the samples taken. For allocation,
-/// these are the distinct stacks, because the number of objects is an estimate. For other measures, these are
-/// the events that happened.
+/// Returns the number of samples of a profile. For CPU time, this is the number of recorded samples. For
+/// allocation, it is the number of distinct stacks, because the number of objects is an estimate. For other
+/// measures, it is the number of events that happened.
 pub fn samples(profile: &Profile) -> u64 {
     samples_of(&profile.measure, &profile.samples)
 }

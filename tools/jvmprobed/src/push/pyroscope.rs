@@ -1,15 +1,15 @@
 //! Pyroscope's push API.
 //!
-//! Source: "Server HTTP API" in Pyroscope's documentation, `/push.v1.PusherService/Push`. It is the Connect
+//! Source: "Server HTTP API" in Pyroscope's documentation, `/push.v1.PusherService/Push`. It uses the Connect
 //! protocol: a POST of an unframed protobuf message (`application/proto`). The message is that of Pyroscope's
 //! api/push/v1/push.proto. The type of a profile is given by the label `__name__` and by the sample and
-//! period types of the pprof in it, for example `process_cpu:cpu:nanoseconds:cpu:nanoseconds` and
-//! `memory:alloc_space:bytes:space:bytes`.
+//! period types of the pprof data in the message, for example `process_cpu:cpu:nanoseconds:cpu:nanoseconds`
+//! and `memory:alloc_space:bytes:space:bytes`.
 //!
-//! Pyroscope validates each series of a request, and answers with one error for the request. The limits are
-//! those of its pkg/validation: names of labels and of sample types, their number and length, and the size of
-//! a profile. Requests are built within the limits that are known in advance. A request that is refused
-//! nevertheless is split.
+//! Pyroscope validates each series of a request, and answers with one error for the complete request. Its
+//! pkg/validation limits the names of labels and of sample types, the number and length of labels, and the
+//! size of a profile. Requests are built within the limits that are known in advance. If Pyroscope refuses a
+//! request nevertheless, the request is split.
 
 use std::collections::BTreeMap;
 
@@ -30,7 +30,7 @@ use crate::{
     window::{Identity, Window},
 };
 
-/// Size of the profiles in a request after which it is closed, in bytes. Receivers accept a few megabytes.
+/// A request is closed when the profiles in it exceed this size, in bytes. Receivers accept a few megabytes.
 const TARGET_SIZE: usize = 1 << 20;
 /// Maximum number of labels. Pyroscope accepts 30 label names.
 const MAX_LABELS: usize = 28;
@@ -103,7 +103,7 @@ pub fn requests(window: &Window) -> Parts {
     all
 }
 
-/// Splits a request into one for each profile; `None` if it has only one.
+/// Splits a request into one request for each profile. Returns `None` if it has only one profile.
 pub fn split(header: &Header, body: &[u8]) -> Option<Parts> {
     let request = PushRequest::decode(body).ok()?;
     if header.parts.len() < 2 || request.series.len() != header.parts.len() {

@@ -1,9 +1,10 @@
 //! Disk queue of requests that wait to be sent to a target: a directory with one file per entry, bounded in size.
 //!
 //! An entry is complete or absent, because it is written to a temporary file, synchronized and renamed. A
-//! file begins with a line of JSON that describes the entry and has a checksum; the request follows as it is
-//! sent. Entries are numbered. The oldest is sent first, and dropped first when there is no space. Entries
-//! that cannot be written are held in memory, at most 4 MB of them, so that pushing continues on a full disk.
+//! file begins with a line of JSON that describes the entry and has a checksum. The request follows, in the
+//! form in which it is sent. Entries are numbered. The oldest is sent first, and dropped first when there is
+//! no space. Entries that cannot be written are held in memory, at most 4 MB of them, so that pushing
+//! continues while the disk is full.
 
 use std::{
     collections::VecDeque,
@@ -27,11 +28,11 @@ use crate::push::ledger::{Ledger, reason};
 
 /// Version of the file format. Files of another version are not read.
 const VERSION: u32 = 1;
-/// Maximum length of a request in bytes, which is more than any request has.
+/// Maximum length of a request, in bytes. No request of jvmprobed is that long.
 const MAX_ENTRY: u64 = 64 << 20;
 /// Maximum length of the first line, in bytes.
 const MAX_HEADER: u64 = 64 << 10;
-/// Maximum number of parts of a request, so that the first line has space for them.
+/// Maximum number of parts of a request, so that their numbers of samples fit into the first line.
 pub const MAX_PARTS: usize = 1000;
 /// Number of times that a target may fail on an entry while it accepts others, before the entry counts as refused.
 const MAX_FAILURES: u32 = 3;
@@ -48,11 +49,11 @@ pub struct Header {
     /// File name, for targets that are directories; else empty.
     #[serde(default)]
     pub name: String,
-    /// Number of profiles in it.
+    /// Number of profiles in the request.
     pub profiles: u64,
-    /// Number of samples in them.
+    /// Number of samples in these profiles.
     pub samples: u64,
-    /// End of the window that it contains, in nanoseconds since 1970.
+    /// End of the window that the request contains; for metrics, their time. In nanoseconds since 1970.
     pub time_ns: u64,
     /// Number of samples of each part that the request can be split into, in order: at most [`MAX_PARTS`].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -60,7 +61,8 @@ pub struct Header {
 }
 
 impl Header {
-    /// Returns the header of a request that consists of these parts of this request.
+    /// Returns the header of a smaller request that consists of some parts of this one. `parts` has the
+    /// number of samples of each of them, and `profiles` is the number of profiles in all of them.
     pub fn part(&self, parts: &[u64], profiles: u64) -> Self {
         let samples = parts.iter().copied().fold(0, u64::saturating_add);
         Self { samples, profiles, parts: parts.to_vec(), ..self.clone() }
@@ -109,8 +111,8 @@ struct QueuedEntry {
     size: u64,
     /// The request; `None` if it is on disk.
     body: Option<Vec<u8>>,
-    /// Number of times that the target has failed on it, and number of requests that the target had accepted
-    /// before the first failure.
+    /// Number of times that the target has failed on the entry, and number of requests that the target had
+    /// accepted before the first failure.
     failures: Option<(u32, u64)>,
 }
 
@@ -167,7 +169,7 @@ impl Queue {
         Ok(queue)
     }
 
-    /// Adds an entry. Entries for which there is no space are counted as dropped.
+    /// Adds an entry. If the queue becomes too large, drops and counts the oldest entries.
     pub fn push(&mut self, header: Header, body: Vec<u8>) {
         self.ledger.add_accepted(header.samples);
         self.add(header, body);
@@ -245,7 +247,7 @@ impl Queue {
         (times + 1 >= MAX_FAILURES && accepted > before).then_some(number)
     }
 
-    /// Returns the oldest entry, which stays in the queue until [`Self::done`].
+    /// Returns the oldest entry, which stays in the queue until [`Self::remove_finished`].
     pub fn oldest(&mut self) -> Option<Entry> {
         loop {
             let first = self.entries.front()?;
@@ -272,7 +274,7 @@ impl Queue {
         }
     }
 
-    /// Keeps the entry for another attempt.
+    /// Keeps the entry that was being sent for another attempt.
     pub fn retry_later(&mut self) {
         self.sending = None;
         self.drop_excess();

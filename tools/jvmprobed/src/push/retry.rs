@@ -17,7 +17,7 @@ impl Default for Limits {
     }
 }
 
-/// Maximum delay that a target may ask for; longer ones are shortened to it.
+/// Maximum delay that a target may ask for. A longer delay is shortened to this one.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(3600);
 
 /// Exponential backoff: counts failures in a row.

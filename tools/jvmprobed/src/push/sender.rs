@@ -64,7 +64,7 @@ enum Transport {
 }
 
 impl Sender {
-    /// Opens a target and its queue, which is below a directory.
+    /// Opens a target and its queue, which is a subdirectory of `folder`.
     pub(super) fn open(
         net: &Net,
         options: &Options,
@@ -72,8 +72,8 @@ impl Sender {
         retry: retry::Limits,
     ) -> Result<Self> {
         let ledger = Arc::new(Ledger::new(&options.to.to_string()));
-        // The network thread reads the files already here, because it reads them again later, with the same
-        // rights.
+        // The network thread, not this one, reads the target's files here, because it reads files with
+        // secrets again later. So if it lacks the rights to read them, that is an error at the start.
         let target = |url: &Url| {
             let (options, url) = (options.clone(), url.clone());
             let target = net.run(move || Target::new(&options, &url));
@@ -142,9 +142,9 @@ impl Sender {
         }
     }
 
-    /// Sends queued requests without waiting for retries, and ends the task. Requests that were not sent by
-    /// `until`, and those after the first failure, stay in the queue on disk; those that are only in memory
-    /// are dropped and counted.
+    /// Asks the task of [`Self::run`] to end, and sends queued requests until `until` or until the first
+    /// failure. The other requests stay in the queue on disk; those that are only in memory are dropped and
+    /// counted.
     pub(super) async fn flush(&self, until: Instant) {
         self.is_ending.store(true, Ordering::Relaxed);
         let all = async { while matches!(self.send_oldest().await, Sent::One) {} };
@@ -190,8 +190,8 @@ impl Sender {
         Sent::One
     }
 
-    /// Handles a request that was refused: sends its content in smaller parts, so that other profiles are not
-    /// lost with the one that the target rejects. A part that cannot be split further is dropped.
+    /// Handles a request that was refused. Replaces it in the queue with smaller requests, so that other
+    /// profiles are not lost with the one that the target rejects. Drops a request that cannot be split.
     async fn split_or_drop(&self, number: u64, header: &Header, message: &str) {
         let split: fn(&Header, &[u8]) -> Option<Parts> = match &self.transport {
             Transport::Pyroscope(..) => pyroscope::split,

@@ -86,7 +86,8 @@ pub fn show(selection: &Selection, output_options: GcOptions, out: &mut Output) 
 /// Totals of one JVM's stops.
 struct Totals<'a> {
     identity: &'a Arc<Identity>,
-    /// Lengths of the stops in nanoseconds, by whether they are collections, and by operation.
+    /// Lengths of the stops in nanoseconds. The key is whether the stops are collections, and their
+    /// operation.
     stops: BTreeMap<(bool, &'a str), Vec<u64>>,
     cycles: Vec<u64>,
     full: u64,

@@ -52,7 +52,8 @@ struct Part {
 }
 
 impl Part {
-    /// Returns the part of `of_ns` that is shown, assuming that it is distributed evenly over the window.
+    /// Returns which part of `of_ns`, a time within the window, is shown. It assumes that this time is
+    /// distributed evenly over the window.
     fn share(&self, of_ns: u64, measure: Option<&Measure>, period: Span) -> u64 {
         let widened = measure.and_then(|measure| self.widened.get(measure.name()));
         let (from_ns, until_ns) = *widened.unwrap_or(&period);
@@ -145,8 +146,9 @@ impl Selection {
         profile
     }
 
-    /// Returns the time during which data of a measure was recorded, in nanoseconds. `None` means records
-    /// with timestamps, such as pauses.
+    /// Returns for how long the daemon recorded data in the period that is shown for a measure, in
+    /// nanoseconds. Time during which the measure was left out is included. `None` stands for records with
+    /// timestamps, such as pauses.
     pub fn covered_ns(&self, measure: Option<&Measure>) -> u64 {
         let period = (self.from_ns, self.until_ns);
         self.parts.iter().map(|part| part.share(part.covered_ns, measure, period)).sum()
@@ -171,7 +173,8 @@ impl Selection {
         })
     }
 
-    /// Returns the CPU time of all JVMs as counted by the kernel, in nanoseconds, if it is known.
+    /// Returns the sum of the CPU times of all JVMs as counted by the kernel, in nanoseconds; `None` if that
+    /// of one JVM is unknown.
     pub fn cpu_ns(&self) -> Option<u64> {
         self.jvms.iter().map(|jvm_data| jvm_data.cpu_ns).sum()
     }
@@ -187,8 +190,8 @@ impl Selection {
         measures
     }
 
-    /// Returns a title with the JVMs and the period of a measure. `None` means records with timestamps, such
-    /// as pauses.
+    /// Returns a title with the JVMs and the period of a measure. `None` stands for records with timestamps,
+    /// such as pauses.
     pub fn title(&self, measure: Option<&Measure>) -> String {
         let (from, until) =
             measure.map_or((self.from_ns, self.until_ns), |measure| self.span(measure));
@@ -233,7 +236,7 @@ fn rates(windows: &[Stored]) -> Option<(u64, u64)> {
     rates.reduce(|(low, high), (hertz, _)| (low.min(hertz), high.max(hertz)))
 }
 
-/// Removes data outside of the selected period from a window, as exactly as its times are known.
+/// Removes data outside of the selected period from a window, as exactly as the times of the data are known.
 fn cut_out(stored: &mut Stored, period: Span) -> Part {
     /// Time slots are short enough to be cut if they are at most the selected period divided by this number.
     const SLOTS: u64 = 20;

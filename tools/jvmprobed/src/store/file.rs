@@ -1,8 +1,8 @@
 //! A window as two files: profiles of all JVMs, see [`profiles`], and JSON lines with identities and pauses.
 //!
 //! The first line describes the window, `{"type":"window",...}`. Each JVM has one line, `{"type":"jvm",...}`,
-//! followed by the records of its pauses as javagc(8) prints them. A profile refers to its JVM by the
-//! position among the lines of JVMs, counted from 0.
+//! followed by the records of its pauses, as `javagc -j` prints them. A profile refers to its JVM by the
+//! position of the JVM's line among the lines of JVMs, counted from 0.
 
 use std::{
     collections::BTreeMap,
@@ -110,7 +110,8 @@ fn write_lines(stored: &Stored, to: &mut dyn Write) -> io::Result<()> {
         zip.write_all(b"\n")?;
         for record in &jvm_data.pauses {
             let line = serde_json::to_vec(record)?;
-            // The reader refuses longer lines, so such a record would make the window unreadable.
+            // A record with a longer line is left out. The reader refuses such lines, so the record would
+            // make the complete window unreadable.
             if (line.len() as u64) < MAX_LINE {
                 zip.write_all(&line)?;
                 zip.write_all(b"\n")?;

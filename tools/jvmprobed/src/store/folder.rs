@@ -26,14 +26,16 @@ use rustix::{
 
 use crate::store::name::Name;
 
-/// Version of the files in a directory. It changes when other versions of this program cannot read the files.
+/// Version of the files in a directory. It is increased when the format changes so that older and newer
+/// versions of this program cannot read each other's files.
 /// Since version 2, profiles are in the encoding of [`crate::store::profiles`]; before, they were in pprof's
 /// format.
 pub const VERSION: u32 = 2;
 
 /// Name of the file that contains the version.
 const VERSION_FILE: &str = "version";
-/// Maximum time to wait for the lock, because the kernel needs some time to end a killed process that held it.
+/// Maximum time to wait for the lock. If a process that holds it was killed, the kernel needs some time to
+/// end the process.
 const LOCK_WAIT: Duration = Duration::from_secs(2);
 const LOCK_PAUSE: Duration = Duration::from_millis(20);
 /// Name of the lock file, which the writing process locks.
@@ -118,8 +120,8 @@ impl Folder {
         Ok(())
     }
 
-    /// Sets the mode of the directory. A directory without a version file that contains files of other
-    /// programs is refused, because their users may lose access.
+    /// Sets the mode of the directory. A directory that contains files of other programs, but no version
+    /// file, is refused, because the users of these files might lose access.
     fn set_mode(&self, found: u32, is_new: bool) -> Result<()> {
         if found == self.mode {
             return Ok(());
@@ -229,11 +231,11 @@ impl Folder {
         BLOCK + open_inner(&self.fd, dir).as_ref().map_or(0, of)
     }
 
-    /// Creates a subdirectory with these files. A rename makes it appear complete. The error is
-    /// [`Errno::EXIST`] if the name is in use.
+    /// Creates a subdirectory with these files. The subdirectory gets its name when all files are complete.
     ///
     /// # Errors
-    /// Errors of the system calls. The subdirectory does not exist then.
+    /// Errors of the system calls; [`Errno::EXIST`] if the name is in use. Files that were already written
+    /// are removed, unless the last step, fsync(2) of the directory, failed.
     pub fn put(&self, name: &str, files: &[(&str, Content<'_>)]) -> io::Result<()> {
         let new = format!("{NEW_PREFIX}{name}");
         let written = self.write_files(&new, files).and_then(|()| {

@@ -1,5 +1,6 @@
-//! Decides which windows are merged and which are dropped: first by age; then, if the store is still too
-//! large, from the oldest on.
+//! Decides which windows are merged and which are dropped. Windows beyond the maximum age are dropped, and
+//! windows that reach certain ages are merged. If the store is still too large after that, windows are merged
+//! before they are due. If none can be merged, the oldest is dropped.
 //!
 //! Ages come from a clock that does not follow a forward jump of the wall clock at once: see [`AgeClock`].
 
@@ -107,7 +108,7 @@ pub fn next(entries: &[Entry], bounds: Bounds, now: Now) -> Option<Step> {
     if size <= bounds.size {
         return None;
     }
-    // Coarser windows take less space. A window that cannot become coarser is dropped.
+    // Merged windows take less space, so merging is tried first. If no windows can be merged, one is dropped.
     let early_merge = merge_of(entries, now.wall_ns, |names, _| names.len() > 1);
     // The window whose end is farthest from now. This is the oldest one, unless a wrong clock has dated a
     // window even farther into the future.
@@ -116,8 +117,9 @@ pub fn next(entries: &[Entry], bounds: Bounds, now: Now) -> Option<Step> {
     early_merge.or(Some(Step::Drop(farthest.name)))
 }
 
-/// Returns the step that merges the first group of windows that `passes` accepts. A group is all windows of a level
-/// that began within the period of one coarser window, once that period is over.
+/// Returns the step that merges the first group of windows that `passes` accepts. A group consists of all
+/// windows of a level that began in the period of one window of the next coarser level. This period must be
+/// over.
 fn merge_of(
     entries: &[Entry],
     now_ns: u64,

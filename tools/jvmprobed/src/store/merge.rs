@@ -23,8 +23,8 @@ use crate::{
     window::{JvmData, Window},
 };
 
-/// Approximate maximum memory for the profiles of a merged window, in bytes. The file is a tenth of that, so
-/// merged windows of 24 hours fit into the default size of the store.
+/// Approximate maximum memory for the profiles of a merged window, in bytes. On disk, they take about a tenth
+/// of that, so the merged windows of 24 hours fit into the default size of the store.
 const MAX_MERGED: usize = 48 << 20;
 /// Approximate maximum memory for the profiles of a window that is not merged yet, in bytes.
 pub const MAX_UNMERGED: usize = 16 << 20;
@@ -36,8 +36,8 @@ pub type Limited = BTreeMap<Arc<str>, u64>;
 /// stops of each JVM keep their records, and the others are added up.
 const MAX_STOPS: usize = 16 << 20;
 
-/// Successive windows that are to be merged. Records of stops are bounded as windows are added, so that a
-/// host with many stops never needs all of them in memory at once.
+/// Successive windows that are to be merged. Records of stops are bounded as windows are added, so that the
+/// records of a host with many stops are never all in memory at once.
 #[derive(Debug)]
 pub struct Parts {
     windows: Vec<Stored>,
@@ -81,7 +81,7 @@ impl Parts {
         merged
     }
 
-    /// Merges the windows. The second value is the number of stacks that tenants lost because space ran out.
+    /// Merges the windows. Also returns the number of stacks that each tenant lost because space ran out.
     pub fn merge(mut self) -> (Stored, Limited) {
         let mut merged = self.merge_windows();
         for jvm_data in &mut merged.window.jvms {
@@ -166,7 +166,7 @@ struct MergedJvm {
 }
 
 /// Joins profiles of one measure. A single profile stays as it is. If none of several profiles has time
-/// slots, the samples of each profile count at its begin.
+/// slots, the samples of each profile are dated to the profile's begin.
 fn joined(mut profiles: Vec<Profile>) -> Profile {
     match (profiles.pop(), profiles.is_empty()) {
         (Some(one), true) => one,

@@ -100,8 +100,8 @@ impl Store {
         Ok(store)
     }
 
-    /// Lists the windows in the directory. Removes windows that were merged into another one by an earlier process, which
-    /// ended before it removed them.
+    /// Lists the windows in the directory. If an earlier process merged windows into another one and ended
+    /// before it removed them, removes them now.
     fn list_windows(&mut self) {
         let names = self.folder.names().unwrap_or_default();
         let names: Vec<_> = names.iter().filter_map(|name| Name::parse(name)).collect();
@@ -123,7 +123,7 @@ impl Store {
     }
 
     /// Writes a window, and merges or drops older ones. A window that cannot be written is counted as lost.
-    /// The first such error is logged; the next window may succeed.
+    /// The error is logged, but following errors are not until a window can be written again.
     pub fn put(&mut self, window: Window) -> Window {
         let covered_ns = window.end_ns.saturating_sub(window.begin_ns);
         let mut stored = Stored { window, covered_ns, of: Vec::new() };

@@ -63,8 +63,8 @@ impl StoreReader {
         self.read_each(is_wanted, |name| read(&self.0, name))
     }
 
-    /// Lists all windows, with the same handling of errors as [`read`](Self::read). `share` maps a JVM that
-    /// was in several windows to one shared identity.
+    /// Lists all windows, with the same handling of errors as [`read`](Self::read). `share` returns the same
+    /// shared identity each time for a JVM that is in several windows.
     ///
     /// # Errors
     /// The directory cannot be read.
@@ -172,7 +172,8 @@ pub fn replaced(folder: &Folder, names: &[Name]) -> io::Result<HashMap<Name, Vec
                 replaced.insert(name, of);
             }
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Err(e),
-            // A damaged window replaces none. The error is reported when it is read.
+            // A damaged window replaces no other window. The error is reported when the damaged window is
+            // read.
             Err(_) => {}
         }
     }

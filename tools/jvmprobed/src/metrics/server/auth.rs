@@ -57,8 +57,8 @@ struct Failures {
 impl Default for Verifier {
     fn default() -> Self {
         let mut salt = [0; 32];
-        // If this fails, the salt is zero. That only makes the digests easier to guess for an attacker who
-        // reads this process's memory.
+        // If this fails, the salt is zero. Then an attacker who can read this process's memory can guess the
+        // credentials behind the digests more easily. Nothing else changes.
         let _ = getrandom(&mut salt[..], GetRandomFlags::empty());
         Self {
             salt,

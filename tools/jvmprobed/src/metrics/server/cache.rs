@@ -1,7 +1,7 @@
 //! Cache of the exposition, which is written at most once a second in each format and compression.
 //!
 //! Neither the text formats nor the protocol buffers contain timestamps. A scraper adds timestamps from its
-//! own clock, and the values are up to [`FRESH`] older than these.
+//! own clock. The values may be older than these timestamps, by up to [`FRESH`].
 
 use std::{
     fmt,
@@ -41,10 +41,10 @@ impl Cache {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the exposition, written within the last second, and whether it was written now.
+    /// Returns an exposition that was written within the last second, and whether this call has written it.
     ///
     /// # Errors
-    /// It cannot be written or compressed.
+    /// The exposition cannot be written or compressed.
     pub fn get(&self, exposition: Exposition, is_gzip: bool) -> Result<(Bytes, bool), fmt::Error> {
         self.drop_old();
         let is_wanted = |entry: &&Entry| (entry.exposition, entry.is_gzip) == (exposition, is_gzip);
@@ -52,7 +52,8 @@ impl Cache {
             return Ok((entry.bytes.clone(), false));
         }
         let (at, bytes) = match is_gzip {
-            // Compression does not make the exposition newer, so it keeps the time of the uncompressed one.
+            // Compression does not make the values newer, so the compressed exposition has the time of the
+            // uncompressed one.
             true => {
                 let (plain, _) = self.get(exposition, false)?;
                 let entries = self.lock();

@@ -1,9 +1,10 @@
 //! CPU time spent serving HTTP, and its limit.
 //!
 //! Any client that reaches a port can make the daemon work. Each server therefore has an [`Allowance`] of CPU
-//! time, and answers more slowly once that is used up. The time is counted separately ([`serving_ns`]),
-//! because `--max-cpu` limits collection, and a scraper must not be able to reduce that. The CPU time of
-//! threads comes from CLOCK_THREAD_CPUTIME_ID, see clock_gettime(2).
+//! time, and answers more slowly when the allowance is used up. This CPU time is counted separately
+//! ([`serving_ns`]), because the daemon collects less if it exceeds `--max-cpu`, and a scraper must not be
+//! able to cause this.
+//! The CPU time of threads comes from CLOCK_THREAD_CPUTIME_ID, see clock_gettime(2).
 
 use std::{
     cell::Cell,
@@ -74,7 +75,7 @@ impl Allowance {
         }
     }
 
-    /// Returns the time until the account is balanced; `None` if it is.
+    /// Returns the time until the account is no longer overdrawn; `None` if it is not overdrawn now.
     fn missing(&self, now: Instant) -> Option<Duration> {
         let mut account = self.account.lock().unwrap_or_else(PoisonError::into_inner);
         let earned = now.saturating_duration_since(account.at).as_nanos() as f64 * self.share;

@@ -89,13 +89,13 @@ impl Health {
         self.ready.store(ready, Ordering::Relaxed);
     }
 
-    /// Reports that the main loop is alive. The loop must call it at least once a minute.
+    /// Reports that the main loop is alive. The loop must call this function at least once a minute.
     pub fn report_alive(&self) {
         *self.last_report.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
     }
 
-    /// Returns whether the main loop is alive. Before its first report, the daemon is still starting and
-    /// counts as alive.
+    /// Returns whether the main loop is alive. Before the loop's first report, the daemon is still starting,
+    /// and the loop counts as alive.
     fn is_alive(&self) -> bool {
         let last = *self.last_report.lock().unwrap_or_else(PoisonError::into_inner);
         last.is_none_or(|at| at.elapsed() < MAX_REPORT_AGE)
@@ -159,7 +159,7 @@ fn allowance() -> Arc<Allowance> {
     Arc::new(Allowance::new(SHARE, BURST))
 }
 
-/// Returns the default address of health: the loopback address, and the port after that of metrics.
+/// Returns the default address of health: the loopback address, and the port after the one for metrics.
 pub fn default_health(listen: Option<SocketAddr>) -> Option<SocketAddr> {
     let listen = listen?;
     let port = if listen.port() == 0 { 0 } else { listen.port().checked_add(1)? };
@@ -170,7 +170,7 @@ pub fn default_health(listen: Option<SocketAddr>) -> Option<SocketAddr> {
     Some(SocketAddr::new(address, port))
 }
 
-/// Listeners whose ports are bound, but not served yet.
+/// Listeners whose ports are bound, but on which no connections are accepted yet.
 #[derive(Debug)]
 pub struct Listeners {
     metrics: Option<TcpListener>,
@@ -186,8 +186,8 @@ impl Listeners {
     /// Binds the ports and reads the web configuration.
     ///
     /// # Errors
-    /// One line that says what to do. If the default port of health is in use, that is only logged, because
-    /// the metrics port answers for health, too.
+    /// One line that says what to do. If the default port of health cannot be bound, this is only
+    /// logged, because the metrics port answers health checks, too.
     pub fn open(options: &Options) -> Result<Self> {
         ensure!(
             options.web_config.is_none() || options.listen.is_some(),
@@ -367,7 +367,8 @@ async fn reject_plain_http(mut stream: TcpStream) {
         this port speaks TLS: use https\n";
     let _ = stream.write_all(ANSWER).await;
     let _ = stream.shutdown().await;
-    // Unread data would reset the connection before the client has the answer, so read the request.
+    // If the connection were closed with unread data, the kernel would reset it, and the client might not get
+    // the answer. So read the request.
     let mut rest = [0; 4096];
     for _ in 0..16 {
         let read = async {

@@ -26,14 +26,15 @@ struct UsedSlots {
 
 #[derive(Debug)]
 struct State {
-    /// Time at which the connection was accepted, or its last request answered.
+    /// Time at which the connection was accepted, or at which the last answer was begun or completed.
     since: Instant,
     /// Whether an answer is being made. The connection then waits for the server and not for the client.
     is_answering: bool,
     close: Arc<Notify>,
 }
 
-/// A slot, held by its connection until it is dropped.
+/// A slot that a connection holds. Dropping this value frees the slot, unless another connection has taken
+/// it.
 #[derive(Debug)]
 pub struct Slot {
     number: u64,
@@ -130,7 +131,7 @@ mod tests {
         let answering = first.answering();
         let third = slots.try_take(now + Duration::from_secs(2)).unwrap();
         assert_eq!(numbers(), [first.number, third.number]);
-        // Dropping it frees no slot, because another connection has taken its slot.
+        // Dropping `second` frees no slot, because `third` has taken its slot.
         drop(second);
         assert_eq!(numbers(), [first.number, third.number]);
         let third = Arc::new(third);

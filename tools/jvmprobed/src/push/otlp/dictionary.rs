@@ -209,7 +209,7 @@ impl Used {
     }
 }
 
-/// Returns the part of a dictionary that some profiles refer to. Indices stay valid.
+/// Returns the part of a dictionary to which the given profiles refer. Indices stay valid.
 pub fn used(all: &ProfilesDictionary, profiles: &[ResourceProfiles]) -> ProfilesDictionary {
     let (mut strings, mut stacks) = (Used::new(&all.string_table), Used::new(&all.stack_table));
     let mut attributes = Used::new(&all.attribute_table);

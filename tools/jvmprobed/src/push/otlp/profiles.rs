@@ -28,7 +28,8 @@ use crate::{
 
 /// Approximate size at which a request is closed, in bytes before compression. gRPC receivers accept 4 MB.
 const TARGET_SIZE: usize = 2 << 20;
-/// Maximum length of a request before compression, in bytes; those of jvmprobed are less than half as long.
+/// Maximum length of a request before compression, in bytes. Requests of jvmprobed are less than half as
+/// long.
 const MAX_BODY: u64 = 64 << 20;
 
 /// Encodes a window as compressed requests.
@@ -43,7 +44,7 @@ pub fn requests(window: &Window) -> Parts {
     writer.closed
 }
 
-/// Type of the values of an OTLP profile, which has only one type.
+/// Type of the values of an OTLP profile. All values of one OTLP profile have the same type.
 struct ValueKind {
     name: String,
     unit: &'static str,
