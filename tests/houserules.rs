@@ -56,12 +56,12 @@ fn only_one_module_opens_paths_in_a_target_root() {
 /// The modules that each module of the library may use. Every use counts, except those in unit
 /// tests.
 const USES: [(&str, &[&str]); 14] = [
-    ("cli", &["jvms", "stack", "elf", "sys", "names"]),
+    ("cli", &["jvms", "render", "stack", "hotspot", "process", "elf", "sys", "names"]),
+    ("render", &["trace", "stack", "bpf", "names"]),
     (
         "trace",
         &[
             "jvms",
-            "render",
             "stack",
             "bpf",
             "attach",
@@ -74,14 +74,13 @@ const USES: [(&str, &[&str]); 14] = [
             "names",
         ],
     ),
-    ("jvms", &["render", "bpf", "hotspot", "process", "sys", "names"]),
-    ("render", &["stack", "bpf", "names"]),
+    ("jvms", &["bpf", "hotspot", "process", "sys"]),
     ("stack", &["bpf", "hotspot", "process", "native_image", "elf", "sys", "names"]),
     ("bpf", &["hotspot", "unwind", "process", "elf", "sys", "names"]),
     ("attach", &["hotspot", "process", "sys", "names"]),
     ("hotspot", &["process", "elf", "sys", "names"]),
     ("unwind", &["native_image", "elf"]),
-    ("process", &["native_image", "elf", "sys", "names"]),
+    ("process", &["elf", "sys", "names"]),
     ("native_image", &["elf", "names"]),
     ("elf", &[]),
     ("sys", &[]),

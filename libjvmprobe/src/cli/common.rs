@@ -8,8 +8,9 @@ use regex::Regex;
 
 use crate::{
     Error, Pid, Result,
+    cli::running,
     cli::{parse_pid, parse_seconds},
-    jvms::{Arrivals, Times, registry, running},
+    jvms::{Arrivals, Times, registry},
     sys::Pace,
 };
 

@@ -3,6 +3,7 @@
 mod command_options;
 mod common;
 mod messages;
+mod running;
 
 use std::{
     env,
@@ -22,8 +23,7 @@ pub use common::Common;
 pub use messages::{init as init_messages, limit_warnings, print_messages_as_json};
 
 use crate::{
-    Error, Pid, Result, elf::separate_debug_file::set_symbol_files, jvms::running,
-    stack::symbolizer, sys,
+    Error, Pid, Result, elf::separate_debug_file::set_symbol_files, stack::symbolizer, sys,
 };
 
 /// Maximum duration of a trace in seconds, one year; a larger value is a typing error.

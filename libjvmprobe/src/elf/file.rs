@@ -24,6 +24,9 @@ const MAX_TABLE: u64 = 64 * MAX_HEADERS as u64;
 /// unwind table, take 4 MB; those of other libraries up to 20 MB. A sparse file may claim terabytes.
 const MAX_SECTION: u64 = 32 << 20;
 
+/// Section that contains the heap of a GraalVM native image (substratevm, `SectionName.SVM_HEAP`).
+pub(crate) const NATIVE_IMAGE_HEAP: &str = ".svm_heap";
+
 /// Maximum size in bytes of the heap of a GraalVM native image, which is one section.
 const MAX_IMAGE_HEAP: u64 = 128 << 20;
 
@@ -120,6 +123,11 @@ impl ElfFile {
             .iter()
             .filter(move |(section, _)| section == name)
             .map(|(_, header)| Section { elf: self, header })
+    }
+
+    /// Returns whether it is a GraalVM native image.
+    pub(crate) fn is_native_image(&self) -> bool {
+        self.section(NATIVE_IMAGE_HEAP).is_some()
     }
 
     /// Returns the first section with this name.

@@ -26,6 +26,7 @@ pub(crate) mod testing;
 
 pub(crate) use addresses::Addresses;
 pub(crate) use file::Machine;
+pub(crate) use file::NATIVE_IMAGE_HEAP;
 pub use file::{ElfFile, Segments};
 pub(crate) use functions::Functions;
 pub(crate) use relocations::Relocations;

@@ -14,19 +14,19 @@
 //! | [`command`] | a command that is started and held until tracing has begun |
 //! | [`user`] | the user that such a command runs as |
 //! | [`ready`] | detection of a JVM within a process that has mapped libjvm.so |
-//! | `running` | list of the running JVMs for the user to choose from |
+//! | `lost` | record of lost events |
 //! | `identity` | identity of a JVM as OpenTelemetry attributes |
 //! | `stopped` | detection of processes stopped (SIGSTOP) for a complete interval |
 
 pub mod command;
 mod finder;
 mod identity;
+mod lost;
 pub(crate) mod mappings;
 mod named;
 pub mod ready;
 pub mod registry;
 pub mod run;
-pub(crate) mod running;
 mod schedule;
 mod slots;
 pub(crate) mod stopped;
@@ -34,9 +34,9 @@ pub mod tracing;
 pub mod user;
 
 pub use identity::{JvmIdentity, RUNTIME, host_name, known_attributes};
+pub use lost::Lost;
 pub use registry::{Arrival, Arrivals, Reading, Registry, Select, Stage};
 pub use run::{End, Times, Watch};
-pub use running::main_of;
 pub use schedule::next as next_report;
 pub(crate) use schedule::{Due, Schedule};
 pub use slots::Slots;

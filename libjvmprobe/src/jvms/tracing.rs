@@ -19,11 +19,10 @@ use crate::{
     },
     hotspot::{Collector, HotSpot},
     jvms::{
-        Arrival, Arrivals, Reading, Stage, Stops,
+        Arrival, Arrivals, Lost, Reading, Stage, Stops,
         run::{self, End, Times, Watch},
     },
     process::{Fate, FileId, LibJvm, Process, Target, launcher},
-    render::table::Lost,
     sys::{Idle, Pace, warn_once},
 };
 

@@ -28,18 +28,10 @@ pub(crate) use code::Method;
 
 use crate::{
     Result, Vaddr,
-    elf::ElfFile,
+    elf::{ElfFile, NATIVE_IMAGE_HEAP},
     names::code::SourceFrame,
     native_image::{code::Table, heap::Heap, names::Names},
 };
-
-/// Section that contains the heap of a native image (substratevm, `SectionName.SVM_HEAP`).
-const HEAP: &str = ".svm_heap";
-
-/// Returns whether a program has the heap of a native image.
-pub(crate) fn is_image(elf: &ElfFile) -> bool {
-    elf.section(HEAP).is_some()
-}
 
 /// Code information of a native image.
 #[derive(Debug)]
@@ -58,7 +50,7 @@ impl Image {
     /// # Errors
     /// Returns the errors of reading a section.
     pub(crate) fn read(elf: &ElfFile) -> Result<Option<Self>> {
-        let Some(section) = elf.section(HEAP) else { return Ok(None) };
+        let Some(section) = elf.section(NATIVE_IMAGE_HEAP) else { return Ok(None) };
         let bytes = section.image_heap()?;
         let Some((heap, tables)) = locate::find(elf, section.vaddr(), bytes) else {
             return Ok(None);
@@ -143,7 +135,7 @@ mod tests {
         none(changed(|made| made.code_size = 1 << 40), "code that does not fit");
         none(changed(|made| made.entries[2] = 0x10), "code before the first method");
         let library = Library::build("main: nop", &[]);
-        assert!(!is_image(&library.elf()) && Image::read(&library.elf()).unwrap().is_none());
+        assert!(!library.elf().is_native_image() && Image::read(&library.elf()).unwrap().is_none());
     }
 
     #[test]

@@ -3,6 +3,8 @@
 
 use std::{env, ffi::OsStr, path::PathBuf};
 
+use crate::{names::clean, process::Process};
+
 /// Paths of libjvm.so relative to the folder of the launcher: JDK 9 and later first, then older JDKs.
 const LIBRARIES: [&str; 5] = [
     "../lib/server/libjvm.so",
@@ -42,6 +44,14 @@ pub(crate) fn main_in<'a>(arguments: impl Iterator<Item = &'a str>) -> Option<&'
         }
     }
     None
+}
+
+/// Returns a JVM's main class, jar or module; its command name if the arguments do not contain one.
+pub fn main_of(process: &Process) -> String {
+    let arguments = process.arguments().unwrap_or_default();
+    let main = main_in(arguments.iter().skip(1).map(String::as_str)).map(str::to_owned);
+    let main = main.unwrap_or_else(|| process.comm.clone());
+    clean::name(&main).into_owned()
 }
 
 /// Returns the libjvm.so that `program` will load, or `None` if it is not the launcher of a JDK. Finds

@@ -17,7 +17,6 @@ use procfs::process::{MMPermissions, MMapPath, MemoryMap};
 use crate::{
     Addr, Error, FileOffset, Pid, Result,
     elf::{ElfFile, Machine},
-    native_image,
     process::{FileId, Process, maps, reader, root::Root},
 };
 
@@ -183,7 +182,7 @@ impl LibJvm {
 /// Returns the program of a process if it is a GraalVM native image.
 pub(crate) fn native_image(pid: Pid) -> Option<ElfFile> {
     let file = reader::open_linked(pid, Path::new(&format!("/proc/{pid}/exe"))).ok()?;
-    ElfFile::open(file).ok().filter(native_image::is_image)
+    ElfFile::open(file).ok().filter(ElfFile::is_native_image)
 }
 
 /// Combines the major and minor device number from /proc.

@@ -6,23 +6,19 @@
 //! | [`units`] | milliseconds, bytes, rates and shares, each with its unit |
 //! | [`columns`] | names cut to a column width, sentences broken into lines |
 //! | [`table`] | tables, and the format of times in them |
-//! | [`histogram`] | power-of-two histograms as bcc's tools print them |
 //! | [`files`](mod@files) | profile files in the formats given by their names |
 //! | [`formats`](mod@formats) | definitions of the formats of profile files |
 //! | [`page`] | the HTML format: a page with flame graph, time axis and methods |
 //! | [`perfmap`](mod@perfmap) | perf-PID.map files |
-//! | [`stack`] | frames in JSON lines |
 //! | [`stops`] | stops of applications, one row each |
 //! | [`summary`] | summary of a profile |
 
 pub mod columns;
 pub mod files;
 pub mod formats;
-pub mod histogram;
 pub mod output;
 pub mod page;
 pub mod perfmap;
-pub mod stack;
 pub mod stops;
 pub mod summary;
 pub mod table;

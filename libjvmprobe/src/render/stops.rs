@@ -1,17 +1,17 @@
 //! Stops of applications and cycles of collectors, a row each.
 
-use crate::render::{
-    columns::fit,
-    units::{bytes, millis},
+use crate::{
+    render::{
+        columns::fit,
+        units::{bytes, millis},
+    },
+    trace::pauses::record::{Cycle, NO_OPERATION, Stop},
 };
 
 /// Widths of the name columns: wide enough for collectors' operations and causes. Longer names of other safepoint
 /// operations are cut; JSON output has the complete names.
 pub const OPERATION: usize = 28;
 const CAUSE: usize = 28;
-
-/// Text shown for a stop in which no operation ran. JDK 13 and older make such stops periodically, for cleanup.
-pub const NO_OPERATION: &str = "(none)";
 
 /// A row of the table.
 #[derive(Clone, Debug)]
@@ -32,7 +32,33 @@ pub struct Row<'a> {
     pub heap: [Option<u64>; 2],
 }
 
-impl Row<'_> {
+impl<'a> Row<'a> {
+    /// Makes the row of a stop; `time` is the time as it is shown.
+    pub fn of_stop(stop: &'a Stop, time: String) -> Self {
+        Self {
+            time,
+            pid: stop.pid,
+            collector: &stop.collector,
+            op: stop.op.as_deref().unwrap_or(NO_OPERATION),
+            cause: stop.cause.as_deref(),
+            times: [stop.ttsp_ns, stop.pause_ns, Some(stop.stopped_ns)],
+            heap: [stop.heap_before, stop.heap_after],
+        }
+    }
+
+    /// Makes the row of a concurrent cycle; `time` is the time as it is shown.
+    pub fn of_cycle(cycle: &'a Cycle, time: String) -> Self {
+        Self {
+            time,
+            pid: cycle.pid,
+            collector: &cycle.collector,
+            op: &cycle.op,
+            cause: cycle.cause.as_deref(),
+            times: [None; 3],
+            heap: [cycle.heap_before, cycle.heap_after],
+        }
+    }
+
     /// Returns the formatted line.
     pub fn line(&self) -> String {
         let [ttsp, pause, stopped] = self.times.map(|t| t.map_or("-".into(), millis));

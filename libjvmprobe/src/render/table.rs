@@ -1,9 +1,8 @@
 //! Tables for people, with the same layout in all tools, and the format of times in them.
 
 use comfy_table::{CellAlignment, LineStyle, Table, TableStyle};
-use serde::{Deserialize, Serialize};
 
-use crate::{bpf::clock, render::units::count};
+use crate::bpf::clock;
 
 /// Horizontal lines above the table, below its header and below the table, but not between rows.
 const RULED: TableStyle = {
@@ -58,40 +57,6 @@ impl Times {
     /// Returns the text before a title: the time if dates are shown or `always` is set, else nothing.
     pub fn before_title(self, ts_ns: u64, always: bool) -> String {
         if self.dates || always { self.show(ts_ns) + "  " } else { String::new() }
-    }
-}
-
-/// Number of events that did not fit into the ring buffer since the last such record.
-#[derive(Clone, Debug, Deserialize, Serialize)]
-pub struct Lost {
-    /// Wall-clock time at which the loss was detected, RFC 3339 with nanoseconds, UTC.
-    pub(crate) time: String,
-    /// The process.
-    pub(crate) pid: u32,
-    /// Number of lost events.
-    pub(crate) events: u64,
-}
-
-impl Lost {
-    /// Returns the process.
-    pub fn pid(&self) -> u32 {
-        self.pid
-    }
-
-    /// Returns the number of lost events.
-    pub fn events(&self) -> u64 {
-        self.events
-    }
-
-    /// Makes a record of a loss that was detected now.
-    pub fn now(pid: u32, events: u64) -> Self {
-        Self { time: clock::rfc3339(clock::monotonic_ns()), pid, events }
-    }
-
-    /// Prints a warning.
-    pub fn warn(&self) {
-        let (events, pid) = (count(self.events, "event"), self.pid);
-        log::warn!("lost {events} of process {pid}; they are missing from the totals");
     }
 }
 

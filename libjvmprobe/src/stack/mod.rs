@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`raw`] | stacks as the walker sends them, and why a walk ended |
 //! | `frame` | a named frame |
+//! | `record` | a frame in JSON lines and text |
 //! | [`merging`] | merging profiles of successive periods |
 //! | [`name`] | names of addresses: all sources behind one trait |
 //! | [`code_log`] | history of a code cache |
@@ -33,6 +34,7 @@ pub mod namer;
 pub mod native;
 pub mod profile;
 pub mod raw;
+mod record;
 pub mod symbolizer;
 pub(crate) mod thread_entry;
 pub mod timeline;
@@ -43,3 +45,4 @@ pub use frame::{Frame, Kind};
 pub(crate) use raw::CodeLocation;
 pub use raw::Stack;
 pub(crate) use raw::WalkEnd;
+pub use record::StackFrame;

@@ -17,8 +17,8 @@ use libjvmprobe::{
     hotspot::HotSpot,
     jvms::{ByKey, Followed, Reading, Tool, Trace, tracing},
     process::Target,
-    render::{output::Output, stack::StackFrame, table::Times},
-    stack::{namer::StackNamer, native::Files, raw::RawStack},
+    render::{output::Output, table::Times},
+    stack::{StackFrame, namer::StackNamer, native::Files, raw::RawStack},
     sys::stop_on_signal,
 };
 use plain::Plain;

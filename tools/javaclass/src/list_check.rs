@@ -1,7 +1,7 @@
 //! State of `--list` for all JVMs: the exit status, and the document for `--vex`.
 
 use anyhow::{Result, bail};
-use libjvmprobe::{jvms::main_of, process::Target};
+use libjvmprobe::process::{Target, launcher::main_of};
 
 use crate::{
     args::Args,
@@ -38,7 +38,7 @@ impl ListCheck {
         let listed = hits.into_listed(&self.listing, target.pid().0);
         self.in_use |= listed.iter().any(|line| line.in_use);
         if let Some(vex) = &mut self.vex {
-            vex.add(target.pid(), &main_of(target), &listed);
+            vex.add(target.pid(), &main_of(&target.process), &listed);
         }
         Ok(report.listed(&listed)?)
     }

@@ -3,7 +3,7 @@
 //! Names and meanings are documented in javaclass(8) and stable: fields may be added, but none is
 //! renamed. Sizes are in bytes.
 
-use libjvmprobe::render::stack::StackFrame;
+use libjvmprobe::stack::StackFrame;
 use serde::Serialize;
 
 use crate::origin::Kind;

@@ -7,7 +7,7 @@ use libjvmprobe::{
     render::{
         columns::{fit, wrap},
         output::Output,
-        stops::{OPERATION, head, size},
+        stops::{OPERATION, Row, head, size},
         table::{RuledTable, Times, lost_line},
         units::{bytes, count, millis, percent, span},
     },
@@ -107,7 +107,7 @@ impl Report {
     }
 
     fn stop(&mut self, stop: &Stop) -> Result<()> {
-        let mut line = stop.row(self.times.show(stop.ts_ns)).line();
+        let mut line = Row::of_stop(stop, self.times.show(stop.ts_ns)).line();
         if stop.collections > 1 {
             line.push_str(&format!("  {} collections", stop.collections));
         }
@@ -128,7 +128,7 @@ impl Report {
     }
 
     fn cycle(&mut self, cycle: &Cycle) -> Result<()> {
-        let row = cycle.row(self.times.show(cycle.ts_ns));
+        let row = Row::of_cycle(cycle, self.times.show(cycle.ts_ns));
         self.row(&format!("{}  concurrent, {}", row.line(), span(cycle.duration_ns)))?;
         self.pools(cycle.pools.as_deref())
     }

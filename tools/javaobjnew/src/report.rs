@@ -3,10 +3,11 @@
 use libjvmprobe::{
     Result,
     bpf::stops::Stop,
+    jvms::Lost,
     render::{
         columns::wrap,
         output::Output,
-        table::{Lost, RuledTable, Times, lost_line},
+        table::{RuledTable, Times, lost_line},
         units::{bytes, count, percent, span},
     },
     trace::allocations::{

@@ -1,11 +1,8 @@
 //! Formats the stacks of the first classes as text below the table.
 
 use libjvmprobe::{
-    render::{
-        stack::StackFrame,
-        units::{bytes, percent},
-    },
-    stack::Frame,
+    render::units::{bytes, percent},
+    stack::{Frame, StackFrame},
     trace::allocations::{jvm_totals::Row, split::StackShare, stacks::Stacks},
 };
 

@@ -7,11 +7,11 @@ use std::collections::{BTreeMap, HashMap};
 
 use libjvmprobe::{
     bpf::clock,
-    render::{
-        stack::StackFrame,
-        summary::{self, Quality},
+    render::summary::{self, Quality},
+    stack::{
+        StackFrame,
+        profile::{FrameId, Measure, Profile, Sample},
     },
-    stack::profile::{FrameId, Measure, Profile, Sample},
 };
 use serde::Serialize;
 

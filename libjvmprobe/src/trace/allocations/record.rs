@@ -5,7 +5,7 @@
 
 use serde::Serialize;
 
-use crate::render::{stack::StackFrame, table::Lost};
+use crate::{jvms::Lost, stack::StackFrame};
 
 /// One line of output.
 #[derive(Clone, Debug, Serialize)]

@@ -20,9 +20,8 @@ use crate::{
         stops::{self, Stop},
     },
     hotspot::HotSpot,
-    jvms::{ByKey, Followed, Reading, Tool},
+    jvms::{ByKey, Followed, Lost, Reading, Tool},
     process::Target,
-    render::table::Lost,
     stack::native::Files,
     sys::{Effort, Pace, budget},
     trace::allocations::{

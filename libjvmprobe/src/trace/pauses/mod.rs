@@ -9,6 +9,7 @@
 mod assemble;
 mod counted;
 pub(crate) mod event;
+mod histogram;
 mod model;
 mod probes;
 pub mod record;

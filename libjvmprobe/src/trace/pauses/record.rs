@@ -7,11 +7,10 @@ use std::borrow::Cow;
 
 use serde::{Deserialize, Serialize};
 
-use crate::render::{
-    stack::StackFrame,
-    stops::{NO_OPERATION, Row},
-    table::Lost,
-};
+use crate::{jvms::Lost, stack::StackFrame};
+
+/// Text shown for a stop in which no operation ran. JDK 13 and older make such stops periodically, for cleanup.
+pub const NO_OPERATION: &str = "(none)";
 
 /// One line of output.
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -175,21 +174,6 @@ pub struct Stop {
     pub requests: Vec<Request>,
 }
 
-impl Stop {
-    /// Returns the row of a table; `time` is the time as it is shown.
-    pub fn row(&self, time: String) -> Row<'_> {
-        Row {
-            time,
-            pid: self.pid,
-            collector: &self.collector,
-            op: self.op.as_deref().unwrap_or(NO_OPERATION),
-            cause: self.cause.as_deref(),
-            times: [self.ttsp_ns, self.pause_ns, Some(self.stopped_ns)],
-            heap: [self.heap_before, self.heap_after],
-        }
-    }
-}
-
 /// A thread that requested a collection.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Request {
@@ -246,19 +230,4 @@ pub struct Cycle {
     /// Memory pools, with `--pools`. They are not deserialized.
     #[serde(skip_deserializing, skip_serializing_if = "Option::is_none")]
     pub pools: Option<Vec<Pool>>,
-}
-
-impl Cycle {
-    /// Returns the row of a table; `time` is the time as it is shown.
-    pub fn row(&self, time: String) -> Row<'_> {
-        Row {
-            time,
-            pid: self.pid,
-            collector: &self.collector,
-            op: &self.op,
-            cause: self.cause.as_deref(),
-            times: [None; 3],
-            heap: [self.heap_before, self.heap_after],
-        }
-    }
 }

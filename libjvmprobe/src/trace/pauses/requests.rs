@@ -6,8 +6,7 @@ use crate::{
     Pid, Result,
     bpf::walker::Walker,
     hotspot::{HotSpot, thread_names::ThreadNames},
-    render::stack::StackFrame,
-    stack::{namer::StackNamer, native::Files, raw::RawStack},
+    stack::{StackFrame, namer::StackNamer, native::Files, raw::RawStack},
     trace::pauses::{
         event,
         record::{Request, Stop},

@@ -7,8 +7,10 @@ use serde::Serialize;
 
 use crate::{
     bpf::clock,
-    render::{histogram::Log2Histogram, stops::NO_OPERATION},
-    trace::pauses::record::Stop,
+    trace::pauses::{
+        histogram::Log2Histogram,
+        record::{NO_OPERATION, Stop},
+    },
 };
 
 /// Totals of one JVM, as printed in JSON; see javagc(8).

@@ -21,9 +21,8 @@ use crate::{
         session::{self, Attach},
     },
     hotspot::{Collector, HotSpot, counters::Counts},
-    jvms::{ByKey, Followed, Named, Reading, Tool},
+    jvms::{ByKey, Followed, Lost, Named, Reading, Tool},
     process::{FileId, Target, cgroup, pid::thread_named},
-    render::table::Lost,
     sys::{Pace, warn_once},
     trace::pauses::{
         counted::{self, Counted},

@@ -25,7 +25,7 @@ use libjvmprobe::{
     cli::describe,
     hotspot::{HotSpot, thread_names::ThreadNames},
     jvms::{
-        Arrivals, ByKey, Followed, Reading, Tool, Trace,
+        Arrivals, ByKey, Followed, Lost, Reading, Tool, Trace,
         command::HeldCommand,
         registry::{self, Search},
         tracing,
@@ -34,11 +34,9 @@ use libjvmprobe::{
     render::{
         files,
         formats::{FormatOptions, TitledProfile, flamegraph::Title},
-        stack::StackFrame,
-        table::Lost,
         units::{count, span},
     },
-    stack::{namer::StackNamer, native::Files, timeline::Timeline},
+    stack::{StackFrame, namer::StackNamer, native::Files, timeline::Timeline},
     sys::{
         privileges::{ATTACH, MAPS, RAISE_PRIORITY, READ, keep_only},
         stop_on_signal,

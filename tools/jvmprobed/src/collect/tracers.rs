@@ -14,8 +14,7 @@ use anyhow::{Context, Result};
 use libjvmprobe::{
     Result as TracerResult,
     bpf::{clock::monotonic_ns, cost::Cost},
-    jvms::{Registry, Times, Trace},
-    render::table::Lost,
+    jvms::{Lost, Registry, Times, Trace},
     stack::profile::Profile,
     sys::Pace,
     trace::{

@@ -7,11 +7,11 @@ use libjvmprobe::{
     render::{
         columns::wrap,
         output::Output,
-        stops::{NO_OPERATION, head},
+        stops::{Row, head},
         table::RuledTable,
         units::{count, millis, percent, span},
     },
-    trace::pauses::record::{Limited, Record, Sum},
+    trace::pauses::record::{Limited, NO_OPERATION, Record, Sum},
 };
 
 use crate::{
@@ -60,11 +60,14 @@ pub fn show(selection: &Selection, output_options: GcOptions, out: &mut Output) 
         let (row, more) = match record {
             Record::Pause(stop) | Record::Safepoint(stop) if is_wanted(record) => {
                 let several = Some(stop.collections).filter(|&collections| collections > 1);
-                (stop.row(time()), several.map(|number| format!("  {number} collections")))
+                (
+                    Row::of_stop(stop, time()),
+                    several.map(|number| format!("  {number} collections")),
+                )
             }
             Record::Cycle(cycle) => {
                 let more = format!("  concurrent, {}", span(cycle.duration_ns));
-                (cycle.row(time()), Some(more))
+                (Row::of_cycle(cycle, time()), Some(more))
             }
             _ => continue,
         };

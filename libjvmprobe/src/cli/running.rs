@@ -59,7 +59,7 @@ impl Running {
                 .map(|h| version_number(&h.version).into())
                 .unwrap_or_default(),
             collector: hotspot.map_or(Collector::Unknown, |h| h.collector).name(),
-            main: main_of(target),
+            main: launcher::main_of(&target.process),
             container: clean::name(&Container::parse(&read("cgroup", MAX_TEXT)).to_string())
                 .into_owned(),
         }
@@ -106,14 +106,6 @@ fn user(passwd: &str, uid: u32) -> Option<&str> {
         let name = fields.next()?;
         (fields.nth(1)?.parse() == Ok(uid)).then_some(name)
     })
-}
-
-/// Returns a JVM's main class, jar or module; its command name if the arguments do not contain one.
-pub fn main_of(target: &Target) -> String {
-    let arguments = target.process.arguments().unwrap_or_default();
-    let main = launcher::main_in(arguments.iter().skip(1).map(String::as_str)).map(str::to_owned);
-    let main = main.unwrap_or_else(|| target.process.comm.clone());
-    clean::name(&main).into_owned()
 }
 
 #[cfg(test)]
