@@ -160,7 +160,7 @@ fn start_other(command: &[&str], says: &str) -> Option<ChildProcess> {
         if out.read_line(&mut line).unwrap_or(0) == 0 {
             let mut why = String::new();
             if let Some(mut stderr) = other.0.stderr.take() {
-                // Its output so far is the reason.
+                // The tracer has ended; its messages contain the reason.
                 let _ = stderr.read_to_string(&mut why);
             }
             println!("{} is left out: {}", command[0], why.lines().last().unwrap_or("it ended"));

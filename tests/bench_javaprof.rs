@@ -154,7 +154,8 @@ fn result() {
     println!("Ctrl-C to the end of the process: {} ms; {samples}", spread(times));
 }
 
-/// Measures the cost of a map: an empty profile with maps of different sizes.
+/// Measures the cost of reading a symbol map: the time of a very short profile with maps of
+/// different sizes.
 fn map() {
     let load = Load::start_program(named("temurin-17"), FLAGS, "CpuLoad");
     let pid = load.pid().to_string();
@@ -265,8 +266,8 @@ fn gaps() {
     load.run(2.0);
     for round in 0..6 {
         for i in 0..kinds.len() {
-            // Even rounds run the kinds in order, odd rounds in reverse order, each from another
-            // kind on.
+            // Even rounds run the kinds in order, odd rounds in reverse order. Each round begins
+            // with another kind.
             let kind = (i * (1 + round % 2 * (kinds.len() - 2)) + round) % kinds.len();
             let command = &kinds[kind].1;
             let mut tool = command.first().map(|program| {

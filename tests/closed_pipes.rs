@@ -30,7 +30,7 @@ fn help_and_completions_survive_closed_or_full_stdout() {
             for reader in ["true", "head -n 1", "head -c 1"] {
                 bash(tool, 0, &format!("$tool {option} | {reader}"));
             }
-            // A closed stream, and a full one.
+            // stdout is closed, or is a device that is always full.
             assert!(bash(tool, 0, &format!("$tool {option} >&-")).status.success(), "{tool}");
             bash(tool, 0, &format!("$tool {option} > /dev/full"));
         }

@@ -105,7 +105,7 @@ fn child_exits_with_the_thread_that_started_it() {
     wait_for_end(&mut child);
 }
 
-/// Waits for a confined child of a tool, other than a known one, and returns it.
+/// Waits until a tool has a confined child, not counting the child `other_than`. Returns its PID.
 fn child_of(tool: &Tool, other_than: Option<Pid>) -> Pid {
     let begin = Instant::now();
     loop {
@@ -125,8 +125,8 @@ fn child_of(tool: &Tool, other_than: Option<Pid>) -> Pid {
     }
 }
 
-/// Profiles a JVM in intervals of one second while the first child gets a signal. Returns stdout
-/// and stderr.
+/// Profiles a JVM in intervals of one second, and meanwhile sends a signal to the tool's confined
+/// child. Returns stdout and stderr.
 fn profile_while_signalling_child(
     signal: Signal,
     wait: impl FnOnce(&Tool, Pid),
@@ -161,8 +161,8 @@ fn profile_while_signalling_child(
 #[test]
 fn a_child_that_was_killed_is_replaced() {
     let (stdout, _) = profile_while_signalling_child(Signal::STOP, |tool, stopped| {
-        // By then the child has received a request, because there are new stacks each second, and
-        // the deadline of this request has not expired.
+        // After this time, the stopped child has received a request, because there are new stacks
+        // each second. The deadline of this request has not expired yet.
         thread::sleep(Duration::from_millis(2500));
         kill_process(stopped, Signal::KILL).unwrap();
         child_of(tool, Some(stopped));

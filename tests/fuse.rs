@@ -90,7 +90,8 @@ fn libraries_on_fuse_are_refused() {
     server.as_ref().unwrap().stop_answering();
     let said = run_tool_on("javagc", process.pid(), &mut server);
     assert!(said.contains("FUSE") || said.contains("does not answer"), "{said}");
-    // Stopped first, because the exiting process would wait for answers of this server.
+    // The server is stopped before the process is killed. Otherwise the exiting process would wait
+    // for answers of the server.
     drop(server);
 }
 

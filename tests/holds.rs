@@ -189,7 +189,7 @@ fn code_cache_and_class_count_match_jcmd_and_jstat() {
             let values = text.split(key).skip(1);
             values.map(|rest| rest.split("Kb").next().unwrap().parse::<u64>().unwrap()).sum()
         };
-        // Each of at most three heaps is rounded down.
+        // jcmd prints at most three code heaps, and rounds down the numbers of each.
         kilobytes = vec![of(" used="), of(" size=")];
         fill = vec![before.used / 1024, before.size / 1024];
         break;

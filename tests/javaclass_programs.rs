@@ -1,10 +1,11 @@
 //! javaclass on complete programs: a database, a web server, a compiler.
 //!
-//! The entered methods are determined in three ways. An agent marks each method, which makes it
-//! longer; that run does much work, so that much is compiled. HotSpot's own probes report each
-//! entry and leave the methods unchanged, but they take time, so that run does little work. A run
-//! without either does the same as the marked one, except for the few methods that depend on the
-//! time of day.
+//! There are three kinds of runs. In a "marked" run, an agent inserts a call into each method, which
+//! records the entered methods but makes all methods longer. This run does much work, so that many
+//! methods are compiled. In a "probed" run, HotSpot's own probes report each entry and leave the
+//! methods unchanged. The probes are slow, so this run does little work. In a "stock" run, there is
+//! neither an agent nor a probe. It enters the same methods as the marked run, except for a few that
+//! depend on the time of day.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(clippy::print_stdout, reason = "the figures are printed")]
 
@@ -98,8 +99,8 @@ fn method_usage(load: &Load) -> MethodUsage {
     method_usage
 }
 
-/// Checks the report for methods that were entered: none may be reported as not called; if they
-/// were entered in another run, almost none.
+/// Asserts that none of the entered methods is reported as not called. If `from_other_run` is set,
+/// the methods were entered in another run than the reported one, and a few may be reported so.
 fn assert_entered_not_unused(
     title: &str,
     entered: &BTreeSet<(String, String)>,
@@ -177,8 +178,8 @@ fn methods_entered_by_probes(
     runtime: &Runtime,
     flags: &str,
 ) -> (BTreeSet<(String, String)>, MethodUsage) {
-    /// Maximum length of a method name in a probe's record, and half that of a descriptor. Longer
-    /// ones were truncated.
+    /// Maximum length of a method name in a probe's record. Descriptors may be twice as long. Longer
+    /// names and descriptors were truncated.
     const LONGEST: usize = 60;
     run_alone();
     let mut load = program.start(runtime, &format!("{flags} -XX:+DTraceMethodProbes"));

@@ -1,5 +1,5 @@
-//! `javaclass strip`: the stripped jar does everything that the program did when the report was
-//! made.
+//! `javaclass strip`: with the stripped jars, a program can still do everything that it did before
+//! the report was made.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(clippy::print_stdout, reason = "the figures are printed")]
 

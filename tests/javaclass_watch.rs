@@ -260,7 +260,8 @@ fn loaders_that_only_grow_are_reported() {
     let mut load = Load::start_program(runtimes::named("temurin-21"), "", "LeakLoad");
     let pid = load.pid().to_string();
     let tool = Tool::start("javaclass", &["-p", &pid, "--by-loader", "-j", "0.3", "12"]);
-    // The list is read several times while the classes appear, and several times later.
+    // javaclass reads the JVM's classes several times while the load creates new ones, and several
+    // times later.
     let mut made = 0;
     for _ in 0..30 {
         load.ask("grow 2");
@@ -332,8 +333,8 @@ fn flame_graph_contains_every_logged_initialiser() {
     assert!(svg.contains("Class initializers") && svg.contains("</svg>"));
 }
 
-/// With `--list`, javaclass reports when each class or method of the list was first seen, and from
-/// where.
+/// With `--list`, javaclass reports the first load and the first initialisation of each listed
+/// class, with their stacks.
 #[test]
 fn list_records_first_load_and_initialisation() {
     run_beside_others();
@@ -427,7 +428,8 @@ fn vulnerabilities_are_reported_as_openvex() {
     let mut python = Command::new("python3");
     python.args(["-c", script, schema]).arg(&vex);
     assert!(python.status().unwrap().success());
-    // The vulnerability's name may be given; if nothing is in use, the exit status is 0.
+    // `--product` sets the product in the document. If nothing in the list is in use, the exit
+    // status is 0.
     std::fs::write(&list, "[CVE-2021-2]\ncom.acme.*\n").unwrap();
     let product = ["--product", "pkg:maven/com.acme/app@1.0"];
     let output = run("javaclass", &[&args[..], &product].concat());

@@ -401,7 +401,7 @@ fn trace_ends_when_a_busy_target_is_killed() {
 #[test]
 fn trace_ends_when_the_target_execs() {
     run_beside_others();
-    // java never execs after it has loaded libjvm.so; a program that embeds it might.
+    // java never execs after it has loaded libjvm.so, but a program that embeds a JVM might.
     let libjvm = named("temurin-17").libjvm();
     let script = "import mmap,os,sys\n\
         f=open(sys.argv[1],'rb')\n\

@@ -36,7 +36,8 @@ fn check_collectors(runtime: &Runtime) {
 }
 
 fn check_collector(runtime: &Runtime, flags: &str) {
-    // Shenandoah's log reports heap sizes only for full collections.
+    // Shenandoah's log reports heap sizes only for full collections. With this flag, System.gc()
+    // causes full collections.
     let full = flags.contains("Shenandoah").then_some(" -XX:-ExplicitGCInvokesConcurrent");
     // ZGC of JDK 11 needs a larger heap.
     let heap = (flags.contains("UseZGC") && runtime.major == 11).then_some(" -Xmx192m");
@@ -223,7 +224,8 @@ fn every_logged_stop_is_reported_without_perf_data() {
     }
 }
 
-/// G1 names its operation for metaspace "full", and collects the young generation in it.
+/// If metaspace is short, the JVM's probe always reports a full collection. In G1, however, the
+/// operation begins with a young collection, and a full one may follow. The log shows which ran.
 #[test]
 fn metaspace_collections_are_full_as_in_the_log() {
     run_beside_others();
@@ -237,9 +239,9 @@ fn metaspace_collections_are_full_as_in_the_log() {
     }
 }
 
-/// Returns the number of next collections in the log that a pause comprises. A pause comprises
-/// several if its heap size before equals that of the first collection, and its heap size after
-/// equals that of the last one. CMS may sweep between two of them.
+/// Returns how many collections at the beginning of `logged` a pause comprises. The heap size before
+/// the pause must equal that before the first of these collections, and the heap size after the
+/// pause must equal that after the last one. CMS may sweep between two of them.
 fn collections_of(logged: &[&OldCollection], pause: &Value) -> usize {
     let is_first = |c: &&&OldCollection| c.before.is(number(pause, "heap_before"));
     let is_last = |c: &&OldCollection| c.after.is(number(pause, "heap_after"));
@@ -349,8 +351,8 @@ fn compare_stops(
     assert!(right * 100 >= known * 99, "{title}: only {right} of {known} causes are right");
     errors.sort_by(f64::total_cmp);
     let median = errors[errors.len() / 2];
-    // Nearly all errors must be below five times the median's bound, which is 10 % or 125 µs. One
-    // stop in fifty may exceed this limit, because the VM thread can be preempted between the JVM's
+    // Nearly all errors must be below 10 % or 125 µs, five times the bound for the median. One stop
+    // in fifty may exceed this limit, because the VM thread can be preempted between the JVM's
     // reading of the clock and ours. In JDK 11 it is one stop in ten, because JDK 11 does not store
     // the times of its stops, and the times of the probes are later.
     let nearly_all = errors[errors.len() * if runtime.major >= 17 { 98 } else { 90 } / 100];

@@ -201,10 +201,10 @@ fn class_bytes_are_split_by_call_path_jdk_25() {
     check_class_split_by_call_path("temurin-25");
 }
 
-/// One class that two paths allocate, which samples have to distinguish. Of n samples, each of
-/// which belongs to a path with probability p, pn are of this path; the relative standard error is
-/// sqrt((1 - p)/(pn)). The variance is doubled, because samples represent different numbers of
-/// bytes. Four standard errors are allowed.
+/// Checks a class that two paths allocate. Its bytes are divided between the paths by samples. If
+/// each of n samples belongs to a path with probability p, about pn samples belong to this path, with
+/// a relative standard error of sqrt((1 - p)/(pn)). The variance is doubled, because samples
+/// represent different numbers of bytes. Four standard errors are allowed.
 fn check_class_split_by_call_path(runtime: &str) {
     let (truth, records) = trace(named(runtime), "-XX:+UseG1GC", &["-s"], "go 8 200 2 shared");
     check_sums(&records);

@@ -212,8 +212,8 @@ fn unusual_class_names_are_complete_and_escaped() {
             args.push("--exact");
         }
         let tool = Tool::start("javaobjnew", &args);
-        // The classes are unloaded before their names are requested. Without `--exact`, the load
-        // allocates enough objects for each class to be in the sample.
+        // The load unloads the classes before javaobjnew prints their names. Without `--exact`, the
+        // load allocates enough objects for each class to be in the sample.
         let (ask, times) = if exact { ("names 500", 1) } else { ("names 100000", 10) };
         for _ in 0..times {
             load.ask(ask);

@@ -31,7 +31,7 @@ fn assert_no_impossible_calls(runtime: &str) {
     let unknown: u64 = report.unknown.values().sum();
     assert!(unknown * 100 <= report.calls, "{}", report.summary());
     // Until the walker has the JVM's layout, stacks are walked by frame pointers. Of half a million
-    // calls, 4 to 15 wrong ones come from that time, the more the slower the tool starts.
+    // calls, 4 to 15 are wrong ones from that time; there are more if the tool starts slowly.
     assert!(report.rate() <= 6.0, "{}{}", report.details(false), report.summary());
 }
 

@@ -43,7 +43,8 @@ fn files(folder: &Path) -> Vec<String> {
     names
 }
 
-/// Returns a folder of the host, and its path, which also exists in the container.
+/// Returns a folder of the host and its path. The caller creates a folder with the same path in the
+/// container.
 fn host_folder_with_path() -> (TempDir, String) {
     let dir = tempfile::Builder::new().prefix("jvmprobe-host-").tempdir_in("/var/tmp").unwrap();
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o1777)).unwrap();
@@ -51,7 +52,8 @@ fn host_folder_with_path() -> (TempDir, String) {
     (dir, path)
 }
 
-/// Returns the host's path of a path in the container that contains no symbolic link.
+/// Returns the path by which the host can open `path` in the container. `path` must not contain a
+/// symbolic link.
 fn host_path(container: &Container, path: &str) -> PathBuf {
     PathBuf::from(format!("/proc/{}/root{path}", container.pid()))
 }

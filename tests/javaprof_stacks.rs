@@ -72,8 +72,8 @@ fn check_call_table(names: &[&str]) {
     }
 }
 
-/// A walk by frame pointers, with a JVM that keeps them, has other gaps, but shows no calls that
-/// the program does not make.
+/// If the JVM keeps frame pointers, a walk by frame pointers lacks some frames that other walks
+/// have, but it shows no calls that the program does not make.
 #[test]
 fn frame_pointer_stacks_are_possible() {
     check_frame_pointer_walk(&["temurin-17"]);
@@ -230,7 +230,8 @@ fn jdk_8_stacks_are_complete_with_each_gc_and_compiler() {
     }
 }
 
-/// The C1 of JDK 8 saves all registers below a method's frame to call a sine.
+/// In JDK 8, code compiled by C1 saves all registers below its frame before it calls the sine
+/// function.
 #[test]
 #[ignore = "long: make test-all"]
 fn jdk_8_stacks_through_sine_calls_are_complete() {
@@ -682,8 +683,8 @@ fn check_churn(name: &str, output: &Output) {
                 "first" | "second" => format!("{thread}.run"),
                 _ => "java.lang.Thread.run".into(),
             };
-            // The caller's class was unloaded before its name could be read, or the walk ends at
-            // this call, in interpreter code that has no frame yet.
+            // Either the caller's class was unloaded before its name could be read, or the stack is
+            // incomplete: the walk ended at this call, in interpreter code that had no frame yet.
             if caller == "[unknown]" || !is_entry(&frames[0]) {
                 unnamed += line.count;
                 continue;

@@ -327,7 +327,7 @@ fn samples_before_exec_keep_their_command_and_symbols() {
     run_beside_others();
     run_beside_others();
     binary("javaprof");
-    // java never execs after it has loaded libjvm.so; a program that embeds it might.
+    // java never execs after it has loaded libjvm.so, but a program that embeds a JVM might.
     let script = "import mmap,os,sys,time\n\
         f=open(sys.argv[1],'rb')\n\
         m=mmap.mmap(f.fileno(),0,prot=mmap.PROT_READ|mmap.PROT_EXEC,flags=mmap.MAP_PRIVATE)\n\

@@ -309,7 +309,7 @@ fn diff_option_draws_changes_against_the_base_profile() {
     let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
     let (base, first, second) = (path("base.folded"), path("1.svg"), path("2.svg"));
     profile(&mut load, 1.0, &["-F", "499", "-o", &base]);
-    // The base profile has all time in another method.
+    // In the base profile, the time of `deep` belongs to a method with another name.
     let text = fs::read_to_string(&base).unwrap().replace("CpuLoad.deep", "CpuLoad.gone");
     fs::write(&base, text).unwrap();
     let args = ["-F", "499", "--diff", &base, "-o", &first, "-o", &second];
@@ -318,7 +318,7 @@ fn diff_option_draws_changes_against_the_base_profile() {
         assert_well_formed(Path::new(&svg));
         let text = fs::read_to_string(&svg).unwrap();
         let titles = text.lines().filter(|l| l.contains("<title>CpuLoad.deep ("));
-        // The method has grown by its own complete share.
+        // The base profile lacks `deep`, so the share of `deep` has grown.
         assert!(titles.clone().count() > 0 && titles.clone().all(|l| l.contains("%; +")), "{text}");
     }
 }

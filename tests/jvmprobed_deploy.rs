@@ -75,7 +75,7 @@ fn systemd_accepts_the_unit_and_its_sandbox() {
         let output = Command::new("systemd-analyze").arg("verify").arg(&path).output().unwrap();
         let said = [output.stdout, output.stderr].concat();
         let said = String::from_utf8(said).unwrap();
-        // It also reads this machine's units.
+        // systemd-analyze also reports on other units of this machine.
         said.lines().filter(|line| line.contains("jvmprobed")).collect::<Vec<_>>().join("\n")
     };
     assert_eq!(verify(&unit), "");
@@ -288,7 +288,7 @@ fn removing_the_rpm_leaves_no_files() {
     for folder in ["proc", "dev", "var/lib"] {
         fs::create_dir_all(root.join(folder)).unwrap();
     }
-    // The scripts write discarded output there.
+    // The scripts redirect output to /dev/null.
     fs::write(root.join("dev/null"), "").unwrap();
     let with = |words: &[&str]| {
         let mut command = Command::new("rpm");

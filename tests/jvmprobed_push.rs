@@ -282,7 +282,7 @@ fn each_kind_of_target_gets_the_same_profiles() {
     assert_eq!(fs::read_dir(files.path()).unwrap().count(), 24);
 }
 
-/// Checks the attributes of profiles other than their stacks.
+/// Checks the attributes, labels and headers of received requests, but not the stacks.
 fn check_attributes(requests: &[Value]) {
     for request in requests {
         for profile in request["profiles"].as_array().into_iter().flatten() {
@@ -406,8 +406,8 @@ fn series_rejected_by_pyroscope_does_not_affect_others() {
         let to = format!("pyroscope=http://127.0.0.1:{}", receiver.http);
         let push = Push::start(&net, &[target(&to)], folder.path(), SHORT_RETRIES).unwrap();
         let mut one = window(1, 4, 20);
-        // A label that begins with a digit, one without a valid character, one with an empty value,
-        // and long ones.
+        // A label whose name begins with a digit, one whose name has no valid character, one with an
+        // empty value, one with a long value, and one with a long name.
         let identity = Arc::make_mut(&mut one.jvms[0].identity);
         for (name, value) in
             [("0day/x", "a"), ("é", "b"), ("empty", ""), ("k.v", &*"v".repeat(9999))]
@@ -491,7 +491,7 @@ fn endless_response_is_cut_off_at_maximum_length() {
     ] {
         receiver.mode("endless");
         let mut options = target(&to);
-        // The limit on the length must end it, not the timeout.
+        // The limit on the length of answers must end the request, not the timeout.
         options.timeout = Duration::from_secs(3600);
         let push = Push::start(&net, &[options], folder.path(), SHORT_RETRIES).unwrap();
         let one = window(1, 1, 5);
@@ -555,7 +555,8 @@ fn network_threads_have_no_capabilities() {
     let net = Net::start().unwrap();
     let own = fs::read_to_string("/proc/thread-self/status").unwrap();
     assert!(own.lines().any(|line| line.starts_with("CapEff:") && !line.ends_with("0000")));
-    // A host name that must be resolved, and a folder, into which another thread writes.
+    // The host name of the first target must be resolved by a thread. Another thread writes into the
+    // folder of the second target.
     let to = [
         format!("otlp=http://localhost:{}", receiver.http),
         format!("dir={}", files.path().display()),
@@ -685,8 +686,8 @@ fn full_queue_disk_drops_only_counted_samples() {
     let net = Net::start().unwrap();
     let push = Push::start(&net, &[target(&to)], small_disk.0.path(), SHORT_RETRIES).unwrap();
     let (mut windows, mut accepted_samples) = (Vec::new(), 0);
-    // The windows have about 8 MB in total. The disk has space for half a megabyte of them, and
-    // memory for four megabytes.
+    // The windows have about 8 MB in total. Half a megabyte of them fits on the disk, and the daemon
+    // keeps at most four more megabytes in memory.
     for number in 0..60 {
         let new = window_with_long_names(number, 2, 100, 500);
         accepted_samples += samples_in(&new);
@@ -870,7 +871,7 @@ fn target_with_another_protocol_is_retried() {
         let counts = assert_balanced(&push, samples_in(&one));
         assert_eq!(counts.waiting_samples, samples_in(&one), "{to}");
     }
-    // The receiver has not decoded any of it.
+    // The receiver has not decoded any request.
     assert!(receiver.requests().is_empty());
 }
 

@@ -386,7 +386,7 @@ fn missing_data_is_reported_in_one_line() {
         error.contains("nothing is stored for ") && error.contains("; stored times: "),
         "{error}"
     );
-    // Two spans, the newer one first.
+    // The message has the requested period and the two periods for which windows are stored.
     assert_eq!(error.matches(" to ").count(), 3, "{error}");
     let error = test_store.refused(&["--since", "1h", "--jvm", "nobody"]);
     assert!(

@@ -82,13 +82,13 @@ fn assert_complete_and_named(stdout: &str, least: f64) {
     };
     let whole: u64 = stacks.iter().filter(entered).map(|(samples, _)| samples).sum();
     assert!(whole as f64 > samples as f64 * least, "{whole} of {samples}");
-    // The compiler's structure is known: passes run in a thread of its own.
+    // Closure Compiler runs its passes in a thread that it has started, and calls them as follows.
     for (_, stack) in stacks.iter().filter(entered) {
         let names: Vec<_> = stack.iter().map(method).collect();
         let at = |name: &str| names.iter().rposition(|n| *n == name);
         if let Some(pass) = at("com.google.javascript.jscomp.PhaseOptimizer$NamedPass.process") {
             assert!(at("java.lang.Thread.run") > Some(pass), "{names:?}");
-            // Some passes are run in a loop, which the same method runs.
+            // `PhaseOptimizer.process` calls a pass directly, or through `Loop.process`.
             let in_loop =
                 names[pass + 1] == "com.google.javascript.jscomp.PhaseOptimizer$Loop.process";
             assert_eq!(

@@ -205,7 +205,7 @@ fn page_zooms_by_mouse_and_keyboard() {
     assert!(page.text("#zoom-what").starts_with("a.Main.run 90.0 %"));
     page.browser.press("Escape");
     assert_eq!(page.evaluate_page_api("zoomed()"), "all");
-    // Moves inwards from the root to the widest box twice, and zooms to it.
+    // The first key selects the root, the next two move to the widest callee, and Enter zooms to it.
     for key in ["ArrowUp", "ArrowUp", "ArrowUp", "Enter"] {
         page.browser.press(key);
     }

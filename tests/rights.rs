@@ -61,14 +61,14 @@ fn each_missing_capability_is_named_in_the_error() {
             let others: Vec<_> = needed.iter().copied().filter(|cap| cap != missing).collect();
             let output = tool::run_command(with_capabilities(tool, &others, &["-p", &pid]));
             let name = format!("CAP_{}", missing.to_uppercase());
-            // Without CAP_SYS_ADMIN, the tool asks for CAP_BPF instead, which CAP_SYS_ADMIN
-            // includes.
+            // If CAP_SYS_ADMIN is missing, the message names CAP_BPF, because CAP_SYS_ADMIN would
+            // include CAP_BPF.
             let name = if name == "CAP_SYS_ADMIN" { "CAP_BPF".into() } else { name };
             assert_refused(&output, 1, &[&name, "missing"]);
         }
     }
-    // javaobjnew attaches to functions without USDT probes, for which CAP_BPF and CAP_PERFMON are
-    // not sufficient.
+    // javaobjnew attaches to functions instead of USDT probes. CAP_BPF and CAP_PERFMON are not
+    // sufficient for that.
     let some = ["bpf", "perfmon", "sys_ptrace"];
     let output = tool::run_command(with_capabilities("javaobjnew", &some, &["-p", &pid]));
     assert_refused(&output, 1, &["CAP_SYS_ADMIN"]);
