@@ -66,16 +66,16 @@ fn start(runtime: &Runtime, flags: &str) -> Load {
     load
 }
 
-/// Returns the bytes per second of CPU time of an application that only allocates and computes.
-/// Other processes have less influence on this than on bytes per elapsed second.
+/// Lets an application only allocate and compute. Returns how many bytes it allocates per second of
+/// its CPU time. Other processes have less influence on this than on bytes per elapsed second.
 fn rate(load: &mut Load) -> f64 {
     let before = usage(load.pid()).seconds;
     let answer = load.ask(&format!("go {SECONDS} work 2"));
     allocated::parse(&answer).total as f64 / (usage(load.pid()).seconds - before)
 }
 
-/// Returns the loss of throughput with a tracer, in percent. Runs with and without alternate in one
-/// JVM, so that both see the same state of the machine.
+/// Returns the loss of throughput with a tracer, in percent. One JVM runs alternately without the
+/// tracer and with it, so that the machine is in the same state for both.
 fn losses(load: &mut Load, mut with: impl FnMut(&mut Load) -> Option<f64>) -> Vec<f64> {
     let mut losses = Vec::new();
     for _ in 0..ROUNDS {

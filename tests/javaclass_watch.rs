@@ -1,5 +1,5 @@
-//! Compares the class loads and initialisations that javaclass reports while it watches a JVM with
-//! the JVM's log. Also checks the list of jar classes that are not loaded.
+//! Compares the JVM's log with the class loads and initialisations that javaclass reports while it
+//! watches the JVM. Also checks the list of jar classes that are not loaded.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::{
@@ -294,7 +294,8 @@ fn hidden_classes_of_one_kind_share_one_record() {
     assert_eq!(hidden[0]["method_list"].as_array().unwrap().len(), 2);
 }
 
-/// The picture contains each initialisation in the log, nested in the one that caused it.
+/// The innermost frames of the folded stacks are exactly the classes whose initialisation is in the
+/// log. The page and the SVG are written, too.
 #[test]
 fn flame_graph_contains_every_logged_initialiser() {
     run_beside_others();
@@ -385,8 +386,8 @@ fn list_records_first_load_and_initialisation() {
     }
 }
 
-/// Classes that were not used since the JVM started are written as an OpenVEX document that other
-/// tools can read.
+/// For each vulnerability in the list, javaclass writes whether its classes were used since the JVM
+/// started, as an OpenVEX document that other tools can read.
 #[test]
 fn vulnerabilities_are_reported_as_openvex() {
     let dir = tempfile::tempdir().unwrap();

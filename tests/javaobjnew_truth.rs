@@ -24,7 +24,8 @@ fn relative_error(estimate: f64, truth: u64) -> f64 {
     estimate / truth as f64 - 1.0
 }
 
-/// Asserts that the total is within 5 %, and every class above `least` of the bytes within 10 %.
+/// Asserts that the estimated total is within 5 % of the true one, and the estimate of each class
+/// within 10 % if the class's share of all bytes is above `least`.
 fn check(runtime: &Runtime, flags: &str, seconds: u32, least: f64) {
     let load = format!("go {seconds} 200 2");
     let (truth, records) = trace(runtime, flags, &[], &load);
@@ -139,7 +140,8 @@ fn class_estimates_are_right_for_more_collectors_and_layouts() {
 /// class with few objects is not exact enough.
 fn check_layouts(jvms: &[(&str, &str)]) {
     for (runtime, flags) in jvms {
-        // AllocLoad's own counts assume headers of 16 bytes, which these flags change.
+        // AllocLoad counts 16 bytes for the header of an array. With these flags, headers have other
+        // sizes, so its counts are less exact.
         let least = if flags.contains("Class") || flags.contains("Compact") { 0.06 } else { 0.05 };
         check(runtimes::named(runtime), flags, 10, least);
     }

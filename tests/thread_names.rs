@@ -89,8 +89,9 @@ fn check(runtime: &Runtime, flags: &str) {
     assert_eq!(requesters, [NAMES[3]].into(), "{name} {flags}: javagc");
 }
 
-/// Returns the complete names in a profile that runs during `work`. Each must belong to the thread
-/// that runs its method.
+/// Profiles the JVM during `work`, and returns the complete thread names in the profile. The thread
+/// `NAMES[i]` runs the method `LongNameLoad.work{i}`; no stack may have one thread's name and
+/// another thread's method.
 fn profiled_thread_names<T>(pid: u32, work: impl FnOnce() -> T) -> BTreeSet<String> {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("stacks.folded").display().to_string();
@@ -102,7 +103,7 @@ fn profiled_thread_names<T>(pid: u32, work: impl FnOnce() -> T) -> BTreeSet<Stri
     let lines = folded::parse(&std::fs::read_to_string(&file).unwrap());
     let mut complete = BTreeSet::new();
     for line in &lines {
-        // The command, then the thread with its ID.
+        // Frame 0 is the command. Frame 1 is the thread, as NAME-ID.
         let Some((thread, _)) = line.frames.get(1).and_then(|name| name.rsplit_once('-')) else {
             continue;
         };

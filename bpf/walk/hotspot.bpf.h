@@ -158,8 +158,8 @@ static __always_inline __u64 entry_by_caller(struct walker *w, __u64 addr)
 
 /*
  * Searches upwards from the expected end of a frame for its actual end. The word below the end must be a
- * return address in the code cache, because generated code is called from generated code only. Returns 0 if
- * there is no such word within MAX_EXTRA_WORDS words.
+ * return address in the code cache, because nearly all generated code is called from generated code. Returns 0
+ * if there is no such word within MAX_EXTRA_WORDS words.
  */
 __noinline __u64 frame_end(struct walker *w, __u64 end)
 {
@@ -238,8 +238,8 @@ __noinline int caller_of_compiled(struct walker *w, bool below_stub)
 	b = &w->blob;
 	if (w->is_innermost) {
 		/* If ip is in the stub through which this method calls interpreted code, the call has already
-		   been executed. So the innermost frame is recorded as the stub's target. The return address
-		   is at sp. */
+		   been executed. So the stub's target is recorded as the innermost frame, and this method is
+		   its caller. The return address is at sp. */
 		pc = call_stub_target(w);
 		if (pc) {
 			w->frame = pc & ADDR_MASK;
@@ -326,9 +326,9 @@ __noinline int caller_of_adapter(struct walker *w)
 /*
  * Searches the stack for the innermost stub's return address. Returns its position in words above sp, or
  * STUB_WORDS if it is not found. Usually the return address is the one after a call whose target is the stub.
- * But compiled code of C2 jumps to the stubs that pass on an exception, so there is no such call. For these
- * stubs, the word at the position that the frame size gives is accepted if the return address nearest to sp
- * has the same value, because the stubs of C2 copy their return address to the top of the stack.
+ * But compiled code of C2 jumps to the stubs that pass on an exception, so there is no such call. The stubs of
+ * C2 copy their return address to the top of the stack. So if no call is found, the word at the position that
+ * the frame size gives is accepted if it equals the return address nearest to sp.
  */
 __noinline int scan_stub(struct walker *w)
 {

@@ -67,8 +67,8 @@ pub struct Report {
     /// Number of calls that could not be judged, by reason.
     pub unknown: BTreeMap<&'static str, u64>,
     /// Number of impossible calls by the innermost user frame of their sample: a stub's name, or a
-    /// kind of code. This number shows where walks start wrongly: from a wrong frame, a walk finds
-    /// wrong callers.
+    /// kind of code. A high number suggests that the walker finds a wrong caller of such frames;
+    /// the callers further out are then wrong, too.
     pub leaves: BTreeMap<String, u64>,
     /// Impossible calls by reason, caller and callee.
     pub offences: BTreeMap<(&'static str, String, String), Offence>,
@@ -477,7 +477,7 @@ impl Report {
     }
 
     /// Returns every impossible call, most frequent first, with some of its stacks. If `lines` is
-    /// set, calls at other lines only are included.
+    /// set, also returns the calls that the caller's bytecode contains only at other lines.
     pub fn details(&self, lines: bool) -> String {
         let mut all: Vec<_> = self
             .offences

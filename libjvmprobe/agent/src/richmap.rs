@@ -1,4 +1,5 @@
-//! The records of the rich map.
+//! The records of the rich map: the file in which the agent describes the JVM's
+//! generated code, including inlined methods and lines.
 //!
 //! The map's format is the agent's own. It is text with one record per line and
 //! TAB between fields. All numbers are hexadecimal without 0x; times are
@@ -6,11 +7,14 @@
 //!
 //! - `J 1 PID`: the agent was loaded; format version, PID in the JVM's own PID namespace
 //! - `L TIME ADDRESS SIZE` and a frame: a method was compiled; LINE of the frame is the method's first line
-//! - `I START END` and one or more frames, the innermost first: a part of the
-//!   method in the last `L`, and the inlined methods from which it was compiled
+//! - `I START END` and one or more frames, the innermost first: the code from
+//!   address START up to, but not including, END; it belongs to the method in the
+//!   last `L`, and the frames are the methods, inlined into each other, from which
+//!   it was compiled
 //! - `D TIME ADDRESS SIZE NAME`: generated code that is not a method
 //! - `U TIME ADDRESS`: a method's code was unloaded
-//! - `E TIME`: all code that existed before the agent was loaded has been written
+//! - `E TIME`: the map now has a record of all code that existed before the agent
+//!   was loaded
 //!
 //! A frame has five fields: CLASS METHOD SIGNATURE FILE LINE, each empty if the
 //! JVM does not provide it. If the frames or ranges of a method exceed the

@@ -89,8 +89,9 @@ pub(crate) fn can_share_attachments() -> bool {
     sees_initial_pids() && has_cookies()
 }
 
-/// Returns the key of a process that is attached to separately: its PID with bit 32 set, so that it never equals a PID.
-/// Without attach cookies, the PID itself. See `target_key()` in bpf/jvm.bpf.h.
+/// Returns the key of a process that is attached to separately: its PID with bit 32 set, which differs from the keys of
+/// processes that share an attachment, because those keys are plain PIDs. If the kernel has no attach cookies, the key
+/// is the plain PID here, too. See `target_key()` in bpf/jvm.bpf.h.
 pub(crate) fn key_of_single(pid: Pid) -> u64 {
     let above = if has_cookies() { 1 << 32 } else { 0 };
     above | u64::from(pid.0)

@@ -251,8 +251,8 @@ pub(crate) fn open_event(attr: &mut perf_event_attr, scope: EventScope) -> io::R
         EventScope::Processor(cpu) => (all, number(cpu)?),
         EventScope::Thread(thread) => (number(thread.0)?, all),
     };
-    // SAFETY: the kernel reads `attr.size` bytes of `attr`, which lives that long,
-    // and returns a new file descriptor or -1.
+    // SAFETY: `attr.size` is the size of `attr`, and `attr` is valid until the call returns. The result is a
+    // new file descriptor or -1.
     let fd = unsafe {
         libc::syscall(
             libc::SYS_perf_event_open,

@@ -19,9 +19,9 @@ const CAP_BPF: u64 = 1 << 39;
 const OLDEST_KERNEL: (u32, u32) = (5, 10);
 
 /// Oldest kernel on which stacks are walked. Walking needs global functions that take pointers to memory
-/// (5.12); the oldest kernel on which it was tested is the 5.14 of RHEL 9. Messages name 5.15, the first
-/// release that also has the helpers for registers of a task and for attach cookies. These helpers are used
-/// if they exist.
+/// (5.12). The 5.14 of RHEL 9 should be sufficient, but walking was tried on 5.15 and later only
+/// (tests/FIGURES.md). Messages name 5.15, the first release that also has the helpers for registers of a task
+/// and for attach cookies. These helpers are used if they exist.
 const OLDEST_WALKER: (u32, u32) = (5, 14);
 
 const UPROBE_PMU: &str = "/sys/bus/event_source/devices/uprobe/type";

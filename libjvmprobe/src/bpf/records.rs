@@ -15,7 +15,8 @@ pub fn copy<T: Plain + Default>(record: &[u8]) -> Option<T> {
 /// Returns the bytes of a value or a slice, to be written to a map. Types that are [`Plain`] in this library consist of
 /// integers without padding between or after them.
 pub fn bytes<T: Plain + ?Sized>(value: &T) -> &[u8] {
-    // SAFETY: all bytes are initialised, because there is no padding; tests of the layouts compare the sizes.
+    // SAFETY: all bytes are initialised, because there is no padding. The tests of the layouts compare the size of a
+    // struct with the sum of the sizes of its fields.
     unsafe { plain::as_bytes(value) }
 }
 

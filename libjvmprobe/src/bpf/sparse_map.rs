@@ -48,10 +48,10 @@ pub fn set_sizes(object: &mut OpenObject, maps: &[SparseMap]) -> Result<()> {
     Ok(())
 }
 
-/// Enlarges libbpf's maps for USDT probes. This is needed if many JVMs are attached to separately, as inside
-/// a PID namespace and before Linux 5.15. For each attachment, libbpf keeps descriptions of the arguments, of
-/// which its map can otherwise hold 1,024 (`BPF_USDT_MAX_SPEC_CNT` in bpf/jvm.bpf.h); javagc uses three per
-/// JVM.
+/// Enlarges libbpf's maps for USDT probes. This is needed if many JVMs are attached to separately, which is
+/// the case inside a PID namespace, and on any kernel before Linux 5.15. For each attachment, libbpf stores
+/// descriptions of the probes' arguments in a map; javagc needs three per JVM. Without this function, the map
+/// has space for 1,024 descriptions (`BPF_USDT_MAX_SPEC_CNT` in bpf/jvm.bpf.h).
 ///
 /// # Errors
 /// [`Error::Bpf`](crate::Error::Bpf).

@@ -63,8 +63,9 @@ mod tests {
         }
     }
 
-    /// Returns a name of some hundred bytes whose readable form doubles with each level, as
-    /// `template <class A, class B> struct P {}; using T1 = P<int, int>; using T2 = P<T1, T1>; ...` does.
+    /// Returns a short name (less than 900 bytes for 90 levels) whose readable form doubles in length with each
+    /// level. It is the name of a function template that is instantiated with the last of these types:
+    /// `template <class A, class B> struct P {}; using T1 = P<int, int>; using T2 = P<T1, T1>; ...`.
     fn doubling(levels: usize) -> String {
         let base36 = |n: usize| {
             let digit = |n: usize| char::from(b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"[n % 36]);
@@ -85,7 +86,8 @@ mod tests {
         let bomb = doubling(90);
         assert!(bomb.len() < 900);
         assert_eq!(demangle(&bomb), bomb);
-        // Rust's v0 names refer to earlier types by their offset: `f::<((u, u), (u, u))>`.
+        // Rust's v0 names refer to an earlier type by its offset in the name. Here, `u` is the code of the type
+        // `()`, and each tuple's second element is such a reference to its first element.
         let rust = |levels: usize| {
             let prefix = "INvC1a1f";
             let inner: String = (1..=levels)

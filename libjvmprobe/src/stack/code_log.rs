@@ -143,8 +143,8 @@ impl CodeLog {
                 insert_current(&mut latest, Slot::Snapshot(i), entry);
             }
             for (i, load) in loads.iter().enumerate() {
-                // The snapshot already contains the code that was loaded before it, even if the load was
-                // reported later.
+                // The snapshot already contains the code that was loaded up to its epoch, even if this log
+                // received the load only after the snapshot.
                 if snapshot.is_empty() || load.since > epoch {
                     insert_current(&mut latest, Slot::Load(i), load);
                 }
@@ -524,7 +524,8 @@ mod tests {
         log.load(2, Addr(200), 50, method("A.hot"));
         log.unload(3, method("A.hot"));
         log.unload(8, method("A.hot"));
-        // It is unknown which of the two was unloaded first; if the second one was used at 7, it existed then.
+        // It is unknown which unload belongs to which copy. A sample at address 210 in epoch 7 shows that the
+        // copy at 200 still existed then, so the unload of epoch 8 ends it.
         log.load(9, Addr(200), 50, method("B.b"));
         assert_eq!(name_at(&log.into_index(), 210, 7).as_deref(), Some("A.hot"));
     }

@@ -4,17 +4,18 @@
 //! one (`no_new_privs`), and a seccomp filter lets it read from the descriptors that it was sent, allocate
 //! memory and answer; any other system call kills it. It can open no file, start no process, send no signal
 //! and make no memory executable. Its address space has a limit. It keeps its user ID, because the parent
-//! could otherwise kill it only with `CAP_KILL`. The user ID gives it no rights, because the filter rejects
-//! every system call that depends on the user.
+//! could otherwise kill it only with `CAP_KILL`. With this user ID it can at most read metadata of files, because
+//! the filter rejects all other system calls whose permissions depend on the user.
 //!
 //! Parent and child exchange one message in each direction at a time over a `channel`. Descriptors travel only from
 //! parent to child. The child exits when the socket is closed, and the kernel kills it when the thread that started it
-//! ends. So the same thread must start it and talk to it.
+//! ends. So this thread must exist for as long as the child is needed. The simplest way to ensure that is to send all
+//! requests from it.
 //!
 //! Sources: seccomp(2), capabilities(7), unix(7), prctl(2), getrlimit(2).
 //!
 //! Soundness: the unsafe calls only close descriptors by number, before any of them has an owner in Rust, and
-//! ignore signals.
+//! set signals to be ignored.
 
 use std::{
     collections::BTreeMap,
@@ -258,7 +259,7 @@ fn confine() -> io::Result<()> {
         // SAFETY: ignoring a signal runs no code of ours.
         unsafe { libc::signal(signal, libc::SIG_IGN) };
     }
-    // Makes it the OOM killer's first choice. If /proc is not mounted, that is skipped.
+    // Makes it the OOM killer's first choice. An error is ignored, because the child works without this.
     let _ = fs::write("/proc/self/oom_score_adj", "1000");
     let limits = [
         (Resource::As, MAX_ADDRESS_SPACE),

@@ -22,7 +22,8 @@ pub enum Stop {
     Stepped,
     /// A signal has arrived. It is delivered when the thread continues.
     Signal(c_int),
-    /// The thread stays in the kernel, or has ended.
+    /// The thread has not stopped for about 0.3 seconds (for example, because it waits in the
+    /// kernel), has ended, or has stopped 50 times without reaching the address that it was run to.
     Away,
 }
 

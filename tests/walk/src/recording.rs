@@ -5,7 +5,7 @@
 //! this program. Numbers are hexadecimal. Each line has one fact:
 //!
 //! ```text
-//! about TEXT                      JDK, flags, and the kind of instant
+//! about TEXT                      JDK, JVM flags, and what the thread executed, such as a prologue
 //! truth TEXT                      how the frames are known to be correct
 //! start IP SP FP AX BX R13 DX     the registers; DX is missing in older recordings
 //! jvm FIELD NUMBER                a member of struct jvm
@@ -15,7 +15,8 @@
 //! line ADDR BYTES                 64 bytes of memory
 //! frame WORD                      a frame as the walker reports it, innermost first
 //! name TEXT                       a frame's name, outermost first, including inlined frames
-//! end CODE UNLOADS
+//! end CODE UNLOADS                why the walk ended and where its first guess is, in one number;
+//!                                 number of classes that the JVM had unloaded
 //! ```
 
 use std::{
@@ -41,7 +42,7 @@ pub const LINE: usize = 64;
 /// A recorded stack.
 #[derive(Clone, Debug, Default)]
 pub struct Recording {
-    /// JDK, flags, and the kind of instant.
+    /// JDK, JVM flags, and what the thread executed when it was recorded, such as a prologue or a stub.
     pub about: String,
     /// How the frames are known to be correct.
     pub truth: String,
@@ -212,7 +213,7 @@ impl Recording {
         text
     }
 
-    /// Returns the contents of its file.
+    /// Returns this recording as the contents of a file: gzipped text.
     ///
     /// # Errors
     /// Never: writing into a Vec does not fail.
@@ -227,13 +228,14 @@ impl Recording {
 /// bpf/walk/state.bpf.h). The walker also works if a read-ahead fails.
 pub const MAX_DIRECT_READ: usize = 512;
 
-/// A recording whose stack can be read in pieces: stack memory that was not recorded reads as zero.
+/// Source from which the walker can read ahead on the stack, as it does in the kernel. A recording may lack
+/// some of the memory of such a read; here these bytes are zero, while a plain [`Recording`] fails the read.
 #[derive(Debug)]
 pub struct PiecewiseSource<'a> {
     recording: &'a Recording,
     /// End of the last page of the stack.
     end: u64,
-    /// Number of pieces that were read.
+    /// Number of read-aheads that included bytes which the recording lacks.
     pub count: usize,
 }
 
@@ -258,7 +260,7 @@ impl Source for PiecewiseSource<'_> {
             return true;
         }
         let is_stack = addr >= self.recording.start.sp.saturating_sub(4096) && addr < self.end;
-        // At the end of the last page, a read may be shorter than a piece.
+        // A read-ahead that ends with the last page of the stack may be shorter than the others.
         let is_last = addr + to.len() as u64 == self.end;
         if !is_stack
             || addr + to.len() as u64 > self.end

@@ -52,7 +52,7 @@ impl Families {
                     reader.pages.array(at(entry.klass, primary)?)?;
                 let others = reader.pages.pointer(at(entry.klass, secondary)?)?;
                 let many = match others {
-                    // The class is not linked yet.
+                    // The class is still being loaded: `initialize_supers` has not set the field yet.
                     Addr(0) => 0,
                     others => reader.pages.u32(at(others, length)?)?,
                 };

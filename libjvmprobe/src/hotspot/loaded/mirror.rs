@@ -39,9 +39,9 @@ pub(super) struct Mirror {
 pub(super) struct Mirrors {
     mirror: u64,
     references: References,
-    /// Offset in mirrors of the count of redefinitions.
+    /// Offset, within a mirror, of the field that counts redefinitions.
     redefined: Option<u64>,
-    /// Offset in mirrors of the protection domain.
+    /// Offset, within a mirror, of the field that refers to the protection domain.
     domain: Option<u64>,
     /// The steps from a mirror to the bytes of the location.
     steps: [Step; 4],
@@ -126,8 +126,8 @@ impl Mirrors {
     }
 
     /// Reads a class's mirror; `None` if it is inconsistent. The result is valid only if a later call of
-    /// [`Self::are_unchanged`] returns true, because `fresh_pages` may hold pages that were read some
-    /// classes earlier.
+    /// [`Self::are_unchanged`] returns true, because `fresh_pages` may hold pages that were read for an
+    /// earlier class, and the collector may have moved objects since.
     pub(super) fn read(
         &mut self,
         pages: &mut Pages<'_>,

@@ -14,7 +14,8 @@ class Callers extends Tree {
     }
     Object.assign(this, { parent: [], method: [], total: [], depth: [], left: [], children: [] });
     if (this.isDifference) this.base = [];
-    /** For each tree node, the forest nodes of its samples, with their counts. */
+    /** For each tree node, the forest nodes that it represents, with the counts of the samples that contain them. For
+     * the root, these are the nodes at which the paths begin. */
     this.nodeCounts = [];
     this.kinds = new CallerKinds(this);
     const all = new NodeCounts(this.isDifference);
@@ -48,7 +49,8 @@ class Callers extends Tree {
   open(treeNode) {
     const { parent, method, kind } = this.forest;
     const nodeCounts = this.nodeCounts[treeNode];
-    // The children of the root are the frames themselves. The children of other nodes are their callers.
+    // The children of the root represent the root's own forest nodes. The children of any other tree node represent the
+    // callers of its forest nodes.
     const callerOf = (node) => (treeNode === 0 ? node : parent[node]);
     const isOne = (caller) => caller > 0 && kind[caller] !== GROUP;
     if (nodeCounts.nodes.length === 1) {
@@ -122,7 +124,7 @@ class NodeCounts {
     this.base?.push(before);
   }
 
-  /** Returns the counts of a single node, moved to another node. */
+  /** Returns these counts, which must be those of a single node, as the counts of `node`. */
   at(node) {
     const nodeCounts = new NodeCounts(false);
     Object.assign(nodeCounts, { nodes: [node], counts: this.counts, base: this.base });

@@ -48,7 +48,7 @@ impl WindowWorker {
                     Job::Bounds(age, size) => store.set_bounds(age, size),
                 }
             }
-            // The receiver is gone if `end` has timed out.
+            // This fails if `WindowWorker::end` has timed out, because it has dropped the receiver.
             let _ = end.send(push);
         };
         thread::Builder::new()

@@ -240,7 +240,8 @@ impl<S: Sink> Sampler<S> {
         attached
     }
 
-    /// Adds new JVMs, and adopts what was read again from known ones. Returns whether there was any arrival.
+    /// Processes the arrivals of the registry: adds JVMs that are new, and updates those that were read again. Returns
+    /// whether there was any arrival.
     pub(super) fn take_arrivals(&mut self) -> Result<bool> {
         let arrivals = self.arrivals.as_mut().map(Arrivals::take).unwrap_or_default();
         let is_any = !arrivals.is_empty();
