@@ -7,8 +7,9 @@
  * of 2^shift bytes, and one random byte of each piece is chosen. An allocation that contains chosen bytes is
  * sampled and represents the pieces of these bytes. So large allocations are sampled more often, and the
  * bytes of each class and stack are correct within the sampling error. With pieces of one byte, every
- * allocation is sampled and represents itself. The sampled sum may be above or below the number of bytes
- * allocated; user space reads both for each thread (`represented_bytes` and `counted` of struct thread_state).
+ * allocation is sampled and represents itself. With larger pieces, the sum of the bytes that the samples
+ * represent may be above or below the number of bytes allocated. User space reads both numbers for each
+ * thread (`represented_bytes` and `counted` of struct thread_state).
  *
  * If even the hits cost too much, user space attaches a probe in on periods only. A hit in an on period
  * has a weight, because it also represents hits of the preceding off period. Its length on the line is its

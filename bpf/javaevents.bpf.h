@@ -31,7 +31,7 @@ struct {
 
 /* The compilation that a thread is doing. */
 struct compilation {
-	__u64 since;        /* when it began; 0 while only the task is known */
+	__u64 since;        /* when it began; 0 between java_compile_task and java_compile_begin */
 	__u64 label;
 	__u32 level;        /* compilation tier, 1 to 4; 0 if unknown */
 	__u32 is_osr;

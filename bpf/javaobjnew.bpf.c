@@ -14,11 +14,11 @@
  *
  * A random selection of full TLABs is sent to user space, which reads the objects in them.
  *
- * If stacks are wanted, the thread's stack is walked at each of these events. Each stack is sent to
- * user space once and represented by an id from then on.
+ * If stacks are wanted, the thread's stack is walked for each allocation that is counted. Each stack is
+ * sent to user space once and represented by an id from then on.
  *
- * A daemon has no time to name an unlimited number of stacks, so it has only a sample of the allocations
- * counted: see allocation_sampling.bpf.h.
+ * A daemon has no time to name an unlimited number of stacks. For a daemon, the programs therefore count only
+ * a sample of the allocations: see allocation_sampling.bpf.h.
  *
  * If a time axis is wanted, hits are also counted by time slot; user space removes these counters once
  * per second.
@@ -177,7 +177,7 @@ static __always_inline struct tally *tally_of(struct tally_key *key, __u64 text)
 	if (tally)
 		return tally;
 	if (key->stack) {
-		/* The key of the class without its stack may have an entry. */
+		/* The same key with STACK_OTHER, which represents all other stacks, may have an entry. */
 		key->stack = STACK_OTHER;
 		tally = bpf_map_lookup_elem(&tallies, key);
 		if (tally)

@@ -83,11 +83,11 @@ struct thread_state {
 	__u64 counted;          /* bytes that it had allocated, as read from the Thread */
 	__u64 represented_bytes;             /* bytes that its samples represent */
 	__u64 last;             /* time of its last event, in jiffies */
-	__u64 has_ended;        /* 1: it has ended, and counted is its final value */
+	__u64 has_ended;        /* 1: the thread has ended, and the field `counted` is final */
 	__u64 tlab;             /* start of its TLAB if that was chosen to be sent when it is full; else 0 */
 	__u64 tlab_bytes;       /* size of that TLAB */
 	__u64 before_tlab;      /* bytes that it had allocated outside of this TLAB */
-	__u64 collections;      /* JVM's number of collections when it got that TLAB */
+	__u64 collections;      /* JVM's number of collections when the thread got that TLAB */
 };
 
 /* Sampling state of a JVM's allocations: see allocation_sampling.bpf.h. */

@@ -55,8 +55,8 @@ static __always_inline __u64 wake(void)
 {
 	if (!polls_regularly)
 		return 0;
-	/* Wakes user space when the buffer is a quarter full. The rest of the buffer has space for the events
-	   that are sent until user space has read it. */
+	/* Wakes user space when the buffer is a quarter full. The other three quarters have space for the
+	   events that are sent before user space reads the buffer. */
 	return bpf_ringbuf_query(&events, BPF_RB_AVAIL_DATA) >
 			       bpf_ringbuf_query(&events, BPF_RB_RING_SIZE) / 4 ?
 		       BPF_RB_FORCE_WAKEUP :
@@ -93,7 +93,7 @@ static __always_inline __u64 current_key(__u64 cookie)
  * because the number that bpf_get_current_pid_tgid() returns belongs to the initial PID namespace and may
  * differ from the one that the tool sees.
  *
- * A program calls this at most once, because it also counts the hit.
+ * A program calls this function at most once, because each call counts a hit.
  */
 static __always_inline __u64 target_key(__u64 cookie)
 {

@@ -139,7 +139,8 @@ static __always_inline void switch_out(void *ctx, __u64 now)
 		return;
 	}
 	target = current_target(&key);
-	/* A process that is not classified yet may never become a target. */
+	/* Threads of a process that user space has not classified yet get no entry, because the process may
+	   turn out not to be a JVM. */
 	if (!key.tgid || (!target && !every_process))
 		return;
 	describe(&key, target);
@@ -185,7 +186,8 @@ static __always_inline void end_wait(struct thread *thread, __u64 now)
 	__u64 since = thread->since, woken = thread->woken;
 	__u64 all = now > since ? now - since : 0;
 
-	/* A thread that was woken before it was switched out, or never, was runnable all the time. */
+	/* A thread that was never woken, or was woken before it was switched out, was runnable all the
+	   time. */
 	if (woken < since)
 		woken = since;
 	thread->since = now;

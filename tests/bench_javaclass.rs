@@ -27,7 +27,8 @@ fn main() {
     run_parts(&parts);
 }
 
-/// Returns the time of one read from exec to exit, and its peak memory in MiB.
+/// Runs javaclass once on the load. Returns the time from its exec to its exit, in seconds, and its peak
+/// memory in MiB.
 fn one_read(load: &Load) -> (f64, f64) {
     let begin = Instant::now();
     let mut tool = Command::new(binary("javaclass"))

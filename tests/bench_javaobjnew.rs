@@ -102,7 +102,8 @@ fn overhead() {
     }
 }
 
-/// Measures the overhead of other tools, for which the JVM needs a flag.
+/// Measures the overhead of `-XX:+DTraceAllocProbes`, and of the tracers for which the JVM needs this
+/// flag: bpftrace, bcc's javaobjnew and `javaobjnew --exact`.
 fn others() {
     let runtime = named("temurin-17");
     let mut stock = start(runtime, STOCK);

@@ -223,10 +223,10 @@ fn sample() {
     fs::write(switch, before.trim()).expect("as it was");
 }
 
-/// Measures the time that a sample takes from a thread that only reads the clock, forty frames
-/// deep: under javaprof and other profilers, alternately in one JVM, 999 times per second.
-/// Profilers that are not installed are skipped. ASYNC_PROFILER is the path of async-profiler's
-/// `asprof`.
+/// Measures how much running time a thread loses for each sample. The thread only reads the clock,
+/// below forty frames. javaprof and other profilers sample it 999 times per second, one profiler
+/// after the other, in the same JVM. Profilers that are not installed are skipped. ASYNC_PROFILER is
+/// the path of async-profiler's `asprof`.
 fn gaps() {
     const HZ: f64 = 999.0;
     // No callee is inlined, so each call has a frame of its own.

@@ -24,8 +24,8 @@ fn main() {
 /// Number of runs of each program with the daemon, and without.
 const ROUNDS: usize = 8;
 
-/// Measures the work of a JVM per second of its CPU time, alternately with and without the daemon,
-/// beside all attackers.
+/// Measures the work of a JVM per second of its CPU time, alternately with and without the daemon. All
+/// attackers of [`Attack`] run meanwhile.
 fn speed_of_a_neighbour() {
     // Built before the attackers use the processors.
     binary("jvmprobed");

@@ -36,7 +36,7 @@ fn main() {
     ]);
 }
 
-/// Returns the time from an action in the page until it is painted, in milliseconds.
+/// Returns the time from an action in the page until its result is painted, in milliseconds.
 fn until_painted(browser: &mut Browser, action: &str) -> f64 {
     let code = format!(
         "(async () => {{ const frame = () => new Promise((done) => requestAnimationFrame(done));
@@ -54,7 +54,7 @@ fn kotlinc() {
     let mut command = Command::new(binary("javaprof"));
     command.args(["-q", "-d", "15", "-o"]).arg(&path).arg("--");
     command.arg(&runtimes::named("temurin-21").java).args(&program.args);
-    // It continues to compile after the end of the profile.
+    // The Kotlin compiler continues to run after the end of the profile.
     let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     while !path.metadata().is_ok_and(|file| file.len() > 0) {
         assert!(child.try_wait().unwrap().is_none(), "no page was written");

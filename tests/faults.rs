@@ -60,7 +60,8 @@ fn assert_jvm_unchanged_by_traces(cycles: usize) {
         let output = tool::run("javagc", &args);
         assert!(output.status.success(), "{output:?}");
     };
-    // The JVM keeps memory that it allocates during the first trace, so that trace does not count.
+    // The JVM keeps memory that it allocates during the first trace. Therefore the growth is measured
+    // from the end of the first trace on.
     once();
     let before = (open_descriptors(pid), resident_kib(pid), load_time_ms(&mut load));
     let leaked = probes_leaked();
@@ -178,7 +179,7 @@ fn jvm_is_traced_after_libjvm_is_replaced_or_removed() {
 fn command_with_syscall_denied(call: libc::c_long, name: &str, args: &[&str]) -> Command {
     let filter = |code: u32, jt, jf, k| libc::sock_filter { code: code as u16, jt, jf, k };
     let program = [
-        // Loads the system call's number; only that call fails, with EPERM.
+        // Loads the system call's number. Only the system call `call` fails, with EPERM.
         filter(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
         filter(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 1, call as u32),
         filter(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32),

@@ -100,7 +100,8 @@ fn method_usage(load: &Load) -> MethodUsage {
 }
 
 /// Asserts that none of the entered methods is reported as not called. If `from_other_run` is set,
-/// the methods were entered in another run than the reported one, and a few may be reported so.
+/// the methods were entered in another run than the reported one, and a few of them may be reported as
+/// not called.
 fn assert_entered_not_unused(
     title: &str,
     entered: &BTreeSet<(String, String)>,

@@ -403,7 +403,7 @@ fn inlined_uncounted(log: &str) -> BTreeSet<(String, String)> {
         let class = before.split_whitespace().last().unwrap_or_default();
         let name = after.split_whitespace().next().unwrap_or_default();
         match before.split_once("@ ") {
-            // A callee, after its bytecode index.
+            // A line about a callee: the bytecode index of the call, then the callee.
             Some(_) => {
                 let (_, message) = after.split_once(" bytes)").unwrap_or_default();
                 let is_inlined = matches!(message.trim(), "" | "inline");
@@ -411,7 +411,7 @@ fn inlined_uncounted(log: &str) -> BTreeSet<(String, String)> {
                     inlined.insert((without_hidden_class_suffix(class), name.to_owned()));
                 }
             }
-            // A compilation: time, number, flags, tier, method.
+            // A line about a compilation: time, number, flags, tier, method.
             None => {
                 let mut words = before.split_whitespace().rev().skip(1);
                 if let Some(tier) = words.next().and_then(|tier| tier.parse::<u32>().ok()) {
@@ -440,7 +440,8 @@ fn check_inlined(runtime: &Runtime) {
     let reported = methods(&records(&load, &["--methods"]));
     load.quit();
     let inlined = inlined_uncounted(&std::fs::read_to_string(&path).unwrap());
-    // The log has no descriptors, so a method counts as wrong only if all methods of its name are.
+    // The log has no descriptors, so a method counts as wrong only if all methods of this name are
+    // reported as not called.
     let mut usages = BTreeMap::<_, BTreeSet<_>>::new();
     for ((class, method), (usage, why)) in &reported {
         let name = method.split('(').next().unwrap().to_owned();
@@ -501,7 +502,7 @@ fn methods_of_redefined_classes_are_unknown() {
         assert_eq!(usage(&load, "Replaced", "calledBefore"), unknown, "{name}");
         assert_eq!(usage(&load, "Replaced", "neverCalled"), unknown, "{name}");
         assert_eq!(usage(&load, "Kept", "calledBefore").0, called, "{name}");
-        // The removed code may have been compiled with any short method inlined into it.
+        // Compiled code that was discarded with the old class may have inlined any short method.
         let uncounted = ("unknown".to_owned(), "inlined uncounted".to_owned());
         assert_eq!(usage(&load, "Kept", "neverCalled"), uncounted, "{name}");
         assert_eq!(usage(&load, "Kept", "neverCalledLong").0, not, "{name}");

@@ -103,8 +103,8 @@ fn check(runtime: &Runtime, flags: &str) {
         _ => gclog::parse(&log).stops,
     };
     if runtime.major == 8 {
-        // The log's clock starts with the JVM, so it is aligned by the last stop, which is the same
-        // in both.
+        // The log's timestamps count from the start of the JVM. To convert them to the clock of the
+        // records, the last stop in the log is equated with the last reported one.
         let last = reported_stops
             .last()
             .and_then(|r| Some(r["ts_ns"].as_u64()? + r["stopped_ns"].as_u64()?));

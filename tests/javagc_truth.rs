@@ -143,8 +143,8 @@ fn heap_sizes_match_the_log_jdk_8_all_collectors() {
     }
 }
 
-/// JDK 8 logs neither stops nor timestamps of a clock that we can read, but heap sizes in KiB,
-/// which are enough to identify a collection.
+/// By default, the log of JDK 8 has neither stops nor timestamps of a clock that we can read. It has
+/// heap sizes in KiB, which are enough to identify a collection.
 fn check_jdk_8(runtime: &Runtime, flags: &str) {
     let title = format!("{} {flags}", runtime.name);
     let mut load = Load::start(runtime, flags);
@@ -194,7 +194,8 @@ fn check_jdk_8(runtime: &Runtime, flags: &str) {
     }
 }
 
-/// Each of the two pauses of CMS belongs to a cycle, and no cycle has the same pause twice.
+/// Asserts that each initial mark and each remark of CMS belongs to a cycle, and that no cycle has two
+/// initial marks or two remarks.
 fn check_cms_pauses_within_cycles(title: &str, records: &[Value]) {
     let cycles: Vec<_> = records
         .iter()
@@ -433,8 +434,9 @@ fn check_heap(stop: &Stop, record: &Value, tally: &mut Tally) {
     let (Some(first), Some(last)) = (first, last) else {
         return;
     };
-    // ZGC relocates roots in a pause, for which it may take new pages; the other generation's
-    // collector frees some at the same time.
+    // ZGC may allocate pages when it relocates roots in a pause, and the collector of the other
+    // generation may free pages at the same time. So the logged size only has to lie between the two
+    // reported ones.
     if let Some(used) = first.used {
         tally.sizes += 1;
         let mut bounds = ["heap_before", "heap_after"].map(|f| number(record, f) / used.unit);

@@ -60,7 +60,8 @@ fn bytes_by_path(records: &[Value]) -> BTreeMap<&'static str, u64> {
     sums
 }
 
-/// Asserts that the stacks of each class add up to its total, in bytes and objects.
+/// Asserts that for each class, the bytes of its stacks add up to its bytes, and the shares of its
+/// stacks to 1.
 fn check_sums(records: &[Value]) {
     for class in of_type(records, "class") {
         let of_class: Vec<_> =

@@ -131,7 +131,6 @@ fn missing_capabilities_are_named() {
     assert_refused(&without(some, &[]), 1, &["CAP_SYS_ADMIN"]);
 }
 
-/// The trace ends normally when the target ends, in whichever way.
 #[test]
 fn trace_ends_when_a_busy_target_is_killed() {
     run_beside_others();

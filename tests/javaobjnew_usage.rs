@@ -257,7 +257,7 @@ fn classes_beyond_100000_are_counted_as_other() {
         of_type(&records, "class").filter(|r| r["class"].as_str().unwrap().starts_with("many.C"));
     let counted = mine.filter(|r| r["objects"] == 1).count() as u64;
     assert!((100_000..140_000).contains(&counted), "{counted}: {summary}");
-    // The bytes of classes without a name are reported in `other_bytes`.
+    // The bytes of the classes beyond the limit are reported in `other_bytes`.
     let others = summary["other_bytes"].as_u64().unwrap();
     assert!(others >= (140_000 - counted) * 16, "{counted}: {summary}");
     assert_eq!(summary["lost"], 0, "{summary}");
@@ -302,7 +302,7 @@ fn all_option_traces_running_and_later_jvms() {
         let mine: Vec<_> = of_type(&records, "summary").filter(|r| r["pid"] == pid).collect();
         assert_eq!(mine.len(), 1, "{}", output.stderr);
         let bytes = mine[0]["bytes"].as_f64().unwrap();
-        // Plus the JVM's own allocations.
+        // The upper bound allows for the JVM's own allocations.
         assert!((0.95 * told..told + 100e6).contains(&bytes), "{told}: {}", mine[0]);
     }
 }

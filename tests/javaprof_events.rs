@@ -358,9 +358,10 @@ fn page_fault_counts_match_the_kernel_counts() {
             "{event} {command}: {touched} seen of {own}, {} of {counted_by_load}",
             stacks.count()
         );
-        // The counts add up to the kernel's count for the process, and those of this stack to its
-        // count for this thread. Other threads have page faults in the meantime: mostly the
-        // compiler threads, and the main thread when it counts and answers.
+        // The counts of all stacks add up to the kernel's count for the process. The counts of the
+        // stacks with `touch` add up to the kernel's count for the main thread. The remaining page
+        // faults are those of other threads, mostly compiler threads, and those of the main thread
+        // when it counts and answers.
         let all = stacks.count();
         assert!(
             all + counted_by_load / 100 >= counted_by_load

@@ -37,8 +37,8 @@ fn files(folder: &Path) -> BTreeMap<String, u32> {
         .collect()
 }
 
-/// Asserts that javaprof's attach request works although it is the first one that the JVM gets, so that
-/// the JVM does not have an attach socket yet.
+/// Asserts that javaprof's attach request works although it is the first one that the JVM gets. Before
+/// its first request, a JVM has no attach socket.
 fn assert_jvm_answers_first_request(runtime: &str, mapping: Mapping, symbols: &str) {
     let what = format!("{runtime} {mapping:?} {symbols}");
     let mut jvm = start(runtime, mapping);

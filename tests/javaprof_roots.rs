@@ -131,7 +131,7 @@ fn symlink_in_place_of_attach_socket_is_not_followed() {
     let socket = PathBuf::from(format!("/tmp/.java_pid{pid}"));
     symlink(&other, &socket).unwrap();
     let output = tool::run("javaprof", &["-p", &pid, "-d", "0.2", "--symbols", "perfmap"]);
-    // The JVM is asked to listen, and creates its own socket there.
+    // javaprof requests that the JVM listens, and the JVM replaces the link by its own socket.
     fs::remove_file(&socket).unwrap();
     assert!(output.status.success(), "{output:?}");
     assert!(listener.accept().is_err(), "javaprof connected to the foreign socket");

@@ -346,7 +346,7 @@ fn samples_before_exec_keep_their_command_and_symbols() {
     child.0.stdin.take().unwrap().write_all(b"\n").unwrap();
     thread::sleep(Duration::from_secs(2));
     // The target is killed, and javaprof is not interrupted: the profile must end with the target,
-    // although the target has run another program since.
+    // although the target has called exec() during the trace and runs another program.
     child.0.kill().unwrap();
     child.0.wait().unwrap();
     let output = tool.wait();

@@ -288,7 +288,7 @@ fn check_repeated_agent_loads(times: usize) {
     };
     profile();
     let before = fds();
-    // Each profile loads it twice.
+    // Each profile loads the agent twice.
     for _ in 0..times / 2 {
         profile();
     }

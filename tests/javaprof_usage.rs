@@ -191,7 +191,7 @@ fn include_and_exclude_select_complementary_stacks() {
     assert!(both.iter().any(|l| has(l, "deep")), "{both:#?}");
     assert!(!both.iter().any(|l| has(l, "small") || has(l, "medium")), "{both:#?}");
     assert!(none.is_empty(), "{none:#?}");
-    // The two add up to the total, except for clock jitter.
+    // The samples with `deep` and those without it add up to the total, except for clock jitter.
     let (sum, all) = (total(with) + total(without), total(all));
     assert!(sum.abs_diff(all) <= all / 5, "{} and {} of {all}", total(with), total(without));
     let expected = total(profiles[0].iter().filter(|l| has(l, "deep")));

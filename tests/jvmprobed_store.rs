@@ -184,8 +184,8 @@ fn store_limits_age_and_size_of_windows() {
     assert!(on_disk <= size, "{on_disk}");
 }
 
-/// The clock is set back several times, so new windows have the times of existing ones. This also
-/// works after existing windows have been merged, and after a restart.
+/// The clock is set back several times, so new windows have the times of existing ones. All windows are
+/// retained, also if existing windows have been merged, and after a restart.
 #[test]
 fn windows_with_equal_times_are_all_retained() {
     let dir = folder();
@@ -221,8 +221,8 @@ fn clock_error_of_two_minutes_drops_no_windows() {
     let mut numbers = checked_window_numbers(dir.path());
     numbers.sort_unstable();
     assert_eq!(numbers, (0..620).collect::<Vec<_>>());
-    // After an hour of windows with the new time, the store accepts this time and removes the
-    // windows that are too old by it.
+    // After an hour of windows with the new time, the store accepts this time. It then removes the
+    // windows that are too old, compared with the new time.
     put(620..850, BEGIN + 25 * 3600);
     assert!(checked_window_numbers(dir.path()).contains(&0));
     put(850..870, BEGIN + 25 * 3600);
@@ -254,7 +254,7 @@ fn changing_the_clock_loses_no_windows() {
     command.env("LD_PRELOAD", library).env("FAKETIME_TIMESTAMP_FILE", &offset);
     command.env("FAKETIME_NO_CACHE", "1").env("DONT_FAKE_MONOTONIC", "1");
     let daemon = Tool::spawn(command);
-    // Windows without the JVM of the synthetic ones are the daemon's own.
+    // The synthetic windows contain the JVM "shop". All other windows are the daemon's own.
     let own = || -> Vec<(u64, u64)> {
         let windows = StoreReader::open(&dir).unwrap().read(0, u64::MAX).unwrap().into_iter();
         let all = windows.map(|stored| stored.window);

@@ -40,7 +40,7 @@ fn load(group: &Cgroup, program: &str, flags: &[&str]) -> Load {
     Load::spawn_program(command, program, 17)
 }
 
-/// Starts a daemon without allocation. Returns it with the address of its metrics.
+/// Starts a daemon that does not record allocation. Returns it with the address of its metrics.
 fn daemon(store: &str, more: &[&str]) -> (Tool, String) {
     let listen = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
     let args = ["--config", "/dev/null", "--no-alloc", "--listen", &listen, "--dir", store];

@@ -6,8 +6,8 @@
  *
  * A prologue is decoded from the method's verified entry on; HotSpot uses only a few instructions there (x86.ad
  * MachPrologNode, C1's build_frame). An epilogue is recognised by the next instruction: HotSpot's compilers emit
- * pop, return poll and ret nowhere else. A disassembler in user space would give the same information, but too
- * late for new code.
+ * pop rbp, return polls and ret nowhere else. A disassembler in user space would give the same information,
+ * but too late for new code.
  */
 #ifndef JVMPROBE_WALK_ARCH_X86_BPF_H
 #define JVMPROBE_WALK_ARCH_X86_BPF_H
@@ -329,9 +329,9 @@ static __always_inline __u64 sets_sender_sp(__u64 code)
  * Returns whether an adapter has set r13 to the caller's sp; before that, r13 may have any value. The code
  * from ip on is searched for the jump to the interpreter (jmp rcx) and for the instruction that sets r13 (mov
  * r13, rsp or, since JDK 20, lea r13, [rsp + 8]). If the jump comes first, r13 is set. If the other
- * instruction comes first, r13 is not set yet. If neither is near, r13 is not set either, because up to a
- * kilobyte of GC barrier code may precede both. (An adapter begins with the code for calls from interpreted
- * to compiled code, which does not need the caller's sp.)
+ * instruction comes first, r13 is not set yet. If neither is found within MAX_BLOB_BYTES, ip is in the GC
+ * barrier code that precedes both (up to a kilobyte), so r13 is not set yet. (An adapter begins with the code
+ * for calls from interpreted to compiled code, which does not need the caller's sp.)
  */
 __noinline int has_set_sender_sp(struct walker *w)
 {

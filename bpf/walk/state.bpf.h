@@ -111,8 +111,8 @@ struct walker {
 };
 
 /*
- * Number of levels; the tool defines it. Programs that may interrupt each other on one processor walk at
- * different levels. Programs that may interrupt others of their own level must lock the memory (lock.bpf.h).
+ * Number of levels; the tool defines it. Each level has memory of its own. Programs that may interrupt each
+ * other on one processor must walk at different levels, or share a level and lock its memory (lock.bpf.h).
  */
 #ifndef WALK_LEVELS
 #define WALK_LEVELS 1

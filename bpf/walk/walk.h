@@ -25,8 +25,8 @@ enum walk_end {
 };
 
 /*
- * The bits from GUESS_SHIFT on hold the number of frames before the first one that is a guess; 0 if no frame
- * is a guess.
+ * In walked.end, the bits from GUESS_SHIFT on hold the number of frames before the first frame that is a
+ * guess. They are 0 if no frame is a guess.
  */
 #define GUESS_SHIFT 8
 
@@ -82,8 +82,9 @@ struct jvm {
 	__u64 interpreter_high;
 	/* Address of the string "nmethod" that every nmethod has as its name. */
 	__u64 nmethod_name;
-	/* return_barrier is the return address on a stack whose outer frames are frozen in the heap. The walk
-	   then continues at the return address that is stored at cont_return_pc_at. */
+	/* If the outer frames of a virtual thread are frozen in the heap, the outermost of its frames on the
+	   stack returns to return_barrier. There, the walk continues at the return address that is stored at
+	   cont_return_pc_at. */
 	__u64 return_barrier;
 	__u64 cont_return_pc_at;
 	/* Address of the JVM's counter of unloaded classes; 0 if it has none. */

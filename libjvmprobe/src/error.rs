@@ -36,7 +36,7 @@ pub enum Error {
         /// The process.
         pid: Pid,
     },
-    /// No JVM has such a name.
+    /// No running JVM matches the requested name.
     #[error(
         "no running JVM has a main class, jar, service or container that matches `{name}`; run \
          this tool without a target to list JVMs"
@@ -193,7 +193,7 @@ pub enum Error {
         /// Reason.
         r#source: io::Error,
     },
-    /// The name of an output file has no ending of a known profile format.
+    /// The extension of an output file's name belongs to no known profile format.
     #[error(
         "{path}: unknown file name extension; use {known}",
         path = path.display()
@@ -201,7 +201,7 @@ pub enum Error {
     UnknownFormat {
         /// The file.
         path: PathBuf,
-        /// Known formats, with their endings.
+        /// Known formats, with their extensions.
         known: String,
     },
     /// libbpf or the kernel's BPF subsystem reported an error.

@@ -1,5 +1,5 @@
 //! Entry points of the fuzzers in `tests/fuzz`. Each function calls a parser of foreign bytes and
-//! uses its result as the library does. None of them may panic, hang or need much memory.
+//! uses its result as the library does. No parser may panic, hang or need much memory.
 
 use std::{fs::File, os::unix::fs::FileExt};
 

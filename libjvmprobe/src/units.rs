@@ -27,11 +27,11 @@ macro_rules! unit {
 }
 
 unit!(
-    /// A PID in this process's PID namespace (the one that `ps` shows here).
+    /// A PID in this process's PID namespace, as `ps` shows it here.
     Pid(u32), "{}"
 );
 unit!(
-    /// A PID in the process's own, innermost PID namespace.
+    /// The PID of a process in the innermost PID namespace that contains that process.
     NsPid(u32), "{}"
 );
 unit!(

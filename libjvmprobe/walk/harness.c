@@ -4,7 +4,7 @@
  * helpers and maps differ: they get the walker's data from callbacks, which read a recording or a live
  * process.
  *
- * There is one walk at a time in each thread: BPF's per-CPU data are per-thread data here.
+ * Data that are per CPU in BPF are per thread here, because each thread does one walk at a time.
  */
 #include <errno.h>
 #include <stdbool.h>

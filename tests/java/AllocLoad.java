@@ -12,7 +12,8 @@ import java.util.concurrent.locks.LockSupport;
  * <p>Commands on stdin, answers on stdout: "ready PID" once;
  * "go SECONDS [MB_PER_SECOND|work [THREADS [shared|stay]]]" runs the load; "quit" ends. With "work", the
  * threads also compute, in proportion to what they allocate. With "shared", two call paths allocate
- * objects of one class. With "stay", the threads end five seconds later. The answer to "go" is one line:
+ * objects of one class. With "stay", the threads sleep for five seconds after the load and then end. The
+ * answer to "go" is one line:
  * "done CLASS=OBJECTS/BYTES ... path:NAME=BYTES ... allocated=BYTES". The last number is the sum of
  * ThreadMXBean.getThreadAllocatedBytes for the allocating threads.
  */

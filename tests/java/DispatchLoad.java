@@ -1,6 +1,6 @@
 /**
- * Spends its time in code that HotSpot inserts between caller and callee: type checks, and the stubs
- * that look up methods. The callers are known, and none of them is inlined.
+ * Spends its time in HotSpot's type checks, and in the stubs that look up the callee of a virtual or
+ * interface call. The callers are known, and none of them is inlined.
  */
 class DispatchLoad {
     interface One {}

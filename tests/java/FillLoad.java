@@ -65,8 +65,9 @@ public class FillLoad {
     }
 
     /**
-     * Starts the thread that computes. Each time, it starts a second thread, which dumps all threads.
-     * Until the computation ends, every other thread must then wait.
+     * Starts the thread that computes. Before each computation, that thread starts another one, which
+     * requests a dump of all threads 100 ms later. From then until the computation ends, all other
+     * threads wait.
      */
     private static void holdThreads(long end, double seconds) {
         Thread holder = new Thread(() -> {

@@ -1,7 +1,7 @@
 import java.lang.invoke.MethodHandle;
 import java.util.function.IntSupplier;
 
-/** Calls of every kind, for the tests of tests/lib/calls.rs. It is never run. */
+/** Calls of every kind, for the tests of tests/lib/calls.rs. This class is never run. */
 class PossibleCalls {
     interface Shape {
         int area();

@@ -3,8 +3,8 @@ import java.nio.charset.StandardCharsets;
 import java.util.function.IntUnaryOperator;
 
 /**
- * The thread "changes": methods that are entered by on-stack replacement, and compiled code that is
- * discarded while its frames are on the stack. Both happen continuously, in generations of copies of
+ * The thread "changes": enters methods by on-stack replacement, and makes the JVM discard compiled code
+ * while frames of that code are on the stack. It does so again and again, each time in a new copy of
  * StackShift0000.
  */
 class StackChanges implements Runnable {

@@ -2,8 +2,8 @@ import java.io.BufferedReader;
 import java.io.InputStreamReader;
 
 /**
- * Almost never has the same stack twice, because a random sequence of left and right calls leads to each
- * spin.
+ * Almost never has the same stack twice, because each call of spin() is reached through a random sequence
+ * of calls of left() and right().
  *
  * Commands on stdin, answers on stdout: "ready PID" once; "go SECONDS" is answered by "done".
  */

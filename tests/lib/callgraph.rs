@@ -205,7 +205,7 @@ const CALLS: &str = "
 ";
 
 /// Extra calls after a virtual thread has yielded. Its outer frames stay in the heap until
-/// execution returns to them, so any of its methods may appear directly above the carrier's frames.
+/// execution returns to them, so the carrier may appear to call any of its methods.
 const AFTER_A_YIELD: &str = "
     carrier ~> Yielding.down Yielding.bottom Yielding.up
 ";
@@ -463,8 +463,8 @@ impl CallGraph {
             let is_wrong = count(bottom) > 0 && !is_right;
             let why = format!("{found} of {depth} {repeated} under {bottom}");
             // Between two calls, HotSpot's debug information may attribute an instruction to the
-            // method that is inlined next. The count is then too low, or one too high, and this is
-            // a gap.
+            // method that is inlined next. The stack then has too few frames of `repeated`, or one
+            // too many. Such a stack counts as one with gaps.
             is_wrong.then_some(Problem { why, is_gap: found <= depth + 1 })
         })
     }
@@ -483,14 +483,15 @@ impl Report {
     }
 
     /// Whether there are almost no impossible stacks. A few are accepted, because there are rare
-    /// instants at which the words on the stack look like another state: at two or three
+    /// instants at which the words on the stack look like those of another state: at two or three
     /// instructions, in the kernel's signal frames, and in the JVM's own stubs.
     pub fn is_possible(&self) -> bool {
         is_rare(self.wrong, self.samples)
     }
 
-    /// Whether at most 3 % of the stacks are impossible. This limit applies if a part of the
-    /// callers of callbacks from the C library is guessed.
+    /// Whether at most 3 % of the stacks are impossible. This limit applies if the C library has
+    /// no unwind tables: the walker then guesses some of the steps from a callback to the function
+    /// of the C library that has called it.
     pub fn is_possible_without_tables(&self) -> bool {
         self.wrong * 100 <= self.samples * 3
     }
@@ -498,8 +499,8 @@ impl Report {
     /// Asserts the promised quality: at most 1 % incomplete stacks, 0.3 % frames without a name and
     /// 4 % stacks with gaps, and impossible stacks as in [`Report::is_possible`]. Gaps are
     /// accepted, because near a method's end, HotSpot's debug information names the method that was
-    /// inlined last. While a recursion returns, its bottom method may therefore still appear
-    /// although some of its callers have returned.
+    /// inlined last. While a recursion returns, a stack may therefore still show the recursion's
+    /// bottom method, although that method and some of its callers have already returned.
     ///
     /// # Panics
     /// If the quality is lower.

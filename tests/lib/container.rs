@@ -120,8 +120,8 @@ impl Container {
         let home = java.ancestors().nth(2).expect("bin/java");
         let (number, id) = (dir.path().join("pid"), dir.path().join("id"));
         let mut command = Command::new("podman");
-        // crun does not support the hybrid cgroup hierarchy of some machines. Limits cannot be
-        // raised above our own.
+        // crun does not support the hybrid cgroup hierarchy of some machines. The ulimits are low,
+        // because podman cannot set a limit above our own.
         command.args(["--runtime", "runc", "run", "--rm", "-i", "--network=none"]);
         command.args(["--ulimit", "nofile=4096:4096", "--ulimit", "nproc=4096:4096", "--pidfile"]);
         command.arg(&number).arg("--cidfile").arg(&id);

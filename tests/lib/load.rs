@@ -48,7 +48,7 @@ pub fn classes() -> &'static Path {
         .path()
 }
 
-/// Creates a jar of these classes in a folder.
+/// Creates a jar of the compiled classes of `tests/java` in a folder.
 ///
 /// # Panics
 /// If it cannot be made.

@@ -34,7 +34,7 @@ pub fn jars(name: &str) -> Vec<PathBuf> {
 }
 
 /// Returns the Kotlin compiler with `files` source files to compile, which are written into a
-/// folder. Each takes a few seconds of CPU time.
+/// folder. Compiling one file takes a few seconds of CPU time.
 ///
 /// # Panics
 /// If it cannot be downloaded.

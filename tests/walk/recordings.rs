@@ -74,8 +74,8 @@ fn walk_with_cached_code_yields_the_recorded_frames() {
             assert_eq!(stack, recording.stack, "{}: {}", file.display(), recording.about);
         }
         // The unwind rows of callers in native code are in the cache now, so the walk succeeds
-        // without the recorded rows. Only if the innermost frame is native, its row is needed,
-        // because the cache contains return addresses only.
+        // without the recorded rows. If the innermost frame is native, its row is still needed,
+        // because the cache contains return addresses only. Such recordings are skipped.
         if recording.stack.frames[0] >> 47 == 0 {
             continue;
         }

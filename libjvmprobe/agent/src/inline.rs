@@ -8,8 +8,9 @@
 //! each other there. HotSpot's debug information marks the END of the code that
 //! it describes (as the comments of its own asynchronous sampler, `forte.cpp`,
 //! say), so each address ends a range, which begins at the end of the previous
-//! range. This is correct for both kinds of addresses that a profiler sees: the
-//! address of an interrupted instruction, and a return address minus one.
+//! range. These ranges are correct for both kinds of addresses that a profiler
+//! looks up: the address of an interrupted instruction, and a return address minus
+//! one.
 
 use core::ffi::c_void;
 use core::slice;

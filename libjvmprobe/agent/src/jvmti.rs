@@ -88,7 +88,7 @@ impl Env {
         let mut class = null_mut();
         let (mut signature, mut file) = (null_mut(), null_mut());
         // SAFETY: the types are those of functions 65, 48 and 50; a null pointer
-        // for the generic signature is allowed. A failed call leaves its result unchanged.
+        // for the generic signature is allowed. If function 65 fails, `class` stays null.
         unsafe {
             let declaring: unsafe extern "C" fn(Self, MethodId, *mut Reference) -> i32 =
                 self.function(65);

@@ -14,14 +14,16 @@
 //! static memory.
 //!
 //! The options `map=PATH` and `perf=PATH` name the files; at least one of them is
-//! required. The option `once` requests a snapshot only. The options
-//! `unfold=none|simple|all`, `msig`, `sourcepos`, `dottedclass`, `cleanclass` and
-//! `annotate` change the names in the perf map. With `map=`, the environment writes
-//! until that file is unlinked. If the agent is attached to a running JVM with
-//! `once` or with `perf=` alone, it writes a snapshot of the existing code and
-//! disposes of its environment. If it is loaded at the JVM's start with `perf=`
-//! alone, it writes until the perf map is unlinked. A file that has reached 1 GiB
-//! is treated like an unlinked one.
+//! required. The options `unfold=none|simple|all`, `msig`, `sourcepos`,
+//! `dottedclass`, `cleanclass` and `annotate` change the entries and names in the
+//! perf map.
+//!
+//! An agent that is attached to a running JVM first writes a snapshot of the
+//! existing code. With `map=` and without `once`, it then writes until the rich map
+//! is unlinked; otherwise, it disposes of its environment after the snapshot. An
+//! agent that is loaded at the JVM's start ignores `once`. It writes until the rich
+//! map is unlinked or, without a rich map, until the perf map is unlinked. A file
+//! that has reached 1 GiB is treated like an unlinked one.
 
 #![no_std]
 #![warn(missing_docs, clippy::undocumented_unsafe_blocks)]
@@ -156,7 +158,7 @@ fn open(path: Option<&[u8]>, failure: Failure) -> Result<Option<File>, Failure> 
 }
 
 fn set_up(pass: &Pass, env: Env, live: bool) -> Result<(), Failure> {
-    // Errors are ignored: a JVM without one of these capabilities still sends the other events.
+    // Errors are ignored: a JVM that lacks one of these capabilities still provides the other data.
     env.add_capability(jvmti::CAN_GENERATE_COMPILED_METHOD_LOAD_EVENTS);
     env.add_capability(jvmti::CAN_GET_SOURCE_FILE_NAME);
     env.add_capability(jvmti::CAN_GET_LINE_NUMBERS);

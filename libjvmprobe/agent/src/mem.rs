@@ -7,7 +7,7 @@
 //! version into a call of itself, and only assembly can hide the symbols in the
 //! library, so that they never replace those of the JVM's libc. Sources: the C
 //! standard for the functions; the psABI of each processor for the registers.
-//! Simple loops are fast enough, because each call handles only a few bytes.
+//! Simple loops are fast enough, because most calls handle only a few bytes.
 
 use core::arch::global_asm;
 

@@ -54,7 +54,8 @@ pub struct Options<'a> {
     pub map: Option<&'a [u8]>,
     /// The perf map's path.
     pub perf: Option<&'a [u8]>,
-    /// Write a snapshot of the existing code, and nothing afterwards.
+    /// Write a snapshot of the existing code, and nothing afterwards. Ignored if the agent is loaded at the
+    /// JVM's start.
     pub once: bool,
     /// Entries and names of the perf map.
     pub style: Style,

@@ -54,7 +54,7 @@ pub fn map(process: &Process, hotspot: &HotSpot) -> Result<String> {
 }
 
 enum Failed {
-    /// The JVM does not answer.
+    /// The JVM cannot be attached to, does not answer or rejects the command.
     Jvm(Error),
     /// The folder cannot be used: it is full, read-only or mounted with `noexec`.
     Folder(String),

@@ -26,7 +26,7 @@ const MAX_ENTRIES: usize = 4_000_000;
 /// Maximum number of frames in a range. HotSpot never inlines so deeply.
 const MAX_CHAIN: usize = 1024;
 
-/// Parses a map, and returns the code that exists at its end. Invalid lines are skipped.
+/// Parses a map, and returns the code that no later record removes or replaces. Invalid lines are skipped.
 pub fn parse(text: &str) -> impl Iterator<Item = (Addr, u64, Code)> + use<> {
     let mut reader = Reader::default();
     for line in text.lines() {

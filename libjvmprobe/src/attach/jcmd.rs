@@ -318,7 +318,7 @@ impl Connection {
             let remaining = self.deadline.remaining().map_err(silent)?.min(SIGNAL_CHECK_INTERVAL);
             let remaining =
                 Timespec::try_from(remaining).unwrap_or(Timespec { tv_sec: 0, tv_nsec: 0 });
-            // If poll() fails, the next attempt fails, too.
+            // If poll() fails, the loop repeats `work` without waiting, until the deadline.
             let _ = poll(&mut [PollFd::new(&self.socket, ready)], Some(&remaining));
         }
     }

@@ -144,8 +144,8 @@ pub(crate) fn symbols_hint(libjvm: &Path) -> String {
     format!(", or {package}specify a file with its symbols with --symbols-from")
 }
 
-/// Returns the entry of the first function whose mangled name begins with `prefix`. A symbol of a separate file is used
-/// only if the file itself confirms that a function begins there.
+/// Returns the entry of the first function whose mangled name begins with `prefix`. A symbol of a separate
+/// debug file is used only if `elf` itself shows that a function begins at the symbol's address.
 pub fn function(elf: &ElfFile, symbols: &Symbols, prefix: &str) -> Option<Site> {
     let symbol = symbols.find_prefix(prefix)?;
     (!elf.has_separate_symbols() || elf.begins_function(symbol.value)).then_some(())?;

@@ -26,7 +26,8 @@ use crate::{
     },
 };
 
-/// Map from the ids of the stacks that were sent to the keys of their JVMs: bpf/walk/intern.bpf.h.
+/// Map whose keys are the ids of the stacks already sent to user space, and whose values are the keys of the
+/// stacks' JVMs: bpf/walk/intern.bpf.h.
 const KNOWN_STACKS: &str = "known_stacks";
 
 /// Allocates storage for a skeleton, which lives as long as the process, so that no attachment outlives it.
@@ -87,8 +88,9 @@ impl<S: Skel<'static>, E> Session<S, E> {
         self
     }
 
-    /// Sets the maps from which [`Attach::forget`] removes the entries of a JVM: those whose keys begin with
-    /// the JVM's key or, in `known_stacks`, those whose value is the JVM's key.
+    /// Sets the maps from which [`Attach::forget`] removes the entries of a JVM. In the map `known_stacks`,
+    /// these are the entries whose value is the JVM's key. In other maps, these are the entries whose key
+    /// begins with the JVM's key.
     #[must_use]
     pub fn with_maps_by_jvm(mut self, maps: &'static [&'static str]) -> Self {
         self.maps_by_jvm = maps;
@@ -193,7 +195,8 @@ impl<S: Skel<'static>, E> Attach for Session<S, E> {
                 }
                 (Err(error), _) => return Err(error),
             }
-            // Events arrive from the first attachment on, so the buffer is emptied after each.
+            // Events arrive from the first attachment on, so the ring buffer is emptied after every
+            // attachment.
             self.stream.drain_ring()?;
         }
         Ok(links)

@@ -4,8 +4,8 @@
 //! The sources are those that run in the kernel (`bpf/walk/`), compiled for user space by `walk/harness.c`. The
 //! properties that the verifier has proved hold here as well: the code stays within the memory that it is given.
 //!
-//! The only unsafe code is the call into C: the structures are mirrors whose sizes a test compares, and the C side
-//! calls back only while the call lasts.
+//! `unsafe`: the calls into C, and the callbacks from C. The structures that are passed are mirrors of C's; a
+//! test compares their sizes with those in C. C calls back only while a call into C lasts.
 
 use std::{
     ffi::{c_int, c_void},

@@ -290,8 +290,7 @@ impl Walker {
         }
     }
 
-    /// Returns the files that are in use: mapped by a process, or with more references than the `HOLDERS`
-    /// have.
+    /// Returns the files that are in use: mapped by a process, or with more than `HOLDERS` references.
     fn used(&self) -> Vec<i32> {
         let handed_over =
             self.handed_over.values().flat_map(|handed_over| handed_over.iter().skip(1));
@@ -395,8 +394,8 @@ fn stamp() -> u64 {
     LAST.fetch_add(1, Ordering::Relaxed) + 1
 }
 
-/// Returns offsets of members of [`JvmLayout`], which tests of the tools compare with the types generated from the
-/// header.
+/// Returns the size of [`JvmLayout`] and the offsets of some members. Tests of the tools compare these
+/// numbers with those of the type that is generated from the header.
 #[cfg(test)]
 pub(crate) fn layout_offsets() -> [usize; 5] {
     use std::mem::offset_of;

@@ -137,8 +137,8 @@ impl<'a> kv::VisitSource<'a> for Values {
     }
 }
 
-/// Formats a message as text. Each of its values follows in brackets, as structured data of RFC 5424, section
-/// 6.3. Such a value is an object.
+/// Formats a message as text. Each of its values is a JSON object, which follows the text in brackets, as
+/// structured data of RFC 5424, section 6.3.
 fn as_text(tool: &str, text: &str, values: &Map<String, Value>) -> String {
     let mut line = format!("{tool}: {}", clean::name(text));
     for (about, values) in values {

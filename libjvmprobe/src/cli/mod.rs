@@ -109,8 +109,8 @@ pub trait CommandLine: Parser {
     }
 }
 
-/// Main function of a tool: parses the command line and runs. An error is printed as one line and results in exit
-/// status 1; otherwise `run` determines the exit status.
+/// Main function of a tool: parses the command line and calls `run`, whose result determines the exit status.
+/// An error of `run` is printed as one line and results in exit status 1.
 pub fn run<A, T, E>(run: impl FnOnce(&A) -> Result<T, E>) -> ExitCode
 where
     A: CommandLine,
@@ -138,8 +138,9 @@ where
     end(run(&args))
 }
 
-/// Main function of a program with a command line of its own. `common_options` returns the shell for
-/// which to print a completion script, if any, and whether to print messages at the debug level.
+/// Main function of a program that does not have the [`Common`] options, such as jvmprobed. `common_options`
+/// returns the shell for which to print a completion script, if any, and whether to print messages at the
+/// debug level.
 pub fn run_plain<A, T, E>(
     common_options: impl FnOnce(&A) -> (Option<Shell>, bool),
     run: impl FnOnce(&A) -> Result<T, E>,

@@ -79,8 +79,8 @@ impl Table {
 
     /// Finds the symbol that contains the address `at`. Of the start addresses that are not above `at`, only
     /// the highest one is considered, and of the symbols that start there only the largest and the smallest
-    /// one. If the largest one does not contain `at`, no other symbol with a size does. The smallest one may
-    /// have no size.
+    /// one. If the largest one does not contain `at`, no other symbol that starts there and has a size
+    /// contains `at`. The smallest one may have no size; then it may extend to the next symbol.
     fn find(&self, at: u64) -> Option<Entry> {
         let end = self.entries.partition_point(|entry| entry.start <= at);
         let last = *self.entries[..end].last()?;

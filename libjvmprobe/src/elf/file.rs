@@ -459,7 +459,7 @@ mod tests {
 
     #[test]
     fn total_length_of_section_names_is_limited() {
-        // All sections share one long name, each starting one byte later.
+        // The names of the sections overlap: each name starts one byte after that of the previous section.
         let count = 4000_usize;
         let strings = vec![b'a'; count + MAX_NAME];
         let file = |count: usize| {

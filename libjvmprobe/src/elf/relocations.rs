@@ -12,7 +12,7 @@ const R_X86_64_RELATIVE: u64 = 8;
 /// Size of `Elf64_Rela` in bytes: offset, type and addend.
 const ENTRY: usize = 24;
 
-/// For each relocated word, its address and the link-time address that the word will contain; ascending.
+/// For each relocated word, its address and the link-time address to which the word will point; ascending.
 #[derive(Debug, Default)]
 pub(crate) struct Relocations(Vec<(Vaddr, Vaddr)>);
 
@@ -36,7 +36,7 @@ impl ElfFile {
 }
 
 impl Relocations {
-    /// Returns the link-time address that a word will contain, if it is relocated.
+    /// Returns the link-time address to which a word will point, if the word is relocated.
     pub(crate) fn at(&self, place: Vaddr) -> Option<Vaddr> {
         let found = self.0.binary_search_by_key(&place, |(place, _)| *place).ok()?;
         self.0.get(found).map(|(_, address)| *address)

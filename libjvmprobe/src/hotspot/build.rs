@@ -1,7 +1,7 @@
 //! Facts about one libjvm.so, read once for all JVMs that run it.
 //!
-//! JVMs share the facts that are read from the file. They share layout values only if the values of both
-//! JVMs are equal. A JVM that reports wrong values therefore affects only its own results.
+//! JVMs share the facts that are read from the file. Two JVMs share layout values only if their values are
+//! equal. A JVM that reports wrong values therefore affects only its own results.
 
 use std::{
     collections::HashMap,
@@ -96,8 +96,8 @@ impl Build {
         Some(self.privates.get(name)?.value)
     }
 
-    /// Returns a shared copy of a JVM's values: the copy of the JVM that was read last, if its values are
-    /// equal.
+    /// Returns a JVM's values for shared use. If the JVM that was read last has equal values, the result is
+    /// the copy that this other JVM uses.
     pub(crate) fn share(&self, values: Values) -> Arc<Values> {
         let mut last = self.values.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         match &*last {

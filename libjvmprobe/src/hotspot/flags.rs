@@ -64,8 +64,8 @@ impl Flags {
             }
             let value = Addr(pages.u64(Addr(entry.saturating_add(addr)))?);
             let raw_at = Addr(entry.saturating_add(kind));
-            // A pointer is always aligned to eight bytes. If `_type` is not, it is an enumerator of four
-            // bytes in the upper half of an 8-byte word.
+            // A pointer is always aligned to eight bytes. So if the offset of `_type` is not a multiple of
+            // eight, `_type` is an enumerator of four bytes, in the upper half of an 8-byte word.
             let raw =
                 if kind % 8 == 0 { pages.u64(raw_at)? } else { u64::from(pages.u32(raw_at)?) };
             let name = pages.name(Addr(name_ptr))?;

@@ -48,7 +48,7 @@ pub(crate) struct Fake {
     bytes: Vec<u8>,
     symbols: HashMap<&'static str, Addr>,
     layout: Layout,
-    /// Addresses of its method's code, and of the Method.
+    /// Address of the code of its only compiled method, and address of this method's Method.
     code: Addr,
     method: Addr,
     parts: [Range<usize>; 5],
@@ -141,7 +141,7 @@ fn fake() -> Fake {
         // Words of a ConstantPool: class, index of the source file and length, then entries 0 to 3.
         let pool = image.put(&[class.0, u32s(3, 4), 0, name.0, descriptor.0, file.0]);
         // Words of a ConstMethod: pool, then flags, code size and indexes of name and descriptor, then its
-        // own size. Its code follows it.
+        // own size. The bytecodes follow the ConstMethod.
         let indexes = u64::from(1_u16) | 8 << 16 | 1 << 32 | 2 << 48;
         let const_method = image.put(&[pool.0, indexes, 8]);
         image.put(&words(&[0xff, 0, 20, 3 << 3 | 2, 5 << 3 | 1, 0]));

@@ -31,7 +31,7 @@ pub struct Gauge {
     /// for pauses.
     pub op_shows_collection: bool,
     /// Counters of used bytes that the collector sets at the end of a collection: one for each space, at most
-    /// eight. Empty if the collector has no such counters, or if it does not need them because the sum of
+    /// eight. Empty if the collector has no such counters, or if they are not needed because the sum of
     /// `heap` at the end of the operation gives the same result.
     pub(crate) used_at_gc_end: Vec<Addr>,
 }

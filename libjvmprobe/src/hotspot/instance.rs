@@ -81,7 +81,7 @@ impl HotSpot {
         Ok(Self::new(target.pid(), memory, layout, build, bias))
     }
 
-    /// Creates an instance for a memory and its layout, and reads the properties.
+    /// Creates an instance from a JVM's memory and its layout, and reads the JVM's properties.
     pub(super) fn new(
         pid: Pid,
         memory: Memory,
@@ -191,7 +191,7 @@ impl HotSpot {
         // exists.
         self.has_vm = collector != Collector::Unknown || has_heap;
         let has_heap = collector != Collector::Unknown && has_heap;
-        // If the list of threads cannot be read, the heap alone decides.
+        // If the list of threads cannot be read, the other conditions decide.
         let has_threads = || threads::have_begun(memory, layout).unwrap_or(true);
         self.is_set_up = has_heap && !perf_pending && has_threads();
         self.collector = collector;

@@ -111,7 +111,7 @@ impl Methods {
         })
     }
 
-    /// Returns the method at an address; `None` if there is no consistent method.
+    /// Returns the method at an address; `None` if there is no consistent method, or if the cache is full.
     pub(crate) fn get(&mut self, pages: &mut Pages<'_>, method: Addr) -> Option<Arc<MethodInfo>> {
         if let Some(cached) = self.cached.get(&method) {
             return Some(Arc::clone(cached));

@@ -26,12 +26,12 @@ impl HotSpot {
         self.class_counts.unloads().is_some()
     }
 
-    /// Returns the number of classes that it has unloaded; `None` if it does not count them.
+    /// Returns the number of classes that the JVM has unloaded; `None` if the JVM does not count them.
     pub(crate) fn classes_unloaded(&self) -> Option<u64> {
         self.memory.u64(self.class_counts.unloads()?).ok()
     }
 
-    /// Returns the address of its 32-bit counter of collections.
+    /// Returns the address of the JVM's 32-bit counter of collections.
     ///
     /// # Errors
     /// [`Error::Layout`] if the heap is not set up yet, or naming the missing field.
@@ -79,7 +79,8 @@ impl HotSpot {
             // One counter for young and full collections.
             [Some(_), None, ..] => Collections { count: Some(young), is_full: None },
             // If metaspace is short, G1 starts a concurrent cycle, which begins with a young collection. Only
-            // if metaspace is still too small after this young collection, G1 also makes a full one.
+            // if metaspace is still too small after this young collection, G1 also makes a full one. Without
+            // counters, this full collection cannot be detected, so the operation counts as not full.
             _ => {
                 let is_young = self.collector == Collector::G1 && op == Some(FOR_METASPACE);
                 Collections { count: None, is_full: is_young.then_some(false) }

@@ -213,8 +213,8 @@ fn uncolored(word: u64) -> u64 {
     word >> (REMAPPED_SHIFT + 1 + remapped)
 }
 
-/// Returns the text of a string's character array. If the array contains a zero byte, the text is UTF-16,
-/// because a location in Latin-1 contains no zero byte.
+/// Returns the text in the character array of a location, a URL from which a class was loaded. An array that
+/// contains a zero byte is decoded as UTF-16, because a URL in Latin-1 contains no zero byte.
 pub(super) fn text(now: &mut Pages<'_>, at: Addr, array: &Object, max: u32) -> Option<String> {
     let [latin, utf16] = <[String; 2]>::try_from(characters(now, at, array, max)?).ok()?;
     Some(if latin.contains('\0') { utf16 } else { latin })

@@ -78,7 +78,8 @@ impl WantedNames {
 pub(super) struct Values(Vec<Option<(usize, u64)>>);
 
 impl Values {
-    /// Reads the values of a table's rows from a JVM's vmStructs, and its symbols from the file.
+    /// Reads the values of a table's rows: those of [`Kind::Symbol`] from the file's symbol table, all others
+    /// from the JVM's vmStructs.
     ///
     /// # Errors
     /// The errors of [`vmstructs::read`].

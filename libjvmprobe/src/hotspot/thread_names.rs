@@ -1,9 +1,10 @@
 //! Complete names of Java threads. The kernel stores only 15 bytes of them (`comm`).
 //!
 //! Sources: hotspot/share/runtime/{javaThread,osThread}.hpp; `os::set_native_thread_name`, os_linux.cpp; java.base's
-//! java/lang/{Thread,String}.java. A thread's name is the string whose truncated form equals the kernel's
-//! `comm`. The first match shows which field of a Thread holds the name. Collectors move objects during the
-//! reads, so everything is read twice, and strings that differ are dropped.
+//! java/lang/{Thread,String}.java. Among the strings that a thread's Java object refers to, the thread's name
+//! is the one whose truncated form equals the kernel's `comm`. The first match shows which field of a Thread
+//! holds the name. Collectors move objects during the reads, so everything is read twice, and strings that
+//! differ are dropped.
 
 use std::{
     collections::HashMap,
@@ -50,8 +51,8 @@ const MAX_SCAN: Duration = Duration::from_millis(200);
 /// scan's duration.
 const MIN_SCAN_INTERVAL: Duration = Duration::from_millis(500);
 const SCAN_INTERVAL_FACTOR: u32 = 50;
-/// Minimum time between scans of any JVMs of the host, as a multiple of the last scan's duration, so that a
-/// JVM whose memory is slow to read does not delay the events of other JVMs.
+/// Minimum time from a scan of one JVM to the next scan of this or any other JVM, as a multiple of the first
+/// scan's duration. So a JVM whose memory is slow to read does not delay the events of other JVMs for long.
 const SHARED_SCAN_INTERVAL_FACTOR: u32 = 10;
 /// Time during which a scan's result is used for further threads.
 const FRESH: Duration = Duration::from_secs(1);
@@ -97,7 +98,8 @@ pub struct ThreadNames {
     /// Names found so far.
     pub names: CompleteNames,
     reader: Option<Reader>,
-    /// The strings that a thread's Java object refers to, with their fields, by thread ID in the JVM's PID namespace.
+    /// The strings that each thread's Java object refers to, with the fields that refer to them, by thread ID
+    /// in the JVM's PID namespace.
     strings: HashMap<u32, Vec<Text>>,
     last_scan: Option<Instant>,
     next_scan: Instant,
@@ -120,8 +122,8 @@ impl ThreadNames {
 
     /// Looks up the complete name of a running thread whose kernel name is `comm`.
     pub(crate) fn look_up(&mut self, tid: u32, comm: &str) {
-        // A `comm` below the limit was not truncated: its characters may have been escaped, but that never
-        // shortens a name.
+        // A `comm` shorter than the limit was not truncated. Its characters may have been escaped, but
+        // escaping never shortens a name.
         if comm.len() < COMM_LEN {
             return;
         }
@@ -207,8 +209,8 @@ impl ThreadNames {
         let before = reader.strings(until)?;
         let mut strings = reader.strings(until)?;
         strings.retain(|number, texts| before.get(number) == Some(texts));
-        // While a JVM is starting up, it may not have set yet how references are encoded. So a reader that
-        // finds nothing is not retained.
+        // A reader reads the encoding of references only when it is created. While a JVM is starting up, it
+        // may not have set this encoding yet. So a reader that finds nothing is not retained.
         if !strings.is_empty() {
             self.reader = Some(reader);
         }
@@ -245,7 +247,7 @@ fn is_cut_to(name: &str, comm: &str) -> bool {
 /// A string that a thread's Java object refers to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Text {
-    /// Offset of the field.
+    /// Offset of the referring field in the Java object.
     field: usize,
     text: String,
 }
@@ -347,7 +349,7 @@ impl Reader {
             return None;
         }
         self.string = Some(string.klass);
-        // Its array of characters is the only object that a string refers to; the other fields are numbers.
+        // The only object that a string refers to is its array of characters; the other fields are numbers.
         self.references.fields(&string).take(FIELDS_OF_STRING).find_map(|field| {
             let at = self.references.reference(&string, field)?;
             let array = self.references.object(pages, at).ok()?;

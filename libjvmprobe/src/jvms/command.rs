@@ -126,7 +126,7 @@ fn write_pid_and_wait(pid_writer: &OwnedFd, go_reader: &OwnedFd) -> io::Result<(
 /// Maximum time to wait for the command to exit after SIGTERM, and again after SIGKILL.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The running command. [`end`](Self::end) ends it. If a signal ends this process before that, the command is
+/// The running command. [`end`](Self::end) ends it. If a signal ends the tool before that, the command is
 /// killed.
 pub struct Running {
     child: Child,

@@ -43,7 +43,7 @@ pub(super) struct Finder {
     /// Processes to examine later, and the time at which each one is due: new processes of a tenant that
     /// starts many, and JVMs that got no slot.
     waiting: BTreeMap<Pid, Instant>,
-    /// Number of waiting processes that exited before they were examined.
+    /// Number of processes that exited while they waited to be examined.
     exited_unexamined: u64,
     next_scan: Instant,
     /// Determines the minimum age at which a new process is examined.
@@ -151,7 +151,7 @@ impl Finder {
         due
     }
 
-    /// Returns the number of processes that exited before they were examined, because many were starting.
+    /// Returns the number of processes that exited while they waited to be examined.
     pub(super) fn exited_unexamined(&self) -> u64 {
         self.exited_unexamined
     }

@@ -3,8 +3,8 @@
 //! A software event that counts nothing (`PERF_COUNT_SW_DUMMY`), one per processor, records each executable
 //! mapping on this machine with its process and file. It needs no tracefs, no BTF and no probe. PIDs are
 //! those of our own PID namespace. The events wake up no thread, because the rings are read periodically. So
-//! if a machine starts a thousand programs per second, the only cost is to read ten thousand records per
-//! second. Source: perf_event_open(2), "MMAP layout".
+//! the only cost is to read the records. A program causes about ten of them, so a machine that starts a
+//! thousand programs per second causes ten thousand per second. Source: perf_event_open(2), "MMAP layout".
 
 use std::{
     io,
@@ -153,8 +153,8 @@ impl Ring {
         let mut attr = perf_event_attr { type_, config, ..Default::default() };
         attr.set_mmap(1);
         attr.set_mmap2(1);
-        // The kernel wakes up a reader only after this number of bytes. The maximum prevents wake-ups,
-        // because no thread waits for the event.
+        // The kernel wakes up waiting threads after this number of bytes. No thread waits for the event, so
+        // the maximum is used, which prevents wake-ups.
         attr.set_watermark(1);
         attr.__bindgen_anon_2.wakeup_watermark = u32::MAX;
         let event = perf::open_event(&mut attr, perf::EventScope::Processor(cpu))?;

@@ -1,4 +1,4 @@
-//! JVMs that the user has named, and the list of those that run now.
+//! JVMs that the user has named, and the list of all JVMs that run now.
 
 use crate::{
     Error, Pid, Result,

@@ -253,7 +253,8 @@ impl Registry {
         Ok(Arrivals { queue, registry, refused, _priority_boost: PriorityBoost::begin() })
     }
 
-    /// Returns the number of processes that exited before they were examined, because many were starting.
+    /// Returns the number of processes that exited while they waited to be examined. A process waits if its
+    /// tenant starts many processes, or if there was no slot for it.
     pub fn exited_unexamined(&self) -> u64 {
         self.0.0.exited_unexamined.load(Ordering::Relaxed)
     }

@@ -75,8 +75,9 @@ pub trait Tool {
     /// Returns the reason why the JVM cannot be traced.
     fn plan(&self, target: &Target, hotspot: Option<&HotSpot>) -> Result<Vec<Plan>>;
 
-    /// Sets up the tracing of a JVM. Called before anything is attached, and again each time the JVM was read
-    /// again.
+    /// Sets up the tracing of a JVM. Called before the tool attaches to the JVM, and again each time the JVM
+    /// was read again. If the tool has attached to a command before the command became a JVM
+    /// ([`Trace::attach_early`]), the first call follows when the registry reports the JVM.
     fn prepare(&mut self, key: u64, pid: Pid, hotspot: Option<&HotSpot>) {
         let _ = (key, pid, hotspot);
     }
@@ -413,7 +414,7 @@ impl<T: Tool> Trace<T> {
         Ok(())
     }
 
-    /// Removes JVMs that have ended; if `closely`, also those that have run another program (exec).
+    /// Removes JVMs that have ended. If `closely`, also removes those that run another program now (exec).
     fn remove_ended(&mut self, closely: bool) -> Result<()> {
         let fate = |jvm: &Followed<_>| jvm.target.process.fate_if(closely);
         let fates = self.jvms.iter().map(|(key, jvm)| (*key, fate(jvm)));

@@ -24,7 +24,7 @@ fn is_harmful(c: char) -> bool {
             | '\u{1d173}'..='\u{1d17a}' | '\u{e0000}'..='\u{e0fff}')
 }
 
-/// Escapes harmful characters in a part of a line. Cleaning a text twice changes nothing.
+/// Escapes harmful characters in a part of a line. Cleaning a cleaned text changes nothing.
 pub(crate) fn line(text: &str) -> Cow<'_, str> {
     replace(text, |clean, c| match u32::from(c) {
         byte @ ..=0xff => write!(clean, "\\x{byte:02x}"),

@@ -40,7 +40,8 @@ impl Container {
         let paths = cgroup.lines().filter_map(|line| line.splitn(3, ':').nth(2));
         let containers = paths.map(Self::of_path);
         let best = containers.max_by_key(|container| {
-            // `max_by_key` returns the last of equal elements.
+            // If several paths contain the same kinds of data, `max_by_key` returns the last of them. The
+            // line of version 2, if any, is the last.
             (container.container.is_some(), container.pod.is_some(), container.service.is_some())
         });
         best.unwrap_or_default()
@@ -65,7 +66,9 @@ impl Container {
                 (result.container, result.runtime) = (Some(id.to_owned()), runtime);
             } else if let Some((uid, qos)) = pod(part) {
                 result.pod = Some(uid);
-                // Each class but Guaranteed has a folder of its own. A cgroup namespace may hide that folder.
+                // Each class but Guaranteed has a folder of its own, between the root `kubepods` and the pod.
+                // A cgroup namespace may hide that folder, so a pod counts as Guaranteed only if it is
+                // visibly in the root.
                 let is_in_root = part.contains("kubepods-pod") || before.ends_with("kubepods");
                 result.qos = qos.or_else(|| class(before)).or(is_in_root.then_some("Guaranteed"));
             } else if let Some(service) = part.strip_suffix(".service") {
@@ -252,7 +255,7 @@ mod tests {
                 "containerd",
                 "Burstable",
             ),
-            // kind: the node is a container itself.
+            // In kind (Kubernetes in Docker), the node is a container itself.
             (
                 format!(
                     "0::/docker/{}/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-burstable.slice/\

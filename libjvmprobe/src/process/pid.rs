@@ -159,8 +159,8 @@ impl Process {
         poll(&mut fds, Some(&now)).is_ok_and(|ready| ready > 0)
     }
 
-    /// Returns its [fate](Self::fate). Unless `closely` is set, uses one system call only, and reports a process that
-    /// runs another program as alive.
+    /// Returns its [fate](Self::fate). Unless `closely` is set, uses one system call only, and returns
+    /// [`Fate::Alive`] even if the process runs another program now.
     pub(crate) fn fate_if(&self, closely: bool) -> Fate {
         match closely {
             true => self.fate(),
@@ -229,8 +229,8 @@ pub(super) fn text_of(pid: Pid, name: &str) -> Result<String> {
 /// Converts an error that occurred while reading a file in /proc/PID.
 pub(super) fn read_error(pid: Pid, path: &str, error: io::Error) -> Error {
     match error.kind() {
-        // The next arm matches ESRCH (3): the process ended while the file was read.
         io::ErrorKind::NotFound => Error::NoSuchProcess { pid },
+        // ESRCH: the process ended while the file was read.
         _ if error.raw_os_error() == Some(3) => Error::NoSuchProcess { pid },
         io::ErrorKind::PermissionDenied => {
             proc_error(pid, ProcError::PermissionDenied(Some(path.into())))

@@ -169,7 +169,8 @@ impl Pool {
         })
     }
 
-    /// Returns whether reads of a process are rejected because it or its tenant has too many stuck readers.
+    /// Returns whether reads of a process are rejected. They are rejected while a reader of that process is
+    /// stuck, and while too many readers of its tenant or of all processes are stuck.
     fn refuses(&self, pid: Pid, tenant: impl FnOnce() -> String) -> bool {
         if self.stuck.len() >= MAX_STUCK || self.stuck.iter().any(|stuck| stuck.pid == pid) {
             return true;
@@ -299,7 +300,7 @@ fn send(
 }
 
 /// Receives one message of an answer. Returns its length without the head, and the descriptor that came with it.
-/// Adds blocks that cannot be read to `unread`.
+/// Sets in `unread` the bits of the blocks that could not be read.
 fn receive(
     from: &OwnedFd,
     to: &mut [u8],

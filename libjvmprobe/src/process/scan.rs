@@ -62,7 +62,8 @@ impl Scanner {
                 continue;
             }
             let is_due = *scans <= EAGER_SCANS || scans.is_multiple_of(LATE_SCAN_INTERVAL);
-            // The process was not a JVM before, which can only change if it maps a JVM's library.
+            // The first scan examines every process, because this also detects native images. In later scans,
+            // only a process that maps a JVM's library can have become a JVM.
             if is_due && (*scans == 1 || maps_jvm(pid)) {
                 found.extend(self.examine(pid));
             }

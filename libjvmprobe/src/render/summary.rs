@@ -85,9 +85,9 @@ const GC_THREADS: [&str; 11] = [
 ];
 const JIT_THREADS: [&str; 4] = ["C1 Comp", "C2 Comp", "JVMCI", "Sweeper thread"];
 
-/// Thread that runs safepoint operations: with Serial, these include collections.
+/// Thread that runs VM operations. With Serial, it also does the work of the collections.
 const VM_THREAD: &str = "VM Thread";
-/// Prefixes of the names of safepoint operations that are collections (hotspot/share/runtime/vmOperation.hpp).
+/// Prefixes of the names of VM operations that are collections (hotspot/share/runtime/vmOperation.hpp).
 const COLLECTIONS: [&str; 11] = [
     "VM_GC",
     "VM_Gen",

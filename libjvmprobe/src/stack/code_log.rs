@@ -110,8 +110,8 @@ impl Entry {
 }
 
 impl CodeLog {
-    /// Sets the snapshot of an epoch. If entries overlap, the later one is valid. A new snapshot replaces an earlier
-    /// one.
+    /// Sets the snapshot of an epoch. If entries overlap, the one that is listed last is valid. A new
+    /// snapshot replaces an earlier one.
     pub(crate) fn snapshot(&mut self, epoch: u64, snapshot: Snapshot) {
         self.snapshot_epoch = epoch;
         (self.latest, self.is_normalized) = (None, false);
@@ -361,7 +361,7 @@ impl Timeline<'_> {
     }
 }
 
-/// Sorts a snapshot by address, and keeps the later one of overlapping lines.
+/// Sorts a snapshot by address. Of overlapping entries, keeps the one that was listed last.
 fn without_overlaps(snapshot: Vec<Entry>) -> Vec<Entry> {
     let mut lines: Vec<_> = snapshot.into_iter().enumerate().collect();
     lines.sort_by_key(|(_, entry)| entry.start);
@@ -402,8 +402,9 @@ impl CodeIndex {
         Self { max_ends: max_ends.collect(), entries, text }
     }
 
-    /// Returns the code at `addr` in `epoch`. Code may run shortly before its load is reported, so if there was none,
-    /// the next code at that address within [`MAX_REPORT_DELAY`] epochs is returned.
+    /// Returns the code at `addr` in `epoch`. If no code was there in that epoch, returns the next code that
+    /// was loaded there within [`MAX_REPORT_DELAY`] epochs, because code may run shortly before its load is
+    /// reported.
     pub(crate) fn find(&self, addr: Addr, epoch: u64) -> Option<CodeId> {
         let mut next: Option<(u64, CodeId)> = None;
         let end = self.entries.partition_point(|entry| entry.start <= addr.0);
@@ -524,8 +525,8 @@ mod tests {
         log.load(2, Addr(200), 50, method("A.hot"));
         log.unload(3, method("A.hot"));
         log.unload(8, method("A.hot"));
-        // It is unknown which unload belongs to which copy. A sample at address 210 in epoch 7 shows that the
-        // copy at 200 still existed then, so the unload of epoch 8 ends it.
+        // It is unknown which unload belongs to which copy. The log uses the later one for the copy at 200,
+        // so this copy still exists in epoch 7.
         log.load(9, Addr(200), 50, method("B.b"));
         assert_eq!(name_at(&log.into_index(), 210, 7).as_deref(), Some("A.hot"));
     }

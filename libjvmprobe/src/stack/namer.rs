@@ -2,7 +2,7 @@
 //!
 //! This suits stacks that are sent once and soon after they were walked: code is not freed while it is on a
 //! thread's stack, and rarely shortly afterwards. The kernel side treats stacks that differ in a compile id
-//! as different stacks, so the names of a known stack remain valid.
+//! as different stacks, so the names given to a stack remain valid.
 
 use std::time::{Duration, Instant};
 

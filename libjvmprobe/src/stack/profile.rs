@@ -115,11 +115,12 @@ pub struct Profile {
     pub slot_ns: u64,
     /// Number of samples that the kernel side could not deliver.
     pub lost: u64,
-    /// Number of samples whose stacks were dropped to save memory: see [`Profile::fold`].
+    /// Number of samples (for allocation, of bytes) whose stacks were dropped to save memory: see
+    /// [`Profile::fold`].
     pub folded: u64,
 }
 
-/// Returns the number of samples that a merged sample consists of.
+/// Returns the number of samples that a merged sample consists of; for allocation, the number of bytes.
 fn samples_of(measure: &Measure, sample: &Sample) -> u64 {
     match measure {
         Measure::Time | Measure::Allocation => sample.count,
@@ -163,7 +164,8 @@ impl Profile {
         self.samples.iter().map(|sample| sample.count).sum()
     }
 
-    /// Returns the number of samples, which may differ from the sum of counts.
+    /// Returns the number of samples, which may differ from the sum of counts; for allocation, the number of
+    /// bytes.
     pub fn sampled(&self) -> u64 {
         self.samples.iter().map(|sample| samples_of(&self.measure, sample)).sum()
     }

@@ -1,5 +1,4 @@
-//! Counts per time slot. Slots have equal length. All counts use the same numbering, which starts at a common
-//! time.
+//! Counts per time slot. All slots have the same length, and are numbered from the same start time.
 
 /// Counts as (slot number, count).
 pub type Times = Vec<(u32, u64)>;

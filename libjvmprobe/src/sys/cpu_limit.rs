@@ -51,7 +51,7 @@ impl Effort {
         result
     }
 
-    /// Adapts the share to the CPU time spent during `elapsed`, and returns it.
+    /// Adapts the share to the CPU time spent during `elapsed`, and returns the new share.
     pub(crate) fn adapt(&mut self, elapsed: Duration) -> f64 {
         self.elapsed += elapsed;
         if self.spent.is_zero() && self.elapsed < self.raise_delay {

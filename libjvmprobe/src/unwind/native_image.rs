@@ -64,7 +64,7 @@ fn adjust([short, long]: [&[u8]; 2], bytes: u32) -> Vec<u8> {
 /// Returns the rows of a method, with pcs relative to its start; `None` if it does not begin with the
 /// expected instructions.
 fn rows(method: &Method, code: &[u8]) -> Option<Vec<Row>> {
-    // A method that does not save rbp may change it: it does not preserve the caller's value.
+    // A method that does not save rbp may overwrite it, so the caller's rbp counts as lost.
     let [before, within] = match method.saves_fp {
         true => [Row::FP_SAME, SAVED_FP],
         false => [Row::FP_LOST; 2],

@@ -123,7 +123,7 @@ impl Live {
         const FUNCTIONS: [&str; 4] = [
             "_ZN13SharedRuntime19OSR_migration_beginE",
             "_ZN14Deoptimization13unpack_framesE",
-            // JDK 17, and later JDKs.
+            // JDK 17 has the first of these two, later JDKs have the second.
             "_ZN14Deoptimization22deoptimize_all_markedE",
             "_ZN19DeoptimizationScope17deoptimize_markedE",
         ];
@@ -267,7 +267,8 @@ impl Source for Live {
             for at in (first..addr + (to.len() + LINE) as u64).step_by(LINE) {
                 let mut line = [0; LINE];
                 let start = at & !(PAGE - 1);
-                // The page has just been read, so it is cached.
+                // The pages of this read are cached now. The additional line may be on a page that
+                // is not cached; it is then not recorded.
                 let pages = self.pages.borrow();
                 if let Some(Some(page)) = pages.get(&start) {
                     line.copy_from_slice(&page[(at - start) as usize..][..LINE]);

@@ -29,8 +29,8 @@ const STEPS: usize = 4_000;
 /// Number of instructions per visit to the `changes` thread, whose code is deoptimised all the
 /// time. It is stopped where that happens.
 const STEPS_OF_CHANGES: usize = 1_500;
-/// Low byte of `walk_end` for a stack that reaches the thread's entry. The bits above count guessed
-/// steps.
+/// Low byte of `walk_end` for a stack that reaches the thread's entry. The bits above it are 0 if no
+/// step was guessed.
 const ENTRY: u64 = 5;
 /// Low byte of `walk_end` for a stack that ends where no caller is left.
 const OUTERMOST: u64 = 1;
@@ -307,9 +307,9 @@ impl<'a> Recorder<'a> {
                     found == counted || is_patched
                 });
             if !is_same {
-                // The walker omits a caller in the interpreter if that has no frame (a method that
-                // is being entered or left, or an intrinsic), or if the interpreter calls a part of
-                // itself.
+                // The walker omits a caller in the interpreter in two cases: the caller has no frame
+                // (it is being entered or left, or is an intrinsic), or the interpreter has called a
+                // part of itself.
                 let counted: Vec<u64> = counted.callers.iter().rev().copied().collect();
                 // Deoptimisation removes frames without returning from them.
                 if kind.name.contains("deoptimisation") {
@@ -388,8 +388,8 @@ impl<'a> Recorder<'a> {
         Ok(tracee.run_to(self.live.word(regs.rsp), regs.rsp + 8)?)
     }
 
-    /// Whether an interpreted method has no frame yet, and its frame pointer leads to a frame that
-    /// is not its caller's.
+    /// Whether an interpreted method that compiled code has called has no frame at this instant: the
+    /// frame pointer leads to another method's frame.
     fn has_foreign_frame_pointer(&self, at: &Registers, trail: &[u64]) -> bool {
         let Some(&caller) = trail.get(1) else { return false };
         let other = self.live.word(at.fp + 8);
@@ -402,7 +402,7 @@ impl<'a> Recorder<'a> {
 
     /// Single-steps a thread in the interpreter to the beginning of a bytecode, because the stack
     /// does not show whether a method that is being entered or left has a frame. Returns `false` if
-    /// it takes too long.
+    /// that takes too long, or if the thread gets a signal or does not stop.
     fn step_to_next_bytecode(&self, tracee: &mut Tracee) -> Result<bool, Box<dyn Error>> {
         // jmp [r10 + 8 * rbx]: dispatch_base(), interp_masm_x86.cpp.
         const DISPATCH: [u8; 3] = [0x41, 0xff, 0x24];

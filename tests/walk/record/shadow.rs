@@ -3,7 +3,8 @@
 //!
 //! A call pushes a return address, a return pops it. The interpreter calls methods by pushing an
 //! address of its own and jumping, and returns by jumping to the address on top. A signal pushes
-//! the interrupted address and its trampoline, and the system call that ends the handler pops them.
+//! the interrupted address and the address of the signal trampoline. The return of the signal handler
+//! pops the latter, and the system call `rt_sigreturn`, which the trampoline makes, pops the former.
 //! A deoptimisation handler pushes its own address. Code that throws exceptions or creates other
 //! frames (deoptimisation, continuations) has effects that are not modelled here. The shadow stack is
 //! then lost, and the walker's result is not compared.

@@ -60,7 +60,7 @@ impl Tracee {
         Ok(tracee)
     }
 
-    /// Keeps the signal of a stop for delivery, unless it is a group stop or a trap.
+    /// Keeps the signal of a stop for delivery, unless the stop is a group stop or a trap.
     fn keep_signal(&mut self, status: c_int) -> Stop {
         let signal = libc::WSTOPSIG(status);
         if status >> 16 != 0 || signal == libc::SIGTRAP {

@@ -1,7 +1,7 @@
 //! Finds loaders that only grow: `--by-loader INTERVAL`. All classes are read again in each interval.
 //!
-//! Loaders of one class and name share a row, because a leak may be one loader that defines more and
-//! more classes, or a growing number of such loaders.
+//! Loaders with the same class and name share a row, because a leak may be one loader that defines more
+//! and more classes, or a growing number of loaders with the same class and name.
 
 use std::{
     collections::{BTreeMap, HashSet},

@@ -14,7 +14,8 @@ use crate::reports::{self, ClassLine, Item, MethodLine};
 /// Maximum number of classes merged.
 const MAX_CLASSES: usize = 4_000_000;
 
-/// Number of runs with one observation, for example that a class was loaded. Each run counts once.
+/// Number of runs in which something was observed, for example that a class was loaded. Each run
+/// counts once.
 #[derive(Clone, Copy, Debug, Default)]
 struct Runs {
     count: u64,

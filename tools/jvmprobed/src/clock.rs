@@ -7,9 +7,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// Maximum drift of the wall clock during an interval, in nanoseconds. A larger deviation from the time since
-/// boot means that the wall clock was set. In intervals shorter than two seconds, the maximum is half of the
-/// interval.
+/// Maximum difference between the length of an interval on the wall clock and its length in time since boot,
+/// in nanoseconds. A larger difference means that the wall clock was set. In intervals shorter than two
+/// seconds, the maximum is half of the interval.
 const STEP: u64 = 1_000_000_000;
 
 /// An instant on both clocks.
@@ -73,7 +73,8 @@ mod tests {
     const SECOND: u64 = 1_000_000_000;
     const HOUR: i64 = 3600;
 
-    /// Returns one interval of 15 seconds for each step. In it, the wall clock is first set forward by `step` seconds.
+    /// Returns one interval of 15 seconds for each step. The wall clock is set at the begin of each interval:
+    /// forward by the step, in seconds, or backward if the step is negative.
     fn intervals(steps: &[i64]) -> Vec<(u64, u64)> {
         let mut now = Now { unix_ns: 1_800_000_000 * SECOND, boot_ns: 77 };
         let mut intervals = Intervals::start(now);

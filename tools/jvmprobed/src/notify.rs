@@ -80,8 +80,8 @@ impl Notify {
         self.send("STOPPING=1");
     }
 
-    /// Reports that the daemon is alive. The main loop calls it on every iteration. A message is sent if a
-    /// third of systemd's watchdog timeout has passed since the last one.
+    /// Reports that the daemon is alive. The main loop calls this method about once a second. The method
+    /// sends a message only if a third of systemd's watchdog timeout has passed since the last message.
     pub fn report_alive(&mut self) {
         let Some(watchdog) = self.watchdog else { return };
         if self.last_report.is_none_or(|at| at.elapsed() >= watchdog / 3) {

@@ -119,8 +119,8 @@ pub(in crate::hotspot) fn inlined(memory: &Memory, layout: &Layout) -> Result<Ve
 /// A piece of code without its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::hotspot) struct Blob {
-    /// Address of its CodeBlob, and the CodeBlob's size in bytes including debug information and all other
-    /// data.
+    /// Address of its CodeBlob, and the CodeBlob's size in bytes, including all data in it. Up to JDK 22,
+    /// these data include the debug information.
     pub(crate) at: Addr,
     pub(crate) size: u64,
     /// Address of its first instruction, and of the first byte after the last one.

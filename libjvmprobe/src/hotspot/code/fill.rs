@@ -1,10 +1,9 @@
 //! Fill level of the code cache, as `jcmd PID Compiler.codecache` prints it.
 //!
 //! Source: hotspot/share/memory/heap.hpp. vmStructs exports the offset of the binary logarithm of a
-//! `CodeHeap`'s segment size. The table lists the neighbouring fields. Their order
-//! is the same from JDK 8 to 28.
-//! The two fields before it must agree with values that are known from other fields. If they do not, the
-//! result is an error.
+//! `CodeHeap`'s segment size, but not the offsets of the fields beside the logarithm. The table lists these
+//! fields. Their order is the same from JDK 8 to 28. The two fields before the logarithm must agree with
+//! values that are known from other fields. If they do not, the result is an error.
 //!
 //! | distance in words | field |
 //! |---|---|
@@ -101,7 +100,8 @@ mod tests {
             used_segments(&HEAP, [0x800, 128, 7, next, list, third, fourth])
         };
         assert_eq!(of(100, 0, 0, 99), Some(100));
-        // JDK 8 has the count directly after the list; later JDKs after the insert point, which may be null.
+        // In JDK 8 the count is directly after the list. In JDK 14 and later it is after the insert point,
+        // which may be null.
         assert_eq!(of(100, 0x10080, 30, 0x11111), Some(70));
         assert_eq!(of(100, 0x10080, 0x10100, 30), Some(70));
         assert_eq!(of(100, 0x10080, 0, 30), Some(70));

@@ -1,8 +1,9 @@
 //! Code heaps: consecutive blocks, each with its length in segments.
 //!
 //! Sources: hotspot/share/code/codeCache.hpp, memory/heap.hpp, memory/virtualspace.hpp,
-//! utilities/growableArray.hpp. The segment map has one byte for each segment: the distance back to the
-//! beginning of the segment's block, 0 where a block begins, 255 in segments that were never used.
+//! utilities/growableArray.hpp. The segment map has one byte for each segment: 0 where a block begins, 255 in
+//! segments that belong to no block. Any other value is a distance back in segments, to the beginning of the
+//! block or, in a long block, to an earlier segment of the same block.
 
 use crate::{
     Addr, Error, Result,

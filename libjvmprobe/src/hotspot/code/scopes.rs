@@ -393,7 +393,8 @@ fn common_frames(
             break;
         }
         common += 1;
-        // The two calls are on different lines of this method, so the methods inlined into it differ.
+        // The two calls are on different lines of this method. So the frames inside it come from
+        // different call sites, even if their methods are the same.
         if a.line != b.line {
             break;
         }

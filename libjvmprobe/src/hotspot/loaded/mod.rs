@@ -180,8 +180,9 @@ impl HotSpot {
             let what = "cannot list the classes of JDK 8; use JDK 11 or later";
             return Err(Error::Unsupported { what: what.into() });
         }
-        // Inlined methods are read before the counters. A method that compiled code inlines only after this
-        // read was counted before, and the counters, which are read later, show that.
+        // The list of inlined methods is read before the counters. If compiled code inlines a method only
+        // after this point, the method's earlier calls were counted. The counters, which are read later, then
+        // show these calls.
         let inlined = self.inlined_methods()?;
         let unloads = self.class_counts.unloads();
         let unloaded = unloads.and_then(|at| self.memory.u64(at).ok());

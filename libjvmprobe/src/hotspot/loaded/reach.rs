@@ -141,14 +141,14 @@ impl Reach<'_> {
     }
 }
 
-/// Adds calls level by level. At each level, it finds the waiting methods that a call of this level may
-/// reach; the calls of these methods belong to the next level. A method is followed from its lowest level
-/// only, because higher levels have lower size limits.
+/// Adds calls level by level. Each step finds the waiting methods that a call of the current level may reach;
+/// the calls of these methods belong to the next level. A method is followed from its lowest level only,
+/// because higher levels have lower size limits.
 fn follow(refs: &mut Refs, mut waiting: PendingMethods, counting: &Counting) {
     let mut methods = std::mem::take(&mut waiting.methods);
     let mut fresh = None;
-    // At the highest levels, C1 inlines only methods so small that their usage is unknown anyway,
-    // so higher levels need no search.
+    // From the last of these levels on, C1 inlines only methods so small that their usage is unknown anyway.
+    // So higher levels need no search.
     for level in 0..u8::MAX {
         let mut called = Vec::new();
         methods.retain(|(callee, size, calls)| {

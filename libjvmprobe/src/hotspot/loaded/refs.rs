@@ -100,7 +100,7 @@ impl Handles {
         self.classes.push(class);
     }
 
-    /// Adds the methods that may have handles to `refs`. If a class is known to have a handle, but nothing
+    /// Adds to `refs` the methods that may have handles. If a class is known to have a handle, but nothing
     /// shows for which method, all methods of the class are added.
     pub(super) fn name(self, refs: &mut Refs) {
         let Self { strings, methods, classes } = self;
@@ -336,8 +336,9 @@ impl Refs {
         let Some(families) = &self.families else { return Some(any) };
         match binding {
             Binding::Constructor => named_level(class),
-            // Object is such a class. A call that names an array class may reach a method of Object, too, but
-            // array classes are not in the families.
+            // If the class has very many subclasses, any call with the method's name and descriptor counts.
+            // `Object` is such a class. For `Object` this is also necessary: a call that names an array class
+            // may reach a method of `Object`, but array classes are not in the families.
             _ if families.is_large(class) => Some(any),
             Binding::Static => families.down(class).filter_map(named_level).min(),
             Binding::Virtual => families.all(class).filter_map(named_level).min(),

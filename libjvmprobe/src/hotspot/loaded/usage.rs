@@ -137,7 +137,7 @@ pub(super) struct InCode {
     pub(super) called_at: Option<u8>,
 }
 
-/// Numbers of calls and loop iterations from which on a method may be compiled.
+/// Minimum numbers of calls and loop iterations with which a method may be compiled.
 ///
 /// `CallPredicate::apply_scaled` and `LoopPredicate::apply_scaled` (compiler/compilationPolicy.cpp;
 /// in JDK 11 runtime/tieredThresholdPolicy.cpp) compare the counters with these flags, multiplied by

@@ -211,7 +211,7 @@ fn classes(
                 return Ok(false);
             }
         }
-        // The layout helper of an array is negative; zero means that it is not a class yet.
+        // The layout helper is negative for an array, and zero for a Klass that is not a class yet.
         if pages.u32(at(klass, fields.layout_helper)?)?.cast_signed() > 0 {
             found.push(Entry { klass, loader: number, is_alone });
         }

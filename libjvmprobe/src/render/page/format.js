@@ -34,7 +34,7 @@ function kindColour(kind, number = 0) {
   return `hsl(${hue} ${saturation}% ${lightness + ((number * 7) % 5) - 2}%)`;
 }
 
-/** Returns the colour of a change from -1 to 1: red if it grew, blue if it shrank. */
+/** Returns the colour of a change from -1 to 1: red for an increase, blue for a decrease. */
 function changeColour(change) {
   const strength = Math.sqrt(Math.abs(change));
   const hue = change > 0 ? 4 : 214;

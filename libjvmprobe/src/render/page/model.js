@@ -362,8 +362,8 @@ class Forest {
     if (this.isOutermost) return this.isOutermost;
     const { parent, method } = this;
     this.isOutermost = new Uint8Array(parent.length);
-    // With nodes for commands or threads, the order is not depth-first. So the children of each node are
-    // linked first.
+    // If there are nodes for commands or threads, nodes are not numbered depth-first. So the children of each
+    // node are linked first.
     const [next, first] = [new Int32Array(parent.length), new Int32Array(parent.length)];
     for (let node = parent.length - 1; node > 0; node--) {
       next[node] = first[parent[node]];

@@ -210,7 +210,8 @@ impl Symbolizer {
                     log::debug!("cannot look up symbols of {}: {error}", path(bundle));
                     return Vec::new();
                 }
-                // The child may have been killed for a reason other than this file, so it is tried again.
+                // Something other than this file may have ended the child, so the file is tried once more,
+                // with a new child.
                 Err(Failure::Ended(_)) if !has_ended => {
                     self.child = None;
                     has_ended = true;

@@ -160,7 +160,8 @@ pub(crate) fn max_tallies(session: &Session) -> usize {
 /// from zero, and stacks and names are sent again. An increment at the moment when a counter is read may be
 /// lost.
 pub(crate) fn take_tallies(session: &Session) -> Result<Vec<(tally_key, tally)>> {
-    // The stacks are removed first, so that the stack of every hit in the new counters was sent again.
+    // The stacks are removed before the counters. The kernel side has therefore sent the stack of every hit
+    // in the new counters again.
     clear(&session.skel.maps.known_stacks)?;
     let taken = take_entries(&session.skel.maps.tallies)?;
     Ok(taken.iter().filter_map(|(k, v)| Some((copy(k)?, copy(v)?))).collect())

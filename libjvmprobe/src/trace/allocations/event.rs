@@ -144,7 +144,7 @@ pub(crate) struct Large {
     pub(crate) humongous: bool,
 }
 
-/// A full TLAB, with objects from its start on.
+/// A full TLAB. Its first `size` bytes contain objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Tlab {
     /// The key of the JVM.

@@ -574,7 +574,7 @@ mod tests {
         let new = Counted { tid: Some(2), last: 2, ..counted(1, 100) };
         for both in [[&old, &new], [&new, &old]] {
             let mut totals = totals(PLAIN);
-            // The thread's samples represent more than the 120 bytes that it has allocated.
+            // The samples of the old thread represent more than the 120 bytes that it has allocated.
             let sample = Count { samples: 1, bytes: 99_000, objects: 1.0, ..Count::default() };
             totals.add(&row("A", 0), 0, &sample);
             assert!(totals.update_in_flight(&[thread(1, 150)], &both).is_empty());

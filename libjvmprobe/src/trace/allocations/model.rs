@@ -259,8 +259,8 @@ impl Jvm {
         self.stacks.as_ref().map_or((0, false), |stacks| (stacks.count(), stacks.is_full()))
     }
 
-    /// Forgets names, stacks and counters read so far, because the kernel side starts again and sends all of
-    /// them anew.
+    /// Forgets the names, stacks and counters read so far, because the kernel side has removed its counters
+    /// and stacks. It counts from zero again, and sends names and stacks again when they occur.
     pub(crate) fn reset(&mut self) {
         self.totals.forget_seen();
         self.names = Names::default();

@@ -50,11 +50,11 @@ pub struct Class {
     pub share: f64,
     /// Average size of an object in bytes.
     pub average_bytes: f64,
-    /// Those of the objects that are outside of TLABs, counted one by one; null with `--exact`.
+    /// Objects outside of TLABs, which are counted one by one; null with `--exact`.
     pub outside_objects: Option<u64>,
     /// Bytes of the objects outside of TLABs; null with `--exact`.
     pub outside_bytes: Option<u64>,
-    /// Those of the objects that are humongous, counted one by one.
+    /// Humongous objects, which are counted one by one.
     pub humongous_objects: u64,
     /// Bytes of the humongous objects.
     pub humongous_bytes: u64,
@@ -140,7 +140,7 @@ pub struct Summary {
     pub lost: u64,
 }
 
-/// A large object, as it is allocated.
+/// A large object, reported as soon as it is allocated.
 #[derive(Clone, Debug, Serialize)]
 pub struct Large {
     /// Wall-clock time, RFC 3339 with nanoseconds, UTC.

@@ -48,7 +48,7 @@ pub struct AllocationReport<'a> {
     /// Frames of the stacks in the table, if stacks are walked.
     pub stacks: Option<&'a Stacks>,
     pub(super) time_slots: Option<&'a TimeSlots>,
-    /// Time at which the first JVM of the trace was counted.
+    /// Time at which counting of the first JVM of the trace began.
     pub begin: Begin,
 }
 

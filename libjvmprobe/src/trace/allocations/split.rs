@@ -3,8 +3,9 @@
 //! Reading TLABs shows how much a class allocates, but not from where, because objects in the heap have no
 //! stack. The objects that begin TLABs were sampled with their stacks. The class's bytes in TLABs are
 //! therefore split in proportion to the bytes that these objects represent. Each object outside of TLABs was
-//! recorded with its own stack, and is added unchanged. The parts sum up to the class's bytes and objects
-//! exactly; rounding neither adds nor drops any.
+//! recorded with its own stack, and is added unchanged. The bytes of the parts sum up to the class's bytes
+//! exactly; rounding neither adds nor drops any. A part whose bytes are rounded to 0 is omitted with its
+//! objects.
 
 use std::collections::HashMap;
 

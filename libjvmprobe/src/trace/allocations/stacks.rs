@@ -147,9 +147,9 @@ impl Stacks {
 }
 
 /// Converts a stack (outermost frame first) to the frames that are shown, innermost first, beginning with the
-/// Java method that allocates. Omits the frames of the JVM that this method has called. Also omits whether a
-/// method was interpreted, compiled or inlined. Neither is needed to see which Java code allocates. A stack
-/// without Java code is shown completely.
+/// Java method that allocates. Omits the frames of the JVM that this method has called, and whether a method
+/// was interpreted, compiled or inlined. These details are not needed to see which Java code allocates. A
+/// stack without Java code is shown completely.
 fn visible_frames(frames: Vec<Frame>) -> Vec<Frame> {
     let java = frames.iter().rposition(Frame::is_java).map_or(frames.len(), |last| last + 1);
     let alike = |frame: Frame| match frame.is_java() {

@@ -1,13 +1,13 @@
 //! Adds up counters, and estimates the bytes and objects of each class.
 //!
 //! Two things are known exactly: the bytes that each thread has allocated (HotSpot's own count) and each
-//! object outside of TLABs. The exception is a JVM that allocates too fast in a daemon: its objects outside
-//! of TLABs are only sampled. The distribution of the bytes in TLABs among classes is estimated. The best
-//! estimate comes from the TLABs that were read, each weighted by the inverse of its sampling probability. If
-//! too few were read, the estimate comes from the objects that began TLABs, each of which represents the
-//! bytes that its thread has allocated in TLABs since the previous one. Such samples contain large objects
-//! more often than small ones, in proportion to their size, so a sample represents as many objects of its
-//! size as fit into the bytes that it represents.
+//! object outside of TLABs. There is one exception: if a daemon traces a JVM that allocates too fast, the
+//! objects outside of TLABs are only sampled. The distribution of the bytes in TLABs among classes is
+//! estimated. The best estimate comes from the TLABs that were read, each weighted by the inverse of its
+//! sampling probability. If too few were read, the estimate comes from the objects that began TLABs. Each of
+//! these samples represents the bytes that its thread has allocated in TLABs since the previous sample. Large
+//! objects are sampled more often than small ones, in proportion to their size. A sample therefore counts as
+//! the number of objects of its size that fit into the bytes that it represents.
 
 use std::{collections::HashMap, sync::Arc};
 

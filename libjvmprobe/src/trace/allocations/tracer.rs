@@ -88,7 +88,8 @@ impl Options {
 
 /// Receiver of the results.
 pub trait Sink {
-    /// Receives the allocations of a JVM in an interval, or in the whole trace when that is over.
+    /// Receives the allocations of a JVM: those of an interval or, when the JVM or the trace has ended, those
+    /// of the whole trace.
     ///
     /// # Errors
     /// If the trace cannot go on.
@@ -117,8 +118,8 @@ pub trait Sink {
         Ok(())
     }
 
-    /// Receives the cost of the probes to a process since the previous call. Called once per interval, at
-    /// [`Pace::Calm`] only.
+    /// Receives the cost of the probes to one process since the previous call for that process. Called for
+    /// each process once per interval and when the process has ended, at [`Pace::Calm`] only.
     fn cost(&mut self, cost: Cost) {
         let _ = cost;
     }
@@ -148,7 +149,8 @@ pub struct Tracer<S> {
     naming_effort: Option<Effort>,
     /// Duty cycles of the allocation probes in a daemon; `None` if the main loop attaches the probes.
     duty: Option<DutyCycles>,
-    /// Maximum cost of the probes in millionths of a processor, if the caller changes it.
+    /// Maximum cost of the probes in millionths of a processor, which the caller may change during the trace;
+    /// `None` for the default.
     cost_budget: Option<Arc<AtomicU64>>,
     memory: budget::Budget,
     adapted: Instant,
@@ -158,7 +160,7 @@ pub struct Tracer<S> {
     files: Files,
     /// Prepared stacks of JVMs that are about to be admitted.
     stacks: HashMap<u64, Stacks>,
-    /// Time at which the first JVM was counted.
+    /// Time at which counting of the first JVM began.
     begin: Option<Begin>,
 }
 
@@ -310,7 +312,7 @@ impl<S: Sink> Tracer<S> {
             _ => counters::take_slot_bytes(&self.session)?,
         };
         // Reads the events with the names and stacks to which the counters refer. The kernel side sent these
-        // events before it counted.
+        // events before it incremented the counters for the first time.
         self.take_events(jvms, Duration::ZERO)?;
         jvms.values_mut().for_each(|followed| followed.jvm.begin_reading());
         for (key, tally) in tallies {

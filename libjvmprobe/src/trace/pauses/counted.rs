@@ -59,8 +59,8 @@ impl Counted {
     /// Evaluates counters that were read at the end of a stop.
     pub(crate) fn stop(&mut self, counts: Counts, now_ns: u64) -> Vec<Collected> {
         match counts.stops.saturating_sub(self.last.stops) {
-            // The number of stops has not increased: the stop was already in progress at the first reading,
-            // so its duration is only partly known.
+            // The number of stops has not increased, so this stop had begun before the first reading. It is
+            // not reported, because the first reading may include a part of it.
             0 => {
                 self.last = counts;
                 Vec::new()

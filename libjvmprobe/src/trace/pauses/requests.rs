@@ -33,8 +33,9 @@ const MAX_WAITING: usize = 64;
 const MANY_STACKS: usize = 1 << 11;
 
 /// Maximum time in nanoseconds between the begins of two pauses for which requests are carried over from the
-/// first pause to the second. A thread waits for the collection that it has requested. The collection follows
-/// immediately unless that thread gets no processor.
+/// first pause to the second. A thread that requests a collection waits for it, and the collection follows
+/// immediately unless that thread gets no processor. A pause after a longer time therefore serves newer
+/// requests.
 const MAX_CARRY_NS: u64 = 1_000_000_000;
 
 /// Requests that were attributed to pauses. It is unknown which pause served which request, because requests
@@ -169,8 +170,8 @@ impl Requests {
 
     /// Adds to a pause the requests that were made before it. If there are several requests, each may get a
     /// pause of its own, or one pause may serve all of them. Therefore, after N pauses, the next pause gets
-    /// all of these requests except the first N. If a thread has made another request since, its earlier
-    /// request was served: it is removed and counts as one of the N.
+    /// all of these requests except the first N. If a thread has made another request since, one of the N
+    /// pauses has served its earlier request. That request is removed, and N decreases by one.
     pub(crate) fn add_to_pause(&mut self, key: u64, stop: &mut Stop) {
         if stop.cause.as_deref() != Some(CAUSE) {
             return;

@@ -60,15 +60,16 @@ pub struct Options {
 
 /// Receiver of the records.
 pub trait Sink {
-    /// Receives a record: a stop or a cycle when it has ended, the totals of a JVM when an interval or the
-    /// JVM has ended, or a number of lost events.
+    /// Receives a record. A stop or a cycle is received when it has ended. The totals of a JVM, and the sums
+    /// of its stops that were not recorded one by one, are received when an interval or the JVM has ended.
+    /// The number of lost events is received, too.
     ///
     /// # Errors
     /// If the trace cannot go on.
     fn record(&mut self, record: &Record) -> Result<()>;
 
-    /// Receives the cost of the probes to a process since the previous call. Called once per interval, at
-    /// [`Pace::Calm`] only.
+    /// Receives the cost of the probes to one process since the previous call for that process. Called for
+    /// each process once per interval and when the process has ended, at [`Pace::Calm`] only.
     fn cost(&mut self, cost: Cost) {
         let _ = cost;
     }

@@ -1,9 +1,10 @@
 //! Finds the stacks of threads that have been asleep since before the trace.
 //!
 //! If an application hangs, all its threads may be asleep. No BPF program has run in these threads, and a BPF
-//! program can read only the memory of the task in which it runs. The kernel side therefore reports their
-//! registers, and the walker follows their stacks in user space. This works because a sleeping thread does
-//! not change its stack. A thread that wakes up in the meantime is detected and left out.
+//! program can read only the memory of the task in which it runs. The kernel side therefore reports the
+//! registers of these threads, and the walker's code, compiled for user space, walks their stacks in this
+//! process. This works because a sleeping thread does not change its stack. A thread that wakes up during the
+//! walk is detected and left out.
 
 use std::collections::HashSet;
 

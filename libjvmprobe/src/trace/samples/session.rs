@@ -57,7 +57,8 @@ pub(crate) struct SampleKey {
     pub(crate) cpu: u32,
     /// The epoch of the JVM's code cache.
     pub(crate) epoch: u64,
-    /// Number of the user stack; 0 for none. Even values say why there is none, for example [`NOT_WALKED`].
+    /// Number of the user stack; 0 for none. Other even values say why there is none, for example
+    /// [`NOT_WALKED`].
     pub(crate) user: u64,
     /// How the walk of the user stack ended, see `WalkEnd::from_code`.
     pub(crate) user_end: u32,
@@ -91,8 +92,8 @@ impl AddAssign for Count {
 /// plain numbers.
 pub(crate) const LABEL_IS_TEXT: u64 = 1 << 63;
 
-/// In place of the number of a user stack: the event occurs too often for each stack to be walked. Numbers of stacks
-/// are odd.
+/// In place of the number of a user stack: the stack was not walked, because the event occurs too often or
+/// because the thread's recent waits were short. Numbers of stacks are odd.
 pub(crate) const NOT_WALKED: u64 = 4;
 
 /// In place of the number of a user stack: the thread had gone to sleep before the trace.

@@ -61,7 +61,7 @@ impl Part {
     }
 }
 
-/// Frame shown for a thread that has been asleep since before the trace, until it wakes up.
+/// Frame shown for a wait that began before the trace and whose stack is unknown.
 pub(crate) const UNSEEN_NAME: &str = waiting::UNSEEN;
 
 /// Sums of a thread at the last reading: running time and time of short waits in nanoseconds, and the number
@@ -271,8 +271,8 @@ impl Waits {
     }
 
     /// Distributes the running time of each thread over its samples, if the event is wall-clock time; otherwise
-    /// removes the running times. The sum of a thread without samples is kept as it is. A thread without running time
-    /// gets 1/`hertz` seconds for each sample.
+    /// removes the running times. If a thread has no samples, its running time stays a sum without a stack.
+    /// If a thread has samples but no running time, each sample represents 1/`hertz` seconds.
     pub(super) fn distribute_running_time(&self, samples: &mut Samples, hertz: u64) {
         let is_ours = |key: &SampleKey| key.event == self.event;
         if !self.is_wall {

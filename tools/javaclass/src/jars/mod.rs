@@ -36,7 +36,7 @@ pub const NOT_LOADED: &str = "not loaded";
 /// The classes of a JVM by name, and the jars that they come from.
 #[derive(Debug, Default)]
 pub struct JvmClasses {
-    /// Whether a class was initialised by any loader, by name.
+    /// By class name: whether the initialisation of a class of this name, of any loader, has begun.
     initialized: HashMap<String, bool>,
     /// Paths of jars and folders.
     jar_paths: BTreeSet<String>,

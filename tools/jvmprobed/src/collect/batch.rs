@@ -36,7 +36,8 @@ pub enum Batch {
     },
     /// A stop of a JVM, a cycle of its collector, a loss of such records, or sums of stops.
     Pause(Box<Record>),
-    /// Events of a JVM that the kernel side could not deliver.
+    /// Events that are missing because the kernel side could not deliver them, or because the queue to the
+    /// main loop was full.
     Lost {
         /// Kind of the events, in one word.
         kind: &'static str,

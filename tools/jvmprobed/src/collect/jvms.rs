@@ -227,8 +227,8 @@ impl KnownJvm {
         if let Ok(fill) = hotspot.code_cache() {
             (gauges.code_cache_used, gauges.code_cache_size) = (Some(fill.used), Some(fill.size));
         }
-        // The JVMs are spread over the windows, so that the classes of all JVMs are not counted in the same
-        // window.
+        // If a JVM does not count its classes, they are counted once in `CLASS_COUNT_INTERVAL` windows. The
+        // PID decides in which one, so that the classes of all JVMs are rarely counted in the same window.
         if hotspot.counts_classes()
             || windows % CLASS_COUNT_INTERVAL == u64::from(pid) % CLASS_COUNT_INTERVAL
         {

@@ -60,8 +60,8 @@ struct Closed {
 /// Time during which measures are not collected.
 #[derive(Debug, Default)]
 struct LeftOut {
-    /// Each measure that is not collected now, with the time up to which `times` contains its uncollected
-    /// time, on `CLOCK_MONOTONIC` in nanoseconds.
+    /// Measures that are not collected now. The value is an instant on `CLOCK_MONOTONIC`, in nanoseconds: the
+    /// time before it is already included in `times`.
     since_ns: BTreeMap<&'static str, u64>,
     /// For how long each measure was not collected in the open window, in nanoseconds. For a measure that is
     /// not collected now, the time after `since_ns` is still missing.
@@ -191,7 +191,8 @@ impl WindowBuilder {
         }
     }
 
-    /// Adds a profile of a JVM. If its window is finished, counts its samples as lost events of kind `what`.
+    /// Adds a profile of a JVM to the window that contains `at_ns`. If this window is finished, counts the
+    /// profile's samples as lost events of kind `what`.
     fn add_profile(
         &mut self,
         at_ns: u64,

@@ -1,8 +1,8 @@
 //! Web configuration file: TLS and basic authentication, in the format of Prometheus's exporters.
 //!
 //! Source: <https://github.com/prometheus/exporter-toolkit/blob/master/docs/web-configuration.md>. If the
-//! file sets an option of this format that jvmprobed does not support, that is an error that names the
-//! option. It is not ignored, because the user relies on the option.
+//! file sets an option of this format that jvmprobed does not support, reading fails with an error that names
+//! the option. jvmprobed does not ignore the option, because the user relies on it.
 
 use std::{
     collections::BTreeMap,

@@ -118,8 +118,9 @@ impl Stop {
 }
 
 impl Processor {
-    /// Returns the CPU time in a profile of CPU time. A sample represents one sampling period. The kinds of
-    /// code are those that `show` prints.
+    /// Returns the CPU time in a profile of CPU time. A [`Sample`](libjvmprobe::stack::profile::Sample)
+    /// represents `count` sampling periods. The kinds of code are those that `show` prints, except that code
+    /// of the JVM counts as native code.
     pub fn of(profile: &Profile) -> Self {
         let period = 1_000_000_000 / profile.hertz.max(1);
         let mut all = Self::default();

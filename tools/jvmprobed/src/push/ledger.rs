@@ -1,6 +1,7 @@
 //! Delivery counts of a push target.
 //!
-//! Each accepted sample is, at any time, in exactly one of three states: delivered, dropped for a reason, or waiting.
+//! From the time when a sample is queued, it is always in exactly one of three states: waiting, delivered, or
+//! dropped for a reason.
 
 use std::{
     collections::BTreeMap,

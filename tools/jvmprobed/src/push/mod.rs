@@ -137,7 +137,8 @@ impl Push {
                 let (done, wait) = oneshot::channel();
                 net.spawn(async move {
                     sender.flush(until).await;
-                    // After this, no task uses the queue, and it can be opened again.
+                    // When the task has ended and the sender is dropped, nothing uses the queue any more.
+                    // Another `Push` can then open it.
                     task.abort();
                     let _ = task.await;
                     drop(sender);

@@ -264,7 +264,8 @@ impl Address {
         }
     }
 
-    /// Returns the name of the directory for the target's queue. It is readable, and unique for each target.
+    /// Returns the name of the directory for the target's queue. The name begins with the address, so that
+    /// people recognize the target. It ends with a checksum, so that different targets have different names.
     pub fn folder(&self) -> String {
         let text = self.to_string();
         let mut crc = flate2::Crc::new();

@@ -1,4 +1,4 @@
-//! Allocation by class, in the table of javaobjnew(8).
+//! Allocation by class, as a table with the columns of javaobjnew(8).
 
 use std::collections::HashMap;
 
@@ -19,7 +19,8 @@ pub fn text(profile: &Profile) -> String {
     for sample in &profile.samples {
         let innermost = sample.stack.last().map(|&id| profile.frame(id));
         let class = innermost.filter(|frame| frame.kind == Kind::Class);
-        // Dropped stacks have no class.
+        // If stacks were dropped to save memory, a placeholder frame replaces them. It is not a class, but
+        // its name is shown in the column of classes.
         let name = class.or(innermost).map_or("[unknown]", |frame| &*frame.name);
         let (sum, objects) = classes.entry(name).or_default();
         *sum = sum.saturating_add(sample.count);

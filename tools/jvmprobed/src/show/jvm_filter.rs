@@ -88,7 +88,7 @@ mod tests {
             ("^shop$", true),
             ("shop.jar", true),
             ("1234a", true),
-            // This attribute is compared only with an explicit key.
+            // The namespace is compared only if the filter names the attribute, as in the next line.
             ("prod", false),
             ("k8s.namespace.name=^pr", true),
             ("k8s.namespace.name=shop", false),

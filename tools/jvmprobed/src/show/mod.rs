@@ -4,7 +4,7 @@
 //! |---|---|
 //! | [`time_arg`] | times on the command line |
 //! | [`selection`] | data that the command line selects from the store |
-//! | [`alloc`] | classes, in the table of javaobjnew |
+//! | [`alloc`] | allocation by class, as a table with the columns of javaobjnew |
 //! | [`gc`] | pauses, in the format of javagc |
 //! | [`difference`] | change since an earlier period |
 //! | [`jvm_filter`] | selection of JVMs on the command line |

@@ -52,8 +52,9 @@ struct Part {
 }
 
 impl Part {
-    /// Returns which part of `of_ns`, a time within the window, is shown. It assumes that this time is
-    /// distributed evenly over the window.
+    /// Returns how much of the duration `of_ns` lies in the period that is shown, in nanoseconds. `of_ns` is
+    /// a part of the window's length. The function assumes that this part is distributed evenly over the
+    /// window.
     fn share(&self, of_ns: u64, measure: Option<&Measure>, period: Span) -> u64 {
         let widened = measure.and_then(|measure| self.widened.get(measure.name()));
         let (from_ns, until_ns) = *widened.unwrap_or(&period);
@@ -147,8 +148,8 @@ impl Selection {
     }
 
     /// Returns for how long the daemon recorded data in the period that is shown for a measure, in
-    /// nanoseconds. Time during which the measure was left out is included. `None` stands for records with
-    /// timestamps, such as pauses.
+    /// nanoseconds. Time during which the measure was left out is included. With `None`, the period is the
+    /// selected one; this is for records with timestamps, such as pauses.
     pub fn covered_ns(&self, measure: Option<&Measure>) -> u64 {
         let period = (self.from_ns, self.until_ns);
         self.parts.iter().map(|part| part.share(part.covered_ns, measure, period)).sum()
@@ -190,8 +191,8 @@ impl Selection {
         measures
     }
 
-    /// Returns a title with the JVMs and the period of a measure. `None` stands for records with timestamps,
-    /// such as pauses.
+    /// Returns a title with the JVMs and the period that is shown for a measure. With `None`, the period is
+    /// the selected one; this is for records with timestamps, such as pauses.
     pub fn title(&self, measure: Option<&Measure>) -> String {
         let (from, until) =
             measure.map_or((self.from_ns, self.until_ns), |measure| self.span(measure));
@@ -238,7 +239,9 @@ fn rates(windows: &[Stored]) -> Option<(u64, u64)> {
 
 /// Removes data outside of the selected period from a window, as exactly as the times of the data are known.
 fn cut_out(stored: &mut Stored, period: Span) -> Part {
-    /// Time slots are short enough to be cut if they are at most the selected period divided by this number.
+    /// If a profile's time slots are at most as long as the selected period divided by this number, the
+    /// profile is cut to the selected period, with an error of at most half a slot at each end. Otherwise,
+    /// the period is widened.
     const SLOTS: u64 = 20;
     let Window { begin_ns, end_ns, .. } = stored.window;
     let left_out = std::mem::take(&mut stored.window.left_out);

@@ -26,10 +26,9 @@ use rustix::{
 
 use crate::store::name::Name;
 
-/// Version of the files in a directory. It is increased when the format changes so that older and newer
-/// versions of this program cannot read each other's files.
-/// Since version 2, profiles are in the encoding of [`crate::store::profiles`]; before, they were in pprof's
-/// format.
+/// Version of the files in a directory. A change of the format must increase this number if older and newer
+/// versions of this program then cannot read each other's files. Since version 2, profiles are in the
+/// encoding of [`crate::store::profiles`]; before, they were in pprof's format.
 pub const VERSION: u32 = 2;
 
 /// Name of the file that contains the version.

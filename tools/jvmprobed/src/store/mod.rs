@@ -123,7 +123,8 @@ impl Store {
     }
 
     /// Writes a window, and merges or drops older ones. A window that cannot be written is counted as lost.
-    /// The error is logged, but following errors are not until a window can be written again.
+    /// The first error is logged. Further errors are logged only after another window was written
+    /// successfully.
     pub fn put(&mut self, window: Window) -> Window {
         let covered_ns = window.end_ns.saturating_sub(window.begin_ns);
         let mut stored = Stored { window, covered_ns, of: Vec::new() };

@@ -48,8 +48,8 @@ const AVERAGE_WEIGHT: f64 = 0.25;
 /// next JVM often starts soon.
 const IDLE_NS: u64 = 10_000_000_000;
 
-/// Duty cycles of all files, and the thread that runs them. When it is dropped, the thread detaches all probes
-/// and ends.
+/// Duty cycles of all files, and the thread that runs them. When this value is dropped, the thread detaches
+/// all probes and ends.
 #[derive(Debug)]
 pub(super) struct DutyCycles(Arc<Shared>);
 
@@ -84,7 +84,7 @@ struct Maps {
 /// A libjvm.so whose probes are attached.
 #[derive(Debug)]
 struct File {
-    /// The probe for objects outside of TLABs, and the probe for objects that begin one.
+    /// The probe for objects outside of TLABs, and the probe for objects that begin a TLAB.
     probes: [Probe; 2],
     /// The JVMs that run the file, with the runs of BPF programs measured so far.
     jvms: HashMap<u64, Runs>,

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | [`java`] | named events of Java programs |
 //! | `attach` | attaching to events of the kernel and of files |
-//! | `labels` | labels beside their stacks |
+//! | `labels` | labels, which samples carry beside their stacks |
 
 pub(super) mod attach;
 pub mod java;
@@ -71,9 +71,9 @@ pub enum EventKind {
     },
     /// A named event of Java programs.
     Java(JavaEvent),
-    /// Time that threads do not run.
+    /// Time in which threads do not run.
     OffCpu,
-    /// Wall-clock time: time that threads run and time that they do not.
+    /// Wall-clock time: the time in which threads run and the time in which they do not.
     Wall,
 }
 

@@ -25,7 +25,8 @@ pub trait Sink {
         let _ = (elapsed, samples);
     }
 
-    /// Receives the CPU time that sampling has taken from a process since the last call. Called once per interval, at
+    /// Receives the CPU time that sampling has taken from one process since the previous call for that
+    /// process. Called for each process once per interval and when the process has ended, at
     /// [`Pace::Calm`](crate::sys::Pace::Calm) only.
     fn cost(&mut self, cost: Cost) {
         let _ = cost;

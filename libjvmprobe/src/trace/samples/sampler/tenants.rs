@@ -160,7 +160,7 @@ impl Tenants {
 
     /// Charges CPU time that walking took from a process.
     pub(super) fn charge_walks(&mut self, pid: u32, ns: u64) {
-        // The interval is over, so no work has to be stopped.
+        // This does not stop any work: either the interval is over, or the process is no longer sampled.
         let allowed_ns = self.budget_ns(self.length);
         if let Some(tenant) = tenant_of_member(&self.members, &mut self.tenants, pid, allowed_ns) {
             tenant.stacks.ns += ns as f64;
@@ -359,7 +359,7 @@ mod tests {
         let expected = Limited { tenant: "noisy".into(), walks: 7, code: 0 };
         assert_eq!(end(&mut tenants), [expected]);
         assert_eq!((walked(&tenants, "noisy"), walked(&tenants, "quiet")), (0.5, 1.0));
-        // A new process of this tenant has its limits.
+        // A new process gets the limits of its tenant.
         tenants.add_to(4, "noisy".into());
         assert_eq!(tenants.take_changes(), [(4, half)]);
     }
@@ -391,7 +391,7 @@ mod tests {
         assert_eq!(changes[&1].unwalked, u32::MAX);
         assert!(changes.contains_key(&2) && !changes.contains_key(&3));
         end(&mut tenants);
-        // Over all of the interval it would have taken 100 ms.
+        // Over the whole interval, the walks would have taken 100 ms.
         assert_eq!(walked(&tenants, "noisy"), 0.1);
         let limits = tenants.take_changes();
         assert!(limits.iter().all(|(_, limit)| limit.unwalked < u32::MAX), "{limits:?}");
