@@ -12,10 +12,10 @@
 //! | 16 | `GenericGrowableArray` is renamed `GrowableArrayBase` |
 //! | 17 | the index of the source file moves from the class to its constant pool |
 //! | 20 | compressed integers do not use the byte 0 ([`super::compressed`]) |
-//! | 21 | virtual threads: `ContinuationEntry`; `ConstMethod`'s flags are a struct; until 23, the classes of non-generational ZGC begin with an X |
+//! | 21 | virtual threads: `ContinuationEntry`; the fields of a class are a compressed stream instead of an array; threads have lock stacks; `ConstMethod`'s flags are a struct; until 23, the classes of non-generational ZGC begin with an X |
 //! | 22 | `CompressedKlassPointers` loses its struct; `Space` is part of `ContiguousSpace`; `SerialHeap` has its own fields |
 //! | 23 | `CompiledMethod` is merged into `nmethod`, with offsets instead of addresses and separately allocated debug information; `HeapRegion` is renamed `G1HeapRegion` |
-//! | 24 | compact object headers; Shenandoah counts used bytes in its global generation |
+//! | 24 | compact object headers; monitors hold the number of their owner instead of its address; Shenandoah counts used bytes in its global generation |
 //! | 25 | nmethods have separately allocated metadata; ZGC counts by NUMA node |
 //! | 26 | the CDS archive's bounds are called `_aot_metaspace`; nmethods have one deoptimisation handler for both kinds of call; Shenandoah counts used bytes in its free set |
 //! | 27 | builds without JVMCI do not export `_tenure_traps` of `MethodData`, from which the offset of the invocation counter is derived; the generations of Parallel are fields of the heap instead of statics |
@@ -50,6 +50,7 @@ pub(super) enum Use {
     Objects,
     Threads,
     ThreadNames,
+    ThreadDump,
     Compilations,
     Loaded,
     Usage,
@@ -85,6 +86,7 @@ impl Use {
             Self::Objects => "objects are not counted",
             Self::Threads => "allocation by thread is unknown",
             Self::ThreadNames => "thread names are truncated",
+            Self::ThreadDump => "threads are not listed",
             Self::Compilations => "tiers of compilations are unknown",
             Self::Loaded => "its classes are not listed",
             Self::Usage => "which methods were called is unknown",
@@ -301,22 +303,22 @@ table! {
     ConstMethodFlags    Offset [8 "ConstMethod::_flags", 21 "ConstMethod::_flags._flags"] for Methods;
     NameIndex           Offset [8 "ConstMethod::_name_index"] for Methods;
     SignatureIndex      Offset [8 "ConstMethod::_signature_index"] for Methods;
-    PoolSize            Size   [8 "ConstantPool"] for Methods;
+    PoolSize            Size   [8 "ConstantPool"] for Methods ThreadDump;
     PoolHolder          Offset [8 "ConstantPool::_pool_holder"] for Methods;
     ClassFileIndex      Offset [8 "InstanceKlass::_source_file_name_index"] until 16 for Methods;
     PoolFileIndex       Offset [17 "ConstantPool::_source_file_name_index"] for Methods;
 
     // oops/{klass,symbol,compressedKlass}.hpp, classfile/{classLoaderData,javaClasses}.hpp
-    KlassName           Offset [8 "Klass::_name"] for Methods Classes;
-    LayoutHelper        Offset [8 "Klass::_layout_helper"] for Classes Sizes Objects;
+    KlassName           Offset [8 "Klass::_name"] for Methods Classes ThreadDump;
+    LayoutHelper        Offset [8 "Klass::_layout_helper"] for Classes Sizes Objects ThreadDump;
     NextClass           Offset [9 "Klass::_next_link"] for Sizes Loaded;
-    SymbolLength        Offset [8 "Symbol::_length"] for Methods Classes;
-    SymbolBody          Offset [8 "Symbol::_body", 9 "Symbol::_body[0]"] for Methods Classes;
+    SymbolLength        Offset [8 "Symbol::_length"] for Methods Classes ThreadDump;
+    SymbolBody          Offset [8 "Symbol::_body", 9 "Symbol::_body[0]"] for Methods Classes ThreadDump;
     Loaders             Static [8 "ClassLoaderDataGraph::_head"] for Sizes Loaded;
     NextLoader          Offset [8 "ClassLoaderData::_next"] for Sizes Loaded;
     FirstClass          Offset [9 "ClassLoaderData::_klasses"] for Sizes Loaded;
-    NarrowKlassBase     Static [8 "Universe::_narrow_klass._base", 14 "CompressedKlassPointers::_narrow_klass._base", 22 "CompressedKlassPointers::_base"] for Objects;
-    NarrowKlassShift    Static [8 "Universe::_narrow_klass._shift", 14 "CompressedKlassPointers::_narrow_klass._shift", 22 "CompressedKlassPointers::_shift"] for Objects;
+    NarrowKlassBase     Static [8 "Universe::_narrow_klass._base", 14 "CompressedKlassPointers::_narrow_klass._base", 22 "CompressedKlassPointers::_base"] for Objects ThreadDump;
+    NarrowKlassShift    Static [8 "Universe::_narrow_klass._shift", 14 "CompressedKlassPointers::_narrow_klass._shift", 22 "CompressedKlassPointers::_shift"] for Objects ThreadDump;
     MirrorSize          Static [8 "java_lang_Class::_oop_size_offset"] for Objects;
 
     // oops/{klass,instanceKlass,array,oopHandle}.hpp, classfile/classLoaderData.hpp
@@ -324,21 +326,21 @@ table! {
     InitState           Offset [8 "InstanceKlass::_init_state"] for Loaded;
     InitThread          Offset [8 "InstanceKlass::_init_thread"] for Loaded;
     MethodsOf           Offset [8 "InstanceKlass::_methods"] for Loaded;
-    ConstantsOf         Offset [8 "InstanceKlass::_constants"] for Loaded;
+    ConstantsOf         Offset [8 "InstanceKlass::_constants"] for Loaded ThreadDump;
     MiscFlags           Offset [9 "InstanceKlass::_misc_flags"] until 20 for Usage;
     VtableLength        Offset [9 "Klass::_vtable_len"] for Loaded;
     ItableLength        Offset [8 "InstanceKlass::_itable_len"] for Loaded;
     ClassSize           Size   [8 "InstanceKlass"] for Loaded;
-    PoolLength          Offset [8 "ConstantPool::_length"] for Loaded;
-    MethodArrayLength   Offset [8 "Array<int>::_length"] for Loaded;
+    PoolLength          Offset [8 "ConstantPool::_length"] for Loaded ThreadDump;
+    MethodArrayLength   Offset [8 "Array<int>::_length"] for Loaded ThreadDump;
     MethodArrayData     Offset [9 "Array<Method*>::_data"] for Loaded;
     ClassAnnotations    Offset [8 "InstanceKlass::_annotations"] for Loaders;
     ArraysOfClass       Offset [8 "InstanceKlass::_array_klasses"] for Loaders;
     HasOwnLoaderData    Offset [9 "ClassLoaderData::_is_anonymous", 13 "ClassLoaderData::_is_unsafe_anonymous", 15 "ClassLoaderData::_has_class_mirror_holder"] for Loaded;
     LoaderDataSize      Size   [8 "ClassLoaderData"] for Loaders;
     Mirror              Offset [8 "Klass::_java_mirror"] for Sources;
-    NarrowOopBase       Static [8 "Universe::_narrow_oop._base", 13 "CompressedOops::_narrow_oop._base", 22 "CompressedOops::_base"] for Sources ThreadNames;
-    NarrowOopShift      Static [8 "Universe::_narrow_oop._shift", 13 "CompressedOops::_narrow_oop._shift", 22 "CompressedOops::_shift"] for Sources ThreadNames;
+    NarrowOopBase       Static [8 "Universe::_narrow_oop._base", 13 "CompressedOops::_narrow_oop._base", 22 "CompressedOops::_base"] for Sources ThreadNames ThreadDump;
+    NarrowOopShift      Static [8 "Universe::_narrow_oop._shift", 13 "CompressedOops::_narrow_oop._shift", 22 "CompressedOops::_shift"] for Sources ThreadNames ThreadDump;
     ProtectionDomainAt  Symbol [8 "_ZN15java_lang_Class25_protection_domain_offsetE"] for Sources;
     RedefinedCountAt    Symbol [13 "_ZN15java_lang_Class27_classRedefinedCount_offsetE"] for Usage;
     ArchiveBase         Symbol [9 "_ZN12MetaspaceObj22_shared_metaspace_baseE", 26 "_ZN12MetaspaceObj19_aot_metaspace_baseE"] for Usage;
@@ -362,23 +364,43 @@ table! {
     PoolTags            Offset [8 "ConstantPool::_tags"] for Usage;
     PrimarySupers       Offset [8 "Klass::_primary_supers[0]"] for Usage;
     Supers              Offset [8 "Klass::_secondary_supers"] for Usage;
-    ByteArrayData       Offset [8 "Array<u1>::_data"] for Usage;
-    OsThread            Offset [8 "JavaThread::_osthread", 22 "Thread::_osthread"] for Loaded ThreadNames;
-    OsThreadId          Offset [8 "OSThread::_thread_id"] for Loaded ThreadNames;
+    ByteArrayData       Offset [8 "Array<u1>::_data"] for Usage ThreadDump;
+    OsThread            Offset [8 "JavaThread::_osthread", 22 "Thread::_osthread"] for Loaded ThreadNames ThreadDump;
+    OsThreadId          Offset [8 "OSThread::_thread_id"] for Loaded ThreadNames ThreadDump;
 
     // runtime/{thread,javaThread,threadSMR}.hpp, gc/shared/threadLocalAllocBuffer.hpp
     AllocatedBytes      Offset [8 "Thread::_allocated_bytes"] for Threads;
     Tlab                Offset [8 "Thread::_tlab"] for Threads;
     TlabStart           Offset [8 "ThreadLocalAllocBuffer::_start"] for Threads;
     TlabTop             Offset [8 "ThreadLocalAllocBuffer::_top"] for Threads;
-    ThreadList          Static [8 "Threads::_thread_list"] until 13 for Threads;
-    NextThread          Offset [8 "JavaThread::_next"] until 13 for Threads;
-    ThreadsList         Static [14 "ThreadsSMRSupport::_java_thread_list"] for Threads;
-    ThreadsLength       Offset [14 "ThreadsList::_length"] for Threads;
-    ThreadsArray        Offset [14 "ThreadsList::_threads"] for Threads;
+    ThreadList          Static [8 "Threads::_thread_list"] until 13 for Threads ThreadDump;
+    NextThread          Offset [8 "JavaThread::_next"] until 13 for Threads ThreadDump;
+    ThreadsList         Static [14 "ThreadsSMRSupport::_java_thread_list"] for Threads ThreadDump;
+    ThreadsLength       Offset [14 "ThreadsList::_length"] for Threads ThreadDump;
+    ThreadsArray        Offset [14 "ThreadsList::_threads"] for Threads ThreadDump;
 
-    // runtime/javaThread.hpp
-    ThreadObject        Offset [8 "JavaThread::_threadObj"] for ThreadNames;
+    // oops/{klass,instanceKlass,array}.hpp
+    SuperClass          Offset [8 "Klass::_super"] for ThreadDump;
+    FieldsOf            Offset [8 "InstanceKlass::_fields"] until 20 for ThreadDump;
+    FieldCount          Offset [8 "InstanceKlass::_java_fields_count"] until 20 for ThreadDump;
+    ShortArrayData      Offset [8 "Array<u2>::_data"] until 20 for ThreadDump;
+    FieldStream         Offset [21 "InstanceKlass::_fieldinfo_stream"] for ThreadDump;
+
+    // runtime/{javaThread,objectMonitor,lockStack}.hpp; before JDK 17, the monitors of a thread are in runtime/thread.hpp
+    ThreadObject        Offset [8 "JavaThread::_threadObj"] for ThreadNames ThreadDump;
+    ThreadState         Offset [8 "JavaThread::_thread_state"] for ThreadDump;
+    PendingMonitor      Offset [8 "Thread::_current_pending_monitor", 17 "JavaThread::_current_pending_monitor"] for ThreadDump;
+    WaitingMonitor      Offset [8 "Thread::_current_waiting_monitor", 17 "JavaThread::_current_waiting_monitor"] for ThreadDump;
+    StackBase           Offset [8 "JavaThread::_stack_base"] for ThreadDump;
+    StackSize           Offset [8 "JavaThread::_stack_size"] for ThreadDump;
+    LockStackOf         Offset [21 "JavaThread::_lock_stack"] for ThreadDump;
+    LockStackTop        Offset [21 "LockStack::_top"] for ThreadDump;
+    LockStackBase       Offset [21 "LockStack::_base[0]"] for ThreadDump;
+    VirtualThreadOf     Offset [21 "JavaThread::_vthread"] for ThreadDump;
+    MonitorOwnerId      Offset [24 "JavaThread::_monitor_owner_id"] for ThreadDump;
+    MonitorObject       Offset [8 "ObjectMonitor::_object"] for ThreadDump;
+    MonitorOwner        Offset [8 "ObjectMonitor::_owner"] for ThreadDump;
+    StackLocker         Offset [24 "ObjectMonitor::_stack_locker"] until 25 for ThreadDump;
 
     // compiler/compileTask.hpp
     TaskLevel           Offset [8 "CompileTask::_comp_level"] for Compilations;
