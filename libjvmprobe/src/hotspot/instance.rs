@@ -13,6 +13,7 @@ use crate::{
         gauge::{Gauge, LastStop},
         heap,
         holds::{ClassCounts, HeapCounters},
+        java_threads::{self, JavaThread},
         layout::Item,
         objects::{ClassCount, ClassField, Objects},
         perfdata::PerfData,
@@ -246,6 +247,14 @@ impl HotSpot {
     /// [`Error::Layout`] naming the missing field, [`Error::Memory`] if the JVM has exited.
     pub(crate) fn thread_bytes(&self) -> Result<Vec<ThreadBytes>> {
         threads::read(&self.memory, &self.layout)
+    }
+
+    /// Returns its Java threads, with their states and the objects that they wait for.
+    ///
+    /// # Errors
+    /// [`Error::Layout`] naming the missing field, [`Error::Memory`] if the JVM has exited.
+    pub fn java_threads(&self) -> Result<Vec<JavaThread>> {
+        java_threads::read(&self.memory, &self.layout)
     }
 
     /// Returns a reader of objects in its heap.

@@ -22,6 +22,8 @@
 //! | `symbols` | HotSpot's unique names |
 //! | [`objects`] | objects in the heap, by class |
 //! | `references` | references in the fields of objects |
+//! | `fields` | offsets of the fields of classes |
+//! | [`java_threads`] | Java threads, their states and the locks that they wait for |
 //! | [`thread_names`] | complete names of Java threads |
 //! | [`threads`] | bytes that threads have allocated |
 //! | [`deopt`] | reasons of deoptimisations |
@@ -41,6 +43,7 @@ pub(crate) mod collector;
 pub(crate) mod compressed;
 pub(crate) mod counters;
 pub mod deopt;
+mod fields;
 pub(crate) mod flags;
 #[cfg(feature = "fuzzing")]
 #[allow(clippy::unwrap_used, reason = "a fuzzer fails by panicking")]
@@ -50,6 +53,7 @@ mod hashing;
 pub(crate) mod heap;
 mod holds;
 mod instance;
+pub mod java_threads;
 mod layout;
 pub mod loaded;
 pub(crate) mod methods;
