@@ -11,7 +11,7 @@ use std::collections::HashSet;
 
 use crate::{
     Addr, Error, Result,
-    hotspot::{layout::Item, resolved::Layout},
+    hotspot::{layout::Item, pages::Pages, resolved::Layout},
     process::memory::Memory,
 };
 
@@ -127,12 +127,14 @@ pub(super) fn addresses(memory: &Memory, layout: &Layout) -> Result<Vec<Addr>> {
     let mut thread = memory.pointer(layout.address(Item::ThreadList)?)?;
     let mut threads = Vec::new();
     let mut seen = HashSet::new();
+    // Threads that were started one after another lie close together.
+    let mut pages = Pages::sequential(memory);
     // An address that occurs twice means that the list is cyclic.
     while thread != Addr(0) && threads.len() < MAX_THREADS && seen.insert(thread) {
         threads.push(thread);
         // A thread that exits meanwhile breaks the list; the threads found so far are returned.
         let at = thread.checked_add(next);
-        thread = at.and_then(|at| memory.pointer(at).ok()).unwrap_or(Addr(0));
+        thread = at.and_then(|at| pages.pointer(at).ok()).unwrap_or(Addr(0));
     }
     Ok(threads)
 }
