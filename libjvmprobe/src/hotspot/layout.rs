@@ -19,6 +19,7 @@
 //! | 25 | nmethods have separately allocated metadata; ZGC counts by NUMA node |
 //! | 26 | the CDS archive's bounds are called `_aot_metaspace`; nmethods have one deoptimisation handler for both kinds of call; Shenandoah counts used bytes in its free set |
 //! | 27 | builds without JVMCI do not export `_tenure_traps` of `MethodData`, from which the offset of the invocation counter is derived; the generations of Parallel are fields of the heap instead of statics |
+//! | 28 | the states of a JavaThread have other numbers, and so have the flags of fields (value classes) |
 
 /// Prefix of the mangled names of statics that hold the entry points of stubs; see [`super::code`].
 pub(super) const STUBS: &str = "_ZN12StubRoutines";

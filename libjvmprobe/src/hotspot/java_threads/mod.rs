@@ -36,6 +36,8 @@ use crate::{
     process::{memory::Memory, reader::within},
 };
 
+/// The first JDK whose JavaThreadState has no transition states.
+const FIRST_WITHOUT_TRANSITIONS: u32 = 28;
 /// Maximum time for all threads. Threads that could not be read by then have no name and no status.
 const MAX_TIME: Duration = Duration::from_secs(2);
 
@@ -44,7 +46,7 @@ const MAX_TIME: Duration = Duration::from_secs(2);
 pub struct JavaThread {
     /// Address of its JavaThread; `tid` in jstack's output.
     pub address: Addr,
-    /// Its thread ID in the JVM's PID namespace; `None` if it has not started.
+    /// Its thread ID in the JVM's PID namespace; `None` if it has not started, and with the Zero VM.
     pub tid: Option<u32>,
     /// Address of its `java.lang.Thread`; `None` if it has none yet.
     pub object: Option<Addr>,
@@ -131,7 +133,7 @@ impl ThreadStatus {
 }
 
 /// State of a thread in the VM: `JavaThreadState`. In the states whose names end in `Trans`, the thread changes from
-/// the state of that name to another one.
+/// the state of that name to another one; JDK 28 has none of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[allow(missing_docs, reason = "the names are those of HotSpot")]
 pub enum VmState {
@@ -151,7 +153,13 @@ pub enum VmState {
 }
 
 impl VmState {
-    fn of(raw: u32) -> Self {
+    /// Decodes a JavaThreadState of a JDK. Up to JDK 27, the states in which a thread changes are the odd numbers.
+    fn of(raw: u32, major: u32) -> Self {
+        let raw = match raw {
+            raw @ 1..6 if major >= FIRST_WITHOUT_TRANSITIONS => raw * 2,
+            raw if major >= FIRST_WITHOUT_TRANSITIONS && raw != 0 => return Self::Unknown(raw),
+            raw => raw,
+        };
         match raw {
             0 => Self::Uninitialized,
             2 => Self::New,
@@ -242,7 +250,7 @@ pub(super) fn read(memory: &Memory, layout: &Layout) -> Result<Vec<JavaThread>> 
 #[derive(Clone, Debug, Default)]
 struct Facts {
     tid: Option<u32>,
-    vm_state: Option<u32>,
+    vm_state: Option<VmState>,
     java: Option<JavaSide>,
     block: Option<Block>,
     /// Whether all of it could be read.
@@ -265,6 +273,8 @@ struct JavaSide {
     name: Option<Arc<str>>,
     number: u64,
     state: Option<JavaState>,
+    /// Whether name and state could be read.
+    is_complete: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -327,7 +337,7 @@ fn finished(thread: ReadThread, owner: Owner) -> JavaThread {
         is_daemon: state.map(|state| state.is_daemon),
         priority: state.map(|state| state.priority),
         status: state.map(|state| state.status),
-        vm_state: vm_state.map(VmState::of),
+        vm_state,
         blocked_on: block.map(|Block { kind, object, class, .. }| BlockedOn {
             kind,
             object,

@@ -4,7 +4,7 @@ use std::{collections::HashSet, sync::Arc, time::Instant};
 
 use super::{
     Block, BlockKind, Facts, JavaSide, JavaState, JavaThread, MonitorWords, ReadThread,
-    StoredOwner, ThreadStatus, finished,
+    StoredOwner, ThreadStatus, VmState, finished,
 };
 use crate::{
     Addr, Error, Result,
@@ -48,7 +48,8 @@ const VIRTUAL: [&str; 2] = ["java/lang/BaseVirtualThread", "java/lang/VirtualThr
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Offsets {
     os_thread: u64,
-    os_thread_id: u64,
+    /// The Zero VM does not export it.
+    os_thread_id: Option<u64>,
     object: u64,
     state: u64,
     pub(super) pending: u64,
@@ -73,7 +74,7 @@ impl Offsets {
         };
         Ok(Self {
             os_thread: layout.get(Item::OsThread)?,
-            os_thread_id: layout.get(Item::OsThreadId)?,
+            os_thread_id: layout.get(Item::OsThreadId).ok(),
             object: layout.get(Item::ThreadObject)?,
             state: layout.get(Item::ThreadState)?,
             pending: layout.get(Item::PendingMonitor)?,
@@ -232,19 +233,23 @@ impl Reader {
         let java = self.java_side(pages, thread);
         let is_complete = tid.is_ok() && vm_state.is_ok() && monitor.is_ok() && java.is_ok();
         let (java, parked_on) = java.ok().flatten().unzip();
+        let parked_on = parked_on.unwrap_or(Ok(None));
+        let has_object = java.as_ref().is_none_or(|java| java.is_complete);
+        let is_complete = is_complete && has_object && parked_on.is_ok();
         Facts {
             tid: tid.ok().flatten(),
-            vm_state: vm_state.ok(),
+            vm_state: vm_state.ok().map(|raw| VmState::of(raw, self.layout.major)),
             java,
-            block: monitor.ok().flatten().or(parked_on.flatten()),
+            block: monitor.ok().flatten().or(parked_on.ok().flatten()),
             is_complete,
         }
     }
 
     fn tid(&self, pages: &mut Pages<'_>, thread: Addr) -> Result<Option<u32>> {
+        let Some(field) = self.offsets.os_thread_id else { return Ok(None) };
         match pages.pointer(at(thread, self.offsets.os_thread)?)? {
             Addr(0) => Ok(None),
-            os_thread => pages.u32(at(os_thread, self.offsets.os_thread_id)?).map(Some),
+            os_thread => pages.u32(at(os_thread, field)?).map(Some),
         }
     }
 
@@ -288,12 +293,13 @@ impl Reader {
         Ok(self.references.root(word))
     }
 
-    /// Reads a thread's Java object, and the blocker of a parked thread.
+    /// Reads a thread's Java object, and the blocker of a parked thread. The objects that it refers to may be unreadable
+    /// for some time with ZGC, because references to moved objects are corrected later.
     fn java_side(
         &mut self,
         pages: &mut Pages<'_>,
         thread: Addr,
-    ) -> Result<Option<(JavaSide, Option<Block>)>> {
+    ) -> Result<Option<(JavaSide, Result<Option<Block>>)>> {
         let Some(object) = self.root(pages, at(thread, self.offsets.object)?)? else {
             return Ok(None);
         };
@@ -306,14 +312,25 @@ impl Reader {
         if java_thread != thread && java_thread != Addr(0) {
             return Err(Error::layout("the object of another thread"));
         }
-        let (name, state) = (name?, state?);
+        let is_complete = name.is_ok() && state.is_ok();
+        let (name, state) = (name.unwrap_or(None), state.unwrap_or(None));
         let is_parked = state.is_some_and(|state| state.status.is_parked());
         let blocker = match fields.park_blocker.filter(|_| is_parked) {
-            Some(field) => self.references.read_reference(pages, object, field)?,
-            None => None,
+            Some(field) => self.blocker(pages, object, field),
+            None => Ok(None),
         };
-        let block = blocker.map(|blocker| self.parked_on(pages, blocker)).transpose()?;
-        Ok(Some((JavaSide { object, name, number, state }, block)))
+        Ok(Some((JavaSide { object, name, number, state, is_complete }, blocker)))
+    }
+
+    /// Reads the object that a thread is parked on, if it is known.
+    fn blocker(
+        &mut self,
+        pages: &mut Pages<'_>,
+        thread: Addr,
+        field: u64,
+    ) -> Result<Option<Block>> {
+        let blocker = self.references.read_reference(pages, thread, field)?;
+        blocker.map(|blocker| self.parked_on(pages, blocker)).transpose()
     }
 
     /// Reads the object that a thread is parked on.

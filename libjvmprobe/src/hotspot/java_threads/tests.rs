@@ -339,6 +339,19 @@ fn statuses_are_decoded() {
         assert_eq!(ThreadStatus::of(raw).text(), text);
     }
     assert_eq!(ThreadStatus::of(7), ThreadStatus::Unknown(7));
-    assert_eq!(VmState::of(10).text(), "_thread_blocked");
-    assert_eq!(VmState::of(1), VmState::Unknown(1));
+    for (raw, in_28, text) in [
+        (0, 0, "_thread_uninitialized"),
+        (2, 1, "_thread_new"),
+        (4, 2, "_thread_in_native"),
+        (6, 3, "_thread_in_vm"),
+        (8, 4, "_thread_in_Java"),
+        (10, 5, "_thread_blocked"),
+    ] {
+        assert_eq!((VmState::of(raw, 27).text(), VmState::of(in_28, 28).text()), (text, text));
+    }
+    assert_eq!(VmState::of(1, 27), VmState::Unknown(1));
+    assert_eq!(VmState::of(11, 8), VmState::BlockedTrans);
+    for raw in [6, 10, u32::MAX] {
+        assert_eq!(VmState::of(raw, 28), VmState::Unknown(raw));
+    }
 }
