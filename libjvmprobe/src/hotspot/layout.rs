@@ -52,6 +52,7 @@ pub(super) enum Use {
     Threads,
     ThreadNames,
     ThreadDump,
+    ForwardedObjects,
     Compilations,
     Loaded,
     Usage,
@@ -88,6 +89,7 @@ impl Use {
             Self::Threads => "allocation by thread is unknown",
             Self::ThreadNames => "thread names are truncated",
             Self::ThreadDump => "threads are not listed",
+            Self::ForwardedObjects => "objects that ZGC has moved are not found",
             Self::Compilations => "tiers of compilations are unknown",
             Self::Loaded => "its classes are not listed",
             Self::Usage => "which methods were called is unknown",
@@ -225,6 +227,37 @@ table! {
     ZPartitions         Offset [25 "ZPageAllocator::_partitions"] for Z;
     ZPartitionAddr      Offset [25 "ZPerNUMAZPartition::_addr"] for Z;
     ZPartitionUsed      Offset [25 "ZPartition::_used"] for Z;
+
+    // gc/z, gc/x: z{Globals,ForwardingTable,GranuleMap,Forwarding,Generation}.hpp, vmStructs_z.hpp (read from JDK 17 on)
+    XGlobals            Static [21 "XGlobalsForVMStructs::_instance_p"] until 23 for ForwardedObjects;
+    XOffsetMask         Offset [21 "XGlobalsForVMStructs::_XAddressOffsetMask"] until 23 for ForwardedObjects;
+    XBadMask            Offset [21 "XGlobalsForVMStructs::_XAddressBadMask"] until 23 for ForwardedObjects;
+    XGoodMask           Offset [21 "XGlobalsForVMStructs::_XAddressGoodMask"] until 23 for ForwardedObjects;
+    XForwardingTable    Offset [21 "XHeap::_forwarding_table"] until 23 for ForwardedObjects;
+    XTableMap           Offset [21 "XForwardingTable::_map"] until 23 for ForwardedObjects;
+    XGranules           Offset [21 "XGranuleMapForForwarding::_map"] until 23 for ForwardedObjects;
+    XForwardingRange    Offset [21 "XForwarding::_virtual"] until 23 for ForwardedObjects;
+    XRangeStart         Offset [21 "XVirtualMemory::_start"] until 23 for ForwardedObjects;
+    XForwardingShift    Offset [21 "XForwarding::_object_alignment_shift"] until 23 for ForwardedObjects;
+    XForwardingEntries  Offset [21 "XForwarding::_entries"] until 23 for ForwardedObjects;
+    XEntriesLength      Offset [21 "XAttachedArrayForForwarding::_length"] until 23 for ForwardedObjects;
+    XForwardingSize     Size   [21 "XForwarding"] until 23 for ForwardedObjects;
+    ZGlobals            Static [17 "ZGlobalsForVMStructs::_instance_p"] for ForwardedObjects;
+    ZOffsetMask         Offset [17 "ZGlobalsForVMStructs::_ZAddressOffsetMask"] for ForwardedObjects;
+    ZBadMask            Offset [17 "ZGlobalsForVMStructs::_ZAddressBadMask"] until 20 for ForwardedObjects;
+    ZGoodMask           Offset [17 "ZGlobalsForVMStructs::_ZAddressGoodMask"] until 20 for ForwardedObjects;
+    ZForwardingTable    Offset [17 "ZHeap::_forwarding_table"] until 20 for ForwardedObjects;
+    ZTableMap           Offset [17 "ZForwardingTable::_map"] for ForwardedObjects;
+    ZGranules           Offset [17 "ZGranuleMapForForwarding::_map"] for ForwardedObjects;
+    ZForwardingRange    Offset [17 "ZForwarding::_virtual"] for ForwardedObjects;
+    ZRangeStart         Offset [17 "ZVirtualMemory::_start"] for ForwardedObjects;
+    ZForwardingShift    Offset [17 "ZForwarding::_object_alignment_shift"] for ForwardedObjects;
+    ZForwardingEntries  Offset [17 "ZForwarding::_entries"] for ForwardedObjects;
+    ZEntriesLength      Offset [17 "ZAttachedArrayForForwarding::_length"] for ForwardedObjects;
+    ZForwardingSize     Size   [17 "ZForwarding"] for ForwardedObjects;
+    ZLoadBadMask        Offset [21 "ZGlobalsForVMStructs::_ZPointerLoadBadMask"] for ForwardedObjects;
+    ZLoadGoodMask       Offset [21 "ZGlobalsForVMStructs::_ZPointerLoadGoodMask"] for ForwardedObjects;
+    ZPageTable          Offset [21 "ZHeap::_page_table"] for ForwardedObjects;
 
     // gc/shenandoah
     ShenandoahUsed      Offset [11 "ShenandoahHeap::_used"] until 23 for Shenandoah;

@@ -24,6 +24,7 @@
 //! | `references` | references in the fields of objects |
 //! | `fields` | offsets of the fields of classes |
 //! | [`java_threads`] | Java threads, their states and the locks that they wait for |
+//! | `forwarding` | new addresses of objects that ZGC has moved |
 //! | [`thread_names`] | complete names of Java threads |
 //! | [`threads`] | bytes that threads have allocated |
 //! | [`deopt`] | reasons of deoptimisations |
@@ -45,6 +46,7 @@ pub(crate) mod counters;
 pub mod deopt;
 mod fields;
 pub(crate) mod flags;
+mod forwarding;
 #[cfg(feature = "fuzzing")]
 #[allow(clippy::unwrap_used, reason = "a fuzzer fails by panicking")]
 pub(crate) mod fuzzing;

@@ -13,6 +13,7 @@ use crate::{
     hotspot::{
         Collector,
         flags::Flags,
+        forwarding::Forwarding,
         hashing::NumberMap,
         layout::Item,
         loaded::at,
@@ -57,6 +58,8 @@ pub(super) struct References {
     form: Form,
     /// Whether references may lead to an object's former address (ZGC).
     pub(super) may_be_stale: bool,
+    /// Finds objects that the collector has moved; only in [`Self::following`].
+    forwarding: Option<Forwarding>,
     /// Cached layout helpers by class, because most objects are of few classes.
     helpers: NumberMap<Addr, i32>,
 }
@@ -94,8 +97,22 @@ impl References {
             class: ClassField::read(memory, layout, &flags)?,
             form,
             may_be_stale,
+            forwarding: None,
             helpers: NumberMap::default(),
         })
+    }
+
+    /// Creates a reader that follows references to objects that ZGC has moved, if the JVM has the fields for it.
+    ///
+    /// # Errors
+    /// The errors of [`Self::new`].
+    pub(super) fn following(memory: &Memory, layout: &Layout) -> Result<Self> {
+        let flags = Flags::read(memory, layout)?;
+        let collector = Collector::from_flags(memory, &flags, layout.major);
+        let forwarding = Forwarding::read(memory, layout, collector)
+            .inspect_err(|why| log::debug!("objects that ZGC has moved are not found: {why}"))
+            .unwrap_or_default();
+        Ok(Self { forwarding, ..Self::new(memory, layout)? })
     }
 
     /// Returns the size of a reference in an object, in bytes.
@@ -200,7 +217,35 @@ impl References {
         let mut bytes = [0; 8];
         let width = self.width();
         now.read(at(object, field)?, &mut bytes[..width])?;
-        Ok(self.decoded(bytes))
+        let address = self.decoded(bytes);
+        address.map(|address| self.current(now, u64::from_le_bytes(bytes), address)).transpose()
+    }
+
+    /// Decodes a reference that is stored outside of the heap, and returns the present address of the object; `None`
+    /// for null.
+    ///
+    /// # Errors
+    /// The errors of [`Forwarding::current`].
+    pub(super) fn read_root(&self, now: &mut Pages<'_>, word: Addr) -> Result<Option<Addr>> {
+        self.root(word).map(|address| self.current(now, word.0, address)).transpose()
+    }
+
+    /// Returns the possible present addresses of an object to which a thread's lock stack refers.
+    ///
+    /// # Errors
+    /// The errors of [`Forwarding::current`].
+    pub(super) fn lock_candidates(&self, now: &mut Pages<'_>, address: Addr) -> Result<Vec<Addr>> {
+        match &self.forwarding {
+            Some(forwarding) if address.0 != 0 => forwarding.candidates(now, address),
+            _ => Ok(vec![address]),
+        }
+    }
+
+    fn current(&self, now: &mut Pages<'_>, reference: u64, address: Addr) -> Result<Addr> {
+        match &self.forwarding {
+            Some(forwarding) => forwarding.current(now, reference, address),
+            None => Ok(address),
+        }
     }
 
     /// Returns the address that a field refers to; `None` for null.

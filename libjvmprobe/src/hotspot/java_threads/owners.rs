@@ -177,8 +177,8 @@ impl Reader {
             let end = u64::from(pages.u32(at(thread, top)?)?);
             let count = end.saturating_sub(first) / 8;
             for index in 0..count.min(MAX_LOCKS) {
-                // Not a reference with metadata, even if the collector is ZGC.
-                locks.push(pages.pointer(at(thread, first.saturating_add(index * 8))?)?);
+                let object = pages.pointer(at(thread, first.saturating_add(index * 8))?)?;
+                locks.extend(self.references.lock_candidates(pages, object)?);
             }
         }
         let owner_id = match offsets.owner_id {

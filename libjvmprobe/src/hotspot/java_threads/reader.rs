@@ -142,7 +142,7 @@ pub(super) struct ClassInfo {
 pub(super) struct Reader {
     memory: Memory,
     layout: Layout,
-    references: References,
+    pub(super) references: References,
     fields: Fields,
     pub(super) offsets: Offsets,
     klass_name: u64,
@@ -163,7 +163,7 @@ impl Reader {
         Ok(Self {
             memory: memory.clone(),
             layout: layout.clone(),
-            references: References::new(memory, layout)?,
+            references: References::following(memory, layout)?,
             fields: Fields::new(layout)?,
             offsets: Offsets::read(layout)?,
             klass_name: layout.get(Item::KlassName)?,
@@ -290,7 +290,7 @@ impl Reader {
         if self.has_handles && word != Addr(0) {
             word = pages.pointer(word)?;
         }
-        Ok(self.references.root(word))
+        self.references.read_root(pages, word)
     }
 
     /// Reads a thread's Java object, and the blocker of a parked thread. The objects that it refers to may be unreadable
