@@ -1,9 +1,10 @@
 //! Java threads with their states, and with what each of them waits for.
 //!
 //! Sources: hotspot/share/runtime/{javaThread,osThread,objectMonitor,lockStack,basicLock}.hpp,
-//! classfile/{javaClasses,javaThreadStatus}.hpp, utilities/globalDefinitions.hpp (`JavaThreadState`); java.base's java/lang/{Thread,String}.java and
-//! java/util/concurrent/locks/AbstractOwnableSynchronizer.java. A thread is in the list of JavaThreads, and its name and
-//! status are fields of its `java.lang.Thread` object (since JDK 19, partly of a `Thread$FieldHolder`).
+//! classfile/{javaClasses,javaThreadStatus}.hpp, utilities/globalDefinitions.hpp (`JavaThreadState`); java.base's
+//! java/lang/{Thread,String}.java and java/util/concurrent/locks/AbstractOwnableSynchronizer.java. A thread is in the
+//! list of JavaThreads, and its name and status are fields of its `java.lang.Thread` object (since JDK 19, partly of a
+//! `Thread$FieldHolder`).
 //!
 //! The owner of a monitor is stored in several forms:
 //!
@@ -17,7 +18,8 @@
 //! agree, and the owner of a monitor counts only if monitor and object are the same before and after it was identified.
 //!
 //! Virtual threads are not listed. A carrier thread is listed as itself, even if a virtual thread is mounted on it.
-//! Up to JDK 23, a monitor that a virtual thread holds is owned by its carrier.
+//! Up to JDK 23, a monitor that a virtual thread holds is owned by its carrier. Since JDK 24, a virtual thread that is not
+//! mounted keeps its lock stack in the heap, so the owner of a monitor with the value 1 may be unknown.
 
 mod owners;
 mod reader;
@@ -327,6 +329,8 @@ struct ReadThread {
 /// Combines the data of a thread with the owner of the object that it waits for.
 fn finished(thread: ReadThread, owner: Owner) -> JavaThread {
     let Facts { tid, vm_state, java, block, .. } = thread.facts;
+    // A thread that has just become the owner does not wait any more.
+    let owner = if owner == Owner::Thread(thread.address) { Owner::Unknown } else { owner };
     let state = java.as_ref().and_then(|java| java.state);
     JavaThread {
         address: thread.address,

@@ -214,6 +214,9 @@ fn monitor_owner_is_found_by_address_stack_or_number() {
         }
         jvm.block(0);
         assert_eq!(jvm.owner(major), Owner::None);
+        // The thread itself.
+        jvm.block(jvm.threads[0].0);
+        assert_eq!(jvm.owner(major), Owner::Unknown);
     }
     let mut jvm = Jvm::new(25);
     jvm.block(12);
