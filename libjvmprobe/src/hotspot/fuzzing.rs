@@ -27,6 +27,7 @@ use crate::{
         flags::Flags,
         heap,
         instance::perf_data,
+        java_threads,
         loaded::{self, Loaded, Source},
         methods::{self, Methods},
         objects::Objects,
@@ -304,6 +305,17 @@ fn tables(image: &mut Image, loader: Addr, array: Addr, interpreter: Addr) {
         ("JavaThread", "_threadObj", 32),
         ("JavaThread", "_osthread", 40),
         ("OSThread", "_thread_id", 8),
+        ("JavaThread", "_thread_state", 8),
+        ("JavaThread", "_current_pending_monitor", 48),
+        ("JavaThread", "_current_waiting_monitor", 56),
+        ("JavaThread", "_stack_base", 16),
+        ("JavaThread", "_stack_size", 24),
+        ("ObjectMonitor", "_object", 32),
+        ("ObjectMonitor", "_owner", 8),
+        ("Klass", "_super", 16),
+        ("InstanceKlass", "_fields", 40),
+        ("InstanceKlass", "_java_fields_count", 56),
+        ("Array<u2>", "_data", 4),
         ("ThreadsList", "_length", 0),
         ("ThreadsList", "_threads", 8),
         ("JVMFlag", "_addr", 0),
@@ -392,6 +404,7 @@ pub(crate) fn everything(given: &[u8]) {
     let _ = threads::have_begun(&memory, &layout);
     let until = Instant::now() + Duration::from_secs(1);
     let _ = Reader::new(&memory, &layout).and_then(|mut reader| reader.strings(until));
+    let _ = java_threads::read(&memory, &layout);
     let _ = instance_sizes(&memory, &layout);
     for major in [8, 17] {
         let _ = walking::layout(&memory, &layout.of_jdk(major));

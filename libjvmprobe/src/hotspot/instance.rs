@@ -12,6 +12,7 @@ use crate::{
         flags::Flags,
         gauge::{Gauge, LastStop},
         heap,
+        java_threads::{self, JavaFrame, JavaThread},
         layout::Item,
         objects::{ClassCount, ClassField, Objects},
         perfdata::PerfData,
@@ -246,6 +247,23 @@ impl HotSpot {
     /// [`Error::Layout`] naming the missing field, [`Error::Memory`] if the JVM has exited.
     pub(crate) fn thread_bytes(&self) -> Result<Vec<ThreadBytes>> {
         threads::read(&self.memory, &self.layout)
+    }
+
+    /// Returns the innermost Java frame of a thread that has left Java code, for example for a system call; `None` if the
+    /// thread runs Java code.
+    ///
+    /// # Errors
+    /// [`Error::Layout`] naming the missing field, [`Error::Memory`] if the thread has exited.
+    pub(crate) fn last_java_frame(&self, thread: Addr) -> Result<Option<JavaFrame>> {
+        java_threads::last_java_frame(&self.memory, &self.layout, thread)
+    }
+
+    /// Returns its Java threads, with their states and the objects that they wait for.
+    ///
+    /// # Errors
+    /// [`Error::Layout`] naming the missing field, [`Error::Memory`] if the JVM has exited.
+    pub fn java_threads(&self) -> Result<Vec<JavaThread>> {
+        java_threads::read(&self.memory, &self.layout)
     }
 
     /// Returns a reader of objects in its heap.

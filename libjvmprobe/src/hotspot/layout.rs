@@ -12,13 +12,14 @@
 //! | 16 | `GenericGrowableArray` is renamed `GrowableArrayBase` |
 //! | 17 | the index of the source file moves from the class to its constant pool |
 //! | 20 | compressed integers do not use the byte 0 ([`super::compressed`]) |
-//! | 21 | virtual threads: `ContinuationEntry`; `ConstMethod`'s flags are a struct; until JDK 23, the names of the classes of non-generational ZGC begin with an X |
+//! | 21 | virtual threads: `ContinuationEntry`; the fields of a class are a compressed stream instead of an array; threads have lock stacks; `ConstMethod`'s flags are a struct; until JDK 23, the names of the classes of non-generational ZGC begin with an X |
 //! | 22 | the fields of `CompressedKlassPointers` are no longer members of its struct `_narrow_klass`; `Space` is merged into `ContiguousSpace`; fields of `GenCollectedHeap` move to `SerialHeap` |
 //! | 23 | `CompiledMethod` is merged into `nmethod`, with offsets instead of addresses and separately allocated debug information; `HeapRegion` is renamed `G1HeapRegion` |
-//! | 24 | compact object headers; Shenandoah counts used bytes in its global generation |
+//! | 24 | compact object headers; monitors hold the number of their owner instead of its address; Shenandoah counts used bytes in its global generation |
 //! | 25 | nmethods have separately allocated metadata; ZGC counts by NUMA node |
 //! | 26 | the CDS archive's bounds are called `_aot_metaspace`; nmethods have one deoptimisation handler instead of two, one of which was for method handle calls; Shenandoah counts used bytes in its free set |
 //! | 27 | builds without JVMCI do not export `_tenure_traps` of `MethodData`, from which the offset of the invocation counter is derived; the generations of Parallel are fields of the heap instead of statics |
+//! | 28 | the states of a JavaThread have other numbers, and so have the flags of fields (value classes) |
 
 /// Prefix of the mangled names of statics that hold the entry points of stubs; see [`super::code`].
 pub(super) const STUBS: &str = "_ZN12StubRoutines";
@@ -50,6 +51,8 @@ pub(super) enum Feature {
     Objects,
     Threads,
     ThreadNames,
+    ThreadDump,
+    ForwardedObjects,
     Compilations,
     Loaded,
     Usage,
@@ -85,6 +88,8 @@ impl Feature {
             Self::Objects => "objects are not counted",
             Self::Threads => "allocation by thread is unknown",
             Self::ThreadNames => "thread names are truncated",
+            Self::ThreadDump => "threads are not listed",
+            Self::ForwardedObjects => "objects that ZGC has moved are not found",
             Self::Compilations => "tiers of compilations are unknown",
             Self::Loaded => "its classes are not listed",
             Self::Usage => "which methods were called is unknown",
@@ -223,6 +228,37 @@ table! {
     ZPartitionAddr      Offset [25 "ZPerNUMAZPartition::_addr"] for Z;
     ZPartitionUsed      Offset [25 "ZPartition::_used"] for Z;
 
+    // gc/z, gc/x: z{Globals,ForwardingTable,GranuleMap,Forwarding,Generation}.hpp, vmStructs_z.hpp (read from JDK 17 on)
+    XGlobals            Static [21 "XGlobalsForVMStructs::_instance_p"] until 23 for ForwardedObjects;
+    XOffsetMask         Offset [21 "XGlobalsForVMStructs::_XAddressOffsetMask"] until 23 for ForwardedObjects;
+    XBadMask            Offset [21 "XGlobalsForVMStructs::_XAddressBadMask"] until 23 for ForwardedObjects;
+    XGoodMask           Offset [21 "XGlobalsForVMStructs::_XAddressGoodMask"] until 23 for ForwardedObjects;
+    XForwardingTable    Offset [21 "XHeap::_forwarding_table"] until 23 for ForwardedObjects;
+    XTableMap           Offset [21 "XForwardingTable::_map"] until 23 for ForwardedObjects;
+    XGranules           Offset [21 "XGranuleMapForForwarding::_map"] until 23 for ForwardedObjects;
+    XForwardingRange    Offset [21 "XForwarding::_virtual"] until 23 for ForwardedObjects;
+    XRangeStart         Offset [21 "XVirtualMemory::_start"] until 23 for ForwardedObjects;
+    XForwardingShift    Offset [21 "XForwarding::_object_alignment_shift"] until 23 for ForwardedObjects;
+    XForwardingEntries  Offset [21 "XForwarding::_entries"] until 23 for ForwardedObjects;
+    XEntriesLength      Offset [21 "XAttachedArrayForForwarding::_length"] until 23 for ForwardedObjects;
+    XForwardingSize     Size   [21 "XForwarding"] until 23 for ForwardedObjects;
+    ZGlobals            Static [17 "ZGlobalsForVMStructs::_instance_p"] for ForwardedObjects;
+    ZOffsetMask         Offset [17 "ZGlobalsForVMStructs::_ZAddressOffsetMask"] for ForwardedObjects;
+    ZBadMask            Offset [17 "ZGlobalsForVMStructs::_ZAddressBadMask"] until 20 for ForwardedObjects;
+    ZGoodMask           Offset [17 "ZGlobalsForVMStructs::_ZAddressGoodMask"] until 20 for ForwardedObjects;
+    ZForwardingTable    Offset [17 "ZHeap::_forwarding_table"] until 20 for ForwardedObjects;
+    ZTableMap           Offset [17 "ZForwardingTable::_map"] for ForwardedObjects;
+    ZGranules           Offset [17 "ZGranuleMapForForwarding::_map"] for ForwardedObjects;
+    ZForwardingRange    Offset [17 "ZForwarding::_virtual"] for ForwardedObjects;
+    ZRangeStart         Offset [17 "ZVirtualMemory::_start"] for ForwardedObjects;
+    ZForwardingShift    Offset [17 "ZForwarding::_object_alignment_shift"] for ForwardedObjects;
+    ZForwardingEntries  Offset [17 "ZForwarding::_entries"] for ForwardedObjects;
+    ZEntriesLength      Offset [17 "ZAttachedArrayForForwarding::_length"] for ForwardedObjects;
+    ZForwardingSize     Size   [17 "ZForwarding"] for ForwardedObjects;
+    ZLoadBadMask        Offset [21 "ZGlobalsForVMStructs::_ZPointerLoadBadMask"] for ForwardedObjects;
+    ZLoadGoodMask       Offset [21 "ZGlobalsForVMStructs::_ZPointerLoadGoodMask"] for ForwardedObjects;
+    ZPageTable          Offset [21 "ZHeap::_page_table"] for ForwardedObjects;
+
     // gc/shenandoah
     ShenandoahUsed      Offset [11 "ShenandoahHeap::_used"] until 23 for Shenandoah;
     ShenandoahGlobal    Offset [24 "ShenandoahHeap::_global_generation"] until 25 for Shenandoah;
@@ -301,22 +337,22 @@ table! {
     ConstMethodFlags    Offset [8 "ConstMethod::_flags", 21 "ConstMethod::_flags._flags"] for Methods;
     NameIndex           Offset [8 "ConstMethod::_name_index"] for Methods;
     SignatureIndex      Offset [8 "ConstMethod::_signature_index"] for Methods;
-    PoolSize            Size   [8 "ConstantPool"] for Methods;
+    PoolSize            Size   [8 "ConstantPool"] for Methods ThreadDump;
     PoolHolder          Offset [8 "ConstantPool::_pool_holder"] for Methods;
     ClassFileIndex      Offset [8 "InstanceKlass::_source_file_name_index"] until 16 for Methods;
     PoolFileIndex       Offset [17 "ConstantPool::_source_file_name_index"] for Methods;
 
     // oops/{klass,symbol,compressedKlass}.hpp, classfile/{classLoaderData,javaClasses}.hpp
-    KlassName           Offset [8 "Klass::_name"] for Methods Classes;
-    LayoutHelper        Offset [8 "Klass::_layout_helper"] for Classes Sizes Objects;
+    KlassName           Offset [8 "Klass::_name"] for Methods Classes ThreadDump;
+    LayoutHelper        Offset [8 "Klass::_layout_helper"] for Classes Sizes Objects ThreadDump;
     NextClass           Offset [9 "Klass::_next_link"] for Sizes Loaded;
-    SymbolLength        Offset [8 "Symbol::_length"] for Methods Classes;
-    SymbolBody          Offset [8 "Symbol::_body", 9 "Symbol::_body[0]"] for Methods Classes;
+    SymbolLength        Offset [8 "Symbol::_length"] for Methods Classes ThreadDump;
+    SymbolBody          Offset [8 "Symbol::_body", 9 "Symbol::_body[0]"] for Methods Classes ThreadDump;
     Loaders             Static [8 "ClassLoaderDataGraph::_head"] for Sizes Loaded;
     NextLoader          Offset [8 "ClassLoaderData::_next"] for Sizes Loaded;
     FirstClass          Offset [9 "ClassLoaderData::_klasses"] for Sizes Loaded;
-    NarrowKlassBase     Static [8 "Universe::_narrow_klass._base", 14 "CompressedKlassPointers::_narrow_klass._base", 22 "CompressedKlassPointers::_base"] for Objects;
-    NarrowKlassShift    Static [8 "Universe::_narrow_klass._shift", 14 "CompressedKlassPointers::_narrow_klass._shift", 22 "CompressedKlassPointers::_shift"] for Objects;
+    NarrowKlassBase     Static [8 "Universe::_narrow_klass._base", 14 "CompressedKlassPointers::_narrow_klass._base", 22 "CompressedKlassPointers::_base"] for Objects ThreadDump;
+    NarrowKlassShift    Static [8 "Universe::_narrow_klass._shift", 14 "CompressedKlassPointers::_narrow_klass._shift", 22 "CompressedKlassPointers::_shift"] for Objects ThreadDump;
     MirrorSize          Static [8 "java_lang_Class::_oop_size_offset"] for Objects;
 
     // oops/{klass,instanceKlass,array,oopHandle}.hpp, classfile/classLoaderData.hpp
@@ -324,21 +360,21 @@ table! {
     InitState           Offset [8 "InstanceKlass::_init_state"] for Loaded;
     InitThread          Offset [8 "InstanceKlass::_init_thread"] for Loaded;
     MethodsOf           Offset [8 "InstanceKlass::_methods"] for Loaded;
-    ConstantsOf         Offset [8 "InstanceKlass::_constants"] for Loaded;
+    ConstantsOf         Offset [8 "InstanceKlass::_constants"] for Loaded ThreadDump;
     MiscFlags           Offset [9 "InstanceKlass::_misc_flags"] until 20 for Usage;
     VtableLength        Offset [9 "Klass::_vtable_len"] for Loaded;
     ItableLength        Offset [8 "InstanceKlass::_itable_len"] for Loaded;
     ClassSize           Size   [8 "InstanceKlass"] for Loaded;
-    PoolLength          Offset [8 "ConstantPool::_length"] for Loaded;
-    MethodArrayLength   Offset [8 "Array<int>::_length"] for Loaded;
+    PoolLength          Offset [8 "ConstantPool::_length"] for Loaded ThreadDump;
+    MethodArrayLength   Offset [8 "Array<int>::_length"] for Loaded ThreadDump;
     MethodArrayData     Offset [9 "Array<Method*>::_data"] for Loaded;
     ClassAnnotations    Offset [8 "InstanceKlass::_annotations"] for Loaders;
     ArraysOfClass       Offset [8 "InstanceKlass::_array_klasses"] for Loaders;
     HasOwnLoaderData    Offset [9 "ClassLoaderData::_is_anonymous", 13 "ClassLoaderData::_is_unsafe_anonymous", 15 "ClassLoaderData::_has_class_mirror_holder"] for Loaded;
     LoaderDataSize      Size   [8 "ClassLoaderData"] for Loaders;
     Mirror              Offset [8 "Klass::_java_mirror"] for Sources;
-    NarrowOopBase       Static [8 "Universe::_narrow_oop._base", 13 "CompressedOops::_narrow_oop._base", 22 "CompressedOops::_base"] for Sources ThreadNames;
-    NarrowOopShift      Static [8 "Universe::_narrow_oop._shift", 13 "CompressedOops::_narrow_oop._shift", 22 "CompressedOops::_shift"] for Sources ThreadNames;
+    NarrowOopBase       Static [8 "Universe::_narrow_oop._base", 13 "CompressedOops::_narrow_oop._base", 22 "CompressedOops::_base"] for Sources ThreadNames ThreadDump;
+    NarrowOopShift      Static [8 "Universe::_narrow_oop._shift", 13 "CompressedOops::_narrow_oop._shift", 22 "CompressedOops::_shift"] for Sources ThreadNames ThreadDump;
     ProtectionDomainAt  Symbol [8 "_ZN15java_lang_Class25_protection_domain_offsetE"] for Sources;
     RedefinedCountAt    Symbol [13 "_ZN15java_lang_Class27_classRedefinedCount_offsetE"] for Usage;
     ArchiveBase         Symbol [9 "_ZN12MetaspaceObj22_shared_metaspace_baseE", 26 "_ZN12MetaspaceObj19_aot_metaspace_baseE"] for Usage;
@@ -362,23 +398,47 @@ table! {
     PoolTags            Offset [8 "ConstantPool::_tags"] for Usage;
     PrimarySupers       Offset [8 "Klass::_primary_supers[0]"] for Usage;
     Supers              Offset [8 "Klass::_secondary_supers"] for Usage;
-    ByteArrayData       Offset [8 "Array<u1>::_data"] for Usage;
-    OsThread            Offset [8 "JavaThread::_osthread", 22 "Thread::_osthread"] for Loaded ThreadNames;
-    OsThreadId          Offset [8 "OSThread::_thread_id"] for Loaded ThreadNames;
+    ByteArrayData       Offset [8 "Array<u1>::_data"] for Usage ThreadDump;
+    OsThread            Offset [8 "JavaThread::_osthread", 22 "Thread::_osthread"] for Loaded ThreadNames ThreadDump;
+    OsThreadId          Offset [8 "OSThread::_thread_id"] for Loaded ThreadNames ThreadDump;
 
     // runtime/{thread,javaThread,threadSMR}.hpp, gc/shared/threadLocalAllocBuffer.hpp
     AllocatedBytes      Offset [8 "Thread::_allocated_bytes"] for Threads;
     Tlab                Offset [8 "Thread::_tlab"] for Threads;
     TlabStart           Offset [8 "ThreadLocalAllocBuffer::_start"] for Threads;
     TlabTop             Offset [8 "ThreadLocalAllocBuffer::_top"] for Threads;
-    ThreadList          Static [8 "Threads::_thread_list"] until 13 for Threads;
-    NextThread          Offset [8 "JavaThread::_next"] until 13 for Threads;
-    ThreadsList         Static [14 "ThreadsSMRSupport::_java_thread_list"] for Threads;
-    ThreadsLength       Offset [14 "ThreadsList::_length"] for Threads;
-    ThreadsArray        Offset [14 "ThreadsList::_threads"] for Threads;
+    ThreadList          Static [8 "Threads::_thread_list"] until 13 for Threads ThreadDump;
+    NextThread          Offset [8 "JavaThread::_next"] until 13 for Threads ThreadDump;
+    ThreadsList         Static [14 "ThreadsSMRSupport::_java_thread_list"] for Threads ThreadDump;
+    ThreadsLength       Offset [14 "ThreadsList::_length"] for Threads ThreadDump;
+    ThreadsArray        Offset [14 "ThreadsList::_threads"] for Threads ThreadDump;
 
-    // runtime/javaThread.hpp
-    ThreadObject        Offset [8 "JavaThread::_threadObj"] for ThreadNames;
+    // oops/{klass,instanceKlass,array}.hpp
+    SuperClass          Offset [8 "Klass::_super"] for ThreadDump;
+    FieldsOf            Offset [8 "InstanceKlass::_fields"] until 20 for ThreadDump;
+    FieldCount          Offset [8 "InstanceKlass::_java_fields_count"] until 20 for ThreadDump;
+    ShortArrayData      Offset [8 "Array<u2>::_data"] until 20 for ThreadDump;
+    FieldStream         Offset [21 "InstanceKlass::_fieldinfo_stream"] for ThreadDump;
+
+    // runtime/{javaThread,objectMonitor,lockStack}.hpp; before JDK 17, the monitors of a thread are in runtime/thread.hpp
+    ThreadObject        Offset [8 "JavaThread::_threadObj"] for ThreadNames ThreadDump;
+    ThreadState         Offset [8 "JavaThread::_thread_state"] for ThreadDump;
+    Anchor              Offset [8 "JavaThread::_anchor"] for ThreadDump;
+    AnchorSp            Offset [8 "JavaFrameAnchor::_last_Java_sp"] for ThreadDump;
+    AnchorPc            Offset [8 "JavaFrameAnchor::_last_Java_pc"] for ThreadDump;
+    AnchorFp            Offset [8 "JavaFrameAnchor::_last_Java_fp"] for ThreadDump;
+    PendingMonitor      Offset [8 "Thread::_current_pending_monitor", 17 "JavaThread::_current_pending_monitor"] for ThreadDump;
+    WaitingMonitor      Offset [8 "Thread::_current_waiting_monitor", 17 "JavaThread::_current_waiting_monitor"] for ThreadDump;
+    StackBase           Offset [8 "JavaThread::_stack_base"] for ThreadDump;
+    StackSize           Offset [8 "JavaThread::_stack_size"] for ThreadDump;
+    LockStackOf         Offset [21 "JavaThread::_lock_stack"] for ThreadDump;
+    LockStackTop        Offset [21 "LockStack::_top"] for ThreadDump;
+    LockStackBase       Offset [21 "LockStack::_base[0]"] for ThreadDump;
+    VirtualThreadOf     Offset [21 "JavaThread::_vthread"] for ThreadDump;
+    MonitorOwnerId      Offset [24 "JavaThread::_monitor_owner_id"] for ThreadDump;
+    MonitorObject       Offset [8 "ObjectMonitor::_object"] for ThreadDump;
+    MonitorOwner        Offset [8 "ObjectMonitor::_owner"] for ThreadDump;
+    StackLocker         Offset [24 "ObjectMonitor::_stack_locker"] until 25 for ThreadDump;
 
     // compiler/compileTask.hpp
     TaskLevel           Offset [8 "CompileTask::_comp_level"] for Compilations;

@@ -22,6 +22,9 @@
 //! | `symbols` | HotSpot's Symbols: names, each of which is stored once |
 //! | [`objects`] | objects in the heap, by class |
 //! | `references` | references in the fields of objects |
+//! | `fields` | offsets of the fields of classes |
+//! | [`java_threads`] | Java threads, their states and the locks that they wait for |
+//! | `forwarding` | new addresses of objects that ZGC has moved |
 //! | [`thread_names`] | complete names of Java threads |
 //! | [`threads`] | bytes that threads have allocated |
 //! | [`deopt`] | reasons of deoptimisations |
@@ -41,7 +44,9 @@ pub(crate) mod collector;
 pub(crate) mod compressed;
 pub(crate) mod counters;
 pub mod deopt;
+mod fields;
 pub(crate) mod flags;
+mod forwarding;
 #[cfg(feature = "fuzzing")]
 #[allow(clippy::unwrap_used, reason = "a fuzzer fails by panicking")]
 pub(crate) mod fuzzing;
@@ -49,6 +54,7 @@ pub mod gauge;
 mod hashing;
 pub(crate) mod heap;
 mod instance;
+pub mod java_threads;
 mod layout;
 pub mod loaded;
 pub(crate) mod methods;

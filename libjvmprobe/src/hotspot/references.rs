@@ -13,11 +13,12 @@ use crate::{
     hotspot::{
         Collector,
         flags::Flags,
+        forwarding::Forwarding,
         hashing::NumberMap,
         layout::Item,
         loaded::at,
         objects::{COMPACT_SHIFT, ClassField},
-        pages::Pages,
+        pages::{PAGE, Pages},
         resolved::Layout,
     },
     process::memory::Memory,
@@ -57,6 +58,8 @@ pub(super) struct References {
     form: Form,
     /// Whether references may lead to an object's former address (ZGC).
     pub(super) may_be_stale: bool,
+    /// Finds objects that the collector has moved; only in [`Self::following`].
+    forwarding: Option<Forwarding>,
     /// Cached layout helpers by class, because most objects are of few classes.
     helpers: NumberMap<Addr, i32>,
 }
@@ -94,8 +97,22 @@ impl References {
             class: ClassField::read(memory, layout, &flags)?,
             form,
             may_be_stale,
+            forwarding: None,
             helpers: NumberMap::default(),
         })
+    }
+
+    /// Creates a reader that follows references to objects that ZGC has moved, if the JVM has the fields for it.
+    ///
+    /// # Errors
+    /// The errors of [`Self::new`].
+    pub(super) fn following(memory: &Memory, layout: &Layout) -> Result<Self> {
+        let flags = Flags::read(memory, layout)?;
+        let collector = Collector::from_flags(memory, &flags, layout.major);
+        let forwarding = Forwarding::read(memory, layout, collector)
+            .inspect_err(|why| log::debug!("objects that ZGC has moved are not found: {why}"))
+            .unwrap_or_default();
+        Ok(Self { forwarding, ..Self::new(memory, layout)? })
     }
 
     /// Returns the size of a reference in an object, in bytes.
@@ -115,28 +132,17 @@ impl References {
 
     /// Reads the beginning of an object.
     pub(super) fn object(&mut self, now: &mut Pages<'_>, address: Addr) -> Result<Object> {
-        if address.0 == 0 || !address.0.is_multiple_of(8) {
-            return Err(Error::layout("not a valid object reference"));
-        }
+        check(address)?;
         let mut bytes = [0; MAX_OBJECT];
-        now.read(address, &mut bytes)?;
-        let word = u64::from_ne_bytes(*bytes.first_chunk::<8>().unwrap_or(&[0; 8]));
-        let behind = |n: usize| bytes.get(8..8 + n).unwrap_or_default().to_vec();
-        let (klass, header) = match self.class {
-            ClassField::Pointer => {
-                let klass = behind(8).try_into().map_or(0, u64::from_ne_bytes);
-                (klass, 16)
-            }
-            ClassField::Compressed { base, shift } => {
-                let narrow = behind(4).try_into().map_or(0, u32::from_ne_bytes);
-                (base.wrapping_add(u64::from(narrow) << shift), 12)
-            }
-            ClassField::Compact { base, shift } => {
-                let narrow = word >> COMPACT_SHIFT;
-                (base.wrapping_add(narrow << shift), 8)
-            }
+        if let Err(why) = now.read(address, &mut bytes) {
+            // A smaller object may lie at the end of the mapped part of the heap.
+            let in_page = PAGE - address.0 as usize % PAGE;
+            now.read(address, bytes.get_mut(..in_page).ok_or(why)?)?;
+        }
+        let [first, second, ..] = *bytes.as_chunks::<8>().0 else {
+            return Err(Error::layout("an object without a header"));
         };
-        let klass = Addr(klass);
+        let (klass, header) = self.header(first, second);
         let helper = match self.helpers.get(&klass) {
             Some(&helper) => helper,
             None => {
@@ -148,6 +154,30 @@ impl References {
             }
         };
         Ok(Object { bytes, klass, header, helper })
+    }
+
+    /// Returns the Klass of an object. Reads only the object's header.
+    pub(super) fn class_of(&self, now: &mut Pages<'_>, address: Addr) -> Result<Addr> {
+        check(address)?;
+        let [first, second] = [now.array(address)?, now.array(at(address, 8)?)?];
+        Ok(self.header(first, second).0)
+    }
+
+    /// Decodes the first two words of an object: its Klass, and the size of its header in bytes.
+    fn header(&self, first: [u8; 8], second: [u8; 8]) -> (Addr, usize) {
+        let [first, second] = [first, second].map(u64::from_ne_bytes);
+        let (klass, header) = match self.class {
+            ClassField::Pointer => (second, 16),
+            ClassField::Compressed { base, shift } => {
+                let narrow = second & u64::from(u32::MAX);
+                (base.wrapping_add(narrow << shift), 12)
+            }
+            ClassField::Compact { base, shift } => {
+                let narrow = first >> COMPACT_SHIFT;
+                (base.wrapping_add(narrow << shift), 8)
+            }
+        };
+        (Addr(klass), header)
     }
 
     /// Whether an object's class has this name.
@@ -171,10 +201,51 @@ impl References {
         object: Addr,
         field: usize,
     ) -> Option<Addr> {
+        self.read_reference(now, object, field as u64).ok().flatten()
+    }
+
+    /// Reads a field of the object at `object`, and returns the address that the field refers to; `None` for null.
+    ///
+    /// # Errors
+    /// [`Error::Memory`] if there is no object at the address.
+    pub(super) fn read_reference(
+        &self,
+        now: &mut Pages<'_>,
+        object: Addr,
+        field: u64,
+    ) -> Result<Option<Addr>> {
         let mut bytes = [0; 8];
         let width = self.width();
-        now.read(object.checked_add(field as u64)?, &mut bytes[..width]).ok()?;
-        self.decoded(bytes)
+        now.read(at(object, field)?, &mut bytes[..width])?;
+        let address = self.decoded(bytes);
+        address.map(|address| self.current(now, u64::from_le_bytes(bytes), address)).transpose()
+    }
+
+    /// Decodes a reference that is stored outside of the heap, and returns the present address of the object; `None`
+    /// for null.
+    ///
+    /// # Errors
+    /// The errors of [`Forwarding::current`].
+    pub(super) fn read_root(&self, now: &mut Pages<'_>, word: Addr) -> Result<Option<Addr>> {
+        self.root(word).map(|address| self.current(now, word.0, address)).transpose()
+    }
+
+    /// Returns the possible present addresses of an object to which a thread's lock stack refers.
+    ///
+    /// # Errors
+    /// The errors of [`Forwarding::current`].
+    pub(super) fn lock_candidates(&self, now: &mut Pages<'_>, address: Addr) -> Result<Vec<Addr>> {
+        match &self.forwarding {
+            Some(forwarding) if address.0 != 0 => forwarding.candidates(now, address),
+            _ => Ok(vec![address]),
+        }
+    }
+
+    fn current(&self, now: &mut Pages<'_>, reference: u64, address: Addr) -> Result<Addr> {
+        match &self.forwarding {
+            Some(forwarding) => forwarding.current(now, reference, address),
+            None => Ok(address),
+        }
     }
 
     /// Returns the address that a field refers to; `None` for null.
@@ -228,22 +299,58 @@ pub(super) fn characters(
     array: &Object,
     max: u32,
 ) -> Option<Vec<String>> {
-    // The layout helper (`Klass::_layout_helper`) of an array's class contains the offset of the elements and
-    // the binary logarithm of an element's size. The array's length lies between the header and the elements.
-    let (header, log2) = (array.helper.cast_unsigned() >> 16 & 0xff, array.helper & 0xff);
-    if array.helper >= 0 || log2 > 1 {
-        return None;
-    }
-    let length = u32::from_ne_bytes(array.field(array.header.next_multiple_of(4))?);
+    let Elements { begin, log2, length } = array.elements().filter(|found| found.log2 <= 1)?;
     if length > max {
         return None;
     }
-    let bytes = now.bytes(at.checked_add(header.into())?, (length as usize) << log2).ok()?;
+    let bytes = now.bytes(at.checked_add(begin)?, (length as usize) << log2).ok()?;
     let units = bytes.as_chunks::<2>().0.iter().map(|unit| u16::from_ne_bytes(*unit));
     Some(vec![
         bytes.iter().map(|&byte| char::from(byte)).collect(),
         String::from_utf16_lossy(&units.collect::<Vec<_>>()),
     ])
+}
+
+/// Reads at most the first `max` characters of a character array, as Latin-1 or as UTF-16.
+///
+/// # Errors
+/// [`Error::Layout`] if it is not such an array.
+pub(super) fn first_characters(
+    now: &mut Pages<'_>,
+    address: Addr,
+    array: &Object,
+    is_utf16: bool,
+    max: u16,
+) -> Result<String> {
+    let elements = array.elements().filter(|found| found.log2 <= 1);
+    let Some(Elements { begin, log2, length }) = elements else {
+        return Err(Error::layout("not an array of characters"));
+    };
+    let bytes = (u64::from(length) << log2).min(u64::from(max) << u32::from(is_utf16));
+    let bytes = now.bytes(at(address, begin)?, bytes as usize)?;
+    if !is_utf16 {
+        return Ok(bytes.iter().map(|&byte| char::from(byte)).collect());
+    }
+    let units = bytes.as_chunks::<2>().0.iter().map(|unit| u16::from_ne_bytes(*unit));
+    Ok(String::from_utf16_lossy(&units.collect::<Vec<_>>()))
+}
+
+/// Checks the form of an object's address.
+fn check(address: Addr) -> Result<()> {
+    if address.0 == 0 || !address.0.is_multiple_of(8) {
+        return Err(Error::layout("not a valid object reference"));
+    }
+    Ok(())
+}
+
+/// Elements of an array.
+#[derive(Clone, Copy, Debug)]
+struct Elements {
+    /// Offset of the first element.
+    begin: u64,
+    /// Binary logarithm of an element's size in bytes.
+    log2: u32,
+    length: u32,
 }
 
 /// The beginning of an object in the Java heap.
@@ -265,6 +372,19 @@ impl Object {
     /// Whether an address is among its words.
     pub(super) fn has(&self, address: Addr) -> bool {
         self.bytes.as_chunks::<8>().0.contains(&address.0.to_ne_bytes())
+    }
+
+    /// Returns the elements of an array; `None` for other objects. The layout helper (`Klass::_layout_helper`) of an
+    /// array's class contains the offset of the elements and the binary logarithm of an element's size. The array's
+    /// length lies between the header and the elements.
+    fn elements(&self) -> Option<Elements> {
+        let helper = self.helper.cast_unsigned();
+        let (begin, log2) = (u64::from(helper >> 16 & 0xff), helper & 0xff);
+        if self.helper >= 0 || log2 > 3 {
+            return None;
+        }
+        let length = u32::from_ne_bytes(self.field(self.header.next_multiple_of(4))?);
+        Some(Elements { begin, log2, length })
     }
 
     /// Returns its size in bytes; `None` for arrays, whose layout helpers are negative.

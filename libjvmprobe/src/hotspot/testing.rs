@@ -158,6 +158,15 @@ impl Image {
     }
 }
 
+/// Stores a Symbol: its length in two bytes, and its text from the sixth byte on.
+#[cfg(test)]
+pub(super) fn symbol(image: &mut Image, text: &str) -> Addr {
+    let mut bytes = [&(text.len() as u16).to_ne_bytes()[..], &[0; 4], text.as_bytes()].concat();
+    bytes.resize(bytes.len().next_multiple_of(8), 0);
+    let words: Vec<_> = bytes.as_chunks().0.iter().copied().map(u64::from_ne_bytes).collect();
+    image.put(&words)
+}
+
 /// A fake JVM with one flag, which selects its collector, and with a heap that can be set up later.
 #[cfg(test)]
 pub(crate) struct FakeJvm {

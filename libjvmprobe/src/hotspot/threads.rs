@@ -11,7 +11,7 @@ use std::collections::HashSet;
 
 use crate::{
     Addr, Error, Result,
-    hotspot::{layout::Item, resolved::Layout},
+    hotspot::{layout::Item, pages::Pages, resolved::Layout},
     process::memory::Memory,
 };
 
@@ -21,8 +21,11 @@ const MAX_THREADS: usize = 1 << 17;
 /// size in words would not fit into an `int`.
 pub(super) const MAX_TLAB: u64 = 1 << 34;
 
-/// Maximum number of attempts to read a thread that replaces its TLAB during each attempt.
+/// Maximum number of attempts to read a thread that replaces its TLAB during each attempt, or a list of threads that
+/// the JVM replaces during each attempt.
 const MAX_TRIES: u32 = 8;
+/// Maximum number of attempts to read a list of threads that the JVM frees during each attempt.
+const MAX_LIST_TRIES: u32 = 64;
 
 /// Offsets in bytes of a Thread's allocation counters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -127,19 +130,36 @@ pub(super) fn addresses(memory: &Memory, layout: &Layout) -> Result<Vec<Addr>> {
     let mut thread = memory.pointer(layout.address(Item::ThreadList)?)?;
     let mut threads = Vec::new();
     let mut seen = HashSet::new();
+    // Threads that were started one after another lie close together.
+    let mut pages = Pages::sequential(memory);
     // An address that occurs twice means that the list is cyclic.
     while thread != Addr(0) && threads.len() < MAX_THREADS && seen.insert(thread) {
         threads.push(thread);
         // If a thread has exited meanwhile, its link to the next thread may be unreadable. Then the result is
         // the threads found so far.
         let at = thread.checked_add(next);
-        thread = at.and_then(|at| memory.pointer(at).ok()).unwrap_or(Addr(0));
+        thread = at.and_then(|at| pages.pointer(at).ok()).unwrap_or(Addr(0));
     }
     Ok(threads)
 }
 
+/// Reads the array of threads. The JVM replaces it when a thread starts or exits, and may free the old one.
 fn array(memory: &Memory, layout: &Layout) -> Result<Vec<Addr>> {
-    let list = memory.pointer(layout.address(Item::ThreadsList)?)?;
+    let list_at = layout.address(Item::ThreadsList)?;
+    let mut tries = 0;
+    loop {
+        let list = memory.pointer(list_at)?;
+        let threads = of_list(memory, layout, list);
+        tries += 1;
+        // A list that was replaced meanwhile is good enough if it was readable: it may lack the newest threads.
+        let is_enough = if threads.is_ok() { tries >= MAX_TRIES } else { tries >= MAX_LIST_TRIES };
+        if is_enough || threads.is_ok() && memory.pointer(list_at)? == list {
+            return threads;
+        }
+    }
+}
+
+fn of_list(memory: &Memory, layout: &Layout, list: Addr) -> Result<Vec<Addr>> {
     let at = |field| -> Result<Addr> {
         let offset = layout.get(field)?;
         list.checked_add(offset)

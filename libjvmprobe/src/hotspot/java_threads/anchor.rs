@@ -1,0 +1,48 @@
+//! The innermost Java frame of a thread that has left Java code.
+//!
+//! Sources: hotspot/share/runtime/javaFrameAnchor.hpp, cpu/x86/javaFrameAnchor_x86.hpp. A thread that leaves Java code
+//! stores the registers of its innermost Java frame in its anchor, and sets the stack pointer there to null when it
+//! returns.
+
+use crate::{
+    Addr, Error, Result,
+    hotspot::{layout::Item, resolved::Layout},
+    process::memory::Memory,
+};
+
+/// Registers of a Java frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct JavaFrame {
+    /// Address of the code that continues after the call.
+    pub(crate) pc: Addr,
+    /// Stack pointer.
+    pub(crate) sp: Addr,
+    /// Frame pointer; 0 if it is not stored.
+    pub(crate) fp: Addr,
+}
+
+/// Returns the innermost Java frame of a thread; `None` if it runs Java code.
+///
+/// # Errors
+/// [`Error::Layout`] naming the missing field, [`Error::Memory`] if the thread has exited.
+pub(in crate::hotspot) fn last_java_frame(
+    memory: &Memory,
+    layout: &Layout,
+    thread: Addr,
+) -> Result<Option<JavaFrame>> {
+    let at = |addr: Addr, offset: u64| {
+        addr.checked_add(offset).ok_or_else(|| Error::layout("an offset in a thread overflows"))
+    };
+    let anchor = at(thread, layout.get(Item::Anchor)?)?;
+    let field = |item| memory.pointer(at(anchor, layout.get(item)?)?);
+    let sp = field(Item::AnchorSp)?;
+    if sp == Addr(0) {
+        return Ok(None);
+    }
+    let pc = match field(Item::AnchorPc)? {
+        // The call has pushed it (`JavaFrameAnchor::capture_last_Java_pc`).
+        Addr(0) => memory.pointer(Addr(sp.0.wrapping_sub(8)))?,
+        pc => pc,
+    };
+    Ok(Some(JavaFrame { pc, sp, fp: field(Item::AnchorFp)? }))
+}

@@ -1,0 +1,356 @@
+//! Java threads with their states, and with what each of them waits for.
+//!
+//! Sources: hotspot/share/runtime/{javaThread,osThread,objectMonitor,lockStack,basicLock}.hpp,
+//! classfile/{javaClasses,javaThreadStatus}.hpp, utilities/globalDefinitions.hpp (`JavaThreadState`); java.base's
+//! java/lang/{Thread,String}.java and java/util/concurrent/locks/AbstractOwnableSynchronizer.java. A thread is in the
+//! list of JavaThreads, and its name and status are fields of its `java.lang.Thread` object (since JDK 19, partly of a
+//! `Thread$FieldHolder`).
+//!
+//! The owner of a monitor is stored in several forms:
+//!
+//! | JDK | `ObjectMonitor::_owner` |
+//! |---|---|
+//! | 8 to 23 | address of a JavaThread, or of a BasicLock on the owner's stack |
+//! | 21 to 23 | 1 for a monitor that another thread created while the owner held a lightweight lock: the object is in the owner's lock stack |
+//! | 24 on | number of the thread (`Thread.tid`), or 1 as before. With legacy locks, 1 means that `_stack_locker` has the BasicLock |
+//!
+//! Collectors move objects and threads run on during the reads. Therefore each thread is read until two successive reads
+//! agree, and the owner of a monitor counts only if monitor and object are the same before and after it was identified.
+//!
+//! Virtual threads are not listed. A carrier thread is listed as itself, even if a virtual thread is mounted on it.
+//! Up to JDK 23, a monitor that a virtual thread holds is owned by its carrier. Since JDK 24, a virtual thread that is not
+//! mounted keeps its lock stack in the heap, so the owner of a monitor with the value 1 may be unknown.
+
+mod anchor;
+mod owners;
+mod reader;
+#[cfg(test)]
+mod tests;
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+pub(crate) use self::anchor::JavaFrame;
+pub(super) use self::anchor::last_java_frame;
+use self::reader::Reader;
+use crate::{
+    Addr, Result,
+    hotspot::resolved::Layout,
+    process::{memory::Memory, reader::within},
+};
+
+/// The first JDK whose JavaThreadState has no transition states.
+const FIRST_WITHOUT_TRANSITIONS: u32 = 28;
+/// Maximum time for all threads. Threads that could not be read by then have no name and no status.
+const MAX_TIME: Duration = Duration::from_secs(2);
+
+/// A Java thread.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JavaThread {
+    /// Address of its JavaThread; `tid` in jstack's output.
+    pub address: Addr,
+    /// Its thread ID in the JVM's PID namespace; `None` if it has not started, and with the Zero VM.
+    pub tid: Option<u32>,
+    /// Address of its `java.lang.Thread`; `None` if it has none yet.
+    pub object: Option<Addr>,
+    /// Its name, with harmful characters escaped.
+    pub name: Option<Arc<str>>,
+    /// The number that `Thread.threadId()` returns; `#` in jstack's output.
+    pub number: Option<u64>,
+    /// Whether it is a daemon.
+    pub is_daemon: Option<bool>,
+    /// Its Java priority, from 1 to 10.
+    pub priority: Option<i32>,
+    /// Its status as Java code sees it.
+    pub status: Option<ThreadStatus>,
+    /// Its state in the VM.
+    pub vm_state: Option<VmState>,
+    /// The object that it waits for. `None` also for a thread that was notified and enters its monitor again.
+    pub blocked_on: Option<BlockedOn>,
+    /// Whether its data changed during the reads, so that they may be inconsistent or missing.
+    pub is_moving: bool,
+}
+
+/// Status of a thread as Java code sees it: `Thread.getState()`, and the reason.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ThreadStatus {
+    /// Not started.
+    New,
+    /// Runs, or waits for a processor or in native code.
+    Runnable,
+    /// In `Thread.sleep`.
+    Sleeping,
+    /// In `Object.wait` without a timeout.
+    Waiting,
+    /// In `Object.wait` with a timeout.
+    TimedWaiting,
+    /// In `LockSupport.park`.
+    Parked,
+    /// In `LockSupport.parkNanos` or `parkUntil`.
+    ParkedTimed,
+    /// Waits to enter a monitor.
+    Blocked,
+    /// Has exited.
+    Terminated,
+    /// Another value of `Thread.threadStatus`.
+    Unknown(u32),
+}
+
+impl ThreadStatus {
+    /// Decodes `Thread.threadStatus`, whose values are combinations of JVMTI's thread state bits
+    /// (`JavaThreadStatus`, javaThreadStatus.hpp).
+    fn of(raw: u32) -> Self {
+        match raw {
+            0 => Self::New,
+            0x5 => Self::Runnable,
+            0xe1 => Self::Sleeping,
+            0x191 => Self::Waiting,
+            0x1a1 => Self::TimedWaiting,
+            0x291 => Self::Parked,
+            0x2a1 => Self::ParkedTimed,
+            0x401 => Self::Blocked,
+            0x2 => Self::Terminated,
+            raw => Self::Unknown(raw),
+        }
+    }
+
+    /// Returns jstack's text (`java_lang_Thread::thread_status_name`).
+    pub fn text(self) -> &'static str {
+        match self {
+            Self::New => "NEW",
+            Self::Runnable => "RUNNABLE",
+            Self::Sleeping => "TIMED_WAITING (sleeping)",
+            Self::Waiting => "WAITING (on object monitor)",
+            Self::TimedWaiting => "TIMED_WAITING (on object monitor)",
+            Self::Parked => "WAITING (parking)",
+            Self::ParkedTimed => "TIMED_WAITING (parking)",
+            Self::Blocked => "BLOCKED (on object monitor)",
+            Self::Terminated => "TERMINATED",
+            Self::Unknown(_) => "UNKNOWN",
+        }
+    }
+
+    fn is_parked(self) -> bool {
+        matches!(self, Self::Parked | Self::ParkedTimed)
+    }
+}
+
+/// State of a thread in the VM: `JavaThreadState`. In the states whose names end in `Trans`, the thread changes from
+/// the state of that name to another one; JDK 28 has none of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[allow(missing_docs, reason = "the names are those of HotSpot")]
+pub enum VmState {
+    Uninitialized,
+    New,
+    NewTrans,
+    InNative,
+    InNativeTrans,
+    InVm,
+    InVmTrans,
+    InJava,
+    InJavaTrans,
+    Blocked,
+    BlockedTrans,
+    /// Another value.
+    Unknown(u32),
+}
+
+impl VmState {
+    /// Decodes a JavaThreadState of a JDK. Up to JDK 27, the states in which a thread changes are the odd numbers.
+    fn of(raw: u32, major: u32) -> Self {
+        let raw = match raw {
+            raw @ 1..6 if major >= FIRST_WITHOUT_TRANSITIONS => raw * 2,
+            raw if major >= FIRST_WITHOUT_TRANSITIONS && raw != 0 => return Self::Unknown(raw),
+            raw => raw,
+        };
+        match raw {
+            0 => Self::Uninitialized,
+            2 => Self::New,
+            3 => Self::NewTrans,
+            4 => Self::InNative,
+            5 => Self::InNativeTrans,
+            6 => Self::InVm,
+            7 => Self::InVmTrans,
+            8 => Self::InJava,
+            9 => Self::InJavaTrans,
+            10 => Self::Blocked,
+            11 => Self::BlockedTrans,
+            raw => Self::Unknown(raw),
+        }
+    }
+
+    /// Returns HotSpot's name of the state, for example `_thread_in_native`.
+    pub fn text(self) -> &'static str {
+        match self {
+            Self::Uninitialized => "_thread_uninitialized",
+            Self::New => "_thread_new",
+            Self::NewTrans => "_thread_new_trans",
+            Self::InNative => "_thread_in_native",
+            Self::InNativeTrans => "_thread_in_native_trans",
+            Self::InVm => "_thread_in_vm",
+            Self::InVmTrans => "_thread_in_vm_trans",
+            Self::InJava => "_thread_in_Java",
+            Self::InJavaTrans => "_thread_in_Java_trans",
+            Self::Blocked => "_thread_blocked",
+            Self::BlockedTrans => "_thread_blocked_trans",
+            Self::Unknown(_) => "unknown",
+        }
+    }
+}
+
+/// An object that a thread waits for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BlockedOn {
+    /// How the thread waits for it.
+    pub kind: BlockKind,
+    /// The object's address.
+    pub object: Addr,
+    /// Name of its class as in Java source.
+    pub class: Arc<str>,
+    /// The thread that owns it.
+    pub owner: Owner,
+}
+
+/// How a thread waits for an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum BlockKind {
+    /// Waits to enter the object's monitor.
+    Enter,
+    /// In `Object.wait` of the object.
+    Wait,
+    /// Parked with the object as its blocker.
+    Park,
+}
+
+/// Owner of a monitor or of a synchronizer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Owner {
+    /// It has none, or its class has no owners: only subclasses of `AbstractOwnableSynchronizer` do.
+    None,
+    /// A listed thread, by the address of its JavaThread.
+    Thread(Addr),
+    /// A virtual thread.
+    VirtualThread {
+        /// The number that `Thread.threadId()` returns.
+        number: u64,
+        /// Its name; `None` if it has none, or if its object is not known.
+        name: Option<Arc<str>>,
+    },
+    /// It has an owner that could not be identified, or the owner changed meanwhile.
+    Unknown,
+}
+
+/// Returns the Java threads, in the order of the JVM's list. Threads that start or exit meanwhile may be missing.
+///
+/// # Errors
+/// [`crate::Error::Layout`] naming the missing field, [`crate::Error::Memory`] if the JVM has exited.
+pub(super) fn read(memory: &Memory, layout: &Layout) -> Result<Vec<JavaThread>> {
+    let until = Instant::now() + MAX_TIME;
+    within(MAX_TIME, || Reader::new(memory, layout)?.threads(until))
+}
+
+/// Data of a thread from one read.
+#[derive(Clone, Debug, Default)]
+struct Facts {
+    tid: Option<u32>,
+    vm_state: Option<VmState>,
+    java: Option<JavaSide>,
+    block: Option<Block>,
+    /// Whether all of it could be read.
+    is_complete: bool,
+}
+
+impl Facts {
+    /// Whether two reads agree. The state in the VM changes too often.
+    fn agrees(&self, other: &Self) -> bool {
+        self.is_complete
+            && other.is_complete
+            && (self.tid, &self.java, &self.block) == (other.tid, &other.java, &other.block)
+    }
+}
+
+/// Contents of a thread's `java.lang.Thread`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct JavaSide {
+    object: Addr,
+    name: Option<Arc<str>>,
+    number: u64,
+    state: Option<JavaState>,
+    /// Whether name and state could be read.
+    is_complete: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct JavaState {
+    is_daemon: bool,
+    priority: i32,
+    status: ThreadStatus,
+}
+
+/// An object that a thread waits for, and what is stored about its owner.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Block {
+    kind: BlockKind,
+    object: Addr,
+    class: Arc<str>,
+    owner: StoredOwner,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum StoredOwner {
+    None,
+    Monitor(MonitorWords),
+    /// A `java.lang.Thread`.
+    Object {
+        java_thread: Addr,
+        number: u64,
+        is_virtual: bool,
+        name: Option<Arc<str>>,
+    },
+}
+
+/// Contents of a monitor that identify its owner.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct MonitorWords {
+    monitor: Addr,
+    object: Addr,
+    owner: u64,
+    /// `ObjectMonitor::_stack_locker`, 0 if there is none.
+    locker: u64,
+}
+
+/// A thread that was read.
+#[derive(Debug)]
+struct ReadThread {
+    address: Addr,
+    facts: Facts,
+    is_moving: bool,
+}
+
+/// Combines the data of a thread with the owner of the object that it waits for.
+fn finished(thread: ReadThread, owner: Owner) -> JavaThread {
+    let Facts { tid, vm_state, java, block, .. } = thread.facts;
+    // A thread that has just become the owner does not wait any more.
+    let owner = if owner == Owner::Thread(thread.address) { Owner::Unknown } else { owner };
+    let state = java.as_ref().and_then(|java| java.state);
+    JavaThread {
+        address: thread.address,
+        tid,
+        object: java.as_ref().map(|java| java.object),
+        number: java.as_ref().map(|java| java.number),
+        name: java.and_then(|java| java.name),
+        is_daemon: state.map(|state| state.is_daemon),
+        priority: state.map(|state| state.priority),
+        status: state.map(|state| state.status),
+        vm_state,
+        blocked_on: block.map(|Block { kind, object, class, .. }| BlockedOn {
+            kind,
+            object,
+            class,
+            owner,
+        }),
+        is_moving: thread.is_moving,
+    }
+}

@@ -1,0 +1,360 @@
+//! Tests with a fake JVM.
+
+use proptest::prelude::*;
+
+use super::{
+    owners::ANONYMOUS,
+    reader::{FIRST_WITH_HANDLES, FIRST_WITH_OWNER_NUMBERS, SYNCHRONIZER},
+    *,
+};
+use crate::hotspot::testing::{Image, own_memory, symbol};
+
+/// Layout helper of `char[]` with a header of 24 bytes.
+const CHARACTERS: u64 = 0xc018_0501;
+
+/// Adds a class with fields in the form of JDK 8 to 20. Words of a class: superclass, name, layout helper, constant
+/// pool, fields, number of fields.
+fn class(image: &mut Image, name: &str, parent: Addr, fields: &[(&str, &str, u16)]) -> Addr {
+    let name = symbol(image, name);
+    let mut pool = vec![1 + 2 * fields.len() as u64, 0];
+    let mut shorts = Vec::new();
+    for (index, (name, signature, offset)) in fields.iter().enumerate() {
+        pool.extend([symbol(image, name).0, symbol(image, signature).0]);
+        let index = index as u16 * 2;
+        shorts.extend([0, index + 1, index + 2, 0, offset << 2 | 1, 0]);
+    }
+    let pool = image.put(&pool);
+    let mut array = (shorts.len() as u32).to_ne_bytes().to_vec();
+    array.extend(shorts.into_iter().flat_map(u16::to_ne_bytes));
+    array.resize(array.len().next_multiple_of(8), 0);
+    let words: Vec<_> = array.as_chunks().0.iter().copied().map(u64::from_ne_bytes).collect();
+    let array = image.put(&words);
+    image.put(&[parent.0, name.0, 128, pool.0, array.0, fields.len() as u64])
+}
+
+/// A JVM with three threads, without compressed pointers and without compressed class pointers.
+struct Jvm {
+    image: Image,
+    /// Words of a JavaThread: `_osthread`, `_threadObj`, state, pending monitor, waiting monitor, end and size of
+    /// the stack, top and objects of the lock stack, owner ID.
+    threads: [Addr; 3],
+    /// Words of a `java.lang.Thread`: mark, class, name, number, JavaThread, blocker, daemon, priority, status.
+    objects: [Addr; 3],
+    /// Words of a monitor: object, owner, locker.
+    monitor: Addr,
+    /// An object of the class `a/Lock`, and a handle for it.
+    lock: Addr,
+    /// A synchronizer. Its third word is its owner.
+    synchronizer: Addr,
+}
+
+/// Offset of the lock stack in a JavaThread.
+const LOCKS: u64 = 56;
+
+impl Jvm {
+    fn new(major: u32) -> Self {
+        let has_handles = major >= FIRST_WITH_HANDLES;
+        let mut image = Image::new();
+        let none = Addr(0);
+        let thread_class = class(
+            &mut image,
+            "java/lang/Thread",
+            none,
+            &[
+                ("name", "Ljava/lang/String;", 16),
+                ("tid", "J", 24),
+                ("eetop", "J", 32),
+                ("parkBlocker", "Ljava/lang/Object;", 40),
+                ("daemon", "Z", 48),
+                ("priority", "I", 56),
+                ("threadStatus", "I", 64),
+            ],
+        );
+        let own_class = class(&mut image, "a/Worker", thread_class, &[("name", "J", 72)]);
+        let string = class(&mut image, "java/lang/String", none, &[("value", "[C", 16)]);
+        let characters = class(&mut image, "[C", none, &[]);
+        image.overwrite(Addr(characters.0 + 16), CHARACTERS);
+        let lock_class = class(&mut image, "a/Lock", none, &[]);
+        let owner = ("exclusiveOwnerThread", "Ljava/lang/Thread;", 16);
+        let synchronizer = class(&mut image, SYNCHRONIZER, none, &[owner]);
+        let fair = class(&mut image, "a/Lock$Fair", synchronizer, &[]);
+        let synchronizer = image.put(&[1, fair.0, 0]);
+        let lock = image.put(&[1, lock_class.0]);
+        let handle = |image: &mut Image, object: Addr| {
+            if has_handles { image.put(&[object.0]) } else { object }
+        };
+        let lock_at = handle(&mut image, lock);
+        let monitor = image.put(&[lock_at.0, 0, 0]);
+        let mut objects = [none; 3];
+        let threads = [0, 1, 2].map(|index| {
+            let text = (0x41 + index) | 0x42 << 16 | 0x43 << 32;
+            let array = image.put(&[1, characters.0, 3, text]);
+            let name = image.put(&[1, string.0, array.0]);
+            let state = [index % 2, 5 + index, 5];
+            let [daemon, priority, status] = state;
+            let words = [1, own_class.0, name.0, 10 + index, 0, 0, daemon, priority, status];
+            let object = image.put(&words);
+            objects[index as usize] = object;
+            let object_at = handle(&mut image, object);
+            let os_thread = image.put(&[100 + index]);
+            let stack = 0x7000_0000 + index * 0x10_0000;
+            let words = [os_thread.0, object_at.0, 4, 0, 0, stack, 0x1_0000];
+            let thread = image.put(&words);
+            image.put(&[LOCKS + 8, 0, 0, 10 + index]);
+            image.overwrite(Addr(object.0 + 32), thread.0);
+            thread
+        });
+        let array = image.put(&threads.map(|thread| thread.0));
+        let list = image.put(&[3, array.0]);
+        let list = image.put(&[list.0]);
+        image.static_field("ThreadsSMRSupport", "_java_thread_list", list);
+        let flag = image.text("UseG1GC");
+        let on = image.put(&[1]);
+        let flags = image.put(&[on.0, flag.0, 0]);
+        image.flags(flags, 1);
+        for (class, field, offset) in [
+            ("ThreadsList", "_length", 0),
+            ("ThreadsList", "_threads", 8),
+            ("Klass", "_super", 0),
+            ("Klass", "_name", 8),
+            ("Klass", "_layout_helper", 16),
+            ("InstanceKlass", "_constants", 24),
+            ("InstanceKlass", "_fields", 32),
+            ("InstanceKlass", "_java_fields_count", 40),
+            ("ConstantPool", "_length", 0),
+            ("Array<int>", "_length", 0),
+            ("Array<u2>", "_data", 4),
+            ("Symbol", "_length", 0),
+            ("Symbol", "_body", 6),
+            ("JavaThread", "_osthread", 0),
+            ("OSThread", "_thread_id", 0),
+            ("JavaThread", "_threadObj", 8),
+            ("JavaThread", "_thread_state", 16),
+            ("JavaThread", "_current_pending_monitor", 24),
+            ("JavaThread", "_current_waiting_monitor", 32),
+            ("JavaThread", "_stack_base", 40),
+            ("JavaThread", "_stack_size", 48),
+            ("JavaThread", "_lock_stack", LOCKS),
+            ("LockStack", "_top", 0),
+            ("LockStack", "_base[0]", 8),
+            ("ObjectMonitor", "_object", 0),
+            ("ObjectMonitor", "_owner", 8),
+            ("ObjectMonitor", "_stack_locker", 16),
+        ] {
+            image.field(class, field, offset);
+        }
+        if major >= FIRST_WITH_OWNER_NUMBERS {
+            image.field("JavaThread", "_monitor_owner_id", 80);
+        }
+        image.class("ConstantPool", 8);
+        image.finish();
+        Self { image, threads, objects, monitor, lock, synchronizer }
+    }
+
+    fn set(&mut self, object: Addr, offset: u64, value: u64) {
+        self.image.overwrite(Addr(object.0 + offset), value);
+    }
+
+    /// Makes the first thread wait for the monitor.
+    fn block(&mut self, owner: u64) {
+        let (thread, monitor) = (self.threads[0], self.monitor);
+        self.set(thread, 24, monitor.0);
+        self.set(monitor, 8, owner);
+    }
+
+    fn read(&self, major: u32) -> Vec<JavaThread> {
+        read(&own_memory(), &self.image.read().unwrap().of_jdk(major)).unwrap()
+    }
+
+    /// Returns the owner of the object that the first thread waits for.
+    fn owner(&self, major: u32) -> Owner {
+        self.read(major).remove(0).blocked_on.unwrap().owner
+    }
+}
+
+#[test]
+fn threads_are_read_with_names_and_states() {
+    for major in [8, 17, 25] {
+        let jvm = Jvm::new(major);
+        let threads = jvm.read(major);
+        assert_eq!(threads.len(), 3, "{major}");
+        let expected = JavaThread {
+            address: jvm.threads[1],
+            tid: Some(101),
+            object: Some(jvm.objects[1]),
+            name: Some("BBC".into()),
+            number: Some(11),
+            is_daemon: Some(true),
+            priority: Some(6),
+            status: Some(ThreadStatus::Runnable),
+            vm_state: Some(VmState::InNative),
+            blocked_on: None,
+            is_moving: false,
+        };
+        assert_eq!(threads[1], expected, "{major}");
+    }
+}
+
+#[test]
+fn monitor_owner_is_found_by_address_stack_or_number() {
+    for major in [8, 17] {
+        let mut jvm = Jvm::new(major);
+        let second = jvm.threads[1];
+        jvm.block(second.0);
+        let blocked = jvm.read(major).remove(0).blocked_on.unwrap();
+        assert_eq!((blocked.kind, blocked.object), (BlockKind::Enter, jvm.lock));
+        assert_eq!(&*blocked.class, "a.Lock");
+        assert_eq!(blocked.owner, Owner::Thread(second));
+        // An address on the stack of the second thread, and addresses below and above that stack.
+        jvm.block(0x7010_0000 - 8);
+        assert_eq!(jvm.owner(major), Owner::Thread(second));
+        for address in [0x7010_0000 - 0x1_0001, 0x7010_0000, u64::MAX] {
+            jvm.block(address);
+            assert_eq!(jvm.owner(major), Owner::Unknown);
+        }
+        jvm.block(0);
+        assert_eq!(jvm.owner(major), Owner::None);
+        // The thread itself.
+        jvm.block(jvm.threads[0].0);
+        assert_eq!(jvm.owner(major), Owner::Unknown);
+    }
+    let mut jvm = Jvm::new(25);
+    jvm.block(12);
+    assert_eq!(jvm.owner(25), Owner::Thread(jvm.threads[2]));
+    // No platform thread has this number.
+    jvm.block(77);
+    assert_eq!(jvm.owner(25), Owner::VirtualThread { number: 77, name: None });
+    jvm.block(2);
+    assert_eq!(jvm.owner(25), Owner::Unknown);
+    // Two threads have the same number.
+    let third = jvm.objects[2];
+    jvm.set(third, 24, 11);
+    jvm.block(11);
+    assert_eq!(jvm.owner(25), Owner::Unknown);
+}
+
+#[test]
+fn anonymous_owner_is_found_by_lock_stack_or_locker() {
+    for major in [21, 25] {
+        let mut jvm = Jvm::new(major);
+        jvm.block(ANONYMOUS);
+        assert_eq!(jvm.owner(major), Owner::Unknown);
+        let (third, lock) = (jvm.threads[2], jvm.lock);
+        jvm.set(third, LOCKS + 8, lock.0);
+        // The object is above the top of the lock stack.
+        assert_eq!(jvm.owner(major), Owner::Unknown);
+        jvm.set(third, LOCKS, LOCKS + 16);
+        assert_eq!(jvm.owner(major), Owner::Thread(third));
+        if major == 25 {
+            // A virtual thread is mounted on the third thread.
+            jvm.set(third, 80, 99);
+            assert_eq!(jvm.owner(major), Owner::VirtualThread { number: 99, name: None });
+        }
+        // Two threads cannot hold the same object.
+        let second = jvm.threads[1];
+        jvm.set(second, LOCKS + 8, lock.0);
+        jvm.set(second, LOCKS, LOCKS + 16);
+        assert_eq!(jvm.owner(major), Owner::Unknown);
+        jvm.set(jvm.monitor, 16, 0x7010_0000 - 8);
+        assert_eq!(jvm.owner(major), Owner::Thread(second));
+    }
+}
+
+#[test]
+fn parked_thread_has_the_owner_of_its_synchronizer() {
+    let mut jvm = Jvm::new(17);
+    let (first, second, synchronizer) = (jvm.objects[0], jvm.objects[1], jvm.synchronizer);
+    jvm.set(first, 40, synchronizer.0);
+    assert_eq!(jvm.read(17)[0].blocked_on, None, "it is not parked");
+    jvm.set(first, 64, 0x291);
+    let blocked = jvm.read(17).remove(0).blocked_on.unwrap();
+    let class = "a.Lock$Fair".into();
+    let (kind, owner) = (BlockKind::Park, Owner::None);
+    assert_eq!(blocked, BlockedOn { kind, object: synchronizer, class, owner });
+    jvm.set(synchronizer, 16, second.0);
+    assert_eq!(jvm.owner(17), Owner::Thread(jvm.threads[1]));
+    // The object of a thread that has exited.
+    jvm.set(second, 32, 0);
+    assert_eq!(jvm.owner(17), Owner::Unknown);
+    // An object that is not a thread.
+    jvm.set(synchronizer, 16, jvm.lock.0);
+    let thread = jvm.read(17).remove(0);
+    assert!(thread.is_moving && thread.blocked_on.is_none(), "{thread:?}");
+    assert_eq!(thread.tid, Some(100));
+}
+
+#[test]
+fn waiting_thread_has_the_object_that_it_waits_for() {
+    let mut jvm = Jvm::new(17);
+    let (first, monitor) = (jvm.threads[0], jvm.monitor);
+    jvm.set(first, 32, monitor.0);
+    let blocked = jvm.read(17).remove(0).blocked_on.unwrap();
+    assert_eq!((blocked.kind, blocked.owner), (BlockKind::Wait, Owner::None));
+    // The monitor of an agent has no object.
+    jvm.set(monitor, 0, 0);
+    let thread = jvm.read(17).remove(0);
+    assert_eq!((thread.blocked_on, thread.is_moving), (None, false));
+}
+
+#[test]
+fn object_of_another_thread_is_not_used() {
+    let mut jvm = Jvm::new(17);
+    let (first, second) = (jvm.objects[0], jvm.threads[1]);
+    jvm.set(first, 32, second.0);
+    let thread = jvm.read(17).remove(0);
+    assert_eq!((thread.name, thread.object, thread.is_moving), (None, None, true));
+    assert_eq!(thread.vm_state, Some(VmState::InNative));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn damaged_threads_never_panic(
+        damage in prop::collection::vec((any::<usize>(), any::<u64>()), 0..4),
+        small in prop::collection::vec((any::<usize>(), 0..4096_u64), 0..4),
+        major in prop::sample::select(vec![8, 17, 25]),
+    ) {
+        let mut jvm = Jvm::new(major);
+        jvm.block(ANONYMOUS);
+        let layout = jvm.image.read().unwrap().of_jdk(major);
+        for (index, value) in damage.into_iter().chain(small) {
+            jvm.image.damage(index, value);
+        }
+        let _ = read(&own_memory(), &layout);
+    }
+}
+
+#[test]
+fn statuses_are_decoded() {
+    for (raw, text) in [
+        (0, "NEW"),
+        (0x5, "RUNNABLE"),
+        (0xe1, "TIMED_WAITING (sleeping)"),
+        (0x191, "WAITING (on object monitor)"),
+        (0x1a1, "TIMED_WAITING (on object monitor)"),
+        (0x291, "WAITING (parking)"),
+        (0x2a1, "TIMED_WAITING (parking)"),
+        (0x401, "BLOCKED (on object monitor)"),
+        (0x2, "TERMINATED"),
+        (0x7, "UNKNOWN"),
+    ] {
+        assert_eq!(ThreadStatus::of(raw).text(), text);
+    }
+    assert_eq!(ThreadStatus::of(7), ThreadStatus::Unknown(7));
+    for (raw, in_28, text) in [
+        (0, 0, "_thread_uninitialized"),
+        (2, 1, "_thread_new"),
+        (4, 2, "_thread_in_native"),
+        (6, 3, "_thread_in_vm"),
+        (8, 4, "_thread_in_Java"),
+        (10, 5, "_thread_blocked"),
+    ] {
+        assert_eq!((VmState::of(raw, 27).text(), VmState::of(in_28, 28).text()), (text, text));
+    }
+    assert_eq!(VmState::of(1, 27), VmState::Unknown(1));
+    assert_eq!(VmState::of(11, 8), VmState::BlockedTrans);
+    for raw in [6, 10, u32::MAX] {
+        assert_eq!(VmState::of(raw, 28), VmState::Unknown(raw));
+    }
+}
