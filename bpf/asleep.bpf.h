@@ -11,38 +11,9 @@
 #ifndef JVMPROBE_ASLEEP_BPF_H
 #define JVMPROBE_ASLEEP_BPF_H
 
-struct seq_file;
-struct task_struct;
-
-/* First fields of struct bpf_iter_meta (include/linux/bpf.h) and struct bpf_iter__task (kernel/bpf/task_iter.c). */
-struct iterator {
-	__bpf_md_ptr(struct seq_file *, seq);
-};
-
-struct iterated_task {
-	__bpf_md_ptr(struct iterator *, meta);
-	__bpf_md_ptr(struct task_struct *, task);
-};
+#include "tasks.bpf.h"
 
 struct sleeper unused_sleeper;
-
-static __always_inline __u64 kernel_part_of(struct task_struct *task)
-{
-	struct own_stack *own = lock_stack();
-	struct walked *walked;
-	__u64 id;
-
-	if (!own)
-		return STACK_NONE;
-	walked = &own->event.stack;
-	id = intern(&own->event,
-		    finish_kernel_walk(walked, 0,
-				       bpf_get_task_stack(task, walked->frames,
-							  MAX_KERNEL_FRAMES * sizeof(__u64), 0)),
-		    true);
-	unlock_stack(own);
-	return id;
-}
 
 SEC("iter/task")
 int asleep(struct iterated_task *ctx)
@@ -54,7 +25,7 @@ int asleep(struct iterated_task *ctx)
 	struct target *target;
 	__u64 tgid;
 
-	if (!task || !has_user_registers)
+	if (!task)
 		return 0;
 	tgid = sleeper.tgid = task_u32((__u64)task, task_tgid);
 	sleeper.tid = task_u32((__u64)task, task_pid);
@@ -63,8 +34,7 @@ int asleep(struct iterated_task *ctx)
 	if (!target || !task_u32((__u64)task, task_state) ||
 	    bpf_map_lookup_elem(&threads, &sleeper.tid))
 		return 0;
-	if (bpf_probe_read_kernel(&regs, sizeof(regs), (void *)bpf_task_pt_regs(task)) ||
-	    !in_user_mode(&regs))
+	if (!user_registers(task, &regs))
 		return 0;
 	sleeper.epoch = target->epoch;
 	sleeper.ip = PT_REGS_IP(&regs);

@@ -16,27 +16,14 @@
 #ifndef JVMPROBE_OFFCPU_BPF_H
 #define JVMPROBE_OFFCPU_BPF_H
 
-/* Offsets of fields of the kernel's task_struct, which user space reads from the kernel's BTF. */
-const volatile __u32 task_pid = 0;
-const volatile __u32 task_tgid = 0;
-const volatile __u32 task_state = 0;
+#include "tasks.bpf.h"
+
 const volatile __u32 task_start_time = 0;
 const volatile __u32 task_comm = 0;
 
-static __always_inline __u32 task_u32(__u64 task, __u32 at)
-{
-	__u32 value = 0;
-
-	bpf_probe_read_kernel(&value, sizeof(value), (void *)(task + at));
-	return value;
-}
-
 static __always_inline __u64 start_time_of(__u64 task)
 {
-	__u64 value = 0;
-
-	bpf_probe_read_kernel(&value, sizeof(value), (void *)(task + task_start_time));
-	return value;
+	return task_u64(task, task_start_time);
 }
 
 /* Index of the event that waits are counted for. */

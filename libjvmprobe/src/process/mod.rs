@@ -10,6 +10,7 @@
 //! | [`service`] | service name and attributes that its operator has set |
 //! | [`code`] | files that it has mapped as code |
 //! | `memory` | reading its memory |
+//! | [`os_threads`] | its threads as the kernel describes them |
 //! | `reader` | child processes that make reads which may get stuck |
 //! | [`root`] | the only access to its file system |
 //! | [`identity`] | acting as its user |
@@ -23,6 +24,7 @@ pub mod launcher;
 pub(crate) mod libjvm;
 pub(crate) mod maps;
 pub mod memory;
+pub mod os_threads;
 pub(crate) mod pid;
 pub(crate) mod reader;
 pub mod root;

@@ -41,12 +41,14 @@ impl Output {
         Ok(Self { sink: BufWriter::new(sink), name, to_stdout: path.is_none(), closed: false })
     }
 
-    /// Writes a line, without trailing spaces and with control characters escaped.
+    /// Writes a line, without trailing spaces and with control characters escaped, except tabs at its beginning.
     ///
     /// # Errors
     /// [`Error::Io`], for example on a full disk. A closed pipe is not an error: see [`Output::is_closed`].
     pub fn line(&mut self, text: &str) -> Result<()> {
-        self.write(&clean::line(text.trim_end()))
+        let rest = text.trim_start_matches('\t');
+        let (tabs, _) = text.split_at(text.len() - rest.len());
+        self.write(&format!("{tabs}{}", clean::line(rest.trim_end())))
     }
 
     /// Writes several lines, such as a table, without the padding of the last column.
@@ -116,7 +118,8 @@ mod tests {
         let mut out = Output::open(Some(&path)).unwrap();
         out.line("a\n\x1b[31mb").unwrap();
         out.json(&"\u{202e}\u{7f}").unwrap();
+        out.line("\tat\ta").unwrap();
         let text = std::fs::read_to_string(path).unwrap();
-        assert_eq!(text, "a\\x0a\\x1b[31mb\n\"\\u202e\\u007f\"\n");
+        assert_eq!(text, "a\\x0a\\x1b[31mb\n\"\\u202e\\u007f\"\n\tat\\x09a\n");
     }
 }

@@ -9,7 +9,9 @@
 //! | [`allocations`] | allocations, by class and stack |
 //! | [`pauses`] | stops of the application, collections, concurrent cycles |
 //! | [`samples`] | CPU time, waits and events of all kinds, by stack |
+//! | [`threads`] | stacks of all threads at one time |
 
 pub mod allocations;
 pub mod pauses;
 pub mod samples;
+pub mod threads;

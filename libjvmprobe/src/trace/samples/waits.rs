@@ -4,15 +4,12 @@
 //! thread's running time, and its short waits. Waits that are still in progress at the end of the trace are read from
 //! the entries, too. Together, the times of a thread add up to the elapsed time.
 
-use std::{
-    collections::{HashMap, HashSet},
-    fs,
-};
+use std::collections::{HashMap, HashSet};
 
 use crate::{
     Pid,
     bpf::clock,
-    process::pid::thread_name,
+    process::{os_threads::tids, pid::thread_name},
     stack::waiting,
     trace::samples::{
         asleep::SleepingStacks,
@@ -223,7 +220,7 @@ impl Waits {
                 |key: &&SampleKey| key.event == self.event && Part::of(key.label) == Part::Sampled;
             let keys = samples.get(&pid).into_iter().flat_map(Samples::keys);
             let ran_tids: HashSet<_> = keys.filter(is_sampled).map(|key| key.tid).collect();
-            for tid in tasks(pid) {
+            for tid in tids(Pid(pid)) {
                 // A thread that ran the whole time has no entry; its samples represent that time.
                 if known.contains(&(pid, tid)) || ran_tids.contains(&tid) {
                     continue;
@@ -308,15 +305,6 @@ impl Waits {
             }
         });
     }
-}
-
-/// Returns the IDs of a process's threads.
-fn tasks(pid: u32) -> Vec<u32> {
-    /// Maximum number of threads that are listed.
-    const MAX_THREADS: usize = 1 << 17;
-    let entries = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
-    let tid = |entry: fs::DirEntry| entry.file_name().to_str()?.parse().ok();
-    entries.take(MAX_THREADS).filter_map(tid).collect()
 }
 
 #[cfg(test)]

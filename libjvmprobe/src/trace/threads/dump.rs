@@ -1,0 +1,370 @@
+//! Takes dumps: walks the stacks of all threads of a JVM, names them, and reads what each thread waits for.
+//!
+//! A thread that does not run has a constant stack. It is walked in user space between two looks at its registers and
+//! its number of context switches. If these differ, the thread has run meanwhile, and the attempt is repeated. The data
+//! of the JVM about its threads are read between the same two looks. A thread that runs is walked by an interrupt on its
+//! processor.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    time::{Duration, Instant},
+};
+
+use crate::{
+    Addr, Pid, Result,
+    bpf::{
+        session::Attach,
+        user_walker::{Registers, Source, walk},
+        walker::{MappingEntry, WalkData},
+    },
+    hotspot::{HotSpot, java_threads::JavaThread, walking::JvmLayout},
+    process::{
+        memory::Memory,
+        os_threads::{OsThread, os_threads, tids},
+    },
+    stack::{
+        Frame,
+        name::{KernelNames, Name},
+        namer::StackNamer,
+        native::Files,
+        raw::{RawFrame, RawStack},
+    },
+    trace::threads::{
+        event::{Event, waiting_thread},
+        session::{self, Session},
+    },
+    unwind::Row,
+};
+
+/// Maximum number of attempts to walk the threads that do not run.
+const MAX_TRIES: u32 = 5;
+/// Time within which each thread that runs all the time is expected to be sampled at least once.
+const MAX_SAMPLING: Duration = Duration::from_millis(50);
+
+/// How a thread was found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Activity {
+    /// It did not run during the dump: its stack, state and locks belong together.
+    Still,
+    /// It was interrupted on its processor: its stack is of that instant.
+    Running,
+    /// It was changing all the time: its stack is unknown.
+    Moving,
+}
+
+/// A thread of a dump.
+#[derive(Clone, Debug)]
+pub struct Thread {
+    /// The thread as the kernel describes it.
+    pub os: OsThread,
+    /// The thread as the JVM describes it; `None` for the JVM's own threads and those of native code.
+    pub java: Option<JavaThread>,
+    /// Frames, innermost first.
+    pub frames: Vec<Frame>,
+    /// How it was found.
+    pub activity: Activity,
+    /// Number of the attempt in which it was walked. Threads of the same attempt that are still were so at the same
+    /// time.
+    pub attempt: u32,
+}
+
+impl Thread {
+    /// Returns its name: the complete one of a Java thread, otherwise that of the kernel.
+    pub fn name(&self) -> &str {
+        self.java.as_ref().and_then(|java| java.name.as_deref()).unwrap_or(&self.os.name)
+    }
+}
+
+/// Takes dumps of JVMs.
+pub struct Dumper {
+    session: Session,
+    files: Files,
+    kernel: KernelNames,
+    jvms: HashMap<Pid, Jvm>,
+}
+
+/// What is needed to walk and name the stacks of a JVM.
+struct Jvm {
+    namer: StackNamer,
+    layout: JvmLayout,
+}
+
+/// The stacks of a thread before they are named.
+#[derive(Clone, Debug)]
+struct Walked {
+    user: RawStack,
+    /// ID of the kernel stack; 0 for none.
+    kernel: u64,
+    activity: Activity,
+    attempt: u32,
+}
+
+/// The walked threads, and the JVM's data about each Java thread by its thread ID in the JVM's PID namespace.
+#[derive(Default)]
+struct Looks {
+    walked: BTreeMap<u32, Walked>,
+    java: HashMap<u32, JavaThread>,
+    /// Thread IDs in the order of the JVM's list.
+    order: Vec<u32>,
+}
+
+impl Dumper {
+    /// Loads the BPF side. `with_kernel` includes the kernel's frames.
+    ///
+    /// # Errors
+    /// [`crate::Error::Permission`] or [`crate::Error::Kernel`] if the kernel rejects it.
+    pub fn new(with_kernel: bool) -> Result<Self> {
+        Ok(Self {
+            session: session::load(with_kernel)?,
+            files: Files::default(),
+            kernel: KernelNames::default(),
+            jvms: HashMap::new(),
+        })
+    }
+
+    /// Returns the threads of a JVM: the Java threads in the JVM's order, then the others by thread ID.
+    ///
+    /// # Errors
+    /// [`crate::Error::Layout`] if the JVM's threads cannot be read, [`crate::Error::Bpf`], [`crate::Error::Io`].
+    pub fn dump(&mut self, pid: Pid, hotspot: &HotSpot) -> Result<Vec<Thread>> {
+        self.add(pid, hotspot)?;
+        let threads = os_threads(pid)?;
+        let ids = threads.iter().map(|thread| (thread.tid, thread.namespace_tid)).collect();
+        let mut looks = self.walk_waiting(pid, hotspot, &ids)?;
+        let mut sent = HashMap::new();
+        self.sample_running(pid, &mut looks.walked, &mut sent)?;
+        // Kernel stacks of the threads that do not run.
+        for event in self.session.events(Duration::ZERO)? {
+            if let Event::Stack(id, stack) = event {
+                sent.insert(id, stack);
+            }
+        }
+        let mut threads: Vec<_> = threads
+            .into_iter()
+            .map(|os| self.thread(pid, hotspot, os, &mut looks, &sent))
+            .collect();
+        let position = |thread: &Thread| {
+            let at = looks.order.iter().position(|&tid| tid == thread.os.namespace_tid);
+            at.unwrap_or(usize::MAX)
+        };
+        threads.sort_by_cached_key(|thread| (position(thread), thread.os.tid));
+        Ok(threads)
+    }
+
+    fn thread(
+        &mut self,
+        pid: Pid,
+        hotspot: &HotSpot,
+        os: OsThread,
+        looks: &mut Looks,
+        sent: &HashMap<u64, RawStack>,
+    ) -> Thread {
+        let java = looks.java.remove(&os.namespace_tid);
+        let Some(walked) = looks.walked.remove(&os.tid) else {
+            let activity = Activity::Moving;
+            return Thread { os, java, frames: Vec::new(), activity, attempt: 0 };
+        };
+        let mut frames = Vec::new();
+        for frame in sent.get(&walked.kernel).map_or(&[][..], |stack| &stack.frames) {
+            if let RawFrame::Code { addr, .. } = *frame {
+                self.kernel.name(addr, 0, &mut frames);
+            }
+        }
+        if let Some(jvm) = self.jvms.get_mut(&pid) {
+            let named = jvm.namer.name_without_walker(hotspot, &mut self.files, &walked.user);
+            frames.extend(named.into_iter().rev());
+        }
+        Thread { os, java, frames, activity: walked.activity, attempt: walked.attempt }
+    }
+
+    /// Configures the walker for a JVM, once.
+    fn add(&mut self, pid: Pid, hotspot: &HotSpot) -> Result<()> {
+        if self.jvms.contains_key(&pid) {
+            return Ok(());
+        }
+        session::add_target(&self.session, pid)?;
+        let (key, layout) = (u64::from(pid.0), hotspot.walking()?);
+        if let Some(walker) = self.session.walker() {
+            let namer = StackNamer::new(key, pid, hotspot, &mut self.files, false, walker)?;
+            self.jvms.insert(pid, Jvm { namer, layout });
+        }
+        self.session.flush();
+        Ok(())
+    }
+
+    /// Walks the threads that do not run, and reads the JVM's data about its threads. `ids` are the thread IDs in the
+    /// JVM's PID namespace, by those in ours.
+    fn walk_waiting(
+        &mut self,
+        pid: Pid,
+        hotspot: &HotSpot,
+        ids: &HashMap<u32, u32>,
+    ) -> Result<Looks> {
+        let memory = Memory::open(pid)?;
+        let mut looks = Looks::default();
+        let mut before = self.waiting_threads(pid)?;
+        for attempt in 0..MAX_TRIES {
+            let java = hotspot.java_threads()?;
+            looks.order = java.iter().filter_map(|thread| thread.tid).collect();
+            let mut java: HashMap<_, _> =
+                java.into_iter().filter_map(|thread| Some((thread.tid?, thread))).collect();
+            let tried = self.walk(pid, &memory, &before, &looks.walked);
+            let after = self.waiting_threads(pid)?;
+            for (tid, mut walked) in tried {
+                let address = ids.get(&tid).and_then(|id| Some(java.get(id)?.address));
+                if let Some(address) = address.filter(|_| !has_java_frames(&walked.user)) {
+                    self.walk_java_frames(pid, hotspot, &memory, address, &mut walked);
+                }
+                if let (Some(first), Some(second)) = (before.get(&tid), after.get(&tid))
+                    && is_same(first, second)
+                {
+                    looks.walked.insert(tid, Walked { attempt, ..walked });
+                    // Data of an earlier or later attempt would not belong to this stack.
+                    let id = ids.get(&tid).and_then(|id| java.remove_entry(id));
+                    looks.java.extend(id);
+                }
+            }
+            for (id, thread) in java {
+                looks.java.entry(id).or_insert(thread);
+            }
+            if after.keys().all(|tid| looks.walked.contains_key(tid)) {
+                break;
+            }
+            before = after;
+        }
+        Ok(looks)
+    }
+
+    /// Walks those of the threads that are not walked yet.
+    fn walk(
+        &mut self,
+        pid: Pid,
+        memory: &Memory,
+        threads: &BTreeMap<u32, waiting_thread>,
+        walked: &BTreeMap<u32, Walked>,
+    ) -> Vec<(u32, Walked)> {
+        let Some(layout) = self.jvms.get(&pid).map(|jvm| jvm.layout) else { return Vec::new() };
+        let walker = self.session.walker();
+        let walk_data = walker.and_then(|walker| walker.walk_data(pid.0.into()));
+        let Some(walk_data) = walk_data else { return Vec::new() };
+        let mut source = Live { memory: memory.clone(), layout, walk_data };
+        let new = threads.iter().filter(|(tid, _)| !walked.contains_key(*tid));
+        new.map(|(&tid, thread)| (tid, source.walk(thread))).collect()
+    }
+
+    /// Walks a stack from its innermost Java frame, if the native frames above it could not be walked, for example
+    /// because their file has no unwind table.
+    fn walk_java_frames(
+        &mut self,
+        pid: Pid,
+        hotspot: &HotSpot,
+        memory: &Memory,
+        thread: Addr,
+        walked: &mut Walked,
+    ) {
+        let Ok(Some(frame)) = hotspot.last_java_frame(thread) else { return };
+        let Some(layout) = self.jvms.get(&pid).map(|jvm| jvm.layout) else { return };
+        let walker = self.session.walker();
+        let walk_data = walker.and_then(|walker| walker.walk_data(pid.0.into()));
+        let Some(walk_data) = walk_data else { return };
+        let start =
+            Registers { ip: frame.pc.0, sp: frame.sp.0, fp: frame.fp.0, ..Registers::default() };
+        let mut source = Live { memory: memory.clone(), layout, walk_data };
+        walked.user.frames.extend(source.walk_from(pid.0.into(), &start).frames);
+    }
+
+    fn waiting_threads(&self, pid: Pid) -> Result<BTreeMap<u32, waiting_thread>> {
+        let threads = session::waiting_threads(&self.session)?;
+        let own = threads.into_iter().filter(|thread| thread.tgid == pid.0);
+        Ok(own.map(|thread| (thread.tid, thread)).collect())
+    }
+
+    /// Walks the threads that are not walked yet, because they run. Stores the stacks that the kernel side sends.
+    fn sample_running(
+        &self,
+        pid: Pid,
+        walked: &mut BTreeMap<u32, Walked>,
+        sent: &mut HashMap<u64, RawStack>,
+    ) -> Result<()> {
+        let running: Vec<_> =
+            tids(pid).into_iter().filter(|tid| !walked.contains_key(tid)).collect();
+        if running.is_empty() {
+            return Ok(());
+        }
+        let links = session::sample_running(&self.session)?;
+        let end = Instant::now() + MAX_SAMPLING;
+        while Instant::now() < end && running.iter().any(|tid| !walked.contains_key(tid)) {
+            for event in self.session.events(Duration::from_millis(2))? {
+                match event {
+                    Event::Stack(id, stack) => _ = sent.insert(id, stack),
+                    Event::Running(thread) if thread.tgid == pid.0 => {
+                        // The stack was sent before the thread that refers to it.
+                        if let Some(user) = sent.get(&thread.user) {
+                            let (user, kernel) = (user.clone(), thread.kernel);
+                            let activity = Activity::Running;
+                            let walk = || Walked { user, kernel, activity, attempt: 0 };
+                            walked.entry(thread.tid).or_insert_with(walk);
+                        }
+                    }
+                    Event::Running(_) => {}
+                }
+            }
+        }
+        drop(links);
+        Ok(())
+    }
+}
+
+/// Returns whether a stack contains a Java frame.
+fn has_java_frames(stack: &RawStack) -> bool {
+    let is_java = |frame: &RawFrame| match frame {
+        RawFrame::Code { compile_id, .. } => *compile_id != 0,
+        RawFrame::Interpreted { .. } => true,
+    };
+    stack.frames.iter().any(is_java)
+}
+
+/// Returns whether a thread has not run between two looks at it.
+fn is_same(before: &waiting_thread, after: &waiting_thread) -> bool {
+    let registers = |thread: &waiting_thread| (thread.ip, thread.sp, thread.fp, thread.others);
+    before.switches == after.switches && registers(before) == registers(after)
+}
+
+/// A running process as the walker's source of memory and tables.
+struct Live<'a> {
+    memory: Memory,
+    layout: JvmLayout,
+    walk_data: WalkData<'a>,
+}
+
+impl Live<'_> {
+    fn walk(&mut self, thread: &waiting_thread) -> Walked {
+        let [ax, bx, r13, dx] = thread.others;
+        let start = Registers { ip: thread.ip, sp: thread.sp, fp: thread.fp, ax, bx, r13, dx };
+        let user = self.walk_from(thread.tgid.into(), &start);
+        Walked { user, kernel: thread.kernel, activity: Activity::Still, attempt: 0 }
+    }
+
+    fn walk_from(&mut self, key: u64, start: &Registers) -> RawStack {
+        let (_, stack) = walk(self, key, start);
+        RawStack::of(key, stack.unloads, stack.frames.iter().copied())
+    }
+}
+
+impl Source for Live<'_> {
+    fn read(&mut self, addr: u64, to: &mut [u8]) -> bool {
+        self.memory.read_into(Addr(addr), to).is_ok()
+    }
+
+    fn mapping(&mut self, index: u32) -> Option<MappingEntry> {
+        self.walk_data.mapping(index)
+    }
+
+    fn row(&mut self, table: u32, index: u32) -> Option<Row> {
+        self.walk_data.row(table, index)
+    }
+
+    fn jvm(&self) -> JvmLayout {
+        self.layout
+    }
+}

@@ -1,0 +1,20 @@
+//! Dumps of all threads: the stack of each thread of a JVM, its state and the lock that it waits for, without stopping
+//! the JVM.
+//!
+//! [`Dumper`] loads the BPF side (bpf/javastack.bpf.c) once and takes any number of dumps. `session` reads the threads
+//! that the BPF side reports, `dump` walks and names their stacks, and [`deadlocks()`] finds cycles of waiting threads.
+
+mod deadlocks;
+mod dump;
+mod event;
+mod session;
+
+/// Generated from bpf/javastack.bpf.c.
+#[allow(missing_docs, unused_imports, unused_qualifications, clippy::all, clippy::restriction)]
+#[allow(clippy::nursery, clippy::pedantic)]
+mod skel {
+    include!(concat!(env!("OUT_DIR"), "/javastack.skel.rs"));
+}
+
+pub use deadlocks::deadlocks;
+pub use dump::{Activity, Dumper, Thread};

@@ -1,0 +1,90 @@
+//! The BPF object: loads it, and reads the threads that it reports.
+
+use std::io::Read;
+
+use libbpf_rs::{Iter, Link, MapCore, MapFlags, skel::SkelBuilder};
+
+use crate::{
+    Error, Pid, Result,
+    bpf::{self, kernel_types, perf, preflight, records::copy, session},
+    trace::threads::{
+        event::{Event, waiting_thread},
+        skel::{JavastackSkel, JavastackSkelBuilder},
+    },
+};
+
+/// Maximum number of threads of all targets together.
+const MAX_THREADS: u64 = 1 << 17;
+/// Size of the ring buffer in bytes. A stack of a thousand frames takes 8 kB.
+const RING_BYTES: u32 = 1 << 22;
+/// Samples per second and processor of threads that run.
+const RUNNING_HERTZ: u64 = 999;
+
+/// The loaded programs, their maps and their events.
+pub(super) type Session = session::Session<JavastackSkel<'static>, Event>;
+
+/// Loads the BPF object.
+///
+/// # Errors
+/// [`Error::Permission`] or [`Error::Kernel`] if the kernel rejects it or lacks what the object needs.
+pub(super) fn load(with_kernel_stacks: bool) -> Result<Session> {
+    preflight::check_walker()?;
+    if !bpf::has_user_registers() || !bpf::sees_initial_pids() {
+        return Err(Error::Kernel {
+            what: "iterate over all threads".into(),
+            hint: "use Linux 5.15 or later, and run in the host's PID namespace".into(),
+        });
+    }
+    let fields = ["pid", "tgid", "__state", "on_cpu", "nvcsw", "nivcsw"];
+    let [pid, tgid, state, on_cpu, voluntary, involuntary] =
+        kernel_types::offsets("task_struct", fields)?;
+    let mut open =
+        JavastackSkelBuilder::default().open(session::storage()).map_err(bpf::load_error)?;
+    if let Some(data) = open.maps.rodata_data.as_deref_mut() {
+        data.uses_walk_data = true;
+        data.want_kernel = with_kernel_stacks;
+        data.has_user_registers = true;
+        [data.task_pid, data.task_tgid, data.task_state] = [pid, tgid, state];
+        data.task_on_cpu = on_cpu;
+        [data.task_voluntary_switches, data.task_involuntary_switches] = [voluntary, involuntary];
+    }
+    open.maps.events.set_max_entries(RING_BYTES).map_err(bpf::load_error)?;
+    let mut session = Session::new(session::load(open)?, Event::decode, true)?;
+    if let Some(walker) = session.walker() {
+        walker.keep_rows();
+    }
+    Ok(session.with_maps_by_jvm(&["targets", "known_stacks"]))
+}
+
+/// Reports the threads of a process from now on.
+///
+/// # Errors
+/// [`Error::Bpf`].
+pub(super) fn add_target(session: &Session, pid: Pid) -> Result<()> {
+    let key = u64::from(pid.0).to_ne_bytes();
+    let added = session.skel.maps.targets.update(&key, &[1], MapFlags::ANY);
+    added.map_err(|source| Error::Bpf { what: format!("add process {pid}"), source })
+}
+
+/// Returns the threads of all targets that do not run.
+///
+/// # Errors
+/// [`Error::Bpf`], [`Error::Io`].
+pub(super) fn waiting_threads(session: &Session) -> Result<Vec<waiting_thread>> {
+    let failed = |source| Error::Bpf { what: "iterate over all tasks".into(), source };
+    let link = session.skel.progs.waiting.attach().map_err(failed)?;
+    let iterator = Iter::new(&link).map_err(failed)?;
+    let mut bytes = Vec::new();
+    let limit = MAX_THREADS * size_of::<waiting_thread>() as u64;
+    iterator.take(limit).read_to_end(&mut bytes).map_err(|e| Error::io("read all tasks", e))?;
+    Ok(bytes.chunks_exact(size_of::<waiting_thread>()).filter_map(copy).collect())
+}
+
+/// Samples threads that run, on each processor, until the result is dropped.
+///
+/// # Errors
+/// The errors of [`perf::attach_clock`].
+pub(super) fn sample_running(session: &Session) -> Result<Vec<Link>> {
+    let (_, links) = perf::attach_clock(&session.skel.progs.running, RUNNING_HERTZ, 0)?;
+    Ok(links)
+}
