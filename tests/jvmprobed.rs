@@ -372,8 +372,7 @@ fn assert_each_window_has_its_allocation(daemon: &TestDaemon, load: &mut Load) {
             bytes * overlap as f64 / (end - begin) as f64
         });
         let off = stored as f64 / expected.sum::<f64>() - 1.0;
-        println!("window of {}: {stored} bytes, {off:+.3}", window.begin_ns);
-        assert!(off.abs() <= 0.06, "allocated: {off}");
+        assert!(off.abs() <= 0.06, "window of {}: {stored} bytes, {off:+.3}", window.begin_ns);
         compared += 1;
     }
     assert!(compared >= 1, "{compared}");

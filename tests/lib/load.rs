@@ -87,6 +87,7 @@ fn compiled() -> PathBuf {
             "GcLoad.java",
             "HoldLoad.java",
             "IntrinsicLoad.java",
+            "LockLoad.java",
             "LongNameLoad.java",
         ];
         let is_old = |f: &PathBuf| old.iter().any(|name| f.ends_with(name));

@@ -114,7 +114,12 @@ pub fn assert_refused(output: &Output, status: i32, words: &[&str]) {
         assert_eq!(output.stderr.lines().count(), 1, "{}", output.stderr);
         let tool = output.stderr.split_once(": ").map(|(tool, _)| tool);
         assert!(
-            matches!(tool, Some("javaclass" | "javagc" | "javaobjnew" | "javaprof" | "jvmprobed")),
+            matches!(
+                tool,
+                Some(
+                    "javaclass" | "javagc" | "javaobjnew" | "javaprof" | "javastack" | "jvmprobed"
+                )
+            ),
             "{}",
             output.stderr
         );

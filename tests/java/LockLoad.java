@@ -1,0 +1,274 @@
+import java.io.BufferedReader;
+import java.io.InputStreamReader;
+import java.lang.management.LockInfo;
+import java.lang.management.ManagementFactory;
+import java.lang.management.ThreadInfo;
+import java.lang.management.ThreadMXBean;
+import java.util.concurrent.locks.LockSupport;
+import java.util.concurrent.locks.ReentrantLock;
+import java.util.concurrent.locks.ReentrantReadWriteLock;
+
+/**
+ * A program whose threads sleep, wait, are parked, run, and wait for locks of each other, in each way that
+ * Java has.
+ *
+ * Commands on stdin, answers on stdout: "ready PID" once; "block" starts the threads; "deadlock N" starts N
+ * threads of which each waits for a lock of the next one, alternating monitors and ReentrantLocks; both are
+ * answered by "done" when the threads wait. "dump" is answered by "done" and, for each thread of these
+ * commands, NAME;STATE;LOCKCLASS;OWNER;FRAME,FRAME,... as ThreadMXBean reports it, innermost frame first.
+ * "busy SECONDS" has four threads take locks of each other in the same order, and is answered at the end.
+ */
+public class LockLoad {
+    static final Object monitor = new Object();
+    static final Object signal = new Object();
+    static final ReentrantLock lock = new ReentrantLock();
+    static final ReentrantReadWriteLock readWrite = new ReentrantReadWriteLock();
+    static volatile long count;
+    static volatile boolean isBusy;
+
+    /** A thread of this program. */
+    abstract static class Load extends Thread {
+        Load(String name) {
+            super(name);
+            setDaemon(true);
+        }
+
+        abstract void act() throws Exception;
+
+        @Override
+        public void run() {
+            try {
+                act();
+            } catch (Exception e) {
+                throw new IllegalStateException(e);
+            }
+        }
+    }
+
+    static Load load(final String name) {
+        return new Load(name) {
+            @Override
+            void act() throws Exception {
+                LockLoad.act(name);
+            }
+        };
+    }
+
+    static void act(String name) throws Exception {
+        switch (name) {
+            case "sleeper":
+                Thread.sleep(Long.MAX_VALUE);
+                break;
+            case "waiter":
+                synchronized (signal) {
+                    signal.wait();
+                }
+                break;
+            case "timed-waiter":
+                synchronized (signal) {
+                    signal.wait(1_000_000_000);
+                }
+                break;
+            case "parker":
+                LockSupport.park();
+                break;
+            case "timed-parker":
+                LockSupport.parkNanos(LockLoad.class, Long.MAX_VALUE);
+                break;
+            case "holder":
+                synchronized (monitor) {
+                    lock.lock();
+                    readWrite.writeLock().lock();
+                    Thread.sleep(Long.MAX_VALUE);
+                }
+                break;
+            case "enterer":
+            case "enterer-2":
+                synchronized (monitor) {
+                    count++;
+                }
+                break;
+            case "locker":
+                lock.lock();
+                break;
+            case "reader":
+                readWrite.readLock().lock();
+                break;
+            case "spinner":
+                while (true) {
+                    count++;
+                }
+            default:
+                throw new IllegalArgumentException(name);
+        }
+    }
+
+    static final String[] NAMES = {
+        "sleeper", "waiter", "timed-waiter", "parker", "timed-parker", "enterer", "enterer-2", "locker", "reader",
+    };
+
+    static void block() throws Exception {
+        startAndWait(load("holder"));
+        for (String name : NAMES) {
+            startAndWait(load(name));
+        }
+        load("spinner").start();
+        Thread.sleep(500);
+    }
+
+    static void startAndWait(Thread thread) throws Exception {
+        thread.start();
+        while (thread.getState() == Thread.State.RUNNABLE || thread.getState() == Thread.State.NEW) {
+            Thread.sleep(1);
+        }
+    }
+
+    /** Takes two locks, and waits in between until all threads have taken their first one. */
+    static class Dead extends Load {
+        final Object first;
+        final Object second;
+        final java.util.concurrent.CountDownLatch all;
+
+        Dead(String name, Object first, Object second, java.util.concurrent.CountDownLatch all) {
+            super(name);
+            this.first = first;
+            this.second = second;
+            this.all = all;
+        }
+
+        @Override
+        void act() throws Exception {
+            if (first instanceof ReentrantLock) {
+                ((ReentrantLock) first).lock();
+                takeSecond();
+            } else {
+                synchronized (first) {
+                    takeSecond();
+                }
+            }
+        }
+
+        void takeSecond() throws Exception {
+            all.countDown();
+            all.await();
+            if (second instanceof ReentrantLock) {
+                ((ReentrantLock) second).lock();
+            } else {
+                synchronized (second) {
+                    count++;
+                }
+            }
+        }
+    }
+
+    static int deadlocks;
+
+    static void deadlock(int number) throws Exception {
+        Object[] locks = new Object[number];
+        for (int i = 0; i < number; i++) {
+            locks[i] = (i + deadlocks) % 2 == 0 ? new Object() : new ReentrantLock();
+        }
+        java.util.concurrent.CountDownLatch all = new java.util.concurrent.CountDownLatch(number);
+        Thread[] threads = new Thread[number];
+        for (int i = 0; i < number; i++) {
+            threads[i] = new Dead("dead-" + deadlocks + "-" + i, locks[i], locks[(i + 1) % number], all);
+            threads[i].start();
+        }
+        deadlocks++;
+        all.await();
+        for (Thread thread : threads) {
+            while (thread.getState() == Thread.State.RUNNABLE) {
+                Thread.sleep(1);
+            }
+        }
+        Thread.sleep(200);
+    }
+
+    static void busy(double seconds) throws Exception {
+        final Object[] locks = {new Object(), new ReentrantLock(), new Object(), new ReentrantLock()};
+        isBusy = true;
+        Thread[] threads = new Thread[4];
+        for (int i = 0; i < threads.length; i++) {
+            threads[i] = new Thread("busy-" + i) {
+                @Override
+                public void run() {
+                    while (isBusy) {
+                        take(locks, 0);
+                    }
+                }
+            };
+            threads[i].start();
+        }
+        Thread.sleep((long) (seconds * 1000));
+        isBusy = false;
+        for (Thread thread : threads) {
+            thread.join();
+        }
+    }
+
+    static void take(Object[] locks, int at) {
+        if (at == locks.length) {
+            count++;
+            LockSupport.parkNanos(20_000);
+        } else if (locks[at] instanceof ReentrantLock) {
+            ((ReentrantLock) locks[at]).lock();
+            try {
+                take(locks, at + 1);
+            } finally {
+                ((ReentrantLock) locks[at]).unlock();
+            }
+        } else {
+            synchronized (locks[at]) {
+                take(locks, at + 1);
+            }
+        }
+    }
+
+    static String dump() {
+        ThreadMXBean bean = ManagementFactory.getThreadMXBean();
+        StringBuilder answer = new StringBuilder();
+        for (ThreadInfo info : bean.dumpAllThreads(false, false)) {
+            LockInfo lockInfo = info.getLockInfo();
+            StringBuilder frames = new StringBuilder();
+            for (StackTraceElement frame : info.getStackTrace()) {
+                frames.append(frames.length() == 0 ? "" : ",");
+                frames.append(frame.getClassName()).append('.').append(frame.getMethodName());
+                frames.append(':').append(Math.max(0, frame.getLineNumber()));
+            }
+            answer.append(' ').append(info.getThreadName().replace(' ', '_'));
+            answer.append(';').append(info.getThreadState());
+            answer.append(';').append(lockInfo == null ? "" : lockInfo.getClassName());
+            answer.append(';').append(info.getLockOwnerName() == null ? "" : info.getLockOwnerName());
+            answer.append(';').append(frames);
+        }
+        return answer.toString();
+    }
+
+    public static void main(String[] args) throws Exception {
+        String name = ManagementFactory.getRuntimeMXBean().getName();
+        BufferedReader in = new BufferedReader(new InputStreamReader(System.in));
+        System.out.println("ready " + name.substring(0, name.indexOf('@')));
+        for (String line = in.readLine(); line != null && !line.equals("quit"); line = in.readLine()) {
+            String[] words = line.split(" ");
+            String answer = "";
+            switch (words[0]) {
+                case "block":
+                    block();
+                    break;
+                case "deadlock":
+                    deadlock(Integer.parseInt(words[1]));
+                    break;
+                case "busy":
+                    busy(Double.parseDouble(words[1]));
+                    break;
+                case "dump":
+                    answer = dump();
+                    break;
+                default:
+                    throw new IllegalArgumentException(line);
+            }
+            System.out.println("done" + answer);
+        }
+        Runtime.getRuntime().halt(0);
+    }
+}

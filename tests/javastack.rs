@@ -1,0 +1,285 @@
+//! javastack agrees with what the JVM says about its own threads.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![allow(clippy::print_stdout, reason = "figures are printed")]
+
+use std::{collections::BTreeMap, process::Command};
+
+use jvmprobe_tests::{
+    load::Load,
+    run_beside_others,
+    runtimes::{Runtime, named, of_unstable},
+    tool::{self, Output},
+};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+/// The exit status for a deadlock.
+const DEADLOCK: i32 = 3;
+
+/// JDKs that differ in the structures of threads, monitors and fields.
+fn runtimes() -> Vec<&'static Runtime> {
+    let mut all: Vec<_> =
+        ["zulu-8", "temurin-11", "temurin-17", "temurin-21", "temurin-25", "musl-17"]
+            .map(named)
+            .into();
+    all.extend(["sid-8", "sid-26", "sid-27", "sid-28"].into_iter().filter_map(of_unstable));
+    all
+}
+
+fn start(runtime: &Runtime, flags: &str) -> Load {
+    Load::start_program(runtime, flags, "LockLoad")
+}
+
+fn dump(load: &Load, more: &[&str]) -> Output {
+    let pid = load.pid().to_string();
+    tool::run("javastack", &[&["-p", &pid], more].concat())
+}
+
+/// A thread: state, class of the object that it waits for, owner of that object, and frames, each as
+/// CLASS.METHOD:LINE, innermost first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct ThreadText {
+    state: String,
+    class: String,
+    owner: String,
+    frames: Vec<String>,
+}
+
+/// Returns the program's own threads as ThreadMXBean reports them.
+fn reported(load: &mut Load) -> BTreeMap<String, ThreadText> {
+    let answer = load.ask("dump");
+    let threads = answer.split_ascii_whitespace().filter_map(|text| {
+        let [name, state, class, owner, frames] = text.split(';').collect::<Vec<_>>()[..] else {
+            return None;
+        };
+        let frames = frames.split(',').filter(|frame| !frame.is_empty()).map(str::to_owned);
+        let frames = frames.collect();
+        let [state, class, owner] = [state, class, owner].map(str::to_owned);
+        Some((name.to_owned(), ThreadText { state, class, owner, frames }))
+    });
+    threads.collect()
+}
+
+/// Returns the threads of a JSON dump.
+fn dumped(output: &Output) -> BTreeMap<String, ThreadText> {
+    let dump = &output.json()[0]["threadDump"];
+    let threads = dump["threadContainers"][0]["threads"].as_array().unwrap();
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let frame = |frame: &Value| {
+        let (name, location) = frame.as_str().unwrap().split_once('(').unwrap();
+        let line = location.rsplit_once(':').map_or("0", |(_, line)| line.trim_end_matches(')'));
+        format!("{name}:{line}")
+    };
+    let one = |thread: &Value| {
+        let state = text(&thread["state"]);
+        let on = &thread["blocked_on"];
+        let owner = text(&on["owner"]);
+        let text = ThreadText {
+            state: state.split(' ').next().unwrap_or_default().to_owned(),
+            class: text(&on["class"]),
+            owner: if owner == "none" { String::new() } else { owner.trim_matches('"').to_owned() },
+            frames: thread["stack"].as_array().unwrap().iter().map(frame).collect(),
+        };
+        (thread["name"].as_str().unwrap().to_owned(), text)
+    };
+    threads.iter().map(one).collect()
+}
+
+fn without_lines(thread: &ThreadText) -> ThreadText {
+    let name = |frame: &String| frame.split(':').next().unwrap().to_owned();
+    ThreadText { frames: thread.frames.iter().map(name).collect(), ..thread.clone() }
+}
+
+/// The threads that `LockLoad` starts for the command `block`, except the one that runs.
+const BLOCKED: [&str; 10] = [
+    "holder",
+    "sleeper",
+    "waiter",
+    "timed-waiter",
+    "parker",
+    "timed-parker",
+    "enterer",
+    "enterer-2",
+    "locker",
+    "reader",
+];
+
+/// Compares states, locks, owners and frames of all blocked threads.
+fn check(runtime: &Runtime, flags: &str) {
+    let name = format!("{} {flags}", runtime.name);
+    let mut load = start(runtime, flags);
+    load.ask("block");
+    let truth = reported(&mut load);
+    let output = dump(&load, &["-j"]);
+    assert!(output.status.success(), "{name}: {output:?}");
+    let threads = dumped(&output);
+    // In JDK 28, which is not released yet, some methods have line tables that are not decoded.
+    let has_lines = runtime.name != "sid-28";
+    let comparable = |thread: &ThreadText| match has_lines {
+        true => thread.clone(),
+        false => without_lines(thread),
+    };
+    for thread in BLOCKED {
+        let (dumped, truth) = (comparable(&threads[thread]), comparable(&truth[thread]));
+        assert_eq!(dumped, truth, "{name}: {thread}");
+    }
+    let spinner = &threads["spinner"];
+    assert_eq!(spinner.state, "RUNNABLE", "{name}");
+    assert!(spinner.frames.iter().any(|f| f.starts_with("LockLoad.act:")), "{name}: {spinner:?}");
+    load.kill();
+}
+
+#[test]
+fn states_locks_and_stacks_agree_with_the_jvm() {
+    run_beside_others();
+    for runtime in runtimes() {
+        check(runtime, "");
+    }
+}
+
+#[test]
+fn each_collector_and_lock_mode_agrees_with_the_jvm() {
+    run_beside_others();
+    for flags in [
+        "-XX:+UseSerialGC",
+        "-XX:+UseParallelGC",
+        "-XX:+UseShenandoahGC",
+        "-XX:+UseZGC",
+        "-Xint",
+        "-Xmx40g",
+    ] {
+        check(named("temurin-21"), flags);
+    }
+    check(named("temurin-21"), "-XX:+UseZGC -XX:+ZGenerational");
+    check(named("temurin-21"), "-XX:+UnlockExperimentalVMOptions -XX:LockingMode=0");
+    check(named("temurin-21"), "-XX:+UnlockExperimentalVMOptions -XX:LockingMode=2");
+    check(named("temurin-25"), "-XX:+UseZGC");
+    check(named("temurin-25"), "-XX:+UseCompactObjectHeaders");
+}
+
+#[test]
+fn every_deadlock_is_found_and_no_other_one() {
+    run_beside_others();
+    for runtime in runtimes() {
+        let name = &runtime.name;
+        let mut load = start(runtime, "");
+        load.ask("block");
+        let output = dump(&load, &["-q"]);
+        assert!(
+            output.status.success() && !output.stdout.contains("deadlock"),
+            "{name}: {output:?}"
+        );
+        for (number, size) in [2, 3, 6].into_iter().enumerate() {
+            load.ask(&format!("deadlock {size}"));
+            let output = dump(&load, &["-j"]);
+            assert_eq!(output.status.code(), Some(DEADLOCK), "{name}: {output:?}");
+            let records = output.json();
+            let found = records[0]["threadDump"]["deadlocks"].as_array().unwrap();
+            assert_eq!(found.len(), number + 1, "{name}: {found:?}");
+            let cycle = found.iter().find(|cycle| cycle.as_array().unwrap().len() == size);
+            let mut members: Vec<_> = cycle
+                .unwrap()
+                .as_array()
+                .unwrap()
+                .iter()
+                .map(|name| name.as_str().unwrap())
+                .collect();
+            members.sort_unstable();
+            let expected: Vec<_> = (0..size).map(|i| format!("dead-{number}-{i}")).collect();
+            assert_eq!(members, expected, "{name}");
+        }
+        let text = dump(&load, &[]).stdout;
+        assert_eq!(text.matches("Found one Java-level deadlock:").count(), 3, "{name}: {text}");
+        assert!(text.ends_with("Found 3 deadlocks.\n"), "{name}: {text}");
+        load.kill();
+    }
+}
+
+#[test]
+fn busy_locks_are_never_reported_as_deadlock() {
+    run_beside_others();
+    let mut load = start(named("temurin-21"), "");
+    load.send("busy 12");
+    let pid = load.pid().to_string();
+    let output = tool::run("javastack", &["-p", &pid, "-j", "0.05", "200"]);
+    assert!(output.status.success(), "{} {}", output.status, output.stderr);
+    let records = output.json();
+    assert_eq!(records.len(), 200);
+    let empty = |record: &Value| record["threadDump"]["deadlocks"].as_array().unwrap().is_empty();
+    assert!(records.iter().all(empty));
+    // Some dumps see a thread that waits for a lock, and each owner is one of the threads.
+    let mut waiting = 0;
+    for record in &records {
+        let threads = record["threadDump"]["threadContainers"][0]["threads"].as_array().unwrap();
+        for thread in threads.iter().filter(|t| t["name"].as_str().unwrap().starts_with("busy-")) {
+            if let Some(owner) = thread["blocked_on"]["owner"].as_str() {
+                waiting += 1;
+                let is_known =
+                    owner.starts_with("\"busy-") || owner == "none" || owner.contains("unknown");
+                assert!(is_known, "{thread}");
+                assert_ne!(owner.trim_matches('"'), thread["name"], "{thread}");
+            }
+        }
+    }
+    println!("{waiting} of {} threads wait for a lock", 4 * records.len());
+    assert!(waiting > 0);
+    load.done();
+    load.kill();
+}
+
+/// A stopped JVM answers neither jstack nor jcmd.
+#[test]
+fn stopped_jvm_is_dumped_like_a_running_one() {
+    run_beside_others();
+    let mut load = start(named("temurin-17"), "");
+    load.ask("block");
+    let before = dumped(&dump(&load, &["-j"]));
+    let pid = Pid::from_raw(load.pid().cast_signed()).unwrap();
+    kill_process(pid, Signal::STOP).unwrap();
+    let output = dump(&load, &["-j"]);
+    kill_process(pid, Signal::CONT).unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let after = dumped(&output);
+    for thread in BLOCKED {
+        assert_eq!(before[thread], after[thread], "{thread}");
+    }
+    assert!(after["spinner"].frames.iter().any(|frame| frame.starts_with("LockLoad.act:")));
+    load.kill();
+}
+
+#[test]
+fn mixed_dump_has_native_and_kernel_frames() {
+    run_beside_others();
+    let mut load = start(named("temurin-17"), "");
+    load.ask("block");
+    let text = dump(&load, &["-m"]).stdout;
+    let of = |name: &str| {
+        let begin =
+            text.find(&format!("\n\"{name}\"")).unwrap_or_else(|| panic!("no {name}: {text}"));
+        text[begin + 1..].split("\n\n").next().unwrap()
+    };
+    for frame in ["futex", "Unsafe_Park", "LockSupport.park", "LockLoad.act", "thread_native_entry"]
+    {
+        assert!(of("parker").contains(frame), "{frame}: {}", of("parker"));
+    }
+    assert!(of("VM Thread").contains("VMThread::"), "{}", of("VM Thread"));
+    load.kill();
+}
+
+#[test]
+fn completions_and_man_page_list_every_option() {
+    let help = tool::run("javastack", &["--help"]);
+    assert!(help.status.success() && help.stdout.lines().count() <= 50, "{}", help.stdout);
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../man/javastack.8");
+    let man = std::fs::read_to_string(page).unwrap().replace('\\', "");
+    let bash = tool::run("javastack", &["--completions", "bash"]).stdout;
+    let words = help.stdout.split(|c: char| c.is_whitespace() || c == ',');
+    let options: Vec<_> = words.filter(|w| w.starts_with("--") && w.len() > 4).collect();
+    assert!(options.len() > 8, "{options:?}");
+    for option in options {
+        let option = option.trim_end_matches([']', '.', ')', ':', ';']);
+        assert!(man.contains(option) && bash.contains(option), "{option}");
+    }
+    let lint = Command::new("mandoc").args(["-T", "lint", "-W", "warning", page]).output().unwrap();
+    assert!(lint.status.success(), "{}", String::from_utf8_lossy(&lint.stdout));
+}

@@ -1,0 +1,37 @@
+//! The command line.
+
+use clap::Parser;
+use libjvmprobe::cli::{CommandLine, Common};
+
+const EXAMPLES: &str = "\
+Examples:
+  javastack -p 1234            all Java threads with their stacks and locks
+  javastack -p 1234 -m         with native and kernel frames, and the JVM's own threads
+  javastack -p 1234 5 3        three dumps, one every five seconds
+
+The exit status is 3 if a deadlock was found.";
+
+/// Prints the threads of running JVMs with their stacks, states and locks.
+#[derive(Clone, Debug, Parser)]
+#[command(name = "javastack", version, after_help = EXAMPLES, max_term_width = 100)]
+#[command(mut_arg("quiet", |arg| arg.help("Print only blocked threads and deadlocks")))]
+#[command(mut_arg("json", |arg| arg.help("Print JSON, one dump per line, like jcmd Thread.dump_to_file")))]
+#[command(mut_arg("interval", |arg| arg.help("Take a dump every INTERVAL seconds")))]
+#[command(mut_arg("count", |arg| arg.help("End after COUNT dumps")))]
+#[command(mut_arg("duration", |arg| arg.help("Take no further dump after this many seconds")))]
+#[command(mut_arg("timestamps", |arg| arg.help("Print the UTC offset with the time of each dump")))]
+#[command(mut_arg("all", |arg| arg.help("Dump every JVM that runs now")))]
+pub struct Args {
+    #[command(flatten)]
+    pub common: Common,
+
+    /// Show native and kernel frames, and the JVM's own threads with their stacks
+    #[arg(short, long)]
+    pub mixed: bool,
+}
+
+impl CommandLine for Args {
+    fn common(&self) -> &Common {
+        &self.common
+    }
+}
