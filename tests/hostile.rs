@@ -23,7 +23,7 @@ const SLOW: Duration = Duration::from_secs(2);
 /// Maximum memory of a tool, in bytes; it must suffice for any data.
 const MAX_MEMORY: u64 = 1 << 30;
 /// Command lines of the tools.
-const TOOLS: [&[&str]; 9] = [
+const TOOLS: [&[&str]; 10] = [
     &["javagc", "--safepoints", "--pools", "--stack", "-j"],
     &["javaobjnew", "-s", "-t", "-j"],
     &["javaprof", "--folded", "--symbols", "hotspot"],
@@ -33,6 +33,7 @@ const TOOLS: [&[&str]; 9] = [
     &["javaprof", "-e", "wall", "-e", "compiles", "--folded"],
     &["javaclass", "--methods", "-j"],
     &["javaclass", "-s", "-v"],
+    &["javastack", "-m", "-j"],
 ];
 
 /// A JVM with false data.

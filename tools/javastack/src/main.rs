@@ -49,7 +49,14 @@ fn run(args: &Args) -> Result<ExitCode> {
     let end = args.common.duration.map(|duration| next + duration);
     loop {
         for jvm in &jvms {
-            has_deadlock |= dump(args, jvm, &mut dumper, &mut out)?;
+            match dump(args, jvm, &mut dumper, &mut out) {
+                Ok(found) => has_deadlock |= found,
+                // One of many JVMs may exit, or may be unreadable.
+                Err(error) if args.common.all => {
+                    log::warn!("process {}: {error:#}", jvm.0.pid());
+                }
+                Err(error) => return Err(error),
+            }
         }
         dumps += 1;
         let Some(interval) = args.common.interval else { break };
