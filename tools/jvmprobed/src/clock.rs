@@ -29,6 +29,12 @@ impl Now {
         let boot_ns = seconds.saturating_add(u64::try_from(boot.tv_nsec).unwrap_or(0));
         Self { unix_ns: unix_ns(), boot_ns }
     }
+
+    /// Returns the instant this many nanoseconds earlier.
+    pub fn before(self, ns: u64) -> Self {
+        let Self { unix_ns, boot_ns } = self;
+        Self { unix_ns: unix_ns.saturating_sub(ns), boot_ns: boot_ns.saturating_sub(ns) }
+    }
 }
 
 /// Reads the wall clock, in nanoseconds since 1970.

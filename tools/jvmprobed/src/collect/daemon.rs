@@ -227,7 +227,7 @@ impl Daemon {
                 Ok(Delivery { batch: Batch::Ended { tracer, reason }, .. }) => {
                     failed.push((tracer, reason));
                 }
-                Ok(delivery) => self.builder.add(delivery, &mut self.jvms),
+                Ok(delivery) => self.handle_batch(delivery),
                 Err(RecvTimeoutError::Timeout) if signals.stop.load(Ordering::Relaxed) => break,
                 Err(RecvTimeoutError::Timeout) => self.report_alive(),
                 Err(RecvTimeoutError::Disconnected) => break,
@@ -281,6 +281,10 @@ impl Daemon {
     }
 
     fn handle_batch(&mut self, delivery: Delivery) {
+        // A tracer may deliver data of the next window before this loop has noticed the end of the open one.
+        if delivery.at_ns >= self.window_end.monotonic_ns {
+            self.close_window();
+        }
         match delivery {
             Delivery { batch: Batch::Ended { tracer, reason }, .. } => {
                 self.log_ended(tracer, &reason);
@@ -322,7 +326,8 @@ impl Daemon {
         // The previous window may still wait for data: at shutdown, or if this loop was delayed.
         self.finish_window();
         let next = Boundary::after(self.tracers.begin());
-        self.closed_end = Some(mem::replace(&mut self.window_end, next));
+        let end = mem::replace(&mut self.window_end, next);
+        self.closed_end = Some(end);
         // Read before the gauges, because these report the CPU time that this call reads.
         let cpu_ns = self.jvms.cpu_ns();
         for (identity, gauges) in self.jvms.gauges() {
@@ -331,7 +336,8 @@ impl Daemon {
         for identity in self.jvms.without_gauges() {
             self.totals.lock().add_limited("gauges", &identity.tenant(), 1);
         }
-        self.builder.close(cpu_ns);
+        // At shutdown, the window ends early.
+        self.builder.close(end.monotonic_ns.min(monotonic_ns()), cpu_ns);
     }
 
     /// Returns whether there is a closed window to which no more data will be added: every tracer has

@@ -238,7 +238,8 @@ impl BatchSink {
                 self.dropped = 0;
             }
         }
-        let at_ns = record.end_ns().unwrap_or_else(monotonic_ns);
+        // A stop's time may come from the JVM's memory.
+        let at_ns = record.end_ns().unwrap_or(u64::MAX).min(monotonic_ns());
         let batch = Batch::Pause(record.into());
         if let Err(TrySendError::Full(_)) = self.to.try_send(Delivery { at_ns, batch }) {
             self.dropped += 1;

@@ -103,12 +103,13 @@ impl WindowBuilder {
         self.left_out.set(monotonic_ns(), collected);
     }
 
-    /// Ends the interval of the open window, and begins the next window. `cpu_ns` is the CPU time that each JVM has
-    /// used in the interval, in nanoseconds. The previous window must already be finished.
-    pub fn close(&mut self, cpu_ns: Vec<(Arc<Identity>, u64)>) {
-        let end_ns = monotonic_ns();
+    /// Ends the interval of the open window at `end_ns` on `CLOCK_MONOTONIC`, which must not be in the future, and begins
+    /// the next window there. `cpu_ns` is the CPU time that each JVM has used in the interval, in nanoseconds. The
+    /// previous window must already be finished.
+    pub fn close(&mut self, end_ns: u64, cpu_ns: Vec<(Arc<Identity>, u64)>) {
         let data = mem::replace(&mut self.open, Data::new(end_ns));
-        let interval = self.intervals.next(Now::read());
+        let interval =
+            self.intervals.next(Now::read().before(monotonic_ns().saturating_sub(end_ns)));
         let left_out = self.left_out.close(end_ns);
         self.closed = Some(Closed { data, interval, left_out, cpu_ns });
     }
@@ -278,7 +279,7 @@ mod tests {
         let mut builder = WindowBuilder::new(SharedTotals::default());
         let first = builder.open.begin_ns;
         assert!(builder.window_at(first - 1).is_none());
-        builder.close(Vec::new());
+        builder.close(monotonic_ns(), Vec::new());
         let second = builder.open.begin_ns;
         // Data of the first window arrives after its end.
         for (at_ns, begin_ns) in [(first, first), (second - 1, first), (second, second)] {
