@@ -263,6 +263,16 @@ fn mixed_dump_has_native_and_kernel_frames() {
         assert!(of("parker").contains(frame), "{frame}: {}", of("parker"));
     }
     assert!(of("VM Thread").contains("VMThread::"), "{}", of("VM Thread"));
+    // A later dump has the same frames.
+    let records = dump(&load, &["-m", "-j", "0.3", "2"]).json();
+    let stack = |record: &Value, name: &str| {
+        let threads = record["threadDump"]["threadContainers"][0]["threads"].as_array().unwrap();
+        threads.iter().find(|thread| thread["name"] == name).unwrap().clone()
+    };
+    for name in BLOCKED {
+        assert_eq!(stack(&records[0], name)["stack"], stack(&records[1], name)["stack"], "{name}");
+    }
+    assert_eq!(stack(&records[1], "spinner")["activity"], "running");
     load.kill();
 }
 

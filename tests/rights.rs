@@ -100,7 +100,7 @@ fn javaclass_needs_only_cap_sys_ptrace() {
     let pid = load.pid().to_string();
     let one = with_capabilities("javaclass", &["sys_ptrace"], &["-p", &pid, "-q"]);
     let output = tool::run_command(one);
-    assert!(output.status.success() && output.stdout.contains("classes of"), "{output:?}");
+    assert!(output.status.success() && output.stdout.contains("classes in"), "{output:?}");
     let output = tool::run_command(with_capabilities("javaclass", &[], &["-p", &pid, "-q"]));
     assert_refused(&output, 1, &["CAP_SYS_PTRACE", "missing"]);
     let watches = with_capabilities("javaclass", &["sys_ptrace"], &["-p", &pid, "-w"]);

@@ -34,7 +34,8 @@ pub struct OsThread {
 pub(crate) fn os_threads(pid: Pid) -> Result<Vec<OsThread>> {
     let namespaces = status_of(pid)?.nspid.map_or(1, |ids| ids.len());
     let uptime = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
-    let uptime = Duration::from_secs(u64::try_from(uptime.tv_sec).unwrap_or(0));
+    let (seconds, ns) = (u64::try_from(uptime.tv_sec), u32::try_from(uptime.tv_nsec));
+    let uptime = Duration::new(seconds.unwrap_or(0), ns.unwrap_or(0));
     let read = |tid: u32| {
         let stat = Stat::from_read(text_of(pid, &format!("task/{tid}/stat")).ok()?.as_bytes());
         let stat = stat.ok()?;

@@ -202,7 +202,9 @@ thread_local! {
 /// Limits the total time of all reads within a function: reads that begin after `limit` fail with
 /// [`io::ErrorKind::TimedOut`]. Without it, each of a thousand reads could take almost [`LIMIT`].
 pub(crate) fn within<T>(limit: Duration, read: impl FnOnce() -> T) -> T {
-    let before = UNTIL.replace(Some(Instant::now() + limit));
+    let (before, until) = (UNTIL.get(), Instant::now() + limit);
+    // A limit within another one does not extend it.
+    UNTIL.set(Some(before.map_or(until, |before| before.min(until))));
     let read = read();
     UNTIL.set(before);
     read

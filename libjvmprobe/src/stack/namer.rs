@@ -103,6 +103,17 @@ impl StackNamer {
         Ok(())
     }
 
+    /// Reads the mappings of the process again, and passes them to the stack walker if they have changed.
+    ///
+    /// # Errors
+    /// [`crate::Error::Bpf`].
+    pub fn refresh_walker(&mut self, files: &mut Files, walker: &mut Walker) -> Result<()> {
+        if self.refresh(files) {
+            self.native = NativeNames::new(self.maps.clone(), self.symbols);
+        }
+        self.update_walker(walker)
+    }
+
     /// Names a stack, outermost frame first. Frames beyond the entry function of its thread are left out. Files that
     /// were mapped since the last call are passed to the walker.
     ///

@@ -49,12 +49,13 @@ fn run(args: &Args) -> Result<ExitCode> {
     let end = args.common.duration.map(|duration| next + duration);
     loop {
         for jvm in &jvms {
+            if stop.load(Ordering::Relaxed) || out.is_closed() {
+                break;
+            }
             match dump(args, jvm, &mut dumper, &mut out) {
                 Ok(found) => has_deadlock |= found,
                 // One of many JVMs may exit, or may be unreadable.
-                Err(error) if args.common.all => {
-                    log::warn!("process {}: {error:#}", jvm.0.pid());
-                }
+                Err(error) if jvms.len() > 1 => log::warn!("process {}: {error:#}", jvm.0.pid()),
                 Err(error) => return Err(error),
             }
         }

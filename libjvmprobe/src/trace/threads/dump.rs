@@ -6,7 +6,7 @@
 //! processor.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, HashMap, hash_map::Entry},
     time::{Duration, Instant},
 };
 
@@ -21,6 +21,7 @@ use crate::{
     process::{
         memory::Memory,
         os_threads::{OsThread, os_threads, tids},
+        reader::within,
     },
     stack::{
         Frame,
@@ -36,6 +37,8 @@ use crate::{
     unwind::Row,
 };
 
+/// Maximum time of reads of a JVM's memory for one dump. Threads that are not walked by then are shown as moving.
+const MAX_DUMP: Duration = Duration::from_secs(10);
 /// Maximum number of attempts to walk the threads that do not run.
 const MAX_TRIES: u32 = 5;
 /// Time within which each thread that runs all the time is expected to be sampled at least once.
@@ -127,6 +130,10 @@ impl Dumper {
     /// # Errors
     /// [`crate::Error::Layout`] if the JVM's threads cannot be read, [`crate::Error::Bpf`], [`crate::Error::Io`].
     pub fn dump(&mut self, pid: Pid, hotspot: &HotSpot) -> Result<Vec<Thread>> {
+        within(MAX_DUMP, || self.dump_within_limit(pid, hotspot))
+    }
+
+    fn dump_within_limit(&mut self, pid: Pid, hotspot: &HotSpot) -> Result<Vec<Thread>> {
         self.add(pid, hotspot)?;
         let threads = os_threads(pid)?;
         let ids = threads.iter().map(|thread| (thread.tid, thread.namespace_tid)).collect();
@@ -143,10 +150,10 @@ impl Dumper {
             .into_iter()
             .map(|os| self.thread(pid, hotspot, os, &mut looks, &sent))
             .collect();
-        let position = |thread: &Thread| {
-            let at = looks.order.iter().position(|&tid| tid == thread.os.namespace_tid);
-            at.unwrap_or(usize::MAX)
-        };
+        let order: HashMap<_, _> =
+            looks.order.iter().enumerate().map(|(at, &tid)| (tid, at)).collect();
+        let position =
+            |thread: &Thread| order.get(&thread.os.namespace_tid).copied().unwrap_or(usize::MAX);
         threads.sort_by_cached_key(|thread| (position(thread), thread.os.tid));
         Ok(threads)
     }
@@ -177,16 +184,22 @@ impl Dumper {
         Thread { os, java, frames, activity: walked.activity, attempt: walked.attempt }
     }
 
-    /// Configures the walker for a JVM, once.
+    /// Configures the walker for a JVM, with its current layout and mappings.
     fn add(&mut self, pid: Pid, hotspot: &HotSpot) -> Result<()> {
-        if self.jvms.contains_key(&pid) {
-            return Ok(());
-        }
-        session::add_target(&self.session, pid)?;
-        let (key, layout) = (u64::from(pid.0), hotspot.walking()?);
-        if let Some(walker) = self.session.walker() {
-            let namer = StackNamer::new(key, pid, hotspot, &mut self.files, false, walker)?;
-            self.jvms.insert(pid, Jvm { namer, layout });
+        session::begin_dump(&self.session, pid)?;
+        let layout = hotspot.walking()?;
+        let Some(walker) = self.session.walker() else { return Ok(()) };
+        match self.jvms.entry(pid) {
+            Entry::Occupied(mut jvm) => {
+                let jvm = jvm.get_mut();
+                jvm.layout = layout;
+                jvm.namer.refresh_walker(&mut self.files, walker)?;
+            }
+            Entry::Vacant(vacant) => {
+                let key = u64::from(pid.0);
+                let namer = StackNamer::new(key, pid, hotspot, &mut self.files, false, walker)?;
+                vacant.insert(Jvm { namer, layout });
+            }
         }
         self.session.flush();
         Ok(())

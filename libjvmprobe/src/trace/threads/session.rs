@@ -1,12 +1,16 @@
 //! The BPF object: loads it, and reads the threads that it reports.
 
-use std::io::Read;
+use std::{io::Read, time::Duration};
 
 use libbpf_rs::{Iter, Link, MapCore, MapFlags, skel::SkelBuilder};
 
 use crate::{
     Error, Pid, Result,
-    bpf::{self, kernel_types, perf, preflight, records::copy, session},
+    bpf::{
+        self, kernel_types, perf, preflight,
+        records::{self, copy},
+        session,
+    },
     trace::threads::{
         event::{Event, waiting_thread},
         skel::{JavastackSkel, JavastackSkelBuilder},
@@ -53,16 +57,20 @@ pub(super) fn load(with_kernel_stacks: bool) -> Result<Session> {
     if let Some(walker) = session.walker() {
         walker.keep_rows();
     }
-    Ok(session.with_maps_by_jvm(&["targets", "known_stacks"]))
+    Ok(session)
 }
 
-/// Reports the threads of a process from now on.
+/// Begins a dump: from now on, only the threads of this process are reported, and every stack is sent again.
 ///
 /// # Errors
 /// [`Error::Bpf`].
-pub(super) fn add_target(session: &Session, pid: Pid) -> Result<()> {
-    let key = u64::from(pid.0).to_ne_bytes();
-    let added = session.skel.maps.targets.update(&key, &[1], MapFlags::ANY);
+pub(super) fn begin_dump(session: &Session, pid: Pid) -> Result<()> {
+    let maps = &session.skel.maps;
+    // In this order, so that no program adds a stack after the events were discarded.
+    records::clear(&maps.targets)?;
+    session.events(Duration::ZERO)?.for_each(drop);
+    records::clear(&maps.known_stacks)?;
+    let added = maps.targets.update(&u64::from(pid.0).to_ne_bytes(), &[1], MapFlags::ANY);
     added.map_err(|source| Error::Bpf { what: format!("add process {pid}"), source })
 }
 

@@ -2,7 +2,6 @@
 
 use std::{
     collections::BTreeMap,
-    mem,
     path::PathBuf,
     sync::{
         Arc,
@@ -191,6 +190,17 @@ impl Boundary {
         let wait = u64::try_from((at - now).as_nanos()).unwrap_or_default();
         Self { at, monotonic_ns: monotonic_ns().saturating_add(wait) }
     }
+
+    /// Returns the end of the window before the one that ends here.
+    fn previous(self) -> Self {
+        let window_ns = u64::try_from(WINDOW.as_nanos()).unwrap_or_default();
+        let monotonic_ns = self.monotonic_ns.saturating_sub(window_ns);
+        Self { at: self.at.checked_sub(WINDOW).unwrap_or(self.at), monotonic_ns }
+    }
+
+    fn now() -> Self {
+        Self { at: Instant::now(), monotonic_ns: monotonic_ns() }
+    }
 }
 
 struct Daemon {
@@ -202,8 +212,8 @@ struct Daemon {
     worker: WindowWorker,
     /// End of the open window.
     window_end: Boundary,
-    /// End of the window that was closed last.
-    closed_end: Option<Boundary>,
+    /// End of the window that was closed last, and the time at which it was closed.
+    closed_end: Option<(Boundary, Instant)>,
     /// Time of the last report of each tracer, on `CLOCK_MONOTONIC` in nanoseconds.
     reported: BTreeMap<&'static str, u64>,
     batches: Receiver<Delivery>,
@@ -268,7 +278,7 @@ impl Daemon {
                 self.report_alive();
             }
             if now >= self.window_end.at {
-                self.close_window();
+                self.close_window(false);
             }
             if self.is_delivered(now) {
                 self.finish_window();
@@ -283,7 +293,7 @@ impl Daemon {
     fn handle_batch(&mut self, delivery: Delivery) {
         // A tracer may deliver data of the next window before this loop has noticed the end of the open one.
         if delivery.at_ns >= self.window_end.monotonic_ns {
-            self.close_window();
+            self.close_window(false);
         }
         match delivery {
             Delivery { batch: Batch::Ended { tracer, reason }, .. } => {
@@ -321,13 +331,14 @@ impl Daemon {
         self.health.report_alive();
     }
 
-    /// Ends the interval of the open window, and begins the next one.
-    fn close_window(&mut self) {
+    /// Ends the interval of the open window, and begins the next one. The last window ends now.
+    fn close_window(&mut self, is_last: bool) {
         // The previous window may still wait for data: at shutdown, or if this loop was delayed.
         self.finish_window();
-        let next = Boundary::after(self.tracers.begin());
-        let end = mem::replace(&mut self.window_end, next);
-        self.closed_end = Some(end);
+        self.window_end = Boundary::after(self.tracers.begin());
+        // If this loop was delayed, the window ends at the last boundary that has passed.
+        let end = if is_last { Boundary::now() } else { self.window_end.previous() };
+        self.closed_end = Some((end, Instant::now()));
         // Read before the gauges, because these report the CPU time that this call reads.
         let cpu_ns = self.jvms.cpu_ns();
         for (identity, gauges) in self.jvms.gauges() {
@@ -336,16 +347,16 @@ impl Daemon {
         for identity in self.jvms.without_gauges() {
             self.totals.lock().add_limited("gauges", &identity.tenant(), 1);
         }
-        // At shutdown, the window ends early.
-        self.builder.close(end.monotonic_ns.min(monotonic_ns()), cpu_ns);
+        self.builder.close(end.monotonic_ns, cpu_ns);
     }
 
     /// Returns whether there is a closed window to which no more data will be added: every tracer has
     /// reported since the window's end, or `MAX_DELAY` has passed.
     fn is_delivered(&self, now: Instant) -> bool {
-        let Some(end) = self.closed_end.filter(|_| self.builder.has_closed()) else { return false };
+        let closed = self.closed_end.filter(|_| self.builder.has_closed());
+        let Some((end, closed_at)) = closed else { return false };
         let has_reported = |what| self.reported.get(what).is_some_and(|&at| at >= end.monotonic_ns);
-        now >= end.at + MAX_DELAY || self.tracers.names().all(has_reported)
+        now >= closed_at + MAX_DELAY || self.tracers.names().all(has_reported)
     }
 
     /// If there is a closed window, completes it and passes it on to the worker thread.
@@ -432,7 +443,7 @@ impl Daemon {
                 }
             }
         }
-        self.close_window();
+        self.close_window(true);
         self.finish_window();
         if let Some(push) = self.worker.end(MAX_WRITE_TIME) {
             push.end(net, MAX_PUSH_TIME);

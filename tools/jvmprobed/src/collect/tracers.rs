@@ -111,11 +111,16 @@ impl Tracers {
         let run = move || {
             let ended = run_tracer(&options, &out, &stopped);
             let reason = match ended {
-                Err(error) => error.to_string(),
                 Ok(()) if stopped.load(Ordering::Relaxed) => return,
+                // Its successor has the same name and runs already.
+                Err(error) if stopped.load(Ordering::Relaxed) => {
+                    log::warn!("the last {name} before a change may be missing: {error}");
+                    return;
+                }
+                Err(error) => error.to_string(),
                 Ok(()) => "the tracer has ended".into(),
             };
-            BatchSink::new(&out, name).send(Batch::Ended { tracer: name, reason });
+            BatchSink::new(&options, &out, name).send(Batch::Ended { tracer: name, reason });
         };
         let thread = thread::Builder::new().name(format!("tracer-{name}"));
         thread.spawn(run).context("cannot start a thread")?;
@@ -202,21 +207,34 @@ struct BatchSink {
     to: SyncSender<Delivery>,
     /// Name of the tracer.
     tracer: &'static str,
-    /// Time of the last report, on `CLOCK_MONOTONIC` in nanoseconds.
+    /// Begin of the first window, on `CLOCK_MONOTONIC` in nanoseconds.
+    begin_ns: u64,
+    /// Time of the last report, likewise.
     reported_ns: u64,
     /// Number of stops that did not fit into the queue and are not reported yet.
     dropped: u64,
 }
 
 impl BatchSink {
-    fn new(to: &SyncSender<Delivery>, tracer: &'static str) -> Self {
-        Self { to: to.clone(), tracer, reported_ns: monotonic_ns(), dropped: 0 }
+    fn new(options: &Options, to: &SyncSender<Delivery>, tracer: &'static str) -> Self {
+        let now = monotonic_ns();
+        let since = u64::try_from(options.begin.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        let begin_ns = now.saturating_sub(since);
+        Self { to: to.clone(), tracer, begin_ns, reported_ns: now, dropped: 0 }
     }
 
     /// Sends data of the interval since the last report.
     fn send(&self, batch: Batch) {
-        let at_ns = self.reported_ns.midpoint(monotonic_ns());
-        let _ = self.to.send(Delivery { at_ns, batch });
+        let _ = self.to.send(Delivery { at_ns: self.data_ns(), batch });
+    }
+
+    /// Returns the middle of the interval since the last report. The interval ends at the end of a window at the latest,
+    /// however long it takes to make the report.
+    fn data_ns(&self) -> u64 {
+        let window_ns = u64::try_from(WINDOW.as_nanos()).unwrap_or(u64::MAX);
+        let into_window = self.reported_ns.saturating_sub(self.begin_ns) % window_ns;
+        let window_end = self.reported_ns.saturating_add(window_ns - into_window);
+        self.reported_ns.midpoint(monotonic_ns().min(window_end))
     }
 
     /// Reports that all data of the interval was sent.
@@ -239,7 +257,7 @@ impl BatchSink {
             }
         }
         // A stop's time may come from the JVM's memory.
-        let at_ns = record.end_ns().unwrap_or(u64::MAX).min(monotonic_ns());
+        let at_ns = record.end_ns().unwrap_or_else(|| self.data_ns()).min(monotonic_ns());
         let batch = Batch::Pause(record.into());
         if let Err(TrySendError::Full(_)) = self.to.try_send(Delivery { at_ns, batch }) {
             self.dropped += 1;
@@ -273,7 +291,7 @@ fn pauses(options: &Options, out: &SyncSender<Delivery>, stop: &AtomicBool) -> T
         max_stops_per_second: Some(MAX_STOPS_PER_SECOND),
         ..Default::default()
     };
-    let tracer = pauses::Tracer::new(tracer_options, BatchSink::new(out, "pauses"), &[])?;
+    let tracer = pauses::Tracer::new(tracer_options, BatchSink::new(options, out, "pauses"), &[])?;
     let arrivals = options.registry.subscribe()?;
     let mut trace = Trace::start(tracer, Vec::new(), Some(arrivals))?;
     trace.tool.sink.send(Batch::Started);
@@ -315,7 +333,8 @@ fn allocations(
         pace: PACE,
         ..allocations::Options::NONE
     };
-    let tracer = allocations::Tracer::new(tracer_options, BatchSink::new(out, "allocations"))?;
+    let tracer =
+        allocations::Tracer::new(tracer_options, BatchSink::new(options, out, "allocations"))?;
     let tracer = tracer.with_cost_budget(Arc::clone(&options.allocation_ppm));
     let arrivals = options.registry.subscribe()?;
     let mut trace = Trace::start(tracer, Vec::new(), Some(arrivals))?;
@@ -375,7 +394,7 @@ fn samples(options: &Options, out: &SyncSender<Delivery>, stop: &AtomicBool) -> 
         pace: PACE,
         registry: Some(options.registry.clone()),
     };
-    let tracer = samples::Sampler::new(tracer_options, BatchSink::new(out, "samples"))?;
+    let tracer = samples::Sampler::new(tracer_options, BatchSink::new(options, out, "samples"))?;
     let mut tracer = tracer.with_stack_budget(Arc::clone(&options.stack_ppm));
     tracer.start()?;
     tracer.sink.send(Batch::Started);

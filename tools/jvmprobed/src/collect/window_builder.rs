@@ -39,11 +39,13 @@ struct Data {
     begin_ns: u64,
     jvm_data: BTreeMap<u32, JvmData>,
     stops: AllStops<u32>,
+    is_closed: bool,
 }
 
 impl Data {
     fn new(begin_ns: u64) -> Self {
-        Self { begin_ns, jvm_data: BTreeMap::new(), stops: AllStops::new(MAX_STOPS) }
+        let (jvm_data, stops) = (BTreeMap::new(), AllStops::new(MAX_STOPS));
+        Self { begin_ns, jvm_data, stops, is_closed: false }
     }
 }
 
@@ -100,17 +102,19 @@ impl WindowBuilder {
 
     /// Sets which configured measures are collected from now on.
     pub fn set_collected(&mut self, collected: &[(&'static str, bool)]) {
-        self.left_out.set(monotonic_ns(), collected);
+        self.left_out.set(Now::read().boot_ns, collected);
     }
 
     /// Ends the interval of the open window at `end_ns` on `CLOCK_MONOTONIC`, which must not be in the future, and begins
     /// the next window there. `cpu_ns` is the CPU time that each JVM has used in the interval, in nanoseconds. The
     /// previous window must already be finished.
     pub fn close(&mut self, end_ns: u64, cpu_ns: Vec<(Arc<Identity>, u64)>) {
+        let end_ns = end_ns.max(self.open.begin_ns);
         let data = mem::replace(&mut self.open, Data::new(end_ns));
-        let interval =
-            self.intervals.next(Now::read().before(monotonic_ns().saturating_sub(end_ns)));
-        let left_out = self.left_out.close(end_ns);
+        let data = Data { is_closed: true, ..data };
+        let now = Now::read().before(monotonic_ns().saturating_sub(end_ns));
+        let interval = self.intervals.next(now);
+        let left_out = self.left_out.close(now.boot_ns);
         self.closed = Some(Closed { data, interval, left_out, cpu_ns });
     }
 
@@ -242,8 +246,10 @@ impl Data {
     /// Returns the data of a JVM.
     fn of(&mut self, identity: &Arc<Identity>) -> &mut JvmData {
         let pid = identity.pid;
-        // If another JVM had this PID earlier in the window, its data is dropped.
-        if self.jvm_data.get(&pid).is_some_and(|jvm_data| jvm_data.identity != *identity) {
+        // If another JVM had this PID earlier in the open window, its data is dropped. Data of a closed window belongs to
+        // the JVM that had the PID then.
+        let is_other = |jvm_data: &JvmData| jvm_data.identity != *identity;
+        if !self.is_closed && self.jvm_data.get(&pid).is_some_and(is_other) {
             self.jvm_data.remove(&pid);
             self.stops.take(&pid);
         }
