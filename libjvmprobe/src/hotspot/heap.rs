@@ -51,7 +51,7 @@ pub(crate) enum Term {
 
 /// `ZValueStorage::offset`: distance in bytes between ZGC's values for successive NUMA nodes.
 const Z_VALUE_STRIDE: u64 = 4096;
-/// Maximum number of NUMA nodes: the number of terms that a gauge can hold.
+/// Maximum number of NUMA nodes. A gauge holds at most eight terms, and each node needs at least one.
 const MAX_NODES: u32 = 8;
 /// Maximum distance in bytes of `G1CollectedHeap::_allocator` before `_summary_bytes_used`; in JDK 11
 /// to 28 the verifier is between them.

@@ -1,4 +1,4 @@
-//! Methods that C1 may have inlined into code that does not count them.
+//! Methods that C1 may have inlined into code that does not count their calls.
 //!
 //! C1 inlines into the methods that it compiles, and into what it has inlined there
 //! (`GraphBuilder::try_inline_full`, c1/c1_GraphBuilder.cpp). The search starts at the methods that
@@ -147,8 +147,8 @@ impl Reach<'_> {
 fn follow(refs: &mut Refs, mut waiting: PendingMethods, counting: &Counting) {
     let mut methods = std::mem::take(&mut waiting.methods);
     let mut fresh = None;
-    // From the last of these levels on, C1 inlines only methods so small that their usage is unknown anyway.
-    // So higher levels need no search.
+    // Long before the last of these levels, the size limit has reached its minimum. C1 may inline a method of
+    // that size anywhere, so its usage is unknown anyway, and higher levels need no search.
     for level in 0..u8::MAX {
         let mut called = Vec::new();
         methods.retain(|(callee, size, calls)| {
