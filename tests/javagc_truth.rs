@@ -44,7 +44,8 @@ fn check_collector(runtime: &Runtime, flags: &str) {
     check(runtime, &[flags, full.unwrap_or(""), heap.unwrap_or("")].concat());
 }
 
-/// Covers each collector of JDK 11 and later, JDK 11, 17, 21 and 25, and a build without probes.
+/// The list of JVMs contains each collector that any JDK from 11 on has, each of the JDKs 11, 17, 21 and
+/// 25, and a build without probes.
 #[test]
 fn every_logged_stop_is_reported() {
     run_beside_others();
@@ -169,8 +170,9 @@ fn check_jdk_8(runtime: &Runtime, flags: &str) {
     let mut other = Vec::new();
     for pause in &pauses {
         let mut next = collections_of(left, pause);
-        // CMS's own thread may sweep while a full collection is about to begin, and the log's sizes
-        // are read at another time than the probe's. Then the next logged collection must match.
+        // CMS's own thread may sweep while a full collection is about to begin. The log's sizes are read
+        // at another time than those of the pause, so the two may then differ, and the logged collection
+        // matches no pause. It is skipped if this pause matches the next logged collection.
         if let (0, [skipped, rest @ ..]) = (next, left)
             && collections_of(rest, pause) > 0
         {
@@ -360,9 +362,9 @@ fn compare_stops(
     // store the times of its stops, so javagc uses the times at which its probes are hit, and these
     // are later.
     let nearly_all = errors[errors.len() * if runtime.major >= 17 { 98 } else { 90 } / 100];
-    // In builds of JDK 11 without probes, javagc traces functions, which are called at a greater
-    // distance in time from the begin and the end of a stop than probes are hit.
-    // ZGC's stops are so short that this difference is several times the bound.
+    // In builds of JDK 11 without probes, javagc traces functions instead. Their calls are further in
+    // time from the begin and the end of a stop than hits of the probes would be. ZGC's stops are so
+    // short that this difference is several times the bound.
     let (middle, most) = if runtime.musl && runtime.major < 17 { (4.0, 20.0) } else { (1.0, 5.0) };
     assert!(
         median <= middle,

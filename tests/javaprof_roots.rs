@@ -222,7 +222,7 @@ fn start_hung_jvm(hang: Hang) -> (Load, PathBuf, thread::JoinHandle<()>, &'stati
 fn attach_to_a_hung_jvm_times_out() {
     run_beside_others();
     start();
-    // All three at once, because they only wait.
+    // The three cases run at the same time, because each of them only waits.
     thread::scope(|scope| {
         for hang in [Hang::Full, Hang::Silent, Hang::Slow] {
             scope.spawn(move || assert_attach_times_out(hang));

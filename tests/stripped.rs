@@ -42,7 +42,7 @@ fn debug_file(debug: &Path) -> PathBuf {
 /// functions correctly.
 fn assert_names_functions(load: &mut Load, options: &[&str]) {
     let pid = load.pid().to_string();
-    // Built before the load starts, because the load does not wait for it.
+    // Builds the tools now, because the running load would not wait for the end of the build.
     binary("javaobjnew");
     load.go(6.0);
     let output = tool::run("javaobjnew", &[&["-p", &pid, "-d", "2"], options].concat());

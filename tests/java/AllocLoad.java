@@ -48,7 +48,10 @@ public class AllocLoad {
         long f;
     }
 
-    /** Number of classes in {@link #NAMES}. Most are arrays, because other large objects are rare. */
+    /**
+     * Number of classes in {@link #NAMES}. Most are array classes, because large objects of other classes
+     * are rare.
+     */
     private static final int KINDS = 12;
 
     /** Allocation of one thread: objects and bytes by kind, bytes by path. */

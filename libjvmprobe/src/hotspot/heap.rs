@@ -251,7 +251,7 @@ impl Reader<'_> {
         let start_offset = self.layout.get(Item::G1RegionBottom)?;
         let span = |holder| Term::Span { holder, end_offset, start_offset, none: Some(none) };
         let mut terms = vec![Term::Direct { addr: summary }];
-        // One region for each NUMA node in use.
+        // One `MutatorAllocRegion` for each NUMA node in use.
         for _ in 0..MAX_NODES {
             terms.push(span(plus(region, 8)?));
             let Some(retained) = retained else { break };

@@ -364,7 +364,7 @@ pub(super) fn perf_data(memory: &Memory, layout: &Layout) -> Result<Option<(Addr
     }
     let bytes = memory.read(start, capacity as usize)?;
     let data = PerfData::parse(&bytes)?;
-    // Entries are added while the JVM starts; this one is among the last.
+    // The JVM adds entries while it starts; `sun.gc.lastCause` is among the last.
     Ok(data.offset("sun.gc.lastCause").is_some().then_some((start, data)))
 }
 

@@ -1,6 +1,6 @@
 //! Methods that C1 may have inlined into code that does not count their calls.
 //!
-//! C1 inlines into the methods that it compiles, and into what it has inlined there
+//! C1 inlines methods into the methods that it compiles, and further methods into the inlined ones
 //! (`GraphBuilder::try_inline_full`, c1/c1_GraphBuilder.cpp). The search starts at the methods that
 //! may have been compiled, whether they still are or not, and follows the calls in their bytecodes
 //! to methods that are short enough for their level of inlining. Methods that have only been interpreted
@@ -105,7 +105,8 @@ impl Reach<'_> {
         if state < State::Initializing {
             return Ok(());
         }
-        // The replaced code may have called any method, and its counters are gone.
+        // The code that a redefinition has replaced may have called any method, and the counters of the
+        // replaced methods are gone.
         if self.counting.has_redefined() != Some(false)
             && self.classes.is_redefined(reader, klass) != Some(false)
         {

@@ -26,7 +26,7 @@ pub(super) type Session = session::Session<JavastackSkel<'static>, Event>;
 /// Loads the BPF object.
 ///
 /// # Errors
-/// [`Error::Permission`] or [`Error::Kernel`] if the kernel rejects it or lacks what the object needs.
+/// [`Error::Permission`] or [`Error::Kernel`] if the kernel rejects the object or lacks what it needs.
 pub(super) fn load(with_kernel_stacks: bool) -> Result<Session> {
     preflight::check_walker()?;
     if !bpf::has_user_registers() || !bpf::sees_initial_pids() {
@@ -56,7 +56,7 @@ pub(super) fn load(with_kernel_stacks: bool) -> Result<Session> {
     Ok(session.with_maps_by_jvm(&["targets", "known_stacks"]))
 }
 
-/// Reports the threads of a process from now on.
+/// Has the kernel side report the threads of a process from now on.
 ///
 /// # Errors
 /// [`Error::Bpf`].
@@ -66,7 +66,7 @@ pub(super) fn add_target(session: &Session, pid: Pid) -> Result<()> {
     added.map_err(|source| Error::Bpf { what: format!("add process {pid}"), source })
 }
 
-/// Returns the threads of all targets that do not run.
+/// Returns all threads, of all targets, that are not running.
 ///
 /// # Errors
 /// [`Error::Bpf`], [`Error::Io`].
