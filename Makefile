@@ -7,7 +7,7 @@ TOOLS := javaclass javagc javaobjnew javaprof javastack jvmprobed
 
 # Like release, but faster to build: see Cargo.toml.
 TESTED := --profile tested --locked
-# The agent has no standard library and cannot unwind, so it is excluded where panics unwind.
+# The agent has no standard library and cannot unwind, so it is excluded from builds in which panics unwind.
 EXCLUDE_AGENT := --exclude jvmprobe-agent
 
 .DEFAULT_GOAL := help

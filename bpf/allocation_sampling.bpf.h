@@ -11,9 +11,9 @@
  * represent may be above or below the number of bytes allocated. User space reads both numbers for each
  * thread (`represented_bytes` and `counted` of struct thread_state).
  *
- * If even the hits cost too much, user space attaches a probe in on periods only. A hit in an on period
- * has a weight, because it also represents hits of the preceding off period. Its length on the line is its
- * bytes multiplied by this weight.
+ * If even the hits cost too much, user space attaches a probe in on periods only. A hit in an on period has a
+ * weight, because it also represents hits of the preceding off period. The length of its allocation on the
+ * line is the number of bytes multiplied by this weight.
  */
 #ifndef JVMPROBE_ALLOCATION_SAMPLING_BPF_H
 #define JVMPROBE_ALLOCATION_SAMPLING_BPF_H
@@ -61,8 +61,8 @@ static __always_inline struct sampling_state *sampling_state_of(__u64 target)
 	return bpf_map_lookup_elem(&sampling_states, &target);
 }
 
-/* Returns how a hit of one of the two probes counts. If samples are limited and the hit is not ignored, adds
-   it to the number of hits. */
+/* Returns how a hit counts: of the probe for objects outside of TLABs if `outside`, else of the probe for new
+   TLABs. If samples are limited and the hit is not ignored, adds it to the number of hits. */
 static __always_inline struct hit_weight weigh_hit(__u64 target, bool outside)
 {
 	struct hit_weight hit = represents_itself;

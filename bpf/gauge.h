@@ -32,7 +32,7 @@ struct gauge_term {
 };
 
 /*
- * Addresses of those counters of a target whose values are part of every event. Most fields that are read
+ * Addresses of those counters of a target that the kernel side reads during events. Most fields that are read
  * while the application is stopped are next to each other, at the beginning, so that they occupy few cache
  * lines: the CPU caches are cold by then.
  */
@@ -60,8 +60,8 @@ struct gauge {
 	 */
 	__u64 used_at_gc_end[GAUGE_SPACES];
 	/*
-	 * 1 (CMS of JDK 8): the VM thread first waits for the concurrent thread, which may free memory meanwhile.
-	 * heap_before of struct stop_event is therefore read again after that wait.
+	 * 1 (CMS of JDK 8): before a collection, the VM thread waits for the concurrent thread, which may
+	 * free memory meanwhile. heap_before of struct stop_event is therefore read again after that wait.
 	 */
 	__u64 waits;
 	/*

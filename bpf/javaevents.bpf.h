@@ -95,7 +95,8 @@ static __always_inline __u64 send_label(struct label_event *event, __u64 target,
 	return label;
 }
 
-/* Number of 8-byte words of a text that are hashed. Texts that differ only after them have the same label. */
+/* Number of 8-byte words of a text that are hashed. Texts of the same length that differ only after these
+   words have the same label. */
 #define HASHED_WORDS 32
 
 __noinline __u64 hash_text(struct label_event *event)

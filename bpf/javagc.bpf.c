@@ -10,7 +10,7 @@
  * So one record per JVM is filled step by step and sent when the stop is over, outside the pause. If
  * the JVM's own record of its last stop can be read, the first two probes are not attached, and the
  * pause is shorter by two traps. With ZGC, whose pauses free nothing, only the last probe is attached.
- * Without the JVM's own record, a stop whose begin was not observed is dropped.
+ * Without the JVM's own record, a stop whose start was not observed is dropped.
  *
  * Each instant has two programs: one for the USDT probe, and one for a uprobe on the function that
  * would contain the probe, for builds without USDT probes.
@@ -274,8 +274,8 @@ static __always_inline int begin_gc(struct stop_event *stop, const struct gauge 
 		return 0;
 	stop->full |= full;
 	/*
-	 * Unlike the probes, the functions may nest up to JDK 13: a full collection runs inside
-	 * the young collection that has failed.
+	 * Up to JDK 13, calls of the functions may nest, unlike hits of the probes: a full collection
+	 * runs inside the young collection that has failed.
 	 */
 	if (stop->in_gc++)
 		return 0;

@@ -50,7 +50,7 @@ struct stop_event {
 	__u32 collections;  /* number of calls of GCTracer::report_gc_start(); 0: not observed */
 	__u32 in_gc;        /* nesting depth of the collections in progress */
 	__u32 has_cause;
-	__u32 has_before;   /* 1: heap_before was read again when the JVM read it for its log */
+	__u32 has_before;   /* 1: heap_before was read again, when the JVM read the used heap for its log */
 	__u32 unused;
 	__u64 tid;          /* the VM thread */
 	struct operation op;    /* first operation */
@@ -81,8 +81,8 @@ struct rate {
 	__u64 sent[BUDGET_KINDS];
 };
 
-/* Number of events that a JVM has sent in the current second and, since its first event, totals of its stops
-   beyond the limit. */
+/* Number of events that a JVM has sent in the current second. Also, from its first event on, the totals of
+   its stops that were not sent because of a limit. */
 struct budget {
 	struct rate rate;
 	__u64 tenant; /* number of its control group, set by user space */

@@ -3,7 +3,7 @@
  * javaobjnew: counts what a JVM allocates, by class.
  *
  * A Java thread allocates from a buffer of its own, the TLAB, without a call. When an object does not
- * fit into the rest, the thread gets a new TLAB or allocates outside of it, and HotSpot calls one of
+ * fit into the rest, the thread gets a new TLAB or allocates outside of TLABs, and HotSpot calls one of
  * AllocTracer's two functions (gc/shared/memAllocator.cpp), whether or not JFR is active. Each object
  * outside of TLABs is counted with its own size. One that begins a TLAB represents all bytes that its
  * thread has allocated in TLABs since the last such event. The number of bytes is HotSpot's own, read
@@ -282,7 +282,7 @@ static __noinline struct thread_state *state_of(__u64 target, __u64 thread)
 
 	if (state && state->thread == thread && !state->has_ended)
 		return state;
-	/* A thread that existed before the trace has an entry here; any other begins at zero. */
+	/* A thread that existed before the trace has an entry in old_threads; any other begins at zero. */
 	counted = bpf_map_lookup_elem(&old_threads, &old);
 	if (counted) {
 		fresh.counted = fresh.represented_bytes = *counted;
@@ -358,7 +358,8 @@ static __always_inline int new_tlab(struct pt_regs *ctx, __u64 klass, __u64 obje
 	if (all < state->counted)
 		*state = (struct thread_state){ .thread = thread };
 	bytes = all - state->counted;
-	/* With a duty cycle, the thread may have filled other TLABs between on periods. */
+	/* With a duty cycle, the thread may have filled other TLABs between on periods, so the TLAB that it
+	   has just filled may not be the chosen one. */
 	if (state->tlab && !hit.is_cycled)
 		send_tlab(key.target, layout, state, allocated - state->before_tlab);
 	state->counted = all;

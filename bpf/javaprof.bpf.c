@@ -341,8 +341,8 @@ int BPF_USDT(any_usdt)
 #include "stops.bpf.h"
 
 /*
- * Raises the epoch before the code can run (load) or be replaced (unload), so that later samples belong to
- * the new epoch.
+ * Sends a load or an unload of code, unless the limits of its process exclude that. Raises the epoch before
+ * the code can run (load) or be replaced (unload), so that later samples belong to the new epoch.
  */
 static __always_inline int code(struct pt_regs *ctx, bool load)
 {

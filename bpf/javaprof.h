@@ -72,7 +72,7 @@ struct code_event {
 /* Set in a label that represents text of the target's memory, which is sent once. Other labels are numbers
    whose meaning user space knows. */
 #define LABEL_IS_TEXT (1ULL << 63)
-/* Label of all texts for which there was no space left. */
+/* Label of all texts that could not be read or stored. */
 #define LABEL_OTHER (LABEL_IS_TEXT | 1)
 
 struct label_event {

@@ -67,7 +67,7 @@ static __always_inline __u64 wake(void)
 const volatile bool calls_tail = false;
 
 /*
- * Keeps the stack of a uprobe or USDT program on the kernel stack of its task.
+ * Keeps the BPF stack of a uprobe or USDT program on the kernel stack of the thread that hit the probe.
  *
  * From Linux 6.13 on, the JIT gives such a program a "private stack" in per-CPU memory. On a preemptible
  * kernel, the program may be preempted. If the next thread on this processor then hits the probe, it

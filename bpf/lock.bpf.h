@@ -11,7 +11,8 @@
  *
  * A sampling program (perf_event) never interrupts itself and needs no lock.
  *
- * Only programs that walk stacks use this, because the atomic compare-and-exchange needs Linux 5.12.
+ * The atomic compare-and-exchange needs Linux 5.12, as walking stacks does. So programs that must also load
+ * on older kernels do not use this.
  */
 #ifndef JVMPROBE_LOCK_BPF_H
 #define JVMPROBE_LOCK_BPF_H

@@ -26,7 +26,7 @@ static __always_inline __u64 start_time_of(__u64 task)
 	return task_u64(task, task_start_time);
 }
 
-/* Index of the event that waits are counted for. */
+/* Index of the event under which waits are counted. */
 const volatile __u32 switch_event = 0;
 /* Waits shorter than this, in nanoseconds, are only added up. */
 const volatile __u64 min_wait = 0;
@@ -51,8 +51,8 @@ struct {
 
 struct thread unused_thread;
 
-/* Adds an entry for a thread that has none. Assumes that the thread's state has not changed since its process
-   became a target or, if that was later, since the thread was created. */
+/* Adds an entry for a thread that has none. Assumes that the thread has been running or, if `is_off_cpu`, off
+   the CPU since the trace of its process began or, if that was later, since the thread was created. */
 static __always_inline struct thread *new_thread(__u32 id, const struct sample_key *key,
 						 const struct target *target, __u64 start_time,
 						 bool is_off_cpu)
@@ -232,7 +232,7 @@ static __always_inline void switch_in(__u64 task, __u64 now)
 		thread = new_thread(id, &key, target, start_time_of(task), true);
 		if (!thread)
 			return;
-		/* The name is otherwise set when a thread is switched out. */
+		/* Usually the name is set when the thread is switched out, but it had no entry then. */
 		bpf_probe_read_kernel(thread->comm, sizeof(thread->comm), (void *)(task + task_comm));
 	}
 	if (thread->is_off_cpu)

@@ -66,8 +66,8 @@ fn start(runtime: &Runtime, flags: &str) -> Load {
     load
 }
 
-/// Lets an application only allocate and compute. Returns how many bytes it allocates per second of
-/// its CPU time. Other processes have less influence on this than on bytes per elapsed second.
+/// Runs the load, which allocates and computes. Returns how many bytes the JVM allocates per second of
+/// its CPU time. Other processes influence this rate less than the bytes per elapsed second.
 fn rate(load: &mut Load) -> f64 {
     let before = usage(load.pid()).seconds;
     let answer = load.ask(&format!("go {SECONDS} work 2"));

@@ -27,7 +27,7 @@ const ROUNDS: usize = 8;
 /// Measures the work of a JVM per second of its CPU time, alternately with and without the daemon. All
 /// attackers of [`Attack`] run meanwhile.
 fn speed_of_a_neighbour() {
-    // Built before the attackers use the processors.
+    // Builds the tools now, before the attackers use the processors.
     binary("jvmprobed");
     let mut busy = Load::start_program(named("temurin-21"), "-XX:+UseSerialGC", "CpuLoad");
     let mut allocating = Load::start_program(named("temurin-21"), "-XX:+UseSerialGC", "AllocLoad");

@@ -136,7 +136,7 @@ fn profile_while_signalling_child(
     load.go(60.0);
     let pid = load.pid().to_string();
     let tool = Tool::start("javaprof", &["-p", &pid, "-F", "199", "-j", "1", "60"]);
-    // A child that is two seconds old has opened its files, and mostly waits.
+    // A child that is two seconds old has opened its files, and waits for requests most of the time.
     let child = loop {
         let child = child_of(&tool, None);
         thread::sleep(Duration::from_secs(2));

@@ -238,7 +238,7 @@ fn syscall_denied_by_seccomp_is_reported_in_one_line() {
     load.quit();
 }
 
-/// A folder of the memory controller, version 1 or 2, removed when dropped.
+/// Path of a control group (version 1 or 2) with a memory limit. The group is removed when this is dropped.
 struct MemoryGroup(std::path::PathBuf);
 
 impl MemoryGroup {

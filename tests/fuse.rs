@@ -111,7 +111,7 @@ fn daemon_stays_responsive_when_fuse_memory_hangs() {
     run_beside_others();
     let dir = tempfile::tempdir().unwrap();
     let content = build_library(dir.path());
-    // The file also has pages for the JVM's memory.
+    // The file is extended, because the hostile JVM maps a part of its memory from this file.
     fs::OpenOptions::new().write(true).open(&content).unwrap().set_len(1 << 20).unwrap();
     let Some(server) = Server::start(&content) else { return };
     let mut good = Load::start(named("temurin-17"), "-XX:+UseSerialGC -Xmx64m");
@@ -125,7 +125,7 @@ fn daemon_stays_responsive_when_fuse_memory_hangs() {
     command.arg(dir.path().join("store"));
     let daemon = Tool::spawn(command);
     let begin = Instant::now();
-    // The daemon completes two windows in this time, and reads its gauges between them.
+    // In this time, the daemon completes two windows, and for each it reads the gauges of the JVMs.
     let mut slowest = Duration::ZERO;
     while begin.elapsed() < Duration::from_secs(36) {
         let (answer, took) = get(&listen, "/-/healthy");

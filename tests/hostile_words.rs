@@ -50,7 +50,7 @@ struct Hostile {
 impl Hostile {
     fn start(runtime: &str, flags: &str) -> Self {
         run_alone();
-        // Built before the load starts, not while it runs.
+        // Builds the tools and the classes now, so that the build does not run beside the load.
         binary("javaprof");
         classes();
         let dir = tempfile::tempdir().unwrap();

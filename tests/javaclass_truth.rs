@@ -389,7 +389,8 @@ fn call_counts_from_an_aot_cache_are_ignored() {
 }
 
 /// Returns the methods that C1 has inlined at tier 1 or 2, where it does not count calls, by class
-/// and name. HotSpot's output names each thread before its lines.
+/// and name. In HotSpot's output, a `<writer>` element with a thread's ID precedes the lines that this
+/// thread has written.
 fn inlined_uncounted(log: &str) -> BTreeSet<(String, String)> {
     let (mut tiers, mut writer) = (BTreeMap::new(), String::new());
     let mut inlined = BTreeSet::new();

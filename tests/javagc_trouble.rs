@@ -261,7 +261,7 @@ fn closed_stdout_ends_the_trace_quietly() {
 fn closed_stdout_ends_the_trace_of_an_idle_jvm() {
     run_beside_others();
     let load = Load::start(named("temurin-17"), G1);
-    // Without a collection there is nothing to write, and so no error from writing.
+    // The JVM does not collect, so javagc writes nothing and gets no error from writing to the closed pipe.
     let script = format!("timeout 20 {} -p {} | true", binary("javagc").display(), load.pid());
     let output =
         Command::new("bash").args(["-c", &format!("set -o pipefail; {script}")]).output().unwrap();

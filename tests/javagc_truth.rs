@@ -44,7 +44,8 @@ fn check_collector(runtime: &Runtime, flags: &str) {
     check(runtime, &[flags, full.unwrap_or(""), heap.unwrap_or("")].concat());
 }
 
-/// Each collector once, each JDK, and a build without probes.
+/// The list of JVMs contains each collector that any JDK from 11 on has, each of the JDKs 11, 17, 21 and
+/// 25, and a build without probes.
 #[test]
 fn every_logged_stop_is_reported() {
     run_beside_others();
@@ -169,8 +170,9 @@ fn check_jdk_8(runtime: &Runtime, flags: &str) {
     let mut other = Vec::new();
     for pause in &pauses {
         let mut next = collections_of(left, pause);
-        // CMS's own thread may sweep while a full collection is about to begin, and the log's sizes
-        // are read at another time than the probe's. Then the next logged collection must match.
+        // CMS's own thread may sweep while a full collection is about to begin. The log's sizes are read
+        // at another time than those of the pause, so the two may then differ, and the logged collection
+        // matches no pause. It is skipped if this pause matches the next logged collection.
         if let (0, [skipped, rest @ ..]) = (next, left)
             && collections_of(rest, pause) > 0
         {
@@ -252,7 +254,8 @@ fn collections_of(logged: &[&OldCollection], pause: &Value) -> usize {
         |c: &&&OldCollection| c.before.count <= std::mem::replace(&mut end, c.after).count;
     let chain = logged.iter().take_while(continues_chain).count();
     let Some(last) = logged[..chain].iter().position(is_last) else { return 0 };
-    // The full collection of System.gc() may find nothing to free after the young one.
+    // System.gc() may run a full collection right after a young one. If the full one frees nothing,
+    // it belongs to this pause, too.
     let frees_nothing = |c: &&&OldCollection| {
         [c.before, c.after] == [logged[last].after; 2] && first.kind != c.kind
     };
@@ -331,7 +334,8 @@ fn compare_stops(
         );
         let micros = number(record, "stopped_ns").abs_diff(stop.total_ns) as f64 / 1e3;
         let last = errors.len() - 1;
-        // An error of 1 is at the limit of the looser of two bounds: 2 %, or 25 µs.
+        // The error as a multiple of its bound, which is 2 % of the stop or 25 µs, whichever is
+        // longer.
         errors[last] = (errors[last] / 0.02).min(micros / 25.0);
     }
     let extra: Vec<_> = left.collect();
@@ -354,11 +358,13 @@ fn compare_stops(
     let median = errors[errors.len() / 2];
     // Nearly all errors must be below 10 % or 125 µs, five times the bound for the median. One stop
     // in fifty may exceed this limit, because the VM thread can be preempted between the JVM's
-    // reading of the clock and ours. In JDK 11 it is one stop in ten, because JDK 11 does not store
-    // the times of its stops, and the times of the probes are later.
+    // reading of the clock and ours. With JDK 11, one stop in ten may exceed it: JDK 11 does not
+    // store the times of its stops, so javagc uses the times at which its probes are hit, and these
+    // are later.
     let nearly_all = errors[errors.len() * if runtime.major >= 17 { 98 } else { 90 } / 100];
-    // In builds without probes, the traced functions are further from the stop than probes are.
-    // ZGC's stops are so short that this difference is several times the bound.
+    // In builds of JDK 11 without probes, javagc traces functions instead. Their calls are further in
+    // time from the begin and the end of a stop than hits of the probes would be. ZGC's stops are so
+    // short that this difference is several times the bound.
     let (middle, most) = if runtime.musl && runtime.major < 17 { (4.0, 20.0) } else { (1.0, 5.0) };
     assert!(
         median <= middle,
@@ -382,8 +388,8 @@ fn compare_stop(
 ) {
     let context = format!("{title}: {stop:?}\n{record}");
     assert_eq!(text(record, "type") == "pause", is_gc(stop), "{context}");
-    // In JDK 11, a safepoint with several operations has the name of the first one, the name may be
-    // missing, and the names of Shenandoah's operations differ from those of their classes.
+    // JDK 11 logs a safepoint with several operations under the name of the first one, and a
+    // safepoint may have no operation. For Shenandoah, it logs other names than javagc reports.
     if runtime.major >= 17
         || is_gc(stop) && number(record, "operations") == 1 && !flags.contains("Shenandoah")
     {
@@ -394,7 +400,8 @@ fn compare_stop(
     if !is_gc(stop) {
         return;
     }
-    // ZGC logs no pause of its own for a verification or similar operation.
+    // Number of collections in the log. It is at least one, because stops without any were skipped
+    // above.
     let logged = stop.collections.len().max(1) as u64;
     let no_perf_data = flags.contains("-UsePerfData");
     if !(no_perf_data && flags.contains("UseG1GC")) {
@@ -410,8 +417,9 @@ fn compare_stop(
     assert!(pause <= number(record, "stopped_ns"), "{context}");
     tally.short_pauses += usize::from(pause + 100_000 + logged_pause / 10 < logged_pause);
     assert!(number(record, "ttsp_ns") <= number(record, "stopped_ns"), "{context}");
-    // For ZGC of JDK 17 and later, no probe fires within the pause, because the JVM itself records
-    // the times. So there are no heap sizes.
+    // With ZGC of JDK 17 and later, javagc attaches no probe within a pause: the JVM records the
+    // times of its last stop, and the operation's name shows that the stop is a pause. So there are
+    // no heap sizes.
     if flags.contains("ZGC") && runtime.major >= 17 {
         assert!(record["heap_before"].is_null() && record["heap_after"].is_null(), "{context}");
     } else {

@@ -80,9 +80,9 @@ fn profile_command(
         if summary["samples"] == 0 {
             continue;
         }
-        // The C library's clone3() has no unwind table at its system call. Stacks of these two
-        // events may end there: at the creation of a thread, and while a new thread waits for its
-        // first processor.
+        // The C library's clone3() has no unwind table at its system call, so some stacks of these two
+        // events end there: those of the creation of a thread, and those of a new thread that waits
+        // for its first processor.
         let is_known = !["tracepoint:sched:sched_process_fork", "context-switches"].contains(event);
         let share = |name: &str| summary[name].as_f64().unwrap();
         assert!(share("complete") > 0.99 || !is_known, "{runtime} {summary}");

@@ -35,7 +35,7 @@ const KINDS: [&str; 8] = [
 #[test]
 fn stacks_in_intrinsics_and_natives_are_complete() {
     run_alone();
-    // Built before the loads start, because they do not wait for it.
+    // Builds the tools now, because a running load would not wait for the end of the build.
     binary("javaprof");
     check(named("zulu-8"));
     runtimes::of_unstable("sid-8").map(check);

@@ -24,12 +24,12 @@ fn stacks_at_probed_instructions_are_complete() {
     binary("javaobjnew");
     check(named("temurin-17"));
     check(named("zulu-8"));
-    // In each build, the functions begin with a different instruction.
+    // In each of these builds, the functions that javaobjnew probes begin with a different instruction.
     runtimes::of_unstable("sid-27").map(check);
 }
 
-/// Whether a sample was taken while a thread was at an allocation probe. The JIT compilers' threads are only at the
-/// probes with which javaprof observes compiled code.
+/// Whether a sample was taken while a thread was at an allocation probe. Threads of the JIT compilers do
+/// not count: their frames of uprobes belong to the probes with which javaprof observes compiled code.
 fn is_probed(line: &Line) -> bool {
     let is_of_probe =
         |frame: &String| frame.starts_with("AllocTracer::") || frame.contains("uprobe");
@@ -62,7 +62,8 @@ fn check(runtime: &Runtime) {
         total(&lines)
     );
     assert!(at_probes > 50, "{name}: no samples at probes");
-    // During this time, only the load's threads allocate, and at the end the main thread, which reports.
+    // During the profile, only the load's threads allocate and, at the end, the main thread, which reports
+    // the result.
     let is_lost = |line: &&&Line| !line.has("AllocLoad.allocate") && !line.has("AllocLoad.main");
     let lost: Vec<_> = probed.iter().filter(is_lost).collect();
     assert!(lost.is_empty(), "{name}: {lost:#?}");

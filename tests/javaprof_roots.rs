@@ -78,7 +78,8 @@ fn assert_requests_succeed(container: &mut Container, what: &str) {
 fn absolute_symlink_resolves_inside_the_container() {
     start();
     let (host, path) = host_folder_with_path();
-    // Links as in Debian's and macOS's images, and links as an attacker would make them.
+    // An absolute link, a relative link, and an absolute link with `..`, as an attacker might make it. Resolved
+    // at the host's root, each leads to the host's folder.
     for link in [path.clone(), format!("..{path}"), format!("/../..{path}")] {
         let mut container =
             Container::start_with_link(named("temurin-17"), "CpuLoad", &link, &path);
@@ -97,7 +98,7 @@ fn symlink_through_proc_is_not_followed() {
     let host = tempfile::tempdir().unwrap();
     let held = fs::File::open(host.path()).unwrap();
     drop(held);
-    // The JVM itself cannot listen there, so no answer of it is expected.
+    // javaprof does not open a /tmp that is such a link, so each run fails.
     for link in ["/proc/1/root/var/tmp", "/proc/self/cwd"] {
         let container =
             Container::start_with_link(named("temurin-17"), "CpuLoad", link, "/var/tmp");
@@ -221,7 +222,7 @@ fn start_hung_jvm(hang: Hang) -> (Load, PathBuf, thread::JoinHandle<()>, &'stati
 fn attach_to_a_hung_jvm_times_out() {
     run_beside_others();
     start();
-    // All three at once, because they only wait.
+    // The three cases run at the same time, because each of them only waits.
     thread::scope(|scope| {
         for hang in [Hang::Full, Hang::Silent, Hang::Slow] {
             scope.spawn(move || assert_attach_times_out(hang));
@@ -263,8 +264,8 @@ fn signal_during_attach_aborts_and_removes_agent_files() {
     let seen = there();
     assert!(seen.len() >= 2, "the agent and its map: {seen:?}");
     let pid = rustix::process::Pid::from_child(&child);
-    // Both signals are sent while javaprof is stopped, so they arrive at the same time. The first
-    // one aborts the attach request.
+    // Both signals are sent while javaprof is stopped, so they arrive at the same time. Together they
+    // count as one signal, which aborts the attach request.
     rustix::process::kill_process(pid, Signal::STOP).unwrap();
     for _ in 0..2 {
         rustix::process::kill_process(pid, Signal::INT).unwrap();
@@ -274,7 +275,7 @@ fn signal_during_attach_aborts_and_removes_agent_files() {
     end.store(true, Ordering::Relaxed);
     thread.join().unwrap();
     fs::remove_file(&socket).unwrap();
-    // Two signals at the same time count as one.
+    // A second signal that counted would end javaprof with status 130.
     assert_eq!(status.code(), Some(1), "{status:?}");
     let left: Vec<_> = seen.into_iter().filter(|name| there().contains(name)).collect();
     assert!(left.is_empty(), "{left:?}");
@@ -390,7 +391,7 @@ fn racing_symlinks_in_agent_folder_overwrite_no_file() {
     assert_eq!(files(host.path()), ["victim"]);
 }
 
-/// Unattended runs only read; they send no requests to a JVM.
+/// With `-a` or `--name`, javaprof only reads from a JVM; it sends no requests to it.
 #[test]
 fn option_all_sends_no_request_to_any_jvm() {
     // Alone, because JVMs of other tests match the pattern, too.

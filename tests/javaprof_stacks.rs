@@ -275,11 +275,12 @@ fn check(runtime: &Runtime, flags: &str) {
 /// Profiles a new load, which is interpreted at first and compiled soon.
 fn profile(runtime: &Runtime, flags: &str, native: Native, walk: Walk) -> Report {
     run_beside_others();
-    // Built before the load begins, not while it runs.
+    // Builds the tools now, so that the build does not run beside the load.
     binary("javaprof");
     let mut load = stackload::start(runtime, flags, native);
     let walk_option = if walk == Walk::FramePointers { "fp" } else { "auto" };
-    // Started before the load, so that a busy machine does not shorten the profile.
+    // The tool starts before the load's work does. If a busy machine delays the tool, the profile is not
+    // shorter.
     let tool = start(&load, &["-f", "-t", "--stacks", walk_option]);
     load.go(SECONDS);
     load.done();
@@ -309,7 +310,8 @@ const INLINING: &str = "-XX:CompileCommand=inline,StackLines.in* \
                         -XX:CompileCommand=dontinline,StackLines.calling \
                         -XX:CompileCommand=dontinline,StackLines.neighbours";
 
-/// Call chains of StackLines: the method, and the end of the comment on its line.
+/// Call chains of StackLines. Each call has the method, and the end of the comment on the line that the
+/// method executes.
 const CHAINS: [&[(&str, &str)]; 5] = [
     &[("run", "run"), ("plain", "plain")],
     &[("run", "run"), ("nested", "nested"), ("inOuter", "inOuter"), ("inInner", "inInner")],
@@ -390,13 +392,13 @@ fn check_lines(runtime: &Runtime, flags: &str) {
     run_beside_others();
     binary("javaprof");
     let title = format!("{} {flags}", runtime.name);
-    // For methods that neither call nor poll, C2 of JDK 8 records nothing at all, and by default it
-    // does not poll in counted loops.
+    // For methods that neither call nor poll, C2 of JDK 8 records nothing at all, and by default the code
+    // that it generates does not poll in counted loops.
     let polls = if runtime.major == 8 { "-XX:+UseCountedLoopSafepoints" } else { "" };
     let flags = format!("{INLINING} {polls} {flags} -Dstackload.parts=lines");
     let mut load = stackload::start(runtime, &flags, Native::WithoutFramePointers);
     load.run(1.0);
-    // Long enough for a tool that starts late, on a busy machine.
+    // The load runs for long enough to be sampled even if a busy machine delays the start of the tool.
     load.go(3.0);
     let dir = tempfile::tempdir().expect("a temporary folder");
     let file = dir.path().join("x.json");
@@ -407,7 +409,8 @@ fn check_lines(runtime: &Runtime, flags: &str) {
 
     let chains: Vec<Chain> = CHAINS.into_iter().map(chain).collect();
     let (mut total, mut right, mut wrong) = (0, 0, Vec::new());
-    // For each chain: the samples with its second method, and those that show the complete chain.
+    // For each chain: the weight of the samples that begin with the chain's first two calls, and the
+    // weight of those that show the complete chain.
     let mut seen = vec![(0, 0); chains.len()];
     for sample in speedscope::read(&file).iter().filter(|s| s.thread.contains(" lines-")) {
         let calls = calls_of(sample);

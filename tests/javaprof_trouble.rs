@@ -29,7 +29,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 fn start_load(runtime: &str, flags: &str) -> Load {
     run_beside_others();
-    // Built before the load starts, not while it runs.
+    // Builds the tools now, so that the build does not run beside the load.
     binary("javaprof");
     Load::start_program(named(runtime), &format!("{FRAMES} {flags}"), "CpuLoad")
 }
@@ -642,7 +642,7 @@ fn command_inherits_no_bpf_or_perf_descriptors() {
 fn concurrent_profiles_of_one_jvm_do_not_interfere() {
     let mut load = start_warm_load();
     let pid = load.pid();
-    // Longer than a busy machine takes for all of this.
+    // The load runs for longer than this test takes on a busy machine; it is killed at the end.
     load.go(600.0);
     let leaked = probes_leaked();
     for round in 0..3 {

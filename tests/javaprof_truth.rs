@@ -64,7 +64,7 @@ fn cpu_shares_match_measurement_on_musl() {
 
 fn check_shares(runtime: &Runtime) {
     run_beside_others();
-    // Built before the load starts, not while it runs.
+    // Builds the tools now, so that the build does not run beside the load.
     binary("javaprof");
     let title = &runtime.name;
     // The methods are not inlined, but there are no frame pointers, as in JVMs with default flags.

@@ -26,7 +26,7 @@ use serde_json::Value;
 /// Starts a JVM whose methods have been compiled.
 fn start_warm_load(runtime: &str) -> Load {
     run_beside_others();
-    // Built before the load starts, not while it runs.
+    // Builds the tools now, so that the build does not run beside the load.
     binary("javaprof");
     let mut load = Load::start_program(named(runtime), FRAMES, "CpuLoad");
     load.run(0.7);

@@ -148,7 +148,8 @@ fn check_probe_cost(jvms: usize, flags: &str, windows: u32) {
         (truths, quiet_one.join().unwrap())
     });
     drop(stats);
-    // The second window contains what the tracers deliver after their last interval.
+    // Waits for two windows: the tracers deliver the data of their last interval after its end, so this
+    // data may be only in the second window.
     let metrics = next_window(&free, 2);
     let published = |load: &Load| {
         let label = format!("pid=\"{}\"", load.pid());

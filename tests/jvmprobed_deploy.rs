@@ -234,7 +234,7 @@ fn check_installed_package(root: &Path) {
         .output()
         .unwrap();
     let said = String::from_utf8([verify.stdout, verify.stderr].concat()).unwrap();
-    // A minimal root lacks systemd's own units, and the program that reloads the daemon.
+    // A minimal root lacks systemd's own units, and /bin/kill, with which the unit reloads the daemon.
     let of_ours: Vec<_> = said
         .lines()
         .filter(|line| line.contains("jvmprobed"))

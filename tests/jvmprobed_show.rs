@@ -60,7 +60,7 @@ impl TestStore {
         text
     }
 
-    /// Returns the time `window` windows after the start of the last hour, as an argument.
+    /// Returns the start of the window with this number in the last hour, formatted as an argument.
     fn at(&self, window: u64) -> String {
         let at = jiff::Timestamp::from_second(i64::try_from(self.begin + window * 15).unwrap());
         at.unwrap().to_string()
@@ -126,12 +126,12 @@ fn list_command_shows_stored_jvms() {
     assert!(String::from_utf8(none.stderr).unwrap().contains("matches `7`"));
 }
 
-/// A range shorter than the stored slots is widened, so that rates refer to the range that is
-/// shown.
+/// A range that begins or ends within a stored slot is widened to complete slots, so that rates
+/// refer to the range that is shown.
 #[test]
 fn rates_refer_to_the_displayed_time_range() {
     let test_store = TestStore::new();
-    // Within window 20, whose CPU samples are stored by the second.
+    // Time after the start of window 20. CPU samples are stored in slots of one second.
     let at = |millis: u64| {
         let at = i64::try_from((test_store.begin + 20 * 15) * 1000 + millis).unwrap();
         jiff::Timestamp::from_millisecond(at).unwrap().to_string()
@@ -226,7 +226,8 @@ fn time_range_within_a_merged_window_is_shown() {
         "--jvm",
         "^shop$",
     ]);
-    // Slots of one minute are aligned with windows, not with minutes, so one or two are shown.
+    // The stored slots of one minute begin at the start of their window, not at full minutes. The
+    // requested minute therefore lies in one slot or two, which are shown.
     let minutes = 1 + u64::from(text.contains(" in 120.00 s"));
     assert!(minutes == 2 || text.contains(" in 60.00 s"), "{text}");
     let row = text.lines().find(|line| line.ends_with(" shop.Main.run")).unwrap();

@@ -112,7 +112,8 @@ fn killed_writer_loses_at_most_the_last_window() {
         child.wait().unwrap();
         let told = lines.map(|line| line.unwrap().parse::<u64>().unwrap()).last();
         cut_short += names(dir.path()).iter().filter(|name| name.starts_with('.')).count();
-        // Read once without a writer, and again after a writer has cleaned up.
+        // The windows are checked twice: as the killed writer has left them, and again after `Store::open`
+        // has cleaned up.
         let numbers = checked_window_numbers(dir.path());
         let expected = told.map_or(next, |told| told + 1);
         let number = numbers.len() as u64;

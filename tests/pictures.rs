@@ -1,6 +1,6 @@
 //! Pictures of a page, light and dark: `cargo run -p jvmprobe-tests --example pictures -- PAGE.html
-//! PREFIX [WIDTH HEIGHT [JAVASCRIPT]]` writes PREFIX-light.png and PREFIX-dark.png. Those of the README
-//! are of the Kotlin compiler, in 1,280 by 720.
+//! PREFIX [WIDTH HEIGHT [JAVASCRIPT]]` writes PREFIX-light.png and PREFIX-dark.png. The README's pictures
+//! show a profile of the Kotlin compiler in a window of 1,280 by 720.
 #![allow(clippy::unwrap_used, reason = "a developer tool fails by panicking")]
 
 use std::{env, fs, path::Path};

@@ -112,7 +112,7 @@ fn write_promtool_test_from_real_jvms() {
                 let seconds = (SCRAPE * (SCRAPES as u32 + 3)).as_secs();
                 load.send(&format!("go {seconds} {}", kind.work));
             }
-            // So that not all loads compute at the same time.
+            // Delays the next load, so that not all loads compute at the same time.
             thread::sleep(Duration::from_millis(500));
             loads.push((name, load));
         }

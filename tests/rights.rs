@@ -17,7 +17,7 @@ const NEEDED: [(&str, &[&str]); 3] = [
     ("javaobjnew", &["sys_admin", "sys_ptrace"]),
     ("javaprof", &["bpf", "perfmon", "sys_ptrace"]),
 ];
-/// Additional capabilities for JVMs and files of other users, without being root.
+/// Additional capabilities that a user other than root needs for JVMs and files of other users.
 const NOT_ROOT: [&str; 2] = ["dac_read_search", "checkpoint_restore"];
 
 fn list(caps: &[&str]) -> String {
@@ -61,8 +61,8 @@ fn each_missing_capability_is_named_in_the_error() {
             let others: Vec<_> = needed.iter().copied().filter(|cap| cap != missing).collect();
             let output = tool::run_command(with_capabilities(tool, &others, &["-p", &pid]));
             let name = format!("CAP_{}", missing.to_uppercase());
-            // If CAP_SYS_ADMIN is missing, the message names CAP_BPF, because CAP_SYS_ADMIN would
-            // include CAP_BPF.
+            // `NEEDED` does not list CAP_BPF for javaobjnew, because CAP_SYS_ADMIN includes it. Without
+            // CAP_SYS_ADMIN, CAP_BPF is therefore missing, too, and the message names CAP_BPF.
             let name = if name == "CAP_SYS_ADMIN" { "CAP_BPF".into() } else { name };
             assert_refused(&output, 1, &[&name, "missing"]);
         }
@@ -203,8 +203,8 @@ fn descriptor_exhaustion_is_reported_at_most_once() {
         command
     };
     load.go(30.0);
-    // The tool raises the soft limit. All stacks are printed (`-f`), because the collector may use
-    // most of the CPU time.
+    // The tool raises the soft limit. With `-f`, it prints all stacks. A summary might contain no Java
+    // method, because the collector may use most of the CPU time.
     let mut raised = limited("40:4096");
     raised.args(["-f"]);
     let output = tool::run_command(raised);

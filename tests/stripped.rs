@@ -42,7 +42,7 @@ fn debug_file(debug: &Path) -> PathBuf {
 /// functions correctly.
 fn assert_names_functions(load: &mut Load, options: &[&str]) {
     let pid = load.pid().to_string();
-    // Built before the load starts, because the load does not wait for it.
+    // Builds the tools now, because the running load would not wait for the end of the build.
     binary("javaobjnew");
     load.go(6.0);
     let output = tool::run("javaobjnew", &[&["-p", &pid, "-d", "2"], options].concat());
@@ -62,7 +62,7 @@ fn assert_names_functions(load: &mut Load, options: &[&str]) {
     // Some names differ: those of functions in other libraries, and those on which demanglers
     // disagree.
     assert!(wrong.len() * 10 <= of_jvm.len(), "{wrong:?} of {of_jvm:?}");
-    // Which other functions are sampled in these seconds varies.
+    // These two are in every profile; the other functions vary from run to run.
     for expected in ["VMThread::run", "SerialHeap::"] {
         let is_there = named.iter().any(|name| name.contains(expected));
         assert!(is_there, "{expected}: {named:?}");

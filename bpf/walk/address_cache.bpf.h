@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause) */
 /*
  * Cache that maps a return address to its blob in the code cache or, in native code, to its row of an unwind
- * table. Most frames of a stack were on the previous one, too, and resolving them again would take half the
- * time of a walk.
+ * table. Most frames of a stack were also on the stack that was walked before, and resolving them again would
+ * take half the time of a walk.
  *
  * The cache is direct-mapped: a new entry replaces the old one in its slot. Each entry has a stamp, which user
  * space assigns to one JVM or one list of mappings and never reuses, so entries of a process whose mappings
- * have changed are no longer valid. In the code cache, other code may later be at the same address, so the
- * user of a cached blob checks in the JVM's memory that it is still the same.
+ * have changed are no longer valid. HotSpot may later place other code at an address in the code cache. So
+ * find_own_blob() checks in the JVM's memory that the blob there is still the cached one.
  */
 #ifndef JVMPROBE_WALK_ADDRESS_CACHE_BPF_H
 #define JVMPROBE_WALK_ADDRESS_CACHE_BPF_H
@@ -27,7 +27,8 @@ struct cached_address {
 	};
 };
 
-/* Each level has slots of its own, so that no program sees a half-written entry. */
+/* Each level (see WALK_LEVELS) has slots of its own, so that no program reads an entry while a program that
+   it interrupted is writing it. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, WALK_LEVELS * CACHE_SLOTS);
@@ -35,7 +36,8 @@ struct {
 	__type(value, struct cached_address);
 } address_cache SEC(".maps");
 
-/* Returns the slot of the current frame's address; NULL for the innermost frame, whose address rarely recurs. */
+/* Returns the slot of the current frame's address; NULL if the stamp is 0, and for the innermost frame, whose
+   address rarely recurs. */
 static __always_inline struct cached_address *cache_slot(struct walker *w, __u64 stamp)
 {
 	__u32 slot = (w->ip * 0x9e3779b97f4a7c15ULL) >> (64 - CACHE_SLOT_BITS);

@@ -30,8 +30,8 @@ enum frame_state {
 #define MOVES_SP 0x200      /* sub rsp, X */
 #define STORES_FP 0x400     /* mov [rsp + X], rbp */
 
-/* Decodes the instruction at w->bytes[at]; returns 0 for one that occurs in no prologue. Not inlined, so that the
-   verifier need not follow each of its paths in the caller. */
+/* Decodes the instruction at w->bytes[at]: returns its length and its effect, or 0 if it occurs in no
+   prologue. Not inlined, so that the verifier need not follow each path of this function in its caller. */
 __noinline int prologue_instruction(struct walker *w, __u32 at)
 {
 	__u8 *c;
@@ -77,7 +77,7 @@ __noinline int prologue_state(struct walker *w, __u64 entry)
 
 	if (!w)
 		return FRAME_COMPLETE;
-	/* The check of the receiver's class precedes the verified entry, and nothing is pushed until then. */
+	/* The code before the verified entry checks the receiver's class and pushes nothing. */
 	if (w->ip <= entry)
 		return FRAME_RETURN_ADDRESS_ONLY;
 	reached = w->ip - entry;
@@ -90,7 +90,8 @@ __noinline int prologue_state(struct walker *w, __u64 entry)
 			break;
 		insn = prologue_instruction(w, at);
 		if (!insn)
-			/* Not a prologue: the caller of this function checks the stack. */
+			/* This instruction occurs in no prologue, so the result is uncertain.
+			   caller_of_compiled() checks whether it leads to a return address. */
 			return state == FRAME_RETURN_ADDRESS_ONLY ? FRAME_COMPLETE : state;
 		at += insn & 0xff;
 		if (insn & PUSHES_FP)
@@ -129,8 +130,8 @@ __noinline int epilogue_state(struct walker *w)
 	/* A jump out of the method, to an exception handler. */
 	if (c[0] == 0xe9 && leaves_method(w, 0))
 		return FRAME_RETURN_ADDRESS_ONLY;
-	/* Slow path of a return poll: lea r10, [rip + X] or mov r10, X; then mov [r15 + X], r10; jmp. The
-	   jump distinguishes the form with mov r10 from a call of native code. */
+	/* Slow path of a return poll: lea r10, [rip + X] or mov r10, X; then mov [r15 + X], r10; jmp. Code
+	   that calls native code may contain mov r10, X; mov [r15 + X], r10, too, but without the jump. */
 	if (c[0] == 0x4c && c[1] == 0x8d && c[2] == 0x15 && c[7] == 0x4d && c[8] == 0x89 &&
 	    c[9] == 0x97)
 		return FRAME_RETURN_ADDRESS_ONLY;
@@ -232,11 +233,11 @@ __noinline int pushed_words(struct walker *w)
 }
 
 /*
- * To call a function such as sin(), compiled code of JDK 8 saves all registers below its frame. Returns the sp
- * from before they were saved; 0 if no registers were saved. The saved sp is recognised because it equals its
- * own address plus five words. Below the general registers, there may be 16 bytes for each floating point
- * register (32 with AVX), an argument, and a word that aligns the stack.
- * (fp_runtime_fallback(), pusha(), macroAssembler_x86.cpp)
+ * To call a function such as sin(), compiled code of JDK 8 saves all registers below its frame. Returns the
+ * sp from before they were saved; 0 if no registers were saved. One of the saved registers is this sp. It is
+ * recognised because its value is five words above the address at which it is stored. Below the general
+ * registers, there may be 16 bytes for each floating point register (32 with AVX), an argument, and a word
+ * that aligns the stack. (fp_runtime_fallback(), pusha(), macroAssembler_x86.cpp)
  */
 __noinline __u64 sp_before_saved_registers(struct walker *w)
 {
@@ -388,18 +389,18 @@ static __always_inline bool moves_return_address(const __u8 *c)
 	       c[0] == 0x5b || c[0] == 0x50;
 }
 
-/* Returns whether the instruction is mov r13, rsp, the first one of moves_return_address(). Before it, sp is still
-   the caller's. */
+/* For an instruction that moves_return_address() accepts: returns whether it is the first of the sequence,
+   mov r13, rsp. Until this one is executed, sp is still the caller's. */
 static __always_inline bool is_at_sender_sp(const __u8 *c)
 {
 	return c[0] == 0x4c;
 }
 
 /*
- * Reads the caller's sp, fp and return address that an adapter has saved. Before it calls the JVM, which patches the
- * call site, it saves all registers (push_CPU_state(), macroAssembler_x86.cpp). The size of the FPU's registers, below
- * the others, depends on the processor and is read from the code: vzeroupper; fxrstor [rsp]; add rsp, X. Returns 0 or
- * an error.
+ * Reads the caller's sp, fp and return address that an adapter has saved. Before the adapter calls the JVM,
+ * which patches the call site, it saves all registers (push_CPU_state(), macroAssembler_x86.cpp). The FPU's
+ * registers are saved below the others. Their size depends on the processor, so it is read from the code that
+ * restores them: vzeroupper; fxrstor [rsp]; add rsp, X. Returns 0 or an error.
  */
 static __always_inline int saved_by_adapter(struct walker *w, __u64 *ip, __u64 *sp, __u64 *fp)
 {
@@ -427,16 +428,17 @@ static __always_inline int stub_state(struct walker *w)
 	/* jmp rax, to the method to which a call was resolved */
 	if (c[0] == 0xff && c[1] == 0xe0 && !read_user(&ip, WORD, w->sp) && in_code_cache(w, ip))
 		return FRAME_RETURN_ADDRESS_ONLY;
-	/* push rbp; ret */
+	/* push rbp at the start, or ret at the end */
 	if (c[0] == 0x55 || c[0] == 0xc3)
 		return FRAME_RETURN_ADDRESS_ONLY;
-	/* pop rdx; mov r8, rax or jmp r10: C2's stubs for exceptions continue in the handler */
+	/* pop rdx, followed by mov r8, rax or by jmp r10: C2's stubs for exceptions continue in the
+	   handler */
 	if (c[0] == 0x5a && (c[1] == 0x4c || c[1] == 0x41))
 		return FRAME_RETURN_ADDRESS_ONLY;
 	/* sub rsp, X after push rdx: the start of C2's stubs for exceptions */
 	if (w->bytes[0] == 0x52 && c[0] == 0x48 && c[1] == 0x83 && c[2] == 0xec)
 		return FRAME_RETURN_ADDRESS_ONLY;
-	/* pop rbp; ret, pop rdx or jmp */
+	/* pop rbp, followed by ret, pop rdx or jmp */
 	if (c[0] == 0x5d && (c[1] == 0xc3 || c[1] == 0x5a || c[1] == 0x41))
 		return FRAME_FP_PUSHED;
 	/* mov rbp, rsp after push rbp */
@@ -448,7 +450,7 @@ static __always_inline int stub_state(struct walker *w)
 
 /*
  * Returns whether the innermost stub passes an exception on and has no frame at this instruction. Then rdx
- * contains the address in the method where the exception was thrown. Before it builds its frame, the stub
+ * contains the address in the method at which the exception was thrown. Before the stub builds its frame, it
  * executes push rdx. After it has removed the frame, it executes mov r8, rax; mov rax, [r15 + X];
  * mov rdx, [r15 + X]; mov qword [r15 + X], 0; jmp r8 or jmp r10. (OptoRuntime::generate_exception_blob(), and
  * TailJump in x86_64.ad)
@@ -484,8 +486,8 @@ static __always_inline bool follows_call(__u64 addr)
 }
 
 /*
- * Moves to the code that a signal has interrupted: the trampoline's frame is a struct ucontext, with
- * gregs[REG_RBP], [REG_RSP], [REG_RIP] and [REG_CSGSFS].
+ * Moves from the trampoline to which a signal handler returns, to the code that the signal has interrupted.
+ * The trampoline's frame is a struct ucontext, with gregs[REG_RBP], [REG_RSP], [REG_RIP] and [REG_CSGSFS].
  */
 static __always_inline int interrupted_by_signal(struct walker *w)
 {

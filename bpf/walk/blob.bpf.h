@@ -78,8 +78,8 @@ static __always_inline __u64 find_block(const struct code_heap *heap, __u64 addr
 	return 0;
 }
 
-/* Decodes the blob in w->bytes: the addresses of its code, verified entry and handlers, and the offset at
-   which its frame is complete. */
+/* Decodes the blob in w->bytes: the addresses of its code, verified entry and handlers, and the code offset
+   from which on its frame is complete. */
 static __always_inline void read_blob_fields(struct walker *w, __u64 blob)
 {
 	struct blob *b = &w->blob;
@@ -102,7 +102,8 @@ static __always_inline void read_blob_fields(struct walker *w, __u64 blob)
 	}
 }
 
-/* Reads the blob that contains an address into w->blob. Its kind is BLOB_NONE if there is none. */
+/* Sets w->blob to the blob that contains an address. If there is none, sets the kind of w->blob to
+   BLOB_NONE. */
 __noinline int find_blob(struct walker *w, __u64 addr)
 {
 	struct blob *b;

@@ -6,8 +6,8 @@
  * The id is a hash of the frames and of the process, because two processes may have different code at the same
  * addresses.
  *
- * A stack is too large for the BPF stack, so it is walked in per-CPU memory. A program that may be preempted
- * locks that memory (lock_stack), see lock.bpf.h.
+ * A walked stack is too large for the BPF stack, so its frames are written to per-CPU memory. A program that
+ * may be preempted locks that memory (lock_stack), see lock.bpf.h.
  *
  * The tool must include its own header before this file, because its enum event_kind defines EVENT_STACK.
  */

@@ -131,8 +131,8 @@ static __always_inline bool is_code(struct walker *w, __u64 addr)
 /*
  * Detects a thread that has just hit a probe's breakpoint. If ip is still after the breakpoint, decreases it
  * by one, as the kernel will do. But ip is also after the breakpoint if the kernel has already emulated the
- * probed instruction and this is a push of one byte. In that case, the top of the stack is the pushed value
- * and not a return address, and ip is not changed.
+ * probed instruction, and this instruction is a push that is one byte long. In that case, the top of the
+ * stack is the pushed value and not a return address, and ip is not changed.
  */
 __noinline int find_breakpoint(struct walker *w)
 {

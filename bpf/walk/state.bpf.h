@@ -66,7 +66,8 @@ struct walker {
 	__u64 key;
 	/* Level of the program that walks: see WALK_LEVELS. */
 	__u32 level;
-	/* Stamp of cache entries for native code; 0 disables the cache. */
+	/* Stamp of the process's list of mappings, which marks its entries for native code in the cache
+	   (address_cache.bpf.h); 0 if native code is not cached. */
 	__u64 mappings_stamp;
 	/* Registers of the current frame; walk() starts with the sampled ones. */
 	__u64 ip;
@@ -85,7 +86,8 @@ struct walker {
 	/* Whether the next frames may be interpreted ones that deoptimisation has not filled in yet. */
 	bool is_deoptimizing;
 #ifdef WALKS_PROBED
-	/* Whether the task has hit a probe before and has now entered the kernel by an exception. */
+	/* Whether the task entered the kernel by an exception or an interrupt, not by a system call, and has
+	   hit a probe at any time, now or earlier. */
 	bool by_exception;
 	/* Whether ip is at the breakpoint of a probe. */
 	bool is_at_breakpoint;

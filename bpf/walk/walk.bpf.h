@@ -6,8 +6,8 @@
  * walk() starts from the registers of an event, walk_task() from those of a task that is in the kernel. Both
  * loop over step(), which finds one frame's caller. step() and the functions that it calls are global
  * functions, so the verifier checks each of them once, whatever the number of frames, and the walker does not
- * need the BPF loops of newer kernels. They take pointers to memory as arguments, which the verifier accepts
- * from Linux 5.12 on.
+ * need the BPF loops of newer kernels. These functions take pointers to memory as arguments, which the
+ * verifier accepts from Linux 5.12 on.
  *
  * This file only walks and does not depend on the tool. intern.bpf.h sends the stacks.
  */
@@ -143,7 +143,7 @@ __noinline __u64 walk_frames(struct walker *w, struct walked *walked)
 	walked->count = i;
 	walked->end = (why ? why : END_TOO_DEEP) | w->frames_before_guess << GUESS_SHIFT;
 	/* A Method's address is valid in this JVM only, and may be that of another Method after classes were
-	   unloaded. */
+	   unloaded. So the hash includes the key of the process and the number of unloaded classes. */
 	if (has_interpreted) {
 		if (w->jvm.unloads_at)
 			read_user(&walked->unloads, sizeof(walked->unloads), w->jvm.unloads_at);
@@ -218,7 +218,7 @@ static __always_inline __u64 finish_kernel_walk(struct walked *walked, __u64 tar
 }
 
 /*
- * Has the kernel walk a stack of the current thread. With BPF_F_USER_STACK in `flags`, this is the user
+ * Makes the kernel walk a stack of the current thread. With BPF_F_USER_STACK in `flags`, this is the user
  * stack, walked by frame pointers. Without it, this is the kernel stack; `target` is then 0, because all
  * processes share the ids of kernel stacks.
  */

@@ -19,7 +19,7 @@ enum walk_end {
 	END_NONE = 0,       /* there is nothing to walk: a kernel thread, or no walk was requested */
 	END_OUTERMOST = 1,  /* a frame without a caller */
 	END_UNREADABLE = 2, /* memory could not be read */
-	END_IMPLAUSIBLE = 3,/* the caller does not lie further up the stack */
+	END_IMPLAUSIBLE = 3,/* the caller is implausible: for example, it does not lie further up the stack */
 	END_TOO_DEEP = 4,
 	END_ENTRY = 5,      /* the thread's entry function, as its unwind table says */
 };
@@ -51,7 +51,7 @@ struct walked {
 
 /* Ids of stacks are odd, except these. */
 #define STACK_NONE 0            /* not requested, or it could not be walked */
-#define STACK_OTHER 2           /* represents all stacks for which there was no free entry */
+#define STACK_OTHER 2           /* represents all stacks for which there was no free entry or memory */
 
 /* Event that sends a stack which user space does not know yet. */
 struct stack_event {

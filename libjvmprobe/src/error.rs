@@ -11,8 +11,8 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 ///
 /// `Display` prints one line: what is wrong and why and, after a colon or semicolon, what to do. Tools print it after
 /// their name and set an exit status. The line contains the cause. Therefore `source()` does not return the
-/// cause: a program that prints the chain of errors would print it twice. (thiserror treats a field `source`
-/// as the source, but not a field `r#source`.)
+/// cause: a program that prints the chain of errors would otherwise print it twice. (thiserror treats a field
+/// `source` as the source, but not a field `r#source`.)
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {

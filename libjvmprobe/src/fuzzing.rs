@@ -25,8 +25,8 @@ use crate::{
     unwind::UnwindTable,
 };
 
-/// Writes the seed for a fuzzer of the fake JVM to the path in `FUZZ_SEED`. The seed is the part of the
-/// fake JVM's memory that the fuzzer replaces, before any change.
+/// Writes the seed for a fuzzer that uses the fake JVM to the path in `FUZZ_SEED`. The seed is the part of
+/// the fake JVM's memory that the fuzzer replaces, before any change.
 pub fn write_seed(target: &str) {
     let part = match target {
         "methods" | "loaded" => Part::Methods,

@@ -37,7 +37,7 @@ struct start {
 	__u64 ip;
 	__u64 sp;
 	__u64 fp;
-	/* the content of struct registers, which may be smaller or empty on this architecture */
+	/* the content of struct registers, which may be smaller; on aarch64 it is empty */
 	__u64 others[4];
 };
 
@@ -169,7 +169,7 @@ __u32 harness_trail(const struct source *from, const struct start *start, __u64 
 }
 
 /* Finds the blob of the code cache at an address. Stores its begin, end and kind, the address of its name, a
-   method's verified entry, OSR entry and deoptimisation handler, and the address of the blob's identity. */
+   method's verified entry, OSR entry and deoptimization handler, and the address of the blob's identity. */
 void harness_blob(const struct source *from, __u64 addr, __u64 found[8])
 {
 #ifdef KNOWS_FRAMES

@@ -48,7 +48,10 @@ public class AllocLoad {
         long f;
     }
 
-    /** Number of classes in {@link #NAMES}. Most are arrays, because other large objects are rare. */
+    /**
+     * Number of classes in {@link #NAMES}. Most are array classes, because large objects of other classes
+     * are rare.
+     */
     private static final int KINDS = 12;
 
     /** Allocation of one thread: objects and bytes by kind, bytes by path. */
@@ -209,7 +212,7 @@ public class AllocLoad {
         return make(counts, 4 + random.nextInt(4), 100 + random.nextInt(900));
     }
 
-    /** A few large arrays, some of which do not fit into the rest of a TLAB, or into any TLAB. */
+    /** Short arrays, and a few large ones that may not fit into the rest of a TLAB, or into any TLAB. */
     private static int c(Counts counts, SplittableRandom random) {
         int turn = random.nextInt(200);
         int bytes = make(

@@ -9,14 +9,15 @@ import java.util.concurrent.locks.ReentrantLock;
 import java.util.concurrent.locks.ReentrantReadWriteLock;
 
 /**
- * A program whose threads sleep, wait, are parked, run, and wait for locks of each other, in each way that
- * Java has.
+ * A program with threads that sleep, wait for a notification, are parked or run, and with threads that wait
+ * for a monitor, a ReentrantLock or a ReentrantReadWriteLock that another thread holds.
  *
  * Commands on stdin, answers on stdout: "ready PID" once; "block" starts the threads; "deadlock N" starts N
  * threads of which each waits for a lock of the next one, alternating monitors and ReentrantLocks; both are
- * answered by "done" when the threads wait. "dump" is answered by "done" and, for each thread of these
- * commands, NAME;STATE;LOCKCLASS;OWNER;FRAME,FRAME,... as ThreadMXBean reports it, innermost frame first.
- * "busy SECONDS" has four threads take locks of each other in the same order, and is answered at the end.
+ * answered by "done" when all these threads wait, except the one that runs. "dump" is answered by "done"
+ * and, for each Java thread, NAME;STATE;LOCKCLASS;OWNER;FRAME,FRAME,... as ThreadMXBean reports it,
+ * innermost frame first. "busy SECONDS" starts four threads, which repeatedly take the same four locks in
+ * the same order, and is answered by "done" when they have ended.
  */
 public class LockLoad {
     static final Object monitor = new Object();

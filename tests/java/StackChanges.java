@@ -4,7 +4,7 @@ import java.util.function.IntUnaryOperator;
 
 /**
  * The thread "changes": enters methods by on-stack replacement, and makes the JVM discard compiled code
- * while frames of that code are on the stack. It does so again and again, each time in a new copy of
+ * while frames of that code are on the stack. The thread repeats this, each time in a new copy of
  * StackShift0000.
  */
 class StackChanges implements Runnable {

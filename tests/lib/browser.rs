@@ -10,7 +10,7 @@ use std::{
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-/// Chromium, with one page open at a time.
+/// Chromium. All methods act on the page that was opened last.
 #[derive(Debug)]
 pub struct Browser {
     child: Child,
@@ -18,7 +18,8 @@ pub struct Browser {
     from: BufReader<ChildStdout>,
     session: Option<String>,
     last: u64,
-    /// Errors and warnings that the browser reported for the page, and the page's network requests.
+    /// Errors and warnings that the browser reported for the page, and the page's network requests except
+    /// the one for the file itself.
     complaints: Vec<String>,
     loaded: bool,
     _home: TempDir,

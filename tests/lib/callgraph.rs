@@ -573,8 +573,8 @@ impl std::fmt::Display for Report {
 /// threads.
 fn thread_of(line: &Line) -> Option<&'static str> {
     let (name, _tid) = line.frames[1].rsplit_once('-')?;
-    // The kernel limits thread names to 15 bytes, so longer names are cut at the end, or in the
-    // middle.
+    // The kernel limits thread names to 15 bytes. A longer name is cut at the end or, by some versions
+    // of HotSpot, in the middle. The first seven bytes always remain.
     if name.starts_with("ForkJoi") {
         return Some("carrier");
     }

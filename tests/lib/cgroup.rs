@@ -143,8 +143,8 @@ impl Drop for Cgroup {
     }
 }
 
-/// Returns the hierarchy of a controller. An empty name selects cgroup2, which identifies a process's
-/// group even if all controllers are in v1 hierarchies.
+/// Returns the hierarchy of a controller. An empty name selects cgroup2. A process has a group in cgroup2
+/// even if all controllers are in v1 hierarchies.
 fn hierarchy(controller: &str) -> io::Result<Hierarchy> {
     let mounts = fs::read_to_string("/proc/self/mounts")?;
     let mut v2 = None;

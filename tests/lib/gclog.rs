@@ -193,7 +193,8 @@ fn pause(message: &str) -> Option<Collection> {
         Some((rest, text)) if text.contains("->") => (rest, sizes(text)),
         _ => (text, None),
     };
-    // Some versions append to the cause how a young collection failed.
+    // If a young collection failed, some versions log `(Evacuation Failure...` or `(to-space exhausted)`
+    // after the cause.
     let caused = text.split(" (Evacuation Failure").next().unwrap_or(text);
     let cause = last_parentheses(caused.split(" (to-space exhausted)").next().unwrap_or(caused));
     text.starts_with("Pause ").then(|| Collection {
@@ -246,7 +247,7 @@ pub fn stops_of_jdk_8(text: &str) -> Vec<Stop> {
         let total_ns = nanoseconds(&text[end + END.len()..])?;
         let is_stamp = |c: char| c.is_ascii_digit() || c == '.';
         // The last timestamp before the text. If another line was written between this line's
-        // timestamp and its text, that line's timestamp is used.
+        // timestamp and its text, the timestamp of the other line is used.
         let before = text[..end].rsplit(": ").skip(1);
         let mut stamps = before.filter_map(|before| before.rsplit(|c| !is_stamp(c)).next());
         let end_ns = stamps.find_map(nanoseconds)?;

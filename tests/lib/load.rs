@@ -94,8 +94,8 @@ fn compiled() -> PathBuf {
         let (old, others): (Vec<_>, Vec<_>) = files.into_iter().partition(is_old);
         compile(&["--release", "8"], &old, new.path());
         compile(&["--release", "11"], &others, new.path());
-        // Compiled without `--release`, because StackLoad also calls methods of later JDKs if it
-        // runs on one that has them.
+        // Compiled without `--release 8`, which would reject methods that JDK 8 lacks. StackLoad contains
+        // calls of such methods, and makes these calls only on later JDKs.
         let is_stack = |f: &PathBuf| {
             f.file_name().is_some_and(|name| name.to_string_lossy().starts_with("Stack"))
         };

@@ -66,8 +66,8 @@ pub fn named(name: &str) -> &'static Runtime {
 }
 
 /// Returns a runtime from Debian unstable, where packages are added and removed. If it is not
-/// available, a message is written directly to stderr, which the test harness does not capture, so
-/// that the test does not appear to have run.
+/// available, prints a message that nothing was tested with it. The message is written directly to
+/// stderr, because the test harness would hide it if it were printed by a macro.
 ///
 /// # Panics
 /// If `tests/runtimes` does not know it.
@@ -109,8 +109,8 @@ impl Runtime {
         runtime
     }
 
-    /// Copies this runtime to a folder and moves the symbols of its libjvm.so to `debug`, a folder
-    /// like /usr/lib/debug, by build ID. Returns the copy.
+    /// Copies this runtime to a folder and moves the symbols of its libjvm.so to a debug file, which
+    /// tools find by the build ID below `debug`, a folder like /usr/lib/debug. Returns the copy.
     ///
     /// # Panics
     /// If it cannot be copied, or has no build id.

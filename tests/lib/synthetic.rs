@@ -51,7 +51,7 @@ pub struct SyntheticProfile {
 }
 
 impl SyntheticProfile {
-    /// Makes a profile and a timeline of samples whose frames `profile` contains.
+    /// Makes a profile and a timeline of these samples. `profile` contains their frames.
     pub fn of(mut profile: Profile, samples: Vec<SyntheticSample>) -> Self {
         let mut timeline = Timeline::new(1_790_000_000_250_000_000, SLOT_NS);
         profile.samples = samples.iter().map(sample).collect();

@@ -34,8 +34,8 @@ pub fn binary(name: &str) -> PathBuf {
         };
         let args = ["build", "--quiet", "--workspace", "--bins", "--profile", profile];
         let mut cargo = Command::new(env!("CARGO"));
-        // cargo sets these variables for this test. Build scripts that depend on them would run
-        // again.
+        // cargo sets these variables for this test. If the build inherited them, build scripts that
+        // depend on them would run again.
         for (name, _) in std::env::vars_os() {
             let name = name.to_string_lossy();
             if name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_") {

@@ -2,7 +2,7 @@
 //!
 //! A test calls [`run_alone`] if it measures, counts all JVMs, or checks that nothing is left on
 //! the machine. A test that only checks what a tool reports about the test's own JVMs calls
-//! [`run_beside_others`]. Three such tests run at once, because they wait most of the time.
+//! [`run_beside_others`]. Up to three such tests run at once, because they wait most of the time.
 //!
 //! A turn consists of locks on files beside the test binaries, because `tests/run` runs several
 //! binaries at a time. If `JVMPROBE_TEST_TIMES` names a file, each test adds a line with its time,
@@ -43,7 +43,7 @@ thread_local! {
     static TURN: RefCell<Option<Turn>> = const { RefCell::new(None) };
 }
 
-/// Waits until it has locked all files if `alone` is true, otherwise one of them.
+/// Locks all files if `alone` is true, otherwise one of them. Waits until this is possible.
 fn lock(alone: bool) -> Vec<File> {
     let test = std::env::current_exe().expect("own path");
     let open = |name| {

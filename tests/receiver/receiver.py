@@ -117,7 +117,7 @@ def rejection(labels, names, raw, max_bytes):
     profile = gzip.decompress(raw)
     if len(profile) > max_bytes:
         return "profile exceeds the size limit"
-    # profile.proto: 1 are sample types, 2 samples, 6 strings.
+    # Field numbers of Profile in profile.proto: 1 for sample types, 2 for samples, 6 for strings.
     types, samples, strings = [], 0, []
     for number, value in fields(profile):
         if number == 1:
@@ -356,7 +356,7 @@ def answer_grpc(name, request, decoder, response, context):
     elif arguments[0] == "grpc":
         code = {c.value[0]: c for c in grpc.StatusCode}[int(arguments[1])]
         if len(arguments) > 2:
-            # google.rpc.Status with google.rpc.RetryInfo, by hand.
+            # A google.rpc.Status that contains a google.rpc.RetryInfo, encoded by hand.
             delay = duration_pb2.Duration(seconds=int(arguments[2])).SerializeToString()
             info = b"\x0a" + bytes([len(delay)]) + delay
             url = b"type.googleapis.com/google.rpc.RetryInfo"

@@ -1,4 +1,4 @@
-//! The callbacks: one event becomes one write to each map.
+//! The callbacks: one event becomes at most one write to each map.
 //!
 //! The parameters of the three events and their slots in `jvmtiEventCallbacks`,
 //! which begins with event 50, come from the JVM Tool Interface specification

@@ -13,17 +13,17 @@
 //! glibc and on musl. It never prints, never panics, and keeps nothing in
 //! static memory.
 //!
-//! The options `map=PATH` and `perf=PATH` name the files; at least one of them is
-//! required. The options `unfold=none|simple|all`, `msig`, `sourcepos`,
+//! The option `map=PATH` names the file of the rich map, and `perf=PATH` that of the
+//! perf map; at least one of the two is required. The options `unfold=none|simple|all`, `msig`, `sourcepos`,
 //! `dottedclass`, `cleanclass` and `annotate` change the entries and names in the
 //! perf map.
 //!
 //! An agent that is attached to a running JVM first writes a snapshot of the
-//! existing code. With `map=` and without `once`, it then writes until the rich map
-//! is unlinked; otherwise, it disposes of its environment after the snapshot. An
-//! agent that is loaded at the JVM's start ignores `once`. It writes until the rich
-//! map is unlinked or, without a rich map, until the perf map is unlinked. A file
-//! that has reached 1 GiB is treated like an unlinked one.
+//! existing code. With `map=` and without `once`, it then continues to write until
+//! the rich map is unlinked; otherwise, it disposes of its environment after the
+//! snapshot. An agent that is loaded at the JVM's start ignores `once`. It writes
+//! until the rich map is unlinked or, without a rich map, until the perf map is
+//! unlinked. A file that has reached 1 GiB is treated like an unlinked one.
 
 #![no_std]
 #![warn(missing_docs, clippy::undocumented_unsafe_blocks)]

@@ -11,8 +11,8 @@
 
 use core::arch::global_asm;
 
-/// Defines a function in its own section, so that the linker can drop it if it
-/// is unused, under a weak, hidden symbol that no other library sees.
+/// Defines a function under a weak, hidden symbol, which no other library sees. The
+/// function has its own section, so that the linker can drop it if it is unused.
 macro_rules! hidden {
     ($name:literal, $($line:literal),+ $(,)?) => {
         global_asm!(

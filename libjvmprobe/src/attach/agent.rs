@@ -85,7 +85,8 @@ fn load_from(
     if code != "0" {
         return Err(Failed::Folder(answer.lines().next().unwrap_or("no reason given").into()));
     }
-    // Read through the descriptor that created it, because the target could replace the file of that name.
+    // The map is read through the descriptor with which it was created, because the target could replace the
+    // file of that name.
     root::text(map.file(), perf_map::MAX_BYTES)
         .map_err(|e| Failed::Folder(format!("cannot read the agent's map: {e}")))
 }

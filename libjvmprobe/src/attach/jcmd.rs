@@ -131,7 +131,7 @@ fn check_alive(process: &Process) -> Result<(), String> {
 /// namespace; after SIGQUIT, it would then only print its threads or not react at all.
 fn check_ids(process: &Process) -> Result<(), String> {
     for (map, what, id) in [("uid_map", "user", process.uid), ("gid_map", "group", process.gid)] {
-        // If the file cannot be read, a later step fails instead.
+        // If the file cannot be read, this check is skipped. A later step then fails if the ID is not mapped.
         let map = fs::read_to_string(format!("/proc/{}/{map}", process.pid));
         if map.is_ok_and(|map| !is_mapped(&map, id)) {
             return Err(format!(

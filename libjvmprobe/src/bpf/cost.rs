@@ -22,7 +22,7 @@ const OTHERS: u64 = 0;
 /// since the start is used.
 const ENOUGH_RUNS: u64 = 8;
 
-/// Cost of the probes to a process since the last call.
+/// Cost of the probes to a process since its costs were last returned.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cost {
     /// The process; 0 for all untraced processes together that hit the probes or are sampled.

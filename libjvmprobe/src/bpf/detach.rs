@@ -1,9 +1,10 @@
 //! Detaches probes in a background thread.
 //!
 //! To release an attachment, the kernel waits until no processor can be in its program any more, which takes
-//! about 50 ms for each attachment. Events would pile up meanwhile, so a background thread does it.
+//! about 50 ms for each attachment. If the thread that reads events waited for this, events would pile up. So
+//! a background thread releases the attachments.
 //!
-//! When the process ends, the kernel detaches what is still attached, before other processes see the exit.
+//! When this process ends, the kernel detaches what is still attached, before other processes see the exit.
 //! But an attachment that a thread is just making or releasing would stay, because the kernel does not write
 //! to the target's memory for a thread that is being killed (it logs "failed to unregister, leaking uprobe";
 //! see uprobe_unregister_nosync() in Linux's kernel/events/uprobes.c). So before the process exits, it waits
@@ -32,7 +33,8 @@ const EXIT_TIMEOUT: Duration = Duration::from_secs(2);
 /// Locks attaching and detaching. The first call registers the release of all attachments at the end of the process.
 pub(super) fn lock_attaching() -> MutexGuard<'static, ()> {
     static REGISTRATION: Once = Once::new();
-    // At the end of the process, the action that was registered first runs last.
+    // Exit actions run in reverse order of registration, so this one runs after those that are registered
+    // later.
     REGISTRATION.call_once(|| undo::on_exit(Box::new(end_attaching)));
     // A panic aborts the process (except in tests), so it cannot leave inconsistent data behind the lock.
     ATTACH_LOCK.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
@@ -56,7 +58,7 @@ fn end_attaching() {
 /// Releases all attachments, each in a thread of its own, so that the threads wait for the kernel in
 /// parallel. If the process simply exited, the kernel would release one attachment after the other.
 fn release_all() {
-    // An attachment has two descriptors: the link, and the perf event that it attaches a program to.
+    // An attachment has two descriptors: the link, and the perf event to which the link attaches the program.
     for kind in ["anon_inode:bpf_link", "anon_inode:[perf_event]"] {
         let open = attachments(kind);
         thread::scope(|all| {

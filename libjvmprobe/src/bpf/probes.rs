@@ -69,7 +69,8 @@ pub struct Plan {
     pub program: &'static str,
     /// Location that it is attached to.
     pub site: Site,
-    /// The loss if the kernel refuses this attachment, for a message; `None` if the tool cannot work without it.
+    /// What is lost if the kernel refuses this attachment, for a message; `None` if the tool cannot work
+    /// without it.
     pub optional: Option<&'static str>,
 }
 

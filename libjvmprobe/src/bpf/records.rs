@@ -5,7 +5,7 @@ use plain::Plain;
 
 use crate::{Error, Result, names::clean};
 
-/// Copies a struct from the begin of a record; `None` if the record is shorter than the struct.
+/// Copies a struct from the beginning of a record; `None` if the record is shorter than the struct.
 pub fn copy<T: Plain + Default>(record: &[u8]) -> Option<T> {
     let mut value = T::default();
     plain::copy_from_bytes(&mut value, record).ok()?;

@@ -16,8 +16,8 @@ pub(crate) const PROGRAMS: [&str; 4] =
 /// The map with an entry for each JVM.
 pub(crate) const MAP: &str = "stops";
 
-/// In the order of attachment: the end of a stop first and its begin last. So if the begin of a stop is observed, its
-/// end is observed, too.
+/// In the order of attachment: the end of a stop first and its start last. So if the start of a stop is
+/// observed, its end is observed, too.
 const INSTANTS: [Instant; 4] = [
     Instant::of_probe("hs_private", "safepoint__end", "stop_ends"),
     Instant::of_probe("hotspot", "gc__begin", "stop_gc_begins"),
@@ -42,7 +42,7 @@ pub(crate) fn plans(libjvm: &LibJvm) -> Result<Vec<Plan>> {
 pub struct Stop {
     /// Key of the JVM.
     pub target: u64,
-    /// Begin on `CLOCK_MONOTONIC`, in nanoseconds.
+    /// Start on `CLOCK_MONOTONIC`, in nanoseconds.
     pub begin: u64,
     /// End on `CLOCK_MONOTONIC`, in nanoseconds.
     pub end: u64,

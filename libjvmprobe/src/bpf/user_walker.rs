@@ -141,7 +141,7 @@ pub struct Stack {
 /// A code blob of the code cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Blob {
-    /// Begin of its code.
+    /// Start of its code.
     pub begin: u64,
     /// End of its code.
     pub end: u64,

@@ -137,8 +137,8 @@ impl<'a> kv::VisitSource<'a> for Values {
     }
 }
 
-/// Formats a message as text. Each of its values is a JSON object, which follows the text in brackets, as
-/// structured data of RFC 5424, section 6.3.
+/// Formats a message as text. After the text, each key-value pair follows in brackets, in the style of the structured
+/// data of RFC 5424, section 6.3: the key, then each field of the value, which is a JSON object, as `name="value"`.
 fn as_text(tool: &str, text: &str, values: &Map<String, Value>) -> String {
     let mut line = format!("{tool}: {}", clean::name(text));
     for (about, values) in values {

@@ -32,7 +32,8 @@ struct Table {
     /// Entries by ascending address; at equal addresses, the largest symbol first.
     entries: Vec<Entry>,
     /// Whether a symbol without a size extends to the next one. Symbols of `.dynsym` do not, because that
-    /// table lacks most functions: their addresses would get the name of the exported symbol before them.
+    /// table lacks most functions: an address in such a function would get the name of the exported symbol
+    /// before it.
     extends: bool,
 }
 
@@ -157,13 +158,13 @@ mod tests {
         }
         assert_eq!(table.name(Vaddr(0)), None);
         assert!(table.size() > 0);
-        // An exported symbol covers exactly its size.
+        // In `.dynsym`, a symbol without a size covers only its start address.
         let exported = Addresses::read(&elf, &[".dynsym"]);
         assert_eq!(exported.name(Vaddr(outer.0 + 6)).as_deref(), Some("exported_sizeless"));
         assert_eq!(exported.name(Vaddr(outer.0 + 7)), None);
     }
 
-    /// A lookup checks two symbols, however many there are, and reads one name.
+    /// A lookup checks at most two symbols, however many contain the address, and reads one name.
     #[test]
     fn overlapping_symbols_do_not_slow_down_lookup() {
         let overlapping = 65_000;
@@ -178,7 +179,7 @@ mod tests {
             let last = format!("s{}", overlapping - 1);
             assert_eq!(table.name(Vaddr(begin.0 + at)), Some(last));
         }
-        // The symbol without a size, which extends to the next one.
+        // All symbols with a size end here. `begin` has no size, so it extends further.
         assert_eq!(table.name(Vaddr(begin.0 + overlapping)).as_deref(), Some("begin"));
     }
 

@@ -20,8 +20,9 @@ const MAX_HEADERS: usize = 65_536;
 /// Maximum size of a table of section or program headers in bytes.
 const MAX_TABLE: u64 = 64 * MAX_HEADERS as u64;
 
-/// Maximum size in bytes of a section that is read. The largest tables of a libjvm.so, its symbol names and its
-/// unwind table, take 4 MB; those of other libraries up to 20 MB. A sparse file may claim terabytes.
+/// Maximum size in bytes of a section that is read. The largest tables of a libjvm.so are its symbol names,
+/// about 3 MB, and its unwind table, about 2 MB. Other libraries have tables of up to 20 MB. A sparse file
+/// may claim terabytes.
 const MAX_SECTION: u64 = 32 << 20;
 
 /// Section that contains the heap of a GraalVM native image (substratevm, `SectionName.SVM_HEAP`).

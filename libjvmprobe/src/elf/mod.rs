@@ -3,7 +3,7 @@
 //! | module | contents |
 //! |---|---|
 //! | `addresses` | symbols by address |
-//! | `separate_debug_file` | symbols of a stripped file in separate files |
+//! | `separate_debug_file` | symbols that a stripped file lacks: separate files, `.gnu_debugdata` |
 //! | `file` | headers and sections, read piece by piece |
 //! | `functions` | start addresses of functions |
 //! | `relocations` | relocations of position-independent files |

@@ -1,4 +1,4 @@
-//! Symbols of a stripped file, which are kept in a separate file.
+//! Symbols of a stripped file, which has no `.symtab` itself.
 //!
 //! Symbols come from a file named by the user, from the folder of a distribution's debug packages, or from
 //! compressed symbols in the file itself. Files that belong together have the same build ID, which is in a

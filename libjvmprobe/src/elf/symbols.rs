@@ -1,4 +1,4 @@
-//! Names of functions and tables: `.symtab` and `.dynsym`.
+//! Symbols by name: functions and variables, from `.symtab` and `.dynsym`.
 //!
 //! A libjvm.so has 60,000 symbols. The tables are kept as the raw bytes of the file and searched linearly, which takes
 //! milliseconds and no memory beyond the sections themselves. Source: System V gABI, chapter 4.
@@ -45,9 +45,10 @@ struct Table {
 
 impl ElfFile {
     /// Returns all symbols: `.symtab`, `.dynsym`, and the symbols in the separate file if there is one.
+    /// A table that is missing or cannot be read counts as empty.
     ///
     /// # Errors
-    /// [`crate::Error::Elf`] if a table is malformed. A file without symbols is not an error.
+    /// Currently none.
     pub fn symbols(&self) -> Result<Symbols> {
         let mut symbols = self.tables(&[".symtab", ".dynsym"])?;
         if let Some(separate_debug_file) = &self.separate_debug_file {

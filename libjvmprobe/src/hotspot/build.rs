@@ -96,8 +96,8 @@ impl Build {
         Some(self.privates.get(name)?.value)
     }
 
-    /// Returns a JVM's values for shared use. If the JVM that was read last has equal values, the result is
-    /// the copy that this other JVM uses.
+    /// Returns a shared copy of a JVM's values. If the JVM that was read last has equal values, both JVMs use
+    /// the same copy.
     pub(crate) fn share(&self, values: Values) -> Arc<Values> {
         let mut last = self.values.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         match &*last {

@@ -17,7 +17,7 @@ use crate::{
 /// Maximum number of bytes read of a name. A Symbol may have 65,535.
 pub(crate) const MAX_NAME: usize = 1024;
 
-/// Maximum number of classes and loaders visited, so that a cyclic list terminates.
+/// Maximum number of classes and loaders visited. It ends the walk of a cyclic list.
 const MAX_CLASSES: usize = 1 << 20;
 
 /// An array has at most 255 dimensions (JVMS 4.3.2).
@@ -80,9 +80,9 @@ pub(super) fn instance_sizes(memory: &Memory, layout: &Layout) -> Result<HashMap
     let next_loader = layout.get(Item::NextLoader)?;
     let first_class = layout.get(Item::FirstClass)?;
     let next_class = layout.get(Item::NextClass)?;
-    // A hostile JVM may have cyclic lists of classes.
     let mut pages = Pages::scattered(memory);
     let mut sizes: HashMap<Addr, Option<u64>> = HashMap::new();
+    // A hostile JVM may have cyclic lists of classes or loaders.
     let mut left = MAX_CLASSES;
     let mut loader = pages.pointer(layout.address(Item::Loaders)?)?;
     while loader != Addr(0) && left > 0 {
@@ -90,7 +90,8 @@ pub(super) fn instance_sizes(memory: &Memory, layout: &Layout) -> Result<HashMap
         while klass != Addr(0) && left > 0 {
             left -= 1;
             let helper = pages.u32(plus(klass, classes.layout_helper)?)?.cast_signed();
-            // The layout helper of an array is negative. The lowest bits are flags.
+            // The layout helper of an array class is negative. That of any other class is the size of its
+            // instances, except for the lowest bits, which are flags.
             if helper > 0 {
                 let size = u64::from(helper.cast_unsigned() & !7);
                 let known = sizes

@@ -42,7 +42,7 @@ impl Collector {
         } else if on("UseG1GC") {
             Self::G1
         } else if on("UseZGC") {
-            // JDK 24 removed the flag together with the non-generational ZGC.
+            // JDK 24 removed the flag ZGenerational together with non-generational ZGC.
             let generations = flags.flag_bool(memory, "ZGenerational");
             if generations.unwrap_or(major >= 24) { Self::GenerationalZ } else { Self::Z }
         } else if on("UseShenandoahGC") {

@@ -107,8 +107,9 @@ impl Counters {
 }
 
 impl HotSpot {
-    /// Whether the JVM's collections can be derived from its counters alone. This requires a collector whose
-    /// counters count only pauses, all counters of young collections, and ticks of a nanosecond.
+    /// Whether the JVM's collections can be derived from its counters alone. There are three conditions: the
+    /// collector's counters count only pauses, all counters of young collections exist, and a tick is a
+    /// nanosecond.
     pub(crate) fn counts_pauses(&self) -> bool {
         let is_known = matches!(
             self.collector,
@@ -143,7 +144,8 @@ impl HotSpot {
         Some(self.counters.as_ref()?.addresses.map(|address| address.map_or(0, |at| at.0)))
     }
 
-    /// Returns the address of the counter of stopped time, which the VM thread updates last when a stop ends.
+    /// Returns the address of the counter of stopped time; `None` if a counter of stops is missing. Of the
+    /// counters of stops, the VM thread updates this one last, at the end of the stop.
     pub(crate) fn stop_counter(&self) -> Option<Addr> {
         let [stops, time, sync, ..] = self.counters.as_ref()?.addresses;
         time.filter(|_| stops.is_some() && sync.is_some())

@@ -22,9 +22,9 @@ use crate::{
 /// Maximum number of fields of a class that are read. A class file may have 65,535 (JVMS 4.1), but the classes that are
 /// read here have at most about 100.
 const MAX_FIELDS: u32 = 4096;
-/// Maximum length of the compressed stream, in bytes: eight numbers for each field.
+/// Maximum length of the compressed stream, in bytes: enough for eight numbers of five bytes for each field.
 const MAX_STREAM: u32 = MAX_FIELDS * 8 * 5;
-/// Maximum number of superclasses that are visited, so that a cyclic list terminates.
+/// Maximum number of classes in a lineage: a class and its superclasses. It ends the walk of a cyclic list.
 const MAX_SUPERS: usize = 64;
 /// Number of shorts for each field (`FieldInfo::field_slots`).
 const SHORTS: usize = 6;
@@ -125,8 +125,9 @@ impl Fields {
         Ok(lineage)
     }
 
-    /// Returns the offsets in an object of fields that a class declares; `None` for each that the class does not
-    /// declare. Static fields and fields of superclasses do not count. `klass` must not be the class of arrays.
+    /// Returns the offset, in an object of a class, of each field in `wanted`. The offset is `None` if the
+    /// class does not declare the field, or if the field's offset is not determined yet. Static fields and
+    /// fields of superclasses do not count. `klass` must not be an array class.
     ///
     /// # Errors
     /// [`Error::Memory`] if there is no class at the address, [`Error::Layout`] if its fields are implausible.
@@ -217,8 +218,8 @@ impl Fields {
                     return Err(implausible());
                 }
                 let bytes = pages.bytes(at(array, data)?, length as usize)?;
-                // Builds with value classes exist for older JDKs, too. The stream ends after the last field only if
-                // its flags are interpreted correctly.
+                // Builds with value classes exist for older JDKs, too. Therefore both forms of the field
+                // flags are tried. Only with the correct form does the stream end after the last field.
                 let [first, second] = match has_values {
                     true => [EXTRA_WITH_VALUES, EXTRA],
                     false => [EXTRA, EXTRA_WITH_VALUES],
@@ -247,9 +248,10 @@ fn from_shorts(bytes: &[u8], entries: &Range<u32>) -> Option<Vec<Field>> {
     bytes.as_chunks().0.iter().map(field).collect()
 }
 
-/// Decodes a stream of fields: the numbers of Java fields and of injected fields; then for each field name, signature,
-/// offset, access flags, field flags, and one number for each flag in `extra`. Returns the Java fields; `None` if an
-/// index is invalid, or if the stream does not end after the last field.
+/// Decodes a stream of fields. It begins with the number of Java fields and the number of injected fields.
+/// Then each field has its name, signature, offset, access flags, field flags, and one number for each of its
+/// field flags that is in `extra`. Returns the Java fields; `None` if an index is invalid, or if the stream
+/// does not end after the last field.
 fn from_stream(
     bytes: &[u8],
     encoding: Encoding,
@@ -296,7 +298,8 @@ mod tests {
         numbers.iter().map(|number| number + 1).collect()
     }
 
-    /// A class with fields in the form of one JDK: `name` and `tid`, and a static `tid`; its superclass.
+    /// A class with the fields `name` and `tid` and a static field `tid`, in the form of one JDK. Returns the
+    /// addresses of the class and of its superclass.
     fn jvm(major: u32) -> (Image, [Addr; 2]) {
         let mut image = Image::new();
         let texts =
@@ -371,7 +374,7 @@ mod tests {
         let (mut image, [klass, _]) = jvm(21);
         let fields = Fields::new(&image.read().unwrap().of_jdk(21)).unwrap();
         let memory = own_memory();
-        // The constant pool has two entries.
+        // Reduces the constant pool to two valid entries, so that some indexes are invalid.
         let pool = memory.pointer(Addr(klass.0 + 8)).unwrap();
         image.overwrite(pool, 3);
         assert!(fields.offsets(&mut Pages::new(&memory), klass, WANTED).is_err());

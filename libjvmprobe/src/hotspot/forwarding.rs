@@ -1,11 +1,13 @@
 //! New addresses of objects that ZGC has moved.
 //!
 //! Sources: hotspot/share/gc/z/{zForwarding,zForwardingEntry,zForwardingTable,zGranuleMap,zHash,zGeneration,zBarrier,
-//! zAddress}.hpp with their inline files; gc/x for non-generational ZGC of JDK 21 to 23. ZGC corrects references to
-//! moved objects when the application reads them, or in the next collection, and reuses the old memory at once. Until
-//! then, the new address is in the forwarding of the object's former page. The forwardings of a generation are in a
-//! table by granule of 2 MiB. vmStructs does not contain the position of this table in a ZGeneration; there, it follows
-//! two pointers to parts of the ZHeap.
+//! zAddress}.hpp with their inline files; gc/x for non-generational ZGC of JDK 21 to 23. When ZGC has
+//! moved an object, it reuses the old memory at once. It corrects a reference to the object only when the
+//! application reads the reference, or in the next collection. Until the reference is corrected, the object's
+//! new address is in the forwarding of the object's former page. The forwardings of a generation are in a
+//! table, whose index is the number of a granule of 2 MiB. vmStructs does not contain the offset of this
+//! table in a ZGeneration. The table is found by the two members before it, which are pointers to parts of
+//! the ZHeap.
 
 use crate::{
     Addr, Error, Result,
@@ -34,9 +36,9 @@ const OLD: u8 = 1;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Forwarding {
     tables: Tables,
-    /// Address of the mask of the bits of which a reference to a moved object has at least one.
+    /// Address of the mask of bad bits. A reference that needs a correction has at least one of these bits.
     bad_mask: Addr,
-    /// Mask of an object's offset in the heap.
+    /// Mask of the bits of an object's address that are the object's offset in the heap.
     offset_mask: u64,
     /// Offset of the array in a map of granules.
     map: u64,
@@ -50,13 +52,15 @@ pub(super) struct Forwarding {
 /// Addresses of maps from granules to forwardings.
 #[derive(Clone, Copy, Debug)]
 enum Tables {
-    /// Non-generational ZGC, with the address of the mask that addresses of the heap contain.
+    /// Non-generational ZGC. `good_mask` is the address of the mask of the bits that each corrected address
+    /// contains besides the offset.
     One { table: Addr, good_mask: Addr },
-    /// Generational ZGC, with the address of the mask of references that need no correction.
+    /// Generational ZGC. `good_mask` is the address of the mask of the metadata bits of references that need
+    /// no correction.
     Generations { young: Addr, old: Addr, good_mask: Addr },
 }
 
-/// Rows of the table for one of the two versions of ZGC.
+/// Rows of the layout table for ZGC, whose class names begin with Z or X: see [`Self::z`] and [`Self::x`].
 struct Rows {
     heap: Item,
     instance: Item,
@@ -161,8 +165,10 @@ impl Forwarding {
         }
     }
 
-    /// Returns the possible present addresses of an object to which a thread's lock stack refers. With generational ZGC,
-    /// the address in it has no metadata, and it is corrected when the thread runs.
+    /// Returns the possible present addresses of an object to which a thread's lock stack refers. With
+    /// generational ZGC, addresses in a lock stack have no metadata. So it is unknown which generation's
+    /// forwarding applies, and each of the two may yield an address. ZGC corrects a lock stack when its
+    /// thread runs.
     ///
     /// # Errors
     /// The errors of [`Self::current`].
@@ -223,6 +229,7 @@ impl Forwarding {
 }
 
 impl Rows {
+    /// For all ZGCs but those of [`Self::x`].
     fn z() -> Self {
         Self {
             heap: Item::ZHeapOfHeap,
@@ -243,6 +250,7 @@ impl Rows {
         }
     }
 
+    /// For non-generational ZGC of JDK 21 to 23.
     fn x() -> Self {
         Self {
             heap: Item::XHeapOfHeap,
@@ -273,13 +281,13 @@ fn generations(pages: &mut Pages<'_>, layout: &Layout, heap: Addr) -> Result<[Ad
     let mut found = [None; 2];
     let mut last = [0; 2];
     for offset in (0..MAX_HEAP).step_by(8) {
-        // The heap may end at the end of mapped memory.
+        // The ZHeap may be shorter than the searched range, and the memory after it may be unmapped.
         let Ok(word) = pages.u64(at(heap, offset)?) else { break };
         if [last[1], word] == [allocator.0, page_table.0] {
             let table = at(heap, offset + 8)?;
             let id = last[0] as u8;
             let slot = found.get_mut(usize::from(id)).filter(|_| id == YOUNG || id == OLD);
-            // A map of granules begins with its size. That of the page table is the largest one.
+            // A map of granules begins with its size. No map is larger than that of the page table.
             if let Some(slot) = slot
                 && pages.u64(table).is_ok_and(|size| (1..=granules).contains(&size))
             {
@@ -295,16 +303,17 @@ fn generations(pages: &mut Pages<'_>, layout: &Layout, heap: Addr) -> Result<[Ad
 }
 
 /// Whether the young generation's forwarding applies to a reference (`ZBarrier::remap_generation`). `good` is the mask
-/// of references that need no correction. `is_in_young` is whether the young generation has a forwarding for it.
+/// of references that need no correction. `is_in_young` is whether the young generation has a forwarding for
+/// the granule to which the reference refers.
 fn is_young(reference: u64, good: u64, is_in_young: bool) -> bool {
-    // One of four bits is set. The low digit of its number changes with each young collection, the high digit with each
-    // old one.
+    // Exactly one of the four remapped bits is set. In the binary number of this bit, 0 to 3, the low digit
+    // changes with each young collection, and the high digit with each old one.
     let number = |word: u64| (word >> REMAPPED_SHIFT & 0xf).trailing_zeros();
     let changed = number(reference) ^ number(good);
     match (changed & 2 != 0, changed & 1 != 0) {
         (false, _) => true,
         (true, false) => false,
-        // From an old object to an old one.
+        // An old object contains the reference, and the reference refers to an old object.
         (true, true) if reference & REMEMBERED == REMEMBERED => false,
         (true, true) => is_in_young,
     }
@@ -328,12 +337,13 @@ mod tests {
     /// Mask of offsets, which is also the base of the heap minus one.
     const OFFSETS: u64 = (1 << 42) - 1;
     const HEAP: u64 = 1 << 42;
-    /// Masks of the remapped bits: the first one is good.
+    /// Masks of the remapped bits: the lowest bit is good, the other three are bad.
     const GOOD: u64 = 1 << 12;
     const BAD: u64 = 0xe000;
     const GRANULE: u64 = 1 << GRANULE_SHIFT;
 
-    /// Generational ZGC, whose second granule has a young forwarding of one object.
+    /// Generational ZGC. The young generation has a forwarding for the second granule. `entry` sets the four
+    /// entries of this forwarding.
     fn jvm(entry: impl FnOnce(&mut [u64; 4])) -> (Image, Forwarding) {
         let mut image = Image::new();
         let bad_mask = image.put(&[BAD]);

@@ -1,5 +1,6 @@
-//! A fake JVM for the fuzzers: a file in memory represents a process's memory. It has the
-//! same tables at the same addresses each time, with the fuzzer's bytes in place of one part.
+//! A fake JVM for the fuzzers: a file in memory represents a process's memory. For each
+//! input, this memory has the same tables at the same addresses, with the fuzzer's bytes in place of one
+//! part.
 
 use std::{
     collections::HashMap,

@@ -27,8 +27,8 @@ pub struct Gauge {
     pub(crate) reads_heap_at_gc_begin: bool,
     /// Whether the operation type of a stop alone shows that the stop is a collection
     /// ([`HotSpot::is_pause`](crate::hotspot::HotSpot::is_pause)), so that nothing needs to be read within
-    /// the stop. True for ZGC, because its pauses free nothing and its log reports the heap for cycles, not
-    /// for pauses.
+    /// the stop. True for ZGC if `last_stop` is known. Not even the used heap is needed there, because ZGC's
+    /// pauses free nothing and its log reports the heap for cycles, not for pauses.
     pub op_shows_collection: bool,
     /// Counters of used bytes that the collector sets at the end of a collection: one for each space, at most
     /// eight. Empty if the collector has no such counters, or if they are not needed because the sum of

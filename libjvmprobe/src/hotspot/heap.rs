@@ -51,7 +51,7 @@ pub(crate) enum Term {
 
 /// `ZValueStorage::offset`: distance in bytes between ZGC's values for successive NUMA nodes.
 const Z_VALUE_STRIDE: u64 = 4096;
-/// Maximum number of NUMA nodes: the number of terms that a gauge can hold.
+/// Maximum number of NUMA nodes. A gauge holds at most eight terms, and each node needs at least one.
 const MAX_NODES: u32 = 8;
 /// Maximum distance in bytes of `G1CollectedHeap::_allocator` before `_summary_bytes_used`; in JDK 11
 /// to 28 the verifier is between them.
@@ -251,7 +251,7 @@ impl Reader<'_> {
         let start_offset = self.layout.get(Item::G1RegionBottom)?;
         let span = |holder| Term::Span { holder, end_offset, start_offset, none: Some(none) };
         let mut terms = vec![Term::Direct { addr: summary }];
-        // One region for each NUMA node in use.
+        // One `MutatorAllocRegion` for each NUMA node in use.
         for _ in 0..MAX_NODES {
             terms.push(span(plus(region, 8)?));
             let Some(retained) = retained else { break };

@@ -32,7 +32,8 @@ const MAX_PERF_DATA: u64 = 4 << 20;
 pub struct HotSpot {
     /// Name and version, for example `OpenJDK 64-Bit Server VM 17.0.9+9`.
     pub version: String,
-    /// The JDK's feature release: the number before the first dot, 8 for JDK 8.
+    /// The JDK's feature release, for example 17. For JDK 8 it is 8, although the version of that VM begins with
+    /// 25.
     pub major: u32,
     /// Vendor, if the performance data contain it.
     pub(crate) vendor: Option<String>,
@@ -144,7 +145,8 @@ impl HotSpot {
             reads_heap_at_gc_begin: collector == Collector::Cms && self.major == 8,
             ..Gauge::default()
         };
-        // An empty list of terms means that the used heap cannot be determined.
+        // The terms of a sum, which is the used heap. The list is empty if the used heap cannot be determined;
+        // `None` means that there is no heap yet.
         let used = heap::used(memory, layout, collector)
             .inspect_err(|why| unknown("used heap is unknown", why))
             .unwrap_or_else(|_| Some(Vec::new()));
@@ -166,8 +168,9 @@ impl HotSpot {
         let max = flags.as_ref().and_then(|flags| flags.flag_u64(memory, "MaxHeapSize"));
         self.max_heap = max.filter(|&max| max > 0);
         self.counters = perf.as_ref().map(|(base, data)| Counters::find(*base, data));
-        // SafepointTracing (runtime/safepoint.cpp, JDK 14 and later) keeps the times that the JVM's log
-        // line contains. They are private, so their addresses are known only if there is a symbol table.
+        // SafepointTracing (runtime/safepoint.cpp, JDK 14 and later) keeps the times of the last stop, which
+        // the JVM prints with -Xlog:safepoint. They are private, so their addresses are known only if there
+        // is a symbol table.
         let last_stop = || {
             Some(LastStop {
                 begin: at(Item::LastStopBegin)?,
@@ -361,7 +364,7 @@ pub(super) fn perf_data(memory: &Memory, layout: &Layout) -> Result<Option<(Addr
     }
     let bytes = memory.read(start, capacity as usize)?;
     let data = PerfData::parse(&bytes)?;
-    // Entries are added while the JVM starts; this one is among the last.
+    // The JVM adds entries while it starts; `sun.gc.lastCause` is among the last.
     Ok(data.offset("sun.gc.lastCause").is_some().then_some((start, data)))
 }
 

@@ -125,7 +125,7 @@ pub(super) struct Row {
     pub(crate) features: &'static [Feature],
 }
 
-/// Marks a row that no known JDK has removed.
+/// The value of [`Row::until`] if no known JDK has removed the item.
 const NO_END: u32 = u32::MAX;
 
 macro_rules! table {

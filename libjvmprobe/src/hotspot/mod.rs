@@ -30,7 +30,7 @@
 //! | [`deopt`] | reasons of deoptimisations |
 //! | `compressed` | HotSpot's compressed integers |
 //! | `hashing` | hash maps keyed by numbers from the target |
-//! | `pages` | cache of the target's pages, with bounds |
+//! | `pages` | cache of the target's memory pages, limited in size |
 //! | [`walking`] | data for the stack walker |
 //!
 //! [`HotSpot::read`] reads the properties of one JVM with these modules. Nothing is written to the

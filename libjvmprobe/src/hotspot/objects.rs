@@ -27,8 +27,8 @@ const HEADER: usize = 24;
 /// fewer classes.
 const MAX_CLASSES: usize = 1 << 17;
 /// Maximum number of steps for one range, about a second of work. Protects against ranges that do not
-/// contain objects. A Class object counts as CLASS_STEPS because it needs a separate read, any other
-/// object as one step.
+/// contain objects. A Class object counts as CLASS_STEPS steps, because it needs a separate read. Any other
+/// object counts as one step.
 const MAX_STEPS: u64 = 1 << 25;
 const CLASS_STEPS: u64 = 64;
 /// With compact headers the class is in the highest bits of the mark (markWord::klass_shift).

@@ -42,9 +42,9 @@ impl HotSpot {
         at.ok_or_else(|| Error::layout("the heap is not set up yet"))
     }
 
-    /// Returns the size in bytes above which objects are humongous; `None` for collectors other than G1,
-    /// which have no humongous objects, and if the size is unknown. With G1, an object of more than half a
-    /// heap region is humongous (`G1CollectedHeap::humongous_threshold_for`).
+    /// Returns the size in bytes above which objects are humongous in G1; `None` if the size is unknown, and
+    /// for other collectors. With G1, an object of more than half a heap region is humongous
+    /// (`G1CollectedHeap::humongous_threshold_for`).
     pub fn humongous_bytes(&self) -> Option<u64> {
         if self.collector != Collector::G1 {
             return None;

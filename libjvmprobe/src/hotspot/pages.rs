@@ -1,6 +1,6 @@
 //! A bounded cache of the target's pages.
 //!
-//! vmStructs and the flag table refer to thousands of names. They lie close together in libjvm's
+//! vmStructs and the flag table refer to thousands of names. The names lie close together in libjvm's
 //! read-only data, so one page holds about a hundred names. The parts of methods are close together,
 //! too: they lie in metaspace in the order in which classes were loaded. Cached pages are never
 //! refreshed, so a cache should be used for one pass over the target only.
@@ -320,8 +320,8 @@ mod tests {
     use super::*;
     use crate::hotspot::testing::own_memory;
 
-    /// Maps pages at an address aligned to a group of pages, each beginning with its
-    /// number.
+    /// Maps pages and writes the number of each page at its beginning. The first page is aligned to a group
+    /// of pages.
     fn own_pages(many: usize) -> *mut u8 {
         let access = libc::PROT_READ | libc::PROT_WRITE;
         let kind = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;

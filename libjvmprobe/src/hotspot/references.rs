@@ -1,12 +1,13 @@
 //! Objects of the Java heap, and the references in their fields.
 //!
-//! Sources: hotspot/share/oops/{oop,klass,arrayOop,compressedOops}.hpp; zAddress.hpp, zAddress_x86.cpp. Fields are
-//! found by the class of the object that they refer to, not by field descriptors.
+//! Sources: hotspot/share/oops/{oop,klass,arrayOop,compressedOops}.hpp; zAddress.hpp, zAddress_x86.cpp. Some
+//! callers find a field by the class of the object that it refers to, others by its offset (`fields`).
 //!
-//! Collectors move objects. While an object is being moved, its old copy keeps its former contents. A result
-//! is valid only if each object on the path had the expected class when it was read. With ZGC, a stale
-//! reference may point to memory that is in use for something else, so a result needs confirmation from
-//! another source.
+//! Collectors move objects. While an object is being moved, its old copy keeps its contents and can still be
+//! read. Later, the memory of the old copy is used for something else. Therefore a result is valid only if
+//! each object that was read for it had the expected class. With ZGC, references to an old copy may exist for
+//! a long time after its memory was reused. A reader created by [`References::following`] finds the new copy;
+//! the results of other readers need confirmation from another source.
 
 use crate::{
     Addr, Error, Result,
@@ -58,7 +59,7 @@ pub(super) struct References {
     form: Form,
     /// Whether references may lead to an object's former address (ZGC).
     pub(super) may_be_stale: bool,
-    /// Finds objects that the collector has moved; only in [`Self::following`].
+    /// Finds objects that ZGC has moved; only in readers that [`Self::following`] has created.
     forwarding: Option<Forwarding>,
     /// Cached layout helpers by class, because most objects are of few classes.
     helpers: NumberMap<Addr, i32>,

@@ -158,7 +158,7 @@ impl Image {
     }
 }
 
-/// Stores a Symbol: its length in two bytes, and its text from the sixth byte on.
+/// Stores a Symbol: its length in two bytes, four unused bytes, and its text.
 #[cfg(test)]
 pub(super) fn symbol(image: &mut Image, text: &str) -> Addr {
     let mut bytes = [&(text.len() as u16).to_ne_bytes()[..], &[0; 4], text.as_bytes()].concat();

@@ -1,8 +1,8 @@
 //! Bytes that each Java thread has allocated, from HotSpot's own counters.
 //!
 //! Sources: hotspot/share/runtime/{thread,threadSMR}.hpp and
-//! gc/shared/threadLocalAllocBuffer.hpp, with the fields that vmStructs exports. A thread
-//! adds its allocations outside of TLABs, and each TLAB when it is full, to `_allocated_bytes`. The
+//! gc/shared/threadLocalAllocBuffer.hpp, with the fields that vmStructs exports. `_allocated_bytes`
+//! counts a thread's allocations outside of TLABs, and each TLAB from the time when it is full. The
 //! used part of the current TLAB lies between its start and its top. The sum of both is what
 //! `com.sun.management.ThreadMXBean.getThreadAllocatedBytes` returns
 //! (`Thread::cooked_allocated_bytes`).
@@ -151,7 +151,8 @@ fn array(memory: &Memory, layout: &Layout) -> Result<Vec<Addr>> {
         let list = memory.pointer(list_at)?;
         let threads = of_list(memory, layout, list);
         tries += 1;
-        // A list that was replaced meanwhile is good enough if it was readable: it may lack the newest threads.
+        // After MAX_TRIES attempts, a readable list is accepted even if the JVM has replaced it meanwhile.
+        // Such a list may lack the newest threads.
         let is_enough = if threads.is_ok() { tries >= MAX_TRIES } else { tries >= MAX_LIST_TRIES };
         if is_enough || threads.is_ok() && memory.pointer(list_at)? == list {
             return threads;

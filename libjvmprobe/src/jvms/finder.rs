@@ -1,8 +1,8 @@
 //! Finds processes that have mapped libjvm.so, on the whole host or among the descendants of one command.
 //!
-//! The kernel reports each mapping of libjvm.so ([`super::mappings`]). Every 30 seconds, and whenever events were lost,
-//! a scan of all processes finds those that were not reported. If the kernel reports no mappings, the scan runs every
-//! 200 ms instead.
+//! The kernel reports each mapping of libjvm.so ([`super::mappings`]). Every 30 seconds, and whenever events
+//! were lost, a scan of all processes finds the mappings that were not reported. If this process cannot
+//! receive the kernel's reports, the scan runs every 200 ms instead.
 
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
@@ -16,9 +16,9 @@ use crate::{
     sys::Pace,
 };
 
-/// Interval of scans of all processes if the kernel reports no mappings.
+/// Interval of scans of all processes if the kernel's reports of mappings cannot be received.
 const SCAN_INTERVAL: Duration = Duration::from_millis(200);
-/// Interval of scans of all processes if the kernel reports mappings.
+/// Interval of scans of all processes if the kernel's reports of mappings are received.
 const RARE_SCAN_INTERVAL: Duration = Duration::from_secs(30);
 /// Time after which a JVM that got no slot is examined again and may get one.
 const RETRY: Duration = Duration::from_secs(30);
@@ -156,7 +156,8 @@ impl Finder {
         self.exited_unexamined
     }
 
-    /// Forgets a process that has ended or changed, so that a new one with its PID is found, and releases its slot.
+    /// Forgets a process that has ended or now runs another program, and releases its slot. The next process
+    /// that maps libjvm.so under this PID counts as new.
     pub(super) fn forget(&mut self, pid: Pid) {
         self.scanner.forget(pid);
         if let Some(slots) = &self.slots {

@@ -149,10 +149,10 @@ fn bytes_of(process: &Process, name: &str) -> Vec<u8> {
     bytes
 }
 
-/// Returns the name of this host. If the Kubernetes manifest sets `NODE_NAME` in the environment, its value
-/// is the name. Otherwise, the name is the host name that PID 1 sees: in a container that shares the host's
-/// PID namespace, that is the name of the host. If that name cannot be read, returns the host name that this
-/// process sees.
+/// Returns the name of this host: the value of `NODE_NAME` in our environment, which the daemon's Kubernetes
+/// manifest sets. If it is not set, returns the host name that PID 1 sees. In a container that shares the
+/// host's PID namespace, PID 1 is a process of the host and sees the name of the host. If PID 1's host name
+/// cannot be read, returns the host name that this process sees.
 pub fn host_name() -> &'static str {
     static NAME: OnceLock<String> = OnceLock::new();
     NAME.get_or_init(|| {

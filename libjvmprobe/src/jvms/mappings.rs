@@ -2,9 +2,10 @@
 //!
 //! A software event that counts nothing (`PERF_COUNT_SW_DUMMY`), one per processor, records each executable
 //! mapping on this machine with its process and file. It needs no tracefs, no BTF and no probe. PIDs are
-//! those of our own PID namespace. The events wake up no thread, because the rings are read periodically. So
-//! the only cost is to read the records. A program causes about ten of them, so a machine that starts a
-//! thousand programs per second causes ten thousand per second. Source: perf_event_open(2), "MMAP layout".
+//! those of our own PID namespace. The kernel writes the records of each event to a ring buffer. We read the
+//! ring buffers periodically, so the events need not wake up a thread, and the main cost is to read the
+//! records. Each program that starts causes about ten records, so a machine that starts a thousand programs
+//! per second causes ten thousand records per second. Source: perf_event_open(2), "MMAP layout".
 
 use std::{
     io,

@@ -20,8 +20,8 @@ pub fn find(pids: &[Pid]) -> Result<Vec<Named>> {
     Ok(targets.into_iter().zip(hotspots).collect())
 }
 
-/// Returns the JVMs that run now, for a tool that takes a single snapshot, and the processes that cannot be examined,
-/// with the reason.
+/// Returns two lists for a tool that takes a single snapshot: the JVMs that run now, and the processes that
+/// look like JVMs but cannot be examined, each with the reason.
 pub fn now() -> (Vec<Named>, Vec<(Pid, Error)>) {
     let with_hotspot = |target: Target| {
         let hotspot = HotSpot::read(&target);

@@ -46,7 +46,7 @@ const VM_CREATION_TIMEOUT: Duration = Duration::from_secs(3);
 const SLOW_READ_INTERVAL: Duration = Duration::from_secs(1);
 /// Maximum time to read one JVM.
 const MAX_READING: Duration = Duration::from_secs(5);
-/// A read that takes longer than this counts as slow. It was delayed by the target's memory.
+/// A read that takes longer than this counts as slow; presumably, the target's memory answers slowly.
 const SLOW: Duration = Duration::from_millis(500);
 /// After a slow read, the JVM is not read again for this many times the duration of the read.
 const READ_PAUSE_FACTOR: u32 = 10;
@@ -56,7 +56,7 @@ const RARE_READ_INTERVAL: Duration = Duration::from_secs(30);
 const MAX_DESELECTED: usize = 1000;
 /// Time after which the thread interrupts reading JVMs and searches for new ones.
 const MAX_ROUND: Duration = Duration::from_millis(100);
-/// Maximum number of control groups whose reading time is recorded.
+/// Maximum number of tenants for which the time spent on reading their JVMs is recorded.
 const MAX_TENANTS: usize = 10_000;
 /// Maximum time that a tracer waits until all JVMs that ran at the start have been read.
 const MAX_FIRST: Duration = Duration::from_secs(10);
@@ -364,7 +364,7 @@ impl Arrivals {
     }
 }
 
-/// A JVM, before and after it was opened.
+/// A JVM that is opened, or that is not opened yet.
 #[derive(Debug)]
 enum Found {
     /// Not selected yet: neither its libjvm.so nor its memory is opened.
@@ -434,7 +434,8 @@ impl Starting {
         }
     }
 
-    /// Determines its attributes from outside, once. Returns `false` if they exclude it.
+    /// Determines the JVM's attributes from outside, at the first call. Returns `false` if these attributes
+    /// already show that the JVM is not wanted.
     fn identify(&mut self, options: &Options) -> bool {
         if options.identify && self.identity.is_none() {
             let identity = JvmIdentity::of(self.jvm.process());
@@ -464,7 +465,7 @@ struct Worker {
     starting: Vec<Starting>,
     /// JVMs that are not selected.
     deselected: Vec<Arc<Process>>,
-    /// Time spent on reading JVMs of each control group. The group with the least is read first.
+    /// Time spent on reading the JVMs of each tenant. JVMs of the tenant with the least time are read first.
     reading_time: HashMap<Arc<str>, Duration>,
     next_sweep: Instant,
     sweeps: u32,
@@ -550,7 +551,8 @@ impl Worker {
         self.starting.extend(found.into_iter().map(new));
     }
 
-    /// Forgets processes that have ended or run another program, so that new processes with their PIDs are found.
+    /// Forgets processes that have ended or now run another program, so that new processes with their PIDs
+    /// are found.
     fn sweep(&mut self, is_checked: impl Fn(Pid) -> bool, closely: bool) {
         // Each process is checked once, so that all lists agree even if it ends meanwhile.
         let mut fates = HashMap::new();

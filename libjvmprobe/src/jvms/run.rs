@@ -18,8 +18,8 @@ pub struct Times {
     pub duration: Option<Duration>,
     /// Interval between reports; `None` for no periodic reports.
     pub interval: Option<Duration>,
-    /// Time that the reports are aligned to: each comes a whole number of intervals later. `None` aligns them
-    /// to the start of the trace.
+    /// Time that the reports are aligned to: each report comes a whole number of intervals after this time.
+    /// `None` aligns the reports to the start of the trace.
     pub aligned_to: Option<Instant>,
     /// Number of reports after which the trace ends; `None` if it is not limited.
     pub count: Option<u64>,
@@ -58,8 +58,8 @@ pub trait Watch {
     /// Returns an error if the trace cannot continue.
     fn poll(&mut self) -> Result<()>;
 
-    /// Handles processes that have ended or changed. `collect` is true about once per second, or every 15 seconds with
-    /// a calm pace; then counters are read, too.
+    /// Handles processes that have ended or now run another program. `collect` is true about once per second,
+    /// or every 15 seconds with a calm pace; then counters are read, too.
     ///
     /// # Errors
     /// Returns an error if the trace cannot continue.

@@ -57,7 +57,7 @@ impl Schedule {
             && now >= at
             && !due.end
         {
-            // Based on the planned time, so that late wake-ups do not accumulate.
+            // Based on the planned time of this report, so that the delays of late wake-ups do not add up.
             self.next_report = Some(at + interval);
             self.reports_left -= 1;
             due.report = true;

@@ -165,7 +165,8 @@ pub struct Trace<T: Tool> {
     pub jvms: ByKey<T::Jvm>,
     /// Shared attachments, by libjvm.so.
     files: HashMap<FileId, Attached>,
-    /// JVMs reported by the registry, if all JVMs or those of a command are traced.
+    /// JVMs reported by the registry. `None` if only named JVMs are traced and none of them was starting up
+    /// when the trace began.
     arrivals: Option<Arrivals>,
     /// Attachments made for a command that is not yet a JVM.
     early: Option<EarlyAttachment>,
@@ -327,8 +328,8 @@ impl<T: Tool> Trace<T> {
         self.add(key_in_file(&target), target, hotspot, None)
     }
 
-    /// Attaches the programs that this JVM needs to its libjvm.so, except those that were attached for an
-    /// earlier JVM.
+    /// Attaches to the libjvm.so of a JVM the programs that this JVM needs. Programs that were attached to
+    /// the file for an earlier JVM are not attached again.
     fn attach_to_file(&mut self, target: &Target, hotspot: Option<&HotSpot>) -> Result<()> {
         let attached = self.files.entry(target.libjvm.id).or_default();
         let collector = hotspot.map(|hotspot| hotspot.collector);
@@ -420,7 +421,7 @@ impl<T: Tool> Trace<T> {
         let fates = self.jvms.iter().map(|(key, jvm)| (*key, fate(jvm)));
         let changed: Vec<_> = fates.filter(|(_, fate)| *fate != Fate::Alive).collect();
         if !changed.is_empty() {
-            // Counters may have changed between the last collection and the end.
+            // Counters may have changed between the last read and the end of the JVM.
             self.tool.collect_last(&mut self.jvms)?;
             self.report_lost_events()?;
         }

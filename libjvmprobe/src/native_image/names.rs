@@ -39,7 +39,7 @@ pub(super) struct Names {
     names: Range<usize>,
     /// Offset of the name in a class object.
     class_name: usize,
-    /// Class of byte arrays, as a reference.
+    /// Reference to the class of byte arrays, as in the header of such an array.
     bytes_class: u64,
 }
 

@@ -65,8 +65,8 @@ impl CodeFile {
         Some((Self { file, symbols: Some(symbols) }, (meta.dev(), meta.ino())))
     }
 
-    /// Returns a file with the symbols, if this file has none itself: a separate file of the same build, or the
-    /// decompressed symbols that this file contains.
+    /// Returns another file with the symbols, if this file has no symbol table: a separate file of the same
+    /// build, or a new file with the symbols that this file contains in compressed form.
     pub(crate) fn separate_symbols(&self) -> Option<File> {
         let found = self.symbols.as_ref().and_then(|file| file.try_clone().ok());
         found.or_else(|| {
@@ -95,9 +95,9 @@ impl AsRawFd for CodeFile {
     }
 }
 
-/// Cache of open files by device and inode. Clones share the cached files. A file of an image has a different
-/// inode number in each container, because each container has its own overlay, but the entries of all
-/// containers share one open file.
+/// Cache of open files by device and inode. Clones share the cached files. A file of a container image has
+/// different numbers in each container, because each container has its own overlay. So such a file has an
+/// entry for each container, and all these entries share one open file.
 #[derive(Clone, Debug, Default)]
 pub struct FileCache(Arc<Mutex<Opened>>);
 
@@ -135,7 +135,7 @@ type FileNumber = (i32, i32, u64);
 /// Device and inode of a debug file.
 type DebugFile = (u64, u64);
 /// Key of the cache: a mapped file, and the debug file for it in the root of the process. Containers share
-/// the files of an image, but if their debug files differ, they must not share function names.
+/// the files of a container image, but if their debug files differ, they must not share function names.
 type CacheKey = (FileNumber, Option<DebugFile>);
 
 impl Mapping {
@@ -323,8 +323,8 @@ impl Opened {
         used.map(|(&key, _)| key).collect()
     }
 
-    /// Returns whether no attempt to open the mapping's file is left to make: the mapping has no file, or an
-    /// attempt has succeeded or has failed for good.
+    /// Returns `true` if no further attempt to open the mapping's file is needed: the mapping has no file,
+    /// the file was opened, or it could not be opened for a reason other than a lack of descriptors.
     fn was_tried(&self, map: &MemoryMap) -> bool {
         file_key(map).is_none_or(|number| self.files.contains_key(&(number, None)))
     }

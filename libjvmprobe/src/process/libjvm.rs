@@ -50,7 +50,7 @@ pub(super) const JVM_NAMES: [&[u8]; 2] = [b"/libjvm.so", b"/libj9vm"];
 
 impl LibJvm {
     /// Returns the first mapping of the libjvm.so that a process runs. Reads only the list of mappings of the
-    /// process and, if there is no such mapping, its program.
+    /// process. If there is no such mapping, also reads the file of the process's program.
     ///
     /// # Errors
     /// [`Error::NotAJvm`], [`Error::OpenJ9`], [`Error::NativeImage`], or [`Error::Permission`].

@@ -22,14 +22,14 @@ use crate::{
 const MAX_TEXT: u64 = 64 << 20;
 /// Maximum length of a line. A path that can be opened has at most 4,096 bytes (PATH_MAX).
 const MAX_LINE: usize = 8192;
-/// Maximum size of the lines that are kept.
+/// Maximum total size of the lines that are kept.
 const MAX_KEPT: usize = 16 << 20;
 
 /// Returns the mappings of a process whose lines `is_wanted` selects. Lines longer than `MAX_LINE` are skipped.
 ///
 /// # Errors
 /// [`NoSuchProcess`](crate::Error::NoSuchProcess), [`Permission`](crate::Error::Permission);
-/// [`Io`](crate::Error::Io) if the text is longer than 64 MiB, or the selected lines are longer than 16 MiB.
+/// [`Io`](crate::Error::Io) if the text exceeds 64 MiB, or the selected lines together exceed 16 MiB.
 pub(crate) fn of(pid: Pid, is_wanted: impl Fn(&[u8]) -> bool) -> Result<Vec<MemoryMap>> {
     let mut kept = Vec::new();
     for_each_line(pid, |line| {

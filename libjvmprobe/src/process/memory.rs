@@ -64,8 +64,8 @@ impl Memory {
         Ok(())
     }
 
-    /// Reads blocks of `size` bytes, at most 1 MiB, consecutively into `to`, in as few requests as possible. Returns
-    /// for each block whether it could be read.
+    /// Reads blocks of `size` bytes (at most 1 MiB) with as few requests as possible, and stores them one
+    /// after another in `to`. Returns for each block whether it could be read.
     ///
     /// # Errors
     /// [`Error::Memory`] if the process has ended, or its memory does not answer within one second.

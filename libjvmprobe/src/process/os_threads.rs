@@ -39,7 +39,7 @@ pub(crate) fn os_threads(pid: Pid) -> Result<Vec<OsThread>> {
     let read = |tid: u32| {
         let stat = Stat::from_read(text_of(pid, &format!("task/{tid}/stat")).ok()?.as_bytes());
         let stat = stat.ok()?;
-        // The status is longer than everything else, and the IDs are usually equal.
+        // `status` is longer than the other files, so it is read only if the two IDs can differ.
         let namespace_tid = if namespaces > 1 { tid_in_namespace(pid, tid)? } else { tid };
         Some(OsThread {
             tid,

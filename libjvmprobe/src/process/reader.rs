@@ -1,13 +1,13 @@
 //! Reader processes: child processes that access a target's memory and files on behalf of this process.
 //!
-//! A page or a file of a target may be backed by a server that never answers: FUSE, which any tenant may run,
-//! a dead NFS server, userfaultfd(2). The kernel then waits inside the system call. In the case of FUSE, even
-//! SIGKILL does not end the wait (fs/fuse/dev.c, `request_wait_answer`). A process with one such thread
-//! cannot exit, so it cannot be restarted either. No check beforehand helps, because the target can change
-//! its mappings between the check and the read. So a reader makes these calls, and the caller waits for its
-//! answer for at most [`LIMIT`]. A reader that takes longer is abandoned: while that reader is stuck, all
-//! other reads of its target are rejected immediately. When its call returns, the reader ends, and the target
-//! can be read again.
+//! A page or a file of a target may be backed by a server that never answers: a FUSE server (any tenant may
+//! run one), a dead NFS server, or a handler of userfaultfd(2). The kernel then waits inside the system call.
+//! In the case of FUSE, even SIGKILL does not end the wait (fs/fuse/dev.c, `request_wait_answer`). A process
+//! with one such thread cannot exit, so it cannot be restarted either. No check beforehand helps, because the
+//! target can change its mappings between the check and the read. So a reader makes these calls, and the
+//! caller waits for the reader's answer for at most [`LIMIT`]. A reader that takes longer is abandoned: while
+//! that reader is stuck, all other reads of its target are rejected immediately. When its call returns, the
+//! reader ends, and the target can be read again.
 //!
 //! Memory is read by process_vm_readv(2). Unlike a read of `/proc/PID/mem`, this call does not hold the
 //! target's mmap_lock while a page is fetched. Holding that lock would block the target's own mmap(2).
@@ -283,7 +283,7 @@ fn ask(
     })
 }
 
-/// Sends a request. An error means that the reader has ended.
+/// Sends a request. If that fails, returns [`io::ErrorKind::UnexpectedEof`], as if the reader had ended.
 fn send(
     to: &OwnedFd,
     call: Call,
@@ -326,7 +326,8 @@ fn receive(
     }
 }
 
-/// Memory of a process. The open `/proc/PID/mem` ensures that it still is the same process and program.
+/// Memory of a process. A reader uses the open `/proc/PID/mem` to check that the process still exists and
+/// runs the same program.
 #[derive(Debug)]
 pub(super) struct MemoryFile {
     pid: Pid,

@@ -442,7 +442,8 @@ impl NewFile<'_> {
         Ok(FileStatus(rustix::fs::fstat(self.file.as_fd())?))
     }
 
-    /// Renames it within its folder, replacing an existing file of the new name. It is not removed any more.
+    /// Renames the file within its folder, replacing an existing file of the new name. The renamed file is
+    /// not removed at the end.
     ///
     /// # Errors
     /// Returns the errors of rename(2).

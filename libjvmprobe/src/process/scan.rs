@@ -62,8 +62,8 @@ impl Scanner {
                 continue;
             }
             let is_due = *scans <= EAGER_SCANS || scans.is_multiple_of(LATE_SCAN_INTERVAL);
-            // The first scan examines every process, because this also detects native images. In later scans,
-            // only a process that maps a JVM's library can have become a JVM.
+            // Each process is examined in its first scan, even if it maps no JVM's library, to detect native
+            // images. In later scans, only a process that maps a JVM's library can have become a JVM.
             if is_due && (*scans == 1 || maps_jvm(pid)) {
                 found.extend(self.examine(pid));
             }
@@ -98,7 +98,7 @@ impl Scanner {
         self.scan_counts.get(&pid) == Some(&DECIDED)
     }
 
-    /// Forgets a process that has ended or changed, so that a new one with its PID is found.
+    /// Forgets the result for a PID, so that later scans examine the process with this PID as if it were new.
     pub(crate) fn forget(&mut self, pid: Pid) {
         self.scan_counts.remove(&pid);
     }

@@ -3,7 +3,7 @@
 //! Each character counts as one column. This is exact for the names of VM operations, and wrong by at most a
 //! few columns for other names.
 
-/// Maximum line width if names permit, chosen so that terminals do not wrap lines.
+/// Maximum width of a line, so that terminals do not wrap it. Only a long name makes a line wider.
 pub(crate) const WIDTH: usize = 100;
 
 /// Fits a name into a column: a wider one is cut at its end, with an ellipsis.
@@ -22,7 +22,7 @@ pub fn wrap(text: &str) -> String {
     let mut line_width = WIDTH;
     while let Some((end, _)) = rest.char_indices().nth(line_width) {
         let head = &rest[..end];
-        // A part that is wider than the line is not broken.
+        // Without a separator in this line, the rest of the text is not broken.
         let Some(at) = head.rfind("; ").or_else(|| head.rfind(", ")) else {
             break;
         };

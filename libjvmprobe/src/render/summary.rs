@@ -154,7 +154,7 @@ pub fn shares(profile: &Profile) -> Vec<(&'static str, f64)> {
 }
 
 /// Returns the method to which the self time of a wait is attributed: the innermost Java method, or else the innermost
-/// function outside of the kernel. `None` if the sample is not a wait.
+/// function outside of the kernel. `None` unless the thread is blocked or waits for a CPU.
 fn waiting_method<'a>(profile: &'a Profile, sample: &Sample) -> Option<&'a str> {
     if !matches!(work(profile, sample), Work::Blocked | Work::Runnable) {
         return None;
@@ -335,7 +335,7 @@ fn only_child<'a, 'n>(node: &'n Node<'a>) -> Option<(&'a str, &'n Node<'a>)> {
 pub struct Quality {
     /// Share of samples whose stacks are complete to the thread's entry.
     pub complete: f64,
-    /// Share of samples whose stacks contain a step that was a guess.
+    /// Share of samples whose stacks are incomplete because a step of the walk was a guess.
     pub guessed: f64,
     /// Share of samples in which inlined methods may be missing.
     pub unsure: f64,

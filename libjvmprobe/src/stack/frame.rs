@@ -28,7 +28,7 @@ pub enum Kind {
     Kernel,
     /// Not code, but a label of the stack: the class of an allocated object or of an exception, for example.
     Class,
-    /// User code without a known name.
+    /// User code without a known name, or a placeholder such as `[idle]`.
     Unknown,
 }
 

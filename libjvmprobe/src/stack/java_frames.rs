@@ -1,6 +1,6 @@
 //! Names of a JVM's Java frames, resolved as soon as a stack is received.
 //!
-//! Compiled code is freed and its memory reused, and so are methods whose classes are unloaded. Therefore the
+//! HotSpot frees compiled code, and the methods of unloaded classes, and reuses their memory. Therefore the
 //! walker sends data that distinguishes old from new: for compiled code, its compile id; for a stack with
 //! interpreted methods, its generation, which is the number of classes that the JVM had unloaded at that
 //! time. HotSpot increments that number before it frees anything

@@ -1,8 +1,8 @@
 //! Names stacks one by one as they arrive, while their code still exists.
 //!
 //! This suits stacks that are sent once and soon after they were walked: code is not freed while it is on a
-//! thread's stack, and rarely shortly afterwards. The kernel side treats stacks that differ in a compile id
-//! as different stacks, so the names given to a stack remain valid.
+//! thread's stack, and is rarely freed shortly afterwards. The kernel side treats stacks that differ in a
+//! compile id as different stacks, so the names given to a stack remain valid.
 
 use std::time::{Duration, Instant};
 
@@ -172,7 +172,7 @@ impl StackNamer {
 pub(crate) struct NamedStack {
     /// Frames, outermost first, without those beyond the entry function of the thread.
     pub frames: Vec<Frame>,
-    /// Whether the stack reaches the entry function of its thread, and no step of the walk was a guess.
+    /// Whether the walk reached the entry function of the thread without a guess.
     pub complete: bool,
     /// Whether inlined methods may be missing.
     pub unsure: bool,

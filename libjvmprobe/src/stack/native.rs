@@ -1,7 +1,7 @@
 //! Symbols of the ELF files that processes have mapped.
 //!
 //! [`crate::process::code`] keeps the files open. A confined child ([`super::symbolizer`]) parses them; this process
-//! reads only parts whose size and effort are bounded by construction.
+//! itself reads only parts of limited size, in limited time.
 //!
 //! Symbols that a file lacks are read from a separate file of the same build:
 //! `crate::elf::separate_debug_file`.
@@ -123,7 +123,7 @@ struct Reader {
     bundle: Option<Bundle>,
     /// Code information of a native image, if the file is one.
     image: Option<(Image, Segments)>,
-    /// Start addresses of functions, for those without names.
+    /// Start addresses of functions; a function without a name is shown by its start.
     functions: Option<Functions>,
 }
 
@@ -271,7 +271,7 @@ mod worker {
 
     static WORKER: OnceLock<Option<Worker<Job>>> = OnceLock::new();
 
-    /// Has the worker thread call [`Readers::find`], and returns the result; empty if the thread is missing
+    /// Makes the worker thread call [`Readers::find`], and returns the result; empty if the thread is missing
     /// or does not answer in time.
     pub(super) fn find(file: &Arc<CodeFile>, offset: FileOffset, symbols: Symbols) -> FunctionsAt {
         if IS_STUCK.load(Ordering::Relaxed) {

@@ -65,7 +65,7 @@ pub struct Sample {
     pub cpu: Option<u32>,
     /// Frames, outermost first: user code, then the kernel.
     pub stack: Vec<FrameId>,
-    /// Whether the stack reaches the entry function of its thread, and no step of the walk was a guess.
+    /// Whether the walk reached the entry function of the thread without a guess.
     pub complete: bool,
     /// Whether the stack is incomplete because a step of the walk was a guess.
     pub guessed: bool,
@@ -295,9 +295,9 @@ impl Profile {
         }
     }
 
-    /// Reduces the size to at most `max` bytes as far as possible: drops the stacks of the rarest samples,
-    /// beginning with those that occurred once. Their counts are kept per process, with the frame `FOLDED` as
-    /// stack. Unused frames are dropped, too.
+    /// Reduces the size to at most `max` bytes as far as possible: drops the stacks of the samples with the
+    /// smallest counts, beginning with a count of 1. The sum of these counts is kept per process, with the
+    /// frame `FOLDED` as stack. Unused frames are dropped, too.
     pub fn fold(&mut self, max: usize) {
         let mut max_folded_count = 1_u64;
         while self.size() > max && self.samples.len() > 1 {

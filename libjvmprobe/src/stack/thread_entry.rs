@@ -31,8 +31,9 @@ const IMAGE_ENTRIES: [&str; 3] = [
 const ENTRY_DEPTH: usize = 6;
 
 /// Removes the frames beyond the outermost entry function of the thread. Returns whether the innermost entry
-/// function is among the first `known` frames. (The frames between the two may be guesses: musl has no unwind
-/// tables for its own entry function, which calls that of libjvm.so.)
+/// function is among the first `known` frames, which were found without a guess. (If there are several entry
+/// functions, the outer ones may be guesses: musl's entry function, for which musl has no unwind table, calls
+/// the entry function of libjvm.so.)
 pub(crate) fn cut_beyond_entry(frames: &mut Vec<Frame>, known: usize) -> bool {
     let is_entry = |frame: &Frame| {
         ENTRIES.contains(&&*frame.name)

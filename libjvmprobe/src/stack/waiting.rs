@@ -1,4 +1,5 @@
-//! Placeholder frames of threads that do not run: at the innermost end of a stack, or instead of one.
+//! Placeholder frames of threads that do not run. A placeholder is the innermost frame of the stack, or
+//! replaces the stack.
 
 /// The thread waits until it is woken up.
 pub(crate) const BLOCKED: &str = "[blocked]";

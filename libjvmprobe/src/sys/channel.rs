@@ -1,7 +1,8 @@
 //! Messages with descriptors between a parent and its child processes.
 //!
-//! Both ends are Unix sockets that keep message boundaries. The parent's end never blocks: the parent waits
-//! for a message until a deadline. No function allocates, so a child of fork(2) may call them.
+//! Both ends are Unix sockets that keep message boundaries. The parent's end is non-blocking, and the parent
+//! waits for a message with poll(2) and a deadline. No function of this module allocates, so a child of
+//! fork(2) may call them.
 //!
 //! Sources: unix(7), recvmsg(2), poll(2).
 

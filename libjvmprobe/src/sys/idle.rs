@@ -21,7 +21,8 @@ impl<F> Default for Idle<F> {
 }
 
 impl<F: Copy + Eq + Hash> Idle<F> {
-    /// Removes and returns the resources of files that have been unused for ten seconds.
+    /// Removes from `held` the resources of files that have been missing in `used` for ten seconds, and
+    /// returns these resources.
     pub fn release<T>(
         &mut self,
         held: &mut HashMap<F, T>,

@@ -8,8 +8,9 @@ use std::{
 /// Maximum number of reasons that are remembered.
 const MAX_REASONS: usize = 10_000;
 
-/// Logs a warning about a process with its reason. Further warnings with the same reason, for example about a file
-/// that lacks something, are logged at the debug level.
+/// Logs a warning about a process with its reason. If the same reason applies to further processes, for
+/// example because they run the same file, the messages about these processes are logged at the debug
+/// level.
 pub(crate) fn warn_once(line: &str, why: &str) {
     static REASONS: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
     let mut reasons = REASONS.lock().unwrap_or_else(PoisonError::into_inner);

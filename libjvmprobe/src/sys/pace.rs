@@ -59,8 +59,8 @@ impl Pace {
     }
 
     /// Returns the minimum age at which a new JVM is examined, if its tenant has started `started_recently`
-    /// JVMs in the last ten seconds. Examining a JVM and attaching to it takes 10 to 50 ms of CPU time. Many
-    /// short programs do not even run for that long.
+    /// JVMs in the last ten seconds. Examining a JVM and attaching to it takes 10 to 50 ms of CPU time. This
+    /// CPU time is saved for short programs, which end before they reach the minimum age.
     pub(crate) fn min_age(self, started_recently: usize) -> Duration {
         /// Maximum value of `started_recently` at which a new JVM is examined immediately.
         const FEW: usize = 10;
@@ -89,8 +89,8 @@ impl Pace {
         }
     }
 
-    /// Time without data before the amount collected is increased. A daemon reads its data in batches, at most ten
-    /// seconds apart.
+    /// Time without data after which the amount of collected data is increased. A daemon reads its data in
+    /// batches up to ten seconds apart, so a shorter time without data is normal.
     pub(crate) fn raise_delay(self) -> Duration {
         match self {
             Self::Prompt => Duration::ZERO,

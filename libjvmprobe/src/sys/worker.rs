@@ -32,8 +32,8 @@ pub(crate) fn start_thread(
 pub(crate) struct Worker<J>(Sender<J>);
 
 impl<J: Send + 'static> Worker<J> {
-    /// Starts a thread that keeps the capabilities `needed` only, calls `make`, and passes each job to the function that
-    /// it returns.
+    /// Starts a thread that keeps the capabilities `needed` only, calls `make`, and passes each job to the
+    /// function that `make` returns.
     ///
     /// # Errors
     /// The errors of [`start_thread`].

@@ -71,7 +71,7 @@ pub(crate) enum RowKind {
     Fp = 2,
     /// GNU ld's lazy PLT: CFA = rsp + 8, plus 8 if rip & 15 >= cfa.
     Plt = 3,
-    /// Return address of a signal handler. The interrupted state is in the
+    /// Code to which a signal handler returns. The interrupted state is in the
     /// `ucontext` at rsp: rip at rsp + 168, rsp at rsp + 160, rbp at rsp + 120.
     Signal = 4,
     /// CFA = *(rbp + cfa * 8), with `cfa` as an `i16`: used by gcc if it aligns the stack.
@@ -80,8 +80,8 @@ pub(crate) enum RowKind {
     DerefSp = 6,
     /// The outermost frame: there is no return address.
     End = 7,
-    /// CFA = *(rbp + cfa * 8) + 8, with `cfa` as an `i16`. OpenSSL's assembly saves the value of rsp at the
-    /// function's entry, where it points to the return address.
+    /// CFA = *(rbp + cfa * 8) + 8, with `cfa` as an `i16`. OpenSSL's assembly saves the value that rsp has at
+    /// the function's entry. At that instruction, rsp points to the return address, 8 bytes below the CFA.
     DerefFpPlus8 = 8,
     /// CFA = *(rsp + cfa * 8) + 8, with `cfa` as an `i16`: used by most of OpenSSL's code for AES, SHA
     /// and big numbers.
@@ -98,8 +98,8 @@ pub struct Row {
     pub cfa: u16,
     /// A `RowKind`.
     pub kind: u8,
-    /// Location of the caller's rbp: `Row::FP_SAME`, `Row::FP_LOST`, otherwise
-    /// saved at CFA + fp * 8. Without meaning if `kind` is
+    /// Location of the caller's rbp: `Row::FP_SAME` or `Row::FP_LOST`; any other
+    /// value means that it is saved at CFA + fp * 8. Without meaning if `kind` is
     /// `RowKind::Unknown`, `RowKind::Signal` or `RowKind::End`.
     pub fp: i8,
 }
@@ -285,7 +285,8 @@ impl Functions {
                     pc = state.end_address().saturating_sub(self.base.0);
                 }
                 Some(Ok(None)) => break,
-                // After an invalid instruction, the rest of the function is unknown.
+                // After an invalid instruction, the rest of the function is unknown. If its CIE is not
+                // supported, the complete function is unknown.
                 Some(Err(_)) | None => {
                     self.push(first, pc, Row::unknown())?;
                     break;
@@ -724,7 +725,7 @@ mod tests {
         assert_eq!(far(BASE - 8), []);
         assert_eq!(far(BASE + (1 << 32)), []);
         assert_eq!(far(u64::MAX), []);
-        // The last expressible row, without anything after it.
+        // A function that extends beyond the highest address that a row can have. No unknown row follows it.
         assert_eq!(far(BASE + (1 << 32) - 8), [at(u32::MAX - 7, RowKind::Sp, 1, 0)]);
         // A program cannot add rows outside of its function.
         let leap = [DW_CFA_advance_loc4.0, 0xff, 0xff, 0xff, 0xff, DW_CFA_def_cfa_offset.0, 16];

@@ -156,7 +156,7 @@ mod tests {
         assert!(rows(&method(3, true), &code).is_none());
         assert!(rows(&method(0, false), &code).is_none());
         assert!(rows(&method(2, false), &[]).is_none());
-        // Code that releases the frame without returning jumps elsewhere, so no row is added for it.
+        // The code adds to rsp, but does not return afterwards, so no row is added for it.
         assert_eq!(rows(&method(2, false), &code).unwrap().len(), 2);
         // A method without a frame of its own.
         assert_eq!(rows(&method(1, false), &[]).unwrap().len(), 1);

@@ -1,6 +1,7 @@
 //! entered: test tool that prints the methods that a JVM entered while this tool was attached. The
 //! JVM must run with `-XX:+DTraceMethodProbes`, so that a probe fires on each entry of a method,
-//! whether interpreted, compiled or inlined. The flag changes neither bytecodes nor their sizes.
+//! whether interpreted, compiled or inlined. The flag changes neither bytecodes nor their sizes; the
+//! agent in tests/java/agent, which also records entries, changes both.
 
 use std::{process::ExitCode, time::Duration};
 

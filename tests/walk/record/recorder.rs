@@ -57,8 +57,8 @@ pub struct Recorder<'a> {
     disagreements: usize,
     /// Addresses where deoptimisation starts, and entries of methods for on-stack replacement.
     rare: Vec<u64>,
-    /// Addresses for the `changes` thread: functions of the JVM that are called shortly before
-    /// deoptimisation or on-stack replacement, and the code that creates frames.
+    /// Addresses for the `changes` thread: functions of the JVM that are called shortly before or
+    /// after deoptimisation or on-stack replacement, and the code that creates frames.
     turning_points: Vec<u64>,
     functions: usize,
     turn: usize,
@@ -120,13 +120,14 @@ impl<'a> Recorder<'a> {
         }
     }
 
-    /// Whether a stack with this `walk_end` reaches the thread's entry. musl's own code has no
-    /// unwind table that marks the entry.
+    /// Whether a stack with this `walk_end` reaches the thread's entry. On musl, a stack that ends where
+    /// no caller is left counts, too, because musl's own code has no unwind table that marks the entry.
     pub fn reaches_entry(&self, end: u64) -> bool {
         end & 0xff == ENTRY || self.runtime.musl && end & 0xff == OUTERMOST
     }
 
-    /// Whether no step of the walk was a guess, except the steps to the entry on musl.
+    /// Whether a stack reaches the thread's entry without a guess. On musl, guesses are allowed, because
+    /// the steps to the entry are guesses there.
     fn has_no_guess(&self, end: u64) -> bool {
         self.reaches_entry(end) && (end >> 8 == 0 || self.runtime.musl)
     }
@@ -142,8 +143,8 @@ impl<'a> Recorder<'a> {
     }
 
     /// Single-steps a thread through several thousand instructions. If walker and shadow stack
-    /// disagree, one of them may have been wrong for longer than is visible, so no recording is
-    /// kept.
+    /// disagree, one of them may have been wrong for longer than is visible, so no recording of this
+    /// visit is kept.
     pub fn thread(&mut self, tid: i32, name: &str) -> Result<(), Box<dyn Error>> {
         let seen = self.seen.clone();
         self.found.clear();
@@ -194,7 +195,7 @@ impl<'a> Recorder<'a> {
         let trail = self.live.trail(&first);
         // A guessed stack cannot be the start of a shadow stack.
         let mut shadow = self.has_no_guess(stack.end).then(|| Shadow::new(&trail[1..]));
-        // The `changes` thread has just been run to the entry of a piece of code.
+        // The `changes` thread has just been run to a turning point, so its code counts as just entered.
         let (mut since_entry, mut since_leave) =
             (if changes { 0 } else { usize::MAX / 2 }, usize::MAX / 2);
         let mut region = self.region(first.ip);
@@ -388,8 +389,8 @@ impl<'a> Recorder<'a> {
         Ok(tracee.run_to(self.live.word(regs.rsp), regs.rsp + 8)?)
     }
 
-    /// Whether an interpreted method that compiled code has called has no frame at this instant: the
-    /// frame pointer leads to another method's frame.
+    /// Whether the thread is in an interpreted method that was called by compiled code and has no frame
+    /// at this instant. The frame pointer then leads to another method's frame.
     fn has_foreign_frame_pointer(&self, at: &Registers, trail: &[u64]) -> bool {
         let Some(&caller) = trail.get(1) else { return false };
         let other = self.live.word(at.fp + 8);
@@ -423,8 +424,8 @@ impl<'a> Recorder<'a> {
         Ok(false)
     }
 
-    /// Checks the recordings in `unverified` when the thread runs the new frames: its stack must end
-    /// with the recorded callers, without the innermost one.
+    /// Checks the recordings in `unverified` when the thread runs the new frames. The outermost frames
+    /// of its stack must be the recorded callers, without the innermost recorded caller.
     fn check_created_frames(&mut self, at: &Registers, trail: &[u64], thread: &str) {
         let stack = self.live.walk(at);
         if !self.has_no_guess(stack.end) || !self.is_in_table(thread, &stack, false) {

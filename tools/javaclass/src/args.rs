@@ -27,7 +27,8 @@ javaclass [OPTIONS] {-p PID | -a | --name REGEX} [INTERVAL [COUNT]]
        javaclass merge [-j] FILE...             combine javaclass -j reports of several runs
        javaclass strip -r FILE IN.jar OUT.jar   remove unused classes from a jar";
 
-/// Without the headings and the positional arguments, which the usage shows, so that the help fits on one screen.
+/// Layout of the help. It has no headings and no list of the positional arguments, so that the help fits
+/// on one screen. The usage line shows the positional arguments.
 const TEMPLATE: &str = "{about}\n\n{usage-heading} {usage}\n\n{options}{after-help}\n";
 
 /// Shows which classes and methods running JVMs have used since they started.

@@ -1,7 +1,7 @@
 //! Finds loaders that only grow: `--by-loader INTERVAL`. All classes are read again in each interval.
 //!
-//! Loaders with the same class and name share a row, because a leak may be one loader that defines more
-//! and more classes, or a growing number of loaders with the same class and name.
+//! Loaders with the same class and name share a row. A leak may be one loader that defines more and more
+//! classes, or a growing number of loaders with the same class and name. In both cases one row grows.
 
 use std::{
     collections::{BTreeMap, HashSet},

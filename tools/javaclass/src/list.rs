@@ -137,7 +137,7 @@ impl Hits {
         self.0.iter_mut().for_each(|hit| hit.classes = 0);
     }
 
-    /// Records an event of a class from tracing.
+    /// Records a class event that the tracer observed.
     pub fn record_event(&mut self, listing: &Listing, changed: &Changed) {
         let (has_run, is_loaded) = match changed.event {
             "initialized" | "failed" => (true, true),
@@ -201,7 +201,8 @@ impl Hits {
     }
 }
 
-/// Returns what a class contributes to a line: usage, example, and the reason if unknown.
+/// Returns what a class contributes to a line: the usage, an example, and, if the usage is unknown, the
+/// reason.
 fn usage_of(selector: &Selector, class: &LoadedClass) -> (LineUsage, String, Option<&'static str>) {
     let has_run = class.state >= State::Initializing;
     let Selector::Method { name, descriptor, .. } = selector else {

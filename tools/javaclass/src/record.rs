@@ -56,8 +56,8 @@ pub struct Class {
     pub origin_kind: Kind,
     /// Its origin: a path, a module's name, or a text in parentheses.
     pub origin: String,
-    /// Whether the origin is only the first one on the class path that has a class of this name, because
-    /// the JVM's own record of it could not be read.
+    /// Whether the origin was found by the class's name, because the JVM's own record of the origin could
+    /// not be read. It is then the first jar or folder on the class path that has a class of this name.
     #[serde(skip_serializing_if = "is_false")]
     pub origin_by_name: bool,
     /// Its module, if that has a name.

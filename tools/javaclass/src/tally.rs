@@ -23,7 +23,8 @@ use crate::{
     report::Report,
 };
 
-/// Maximum number of groups counted separately.
+/// Maximum number of groups, and of packages, that are counted. Classes of further ones are counted only
+/// in the JVM's totals.
 const MAX_GROUPS: usize = 100_000;
 
 /// Totals of the classes of a group.

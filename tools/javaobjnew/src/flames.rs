@@ -42,7 +42,7 @@ impl Flames {
         let lost = self.profile.lost + profile.lost;
         self.profile.absorb(profile);
         (self.profile.duration_ns, self.profile.lost) = (duration_ns, lost);
-        // Shrunk to half the limit, so that not every further JVM makes it shrink again.
+        // The profile shrinks to half the limit, so that it need not shrink again for every further JVM.
         if self.profile.size() > self.max_memory {
             self.profile.shrink(self.max_memory / 2);
         }

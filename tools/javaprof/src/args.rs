@@ -29,7 +29,8 @@ const USAGE: &str = "\
 javaprof [OPTIONS] {-p PID | -a | --system-wide | --name REGEX} [SECONDS | INTERVAL COUNT]
        javaprof [OPTIONS] -- COMMAND [ARGUMENT]...";
 
-/// Without the headings and the positional arguments, which the usage shows, so that the help fits on one screen.
+/// Layout of the help. It has no headings and no list of the positional arguments, so that the help fits
+/// on one screen. The usage line shows the positional arguments.
 const TEMPLATE: &str = "{about}\n\n{usage-heading} {usage}\n\n{options}{after-help}\n";
 
 /// Profiles running JVMs: CPU time and other events in Java, native and kernel code.

@@ -76,7 +76,8 @@ fn header(thread: &Thread) -> String {
     line
 }
 
-/// Returns what a thread does, as HotSpot's `OSThread::print_on` names it.
+/// Returns what a thread does, as HotSpot's `OSThread::print_on` names it. Only the name `moving` is
+/// javastack's own.
 fn activity(thread: &Thread, java: &JavaThread) -> &'static str {
     match (thread.activity, java.status) {
         (Activity::Moving, _) => "moving",
@@ -89,7 +90,7 @@ fn activity(thread: &Thread, java: &JavaThread) -> &'static str {
     }
 }
 
-/// Prints the frames of a thread, and below the innermost Java frame the object that it waits for.
+/// Prints the frames of a thread, and, below the innermost Java frame, the object that the thread waits for.
 fn stack(args: &Args, thread: &Thread, out: &mut Output) -> Result<()> {
     let blocked_on = thread.java.as_ref().and_then(|java| java.blocked_on.as_ref());
     let mut lock = blocked_on.map(lock_line);
@@ -128,7 +129,7 @@ fn object(on: &BlockedOn) -> String {
     format!("<{:#018x}> (a {})", on.object.0, on.class)
 }
 
-/// Prints which locks have an owner, and how many threads wait for each.
+/// Prints each lock that is held while other threads wait for it, with their number and the lock's owner.
 fn blocked(threads: &[Thread], out: &mut Output) -> Result<()> {
     let mut locks: BTreeMap<Addr, (&BlockedOn, Vec<&Thread>)> = BTreeMap::new();
     for thread in threads {
@@ -151,7 +152,7 @@ fn blocked(threads: &[Thread], out: &mut Output) -> Result<()> {
     Ok(())
 }
 
-/// Returns a name of an owner.
+/// Describes the owner of a lock.
 pub fn owner_text(owner: &Owner, threads: &[Thread]) -> String {
     match owner {
         Owner::None => "none".into(),

@@ -5,7 +5,7 @@
 //! fields. Their order is the same from JDK 8 to 28. The two fields before the logarithm must agree with
 //! values that are known from other fields. If they do not, the result is an error.
 //!
-//! | distance in words | field |
+//! | distance from the logarithm in words | field |
 //! |---|---|
 //! | -2 | `_number_of_reserved_segments` |
 //! | -1 | `_segment_size` |

@@ -130,7 +130,7 @@ impl<'a> Scopes<'a> {
     /// This choice was measured with javac in a JVM that keeps additional PcDescs, which show the correct
     /// methods. For samples in such code, the methods of the next PcDesc alone are right in 52 to 54 % of the
     /// cases and wrong in a third. The common methods are right in 55 to 60 % of the cases and wrong in 3 to
-    /// 7 %; in the other cases they are right but lack inner methods.
+    /// 7 %; in the other cases they lack inner methods, but contain no wrong one.
     pub(super) fn inlined(
         &mut self,
         pages: &mut Pages<'_>,
@@ -393,8 +393,8 @@ fn common_frames(
             break;
         }
         common += 1;
-        // The two calls are on different lines of this method. So the frames inside it come from
-        // different call sites, even if their methods are the same.
+        // If the two calls are on different lines of this method, the frames inside it come from different
+        // call sites, even if their methods are the same.
         if a.line != b.line {
             break;
         }

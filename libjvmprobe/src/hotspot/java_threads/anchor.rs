@@ -40,7 +40,8 @@ pub(in crate::hotspot) fn last_java_frame(
         return Ok(None);
     }
     let pc = match field(Item::AnchorPc)? {
-        // The call has pushed it (`JavaFrameAnchor::capture_last_Java_pc`).
+        // The anchor does not contain the pc. The call by which the thread left Java code has pushed it onto
+        // the stack (`JavaFrameAnchor::capture_last_Java_pc`).
         Addr(0) => memory.pointer(Addr(sp.0.wrapping_sub(8)))?,
         pc => pc,
     };

@@ -12,14 +12,16 @@
 //! |---|---|
 //! | 8 to 23 | address of a JavaThread, or of a BasicLock on the owner's stack |
 //! | 21 to 23 | 1 for a monitor that another thread created while the owner held a lightweight lock: the object is in the owner's lock stack |
-//! | 24 on | number of the thread (`Thread.tid`), or 1 as before. With legacy locks, 1 means that `_stack_locker` has the BasicLock |
+//! | 24 on | number of the thread (`Thread.tid`), or 1 as before. With legacy locks, 1 means that `_stack_locker` holds the address of the BasicLock |
 //!
 //! Collectors move objects and threads run on during the reads. Therefore each thread is read until two successive reads
-//! agree, and the owner of a monitor counts only if monitor and object are the same before and after it was identified.
+//! agree. The owner of a monitor counts only if, after the owner was identified, the thread still waits for
+//! this monitor and the monitor has not changed.
 //!
 //! Virtual threads are not listed. A carrier thread is listed as itself, even if a virtual thread is mounted on it.
-//! Up to JDK 23, a monitor that a virtual thread holds is owned by its carrier. Since JDK 24, a virtual thread that is not
-//! mounted keeps its lock stack in the heap, so the owner of a monitor with the value 1 may be unknown.
+//! Up to JDK 23, if a virtual thread holds a monitor, its carrier counts as the owner. Since JDK 24, a
+//! virtual thread that is not mounted has its lock stack in the heap, where it is not read. So the owner of a
+//! monitor whose `_owner` is 1 may be unknown.
 
 mod anchor;
 mod owners;
@@ -69,7 +71,7 @@ pub struct JavaThread {
     pub vm_state: Option<VmState>,
     /// The object that it waits for. `None` also for a thread that was notified and enters its monitor again.
     pub blocked_on: Option<BlockedOn>,
-    /// Whether its data changed during the reads, so that they may be inconsistent or missing.
+    /// Whether no two successive reads of the thread agreed. Its data may then be inconsistent or missing.
     pub is_moving: bool,
 }
 
@@ -158,7 +160,8 @@ pub enum VmState {
 }
 
 impl VmState {
-    /// Decodes a JavaThreadState of a JDK. Up to JDK 27, the states in which a thread changes are the odd numbers.
+    /// Decodes a JavaThreadState of a JDK. Up to JDK 27, the states whose names end in `Trans` have odd
+    /// numbers.
     fn of(raw: u32, major: u32) -> Self {
         let raw = match raw {
             raw @ 1..6 if major >= FIRST_WITHOUT_TRANSITIONS => raw * 2,
@@ -227,7 +230,8 @@ pub enum BlockKind {
 /// Owner of a monitor or of a synchronizer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Owner {
-    /// It has none, or its class has no owners: only subclasses of `AbstractOwnableSynchronizer` do.
+    /// The object has no owner, or a thread is parked on it and its class stores no owner. Only subclasses of
+    /// `AbstractOwnableSynchronizer` store one.
     None,
     /// A listed thread, by the address of its JavaThread.
     Thread(Addr),
@@ -238,7 +242,7 @@ pub enum Owner {
         /// Its name; `None` if it has none, or if its object is not known.
         name: Option<Arc<str>>,
     },
-    /// It has an owner that could not be identified, or the owner changed meanwhile.
+    /// The object has an owner that could not be identified, or the owner changed meanwhile.
     Unknown,
 }
 
@@ -263,7 +267,7 @@ struct Facts {
 }
 
 impl Facts {
-    /// Whether two reads agree. The state in the VM changes too often.
+    /// Whether two reads agree. The state in the VM is not compared, because it changes too often.
     fn agrees(&self, other: &Self) -> bool {
         self.is_complete
             && other.is_complete
@@ -332,7 +336,8 @@ struct ReadThread {
 /// Combines the data of a thread with the owner of the object that it waits for.
 fn finished(thread: ReadThread, owner: Owner) -> JavaThread {
     let Facts { tid, vm_state, java, block, .. } = thread.facts;
-    // A thread that has just become the owner does not wait any more.
+    // If the owner is the waiting thread itself, this thread has acquired the object after the thread was
+    // read. The owner for which it waited is then unknown.
     let owner = if owner == Owner::Thread(thread.address) { Owner::Unknown } else { owner };
     let state = java.as_ref().and_then(|java| java.state);
     JavaThread {

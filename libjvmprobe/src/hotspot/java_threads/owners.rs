@@ -80,7 +80,7 @@ impl Holders {
     }
 }
 
-/// Inserts a value; `None` replaces different values of one key.
+/// Inserts a value for a key. If the key already has a different value, `None` replaces it.
 fn insert<K: Hash + Eq, V: PartialEq>(map: &mut HashMap<K, Option<V>>, key: K, value: V) {
     match map.entry(key) {
         Entry::Vacant(entry) => {
@@ -95,8 +95,8 @@ fn insert<K: Hash + Eq, V: PartialEq>(map: &mut HashMap<K, Option<V>>, key: K, v
 }
 
 impl Reader {
-    /// Identifies the owners of the objects that threads wait for. `has_new` means that threads were started since
-    /// the threads were read.
+    /// Identifies the owners of the objects that threads wait for. `has_new` means that the JVM has threads
+    /// that are not in `read`, because they started later.
     pub(super) fn owners(
         &mut self,
         pages: &mut Pages<'_>,
@@ -117,7 +117,8 @@ impl Reader {
         } else {
             Holders::default()
         };
-        // The search for the owners is between two reads of the monitors.
+        // The monitors are read again after the lock stacks and the bounds of stacks. So a monitor that has
+        // changed meanwhile is detected.
         pages.clear();
         let are_still = pages.read_batched(&monitors, |pages, (thread, words)| {
             Instant::now() < until && self.is_still(pages, thread, words)
@@ -155,7 +156,7 @@ impl Reader {
             && now.is_ok_and(|now| now == Some(*words))
     }
 
-    /// Reads stacks and lock stacks of all threads.
+    /// Reads the lock stacks of all threads, and the address ranges of their stacks.
     fn holders(&self, pages: &mut Pages<'_>, read: &[ReadThread], until: Instant) -> Holders {
         let mut holders = Vec::with_capacity(read.len());
         for some in read.chunks(AT_ONCE) {
@@ -188,7 +189,7 @@ impl Reader {
         Ok(Holder { thread, stack: begin..end, locks, owner_id })
     }
 
-    /// Adds the name of a virtual thread that is mounted.
+    /// Adds the owner's name if the owner is a virtual thread that is mounted.
     fn named(&mut self, pages: &mut Pages<'_>, owner: Owner, holders: &Holders) -> Owner {
         let Owner::VirtualThread { number, name: None } = owner else { return owner };
         let carrier = holders.of_owner_id(number);
@@ -212,7 +213,7 @@ impl Reader {
     }
 }
 
-/// Threads that may own monitors.
+/// Threads that may own monitors, by their addresses and numbers.
 #[derive(Debug)]
 struct KnownThreads {
     addresses: HashSet<Addr>,

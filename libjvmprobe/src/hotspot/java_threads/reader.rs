@@ -56,7 +56,8 @@ pub(super) struct Offsets {
     pub(super) waiting: u64,
     pub(super) stack_base: u64,
     pub(super) stack_size: u64,
-    /// The lock stack's first object, and its top. The top is an offset in the JavaThread, too.
+    /// Offsets in a JavaThread: of the first object of the lock stack, and of the lock stack's `_top`. The
+    /// value of `_top` is an offset in the JavaThread, too.
     pub(super) locks: Option<(u64, u64)>,
     pub(super) virtual_thread: Option<u64>,
     pub(super) owner_id: Option<u64>,
@@ -215,7 +216,7 @@ impl Reader {
             for (thread, facts) in open.iter_mut().zip(new) {
                 let Some(facts) = facts else { continue };
                 thread.is_moving = !facts.agrees(&thread.facts);
-                // A complete read is better than a later one that is not.
+                // An incomplete read does not replace an earlier complete one.
                 if facts.is_complete || !thread.facts.is_complete {
                     thread.facts = facts;
                 }
@@ -293,8 +294,9 @@ impl Reader {
         self.references.read_root(pages, word)
     }
 
-    /// Reads a thread's Java object, and the blocker of a parked thread. The objects that it refers to may be unreadable
-    /// for some time with ZGC, because references to moved objects are corrected later.
+    /// Reads a thread's Java object and, if the thread is parked, its blocker. With ZGC, name and status may
+    /// be unreadable for some time, because ZGC corrects the Java object's references to moved objects later.
+    /// The result is then incomplete, but not an error.
     fn java_side(
         &mut self,
         pages: &mut Pages<'_>,

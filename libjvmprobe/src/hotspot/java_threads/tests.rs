@@ -42,7 +42,7 @@ struct Jvm {
     objects: [Addr; 3],
     /// Words of a monitor: object, owner, locker.
     monitor: Addr,
-    /// An object of the class `a/Lock`, and a handle for it.
+    /// The object of the monitor, of the class `a/Lock`.
     lock: Addr,
     /// A synchronizer. Its third word is its owner.
     synchronizer: Addr,
@@ -214,7 +214,7 @@ fn monitor_owner_is_found_by_address_stack_or_number() {
         }
         jvm.block(0);
         assert_eq!(jvm.owner(major), Owner::None);
-        // The thread itself.
+        // The owner is the waiting thread itself.
         jvm.block(jvm.threads[0].0);
         assert_eq!(jvm.owner(major), Owner::Unknown);
     }

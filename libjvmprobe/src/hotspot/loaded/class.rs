@@ -57,7 +57,7 @@ pub(super) struct ClassReader {
 
 impl ClassReader {
     pub(super) fn new(layout: &Layout) -> Result<Self> {
-        // The flag bits of other JDK versions are not known.
+        // The flag bits are known only for JDK 11, 17 and 21 to 26.
         let flags = |of_11, of_17, mask| match layout.major {
             11 => layout.get(Item::MiscFlags).ok().map(|field| (field, of_11)),
             17 => layout.get(Item::MiscFlags).ok().map(|field| (field, of_17)),

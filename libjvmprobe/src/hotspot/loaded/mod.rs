@@ -322,7 +322,7 @@ impl Source<'_> {
 /// Page caches shared by all class, method and name readers.
 struct Reader<'a> {
     pages: Pages<'a>,
-    /// Cache of the pages that hold Symbols, which lie in other memory.
+    /// Cache of the pages that hold Symbols. Symbols and classes lie in different memory.
     names: Pages<'a>,
     symbols: Symbols,
 }

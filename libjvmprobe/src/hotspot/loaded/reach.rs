@@ -1,6 +1,6 @@
-//! Methods that C1 may have inlined into code that does not count them.
+//! Methods that C1 may have inlined into code that does not count their calls.
 //!
-//! C1 inlines into the methods that it compiles, and into what it has inlined there
+//! C1 inlines methods into the methods that it compiles, and further methods into the inlined ones
 //! (`GraphBuilder::try_inline_full`, c1/c1_GraphBuilder.cpp). The search starts at the methods that
 //! may have been compiled, whether they still are or not, and follows the calls in their bytecodes
 //! to methods that are short enough for their level of inlining. Methods that have only been interpreted
@@ -105,7 +105,8 @@ impl Reach<'_> {
         if state < State::Initializing {
             return Ok(());
         }
-        // The replaced code may have called any method, and its counters are gone.
+        // The code that a redefinition has replaced may have called any method, and the counters of the
+        // replaced methods are gone.
         if self.counting.has_redefined() != Some(false)
             && self.classes.is_redefined(reader, klass) != Some(false)
         {
@@ -147,8 +148,8 @@ impl Reach<'_> {
 fn follow(refs: &mut Refs, mut waiting: PendingMethods, counting: &Counting) {
     let mut methods = std::mem::take(&mut waiting.methods);
     let mut fresh = None;
-    // From the last of these levels on, C1 inlines only methods so small that their usage is unknown anyway.
-    // So higher levels need no search.
+    // Long before the last of these levels, the size limit has reached its minimum. C1 may inline a method of
+    // that size anywhere, so its usage is unknown anyway, and higher levels need no search.
     for level in 0..u8::MAX {
         let mut called = Vec::new();
         methods.retain(|(callee, size, calls)| {

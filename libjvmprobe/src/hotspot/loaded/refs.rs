@@ -1,7 +1,7 @@
 //! The methods that code may call, from constants and bytecodes.
 //!
 //! Sources: hotspot/share/oops/constantPool.hpp, utilities/constantTag.hpp (JVMS 4.4, 6.5),
-//! interpreter/{rewriter,bytecodes}.cpp. Each Symbol exists once, so its address identifies the
+//! interpreter/{rewriter,bytecodes}.cpp. Each name has only one Symbol, whose address identifies the
 //! name. A call of a constructor names the constructor's class. A call of a static or private method may
 //! name a subclass. A call of any other method may name, in addition, any class that an object with this
 //! method can be an instance of (JVMS 5.4.3.3, 5.4.6). A string may be the name by which a method handle
@@ -571,7 +571,7 @@ mod tests {
             (BASE, UNNAMED, true),
         ] {
             let own = refs.level(callee(class, name, VOID, Binding::Static)).is_some();
-            // A call that names a class may reach a method that a superclass declares.
+            // A call may reach a static method if it names the method's class or a subclass.
             assert_eq!(own, is_named, "{class} {name}");
         }
         assert!(may_construct(&refs, OTHER, INT) && !may_construct(&refs, CLASS, INT));

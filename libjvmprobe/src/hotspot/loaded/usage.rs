@@ -140,8 +140,8 @@ pub(super) struct InCode {
 /// Minimum numbers of calls and loop iterations with which a method may be compiled.
 ///
 /// `CallPredicate::apply_scaled` and `LoopPredicate::apply_scaled` (compiler/compilationPolicy.cpp;
-/// in JDK 11 runtime/tieredThresholdPolicy.cpp) compare the counters with these flags, multiplied by
-/// a factor of at least one, which grows with the compilers' queues.
+/// in JDK 11 runtime/tieredThresholdPolicy.cpp) compare the counters with these minimum numbers, multiplied
+/// by a factor of at least one, which grows with the compilers' queues. The numbers are flags of the JVM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct CompileThresholds {
     /// Number of calls that is sufficient alone.
@@ -230,8 +230,8 @@ impl Counting {
             _ => (most(["MaxTrivialSize", "C1MaxTrivialSize"], TRIVIAL), Why::Small),
         };
         let redefined = redefinitions.map(|n| n != 0).or_else(|| is_set(Item::HasRedefined));
-        // The lower threshold is used. This is normally that of tier 3, but the user may have changed the
-        // thresholds.
+        // Of the thresholds of tiers 3 and 4, the lower one is used. This is normally that of tier 3, but the
+        // user may have changed the thresholds.
         let least = |names: [&'static str; 2]| names.map(&number).into_iter().min().flatten();
         let is_scaled = text("CompileCommand").is_some_and(|commands| scales(&commands));
         let compile_thresholds = || {
@@ -258,9 +258,9 @@ impl Counting {
         self.redefined
     }
 
-    /// Returns the maximum size in bytes of methods that C1 inlines at a level, counted or not. The
-    /// level is the number of methods between the call and the method that is compiled. Each level
-    /// lowers the limit by a tenth, down to `C1MaxTrivialSize` (`ScopeData::ScopeData`,
+    /// Returns the maximum size in bytes of methods that C1 inlines at a level even if none of their calls
+    /// was counted. The level is the number of methods between the call and the method that is compiled.
+    /// Each level lowers the limit by a tenth, down to `C1MaxTrivialSize` (`ScopeData::ScopeData`,
     /// `NestedInliningSizeRatio`, c1/c1_GraphBuilder.cpp).
     pub(super) fn inlined_by_c1(&self, level: u8) -> u64 {
         let (trivial, _) = self.inlined;
@@ -304,7 +304,8 @@ impl Counting {
         if facts.is_counted {
             return Usage::Called;
         }
-        // No code of the class has run before its initialisation, so the reasons below do not apply.
+        // The initialisation of the class has not begun, so none of its code has run, and the reasons below
+        // do not apply.
         if state < State::Initializing {
             return Usage::NotCalled;
         }

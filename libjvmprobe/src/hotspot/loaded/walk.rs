@@ -77,7 +77,7 @@ pub(super) fn read(memory: &Memory, layout: &Layout) -> Result<Listed> {
         if listed.is_complete {
             return Ok(listed);
         }
-        // A class unloaded during the walk breaks a list.
+        // A class that is unloaded during the walk breaks a list. Of incomplete results, the longest is used.
         if listed.classes.len() >= best.classes.len() {
             best = listed;
         }

@@ -194,7 +194,7 @@ fn proto(profiles: &[&Profile], labelled: bool) -> Proto {
     strings.id("");
     let mut code = Code::default();
     let mut sample = Vec::new();
-    // Profiles of the same measure have the same position in the list of measures.
+    // For each profile, the index of its measure. Profiles of the same measure share an index.
     let mut measures: Vec<&Measure> = Vec::new();
     let columns: Vec<_> = profiles
         .iter()

@@ -89,7 +89,7 @@ impl Data {
 /// A stack, as indices into the frames of one profile's [`Rows`].
 type Stack = Vec<u32>;
 
-/// Rows of one profile, before they are numbered for the page.
+/// Rows of one profile, before its frames and stacks get the numbers that they have in the page.
 struct Rows {
     frames: Vec<PageFrame>,
     threads: Vec<(u32, u32, String, String)>,
@@ -137,8 +137,8 @@ impl Rows {
         }
     }
 
-    /// Makes rows of the profile and of the base. The base has the form of folded stacks, and the rows of
-    /// both follow it: commands and, with `threads`, threads are frames of the stacks. The kind of a frame of
+    /// Makes rows of the profile and of the base. The base consists of folded stacks, so the stacks of the
+    /// profile get the same form: commands and, with `threads`, threads are frames. The kind of a frame of
     /// the base is the most frequent kind among the profile's frames of that name.
     fn of_difference(profile: &Profile, base: &str, threads: bool) -> Self {
         let options = folded::Options { threads, ..Default::default() };

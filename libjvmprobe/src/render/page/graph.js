@@ -1,4 +1,4 @@
-// Draws a tree of methods as a flame graph (callers below) or an icicle (callers above).
+// Draws a tree of methods as a flame graph (root at the bottom) or an icicle (root at the top).
 
 const ROW = 19;
 /** Minimum width in pixels of a box that is drawn separately. */

@@ -21,7 +21,7 @@ class SelectedSamples {
     for (let row = first; row < last; row++) {
       const kind = running[nodes[row]];
       const [isThread, isKind] = [!threadsOff.has(rows.thread[row]), !kindsOff.has(kind)];
-      // The counts shown in a filter ignore that filter, so that excluded entries can be selected again.
+      // The counts shown in a filter ignore that filter, so that excluded entries show what they would add.
       if (isKind) this.ofThread[rows.thread[row]] += rows.count[row];
       if (isThread) this.ofKind[kind] += rows.count[row];
       if (!isThread || !isKind) continue;

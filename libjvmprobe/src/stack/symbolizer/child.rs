@@ -121,7 +121,7 @@ fn symbol(mangled: &str, file: Option<String>, line: u32) -> Symbol {
     Symbol { name, file, line, is_java: false }
 }
 
-/// Cuts a text at the last character that ends within [`MAX_NAME`].
+/// Cuts a text after the last complete character within the first [`MAX_NAME`] bytes.
 fn truncate(mut text: String) -> String {
     let end = (0..=MAX_NAME.min(text.len())).rev().find(|&at| text.is_char_boundary(at));
     text.truncate(end.unwrap_or(0));

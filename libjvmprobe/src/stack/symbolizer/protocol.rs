@@ -5,7 +5,7 @@
 
 use crate::FileOffset;
 
-/// Maximum size of a name in bytes, also for demangled ones.
+/// Maximum size in bytes of a demangled name, and of a source file's name.
 pub(super) const MAX_NAME: usize = 8192;
 /// Maximum number of functions at one address.
 pub(super) const MAX_FRAMES: usize = 64;

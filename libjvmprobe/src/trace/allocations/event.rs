@@ -60,8 +60,8 @@ unsafe impl Plain for thread_state {}
 // SAFETY: a generated struct of integers only, like class_id.
 unsafe impl Plain for tlab_event {}
 
-/// A class, identified by the Symbol of its name. Length and last bytes of the name distinguish it from a later
-/// Symbol at the same address.
+/// A class, identified by the Symbol of its name. The length and the last bytes of the name distinguish this
+/// Symbol from a later one at the same address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct ClassId {
     /// Address of the Symbol.
@@ -166,7 +166,7 @@ impl Event {
             NAME => {
                 let size = word(record, TEXT - 8)?;
                 let bytes = record.get(TEXT..)?.get(..usize::try_from(size).ok()?)?;
-                // The kernel side sends only a part of the text array, but the struct has its full length.
+                // The kernel side sends only a part of the text array; the struct contains the whole array.
                 let mut padded = record.to_vec();
                 padded.resize(size_of::<name_event>(), 0);
                 let event: name_event = copy(&padded)?;

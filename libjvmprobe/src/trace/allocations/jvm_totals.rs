@@ -203,7 +203,7 @@ impl JvmTotals {
         }
         let mut in_flight = HashMap::with_capacity(threads.len());
         let mut live = HashSet::new();
-        // A thread whose end was just recorded may still be in the list.
+        // A thread whose end was just recorded may still be in `threads`.
         let ended = counted.iter().filter(|one| one.has_ended);
         let ended: HashSet<_> = ended.map(|one| (one.thread, one.bytes)).collect();
         for thread in threads.iter().filter(|t| !ended.contains(&(t.thread, t.allocated))) {
@@ -218,7 +218,7 @@ impl JvmTotals {
             in_flight.insert(key, InFlight { allocated: thread.allocated, bytes });
             live.insert(key);
         }
-        // Threads that have ended, or that are missing from the list this time.
+        // Threads that have ended, or that are missing from `threads` this time.
         let others = counted.iter().copied().filter(|one| !live.contains(&(one.thread, one.tid)));
         for one in others.clone() {
             let key = (one.thread, one.tid);

@@ -21,8 +21,9 @@ use crate::{
 /// Maximum number of names in each map.
 const MAX_NAMES: usize = 1 << 18;
 
-/// Class names. Those of classes that the kernel side counts are stored by its identifier of the class. Those
-/// of classes found by reading TLABs are stored by the address of the Klass and that of its name's Symbol.
+/// Class names. `by_id` has the names of classes that the kernel side counts, by the kernel side's identifier
+/// of the class. `by_symbol` has the names of classes found by reading TLABs, by two addresses: that of the
+/// Klass and that of the Symbol with the name.
 #[derive(Debug, Default)]
 pub(crate) struct Names {
     by_id: HashMap<ClassId, Arc<str>>,
@@ -71,8 +72,8 @@ impl Names {
         name
     }
 
-    /// Returns the name of a class of objects in the heap. The Symbol is read from its Klass each time, because
-    /// another class may be at this address by now.
+    /// Returns the name of a class of objects in the heap, given the address of its Klass. The address of the
+    /// Symbol is read from the Klass each time, because the Klass of another class may be at `klass` by now.
     pub(crate) fn name_of_klass(
         &mut self,
         klass: Addr,

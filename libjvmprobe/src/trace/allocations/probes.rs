@@ -21,7 +21,8 @@ pub(crate) const NEW_TLAB: &str = "fn_new_tlab";
 pub(crate) const THREAD_END: &str = "fn_thread_end";
 
 const FUNCTIONS: [(&str, [&str; 2]); 2] = [
-    // Attached first, so that bytes outside of TLABs are never counted as bytes in a TLAB.
+    // Attached first: while only the other function had a probe, the bytes of objects outside of TLABs would
+    // be counted as bytes in TLABs.
     (
         OUTSIDE,
         [

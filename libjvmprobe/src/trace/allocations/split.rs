@@ -25,8 +25,8 @@ pub struct StackShare {
     pub objects: u64,
 }
 
-/// Returns the parts of a class, largest first. If no object of the class that began a TLAB was sampled, its
-/// bytes in TLABs go to [`UNSAMPLED`].
+/// Returns the parts of a class, largest first. If no object of the class was sampled at the begin of a TLAB,
+/// the bytes of the class in TLABs go to [`UNSAMPLED`].
 pub(crate) fn split(class: &Allocated, counts: &HashMap<StackId, Count>) -> Vec<StackShare> {
     let mut counts: Vec<_> = counts.iter().collect();
     // A fixed order keeps the rounding the same from one table to the next.

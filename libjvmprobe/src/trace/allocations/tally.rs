@@ -196,9 +196,9 @@ impl Totals {
     }
 
     /// Returns each thread whose samples represent more bytes than it has allocated, with the difference as a
-    /// negative number. Samples are read before the threads' own counts. A sample that occurs in between
-    /// already reduces the bytes in flight, but its own bytes are added in the next interval. The caller
-    /// therefore carries the difference over to the next interval.
+    /// negative number. The counters of the samples are read before the state of the threads. A sample that
+    /// occurs between these readings already reduces the bytes in flight, but the bytes that it represents
+    /// are added in the next interval. The caller therefore carries the difference over to the next interval.
     pub(crate) fn excess(&self) -> Vec<(u32, i64)> {
         let in_flight = self.groups.iter().map(|(&tid, group)| (tid, group.in_flight));
         let mut sums: HashMap<u32, i64> = in_flight.collect();

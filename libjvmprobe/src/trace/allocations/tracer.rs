@@ -89,7 +89,8 @@ impl Options {
 /// Receiver of the results.
 pub trait Sink {
     /// Receives the allocations of a JVM: those of an interval or, when the JVM or the trace has ended, those
-    /// of the whole trace.
+    /// of the whole trace. Without [`Options::keeps_whole_trace`], the last allocations are those of the
+    /// interval that was in progress.
     ///
     /// # Errors
     /// If the trace cannot go on.
@@ -325,7 +326,8 @@ impl<S: Sink> Tracer<S> {
                 jvm.add_slot_bytes(hotspot, &key, slot_bytes);
             }
         }
-        // Time slots may use a quarter of max_memory in addition to it, divided equally among the JVMs.
+        // The memory for time slots is not part of max_memory. Its limit is a quarter of max_memory, divided
+        // equally among the JVMs.
         let share = self.options.max_memory / 4 / jvms.len().max(1);
         jvms.values_mut().for_each(|followed| followed.jvm.shrink_time_slots(share));
         for (target, tally) in counters::overflow(&self.session)? {

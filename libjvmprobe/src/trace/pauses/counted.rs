@@ -59,8 +59,9 @@ impl Counted {
     /// Evaluates counters that were read at the end of a stop.
     pub(crate) fn stop(&mut self, counts: Counts, now_ns: u64) -> Vec<Collected> {
         match counts.stops.saturating_sub(self.last.stops) {
-            // The number of stops has not increased, so this stop had begun before the first reading. It is
-            // not reported, because the first reading may include a part of it.
+            // The JVM increments the number of stops at the begin of a stop. The number has not increased, so
+            // this stop had begun before the first reading. The stop is not reported, because the first
+            // reading may include a part of its time.
             0 => {
                 self.last = counts;
                 Vec::new()

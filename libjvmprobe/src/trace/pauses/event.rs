@@ -65,7 +65,7 @@ pub(crate) struct Request {
     pub(crate) tid: u64,
     /// Name of the thread.
     pub(crate) comm: String,
-    /// Number of its stack.
+    /// Number of the thread's stack.
     pub(crate) stack: u64,
 }
 

@@ -173,7 +173,7 @@ fn counted_cause(cause: String, collections: [u64; 3], hotspot: &HotSpot) -> Opt
         // Pauses of concurrent marking do not set a cause.
         [0, 0, _] => None,
         // Parallel sets the cause Ergonomics for the full collection, and then restores the cause of the
-        // operation. The counters are read after that.
+        // operation. The counters are read after that, so `cause` is the cause of the operation.
         [0, _, _] if cause == "Allocation Failure" && hotspot.has_ergonomics() => {
             Some("Ergonomics".into())
         }

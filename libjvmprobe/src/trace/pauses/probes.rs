@@ -127,7 +127,7 @@ const REQUEST: &str = "JVM_GC";
 pub(crate) const REQUEST_PROGRAM: &str = "fn_request";
 
 /// Returns the probes to attach to a libjvm.so. While a JVM is starting up, its collector is unknown, and the
-/// probes for cycles of every collector are returned.
+/// probes for cycles of every collector are returned (those of CMS only if the JVM is known to be JDK 8).
 ///
 /// A JVM's own record of its last stop contains the begin and the operation of that stop. If the record can
 /// be read and all probes of a stop are USDT probes, the two probes at the begin of a stop are omitted. With

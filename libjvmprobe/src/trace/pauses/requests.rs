@@ -17,7 +17,7 @@ use crate::{
 #[derive(Clone, Debug)]
 struct PendingRequest {
     request: Request,
-    /// Number of its stack.
+    /// Number of the requesting thread's stack.
     stack: u64,
 }
 
@@ -32,9 +32,9 @@ const MAX_WAITING: usize = 64;
 /// stacks.
 const MANY_STACKS: usize = 1 << 11;
 
-/// Maximum time in nanoseconds between the begins of two pauses for which requests are carried over from the
-/// first pause to the second. A thread that requests a collection waits for it, and the collection follows
-/// immediately unless that thread gets no processor. A pause after a longer time therefore serves newer
+/// Requests are carried over from one pause to the next only if at most this many nanoseconds lie between the
+/// begins of these pauses. A thread that requests a collection waits for it, and the collection follows
+/// immediately unless that thread gets no processor. A pause that begins later therefore serves newer
 /// requests.
 const MAX_CARRY_NS: u64 = 1_000_000_000;
 
@@ -168,10 +168,11 @@ impl Requests {
         });
     }
 
-    /// Adds to a pause the requests that were made before it. If there are several requests, each may get a
-    /// pause of its own, or one pause may serve all of them. Therefore, after N pauses, the next pause gets
-    /// all of these requests except the first N. If a thread has made another request since, one of the N
-    /// pauses has served its earlier request. That request is removed, and N decreases by one.
+    /// Adds to a pause the requests that it may serve, all of which were made before it. If there are several
+    /// requests, each may get a pause of its own, or one pause may serve several of them. Each pause serves
+    /// at least one. After N pauses, the next pause therefore gets all of these requests except the first N.
+    /// If a thread has made another request since, one of the N pauses has served its earlier request. That
+    /// request is removed, and N decreases by one.
     pub(crate) fn add_to_pause(&mut self, key: u64, stop: &mut Stop) {
         if stop.cause.as_deref() != Some(CAUSE) {
             return;

@@ -137,7 +137,7 @@ impl Times {
     fn record(&mut self, ns: u64) {
         self.total += ns;
         self.max = self.max.max(ns);
-        // Fails only if the histogram cannot grow, which cannot happen with 64-bit values.
+        // Fails only if the index of a bucket exceeds `usize`, which cannot happen if `usize` has 64 bits.
         let _ = self.histogram.record(ns);
     }
 

@@ -100,7 +100,8 @@ pub(crate) fn find(
         let mut live = Live { memory, jvm, walk_data };
         found.extend(threads.map(|thread| walk_one(&mut live, thread)));
     }
-    // A thread that is still asleep has not changed its stack since.
+    // The kernel side reports only threads that have not run since their process was added. A thread that it
+    // reports again therefore has the same stack as before.
     let still_asleep = session::sleepers(session)?;
     let still_asleep: HashSet<_> =
         still_asleep.iter().map(|thread| (thread.tgid, thread.tid)).collect();

@@ -230,7 +230,8 @@ pub(crate) fn add_target(session: &Session, pid: u64) -> Result<()> {
 
 /// Has the kernel side ignore a process that is not to be sampled.
 pub(crate) fn ignore(session: &Session, pid: u64) {
-    // If the map is full, the kernel side continues to sample the process, and user space drops these samples, too.
+    // If the map is full, the kernel side continues to sample the process. User space drops the later samples
+    // as it has dropped the earlier ones.
     let _ = session.skel.maps.ignored.update(&pid.to_ne_bytes(), &[1], MapFlags::ANY);
 }
 

@@ -1,7 +1,8 @@
 //! Finds deadlocks: cycles of threads that each wait for a lock of the next one.
 //!
-//! Only threads that did not run during the same attempt to walk them count. So each of them waited for its lock, and
-//! held the lock that the previous one waits for, at the same time.
+//! A cycle counts only if all of its threads were walked in the same attempt and none of them ran during that
+//! attempt. At that time, each thread therefore waited for its lock and held the lock that the previous
+//! thread waited for.
 
 use std::collections::{HashMap, HashSet};
 
@@ -11,8 +12,9 @@ use crate::{
     trace::threads::{Activity, Thread},
 };
 
-/// Returns the lock that a thread waits for and that has an owner among the JVM's threads: a monitor or an ownable
-/// synchronizer. Waiting in `Object.wait` is no wait for a lock.
+/// Returns the lock that a thread waits for (a monitor or an ownable synchronizer), and the address of the
+/// JavaThread that owns the lock. Returns `None` if the owner is not a listed thread, or if the waiting
+/// thread ran while it was walked. A thread in `Object.wait` does not wait for a lock.
 fn waits_for(thread: &Thread) -> Option<(&BlockedOn, Addr)> {
     let java = thread.java.as_ref().filter(|java| !java.is_moving)?;
     let blocked_on = java.blocked_on.as_ref().filter(|on| on.kind != BlockKind::Wait)?;

@@ -1,9 +1,9 @@
 //! Takes dumps: walks the stacks of all threads of a JVM, names them, and reads what each thread waits for.
 //!
-//! A thread that does not run has a constant stack. It is walked in user space between two looks at its registers and
-//! its number of context switches. If these differ, the thread has run meanwhile, and the attempt is repeated. The data
-//! of the JVM about its threads are read between the same two looks. A thread that runs is walked by an interrupt on its
-//! processor.
+//! A thread that does not run has a constant stack, which is walked in user space. The thread's registers and
+//! its number of context switches are read before and after the walk. If a value has changed, the thread ran
+//! during the walk, and the attempt is repeated. The JVM's data about its threads is read between the same
+//! two readings. A thread that runs is interrupted on its processor, and a BPF program walks its stack.
 
 use std::{
     collections::{BTreeMap, HashMap, hash_map::Entry},
@@ -47,11 +47,11 @@ const MAX_SAMPLING: Duration = Duration::from_millis(50);
 /// How a thread was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Activity {
-    /// It did not run during the dump: its stack, state and locks belong together.
+    /// It did not run during the attempt that walked it: its stack, state and locks belong together.
     Still,
     /// It was interrupted on its processor: its stack is of that instant.
     Running,
-    /// It was changing all the time: its stack is unknown.
+    /// It ran during each attempt to walk it, and was not interrupted on a processor: its stack is unknown.
     Moving,
 }
 
@@ -66,13 +66,14 @@ pub struct Thread {
     pub frames: Vec<Frame>,
     /// How it was found.
     pub activity: Activity,
-    /// Number of the attempt in which it was walked. Threads of the same attempt that are still were so at the same
+    /// Number of the attempt in which it was walked. Threads with the same number and with
+    /// [`Activity::Still`] did not run during that attempt, so their stacks and locks are those of the same
     /// time.
     pub attempt: u32,
 }
 
 impl Thread {
-    /// Returns its name: the complete one of a Java thread, otherwise that of the kernel.
+    /// Returns the thread's name: the complete one if the JVM has it, otherwise the one that the kernel has.
     pub fn name(&self) -> &str {
         self.java.as_ref().and_then(|java| java.name.as_deref()).unwrap_or(&self.os.name)
     }
@@ -140,7 +141,7 @@ impl Dumper {
         let mut looks = self.walk_waiting(pid, hotspot, &ids)?;
         let mut sent = HashMap::new();
         self.sample_running(pid, &mut looks.walked, &mut sent)?;
-        // Kernel stacks of the threads that do not run.
+        // These events contain the kernel stacks of the threads that do not run.
         for event in self.session.events(Duration::ZERO)? {
             if let Event::Stack(id, stack) = event {
                 sent.insert(id, stack);
@@ -232,7 +233,7 @@ impl Dumper {
                     && is_same(first, second)
                 {
                     looks.walked.insert(tid, Walked { attempt, ..walked });
-                    // Data of an earlier or later attempt would not belong to this stack.
+                    // Replaces the data from an earlier attempt, which would not belong to this stack.
                     let id = ids.get(&tid).and_then(|id| java.remove_entry(id));
                     looks.java.extend(id);
                 }
@@ -248,7 +249,7 @@ impl Dumper {
         Ok(looks)
     }
 
-    /// Walks those of the threads that are not walked yet.
+    /// Walks those of `threads` that are not in `walked`.
     fn walk(
         &mut self,
         pid: Pid,
@@ -265,8 +266,9 @@ impl Dumper {
         new.map(|(&tid, thread)| (tid, source.walk(thread))).collect()
     }
 
-    /// Walks a stack from its innermost Java frame, if the native frames above it could not be walked, for example
-    /// because their file has no unwind table.
+    /// Continues a stack with its Java frames, from the innermost Java frame that the JVM has recorded for
+    /// the thread. The caller does this if the walk of the native frames did not reach a Java frame, for
+    /// example because a native file has no unwind table.
     fn walk_java_frames(
         &mut self,
         pid: Pid,
@@ -292,7 +294,8 @@ impl Dumper {
         Ok(own.map(|thread| (thread.tid, thread)).collect())
     }
 
-    /// Walks the threads that are not walked yet, because they run. Stores the stacks that the kernel side sends.
+    /// Samples the threads that are not in `walked`: they ran during each attempt. Adds them to `walked`, and
+    /// adds the stacks that the kernel side sends to `sent`.
     fn sample_running(
         &self,
         pid: Pid,
@@ -311,7 +314,7 @@ impl Dumper {
                 match event {
                     Event::Stack(id, stack) => _ = sent.insert(id, stack),
                     Event::Running(thread) if thread.tgid == pid.0 => {
-                        // The stack was sent before the thread that refers to it.
+                        // The kernel side sent the stack before this event, which refers to it.
                         if let Some(user) = sent.get(&thread.user) {
                             let (user, kernel) = (user.clone(), thread.kernel);
                             let activity = Activity::Running;
@@ -337,7 +340,7 @@ fn has_java_frames(stack: &RawStack) -> bool {
     stack.frames.iter().any(is_java)
 }
 
-/// Returns whether a thread has not run between two looks at it.
+/// Returns whether a thread has not run between two readings of its registers and context switches.
 fn is_same(before: &waiting_thread, after: &waiting_thread) -> bool {
     let registers = |thread: &waiting_thread| (thread.ip, thread.sp, thread.fp, thread.others);
     before.switches == after.switches && registers(before) == registers(after)

@@ -30,7 +30,7 @@ pub(super) type Session = session::Session<JavastackSkel<'static>, Event>;
 /// Loads the BPF object.
 ///
 /// # Errors
-/// [`Error::Permission`] or [`Error::Kernel`] if the kernel rejects it or lacks what the object needs.
+/// [`Error::Permission`] or [`Error::Kernel`] if the kernel rejects the object or lacks what it needs.
 pub(super) fn load(with_kernel_stacks: bool) -> Result<Session> {
     preflight::check_walker()?;
     if !bpf::has_user_registers() || !bpf::sees_initial_pids() {
@@ -74,7 +74,7 @@ pub(super) fn begin_dump(session: &Session, pid: Pid) -> Result<()> {
     added.map_err(|source| Error::Bpf { what: format!("add process {pid}"), source })
 }
 
-/// Returns the threads of all targets that do not run.
+/// Returns all threads, of all targets, that are not running.
 ///
 /// # Errors
 /// [`Error::Bpf`], [`Error::Io`].

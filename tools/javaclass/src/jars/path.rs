@@ -1,6 +1,6 @@
 //! The jars, folders and modules on a JVM's command line. Jars added by a manifest's `Class-Path`, and
-//! files that a program opens by itself, are not included; such a file is found only if it is the
-//! origin of a loaded class.
+//! files that a program opens by itself, are not included. `read_jars` also reads such a file if a loaded
+//! class comes from it.
 
 use libjvmprobe::process::{Target, launcher::WITH_VALUE, root::Root};
 

@@ -109,7 +109,7 @@ pub fn class_of(path: &str) -> Option<String> {
         None => path,
     };
     let last = path.rsplit('/').next().unwrap_or(path);
-    // These describe a module or a package.
+    // module-info and package-info describe a module or a package.
     let is_class = !path.is_empty() && !matches!(last, "" | "module-info" | "package-info");
     // Other files in META-INF are not loaded as classes.
     (is_class && !path.starts_with("META-INF/")).then(|| path.replace('/', "."))

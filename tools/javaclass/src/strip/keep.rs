@@ -1,5 +1,5 @@
-//! Decides which classes of a jar stay: those in the reports, those that the jar's files and the keep list
-//! name, and all classes that these refer to.
+//! Decides which classes of a jar stay: those in the reports, those that the keep list or the jar's files
+//! name, and all classes to which a class that stays refers.
 
 use std::collections::HashSet;
 

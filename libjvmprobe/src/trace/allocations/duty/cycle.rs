@@ -16,7 +16,7 @@ use crate::trace::allocations::event::{ALWAYS_ON, ONE, duty_cycle};
 const HYSTERESIS: f64 = 1.25;
 /// Interval at which the hits of a probe that is always attached are counted.
 const COUNT_EVERY: Duration = Duration::from_secs(1);
-/// Minimum length of an off period and the on period after it together.
+/// Minimum length of an on period and the off period after it together, before the off period is varied.
 const MIN_CYCLE: Duration = Duration::from_secs(1);
 /// Minimum length of an on period.
 const MIN_ON: Duration = Duration::from_millis(20);

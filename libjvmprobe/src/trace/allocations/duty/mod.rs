@@ -141,7 +141,7 @@ impl DutyCycles {
         Ok(Self(shared))
     }
 
-    /// Adds a JVM, and attaches the probes to its libjvm.so unless they are attached. Waits for up to 0.1 s
+    /// Adds a JVM, and attaches the probes to its libjvm.so unless the file has them. Waits for up to 0.1 s
     /// while other probes are being detached.
     ///
     /// # Errors
@@ -298,8 +298,8 @@ impl File {
             })
         };
         Ok(Self {
-            // The first probe is attached first, so that bytes outside of TLABs are never counted as bytes in a
-            // TLAB.
+            // The probe for objects outside of TLABs is attached first: while only the other probe was
+            // attached, the bytes of these objects would be counted as bytes in TLABs.
             probes: [
                 attach(probes::OUTSIDE, |state| state.outside_hits)?,
                 attach(probes::NEW_TLAB, |state| state.tlab_hits)?,

@@ -118,8 +118,8 @@ impl JavaEvent {
                     ]
                 }
             }
-            // Code that C1 compiled deoptimizes through other functions. They have no probe, because none of
-            // the tested loops called them on x86-64.
+            // Code that C1 compiled deoptimizes through other functions. These have no probe: in trials on
+            // x86-64, no Java program called them.
             Self::Deopt => {
                 const { &[needed("java_deopt", Function("_ZN14Deoptimization13uncommon_trapE"))] }
             }

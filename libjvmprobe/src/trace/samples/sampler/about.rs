@@ -71,7 +71,7 @@ pub struct About {
     pub begin_ns: u64,
     /// End of the reported interval on the same clock, in nanoseconds: samples up to then belong to it.
     pub end_ns: u64,
-    /// Stops of the applications in that time.
+    /// Stops of the applications in the interval or trace.
     pub stops: StopLog,
 }
 

@@ -312,8 +312,8 @@ impl<S: Sink> Sampler<S> {
         Ok(end)
     }
 
-    /// Reports the samples from the end of the last interval until `until` to the sink. Merges them into the profiles
-    /// kept for the end, if these are wanted.
+    /// Reports to the sink an interval that begins at the end of the last one and ends at `until`. If the
+    /// profiles of the whole trace are kept, adds those of the interval to them.
     fn report_interval(&mut self, until: Instant) -> Result<()> {
         let now = Since {
             begin: until,
@@ -444,8 +444,8 @@ impl<S: Sink> Watch for Sampler<S> {
                 Event::Stop(stop) => self.about.stops.push(stop),
                 Event::Code(event) => {
                     let pid = u32::try_from(event.target).unwrap_or(0);
-                    // If loads and unloads are left out, the code log would be incomplete and give wrong
-                    // names.
+                    // If the kernel side leaves out some loads and unloads, all others are ignored as well,
+                    // because an incomplete code log would give wrong names.
                     if let Some(traced) = self.processes.get_mut(&pid)
                         && !self.tenants.leaves_out_code(pid)
                     {

@@ -3,9 +3,9 @@
 //!
 //! The CPU time that walking a tenant's stacks takes from its JVMs, and that naming them takes from this thread, is
 //! added up over an interval. At its end, the budget is shared by max-min fairness. If a tenant needs more than its
-//! share, only a random part of its stacks is walked in the next interval; all its samples are still counted. Loads
-//! and unloads of compiled code may take half of a share. Those beyond it are not sent, so that code which is
-//! unloaded before it is read has no name.
+//! share, only a random part of its stacks is walked in the next interval; all its samples are still counted.
+//! Loads and unloads of compiled code may take half of a share. Those beyond it are not sent. Code that is
+//! then unloaded before user space reads it from the JVM has no name.
 
 use std::{
     collections::{BTreeMap, HashMap},

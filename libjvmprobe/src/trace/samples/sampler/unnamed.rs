@@ -50,7 +50,7 @@ impl<S: Sink> Sampler<S> {
         }
     }
 
-    /// Passes limits that have changed to the kernel side.
+    /// Passes the changed limits to the kernel side.
     pub(super) fn apply_limits(&mut self) {
         for (pid, limit) in self.tenants.take_changes() {
             let left_out = session::set_limits(
@@ -92,8 +92,8 @@ impl<S: Sink> Sampler<S> {
         self.stacks_size = 0;
         session::forget_stacks(&self.session);
         self.stacks_sent = 0;
-        // Samples counted up to here refer to the stacks received so far. A sample whose stack has not been received
-        // is kept for the next call.
+        // Takes the samples counted up to here whose stacks have been received. A sample whose stack has not
+        // been received yet is kept, and the next call of `collect` adds it.
         let counted = self.counted();
         let until = Instant::now();
         let mut samples = self.sampled.take_all(counted, |id| stacks.contains_key(&id));
@@ -135,8 +135,9 @@ impl<S: Sink> Sampler<S> {
         Ok(until)
     }
 
-    /// Keeps the stacks of threads that are waiting, because a wait is counted when it ends. Their Java frames are
-    /// named anew, together with those of later stacks.
+    /// Keeps the stacks of threads that are waiting: a wait is counted only when it ends, and its sample then
+    /// refers to the stack. The Java frames of these stacks are named anew, together with those of later
+    /// stacks.
     fn keep_waiting_stacks(&mut self) {
         let Some(waits) = &self.waits else { return };
         let threads = session::threads(&self.session);
