@@ -108,6 +108,8 @@ struct Walked {
 struct Looks {
     walked: BTreeMap<u32, Walked>,
     java: HashMap<u32, JavaThread>,
+    /// The threads as they were when they were walked.
+    seen: HashMap<u32, waiting_thread>,
     /// Thread IDs in the order of the JVM's list.
     order: Vec<u32>,
 }
@@ -222,22 +224,35 @@ impl Dumper {
             looks.order = java.iter().filter_map(|thread| thread.tid).collect();
             let mut java: HashMap<_, _> =
                 java.into_iter().filter_map(|thread| Some((thread.tid?, thread))).collect();
-            let tried = self.walk(pid, &memory, &before, &looks.walked);
-            let after = self.waiting_threads(pid)?;
-            for (tid, mut walked) in tried {
-                let address = ids.get(&tid).and_then(|id| Some(java.get(id)?.address));
+            let mut tried = self.walk(pid, &memory, &before, &looks.walked);
+            for (tid, walked) in &mut tried {
+                let address = ids.get(tid).and_then(|id| Some(java.get(id)?.address));
                 if let Some(address) = address.filter(|_| !has_java_frames(&walked.user)) {
-                    self.walk_java_frames(pid, hotspot, &memory, address, &mut walked);
-                }
-                if let (Some(first), Some(second)) = (before.get(&tid), after.get(&tid))
-                    && is_same(first, second)
-                {
-                    looks.walked.insert(tid, Walked { attempt, ..walked });
-                    // Replaces the data from an earlier attempt, which would not belong to this stack.
-                    let id = ids.get(&tid).and_then(|id| java.remove_entry(id));
-                    looks.java.extend(id);
+                    self.walk_java_frames(pid, hotspot, &memory, address, walked);
                 }
             }
+            let after = self.waiting_threads(pid)?;
+            for (tid, walked) in tried {
+                if let Some(first) = before.get(&tid) {
+                    looks.walked.insert(tid, walked);
+                    looks.seen.insert(tid, *first);
+                }
+            }
+            // Threads that have not run since they were walked, in this attempt or an earlier one. All of them get the
+            // data of this attempt, so that these data are of the same time.
+            let seen = &looks.seen;
+            looks.walked.retain(|tid, walked| {
+                let is_still = match (seen.get(tid), after.get(tid)) {
+                    (Some(seen), Some(now)) => is_same(seen, now),
+                    _ => false,
+                };
+                if is_still {
+                    walked.attempt = attempt;
+                    looks.java.extend(ids.get(tid).and_then(|id| java.remove_entry(id)));
+                }
+                // The stack of an earlier attempt is complete, even if the thread has run since.
+                is_still || walked.attempt < attempt
+            });
             for (id, thread) in java {
                 looks.java.entry(id).or_insert(thread);
             }
@@ -358,7 +373,7 @@ impl Live<'_> {
         let [ax, bx, r13, dx] = thread.others;
         let start = Registers { ip: thread.ip, sp: thread.sp, fp: thread.fp, ax, bx, r13, dx };
         let user = self.walk_from(thread.tgid.into(), &start);
-        Walked { user, kernel: thread.kernel, activity: Activity::Still, attempt: 0 }
+        Walked { user, kernel: thread.kernel, activity: Activity::Still, attempt: u32::MAX }
     }
 
     fn walk_from(&mut self, key: u64, start: &Registers) -> RawStack {
