@@ -87,7 +87,7 @@ pub struct Dumper {
     jvms: HashMap<Pid, Jvm>,
 }
 
-/// What is needed to walk and name the stacks of a JVM.
+/// Data for walking and naming the stacks of a JVM.
 struct Jvm {
     namer: StackNamer,
     layout: JvmLayout,
