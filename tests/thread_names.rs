@@ -48,7 +48,7 @@ fn thread_names_are_never_swapped_with_zgc() {
         ("temurin-25", "-XX:+UseZGC"),
     ] {
         let mut load = Load::start_program(named(name), flags, LOAD);
-        let complete = profiled_thread_names(load.pid(), || load.ask("go 4"));
+        let complete = profiled_thread_names(load.pid(), || load.ask("go 8"));
         assert!(complete.len() >= 3, "{name} {flags}: {complete:?}");
     }
 }
