@@ -61,6 +61,8 @@ pub(super) struct References {
     pub(super) may_be_stale: bool,
     /// Finds objects that ZGC has moved; only in readers that [`Self::following`] has created.
     forwarding: Option<Forwarding>,
+    /// Whether an object may be read to the end of its page only, for callers that read known fields.
+    reads_partly: bool,
     /// Cached layout helpers by class, because most objects are of few classes.
     helpers: NumberMap<Addr, i32>,
 }
@@ -99,6 +101,7 @@ impl References {
             form,
             may_be_stale,
             forwarding: None,
+            reads_partly: false,
             helpers: NumberMap::default(),
         })
     }
@@ -113,7 +116,7 @@ impl References {
         let forwarding = Forwarding::read(memory, layout, collector)
             .inspect_err(|why| log::debug!("objects that ZGC has moved are not found: {why}"))
             .unwrap_or_default();
-        Ok(Self { forwarding, ..Self::new(memory, layout)? })
+        Ok(Self { forwarding, reads_partly: true, ..Self::new(memory, layout)? })
     }
 
     /// Returns the size of a reference in an object, in bytes.
@@ -136,6 +139,9 @@ impl References {
         check(address)?;
         let mut bytes = [0; MAX_OBJECT];
         if let Err(why) = now.read(address, &mut bytes) {
+            if !self.reads_partly {
+                return Err(why);
+            }
             // A smaller object may lie at the end of the mapped part of the heap.
             let in_page = PAGE - address.0 as usize % PAGE;
             now.read(address, bytes.get_mut(..in_page).ok_or(why)?)?;
