@@ -17,7 +17,11 @@ use crate::{
         user_walker::{Registers, Source, walk},
         walker::{MappingEntry, WalkData},
     },
-    hotspot::{HotSpot, java_threads::JavaThread, walking::JvmLayout},
+    hotspot::{
+        HotSpot,
+        java_threads::{JavaThread, Owner},
+        walking::JvmLayout,
+    },
     process::{
         memory::Memory,
         os_threads::{OsThread, os_threads, tids},
@@ -40,7 +44,7 @@ use crate::{
 /// Maximum time of reads of a JVM's memory for one dump. Threads that are not walked by then are shown as moving.
 const MAX_DUMP: Duration = Duration::from_secs(10);
 /// Maximum number of attempts to walk the threads that do not run.
-const MAX_TRIES: u32 = 5;
+const MAX_TRIES: u32 = 8;
 /// Time within which each thread that runs all the time is expected to be sampled at least once.
 const MAX_SAMPLING: Duration = Duration::from_millis(50);
 
@@ -256,7 +260,13 @@ impl Dumper {
             for (id, thread) in java {
                 looks.java.entry(id).or_insert(thread);
             }
-            if after.keys().all(|tid| looks.walked.contains_key(tid)) {
+            // Threads that wait for locks of each other must have been read in the same attempt.
+            let is_done = |tid: &u32| {
+                let Some(walked) = looks.walked.get(tid) else { return false };
+                let java = ids.get(tid).and_then(|id| looks.java.get(id));
+                walked.attempt == attempt || !java.is_some_and(waits_for_owned_lock)
+            };
+            if after.keys().all(is_done) {
                 break;
             }
             before = after;
@@ -344,6 +354,11 @@ impl Dumper {
         drop(links);
         Ok(())
     }
+}
+
+/// Returns whether a thread waits for a lock that another thread owns.
+fn waits_for_owned_lock(thread: &JavaThread) -> bool {
+    thread.blocked_on.as_ref().is_some_and(|on| matches!(on.owner, Owner::Thread(_)))
 }
 
 /// Returns whether a stack contains a Java frame.
