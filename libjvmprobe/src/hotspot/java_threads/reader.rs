@@ -133,7 +133,7 @@ pub(super) struct ClassInfo {
     name: Arc<str>,
     /// Klass of `java.lang.Thread`, if it is a superclass or the class itself.
     thread: Option<Addr>,
-    /// Klass of `AbstractOwnableSynchronizer`, likewise.
+    /// Klass of `AbstractOwnableSynchronizer`, if it is a superclass or the class itself.
     synchronizer: Option<Addr>,
     pub(super) is_virtual: bool,
 }

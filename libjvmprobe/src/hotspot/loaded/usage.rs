@@ -230,8 +230,8 @@ impl Counting {
             _ => (most(["MaxTrivialSize", "C1MaxTrivialSize"], TRIVIAL), Why::Small),
         };
         let redefined = redefinitions.map(|n| n != 0).or_else(|| is_set(Item::HasRedefined));
-        // Of the thresholds of tiers 3 and 4, the lower one is used. This is normally that of tier 3, but the
-        // user may have changed the thresholds.
+        // The lower of the thresholds of tiers 3 and 4 is used. This is normally that of tier 3, but the user
+        // may have changed the thresholds.
         let least = |names: [&'static str; 2]| names.map(&number).into_iter().min().flatten();
         let is_scaled = text("CompileCommand").is_some_and(|commands| scales(&commands));
         let compile_thresholds = || {

@@ -112,7 +112,7 @@ struct Walked {
 struct Looks {
     walked: BTreeMap<u32, Walked>,
     java: HashMap<u32, JavaThread>,
-    /// The threads as they were when they were walked.
+    /// State of each thread when its stack was walked.
     seen: HashMap<u32, waiting_thread>,
     /// Thread IDs in the order of the JVM's list.
     order: Vec<u32>,

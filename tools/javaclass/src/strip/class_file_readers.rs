@@ -21,8 +21,8 @@ const READERS: [&str; 12] = [
     "scala.tools.nsc.symtab.classfile.ClassfileParser",
 ];
 
-/// Of the classes in the reports (`seen`), returns those that read class files. The JDK's internal classes
-/// are excluded, because they do not read the program's files.
+/// Returns those classes in the reports (`seen`) that read class files. The JDK's internal classes are
+/// excluded, because they do not read the program's files.
 pub fn readers(seen: &HashSet<String>) -> BTreeSet<&str> {
     let reads = |class: &&str| {
         let is_one = |reader: &&str| {

@@ -209,7 +209,7 @@ struct BatchSink {
     tracer: &'static str,
     /// Begin of the first window, on `CLOCK_MONOTONIC` in nanoseconds.
     begin_ns: u64,
-    /// Time of the last report, likewise.
+    /// Time of the last report, on `CLOCK_MONOTONIC` in nanoseconds.
     reported_ns: u64,
     /// Number of stops that did not fit into the queue and are not reported yet.
     dropped: u64,
