@@ -9,19 +9,18 @@
 use std::collections::HashSet;
 
 use crate::{
-    Addr, Pid, Result,
-    bpf::{
-        user_walker::{Registers, Source, walk},
-        walker::{MappingEntry, WalkData},
-    },
+    Pid, Result,
+    bpf::user_walker::{Registers, walk},
     hotspot::walking::JvmLayout,
     process::memory::Memory,
     stack::raw::RawStack,
-    trace::samples::{
-        event::sleeper,
-        session::{self, Session},
+    trace::{
+        live::Live,
+        samples::{
+            event::sleeper,
+            session::{self, Session},
+        },
     },
-    unwind::Row,
 };
 
 /// Stacks of a sleeping thread.
@@ -45,31 +44,6 @@ pub(crate) struct SleepingThread {
     pub(crate) stacks: SleepingStacks,
     /// Its user stack.
     pub(crate) stack: RawStack,
-}
-
-/// A running process as the walker's source of memory and tables.
-struct Live<'a> {
-    memory: Memory,
-    jvm: &'a JvmLayout,
-    walk_data: WalkData<'a>,
-}
-
-impl Source for Live<'_> {
-    fn read(&mut self, addr: u64, to: &mut [u8]) -> bool {
-        self.memory.read_into(Addr(addr), to).is_ok()
-    }
-
-    fn mapping(&mut self, index: u32) -> Option<MappingEntry> {
-        self.walk_data.mapping(index)
-    }
-
-    fn row(&mut self, table: u32, index: u32) -> Option<Row> {
-        self.walk_data.row(table, index)
-    }
-
-    fn jvm(&self) -> JvmLayout {
-        *self.jvm
-    }
 }
 
 /// Finds the sleeping threads of the given JVMs and walks their stacks by the JVMs' layouts.
@@ -97,7 +71,7 @@ pub(crate) fn find(
         let Some(walk_data) = walker.and_then(|walker| walker.walk_data((*pid).into())) else {
             continue;
         };
-        let mut live = Live { memory, jvm, walk_data };
+        let mut live = Live { memory, layout: *jvm, walk_data };
         found.extend(threads.map(|thread| walk_one(&mut live, thread)));
     }
     // The kernel side reports only threads that have not run since their process was added. A thread that it

@@ -14,8 +14,7 @@ use crate::{
     Addr, Pid, Result,
     bpf::{
         session::Attach,
-        user_walker::{Registers, Source, walk},
-        walker::{MappingEntry, WalkData},
+        user_walker::{Registers, walk},
     },
     hotspot::{
         HotSpot,
@@ -34,11 +33,13 @@ use crate::{
         native::Files,
         raw::{RawFrame, RawStack},
     },
-    trace::threads::{
-        event::{Event, waiting_thread},
-        session::{self, Session},
+    trace::{
+        live::Live,
+        threads::{
+            event::{Event, waiting_thread},
+            session::{self, Session},
+        },
     },
-    unwind::Row,
 };
 
 /// Maximum time of reads of a JVM's memory for one dump. Threads that are not walked by then are shown as moving.
@@ -376,13 +377,6 @@ fn is_same(before: &waiting_thread, after: &waiting_thread) -> bool {
     before.switches == after.switches && registers(before) == registers(after)
 }
 
-/// A running process as the walker's source of memory and tables.
-struct Live<'a> {
-    memory: Memory,
-    layout: JvmLayout,
-    walk_data: WalkData<'a>,
-}
-
 impl Live<'_> {
     fn walk(&mut self, thread: &waiting_thread) -> Walked {
         let [ax, bx, r13, dx] = thread.others;
@@ -394,23 +388,5 @@ impl Live<'_> {
     fn walk_from(&mut self, key: u64, start: &Registers) -> RawStack {
         let (_, stack) = walk(self, key, start);
         RawStack::of(key, stack.unloads, stack.frames.iter().copied())
-    }
-}
-
-impl Source for Live<'_> {
-    fn read(&mut self, addr: u64, to: &mut [u8]) -> bool {
-        self.memory.read_into(Addr(addr), to).is_ok()
-    }
-
-    fn mapping(&mut self, index: u32) -> Option<MappingEntry> {
-        self.walk_data.mapping(index)
-    }
-
-    fn row(&mut self, table: u32, index: u32) -> Option<Row> {
-        self.walk_data.row(table, index)
-    }
-
-    fn jvm(&self) -> JvmLayout {
-        self.layout
     }
 }
