@@ -147,11 +147,19 @@ __u64 harness_walk(const struct source *from, __u64 key, const struct start *sta
 	return stack_id(hash, key);
 }
 
+/* Registers of a frame. */
+struct frame_registers {
+	__u64 ip;                   /* the address at which the frame continues */
+	__u64 sp;
+	__u64 fp;
+};
+
 /*
- * Walks a stack and stores the code address of each frame; for interpreted frames, harness_walk() stores the
- * method instead. Returns the number of frames.
+ * Walks a stack and stores the registers of each of at most MAX_FRAMES frames. Returns the number of frames,
+ * which is that of harness_walk().
  */
-__u32 harness_trail(const struct source *from, const struct start *start, __u64 *trail)
+__u32 harness_trail(const struct source *from, const struct start *start,
+		    struct frame_registers *trail)
 {
 	static __thread struct walked walked;
 	struct walker *w = begin(from, 1, start, &walked);
@@ -161,7 +169,9 @@ __u32 harness_trail(const struct source *from, const struct start *start, __u64 
 	prepare(w);
 #endif
 	while (count < MAX_FRAMES) {
-		trail[count++] = w->ip;
+		trail[count].ip = w->ip;
+		trail[count].sp = w->sp;
+		trail[count++].fp = w->fp;
 		if (step(w))
 			break;
 	}

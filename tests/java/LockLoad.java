@@ -2,6 +2,7 @@ import java.io.BufferedReader;
 import java.io.InputStreamReader;
 import java.lang.management.LockInfo;
 import java.lang.management.ManagementFactory;
+import java.lang.management.MonitorInfo;
 import java.lang.management.ThreadInfo;
 import java.lang.management.ThreadMXBean;
 import java.util.concurrent.locks.LockSupport;
@@ -15,8 +16,8 @@ import java.util.concurrent.locks.ReentrantReadWriteLock;
  * Commands on stdin, answers on stdout: "ready PID" once; "block" starts the threads; "deadlock N" starts N
  * threads of which each waits for a lock of the next one, alternating monitors and ReentrantLocks; both are
  * answered by "done" when all these threads wait, except the one that runs. "dump" is answered by "done"
- * and, for each Java thread, NAME;STATE;LOCKCLASS;OWNER;FRAME,FRAME,... as ThreadMXBean reports it,
- * innermost frame first. "busy SECONDS" starts four threads, which repeatedly take the same four locks in
+ * and, for each Java thread, NAME;STATE;LOCKCLASS;OWNER;FRAME,FRAME,...;DEPTH:CLASS,DEPTH:CLASS,... as ThreadMXBean
+ * reports it, innermost frame first; the last field lists the monitors that it holds. "busy SECONDS" starts four threads, which repeatedly take the same four locks in
  * the same order, and is answered by "done" when they have ended.
  */
 public class LockLoad {
@@ -26,6 +27,7 @@ public class LockLoad {
     static final ReentrantReadWriteLock readWrite = new ReentrantReadWriteLock();
     static volatile long count;
     static volatile boolean isBusy;
+    static volatile boolean isCompiled;
 
     /** A thread of this program. */
     abstract static class Load extends Thread {
@@ -83,6 +85,9 @@ public class LockLoad {
                     Thread.sleep(Long.MAX_VALUE);
                 }
                 break;
+            case "compiled-holder":
+                holdCompiled();
+                break;
             case "enterer":
             case "enterer-2":
                 synchronized (monitor) {
@@ -104,14 +109,50 @@ public class LockLoad {
         }
     }
 
+    static final Object first = new Object();
+    static final Object second = new StringBuilder();
+
+    /** Holds three monitors in compiled methods, some of which are inlined into each other. */
+    static void holdCompiled() {
+        for (int i = 0; i < 400_000; i++) {
+            outer(i % 1024 == 0, 1);
+        }
+        isCompiled = true;
+        outer(true, Long.MAX_VALUE);
+    }
+
+    static void outer(boolean parks, long nanos) {
+        synchronized (first) {
+            middle(parks, nanos);
+        }
+    }
+
+    static synchronized void middle(boolean parks, long nanos) {
+        count++;
+        synchronized (second) {
+            synchronized (first) {
+                inner(parks, nanos);
+            }
+        }
+    }
+
+    static void inner(boolean parks, long nanos) {
+        if (parks) {
+            LockSupport.parkNanos(nanos);
+        }
+    }
+
     static final String[] NAMES = {
-        "sleeper", "waiter", "timed-waiter", "parker", "timed-parker", "enterer", "enterer-2", "locker", "reader",
+        "sleeper", "waiter", "timed-waiter", "parker", "timed-parker", "enterer", "enterer-2", "locker", "reader", "compiled-holder",
     };
 
     static void block() throws Exception {
         startAndWait(load("holder"));
         for (String name : NAMES) {
             startAndWait(load(name));
+        }
+        while (!isCompiled) {
+            Thread.sleep(1);
         }
         load("spinner").start();
         Thread.sleep(500);
@@ -228,7 +269,7 @@ public class LockLoad {
     static String dump() {
         ThreadMXBean bean = ManagementFactory.getThreadMXBean();
         StringBuilder answer = new StringBuilder();
-        for (ThreadInfo info : bean.dumpAllThreads(false, false)) {
+        for (ThreadInfo info : bean.dumpAllThreads(true, false)) {
             LockInfo lockInfo = info.getLockInfo();
             StringBuilder frames = new StringBuilder();
             for (StackTraceElement frame : info.getStackTrace()) {
@@ -241,6 +282,12 @@ public class LockLoad {
             answer.append(';').append(lockInfo == null ? "" : lockInfo.getClassName());
             answer.append(';').append(info.getLockOwnerName() == null ? "" : info.getLockOwnerName());
             answer.append(';').append(frames);
+            StringBuilder held = new StringBuilder();
+            for (MonitorInfo monitor : info.getLockedMonitors()) {
+                held.append(held.length() == 0 ? "" : ",");
+                held.append(monitor.getLockedStackDepth()).append(':').append(monitor.getClassName());
+            }
+            answer.append(';').append(held);
         }
         return answer.toString();
     }

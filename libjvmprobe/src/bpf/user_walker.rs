@@ -46,6 +46,18 @@ pub struct Registers {
     pub dx: u64,
 }
 
+/// Registers of a frame: `struct frame_registers` of walk/harness.c.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FrameRegisters {
+    /// The address at which the frame continues.
+    pub ip: u64,
+    /// Stack pointer.
+    pub sp: u64,
+    /// Frame pointer.
+    pub fp: u64,
+}
+
 /// `MAX_FRAMES` of bpf/walk/walk.h.
 const MAX_FRAMES: usize = 1024;
 
@@ -81,7 +93,11 @@ unsafe extern "C" {
         start: *const Registers,
         walked: *mut Walked,
     ) -> u64;
-    fn harness_trail(source: *const RawSource, start: *const Registers, trail: *mut u64) -> u32;
+    fn harness_trail(
+        source: *const RawSource,
+        start: *const Registers,
+        trail: *mut FrameRegisters,
+    ) -> u32;
     fn harness_blob(source: *const RawSource, addr: u64, found: *mut [u64; 8]);
     #[cfg(test)]
     fn harness_sizes(sizes: *mut [u64; 5]);
@@ -192,9 +208,9 @@ pub fn walk(source: &mut dyn Source, key: u64, start: &Registers) -> (u64, Stack
     unsafe { walk_by(LINKED, source, key, start) }
 }
 
-/// Returns the code address of each frame of a stack, innermost first.
-pub fn trail(source: &mut dyn Source, start: &Registers) -> Vec<u64> {
-    let mut trail = vec![0; MAX_FRAMES];
+/// Returns the registers of each frame of a stack, innermost first. There are as many as [`walk`] returns frames.
+pub fn trail(source: &mut dyn Source, start: &Registers) -> Vec<FrameRegisters> {
+    let mut trail = vec![FrameRegisters::default(); MAX_FRAMES];
     // SAFETY: C fills no more than MAX_FRAMES of it.
     let count = with(source, |source| unsafe { harness_trail(source, start, trail.as_mut_ptr()) });
     trail.truncate(count as usize);

@@ -12,9 +12,10 @@ use crate::{
         flags::Flags,
         gauge::{Gauge, LastStop},
         heap,
-        java_threads::{self, JavaFrame, JavaThread},
+        java_threads::{self, FrameState, HeldMonitor, JavaFrame, JavaThread},
         layout::Item,
         objects::{ClassCount, ClassField, Objects},
+        pages::Pages,
         perfdata::PerfData,
         resolved::Layout,
         sizes::{ClassCounts, HeapCounters},
@@ -257,8 +258,12 @@ impl HotSpot {
     ///
     /// # Errors
     /// [`Error::Layout`] naming the missing field, [`Error::Memory`] if the thread has exited.
-    pub(crate) fn last_java_frame(&self, thread: Addr) -> Result<Option<JavaFrame>> {
-        java_threads::last_java_frame(&self.memory, &self.layout, thread)
+    pub(crate) fn last_java_frame(
+        &self,
+        pages: &mut Pages<'_>,
+        thread: Addr,
+    ) -> Result<Option<JavaFrame>> {
+        java_threads::last_java_frame(pages, &self.layout, thread)
     }
 
     /// Returns its Java threads, with their states and the objects that they wait for.
@@ -267,6 +272,18 @@ impl HotSpot {
     /// [`Error::Layout`] naming the missing field, [`Error::Memory`] if the JVM has exited.
     pub fn java_threads(&self) -> Result<Vec<JavaThread>> {
         java_threads::read(&self.memory, &self.layout)
+    }
+
+    /// Returns the monitors that threads hold. Each thread is given by the address of its JavaThread and its frames,
+    /// innermost first, and must not run meanwhile.
+    ///
+    /// # Errors
+    /// [`Error::Layout`] naming the missing field, [`Error::Memory`] if the JVM has exited.
+    pub(crate) fn held_monitors(
+        &self,
+        stacks: &[(Addr, Vec<FrameState>)],
+    ) -> Result<Vec<Vec<HeldMonitor>>> {
+        java_threads::held(&self.memory, &self.layout, stacks)
     }
 
     /// Returns a reader of objects in its heap.

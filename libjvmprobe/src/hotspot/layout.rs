@@ -316,6 +316,7 @@ table! {
     ScopesDataOffset    Offset [23 "nmethod::_scopes_data_offset"] for Code;
     ScopesDataBegin     Offset [9 "CompiledMethod::_scopes_data_begin"] until 22 for Code;
     DependenciesOffset  Offset [8 "nmethod::_dependencies_offset"] until 22 for Code;
+    OopsOffset          Offset [8 "nmethod::_oops_offset"] until 22 for Code;
     MetadataOffset      Offset [8 "nmethod::_metadata_offset"] until 22 for Code;
     ExceptionOffset     Offset [8 "nmethod::_exception_offset"] for Code;
     PcDescSize          Size   [8 "PcDesc"] for Code;
@@ -439,6 +440,9 @@ table! {
     MonitorObject       Offset [8 "ObjectMonitor::_object"] for ThreadDump;
     MonitorOwner        Offset [8 "ObjectMonitor::_owner"] for ThreadDump;
     StackLocker         Offset [24 "ObjectMonitor::_stack_locker"] until 25 for ThreadDump;
+    NextMonitor         Offset [16 "ObjectMonitor::_next_om"] for ThreadDump;
+    MonitorsInUse       Static [16 "ObjectSynchronizer::_in_use_list"] for ThreadDump;
+    MonitorListHead     Offset [16 "MonitorList::_head"] for ThreadDump;
 
     // compiler/compileTask.hpp
     TaskLevel           Offset [8 "CompileTask::_comp_level"] for Compilations;

@@ -60,7 +60,7 @@ pub mod loaded;
 pub(crate) mod methods;
 pub mod objects;
 pub(crate) mod operations;
-mod pages;
+pub(crate) mod pages;
 pub(crate) mod perfdata;
 mod references;
 mod resolved;

@@ -12,7 +12,7 @@ use crate::{
 };
 
 /// Size of a page in bytes.
-pub(super) const PAGE: usize = 4096;
+pub(crate) const PAGE: usize = 4096;
 /// Maximum number of pages, 4 MiB. JDK 8 to 25 need 60 to 180 pages for their tables.
 const MAX_PAGES: usize = 1024;
 /// Number of pages in a group, which are read together because adjacent pages are often needed next.

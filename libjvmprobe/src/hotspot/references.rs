@@ -273,6 +273,14 @@ impl References {
         (address != 0).then_some(Addr(address))
     }
 
+    /// Decodes a compressed reference of a frame; `None` for null, and if the JVM does not compress references.
+    pub(super) fn decompressed(&self, word: u32) -> Option<Addr> {
+        match self.form {
+            Form::Narrow { .. } => self.decoded(u64::from(word).to_le_bytes()),
+            Form::Address | Form::Colored => None,
+        }
+    }
+
     /// Decodes a reference within an object; `None` for null.
     fn decoded(&self, bytes: [u8; 8]) -> Option<Addr> {
         let word = u64::from_le_bytes(bytes);

@@ -126,18 +126,18 @@ impl StackNamer {
         walker: &mut Walker,
         raw: &RawStack,
     ) -> Result<Vec<Frame>> {
-        let frames = self.name_without_walker(hotspot, files, raw);
+        let named = self.name_without_walker(hotspot, files, raw);
         self.update_walker(walker)?;
-        Ok(frames)
+        Ok(named.frames)
     }
 
     /// Names a stack like [`name`](Self::name), but does not update a walker.
-    pub fn name_without_walker(
+    pub(crate) fn name_without_walker(
         &mut self,
         hotspot: &HotSpot,
         files: &mut Files,
         raw: &RawStack,
-    ) -> Vec<Frame> {
+    ) -> NamedStack {
         // The result does not refer to these names, so they can be dropped and read again at any time.
         if self.java_frames.size() > MAX_NAMES_SIZE {
             self.java_frames.take_names();
@@ -149,10 +149,9 @@ impl StackNamer {
             self.native = NativeNames::new(self.maps.clone(), self.symbols);
         }
         let native = &mut self.native;
-        let named = name_stack(&stack, None, Some(self.java_frames.names()), |addr, frames| {
+        name_stack(&stack, None, Some(self.java_frames.names()), |addr, frames| {
             native.name(addr, 0, frames)
-        });
-        named.frames
+        })
     }
 
     /// Reads the mappings again. Returns whether they have changed.
@@ -172,6 +171,8 @@ impl StackNamer {
 pub(crate) struct NamedStack {
     /// Frames, outermost first, without those beyond the entry function of the thread.
     pub frames: Vec<Frame>,
+    /// For each frame of the stack that was named, innermost first: the number of named frames inside of it.
+    pub begins: Vec<usize>,
     /// Whether the walk reached the entry function of the thread without a guess.
     pub complete: bool,
     /// Whether inlined methods may be missing.
@@ -195,6 +196,7 @@ pub(crate) fn name_stack(
         if known == Some(i) {
             known_frames = frames.len();
         }
+        named.begins.push(frames.len());
         match location {
             CodeLocation::Code(addr) => {
                 if !code(addr, frames) {

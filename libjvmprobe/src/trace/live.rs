@@ -6,24 +6,56 @@ use crate::{
         user_walker::Source,
         walker::{MappingEntry, WalkData},
     },
-    hotspot::walking::JvmLayout,
-    process::memory::Memory,
+    hotspot::{
+        pages::{PAGE, Pages},
+        walking::JvmLayout,
+    },
     unwind::Row,
 };
 
+/// Number of threads that are walked together.
+const AT_ONCE: usize = 64;
+/// Number of bytes of a stack, from the stack pointer on, that are read in advance.
+const STACK_BYTES: u64 = 16 << 10;
+
 /// A running process whose threads are walked while they do not run.
-pub(crate) struct Live<'a> {
+pub(crate) struct Live<'a, 'p> {
     /// Memory of the process.
-    pub(crate) memory: Memory,
+    pub(crate) pages: &'a mut Pages<'p>,
     /// Layout of the process's JVM.
-    pub(crate) layout: JvmLayout,
+    pub(crate) layout: &'a JvmLayout,
     /// Mappings and unwind tables of the process.
-    pub(crate) walk_data: WalkData<'a>,
+    pub(crate) walk_data: &'a WalkData<'a>,
 }
 
-impl Source for Live<'_> {
+impl<'a, 'p> Live<'a, 'p> {
+    /// Calls `walk` for each of `threads`, and reads the memory that these calls need in as few requests as possible. A
+    /// call may be repeated, see [`Pages::read_batched`]. `sp` returns a thread's stack pointer.
+    pub(crate) fn walk_all<T, R>(
+        pages: &mut Pages<'p>,
+        layout: &JvmLayout,
+        walk_data: &WalkData<'_>,
+        threads: &[T],
+        sp: impl Fn(&T) -> u64,
+        mut walk: impl FnMut(&mut Live<'_, 'p>, &T) -> R,
+    ) -> Vec<R> {
+        let mut all = Vec::with_capacity(threads.len());
+        for some in threads.chunks(AT_ONCE) {
+            pages.prefetch(some.iter().flat_map(|thread| {
+                let sp = sp(thread);
+                (sp..sp.saturating_add(STACK_BYTES)).step_by(PAGE).map(Addr)
+            }));
+            all.extend(pages.read_batched(some, |pages, thread| {
+                walk(&mut Live { pages, layout, walk_data }, thread)
+            }));
+        }
+        all
+    }
+}
+
+impl Source for Live<'_, '_> {
     fn read(&mut self, addr: u64, to: &mut [u8]) -> bool {
-        self.memory.read_into(Addr(addr), to).is_ok()
+        self.pages.read(Addr(addr), to).is_ok()
     }
 
     fn mapping(&mut self, index: u32) -> Option<MappingEntry> {
@@ -35,6 +67,6 @@ impl Source for Live<'_> {
     }
 
     fn jvm(&self) -> JvmLayout {
-        self.layout
+        *self.layout
     }
 }

@@ -109,7 +109,7 @@ impl Live {
     }
 
     pub fn trail(&mut self, start: &Registers) -> Vec<u64> {
-        harness::trail(self, start)
+        harness::trail(self, start).iter().map(|frame| frame.ip).collect()
     }
 
     pub fn blob(&mut self, addr: u64) -> Blob {

@@ -23,7 +23,7 @@ use libjvmprobe::{
         privileges::{ATTACH, KERNEL_SYMBOLS, MAPS, READ, keep_only},
         stop_on_signal,
     },
-    trace::threads::{Dumper, deadlocks},
+    trace::threads::Dumper,
 };
 
 use crate::args::Args;
@@ -79,14 +79,13 @@ fn dump(
     out: &mut Output,
 ) -> Result<bool> {
     let hotspot = hotspot.as_ref().map_err(|error| anyhow::anyhow!("{error}"))?;
-    let threads = dumper.dump(target.pid(), hotspot)?;
-    let deadlocks = deadlocks(&threads);
+    let dump = dumper.dump(target.pid(), hotspot)?;
     if args.common.json {
-        out.json(&json::dump(args, target.pid(), hotspot, &threads, &deadlocks))?;
+        out.json(&json::dump(args, target.pid(), hotspot, &dump))?;
     } else {
-        report::print(args, hotspot, &threads, &deadlocks, out)?;
+        report::print(args, hotspot, &dump, out)?;
     }
-    Ok(!deadlocks.is_empty())
+    Ok(!dump.deadlocks.is_empty())
 }
 
 /// Waits until a time. Returns `false` if a signal ended the wait.

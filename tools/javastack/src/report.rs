@@ -15,19 +15,14 @@ use libjvmprobe::{
     },
     render::{output::Output, units::count},
     stack::Frame,
-    trace::threads::{Activity, Thread},
+    trace::threads::{Activity, Dump, Thread},
 };
 
 use crate::args::Args;
 
 /// Prints a dump.
-pub fn print(
-    args: &Args,
-    hotspot: &HotSpot,
-    threads: &[Thread],
-    deadlocks: &[Vec<usize>],
-    out: &mut Output,
-) -> Result<()> {
+pub fn print(args: &Args, hotspot: &HotSpot, dump: &Dump, out: &mut Output) -> Result<()> {
+    let threads = &dump.threads;
     if !args.common.quiet {
         let format =
             if args.common.timestamps { "%Y-%m-%d %H:%M:%S%:z" } else { "%Y-%m-%d %H:%M:%S" };
@@ -42,7 +37,7 @@ pub fn print(
         }
     }
     blocked(threads, out)?;
-    print_deadlocks(args, threads, deadlocks, out)
+    print_deadlocks(args, dump, out)
 }
 
 /// Returns the first line of a thread.
@@ -90,19 +85,29 @@ fn activity(thread: &Thread, java: &JavaThread) -> &'static str {
     }
 }
 
-/// Prints the frames of a thread, and, below the innermost Java frame, the object that the thread waits for.
+/// Prints the frames of a thread: below the innermost Java frame the object that the thread waits for, and below each
+/// frame the monitors that it has entered and holds.
 fn stack(args: &Args, thread: &Thread, out: &mut Output) -> Result<()> {
     let blocked_on = thread.java.as_ref().and_then(|java| java.blocked_on.as_ref());
     let mut lock = blocked_on.map(lock_line);
-    for frame in thread.frames.iter().filter(|frame| args.mixed || frame.is_java()) {
+    for (at, frame) in frames(args, thread) {
         out.line(&format!("\tat {}", frame_text(frame)))?;
         if frame.is_java()
             && let Some(line) = lock.take()
         {
             out.line(&line)?;
         }
+        for monitor in thread.held.iter().filter(|monitor| monitor.frame == at) {
+            out.line(&format!("\t- locked {}", object(monitor.object, &monitor.class)))?;
+        }
     }
     lock.map_or(Ok(()), |line| Ok(out.line(&line)?))
+}
+
+/// Returns the frames to show, with their positions.
+pub fn frames<'a>(args: &Args, thread: &'a Thread) -> impl Iterator<Item = (usize, &'a Frame)> {
+    let is_mixed = args.mixed;
+    thread.frames.iter().enumerate().filter(move |(_, frame)| is_mixed || frame.is_java())
 }
 
 /// Returns a frame as in Java's stack traces.
@@ -117,7 +122,7 @@ pub fn frame_text(frame: &Frame) -> String {
 }
 
 fn lock_line(on: &BlockedOn) -> String {
-    let object = object(on);
+    let object = object(on.object, &on.class);
     match on.kind {
         BlockKind::Enter => format!("\t- waiting to lock {object}"),
         BlockKind::Wait => format!("\t- waiting on {object}"),
@@ -125,8 +130,8 @@ fn lock_line(on: &BlockedOn) -> String {
     }
 }
 
-fn object(on: &BlockedOn) -> String {
-    format!("<{:#018x}> (a {})", on.object.0, on.class)
+fn object(object: Addr, class: &str) -> String {
+    format!("<{:#018x}> (a {class})", object.0)
 }
 
 /// Prints each lock that is held while other threads wait for it, with their number and the lock's owner.
@@ -144,7 +149,10 @@ fn blocked(threads: &[Thread], out: &mut Output) -> Result<()> {
         let verb = if waiting.len() == 1 { "waits" } else { "wait" };
         let waiting = count(waiting.len() as u64, "thread");
         let owner = owner_text(&on.owner, threads);
-        out.line(&format!("{waiting} {verb} for {}, held by {owner}", object(on)))?;
+        out.line(&format!(
+            "{waiting} {verb} for {}, held by {owner}",
+            object(on.object, &on.class)
+        ))?;
     }
     if !locks.is_empty() {
         out.line("")?;
@@ -176,8 +184,7 @@ pub fn owner_text(owner: &Owner, threads: &[Thread]) -> String {
 /// Prints deadlocks as jstack does.
 fn print_deadlocks(
     args: &Args,
-    threads: &[Thread],
-    deadlocks: &[Vec<usize>],
+    Dump { threads, deadlocks }: &Dump,
     out: &mut Output,
 ) -> Result<()> {
     let members = |cycle: &[usize]| -> Vec<(&Thread, &BlockedOn)> {

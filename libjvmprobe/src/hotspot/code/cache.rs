@@ -10,6 +10,7 @@ use crate::{
         code::{
             Inlining, at,
             heap::{Blocks, Heap, HeapBlock, heaps},
+            monitors::FrameMonitor,
             scopes::Scopes,
         },
         layout::Item,
@@ -194,6 +195,20 @@ impl<'a> Blobs<'a> {
         let &[Some(used), Some(name), Some(method), Some(id)] = marks else { return false };
         let is_same = |known: Addr| method == known.0 && id as u32 == blob.compile_id;
         used as u8 != 0 && name == blob.name.0 && blob.method.is_none_or(is_same)
+    }
+
+    /// Returns the monitors that the frames at a return address in a method's code have entered: see
+    /// [`Scopes::monitors`].
+    pub(super) fn monitors(
+        &self,
+        pages: &mut Pages<'_>,
+        blob: Blob,
+        pc: Addr,
+    ) -> Result<Vec<Vec<FrameMonitor>>> {
+        match blob.method {
+            Some(_) => self.scopes.monitors(pages, blob, pc),
+            None => Ok(Vec::new()),
+        }
     }
 
     fn blob(&self, pages: &mut Pages<'_>, block: HeapBlock) -> Result<Option<Blob>> {

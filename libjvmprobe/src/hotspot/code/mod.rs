@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `heap` | code heaps and their blocks |
 //! | `cache` | contents of a block: a method, a stub, the interpreter |
+//! | `monitors` | monitors that compiled frames have entered |
 //! | `scopes` | methods inlined into a compiled method, with lines |
 //! | `stubs` | names of stubs |
 //! | `lookup` | reading of all code; look-up of code and methods by their addresses |
@@ -16,6 +17,7 @@ pub(super) mod cache;
 pub(super) mod fill;
 pub(super) mod heap;
 mod lookup;
+pub(super) mod monitors;
 mod scopes;
 pub(super) mod stubs;
 

@@ -12,7 +12,11 @@ use std::{
 use crate::{
     Addr, Error, Result,
     hotspot::{
-        code::{Inlining, at, cache::Blob},
+        code::{
+            Inlining, at,
+            cache::Blob,
+            monitors::{FrameMonitor, decode_monitors},
+        },
         compressed::{Encoding, Stream},
         layout::Item,
         methods::Methods,
@@ -96,6 +100,8 @@ impl Debug {
 pub(super) struct Scopes<'a> {
     debug: Debug,
     exception: Option<u64>,
+    /// Offset of the field that holds the offset of an nmethod's oops.
+    oops: u64,
     pc_desc_size: u64,
     pc_desc_pc: u64,
     pc_desc_scope: u64,
@@ -110,6 +116,8 @@ impl<'a> Scopes<'a> {
         Ok(Self {
             debug: Debug::read(layout)?,
             exception: layout.get(Item::ExceptionOffset).ok(),
+            // Since JDK 23, the data of an nmethod begin with its oops.
+            oops: layout.get(Item::OopsOffset).or_else(|_| layout.get(Item::BlobData))?,
             pc_desc_size: layout.get(Item::PcDescSize)?,
             pc_desc_pc: layout.get(Item::PcDescPc)?,
             pc_desc_scope: layout.get(Item::PcDescScope)?,
@@ -229,6 +237,55 @@ impl<'a> Scopes<'a> {
             pages.pointer(at(locations.metadata, number.checked_mul(8).ok_or_else(implausible)?)?)
         };
         numbers.into_iter().map(&mut pointer).collect()
+    }
+
+    /// Returns the monitors that the frames at a return address have entered: those of each frame, oldest first,
+    /// from the innermost inlined method outwards. Returns nothing if the address has no debug information.
+    pub(super) fn monitors(
+        &self,
+        pages: &mut Pages<'_>,
+        blob: Blob,
+        pc: Addr,
+    ) -> Result<Vec<Vec<FrameMonitor>>> {
+        let locations = self.locations(pages, blob.at)?;
+        let descs = self.descs(pages, &locations, blob.begin, blob.end)?;
+        let Some(&(_, scope)) = descs.iter().find(|(at, _)| *at == pc) else {
+            return Ok(Vec::new());
+        };
+        let scopes = pages.bytes(locations.scopes, locations.scopes_len)?;
+        let oops = at(blob.at, pages.u32(at(blob.at, self.oops)?)?.into())?;
+        Ok(self.scope_monitors(&scopes, scope, oops).unwrap_or_default())
+    }
+
+    /// Decodes the monitors of a scope and of the scopes outside of it; `None` if they are inconsistent. `oops` is the
+    /// address of the nmethod's oops.
+    fn scope_monitors(
+        &self,
+        scopes: &[u8],
+        scope: i32,
+        oops: Addr,
+    ) -> Option<Vec<Vec<FrameMonitor>>> {
+        let stream = |offset: usize| Some(Stream::new(scopes.get(offset..)?, self.encoding));
+        let mut all = Vec::new();
+        let mut offset = usize::try_from(scope).ok()?;
+        while offset != 0 && all.len() < MAX_DEPTH {
+            let mut scope = stream(offset)?;
+            // Offset of the caller's scope, method, bytecode index, and offsets of locals, expressions and monitors.
+            let [sender, _, _, _, _, monitors] = {
+                let mut next = || scope.unsigned();
+                [next()?, next()?, next()?, next()?, next()?, next()?]
+            };
+            all.push(match usize::try_from(monitors).ok()? {
+                0 => Vec::new(),
+                monitors => decode_monitors(&mut stream(monitors)?, oops),
+            });
+            let sender = usize::try_from(sender).ok()?;
+            if sender >= offset {
+                break;
+            }
+            offset = sender;
+        }
+        Some(all)
     }
 
     /// Returns a method's PcDescs in ascending order of address, each with its scope's offset.

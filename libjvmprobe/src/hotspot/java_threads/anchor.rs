@@ -6,8 +6,7 @@
 
 use crate::{
     Addr, Error, Result,
-    hotspot::{layout::Item, resolved::Layout},
-    process::memory::Memory,
+    hotspot::{layout::Item, pages::Pages, resolved::Layout},
 };
 
 /// Registers of a Java frame.
@@ -26,7 +25,7 @@ pub(crate) struct JavaFrame {
 /// # Errors
 /// [`Error::Layout`] naming the missing field, [`Error::Memory`] if the thread has exited.
 pub(in crate::hotspot) fn last_java_frame(
-    memory: &Memory,
+    pages: &mut Pages<'_>,
     layout: &Layout,
     thread: Addr,
 ) -> Result<Option<JavaFrame>> {
@@ -34,16 +33,17 @@ pub(in crate::hotspot) fn last_java_frame(
         addr.checked_add(offset).ok_or_else(|| Error::layout("an offset in a thread overflows"))
     };
     let anchor = at(thread, layout.get(Item::Anchor)?)?;
-    let field = |item| memory.pointer(at(anchor, layout.get(item)?)?);
+    let mut field = |item| pages.pointer(at(anchor, layout.get(item)?)?);
     let sp = field(Item::AnchorSp)?;
     if sp == Addr(0) {
         return Ok(None);
     }
+    let fp = field(Item::AnchorFp)?;
     let pc = match field(Item::AnchorPc)? {
         // The anchor does not contain the pc. The call by which the thread left Java code has pushed it onto
         // the stack (`JavaFrameAnchor::capture_last_Java_pc`).
-        Addr(0) => memory.pointer(Addr(sp.0.wrapping_sub(8)))?,
+        Addr(0) => pages.pointer(Addr(sp.0.wrapping_sub(8)))?,
         pc => pc,
     };
-    Ok(Some(JavaFrame { pc, sp, fp: field(Item::AnchorFp)? }))
+    Ok(Some(JavaFrame { pc, sp, fp }))
 }

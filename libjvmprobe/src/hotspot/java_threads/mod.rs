@@ -24,6 +24,7 @@
 //! monitor whose `_owner` is 1 may be unknown.
 
 mod anchor;
+mod held;
 mod owners;
 mod reader;
 #[cfg(test)]
@@ -36,6 +37,8 @@ use std::{
 
 pub(crate) use self::anchor::JavaFrame;
 pub(super) use self::anchor::last_java_frame;
+pub(crate) use self::held::FrameState;
+pub use self::held::HeldMonitor;
 use self::reader::Reader;
 use crate::{
     Addr, Result,
@@ -253,6 +256,20 @@ pub enum Owner {
 pub(super) fn read(memory: &Memory, layout: &Layout) -> Result<Vec<JavaThread>> {
     let until = Instant::now() + MAX_TIME;
     within(MAX_TIME, || Reader::new(memory, layout)?.threads(until))
+}
+
+/// Returns the monitors that each thread holds. Each thread is given by the address of its JavaThread and its frames,
+/// innermost first.
+///
+/// # Errors
+/// [`crate::Error::Layout`] naming the missing field, [`crate::Error::Memory`] if the JVM has exited.
+pub(super) fn held(
+    memory: &Memory,
+    layout: &Layout,
+    stacks: &[(Addr, Vec<FrameState>)],
+) -> Result<Vec<Vec<HeldMonitor>>> {
+    let until = Instant::now() + MAX_TIME;
+    within(MAX_TIME, || Reader::new(memory, layout)?.held(stacks, until))
 }
 
 /// Data of a thread from one read.

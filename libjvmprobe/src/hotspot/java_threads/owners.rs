@@ -28,13 +28,13 @@ const MAX_STACK: u64 = 1 << 40;
 
 /// Data by which a thread is recognized as the owner of a monitor.
 #[derive(Clone, Debug)]
-struct Holder {
-    thread: Addr,
-    stack: Range<u64>,
+pub(super) struct Holder {
+    pub(super) thread: Addr,
+    pub(super) stack: Range<u64>,
     /// Objects in its lock stack.
-    locks: Vec<Addr>,
+    pub(super) locks: Vec<Addr>,
     /// The number by which it owns monitors: that of the mounted virtual thread, if there is one.
-    owner_id: Option<u64>,
+    pub(super) owner_id: Option<u64>,
 }
 
 /// Threads that may own monitors, by their stacks and lock stacks.
@@ -168,7 +168,7 @@ impl Reader {
         Holders::new(holders)
     }
 
-    fn holder(&self, pages: &mut Pages<'_>, thread: Addr) -> Result<Holder> {
+    pub(super) fn holder(&self, pages: &mut Pages<'_>, thread: Addr) -> Result<Holder> {
         let offsets = &self.offsets;
         let end = pages.u64(at(thread, offsets.stack_base)?)?;
         let size = pages.u64(at(thread, offsets.stack_size)?)?;

@@ -141,8 +141,8 @@ pub(super) struct ClassInfo {
 /// Reads threads.
 #[derive(Debug)]
 pub(super) struct Reader {
-    memory: Memory,
-    layout: Layout,
+    pub(super) memory: Memory,
+    pub(super) layout: Layout,
     pub(super) references: References,
     fields: Fields,
     pub(super) offsets: Offsets,
@@ -151,6 +151,9 @@ pub(super) struct Reader {
     symbol_body: u64,
     has_handles: bool,
     pub(super) has_owner_numbers: bool,
+    /// Number of words below the frame pointer at which an interpreted frame refers to its list of monitors
+    /// (`interpreter_frame_monitor_block_top_offset`, frame_x86.hpp).
+    pub(super) monitors_slot: u64,
     classes: NumberMap<Addr, ClassInfo>,
     /// Offsets of fields, each with the Klass that declares them.
     thread: Option<(Addr, ThreadFields)>,
@@ -172,6 +175,8 @@ impl Reader {
             symbol_body: layout.get(Item::SymbolBody)?,
             has_handles: layout.major >= FIRST_WITH_HANDLES,
             has_owner_numbers: layout.major >= FIRST_WITH_OWNER_NUMBERS,
+            // Since JDK 9, a frame contains the class's mirror, too.
+            monitors_slot: if layout.is_jdk_8() { 8 } else { 9 },
             classes: NumberMap::default(),
             thread: None,
             holder: None,
@@ -486,6 +491,12 @@ impl Reader {
         let value = value.ok_or_else(|| Error::layout("a string without characters"))?;
         let array = self.references.object(pages, value)?;
         first_characters(pages, value, &array, is_utf16, MAX_CHARACTERS)
+    }
+
+    /// Returns the name of an object's class.
+    pub(super) fn class_of(&mut self, pages: &mut Pages<'_>, object: Addr) -> Result<Arc<str>> {
+        let klass = self.references.class_of(pages, object)?;
+        Ok(self.class(pages, klass)?.name)
     }
 
     /// Reads a class and its superclasses.

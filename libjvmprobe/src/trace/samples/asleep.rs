@@ -11,7 +11,7 @@ use std::collections::HashSet;
 use crate::{
     Pid, Result,
     bpf::user_walker::{Registers, walk},
-    hotspot::walking::JvmLayout,
+    hotspot::{pages::Pages, walking::JvmLayout},
     process::memory::Memory,
     stack::raw::RawStack,
     trace::{
@@ -57,7 +57,7 @@ pub(crate) fn find(
     let asleep = session::sleepers(session)?;
     let mut found = Vec::new();
     for (pid, jvm) in jvms {
-        let threads = asleep.iter().filter(|thread| thread.tgid == *pid);
+        let threads: Vec<_> = asleep.iter().filter(|thread| thread.tgid == *pid).collect();
         let memory = match Memory::open(Pid(*pid)) {
             Ok(memory) => memory,
             Err(error) => {
@@ -71,8 +71,15 @@ pub(crate) fn find(
         let Some(walk_data) = walker.and_then(|walker| walker.walk_data((*pid).into())) else {
             continue;
         };
-        let mut live = Live { memory, layout: *jvm, walk_data };
-        found.extend(threads.map(|thread| walk_one(&mut live, thread)));
+        let mut pages = Pages::scattered(&memory);
+        found.extend(Live::walk_all(
+            &mut pages,
+            jvm,
+            &walk_data,
+            &threads,
+            |thread| thread.sp,
+            |live, thread| walk_one(live, thread),
+        ));
     }
     // The kernel side reports only threads that have not run since their process was added. A thread that it
     // reports again therefore has the same stack as before.
@@ -83,7 +90,7 @@ pub(crate) fn find(
     Ok(found)
 }
 
-fn walk_one(live: &mut Live<'_>, thread: &sleeper) -> SleepingThread {
+fn walk_one(live: &mut Live<'_, '_>, thread: &sleeper) -> SleepingThread {
     let [ax, bx, r13, dx] = thread.others;
     let start = Registers { ip: thread.ip, sp: thread.sp, fp: thread.fp, ax, bx, r13, dx };
     let target = u64::from(thread.tgid);

@@ -300,7 +300,7 @@ impl Namer {
         let (sources, java_names) = (&mut self.sources, self.java_names.as_ref());
         let epoch = key.epoch;
         self.known.entry((key.event, key.user, epoch)).or_insert_with(|| {
-            let NamedStack { frames, complete, unsure } =
+            let NamedStack { frames, complete, unsure, .. } =
                 name_stack(stack, known, java_names, |addr, frames| {
                     sources.name(addr, epoch, frames)
                 });

@@ -6,7 +6,7 @@
 //! two readings. A thread that runs is interrupted on its processor, and a BPF program walks its stack.
 
 use std::{
-    collections::{BTreeMap, HashMap, hash_map::Entry},
+    collections::{BTreeMap, BTreeSet, HashMap, hash_map::Entry},
     time::{Duration, Instant},
 };
 
@@ -14,11 +14,12 @@ use crate::{
     Addr, Pid, Result,
     bpf::{
         session::Attach,
-        user_walker::{Registers, walk},
+        user_walker::{FrameRegisters, Registers, trail, walk},
     },
     hotspot::{
         HotSpot,
-        java_threads::{JavaThread, Owner},
+        java_threads::{BlockKind, FrameState, HeldMonitor, JavaThread, Owner},
+        pages::Pages,
         walking::JvmLayout,
     },
     process::{
@@ -36,6 +37,7 @@ use crate::{
     trace::{
         live::Live,
         threads::{
+            deadlocks::cycles,
             event::{Event, waiting_thread},
             session::{self, Session},
         },
@@ -69,12 +71,11 @@ pub struct Thread {
     pub java: Option<JavaThread>,
     /// Frames, innermost first.
     pub frames: Vec<Frame>,
+    /// Monitors that it holds: those of the innermost frame first, and of a frame the latest first. The monitors of a
+    /// thread that runs are not known.
+    pub held: Vec<HeldMonitor>,
     /// How it was found.
     pub activity: Activity,
-    /// Number of the attempt in which it was walked. Threads with the same number and with
-    /// [`Activity::Still`] did not run during that attempt, so their stacks and locks are those of the same
-    /// time.
-    pub attempt: u32,
 }
 
 impl Thread {
@@ -82,6 +83,18 @@ impl Thread {
     pub fn name(&self) -> &str {
         self.java.as_ref().and_then(|java| java.name.as_deref()).unwrap_or(&self.os.name)
     }
+}
+
+/// A dump of a JVM.
+#[derive(Clone, Debug, Default)]
+pub struct Dump {
+    /// The Java threads in the JVM's order, then the others by thread ID.
+    pub threads: Vec<Thread>,
+    /// Deadlocks: for each one, the positions of its threads in `threads`. Each thread waits for a lock that the next one
+    /// owns, and the last one for a lock of the first. A deadlock counts only if none of its threads ran during an
+    /// attempt. At that time, each thread therefore waited for its lock and held the lock that the previous thread waited
+    /// for.
+    pub deadlocks: Vec<Vec<usize>>,
 }
 
 /// Takes dumps of JVMs.
@@ -102,9 +115,15 @@ struct Jvm {
 #[derive(Clone, Debug)]
 struct Walked {
     user: RawStack,
+    /// Registers of each frame; empty if the thread was interrupted while it ran.
+    registers: Vec<FrameRegisters>,
+    /// Monitors that the thread holds, by frames of `user`.
+    held: Vec<HeldMonitor>,
     /// ID of the kernel stack; 0 for none.
     kernel: u64,
     activity: Activity,
+    /// Number of the last attempt during which the thread did not run. Threads with the same number have data of the same
+    /// time.
     attempt: u32,
 }
 
@@ -117,6 +136,8 @@ struct Looks {
     seen: HashMap<u32, waiting_thread>,
     /// Thread IDs in the order of the JVM's list.
     order: Vec<u32>,
+    /// Deadlocks that were found in any attempt, by the addresses of the JavaThreads. A deadlock does not end.
+    deadlocks: BTreeSet<Vec<Addr>>,
 }
 
 impl Dumper {
@@ -133,15 +154,15 @@ impl Dumper {
         })
     }
 
-    /// Returns the threads of a JVM: the Java threads in the JVM's order, then the others by thread ID.
+    /// Takes a dump of a JVM.
     ///
     /// # Errors
     /// [`crate::Error::Layout`] if the JVM's threads cannot be read, [`crate::Error::Bpf`], [`crate::Error::Io`].
-    pub fn dump(&mut self, pid: Pid, hotspot: &HotSpot) -> Result<Vec<Thread>> {
+    pub fn dump(&mut self, pid: Pid, hotspot: &HotSpot) -> Result<Dump> {
         within(MAX_DUMP, || self.dump_within_limit(pid, hotspot))
     }
 
-    fn dump_within_limit(&mut self, pid: Pid, hotspot: &HotSpot) -> Result<Vec<Thread>> {
+    fn dump_within_limit(&mut self, pid: Pid, hotspot: &HotSpot) -> Result<Dump> {
         self.add(pid, hotspot)?;
         let threads = os_threads(pid)?;
         let ids = threads.iter().map(|thread| (thread.tid, thread.namespace_tid)).collect();
@@ -163,7 +184,13 @@ impl Dumper {
         let position =
             |thread: &Thread| order.get(&thread.os.namespace_tid).copied().unwrap_or(usize::MAX);
         threads.sort_by_cached_key(|thread| (position(thread), thread.os.tid));
-        Ok(threads)
+        let positions: HashMap<_, _> = (threads.iter().enumerate())
+            .filter_map(|(at, thread)| Some((thread.java.as_ref()?.address, at)))
+            .collect();
+        let position = |address| positions.get(address).copied();
+        let deadlocks = looks.deadlocks.iter();
+        let deadlocks = deadlocks.filter_map(|cycle| cycle.iter().map(position).collect());
+        Ok(Dump { deadlocks: deadlocks.collect(), threads })
     }
 
     fn thread(
@@ -177,7 +204,7 @@ impl Dumper {
         let java = looks.java.remove(&os.namespace_tid);
         let Some(walked) = looks.walked.remove(&os.tid) else {
             let activity = Activity::Moving;
-            return Thread { os, java, frames: Vec::new(), activity, attempt: 0 };
+            return Thread { os, java, frames: Vec::new(), held: Vec::new(), activity };
         };
         let mut frames = Vec::new();
         for frame in sent.get(&walked.kernel).map_or(&[][..], |stack| &stack.frames) {
@@ -185,11 +212,17 @@ impl Dumper {
                 self.kernel.name(addr, 0, &mut frames);
             }
         }
+        let mut held = Vec::new();
         if let Some(jvm) = self.jvms.get_mut(&pid) {
             let named = jvm.namer.name_without_walker(hotspot, &mut self.files, &walked.user);
-            frames.extend(named.into_iter().rev());
+            for monitor in walked.held {
+                let Some(begin) = named.begins.get(monitor.frame) else { continue };
+                let frame = frames.len() + begin + monitor.depth;
+                held.push(HeldMonitor { frame, depth: 0, ..monitor });
+            }
+            frames.extend(named.frames.into_iter().rev());
         }
-        Thread { os, java, frames, activity: walked.activity, attempt: walked.attempt }
+        Thread { os, java, frames, held, activity: walked.activity }
     }
 
     /// Configures the walker for a JVM, with its current layout and mappings.
@@ -229,13 +262,15 @@ impl Dumper {
             looks.order = java.iter().filter_map(|thread| thread.tid).collect();
             let mut java: HashMap<_, _> =
                 java.into_iter().filter_map(|thread| Some((thread.tid?, thread))).collect();
-            let mut tried = self.walk(pid, &memory, &before, &looks.walked);
-            for (tid, walked) in &mut tried {
-                let address = ids.get(tid).and_then(|id| Some(java.get(id)?.address));
-                if let Some(address) = address.filter(|_| !has_java_frames(&walked.user)) {
-                    self.walk_java_frames(pid, hotspot, &memory, address, walked);
-                }
-            }
+            let address = |tid: u32| Some(java.get(ids.get(&tid)?)?.address);
+            let new = before.values().filter(|thread| !looks.walked.contains_key(&thread.tid));
+            let new: Vec<_> = new.map(|thread| (*thread, address(thread.tid))).collect();
+            let mut tried = self.walk(pid, hotspot, &memory, &new);
+            let all = looks
+                .walked
+                .iter_mut()
+                .chain(tried.iter_mut().map(|(tid, walked)| (&*tid, walked)));
+            read_held(hotspot, all.filter_map(|(tid, walked)| Some((address(*tid)?, walked))));
             let after = self.waiting_threads(pid)?;
             for (tid, walked) in tried {
                 if let Some(first) = before.get(&tid) {
@@ -261,13 +296,19 @@ impl Dumper {
             for (id, thread) in java {
                 looks.java.entry(id).or_insert(thread);
             }
-            // Threads that wait for locks of each other must have been read in the same attempt.
+            let current = looks.walked.iter().filter(|(_, walked)| walked.attempt == attempt);
+            let java = current.filter_map(|(tid, _)| looks.java.get(ids.get(tid)?));
+            let waits = java.filter_map(|java| Some((java.address, awaited_owner(java)?)));
+            looks.deadlocks.extend(cycles(&waits.collect()));
+            // Further attempts may find deadlocks of threads that have just woken up to look at their locks.
             let is_done = |tid: &u32| {
                 let Some(walked) = looks.walked.get(tid) else { return false };
                 let java = ids.get(tid).and_then(|id| looks.java.get(id));
-                walked.attempt == attempt || !java.is_some_and(waits_for_owned_lock)
+                let waiting = java.filter(|java| awaited_owner(java).is_some());
+                let is_dead = |address| looks.deadlocks.iter().flatten().any(|at| *at == address);
+                walked.attempt == attempt || waiting.is_none_or(|java| is_dead(java.address))
             };
-            if after.keys().all(is_done) {
+            if after.keys().chain(looks.walked.keys()).all(is_done) {
                 break;
             }
             before = after;
@@ -275,43 +316,27 @@ impl Dumper {
         Ok(looks)
     }
 
-    /// Walks those of `threads` that are not in `walked`.
+    /// Walks threads, each given with the address of its JavaThread if it has one.
     fn walk(
         &mut self,
         pid: Pid,
+        hotspot: &HotSpot,
         memory: &Memory,
-        threads: &BTreeMap<u32, waiting_thread>,
-        walked: &BTreeMap<u32, Walked>,
+        threads: &[(waiting_thread, Option<Addr>)],
     ) -> Vec<(u32, Walked)> {
         let Some(layout) = self.jvms.get(&pid).map(|jvm| jvm.layout) else { return Vec::new() };
         let walker = self.session.walker();
         let walk_data = walker.and_then(|walker| walker.walk_data(pid.0.into()));
         let Some(walk_data) = walk_data else { return Vec::new() };
-        let mut source = Live { memory: memory.clone(), layout, walk_data };
-        let new = threads.iter().filter(|(tid, _)| !walked.contains_key(*tid));
-        new.map(|(&tid, thread)| (tid, source.walk(thread))).collect()
-    }
-
-    /// Continues a stack with its Java frames, from the innermost Java frame that the JVM has recorded for
-    /// the thread. The caller does this if the walk of the native frames did not reach a Java frame, for
-    /// example because a native file has no unwind table.
-    fn walk_java_frames(
-        &mut self,
-        pid: Pid,
-        hotspot: &HotSpot,
-        memory: &Memory,
-        thread: Addr,
-        walked: &mut Walked,
-    ) {
-        let Ok(Some(frame)) = hotspot.last_java_frame(thread) else { return };
-        let Some(layout) = self.jvms.get(&pid).map(|jvm| jvm.layout) else { return };
-        let walker = self.session.walker();
-        let walk_data = walker.and_then(|walker| walker.walk_data(pid.0.into()));
-        let Some(walk_data) = walk_data else { return };
-        let start =
-            Registers { ip: frame.pc.0, sp: frame.sp.0, fp: frame.fp.0, ..Registers::default() };
-        let mut source = Live { memory: memory.clone(), layout, walk_data };
-        walked.user.frames.extend(source.walk_from(pid.0.into(), &start).frames);
+        let mut pages = Pages::scattered(memory);
+        let walk = |live: &mut Live<'_, '_>, (thread, java): &(waiting_thread, Option<Addr>)| {
+            let mut walked = live.walk(thread);
+            if let Some(java) = java.filter(|_| !has_java_frames(&walked.user)) {
+                live.walk_java_frames(pid, hotspot, java, &mut walked);
+            }
+            (thread.tid, walked)
+        };
+        Live::walk_all(&mut pages, &layout, &walk_data, threads, |(thread, _)| thread.sp, walk)
     }
 
     fn waiting_threads(&self, pid: Pid) -> Result<BTreeMap<u32, waiting_thread>> {
@@ -344,7 +369,9 @@ impl Dumper {
                         if let Some(user) = sent.get(&thread.user) {
                             let (user, kernel) = (user.clone(), thread.kernel);
                             let activity = Activity::Running;
-                            let walk = || Walked { user, kernel, activity, attempt: 0 };
+                            let (registers, held) = (Vec::new(), Vec::new());
+                            let walk =
+                                || Walked { user, registers, held, kernel, activity, attempt: 0 };
                             walked.entry(thread.tid).or_insert_with(walk);
                         }
                     }
@@ -357,9 +384,14 @@ impl Dumper {
     }
 }
 
-/// Returns whether a thread waits for a lock that another thread owns.
-fn waits_for_owned_lock(thread: &JavaThread) -> bool {
-    thread.blocked_on.as_ref().is_some_and(|on| matches!(on.owner, Owner::Thread(_)))
+/// Returns the JavaThread that owns the lock for which a thread waits: a monitor or an ownable synchronizer. Returns
+/// `None` if there is no such thread or it is not certain. A thread in `Object.wait` does not wait for a lock.
+fn awaited_owner(thread: &JavaThread) -> Option<Addr> {
+    let blocked_on = thread.blocked_on.as_ref().filter(|on| on.kind != BlockKind::Wait)?;
+    match blocked_on.owner {
+        Owner::Thread(owner) if !thread.is_moving => Some(owner),
+        _ => None,
+    }
 }
 
 /// Returns whether a stack contains a Java frame.
@@ -377,16 +409,58 @@ fn is_same(before: &waiting_thread, after: &waiting_thread) -> bool {
     before.switches == after.switches && registers(before) == registers(after)
 }
 
-impl Live<'_> {
+impl Live<'_, '_> {
     fn walk(&mut self, thread: &waiting_thread) -> Walked {
         let [ax, bx, r13, dx] = thread.others;
         let start = Registers { ip: thread.ip, sp: thread.sp, fp: thread.fp, ax, bx, r13, dx };
-        let user = self.walk_from(thread.tgid.into(), &start);
-        Walked { user, kernel: thread.kernel, activity: Activity::Still, attempt: u32::MAX }
+        let (user, registers) = self.walk_from(thread.tgid.into(), &start);
+        let (held, activity) = (Vec::new(), Activity::Still);
+        Walked { user, registers, held, kernel: thread.kernel, activity, attempt: u32::MAX }
     }
 
-    fn walk_from(&mut self, key: u64, start: &Registers) -> RawStack {
-        let (_, stack) = walk(self, key, start);
-        RawStack::of(key, stack.unloads, stack.frames.iter().copied())
+    /// Continues a stack with its Java frames, from the innermost Java frame that the JVM has recorded for
+    /// the thread. The caller does this if the walk of the native frames did not reach a Java frame, for
+    /// example because a native file has no unwind table.
+    fn walk_java_frames(&mut self, pid: Pid, hotspot: &HotSpot, java: Addr, walked: &mut Walked) {
+        let Ok(Some(frame)) = hotspot.last_java_frame(self.pages, java) else { return };
+        let start =
+            Registers { ip: frame.pc.0, sp: frame.sp.0, fp: frame.fp.0, ..Registers::default() };
+        let (user, registers) = self.walk_from(pid.0.into(), &start);
+        walked.user.frames.extend(user.frames);
+        walked.registers.extend(registers);
     }
+
+    fn walk_from(&mut self, key: u64, start: &Registers) -> (RawStack, Vec<FrameRegisters>) {
+        let (_, stack) = walk(self, key, start);
+        let stack = RawStack::of(key, stack.unloads, stack.frames.iter().copied());
+        (stack, trail(self, start))
+    }
+}
+
+/// Reads the monitors that threads hold, each given by the address of its JavaThread.
+fn read_held<'a>(hotspot: &HotSpot, threads: impl Iterator<Item = (Addr, &'a mut Walked)>) {
+    let mut threads: Vec<_> = threads.collect();
+    let stacks: Vec<_> =
+        threads.iter().map(|(java, walked)| (*java, frame_states(walked))).collect();
+    match hotspot.held_monitors(&stacks) {
+        Ok(held) => {
+            for ((_, walked), held) in threads.iter_mut().zip(held) {
+                walked.held = held;
+            }
+        }
+        Err(error) => log::debug!("cannot read the monitors that threads hold: {error}"),
+    }
+}
+
+/// Returns the states of a thread's frames, as far as they may have entered monitors.
+fn frame_states(walked: &Walked) -> Vec<FrameState> {
+    let frames = walked.user.frames.iter().zip(&walked.registers);
+    let state = |(frame, registers): (&RawFrame, &FrameRegisters)| match *frame {
+        RawFrame::Code { compile_id: 0, .. } => FrameState::Other,
+        RawFrame::Code { addr, .. } => {
+            FrameState::Compiled { pc: addr, sp: Addr(registers.sp), fp: registers.fp }
+        }
+        RawFrame::Interpreted { .. } => FrameState::Interpreted(Addr(registers.fp)),
+    };
+    frames.map(state).collect()
 }

@@ -2,7 +2,7 @@
 //! the JVM.
 //!
 //! [`Dumper`] loads the BPF side (bpf/javastack.bpf.c) once and takes any number of dumps. `session` reads the threads
-//! that the BPF side reports, `dump` walks and names their stacks, and [`deadlocks()`] finds cycles of waiting threads.
+//! that the BPF side reports, `dump` walks and names their stacks, and `deadlocks` finds cycles of waiting threads.
 
 mod deadlocks;
 mod dump;
@@ -16,5 +16,4 @@ mod skel {
     include!(concat!(env!("OUT_DIR"), "/javastack.skel.rs"));
 }
 
-pub use deadlocks::deadlocks;
-pub use dump::{Activity, Dumper, Thread};
+pub use dump::{Activity, Dump, Dumper, Thread};
