@@ -11,9 +11,10 @@
  * represent may be above or below the number of bytes allocated. User space reads both numbers for each
  * thread (`represented_bytes` and `counted` of struct thread_state).
  *
- * If even the hits cost too much, user space attaches a probe in on periods only. A hit in an on period has a
- * weight, because it also represents hits of the preceding off period. The length of its allocation on the
- * line is the number of bytes multiplied by this weight.
+ * Each hit of a probe costs time, even if its allocation is not sampled. If the hits cost too much, user
+ * space attaches the probe only during on periods. A hit in an on period has a weight, because it also
+ * represents hits of the preceding off period. The length of its allocation on the line is the number of
+ * bytes multiplied by this weight.
  */
 #ifndef JVMPROBE_ALLOCATION_SAMPLING_BPF_H
 #define JVMPROBE_ALLOCATION_SAMPLING_BPF_H
@@ -46,7 +47,7 @@ static const struct sampling_state no_sampling_state;
 /* How one hit counts. */
 struct hit_weight {
 	__u64 weight;           /* number of hits that it represents, in 256ths; 0: it is ignored */
-	bool may_skip;          /* earlier hits of the thread may have been missed, in this or an earlier cycle */
+	bool may_skip;          /* earlier hits of the thread may have been missed in off periods */
 	bool is_cycled;         /* at least one of the JVM's probes has a duty cycle at present */
 };
 static const struct hit_weight represents_itself = { .weight = ONE };
@@ -61,8 +62,8 @@ static __always_inline struct sampling_state *sampling_state_of(__u64 target)
 	return bpf_map_lookup_elem(&sampling_states, &target);
 }
 
-/* Returns how a hit counts: of the probe for objects outside of TLABs if `outside`, else of the probe for new
-   TLABs. If samples are limited and the hit is not ignored, adds it to the number of hits. */
+/* Returns how a hit counts. If `outside`, the probe for objects outside of TLABs was hit, else the probe for
+   new TLABs. If samples are limited and the hit is not ignored, adds it to the number of hits. */
 static __always_inline struct hit_weight weigh_hit(__u64 target, bool outside)
 {
 	struct hit_weight hit = represents_itself;

@@ -40,7 +40,7 @@ static __always_inline struct beginning beginning_of(struct pt_regs *ctx)
  * because the event contains the length of the name.
  *
  * Programs that do not walk must not even reference the walker, because up to Linux 6.7 the verifier checks
- * its functions even if they are never reached.
+ * the walker's functions even if they are never reached.
  */
 static __always_inline void send_event(struct pt_regs *ctx, __u32 change, __u64 duration_ns,
 				       bool walks)
@@ -155,7 +155,7 @@ int BPF_USDT(init_failed_stacks)
 	return 0;
 }
 
-/* Another thread has already initialised the class, or has failed to. */
+/* The class is already initialised, or an earlier attempt to initialise it has failed. */
 SEC("usdt")
 int BPF_USDT(init_elsewhere)
 {

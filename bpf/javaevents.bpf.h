@@ -273,8 +273,8 @@ int BPF_UPROBE(java_deopt, __u64 thread, __u64 request)
 /* InvocationEntryBci of hotspot/share/compiler/compilerDefinitions.hpp */
 #define NO_OSR_BCI -1
 
-/* CompileBroker::invoke_compiler_on_method(CompileTask *). It contains both compilation probes, which do not
-   report the tier. */
+/* CompileBroker::invoke_compiler_on_method(CompileTask *). This function contains the probes
+   method__compile__begin and method__compile__end, which do not report the tier. */
 SEC("uprobe")
 int BPF_UPROBE(java_compile_task, __u64 task)
 {

@@ -12,8 +12,8 @@
  * pause is shorter by two traps. With ZGC, whose pauses free nothing, only the last probe is attached.
  * Without the JVM's own record, a stop whose start was not observed is dropped.
  *
- * Each instant has two programs: one for the USDT probe, and one for a uprobe on the function that
- * would contain the probe, for builds without USDT probes.
+ * Each of these instants has two programs: one for the USDT probe, and one for a uprobe on the function
+ * that would contain the probe, for builds without USDT probes.
  *
  * If a build has neither these probes nor these functions' symbols, stops are derived from the JVM's own
  * counters. The VM thread updates them when a stop is over, and a hardware watchpoint reports the update.
@@ -54,7 +54,8 @@ static const struct budget no_budget;
 /* Events of a control group: how many were sent, and how much of the ring buffer its unread events take. */
 struct tenant {
 	struct rate rate;
-	/* Number of bytes sent since this field was last reset; each event counts as a struct stop_event. */
+	/* Number of bytes sent since this field was last reset; each event counts as much as a struct
+	   stop_event. */
 	__u64 waiting;
 	/* Producer position at that reset. Once user space has read up to it, `waiting` is reset again. */
 	__u64 position;
@@ -274,8 +275,8 @@ static __always_inline int begin_gc(struct stop_event *stop, const struct gauge 
 		return 0;
 	stop->full |= full;
 	/*
-	 * Up to JDK 13, calls of the functions may nest, unlike hits of the probes: a full collection
-	 * runs inside the young collection that has failed.
+	 * Hits of the gc probes never nest. Up to JDK 13, however, calls of the functions that replace these
+	 * probes may nest: a full collection runs inside the young collection that has failed.
 	 */
 	if (stop->in_gc++)
 		return 0;

@@ -21,7 +21,8 @@ enum event_kind {
 	EVENT_COUNTED = 6,
 };
 
-/* An operation of the VM thread: its name, or the address of its C++ vtable, which identifies it. */
+/* An operation of the VM thread. USDT probes report its name. In builds without them, `vtable` is the address
+   of its C++ vtable, from which user space derives the name. */
 struct operation {
 	__u64 vtable;
 	char name[OP_LEN];
@@ -42,7 +43,7 @@ struct stop_event {
 	__u64 heap_at_gc_end; /* used bytes when the collector had finished, or UNKNOWN */
 	__u64 before[GAUGE_COUNTERS];
 	__u64 after[GAUGE_COUNTERS];
-	__u64 gauged;       /* 1: before and after were read */
+	__u64 gauged;       /* 1: the fields before[] and after[] were filled in */
 	__u64 op_type;      /* number read at stop_op_type of struct gauge, or UNKNOWN */
 	__u32 gc_pairs;     /* number of collections that have begun and ended */
 	__u32 ops;

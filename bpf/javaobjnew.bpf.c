@@ -5,9 +5,9 @@
  * A Java thread allocates from a buffer of its own, the TLAB, without a call. When an object does not
  * fit into the rest, the thread gets a new TLAB or allocates outside of TLABs, and HotSpot calls one of
  * AllocTracer's two functions (gc/shared/memAllocator.cpp), whether or not JFR is active. Each object
- * outside of TLABs is counted with its own size. One that begins a TLAB represents all bytes that its
- * thread has allocated in TLABs since the last such event. The number of bytes is HotSpot's own, read
- * from the Thread, so that nothing is missed or counted twice.
+ * outside of TLABs is counted with its own size. An object that begins a new TLAB represents all bytes
+ * that its thread has allocated in TLABs since it got its previous one. The number of bytes is HotSpot's
+ * own, read from the Thread, so that nothing is missed or counted twice.
  *
  * The bytes that a thread has allocated since its last event are read from the Thread, too: by user
  * space while the thread lives, and here when it ends.

@@ -51,8 +51,8 @@ struct {
 
 struct thread unused_thread;
 
-/* Adds an entry for a thread that has none. Assumes that the thread has been running or, if `is_off_cpu`, off
-   the CPU since the trace of its process began or, if that was later, since the thread was created. */
+/* Adds an entry for a thread that has none. Assumes that the thread has been running (or, if `is_off_cpu`,
+   off the CPU) since the later of two times: the start of its process's trace, and the thread's creation. */
 static __always_inline struct thread *new_thread(__u32 id, const struct sample_key *key,
 						 const struct target *target, __u64 start_time,
 						 bool is_off_cpu)
@@ -239,7 +239,7 @@ static __always_inline void switch_in(__u64 task, __u64 now)
 		end_wait(thread, now);
 }
 
-/* Adds the cost of a run of one of these programs to the current process. */
+/* Adds the cost of one run of an off-CPU program to the current process. */
 static __always_inline void charge_run(__u64 begin)
 {
 	__u64 end = begin ? bpf_ktime_get_ns() : 0;

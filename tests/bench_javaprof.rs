@@ -224,8 +224,8 @@ fn sample() {
 }
 
 /// Measures how much running time a thread loses for each sample. The thread only reads the clock,
-/// below forty frames. javaprof and other profilers sample it 999 times per second, one profiler
-/// after the other, in the same JVM. Profilers that are not installed are skipped. ASYNC_PROFILER is
+/// inside forty nested calls. javaprof and other profilers sample it 999 times per second, one
+/// profiler after the other, in the same JVM. Profilers that are not installed are skipped. ASYNC_PROFILER is
 /// the path of async-profiler's `asprof`.
 fn gaps() {
     const HZ: f64 = 999.0;

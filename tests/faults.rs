@@ -225,8 +225,8 @@ fn syscall_denied_by_seccomp_is_reported_in_one_line() {
                 assert_eq!(output.stderr.trim().lines().count(), 1, "{tool}: {}", output.stderr);
             }
         }
-        // Without openat2(), javaprof finds its JVMs by polling, and symbolic links in a target's
-        // file system are not resolved.
+        // Without openat2(), a tool cannot open files by their paths in the target's root. It can still
+        // open mapped files through /proc/PID/map_files.
         let output = tool::run_command(command_with_syscall_denied(
             libc::SYS_openat2,
             tool,
@@ -294,7 +294,7 @@ fn jvm_killed_by_memory_cgroup_is_reported_as_ended() {
     }
 }
 
-/// After SIGKILL the tool cannot clean up; the kernel releases everything that it held.
+/// After SIGKILL the tool cannot clean up. The kernel releases everything that the tool held.
 #[test]
 fn killed_tool_leaves_no_probes_or_bpf_objects() {
     run_alone();

@@ -281,7 +281,7 @@ fn refused_strip_writes_no_file() {
     let link = dir.path().join("link.jar");
     std::os::unix::fs::symlink(&jar, &link).unwrap();
     refused(&good, link.to_str().unwrap(), "itself");
-    // Incomplete reports.
+    // Reports that are incomplete, that contain no class of the jar, or that javaclass has not written.
     for (classes, end, word) in [
         (&["WorkLoad"][..], "", "truncated"),
         (&["WorkLoad"], &END.replace("COUNT", "2"), "--quiet"),
@@ -303,7 +303,7 @@ fn refused_strip_writes_no_file() {
     assert!(command.status().unwrap().success());
     let output = strip(&good, &copy, &[name]);
     assert!(output.stderr.contains("is signed") && !out.exists(), "{output:?}");
-    // A disk that cannot be written, a folder that does not exist.
+    // No file can be created in /proc, or in the folder `none`, which does not exist.
     refused(&good, "/proc/out.jar", "cannot write");
     refused(&good, dir.path().join("none/out.jar").to_str().unwrap(), "cannot write");
 }

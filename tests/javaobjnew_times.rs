@@ -69,8 +69,8 @@ fn timeline_shows_bytes_at_their_allocation_time() {
         for (begin, end, truth) in busy {
             let seen = times.between(begin - 50, end + 50);
             println!("{runtime}: {seen} of {truth} bytes in {} ms", end - begin);
-            // `seen` differs from `truth`, because javaobjnew runs without --exact: no sample of this range
-            // has the contents of the last TLAB of each thread, and the bytes are estimated and
+            // Without `--exact`, `seen` differs from `truth` for two reasons: no sample of this range has
+            // the contents of the last TLAB of each thread, and the other bytes are estimates, which are
             // distributed over the time slots.
             let off = seen.abs_diff(truth) as f64 / truth as f64;
             assert!(off < 0.15, "{runtime}: {seen} of {truth}");

@@ -93,7 +93,7 @@ fn class_estimates_are_within_ten_percent_jdk_21() {
     check(runtimes::named("temurin-21"), "-XX:+UseSerialGC", 30, 0.01);
 }
 
-/// In JDK 8, the probe fires before the thread has the TLAB.
+/// In JDK 8, a thread that needs a new TLAB hits the probe before it gets the TLAB.
 #[test]
 fn class_estimates_are_within_ten_percent_jdk_8_parallel() {
     check_layouts(&[("zulu-8", "-XX:+UseParallelGC")]);

@@ -529,7 +529,7 @@ fn untrusted_symbol_maps_are_rejected() {
     refused("missing", &["No such file"]);
     fs::create_dir(path("folder")).unwrap();
     refused("folder", &["trust"]);
-    // Opening it must not wait for a writer.
+    // When javaprof opens this FIFO, it must not wait for a writer.
     assert!(Command::new("mkfifo").arg(path("fifo")).status().unwrap().success());
     refused("fifo", &["trust"]);
 }

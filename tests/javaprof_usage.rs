@@ -570,9 +570,9 @@ fn short_lived_command_has_symbol_names() {
 #[test]
 fn interrupt_also_ends_the_command() {
     run_beside_others();
-    // Its stdin stays open, so it does not end by itself.
+    // The command's stdin stays open, so the command does not end by itself.
     let tool = start_with_command(&["-f"], &["CpuLoad"], Stdio::piped());
-    // Waits until it is a JVM that handles SIGTERM.
+    // Waits until the command is a JVM that handles SIGTERM.
     sleep(Duration::from_secs(1));
     let output = assert_success(tool.interrupt());
     let ready = output.stdout.lines().next().unwrap();
@@ -664,7 +664,7 @@ fn json_intervals_add_up_to_the_folded_file() {
     let tool =
         start(&load, &["-F", "499", "-j", "-s", "-t", "-o", file.to_str().unwrap(), "1", "3"]);
     load.run(4.0);
-    // It ends by itself, after the third report.
+    // javaprof ends by itself, after the third report.
     let output = assert_success(tool.wait());
     let records = output.json();
     let of_type = |wanted: &str| -> Vec<&Value> {

@@ -154,7 +154,7 @@ fn check_stacks_of_hung_threads(runtimes: &[&str]) {
         let duration = summary["duration_ns"].as_u64().unwrap();
         let is_java =
             |name: &&str| ["java.", "jdk.", "HangLoad"].iter().any(|of| name.starts_with(of));
-        // The frames that the JVM hides belong to lambdas only.
+        // The JVM's own stack traces lack frames of lambdas, and no others. So these are not compared.
         let is_shown = |name: &&str| !name.contains("$$Lambda") && !name.contains("LambdaForm");
         // Time by thread and Java frames.
         let mut stacks: HashMap<String, HashMap<Vec<&str>, u64>> = HashMap::new();
@@ -268,8 +268,8 @@ fn later_jvm_has_wall_times_from_its_start() {
         let seen = sum(times.iter().filter(|time| time.stack.contains(&method)));
         println!("{name}: {seen} seen, {measured} measured, thread {}", threads[name]);
         // "writes" waits in a lambda, not in the method of this name. In a JVM that is starting up,
-        // threads spend more time in runs that are too short to be sampled, so the others may lack
-        // 10 %.
+        // threads spend more time in runs that are too short to be sampled, so up to 10 % of the time
+        // of each other activity may be missing.
         assert!(name == "writes" || seen * 10 > measured * 9, "{name}: {seen} of {measured}");
         assert!(seen < measured + measured / 50, "{name}: {seen} of {measured}");
         assert!((1_900_000_000..2_600_000_000).contains(&threads[name]), "{name}: {threads:?}");

@@ -355,7 +355,7 @@ fn assert_each_window_has_its_allocation(daemon: &TestDaemon, load: &mut Load) {
         rounds.push((begin, unix_ns(), truth.total as f64));
     }
     let (first, last) = (rounds[0].0, rounds[rounds.len() - 1].1);
-    // Until the last complete window is stored.
+    // Waits until the last complete window is stored.
     thread::sleep(Duration::from_secs(15));
     let windows = StoreReader::open(Path::new(&daemon.store())).unwrap().read(0, u64::MAX).unwrap();
     let mut compared = 0;
@@ -397,7 +397,7 @@ fn raised_cpu_limit_resumes_full_collection() {
     assert_eq!(metric(&metrics, "jvmprobed_collected{what=\"cpu\"}"), 1.0);
     let metrics = wait_for_step(&daemon, 0.0);
     assert_eq!(metric(&metrics, "jvmprobed_collected{what=\"alloc\"}"), 1.0);
-    // Time to attach again.
+    // Gives the daemon time to attach its probes again.
     thread::sleep(Duration::from_secs(5));
     assert_each_window_has_its_allocation(&daemon, &mut load);
     let name =
@@ -476,7 +476,7 @@ fn startup_errors_are_reported_in_one_line() {
     assert_refused(&refused, 2, &["ftp"]);
     let refused = run("jvmprobed", &["--config", "/dev/null", "--listen", "192.0.2.1:9464"]);
     assert_refused(&refused, 1, &["192.0.2.1:9464", "not an address of this host"]);
-    // A configuration that has become invalid does not end the daemon.
+    // The first daemon still runs and reloads its configuration.
     tool.signal(Signal::HUP);
     thread::sleep(Duration::from_millis(500));
     let output = tool.interrupt();

@@ -67,7 +67,7 @@ fn systemd_accepts_the_unit_and_its_sandbox() {
     run_beside_others();
     let folder = tempfile::tempdir().unwrap();
     let unit = fs::read_to_string(deploy_path("systemd/jvmprobed.service")).unwrap();
-    // Neither the program nor its page is installed.
+    // Neither the program nor its man page is installed.
     let unit = unit.replace("/usr/sbin/jvmprobed", "/bin/true").replace("man:jvmprobed(8)", "");
     let verify = |text: &str| {
         let path = folder.path().join("jvmprobed.service");
@@ -280,7 +280,7 @@ fn removing_the_rpm_leaves_no_files() {
     }
     let folder = tempfile::tempdir().unwrap();
     let root = folder.path().join("root");
-    // Its scripts need a shell and `rm`.
+    // The package's scripts need a shell, `rm` and `rmdir`.
     fs::create_dir_all(root.join("bin")).unwrap();
     for name in ["sh", "rm", "rmdir"] {
         fs::copy("/bin/busybox", root.join("bin").join(name)).unwrap();

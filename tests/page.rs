@@ -120,7 +120,7 @@ fn frame_kinds_of_one_method_share_one_box() {
     let synthetic = small();
     let mut page = Page::of(&synthetic);
     let run = page.boxes("a.Main.run");
-    // Once outermost, and once recursively within itself.
+    // One box has the calls from `main`, and the other has the recursive calls.
     assert_eq!(run.iter().map(|b| number(b, "total")).collect::<Vec<_>>(), [90.0, 5.0]);
     let description = page.evaluate_page_api("describe('a.Main.run')").to_string();
     assert!(

@@ -25,7 +25,7 @@ enum frame_state {
 	FRAME_NO_FP,        /* sp has its final value, but fp is not saved yet */
 };
 
-/* Effect of a prologue instruction, in the bits above its length. */
+/* Effects of a prologue instruction. prologue_instruction() returns them in the bits above the length. */
 #define PUSHES_FP 0x100     /* push rbp */
 #define MOVES_SP 0x200      /* sub rsp, X */
 #define STORES_FP 0x400     /* mov [rsp + X], rbp */

@@ -28,7 +28,8 @@ struct registers {
 	union {
 		/* r13: address of the bytecode that is interpreted, ... */
 		__u64 bcp;
-		/* ... or, while the interpreter is entered or left, the caller's sp or the return address */
+		/* ... or the caller's sp while the interpreter is entered, or the return address while the
+		   interpreter is left */
 		__u64 sender_sp;
 	};
 	/* rdx: address at which an exception was thrown, while a stub passes on the exception */

@@ -25,8 +25,8 @@ use crate::{
     unwind::UnwindTable,
 };
 
-/// Writes the seed for a fuzzer that uses the fake JVM to the path in `FUZZ_SEED`. The seed is the part of
-/// the fake JVM's memory that the fuzzer replaces, before any change.
+/// Writes a seed to the path in `FUZZ_SEED`, for a fuzzer that uses the fake JVM. The fuzzer replaces a part
+/// of the fake JVM's memory; the seed is the original content of this part.
 pub fn write_seed(target: &str) {
     let part = match target {
         "methods" | "loaded" => Part::Methods,
@@ -145,7 +145,7 @@ pub fn perf_data(bytes: &[u8]) {
     }
 }
 
-/// Reads a perf-PID.map from any source.
+/// Reads a perf-PID.map, which HotSpot or any other program may have written.
 pub fn perf_map(bytes: &[u8]) {
     for entry in perfmap::parse(&String::from_utf8_lossy(bytes)) {
         let _ = perfmap::hotspot_code(entry.name);

@@ -102,7 +102,7 @@ static long bpf_probe_read_kernel(void *to, __u32 size, const void *addr)
 	return 0;
 }
 
-/* The following helpers are used by walk_task() only, which is not called here. */
+/* The following helpers are never called here: walk_task() is not used, and task_utask is 0. */
 static long bpf_get_stack(void *context, void *to, __u32 size, __u64 flags)
 {
 	return -EINVAL;

@@ -41,7 +41,8 @@ impl Cgroup {
     /// The unit's name contains `name`.
     ///
     /// # Errors
-    /// The reason why this machine does not allow it; the test prints that and is skipped.
+    /// The reason why the control group cannot be created on this machine. The test prints the reason and is
+    /// skipped.
     pub fn new(name: &str, limits: Limits) -> io::Result<Self> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);

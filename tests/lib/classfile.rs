@@ -73,7 +73,7 @@ pub struct Method {
 }
 
 impl Method {
-    /// Whether a frame can be in this method: it is not abstract.
+    /// Whether the method is not abstract, so that a frame can be in it.
     pub fn is_concrete(&self) -> bool {
         !self.flags.contains(MethodAccessFlags::ABSTRACT)
     }

@@ -103,7 +103,7 @@ impl Receiver {
         self.wait(|answers| answers.requests.len() >= count, "too few requests arrived")
     }
 
-    /// Returns all requests that it has answered so far.
+    /// Returns all requests that the receiver has printed so far. It prints a request before it answers.
     ///
     /// # Panics
     /// If it has ended.

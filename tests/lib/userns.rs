@@ -107,7 +107,7 @@ impl Namespaced {
         let stdin = shell.0.stdin.take().expect("piped");
         let mut found = Self { shell, stdin, java: 0, dir };
         found.wait_for("ready");
-        // Each process in between has exactly one child, and the JVM has none.
+        // Each process from the shell down to the JVM's parent has exactly one child, and the JVM has none.
         found.java = found.shell.pid();
         while let Some(child) = only_child(found.java) {
             found.java = child;

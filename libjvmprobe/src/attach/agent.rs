@@ -2,10 +2,10 @@
 //! nothing more.
 //!
 //! The agent (`libjvmprobe/agent`) needs no libc and is embedded here. It is copied into the target's file
-//! system, owned by the target's user, under a name that cannot be guessed. The copy, and the map that the
-//! agent writes when it is loaded, are removed as soon as the JVM has loaded the agent. JDK 21 and later
-//! print a warning on the target's stderr when an agent is loaded (JEP 451), and later versions may reject
-//! it.
+//! system, owned by the target's user, under a name that cannot be guessed. The agent writes the map while
+//! the JVM loads it. The copy and the map are removed as soon as the map has been read or loading has failed.
+//! JDK 21 and later print a warning on the target's stderr when an agent is loaded (JEP 451), and future JDKs
+//! may reject the agent.
 
 use std::{
     fs::File,

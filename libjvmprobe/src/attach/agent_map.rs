@@ -4,8 +4,8 @@
 //! described in `libjvmprobe/agent/src/richmap.rs`:
 //! - `L TIME ADDRESS SIZE`, followed by a frame (CLASS METHOD SIGNATURE FILE LINE), describes a compiled
 //!   method.
-//! - `I START END`, followed by frames, innermost first, describes a range of the preceding method, and the
-//!   inlined methods that its code belongs to.
+//! - `I START END`, followed by frames, innermost first, describes a range of the preceding method. The
+//!   frames are the inlined methods to which the code in this range belongs, and the preceding method itself.
 //! - `D TIME ADDRESS SIZE NAME` describes other code.
 //! - `U TIME ADDRESS` removes the code at an address.
 //!

@@ -42,7 +42,7 @@ use crate::{
 
 /// Maximum time for a complete request.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(9);
-/// Maximum part of that time for the JVM to start listening.
+/// Maximum part of [`TIMEOUT`] that the JVM may take to start listening.
 const LISTEN_TIMEOUT: Duration = Duration::from_secs(6);
 /// Maximum size of an answer; no answer to our commands is larger.
 const MAX_ANSWER: usize = 16 << 20;
@@ -301,7 +301,8 @@ impl Connection {
         Ok(answer)
     }
 
-    /// Repeats `work` until it succeeds. Waits until the socket is ready before each repetition.
+    /// Calls `work` until it succeeds or fails with an error other than `EAGAIN` and `EINTR`. Waits until the
+    /// socket is ready before each repetition.
     fn attempt(
         &self,
         ready: PollFlags,

@@ -25,11 +25,11 @@ const ENOUGH_RUNS: u64 = 8;
 /// Cost of the probes to a process since its costs were last returned.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cost {
-    /// The process; 0 for all untraced processes together that hit the probes or are sampled.
+    /// The process. The number 0 represents all processes whose costs are not counted separately.
     pub pid: u32,
     /// Number of probe hits and samples.
     pub hits: u64,
-    /// CPU time lost to these and to the programs that run at context switches, in nanoseconds.
+    /// CPU time lost to these hits and samples, and to programs that run at context switches, in nanoseconds.
     pub ns: u64,
 }
 

@@ -101,6 +101,6 @@ fn drop_one(link: Link) {
     let guard = lock_attaching();
     drop(link);
     drop(guard);
-    // Lets a thread that waits to attach have the lock, so that a JVM that has just started does not wait.
+    // Lets a thread that waits to attach have the lock, so that a JVM that has just started is traced soon.
     thread::sleep(Duration::from_millis(1));
 }

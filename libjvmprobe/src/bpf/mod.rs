@@ -83,8 +83,8 @@ fn has_helper(program: ProgramType, helper: bpf_func_id) -> bool {
     program.is_helper_supported(helper).unwrap_or(true)
 }
 
-/// Returns whether one attachment to a file serves all processes that map it, and identifies them by PIDs that this
-/// process knows.
+/// Returns whether one attachment to a file can serve all processes that map it. This requires attach
+/// cookies, and the PIDs that BPF programs get must be those that this process sees.
 pub(crate) fn can_share_attachments() -> bool {
     sees_initial_pids() && has_cookies()
 }
@@ -97,8 +97,8 @@ pub(crate) fn key_of_single(pid: Pid) -> u64 {
     above | u64::from(pid.0)
 }
 
-/// Prints libbpf's messages to stderr if `verbose`, else suppresses them: this library's errors explain the cause to
-/// the user.
+/// Prints libbpf's messages to stderr if `verbose`. Otherwise suppresses them, because this library's errors
+/// explain the cause to the user.
 pub fn set_libbpf_output(verbose: bool) {
     fn print(_: PrintLevel, message: String) {
         for line in message.lines() {

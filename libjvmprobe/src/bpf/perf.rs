@@ -110,7 +110,8 @@ pub fn attach(
     attach_all(program, events, cookie)
 }
 
-/// Attaches a program to a tracepoint. The event of one processor suffices for hits on all of them.
+/// Attaches a program to a tracepoint. An event that is opened on one processor suffices: the program then
+/// runs for hits on every processor.
 ///
 /// # Errors
 /// As [`attach`].

@@ -1,7 +1,8 @@
 //! Attaches programs to instants in the life of a JVM, by probes in its libjvm.so.
 //!
 //! HotSpot marks an instant by a USDT probe. In builds without `.note.stapsdt`, the function that would contain the
-//! probe is used instead. An [`Instant`] describes both; [`resolve`] determines which one a file offers.
+//! probe is used instead. An [`Instant`] describes the probe and the function; [`resolve`] determines which
+//! of the two a file offers.
 
 use std::{
     borrow::Cow,
@@ -24,10 +25,10 @@ pub struct Instant {
     pub usdt: (&'static str, &'static str),
     /// The program for the USDT probe.
     pub usdt_program: &'static str,
-    /// Functions that can replace the probe, by the beginnings of their mangled names: alternative sets, best first.
-    /// All functions of one set must exist.
+    /// Functions that can replace the probe. Each element is a set of functions, given by the beginnings of
+    /// their mangled names. The first set whose functions all exist is used.
     pub functions: &'static [&'static [&'static str]],
-    /// The program for the function's entry.
+    /// The program for the entry of each function of the set.
     pub function_program: &'static str,
 }
 
@@ -138,7 +139,8 @@ fn missing(path: &Path, probes: &Probes, is_stripped: bool, instant: &Instant) -
     Error::NoProbes { path: path.to_owned(), what, hint }
 }
 
-/// Returns the end of a hint that names where a stripped file's symbols are available, with the package if it is known.
+/// Returns the end of a hint on how to get the symbols of a stripped file. The hint names the package that
+/// contains them, if the package is known.
 pub(crate) fn symbols_hint(libjvm: &Path) -> String {
     let package =
         debug_package(libjvm).map_or_else(String::new, |name| format!("install {name}, or "));
@@ -154,7 +156,7 @@ pub fn function(elf: &ElfFile, symbols: &Symbols, prefix: &str) -> Option<Site> 
     Some(Site::Function { symbol: symbol.name, offset })
 }
 
-/// Returns the entry of an exported function; these have symbols in every build.
+/// Returns the entry of an exported function. Exported functions have symbols in every build.
 ///
 /// # Errors
 /// [`Error::Elf`].

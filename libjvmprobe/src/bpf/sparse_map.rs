@@ -1,10 +1,10 @@
 //! Sizes of BPF hash maps, and when the kernel allocates their entries.
 //!
-//! A hash map's entries are allocated all at once or, with `BPF_F_NO_PREALLOC`, each when it is first used. Before
-//! Linux 6.1, the latter used the kernel's general allocator, in which a tracing program may need locks that the
-//! traced code holds. So the verifier refuses such maps to perf_event programs, and warns in the kernel's log for other
-//! tracing programs (`check_map_prog_compatibility`, kernel/bpf/verifier.c). Since 6.1, maps have an allocator of their
-//! own that works in any context.
+//! A hash map's entries are allocated all at once or, with `BPF_F_NO_PREALLOC`, each when it is first used.
+//! Before Linux 6.1, maps with this flag used the kernel's general allocator, in which a tracing program may
+//! need locks that the traced code holds. So the verifier refuses such maps to perf_event programs, and warns
+//! in the kernel's log for other tracing programs (`check_map_prog_compatibility`, kernel/bpf/verifier.c).
+//! Since 6.1, maps have an allocator of their own that works in any context.
 
 use libbpf_rs::OpenObject;
 use libbpf_sys::BPF_F_NO_PREALLOC;

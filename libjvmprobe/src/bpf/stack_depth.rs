@@ -72,7 +72,8 @@ fn functions(bytes: &[u8]) -> BTreeMap<FunctionLocation, Function> {
     functions
 }
 
-/// Returns the target of a call: within its section, or as given by its relocation.
+/// Returns the function that a call leads to. If the call has a relocation, that gives the function.
+/// Otherwise, the function is in the call's own section.
 fn callee(elf: &Elf<'_>, section: usize, at: u64, number: i32) -> FunctionLocation {
     let relocations = elf
         .shdr_relocs
@@ -88,7 +89,8 @@ fn callee(elf: &Elf<'_>, section: usize, at: u64, number: i32) -> FunctionLocati
     (symbol.st_shndx, symbol.st_value.wrapping_add_signed(inside))
 }
 
-/// Returns the deepest chain of calls from a function on: its bytes, and the names of its functions.
+/// Returns the chain of calls from a function on that needs the most BPF stack: the number of bytes that it
+/// needs, and the names of its functions.
 fn deepest(
     functions: &BTreeMap<FunctionLocation, Function>,
     location: FunctionLocation,

@@ -29,7 +29,7 @@ impl Tracepoints {
     /// Opens the directory.
     ///
     /// # Errors
-    /// [`Error::Kernel`] if there is none, or it may not be read.
+    /// [`Error::Kernel`] if the directory does not exist or cannot be opened.
     pub fn open() -> Result<Self> {
         let folder = |root: &OwnedFd| open_folder(root, "events");
         for path in MOUNT_POINTS {

@@ -70,7 +70,8 @@ impl Uprobe {
         }
         let scope = match process {
             Some(process) => EventScope::Thread(process),
-            // The event of one processor suffices for hits on all of them.
+            // An event that is opened on one processor suffices: the program then runs for hits on every
+            // processor.
             None => EventScope::Processor(online_cpus()?.into_iter().next().unwrap_or(0)),
         };
         let mut attr = perf_event_attr { type_: self.kind, ..Default::default() };

@@ -148,7 +148,7 @@ unsafe extern "C" fn row(context: *mut c_void, table: u32, index: u32, to: *mut 
 pub struct Stack {
     /// Frames, innermost first, encoded as in `struct walked`.
     pub frames: Vec<u64>,
-    /// Reason why it ended, and number of frames before the first guess, as in `struct walked`.
+    /// Reason why the walk ended, and number of frames before the first guess, as in `struct walked`.
     pub end: u64,
     /// Number of classes that the JVM had unloaded.
     pub unloads: u64,

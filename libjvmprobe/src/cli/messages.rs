@@ -209,7 +209,8 @@ impl Limit {
             true => self.all += 1,
             false => self.suppressed += 1,
         }
-        // At the maximum, new texts are suppressed, too, so their counters are not needed.
+        // At the maximum of all warnings, every further warning is suppressed, so the counters by text are
+        // not needed any more.
         if self.all >= MAX_WARNINGS {
             self.alike.clear();
         }

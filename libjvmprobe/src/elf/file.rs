@@ -401,7 +401,8 @@ pub(super) fn c_bytes(table: &[u8], offset: usize) -> &[u8] {
     rest.split(|&b| b == 0).next().unwrap_or_default()
 }
 
-/// Reads a range, which must be within the file and have at most `max` bytes: both limit the allocation.
+/// Reads a range, which must be within the file and have at most `max` bytes. Both conditions limit the
+/// allocation.
 fn read_at(file: &File, size: u64, offset: u64, len: u64, max: u64) -> Result<Vec<u8>> {
     if offset.checked_add(len).is_none_or(|end| end > size) {
         let what = format!("truncated: {len} bytes at {offset:#x} of a file of {size} bytes");

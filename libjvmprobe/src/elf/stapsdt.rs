@@ -295,8 +295,9 @@ mod tests {
     fn hostile_files_do_not_panic() {
         let whole = library().bytes();
         let at = 0..whole.len();
-        // Flipped bytes have the greatest effect in headers and tables.
         let bytes = prop::collection::vec((at.clone(), any::<u8>()), 1..40);
+        // Changed bytes have the greatest effect in the header at the file's start and in the tables at its
+        // end, so additional bytes are changed there.
         let head = prop::collection::vec((0..64_usize, any::<u8>()), 0..3);
         let tail = prop::collection::vec((1..2048_usize, any::<u8>()), 0..8);
         proptest!(ProptestConfig::with_cases(3000), |(cut in at, bytes in bytes, head in head, tail in tail)| {

@@ -2,7 +2,8 @@
 //!
 //! Source: hotspot/share/code/compressedStream.cpp up to JDK 19,
 //! hotspot/share/utilities/unsigned5.hpp since JDK 20. The bytes are digits in base 64, the lowest first.
-//! A byte below a limit is the last one of its number. Since JDK 20, no number contains the byte 0.
+//! A byte below 192 is the last one of its number, and so is a fifth byte. Since JDK 20, no number contains
+//! the byte 0.
 
 /// The variant of the encoding that a JDK uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

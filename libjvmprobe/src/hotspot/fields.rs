@@ -395,7 +395,8 @@ mod tests {
         // With the wrong flags, the stream does not end after the last field.
         assert_eq!(from_stream(&bytes, encoding, EXTRA_WITH_VALUES, &entries), None);
         assert_eq!(from_stream(&bytes[..9], encoding, EXTRA, &entries), None);
-        // The same field in a JDK with value classes, and a flat field with a null marker.
+        // In a JDK with value classes: a static generic field with an initial value, then a flat field with a
+        // null marker.
         let bytes = stream(&[2, 0, 5, 6, 24, 8, 40, 7, 8, 1, 2, 32, 0, 6, 1, 33]);
         let expected = Some(vec![field(5, 6, 24, true), field(1, 2, 32, false)]);
         assert_eq!(from_stream(&bytes, encoding, EXTRA_WITH_VALUES, &entries), expected);

@@ -167,8 +167,8 @@ impl Forwarding {
 
     /// Returns the possible present addresses of an object to which a thread's lock stack refers. With
     /// generational ZGC, addresses in a lock stack have no metadata. So it is unknown which generation's
-    /// forwarding applies, and each of the two may yield an address. ZGC corrects a lock stack when its
-    /// thread runs.
+    /// forwarding applies, and each of the two may yield an address. ZGC corrects a thread's lock stack
+    /// before the thread runs again. Until then, addresses in the lock stack may be old.
     ///
     /// # Errors
     /// The errors of [`Self::current`].
@@ -306,8 +306,8 @@ fn generations(pages: &mut Pages<'_>, layout: &Layout, heap: Addr) -> Result<[Ad
 /// of references that need no correction. `is_in_young` is whether the young generation has a forwarding for
 /// the granule to which the reference refers.
 fn is_young(reference: u64, good: u64, is_in_young: bool) -> bool {
-    // Exactly one of the four remapped bits is set. In the binary number of this bit, 0 to 3, the low digit
-    // changes with each young collection, and the high digit with each old one.
+    // Exactly one of the four remapped bits is set. The position of this bit, 0 to 3, has two binary digits.
+    // The low digit changes with each young collection, and the high digit with each old collection.
     let number = |word: u64| (word >> REMAPPED_SHIFT & 0xf).trailing_zeros();
     let changed = number(reference) ^ number(good);
     match (changed & 2 != 0, changed & 1 != 0) {

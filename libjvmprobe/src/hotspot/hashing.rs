@@ -83,7 +83,7 @@ mod tests {
             let low: HashSet<u64> =
                 (0..1024).map(|i| factors.hash_one(Addr(i * step)) % 1024).collect();
             let high: HashSet<u64> = (0..1024).map(|i| factors.hash_one(i * step) >> 57).collect();
-            // The expected values for random hashes are 647 of 1,024, and all of 128.
+            // With random hashes, `low` would contain about 647 of 1,024 possible values, and `high` all 128.
             assert!(low.len() > 550, "{step}: {}", low.len());
             assert!(high.len() > 110, "{step}: {}", high.len());
         }

@@ -54,7 +54,7 @@ const Z_VALUE_STRIDE: u64 = 4096;
 /// Maximum number of NUMA nodes. A gauge holds at most eight terms, and each node needs at least one.
 const MAX_NODES: u32 = 8;
 /// Maximum distance in bytes of `G1CollectedHeap::_allocator` before `_summary_bytes_used`; in JDK 11
-/// to 28 the verifier is between them.
+/// to 28 the field `_verifier` is between these two fields.
 const ALLOCATOR_WITHIN: u64 = 64;
 /// Number of bytes of a `G1Allocator` that are searched for a `MutatorAllocRegion` or for a pointer to an
 /// array of them.

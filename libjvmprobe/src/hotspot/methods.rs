@@ -60,8 +60,8 @@ struct Fields {
     const_method_size: u64,
     pool_holder: u64,
     pool_size: u64,
-    /// Where the index of the source file is: true for the pool, false for the class (up to JDK 16), and the
-    /// offset in that object.
+    /// The object that contains the index of the source file (true: the pool; false: the class, up to
+    /// JDK 16), and the offset of the index in this object.
     file_index: Option<(bool, u64)>,
     klass_name: u64,
 }

@@ -1,7 +1,8 @@
 //! Objects of the Java heap, and the references in their fields.
 //!
 //! Sources: hotspot/share/oops/{oop,klass,arrayOop,compressedOops}.hpp; zAddress.hpp, zAddress_x86.cpp. Some
-//! callers find a field by the class of the object that it refers to, others by its offset (`fields`).
+//! callers find a field by the class of the object that the field refers to. Others know the field's offset,
+//! which the module `fields` reads.
 //!
 //! Collectors move objects. While an object is being moved, its old copy keeps its contents and can still be
 //! read. Later, the memory of the old copy is used for something else. Therefore a result is valid only if
@@ -61,7 +62,8 @@ pub(super) struct References {
     pub(super) may_be_stale: bool,
     /// Finds objects that ZGC has moved; only in readers that [`Self::following`] has created.
     forwarding: Option<Forwarding>,
-    /// Whether an object may be read to the end of its page only, for callers that read known fields.
+    /// Whether an object is read only up to the end of its page if the next page is unreadable. True for
+    /// callers that read only fields whose offsets they know.
     reads_partly: bool,
     /// Cached layout helpers by class, because most objects are of few classes.
     helpers: NumberMap<Addr, i32>,
@@ -142,7 +144,7 @@ impl References {
             if !self.reads_partly {
                 return Err(why);
             }
-            // A smaller object may lie at the end of the mapped part of the heap.
+            // An object smaller than MAX_OBJECT may lie at the end of the mapped part of the heap.
             let in_page = PAGE - address.0 as usize % PAGE;
             now.read(address, bytes.get_mut(..in_page).ok_or(why)?)?;
         }

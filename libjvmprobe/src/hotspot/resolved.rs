@@ -21,7 +21,7 @@ use crate::{
 /// Name of a type, and of a field in it.
 type Name<'a> = (&'a str, Option<&'a str>);
 
-/// A name to look for in the JVM's tables, from a row.
+/// A name in a row of the layout table. The JVM's tables are searched for this name.
 #[derive(Debug)]
 struct WantedName {
     field: Option<&'static str>,

@@ -1,4 +1,4 @@
-//! Complete names of Java threads. The kernel stores only 15 bytes of them (`comm`).
+//! Complete names of Java threads. The kernel stores only 15 bytes of each name (`comm`).
 //!
 //! Sources: hotspot/share/runtime/{javaThread,osThread}.hpp; `os::set_native_thread_name`, os_linux.cpp; java.base's
 //! java/lang/{Thread,String}.java. Among the strings that a thread's Java object refers to, the thread's name
@@ -51,8 +51,9 @@ const MAX_SCAN: Duration = Duration::from_millis(200);
 /// scan's duration.
 const MIN_SCAN_INTERVAL: Duration = Duration::from_millis(500);
 const SCAN_INTERVAL_FACTOR: u32 = 50;
-/// Minimum time from a scan of one JVM to the next scan of this or any other JVM, as a multiple of the first
-/// scan's duration. So a JVM whose memory is slow to read does not delay the events of other JVMs for long.
+/// Minimum time from a scan of one JVM to the next scan of this or any other JVM, as a multiple of the
+/// earlier scan's duration. So a JVM whose memory is slow to read does not delay the events of other JVMs for
+/// long.
 const SHARED_SCAN_INTERVAL_FACTOR: u32 = 10;
 /// Time during which a scan's result is used for further threads.
 const FRESH: Duration = Duration::from_secs(1);

@@ -21,10 +21,11 @@ const MAX_THREADS: usize = 1 << 17;
 /// size in words would not fit into an `int`.
 pub(super) const MAX_TLAB: u64 = 1 << 34;
 
-/// Maximum number of attempts to read a thread that replaces its TLAB during each attempt, or a list of threads that
-/// the JVM replaces during each attempt.
+/// Maximum number of attempts to read a thread if the thread replaces its TLAB during each attempt, and to
+/// read the list of threads if the JVM replaces the list during each attempt.
 const MAX_TRIES: u32 = 8;
-/// Maximum number of attempts to read a list of threads that the JVM frees during each attempt.
+/// Maximum number of attempts to read the list of threads if the list is unreadable in each attempt, because
+/// the JVM has freed it.
 const MAX_LIST_TRIES: u32 = 64;
 
 /// Offsets in bytes of a Thread's allocation counters.
@@ -234,7 +235,8 @@ mod tests {
     fn thread_without_tlab_has_no_used_tlab_bytes() {
         let layout =
             ThreadLayout { allocated: 0, tlab_start: 8, tlab_top: 16, probe_precedes_tlab: false };
-        // Many heaps lie below 4 GiB. There, even an address itself is a plausible size of a TLAB.
+        // Many heaps lie below 4 GiB. In such a heap, the difference of a top and a start that is null is a
+        // plausible size of a TLAB.
         for (start, top, used) in [(0, 0xffe0_0000, 0), (0xffd0_0000, 0xffe0_0000, 1 << 20)] {
             let thread: [u64; 3] = [500, start, top];
             let at = Addr(thread.as_ptr() as u64);

@@ -41,7 +41,7 @@ const TRUSTED_ATTRIBUTES: [&str; 11] = [
     "systemd.unit",
 ];
 
-/// Attributes that a JVM can set itself or that are derived from its arguments, except those in [`RUNTIME`].
+/// The attributes that JVMs most often set themselves, and those that are derived from a JVM's arguments.
 const UNTRUSTED_ATTRIBUTES: [&str; 7] = [
     "deployment.environment",
     "deployment.environment.name",

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::bpf::clock;
 
-/// Number of events that did not fit into the ring buffer since the last such record.
+/// Number of events of a JVM that the kernel side could not count or send since the last record of this kind.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Lost {
     /// Wall-clock time at which the loss was detected, RFC 3339 with nanoseconds, UTC.

@@ -69,7 +69,7 @@ pub type Reading = Result<Arc<HotSpot>, Arc<Error>>;
 pub enum Stage {
     /// Still starting: later arrivals will contain more data.
     Starting,
-    /// Started, or not finished within a minute. Hardly any more data will follow.
+    /// The JVM has started, or has not finished starting within a minute. Hardly any more data will follow.
     Ready,
 }
 
@@ -221,7 +221,8 @@ impl Registry {
             Search::Command(pid) => Some(Process::open(pid)?),
             Search::AllJvms | Search::Given => None,
         };
-        // The reader template is started here and not in the new thread, so that the caller gets its error.
+        // The process from which readers are forked is started here and not in the new thread, so that the
+        // caller gets the error if the start fails.
         reader::start_readers().map_err(|e| Error::io("start a reader process", e))?;
         let shared = Arc::new(Shared {
             options,
@@ -288,7 +289,7 @@ impl Arrivals {
         drop(shared.changed.wait_timeout_while(shared.lock(), MAX_FIRST, is_waiting));
     }
 
-    /// Makes arrivals wake up a session that waits for events.
+    /// Ensures that `session` stops waiting for events when a JVM arrives.
     ///
     /// # Errors
     /// [`Error::Io`] if no descriptor is free.
@@ -348,7 +349,7 @@ impl Arrivals {
         shared.changed.notify_all();
     }
 
-    /// Returns whether these are the JVMs of a command.
+    /// Returns whether the registry searches only a command and its descendants for JVMs.
     pub(crate) fn is_of_command(&self) -> bool {
         self.registry.0.0.command.is_some()
     }
@@ -800,7 +801,7 @@ mod tests {
             assert!(begin.elapsed() < Duration::from_secs(60));
             thread::sleep(read_interval(Pace::Prompt));
         }
-        // Its descriptors are closed.
+        // The registry holds no reference to the target, so the target's descriptors are closed.
         let queued = arrivals.take();
         let weak = queued.first().map(|arrival| Arc::downgrade(&arrival.target));
         drop(queued);

@@ -1,4 +1,5 @@
-//! Followed JVMs: attaches probes to each one, waits until it has started, and detaches when it ends.
+//! Followed JVMs: attaches probes to each one and detaches them when it ends. Tools that cannot trace a JVM
+//! that is starting up attach only after the JVM has started.
 //!
 //! A named JVM has its own attachments. If all JVMs are followed, those that run the same libjvm.so share the
 //! attachments to that file.
@@ -328,8 +329,7 @@ impl<T: Tool> Trace<T> {
         self.add(key_in_file(&target), target, hotspot, None)
     }
 
-    /// Attaches to the libjvm.so of a JVM the programs that this JVM needs. Programs that were attached to
-    /// the file for an earlier JVM are not attached again.
+    /// Attaches all programs that a JVM needs and that were not attached to its libjvm.so for an earlier JVM.
     fn attach_to_file(&mut self, target: &Target, hotspot: Option<&HotSpot>) -> Result<()> {
         let attached = self.files.entry(target.libjvm.id).or_default();
         let collector = hotspot.map(|hotspot| hotspot.collector);

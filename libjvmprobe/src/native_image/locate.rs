@@ -54,8 +54,8 @@ pub(super) fn find(elf: &ElfFile, vaddr: Vaddr, bytes: Vec<u8>) -> Option<(Heap,
         else {
             continue;
         };
-        // The sizes of the code, of the data, and of both together must agree. Other data rarely meets this
-        // condition.
+        // The sizes of the code, of the data, and of both together must agree. Words that are not an
+        // `ImageCodeInfo` rarely meet this condition.
         let fits = data >= size && data.checked_add(data_size).is_some_and(|end| end <= all);
         if !CODE_SIZES.contains(&size) || !fits || all >= CODE_SIZES.end {
             continue;
@@ -86,7 +86,8 @@ pub(super) fn find(elf: &ElfFile, vaddr: Vaddr, bytes: Vec<u8>) -> Option<(Heap,
 }
 
 /// Returns the start of the code: `start` itself or, in a position-independent program, the value of the
-/// relocation of the word at `address`. `None` if there is no code of that size at either address.
+/// relocation of the word at `address`. `None` if code of that size begins at neither of these two
+/// addresses.
 fn code_at(
     elf: &ElfFile,
     relocations: &Relocations,

@@ -111,7 +111,7 @@ mod tests {
         // One byte before the return address of a call.
         assert_eq!(names(0x4f), [inner.clone(), main(12)]);
         assert_eq!(names(0x50), [main(0)]);
-        // Frames shared by several lists are stored once, including the frames that follow them.
+        // The list of this call has only a reference to a shared frame, which refers to its caller's frame.
         assert_eq!(names(0x6f), [inner, main(12)]);
         assert_eq!(names(0x1100), [main(0)]);
         assert_eq!(names(0x1200), []);

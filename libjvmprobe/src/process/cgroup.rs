@@ -153,7 +153,8 @@ fn pod(part: &str) -> Option<(String, Option<&'static str>)> {
     is_uid.then(|| (uid.replace('_', "-"), class(head)))
 }
 
-/// Returns the QoS class in the name of a pod's slice, or of the folder that contains it.
+/// Returns the QoS class that `name` contains. `name` is that of a pod's slice without the pod's UID, or that
+/// of the folder that contains the pod.
 fn class(name: &str) -> Option<&'static str> {
     match name.rsplit('-').next() {
         Some("burstable") => Some("Burstable"),

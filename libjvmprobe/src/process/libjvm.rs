@@ -127,7 +127,7 @@ impl LibJvm {
     }
 
     /// Returns the debug file of the library's build in the root of a process. The result is valid for that
-    /// process only, because the owner of another root may have put a different file there.
+    /// process only, because the root of another process may contain a different debug file.
     fn symbols_in_root_of(&self, pid: Pid) -> Result<Option<File>> {
         let elf = self.elf()?;
         if elf.has_symbols() {

@@ -47,7 +47,7 @@ pub(crate) fn of(pid: Pid, is_wanted: impl Fn(&[u8]) -> bool) -> Result<Vec<Memo
     Ok(maps.0)
 }
 
-/// Returns whether any mapping's line contains one of the texts. Stops reading at the first one.
+/// Returns whether any mapping's line contains one of the texts. Stops reading at the first such line.
 ///
 /// # Errors
 /// Returns the errors of [`of`].

@@ -203,7 +203,7 @@ thread_local! {
 /// [`io::ErrorKind::TimedOut`]. Without it, each of a thousand reads could take almost [`LIMIT`].
 pub(crate) fn within<T>(limit: Duration, read: impl FnOnce() -> T) -> T {
     let (before, until) = (UNTIL.get(), Instant::now() + limit);
-    // A limit within another one does not extend it.
+    // An inner limit does not extend the outer one.
     UNTIL.set(Some(before.map_or(until, |before| before.min(until))));
     let read = read();
     UNTIL.set(before);

@@ -33,8 +33,9 @@ impl Scanner {
         Self::default()
     }
 
-    /// Opens and returns the JVMs that no earlier call has returned. Those that cannot be opened are
-    /// [refused](Self::take_refused), or tried again by the next call.
+    /// Opens and returns the JVMs that no earlier call has returned. A JVM that cannot be opened is
+    /// [refused](Self::take_refused) if [`is_final`] is true for the error; else the next call tries it
+    /// again.
     pub(crate) fn scan(&mut self) -> Vec<Target> {
         let mut targets = Vec::new();
         for candidate in self.scan_where(|_| true) {

@@ -74,8 +74,8 @@ const VARIABLES: [&str; 5] = [
 ];
 
 impl Service {
-    /// Determines the service of a JVM from its arguments, starting with the program's name, and its environment in the
-    /// format of /proc/PID/environ.
+    /// Determines the service of a JVM from its arguments, of which the first is the program's name, and from
+    /// its environment in the format of /proc/PID/environ.
     ///
     /// The name is the first of these values that is set:
     /// 1. the system property `otel.service.name`, then the environment variable `OTEL_SERVICE_NAME`
@@ -173,8 +173,8 @@ fn words(text: &str) -> Vec<String> {
     words
 }
 
-/// Parses `key=value,key=value`, where both may be percent-encoded. Returns `None` if any part is invalid; then the
-/// complete list is ignored.
+/// Parses `key=value,key=value`, where keys and values may be percent-encoded. Returns `None` if any part is
+/// invalid; then the complete list is ignored.
 fn resource_attributes(text: &str) -> Option<Attributes> {
     let mut attributes = Attributes::new();
     for member in text.split(',').filter(|member| !member.trim().is_empty()).take(MAX_ATTRIBUTES) {

@@ -14,8 +14,8 @@ pub fn fit(name: &str, width: usize) -> String {
     name.chars().take(width.saturating_sub(1)).chain(['…']).collect()
 }
 
-/// Breaks a text into lines if it is wider than `WIDTH`. Lines end after `; ` or `, `; further lines are
-/// indented by two spaces.
+/// Breaks a text into lines if it is wider than `WIDTH`. A line is broken after the last `; ` that fits; if
+/// none fits, after the last `, `. All lines but the first are indented by two spaces.
 pub fn wrap(text: &str) -> String {
     let mut lines = String::new();
     let mut rest = text;

@@ -72,7 +72,7 @@ impl Files {
                 None => profiles,
             };
             if profiles.iter().all(|titled| titled.profile.samples.is_empty()) {
-                // Other kinds of files, such as devices, were not created by us.
+                // Only a regular file is removed. Anything else, such as a device, was not created by us.
                 if file.metadata().is_ok_and(|meta| meta.is_file()) {
                     let _ = fs::remove_file(path);
                 }

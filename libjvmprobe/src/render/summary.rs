@@ -165,8 +165,8 @@ fn waiting_method<'a>(profile: &'a Profile, sample: &Sample) -> Option<&'a str> 
     };
     innermost(|kind| matches!(kind, Kind::Java | Kind::Inlined | Kind::Interpreted))
         .or_else(|| innermost(|kind| !matches!(kind, Kind::Kernel | Kind::Unknown)))
-        // Otherwise, the frame around the placeholder of the wait: the innermost kernel function, or a
-        // placeholder for a stack that was not walked.
+        // If there is neither, the frame around the placeholder of the wait is used. It is the innermost
+        // kernel function, or a placeholder for a stack that was not walked.
         .or_else(|| sample.stack.iter().rev().nth(1).map(|&id| &*profile.frame(id).name))
 }
 

@@ -11,7 +11,7 @@ use std::{
 
 use crate::Addr;
 
-/// Maximum number of bytes read of /proc/kallsyms: ten times the size in large kernels.
+/// Maximum number of bytes read of /proc/kallsyms. With a large kernel, the file has a tenth of this size.
 const MAX_TEXT: u64 = 256 << 20;
 /// Maximum number of bytes of names kept.
 const MAX_NAMES: usize = 64 << 20;

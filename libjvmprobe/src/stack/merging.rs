@@ -144,11 +144,11 @@ mod tests {
 
     #[test]
     fn samples_of_a_lower_rate_weigh_more() {
-        // 2/19 s and 3/7 s.
+        // The samples represent 2/19 s and 3/7 s of CPU time.
         let joined =
             join(vec![profile(0, 19, 0, &[(0, 2, 0)]), profile(15, 7, 0, &[(0, 3, 0)])], 0);
         assert_eq!((joined.hertz, joined.total()), (19, 2 + 8));
-        // A thousand stacks of one sample each are 1000/9 s, in total and slot by slot.
+        // A thousand samples represent 1000/9 s. The counts in the slots have the same sum.
         let many: Vec<_> = (0..1000).map(|slot| (0, 1, slot / 10)).collect();
         let low = profile(0, 9, SECOND, &many);
         let joined = join(vec![low, profile(100, 19, SECOND, &[(1, 1, 0)])], 0);

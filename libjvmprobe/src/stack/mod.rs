@@ -19,10 +19,11 @@
 //! | [`timeline`] | times of a profile's samples and of stops |
 //! | [`waiting`] | placeholder frames of threads that do not run |
 //!
-//! *Walking* happens in the kernel and yields [`raw::RawStack`]s; *naming* happens here. Java frames are named as soon
-//! as they are received ([`crate::stack::java_frames`]), which turns a raw stack into a [`raw::Stack`]; the remaining
-//! addresses go through [`name::Name`]. The walker does not depend on names, so that each side can be replaced without
-//! changing the other.
+//! *Walking* happens in the kernel or, for sleeping threads, in [`crate::bpf::user_walker`], and yields
+//! [`raw::RawStack`]s; *naming* happens here. Java frames are named as soon as they are received
+//! ([`crate::stack::java_frames`]), which turns a raw stack into a [`raw::Stack`]; the remaining addresses go
+//! through [`name::Name`]. The walker does not depend on names, so that walking and naming can be replaced
+//! separately.
 
 pub mod code_log;
 pub(crate) mod frame;

@@ -387,14 +387,14 @@ mod tests {
         set_mode(&path, 0o755);
         assert!(find(true).debug.is_some() && find(true).debug_info);
         assert!(find(false).debug.is_none() && !find(false).debug_info);
-        // Other users could have written either file.
+        // In each of the next two cases, other users could have written one of the files.
         set_mode(&debug, 0o666);
         assert!(find(true).debug.is_none());
         set_mode(&debug, 0o644);
         set_mode(&path, 0o777);
         assert!(!find(true).debug_info);
         set_mode(&path, 0o755);
-        // A different file in its place.
+        // Here, a different file has replaced the debug file.
         std::fs::copy("/proc/self/exe", &debug).unwrap();
         set_mode(&debug, 0o644);
         assert!(find(true).debug.is_none());

@@ -289,7 +289,7 @@ impl Profile {
         if self.size() > max {
             self.shrink_times(max / 4);
         }
-        // Folds to half of the maximum, so that the next new samples do not require it again.
+        // Folds to half of the maximum. Otherwise, folding would be necessary again after a few new samples.
         if self.size() > max {
             self.fold(max / 2);
         }

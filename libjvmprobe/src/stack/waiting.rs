@@ -1,5 +1,5 @@
-//! Placeholder frames of threads that do not run. A placeholder is the innermost frame of the stack, or
-//! replaces the stack.
+//! Placeholder frames of threads that do not run. A placeholder is the innermost frame of the stack. It is
+//! the only frame if no stack was recorded, or if the stack is not shown because the thread has no work.
 
 /// The thread waits until it is woken up.
 pub(crate) const BLOCKED: &str = "[blocked]";

@@ -351,7 +351,7 @@ fn filter() -> Result<BpfProgram, seccompiler::BackendError> {
 mod tests {
     use super::*;
 
-    /// A thread that runs `peer` in place of a child process, to test messages without confinement.
+    /// Starts a thread that runs `peer` in place of a child process, to test messages without confinement.
     fn child_in_thread(peer: impl FnOnce(OwnedFd) + Send + 'static) -> Confined {
         let (socket, theirs) = channel::pair().unwrap();
         std::thread::spawn(move || peer(theirs));

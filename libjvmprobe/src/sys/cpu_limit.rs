@@ -25,15 +25,15 @@ pub(crate) struct Effort {
 }
 
 impl Effort {
-    /// Makes an effort whose work may use `allowed`, a share of one processor's time. While there is no work,
-    /// each call of [`adapt`](Self::adapt) raises the share of the work that is done.
+    /// Creates an [`Effort`] for work that may use `allowed`, a share of one processor's time. While there is
+    /// no work, each call of [`adapt`](Self::adapt) raises the share of the work that is done.
     pub(crate) fn new(allowed: f64) -> Self {
         let (spent, elapsed) = (Duration::ZERO, Duration::ZERO);
         Self { allowed, raise_delay: Duration::ZERO, share: FIRST_SHARE, spent, elapsed }
     }
 
-    /// Makes the effort raise its share only after this time without work. This is for work that arrives in
-    /// batches.
+    /// Returns an [`Effort`] that raises its share only after this time without work. This is for work that
+    /// arrives in batches.
     pub(crate) fn with_raise_delay(self, raise_delay: Duration) -> Self {
         Self { raise_delay, ..self }
     }

@@ -1,4 +1,5 @@
-//! Ctrl-C, SIGTERM and SIGHUP: the first ends a trace, the second ends the tool.
+//! Handling of Ctrl-C, SIGTERM and SIGHUP. The first of these signals to arrive ends the trace, and the
+//! second one ends the tool immediately.
 
 use std::{
     sync::{

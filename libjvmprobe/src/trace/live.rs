@@ -1,4 +1,4 @@
-//! A running process as the source of memory and tables of the walker in user space.
+//! A running process from which the walker in user space reads memory and unwind tables.
 
 use crate::{
     Addr,

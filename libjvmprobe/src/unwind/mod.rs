@@ -81,7 +81,7 @@ pub(crate) enum RowKind {
     /// The outermost frame: there is no return address.
     End = 7,
     /// CFA = *(rbp + cfa * 8) + 8, with `cfa` as an `i16`. OpenSSL's assembly saves the value that rsp has at
-    /// the function's entry. At that instruction, rsp points to the return address, 8 bytes below the CFA.
+    /// the function's entry. At the entry, rsp points to the return address, 8 bytes below the CFA.
     DerefFpPlus8 = 8,
     /// CFA = *(rsp + cfa * 8) + 8, with `cfa` as an `i16`: used by most of OpenSSL's code for AES, SHA
     /// and big numbers.
@@ -205,7 +205,7 @@ struct Storage;
 impl UnwindContextStorage<usize> for Storage {
     /// `__restore_rt` has rules for all 17 registers.
     type Rules = [(Register, RegisterRule<usize>); 32];
-    /// Compilers remember only one state at a time.
+    /// Programs that compilers write save only one state at a time (`DW_CFA_remember_state`).
     type Stack = Box<[State; 8]>;
 }
 
@@ -769,7 +769,7 @@ mod tests {
         }
     }
 
-    /// The result of readelf for an address: its text for CFA, rbp and return address.
+    /// For each address, the text that readelf prints for CFA, rbp and return address.
     type Truth = BTreeMap<u64, [String; 3]>;
 
     /// Returns all rows of a file, and the ends of functions; `None` without readelf.

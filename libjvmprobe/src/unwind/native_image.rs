@@ -128,7 +128,7 @@ mod tests {
             (row.kind, row.cfa, row.fp)
         };
         let sp = RowKind::Sp as u8;
-        // First method: frame allocated, used and released, return, and code after the return.
+        // The first method: before its frame is allocated, with its frame, at `ret`, and after `ret`.
         assert_eq!(at(0), (sp, 1, Row::FP_LOST));
         assert_eq!(at(4), (sp, 2, Row::FP_LOST));
         assert_eq!(at(9), (sp, 1, Row::FP_LOST));

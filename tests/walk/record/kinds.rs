@@ -22,7 +22,8 @@ pub struct Instant<'a> {
     pub ip: u64,
     pub blob: Blob,
     pub code: &'a [u8; 16],
-    /// Instructions since this code was entered other than by a return.
+    /// Number of instructions since the thread entered this code. A return into the code does not count
+    /// as an entry.
     pub since_entry: usize,
     /// Instructions since a frame was left by `leave`.
     pub since_leave: usize,

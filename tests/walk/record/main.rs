@@ -59,7 +59,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     );
     let seconds = args.next().map_or(Ok(30), |n| n.parse())?;
     fs::create_dir_all(&folder)?;
-    // Before the timer signals start, because they would interrupt the copying.
+    // Copies the classes before the timer signals start, because these signals would interrupt the copying.
     load::classes();
     tracee::tick();
     match args.next() {

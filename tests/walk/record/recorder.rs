@@ -27,7 +27,7 @@ const MAX_DEPTH: usize = 60;
 /// Number of instructions per visit to a thread.
 const STEPS: usize = 4_000;
 /// Number of instructions per visit to the `changes` thread, whose code is deoptimised all the
-/// time. It is stopped where that happens.
+/// time. A visit begins close to a deoptimisation or to an entry by on-stack replacement.
 const STEPS_OF_CHANGES: usize = 1_500;
 /// Low byte of `walk_end` for a stack that reaches the thread's entry. The bits above it are 0 if no
 /// step was guessed.

@@ -145,7 +145,8 @@ impl Merged {
         }
         let class = self.classes.entry(key).or_default();
         class.loaded.add(run);
-        // A state that only later versions know does not prove that the class has not run.
+        // A later version of javaclass may report a state that this version does not know. A class in such
+        // a state may have run, so it counts as initialized.
         if !matches!(state.as_str(), "loaded" | "linked") {
             class.initialized.add(run);
         }

@@ -57,7 +57,8 @@ pub struct Class {
     /// Its origin: a path, a module's name, or a text in parentheses.
     pub origin: String,
     /// Whether the origin was found by the class's name, because the JVM's own record of the origin could
-    /// not be read. It is then the first jar or folder on the class path that has a class of this name.
+    /// not be read. The origin is then the first jar on the class path that has a class of this name or, if
+    /// no jar has it, the first folder.
     #[serde(skip_serializing_if = "is_false")]
     pub origin_by_name: bool,
     /// Its module, if that has a name.
@@ -249,10 +250,10 @@ pub struct Summary {
     pub initialized: u64,
     /// Number of classes with a called method.
     pub classes_called: u64,
-    /// Numbers of their methods.
+    /// Numbers of the methods of all classes.
     #[serde(flatten)]
     pub counts: MethodCounts,
-    /// Metaspace that they use: an estimate.
+    /// Metaspace that all classes use: an estimate.
     pub bytes: u64,
     /// Number of loaders.
     pub loaders: u64,

@@ -80,10 +80,10 @@ pub struct MergedLine {
 /// The totals that follow the classes of a merged report.
 #[derive(Debug, Deserialize)]
 pub struct RunsLine {
-    /// Number of its runs that are incomplete.
+    /// Number of merged runs that are incomplete.
     pub incomplete: u64,
     classes: u64,
-    /// Number of classes that were unloaded in all runs, as far as known.
+    /// Sum of the numbers of classes that were unloaded in each run, as far as these are known.
     pub unloaded: u64,
     #[serde(default)]
     version: Option<String>,

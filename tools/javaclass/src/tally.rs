@@ -23,8 +23,8 @@ use crate::{
     report::Report,
 };
 
-/// Maximum number of groups, and of packages, that are counted. Classes of further ones are counted only
-/// in the JVM's totals.
+/// Maximum number of groups, and of packages, that are counted. Classes of further groups and packages are
+/// counted only in the JVM's totals.
 const MAX_GROUPS: usize = 100_000;
 
 /// Totals of the classes of a group.
@@ -38,9 +38,9 @@ pub struct Sum {
     pub initialized: u64,
     /// Number of classes with a called method.
     pub called: u64,
-    /// Numbers of their methods.
+    /// Numbers of the methods of all classes in the group.
     pub counts: MethodCounts,
-    /// Metaspace that they use, in bytes.
+    /// Metaspace that all classes in the group use, in bytes.
     pub bytes: u64,
 }
 

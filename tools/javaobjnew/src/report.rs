@@ -169,8 +169,8 @@ impl Sink for Report {
         if self.quiet {
             return Ok(());
         }
-        // The record has a stack even if only the output files need stacks. It is printed with `--stacks`
-        // only.
+        // The record has a stack even if only the output files need stacks. The stack is printed only with
+        // `--stacks`.
         large.stack = large.stack.filter(|_| self.stacks);
         if self.json {
             return self.json(&Record::Large(large));

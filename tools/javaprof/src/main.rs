@@ -35,7 +35,7 @@ fn run(args: &Args) -> Result<()> {
     if args.write_maps {
         return write_maps::run(args);
     }
-    // First, so that an unknown user name is reported before anything is loaded.
+    // The user is looked up here, so that an unknown user name is reported before BPF programs are loaded.
     let user = args.started.user()?;
     bpf::set_libbpf_output(args.common.verbose > 1);
     bpf::preflight::check()?;

@@ -26,7 +26,7 @@ pub fn keep_sampling_rights(args: &Args) {
         || !args.started.command.is_empty()
         // An event that is missing now may have its probe in a file that is mapped later.
         || args.skip_missing;
-    // `PROBE` is kept even for named processes, because one may exec another JVM.
+    // `PROBE` is kept even for named processes, because a named process may run another JVM through exec.
     let attach = if joins_later { ATTACH } else { PROBE };
     let output = if args.output.is_empty() { MAPS } else { OUTPUT };
     keep_only(MAPS | READ | attach | KERNEL_SYMBOLS | output | attach_rights(args));

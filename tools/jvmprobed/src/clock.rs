@@ -105,8 +105,8 @@ mod tests {
         let steps = [0, -HOUR, 0, 25 * HOUR, 0, -25 * HOUR, 0, -10, 2];
         let all = intervals(&steps);
         assert!(all.iter().all(|(begin, end)| end - begin == 15 * SECOND), "{all:?}");
-        // Each interval ends at its own wall-clock time. Its begin differs from the end of the previous
-        // interval only if the clock was set.
+        // An interval begins at the wall-clock time at which the previous interval ended, plus the step by
+        // which the clock was set in between.
         for (two, &step) in all.windows(2).zip(&steps[1..]) {
             assert_eq!(two[0].1.saturating_add_signed(step * 1_000_000_000), two[1].0);
         }

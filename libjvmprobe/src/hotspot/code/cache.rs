@@ -117,7 +117,7 @@ pub(in crate::hotspot) fn inlined(memory: &Memory, layout: &Layout) -> Result<Ve
     Ok(found.into_iter().collect())
 }
 
-/// A piece of code without its name.
+/// A piece of code. [`Blobs::code`] returns its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::hotspot) struct Blob {
     /// Address of its CodeBlob, and the CodeBlob's size in bytes, including all data in it. Up to JDK 22,

@@ -72,8 +72,8 @@ fn used_segments(heap: &Heap, words: [u64; WORDS]) -> Option<u64> {
     let is_block = |word: u64| (heap.low..heap.high).contains(&Addr(word));
     let free = match list {
         0 => 0,
-        // A free list that is not empty has at least one segment. So a third word of zero is not the count of
-        // segments, but an insert point that is null.
+        // A free list that is not empty has at least one segment. So if the word at distance 3 is zero, it
+        // is not the count of segments, but an insert point that is null.
         list if is_block(list) && (third == 0 || is_block(third)) => fourth,
         list if is_block(list) => third,
         _ => return None,

@@ -145,8 +145,8 @@ impl Lookup {
                 let methods = methods.filter_map(|(&at, info)| Some((at, info?))).collect();
                 return Ok(LookupResult { code, methods, unloaded });
             }
-            // Classes were unloaded meanwhile, so an address may have belonged to another method when it was
-            // read.
+            // Classes were unloaded meanwhile. So when the memory at a method's address was read, it may have
+            // held another method.
             self.unloaded = None;
             if tries.next().is_none() {
                 // The code is valid nevertheless: code that still exists keeps its methods loaded, and their

@@ -174,7 +174,8 @@ impl Mirrors {
         source
     }
 
-    /// Returns the offset of mirrors' protection domain, once it is known.
+    /// Returns the offset, within a mirror, of the field that refers to the protection domain; `None` until
+    /// the offset is known.
     fn domain_field(&self) -> Option<usize> {
         let [Step { known, .. }, ..] = self.steps;
         known.map(|(field, _)| field).or(self.domain.map(|field| field as usize))

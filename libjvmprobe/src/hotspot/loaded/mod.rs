@@ -367,7 +367,8 @@ fn pointers(
 /// The readers that together produce a class.
 struct Parts<'a> {
     reader: Reader<'a>,
-    /// A second page cache, for values that are re-read after the class was read.
+    /// A second page cache, which is cleared after each batch. It is for the mirrors of classes, which the
+    /// collector may move, and for values that are re-read after the class was read.
     fresh_pages: Pages<'a>,
     classes: ClassReader,
     names: loader::Names,

@@ -5,7 +5,7 @@
 //! name. A call of a constructor names the constructor's class. A call of a static or private method may
 //! name a subclass. A call of any other method may name, in addition, any class that an object with this
 //! method can be an instance of (JVMS 5.4.3.3, 5.4.6). A string may be the name by which a method handle
-//! was looked up; a flag of the class records that handles were made for its methods.
+//! was looked up. If handles were made for methods of a class, a flag of this class records that.
 //!
 //! When a class is linked, HotSpot rewrites its calls. The operand of a call, which was the index of a
 //! constant, becomes the index of a cache entry, in native byte order. Entries are in the order of the
@@ -127,8 +127,9 @@ impl Handles {
 /// The methods named by calls.
 #[derive(Debug)]
 pub(super) struct Refs {
-    /// The lowest inline level of a call, by hash of the method's name. If two names have the same hash,
-    /// both count as called. That can make the usage of a method unknown, but never wrong.
+    /// For each hash of a method reference ([`Named`]), the lowest inline level of the calls that use this
+    /// reference. If two references have the same hash, both count as called. That can make the usage of a
+    /// method unknown, but never wrong.
     named: NumberMap<u64, u8>,
     /// Related classes by class. If they are unknown (`None`), any two classes count as related.
     families: Option<Families>,

@@ -276,7 +276,7 @@ impl Counting {
         !facts.is_native && !facts.is_abstract && facts.inlined_size() <= self.inlined_by_c1(level)
     }
 
-    /// Whether a method may be compiled now or may have been compiled earlier. Only compiled code
+    /// Whether compiled code of a method may exist now or may have existed earlier. Only compiled code
     /// contains inlined methods.
     ///
     /// The JVM compiles a method when the method's counters reach a threshold, and counters are never reset.

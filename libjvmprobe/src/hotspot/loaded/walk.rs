@@ -22,8 +22,8 @@ const MAX_CLASSES: usize = 1 << 22;
 const MIN_TRIES: usize = 5;
 /// Maximum number of attempts.
 const MAX_TRIES: usize = 50;
-/// Time after which no new attempt begins, once there were [`MIN_TRIES`]. On a busy machine, each attempt may
-/// be interrupted for so long that the JVM unloads a further class meanwhile.
+/// Time after which no new attempt begins, once [`MIN_TRIES`] attempts were made. On a busy machine, each
+/// attempt may be interrupted for so long that the JVM unloads a further class meanwhile.
 const MAX_TIME: Duration = Duration::from_secs(2);
 
 /// A class in its loader's list.

@@ -118,7 +118,7 @@ impl<'a> Builder<'a> {
         let frames: Vec<_> = sample.stack.iter().map(|&id| self.frame(id)).collect();
         let stack = self.to.intern_stack_frames(thread, frames.into_iter());
         let mut weight = match self.from.measure {
-            // Weights in the format are whole milliseconds.
+            // In the format, weights that are times are whole milliseconds.
             Measure::Elapsed(_) => count.saturating_add(500_000) / 1_000_000,
             _ => count,
         };

@@ -147,7 +147,8 @@ class Axis {
           const bandHeight = Math.max((to - from) * HEAT, 1.5);
           const y = Math.max(bottom - to * HEAT - (bandHeight - (to - from) * HEAT), MARGIN.bars);
           const x = MARGIN.left + column * columnWidth;
-          // A solid strip at the side of the column, so that the samples remain visible.
+          // The band is translucent, so that the samples under it remain visible. Only a strip at the side of
+          // the column is solid.
           const side = Math.max(Math.min(columnWidth / 5, 5), 1);
           context.globalAlpha = 0.55;
           context.fillRect(x, y, columnWidth - gap, bandHeight);

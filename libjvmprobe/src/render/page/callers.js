@@ -14,9 +14,9 @@ class Callers extends Tree {
     }
     Object.assign(this, { parent: [], method: [], total: [], depth: [], left: [], children: [] });
     if (this.isDifference) this.base = [];
-    /** For each tree node, the forest nodes that it represents. The count of a forest node includes only the samples
-     * whose path goes through the tree node at this forest node. For the root, these are the nodes at which the paths
-     * begin. */
+    /** For each tree node, the forest nodes that it represents. The count of a forest node includes only the
+     * samples whose path goes through the tree node at this forest node. The root represents the forest nodes
+     * at which the paths begin. */
     this.nodeCounts = [];
     this.kinds = new CallerKinds(this);
     const all = new NodeCounts(this.isDifference);

@@ -127,7 +127,7 @@ function fitName(name, kind, maxLength) {
   return maxLength > 2 ? `${text.slice(0, maxLength - 1)}…` : "";
 }
 
-/** Shows a card beside the pointer with a title and lines below; hides it if `title` is null. */
+/** Shows a card with a title and lines of text beside the pointer; hides the card if `title` is null. */
 function showTip(x, y, title, lines) {
   const tip = document.getElementById("tip");
   tip.hidden = title === null;

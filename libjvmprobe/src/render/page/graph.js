@@ -220,7 +220,7 @@ class Graph {
     if (before !== node) this.callbacks.zoomed();
   }
 
-  /** Highlights methods; none for null. */
+  /** Highlights the methods for which `isMatch` is 1. If `isMatch` is null, no method is highlighted. */
   mark(isMatch) {
     this.isMatch = isMatch;
     this.draw();

@@ -44,8 +44,8 @@ const MAX_SKIPPED: usize = 1024;
 const MAX_TENANTS: usize = 1024;
 /// Number of failures of a tenant that cause no pause, because a few broken libraries are not an attack.
 const MAX_FREE_FAILURES: u32 = 3;
-/// First pause of a tenant after more failures, and maximum pause. A tenant's failures are forgotten
-/// `MAX_PAUSE` after the end of its last pause.
+/// First pause of a tenant that has more than `MAX_FREE_FAILURES` failures, and maximum pause. A tenant's
+/// failures are forgotten `MAX_PAUSE` after the end of its last pause.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const MAX_PAUSE: Duration = Duration::from_secs(600);
 /// Number of children that may be started in immediate succession, and the interval after which one more may be

@@ -126,7 +126,7 @@ pub(crate) fn load(options: &Options) -> Result<Session> {
     Ok(if stacks { session.with_variant(WALKS) } else { session })
 }
 
-/// Starts counting a JVM. `before` has the bytes that its threads have allocated so far.
+/// Starts counting the allocations of a JVM. `before` has the bytes that its threads have allocated so far.
 pub(crate) fn add(
     session: &Session,
     target: u64,

@@ -115,7 +115,8 @@ impl JvmTotals {
         }
     }
 
-    /// The totals that are kept: with `keeps_whole_trace` both, otherwise only the interval.
+    /// Returns the totals that are kept: those of the interval and, with `keeps_whole_trace`, those of the
+    /// whole trace.
     fn spans(&mut self) -> &mut [Span] {
         let first = if self.options.keeps_whole_trace { TRACE } else { INTERVAL };
         &mut self.spans[first..]
@@ -184,16 +185,16 @@ impl JvmTotals {
         }
     }
 
-    /// Updates the bytes in flight, which no sample represents yet. `threads` are the JVM's own counts of its
-    /// live threads, `counted` is the kernel side's state of each thread. Returns the entries of `counted`
-    /// whose threads have ended.
+    /// Updates the bytes in flight, which no sample represents yet. `threads` has the number of bytes that
+    /// each live thread has allocated, as counted by the JVM. `counted` has the kernel side's state of each
+    /// thread. Returns the entries of `counted` whose threads have ended.
     pub(crate) fn update_in_flight<'a>(
         &mut self,
         threads: &[ThreadBytes],
         counted: &[&'a Counted],
     ) -> Vec<&'a Counted> {
-        // If a JavaThread reuses the address of an ended one, there are two entries: the later one is the live
-        // thread.
+        // There are two entries with the same address if a JavaThread reuses the address of one whose end was
+        // not recorded. The entry with the more recent event belongs to the live thread.
         let mut last = HashMap::<Addr, &Counted>::new();
         for &one in counted.iter().filter(|one| !one.has_ended) {
             let known = last.entry(one.thread).or_insert(one);

@@ -129,7 +129,7 @@ pub(crate) fn exact(libjvm: &LibJvm) -> Result<Vec<Plan>> {
 /// Checks that a JVM was started with a flag that makes it fire the probe.
 ///
 /// # Errors
-/// [`Error::Unsupported`] with the flag's name, if a JVM has finished starting without it.
+/// [`Error::Unsupported`] with the flag's name, if the JVM was started without such a flag.
 pub(crate) fn check_probe_enabled(target: &Target, hotspot: &HotSpot) -> Result<()> {
     // Up to JDK 10, only ExtendedDTraceProbes exists, which enables all such probes.
     let flags = ["DTraceAllocProbes", "ExtendedDTraceProbes"];

@@ -26,7 +26,7 @@ pub enum Record {
 /// Allocations of one class.
 #[derive(Clone, Debug, Serialize)]
 pub struct Class {
-    /// Wall-clock time of the end, RFC 3339 with nanoseconds, UTC.
+    /// Wall-clock time at which the interval or trace ended, RFC 3339 with nanoseconds, UTC.
     pub time: String,
     /// The process.
     pub pid: u32,
@@ -63,7 +63,7 @@ pub struct Class {
 /// Allocations of one class from one stack.
 #[derive(Clone, Debug, Serialize)]
 pub struct Stack {
-    /// Wall-clock time of the end, RFC 3339 with nanoseconds, UTC.
+    /// Wall-clock time at which the interval or trace ended, RFC 3339 with nanoseconds, UTC.
     pub time: String,
     /// The process.
     pub pid: u32,
@@ -90,9 +90,9 @@ pub struct Stack {
 /// Totals of one JVM.
 #[derive(Clone, Debug, Serialize)]
 pub struct Summary {
-    /// Wall-clock time of the end, RFC 3339 with nanoseconds, UTC.
+    /// Wall-clock time at which the interval or trace ended, RFC 3339 with nanoseconds, UTC.
     pub time: String,
-    /// Time of the end on `CLOCK_MONOTONIC`.
+    /// Time at which the interval or trace ended, on `CLOCK_MONOTONIC`.
     pub ts_ns: u64,
     /// The process.
     pub pid: u32,
@@ -110,7 +110,7 @@ pub struct Summary {
     pub estimated: bool,
     /// Bytes allocated per second.
     pub bytes_per_second: f64,
-    /// Number of classes (times threads, with `--threads`).
+    /// Number of classes; with `--threads`, number of pairs of a class and a thread.
     pub classes: u64,
     /// Bytes of classes that were not counted separately because a map or the memory for them was full.
     pub other_bytes: u64,

@@ -22,7 +22,8 @@ use crate::{
 /// Minimum number of TLABs that must have been read for an estimate that is based on their contents. Fewer
 /// are sufficient if they are at least half of all TLABs begun.
 const MIN_TLABS_READ: u64 = 16;
-/// Maximum number of rows (classes times threads, or stacks of classes) with counts of their own.
+/// Maximum number of rows with counts of their own: pairs of a class and a thread. The stacks of all these
+/// rows together have the same limit.
 const MAX_ROWS: usize = 1 << 18;
 
 /// Approximate memory of a row, in bytes.

@@ -338,7 +338,8 @@ impl<S: Sink> Tracer<S> {
         Ok(())
     }
 
-    /// Starts counting a JVM. The attached programs ignore its hits until its layout is in the map.
+    /// Starts counting the allocations of a JVM. The attached programs ignore hits in this JVM until its
+    /// layout is in the map.
     fn count(&mut self, key: u64, target: &Target, hotspot: &Reading) -> Result<Jvm> {
         let pid = target.pid();
         let Ok(hotspot) = hotspot else { return Err(Error::NoSuchProcess { pid }) };

@@ -18,7 +18,8 @@ use crate::{
 pub struct Jvm {
     pid: u32,
     assembler: Assembler,
-    /// Totals of the interval or the trace; `None` if none are kept.
+    /// Totals since the last report, or since the JVM was admitted if there was no report yet. `None` if no
+    /// totals are kept.
     totals: Option<Totals>,
     /// Time at which the JVM was admitted. Stops that began earlier are ignored, because a part of their events
     /// is missing.
@@ -39,7 +40,7 @@ struct Operations {
 /// Answers the assembler's questions about the JVM.
 struct JvmFacts<'a> {
     pid: u32,
-    /// `None` until the JVM has finished starting.
+    /// The JVM as it was last read; `None` if it cannot be read (yet).
     hotspot: Option<&'a HotSpot>,
     operations: &'a Operations,
 }

@@ -147,7 +147,7 @@ pub(crate) fn plan(
     let elf = libjvm.elf()?;
     let path = &libjvm.target_path;
     let mut plans = Vec::new();
-    // CMS reports each of its phases by these probes, not its cycles.
+    // The probes of memory pools report each phase of CMS, but not its cycles.
     let has_cycles = |c: Collector| c.is_concurrent() && c != Collector::Cms;
     let cycles_by_pools = collector.is_none_or(has_cycles);
     if pools || cycles_by_pools {

@@ -170,7 +170,8 @@ impl Requests {
 
     /// Adds to a pause the requests that it may serve, all of which were made before it. If there are several
     /// requests, each may get a pause of its own, or one pause may serve several of them. Each pause serves
-    /// at least one. After N pauses, the next pause therefore gets all of these requests except the first N.
+    /// at least one, presumably the oldest. The next pause after N pauses therefore gets all of these
+    /// requests except the first N.
     /// If a thread has made another request since, one of the N pauses has served its earlier request. That
     /// request is removed, and N decreases by one.
     pub(crate) fn add_to_pause(&mut self, key: u64, stop: &mut Stop) {

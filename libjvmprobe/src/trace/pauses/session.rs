@@ -72,7 +72,8 @@ pub(crate) fn load(
         data.polls_regularly = pace == Pace::Calm;
         data.counts_costs = pace == Pace::Calm;
     }
-    // If every JVM is traced, many JVMs share the ring buffer. It can then hold more than a thousand stops.
+    // If every JVM is traced, many JVMs share the ring buffer. Its size then depends on the pace, and it
+    // holds more than a thousand stops at either pace.
     if programs.is_none() {
         open.maps.events.set_max_entries(pace.ring_bytes()).map_err(bpf::load_error)?;
     }

@@ -16,9 +16,9 @@ use crate::{
 /// Totals of one JVM, as printed in JSON; see javagc(8).
 #[derive(Clone, Debug, Serialize)]
 pub struct Summary {
-    /// Wall-clock time of the end, RFC 3339 with nanoseconds, UTC.
+    /// Wall-clock time at which the interval or trace ended, RFC 3339 with nanoseconds, UTC.
     pub time: String,
-    /// Time of the end on `CLOCK_MONOTONIC`.
+    /// Time at which the interval or trace ended, on `CLOCK_MONOTONIC`.
     pub ts_ns: u64,
     /// The process.
     pub pid: u32,

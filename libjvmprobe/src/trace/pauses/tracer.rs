@@ -189,7 +189,7 @@ impl<S: Sink> Tracer<S> {
             return Ok(());
         }
         let entry = self.session.skel.maps.budgets.lookup(&key.to_ne_bytes(), MapFlags::ANY);
-        // Without an entry, the JVM has not sent events either.
+        // The entry is missing only if the map is full. The kernel side then counts the JVM's stops as lost.
         let Some(bytes) = entry.ok().flatten() else { return Ok(()) };
         let Some(budget) = copy::<budget>(&bytes) else { return Ok(()) };
         let sum =

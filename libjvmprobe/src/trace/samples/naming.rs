@@ -242,8 +242,9 @@ fn times_of(profile: &Profile, slot_ns: u64, slot: u32, count: u64) -> Vec<(u32,
     }
 }
 
-/// Removes the frames of the context switch and of our BPF program, which do not explain the wait. The stacks
-/// of threads that were found asleep do not have these frames, so this makes both kinds of stacks equal.
+/// Removes the frames of the context switch and of our BPF program, which do not explain the wait. The stack
+/// of a thread that was found asleep does not have these frames. Without them, a stack recorded at a context
+/// switch and the stack of a thread that was found asleep are equal if both threads wait in the same way.
 fn cut_switch(frames: &mut Vec<Frame>) {
     if let Some(at) = frames.iter().position(|frame| &*frame.name == "__schedule") {
         let has_caller = frames.get(at + 1).is_some_and(|frame| &*frame.name == "schedule");

@@ -99,7 +99,8 @@ pub(crate) const NOT_WALKED: u64 = 4;
 /// In place of the number of a user stack: the thread had gone to sleep before the trace.
 pub(crate) const UNSEEN: u64 = 6;
 
-/// In place of the number of a user stack: the process's tenant exceeds its share of walks and names.
+/// In place of the number of a user stack: the stack was not walked, because the process's tenant exceeds its
+/// share of the CPU time for walking and naming stacks.
 pub(crate) const OVER_SHARE: u64 = 8;
 
 /// Returns whether this is the number of a user stack, which the kernel side sends separately.
@@ -177,7 +178,7 @@ pub(crate) fn load(options: &Options) -> Result<Session> {
     if waits.is_some() {
         open.maps.threads.set_max_entries(THREADS).map_err(bpf::load_error)?;
     }
-    // The ring buffer holds stacks: one of a thousand frames takes 8 kB.
+    // The ring buffer holds stacks, and a stack with a thousand frames takes 8 kB.
     open.maps.events.set_max_entries(options.pace.ring_bytes()).map_err(bpf::load_error)?;
     let seconds = options.pace.collect_interval().as_secs().max(1);
     let entries = options.hertz().saturating_mul(perf::online_cpus()?.len() as u64 * 2 * seconds);
@@ -228,14 +229,14 @@ pub(crate) fn add_target(session: &Session, pid: u64) -> Result<()> {
         .map_err(|source| Error::Bpf { what: format!("add process {pid}"), source })
 }
 
-/// Has the kernel side ignore a process that is not to be sampled.
+/// Makes the kernel side ignore a process that must not be sampled.
 pub(crate) fn ignore(session: &Session, pid: u64) {
     // If the map is full, the kernel side continues to sample the process. User space drops the later samples
     // as it has dropped the earlier ones.
     let _ = session.skel.maps.ignored.update(&pid.to_ne_bytes(), &[1], MapFlags::ANY);
 }
 
-/// Has the kernel side no longer ignore this PID, because the kernel may give it to a new process.
+/// Makes the kernel side stop ignoring a PID, because the kernel may give this PID to a new process.
 pub(crate) fn unignore(session: &Session, pid: u64) {
     // The entry may be missing.
     let _ = session.skel.maps.ignored.delete(&pid.to_ne_bytes());

@@ -1,5 +1,6 @@
-//! Finds the first jar or folder of the class path that has a class of a given name. The class comes from
-//! there unless a loader searches differently. This index is used if the JVM's objects cannot be read.
+//! Finds the first jar of the class path that has a class of a given name or, if no jar has it, the first
+//! folder. The class comes from there unless a loader searches differently. This index is used if the JVM's
+//! objects cannot be read.
 
 use std::{collections::HashMap, path::Path};
 

@@ -7,7 +7,9 @@ use libjvmprobe::{bpf::cost::Cost, stack::profile::Profile, trace::pauses::recor
 /// A batch, and the time that decides which window it belongs to.
 #[derive(Debug)]
 pub struct Delivery {
-    /// Time of an event, or the middle of the interval that the data is from: `CLOCK_MONOTONIC` in nanoseconds.
+    /// Time on `CLOCK_MONOTONIC`, in nanoseconds. For a stop or a cycle, it is its end. For
+    /// [`Batch::Reported`], it is the time of the report. For data of an interval, it is the middle of the
+    /// interval.
     pub at_ns: u64,
     /// The batch.
     pub batch: Batch,

@@ -339,7 +339,8 @@ impl Daemon {
         // If this loop was delayed, the window ends at the last boundary that has passed.
         let end = if is_last { Boundary::now() } else { self.window_end.previous() };
         self.closed_end = Some((end, Instant::now()));
-        // Read before the gauges, because these report the CPU time that this call reads.
+        // The CPU time must be read before the gauges, because the gauges contain the CPU time that
+        // `Jvms::cpu_ns` has read last.
         let cpu_ns = self.jvms.cpu_ns();
         for (identity, gauges) in self.jvms.gauges() {
             self.totals.lock().add(&identity, &Figures { gauges, ..Figures::default() });

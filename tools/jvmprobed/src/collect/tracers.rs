@@ -112,7 +112,8 @@ impl Tracers {
             let ended = run_tracer(&options, &out, &stopped);
             let reason = match ended {
                 Ok(()) if stopped.load(Ordering::Relaxed) => return,
-                // Its successor has the same name and runs already.
+                // `Batch::Ended` is not sent, because the daemon would then remove the tracer of this name
+                // from its list. A successor of the same name may run already.
                 Err(error) if stopped.load(Ordering::Relaxed) => {
                     log::warn!("the last {name} before a change may be missing: {error}");
                     return;
@@ -256,7 +257,8 @@ impl BatchSink {
                 self.dropped = 0;
             }
         }
-        // A stop's time may come from the JVM's memory.
+        // The time of a stop may come from the JVM's memory, which is not trusted, so a time in the future is
+        // replaced by the present time.
         let at_ns = record.end_ns().unwrap_or_else(|| self.data_ns()).min(monotonic_ns());
         let batch = Batch::Pause(record.into());
         if let Err(TrySendError::Full(_)) = self.to.try_send(Delivery { at_ns, batch }) {

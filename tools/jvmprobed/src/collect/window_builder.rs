@@ -62,8 +62,8 @@ struct Closed {
 /// Time during which measures are not collected.
 #[derive(Debug, Default)]
 struct LeftOut {
-    /// Measures that are not collected now. The value is an instant on `CLOCK_MONOTONIC`, in nanoseconds: the
-    /// time before it is already included in `times`.
+    /// Measures that are not collected now. The value is an instant, as time since boot in nanoseconds. The
+    /// time before this instant is already included in `times`.
     since_ns: BTreeMap<&'static str, u64>,
     /// For how long each measure was not collected in the open window, in nanoseconds. For a measure that is
     /// not collected now, the time after `since_ns` is still missing.

@@ -48,7 +48,7 @@ impl WindowWorker {
                     Job::Bounds(age, size) => store.set_bounds(age, size),
                 }
             }
-            // This fails if `WindowWorker::end` has timed out, because it has dropped the receiver.
+            // Sending fails if `WindowWorker::end` has timed out, because `end` then drops the receiver.
             let _ = end.send(push);
         };
         thread::Builder::new()

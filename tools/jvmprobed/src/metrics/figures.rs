@@ -66,7 +66,7 @@ pub struct Processor {
     pub jit_ns: u64,
     /// Other native code: of libraries, and of threads of the JVM that are neither collector nor compiler.
     pub native_ns: u64,
-    /// The kernel, on behalf of all other threads.
+    /// The kernel, on behalf of threads that are neither collector nor compiler.
     pub kernel_ns: u64,
 }
 

@@ -127,8 +127,8 @@ impl Push {
     }
 
     /// Makes one more attempt to send all waiting requests, for at most this long, and ends. Requests that
-    /// still wait then stay on disk for the next process; those that are only in memory are dropped and
-    /// counted.
+    /// were not sent stay on disk for the next process. If such a request is only in memory, it is dropped
+    /// and counted.
     pub fn end(mut self, net: &Net, within: Duration) {
         let until = Instant::now() + within;
         let waits: Vec<_> = std::mem::take(&mut self.senders)

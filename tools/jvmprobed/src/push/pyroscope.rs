@@ -34,7 +34,7 @@ use crate::{
 const TARGET_SIZE: usize = 1 << 20;
 /// Maximum number of labels. Pyroscope accepts 30 label names.
 const MAX_LABELS: usize = 28;
-/// Name of a JVM without a name, because Pyroscope requires one.
+/// Service name that is sent for a JVM without a name, because Pyroscope requires a service name.
 const UNKNOWN: &str = "unknown_service:java";
 /// Maximum length of a label's value, in bytes. Longer values are cut.
 const MAX_VALUE: usize = 1024;
@@ -141,7 +141,7 @@ fn by_stack(profile: &Profile) -> Profile {
         *count = count.saturating_add(sample.count);
         *occurrences = occurrences.saturating_add(sample.occurrences);
     }
-    // Interned in the same order, so each frame keeps its number.
+    // The frames are interned in the order of the original profile, so each frame keeps its number.
     for frame in profile.frames() {
         merged.intern(frame.clone());
     }

@@ -3,8 +3,8 @@
 //! An entry is complete or absent, because it is written to a temporary file, synchronized and renamed. A
 //! file begins with a line of JSON that describes the entry and has a checksum. The request follows, in the
 //! form in which it is sent. Entries are numbered. The oldest is sent first, and dropped first when there is
-//! no space. Entries that cannot be written are held in memory, at most 4 MB of them, so that pushing
-//! continues while the disk is full.
+//! no space. Entries that cannot be written are held in up to 4 MB of memory, so that pushing continues
+//! while the disk is full.
 
 use std::{
     collections::VecDeque,
@@ -55,7 +55,8 @@ pub struct Header {
     pub samples: u64,
     /// End of the window that the request contains; for metrics, their time. In nanoseconds since 1970.
     pub time_ns: u64,
-    /// Number of samples of each part that the request can be split into, in order: at most [`MAX_PARTS`].
+    /// Numbers of samples of the parts that the request can be split into, in order. There are at most
+    /// [`MAX_PARTS`] parts.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub parts: Vec<u64>,
 }

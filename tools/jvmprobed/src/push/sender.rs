@@ -51,7 +51,8 @@ pub struct Sender {
     is_ending: AtomicBool,
     /// Lock that allows one request at a time.
     send_lock: tokio::sync::Mutex<()>,
-    /// Errors of the target since it last accepted a request. Each is logged once, at most [`MAX_ERRORS`] of them.
+    /// The first [`MAX_ERRORS`] different errors since the target last accepted a request. Each was logged
+    /// once.
     errors: Mutex<BTreeSet<String>>,
 }
 
@@ -220,7 +221,8 @@ impl Sender {
             log::info!("{}: delivery works again", self.address);
         }
         drop(errors);
-        // The answer does not say which profiles were refused, so their share of the samples is counted, rounded up.
+        // The answer does not say which profiles were refused. Their number of samples is therefore estimated
+        // from their share of the profiles, and rounded up.
         let refused_samples = match header.profiles {
             0 => 0,
             all => {

@@ -3,7 +3,7 @@
 //!
 //! A probe whose cost is within its limit is always attached. Any other probe is attached for on periods of 20
 //! ms to one second. The off periods between them are long enough to keep the average cost within the limit.
-//! Hits in an on period represent the time since the end of the previous on period.
+//! The hits in an on period represent all hits since the end of the previous on period.
 //!
 //! Attaching and detaching take time, too. Hits during that time cost CPU time, but are not counted.
 
@@ -16,7 +16,8 @@ use crate::trace::allocations::event::{ALWAYS_ON, ONE, duty_cycle};
 const HYSTERESIS: f64 = 1.25;
 /// Interval at which the hits of a probe that is always attached are counted.
 const COUNT_EVERY: Duration = Duration::from_secs(1);
-/// Minimum length of an on period and the off period after it together, before the off period is varied.
+/// Minimum sum of the lengths of an on period and of the off period after it. The off period is then varied
+/// by up to a quarter.
 const MIN_CYCLE: Duration = Duration::from_secs(1);
 /// Minimum length of an on period.
 const MIN_ON: Duration = Duration::from_millis(20);

@@ -23,7 +23,7 @@ use crate::{
 /// Attachments to events of the kernel.
 #[derive(Default)]
 pub(crate) struct Kernel {
-    /// The clock by which processors take samples, if an event needs one.
+    /// The clock whose ticks trigger samples on each processor, if an event needs one.
     pub(crate) clock: Option<Clock>,
     /// Attachments; dropping them ends the sampling.
     pub(crate) links: Vec<Link>,

@@ -55,7 +55,7 @@ pub(crate) struct Traced {
     pub maps: CodeMaps,
     /// Symbols of the mapped files.
     pub symbols: Symbols,
-    /// Earliest time of the next re-read of the mappings; `reread_interval` is the minimum time after that re-read.
+    /// Earliest time of the next re-read of the mappings: `reread_interval` after the last one.
     next_reread: Option<Instant>,
     reread_interval: Duration,
     /// Time from which the mappings are re-read even if every address is mapped.

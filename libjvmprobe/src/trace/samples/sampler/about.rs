@@ -65,11 +65,12 @@ pub struct About {
     /// JVMs whose compiled code could not be read. Methods that they compiled before the profile have no
     /// names.
     pub unnamed: Vec<Pid>,
-    /// The clock by which processors took samples.
+    /// The clock whose ticks triggered samples on each processor.
     pub clock: Option<Clock>,
     /// Start of the whole trace on the kernel's monotonic clock, in nanoseconds. Time slots are counted from here.
     pub begin_ns: u64,
-    /// End of the reported interval on the same clock, in nanoseconds: samples up to then belong to it.
+    /// End of the reported interval on the kernel's monotonic clock, in nanoseconds. Samples up to this time
+    /// belong to the interval.
     pub end_ns: u64,
     /// Stops of the applications in the interval or trace.
     pub stops: StopLog,

@@ -32,7 +32,8 @@ impl<S: Sink> Sampler<S> {
         }
     }
 
-    /// Gives samples of wall-clock time the durations that they represent.
+    /// Calculates how much time each sample of wall-clock time represents, and stores it in the sample's
+    /// count.
     pub(super) fn distribute_running_time(&self, samples: &mut Samples) {
         if let Some(waits) = &self.waits {
             waits.distribute_running_time(samples, self.options.hertz());

@@ -293,8 +293,8 @@ impl<S: Sink> Sampler<S> {
         self.about.hertz
     }
 
-    /// Returns the clock by which processors take samples. `None` before sampling starts, or if no event samples by a
-    /// clock.
+    /// Returns the clock whose ticks trigger samples on each processor. `None` before sampling starts, or if
+    /// no event needs such a clock.
     pub fn clock(&self) -> Option<Clock> {
         self.about.clock
     }
@@ -358,8 +358,8 @@ impl<S: Sink> Sampler<S> {
         Ok(())
     }
 
-    /// Stops sampling, and reports the last interval. Returns the sink, the totals, and the profiles of the whole
-    /// trace; these are empty unless [`keeps_whole_trace`](Options::keeps_whole_trace) is set.
+    /// Stops sampling, and reports the last interval. Returns the sink, the totals, and the profiles of the
+    /// whole trace. The profiles are empty unless [`keeps_whole_trace`](Options::keeps_whole_trace) is set.
     ///
     /// # Errors
     /// The errors of [`run`](Self::run).

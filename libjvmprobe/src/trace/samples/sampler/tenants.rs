@@ -1,5 +1,5 @@
-//! Shares of walking and naming stacks, by tenant: a control group whose JVMs make this expensive loses its own
-//! stacks first.
+//! Shares of the CPU time for walking and naming stacks, by tenant. A tenant (control group) whose JVMs make
+//! this work expensive loses its own stacks first.
 //!
 //! The CPU time that walking a tenant's stacks takes from its JVMs, and that naming them takes from this thread, is
 //! added up over an interval. At its end, the budget is shared by max-min fairness. If a tenant needs more than its

@@ -26,7 +26,7 @@ struct UsedSlots {
 
 #[derive(Debug)]
 struct State {
-    /// Time at which the connection was accepted, or at which the last answer was begun or completed.
+    /// Time of the latest of these events: the connection was accepted, or an answer was begun or completed.
     since: Instant,
     /// Whether an answer is being made. The connection then waits for the server and not for the client.
     is_answering: bool,
