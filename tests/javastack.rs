@@ -2,7 +2,12 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(clippy::print_stdout, reason = "figures are printed")]
 
-use std::{collections::BTreeMap, process::Command};
+use std::{
+    collections::BTreeMap,
+    process::{Command, Stdio},
+    thread::sleep,
+    time::Duration,
+};
 
 use jvmprobe_tests::{
     load::Load,
@@ -253,6 +258,30 @@ fn busy_locks_are_never_reported_as_deadlock() {
     load.kill();
 }
 
+/// Shows who holds up whom, down to the connection from which the last owner reads.
+#[test]
+fn owner_of_a_lock_is_shown_with_what_it_waits_for() {
+    run_beside_others();
+    for runtime in runtimes() {
+        let name = &runtime.name;
+        let mut load = start(runtime, "");
+        let address = load.ask("socket 3").split(' ').next_back().unwrap().to_owned();
+        let output = dump(&load, &["-q"]);
+        assert!(output.status.success(), "{name}: {output:?}");
+        let lines: Vec<_> = output.stdout.lines().collect();
+        let [pool, last] = lines[..2] else { panic!("{name}: {output:?}") };
+        assert!(pool.starts_with("3 threads wait for <0x"), "{name}: {pool}");
+        let end = format!(
+            "(a java.lang.StringBuffer), held by \"socket-owner\", which reads from {address}"
+        );
+        assert!(pool.ends_with(&end), "{name}: {pool}, {address}");
+        assert!(last.starts_with("1 thread waits for <0x"), "{name}: {last}");
+        let next = "(a java.lang.Object), held by \"socket-waiter-0\", which waits for <0x";
+        assert!(last.contains(next) && last.ends_with(&end), "{name}: {last}");
+        load.kill();
+    }
+}
+
 /// A stopped JVM answers neither jstack nor jcmd.
 #[test]
 fn stopped_jvm_is_dumped_like_a_running_one() {
@@ -301,6 +330,101 @@ fn mixed_dump_has_native_and_kernel_frames() {
     // On a machine with other work, the thread may not have been on a processor.
     let activity = stack(&records[1], "spinner")["activity"].clone();
     assert!(activity == "running" || activity == "still", "{activity}");
+    load.kill();
+}
+
+/// Returns the Java threads of a dump.
+fn threads_of(record: &Value) -> &Vec<Value> {
+    record["threadDump"]["threadContainers"][0]["threads"].as_array().unwrap()
+}
+
+#[test]
+fn later_dumps_show_cpu_time_and_which_threads_have_moved() {
+    run_beside_others();
+    let mut load = start(named("temurin-17"), "");
+    load.ask("block");
+    let dir = tempfile::tempdir().unwrap();
+    let folded = dir.path().join("stacks.folded");
+    let records = dump(&load, &["-j", "0.5", "2", "-o", folded.to_str().unwrap()]).json();
+    let of = |record: usize, name: &str| {
+        threads_of(&records[record]).iter().find(|thread| thread["name"] == name).unwrap().clone()
+    };
+    assert!(of(0, "spinner")["cpu_since_last_ns"].is_null());
+    let spinner = of(1, "spinner");
+    let used = spinner["cpu_ns"].as_u64().unwrap() - of(0, "spinner")["cpu_ns"].as_u64().unwrap();
+    assert_eq!(spinner["cpu_since_last_ns"], used);
+    assert!(used > 0 && spinner["has_moved"] == true, "{spinner}");
+    for name in BLOCKED {
+        let thread = of(1, name);
+        assert_eq!(
+            (&thread["cpu_since_last_ns"], &thread["has_moved"]),
+            (&0.into(), &false.into())
+        );
+    }
+    // Each thread with a stack counts once per dump.
+    let lines = std::fs::read_to_string(folded).unwrap();
+    let count = |line: &str| line.rsplit_once(' ').unwrap().1.parse::<usize>().unwrap();
+    let with_stack = |record: &Value| {
+        threads_of(record).iter().filter(|thread| thread["stack"][0].is_string()).count()
+    };
+    let expected: usize = records.iter().map(with_stack).sum();
+    assert_eq!(lines.lines().map(count).sum::<usize>(), expected, "{lines}");
+    let records = dump(&load, &["-j", "0.5", "2", "--top", "1"]).json();
+    let busiest = threads_of(&records[1]);
+    assert!(busiest.len() == 1 && busiest[0]["name"] == "spinner", "{busiest:?}");
+    load.kill();
+}
+
+/// Returns whether a process is stopped by a signal.
+fn is_stopped(pid: u32) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    status.lines().any(|line| line.starts_with("State:") && line.contains("T (stopped)"))
+}
+
+#[test]
+fn frozen_jvm_continues_however_the_tool_ends() {
+    run_beside_others();
+    let mut load = start(named("temurin-17"), "");
+    load.ask("block");
+    let records = dump(&load, &["-j", "--freeze"]).json();
+    let spinner =
+        threads_of(&records[0]).iter().find(|thread| thread["name"] == "spinner").unwrap();
+    assert_eq!(spinner["activity"], "still", "{spinner}");
+    assert!(!is_stopped(load.pid()));
+    let pid = load.pid().to_string();
+    let mut was_stopped = 0;
+    for _ in 0..20 {
+        let mut tool = Command::new(tool::binary("javastack"));
+        let tool = tool.args(["-p", &pid, "--freeze", "-q", "0.001"]).stdout(Stdio::null());
+        let mut tool = tool.spawn().unwrap();
+        // Kills it while the JVM is stopped, if that is seen in time.
+        for _ in 0..2000 {
+            if is_stopped(load.pid()) {
+                was_stopped += 1;
+                break;
+            }
+            sleep(Duration::from_millis(1));
+        }
+        tool.kill().unwrap();
+        tool.wait().unwrap();
+        for _ in 0..5000 {
+            if !is_stopped(load.pid()) {
+                break;
+            }
+            sleep(Duration::from_millis(1));
+        }
+        assert!(!is_stopped(load.pid()));
+    }
+    assert!(was_stopped > 0);
+    // A process that is stopped already stays so.
+    let raw = Pid::from_raw(load.pid().cast_signed()).unwrap();
+    kill_process(raw, Signal::STOP).unwrap();
+    while !is_stopped(load.pid()) {
+        sleep(Duration::from_millis(1));
+    }
+    assert!(dump(&load, &["-q", "--freeze"]).status.success());
+    assert!(is_stopped(load.pid()));
+    kill_process(raw, Signal::CONT).unwrap();
     load.kill();
 }
 

@@ -5,6 +5,9 @@ import java.lang.management.ManagementFactory;
 import java.lang.management.MonitorInfo;
 import java.lang.management.ThreadInfo;
 import java.lang.management.ThreadMXBean;
+import java.net.InetAddress;
+import java.net.ServerSocket;
+import java.net.Socket;
 import java.util.concurrent.locks.LockSupport;
 import java.util.concurrent.locks.ReentrantLock;
 import java.util.concurrent.locks.ReentrantReadWriteLock;
@@ -18,7 +21,9 @@ import java.util.concurrent.locks.ReentrantReadWriteLock;
  * answered by "done" when all these threads wait, except the one that runs. "dump" is answered by "done"
  * and, for each Java thread, NAME;STATE;LOCKCLASS;OWNER;FRAME,FRAME,...;DEPTH:CLASS,DEPTH:CLASS,... as ThreadMXBean
  * reports it, innermost frame first; the last field lists the monitors that it holds. "busy SECONDS" starts four threads, which repeatedly take the same four locks in
- * the same order, and is answered by "done" when they have ended.
+ * the same order, and is answered by "done" when they have ended. "socket N" starts a thread that reads from a socket
+ * while it holds a lock, N threads that wait for this lock, and one that waits for one of these; it is answered by
+ * "done ADDRESS".
  */
 public class LockLoad {
     static final Object monitor = new Object();
@@ -266,6 +271,48 @@ public class LockLoad {
         }
     }
 
+    /** Starts a thread that reads from a socket with a lock, threads that wait for this lock, and one that waits for one
+     * of these. Returns the address at the other end of the connection. */
+    static String socket(int waiting) throws Exception {
+        final ServerSocket server = new ServerSocket(0, 1, InetAddress.getByName("127.0.0.1"));
+        final Socket client = new Socket(server.getInetAddress(), server.getLocalPort());
+        server.accept();
+        final Object pool = new StringBuffer();
+        final Object last = new Object();
+        Load owner = new Load("socket-owner") {
+            @Override
+            void act() throws Exception {
+                synchronized (pool) {
+                    client.getInputStream().read();
+                }
+            }
+        };
+        owner.start();
+        Thread.sleep(300);
+        for (int i = 0; i < waiting; i++) {
+            final boolean isFirst = i == 0;
+            startAndWait(new Load("socket-waiter-" + i) {
+                @Override
+                void act() {
+                    synchronized (isFirst ? last : new Object()) {
+                        synchronized (pool) {
+                            count++;
+                        }
+                    }
+                }
+            });
+        }
+        startAndWait(new Load("socket-last") {
+            @Override
+            void act() {
+                synchronized (last) {
+                    count++;
+                }
+            }
+        });
+        return "127.0.0.1:" + server.getLocalPort();
+    }
+
     static String dump() {
         ThreadMXBean bean = ManagementFactory.getThreadMXBean();
         StringBuilder answer = new StringBuilder();
@@ -308,6 +355,9 @@ public class LockLoad {
                     break;
                 case "busy":
                     busy(Double.parseDouble(words[1]));
+                    break;
+                case "socket":
+                    answer = " " + socket(Integer.parseInt(words[1]));
                     break;
                 case "dump":
                     answer = dump();

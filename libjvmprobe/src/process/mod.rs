@@ -5,20 +5,24 @@
 //! | `pid` | a process in /proc, and whether it still runs the same program |
 //! | `libjvm` | the libjvm.so that it runs: finds and opens exactly the mapped file |
 //! | `file_id` | identity of a file across containers |
+//! | [`freeze`] | stopping it for a short time |
 //! | [`launcher`] | the launcher's command line |
 //! | [`cgroup`] | container, pod or service, from control groups |
 //! | [`service`] | service name and attributes that its operator has set |
 //! | [`code`] | files that it has mapped as code |
 //! | `memory` | reading its memory |
+//! | [`blocking_call`] | the system call in which a thread waits, and for which file |
 //! | [`os_threads`] | its threads as the kernel describes them |
 //! | `reader` | child processes that make reads which may get stuck |
 //! | [`root`] | the only access to its file system |
 //! | [`identity`] | acting as its user |
 //! | `scan` | all JVMs of the machine |
 
+pub mod blocking_call;
 pub mod cgroup;
 pub mod code;
 mod file_id;
+pub mod freeze;
 pub mod identity;
 pub mod launcher;
 pub(crate) mod libjvm;

@@ -1,13 +1,19 @@
 //! The command line.
 
+use std::path::PathBuf;
+
 use clap::Parser;
-use libjvmprobe::cli::{CommandLine, Common};
+use libjvmprobe::{
+    cli::{CommandLine, Common},
+    render::formats,
+};
 
 const EXAMPLES: &str = "\
 Examples:
   javastack -p 1234            all Java threads with their stacks and locks
   javastack -p 1234 -m         with native and kernel frames, and the JVM's own threads
   javastack -p 1234 5 3        three dumps, one every five seconds
+  javastack -p 1234 --top 5 2  every two seconds, the five threads that used the most CPU time
 
 The exit status is 3 if a deadlock was found.";
 
@@ -28,6 +34,19 @@ pub struct Args {
     /// Show native and kernel frames, and the JVM's own threads with their stacks
     #[arg(short, long)]
     pub mixed: bool,
+
+    /// Print only the N threads that have used the most CPU time, since the last dump if there was one
+    #[arg(long, value_name = "N")]
+    pub top: Option<usize>,
+
+    /// Stop the JVM with SIGSTOP during each dump, so that all threads are shown at one instant
+    #[arg(long)]
+    pub freeze: bool,
+
+    /// Write the stacks of all dumps to FILE, in the format that its extension selects (repeatable)
+    #[arg(short, long, value_name = "FILE", help = format!(
+        "Write the stacks of all dumps to FILE (repeatable): {}", formats::list()))]
+    pub output: Vec<PathBuf>,
 }
 
 impl CommandLine for Args {

@@ -2,6 +2,8 @@
 //!
 //! Source: jdk/internal/vm/ThreadDumper.java.
 
+use std::time::Duration;
+
 use jiff::Timestamp;
 use libjvmprobe::{
     Pid,
@@ -13,15 +15,26 @@ use serde_json::{Value, json};
 
 use crate::{
     args::Args,
-    report::{frame_text, frames, owner_text},
+    blocked::Owners,
+    changes::Change,
+    report::{frame_text, frames, shown},
 };
 
 /// Returns a dump.
-pub fn dump(args: &Args, pid: Pid, hotspot: &HotSpot, dump: &Dump) -> Value {
+pub fn dump(
+    args: &Args,
+    pid: Pid,
+    hotspot: &HotSpot,
+    dump: &Dump,
+    changes: &[Option<Change>],
+) -> Value {
     let threads = &dump.threads;
-    let java: Vec<_> = threads.iter().filter(|thread| thread.java.is_some()).collect();
+    let owners = Owners::of(threads);
+    let shown = shown(args, threads, changes).into_iter();
+    let java = shown.filter(|(thread, _)| thread.java.is_some());
+    let java = java.map(|(thread, change)| thread_json(args, thread, change, &owners));
+    let java: Vec<_> = java.collect();
     let count = java.len().to_string();
-    let java: Vec<_> = java.into_iter().map(|thread| thread_json(args, thread, threads)).collect();
     let names = |cycle: &Vec<usize>| -> Vec<&str> {
         cycle.iter().filter_map(|&at| Some(threads.get(at)?.name())).collect()
     };
@@ -41,7 +54,7 @@ pub fn dump(args: &Args, pid: Pid, hotspot: &HotSpot, dump: &Dump) -> Value {
     }})
 }
 
-fn thread_json(args: &Args, thread: &Thread, threads: &[Thread]) -> Value {
+fn thread_json(args: &Args, thread: &Thread, change: Option<Change>, owners: &Owners<'_>) -> Value {
     let java = thread.java.as_ref();
     let frames: Vec<_> = frames(args, thread).collect();
     let stack: Vec<_> = frames.iter().map(|(_, frame)| frame_text(frame)).collect();
@@ -61,7 +74,7 @@ fn thread_json(args: &Args, thread: &Thread, threads: &[Thread]) -> Value {
             },
             "object": format!("{:#x}", on.object.0),
             "class": on.class,
-            "owner": owner_text(&on.owner, threads),
+            "owner": owners.text(&on.owner),
         })
     });
     json!({
@@ -72,12 +85,19 @@ fn thread_json(args: &Args, thread: &Thread, threads: &[Thread]) -> Value {
         "monitorsOwned": monitors_owned,
         "daemon": java.and_then(|java| java.is_daemon),
         "nid": thread.os.namespace_tid,
-        "cpu_ns": u64::try_from(thread.os.cpu.as_nanos()).unwrap_or(u64::MAX),
+        "cpu_ns": nanoseconds(thread.os.cpu),
+        "cpu_since_last_ns": change.map(|change| nanoseconds(change.cpu)),
+        "has_moved": change.map(|change| !change.is_still),
         "blocked_on": blocked_on,
+        "blocking_call": thread.call.as_ref().map(ToString::to_string),
         "activity": match thread.activity {
             Activity::Still => "still",
             Activity::Running => "running",
             Activity::Moving => "moving",
         },
     })
+}
+
+fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }

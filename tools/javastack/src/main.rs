@@ -1,9 +1,13 @@
 //! javastack: prints the threads of running JVMs with their stacks, states and locks, without the JVMs' help.
 //!
 //! The arguments ([`args`]) name JVMs. The library takes the dumps ([`libjvmprobe::trace::threads`]), and [`report`]
-//! prints them in jstack's format, [`json`] in that of `jcmd Thread.dump_to_file`.
+//! prints them in jstack's format, [`json`] in that of `jcmd Thread.dump_to_file`. [`blocked`] says who holds up whom,
+//! [`changes`] what has changed since the last dump, and [`flames`] builds the profile for the output files.
 
 mod args;
+mod blocked;
+mod changes;
+mod flames;
 mod json;
 mod report;
 
@@ -14,19 +18,25 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use libjvmprobe::{
     bpf, cli,
     jvms::{Named, tracing},
-    render::output::Output,
+    process::freeze::Frozen,
+    render::{
+        files::Files,
+        formats::{FormatOptions, TitledProfile, flamegraph::Title},
+        output::Output,
+    },
+    stack::profile::Profile,
     sys::{
-        privileges::{ATTACH, KERNEL_SYMBOLS, MAPS, READ, keep_only},
+        privileges::{ATTACH, KERNEL_SYMBOLS, MAPS, OUTPUT, READ, Rights, SIGNAL, keep_only},
         stop_on_signal,
     },
     trace::threads::Dumper,
 };
 
-use crate::args::Args;
+use crate::{args::Args, changes::Changes};
 
 /// Exit status if a deadlock was found.
 const DEADLOCK: u8 = 3;
@@ -38,54 +48,97 @@ fn main() -> ExitCode {
 fn run(args: &Args) -> Result<ExitCode> {
     bpf::set_libbpf_output(args.common.verbose > 1);
     bpf::preflight::check()?;
-    keep_only(MAPS | READ | ATTACH | if args.mixed { KERNEL_SYMBOLS } else { MAPS });
+    let rights = [
+        (args.mixed, KERNEL_SYMBOLS),
+        (args.freeze, SIGNAL),
+        // It is kept, because `Files::write` removes a created file if there is nothing to write.
+        (!args.output.is_empty(), OUTPUT),
+    ];
+    let wanted = rights.into_iter().filter_map(|(is_wanted, right)| is_wanted.then_some(right));
+    keep_only(wanted.fold(MAPS | READ | ATTACH, Rights::union));
     let stop = stop_on_signal()?;
     let jvms =
         if args.common.all { tracing::now().0 } else { tracing::find(&args.common.pids()?)? };
-    let (mut dumper, mut out) = (Dumper::new(args.mixed)?, Output::open(None)?);
+    let mut dumps = Dumps {
+        dumper: Dumper::new(args.mixed)?,
+        changes: Changes::default(),
+        profile: flames::new(),
+        out: Output::open(None)?,
+    };
+    // Created only now, so that a wrong PID does not overwrite the files of an earlier run.
+    let files = Files::create(&args.output, &["threads"])?;
     let mut has_deadlock = false;
-    let mut dumps = 0;
+    let mut count = 0;
     let mut next = Instant::now();
     let end = args.common.duration.map(|duration| next + duration);
     loop {
         for jvm in &jvms {
-            if stop.load(Ordering::Relaxed) || out.is_closed() {
+            if stop.load(Ordering::Relaxed) || dumps.out.is_closed() {
                 break;
             }
-            match dump(args, jvm, &mut dumper, &mut out) {
+            match dumps.dump(args, jvm) {
                 Ok(found) => has_deadlock |= found,
                 // One of many JVMs may exit, or may be unreadable.
                 Err(error) if jvms.len() > 1 => log::warn!("process {}: {error:#}", jvm.0.pid()),
                 Err(error) => return Err(error),
             }
         }
-        dumps += 1;
+        count += 1;
         let Some(interval) = args.common.interval else { break };
         next += interval;
-        let is_last = args.common.count.is_some_and(|count| dumps >= count)
+        let is_last = args.common.count.is_some_and(|most| count >= most)
             || end.is_some_and(|end| next > end);
-        if is_last || out.is_closed() || !wait_until(next, &stop) {
+        if is_last || dumps.out.is_closed() || !wait_until(next, &stop) {
             break;
         }
     }
+    dumps.write(files)?;
     Ok(if has_deadlock { ExitCode::from(DEADLOCK) } else { ExitCode::SUCCESS })
 }
 
-/// Prints a dump of one JVM. Returns whether it has a deadlock.
-fn dump(
-    args: &Args,
-    (target, hotspot): &Named,
-    dumper: &mut Dumper,
-    out: &mut Output,
-) -> Result<bool> {
-    let hotspot = hotspot.as_ref().map_err(|error| anyhow::anyhow!("{error}"))?;
-    let dump = dumper.dump(target.pid(), hotspot)?;
-    if args.common.json {
-        out.json(&json::dump(args, target.pid(), hotspot, &dump))?;
-    } else {
-        report::print(args, hotspot, &dump, out)?;
+/// Takes and prints dumps.
+struct Dumps {
+    dumper: Dumper,
+    changes: Changes,
+    /// Stacks of all dumps.
+    profile: Profile,
+    out: Output,
+}
+
+impl Dumps {
+    /// Prints a dump of one JVM. Returns whether it has a deadlock.
+    fn dump(&mut self, args: &Args, (target, hotspot): &Named) -> Result<bool> {
+        let hotspot = hotspot.as_ref().map_err(|error| anyhow::anyhow!("{error}"))?;
+        let process = &target.process;
+        let frozen = match args.freeze {
+            true => Some(
+                Frozen::new(process).with_context(|| format!("stop process {}", process.pid))?,
+            ),
+            false => None,
+        };
+        let dump = self.dumper.dump(process.pid, hotspot)?;
+        drop(frozen);
+        let changes = self.changes.since_last(process.pid, &dump.threads);
+        if !args.output.is_empty() {
+            flames::add(&mut self.profile, process, &dump.threads, args.mixed);
+        }
+        if args.common.json {
+            self.out.json(&json::dump(args, process.pid, hotspot, &dump, &changes))?;
+        } else {
+            report::print(args, hotspot, &dump, &changes, &mut self.out)?;
+        }
+        Ok(!dump.deadlocks.is_empty())
     }
-    Ok(!dump.deadlocks.is_empty())
+
+    /// Writes the output files.
+    fn write(self, files: Files) -> Result<()> {
+        let title = Title { title: "Threads".into(), subtitle: None };
+        let titled = TitledProfile { profile: &self.profile, title, timeline: None };
+        for path in files.write(&[titled], &FormatOptions::default())? {
+            log::info!("wrote {}", path.display());
+        }
+        Ok(())
+    }
 }
 
 /// Waits until a time. Returns `false` if a signal ended the wait.

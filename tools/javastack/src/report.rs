@@ -3,41 +3,79 @@
 //! Source: `JavaThread::print_on` and `VM_PrintThreads` (hotspot/share/runtime), `ThreadStackTrace` and
 //! `DeadlockCycle::print_on_with` (hotspot/share/services/threadService.cpp).
 
-use std::collections::BTreeMap;
-
 use anyhow::Result;
 use jiff::Zoned;
 use libjvmprobe::{
     Addr,
     hotspot::{
         HotSpot,
-        java_threads::{BlockKind, BlockedOn, JavaThread, Owner, ThreadStatus},
+        java_threads::{BlockKind, BlockedOn, JavaThread, ThreadStatus},
     },
     render::{output::Output, units::count},
     stack::Frame,
     trace::threads::{Activity, Dump, Thread},
 };
 
-use crate::args::Args;
+use crate::{
+    args::Args,
+    blocked::{self, Owners},
+    changes::{Change, busiest},
+};
 
 /// Prints a dump.
-pub fn print(args: &Args, hotspot: &HotSpot, dump: &Dump, out: &mut Output) -> Result<()> {
+pub fn print(
+    args: &Args,
+    hotspot: &HotSpot,
+    dump: &Dump,
+    changes: &[Option<Change>],
+    out: &mut Output,
+) -> Result<()> {
     let threads = &dump.threads;
     if !args.common.quiet {
         let format =
             if args.common.timestamps { "%Y-%m-%d %H:%M:%S%:z" } else { "%Y-%m-%d %H:%M:%S" };
         out.line(&Zoned::now().strftime(format).to_string())?;
         out.lines(&format!("Full thread dump {}:\n", hotspot.version))?;
-        for thread in threads {
+        for (thread, change) in shown(args, threads, changes) {
             out.lines(&header(thread))?;
+            if let Some(change) = change {
+                out.line(&since_last(change))?;
+            }
             if thread.java.is_some() || args.mixed {
                 stack(args, thread, out)?;
             }
             out.line("")?;
         }
     }
-    blocked(threads, out)?;
+    let blocked = blocked::lines(threads);
+    for line in &blocked {
+        out.line(line)?;
+    }
+    if !blocked.is_empty() {
+        out.line("")?;
+    }
     print_deadlocks(args, dump, out)
+}
+
+/// Returns the threads to show, each with what it did since the last dump.
+pub fn shown<'a>(
+    args: &Args,
+    threads: &'a [Thread],
+    changes: &[Option<Change>],
+) -> Vec<(&'a Thread, Option<Change>)> {
+    let positions = match args.top {
+        Some(top) => busiest(threads, changes, top),
+        None => (0..threads.len()).collect(),
+    };
+    let one = |at: usize| Some((threads.get(at)?, changes.get(at).copied().flatten()));
+    positions.into_iter().filter_map(one).collect()
+}
+
+/// Returns a line with what a thread did since the last dump.
+fn since_last(change: Change) -> String {
+    let cpu = change.cpu.as_secs_f64() * 1e3;
+    let moved = if change.is_still { "has not moved" } else { "has moved" };
+    format!("   Since the last dump: cpu={cpu:.2}ms, {moved}")
 }
 
 /// Returns the first line of a thread.
@@ -130,55 +168,9 @@ fn lock_line(on: &BlockedOn) -> String {
     }
 }
 
-fn object(object: Addr, class: &str) -> String {
+/// Returns an object as jstack shows it.
+pub fn object(object: Addr, class: &str) -> String {
     format!("<{:#018x}> (a {class})", object.0)
-}
-
-/// Prints each lock that is held while other threads wait for it, with their number and the lock's owner.
-fn blocked(threads: &[Thread], out: &mut Output) -> Result<()> {
-    let mut locks: BTreeMap<Addr, (&BlockedOn, Vec<&Thread>)> = BTreeMap::new();
-    for thread in threads {
-        let on = thread.java.as_ref().and_then(|java| java.blocked_on.as_ref());
-        if let Some(on) = on.filter(|on| on.kind != BlockKind::Wait && on.owner != Owner::None) {
-            locks.entry(on.object).or_insert((on, Vec::new())).1.push(thread);
-        }
-    }
-    let mut locks: Vec<_> = locks.into_values().collect();
-    locks.sort_by_key(|(_, waiting)| std::cmp::Reverse(waiting.len()));
-    for (on, waiting) in &locks {
-        let verb = if waiting.len() == 1 { "waits" } else { "wait" };
-        let waiting = count(waiting.len() as u64, "thread");
-        let owner = owner_text(&on.owner, threads);
-        out.line(&format!(
-            "{waiting} {verb} for {}, held by {owner}",
-            object(on.object, &on.class)
-        ))?;
-    }
-    if !locks.is_empty() {
-        out.line("")?;
-    }
-    Ok(())
-}
-
-/// Describes the owner of a lock.
-pub fn owner_text(owner: &Owner, threads: &[Thread]) -> String {
-    match owner {
-        Owner::None => "none".into(),
-        Owner::Unknown => "an unknown thread".into(),
-        Owner::VirtualThread { number, name: Some(name) } => {
-            format!("virtual thread #{number} \"{name}\"")
-        }
-        Owner::VirtualThread { number, name: None } => format!("virtual thread #{number}"),
-        Owner::Thread(address) => {
-            let is_owner = |thread: &&Thread| {
-                thread.java.as_ref().is_some_and(|java| java.address == *address)
-            };
-            threads.iter().find(is_owner).map_or_else(
-                || "an exited thread".into(),
-                |thread| format!("\"{}\"", thread.name()),
-            )
-        }
-    }
 }
 
 /// Prints deadlocks as jstack does.
@@ -194,6 +186,7 @@ fn print_deadlocks(
         };
         cycle.iter().filter_map(member).collect()
     };
+    let owners = Owners::of(threads);
     for cycle in deadlocks {
         out.line("Found one Java-level deadlock:")?;
         out.line("=============================")?;
@@ -205,7 +198,7 @@ fn print_deadlocks(
                 BlockKind::Enter | BlockKind::Wait => "waiting to lock monitor of",
             };
             out.line(&format!("  {what} {:#018x}, (a {}),", on.object.0, on.class))?;
-            out.lines(&format!("  which is held by {}\n", owner_text(&on.owner, threads)))?;
+            out.lines(&format!("  which is held by {}\n", owners.text(&on.owner)))?;
         }
         out.line("Java stack information for the threads listed above:")?;
         out.line("===================================================")?;

@@ -23,6 +23,7 @@ use crate::{
         walking::JvmLayout,
     },
     process::{
+        blocking_call::{BlockingCall, blocking_call},
         memory::Memory,
         os_threads::{OsThread, os_threads, tids},
         reader::within,
@@ -74,6 +75,9 @@ pub struct Thread {
     /// Monitors that it holds: those of the innermost frame first, and of a frame the latest first. The monitors of a
     /// thread that runs are not known.
     pub held: Vec<HeldMonitor>,
+    /// The system call in which it waits for input or output. It is read only for threads that own a lock for which
+    /// another thread waits.
+    pub call: Option<BlockingCall>,
     /// How it was found.
     pub activity: Activity,
 }
@@ -82,6 +86,12 @@ impl Thread {
     /// Returns the thread's name: the complete one if the JVM has it, otherwise the one that the kernel has.
     pub fn name(&self) -> &str {
         self.java.as_ref().and_then(|java| java.name.as_deref()).unwrap_or(&self.os.name)
+    }
+
+    /// Returns the address of the JavaThread that owns the lock for which this thread waits: a monitor or an ownable
+    /// synchronizer. Returns `None` if there is no such thread or it is not certain.
+    pub fn awaited_owner(&self) -> Option<Addr> {
+        awaited_owner(self.java.as_ref()?)
     }
 }
 
@@ -187,6 +197,13 @@ impl Dumper {
         let positions: HashMap<_, _> = (threads.iter().enumerate())
             .filter_map(|(at, thread)| Some((thread.java.as_ref()?.address, at)))
             .collect();
+        let owners: BTreeSet<_> = threads.iter().filter_map(Thread::awaited_owner).collect();
+        let memory = Memory::open(pid)?;
+        for at in owners.iter().filter_map(|owner| positions.get(owner)) {
+            if let Some(owner) = threads.get_mut(*at) {
+                owner.call = blocking_call(pid, owner.os.tid, &memory);
+            }
+        }
         let position = |address| positions.get(address).copied();
         let deadlocks = looks.deadlocks.iter();
         let deadlocks = deadlocks.filter_map(|cycle| cycle.iter().map(position).collect());
@@ -204,7 +221,7 @@ impl Dumper {
         let java = looks.java.remove(&os.namespace_tid);
         let Some(walked) = looks.walked.remove(&os.tid) else {
             let activity = Activity::Moving;
-            return Thread { os, java, frames: Vec::new(), held: Vec::new(), activity };
+            return Thread { os, java, frames: Vec::new(), held: Vec::new(), call: None, activity };
         };
         let mut frames = Vec::new();
         for frame in sent.get(&walked.kernel).map_or(&[][..], |stack| &stack.frames) {
@@ -222,7 +239,7 @@ impl Dumper {
             }
             frames.extend(named.frames.into_iter().rev());
         }
-        Thread { os, java, frames, held, activity: walked.activity }
+        Thread { os, java, frames, held, call: None, activity: walked.activity }
     }
 
     /// Configures the walker for a JVM, with its current layout and mappings.

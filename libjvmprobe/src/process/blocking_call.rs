@@ -1,0 +1,207 @@
+//! The system call in which a thread waits for input or output, and the file or connection that it waits for.
+//!
+//! Sources: proc(5), `/proc/PID/task/TID/syscall`, `/proc/PID/fd` and `/proc/PID/net/tcp`; the kernel's
+//! arch/x86/entry/syscalls/syscall_64.tbl; poll(2).
+
+use std::{
+    fmt::{self, Display},
+    net::{IpAddr, SocketAddr},
+};
+
+use procfs::{net::TcpState, process::Process};
+
+use crate::{
+    Addr, Pid,
+    names::clean,
+    process::{memory::Memory, pid::text_of},
+};
+
+/// What a thread does with a file or a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operation {
+    /// Reads or receives.
+    Read,
+    /// Writes or sends.
+    Write,
+    /// Waits for a connection of a client.
+    Accept,
+    /// Waits until its connection is established.
+    Connect,
+}
+
+/// A system call in which a thread waits for input or output. Its text continues a sentence: `reads from 10.0.0.7:5432`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BlockingCall {
+    /// What the thread does.
+    pub operation: Operation,
+    /// The address of a TCP connection's other end, or of the socket for [`Operation::Accept`]. For other files, the
+    /// path or the name that the kernel gives them, such as `pipe:[4711]`.
+    pub file: String,
+}
+
+impl Display for BlockingCall {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.operation {
+            Operation::Read => "reads from ",
+            Operation::Write => "writes to ",
+            Operation::Accept => "accepts connections on ",
+            Operation::Connect => "connects to ",
+        })?;
+        f.write_str(&self.file)
+    }
+}
+
+/// Returns the call in which a thread waits; `None` if it does not wait for one file, or if that cannot be read.
+pub(crate) fn blocking_call(pid: Pid, tid: u32, memory: &Memory) -> Option<BlockingCall> {
+    let text = text_of(pid, &format!("task/{tid}/syscall")).ok()?;
+    let (operation, descriptor) = file_of_call(&text, |at| memory.u64(at).ok())?;
+    let link = std::fs::read_link(format!("/proc/{pid}/fd/{descriptor}")).ok()?;
+    let link = clean::name(&link.to_string_lossy()).into_owned();
+    let inode = link.strip_prefix("socket:[").and_then(|text| text.strip_suffix(']')?.parse().ok());
+    let socket = inode.and_then(|inode| tcp_socket(pid, inode));
+    let Some((local, remote, state)) = socket else {
+        return Some(BlockingCall { operation, file: link });
+    };
+    let (operation, address) = match state {
+        TcpState::Listen => (Operation::Accept, local),
+        TcpState::SynSent => (Operation::Connect, remote),
+        _ => (operation, remote),
+    };
+    Some(BlockingCall { operation, file: address.to_string() })
+}
+
+/// Decodes a `syscall` file: a call that waits for one file, and its descriptor. `word` reads the process's memory.
+fn file_of_call(text: &str, word: impl Fn(Addr) -> Option<u64>) -> Option<(Operation, u32)> {
+    /// `POLLIN` of poll(2).
+    const POLLIN: u64 = 1;
+    let mut words = text.split_ascii_whitespace();
+    // A thread that runs, or that waits outside of a system call, has no number here.
+    let number: u32 = words.next()?.parse().ok()?;
+    let mut argument = || u64::from_str_radix(words.next()?.strip_prefix("0x")?, 16).ok();
+    let (first, second) = (argument()?, argument()?);
+    let operation = match number {
+        // read, pread64, readv, recvfrom, recvmsg, preadv
+        0 | 17 | 19 | 45 | 47 | 295 => Operation::Read,
+        // write, pwrite64, writev, sendto, sendmsg, pwritev, fsync, fdatasync
+        1 | 18 | 20 | 44 | 46 | 296 | 74 | 75 => Operation::Write,
+        // accept, accept4
+        43 | 288 => Operation::Accept,
+        42 => Operation::Connect,
+        // poll and ppoll of one descriptor: its pollfd has the descriptor in the low 32 bits, and the events above.
+        7 | 271 if second == 1 => {
+            let pollfd = word(Addr(first))?;
+            let reads = pollfd >> 32 & POLLIN != 0;
+            let operation = if reads { Operation::Read } else { Operation::Write };
+            return Some((operation, pollfd as u32));
+        }
+        _ => return None,
+    };
+    Some((operation, u32::try_from(first).ok()?))
+}
+
+/// Returns the addresses of a TCP socket in the network namespace of a process, its own and that of the other end, and
+/// its state.
+fn tcp_socket(pid: Pid, inode: u64) -> Option<(SocketAddr, SocketAddr, TcpState)> {
+    let process = Process::new(i32::try_from(pid.0).ok()?).ok()?;
+    let tables = [process.tcp(), process.tcp6()];
+    let entry = tables.into_iter().flatten().flatten().find(|entry| entry.inode == inode)?;
+    Some((plain(entry.local_address), plain(entry.remote_address), entry.state))
+}
+
+/// Returns an IPv4 address in its usual form if it is mapped to IPv6, which Java uses by default.
+fn plain(address: SocketAddr) -> SocketAddr {
+    let ip = match address.ip() {
+        IpAddr::V6(ip) => ip.to_canonical(),
+        ip @ IpAddr::V4(_) => ip,
+    };
+    SocketAddr::new(ip, address.port())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        net::{TcpListener, TcpStream},
+        os::unix::net::UnixStream,
+        thread,
+    };
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn calls_are_decoded_to_operation_and_descriptor() {
+        let no_memory = |_| None;
+        let decode = |text| file_of_call(text, no_memory);
+        assert_eq!(
+            decode("0 0x5 0x7ffd 0x10 0x0 0x0 0x0 0x7ffe 0x7fff"),
+            Some((Operation::Read, 5))
+        );
+        assert_eq!(decode("44 0x9 0x7ffd 0x10"), Some((Operation::Write, 9)));
+        assert_eq!(decode("288 0x7 0x0"), Some((Operation::Accept, 7)));
+        for other in ["running", "-1 0x7ffe 0x7fff", "202 0x1 0x2", "7 0x10 0x2", "7 0x10 0x1", ""]
+        {
+            assert_eq!(decode(other), None, "{other}");
+        }
+        let poll = file_of_call("7 0x1000 0x1 0xffffffff", |at| {
+            assert_eq!(at, Addr(0x1000));
+            Some(POLLIN_OF_DESCRIPTOR_12)
+        });
+        assert_eq!(poll, Some((Operation::Read, 12)));
+    }
+
+    const POLLIN_OF_DESCRIPTOR_12: u64 = 1 << 32 | 12;
+
+    /// Returns the call of this process in which a thread with a name waits.
+    fn call_of(name: &str) -> BlockingCall {
+        let pid = Pid(std::process::id());
+        let memory = Memory::open(pid).unwrap();
+        loop {
+            let threads = crate::process::os_threads::os_threads(pid).unwrap();
+            let thread = threads.iter().find(|thread| thread.name == name);
+            if let Some(call) = thread.and_then(|thread| blocking_call(pid, thread.tid, &memory)) {
+                return call;
+            }
+            thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn reads_name_the_other_end_of_a_connection() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let mut client = TcpStream::connect(address).unwrap();
+        let (server, _) = listener.accept().unwrap();
+        let reader = thread::Builder::new().name("tcp-reader".into());
+        let reader = reader.spawn(move || std::io::Read::read(&mut client, &mut [0; 8])).unwrap();
+        assert_eq!(call_of("tcp-reader").to_string(), format!("reads from {address}"));
+        drop(server);
+        reader.join().unwrap().unwrap();
+        let accepting = thread::Builder::new().name("tcp-accepting".into());
+        let accepting = accepting.spawn(move || listener.accept().is_ok()).unwrap();
+        assert_eq!(
+            call_of("tcp-accepting").to_string(),
+            format!("accepts connections on {address}")
+        );
+        drop(TcpStream::connect(address).unwrap());
+        assert!(accepting.join().unwrap());
+    }
+
+    #[test]
+    fn other_files_have_the_name_that_the_kernel_gives_them() {
+        let (mut near, far) = UnixStream::pair().unwrap();
+        let reader = thread::Builder::new().name("unix-reader".into());
+        let reader = reader.spawn(move || std::io::Read::read(&mut near, &mut [0; 8])).unwrap();
+        let call = call_of("unix-reader").to_string();
+        assert!(call.starts_with("reads from socket:["), "{call}");
+        drop(far);
+        reader.join().unwrap().unwrap();
+    }
+
+    proptest! {
+        #[test]
+        fn hostile_text_does_not_panic(text in "\\PC{0,60}", word in any::<u64>()) {
+            let _ = file_of_call(&text, |_| Some(word));
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! Who blocks whom: the owners of locks, and what they do.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use libjvmprobe::{
+    Addr,
+    hotspot::java_threads::{BlockKind, BlockedOn, Owner, ThreadStatus},
+    render::units::count,
+    trace::threads::{Activity, Thread},
+};
+
+use crate::report::{frame_text, object};
+
+/// Maximum number of owners in a line.
+const MAX_OWNERS: usize = 8;
+
+/// The threads of a dump by the addresses of their JavaThreads.
+pub struct Owners<'a>(HashMap<Addr, &'a Thread>);
+
+impl<'a> Owners<'a> {
+    /// Indexes the threads of a dump.
+    pub fn of(threads: &'a [Thread]) -> Self {
+        let java = |thread: &'a Thread| Some((thread.java.as_ref()?.address, thread));
+        Self(threads.iter().filter_map(java).collect())
+    }
+
+    /// Describes the owner of a lock.
+    pub fn text(&self, owner: &Owner) -> String {
+        match owner {
+            Owner::None => "none".into(),
+            Owner::Unknown => "an unknown thread".into(),
+            Owner::VirtualThread { number, name: Some(name) } => {
+                format!("virtual thread #{number} \"{name}\"")
+            }
+            Owner::VirtualThread { number, name: None } => format!("virtual thread #{number}"),
+            Owner::Thread(address) => self.0.get(address).map_or_else(
+                || "an exited thread".into(),
+                |thread| format!("\"{}\"", thread.name()),
+            ),
+        }
+    }
+
+    /// Describes who holds a lock and what that thread does. If that thread waits for another lock, this includes that
+    /// lock, its owner, and so on.
+    fn holder(&self, mut on: &'a BlockedOn) -> String {
+        let mut text = String::new();
+        let mut seen = HashSet::new();
+        loop {
+            text += &format!("{}, held by {}", object(on.object, &on.class), self.text(&on.owner));
+            let Owner::Thread(owner) = on.owner else { return text };
+            let Some(thread) = self.0.get(&owner) else { return text };
+            if !seen.insert(owner) || seen.len() == MAX_OWNERS {
+                return text + ", and so on";
+            }
+            match lock_awaited_by(thread) {
+                Some(next) => {
+                    text += ", which waits for ";
+                    on = next;
+                }
+                None => return text + &doing(thread),
+            }
+        }
+    }
+}
+
+/// Returns the lock for which a thread waits, if it has an owner. A thread in `Object.wait` does not wait for a lock.
+fn lock_awaited_by(thread: &Thread) -> Option<&BlockedOn> {
+    let on = thread.java.as_ref()?.blocked_on.as_ref()?;
+    (on.kind != BlockKind::Wait && on.owner != Owner::None).then_some(on)
+}
+
+/// Describes what a thread does that waits for no lock, as the end of a sentence; empty if it is not known.
+fn doing(thread: &Thread) -> String {
+    if let Some(call) = &thread.call {
+        return format!(", which {call}");
+    }
+    let java = thread.java.as_ref();
+    let on = java.and_then(|java| java.blocked_on.as_ref());
+    let awaited = on.map(|on| object(on.object, &on.class));
+    match (java.and_then(|java| java.status), awaited) {
+        (Some(ThreadStatus::Sleeping), _) => ", which sleeps".into(),
+        (Some(ThreadStatus::Waiting | ThreadStatus::TimedWaiting), Some(object)) => {
+            format!(", which waits for a notification of {object}")
+        }
+        (Some(ThreadStatus::Parked | ThreadStatus::ParkedTimed), Some(object)) => {
+            format!(", which is parked for {object}")
+        }
+        (Some(ThreadStatus::Parked | ThreadStatus::ParkedTimed), None) => {
+            ", which is parked".into()
+        }
+        _ if thread.activity == Activity::Moving => ", which runs".into(),
+        _ => {
+            let innermost = thread.frames.iter().find(|frame| frame.is_java());
+            innermost
+                .map_or_else(String::new, |frame| format!(", which is in {}", frame_text(frame)))
+        }
+    }
+}
+
+/// Returns a line for each lock that is held while other threads wait for it, the most wanted one first: the number of
+/// waiting threads, the lock, its owner, and what the owner does.
+pub fn lines(threads: &[Thread]) -> Vec<String> {
+    let owners = Owners::of(threads);
+    let mut locks: BTreeMap<Addr, (&BlockedOn, u64)> = BTreeMap::new();
+    for on in threads.iter().filter_map(lock_awaited_by) {
+        locks.entry(on.object).or_insert((on, 0)).1 += 1;
+    }
+    let mut locks: Vec<_> = locks.into_values().collect();
+    locks.sort_by_key(|&(_, waiting)| std::cmp::Reverse(waiting));
+    let line = |(on, waiting): (&BlockedOn, u64)| {
+        let verb = if waiting == 1 { "waits" } else { "wait" };
+        format!("{} {verb} for {}", count(waiting, "thread"), owners.holder(on))
+    };
+    locks.into_iter().map(line).collect()
+}

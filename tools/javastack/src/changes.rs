@@ -1,0 +1,58 @@
+//! What has changed from one dump of a JVM to the next: the CPU time of each thread, and whether it has moved.
+
+use std::{cmp::Reverse, collections::HashMap, time::Duration};
+
+use libjvmprobe::{Pid, stack::Frame, trace::threads::Thread};
+
+/// What a thread did between two dumps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// CPU time that it has used.
+    pub cpu: Duration,
+    /// Whether it has not moved: it has used no CPU time, and its stack is the same.
+    pub is_still: bool,
+}
+
+/// A thread in an earlier dump.
+struct Earlier {
+    cpu: Duration,
+    frames: Vec<Frame>,
+}
+
+/// Threads of the last dump of each JVM.
+#[derive(Default)]
+pub struct Changes {
+    /// By process and thread ID.
+    earlier: HashMap<Pid, HashMap<u32, Earlier>>,
+}
+
+impl Changes {
+    /// Returns for each thread what it did since the last dump of its JVM; `None` if it was not in that dump. Remembers
+    /// these threads for the next dump.
+    pub fn since_last(&mut self, pid: Pid, threads: &[Thread]) -> Vec<Option<Change>> {
+        let now = threads.iter().map(|thread| {
+            (thread.os.tid, Earlier { cpu: thread.os.cpu, frames: thread.frames.clone() })
+        });
+        let earlier = self.earlier.insert(pid, now.collect()).unwrap_or_default();
+        let change = |thread: &Thread| {
+            let earlier = earlier.get(&thread.os.tid)?;
+            // A later thread with the same ID has used less CPU time, unless it has used much.
+            let cpu = thread.os.cpu.checked_sub(earlier.cpu)?;
+            Some(Change { cpu, is_still: cpu.is_zero() && thread.frames == earlier.frames })
+        };
+        threads.iter().map(change).collect()
+    }
+}
+
+/// Returns the positions of the `top` threads that have used the most CPU time since the last dump, or since they
+/// started if they are new. The first one has used the most.
+pub fn busiest(threads: &[Thread], changes: &[Option<Change>], top: usize) -> Vec<usize> {
+    let used = |at: usize| {
+        let change = changes.get(at).copied().flatten();
+        change.map_or_else(|| threads.get(at).map_or(Duration::ZERO, |t| t.os.cpu), |it| it.cpu)
+    };
+    let mut all: Vec<_> = (0..threads.len()).collect();
+    all.sort_by_key(|&at| Reverse(used(at)));
+    all.truncate(top);
+    all
+}
