@@ -22,13 +22,14 @@ use crate::{
             cache::{self, Blobs},
             fill,
             heap::heaps,
+            monitors::MonitorLookup,
         },
         collector::Collector,
         compressed::Encoding,
         flags::Flags,
         heap,
         instance::perf_data,
-        java_threads,
+        java_threads::{self, FrameState},
         loaded::{self, Loaded, Source},
         methods::{self, Methods},
         objects::Objects,
@@ -406,6 +407,9 @@ pub(crate) fn everything(given: &[u8]) {
     let until = Instant::now() + Duration::from_secs(1);
     let _ = Reader::new(&memory, &layout).and_then(|mut reader| reader.strings(until));
     let _ = java_threads::read(&memory, &layout);
+    let frames =
+        (0..64).map(|word| FrameState::Interpreted(Addr(fake.code.0 + 8 * word))).collect();
+    let _ = java_threads::held(&memory, &layout, &[(fake.code, frames)]);
     let _ = instance_sizes(&memory, &layout);
     for major in [8, 17] {
         let _ = walking::layout(&memory, &layout.of_jdk(major));
@@ -440,6 +444,12 @@ fn read_code(memory: &Memory, layout: &Layout, code: Addr) {
             let _ = memory.words(&blobs.marks(blob));
         }
         pages.read_batched(&found, |pages, &blob| blobs.code(pages, &mut methods, blob).is_some());
+        if let Ok(mut monitors) = MonitorLookup::new(pages, &layout) {
+            // A debug record is found only by its exact address.
+            for pc in (code.0..code.0 + 256).map(Addr) {
+                let _ = monitors.at(pages, pc);
+            }
+        }
     }
 }
 

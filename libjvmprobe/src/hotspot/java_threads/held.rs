@@ -80,17 +80,15 @@ impl Reader {
     /// Returns the monitors that each thread holds: those of the innermost frame first, and of a frame the latest first.
     /// A thread is given by the address of its JavaThread and its frames, innermost first. Leaves out monitors that
     /// cannot be read, or whose object moves meanwhile.
-    ///
-    /// # Errors
-    /// [`Error::Layout`] naming the missing field, [`Error::Memory`] if the JVM has exited.
     pub(super) fn held(
         &mut self,
         stacks: &[(Addr, Vec<FrameState>)],
         until: Instant,
-    ) -> Result<Vec<Vec<HeldMonitor>>> {
+    ) -> Vec<Vec<HeldMonitor>> {
         let memory = self.memory.clone();
         let mut pages = Pages::scattered(&memory);
-        let mut lookup = MonitorLookup::new(&mut pages, &self.layout)?;
+        // Interpreted frames need no debug information.
+        let mut lookup = MonitorLookup::new(&mut pages, &self.layout).ok();
         let mut listed = None;
         let mut held = Vec::with_capacity(stacks.len());
         for some in stacks.chunks(AT_ONCE) {
@@ -98,19 +96,19 @@ impl Reader {
                 let is_late = Instant::now() >= until;
                 let found = match is_late {
                     true => Ok(Vec::new()),
-                    false => self.held_by(pages, &mut lookup, *thread, frames, &mut listed),
+                    false => self.held_by(pages, lookup.as_mut(), *thread, frames, &mut listed),
                 };
                 found.unwrap_or_default()
             });
             held.extend(found);
         }
-        Ok(held)
+        held
     }
 
     fn held_by(
         &mut self,
         pages: &mut Pages<'_>,
-        lookup: &mut MonitorLookup<'_>,
+        mut lookup: Option<&mut MonitorLookup<'_>>,
         thread: Addr,
         frames: &[FrameState],
         listed: &mut Option<HashMap<Addr, MonitorWords>>,
@@ -118,7 +116,7 @@ impl Reader {
         let mut holder = None;
         let mut held = Vec::new();
         for (frame, state) in frames.iter().enumerate() {
-            for (depth, word) in self.entered(pages, lookup, state) {
+            for (depth, word) in self.entered(pages, lookup.as_deref_mut(), state) {
                 let holder = match &holder {
                     Some(holder) => holder,
                     None => &*holder.insert(self.holder(pages, thread)?),
@@ -139,7 +137,7 @@ impl Reader {
     fn entered(
         &self,
         pages: &mut Pages<'_>,
-        lookup: &mut MonitorLookup<'_>,
+        lookup: Option<&mut MonitorLookup<'_>>,
         state: &FrameState,
     ) -> Vec<(usize, Addr)> {
         match *state {
@@ -149,9 +147,9 @@ impl Reader {
                 objects.into_iter().map(|object| (0, object)).collect()
             }
             FrameState::Compiled { pc, sp, fp } => {
-                let Ok(monitors) = lookup.at(pages, pc) else { return Vec::new() };
+                let monitors = lookup.and_then(|lookup| lookup.at(pages, pc).ok());
                 let mut found = Vec::new();
-                for (depth, monitors) in monitors.iter().enumerate() {
+                for (depth, monitors) in monitors.iter().flat_map(|all| all.iter()).enumerate() {
                     for monitor in monitors.iter().rev() {
                         let object = self.located(pages, monitor.object, sp, fp);
                         found.extend(object.ok().flatten().map(|object| (depth, object)));

@@ -269,7 +269,7 @@ pub(super) fn held(
     stacks: &[(Addr, Vec<FrameState>)],
 ) -> Result<Vec<Vec<HeldMonitor>>> {
     let until = Instant::now() + MAX_TIME;
-    within(MAX_TIME, || Reader::new(memory, layout)?.held(stacks, until))
+    within(MAX_TIME, || Ok(Reader::new(memory, layout)?.held(stacks, until)))
 }
 
 /// Data of a thread from one read.

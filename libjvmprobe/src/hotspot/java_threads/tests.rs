@@ -306,6 +306,62 @@ fn object_of_another_thread_is_not_used() {
     assert_eq!(thread.vm_state, Some(VmState::InNative));
 }
 
+/// Adds an interpreted frame whose list of monitors contains `objects`, the latest first. Returns its frame pointer.
+fn interpreted(image: &mut Image, major: u32, objects: &[Addr]) -> Addr {
+    let fixed = if major == 8 { 8 } else { 9 };
+    let monitors: Vec<_> = objects.iter().flat_map(|object| [0, object.0]).collect();
+    let list = image.put(&monitors);
+    let count = monitors.len() as u64;
+    let end = image.put(&vec![list.0; fixed]);
+    assert_eq!(end.0, list.0 + 8 * count);
+    if major >= 22 {
+        // The distance from the frame pointer in words.
+        image.overwrite(end, (count + fixed as u64).wrapping_neg());
+    }
+    Addr(end.0 + 8 * fixed as u64)
+}
+
+#[test]
+fn only_monitors_that_the_thread_holds_are_listed() {
+    for major in [8, 17, 21, 25] {
+        let mut jvm = Jvm::new(major);
+        let (first, second, lock) = (jvm.threads[0], jvm.threads[1], jvm.lock);
+        let fp = interpreted(&mut jvm.image, major, &[Addr(0), lock]);
+        let held = |jvm: &Jvm| {
+            let layout = jvm.image.read().unwrap().of_jdk(major);
+            let frames = vec![FrameState::Other, FrameState::Interpreted(fp)];
+            let stacks = [(first, frames.clone()), (second, frames)];
+            held(&own_memory(), &layout, &stacks).unwrap()
+        };
+        assert_eq!(held(&jvm), [vec![], vec![]], "{major}: not locked");
+        let class = "a.Lock".into();
+        let expected = HeldMonitor { frame: 1, depth: 0, object: lock, class };
+        // A BasicLock on the stack of the second thread.
+        jvm.set(lock, 0, 0x7010_0000 - 16);
+        assert_eq!(held(&jvm), [vec![], vec![expected.clone()]], "{major}: stack lock");
+        // Inflated.
+        jvm.set(lock, 0, jvm.monitor.0 | 0b10);
+        jvm.set(jvm.monitor, 8, if major == 25 { 10 } else { first.0 });
+        assert_eq!(held(&jvm), [vec![expected.clone()], vec![]], "{major}: inflated");
+        jvm.set(jvm.monitor, 8, 0);
+        assert_eq!(held(&jvm), [vec![], vec![]], "{major}: a monitor without owner");
+        if major >= 21 {
+            jvm.set(lock, 0, 0);
+            jvm.set(second, LOCKS + 8, lock.0);
+            jvm.set(second, LOCKS, LOCKS + 16);
+            assert_eq!(held(&jvm), [vec![], vec![expected.clone()]], "{major}: lock stack");
+            jvm.set(lock, 0, jvm.monitor.0 | 0b10);
+            jvm.set(jvm.monitor, 8, ANONYMOUS);
+            assert_eq!(held(&jvm), [vec![], vec![expected.clone()]], "{major}: anonymous");
+        } else {
+            // Biased towards the first thread, whose address must be a multiple of 1,024 for this.
+            jvm.set(lock, 0, first.0 & !0x3ff | 0b101);
+            let is_aligned = first.0.is_multiple_of(1024);
+            assert_eq!(held(&jvm)[0].len(), usize::from(is_aligned), "{major}: biased");
+        }
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
@@ -317,11 +373,15 @@ proptest! {
     ) {
         let mut jvm = Jvm::new(major);
         jvm.block(ANONYMOUS);
+        let lock = jvm.lock;
+        let fp = interpreted(&mut jvm.image, major, &[lock, lock]);
         let layout = jvm.image.read().unwrap().of_jdk(major);
         for (index, value) in damage.into_iter().chain(small) {
             jvm.image.damage(index, value);
         }
         let _ = read(&own_memory(), &layout);
+        let frames = vec![FrameState::Interpreted(fp), FrameState::Interpreted(lock)];
+        let _ = held(&own_memory(), &layout, &[(jvm.threads[0], frames)]);
     }
 }
 
