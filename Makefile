@@ -30,7 +30,7 @@ test: ## Check the style, then run every test against real JVMs (root)
 	@tests/programs
 	@tests/receivers >/dev/null
 	@$(MAKE) --no-print-directory lint
-	@# Tests that need neither root nor a JVM run first, because they fail within seconds.
+	@# Tests that need neither root nor a JVM run first, because they take only seconds.
 	$(CARGO) test $(TESTED) --workspace $(EXCLUDE_AGENT) --lib --bins --test recordings
 	@# Build the programs that the other tests run, so that the first of these tests does not have to.
 	$(CARGO) build $(TESTED) --workspace --bins

@@ -164,7 +164,7 @@ fn start_other(command: &[&str], says: &str) -> Option<ChildProcess> {
                 // The tracer has ended; its messages contain the reason.
                 let _ = stderr.read_to_string(&mut why);
             }
-            println!("{} is left out: {}", command[0], why.lines().last().unwrap_or("it ended"));
+            println!("skipping {}: {}", command[0], why.lines().last().unwrap_or("it ended"));
             return None;
         }
     }
@@ -230,7 +230,7 @@ fn memory() {
         load.ask(&format!("go 10 {rate} 2"));
         let used = usage(child.id());
         println!(
-            "memory, javaobjnew {} at {rate} MB/s: peak {} kB; processor {:.1} % of one core",
+            "memory, javaobjnew {} at {rate} MB/s: peak {} kB; CPU use {:.1} % of one core",
             args.join(" "),
             used.peak_kb,
             used.seconds * 10.0

@@ -211,7 +211,8 @@ fn sample() {
         {
             let each = time as f64 / count.max(1) as f64 / 1e3;
             println!(
-                "time of a sample in the kernel: {each:.2} us, mean of {count} of all processors"
+                "time of a sample in the kernel: {each:.2} us, mean of {count} samples on \
+                 all processors"
             );
             shown = true;
         }
@@ -220,7 +221,7 @@ fn sample() {
         println!("time of a sample: skipped, the kernel has no statistics of the program");
     }
     tool.interrupt();
-    fs::write(switch, before.trim()).expect("as it was");
+    fs::write(switch, before.trim()).expect("restore bpf_stats_enabled");
 }
 
 /// Measures how much running time a thread loses for each sample. The thread only reads the clock,

@@ -173,7 +173,7 @@ fn a_child_that_was_killed_is_replaced() {
 }
 
 #[test]
-fn hung_file_read_skips_the_file_with_a_message() {
+fn stopped_child_skips_the_file_with_a_message() {
     let (stdout, stderr) = profile_while_signalling_child(Signal::STOP, |tool, stopped| {
         child_of(tool, Some(stopped));
         thread::sleep(Duration::from_secs(3));

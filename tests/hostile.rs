@@ -165,8 +165,8 @@ fn run_tools_on_corrupt_jvm(runtime: &str, rounds: u64) {
 
 #[test]
 fn tools_survive_a_jvm_that_corrupts_its_data() {
-    // Each command line in `TOOLS` runs once for this JVM. The first eight also run once for all JVMs.
-    run_tools_on_corrupt_jvm("temurin-17", 18);
+    // Each command line in `TOOLS` runs once for this JVM and once for all JVMs.
+    run_tools_on_corrupt_jvm("temurin-17", 20);
 }
 
 #[test]

@@ -174,7 +174,7 @@ fn javaobjnew_escapes_control_characters() {
 }
 
 #[test]
-fn no_jvm_error_escapes_the_command_name() {
+fn not_a_jvm_error_escapes_the_command_name() {
     run_beside_others();
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join(COMMAND);

@@ -476,7 +476,10 @@ fn unavailable_events_are_rejected_before_tracing_starts() {
     fails(&["uprobe:libnothing:f"], 1, &["libnothing*"]);
     let has_counters = std::path::Path::new("/sys/bus/event_source/devices/cpu").exists();
     if has_counters {
-        println!("skipped: a machine without counters (this one has them)");
+        println!(
+            "skipped: the error on a machine without hardware counters, because this machine has \
+             them"
+        );
     } else {
         fails(&["cpu", "cycles"], 1, &["count cycles", "virtual machines"]);
     }

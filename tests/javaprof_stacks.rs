@@ -429,7 +429,7 @@ fn check_lines(runtime: &Runtime, flags: &str) {
     }
     let share = |part: u64, of: u64| part as f64 * 100.0 / of.max(1) as f64;
     let shares: Vec<_> = seen.iter().map(|&(some, whole)| share(whole, some).round()).collect();
-    println!("{title}: {:.2} % right, chains seen whole: {shares:?} %", share(right, total));
+    println!("{title}: {:.2} % right, chains seen completely: {shares:?} %", share(right, total));
     wrong.truncate(12);
     assert!(share(right, total) >= 99.0, "{title}: wrong:\n{}", wrong.join("\n"));
     let some: u64 = seen.iter().map(|(some, _)| some).sum();

@@ -209,7 +209,7 @@ fn windows_with_equal_times_are_all_retained() {
 }
 
 #[test]
-fn clock_error_of_two_minutes_drops_no_windows() {
+fn clock_error_for_two_minutes_drops_no_windows() {
     let dir = folder();
     let age = Duration::from_secs(6 * 3600);
     let mut store = Store::open(dir.path(), age, UNLIMITED_BYTES).unwrap();

@@ -176,14 +176,14 @@ fn search_shows_the_share_of_matches() {
     let synthetic = small();
     let mut page = Page::of(&synthetic);
     page.type_search("MAIN.RUN");
-    assert_eq!(page.text("#matches"), "90.0 % matches");
+    assert_eq!(page.text("#matches"), "90.0 % in matching methods");
     page.type_search("/^(vfs_read|write)$/");
-    assert_eq!(page.text("#matches"), "35.0 % matches");
+    assert_eq!(page.text("#matches"), "35.0 % in matching methods");
     page.type_search("no such (");
-    assert_eq!(page.text("#matches"), "0 % matches");
+    assert_eq!(page.text("#matches"), "0 % in matching methods");
     page.click_box("a.Main.run");
     page.type_search("write");
-    assert_eq!(page.text("#matches"), "16.7 % matches", "share of the zoomed box");
+    assert_eq!(page.text("#matches"), "16.7 % in matching methods", "share of the zoomed box");
     page.browser.evaluate("document.activeElement.blur()");
     page.browser.press("/");
     assert_eq!(page.browser.evaluate("document.activeElement.id"), "search");

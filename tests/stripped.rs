@@ -199,7 +199,7 @@ fn debug_file_of_a_container_adds_no_probes_elsewhere() {
     neighbour.run(1.0);
     let [theirs, its] = [attacker.pid(), neighbour.pid()].map(|pid| {
         let hooked = breakpoints(pid, &runtime);
-        assert!(hooked > 0, "javagc has attached to process {pid}");
+        assert!(hooked > 0, "javagc has no probes in process {pid}");
         hooked
     });
     let output = tool.interrupt();

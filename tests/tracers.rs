@@ -266,7 +266,7 @@ fn sampled_tlabs_represent_the_total_allocation() {
         let stop = Arc::clone(&stop);
         move || trace_allocations(pid, LONG_INTERVAL, begun, &stop)
     });
-    begins.recv_timeout(Duration::from_secs(60)).expect("it begins");
+    begins.recv_timeout(Duration::from_secs(60)).expect("the tracer starts within a minute");
     let truth = allocated::parse(&load.ask("go 20 200 2 stay"));
     thread::sleep(INTERVAL);
     stop.store(true, Ordering::Relaxed);

@@ -247,7 +247,7 @@ static __always_inline __u64 walk_task(void *ctx, __u64 key, struct walked *walk
 		return 0;
 	/* The registers are stored in the buffer for code, because the BPF stack has no space for them. */
 	regs = (void *)w->bytes;
-	_Static_assert(sizeof(*regs) <= sizeof(w->bytes), "registers have room");
+	_Static_assert(sizeof(*regs) <= sizeof(w->bytes), "registers fit into the buffer");
 	bpf_probe_read_kernel(regs, sizeof(*regs),
 			      (void *)bpf_task_pt_regs(bpf_get_current_task_btf()));
 	if (!PT_REGS_IP(regs) || !in_user_mode(regs))

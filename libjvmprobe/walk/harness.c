@@ -128,7 +128,7 @@ static struct walker *begin(const struct source *from, __u64 key, const struct s
 {
 	struct walker *w = begin_walk(key, walked, 0);
 
-	_Static_assert(sizeof(w->regs) <= sizeof(start->others), "registers have room");
+	_Static_assert(sizeof(w->regs) <= sizeof(start->others), "registers fit into the buffer");
 	source = from;
 	uses_walk_data = true;
 	w->ip = start->ip;

@@ -368,9 +368,10 @@ def answer_grpc(name, request, decoder, response, context):
 
 
 def export_profiles(request, context):
-    """Answers a call with a stream of one message, which is what a unary call receives.
+    """Answers a unary call of the client with a stream.
 
-    In mode endless, the stream does not end.
+    A client receives a stream of one message in the same way as a unary answer. In mode endless, the stream
+    does not end, so the client receives more than one message.
     """
     decoder = lambda request: {"profiles": profiles(request)}
     response = profiles_service_pb2.ExportProfilesServiceResponse()

@@ -203,7 +203,7 @@ fn wait(
             Fate::Ended => return Err("it has ended".into()),
             Fate::Execed => return Err("it runs another program now".into()),
         }
-        deadline.sleep(pause).map_err(|when| format!("no answer {when}; is it hung?"))?;
+        deadline.sleep(pause).map_err(|when| format!("no answer {when}"))?;
         pause = (pause * 3 / 2).min(Duration::from_millis(200));
     }
     Ok(())
@@ -276,9 +276,7 @@ impl Connection {
                 return Err(refused(error));
             }
             deadline.sleep(Duration::from_millis(20)).map_err(|when| {
-                format!(
-                    "it did not accept a connection {when}, and others are waiting; is it hung?"
-                )
+                format!("its queue of connections is full, and it did not accept this one {when}")
             })?;
         }
         Ok(Self { socket, deadline })
@@ -315,7 +313,7 @@ impl Connection {
                 Err(Errno::AGAIN | Errno::INTR) => {}
                 done => return done.map_err(|e| format!("the connection failed ({e})")),
             }
-            let silent = |when| format!("it did not answer {when}; is it hung?");
+            let silent = |when| format!("it did not answer {when}");
             let remaining = self.deadline.remaining().map_err(silent)?.min(SIGNAL_CHECK_INTERVAL);
             let remaining =
                 Timespec::try_from(remaining).unwrap_or(Timespec { tv_sec: 0, tv_nsec: 0 });

@@ -79,7 +79,7 @@ impl MapWriter {
         let is_sent = self.worker.as_ref().is_some_and(|worker| worker.send(job));
         let ended = || {
             Error::io(
-                "pass an unwind table to the worker thread",
+                "pass a job to the worker thread that updates the stack walker's maps",
                 io::Error::other("the worker thread has ended"),
             )
         };
@@ -148,7 +148,7 @@ impl Outer {
 fn put(outer: &MapHandle, key: &[u8], inner: &MapHandle) -> Result<()> {
     let fd = inner.as_fd().as_raw_fd();
     outer.update(key, &fd.to_ne_bytes(), MapFlags::ANY).map_err(|source| Error::Bpf {
-        what: "insert a table into the stack walker's map".into(),
+        what: "insert an inner map into a map of the stack walker".into(),
         source,
     })
 }

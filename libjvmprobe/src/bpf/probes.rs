@@ -126,8 +126,8 @@ fn missing(path: &Path, probes: &Probes, is_stripped: bool, instant: &Instant) -
         (true, _) => (probe, WITH_PROBES.into()),
         (_, true) => (
             format!(
-                "{probe} and no symbol table (it is stripped) with functions that could replace \
-                 the probe"
+                "{probe}, and no symbol table, because it is stripped, so functions that could \
+                 replace the probe cannot be found"
             ),
             format!("{WITH_PROBES} or with its symbol table (Alpine){}", symbols_hint(path)),
         ),

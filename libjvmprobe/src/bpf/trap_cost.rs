@@ -58,16 +58,19 @@ pub struct TrapCosts {
 pub fn trap_costs() -> TrapCosts {
     static TRAP_COSTS: OnceLock<TrapCosts> = OnceLock::new();
     *TRAP_COSTS.get_or_init(|| {
-        let or_usual = |measured: Result<f64>, usual: f64| match measured {
+        let or_typical = |measured: Result<f64>, typical: f64| match measured {
             Ok(ns) => ns,
             Err(error) => {
-                log::debug!("cannot measure the cost of a probe, assuming the usual cost: {error}");
-                usual
+                log::debug!(
+                    "cannot measure the cost of a probe hit or of a sampling interrupt, using a typical \
+                     value: {error}"
+                );
+                typical
             }
         };
         TrapCosts {
-            probe_ns: or_usual(measure_probe(), TYPICAL.probe_ns),
-            interrupt_ns: or_usual(measure_interrupt(), TYPICAL.interrupt_ns),
+            probe_ns: or_typical(measure_probe(), TYPICAL.probe_ns),
+            interrupt_ns: or_typical(measure_interrupt(), TYPICAL.interrupt_ns),
         }
     })
 }
@@ -172,9 +175,10 @@ fn measure_interrupt() -> Result<f64> {
     let expected = SAMPLING_TIME.div_duration_f64(PERIOD) / 4.0;
     match steps.get(steps.len() / 2) {
         Some(median) if steps.len() as f64 >= expected => Ok(median.as_nanos() as f64),
-        _ => {
-            Err(Error::io("sample the tool's own thread", io::Error::other("no sample was taken")))
-        }
+        _ => Err(Error::io(
+            "sample the tool's own thread",
+            io::Error::other("too few sampling interrupts were observed"),
+        )),
     }
 }
 
@@ -183,7 +187,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn measured_probe_costs_are_plausible_and_cached() {
+    fn measured_trap_costs_are_plausible_and_cached() {
         let begin = Instant::now();
         let trap_costs = trap_costs();
         println!("{trap_costs:?}, measured within {:?}", begin.elapsed());

@@ -87,7 +87,7 @@ impl Uprobe {
             Ok(event)
         });
         drop(guard);
-        let what = "attach to a function of a libjvm.so";
+        let what = "attach to a function";
         self.event = Some(event.map_err(|error| {
             match error.kind() {
                 io::ErrorKind::PermissionDenied => Error::Permission {

@@ -231,7 +231,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn struct_sizes_match_the_c_header() {
+    fn struct_sizes_match_the_c_structs() {
         let mut sizes = [0; 5];
         // SAFETY: it fills an array of this size.
         unsafe { harness_sizes(&mut sizes) };

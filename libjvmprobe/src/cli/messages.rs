@@ -99,7 +99,10 @@ impl Log for Messages {
                 let admitted = lock(&self.limit).as_mut().map(|l| l.admits(&text, Instant::now()));
                 let (is_admitted, suppressed) = admitted.unwrap_or((true, 0));
                 if suppressed > 0 {
-                    let line = format!("dropped {suppressed} more warnings in the last minutes");
+                    let line = format!(
+                        "dropped {suppressed} further warnings of an earlier minute, because there \
+                         were too many"
+                    );
                     self.print(Level::Warn, &line, &Map::new());
                 }
                 if !is_admitted {

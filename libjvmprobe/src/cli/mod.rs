@@ -202,9 +202,11 @@ fn print_candidates(tool: &str) -> ExitCode {
         "error: specify what {tool} should trace with -p PID, --name REGEX or -a; see --help\n"
     );
     if jvms.is_empty() {
-        text += "found no JVM to trace";
-        text +=
-            if geteuid().is_root() { "\n" } else { " of this user; run as root to see all JVMs\n" };
+        text += if geteuid().is_root() {
+            "found no JVM that can be traced\n"
+        } else {
+            "found no JVM of this user that can be traced; run as root to see all JVMs\n"
+        };
     } else {
         text += &format!("JVMs that can be traced:\n{}\n", running::HEADER);
     }

@@ -139,7 +139,7 @@ mod tests {
     ";
 
     #[test]
-    fn address_resolves_to_last_symbol_starting_before_it() {
+    fn address_resolves_only_to_the_nearest_symbol_starting_at_or_before_it() {
         let elf = Library::build(ASSEMBLY, &[]).elf();
         let symbols = elf.symbols().unwrap();
         let outer = symbols.find("outer").unwrap().value;

@@ -335,7 +335,10 @@ fn segments(file: &File, size: u64, ctx: Ctx, head: &Header) -> Result<Vec<Progr
         return Ok(Vec::new());
     }
     if usize::from(head.e_phentsize) != entry {
-        return Err(Error::elf(format!("program headers of {} bytes", head.e_phentsize)));
+        return Err(Error::elf(format!(
+            "each program header has {} bytes, not {entry}",
+            head.e_phentsize
+        )));
     }
     let bytes = read_at(file, size, head.e_phoff, (count * entry) as u64, MAX_TABLE)?;
     ProgramHeader::parse(&bytes, 0, count, ctx).map_err(malformed)
@@ -352,7 +355,10 @@ fn sections(
         return Ok(Vec::new());
     }
     if usize::from(head.e_shentsize) != entry {
-        return Err(Error::elf(format!("section headers of {} bytes", head.e_shentsize)));
+        return Err(Error::elf(format!(
+            "each section header has {} bytes, not {entry}",
+            head.e_shentsize
+        )));
     }
     let first = read_at(file, size, head.e_shoff, entry as u64, MAX_TABLE)?;
     let first = SectionHeader::parse_from(&first, 0, 1, ctx).map_err(malformed)?;
@@ -364,7 +370,7 @@ fn sections(
     let count = usize::try_from(count)
         .ok()
         .filter(|&count| count <= MAX_HEADERS)
-        .ok_or_else(|| Error::elf(format!("{count} sections")))?;
+        .ok_or_else(|| Error::elf(format!("{count} sections, more than {MAX_HEADERS}")))?;
     if count == 0 {
         return Ok(Vec::new());
     }

@@ -129,7 +129,10 @@ impl Probes {
             return Err(too_many(format!("{locations} locations, more than {MAX_LOCATIONS}")));
         }
         if arg_specs.len() > MAX_ARG_SPECS {
-            return Err(too_many(format!("{} different argument formats", arg_specs.len())));
+            return Err(too_many(format!(
+                "{} different argument specifications, more than {MAX_ARG_SPECS}",
+                arg_specs.len()
+            )));
         }
         Ok(locations > 0)
     }
@@ -244,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn probe_with_too_many_locations_is_rejected() {
+    fn probe_with_too_many_locations_or_argument_specifications_is_rejected() {
         let library = |count: usize, arg_specs: usize| {
             let probes = (0..count).map(|i| {
                 let args = format!("8@${}", i % arg_specs);
@@ -257,7 +260,8 @@ mod tests {
         let why = |count, arg_specs| has(count, arg_specs).unwrap_err().to_string();
         assert!(why(MAX_LOCATIONS + 1, 1).contains("65 locations"));
         assert!(
-            why(MAX_ARG_SPECS + 1, MAX_ARG_SPECS + 1).contains("17 different argument formats")
+            why(MAX_ARG_SPECS + 1, MAX_ARG_SPECS + 1)
+                .contains("17 different argument specifications")
         );
         assert!(!library(1, 1).has("hotspot", "gc__end").unwrap());
     }

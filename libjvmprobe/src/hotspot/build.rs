@@ -83,7 +83,9 @@ impl Build {
     /// [`Error::Elf`] if the mapping contradicts the file's segments.
     pub(crate) fn bias(&self, libjvm: &LibJvm) -> Result<u64> {
         let bias = self.elf.load_bias(libjvm.map_start, libjvm.map_offset);
-        bias.ok_or_else(|| Error::elf("libjvm.so is mapped outside its segments"))
+        bias.ok_or_else(|| {
+            Error::elf("the mapping of libjvm.so matches none of the file's segments")
+        })
     }
 
     /// Returns the address in the target of a variable exported for tools.

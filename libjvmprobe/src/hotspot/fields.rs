@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn class_without_fields_or_with_invalid_indexes_is_an_error() {
+    fn null_pointer_to_the_fields_or_invalid_index_is_an_error() {
         let (mut image, [klass, _]) = jvm(21);
         let fields = Fields::new(&image.read().unwrap().of_jdk(21)).unwrap();
         let memory = own_memory();

@@ -77,7 +77,7 @@ impl Forwarding {
     /// Looks up the forwardings of a JVM; `None` if its collector is not ZGC.
     ///
     /// # Errors
-    /// [`Error::Layout`] naming the missing field, or if the heap has no generations.
+    /// [`Error::Layout`] naming the missing field, or if the generations in the heap are not found.
     pub(super) fn read(
         memory: &Memory,
         layout: &Layout,
@@ -209,7 +209,7 @@ impl Forwarding {
         let length = pages.u64(at(forwarding, self.length)?)?;
         let from = offset.checked_sub(start).filter(|_| shift <= MAX_ALIGNMENT_SHIFT);
         let Some(from) = from.filter(|_| length.is_power_of_two() && length <= MAX_ENTRIES) else {
-            return Err(Error::layout("an implausible ZForwarding"));
+            return Err(Error::layout("a ZForwarding is implausible"));
         };
         let index = from >> shift;
         let entries = at(forwarding, self.entries)?;
@@ -298,7 +298,7 @@ fn generations(pages: &mut Pages<'_>, layout: &Layout, heap: Addr) -> Result<[Ad
     }
     match found {
         [Some(young), Some(old)] => Ok([young, old]),
-        _ => Err(Error::layout("the heap of ZGC has no generations")),
+        _ => Err(Error::layout("the generations in the heap of ZGC were not found")),
     }
 }
 

@@ -290,7 +290,7 @@ impl Reader<'_> {
         };
         let name = [24, 32, 40].into_iter().find(is_name);
         let name =
-            name.ok_or_else(|| Why::unknown("the layout of its MutatorAllocRegion is unknown"))?;
+            name.ok_or_else(|| Why::unknown("the layout of G1's MutatorAllocRegion is unknown"))?;
         match self.layout.major {
             8 => Ok(None),
             11..=13 => Ok(Some(name + 16)),
@@ -341,7 +341,7 @@ impl Reader<'_> {
         if !(1..=MAX_NODES).contains(&nodes) {
             // A gauge has no terms for more nodes.
             return Err(Why::unknown(format!(
-                "it uses {nodes} NUMA nodes, but at most {MAX_NODES} are supported"
+                "the JVM uses {nodes} NUMA nodes, but at most {MAX_NODES} are supported"
             )));
         }
         let partitions = self.field(allocator, Item::ZPartitions)?;

@@ -52,7 +52,7 @@ impl PerfData {
             (_, major, _) if major != 2 => {
                 return fail(&format!("unknown version {major}, expected 2"));
             }
-            (_, _, 0) => return fail("the JVM has not finished creating it"),
+            (_, _, 0) => return fail("the JVM has not finished creating the data"),
             _ => {}
         }
         let mut at = int(bytes, 24)? as usize;

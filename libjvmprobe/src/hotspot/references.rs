@@ -149,7 +149,7 @@ impl References {
             now.read(address, bytes.get_mut(..in_page).ok_or(why)?)?;
         }
         let [first, second, ..] = *bytes.as_chunks::<8>().0 else {
-            return Err(Error::layout("an object without a header"));
+            return Err(Error::layout("an object has no header"));
         };
         let (klass, header) = self.header(first, second);
         let helper = match self.helpers.get(&klass) {

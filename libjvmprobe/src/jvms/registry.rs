@@ -684,7 +684,7 @@ impl Worker {
             return None;
         }
         if let Err(error) = &hotspot {
-            log::debug!("cannot identify the JVM of process {pid}: {error}");
+            log::debug!("cannot read the JVM of process {pid}: {error}");
         }
         let is_patient = age < VM_CREATION_TIMEOUT;
         if starting.first_published.is_none() && !is_patient {
@@ -778,7 +778,7 @@ mod tests {
     }
 
     #[test]
-    fn refused_jvm_is_not_reported_to_that_subscriber() {
+    fn jvm_is_not_reported_to_the_subscriber_that_refused_it() {
         let (library, jvm, one) = (library(), FakeJvm::new("UseG1GC"), SleepingProcess::new());
         let (registry, starting) = (given(), one.arrival(&library, &jvm));
         let [mut one, mut other] = [(); 2].map(|()| registry.subscribe().unwrap());
@@ -847,7 +847,7 @@ mod tests {
     }
 
     #[test]
-    fn cgroups_with_least_time_spent_are_read_first() {
+    fn jvms_of_the_tenant_with_the_least_reading_time_are_read_first() {
         let (library, jvm) = (library(), FakeJvm::new("UseG1GC"));
         let shared = Arc::clone(&given().0.0);
         let mut worker = Worker::new(shared);

@@ -721,7 +721,7 @@ mod tests {
     }
 
     #[test]
-    fn library_is_attached_once_per_collector() {
+    fn each_program_is_attached_to_a_file_once() {
         let (library, g1, serial) = (library(), started_jvm("UseG1GC"), started_jvm("UseSerialGC"));
         let processes = [(); 5].map(|()| WaitingShell::new());
         let mut trace = trace::<true>(Vec::new()).unwrap();

@@ -130,7 +130,7 @@ mod tests {
             change(&mut made);
             made
         };
-        none(changed(|made| made.index[4] += 1), "an index that is another table's");
+        none(changed(|made| made.index[4] += 1), "an index that disagrees with the table");
         none(changed(|made| made.entries.truncate(20)), "a table that ends early");
         none(changed(|made| made.code_size = 1 << 40), "code that does not fit");
         none(changed(|made| made.entries[2] = 0x10), "code before the first method");

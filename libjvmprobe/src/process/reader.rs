@@ -211,7 +211,8 @@ pub(crate) fn within<T>(limit: Duration, read: impl FnOnce() -> T) -> T {
 }
 
 fn timed_out() -> io::Error {
-    let why = "no answer within 1 s; perhaps the server of its file system does not answer";
+    let why = "no answer within 1 s; perhaps the server of a file system that the process uses does \
+               not answer";
     io::Error::new(io::ErrorKind::TimedOut, why)
 }
 
@@ -246,8 +247,7 @@ fn with_reader<T>(
     match &answer {
         Err(e) if e.kind() == io::ErrorKind::TimedOut && e.raw_os_error().is_none() => {
             log::warn!(
-                "suspended reading process {pid} until a blocked read of its memory or file \
-                 returns: {e}"
+                "process {pid} is not read until a blocked read of its memory or files returns: {e}"
             );
             let tenant = cgroup::tenant_of(pid);
             pool().stuck.push(Stuck { pid, tenant, socket: reader.socket });
@@ -800,7 +800,7 @@ mod tests {
     }
 
     #[test]
-    fn unmapped_blocks_do_not_fail_other_blocks() {
+    fn other_blocks_are_read_if_some_are_unmapped() {
         let bytes: Vec<u8> = (0..MAX_BYTES).map(|i| (i / 7) as u8).collect();
         for size in [8, 4096, MAX_MESSAGE + 5] {
             let many = (MAX_BYTES / size).min(MAX_BLOCKS);

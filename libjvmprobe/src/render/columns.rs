@@ -48,7 +48,7 @@ mod tests {
     }
 
     #[test]
-    fn long_sentences_wrap_at_semicolons() {
+    fn long_sentences_wrap_at_semicolons_before_commas() {
         assert_eq!(wrap("a, b; c"), "a, b; c");
         let long = format!("{}; {}, {}", "a".repeat(60), "b".repeat(30), "c".repeat(30));
         let broken = format!("{};\n  {}, {}", "a".repeat(60), "b".repeat(30), "c".repeat(30));

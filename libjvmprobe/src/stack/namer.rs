@@ -132,7 +132,7 @@ impl StackNamer {
     }
 
     /// Names a stack like [`name`](Self::name), but does not update a walker.
-    pub(crate) fn name_without_walker(
+    pub fn name_without_walker(
         &mut self,
         hotspot: &HotSpot,
         files: &mut Files,
@@ -168,7 +168,7 @@ impl StackNamer {
 
 /// A stack with names.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct NamedStack {
+pub struct NamedStack {
     /// Frames, outermost first, without those beyond the entry function of the thread.
     pub frames: Vec<Frame>,
     /// For each frame of the stack that was named, innermost first: the number of named frames inside of it.

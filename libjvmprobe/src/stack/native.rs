@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn child_gets_no_file_rejected_by_our_parser() {
+    fn child_gets_only_files_that_the_parent_can_parse() {
         let file = Arc::new(CodeFile::new(File::open("/proc/self/status").unwrap()));
         assert!(Reader::new(1, &file, true).bundle.is_none());
         let own = Arc::new(CodeFile::new(File::open("/proc/self/exe").unwrap()));

@@ -473,7 +473,7 @@ mod tests {
     }
 
     #[test]
-    fn fold_combines_processes_beyond_the_size_limit() {
+    fn fold_combines_all_processes_if_they_exceed_the_size_limit() {
         let many = (0..10_000).map(|pid| sample(pid, 0, &[0], 1));
         let mut profile = profile(many.collect(), 1);
         profile.fold(20_000);

@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn guessed_thread_entry_is_ignored() {
+    fn guessed_thread_entry_does_not_complete_the_stack() {
         let frame = |name: &str| Frame::new(Kind::Native, name);
         let frames: Vec<_> =
             ["leaf", "guessed", "thread_native_entry", "start", "[unknown]"].map(frame).into();

@@ -34,13 +34,14 @@ impl Deadline {
     /// Returns the remaining time.
     ///
     /// # Errors
-    /// A clause with the reason if none remains: `within 10 s`, or `before the tool was interrupted`.
+    /// A clause with the reason if none remains: `within 10 s; is it hung?`, or `before the tool was
+    /// interrupted`.
     pub(crate) fn remaining(&self) -> Result<Duration, String> {
         if self.is_interrupted() {
             return Err("before the tool was interrupted".into());
         }
         match self.at.saturating_duration_since(Instant::now()) {
-            Duration::ZERO => Err(format!("within {} s", self.total.as_secs_f64())),
+            Duration::ZERO => Err(format!("within {} s; is it hung?", self.total.as_secs_f64())),
             remaining => Ok(remaining),
         }
     }
@@ -70,7 +71,7 @@ mod tests {
         assert!(long.remaining().is_ok());
         let short = long.capped(Duration::from_millis(10));
         assert_eq!(short.sleep(Duration::from_secs(1000)), Ok(()));
-        assert_eq!(short.remaining(), Err("within 0.01 s".into()));
+        assert_eq!(short.remaining(), Err("within 0.01 s; is it hung?".into()));
         assert!(short.sleep(Duration::ZERO).is_err());
     }
 }

@@ -114,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn new_jvms_wait_only_in_a_crowd() {
+    fn new_jvms_wait_only_if_their_tenant_has_started_many() {
         assert_eq!(Pace::Calm.min_age(10), Duration::ZERO);
         assert_eq!(Pace::Calm.min_age(11), Duration::from_millis(2200));
         assert_eq!(Pace::Calm.min_age(usize::MAX), Duration::from_secs(60));

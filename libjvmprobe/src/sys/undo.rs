@@ -82,7 +82,7 @@ mod tests {
     static UNDONE: AtomicBool = AtomicBool::new(false);
 
     #[test]
-    fn dropped_or_failed_undo_step_is_not_run() {
+    fn undo_step_is_not_run_if_it_is_dropped_or_its_work_failed() {
         let step = |_: &()| -> Step { Box::new(|| UNDONE.store(true, Ordering::Relaxed)) };
         let ((), undo) = run_undoable(|| Ok::<_, ()>(()), step).unwrap();
         let number = undo.0;

@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn method_with_unexpected_prologue_has_no_rows() {
+    fn rows_depend_on_prologue_and_frame_size() {
         let method = |frame_words, saves_fp| Method {
             start: Vaddr(0),
             end: Vaddr(16),

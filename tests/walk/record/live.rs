@@ -197,8 +197,8 @@ impl Live {
         let words = head.iter().chain(&stack.frames);
         let bytes: Vec<u8> = words.flat_map(|word| word.to_ne_bytes()).collect();
         let Some(raw) = RawStack::decode(&bytes) else { return Vec::new() };
-        let frames = self.names.name_without_walker(&self.hotspot, &mut self.files, &raw);
-        frames.iter().map(libjvmprobe::stack::Frame::folded).collect()
+        let named = self.names.name_without_walker(&self.hotspot, &mut self.files, &raw);
+        named.frames.iter().map(libjvmprobe::stack::Frame::folded).collect()
     }
 
     /// Discards the cached pages, because the thread has moved and memory may have changed.

@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn initialized_classes_stay_in_use_after_jvm_exit() {
+    fn events_determine_usage_after_jvm_exit() {
         let changed = |class: &str, event| Changed {
             time: String::new(),
             ts_ns: 7,

@@ -110,7 +110,10 @@ pub fn run(files: &[PathBuf], json: bool) -> Result<()> {
     reports::read(files, |path, item| merged.add_item(path, item))?;
     if merged.incomplete > 0 {
         let runs = count(merged.incomplete, "run");
-        log::warn!("{runs} could not read all classes: missing classes may have been used there");
+        log::warn!(
+            "in {runs}, not all classes could be read, so the result may lack classes that \
+             were used there"
+        );
     }
     let mut out = Output::open(None)?;
     if json { merged.json(&mut out) } else { merged.table(&mut out) }
@@ -210,7 +213,8 @@ impl Merged {
             sum.initialized += u64::from(class.initialized.count > 0);
             sum.called += u64::from(class.called.count > 0);
         }
-        out.line(&format!("{}: classes loaded in any of them", count(self.runs, "run")))?;
+        let runs = count(self.runs, "run");
+        out.line(&format!("Classes that were loaded in at least one of {runs}"))?;
         let head = ["CLASSES", "IN ALL", "INIT", "CALLED", "ORIGIN"];
         let mut table = RuledTable::new(&head, 0..4);
         for (origin, Sum { classes, everywhere, initialized, called }) in sums {

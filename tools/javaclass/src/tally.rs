@@ -172,7 +172,10 @@ pub fn report_jvm(
 
 fn warn(pid: Pid, loaded: &Loaded) {
     if !loaded.is_complete {
-        log::warn!("process {pid} keeps unloading classes: some are missing here");
+        log::warn!(
+            "process {pid} unloaded classes during each attempt to read them, so the report \
+             lacks some classes"
+        );
     }
     if loaded.unreadable > 0 {
         log::warn!("process {pid}: {} classes could not be read", loaded.unreadable);

@@ -24,7 +24,7 @@ Examples:
   javaobjnew -p 1234 -d 60 -j    one minute as JSON lines
   javaobjnew -p 1234 --exact     every object (needs -XX:+DTraceAllocProbes)
 
-Without --exact, the numbers per class are estimates; their sum is counted by the JVM.";
+Without --exact, the numbers per class are estimates; the total in bytes is the JVM's exact count.";
 
 /// Shows what running JVMs allocate, by class.
 #[derive(Clone, Debug, Parser)]

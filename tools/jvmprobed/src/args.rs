@@ -70,8 +70,8 @@ pub enum Command {
 /// Options of `list`.
 #[derive(Clone, Debug, Group)]
 pub struct List {
-    /// Only the JVM with this PID, or those whose name, main class, jar, container ID, pod UID or
-    /// unit matches this regex, or KEY=REGEX
+    /// Only JVMs that match: a PID; KEY=REGEX for an attribute; or a regex for the name, main class,
+    /// jar, container ID, pod UID or unit
     #[arg(long, value_name = "JVM", value_parser = JvmFilter::from_str)]
     pub jvm: Option<JvmFilter>,
 
@@ -81,7 +81,8 @@ pub struct List {
 
     /// Directory of the windows
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath,
-        help = format!("Directory of the windows [default: as configured, or {DIR}]"))]
+        help = format!("Directory of the windows [default: that of the configuration file, else \
+                        {DIR}]"))]
     pub dir: Option<PathBuf>,
 }
 
@@ -181,8 +182,8 @@ pub struct Show {
     #[arg(long, value_name = "WHEN", value_parser = TimeArg::from_str)]
     pub until: Option<TimeArg>,
 
-    /// Only the JVM with this PID, or those whose name, main class, jar, container ID, pod UID or
-    /// unit matches this regex, or KEY=REGEX
+    /// Only JVMs that match: a PID; KEY=REGEX for an attribute; or a regex for the name, main class,
+    /// jar, container ID, pod UID or unit
     #[arg(long, value_name = "JVM", value_parser = JvmFilter::from_str)]
     pub jvm: Option<JvmFilter>,
 
@@ -233,7 +234,8 @@ pub struct Show {
 
     /// Directory of the windows
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath,
-        help = format!("Directory of the windows [default: as configured, or {DIR}]"))]
+        help = format!("Directory of the windows [default: that of the configuration file, else \
+                        {DIR}]"))]
     pub dir: Option<PathBuf>,
 }
 

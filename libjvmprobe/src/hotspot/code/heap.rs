@@ -85,7 +85,7 @@ impl Heap {
             return Err(Error::layout(format!("implausible code cache segments of 2^{log} bytes")));
         }
         if found.high.0.saturating_sub(found.low.0) > MAX_HEAP {
-            return Err(Error::layout("the code cache exceeds 4 GiB"));
+            return Err(Error::layout("a heap of the code cache exceeds 4 GiB"));
         }
         Ok(found)
     }

@@ -69,7 +69,7 @@ impl Reach<'_> {
         let Ok(constants) = RefReader::new(self.layout) else { return Refs::unknown() };
         let families = Families::read(reader, self.layout, self.classes, self.listed)
             .inspect_err(|e| {
-                log::debug!("cannot read superclasses, so any class may extend any other: {e}")
+                log::debug!("cannot read superclasses, so any two classes count as related: {e}")
             })
             .ok();
         let mut refs = Refs::new(families);

@@ -508,7 +508,7 @@ mod tests {
     }
 
     #[test]
-    fn unloaded_class_reference_matches_only_the_class_itself() {
+    fn reference_to_an_unloaded_class_matches_only_the_class_that_contains_it() {
         const NOT_LOADED: Addr = Addr(0x2000);
         for (own, is_named) in [(None, false), (Some(STRANGER), true)] {
             let refs = named_by(own, NOT_LOADED, 13, &CALLS).unwrap();

@@ -107,7 +107,7 @@ function matched() {
 
 function showMatches() {
   const found = matched();
-  byId("matches").textContent = found === null ? "" : `${percent(found.part, found.of)} matches`;
+  byId("matches").textContent = found === null ? "" : `${percent(found.part, found.of)} in matching methods`;
 }
 
 /** Returns a text about the base of a difference. */

@@ -444,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn interval_table_has_new_counts_and_trace_totals() {
+    fn interval_table_has_new_counts_and_trace_table_has_all() {
         let mut totals = totals(PLAIN);
         let count = |outside, outside_bytes| Count { outside, outside_bytes, ..Count::default() };
         totals.add(&row("A", 0), 0, &count(2, 64));
@@ -501,7 +501,7 @@ mod tests {
     }
 
     #[test]
-    fn sample_between_both_readings_is_counted_once() {
+    fn sample_between_reading_counters_and_threads_is_counted_once() {
         let sum = |totals: &JvmTotals| totals.table(None, Scope::Interval, 1).summary.bytes;
         let mut totals = totals(PLAIN);
         // The sample represents 60,000 bytes, but its thread has allocated only 1,000.
@@ -516,7 +516,7 @@ mod tests {
     }
 
     #[test]
-    fn ended_thread_counts_last_reading_or_samples() {
+    fn ended_thread_has_the_larger_of_last_reading_and_samples() {
         let sum = |totals: &JvmTotals| totals.table(None, Scope::Trace, 1).summary.bytes;
         let sampled = |bytes| Count { samples: 1, bytes, objects: 1.0, ..Count::default() };
         // The thread ends after another sample, or without one.

@@ -114,7 +114,10 @@ pub(crate) fn exact(libjvm: &LibJvm) -> Result<Vec<Plan>> {
             path: libjvm.target_path.clone(),
             what: format!("USDT probe {provider}:{name} ({why})"),
             hint: match sampling_plans(libjvm).is_ok() {
-                true => "omit --exact: its symbol table is sufficient for estimates".into(),
+                true => {
+                    "omit --exact: the symbol table of this libjvm.so is sufficient for estimates"
+                        .into()
+                }
                 false => "use a JDK build with probes (Temurin, Debian, Ubuntu, Fedora)".into(),
             },
         });

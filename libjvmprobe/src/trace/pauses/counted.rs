@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn stop_in_progress_is_ignored_and_missed_ones_summed() {
+    fn collections_of_missed_stops_are_summed_but_a_stop_in_progress_is_ignored() {
         let mut counted = Counted::begin(stop(7, 500, 50, counts(4, 300, 900, 950)), false);
         assert_eq!(counted.stop(stop(7, 550, 50, counts(4, 340, 900, 990)), 7000), []);
         let found = counted.stop(stop(9, 700, 60, counts(6, 420, 2000, 2030)), 9000);

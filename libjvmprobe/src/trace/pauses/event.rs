@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn cause_is_read_from_current_or_last_cause() {
+    fn last_cause_is_used_if_there_is_no_current_cause() {
         assert_eq!(cause(b"System.gc()", b"No GC").as_deref(), Some("System.gc()"));
         assert_eq!(cause(b"No GC", b"System.gc()").as_deref(), Some("System.gc()"));
         assert_eq!(cause(b"", b""), None);

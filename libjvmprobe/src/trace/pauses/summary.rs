@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn sums_are_exact_and_percentiles_close() {
+    fn sums_are_exact_and_percentiles_nearly_exact() {
         let mut totals = Totals::new(0, true);
         for i in 1..=1000u64 {
             totals.stop(&pause(i * 1_000_000, i * 1_000, (0, 0)));

@@ -68,7 +68,7 @@ pub fn decide(jar: &Jar, seen: &HashSet<String>, list: &[Selector]) -> Result<Ve
     }
     ensure!(
         queue.classes.iter().any(|class| class.why == Some(KeepReason::Seen)),
-        "the reports contain no class of it: is it the jar that ran?"
+        "the reports contain no class of this jar: did the program run with another jar?"
     );
     for entry in jar.entries.iter().filter(|entry| entry.class.is_none()) {
         let name = || KeepReason::Named(entry.path.clone());

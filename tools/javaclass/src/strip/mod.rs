@@ -198,7 +198,7 @@ fn print_report(args: &Strip, jar: &Jar, classes: &[Class], total: &Total) -> Re
         let Total { classes, seen, listed, named, referred, removed, .. } = total;
         out.line(&format!(
             "{}: {}: {seen} seen, {listed} listed, {named} named by its files, {referred} referred \
-             to by these; {removed} not needed ({})",
+             to by kept classes; {removed} not needed ({})",
             total.jar,
             count(*classes, "class"),
             bytes(total.removed_bytes),

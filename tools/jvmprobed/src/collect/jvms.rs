@@ -257,7 +257,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn skipped_gauges_come_first_in_the_next_window() {
+    fn reading_resumes_after_the_last_pid() {
         let turn = |last| sorted_after([3, 5, 8].into_iter(), last);
         assert_eq!(turn(0), [3, 5, 8]);
         assert_eq!(turn(3), [5, 8, 3]);

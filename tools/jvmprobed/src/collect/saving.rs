@@ -522,7 +522,7 @@ mod tests {
     }
 
     #[test]
-    fn capped_probe_storm_cost_causes_no_step_down() {
+    fn cost_of_stop_and_allocation_storms_causes_no_step_down() {
         let mut saving = saving();
         let second = 1_000_000_000;
         // Stops cost a fifth of a processor, and so does allocation.

@@ -115,7 +115,9 @@ impl Tracers {
                 // `Batch::Ended` is not sent, because the daemon would then remove the tracer of this name
                 // from its list. A successor of the same name may run already.
                 Err(error) if stopped.load(Ordering::Relaxed) => {
-                    log::warn!("the last {name} before a change may be missing: {error}");
+                    log::warn!(
+                        "the last {name} before their tracer was stopped may be missing: {error}"
+                    );
                     return;
                 }
                 Err(error) => error.to_string(),

@@ -438,7 +438,7 @@ fn read_header(path: &Path) -> io::Result<(Line, BufReader<File>, u64)> {
     let line: Line = serde_json::from_slice(&text)?;
     let expected_size = line.length.checked_add(text.len() as u64);
     if line.version != VERSION || line.length > MAX_ENTRY || expected_size != Some(size) {
-        return Err(invalid("the queue entry has another version"));
+        return Err(invalid("the queue entry has another version or a wrong length"));
     }
     Ok((line, reader, size))
 }
@@ -490,7 +490,7 @@ mod tests {
     }
 
     #[test]
-    fn full_queue_drops_the_oldest_entry_not_in_flight() {
+    fn full_queue_drops_the_oldest_entry_that_is_not_being_sent() {
         let folder = tempfile::tempdir().unwrap();
         let (mut queue, ledger) = open(folder.path(), 1000);
         queue.push(header(1), vec![0; 300]);

@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_clock_at_startup_drops_no_window() {
+    fn age_clock_does_not_adopt_a_wrong_clock_at_startup() {
         let begin = 1_763_781_120 * SECOND;
         let name = Name::new(Level::Unmerged, begin, begin + 15 * SECOND);
         let mut clock = AgeClock::start(&[Entry { name, bytes: 1 }]);
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn single_old_window_is_coarsened_once() {
+    fn single_old_window_becomes_an_hour_window_and_is_dropped_later() {
         let begin = 1_763_781_120 * SECOND;
         let mut entries =
             vec![Entry { name: Name::new(Level::Unmerged, begin, begin + SECOND), bytes: 1 }];

@@ -359,8 +359,8 @@ impl Probe {
             Err(error) => {
                 if !has_failed {
                     log::warn!(
-                        "failed to enable an allocation probe: {error}; retrying, allocations are \
-                         not recorded until it succeeds"
+                        "cannot attach an allocation probe: {error}; retrying; allocations are not \
+                         recorded until this succeeds"
                     );
                 }
                 self.cycle.failed(clock::monotonic_ns());

@@ -110,9 +110,9 @@ impl Kernel {
 }
 
 fn no_kprobe(function: &str, source: libbpf_rs::Error) -> Error {
-    let what = format!("attach to its function {function}");
+    let what = format!("attach to the kernel function {function}");
     match std::fs::exists("/sys/bus/event_source/devices/kprobe") {
-        Ok(false) => Error::Kernel { what, hint: "it is built without kprobes".into() },
+        Ok(false) => Error::Kernel { what, hint: "the kernel is built without kprobes".into() },
         _ if source.kind() == libbpf_rs::ErrorKind::NotFound => {
             Error::Unknown { what: format!("function {function} in this kernel"), near: Vec::new() }
         }

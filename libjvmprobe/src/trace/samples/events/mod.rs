@@ -126,17 +126,9 @@ impl FromStr for EventSpec {
         match (&spec.what, spec.rate) {
             (EventKind::Cpu | EventKind::Software(_) | EventKind::Hardware(_), _) | (_, None) => {}
             (EventKind::Wall | EventKind::OffCpu, _) => {
-                return Err(format!("{name} is measured, not sampled: omit the rate"));
+                return Err(format!("{name} cannot have a rate of its own: omit the rate"));
             }
-            (_, Some(Rate::Hertz(_))) => {
-                return Err(format!(
-                    "{name} cannot be sampled by time: use /N for every N-th event"
-                ));
-            }
-            (EventKind::Java(_), Some(_)) => {
-                return Err(format!("{name} counts every event: omit the rate"));
-            }
-            (_, Some(Rate::Each(_))) => {
+            (_, Some(_)) => {
                 return Err(format!("{name} counts every event: omit the rate"));
             }
         }

@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn full_stack_walking_resumes_when_the_load_drops() {
+    fn all_stacks_are_walked_again_when_the_load_drops() {
         let mut tenants = tenants();
         for _ in 0..3 {
             stacks(&mut tenants, 1, 19.0);
