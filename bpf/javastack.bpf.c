@@ -7,7 +7,10 @@
  * memory of the task that it runs in. The stack of a running thread changes all the time, so it is walked by a program
  * that interrupts the thread on its processor.
  */
-/* Two levels: the iterator locks the memory of the first, the perf event's program has the second. */
+/*
+ * A walk needs memory of its own (a level, see walk/intern.bpf.h), because the perf event may interrupt the iterator. The
+ * iterator uses level 0, under a lock.
+ */
 #define WALK_LEVELS 2
 #define LEVEL_EVENT 1
 #define WALKS_PROBED

@@ -19,7 +19,7 @@
 #include <bpf/bpf_tracing.h>
 /*
  * Maximum number of USDT argument specifications. A normal libjvm.so needs about ten. For a crafted one, user
- * space accepts at most MAX_ARG_SPECS (elf/stapsdt.rs) per probe, which is about a hundred in total.
+ * space accepts at most MAX_ARG_SPECS (elf/stapsdt.rs) for each probe, so all probes together need about a hundred.
  */
 #define BPF_USDT_MAX_SPEC_CNT 1024
 #include <bpf/usdt.bpf.h>

@@ -258,6 +258,26 @@ fn busy_locks_are_never_reported_as_deadlock() {
     load.kill();
 }
 
+#[test]
+fn locks_option_lists_the_synchronizers_for_which_others_wait() {
+    run_beside_others();
+    let mut load = start(named("temurin-17"), "");
+    load.ask("block");
+    let text = dump(&load, &["-l"]).stdout;
+    let begin = text.find("\"holder\"").unwrap();
+    let holder = &text[begin..][..text[begin..].find("\n\n\"").unwrap()];
+    let (_, list) = holder.split_once("\n\n   Locked ownable synchronizers:\n").unwrap();
+    let mut classes: Vec<_> = list.lines().map(|line| line.split("> ").nth(1).unwrap()).collect();
+    classes.sort_unstable();
+    let name = "(a java.util.concurrent.locks.Reentrant";
+    let expected =
+        [format!("{name}Lock$NonfairSync)"), format!("{name}ReadWriteLock$NonfairSync)")];
+    assert_eq!(classes, expected, "{holder}");
+    assert_eq!(text.matches("Locked ownable").count(), 1, "{text}");
+    assert!(!dump(&load, &[]).stdout.contains("Locked ownable"));
+    load.kill();
+}
+
 /// Shows who holds up whom, down to the connection from which the last owner reads.
 #[test]
 fn owner_of_a_lock_is_shown_with_what_it_waits_for() {
@@ -265,7 +285,7 @@ fn owner_of_a_lock_is_shown_with_what_it_waits_for() {
     for runtime in runtimes() {
         let name = &runtime.name;
         let mut load = start(runtime, "");
-        let address = load.ask("socket 3").split(' ').next_back().unwrap().to_owned();
+        let address = load.ask("socket 3").trim().split(' ').next_back().unwrap().to_owned();
         let output = dump(&load, &["-q"]);
         assert!(output.status.success(), "{name}: {output:?}");
         let lines: Vec<_> = output.stdout.lines().collect();

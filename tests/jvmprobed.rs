@@ -446,7 +446,8 @@ fn each_failing_push_target_is_logged() {
     let output = tool.interrupt();
     assert!(output.status.success(), "{output:?}");
     for to in &targets {
-        // Profiles and metrics may get different answers, and a broken connection has two errors.
+        // There is a message for each different error: profiles and metrics may get different answers, and a broken
+        // connection causes one error in the request that it interrupts and another one in the next request.
         let told: Vec<_> = output.stderr.lines().filter(|line| line.contains(&**to)).collect();
         assert!((1..=3).contains(&told.len()), "{to}: {output:?}");
         assert!(told[0].ends_with("; retrying, new data is queued"), "{told:?}");

@@ -1,5 +1,6 @@
 //! Costs of jvmprobed that one tenant causes: if a tenant has expensive stacks, some of its own
-//! stacks are dropped, and none of its neighbour's. Thread switches are counted as cost.
+//! stacks are dropped, and none of its neighbour's. The CPU time of the BPF programs that
+//! run at thread switches counts as a cost of the tenant.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(clippy::print_stdout, reason = "measurements, for people to read")]
 

@@ -176,7 +176,7 @@ fn sanitizers_report_no_errors() {
     assert!(output.status.success(), "{text}");
 }
 
-/// There is a recording of each kind that was ever walked wrongly.
+/// There is a recording of each kind of frame that an earlier version of the walker has walked wrongly.
 #[test]
 fn every_frame_kind_has_a_recording() {
     let files = recordings();

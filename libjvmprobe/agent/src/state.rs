@@ -40,7 +40,7 @@ pub struct State {
     pub env: Env,
     /// The JVM.
     pub vm: JavaVm,
-    /// Entries and names of the perf map.
+    /// Which entries the perf map has, and how they are named.
     pub style: Style,
     map: Option<i32>,
     perf: Option<i32>,
@@ -80,8 +80,9 @@ impl State {
     }
 
     /// Returns a pass to the state of the environment that sent an event, unless
-    /// the environment is stopped. Stops the environment if its rich map (or, if
-    /// there is none, its perf map) is unlinked or has the maximum size.
+    /// the environment is stopped. Stops the environment if its map for jvmprobe's
+    /// tools (or, if there is none, its perf map) is unlinked or has the maximum
+    /// size.
     pub fn enter(env: Env) -> Option<Pass> {
         let state = env.storage().cast::<Self>();
         // SAFETY: the storage is null or the state that `Pass::publish` stored,

@@ -77,6 +77,11 @@ pub(crate) fn has_user_registers() -> bool {
         && has_helper(ProgramType::PerfEvent, BPF_FUNC_task_pt_regs)
 }
 
+/// Returns whether a BPF iterator can report the registers of threads that do not run, with PIDs that this process sees.
+pub(crate) fn has_task_iterator() -> bool {
+    has_user_registers() && sees_initial_pids()
+}
+
 /// Returns whether the kernel has a helper. If the check fails, returns `true`, because loading will then
 /// report the error.
 fn has_helper(program: ProgramType, helper: bpf_func_id) -> bool {

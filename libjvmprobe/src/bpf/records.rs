@@ -1,6 +1,8 @@
 //! Decodes the events and map entries of BPF programs from bytes, with bounds checks.
 
-use libbpf_rs::{MapCore, MapFlags};
+use std::io::Read;
+
+use libbpf_rs::{Iter, MapCore, MapFlags, ProgramMut};
 use plain::Plain;
 
 use crate::{Error, Result, names::clean};
@@ -53,6 +55,19 @@ pub(crate) fn take_entries(map: &impl MapCore) -> Result<Vec<(Vec<u8>, Vec<u8>)>
     let all = map.max_entries();
     let taken = map.lookup_and_delete_batch(all, MapFlags::ANY, MapFlags::ANY);
     Ok(taken.map_err(failed)?.collect())
+}
+
+/// Runs a BPF iterator over all tasks, and returns the records that it writes, at most `max`.
+///
+/// # Errors
+/// [`Error::Bpf`], [`Error::Io`].
+pub(crate) fn tasks<T: Plain + Default>(iterator: &ProgramMut<'_>, max: u64) -> Result<Vec<T>> {
+    let failed = |source| Error::Bpf { what: "iterate over all tasks".into(), source };
+    let link = iterator.attach().map_err(failed)?;
+    let mut bytes = Vec::new();
+    let mut records = Iter::new(&link).map_err(failed)?.take(max * size_of::<T>() as u64);
+    records.read_to_end(&mut bytes).map_err(|e| Error::io("read all tasks", e))?;
+    Ok(bytes.chunks_exact(size_of::<T>()).filter_map(copy).collect())
 }
 
 /// Empties a map.

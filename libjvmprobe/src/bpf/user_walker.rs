@@ -46,6 +46,13 @@ pub struct Registers {
     pub dx: u64,
 }
 
+impl Registers {
+    /// Makes it from ip, sp and fp, and the other registers in the order of `struct registers` of bpf/walk/arch_x86.h.
+    pub fn new([ip, sp, fp]: [u64; 3], [ax, bx, r13, dx]: [u64; 4]) -> Self {
+        Self { ip, sp, fp, ax, bx, r13, dx }
+    }
+}
+
 /// Registers of a frame: `struct frame_registers` of walk/harness.c.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

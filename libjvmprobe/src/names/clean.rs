@@ -11,7 +11,7 @@ use std::{borrow::Cow, fmt::Write, sync::Arc};
 /// Longer names are cut, because they would be repeated in every stack.
 pub(crate) const MAX_NAME: usize = 8192;
 
-/// Returns whether a character has an effect other than being visible. Source: Unicode, DerivedCoreProperties.txt,
+/// Returns whether a character is a control character, is invisible, or changes how the text around it is shown. Source: Unicode, DerivedCoreProperties.txt,
 /// `Default_Ignorable_Code_Point`; in addition, line and paragraph separators, characters that set the direction of
 /// text, and interlinear annotations.
 fn is_harmful(c: char) -> bool {

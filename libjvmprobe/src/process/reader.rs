@@ -94,7 +94,7 @@ enum Call {
     /// Opens a path below the folder that comes with the request, as a process whose root is that folder
     /// would.
     Below,
-    /// Opens a path of our own root: one of the links in /proc.
+    /// Opens a path in our own file system. It must be a link in /proc.
     Linked,
     /// Opens, for reading, the regular file that the O_PATH descriptor in the request refers to.
     File,

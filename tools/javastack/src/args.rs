@@ -35,6 +35,10 @@ pub struct Args {
     #[arg(short, long)]
     pub mixed: bool,
 
+    /// Show which ownable synchronizers each thread holds, if another thread waits for them
+    #[arg(short, long)]
+    pub locks: bool,
+
     /// Print only the N threads that have used the most CPU time, since the last dump if there was one
     #[arg(long, value_name = "N")]
     pub top: Option<usize>,

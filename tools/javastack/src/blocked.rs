@@ -97,6 +97,18 @@ fn doing(thread: &Thread) -> String {
     }
 }
 
+/// Returns the ownable synchronizers that each thread holds and for which another thread waits, by the address of its
+/// JavaThread. Each one is listed once.
+pub fn held_synchronizers(threads: &[Thread]) -> HashMap<Addr, BTreeMap<Addr, &BlockedOn>> {
+    let mut held: HashMap<_, BTreeMap<_, _>> = HashMap::new();
+    for on in threads.iter().filter_map(lock_awaited_by).filter(|on| on.kind == BlockKind::Park) {
+        if let Owner::Thread(owner) = on.owner {
+            held.entry(owner).or_default().insert(on.object, on);
+        }
+    }
+    held
+}
+
 /// Returns a line for each lock that is held while other threads wait for it, the most wanted one first: the number of
 /// waiting threads, the lock, its owner, and what the owner does.
 pub fn lines(threads: &[Thread]) -> Vec<String> {

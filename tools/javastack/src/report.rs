@@ -3,6 +3,8 @@
 //! Source: `JavaThread::print_on` and `VM_PrintThreads` (hotspot/share/runtime), `ThreadStackTrace` and
 //! `DeadlockCycle::print_on_with` (hotspot/share/services/threadService.cpp).
 
+use std::collections::HashMap;
+
 use anyhow::Result;
 use jiff::Zoned;
 use libjvmprobe::{
@@ -18,7 +20,7 @@ use libjvmprobe::{
 
 use crate::{
     args::Args,
-    blocked::{self, Owners},
+    blocked::{self, Owners, held_synchronizers},
     changes::{Change, busiest},
 };
 
@@ -36,6 +38,10 @@ pub fn print(
             if args.common.timestamps { "%Y-%m-%d %H:%M:%S%:z" } else { "%Y-%m-%d %H:%M:%S" };
         out.line(&Zoned::now().strftime(format).to_string())?;
         out.lines(&format!("Full thread dump {}:\n", hotspot.version))?;
+        let synchronizers = match args.locks {
+            true => held_synchronizers(threads),
+            false => HashMap::new(),
+        };
         for (thread, change) in shown(args, threads, changes) {
             out.lines(&header(thread))?;
             if let Some(change) = change {
@@ -43,6 +49,13 @@ pub fn print(
             }
             if thread.java.is_some() || args.mixed {
                 stack(args, thread, out)?;
+            }
+            let address = thread.java.as_ref().map(|java| java.address);
+            if let Some(held) = address.and_then(|address| synchronizers.get(&address)) {
+                out.lines("\n   Locked ownable synchronizers:")?;
+                for on in held.values() {
+                    out.line(&format!("\t- {}", object(on.object, &on.class)))?;
+                }
             }
             out.line("")?;
         }

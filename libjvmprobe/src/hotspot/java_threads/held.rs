@@ -31,7 +31,7 @@ use crate::{
 
 /// Maximum number of monitors of one interpreted frame, for plausibility.
 const MAX_MONITORS: u64 = 1024;
-/// Maximum number of monitors in the JVM's list of monitors that are read.
+/// Maximum number of entries of the JVM's list of monitors that are read.
 const MAX_LISTED: usize = 1 << 17;
 /// Size of a BasicObjectLock in bytes: the lock, and the object.
 const LOCK_BYTES: u64 = 16;
@@ -68,7 +68,8 @@ pub(crate) enum FrameState {
 pub struct HeldMonitor {
     /// Index of the frame that has entered it, among the frames given.
     pub frame: usize,
-    /// Number of methods inlined inside of the method that has entered it.
+    /// Depth of inlining: 0 if the innermost method of the frame has entered it, 1 if the caller of that method has, and so
+    /// on.
     pub depth: usize,
     /// The object's address.
     pub object: Addr,
@@ -77,7 +78,8 @@ pub struct HeldMonitor {
 }
 
 impl Reader {
-    /// Returns the monitors that each thread holds: those of the innermost frame first, and of a frame the latest first.
+    /// Returns the monitors that each thread holds. Those of the innermost frame come first. Among the monitors of one
+    /// frame, the one that was entered last comes first.
     /// A thread is given by the address of its JavaThread and its frames, innermost first. Leaves out monitors that
     /// cannot be read, or whose object moves meanwhile.
     pub(super) fn held(
@@ -122,7 +124,7 @@ impl Reader {
                     None => &*holder.insert(self.holder(pages, thread)?),
                 };
                 for object in self.references.lock_candidates(pages, word)? {
-                    // Another thread's object, or none at all: the frame has changed.
+                    // The thread waits for the monitor, has released it in `Object.wait`, or the frame has changed.
                     let Ok(true) = self.is_held(pages, object, holder, listed) else { continue };
                     let class = self.class_of(pages, object)?;
                     held.push(HeldMonitor { frame, depth, object, class });
@@ -132,8 +134,8 @@ impl Reader {
         Ok(held)
     }
 
-    /// Returns the objects whose monitors the methods of a frame have entered, each with the number of methods inlined
-    /// inside of its method. Leaves out those that cannot be read.
+    /// Returns the objects whose monitors the methods of a frame have entered, each with its depth of inlining:
+    /// [`HeldMonitor::depth`]. Leaves out those that cannot be read.
     fn entered(
         &self,
         pages: &mut Pages<'_>,
@@ -211,7 +213,7 @@ impl Reader {
         let header = pages.u64(object)?;
         Ok(match header & LOCK_BITS {
             LOCKED => holder.locks.contains(&object) || holder.stack.contains(&header),
-            // A frame with a monitor of an object that is biased towards its thread has entered the monitor.
+            // An object that is biased towards the thread is locked if a frame of the thread lists its monitor.
             UNLOCKED => header & BIASED_BITS == BIASED && header & !NOT_THREAD == holder.thread.0,
             INFLATED => {
                 let words = self.monitor_words(pages, Addr(header & !LOCK_BITS));

@@ -290,7 +290,7 @@ fn waiting_thread_has_the_object_that_it_waits_for() {
     jvm.set(first, 32, monitor.0);
     let blocked = jvm.read(17).remove(0).blocked_on.unwrap();
     assert_eq!((blocked.kind, blocked.owner), (BlockKind::Wait, Owner::None));
-    // The monitor of an agent has no object.
+    // A raw monitor, which a JVMTI agent has created, has no object.
     jvm.set(monitor, 0, 0);
     let thread = jvm.read(17).remove(0);
     assert_eq!((thread.blocked_on, thread.is_moving), (None, false));

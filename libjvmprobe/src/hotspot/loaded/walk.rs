@@ -85,7 +85,7 @@ pub(super) fn read(memory: &Memory, layout: &Layout) -> Result<Listed> {
     Ok(best)
 }
 
-/// Returns the number of classes without array classes; `None` if a list broke, if time ran out (`until`), or
+/// Returns the number of classes, not counting array classes; `None` if a list broke, if time ran out (`until`), or
 /// if there are more than a quarter of a million classes. This maximum exists because callers poll the count,
 /// and a longer walk would cost too much.
 ///
@@ -211,7 +211,8 @@ fn classes(
                 return Ok(false);
             }
         }
-        // The layout helper is negative for an array, and zero for a Klass that is not a class yet.
+        // The layout helper is negative for an array, and zero for a Klass that HotSpot has allocated but
+        // not filled in yet.
         if pages.u32(at(klass, fields.layout_helper)?)?.cast_signed() > 0 {
             found.push(Entry { klass, loader: number, is_alone });
         }

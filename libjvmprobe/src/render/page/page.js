@@ -97,7 +97,7 @@ function findMatches() {
   shown.isMatch = Uint8Array.from(names.names, (name) => (isFound(name) ? 1 : 0));
 }
 
-/** Returns the count of the highlighted methods, and of the zoomed node. */
+/** Returns the sum of the samples in highlighted methods below the zoomed node, and the total of that node. */
 function matched() {
   const within = state.view === "methods" ? 0 : graph.zoom;
   const { tree, isMatch } = shown;
@@ -110,7 +110,7 @@ function showMatches() {
   byId("matches").textContent = found === null ? "" : `${percent(found.part, found.of)} in matching methods`;
 }
 
-/** Returns a text about the base of a difference. */
+/** Returns a text with the total of the earlier profile, if the page shows the difference to one. */
 function before() {
   const { baseTotal } = shown.selected;
   return baseTotal === undefined ? "" : `; before: ${amount(current(), baseTotal)}. Red: larger share than before; blue: smaller share.`;

@@ -91,8 +91,7 @@ pub(crate) fn find(
 }
 
 fn walk_one(live: &mut Live<'_, '_>, thread: &sleeper) -> SleepingThread {
-    let [ax, bx, r13, dx] = thread.others;
-    let start = Registers { ip: thread.ip, sp: thread.sp, fp: thread.fp, ax, bx, r13, dx };
+    let start = Registers::new([thread.ip, thread.sp, thread.fp], thread.others);
     let target = u64::from(thread.tgid);
     let (number, stack) = walk(live, target, &start);
     let stacks = SleepingStacks {

@@ -1,9 +1,9 @@
 //! The BPF object: loads it as the options require, and reads samples and threads from its maps.
 
-use std::{collections::HashSet, fs, io::Read, ops::AddAssign, os::unix::fs::MetadataExt};
+use std::{collections::HashSet, fs, ops::AddAssign, os::unix::fs::MetadataExt};
 
 use libbpf_rs::{
-    Iter, Link, MapCore, MapFlags, ProgramMut,
+    Link, MapCore, MapFlags, ProgramMut,
     skel::{OpenSkel, SkelBuilder},
 };
 
@@ -169,7 +169,7 @@ pub(crate) fn load(options: &Options) -> Result<Session> {
     let wanted: HashSet<_> = options.events.iter().flat_map(EventSpec::programs).collect();
     for mut program in open.open_object_mut().progs_mut() {
         let name = program.name().to_string_lossy().into_owned();
-        let is_iterator = waits.is_some() && name == ITERATOR && has_sleeper_iterator();
+        let is_iterator = waits.is_some() && name == ITERATOR && bpf::has_task_iterator();
         let is_stop = options.slot_ns > 0 && stops::PROGRAMS.contains(&&*name);
         program.set_autoload(
             ALWAYS.contains(&&*name) || wanted.contains(&*name) || is_iterator || is_stop,
@@ -326,26 +326,15 @@ pub(crate) fn attach_waits(session: &Session) -> Result<Vec<Link>> {
 }
 
 /// Returns the threads that sleep and have not switched since their process was added. Returns none if such threads
-/// cannot be found ([`has_sleeper_iterator`]).
+/// cannot be found ([`bpf::has_task_iterator`]).
 ///
 /// # Errors
 /// [`Error::Bpf`], [`Error::Io`].
 pub(crate) fn sleepers(session: &Session) -> Result<Vec<sleeper>> {
-    if !has_sleeper_iterator() {
-        return Ok(Vec::new());
+    match bpf::has_task_iterator() {
+        true => records::tasks(&session.skel.progs.asleep, THREADS.into()),
+        false => Ok(Vec::new()),
     }
-    let failed = |source| Error::Bpf { what: "iterate over all tasks".into(), source };
-    let link = session.skel.progs.asleep.attach().map_err(failed)?;
-    let most = u64::from(THREADS) * size_of::<sleeper>() as u64;
-    let mut all = Vec::new();
-    let iterator = Iter::new(&link).map_err(failed)?;
-    iterator.take(most).read_to_end(&mut all).map_err(|e| Error::io("read all tasks", e))?;
-    Ok(all.chunks_exact(size_of::<sleeper>()).filter_map(copy).collect())
-}
-
-/// Returns whether threads that have been asleep since before the trace can be found.
-fn has_sleeper_iterator() -> bool {
-    bpf::has_user_registers() && bpf::sees_initial_pids()
 }
 
 /// Sets the time at which the first time slot begins, on the kernel's monotonic clock in nanoseconds.

@@ -49,8 +49,9 @@ use crate::{
 const MAX_DUMP: Duration = Duration::from_secs(10);
 /// Maximum number of attempts to walk the threads that do not run.
 const MAX_TRIES: u32 = 8;
-/// Time within which each thread that runs all the time is expected to be sampled at least once.
-const MAX_SAMPLING: Duration = Duration::from_millis(50);
+/// Time within which each thread that runs is expected to be sampled at least once, also if many threads share a
+/// processor. Sampling ends as soon as all of them have been sampled.
+const MAX_SAMPLING: Duration = Duration::from_millis(250);
 
 /// How a thread was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -428,8 +429,7 @@ fn is_same(before: &waiting_thread, after: &waiting_thread) -> bool {
 
 impl Live<'_, '_> {
     fn walk(&mut self, thread: &waiting_thread) -> Walked {
-        let [ax, bx, r13, dx] = thread.others;
-        let start = Registers { ip: thread.ip, sp: thread.sp, fp: thread.fp, ax, bx, r13, dx };
+        let start = Registers::new([thread.ip, thread.sp, thread.fp], thread.others);
         let (user, registers) = self.walk_from(thread.tgid.into(), &start);
         let (held, activity) = (Vec::new(), Activity::Still);
         Walked { user, registers, held, kernel: thread.kernel, activity, attempt: u32::MAX }

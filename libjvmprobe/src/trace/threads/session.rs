@@ -1,16 +1,12 @@
 //! The BPF object: loads it, and reads the threads that it reports.
 
-use std::{io::Read, time::Duration};
+use std::time::Duration;
 
-use libbpf_rs::{Iter, Link, MapCore, MapFlags, skel::SkelBuilder};
+use libbpf_rs::{Link, MapCore, MapFlags, skel::SkelBuilder};
 
 use crate::{
     Error, Pid, Result,
-    bpf::{
-        self, kernel_types, perf, preflight,
-        records::{self, copy},
-        session,
-    },
+    bpf::{self, kernel_types, perf, preflight, records, session},
     trace::threads::{
         event::{Event, waiting_thread},
         skel::{JavastackSkel, JavastackSkelBuilder},
@@ -33,22 +29,21 @@ pub(super) type Session = session::Session<JavastackSkel<'static>, Event>;
 /// [`Error::Permission`] or [`Error::Kernel`] if the kernel rejects the object or lacks what it needs.
 pub(super) fn load(with_kernel_stacks: bool) -> Result<Session> {
     preflight::check_walker()?;
-    if !bpf::has_user_registers() || !bpf::sees_initial_pids() {
+    if !bpf::has_task_iterator() {
         return Err(Error::Kernel {
             what: "iterate over all threads".into(),
             hint: "use Linux 5.15 or later, and run in the host's PID namespace".into(),
         });
     }
-    let fields = ["pid", "tgid", "__state", "on_cpu", "nvcsw", "nivcsw"];
-    let [pid, tgid, state, on_cpu, voluntary, involuntary] =
-        kernel_types::offsets("task_struct", fields)?;
+    let fields = ["pid", "tgid", "on_cpu", "nvcsw", "nivcsw"];
+    let [pid, tgid, on_cpu, voluntary, involuntary] = kernel_types::offsets("task_struct", fields)?;
     let mut open =
         JavastackSkelBuilder::default().open(session::storage()).map_err(bpf::load_error)?;
     if let Some(data) = open.maps.rodata_data.as_deref_mut() {
         data.uses_walk_data = true;
         data.want_kernel = with_kernel_stacks;
         data.has_user_registers = true;
-        [data.task_pid, data.task_tgid, data.task_state] = [pid, tgid, state];
+        [data.task_pid, data.task_tgid] = [pid, tgid];
         data.task_on_cpu = on_cpu;
         [data.task_voluntary_switches, data.task_involuntary_switches] = [voluntary, involuntary];
     }
@@ -79,13 +74,7 @@ pub(super) fn begin_dump(session: &Session, pid: Pid) -> Result<()> {
 /// # Errors
 /// [`Error::Bpf`], [`Error::Io`].
 pub(super) fn waiting_threads(session: &Session) -> Result<Vec<waiting_thread>> {
-    let failed = |source| Error::Bpf { what: "iterate over all tasks".into(), source };
-    let link = session.skel.progs.waiting.attach().map_err(failed)?;
-    let iterator = Iter::new(&link).map_err(failed)?;
-    let mut bytes = Vec::new();
-    let limit = MAX_THREADS * size_of::<waiting_thread>() as u64;
-    iterator.take(limit).read_to_end(&mut bytes).map_err(|e| Error::io("read all tasks", e))?;
-    Ok(bytes.chunks_exact(size_of::<waiting_thread>()).filter_map(copy).collect())
+    records::tasks(&session.skel.progs.waiting, MAX_THREADS)
 }
 
 /// Samples threads that run, on each processor, until the result is dropped.

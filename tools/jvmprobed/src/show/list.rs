@@ -37,7 +37,7 @@ struct Record<'a> {
 /// Runs `jvmprobed list`.
 ///
 /// # Errors
-/// A line for the user: the store is empty, or has no data of such a JVM.
+/// A line for the user: the store is empty, or has no data of a JVM that matches `--jvm`.
 pub fn run(args: &List) -> Result<()> {
     let store_reader = super::store_reader(args.dir.as_deref())?;
     let mut out = Output::open(None)?;

@@ -210,7 +210,7 @@ impl State {
         for file in self.files.values_mut() {
             if file.jvms.remove(&key).is_some() {
                 file.probes.iter_mut().for_each(|probe| _ = probe.hits.remove(&key));
-                // Without an entry, every hit counts.
+                // The result does not matter: the JVM has ended, so no hit will look the entry up.
                 let _ = self.maps.duties.delete(&key.to_ne_bytes());
             }
         }

@@ -71,7 +71,7 @@ pub(super) struct Tenants {
     /// Start of the interval, and length of the one before.
     begin: Instant,
     length: Duration,
-    /// CPU time of this thread up to which all work is charged.
+    /// This thread's CPU clock at the last charge. The work before it has been charged.
     charged: Duration,
 }
 
@@ -160,7 +160,8 @@ impl Tenants {
 
     /// Charges CPU time that walking took from a process.
     pub(super) fn charge_walks(&mut self, pid: u32, ns: u64) {
-        // This does not stop any work: either the interval is over, or the process is no longer sampled.
+        // The callers charge walks at the end of an interval, and when a process is no longer sampled. In both cases,
+        // nothing has to be stopped even if the tenant has exceeded its budget.
         let allowed_ns = self.budget_ns(self.length);
         if let Some(tenant) = tenant_of_member(&self.members, &mut self.tenants, pid, allowed_ns) {
             tenant.stacks.ns += ns as f64;
