@@ -1,4 +1,4 @@
-//! Who blocks whom: the owners of locks, and what they do.
+//! Owners of locks for which threads wait, and what these owners do.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 

@@ -1,10 +1,10 @@
-//! What has changed from one dump of a JVM to the next: the CPU time of each thread, and whether it has moved.
+//! Differences between successive dumps of a JVM: the CPU time of each thread, and whether it has moved.
 
 use std::{cmp::Reverse, collections::HashMap, time::Duration};
 
 use libjvmprobe::{Pid, stack::Frame, trace::threads::Thread};
 
-/// What a thread did between two dumps.
+/// Activity of a thread between two dumps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Change {
     /// CPU time that it has used.

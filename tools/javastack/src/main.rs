@@ -1,8 +1,8 @@
 //! javastack: prints the threads of running JVMs with their stacks, states and locks, without the JVMs' help.
 //!
 //! The arguments ([`args`]) name JVMs. The library takes the dumps ([`libjvmprobe::trace::threads`]), and [`report`]
-//! prints them in jstack's format, [`json`] in that of `jcmd Thread.dump_to_file`. [`blocked`] says who holds up whom,
-//! [`changes`] what has changed since the last dump, and [`flames`] builds the profile for the output files.
+//! prints them in jstack's format, [`json`] in that of `jcmd Thread.dump_to_file`. [`blocked`] describes the owners of
+//! locks, [`changes`] compares a dump with the last one, and [`flames`] builds the profile for the output files.
 
 mod args;
 mod blocked;

@@ -403,7 +403,7 @@ impl Dumper {
 }
 
 /// Returns the JavaThread that owns the lock for which a thread waits: a monitor or an ownable synchronizer. Returns
-/// `None` if there is no such thread or it is not certain. A thread in `Object.wait` does not wait for a lock.
+/// `None` if there is no such thread, or if the owner is not certain. A thread in `Object.wait` does not wait for a lock.
 fn awaited_owner(thread: &JavaThread) -> Option<Addr> {
     let blocked_on = thread.blocked_on.as_ref().filter(|on| on.kind != BlockKind::Wait)?;
     match blocked_on.owner {
