@@ -281,17 +281,26 @@ impl Dumper {
             let mut java: HashMap<_, _> =
                 java.into_iter().filter_map(|thread| Some((thread.tid?, thread))).collect();
             let address = |tid: u32| Some(java.get(ids.get(&tid)?)?.address);
-            let new = before.values().filter(|thread| !looks.walked.contains_key(&thread.tid));
+            // A thread that waits for a lock is walked again if it has run since it was walked.
+            let is_new = |thread: &&waiting_thread| match looks.walked.get(&thread.tid) {
+                None => true,
+                Some(walked) if walked.attempt + 1 == attempt => false,
+                Some(_) => {
+                    let java = ids.get(&thread.tid).and_then(|id| looks.java.get(id));
+                    java.is_some_and(|java| awaited_owner(java).is_some())
+                }
+            };
+            let new = before.values().filter(is_new);
             let new: Vec<_> = new.map(|thread| (*thread, address(thread.tid))).collect();
             let mut tried = self.walk(pid, hotspot, &memory, &new);
-            let all = looks
-                .walked
-                .iter_mut()
-                .chain(tried.iter_mut().map(|(tid, walked)| (&*tid, walked)));
+            let still = looks.walked.iter_mut().filter(|(_, walked)| walked.attempt + 1 == attempt);
+            let all = still.chain(tried.iter_mut().map(|(tid, walked)| (&*tid, walked)));
             read_held(hotspot, all.filter_map(|(tid, walked)| Some((address(*tid)?, walked))));
             let after = self.waiting_threads(pid)?;
             for (tid, walked) in tried {
-                if let Some(first) = before.get(&tid) {
+                if let (Some(first), Some(now)) = (before.get(&tid), after.get(&tid))
+                    && is_same(first, now)
+                {
                     looks.walked.insert(tid, walked);
                     looks.seen.insert(tid, *first);
                 }
