@@ -101,7 +101,7 @@ fn json(output: &Output) -> Value {
         let threads = container["threads"].as_array_mut().unwrap();
         threads.retain(|thread| !thread["name"].as_str().unwrap().contains("CompilerThread"));
         for thread in threads {
-            for field in ["cpu_ns", "activity"] {
+            for field in ["cpu_ns", "blocking_call", "activity"] {
                 thread[field] = Value::Null;
             }
             if thread["name"] == "spinner" {
@@ -242,8 +242,9 @@ fn libjvm_at_another_path_is_specified_by_exe() {
         assert_refused(&output, 1, &["libjvm.so, which cannot be opened here", "--exe", &other]);
         check(name, &core, &["--exe", &home(runtime)]);
         check(name, &core, &["--exe", runtime.java.to_str().unwrap()]);
-        let wrong = home(named("temurin-25"));
-        let output = tool::run("javastack", &["--core", core.path(), "--exe", &wrong]);
+        let wrong = named("temurin-25").libjvm();
+        let wrong = wrong.to_str().unwrap();
+        let output = tool::run("javastack", &["--core", core.path(), "--exe", wrong]);
         assert_refused(&output, 1, &["the JVM ran ", " is another build", "--exe"]);
         // Only the libjvm.so is here, so frames of other libraries cannot be walked.
         replace_in_notes(&core, "/lib/", "/none");

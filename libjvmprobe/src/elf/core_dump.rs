@@ -59,6 +59,8 @@ pub(crate) struct CoreDump {
     pub(crate) complete_size: u64,
     /// Memory segments, sorted by address, without overlap.
     segments: Vec<Segment>,
+    /// Whether any writable segment was dumped.
+    has_modified_memory: bool,
     /// PID and command name, if the core dump has them.
     pub(crate) process: Option<(u32, String)>,
     /// The signal that ended the process; `None` if it continued.
@@ -93,8 +95,19 @@ pub(crate) struct Segment {
 enum Location {
     /// In the core file: offset, and number of bytes there from the address on.
     Core(u64, u64),
-    /// Not in the core file: number of bytes for which this is so, and whether the mapped file has the same content.
-    Missing(u64, bool),
+    /// Not in the core file: number of bytes for which this is so, and what is known about them.
+    Missing(u64, Missing),
+}
+
+/// What is known about memory that is not in the core file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Missing {
+    /// It is the same as in the mapped file.
+    SameAsFile,
+    /// It was never written, and is zero.
+    Zero,
+    /// Nothing.
+    Unknown,
 }
 
 /// A thread of a core dump, with the registers that the stack walker needs.
@@ -163,6 +176,7 @@ impl CoreDump {
             size,
             complete_size: 0,
             segments: Vec::new(),
+            has_modified_memory: false,
             process: None,
             signal: None,
             threads: Vec::new(),
@@ -224,6 +238,8 @@ impl CoreDump {
                 _ => {}
             }
         }
+        self.has_modified_memory =
+            self.segments.iter().any(|segment| segment.is_writable && segment.dumped > 0);
         self.segments.sort_by_key(|segment| segment.start);
         // If segments overlap, which the kernel never writes, the one with the lower address is used.
         let mut end = 0;
@@ -300,7 +316,7 @@ impl CoreDump {
             let behind = self.segments.partition_point(|segment| segment.start <= addr);
             let next = self.segments.get(behind).map_or(u64::MAX, |segment| segment.start);
             // The kernel always writes a header, gdb does not in all versions.
-            return Location::Missing(next - addr, true);
+            return Location::Missing(next - addr, Missing::SameAsFile);
         };
         let inside = addr - segment.start;
         let in_file = segment.dumped.min(self.size.saturating_sub(segment.offset));
@@ -310,10 +326,23 @@ impl CoreDump {
         if inside < segment.dumped {
             // Truncated. Code is never modified, but read-only data may be, by relocation.
             let is_unmodified = segment.is_code && !segment.is_writable;
-            return Location::Missing(segment.dumped - inside, is_unmodified);
+            let missing = if is_unmodified { Missing::SameAsFile } else { Missing::Unknown };
+            return Location::Missing(segment.dumped - inside, missing);
         }
-        // The kernel dumps modified pages, unless the user excluded them by coredump_filter.
-        Location::Missing(segment.end - addr, !segment.is_writable)
+        // The kernel dumps a private mapping completely if any of its pages was modified (`vma_dump_size`), unless bit 0
+        // of coredump_filter is not set. Then it dumps no anonymous memory at all.
+        let is_anonymous = || {
+            let before = self.files.partition_point(|mapping| mapping.end.0 <= segment.start);
+            self.files.get(before).is_none_or(|mapping| mapping.start.0 >= segment.end)
+        };
+        let missing = match segment.is_writable {
+            false => Missing::SameAsFile,
+            true if segment.dumped == 0 && self.has_modified_memory && is_anonymous() => {
+                Missing::Zero
+            }
+            true => Missing::Unknown,
+        };
+        Location::Missing(segment.end - addr, missing)
     }
 
     /// Fills `buf` with the memory at an address. `mapped` fills its buffer from the mapped file, for memory that was
@@ -332,7 +361,12 @@ impl CoreDump {
             let (now, later) = rest.split_at_mut(len);
             let is_read = match location {
                 Location::Core(offset, _) => self.file.read_exact_at(now, offset).is_ok(),
-                Location::Missing(_, is_unmodified) => is_unmodified && mapped(at, now),
+                Location::Missing(_, Missing::SameAsFile) => mapped(at, now),
+                Location::Missing(_, Missing::Zero) => {
+                    now.fill(0);
+                    true
+                }
+                Location::Missing(_, Missing::Unknown) => false,
             };
             match at.checked_add(len as u64) {
                 Some(next) if is_read && len > 0 => (at, rest) = (next, later),
@@ -435,7 +469,7 @@ mod tests {
     use super::*;
 
     /// Number of bytes of header and program headers.
-    const HEADERS: usize = HEADER + 4 * PROGRAM_HEADER;
+    const HEADERS: usize = HEADER + 5 * PROGRAM_HEADER;
 
     fn note(kind: u32, content: &[u8]) -> Vec<u8> {
         let head = [5, u32::try_from(content.len()).unwrap(), kind];
@@ -451,7 +485,7 @@ mod tests {
     }
 
     /// Makes a core file of a process with two threads. Its memory is one page of data, and one page of code of which
-    /// nothing was dumped. The rest of a third segment is missing from the file.
+    /// nothing was dumped. The rest of a third segment is missing from the file. A fourth segment was never written.
     fn core() -> Vec<u8> {
         let thread = |tid: u32| {
             let mut status = vec![0; 112];
@@ -477,13 +511,14 @@ mod tests {
         core.resize(HEADER, 0);
         core[16..20].copy_from_slice(&[4, 0, 62, 0]);
         core[32..40].copy_from_slice(&(HEADER as u64).to_le_bytes());
-        core[54..58].copy_from_slice(&[PROGRAM_HEADER as u8, 0, 4, 0]);
+        core[54..58].copy_from_slice(&[PROGRAM_HEADER as u8, 0, 5, 0]);
         let memory = (HEADERS + notes.len()) as u64;
         for (kind, flags, offset, start, dumped, len) in [
             (PT_NOTE, 0, HEADERS as u64, 0, notes.len() as u64, 0),
             (PT_LOAD, 4 | PF_X, memory, 0x2000, 0, 0x1000),
             (PT_LOAD, 4 | PF_W, memory, 0x1000, 0x1000, 0x1000),
             (PT_LOAD, 4 | PF_W, memory + 0x1000, 0x3000, 0x2000, 0x2000),
+            (PT_LOAD, 4 | PF_W, memory + 0x3000, 0x8000, 0, 0x1000),
         ] {
             core.extend_from_slice(&u64::to_le_bytes(u64::from(kind) | u64::from(flags) << 32));
             core.extend(words(&[offset, start, 0, dumped, len, 0x1000]));
@@ -525,6 +560,7 @@ mod tests {
         assert!(core.read(0x1ff8, &mut bytes, mapped));
         assert_eq!(bytes, [[0xda; 8], [0xcc; 8]].concat()[..]);
         assert!(core.read(0x3ff0, &mut bytes, mapped) && bytes == [0xdb; 16]);
+        assert!(core.read(0x8ff0, &mut bytes, mapped) && bytes == [0; 16]);
         // Data that was dumped but is truncated must not be replaced by that of the mapped file.
         assert!(!core.read(0x3ff8, &mut bytes, mapped));
         assert!(!core.read(0x1ff8, &mut bytes, |_, _| false));
@@ -543,7 +579,7 @@ mod tests {
         assert!(error(&|bytes| bytes[18] = 183).contains("for aarch64; only x86-64"));
         assert!(error(&|bytes| bytes[18..20].fill(0xff)).contains("for machine 65535"));
         assert!(error(&|bytes| bytes[4] = 1).contains("32 bits"));
-        assert!(error(&|bytes| bytes.truncate(HEADERS - 1)).contains("truncated after 287 bytes"));
+        assert!(error(&|bytes| bytes.truncate(HEADERS - 1)).contains("truncated after 343 bytes"));
         assert!(error(&|bytes| bytes[56..58].fill(0xff)).contains("truncated"));
     }
 
@@ -554,10 +590,10 @@ mod tests {
         bytes[40..48].copy_from_slice(&(section as u64).to_le_bytes());
         bytes[56..58].fill(0xff);
         bytes.resize(section + 64, 0);
-        bytes[section + 44] = 4;
+        bytes[section + 44] = 5;
         assert_eq!(open(&bytes).unwrap().threads.len(), 2);
         bytes[section + 47] = 1;
-        assert!(open(&bytes).unwrap_err().contains("16777220 program headers"));
+        assert!(open(&bytes).unwrap_err().contains("16777221 program headers"));
     }
 
     proptest! {

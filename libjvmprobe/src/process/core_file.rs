@@ -346,9 +346,9 @@ mod tests {
         assert_eq!(moved(original, &link), Ok(in_jdk));
         let alone = make("alone/libjvm-17.so");
         assert_eq!(moved(original, &alone), Ok((alone.clone(), original.into(), alone.clone())));
-        let in_root = make("root/usr/lib/jvm/jdk-17/lib/server/libjvm.so");
-        let root = here.join("root");
-        assert_eq!(moved(original, &root), Ok((in_root, "/".into(), root)));
+        let in_root = make("container/usr/lib/jvm/jdk-17/lib/server/libjvm.so");
+        let container = here.join("container");
+        assert_eq!(moved(original, &container), Ok((in_root, "/".into(), container)));
         assert!(moved(original, &here.join("copy/bin")).unwrap_err().contains("no libjvm.so"));
         assert!(moved(original, &here.join("missing")).unwrap_err().contains("cannot open"));
     }
