@@ -157,6 +157,14 @@ pub enum Error {
         /// The unsupported thing, its owner, and what works instead.
         what: String,
     },
+    /// A core file cannot be read.
+    #[error("{path}: {why}", path = path.display())]
+    Core {
+        /// The file.
+        path: PathBuf,
+        /// Reason and remedy.
+        why: String,
+    },
     /// An ELF file is malformed or truncated.
     #[error("malformed ELF file: {what}")]
     Elf {

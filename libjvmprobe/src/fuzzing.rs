@@ -12,7 +12,7 @@ use rustix::fs::{MemfdFlags, memfd_create};
 use crate::{
     Addr, FileOffset, Vaddr,
     attach::{agent_map, jcmd},
-    elf::{ElfFile, Probes},
+    elf::{ElfFile, Probes, core_dump::CoreDump},
     hotspot::{
         self,
         fuzzing::{Fake, Part},
@@ -240,6 +240,17 @@ pub fn service(bytes: &[u8]) {
     let service = Service::of(&args, bytes);
     assert!(!service.name.is_empty() && service.attributes.len() <= 256);
     let _ = Container::parse(&text).to_string();
+}
+
+/// Reads a core file.
+pub fn core_file(bytes: &[u8]) {
+    let Ok(core) = CoreDump::open(file(&[bytes])) else { return };
+    let starts = core.files.iter().map(|mapping| mapping.start).chain(core.vdso);
+    for start in starts.take(64) {
+        let _ = (core.build_id(start), core.segment(start.0));
+        core.read(start.0.wrapping_sub(32), &mut [0; 64], |_, _| true);
+    }
+    assert!(core.files.iter().all(|mapping| mapping.start < mapping.end));
 }
 
 /// Reads perf records of new mappings.

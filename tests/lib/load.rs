@@ -271,6 +271,14 @@ impl Load {
         self.child.wait().expect("wait for java");
     }
 
+    /// Waits until the JVM has ended, for example by a signal.
+    ///
+    /// # Panics
+    /// If that fails.
+    pub fn wait(&mut self) {
+        self.child.wait().expect("wait for java");
+    }
+
     /// Returns what the JVM has logged so far.
     ///
     /// # Panics

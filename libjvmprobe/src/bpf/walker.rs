@@ -26,7 +26,7 @@ use crate::{
     },
     elf::{ElfFile, Segments},
     hotspot::walking::JvmLayout,
-    process::code::{CodeFile, CodeMaps},
+    process::code::{CodeFile, CodeMaps, Mapping},
     sys::{Idle, descriptors::ran_out},
     unwind::{Row, UnwindTable},
 };
@@ -90,7 +90,7 @@ pub(crate) fn forget_stacks(known: &impl MapCore, key: u64) {
     }
 }
 
-/// A file's unwind table in the kernel.
+/// A file's unwind table.
 #[derive(Debug)]
 struct Loaded {
     index: u32,
@@ -99,6 +99,25 @@ struct Loaded {
     copied_rows: Vec<Row>,
     base: u64,
     segments: Segments,
+}
+
+impl Loaded {
+    fn new(index: u32, table: &UnwindTable, copied_rows: Vec<Row>, segments: Segments) -> Self {
+        let rows = u32::try_from(table.rows().len()).unwrap_or(u32::MAX);
+        Self { index, rows, copied_rows, base: table.base().0, segments }
+    }
+
+    /// Returns the entry of a mapping of the file; `None` if the mapping contradicts the file's segments.
+    fn entry(&self, mapping: &Mapping) -> Option<MappingEntry> {
+        let bias = self.segments.load_bias(mapping.start, mapping.offset)?;
+        Some(MappingEntry {
+            start: mapping.start.0,
+            end: mapping.end.0,
+            bias: bias.wrapping_add(self.base),
+            table: self.index,
+            rows: self.rows,
+        })
+    }
 }
 
 /// If there are more files than this, the tables of files that no process has mapped any more are freed when
@@ -125,7 +144,7 @@ pub struct Walker {
     keeps_rows: bool,
 }
 
-/// A process's mappings and unwind tables as the kernel side has them, to walk its stacks in [this process](super::user_walker).
+/// A process's mappings and unwind tables, to walk its stacks in [this process](super::user_walker).
 #[derive(Debug)]
 pub struct WalkData<'a> {
     mappings: &'a [MappingEntry],
@@ -142,6 +161,52 @@ impl WalkData<'_> {
     pub fn row(&self, table: u32, index: u32) -> Option<Row> {
         self.tables.get(&table)?.get(index as usize).copied()
     }
+}
+
+/// Mappings and unwind tables that only this process has: no BPF object is loaded.
+#[derive(Debug)]
+pub(crate) struct WalkTables {
+    mappings: Vec<MappingEntry>,
+    loaded: Vec<Loaded>,
+}
+
+impl WalkTables {
+    /// Reads the unwind tables of mapped files.
+    pub(crate) fn read(maps: &CodeMaps) -> Self {
+        let mut budget = RowBudget { rows: MAX_ALL_ROWS, is_reported: false };
+        let (mut mappings, mut loaded) = (vec![MappingEntry::default()], Vec::new());
+        let mut indexes = HashMap::new();
+        for mapping in maps.iter().take(MAX_MAPPINGS) {
+            let Some(file) = &mapping.file else { continue };
+            let index = *indexes.entry(Arc::as_ptr(file)).or_insert_with(|| {
+                let table = read_table(file).inspect_err(|error| {
+                    log::debug!("no unwind table of {}: {error}", mapping.module);
+                });
+                let (table, elf) = table.ok()?;
+                budget.take(table.rows().len()).then_some(())?;
+                let index = u32::try_from(loaded.len()).ok()?;
+                let rows = table.rows().to_vec();
+                loaded.push(Loaded::new(index, &table, rows, elf.into_segments()));
+                Some(loaded.len() - 1)
+            });
+            let table = index.and_then(|index| loaded.get(index));
+            mappings.extend(table.and_then(|table| table.entry(mapping)));
+        }
+        mappings[0].start = mappings.len() as u64 - 1;
+        Self { mappings, loaded }
+    }
+
+    /// Returns the data.
+    pub(crate) fn walk_data(&self) -> WalkData<'_> {
+        let tables = self.loaded.iter().map(|loaded| (loaded.index, &*loaded.copied_rows));
+        WalkData { mappings: &self.mappings, tables: tables.collect() }
+    }
+}
+
+/// Reads the unwind table of a file.
+fn read_table(file: &CodeFile) -> Result<(UnwindTable, ElfFile)> {
+    let elf = file.reopen().and_then(ElfFile::open)?;
+    Ok((UnwindTable::read(&elf)?, elf))
 }
 
 /// Remaining memory for unwind tables in the kernel.
@@ -239,16 +304,8 @@ impl Walker {
         let mut entries = vec![MappingEntry::default()];
         for mapping in maps.iter().take(MAX_MAPPINGS) {
             let Some(file) = &mapping.file else { continue };
-            let Some(table) = self.table(file, &mapping.module)? else { continue };
-            let bias = table.segments.load_bias(mapping.start, mapping.offset);
-            let Some(bias) = bias else { continue };
-            entries.push(MappingEntry {
-                start: mapping.start.0,
-                end: mapping.end.0,
-                bias: bias.wrapping_add(table.base),
-                table: table.index,
-                rows: table.rows,
-            });
+            let table = self.table(file, &mapping.module)?;
+            entries.extend(table.and_then(|table| table.entry(mapping)));
         }
         entries[0].start = entries.len() as u64 - 1;
         let jvm = self.pending.remove(&key);
@@ -318,13 +375,11 @@ impl Walker {
     fn table(&mut self, file: &Arc<CodeFile>, name: &str) -> Result<Option<&Loaded>> {
         let id = file.as_raw_fd();
         if !self.files.contains_key(&id) {
-            let reopened = file.reopen();
-            if reopened.as_ref().is_err_and(ran_out) {
+            let table = read_table(file);
+            if table.as_ref().is_err_and(ran_out) {
                 // Out of file descriptors: the next call tries again.
                 return Ok(None);
             }
-            let elf = reopened.and_then(ElfFile::open);
-            let table = elf.and_then(|elf| Ok((UnwindTable::read(&elf)?, elf)));
             let ignored = |why: &str| {
                 log::debug!("falling back to frame pointers for stacks through {name}: {why}");
                 None
@@ -358,8 +413,7 @@ impl Walker {
         fill(&inner, rows)?;
         self.filled.push((index, inner));
         let copied_rows = if self.keeps_rows { rows.to_vec() } else { Vec::new() };
-        let rows = u32::try_from(rows.len()).unwrap_or(u32::MAX);
-        Ok(Loaded { index, rows, copied_rows, base: table.base().0, segments })
+        Ok(Loaded::new(index, table, copied_rows, segments))
     }
 }
 

@@ -3,6 +3,7 @@
 //! | module | contents |
 //! |---|---|
 //! | `addresses` | symbols by address |
+//! | `core_dump` | core dumps: memory, threads, mapped files |
 //! | `separate_debug_file` | symbols that a stripped file lacks: separate files, `.gnu_debugdata` |
 //! | `file` | headers and sections, read piece by piece |
 //! | `functions` | start addresses of functions |
@@ -15,6 +16,7 @@
 //! process that reads a mapped file is killed by SIGBUS if the file is truncated.
 
 mod addresses;
+pub(crate) mod core_dump;
 pub(crate) mod file;
 mod functions;
 mod relocations;

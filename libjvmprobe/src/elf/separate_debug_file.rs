@@ -37,6 +37,24 @@ const MAX_MEMORY_KIB: u32 = 64 << 10;
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct BuildId(Vec<u8>);
 
+impl BuildId {
+    /// Returns the build ID in a list of notes.
+    pub(crate) fn of_notes(mut notes: &[u8]) -> Option<Self> {
+        loop {
+            // Elf64_Nhdr: n_namesz, n_descsz, n_type; then the name and the build ID.
+            let word = |at: usize| Some(u32::from_ne_bytes(*notes.get(at..)?.first_chunk()?));
+            let size = |at| usize::try_from(word(at)?).ok()?.checked_next_multiple_of(4);
+            let content = size(0)?.checked_add(12)?;
+            if word(8)? == NT_GNU_BUILD_ID && notes.get(12..content)? == GNU {
+                let end = content.checked_add(usize::try_from(word(4)?).ok()?)?;
+                let id = notes.get(content..end)?;
+                return ID_BYTES.contains(&id.len()).then(|| Self(id.to_vec()));
+            }
+            notes = notes.get(content.checked_add(size(4)?)?..)?;
+        }
+    }
+}
+
 impl std::fmt::Display for BuildId {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
@@ -97,17 +115,7 @@ impl ElfFile {
 
     /// Returns the build ID.
     pub(crate) fn build_id(&self) -> Option<BuildId> {
-        let note = self.section(".note.gnu.build-id")?.data().ok()?;
-        // Elf64_Nhdr: n_namesz, n_descsz, n_type; then the name and the build ID.
-        let word = |at: usize| {
-            Some(u32::from_ne_bytes(note.get(at..at.checked_add(4)?)?.try_into().ok()?))
-        };
-        if word(8)? != NT_GNU_BUILD_ID || note.get(12..16)? != GNU {
-            return None;
-        }
-        let end = usize::try_from(word(4)?).ok()?.checked_add(16)?;
-        let id = note.get(16..end)?;
-        ID_BYTES.contains(&id.len()).then(|| BuildId(id.to_vec()))
+        BuildId::of_notes(&self.section(".note.gnu.build-id")?.data().ok()?)
     }
 
     /// Opens a file with the symbols that this file lacks, from a source that the owners of the target

@@ -1,6 +1,6 @@
 //! One JVM and its properties: version, collector, gauge.
 
-use std::{collections::HashMap, fmt::Display, sync::Arc};
+use std::{collections::HashMap, fmt::Display, ops::Range, sync::Arc};
 
 use crate::{
     Addr, Error, Pid, Result,
@@ -22,7 +22,7 @@ use crate::{
         threads::{self, ThreadBytes, ThreadLayout},
     },
     names::clean,
-    process::{Target, memory::Memory},
+    process::{LibJvm, Target, core_file::CoreFile, memory::Memory},
 };
 
 /// Plausibility limit for performance data in bytes; by default HotSpot uses 32 KiB.
@@ -74,14 +74,25 @@ impl HotSpot {
     /// [`Error::Layout`], [`Error::Memory`], [`Error::Permission`]. A JVM that has no performance data or
     /// no heap yet is not an error.
     pub fn read(target: &Target) -> Result<Self> {
-        let memory = Memory::open(target.pid())?;
-        let build = Build::of(&target.libjvm)?;
-        let bias = build.bias(&target.libjvm)?;
+        Self::read_from(target.pid(), Memory::open(target.pid())?, &target.libjvm)
+    }
+
+    /// Reads the properties of the JVM of a core file.
+    ///
+    /// # Errors
+    /// The errors of [`Self::read`].
+    pub(crate) fn of_core(core: &CoreFile) -> Result<Self> {
+        Self::read_from(core.pid, core.memory.clone(), &core.libjvm)
+    }
+
+    fn read_from(pid: Pid, memory: Memory, libjvm: &LibJvm) -> Result<Self> {
+        let build = Build::of(libjvm)?;
+        let bias = build.bias(libjvm)?;
         let exported = |name: &str| build.exported(name, bias);
         let private = |name: &str| build.private(name);
         let share = |values| build.share(values);
         let layout = Layout::read(&memory, bias, exported, private, share)?;
-        Ok(Self::new(target.pid(), memory, layout, build, bias))
+        Ok(Self::new(pid, memory, layout, build, bias))
     }
 
     /// Creates an instance from a JVM's memory and its layout, and reads the JVM's properties.
@@ -264,6 +275,14 @@ impl HotSpot {
         thread: Addr,
     ) -> Result<Option<JavaFrame>> {
         java_threads::last_java_frame(pages, &self.layout, thread)
+    }
+
+    /// Returns the addresses of the stack of a Java thread.
+    ///
+    /// # Errors
+    /// [`Error::Layout`] naming the missing field, [`Error::Memory`] if the thread has exited.
+    pub(crate) fn stack(&self, thread: Addr) -> Result<Range<Addr>> {
+        java_threads::stack(&self.memory, &self.layout, thread)
     }
 
     /// Returns its Java threads, with their states and the objects that they wait for.

@@ -8,7 +8,11 @@ use std::{
     collections::{BTreeMap, HashMap, HashSet},
     fs::File,
     io::Write,
-    os::{fd::AsRawFd, unix::fs::MetadataExt},
+    ops::Range,
+    os::{
+        fd::AsRawFd,
+        unix::fs::{FileExt, MetadataExt},
+    },
     path::PathBuf,
     sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak},
     time::Instant,
@@ -42,7 +46,7 @@ impl CodeFile {
     }
 
     /// Makes a code file with symbols only from sources that no target controls.
-    fn with_installed_symbols(file: File) -> Self {
+    pub(super) fn with_installed_symbols(file: File) -> Self {
         let elf = file.try_clone().ok().and_then(|file| ElfFile::open(file).ok());
         let symbols = elf.filter(|elf| !elf.has_symbols()).and_then(|elf| elf.installed_symbols());
         Self { file, symbols }
@@ -73,6 +77,19 @@ impl CodeFile {
             let elf = ElfFile::open(self.reopen().ok()?).ok()?;
             if elf.has_symbols() { None } else { elf.unpacked() }
         })
+    }
+
+    /// Fills `to` with the bytes at an offset, as a mapping of the file has them: with zeros from the end of the file
+    /// to the end of its last page.
+    pub(super) fn read_mapped(&self, offset: u64, to: &mut [u8]) -> std::io::Result<()> {
+        let size = self.file.metadata()?.len();
+        let in_file = usize::try_from(size.saturating_sub(offset)).unwrap_or(usize::MAX);
+        let (bytes, zeros) = to.split_at_mut(in_file.min(to.len()));
+        if offset.saturating_add((bytes.len() + zeros.len()) as u64) > size.next_multiple_of(4096) {
+            return Err(std::io::ErrorKind::UnexpectedEof.into());
+        }
+        zeros.fill(0);
+        self.file.read_exact_at(bytes, offset)
     }
 
     /// Returns a path that opens this file, valid in this process while `self` lives.
@@ -158,6 +175,18 @@ pub struct CodeMaps {
 }
 
 impl CodeMaps {
+    /// Makes the list from mappings that do not change: addresses, file offset, path, and the open file.
+    pub(super) fn of(
+        mappings: impl Iterator<Item = (Range<Addr>, FileOffset, MMapPath, Arc<CodeFile>)>,
+    ) -> Self {
+        let mapping = |(range, offset, path, file): (Range<Addr>, _, _, _)| {
+            let (start, end) = (range.start, range.end);
+            let (module, file, id) = (module_name(&path), Some(file), FileNumber::default());
+            (start, Mapping { start, end, offset, module, file, id })
+        };
+        Self { maps: mappings.take(MAX_MAPPINGS).map(mapping).collect(), version: 1 }
+    }
+
     /// Reads the mappings of a process again. Mappings that have disappeared are kept, because earlier
     /// samples may contain their addresses.
     ///
@@ -268,7 +297,9 @@ impl Opened {
         }
         let opened = match &map.pathname {
             MMapPath::Path(path) => libjvm::open_mapped(pid, map, path),
-            _ => copy_of_memory(pid, map),
+            _ => Memory::open(pid).and_then(|memory| {
+                copy_of_memory(&memory, Addr(map.address.0)..Addr(map.address.1))
+            }),
         };
         if opened.as_ref().is_err_and(ran_out) {
             return None;
@@ -331,10 +362,10 @@ impl Opened {
 }
 
 /// Copies the vDSO, an ELF file that exists in memory only, to a memfd.
-fn copy_of_memory(pid: Pid, map: &MemoryMap) -> Result<File> {
+pub(super) fn copy_of_memory(memory: &Memory, range: Range<Addr>) -> Result<File> {
     let failed = |e| crate::Error::io("copy the vDSO", e);
-    let len = usize::try_from(map.address.1.saturating_sub(map.address.0)).unwrap_or(usize::MAX);
-    let bytes = Memory::open(pid)?.read(Addr(map.address.0), len)?;
+    let len = usize::try_from(range.end.0.saturating_sub(range.start.0)).unwrap_or(usize::MAX);
+    let bytes = memory.read(range.start, len)?;
     let fd = memfd_create("vdso", MemfdFlags::CLOEXEC).map_err(|e| failed(e.into()))?;
     let mut file = File::from(fd);
     file.write_all(&bytes).map_err(failed)?;

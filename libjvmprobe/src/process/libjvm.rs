@@ -16,7 +16,7 @@ use procfs::process::{MMPermissions, MMapPath, MemoryMap};
 
 use crate::{
     Addr, Error, FileOffset, Pid, Result,
-    elf::{ElfFile, Machine},
+    elf::{ElfFile, Machine, core_dump::FileMapping},
     process::{FileId, Process, maps, reader, root::Root},
 };
 
@@ -144,6 +144,25 @@ impl LibJvm {
     /// process's root, and processes of other owners may run the same file.
     pub(crate) fn may_share_attachments(&self) -> bool {
         !self.has_untrusted_symbols
+    }
+
+    /// Makes the libjvm.so of a core file from its first mapping: the path that the JVM used, and the file.
+    ///
+    /// # Errors
+    /// [`Error::Elf`], or [`Error::Io`].
+    pub(super) fn of_core(mapping: &FileMapping, file: File) -> Result<Self> {
+        let id = FileId::of(&file, None);
+        let mut found = Self {
+            target_path: mapping.path.clone(),
+            map_start: mapping.start,
+            map_offset: mapping.offset,
+            id: id.map_err(|e| Error::io(format!("stat {}", mapping.path.display()), e))?,
+            file,
+            separate_symbols: None,
+            has_untrusted_symbols: false,
+        };
+        found.separate_symbols = found.trusted_symbols()?;
+        Ok(found)
     }
 
     /// Opens a file that will be mapped later, as if it were mapped at address 0.

@@ -1,6 +1,8 @@
 //! Reads the target's memory: limited in size and time, without writing to it or stopping the target.
 //!
-//! A reader process makes the reads: see `crate::process::reader`. An open `/proc/PID/mem` is bound to the
+//! The target is a process, or a core file with the memory of a process: see `crate::process::core_file`.
+//!
+//! A reader process makes the reads of a process: see `crate::process::reader`. An open `/proc/PID/mem` is bound to the
 //! address space that existed when it was opened (proc(5)). After each read, the reader process checks that
 //! this address space still exists. So if the target has run another program (exec), or has ended and its PID
 //! was reused, the read fails and never returns another program's memory.
@@ -10,18 +12,22 @@ use std::fs::File;
 use std::sync::Arc;
 
 pub(crate) use crate::process::reader::MAX_BYTES;
-use crate::{Addr, Error, Pid, Result, process::reader::MemoryFile};
+use crate::{
+    Addr, Error, Pid, Result,
+    process::{core_file::CoreMemory, reader::MemoryFile},
+};
 
 /// Maximum size of a single read in bytes; anything larger is a corrupt length, not data.
 const MAX_READ: usize = 16 << 20;
 
-/// Access to one process's memory. Clones share the open file.
+/// Access to the memory of one process or core file. Clones share the open file.
 #[derive(Clone, Debug)]
 pub struct Memory(Arc<Source>);
 
 #[derive(Debug)]
 enum Source {
     Process(MemoryFile),
+    Core(CoreMemory),
     #[cfg(feature = "fuzzing")]
     File(File),
 }
@@ -40,6 +46,11 @@ impl Memory {
             }),
             Err(e) => Err(Error::io(format!("open /proc/{pid}/mem"), e)),
         }
+    }
+
+    /// Uses the memory in a core file.
+    pub(super) fn of_core(core: CoreMemory) -> Self {
+        Self(Arc::new(Source::Core(core)))
     }
 
     /// Uses a file as memory: the byte at each address is the byte at that file offset.
@@ -78,6 +89,10 @@ impl Memory {
         let len = to.len();
         let read = match &*self.0 {
             Source::Process(file) => file.read_blocks(blocks, size, to),
+            Source::Core(core) => {
+                let blocks = blocks.iter().zip(to.chunks_mut(size.max(1)));
+                Ok(blocks.map(|(at, to)| core.read(*at, to)).collect())
+            }
             #[cfg(feature = "fuzzing")]
             Source::File(file) => {
                 use std::os::unix::fs::FileExt;

@@ -11,6 +11,7 @@
 //! | [`service`] | service name and attributes that its operator has set |
 //! | [`code`] | files that it has mapped as code |
 //! | `memory` | reading its memory |
+//! | `core_file` | core files: memory, threads and files of a process that has ended |
 //! | [`blocking_call`] | the system call in which a thread waits, and for which file |
 //! | [`os_threads`] | its threads as the kernel describes them |
 //! | `reader` | child processes that make reads which may get stuck |
@@ -21,6 +22,7 @@
 pub mod blocking_call;
 pub mod cgroup;
 pub mod code;
+pub(crate) mod core_file;
 mod file_id;
 pub mod freeze;
 pub mod identity;

@@ -19,6 +19,20 @@ pub struct OsThread {
     pub namespace_tid: u32,
     /// Its name (`comm`), at most 15 bytes.
     pub name: String,
+    /// Its scheduling data; `None` for a thread of a core file, which does not contain them.
+    pub scheduling: Option<Scheduling>,
+}
+
+impl OsThread {
+    /// Returns the CPU time that it has used; 0 if it is not known.
+    pub fn cpu(&self) -> Duration {
+        self.scheduling.map_or(Duration::ZERO, |scheduling| scheduling.cpu)
+    }
+}
+
+/// Scheduling data of a thread.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Scheduling {
     /// Its nice value.
     pub nice: i64,
     /// CPU time that it has used.
@@ -45,9 +59,11 @@ pub(crate) fn os_threads(pid: Pid) -> Result<Vec<OsThread>> {
             tid,
             namespace_tid,
             name: clean::name(&stat.comm).into_owned(),
-            nice: stat.nice,
-            cpu: cpu_time(pid, tid).unwrap_or(ticks(stat.utime.saturating_add(stat.stime))),
-            elapsed: uptime.saturating_sub(ticks(stat.starttime)),
+            scheduling: Some(Scheduling {
+                nice: stat.nice,
+                cpu: cpu_time(pid, tid).unwrap_or(ticks(stat.utime.saturating_add(stat.stime))),
+                elapsed: uptime.saturating_sub(ticks(stat.starttime)),
+            }),
         })
     };
     Ok(tids(pid).into_iter().filter_map(read).collect())
@@ -94,7 +110,7 @@ mod tests {
         }
         let main = os_threads(own).unwrap().into_iter().find(|t| t.tid == own.0).unwrap();
         assert_eq!(main.namespace_tid, main.tid);
-        assert!(main.elapsed < Duration::from_secs(3600), "{main:?}");
+        assert!(main.scheduling.unwrap().elapsed < Duration::from_secs(3600), "{main:?}");
         drop(end);
         thread.join().unwrap();
     }

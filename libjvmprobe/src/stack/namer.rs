@@ -26,7 +26,8 @@ use crate::{
 pub struct StackNamer {
     /// Key of the process in BPF maps.
     key: u64,
-    pid: Pid,
+    /// The process whose mappings are read again; `None` if they do not change.
+    pid: Option<Pid>,
     java_frames: JavaFrames,
     maps: CodeMaps,
     symbols: Symbols,
@@ -80,7 +81,25 @@ impl StackNamer {
             // The process has ended meanwhile, so there will be no stacks either.
             log::debug!("cannot read the mappings of process {pid}: {error}");
         }
-        let symbols = files.symbols(pid);
+        Self::of_maps(Some(pid), hotspot, maps, files.symbols(pid), signatures)
+    }
+
+    /// Makes the namer of a core file's JVM, whose code mappings are `maps`. With `signatures`, method names include
+    /// the parameters.
+    ///
+    /// # Errors
+    /// [`crate::Error::Layout`] that names the missing structure.
+    pub fn of_core(hotspot: &HotSpot, maps: &CodeMaps, signatures: bool) -> Result<Self> {
+        Self::of_maps(None, hotspot, maps.clone(), Symbols::of_core(), signatures)
+    }
+
+    fn of_maps(
+        pid: Option<Pid>,
+        hotspot: &HotSpot,
+        maps: CodeMaps,
+        symbols: Symbols,
+        signatures: bool,
+    ) -> Result<Self> {
         Ok(Self {
             key: 0,
             pid,
@@ -156,9 +175,9 @@ impl StackNamer {
 
     /// Reads the mappings again. Returns whether they have changed.
     fn refresh(&mut self, files: &mut Files) -> bool {
+        let Some(pid) = self.pid else { return false };
         let before = self.maps.version();
-        if let Err(error) = self.maps.refresh(self.pid, &files.mapped) {
-            let pid = self.pid;
+        if let Err(error) = self.maps.refresh(pid, &files.mapped) {
             log::debug!("cannot update the mappings of process {pid}: {error}");
         }
         self.next_reread = Instant::now() + REREAD_INTERVAL;

@@ -92,6 +92,12 @@ fn tenant(pid: Pid) -> u64 {
 }
 
 impl Symbols {
+    /// Returns the symbols of the files of a core file. Debug information is not read, because the core file chooses the
+    /// files.
+    pub(crate) fn of_core() -> Self {
+        Self { reads_debug_info: false, tenant: 0 }
+    }
+
     /// Returns the functions at an offset of a file.
     pub(crate) fn elf(self, file: &Arc<CodeFile>, offset: FileOffset) -> FunctionsAt {
         worker::find(file, offset, self)

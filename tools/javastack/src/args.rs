@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::Parser;
+use clap::{Parser, ValueHint};
 use libjvmprobe::{
     cli::{CommandLine, Common},
     render::formats,
@@ -14,6 +14,7 @@ Examples:
   javastack -p 1234 -m         with native and kernel frames, and the JVM's own threads
   javastack -p 1234 5 3        three dumps, one every five seconds
   javastack -p 1234 --top 5 2  every two seconds, the five threads that used the most CPU time
+  javastack --core core.1234   the threads of a JVM that has crashed
 
 The exit status is 3 if a deadlock was found.";
 
@@ -51,10 +52,23 @@ pub struct Args {
     #[arg(short, long, value_name = "FILE", help = format!(
         "Write the stacks of all dumps to FILE (repeatable): {}", formats::list()))]
     pub output: Vec<PathBuf>,
+
+    /// Dump the JVM of a core file; needs neither root nor a running JVM
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with_all =
+        ["pids", "all", "name", "interval", "count", "duration", "top", "freeze", "output"])]
+    pub core: Option<PathBuf>,
+
+    /// The libjvm.so or the JDK of the core file's JVM, if it is not at its original path
+    #[arg(long, value_name = "PATH", value_hint = ValueHint::AnyPath, requires = "core")]
+    pub exe: Option<PathBuf>,
 }
 
 impl CommandLine for Args {
     fn common(&self) -> &Common {
         &self.common
+    }
+
+    fn has_target(&self) -> bool {
+        self.core.is_some() || self.common.has_target()
     }
 }

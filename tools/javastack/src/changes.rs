@@ -31,13 +31,13 @@ impl Changes {
     /// these threads for the next dump.
     pub fn since_last(&mut self, pid: Pid, threads: &[Thread]) -> Vec<Option<Change>> {
         let now = threads.iter().map(|thread| {
-            (thread.os.tid, Earlier { cpu: thread.os.cpu, frames: thread.frames.clone() })
+            (thread.os.tid, Earlier { cpu: thread.os.cpu(), frames: thread.frames.clone() })
         });
         let earlier = self.earlier.insert(pid, now.collect()).unwrap_or_default();
         let change = |thread: &Thread| {
             let earlier = earlier.get(&thread.os.tid)?;
             // A later thread with the same ID has used less CPU time, unless it has used much.
-            let cpu = thread.os.cpu.checked_sub(earlier.cpu)?;
+            let cpu = thread.os.cpu().checked_sub(earlier.cpu)?;
             Some(Change { cpu, is_still: cpu.is_zero() && thread.frames == earlier.frames })
         };
         threads.iter().map(change).collect()
@@ -49,7 +49,7 @@ impl Changes {
 pub fn busiest(threads: &[Thread], changes: &[Option<Change>], top: usize) -> Vec<usize> {
     let used = |at: usize| {
         let change = changes.get(at).copied().flatten();
-        change.map_or_else(|| threads.get(at).map_or(Duration::ZERO, |t| t.os.cpu), |it| it.cpu)
+        change.map_or_else(|| threads.get(at).map_or(Duration::ZERO, |t| t.os.cpu()), |it| it.cpu)
     };
     let mut all: Vec<_> = (0..threads.len()).collect();
     all.sort_by_key(|&at| Reverse(used(at)));

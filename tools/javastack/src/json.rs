@@ -41,7 +41,7 @@ pub fn dump(
     let deadlocks: Vec<_> = dump.deadlocks.iter().map(names).collect();
     json!({ "threadDump": {
         "processId": pid.0.to_string(),
-        "time": Timestamp::now().to_string(),
+        "time": args.core.is_none().then(|| Timestamp::now().to_string()),
         "runtimeVersion": hotspot.version,
         "threadContainers": [{
             "container": "<root>",
@@ -85,7 +85,7 @@ fn thread_json(args: &Args, thread: &Thread, change: Option<Change>, owners: &Ow
         "monitorsOwned": monitors_owned,
         "daemon": java.and_then(|java| java.is_daemon),
         "nid": thread.os.namespace_tid,
-        "cpu_ns": nanoseconds(thread.os.cpu),
+        "cpu_ns": thread.os.scheduling.map(|scheduling| nanoseconds(scheduling.cpu)),
         "cpu_since_last_ns": change.map(|change| nanoseconds(change.cpu)),
         "has_moved": change.map(|change| !change.is_still),
         "blocked_on": blocked_on,

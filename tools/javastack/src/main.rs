@@ -7,6 +7,7 @@
 mod args;
 mod blocked;
 mod changes;
+mod core_file;
 mod flames;
 mod json;
 mod report;
@@ -46,6 +47,9 @@ fn main() -> ExitCode {
 }
 
 fn run(args: &Args) -> Result<ExitCode> {
+    if let Some(core) = &args.core {
+        return core_file::dump(args, core);
+    }
     bpf::set_libbpf_output(args.common.verbose > 1);
     bpf::preflight::check()?;
     let rights = [

@@ -34,9 +34,12 @@ pub fn print(
 ) -> Result<()> {
     let threads = &dump.threads;
     if !args.common.quiet {
-        let format =
-            if args.common.timestamps { "%Y-%m-%d %H:%M:%S%:z" } else { "%Y-%m-%d %H:%M:%S" };
-        out.line(&Zoned::now().strftime(format).to_string())?;
+        // A core file does not contain the time at which it was written.
+        if args.core.is_none() {
+            let format =
+                if args.common.timestamps { "%Y-%m-%d %H:%M:%S%:z" } else { "%Y-%m-%d %H:%M:%S" };
+            out.line(&Zoned::now().strftime(format).to_string())?;
+        }
         out.lines(&format!("Full thread dump {}:\n", hotspot.version))?;
         let synchronizers = match args.locks {
             true => held_synchronizers(threads),
@@ -94,15 +97,17 @@ fn since_last(change: Change) -> String {
 /// Returns the first line of a thread.
 fn header(thread: &Thread) -> String {
     let os = &thread.os;
-    let times = format!(
-        "os_prio={} cpu={:.2}ms elapsed={:.2}s",
-        os.nice,
-        os.cpu.as_secs_f64() * 1e3,
-        os.elapsed.as_secs_f64()
-    );
+    let times = os.scheduling.map_or_else(String::new, |scheduling| {
+        format!(
+            " os_prio={} cpu={:.2}ms elapsed={:.2}s",
+            scheduling.nice,
+            scheduling.cpu.as_secs_f64() * 1e3,
+            scheduling.elapsed.as_secs_f64()
+        )
+    });
     let nid = os.namespace_tid;
     let Some(java) = &thread.java else {
-        return format!("\"{}\" {times} nid={nid:#x}", thread.name());
+        return format!("\"{}\"{times} nid={nid:#x}", thread.name());
     };
     let mut line = format!("\"{}\"", thread.name());
     if let Some(number) = java.number {
@@ -115,7 +120,7 @@ fn header(thread: &Thread) -> String {
         line += &format!(" prio={priority}");
     }
     let activity = activity(thread, java);
-    line += &format!(" {times} tid={:#018x} nid={nid:#x} {activity}", java.address.0);
+    line += &format!("{times} tid={:#018x} nid={nid:#x} {activity}", java.address.0);
     if let Some(status) = java.status {
         line += &format!("\n   java.lang.Thread.State: {}", status.text());
     }

@@ -1,12 +1,15 @@
-//! The innermost Java frame of a thread that has left Java code.
+//! The stack of a thread, and the innermost Java frame of a thread that has left Java code.
 //!
 //! Sources: hotspot/share/runtime/javaFrameAnchor.hpp, cpu/x86/javaFrameAnchor_x86.hpp. A thread that leaves Java code
 //! stores the registers of its innermost Java frame in its anchor, and sets the stack pointer there to null when it
 //! returns.
 
+use std::ops::Range;
+
 use crate::{
     Addr, Error, Result,
     hotspot::{layout::Item, pages::Pages, resolved::Layout},
+    process::memory::Memory,
 };
 
 /// Registers of a Java frame.
@@ -18,6 +21,21 @@ pub(crate) struct JavaFrame {
     pub(crate) sp: Addr,
     /// Frame pointer; 0 if it is not stored.
     pub(crate) fp: Addr,
+}
+
+/// Returns the addresses of a thread's stack.
+///
+/// # Errors
+/// [`Error::Layout`] naming the missing field, [`Error::Memory`] if the thread has exited.
+pub(in crate::hotspot) fn stack(
+    memory: &Memory,
+    layout: &Layout,
+    thread: Addr,
+) -> Result<Range<Addr>> {
+    let field = |item| memory.u64(Addr(thread.0.wrapping_add(layout.get(item)?)));
+    // The base is the highest address.
+    let (base, size) = (field(Item::StackBase)?, field(Item::StackSize)?);
+    Ok(Addr(base.saturating_sub(size))..Addr(base))
 }
 
 /// Returns the innermost Java frame of a thread; `None` if it runs Java code.

@@ -36,7 +36,7 @@ use std::{
 };
 
 pub(crate) use self::anchor::JavaFrame;
-pub(super) use self::anchor::last_java_frame;
+pub(super) use self::anchor::{last_java_frame, stack};
 pub(crate) use self::held::FrameState;
 pub use self::held::HeldMonitor;
 use self::reader::Reader;

@@ -108,6 +108,22 @@ pub struct Dump {
     pub deadlocks: Vec<Vec<usize>>,
 }
 
+impl Dump {
+    /// Makes a dump. `deadlocks` holds the addresses of the JavaThreads of each deadlock.
+    pub(super) fn new(
+        threads: Vec<Thread>,
+        deadlocks: impl IntoIterator<Item = Vec<Addr>>,
+    ) -> Self {
+        let positions: HashMap<_, _> = (threads.iter().enumerate())
+            .filter_map(|(at, thread)| Some((thread.java.as_ref()?.address, at)))
+            .collect();
+        let position = |address: &Addr| positions.get(address).copied();
+        let deadlocks = deadlocks.into_iter();
+        let deadlocks = deadlocks.filter_map(|cycle| cycle.iter().map(position).collect());
+        Self { deadlocks: deadlocks.collect(), threads }
+    }
+}
+
 /// Takes dumps of JVMs.
 pub struct Dumper {
     session: Session,
@@ -124,15 +140,15 @@ struct Jvm {
 
 /// The stacks of a thread before they are named.
 #[derive(Clone, Debug)]
-struct Walked {
-    user: RawStack,
+pub(super) struct Walked {
+    pub(super) user: RawStack,
     /// Registers of each frame; empty if the thread was interrupted while it ran.
-    registers: Vec<FrameRegisters>,
+    pub(super) registers: Vec<FrameRegisters>,
     /// Monitors that the thread holds, by frames of `user`.
     held: Vec<HeldMonitor>,
     /// ID of the kernel stack; 0 for none.
     kernel: u64,
-    activity: Activity,
+    pub(super) activity: Activity,
     /// Number of the last attempt during which the thread did not run. Threads with the same number have data of the same
     /// time.
     attempt: u32,
@@ -195,20 +211,17 @@ impl Dumper {
         let position =
             |thread: &Thread| order.get(&thread.os.namespace_tid).copied().unwrap_or(usize::MAX);
         threads.sort_by_cached_key(|thread| (position(thread), thread.os.tid));
-        let positions: HashMap<_, _> = (threads.iter().enumerate())
-            .filter_map(|(at, thread)| Some((thread.java.as_ref()?.address, at)))
-            .collect();
+        let mut dump = Dump::new(threads, looks.deadlocks);
+        let threads = &mut dump.threads;
         let owners: BTreeSet<_> = threads.iter().filter_map(Thread::awaited_owner).collect();
         let memory = Memory::open(pid)?;
-        for at in owners.iter().filter_map(|owner| positions.get(owner)) {
-            if let Some(owner) = threads.get_mut(*at) {
-                owner.call = blocking_call(pid, owner.os.tid, &memory);
-            }
+        let is_owner = |thread: &&mut Thread| {
+            thread.java.as_ref().is_some_and(|java| owners.contains(&java.address))
+        };
+        for owner in threads.iter_mut().filter(is_owner) {
+            owner.call = blocking_call(pid, owner.os.tid, &memory);
         }
-        let position = |address| positions.get(address).copied();
-        let deadlocks = looks.deadlocks.iter();
-        let deadlocks = deadlocks.filter_map(|cycle| cycle.iter().map(position).collect());
-        Ok(Dump { deadlocks: deadlocks.collect(), threads })
+        Ok(dump)
     }
 
     fn thread(
@@ -230,17 +243,14 @@ impl Dumper {
                 self.kernel.name(addr, 0, &mut frames);
             }
         }
-        let mut held = Vec::new();
-        if let Some(jvm) = self.jvms.get_mut(&pid) {
-            let named = jvm.namer.name_without_walker(hotspot, &mut self.files, &walked.user);
-            for monitor in walked.held {
-                let Some(begin) = named.begins.get(monitor.frame) else { continue };
-                let frame = frames.len() + begin + monitor.depth;
-                held.push(HeldMonitor { frame, depth: 0, ..monitor });
+        let activity = walked.activity;
+        let held = match self.jvms.get_mut(&pid) {
+            Some(jvm) => {
+                append_named(&mut jvm.namer, hotspot, &mut self.files, walked, &mut frames)
             }
-            frames.extend(named.frames.into_iter().rev());
-        }
-        Thread { os, java, frames, held, call: None, activity: walked.activity }
+            None => Vec::new(),
+        };
+        Thread { os, java, frames, held, call: None, activity }
     }
 
     /// Configures the walker for a JVM, with its current layout and mappings.
@@ -359,7 +369,7 @@ impl Dumper {
         let walk = |live: &mut Live<'_, '_>, (thread, java): &(waiting_thread, Option<Addr>)| {
             let mut walked = live.walk(thread);
             if let Some(java) = java.filter(|_| !has_java_frames(&walked.user)) {
-                live.walk_java_frames(pid, hotspot, java, &mut walked);
+                live.walk_java_frames(pid.0.into(), hotspot, java, &mut walked);
             }
             (thread.tid, walked)
         };
@@ -413,7 +423,7 @@ impl Dumper {
 
 /// Returns the JavaThread that owns the lock for which a thread waits: a monitor or an ownable synchronizer. Returns
 /// `None` if there is no such thread, or if the owner is not certain. A thread in `Object.wait` does not wait for a lock.
-fn awaited_owner(thread: &JavaThread) -> Option<Addr> {
+pub(super) fn awaited_owner(thread: &JavaThread) -> Option<Addr> {
     let blocked_on = thread.blocked_on.as_ref().filter(|on| on.kind != BlockKind::Wait)?;
     match blocked_on.owner {
         Owner::Thread(owner) if !thread.is_moving => Some(owner),
@@ -422,7 +432,7 @@ fn awaited_owner(thread: &JavaThread) -> Option<Addr> {
 }
 
 /// Returns whether a stack contains a Java frame.
-fn has_java_frames(stack: &RawStack) -> bool {
+pub(super) fn has_java_frames(stack: &RawStack) -> bool {
     let is_java = |frame: &RawFrame| match frame {
         RawFrame::Code { compile_id, .. } => *compile_id != 0,
         RawFrame::Interpreted { .. } => true,
@@ -439,19 +449,30 @@ fn is_same(before: &waiting_thread, after: &waiting_thread) -> bool {
 impl Live<'_, '_> {
     fn walk(&mut self, thread: &waiting_thread) -> Walked {
         let start = Registers::new([thread.ip, thread.sp, thread.fp], thread.others);
-        let (user, registers) = self.walk_from(thread.tgid.into(), &start);
+        Walked { kernel: thread.kernel, ..self.walk_still(thread.tgid.into(), &start) }
+    }
+
+    /// Walks the stack of a thread that does not run. `key` is the key of its process.
+    pub(super) fn walk_still(&mut self, key: u64, start: &Registers) -> Walked {
+        let (user, registers) = self.walk_from(key, start);
         let (held, activity) = (Vec::new(), Activity::Still);
-        Walked { user, registers, held, kernel: thread.kernel, activity, attempt: u32::MAX }
+        Walked { user, registers, held, kernel: 0, activity, attempt: u32::MAX }
     }
 
     /// Continues a stack with its Java frames, from the innermost Java frame that the JVM has recorded for
     /// the thread. The caller does this if the walk of the native frames did not reach a Java frame, for
     /// example because a native file has no unwind table.
-    fn walk_java_frames(&mut self, pid: Pid, hotspot: &HotSpot, java: Addr, walked: &mut Walked) {
+    pub(super) fn walk_java_frames(
+        &mut self,
+        key: u64,
+        hotspot: &HotSpot,
+        java: Addr,
+        walked: &mut Walked,
+    ) {
         let Ok(Some(frame)) = hotspot.last_java_frame(self.pages, java) else { return };
         let start =
             Registers { ip: frame.pc.0, sp: frame.sp.0, fp: frame.fp.0, ..Registers::default() };
-        let (user, registers) = self.walk_from(pid.0.into(), &start);
+        let (user, registers) = self.walk_from(key, &start);
         walked.user.frames.extend(user.frames);
         walked.registers.extend(registers);
     }
@@ -464,7 +485,10 @@ impl Live<'_, '_> {
 }
 
 /// Reads the monitors that threads hold, each given by the address of its JavaThread.
-fn read_held<'a>(hotspot: &HotSpot, threads: impl Iterator<Item = (Addr, &'a mut Walked)>) {
+pub(super) fn read_held<'a>(
+    hotspot: &HotSpot,
+    threads: impl Iterator<Item = (Addr, &'a mut Walked)>,
+) {
     let mut threads: Vec<_> = threads.collect();
     let stacks: Vec<_> =
         threads.iter().map(|(java, walked)| (*java, frame_states(walked))).collect();
@@ -476,6 +500,25 @@ fn read_held<'a>(hotspot: &HotSpot, threads: impl Iterator<Item = (Addr, &'a mut
         }
         Err(error) => log::debug!("cannot read the monitors that threads hold: {error}"),
     }
+}
+
+/// Appends the named frames of a stack, innermost first. Returns the monitors that the thread holds.
+pub(super) fn append_named(
+    namer: &mut StackNamer,
+    hotspot: &HotSpot,
+    files: &mut Files,
+    walked: Walked,
+    frames: &mut Vec<Frame>,
+) -> Vec<HeldMonitor> {
+    let named = namer.name_without_walker(hotspot, files, &walked.user);
+    let before = frames.len();
+    let monitor = |monitor: HeldMonitor| {
+        let frame = before + named.begins.get(monitor.frame)? + monitor.depth;
+        Some(HeldMonitor { frame, depth: 0, ..monitor })
+    };
+    let held = walked.held.into_iter().filter_map(monitor).collect();
+    frames.extend(named.frames.into_iter().rev());
+    held
 }
 
 /// Returns the states of a thread's frames, as far as they may have entered monitors.

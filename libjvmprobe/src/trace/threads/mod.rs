@@ -4,6 +4,7 @@
 //! [`Dumper`] loads the BPF side (bpf/javastack.bpf.c) once and takes any number of dumps. `session` reads the threads
 //! that the BPF side reports, `dump` walks and names their stacks, and `deadlocks` finds cycles of waiting threads.
 
+mod core;
 mod deadlocks;
 mod dump;
 mod event;
@@ -16,4 +17,5 @@ mod skel {
     include!(concat!(env!("OUT_DIR"), "/javastack.skel.rs"));
 }
 
+pub use self::core::CoreDumper;
 pub use dump::{Activity, Dump, Dumper, Thread};

@@ -1,0 +1,212 @@
+//! Dumps of the threads of a core file.
+//!
+//! All threads of a core file stopped at the same time, so one walk in user space suffices, and no BPF program is needed.
+
+use std::{
+    collections::BTreeMap,
+    ops::Range,
+    path::{Path, PathBuf},
+};
+
+use crate::{
+    Addr, Error, Pid, Result,
+    bpf::{user_walker::Registers, walker::WalkTables},
+    elf::core_dump::{CoreThread, TRUNCATED},
+    hotspot::{HotSpot, java_threads::JavaThread, pages::Pages, walking::JvmLayout},
+    process::{core_file::CoreFile, os_threads::OsThread},
+    stack::{namer::StackNamer, native::Files},
+    trace::{
+        live::Live,
+        threads::{
+            Dump, Thread,
+            deadlocks::cycles,
+            dump::{Walked, append_named, awaited_owner, has_java_frames, read_held},
+        },
+    },
+};
+
+/// Name of a thread that is not a Java thread. A core file contains only the name of the first thread of the process.
+const UNKNOWN: &str = "unknown";
+/// Key of the process in stacks. It must not be 0, which the PID may be.
+const KEY: u64 = 1;
+
+/// A thread ID, the thread's registers if they are known, and the JVM's data about a Java thread.
+type FoundThread = (u32, Option<Registers>, Option<JavaThread>);
+
+/// Dumps the threads of a core file.
+#[derive(Debug)]
+pub struct CoreDumper {
+    path: PathBuf,
+    core: CoreFile,
+    hotspot: HotSpot,
+    layout: JvmLayout,
+    tables: WalkTables,
+    namer: StackNamer,
+}
+
+impl CoreDumper {
+    /// Opens a core file, and reads the properties of its JVM. `exe` is the libjvm.so that the JVM ran, the folder of
+    /// its JDK, or the `java` in that folder; it is needed if the libjvm.so is not at its original path.
+    ///
+    /// # Errors
+    /// [`Error::Core`] if it is not a core file of a supported JVM, if the libjvm.so is missing, or if the core file
+    /// lacks the JVM's data.
+    pub fn open(path: &Path, exe: Option<&Path>) -> Result<Self> {
+        let core = CoreFile::open(path, exe)?;
+        let fail = |error: &Error| incomplete(path, &core, error);
+        let hotspot = HotSpot::of_core(&core).map_err(|e| fail(&e))?;
+        if !hotspot.has_vm {
+            let (pid, comm) = (core.pid, &core.comm);
+            let why = format!("process {pid} ({comm}) had mapped libjvm.so, but had no JVM");
+            return Err(Error::Core { path: path.to_owned(), why });
+        }
+        Ok(Self {
+            path: path.to_owned(),
+            layout: hotspot.walking().map_err(|e| fail(&e))?,
+            tables: WalkTables::read(&core.code),
+            namer: StackNamer::of_core(&hotspot, &core.code, false).map_err(|e| fail(&e))?,
+            hotspot,
+            core,
+        })
+    }
+
+    /// Returns the JVM.
+    pub fn hotspot(&self) -> &HotSpot {
+        &self.hotspot
+    }
+
+    /// Returns the PID of the JVM; 0 if the core file does not contain it.
+    pub fn pid(&self) -> Pid {
+        self.core.pid
+    }
+
+    /// Returns the signal that ended the JVM, and the thread ID of the thread that received it; `None` if the JVM continued.
+    pub fn signal(&self) -> Option<(u16, u32)> {
+        self.core.signal.zip(self.core.threads.first().map(|thread| thread.tid))
+    }
+
+    /// Takes the dump. Logs a warning if stacks are missing.
+    ///
+    /// # Errors
+    /// [`Error::Core`] if the core file lacks the JVM's data about its threads.
+    pub fn dump(&mut self) -> Result<Dump> {
+        let registers = |thread: &CoreThread| {
+            let CoreThread { tid, ip, sp, fp, ax, bx, r13, dx } = *thread;
+            (tid, Registers { ip, sp, fp, ax, bx, r13, dx })
+        };
+        let mut by_tid: BTreeMap<_, _> = self.core.threads.iter().map(registers).collect();
+        let java = self.hotspot.java_threads();
+        let java = java.map_err(|error| incomplete(&self.path, &self.core, &error))?;
+        let without_stack = self.core.threads.iter().filter(|t| self.lacks_stack(t.sp)).count();
+        if without_stack > 0 {
+            let (path, all) = (self.path.display(), self.core.threads.len());
+            let (what, remedy) = missing_memory(&self.core);
+            log::warn!(
+                "{path}: {what}; the stacks of {without_stack} of {all} threads are \
+                 missing; {remedy}"
+            );
+        }
+        let tids = self.tids(&java, &by_tid);
+        let mut found: Vec<_> = (java.into_iter().zip(tids))
+            .map(|(java, tid)| {
+                let registers = tid.and_then(|tid| by_tid.remove(&tid));
+                // The ID that the JVM knows is shown.
+                (java.tid.or(tid).unwrap_or(0), registers, Some(java))
+            })
+            .collect();
+        found.extend(by_tid.into_iter().map(|(tid, registers)| (tid, Some(registers), None)));
+        let mut walked = self.walk(&found);
+        let java = found
+            .iter()
+            .zip(&mut walked)
+            .filter_map(|((.., java), walked)| Some((java.as_ref()?.address, walked)));
+        read_held(&self.hotspot, java);
+        let waits = found.iter().filter_map(|(.., java)| {
+            let java = java.as_ref()?;
+            Some((java.address, awaited_owner(java)?))
+        });
+        let deadlocks = cycles(&waits.collect());
+        let threads = found.into_iter().zip(walked);
+        let threads = threads.map(|((tid, _, java), walked)| self.thread(tid, java, walked));
+        Ok(Dump::new(threads.collect(), deadlocks))
+    }
+
+    fn lacks_stack(&self, sp: u64) -> bool {
+        self.core.memory.u64(Addr(sp)).is_err()
+    }
+
+    /// Returns the thread ID in the core file of each Java thread. A core file that gdb wrote has thread IDs of gdb's PID
+    /// namespace. If these are not the JVM's, the threads are found by their stacks.
+    fn tids(&self, java: &[JavaThread], by_tid: &BTreeMap<u32, Registers>) -> Vec<Option<u32>> {
+        let stacks: Vec<_> =
+            java.iter().map(|java| self.hotspot.stack(java.address).ok()).collect();
+        let is_on =
+            |registers: &Registers, stack: &Range<Addr>| stack.contains(&Addr(registers.sp));
+        let is_right = |(java, stack): (&JavaThread, &Option<Range<Addr>>)| {
+            let registers = java.tid.and_then(|tid| by_tid.get(&tid));
+            Some(is_on(registers?, stack.as_ref()?))
+        };
+        // A thread may have left its stack to handle a signal.
+        if java.iter().zip(&stacks).filter_map(is_right).any(|is_right| is_right) {
+            return java.iter().map(|java| java.tid).collect();
+        }
+        let by_stack = |stack: &Option<Range<Addr>>| {
+            let stack = stack.as_ref()?;
+            let found = by_tid.iter().find(|(_, registers)| is_on(registers, stack));
+            found.map(|(&tid, _)| tid)
+        };
+        stacks.iter().map(by_stack).collect()
+    }
+
+    /// Walks threads.
+    fn walk(&self, threads: &[FoundThread]) -> Vec<Walked> {
+        let walk_data = self.tables.walk_data();
+        let mut pages = Pages::scattered(&self.core.memory);
+        let sp = |(_, start, _): &FoundThread| start.map_or(0, |start| start.sp);
+        let walk = |live: &mut Live<'_, '_>, (_, start, java): &FoundThread| {
+            let mut walked = live.walk_still(KEY, &start.unwrap_or_default());
+            if start.is_none() {
+                walked.user.frames.clear();
+                walked.registers.clear();
+            }
+            if let Some(java) = java.as_ref().filter(|_| !has_java_frames(&walked.user)) {
+                live.walk_java_frames(KEY, &self.hotspot, java.address, &mut walked);
+            }
+            walked
+        };
+        Live::walk_all(&mut pages, &self.layout, &walk_data, threads, sp, walk)
+    }
+
+    fn thread(&mut self, tid: u32, java: Option<JavaThread>, walked: Walked) -> Thread {
+        let (mut frames, activity) = (Vec::new(), walked.activity);
+        let files = &mut Files::default();
+        let held = append_named(&mut self.namer, &self.hotspot, files, walked, &mut frames);
+        let name = if tid == self.core.pid.0 { &self.core.comm } else { UNKNOWN };
+        let os = OsThread { tid, namespace_tid: tid, name: name.to_owned(), scheduling: None };
+        Thread { os, java, frames, held, call: None, activity }
+    }
+}
+
+/// Makes the error for a core file that lacks data of its JVM.
+fn incomplete(path: &Path, core: &CoreFile, error: &Error) -> Error {
+    let why = match (error, missing_memory(core)) {
+        (Error::Memory { .. }, (what, remedy)) => {
+            format!("{what}, and the data of its JVM is missing: {error}; {remedy}")
+        }
+        _ => error.to_string(),
+    };
+    Error::Core { path: path.to_owned(), why }
+}
+
+/// Returns why memory is missing from a core file, and what to do.
+fn missing_memory(core: &CoreFile) -> (String, &'static str) {
+    match core.truncated {
+        Some((size, complete)) => {
+            (format!("the core file is truncated, {size} of {complete} bytes"), TRUNCATED)
+        }
+        None => (
+            "the core file is incomplete".into(),
+            "set bits 0 and 1 of the JVM's /proc/PID/coredump_filter (0x33 by default)",
+        ),
+    }
+}

@@ -1,0 +1,332 @@
+//! `javastack --core` reads from a core file what it reads from the JVM.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::{
+    fs::{self, File, OpenOptions, Permissions},
+    os::unix::{
+        fs::{FileExt, PermissionsExt},
+        process::CommandExt,
+    },
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use jvmprobe_tests::{
+    load::Load,
+    run_beside_others,
+    runtimes::{Runtime, named, of_unstable},
+    tool::{self, Output, assert_refused},
+};
+use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, setrlimit};
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// The exit status for a deadlock.
+const DEADLOCK: i32 = 3;
+
+/// A JVM's core file, in a folder of its own, and the dump of the JVM just before.
+struct Core {
+    path: PathBuf,
+    before: Value,
+    folder: TempDir,
+}
+
+impl Core {
+    fn path(&self) -> &str {
+        self.path.to_str().unwrap()
+    }
+}
+
+/// Starts `LockLoad` with the folder as its working directory, in which the kernel writes the core file.
+fn start(runtime: &Runtime, flags: &str, folder: &TempDir) -> Load {
+    let mut command = runtime.command();
+    command.args(flags.split_ascii_whitespace()).current_dir(folder.path());
+    // gdb dumps reserved address space as zeros.
+    command.env("MALLOC_ARENA_MAX", "1").arg("-XX:ReservedCodeCacheSize=16m");
+    let limit = Rlimit { current: None, maximum: None };
+    // SAFETY: setrlimit(2) is async-signal-safe.
+    unsafe { command.pre_exec(move || Ok(setrlimit(Resource::Core, limit)?)) };
+    let mut load = Load::spawn_program(command, "LockLoad", runtime.major);
+    load.ask("block");
+    load
+}
+
+/// Dumps a JVM and ends it by a signal. Returns the core file that the kernel writes. If the core_pattern of this
+/// machine sends core files elsewhere, gdb writes the core file.
+fn crash(mut load: Load, signal: Signal, folder: TempDir) -> Core {
+    let pattern = fs::read_to_string("/proc/sys/kernel/core_pattern").unwrap();
+    if pattern.contains(['|', '/']) {
+        return gcore(load, folder);
+    }
+    let before = json(&dump(&["-p", &load.pid().to_string()]));
+    kill_process(Pid::from_raw(load.pid().cast_signed()).unwrap(), signal).unwrap();
+    load.wait();
+    let found = fs::read_dir(folder.path()).unwrap().flatten().map(|entry| entry.path());
+    // The crash handler of the JVM writes hs_err_pidPID.log there, too.
+    let mut cores = found.filter(|path| path.extension().is_none_or(|ending| ending != "log"));
+    let path = cores.next().unwrap_or_else(|| panic!("no core file by core_pattern {pattern}"));
+    Core { path, before, folder }
+}
+
+/// Dumps a JVM, writes its core file with gdb, and kills it.
+fn gcore(mut load: Load, folder: TempDir) -> Core {
+    let pid = load.pid().to_string();
+    let before = json(&dump(&["-p", &pid]));
+    let prefix = folder.path().join("gcore");
+    let output = Command::new("gcore").arg("-o").arg(&prefix).arg(&pid).output();
+    let output = output.expect("gcore (tests/setup installs gdb)");
+    assert!(output.status.success(), "{output:?}");
+    load.kill();
+    Core { path: folder.path().join(format!("gcore.{pid}")), before, folder }
+}
+
+fn crashed(runtime: &Runtime, flags: &str, signal: Signal) -> Core {
+    let folder = tempfile::tempdir().unwrap();
+    crash(start(runtime, flags, &folder), signal, folder)
+}
+
+fn dump(args: &[&str]) -> Output {
+    tool::run("javastack", &[args, &["-j"]].concat())
+}
+
+/// Returns a dump without what a core file does not contain, and without what may change between the dump of the JVM
+/// and its core file: the line of the thread that runs, and the number of compiler threads.
+fn json(output: &Output) -> Value {
+    assert!(matches!(output.status.code(), Some(0 | DEADLOCK)), "{output:?}");
+    let mut dump = output.json().remove(0)["threadDump"].take();
+    dump["time"] = Value::Null;
+    dump.as_object_mut().unwrap().remove("signal");
+    for container in dump["threadContainers"].as_array_mut().unwrap() {
+        container["threadCount"] = Value::Null;
+        let threads = container["threads"].as_array_mut().unwrap();
+        threads.retain(|thread| !thread["name"].as_str().unwrap().contains("CompilerThread"));
+        for thread in threads {
+            for field in ["cpu_ns", "blocking_call", "activity"] {
+                thread[field] = Value::Null;
+            }
+            if thread["name"] == "spinner" {
+                let innermost = thread["stack"][0].as_str().unwrap();
+                assert!(innermost.starts_with("LockLoad.act("), "{thread}");
+                thread["stack"][0] = "LockLoad.act".into();
+            }
+        }
+    }
+    dump
+}
+
+/// Asserts that a core file has the same dump as the JVM had: threads, states, locks, owners, frames and deadlocks.
+fn check(name: &str, core: &Core, more: &[&str]) {
+    let output = dump(&[&["--core", core.path()], more].concat());
+    assert_eq!(output.stderr, "", "{name}");
+    assert_eq!(json(&output), core.before, "{name}");
+    let has_deadlock = core.before["deadlocks"] != Value::Array(Vec::new());
+    assert_eq!(output.status.code(), Some(if has_deadlock { DEADLOCK } else { 0 }), "{name}");
+    let threads = core.before["threadContainers"][0]["threads"].as_array().unwrap();
+    assert!(threads.len() > 12, "{name}: {threads:?}");
+}
+
+#[test]
+fn core_file_of_each_jdk_has_the_dump_of_the_jvm() {
+    run_beside_others();
+    for name in ["zulu-8", "temurin-11", "temurin-17", "temurin-21", "temurin-25", "musl-17"] {
+        check(name, &crashed(named(name), "", Signal::ABORT), &[]);
+    }
+    for runtime in ["sid-8", "sid-26", "sid-27", "sid-28"].into_iter().filter_map(of_unstable) {
+        check(&runtime.name, &crashed(runtime, "", Signal::ABORT), &[]);
+    }
+}
+
+#[test]
+fn core_file_of_each_collector_has_the_dump_of_the_jvm() {
+    run_beside_others();
+    for flags in ["-XX:+UseSerialGC", "-XX:+UseShenandoahGC", "-XX:+UseZGC", "-Xint"] {
+        check(flags, &crashed(named("temurin-21"), flags, Signal::ABORT), &[]);
+    }
+    let flags = "-XX:+UseZGC -XX:+ZGenerational";
+    check(flags, &crashed(named("temurin-21"), flags, Signal::ABORT), &[]);
+    let flags = "-XX:+UseCompactObjectHeaders";
+    check(flags, &crashed(named("temurin-25"), flags, Signal::ABORT), &[]);
+}
+
+/// The JVM handles SIGSEGV: it writes a log and aborts.
+#[test]
+fn core_file_after_the_crash_handler_has_the_dump_of_the_jvm() {
+    run_beside_others();
+    let core = crashed(named("temurin-25"), "", Signal::SEGV);
+    check("SIGSEGV", &core, &[]);
+    let output = dump(&["--core", core.path()]);
+    let signal = &output.json()[0]["threadDump"]["signal"];
+    // The handler calls abort(3) in the thread that received the signal.
+    assert_eq!(signal["number"], 6, "{signal}");
+    let text = tool::run("javastack", &["--core", core.path()]).stdout;
+    let nid = format!("nid={:#x}", signal["nid"].as_u64().unwrap());
+    let first = text.lines().next().unwrap();
+    assert!(first.contains(" was ended by SIGABRT in ") && first.ends_with(&nid), "{first}");
+}
+
+#[test]
+fn core_file_of_gdb_has_the_dump_of_the_jvm() {
+    run_beside_others();
+    for name in ["zulu-8", "temurin-21"] {
+        let folder = tempfile::tempdir().unwrap();
+        let load = start(named(name), "", &folder);
+        // Without file-backed memory, as for a JVM that does not set bit 2 itself.
+        fs::write(format!("/proc/{}/coredump_filter", load.pid()), "0x33").unwrap();
+        check(name, &gcore(load, folder), &[]);
+    }
+}
+
+#[test]
+fn deadlock_in_a_core_file_is_found() {
+    run_beside_others();
+    let folder = tempfile::tempdir().unwrap();
+    let mut load = start(named("temurin-21"), "", &folder);
+    load.ask("deadlock 2");
+    load.ask("deadlock 3");
+    let core = crash(load, Signal::ABORT, folder);
+    assert_eq!(core.before["deadlocks"].as_array().unwrap().len(), 2);
+    check("deadlock", &core, &[]);
+    let output = tool::run("javastack", &["--core", core.path()]);
+    assert_eq!(output.status.code(), Some(DEADLOCK), "{output:?}");
+    assert!(output.stdout.contains("Full thread dump OpenJDK"), "{}", output.stdout);
+    assert!(output.stdout.ends_with("Found 2 deadlocks.\n"), "{}", output.stdout);
+    for absent in ["cpu=", "elapsed=", "os_prio="] {
+        assert!(!output.stdout.contains(absent), "{absent}: {}", output.stdout);
+    }
+}
+
+#[test]
+fn mixed_dump_of_a_core_file_has_native_frames() {
+    run_beside_others();
+    let core = crashed(named("temurin-17"), "", Signal::ABORT);
+    let text = tool::run("javastack", &["--core", core.path(), "-m"]).stdout;
+    let parker = text.split("\n\n").find(|thread| thread.starts_with("\"parker\"")).unwrap();
+    for frame in ["Unsafe_Park", "LockSupport.park", "LockLoad.act", "thread_native_entry"] {
+        assert!(parker.contains(frame), "{frame}: {parker}");
+    }
+    assert!(text.contains("VMThread::run"), "{text}");
+}
+
+/// Replaces a text in the notes of a core file by another one of the same length.
+fn replace_in_notes(core: &Core, from: &str, to: &str) {
+    assert_eq!(from.len(), to.len());
+    let file = OpenOptions::new().read(true).write(true).open(&core.path).unwrap();
+    let mut notes = vec![0; 1 << 20];
+    let len = file.read_at(&mut notes, 0).unwrap();
+    let (mut replaced, mut at) = (0, 0);
+    while let Some(found) = notes[at..len].windows(from.len()).position(|w| w == from.as_bytes()) {
+        file.write_all_at(to.as_bytes(), (at + found) as u64).unwrap();
+        (replaced, at) = (replaced + 1, at + found + from.len());
+    }
+    assert!(replaced > 0, "no {from} in the notes");
+}
+
+/// As on a machine without that JVM: the core file has paths that do not exist here.
+#[test]
+fn libjvm_at_another_path_is_specified_by_exe() {
+    run_beside_others();
+    let home = |runtime: &Runtime| {
+        let home = runtime.java.parent().and_then(Path::parent).unwrap();
+        home.to_str().unwrap().to_owned()
+    };
+    for name in ["zulu-8", "temurin-21", "debian-17"] {
+        let runtime = named(name);
+        let core = crashed(runtime, "", Signal::ABORT);
+        let real = fs::canonicalize(&runtime.java).unwrap();
+        // The folder of all JDKs, with another name of the same length.
+        let folder = Path::new(real.to_str().unwrap()).ancestors().nth(3).unwrap();
+        let folder = format!("{}/", folder.to_str().unwrap());
+        let other = format!("/{}/", "x".repeat(folder.len() - 2));
+        replace_in_notes(&core, &folder, &other);
+        let output = tool::run("javastack", &["--core", core.path()]);
+        assert_refused(&output, 1, &["libjvm.so, which cannot be opened here", "--exe", &other]);
+        check(name, &core, &["--exe", &home(runtime)]);
+        check(name, &core, &["--exe", runtime.java.to_str().unwrap()]);
+        let wrong = named("temurin-25").libjvm();
+        let wrong = wrong.to_str().unwrap();
+        let output = tool::run("javastack", &["--core", core.path(), "--exe", wrong]);
+        assert_refused(&output, 1, &["the JVM ran ", " is another build", "--exe"]);
+        // Only the libjvm.so is here, so frames of other libraries cannot be walked.
+        replace_in_notes(&core, "/lib/", "/none");
+        let copy = core.folder.path().join("copy-of-libjvm.so");
+        fs::copy(runtime.libjvm(), &copy).unwrap();
+        check(name, &core, &["--exe", copy.to_str().unwrap()]);
+    }
+}
+
+#[test]
+fn truncated_core_files_have_a_dump_or_an_error() {
+    run_beside_others();
+    for name in ["zulu-8", "temurin-25"] {
+        let core = crashed(named(name), "", Signal::ABORT);
+        let file = OpenOptions::new().write(true).open(&core.path).unwrap();
+        let size = file.metadata().unwrap().len();
+        let shares = [999, 995, 990, 980, 950, 900, 800, 600, 400, 200, 100, 10, 1];
+        let lengths = shares.map(|share| size / 1000 * share).into_iter();
+        let small = [100_000, 50_000, 20_000, 5_000, 1000, 64, 63, 10, 0];
+        let mut complete = 0;
+        for length in lengths.chain(small).filter(|&length| length < size) {
+            file.set_len(length).unwrap();
+            let output = dump(&["--core", core.path()]);
+            if output.status.success() {
+                complete += 1;
+                let before = &core.before["threadContainers"][0]["threads"];
+                let now = json(&output);
+                let now = now["threadContainers"][0]["threads"].as_array().unwrap();
+                assert_eq!(now.len(), before.as_array().unwrap().len(), "{name} {length}");
+            } else {
+                let word = if length < 64 { "not a core file" } else { "truncated" };
+                assert_refused(&output, 1, &[word]);
+            }
+        }
+        println!("{name}: {complete} of {} truncated core files have a dump", shares.len());
+    }
+}
+
+#[test]
+fn unprivileged_user_reads_a_core_file() {
+    run_beside_others();
+    let core = crashed(named("debian-17"), "", Signal::ABORT);
+    for (path, mode) in [(core.folder.path(), 0o755), (core.path.as_path(), 0o644)] {
+        fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+    }
+    let tool = core.folder.path().join("javastack");
+    fs::copy(tool::binary("javastack"), &tool).unwrap();
+    let mut command = Command::new("setpriv");
+    command.args(["--reuid=nobody", "--regid=nogroup", "--clear-groups"]);
+    command.arg(&tool).args(["--core", core.path(), "-j"]);
+    let output = tool::run_command(command);
+    assert_eq!(output.stderr, "");
+    assert_eq!(json(&output), core.before);
+}
+
+#[test]
+fn errors_say_why_a_core_file_is_rejected() {
+    run_beside_others();
+    let folder = tempfile::tempdir().unwrap();
+    let refuse = |path: &Path, words: &[&str]| {
+        let output = tool::run("javastack", &["--core", path.to_str().unwrap()]);
+        assert_refused(&output, 1, words);
+    };
+    refuse(&folder.path().join("missing"), &["cannot open the core file", "No such file"]);
+    refuse(Path::new("/dev/zero"), &["not a regular file"]);
+    refuse(Path::new("/proc/self/exe"), &["not a core file, but another kind of ELF file"]);
+    let text = folder.path().join("text");
+    fs::write(&text, "x".repeat(100)).unwrap();
+    refuse(&text, &["not a core file: it is not an ELF file"]);
+    let mut sleep = Command::new("sleep").arg("1000").spawn().unwrap();
+    let pid = sleep.id().to_string();
+    let written = Command::new("gcore").arg("-o").arg(&text).arg(&pid).output().unwrap();
+    sleep.kill().unwrap();
+    sleep.wait().unwrap();
+    assert!(written.status.success(), "{written:?}");
+    let core = folder.path().join(format!("text.{pid}"));
+    refuse(&core, &["(sleep) was not a JVM", "libjvm.so"]);
+    File::options().write(true).open(&core).unwrap().write_all_at(&[183], 18).unwrap();
+    refuse(&core, &["core file of a process for aarch64"]);
+    for conflicting in [&["-p", "1"][..], &["-a"], &["--name", "x"], &["5"], &["-d", "5"]] {
+        let args = [&["--core", core.to_str().unwrap()], conflicting].concat();
+        assert_refused(&tool::run("javastack", &args), 2, &["--core", "cannot be used with"]);
+    }
+    assert_refused(&tool::run("javastack", &["--exe", "/"]), 2, &["--core"]);
+}

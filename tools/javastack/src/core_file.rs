@@ -1,0 +1,62 @@
+//! Prints the dump of a core file's JVM.
+
+use std::{path::Path, process::ExitCode};
+
+use anyhow::Result;
+use libjvmprobe::{
+    render::output::Output,
+    sys::privileges::{READ, keep_only},
+    trace::threads::{CoreDumper, Dump},
+};
+use serde_json::json;
+
+use crate::{DEADLOCK, args::Args, json, report};
+
+/// Prints a dump of the JVM of the core file `core`.
+pub fn dump(args: &Args, core: &Path) -> Result<ExitCode> {
+    keep_only(READ);
+    let mut dumper = CoreDumper::open(core, args.exe.as_deref())?;
+    let dump = dumper.dump()?;
+    let (hotspot, mut out) = (dumper.hotspot(), Output::open(None)?);
+    if args.common.json {
+        let mut record = json::dump(args, dumper.pid(), hotspot, &dump, &[]);
+        if let Some((number, nid)) = dumper.signal() {
+            record["threadDump"]["signal"] = json!({ "number": number, "nid": nid });
+        }
+        out.json(&record)?;
+    } else {
+        if let Some(line) = signal_line(&dumper, &dump).filter(|_| !args.common.quiet) {
+            out.line(&line)?;
+        }
+        report::print(args, hotspot, &dump, &[], &mut out)?;
+    }
+    let has_deadlock = !dump.deadlocks.is_empty();
+    Ok(if has_deadlock { ExitCode::from(DEADLOCK) } else { ExitCode::SUCCESS })
+}
+
+/// Returns the line about the signal that ended the JVM.
+fn signal_line(dumper: &CoreDumper, dump: &Dump) -> Option<String> {
+    let (number, nid) = dumper.signal()?;
+    let thread = dump.threads.iter().find(|thread| thread.os.tid == nid);
+    let name = thread.map_or("unknown", |thread| thread.name());
+    let pid = dumper.pid();
+    Some(format!("Process {pid} was ended by {} in \"{name}\" nid={nid:#x}", signal_name(number)))
+}
+
+/// Returns the name of a signal whose default action is a core dump: signal(7).
+fn signal_name(number: u16) -> String {
+    let name = match number {
+        3 => "SIGQUIT",
+        4 => "SIGILL",
+        5 => "SIGTRAP",
+        6 => "SIGABRT",
+        7 => "SIGBUS",
+        8 => "SIGFPE",
+        11 => "SIGSEGV",
+        24 => "SIGXCPU",
+        25 => "SIGXFSZ",
+        31 => "SIGSYS",
+        _ => return format!("signal {number}"),
+    };
+    name.into()
+}
