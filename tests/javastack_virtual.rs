@@ -157,8 +157,8 @@ fn check(runtime: &Runtime, flags: &str) {
             "{name}"
         );
         assert_eq!(on("waiter", "kind"), "wait", "{name}");
-        // Before JDK 24, a carrier owns monitors for its virtual thread.
-        if runtime.major >= 24 {
+        // Before JDK 24, a carrier owns monitors for its virtual thread. With ZGC, the owner may be unknown.
+        if runtime.major >= 24 && !flags.contains("UseZGC") {
             assert_eq!(on("enterer", "owner"), holder, "{name}");
         }
 
