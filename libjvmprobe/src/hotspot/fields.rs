@@ -137,12 +137,35 @@ impl Fields {
         klass: Addr,
         wanted: [FieldName; N],
     ) -> Result<[Option<u64>; N]> {
+        self.offsets_of(pages, klass, wanted, false)
+    }
+
+    /// Returns the offset, in the mirror of a class, of each static field in `wanted`, like [`Self::offsets`].
+    ///
+    /// # Errors
+    /// The errors of [`Self::offsets`].
+    pub(super) fn static_offsets<const N: usize>(
+        &self,
+        pages: &mut Pages<'_>,
+        klass: Addr,
+        wanted: [FieldName; N],
+    ) -> Result<[Option<u64>; N]> {
+        self.offsets_of(pages, klass, wanted, true)
+    }
+
+    fn offsets_of<const N: usize>(
+        &self,
+        pages: &mut Pages<'_>,
+        klass: Addr,
+        wanted: [FieldName; N],
+        is_static: bool,
+    ) -> Result<[Option<u64>; N]> {
         let pool = pages.pointer(at(klass, self.constants)?)?;
         let length = pages.u32(at(pool, self.pool_length)?)?;
         let fields = self.declared(pages, klass, 1..length)?;
         // Visits every field before it fails, so that `Pages::read_batched` reads their pages in one request.
         let mut result = Ok([None; N]);
-        for field in fields.iter().filter(|field| !field.is_static) {
+        for field in fields.iter().filter(|field| field.is_static == is_static) {
             match (self.which(pages, pool, *field, &wanted), &mut result) {
                 (Ok(Some(index)), Ok(found)) => {
                     if let Some(slot) = found.get_mut(index) {
@@ -353,6 +376,10 @@ mod tests {
             let pages = &mut Pages::new(&memory);
             let found = fields.offsets(pages, klass, WANTED).unwrap();
             assert_eq!(found, [Some(12), Some(16), None], "{major}");
+            assert_eq!(
+                fields.static_offsets(pages, klass, WANTED).unwrap(),
+                [None, Some(40), None]
+            );
             assert_eq!(fields.lineage(pages, klass).unwrap(), [klass, parent]);
             let batched = pages
                 .read_batched(&[klass], |pages, &klass| fields.offsets(pages, klass, WANTED).ok());

@@ -38,7 +38,7 @@ use crate::{
         testing::{CODE_FIELDS, Image},
         thread_names::Reader,
         threads::{self, ThreadLayout},
-        walking,
+        virtual_threads, walking,
     },
     process::memory::Memory,
 };
@@ -410,6 +410,7 @@ pub(crate) fn everything(given: &[u8]) {
     let frames =
         (0..64).map(|word| FrameState::Interpreted(Addr(fake.code.0 + 8 * word))).collect();
     let _ = java_threads::held(&memory, &layout, &[(fake.code, frames)]);
+    let _ = virtual_threads::read(&memory, &layout.of_jdk(21));
     let _ = instance_sizes(&memory, &layout);
     for major in [8, 17] {
         let _ = walking::layout(&memory, &layout.of_jdk(major));

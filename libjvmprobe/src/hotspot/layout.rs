@@ -52,6 +52,7 @@ pub(super) enum Feature {
     Threads,
     ThreadNames,
     ThreadDump,
+    VirtualMonitors,
     ForwardedObjects,
     Compilations,
     Loaded,
@@ -89,6 +90,7 @@ impl Feature {
             Self::Threads => "allocation by thread is unknown",
             Self::ThreadNames => "thread names are truncated",
             Self::ThreadDump => "threads are not listed",
+            Self::VirtualMonitors => "monitors that unmounted virtual threads wait for are unknown",
             Self::ForwardedObjects => "objects that ZGC has moved are not found",
             Self::Compilations => "tiers of compilations are unknown",
             Self::Loaded => "its classes are not listed",
@@ -443,6 +445,10 @@ table! {
     NextMonitor         Offset [16 "ObjectMonitor::_next_om"] for ThreadDump;
     MonitorsInUse       Static [16 "ObjectSynchronizer::_in_use_list"] for ThreadDump;
     MonitorListHead     Offset [16 "MonitorList::_head"] for ThreadDump;
+
+    // classfile/javaClasses.hpp
+    ObjectWaiterAt      Symbol [24 "_ZN23java_lang_VirtualThread20_objectWaiter_offsetE"] for VirtualMonitors;
+    LockStackSizeAt     Symbol [24 "_ZN26jdk_internal_vm_StackChunk21_lockStackSize_offsetE"] for VirtualMonitors;
 
     // compiler/compileTask.hpp
     TaskLevel           Offset [8 "CompileTask::_comp_level"] for Compilations;

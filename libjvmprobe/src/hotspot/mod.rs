@@ -24,6 +24,7 @@
 //! | `references` | references in the fields of objects |
 //! | `fields` | offsets of the fields of classes |
 //! | [`java_threads`] | Java threads, their states and the locks that they wait for |
+//! | [`virtual_threads`] | virtual threads, their containers and their stacks |
 //! | `forwarding` | new addresses of objects that ZGC has moved |
 //! | [`thread_names`] | complete names of Java threads |
 //! | [`threads`] | bytes that threads have allocated |
@@ -72,6 +73,7 @@ mod symbols;
 pub(crate) mod testing;
 pub mod thread_names;
 pub mod threads;
+pub mod virtual_threads;
 mod vmstructs;
 pub mod walking;
 

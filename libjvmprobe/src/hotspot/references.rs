@@ -250,6 +250,17 @@ impl References {
         }
     }
 
+    /// Returns the possible addresses of an object to which a stack in the heap refers. The reference has the form of
+    /// references on stacks or, once a collector has visited the stack, that of references in objects.
+    pub(super) fn heap_lock_candidates(&self, now: &mut Pages<'_>, word: u64) -> Result<Vec<Addr>> {
+        let mut candidates = self.lock_candidates(now, Addr(word))?;
+        candidates.extend(match self.form {
+            Form::Narrow { .. } => self.decoded((word & u64::from(u32::MAX)).to_le_bytes()),
+            Form::Address | Form::Colored => self.read_root(now, Addr(word)).ok().flatten(),
+        });
+        Ok(candidates)
+    }
+
     fn current(&self, now: &mut Pages<'_>, reference: u64, address: Addr) -> Result<Addr> {
         match &self.forwarding {
             Some(forwarding) => forwarding.current(now, reference, address),
@@ -362,12 +373,12 @@ fn check(address: Addr) -> Result<()> {
 
 /// Elements of an array.
 #[derive(Clone, Copy, Debug)]
-struct Elements {
+pub(super) struct Elements {
     /// Offset of the first element.
-    begin: u64,
+    pub(super) begin: u64,
     /// Binary logarithm of an element's size in bytes.
-    log2: u32,
-    length: u32,
+    pub(super) log2: u32,
+    pub(super) length: u32,
 }
 
 /// The beginning of an object in the Java heap.
@@ -394,7 +405,7 @@ impl Object {
     /// Returns the elements of an array; `None` for other objects. The layout helper (`Klass::_layout_helper`) of an
     /// array's class contains the offset of the elements and the binary logarithm of an element's size. The array's
     /// length lies between the header and the elements.
-    fn elements(&self) -> Option<Elements> {
+    pub(super) fn elements(&self) -> Option<Elements> {
         let helper = self.helper.cast_unsigned();
         let (begin, log2) = (u64::from(helper >> 16 & 0xff), helper & 0xff);
         if self.helper >= 0 || log2 > 3 {

@@ -6,22 +6,54 @@ use libjvmprobe::{
     Addr,
     hotspot::java_threads::{BlockKind, BlockedOn, Owner, ThreadStatus},
     render::units::count,
-    trace::threads::{Activity, Thread},
+    trace::threads::{Activity, Thread, VirtualThread, carried},
 };
 
-use crate::report::{frame_text, object};
+use crate::{
+    report::{frame_text, object},
+    virtual_threads::innermost,
+};
 
 /// Maximum number of owners in a line.
 const MAX_OWNERS: usize = 8;
 
-/// The threads of a dump by the addresses of their JavaThreads.
-pub struct Owners<'a>(HashMap<Addr, &'a Thread>);
+/// The threads of a dump: platform threads by the addresses of their JavaThreads, virtual threads by their numbers.
+pub struct Owners<'a> {
+    threads: HashMap<Addr, &'a Thread>,
+    found: HashMap<u64, &'a VirtualThread>,
+}
+
+/// A thread of either kind.
+#[derive(Clone, Copy)]
+enum Holder<'a> {
+    Platform(&'a Thread),
+    Virtual(&'a VirtualThread),
+}
 
 impl<'a> Owners<'a> {
     /// Indexes the threads of a dump.
-    pub fn of(threads: &'a [Thread]) -> Self {
+    pub fn of(threads: &'a [Thread], found: &'a [VirtualThread]) -> Self {
         let java = |thread: &'a Thread| Some((thread.java.as_ref()?.address, thread));
-        Self(threads.iter().filter_map(java).collect())
+        Self {
+            threads: threads.iter().filter_map(java).collect(),
+            found: found.iter().map(|thread| (thread.java.number, thread)).collect(),
+        }
+    }
+
+    /// Returns an owner. A carrier owns monitors for the virtual thread that is mounted on it.
+    fn find(&self, owner: &Owner) -> Option<Holder<'a>> {
+        let number = match owner {
+            Owner::VirtualThread { number, .. } => *number,
+            Owner::Thread(address) => {
+                let thread = *self.threads.get(address)?;
+                match carried(thread) {
+                    Some(number) => number,
+                    None => return Some(Holder::Platform(thread)),
+                }
+            }
+            Owner::None | Owner::Unknown => return None,
+        };
+        self.found.get(&number).copied().map(Holder::Virtual)
     }
 
     /// Describes the owner of a lock.
@@ -33,7 +65,7 @@ impl<'a> Owners<'a> {
                 format!("virtual thread #{number} \"{name}\"")
             }
             Owner::VirtualThread { number, name: None } => format!("virtual thread #{number}"),
-            Owner::Thread(address) => self.0.get(address).map_or_else(
+            Owner::Thread(address) => self.threads.get(address).map_or_else(
                 || "an exited thread".into(),
                 |thread| format!("\"{}\"", thread.name()),
             ),
@@ -47,17 +79,26 @@ impl<'a> Owners<'a> {
         let mut seen = HashSet::new();
         loop {
             text += &format!("{}, held by {}", object(on.object, &on.class), self.text(&on.owner));
-            let Owner::Thread(owner) = on.owner else { return text };
-            let Some(thread) = self.0.get(&owner) else { return text };
-            if !seen.insert(owner) || seen.len() == MAX_OWNERS {
+            let Some(holder) = self.find(&on.owner) else { return text };
+            let (identity, next) = match holder {
+                Holder::Platform(thread) => {
+                    let address = thread.java.as_ref().map(|java| java.address);
+                    ((address, None), lock_awaited_by(thread))
+                }
+                Holder::Virtual(thread) => {
+                    ((None, Some(thread.java.number)), owned(thread.java.blocked_on.as_ref()))
+                }
+            };
+            if !seen.insert(identity) || seen.len() == MAX_OWNERS {
                 return text + ", and so on";
             }
-            match lock_awaited_by(thread) {
-                Some(next) => {
+            match (next, holder) {
+                (Some(next), _) => {
                     text += ", which waits for ";
                     on = next;
                 }
-                None => return text + &doing(thread),
+                (None, Holder::Platform(thread)) => return text + &doing(thread),
+                (None, Holder::Virtual(thread)) => return text + &innermost(thread),
             }
         }
     }
@@ -65,8 +106,11 @@ impl<'a> Owners<'a> {
 
 /// Returns the lock for which a thread waits, if it has an owner. A thread in `Object.wait` does not wait for a lock.
 fn lock_awaited_by(thread: &Thread) -> Option<&BlockedOn> {
-    let on = thread.java.as_ref()?.blocked_on.as_ref()?;
-    (on.kind != BlockKind::Wait && on.owner != Owner::None).then_some(on)
+    owned(thread.java.as_ref()?.blocked_on.as_ref())
+}
+
+fn owned(on: Option<&BlockedOn>) -> Option<&BlockedOn> {
+    on.filter(|on| on.kind != BlockKind::Wait && on.owner != Owner::None)
 }
 
 /// Describes what a thread does that waits for no lock, as the end of a sentence; empty if it is not known.
@@ -111,10 +155,11 @@ pub fn held_synchronizers(threads: &[Thread]) -> HashMap<Addr, BTreeMap<Addr, &B
 
 /// Returns a line for each lock that is held while other threads wait for it, the most wanted one first: the number of
 /// waiting threads, the lock, its owner, and what the owner does.
-pub fn lines(threads: &[Thread]) -> Vec<String> {
-    let owners = Owners::of(threads);
+pub fn lines(threads: &[Thread], found: &[VirtualThread]) -> Vec<String> {
+    let owners = Owners::of(threads, found);
     let mut locks: BTreeMap<Addr, (&BlockedOn, u64)> = BTreeMap::new();
-    for on in threads.iter().filter_map(lock_awaited_by) {
+    let found = found.iter().filter_map(|thread| owned(thread.java.blocked_on.as_ref()));
+    for on in threads.iter().filter_map(lock_awaited_by).chain(found) {
         locks.entry(on.object).or_insert((on, 0)).1 += 1;
     }
     let mut locks: Vec<_> = locks.into_values().collect();

@@ -6,7 +6,7 @@ use anyhow::Result;
 use libjvmprobe::{
     render::output::Output,
     sys::privileges::{READ, keep_only},
-    trace::threads::{CoreDumper, Dump},
+    trace::threads::{CoreDumper, Dump, Member, VirtualDump},
 };
 use serde_json::json;
 
@@ -18,8 +18,13 @@ pub fn dump(args: &Args, core: &Path) -> Result<ExitCode> {
     let mut dumper = CoreDumper::open(core, args.exe.as_deref())?;
     let dump = dumper.dump()?;
     let (hotspot, mut out) = (dumper.hotspot(), Output::open(None)?);
+    // The virtual threads of core files are not read.
+    let none = VirtualDump::default();
+    let members = |cycle: &Vec<usize>| cycle.iter().map(|&at| Member::Platform(at)).collect();
+    let deadlocks: Vec<Vec<_>> = dump.deadlocks.iter().map(members).collect();
     if args.common.json {
-        let mut record = json::dump(args, dumper.pid(), hotspot, &dump, &[]);
+        let record = json::dump(args, dumper.pid(), hotspot, (&dump, &none), &deadlocks, &[]);
+        let mut record = serde_json::to_value(&record)?;
         if let Some((number, nid)) = dumper.signal() {
             record["threadDump"]["signal"] = json!({ "number": number, "nid": nid });
         }
@@ -28,10 +33,9 @@ pub fn dump(args: &Args, core: &Path) -> Result<ExitCode> {
         if let Some(line) = signal_line(&dumper, &dump).filter(|_| !args.common.quiet) {
             out.line(&line)?;
         }
-        report::print(args, hotspot, &dump, &[], &mut out)?;
+        report::print(args, hotspot, &dump, &none, &deadlocks, &[], &mut out)?;
     }
-    let has_deadlock = !dump.deadlocks.is_empty();
-    Ok(if has_deadlock { ExitCode::from(DEADLOCK) } else { ExitCode::SUCCESS })
+    Ok(if !deadlocks.is_empty() { ExitCode::from(DEADLOCK) } else { ExitCode::SUCCESS })
 }
 
 /// Returns the line about the signal that ended the JVM.

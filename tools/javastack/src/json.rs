@@ -1,16 +1,20 @@
 //! Dumps as JSON, in the schema of `jcmd PID Thread.dump_to_file -format=json` with further fields.
 //!
-//! Source: jdk/internal/vm/ThreadDumper.java.
+//! Source: jdk/internal/vm/ThreadDumper.java. The containers and the virtual threads are in `virtual_threads`.
 
 use std::time::Duration;
 
 use jiff::Timestamp;
 use libjvmprobe::{
     Pid,
-    hotspot::{HotSpot, java_threads::BlockKind},
+    hotspot::{
+        HotSpot,
+        java_threads::{BlockKind, BlockedOn},
+    },
     stack::Frame,
-    trace::threads::{Activity, Dump, Thread},
+    trace::threads::{Activity, Dump, Member, Thread, VirtualDump, carried},
 };
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::{
@@ -18,43 +22,60 @@ use crate::{
     blocked::Owners,
     changes::Change,
     report::{frame_text, frames, shown},
+    virtual_threads::{Containers, member_name},
 };
 
-/// Returns a dump.
-pub fn dump(
-    args: &Args,
-    pid: Pid,
-    hotspot: &HotSpot,
-    dump: &Dump,
-    changes: &[Option<Change>],
-) -> Value {
-    let threads = &dump.threads;
-    let owners = Owners::of(threads);
-    let shown = shown(args, threads, changes).into_iter();
-    let java = shown.filter(|(thread, _)| thread.java.is_some());
-    let java = java.map(|(thread, change)| thread_json(args, thread, change, &owners));
-    let java: Vec<_> = java.collect();
-    let count = java.len().to_string();
-    let names = |cycle: &Vec<usize>| -> Vec<&str> {
-        cycle.iter().filter_map(|&at| Some(threads.get(at)?.name())).collect()
-    };
-    let deadlocks: Vec<_> = dump.deadlocks.iter().map(names).collect();
-    json!({ "threadDump": {
-        "processId": pid.0.to_string(),
-        "time": args.core.is_none().then(|| Timestamp::now().to_string()),
-        "runtimeVersion": hotspot.version,
-        "threadContainers": [{
-            "container": "<root>",
-            "parent": null,
-            "owner": null,
-            "threads": java,
-            "threadCount": count,
-        }],
-        "deadlocks": deadlocks,
-    }})
+/// The only member of the object that is printed.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Record<'a> {
+    thread_dump: ThreadDump<'a>,
 }
 
-fn thread_json(args: &Args, thread: &Thread, change: Option<Change>, owners: &Owners<'_>) -> Value {
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct ThreadDump<'a> {
+    process_id: String,
+    /// `None` for a core file, which does not contain the time.
+    time: Option<String>,
+    runtime_version: &'a str,
+    thread_containers: Containers<'a>,
+    deadlocks: Vec<Vec<&'a str>>,
+}
+
+/// Returns a dump.
+pub fn dump<'a>(
+    args: &'a Args,
+    pid: Pid,
+    hotspot: &'a HotSpot,
+    (dump, found): (&'a Dump, &'a VirtualDump),
+    deadlocks: &[Vec<Member>],
+    changes: &[Option<Change>],
+) -> impl Serialize + 'a {
+    let threads = &dump.threads;
+    let names = |cycle: &Vec<Member>| -> Vec<&str> {
+        cycle.iter().filter_map(|&member| member_name(member, threads, found)).collect()
+    };
+    let owners = Owners::of(threads, &found.threads);
+    let shown = shown(args, threads, changes);
+    Record {
+        thread_dump: ThreadDump {
+            process_id: pid.0.to_string(),
+            time: args.core.is_none().then(|| Timestamp::now().to_string()),
+            runtime_version: &hotspot.version,
+            thread_containers: Containers { args, threads, shown, found, owners },
+            deadlocks: deadlocks.iter().map(names).collect(),
+        },
+    }
+}
+
+/// Returns a platform thread.
+pub fn thread_json(
+    args: &Args,
+    thread: &Thread,
+    change: Option<Change>,
+    owners: &Owners<'_>,
+) -> Value {
     let java = thread.java.as_ref();
     let frames: Vec<_> = frames(args, thread).collect();
     let stack: Vec<_> = frames.iter().map(|(_, frame)| frame_text(frame)).collect();
@@ -65,18 +86,7 @@ fn thread_json(args: &Args, thread: &Thread, change: Option<Change>, owners: &Ow
         (!locks.is_empty()).then(|| json!({ "depth": depth, "locks": locks }))
     };
     let monitors_owned: Vec<_> = frames.iter().enumerate().filter_map(locks_at).collect();
-    let blocked_on = java.and_then(|java| java.blocked_on.as_ref()).map(|on| {
-        json!({
-            "kind": match on.kind {
-                BlockKind::Enter => "enter",
-                BlockKind::Wait => "wait",
-                BlockKind::Park => "park",
-            },
-            "object": format!("{:#x}", on.object.0),
-            "class": on.class,
-            "owner": owners.text(&on.owner),
-        })
-    });
+    let blocked_on = java.and_then(|java| java.blocked_on.as_ref());
     json!({
         "tid": java.and_then(|java| java.number).map(|number| number.to_string()),
         "name": thread.name(),
@@ -88,14 +98,34 @@ fn thread_json(args: &Args, thread: &Thread, change: Option<Change>, owners: &Ow
         "cpu_ns": thread.os.scheduling.map(|scheduling| nanoseconds(scheduling.cpu)),
         "cpu_since_last_ns": change.map(|change| nanoseconds(change.cpu)),
         "has_moved": change.map(|change| !change.is_still),
-        "blocked_on": blocked_on,
+        "blocked_on": blocked_on.map(|on| blocked_on_json(on, owners)),
         "blocking_call": thread.call.as_ref().map(ToString::to_string),
-        "activity": match thread.activity {
-            Activity::Still => "still",
-            Activity::Running => "running",
-            Activity::Moving => "moving",
-        },
+        "activity": activity_text(thread.activity),
+        "carrying": carried(thread).map(|number| number.to_string()),
     })
+}
+
+/// Returns the object that a thread waits for.
+pub fn blocked_on_json(on: &BlockedOn, owners: &Owners<'_>) -> Value {
+    json!({
+        "kind": match on.kind {
+            BlockKind::Enter => "enter",
+            BlockKind::Wait => "wait",
+            BlockKind::Park => "park",
+        },
+        "object": format!("{:#x}", on.object.0),
+        "class": on.class,
+        "owner": owners.text(&on.owner),
+    })
+}
+
+/// Returns the text of an activity.
+pub fn activity_text(activity: Activity) -> &'static str {
+    match activity {
+        Activity::Still => "still",
+        Activity::Running => "running",
+        Activity::Moving => "moving",
+    }
 }
 
 fn nanoseconds(time: Duration) -> u64 {

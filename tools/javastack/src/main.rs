@@ -3,6 +3,7 @@
 //! The arguments ([`args`]) name JVMs. The library takes the dumps ([`libjvmprobe::trace::threads`]), and [`report`]
 //! prints them in jstack's format, [`json`] in that of `jcmd Thread.dump_to_file`. [`blocked`] describes the owners of
 //! locks, [`changes`] compares a dump with the last one, and [`flames`] builds the profile for the output files.
+//! [`virtual_threads`] formats virtual threads as text and as JSON.
 
 mod args;
 mod blocked;
@@ -11,6 +12,7 @@ mod core_file;
 mod flames;
 mod json;
 mod report;
+mod virtual_threads;
 
 use std::{
     process::ExitCode,
@@ -34,7 +36,7 @@ use libjvmprobe::{
         privileges::{ATTACH, KERNEL_SYMBOLS, MAPS, OUTPUT, READ, Rights, SIGNAL, keep_only},
         stop_on_signal,
     },
-    trace::threads::Dumper,
+    trace::threads::{Dumper, VirtualDump},
 };
 
 use crate::{args::Args, changes::Changes};
@@ -120,18 +122,29 @@ impl Dumps {
             ),
             false => None,
         };
-        let dump = self.dumper.dump(process.pid, hotspot)?;
-        drop(frozen);
-        let changes = self.changes.since_last(process.pid, &dump.threads);
+        let pid = process.pid;
+        let mut dump = self.dumper.dump(pid, hotspot)?;
         if !args.output.is_empty() {
             flames::add(&mut self.profile, process, &dump.threads, args.mixed);
         }
-        if args.common.json {
-            self.out.json(&json::dump(args, process.pid, hotspot, &dump, &changes))?;
-        } else {
-            report::print(args, hotspot, &dump, &changes, &mut self.out)?;
+        let found = self.dumper.virtual_threads(pid, hotspot, &mut dump.threads);
+        let found = found.unwrap_or_else(|error| {
+            log::warn!("process {pid}: virtual threads are missing: {error}");
+            VirtualDump::default()
+        });
+        if found.is_incomplete {
+            log::warn!("process {pid}: some virtual threads or containers could not be read");
         }
-        Ok(!dump.deadlocks.is_empty())
+        let deadlocks = self.dumper.all_deadlocks(pid, hotspot, &dump, &found);
+        drop(frozen);
+        let changes = self.changes.since_last(pid, &dump.threads);
+        if args.common.json {
+            let dumps = (&dump, &found);
+            self.out.json(&json::dump(args, pid, hotspot, dumps, &deadlocks, &changes))?;
+        } else {
+            report::print(args, hotspot, &dump, &found, &deadlocks, &changes, &mut self.out)?;
+        }
+        Ok(!deadlocks.is_empty())
     }
 
     /// Writes the output files.

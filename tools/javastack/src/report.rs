@@ -15,13 +15,14 @@ use libjvmprobe::{
     },
     render::{output::Output, units::count},
     stack::Frame,
-    trace::threads::{Activity, Dump, Thread},
+    trace::threads::{Activity, Dump, Member, Thread, VirtualDump, blocked_on, carried},
 };
 
 use crate::{
     args::Args,
     blocked::{self, Owners, held_synchronizers},
     changes::{Change, busiest},
+    virtual_threads,
 };
 
 /// Prints a dump.
@@ -29,6 +30,8 @@ pub fn print(
     args: &Args,
     hotspot: &HotSpot,
     dump: &Dump,
+    found: &VirtualDump,
+    deadlocks: &[Vec<Member>],
     changes: &[Option<Change>],
     out: &mut Output,
 ) -> Result<()> {
@@ -62,15 +65,19 @@ pub fn print(
             }
             out.line("")?;
         }
+        // The CPU time of virtual threads is not known.
+        if args.top.is_none() {
+            virtual_threads::print(args, threads, found, out)?;
+        }
     }
-    let blocked = blocked::lines(threads);
+    let blocked = blocked::lines(threads, &found.threads);
     for line in &blocked {
         out.line(line)?;
     }
     if !blocked.is_empty() {
         out.line("")?;
     }
-    print_deadlocks(args, dump, out)
+    print_deadlocks(args, threads, found, deadlocks, out)
 }
 
 /// Returns the threads to show, each with what it did since the last dump.
@@ -123,6 +130,9 @@ fn header(thread: &Thread) -> String {
     line += &format!("{times} tid={:#018x} nid={nid:#x} {activity}", java.address.0);
     if let Some(status) = java.status {
         line += &format!("\n   java.lang.Thread.State: {}", status.text());
+    }
+    if let Some(number) = carried(thread) {
+        line += &format!("\n   Carrying virtual thread #{number}");
     }
     line
 }
@@ -177,7 +187,8 @@ pub fn frame_text(frame: &Frame) -> String {
     }
 }
 
-fn lock_line(on: &BlockedOn) -> String {
+/// Returns the line about the object that a thread waits for.
+pub fn lock_line(on: &BlockedOn) -> String {
     let object = object(on.object, &on.class);
     match on.kind {
         BlockKind::Enter => format!("\t- waiting to lock {object}"),
@@ -194,23 +205,23 @@ pub fn object(object: Addr, class: &str) -> String {
 /// Prints deadlocks as jstack does.
 fn print_deadlocks(
     args: &Args,
-    Dump { threads, deadlocks }: &Dump,
+    threads: &[Thread],
+    found: &VirtualDump,
+    deadlocks: &[Vec<Member>],
     out: &mut Output,
 ) -> Result<()> {
-    let members = |cycle: &[usize]| -> Vec<(&Thread, &BlockedOn)> {
-        let member = |&at: &usize| {
-            let thread = threads.get(at)?;
-            Some((thread, thread.java.as_ref()?.blocked_on.as_ref()?))
-        };
-        cycle.iter().filter_map(member).collect()
+    let title = |member: Member| match member {
+        Member::Platform(at) => threads.get(at).map(|thread| format!("\"{}\"", thread.name())),
+        Member::Virtual(at) => found.threads.get(at).map(virtual_threads::title),
     };
-    let owners = Owners::of(threads);
+    let owners = Owners::of(threads, &found.threads);
     for cycle in deadlocks {
         out.line("Found one Java-level deadlock:")?;
         out.line("=============================")?;
-        let members = members(cycle);
-        for (thread, on) in &members {
-            out.line(&format!("\"{}\":", thread.name()))?;
+        for &member in cycle {
+            let on = blocked_on(member, threads, &found.threads);
+            let (Some(title), Some(on)) = (title(member), on) else { continue };
+            out.line(&format!("{title}:"))?;
             let what = match on.kind {
                 BlockKind::Park => "waiting for ownable synchronizer",
                 BlockKind::Enter | BlockKind::Wait => "waiting to lock monitor of",
@@ -220,9 +231,18 @@ fn print_deadlocks(
         }
         out.line("Java stack information for the threads listed above:")?;
         out.line("===================================================")?;
-        for (thread, _) in &members {
-            out.line(&format!("\"{}\":", thread.name()))?;
-            stack(args, thread, out)?;
+        for &member in cycle {
+            let Some(title) = title(member) else { continue };
+            out.line(&format!("{title}:"))?;
+            match member {
+                Member::Platform(at) => {
+                    threads.get(at).map_or(Ok(()), |thread| stack(args, thread, out))?;
+                }
+                Member::Virtual(at) => {
+                    let thread = found.threads.get(at);
+                    thread.map_or(Ok(()), |thread| virtual_threads::stack(args, thread, out))?;
+                }
+            }
         }
         out.line("")?;
     }

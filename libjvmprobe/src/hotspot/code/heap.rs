@@ -105,7 +105,7 @@ impl Heap {
 
 /// A block: its blob and its size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct HeapBlock {
+pub(in crate::hotspot) struct HeapBlock {
     pub(crate) blob: Addr,
     pub(crate) bytes: u64,
     /// Address of the byte that is nonzero while the block is in use.
@@ -114,7 +114,7 @@ pub(super) struct HeapBlock {
 
 /// Layout of a block's header.
 #[derive(Clone, Debug)]
-pub(super) struct Blocks {
+pub(in crate::hotspot) struct Blocks {
     header: u64,
     length: u64,
     length_is_long: bool,

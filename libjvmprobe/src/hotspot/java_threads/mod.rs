@@ -18,15 +18,15 @@
 //! agree. The owner of a monitor counts only if, after the owner was identified, the thread still waits for
 //! this monitor and the monitor has not changed.
 //!
-//! Virtual threads are not listed. A carrier thread is listed as itself, even if a virtual thread is mounted on it.
-//! Up to JDK 23, if a virtual thread holds a monitor, its carrier counts as the owner. Since JDK 24, a
-//! virtual thread that is not mounted has its lock stack in the heap, where it is not read. So the owner of a
-//! monitor whose `_owner` is 1 may be unknown.
+//! Virtual threads are not listed here, but by `hotspot/virtual_threads`. A carrier thread is listed as itself, with the
+//! number of the virtual thread that is mounted on it. Up to JDK 23, if a virtual thread holds a monitor, its carrier
+//! counts as the owner. Since JDK 24, a virtual thread that is not mounted has its lock stack in the heap, where it is
+//! not read. So the owner of a monitor whose `_owner` is 1 may be unknown.
 
 mod anchor;
 mod held;
 mod owners;
-mod reader;
+pub(super) mod reader;
 #[cfg(test)]
 mod tests;
 
@@ -74,6 +74,8 @@ pub struct JavaThread {
     pub vm_state: Option<VmState>,
     /// The object that it waits for. `None` also for a thread that was notified and enters its monitor again.
     pub blocked_on: Option<BlockedOn>,
+    /// Number of the virtual thread that is mounted on it.
+    pub mounted: Option<u64>,
     /// Whether no two successive reads of the thread agreed. Its data may then be inconsistent or missing.
     pub is_moving: bool,
 }
@@ -279,6 +281,7 @@ struct Facts {
     vm_state: Option<VmState>,
     java: Option<JavaSide>,
     block: Option<Block>,
+    mounted: Option<u64>,
     /// Whether all of it could be read.
     is_complete: bool,
 }
@@ -288,7 +291,8 @@ impl Facts {
     fn agrees(&self, other: &Self) -> bool {
         self.is_complete
             && other.is_complete
-            && (self.tid, &self.java, &self.block) == (other.tid, &other.java, &other.block)
+            && (self.tid, &self.java, &self.block, self.mounted)
+                == (other.tid, &other.java, &other.block, other.mounted)
     }
 }
 
@@ -312,15 +316,15 @@ struct JavaState {
 
 /// An object that a thread waits for, and what is stored about its owner.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Block {
-    kind: BlockKind,
-    object: Addr,
-    class: Arc<str>,
-    owner: StoredOwner,
+pub(super) struct Block {
+    pub(super) kind: BlockKind,
+    pub(super) object: Addr,
+    pub(super) class: Arc<str>,
+    pub(super) owner: StoredOwner,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum StoredOwner {
+pub(super) enum StoredOwner {
     None,
     Monitor(MonitorWords),
     /// A `java.lang.Thread`.
@@ -334,10 +338,10 @@ enum StoredOwner {
 
 /// Contents of a monitor that identify its owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct MonitorWords {
-    monitor: Addr,
-    object: Addr,
-    owner: u64,
+pub(super) struct MonitorWords {
+    pub(super) monitor: Addr,
+    pub(super) object: Addr,
+    pub(super) owner: u64,
     /// `ObjectMonitor::_stack_locker`, 0 if there is none.
     locker: u64,
 }
@@ -352,7 +356,7 @@ struct ReadThread {
 
 /// Combines the data of a thread with the owner of the object that it waits for.
 fn finished(thread: ReadThread, owner: Owner) -> JavaThread {
-    let Facts { tid, vm_state, java, block, .. } = thread.facts;
+    let Facts { tid, vm_state, java, block, mounted, .. } = thread.facts;
     // If the owner is the waiting thread itself, this thread has acquired the object after the thread was
     // read. The owner for which it waited is then unknown.
     let owner = if owner == Owner::Thread(thread.address) { Owner::Unknown } else { owner };
@@ -373,6 +377,7 @@ fn finished(thread: ReadThread, owner: Owner) -> JavaThread {
             class,
             owner,
         }),
+        mounted,
         is_moving: thread.is_moving,
     }
 }

@@ -46,11 +46,11 @@ const VIRTUAL: [&str; 2] = ["java/lang/BaseVirtualThread", "java/lang/VirtualThr
 
 /// Offsets of the parts of JavaThreads and monitors.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Offsets {
+pub(in crate::hotspot) struct Offsets {
     os_thread: u64,
     /// The Zero VM does not export it.
     os_thread_id: Option<u64>,
-    object: u64,
+    pub(in crate::hotspot) object: u64,
     state: u64,
     pub(super) pending: u64,
     pub(super) waiting: u64,
@@ -58,8 +58,8 @@ pub(super) struct Offsets {
     pub(super) stack_size: u64,
     /// Offsets in a JavaThread: of the first object of the lock stack, and of the lock stack's `_top`. The
     /// value of `_top` is an offset in the JavaThread, too.
-    pub(super) locks: Option<(u64, u64)>,
-    pub(super) virtual_thread: Option<u64>,
+    pub(in crate::hotspot) locks: Option<(u64, u64)>,
+    pub(in crate::hotspot) virtual_thread: Option<u64>,
     pub(super) owner_id: Option<u64>,
     monitor_object: u64,
     monitor_owner: u64,
@@ -94,11 +94,11 @@ impl Offsets {
 
 /// Offsets of the fields of `java.lang.Thread`; `None` for those that a JDK does not have.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct ThreadFields {
+pub(in crate::hotspot) struct ThreadFields {
     name: Option<u64>,
-    pub(super) number: u64,
-    java_thread: u64,
-    park_blocker: Option<u64>,
+    pub(in crate::hotspot) number: u64,
+    pub(in crate::hotspot) java_thread: u64,
+    pub(in crate::hotspot) park_blocker: Option<u64>,
     /// The field that refers to the `Thread$FieldHolder`, if status, priority and daemon are there.
     holder: Option<u64>,
     state: Option<StateFields>,
@@ -128,11 +128,11 @@ struct StringFields {
 
 /// A class, as far as it matters for threads and their locks.
 #[derive(Clone, Debug)]
-pub(super) struct ClassInfo {
+pub(in crate::hotspot) struct ClassInfo {
     /// Name as in Java source.
-    name: Arc<str>,
+    pub(in crate::hotspot) name: Arc<str>,
     /// Klass of `java.lang.Thread`, if it is a superclass or the class itself.
-    thread: Option<Addr>,
+    pub(in crate::hotspot) thread: Option<Addr>,
     /// Klass of `AbstractOwnableSynchronizer`, if it is a superclass or the class itself.
     synchronizer: Option<Addr>,
     pub(super) is_virtual: bool,
@@ -140,12 +140,12 @@ pub(super) struct ClassInfo {
 
 /// Reads threads.
 #[derive(Debug)]
-pub(super) struct Reader {
+pub(in crate::hotspot) struct Reader {
     pub(super) memory: Memory,
     pub(super) layout: Layout,
-    pub(super) references: References,
-    fields: Fields,
-    pub(super) offsets: Offsets,
+    pub(in crate::hotspot) references: References,
+    pub(in crate::hotspot) fields: Fields,
+    pub(in crate::hotspot) offsets: Offsets,
     klass_name: u64,
     symbol_length: u64,
     symbol_body: u64,
@@ -163,7 +163,7 @@ pub(super) struct Reader {
 }
 
 impl Reader {
-    pub(super) fn new(memory: &Memory, layout: &Layout) -> Result<Self> {
+    pub(in crate::hotspot) fn new(memory: &Memory, layout: &Layout) -> Result<Self> {
         Ok(Self {
             memory: memory.clone(),
             layout: layout.clone(),
@@ -237,7 +237,10 @@ impl Reader {
         let vm_state = at(thread, self.offsets.state).and_then(|state| pages.u32(state));
         let monitor = self.monitor(pages, thread);
         let java = self.java_side(pages, thread);
-        let is_complete = tid.is_ok() && vm_state.is_ok() && monitor.is_ok() && java.is_ok();
+        let mounted = self.mounted_number(pages, thread);
+        let is_complete = mounted.is_ok();
+        let is_complete =
+            is_complete && tid.is_ok() && vm_state.is_ok() && monitor.is_ok() && java.is_ok();
         let (java, parked_on) = java.ok().flatten().unzip();
         let parked_on = parked_on.unwrap_or(Ok(None));
         let has_object = java.as_ref().is_none_or(|java| java.is_complete);
@@ -247,8 +250,23 @@ impl Reader {
             vm_state: vm_state.ok().map(|raw| VmState::of(raw, self.layout.major)),
             java,
             block: monitor.ok().flatten().or(parked_on.ok().flatten()),
+            mounted: mounted.ok().flatten(),
             is_complete,
         }
+    }
+
+    /// Returns the number of the virtual thread that is mounted on a thread. The field of a thread without one refers to
+    /// the thread's own object.
+    fn mounted_number(&mut self, pages: &mut Pages<'_>, thread: Addr) -> Result<Option<u64>> {
+        let Some(field) = self.offsets.virtual_thread else { return Ok(None) };
+        let own = self.root(pages, at(thread, self.offsets.object)?);
+        let Some(object) = self.root(pages, at(thread, field)?)? else { return Ok(None) };
+        if own? == Some(object) {
+            return Ok(None);
+        }
+        let (fields, class) = self.thread_fields(pages, object)?;
+        let number = pages.u64(at(object, fields.number)?)?;
+        Ok(class.is_virtual.then_some(number))
     }
 
     fn tid(&self, pages: &mut Pages<'_>, thread: Addr) -> Result<Option<u32>> {
@@ -275,7 +293,7 @@ impl Reader {
         Ok(Some(Block { kind, object: words.object, class, owner: StoredOwner::Monitor(words) }))
     }
 
-    pub(super) fn monitor_words(
+    pub(in crate::hotspot) fn monitor_words(
         &self,
         pages: &mut Pages<'_>,
         monitor: Addr,
@@ -291,7 +309,11 @@ impl Reader {
     }
 
     /// Follows a reference that is stored outside of the heap; `None` for null.
-    pub(super) fn root(&self, pages: &mut Pages<'_>, field: Addr) -> Result<Option<Addr>> {
+    pub(in crate::hotspot) fn root(
+        &self,
+        pages: &mut Pages<'_>,
+        field: Addr,
+    ) -> Result<Option<Addr>> {
         let mut word = pages.pointer(field)?;
         if self.has_handles && word != Addr(0) {
             word = pages.pointer(word)?;
@@ -341,7 +363,11 @@ impl Reader {
     }
 
     /// Reads the object that a thread is parked on.
-    fn parked_on(&mut self, pages: &mut Pages<'_>, blocker: Addr) -> Result<Block> {
+    pub(in crate::hotspot) fn parked_on(
+        &mut self,
+        pages: &mut Pages<'_>,
+        blocker: Addr,
+    ) -> Result<Block> {
         let klass = self.references.class_of(pages, blocker)?;
         let class = self.class(pages, klass)?;
         let owner = match class.synchronizer {
@@ -379,7 +405,7 @@ impl Reader {
     }
 
     /// Returns the offsets of the fields of a `java.lang.Thread`, and the object's class.
-    pub(super) fn thread_fields(
+    pub(in crate::hotspot) fn thread_fields(
         &mut self,
         pages: &mut Pages<'_>,
         object: Addr,
@@ -449,7 +475,7 @@ impl Reader {
     }
 
     /// Reads the name of a thread.
-    pub(super) fn name(
+    pub(in crate::hotspot) fn name(
         &mut self,
         pages: &mut Pages<'_>,
         thread: Addr,
@@ -466,7 +492,11 @@ impl Reader {
     }
 
     /// Reads at most the first [`MAX_CHARACTERS`] characters of a string.
-    fn text(&mut self, pages: &mut Pages<'_>, string: Addr) -> Result<String> {
+    pub(in crate::hotspot) fn text(
+        &mut self,
+        pages: &mut Pages<'_>,
+        string: Addr,
+    ) -> Result<String> {
         let klass = self.references.class_of(pages, string)?;
         let fields = match self.string {
             Some((cached, fields)) if cached == klass => fields,
@@ -500,7 +530,11 @@ impl Reader {
     }
 
     /// Reads a class and its superclasses.
-    fn class(&mut self, pages: &mut Pages<'_>, klass: Addr) -> Result<ClassInfo> {
+    pub(in crate::hotspot) fn class(
+        &mut self,
+        pages: &mut Pages<'_>,
+        klass: Addr,
+    ) -> Result<ClassInfo> {
         if let Some(class) = self.classes.get(&klass) {
             return Ok(class.clone());
         }

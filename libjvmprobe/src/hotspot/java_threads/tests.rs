@@ -189,6 +189,7 @@ fn threads_are_read_with_names_and_states() {
             status: Some(ThreadStatus::Runnable),
             vm_state: Some(VmState::InNative),
             blocked_on: None,
+            mounted: None,
             is_moving: false,
         };
         assert_eq!(threads[1], expected, "{major}");

@@ -224,6 +224,14 @@ impl Dumper {
         Ok(dump)
     }
 
+    /// Names the frames of a stack, innermost first.
+    pub(super) fn name(&mut self, pid: Pid, hotspot: &HotSpot, raw: &RawStack) -> Vec<Frame> {
+        let Some(jvm) = self.jvms.get_mut(&pid) else { return Vec::new() };
+        let mut frames = jvm.namer.name_without_walker(hotspot, &mut self.files, raw).frames;
+        frames.reverse();
+        frames
+    }
+
     fn thread(
         &mut self,
         pid: Pid,

@@ -2,13 +2,15 @@
 //! the JVM.
 //!
 //! [`Dumper`] loads the BPF side (bpf/javastack.bpf.c) once and takes any number of dumps. `session` reads the threads
-//! that the BPF side reports, `dump` walks and names their stacks, and `deadlocks` finds cycles of waiting threads.
+//! that the BPF side reports, `dump` walks and names their stacks, [`Dumper::virtual_threads`] adds the virtual
+//! threads, and `deadlocks` finds cycles of waiting threads.
 
 mod core;
 mod deadlocks;
 mod dump;
 mod event;
 mod session;
+mod virtual_threads;
 
 /// Generated from bpf/javastack.bpf.c.
 #[allow(missing_docs, unused_imports, unused_qualifications, clippy::all, clippy::restriction)]
@@ -19,3 +21,4 @@ mod skel {
 
 pub use self::core::CoreDumper;
 pub use dump::{Activity, Dump, Dumper, Thread};
+pub use virtual_threads::{Member, VirtualDump, VirtualThread, blocked_on, carried};

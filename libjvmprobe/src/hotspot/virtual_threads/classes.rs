@@ -1,0 +1,385 @@
+//! The classes of java.base that are read here. The boot loader has all of them, so only its classes are searched.
+
+use std::{collections::HashMap, time::Instant};
+
+use super::VirtualState;
+use crate::{
+    Addr, Error, Result,
+    hotspot::{
+        fields::FieldName, java_threads::reader::Reader as Threads, layout::Item, loaded::at,
+        pages::Pages, resolved::Layout,
+    },
+};
+
+/// Maximum number of class loaders that are visited. The boot loader is the last one of the list.
+const MAX_LOADERS: usize = 1 << 20;
+/// Maximum number of classes of the boot loader that are visited.
+const MAX_CLASSES: usize = 1 << 17;
+/// Number of class names that are read together.
+const AT_ONCE: usize = 256;
+
+const VIRTUAL_THREAD: &str = "java/lang/VirtualThread";
+const THREAD: &str = "java/lang/Thread";
+const CONTINUATION: &str = "jdk/internal/vm/Continuation";
+const CHUNK: &str = "jdk/internal/vm/StackChunk";
+const CONTAINERS: &str = "jdk/internal/vm/ThreadContainers";
+const TRACKING: &str = "jdk/internal/vm/ThreadContainers$RootContainer$TrackingRootContainer";
+const CONTAINER: &str = "jdk/internal/vm/ThreadContainer";
+const SHARED: &str = "jdk/internal/vm/SharedThreadContainer";
+const PER_TASK: &str = "java/util/concurrent/ThreadPerTaskExecutor";
+const FLOCK: &str = "jdk/internal/misc/ThreadFlock";
+const IN_FLOCK: &str = "jdk/internal/misc/ThreadFlock$ThreadContainerImpl";
+const SCOPE: &str = "jdk/internal/vm/StackableScope";
+const REFERENCE: &str = "java/lang/ref/Reference";
+const VIEW: &str = "java/util/concurrent/ConcurrentHashMap$CollectionView";
+const MAP: &str = "java/util/concurrent/ConcurrentHashMap";
+const NODE: &str = "java/util/concurrent/ConcurrentHashMap$Node";
+const BIN: &str = "java/util/concurrent/ConcurrentHashMap$TreeBin";
+const FORWARDING: &str = "java/util/concurrent/ConcurrentHashMap$ForwardingNode";
+
+const WANTED: [&str; 18] = [
+    VIRTUAL_THREAD,
+    THREAD,
+    CONTINUATION,
+    CHUNK,
+    CONTAINERS,
+    TRACKING,
+    CONTAINER,
+    SHARED,
+    PER_TASK,
+    FLOCK,
+    IN_FLOCK,
+    SCOPE,
+    REFERENCE,
+    VIEW,
+    MAP,
+    NODE,
+    BIN,
+    FORWARDING,
+];
+
+const SET: &str = "Ljava/util/Set;";
+const NODES: &str = "[Ljava/util/concurrent/ConcurrentHashMap$Node;";
+const STRING: &str = "Ljava/lang/String;";
+
+/// Constants of `VirtualThread`, whose numbers differ between JDKs.
+const STATES: [(&str, VirtualState); 21] = [
+    ("NEW", VirtualState::New),
+    ("STARTED", VirtualState::Started),
+    ("RUNNABLE", VirtualState::Runnable),
+    ("RUNNING", VirtualState::Running),
+    ("PARKING", VirtualState::Parking),
+    ("PARKED", VirtualState::Parked),
+    ("PINNED", VirtualState::Pinned),
+    ("TIMED_PARKING", VirtualState::TimedParking),
+    ("TIMED_PARKED", VirtualState::TimedParked),
+    ("TIMED_PINNED", VirtualState::TimedPinned),
+    ("UNPARKED", VirtualState::Unparked),
+    ("YIELDING", VirtualState::Yielding),
+    ("YIELDED", VirtualState::Yielded),
+    ("BLOCKING", VirtualState::Blocking),
+    ("BLOCKED", VirtualState::Blocked),
+    ("UNBLOCKED", VirtualState::Unblocked),
+    ("WAITING", VirtualState::Waiting),
+    ("WAIT", VirtualState::Wait),
+    ("TIMED_WAITING", VirtualState::TimedWaiting),
+    ("TIMED_WAIT", VirtualState::TimedWait),
+    ("TERMINATED", VirtualState::Terminated),
+];
+
+/// A class, with the offset of one of its fields.
+pub(super) type ClassWithField = (Addr, u64);
+
+/// The classes and the offsets of their fields.
+#[derive(Clone, Debug)]
+pub(super) struct Classes {
+    pub(super) virtual_thread: Addr,
+    pub(super) state: u64,
+    pub(super) continuation: u64,
+    pub(super) carrier: u64,
+    /// `Thread.container` and `Thread.headStackableScopes`.
+    pub(super) container: Option<u64>,
+    pub(super) scopes: Option<u64>,
+    /// `Continuation.tail`, the first chunk.
+    pub(super) tail: u64,
+    pub(super) chunk: Chunk,
+    /// Sets of the threads without a container, and of weak references to containers.
+    pub(super) roots: Option<Addr>,
+    pub(super) registry: Option<Addr>,
+    /// The class `ThreadContainer`.
+    pub(super) container_class: Option<Addr>,
+    /// The classes of containers with the offsets of their sets, and of their names.
+    pub(super) shared: Option<(ClassWithField, Option<u64>)>,
+    pub(super) per_task: Option<ClassWithField>,
+    /// `ThreadFlock$ThreadContainerImpl.flock`, `ThreadFlock.threads` and `ThreadFlock.name`.
+    pub(super) flock: Option<(ClassWithField, ClassWithField, Option<u64>)>,
+    /// `StackableScope.owner` and `StackableScope.previous`.
+    pub(super) scope: Option<(u64, u64)>,
+    /// `Reference.referent`.
+    pub(super) referent: Option<u64>,
+    pub(super) map: Option<Map>,
+    /// The numbers of states.
+    states: HashMap<u32, VirtualState>,
+    /// `VirtualThread.SUSPENDED`, which is added to a state.
+    suspended: u32,
+}
+
+/// Offsets of the fields of a `StackChunk`.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Chunk {
+    pub(super) class: Addr,
+    /// Size of the object without the stack, which begins after it.
+    pub(super) stack: u64,
+    pub(super) sp: u64,
+    pub(super) bottom: u64,
+    pub(super) parent: u64,
+}
+
+/// Offsets of the fields of a `ConcurrentHashMap`, and classes of its entries.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Map {
+    pub(super) of_view: u64,
+    pub(super) table: u64,
+    pub(super) key: u64,
+    pub(super) next: u64,
+    pub(super) node: Addr,
+    /// Offsets of `TreeBin.first` and `ForwardingNode.nextTable`.
+    pub(super) bin: Option<ClassWithField>,
+    pub(super) forwarding: Option<ClassWithField>,
+}
+
+impl Classes {
+    /// Finds the classes; `None` if the JVM has not loaded `VirtualThread`, so that there are no virtual threads.
+    ///
+    /// # Errors
+    /// [`Error::Layout`] naming the missing class or field, [`Error::Memory`] if the JVM has exited.
+    pub(super) fn find(
+        pages: &mut Pages<'_>,
+        threads: &Threads,
+        layout: &Layout,
+        until: Instant,
+    ) -> Result<Option<Self>> {
+        let classes = boot_classes(pages, layout, until)?;
+        let found = named(pages, layout, &classes)?;
+        let mut finder = Finder { threads, layout, found };
+        let Some(virtual_thread) = finder.class(VIRTUAL_THREAD) else { return Ok(None) };
+        let [state, continuation, carrier] = finder.fields(
+            pages,
+            VIRTUAL_THREAD,
+            [
+                ("state", "I"),
+                ("cont", "Ljdk/internal/vm/Continuation;"),
+                ("carrierThread", "Ljava/lang/Thread;"),
+            ],
+        )?;
+        let [tail] =
+            finder.fields(pages, CONTINUATION, [("tail", "Ljdk/internal/vm/StackChunk;")])?;
+        let chunk_fields =
+            [("sp", "I"), ("bottom", "I"), ("parent", "Ljdk/internal/vm/StackChunk;")];
+        let [sp, bottom, parent] = finder.fields(pages, CHUNK, chunk_fields)?;
+        let class = finder.class(CHUNK).unwrap_or(Addr(0));
+        // The lowest bits are flags.
+        let stack = pages.u32(at(class, layout.get(Item::LayoutHelper)?)?)? & !7;
+        let chunk = Chunk {
+            class,
+            stack: stack.into(),
+            sp: required(sp, "StackChunk.sp")?,
+            bottom: required(bottom, "StackChunk.bottom")?,
+            parent: required(parent, "StackChunk.parent")?,
+        };
+        let thread_fields = [
+            ("container", "Ljdk/internal/vm/ThreadContainer;"),
+            ("headStackableScopes", "Ljdk/internal/vm/StackableScope;"),
+        ];
+        let [container, scopes] = finder.fields(pages, THREAD, thread_fields)?;
+        let [shared_set, shared_name] =
+            finder.fields(pages, SHARED, [("virtualThreads", SET), ("name", STRING)])?;
+        let [per_task] = finder.fields(pages, PER_TASK, [("threads", SET)])?;
+        let [of_flock] =
+            finder.fields(pages, IN_FLOCK, [("flock", "Ljdk/internal/misc/ThreadFlock;")])?;
+        let [flock_set, flock_name] =
+            finder.fields(pages, FLOCK, [("threads", SET), ("name", STRING)])?;
+        let [owner, previous] = finder.fields(
+            pages,
+            SCOPE,
+            [("owner", "Ljava/lang/Thread;"), ("previous", "Ljdk/internal/vm/StackableScope;")],
+        )?;
+        let [referent] = finder.fields(pages, REFERENCE, [("referent", "Ljava/lang/Object;")])?;
+        let of = |finder: &Finder<'_>, class, field: Option<u64>| finder.class(class).zip(field);
+        let flock = of(&finder, IN_FLOCK, of_flock).zip(of(&finder, FLOCK, flock_set));
+        let (states, suspended) = finder.states(pages)?;
+        Ok(Some(Self {
+            virtual_thread,
+            state: required(state, "VirtualThread.state")?,
+            continuation: required(continuation, "VirtualThread.cont")?,
+            carrier: required(carrier, "VirtualThread.carrierThread")?,
+            container,
+            scopes,
+            tail: required(tail, "Continuation.tail")?,
+            chunk,
+            roots: finder.static_object(pages, TRACKING, ("VTHREADS", SET))?,
+            registry: finder.static_object(pages, CONTAINERS, ("CONTAINER_REGISTRY", SET))?,
+            container_class: finder.class(CONTAINER),
+            shared: of(&finder, SHARED, shared_set).map(|class| (class, shared_name)),
+            per_task: of(&finder, PER_TASK, per_task),
+            flock: flock.map(|(container, flock)| (container, flock, flock_name)),
+            scope: owner.zip(previous),
+            referent,
+            map: finder.map(pages)?,
+            states,
+            suspended,
+        }))
+    }
+
+    /// Decodes `VirtualThread.state`.
+    pub(super) fn state(&self, raw: u32) -> VirtualState {
+        self.states.get(&(raw & !self.suspended)).copied().unwrap_or(VirtualState::Unknown)
+    }
+}
+
+fn required(field: Option<u64>, name: &str) -> Result<u64> {
+    field.ok_or_else(|| Error::layout(format!("this JVM has no {name}")))
+}
+
+/// Finds fields of the classes.
+struct Finder<'a> {
+    threads: &'a Threads,
+    layout: &'a Layout,
+    found: HashMap<&'static str, Addr>,
+}
+
+impl Finder<'_> {
+    fn class(&self, name: &str) -> Option<Addr> {
+        self.found.get(name).copied()
+    }
+
+    /// Returns the offsets of fields. They are `None` if the class is not loaded.
+    fn fields<const N: usize>(
+        &self,
+        pages: &mut Pages<'_>,
+        class: &str,
+        wanted: [FieldName; N],
+    ) -> Result<[Option<u64>; N]> {
+        match self.class(class) {
+            Some(klass) => self.threads.fields.offsets(pages, klass, wanted),
+            None => Ok([None; N]),
+        }
+    }
+
+    /// Returns the mirror of a class.
+    fn mirror(&self, pages: &mut Pages<'_>, klass: Addr) -> Result<Option<Addr>> {
+        self.threads.root(pages, at(klass, self.layout.get(Item::Mirror)?)?)
+    }
+
+    /// Returns the object to which a static field refers.
+    fn static_object(
+        &self,
+        pages: &mut Pages<'_>,
+        class: &str,
+        field: FieldName,
+    ) -> Result<Option<Addr>> {
+        let Some(klass) = self.class(class) else { return Ok(None) };
+        let [Some(field)] = self.threads.fields.static_offsets(pages, klass, [field])? else {
+            return Ok(None);
+        };
+        let Some(mirror) = self.mirror(pages, klass)? else { return Ok(None) };
+        self.threads.references.read_reference(pages, mirror, field)
+    }
+
+    /// Returns the numbers of states, and the bit of suspended threads.
+    fn states(&mut self, pages: &mut Pages<'_>) -> Result<(HashMap<u32, VirtualState>, u32)> {
+        let mut states = HashMap::new();
+        let Some(klass) = self.class(VIRTUAL_THREAD) else { return Ok((states, 0)) };
+        let Some(mirror) = self.mirror(pages, klass)? else { return Ok((states, 0)) };
+        let names = STATES.map(|(name, _)| (name, "I"));
+        let offsets = self.threads.fields.static_offsets(pages, klass, names)?;
+        for ((_, state), offset) in STATES.iter().zip(offsets) {
+            if let Some(offset) = offset {
+                states.insert(pages.u32(at(mirror, offset)?)?, *state);
+            }
+        }
+        let [suspended] = self.threads.fields.static_offsets(pages, klass, [("SUSPENDED", "I")])?;
+        let suspended = match suspended {
+            Some(offset) => pages.u32(at(mirror, offset)?)?,
+            None => 0,
+        };
+        Ok((states, suspended))
+    }
+
+    fn map(&self, pages: &mut Pages<'_>) -> Result<Option<Map>> {
+        let [of_view] =
+            self.fields(pages, VIEW, [("map", "Ljava/util/concurrent/ConcurrentHashMap;")])?;
+        let [table] = self.fields(pages, MAP, [("table", NODES)])?;
+        let node = [
+            ("key", "Ljava/lang/Object;"),
+            ("next", "Ljava/util/concurrent/ConcurrentHashMap$Node;"),
+        ];
+        let [key, next] = self.fields(pages, NODE, node)?;
+        let tree = "Ljava/util/concurrent/ConcurrentHashMap$TreeNode;";
+        let [first] = self.fields(pages, BIN, [("first", tree)])?;
+        let [next_table] = self.fields(pages, FORWARDING, [("nextTable", NODES)])?;
+        let (Some(of_view), Some(table), Some(key), Some(next), Some(node)) =
+            (of_view, table, key, next, self.class(NODE))
+        else {
+            return Ok(None);
+        };
+        let bin = self.class(BIN).zip(first);
+        let forwarding = self.class(FORWARDING).zip(next_table);
+        Ok(Some(Map { of_view, table, key, next, node, bin, forwarding }))
+    }
+}
+
+/// Returns the classes of the boot loader, which is the last one in the list of loaders.
+fn boot_classes(pages: &mut Pages<'_>, layout: &Layout, until: Instant) -> Result<Vec<Addr>> {
+    let next_loader = layout.get(Item::NextLoader)?;
+    let mut loader = pages.pointer(layout.address(Item::Loaders)?)?;
+    for _ in 0..MAX_LOADERS {
+        match pages.pointer(at(loader, next_loader)?)? {
+            Addr(0) => break,
+            next => loader = next,
+        }
+        if Instant::now() >= until {
+            return Err(Error::layout("the list of class loaders has no end"));
+        }
+    }
+    let next_class = layout.get(Item::NextClass)?;
+    let mut classes = Vec::new();
+    let mut klass = pages.pointer(at(loader, layout.get(Item::FirstClass)?)?)?;
+    while klass != Addr(0) && classes.len() < MAX_CLASSES && Instant::now() < until {
+        classes.push(klass);
+        klass = pages.pointer(at(klass, next_class)?)?;
+    }
+    Ok(classes)
+}
+
+/// Returns those of the wanted classes that are among some classes.
+fn named(
+    pages: &mut Pages<'_>,
+    layout: &Layout,
+    classes: &[Addr],
+) -> Result<HashMap<&'static str, Addr>> {
+    let name = layout.get(Item::KlassName)?;
+    let (length, body) = (layout.get(Item::SymbolLength)?, layout.get(Item::SymbolBody)?);
+    let wanted = |pages: &mut Pages<'_>, &klass: &Addr| -> Result<Option<&'static str>> {
+        let symbol = pages.pointer(at(klass, name)?)?;
+        let length = usize::from(pages.u16(at(symbol, length)?)?);
+        if !WANTED.iter().any(|wanted| wanted.len() == length) {
+            return Ok(None);
+        }
+        let text = pages.bytes(at(symbol, body)?, length)?;
+        Ok(WANTED.into_iter().find(|wanted| wanted.as_bytes() == text))
+    };
+    let mut found = HashMap::new();
+    for some in classes.chunks(AT_ONCE) {
+        let names = pages.read_batched(some, wanted);
+        for (&klass, name) in some.iter().zip(names) {
+            if let Ok(Some(name)) = name {
+                found.insert(name, klass);
+            }
+        }
+        if found.len() == WANTED.len() {
+            break;
+        }
+    }
+    Ok(found)
+}

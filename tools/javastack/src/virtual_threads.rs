@@ -1,0 +1,350 @@
+//! Virtual threads, in text and in JSON.
+//!
+//! In the text, virtual threads with equal states and stacks are printed once. In JSON, each thread is in its container.
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    sync::Arc,
+};
+
+use anyhow::Result;
+use libjvmprobe::{
+    Addr,
+    hotspot::java_threads::{BlockKind, BlockedOn, ThreadStatus},
+    render::{output::Output, units::count},
+    stack::Frame,
+    trace::threads::{Activity, Member, Thread, VirtualDump, VirtualThread},
+};
+use serde::{Serialize, Serializer};
+use serde_json::Value;
+
+use crate::{
+    args::Args,
+    blocked::Owners,
+    changes::Change,
+    json::{activity_text, blocked_on_json, thread_json},
+    report::{frame_text, lock_line, object},
+};
+
+/// Maximum number of ranges of thread numbers in the header of a group.
+const MAX_RANGES: usize = 8;
+/// Methods that Java's own stack traces of virtual threads do not contain (`jdk.internal.vm.annotation.Hidden`).
+const HIDDEN: [&str; 6] = [
+    "jdk.internal.vm.Continuation.",
+    "java.lang.VirtualThread.yieldContinuation",
+    "java.lang.VirtualThread$VThreadContinuation",
+    "java.lang.Thread.runWith",
+    "java.lang.invoke.LambdaForm$",
+    "java.lang.VirtualThread.runContinuation",
+];
+
+/// Returns the frames of a virtual thread that are shown, with their positions.
+fn shown<'a>(args: &Args, frames: &'a [Frame]) -> impl Iterator<Item = (usize, &'a Frame)> {
+    let is_mixed = args.mixed;
+    frames.iter().enumerate().filter(move |(_, frame)| is_mixed || !is_hidden(frame))
+}
+
+fn is_hidden(frame: &Frame) -> bool {
+    !frame.is_java()
+        || HIDDEN.iter().any(|hidden| frame.name.starts_with(hidden))
+        // The class of a lambda expression.
+        || frame.name.contains("$$Lambda")
+}
+
+fn texts(args: &Args, frames: &[Frame]) -> Vec<String> {
+    shown(args, frames).map(|(_, frame)| frame_text(frame)).collect()
+}
+
+/// Describes where a virtual thread is that waits for no lock, as the end of a sentence; empty if it is not known.
+pub fn innermost(thread: &VirtualThread) -> String {
+    let innermost = thread.frames.iter().find(|frame| !is_hidden(frame));
+    innermost.map_or_else(String::new, |frame| format!(", which is in {}", frame_text(frame)))
+}
+
+/// Returns the name and the number of a virtual thread.
+pub fn title(thread: &VirtualThread) -> String {
+    format!("\"{}\" #{} virtual", thread.java.name, thread.java.number)
+}
+
+/// Returns the name of a member of a deadlock.
+pub fn member_name<'a>(
+    member: Member,
+    threads: &'a [Thread],
+    found: &'a VirtualDump,
+) -> Option<&'a str> {
+    match member {
+        Member::Platform(at) => threads.get(at).map(Thread::name),
+        Member::Virtual(at) => found.threads.get(at).map(|thread| &*thread.java.name),
+    }
+}
+
+/// Prints the frames of a virtual thread: below the innermost one the object that it waits for, and below each frame the
+/// monitors that it has entered and holds.
+pub fn stack(args: &Args, thread: &VirtualThread, out: &mut Output) -> Result<()> {
+    let lock = thread.java.blocked_on.as_ref().map(lock_line);
+    print_stack(args, thread, lock, out)
+}
+
+fn print_stack(
+    args: &Args,
+    thread: &VirtualThread,
+    mut lock: Option<String>,
+    out: &mut Output,
+) -> Result<()> {
+    for (at, frame) in shown(args, &thread.frames) {
+        out.line(&format!("\tat {}", frame_text(frame)))?;
+        if frame.is_java()
+            && let Some(line) = lock.take()
+        {
+            out.line(&line)?;
+        }
+        for monitor in thread.held.iter().filter(|monitor| monitor.frame == at) {
+            out.line(&format!("\t- locked {}", object(monitor.object, &monitor.class)))?;
+        }
+    }
+    lock.map_or(Ok(()), |line| Ok(out.line(&line)?))
+}
+
+/// Properties that the threads of a group share. Mounted threads are in no group.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Key<'a> {
+    /// Number of a mounted thread.
+    mounted: Option<u64>,
+    /// Number of the stack's text.
+    stack: usize,
+    status: ThreadStatus,
+    is_moving: bool,
+    blocked_on: Option<(BlockKind, &'a str)>,
+}
+
+/// Prints the virtual threads, those with equal states and stacks together.
+pub fn print(args: &Args, threads: &[Thread], found: &VirtualDump, out: &mut Output) -> Result<()> {
+    // Stacks may have equal text although their code differs, for example because a method was compiled meanwhile.
+    let mut numbers: HashMap<Vec<String>, usize> = HashMap::new();
+    let mut stacks: HashMap<*const Frame, usize> = HashMap::new();
+    let mut stack_of = |thread: &VirtualThread| {
+        *stacks.entry(thread.frames.as_ptr()).or_insert_with(|| {
+            let text = texts(args, &thread.frames);
+            let next = numbers.len();
+            *numbers.entry(text).or_insert(next)
+        })
+    };
+    let mut groups: Vec<Vec<&VirtualThread>> = Vec::new();
+    let mut indexes: HashMap<Key<'_>, usize> = HashMap::new();
+    let mut all: Vec<_> = found.threads.iter().collect();
+    all.sort_by_key(|thread| thread.java.number);
+    for thread in all {
+        let key = Key {
+            mounted: thread.carrier.map(|_| thread.java.number),
+            stack: stack_of(thread),
+            status: thread.status,
+            is_moving: thread.activity == Activity::Moving,
+            blocked_on: thread.java.blocked_on.as_ref().map(|on| (on.kind, &*on.class)),
+        };
+        let index = *indexes.entry(key).or_insert(groups.len());
+        if index == groups.len() {
+            groups.push(Vec::new());
+        }
+        groups[index].push(thread);
+    }
+    for group in &groups {
+        print_group(args, threads, group, out)?;
+    }
+    Ok(())
+}
+
+fn print_group(
+    args: &Args,
+    threads: &[Thread],
+    group: &[&VirtualThread],
+    out: &mut Output,
+) -> Result<()> {
+    let [first, ..] = group else { return Ok(()) };
+    let mut header = match group {
+        [one] => title(one),
+        _ => group_title(group),
+    };
+    if let Some(carrier) = first.carrier.and_then(|at| threads.get(at)) {
+        header +=
+            &format!(", mounted on \"{}\" nid={:#x}", carrier.name(), carrier.os.namespace_tid);
+    }
+    if first.activity == Activity::Moving {
+        header += ", moving";
+    }
+    out.line(&header)?;
+    out.line(&format!("   java.lang.Thread.State: {}", first.status.text()))?;
+    print_stack(args, first, group_lock(group), out)?;
+    out.line("")?;
+    Ok(())
+}
+
+/// Returns the header of threads with equal stacks: their number, their numbers and their names.
+fn group_title(group: &[&VirtualThread]) -> String {
+    let mut ranges: Vec<(u64, u64)> = Vec::new();
+    for thread in group {
+        let number = thread.java.number;
+        match ranges.last_mut() {
+            Some((_, last)) if last.checked_add(1) == Some(number) => *last = number,
+            _ => ranges.push((number, number)),
+        }
+    }
+    let range = |&(first, last): &(u64, u64)| match last - first {
+        0 => format!("#{first}"),
+        1 => format!("#{first}, #{last}"),
+        _ => format!("#{first} to #{last}"),
+    };
+    let mut numbers: Vec<_> = ranges.iter().take(MAX_RANGES).map(range).collect();
+    if ranges.len() > MAX_RANGES {
+        numbers.push(format!("... #{}", ranges[ranges.len() - 1].1));
+    }
+    let names = match (group.first(), group.last()) {
+        (Some(first), Some(last)) if first.java.name != last.java.name => {
+            format!(", \"{}\" to \"{}\"", first.java.name, last.java.name)
+        }
+        (Some(first), _) if !first.java.name.is_empty() => format!(", \"{}\"", first.java.name),
+        _ => String::new(),
+    };
+    let many = count(group.len() as u64, "virtual thread");
+    format!("{many} with equal stacks: {}{names}", numbers.join(", "))
+}
+
+/// Returns the line about the objects that the threads of a group wait for.
+fn group_lock(group: &[&VirtualThread]) -> Option<String> {
+    let on = |thread: &&VirtualThread| thread.java.blocked_on.clone();
+    let first: BlockedOn = group.first().and_then(on)?;
+    let objects: BTreeSet<Addr> = group.iter().filter_map(on).map(|on| on.object).collect();
+    if objects.len() == 1 {
+        return Some(lock_line(&first));
+    }
+    let what = match first.kind {
+        BlockKind::Enter => "waiting to lock",
+        BlockKind::Wait => "waiting on",
+        BlockKind::Park => "parking to wait for ",
+    };
+    Some(format!("\t- {what} <{} objects> (a {})", objects.len(), first.class))
+}
+
+/// The thread containers with their threads, in the schema of `jcmd Thread.dump_to_file -format=json`. Serializes one
+/// thread after the other, because there may be a million.
+pub struct Containers<'a> {
+    /// The command line.
+    pub args: &'a Args,
+    /// The platform threads.
+    pub threads: &'a [Thread],
+    /// The platform threads to show.
+    pub shown: Vec<(&'a Thread, Option<Change>)>,
+    /// The virtual threads.
+    pub found: &'a VirtualDump,
+    /// The owners of locks.
+    pub owners: Owners<'a>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Container<'a> {
+    container: &'a str,
+    parent: Option<&'a str>,
+    owner: Option<String>,
+    threads: Threads<'a>,
+    thread_count: String,
+}
+
+/// The threads of a container.
+struct Threads<'a> {
+    dump: &'a Containers<'a>,
+    platform: Vec<&'a (&'a Thread, Option<Change>)>,
+    found: &'a [VirtualThread],
+    stacks: &'a HashMap<*const Frame, Vec<String>>,
+}
+
+#[derive(Serialize)]
+struct VirtualJson<'a> {
+    tid: String,
+    name: &'a str,
+    #[serde(rename = "virtual")]
+    is_virtual: bool,
+    state: &'static str,
+    stack: &'a [String],
+    carrier: Option<String>,
+    blocked_on: Option<Value>,
+    activity: &'static str,
+}
+
+impl Serialize for Containers<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut stacks = HashMap::new();
+        for thread in &self.found.threads {
+            let text = || texts(self.args, &thread.frames);
+            stacks.entry(Arc::as_ptr(&thread.frames).cast()).or_insert_with(text);
+        }
+        let root = [libjvmprobe::hotspot::virtual_threads::Container {
+            name: "<root>".into(),
+            parent: None,
+            owner: None,
+        }];
+        let containers =
+            if self.found.containers.is_empty() { &root[..] } else { &self.found.containers };
+        let positions: HashMap<*const Thread, usize> =
+            self.threads.iter().enumerate().map(|(at, thread)| (&raw const *thread, at)).collect();
+        let mut platform: Vec<Vec<_>> = containers.iter().map(|_| Vec::new()).collect();
+        for shown in self.shown.iter().filter(|(thread, _)| thread.java.is_some()) {
+            let position = positions.get(&(&raw const *shown.0));
+            let container = position.and_then(|at| self.found.platform.get(at));
+            if let Some(threads) = platform.get_mut(container.copied().unwrap_or(0)) {
+                threads.push(shown);
+            }
+        }
+        // The virtual threads are sorted by container.
+        let of = |index: usize| {
+            // The CPU time of virtual threads is not known.
+            let all = if self.args.top.is_none() { &self.found.threads[..] } else { &[] };
+            let begin = all.partition_point(|thread| thread.java.container < index);
+            let end = all.partition_point(|thread| thread.java.container <= index);
+            all.get(begin..end).unwrap_or_default()
+        };
+        let all = containers.iter().zip(platform).enumerate();
+        serializer.collect_seq(all.map(|(index, (container, platform))| {
+            let found = of(index);
+            let parent = container.parent.and_then(|parent| containers.get(parent));
+            Container {
+                container: &container.name,
+                parent: parent.map(|parent| &*parent.name),
+                owner: container.owner.map(|owner| owner.to_string()),
+                thread_count: (platform.len() + found.len()).to_string(),
+                threads: Threads { dump: self, platform, found, stacks: &stacks },
+            }
+        }))
+    }
+}
+
+/// A thread of either kind.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum ThreadJson<'a> {
+    Platform(Value),
+    Virtual(VirtualJson<'a>),
+}
+
+impl Serialize for Threads<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let Containers { args, threads, owners, .. } = self.dump;
+        let platform = self.platform.iter();
+        let platform = platform.map(|(thread, change)| thread_json(args, thread, *change, owners));
+        let found = self.found.iter().map(|thread| {
+            let carrier = thread.carrier.and_then(|at| threads.get(at)?.java.as_ref()?.number);
+            let on = thread.java.blocked_on.as_ref();
+            VirtualJson {
+                tid: thread.java.number.to_string(),
+                name: &thread.java.name,
+                is_virtual: true,
+                state: thread.status.text(),
+                stack: self.stacks.get(&thread.frames.as_ptr()).map_or(&[], Vec::as_slice),
+                carrier: carrier.map(|number| number.to_string()),
+                blocked_on: on.map(|on| blocked_on_json(on, owners)),
+                activity: activity_text(thread.activity),
+            }
+        });
+        let all = platform.map(ThreadJson::Platform).chain(found.map(ThreadJson::Virtual));
+        serializer.collect_seq(all)
+    }
+}
