@@ -141,7 +141,12 @@ fn check(runtime: &Runtime, flags: &str) {
         }
         let spinner = &threads["spinner"].0;
         assert_eq!(spinner["state"], "RUNNABLE", "{name}");
-        assert_eq!(text(spinner).frames[0].split(':').next(), Some("VirtualLoad.spin"), "{name}");
+        // The compiler may have inlined the method: such frames are missing where code has no debug information.
+        let innermost = text(spinner).frames[0].split(':').next().unwrap().to_owned();
+        assert!(
+            ["VirtualLoad.spin", "VirtualLoad.lambda$startAll$11"].contains(&&*innermost),
+            "{name}: {innermost}"
+        );
         assert_eq!(text(spinner).frames.last(), truth["spinner"].frames.last(), "{name}");
         assert!(spinner["carrier"].is_string(), "{name}: {spinner}");
 

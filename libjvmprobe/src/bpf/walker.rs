@@ -163,43 +163,56 @@ impl WalkData<'_> {
     }
 }
 
-/// Mappings and unwind tables that only this process has: no BPF object is loaded.
+/// Mappings and unwind tables that only this process has, for walks in user space. The table of a file is shared by all
+/// processes that map the file.
 #[derive(Debug)]
 pub(crate) struct WalkTables {
-    mappings: Vec<MappingEntry>,
-    loaded: Vec<Loaded>,
+    /// Mappings of each process, by key.
+    mappings: HashMap<u64, Vec<MappingEntry>>,
+    /// Files by their addresses. They are kept, so that no address is reused.
+    files: HashMap<usize, (Arc<CodeFile>, Option<Loaded>)>,
+    budget: RowBudget,
+}
+
+impl Default for WalkTables {
+    fn default() -> Self {
+        let budget = RowBudget { rows: MAX_ALL_ROWS, is_reported: false };
+        Self { mappings: HashMap::new(), files: HashMap::new(), budget }
+    }
 }
 
 impl WalkTables {
-    /// Reads the unwind tables of mapped files.
-    pub(crate) fn read(maps: &CodeMaps) -> Self {
-        let mut budget = RowBudget { rows: MAX_ALL_ROWS, is_reported: false };
-        let (mut mappings, mut loaded) = (vec![MappingEntry::default()], Vec::new());
-        let mut indexes = HashMap::new();
+    /// Sets the mappings of a process, and reads the unwind tables of new files.
+    pub(crate) fn set_mappings(&mut self, key: u64, maps: &CodeMaps) {
+        let mut entries = vec![MappingEntry::default()];
         for mapping in maps.iter().take(MAX_MAPPINGS) {
             let Some(file) = &mapping.file else { continue };
-            let index = *indexes.entry(Arc::as_ptr(file)).or_insert_with(|| {
+            let address = Arc::as_ptr(file) as usize;
+            let next = u32::try_from(self.files.len()).unwrap_or(u32::MAX);
+            let budget = &mut self.budget;
+            let (_, table) = self.files.entry(address).or_insert_with(|| {
                 let table = read_table(file).inspect_err(|error| {
                     log::debug!("no unwind table of {}: {error}", mapping.module);
                 });
-                let (table, elf) = table.ok()?;
-                budget.take(table.rows().len()).then_some(())?;
-                let index = u32::try_from(loaded.len()).ok()?;
-                let rows = table.rows().to_vec();
-                loaded.push(Loaded::new(index, &table, rows, elf.into_segments()));
-                Some(loaded.len() - 1)
+                let table = table.ok().filter(|(table, _)| budget.take(table.rows().len()));
+                let loaded = |(table, elf): (UnwindTable, ElfFile)| {
+                    let rows = table.rows().to_vec();
+                    Loaded::new(next, &table, rows, elf.into_segments())
+                };
+                (Arc::clone(file), table.map(loaded))
             });
-            let table = index.and_then(|index| loaded.get(index));
-            mappings.extend(table.and_then(|table| table.entry(mapping)));
+            entries.extend(table.as_ref().and_then(|table| table.entry(mapping)));
         }
-        mappings[0].start = mappings.len() as u64 - 1;
-        Self { mappings, loaded }
+        entries[0].start = entries.len() as u64 - 1;
+        self.mappings.insert(key, entries);
     }
 
-    /// Returns the data.
-    pub(crate) fn walk_data(&self) -> WalkData<'_> {
-        let tables = self.loaded.iter().map(|loaded| (loaded.index, &*loaded.copied_rows));
-        WalkData { mappings: &self.mappings, tables: tables.collect() }
+    /// Returns the data of a process.
+    pub(crate) fn walk_data(&self, key: u64) -> Option<WalkData<'_>> {
+        let mappings = self.mappings.get(&key)?;
+        let loaded = self.files.values().filter_map(|(_, loaded)| loaded.as_ref());
+        let tables = loaded.map(|loaded| (loaded.index, &*loaded.copied_rows)).collect();
+        Some(WalkData { mappings, tables })
     }
 }
 

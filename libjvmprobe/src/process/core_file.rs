@@ -176,7 +176,9 @@ impl Library {
             // A path with `..` could leave the folder.
             let inside = path.strip_prefix(from).ok()?;
             let is_inside = inside.components().all(|part| part != std::path::Component::ParentDir);
-            is_inside.then(|| to.join(inside))
+            // For the libjvm.so itself, `join` would add a slash.
+            let is_file = inside.as_os_str().is_empty();
+            is_inside.then(|| if is_file { to.clone() } else { to.join(inside) })
         });
         moved.into_iter().chain([path.to_owned()])
     }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use crate::{
     Addr, Pid, Result,
     bpf::walker::Walker,
-    hotspot::HotSpot,
+    hotspot::{HotSpot, walking::JvmLayout},
     process::code::CodeMaps,
     stack::{
         CodeLocation, Frame, Kind, Stack,
@@ -122,13 +122,34 @@ impl StackNamer {
         Ok(())
     }
 
-    /// Reads the mappings of the process again, and passes them to the stack walker if they have changed.
+    /// Reads the mappings of the process again. Returns whether they have changed.
+    pub(crate) fn refresh_mappings(&mut self, files: &mut Files) -> bool {
+        let has_changed = self.refresh(files);
+        if has_changed {
+            self.native = NativeNames::new(self.maps.clone(), self.symbols);
+        }
+        has_changed
+    }
+
+    /// Returns the mappings of the process.
+    pub(crate) fn mappings(&self) -> &CodeMaps {
+        &self.maps
+    }
+
+    /// Configures a stack walker for the JVM, or passes it the mappings of the process if they have changed since the last
+    /// call.
     ///
     /// # Errors
     /// [`crate::Error::Bpf`].
-    pub fn refresh_walker(&mut self, files: &mut Files, walker: &mut Walker) -> Result<()> {
-        if self.refresh(files) {
-            self.native = NativeNames::new(self.maps.clone(), self.symbols);
+    pub(crate) fn set_walker(
+        &mut self,
+        key: u64,
+        layout: &JvmLayout,
+        walker: &mut Walker,
+    ) -> Result<()> {
+        if self.walker_version.is_none() {
+            self.key = key;
+            walker.add_jvm(key, layout);
         }
         self.update_walker(walker)
     }

@@ -60,10 +60,12 @@ impl CoreDumper {
             let why = format!("process {pid} ({comm}) had mapped libjvm.so, but had no JVM");
             return Err(Error::Core { path: path.to_owned(), why });
         }
+        let mut tables = WalkTables::default();
+        tables.set_mappings(KEY, &core.code);
         Ok(Self {
             path: path.to_owned(),
             layout: hotspot.walking().map_err(|e| fail(&e))?,
-            tables: WalkTables::read(&core.code),
+            tables,
             namer: StackNamer::of_core(&hotspot, &core.code, false).map_err(|e| fail(&e))?,
             hotspot,
             core,
@@ -160,7 +162,7 @@ impl CoreDumper {
 
     /// Walks threads.
     fn walk(&self, threads: &[FoundThread]) -> Vec<Walked> {
-        let walk_data = self.tables.walk_data();
+        let Some(walk_data) = self.tables.walk_data(KEY) else { return Vec::new() };
         let mut pages = Pages::scattered(&self.core.memory);
         let sp = |(_, start, _): &FoundThread| start.map_or(0, |start| start.sp);
         let walk = |live: &mut Live<'_, '_>, (_, start, java): &FoundThread| {

@@ -15,6 +15,7 @@ use crate::{
     bpf::{
         session::Attach,
         user_walker::{FrameRegisters, Registers, trail, walk},
+        walker::WalkTables,
     },
     hotspot::{
         HotSpot,
@@ -40,7 +41,7 @@ use crate::{
         threads::{
             deadlocks::cycles,
             event::{Event, waiting_thread},
-            session::{self, Session},
+            session::{self, Part, Session},
         },
     },
 };
@@ -126,7 +127,12 @@ impl Dump {
 
 /// Takes dumps of JVMs.
 pub struct Dumper {
-    session: Session,
+    /// Reports the threads that do not run.
+    waiting: Session,
+    /// Walks the stacks of threads that run; loaded when the first such thread is found.
+    running: Option<Session>,
+    with_kernel: bool,
+    tables: WalkTables,
     files: Files,
     kernel: KernelNames,
     jvms: HashMap<Pid, Jvm>,
@@ -174,7 +180,10 @@ impl Dumper {
     /// [`crate::Error::Permission`] or [`crate::Error::Kernel`] if the kernel rejects it.
     pub fn new(with_kernel: bool) -> Result<Self> {
         Ok(Self {
-            session: session::load(with_kernel)?,
+            waiting: session::load(Part::Waiting, with_kernel)?,
+            running: None,
+            with_kernel,
+            tables: WalkTables::default(),
             files: Files::default(),
             kernel: KernelNames::default(),
             jvms: HashMap::new(),
@@ -195,9 +204,11 @@ impl Dumper {
         let ids = threads.iter().map(|thread| (thread.tid, thread.namespace_tid)).collect();
         let mut looks = self.walk_waiting(pid, hotspot, &ids)?;
         let mut sent = HashMap::new();
-        self.sample_running(pid, &mut looks.walked, &mut sent)?;
+        if let Err(error) = self.sample_running(pid, &mut looks.walked, &mut sent) {
+            log::warn!("process {pid}: threads that run are shown without stacks: {error}");
+        }
         // These events contain the kernel stacks of the threads that do not run.
-        for event in self.session.events(Duration::ZERO)? {
+        for event in self.waiting.events(Duration::ZERO)? {
             if let Event::Stack(id, stack) = event {
                 sent.insert(id, stack);
             }
@@ -261,24 +272,25 @@ impl Dumper {
         Thread { os, java, frames, held, call: None, activity }
     }
 
-    /// Configures the walker for a JVM, with its current layout and mappings.
+    /// Prepares the walk of a JVM's stacks, with its current layout and mappings.
     fn add(&mut self, pid: Pid, hotspot: &HotSpot) -> Result<()> {
-        session::begin_dump(&self.session, pid)?;
+        session::begin_dump(&self.waiting, pid)?;
         let layout = hotspot.walking()?;
-        let Some(walker) = self.session.walker() else { return Ok(()) };
-        match self.jvms.entry(pid) {
-            Entry::Occupied(mut jvm) => {
-                let jvm = jvm.get_mut();
+        let jvm = match self.jvms.entry(pid) {
+            Entry::Occupied(jvm) => {
+                let jvm = jvm.into_mut();
                 jvm.layout = layout;
-                jvm.namer.refresh_walker(&mut self.files, walker)?;
+                if !jvm.namer.refresh_mappings(&mut self.files) {
+                    return Ok(());
+                }
+                jvm
             }
             Entry::Vacant(vacant) => {
-                let key = u64::from(pid.0);
-                let namer = StackNamer::new(key, pid, hotspot, &mut self.files, false, walker)?;
-                vacant.insert(Jvm { namer, layout });
+                let namer = StackNamer::without_walker(pid, hotspot, &mut self.files, false)?;
+                vacant.insert(Jvm { namer, layout })
             }
-        }
-        self.session.flush();
+        };
+        self.tables.set_mappings(pid.0.into(), jvm.namer.mappings());
         Ok(())
     }
 
@@ -370,9 +382,7 @@ impl Dumper {
         threads: &[(waiting_thread, Option<Addr>)],
     ) -> Vec<(u32, Walked)> {
         let Some(layout) = self.jvms.get(&pid).map(|jvm| jvm.layout) else { return Vec::new() };
-        let walker = self.session.walker();
-        let walk_data = walker.and_then(|walker| walker.walk_data(pid.0.into()));
-        let Some(walk_data) = walk_data else { return Vec::new() };
+        let Some(walk_data) = self.tables.walk_data(pid.0.into()) else { return Vec::new() };
         let mut pages = Pages::scattered(memory);
         let walk = |live: &mut Live<'_, '_>, (thread, java): &(waiting_thread, Option<Addr>)| {
             let mut walked = live.walk(thread);
@@ -385,7 +395,7 @@ impl Dumper {
     }
 
     fn waiting_threads(&self, pid: Pid) -> Result<BTreeMap<u32, waiting_thread>> {
-        let threads = session::waiting_threads(&self.session)?;
+        let threads = session::waiting_threads(&self.waiting)?;
         let own = threads.into_iter().filter(|thread| thread.tgid == pid.0);
         Ok(own.map(|thread| (thread.tid, thread)).collect())
     }
@@ -393,7 +403,7 @@ impl Dumper {
     /// Samples the threads that are not in `walked`: they ran during each attempt. Adds them to `walked`, and
     /// adds the stacks that the kernel side sends to `sent`.
     fn sample_running(
-        &self,
+        &mut self,
         pid: Pid,
         walked: &mut BTreeMap<u32, Walked>,
         sent: &mut HashMap<u64, RawStack>,
@@ -403,10 +413,19 @@ impl Dumper {
         if running.is_empty() {
             return Ok(());
         }
-        let links = session::sample_running(&self.session)?;
+        let session = match &mut self.running {
+            Some(session) => session,
+            none => none.insert(session::load(Part::Running, self.with_kernel)?),
+        };
+        session::begin_dump(session, pid)?;
+        if let (Some(walker), Some(jvm)) = (session.walker(), self.jvms.get_mut(&pid)) {
+            jvm.namer.set_walker(pid.0.into(), &jvm.layout, walker)?;
+        }
+        session.flush();
+        let links = session::sample_running(session)?;
         let end = Instant::now() + MAX_SAMPLING;
         while Instant::now() < end && running.iter().any(|tid| !walked.contains_key(tid)) {
-            for event in self.session.events(Duration::from_millis(2))? {
+            for event in session.events(Duration::from_millis(2))? {
                 match event {
                     Event::Stack(id, stack) => _ = sent.insert(id, stack),
                     Event::Running(thread) if thread.tgid == pid.0 => {

@@ -23,11 +23,21 @@ const RUNNING_HERTZ: u64 = 999;
 /// The loaded programs, their maps and their events.
 pub(super) type Session = session::Session<JavastackSkel<'static>, Event>;
 
-/// Loads the BPF object.
+/// The programs of the BPF object are loaded separately, because the kernel takes a tenth of a second to verify the one
+/// that walks stacks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Part {
+    /// The iterator over the threads that do not run.
+    Waiting,
+    /// The program that walks the stacks of running threads.
+    Running,
+}
+
+/// Loads a part of the BPF object.
 ///
 /// # Errors
 /// [`Error::Permission`] or [`Error::Kernel`] if the kernel rejects the object or lacks what it needs.
-pub(super) fn load(with_kernel_stacks: bool) -> Result<Session> {
+pub(super) fn load(part: Part, with_kernel_stacks: bool) -> Result<Session> {
     preflight::check_walker()?;
     if !bpf::has_task_iterator() {
         return Err(Error::Kernel {
@@ -47,12 +57,10 @@ pub(super) fn load(with_kernel_stacks: bool) -> Result<Session> {
         data.task_on_cpu = on_cpu;
         [data.task_voluntary_switches, data.task_involuntary_switches] = [voluntary, involuntary];
     }
+    open.progs.waiting.set_autoload(part == Part::Waiting);
+    open.progs.running.set_autoload(part == Part::Running);
     open.maps.events.set_max_entries(RING_BYTES).map_err(bpf::load_error)?;
-    let mut session = Session::new(session::load(open)?, Event::decode, true)?;
-    if let Some(walker) = session.walker() {
-        walker.keep_rows();
-    }
-    Ok(session)
+    Session::new(session::load(open)?, Event::decode, part == Part::Running)
 }
 
 /// Begins a dump: from now on, only the threads of this process are reported, and every stack is sent again.
