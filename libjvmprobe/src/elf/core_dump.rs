@@ -24,7 +24,7 @@ const NOTE_COST: u64 = 256;
 /// most (sysctl kernel.core_file_note_size_limit).
 const MAX_NOTE: u64 = 16 << 20;
 
-/// What to do if a core file is truncated.
+/// Remedy for a truncated core file.
 pub(crate) const TRUNCATED: &str =
     "raise the limit `ulimit -c` of the JVM, and check that the disk is not full";
 
@@ -99,7 +99,7 @@ enum Location {
     Missing(u64, Missing),
 }
 
-/// What is known about memory that is not in the core file.
+/// Knowledge about memory that is not in the core file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Missing {
     /// It is the same as in the mapped file.

@@ -16,7 +16,7 @@ use crate::{
     process::{memory::Memory, pid::text_of},
 };
 
-/// What a thread does with a file or a connection.
+/// Operation of a thread on a file or a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
     /// Reads or receives.
@@ -32,7 +32,7 @@ pub enum Operation {
 /// A system call in which a thread waits for input or output. Its text continues a sentence: `reads from 10.0.0.7:5432`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BlockingCall {
-    /// What the thread does.
+    /// The operation.
     pub operation: Operation,
     /// The address of a TCP connection's other end, or of the socket for [`Operation::Accept`]. For other files, the
     /// path or the name that the kernel gives them, such as `pipe:[4711]`.

@@ -255,7 +255,7 @@ fn moved(original: &Path, exe: &Path) -> Result<(PathBuf, PathBuf, PathBuf), Str
     })
 }
 
-/// Opens the mapped files that are here and that are the same as those of the process.
+/// Opens those of the mapped files that exist here with the same content.
 fn open_files(dump: &CoreDump, library: &Library) -> HashMap<PathBuf, Arc<CodeFile>> {
     let mut tried: HashMap<&Path, Option<Arc<CodeFile>>> = HashMap::new();
     for mapping in &dump.files {

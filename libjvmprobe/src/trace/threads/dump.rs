@@ -91,7 +91,7 @@ impl Thread {
     }
 
     /// Returns the address of the JavaThread that owns the lock for which this thread waits: a monitor or an ownable
-    /// synchronizer. Returns `None` if there is no such thread or it is not certain.
+    /// synchronizer. Returns `None` if no listed thread owns it, or if the owner is not certain.
     pub fn awaited_owner(&self) -> Option<Addr> {
         awaited_owner(self.java.as_ref()?)
     }
@@ -449,7 +449,7 @@ impl Dumper {
 }
 
 /// Returns the JavaThread that owns the lock for which a thread waits: a monitor or an ownable synchronizer. Returns
-/// `None` if there is no such thread, or if the owner is not certain. A thread in `Object.wait` does not wait for a lock.
+/// `None` if no listed thread owns it, or if the owner is not certain. A thread in `Object.wait` does not wait for a lock.
 pub(super) fn awaited_owner(thread: &JavaThread) -> Option<Addr> {
     let blocked_on = thread.blocked_on.as_ref().filter(|on| on.kind != BlockKind::Wait)?;
     match blocked_on.owner {
