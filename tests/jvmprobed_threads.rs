@@ -12,6 +12,7 @@ use std::{
 
 use jvmprobe_tests::{
     bpf::held_by,
+    container::Container,
     load::Load,
     run_beside_others,
     runtimes::named,
@@ -33,9 +34,9 @@ struct TestDaemon {
 }
 
 impl TestDaemon {
-    fn new(jvms: &[&Load]) -> Self {
+    fn new(pids: &[u32]) -> Self {
         let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        let pids: Vec<_> = jvms.iter().map(|load| load.pid().to_string()).collect();
+        let pids: Vec<_> = pids.iter().map(u32::to_string).collect();
         let rule = format!(
             "[[rule]]\naction = \"select\"\nwhen = {{ \"process.pid\" = \"^({})$\" }}\n",
             pids.join("|")
@@ -111,7 +112,7 @@ fn deadlock_and_standstill_are_stored_once_and_idle_and_busy_jvms_never() {
     run_beside_others();
     let [mut dead, mut stuck] = ["temurin-21", "temurin-17"].map(start);
     let [idle, mut busy] = ["temurin-25", "temurin-11"].map(start);
-    let daemon = TestDaemon::new(&[&dead, &stuck, &idle, &busy]);
+    let daemon = TestDaemon::new(&[&dead, &stuck, &idle, &busy].map(Load::pid));
     daemon.configure("thread-dumps = \"3s\"\nmax-cpu = 200.0");
     busy.send("busy 3600");
     let tool = daemon.start();
@@ -173,11 +174,11 @@ fn deadlock_and_standstill_are_stored_once_and_idle_and_busy_jvms_never() {
 }
 
 #[test]
-fn search_is_off_by_default_and_switched_by_a_reload() {
+fn search_of_a_container_is_off_by_default_and_switched_by_a_reload() {
     run_beside_others();
-    let mut dead = start("temurin-17");
+    let mut dead = Container::start(named("temurin-17"), &[], "LockLoad");
     dead.ask("deadlock 2");
-    let daemon = TestDaemon::new(&[&dead]);
+    let daemon = TestDaemon::new(&[dead.pid()]);
     daemon.configure("");
     let tool = daemon.start();
     sleep(Duration::from_secs(5));

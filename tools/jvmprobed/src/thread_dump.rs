@@ -17,12 +17,20 @@ use serde::{Deserialize, Serialize};
 use crate::{stops::share_of, window::JvmData};
 
 /// Maximum length of the threads in a dump, in bytes. As JSON, they are at most twice as long, because only line breaks,
-/// tabs, quotation marks and backslashes are escaped.
-const MAX_THREADS: usize = 320 << 10;
+/// tabs, quotation marks and backslashes are escaped. A dump must fit into a line of the store.
+const MAX_THREADS: usize = 256 << 10;
 /// Maximum length of the text about locks and deadlocks in a dump, in bytes.
 const MAX_LOCKS: usize = 64 << 10;
 /// Maximum number of lines of a thread.
 const MAX_LINES: usize = 300;
+
+/// Maximum number of deadlocks whose threads are listed, and maximum number of threads listed for each of them.
+const MAX_DEADLOCKS: usize = 5;
+const MAX_MEMBERS: usize = 50;
+/// Maximum number of characters of a listed thread's name.
+const MAX_NAME: usize = 256;
+/// Maximum number of threads of a deadlock in a message.
+const MAX_NAMES: usize = 8;
 
 /// Reason for a dump.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize, Serialize)]
@@ -57,7 +65,8 @@ pub struct ThreadDump {
     pub pid: u32,
     /// Reason.
     pub cause: Cause,
-    /// Names of the threads of each deadlock. Each thread waits for a lock of the next one.
+    /// Names of the threads of each deadlock. Each thread waits for a lock of the next one. Limited to 5 deadlocks and 50
+    /// threads each.
     pub deadlocks: Vec<Vec<String>>,
     /// Number of threads that have waited for the same lock for the configured time.
     pub waiting: u64,
@@ -88,8 +97,10 @@ impl ThreadDump {
         };
         let (all, locks) = (print(false)?, print(true)?);
         let threads = all.strip_suffix(&locks).unwrap_or(&all);
-        let name = |&at: &usize| Some(dump.threads.get(at)?.name().to_owned());
-        let deadlocks = dump.deadlocks.iter().map(|cycle| cycle.iter().filter_map(name).collect());
+        let name =
+            |&at: &usize| Some(dump.threads.get(at)?.name().chars().take(MAX_NAME).collect());
+        let names = |cycle: &Vec<usize>| cycle.iter().filter_map(name).take(MAX_MEMBERS).collect();
+        let deadlocks = dump.deadlocks.iter().take(MAX_DEADLOCKS).map(names);
         Ok(Self {
             time,
             pid,
@@ -111,8 +122,9 @@ impl ThreadDump {
         match self.cause {
             Cause::Deadlock => {
                 let names = |cycle: &Vec<String>| {
-                    let names: Vec<_> = cycle.iter().map(|name| format!("\"{name}\"")).collect();
-                    names.join(", ")
+                    let names = cycle.iter().take(MAX_NAMES).map(|name| format!("\"{name}\""));
+                    let names = names.collect::<Vec<_>>().join(", ");
+                    if cycle.len() > MAX_NAMES { names + ", and others" } else { names }
                 };
                 let cycles: Vec<_> = self.deadlocks.iter().map(names).collect();
                 let word = if cycles.len() == 1 { "deadlock" } else { "deadlocks" };
@@ -136,7 +148,7 @@ fn shortened(text: &str, max: usize, noun: &str) -> String {
     let mut blocks = text.split_inclusive("\n\n");
     for block in blocks.by_ref() {
         let before = short.len();
-        let lines = block.lines().count();
+        let lines = block.trim_end().lines().count();
         if lines > MAX_LINES {
             for line in block.lines().take(MAX_LINES) {
                 short = short + line + "\n";
@@ -216,7 +228,7 @@ mod tests {
         assert!(short.starts_with(&(thread(0, 20) + &thread(1, 20))), "{short}");
         assert!(
             short.ends_with(
-                "\n... 6 more threads: the dump is too long to be stored completely\n\n"
+                "\n... 5 more threads: the dump is too long to be stored completely\n\n"
             )
         );
         let short = shortened(&(thread(1, 1000) + &thread(2, 1)), 1 << 20, "thread");

@@ -38,7 +38,7 @@ pub struct Waits {
     cycles: Vec<Addr>,
 }
 
-/// What the threads that wait for a thread's locks wait for in the end.
+/// End of a chain of threads that wait for each other's locks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Root {
     /// A cycle of threads that wait for each other, which this thread is the lowest of.

@@ -1,14 +1,14 @@
 //! Searches JVMs for deadlocks and for threads that make no progress, and takes dumps of them.
 //!
-//! A look at a JVM reads only which threads wait for locks of others ([`Waits`]). A dump is taken if
+//! A check of a JVM reads only which threads wait for locks of others ([`Waits`]). A dump is taken if
 //! - there is a cycle of waiting threads, and the dump confirms that it is a deadlock, or
-//! - a thread has waited for the same lock of the same owner in all looks of the configured time, and two successive
+//! - a thread has waited for the same lock of the same owner in all checks of the configured time, and two successive
 //!   dumps show that neither this thread nor the thread that it finally waits for uses CPU time.
 //!
 //! So an idle JVM gets no dump, because its threads wait for work and not for locks, and neither does a JVM whose threads
 //! wait for a thread that runs.
 //!
-//! Looks have a budget of time. If there are many JVMs, each of them is looked at more rarely.
+//! Checks have a budget of time. If there are many JVMs, each of them is checked more rarely.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque},
@@ -31,10 +31,10 @@ use libjvmprobe::{
 
 use crate::thread_dump::{Cause, ThreadDump};
 
-/// Minimum and maximum interval between two looks at a JVM. It is a third of the configured time.
+/// Minimum and maximum interval between two checks of a JVM. It is a third of the configured time.
 const MIN_INTERVAL: Duration = Duration::from_millis(500);
 const MAX_INTERVAL: Duration = Duration::from_secs(15);
-/// Interval at which the thread checks for JVMs that are due.
+/// Interval at which the thread searches for JVMs that are due.
 const POLL: Duration = Duration::from_millis(100);
 /// The same interval while the search is switched off.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -44,7 +44,7 @@ const HOUR: Duration = Duration::from_secs(3600);
 /// A thread makes no progress if it uses at most this share of a processor. Up to JDK 23, a thread that waits for a monitor
 /// wakes up once per second to check it.
 const MAX_CPU_SHARE: f64 = 0.01;
-/// Looks may take at most the time that the budget allows within this time, one after another.
+/// A series of checks without a pause may take at most the time that the budget grants for this span.
 const BUDGET_SPAN: Duration = Duration::from_secs(600);
 
 /// Options of the search.
@@ -54,7 +54,7 @@ pub struct Options {
     pub registry: Registry,
     /// Time without progress after which a dump is taken, in seconds; 0 for no dumps. The value may change at run time.
     pub after: Arc<AtomicU64>,
-    /// Maximum time for looks and dumps, in millionths of elapsed time. The value may change at run time.
+    /// Maximum time for checks and dumps, in millionths of elapsed time. The value may change at run time.
     pub ppm: Arc<AtomicU64>,
 }
 
@@ -90,7 +90,7 @@ pub fn search(
         match search.due(now).filter(|_| is_affordable) {
             None => thread::sleep(POLL),
             Some(pid) => {
-                search.look(pid).into_iter().for_each(&mut found);
+                search.check(pid).into_iter().for_each(&mut found);
                 budget.spend(now.elapsed());
             }
         }
@@ -98,10 +98,10 @@ pub fn search(
     Ok(())
 }
 
-/// Time that looks may take.
+/// Time that checks may take.
 #[derive(Debug)]
 struct Budget {
-    /// In seconds. Negative after a look that took longer than there was time.
+    /// In seconds. Negative after a check that took longer than the balance.
     balance: f64,
     refilled: Instant,
 }
@@ -111,7 +111,7 @@ impl Budget {
         Self { balance: seconds(ppm, BUDGET_SPAN), refilled: Instant::now() }
     }
 
-    /// Adds the time that is allowed since the last call. Returns whether a look may begin.
+    /// Adds the time that is allowed since the last call. Returns whether a check may begin.
     fn refill(&mut self, now: Instant, ppm: u64) -> bool {
         let since = now.saturating_duration_since(self.refilled);
         self.refilled = now;
@@ -139,7 +139,7 @@ struct Search {
 struct Jvm {
     target: Arc<Target>,
     hotspot: Arc<HotSpot>,
-    /// Time of the next look.
+    /// Time of the next check.
     next: Instant,
     history: History,
     /// CPU time of each Java thread in the last dump, by the address of its JavaThread, and the time of that dump.
@@ -188,17 +188,17 @@ impl Search {
         }
     }
 
-    /// Returns the JVM whose next look is overdue for the longest time.
+    /// Returns the JVM whose next check is overdue for the longest time.
     fn due(&self, now: Instant) -> Option<Pid> {
         let due = self.jvms.iter().filter(|(_, jvm)| jvm.next <= now);
         due.min_by_key(|(_, jvm)| jvm.next).map(|(&pid, _)| pid)
     }
 
-    /// Looks at a JVM. Returns a dump if it has to be stored.
-    fn look(&mut self, pid: Pid) -> Option<ThreadDump> {
+    /// Checks a JVM. Returns a dump if it has to be stored.
+    fn check(&mut self, pid: Pid) -> Option<ThreadDump> {
         let jvm = self.jvms.get_mut(&pid)?;
         jvm.next = Instant::now() + self.interval;
-        let found = jvm.look(&mut self.dumper, self.after, self.interval);
+        let found = jvm.check(&mut self.dumper, self.after, self.interval);
         if jvm.target.process.has_ended() {
             self.jvms.remove(&pid);
         } else if let Err(error) = &found
@@ -213,7 +213,7 @@ impl Search {
 }
 
 impl Jvm {
-    fn look(
+    fn check(
         &mut self,
         dumper: &mut Dumper,
         after: Duration,
@@ -299,18 +299,18 @@ fn stuck(
     old.iter().filter_map(root).collect()
 }
 
-/// Waits of a JVM's threads in successive looks.
+/// Waits of a JVM's threads in successive checks.
 #[derive(Debug, Default)]
 struct History {
-    /// Time of the first of the successive looks with this wait.
+    /// Time of the first of the successive checks with this wait.
     since: HashMap<Wait, Instant>,
-    /// Deadlocks and standstills that were reported, each with the time of the last look that found it.
+    /// Deadlocks and standstills that were reported, each with the time of the last check that found it.
     reported: HashMap<Root, Instant>,
 }
 
 impl History {
-    /// Adds a look. A reported standstill counts as the same one until no look has found it for the time `after`, because
-    /// a single look may miss threads.
+    /// Adds a check. A reported standstill counts as the same one until no check has found it for the time `after`,
+    /// because a single check may miss threads.
     fn update(&mut self, waits: &Waits, now: Instant, after: Duration) {
         let since = |wait: &Wait| (wait.clone(), *self.since.get(wait).unwrap_or(&now));
         self.since = waits.iter().map(since).collect();
@@ -372,7 +372,7 @@ mod tests {
         let second = waits(&[(1, 9), (2, 8)]);
         history.update(&second, at(40), AFTER);
         assert_eq!(age(&history, &second, at(40)), [40, 0]);
-        // Missing in one look.
+        // Missing in one check.
         history.update(&waits(&[(2, 8)]), at(50), AFTER);
         history.update(&second, at(60), AFTER);
         assert_eq!(age(&history, &second, at(60)), [0, 20]);
@@ -387,10 +387,10 @@ mod tests {
         assert_eq!(history.unreported(&first).len(), 1);
         history.report([Root::Thread(Addr(9))], at(0));
         let more = waits(&[(1, 9), (2, 1), (3, 9)]);
-        for look in 1..100 {
-            // Some looks miss it.
-            let seen = if look % 3 == 0 { Waits::default() } else { more.clone() };
-            history.update(&seen, at(20 * look), AFTER);
+        for number in 1..100 {
+            // Some checks miss it.
+            let seen = if number % 3 == 0 { Waits::default() } else { more.clone() };
+            history.update(&seen, at(20 * number), AFTER);
             assert!(history.unreported(&more).is_empty());
         }
         // Another standstill, and one that closes to a deadlock.
@@ -428,14 +428,14 @@ mod tests {
     fn budget_limits_the_share_of_time() {
         let mut budget = Budget::new(10_000);
         let begin = budget.refilled;
-        let mut looks = 0;
+        let mut checks = 0;
         for second in 1..=1000 {
             while budget.refill(begin + Duration::from_secs(second), 10_000) {
                 budget.spend(Duration::from_millis(100));
-                looks += 1;
+                checks += 1;
             }
         }
         // One per cent of 1,000 seconds, and at the beginning that of 600 seconds.
-        assert!((155..165).contains(&looks), "{looks}");
+        assert!((155..165).contains(&checks), "{checks}");
     }
 }

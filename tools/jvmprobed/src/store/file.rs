@@ -317,7 +317,7 @@ mod tests {
                 .contains("unknown variant")
         );
         let many = "{\"type\":\"pause\"}\n".repeat(MAX_RECORDS + 1);
-        assert!(refused(&format!("{header}\n{jvm}\n{many}")).contains("too many pauses"));
+        assert!(refused(&format!("{header}\n{jvm}\n{many}")).contains("too many records"));
         assert!(refused(&format!("{header}\n{jvm}")).contains("incomplete"));
         assert!(refused(&format!("{header}\n{}\n", "x".repeat(2 << 20))).contains("too long"));
         assert!(read(&profiles[..], &b"no gzip"[..]).is_err());
