@@ -44,6 +44,10 @@ const HOUR: Duration = Duration::from_secs(3600);
 /// A thread makes no progress if it uses at most this share of a processor. Up to JDK 23, a thread that waits for a monitor
 /// wakes up once per second to check it.
 const MAX_CPU_SHARE: f64 = 0.01;
+/// A JVM is not checked for at least this multiple of the time that its last check took.
+const MIN_PAUSES: u32 = 20;
+/// Maximum time that a single check is charged with.
+const MAX_CHARGE: Duration = Duration::from_secs(1);
 /// A series of checks without a pause may take at most the time that the budget grants for this span.
 const BUDGET_SPAN: Duration = Duration::from_secs(600);
 
@@ -91,7 +95,10 @@ pub fn search(
             None => thread::sleep(POLL),
             Some(pid) => {
                 search.check(pid).into_iter().for_each(&mut found);
-                budget.spend(now.elapsed());
+                let time = now.elapsed();
+                search.delay(pid, time * MIN_PAUSES);
+                // A JVM whose memory cannot be read in time must not end the search for the others.
+                budget.spend(time.min(MAX_CHARGE));
             }
         }
     }
@@ -185,6 +192,13 @@ impl Search {
                 };
                 self.jvms.insert(pid, jvm);
             }
+        }
+    }
+
+    /// Delays the next check of a JVM by at least this time from now.
+    fn delay(&mut self, pid: Pid, time: Duration) {
+        if let Some(jvm) = self.jvms.get_mut(&pid) {
+            jvm.next = jvm.next.max(Instant::now() + time);
         }
     }
 
