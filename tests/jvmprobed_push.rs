@@ -95,7 +95,7 @@ fn window_with_long_names(number: u64, jvms: u32, stacks: u32, longer: usize) ->
             identity: Arc::new(identity),
             profiles,
             pauses: vec![Record::Pause(Default::default())],
-            cpu_ns: None,
+            ..JvmData::default()
         }
     });
     Window {

@@ -157,7 +157,15 @@ impl Container {
     /// # Panics
     /// If the JVM has died.
     pub fn run(&mut self, seconds: f64) {
-        writeln!(self.stdin, "go {seconds}").expect("java reads commands");
+        self.ask(&format!("go {seconds}"));
+    }
+
+    /// Sends a command to the program and waits until it is done.
+    ///
+    /// # Panics
+    /// If the JVM has died.
+    pub fn ask(&mut self, command: &str) {
+        writeln!(self.stdin, "{command}").expect("java reads commands");
         let answer = line(&mut self.stdout);
         assert!(answer.starts_with("done"), "java said {answer:?}");
     }

@@ -92,6 +92,7 @@ fn jvm_data(name: &str, pid: u32, begin_ns: u64, at: u64) -> JvmData {
         profiles: vec![cpu, alloc],
         pauses: vec![Record::Pause(pause)],
         cpu_ns: Some(CPU_NS),
+        ..JvmData::default()
     }
 }
 

@@ -12,6 +12,7 @@
 //! | [`perfmap`](mod@perfmap) | perf-PID.map files |
 //! | [`stops`] | stops of applications, one row each |
 //! | [`summary`] | summary of a profile |
+//! | [`threads`] | thread dumps in jstack's format |
 
 pub mod columns;
 pub mod files;
@@ -22,4 +23,5 @@ pub mod perfmap;
 pub mod stops;
 pub mod summary;
 pub mod table;
+pub mod threads;
 pub mod units;

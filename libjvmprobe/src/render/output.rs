@@ -1,9 +1,11 @@
 //! Stream of results: flushed line by line, and silently closed when its reader has gone.
 
 use std::{
+    cell::RefCell,
     fs::File,
     io::{self, BufWriter, Write},
     path::Path,
+    rc::Rc,
 };
 
 use rustix::{
@@ -39,6 +41,18 @@ impl Output {
             }
         };
         Ok(Self { sink: BufWriter::new(sink), name, to_stdout: path.is_none(), closed: false })
+    }
+
+    /// Returns the text that `print` writes to the stream.
+    ///
+    /// # Errors
+    /// The errors of `print`.
+    pub fn collect(print: impl FnOnce(&mut Self) -> Result<()>) -> Result<String> {
+        let buffer = Buffer::default();
+        let sink = BufWriter::new(Box::new(buffer.clone()) as Box<dyn Write>);
+        let name = "a buffer".to_owned();
+        print(&mut Self { sink, name, to_stdout: false, closed: false })?;
+        Ok(String::from_utf8_lossy(&buffer.0.take()).into_owned())
     }
 
     /// Writes a line, without trailing spaces and with control characters escaped, except tabs at its beginning.
@@ -89,6 +103,21 @@ impl Output {
     }
 }
 
+/// Stream to memory.
+#[derive(Clone, Default)]
+struct Buffer(Rc<RefCell<Vec<u8>>>);
+
+impl Write for Buffer {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.borrow_mut().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
 fn has_no_reader() -> bool {
     let stdout = io::stdout();
     // poll() reports POLLERR for a pipe without readers even if no events are requested.
@@ -121,5 +150,13 @@ mod tests {
         out.line("\tat\ta").unwrap();
         let text = std::fs::read_to_string(path).unwrap();
         assert_eq!(text, "a\\x0a\\x1b[31mb\n\"\\u202e\\u007f\"\n\tat\\x09a\n");
+    }
+
+    #[test]
+    fn collected_text_is_unchanged_when_it_is_written_again() {
+        let print = |text: &str| Output::collect(|out| out.lines(text)).unwrap();
+        let text = print("a\u{1b}b\n\tat c");
+        assert_eq!(text, "a\\x1bb\n\tat c\n");
+        assert_eq!(print(text.trim_end()), text);
     }
 }

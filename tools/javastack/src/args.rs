@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Parser, ValueHint};
 use libjvmprobe::{
     cli::{CommandLine, Common},
-    render::formats,
+    render::{formats, threads::report::DumpOptions},
 };
 
 const EXAMPLES: &str = "\
@@ -61,6 +61,17 @@ pub struct Args {
     /// The libjvm.so or the JDK of the core file's JVM, if it is not at its original path
     #[arg(long, value_name = "PATH", value_hint = ValueHint::AnyPath, requires = "core")]
     pub exe: Option<PathBuf>,
+}
+
+impl Args {
+    /// Returns the options of the text of a dump.
+    pub fn dump_options(&self) -> DumpOptions {
+        let (quiet, timestamps) = (self.common.quiet, self.common.timestamps);
+        // A core file does not contain the time at which it was written.
+        let no_time = self.core.is_some();
+        let Self { mixed, locks, top, .. } = *self;
+        DumpOptions { quiet, timestamps, no_time, mixed, locks, top }
+    }
 }
 
 impl CommandLine for Args {

@@ -4,13 +4,13 @@ use std::{path::Path, process::ExitCode};
 
 use anyhow::Result;
 use libjvmprobe::{
-    render::output::Output,
+    render::{output::Output, threads::report},
     sys::privileges::{READ, keep_only},
     trace::threads::{CoreDumper, Dump, Member, VirtualDump},
 };
 use serde_json::json;
 
-use crate::{DEADLOCK, args::Args, json, report};
+use crate::{DEADLOCK, args::Args, json};
 
 /// Prints a dump of the JVM of the core file `core`.
 pub fn dump(args: &Args, core: &Path) -> Result<ExitCode> {
@@ -22,8 +22,9 @@ pub fn dump(args: &Args, core: &Path) -> Result<ExitCode> {
     let none = VirtualDump::default();
     let members = |cycle: &Vec<usize>| cycle.iter().map(|&at| Member::Platform(at)).collect();
     let deadlocks: Vec<Vec<_>> = dump.deadlocks.iter().map(members).collect();
+    let options = args.dump_options();
     if args.common.json {
-        let record = json::dump(args, dumper.pid(), hotspot, (&dump, &none), &deadlocks, &[]);
+        let record = json::dump(&options, dumper.pid(), hotspot, (&dump, &none), &deadlocks, &[]);
         let mut record = serde_json::to_value(&record)?;
         if let Some((number, nid)) = dumper.signal() {
             record["threadDump"]["signal"] = json!({ "number": number, "nid": nid });
@@ -33,7 +34,7 @@ pub fn dump(args: &Args, core: &Path) -> Result<ExitCode> {
         if let Some(line) = signal_line(&dumper, &dump).filter(|_| !args.common.quiet) {
             out.line(&line)?;
         }
-        report::print(args, hotspot, &dump, &none, &deadlocks, &[], &mut out)?;
+        report::print(&options, hotspot, &dump, &none, &deadlocks, &[], &mut out)?;
     }
     Ok(if !deadlocks.is_empty() { ExitCode::from(DEADLOCK) } else { ExitCode::SUCCESS })
 }

@@ -1,6 +1,6 @@
 //! Dumps as JSON, in the schema of `jcmd PID Thread.dump_to_file -format=json` with further fields.
 //!
-//! Source: jdk/internal/vm/ThreadDumper.java. The containers and the virtual threads are in `virtual_threads`.
+//! Source: jdk/internal/vm/ThreadDumper.java. The containers and the virtual threads are in `containers`.
 
 use std::time::Duration;
 
@@ -11,19 +11,18 @@ use libjvmprobe::{
         HotSpot,
         java_threads::{BlockKind, BlockedOn},
     },
+    render::threads::{
+        blocked::Owners,
+        changes::Change,
+        report::{DumpOptions, frame_text, frames, shown},
+    },
     stack::Frame,
     trace::threads::{Activity, Dump, Member, Thread, VirtualDump, carried},
 };
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::{
-    args::Args,
-    blocked::Owners,
-    changes::Change,
-    report::{frame_text, frames, shown},
-    virtual_threads::{Containers, member_name},
-};
+use crate::containers::{Containers, member_name};
 
 /// The only member of the object that is printed.
 #[derive(Serialize)]
@@ -45,7 +44,7 @@ struct ThreadDump<'a> {
 
 /// Returns a dump.
 pub fn dump<'a>(
-    args: &'a Args,
+    args: &'a DumpOptions,
     pid: Pid,
     hotspot: &'a HotSpot,
     (dump, found): (&'a Dump, &'a VirtualDump),
@@ -61,7 +60,7 @@ pub fn dump<'a>(
     Record {
         thread_dump: ThreadDump {
             process_id: pid.0.to_string(),
-            time: args.core.is_none().then(|| Timestamp::now().to_string()),
+            time: (!args.no_time).then(|| Timestamp::now().to_string()),
             runtime_version: &hotspot.version,
             thread_containers: Containers { args, threads, shown, found, owners },
             deadlocks: deadlocks.iter().map(names).collect(),
@@ -71,7 +70,7 @@ pub fn dump<'a>(
 
 /// Returns a platform thread.
 pub fn thread_json(
-    args: &Args,
+    args: &DumpOptions,
     thread: &Thread,
     change: Option<Change>,
     owners: &Owners<'_>,

@@ -1,18 +1,14 @@
 //! javastack: prints the threads of running JVMs with their stacks, states and locks, without the JVMs' help.
 //!
-//! The arguments ([`args`]) name JVMs. The library takes the dumps ([`libjvmprobe::trace::threads`]), and [`report`]
-//! prints them in jstack's format, [`json`] in that of `jcmd Thread.dump_to_file`. [`blocked`] describes the owners of
-//! locks, [`changes`] compares a dump with the last one, and [`flames`] builds the profile for the output files.
-//! [`virtual_threads`] formats virtual threads as text and as JSON.
+//! The arguments ([`args`]) name JVMs. The library takes the dumps ([`libjvmprobe::trace::threads`]) and prints them in
+//! jstack's format ([`libjvmprobe::render::threads`]). [`json`] and [`containers`] print them in the format of `jcmd
+//! Thread.dump_to_file`, and [`flames`] builds the profile for the output files.
 
 mod args;
-mod blocked;
-mod changes;
+mod containers;
 mod core_file;
 mod flames;
 mod json;
-mod report;
-mod virtual_threads;
 
 use std::{
     process::ExitCode,
@@ -30,6 +26,7 @@ use libjvmprobe::{
         files::Files,
         formats::{FormatOptions, TitledProfile, flamegraph::Title},
         output::Output,
+        threads::{changes::Changes, report},
     },
     stack::profile::Profile,
     sys::{
@@ -39,7 +36,7 @@ use libjvmprobe::{
     trace::threads::{Dumper, VirtualDump},
 };
 
-use crate::{args::Args, changes::Changes};
+use crate::args::Args;
 
 /// Exit status if a deadlock was found.
 const DEADLOCK: u8 = 3;
@@ -138,11 +135,12 @@ impl Dumps {
         let deadlocks = self.dumper.all_deadlocks(pid, hotspot, &dump, &found);
         drop(frozen);
         let changes = self.changes.since_last(pid, &dump.threads);
+        let options = args.dump_options();
         if args.common.json {
             let dumps = (&dump, &found);
-            self.out.json(&json::dump(args, pid, hotspot, dumps, &deadlocks, &changes))?;
+            self.out.json(&json::dump(&options, pid, hotspot, dumps, &deadlocks, &changes))?;
         } else {
-            report::print(args, hotspot, &dump, &found, &deadlocks, &changes, &mut self.out)?;
+            report::print(&options, hotspot, &dump, &found, &deadlocks, &changes, &mut self.out)?;
         }
         Ok(!deadlocks.is_empty())
     }

@@ -24,6 +24,7 @@ Examples:
   jvmprobed show --since 03:10 --until 03:15 --jvm shop -o night.html
   jvmprobed show --since 10m --diff 24h      compare with the same time yesterday
   jvmprobed show --since 1h --gc             the GC pauses of the last hour
+  jvmprobed show --since 1d --thread-dumps   the deadlocks of the last day
   jvmprobed list                             the recorded JVMs and times";
 
 /// Continuous profiling daemon: records CPU, allocation and GC pauses of every JVM on this host.
@@ -117,6 +118,11 @@ pub struct Daemon {
     #[arg(long)]
     pub no_alloc: bool,
 
+    /// Store a thread dump of a JVM with a deadlock or without progress
+    #[arg(long, value_name = "TIME", value_parser = parse_age,
+        help = "Store a thread dump of a JVM with a deadlock, or without progress for this time [default: off]")]
+    pub thread_dumps: Option<Duration>,
+
     /// Collect less if the daemon uses more than this memory
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes,
         help = "Collect less if the daemon uses more than this much memory [default: 150M]")]
@@ -196,15 +202,19 @@ pub struct Show {
     pub alloc: bool,
 
     /// Show GC pauses and, with --safepoints, all other stops
-    #[arg(long, conflicts_with_all = ["output", "threads", "stacks"])]
+    #[arg(long, group = "records", conflicts_with_all = ["output", "threads", "stacks"])]
     pub gc: bool,
+
+    /// Show stored thread dumps: locks and deadlocks and, with --stacks, all threads
+    #[arg(long, group = "records", conflicts_with_all = ["alloc", "diff", "output", "threads"])]
+    pub thread_dumps: bool,
 
     /// With --gc: include stops without a collection
     #[arg(long, requires = "gc")]
     pub safepoints: bool,
 
     /// Show EVENT instead of CPU time, for example off-cpu
-    #[arg(short, long, value_name = "EVENT", conflicts_with_all = ["alloc", "gc"])]
+    #[arg(short, long, value_name = "EVENT", conflicts_with_all = ["alloc", "gc", "thread_dumps"])]
     pub event: Option<String>,
 
     /// Also write FILE, in the format that its extension selects (repeatable)
@@ -224,8 +234,8 @@ pub struct Show {
     #[arg(short = 'T', long)]
     pub timestamps: bool,
 
-    /// With --gc: print the stored records as JSON lines
-    #[arg(short, long, requires = "gc", conflicts_with_all = ["alloc", "event", "diff"])]
+    /// With --gc or --thread-dumps: print the stored records as JSON lines
+    #[arg(short, long, requires = "records", conflicts_with_all = ["alloc", "event", "diff"])]
     pub json: bool,
 
     /// Print only errors; for use with -o

@@ -76,6 +76,9 @@ pub struct TakeSection {
     pub off_cpu: bool,
     /// Whether allocation is traced.
     pub allocation: Option<bool>,
+    /// Time without progress after which a thread dump is stored, as `--thread-dumps`.
+    #[serde(default, deserialize_with = "age")]
+    pub thread_dumps: Option<Duration>,
     /// Memory limit in bytes, as `--max-memory`.
     #[serde(default, deserialize_with = "size")]
     pub max_memory: Option<u64>,

@@ -13,4 +13,5 @@ pub mod settings;
 pub mod show;
 pub mod stops;
 pub mod store;
+pub mod thread_dump;
 pub mod window;

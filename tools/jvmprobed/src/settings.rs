@@ -44,6 +44,11 @@ fn bounds(args: &Daemon, config: &Config) -> (Duration, u64) {
     (age, args.keep_size.or(config.store.keep_size).unwrap_or(DEFAULT_SIZE))
 }
 
+/// Returns the time without progress after which a thread dump is taken, in seconds; 0 for no thread dumps.
+fn thread_dumps(args: &Daemon, config: &Config) -> u64 {
+    args.thread_dumps.or(config.take.thread_dumps).map_or(0, |after| after.as_secs())
+}
+
 fn limits(args: &Daemon, config: &Config) -> Limits {
     let processors = available_parallelism().map_or(1.0, |n| n.get() as f64);
     Limits {
@@ -73,6 +78,7 @@ pub fn options(args: &Daemon, config: Config, verbose: u8) -> Options {
         hertz: args.frequency.or(config.take.frequency).unwrap_or(DEFAULT_HERTZ),
         off_cpu: args.off_cpu || config.take.off_cpu,
         allocation: !args.no_alloc && config.take.allocation.unwrap_or(true),
+        thread_dumps: thread_dumps(args, &config),
         limits: limits(args, &config),
         serve: server::Options {
             listen: args.listen.unwrap_or(config.metrics.listen).0,
@@ -93,5 +99,6 @@ pub fn options(args: &Daemon, config: Config, verbose: u8) -> Options {
 pub fn read_again(args: &Daemon) -> Result<Changed> {
     let config = Config::read(args.config.as_deref())?;
     let (limits, bounds) = (limits(args, &config), bounds(args, &config));
-    Ok(Changed { rules: config.rules, limits, bounds })
+    let thread_dumps = thread_dumps(args, &config);
+    Ok(Changed { rules: config.rules, limits, thread_dumps, bounds })
 }

@@ -5,6 +5,8 @@ use std::{collections::BTreeMap, sync::Arc};
 use libjvmprobe::{stack::profile::Profile, trace::pauses::record::Record};
 use serde::{Deserialize, Serialize};
 
+use crate::thread_dump::ThreadDump;
+
 /// Data of all JVMs in one interval.
 #[derive(Debug, Default)]
 pub struct Window {
@@ -30,6 +32,8 @@ pub struct JvmData {
     /// Pauses, safepoints, collector cycles, losses and sums of stops. As JSON, each is a line as `javagc -j`
     /// prints it.
     pub pauses: Vec<Record>,
+    /// Thread dumps, taken because the JVM has a deadlock or makes no progress.
+    pub dumps: Vec<ThreadDump>,
     /// CPU time that the JVM's process used in the interval, in nanoseconds, as counted by the kernel. CPU
     /// time before the JVM was found is not included. `None` if the CPU time of a part of the interval is
     /// unknown, for example because the process ended in it.

@@ -198,6 +198,21 @@ impl Dumper {
         within(MAX_DUMP, || self.dump_within_limit(pid, hotspot))
     }
 
+    /// Releases the data of all JVMs, unless all of them are selected, and of files that no JVM has used for some seconds.
+    /// A caller that runs for a long time must call this regularly.
+    pub fn retain(&mut self, is_selected: impl Fn(Pid) -> bool) {
+        let mut walker = self.running.as_mut().and_then(Session::walker);
+        if !self.jvms.keys().all(|&pid| is_selected(pid)) {
+            for (pid, _) in self.jvms.drain() {
+                if let Some(walker) = &mut walker {
+                    walker.forget(pid.0.into());
+                }
+            }
+            self.tables = WalkTables::default();
+        }
+        self.files.release_unused(walker);
+    }
+
     fn dump_within_limit(&mut self, pid: Pid, hotspot: &HotSpot) -> Result<Dump> {
         self.add(pid, hotspot)?;
         let threads = os_threads(pid)?;

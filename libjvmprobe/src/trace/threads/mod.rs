@@ -3,7 +3,8 @@
 //!
 //! [`Dumper`] loads the BPF side (bpf/javastack.bpf.c) once and takes any number of dumps. `session` reads the threads
 //! that the BPF side reports, `dump` walks and names their stacks, [`Dumper::virtual_threads`] adds the virtual
-//! threads, and `deadlocks` finds cycles of waiting threads.
+//! threads, and `deadlocks` finds cycles of waiting threads. [`Waits`] reads only which threads wait for locks, without
+//! BPF.
 
 mod core;
 mod deadlocks;
@@ -11,6 +12,7 @@ mod dump;
 mod event;
 mod session;
 mod virtual_threads;
+mod waits;
 
 /// Generated from bpf/javastack.bpf.c.
 #[allow(missing_docs, unused_imports, unused_qualifications, clippy::all, clippy::restriction)]
@@ -22,3 +24,4 @@ mod skel {
 pub use self::core::CoreDumper;
 pub use dump::{Activity, Dump, Dumper, Thread};
 pub use virtual_threads::{Member, VirtualDump, VirtualThread, blocked_on, carried};
+pub use waits::{Root, Wait, Waits};

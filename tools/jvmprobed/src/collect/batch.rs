@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use libjvmprobe::{bpf::cost::Cost, stack::profile::Profile, trace::pauses::record::Record};
 
+use crate::thread_dump::ThreadDump;
+
 /// A batch, and the time that decides which window it belongs to.
 #[derive(Debug)]
 pub struct Delivery {
@@ -38,6 +40,8 @@ pub enum Batch {
     },
     /// A stop of a JVM, a cycle of its collector, a loss of such records, or sums of stops.
     Pause(Box<Record>),
+    /// Thread dump of a JVM with a deadlock or without progress.
+    Threads(Box<ThreadDump>),
     /// Events that are missing because the kernel side could not deliver them, or because the queue to the
     /// main loop was full.
     Lost {

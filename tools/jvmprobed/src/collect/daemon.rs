@@ -71,6 +71,8 @@ pub struct Options {
     pub off_cpu: bool,
     /// Whether allocation is recorded.
     pub allocation: bool,
+    /// Time without progress after which a thread dump is taken, in seconds; 0 for no thread dumps.
+    pub thread_dumps: u64,
     /// Limits on CPU time and memory of the daemon.
     pub limits: saving::Limits,
     /// Rules that select and rename JVMs.
@@ -92,6 +94,8 @@ pub struct Changed {
     pub rules: Vec<Rule>,
     /// Limits on CPU time and memory of the daemon.
     pub limits: saving::Limits,
+    /// See [`Options::thread_dumps`].
+    pub thread_dumps: u64,
     /// Maximum age of windows, and maximum size of the store in bytes.
     pub bounds: (Duration, u64),
 }
@@ -136,6 +140,7 @@ pub fn run(options: Options, store: Store, read_again: impl Fn() -> Result<Chang
     })?;
     let allocation_ppm = Arc::new(AtomicU64::new(saving.allocation_ppm()));
     let stack_ppm = Arc::new(AtomicU64::new(saving.stack_ppm()));
+    let thread_ppm = Arc::new(AtomicU64::new(saving.thread_ppm()));
     let tracer_options = tracers::Options {
         registry: registry.clone(),
         rate: Arc::new(AtomicU64::new(options.hertz)),
@@ -143,6 +148,8 @@ pub fn run(options: Options, store: Store, read_again: impl Fn() -> Result<Chang
         allocation: options.allocation,
         allocation_ppm: Arc::clone(&allocation_ppm),
         stack_ppm: Arc::clone(&stack_ppm),
+        thread_dumps: Arc::new(AtomicU64::new(options.thread_dumps)),
+        thread_ppm: Arc::clone(&thread_ppm),
         max_memory: usize::try_from(options.limits.memory_bytes / 4).unwrap_or(usize::MAX),
         begin: Instant::now(),
     };
@@ -165,6 +172,7 @@ pub fn run(options: Options, store: Store, read_again: impl Fn() -> Result<Chang
         saving,
         allocation_ppm,
         stack_ppm,
+        thread_ppm,
         notify,
         health,
     };
@@ -222,6 +230,7 @@ struct Daemon {
     /// Budgets shared with the tracers, see [`tracers::Options`].
     allocation_ppm: Arc<AtomicU64>,
     stack_ppm: Arc<AtomicU64>,
+    thread_ppm: Arc<AtomicU64>,
     notify: Notify,
     health: Arc<Health>,
 }
@@ -409,16 +418,20 @@ impl Daemon {
     fn set_budgets(&self) {
         self.allocation_ppm.store(self.saving.allocation_ppm(), Ordering::Relaxed);
         self.stack_ppm.store(self.saving.stack_ppm(), Ordering::Relaxed);
+        self.thread_ppm.store(self.saving.thread_ppm(), Ordering::Relaxed);
     }
 
     fn reload(&mut self, read_again: impl Fn() -> Result<Changed>) {
         self.notify.reloading();
         match read_again() {
-            Ok(Changed { rules, limits, bounds: (age, size) }) => {
+            Ok(Changed { rules, limits, thread_dumps, bounds: (age, size) }) => {
                 self.rules.set(rules);
                 self.saving.set_limits(limits);
                 self.set_budgets();
                 self.worker.set_bounds(age, size);
+                if let Err(error) = self.tracers.set_thread_dumps(thread_dumps) {
+                    log::warn!("failed to change thread dumps: {error:#}");
+                }
                 log::info!("reloaded the configuration");
             }
             Err(error) => {

@@ -7,6 +7,7 @@
 //! | [`jvms`] | the running JVMs and their identities |
 //! | [`window_builder`] | builds windows out of batches, and adds them to the totals |
 //! | [`saving`] | keeps CPU time and memory within limits by reducing what is collected |
+//! | [`stalls`] | thread dumps of JVMs with a deadlock or without progress |
 //! | [`window_worker`] | worker thread that passes windows on to the store and to push targets |
 //! | [`signals`] | requests received as signals |
 //! | [`daemon`] | the main loop |
@@ -16,6 +17,7 @@ pub mod daemon;
 pub mod jvms;
 pub mod saving;
 pub mod signals;
+pub mod stalls;
 pub mod tracers;
 pub mod window_builder;
 pub mod window_worker;

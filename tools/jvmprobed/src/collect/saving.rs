@@ -64,6 +64,8 @@ const REDUCED_ALLOCATION_SHARE: f64 = 0.25;
 /// Budget of walking and naming stacks: a part of the limit, plus in each window a part of the account's balance.
 const STACK_SHARE: f64 = 1.0 / 16.0;
 const STACK_SHARE_OF_BALANCE: f64 = 0.125;
+/// Part of the limit that the search for deadlocks may use, as elapsed time.
+const THREAD_SHARE: f64 = 0.25;
 /// Maximum part of the limit that the account is charged with for probes of stops.
 const STOP_SHARE: f64 = 0.25;
 /// Number of windows in a row with too much memory that cause a step down.
@@ -306,6 +308,11 @@ impl Saving {
     pub fn stack_ppm(&self) -> u64 {
         let from_balance = STACK_SHARE_OF_BALANCE * self.account.max(0.0) / WINDOW.as_secs_f64();
         ((STACK_SHARE * self.limits.cpu_percent / 100.0 + from_balance) * 1e6) as u64
+    }
+
+    /// Returns the maximum time for the search for deadlocks, in millionths of elapsed time.
+    pub fn thread_ppm(&self) -> u64 {
+        (THREAD_SHARE * self.limits.cpu_percent * 1e4) as u64
     }
 
     /// Judges the window that ends now, with this number of JVMs. Returns the change of the step, if there is one.

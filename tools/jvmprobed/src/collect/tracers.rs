@@ -27,6 +27,7 @@ use libjvmprobe::{
 use crate::collect::{
     batch::{Batch, Delivery},
     saving::Measures,
+    stalls,
 };
 
 /// Length of a window.
@@ -43,6 +44,9 @@ pub const MAX_BATCHES: usize = 16_384;
 pub const STOPS: &str = "pauses";
 /// Name of the tracer of allocation in records of cost.
 pub const ALLOCATION: &str = "allocation";
+
+/// Name of the search for deadlocks.
+const THREADS: &str = "threads";
 
 /// Pace of the tracers. It is calm, because results are needed only when a window ends.
 pub const PACE: Pace = Pace::Calm;
@@ -62,6 +66,10 @@ pub struct Options {
     /// Maximum CPU time for walking and naming stacks of samples of all tenants together, in millionths of a
     /// processor. The value may change at run time.
     pub stack_ppm: Arc<AtomicU64>,
+    /// Time without progress after which a thread dump is taken, in seconds; 0 for no thread dumps.
+    pub thread_dumps: Arc<AtomicU64>,
+    /// Maximum time for the search for deadlocks, in millionths of elapsed time. The value may change at run time.
+    pub thread_ppm: Arc<AtomicU64>,
     /// Approximate memory limit of the sampler, and of the tracer of allocation, in bytes each.
     pub max_memory: usize,
     /// The registry, shared by all tracers.
@@ -101,6 +109,7 @@ impl Tracers {
         if has_allocation {
             tracers.add("allocations", allocations)?;
         }
+        tracers.start_thread_dumps()?;
         Ok(tracers)
     }
 
@@ -166,6 +175,25 @@ impl Tracers {
         Ok(())
     }
 
+    /// Changes the time without progress after which a thread dump is taken, in seconds; 0 for no thread dumps.
+    ///
+    /// # Errors
+    /// A thread cannot be created.
+    pub fn set_thread_dumps(&mut self, after: u64) -> Result<()> {
+        self.options.thread_dumps.store(after, Ordering::Relaxed);
+        self.start_thread_dumps()
+    }
+
+    /// Starts the search for deadlocks if it is configured and does not run. It then runs until the daemon ends, because
+    /// the BPF object, once loaded, stays in memory.
+    fn start_thread_dumps(&mut self) -> Result<()> {
+        let is_running = self.running.iter().any(|tracer| tracer.name == THREADS);
+        if is_running || self.options.thread_dumps.load(Ordering::Relaxed) == 0 {
+            return Ok(());
+        }
+        self.add(THREADS, threads)
+    }
+
     /// Returns when the first window began.
     pub fn begin(&self) -> Instant {
         self.options.begin
@@ -176,9 +204,9 @@ impl Tracers {
         self.running.retain(|tracer| tracer.name != name);
     }
 
-    /// Returns the names of the running tracers.
+    /// Returns the names of the running tracers that report at the end of each window.
     pub fn names(&self) -> impl Iterator<Item = &'static str> {
-        self.running.iter().map(|tracer| tracer.name)
+        self.running.iter().map(|tracer| tracer.name).filter(|&name| name != THREADS)
     }
 
     /// Returns the number of running tracers.
@@ -371,6 +399,19 @@ impl samples::Sink for BatchSink {
             }
         }
     }
+}
+
+/// Searches for deadlocks and JVMs without progress. It reports nothing at the end of a window, because a dump belongs to
+/// the window in which it is delivered.
+fn threads(options: &Options, out: &SyncSender<Delivery>, stop: &AtomicBool) -> TracerResult<()> {
+    let search = stalls::Options {
+        registry: options.registry.clone(),
+        after: Arc::clone(&options.thread_dumps),
+        ppm: Arc::clone(&options.thread_ppm),
+    };
+    let send = |batch| _ = out.send(Delivery { at_ns: monotonic_ns(), batch });
+    let started = || send(Batch::Started);
+    stalls::search(&search, stop, started, |dump| send(Batch::Threads(dump.into())))
 }
 
 fn samples(options: &Options, out: &SyncSender<Delivery>, stop: &AtomicBool) -> TracerResult<()> {

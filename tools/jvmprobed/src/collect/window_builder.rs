@@ -14,6 +14,7 @@ use crate::{
     },
     metrics::{SharedTotals, figures::Figures},
     stops::AllStops,
+    thread_dump::ThreadDump,
     window::{Identity, JvmData, Window},
 };
 
@@ -179,6 +180,7 @@ impl WindowBuilder {
             Batch::Allocated { pid, profile } => {
                 self.add_profile(at_ns, jvms, pid, profile.unwrap_or_default(), "allocations");
             }
+            Batch::Threads(dump) => self.add_dump(at_ns, jvms, *dump),
             Batch::Pause(record) => self.add_stop(at_ns, jvms, record),
             Batch::Cost { tracer, cost } => {
                 self.totals.lock().add_probe_cost(tracer, &cost);
@@ -214,6 +216,23 @@ impl WindowBuilder {
                 data.of(&identity).profiles.extend((!is_empty).then_some(profile));
             }
             None => self.totals.lock().add_lost(what, profile.sampled()),
+        }
+    }
+
+    /// Adds a thread dump.
+    fn add_dump(&mut self, at_ns: u64, jvms: &mut Jvms, dump: ThreadDump) {
+        let Some(identity) = jvms.identity(dump.pid) else { return };
+        log::warn!(
+            "{} (PID {}): {}; see `jvmprobed show --thread-dumps --jvm {}`",
+            identity.name,
+            dump.pid,
+            dump.describe(),
+            dump.pid
+        );
+        self.totals.lock().add_thread_dump(dump.cause);
+        // The window cannot be finished, because the dump has just been taken.
+        if let Some(data) = self.window_at(at_ns) {
+            data.of(&identity).dumps.push(dump);
         }
     }
 

@@ -10,6 +10,7 @@ use crate::{
         totals::{Key, OperationTotals, Series, Totals, cut},
     },
     push::ledger::{Ledger, reason},
+    thread_dump::Cause,
 };
 
 /// A metric with all its points.
@@ -391,6 +392,7 @@ impl Totals {
             ),
             counter_by_label("jvmprobed_lost", "Samples and events lost.", "reason", &self.lost),
             self.limited(),
+            self.thread_dumps(),
         ];
         families.extend(self.probe_cost_sums());
         families
@@ -409,6 +411,22 @@ impl Totals {
             unit: "",
             kind: Counter,
             points: self.limited.iter().map(point).collect(),
+        }
+    }
+
+    /// Builds the metric of thread dumps.
+    fn thread_dumps(&self) -> Family<'_> {
+        let point = |cause: Cause| Point {
+            jvm: None,
+            labels: vec![("cause", cause.name().into())],
+            value: Number(self.thread_dumps.get(&cause).copied().unwrap_or(0) as f64),
+        };
+        Family {
+            name: "jvmprobed_thread_dumps",
+            help: "Thread dumps of JVMs with a deadlock or without progress.",
+            unit: "",
+            kind: Counter,
+            points: Cause::ALL.into_iter().map(point).collect(),
         }
     }
 

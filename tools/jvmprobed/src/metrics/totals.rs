@@ -19,6 +19,7 @@ use crate::{
     },
     push::ledger::Ledger,
     store::Counts,
+    thread_dump::Cause,
     window::Identity,
 };
 
@@ -114,6 +115,8 @@ pub struct Totals {
     pub lost: BTreeMap<Arc<str>, u64>,
     /// Detail that tenants did not get because they exceeded their share, by reason and tenant.
     pub limited: BTreeMap<(&'static str, Arc<str>), u64>,
+    /// Thread dumps taken, by cause.
+    pub thread_dumps: BTreeMap<Cause, u64>,
     /// JVMs that were not traced, by reason. A tracer that has ended counts as one, with its name as the
     /// reason.
     pub abandoned: BTreeMap<Arc<str>, u64>,
@@ -189,6 +192,11 @@ impl Totals {
         }
         let sum = self.limited.entry(key).or_default();
         *sum = sum.saturating_add(count);
+    }
+
+    /// Counts a thread dump.
+    pub fn add_thread_dump(&mut self, cause: Cause) {
+        *self.thread_dumps.entry(cause).or_default() += 1;
     }
 
     /// Counts an abandoned JVM, or a tracer that has ended.

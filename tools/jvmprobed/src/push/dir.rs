@@ -108,7 +108,7 @@ mod tests {
             identity: Arc::new(identity),
             profiles: vec![Profile::of(Measure::Time)],
             pauses: [7, 8].map(|pid| Record::Limited(Limited { pid, ..Limited::default() })).into(),
-            cpu_ns: None,
+            ..JvmData::default()
         };
         let window = Window {
             begin_ns: 5_000_000_000,

@@ -6,6 +6,7 @@
 //! | [`selection`] | data that the command line selects from the store |
 //! | [`alloc`] | allocation by class, as a table with the columns of javaobjnew |
 //! | [`gc`] | pauses, in the format of javagc |
+//! | [`thread_dumps`] | thread dumps, in the format of javastack |
 //! | [`difference`] | change since an earlier period |
 //! | [`jvm_filter`] | selection of JVMs on the command line |
 //! | [`list`] | list of JVMs in the store |
@@ -16,6 +17,7 @@ pub mod gc;
 pub mod jvm_filter;
 pub mod list;
 pub mod selection;
+pub mod thread_dumps;
 pub mod time_arg;
 
 use std::{path::Path, time::Duration};
@@ -67,6 +69,9 @@ pub fn run(args: &Show) -> Result<()> {
         let output_options =
             gc::GcOptions { json: args.json, safepoints: args.safepoints, dates: args.timestamps };
         return Ok(gc::show(&selection, output_options, &mut out)?);
+    }
+    if args.thread_dumps {
+        return thread_dumps::show(args, &selection, &mut out);
     }
     let measure = measure(args, &selection)?;
     let title = selection.title(Some(&measure));

@@ -19,6 +19,7 @@ use crate::{
         merge::combine_by_jvm,
         reader::{Span, StoreReader},
     },
+    thread_dump::ThreadDump,
     window::{Identity, JvmData, Window},
 };
 
@@ -205,6 +206,16 @@ impl Selection {
         }
     }
 
+    /// Returns all thread dumps, sorted by time.
+    pub fn dumps(&self) -> Vec<(&Arc<Identity>, &ThreadDump)> {
+        let jvms = self.jvms.iter();
+        let mut all: Vec<_> = jvms
+            .flat_map(|jvm_data| jvm_data.dumps.iter().map(move |dump| (&jvm_data.identity, dump)))
+            .collect();
+        all.sort_by_cached_key(|(_, dump)| parse_time(&dump.time));
+        all
+    }
+
     /// Returns the records of all pauses, sorted by time.
     pub fn pauses(&self) -> Vec<(&Arc<Identity>, &Record)> {
         let jvms = self.jvms.iter();
@@ -224,7 +235,12 @@ const MIN_SLOT_NS: u64 = 0;
 
 /// Returns the time of a record, in nanoseconds since 1970; `None` for sums of stops.
 pub fn time_of(record: &Record) -> Option<u64> {
-    let time: Timestamp = record.time()?.parse().ok()?;
+    parse_time(record.time()?)
+}
+
+/// Parses a stored time. Returns nanoseconds since 1970.
+pub fn parse_time(time: &str) -> Option<u64> {
+    let time: Timestamp = time.parse().ok()?;
     u64::try_from(time.as_nanosecond()).ok()
 }
 
@@ -276,6 +292,9 @@ fn cut_out(stored: &mut Stored, period: Span) -> Part {
         }
         jvm_data.pauses.retain(|record| {
             time_of(record).is_none_or(|time| (from_ns..until_ns).contains(&time))
+        });
+        jvm_data.dumps.retain(|dump| {
+            parse_time(&dump.time).is_none_or(|time| (from_ns..until_ns).contains(&time))
         });
     }
     part

@@ -1,7 +1,8 @@
 //! A window as two files: profiles of all JVMs, see [`profiles`], and JSON lines with identities and pauses.
 //!
 //! The first line describes the window, `{"type":"window",...}`. Each JVM has one line, `{"type":"jvm",...}`,
-//! followed by the records of its pauses, as `javagc -j` prints them. A profile refers to its JVM by the
+//! followed by the records of its pauses, as `javagc -j` prints them, and by its thread dumps,
+//! `{"type":"threads",...}`. A profile refers to its JVM by the
 //! position of the JVM's line among the lines of JVMs, counted from 0.
 
 use std::{
@@ -117,6 +118,13 @@ fn write_lines(stored: &Stored, to: &mut dyn Write) -> io::Result<()> {
                 zip.write_all(b"\n")?;
             }
         }
+        for dump in &jvm_data.dumps {
+            let line = serde_json::to_vec(dump)?;
+            if (line.len() as u64) < MAX_LINE {
+                zip.write_all(&line)?;
+                zip.write_all(b"\n")?;
+            }
+        }
     }
     zip.finish()?.flush()
 }
@@ -139,12 +147,15 @@ pub fn read(profiles: impl Read, lines: impl Read) -> io::Result<Stored> {
             }
             jvms.push(JvmData { identity: identity.into(), cpu_ns, ..JvmData::default() });
         } else {
-            let jvm_data = jvms.last_mut().ok_or_else(|| invalid("a pause belongs to no JVM"))?;
+            let jvm_data = jvms.last_mut().ok_or_else(|| invalid("a record belongs to no JVM"))?;
             records += 1;
             if records > MAX_RECORDS {
-                return Err(invalid("it contains too many pauses"));
+                return Err(invalid("it contains too many records"));
             }
-            jvm_data.pauses.push(serde_json::from_str(&line)?);
+            match &*kind.kind {
+                "threads" => jvm_data.dumps.push(serde_json::from_str(&line)?),
+                _ => jvm_data.pauses.push(serde_json::from_str(&line)?),
+            }
         }
     }
     for (jvm, profile) in profiles::read(profiles)? {
@@ -241,7 +252,11 @@ mod tests {
     fn stored(pauses: Vec<Record>) -> Stored {
         let identity = Identity { pid: 7, name: "shop\n\u{202e}".into(), ..Identity::default() };
         let profiles = vec![libjvmprobe::stack::profile::Profile::default()];
-        let jvm_data = JvmData { identity: Arc::new(identity), profiles, pauses, cpu_ns: Some(7) };
+        let dump = r#"{"type":"threads","time":"2026-11-22T03:12:00Z","pid":7,"cause":"deadlock",
+            "deadlocks":[["a","b"]],"waiting":0,"threads":"\"a\"\n\tat A.b\n","locks":"x"}"#;
+        let dumps = vec![serde_json::from_str(dump).unwrap()];
+        let identity = Arc::new(identity);
+        let jvm_data = JvmData { identity, profiles, pauses, dumps, cpu_ns: Some(7) };
         let left_out = [("alloc".to_owned(), 2)].into();
         let window = Window { begin_ns: 5, end_ns: u64::MAX, jvms: vec![jvm_data], left_out };
         Stored { window, covered_ns: 3, of: vec!["a".into()] }
@@ -267,12 +282,15 @@ mod tests {
         };
         let pauses_left = json(&pauses[..2]);
         assert_eq!(pauses_left[1], lost);
-        let [profiles, lines] = encode_files(&stored(pauses));
+        let stored = stored(pauses);
+        let dumps = stored.window.jvms[0].dumps.clone();
+        assert_eq!(dumps.len(), 1);
+        let [profiles, lines] = encode_files(&stored);
         let again = read(&profiles[..], &lines[..]).unwrap();
         let jvm_data = &again.window.jvms[0];
         assert_eq!((jvm_data.identity.pid, &*jvm_data.identity.name), (7, "shop\n\u{202e}"));
         assert_eq!((json(&jvm_data.pauses), jvm_data.profiles.len()), (pauses_left, 1));
-        assert_eq!(jvm_data.cpu_ns, Some(7));
+        assert_eq!((jvm_data.cpu_ns, &jvm_data.dumps), (Some(7), &dumps));
         assert_eq!(again.window.left_out["alloc"], 2);
         assert_eq!(
             (again.window.end_ns, again.covered_ns, again.of),
@@ -292,14 +310,14 @@ mod tests {
         assert!(refused(&format!("{header}\n")).contains("a profile belongs to no JVM"));
         assert!(
             refused(&format!("{header}\n{{\"type\":\"pause\"}}\n"))
-                .contains("a pause belongs to no JVM")
+                .contains("a record belongs to no JVM")
         );
         assert!(
             refused(&format!("{header}\n{jvm}\n{{\"type\":\"other\"}}\n"))
                 .contains("unknown variant")
         );
         let many = "{\"type\":\"pause\"}\n".repeat(MAX_RECORDS + 1);
-        assert!(refused(&format!("{header}\n{jvm}\n{many}")).contains("too many pauses"));
+        assert!(refused(&format!("{header}\n{jvm}\n{many}")).contains("too many records"));
         assert!(refused(&format!("{header}\n{jvm}")).contains("incomplete"));
         assert!(refused(&format!("{header}\n{}\n", "x".repeat(2 << 20))).contains("too long"));
         assert!(read(&profiles[..], &b"no gzip"[..]).is_err());

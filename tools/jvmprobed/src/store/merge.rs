@@ -20,6 +20,7 @@ use libjvmprobe::{
 use crate::{
     stops::{AllStops, share_of},
     store::file::Stored,
+    thread_dump::{self, ThreadDump},
     window::{JvmData, Window},
 };
 
@@ -35,6 +36,11 @@ pub type Limited = BTreeMap<Arc<str>, u64>;
 /// Maximum memory for the records of stops in a merged window, in bytes: about 40,000 records. The longest
 /// stops of each JVM keep their records, and the others are added up.
 const MAX_STOPS: usize = 16 << 20;
+
+/// Maximum memory for the thread dumps of a merged window, in bytes.
+const MAX_MERGED_DUMPS: usize = 16 << 20;
+/// Maximum memory for the thread dumps of a window that is not merged yet, in bytes.
+pub const MAX_UNMERGED_DUMPS: usize = 4 << 20;
 
 /// Successive windows that are to be merged. Records of stops are bounded as windows are added, so that the
 /// records of a host with many stops are never all in memory at once.
@@ -64,19 +70,21 @@ impl Parts {
                 self.stops.add(&key, &tenant, record.into());
             }
         }
-        self.bytes += size(&stored.window.jvms);
+        self.bytes += size(&stored.window.jvms) + thread_dump::size(&stored.window.jvms);
         self.windows.push(stored);
         if self.bytes > MAX_MERGED && self.windows.len() > 1 {
             let merged = self.merge_windows();
-            self.bytes = size(&merged.window.jvms);
+            self.bytes = size(&merged.window.jvms) + thread_dump::size(&merged.window.jvms);
             self.windows.push(merged);
         }
     }
 
     fn merge_windows(&mut self) -> Stored {
         let mut merged = merge(take(&mut self.windows), self.slot_ns);
-        for (tenant, stacks) in bound(&mut merged.window.jvms, MAX_MERGED) {
-            *self.limited.entry(tenant).or_default() += stacks;
+        let stacks = bound(&mut merged.window.jvms, MAX_MERGED);
+        let dumps = thread_dump::bound(&mut merged.window.jvms, MAX_MERGED_DUMPS);
+        for (tenant, lost) in stacks.into_iter().chain(dumps) {
+            *self.limited.entry(tenant).or_default() += lost;
         }
         merged
     }
@@ -131,6 +139,7 @@ pub fn combine_by_jvm(windows: impl Iterator<Item = Window>) -> Vec<JvmData> {
         // A later window may contain more attributes of the JVM.
         merged_jvm.identity = Arc::clone(&jvm_data.identity);
         merged_jvm.pauses.extend(jvm_data.pauses);
+        merged_jvm.dumps.extend(jvm_data.dumps);
         // The sum is known only if the CPU time of each window is.
         merged_jvm.cpu_ns = match merged_jvm.cpu_ns {
             None => Some(jvm_data.cpu_ns),
@@ -149,6 +158,7 @@ pub fn combine_by_jvm(windows: impl Iterator<Item = Window>) -> Vec<JvmData> {
         identity: merged_jvm.identity,
         profiles: merged_jvm.profiles.into_iter().map(|(_, all)| joined(all)).collect(),
         pauses: merged_jvm.pauses,
+        dumps: merged_jvm.dumps,
         cpu_ns: merged_jvm.cpu_ns.flatten(),
     };
     jvms.into_iter().map(one).collect()
@@ -160,6 +170,7 @@ struct MergedJvm {
     identity: Arc<crate::window::Identity>,
     profiles: Vec<(Measure, Vec<Profile>)>,
     pauses: Vec<Record>,
+    dumps: Vec<ThreadDump>,
     /// CPU time of all windows so far. The outer option is `None` before the first window, and the inner one
     /// is `None` if the CPU time of a window is unknown.
     cpu_ns: Option<Option<u64>>,

@@ -38,6 +38,7 @@ use crate::{
         merge::Parts,
         name::{Level, Name},
     },
+    thread_dump,
     window::Window,
 };
 
@@ -129,6 +130,8 @@ impl Store {
         let covered_ns = window.end_ns.saturating_sub(window.begin_ns);
         let mut stored = Stored { window, covered_ns, of: Vec::new() };
         self.add_limited(merge::bound(&mut stored.window.jvms, merge::MAX_UNMERGED));
+        let max = merge::MAX_UNMERGED_DUMPS;
+        self.add_limited(thread_dump::bound(&mut stored.window.jvms, max));
         match self.write(Level::Unmerged, &stored) {
             Ok(_) => {
                 self.counts.written += 1;

@@ -2,22 +2,24 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use libjvmprobe::{
+use crate::{
     Addr,
     hotspot::java_threads::{BlockKind, BlockedOn, Owner, ThreadStatus},
-    render::units::count,
+    render::{
+        threads::{
+            report::{frame_text, object},
+            virtual_threads::innermost,
+        },
+        units::count,
+    },
     trace::threads::{Activity, Thread, VirtualThread, carried},
-};
-
-use crate::{
-    report::{frame_text, object},
-    virtual_threads::innermost,
 };
 
 /// Maximum number of owners in a line.
 const MAX_OWNERS: usize = 8;
 
 /// The threads of a dump: platform threads by the addresses of their JavaThreads, virtual threads by their numbers.
+#[derive(Debug)]
 pub struct Owners<'a> {
     threads: HashMap<Addr, &'a Thread>,
     found: HashMap<u64, &'a VirtualThread>,

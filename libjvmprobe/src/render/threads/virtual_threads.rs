@@ -1,29 +1,17 @@
-//! Virtual threads, in text and in JSON.
-//!
-//! In the text, virtual threads with equal states and stacks are printed once. In JSON, each thread is in its container.
+//! Virtual threads as text. Those with equal states and stacks are printed once.
 
-use std::{
-    collections::{BTreeSet, HashMap},
-    sync::Arc,
-};
-
-use anyhow::Result;
-use libjvmprobe::{
-    Addr,
-    hotspot::java_threads::{BlockKind, BlockedOn, ThreadStatus},
-    render::{output::Output, units::count},
-    stack::Frame,
-    trace::threads::{Activity, Member, Thread, VirtualDump, VirtualThread},
-};
-use serde::{Serialize, Serializer};
-use serde_json::Value;
+use std::collections::{BTreeSet, HashMap};
 
 use crate::{
-    args::Args,
-    blocked::Owners,
-    changes::Change,
-    json::{activity_text, blocked_on_json, thread_json},
-    report::{frame_text, lock_line, object},
+    Addr, Result,
+    hotspot::java_threads::{BlockKind, BlockedOn, ThreadStatus},
+    render::{
+        output::Output,
+        threads::report::{DumpOptions, frame_text, lock_line, object},
+        units::count,
+    },
+    stack::Frame,
+    trace::threads::{Activity, Thread, VirtualDump, VirtualThread},
 };
 
 /// Maximum number of ranges of thread numbers in the header of a group.
@@ -39,7 +27,7 @@ const HIDDEN: [&str; 6] = [
 ];
 
 /// Returns the frames of a virtual thread that are shown, with their positions.
-fn shown<'a>(args: &Args, frames: &'a [Frame]) -> impl Iterator<Item = (usize, &'a Frame)> {
+fn shown<'a>(args: &DumpOptions, frames: &'a [Frame]) -> impl Iterator<Item = (usize, &'a Frame)> {
     let is_mixed = args.mixed;
     frames.iter().enumerate().filter(move |(_, frame)| is_mixed || !is_hidden(frame))
 }
@@ -51,7 +39,8 @@ fn is_hidden(frame: &Frame) -> bool {
         || frame.name.contains("$$Lambda")
 }
 
-fn texts(args: &Args, frames: &[Frame]) -> Vec<String> {
+/// Returns the text of the frames that are shown.
+pub fn texts(args: &DumpOptions, frames: &[Frame]) -> Vec<String> {
     shown(args, frames).map(|(_, frame)| frame_text(frame)).collect()
 }
 
@@ -66,27 +55,18 @@ pub fn title(thread: &VirtualThread) -> String {
     format!("\"{}\" #{} virtual", thread.java.name, thread.java.number)
 }
 
-/// Returns the name of a member of a deadlock.
-pub fn member_name<'a>(
-    member: Member,
-    threads: &'a [Thread],
-    found: &'a VirtualDump,
-) -> Option<&'a str> {
-    match member {
-        Member::Platform(at) => threads.get(at).map(Thread::name),
-        Member::Virtual(at) => found.threads.get(at).map(|thread| &*thread.java.name),
-    }
-}
-
 /// Prints the frames of a virtual thread: below the innermost one the object that it waits for, and below each frame the
 /// monitors that it has entered and holds.
-pub fn stack(args: &Args, thread: &VirtualThread, out: &mut Output) -> Result<()> {
+///
+/// # Errors
+/// The errors of [`Output::line`].
+pub fn stack(args: &DumpOptions, thread: &VirtualThread, out: &mut Output) -> Result<()> {
     let lock = thread.java.blocked_on.as_ref().map(lock_line);
     print_stack(args, thread, lock, out)
 }
 
 fn print_stack(
-    args: &Args,
+    args: &DumpOptions,
     thread: &VirtualThread,
     mut lock: Option<String>,
     out: &mut Output,
@@ -102,7 +82,7 @@ fn print_stack(
             out.line(&format!("\t- locked {}", object(monitor.object, &monitor.class)))?;
         }
     }
-    lock.map_or(Ok(()), |line| Ok(out.line(&line)?))
+    lock.map_or(Ok(()), |line| out.line(&line))
 }
 
 /// Properties that the threads of a group share. Mounted threads are in no group.
@@ -118,7 +98,15 @@ struct Key<'a> {
 }
 
 /// Prints the virtual threads, those with equal states and stacks together.
-pub fn print(args: &Args, threads: &[Thread], found: &VirtualDump, out: &mut Output) -> Result<()> {
+///
+/// # Errors
+/// The errors of [`Output::line`].
+pub fn print(
+    args: &DumpOptions,
+    threads: &[Thread],
+    found: &VirtualDump,
+    out: &mut Output,
+) -> Result<()> {
     // Stacks may have equal text although their code differs, for example because a method was compiled meanwhile.
     let mut numbers: HashMap<Vec<String>, usize> = HashMap::new();
     let mut stacks: HashMap<*const Frame, usize> = HashMap::new();
@@ -154,7 +142,7 @@ pub fn print(args: &Args, threads: &[Thread], found: &VirtualDump, out: &mut Out
 }
 
 fn print_group(
-    args: &Args,
+    args: &DumpOptions,
     threads: &[Thread],
     group: &[&VirtualThread],
     out: &mut Output,
@@ -174,8 +162,7 @@ fn print_group(
     out.line(&header)?;
     out.line(&format!("   java.lang.Thread.State: {}", first.status.text()))?;
     print_stack(args, first, group_lock(group), out)?;
-    out.line("")?;
-    Ok(())
+    out.line("")
 }
 
 /// Returns the header of threads with equal stacks: their number, their numbers and their names.
@@ -222,129 +209,4 @@ fn group_lock(group: &[&VirtualThread]) -> Option<String> {
         BlockKind::Park => "parking to wait for ",
     };
     Some(format!("\t- {what} <{} objects> (a {})", objects.len(), first.class))
-}
-
-/// The thread containers with their threads, in the schema of `jcmd Thread.dump_to_file -format=json`. Serializes one
-/// thread after the other, because there may be a million.
-pub struct Containers<'a> {
-    /// The command line.
-    pub args: &'a Args,
-    /// The platform threads.
-    pub threads: &'a [Thread],
-    /// The platform threads to show.
-    pub shown: Vec<(&'a Thread, Option<Change>)>,
-    /// The virtual threads.
-    pub found: &'a VirtualDump,
-    /// The owners of locks.
-    pub owners: Owners<'a>,
-}
-
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Container<'a> {
-    container: &'a str,
-    parent: Option<&'a str>,
-    owner: Option<String>,
-    threads: Threads<'a>,
-    thread_count: String,
-}
-
-/// The threads of a container.
-struct Threads<'a> {
-    dump: &'a Containers<'a>,
-    platform: Vec<&'a (&'a Thread, Option<Change>)>,
-    found: &'a [VirtualThread],
-    stacks: &'a HashMap<*const Frame, Vec<String>>,
-}
-
-#[derive(Serialize)]
-struct VirtualJson<'a> {
-    tid: String,
-    name: &'a str,
-    #[serde(rename = "virtual")]
-    is_virtual: bool,
-    state: &'static str,
-    stack: &'a [String],
-    carrier: Option<String>,
-    blocked_on: Option<Value>,
-    activity: &'static str,
-}
-
-impl Serialize for Containers<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut stacks = HashMap::new();
-        for thread in &self.found.threads {
-            let text = || texts(self.args, &thread.frames);
-            stacks.entry(Arc::as_ptr(&thread.frames).cast()).or_insert_with(text);
-        }
-        let root = [libjvmprobe::hotspot::virtual_threads::Container {
-            name: "<root>".into(),
-            parent: None,
-            owner: None,
-        }];
-        let containers =
-            if self.found.containers.is_empty() { &root[..] } else { &self.found.containers };
-        let positions: HashMap<*const Thread, usize> =
-            self.threads.iter().enumerate().map(|(at, thread)| (&raw const *thread, at)).collect();
-        let mut platform: Vec<Vec<_>> = containers.iter().map(|_| Vec::new()).collect();
-        for shown in self.shown.iter().filter(|(thread, _)| thread.java.is_some()) {
-            let position = positions.get(&(&raw const *shown.0));
-            let container = position.and_then(|at| self.found.platform.get(at));
-            if let Some(threads) = platform.get_mut(container.copied().unwrap_or(0)) {
-                threads.push(shown);
-            }
-        }
-        // The virtual threads are sorted by container.
-        let of = |index: usize| {
-            // The CPU time of virtual threads is not known.
-            let all = if self.args.top.is_none() { &self.found.threads[..] } else { &[] };
-            let begin = all.partition_point(|thread| thread.java.container < index);
-            let end = all.partition_point(|thread| thread.java.container <= index);
-            all.get(begin..end).unwrap_or_default()
-        };
-        let all = containers.iter().zip(platform).enumerate();
-        serializer.collect_seq(all.map(|(index, (container, platform))| {
-            let found = of(index);
-            let parent = container.parent.and_then(|parent| containers.get(parent));
-            Container {
-                container: &container.name,
-                parent: parent.map(|parent| &*parent.name),
-                owner: container.owner.map(|owner| owner.to_string()),
-                thread_count: (platform.len() + found.len()).to_string(),
-                threads: Threads { dump: self, platform, found, stacks: &stacks },
-            }
-        }))
-    }
-}
-
-/// A thread of either kind.
-#[derive(Serialize)]
-#[serde(untagged)]
-enum ThreadJson<'a> {
-    Platform(Value),
-    Virtual(VirtualJson<'a>),
-}
-
-impl Serialize for Threads<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let Containers { args, threads, owners, .. } = self.dump;
-        let platform = self.platform.iter();
-        let platform = platform.map(|(thread, change)| thread_json(args, thread, *change, owners));
-        let found = self.found.iter().map(|thread| {
-            let carrier = thread.carrier.and_then(|at| threads.get(at)?.java.as_ref()?.number);
-            let on = thread.java.blocked_on.as_ref();
-            VirtualJson {
-                tid: thread.java.number.to_string(),
-                name: &thread.java.name,
-                is_virtual: true,
-                state: thread.status.text(),
-                stack: self.stacks.get(&thread.frames.as_ptr()).map_or(&[], Vec::as_slice),
-                carrier: carrier.map(|number| number.to_string()),
-                blocked_on: on.map(|on| blocked_on_json(on, owners)),
-                activity: activity_text(thread.activity),
-            }
-        });
-        let all = platform.map(ThreadJson::Platform).chain(found.map(ThreadJson::Virtual));
-        serializer.collect_seq(all)
-    }
 }

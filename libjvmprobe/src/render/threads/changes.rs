@@ -2,7 +2,7 @@
 
 use std::{cmp::Reverse, collections::HashMap, time::Duration};
 
-use libjvmprobe::{Pid, stack::Frame, trace::threads::Thread};
+use crate::{Pid, stack::Frame, trace::threads::Thread};
 
 /// Activity of a thread between two dumps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,13 +14,14 @@ pub struct Change {
 }
 
 /// A thread in an earlier dump.
+#[derive(Debug)]
 struct Earlier {
     cpu: Duration,
     frames: Vec<Frame>,
 }
 
 /// Threads of the last dump of each JVM.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub struct Changes {
     /// By process and thread ID.
     earlier: HashMap<Pid, HashMap<u32, Earlier>>,

@@ -5,29 +5,50 @@
 
 use std::collections::HashMap;
 
-use anyhow::Result;
 use jiff::Zoned;
-use libjvmprobe::{
-    Addr,
+
+use crate::{
+    Addr, Result,
     hotspot::{
         HotSpot,
         java_threads::{BlockKind, BlockedOn, JavaThread, ThreadStatus},
     },
-    render::{output::Output, units::count},
+    render::{
+        output::Output,
+        threads::{
+            blocked::{self, Owners, held_synchronizers},
+            changes::{Change, busiest},
+            virtual_threads,
+        },
+        units::count,
+    },
     stack::Frame,
     trace::threads::{Activity, Dump, Member, Thread, VirtualDump, blocked_on, carried},
 };
 
-use crate::{
-    args::Args,
-    blocked::{self, Owners, held_synchronizers},
-    changes::{Change, busiest},
-    virtual_threads,
-};
+/// Options of the text of a dump.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct DumpOptions {
+    /// Print only blocked threads and deadlocks.
+    pub quiet: bool,
+    /// Print the UTC offset with the time of the dump.
+    pub timestamps: bool,
+    /// Do not print the present time, because the dump is of another time.
+    pub no_time: bool,
+    /// Show native and kernel frames, and the JVM's own threads with their stacks.
+    pub mixed: bool,
+    /// Show the ownable synchronizers that each thread holds.
+    pub locks: bool,
+    /// Print only this number of threads: those that have used the most CPU time.
+    pub top: Option<usize>,
+}
 
-/// Prints a dump.
+/// Prints a dump. `changes` has an entry for each thread, or is empty.
+///
+/// # Errors
+/// The errors of [`Output::line`].
 pub fn print(
-    args: &Args,
+    args: &DumpOptions,
     hotspot: &HotSpot,
     dump: &Dump,
     found: &VirtualDump,
@@ -36,11 +57,9 @@ pub fn print(
     out: &mut Output,
 ) -> Result<()> {
     let threads = &dump.threads;
-    if !args.common.quiet {
-        // A core file does not contain the time at which it was written.
-        if args.core.is_none() {
-            let format =
-                if args.common.timestamps { "%Y-%m-%d %H:%M:%S%:z" } else { "%Y-%m-%d %H:%M:%S" };
+    if !args.quiet {
+        if !args.no_time {
+            let format = if args.timestamps { "%Y-%m-%d %H:%M:%S%:z" } else { "%Y-%m-%d %H:%M:%S" };
             out.line(&Zoned::now().strftime(format).to_string())?;
         }
         out.lines(&format!("Full thread dump {}:\n", hotspot.version))?;
@@ -82,7 +101,7 @@ pub fn print(
 
 /// Returns the threads to show, each with what it did since the last dump.
 pub fn shown<'a>(
-    args: &Args,
+    args: &DumpOptions,
     threads: &'a [Thread],
     changes: &[Option<Change>],
 ) -> Vec<(&'a Thread, Option<Change>)> {
@@ -153,7 +172,7 @@ fn activity(thread: &Thread, java: &JavaThread) -> &'static str {
 
 /// Prints the frames of a thread: below the innermost Java frame the object that the thread waits for, and below each
 /// frame the monitors that it has entered and holds.
-fn stack(args: &Args, thread: &Thread, out: &mut Output) -> Result<()> {
+fn stack(args: &DumpOptions, thread: &Thread, out: &mut Output) -> Result<()> {
     let blocked_on = thread.java.as_ref().and_then(|java| java.blocked_on.as_ref());
     let mut lock = blocked_on.map(lock_line);
     for (at, frame) in frames(args, thread) {
@@ -167,11 +186,14 @@ fn stack(args: &Args, thread: &Thread, out: &mut Output) -> Result<()> {
             out.line(&format!("\t- locked {}", object(monitor.object, &monitor.class)))?;
         }
     }
-    lock.map_or(Ok(()), |line| Ok(out.line(&line)?))
+    lock.map_or(Ok(()), |line| out.line(&line))
 }
 
 /// Returns the frames to show, with their positions.
-pub fn frames<'a>(args: &Args, thread: &'a Thread) -> impl Iterator<Item = (usize, &'a Frame)> {
+pub fn frames<'a>(
+    args: &DumpOptions,
+    thread: &'a Thread,
+) -> impl Iterator<Item = (usize, &'a Frame)> {
     let is_mixed = args.mixed;
     thread.frames.iter().enumerate().filter(move |(_, frame)| is_mixed || frame.is_java())
 }
@@ -204,7 +226,7 @@ pub fn object(object: Addr, class: &str) -> String {
 
 /// Prints deadlocks as jstack does.
 fn print_deadlocks(
-    args: &Args,
+    args: &DumpOptions,
     threads: &[Thread],
     found: &VirtualDump,
     deadlocks: &[Vec<Member>],

@@ -1,0 +1,152 @@
+//! Threads in their containers, as JSON.
+
+use std::{collections::HashMap, sync::Arc};
+
+use libjvmprobe::{
+    render::threads::{
+        blocked::Owners, changes::Change, report::DumpOptions, virtual_threads::texts,
+    },
+    stack::Frame,
+    trace::threads::{Member, Thread, VirtualDump, VirtualThread},
+};
+use serde::{Serialize, Serializer};
+use serde_json::Value;
+
+use crate::json::{activity_text, blocked_on_json, thread_json};
+
+/// Returns the name of a member of a deadlock.
+pub fn member_name<'a>(
+    member: Member,
+    threads: &'a [Thread],
+    found: &'a VirtualDump,
+) -> Option<&'a str> {
+    match member {
+        Member::Platform(at) => threads.get(at).map(Thread::name),
+        Member::Virtual(at) => found.threads.get(at).map(|thread| &*thread.java.name),
+    }
+}
+
+/// The thread containers with their threads, in the schema of `jcmd Thread.dump_to_file -format=json`. Serializes one
+/// thread after the other, because there may be a million.
+pub struct Containers<'a> {
+    /// The options of the dump.
+    pub args: &'a DumpOptions,
+    /// The platform threads.
+    pub threads: &'a [Thread],
+    /// The platform threads to show.
+    pub shown: Vec<(&'a Thread, Option<Change>)>,
+    /// The virtual threads.
+    pub found: &'a VirtualDump,
+    /// The owners of locks.
+    pub owners: Owners<'a>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Container<'a> {
+    container: &'a str,
+    parent: Option<&'a str>,
+    owner: Option<String>,
+    threads: Threads<'a>,
+    thread_count: String,
+}
+
+/// The threads of a container.
+struct Threads<'a> {
+    dump: &'a Containers<'a>,
+    platform: Vec<&'a (&'a Thread, Option<Change>)>,
+    found: &'a [VirtualThread],
+    stacks: &'a HashMap<*const Frame, Vec<String>>,
+}
+
+#[derive(Serialize)]
+struct VirtualJson<'a> {
+    tid: String,
+    name: &'a str,
+    #[serde(rename = "virtual")]
+    is_virtual: bool,
+    state: &'static str,
+    stack: &'a [String],
+    carrier: Option<String>,
+    blocked_on: Option<Value>,
+    activity: &'static str,
+}
+
+impl Serialize for Containers<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut stacks = HashMap::new();
+        for thread in &self.found.threads {
+            let text = || texts(self.args, &thread.frames);
+            stacks.entry(Arc::as_ptr(&thread.frames).cast()).or_insert_with(text);
+        }
+        let root = [libjvmprobe::hotspot::virtual_threads::Container {
+            name: "<root>".into(),
+            parent: None,
+            owner: None,
+        }];
+        let containers =
+            if self.found.containers.is_empty() { &root[..] } else { &self.found.containers };
+        let positions: HashMap<*const Thread, usize> =
+            self.threads.iter().enumerate().map(|(at, thread)| (&raw const *thread, at)).collect();
+        let mut platform: Vec<Vec<_>> = containers.iter().map(|_| Vec::new()).collect();
+        for shown in self.shown.iter().filter(|(thread, _)| thread.java.is_some()) {
+            let position = positions.get(&(&raw const *shown.0));
+            let container = position.and_then(|at| self.found.platform.get(at));
+            if let Some(threads) = platform.get_mut(container.copied().unwrap_or(0)) {
+                threads.push(shown);
+            }
+        }
+        // The virtual threads are sorted by container.
+        let of = |index: usize| {
+            // The CPU time of virtual threads is not known.
+            let all = if self.args.top.is_none() { &self.found.threads[..] } else { &[] };
+            let begin = all.partition_point(|thread| thread.java.container < index);
+            let end = all.partition_point(|thread| thread.java.container <= index);
+            all.get(begin..end).unwrap_or_default()
+        };
+        let all = containers.iter().zip(platform).enumerate();
+        serializer.collect_seq(all.map(|(index, (container, platform))| {
+            let found = of(index);
+            let parent = container.parent.and_then(|parent| containers.get(parent));
+            Container {
+                container: &container.name,
+                parent: parent.map(|parent| &*parent.name),
+                owner: container.owner.map(|owner| owner.to_string()),
+                thread_count: (platform.len() + found.len()).to_string(),
+                threads: Threads { dump: self, platform, found, stacks: &stacks },
+            }
+        }))
+    }
+}
+
+/// A thread of either kind.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum ThreadJson<'a> {
+    Platform(Value),
+    Virtual(VirtualJson<'a>),
+}
+
+impl Serialize for Threads<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let Containers { args, threads, owners, .. } = self.dump;
+        let platform = self.platform.iter();
+        let platform = platform.map(|(thread, change)| thread_json(args, thread, *change, owners));
+        let found = self.found.iter().map(|thread| {
+            let carrier = thread.carrier.and_then(|at| threads.get(at)?.java.as_ref()?.number);
+            let on = thread.java.blocked_on.as_ref();
+            VirtualJson {
+                tid: thread.java.number.to_string(),
+                name: &thread.java.name,
+                is_virtual: true,
+                state: thread.status.text(),
+                stack: self.stacks.get(&thread.frames.as_ptr()).map_or(&[], Vec::as_slice),
+                carrier: carrier.map(|number| number.to_string()),
+                blocked_on: on.map(|on| blocked_on_json(on, owners)),
+                activity: activity_text(thread.activity),
+            }
+        });
+        let all = platform.map(ThreadJson::Platform).chain(found.map(ThreadJson::Virtual));
+        serializer.collect_seq(all)
+    }
+}

@@ -1,0 +1,455 @@
+//! Searches JVMs for deadlocks and for threads that make no progress, and takes dumps of them.
+//!
+//! A check of a JVM reads only which threads wait for locks of others ([`Waits`]). A dump is taken if
+//! - there is a cycle of waiting threads, and the dump confirms that it is a deadlock, or
+//! - a thread has waited for the same lock of the same owner in all checks of the configured time, and two successive
+//!   dumps show that neither this thread nor the thread that it finally waits for uses CPU time.
+//!
+//! So an idle JVM gets no dump, because its threads wait for work and not for locks, and neither does a JVM whose threads
+//! wait for a thread that runs.
+//!
+//! Checks have a budget of time. If there are many JVMs, each of them is checked more rarely.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use libjvmprobe::{
+    Addr, Pid, Result,
+    bpf::clock::{monotonic_ns, rfc3339},
+    hotspot::HotSpot,
+    jvms::{Arrival, Registry, registry::Stage},
+    process::Target,
+    trace::threads::{Dump, Dumper, Root, Wait, Waits},
+};
+
+use crate::thread_dump::{Cause, ThreadDump};
+
+/// Minimum and maximum interval between two checks of a JVM. It is a third of the configured time.
+const MIN_INTERVAL: Duration = Duration::from_millis(500);
+const MAX_INTERVAL: Duration = Duration::from_secs(15);
+/// Interval at which the thread searches for JVMs that are due.
+const POLL: Duration = Duration::from_millis(100);
+/// The same interval while the search is switched off.
+const PAUSE: Duration = Duration::from_secs(1);
+/// Maximum number of stored dumps of one JVM within `HOUR`.
+const MAX_DUMPS_PER_HOUR: usize = 4;
+const HOUR: Duration = Duration::from_secs(3600);
+/// A thread makes no progress if it uses at most this share of a processor. Up to JDK 23, a thread that waits for a monitor
+/// wakes up once per second to check it.
+const MAX_CPU_SHARE: f64 = 0.01;
+/// A JVM is not checked for at least this multiple of the time that its last check took.
+const MIN_PAUSES: u32 = 20;
+/// Maximum time that a single check is charged with.
+const MAX_CHARGE: Duration = Duration::from_secs(1);
+/// A series of checks without a pause may take at most the time that the budget grants for this span.
+const BUDGET_SPAN: Duration = Duration::from_secs(600);
+
+/// Options of the search.
+#[derive(Debug)]
+pub struct Options {
+    /// The registry, shared with the tracers.
+    pub registry: Registry,
+    /// Time without progress after which a dump is taken, in seconds; 0 for no dumps. The value may change at run time.
+    pub after: Arc<AtomicU64>,
+    /// Maximum time for checks and dumps, in millionths of elapsed time. The value may change at run time.
+    pub ppm: Arc<AtomicU64>,
+}
+
+/// Searches all JVMs until `stop` is set, and passes dumps to `found`. Calls `started` when the search begins.
+///
+/// # Errors
+/// The errors of [`Dumper::new`] and [`Registry::subscribe`].
+pub fn search(
+    options: &Options,
+    stop: &AtomicBool,
+    started: impl FnOnce(),
+    mut found: impl FnMut(ThreadDump),
+) -> Result<()> {
+    let mut search = Search {
+        dumper: Dumper::new(false)?,
+        after: Duration::ZERO,
+        interval: MIN_INTERVAL,
+        jvms: BTreeMap::new(),
+    };
+    let mut arrivals = options.registry.subscribe()?;
+    let mut budget = Budget::new(options.ppm.load(Ordering::Relaxed));
+    started();
+    while !stop.load(Ordering::Relaxed) {
+        arrivals.take().into_iter().for_each(|arrival| search.add(arrival));
+        search.set_time(Duration::from_secs(options.after.load(Ordering::Relaxed)));
+        if search.after.is_zero() {
+            search.remove_ended();
+            thread::sleep(PAUSE);
+            continue;
+        }
+        let now = Instant::now();
+        let is_affordable = budget.refill(now, options.ppm.load(Ordering::Relaxed));
+        match search.due(now).filter(|_| is_affordable) {
+            None => thread::sleep(POLL),
+            Some(pid) => {
+                search.check(pid).into_iter().for_each(&mut found);
+                let time = now.elapsed();
+                search.delay(pid, time * MIN_PAUSES);
+                // A JVM whose memory cannot be read in time must not end the search for the others.
+                budget.spend(time.min(MAX_CHARGE));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Time that checks may take.
+#[derive(Debug)]
+struct Budget {
+    /// In seconds. Negative after a check that took longer than the balance.
+    balance: f64,
+    refilled: Instant,
+}
+
+impl Budget {
+    fn new(ppm: u64) -> Self {
+        Self { balance: seconds(ppm, BUDGET_SPAN), refilled: Instant::now() }
+    }
+
+    /// Adds the time that is allowed since the last call. Returns whether a check may begin.
+    fn refill(&mut self, now: Instant, ppm: u64) -> bool {
+        let since = now.saturating_duration_since(self.refilled);
+        self.refilled = now;
+        self.balance = (self.balance + seconds(ppm, since)).min(seconds(ppm, BUDGET_SPAN));
+        self.balance >= 0.0
+    }
+
+    fn spend(&mut self, time: Duration) {
+        self.balance -= time.as_secs_f64();
+    }
+}
+
+/// Returns this many millionths of a time, in seconds.
+fn seconds(ppm: u64, of: Duration) -> f64 {
+    ppm as f64 / 1e6 * of.as_secs_f64()
+}
+
+struct Search {
+    dumper: Dumper,
+    after: Duration,
+    interval: Duration,
+    jvms: BTreeMap<Pid, Jvm>,
+}
+
+struct Jvm {
+    target: Arc<Target>,
+    hotspot: Arc<HotSpot>,
+    /// Time of the next check.
+    next: Instant,
+    history: History,
+    /// CPU time of each Java thread in the last dump, by the address of its JavaThread, and the time of that dump.
+    baseline: Option<(Instant, HashMap<Addr, Duration>)>,
+    /// Times of the stored dumps of the last hour.
+    stored: VecDeque<Instant>,
+    has_failed: bool,
+}
+
+impl Search {
+    /// Sets the time without progress after which a dump is taken. If it has changed, all waits begin anew.
+    fn set_time(&mut self, after: Duration) {
+        if self.after == after {
+            return;
+        }
+        self.after = after;
+        self.interval = (after / 3).clamp(MIN_INTERVAL, MAX_INTERVAL);
+        for jvm in self.jvms.values_mut() {
+            (jvm.history.since, jvm.baseline) = (HashMap::new(), None);
+            jvm.next = jvm.next.min(Instant::now() + self.interval);
+        }
+    }
+
+    fn remove_ended(&mut self) {
+        self.jvms.retain(|_, jvm| !jvm.target.process.has_ended());
+    }
+
+    /// Adds a JVM that is new or was read again.
+    fn add(&mut self, Arrival { target, hotspot, stage, .. }: Arrival) {
+        let pid = target.pid();
+        let Some(hotspot) = hotspot.ok().filter(|_| stage == Stage::Ready) else { return };
+        match self.jvms.get_mut(&pid).filter(|jvm| Arc::ptr_eq(&jvm.target, &target)) {
+            Some(jvm) => jvm.hotspot = hotspot,
+            None => {
+                let jvm = Jvm {
+                    target,
+                    hotspot,
+                    next: Instant::now() + self.interval,
+                    history: History::default(),
+                    baseline: None,
+                    stored: VecDeque::new(),
+                    has_failed: false,
+                };
+                self.jvms.insert(pid, jvm);
+            }
+        }
+    }
+
+    /// Delays the next check of a JVM by at least this time from now.
+    fn delay(&mut self, pid: Pid, time: Duration) {
+        if let Some(jvm) = self.jvms.get_mut(&pid) {
+            jvm.next = jvm.next.max(Instant::now() + time);
+        }
+    }
+
+    /// Returns the JVM whose next check is overdue for the longest time.
+    fn due(&self, now: Instant) -> Option<Pid> {
+        let due = self.jvms.iter().filter(|(_, jvm)| jvm.next <= now);
+        due.min_by_key(|(_, jvm)| jvm.next).map(|(&pid, _)| pid)
+    }
+
+    /// Checks a JVM. Returns a dump if it has to be stored.
+    fn check(&mut self, pid: Pid) -> Option<ThreadDump> {
+        let jvm = self.jvms.get_mut(&pid)?;
+        jvm.next = Instant::now() + self.interval;
+        let found = jvm.check(&mut self.dumper, self.after, self.interval);
+        if jvm.target.process.has_ended() {
+            self.jvms.remove(&pid);
+        } else if let Err(error) = &found
+            && !std::mem::replace(&mut jvm.has_failed, true)
+        {
+            log::warn!("process {pid}: cannot search for deadlocks: {error}; retrying");
+        }
+        let jvms = &self.jvms;
+        self.dumper.retain(|pid| jvms.get(&pid).is_some_and(|jvm| jvm.baseline.is_some()));
+        found.ok().flatten()
+    }
+}
+
+impl Jvm {
+    fn check(
+        &mut self,
+        dumper: &mut Dumper,
+        after: Duration,
+        interval: Duration,
+    ) -> Result<Option<ThreadDump>> {
+        let waits = Waits::read(&self.hotspot)?;
+        let now = Instant::now();
+        self.history.update(&waits, now, after);
+        let is_cycle = waits.cycles().any(|root| !self.history.is_reported(root));
+        let is_late = |wait: &&Wait| self.history.age(wait, now) + interval >= after;
+        let is_late = self.history.unreported(&waits).iter().any(is_late);
+        if !is_cycle && !is_late {
+            self.baseline = None;
+            return Ok(None);
+        }
+        self.stored.retain(|&at| now.saturating_duration_since(at) < HOUR);
+        if self.stored.len() >= MAX_DUMPS_PER_HOUR {
+            return Ok(None);
+        }
+        let time = rfc3339(monotonic_ns());
+        let dump = dumper.dump(self.target.pid(), &self.hotspot)?;
+        let new = (now, cpu_times(&dump));
+        let before = self.baseline.replace(new);
+        let deadlocks: BTreeSet<_> =
+            deadlocks(&dump).into_iter().filter(|&root| !self.history.is_reported(root)).collect();
+        let is_old = |wait: &&Wait| self.history.age(wait, now) >= after;
+        let old: Vec<_> = self.history.unreported(&waits).into_iter().filter(is_old).collect();
+        let stuck = before
+            .map(|before| stuck(&waits, &old, &before, self.baseline.as_ref()))
+            .unwrap_or_default();
+        let cause = match (deadlocks.is_empty(), stuck.is_empty()) {
+            (false, _) => Cause::Deadlock,
+            (true, false) => Cause::NoProgress,
+            (true, true) => return Ok(None),
+        };
+        let roots: HashSet<_> = deadlocks.into_iter().chain(stuck).collect();
+        let waiting = old.iter().filter(|wait| roots.contains(&waits.chain(wait).1)).count();
+        let identity = (time, self.target.pid().0);
+        let record = ThreadDump::new(identity, (cause, waiting as u64), &self.hotspot, &dump)?;
+        self.history.report(roots, now);
+        self.stored.push_back(now);
+        Ok(Some(record))
+    }
+}
+
+/// Returns the CPU time of each Java thread.
+fn cpu_times(dump: &Dump) -> HashMap<Addr, Duration> {
+    let times = dump.threads.iter();
+    times.filter_map(|thread| Some((thread.java.as_ref()?.address, thread.os.cpu()))).collect()
+}
+
+/// Returns the deadlocks of a dump.
+fn deadlocks(dump: &Dump) -> Vec<Root> {
+    let address = |&at: &usize| Some(dump.threads.get(at)?.java.as_ref()?.address);
+    let lowest = |cycle: &Vec<usize>| cycle.iter().filter_map(address).min().map(Root::Cycle);
+    dump.deadlocks.iter().filter_map(lowest).collect()
+}
+
+/// CPU times of threads, and when they were read.
+type CpuTimes = (Instant, HashMap<Addr, Duration>);
+
+/// Returns what some waits end at, if none of the threads from the waiting one to the end uses CPU time. Cycles are
+/// not included.
+fn stuck(
+    waits: &Waits,
+    old: &[&Wait],
+    before: &CpuTimes,
+    now: Option<&CpuTimes>,
+) -> BTreeSet<Root> {
+    let Some(now) = now else { return BTreeSet::new() };
+    let max = now.0.saturating_duration_since(before.0).mul_f64(MAX_CPU_SHARE);
+    let is_still = |thread: &Addr| match (before.1.get(thread), now.1.get(thread)) {
+        (Some(&before), Some(&now)) => now.checked_sub(before).is_some_and(|used| used <= max),
+        _ => false,
+    };
+    let root = |wait: &&Wait| {
+        let (owners, root) = waits.chain(wait);
+        let is_stuck = matches!(root, Root::Thread(_))
+            && is_still(&wait.thread)
+            && owners.iter().all(is_still);
+        is_stuck.then_some(root)
+    };
+    old.iter().filter_map(root).collect()
+}
+
+/// Waits of a JVM's threads in successive checks.
+#[derive(Debug, Default)]
+struct History {
+    /// Time of the first of the successive checks with this wait.
+    since: HashMap<Wait, Instant>,
+    /// Deadlocks and standstills that were reported, each with the time of the last check that found it.
+    reported: HashMap<Root, Instant>,
+}
+
+impl History {
+    /// Adds a check. A reported standstill counts as the same one until no check has found it for the time `after`,
+    /// because a single check may miss threads.
+    fn update(&mut self, waits: &Waits, now: Instant, after: Duration) {
+        let since = |wait: &Wait| (wait.clone(), *self.since.get(wait).unwrap_or(&now));
+        self.since = waits.iter().map(since).collect();
+        for root in waits.iter().map(|wait| waits.chain(wait).1) {
+            if let Some(last) = self.reported.get_mut(&root) {
+                *last = now;
+            }
+        }
+        self.reported.retain(|_, last| now.saturating_duration_since(*last) <= after);
+    }
+
+    /// Returns for how long a thread has waited.
+    fn age(&self, wait: &Wait, now: Instant) -> Duration {
+        self.since.get(wait).map_or(Duration::ZERO, |since| now.saturating_duration_since(*since))
+    }
+
+    fn is_reported(&self, root: Root) -> bool {
+        self.reported.contains_key(&root)
+    }
+
+    /// Returns the waits that belong to no reported deadlock or standstill.
+    fn unreported<'a>(&self, waits: &'a Waits) -> Vec<&'a Wait> {
+        waits.iter().filter(|wait| !self.is_reported(waits.chain(wait).1)).collect()
+    }
+
+    fn report(&mut self, roots: impl IntoIterator<Item = Root>, now: Instant) {
+        self.reported.extend(roots.into_iter().map(|root| (root, now)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use libjvmprobe::hotspot::java_threads::BlockKind;
+
+    use super::*;
+
+    fn waits(all: &[(u64, u64)]) -> Waits {
+        let wait = |&(thread, owner): &(u64, u64)| Wait {
+            thread: Addr(thread),
+            owner: Addr(owner),
+            kind: BlockKind::Enter,
+            class: "A".into(),
+        };
+        Waits::of(all.iter().map(wait))
+    }
+
+    const AFTER: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn wait_with_another_owner_begins_anew() {
+        let (mut history, begin) = (History::default(), Instant::now());
+        let age = |history: &History, waits: &Waits, now| {
+            waits.iter().map(|wait| history.age(wait, now).as_secs()).collect::<Vec<_>>()
+        };
+        let at = |seconds| begin + Duration::from_secs(seconds);
+        let first = waits(&[(1, 9), (2, 9)]);
+        history.update(&first, at(0), AFTER);
+        history.update(&first, at(20), AFTER);
+        let second = waits(&[(1, 9), (2, 8)]);
+        history.update(&second, at(40), AFTER);
+        assert_eq!(age(&history, &second, at(40)), [40, 0]);
+        // Missing in one check.
+        history.update(&waits(&[(2, 8)]), at(50), AFTER);
+        history.update(&second, at(60), AFTER);
+        assert_eq!(age(&history, &second, at(60)), [0, 20]);
+    }
+
+    #[test]
+    fn standstill_is_reported_once_although_further_threads_join_it() {
+        let (mut history, begin) = (History::default(), Instant::now());
+        let at = |seconds| begin + Duration::from_secs(seconds);
+        let first = waits(&[(1, 9)]);
+        history.update(&first, at(0), AFTER);
+        assert_eq!(history.unreported(&first).len(), 1);
+        history.report([Root::Thread(Addr(9))], at(0));
+        let more = waits(&[(1, 9), (2, 1), (3, 9)]);
+        for number in 1..100 {
+            // Some checks miss it.
+            let seen = if number % 3 == 0 { Waits::default() } else { more.clone() };
+            history.update(&seen, at(20 * number), AFTER);
+            assert!(history.unreported(&more).is_empty());
+        }
+        // Another standstill, and one that closes to a deadlock.
+        let cycle = waits(&[(1, 9), (2, 1), (3, 9), (9, 1), (5, 6)]);
+        history.update(&cycle, at(2000), AFTER);
+        assert_eq!(history.unreported(&cycle).len(), 5);
+        // It has ended and begins again.
+        history.update(&Waits::default(), at(2020), AFTER);
+        history.update(&Waits::default(), at(2100), AFTER);
+        history.update(&more, at(2120), AFTER);
+        assert_eq!(history.unreported(&more).len(), 3);
+    }
+
+    #[test]
+    fn owner_that_runs_is_no_standstill() {
+        let begin = Instant::now();
+        let times = |after: u64, ms: &[(u64, u64)]| {
+            let times = ms.iter().map(|&(thread, ms)| (Addr(thread), Duration::from_millis(ms)));
+            (begin + Duration::from_secs(after), times.collect::<HashMap<_, _>>())
+        };
+        let all = waits(&[(1, 2), (2, 3), (4, 5)]);
+        let old: Vec<_> = all.iter().collect();
+        let before = times(0, &[(1, 5), (2, 5), (3, 5), (4, 5), (5, 5)]);
+        let now = times(10, &[(1, 6), (2, 5), (3, 5), (4, 5), (5, 500)]);
+        assert_eq!(stuck(&all, &old, &before, Some(&now)), [Root::Thread(Addr(3))].into());
+        // Threads that are missing in one of the dumps may have run.
+        let now = times(10, &[(1, 6), (2, 5), (4, 5), (5, 5)]);
+        assert_eq!(stuck(&all, &old, &before, Some(&now)), [Root::Thread(Addr(5))].into());
+        let cycle = waits(&[(1, 2), (2, 1)]);
+        let old: Vec<_> = cycle.iter().collect();
+        assert!(stuck(&cycle, &old, &before, Some(&before)).is_empty());
+    }
+
+    #[test]
+    fn budget_limits_the_share_of_time() {
+        let mut budget = Budget::new(10_000);
+        let begin = budget.refilled;
+        let mut checks = 0;
+        for second in 1..=1000 {
+            while budget.refill(begin + Duration::from_secs(second), 10_000) {
+                budget.spend(Duration::from_millis(100));
+                checks += 1;
+            }
+        }
+        // One per cent of 1,000 seconds, and at the beginning that of 600 seconds.
+        assert!((155..165).contains(&checks), "{checks}");
+    }
+}

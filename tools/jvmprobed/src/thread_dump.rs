@@ -1,0 +1,263 @@
+//! Thread dumps of JVMs that have a deadlock or make no progress.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use libjvmprobe::{
+    Result,
+    hotspot::HotSpot,
+    render::{
+        output::Output,
+        threads::report::{self, DumpOptions},
+        units::count,
+    },
+    trace::threads::{Dump, Member, VirtualDump},
+};
+use serde::{Deserialize, Serialize};
+
+use crate::{stops::share_of, window::JvmData};
+
+/// Maximum length of the threads in a dump, in bytes. As JSON, they are at most twice as long, because only line breaks,
+/// tabs, quotation marks and backslashes are escaped. A dump must fit into a line of the store.
+const MAX_THREADS: usize = 256 << 10;
+/// Maximum length of the text about locks and deadlocks in a dump, in bytes.
+const MAX_LOCKS: usize = 64 << 10;
+/// Maximum number of lines of a thread.
+const MAX_LINES: usize = 300;
+
+/// Maximum number of deadlocks whose threads are listed, and maximum number of threads listed for each of them.
+const MAX_DEADLOCKS: usize = 5;
+const MAX_MEMBERS: usize = 50;
+/// Maximum number of characters of a listed thread's name.
+const MAX_NAME: usize = 256;
+/// Maximum number of threads of a deadlock in a message.
+const MAX_NAMES: usize = 8;
+
+/// Reason for a dump.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Cause {
+    /// Threads wait for locks of each other.
+    Deadlock,
+    /// Threads have waited for the same locks for the configured time, and their owners have made no progress.
+    NoProgress,
+}
+
+impl Cause {
+    /// All reasons.
+    pub const ALL: [Self; 2] = [Self::Deadlock, Self::NoProgress];
+
+    /// Returns the name in JSON and in metrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Deadlock => "deadlock",
+            Self::NoProgress => "no-progress",
+        }
+    }
+}
+
+/// A stored dump. As JSON, it is a line of type "threads".
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(tag = "type", rename = "threads")]
+pub struct ThreadDump {
+    /// Time, in RFC 3339 format and UTC.
+    pub time: String,
+    /// PID of the JVM.
+    pub pid: u32,
+    /// Reason.
+    pub cause: Cause,
+    /// Names of the threads of each deadlock. Each thread waits for a lock of the next one. Limited to 5 deadlocks and 50
+    /// threads each.
+    pub deadlocks: Vec<Vec<String>>,
+    /// Number of threads that have waited for the same lock for the configured time.
+    pub waiting: u64,
+    /// All threads, in jstack's format.
+    pub threads: String,
+    /// The locks for which threads wait, and the deadlocks. In the output of `javastack`, this text follows `threads`.
+    pub locks: String,
+}
+
+impl ThreadDump {
+    /// Makes the text of a dump.
+    ///
+    /// # Errors
+    /// Those of rendering to memory, which do not occur.
+    pub fn new(
+        (time, pid): (String, u32),
+        (cause, waiting): (Cause, u64),
+        hotspot: &HotSpot,
+        dump: &Dump,
+    ) -> Result<Self> {
+        // Virtual threads are not read: a JVM may have a million of them, which would take too much memory.
+        let found = VirtualDump::default();
+        let members = |cycle: &Vec<usize>| cycle.iter().copied().map(Member::Platform).collect();
+        let cycles: Vec<Vec<_>> = dump.deadlocks.iter().map(members).collect();
+        let print = |quiet| {
+            let options = DumpOptions { quiet, ..DumpOptions::default() };
+            Output::collect(|out| report::print(&options, hotspot, dump, &found, &cycles, &[], out))
+        };
+        let (all, locks) = (print(false)?, print(true)?);
+        let threads = all.strip_suffix(&locks).unwrap_or(&all);
+        let name =
+            |&at: &usize| Some(dump.threads.get(at)?.name().chars().take(MAX_NAME).collect());
+        let names = |cycle: &Vec<usize>| cycle.iter().filter_map(name).take(MAX_MEMBERS).collect();
+        let deadlocks = dump.deadlocks.iter().take(MAX_DEADLOCKS).map(names);
+        Ok(Self {
+            time,
+            pid,
+            cause,
+            deadlocks: deadlocks.collect(),
+            waiting,
+            threads: shortened(threads, MAX_THREADS, "thread"),
+            locks: shortened(&locks, MAX_LOCKS, "paragraph"),
+        })
+    }
+
+    /// Returns the memory of the dump, in bytes.
+    pub fn size(&self) -> usize {
+        size_of::<Self>() + self.threads.len() + self.locks.len()
+    }
+
+    /// Describes what was found, in one line.
+    pub fn describe(&self) -> String {
+        match self.cause {
+            Cause::Deadlock => {
+                let names = |cycle: &Vec<String>| {
+                    let names = cycle.iter().take(MAX_NAMES).map(|name| format!("\"{name}\""));
+                    let names = names.collect::<Vec<_>>().join(", ");
+                    if cycle.len() > MAX_NAMES { names + ", and others" } else { names }
+                };
+                let cycles: Vec<_> = self.deadlocks.iter().map(names).collect();
+                let word = if cycles.len() == 1 { "deadlock" } else { "deadlocks" };
+                format!("{word} of {}", cycles.join("; "))
+            }
+            Cause::NoProgress => {
+                let (have, locks) =
+                    if self.waiting == 1 { ("has", "a lock") } else { ("have", "locks") };
+                let first = self.locks.lines().next().unwrap_or_default();
+                let waiting = count(self.waiting, "thread");
+                format!("{waiting} {have} waited for {locks} without progress: {first}")
+            }
+        }
+    }
+}
+
+/// Shortens a text of blocks that are separated by empty lines, as a dump has one for each thread. Blocks lose the lines
+/// after the first `MAX_LINES`, and blocks beyond `max` bytes are left out. Lines say so; `noun` names a block.
+fn shortened(text: &str, max: usize, noun: &str) -> String {
+    let mut short = String::new();
+    let mut blocks = text.split_inclusive("\n\n");
+    for block in blocks.by_ref() {
+        let before = short.len();
+        let lines = block.trim_end().lines().count();
+        if lines > MAX_LINES {
+            for line in block.lines().take(MAX_LINES) {
+                short = short + line + "\n";
+            }
+            short += &format!("\t... {} more lines\n\n", lines - MAX_LINES);
+        } else {
+            short += block;
+        }
+        if short.len() > max {
+            short.truncate(before);
+            let left_out = count(blocks.count() as u64 + 1, &format!("more {noun}"));
+            short += &format!("... {left_out}: the dump is too long to be stored completely\n\n");
+            break;
+        }
+    }
+    short
+}
+
+/// Number of dumps that each tenant has lost.
+pub type Dropped = BTreeMap<Arc<str>, u64>;
+
+/// Returns the memory of the dumps of some JVMs, in bytes.
+pub fn size(jvms: &[JvmData]) -> usize {
+    jvms.iter().map(size_of_dumps).sum()
+}
+
+fn size_of_dumps(jvm_data: &JvmData) -> usize {
+    jvm_data.dumps.iter().map(ThreadDump::size).sum()
+}
+
+/// Drops dumps until the remaining ones take at most `max` bytes. Space is divided among tenants, then among JVMs. The
+/// earliest dumps are kept. Returns the number of dropped dumps by tenant.
+pub fn bound(jvms: &mut [JvmData], max: usize) -> Dropped {
+    let mut dropped = Dropped::new();
+    if size(jvms) <= max {
+        return dropped;
+    }
+    let mut tenants: BTreeMap<Arc<str>, Vec<&mut JvmData>> = BTreeMap::new();
+    for jvm_data in jvms {
+        tenants.entry(jvm_data.identity.tenant()).or_default().push(jvm_data);
+    }
+    let of_tenant = |jvms: &Vec<&mut JvmData>| jvms.iter().map(|jvm| size_of_dumps(jvm)).sum();
+    let share = share_of(tenants.values().map(of_tenant), max);
+    for (tenant, jvms) in tenants {
+        let share = share_of(jvms.iter().map(|jvm_data| size_of_dumps(jvm_data)), share);
+        let mut lost = 0;
+        for jvm_data in jvms {
+            let (mut left, before) = (share, jvm_data.dumps.len());
+            jvm_data.dumps.retain(|dump| {
+                let rest = left.checked_sub(dump.size());
+                left = rest.unwrap_or(0);
+                rest.is_some()
+            });
+            lost += (before - jvm_data.dumps.len()) as u64;
+        }
+        if lost > 0 {
+            dropped.insert(tenant, lost);
+        }
+    }
+    dropped
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::window::Identity;
+
+    #[test]
+    fn long_dumps_lose_frames_and_threads_and_say_so() {
+        let thread = |number: u32, frames: usize| {
+            format!("\"{number}\"\n{}\n", "\tat A.b(A.java:1)\n".repeat(frames))
+        };
+        let all: String = (0..10).map(|number| thread(number, 20)).collect();
+        assert_eq!(shortened(&all, 1 << 20, "thread"), all);
+        let short = shortened(&all, all.len() / 2, "thread");
+        assert!(short.len() <= all.len() / 2 + 100);
+        assert!(short.starts_with(&(thread(0, 20) + &thread(1, 20))), "{short}");
+        assert!(
+            short.ends_with(
+                "\n... 5 more threads: the dump is too long to be stored completely\n\n"
+            )
+        );
+        let short = shortened(&(thread(1, 1000) + &thread(2, 1)), 1 << 20, "thread");
+        assert!(short.ends_with(&("\t... 701 more lines\n\n".to_owned() + &thread(2, 1))));
+        assert_eq!(short.lines().count(), MAX_LINES + 5);
+    }
+
+    #[test]
+    fn tenant_with_excessive_dumps_loses_only_its_own() {
+        let dump = |bytes: usize| ThreadDump {
+            time: String::new(),
+            pid: 1,
+            cause: Cause::Deadlock,
+            deadlocks: Vec::new(),
+            waiting: 0,
+            threads: "x".repeat(bytes),
+            locks: String::new(),
+        };
+        let jvm = |container: &str, dumps| {
+            let attributes = BTreeMap::from([("container.id".to_owned(), container.to_owned())]);
+            let identity = Identity { attributes, ..Identity::default() };
+            JvmData { identity: identity.into(), dumps, ..JvmData::default() }
+        };
+        let mut jvms =
+            [jvm("quiet", vec![dump(1000)]), jvm("noisy", (0..50).map(|_| dump(1000)).collect())];
+        let dropped = bound(&mut jvms, 10_000);
+        assert!(size(&jvms) <= 10_000 && jvms[0].dumps.len() == 1);
+        let left = jvms[1].dumps.len();
+        assert!((1..50).contains(&left));
+        assert_eq!(dropped, Dropped::from([("container/noisy".into(), 50 - left as u64)]));
+    }
+}
