@@ -396,6 +396,121 @@ fn later_dumps_show_cpu_time_and_which_threads_have_moved() {
     load.kill();
 }
 
+/// A thread of a text dump: its lines without times and stack addresses.
+fn text_threads(text: &str) -> BTreeMap<String, Vec<String>> {
+    let mut threads: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    let mut name = String::new();
+    for line in text.lines() {
+        if let Some(rest) = line.strip_prefix('"') {
+            let (thread, header) = rest.rsplit_once("\" #").unwrap_or_default();
+            name = thread.to_owned();
+            let is_stable = |word: &&str| {
+                !["cpu=", "elapsed=", "["].iter().any(|start| word.starts_with(start))
+            };
+            let words = header.split_whitespace().filter(is_stable).map(|word| {
+                // Up to JDK 18, jstack prints the thread ID in hexadecimal digits.
+                let id = word.strip_prefix("nid=").and_then(|id| id.parse::<u32>().ok());
+                id.map_or_else(|| word.to_owned(), |id| format!("nid={id:#x}"))
+            });
+            threads.insert(name.clone(), vec![words.collect::<Vec<_>>().join(" ")]);
+        } else if line.starts_with("\tat ")
+            || line.starts_with("\t- ")
+            || line.starts_with("   java")
+        {
+            threads.entry(name.clone()).or_default().push(line.trim().to_owned());
+        } else if !line.is_empty() {
+            // Lists of other parts of the dump.
+            name = String::new();
+        }
+    }
+    threads
+}
+
+/// Removes what javastack prints otherwise (see its manual): the names of modules, the location of native methods, the
+/// names of locked classes, eliminated monitors, and those that a thread has released in `Object.wait`.
+fn as_javastack_prints(lines: &[String]) -> Vec<String> {
+    let waits = |line: &&String| line.starts_with("- waiting on ");
+    let released = lines.iter().find(waits).map(|line| line.replace("waiting on", "locked"));
+    let comparable = |line: &String| {
+        if let Some((object, _)) = line.split_once(" (a java.lang.Class for ") {
+            return format!("{object} (a java.lang.Class)");
+        }
+        let Some((method, location)) = line.split_once('(').filter(|_| line.starts_with("at "))
+        else {
+            return line.clone();
+        };
+        let location = location.rsplit('/').next().unwrap();
+        match location.rsplit_once(':') {
+            Some(_) => format!("{method}({location}"),
+            None => method.to_owned(),
+        }
+    };
+    // JDK 9 to 17 do not name a released monitor "locked".
+    let others = ["- eliminated ", "- waiting to re-lock in wait() "];
+    let is_shown = |line: &&String| {
+        Some(*line) != released.as_ref() && !others.iter().any(|other| line.starts_with(other))
+    };
+    lines.iter().filter(is_shown).map(comparable).collect()
+}
+
+/// Compares the text of a dump with jstack's, line by line.
+#[test]
+fn text_of_a_quiet_jvm_is_that_of_jstack() {
+    run_beside_others();
+    for name in ["zulu-8", "temurin-11", "temurin-17", "temurin-21", "temurin-25"] {
+        let mut load = start(named(name), "");
+        load.ask("block");
+        let ours = text_threads(&dump(&load, &[]).stdout);
+        let jstack = named("debian-17").java.with_file_name("jstack");
+        let output = Command::new(jstack).arg(load.pid().to_string()).output().unwrap();
+        assert!(output.status.success(), "{name}: {output:?}");
+        let theirs = text_threads(&String::from_utf8(output.stdout).unwrap());
+        for thread in BLOCKED {
+            let (ours, theirs) = (&ours[thread], &theirs[thread]);
+            let has_lines = |lines: &[String]| lines.iter().any(|line| line.contains(".java:"));
+            assert!(has_lines(ours) && ours.len() > 3, "{name}: {ours:?}");
+            assert_eq!(as_javastack_prints(ours), as_javastack_prints(theirs), "{name}: {thread}");
+        }
+        load.kill();
+    }
+}
+
+/// jstack and jcmd wait for a safepoint, which this JVM does not reach, and for the attach listener, which it does not
+/// have.
+#[test]
+fn jvm_that_does_not_reach_a_safepoint_is_dumped() {
+    run_beside_others();
+    for name in ["temurin-17", "temurin-25"] {
+        let flags = "-XX:+UseParallelGC -XX:-UseCountedLoopSafepoints -XX:+DisableAttachMechanism";
+        let mut load = start(named(name), flags);
+        load.ask("block");
+        load.ask("stuck");
+        let is_collecting = |threads: &BTreeMap<String, ThreadText>| {
+            let innermost = threads.get("collector").and_then(|thread| thread.frames.first());
+            innermost.is_some_and(|frame| frame.starts_with("java.lang.Runtime.gc:"))
+        };
+        let mut threads = BTreeMap::new();
+        for _ in 0..20 {
+            threads = dumped(&dump(&load, &["-j"]));
+            if is_collecting(&threads) {
+                break;
+            }
+            sleep(Duration::from_millis(200));
+        }
+        assert!(is_collecting(&threads), "{name}: {:?}", threads.get("collector"));
+        let collector = &threads["collector"];
+        assert_eq!(collector.state, "RUNNABLE", "{name}");
+        let looper = &threads["looper"];
+        assert!(looper.frames[0].starts_with("LockLoad.loop:"), "{name}: {looper:?}");
+        assert_eq!(threads["enterer"].owner, "holder", "{name}");
+        assert_eq!(threads["compiled-holder"].held.len(), 3, "{name}: {threads:?}");
+        // The collection has not begun: the VM thread waits for the thread in the loop.
+        let log = load.log();
+        assert!(!log.contains("Pause Full"), "{name}: {log}");
+        load.kill();
+    }
+}
+
 /// Returns whether a process is stopped by a signal.
 fn is_stopped(pid: u32) -> bool {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();

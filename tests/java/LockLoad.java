@@ -23,7 +23,7 @@ import java.util.concurrent.locks.ReentrantReadWriteLock;
  * reports it, innermost frame first; the last field lists the monitors that it holds. "busy SECONDS" starts four threads, which repeatedly take the same four locks in
  * the same order, and is answered by "done" when they have ended. "socket N" starts a thread that reads from a socket
  * while it holds a lock, N threads that wait for this lock, and one that waits for one of these; it is answered by
- * "done ADDRESS".
+ * "done ADDRESS". "stuck" starts a thread that does not reach a safepoint, and one that then requests a collection.
  */
 public class LockLoad {
     static final Object monitor = new Object();
@@ -271,6 +271,35 @@ public class LockLoad {
         }
     }
 
+    /** Runs for many seconds. As compiled code, it does not reach a safepoint, if the JVM does not poll in such loops. */
+    static int loop() {
+        int sum = 1;
+        for (int i = 1; i < Integer.MAX_VALUE; i++) {
+            sum += i % (sum | 1) + sum % i;
+        }
+        return sum;
+    }
+
+    /** Starts a thread that does not reach a safepoint, and one that requests a collection half a second later. */
+    static void stuck() throws Exception {
+        new Load("looper") {
+            @Override
+            void act() {
+                while (true) {
+                    count += loop();
+                }
+            }
+        }.start();
+        Thread.sleep(2000);
+        new Load("collector") {
+            @Override
+            void act() throws Exception {
+                Thread.sleep(500);
+                System.gc();
+            }
+        }.start();
+    }
+
     /** Starts a thread that reads from a socket with a lock, threads that wait for this lock, and one that waits for one
      * of these. Returns the address at the other end of the connection. */
     static String socket(int waiting) throws Exception {
@@ -355,6 +384,9 @@ public class LockLoad {
                     break;
                 case "busy":
                     busy(Double.parseDouble(words[1]));
+                    break;
+                case "stuck":
+                    stuck();
                     break;
                 case "socket":
                     answer = " " + socket(Integer.parseInt(words[1]));

@@ -81,8 +81,10 @@ fn run(args: &Args) -> Result<ExitCode> {
             }
             match dumps.dump(args, jvm) {
                 Ok(found) => has_deadlock |= found,
-                // One of many JVMs may exit, or may be unreadable.
-                Err(error) if jvms.len() > 1 => log::warn!("process {}: {error:#}", jvm.0.pid()),
+                // One of many JVMs may exit or be unreadable, and a JVM may be readable again at the next dump.
+                Err(error) if jvms.len() > 1 || is_readable_later(args, jvm) => {
+                    log::warn!("process {}: {error:#}", jvm.0.pid());
+                }
                 Err(error) => return Err(error),
             }
         }
@@ -154,6 +156,11 @@ impl Dumps {
         }
         Ok(())
     }
+}
+
+/// Returns whether there will be further dumps of a JVM that can now not be dumped.
+fn is_readable_later(args: &Args, (target, hotspot): &Named) -> bool {
+    args.common.interval.is_some() && hotspot.is_ok() && !target.process.has_ended()
 }
 
 /// Waits until a time. Returns `false` if a signal ended the wait.
