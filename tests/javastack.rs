@@ -127,7 +127,8 @@ fn check(runtime: &Runtime, flags: &str) {
     load.ask("block");
     let output = dump(&load, &["-j"]);
     assert!(output.status.success(), "{name}: {output:?}");
-    // The JVM inflates locks when it reports them, so the first dump shows them in their original form.
+    // When the JVM reports locks, it inflates them. The dump above shows the locks before that, and the dump
+    // below shows them inflated.
     let truth = reported(&mut load);
     compare(&name, runtime, &truth, &dumped(&output));
     let output = dump(&load, &["-j"]);
@@ -184,7 +185,7 @@ fn each_collector_and_lock_mode_agrees_with_the_jvm() {
     check(named("temurin-25"), "-XX:+UseZGC");
     check(named("temurin-25"), "-XX:+UseCompactObjectHeaders");
     check(named("temurin-25"), "-XX:+UnlockDiagnosticVMOptions -XX:+UseObjectMonitorTable");
-    // Without the usual delay after the start.
+    // Biased locking begins at the start of the JVM.
     check(named("temurin-11"), "-XX:BiasedLockingStartupDelay=0");
     check(named("temurin-17"), "-XX:-TieredCompilation");
 }
@@ -239,7 +240,8 @@ fn busy_locks_are_never_reported_as_deadlock() {
     assert_eq!(records.len(), 200);
     let empty = |record: &Value| record["threadDump"]["deadlocks"].as_array().unwrap().is_empty();
     assert!(records.iter().all(empty));
-    // Some dumps see a thread that waits for a lock, and each owner is one of the threads.
+    // If a dump shows that a thread waits for a lock, the owner is one of the other threads, or the dump
+    // reports no owner or an unknown one.
     let mut waiting = 0;
     for record in &records {
         let threads = record["threadDump"]["threadContainers"][0]["threads"].as_array().unwrap();
@@ -278,7 +280,8 @@ fn locks_option_lists_the_synchronizers_for_which_others_wait() {
     load.kill();
 }
 
-/// Shows who holds up whom, down to the connection from which the last owner reads.
+/// The line about a lock names its owner, the lock for which that owner waits, and so on, down to the
+/// connection from which the last owner reads.
 #[test]
 fn owner_of_a_lock_is_shown_with_what_it_waits_for() {
     run_beside_others();
@@ -302,7 +305,7 @@ fn owner_of_a_lock_is_shown_with_what_it_waits_for() {
     }
 }
 
-/// A stopped JVM answers neither jstack nor jcmd.
+/// Neither jstack nor jcmd can dump a stopped JVM, because it does not answer them.
 #[test]
 fn stopped_jvm_is_dumped_like_a_running_one() {
     run_beside_others();
@@ -374,7 +377,8 @@ fn later_dumps_show_cpu_time_and_which_threads_have_moved() {
     let used = spinner["cpu_ns"].as_u64().unwrap() - of(0, "spinner")["cpu_ns"].as_u64().unwrap();
     assert_eq!(spinner["cpu_since_last_ns"], used);
     assert!(used > 0 && spinner["has_moved"] == true, "{spinner}");
-    // A thread that waits for a monitor wakes up from time to time to look at it.
+    // A thread that waits for a monitor wakes up from time to time to check the monitor, so its CPU time may
+    // change.
     for name in BLOCKED.into_iter().filter(|name| !name.starts_with("enterer")) {
         let thread = of(1, name);
         assert_eq!(
@@ -396,7 +400,7 @@ fn later_dumps_show_cpu_time_and_which_threads_have_moved() {
     load.kill();
 }
 
-/// A thread of a text dump: its lines without times and stack addresses.
+/// Returns the lines of each thread of a text dump, without times and stack addresses.
 fn text_threads(text: &str) -> BTreeMap<String, Vec<String>> {
     let mut threads: BTreeMap<String, Vec<String>> = BTreeMap::new();
     let mut name = String::new();
@@ -408,7 +412,8 @@ fn text_threads(text: &str) -> BTreeMap<String, Vec<String>> {
                 !["cpu=", "elapsed=", "["].iter().any(|start| word.starts_with(start))
             };
             let words = header.split_whitespace().filter(is_stable).map(|word| {
-                // Up to JDK 18, jstack prints the thread ID in hexadecimal digits.
+                // Since JDK 19, jstack prints the thread ID as a decimal number. javastack and older versions
+                // of jstack print a hexadecimal number.
                 let id = word.strip_prefix("nid=").and_then(|id| id.parse::<u32>().ok());
                 id.map_or_else(|| word.to_owned(), |id| format!("nid={id:#x}"))
             });
@@ -419,15 +424,16 @@ fn text_threads(text: &str) -> BTreeMap<String, Vec<String>> {
         {
             threads.entry(name.clone()).or_default().push(line.trim().to_owned());
         } else if !line.is_empty() {
-            // Lists of other parts of the dump.
+            // The lines that follow belong to no thread, but to another part of the dump.
             name = String::new();
         }
     }
     threads
 }
 
-/// Removes what javastack prints otherwise (see its manual): the names of modules, the location of native methods, the
-/// names of locked classes, eliminated monitors, and those that a thread has released in `Object.wait`.
+/// Removes what javastack and jstack print differently (see javastack's manual): the names of modules, the
+/// locations of native methods, the names of classes whose monitors are locked, the monitors that the
+/// compiler has eliminated, and the monitors that a thread has released in `Object.wait`.
 fn as_javastack_prints(lines: &[String]) -> Vec<String> {
     let waits = |line: &&String| line.starts_with("- waiting on ");
     let released = lines.iter().find(waits).map(|line| line.replace("waiting on", "locked"));
@@ -445,7 +451,7 @@ fn as_javastack_prints(lines: &[String]) -> Vec<String> {
             None => method.to_owned(),
         }
     };
-    // JDK 9 to 17 do not name a released monitor "locked".
+    // For a released monitor, JDK 9 to 17 print "waiting to re-lock in wait()" instead of "locked".
     let others = ["- eliminated ", "- waiting to re-lock in wait() "];
     let is_shown = |line: &&String| {
         Some(*line) != released.as_ref() && !others.iter().any(|other| line.starts_with(other))
@@ -533,7 +539,8 @@ fn frozen_jvm_continues_however_the_tool_ends() {
         let mut tool = Command::new(tool::binary("javastack"));
         let tool = tool.args(["-p", &pid, "--freeze", "-q", "0.001"]).stdout(Stdio::null());
         let mut tool = tool.spawn().unwrap();
-        // Kills it while the JVM is stopped, if that is seen in time.
+        // Waits up to two seconds until the JVM is stopped, so that the tool is killed while the JVM is
+        // stopped.
         for _ in 0..2000 {
             if is_stopped(load.pid()) {
                 was_stopped += 1;

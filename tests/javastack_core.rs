@@ -24,7 +24,8 @@ use tempfile::TempDir;
 /// The exit status for a deadlock.
 const DEADLOCK: i32 = 3;
 
-/// A JVM's core file, in a folder of its own, and the dump of the JVM just before.
+/// A core file of a JVM, in a folder of its own, and a dump of the running JVM. The dump was made just before
+/// the core file was written.
 struct Core {
     path: PathBuf,
     before: Value,
@@ -41,7 +42,8 @@ impl Core {
 fn start(runtime: &Runtime, flags: &str, folder: &TempDir) -> Load {
     let mut command = runtime.command();
     command.args(flags.split_ascii_whitespace()).current_dir(folder.path());
-    // gdb dumps reserved address space as zeros.
+    // These settings reduce the reserved address space of the JVM, because gdb writes reserved address space
+    // into the core file as zeros.
     command.env("MALLOC_ARENA_MAX", "1").arg("-XX:ReservedCodeCacheSize=16m");
     let limit = Rlimit { current: None, maximum: None };
     // SAFETY: setrlimit(2) is async-signal-safe.
@@ -89,8 +91,9 @@ fn dump(args: &[&str]) -> Output {
     tool::run("javastack", &[args, &["-j"]].concat())
 }
 
-/// Returns a dump without what a core file does not contain, and without what may change between the dump of the JVM
-/// and its core file: the line of the thread that runs, and the number of compiler threads.
+/// Returns a dump in a form that can be compared. It lacks the data that a core file does not contain. It
+/// also lacks the data that may change after the dump of the JVM, before its core file is written: the
+/// innermost line of the thread that runs, and the compiler threads.
 fn json(output: &Output) -> Value {
     assert!(matches!(output.status.code(), Some(0 | DEADLOCK)), "{output:?}");
     let mut dump = output.json().remove(0)["threadDump"].take();
@@ -170,7 +173,8 @@ fn core_file_of_gdb_has_the_dump_of_the_jvm() {
     for name in ["zulu-8", "temurin-21"] {
         let folder = tempfile::tempdir().unwrap();
         let load = start(named(name), "", &folder);
-        // Without file-backed memory, as for a JVM that does not set bit 2 itself.
+        // Clears bit 2, so that the core file lacks private file-backed memory. JDK 8 never sets this bit;
+        // JDK 21 has set it.
         fs::write(format!("/proc/{}/coredump_filter", load.pid()), "0x33").unwrap();
         check(name, &gcore(load, folder), &[]);
     }
@@ -221,7 +225,7 @@ fn replace_in_notes(core: &Core, from: &str, to: &str) {
     assert!(replaced > 0, "no {from} in the notes");
 }
 
-/// As on a machine without that JVM: the core file has paths that do not exist here.
+/// The core file contains paths that do not exist on this machine, as if the JVM had run on another machine.
 #[test]
 fn libjvm_at_another_path_is_specified_by_exe() {
     run_beside_others();
@@ -233,7 +237,7 @@ fn libjvm_at_another_path_is_specified_by_exe() {
         let runtime = named(name);
         let core = crashed(runtime, "", Signal::ABORT);
         let real = fs::canonicalize(&runtime.java).unwrap();
-        // The folder of all JDKs, with another name of the same length.
+        // Renames the folder of all JDKs in the core file. The new name has the same length.
         let folder = Path::new(real.to_str().unwrap()).ancestors().nth(3).unwrap();
         let folder = format!("{}/", folder.to_str().unwrap());
         let other = format!("/{}/", "x".repeat(folder.len() - 2));
@@ -246,7 +250,8 @@ fn libjvm_at_another_path_is_specified_by_exe() {
         let wrong = wrong.to_str().unwrap();
         let output = tool::run("javastack", &["--core", core.path(), "--exe", wrong]);
         assert_refused(&output, 1, &["the JVM ran ", " is another build", "--exe"]);
-        // Only the libjvm.so is here, so frames of other libraries cannot be walked.
+        // Now libjvm.so is the only library of the JDK that is found, so the native frames of the other
+        // libraries cannot be walked. The dump shows the same Java frames anyway.
         replace_in_notes(&core, "/lib/", "/none");
         let copy = core.folder.path().join("copy-of-libjvm.so");
         fs::copy(runtime.libjvm(), &copy).unwrap();

@@ -14,7 +14,8 @@ use serde_json::Value;
 
 /// The exit status for a deadlock.
 const DEADLOCK: i32 = 3;
-/// Carriers for all threads of the load, because blocked threads keep their carriers in JDK 21.
+/// Enough carriers for all threads of the load, because in JDK 21, a virtual thread that holds a monitor or
+/// waits for one keeps its carrier. `VirtualLoad` needs the export for its `ThreadFlock`.
 const FLAGS: &str = "-Djdk.virtualThreadScheduler.parallelism=20 \
                      --add-exports=java.base/jdk.internal.misc=ALL-UNNAMED";
 
@@ -141,7 +142,8 @@ fn check(runtime: &Runtime, flags: &str) {
         }
         let spinner = &threads["spinner"].0;
         assert_eq!(spinner["state"], "RUNNABLE", "{name}");
-        // The compiler may have inlined the method: such frames are missing where code has no debug information.
+        // The compiler may have inlined `spin` into its caller. The frame of `spin` is then missing at
+        // instructions without debug information.
         let innermost = text(spinner).frames[0].split(':').next().unwrap().to_owned();
         assert!(
             ["VirtualLoad.spin", "VirtualLoad.lambda$startAll$11"].contains(&&*innermost),
@@ -162,7 +164,8 @@ fn check(runtime: &Runtime, flags: &str) {
             "{name}"
         );
         assert_eq!(on("waiter", "kind"), "wait", "{name}");
-        // Before JDK 24, a carrier owns monitors for its virtual thread. With ZGC, the owner may be unknown.
+        // Before JDK 24, the carrier is shown as the owner of a monitor that its virtual thread holds. With
+        // ZGC, the owner may be unknown.
         if runtime.major >= 24 && !flags.contains("UseZGC") {
             assert_eq!(on("enterer", "owner"), holder, "{name}");
         }
@@ -186,7 +189,8 @@ fn virtual_threads_agree_with_the_jvm() {
     }
 }
 
-/// Flags with which all methods of the load, or all methods on the path of a virtual thread, are compiled.
+/// Flags that compile all methods of the load. The second ones also compile the JDK's methods through which a
+/// virtual thread starts and parks.
 const COMPILED: [&str; 2] = [
     "-Xcomp -XX:CompileCommand=quiet -XX:CompileCommand=compileonly,VirtualLoad::*",
     "-Xcomp -XX:CompileCommand=quiet -XX:CompileCommand=compileonly,VirtualLoad::* \
@@ -279,7 +283,7 @@ fn equal_stacks_of_many_threads_are_printed_once() {
         assert_eq!(text.matches(&header).count(), 1, "{runtime}: {text}");
         let group = text.split(&header).nth(1).unwrap().split("\n\n").next().unwrap();
         assert_eq!(group.matches("at VirtualLoad.deep(").count(), 11, "{group}");
-        // Parsed, the dump would need several hundred megabytes.
+        // The JSON is not parsed, because the parsed dump would need several hundred megabytes.
         let json = dump(&load, &["-j"]).stdout;
         assert_eq!(json.matches("\"name\":\"many-").count(), MANY, "{runtime}");
         load.kill();

@@ -122,7 +122,7 @@ fn deadlock_and_standstill_are_stored_once_and_idle_and_busy_jvms_never() {
     daemon.wait_for("deadlock", 1);
     daemon.wait_for("no-progress", 1);
     let truth = [&dead, &stuck].map(locks);
-    // Several times the configured time.
+    // The daemon must store no further dumps in several times the configured time.
     sleep(Duration::from_secs(15));
     let output = tool.interrupt();
     assert!(output.status.success(), "{output:?}");

@@ -16,14 +16,23 @@ import java.util.concurrent.locks.ReentrantReadWriteLock;
  * A program with threads that sleep, wait for a notification, are parked or run, and with threads that wait
  * for a monitor, a ReentrantLock or a ReentrantReadWriteLock that another thread holds.
  *
- * Commands on stdin, answers on stdout: "ready PID" once; "block" starts the threads; "deadlock N" starts N
- * threads of which each waits for a lock of the next one, alternating monitors and ReentrantLocks; both are
- * answered by "done" when all these threads wait, except the one that runs. "dump" is answered by "done"
- * and, for each Java thread, NAME;STATE;LOCKCLASS;OWNER;FRAME,FRAME,...;DEPTH:CLASS,DEPTH:CLASS,... as ThreadMXBean
- * reports it, innermost frame first; the last field lists the monitors that it holds. "busy SECONDS" starts four threads, which repeatedly take the same four locks in
- * the same order, and is answered by "done" when they have ended. "socket N" starts a thread that reads from a socket
- * while it holds a lock, N threads that wait for this lock, and one that waits for one of these; it is answered by
- * "done ADDRESS". "stuck" starts a thread that does not reach a safepoint, and one that then requests a collection.
+ * Reads commands from stdin and writes answers to stdout, first "ready PID". After each command, the answer
+ * begins with "done".
+ *
+ * "block" starts the threads described above. The answer comes when all of them wait, except the thread that
+ * runs.
+ * "deadlock N" starts N threads. Each of them waits for a lock of the next one, and the last one for a lock
+ * of the first. The locks are alternately monitors and ReentrantLocks. The answer comes when all these
+ * threads wait.
+ * "dump" is answered by NAME;STATE;LOCKCLASS;OWNER;FRAME,FRAME,...;DEPTH:CLASS,DEPTH:CLASS,... for each Java
+ * thread, as ThreadMXBean reports the thread. The innermost frame is the first. The last field lists the
+ * monitors that the thread holds.
+ * "busy SECONDS" starts four threads, which repeatedly take the same four locks in the same order. The answer
+ * comes when these threads have ended.
+ * "socket N" starts a thread that reads from a socket while it holds a lock, and N threads that wait for this
+ * lock. The first of these N threads holds another lock, and one further thread waits for that lock. The
+ * answer contains the address at the other end of the connection.
+ * "stuck" starts a thread that does not reach a safepoint, and then a thread that requests a collection.
  */
 public class LockLoad {
     static final Object monitor = new Object();
@@ -117,7 +126,7 @@ public class LockLoad {
     static final Object first = new Object();
     static final Object second = new StringBuilder();
 
-    /** Holds three monitors in compiled methods, some of which are inlined into each other. */
+    /** Holds three monitors in compiled methods. Some of these methods are inlined into their callers. */
     static void holdCompiled() {
         for (int i = 0; i < 400_000; i++) {
             outer(i % 1024 == 0, 1);
@@ -170,7 +179,10 @@ public class LockLoad {
         }
     }
 
-    /** Takes two locks, and waits in between until all threads have taken their first one. */
+    /**
+     * Takes a first lock, waits until all threads of the deadlock have taken their first locks, and then
+     * takes a second lock.
+     */
     static class Dead extends Load {
         final Object first;
         final Object second;
@@ -271,7 +283,10 @@ public class LockLoad {
         }
     }
 
-    /** Runs for many seconds. As compiled code, it does not reach a safepoint, if the JVM does not poll in such loops. */
+    /**
+     * Runs for many seconds. With -XX:-UseCountedLoopSafepoints, the compiled loop contains no safepoint
+     * poll, so the thread reaches no safepoint before the loop ends.
+     */
     static int loop() {
         int sum = 1;
         for (int i = 1; i < Integer.MAX_VALUE; i++) {
@@ -280,7 +295,10 @@ public class LockLoad {
         return sum;
     }
 
-    /** Starts a thread that does not reach a safepoint, and one that requests a collection half a second later. */
+    /**
+     * Starts a thread that does not reach a safepoint. Two seconds later, starts another thread, which
+     * requests a collection after half a second.
+     */
     static void stuck() throws Exception {
         new Load("looper") {
             @Override
@@ -300,8 +318,11 @@ public class LockLoad {
         }.start();
     }
 
-    /** Starts a thread that reads from a socket with a lock, threads that wait for this lock, and one that waits for one
-     * of these. Returns the address at the other end of the connection. */
+    /**
+     * Starts a thread that holds a lock while it reads from a socket, and threads that wait for this lock.
+     * The first of them holds another lock, for which one further thread waits. Returns the address at the
+     * other end of the connection.
+     */
     static String socket(int waiting) throws Exception {
         final ServerSocket server = new ServerSocket(0, 1, InetAddress.getByName("127.0.0.1"));
         final Socket client = new Socket(server.getInetAddress(), server.getLocalPort());

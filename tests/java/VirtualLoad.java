@@ -15,10 +15,16 @@ import java.util.concurrent.locks.LockSupport;
 import java.util.concurrent.locks.ReentrantLock;
 
 /**
- * Virtual threads in each state. Commands: `start` starts one thread for each state, `park N` starts N threads with equal
- * stacks, `deadlock KINDS` makes a cycle of threads, one for each character: `p` for a platform thread, `v` for a virtual
- * one; the locks are monitors and ReentrantLocks in turn, or of one kind with a further word. `dump` answers what each
- * thread says about itself. Uses reflection, because the compiler may be older than virtual threads.
+ * A program with virtual threads in each state. It reads commands from stdin.
+ *
+ * `start` starts one virtual thread for each state. `park N` starts N virtual threads with equal stacks.
+ * `deadlock KINDS LOCKS` starts threads of which each waits for a lock of the next one, and the last one for
+ * a lock of the first. KINDS has one character for each thread: `p` for a platform thread, `v` for a virtual
+ * one. LOCKS is `monitors`, `reentrant` (for ReentrantLocks) or `both` (alternately). `collect` requests a
+ * collection. The answer to `dump` contains NAME;NUMBER;STATE;FRAME,FRAME,... for each thread that `start`
+ * has started, as the thread's own methods report it.
+ *
+ * The program uses reflection, because the compiler may be older than virtual threads.
  */
 public class VirtualLoad {
     static final Object monitor = new Object();
@@ -137,7 +143,10 @@ public class VirtualLoad {
         Thread.sleep(1000);
     }
 
-    /** A virtual thread that owns a container with another virtual thread. Needs --add-exports. */
+    /**
+     * Starts a virtual thread that owns a thread container, and in this container another virtual thread.
+     * Needs --add-exports.
+     */
     static void flock() throws Exception {
         Class<?> flocks = Class.forName("jdk.internal.misc.ThreadFlock");
         Method open = flocks.getMethod("open", String.class);

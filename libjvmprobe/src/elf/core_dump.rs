@@ -18,7 +18,8 @@ const MAX_SEGMENTS: usize = 1 << 18;
 const MAX_THREADS: usize = 1 << 17;
 /// Maximum size in bytes of all notes that are read. A thread takes 336 bytes.
 const MAX_NOTES: u64 = 1 << 28;
-/// Bytes by which a note counts in addition to its content, because of the time that it takes.
+/// Number of bytes that are added to the size of each note when [`MAX_NOTES`] is applied, because small notes
+/// take time, too.
 const NOTE_COST: u64 = 256;
 /// Maximum size of a note in bytes. The kernel limits the list of mapped files to 4 MiB by default, and to 16 MiB at
 /// most (sysctl kernel.core_file_note_size_limit).
@@ -37,7 +38,7 @@ const PT_LOAD: u32 = 1;
 const PT_NOTE: u32 = 4;
 const PF_X: u32 = 1;
 const PF_W: u32 = 2;
-/// Number of program headers if the real number is in the first section header.
+/// Value of `e_phnum` if the number of program headers is in the first section header instead.
 const PN_XNUM: u16 = 0xffff;
 
 /// Name of the notes that are read, with its final NUL byte.
@@ -106,7 +107,7 @@ enum Missing {
     SameAsFile,
     /// It was never written, and is zero.
     Zero,
-    /// Nothing.
+    /// Nothing is known about it.
     Unknown,
 }
 
@@ -251,8 +252,8 @@ impl CoreDump {
         Ok(notes)
     }
 
-    /// Reads the notes in a part of the file, of which at most `budget` bytes. Stops at the first malformed or truncated
-    /// one.
+    /// Reads the notes in a part of the file. Subtracts their sizes from `budget`, and stops when it is used
+    /// up. Also stops at the first malformed or truncated note.
     fn read_notes(&mut self, offset: u64, len: u64, budget: &mut u64) {
         let end = offset.saturating_add(len).min(self.size);
         let mut at = offset;
@@ -315,7 +316,8 @@ impl CoreDump {
         let Some(segment) = self.segment(addr) else {
             let behind = self.segments.partition_point(|segment| segment.start <= addr);
             let next = self.segments.get(behind).map_or(u64::MAX, |segment| segment.start);
-            // The kernel always writes a header, gdb does not in all versions.
+            // The kernel writes a program header for each mapping. Some versions of gdb write none for a
+            // mapping whose memory they do not dump because it is the same as in the file.
             return Location::Missing(next - addr, Missing::SameAsFile);
         };
         let inside = addr - segment.start;
@@ -329,8 +331,11 @@ impl CoreDump {
             let missing = if is_unmodified { Missing::SameAsFile } else { Missing::Unknown };
             return Location::Missing(segment.dumped - inside, missing);
         }
-        // The kernel dumps a private mapping completely if any of its pages was modified (`vma_dump_size`), unless bit 0
-        // of coredump_filter is not set. Then it dumps no anonymous memory at all.
+        // If bit 0 of coredump_filter is set, the kernel dumps a private mapping completely if any of its
+        // pages was modified (`vma_dump_size`). So an anonymous mapping that was not dumped was never
+        // written. If bit 0 is not set, the kernel dumps no private anonymous memory, and nothing is known
+        // about such a mapping. If the core file contains no writable memory at all, bit 0 is assumed not to
+        // be set.
         let is_anonymous = || {
             let before = self.files.partition_point(|mapping| mapping.end.0 <= segment.start);
             self.files.get(before).is_none_or(|mapping| mapping.start.0 >= segment.end)
@@ -484,8 +489,9 @@ mod tests {
         words.iter().flat_map(|word| word.to_le_bytes()).collect()
     }
 
-    /// Makes a core file of a process with two threads. Its memory is one page of data, and one page of code of which
-    /// nothing was dumped. The rest of a third segment is missing from the file. A fourth segment was never written.
+    /// Makes a core file of a process with two threads. Its memory is one page of data, and one page of code
+    /// of which nothing was dumped. The second half of a third segment is missing from the file, because the
+    /// file is truncated. A fourth segment was never written.
     fn core() -> Vec<u8> {
         let thread = |tid: u32| {
             let mut status = vec![0; 112];

@@ -51,7 +51,8 @@ impl Display for BlockingCall {
     }
 }
 
-/// Returns the call in which a thread waits; `None` if it does not wait for one file, or if that cannot be read.
+/// Returns the call in which a thread waits; `None` if the thread does not wait for exactly one file, or if
+/// the data about the call cannot be read.
 pub(crate) fn blocking_call(pid: Pid, tid: u32, memory: &Memory) -> Option<BlockingCall> {
     let text = text_of(pid, &format!("task/{tid}/syscall")).ok()?;
     let (operation, descriptor) = file_of_call(&text, |at| memory.u64(at).ok())?;
@@ -70,12 +71,13 @@ pub(crate) fn blocking_call(pid: Pid, tid: u32, memory: &Memory) -> Option<Block
     Some(BlockingCall { operation, file: address.to_string() })
 }
 
-/// Decodes a `syscall` file: a call that waits for one file, and its descriptor. `word` reads the process's memory.
+/// Decodes the text of a `syscall` file. Returns the operation and the descriptor of the file, if the call
+/// waits for exactly one file. `word` reads the process's memory.
 fn file_of_call(text: &str, word: impl Fn(Addr) -> Option<u64>) -> Option<(Operation, u32)> {
     /// `POLLIN` of poll(2).
     const POLLIN: u64 = 1;
     let mut words = text.split_ascii_whitespace();
-    // A thread that runs, or that waits outside of a system call, has no number here.
+    // The text begins with `running` if the thread runs, and with -1 if it waits outside of a system call.
     let number: u32 = words.next()?.parse().ok()?;
     let mut argument = || u64::from_str_radix(words.next()?.strip_prefix("0x")?, 16).ok();
     let (first, second) = (argument()?, argument()?);
@@ -87,7 +89,8 @@ fn file_of_call(text: &str, word: impl Fn(Addr) -> Option<u64>) -> Option<(Opera
         // accept, accept4
         43 | 288 => Operation::Accept,
         42 => Operation::Connect,
-        // poll and ppoll of one descriptor: its pollfd has the descriptor in the low 32 bits, and the events above.
+        // poll and ppoll of one descriptor. The low 32 bits of the pollfd are the descriptor, and the events
+        // follow.
         7 | 271 if second == 1 => {
             let pollfd = word(Addr(first))?;
             let reads = pollfd >> 32 & POLLIN != 0;
@@ -99,8 +102,8 @@ fn file_of_call(text: &str, word: impl Fn(Addr) -> Option<u64>) -> Option<(Opera
     Some((operation, u32::try_from(first).ok()?))
 }
 
-/// Returns the addresses of a TCP socket in the network namespace of a process, its own and that of the other end, and
-/// its state.
+/// Returns the local address, the remote address and the state of a TCP socket in the network namespace of a
+/// process.
 fn tcp_socket(pid: Pid, inode: u64) -> Option<(SocketAddr, SocketAddr, TcpState)> {
     let process = Process::new(i32::try_from(pid.0).ok()?).ok()?;
     let tables = [process.tcp(), process.tcp6()];
@@ -108,7 +111,8 @@ fn tcp_socket(pid: Pid, inode: u64) -> Option<(SocketAddr, SocketAddr, TcpState)
     Some((plain(entry.local_address), plain(entry.remote_address), entry.state))
 }
 
-/// Returns an IPv4 address in its usual form if it is mapped to IPv6, which Java uses by default.
+/// Converts an IPv4 address that is mapped to IPv6 into its usual form. Java uses mapped addresses by
+/// default.
 fn plain(address: SocketAddr) -> SocketAddr {
     let ip = match address.ip() {
         IpAddr::V6(ip) => ip.to_canonical(),
@@ -152,7 +156,7 @@ mod tests {
 
     const POLLIN_OF_DESCRIPTOR_12: u64 = 1 << 32 | 12;
 
-    /// Returns the call of this process in which a thread with a name waits.
+    /// Waits until the thread of this process that has this name waits in a call, and returns the call.
     fn call_of(name: &str) -> BlockingCall {
         let pid = Pid(std::process::id());
         let memory = Memory::open(pid).unwrap();

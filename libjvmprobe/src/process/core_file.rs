@@ -1,10 +1,12 @@
 //! Core files: memory, threads and files of a process that has ended.
 //!
-//! The kernel dumps memory that the process has modified. It does not dump pages that are the same as in the file
-//! that they were mapped from, such as code, unless bit 2 of /proc/PID/coredump_filter is set (core(5)). These pages
-//! are read from the mapped files, if the files are here and are the same: an ELF file must have the build ID that the
-//! core file contains, and any other file must begin with the page that the core file contains. JDK 11 and later
-//! set bit 2 themselves (`-XX:+DumpPrivateMappingsInCore`), so their class data archive is in the core file.
+//! The kernel dumps memory that the process has modified. It does not dump pages that are the same as in the
+//! file that they were mapped from, such as code, unless bit 2 of /proc/PID/coredump_filter is set (core(5)).
+//! These pages are read from the mapped files, if the files exist on this machine and are unchanged. An ELF
+//! file must have the build ID that the core file contains, and any other file must begin with the page that
+//! the core file contains. If the core file contains neither a build ID nor a page of a file, any ELF file at
+//! the path is used. JDK 11 and later set bit 2 themselves (`-XX:+DumpPrivateMappingsInCore`), so their class
+//! data archive is in the core file.
 //!
 //! A core file is a file of the user, who may have got it from elsewhere, so its content and its paths are untrusted.
 //! Only regular files are opened.
@@ -59,9 +61,10 @@ pub(crate) struct CoreFile {
     pub(crate) memory: Memory,
     /// The libjvm.so that the JVM ran.
     pub(crate) libjvm: LibJvm,
-    /// Mappings of code whose files are here.
+    /// Mappings of code whose files exist on this machine.
     pub(crate) code: CodeMaps,
-    /// Size of the file, and its size if it were complete, if bytes are missing.
+    /// If bytes at the end of the file are missing: the size of the file, and the size that it would have if
+    /// it were complete.
     pub(crate) truncated: Option<(u64, u64)>,
 }
 
@@ -69,7 +72,7 @@ pub(crate) struct CoreFile {
 #[derive(Debug)]
 pub(crate) struct CoreMemory {
     dump: Arc<CoreDump>,
-    /// Mappings of files that are here, sorted by address.
+    /// Mappings of files that exist on this machine, sorted by address.
     mapped: Vec<(Range<Addr>, FileOffset, Arc<CodeFile>)>,
 }
 
@@ -157,10 +160,11 @@ fn libjvm(dump: &CoreDump) -> Result<&FileMapping, String> {
 /// The libjvm.so of a core file on this machine.
 #[derive(Debug)]
 struct Library {
-    /// Its path here.
+    /// Its path on this machine.
     path: PathBuf,
     file: File,
-    /// If it is not at its original path: a folder of the process, and the folder here that replaces it.
+    /// If the user has specified `--exe`: a folder in the file system of the process, and the folder on this
+    /// machine that replaces it.
     moved: Option<(PathBuf, PathBuf)>,
 }
 
@@ -170,13 +174,14 @@ impl Library {
         self.file.try_clone().map_err(failed)
     }
 
-    /// Returns the paths here of a file of the process.
+    /// Returns the paths on this machine at which a file of the process may be.
     fn paths(&self, path: &Path) -> impl Iterator<Item = PathBuf> {
         let moved = self.moved.as_ref().and_then(|(from, to)| {
             // A path with `..` could leave the folder.
             let inside = path.strip_prefix(from).ok()?;
             let is_inside = inside.components().all(|part| part != std::path::Component::ParentDir);
-            // For the libjvm.so itself, `join` would add a slash.
+            // If `to` replaces the libjvm.so itself and not a folder, `inside` is empty, and `join` would add
+            // a slash.
             let is_file = inside.as_os_str().is_empty();
             is_inside.then(|| if is_file { to.clone() } else { to.join(inside) })
         });
@@ -218,8 +223,8 @@ fn find_libjvm(
     Ok(Library { path, file, moved })
 }
 
-/// Finds the libjvm.so that `exe` specifies. Returns its path, and two folders: one in the file system of the process,
-/// and the one here that has the same files.
+/// Finds the libjvm.so that `exe` specifies. Returns its path, and two folders: one in the file system of the
+/// process, and the folder on this machine that has the same files.
 fn moved(original: &Path, exe: &Path) -> Result<(PathBuf, PathBuf, PathBuf), String> {
     let real =
         exe.canonicalize().map_err(|e| format!("--exe: cannot open {}: {e}", exe.display()))?;
@@ -228,7 +233,8 @@ fn moved(original: &Path, exe: &Path) -> Result<(PathBuf, PathBuf, PathBuf), Str
         (parts[..at].iter().collect(), parts[at..].iter().collect())
     };
     if real.is_file() && real.file_name().is_none_or(|name| name != "java") {
-        // The folders above the last folder that has the same name in both paths.
+        // `same` is the number of parts at the end of both paths that have the same names. The folders are
+        // the paths without these parts.
         let reversed = || parts.iter().rev();
         let same = reversed().zip(real.iter().rev()).take_while(|(a, b)| *a == b).count();
         let (from, _) = split(parts.len() - same);
@@ -241,8 +247,9 @@ fn moved(original: &Path, exe: &Path) -> Result<(PathBuf, PathBuf, PathBuf), Str
         false => real.parent().and_then(Path::parent),
     };
     let found = folder.into_iter().flat_map(|folder| {
-        // The folder may be a copy of the root directory of the process, of the JDK, or of a folder in it. Relative
-        // to the root directory, the path begins with its second part.
+        // The folder may be a copy of the process's root directory, of the JDK, or of another folder above
+        // the libjvm.so. It replaces the first `at` parts of the original path. The first part is the root
+        // directory.
         (1..parts.len()).map(move |at| (at, folder))
     });
     let mut found = found.map(|(at, folder)| {
@@ -255,7 +262,7 @@ fn moved(original: &Path, exe: &Path) -> Result<(PathBuf, PathBuf, PathBuf), Str
     })
 }
 
-/// Opens those of the mapped files that exist here with the same content.
+/// Opens those of the mapped files that exist on this machine and are unchanged.
 fn open_files(dump: &CoreDump, library: &Library) -> HashMap<PathBuf, Arc<CodeFile>> {
     let mut tried: HashMap<&Path, Option<Arc<CodeFile>>> = HashMap::new();
     for mapping in &dump.files {
@@ -287,12 +294,13 @@ fn is_same(dump: &CoreDump, first: &FileMapping, file: &File) -> bool {
         // A file that was stripped later has the same build ID.
         Some(expected) => elf.and_then(|elf| elf.build_id()) == Some(expected),
         None if has_page => len > 0 && here[..len] == there[..len],
-        // Bit 4 of coredump_filter was not set, so the core file cannot confirm that it is the same.
+        // The core file does not contain the first page of the file, for example because bit 4 of
+        // coredump_filter was not set. So an ELF file is accepted without a comparison.
         None => elf.is_some(),
     }
 }
 
-/// Returns the mappings of code whose files are here.
+/// Returns the mappings of code whose files exist on this machine.
 fn code(dump: &CoreDump, memory: &Memory, files: &HashMap<PathBuf, Arc<CodeFile>>) -> CodeMaps {
     let is_code = |mapping: &&FileMapping| {
         dump.segment(mapping.start.0).is_some_and(|segment| segment.is_code)

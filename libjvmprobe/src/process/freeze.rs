@@ -1,8 +1,10 @@
-//! Stopping a process for a short time, so that everything that is read of it is of one instant.
+//! Stops a process for a short time, so that all data that is read from the process is of one instant.
 //!
-//! The process is stopped by SIGSTOP. Before that, a child process is started, the guard. It waits for the end of this
-//! process and then sends SIGCONT, so the process is continued even if this process is killed. The guard is this program,
-//! executed again with a special argument zero. In its own process group, it does not receive the terminal's Ctrl-C.
+//! This program sends SIGSTOP to the process. Before that, it starts a child process, which is called the
+//! guard. When this program ends without having continued the stopped process, the guard sends SIGCONT to the
+//! stopped process. So the process continues even if this program is killed. The guard is the same program,
+//! executed with a special argument zero. It has a process group of its own, so that Ctrl-C in the terminal
+//! does not end it.
 //!
 //! Sources: signal(7), pidfd_send_signal(2).
 
@@ -24,10 +26,12 @@ const NAME: &str = "jvmprobe-guard";
 /// Maximum time until a process has stopped.
 const MAX_STOPPING: Duration = Duration::from_secs(2);
 
-/// Runs the guard if this program was started as one. Does not return in that case.
+/// Runs the guard if this program was started as the guard. Does not return in that case.
 pub(crate) fn enter() {
     if env::args_os().next().is_some_and(|name| name == NAME) {
-        // Its standard input ends with the process that has started it. A byte means that there is nothing left to do.
+        // The standard input ends when the process that has started the guard ends or closes it. A byte there
+        // means that the stopped process was already continued. The standard output is the pidfd of the
+        // stopped process.
         if !matches!(stdin().read(&mut [0]), Ok(1..)) {
             let _ = pidfd_send_signal(stdout().as_fd(), Signal::CONT);
         }
@@ -39,7 +43,7 @@ pub(crate) fn enter() {
 #[derive(Debug)]
 pub struct Frozen<'a> {
     process: &'a Process,
-    /// `None` if the process was stopped already, so that it stays stopped.
+    /// `None` if the process was stopped already. The drop then leaves it stopped.
     guard: Option<Child>,
 }
 
@@ -72,7 +76,8 @@ impl<'a> Frozen<'a> {
 impl Drop for Frozen<'_> {
     fn drop(&mut self) {
         let Some(guard) = &mut self.guard else { return };
-        // If this fails, the guard tries again at its end.
+        // If this signal cannot be sent, the guard receives no byte, and sends the signal itself before it
+        // ends.
         if self.process.signal(Signal::CONT).is_ok()
             && let Some(input) = &mut guard.stdin
         {

@@ -1,4 +1,5 @@
-//! A running process from which the walker in user space reads memory and unwind tables.
+//! A process whose threads the walker in user space walks. It is a running process, or one that has left a
+//! core file.
 
 use crate::{
     Addr,
@@ -18,7 +19,7 @@ const AT_ONCE: usize = 64;
 /// Number of bytes of a stack, from the stack pointer on, that are read in advance.
 const STACK_BYTES: u64 = 16 << 10;
 
-/// A running process whose threads are walked while they do not run.
+/// A process whose threads are walked while they do not run, or whose core file contains the threads.
 pub(crate) struct Live<'a, 'p> {
     /// Memory of the process.
     pub(crate) pages: &'a mut Pages<'p>,

@@ -26,8 +26,8 @@ pub fn member_name<'a>(
     }
 }
 
-/// The thread containers with their threads, in the schema of `jcmd Thread.dump_to_file -format=json`. Serializes one
-/// thread after the other, because there may be a million.
+/// The thread containers with their threads, in the schema of `jcmd Thread.dump_to_file -format=json`. The
+/// threads are converted to JSON one after the other, because a container may have a million threads.
 pub struct Containers<'a> {
     /// The options of the dump.
     pub args: &'a DumpOptions,
@@ -98,7 +98,7 @@ impl Serialize for Containers<'_> {
         }
         // The virtual threads are sorted by container.
         let of = |index: usize| {
-            // The CPU time of virtual threads is not known.
+            // Virtual threads cannot be sorted by CPU time, because their CPU time is not known.
             let all = if self.args.top.is_none() { &self.found.threads[..] } else { &[] };
             let begin = all.partition_point(|thread| thread.java.container < index);
             let end = all.partition_point(|thread| thread.java.container <= index);

@@ -48,7 +48,7 @@ fn signal_line(dumper: &CoreDumper, dump: &Dump) -> Option<String> {
     Some(format!("Process {pid} was ended by {} in \"{name}\" nid={nid:#x}", signal_name(number)))
 }
 
-/// Returns the name of a signal whose default action is a core dump: signal(7).
+/// Returns the name of a signal, or its number if its default action is not a core dump: signal(7).
 fn signal_name(number: u16) -> String {
     let name = match number {
         3 => "SIGQUIT",

@@ -24,7 +24,7 @@ use serde_json::{Value, json};
 
 use crate::containers::{Containers, member_name};
 
-/// The only member of the object that is printed.
+/// The printed object, whose only member is the dump.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Record<'a> {
@@ -42,7 +42,7 @@ struct ThreadDump<'a> {
     deadlocks: Vec<Vec<&'a str>>,
 }
 
-/// Returns a dump.
+/// Returns the JSON of a dump.
 pub fn dump<'a>(
     args: &'a DumpOptions,
     pid: Pid,
@@ -68,7 +68,7 @@ pub fn dump<'a>(
     }
 }
 
-/// Returns a platform thread.
+/// Returns the JSON of a platform thread.
 pub fn thread_json(
     args: &DumpOptions,
     thread: &Thread,
@@ -104,7 +104,7 @@ pub fn thread_json(
     })
 }
 
-/// Returns the object that a thread waits for.
+/// Returns the JSON of an object that a thread waits for.
 pub fn blocked_on_json(on: &BlockedOn, owners: &Owners<'_>) -> Value {
     json!({
         "kind": match on.kind {

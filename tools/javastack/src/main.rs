@@ -2,7 +2,7 @@
 //!
 //! The arguments ([`args`]) name JVMs. The library takes the dumps ([`libjvmprobe::trace::threads`]) and prints them in
 //! jstack's format ([`libjvmprobe::render::threads`]). [`json`] and [`containers`] print them in the format of `jcmd
-//! Thread.dump_to_file`, and [`flames`] builds the profile for the output files.
+//! Thread.dump_to_file`, and [`flames`] makes a profile of all stacks for the output files.
 
 mod args;
 mod containers;
@@ -54,7 +54,8 @@ fn run(args: &Args) -> Result<ExitCode> {
     let rights = [
         (args.mixed, KERNEL_SYMBOLS),
         (args.freeze, SIGNAL),
-        // It is kept, because `Files::write` removes a created file if there is nothing to write.
+        // This right is also needed at the end, because `Files::write` removes a created file if there is
+        // nothing to write.
         (!args.output.is_empty(), OUTPUT),
     ];
     let wanted = rights.into_iter().filter_map(|(is_wanted, right)| is_wanted.then_some(right));
@@ -68,7 +69,7 @@ fn run(args: &Args) -> Result<ExitCode> {
         profile: flames::new(),
         out: Output::open(None)?,
     };
-    // Created only now, so that a wrong PID does not overwrite the files of an earlier run.
+    // Created only after all JVMs are found, so that a wrong PID does not overwrite files of an earlier run.
     let files = Files::create(&args.output, &["threads"])?;
     let mut has_deadlock = false;
     let mut count = 0;
@@ -81,7 +82,8 @@ fn run(args: &Args) -> Result<ExitCode> {
             }
             match dumps.dump(args, jvm) {
                 Ok(found) => has_deadlock |= found,
-                // One of many JVMs may exit or be unreadable, and a JVM may be readable again at the next dump.
+                // If one of several JVMs has exited or cannot be read, the others are still dumped. If the
+                // only JVM cannot be read, the next dump may succeed.
                 Err(error) if jvms.len() > 1 || is_readable_later(args, jvm) => {
                     log::warn!("process {}: {error:#}", jvm.0.pid());
                 }
@@ -158,7 +160,8 @@ impl Dumps {
     }
 }
 
-/// Returns whether there will be further dumps of a JVM that can now not be dumped.
+/// Returns whether a later dump of a JVM may succeed after a dump has failed: the user wants several dumps,
+/// the JVM is supported, and it has not exited.
 fn is_readable_later(args: &Args, (target, hotspot): &Named) -> bool {
     args.common.interval.is_some() && hotspot.is_ok() && !target.process.has_ended()
 }

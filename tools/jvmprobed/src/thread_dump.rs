@@ -16,12 +16,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::{stops::share_of, window::JvmData};
 
-/// Maximum length of the threads in a dump, in bytes. As JSON, they are at most twice as long, because only line breaks,
-/// tabs, quotation marks and backslashes are escaped. A dump must fit into a line of the store.
+/// Maximum length of the text about the threads in a dump, in bytes. As JSON, this text is at most twice as
+/// long, because only line breaks, tabs, quotation marks and backslashes are escaped. A dump must fit into a
+/// line of the store.
 const MAX_THREADS: usize = 256 << 10;
 /// Maximum length of the text about locks and deadlocks in a dump, in bytes.
 const MAX_LOCKS: usize = 64 << 10;
-/// Maximum number of lines of a thread.
+/// Maximum number of lines of a block: see [`shortened`].
 const MAX_LINES: usize = 300;
 
 /// Maximum number of deadlocks whose threads are listed, and maximum number of threads listed for each of them.
@@ -29,7 +30,7 @@ const MAX_DEADLOCKS: usize = 5;
 const MAX_MEMBERS: usize = 50;
 /// Maximum number of characters of a listed thread's name.
 const MAX_NAME: usize = 256;
-/// Maximum number of threads of a deadlock in a message.
+/// Maximum number of threads that a log message names for each deadlock.
 const MAX_NAMES: usize = 8;
 
 /// Reason for a dump.
@@ -38,7 +39,8 @@ const MAX_NAMES: usize = 8;
 pub enum Cause {
     /// Threads wait for locks of each other.
     Deadlock,
-    /// Threads have waited for the same locks for the configured time, and their owners have made no progress.
+    /// At least one thread has waited for one and the same lock for the configured time, and the owner of
+    /// that lock has made no progress.
     NoProgress,
 }
 
@@ -65,10 +67,11 @@ pub struct ThreadDump {
     pub pid: u32,
     /// Reason.
     pub cause: Cause,
-    /// Names of the threads of each deadlock. Each thread waits for a lock of the next one. Limited to 5 deadlocks and 50
-    /// threads each.
+    /// Names of the threads of each deadlock. Each thread waits for a lock of the next one, and the last one
+    /// for a lock of the first. Limited to 5 deadlocks with 50 threads each.
     pub deadlocks: Vec<Vec<String>>,
-    /// Number of threads that have waited for the same lock for the configured time.
+    /// Number of threads that have each waited for one lock for the configured time, and that are part of the
+    /// reported deadlocks or standstills or wait for them.
     pub waiting: u64,
     /// All threads, in jstack's format.
     pub threads: String,
@@ -77,7 +80,7 @@ pub struct ThreadDump {
 }
 
 impl ThreadDump {
-    /// Makes the text of a dump.
+    /// Makes the stored form of a dump, with its text.
     ///
     /// # Errors
     /// Those of rendering to memory, which do not occur.
@@ -141,8 +144,10 @@ impl ThreadDump {
     }
 }
 
-/// Shortens a text of blocks that are separated by empty lines, as a dump has one for each thread. Blocks lose the lines
-/// after the first `MAX_LINES`, and blocks beyond `max` bytes are left out. Lines say so; `noun` names a block.
+/// Shortens a text that consists of blocks separated by empty lines. In a dump, each thread is one block. Of
+/// a long block, only the first `MAX_LINES` lines remain. If a block would make the text longer than `max`
+/// bytes, this block and all later ones are left out. Added lines say how many lines or blocks are missing,
+/// and call a block by the word `noun`.
 fn shortened(text: &str, max: usize, noun: &str) -> String {
     let mut short = String::new();
     let mut blocks = text.split_inclusive("\n\n");
@@ -179,8 +184,9 @@ fn size_of_dumps(jvm_data: &JvmData) -> usize {
     jvm_data.dumps.iter().map(ThreadDump::size).sum()
 }
 
-/// Drops dumps until the remaining ones take at most `max` bytes. Space is divided among tenants, then among JVMs. The
-/// earliest dumps are kept. Returns the number of dropped dumps by tenant.
+/// Drops dumps until the remaining ones take at most `max` bytes. Space is divided among tenants, then among
+/// the JVMs of each tenant. Of a JVM with too many dumps, the earliest ones remain. Returns the number of
+/// dropped dumps by tenant.
 pub fn bound(jvms: &mut [JvmData], max: usize) -> Dropped {
     let mut dropped = Dropped::new();
     if size(jvms) <= max {

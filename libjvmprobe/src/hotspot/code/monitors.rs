@@ -33,8 +33,8 @@ const NARROW_OOP: u32 = 9;
 const IN_REGISTER: u32 = 1 << 4;
 /// `Location::OFFSET_SHIFT`
 const OFFSET_SHIFT: u32 = 5;
-/// Number of rbp among the registers, each of which has two numbers (`RegisterImpl::max_slots_per_register`). It is the
-/// only register whose value a frame keeps during a call.
+/// Number of rbp among the registers, each of which has two numbers (`RegisterImpl::max_slots_per_register`).
+/// In compiled code, rbp is the only register that keeps its value during a call.
 const RBP: u32 = 5 * 2;
 
 /// Location of a reference to an object.
@@ -42,11 +42,11 @@ const RBP: u32 = 5 * 2;
 pub(in crate::hotspot) enum OopLocation {
     /// At this distance in bytes above the frame's stack pointer.
     Slot(u64),
-    /// As `Slot`, but compressed.
+    /// As `Slot`, but the reference is compressed.
     NarrowSlot(u64),
     /// In the frame pointer.
     FramePointer,
-    /// In the frame pointer, compressed.
+    /// In the frame pointer, as a compressed reference.
     NarrowFramePointer,
     /// At this address.
     Constant(Addr),
@@ -58,9 +58,10 @@ pub(in crate::hotspot) struct FrameMonitor {
     pub(in crate::hotspot) object: OopLocation,
 }
 
-/// Decodes a list of monitors, oldest first. Leaves out those that the compiler has eliminated. A monitor of an object
-/// that exists only in parts, in registers and slots, ends the list, because the length of its description depends on
-/// its class.
+/// Decodes a list of monitors, which begins with the monitor that was entered first. Leaves out monitors that
+/// the compiler has eliminated. An object that the compiler has split into its fields (scalar replacement)
+/// ends the list. The length of the description of such an object depends on its class, so the monitors after
+/// it cannot be located.
 pub(super) fn decode_monitors(stream: &mut Stream<'_>, oops: Addr) -> Vec<FrameMonitor> {
     let mut found = Vec::new();
     let count = stream.unsigned().unwrap_or(0).min(MAX_MONITORS);
@@ -73,7 +74,8 @@ pub(super) fn decode_monitors(stream: &mut Stream<'_>, oops: Addr) -> Vec<FrameM
     found
 }
 
-/// Decodes a monitor: its object, if its location is of a known kind, and whether it was eliminated.
+/// Decodes a monitor. Returns the location of its object, if the kind of location is known, and whether the
+/// compiler has eliminated the monitor. Returns `None` if the rest of the list cannot be decoded.
 fn decode_monitor(stream: &mut Stream<'_>, oops: Addr) -> Option<(Option<OopLocation>, bool)> {
     let _basic_lock = stream.unsigned()?;
     let object = match stream.unsigned()? {
@@ -101,11 +103,13 @@ fn location(word: u32) -> Option<OopLocation> {
     }
 }
 
-/// Monitors of the frames at a return address: a list for each frame, oldest first, from the innermost inlined method
-/// outwards.
+/// Monitors of a compiled frame, by its return address: one list for the method itself and one for each
+/// method inlined there. The list of the innermost method comes first. Each list begins with the monitor that
+/// was entered first.
 pub(in crate::hotspot) type MonitorsAt = Arc<[Vec<FrameMonitor>]>;
 
-/// Looks up monitors by return address. Valid as long as the code is on a thread's stack.
+/// Looks up monitors by return address, and caches them. A cached entry is valid as long as the return
+/// address is on a thread's stack, because the JVM keeps the code until then.
 pub(in crate::hotspot) struct MonitorLookup<'a> {
     heaps: Vec<Heap>,
     blobs: Blobs<'a>,
@@ -113,7 +117,7 @@ pub(in crate::hotspot) struct MonitorLookup<'a> {
 }
 
 impl MonitorLookup<'_> {
-    /// Makes an empty table.
+    /// Makes a lookup with an empty cache.
     ///
     /// # Errors
     /// [`crate::Error::Layout`] naming the missing field, [`crate::Error::Memory`] if the JVM has exited.
@@ -124,7 +128,7 @@ impl MonitorLookup<'_> {
         Ok(Self { heaps, blobs, known: HashMap::new() })
     }
 
-    /// Returns the monitors of the frames at a return address.
+    /// Returns the monitors of a compiled frame that has this return address.
     ///
     /// # Errors
     /// [`crate::Error::Layout`], [`crate::Error::Memory`] if they cannot be read.
@@ -172,7 +176,7 @@ mod tests {
         assert_eq!(decode(&more), expected);
     }
 
-    /// Encodes a number of at most two digits.
+    /// Encodes a number as at most two bytes.
     fn bytes(number: u32) -> Vec<u8> {
         match number {
             0..192 => vec![number as u8],

@@ -1,8 +1,8 @@
 //! The stack of a thread, and the innermost Java frame of a thread that has left Java code.
 //!
-//! Sources: hotspot/share/runtime/javaFrameAnchor.hpp, cpu/x86/javaFrameAnchor_x86.hpp. A thread that leaves Java code
-//! stores the registers of its innermost Java frame in its anchor, and sets the stack pointer there to null when it
-//! returns.
+//! Sources: hotspot/share/runtime/javaFrameAnchor.hpp, cpu/x86/javaFrameAnchor_x86.hpp. A thread that leaves
+//! Java code stores the registers of its innermost Java frame in its anchor. When it returns to Java code, it
+//! sets the stack pointer in the anchor to null.
 
 use std::ops::Range;
 

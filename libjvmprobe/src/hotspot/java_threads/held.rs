@@ -1,9 +1,11 @@
 //! The monitors that a thread holds, by the frames that have entered them.
 //!
-//! Sources: hotspot/share/runtime/{vframe,basicLock,synchronizer}.{hpp,cpp}, oops/markWord.hpp; cpu/x86/frame_x86.hpp. An
-//! interpreted frame lists its monitors below its fixed part; for a compiled frame, the debug information of its code
-//! contains their locations ([`MonitorLookup`]). A listed monitor is not always held: the thread may wait to enter it, or
-//! may have released it in `Object.wait`. So the object's header, its monitor and the thread's lock stack decide:
+//! Sources: hotspot/share/runtime/{vframe,basicLock,synchronizer}.{hpp,cpp}, oops/markWord.hpp;
+//! cpu/x86/frame_x86.hpp. An interpreted frame lists its monitors below its fixed part; for a compiled frame,
+//! the debug information of its code contains their locations ([`MonitorLookup`]). A listed monitor is not
+//! always held: the thread may wait to enter it, or may have released it in `Object.wait`. Whether the thread
+//! holds the monitor is therefore read from the object's header, the object's monitor and the thread's lock
+//! stack:
 //!
 //! | lowest bits of the header | meaning |
 //! |---|---|
@@ -35,17 +37,18 @@ const MAX_MONITORS: u64 = 1024;
 const MAX_LISTED: usize = 1 << 17;
 /// Size of a BasicObjectLock in bytes: the lock, and the object.
 const LOCK_BYTES: u64 = 16;
-/// Bits of an object's header that tell how it is locked (`markWord::lock_mask_in_place`).
+/// Bits of an object's header that show how the object is locked (`markWord::lock_mask_in_place`).
 const LOCK_BITS: u64 = 0b11;
 const LOCKED: u64 = 0b00;
 const UNLOCKED: u64 = 0b01;
 const INFLATED: u64 = 0b10;
-/// The form of a biased header (`biased_lock_pattern`), and the bits that are no part of the thread's address.
+/// The lowest bits of a biased header (`biased_lock_pattern`), the mask of these bits, and the mask of all
+/// bits of a biased header that are no part of the thread's address.
 const BIASED: u64 = 0b101;
 const BIASED_BITS: u64 = 0b111;
 const NOT_THREAD: u64 = 0x3ff;
 
-/// A Java frame of a thread that does not run.
+/// A frame of a thread that does not run, with the data by which the frame's monitors are found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FrameState {
     /// A compiled frame, with the methods inlined there.
@@ -54,7 +57,7 @@ pub(crate) enum FrameState {
         pc: Addr,
         /// Stack pointer.
         sp: Addr,
-        /// Frame pointer, which compiled code uses for any value.
+        /// Frame pointer register, in which compiled code may keep any value.
         fp: u64,
     },
     /// An interpreted frame, by its frame pointer.
@@ -89,7 +92,7 @@ impl Reader {
     ) -> Vec<Vec<HeldMonitor>> {
         let memory = self.memory.clone();
         let mut pages = Pages::scattered(&memory);
-        // Interpreted frames need no debug information.
+        // If this fails, only the monitors of compiled frames are missing.
         let mut lookup = MonitorLookup::new(&mut pages, &self.layout).ok();
         let mut listed = None;
         let mut held = Vec::with_capacity(stacks.len());
@@ -124,7 +127,8 @@ impl Reader {
                     None => &*holder.insert(self.holder(pages, thread)?),
                 };
                 for object in self.references.lock_candidates(pages, word)? {
-                    // The thread waits for the monitor, has released it in `Object.wait`, or the frame has changed.
+                    // If the monitor is not held, the thread waits for it or has released it in
+                    // `Object.wait`, or the frame has changed.
                     let Ok(true) = self.is_held(pages, object, holder, listed) else { continue };
                     let class = self.class_of(pages, object)?;
                     held.push(HeldMonitor { frame, depth, object, class });
@@ -233,7 +237,8 @@ impl Reader {
         })
     }
 
-    /// Returns all monitors, by their objects. The list grows at its head only.
+    /// Returns the monitors of the JVM by their objects, at most [`MAX_LISTED`]. The JVM adds monitors only
+    /// at the head of the list, so a list that grows while it is read still has an end.
     fn monitors_in_use(&self, pages: &mut Pages<'_>) -> Result<HashMap<Addr, MonitorWords>> {
         let list = self.layout.address(Item::MonitorsInUse)?;
         let next = self.layout.get(Item::NextMonitor)?;

@@ -14,14 +14,16 @@
 //! | 21 to 23 | 1 for a monitor that another thread created while the owner held a lightweight lock: the object is in the owner's lock stack |
 //! | 24 on | number of the thread (`Thread.tid`), or 1 as before. With legacy locks, 1 means that `_stack_locker` holds the address of the BasicLock |
 //!
-//! Collectors move objects and threads run on during the reads. Therefore each thread is read until two successive reads
-//! agree. The owner of a monitor counts only if, after the owner was identified, the thread still waits for
-//! this monitor and the monitor has not changed.
+//! Collectors move objects and threads run on during the reads. Therefore each thread is read until two
+//! successive reads agree. The owner of a monitor is then identified by lock stacks and stacks of other
+//! threads. After these were read, the monitor is read again. The owner is reported only if the waiting
+//! thread still waits for the same monitor and the monitor has not changed.
 //!
-//! Virtual threads are not listed here, but by `hotspot/virtual_threads`. A carrier thread is listed as itself, with the
-//! number of the virtual thread that is mounted on it. Up to JDK 23, if a virtual thread holds a monitor, its carrier
-//! counts as the owner. Since JDK 24, a virtual thread that is not mounted has its lock stack in the heap, where it is
-//! not read. So the owner of a monitor whose `_owner` is 1 may be unknown.
+//! Virtual threads are not listed here, but by `hotspot/virtual_threads`. A carrier thread is listed as
+//! itself, with the number of the virtual thread that is mounted on it. Up to JDK 23, if a virtual thread
+//! holds a monitor, its carrier counts as the owner. Since JDK 24, a virtual thread that is not mounted has
+//! its lock stack in the heap. This module does not read that lock stack, so the owner of a monitor whose
+//! `_owner` is 1 may be unknown here.
 
 mod anchor;
 mod held;
@@ -282,7 +284,7 @@ struct Facts {
     java: Option<JavaSide>,
     block: Option<Block>,
     mounted: Option<u64>,
-    /// Whether all of it could be read.
+    /// Whether all of this data could be read.
     is_complete: bool,
 }
 
@@ -327,7 +329,7 @@ pub(super) struct Block {
 pub(super) enum StoredOwner {
     None,
     Monitor(MonitorWords),
-    /// A `java.lang.Thread`.
+    /// The owner is stored as a reference to a `java.lang.Thread`, which has these contents.
     Object {
         java_thread: Addr,
         number: u64,
@@ -357,8 +359,8 @@ struct ReadThread {
 /// Combines the data of a thread with the owner of the object that it waits for.
 fn finished(thread: ReadThread, owner: Owner) -> JavaThread {
     let Facts { tid, vm_state, java, block, mounted, .. } = thread.facts;
-    // If the owner is the waiting thread itself, this thread has acquired the object after the thread was
-    // read. The owner for which it waited is then unknown.
+    // If the owner is the waiting thread itself, this thread has acquired the object after its wait was read.
+    // It is then unknown which thread owned the object before.
     let owner = if owner == Owner::Thread(thread.address) { Owner::Unknown } else { owner };
     let state = java.as_ref().and_then(|java| java.state);
     JavaThread {

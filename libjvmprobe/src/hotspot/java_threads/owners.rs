@@ -198,7 +198,8 @@ impl Reader {
         Owner::VirtualThread { number, name }
     }
 
-    /// Returns the name of the virtual thread that is mounted on a carrier, if it has this number.
+    /// Returns the name of the virtual thread that is mounted on a carrier, if the virtual thread has this
+    /// number.
     fn mounted(
         &mut self,
         pages: &mut Pages<'_>,
@@ -272,7 +273,8 @@ impl KnownThreads {
         }
     }
 
-    /// Returns the thread that has a number. A number that no platform thread has belongs to a virtual thread.
+    /// Returns the thread that has a number. If the numbers of all platform threads are known, any other
+    /// number is that of a virtual thread.
     fn of_number(&self, number: u64) -> Owner {
         match self.numbers.get(&number) {
             _ if number <= DEFLATER => Owner::Unknown,

@@ -36,19 +36,19 @@ pub(super) const AT_ONCE: usize = 64;
 /// Maximum number of times that a thread is read.
 const MAX_READS: usize = 5;
 
-/// Names of classes, as in class files or as in Java source.
+/// Names of classes. Names with slashes have the form of class files, names with dots that of Java source.
 const THREAD: &str = "java/lang/Thread";
 const HOLDER: &str = "java.lang.Thread$FieldHolder";
 const STRING: &str = "java.lang.String";
 pub(super) const SYNCHRONIZER: &str = "java/util/concurrent/locks/AbstractOwnableSynchronizer";
-/// Superclass of all virtual threads, and before JDK 21 their class.
+/// A thread is virtual if its class or one of its superclasses has one of these names.
 const VIRTUAL: [&str; 2] = ["java/lang/BaseVirtualThread", "java/lang/VirtualThread"];
 
 /// Offsets of the parts of JavaThreads and monitors.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::hotspot) struct Offsets {
     os_thread: u64,
-    /// The Zero VM does not export it.
+    /// `None` with the Zero VM, which does not export this field.
     os_thread_id: Option<u64>,
     pub(in crate::hotspot) object: u64,
     state: u64,
@@ -195,7 +195,7 @@ impl Reader {
         for some in addresses.chunks(AT_ONCE) {
             read.extend(self.some(&mut pages, some, until));
         }
-        // The memory of an exited thread may be reused.
+        // The memory of a thread that has exited may have been reused before it was read.
         let still: HashSet<_> = threads::addresses(&memory, &self.layout)?.into_iter().collect();
         read.retain(|thread| still.contains(&thread.address));
         let has_new = still.len() > read.len();
@@ -230,8 +230,8 @@ impl Reader {
         read
     }
 
-    /// Reads a thread once. Reads all parts before it returns, so that [`Pages::read_batched`] reads their pages in one
-    /// request.
+    /// Reads a thread once. If one part cannot be read, the other parts are read nevertheless, so that
+    /// [`Pages::read_batched`] can read the missing pages of all parts in one request.
     fn facts(&mut self, pages: &mut Pages<'_>, thread: Addr) -> Facts {
         let tid = self.tid(pages, thread);
         let vm_state = at(thread, self.offsets.state).and_then(|state| pages.u32(state));
@@ -255,8 +255,8 @@ impl Reader {
         }
     }
 
-    /// Returns the number of the virtual thread that is mounted on a thread. The field of a thread without one refers to
-    /// the thread's own object.
+    /// Returns the number of the virtual thread that is mounted on a thread. If no virtual thread is mounted,
+    /// the field refers to the thread's own object.
     fn mounted_number(&mut self, pages: &mut Pages<'_>, thread: Addr) -> Result<Option<u64>> {
         let Some(field) = self.offsets.virtual_thread else { return Ok(None) };
         let own = self.root(pages, at(thread, self.offsets.object)?);

@@ -251,7 +251,7 @@ fn anonymous_owner_is_found_by_lock_stack_or_locker() {
             jvm.set(third, 80, 99);
             assert_eq!(jvm.owner(major), Owner::VirtualThread { number: 99, name: None });
         }
-        // Two threads cannot hold the same object.
+        // Two threads have the same object in their lock stacks, so the owner is not certain.
         let second = jvm.threads[1];
         jvm.set(second, LOCKS + 8, lock.0);
         jvm.set(second, LOCKS, LOCKS + 16);

@@ -3,10 +3,12 @@
 //! Sources: hotspot/share/oops/stackChunkOop.inline.hpp, runtime/{stackChunkFrameStream.inline,continuationFreezeThaw}.
 //! {hpp,cpp}, cpu/x86/{stackChunkFrameStream_x86,continuationFreezeThaw_x86}.inline.hpp, cpu/x86/frame_x86.hpp.
 //!
-//! A chunk contains copies of frames as they were on the stack, from `sp` to `bottom` in words. Below each frame is the
-//! address at which it continues, and below that address is the saved frame pointer. The frame pointer of an interpreted
-//! frame is stored relative to its own location, and all pointers into the stack in that frame are relative to the frame
-//! pointer. The size of a compiled frame is that of its CodeBlob.
+//! A chunk contains copies of frames that were on a stack. The fields `sp` and `bottom` of the chunk are the
+//! index of their first word and the index after their last word. The word below each frame is the address at
+//! which the frame continues, and the word below that address is the frame's frame pointer. The frame pointer
+//! of an interpreted frame is stored as the distance from the word that contains it. Pointers into the stack
+//! within an interpreted frame are stored as distances from the frame pointer. All distances are in words.
+//! The size of a compiled frame is in its CodeBlob.
 
 use crate::{
     Addr, Error, Result,
@@ -22,11 +24,12 @@ use crate::{
 
 /// Maximum number of frames of a stack, like that of the walker.
 pub(super) const MAX_FRAMES: usize = 1024;
-/// Maximum number of code addresses and methods cached.
+/// Maximum number of cached code addresses, and of cached methods.
 const MAX_CACHED: usize = 1 << 16;
 /// Maximum size of a frame, in words.
 const MAX_FRAME: u64 = 1 << 16;
-/// Words below the stack pointer: the return address and the frame pointer.
+/// Number of words below the stack pointer of a frame that belong to the frame: the address at which the
+/// frame continues, and its frame pointer.
 const METADATA: i64 = 2;
 /// Words of an interpreted frame, relative to the frame pointer.
 const SENDER_SP: i64 = -1;
@@ -39,9 +42,9 @@ const CALLER: i64 = 2;
 /// A frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ChunkFrame {
-    /// Code at an address: the address at which the frame continues.
+    /// A frame of compiled or other generated code.
     Code {
-        /// The address.
+        /// The address at which the frame continues.
         addr: Addr,
         /// Low 16 bits of the compile ID of a compiled method; 0 for other code.
         compile_id: u16,
@@ -55,22 +58,25 @@ pub enum ChunkFrame {
     },
 }
 
-/// Facts about code.
+/// Data of the CodeBlob that contains a code address.
 #[derive(Clone, Copy, Debug)]
 struct Code {
     frame_words: u64,
     compile_id: u16,
-    /// Addresses at which deoptimized frames continue, and the location in the frame of the original address.
+    /// Addresses at which frames of this code continue after they were deoptimized; 0 for a missing one.
     deopt: [u64; 2],
+    /// Distance in bytes from the stack pointer of a deoptimized frame to the address at which the frame
+    /// continued before.
     original_pc: u64,
 }
 
-/// The form in which a blob stores addresses.
+/// The fields of an nmethod that contain the addresses at which its deoptimized frames continue. Each variant
+/// has the offsets of two fields, of which the second may not exist.
 #[derive(Clone, Copy, Debug)]
 enum Handlers {
-    /// Addresses: up to JDK 22.
+    /// The fields contain addresses (up to JDK 22).
     Addresses(u64, Option<u64>),
-    /// Offsets from the blob, of 32 bits.
+    /// The fields contain offsets of 32 bits from the beginning of the blob.
     Offsets(u64, Option<u64>),
 }
 
@@ -89,7 +95,7 @@ pub(super) struct Frames {
     const_method_size: u64,
     code_size: u64,
     code: NumberMap<Addr, Code>,
-    /// Address of the first bytecode of each method, and number of its bytecodes.
+    /// For each method, the address of its first bytecode and the size of its bytecodes in bytes.
     bytecodes: NumberMap<Addr, (u64, u16)>,
 }
 
@@ -100,7 +106,7 @@ impl Frames {
     /// [`Error::Layout`] naming the missing field, [`Error::Memory`].
     pub(super) fn new(pages: &mut Pages<'_>, layout: &Layout) -> Result<Self> {
         let mut heaps = heaps(pages, layout)?;
-        // A heap may grow meanwhile.
+        // A heap may grow while stacks are read, so its end is the end of the reserved memory.
         heaps.iter_mut().for_each(|heap| heap.high = heap.reserved_high);
         let handlers = match layout.get(Item::DeoptOffset) {
             Ok(field) => Handlers::Offsets(field, layout.get(Item::DeoptMhOffset).ok()),
@@ -129,11 +135,13 @@ impl Frames {
         })
     }
 
-    /// Appends the frames in a part of a stack, innermost first. `words` begins [`METADATA`] words below the stack
-    /// pointer and ends at the bottom. Frames beyond one that cannot be read are left out.
+    /// Appends the frames of a chunk to `frames`, innermost first. `words` begins [`METADATA`] words below
+    /// the stack pointer of the chunk and ends at the chunk's bottom. After an error, `frames` contains the
+    /// frames inside of the one that caused the error.
     ///
     /// # Errors
-    /// [`Error::Layout`], [`Error::Memory`] if a frame is implausible.
+    /// [`Error::Layout`] if a frame is implausible, [`Error::Memory`] if data of its code or method cannot be
+    /// read.
     pub(super) fn walk(
         &mut self,
         pages: &mut Pages<'_>,
@@ -150,7 +158,8 @@ impl Frames {
             index.checked_add(offset.cast_signed()).ok_or_else(implausible)
         };
         let end = words.len() as i64;
-        // The stack pointer of the frame, and the stack pointer before its callee was called with further arguments.
+        // The stack pointer of the frame, and the value that it had before an interpreted callee extended the
+        // frame by the callee's local variables.
         let (mut sp, mut unextended) = (METADATA, METADATA);
         while sp < end && frames.len() < MAX_FRAMES {
             let pc = word(sp - 1)?;

@@ -1,4 +1,5 @@
-//! The classes of java.base that are read here. The boot loader has all of them, so only its classes are searched.
+//! The classes of java.base whose objects the reader of virtual threads reads, and the offsets of their
+//! fields. Only the boot loader loads classes of java.base, so only its classes are searched.
 
 use std::{collections::HashMap, time::Instant};
 
@@ -100,16 +101,18 @@ pub(super) struct Classes {
     /// `Thread.container` and `Thread.headStackableScopes`.
     pub(super) container: Option<u64>,
     pub(super) scopes: Option<u64>,
-    /// `Continuation.tail`, the first chunk.
+    /// `Continuation.tail`, which refers to the chunk with the innermost frames.
     pub(super) tail: u64,
     pub(super) chunk: Chunk,
-    /// Sets of the threads without a container, and of weak references to containers.
+    /// The set of the threads without a container.
     pub(super) roots: Option<Addr>,
+    /// The set of weak references to the containers without an owner.
     pub(super) registry: Option<Addr>,
     /// The class `ThreadContainer`.
     pub(super) container_class: Option<Addr>,
-    /// The classes of containers with the offsets of their sets, and of their names.
+    /// `SharedThreadContainer` with the offset of its set of threads, and the offset of its name.
     pub(super) shared: Option<(ClassWithField, Option<u64>)>,
+    /// `ThreadPerTaskExecutor` with the offset of its set of threads.
     pub(super) per_task: Option<ClassWithField>,
     /// `ThreadFlock$ThreadContainerImpl.flock`, `ThreadFlock.threads` and `ThreadFlock.name`.
     pub(super) flock: Option<(ClassWithField, ClassWithField, Option<u64>)>,
@@ -118,9 +121,9 @@ pub(super) struct Classes {
     /// `Reference.referent`.
     pub(super) referent: Option<u64>,
     pub(super) map: Option<Map>,
-    /// The numbers of states.
+    /// The states by the numbers that this JDK uses for them.
     states: HashMap<u32, VirtualState>,
-    /// `VirtualThread.SUSPENDED`, which is added to a state.
+    /// `VirtualThread.SUSPENDED`: the bit that is also set in the state of a suspended thread.
     suspended: u32,
 }
 
@@ -128,7 +131,7 @@ pub(super) struct Classes {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Chunk {
     pub(super) class: Addr,
-    /// Size of the object without the stack, which begins after it.
+    /// Offset of the stack in the object. It is the size of the object without its stack.
     pub(super) stack: u64,
     pub(super) sp: u64,
     pub(super) bottom: u64,
@@ -143,8 +146,9 @@ pub(super) struct Map {
     pub(super) key: u64,
     pub(super) next: u64,
     pub(super) node: Addr,
-    /// Offsets of `TreeBin.first` and `ForwardingNode.nextTable`.
+    /// `TreeBin` with the offset of its field `first`.
     pub(super) bin: Option<ClassWithField>,
+    /// `ForwardingNode` with the offset of its field `nextTable`.
     pub(super) forwarding: Option<ClassWithField>,
 }
 
@@ -178,7 +182,8 @@ impl Classes {
             [("sp", "I"), ("bottom", "I"), ("parent", "Ljdk/internal/vm/StackChunk;")];
         let [sp, bottom, parent] = finder.fields(pages, CHUNK, chunk_fields)?;
         let class = finder.class(CHUNK).unwrap_or(Addr(0));
-        // The lowest bits are flags.
+        // The layout helper of a class is the size of its objects, apart from the lowest bits, which are
+        // flags.
         let stack = pages.u32(at(class, layout.get(Item::LayoutHelper)?)?)? & !7;
         let chunk = Chunk {
             class,
@@ -286,7 +291,7 @@ impl Finder<'_> {
         self.threads.references.read_reference(pages, mirror, field)
     }
 
-    /// Returns the numbers of states, and the bit of suspended threads.
+    /// Returns the states by their numbers, and the value of `VirtualThread.SUSPENDED`.
     fn states(&mut self, pages: &mut Pages<'_>) -> Result<(HashMap<u32, VirtualState>, u32)> {
         let mut states = HashMap::new();
         let Some(klass) = self.class(VIRTUAL_THREAD) else { return Ok((states, 0)) };
@@ -352,7 +357,7 @@ fn boot_classes(pages: &mut Pages<'_>, layout: &Layout, until: Instant) -> Resul
     Ok(classes)
 }
 
-/// Returns those of the wanted classes that are among some classes.
+/// Returns the classes of [`WANTED`] that are among `classes`, by name.
 fn named(
     pages: &mut Pages<'_>,
     layout: &Layout,

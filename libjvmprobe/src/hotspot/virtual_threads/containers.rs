@@ -1,8 +1,9 @@
 //! Thread containers, and the threads in them.
 //!
-//! A container without an owner is registered in `ThreadContainers`. One that has an owner is in the list of scopes of
-//! its owner, innermost first (`Thread.headStackableScopes`). Its parent is the next container in this list or, for the
-//! last one, the container of its owner.
+//! A container without an owner is registered in `ThreadContainers`. A container with an owner is in its
+//! owner's list of scopes (`Thread.headStackableScopes`), which begins with the innermost scope. The parent
+//! of such a container is the next container in the list. The parent of the last container in the list is the
+//! container to which the owner belongs.
 
 use std::{collections::HashMap, sync::Arc, time::Instant};
 
@@ -14,7 +15,7 @@ const MAX_CONTAINERS: usize = 1 << 17;
 /// Maximum number of scopes of a thread.
 const MAX_SCOPES: usize = 256;
 
-/// Owner of containers: its number and its own container.
+/// A thread that owns containers: its number, and the container to which the thread itself belongs.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Owned {
     pub(super) number: u64,
@@ -160,7 +161,8 @@ impl Reader {
             Some(name) => Some(self.threads.text(pages, name)?),
             None => None,
         };
-        // The JDK appends the identity hash, which most objects do not have.
+        // In the JDK's own thread dumps, the name ends with the identity hash of the container. Most
+        // containers have no identity hash yet, so the address replaces it here.
         let identity = format!("{}@{:x}", class.name, container.0);
         let name = match name {
             Some(name) if name.contains('@') => name,
@@ -176,7 +178,7 @@ impl Reader {
         let read = |pages: &mut Pages<'_>, references: &mut _, map: &Map| {
             sets::keys(pages, references, map, set, until)
         };
-        // The collector may have moved the table meanwhile.
+        // The first attempt may fail because the collector has moved the table.
         let found = read(pages, references, &map).or_else(|_| {
             pages.clear();
             read(pages, references, &map)

@@ -13,17 +13,19 @@
 //! | `reader` | one virtual thread |
 //! | `chunks` | the frames in a `StackChunk` |
 //!
-//! The JVM has no list of virtual threads. The JDK has: `ThreadContainers` refers to a set of the threads that were
-//! started without a container, and to the containers, each of which has a set of its own threads. With
-//! `-Djdk.trackAllThreads=false`, the first of these sets does not exist. Its threads are then found only while they are
-//! mounted, because a JavaThread refers to the virtual thread that is mounted on it.
+//! The JVM has no list of virtual threads, but Java code of the JDK keeps sets of them. `ThreadContainers`
+//! refers to a set of the threads that were started without a container, and to the containers. Each
+//! container has a set of its own threads. With `-Djdk.trackAllThreads=false`, the set of the threads without
+//! a container does not exist. Such a thread is then found only while it is mounted, because a JavaThread
+//! refers to the virtual thread that is mounted on it.
 //!
-//! A virtual thread that is not mounted has its stack in the heap, in `StackChunk` objects. The stack of a mounted one is
-//! on the stack of its carrier. There may also be frames in a chunk, to which the innermost frames on the carrier's stack
-//! return.
+//! A virtual thread that is not mounted has its stack in the heap, in `StackChunk` objects. When the JVM
+//! mounts a thread, it copies at least the innermost frames to the carrier's stack. The other frames of the
+//! mounted thread may remain in a chunk until the copied frames return to them.
 //!
-//! Virtual threads run on and collectors move objects during the reads. Therefore each thread is read until its
-//! state, its continuation and the position of its stack are the same before and after the read of its stack.
+//! While virtual threads are read, they continue to run, and collectors move objects. Therefore each thread
+//! is read several times, until its state, its carrier and the position of its stack are the same before and
+//! after a read.
 
 mod chunks;
 mod classes;
@@ -77,7 +79,8 @@ pub struct VirtualThread {
     pub blocked_on: Option<BlockedOn>,
     /// Frames in the heap, innermost first. If it is mounted, these are frames beyond those on the carrier's stack.
     pub frames: Arc<[ChunkFrame]>,
-    /// Whether it ran during each read, or an object could not be read. Its data may then be inconsistent.
+    /// Whether the thread changed during each read, or a part of its data could not be read. Its data may
+    /// then be inconsistent or incomplete.
     pub is_moving: bool,
 }
 
@@ -99,9 +102,11 @@ pub struct VirtualThreads {
     pub containers: Vec<Container>,
     /// The virtual threads, by container and number.
     pub threads: Vec<VirtualThread>,
-    /// Indexes of the containers of platform threads that are not in the root, by the address of their JavaThread.
+    /// The platform threads that are in a container other than the root: the address of the thread's
+    /// JavaThread, and the index of the container.
     pub platform: Vec<(Addr, usize)>,
-    /// Virtual threads by the objects in their lock stacks. They own the monitors of these objects.
+    /// The virtual thread that has an object in its lock stack, and therefore owns the object's monitor, by
+    /// the address of the object.
     pub holders: HashMap<Addr, Owner>,
     /// Whether threads may be missing, because time ran out or data could not be read.
     pub is_incomplete: bool,
@@ -131,11 +136,11 @@ pub enum VirtualState {
     Running,
     Parking,
     Parked,
-    /// Parked on its carrier.
+    /// Parked without being unmounted. Its carrier is parked, too.
     Pinned,
     TimedParking,
     TimedParked,
-    /// Parked with a timeout on its carrier.
+    /// Parked with a timeout, without being unmounted. Its carrier is parked, too.
     TimedPinned,
     Unparked,
     Yielding,
@@ -155,7 +160,7 @@ pub enum VirtualState {
 }
 
 impl VirtualState {
-    /// Returns the status that Java code sees. `None` if it is that of the carrier.
+    /// Returns the status that Java code sees; `None` if the thread has the same status as its carrier.
     pub fn status(self) -> Option<ThreadStatus> {
         Some(match self {
             Self::New => ThreadStatus::New,

@@ -39,17 +39,19 @@ const MAX_CHUNK: u32 = 1 << 17;
 const MONITOR_OF_WAITER: u64 = 32;
 /// Plausibility limit for the offset of a field that the JVM adds to a class.
 const MAX_OFFSET: u64 = 1024;
-/// Maximum number of distinct stacks that share their memory. Each further one has its own.
+/// Maximum number of distinct stacks that are stored once for all threads that have them. Each further stack
+/// is stored once for each thread.
 const MAX_STACKS: usize = 1 << 16;
-/// Owner of a monitor that has its object in its lock stack (`ObjectMonitor::ANONYMOUS_OWNER`), and the last number that
-/// is not that of a thread.
+/// `ObjectMonitor::ANONYMOUS_OWNER`: the owner of the monitor is the thread that has the monitor's object in
+/// its lock stack.
 const ANONYMOUS: u64 = 1;
+/// The largest value of `ObjectMonitor::_owner` that is not the number of a thread.
 const LAST_SPECIAL_OWNER: u64 = 2;
 /// Maximum number of objects in a lock stack (`LockStack::CAPACITY`).
 const MAX_LOCKS: u64 = 8;
 
-/// Position of a stack in the heap: the first chunk, its stack pointer and the address at which the innermost frame
-/// continues.
+/// Position of a stack in the heap: the first chunk, the stack pointer of this chunk, and the address at
+/// which the innermost frame continues.
 type Position = (Addr, u32, u64);
 
 /// Data by which a change of a thread between two reads is detected.
@@ -60,7 +62,7 @@ struct Mark {
     position: Option<Position>,
 }
 
-/// A thread that was read.
+/// Data of a virtual thread from one read.
 #[derive(Clone, Debug)]
 struct Facts {
     mark: Mark,
@@ -74,7 +76,7 @@ struct Facts {
     frames: Vec<ChunkFrame>,
     /// Objects in its lock stack if it is not mounted.
     locks: Vec<Addr>,
-    /// Whether its name, its stack and the object that it waits for could be read.
+    /// Whether its name, its carrier, its stack and the object that it waits for could be read.
     is_complete: bool,
 }
 
@@ -86,7 +88,8 @@ pub(super) struct Platform {
     pub(super) mounted: Option<Addr>,
     pub(super) container: Option<Addr>,
     pub(super) scopes: Option<Addr>,
-    /// Objects in its lock stack. If a virtual thread is mounted, they are those of the virtual thread.
+    /// Objects in its lock stack. If a virtual thread is mounted, the virtual thread has locked these
+    /// objects.
     locks: Vec<Addr>,
 }
 
@@ -99,8 +102,8 @@ pub(super) struct Reader {
     frames: Frames,
     /// Offset of the field in which a `VirtualThread` refers to its `ObjectWaiter`.
     waiter: Option<u64>,
-    /// Offset of the field of a `StackChunk` with the number of objects in the lock stack, which is at the beginning of
-    /// the chunk's stack.
+    /// Offset of the field of a `StackChunk` that contains the number of objects in the thread's lock stack.
+    /// The lock stack is at the beginning of the chunk's stack.
     lock_count: Option<u64>,
     /// Containers, and threads that are not read yet.
     pub(super) found: Found,
@@ -182,7 +185,7 @@ impl Reader {
         Ok(self.finished(&platform, read))
     }
 
-    /// Reads the platform threads. Those that have no Java object are left out.
+    /// Reads the platform threads. Leaves out threads that have no Java object or cannot be read.
     fn platform(&mut self, pages: &mut Pages<'_>, until: Instant) -> Result<Vec<Platform>> {
         let addresses = threads::addresses(&self.memory, &self.layout)?;
         let mut platform = Vec::with_capacity(addresses.len());
@@ -207,7 +210,7 @@ impl Reader {
         let number = pages.u64(at(object, fields.number)?);
         let container = self.reference(pages, object, self.classes.container);
         let scopes = self.reference(pages, object, self.classes.scopes);
-        // A JavaThread without a virtual thread refers to its own object.
+        // If no virtual thread is mounted on a JavaThread, the field refers to the JavaThread's own object.
         let mounted = mounted?.filter(|&mounted| mounted != object);
         let mounted = match mounted {
             Some(mounted) => {
@@ -253,8 +256,9 @@ impl Reader {
         }
     }
 
-    /// Reads some threads until each is the same before and after the read of its stack. Adds them to `read`, each
-    /// with whether it was moving.
+    /// Reads each of some threads until its [`Mark`] is the same before and after the read, at most
+    /// [`MAX_READS`] times. Adds the threads to `read`. The flag there says whether the thread is moving: its
+    /// mark changed during each read, or a part of its data could not be read.
     fn some(
         &mut self,
         pages: &mut Pages<'_>,
@@ -290,7 +294,7 @@ impl Reader {
         read.extend(open.into_iter().filter_map(|(thread, facts)| Some((thread, facts?, true))));
     }
 
-    /// Reads the state of a thread and the position of its stack.
+    /// Reads the state, the carrier and the position of the stack of a thread.
     fn mark(&self, pages: &mut Pages<'_>, thread: Addr) -> Result<Mark> {
         let classes = &self.classes;
         if self.threads.references.class_of(pages, thread)? != classes.virtual_thread {
@@ -320,8 +324,8 @@ impl Reader {
         Ok((chunk, sp, pages.u64(at(chunk, pc)?)?))
     }
 
-    /// Reads a thread once. Reads all parts before it returns, so that [`Pages::read_batched`] reads their pages in one
-    /// request.
+    /// Reads a thread once. If one part cannot be read, the other parts are read nevertheless, so that
+    /// [`Pages::read_batched`] can read the missing pages of all parts in one request.
     fn facts(&mut self, pages: &mut Pages<'_>, thread: Addr) -> Result<Facts> {
         let mark = self.mark(pages, thread)?;
         let (fields, _) = self.threads.thread_fields(pages, thread)?;
@@ -424,7 +428,7 @@ impl Reader {
         Ok(Some(Block { kind, object: words.object, class, owner: StoredOwner::Monitor(words) }))
     }
 
-    /// Combines what was read.
+    /// Makes the result from the platform threads and the virtual threads that were read.
     fn finished(
         &mut self,
         platform: &[Platform],
@@ -538,12 +542,13 @@ impl Reader {
     }
 }
 
-/// Threads that have an object in their lock stack.
+/// For each object in a lock stack, the thread that has it there.
 #[derive(Debug, Default)]
 struct Holders(HashMap<Addr, Owner>);
 
 impl Holders {
-    /// Adds the objects in a lock stack. If several threads have an object, its owner is unknown.
+    /// Adds the objects in a lock stack. If several threads have the same object in their lock stacks, the
+    /// owner of the object is unknown.
     fn add(&mut self, locks: &[Addr], owner: Option<Owner>) {
         let owner = owner.unwrap_or(Owner::Unknown);
         for &object in locks {
@@ -558,7 +563,7 @@ impl Holders {
         self.0.get(&object).cloned().unwrap_or(Owner::Unknown)
     }
 
-    /// Returns the objects that virtual threads have locked.
+    /// Returns the objects that virtual threads have locked, each with the virtual thread.
     fn virtual_threads(self) -> HashMap<Addr, Owner> {
         let mut holders = self.0;
         holders.retain(|_, owner| matches!(owner, Owner::VirtualThread { .. }));

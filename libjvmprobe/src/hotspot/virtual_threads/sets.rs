@@ -1,7 +1,9 @@
-//! Keys of a set that is backed by a `ConcurrentHashMap`: a table of lists and trees of nodes.
+//! Keys of a set that is backed by a `ConcurrentHashMap`.
 //!
-//! Source: java/util/concurrent/ConcurrentHashMap.java. While the map grows, the entry of a list that was moved to the
-//! larger table is a `ForwardingNode`. The nodes of a tree are linked as a list, too.
+//! Source: java/util/concurrent/ConcurrentHashMap.java. The map has a table, and each entry of the table
+//! refers to a list or a tree of nodes. While the map grows, it has a second, larger table. When the nodes of
+//! an entry have been moved to the larger table, a `ForwardingNode` replaces them in the smaller one. The
+//! nodes of a tree are linked as a list, too, and are read as a list here.
 
 use std::{collections::HashSet, time::Instant};
 
@@ -15,7 +17,7 @@ use crate::{
     },
 };
 
-/// Maximum number of tables of a map: it has two while it grows.
+/// Maximum number of tables of a map that are read. A map usually has one table, and two while it grows.
 const MAX_TABLES: usize = 4;
 /// Maximum number of entries of a table.
 const MAX_TABLE: u32 = 1 << 22;
@@ -31,14 +33,14 @@ enum Node {
         key: Option<Addr>,
         next: Option<Addr>,
     },
-    /// The first node of a tree.
+    /// The head of a tree, with the address of the tree's first node.
     Tree(Option<Addr>),
-    /// A further table.
+    /// A `ForwardingNode`, with the address of the larger table.
     Table(Option<Addr>),
     Other,
 }
 
-/// Returns the keys of a set, at most [`MAX_THREADS`], and whether all nodes were read.
+/// Returns the keys of a set, and whether all nodes were read. Stops when it has read [`MAX_THREADS`] keys.
 ///
 /// # Errors
 /// [`crate::Error::Memory`] if the set or its table cannot be read.
@@ -65,7 +67,8 @@ pub(super) fn keys(
         }
         let mut nodes = entries(pages, references, table, until)?;
         while !nodes.is_empty() {
-            // Nodes that were created one after another lie close together.
+            // Nodes that were created one after another are often on the same page. If they are sorted by
+            // address, the nodes of a page are read together.
             nodes.sort_unstable();
             let mut next = Vec::new();
             for some in nodes.chunks(AT_ONCE) {
@@ -140,7 +143,8 @@ fn node(pages: &mut Pages<'_>, references: &References, map: &Map, node: Addr) -
     if let Some(table) = special(map.forwarding) {
         return references.read_reference(pages, node, table).map(Node::Table);
     }
-    // Nodes of trees are of a subclass, and so are reservations, which have no key.
+    // The nodes of trees and reservations are instances of subclasses of the class of nodes. A reservation
+    // has no key.
     let key = references.read_reference(pages, node, map.key);
     let next = references.read_reference(pages, node, map.next);
     let (key, next) = (key?, next?);

@@ -12,12 +12,13 @@ use crate::{
     },
 };
 
-/// Layout helpers of `char[]` and of an array of references of eight bytes, with a header of 24 bytes.
+/// Layout helpers of `char[]` and of an array of references of eight bytes. Both arrays have a header of 24
+/// bytes.
 const CHARACTERS: u64 = 0xc018_0501;
 const REFERENCES: u64 = 0x8018_0c03;
 const NODE: &str = "java/util/concurrent/ConcurrentHashMap$Node";
 const SET: &str = "Ljava/util/Set;";
-/// `Array`-like access flag of a static field.
+/// Access flag of a static field (`JVM_ACC_STATIC`).
 const STATIC: u16 = 8;
 
 /// Adds a class with fields (name, signature, offset, access flags) in the form of JDK 8 to 20. Words of a class:
@@ -55,7 +56,7 @@ struct Jvm {
     threads: [Addr; 2],
     /// Words of a chunk: mark, class, sp, bottom, parent, then the stack.
     chunk: Addr,
-    /// The table of the set of threads, with two entries.
+    /// The table of the set of threads. It has two entries, of which the second one is null.
     table: Addr,
     /// A node: mark, class, key, next.
     node: Addr,
@@ -164,11 +165,13 @@ impl Jvm {
         let mut stack = vec![0; 4];
         stack[2] = 77;
         stack[3] = code.0 + 8;
-        // The compiled frame, whose last two words belong to its caller: the frame pointer, relative, and the address.
+        // The compiled frame. Its last two words belong to its caller: the relative frame pointer, and the
+        // address at which the caller continues.
         stack.extend([0; FRAME as usize]);
         stack[6] = 10;
         stack[7] = interpreter.0 + 8;
-        // The interpreted frame: its frame pointer is the word 16, its locals end at the bottom.
+        // The interpreted frame. Its frame pointer refers to the word 16, and its local variables extend to
+        // the bottom.
         stack.extend([0; 12]);
         stack[16 - 8] = const_method.0 + 16 + 5;
         stack[16 - 7] = 2;
@@ -302,7 +305,7 @@ fn parked_thread_is_read_with_its_blocker_and_both_kinds_of_frames() {
     let found = jvm.read().unwrap();
     assert!(!found.is_incomplete, "{found:?}");
     assert_eq!(found.containers, VirtualThreads::default().containers);
-    // The thread that has not started yet does not count.
+    // The thread that has not started yet is left out.
     let [thread] = &found.threads[..] else { panic!("{found:?}") };
     assert_eq!((thread.object, thread.number, &*thread.name), (jvm.threads[0], 21, "ABC"));
     assert_eq!((thread.state, thread.carrier), (VirtualState::Parked, None));
@@ -342,7 +345,7 @@ fn cyclic_or_implausible_chunks_terminate() {
     let chunk = jvm.chunk;
     jvm.set(chunk, 32, chunk.0);
     let found = jvm.read().unwrap();
-    // The chunk is read once for each of at most 16 steps.
+    // The chunk is its own parent, so it is read 16 times (`MAX_CHUNKS`), with two frames each time.
     assert_eq!(found.threads[0].frames.len(), 2 * 16);
     jvm.set(chunk, 32, 0);
     for (sp, bottom) in [(0, 19), (1, 19), (4, u64::from(u32::MAX)), (18, 19)] {

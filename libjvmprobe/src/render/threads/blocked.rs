@@ -15,7 +15,7 @@ use crate::{
     trace::threads::{Activity, Thread, VirtualThread, carried},
 };
 
-/// Maximum number of owners in a line.
+/// Maximum number of owners in the line about a lock. Each of them waits for a lock of the next one.
 const MAX_OWNERS: usize = 8;
 
 /// The threads of a dump: platform threads by the addresses of their JavaThreads, virtual threads by their numbers.
@@ -42,7 +42,8 @@ impl<'a> Owners<'a> {
         }
     }
 
-    /// Returns an owner. A carrier owns monitors for the virtual thread that is mounted on it.
+    /// Returns the thread that owns a lock. If the JVM names a platform thread on which a virtual thread is
+    /// mounted (a carrier), the owner is this virtual thread.
     fn find(&self, owner: &Owner) -> Option<Holder<'a>> {
         let number = match owner {
             Owner::VirtualThread { number, .. } => *number,
@@ -74,8 +75,8 @@ impl<'a> Owners<'a> {
         }
     }
 
-    /// Describes who holds a lock and what that thread does. If that thread waits for another lock, this includes that
-    /// lock, its owner, and so on.
+    /// Describes a lock, its owner and what the owner does. If the owner waits for another lock, the text
+    /// goes on with that lock and its owner, and so on.
     fn holder(&self, mut on: &'a BlockedOn) -> String {
         let mut text = String::new();
         let mut seen = HashSet::new();
@@ -106,7 +107,8 @@ impl<'a> Owners<'a> {
     }
 }
 
-/// Returns the lock for which a thread waits, if it has an owner. A thread in `Object.wait` does not wait for a lock.
+/// Returns the lock for which a thread waits; `None` if no thread owns this lock. A thread in `Object.wait`
+/// does not wait for a lock.
 fn lock_awaited_by(thread: &Thread) -> Option<&BlockedOn> {
     owned(thread.java.as_ref()?.blocked_on.as_ref())
 }
@@ -115,7 +117,8 @@ fn owned(on: Option<&BlockedOn>) -> Option<&BlockedOn> {
     on.filter(|on| on.kind != BlockKind::Wait && on.owner != Owner::None)
 }
 
-/// Describes what a thread does that waits for no lock, as the end of a sentence; empty if it is not known.
+/// Describes what a thread that waits for no lock is doing. The text is the end of a sentence; it is empty if
+/// nothing is known about the thread.
 fn doing(thread: &Thread) -> String {
     if let Some(call) = &thread.call {
         return format!(", which {call}");
@@ -143,8 +146,8 @@ fn doing(thread: &Thread) -> String {
     }
 }
 
-/// Returns the ownable synchronizers that each thread holds and for which another thread waits, by the address of its
-/// JavaThread. Each one is listed once.
+/// Returns the ownable synchronizers for which threads wait, by the address of the JavaThread that holds
+/// them. A synchronizer is listed once, even if several threads wait for it.
 pub fn held_synchronizers(threads: &[Thread]) -> HashMap<Addr, BTreeMap<Addr, &BlockedOn>> {
     let mut held: HashMap<_, BTreeMap<_, _>> = HashMap::new();
     for on in threads.iter().filter_map(lock_awaited_by).filter(|on| on.kind == BlockKind::Park) {
@@ -155,8 +158,9 @@ pub fn held_synchronizers(threads: &[Thread]) -> HashMap<Addr, BTreeMap<Addr, &B
     held
 }
 
-/// Returns a line for each lock that is held while other threads wait for it, the most wanted one first: the number of
-/// waiting threads, the lock, its owner, and what the owner does.
+/// Returns a line for each lock that one thread holds while others wait for it. The line contains the number
+/// of waiting threads, the lock, its owner, and what the owner does. The lock with the most waiting threads
+/// is the first.
 pub fn lines(threads: &[Thread], found: &[VirtualThread]) -> Vec<String> {
     let owners = Owners::of(threads, found);
     let mut locks: BTreeMap<Addr, (&BlockedOn, u64)> = BTreeMap::new();

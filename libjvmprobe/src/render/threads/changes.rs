@@ -1,4 +1,5 @@
-//! Differences between successive dumps of a JVM: the CPU time of each thread, and whether it has moved.
+//! Differences between successive dumps of a JVM: how much CPU time each thread has used in between, and
+//! whether the thread has moved. A thread has moved if it has used CPU time or if its stack has changed.
 
 use std::{cmp::Reverse, collections::HashMap, time::Duration};
 
@@ -7,9 +8,9 @@ use crate::{Pid, stack::Frame, trace::threads::Thread};
 /// Activity of a thread between two dumps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Change {
-    /// CPU time that it has used.
+    /// CPU time that the thread has used.
     pub cpu: Duration,
-    /// Whether it has not moved: it has used no CPU time, and its stack is the same.
+    /// Whether the thread has used no CPU time and has the same stack as in the last dump.
     pub is_still: bool,
 }
 
@@ -23,13 +24,13 @@ struct Earlier {
 /// Threads of the last dump of each JVM.
 #[derive(Debug, Default)]
 pub struct Changes {
-    /// By process and thread ID.
+    /// By PID and thread ID.
     earlier: HashMap<Pid, HashMap<u32, Earlier>>,
 }
 
 impl Changes {
-    /// Returns for each thread what it did since the last dump of its JVM; `None` if it was not in that dump. Remembers
-    /// these threads for the next dump.
+    /// Returns for each thread what it did since the last dump of its JVM; `None` if the thread was not in
+    /// that dump. Stores `threads` for the comparison with the next dump.
     pub fn since_last(&mut self, pid: Pid, threads: &[Thread]) -> Vec<Option<Change>> {
         let now = threads.iter().map(|thread| {
             (thread.os.tid, Earlier { cpu: thread.os.cpu(), frames: thread.frames.clone() })
@@ -37,7 +38,8 @@ impl Changes {
         let earlier = self.earlier.insert(pid, now.collect()).unwrap_or_default();
         let change = |thread: &Thread| {
             let earlier = earlier.get(&thread.os.tid)?;
-            // A later thread with the same ID has used less CPU time, unless it has used much.
+            // If the CPU time is lower than in the last dump, the kernel has given the ID to a new thread. A
+            // new thread that has already used more CPU time than the old one is not recognized.
             let cpu = thread.os.cpu().checked_sub(earlier.cpu)?;
             Some(Change { cpu, is_still: cpu.is_zero() && thread.frames == earlier.frames })
         };
@@ -45,8 +47,9 @@ impl Changes {
     }
 }
 
-/// Returns the positions of the `top` threads that have used the most CPU time since the last dump, or since they
-/// started if they are new. The first one has used the most.
+/// Returns the positions of the `top` threads that have used the most CPU time, in descending order of this
+/// time. The CPU time since the last dump counts. For a thread without an entry in `changes`, the CPU time
+/// since the thread's start counts.
 pub fn busiest(threads: &[Thread], changes: &[Option<Change>], top: usize) -> Vec<usize> {
     let used = |at: usize| {
         let change = changes.get(at).copied().flatten();

@@ -1,7 +1,7 @@
 //! Thread dumps as text.
 //!
-//! [`report`] prints a dump in jstack's format, [`virtual_threads`] its virtual threads. [`blocked`] describes the owners of
-//! locks, and [`changes`] compares a dump with the last one.
+//! [`report`] prints a dump in jstack's format, and [`virtual_threads`] prints the virtual threads of the
+//! dump. [`blocked`] describes the owners of locks, and [`changes`] compares a dump with the previous one.
 
 pub mod blocked;
 pub mod changes;

@@ -29,15 +29,16 @@ use crate::{
 /// Options of the text of a dump.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct DumpOptions {
-    /// Print only blocked threads and deadlocks.
+    /// Print only the locks for which threads wait, and the deadlocks.
     pub quiet: bool,
     /// Print the UTC offset with the time of the dump.
     pub timestamps: bool,
-    /// Do not print the present time, because the dump is of another time.
+    /// Do not print the present time, because the dump shows an earlier time: that of a core file.
     pub no_time: bool,
-    /// Show native and kernel frames, and the JVM's own threads with their stacks.
+    /// Show native and kernel frames, and the stacks of the JVM's own threads. The header lines of these
+    /// threads are shown in any case.
     pub mixed: bool,
-    /// Show the ownable synchronizers that each thread holds.
+    /// Show the ownable synchronizers that each thread holds and for which another thread waits.
     pub locks: bool,
     /// Print only this number of threads: those that have used the most CPU time.
     pub top: Option<usize>,
@@ -84,7 +85,7 @@ pub fn print(
             }
             out.line("")?;
         }
-        // The CPU time of virtual threads is not known.
+        // Virtual threads cannot be sorted by CPU time, because their CPU time is not known.
         if args.top.is_none() {
             virtual_threads::print(args, threads, found, out)?;
         }
@@ -120,7 +121,7 @@ fn since_last(change: Change) -> String {
     format!("   Since the last dump: cpu={cpu:.2}ms, {moved}")
 }
 
-/// Returns the first line of a thread.
+/// Returns the header of a thread: its first line, its state, and the virtual thread that it carries.
 fn header(thread: &Thread) -> String {
     let os = &thread.os;
     let times = os.scheduling.map_or_else(String::new, |scheduling| {
@@ -170,8 +171,8 @@ fn activity(thread: &Thread, java: &JavaThread) -> &'static str {
     }
 }
 
-/// Prints the frames of a thread: below the innermost Java frame the object that the thread waits for, and below each
-/// frame the monitors that it has entered and holds.
+/// Prints the frames of a thread. Below the innermost Java frame, prints the object that the thread waits
+/// for, and below each frame the monitors that the frame has entered and the thread still holds.
 fn stack(args: &DumpOptions, thread: &Thread, out: &mut Output) -> Result<()> {
     let blocked_on = thread.java.as_ref().and_then(|java| java.blocked_on.as_ref());
     let mut lock = blocked_on.map(lock_line);
@@ -189,7 +190,7 @@ fn stack(args: &DumpOptions, thread: &Thread, out: &mut Output) -> Result<()> {
     lock.map_or(Ok(()), |line| out.line(&line))
 }
 
-/// Returns the frames to show, with their positions.
+/// Returns the frames to show, each with its position among all frames of the thread.
 pub fn frames<'a>(
     args: &DumpOptions,
     thread: &'a Thread,
@@ -198,7 +199,7 @@ pub fn frames<'a>(
     thread.frames.iter().enumerate().filter(move |(_, frame)| is_mixed || frame.is_java())
 }
 
-/// Returns a frame as in Java's stack traces.
+/// Returns the text of a frame: of a Java frame as in Java's stack traces, of other frames only the name.
 pub fn frame_text(frame: &Frame) -> String {
     let name = &frame.name;
     match (&frame.file, frame.line) {

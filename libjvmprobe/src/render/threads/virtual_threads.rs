@@ -16,7 +16,8 @@ use crate::{
 
 /// Maximum number of ranges of thread numbers in the header of a group.
 const MAX_RANGES: usize = 8;
-/// Methods that Java's own stack traces of virtual threads do not contain (`jdk.internal.vm.annotation.Hidden`).
+/// Beginnings of the names of methods that Java's own stack traces of virtual threads do not contain. The JDK
+/// marks such methods with `jdk.internal.vm.annotation.Hidden`.
 const HIDDEN: [&str; 6] = [
     "jdk.internal.vm.Continuation.",
     "java.lang.VirtualThread.yieldContinuation",
@@ -26,7 +27,7 @@ const HIDDEN: [&str; 6] = [
     "java.lang.VirtualThread.runContinuation",
 ];
 
-/// Returns the frames of a virtual thread that are shown, with their positions.
+/// Returns those of a virtual thread's frames that are shown, each with its position in `frames`.
 fn shown<'a>(args: &DumpOptions, frames: &'a [Frame]) -> impl Iterator<Item = (usize, &'a Frame)> {
     let is_mixed = args.mixed;
     frames.iter().enumerate().filter(move |(_, frame)| is_mixed || !is_hidden(frame))
@@ -35,7 +36,7 @@ fn shown<'a>(args: &DumpOptions, frames: &'a [Frame]) -> impl Iterator<Item = (u
 fn is_hidden(frame: &Frame) -> bool {
     !frame.is_java()
         || HIDDEN.iter().any(|hidden| frame.name.starts_with(hidden))
-        // The class of a lambda expression.
+        // A method of the class that the JDK generates for a lambda expression.
         || frame.name.contains("$$Lambda")
 }
 
@@ -44,7 +45,8 @@ pub fn texts(args: &DumpOptions, frames: &[Frame]) -> Vec<String> {
     shown(args, frames).map(|(_, frame)| frame_text(frame)).collect()
 }
 
-/// Describes where a virtual thread is that waits for no lock, as the end of a sentence; empty if it is not known.
+/// Describes which method a virtual thread that waits for no lock is in. The text is the end of a sentence;
+/// it is empty if the method is not known.
 pub fn innermost(thread: &VirtualThread) -> String {
     let innermost = thread.frames.iter().find(|frame| !is_hidden(frame));
     innermost.map_or_else(String::new, |frame| format!(", which is in {}", frame_text(frame)))
@@ -55,8 +57,8 @@ pub fn title(thread: &VirtualThread) -> String {
     format!("\"{}\" #{} virtual", thread.java.name, thread.java.number)
 }
 
-/// Prints the frames of a virtual thread: below the innermost one the object that it waits for, and below each frame the
-/// monitors that it has entered and holds.
+/// Prints the frames of a virtual thread. Below the innermost Java frame, prints the object that the thread
+/// waits for, and below each frame the monitors that the frame has entered and the thread still holds.
 ///
 /// # Errors
 /// The errors of [`Output::line`].
@@ -85,19 +87,19 @@ fn print_stack(
     lock.map_or(Ok(()), |line| out.line(&line))
 }
 
-/// Properties that the threads of a group share. Mounted threads are in no group.
+/// Properties that the threads of a group share. Each mounted thread is the only one in its group.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Key<'a> {
-    /// Number of a mounted thread.
+    /// Number of the thread if it is mounted, so that no other thread has the same key; otherwise `None`.
     mounted: Option<u64>,
-    /// Number of the stack's text.
+    /// Number that `print` has assigned to the text of the stack.
     stack: usize,
     status: ThreadStatus,
     is_moving: bool,
     blocked_on: Option<(BlockKind, &'a str)>,
 }
 
-/// Prints the virtual threads, those with equal states and stacks together.
+/// Prints the virtual threads. Threads with equal states and stacks are printed once, as a group.
 ///
 /// # Errors
 /// The errors of [`Output::line`].
@@ -107,7 +109,8 @@ pub fn print(
     found: &VirtualDump,
     out: &mut Output,
 ) -> Result<()> {
-    // Stacks may have equal text although their code differs, for example because a method was compiled meanwhile.
+    // Two stacks may have the same text although their frames differ, for example because one thread entered
+    // a method before the JVM compiled this method, and the other thread afterwards.
     let mut numbers: HashMap<Vec<String>, usize> = HashMap::new();
     let mut stacks: HashMap<*const Frame, usize> = HashMap::new();
     let mut stack_of = |thread: &VirtualThread| {
@@ -165,7 +168,7 @@ fn print_group(
     out.line("")
 }
 
-/// Returns the header of threads with equal stacks: their number, their numbers and their names.
+/// Returns the header of a group: how many threads it has, their thread numbers, and the first and last name.
 fn group_title(group: &[&VirtualThread]) -> String {
     let mut ranges: Vec<(u64, u64)> = Vec::new();
     for thread in group {

@@ -112,7 +112,7 @@ impl CoreDumper {
         let mut found: Vec<_> = (java.into_iter().zip(tids))
             .map(|(java, tid)| {
                 let registers = tid.and_then(|tid| by_tid.remove(&tid));
-                // The ID that the JVM knows is shown.
+                // If the JVM has stored a thread ID, this ID is shown, not that of the core file.
                 (java.tid.or(tid).unwrap_or(0), registers, Some(java))
             })
             .collect();
@@ -137,8 +137,9 @@ impl CoreDumper {
         self.core.memory.u64(Addr(sp)).is_err()
     }
 
-    /// Returns the thread ID in the core file of each Java thread. A core file that gdb wrote has thread IDs of gdb's PID
-    /// namespace. If these are not the JVM's, the threads are found by their stacks.
+    /// Returns, for each Java thread, its thread ID in the core file. A core file that gdb wrote has thread
+    /// IDs of gdb's PID namespace. If these differ from the thread IDs in the JVM's data, the Java threads
+    /// are found by their stacks.
     fn tids(&self, java: &[JavaThread], by_tid: &BTreeMap<u32, Registers>) -> Vec<Option<u32>> {
         let stacks: Vec<_> =
             java.iter().map(|java| self.hotspot.stack(java.address).ok()).collect();
@@ -148,7 +149,8 @@ impl CoreDumper {
             let registers = java.tid.and_then(|tid| by_tid.get(&tid));
             Some(is_on(registers?, stack.as_ref()?))
         };
-        // A thread may have left its stack to handle a signal.
+        // One thread that is on its stack is enough evidence. Others may have left their stacks to handle a
+        // signal.
         if java.iter().zip(&stacks).filter_map(is_right).any(|is_right| is_right) {
             return java.iter().map(|java| java.tid).collect();
         }

@@ -5,9 +5,9 @@ use std::{
     hash::Hash,
 };
 
-/// Returns the cycles in `waits`, which holds for each waiting thread the owner of the lock that it waits for. All of it
-/// must be true at the same time. Each cycle begins with its lowest thread; each thread waits for the next one, and the
-/// last one for the first.
+/// Returns the cycles in `waits`, which contains for each waiting thread the owner of the lock that it waits
+/// for. A cycle is a deadlock only if all its entries were true at the same time. Each cycle begins with the
+/// thread that has the lowest value. Each thread waits for the next one, and the last one for the first.
 pub(super) fn cycles<T: Copy + Ord + Hash>(waits: &BTreeMap<T, T>) -> Vec<Vec<T>> {
     let (mut visited, mut cycles) = (HashSet::new(), Vec::new());
     for &start in waits.keys() {

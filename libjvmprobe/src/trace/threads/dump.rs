@@ -57,11 +57,12 @@ const MAX_SAMPLING: Duration = Duration::from_millis(250);
 /// How a thread was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Activity {
-    /// It did not run during the attempt that walked it: its stack, state and locks belong together.
+    /// It did not run during the attempt that walked it, so its stack, state and locks belong together.
     Still,
-    /// It was interrupted on its processor: its stack is of that instant.
+    /// It was interrupted on its processor, and its stack was walked at that instant.
     Running,
-    /// It ran during each attempt to walk it, and was not interrupted on a processor: its stack is unknown.
+    /// It ran during each attempt to walk it, and was not interrupted on a processor, so its stack is
+    /// unknown.
     Moving,
 }
 
@@ -74,8 +75,8 @@ pub struct Thread {
     pub java: Option<JavaThread>,
     /// Frames, innermost first.
     pub frames: Vec<Frame>,
-    /// Monitors that it holds: those of the innermost frame first, and of a frame the latest first. The monitors of a
-    /// thread that runs are not known.
+    /// Monitors that it holds. Those of the innermost frame come first. Among the monitors of one frame, the
+    /// one that was entered last comes first. The monitors of a thread that runs are not known.
     pub held: Vec<HeldMonitor>,
     /// The system call in which it waits for input or output. It is read only for threads that own a lock for which
     /// another thread waits.
@@ -102,10 +103,10 @@ impl Thread {
 pub struct Dump {
     /// The Java threads in the JVM's order, then the others by thread ID.
     pub threads: Vec<Thread>,
-    /// Deadlocks: for each one, the positions of its threads in `threads`. Each thread waits for a lock that the next one
-    /// owns, and the last one for a lock of the first. A deadlock counts only if none of its threads ran during an
-    /// attempt. At that time, each thread therefore waited for its lock and held the lock that the previous thread waited
-    /// for.
+    /// Deadlocks: for each one, the positions of its threads in `threads`. Each thread waits for a lock that
+    /// the next one owns, and the last one for a lock of the first. A deadlock is reported only if there was
+    /// one attempt during which none of its threads ran. During this attempt, each thread therefore waited
+    /// for its lock and held the lock that the previous thread waited for.
     pub deadlocks: Vec<Vec<usize>>,
 }
 
@@ -198,8 +199,8 @@ impl Dumper {
         within(MAX_DUMP, || self.dump_within_limit(pid, hotspot))
     }
 
-    /// Releases the data of all JVMs, unless all of them are selected, and of files that no JVM has used for some seconds.
-    /// A caller that runs for a long time must call this regularly.
+    /// Releases the data of all JVMs if one of them is not selected any more. Also releases the data of files
+    /// that no JVM has used for some seconds. A caller that runs for a long time must call this regularly.
     pub fn retain(&mut self, is_selected: impl Fn(Pid) -> bool) {
         let mut walker = self.running.as_mut().and_then(Session::walker);
         if !self.jvms.keys().all(|&pid| is_selected(pid)) {
@@ -309,8 +310,8 @@ impl Dumper {
         Ok(())
     }
 
-    /// Walks the threads that do not run, and reads the JVM's data about its threads. `ids` are the thread IDs in the
-    /// JVM's PID namespace, by those in ours.
+    /// Walks the threads that do not run, and reads the JVM's data about its threads. `ids` are the thread
+    /// IDs in the JVM's PID namespace, by the thread IDs in the PID namespace of this process.
     fn walk_waiting(
         &mut self,
         pid: Pid,
@@ -350,8 +351,8 @@ impl Dumper {
                     looks.seen.insert(tid, *first);
                 }
             }
-            // Threads that have not run since they were walked, in this attempt or an earlier one. All of them get the
-            // data of this attempt, so that these data are of the same time.
+            // All threads that have not run since they were walked, in this attempt or an earlier one, get
+            // the JVM's data of this attempt. So the data of all these threads is of the same time.
             let seen = &looks.seen;
             looks.walked.retain(|tid, walked| {
                 let is_still = match (seen.get(tid), after.get(tid)) {
@@ -362,7 +363,8 @@ impl Dumper {
                     walked.attempt = attempt;
                     looks.java.extend(ids.get(tid).and_then(|id| java.remove_entry(id)));
                 }
-                // The stack of an earlier attempt is complete, even if the thread has run since.
+                // A stack that was walked in an earlier attempt stays valid for that attempt, even if the
+                // thread has run since then.
                 is_still || walked.attempt < attempt
             });
             for (id, thread) in java {
@@ -372,7 +374,8 @@ impl Dumper {
             let java = current.filter_map(|(tid, _)| looks.java.get(ids.get(tid)?));
             let waits = java.filter_map(|java| Some((java.address, awaited_owner(java)?)));
             looks.deadlocks.extend(cycles(&waits.collect()));
-            // Further attempts may find deadlocks of threads that have just woken up to look at their locks.
+            // A thread that waits for a lock may wake up for a short time to check the lock. If it did so
+            // during this attempt, a further attempt may find that it is part of a deadlock.
             let is_done = |tid: &u32| {
                 let Some(walked) = looks.walked.get(tid) else { return false };
                 let java = ids.get(tid).and_then(|id| looks.java.get(id));
@@ -415,8 +418,8 @@ impl Dumper {
         Ok(own.map(|thread| (thread.tid, thread)).collect())
     }
 
-    /// Samples the threads that are not in `walked`: they ran during each attempt. Adds them to `walked`, and
-    /// adds the stacks that the kernel side sends to `sent`.
+    /// Samples the threads that are not in `walked`, because they ran during each attempt. Adds them to
+    /// `walked`. The kernel side sends stacks, which are added to `sent`.
     fn sample_running(
         &mut self,
         pid: Pid,
@@ -526,7 +529,7 @@ impl Live<'_, '_> {
     }
 }
 
-/// Reads the monitors that threads hold, each given by the address of its JavaThread.
+/// Reads the monitors that threads hold. Each thread is given by the address of its JavaThread.
 pub(super) fn read_held<'a>(
     hotspot: &HotSpot,
     threads: impl Iterator<Item = (Addr, &'a mut Walked)>,
@@ -563,7 +566,7 @@ pub(super) fn append_named(
     held
 }
 
-/// Returns the states of a thread's frames, as far as they may have entered monitors.
+/// Returns the states of a thread's frames. Only compiled and interpreted frames can have entered monitors.
 fn frame_states(walked: &Walked) -> Vec<FrameState> {
     let frames = walked.user.frames.iter().zip(&walked.registers);
     let state = |(frame, registers): (&RawFrame, &FrameRegisters)| match *frame {

@@ -1,5 +1,5 @@
-//! Dumps of all threads: the stack of each thread of a JVM, its state and the lock that it waits for, without stopping
-//! the JVM.
+//! Dumps of all threads of a JVM. A dump contains the stack and the state of each thread, and the lock that
+//! the thread waits for. The JVM is not stopped.
 //!
 //! [`Dumper`] loads the BPF side (bpf/javastack.bpf.c) once and takes any number of dumps. `session` reads the threads
 //! that the BPF side reports, `dump` walks and names their stacks, [`Dumper::virtual_threads`] adds the virtual

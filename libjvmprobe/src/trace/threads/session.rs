@@ -69,7 +69,7 @@ pub(super) fn load(part: Part, with_kernel_stacks: bool) -> Result<Session> {
 /// [`Error::Bpf`].
 pub(super) fn begin_dump(session: &Session, pid: Pid) -> Result<()> {
     let maps = &session.skel.maps;
-    // In this order, so that no program adds a stack after the events were discarded.
+    // The targets are removed first, so that no program adds a stack after the events were discarded.
     records::clear(&maps.targets)?;
     session.events(Duration::ZERO)?.for_each(drop);
     records::clear(&maps.known_stacks)?;

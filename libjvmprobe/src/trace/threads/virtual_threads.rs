@@ -20,11 +20,12 @@ use crate::{
     trace::threads::{Activity, Dump, Dumper, Thread, deadlocks::cycles},
 };
 
-/// The method through which a carrier enters a continuation. The frames within it belong to the virtual thread.
+/// The method through which a carrier enters a continuation. The frames of its direct and indirect callees
+/// belong to the virtual thread.
 const ENTRY: &str = "jdk.internal.vm.Continuation.enterSpecial";
 /// The outermost method of a continuation.
 const OUTERMOST: &str = "jdk.internal.vm.Continuation.enter";
-/// Maximum number of second reads to confirm deadlocks.
+/// Maximum number of times that all threads are read again to confirm deadlocks.
 const MAX_CONFIRMATIONS: usize = 8;
 /// Maximum number of frames of all distinct stacks together.
 const MAX_FRAMES: usize = 4 << 20;
@@ -36,13 +37,15 @@ pub struct VirtualThread {
     pub java: virtual_threads::VirtualThread,
     /// Frames, innermost first. Threads with equal stacks share them.
     pub frames: Arc<[Frame]>,
-    /// Monitors that it holds, by frames; only of a mounted thread.
+    /// Monitors that it holds, with the frames that have entered them. Empty for a thread that is not
+    /// mounted, because its monitors are not read.
     pub held: Vec<HeldMonitor>,
     /// Position of its carrier in the platform threads, if it is mounted.
     pub carrier: Option<usize>,
     /// Its status as Java code sees it.
     pub status: ThreadStatus,
-    /// How it was found. An unmounted thread does not run, so it is still.
+    /// How it was found. A thread that is not mounted does not run, so it is [`Activity::Still`] unless it
+    /// changed during each read.
     pub activity: Activity,
 }
 
@@ -53,7 +56,8 @@ pub struct VirtualDump {
     pub containers: Vec<Container>,
     /// The virtual threads, by container and number.
     pub threads: Vec<VirtualThread>,
-    /// Indexes of the containers of platform threads that are not in the root, by the thread's position.
+    /// Index of the container of each platform thread that is in a container other than the root, by the
+    /// position of the thread.
     pub platform: HashMap<usize, usize>,
     /// Whether threads may be missing.
     pub is_incomplete: bool,
@@ -83,7 +87,8 @@ impl Dumper {
         let unloads = hotspot.classes_unloaded().unwrap_or(0);
         let VirtualThreads { containers, threads: read, platform, holders, is_incomplete } =
             hotspot.virtual_threads()?;
-        // A JavaThread alone does not show that an unmounted virtual thread owns a monitor.
+        // The read of the platform threads does not find an owner that is a virtual thread without a carrier.
+        // `holders` contains such owners.
         for thread in threads.iter_mut() {
             let on = thread.java.as_mut().and_then(|java| java.blocked_on.as_mut());
             if let Some(on) =
@@ -142,9 +147,9 @@ impl Dumper {
         Ok(VirtualDump { containers, threads: found, platform, is_incomplete })
     }
 
-    /// Returns the deadlocks of a dump, of platform threads and of virtual threads. One that has a virtual thread counts
-    /// only if a second read of all its members agrees with the first one, and if none of its platform threads has run
-    /// during the second read.
+    /// Returns the deadlocks of a dump, of platform threads and of virtual threads. A deadlock that has a
+    /// virtual thread is returned only if a second read of all its members agrees with the first one, and if
+    /// none of its platform threads and carriers has run during the second read.
     pub fn all_deadlocks(
         &self,
         pid: Pid,
@@ -157,7 +162,8 @@ impl Dumper {
         let mut all: Vec<Vec<_>> =
             platform.map(|cycle| cycle.iter().copied().map(Member::Platform).collect()).collect();
         let mut open = mixed_cycles(threads, &found.threads);
-        // A thread that waits for a monitor may wake up at times to try again.
+        // A thread that waits for a monitor may wake up at times to try to enter it. The second read is then
+        // repeated.
         for _ in 0..MAX_CONFIRMATIONS {
             if open.is_empty() {
                 break;
@@ -217,7 +223,9 @@ fn joined(mut frames: Vec<Frame>, in_heap: &[Frame]) -> Arc<[Frame]> {
 
 fn raw_stack(pid: Pid, unloads: u64, frames: &[ChunkFrame]) -> RawStack {
     let raw = |(index, frame): (usize, &ChunkFrame)| match *frame {
-        // The first address of a raw stack is that of an instruction, but here it is a return address, too.
+        // The innermost address of a raw stack must lie in the current instruction, and the others are return
+        // addresses. In the heap, the innermost address is a return address, too. The byte before it belongs
+        // to the call.
         ChunkFrame::Code { addr, compile_id } => {
             RawFrame::Code { addr: Addr(addr.0.saturating_sub(u64::from(index == 0))), compile_id }
         }
@@ -244,7 +252,7 @@ pub fn blocked_on<'a>(
     }
 }
 
-/// Returns the cycles of threads that wait for locks of each other, among which there is a virtual thread.
+/// Returns the cycles of threads that wait for locks of each other. Leaves out cycles without a virtual thread.
 fn mixed_cycles(threads: &[Thread], found: &[VirtualThread]) -> Vec<Vec<Member>> {
     let virtual_by_number: HashMap<_, _> = (found.iter().enumerate())
         .map(|(at, thread)| (thread.java.number, Member::Virtual(at)))
@@ -306,8 +314,9 @@ impl Again {
         })
     }
 
-    /// Whether a member of a cycle waits for the same lock of the same owner as before. A platform thread must not have
-    /// run during this read.
+    /// Whether this read shows that a member of a cycle still waits for a lock of the same class with the
+    /// same owner. If the member is a platform thread or has a carrier, this thread must not have run during
+    /// the read.
     fn confirms(&self, threads: &[Thread], found: &VirtualDump, member: Member) -> bool {
         let on = blocked_on(member, threads, &found.threads);
         match member {
@@ -344,7 +353,8 @@ impl Again {
         (has_not_run && !java.is_moving).then_some(java)
     }
 
-    /// Whether two reads show the same wait. The collector may have moved the object meanwhile.
+    /// Whether two reads show the same wait. The addresses of the objects are not compared, because the
+    /// collector may have moved the object between the reads.
     fn is_same(&self, before: Option<&BlockedOn>, now: Option<&BlockedOn>) -> bool {
         let (Some(before), Some(now)) = (before, now) else { return false };
         let owner = match (&now.owner, now.kind) {
@@ -356,7 +366,8 @@ impl Again {
     }
 }
 
-/// Returns the JavaThread or the number of an owner. The name may not be known in each read.
+/// Returns the JavaThread or the number of an owner, by which two reads are compared. The name of an owner is
+/// not compared, because a read does not always find it.
 fn identity(owner: &Owner) -> (Option<Addr>, Option<u64>) {
     match *owner {
         Owner::Thread(address) => (Some(address), None),

@@ -34,14 +34,14 @@ pub struct Wait {
 pub struct Waits {
     /// By the address of the waiting JavaThread.
     waits: BTreeMap<Addr, Wait>,
-    /// The lowest thread of each cycle of waiting threads.
+    /// The thread with the lowest address in each cycle of waiting threads.
     cycles: Vec<Addr>,
 }
 
 /// End of a chain of threads that wait for each other's locks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Root {
-    /// A cycle of threads that wait for each other, which this thread is the lowest of.
+    /// A cycle of threads that wait for each other, given by its thread with the lowest address.
     Cycle(Addr),
     /// A thread that waits for no lock.
     Thread(Addr),
@@ -81,8 +81,8 @@ impl Waits {
         self.cycles.iter().copied().map(Root::Cycle)
     }
 
-    /// Returns the threads that a thread waits for: the owner of its lock, the owner of the lock that this thread waits
-    /// for, and so on. Also returns the end of this chain.
+    /// Returns the threads that a thread waits for: the owner of its lock, the owner of the lock that this
+    /// owner waits for, and so on. Also returns the end of this chain.
     pub fn chain(&self, wait: &Wait) -> (Vec<Addr>, Root) {
         let (mut owners, mut seen) = (vec![wait.owner], HashSet::from([wait.owner]));
         let mut last = wait.owner;

@@ -1,12 +1,14 @@
-//! Searches JVMs for deadlocks and for threads that make no progress, and takes dumps of them.
+//! Searches JVMs for deadlocks and standstills, and delivers thread dumps of these JVMs.
 //!
-//! A check of a JVM reads only which threads wait for locks of others ([`Waits`]). A dump is taken if
-//! - there is a cycle of waiting threads, and the dump confirms that it is a deadlock, or
-//! - a thread has waited for the same lock of the same owner in all checks of the configured time, and two successive
-//!   dumps show that neither this thread nor the thread that it finally waits for uses CPU time.
+//! A check of a JVM reads only which threads wait for locks of others ([`Waits`]). If the result is
+//! suspicious, the check takes a dump, too. This dump is delivered in two cases:
+//! - Deadlock: there is a cycle of waiting threads, and the dump confirms that the cycle is a deadlock.
+//! - Standstill: in all checks of the configured time, a thread has waited for a lock of the same class and
+//!   the same owner. This owner may wait for a lock of another thread, and so on. Two successive dumps show
+//!   that none of these threads uses CPU time.
 //!
-//! So an idle JVM gets no dump, because its threads wait for work and not for locks, and neither does a JVM whose threads
-//! wait for a thread that runs.
+//! An idle JVM is not at a standstill, because its threads wait for work and not for locks. Threads that wait
+//! for a lock are not at a standstill either, as long as the owner at the end of the chain uses CPU time.
 //!
 //! Checks have a budget of time. If there are many JVMs, each of them is checked more rarely.
 
@@ -31,24 +33,26 @@ use libjvmprobe::{
 
 use crate::thread_dump::{Cause, ThreadDump};
 
-/// Minimum and maximum interval between two checks of a JVM. It is a third of the configured time.
+/// Minimum and maximum interval between two checks of a JVM. Between these limits, the interval is a third of
+/// the configured time.
 const MIN_INTERVAL: Duration = Duration::from_millis(500);
 const MAX_INTERVAL: Duration = Duration::from_secs(15);
-/// Interval at which the thread searches for JVMs that are due.
+/// Time for which the thread sleeps if no check is due or if the budget is used up.
 const POLL: Duration = Duration::from_millis(100);
-/// The same interval while the search is switched off.
+/// Time for which the thread sleeps before it checks again whether the search has been switched on.
 const PAUSE: Duration = Duration::from_secs(1);
 /// Maximum number of stored dumps of one JVM within `HOUR`.
 const MAX_DUMPS_PER_HOUR: usize = 4;
 const HOUR: Duration = Duration::from_secs(3600);
-/// A thread makes no progress if it uses at most this share of a processor. Up to JDK 23, a thread that waits for a monitor
-/// wakes up once per second to check it.
+/// A thread makes no progress if it uses at most this share of a processor. The share is not 0, because up to
+/// JDK 23, a thread that waits for a monitor wakes up once per second and checks the monitor.
 const MAX_CPU_SHARE: f64 = 0.01;
-/// A JVM is not checked for at least this multiple of the time that its last check took.
+/// After a check, the JVM is not checked again for at least the duration of this check times this number.
 const MIN_PAUSES: u32 = 20;
-/// Maximum time that a single check is charged with.
+/// Maximum time by which a single check reduces the budget.
 const MAX_CHARGE: Duration = Duration::from_secs(1);
-/// A series of checks without a pause may take at most the time that the budget grants for this span.
+/// The budget saves unused time, but at most the time that it grants for this span. A series of checks
+/// without a pause can therefore use at most this time at once.
 const BUDGET_SPAN: Duration = Duration::from_secs(600);
 
 /// Options of the search.
@@ -56,7 +60,8 @@ const BUDGET_SPAN: Duration = Duration::from_secs(600);
 pub struct Options {
     /// The registry, shared with the tracers.
     pub registry: Registry,
-    /// Time without progress after which a dump is taken, in seconds; 0 for no dumps. The value may change at run time.
+    /// Time without progress after which a standstill is reported, in seconds; 0 switches the search off. The
+    /// value may change at run time.
     pub after: Arc<AtomicU64>,
     /// Maximum time for checks and dumps, in millionths of elapsed time. The value may change at run time.
     pub ppm: Arc<AtomicU64>,
@@ -97,7 +102,8 @@ pub fn search(
                 search.check(pid).into_iter().for_each(&mut found);
                 let time = now.elapsed();
                 search.delay(pid, time * MIN_PAUSES);
-                // A JVM whose memory cannot be read in time must not end the search for the others.
+                // The charge is limited, so that the other JVMs are still checked if the memory of one JVM
+                // cannot be read for a long time.
                 budget.spend(time.min(MAX_CHARGE));
             }
         }
@@ -118,7 +124,7 @@ impl Budget {
         Self { balance: seconds(ppm, BUDGET_SPAN), refilled: Instant::now() }
     }
 
-    /// Adds the time that is allowed since the last call. Returns whether a check may begin.
+    /// Adds what the budget grants for the time since the last call. Returns whether a check may begin.
     fn refill(&mut self, now: Instant, ppm: u64) -> bool {
         let since = now.saturating_duration_since(self.refilled);
         self.refilled = now;
@@ -157,7 +163,8 @@ struct Jvm {
 }
 
 impl Search {
-    /// Sets the time without progress after which a dump is taken. If it has changed, all waits begin anew.
+    /// Sets the time without progress after which a standstill is reported. If this time has changed, the
+    /// ages of all waits count from zero again.
     fn set_time(&mut self, after: Duration) {
         if self.after == after {
             return;
@@ -195,14 +202,14 @@ impl Search {
         }
     }
 
-    /// Delays the next check of a JVM by at least this time from now.
+    /// Makes sure that the next check of a JVM begins no earlier than this time from now.
     fn delay(&mut self, pid: Pid, time: Duration) {
         if let Some(jvm) = self.jvms.get_mut(&pid) {
             jvm.next = jvm.next.max(Instant::now() + time);
         }
     }
 
-    /// Returns the JVM whose next check is overdue for the longest time.
+    /// Returns the JVM whose next check has been due for the longest time; `None` if no check is due.
     fn due(&self, now: Instant) -> Option<Pid> {
         let due = self.jvms.iter().filter(|(_, jvm)| jvm.next <= now);
         due.min_by_key(|(_, jvm)| jvm.next).map(|(&pid, _)| pid)
@@ -289,8 +296,9 @@ fn deadlocks(dump: &Dump) -> Vec<Root> {
 /// CPU times of threads, and when they were read.
 type CpuTimes = (Instant, HashMap<Addr, Duration>);
 
-/// Returns what some waits end at, if none of the threads from the waiting one to the end uses CPU time. Cycles are
-/// not included.
+/// Returns the standstills to which the waits `old` belong: for each wait the thread at the end of its chain,
+/// if neither the waiting thread nor any owner in the chain uses CPU time. Chains that end in a cycle are
+/// skipped.
 fn stuck(
     waits: &Waits,
     old: &[&Wait],
@@ -316,15 +324,16 @@ fn stuck(
 /// Waits of a JVM's threads in successive checks.
 #[derive(Debug, Default)]
 struct History {
-    /// Time of the first of the successive checks with this wait.
+    /// For each wait of the last check: time since which all checks have found this wait.
     since: HashMap<Wait, Instant>,
     /// Deadlocks and standstills that were reported, each with the time of the last check that found it.
     reported: HashMap<Root, Instant>,
 }
 
 impl History {
-    /// Adds a check. A reported standstill counts as the same one until no check has found it for the time `after`,
-    /// because a single check may miss threads.
+    /// Adds a check. A deadlock or standstill that was reported is not reported again until no check has
+    /// found it for longer than `after`. A single check that does not find it means nothing, because a check
+    /// may miss threads.
     fn update(&mut self, waits: &Waits, now: Instant, after: Duration) {
         let since = |wait: &Wait| (wait.clone(), *self.since.get(wait).unwrap_or(&now));
         self.since = waits.iter().map(since).collect();
@@ -386,7 +395,7 @@ mod tests {
         let second = waits(&[(1, 9), (2, 8)]);
         history.update(&second, at(40), AFTER);
         assert_eq!(age(&history, &second, at(40)), [40, 0]);
-        // Missing in one check.
+        // One check does not find the wait of thread 1, so the age of this wait begins anew.
         history.update(&waits(&[(2, 8)]), at(50), AFTER);
         history.update(&second, at(60), AFTER);
         assert_eq!(age(&history, &second, at(60)), [0, 20]);
@@ -402,16 +411,17 @@ mod tests {
         history.report([Root::Thread(Addr(9))], at(0));
         let more = waits(&[(1, 9), (2, 1), (3, 9)]);
         for number in 1..100 {
-            // Some checks miss it.
+            // Every third check finds no waits.
             let seen = if number % 3 == 0 { Waits::default() } else { more.clone() };
             history.update(&seen, at(20 * number), AFTER);
             assert!(history.unreported(&more).is_empty());
         }
-        // Another standstill, and one that closes to a deadlock.
+        // Thread 9 now waits for thread 1, which turns the reported standstill into a deadlock. Thread 5
+        // waits for thread 6, which is another standstill.
         let cycle = waits(&[(1, 9), (2, 1), (3, 9), (9, 1), (5, 6)]);
         history.update(&cycle, at(2000), AFTER);
         assert_eq!(history.unreported(&cycle).len(), 5);
-        // It has ended and begins again.
+        // No check finds the first standstill for longer than `AFTER`. Then it begins again.
         history.update(&Waits::default(), at(2020), AFTER);
         history.update(&Waits::default(), at(2100), AFTER);
         history.update(&more, at(2120), AFTER);
@@ -449,7 +459,8 @@ mod tests {
                 checks += 1;
             }
         }
-        // One per cent of 1,000 seconds, and at the beginning that of 600 seconds.
+        // 100 checks for one per cent of 1,000 seconds, and 60 checks for the initial balance, which is one
+        // per cent of 600 seconds.
         assert!((155..165).contains(&checks), "{checks}");
     }
 }

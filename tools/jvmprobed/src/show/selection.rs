@@ -70,7 +70,8 @@ impl Selection {
     /// Reads the data from the store.
     ///
     /// # Errors
-    /// A line for the user: no window, or no such JVM, and what the store contains instead.
+    /// A line for the user. It says that the store has no window of this period or no such JVM, and what the
+    /// store contains instead.
     pub fn read(
         store_reader: &StoreReader,
         from_ns: u64,

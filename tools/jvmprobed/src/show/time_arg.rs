@@ -72,7 +72,7 @@ pub fn format_time(ns: u64, format: &str) -> String {
     at.to_zoned(jiff::tz::TimeZone::system()).strftime(format).to_string()
 }
 
-/// Formats a period, given in nanoseconds since 1970. Dates are left out if both are today.
+/// Formats a period, given in nanoseconds since 1970. Dates are left out if the period begins and ends today.
 pub fn span(from_ns: u64, until_ns: u64) -> String {
     let day = |ns| format_time(ns, "%Y-%m-%d");
     let time = |ns| format_time(ns, "%H:%M:%S");
