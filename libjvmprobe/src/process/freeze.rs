@@ -65,7 +65,9 @@ impl<'a> Frozen<'a> {
         let end = Instant::now() + MAX_STOPPING;
         while !process.is_stopped() {
             if Instant::now() >= end {
-                return Err(io::Error::other("the process did not stop within two seconds"));
+                return Err(io::Error::other(
+                    "the process did not stop within two seconds; omit --freeze",
+                ));
             }
             sleep(Duration::from_millis(1));
         }

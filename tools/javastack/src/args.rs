@@ -11,7 +11,7 @@ use libjvmprobe::{
 const EXAMPLES: &str = "\
 Examples:
   javastack -p 1234            all Java threads with their stacks and locks
-  javastack -p 1234 -m         with native and kernel frames, and the JVM's own threads
+  javastack -p 1234 -m         with native and kernel frames, also of the JVM's own threads
   javastack -p 1234 5 3        three dumps, one every five seconds
   javastack -p 1234 --top 5 2  every two seconds, the five threads that used the most CPU time
   javastack --core core.1234   the threads of a JVM that has crashed
@@ -21,7 +21,7 @@ The exit status is 3 if a deadlock was found.";
 /// Prints the threads of running JVMs with their stacks, states and locks.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "javastack", version, after_help = EXAMPLES, max_term_width = 100)]
-#[command(mut_arg("quiet", |arg| arg.help("Print only blocked threads and deadlocks")))]
+#[command(mut_arg("quiet", |arg| arg.help("Print only the locks for which threads wait, and the deadlocks")))]
 #[command(mut_arg("json", |arg| arg.help("Print JSON, one dump per line, like jcmd Thread.dump_to_file")))]
 #[command(mut_arg("interval", |arg| arg.help("Take a dump every INTERVAL seconds")))]
 #[command(mut_arg("count", |arg| arg.help("End after COUNT dumps")))]
@@ -32,7 +32,7 @@ pub struct Args {
     #[command(flatten)]
     pub common: Common,
 
-    /// Show native and kernel frames, and the JVM's own threads with their stacks
+    /// Show native and kernel frames, and the stacks of the JVM's own threads
     #[arg(short, long)]
     pub mixed: bool,
 
@@ -44,7 +44,7 @@ pub struct Args {
     #[arg(long, value_name = "N")]
     pub top: Option<usize>,
 
-    /// Stop the JVM with SIGSTOP during each dump, so that all threads are shown at one instant
+    /// Stop the JVM with SIGSTOP during each dump, so that all threads are shown as they were at one instant
     #[arg(long)]
     pub freeze: bool,
 

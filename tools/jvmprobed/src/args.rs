@@ -205,7 +205,7 @@ pub struct Show {
     #[arg(long, group = "records", conflicts_with_all = ["output", "threads", "stacks"])]
     pub gc: bool,
 
-    /// Show stored thread dumps: locks and deadlocks and, with --stacks, all threads
+    /// Show stored thread dumps: the locks for which threads wait, the deadlocks and, with --stacks, all threads
     #[arg(long, group = "records", conflicts_with_all = ["alloc", "diff", "output", "threads"])]
     pub thread_dumps: bool,
 

@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn scattered_object_ends_the_list() {
+    fn scalar_replaced_object_ends_the_list() {
         assert_eq!(decode(&[2, 0, 5, 1, 1]), []);
     }
 

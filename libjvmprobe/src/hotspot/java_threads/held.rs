@@ -171,12 +171,14 @@ impl Reader {
     /// oldest entry ends at that word.
     fn interpreted_monitors(&self, pages: &mut Pages<'_>, fp: Addr) -> Result<Vec<Addr>> {
         let word = fp.0.checked_sub(8 * self.monitors_slot);
-        let end = word.ok_or_else(|| Error::layout("a frame at address 0"))?;
+        let end =
+            word.ok_or_else(|| Error::layout("implausible frame pointer of an interpreted frame"))?;
         let word = pages.u64(Addr(end))?;
         let is_distance = word.cast_signed() < 0;
         let begin = if is_distance { fp.0.wrapping_add(word.wrapping_mul(8)) } else { word };
         let bytes = end.checked_sub(begin).filter(|bytes| bytes / LOCK_BYTES <= MAX_MONITORS);
-        let bytes = bytes.ok_or_else(|| Error::layout("implausible monitors of a frame"))?;
+        let bytes = bytes
+            .ok_or_else(|| Error::layout("implausible list of monitors of an interpreted frame"))?;
         let mut objects = Vec::new();
         for index in 0..bytes / LOCK_BYTES {
             // An entry without an object is free.

@@ -339,7 +339,9 @@ impl Reader {
         let java_thread = pages.pointer(at(object, fields.java_thread)?)?;
         // A thread that exits clears the field.
         if java_thread != thread && java_thread != Addr(0) {
-            return Err(Error::layout("the object of another thread"));
+            return Err(Error::layout(
+                "a JavaThread refers to the java.lang.Thread of another thread",
+            ));
         }
         let is_complete = name.is_ok() && state.is_ok();
         let (name, state) = (name.unwrap_or(None), state.unwrap_or(None));
@@ -388,7 +390,9 @@ impl Reader {
             _ => {
                 let wanted = [("exclusiveOwnerThread", "Ljava/lang/Thread;")];
                 let [field] = self.fields.offsets(pages, klass, wanted)?;
-                let field = field.ok_or_else(|| Error::layout("a synchronizer without owner"))?;
+                let field = field.ok_or_else(|| {
+                    Error::layout("AbstractOwnableSynchronizer has no field exclusiveOwnerThread")
+                })?;
                 self.synchronizer = Some((klass, field));
                 field
             }
@@ -429,7 +433,7 @@ impl Reader {
         let found = self.fields.offsets(pages, klass, wanted)?;
         let [name, number, java_thread, park_blocker, holder, daemon, priority, status] = found;
         let (Some(number), Some(java_thread)) = (number, java_thread) else {
-            return Err(Error::layout("java.lang.Thread without number"));
+            return Err(Error::layout("java.lang.Thread has no field tid or eetop"));
         };
         let state = StateFields::of([daemon, priority, status]);
         let fields = ThreadFields { name, number, java_thread, park_blocker, holder, state };
@@ -446,7 +450,9 @@ impl Reader {
     ) -> Result<Option<JavaState>> {
         let (object, fields) = match (fields.state, fields.holder) {
             (Some(fields), _) => (thread, fields),
-            (None, None) => return Err(Error::layout("java.lang.Thread without status")),
+            (None, None) => {
+                return Err(Error::layout("java.lang.Thread has no field for its status"));
+            }
             (None, Some(field)) => {
                 let holder = self.references.read_reference(pages, thread, field)?;
                 let Some(holder) = holder else { return Ok(None) };
@@ -469,7 +475,9 @@ impl Reader {
         }
         let wanted = [("daemon", "Z"), ("priority", "I"), ("threadStatus", "I")];
         let found = StateFields::of(self.fields.offsets(pages, klass, wanted)?);
-        let fields = found.ok_or_else(|| Error::layout("Thread$FieldHolder without status"))?;
+        let fields = found.ok_or_else(|| {
+            Error::layout("Thread$FieldHolder has no field threadStatus, priority or daemon")
+        })?;
         self.holder = Some((klass, fields));
         Ok(fields)
     }

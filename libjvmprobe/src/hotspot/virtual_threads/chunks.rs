@@ -204,7 +204,7 @@ impl Frames {
         // A return address may lie behind the last instruction of its code.
         let inside = Addr(pc.0.saturating_sub(1));
         let block = self.blocks.find(pages, &self.heaps, inside)?;
-        let blob = block.ok_or_else(|| Error::layout("a frame without code"))?.blob;
+        let blob = block.ok_or_else(|| Error::layout("a frame of a virtual thread continues at an address that is not in the code cache"))?.blob;
         let frame_words = u64::from(pages.u32(at(blob, self.frame_size)?)?);
         let name = pages.pointer(at(blob, self.name)?)?;
         let is_method = matches!(&*pages.name(name)?, "nmethod" | "native nmethod");

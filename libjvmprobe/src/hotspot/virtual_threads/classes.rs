@@ -344,7 +344,7 @@ fn boot_classes(pages: &mut Pages<'_>, layout: &Layout, until: Instant) -> Resul
             next => loader = next,
         }
         if Instant::now() >= until {
-            return Err(Error::layout("the list of class loaders has no end"));
+            return Err(Error::layout("the list of class loaders could not be read in time"));
         }
     }
     let next_class = layout.get(Item::NextClass)?;

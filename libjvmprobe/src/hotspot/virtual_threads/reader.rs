@@ -205,7 +205,8 @@ impl Reader {
             None => Ok(None),
         };
         let object = self.threads.root(pages, at(thread, offsets.object)?)?;
-        let object = object.ok_or_else(|| Error::layout("a thread without an object"))?;
+        let object =
+            object.ok_or_else(|| Error::layout("a JavaThread without a java.lang.Thread"))?;
         let (fields, _) = self.threads.thread_fields(pages, object)?;
         let number = pages.u64(at(object, fields.number)?);
         let container = self.reference(pages, object, self.classes.container);

@@ -327,7 +327,7 @@ fn jdk_before_21_has_no_virtual_threads() {
 }
 
 #[test]
-fn cyclic_nodes_and_tables_terminate() {
+fn cyclic_nodes_and_implausible_tables_terminate() {
     let mut jvm = Jvm::new();
     let node = jvm.node;
     jvm.set(node, 24, node.0);
@@ -340,7 +340,7 @@ fn cyclic_nodes_and_tables_terminate() {
 }
 
 #[test]
-fn cyclic_or_implausible_chunks_terminate() {
+fn cyclic_implausible_or_empty_chunks_terminate() {
     let mut jvm = Jvm::new();
     let chunk = jvm.chunk;
     jvm.set(chunk, 32, chunk.0);

@@ -132,7 +132,7 @@ fn doing(thread: &Thread) -> String {
             format!(", which waits for a notification of {object}")
         }
         (Some(ThreadStatus::Parked | ThreadStatus::ParkedTimed), Some(object)) => {
-            format!(", which is parked for {object}")
+            format!(", which is parked and waits for {object}")
         }
         (Some(ThreadStatus::Parked | ThreadStatus::ParkedTimed), None) => {
             ", which is parked".into()

@@ -163,7 +163,7 @@ pub(super) struct Walked {
 
 /// The walked threads, and the JVM's data about each Java thread by its thread ID in the JVM's PID namespace.
 #[derive(Default)]
-struct Looks {
+struct Attempts {
     walked: BTreeMap<u32, Walked>,
     java: HashMap<u32, JavaThread>,
     /// State of each thread when its stack was walked.
@@ -218,10 +218,12 @@ impl Dumper {
         self.add(pid, hotspot)?;
         let threads = os_threads(pid)?;
         let ids = threads.iter().map(|thread| (thread.tid, thread.namespace_tid)).collect();
-        let mut looks = self.walk_waiting(pid, hotspot, &ids)?;
+        let mut attempts = self.walk_waiting(pid, hotspot, &ids)?;
         let mut sent = HashMap::new();
-        if let Err(error) = self.sample_running(pid, &mut looks.walked, &mut sent) {
-            log::warn!("process {pid}: threads that run are shown without stacks: {error}");
+        if let Err(error) = self.sample_running(pid, &mut attempts.walked, &mut sent) {
+            log::warn!(
+                "process {pid}: cannot sample the threads that run, so they are shown without stacks: {error}"
+            );
         }
         // These events contain the kernel stacks of the threads that do not run.
         for event in self.waiting.events(Duration::ZERO)? {
@@ -231,14 +233,14 @@ impl Dumper {
         }
         let mut threads: Vec<_> = threads
             .into_iter()
-            .map(|os| self.thread(pid, hotspot, os, &mut looks, &sent))
+            .map(|os| self.thread(pid, hotspot, os, &mut attempts, &sent))
             .collect();
         let order: HashMap<_, _> =
-            looks.order.iter().enumerate().map(|(at, &tid)| (tid, at)).collect();
+            attempts.order.iter().enumerate().map(|(at, &tid)| (tid, at)).collect();
         let position =
             |thread: &Thread| order.get(&thread.os.namespace_tid).copied().unwrap_or(usize::MAX);
         threads.sort_by_cached_key(|thread| (position(thread), thread.os.tid));
-        let mut dump = Dump::new(threads, looks.deadlocks);
+        let mut dump = Dump::new(threads, attempts.deadlocks);
         let threads = &mut dump.threads;
         let owners: BTreeSet<_> = threads.iter().filter_map(Thread::awaited_owner).collect();
         let memory = Memory::open(pid)?;
@@ -264,11 +266,11 @@ impl Dumper {
         pid: Pid,
         hotspot: &HotSpot,
         os: OsThread,
-        looks: &mut Looks,
+        attempts: &mut Attempts,
         sent: &HashMap<u64, RawStack>,
     ) -> Thread {
-        let java = looks.java.remove(&os.namespace_tid);
-        let Some(walked) = looks.walked.remove(&os.tid) else {
+        let java = attempts.java.remove(&os.namespace_tid);
+        let Some(walked) = attempts.walked.remove(&os.tid) else {
             let activity = Activity::Moving;
             return Thread { os, java, frames: Vec::new(), held: Vec::new(), call: None, activity };
         };
@@ -317,29 +319,30 @@ impl Dumper {
         pid: Pid,
         hotspot: &HotSpot,
         ids: &HashMap<u32, u32>,
-    ) -> Result<Looks> {
+    ) -> Result<Attempts> {
         let memory = Memory::open(pid)?;
-        let mut looks = Looks::default();
+        let mut attempts = Attempts::default();
         let mut before = self.waiting_threads(pid)?;
         for attempt in 0..MAX_TRIES {
             let java = hotspot.java_threads()?;
-            looks.order = java.iter().filter_map(|thread| thread.tid).collect();
+            attempts.order = java.iter().filter_map(|thread| thread.tid).collect();
             let mut java: HashMap<_, _> =
                 java.into_iter().filter_map(|thread| Some((thread.tid?, thread))).collect();
             let address = |tid: u32| Some(java.get(ids.get(&tid)?)?.address);
             // A thread that waits for a lock is walked again if it has run since it was walked.
-            let is_new = |thread: &&waiting_thread| match looks.walked.get(&thread.tid) {
+            let is_new = |thread: &&waiting_thread| match attempts.walked.get(&thread.tid) {
                 None => true,
                 Some(walked) if walked.attempt + 1 == attempt => false,
                 Some(_) => {
-                    let java = ids.get(&thread.tid).and_then(|id| looks.java.get(id));
+                    let java = ids.get(&thread.tid).and_then(|id| attempts.java.get(id));
                     java.is_some_and(|java| awaited_owner(java).is_some())
                 }
             };
             let new = before.values().filter(is_new);
             let new: Vec<_> = new.map(|thread| (*thread, address(thread.tid))).collect();
             let mut tried = self.walk(pid, hotspot, &memory, &new);
-            let still = looks.walked.iter_mut().filter(|(_, walked)| walked.attempt + 1 == attempt);
+            let still =
+                attempts.walked.iter_mut().filter(|(_, walked)| walked.attempt + 1 == attempt);
             let all = still.chain(tried.iter_mut().map(|(tid, walked)| (&*tid, walked)));
             read_held(hotspot, all.filter_map(|(tid, walked)| Some((address(*tid)?, walked))));
             let after = self.waiting_threads(pid)?;
@@ -347,48 +350,49 @@ impl Dumper {
                 if let (Some(first), Some(now)) = (before.get(&tid), after.get(&tid))
                     && is_same(first, now)
                 {
-                    looks.walked.insert(tid, walked);
-                    looks.seen.insert(tid, *first);
+                    attempts.walked.insert(tid, walked);
+                    attempts.seen.insert(tid, *first);
                 }
             }
             // All threads that have not run since they were walked, in this attempt or an earlier one, get
             // the JVM's data of this attempt. So the data of all these threads is of the same time.
-            let seen = &looks.seen;
-            looks.walked.retain(|tid, walked| {
+            let seen = &attempts.seen;
+            attempts.walked.retain(|tid, walked| {
                 let is_still = match (seen.get(tid), after.get(tid)) {
                     (Some(seen), Some(now)) => is_same(seen, now),
                     _ => false,
                 };
                 if is_still {
                     walked.attempt = attempt;
-                    looks.java.extend(ids.get(tid).and_then(|id| java.remove_entry(id)));
+                    attempts.java.extend(ids.get(tid).and_then(|id| java.remove_entry(id)));
                 }
                 // A stack that was walked in an earlier attempt stays valid for that attempt, even if the
                 // thread has run since then.
                 is_still || walked.attempt < attempt
             });
             for (id, thread) in java {
-                looks.java.entry(id).or_insert(thread);
+                attempts.java.entry(id).or_insert(thread);
             }
-            let current = looks.walked.iter().filter(|(_, walked)| walked.attempt == attempt);
-            let java = current.filter_map(|(tid, _)| looks.java.get(ids.get(tid)?));
+            let current = attempts.walked.iter().filter(|(_, walked)| walked.attempt == attempt);
+            let java = current.filter_map(|(tid, _)| attempts.java.get(ids.get(tid)?));
             let waits = java.filter_map(|java| Some((java.address, awaited_owner(java)?)));
-            looks.deadlocks.extend(cycles(&waits.collect()));
+            attempts.deadlocks.extend(cycles(&waits.collect()));
             // A thread that waits for a lock may wake up for a short time to check the lock. If it did so
             // during this attempt, a further attempt may find that it is part of a deadlock.
             let is_done = |tid: &u32| {
-                let Some(walked) = looks.walked.get(tid) else { return false };
-                let java = ids.get(tid).and_then(|id| looks.java.get(id));
+                let Some(walked) = attempts.walked.get(tid) else { return false };
+                let java = ids.get(tid).and_then(|id| attempts.java.get(id));
                 let waiting = java.filter(|java| awaited_owner(java).is_some());
-                let is_dead = |address| looks.deadlocks.iter().flatten().any(|at| *at == address);
+                let is_dead =
+                    |address| attempts.deadlocks.iter().flatten().any(|at| *at == address);
                 walked.attempt == attempt || waiting.is_none_or(|java| is_dead(java.address))
             };
-            if after.keys().chain(looks.walked.keys()).all(is_done) {
+            if after.keys().chain(attempts.walked.keys()).all(is_done) {
                 break;
             }
             before = after;
         }
-        Ok(looks)
+        Ok(attempts)
     }
 
     /// Walks threads, each given with the address of its JavaThread if it has one.
