@@ -169,6 +169,11 @@ public class LockLoad {
             Thread.sleep(1);
         }
         load("spinner").start();
+        // Until it runs compiled code.
+        long before = count;
+        while (count - before < 10_000_000) {
+            Thread.sleep(10);
+        }
         Thread.sleep(500);
     }
 
