@@ -32,7 +32,7 @@ fn runtimes() -> Vec<&'static Runtime> {
 }
 
 fn start(runtime: &Runtime, flags: &str) -> Load {
-    Load::start_program(runtime, flags, "LockLoad")
+    Load::start_program(runtime, flags, "LockLoad").in_background()
 }
 
 fn dump(load: &Load, more: &[&str]) -> Output {
@@ -409,7 +409,7 @@ fn text_threads(text: &str) -> BTreeMap<String, Vec<String>> {
             let (thread, header) = rest.rsplit_once("\" #").unwrap_or_default();
             name = thread.to_owned();
             let is_stable = |word: &&str| {
-                !["cpu=", "elapsed=", "["].iter().any(|start| word.starts_with(start))
+                !["cpu=", "elapsed=", "os_prio=", "["].iter().any(|start| word.starts_with(start))
             };
             let words = header.split_whitespace().filter(is_stable).map(|word| {
                 // Since JDK 19, jstack prints the thread ID as a decimal number. javastack and older versions

@@ -48,7 +48,7 @@ fn start(runtime: &Runtime, flags: &str, folder: &TempDir) -> Load {
     let limit = Rlimit { current: None, maximum: None };
     // SAFETY: setrlimit(2) is async-signal-safe.
     unsafe { command.pre_exec(move || Ok(setrlimit(Resource::Core, limit)?)) };
-    let mut load = Load::spawn_program(command, "LockLoad", runtime.major);
+    let mut load = Load::spawn_program(command, "LockLoad", runtime.major).in_background();
     load.ask("block");
     load
 }

@@ -27,7 +27,7 @@ fn runtimes() -> Vec<&'static Runtime> {
 }
 
 fn start(runtime: &Runtime, flags: &str) -> Load {
-    Load::start_program(runtime, &format!("{FLAGS} {flags}"), "VirtualLoad")
+    Load::start_program(runtime, &format!("{FLAGS} {flags}"), "VirtualLoad").in_background()
 }
 
 fn dump(load: &Load, more: &[&str]) -> Output {

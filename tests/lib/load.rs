@@ -216,6 +216,24 @@ impl Load {
         self.child.id()
     }
 
+    /// Lowers the priority of the JVM's threads, and so of those that they start. The JVM then uses only CPU time that
+    /// the tests running beside it do not need.
+    ///
+    /// # Panics
+    /// If the JVM has died.
+    #[must_use]
+    pub fn in_background(self) -> Self {
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.pid())).expect("its threads");
+        let names = tasks.flatten().map(|task| task.file_name());
+        let ids =
+            names.filter_map(|name| rustix::process::Pid::from_raw(name.to_str()?.parse().ok()?));
+        for id in ids {
+            // A thread may have ended.
+            let _ = rustix::process::setpriority_process(Some(id), 19);
+        }
+        self
+    }
+
     /// Runs the load for this time and waits until it is done.
     ///
     /// # Panics
