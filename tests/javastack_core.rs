@@ -276,9 +276,13 @@ fn truncated_core_files_have_a_dump_or_an_error() {
             if output.status.success() {
                 complete += 1;
                 let before = &core.before["threadContainers"][0]["threads"];
-                let now = json(&output);
-                let now = now["threadContainers"][0]["threads"].as_array().unwrap();
-                assert_eq!(now.len(), before.as_array().unwrap().len(), "{name} {length}");
+                // Stacks may be incomplete, because code is missing.
+                let now = output.json().remove(0)["threadDump"].take();
+                let now = now["threadContainers"][0]["threads"].as_array().unwrap().iter();
+                let is_compiler =
+                    |thread: &&Value| thread["name"].as_str().unwrap().contains("CompilerThread");
+                let now = now.filter(|thread| !is_compiler(thread)).count();
+                assert_eq!(now, before.as_array().unwrap().len(), "{name} {length}");
             } else {
                 let word = if length < 64 { "not a core file" } else { "truncated" };
                 assert_refused(&output, 1, &[word]);
