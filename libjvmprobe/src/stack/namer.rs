@@ -60,9 +60,8 @@ impl StackNamer {
         signatures: bool,
         walker: &mut Walker,
     ) -> Result<Self> {
-        let mut namer = Self { key, ..Self::without_walker(pid, hotspot, files, signatures)? };
-        walker.add_jvm(key, &hotspot.walking()?);
-        namer.update_walker(walker)?;
+        let mut namer = Self::without_walker(pid, hotspot, files, signatures)?;
+        namer.set_walker(key, &hotspot.walking()?, walker)?;
         Ok(namer)
     }
 
@@ -124,7 +123,13 @@ impl StackNamer {
 
     /// Reads the mappings of the process again. Returns whether they have changed.
     pub(crate) fn refresh_mappings(&mut self, files: &mut Files) -> bool {
-        let has_changed = self.refresh(files);
+        let Some(pid) = self.pid else { return false };
+        let before = self.maps.version();
+        if let Err(error) = self.maps.refresh(pid, &files.mapped) {
+            log::debug!("cannot update the mappings of process {pid}: {error}");
+        }
+        self.next_reread = Instant::now() + REREAD_INTERVAL;
+        let has_changed = self.maps.version() != before;
         if has_changed {
             self.native = NativeNames::new(self.maps.clone(), self.symbols);
         }
@@ -185,24 +190,13 @@ impl StackNamer {
         let stack = self.java_frames.resolve(hotspot, raw);
         let is_unmapped = |addr: Addr| addr.0 > 0 && self.maps.find(addr).is_none();
         let is_due = Instant::now() >= self.next_reread;
-        if (is_due || stack.addresses().any(is_unmapped)) && self.refresh(files) {
-            self.native = NativeNames::new(self.maps.clone(), self.symbols);
+        if is_due || stack.addresses().any(is_unmapped) {
+            self.refresh_mappings(files);
         }
         let native = &mut self.native;
         name_stack(&stack, None, Some(self.java_frames.names()), |addr, frames| {
             native.name(addr, 0, frames)
         })
-    }
-
-    /// Reads the mappings again. Returns whether they have changed.
-    fn refresh(&mut self, files: &mut Files) -> bool {
-        let Some(pid) = self.pid else { return false };
-        let before = self.maps.version();
-        if let Err(error) = self.maps.refresh(pid, &files.mapped) {
-            log::debug!("cannot update the mappings of process {pid}: {error}");
-        }
-        self.next_reread = Instant::now() + REREAD_INTERVAL;
-        self.maps.version() != before
     }
 }
 

@@ -6,7 +6,7 @@ use anyhow::Result;
 use libjvmprobe::{
     render::{output::Output, threads::report},
     sys::privileges::{READ, keep_only},
-    trace::threads::{CoreDumper, Dump, Member, VirtualDump},
+    trace::threads::{CoreDumper, Dump, VirtualDump},
 };
 use serde_json::json;
 
@@ -20,8 +20,7 @@ pub fn dump(args: &Args, core: &Path) -> Result<ExitCode> {
     let (hotspot, mut out) = (dumper.hotspot(), Output::open(None)?);
     // The virtual threads of core files are not read.
     let none = VirtualDump::default();
-    let members = |cycle: &Vec<usize>| cycle.iter().map(|&at| Member::Platform(at)).collect();
-    let deadlocks: Vec<Vec<_>> = dump.deadlocks.iter().map(members).collect();
+    let deadlocks = dump.platform_deadlocks();
     let options = args.dump_options();
     if args.common.json {
         let record = json::dump(&options, dumper.pid(), hotspot, (&dump, &none), &deadlocks, &[]);

@@ -138,7 +138,10 @@ impl Dumps {
         }
         let deadlocks = self.dumper.all_deadlocks(pid, hotspot, &dump, &found);
         drop(frozen);
-        let changes = self.changes.since_last(pid, &dump.threads);
+        let changes = match args.common.interval {
+            Some(_) => self.changes.since_last(pid, &dump.threads),
+            None => Vec::new(),
+        };
         let options = args.dump_options();
         if args.common.json {
             let dumps = (&dump, &found);

@@ -10,7 +10,7 @@ use libjvmprobe::{
         threads::report::{self, DumpOptions},
         units::count,
     },
-    trace::threads::{Dump, Member, VirtualDump},
+    trace::threads::{Dump, VirtualDump},
 };
 use serde::{Deserialize, Serialize};
 
@@ -83,7 +83,7 @@ impl ThreadDump {
     /// Makes the stored form of a dump, with its text.
     ///
     /// # Errors
-    /// Those of rendering to memory, which do not occur.
+    /// The errors of rendering to memory, which do not occur.
     pub fn new(
         (time, pid): (String, u32),
         (cause, waiting): (Cause, u64),
@@ -92,8 +92,7 @@ impl ThreadDump {
     ) -> Result<Self> {
         // Virtual threads are not read: a JVM may have a million of them, which would take too much memory.
         let found = VirtualDump::default();
-        let members = |cycle: &Vec<usize>| cycle.iter().copied().map(Member::Platform).collect();
-        let cycles: Vec<Vec<_>> = dump.deadlocks.iter().map(members).collect();
+        let cycles = dump.platform_deadlocks();
         let print = |quiet| {
             let options = DumpOptions { quiet, ..DumpOptions::default() };
             Output::collect(|out| report::print(&options, hotspot, dump, &found, &cycles, &[], out))

@@ -116,9 +116,7 @@ impl Dump {
         threads: Vec<Thread>,
         deadlocks: impl IntoIterator<Item = Vec<Addr>>,
     ) -> Self {
-        let positions: HashMap<_, _> = (threads.iter().enumerate())
-            .filter_map(|(at, thread)| Some((thread.java.as_ref()?.address, at)))
-            .collect();
+        let positions = positions(&threads);
         let position = |address: &Addr| positions.get(address).copied();
         let deadlocks = deadlocks.into_iter();
         let deadlocks = deadlocks.filter_map(|cycle| cycle.iter().map(position).collect());
@@ -468,6 +466,12 @@ impl Dumper {
         drop(links);
         Ok(())
     }
+}
+
+/// Returns the position of each Java thread by the address of its JavaThread.
+pub(super) fn positions(threads: &[Thread]) -> HashMap<Addr, usize> {
+    let java = |(at, thread): (usize, &Thread)| Some((thread.java.as_ref()?.address, at));
+    threads.iter().enumerate().filter_map(java).collect()
 }
 
 /// Returns the JavaThread that owns the lock for which a thread waits: a monitor or an ownable synchronizer. Returns

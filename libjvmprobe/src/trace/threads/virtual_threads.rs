@@ -17,7 +17,7 @@ use crate::{
         Frame,
         raw::{RawFrame, RawStack},
     },
-    trace::threads::{Activity, Dump, Dumper, Thread, deadlocks::cycles},
+    trace::threads::{Activity, Dump, Dumper, Thread, deadlocks::cycles, dump::positions},
 };
 
 /// The method through which a carrier enters a continuation. The frames of its direct and indirect callees
@@ -98,9 +98,7 @@ impl Dumper {
                 on.owner = owner.clone();
             }
         }
-        let positions: HashMap<_, _> = (threads.iter().enumerate())
-            .filter_map(|(at, thread)| Some((thread.java.as_ref()?.address, at)))
-            .collect();
+        let positions = positions(threads);
         let mut mounted = split_carriers(threads);
         let mut stacks: HashMap<Arc<[ChunkFrame]>, Arc<[Frame]>> = HashMap::new();
         let (mut named, mut is_incomplete) = (0, is_incomplete);
@@ -159,8 +157,7 @@ impl Dumper {
     ) -> Vec<Vec<Member>> {
         let carries = |at: &usize| threads.get(*at).is_some_and(|thread| carried(thread).is_some());
         let platform = deadlocks.iter().filter(|cycle| !cycle.iter().any(carries));
-        let mut all: Vec<Vec<_>> =
-            platform.map(|cycle| cycle.iter().copied().map(Member::Platform).collect()).collect();
+        let mut all: Vec<_> = platform.map(|cycle| members(cycle)).collect();
         let mut open = mixed_cycles(threads, &found.threads);
         // A thread that waits for a monitor may wake up at times to try to enter it. The second read is then
         // repeated.
@@ -177,6 +174,17 @@ impl Dumper {
         }
         all
     }
+}
+
+impl Dump {
+    /// Returns its deadlocks in the form of [`Dumper::all_deadlocks`], without virtual threads.
+    pub fn platform_deadlocks(&self) -> Vec<Vec<Member>> {
+        self.deadlocks.iter().map(|cycle| members(cycle)).collect()
+    }
+}
+
+fn members(cycle: &[usize]) -> Vec<Member> {
+    cycle.iter().copied().map(Member::Platform).collect()
 }
 
 /// Returns the number of the virtual thread that is mounted on a platform thread.
