@@ -11,7 +11,7 @@ use crate::{
     Addr, Result,
     hotspot::{
         HotSpot,
-        java_threads::{BlockKind, BlockedOn, JavaThread, ThreadStatus},
+        java_threads::{BlockKind, BlockedOn, HeldMonitor, JavaThread, ThreadStatus},
     },
     render::{
         output::Output,
@@ -175,15 +175,25 @@ fn activity(thread: &Thread, java: &JavaThread) -> &'static str {
 /// for, and below each frame the monitors that the frame has entered and the thread still holds.
 fn stack(args: &DumpOptions, thread: &Thread, out: &mut Output) -> Result<()> {
     let blocked_on = thread.java.as_ref().and_then(|java| java.blocked_on.as_ref());
-    let mut lock = blocked_on.map(lock_line);
-    for (at, frame) in frames(args, thread) {
+    print_frames(frames(args, thread), &thread.held, blocked_on.map(lock_line), out)
+}
+
+/// Prints frames, each given with its position among all frames of its thread. Prints `lock` below the innermost Java
+/// frame, and below each frame those of the monitors `held` that the frame has entered.
+pub(super) fn print_frames<'a>(
+    frames: impl Iterator<Item = (usize, &'a Frame)>,
+    held: &[HeldMonitor],
+    mut lock: Option<String>,
+    out: &mut Output,
+) -> Result<()> {
+    for (at, frame) in frames {
         out.line(&format!("\tat {}", frame_text(frame)))?;
         if frame.is_java()
             && let Some(line) = lock.take()
         {
             out.line(&line)?;
         }
-        for monitor in thread.held.iter().filter(|monitor| monitor.frame == at) {
+        for monitor in held.iter().filter(|monitor| monitor.frame == at) {
             out.line(&format!("\t- locked {}", object(monitor.object, &monitor.class)))?;
         }
     }

@@ -7,7 +7,7 @@ use crate::{
     hotspot::java_threads::{BlockKind, BlockedOn, ThreadStatus},
     render::{
         output::Output,
-        threads::report::{DumpOptions, frame_text, lock_line, object},
+        threads::report::{DumpOptions, frame_text, lock_line, print_frames},
         units::count,
     },
     stack::Frame,
@@ -64,27 +64,7 @@ pub fn title(thread: &VirtualThread) -> String {
 /// The errors of [`Output::line`].
 pub fn stack(args: &DumpOptions, thread: &VirtualThread, out: &mut Output) -> Result<()> {
     let lock = thread.java.blocked_on.as_ref().map(lock_line);
-    print_stack(args, thread, lock, out)
-}
-
-fn print_stack(
-    args: &DumpOptions,
-    thread: &VirtualThread,
-    mut lock: Option<String>,
-    out: &mut Output,
-) -> Result<()> {
-    for (at, frame) in shown(args, &thread.frames) {
-        out.line(&format!("\tat {}", frame_text(frame)))?;
-        if frame.is_java()
-            && let Some(line) = lock.take()
-        {
-            out.line(&line)?;
-        }
-        for monitor in thread.held.iter().filter(|monitor| monitor.frame == at) {
-            out.line(&format!("\t- locked {}", object(monitor.object, &monitor.class)))?;
-        }
-    }
-    lock.map_or(Ok(()), |line| out.line(&line))
+    print_frames(shown(args, &thread.frames), &thread.held, lock, out)
 }
 
 /// Properties that the threads of a group share. Each mounted thread is the only one in its group.
@@ -164,7 +144,7 @@ fn print_group(
     }
     out.line(&header)?;
     out.line(&format!("   java.lang.Thread.State: {}", first.status.text()))?;
-    print_stack(args, first, group_lock(group), out)?;
+    print_frames(shown(args, &first.frames), &first.held, group_lock(group), out)?;
     out.line("")
 }
 
