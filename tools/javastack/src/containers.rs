@@ -4,39 +4,25 @@ use std::{collections::HashMap, sync::Arc};
 
 use libjvmprobe::{
     render::threads::{
-        blocked::Owners, changes::Change, report::DumpOptions, virtual_threads::texts,
+        blocked::Owners,
+        report::{DumpOptions, shown},
+        virtual_threads::texts,
     },
     stack::Frame,
-    trace::threads::{Member, Thread, VirtualDump, VirtualThread},
+    trace::threads::{Dump, Thread, VirtualThread},
 };
 use serde::{Serialize, Serializer};
 use serde_json::Value;
 
 use crate::json::{activity_text, blocked_on_json, thread_json};
 
-/// Returns the name of a member of a deadlock.
-pub fn member_name<'a>(
-    member: Member,
-    threads: &'a [Thread],
-    found: &'a VirtualDump,
-) -> Option<&'a str> {
-    match member {
-        Member::Platform(at) => threads.get(at).map(Thread::name),
-        Member::Virtual(at) => found.threads.get(at).map(|thread| &*thread.java.name),
-    }
-}
-
 /// The thread containers with their threads, in the schema of `jcmd Thread.dump_to_file -format=json`. The
 /// threads are converted to JSON one after the other, because a container may have a million threads.
 pub struct Containers<'a> {
     /// The options of the dump.
     pub args: &'a DumpOptions,
-    /// The platform threads.
-    pub threads: &'a [Thread],
-    /// The platform threads to show.
-    pub shown: Vec<(&'a Thread, Option<Change>)>,
-    /// The virtual threads.
-    pub found: &'a VirtualDump,
+    /// The dump.
+    pub dump: &'a Dump,
     /// The owners of locks.
     pub owners: Owners<'a>,
 }
@@ -53,8 +39,8 @@ struct Container<'a> {
 
 /// The threads of a container.
 struct Threads<'a> {
-    dump: &'a Containers<'a>,
-    platform: Vec<&'a (&'a Thread, Option<Change>)>,
+    all: &'a Containers<'a>,
+    platform: Vec<&'a Thread>,
     found: &'a [VirtualThread],
     stacks: &'a HashMap<*const Frame, Vec<String>>,
 }
@@ -74,32 +60,22 @@ struct VirtualJson<'a> {
 
 impl Serialize for Containers<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let Dump { threads, virtual_threads, containers, .. } = self.dump;
         let mut stacks = HashMap::new();
-        for thread in &self.found.threads {
+        for thread in virtual_threads {
             let text = || texts(self.args, &thread.frames);
             stacks.entry(Arc::as_ptr(&thread.frames).cast()).or_insert_with(text);
         }
-        let root = [libjvmprobe::hotspot::virtual_threads::Container {
-            name: "<root>".into(),
-            parent: None,
-            owner: None,
-        }];
-        let containers =
-            if self.found.containers.is_empty() { &root[..] } else { &self.found.containers };
-        let positions: HashMap<*const Thread, usize> =
-            self.threads.iter().enumerate().map(|(at, thread)| (&raw const *thread, at)).collect();
-        let mut platform: Vec<Vec<_>> = containers.iter().map(|_| Vec::new()).collect();
-        for shown in self.shown.iter().filter(|(thread, _)| thread.java.is_some()) {
-            let position = positions.get(&(&raw const *shown.0));
-            let container = position.and_then(|at| self.found.platform.get(at));
-            if let Some(threads) = platform.get_mut(container.copied().unwrap_or(0)) {
-                threads.push(shown);
+        let mut platform = vec![Vec::new(); containers.len()];
+        for thread in shown(self.args, threads).into_iter().filter(|thread| thread.java.is_some()) {
+            if let Some(threads) = platform.get_mut(thread.container) {
+                threads.push(thread);
             }
         }
         // The virtual threads are sorted by container.
         let of = |index: usize| {
             // Virtual threads cannot be sorted by CPU time, because their CPU time is not known.
-            let all = if self.args.top.is_none() { &self.found.threads[..] } else { &[] };
+            let all = if self.args.top.is_none() { &virtual_threads[..] } else { &[] };
             let begin = all.partition_point(|thread| thread.java.container < index);
             let end = all.partition_point(|thread| thread.java.container <= index);
             all.get(begin..end).unwrap_or_default()
@@ -113,7 +89,7 @@ impl Serialize for Containers<'_> {
                 parent: parent.map(|parent| &*parent.name),
                 owner: container.owner.map(|owner| owner.to_string()),
                 thread_count: (platform.len() + found.len()).to_string(),
-                threads: Threads { dump: self, platform, found, stacks: &stacks },
+                threads: Threads { all: self, platform, found, stacks: &stacks },
             }
         }))
     }
@@ -129,11 +105,10 @@ enum ThreadJson<'a> {
 
 impl Serialize for Threads<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let Containers { args, threads, owners, .. } = self.dump;
-        let platform = self.platform.iter();
-        let platform = platform.map(|(thread, change)| thread_json(args, thread, *change, owners));
+        let Containers { args, dump, owners } = self.all;
+        let platform = self.platform.iter().map(|thread| thread_json(args, thread, owners));
         let found = self.found.iter().map(|thread| {
-            let carrier = thread.carrier.and_then(|at| threads.get(at)?.java.as_ref()?.number);
+            let carrier = thread.carrier.and_then(|at| dump.threads.get(at)?.java.as_ref()?.number);
             let on = thread.java.blocked_on.as_ref();
             VirtualJson {
                 tid: thread.java.number.to_string(),

@@ -6,25 +6,21 @@ use anyhow::Result;
 use libjvmprobe::{
     render::{output::Output, threads::report},
     sys::privileges::{READ, keep_only},
-    trace::threads::{CoreDumper, Dump, VirtualDump},
+    trace::threads::{CoreDumper, Dump},
 };
 use serde_json::json;
 
-use crate::{DEADLOCK, args::Args, json};
+use crate::{args::Args, exit_code, json};
 
 /// Prints a dump of the JVM of the core file `core`.
 pub fn dump(args: &Args, core: &Path) -> Result<ExitCode> {
     keep_only(READ);
     let mut dumper = CoreDumper::open(core, args.exe.as_deref())?;
     let dump = dumper.dump()?;
-    let (hotspot, mut out) = (dumper.hotspot(), Output::open(None)?);
-    // The virtual threads of core files are not read.
-    let none = VirtualDump::default();
-    let deadlocks = dump.platform_deadlocks();
+    let mut out = Output::open(None)?;
     let options = args.dump_options();
     if args.common.json {
-        let record = json::dump(&options, dumper.pid(), hotspot, (&dump, &none), &deadlocks, &[]);
-        let mut record = serde_json::to_value(&record)?;
+        let mut record = serde_json::to_value(json::dump(&options, &dump))?;
         if let Some((number, nid)) = dumper.signal() {
             record["threadDump"]["signal"] = json!({ "number": number, "nid": nid });
         }
@@ -33,9 +29,9 @@ pub fn dump(args: &Args, core: &Path) -> Result<ExitCode> {
         if let Some(line) = signal_line(&dumper, &dump).filter(|_| !args.common.quiet) {
             out.line(&line)?;
         }
-        report::print(&options, hotspot, &dump, &none, &deadlocks, &[], &mut out)?;
+        report::print(&options, &dump, &mut out)?;
     }
-    Ok(if !deadlocks.is_empty() { ExitCode::from(DEADLOCK) } else { ExitCode::SUCCESS })
+    Ok(exit_code(!dump.deadlocks.is_empty()))
 }
 
 /// Returns the line about the signal that ended the JVM.
@@ -43,7 +39,7 @@ fn signal_line(dumper: &CoreDumper, dump: &Dump) -> Option<String> {
     let (number, nid) = dumper.signal()?;
     let thread = dump.threads.iter().find(|thread| thread.os.tid == nid);
     let name = thread.map_or("unknown", |thread| thread.name());
-    let pid = dumper.pid();
+    let pid = dump.pid;
     Some(format!("Process {pid} was ended by {} in \"{name}\" nid={nid:#x}", signal_name(number)))
 }
 

@@ -1,9 +1,18 @@
 //! The stacks of all dumps as a profile, for the output files: each thread of each dump counts once.
 
+use std::collections::HashMap;
+
 use libjvmprobe::{
     process::Process,
-    stack::profile::{Measure, Profile, Sample},
-    trace::threads::{Activity, Thread},
+    render::threads::{
+        report::{DumpOptions, frames},
+        virtual_threads,
+    },
+    stack::{
+        Frame,
+        profile::{Measure, Profile, Sample},
+    },
+    trace::threads::{Activity, Dump, VirtualThread},
 };
 
 /// Makes an empty profile.
@@ -11,27 +20,54 @@ pub fn new() -> Profile {
     Profile::of(Measure::Events("threads".into()))
 }
 
-/// Adds the threads of a dump: Java threads with their Java frames or, if `is_mixed`, all threads with all frames.
-pub fn add(profile: &mut Profile, process: &Process, threads: &[Thread], is_mixed: bool) {
-    for thread in threads.iter().filter(|thread| thread.java.is_some() || is_mixed) {
-        let frames = thread.frames.iter().filter(|frame| is_mixed || frame.is_java());
-        let stack: Vec<_> = frames.rev().map(|frame| profile.intern(frame.clone())).collect();
-        if stack.is_empty() {
-            continue;
-        }
-        profile.samples.push(Sample {
-            pid: process.pid.0,
-            command: process.comm.as_str().into(),
-            thread: thread.name().into(),
-            tid: thread.os.tid,
-            cpu: None,
-            stack,
-            complete: thread.activity != Activity::Moving,
-            guessed: false,
-            unsure: false,
-            count: 1,
-            occurrences: 1,
-            times: Vec::new(),
-        });
+/// Adds the threads of a dump with the frames that the text shows. Virtual threads with equal stacks are one sample, and
+/// the frames of a mounted virtual thread do not count for its carrier.
+pub fn add(profile: &mut Profile, process: &Process, dump: &Dump, args: &DumpOptions) {
+    for thread in dump.threads.iter().filter(|thread| thread.java.is_some() || args.mixed) {
+        let sample = sample(profile, process, frames(args, thread));
+        let complete = thread.activity != Activity::Moving;
+        let (name, tid) = (thread.name().into(), thread.os.tid);
+        push(profile, Sample { thread: name, tid, complete, ..sample });
+    }
+    // Virtual threads with equal stacks share the frames.
+    let mut stacks: HashMap<_, (&VirtualThread, u64)> = HashMap::new();
+    for thread in &dump.virtual_threads {
+        let key = (thread.frames.as_ptr(), thread.activity == Activity::Moving);
+        stacks.entry(key).or_insert((thread, 0)).1 += 1;
+    }
+    for ((_, is_moving), (thread, count)) in stacks {
+        let sample = sample(profile, process, virtual_threads::shown(args, &thread.frames));
+        let (occurrences, complete) = (count, !is_moving);
+        push(profile, Sample { count, occurrences, complete, ..sample });
+    }
+}
+
+/// Makes a sample of a virtual thread from frames, innermost first.
+fn sample<'a>(
+    profile: &mut Profile,
+    process: &Process,
+    frames: impl Iterator<Item = (usize, &'a Frame)>,
+) -> Sample {
+    let mut stack: Vec<_> = frames.map(|(_, frame)| profile.intern(frame.clone())).collect();
+    stack.reverse();
+    Sample {
+        pid: process.pid.0,
+        command: process.comm.as_str().into(),
+        thread: "virtual threads".into(),
+        tid: 0,
+        cpu: None,
+        stack,
+        complete: true,
+        guessed: false,
+        unsure: false,
+        count: 1,
+        occurrences: 1,
+        times: Vec::new(),
+    }
+}
+
+fn push(profile: &mut Profile, sample: Sample) {
+    if !sample.stack.is_empty() {
+        profile.samples.push(sample);
     }
 }

@@ -6,23 +6,18 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use libjvmprobe::{
-    Pid,
-    hotspot::{
-        HotSpot,
-        java_threads::{BlockKind, BlockedOn},
-    },
+    hotspot::java_threads::{BlockKind, BlockedOn},
     render::threads::{
         blocked::Owners,
-        changes::Change,
-        report::{DumpOptions, frame_text, frames, shown},
+        report::{DumpOptions, frame_text, frames},
     },
     stack::Frame,
-    trace::threads::{Activity, Dump, Member, Thread, VirtualDump, carried},
+    trace::threads::{Activity, Dump, Thread, ThreadId},
 };
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::containers::{Containers, member_name};
+use crate::containers::Containers;
 
 /// The printed object, whose only member is the dump.
 #[derive(Serialize)]
@@ -43,38 +38,24 @@ struct ThreadDump<'a> {
 }
 
 /// Returns the JSON of a dump.
-pub fn dump<'a>(
-    args: &'a DumpOptions,
-    pid: Pid,
-    hotspot: &'a HotSpot,
-    (dump, found): (&'a Dump, &'a VirtualDump),
-    deadlocks: &[Vec<Member>],
-    changes: &[Option<Change>],
-) -> impl Serialize + 'a {
-    let threads = &dump.threads;
-    let names = |cycle: &Vec<Member>| -> Vec<&str> {
-        cycle.iter().filter_map(|&member| member_name(member, threads, found)).collect()
+pub fn dump<'a>(args: &'a DumpOptions, dump: &'a Dump) -> impl Serialize + 'a {
+    let owners = Owners::of(dump);
+    let names = |cycle: &Vec<ThreadId>| {
+        cycle.iter().filter_map(|&member| Some(owners.get(member)?.name())).collect()
     };
-    let owners = Owners::of(threads, &found.threads);
-    let shown = shown(args, threads, changes);
     Record {
         thread_dump: ThreadDump {
-            process_id: pid.0.to_string(),
+            process_id: dump.pid.to_string(),
             time: (!args.no_time).then(|| Timestamp::now().to_string()),
-            runtime_version: &hotspot.version,
-            thread_containers: Containers { args, threads, shown, found, owners },
-            deadlocks: deadlocks.iter().map(names).collect(),
+            runtime_version: &dump.version,
+            deadlocks: dump.deadlocks.iter().map(names).collect(),
+            thread_containers: Containers { args, dump, owners },
         },
     }
 }
 
 /// Returns the JSON of a platform thread.
-pub fn thread_json(
-    args: &DumpOptions,
-    thread: &Thread,
-    change: Option<Change>,
-    owners: &Owners<'_>,
-) -> Value {
+pub fn thread_json(args: &DumpOptions, thread: &Thread, owners: &Owners<'_>) -> Value {
     let java = thread.java.as_ref();
     let frames: Vec<_> = frames(args, thread).collect();
     let stack: Vec<_> = frames.iter().map(|(_, frame)| frame_text(frame)).collect();
@@ -85,7 +66,6 @@ pub fn thread_json(
         (!locks.is_empty()).then(|| json!({ "depth": depth, "locks": locks }))
     };
     let monitors_owned: Vec<_> = frames.iter().enumerate().filter_map(locks_at).collect();
-    let blocked_on = java.and_then(|java| java.blocked_on.as_ref());
     json!({
         "tid": java.and_then(|java| java.number).map(|number| number.to_string()),
         "name": thread.name(),
@@ -95,12 +75,12 @@ pub fn thread_json(
         "daemon": java.and_then(|java| java.is_daemon),
         "nid": thread.os.namespace_tid,
         "cpu_ns": thread.os.scheduling.map(|scheduling| nanoseconds(scheduling.cpu)),
-        "cpu_since_last_ns": change.map(|change| nanoseconds(change.cpu)),
-        "has_moved": change.map(|change| !change.is_still),
-        "blocked_on": blocked_on.map(|on| blocked_on_json(on, owners)),
+        "cpu_since_last_ns": thread.change.map(|change| nanoseconds(change.cpu)),
+        "has_moved": thread.change.map(|change| !change.is_still),
+        "blocked_on": thread.blocked_on().map(|on| blocked_on_json(on, owners)),
         "blocking_call": thread.call.as_ref().map(ToString::to_string),
         "activity": activity_text(thread.activity),
-        "carrying": carried(thread).map(|number| number.to_string()),
+        "carrying": thread.carried().map(|number| number.to_string()),
     })
 }
 

@@ -26,14 +26,14 @@ use libjvmprobe::{
         files::Files,
         formats::{FormatOptions, TitledProfile, flamegraph::Title},
         output::Output,
-        threads::{changes::Changes, report},
+        threads::report,
     },
     stack::profile::Profile,
     sys::{
         privileges::{ATTACH, KERNEL_SYMBOLS, MAPS, OUTPUT, READ, Rights, SIGNAL, keep_only},
         stop_on_signal,
     },
-    trace::threads::{Dumper, VirtualDump},
+    trace::threads::{Changes, Dumper, MAX_VIRTUAL_THREADS},
 };
 
 use crate::args::Args;
@@ -64,7 +64,7 @@ fn run(args: &Args) -> Result<ExitCode> {
     let jvms =
         if args.common.all { tracing::now().0 } else { tracing::find(&args.common.pids()?)? };
     let mut dumps = Dumps {
-        dumper: Dumper::new(args.mixed)?,
+        dumper: Dumper::new(args.mixed, MAX_VIRTUAL_THREADS)?,
         changes: Changes::default(),
         profile: flames::new(),
         out: Output::open(None)?,
@@ -100,7 +100,11 @@ fn run(args: &Args) -> Result<ExitCode> {
         }
     }
     dumps.write(files)?;
-    Ok(if has_deadlock { ExitCode::from(DEADLOCK) } else { ExitCode::SUCCESS })
+    Ok(exit_code(has_deadlock))
+}
+
+fn exit_code(has_deadlock: bool) -> ExitCode {
+    if has_deadlock { ExitCode::from(DEADLOCK) } else { ExitCode::SUCCESS }
 }
 
 /// Takes and prints dumps.
@@ -123,33 +127,24 @@ impl Dumps {
             ),
             false => None,
         };
-        let pid = process.pid;
-        let mut dump = self.dumper.dump(pid, hotspot)?;
-        if !args.output.is_empty() {
-            flames::add(&mut self.profile, process, &dump.threads, args.mixed);
-        }
-        let found = self.dumper.virtual_threads(pid, hotspot, &mut dump.threads);
-        let found = found.unwrap_or_else(|error| {
-            log::warn!("process {pid}: virtual threads are missing: {error}");
-            VirtualDump::default()
-        });
-        if found.is_incomplete {
-            log::warn!("process {pid}: some virtual threads or containers could not be read");
-        }
-        let deadlocks = self.dumper.all_deadlocks(pid, hotspot, &dump, &found);
+        let mut dump = self.dumper.dump(process.pid, hotspot)?;
         drop(frozen);
-        let changes = match args.common.interval {
-            Some(_) => self.changes.since_last(pid, &dump.threads),
-            None => Vec::new(),
-        };
+        if let Some(missing) = &dump.missing {
+            log::warn!("process {}: {missing}", process.pid);
+        }
+        if !args.output.is_empty() {
+            flames::add(&mut self.profile, process, &dump, &args.dump_options());
+        }
+        if args.common.interval.is_some() {
+            self.changes.since_last(&mut dump);
+        }
         let options = args.dump_options();
         if args.common.json {
-            let dumps = (&dump, &found);
-            self.out.json(&json::dump(&options, pid, hotspot, dumps, &deadlocks, &changes))?;
+            self.out.json(&json::dump(&options, &dump))?;
         } else {
-            report::print(&options, hotspot, &dump, &found, &deadlocks, &changes, &mut self.out)?;
+            report::print(&options, &dump, &mut self.out)?;
         }
-        Ok(!deadlocks.is_empty())
+        Ok(!dump.deadlocks.is_empty())
     }
 
     /// Writes the output files.

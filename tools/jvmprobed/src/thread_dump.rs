@@ -4,13 +4,15 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use libjvmprobe::{
     Result,
-    hotspot::HotSpot,
     render::{
         output::Output,
-        threads::report::{self, DumpOptions},
+        threads::{
+            blocked::Owners,
+            report::{self, DumpOptions},
+        },
         units::count,
     },
-    trace::threads::{Dump, VirtualDump},
+    trace::threads::{Dump, ThreadId},
 };
 use serde::{Deserialize, Serialize};
 
@@ -22,7 +24,7 @@ use crate::{stops::share_of, window::JvmData};
 const MAX_THREADS: usize = 256 << 10;
 /// Maximum length of the text about locks and deadlocks in a dump, in bytes.
 const MAX_LOCKS: usize = 64 << 10;
-/// Maximum number of lines of a block: see [`shortened`].
+/// Maximum number of lines of a paragraph: see [`shortened`].
 const MAX_LINES: usize = 300;
 
 /// Maximum number of deadlocks whose threads are listed, and maximum number of threads listed for each of them.
@@ -84,33 +86,30 @@ impl ThreadDump {
     ///
     /// # Errors
     /// The errors of rendering to memory, which do not occur.
-    pub fn new(
-        (time, pid): (String, u32),
-        (cause, waiting): (Cause, u64),
-        hotspot: &HotSpot,
-        dump: &Dump,
-    ) -> Result<Self> {
-        // Virtual threads are not read: a JVM may have a million of them, which would take too much memory.
-        let found = VirtualDump::default();
-        let cycles = dump.platform_deadlocks();
+    pub fn new(time: String, (cause, waiting): (Cause, u64), dump: &Dump) -> Result<Self> {
         let print = |quiet| {
             let options = DumpOptions { quiet, ..DumpOptions::default() };
-            Output::collect(|out| report::print(&options, hotspot, dump, &found, &cycles, &[], out))
+            Output::collect(|out| report::print(&options, dump, out))
         };
         let (all, locks) = (print(false)?, print(true)?);
         let threads = all.strip_suffix(&locks).unwrap_or(&all);
-        let name =
-            |&at: &usize| Some(dump.threads.get(at)?.name().chars().take(MAX_NAME).collect());
-        let names = |cycle: &Vec<usize>| cycle.iter().filter_map(name).take(MAX_MEMBERS).collect();
+        let mut threads = shortened(threads, MAX_THREADS);
+        if let Some(missing) = &dump.missing {
+            threads += &format!("... {missing}\n\n");
+        }
+        let owners = Owners::of(dump);
+        let name = |&id: &_| Some(owners.get(id)?.name().chars().take(MAX_NAME).collect());
+        let names =
+            |cycle: &Vec<ThreadId>| cycle.iter().filter_map(name).take(MAX_MEMBERS).collect();
         let deadlocks = dump.deadlocks.iter().take(MAX_DEADLOCKS).map(names);
         Ok(Self {
             time,
-            pid,
+            pid: dump.pid.0,
             cause,
             deadlocks: deadlocks.collect(),
             waiting,
-            threads: shortened(threads, MAX_THREADS, "thread"),
-            locks: shortened(&locks, MAX_LOCKS, "paragraph"),
+            threads,
+            locks: shortened(&locks, MAX_LOCKS),
         })
     }
 
@@ -143,11 +142,11 @@ impl ThreadDump {
     }
 }
 
-/// Shortens a text that consists of blocks separated by empty lines. In a dump, each thread is one block. Of
-/// a long block, only the first `MAX_LINES` lines remain. If a block would make the text longer than `max`
-/// bytes, this block and all later ones are left out. Added lines say how many lines or blocks are missing,
-/// and call a block by the word `noun`.
-fn shortened(text: &str, max: usize, noun: &str) -> String {
+/// Shortens a text that consists of paragraphs separated by empty lines. In a dump, each platform thread is one
+/// paragraph, and virtual threads with equal stacks are one. Of a long paragraph, only the first `MAX_LINES` lines
+/// remain. If a paragraph would make the text longer than `max` bytes, this paragraph and all later ones are left out.
+/// Added lines say how many lines or paragraphs are missing.
+fn shortened(text: &str, max: usize) -> String {
     let mut short = String::new();
     let mut blocks = text.split_inclusive("\n\n");
     for block in blocks.by_ref() {
@@ -163,7 +162,7 @@ fn shortened(text: &str, max: usize, noun: &str) -> String {
         }
         if short.len() > max {
             short.truncate(before);
-            let left_out = count(blocks.count() as u64 + 1, &format!("more {noun}"));
+            let left_out = count(blocks.count() as u64 + 1, "more paragraph");
             short += &format!("... {left_out}: the dump is too long to be stored completely\n\n");
             break;
         }
@@ -227,16 +226,14 @@ mod tests {
             format!("\"{number}\"\n{}\n", "\tat A.b(A.java:1)\n".repeat(frames))
         };
         let all: String = (0..10).map(|number| thread(number, 20)).collect();
-        assert_eq!(shortened(&all, 1 << 20, "thread"), all);
-        let short = shortened(&all, all.len() / 2, "thread");
+        assert_eq!(shortened(&all, 1 << 20), all);
+        let short = shortened(&all, all.len() / 2);
         assert!(short.len() <= all.len() / 2 + 100);
         assert!(short.starts_with(&(thread(0, 20) + &thread(1, 20))), "{short}");
-        assert!(
-            short.ends_with(
-                "\n... 5 more threads: the dump is too long to be stored completely\n\n"
-            )
-        );
-        let short = shortened(&(thread(1, 1000) + &thread(2, 1)), 1 << 20, "thread");
+        assert!(short.ends_with(
+            "\n... 5 more paragraphs: the dump is too long to be stored completely\n\n"
+        ));
+        let short = shortened(&(thread(1, 1000) + &thread(2, 1)), 1 << 20);
         assert!(short.ends_with(&("\t... 701 more lines\n\n".to_owned() + &thread(2, 1))));
         assert_eq!(short.lines().count(), MAX_LINES + 5);
     }

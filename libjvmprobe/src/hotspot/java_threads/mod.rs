@@ -223,6 +223,14 @@ pub struct BlockedOn {
     pub owner: Owner,
 }
 
+impl BlockedOn {
+    /// Returns the owner of the lock for which the thread waits. Returns `None` if no thread owns the lock, or if the
+    /// thread is in `Object.wait`, because it then does not wait for a lock.
+    pub fn lock_owner(&self) -> Option<&Owner> {
+        (self.kind != BlockKind::Wait && self.owner != Owner::None).then_some(&self.owner)
+    }
+}
+
 /// How a thread waits for an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum BlockKind {

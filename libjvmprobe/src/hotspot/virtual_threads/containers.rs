@@ -54,7 +54,8 @@ impl Reader {
             self.add_threads(pages, set, until);
         }
         let Some((registry, map)) = self.classes.registry.zip(self.classes.map) else { return };
-        let keys = sets::keys(pages, &mut self.threads.references, &map, registry, until);
+        let keys =
+            sets::keys(pages, &mut self.threads.references, &map, registry, (self.max, until));
         let (keys, is_complete) = keys.unwrap_or_default();
         self.found.is_incomplete |= !is_complete;
         pages.clear();
@@ -174,9 +175,9 @@ impl Reader {
 
     fn add_threads(&mut self, pages: &mut Pages<'_>, set: Addr, until: Instant) {
         let Some(map) = self.classes.map else { return };
-        let references = &mut self.threads.references;
+        let (references, limits) = (&mut self.threads.references, (self.max, until));
         let read = |pages: &mut Pages<'_>, references: &mut _, map: &Map| {
-            sets::keys(pages, references, map, set, until)
+            sets::keys(pages, references, map, set, limits)
         };
         // The first attempt may fail because the collector has moved the table.
         let found = read(pages, references, &map).or_else(|_| {

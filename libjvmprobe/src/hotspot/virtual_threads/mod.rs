@@ -57,8 +57,8 @@ use crate::{
 const FIRST_WITH_VIRTUAL_THREADS: u32 = 21;
 /// Maximum time for all virtual threads. Those that could not be read by then are missing.
 const MAX_TIME: Duration = Duration::from_secs(8);
-/// Maximum number of virtual threads that are read.
-const MAX_THREADS: usize = 1 << 20;
+/// Maximum number of virtual threads that can be read.
+pub const MAX_VIRTUAL_THREADS: usize = 1 << 20;
 
 /// A virtual thread.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -187,25 +187,25 @@ impl VirtualState {
 }
 
 impl HotSpot {
-    /// Returns its virtual threads; none before JDK 21.
+    /// Returns at most `max` of its virtual threads; none before JDK 21.
     ///
     /// # Errors
     /// [`crate::Error::Layout`] naming the missing field or class, [`crate::Error::Memory`] if the JVM has exited.
-    pub fn virtual_threads(&self) -> Result<VirtualThreads> {
-        read(&self.memory, &self.layout)
+    pub fn virtual_threads(&self, max: usize) -> Result<VirtualThreads> {
+        read(&self.memory, &self.layout, max)
     }
 }
 
-/// Reads the virtual threads of a JVM.
+/// Reads at most `max` virtual threads of a JVM.
 ///
 /// # Errors
 /// The errors of [`HotSpot::virtual_threads`].
-pub(super) fn read(memory: &Memory, layout: &Layout) -> Result<VirtualThreads> {
+pub(super) fn read(memory: &Memory, layout: &Layout, max: usize) -> Result<VirtualThreads> {
     if layout.major < FIRST_WITH_VIRTUAL_THREADS {
         return Ok(VirtualThreads::default());
     }
     let until = Instant::now() + MAX_TIME;
-    within(MAX_TIME, || match Reader::new(memory, layout, until)? {
+    within(MAX_TIME, || match Reader::new(memory, layout, max, until)? {
         Some(mut reader) => reader.read(until),
         None => Ok(VirtualThreads::default()),
     })

@@ -2,12 +2,13 @@
 
 use std::{
     collections::{HashMap, HashSet},
+    mem,
     sync::Arc,
     time::Instant,
 };
 
 use super::{
-    Container, MAX_THREADS, VirtualState, VirtualThread, VirtualThreads,
+    Container, VirtualState, VirtualThread, VirtualThreads,
     chunks::{ChunkFrame, Frames, MAX_FRAMES},
     classes::Classes,
     containers::{Found, Owned},
@@ -39,9 +40,9 @@ const MAX_CHUNK: u32 = 1 << 17;
 const MONITOR_OF_WAITER: u64 = 32;
 /// Plausibility limit for the offset of a field that the JVM adds to a class.
 const MAX_OFFSET: u64 = 1024;
-/// Maximum number of distinct stacks that are stored once for all threads that have them. Each further stack
-/// is stored once for each thread.
-const MAX_STACKS: usize = 1 << 16;
+/// Maximum number of stored frames for each virtual thread that may be read. Threads with equal stacks share the
+/// frames.
+const FRAMES_PER_THREAD: usize = 4;
 /// `ObjectMonitor::ANONYMOUS_OWNER`: the owner of the monitor is the thread that has the monitor's object in
 /// its lock stack.
 const ANONYMOUS: u64 = 1;
@@ -73,7 +74,7 @@ struct Facts {
     container: Option<Addr>,
     scopes: Option<Addr>,
     block: Option<Block>,
-    frames: Vec<ChunkFrame>,
+    frames: Arc<[ChunkFrame]>,
     /// Objects in its lock stack if it is not mounted.
     locks: Vec<Addr>,
     /// Whether its name, its carrier, its stack and the object that it waits for could be read.
@@ -107,6 +108,12 @@ pub(super) struct Reader {
     lock_count: Option<u64>,
     /// Containers, and threads that are not read yet.
     pub(super) found: Found,
+    /// Maximum number of threads that are read.
+    pub(super) max: usize,
+    /// The distinct stacks.
+    stacks: HashSet<Arc<[ChunkFrame]>>,
+    /// Number of frames that may still be stored.
+    frames_left: usize,
 }
 
 impl Reader {
@@ -114,7 +121,12 @@ impl Reader {
     ///
     /// # Errors
     /// [`Error::Layout`] naming the missing field, [`Error::Memory`].
-    pub(super) fn new(memory: &Memory, layout: &Layout, until: Instant) -> Result<Option<Self>> {
+    pub(super) fn new(
+        memory: &Memory,
+        layout: &Layout,
+        max: usize,
+        until: Instant,
+    ) -> Result<Option<Self>> {
         let threads = Threads::new(memory, layout)?;
         let pages = &mut Pages::sequential(memory);
         let Some(classes) = Classes::find(pages, &threads, layout, until)? else {
@@ -133,6 +145,9 @@ impl Reader {
             waiter: added_field(Item::ObjectWaiterAt),
             lock_count: added_field(Item::LockStackSizeAt),
             found: Found::default(),
+            max,
+            stacks: HashSet::new(),
+            frames_left: max.saturating_mul(FRAMES_PER_THREAD),
         }))
     }
 
@@ -154,10 +169,12 @@ impl Reader {
         let mut seen = HashSet::new();
         // A virtual thread may own containers, which have further threads.
         while !self.found.threads.is_empty() {
-            let mut new: Vec<_> = std::mem::take(&mut self.found.threads);
+            let mut new: Vec<_> = mem::take(&mut self.found.threads);
             new.retain(|&thread| seen.insert(thread));
             new.sort_unstable();
-            new.truncate(MAX_THREADS.saturating_sub(read.len()));
+            let max = self.max.saturating_sub(read.len());
+            self.found.is_incomplete |= new.len() > max;
+            new.truncate(max);
             let from = read.len();
             for some in new.chunks(AT_ONCE) {
                 if Instant::now() >= until {
@@ -356,10 +373,25 @@ impl Reader {
             container: container.ok().flatten(),
             scopes: scopes.ok().flatten(),
             block: block.ok().flatten(),
-            frames,
+            frames: self.shared(frames),
             locks: locks.unwrap_or_default(),
             is_complete,
         })
+    }
+
+    /// Returns the stored copy of a stack. If too many frames are stored already, returns an empty stack.
+    fn shared(&mut self, frames: Vec<ChunkFrame>) -> Arc<[ChunkFrame]> {
+        if let Some(stored) = self.stacks.get(&*frames) {
+            return Arc::clone(stored);
+        }
+        let Some(left) = self.frames_left.checked_sub(frames.len()) else {
+            self.found.is_incomplete = true;
+            return Arc::default();
+        };
+        self.frames_left = left;
+        let frames: Arc<[ChunkFrame]> = frames.into();
+        self.stacks.insert(Arc::clone(&frames));
+        frames
     }
 
     /// Returns the JavaThread of a carrier.
@@ -488,19 +520,8 @@ impl Reader {
                 (number, None) => virtual_thread(number).unwrap_or(Owner::Unknown),
             },
         };
-        let mut stacks: HashMap<Arc<[ChunkFrame]>, ()> = HashMap::new();
         let mut threads = Vec::with_capacity(read.len());
         for (object, facts, is_moving) in read {
-            let frames = match stacks.get_key_value(&*facts.frames) {
-                Some((shared, ())) => Arc::clone(shared),
-                None => {
-                    let frames: Arc<[ChunkFrame]> = facts.frames.into();
-                    if stacks.len() < MAX_STACKS {
-                        stacks.insert(Arc::clone(&frames), ());
-                    }
-                    frames
-                }
-            };
             let container = facts.container.and_then(|c| self.found.indexes.get(&c).copied());
             threads.push(VirtualThread {
                 object,
@@ -515,7 +536,7 @@ impl Reader {
                     class: block.class,
                     owner: owner(&block.owner),
                 }),
-                frames,
+                frames: facts.frames,
                 is_moving,
             });
         }
@@ -523,7 +544,7 @@ impl Reader {
         let of_platform =
             |thread: &Platform| Some((thread.thread, *self.found.indexes.get(&thread.container?)?));
         VirtualThreads {
-            containers: std::mem::take(&mut self.found.containers)
+            containers: mem::take(&mut self.found.containers)
                 .into_iter()
                 .map(|(container, parent)| {
                     let parent = parent.and_then(|parent| self.found.indexes.get(&parent).copied());

@@ -7,7 +7,7 @@
 
 use std::{collections::HashSet, time::Instant};
 
-use super::{MAX_THREADS, classes::Map};
+use super::classes::Map;
 use crate::{
     Addr, Result,
     hotspot::{
@@ -40,7 +40,7 @@ enum Node {
     Other,
 }
 
-/// Returns the keys of a set, and whether all nodes were read. Stops when it has read [`MAX_THREADS`] keys.
+/// Returns the keys of a set, and whether all nodes were read. Stops when it has read `max` keys.
 ///
 /// # Errors
 /// [`crate::Error::Memory`] if the set or its table cannot be read.
@@ -49,7 +49,7 @@ pub(super) fn keys(
     references: &mut References,
     map: &Map,
     set: Addr,
-    until: Instant,
+    (max, until): (usize, Instant),
 ) -> Result<(Vec<Addr>, bool)> {
     let Some(own) = references.read_reference(pages, set, map.of_view)? else {
         return Ok((Vec::new(), true));
@@ -72,10 +72,7 @@ pub(super) fn keys(
             nodes.sort_unstable();
             let mut next = Vec::new();
             for some in nodes.chunks(AT_ONCE) {
-                if Instant::now() >= until
-                    || keys.len() >= MAX_THREADS
-                    || seen.len() > 2 * MAX_THREADS
-                {
+                if Instant::now() >= until || keys.len() >= max || seen.len() / 2 > max {
                     return Ok((keys, false));
                 }
                 let read = pages

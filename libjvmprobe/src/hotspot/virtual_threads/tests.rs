@@ -235,7 +235,7 @@ impl Jvm {
     }
 
     fn read(&self) -> Result<VirtualThreads> {
-        read(&own_memory(), &self.image.read().unwrap().of_jdk(21))
+        read(&own_memory(), &self.image.read().unwrap().of_jdk(21), MAX_VIRTUAL_THREADS)
     }
 }
 
@@ -323,7 +323,10 @@ fn parked_thread_is_read_with_its_blocker_and_both_kinds_of_frames() {
 fn jdk_before_21_has_no_virtual_threads() {
     let jvm = Jvm::new();
     let layout = jvm.image.read().unwrap().of_jdk(17);
-    assert_eq!(read(&own_memory(), &layout).unwrap(), VirtualThreads::default());
+    assert_eq!(
+        read(&own_memory(), &layout, MAX_VIRTUAL_THREADS).unwrap(),
+        VirtualThreads::default()
+    );
 }
 
 #[test]
@@ -387,7 +390,7 @@ proptest! {
         for (index, object) in copies {
             jvm.image.damage(index, objects[object % objects.len()].0);
         }
-        if let Ok(found) = read(&own_memory(), &layout) {
+        if let Ok(found) = read(&own_memory(), &layout, MAX_VIRTUAL_THREADS) {
             prop_assert!(found.threads.len() <= 4096);
             for thread in &found.threads {
                 prop_assert!(thread.frames.len() <= chunks::MAX_FRAMES + 1);

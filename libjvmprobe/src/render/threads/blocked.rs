@@ -12,51 +12,66 @@ use crate::{
         },
         units::count,
     },
-    trace::threads::{Activity, Thread, VirtualThread, carried},
+    trace::threads::{Activity, Dump, Thread, ThreadId, VirtualThread},
 };
 
 /// Maximum number of owners in the line about a lock. Each of them waits for a lock of the next one.
 const MAX_OWNERS: usize = 8;
 
-/// The threads of a dump: platform threads by the addresses of their JavaThreads, virtual threads by their numbers.
+/// The Java threads of a dump.
 #[derive(Debug)]
-pub struct Owners<'a> {
-    threads: HashMap<Addr, &'a Thread>,
-    found: HashMap<u64, &'a VirtualThread>,
+pub struct Owners<'a>(HashMap<ThreadId, Holder<'a>>);
+
+/// A Java thread.
+#[derive(Clone, Copy, Debug)]
+pub enum Holder<'a> {
+    /// A platform thread.
+    Platform(&'a Thread),
+    /// A virtual thread.
+    Virtual(&'a VirtualThread),
 }
 
-/// A thread of either kind.
-#[derive(Clone, Copy)]
-enum Holder<'a> {
-    Platform(&'a Thread),
-    Virtual(&'a VirtualThread),
+impl<'a> Holder<'a> {
+    /// Returns its name.
+    pub fn name(self) -> &'a str {
+        match self {
+            Self::Platform(thread) => thread.name(),
+            Self::Virtual(thread) => &thread.java.name,
+        }
+    }
+
+    /// Returns the object that it waits for.
+    pub fn blocked_on(self) -> Option<&'a BlockedOn> {
+        match self {
+            Self::Platform(thread) => thread.blocked_on(),
+            Self::Virtual(thread) => thread.java.blocked_on.as_ref(),
+        }
+    }
 }
 
 impl<'a> Owners<'a> {
     /// Indexes the threads of a dump.
-    pub fn of(threads: &'a [Thread], found: &'a [VirtualThread]) -> Self {
-        let java = |thread: &'a Thread| Some((thread.java.as_ref()?.address, thread));
-        Self {
-            threads: threads.iter().filter_map(java).collect(),
-            found: found.iter().map(|thread| (thread.java.number, thread)).collect(),
-        }
+    pub fn of(dump: &'a Dump) -> Self {
+        let platform = dump.threads.iter().filter_map(|thread| {
+            let id = ThreadId::Platform(thread.java.as_ref()?.address);
+            Some((id, Holder::Platform(thread)))
+        });
+        let found = dump.virtual_threads.iter();
+        let found =
+            found.map(|thread| (ThreadId::Virtual(thread.java.number), Holder::Virtual(thread)));
+        Self(platform.chain(found).collect())
     }
 
-    /// Returns the thread that owns a lock. If the JVM names a platform thread on which a virtual thread is
-    /// mounted (a carrier), the owner is this virtual thread.
-    fn find(&self, owner: &Owner) -> Option<Holder<'a>> {
-        let number = match owner {
-            Owner::VirtualThread { number, .. } => *number,
-            Owner::Thread(address) => {
-                let thread = *self.threads.get(address)?;
-                match carried(thread) {
-                    Some(number) => number,
-                    None => return Some(Holder::Platform(thread)),
-                }
-            }
-            Owner::None | Owner::Unknown => return None,
-        };
-        self.found.get(&number).copied().map(Holder::Virtual)
+    /// Returns a thread.
+    pub fn get(&self, id: ThreadId) -> Option<Holder<'a>> {
+        self.0.get(&id).copied()
+    }
+
+    fn platform(&self, address: Addr) -> Option<&'a Thread> {
+        match self.get(ThreadId::Platform(address)) {
+            Some(Holder::Platform(thread)) => Some(thread),
+            _ => None,
+        }
     }
 
     /// Describes the owner of a lock.
@@ -68,7 +83,7 @@ impl<'a> Owners<'a> {
                 format!("virtual thread #{number} \"{name}\"")
             }
             Owner::VirtualThread { number, name: None } => format!("virtual thread #{number}"),
-            Owner::Thread(address) => self.threads.get(address).map_or_else(
+            Owner::Thread(address) => self.platform(*address).map_or_else(
                 || "an exited thread".into(),
                 |thread| format!("\"{}\"", thread.name()),
             ),
@@ -82,19 +97,13 @@ impl<'a> Owners<'a> {
         let mut seen = HashSet::new();
         loop {
             text += &format!("{}, held by {}", object(on.object, &on.class), self.text(&on.owner));
-            let Some(holder) = self.find(&on.owner) else { return text };
-            let (identity, next) = match holder {
-                Holder::Platform(thread) => {
-                    let address = thread.java.as_ref().map(|java| java.address);
-                    ((address, None), lock_awaited_by(thread))
-                }
-                Holder::Virtual(thread) => {
-                    ((None, Some(thread.java.number)), owned(thread.java.blocked_on.as_ref()))
-                }
-            };
-            if !seen.insert(identity) || seen.len() == MAX_OWNERS {
+            let mounted = |address| self.platform(address).and_then(Thread::carried);
+            let Some(id) = ThreadId::of_owner(&on.owner, mounted) else { return text };
+            let Some(holder) = self.get(id) else { return text };
+            if !seen.insert(id) || seen.len() == MAX_OWNERS {
                 return text + ", and so on";
             }
+            let next = holder.blocked_on().filter(|on| on.lock_owner().is_some());
             match (next, holder) {
                 (Some(next), _) => {
                     text += ", which waits for ";
@@ -107,26 +116,14 @@ impl<'a> Owners<'a> {
     }
 }
 
-/// Returns the lock for which a thread waits; `None` if no thread owns this lock. A thread in `Object.wait`
-/// does not wait for a lock.
-fn lock_awaited_by(thread: &Thread) -> Option<&BlockedOn> {
-    owned(thread.java.as_ref()?.blocked_on.as_ref())
-}
-
-fn owned(on: Option<&BlockedOn>) -> Option<&BlockedOn> {
-    on.filter(|on| on.kind != BlockKind::Wait && on.owner != Owner::None)
-}
-
 /// Describes what a thread that waits for no lock is doing. The text is the end of a sentence; it is empty if
 /// nothing is known about the thread.
 fn doing(thread: &Thread) -> String {
     if let Some(call) = &thread.call {
         return format!(", which {call}");
     }
-    let java = thread.java.as_ref();
-    let on = java.and_then(|java| java.blocked_on.as_ref());
-    let awaited = on.map(|on| object(on.object, &on.class));
-    match (java.and_then(|java| java.status), awaited) {
+    let awaited = thread.blocked_on().map(|on| object(on.object, &on.class));
+    match (thread.java.as_ref().and_then(|java| java.status), awaited) {
         (Some(ThreadStatus::Sleeping), _) => ", which sleeps".into(),
         (Some(ThreadStatus::Waiting | ThreadStatus::TimedWaiting), Some(object)) => {
             format!(", which waits for a notification of {object}")
@@ -150,8 +147,9 @@ fn doing(thread: &Thread) -> String {
 /// them. A synchronizer is listed once, even if several threads wait for it.
 pub fn held_synchronizers(threads: &[Thread]) -> HashMap<Addr, BTreeMap<Addr, &BlockedOn>> {
     let mut held: HashMap<_, BTreeMap<_, _>> = HashMap::new();
-    for on in threads.iter().filter_map(lock_awaited_by).filter(|on| on.kind == BlockKind::Park) {
-        if let Owner::Thread(owner) = on.owner {
+    let parked = threads.iter().filter_map(Thread::blocked_on);
+    for on in parked.filter(|on| on.kind == BlockKind::Park) {
+        if let Some(&Owner::Thread(owner)) = on.lock_owner() {
             held.entry(owner).or_default().insert(on.object, on);
         }
     }
@@ -161,11 +159,11 @@ pub fn held_synchronizers(threads: &[Thread]) -> HashMap<Addr, BTreeMap<Addr, &B
 /// Returns a line for each lock that one thread holds while others wait for it. The line contains the number
 /// of waiting threads, the lock, its owner, and what the owner does. The lock with the most waiting threads
 /// is the first.
-pub fn lines(threads: &[Thread], found: &[VirtualThread]) -> Vec<String> {
-    let owners = Owners::of(threads, found);
+pub fn lines(dump: &Dump, owners: &Owners<'_>) -> Vec<String> {
     let mut locks: BTreeMap<Addr, (&BlockedOn, u64)> = BTreeMap::new();
-    let found = found.iter().filter_map(|thread| owned(thread.java.blocked_on.as_ref()));
-    for on in threads.iter().filter_map(lock_awaited_by).chain(found) {
+    let found = dump.virtual_threads.iter().filter_map(|thread| thread.java.blocked_on.as_ref());
+    let all = dump.threads.iter().filter_map(Thread::blocked_on).chain(found);
+    for on in all.filter(|on| on.lock_owner().is_some()) {
         locks.entry(on.object).or_insert((on, 0)).1 += 1;
     }
     let mut locks: Vec<_> = locks.into_values().collect();

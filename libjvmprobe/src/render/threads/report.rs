@@ -3,27 +3,23 @@
 //! Source: `JavaThread::print_on` and `VM_PrintThreads` (hotspot/share/runtime), `ThreadStackTrace` and
 //! `DeadlockCycle::print_on_with` (hotspot/share/services/threadService.cpp).
 
-use std::collections::HashMap;
+use std::{cmp::Reverse, collections::HashMap};
 
 use jiff::Zoned;
 
 use crate::{
     Addr, Result,
-    hotspot::{
-        HotSpot,
-        java_threads::{BlockKind, BlockedOn, HeldMonitor, JavaThread, ThreadStatus},
-    },
+    hotspot::java_threads::{BlockKind, BlockedOn, HeldMonitor, JavaThread, ThreadStatus},
     render::{
         output::Output,
         threads::{
-            blocked::{self, Owners, held_synchronizers},
-            changes::{Change, busiest},
+            blocked::{self, Holder, Owners, held_synchronizers},
             virtual_threads,
         },
         units::count,
     },
     stack::Frame,
-    trace::threads::{Activity, Dump, Member, Thread, VirtualDump, blocked_on, carried},
+    trace::threads::{Activity, Change, Dump, Thread},
 };
 
 /// Options of the text of a dump.
@@ -44,33 +40,24 @@ pub struct DumpOptions {
     pub top: Option<usize>,
 }
 
-/// Prints a dump. `changes` has an entry for each thread, or is empty.
+/// Prints a dump.
 ///
 /// # Errors
 /// The errors of [`Output::line`].
-pub fn print(
-    args: &DumpOptions,
-    hotspot: &HotSpot,
-    dump: &Dump,
-    found: &VirtualDump,
-    deadlocks: &[Vec<Member>],
-    changes: &[Option<Change>],
-    out: &mut Output,
-) -> Result<()> {
-    let threads = &dump.threads;
+pub fn print(args: &DumpOptions, dump: &Dump, out: &mut Output) -> Result<()> {
     if !args.quiet {
         if !args.no_time {
             let format = if args.timestamps { "%Y-%m-%d %H:%M:%S%:z" } else { "%Y-%m-%d %H:%M:%S" };
             out.line(&Zoned::now().strftime(format).to_string())?;
         }
-        out.lines(&format!("Full thread dump {}:\n", hotspot.version))?;
+        out.lines(&format!("Full thread dump {}:\n", dump.version))?;
         let synchronizers = match args.locks {
-            true => held_synchronizers(threads),
+            true => held_synchronizers(&dump.threads),
             false => HashMap::new(),
         };
-        for (thread, change) in shown(args, threads, changes) {
+        for thread in shown(args, &dump.threads) {
             out.lines(&header(thread))?;
-            if let Some(change) = change {
+            if let Some(change) = thread.change {
                 out.line(&since_last(change))?;
             }
             if thread.java.is_some() || args.mixed {
@@ -87,31 +74,31 @@ pub fn print(
         }
         // Virtual threads cannot be sorted by CPU time, because their CPU time is not known.
         if args.top.is_none() {
-            virtual_threads::print(args, threads, found, out)?;
+            virtual_threads::print(args, dump, out)?;
         }
     }
-    let blocked = blocked::lines(threads, &found.threads);
+    let owners = Owners::of(dump);
+    let blocked = blocked::lines(dump, &owners);
     for line in &blocked {
         out.line(line)?;
     }
     if !blocked.is_empty() {
         out.line("")?;
     }
-    print_deadlocks(args, threads, found, deadlocks, out)
+    print_deadlocks(args, dump, &owners, out)
 }
 
-/// Returns the threads to show, each with what it did since the last dump.
-pub fn shown<'a>(
-    args: &DumpOptions,
-    threads: &'a [Thread],
-    changes: &[Option<Change>],
-) -> Vec<(&'a Thread, Option<Change>)> {
-    let positions = match args.top {
-        Some(top) => busiest(threads, changes, top),
-        None => (0..threads.len()).collect(),
-    };
-    let one = |at: usize| Some((threads.get(at)?, changes.get(at).copied().flatten()));
-    positions.into_iter().filter_map(one).collect()
+/// Returns the platform threads to show. If only some are shown, these are the ones that have used the most CPU time since
+/// the last dump, in descending order of this time. For a thread that was not in that dump, the CPU time since the
+/// thread's start counts.
+pub fn shown<'a>(args: &DumpOptions, threads: &'a [Thread]) -> Vec<&'a Thread> {
+    let mut threads: Vec<_> = threads.iter().collect();
+    if let Some(top) = args.top {
+        let used = |thread: &&Thread| thread.change.map_or_else(|| thread.os.cpu(), |it| it.cpu);
+        threads.sort_by_key(|thread| Reverse(used(thread)));
+        threads.truncate(top);
+    }
+    threads
 }
 
 /// Returns a line with what a thread did since the last dump.
@@ -151,7 +138,7 @@ fn header(thread: &Thread) -> String {
     if let Some(status) = java.status {
         line += &format!("\n   java.lang.Thread.State: {}", status.text());
     }
-    if let Some(number) = carried(thread) {
+    if let Some(number) = thread.carried() {
         line += &format!("\n   Carrying virtual thread #{number}");
     }
     line
@@ -174,8 +161,7 @@ fn activity(thread: &Thread, java: &JavaThread) -> &'static str {
 /// Prints the frames of a thread. Below the innermost Java frame, prints the object that the thread waits
 /// for, and below each frame the monitors that the frame has entered and the thread still holds.
 fn stack(args: &DumpOptions, thread: &Thread, out: &mut Output) -> Result<()> {
-    let blocked_on = thread.java.as_ref().and_then(|java| java.blocked_on.as_ref());
-    print_frames(frames(args, thread), &thread.held, blocked_on.map(lock_line), out)
+    print_frames(frames(args, thread), &thread.held, thread.blocked_on().map(lock_line), out)
 }
 
 /// Prints frames, each given with its position among all frames of its thread. Prints `lock` below the innermost Java
@@ -238,23 +224,21 @@ pub fn object(object: Addr, class: &str) -> String {
 /// Prints deadlocks as jstack does.
 fn print_deadlocks(
     args: &DumpOptions,
-    threads: &[Thread],
-    found: &VirtualDump,
-    deadlocks: &[Vec<Member>],
+    dump: &Dump,
+    owners: &Owners<'_>,
     out: &mut Output,
 ) -> Result<()> {
-    let title = |member: Member| match member {
-        Member::Platform(at) => threads.get(at).map(|thread| format!("\"{}\"", thread.name())),
-        Member::Virtual(at) => found.threads.get(at).map(virtual_threads::title),
+    let title = |member: Holder<'_>| match member {
+        Holder::Platform(thread) => format!("\"{}\":", thread.name()),
+        Holder::Virtual(thread) => format!("{}:", virtual_threads::title(thread)),
     };
-    let owners = Owners::of(threads, &found.threads);
-    for cycle in deadlocks {
+    for cycle in &dump.deadlocks {
+        let members: Vec<_> = cycle.iter().filter_map(|&member| owners.get(member)).collect();
         out.line("Found one Java-level deadlock:")?;
         out.line("=============================")?;
-        for &member in cycle {
-            let on = blocked_on(member, threads, &found.threads);
-            let (Some(title), Some(on)) = (title(member), on) else { continue };
-            out.line(&format!("{title}:"))?;
+        for &member in &members {
+            let Some(on) = member.blocked_on() else { continue };
+            out.line(&title(member))?;
             let what = match on.kind {
                 BlockKind::Park => "waiting for ownable synchronizer",
                 BlockKind::Enter | BlockKind::Wait => "waiting to lock monitor of",
@@ -264,23 +248,17 @@ fn print_deadlocks(
         }
         out.line("Java stack information for the threads listed above:")?;
         out.line("===================================================")?;
-        for &member in cycle {
-            let Some(title) = title(member) else { continue };
-            out.line(&format!("{title}:"))?;
+        for member in members {
+            out.line(&title(member))?;
             match member {
-                Member::Platform(at) => {
-                    threads.get(at).map_or(Ok(()), |thread| stack(args, thread, out))?;
-                }
-                Member::Virtual(at) => {
-                    let thread = found.threads.get(at);
-                    thread.map_or(Ok(()), |thread| virtual_threads::stack(args, thread, out))?;
-                }
+                Holder::Platform(thread) => stack(args, thread, out)?,
+                Holder::Virtual(thread) => virtual_threads::stack(args, thread, out)?,
             }
         }
         out.line("")?;
     }
-    if !deadlocks.is_empty() {
-        out.line(&format!("Found {}.", count(deadlocks.len() as u64, "deadlock")))?;
+    if !dump.deadlocks.is_empty() {
+        out.line(&format!("Found {}.", count(dump.deadlocks.len() as u64, "deadlock")))?;
     }
     Ok(())
 }

@@ -11,7 +11,7 @@ use crate::{
         units::count,
     },
     stack::Frame,
-    trace::threads::{Activity, Thread, VirtualDump, VirtualThread},
+    trace::threads::{Activity, Dump, Thread, VirtualThread},
 };
 
 /// Maximum number of ranges of thread numbers in the header of a group.
@@ -28,7 +28,10 @@ const HIDDEN: [&str; 6] = [
 ];
 
 /// Returns those of a virtual thread's frames that are shown, each with its position in `frames`.
-fn shown<'a>(args: &DumpOptions, frames: &'a [Frame]) -> impl Iterator<Item = (usize, &'a Frame)> {
+pub fn shown<'a>(
+    args: &DumpOptions,
+    frames: &'a [Frame],
+) -> impl Iterator<Item = (usize, &'a Frame)> {
     let is_mixed = args.mixed;
     frames.iter().enumerate().filter(move |(_, frame)| is_mixed || !is_hidden(frame))
 }
@@ -83,12 +86,7 @@ struct Key<'a> {
 ///
 /// # Errors
 /// The errors of [`Output::line`].
-pub fn print(
-    args: &DumpOptions,
-    threads: &[Thread],
-    found: &VirtualDump,
-    out: &mut Output,
-) -> Result<()> {
+pub fn print(args: &DumpOptions, dump: &Dump, out: &mut Output) -> Result<()> {
     // Two stacks may have the same text although their frames differ, for example because one thread entered
     // a method before the JVM compiled this method, and the other thread afterwards.
     let mut numbers: HashMap<Vec<String>, usize> = HashMap::new();
@@ -102,7 +100,7 @@ pub fn print(
     };
     let mut groups: Vec<Vec<&VirtualThread>> = Vec::new();
     let mut indexes: HashMap<Key<'_>, usize> = HashMap::new();
-    let mut all: Vec<_> = found.threads.iter().collect();
+    let mut all: Vec<_> = dump.virtual_threads.iter().collect();
     all.sort_by_key(|thread| thread.java.number);
     for thread in all {
         let key = Key {
@@ -119,7 +117,7 @@ pub fn print(
         groups[index].push(thread);
     }
     for group in &groups {
-        print_group(args, threads, group, out)?;
+        print_group(args, &dump.threads, group, out)?;
     }
     Ok(())
 }

@@ -9,18 +9,24 @@ use std::{
 };
 
 use crate::{
-    Addr, Error, Pid, Result,
+    Addr, Error, Result,
     bpf::{user_walker::Registers, walker::WalkTables},
     elf::core_dump::{CoreThread, TRUNCATED},
-    hotspot::{HotSpot, java_threads::JavaThread, pages::Pages, walking::JvmLayout},
+    hotspot::{
+        HotSpot,
+        java_threads::JavaThread,
+        pages::Pages,
+        virtual_threads::{ChunkFrame, MAX_VIRTUAL_THREADS},
+        walking::JvmLayout,
+    },
     process::{core_file::CoreFile, os_threads::OsThread},
     stack::{namer::StackNamer, native::Files},
     trace::{
         live::Live,
         threads::{
             Dump, Thread,
-            deadlocks::cycles,
-            dump::{Walked, append_named, awaited_owner, has_java_frames, read_held},
+            dump::{Walked, has_java_frames, read_held},
+            virtual_threads::raw_stack,
         },
     },
 };
@@ -72,16 +78,6 @@ impl CoreDumper {
         })
     }
 
-    /// Returns the JVM.
-    pub fn hotspot(&self) -> &HotSpot {
-        &self.hotspot
-    }
-
-    /// Returns the PID of the JVM; 0 if the core file does not contain it.
-    pub fn pid(&self) -> Pid {
-        self.core.pid
-    }
-
     /// Returns the signal that ended the JVM, and the thread ID of the thread that received it; `None` if the JVM continued.
     pub fn signal(&self) -> Option<(u16, u32)> {
         self.core.signal.zip(self.core.threads.first().map(|thread| thread.tid))
@@ -123,14 +119,39 @@ impl CoreDumper {
             .zip(&mut walked)
             .filter_map(|((.., java), walked)| Some((java.as_ref()?.address, walked)));
         read_held(&self.hotspot, java);
-        let waits = found.iter().filter_map(|(.., java)| {
-            let java = java.as_ref()?;
-            Some((java.address, awaited_owner(java)?))
-        });
-        let deadlocks = cycles(&waits.collect());
         let threads = found.into_iter().zip(walked);
         let threads = threads.map(|((tid, _, java), walked)| self.thread(tid, java, walked));
-        Ok(Dump::new(threads.collect(), deadlocks))
+        let threads = threads.collect();
+        let mut dump = Dump::new(self.core.pid, &self.hotspot, threads);
+        self.add_virtual_threads(&mut dump);
+        Ok(dump)
+    }
+
+    /// Adds the virtual threads to a dump, and all deadlocks. A part that is missing in the core file is left out.
+    fn add_virtual_threads(&mut self, dump: &mut Dump) {
+        let Self { hotspot, namer, .. } = self;
+        let read = hotspot.virtual_threads(MAX_VIRTUAL_THREADS).map(|mut read| {
+            // No thread runs, so a thread that counts as moving lacks data.
+            for thread in &mut read.threads {
+                read.is_incomplete |= std::mem::take(&mut thread.is_moving);
+            }
+            read
+        });
+        let unloads = hotspot.classes_unloaded().unwrap_or(0);
+        let mut files = Files::default();
+        let name = |frames: &[ChunkFrame]| {
+            let raw = raw_stack(KEY, unloads, frames);
+            namer.name_without_walker(hotspot, &mut files, &raw).frames
+        };
+        // The threads stopped at the same time, so each cycle is a deadlock.
+        dump.deadlocks = dump.add_virtual_threads(read, name).cycles().to_vec();
+        if let Some(missing) = &dump.missing {
+            let path = self.path.display();
+            match (self.core.truncated, missing_memory(&self.core)) {
+                (Some(_), (what, remedy)) => log::warn!("{path}: {what}; {missing}; {remedy}"),
+                (None, _) => log::warn!("{path}: {missing}"),
+            }
+        }
     }
 
     fn lacks_stack(&self, sp: u64) -> bool {
@@ -182,12 +203,11 @@ impl CoreDumper {
     }
 
     fn thread(&mut self, tid: u32, java: Option<JavaThread>, walked: Walked) -> Thread {
-        let (mut frames, activity) = (Vec::new(), walked.activity);
-        let files = &mut Files::default();
-        let held = append_named(&mut self.namer, &self.hotspot, files, walked, &mut frames);
         let name = if tid == self.core.pid.0 { &self.core.comm } else { UNKNOWN };
         let os = OsThread { tid, namespace_tid: tid, name: name.to_owned(), scheduling: None };
-        Thread { os, java, frames, held, call: None, activity }
+        let mut thread = Thread::new(os, java);
+        thread.set_stack(&mut self.namer, &self.hotspot, &mut Files::default(), walked);
+        thread
     }
 }
 

@@ -1,4 +1,4 @@
-//! Takes dumps: walks the stacks of all threads of a JVM, names them, and reads what each thread waits for.
+//! Takes dumps: walks the stacks of all platform threads of a JVM, names them, and reads what each thread waits for.
 //!
 //! A thread that does not run has a constant stack, which is walked in user space. The thread's registers and
 //! its number of context switches are read before and after the walk. If a value has changed, the thread ran
@@ -19,8 +19,9 @@ use crate::{
     },
     hotspot::{
         HotSpot,
-        java_threads::{BlockKind, FrameState, HeldMonitor, JavaThread, Owner},
+        java_threads::{BlockedOn, FrameState, HeldMonitor, JavaThread, Owner},
         pages::Pages,
+        virtual_threads::{Container, VirtualThreads},
         walking::JvmLayout,
     },
     process::{
@@ -39,6 +40,8 @@ use crate::{
     trace::{
         live::Live,
         threads::{
+            ThreadId, VirtualThread,
+            changes::Change,
             deadlocks::cycles,
             event::{Event, waiting_thread},
             session::{self, Part, Session},
@@ -83,44 +86,80 @@ pub struct Thread {
     pub call: Option<BlockingCall>,
     /// How it was found.
     pub activity: Activity,
+    /// Index of its container in [`Dump::containers`].
+    pub container: usize,
+    /// Its activity since the previous dump; `None` if the dump was not compared with a previous one, or if that one
+    /// does not have the thread.
+    pub change: Option<Change>,
 }
 
 impl Thread {
+    /// Makes a thread whose stack is not known.
+    pub(super) fn new(os: OsThread, java: Option<JavaThread>) -> Self {
+        Self {
+            os,
+            java,
+            frames: Vec::new(),
+            held: Vec::new(),
+            call: None,
+            activity: Activity::Moving,
+            container: 0,
+            change: None,
+        }
+    }
+
     /// Returns the thread's name: the complete one if the JVM has it, otherwise the one that the kernel has.
     pub fn name(&self) -> &str {
         self.java.as_ref().and_then(|java| java.name.as_deref()).unwrap_or(&self.os.name)
     }
 
-    /// Returns the address of the JavaThread that owns the lock for which this thread waits: a monitor or an ownable
-    /// synchronizer. Returns `None` if no listed thread owns it, or if the owner is not certain.
-    pub fn awaited_owner(&self) -> Option<Addr> {
-        awaited_owner(self.java.as_ref()?)
+    /// Returns the object that it waits for.
+    pub fn blocked_on(&self) -> Option<&BlockedOn> {
+        self.java.as_ref()?.blocked_on.as_ref()
+    }
+
+    /// Returns the number of the virtual thread that is mounted on it.
+    pub fn carried(&self) -> Option<u64> {
+        self.java.as_ref()?.mounted
     }
 }
 
 /// A dump of a JVM.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Dump {
-    /// The Java threads in the JVM's order, then the others by thread ID.
+    /// PID of the JVM; 0 if a core file does not contain it.
+    pub pid: Pid,
+    /// Name and version of the JVM.
+    pub version: String,
+    /// The platform threads: the Java threads in the JVM's order, then the others by thread ID.
     pub threads: Vec<Thread>,
-    /// Deadlocks: for each one, the positions of its threads in `threads`. Each thread waits for a lock that
-    /// the next one owns, and the last one for a lock of the first. A deadlock is reported only if there was
-    /// one attempt during which none of its threads ran. During this attempt, each thread therefore waited
-    /// for its lock and held the lock that the previous thread waited for.
-    pub deadlocks: Vec<Vec<usize>>,
+    /// The virtual threads, by container and number.
+    pub virtual_threads: Vec<VirtualThread>,
+    /// The thread containers. The first one is the root.
+    pub containers: Vec<Container>,
+    /// Why virtual threads or containers are missing.
+    pub missing: Option<String>,
+    /// Deadlocks. Each thread waits for a lock that the next one owns, and the last one for a lock of the first.
+    ///
+    /// A deadlock without virtual threads is reported only if there was one attempt during which none of its threads
+    /// ran. During this attempt, each thread therefore waited for its lock and held the lock that the previous thread
+    /// waited for. A deadlock with a virtual thread is reported only if a second read of all its members agrees with
+    /// the first one, and if none of its platform threads and carriers has run during the second read.
+    pub deadlocks: Vec<Vec<ThreadId>>,
 }
 
 impl Dump {
-    /// Makes a dump. `deadlocks` holds the addresses of the JavaThreads of each deadlock.
-    pub(super) fn new(
-        threads: Vec<Thread>,
-        deadlocks: impl IntoIterator<Item = Vec<Addr>>,
-    ) -> Self {
-        let positions = positions(&threads);
-        let position = |address: &Addr| positions.get(address).copied();
-        let deadlocks = deadlocks.into_iter();
-        let deadlocks = deadlocks.filter_map(|cycle| cycle.iter().map(position).collect());
-        Self { deadlocks: deadlocks.collect(), threads }
+    /// Makes a dump without virtual threads.
+    pub(super) fn new(pid: Pid, hotspot: &HotSpot, threads: Vec<Thread>) -> Self {
+        Self {
+            pid,
+            version: hotspot.version.clone(),
+            threads,
+            virtual_threads: Vec::new(),
+            containers: VirtualThreads::default().containers,
+            missing: None,
+            deadlocks: Vec::new(),
+        }
     }
 }
 
@@ -131,6 +170,7 @@ pub struct Dumper {
     /// Walks the stacks of threads that run; loaded when the first such thread is found.
     running: Option<Session>,
     with_kernel: bool,
+    pub(super) max_virtual_threads: usize,
     tables: WalkTables,
     files: Files,
     kernel: KernelNames,
@@ -168,20 +208,23 @@ struct Attempts {
     seen: HashMap<u32, waiting_thread>,
     /// Thread IDs in the order of the JVM's list.
     order: Vec<u32>,
-    /// Deadlocks that were found in any attempt, by the addresses of the JavaThreads. A deadlock does not end.
-    deadlocks: BTreeSet<Vec<Addr>>,
+    /// For each thread of the deadlocks that were found in any attempt, the thread that it waits for, both by the
+    /// addresses of their JavaThreads. A deadlock does not end.
+    deadlocks: BTreeMap<Addr, Addr>,
 }
 
 impl Dumper {
-    /// Loads the BPF side. `with_kernel` includes the kernel's frames.
+    /// Loads the BPF side. `with_kernel` includes the kernel's frames. A dump has at most `max_virtual_threads` virtual
+    /// threads.
     ///
     /// # Errors
     /// [`crate::Error::Permission`] or [`crate::Error::Kernel`] if the kernel rejects it.
-    pub fn new(with_kernel: bool) -> Result<Self> {
+    pub fn new(with_kernel: bool, max_virtual_threads: usize) -> Result<Self> {
         Ok(Self {
             waiting: session::load(Part::Waiting, with_kernel)?,
             running: None,
             with_kernel,
+            max_virtual_threads,
             tables: WalkTables::default(),
             files: Files::default(),
             kernel: KernelNames::default(),
@@ -194,7 +237,10 @@ impl Dumper {
     /// # Errors
     /// [`crate::Error::Layout`] if the JVM's threads cannot be read, [`crate::Error::Bpf`], [`crate::Error::Io`].
     pub fn dump(&mut self, pid: Pid, hotspot: &HotSpot) -> Result<Dump> {
-        within(MAX_DUMP, || self.dump_within_limit(pid, hotspot))
+        let mut dump = within(MAX_DUMP, || self.platform_threads(pid, hotspot))?;
+        self.add_virtual_threads(hotspot, &mut dump);
+        dump.deadlocks.sort();
+        Ok(dump)
     }
 
     /// Releases the data of all JVMs if one of them is not selected any more. Also releases the data of files
@@ -212,7 +258,7 @@ impl Dumper {
         self.files.release_unused(walker);
     }
 
-    fn dump_within_limit(&mut self, pid: Pid, hotspot: &HotSpot) -> Result<Dump> {
+    fn platform_threads(&mut self, pid: Pid, hotspot: &HotSpot) -> Result<Dump> {
         self.add(pid, hotspot)?;
         let threads = os_threads(pid)?;
         let ids = threads.iter().map(|thread| (thread.tid, thread.namespace_tid)).collect();
@@ -238,9 +284,14 @@ impl Dumper {
         let position =
             |thread: &Thread| order.get(&thread.os.namespace_tid).copied().unwrap_or(usize::MAX);
         threads.sort_by_cached_key(|thread| (position(thread), thread.os.tid));
-        let mut dump = Dump::new(threads, attempts.deadlocks);
+        let mut dump = Dump::new(pid, hotspot, threads);
+        dump.deadlocks = cycles(&attempts.deadlocks)
+            .into_iter()
+            .map(|cycle| cycle.into_iter().map(ThreadId::Platform).collect())
+            .collect();
         let threads = &mut dump.threads;
-        let owners: BTreeSet<_> = threads.iter().filter_map(Thread::awaited_owner).collect();
+        let java = threads.iter().filter_map(|thread| thread.java.as_ref());
+        let owners: BTreeSet<_> = java.filter_map(awaited_owner).collect();
         let memory = Memory::open(pid)?;
         let is_owner = |thread: &&mut Thread| {
             thread.java.as_ref().is_some_and(|java| owners.contains(&java.address))
@@ -251,12 +302,10 @@ impl Dumper {
         Ok(dump)
     }
 
-    /// Names the frames of a stack, innermost first.
+    /// Names the frames of a stack, outermost first.
     pub(super) fn name(&mut self, pid: Pid, hotspot: &HotSpot, raw: &RawStack) -> Vec<Frame> {
         let Some(jvm) = self.jvms.get_mut(&pid) else { return Vec::new() };
-        let mut frames = jvm.namer.name_without_walker(hotspot, &mut self.files, raw).frames;
-        frames.reverse();
-        frames
+        jvm.namer.name_without_walker(hotspot, &mut self.files, raw).frames
     }
 
     fn thread(
@@ -268,24 +317,17 @@ impl Dumper {
         sent: &HashMap<u64, RawStack>,
     ) -> Thread {
         let java = attempts.java.remove(&os.namespace_tid);
-        let Some(walked) = attempts.walked.remove(&os.tid) else {
-            let activity = Activity::Moving;
-            return Thread { os, java, frames: Vec::new(), held: Vec::new(), call: None, activity };
-        };
-        let mut frames = Vec::new();
+        let mut thread = Thread::new(os, java);
+        let Some(walked) = attempts.walked.remove(&thread.os.tid) else { return thread };
         for frame in sent.get(&walked.kernel).map_or(&[][..], |stack| &stack.frames) {
             if let RawFrame::Code { addr, .. } = *frame {
-                self.kernel.name(addr, 0, &mut frames);
+                self.kernel.name(addr, 0, &mut thread.frames);
             }
         }
-        let activity = walked.activity;
-        let held = match self.jvms.get_mut(&pid) {
-            Some(jvm) => {
-                append_named(&mut jvm.namer, hotspot, &mut self.files, walked, &mut frames)
-            }
-            None => Vec::new(),
-        };
-        Thread { os, java, frames, held, call: None, activity }
+        if let Some(jvm) = self.jvms.get_mut(&pid) {
+            thread.set_stack(&mut jvm.namer, hotspot, &mut self.files, walked);
+        }
+        thread
     }
 
     /// Prepares the walk of a JVM's stacks, with its current layout and mappings.
@@ -374,16 +416,18 @@ impl Dumper {
             let current = attempts.walked.iter().filter(|(_, walked)| walked.attempt == attempt);
             let java = current.filter_map(|(tid, _)| attempts.java.get(ids.get(tid)?));
             let waits = java.filter_map(|java| Some((java.address, awaited_owner(java)?)));
-            attempts.deadlocks.extend(cycles(&waits.collect()));
+            let waits: BTreeMap<_, _> = waits.collect();
+            let is_dead: BTreeSet<_> = cycles(&waits).into_iter().flatten().collect();
+            let dead = waits.into_iter().filter(|(waiting, _)| is_dead.contains(waiting));
+            attempts.deadlocks.extend(dead);
             // A thread that waits for a lock may wake up for a short time to check the lock. If it did so
             // during this attempt, a further attempt may find that it is part of a deadlock.
             let is_done = |tid: &u32| {
                 let Some(walked) = attempts.walked.get(tid) else { return false };
                 let java = ids.get(tid).and_then(|id| attempts.java.get(id));
                 let waiting = java.filter(|java| awaited_owner(java).is_some());
-                let is_dead =
-                    |address| attempts.deadlocks.iter().flatten().any(|at| *at == address);
-                walked.attempt == attempt || waiting.is_none_or(|java| is_dead(java.address))
+                walked.attempt == attempt
+                    || waiting.is_none_or(|java| attempts.deadlocks.contains_key(&java.address))
             };
             if after.keys().chain(attempts.walked.keys()).all(is_done) {
                 break;
@@ -468,18 +512,11 @@ impl Dumper {
     }
 }
 
-/// Returns the position of each Java thread by the address of its JavaThread.
-pub(super) fn positions(threads: &[Thread]) -> HashMap<Addr, usize> {
-    let java = |(at, thread): (usize, &Thread)| Some((thread.java.as_ref()?.address, at));
-    threads.iter().enumerate().filter_map(java).collect()
-}
-
 /// Returns the JavaThread that owns the lock for which a thread waits: a monitor or an ownable synchronizer. Returns
-/// `None` if no listed thread owns it, or if the owner is not certain. A thread in `Object.wait` does not wait for a lock.
-pub(super) fn awaited_owner(thread: &JavaThread) -> Option<Addr> {
-    let blocked_on = thread.blocked_on.as_ref().filter(|on| on.kind != BlockKind::Wait)?;
-    match blocked_on.owner {
-        Owner::Thread(owner) if !thread.is_moving => Some(owner),
+/// `None` if no listed thread owns it, or if the owner is not certain.
+fn awaited_owner(thread: &JavaThread) -> Option<Addr> {
+    match thread.blocked_on.as_ref()?.lock_owner()? {
+        Owner::Thread(owner) if !thread.is_moving => Some(*owner),
         _ => None,
     }
 }
@@ -555,23 +592,25 @@ pub(super) fn read_held<'a>(
     }
 }
 
-/// Appends the named frames of a stack, innermost first. Returns the monitors that the thread holds.
-pub(super) fn append_named(
-    namer: &mut StackNamer,
-    hotspot: &HotSpot,
-    files: &mut Files,
-    walked: Walked,
-    frames: &mut Vec<Frame>,
-) -> Vec<HeldMonitor> {
-    let named = namer.name_without_walker(hotspot, files, &walked.user);
-    let before = frames.len();
-    let monitor = |monitor: HeldMonitor| {
-        let frame = before + named.begins.get(monitor.frame)? + monitor.depth;
-        Some(HeldMonitor { frame, depth: 0, ..monitor })
-    };
-    let held = walked.held.into_iter().filter_map(monitor).collect();
-    frames.extend(named.frames.into_iter().rev());
-    held
+impl Thread {
+    /// Names the frames of its stack, and appends them. Sets the monitors that it holds, and its activity.
+    pub(super) fn set_stack(
+        &mut self,
+        namer: &mut StackNamer,
+        hotspot: &HotSpot,
+        files: &mut Files,
+        walked: Walked,
+    ) {
+        let named = namer.name_without_walker(hotspot, files, &walked.user);
+        let before = self.frames.len();
+        let monitor = |monitor: HeldMonitor| {
+            let frame = before + named.begins.get(monitor.frame)? + monitor.depth;
+            Some(HeldMonitor { frame, depth: 0, ..monitor })
+        };
+        self.held = walked.held.into_iter().filter_map(monitor).collect();
+        self.frames.extend(named.frames.into_iter().rev());
+        self.activity = walked.activity;
+    }
 }
 
 /// Returns the states of a thread's frames. Only compiled and interpreted frames can have entered monitors.

@@ -2,10 +2,11 @@
 //! the thread waits for. The JVM is not stopped.
 //!
 //! [`Dumper`] loads the BPF side (bpf/javastack.bpf.c) once and takes any number of dumps. `session` reads the threads
-//! that the BPF side reports, `dump` walks and names their stacks, [`Dumper::virtual_threads`] adds the virtual
-//! threads, and `deadlocks` finds cycles of waiting threads. [`Waits`] reads only which threads wait for locks, without
-//! BPF.
+//! that the BPF side reports, `dump` walks and names their stacks, `virtual_threads` adds the virtual threads, and
+//! `deadlocks` finds cycles of waiting threads. [`CoreDumper`] takes the dump of a core file. [`Changes`] compares a dump
+//! with the previous one. [`Waits`] reads only which threads wait for locks, without BPF.
 
+mod changes;
 mod core;
 mod deadlocks;
 mod dump;
@@ -22,6 +23,8 @@ mod skel {
 }
 
 pub use self::core::CoreDumper;
+pub use crate::hotspot::virtual_threads::MAX_VIRTUAL_THREADS;
+pub use changes::{Change, Changes};
 pub use dump::{Activity, Dump, Dumper, Thread};
-pub use virtual_threads::{Member, VirtualDump, VirtualThread, blocked_on, carried};
-pub use waits::{Root, Wait, Waits};
+pub use virtual_threads::VirtualThread;
+pub use waits::{Root, ThreadId, Wait, Waits};

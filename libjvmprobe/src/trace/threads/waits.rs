@@ -1,7 +1,7 @@
-//! Threads that wait for locks of other threads, read without their stacks. This is much cheaper than a dump.
+//! Threads that wait for locks of other threads. Reading them without their stacks is much cheaper than a dump.
 
 use std::{
-    collections::{BTreeMap, HashSet},
+    collections::{BTreeMap, HashMap, HashSet},
     sync::Arc,
 };
 
@@ -9,66 +9,133 @@ use crate::{
     Addr, Result,
     hotspot::{
         HotSpot,
-        java_threads::{BlockKind, JavaThread},
+        java_threads::{BlockKind, BlockedOn, JavaThread, Owner},
+        virtual_threads::VirtualThreads,
     },
-    trace::threads::{deadlocks::cycles, dump::awaited_owner},
+    trace::threads::deadlocks::cycles,
 };
+
+/// A thread of a JVM.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum ThreadId {
+    /// A platform thread: the address of its JavaThread.
+    Platform(Addr),
+    /// A virtual thread: its number.
+    Virtual(u64),
+}
+
+impl ThreadId {
+    /// Returns the owner of a lock; `None` if it is not known. A carrier owns locks for the virtual thread that is
+    /// mounted on it. `mounted` returns the number of this virtual thread.
+    pub fn of_owner(owner: &Owner, mounted: impl Fn(Addr) -> Option<u64>) -> Option<Self> {
+        match *owner {
+            Owner::Thread(address) => {
+                Some(mounted(address).map_or(Self::Platform(address), Self::Virtual))
+            }
+            Owner::VirtualThread { number, .. } => Some(Self::Virtual(number)),
+            Owner::None | Owner::Unknown => None,
+        }
+    }
+}
 
 /// A thread that waits for a monitor or an ownable synchronizer of another thread. The address of the lock is not
 /// included, because a collector may move the lock while the thread waits for it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Wait {
-    /// Address of the waiting JavaThread.
-    pub thread: Addr,
-    /// Address of the JavaThread that owns the lock.
-    pub owner: Addr,
+    /// The waiting thread.
+    pub thread: ThreadId,
+    /// The thread that owns the lock.
+    pub owner: ThreadId,
     /// How the thread waits.
     pub kind: BlockKind,
     /// Name of the lock's class.
     pub class: Arc<str>,
+    /// Address of the carrier's JavaThread if the waiting thread is a virtual thread that is mounted.
+    pub carrier: Option<Addr>,
 }
 
 /// The threads of a JVM that wait for locks of others. They are read one after another, so they may not have waited at
 /// the same time.
 #[derive(Clone, Debug, Default)]
 pub struct Waits {
-    /// By the address of the waiting JavaThread.
-    waits: BTreeMap<Addr, Wait>,
-    /// The thread with the lowest address in each cycle of waiting threads.
-    cycles: Vec<Addr>,
+    waits: BTreeMap<ThreadId, Wait>,
+    cycles: Vec<Vec<ThreadId>>,
 }
 
 /// End of a chain of threads that wait for each other's locks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Root {
-    /// A cycle of threads that wait for each other, given by its thread with the lowest address.
-    Cycle(Addr),
+    /// A cycle of threads that wait for each other, given by its lowest thread.
+    Cycle(ThreadId),
     /// A thread that waits for no lock.
-    Thread(Addr),
+    Thread(ThreadId),
 }
 
 impl Waits {
-    /// Reads the waiting threads of a JVM.
+    /// Reads the waiting threads of a JVM: all platform threads, and at most `max_virtual_threads` virtual threads.
     ///
     /// # Errors
     /// [`crate::Error::Layout`] naming the missing field, [`crate::Error::Memory`] if the JVM has exited.
-    pub fn read(hotspot: &HotSpot) -> Result<Self> {
+    pub fn read(hotspot: &HotSpot, max_virtual_threads: usize) -> Result<Self> {
         let threads = hotspot.java_threads()?;
-        let wait = |thread: &JavaThread| {
-            let (owner, on) = (awaited_owner(thread)?, thread.blocked_on.as_ref()?);
-            let (kind, class) = (on.kind, Arc::clone(&on.class));
-            Some(Wait { thread: thread.address, owner, kind, class })
+        let found = hotspot.virtual_threads(max_virtual_threads).unwrap_or_else(|error| {
+            log::debug!("cannot read the virtual threads that wait for locks: {error}");
+            VirtualThreads::default()
+        });
+        Ok(Self::among(threads.iter().map(|thread| (thread, true)), &found))
+    }
+
+    /// Finds the waiting threads among all threads of a JVM. Each platform thread is given with a flag. If the flag is
+    /// false, neither the thread nor a virtual thread that is mounted on it counts as waiting.
+    pub(super) fn among<'a>(
+        platform: impl Iterator<Item = (&'a JavaThread, bool)>,
+        found: &VirtualThreads,
+    ) -> Self {
+        let mut mounted = HashMap::new();
+        let mut still = HashMap::new();
+        for (thread, is_still) in platform {
+            mounted.extend(thread.mounted.map(|number| (thread.address, number)));
+            if is_still && !thread.is_moving {
+                still.insert(thread.address, thread);
+            }
+        }
+        let wait = |thread: ThreadId, carrier: Option<Addr>, on: &BlockedOn| {
+            // The read of the platform threads does not find an owner that is a virtual thread without a carrier.
+            let owner = match on.lock_owner()? {
+                Owner::Unknown if on.kind == BlockKind::Enter => found.holders.get(&on.object)?,
+                owner => owner,
+            };
+            let owner = ThreadId::of_owner(owner, |address| mounted.get(&address).copied());
+            // An owner that waits for its own lock has acquired it after its wait was read.
+            let owner = owner.filter(|&owner| owner != thread)?;
+            Some(Wait { thread, owner, kind: on.kind, class: Arc::clone(&on.class), carrier })
         };
-        Ok(Self::of(threads.iter().filter_map(wait)))
+        let platform = still.values().filter(|thread| thread.mounted.is_none()).filter_map(
+            |JavaThread { address, blocked_on, .. }| {
+                wait(ThreadId::Platform(*address), None, blocked_on.as_ref()?)
+            },
+        );
+        let found = found.threads.iter().filter(|thread| !thread.is_moving).filter_map(|thread| {
+            let own = thread.blocked_on.as_ref();
+            let on = match thread.carrier {
+                None => own,
+                Some(carrier) => {
+                    let carrier = still.get(&carrier);
+                    let carrier = carrier.filter(|java| java.mounted == Some(thread.number))?;
+                    // The JavaThread of the carrier contains the monitor that the virtual thread waits for.
+                    own.or(carrier.blocked_on.as_ref())
+                }
+            };
+            wait(ThreadId::Virtual(thread.number), thread.carrier, on?)
+        });
+        Self::of(platform.chain(found))
     }
 
     /// Indexes waiting threads.
     pub fn of(waits: impl IntoIterator<Item = Wait>) -> Self {
         let waits: BTreeMap<_, _> = waits.into_iter().map(|wait| (wait.thread, wait)).collect();
         let owners = waits.iter().map(|(thread, wait)| (*thread, wait.owner)).collect();
-        let lowest = |cycle: Vec<Addr>| cycle.first().copied();
-        let cycles = cycles(&owners).into_iter().filter_map(lowest).collect();
-        Self { waits, cycles }
+        Self { cycles: cycles(&owners), waits }
     }
 
     /// Returns the waiting threads.
@@ -76,21 +143,28 @@ impl Waits {
         self.waits.values()
     }
 
-    /// Returns the cycles of waiting threads. Only a dump can show whether they are deadlocks.
-    pub fn cycles(&self) -> impl Iterator<Item = Root> {
-        self.cycles.iter().copied().map(Root::Cycle)
+    /// Returns what a thread waits for.
+    pub(super) fn get(&self, thread: ThreadId) -> Option<&Wait> {
+        self.waits.get(&thread)
+    }
+
+    /// Returns the cycles of waiting threads. Each thread waits for the next one, and the last one for the first, which
+    /// is the lowest one. Only a dump can show whether a cycle is a deadlock.
+    pub fn cycles(&self) -> &[Vec<ThreadId>] {
+        &self.cycles
     }
 
     /// Returns the threads that a thread waits for: the owner of its lock, the owner of the lock that this
     /// owner waits for, and so on. Also returns the end of this chain.
-    pub fn chain(&self, wait: &Wait) -> (Vec<Addr>, Root) {
+    pub fn chain(&self, wait: &Wait) -> (Vec<ThreadId>, Root) {
         let (mut owners, mut seen) = (vec![wait.owner], HashSet::from([wait.owner]));
         let mut last = wait.owner;
         while let Some(next) = self.waits.get(&last) {
             last = next.owner;
             if !seen.insert(last) {
-                let cycle = self.cycles.iter().find(|lowest| seen.contains(lowest));
-                return (owners, Root::Cycle(cycle.copied().unwrap_or(last)));
+                let lowest = self.cycles.iter().filter_map(|cycle| cycle.first());
+                let lowest = lowest.copied().find(|lowest| seen.contains(lowest));
+                return (owners, Root::Cycle(lowest.unwrap_or(last)));
             }
             owners.push(last);
         }
@@ -102,20 +176,25 @@ impl Waits {
 mod tests {
     use super::*;
 
+    fn id(number: u64) -> ThreadId {
+        ThreadId::Platform(Addr(number))
+    }
+
     #[test]
     fn chains_end_at_a_cycle_or_at_a_thread_that_does_not_wait() {
         let wait = |&(thread, owner): &(u64, u64)| Wait {
-            thread: Addr(thread),
-            owner: Addr(owner),
+            thread: id(thread),
+            owner: id(owner),
             kind: BlockKind::Enter,
             class: "A".into(),
+            carrier: None,
         };
         let waits = Waits::of([(1, 2), (2, 3), (5, 6), (6, 7), (7, 6)].iter().map(wait));
-        let addresses = |all: &[u64]| all.iter().copied().map(Addr).collect::<Vec<_>>();
+        let ids = |all: &[u64]| all.iter().copied().map(id).collect::<Vec<_>>();
         let chain = |thread, owner| waits.chain(&wait(&(thread, owner)));
-        assert_eq!(chain(1, 2), (addresses(&[2, 3]), Root::Thread(Addr(3))));
-        assert_eq!(chain(5, 6), (addresses(&[6, 7]), Root::Cycle(Addr(6))));
-        assert_eq!(chain(7, 6), (addresses(&[6, 7]), Root::Cycle(Addr(6))));
-        assert_eq!(waits.cycles().collect::<Vec<_>>(), [Root::Cycle(Addr(6))]);
+        assert_eq!(chain(1, 2), (ids(&[2, 3]), Root::Thread(id(3))));
+        assert_eq!(chain(5, 6), (ids(&[6, 7]), Root::Cycle(id(6))));
+        assert_eq!(chain(7, 6), (ids(&[6, 7]), Root::Cycle(id(6))));
+        assert_eq!(waits.cycles(), [ids(&[6, 7])]);
     }
 }

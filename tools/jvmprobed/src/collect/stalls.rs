@@ -5,7 +5,8 @@
 //! - Deadlock: there is a cycle of waiting threads, and the dump confirms that the cycle is a deadlock.
 //! - Standstill: in all checks of the configured time, a thread has waited for a lock of the same class and
 //!   the same owner. This owner may wait for a lock of another thread, and so on. Two successive dumps show
-//!   that none of these threads uses CPU time.
+//!   that none of these threads uses CPU time. The CPU time of virtual threads is not known, so a virtual thread
+//!   that is not mounted must have the same stack in both dumps.
 //!
 //! An idle JVM is not at a standstill, because its threads wait for work and not for locks. Threads that wait
 //! for a lock are not at a standstill either, as long as the owner at the end of the chain uses CPU time.
@@ -14,6 +15,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque},
+    hash::{DefaultHasher, Hash, Hasher},
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -28,7 +30,7 @@ use libjvmprobe::{
     hotspot::HotSpot,
     jvms::{Arrival, Registry, registry::Stage},
     process::Target,
-    trace::threads::{Dump, Dumper, Root, Wait, Waits},
+    trace::threads::{Dump, Dumper, Root, ThreadId, Wait, Waits},
 };
 
 use crate::thread_dump::{Cause, ThreadDump};
@@ -54,6 +56,8 @@ const MAX_CHARGE: Duration = Duration::from_secs(1);
 /// The budget saves unused time, but at most the time that it grants for this span. A series of checks
 /// without a pause can therefore use at most this time at once.
 const BUDGET_SPAN: Duration = Duration::from_secs(600);
+/// Maximum number of virtual threads of a JVM that are read. It limits time and memory.
+const MAX_VIRTUAL_THREADS: usize = 20_000;
 
 /// Options of the search.
 #[derive(Debug)]
@@ -78,7 +82,7 @@ pub fn search(
     mut found: impl FnMut(ThreadDump),
 ) -> Result<()> {
     let mut search = Search {
-        dumper: Dumper::new(false)?,
+        dumper: Dumper::new(false, MAX_VIRTUAL_THREADS)?,
         after: Duration::ZERO,
         interval: MIN_INTERVAL,
         jvms: BTreeMap::new(),
@@ -155,8 +159,8 @@ struct Jvm {
     /// Time of the next check.
     next: Instant,
     history: History,
-    /// CPU time of each Java thread in the last dump, by the address of its JavaThread, and the time of that dump.
-    baseline: Option<(Instant, HashMap<Addr, Duration>)>,
+    /// The last dump.
+    baseline: Option<Baseline>,
     /// Times of the stored dumps of the last hour.
     stored: VecDeque<Instant>,
     has_failed: bool,
@@ -240,10 +244,10 @@ impl Jvm {
         after: Duration,
         interval: Duration,
     ) -> Result<Option<ThreadDump>> {
-        let waits = Waits::read(&self.hotspot)?;
+        let waits = Waits::read(&self.hotspot, MAX_VIRTUAL_THREADS)?;
         let now = Instant::now();
         self.history.update(&waits, now, after);
-        let is_cycle = waits.cycles().any(|root| !self.history.is_reported(root));
+        let is_cycle = roots(waits.cycles()).any(|root| !self.history.is_reported(root));
         let is_late = |wait: &&Wait| self.history.age(wait, now) + interval >= after;
         let is_late = self.history.unreported(&waits).iter().any(is_late);
         if !is_cycle && !is_late {
@@ -256,10 +260,9 @@ impl Jvm {
         }
         let time = rfc3339(monotonic_ns());
         let dump = dumper.dump(self.target.pid(), &self.hotspot)?;
-        let new = (now, cpu_times(&dump));
-        let before = self.baseline.replace(new);
+        let before = self.baseline.replace(Baseline::of(&dump, now));
         let deadlocks: BTreeSet<_> =
-            deadlocks(&dump).into_iter().filter(|&root| !self.history.is_reported(root)).collect();
+            roots(&dump.deadlocks).filter(|&root| !self.history.is_reported(root)).collect();
         let is_old = |wait: &&Wait| self.history.age(wait, now) >= after;
         let old: Vec<_> = self.history.unreported(&waits).into_iter().filter(is_old).collect();
         let stuck = before
@@ -272,45 +275,86 @@ impl Jvm {
         };
         let roots: HashSet<_> = deadlocks.into_iter().chain(stuck).collect();
         let waiting = old.iter().filter(|wait| roots.contains(&waits.chain(wait).1)).count();
-        let identity = (time, self.target.pid().0);
-        let record = ThreadDump::new(identity, (cause, waiting as u64), &self.hotspot, &dump)?;
+        let record = ThreadDump::new(time, (cause, waiting as u64), &dump)?;
         self.history.report(roots, now);
         self.stored.push_back(now);
         Ok(Some(record))
     }
 }
 
-/// Returns the CPU time of each Java thread.
-fn cpu_times(dump: &Dump) -> HashMap<Addr, Duration> {
-    let times = dump.threads.iter();
-    times.filter_map(|thread| Some((thread.java.as_ref()?.address, thread.os.cpu()))).collect()
+/// Returns cycles of waiting threads in the form that identifies them in later checks.
+fn roots(cycles: &[Vec<ThreadId>]) -> impl Iterator<Item = Root> {
+    cycles.iter().filter_map(|cycle| cycle.iter().min().copied()).map(Root::Cycle)
 }
 
-/// Returns the deadlocks of a dump.
-fn deadlocks(dump: &Dump) -> Vec<Root> {
-    let address = |&at: &usize| Some(dump.threads.get(at)?.java.as_ref()?.address);
-    let lowest = |cycle: &Vec<usize>| cycle.iter().filter_map(address).min().map(Root::Cycle);
-    dump.deadlocks.iter().filter_map(lowest).collect()
+/// Data by which two dumps show whether a thread has run in between.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Progress {
+    /// CPU time of the platform thread or, for a virtual thread that is mounted, of its carrier.
+    cpu: Duration,
+    /// Address of the carrier's JavaThread for a virtual thread that is mounted.
+    carrier: Option<Addr>,
+    /// Hash of the stack of a virtual thread that is not mounted.
+    stack: u64,
 }
 
-/// CPU times of threads, and when they were read.
-type CpuTimes = (Instant, HashMap<Addr, Duration>);
+/// The Java threads of a dump.
+#[derive(Debug)]
+struct Baseline {
+    time: Instant,
+    threads: HashMap<ThreadId, Progress>,
+}
+
+impl Baseline {
+    fn of(dump: &Dump, time: Instant) -> Self {
+        let platform = dump.threads.iter().filter_map(|thread| {
+            let id = ThreadId::Platform(thread.java.as_ref()?.address);
+            Some((id, Progress { cpu: thread.os.cpu(), ..Progress::default() }))
+        });
+        let found = dump.virtual_threads.iter().map(|thread| {
+            let carrier = thread.carrier.and_then(|at| dump.threads.get(at));
+            let progress = match carrier {
+                Some(carrier) => Progress {
+                    cpu: carrier.os.cpu(),
+                    carrier: thread.java.carrier,
+                    ..Progress::default()
+                },
+                None => {
+                    let mut hasher = DefaultHasher::new();
+                    thread.java.frames.hash(&mut hasher);
+                    Progress { stack: hasher.finish(), ..Progress::default() }
+                }
+            };
+            (ThreadId::Virtual(thread.java.number), progress)
+        });
+        Self { time, threads: platform.chain(found).collect() }
+    }
+
+    /// Returns whether a thread has made no progress since an earlier dump. A thread that is missing in one of the dumps
+    /// may have run.
+    fn is_still(&self, since: &Self, thread: ThreadId) -> bool {
+        let max = self.time.saturating_duration_since(since.time).mul_f64(MAX_CPU_SHARE);
+        match (since.threads.get(&thread), self.threads.get(&thread)) {
+            (Some(before), Some(now)) => {
+                (before.carrier, before.stack) == (now.carrier, now.stack)
+                    && now.cpu.checked_sub(before.cpu).is_some_and(|used| used <= max)
+            }
+            _ => false,
+        }
+    }
+}
 
 /// Returns the standstills to which the waits `old` belong: for each wait the thread at the end of its chain,
-/// if neither the waiting thread nor any owner in the chain uses CPU time. Chains that end in a cycle are
+/// if neither the waiting thread nor any owner in the chain makes progress. Chains that end in a cycle are
 /// skipped.
 fn stuck(
     waits: &Waits,
     old: &[&Wait],
-    before: &CpuTimes,
-    now: Option<&CpuTimes>,
+    before: &Baseline,
+    now: Option<&Baseline>,
 ) -> BTreeSet<Root> {
     let Some(now) = now else { return BTreeSet::new() };
-    let max = now.0.saturating_duration_since(before.0).mul_f64(MAX_CPU_SHARE);
-    let is_still = |thread: &Addr| match (before.1.get(thread), now.1.get(thread)) {
-        (Some(&before), Some(&now)) => now.checked_sub(before).is_some_and(|used| used <= max),
-        _ => false,
-    };
+    let is_still = |&thread: &ThreadId| now.is_still(before, thread);
     let root = |wait: &&Wait| {
         let (owners, root) = waits.chain(wait);
         let is_stuck = matches!(root, Root::Thread(_))
@@ -372,12 +416,18 @@ mod tests {
 
     fn waits(all: &[(u64, u64)]) -> Waits {
         let wait = |&(thread, owner): &(u64, u64)| Wait {
-            thread: Addr(thread),
-            owner: Addr(owner),
+            thread: id(thread),
+            owner: id(owner),
             kind: BlockKind::Enter,
             class: "A".into(),
+            carrier: None,
         };
         Waits::of(all.iter().map(wait))
+    }
+
+    /// Threads from 100 on are virtual.
+    fn id(number: u64) -> ThreadId {
+        if number < 100 { ThreadId::Platform(Addr(number)) } else { ThreadId::Virtual(number) }
     }
 
     const AFTER: Duration = Duration::from_secs(60);
@@ -408,7 +458,7 @@ mod tests {
         let first = waits(&[(1, 9)]);
         history.update(&first, at(0), AFTER);
         assert_eq!(history.unreported(&first).len(), 1);
-        history.report([Root::Thread(Addr(9))], at(0));
+        history.report([Root::Thread(id(9))], at(0));
         let more = waits(&[(1, 9), (2, 1), (3, 9)]);
         for number in 1..100 {
             // Every third check finds no waits.
@@ -431,21 +481,41 @@ mod tests {
     #[test]
     fn owner_that_runs_is_no_standstill() {
         let begin = Instant::now();
-        let times = |after: u64, ms: &[(u64, u64)]| {
-            let times = ms.iter().map(|&(thread, ms)| (Addr(thread), Duration::from_millis(ms)));
-            (begin + Duration::from_secs(after), times.collect::<HashMap<_, _>>())
+        let cpu = |ms| Progress { cpu: Duration::from_millis(ms), ..Progress::default() };
+        let baseline = |after: u64, threads: &[(u64, Progress)]| Baseline {
+            time: begin + Duration::from_secs(after),
+            threads: threads.iter().map(|&(thread, progress)| (id(thread), progress)).collect(),
         };
         let all = waits(&[(1, 2), (2, 3), (4, 5)]);
         let old: Vec<_> = all.iter().collect();
-        let before = times(0, &[(1, 5), (2, 5), (3, 5), (4, 5), (5, 5)]);
-        let now = times(10, &[(1, 6), (2, 5), (3, 5), (4, 5), (5, 500)]);
-        assert_eq!(stuck(&all, &old, &before, Some(&now)), [Root::Thread(Addr(3))].into());
+        let before = baseline(0, &[1, 2, 3, 4, 5].map(|thread| (thread, cpu(5))));
+        let now = [(1, cpu(6)), (2, cpu(5)), (3, cpu(5)), (4, cpu(5)), (5, cpu(500))];
+        let now = baseline(10, &now);
+        assert_eq!(stuck(&all, &old, &before, Some(&now)), [Root::Thread(id(3))].into());
         // Threads that are missing in one of the dumps may have run.
-        let now = times(10, &[(1, 6), (2, 5), (4, 5), (5, 5)]);
-        assert_eq!(stuck(&all, &old, &before, Some(&now)), [Root::Thread(Addr(5))].into());
+        let now = baseline(10, &[(1, cpu(6)), (2, cpu(5)), (4, cpu(5)), (5, cpu(5))]);
+        assert_eq!(stuck(&all, &old, &before, Some(&now)), [Root::Thread(id(5))].into());
         let cycle = waits(&[(1, 2), (2, 1)]);
         let old: Vec<_> = cycle.iter().collect();
         assert!(stuck(&cycle, &old, &before, Some(&before)).is_empty());
+    }
+
+    #[test]
+    fn virtual_thread_with_another_stack_or_carrier_is_no_standstill() {
+        let all = waits(&[(101, 102)]);
+        let old: Vec<_> = all.iter().collect();
+        let waiting = Progress { stack: 1, ..Progress::default() };
+        let baseline = |owner| Baseline {
+            time: Instant::now(),
+            threads: [(id(101), waiting), (id(102), owner)].into(),
+        };
+        let in_heap = |stack| Progress { stack, ..Progress::default() };
+        let mounted = |carrier| Progress { carrier: Some(Addr(carrier)), ..Progress::default() };
+        let is_stuck =
+            |before, now| !stuck(&all, &old, &baseline(before), Some(&baseline(now))).is_empty();
+        assert!(is_stuck(in_heap(7), in_heap(7)) && is_stuck(mounted(7), mounted(7)));
+        assert!(!is_stuck(in_heap(7), in_heap(8)) && !is_stuck(mounted(7), mounted(8)));
+        assert!(!is_stuck(in_heap(7), mounted(7)));
     }
 
     #[test]
