@@ -12,7 +12,7 @@ use std::{
 };
 
 use jvmprobe_tests::{
-    load::Load,
+    load::{Load, VIRTUAL},
     run_beside_others,
     runtimes::{Runtime, named, of_unstable},
     tool::{self, Output, assert_refused},
@@ -38,8 +38,8 @@ impl Core {
     }
 }
 
-/// Starts `LockLoad` with the folder as its working directory, in which the kernel writes the core file.
-fn start(runtime: &Runtime, flags: &str, folder: &TempDir) -> Load {
+/// Starts a program with the folder as its working directory, in which the kernel writes the core file.
+fn start_program(runtime: &Runtime, flags: &str, program: &str, folder: &TempDir) -> Load {
     let mut command = runtime.command();
     command.args(flags.split_ascii_whitespace()).current_dir(folder.path());
     // These settings reduce the reserved address space of the JVM, because gdb writes reserved address space
@@ -48,8 +48,19 @@ fn start(runtime: &Runtime, flags: &str, folder: &TempDir) -> Load {
     let limit = Rlimit { current: None, maximum: None };
     // SAFETY: setrlimit(2) is async-signal-safe.
     unsafe { command.pre_exec(move || Ok(setrlimit(Resource::Core, limit)?)) };
-    let mut load = Load::spawn_program(command, "LockLoad", runtime.major).in_background();
+    Load::spawn_program(command, program, runtime.major).in_background()
+}
+
+fn start(runtime: &Runtime, flags: &str, folder: &TempDir) -> Load {
+    let mut load = start_program(runtime, flags, "LockLoad", folder);
     load.ask("block");
+    load
+}
+
+/// Starts virtual threads in each state.
+fn start_virtual(runtime: &Runtime, flags: &str, folder: &TempDir) -> Load {
+    let mut load = start_program(runtime, &format!("{VIRTUAL} {flags}"), "VirtualLoad", folder);
+    load.ask("start");
     load
 }
 
@@ -93,7 +104,7 @@ fn dump(args: &[&str]) -> Output {
 
 /// Returns a dump in a form that can be compared. It lacks the data that a core file does not contain. It
 /// also lacks the data that may change after the dump of the JVM, before its core file is written: the
-/// innermost line of the thread that runs, and the compiler threads.
+/// innermost lines of the thread that runs, and the compiler threads.
 fn json(output: &Output) -> Value {
     assert!(matches!(output.status.code(), Some(0 | DEADLOCK)), "{output:?}");
     let mut dump = output.json().remove(0)["threadDump"].take();
@@ -107,7 +118,11 @@ fn json(output: &Output) -> Value {
             for field in ["cpu_ns", "blocking_call", "activity"] {
                 thread[field] = Value::Null;
             }
-            if thread["name"] == "spinner" {
+            if thread["name"] == "spinner" && thread["virtual"] == true {
+                // The compiler may have inlined the innermost methods into their callers.
+                let stack = thread["stack"].as_array_mut().unwrap();
+                stack.drain(..stack.len() - 3);
+            } else if thread["name"] == "spinner" {
                 let innermost = thread["stack"][0].as_str().unwrap();
                 assert!(innermost.starts_with("LockLoad.act("), "{thread}");
                 thread["stack"][0] = "LockLoad.act".into();
@@ -199,6 +214,54 @@ fn deadlock_in_a_core_file_is_found() {
     }
 }
 
+/// Virtual threads: numbers, states, stacks, locks, owners, carriers and containers.
+#[test]
+fn core_file_has_the_virtual_threads_of_the_jvm() {
+    run_beside_others();
+    let mut all = vec![
+        (named("temurin-21"), ""),
+        (named("temurin-25"), ""),
+        (named("temurin-21"), "-XX:+UseZGC -XX:+ZGenerational"),
+        (named("temurin-25"), "-XX:+UseZGC"),
+        (named("temurin-25"), "-XX:+UseShenandoahGC -Xint"),
+        (named("temurin-25"), "-XX:+UseCompactObjectHeaders -XX:+UseSerialGC"),
+    ];
+    all.extend(["sid-27", "sid-28"].into_iter().filter_map(of_unstable).map(|jdk| (jdk, "")));
+    for (runtime, flags) in all {
+        let name = format!("{} {flags}", runtime.name);
+        let folder = tempfile::tempdir().unwrap();
+        let core = crash(start_virtual(runtime, flags, &folder), Signal::ABORT, folder);
+        let containers = core.before["threadContainers"].as_array().unwrap().iter();
+        let threads = containers.flat_map(|container| container["threads"].as_array().unwrap());
+        let found = threads.filter(|thread| thread["virtual"] == true).count();
+        assert!(found >= 14, "{name}: {found} virtual threads");
+        check(&name, &core, &[]);
+    }
+}
+
+#[test]
+fn deadlocks_with_virtual_threads_in_a_core_file_are_found() {
+    run_beside_others();
+    for runtime in [named("temurin-21"), named("temurin-25")] {
+        let folder = tempfile::tempdir().unwrap();
+        let mut load = start_virtual(runtime, "", &folder);
+        for kinds in ["vpv reentrant", "vvpp both", "pp monitors", "vv monitors"] {
+            load.ask(&format!("deadlock {kinds}"));
+        }
+        // gdb stops the JVM, which continues afterwards.
+        let core = gcore(load, folder);
+        let members = |cycle: &Value| cycle.as_array().unwrap().len();
+        let mut sizes: Vec<_> =
+            core.before["deadlocks"].as_array().unwrap().iter().map(members).collect();
+        sizes.sort_unstable();
+        assert_eq!(sizes, [2, 2, 3, 4], "{}: {}", runtime.name, core.before["deadlocks"]);
+        check(&runtime.name, &core, &[]);
+        let text = tool::run("javastack", &["--core", core.path(), "-q"]);
+        assert_eq!(text.status.code(), Some(DEADLOCK), "{text:?}");
+        assert!(text.stdout.ends_with("Found 4 deadlocks.\n"), "{}", text.stdout);
+    }
+}
+
 #[test]
 fn mixed_dump_of_a_core_file_has_native_frames() {
     run_beside_others();
@@ -259,37 +322,98 @@ fn libjvm_at_another_path_is_specified_by_exe() {
     }
 }
 
+/// Returns the names of the threads of a dump, except those of compiler threads.
+fn names(dump: &Value, is_virtual: bool) -> Vec<String> {
+    let containers = dump["threadContainers"].as_array().unwrap().iter();
+    let threads = containers.flat_map(|container| container["threads"].as_array().unwrap());
+    let threads = threads.filter(|thread| (thread["virtual"] == true) == is_virtual);
+    let names = threads.map(|thread| thread["name"].as_str().unwrap().to_owned());
+    names.filter(|name| !name.contains("CompilerThread")).collect()
+}
+
 #[test]
 fn truncated_core_files_have_a_dump_or_an_error() {
     run_beside_others();
-    for name in ["zulu-8", "temurin-25"] {
-        let core = crashed(named(name), "", Signal::ABORT);
+    for (name, is_virtual) in [("zulu-8", false), ("temurin-25", false), ("temurin-21", true)] {
+        let folder = tempfile::tempdir().unwrap();
+        let load = match is_virtual {
+            true => start_virtual(named(name), "", &folder),
+            false => start(named(name), "", &folder),
+        };
+        let core = crash(load, Signal::ABORT, folder);
         let file = OpenOptions::new().write(true).open(&core.path).unwrap();
         let size = file.metadata().unwrap().len();
         let shares = [999, 995, 990, 980, 950, 900, 800, 600, 400, 200, 100, 10, 1];
         let lengths = shares.map(|share| size / 1000 * share).into_iter();
         let small = [100_000, 50_000, 20_000, 5_000, 1000, 64, 63, 10, 0];
-        let mut complete = 0;
+        let (mut complete, mut found) = (0, 0);
         for length in lengths.chain(small).filter(|&length| length < size) {
             file.set_len(length).unwrap();
             let output = dump(&["--core", core.path()]);
             if output.status.success() {
                 complete += 1;
-                let before = &core.before["threadContainers"][0]["threads"];
                 // Stacks may be incomplete, because code is missing.
                 let now = output.json().remove(0)["threadDump"].take();
-                let now = now["threadContainers"][0]["threads"].as_array().unwrap().iter();
-                let is_compiler =
-                    |thread: &&Value| thread["name"].as_str().unwrap().contains("CompilerThread");
-                let now = now.filter(|thread| !is_compiler(thread)).count();
-                assert_eq!(now, before.as_array().unwrap().len(), "{name} {length}");
+                assert_eq!(names(&now, false), names(&core.before, false), "{name} {length}");
+                let (now, before) = (names(&now, true), names(&core.before, true));
+                found += now.len();
+                assert!(now.iter().all(|thread| before.contains(thread)), "{name} {now:?}");
+                if now.len() < before.len() {
+                    let is_said = output.stderr.contains("virtual threads");
+                    assert!(is_said && output.stderr.contains("truncated"), "{output:?}");
+                }
             } else {
                 let word = if length < 64 { "not a core file" } else { "truncated" };
                 assert_refused(&output, 1, &[word]);
             }
         }
-        println!("{name}: {complete} of {} truncated core files have a dump", shares.len());
+        println!(
+            "{name}: {complete} of {} truncated core files have a dump, with {found} virtual threads",
+            shares.len()
+        );
     }
+}
+
+/// Moves the memory segment that contains an address behind the end of the core file, so that it is missing as in a
+/// truncated file.
+fn hide_segment(core: &Core, address: u64) {
+    let file = OpenOptions::new().read(true).write(true).open(&core.path).unwrap();
+    let word = |at: u64| {
+        let mut word = [0; 8];
+        file.read_exact_at(&mut word, at).unwrap();
+        u64::from_le_bytes(word)
+    };
+    // The fields e_phoff and e_phnum, and p_type, p_offset, p_vaddr and p_memsz of each program header: elf(5).
+    let (first, count) = (word(32), word(56) & 0xffff);
+    let headers = (0..count).map(|index| first + index * 56);
+    let is_it = |&at: &u64| {
+        let (start, size) = (word(at + 16), word(at + 40));
+        word(at) & 0xffff_ffff == 1 && (start..start + size).contains(&address)
+    };
+    let header = headers.into_iter().find(is_it).unwrap();
+    file.write_all_at(&(1_u64 << 40).to_le_bytes(), header + 8).unwrap();
+}
+
+#[test]
+fn core_file_without_a_part_of_the_heap_has_a_dump_and_a_warning() {
+    run_beside_others();
+    let folder = tempfile::tempdir().unwrap();
+    let load = start_virtual(named("temurin-25"), "-XX:+UseSerialGC", &folder);
+    let core = crash(load, Signal::ABORT, folder);
+    let object = |thread: &Value| {
+        let object = thread["blocked_on"]["object"].as_str()?.strip_prefix("0x")?;
+        u64::from_str_radix(object, 16).ok()
+    };
+    let threads = core.before["threadContainers"][0]["threads"].as_array().unwrap();
+    hide_segment(&core, threads.iter().find_map(object).unwrap());
+    let output = dump(&["--core", core.path()]);
+    assert!(output.status.success(), "{output:?}");
+    assert!(output.stderr.contains("virtual threads"), "{}", output.stderr);
+    assert!(output.stderr.contains("truncated"), "{}", output.stderr);
+    let now = output.json().remove(0)["threadDump"].take();
+    // The compiler threads have no names now.
+    assert!(names(&now, false).len() >= names(&core.before, false).len());
+    println!("{}", output.stderr);
 }
 
 #[test]

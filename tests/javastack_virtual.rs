@@ -5,7 +5,7 @@
 use std::{collections::BTreeMap, time::Instant};
 
 use jvmprobe_tests::{
-    load::Load,
+    load::{Load, VIRTUAL},
     run_beside_others,
     runtimes::{Runtime, named, of_unstable},
     tool::{self, Output},
@@ -14,10 +14,6 @@ use serde_json::Value;
 
 /// The exit status for a deadlock.
 const DEADLOCK: i32 = 3;
-/// Enough carriers for all threads of the load, because in JDK 21, a virtual thread that holds a monitor or
-/// waits for one keeps its carrier. `VirtualLoad` needs the export for its `ThreadFlock`.
-const FLAGS: &str = "-Djdk.virtualThreadScheduler.parallelism=20 \
-                     --add-exports=java.base/jdk.internal.misc=ALL-UNNAMED";
 
 /// JDKs with virtual threads.
 fn runtimes() -> Vec<&'static Runtime> {
@@ -27,7 +23,7 @@ fn runtimes() -> Vec<&'static Runtime> {
 }
 
 fn start(runtime: &Runtime, flags: &str) -> Load {
-    Load::start_program(runtime, &format!("{FLAGS} {flags}"), "VirtualLoad").in_background()
+    Load::start_program(runtime, &format!("{VIRTUAL} {flags}"), "VirtualLoad").in_background()
 }
 
 fn dump(load: &Load, more: &[&str]) -> Output {

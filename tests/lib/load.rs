@@ -23,6 +23,11 @@ pub const FRAMES: &str = "-XX:+PreserveFramePointer -XX:+UseSerialGC -XX:Compile
                           -XX:CompileCommand=dontinline,CpuLoad.large \
                           -XX:CompileCommand=dontinline,CpuLoad.deep";
 
+/// JVM flags of `VirtualLoad`: enough carriers for all its threads, because in JDK 21, a virtual thread that
+/// holds a monitor or waits for one keeps its carrier, and the export that its `ThreadFlock` needs.
+pub const VIRTUAL: &str = "-Djdk.virtualThreadScheduler.parallelism=20 \
+                           --add-exports=java.base/jdk.internal.misc=ALL-UNNAMED";
+
 /// Subfolder of the compiled classes that contains `StackLoad` in a version for JDK 8.
 const OF_JDK_8: &str = "jdk-8";
 
