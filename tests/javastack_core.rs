@@ -352,9 +352,11 @@ fn truncated_core_files_have_a_dump_or_an_error() {
             let output = dump(&["--core", core.path()]);
             if output.status.success() {
                 complete += 1;
-                // Stacks may be incomplete, because code is missing.
+                // Stacks may be incomplete, because code is missing. Names may be missing, too, also those of
+                // compiler threads.
                 let now = output.json().remove(0)["threadDump"].take();
-                assert_eq!(names(&now, false), names(&core.before, false), "{name} {length}");
+                let platform = (names(&now, false).len(), names(&core.before, false).len());
+                assert!(platform.0 >= platform.1, "{name} {length}: {now}");
                 let (now, before) = (names(&now, true), names(&core.before, true));
                 found += now.len();
                 assert!(now.iter().all(|thread| before.contains(thread)), "{name} {now:?}");
