@@ -410,8 +410,9 @@ pub(crate) fn everything(given: &[u8]) {
     let frames =
         (0..64).map(|word| FrameState::Interpreted(Addr(fake.code.0 + 8 * word))).collect();
     let _ = java_threads::held(&memory, &layout, &[(fake.code, frames)]);
-    let _ =
-        virtual_threads::read(&memory, &layout.of_jdk(21), virtual_threads::MAX_VIRTUAL_THREADS);
+    let cache = virtual_threads::Cache::default();
+    let max = virtual_threads::MAX_VIRTUAL_THREADS;
+    let _ = virtual_threads::read(&memory, &layout.of_jdk(21), &cache, max);
     let _ = instance_sizes(&memory, &layout);
     for major in [8, 17] {
         let _ = walking::layout(&memory, &layout.of_jdk(major));

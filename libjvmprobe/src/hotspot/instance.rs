@@ -20,6 +20,7 @@ use crate::{
         resolved::Layout,
         sizes::{ClassCounts, HeapCounters},
         threads::{self, ThreadBytes, ThreadLayout},
+        virtual_threads,
     },
     names::clean,
     process::{LibJvm, Target, core_file::CoreFile, memory::Memory},
@@ -65,6 +66,7 @@ pub struct HotSpot {
     pub(super) pid: Pid,
     pub(super) memory: Memory,
     pub(super) layout: Layout,
+    pub(super) classes_of_virtual_threads: Arc<virtual_threads::Cache>,
 }
 
 impl HotSpot {
@@ -126,6 +128,7 @@ impl HotSpot {
             pid,
             memory,
             layout,
+            classes_of_virtual_threads: Arc::default(),
         };
         hotspot.refresh();
         hotspot

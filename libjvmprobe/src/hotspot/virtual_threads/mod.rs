@@ -42,6 +42,7 @@ use std::{
 };
 
 pub use self::chunks::ChunkFrame;
+pub(super) use self::classes::Cache;
 use self::reader::Reader;
 use crate::{
     Addr, Result,
@@ -192,7 +193,7 @@ impl HotSpot {
     /// # Errors
     /// [`crate::Error::Layout`] naming the missing field or class, [`crate::Error::Memory`] if the JVM has exited.
     pub fn virtual_threads(&self, max: usize) -> Result<VirtualThreads> {
-        read(&self.memory, &self.layout, max)
+        read(&self.memory, &self.layout, &self.classes_of_virtual_threads, max)
     }
 }
 
@@ -200,12 +201,17 @@ impl HotSpot {
 ///
 /// # Errors
 /// The errors of [`HotSpot::virtual_threads`].
-pub(super) fn read(memory: &Memory, layout: &Layout, max: usize) -> Result<VirtualThreads> {
+pub(super) fn read(
+    memory: &Memory,
+    layout: &Layout,
+    cache: &Cache,
+    max: usize,
+) -> Result<VirtualThreads> {
     if layout.major < FIRST_WITH_VIRTUAL_THREADS {
         return Ok(VirtualThreads::default());
     }
     let until = Instant::now() + MAX_TIME;
-    within(MAX_TIME, || match Reader::new(memory, layout, max, until)? {
+    within(MAX_TIME, || match Reader::new(memory, layout, cache, (max, until))? {
         Some(mut reader) => reader.read(until),
         None => Ok(VirtualThreads::default()),
     })

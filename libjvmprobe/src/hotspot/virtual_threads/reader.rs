@@ -10,7 +10,7 @@ use std::{
 use super::{
     Container, VirtualState, VirtualThread, VirtualThreads,
     chunks::{ChunkFrame, Frames, MAX_FRAMES},
-    classes::Classes,
+    classes::{Cache, Classes},
     containers::{Found, Owned},
 };
 use crate::{
@@ -124,12 +124,12 @@ impl Reader {
     pub(super) fn new(
         memory: &Memory,
         layout: &Layout,
-        max: usize,
-        until: Instant,
+        cache: &Cache,
+        (max, until): (usize, Instant),
     ) -> Result<Option<Self>> {
         let threads = Threads::new(memory, layout)?;
         let pages = &mut Pages::sequential(memory);
-        let Some(classes) = Classes::find(pages, &threads, layout, until)? else {
+        let Some(classes) = Classes::find(pages, &threads, layout, cache, until)? else {
             return Ok(None);
         };
         let added_field = |item| {

@@ -235,7 +235,12 @@ impl Jvm {
     }
 
     fn read(&self) -> Result<VirtualThreads> {
-        read(&own_memory(), &self.image.read().unwrap().of_jdk(21), MAX_VIRTUAL_THREADS)
+        read(
+            &own_memory(),
+            &self.image.read().unwrap().of_jdk(21),
+            &Cache::default(),
+            MAX_VIRTUAL_THREADS,
+        )
     }
 }
 
@@ -324,7 +329,7 @@ fn jdk_before_21_has_no_virtual_threads() {
     let jvm = Jvm::new();
     let layout = jvm.image.read().unwrap().of_jdk(17);
     assert_eq!(
-        read(&own_memory(), &layout, MAX_VIRTUAL_THREADS).unwrap(),
+        read(&own_memory(), &layout, &Cache::default(), MAX_VIRTUAL_THREADS).unwrap(),
         VirtualThreads::default()
     );
 }
@@ -390,7 +395,7 @@ proptest! {
         for (index, object) in copies {
             jvm.image.damage(index, objects[object % objects.len()].0);
         }
-        if let Ok(found) = read(&own_memory(), &layout, MAX_VIRTUAL_THREADS) {
+        if let Ok(found) = read(&own_memory(), &layout, &Cache::default(), MAX_VIRTUAL_THREADS) {
             prop_assert!(found.threads.len() <= 4096);
             for thread in &found.threads {
                 prop_assert!(thread.frames.len() <= chunks::MAX_FRAMES + 1);
