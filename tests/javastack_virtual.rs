@@ -2,9 +2,10 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(clippy::print_stdout, reason = "figures are printed")]
 
-use std::{collections::BTreeMap, time::Instant};
+use std::{collections::BTreeMap, fs, time::Instant};
 
 use jvmprobe_tests::{
+    folded,
     load::{Load, VIRTUAL},
     run_beside_others,
     runtimes::{Runtime, named, of_unstable},
@@ -282,6 +283,52 @@ fn equal_stacks_of_many_threads_are_printed_once() {
         // The JSON is not parsed, because the parsed dump would need several hundred megabytes.
         let json = dump(&load, &["-j"]).stdout;
         assert_eq!(json.matches("\"name\":\"many-").count(), MANY, "{runtime}");
+        load.kill();
+    }
+}
+
+/// Each stack in an output file has as many threads as report this stack.
+#[test]
+fn output_files_count_mounted_and_unmounted_virtual_threads() {
+    const MANY: u64 = 1000;
+    run_beside_others();
+    let dir = tempfile::tempdir().unwrap();
+    for runtime in [named("temurin-21"), named("temurin-25")] {
+        let mut load = start(runtime, "");
+        load.ask("start");
+        let truth = reported(&mut load);
+        let path = dir.path().join(format!("{}.folded", runtime.name));
+        let folded = |load: &Load| {
+            let output = dump(load, &["-q", "-o", path.to_str().unwrap()]);
+            assert!(output.status.success(), "{output:?}");
+            let mut stacks = BTreeMap::new();
+            for line in folded::parse(&fs::read_to_string(&path).unwrap()) {
+                let frames = line.frames.into_iter().skip(1).rev().collect::<Vec<_>>();
+                *stacks.entry(frames).or_insert(0) += line.count;
+            }
+            stacks
+        };
+        let before = folded(&load);
+        let mut expected = BTreeMap::new();
+        for thread in WAITING {
+            *expected.entry(without_lines(&truth[thread]).frames).or_insert(0) += 1;
+        }
+        for (stack, count) in expected {
+            assert_eq!(before.get(&stack), Some(&count), "{}: {stack:?}", runtime.name);
+        }
+        load.ask(&format!("park {MANY}"));
+        let after = folded(&load);
+        let deep = |stack: &&Vec<String>| {
+            stack.iter().filter(|frame| *frame == "VirtualLoad.deep").count() == 11
+        };
+        let new = after.keys().filter(deep).map(|stack| after[stack]).sum::<u64>();
+        assert_eq!(new, MANY, "{}", runtime.name);
+        // The JSON has the same threads, apart from those without frames.
+        let json = dump(&load, &["-j"]).json();
+        let containers = json[0]["threadDump"]["threadContainers"].as_array().unwrap();
+        let threads = containers.iter().flat_map(|it| it["threads"].as_array().unwrap());
+        let with_stack = threads.filter(|thread| thread["stack"] != Value::Array(Vec::new()));
+        assert_eq!(after.values().sum::<u64>(), with_stack.count() as u64, "{}", runtime.name);
         load.kill();
     }
 }

@@ -13,7 +13,7 @@ use std::{
 use jvmprobe_tests::{
     bpf::held_by,
     container::Container,
-    load::Load,
+    load::{Load, VIRTUAL},
     run_beside_others,
     runtimes::named,
     tool::{Output, Tool, run},
@@ -171,6 +171,54 @@ fn deadlock_and_standstill_are_stored_once_and_idle_and_busy_jvms_never() {
         assert!(shown.contains(text.trim_end()), "{shown}");
     }
     drop(idle);
+}
+
+#[test]
+fn deadlock_and_standstill_of_virtual_threads_are_stored() {
+    run_beside_others();
+    let mut loads = ["temurin-21", "temurin-25"].map(|runtime| {
+        let flags = format!("{VIRTUAL} -XX:+UseSerialGC");
+        Load::start_program(named(runtime), &flags, "VirtualLoad")
+    });
+    let daemon = TestDaemon::new(&[&loads[0], &loads[1]].map(Load::pid));
+    daemon.configure("thread-dumps = \"3s\"\nmax-cpu = 200.0");
+    let tool = daemon.start();
+    for load in &mut loads {
+        load.ask("park 1000");
+        // Two virtual threads wait for locks of a third one, which sleeps.
+        load.ask("start");
+    }
+    daemon.wait_for("no-progress", 2);
+    let stuck = [&loads[0], &loads[1]].map(locks);
+    for load in &mut loads {
+        load.ask("deadlock vpv both");
+    }
+    daemon.wait_for("deadlock", 2);
+    let dead = [&loads[0], &loads[1]].map(locks);
+    assert!(tool.interrupt().status.success());
+    let dumps = daemon.show(&["-j"]).json();
+    assert_eq!(dumps.len(), 4, "{dumps:?}");
+    let text = |value: &Value| value.as_str().unwrap().to_owned();
+    for ((load, stuck), dead) in loads.iter().zip(stuck).zip(dead) {
+        let of = |cause: &str| {
+            let mut of = dumps.iter().filter(|dump| dump["pid"] == load.pid());
+            of.find(|dump| dump["cause"] == cause).unwrap()
+        };
+        let (of_stuck, of_dead) = (of("no-progress"), of("deadlock"));
+        assert_eq!(of_stuck["waiting"], 2);
+        assert_eq!(of_stuck["deadlocks"], Value::Array(Vec::new()));
+        assert_eq!(text(&of_stuck["locks"]), stuck);
+        let mut cycle: Vec<_> =
+            of_dead["deadlocks"][0].as_array().unwrap().iter().map(text).collect();
+        let first = cycle.iter().position(|name| name == "dead-0-0").unwrap();
+        cycle.rotate_left(first);
+        assert_eq!(cycle, ["dead-0-0", "dead-0-1", "dead-0-2"]);
+        assert_eq!(text(&of_dead["locks"]), dead);
+        let threads = text(&of_dead["threads"]);
+        assert!(threads.contains("\n\"main\" #"), "{threads}");
+        assert!(threads.contains("1000 virtual threads with equal stacks: #"), "{threads}");
+        assert!(threads.contains("\tat VirtualLoad.deep(VirtualLoad.java:"), "{threads}");
+    }
 }
 
 #[test]
