@@ -167,6 +167,82 @@ pub(super) fn symbol(image: &mut Image, text: &str) -> Addr {
     image.put(&words)
 }
 
+/// Layout helper of `char[]` with a header of 24 bytes.
+#[cfg(test)]
+pub(super) const CHARACTERS: u64 = 0xc018_0501;
+
+/// Adds a class with fields (name, signature, offset, access flags) in the form of JDK 8 to 20. Words of a class:
+/// superclass, name, layout helper, constant pool, fields, number of fields, next class, handle of the mirror.
+#[cfg(test)]
+pub(super) fn java_class(
+    image: &mut Image,
+    name: &str,
+    parent: Addr,
+    fields: &[(&str, &str, u16, u16)],
+) -> Addr {
+    let name = symbol(image, name);
+    let mut pool = vec![1 + 2 * fields.len() as u64, 0];
+    let mut shorts = Vec::new();
+    for (index, (name, signature, offset, access)) in fields.iter().enumerate() {
+        pool.extend([symbol(image, name).0, symbol(image, signature).0]);
+        let index = index as u16 * 2;
+        shorts.extend([*access, index + 1, index + 2, 0, offset << 2 | 1, 0]);
+    }
+    let pool = image.put(&pool);
+    let mut array = (shorts.len() as u32).to_ne_bytes().to_vec();
+    array.extend(shorts.into_iter().flat_map(u16::to_ne_bytes));
+    array.resize(array.len().next_multiple_of(8), 0);
+    let words: Vec<_> = array.as_chunks().0.iter().copied().map(u64::from_ne_bytes).collect();
+    let array = image.put(&words);
+    image.put(&[parent.0, name.0, 128, pool.0, array.0, fields.len() as u64, 0, 0])
+}
+
+/// Adds the list of Java threads, the flag of the collector, and the fields of classes and threads.
+#[cfg(test)]
+pub(super) fn java_threads(image: &mut Image, threads: &[Addr]) {
+    let addresses: Vec<_> = threads.iter().map(|thread| thread.0).collect();
+    let array = image.put(&addresses);
+    let list = image.put(&[threads.len() as u64, array.0]);
+    let list = image.put(&[list.0]);
+    image.static_field("ThreadsSMRSupport", "_java_thread_list", list);
+    let flag = image.text("UseG1GC");
+    let on = image.put(&[1]);
+    let flags = image.put(&[on.0, flag.0, 0]);
+    image.flags(flags, 1);
+    for (class, field, offset) in THREAD_FIELDS {
+        image.field(class, field, offset);
+    }
+    image.class("ConstantPool", 8);
+}
+
+/// Offsets of the fields of a fake JVM's classes and threads: class, field, offset.
+#[cfg(test)]
+const THREAD_FIELDS: [(&str, &str, u64); 23] = [
+    ("ThreadsList", "_length", 0),
+    ("ThreadsList", "_threads", 8),
+    ("Klass", "_super", 0),
+    ("Klass", "_name", 8),
+    ("Klass", "_layout_helper", 16),
+    ("InstanceKlass", "_constants", 24),
+    ("InstanceKlass", "_fields", 32),
+    ("InstanceKlass", "_java_fields_count", 40),
+    ("ConstantPool", "_length", 0),
+    ("Array<int>", "_length", 0),
+    ("Array<u2>", "_data", 4),
+    ("Symbol", "_length", 0),
+    ("Symbol", "_body", 6),
+    ("JavaThread", "_osthread", 0),
+    ("OSThread", "_thread_id", 0),
+    ("JavaThread", "_threadObj", 8),
+    ("JavaThread", "_thread_state", 16),
+    ("JavaThread", "_current_pending_monitor", 24),
+    ("JavaThread", "_current_waiting_monitor", 32),
+    ("JavaThread", "_stack_base", 40),
+    ("JavaThread", "_stack_size", 48),
+    ("ObjectMonitor", "_object", 0),
+    ("ObjectMonitor", "_owner", 8),
+];
+
 /// A fake JVM with one flag, which selects its collector, and with a heap that can be set up later.
 #[cfg(test)]
 pub(crate) struct FakeJvm {

@@ -7,29 +7,13 @@ use super::{
     reader::{FIRST_WITH_HANDLES, FIRST_WITH_OWNER_NUMBERS, SYNCHRONIZER},
     *,
 };
-use crate::hotspot::testing::{Image, own_memory, symbol};
+use crate::hotspot::testing::{CHARACTERS, Image, java_class, java_threads, own_memory};
 
-/// Layout helper of `char[]` with a header of 24 bytes.
-const CHARACTERS: u64 = 0xc018_0501;
-
-/// Adds a class with fields in the form of JDK 8 to 20. Words of a class: superclass, name, layout helper, constant
-/// pool, fields, number of fields.
+/// Adds a class with fields that are not static: name, signature, offset.
 fn class(image: &mut Image, name: &str, parent: Addr, fields: &[(&str, &str, u16)]) -> Addr {
-    let name = symbol(image, name);
-    let mut pool = vec![1 + 2 * fields.len() as u64, 0];
-    let mut shorts = Vec::new();
-    for (index, (name, signature, offset)) in fields.iter().enumerate() {
-        pool.extend([symbol(image, name).0, symbol(image, signature).0]);
-        let index = index as u16 * 2;
-        shorts.extend([0, index + 1, index + 2, 0, offset << 2 | 1, 0]);
-    }
-    let pool = image.put(&pool);
-    let mut array = (shorts.len() as u32).to_ne_bytes().to_vec();
-    array.extend(shorts.into_iter().flat_map(u16::to_ne_bytes));
-    array.resize(array.len().next_multiple_of(8), 0);
-    let words: Vec<_> = array.as_chunks().0.iter().copied().map(u64::from_ne_bytes).collect();
-    let array = image.put(&words);
-    image.put(&[parent.0, name.0, 128, pool.0, array.0, fields.len() as u64])
+    let fields: Vec<_> =
+        fields.iter().map(|&(name, signature, offset)| (name, signature, offset, 0)).collect();
+    java_class(image, name, parent, &fields)
 }
 
 /// A JVM with three threads, without compressed pointers and without compressed class pointers.
@@ -104,41 +88,11 @@ impl Jvm {
             image.overwrite(Addr(object.0 + 32), thread.0);
             thread
         });
-        let array = image.put(&threads.map(|thread| thread.0));
-        let list = image.put(&[3, array.0]);
-        let list = image.put(&[list.0]);
-        image.static_field("ThreadsSMRSupport", "_java_thread_list", list);
-        let flag = image.text("UseG1GC");
-        let on = image.put(&[1]);
-        let flags = image.put(&[on.0, flag.0, 0]);
-        image.flags(flags, 1);
+        java_threads(&mut image, &threads);
         for (class, field, offset) in [
-            ("ThreadsList", "_length", 0),
-            ("ThreadsList", "_threads", 8),
-            ("Klass", "_super", 0),
-            ("Klass", "_name", 8),
-            ("Klass", "_layout_helper", 16),
-            ("InstanceKlass", "_constants", 24),
-            ("InstanceKlass", "_fields", 32),
-            ("InstanceKlass", "_java_fields_count", 40),
-            ("ConstantPool", "_length", 0),
-            ("Array<int>", "_length", 0),
-            ("Array<u2>", "_data", 4),
-            ("Symbol", "_length", 0),
-            ("Symbol", "_body", 6),
-            ("JavaThread", "_osthread", 0),
-            ("OSThread", "_thread_id", 0),
-            ("JavaThread", "_threadObj", 8),
-            ("JavaThread", "_thread_state", 16),
-            ("JavaThread", "_current_pending_monitor", 24),
-            ("JavaThread", "_current_waiting_monitor", 32),
-            ("JavaThread", "_stack_base", 40),
-            ("JavaThread", "_stack_size", 48),
             ("JavaThread", "_lock_stack", LOCKS),
             ("LockStack", "_top", 0),
             ("LockStack", "_base[0]", 8),
-            ("ObjectMonitor", "_object", 0),
-            ("ObjectMonitor", "_owner", 8),
             ("ObjectMonitor", "_stack_locker", 16),
         ] {
             image.field(class, field, offset);
@@ -146,7 +100,6 @@ impl Jvm {
         if major >= FIRST_WITH_OWNER_NUMBERS {
             image.field("JavaThread", "_monitor_owner_id", 80);
         }
-        image.class("ConstantPool", 8);
         image.finish();
         Self { image, threads, objects, monitor, lock, synchronizer }
     }

@@ -8,44 +8,28 @@ use crate::{
     hotspot::{
         java_threads::{BlockKind, Owner},
         pages::Pages,
-        testing::{Image, own_memory, symbol},
+        testing::{CHARACTERS, Image, java_class, java_threads, own_memory},
     },
 };
 
-/// Layout helpers of `char[]` and of an array of references of eight bytes. Both arrays have a header of 24
-/// bytes.
-const CHARACTERS: u64 = 0xc018_0501;
+/// Layout helper of an array of references of eight bytes, with a header of 24 bytes.
 const REFERENCES: u64 = 0x8018_0c03;
 const NODE: &str = "java/util/concurrent/ConcurrentHashMap$Node";
 const SET: &str = "Ljava/util/Set;";
 /// Access flag of a static field (`JVM_ACC_STATIC`).
 const STATIC: u16 = 8;
 
-/// Adds a class with fields (name, signature, offset, access flags) in the form of JDK 8 to 20. Words of a class:
-/// superclass, name, layout helper, constant pool, fields, number of fields, next class, handle of the mirror.
+/// Adds a class to the list that begins with `last`.
 fn class(
     image: &mut Image,
     last: &mut Addr,
     (name, parent): (&str, Addr),
     fields: &[(&str, &str, u16, u16)],
 ) -> Addr {
-    let name = symbol(image, name);
-    let mut pool = vec![1 + 2 * fields.len() as u64, 0];
-    let mut shorts = Vec::new();
-    for (index, (name, signature, offset, access)) in fields.iter().enumerate() {
-        pool.extend([symbol(image, name).0, symbol(image, signature).0]);
-        let index = index as u16 * 2;
-        shorts.extend([*access, index + 1, index + 2, 0, offset << 2 | 1, 0]);
-    }
-    let pool = image.put(&pool);
-    let mut array = (shorts.len() as u32).to_ne_bytes().to_vec();
-    array.extend(shorts.into_iter().flat_map(u16::to_ne_bytes));
-    array.resize(array.len().next_multiple_of(8), 0);
-    let words: Vec<_> = array.as_chunks().0.iter().copied().map(u64::from_ne_bytes).collect();
-    let array = image.put(&words);
-    let words = [parent.0, name.0, 128, pool.0, array.0, fields.len() as u64, last.0, 0];
-    *last = image.put(&words);
-    *last
+    let class = java_class(image, name, parent, fields);
+    image.overwrite(Addr(class.0 + 48), last.0);
+    *last = class;
+    class
 }
 
 /// A JVM with two virtual threads without a container: the first one is parked with a compiled and an interpreted frame,
@@ -206,19 +190,11 @@ impl Jvm {
         let other = i.put(&[boot.0, 0]);
         let loaders = i.put(&[other.0]);
         i.static_field("ClassLoaderDataGraph", "_head", loaders);
-        let array = i.put(&[0]);
-        let list = i.put(&[0, array.0]);
-        let list = i.put(&[list.0]);
-        i.static_field("ThreadsSMRSupport", "_java_thread_list", list);
-        let flag = i.text("UseG1GC");
-        let on = i.put(&[1]);
-        let flags = i.put(&[on.0, flag.0, 0]);
-        i.flags(flags, 1);
+        java_threads(i, &[]);
         for (class, field, offset) in FIELDS {
             i.field(class, field, offset);
         }
         for (class, size) in [
-            ("ConstantPool", 8),
             ("HeapBlock", 16),
             ("HeapBlock::Header", 16),
             ("GrowableArrayBase", 8),
@@ -245,34 +221,11 @@ impl Jvm {
 }
 
 /// Offsets of the fake JVM's fields.
-const FIELDS: [(&str, &str, u64); 56] = [
+const FIELDS: [(&str, &str, u64); 33] = [
     ("ClassLoaderData", "_next", 0),
     ("ClassLoaderData", "_klasses", 8),
     ("Klass", "_next_link", 48),
     ("Klass", "_java_mirror", 56),
-    ("ThreadsList", "_length", 0),
-    ("ThreadsList", "_threads", 8),
-    ("Klass", "_super", 0),
-    ("Klass", "_name", 8),
-    ("Klass", "_layout_helper", 16),
-    ("InstanceKlass", "_constants", 24),
-    ("InstanceKlass", "_fields", 32),
-    ("InstanceKlass", "_java_fields_count", 40),
-    ("ConstantPool", "_length", 0),
-    ("Array<int>", "_length", 0),
-    ("Array<u2>", "_data", 4),
-    ("Symbol", "_length", 0),
-    ("Symbol", "_body", 6),
-    ("JavaThread", "_osthread", 0),
-    ("OSThread", "_thread_id", 0),
-    ("JavaThread", "_threadObj", 8),
-    ("JavaThread", "_thread_state", 16),
-    ("JavaThread", "_current_pending_monitor", 24),
-    ("JavaThread", "_current_waiting_monitor", 32),
-    ("JavaThread", "_stack_base", 40),
-    ("JavaThread", "_stack_size", 48),
-    ("ObjectMonitor", "_object", 0),
-    ("ObjectMonitor", "_owner", 8),
     ("CodeHeap", "_memory", 0),
     ("CodeHeap", "_segmap", 16),
     ("CodeHeap", "_log2_segment_size", 24),
