@@ -323,6 +323,18 @@ fn cyclic_implausible_or_empty_chunks_terminate() {
 }
 
 #[test]
+fn later_read_has_the_same_result_and_the_maximum_number_limits_it() {
+    let jvm = Jvm::new();
+    let (layout, cache) = (jvm.image.read().unwrap().of_jdk(21), Cache::default());
+    let read = |max| read(&own_memory(), &layout, &cache, max).unwrap();
+    let first = read(MAX_VIRTUAL_THREADS);
+    assert_eq!(first.threads.len(), 1);
+    assert_eq!(read(MAX_VIRTUAL_THREADS), first);
+    let none = read(0);
+    assert!(none.threads.is_empty() && none.is_incomplete, "{none:?}");
+}
+
+#[test]
 fn object_that_is_no_virtual_thread_is_left_out() {
     let mut jvm = Jvm::new();
     let (node, string) = (jvm.node, jvm.table);

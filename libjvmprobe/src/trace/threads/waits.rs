@@ -175,6 +175,7 @@ impl Waits {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::hotspot::virtual_threads::{VirtualState, VirtualThread};
 
     fn id(number: u64) -> ThreadId {
         ThreadId::Platform(Addr(number))
@@ -196,5 +197,71 @@ mod tests {
         assert_eq!(chain(5, 6), (ids(&[6, 7]), Root::Cycle(id(6))));
         assert_eq!(chain(7, 6), (ids(&[6, 7]), Root::Cycle(id(6))));
         assert_eq!(waits.cycles(), [ids(&[6, 7])]);
+    }
+
+    fn java(address: u64, mounted: Option<u64>, blocked_on: Option<BlockedOn>) -> JavaThread {
+        JavaThread {
+            address: Addr(address),
+            tid: None,
+            object: None,
+            number: None,
+            name: None,
+            is_daemon: None,
+            priority: None,
+            status: None,
+            vm_state: None,
+            blocked_on,
+            mounted,
+            is_moving: false,
+        }
+    }
+
+    fn found(number: u64, carrier: Option<Addr>, blocked_on: Option<BlockedOn>) -> VirtualThread {
+        VirtualThread {
+            object: Addr(number),
+            number,
+            name: "".into(),
+            state: VirtualState::Parked,
+            carrier,
+            container: 0,
+            blocked_on,
+            frames: Arc::default(),
+            is_moving: false,
+        }
+    }
+
+    fn on(kind: BlockKind, object: u64, owner: Owner) -> Option<BlockedOn> {
+        Some(BlockedOn { kind, object: Addr(object), class: "A".into(), owner })
+    }
+
+    /// The platform thread 1 waits for the virtual thread 50. That one is mounted on the carrier 2 and waits for the virtual
+    /// thread 51, which is not mounted and waits for the thread 1.
+    #[test]
+    fn carriers_wait_and_own_for_their_virtual_threads() {
+        let owner = |number| Owner::VirtualThread { number, name: None };
+        let platform = [
+            java(1, None, on(BlockKind::Enter, 100, Owner::Thread(Addr(2)))),
+            java(2, Some(50), on(BlockKind::Enter, 101, Owner::Unknown)),
+            java(3, None, on(BlockKind::Wait, 102, Owner::Thread(Addr(1)))),
+        ];
+        let mut all = VirtualThreads {
+            threads: vec![
+                found(50, Some(Addr(2)), None),
+                found(51, None, on(BlockKind::Park, 103, Owner::Thread(Addr(1)))),
+                found(52, None, on(BlockKind::Park, 104, owner(52))),
+            ],
+            holders: [(Addr(101), owner(51))].into(),
+            ..VirtualThreads::default()
+        };
+        let waits = |all: &VirtualThreads, still: &dyn Fn(u64) -> bool| {
+            Waits::among(platform.iter().map(|thread| (thread, still(thread.address.0))), all)
+        };
+        let cycle = vec![id(1), ThreadId::Virtual(50), ThreadId::Virtual(51)];
+        let all_still = waits(&all, &|_| true);
+        assert_eq!(all_still.cycles(), [cycle]);
+        assert_eq!(all_still.iter().count(), 3);
+        assert!(waits(&all, &|thread| thread != 2).cycles().is_empty());
+        all.threads[1].is_moving = true;
+        assert!(waits(&all, &|_| true).cycles().is_empty());
     }
 }
