@@ -64,6 +64,17 @@ fn start_virtual(runtime: &Runtime, flags: &str, folder: &TempDir) -> Load {
     load
 }
 
+/// Returns a dump of a program whose main thread has finished its last answer and waits for a command.
+fn dump_of_idle(load: &Load) -> Value {
+    let is_idle = |dump: &Value| {
+        let threads = dump["threadContainers"][0]["threads"].as_array().unwrap();
+        let main = threads.iter().find(|thread| thread["name"] == "main").unwrap();
+        main["stack"][0].as_str().is_some_and(|frame| frame.contains("FileInputStream.readBytes"))
+    };
+    let mut dumps = (0..100).map(|_| json(&dump(&["-p", &load.pid().to_string()])));
+    dumps.find(is_idle).expect("the main thread reads a command")
+}
+
 /// Dumps a JVM and ends it by a signal. Returns the core file that the kernel writes. If the core_pattern of this
 /// machine sends core files elsewhere, gdb writes the core file.
 fn crash(mut load: Load, signal: Signal, folder: TempDir) -> Core {
@@ -71,7 +82,7 @@ fn crash(mut load: Load, signal: Signal, folder: TempDir) -> Core {
     if pattern.contains(['|', '/']) {
         return gcore(load, folder);
     }
-    let before = json(&dump(&["-p", &load.pid().to_string()]));
+    let before = dump_of_idle(&load);
     kill_process(Pid::from_raw(load.pid().cast_signed()).unwrap(), signal).unwrap();
     load.wait();
     let found = fs::read_dir(folder.path()).unwrap().flatten().map(|entry| entry.path());
@@ -84,7 +95,7 @@ fn crash(mut load: Load, signal: Signal, folder: TempDir) -> Core {
 /// Dumps a JVM, writes its core file with gdb, and kills it.
 fn gcore(mut load: Load, folder: TempDir) -> Core {
     let pid = load.pid().to_string();
-    let before = json(&dump(&["-p", &pid]));
+    let before = dump_of_idle(&load);
     let prefix = folder.path().join("gcore");
     let output = Command::new("gcore").arg("-o").arg(&prefix).arg(&pid).output();
     let output = output.expect("gcore (tests/setup installs gdb)");
