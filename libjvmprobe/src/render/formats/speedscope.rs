@@ -144,12 +144,14 @@ fn kind(kind: Kind) -> &'static str {
     }
 }
 
-/// Returns the name of a thread's profile: command and PID, and the thread if threads are kept apart.
+/// Returns the name of a thread's profile: command and PID, and the thread if threads are kept apart. A group of threads
+/// has a name, but no thread ID.
 fn name(sample: &profile::Sample) -> String {
     let command = format!("{} {}", sample.command, sample.pid);
-    match sample.tid {
-        0 => command,
-        tid => format!("{command} {}-{tid}", sample.thread),
+    match (&*sample.thread, sample.tid) {
+        ("", 0) => command,
+        (thread, 0) => format!("{command} {thread}"),
+        (thread, tid) => format!("{command} {thread}-{tid}"),
     }
 }
 
