@@ -147,7 +147,9 @@ impl Dumps {
             let dumps = (&dump, &found);
             self.out.json(&json::dump(&options, pid, hotspot, dumps, &deadlocks, &changes))?;
         } else {
-            report::print(&options, hotspot, &dump, &found, &deadlocks, &changes, &mut self.out)?;
+            self.out.batch(|out| {
+                report::print(&options, hotspot, &dump, &found, &deadlocks, &changes, out)
+            })?;
         }
         Ok(!deadlocks.is_empty())
     }
