@@ -184,6 +184,9 @@ fn flood_of_stops_loses_no_pauses_of_a_neighbour() {
         of_crowd(&metrics),
         sum(&metrics, "jvmprobed_lost_total", &["reason=\"pauses\""]),
     );
+    let of_others =
+        |line: &&str| line.starts_with("jvmprobed_limited_total") && !line.contains("crowd");
+    metrics.lines().filter(of_others).for_each(|line| println!("{line}"));
     let shown = ["show", "--dir", &store, "--since", "1h", "--jvm", "GcLoad", "--gc", "-j"];
     let records = run("jvmprobed", &shown).json();
     let of_neighbour = records.iter().filter(|record| record["type"] == "pause");

@@ -1,4 +1,5 @@
 import java.io.BufferedReader;
+import java.io.InputStream;
 import java.io.InputStreamReader;
 import java.lang.management.LockInfo;
 import java.lang.management.ManagementFactory;
@@ -8,6 +9,8 @@ import java.lang.management.ThreadMXBean;
 import java.net.InetAddress;
 import java.net.ServerSocket;
 import java.net.Socket;
+import java.util.ArrayList;
+import java.util.List;
 import java.util.concurrent.locks.LockSupport;
 import java.util.concurrent.locks.ReentrantLock;
 import java.util.concurrent.locks.ReentrantReadWriteLock;
@@ -32,6 +35,7 @@ import java.util.concurrent.locks.ReentrantReadWriteLock;
  * "socket N" starts a thread that reads from a socket while it holds a lock, and N threads that wait for this
  * lock. The first of these N threads holds another lock, and one further thread waits for that lock. The
  * answer contains the address at the other end of the connection.
+ * "metaspace" defines classes until the JVM has no metaspace left.
  * "stuck" starts a thread that does not reach a safepoint, and then a thread that requests a collection.
  */
 public class LockLoad {
@@ -368,6 +372,30 @@ public class LockLoad {
         return "127.0.0.1:" + server.getLocalPort();
     }
 
+    static final List<Class<?>> defined = new ArrayList<>();
+
+    /** Defines one class again and again, each time with a new class loader. */
+    static void fillMetaspace() throws Exception {
+        byte[] code = new byte[1 << 16];
+        int size;
+        try (InputStream in = LockLoad.class.getResourceAsStream("LockLoad$Load.class")) {
+            size = in.read(code);
+        }
+        try {
+            while (true) {
+                defined.add(new Loader().define(code, size));
+            }
+        } catch (OutOfMemoryError e) {
+            // The metaspace is full.
+        }
+    }
+
+    static class Loader extends ClassLoader {
+        Class<?> define(byte[] code, int size) {
+            return defineClass("LockLoad$Load", code, 0, size);
+        }
+    }
+
     static String dump() {
         ThreadMXBean bean = ManagementFactory.getThreadMXBean();
         StringBuilder answer = new StringBuilder();
@@ -410,6 +438,9 @@ public class LockLoad {
                     break;
                 case "busy":
                     busy(Double.parseDouble(words[1]));
+                    break;
+                case "metaspace":
+                    fillMetaspace();
                     break;
                 case "stuck":
                     stuck();

@@ -4,7 +4,14 @@
 //! [`TRUSTED_ATTRIBUTES`] are never read from the environment. Container, pod and unit, for example, are
 //! derived from control groups, because a process cannot choose its control group.
 
-use std::{fs, io::Read, os::fd::AsFd, path::Path, sync::OnceLock, thread};
+use std::{
+    fs,
+    io::{self, Read},
+    os::fd::AsFd,
+    path::Path,
+    sync::OnceLock,
+    thread,
+};
 
 use procfs::{boot_time_secs, ticks_per_second};
 use rustix::{
@@ -13,6 +20,7 @@ use rustix::{
 };
 
 use crate::{
+    Error, Result,
     hotspot::HotSpot,
     process::{
         Process,
@@ -91,10 +99,14 @@ pub struct JvmIdentity {
 impl JvmIdentity {
     /// Identifies a JVM from outside: by its arguments, its environment and its control groups. Attributes that cannot
     /// be read are left out.
-    pub fn of(process: &Process) -> Self {
-        let arguments = process.arguments().unwrap_or_default();
-        let service = Service::of(&arguments, &bytes_of(process, "environ"));
-        let container = Container::parse(&String::from_utf8_lossy(&bytes_of(process, "cgroup")));
+    ///
+    /// # Errors
+    /// [`Error::Io`] if the process's memory does not answer within a second. The attributes are then unknown, so that
+    /// no rule must be applied to them.
+    pub fn of(process: &Process) -> Result<Self> {
+        let arguments = unless_slow(process, process.arguments())?;
+        let service = Service::of(&arguments, &bytes_of(process, "environ")?);
+        let container = Container::parse(&String::from_utf8_lossy(&bytes_of(process, "cgroup")?));
         let mut attributes = service.attributes;
         attributes
             .retain(|key, _| !TRUSTED_ATTRIBUTES.contains(&key.as_str()) && key != "jvm.gc.name");
@@ -126,7 +138,7 @@ impl JvmIdentity {
         add("process.executable.name", &name.to_string_lossy());
         add("jvm.main", if service.main.is_empty() { &process.comm } else { &service.main });
         let started_ns = started(process.start_ticks);
-        Self { name: service.name, started_ns, attributes, claimed_namespace }
+        Ok(Self { name: service.name, started_ns, attributes, claimed_namespace })
     }
 
     /// Adds the runtime's name and version and the collector, which were read from the JVM's memory.
@@ -142,11 +154,23 @@ impl JvmIdentity {
 }
 
 /// Returns the content of a file in /proc/PID, at most [`MAX_BYTES`]; empty if it cannot be read.
-fn bytes_of(process: &Process, name: &str) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    let file = ProcFile::open(process.pid, name);
-    let _ = file.and_then(|file| file.take(MAX_BYTES).read_to_end(&mut bytes));
-    bytes
+fn bytes_of(process: &Process, name: &str) -> Result<Vec<u8>> {
+    let read = || {
+        let mut bytes = Vec::new();
+        ProcFile::open(process.pid, name)?.take(MAX_BYTES).read_to_end(&mut bytes)?;
+        Ok(bytes)
+    };
+    unless_slow(process, read())
+}
+
+/// Returns what was read, or the default value if it cannot be read; an error if the process does not answer.
+fn unless_slow<T: Default>(process: &Process, read: io::Result<T>) -> Result<T> {
+    match read {
+        Err(error) if error.kind() == io::ErrorKind::TimedOut => {
+            Err(Error::io(format!("read the attributes of process {}", process.pid), error))
+        }
+        other => Ok(other.unwrap_or_default()),
+    }
 }
 
 /// Returns the name of this host: the value of `NODE_NAME` in our environment, which the daemon's Kubernetes
@@ -234,6 +258,16 @@ mod tests {
         assert_eq!(pod_of(folder.path(), "1234"), Some(("kube-system".into(), "dns".into())));
         assert_eq!(pod_of(folder.path(), "shop-0"), None);
         assert_eq!(pod_of(Path::new("/nowhere"), uid), None);
+    }
+
+    #[test]
+    fn attributes_that_are_not_answered_in_time_are_an_error() {
+        let own = Process::open(crate::Pid(std::process::id())).unwrap();
+        let failed = |kind: io::ErrorKind| Err::<Vec<u8>, _>(kind.into());
+        assert!(unless_slow(&own, failed(io::ErrorKind::TimedOut)).is_err());
+        let unreadable = unless_slow(&own, failed(io::ErrorKind::PermissionDenied));
+        assert_eq!(unreadable.unwrap(), Vec::new());
+        assert!(!bytes_of(&own, "environ").unwrap().is_empty());
     }
 
     #[test]

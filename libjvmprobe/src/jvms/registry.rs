@@ -435,16 +435,19 @@ impl Starting {
         }
     }
 
-    /// Determines the JVM's attributes from outside, at the first call. Returns `false` if these attributes
+    /// Determines the JVM's attributes from outside, unless an earlier call has. Returns `false` if these attributes
     /// already show that the JVM is not wanted.
-    fn identify(&mut self, options: &Options) -> bool {
+    ///
+    /// # Errors
+    /// [`Error::Io`] if the process does not answer. A later call may succeed.
+    fn identify(&mut self, options: &Options) -> Result<bool> {
         if options.identify && self.identity.is_none() {
-            let identity = JvmIdentity::of(self.jvm.process());
+            let identity = JvmIdentity::of(self.jvm.process())?;
             self.is_wanted =
                 options.select.as_ref().and_then(|select| select.selects(&identity, false));
             self.identity = Some(identity);
         }
-        self.is_wanted != Some(false)
+        Ok(self.is_wanted != Some(false))
     }
 
     /// Adds the attributes that require reading the JVM, if the read succeeded. Returns whether the JVM is
@@ -609,7 +612,7 @@ impl Worker {
         }
     }
 
-    /// Handles a failure to open a JVM. Returns the JVM if another attempt must be made.
+    /// Handles a failure to identify or open a JVM. Returns the JVM if another attempt must be made.
     fn refuse(
         &mut self,
         mut starting: Starting,
@@ -637,19 +640,20 @@ impl Worker {
         let begin = Instant::now();
         let read = reader::within(MAX_READING, || {
             // If the JVM is not selected, neither its libjvm.so nor its memory is opened.
-            starting.identify(options).then(|| {
-                let target = starting.open()?;
-                let hotspot = starting.read(&target);
-                Ok((target, hotspot))
-            })
+            if !starting.identify(options)? {
+                return Ok(None);
+            }
+            let target = starting.open()?;
+            let hotspot = starting.read(&target);
+            Ok(Some((target, hotspot)))
         });
         let now = Instant::now();
         let took = now - begin;
         *self.reading_time.entry(Arc::clone(&starting.tenant)).or_default() += took;
         let (target, hotspot) = match read {
-            Some(Ok(read)) => read,
-            Some(Err(error)) => return self.refuse(starting, &error, took),
-            None => {
+            Ok(Some(read)) => read,
+            Err(error) => return self.refuse(starting, &error, took),
+            Ok(None) => {
                 self.deselect(&starting.jvm);
                 return None;
             }

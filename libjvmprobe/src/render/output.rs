@@ -1,4 +1,4 @@
-//! Stream of results: flushed line by line, and silently closed when its reader has gone.
+//! Stream of results: flushed after each line or batch of lines, and silently closed when its reader has gone.
 
 use std::{
     cell::RefCell,
@@ -17,13 +17,15 @@ use serde::Serialize;
 
 use crate::{Error, Result, names::clean};
 
-/// Stream of results, flushed after each line so that `| grep` works.
+/// Stream of results, flushed after each line, except in a batch, so that `| grep` works.
 pub struct Output {
     sink: BufWriter<Box<dyn Write>>,
     name: String,
     to_stdout: bool,
     /// Whether the reader has gone; further output is dropped.
     closed: bool,
+    /// Whether lines are not flushed, because the end of the batch flushes them.
+    in_batch: bool,
 }
 
 impl Output {
@@ -40,7 +42,7 @@ impl Output {
                 (Box::new(file), path.display().to_string())
             }
         };
-        Ok(Self { sink: BufWriter::new(sink), name, to_stdout: path.is_none(), closed: false })
+        Ok(Self::new(sink, name, path.is_none()))
     }
 
     /// Returns the text that `print` writes to the stream.
@@ -49,10 +51,24 @@ impl Output {
     /// The errors of `print`.
     pub fn collect(print: impl FnOnce(&mut Self) -> Result<()>) -> Result<String> {
         let buffer = Buffer::default();
-        let sink = BufWriter::new(Box::new(buffer.clone()) as Box<dyn Write>);
-        let name = "a buffer".to_owned();
-        print(&mut Self { sink, name, to_stdout: false, closed: false })?;
+        let mut output = Self::new(Box::new(buffer.clone()), "a buffer".to_owned(), false);
+        output.batch(print)?;
         Ok(String::from_utf8_lossy(&buffer.0.take()).into_owned())
+    }
+
+    fn new(sink: Box<dyn Write>, name: String, to_stdout: bool) -> Self {
+        Self { sink: BufWriter::new(sink), name, to_stdout, closed: false, in_batch: false }
+    }
+
+    /// Calls `print`, and flushes the lines that it writes together.
+    ///
+    /// # Errors
+    /// The errors of `print` and of [`Output::line`].
+    pub fn batch(&mut self, print: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
+        self.in_batch = true;
+        let printed = print(self);
+        self.in_batch = false;
+        printed.and(self.write_with(|sink| sink.flush()))
     }
 
     /// Writes a line, without trailing spaces and with control characters escaped, except tabs at its beginning.
@@ -84,11 +100,21 @@ impl Output {
     }
 
     fn write(&mut self, line: &str) -> Result<()> {
+        let is_flushed = !self.in_batch;
+        self.write_with(|sink| {
+            writeln!(sink, "{line}")?;
+            if is_flushed { sink.flush() } else { Ok(()) }
+        })
+    }
+
+    fn write_with(
+        &mut self,
+        write: impl FnOnce(&mut BufWriter<Box<dyn Write>>) -> io::Result<()>,
+    ) -> Result<()> {
         if self.closed {
             return Ok(());
         }
-        let written = writeln!(self.sink, "{line}").and_then(|()| self.sink.flush());
-        match written {
+        match write(&mut self.sink) {
             Err(e) if e.kind() == io::ErrorKind::BrokenPipe => {
                 self.closed = true;
                 Ok(())

@@ -142,7 +142,7 @@ impl Dumps {
         if args.common.json {
             self.out.json(&json::dump(&options, &dump))?;
         } else {
-            report::print(&options, &dump, &mut self.out)?;
+            self.out.batch(|out| report::print(&options, &dump, out))?;
         }
         Ok(!dump.deadlocks.is_empty())
     }

@@ -363,9 +363,15 @@ impl Dumper {
         let memory = Memory::open(pid)?;
         let mut attempts = Attempts::default();
         let mut before = self.waiting_threads(pid)?;
+        let mut has_open_java_thread = true;
         for attempt in 0..MAX_TRIES {
-            let java = hotspot.java_threads()?;
-            attempts.order = java.iter().filter_map(|thread| thread.tid).collect();
+            let java = match has_open_java_thread {
+                true => hotspot.java_threads()?,
+                false => Vec::new(),
+            };
+            if has_open_java_thread {
+                attempts.order = java.iter().filter_map(|thread| thread.tid).collect();
+            }
             let mut java: HashMap<_, _> =
                 java.into_iter().filter_map(|thread| Some((thread.tid?, thread))).collect();
             let address = |tid: u32| Some(java.get(ids.get(&tid)?)?.address);
@@ -429,9 +435,14 @@ impl Dumper {
                 walked.attempt == attempt
                     || waiting.is_none_or(|java| attempts.deadlocks.contains_key(&java.address))
             };
-            if after.keys().chain(attempts.walked.keys()).all(is_done) {
+            let open = after.keys().chain(attempts.walked.keys()).filter(|tid| !is_done(tid));
+            let mut open = open.peekable();
+            if open.peek().is_none() {
                 break;
             }
+            // The JVM's own threads often wake up. To walk only these again, the JVM's data is not needed.
+            let is_java = |tid| ids.get(tid).is_none_or(|id| attempts.java.contains_key(id));
+            has_open_java_thread = open.any(is_java);
             before = after;
         }
         Ok(attempts)
