@@ -266,7 +266,7 @@ mod tests {
         let failed = |kind: io::ErrorKind| Err::<Vec<u8>, _>(kind.into());
         assert!(unless_slow(&own, failed(io::ErrorKind::TimedOut)).is_err());
         let unreadable = unless_slow(&own, failed(io::ErrorKind::PermissionDenied));
-        assert_eq!(unreadable.unwrap(), Vec::new());
+        assert_eq!(unreadable.unwrap(), Vec::<u8>::new());
         assert!(!bytes_of(&own, "environ").unwrap().is_empty());
     }
 
