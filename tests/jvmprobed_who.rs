@@ -19,7 +19,7 @@ use rustix::process::Signal;
 fn identity(load: &Load) -> JvmIdentity {
     let target = Target::open(Pid(load.pid())).unwrap();
     let hotspot = HotSpot::read(&target).unwrap();
-    let mut identity = JvmIdentity::of(&target.process);
+    let mut identity = JvmIdentity::of(&target.process).unwrap();
     identity.add_runtime(&hotspot);
     identity
 }
