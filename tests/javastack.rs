@@ -76,6 +76,8 @@ fn dumped(output: &Output) -> BTreeMap<String, ThreadText> {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let frame = |frame: &Value| {
         let (name, location) = frame.as_str().unwrap().split_once('(').unwrap();
+        // ThreadMXBean reports modules separately.
+        let name = name.rsplit('/').next().unwrap();
         let line = location.rsplit_once(':').map_or("0", |(_, line)| line.trim_end_matches(')'));
         format!("{name}:{line}")
     };
@@ -431,9 +433,9 @@ fn text_threads(text: &str) -> BTreeMap<String, Vec<String>> {
     threads
 }
 
-/// Removes what javastack and jstack print differently (see javastack's manual): the names of modules, the
-/// locations of native methods, the names of classes whose monitors are locked, the monitors that the
-/// compiler has eliminated, and the monitors that a thread has released in `Object.wait`.
+/// Removes what javastack and jstack print differently (see javastack's manual): the names of classes whose
+/// monitors are locked, the monitors that the compiler has eliminated, and the monitors that a thread has
+/// released in `Object.wait`.
 fn as_javastack_prints(lines: &[String]) -> Vec<String> {
     let waits = |line: &&String| line.starts_with("- waiting on ");
     let released = lines.iter().find(waits).map(|line| line.replace("waiting on", "locked"));
@@ -441,15 +443,7 @@ fn as_javastack_prints(lines: &[String]) -> Vec<String> {
         if let Some((object, _)) = line.split_once(" (a java.lang.Class for ") {
             return format!("{object} (a java.lang.Class)");
         }
-        let Some((method, location)) = line.split_once('(').filter(|_| line.starts_with("at "))
-        else {
-            return line.clone();
-        };
-        let location = location.rsplit('/').next().unwrap();
-        match location.rsplit_once(':') {
-            Some(_) => format!("{method}({location}"),
-            None => method.to_owned(),
-        }
+        line.clone()
     };
     // For a released monitor, JDK 9 to 17 print "waiting to re-lock in wait()" instead of "locked".
     let others = ["- eliminated ", "- waiting to re-lock in wait() "];
@@ -477,6 +471,39 @@ fn text_of_a_quiet_jvm_is_that_of_jstack() {
             assert!(has_lines(ours) && ours.len() > 3, "{name}: {ours:?}");
             assert_eq!(as_javastack_prints(ours), as_javastack_prints(theirs), "{name}: {thread}");
         }
+        let module = if name == "zulu-8" { "(" } else { "(java.base@" };
+        let innermost = &ours["sleeper"][2];
+        let is_native = innermost.contains(module) && innermost.ends_with("Native Method)");
+        assert!(is_native, "{name}: {innermost}");
+        load.kill();
+    }
+}
+
+/// Compares the frames of a JSON dump with those of `jcmd Thread.dump_to_file`.
+#[test]
+fn json_frames_are_those_of_jcmd() {
+    run_beside_others();
+    for name in ["temurin-21", "temurin-25"] {
+        let mut load = start(named(name), "");
+        load.ask("block");
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("dump.json");
+        let mut jcmd = Command::new(named("debian-17").java.with_file_name("jcmd"));
+        jcmd.arg(load.pid().to_string()).args(["Thread.dump_to_file", "-format=json"]).arg(&file);
+        let output = jcmd.output().unwrap();
+        assert!(output.status.success() && file.exists(), "{name}: {output:?}");
+        let theirs: Value = serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap();
+        let ours = dump(&load, &["-j"]).json().remove(0);
+        let stack = |dump: &Value, name: &str| {
+            let thread = threads_of(dump).iter().find(|thread| thread["name"] == name).unwrap();
+            thread["stack"].clone()
+        };
+        for thread in BLOCKED {
+            let frames = stack(&ours, thread);
+            assert_eq!(frames, stack(&theirs, thread), "{name}: {thread}");
+        }
+        let innermost = stack(&ours, "sleeper")[0].clone();
+        assert!(innermost.as_str().unwrap().starts_with("java.base/java.lang.Thread."), "{name}");
         load.kill();
     }
 }

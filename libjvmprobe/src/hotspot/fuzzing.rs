@@ -460,7 +460,9 @@ pub(crate) fn methods(given: &[u8]) {
     let memory = fake.memory(Part::Methods, given);
     for major in [17, 21] {
         let mut pages = Pages::scattered(&memory);
-        let mut methods = Methods::new(&fake.layout.of_jdk(major)).unwrap();
+        let layout = fake.layout.of_jdk(major);
+        let mut methods = Methods::new(&layout).unwrap();
+        let _ = methods.read_origins(&layout);
         for at in [fake.method, Addr(fake.method.0 + 8), Addr(BASE)] {
             if let Some(info) = methods.get(&mut pages, at) {
                 let _ = (info.line(-1), info.line(0), info.line(i32::MAX));

@@ -2,7 +2,10 @@
 
 use libjvmprobe::{
     process::Process,
-    stack::profile::{Measure, Profile, Sample},
+    stack::{
+        Frame,
+        profile::{Measure, Profile, Sample},
+    },
     trace::threads::{Activity, Thread},
 };
 
@@ -15,7 +18,9 @@ pub fn new() -> Profile {
 pub fn add(profile: &mut Profile, process: &Process, threads: &[Thread], is_mixed: bool) {
     for thread in threads.iter().filter(|thread| thread.java.is_some() || is_mixed) {
         let frames = thread.frames.iter().filter(|frame| is_mixed || frame.is_java());
-        let stack: Vec<_> = frames.rev().map(|frame| profile.intern(frame.clone())).collect();
+        // Modules do not distinguish frames of a profile.
+        let named = |frame: &Frame| Frame { origin: None, ..frame.clone() };
+        let stack: Vec<_> = frames.rev().map(|frame| profile.intern(named(frame))).collect();
         if stack.is_empty() {
             continue;
         }

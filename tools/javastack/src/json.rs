@@ -14,7 +14,7 @@ use libjvmprobe::{
     render::threads::{
         blocked::Owners,
         changes::Change,
-        report::{DumpOptions, frame_text, frames, shown},
+        report::{DumpOptions, element_text, frames, shown},
     },
     stack::Frame,
     trace::threads::{Activity, Dump, Member, Thread, VirtualDump, carried},
@@ -77,7 +77,7 @@ pub fn thread_json(
 ) -> Value {
     let java = thread.java.as_ref();
     let frames: Vec<_> = frames(args, thread).collect();
-    let stack: Vec<_> = frames.iter().map(|(_, frame)| frame_text(frame)).collect();
+    let stack: Vec<_> = frames.iter().map(|(_, frame)| element_text(frame)).collect();
     let locks_at = |(depth, (at, _)): (usize, &(usize, &Frame))| {
         let held = thread.held.iter().filter(|monitor| monitor.frame == *at);
         let locks: Vec<_> =

@@ -303,6 +303,7 @@ impl Dumper {
             }
             Entry::Vacant(vacant) => {
                 let namer = StackNamer::without_walker(pid, hotspot, &mut self.files, false)?;
+                let namer = namer.with_origins(hotspot);
                 vacant.insert(Jvm { namer, layout })
             }
         };
