@@ -349,6 +349,9 @@ fn tables(image: &mut Image, loader: Addr, array: Addr, interpreter: Addr) {
         ("ShenandoahHeap", "_used", 40),
         ("EpsilonHeap", "_space", 48),
         ("CollectedHeap", "_total_collections", 56),
+        ("CollectedHeap", "_reserved", 64),
+        ("MemRegion", "_start", 0),
+        ("MemRegion", "_word_size", 8),
     ];
     for (class, field, offset) in CODE_FIELDS.into_iter().chain(fields) {
         image.field(class, field, offset);
@@ -410,6 +413,7 @@ pub(crate) fn everything(given: &[u8]) {
     let frames =
         (0..64).map(|word| FrameState::Interpreted(Addr(fake.code.0 + 8 * word))).collect();
     let _ = java_threads::held(&memory, &layout, &[(fake.code, frames)]);
+    let _ = java_threads::owned(&memory, &layout);
     let _ = virtual_threads::read(&memory, &layout.of_jdk(21));
     let _ = instance_sizes(&memory, &layout);
     for major in [8, 17] {

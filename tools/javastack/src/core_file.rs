@@ -16,8 +16,11 @@ use crate::{DEADLOCK, args::Args, json};
 pub fn dump(args: &Args, core: &Path) -> Result<ExitCode> {
     keep_only(READ);
     let mut dumper = CoreDumper::open(core, args.exe.as_deref())?;
-    let dump = dumper.dump()?;
+    let mut dump = dumper.dump()?;
     let (hotspot, mut out) = (dumper.hotspot(), Output::open(None)?);
+    if args.lists_synchronizers() {
+        dump.search_synchronizers(hotspot);
+    }
     // The virtual threads of core files are not read.
     let none = VirtualDump::default();
     let deadlocks = dump.platform_deadlocks();

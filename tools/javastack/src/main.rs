@@ -136,6 +136,9 @@ impl Dumps {
         if found.is_incomplete {
             log::warn!("process {pid}: some virtual threads or containers could not be read");
         }
+        if args.lists_synchronizers() {
+            dump.search_synchronizers(hotspot);
+        }
         let deadlocks = self.dumper.all_deadlocks(pid, hotspot, &dump, &found);
         drop(frozen);
         let changes = match args.common.interval {

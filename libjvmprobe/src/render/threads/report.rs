@@ -3,8 +3,6 @@
 //! Source: `JavaThread::print_on` and `VM_PrintThreads` (hotspot/share/runtime), `ThreadStackTrace` and
 //! `DeadlockCycle::print_on_with` (hotspot/share/services/threadService.cpp).
 
-use std::collections::HashMap;
-
 use jiff::Zoned;
 
 use crate::{
@@ -39,8 +37,6 @@ pub struct DumpOptions {
     /// Show native and kernel frames, and the stacks of the JVM's own threads. The header lines of these
     /// threads are shown in any case.
     pub mixed: bool,
-    /// Show the ownable synchronizers that each thread holds and for which another thread waits.
-    pub locks: bool,
     /// Print only this number of threads: those that have used the most CPU time.
     pub top: Option<usize>,
 }
@@ -65,10 +61,12 @@ pub fn print(
             out.line(&Zoned::now().strftime(format).to_string())?;
         }
         out.lines(&format!("Full thread dump {}:\n", hotspot.version))?;
-        let synchronizers = match args.locks {
-            true => held_synchronizers(threads),
-            false => HashMap::new(),
-        };
+        let synchronizers = held_synchronizers(dump);
+        let incomplete = dump.synchronizers.as_ref().and_then(|found| found.incomplete.as_ref());
+        if let Some(why) = incomplete {
+            let what = "Ownable synchronizers for which no thread waits may be missing";
+            out.lines(&format!("{what}: {why}\n"))?;
+        }
         for (thread, change) in shown(args, threads, changes) {
             out.lines(&header(thread))?;
             if let Some(change) = change {
@@ -77,11 +75,17 @@ pub fn print(
             if thread.java.is_some() || args.mixed {
                 stack(args, thread, out)?;
             }
-            let address = thread.java.as_ref().map(|java| java.address);
-            if let Some(held) = address.and_then(|address| synchronizers.get(&address)) {
-                out.lines("\n   Locked ownable synchronizers:")?;
-                for on in held.values() {
-                    out.line(&format!("\t- {}", object(on.object, &on.class)))?;
+            if let Some(java) = thread.java.as_ref().filter(|_| dump.synchronizers.is_some()) {
+                let held = synchronizers.get(&java.address);
+                // If the list may be incomplete, nothing is known about a thread without synchronizers.
+                if held.is_some() || incomplete.is_none() {
+                    out.lines("\n   Locked ownable synchronizers:")?;
+                }
+                for (address, class) in held.into_iter().flatten() {
+                    out.line(&format!("\t- {}", object(*address, class)))?;
+                }
+                if held.is_none() && incomplete.is_none() {
+                    out.line("\t- None")?;
                 }
             }
             out.line("")?;

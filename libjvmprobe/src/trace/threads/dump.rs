@@ -19,7 +19,7 @@ use crate::{
     },
     hotspot::{
         HotSpot,
-        java_threads::{BlockKind, FrameState, HeldMonitor, JavaThread, Owner},
+        java_threads::{BlockKind, FrameState, HeldMonitor, JavaThread, OwnedSynchronizers, Owner},
         pages::Pages,
         walking::JvmLayout,
     },
@@ -108,6 +108,8 @@ pub struct Dump {
     /// one attempt during which none of its threads ran. During this attempt, each thread therefore waited
     /// for its lock and held the lock that the previous thread waited for.
     pub deadlocks: Vec<Vec<usize>>,
+    /// The ownable synchronizers that the threads own; `None` if the heap was not searched for them.
+    pub synchronizers: Option<OwnedSynchronizers>,
 }
 
 impl Dump {
@@ -120,7 +122,16 @@ impl Dump {
         let position = |address: &Addr| positions.get(address).copied();
         let deadlocks = deadlocks.into_iter();
         let deadlocks = deadlocks.filter_map(|cycle| cycle.iter().map(position).collect());
-        Self { deadlocks: deadlocks.collect(), threads }
+        Self { deadlocks: deadlocks.collect(), threads, synchronizers: None }
+    }
+
+    /// Searches the heap of the JVM for the ownable synchronizers that the threads own.
+    pub fn search_synchronizers(&mut self, hotspot: &HotSpot) {
+        let found = hotspot.owned_synchronizers();
+        self.synchronizers = Some(found.unwrap_or_else(|error| OwnedSynchronizers {
+            incomplete: Some(error.to_string()),
+            ..OwnedSynchronizers::default()
+        }));
     }
 }
 

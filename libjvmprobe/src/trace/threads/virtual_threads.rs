@@ -152,7 +152,7 @@ impl Dumper {
         &self,
         pid: Pid,
         hotspot: &HotSpot,
-        Dump { threads, deadlocks }: &Dump,
+        Dump { threads, deadlocks, .. }: &Dump,
         found: &VirtualDump,
     ) -> Vec<Vec<Member>> {
         let carries = |at: &usize| threads.get(*at).is_some_and(|thread| carried(thread).is_some());
