@@ -262,8 +262,100 @@ fn busy_locks_are_never_reported_as_deadlock() {
     load.kill();
 }
 
+/// Returns the classes of the synchronizers that each thread owns, as ThreadMXBean reports them.
+fn owned(load: &mut Load) -> BTreeMap<String, Vec<String>> {
+    let answer = load.ask("owned");
+    let threads = answer.split_ascii_whitespace().filter_map(|text| text.split_once(';'));
+    let sorted = |classes: &str| {
+        let classes = classes.split(',').filter(|class| !class.is_empty());
+        let mut classes: Vec<_> = classes.map(str::to_owned).collect();
+        classes.sort_unstable();
+        classes
+    };
+    threads.map(|(name, classes)| (name.to_owned(), sorted(classes))).collect()
+}
+
+/// Returns the classes of the synchronizers that each thread owns, from a dump with `-l`.
+fn listed(text: &str) -> BTreeMap<String, Vec<String>> {
+    let mut found = BTreeMap::new();
+    for thread in text.split("\n\"").skip(1) {
+        let name = thread.split_once("\" ").unwrap().0.replace(' ', "_");
+        let list = thread.split_once("\n\n   Locked ownable synchronizers:\n");
+        let Some((_, list)) = list else { continue };
+        let lines = list.lines().take_while(|line| line.starts_with("\t- ")).collect::<Vec<_>>();
+        if lines != ["\t- None"] {
+            let class = |line: &&str| {
+                line.split_once("> (a ").unwrap().1.strip_suffix(')').unwrap().to_owned()
+            };
+            let mut classes: Vec<_> = lines.iter().map(class).collect();
+            classes.sort_unstable();
+            found.insert(name, classes);
+        }
+    }
+    found
+}
+
+/// Compares the synchronizers that threads own with what the JVM reports, also after collections have moved them and
+/// some were released since then.
+fn check_owned(runtime: &Runtime, flags: &str) {
+    let mut load = start(runtime, &format!("-Xmx128m {flags}"));
+    for command in [
+        "take 40",
+        "collect",
+        "release",
+        "churn 3",
+        "take 30",
+        "churn 200",
+        "release",
+        "churn 1",
+        "collect",
+        "release",
+        "churn 1",
+    ] {
+        load.ask(command);
+        let output = dump(&load, &["-l"]);
+        let name = format!("{} {flags} {command}", runtime.name);
+        assert_eq!(output.stderr, "", "{name}");
+        let truth = owned(&mut load);
+        assert_eq!(truth.len(), 3, "{name}: {truth:?}");
+        let mut listed = listed(&output.stdout);
+        // With some JDKs, this thread owns synchronizers while it waits for the next command.
+        listed.remove("main");
+        assert_eq!(listed, truth, "{name}: {}", output.stdout);
+    }
+    load.kill();
+}
+
 #[test]
-fn locks_option_lists_the_synchronizers_for_which_others_wait() {
+fn owned_synchronizers_are_those_of_the_jvm() {
+    run_beside_others();
+    for runtime in runtimes() {
+        check_owned(runtime, "");
+    }
+    check_owned(named("temurin-17"), "-XX:+UseParallelGC");
+}
+
+#[test]
+#[ignore = "long: make test-all"]
+fn owned_synchronizers_of_each_collector_are_those_of_the_jvm() {
+    run_beside_others();
+    for name in ["zulu-8", "temurin-11", "temurin-17", "temurin-21", "temurin-25"] {
+        for flags in ["-XX:+UseSerialGC", "-XX:+UseParallelGC", "-XX:+UseG1GC"] {
+            check_owned(named(name), flags);
+        }
+    }
+    for name in ["temurin-11", "temurin-17", "temurin-21", "temurin-25"] {
+        check_owned(named(name), "-XX:+UseShenandoahGC");
+    }
+    for collector in ["Serial", "Parallel", "G1", "Shenandoah"] {
+        let flags = format!("-XX:+Use{collector}GC");
+        check_owned(named("temurin-21"), &format!("{flags} -XX:-UseCompressedOops"));
+        check_owned(named("temurin-25"), &format!("{flags} -XX:+UseCompactObjectHeaders"));
+    }
+}
+
+#[test]
+fn locks_option_lists_synchronizers_like_jstack() {
     run_beside_others();
     let mut load = start(named("temurin-17"), "");
     load.ask("block");
@@ -277,8 +369,30 @@ fn locks_option_lists_the_synchronizers_for_which_others_wait() {
     let expected =
         [format!("{name}Lock$NonfairSync)"), format!("{name}ReadWriteLock$NonfairSync)")];
     assert_eq!(classes, expected, "{holder}");
-    assert_eq!(text.matches("Locked ownable").count(), 1, "{text}");
+    // The threads that jstack shows with "- None".
+    let jstack = named("debian-17").java.with_file_name("jstack");
+    let output = Command::new(jstack).arg("-l").arg(load.pid().to_string()).output().unwrap();
+    let theirs = String::from_utf8(output.stdout).unwrap();
+    let none = |text: &str| -> Vec<String> {
+        let threads = text.split("\n\"").skip(1).filter(|thread| thread.contains("\n\t- None\n"));
+        let mut names: Vec<_> =
+            threads.map(|thread| thread.split_once("\" ").unwrap().0.to_owned()).collect();
+        names.retain(|name| !name.contains("Attach Listener") && !name.contains("CompilerThread"));
+        names.sort_unstable();
+        names
+    };
+    assert!(none(&text).len() > 10, "{text}");
+    assert_eq!(none(&text), none(&theirs));
     assert!(!dump(&load, &[]).stdout.contains("Locked ownable"));
+    load.kill();
+    // The heap of ZGC is not searched, so only the synchronizers for which threads wait are listed.
+    let mut load = start(named("temurin-21"), "-XX:+UseZGC");
+    load.ask("block");
+    load.ask("take 4");
+    let text = dump(&load, &["-l"]).stdout;
+    assert_eq!(listed(&text).keys().collect::<Vec<_>>(), ["holder"], "{text}");
+    let line = "\nOwnable synchronizers for which no thread waits may be missing: the heap of ZGC is not searched\n\n";
+    assert!(text.contains(line) && !text.contains("- None"), "{text}");
     load.kill();
 }
 
