@@ -91,7 +91,7 @@ pub(in crate::hotspot) fn owned(memory: &Memory, layout: &Layout) -> Result<Owne
                 break;
             }
         }
-        // What was found may be former copies.
+        // The objects that were found may be former copies.
         let incomplete = Some("collections took place during the search".into());
         Ok(OwnedSynchronizers { incomplete, found: Vec::new() })
     })
