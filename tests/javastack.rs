@@ -76,6 +76,8 @@ fn dumped(output: &Output) -> BTreeMap<String, ThreadText> {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let frame = |frame: &Value| {
         let (name, location) = frame.as_str().unwrap().split_once('(').unwrap();
+        // ThreadMXBean reports modules separately.
+        let name = name.rsplit('/').next().unwrap();
         let line = location.rsplit_once(':').map_or("0", |(_, line)| line.trim_end_matches(')'));
         format!("{name}:{line}")
     };
@@ -260,8 +262,100 @@ fn busy_locks_are_never_reported_as_deadlock() {
     load.kill();
 }
 
+/// Returns the classes of the synchronizers that each thread owns, as ThreadMXBean reports them.
+fn owned(load: &mut Load) -> BTreeMap<String, Vec<String>> {
+    let answer = load.ask("owned");
+    let threads = answer.split_ascii_whitespace().filter_map(|text| text.split_once(';'));
+    let sorted = |classes: &str| {
+        let classes = classes.split(',').filter(|class| !class.is_empty());
+        let mut classes: Vec<_> = classes.map(str::to_owned).collect();
+        classes.sort_unstable();
+        classes
+    };
+    threads.map(|(name, classes)| (name.to_owned(), sorted(classes))).collect()
+}
+
+/// Returns the classes of the synchronizers that each thread owns, from a dump with `-l`.
+fn listed(text: &str) -> BTreeMap<String, Vec<String>> {
+    let mut found = BTreeMap::new();
+    for thread in text.split("\n\"").skip(1) {
+        let name = thread.split_once("\" ").unwrap().0.replace(' ', "_");
+        let list = thread.split_once("\n\n   Locked ownable synchronizers:\n");
+        let Some((_, list)) = list else { continue };
+        let lines = list.lines().take_while(|line| line.starts_with("\t- ")).collect::<Vec<_>>();
+        if lines != ["\t- None"] {
+            let class = |line: &&str| {
+                line.split_once("> (a ").unwrap().1.strip_suffix(')').unwrap().to_owned()
+            };
+            let mut classes: Vec<_> = lines.iter().map(class).collect();
+            classes.sort_unstable();
+            found.insert(name, classes);
+        }
+    }
+    found
+}
+
+/// Compares the synchronizers that threads own with what the JVM reports, also after collections have moved them and
+/// some were released since then.
+fn check_owned(runtime: &Runtime, flags: &str) {
+    let mut load = start(runtime, &format!("-Xmx128m {flags}"));
+    for command in [
+        "take 40",
+        "collect",
+        "release",
+        "churn 3",
+        "take 30",
+        "churn 200",
+        "release",
+        "churn 1",
+        "collect",
+        "release",
+        "churn 1",
+    ] {
+        load.ask(command);
+        let output = dump(&load, &["-l"]);
+        let name = format!("{} {flags} {command}", runtime.name);
+        assert_eq!(output.stderr, "", "{name}");
+        let truth = owned(&mut load);
+        assert_eq!(truth.len(), 3, "{name}: {truth:?}");
+        let mut listed = listed(&output.stdout);
+        // With some JDKs, this thread owns synchronizers while it waits for the next command.
+        listed.remove("main");
+        assert_eq!(listed, truth, "{name}: {}", output.stdout);
+    }
+    load.kill();
+}
+
 #[test]
-fn locks_option_lists_the_synchronizers_for_which_others_wait() {
+fn owned_synchronizers_are_those_of_the_jvm() {
+    run_beside_others();
+    for runtime in runtimes() {
+        check_owned(runtime, "");
+    }
+    check_owned(named("temurin-17"), "-XX:+UseParallelGC");
+}
+
+#[test]
+#[ignore = "long: make test-all"]
+fn owned_synchronizers_of_each_collector_are_those_of_the_jvm() {
+    run_beside_others();
+    for name in ["zulu-8", "temurin-11", "temurin-17", "temurin-21", "temurin-25"] {
+        for flags in ["-XX:+UseSerialGC", "-XX:+UseParallelGC", "-XX:+UseG1GC"] {
+            check_owned(named(name), flags);
+        }
+    }
+    for name in ["temurin-11", "temurin-17", "temurin-21", "temurin-25"] {
+        check_owned(named(name), "-XX:+UseShenandoahGC");
+    }
+    for collector in ["Serial", "Parallel", "G1", "Shenandoah"] {
+        let flags = format!("-XX:+Use{collector}GC");
+        check_owned(named("temurin-21"), &format!("{flags} -XX:-UseCompressedOops"));
+        check_owned(named("temurin-25"), &format!("{flags} -XX:+UseCompactObjectHeaders"));
+    }
+}
+
+#[test]
+fn locks_option_lists_synchronizers_like_jstack() {
     run_beside_others();
     let mut load = start(named("temurin-17"), "");
     load.ask("block");
@@ -275,8 +369,30 @@ fn locks_option_lists_the_synchronizers_for_which_others_wait() {
     let expected =
         [format!("{name}Lock$NonfairSync)"), format!("{name}ReadWriteLock$NonfairSync)")];
     assert_eq!(classes, expected, "{holder}");
-    assert_eq!(text.matches("Locked ownable").count(), 1, "{text}");
+    // The threads that jstack shows with "- None".
+    let jstack = named("debian-17").java.with_file_name("jstack");
+    let output = Command::new(jstack).arg("-l").arg(load.pid().to_string()).output().unwrap();
+    let theirs = String::from_utf8(output.stdout).unwrap();
+    let none = |text: &str| -> Vec<String> {
+        let threads = text.split("\n\"").skip(1).filter(|thread| thread.contains("\n\t- None\n"));
+        let mut names: Vec<_> =
+            threads.map(|thread| thread.split_once("\" ").unwrap().0.to_owned()).collect();
+        names.retain(|name| !name.contains("Attach Listener") && !name.contains("CompilerThread"));
+        names.sort_unstable();
+        names
+    };
+    assert!(none(&text).len() > 10, "{text}");
+    assert_eq!(none(&text), none(&theirs));
     assert!(!dump(&load, &[]).stdout.contains("Locked ownable"));
+    load.kill();
+    // The heap of ZGC is not searched, so only the synchronizers for which threads wait are listed.
+    let mut load = start(named("temurin-21"), "-XX:+UseZGC");
+    load.ask("block");
+    load.ask("take 4");
+    let text = dump(&load, &["-l"]).stdout;
+    assert_eq!(listed(&text).keys().collect::<Vec<_>>(), ["holder"], "{text}");
+    let line = "\nOwnable synchronizers for which no thread waits may be missing: the heap of ZGC is not searched\n\n";
+    assert!(text.contains(line) && !text.contains("- None"), "{text}");
     load.kill();
 }
 
@@ -431,9 +547,9 @@ fn text_threads(text: &str) -> BTreeMap<String, Vec<String>> {
     threads
 }
 
-/// Removes what javastack and jstack print differently (see javastack's manual): the names of modules, the
-/// locations of native methods, the names of classes whose monitors are locked, the monitors that the
-/// compiler has eliminated, and the monitors that a thread has released in `Object.wait`.
+/// Removes what javastack and jstack print differently (see javastack's manual): the names of classes whose
+/// monitors are locked, the monitors that the compiler has eliminated, and the monitors that a thread has
+/// released in `Object.wait`.
 fn as_javastack_prints(lines: &[String]) -> Vec<String> {
     let waits = |line: &&String| line.starts_with("- waiting on ");
     let released = lines.iter().find(waits).map(|line| line.replace("waiting on", "locked"));
@@ -441,15 +557,7 @@ fn as_javastack_prints(lines: &[String]) -> Vec<String> {
         if let Some((object, _)) = line.split_once(" (a java.lang.Class for ") {
             return format!("{object} (a java.lang.Class)");
         }
-        let Some((method, location)) = line.split_once('(').filter(|_| line.starts_with("at "))
-        else {
-            return line.clone();
-        };
-        let location = location.rsplit('/').next().unwrap();
-        match location.rsplit_once(':') {
-            Some(_) => format!("{method}({location}"),
-            None => method.to_owned(),
-        }
+        line.clone()
     };
     // For a released monitor, JDK 9 to 17 print "waiting to re-lock in wait()" instead of "locked".
     let others = ["- eliminated ", "- waiting to re-lock in wait() "];
@@ -477,6 +585,39 @@ fn text_of_a_quiet_jvm_is_that_of_jstack() {
             assert!(has_lines(ours) && ours.len() > 3, "{name}: {ours:?}");
             assert_eq!(as_javastack_prints(ours), as_javastack_prints(theirs), "{name}: {thread}");
         }
+        let module = if name == "zulu-8" { "(" } else { "(java.base@" };
+        let innermost = &ours["sleeper"][2];
+        let is_native = innermost.contains(module) && innermost.ends_with("Native Method)");
+        assert!(is_native, "{name}: {innermost}");
+        load.kill();
+    }
+}
+
+/// Compares the frames of a JSON dump with those of `jcmd Thread.dump_to_file`.
+#[test]
+fn json_frames_are_those_of_jcmd() {
+    run_beside_others();
+    for name in ["temurin-21", "temurin-25"] {
+        let mut load = start(named(name), "");
+        load.ask("block");
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("dump.json");
+        let mut jcmd = Command::new(named("debian-17").java.with_file_name("jcmd"));
+        jcmd.arg(load.pid().to_string()).args(["Thread.dump_to_file", "-format=json"]).arg(&file);
+        let output = jcmd.output().unwrap();
+        assert!(output.status.success() && file.exists(), "{name}: {output:?}");
+        let theirs: Value = serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap();
+        let ours = dump(&load, &["-j"]).json().remove(0);
+        let stack = |dump: &Value, name: &str| {
+            let thread = threads_of(dump).iter().find(|thread| thread["name"] == name).unwrap();
+            thread["stack"].clone()
+        };
+        for thread in BLOCKED {
+            let frames = stack(&ours, thread);
+            assert_eq!(frames, stack(&theirs, thread), "{name}: {thread}");
+        }
+        let innermost = stack(&ours, "sleeper")[0].clone();
+        assert!(innermost.as_str().unwrap().starts_with("java.base/java.lang.Thread."), "{name}");
         load.kill();
     }
 }

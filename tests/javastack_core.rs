@@ -207,6 +207,39 @@ fn core_file_of_gdb_has_the_dump_of_the_jvm() {
 }
 
 #[test]
+fn core_file_has_the_synchronizers_that_threads_own() {
+    run_beside_others();
+    for flags in ["", "-XX:+UseParallelGC"] {
+        let folder = tempfile::tempdir().unwrap();
+        let mut load = start(named("temurin-17"), flags, &folder);
+        load.ask("take 40");
+        load.ask("collect");
+        load.ask("release");
+        let lists = |text: &str| -> Vec<String> {
+            let threads = text.split("\n\"").skip(1).filter_map(|thread| {
+                let (_, list) = thread.split_once("   Locked ownable synchronizers:\n")?;
+                let lines = list.lines().take_while(|line| line.starts_with("\t- "));
+                Some(
+                    [&[thread.split_once("\" ")?.0], &*lines.collect::<Vec<_>>()]
+                        .concat()
+                        .join("\n"),
+                )
+            });
+            threads.filter(|thread| !thread.contains("CompilerThread")).collect()
+        };
+        let before = tool::run("javastack", &["-p", &load.pid().to_string(), "-l"]).stdout;
+        let core = crash(load, Signal::ABORT, folder);
+        let after = tool::run("javastack", &["--core", core.path(), "-l"]);
+        assert_eq!(after.stderr, "", "{flags}");
+        // Two threads have kept half of their synchronizers, and "holder" has one of this class.
+        let listed = lists(&before).join("\n");
+        let kept = listed.matches("ReentrantReadWriteLock$NonfairSync)").count();
+        assert_eq!(kept, 2 * 10 + 1, "{flags}: {before}");
+        assert_eq!(lists(&after.stdout), lists(&before), "{flags}");
+    }
+}
+
+#[test]
 fn deadlock_in_a_core_file_is_found() {
     run_beside_others();
     let folder = tempfile::tempdir().unwrap();

@@ -82,6 +82,8 @@ fn dumped(output: &Output) -> BTreeMap<String, (Value, Value)> {
 fn text(thread: &Value) -> ThreadText {
     let frame = |frame: &Value| {
         let (name, location) = frame.as_str().unwrap().split_once('(').unwrap();
+        // The JVM reports modules separately.
+        let name = name.rsplit('/').next().unwrap();
         let line = location.rsplit_once(':').map_or("0", |(_, line)| line.trim_end_matches(')'));
         format!("{name}:{line}")
     };

@@ -11,6 +11,10 @@ import java.net.ServerSocket;
 import java.net.Socket;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.concurrent.ExecutorService;
+import java.util.concurrent.Executors;
+import java.util.concurrent.locks.AbstractOwnableSynchronizer;
+import java.util.concurrent.locks.Lock;
 import java.util.concurrent.locks.LockSupport;
 import java.util.concurrent.locks.ReentrantLock;
 import java.util.concurrent.locks.ReentrantReadWriteLock;
@@ -36,6 +40,10 @@ import java.util.concurrent.locks.ReentrantReadWriteLock;
  * lock. The first of these N threads holds another lock, and one further thread waits for that lock. The
  * answer contains the address at the other end of the connection.
  * "metaspace" defines classes until the JVM has no metaspace left.
+ * "take N" starts two threads at the first time. Each of them takes N further ownable synchronizers, for which no
+ * other thread waits. "release" makes each of them release every second synchronizer that it holds. "churn N"
+ * allocates N megabytes, and "collect" requests a full collection. "owned" is answered by NAME;CLASS,CLASS,... for
+ * each thread that owns synchronizers, as ThreadMXBean reports them.
  * "stuck" starts a thread that does not reach a safepoint, and then a thread that requests a collection.
  */
 public class LockLoad {
@@ -396,6 +404,119 @@ public class LockLoad {
         }
     }
 
+    /** A synchronizer of this program. */
+    static class Flag extends AbstractOwnableSynchronizer {
+        private static final long serialVersionUID = 1;
+
+        void set(Thread owner) {
+            setExclusiveOwnerThread(owner);
+        }
+    }
+
+    /** Holds ownable synchronizers. */
+    static class Owner extends Load {
+        final List<Object> held = new ArrayList<>();
+        /** Number of synchronizers to take, or -1 to release every second one; 0 if there is nothing to do. */
+        int order;
+
+        Owner(String name) {
+            super(name);
+        }
+
+        synchronized void order(int number) throws Exception {
+            order = number;
+            notifyAll();
+            while (order != 0) {
+                wait();
+            }
+        }
+
+        @Override
+        synchronized void act() throws Exception {
+            while (true) {
+                while (order == 0) {
+                    wait();
+                }
+                if (order < 0) {
+                    List<Object> kept = new ArrayList<>();
+                    for (int i = 0; i < held.size(); i++) {
+                        if (i % 2 == 0) {
+                            kept.add(held.get(i));
+                        } else {
+                            change(held.get(i), false);
+                        }
+                    }
+                    held.retainAll(kept);
+                } else {
+                    for (int i = 0; i < order; i++) {
+                        Object[] kinds = {
+                            new ReentrantLock(), new Flag(), new ReentrantReadWriteLock(), new ReentrantLock(true),
+                        };
+                        change(kinds[i % kinds.length], true);
+                        held.add(kinds[i % kinds.length]);
+                    }
+                }
+                order = 0;
+                notifyAll();
+            }
+        }
+
+        static void change(Object object, boolean takes) {
+            if (object instanceof Flag) {
+                ((Flag) object).set(takes ? Thread.currentThread() : null);
+                return;
+            }
+            Lock lock = object instanceof Lock ? (Lock) object : ((ReentrantReadWriteLock) object).writeLock();
+            if (takes) {
+                lock.lock();
+            } else {
+                lock.unlock();
+            }
+        }
+    }
+
+    static final List<Owner> owners = new ArrayList<>();
+    static volatile byte[] garbage;
+
+    static void take(int number) throws Exception {
+        if (owners.isEmpty()) {
+            for (int i = 0; i < 2; i++) {
+                owners.add(new Owner("owner-" + i));
+                owners.get(i).start();
+            }
+            // A thread of a pool owns its Worker while it runs a task.
+            ExecutorService pool = Executors.newFixedThreadPool(1, task -> new Thread(task, "pool-owner"));
+            pool.execute(LockSupport::park);
+        }
+        order(number);
+        Thread.sleep(200);
+    }
+
+    static void order(int number) throws Exception {
+        for (Owner owner : owners) {
+            owner.order(number);
+        }
+    }
+
+    static void churn(int megabytes) {
+        for (int i = 0; i < megabytes * 1024; i++) {
+            garbage = new byte[1000];
+        }
+    }
+
+    static String owned() {
+        StringBuilder answer = new StringBuilder();
+        for (ThreadInfo info : ManagementFactory.getThreadMXBean().dumpAllThreads(false, true)) {
+            if (info.getLockedSynchronizers().length > 0) {
+                answer.append(' ').append(info.getThreadName().replace(' ', '_')).append(';');
+                for (LockInfo lock : info.getLockedSynchronizers()) {
+                    answer.append(lock.getClassName()).append(',');
+                }
+            }
+        }
+        return answer.toString();
+    }
+
     static String dump() {
         ThreadMXBean bean = ManagementFactory.getThreadMXBean();
         StringBuilder answer = new StringBuilder();
@@ -447,6 +568,21 @@ public class LockLoad {
                     break;
                 case "socket":
                     answer = " " + socket(Integer.parseInt(words[1]));
+                    break;
+                case "take":
+                    take(Integer.parseInt(words[1]));
+                    break;
+                case "release":
+                    order(-1);
+                    break;
+                case "churn":
+                    churn(Integer.parseInt(words[1]));
+                    break;
+                case "collect":
+                    System.gc();
+                    break;
+                case "owned":
+                    answer = owned();
                     break;
                 case "dump":
                     answer = dump();

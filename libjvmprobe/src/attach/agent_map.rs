@@ -115,6 +115,7 @@ fn method<'a>(mut fields: impl Iterator<Item = &'a str>) -> Option<(Addr, u64, C
         kind: CodeKind::Method,
         name: frame.name,
         signature: frame.signature,
+        origin: None,
         inlined: Arc::new([]),
     };
     Some((start, size, code))
@@ -145,6 +146,7 @@ fn frame<'a>(fields: &mut impl Iterator<Item = &'a str>) -> Option<SourceFrame> 
         signature: java_parameters(&descriptor).map(Into::into),
         file: (!file.is_empty()).then(|| file.into()),
         line: hex(&line).and_then(|line| u32::try_from(line).ok()).unwrap_or(0),
+        origin: None,
     })
 }
 

@@ -5,7 +5,9 @@
 //! `linux_make_mappings_corefile_notes` in gdb's linux-tdep.c. A core dump may be truncated at any byte, because of
 //! the limit `ulimit -c` or a full disk.
 
-use std::{ffi::OsStr, fs::File, os::unix::ffi::OsStrExt, os::unix::fs::FileExt, path::PathBuf};
+use std::{
+    ffi::OsStr, fs::File, ops::Range, os::unix::ffi::OsStrExt, os::unix::fs::FileExt, path::PathBuf,
+};
 
 use crate::{
     Addr, FileOffset, Result,
@@ -310,6 +312,19 @@ impl CoreDump {
     pub(crate) fn segment(&self, addr: u64) -> Option<&Segment> {
         let behind = self.segments.partition_point(|segment| segment.start <= addr);
         self.segments.get(behind.checked_sub(1)?).filter(|segment| addr < segment.end)
+    }
+
+    /// Returns the parts of an address range that the file contains, ascending.
+    pub(crate) fn dumped(&self, range: Range<u64>) -> impl Iterator<Item = Range<u64>> {
+        let first = self.segments.partition_point(|segment| segment.end <= range.start);
+        let segments = self.segments.iter().skip(first);
+        let segments = segments.take_while(move |segment| segment.start < range.end);
+        segments.filter_map(move |segment| {
+            let in_file = segment.dumped.min(self.size.saturating_sub(segment.offset));
+            let end = segment.start.saturating_add(in_file).min(range.end);
+            let start = segment.start.max(range.start);
+            (start < end).then_some(start..end)
+        })
     }
 
     fn location(&self, addr: u64) -> Location {

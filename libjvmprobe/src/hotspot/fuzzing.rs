@@ -349,6 +349,9 @@ fn tables(image: &mut Image, loader: Addr, array: Addr, interpreter: Addr) {
         ("ShenandoahHeap", "_used", 40),
         ("EpsilonHeap", "_space", 48),
         ("CollectedHeap", "_total_collections", 56),
+        ("CollectedHeap", "_reserved", 64),
+        ("MemRegion", "_start", 0),
+        ("MemRegion", "_word_size", 8),
     ];
     for (class, field, offset) in CODE_FIELDS.into_iter().chain(fields) {
         image.field(class, field, offset);
@@ -410,6 +413,7 @@ pub(crate) fn everything(given: &[u8]) {
     let frames =
         (0..64).map(|word| FrameState::Interpreted(Addr(fake.code.0 + 8 * word))).collect();
     let _ = java_threads::held(&memory, &layout, &[(fake.code, frames)]);
+    let _ = java_threads::owned(&memory, &layout);
     let cache = virtual_threads::Cache::default();
     let max = virtual_threads::MAX_VIRTUAL_THREADS;
     let _ = virtual_threads::read(&memory, &layout.of_jdk(21), &cache, max);
@@ -462,7 +466,9 @@ pub(crate) fn methods(given: &[u8]) {
     let memory = fake.memory(Part::Methods, given);
     for major in [17, 21] {
         let mut pages = Pages::scattered(&memory);
-        let mut methods = Methods::new(&fake.layout.of_jdk(major)).unwrap();
+        let layout = fake.layout.of_jdk(major);
+        let mut methods = Methods::new(&layout).unwrap();
+        let _ = methods.read_origins(&layout);
         for at in [fake.method, Addr(fake.method.0 + 8), Addr(BASE)] {
             if let Some(info) = methods.get(&mut pages, at) {
                 let _ = (info.line(-1), info.line(0), info.line(i32::MAX));

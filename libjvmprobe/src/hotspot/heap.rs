@@ -7,6 +7,8 @@
 //!
 //! The head of `layout` lists what changed from JDK to JDK.
 
+use std::ops::Range;
+
 use crate::{
     Addr, Error, Result,
     hotspot::{Collector, layout::Item, perfdata::PerfData, resolved::Layout},
@@ -51,6 +53,8 @@ pub(crate) enum Term {
 
 /// `ZValueStorage::offset`: distance in bytes between ZGC's values for successive NUMA nodes.
 const Z_VALUE_STRIDE: u64 = 4096;
+/// End of the addresses of processes on x86-64.
+const MAX_ADDRESS: u64 = 1 << 47;
 /// Maximum number of NUMA nodes. A gauge holds at most eight terms, and each node needs at least one.
 const MAX_NODES: u32 = 8;
 /// Maximum distance in bytes of `G1CollectedHeap::_allocator` before `_summary_bytes_used`; in JDK 11
@@ -81,6 +85,47 @@ pub(super) fn used(
         Ok(terms) => Ok(Some(terms)),
         Err(Why::NotYet) => Ok(None),
         Err(Why::Unknown(why)) => Err(why),
+    }
+}
+
+/// Returns the address ranges that contain the objects of a collector's heap. For collectors whose heaps have regions,
+/// this is the complete reserved range.
+///
+/// # Errors
+/// [`Error::Unsupported`] for ZGC and CMS, [`Error::Layout`] naming the missing field.
+pub(super) fn ranges(
+    memory: &Memory,
+    layout: &Layout,
+    collector: Collector,
+) -> Result<Vec<Range<Addr>>> {
+    match collector {
+        Collector::Z | Collector::GenerationalZ | Collector::Cms => {
+            let what = format!("the heap of {} is not searched", collector.name());
+            Err(Error::Unsupported { what })
+        }
+        Collector::G1 | Collector::Shenandoah | Collector::GenerationalShenandoah => {
+            let heap = memory.pointer(layout.address(Item::CollectedHeap)?)?;
+            let region = plus(heap, layout.get(Item::ReservedHeap)?)?;
+            let start = memory.pointer(plus(region, layout.get(Item::RegionStart)?)?)?;
+            let words = memory.u64(plus(region, layout.get(Item::RegionWords)?)?)?;
+            let end = plus(start, words.saturating_mul(8))?;
+            if end.0 > MAX_ADDRESS {
+                return Err(Error::layout("the addresses of the heap are implausible"));
+            }
+            Ok(vec![start..end])
+        }
+        _ => {
+            let terms = used(memory, layout, collector).map_err(Error::layout)?;
+            let range = |term: &Term| match *term {
+                Term::Span { holder, end_offset, start_offset, .. } => {
+                    let space = memory.pointer(holder).ok()?;
+                    let word = |offset| memory.pointer(space.checked_add(offset)?).ok();
+                    Some(word(start_offset)?..word(end_offset)?)
+                }
+                _ => None,
+            };
+            Ok(terms.iter().flatten().filter_map(range).collect())
+        }
     }
 }
 

@@ -12,7 +12,7 @@ use crate::{
         flags::Flags,
         gauge::{Gauge, LastStop},
         heap,
-        java_threads::{self, FrameState, HeldMonitor, JavaFrame, JavaThread},
+        java_threads::{self, FrameState, HeldMonitor, JavaFrame, JavaThread, OwnedSynchronizers},
         layout::Item,
         objects::{ClassCount, ClassField, Objects},
         pages::Pages,
@@ -306,6 +306,16 @@ impl HotSpot {
         stacks: &[(Addr, Vec<FrameState>)],
     ) -> Result<Vec<Vec<HeldMonitor>>> {
         java_threads::held(&self.memory, &self.layout, stacks)
+    }
+
+    /// Searches its heap for the ownable synchronizers that platform threads own. The search takes about half a second for
+    /// each gigabyte in use.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] for ZGC and CMS, [`Error::Layout`] naming the missing field, [`Error::Memory`] if the JVM has
+    /// exited.
+    pub fn owned_synchronizers(&self) -> Result<OwnedSynchronizers> {
+        java_threads::owned(&self.memory, &self.layout)
     }
 
     /// Returns a reader of objects in its heap.

@@ -52,6 +52,7 @@ pub(super) enum Feature {
     Threads,
     ThreadNames,
     ThreadDump,
+    Synchronizers,
     VirtualMonitors,
     ForwardedObjects,
     Compilations,
@@ -90,6 +91,7 @@ impl Feature {
             Self::Threads => "allocation by thread is unknown",
             Self::ThreadNames => "thread names are truncated",
             Self::ThreadDump => "threads are not listed",
+            Self::Synchronizers => "ownable synchronizers are listed only if threads wait for them",
             Self::VirtualMonitors => "monitors that unmounted virtual threads wait for are unknown",
             Self::ForwardedObjects => "objects that ZGC has moved are not found",
             Self::Compilations => "tiers of compilations are unknown",
@@ -172,6 +174,9 @@ table! {
 
     // memory/universe.hpp, gc/shared/collectedHeap.hpp
     CollectedHeap       Static [8 "Universe::_collectedHeap"] for AnyHeap Collections;
+    ReservedHeap        Offset [8 "CollectedHeap::_reserved"] for Synchronizers;
+    RegionStart         Offset [8 "MemRegion::_start"] for Synchronizers;
+    RegionWords         Offset [8 "MemRegion::_word_size"] for Synchronizers;
     TotalCollections    Offset [8 "CollectedHeap::_total_collections"] for Collections;
 
     // gc/serial, gc/shared/space.hpp, gc/shared/genCollectedHeap.hpp
@@ -410,6 +415,8 @@ table! {
     Tlab                Offset [8 "Thread::_tlab"] for Threads;
     TlabStart           Offset [8 "ThreadLocalAllocBuffer::_start"] for Threads;
     TlabTop             Offset [8 "ThreadLocalAllocBuffer::_top"] for Threads;
+    TlabEnd             Offset [8 "ThreadLocalAllocBuffer::_end"] for Synchronizers;
+    TlabDesiredSize     Offset [8 "ThreadLocalAllocBuffer::_desired_size"] for Synchronizers;
     ThreadList          Static [8 "Threads::_thread_list"] until 13 for Threads ThreadDump;
     NextThread          Offset [8 "JavaThread::_next"] until 13 for Threads ThreadDump;
     ThreadsList         Static [14 "ThreadsSMRSupport::_java_thread_list"] for Threads ThreadDump;

@@ -13,11 +13,15 @@ use crate::{
     hotspot::{
         compressed::{Encoding, Stream},
         layout::Item,
+        origins::Origins,
         pages::Pages,
         resolved::Layout,
         symbols::{ENTRY, Symbols},
     },
-    names::{code::mask_hidden, java::java_parameters},
+    names::{
+        code::{MethodOrigin, mask_hidden},
+        java::java_parameters,
+    },
 };
 
 /// Maximum size of a line table in bytes; bytecodes have the same limit of 64 KiB.
@@ -34,6 +38,8 @@ pub(crate) struct MethodInfo {
     pub(crate) signature: Option<Arc<str>>,
     /// The name of the source file, if the class file contains it.
     pub(crate) file: Option<Arc<str>>,
+    /// Its origin, if [`Methods::read_origins`] was called and it is a native method or has a named module.
+    pub(crate) origin: Option<Arc<MethodOrigin>>,
     /// Bytecode indexes and the lines that begin there, in ascending order.
     lines: Vec<(u32, u32)>,
 }
@@ -95,6 +101,8 @@ pub(crate) struct Methods {
     /// Cache of names. Its size limit covers all cached data. When the limit is reached, further
     /// methods have no names.
     symbols: Symbols,
+    /// Reads the origins of methods, if a caller wants them.
+    origins: Option<Origins>,
 }
 
 impl Methods {
@@ -108,7 +116,17 @@ impl Methods {
             encoding: Encoding::of_jdk(layout.major),
             cached: HashMap::new(),
             symbols: Symbols::new(layout)?,
+            origins: None,
         })
+    }
+
+    /// Makes methods that are read from now on have their origins.
+    ///
+    /// # Errors
+    /// [`Error::Layout`] naming the missing field.
+    pub(super) fn read_origins(&mut self, layout: &Layout) -> Result<()> {
+        self.origins = Some(Origins::new(layout)?);
+        Ok(())
     }
 
     /// Returns the method at an address; `None` if there is no consistent method, or if the cache is full.
@@ -134,6 +152,7 @@ impl Methods {
     pub(crate) fn clear(&mut self) {
         self.cached.clear();
         self.symbols.clear();
+        self.origins.iter_mut().for_each(Origins::clear);
     }
 
     fn read(&mut self, pages: &mut Pages<'_>, method: Addr) -> Result<MethodInfo> {
@@ -164,6 +183,12 @@ impl Methods {
             signature: java_parameters(&signature).map(Into::into),
             file,
             lines: self.lines(pages, const_method)?,
+            origin: match &mut self.origins {
+                Some(origins) => {
+                    origins.read(pages, &mut self.symbols, method, class)?.map(Arc::new)
+                }
+                None => None,
+            },
         })
     }
 
@@ -240,7 +265,13 @@ mod tests {
         let table = line_table(&bytes, encoding).unwrap();
         assert_eq!(table, [(0, 10), (3, 12)]);
         assert_eq!(line_table(&bytes[..4], encoding), None);
-        let info = MethodInfo { name: "a".into(), signature: None, file: None, lines: table };
+        let info = MethodInfo {
+            name: "a".into(),
+            signature: None,
+            file: None,
+            origin: None,
+            lines: table,
+        };
         assert_eq!([-1, 0, 2, 3, 99].map(|bci| info.line(bci)), [10, 10, 10, 12, 12]);
     }
 

@@ -17,6 +17,8 @@
 //! | `sizes` | sizes of the code cache and the heap, and the number of loaded classes |
 //! | [`code`] | contents of the code cache, and inlined methods |
 //! | `methods` | methods: names, parameters, lines |
+//! | `origins` | methods: whether they are native, and their modules |
+//! | `modules` | modules of classes |
 //! | [`classes`] | classes: names |
 //! | [`loaded`] | all loaded classes: state, origin, which methods were called |
 //! | `symbols` | HotSpot's Symbols: names, each of which is stored once |
@@ -59,8 +61,10 @@ pub mod java_threads;
 mod layout;
 pub mod loaded;
 pub(crate) mod methods;
+mod modules;
 pub mod objects;
 pub(crate) mod operations;
+mod origins;
 pub(crate) mod pages;
 pub(crate) mod perfdata;
 mod references;

@@ -126,6 +126,12 @@ impl<'a> Pages<'a> {
         answers.map(|(item, answer)| answer.unwrap_or_else(|| ask(self, item))).collect()
     }
 
+    /// Returns whether the present call of `ask` in [`Self::read_batched`] has failed to read a page that is not cached,
+    /// and so will be repeated.
+    pub(crate) fn awaits_pages(&self) -> bool {
+        self.missing.as_ref().is_some_and(|missing| !missing.is_empty())
+    }
+
     /// Reads the pages of some addresses in as few requests as possible. Unreadable pages cause an error
     /// only when they are used.
     pub(crate) fn prefetch(&mut self, addrs: impl IntoIterator<Item = Addr>) {

@@ -129,6 +129,35 @@ impl References {
         }
     }
 
+    /// Returns the offset of an object's first field if this field is a reference.
+    pub(super) fn first_reference(&self) -> u64 {
+        let header: u64 = match self.class {
+            ClassField::Pointer => 16,
+            ClassField::Compressed { .. } => 12,
+            ClassField::Compact { .. } => 8,
+        };
+        header.next_multiple_of(self.width() as u64)
+    }
+
+    /// Returns the word by which objects refer to the object at an address; `None` if there are several such words (ZGC),
+    /// or none.
+    pub(super) fn encoded(&self, address: Addr) -> Option<u64> {
+        let word = match self.form {
+            Form::Narrow { base, shift } => address.0.checked_sub(base)? >> shift,
+            Form::Address if !self.may_be_stale => address.0,
+            Form::Address | Form::Colored => return None,
+        };
+        let width = self.width();
+        (self.decoded(word.to_le_bytes()) == Some(address)
+            && word.checked_shr(8 * width as u32).unwrap_or(0) == 0)
+            .then_some(word)
+    }
+
+    /// Returns the form of the headers of arrays.
+    pub(super) fn array_header(&self) -> ArrayHeader {
+        ArrayHeader(self.class)
+    }
+
     /// Returns the offsets at which an object may hold references, within the bytes that were read of the
     /// object. For arrays, there are none.
     pub(super) fn fields(&self, object: &Object) -> impl Iterator<Item = usize> + use<> {
@@ -151,7 +180,7 @@ impl References {
         let [first, second, ..] = *bytes.as_chunks::<8>().0 else {
             return Err(Error::layout("an object has no header"));
         };
-        let (klass, header) = self.header(first, second);
+        let (klass, header) = self.class.header(first, second);
         let helper = match self.helpers.get(&klass) {
             Some(&helper) => helper,
             None => {
@@ -169,24 +198,7 @@ impl References {
     pub(super) fn class_of(&self, now: &mut Pages<'_>, address: Addr) -> Result<Addr> {
         check(address)?;
         let [first, second] = [now.array(address)?, now.array(at(address, 8)?)?];
-        Ok(self.header(first, second).0)
-    }
-
-    /// Decodes the first two words of an object: its Klass, and the size of its header in bytes.
-    fn header(&self, first: [u8; 8], second: [u8; 8]) -> (Addr, usize) {
-        let [first, second] = [first, second].map(u64::from_ne_bytes);
-        let (klass, header) = match self.class {
-            ClassField::Pointer => (second, 16),
-            ClassField::Compressed { base, shift } => {
-                let narrow = second & u64::from(u32::MAX);
-                (base.wrapping_add(narrow << shift), 12)
-            }
-            ClassField::Compact { base, shift } => {
-                let narrow = first >> COMPACT_SHIFT;
-                (base.wrapping_add(narrow << shift), 8)
-            }
-        };
-        (Addr(klass), header)
+        Ok(self.class.header(first, second).0)
     }
 
     /// Whether an object's class has this name.
@@ -369,6 +381,64 @@ fn check(address: Addr) -> Result<()> {
         return Err(Error::layout("not a valid object reference"));
     }
     Ok(())
+}
+
+impl ClassField {
+    /// Decodes the first two words of an object: its Klass, and the size of its header in bytes.
+    fn header(self, first: [u8; 8], second: [u8; 8]) -> (Addr, usize) {
+        let [first, second] = [first, second].map(u64::from_ne_bytes);
+        let (klass, header) = match self {
+            Self::Pointer => (second, 16),
+            Self::Compressed { base, shift } => {
+                let narrow = second & u64::from(u32::MAX);
+                (base.wrapping_add(narrow << shift), 12)
+            }
+            Self::Compact { base, shift } => {
+                let narrow = first >> COMPACT_SHIFT;
+                (base.wrapping_add(narrow << shift), 8)
+            }
+        };
+        (Addr(klass), header)
+    }
+}
+
+/// Form of the headers of arrays.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ArrayHeader(ClassField);
+
+impl ArrayHeader {
+    /// Whether the first word of an object is that of an object that was neither locked nor hashed, like an array by
+    /// which the JVM fills unused memory.
+    pub(super) fn is_unlocked(self, word: u64) -> bool {
+        let mark = match self.0 {
+            ClassField::Compact { .. } => word & ((1 << COMPACT_SHIFT) - 1),
+            ClassField::Pointer | ClassField::Compressed { .. } => word,
+        };
+        mark == 1
+    }
+
+    /// Whether the header of an object has only one word.
+    pub(super) fn is_compact(self) -> bool {
+        matches!(self.0, ClassField::Compact { .. })
+    }
+
+    /// Returns the Klass of an object from its first bytes.
+    pub(super) fn class(self, head: &[u8; 24]) -> Addr {
+        let ([first, second, _], _) = head.as_chunks() else { return Addr(0) };
+        self.0.header(*first, *second).0
+    }
+
+    /// Returns the end of an `int` array from its first bytes.
+    pub(super) fn end_of_ints(self, array: Addr, head: &[u8; 24]) -> Option<Addr> {
+        let at = match self.0 {
+            ClassField::Pointer => 16,
+            ClassField::Compressed { .. } => 12,
+            ClassField::Compact { .. } => 8,
+        };
+        let length = u32::from_ne_bytes(*head.get(at..)?.first_chunk()?);
+        let size = (at as u64 + 4 + u64::from(length) * 4).next_multiple_of(8);
+        array.checked_add(size)
+    }
 }
 
 /// Elements of an array.

@@ -24,6 +24,8 @@ pub struct Code {
     pub(crate) name: Arc<str>,
     /// Parameters of a method, in Java syntax.
     pub(crate) signature: Option<Arc<str>>,
+    /// Origin of a method, if the reader was asked for it.
+    pub(crate) origin: Option<Arc<MethodOrigin>>,
     /// Inlined methods by ascending address; empty if unknown.
     pub(crate) inlined: Arc<[Inlined]>,
 }
@@ -53,12 +55,34 @@ pub(crate) struct SourceFrame {
     pub(crate) file: Option<Arc<str>>,
     /// Line, or 0 if unknown.
     pub(crate) line: u32,
+    /// Its origin, if the reader was asked for it.
+    pub(crate) origin: Option<Arc<MethodOrigin>>,
+}
+
+/// Properties of a Java method that only thread dumps show.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct MethodOrigin {
+    /// Whether it is implemented in native code.
+    pub is_native: bool,
+    /// The module of its class; `None` for unnamed modules.
+    pub module: Option<Arc<JavaModule>>,
+}
+
+/// A named module.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct JavaModule {
+    /// Name: `java.base`.
+    pub name: Arc<str>,
+    /// Version, if it has one.
+    pub version: Option<Arc<str>>,
+    /// Whether it has the same version as `java.base`.
+    pub is_of_jdk: bool,
 }
 
 impl Code {
     /// Makes a name without parameters.
     pub fn new(kind: CodeKind, name: &str) -> Self {
-        Self { kind, name: name.into(), signature: None, inlined: Arc::new([]) }
+        Self { kind, name: name.into(), signature: None, origin: None, inlined: Arc::new([]) }
     }
 
     /// Makes the name of a method, given as `class.method`. The part that distinguishes hidden classes
@@ -68,6 +92,7 @@ impl Code {
             kind: CodeKind::Method,
             name: mask_hidden(name).into(),
             signature: signature.map(Into::into),
+            origin: None,
             inlined: Arc::new([]),
         }
     }

@@ -100,7 +100,7 @@ impl Names {
             let class = heap.string(class, self.bytes_class)?;
             let name = heap.string(name, self.bytes_class)?;
             let name: Arc<str> = mask_hidden(&format!("{class}.{name}")).into();
-            Some(SourceFrame { name, signature: None, file: None, line })
+            Some(SourceFrame { name, signature: None, file: None, line, origin: None })
         };
         self.list(heap, info)?.into_iter().map(frame).collect()
     }

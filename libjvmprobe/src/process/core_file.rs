@@ -38,6 +38,7 @@ use crate::{
         LibJvm,
         code::{CodeFile, CodeMaps, copy_of_memory},
         memory::Memory,
+        present::Present,
     },
 };
 
@@ -80,6 +81,15 @@ impl CoreMemory {
     /// Fills `to` with the memory at an address; returns `false` if a part cannot be read.
     pub(super) fn read(&self, addr: Addr, to: &mut [u8]) -> bool {
         self.dump.read(addr.0, to, |addr, to| self.read_mapped(Addr(addr), to))
+    }
+
+    /// Returns the parts of an address range that were dumped.
+    pub(super) fn present(&self, range: &Range<Addr>) -> Present {
+        let mut found = Present { has_missing: self.dump.is_truncated(), ..Present::default() };
+        for part in self.dump.dumped(range.start.0..range.end.0) {
+            found.push(part);
+        }
+        found
     }
 
     fn read_mapped(&self, addr: Addr, to: &mut [u8]) -> bool {

@@ -9,12 +9,16 @@
 
 #[cfg(feature = "fuzzing")]
 use std::fs::File;
-use std::sync::Arc;
+use std::{ops::Range, sync::Arc};
 
 pub(crate) use crate::process::reader::MAX_BYTES;
 use crate::{
     Addr, Error, Pid, Result,
-    process::{core_file::CoreMemory, reader::MemoryFile},
+    process::{
+        core_file::CoreMemory,
+        present::{self, Present},
+        reader::MemoryFile,
+    },
 };
 
 /// Maximum size of a single read in bytes; anything larger is a corrupt length, not data.
@@ -102,6 +106,30 @@ impl Memory {
         };
         let addr = blocks.first().copied().unwrap_or(Addr(0));
         read.map_err(|source| Error::Memory { addr, len, source })
+    }
+
+    /// Returns which pages of an address range can be read without swapping or populating a page.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if the process has ended.
+    pub(crate) fn present(&self, range: Range<Addr>) -> Result<Present> {
+        match &*self.0 {
+            Source::Process(file) => {
+                let pid = file.pid();
+                present::of_process(pid, &range)
+                    .map_err(|e| Error::io(format!("read /proc/{pid}/pagemap"), e))
+            }
+            Source::Core(core) => Ok(core.present(&range)),
+            #[cfg(feature = "fuzzing")]
+            Source::File(file) => {
+                // The rest of the file has no content.
+                let size = file.metadata().map_or(0, |file| file.len());
+                let start = range.start.0.max(size.saturating_sub(1 << 20));
+                let mut found = Present::default();
+                found.push(start..range.end.0.min(size).max(start));
+                Ok(found)
+            }
+        }
     }
 
     /// Reads `len` bytes, at most 16 MiB.

@@ -32,6 +32,7 @@ pub(crate) mod maps;
 pub mod memory;
 pub mod os_threads;
 pub(crate) mod pid;
+pub(crate) mod present;
 pub(crate) mod reader;
 pub mod root;
 pub(crate) mod scan;

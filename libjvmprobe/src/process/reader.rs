@@ -26,7 +26,7 @@ use std::{
     cell::Cell,
     ffi::CStr,
     fs::File,
-    io::{self, IoSlice, IoSliceMut, Read},
+    io::{self, IoSlice, IoSliceMut, Read, Seek, SeekFrom},
     mem::MaybeUninit,
     os::{
         fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
@@ -347,6 +347,11 @@ impl MemoryFile {
         Ok(Self { pid, file, number: OPENED.fetch_add(1, Ordering::Relaxed) })
     }
 
+    /// Returns the process.
+    pub(super) fn pid(&self) -> Pid {
+        self.pid
+    }
+
     /// Reads blocks of equal size consecutively into `to`. Returns for each block whether it could be read.
     ///
     /// # Errors
@@ -409,6 +414,16 @@ impl ProcFile {
     /// The errors of open(2).
     pub(crate) fn open(pid: Pid, name: &str) -> io::Result<Self> {
         Ok(Self { pid, file: File::open(format!("/proc/{pid}/{name}"))? })
+    }
+
+    /// Opens `/proc/PID/NAME` for reading from an offset on.
+    ///
+    /// # Errors
+    /// The errors of open(2) and lseek(2).
+    pub(super) fn open_at(pid: Pid, name: &str, offset: u64) -> io::Result<Self> {
+        let mut opened = Self::open(pid, name)?;
+        opened.file.seek(SeekFrom::Start(offset))?;
+        Ok(opened)
     }
 }
 

@@ -89,6 +89,7 @@ fn whole_name(code: &Code, options: Options) -> String {
         signature: code.signature.clone(),
         file: first.and_then(|frame| frame.file.clone()),
         line: first.map_or(0, |frame| frame.line),
+        origin: None,
     };
     let mark = if options.annotate { "_[j]" } else { "" };
     method(&frame, options) + mark
@@ -131,6 +132,7 @@ mod tests {
             signature: Some("(int)".into()),
             file: Some("A.java".into()),
             line,
+            origin: None,
         };
         let range = Inlined {
             start: Addr(0x110),

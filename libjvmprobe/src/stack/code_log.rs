@@ -576,8 +576,13 @@ mod tests {
 
     #[test]
     fn refine_adds_inlining_to_unchanged_code() {
-        let frame =
-            |name: &str| SourceFrame { name: name.into(), signature: None, file: None, line: 3 };
+        let frame = |name: &str| SourceFrame {
+            name: name.into(),
+            signature: None,
+            file: None,
+            line: 3,
+            origin: None,
+        };
         let range = Inlined {
             start: Addr(104),
             end: Addr(110),

@@ -5,7 +5,10 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    names::{clean, code::SourceFrame},
+    names::{
+        clean,
+        code::{MethodOrigin, SourceFrame},
+    },
     stack::name::display_name,
 };
 
@@ -46,12 +49,15 @@ pub struct Frame {
     pub file: Option<Arc<str>>,
     /// Source line, or 0 if unknown.
     pub line: u32,
+    /// Origin of a Java method; only in thread dumps.
+    pub origin: Option<Arc<MethodOrigin>>,
 }
 
 impl Frame {
     /// Makes a frame with a kind and a name only.
     pub fn new(kind: Kind, name: impl Into<Arc<str>>) -> Self {
-        Self { kind, name: clean::shared(name.into()), module: None, file: None, line: 0 }
+        let name = clean::shared(name.into());
+        Self { kind, name, module: None, file: None, line: 0, origin: None }
     }
 
     /// Returns this frame with the name of the file that contains its native code.
@@ -66,8 +72,9 @@ impl Frame {
 
     /// Makes the frame of a method at a source line. With `signatures`, the name includes the parameters.
     pub(crate) fn of_source(source: &SourceFrame, kind: Kind, signatures: bool) -> Self {
-        Self::new(kind, display_name(&source.name, source.signature.as_deref(), signatures))
-            .at(source.file.clone(), source.line)
+        let name = display_name(&source.name, source.signature.as_deref(), signatures);
+        let origin = source.origin.clone();
+        Self { origin, ..Self::new(kind, name).at(source.file.clone(), source.line) }
     }
 
     /// Returns the name for folded stacks and flame graphs. As in the output of bcc's `profile`, kernel frames end in

@@ -134,6 +134,14 @@ impl JavaFrames {
         })
     }
 
+    /// Makes frames have their origins, except those that are named already.
+    ///
+    /// # Errors
+    /// [`crate::Error::Layout`] that names the missing structure.
+    pub(crate) fn read_origins(&mut self, hotspot: &HotSpot) -> Result<()> {
+        self.lookup.read_origins(hotspot)
+    }
+
     /// Returns its approximate size in bytes.
     pub fn size(&self) -> usize {
         /// Bytes of a table entry and of the data that it refers to.
@@ -272,6 +280,7 @@ impl JavaFrames {
             signature: known.info.signature.clone(),
             file: known.info.file.clone(),
             line: bci.map_or(0, |bci| known.info.line(bci.into())),
+            origin: known.info.origin.clone(),
         };
         let frame = Frame::of_source(&frame, Kind::Interpreted, self.signatures);
         let id = self.names.intern(vec![frame], true)?;

@@ -62,10 +62,8 @@ pub(crate) fn frames_of(
         CodeKind::Stub => Kind::Stub,
     };
     let Some(Inlined { chain, is_sure, .. }) = code.inlined_at(addr) else {
-        frames.push(Frame::new(
-            kind,
-            display_name(&code.name, code.signature.as_deref(), signatures),
-        ));
+        let name = display_name(&code.name, code.signature.as_deref(), signatures);
+        frames.push(Frame { origin: code.origin.clone(), ..Frame::new(kind, name) });
         return true;
     };
     frames.extend(chain.iter().enumerate().map(|(i, method)| {

@@ -111,6 +111,14 @@ impl StackNamer {
         })
     }
 
+    /// Makes Java frames have their origins, if they can be read.
+    pub(crate) fn with_origins(mut self, hotspot: &HotSpot) -> Self {
+        if let Err(error) = self.java_frames.read_origins(hotspot) {
+            log::debug!("frames have no modules: {error}");
+        }
+        self
+    }
+
     /// Passes the mappings of the process to the stack walker if they have changed.
     fn update_walker(&mut self, walker: &mut Walker) -> Result<()> {
         let version = self.maps.version();

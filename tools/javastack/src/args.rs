@@ -36,7 +36,7 @@ pub struct Args {
     #[arg(short, long)]
     pub mixed: bool,
 
-    /// Show which ownable synchronizers each thread holds, if another thread waits for them
+    /// Show which ownable synchronizers each thread holds; searches the JVM's heap
     #[arg(short, long)]
     pub locks: bool,
 
@@ -69,8 +69,13 @@ impl Args {
         let (quiet, timestamps) = (self.common.quiet, self.common.timestamps);
         // A core file does not contain the time at which it was written.
         let no_time = self.core.is_some();
-        let Self { mixed, locks, top, .. } = *self;
-        DumpOptions { quiet, timestamps, no_time, mixed, locks, top }
+        let Self { mixed, top, .. } = *self;
+        DumpOptions { quiet, timestamps, no_time, mixed, top }
+    }
+
+    /// Returns whether the dump lists the ownable synchronizers that threads hold. JSON has no field for them.
+    pub fn lists_synchronizers(&self) -> bool {
+        self.locks && !self.common.json && !self.common.quiet
     }
 }
 

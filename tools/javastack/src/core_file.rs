@@ -16,7 +16,10 @@ use crate::{args::Args, exit_code, json};
 pub fn dump(args: &Args, core: &Path) -> Result<ExitCode> {
     keep_only(READ);
     let mut dumper = CoreDumper::open(core, args.exe.as_deref())?;
-    let dump = dumper.dump()?;
+    let mut dump = dumper.dump()?;
+    if args.lists_synchronizers() {
+        dump.search_synchronizers(dumper.hotspot());
+    }
     let mut out = Output::open(None)?;
     let options = args.dump_options();
     if args.common.json {

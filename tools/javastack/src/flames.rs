@@ -48,7 +48,9 @@ fn sample<'a>(
     process: &Process,
     frames: impl Iterator<Item = (usize, &'a Frame)>,
 ) -> Sample {
-    let mut stack: Vec<_> = frames.map(|(_, frame)| profile.intern(frame.clone())).collect();
+    // Modules do not distinguish frames of a profile.
+    let named = |frame: &Frame| Frame { origin: None, ..frame.clone() };
+    let mut stack: Vec<_> = frames.map(|(_, frame)| profile.intern(named(frame))).collect();
     stack.reverse();
     Sample {
         pid: process.pid.0,

@@ -9,7 +9,7 @@ use libjvmprobe::{
     hotspot::java_threads::{BlockKind, BlockedOn},
     render::threads::{
         blocked::Owners,
-        report::{DumpOptions, frame_text, frames},
+        report::{DumpOptions, element_text, frames},
     },
     stack::Frame,
     trace::threads::{Activity, Dump, Thread, ThreadId},
@@ -58,7 +58,7 @@ pub fn dump<'a>(args: &'a DumpOptions, dump: &'a Dump) -> impl Serialize + 'a {
 pub fn thread_json(args: &DumpOptions, thread: &Thread, owners: &Owners<'_>) -> Value {
     let java = thread.java.as_ref();
     let frames: Vec<_> = frames(args, thread).collect();
-    let stack: Vec<_> = frames.iter().map(|(_, frame)| frame_text(frame)).collect();
+    let stack: Vec<_> = frames.iter().map(|(_, frame)| element_text(frame)).collect();
     let locks_at = |(depth, (at, _)): (usize, &(usize, &Frame))| {
         let held = thread.held.iter().filter(|monitor| monitor.frame == *at);
         let locks: Vec<_> =

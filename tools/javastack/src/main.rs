@@ -128,6 +128,9 @@ impl Dumps {
             false => None,
         };
         let mut dump = self.dumper.dump(process.pid, hotspot)?;
+        if args.lists_synchronizers() {
+            dump.search_synchronizers(hotspot);
+        }
         drop(frozen);
         if let Some(missing) = &dump.missing {
             log::warn!("process {}: {missing}", process.pid);

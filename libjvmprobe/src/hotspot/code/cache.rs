@@ -259,6 +259,7 @@ impl<'a> Blobs<'a> {
             kind: CodeKind::Method,
             name: Arc::clone(&info.name),
             signature: info.signature.clone(),
+            origin: info.origin.clone(),
             inlined: inlined.unwrap_or_default().into(),
         })
     }

@@ -114,6 +114,14 @@ impl Lookup {
         self.methods.size()
     }
 
+    /// Makes methods that are looked up from now on have their origins.
+    ///
+    /// # Errors
+    /// [`crate::Error::Layout`] naming the missing field.
+    pub(crate) fn read_origins(&mut self, hotspot: &HotSpot) -> Result<()> {
+        self.methods.read_origins(&hotspot.layout)
+    }
+
     /// Looks up the code at some addresses, which must be sorted, and some methods.
     ///
     /// # Errors

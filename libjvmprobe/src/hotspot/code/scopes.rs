@@ -392,6 +392,7 @@ impl<'a> Scopes<'a> {
                 signature: info.signature.clone(),
                 file: info.file.clone(),
                 line: info.line(bci),
+                origin: info.origin.clone(),
             });
             // HotSpot writes the scope of a caller before that of its callee, so the caller's offset is
             // lower.
@@ -480,6 +481,7 @@ mod tests {
             signature: None,
             file: None,
             line,
+            origin: None,
         };
         // Written outermost first for readability.
         frames.iter().rev().map(frame).collect()

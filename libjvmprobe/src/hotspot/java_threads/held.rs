@@ -38,14 +38,14 @@ const MAX_LISTED: usize = 1 << 17;
 /// Size of a BasicObjectLock in bytes: the lock, and the object.
 const LOCK_BYTES: u64 = 16;
 /// Bits of an object's header that show how the object is locked (`markWord::lock_mask_in_place`).
-const LOCK_BITS: u64 = 0b11;
+pub(super) const LOCK_BITS: u64 = 0b11;
 const LOCKED: u64 = 0b00;
-const UNLOCKED: u64 = 0b01;
-const INFLATED: u64 = 0b10;
+pub(super) const UNLOCKED: u64 = 0b01;
+pub(super) const INFLATED: u64 = 0b10;
 /// The lowest bits of a biased header (`biased_lock_pattern`), the mask of these bits, and the mask of all
 /// bits of a biased header that are no part of the thread's address.
-const BIASED: u64 = 0b101;
-const BIASED_BITS: u64 = 0b111;
+pub(super) const BIASED: u64 = 0b101;
+pub(super) const BIASED_BITS: u64 = 0b111;
 const NOT_THREAD: u64 = 0x3ff;
 
 /// A frame of a thread that does not run, with the data by which the frame's monitors are found.

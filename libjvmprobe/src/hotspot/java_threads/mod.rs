@@ -26,11 +26,15 @@
 //! `_owner` is 1 may be unknown here.
 
 mod anchor;
+mod heap_pages;
 mod held;
 mod owners;
 pub(super) mod reader;
+mod synchronizers;
 #[cfg(test)]
 mod tests;
+mod unused;
+mod words;
 
 use std::{
     sync::Arc,
@@ -42,6 +46,8 @@ pub(super) use self::anchor::{last_java_frame, stack};
 pub(crate) use self::held::FrameState;
 pub use self::held::HeldMonitor;
 use self::reader::Reader;
+pub(super) use self::synchronizers::owned;
+pub use self::synchronizers::{OwnedSynchronizer, OwnedSynchronizers};
 use crate::{
     Addr, Result,
     hotspot::resolved::Layout,

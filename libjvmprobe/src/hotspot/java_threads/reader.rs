@@ -134,7 +134,7 @@ pub(in crate::hotspot) struct ClassInfo {
     /// Klass of `java.lang.Thread`, if it is a superclass or the class itself.
     pub(in crate::hotspot) thread: Option<Addr>,
     /// Klass of `AbstractOwnableSynchronizer`, if it is a superclass or the class itself.
-    synchronizer: Option<Addr>,
+    pub(super) synchronizer: Option<Addr>,
     pub(super) is_virtual: bool,
 }
 
@@ -385,18 +385,7 @@ impl Reader {
         object: Addr,
         klass: Addr,
     ) -> Result<StoredOwner> {
-        let field = match self.synchronizer {
-            Some((cached, field)) if cached == klass => field,
-            _ => {
-                let wanted = [("exclusiveOwnerThread", "Ljava/lang/Thread;")];
-                let [field] = self.fields.offsets(pages, klass, wanted)?;
-                let field = field.ok_or_else(|| {
-                    Error::layout("AbstractOwnableSynchronizer has no field exclusiveOwnerThread")
-                })?;
-                self.synchronizer = Some((klass, field));
-                field
-            }
-        };
+        let field = self.owner_field(pages, klass)?;
         let Some(owner) = self.references.read_reference(pages, object, field)? else {
             return Ok(StoredOwner::None);
         };
@@ -406,6 +395,20 @@ impl Reader {
         let java_thread = pages.pointer(at(owner, fields.java_thread)?)?;
         let is_virtual = class.is_virtual;
         Ok(StoredOwner::Object { java_thread, number, is_virtual, name: name? })
+    }
+
+    /// Returns the offset of the field for the owner, by the Klass of `AbstractOwnableSynchronizer`.
+    pub(super) fn owner_field(&mut self, pages: &mut Pages<'_>, klass: Addr) -> Result<u64> {
+        if let Some((_, field)) = self.synchronizer.filter(|(cached, _)| *cached == klass) {
+            return Ok(field);
+        }
+        let wanted = [("exclusiveOwnerThread", "Ljava/lang/Thread;")];
+        let [field] = self.fields.offsets(pages, klass, wanted)?;
+        let field = field.ok_or_else(|| {
+            Error::layout("AbstractOwnableSynchronizer has no field exclusiveOwnerThread")
+        })?;
+        self.synchronizer = Some((klass, field));
+        Ok(field)
     }
 
     /// Returns the offsets of the fields of a `java.lang.Thread`, and the object's class.

@@ -30,16 +30,24 @@ struct Jvm {
     lock: Addr,
     /// A synchronizer. Its third word is its owner.
     synchronizer: Addr,
+    /// An `int` array before the synchronizer. The low half of its third word is its length.
+    array: Addr,
 }
 
-/// Offset of the lock stack in a JavaThread.
+/// Offsets of the lock stack and of the TLAB in a JavaThread.
 const LOCKS: u64 = 56;
+const TLAB: u64 = 88;
 
 impl Jvm {
     fn new(major: u32) -> Self {
         let has_handles = major >= FIRST_WITH_HANDLES;
         let mut image = Image::new();
         let none = Addr(0);
+        // The complete image is the heap. Words of a CollectedHeap: number of collections, first address, size in words.
+        let start = image.put(&[]);
+        let heap = image.put(&[0, start.0, 4096]);
+        let heap = image.put(&[heap.0]);
+        image.static_field("Universe", "_collectedHeap", heap);
         let thread_class = class(
             &mut image,
             "java/lang/Thread",
@@ -62,6 +70,8 @@ impl Jvm {
         let owner = ("exclusiveOwnerThread", "Ljava/lang/Thread;", 16);
         let synchronizer = class(&mut image, SYNCHRONIZER, none, &[owner]);
         let fair = class(&mut image, "a/Lock$Fair", synchronizer, &[]);
+        let ints = class(&mut image, "[I", none, &[]);
+        let filler = image.put(&[1, ints.0, 0, 0]);
         let synchronizer = image.put(&[1, fair.0, 0]);
         let lock = image.put(&[1, lock_class.0]);
         let handle = |image: &mut Image, object: Addr| {
@@ -85,6 +95,8 @@ impl Jvm {
             let words = [os_thread.0, object_at.0, 4, 0, 0, stack, 0x1_0000];
             let thread = image.put(&words);
             image.put(&[LOCKS + 8, 0, 0, 10 + index]);
+            // The TLAB.
+            image.put(&[0, 0, 0]);
             image.overwrite(Addr(object.0 + 32), thread.0);
             thread
         });
@@ -93,6 +105,14 @@ impl Jvm {
             ("JavaThread", "_lock_stack", LOCKS),
             ("LockStack", "_top", 0),
             ("LockStack", "_base[0]", 8),
+            ("CollectedHeap", "_total_collections", 0),
+            ("CollectedHeap", "_reserved", 8),
+            ("MemRegion", "_start", 0),
+            ("MemRegion", "_word_size", 8),
+            ("Thread", "_tlab", TLAB),
+            ("ThreadLocalAllocBuffer", "_start", 0),
+            ("ThreadLocalAllocBuffer", "_top", 8),
+            ("ThreadLocalAllocBuffer", "_end", 16),
             ("ObjectMonitor", "_stack_locker", 16),
         ] {
             image.field(class, field, offset);
@@ -101,7 +121,7 @@ impl Jvm {
             image.field("JavaThread", "_monitor_owner_id", 80);
         }
         image.finish();
-        Self { image, threads, objects, monitor, lock, synchronizer }
+        Self { image, threads, objects, monitor, lock, synchronizer, array: filler }
     }
 
     fn set(&mut self, object: Addr, offset: u64, value: u64) {
@@ -238,6 +258,77 @@ fn parked_thread_has_the_owner_of_its_synchronizer() {
 }
 
 #[test]
+fn owned_synchronizer_is_found_in_the_heap() {
+    for major in [8, 17, 25] {
+        let mut jvm = Jvm::new(major);
+        let (synchronizer, thread, object) = (jvm.synchronizer, jvm.threads[1], jvm.objects[1]);
+        let owned = |jvm: &Jvm| {
+            let layout = jvm.image.read().unwrap().of_jdk(major);
+            let owned = owned(&own_memory(), &layout).unwrap();
+            assert_eq!(owned.incomplete, None, "{major}");
+            owned.found
+        };
+        assert_eq!(owned(&jvm), [], "{major}: no owner");
+        jvm.set(synchronizer, 16, object.0);
+        let class = "a.Lock$Fair".into();
+        let expected = [OwnedSynchronizer { owner: thread, object: synchronizer, class }];
+        assert_eq!(owned(&jvm), expected, "{major}");
+        // Headers: of a moved object, of an object whose lock is on a stack, another word, and the second word of an array.
+        for header in [0x7f00_0000_0003, 0x7010_0000 - 16, 1 << 63 | 1] {
+            jvm.set(synchronizer, 0, header);
+            assert_eq!(owned(&jvm), [], "{major}: {header:#x}");
+        }
+        jvm.set(synchronizer, 0, 0x1234_5601);
+        assert_eq!(owned(&jvm), expected, "{major}: with a hash");
+        // The monitor of another object, and its own monitor.
+        jvm.set(synchronizer, 0, jvm.monitor.0 | 0b10);
+        assert_eq!(owned(&jvm), [], "{major}: monitor of another object");
+        let field = if major == 8 { jvm.monitor } else { jvm.image.put(&[synchronizer.0]) };
+        jvm.set(jvm.monitor, 0, if major == 8 { synchronizer.0 } else { field.0 });
+        assert_eq!(owned(&jvm), expected, "{major}: own monitor");
+        // The unused part of a TLAB begins in the synchronizer, or after it.
+        for (top, expected) in [(16, &[][..]), (24, &expected)] {
+            for (offset, value) in [(8, synchronizer.0 + top), (16, synchronizer.0 + 256)] {
+                jvm.set(jvm.threads[2], TLAB + offset, value);
+            }
+            assert_eq!(owned(&jvm), expected, "{major}: TLAB");
+        }
+    }
+}
+
+#[test]
+fn synchronizer_within_an_array_that_fills_memory_is_left_out() {
+    let mut jvm = Jvm::new(17);
+    let (synchronizer, array) = (jvm.synchronizer, jvm.array);
+    let layout = jvm.image.read().unwrap().of_jdk(17);
+    let mut reader = Reader::new(&own_memory(), &layout).unwrap();
+    let owned = OwnedSynchronizer {
+        owner: jvm.threads[0],
+        object: synchronizer,
+        class: "a.Lock$Fair".into(),
+    };
+    let range = [Addr(array.0 - 64)..Addr(synchronizer.0 + 64)];
+    let mut rest = |unused: &[std::ops::Range<Addr>]| {
+        let until = Instant::now() + MAX_TIME;
+        let mut found = vec![owned.clone()];
+        unused::remove_in_fillers(&mut reader, &range, unused, until, &mut found).unwrap();
+        found.len()
+    };
+    // The array ends before the synchronizer.
+    jvm.set(array, 16, 2);
+    assert_eq!(rest(&[]), 1);
+    jvm.set(array, 16, 4);
+    assert_eq!(rest(&[]), 0);
+    // The array is itself in unused memory, or is locked, or would end after the range.
+    assert_eq!(rest(&[array..Addr(array.0 + 8)]), 1);
+    jvm.set(array, 0, 5);
+    assert_eq!(rest(&[]), 1);
+    jvm.set(array, 0, 1);
+    jvm.set(array, 16, 1000);
+    assert_eq!(rest(&[]), 1);
+}
+
+#[test]
 fn waiting_thread_has_the_object_that_it_waits_for() {
     let mut jvm = Jvm::new(17);
     let (first, monitor) = (jvm.threads[0], jvm.monitor);
@@ -336,6 +427,7 @@ proptest! {
         let _ = read(&own_memory(), &layout);
         let frames = vec![FrameState::Interpreted(fp), FrameState::Interpreted(lock)];
         let _ = held(&own_memory(), &layout, &[(jvm.threads[0], frames)]);
+        let _ = owned(&own_memory(), &layout);
     }
 }
 

@@ -1,21 +1,18 @@
-//! Names of loaders and modules. vmStructs has no fields for them, so their offsets are searched for
-//! where HotSpot's sources place them, and accepted only if the values found there are as expected.
+//! Names of loaders, and modules of classes. vmStructs has no fields for the names of loaders, so their offsets are
+//! searched for where HotSpot's sources place them, and accepted only if the values found there are as expected.
 //!
-//! Sources: hotspot/share/classfile/{classLoaderData,packageEntry,moduleEntry}.hpp. After
-//! `ClassLoaderData::_next` come the loader's class, the loader's name, and this name with the loader's
-//! identity hash, in this order up to JDK 28. `InstanceKlass::_package_entry` lies between `_annotations`
-//! and `_array_klasses`. A package's entry has its name and then its module; a module's entry has its
-//! name and its location at offsets that are searched for. Up to JDK 19 these entries are hash table
-//! entries, with a hash and a link before the name.
+//! Source: hotspot/share/classfile/classLoaderData.hpp. After `ClassLoaderData::_next` come the loader's class, the
+//! loader's name, and this name with the loader's identity hash, in this order up to JDK 28.
 
 use std::{collections::HashMap, sync::Arc};
 
 use crate::{
-    Addr,
+    Addr, Result,
     hotspot::{
         classes::java_name,
         layout::Item,
         loaded::{AT_ONCE, Loader, Reader, class::ClassReader, walk::Listed},
+        modules::{Metadata, ModuleFields},
         resolved::Layout,
     },
     names::clean,
@@ -23,26 +20,13 @@ use crate::{
 
 /// Maximum number of loaders and of classes examined to find the offsets.
 const MAX_EXAMINED: usize = 300;
-/// Possible offsets of an entry's name: in a plain entry, and in a hash table entry.
-const NAMES: [u64; 2] = [0, 16];
-/// Upper bound of the offsets of a module's name and location, in bytes.
-const MODULE_END: u64 = 160;
-/// The module that every JVM has, and its location.
-const BASE: &str = "java.base";
-const BASE_AT: &str = "jrt:/java.base";
-
 /// Offsets of the names.
 #[derive(Debug, Default)]
 pub(super) struct Names {
     /// In a ClassLoaderData: offset of the loader's class.
     loader_class: Option<u64>,
     klass_name: u64,
-    /// In an InstanceKlass: offset of its package's entry.
-    package: Option<u64>,
-    /// In a package's entry: offset of its module's entry.
-    package_module: u64,
-    module_name: u64,
-    module_location: Option<u64>,
+    modules: Option<ModuleFields>,
 }
 
 impl Names {
@@ -63,13 +47,7 @@ impl Names {
         };
         names.klass_name = klass_name;
         names.loader_class = names.find_loader_class(reader, listed, next..size.min(next + 256));
-        let (before, behind) =
-            (layout.get(Item::ClassAnnotations), layout.get(Item::ArraysOfClass));
-        if let (Ok(before), Ok(behind)) = (before, behind)
-            && behind == before + 16
-        {
-            names.find_module(reader, classes, listed, before + 8);
-        }
+        names.modules = Self::find_modules(reader, layout, classes, listed);
         names
     }
 
@@ -99,35 +77,18 @@ impl Names {
         })
     }
 
-    /// Finds the offset of the package in a class and the offset of the module in a package, from a class
-    /// of `java.base`.
-    fn find_module(
-        &mut self,
+    /// Finds the offsets for modules by a class of `java.lang`.
+    fn find_modules(
         reader: &mut Reader<'_>,
+        layout: &Layout,
         classes: &ClassReader,
         listed: &Listed,
-        package_at: u64,
-    ) {
-        for entry in listed.classes.iter().rev().take(MAX_EXAMINED) {
-            let Ok(raw) = classes.raw_name(reader, entry.klass) else { continue };
-            let Some(("java/lang", _)) = raw.rsplit_once('/') else { continue };
-            let Some(package) = pointer(reader, entry.klass, package_at) else { continue };
-            for name_at in NAMES {
-                if text(reader, package, name_at).as_deref() != Some("java/lang") {
-                    continue;
-                }
-                let Some(module) = pointer(reader, package, name_at + 8) else { continue };
-                let mut find = |wanted: &str| {
-                    let mut slots = (0..MODULE_END).step_by(8);
-                    slots.find(|&slot| text(reader, module, slot).as_deref() == Some(wanted))
-                };
-                let Some(module_name) = find(BASE) else { continue };
-                self.module_location = find(BASE_AT);
-                (self.package, self.package_module) = (Some(package_at), name_at + 8);
-                self.module_name = module_name;
-                return;
-            }
-        }
+    ) -> Option<ModuleFields> {
+        listed.classes.iter().rev().take(MAX_EXAMINED).find_map(|entry| {
+            let raw = classes.raw_name(reader, entry.klass).ok()?;
+            let is_base = raw.rsplit_once('/').is_some_and(|(package, _)| package == "java/lang");
+            is_base.then(|| ModuleFields::find(reader, layout, entry.klass)).flatten()
+        })
     }
 
     /// Returns the loaders and, for each ClassLoaderData, the index of its loader.
@@ -178,14 +139,19 @@ impl Names {
         reader: &mut Reader<'_>,
         klass: Addr,
     ) -> (Option<Arc<str>>, Option<Arc<str>>) {
-        let find = |reader: &mut Reader<'_>| {
-            let package = pointer(reader, klass, self.package?).filter(|at| at.0 != 0)?;
-            pointer(reader, package, self.package_module).filter(|at| at.0 != 0)
-        };
-        let Some(module) = find(reader) else { return (None, None) };
-        let name = text(reader, module, self.module_name);
-        let location = self.module_location.and_then(|slot| text(reader, module, slot));
-        (name, location)
+        let Some(fields) = self.modules else { return (None, None) };
+        let Some(module) = fields.of_class(reader, klass) else { return (None, None) };
+        (fields.name(reader, module), fields.location(reader, module))
+    }
+}
+
+impl Metadata for Reader<'_> {
+    fn pointer(&mut self, address: Addr) -> Result<Addr> {
+        self.pages.pointer(address)
+    }
+
+    fn text(&mut self, symbol: Addr) -> Result<Arc<str>> {
+        Reader::text(self, symbol)
     }
 }
 

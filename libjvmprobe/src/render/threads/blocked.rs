@@ -143,15 +143,19 @@ fn doing(thread: &Thread) -> String {
     }
 }
 
-/// Returns the ownable synchronizers for which threads wait, by the address of the JavaThread that holds
-/// them. A synchronizer is listed once, even if several threads wait for it.
-pub fn held_synchronizers(threads: &[Thread]) -> HashMap<Addr, BTreeMap<Addr, &BlockedOn>> {
+/// Returns the ownable synchronizers of a dump with the names of their classes, by the address of the JavaThread that
+/// holds them. If the search of the heap may have missed some, those for which threads wait are added.
+pub fn held_synchronizers(dump: &Dump) -> HashMap<Addr, BTreeMap<Addr, &str>> {
     let mut held: HashMap<_, BTreeMap<_, _>> = HashMap::new();
-    let parked = threads.iter().filter_map(Thread::blocked_on);
-    for on in parked.filter(|on| on.kind == BlockKind::Park) {
+    let is_complete = dump.synchronizers.as_ref().is_some_and(|found| found.incomplete.is_none());
+    let parked = dump.threads.iter().filter_map(Thread::blocked_on);
+    for on in parked.filter(|on| on.kind == BlockKind::Park && !is_complete) {
         if let Some(&Owner::Thread(owner)) = on.lock_owner() {
-            held.entry(owner).or_default().insert(on.object, on);
+            held.entry(owner).or_default().insert(on.object, &*on.class);
         }
+    }
+    for found in dump.synchronizers.iter().flat_map(|found| &found.found) {
+        held.entry(found.owner).or_default().insert(found.object, &*found.class);
     }
     held
 }

@@ -3,13 +3,14 @@
 //! Source: `JavaThread::print_on` and `VM_PrintThreads` (hotspot/share/runtime), `ThreadStackTrace` and
 //! `DeadlockCycle::print_on_with` (hotspot/share/services/threadService.cpp).
 
-use std::{cmp::Reverse, collections::HashMap};
+use std::cmp::Reverse;
 
 use jiff::Zoned;
 
 use crate::{
     Addr, Result,
     hotspot::java_threads::{BlockKind, BlockedOn, HeldMonitor, JavaThread, ThreadStatus},
+    names::code::JavaModule,
     render::{
         output::Output,
         threads::{
@@ -34,8 +35,6 @@ pub struct DumpOptions {
     /// Show native and kernel frames, and the stacks of the JVM's own threads. The header lines of these
     /// threads are shown in any case.
     pub mixed: bool,
-    /// Show the ownable synchronizers that each thread holds and for which another thread waits.
-    pub locks: bool,
     /// Print only this number of threads: those that have used the most CPU time.
     pub top: Option<usize>,
 }
@@ -51,10 +50,12 @@ pub fn print(args: &DumpOptions, dump: &Dump, out: &mut Output) -> Result<()> {
             out.line(&Zoned::now().strftime(format).to_string())?;
         }
         out.lines(&format!("Full thread dump {}:\n", dump.version))?;
-        let synchronizers = match args.locks {
-            true => held_synchronizers(&dump.threads),
-            false => HashMap::new(),
-        };
+        let synchronizers = held_synchronizers(dump);
+        let incomplete = dump.synchronizers.as_ref().and_then(|found| found.incomplete.as_ref());
+        if let Some(why) = incomplete {
+            let what = "Ownable synchronizers for which no thread waits may be missing";
+            out.lines(&format!("{what}: {why}\n"))?;
+        }
         for thread in shown(args, &dump.threads) {
             out.lines(&header(thread))?;
             if let Some(change) = thread.change {
@@ -63,11 +64,17 @@ pub fn print(args: &DumpOptions, dump: &Dump, out: &mut Output) -> Result<()> {
             if thread.java.is_some() || args.mixed {
                 stack(args, thread, out)?;
             }
-            let address = thread.java.as_ref().map(|java| java.address);
-            if let Some(held) = address.and_then(|address| synchronizers.get(&address)) {
-                out.lines("\n   Locked ownable synchronizers:")?;
-                for on in held.values() {
-                    out.line(&format!("\t- {}", object(on.object, &on.class)))?;
+            if let Some(java) = thread.java.as_ref().filter(|_| dump.synchronizers.is_some()) {
+                let held = synchronizers.get(&java.address);
+                // If the list may be incomplete, nothing is known about a thread without synchronizers.
+                if held.is_some() || incomplete.is_none() {
+                    out.lines("\n   Locked ownable synchronizers:")?;
+                }
+                for (address, class) in held.into_iter().flatten() {
+                    out.line(&format!("\t- {}", object(*address, class)))?;
+                }
+                if held.is_none() && incomplete.is_none() {
+                    out.line("\t- None")?;
                 }
             }
             out.line("")?;
@@ -195,14 +202,44 @@ pub fn frames<'a>(
     thread.frames.iter().enumerate().filter(move |(_, frame)| is_mixed || frame.is_java())
 }
 
-/// Returns the text of a frame: of a Java frame as in Java's stack traces, of other frames only the name.
+/// Returns the text of a frame: of a Java frame as jstack prints it, of other frames only the name.
 pub fn frame_text(frame: &Frame) -> String {
     let name = &frame.name;
+    if !frame.is_java() {
+        return name.to_string();
+    }
+    let module = module(frame).map_or_else(String::new, |JavaModule { name, version, .. }| {
+        version.as_ref().map_or_else(|| format!("{name}/"), |version| format!("{name}@{version}/"))
+    });
+    format!("{name}({module}{})", location(frame))
+}
+
+/// Returns the text of a frame: of a Java frame as `StackTraceElement.toString` returns it, of other frames only the
+/// name. Modules of the JDK have no version there.
+pub fn element_text(frame: &Frame) -> String {
+    let name = &frame.name;
+    if !frame.is_java() {
+        return name.to_string();
+    }
+    let module =
+        module(frame).map_or_else(String::new, |JavaModule { name, version, is_of_jdk }| {
+            let version = version.as_ref().filter(|_| !is_of_jdk);
+            version.map_or_else(|| format!("{name}/"), |version| format!("{name}@{version}/"))
+        });
+    format!("{module}{name}({})", location(frame))
+}
+
+fn module(frame: &Frame) -> Option<&JavaModule> {
+    frame.origin.as_ref()?.module.as_deref()
+}
+
+/// Returns the location in a Java frame's text.
+fn location(frame: &Frame) -> String {
     match (&frame.file, frame.line) {
-        _ if !frame.is_java() => name.to_string(),
-        (Some(file), line @ 1..) => format!("{name}({file}:{line})"),
-        (Some(file), 0) => format!("{name}({file})"),
-        (None, _) => format!("{name}(Unknown Source)"),
+        _ if frame.origin.as_ref().is_some_and(|origin| origin.is_native) => "Native Method".into(),
+        (Some(file), line @ 1..) => format!("{file}:{line}"),
+        (Some(file), 0) => file.to_string(),
+        (None, _) => "Unknown Source".into(),
     }
 }
 
@@ -261,4 +298,48 @@ fn print_deadlocks(
         out.line(&format!("Found {}.", count(dump.deadlocks.len() as u64, "deadlock")))?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::{names::code::MethodOrigin, stack::Kind};
+
+    fn frame(is_native: bool, module: Option<(&str, Option<&str>, bool)>) -> Frame {
+        let module = module.map(|(name, version, is_of_jdk)| {
+            let (name, version) = (name.into(), version.map(Into::into));
+            Arc::new(JavaModule { name, version, is_of_jdk })
+        });
+        let origin = Some(Arc::new(MethodOrigin { is_native, module }));
+        Frame { origin, ..Frame::new(Kind::Java, "a.B.c").at(Some("B.java".into()), 7) }
+    }
+
+    #[test]
+    fn frames_have_the_forms_of_jstack_and_of_java() {
+        for (frame, text, element) in [
+            (frame(false, None), "a.B.c(B.java:7)", "a.B.c(B.java:7)"),
+            (frame(true, None), "a.B.c(Native Method)", "a.B.c(Native Method)"),
+            (
+                frame(true, Some(("java.base", Some("17.0.1"), true))),
+                "a.B.c(java.base@17.0.1/Native Method)",
+                "java.base/a.B.c(Native Method)",
+            ),
+            (
+                frame(false, Some(("app", Some("1.0"), false))),
+                "a.B.c(app@1.0/B.java:7)",
+                "app@1.0/a.B.c(B.java:7)",
+            ),
+            (
+                frame(false, Some(("app", None, false))),
+                "a.B.c(app/B.java:7)",
+                "app/a.B.c(B.java:7)",
+            ),
+            (Frame::new(Kind::Java, "a.B.c"), "a.B.c(Unknown Source)", "a.B.c(Unknown Source)"),
+            (Frame::new(Kind::Native, "poll"), "poll", "poll"),
+        ] {
+            assert_eq!((&*frame_text(&frame), &*element_text(&frame)), (text, element));
+        }
+    }
 }

@@ -7,7 +7,7 @@ use crate::{
     hotspot::java_threads::{BlockKind, BlockedOn, ThreadStatus},
     render::{
         output::Output,
-        threads::report::{DumpOptions, frame_text, lock_line, print_frames},
+        threads::report::{DumpOptions, element_text, frame_text, lock_line, print_frames},
         units::count,
     },
     stack::Frame,
@@ -43,9 +43,9 @@ fn is_hidden(frame: &Frame) -> bool {
         || frame.name.contains("$$Lambda")
 }
 
-/// Returns the text of the frames that are shown.
+/// Returns the text of the frames that are shown, in the form of Java's stack traces.
 pub fn texts(args: &DumpOptions, frames: &[Frame]) -> Vec<String> {
-    shown(args, frames).map(|(_, frame)| frame_text(frame)).collect()
+    shown(args, frames).map(|(_, frame)| element_text(frame)).collect()
 }
 
 /// Describes which method a virtual thread that waits for no lock is in. The text is the end of a sentence;

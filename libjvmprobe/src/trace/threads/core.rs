@@ -68,14 +68,20 @@ impl CoreDumper {
         }
         let mut tables = WalkTables::default();
         tables.set_mappings(KEY, &core.code);
+        let namer = StackNamer::of_core(&hotspot, &core.code, false).map_err(|e| fail(&e))?;
         Ok(Self {
             path: path.to_owned(),
             layout: hotspot.walking().map_err(|e| fail(&e))?,
             tables,
-            namer: StackNamer::of_core(&hotspot, &core.code, false).map_err(|e| fail(&e))?,
+            namer: namer.with_origins(&hotspot),
             hotspot,
             core,
         })
+    }
+
+    /// Returns the JVM.
+    pub fn hotspot(&self) -> &HotSpot {
+        &self.hotspot
     }
 
     /// Returns the signal that ended the JVM, and the thread ID of the thread that received it; `None` if the JVM continued.

@@ -19,7 +19,7 @@ use crate::{
     },
     hotspot::{
         HotSpot,
-        java_threads::{BlockedOn, FrameState, HeldMonitor, JavaThread, Owner},
+        java_threads::{BlockedOn, FrameState, HeldMonitor, JavaThread, OwnedSynchronizers, Owner},
         pages::Pages,
         virtual_threads::{Container, VirtualThreads},
         walking::JvmLayout,
@@ -146,6 +146,8 @@ pub struct Dump {
     /// waited for. A deadlock with a virtual thread is reported only if a second read of all its members agrees with
     /// the first one, and if none of its platform threads and carriers has run during the second read.
     pub deadlocks: Vec<Vec<ThreadId>>,
+    /// The ownable synchronizers that the threads own; `None` if the heap was not searched for them.
+    pub synchronizers: Option<OwnedSynchronizers>,
 }
 
 impl Dump {
@@ -159,7 +161,17 @@ impl Dump {
             containers: VirtualThreads::default().containers,
             missing: None,
             deadlocks: Vec::new(),
+            synchronizers: None,
         }
+    }
+
+    /// Searches the heap of the JVM for the ownable synchronizers that the threads own.
+    pub fn search_synchronizers(&mut self, hotspot: &HotSpot) {
+        let found = hotspot.owned_synchronizers();
+        self.synchronizers = Some(found.unwrap_or_else(|error| OwnedSynchronizers {
+            incomplete: Some(error.to_string()),
+            ..OwnedSynchronizers::default()
+        }));
     }
 }
 
@@ -345,6 +357,7 @@ impl Dumper {
             }
             Entry::Vacant(vacant) => {
                 let namer = StackNamer::without_walker(pid, hotspot, &mut self.files, false)?;
+                let namer = namer.with_origins(hotspot);
                 vacant.insert(Jvm { namer, layout })
             }
         };
