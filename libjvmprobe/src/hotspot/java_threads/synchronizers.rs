@@ -227,16 +227,16 @@ impl Search<'_> {
     fn has_header(&mut self, pages: &mut Pages<'_>, object: Addr) -> Result<bool> {
         let word = pages.u64(object)?;
         let header = self.reader.references.array_header();
-        if header.is_compact() {
-            return Ok(matches!(word & LOCK_BITS, UNLOCKED | INFLATED));
-        }
-        // The word may also be the second one of the header of an array.
+        // The word may also be the second one of the header of an array, or contain the array's length.
         let before = Addr(object.0.saturating_sub(8));
         if header.is_unlocked(pages.u64(before)?) {
             let klass = self.reader.references.class_of(pages, before)?;
             if self.reader.class(pages, klass).is_ok_and(|class| FILLERS.contains(&&*class.name)) {
                 return Ok(false);
             }
+        }
+        if header.is_compact() {
+            return Ok(matches!(word & LOCK_BITS, UNLOCKED | INFLATED));
         }
         Ok(match word & LOCK_BITS {
             UNLOCKED => word & BIASED_BITS == BIASED || word >> HASH_END == 0,
