@@ -369,6 +369,11 @@ fn locks_option_lists_synchronizers_like_jstack() {
     let expected =
         [format!("{name}Lock$NonfairSync)"), format!("{name}ReadWriteLock$NonfairSync)")];
     assert_eq!(classes, expected, "{holder}");
+    let json = dump(&load, &["-l", "-j"]).json();
+    let all = json[0]["threadDump"]["threadContainers"][0]["threads"].as_array().unwrap();
+    let of = |name: &str| all.iter().find(|t| t["name"] == name).unwrap()["synchronizers"].clone();
+    assert_eq!(of("holder").as_array().unwrap().len(), 2, "{json:?}");
+    assert_eq!(of("sleeper"), serde_json::json!([]));
     // The threads that jstack shows with "- None".
     let jstack = named("debian-17").java.with_file_name("jstack");
     let output = Command::new(jstack).arg("-l").arg(load.pid().to_string()).output().unwrap();
@@ -391,6 +396,8 @@ fn locks_option_lists_synchronizers_like_jstack() {
     load.ask("take 4");
     let text = dump(&load, &["-l"]).stdout;
     assert_eq!(listed(&text).keys().collect::<Vec<_>>(), ["holder"], "{text}");
+    let json = dump(&load, &["-l", "-j"]).json();
+    assert_eq!(json[0]["threadDump"]["synchronizersIncomplete"], "the heap of ZGC is not searched");
     let line = "\nOwnable synchronizers for which no thread waits may be missing: the heap of ZGC is not searched\n\n";
     assert!(text.contains(line) && !text.contains("- None"), "{text}");
     load.kill();

@@ -37,7 +37,7 @@ pub struct Args {
     pub mixed: bool,
 
     /// Show which ownable synchronizers each thread holds; searches the JVM's heap
-    #[arg(short, long)]
+    #[arg(short, long, conflicts_with = "quiet")]
     pub locks: bool,
 
     /// Print only the N threads that have used the most CPU time, since the last dump if there was one
@@ -71,11 +71,6 @@ impl Args {
         let no_time = self.core.is_some();
         let Self { mixed, top, .. } = *self;
         DumpOptions { quiet, timestamps, no_time, mixed, top }
-    }
-
-    /// Returns whether the dump lists the ownable synchronizers that threads hold. JSON has no field for them.
-    pub fn lists_synchronizers(&self) -> bool {
-        self.locks && !self.common.json && !self.common.quiet
     }
 }
 

@@ -4,7 +4,7 @@ use std::{collections::HashMap, sync::Arc};
 
 use libjvmprobe::{
     render::threads::{
-        blocked::Owners,
+        blocked::{Owners, Synchronizers},
         report::{DumpOptions, shown},
         virtual_threads::texts,
     },
@@ -25,6 +25,8 @@ pub struct Containers<'a> {
     pub dump: &'a Dump,
     /// The owners of locks.
     pub owners: Owners<'a>,
+    /// The ownable synchronizers that threads hold; `None` if they are not listed.
+    pub synchronizers: Option<Synchronizers<'a>>,
 }
 
 #[derive(Serialize)]
@@ -105,8 +107,9 @@ enum ThreadJson<'a> {
 
 impl Serialize for Threads<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let Containers { args, dump, owners } = self.all;
-        let platform = self.platform.iter().map(|thread| thread_json(args, thread, owners));
+        let Containers { args, dump, owners, synchronizers } = self.all;
+        let json = |thread: &&Thread| thread_json(args, thread, owners, synchronizers.as_ref());
+        let platform = self.platform.iter().map(json);
         let found = self.found.iter().map(|thread| {
             let carrier = thread.carrier.and_then(|at| dump.threads.get(at)?.java.as_ref()?.number);
             let on = thread.java.blocked_on.as_ref();

@@ -17,7 +17,7 @@ pub fn dump(args: &Args, core: &Path) -> Result<ExitCode> {
     keep_only(READ);
     let mut dumper = CoreDumper::open(core, args.exe.as_deref())?;
     let mut dump = dumper.dump()?;
-    if args.lists_synchronizers() {
+    if args.locks {
         dump.search_synchronizers(dumper.hotspot());
     }
     let mut out = Output::open(None)?;

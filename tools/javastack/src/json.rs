@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use libjvmprobe::{
-    hotspot::java_threads::{BlockKind, BlockedOn},
+    hotspot::java_threads::{BlockKind, BlockedOn, OwnedSynchronizers},
     render::threads::{
-        blocked::Owners,
+        blocked::{Owners, Synchronizers},
         report::{DumpOptions, element_text, frames},
     },
     stack::Frame,
@@ -35,11 +35,15 @@ struct ThreadDump<'a> {
     runtime_version: &'a str,
     thread_containers: Containers<'a>,
     deadlocks: Vec<Vec<&'a str>>,
+    /// Why ownable synchronizers may be missing; `None` if none is, or if they are not listed.
+    synchronizers_incomplete: Option<&'a str>,
 }
 
 /// Returns the JSON of a dump.
 pub fn dump<'a>(args: &'a DumpOptions, dump: &'a Dump) -> impl Serialize + 'a {
     let owners = Owners::of(dump);
+    let synchronizers = dump.synchronizers.is_some().then(|| Synchronizers::of(dump));
+    let incomplete = |found: &'a OwnedSynchronizers| found.incomplete.as_deref();
     let names = |cycle: &Vec<ThreadId>| {
         cycle.iter().filter_map(|&member| Some(owners.get(member)?.name())).collect()
     };
@@ -49,13 +53,19 @@ pub fn dump<'a>(args: &'a DumpOptions, dump: &'a Dump) -> impl Serialize + 'a {
             time: (!args.no_time).then(|| Timestamp::now().to_string()),
             runtime_version: &dump.version,
             deadlocks: dump.deadlocks.iter().map(names).collect(),
-            thread_containers: Containers { args, dump, owners },
+            synchronizers_incomplete: dump.synchronizers.as_ref().and_then(incomplete),
+            thread_containers: Containers { args, dump, owners, synchronizers },
         },
     }
 }
 
 /// Returns the JSON of a platform thread.
-pub fn thread_json(args: &DumpOptions, thread: &Thread, owners: &Owners<'_>) -> Value {
+pub fn thread_json(
+    args: &DumpOptions,
+    thread: &Thread,
+    owners: &Owners<'_>,
+    synchronizers: Option<&Synchronizers<'_>>,
+) -> Value {
     let java = thread.java.as_ref();
     let frames: Vec<_> = frames(args, thread).collect();
     let stack: Vec<_> = frames.iter().map(|(_, frame)| element_text(frame)).collect();
@@ -66,12 +76,16 @@ pub fn thread_json(args: &DumpOptions, thread: &Thread, owners: &Owners<'_>) -> 
         (!locks.is_empty()).then(|| json!({ "depth": depth, "locks": locks }))
     };
     let monitors_owned: Vec<_> = frames.iter().enumerate().filter_map(locks_at).collect();
+    let synchronizers = java.zip(synchronizers).and_then(|(java, all)| all.of_thread(java.address));
+    let synchronizers: Option<Vec<_>> = synchronizers
+        .map(|held| held.map(|(object, class)| format!("{class}@{:#x}", object.0)).collect());
     json!({
         "tid": java.and_then(|java| java.number).map(|number| number.to_string()),
         "name": thread.name(),
         "state": java.and_then(|java| java.status).map(|status| status.text()),
         "stack": stack,
         "monitorsOwned": monitors_owned,
+        "synchronizers": synchronizers,
         "daemon": java.and_then(|java| java.is_daemon),
         "nid": thread.os.namespace_tid,
         "cpu_ns": thread.os.scheduling.map(|scheduling| nanoseconds(scheduling.cpu)),

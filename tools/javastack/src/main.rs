@@ -128,7 +128,7 @@ impl Dumps {
             false => None,
         };
         let mut dump = self.dumper.dump(process.pid, hotspot)?;
-        if args.lists_synchronizers() {
+        if args.locks {
             dump.search_synchronizers(hotspot);
         }
         drop(frozen);

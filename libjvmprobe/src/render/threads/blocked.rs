@@ -143,21 +143,41 @@ fn doing(thread: &Thread) -> String {
     }
 }
 
-/// Returns the ownable synchronizers of a dump with the names of their classes, by the address of the JavaThread that
-/// holds them. If the search of the heap may have missed some, those for which threads wait are added.
-pub fn held_synchronizers(dump: &Dump) -> HashMap<Addr, BTreeMap<Addr, &str>> {
-    let mut held: HashMap<_, BTreeMap<_, _>> = HashMap::new();
-    let is_complete = dump.synchronizers.as_ref().is_some_and(|found| found.incomplete.is_none());
-    let parked = dump.threads.iter().filter_map(Thread::blocked_on);
-    for on in parked.filter(|on| on.kind == BlockKind::Park && !is_complete) {
-        if let Some(&Owner::Thread(owner)) = on.lock_owner() {
-            held.entry(owner).or_default().insert(on.object, &*on.class);
+/// The ownable synchronizers that the threads of a dump hold.
+#[derive(Debug)]
+pub struct Synchronizers<'a> {
+    /// The synchronizers with the names of their classes, by the address of the JavaThread that holds them.
+    held: HashMap<Addr, BTreeMap<Addr, &'a str>>,
+    is_complete: bool,
+}
+
+impl<'a> Synchronizers<'a> {
+    /// Returns the synchronizers of a dump. If the search of the heap may have missed some, those for which threads wait
+    /// are added.
+    pub fn of(dump: &'a Dump) -> Self {
+        let mut held: HashMap<_, BTreeMap<_, _>> = HashMap::new();
+        let found = dump.synchronizers.as_ref();
+        let is_complete = found.is_some_and(|found| found.incomplete.is_none());
+        let parked = dump.threads.iter().filter_map(Thread::blocked_on);
+        for on in parked.filter(|on| on.kind == BlockKind::Park && !is_complete) {
+            if let Some(&Owner::Thread(owner)) = on.lock_owner() {
+                held.entry(owner).or_default().insert(on.object, &*on.class);
+            }
         }
+        for found in found.iter().flat_map(|found| &found.found) {
+            held.entry(found.owner).or_default().insert(found.object, &*found.class);
+        }
+        Self { held, is_complete }
     }
-    for found in dump.synchronizers.iter().flat_map(|found| &found.found) {
-        held.entry(found.owner).or_default().insert(found.object, &*found.class);
+
+    /// Returns the synchronizers that a thread holds, each with the name of its class; `None` if nothing is known about
+    /// the thread.
+    pub fn of_thread(&self, thread: Addr) -> Option<impl Iterator<Item = (Addr, &'a str)>> {
+        let held = self.held.get(&thread);
+        let held_or_none =
+            (held.is_some() || self.is_complete).then_some(held.into_iter().flatten());
+        held_or_none.map(|held| held.map(|(&object, &class)| (object, class)))
     }
-    held
 }
 
 /// Returns a line for each lock that one thread holds while others wait for it. The line contains the number

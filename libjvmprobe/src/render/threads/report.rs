@@ -14,7 +14,7 @@ use crate::{
     render::{
         output::Output,
         threads::{
-            blocked::{self, Holder, Owners, held_synchronizers},
+            blocked::{self, Holder, Owners, Synchronizers},
             virtual_threads,
         },
         units::count,
@@ -50,7 +50,7 @@ pub fn print(args: &DumpOptions, dump: &Dump, out: &mut Output) -> Result<()> {
             out.line(&Zoned::now().strftime(format).to_string())?;
         }
         out.lines(&format!("Full thread dump {}:\n", dump.version))?;
-        let synchronizers = held_synchronizers(dump);
+        let synchronizers = Synchronizers::of(dump);
         let incomplete = dump.synchronizers.as_ref().and_then(|found| found.incomplete.as_ref());
         if let Some(why) = incomplete {
             let what = "Ownable synchronizers for which no thread waits may be missing";
@@ -64,18 +64,15 @@ pub fn print(args: &DumpOptions, dump: &Dump, out: &mut Output) -> Result<()> {
             if thread.java.is_some() || args.mixed {
                 stack(args, thread, out)?;
             }
-            if let Some(java) = thread.java.as_ref().filter(|_| dump.synchronizers.is_some()) {
-                let held = synchronizers.get(&java.address);
-                // If the list may be incomplete, nothing is known about a thread without synchronizers.
-                if held.is_some() || incomplete.is_none() {
-                    out.lines("\n   Locked ownable synchronizers:")?;
-                }
-                for (address, class) in held.into_iter().flatten() {
-                    out.line(&format!("\t- {}", object(*address, class)))?;
-                }
-                if held.is_none() && incomplete.is_none() {
+            let java = thread.java.as_ref().filter(|_| dump.synchronizers.is_some());
+            if let Some(held) = java.and_then(|java| synchronizers.of_thread(java.address)) {
+                let held: Vec<_> =
+                    held.map(|(at, class)| format!("\t- {}", object(at, class))).collect();
+                out.lines("\n   Locked ownable synchronizers:")?;
+                if held.is_empty() {
                     out.line("\t- None")?;
                 }
+                held.iter().try_for_each(|line| out.line(line))?;
             }
             out.line("")?;
         }
