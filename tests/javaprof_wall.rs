@@ -53,6 +53,16 @@ fn profile_wait_load(
     (numbers(&answer), output.json())
 }
 
+/// Whether a time is that of a thread's activity. A thread that computes beside other tests is often preempted for less
+/// than `--min`. Such times, and run times too short to be sampled, have no stack.
+fn is_of_activity(time: &Time, activity: &str) -> bool {
+    let without_stack = ["[waits shorter than --min]", "[runs, not sampled]"];
+    time.stack.contains(&format!("WaitLoad.{activity}"))
+        || activity == "computes"
+            && time.thread == activity
+            && without_stack.contains(&time.stack[0].as_str())
+}
+
 /// Whether two times agree within 2 % or a millisecond.
 fn agree(seen: u64, measured: u64) -> bool {
     seen.abs_diff(measured) <= (measured / 50).max(1_000_000)
@@ -70,8 +80,8 @@ fn check_wall_times(runtimes: &[&str]) {
         assert_eq!(summary["lost"], 0, "{summary}");
         for activity in ["sleeps", "holds", "blocks", "parks", "computes", "reads"] {
             let method = format!("WaitLoad.{activity}");
-            let own = || times.iter().filter(|time| time.thread == activity);
-            let seen = sum(own().filter(|time| time.stack.contains(&method)));
+            let own = times.iter().filter(|time| time.thread == activity);
+            let seen = sum(own.filter(|time| is_of_activity(time, activity)));
             println!(
                 "{runtime} {activity}: {seen} ns in the profile, {} ns measured",
                 measured[activity]
@@ -293,16 +303,16 @@ fn long_waits_keep_their_stacks_across_intervals() {
     let summaries = records.iter().filter(|record| record["type"] == "summary");
     assert_eq!(summaries.count(), 5);
     let times = times(&records);
-    let of = |method: &str| sum(times.iter().filter(|t| t.stack.iter().any(|f| f == method)));
     for (name, measured) in numbers(&answer).into_iter().filter(|(name, _)| name != "writes") {
-        let seen = of(&format!("WaitLoad.{name}"));
+        let seen = sum(times.iter().filter(|time| is_of_activity(time, &name)));
         println!("{name}: {seen} seen, {measured} measured");
         assert!(agree(seen, measured), "{name}: {seen} of {measured}");
     }
     // The main thread waits for the others during several intervals, in each of which names are
     // resolved again.
     let waits = times.iter().filter(|t| t.stack.iter().any(|f| f == "WaitLoad.go"));
-    assert!(sum(waits) > 3_000_000_000, "{:?}", of("WaitLoad.go"));
+    let waits = sum(waits);
+    assert!(waits > 3_000_000_000, "{waits}");
     let unknown = sum(times.iter().filter(|t| t.stack.iter().any(|f| f == "[unknown]")));
     assert_eq!(unknown, 0);
     assert!(!output.stderr.contains("lost"), "{}", output.stderr);
