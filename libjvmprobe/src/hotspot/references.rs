@@ -131,12 +131,7 @@ impl References {
 
     /// Returns the offset of an object's first field if this field is a reference.
     pub(super) fn first_reference(&self) -> u64 {
-        let header: u64 = match self.class {
-            ClassField::Pointer => 16,
-            ClassField::Compressed { .. } => 12,
-            ClassField::Compact { .. } => 8,
-        };
-        header.next_multiple_of(self.width() as u64)
+        self.class.header_bytes().next_multiple_of(self.width()) as u64
     }
 
     /// Returns the word by which objects refer to the object at an address; `None` if there are several such words (ZGC),
@@ -387,18 +382,27 @@ impl ClassField {
     /// Decodes the first two words of an object: its Klass, and the size of its header in bytes.
     fn header(self, first: [u8; 8], second: [u8; 8]) -> (Addr, usize) {
         let [first, second] = [first, second].map(u64::from_ne_bytes);
-        let (klass, header) = match self {
-            Self::Pointer => (second, 16),
+        let klass = match self {
+            Self::Pointer => second,
             Self::Compressed { base, shift } => {
                 let narrow = second & u64::from(u32::MAX);
-                (base.wrapping_add(narrow << shift), 12)
+                base.wrapping_add(narrow << shift)
             }
             Self::Compact { base, shift } => {
                 let narrow = first >> COMPACT_SHIFT;
-                (base.wrapping_add(narrow << shift), 8)
+                base.wrapping_add(narrow << shift)
             }
         };
-        (Addr(klass), header)
+        (Addr(klass), self.header_bytes())
+    }
+
+    /// Returns the size of an object's header in bytes. In an array, the length follows.
+    fn header_bytes(self) -> usize {
+        match self {
+            Self::Pointer => 16,
+            Self::Compressed { .. } => 12,
+            Self::Compact { .. } => 8,
+        }
     }
 }
 
@@ -430,11 +434,7 @@ impl ArrayHeader {
 
     /// Returns the end of an `int` array from its first bytes.
     pub(super) fn end_of_ints(self, array: Addr, head: &[u8; 24]) -> Option<Addr> {
-        let at = match self.0 {
-            ClassField::Pointer => 16,
-            ClassField::Compressed { .. } => 12,
-            ClassField::Compact { .. } => 8,
-        };
+        let at = self.0.header_bytes();
         let length = u32::from_ne_bytes(*head.get(at..)?.first_chunk()?);
         let size = (at as u64 + 4 + u64::from(length) * 4).next_multiple_of(8);
         array.checked_add(size)

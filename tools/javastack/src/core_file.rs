@@ -32,7 +32,7 @@ pub fn dump(args: &Args, core: &Path) -> Result<ExitCode> {
         if let Some(line) = signal_line(&dumper, &dump).filter(|_| !args.common.quiet) {
             out.line(&line)?;
         }
-        report::print(&options, &dump, &mut out)?;
+        out.batch(|out| report::print(&options, &dump, out))?;
     }
     Ok(exit_code(!dump.deadlocks.is_empty()))
 }

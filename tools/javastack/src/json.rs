@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use libjvmprobe::{
-    hotspot::java_threads::{BlockKind, BlockedOn, OwnedSynchronizers},
+    hotspot::java_threads::{BlockKind, BlockedOn},
     render::threads::{
         blocked::{Owners, Synchronizers},
         report::{DumpOptions, element_text, frames},
@@ -42,8 +42,7 @@ struct ThreadDump<'a> {
 /// Returns the JSON of a dump.
 pub fn dump<'a>(args: &'a DumpOptions, dump: &'a Dump) -> impl Serialize + 'a {
     let owners = Owners::of(dump);
-    let synchronizers = dump.synchronizers.is_some().then(|| Synchronizers::of(dump));
-    let incomplete = |found: &'a OwnedSynchronizers| found.incomplete.as_deref();
+    let synchronizers = Synchronizers::of(dump);
     let names = |cycle: &Vec<ThreadId>| {
         cycle.iter().filter_map(|&member| Some(owners.get(member)?.name())).collect()
     };
@@ -53,7 +52,7 @@ pub fn dump<'a>(args: &'a DumpOptions, dump: &'a Dump) -> impl Serialize + 'a {
             time: (!args.no_time).then(|| Timestamp::now().to_string()),
             runtime_version: &dump.version,
             deadlocks: dump.deadlocks.iter().map(names).collect(),
-            synchronizers_incomplete: dump.synchronizers.as_ref().and_then(incomplete),
+            synchronizers_incomplete: synchronizers.as_ref().and_then(|all| all.incomplete),
             thread_containers: Containers { args, dump, owners, synchronizers },
         },
     }

@@ -23,7 +23,7 @@ use super::{
     heap_pages::{LATE, visit},
     held::{BIASED, BIASED_BITS, INFLATED, LOCK_BITS, UNLOCKED},
     reader::Reader,
-    unused::{FILLERS, remove_in_fillers, unused_parts},
+    unused::{remove_in_fillers, unused_parts},
     words::Words,
 };
 use crate::{
@@ -231,7 +231,7 @@ impl Search<'_> {
         let before = Addr(object.0.saturating_sub(8));
         if header.is_unlocked(pages.u64(before)?) {
             let klass = self.reader.references.class_of(pages, before)?;
-            if self.reader.class(pages, klass).is_ok_and(|class| FILLERS.contains(&&*class.name)) {
+            if self.reader.is_filler(pages, klass) {
                 return Ok(false);
             }
         }

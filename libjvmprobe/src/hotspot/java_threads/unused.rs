@@ -16,9 +16,16 @@ use crate::{
 };
 
 /// Classes of the arrays that fill unused memory, up to JDK 18 and since.
-pub(super) const FILLERS: [&str; 2] = ["int[]", "jdk.internal.vm.FillerElement[]"];
+const FILLERS: [&str; 2] = ["int[]", "jdk.internal.vm.FillerElement[]"];
 /// Maximum number of classes that are examined to find such arrays.
 const MAX_CLASSES: usize = 1 << 14;
+
+impl Reader {
+    /// Whether a Klass is that of the arrays that fill unused memory.
+    pub(super) fn is_filler(&mut self, pages: &mut Pages<'_>, klass: Addr) -> bool {
+        self.class(pages, klass).is_ok_and(|class| FILLERS.contains(&&*class.name))
+    }
+}
 
 /// Returns the unused parts of the threads' TLABs. `ranges` are the parts of the heap that contain objects.
 pub(super) fn unused_parts(
@@ -80,9 +87,7 @@ pub(super) fn remove_in_fillers(
                 let Some(head) = head.or_else(|| memory.array(array).ok()) else { continue };
                 let klass = header.class(&head);
                 if classes.len() < MAX_CLASSES && !classes.contains_key(&klass) {
-                    let class = reader.class(pages, klass);
-                    let is_filler = class.is_ok_and(|class| FILLERS.contains(&&*class.name));
-                    classes.insert(klass, is_filler);
+                    classes.insert(klass, reader.is_filler(pages, klass));
                 }
                 let is_filler = classes.get(&klass).copied().unwrap_or(false);
                 let end = header.end_of_ints(array, &head).filter(|&end| end <= range.end);

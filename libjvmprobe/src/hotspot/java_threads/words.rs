@@ -1,12 +1,12 @@
-//! Search for words of a set in memory. The search of a heap is limited by this loop, so most words are excluded by one
-//! access to a bitmap that fits into the processor's first cache.
+//! Search of memory for a set of numbers. Most of the time of a heap search is spent in this loop, so one access to a
+//! bitmap that fits into the processor's first cache excludes most numbers.
 
 use std::collections::HashSet;
 
 /// Binary logarithm of the number of bits in the bitmap.
 const BITS: u32 = 18;
 
-/// A set of words of four or eight bytes.
+/// A set of numbers of four or eight bytes.
 #[derive(Debug)]
 pub(super) struct Words {
     /// Size of a word in bytes.

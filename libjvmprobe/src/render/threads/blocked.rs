@@ -148,35 +148,35 @@ fn doing(thread: &Thread) -> String {
 pub struct Synchronizers<'a> {
     /// The synchronizers with the names of their classes, by the address of the JavaThread that holds them.
     held: HashMap<Addr, BTreeMap<Addr, &'a str>>,
-    is_complete: bool,
+    /// Why synchronizers for which no thread waits may be missing; `None` if none is.
+    pub incomplete: Option<&'a str>,
 }
 
 impl<'a> Synchronizers<'a> {
-    /// Returns the synchronizers of a dump. If the search of the heap may have missed some, those for which threads wait
-    /// are added.
-    pub fn of(dump: &'a Dump) -> Self {
+    /// Returns the synchronizers of a dump; `None` if the heap was not searched. If the search may have missed some, those
+    /// for which threads wait are added.
+    pub fn of(dump: &'a Dump) -> Option<Self> {
+        let searched = dump.synchronizers.as_ref()?;
+        let incomplete = searched.incomplete.as_deref();
         let mut held: HashMap<_, BTreeMap<_, _>> = HashMap::new();
-        let found = dump.synchronizers.as_ref();
-        let is_complete = found.is_some_and(|found| found.incomplete.is_none());
         let parked = dump.threads.iter().filter_map(Thread::blocked_on);
-        for on in parked.filter(|on| on.kind == BlockKind::Park && !is_complete) {
+        for on in parked.filter(|on| on.kind == BlockKind::Park && incomplete.is_some()) {
             if let Some(&Owner::Thread(owner)) = on.lock_owner() {
                 held.entry(owner).or_default().insert(on.object, &*on.class);
             }
         }
-        for found in found.iter().flat_map(|found| &found.found) {
+        for found in &searched.found {
             held.entry(found.owner).or_default().insert(found.object, &*found.class);
         }
-        Self { held, is_complete }
+        Some(Self { held, incomplete })
     }
 
     /// Returns the synchronizers that a thread holds, each with the name of its class; `None` if nothing is known about
     /// the thread.
     pub fn of_thread(&self, thread: Addr) -> Option<impl Iterator<Item = (Addr, &'a str)>> {
         let held = self.held.get(&thread);
-        let held_or_none =
-            (held.is_some() || self.is_complete).then_some(held.into_iter().flatten());
-        held_or_none.map(|held| held.map(|(&object, &class)| (object, class)))
+        let is_known = held.is_some() || self.incomplete.is_none();
+        is_known.then(|| held.into_iter().flatten().map(|(&object, &class)| (object, class)))
     }
 }
 

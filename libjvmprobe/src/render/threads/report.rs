@@ -51,8 +51,7 @@ pub fn print(args: &DumpOptions, dump: &Dump, out: &mut Output) -> Result<()> {
         }
         out.lines(&format!("Full thread dump {}:\n", dump.version))?;
         let synchronizers = Synchronizers::of(dump);
-        let incomplete = dump.synchronizers.as_ref().and_then(|found| found.incomplete.as_ref());
-        if let Some(why) = incomplete {
+        if let Some(why) = synchronizers.as_ref().and_then(|all| all.incomplete) {
             let what = "Ownable synchronizers for which no thread waits may be missing";
             out.lines(&format!("{what}: {why}\n"))?;
         }
@@ -64,8 +63,8 @@ pub fn print(args: &DumpOptions, dump: &Dump, out: &mut Output) -> Result<()> {
             if thread.java.is_some() || args.mixed {
                 stack(args, thread, out)?;
             }
-            let java = thread.java.as_ref().filter(|_| dump.synchronizers.is_some());
-            if let Some(held) = java.and_then(|java| synchronizers.of_thread(java.address)) {
+            let java = thread.java.as_ref().zip(synchronizers.as_ref());
+            if let Some(held) = java.and_then(|(java, all)| all.of_thread(java.address)) {
                 let held: Vec<_> =
                     held.map(|(at, class)| format!("\t- {}", object(at, class))).collect();
                 out.lines("\n   Locked ownable synchronizers:")?;
@@ -205,10 +204,7 @@ pub fn frame_text(frame: &Frame) -> String {
     if !frame.is_java() {
         return name.to_string();
     }
-    let module = module(frame).map_or_else(String::new, |JavaModule { name, version, .. }| {
-        version.as_ref().map_or_else(|| format!("{name}/"), |version| format!("{name}@{version}/"))
-    });
-    format!("{name}({module}{})", location(frame))
+    format!("{name}({}{})", module(frame, |_| true), location(frame))
 }
 
 /// Returns the text of a frame: of a Java frame as `StackTraceElement.toString` returns it, of other frames only the
@@ -218,16 +214,19 @@ pub fn element_text(frame: &Frame) -> String {
     if !frame.is_java() {
         return name.to_string();
     }
-    let module =
-        module(frame).map_or_else(String::new, |JavaModule { name, version, is_of_jdk }| {
-            let version = version.as_ref().filter(|_| !is_of_jdk);
-            version.map_or_else(|| format!("{name}/"), |version| format!("{name}@{version}/"))
-        });
-    format!("{module}{name}({})", location(frame))
+    format!("{}{name}({})", module(frame, |module| !module.is_of_jdk), location(frame))
 }
 
-fn module(frame: &Frame) -> Option<&JavaModule> {
-    frame.origin.as_ref()?.module.as_deref()
+/// Returns the module in a Java frame's text, with a slash; empty for unnamed modules. `has_version` decides whether the
+/// version of a module is shown.
+fn module(frame: &Frame, has_version: impl Fn(&JavaModule) -> bool) -> String {
+    let module = frame.origin.as_ref().and_then(|origin| origin.module.as_ref());
+    let Some(module) = module else { return String::new() };
+    let name = &module.name;
+    match module.version.as_ref().filter(|_| has_version(module)) {
+        Some(version) => format!("{name}@{version}/"),
+        None => format!("{name}/"),
+    }
 }
 
 /// Returns the location in a Java frame's text.

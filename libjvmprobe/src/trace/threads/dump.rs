@@ -378,11 +378,9 @@ impl Dumper {
         let mut before = self.waiting_threads(pid)?;
         let mut has_open_java_thread = true;
         for attempt in 0..MAX_TRIES {
-            let java = match has_open_java_thread {
-                true => hotspot.java_threads()?,
-                false => Vec::new(),
-            };
+            let mut java = Vec::new();
             if has_open_java_thread {
+                java = hotspot.java_threads()?;
                 attempts.order = java.iter().filter_map(|thread| thread.tid).collect();
             }
             let mut java: HashMap<_, _> =

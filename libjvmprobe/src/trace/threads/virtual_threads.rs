@@ -62,10 +62,8 @@ impl Dumper {
         let carriers: HashSet<_> = dump
             .threads
             .iter()
-            .filter_map(|thread| {
-                Some(thread.java.as_ref().filter(|java| java.mounted.is_some())?.address)
-            })
-            .map(ThreadId::Platform)
+            .filter_map(|thread| thread.java.as_ref().filter(|java| java.mounted.is_some()))
+            .map(|java| ThreadId::Platform(java.address))
             .collect();
         dump.deadlocks.retain(|cycle| !cycle.iter().any(|thread| carriers.contains(thread)));
         dump.deadlocks.extend(self.confirmed(pid, hotspot, &waits));
