@@ -39,6 +39,9 @@ const volatile bool is_thinned[MAX_EVENTS] = {};
 /* Index of the only event, for kernels that do not give programs a cookie (before Linux 5.15). */
 const volatile __u32 only_event = 0;
 
+/* Index of the event under which waits are counted. */
+const volatile __u32 switch_event = 0;
+
 /* Key of lost_events for lost samples; no process has the number 0. */
 #define LOST_SAMPLES 0
 
@@ -337,6 +340,7 @@ int BPF_USDT(any_usdt)
 #include "javaevents.bpf.h"
 #include "offcpu.bpf.h"
 #include "asleep.bpf.h"
+#include "waits.bpf.h"
 #define STOPS_OF targets
 #include "stops.bpf.h"
 

@@ -3,10 +3,10 @@
 #ifndef JVMPROBE_JAVAPROF_H
 #define JVMPROBE_JAVAPROF_H
 
+#include "offcpu.h"
 #include "stops.h"
 #include "walk/walk.h"
 
-#define COMM_LEN 16
 #define MAX_IGNORED 16384
 #define NAME_LEN 256         /* a power of two */
 #define LABEL_LEN 512        /* a power of two */
@@ -116,8 +116,7 @@ struct thin {
 };
 
 /* Used instead of the id of a user stack that is missing; ids of stacks are odd. */
-#define STACK_NOT_WALKED 4   /* the recent waits of the thread were short, so its stack was not walked */
-#define STACK_UNSEEN 6       /* the thread was switched out before the trace began */
+#define STACK_NOT_WALKED 4   /* the events are too frequent, or a new thread waited for its first processor */
 #define STACK_OVER_SHARE 8   /* its control group exceeds its share of stack walks and names */
 
 /* Labels of the samples of switch_event: the kind of time. */
@@ -125,40 +124,5 @@ struct thin {
 #define LABEL_RUNNABLE 2     /* runnable, until it got a processor */
 #define LABEL_SHORT 3        /* sum of waits shorter than the minimum */
 #define LABEL_ON_CPU 4       /* running */
-
-/* A thread of a target that has been asleep since before the target was traced. */
-struct sleeper {
-	__u32 tgid;
-	__u32 tid;
-	__u64 epoch;
-	__u64 kernel;       /* id of its kernel stack */
-	/* Registers with which it entered the kernel. */
-	__u64 ip;
-	__u64 sp;
-	__u64 fp;
-	__u64 others[4];    /* struct registers of walk/arch_*.h */
-};
-
-/* A thread of a target. */
-struct thread {
-	__u64 since;        /* when it was last switched out or in */
-	__u64 woken;        /* when it became runnable again; 0: not yet */
-	__u64 user;         /* id of the stack at which it was switched out, if is_walked */
-	__u64 kernel;
-	__u64 epoch;
-	__u64 on_ns;        /* total time on a CPU so far */
-	__u64 short_ns;     /* total time of its short waits */
-	__u64 shorts;       /* number of its short waits */
-	__u32 tgid;
-	__u32 tid;
-	__u32 user_end;
-	__u32 short_streak; /* number of consecutive short waits */
-	__u8 is_off_cpu;
-	__u8 is_walked;
-	__u8 is_unseen;     /* it was switched out before the trace began */
-	__u8 is_ending;
-	__u32 unused;
-	char comm[COMM_LEN];
-};
 
 #endif

@@ -124,15 +124,11 @@ fn check_wall_times(runtimes: &[&str]) {
                 "{runtime} {thread}: {all} {duration}"
             );
         }
-        // The pool had no work: its waits are reported as idle, or as sleep with an unknown stack
-        // if they began before the trace.
+        // The pool had no work.
         let pool = times.iter().filter(|time| time.thread.starts_with("pool-1"));
         for time in pool.filter(|time| time.ns > 100_000_000) {
             let activity = &time.stack[0];
-            assert!(
-                activity == "[idle]" || activity == "[asleep since before the trace]",
-                "{activity}"
-            );
+            assert_eq!(activity, "[idle]");
         }
     }
 }

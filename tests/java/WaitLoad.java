@@ -67,9 +67,6 @@ public class WaitLoad {
         for (Thread thread : threads) {
             thread.start();
         }
-        // After many short waits in succession, javaprof does not walk the stack of each wait. Starting the threads causes
-        // short waits, and this wait ends their succession.
-        Thread.sleep(20);
         for (Thread thread : threads) {
             // Wakes the reader, which would wait forever if the writer ended first.
             if (thread.getName().equals("reads")) {

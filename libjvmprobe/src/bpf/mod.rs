@@ -15,6 +15,7 @@
 //! | [`sparse_map`] | sizes of hash maps, and when the kernel allocates their entries |
 //! | [`trap_cost`] | measured cost of one probe hit and of one sampling interrupt |
 //! | [`cost`] | cost of the probes to each JVM |
+//! | `offcpu` | waits of threads: the scheduler's events |
 //! | [`stops`] | stops of a JVM's application threads |
 //! | `gauge` | the target's own counters, read with each event |
 //! | [`walker`] | data for the kernel side's stack walker: JVM layouts, mappings, unwind tables |
@@ -28,6 +29,7 @@ mod detach;
 pub(crate) mod gauge;
 pub mod kernel_types;
 mod map_writer;
+pub(crate) mod offcpu;
 pub mod perf;
 pub mod preflight;
 pub mod probes;

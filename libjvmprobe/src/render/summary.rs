@@ -12,7 +12,7 @@ use crate::{
     stack::{
         Kind,
         profile::{Measure, Profile, Sample},
-        waiting::{BLOCKED, IDLE, RUNNABLE, SHORT, UNSEEN},
+        waiting::{ASLEEP, BLOCKED, IDLE, RUNNABLE, SHORT},
     },
 };
 
@@ -55,7 +55,7 @@ pub enum Work {
 }
 
 const WORKS: [(Work, &str); 11] = [
-    (Work::Asleep, "asleep since before the trace"),
+    (Work::Asleep, "asleep, stack unknown"),
     (Work::Blocked, "blocked"),
     (Work::Runnable, "waiting for a CPU"),
     (Work::Idle, "idle"),
@@ -110,7 +110,7 @@ pub fn work(profile: &Profile, sample: &Sample) -> Work {
         (RUNNABLE, Work::Runnable),
         (SHORT, Work::Short),
         (IDLE, Work::Idle),
-        (UNSEEN, Work::Asleep),
+        (ASLEEP, Work::Asleep),
     ];
     if let Some((_, work)) = waits.into_iter().find(|(name, _)| innermost == Some(name)) {
         return work;

@@ -13,5 +13,5 @@ pub(crate) const SHORT: &str = "[waits shorter than --min]";
 /// The thread waits because there is no work.
 pub(crate) const IDLE: &str = "[idle]";
 
-/// The thread went to sleep before the trace and has not woken up since, so its stack is unknown.
-pub(crate) const UNSEEN: &str = "[asleep since before the trace]";
+/// The thread was asleep at the end of the trace, and its stack is unknown.
+pub(crate) const ASLEEP: &str = "[asleep]";

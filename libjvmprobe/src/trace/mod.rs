@@ -12,6 +12,7 @@
 //! | [`threads`] | stacks of all threads at one time |
 
 pub mod allocations;
+mod asleep;
 mod live;
 pub mod pauses;
 pub mod samples;

@@ -19,9 +19,10 @@ use crate::{
 };
 
 pub(crate) use crate::trace::samples::skel::types::{
-    code_event, java_layout, limits, sample_count, sample_key, sleeper, target, thin, thin_key,
-    thread,
+    code_event, java_layout, limits, sample_count, sample_key, target, thin, thin_key,
 };
+#[cfg(test)]
+pub(crate) use crate::trace::samples::skel::types::{sleeper, thread};
 
 // `enum event_kind` of bpf/javaprof.h.
 const STACK: u64 = 1;
@@ -42,11 +43,7 @@ unsafe impl Plain for thin {}
 // SAFETY: a generated #[repr(C)] struct of integers and byte arrays only.
 unsafe impl Plain for java_layout {}
 // SAFETY: a generated #[repr(C)] struct of integers and byte arrays only.
-unsafe impl Plain for thread {}
-// SAFETY: a generated #[repr(C)] struct of integers and byte arrays only.
 unsafe impl Plain for target {}
-// SAFETY: a generated #[repr(C)] struct of integers and byte arrays only.
-unsafe impl Plain for sleeper {}
 // SAFETY: a generated #[repr(C)] struct of integers and byte arrays only.
 unsafe impl Plain for limits {}
 
@@ -146,7 +143,7 @@ mod tests {
         assert_eq!(size_of::<java_layout>(), 8 * 4 + 8 + 2 * 4);
         assert_eq!(offset_of!(label_event, text), 32);
         assert_eq!(size_of::<stop_event>(), 5 * 8 + 64);
-        assert_eq!(size_of::<thread>(), 8 * 8 + 4 * 4 + 4 + 4 + 16);
+        assert_eq!(size_of::<thread>(), 6 * 8 + 3 * 4 + 4 + 16);
     }
 
     /// Compares the library's mirrors of bpf/walk/walk.h with the types compiled from that header.

@@ -4,7 +4,6 @@
 //! (`process`), collects the samples, and has `naming` turn addresses into names. [`events`] defines what can be
 //! sampled. At each report, a [`Sink`] receives one profile of each event.
 
-mod asleep;
 pub(crate) mod event;
 pub mod events;
 mod idle;

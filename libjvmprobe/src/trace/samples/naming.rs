@@ -19,8 +19,8 @@ use crate::{
         idle::{IDLE, is_idle},
         process::Named,
         sampler::{About, Samples, Stacks},
-        session::{NOT_WALKED, OVER_SHARE, SampleKey, UNSEEN},
-        waits::{Part, UNSEEN_NAME},
+        session::{ASLEEP, NOT_WALKED, OVER_SHARE, SampleKey},
+        waits::{ASLEEP_NAME, Part},
     },
 };
 
@@ -87,7 +87,7 @@ impl Naming {
             };
             let missing = match key.user {
                 NOT_WALKED | OVER_SHARE => Some("[not walked]"),
-                UNSEEN => Some(UNSEEN_NAME),
+                ASLEEP => Some(ASLEEP_NAME),
                 _ => None,
             };
             let is_lost = |id: u64| id != 0 && !stacks.contains_key(&id);
@@ -127,7 +127,7 @@ impl Naming {
                 if is_wait && !self.shows_idle && is_idle(stack.iter().map(|&id| profile.frame(id)))
                 {
                     stack = vec![profile.intern(Frame::new(Kind::Unknown, IDLE))];
-                } else if let Some(name) = part.name().filter(|_| key.user != UNSEEN) {
+                } else if let Some(name) = part.name().filter(|_| key.user != ASLEEP) {
                     stack.push(profile.intern(Frame::new(Kind::Unknown, name)));
                 }
             }
@@ -420,7 +420,7 @@ mod tests {
         assert_eq!(names(EventSpec::cpu(), NOT_WALKED, 0), ["[not walked]"]);
         assert_eq!(names(EventSpec::cpu(), OVER_SHARE, 0), ["[not walked]"]);
         // It is unknown where the thread waits, and whether it waits for a processor.
-        assert_eq!(names(wall(), UNSEEN, 0), [UNSEEN_NAME]);
+        assert_eq!(names(wall(), ASLEEP, 0), [ASLEEP_NAME]);
         assert_eq!(names(EventSpec::cpu(), 0, 1), ["[unknown]"]);
         assert!(names(EventSpec::cpu(), 0, 0).is_empty());
     }

@@ -3,7 +3,7 @@
 use std::{collections::HashSet, fs, ops::AddAssign, os::unix::fs::MetadataExt};
 
 use libbpf_rs::{
-    Link, MapCore, MapFlags, ProgramMut,
+    MapCore, MapFlags,
     skel::{OpenSkel, SkelBuilder},
 };
 
@@ -12,7 +12,9 @@ use crate::{
     bpf::{
         self, clock,
         cost::Trigger,
-        kernel_types, perf, preflight,
+        kernel_types,
+        offcpu::{self, Hook, TaskFields, Thread},
+        perf, preflight,
         records::{self, bytes, copy, text},
         session, stops,
     },
@@ -20,10 +22,7 @@ use crate::{
     sys::Pace,
     trace::samples::{
         Options, StackWalk, Targets,
-        event::{
-            Event, java_layout, limits, sample_count, sample_key, sleeper, target, thin, thin_key,
-            thread,
-        },
+        event::{Event, java_layout, limits, sample_count, sample_key, target, thin, thin_key},
         events::EventSpec,
         skel::{JavaprofSkel, JavaprofSkelBuilder},
     },
@@ -40,9 +39,6 @@ pub(crate) const MANY_STACKS: usize = 50_000;
 
 /// Programs that are always loaded: they record loads and unloads of compiled code.
 const ALWAYS: [&str; 2] = ["code_load", "code_unload"];
-
-/// The iterator program that finds threads which have been asleep since before the trace.
-const ITERATOR: &str = "asleep";
 
 /// Key of a sample. Samples with equal keys are counted together.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -92,12 +88,13 @@ impl AddAssign for Count {
 /// plain numbers.
 pub(crate) const LABEL_IS_TEXT: u64 = 1 << 63;
 
-/// In place of the number of a user stack: the stack was not walked, because the event occurs too often or
-/// because the thread's recent waits were short. Numbers of stacks are odd.
+/// In place of the number of a user stack: the stack was not walked, because the event occurs too often or because the
+/// thread is new and has waited for its first processor. Numbers of stacks are odd.
 pub(crate) const NOT_WALKED: u64 = 4;
 
-/// In place of the number of a user stack: the thread had gone to sleep before the trace.
-pub(crate) const UNSEEN: u64 = 6;
+/// In place of the number of a user stack: the thread was asleep when the trace ended, and its stack could not be walked.
+/// The kernel side does not use this number.
+pub(crate) const ASLEEP: u64 = 6;
 
 /// In place of the number of a user stack: the stack was not walked, because the process's tenant exceeds its
 /// share of the CPU time for walking and naming stacks.
@@ -107,9 +104,6 @@ pub(crate) const OVER_SHARE: u64 = 8;
 pub(crate) fn has_number(user: u64) -> bool {
     user % 2 == 1
 }
-
-/// Maximum number of threads whose waits are recorded; their map takes about 5 MB.
-const THREADS: u32 = 1 << 15;
 
 /// The loaded programs, their maps and their events.
 pub(crate) type Session = session::Session<JavaprofSkel<'static>, Event>;
@@ -128,11 +122,8 @@ pub(crate) fn load(options: &Options) -> Result<Session> {
             hint: "specify one event, or use Linux 5.15 or later".into(),
         });
     }
-    let fields = ["pid", "tgid", "__state", "start_time", "comm"];
-    let task = match waits {
-        Some(_) => kernel_types::offsets("task_struct", fields)?,
-        None => [0; 5],
-    };
+    let hook = waits.map(|_| Hook::find()).transpose()?;
+    let task = hook.as_ref().map(|_| TaskFields::read()).transpose()?.unwrap_or_default();
     // Without BTF, stacks that begin at a probed instruction may be incomplete.
     let probed = uprobe_field_offsets().ok();
     let mut open =
@@ -144,8 +135,11 @@ pub(crate) fn load(options: &Options) -> Result<Session> {
         data.want_kernel = options.kernel;
         data.uses_walk_data = options.walk != StackWalk::Fp;
         data.has_user_registers = bpf::has_user_registers();
-        [data.task_pid, data.task_tgid, data.task_state, data.task_start_time, data.task_comm] =
-            task;
+        data.task_pid = task.pid;
+        data.task_tgid = task.tgid;
+        data.task_state = task.state;
+        data.task_start_time = task.start_time;
+        data.task_comm = task.comm;
         if let Some(places) = probed {
             [data.task_utask, data.utask_vaddr, data.utask_xol_vaddr] = places;
         }
@@ -166,17 +160,18 @@ pub(crate) fn load(options: &Options) -> Result<Session> {
         }
     }
     // Only the needed programs are loaded, because the verifier checks each of them.
-    let wanted: HashSet<_> = options.events.iter().flat_map(EventSpec::programs).collect();
+    let wanted = options.events.iter().flat_map(EventSpec::programs);
+    let wanted: HashSet<_> = wanted.chain(hook.iter().flat_map(Hook::programs)).collect();
     for mut program in open.open_object_mut().progs_mut() {
         let name = program.name().to_string_lossy().into_owned();
-        let is_iterator = waits.is_some() && name == ITERATOR && bpf::has_task_iterator();
+        let is_iterator = waits.is_some() && name == offcpu::ITERATOR && bpf::has_task_iterator();
         let is_stop = options.slot_ns > 0 && stops::PROGRAMS.contains(&&*name);
         program.set_autoload(
             ALWAYS.contains(&&*name) || wanted.contains(&*name) || is_iterator || is_stop,
         );
     }
     if waits.is_some() {
-        open.maps.threads.set_max_entries(THREADS).map_err(bpf::load_error)?;
+        open.maps.threads.set_max_entries(offcpu::MAX_THREADS).map_err(bpf::load_error)?;
     }
     // The ring buffer holds stacks, and a stack with a thousand frames takes 8 kB.
     open.maps.events.set_max_entries(options.pace.ring_bytes()).map_err(bpf::load_error)?;
@@ -310,33 +305,6 @@ pub(crate) fn collect_thinned(session: &Session, pid: Option<u32>) -> Vec<(Sampl
     map.keys().collect::<Vec<_>>().into_iter().filter_map(take).collect()
 }
 
-/// Attaches to the scheduler events from which waits are computed. Nothing is counted before [`begin_waits`].
-pub(crate) fn attach_waits(session: &Session) -> Result<Vec<Link>> {
-    let programs = &session.skel.progs;
-    let attach = |(program, what): (&ProgramMut<'_>, &str)| {
-        let failed = |source| Error::Bpf { what: format!("attach to {what}"), source };
-        program.attach().map_err(failed)
-    };
-    let all = [
-        (&programs.on_switch, "sched_switch"),
-        (&programs.on_wakeup, "sched_wakeup"),
-        (&programs.on_exit, "sched_process_exit"),
-    ];
-    all.into_iter().map(attach).collect()
-}
-
-/// Returns the threads that sleep and have not switched since their process was added. Returns none if such threads
-/// cannot be found ([`bpf::has_task_iterator`]).
-///
-/// # Errors
-/// [`Error::Bpf`], [`Error::Io`].
-pub(crate) fn sleepers(session: &Session) -> Result<Vec<sleeper>> {
-    match bpf::has_task_iterator() {
-        true => records::tasks(&session.skel.progs.asleep, THREADS.into()),
-        false => Ok(Vec::new()),
-    }
-}
-
 /// Sets the time at which the first time slot begins, on the kernel's monotonic clock in nanoseconds.
 pub(crate) fn begin_times(session: &mut Session, begin: u64) {
     if let Some(data) = session.skel.maps.bss_data.as_deref_mut() {
@@ -352,7 +320,7 @@ pub(crate) fn begin_waits(session: &mut Session, began: u64) {
 }
 
 /// Returns the kernel side's entries of all threads.
-pub(crate) fn threads(session: &Session) -> Vec<thread> {
+pub(crate) fn threads(session: &Session) -> Vec<Thread> {
     let map = &session.skel.maps.threads;
     let keys: Vec<_> = map.keys().collect();
     keys.iter().filter_map(|key| copy(&map.lookup(key, MapFlags::ANY).ok()??)).collect()
@@ -363,7 +331,7 @@ pub(crate) fn forget_threads(session: &Session, pid: u32) {
     let map = &session.skel.maps.threads;
     for key in map.keys().collect::<Vec<_>>() {
         let thread = map.lookup(&key, MapFlags::ANY).ok().flatten();
-        if thread.and_then(|bytes| copy::<thread>(&bytes)).is_some_and(|t| t.tgid == pid) {
+        if thread.and_then(|bytes| copy::<Thread>(&bytes)).is_some_and(|t| t.tgid == pid) {
             // The entry may be missing by now.
             let _ = map.delete(&key);
         }
@@ -371,7 +339,7 @@ pub(crate) fn forget_threads(session: &Session, pid: u32) {
 }
 
 /// Returns a thread's name, as the kernel keeps it.
-pub(crate) fn comm(thread: &thread) -> String {
+pub(crate) fn comm(thread: &Thread) -> String {
     text(&thread.comm)
 }
 

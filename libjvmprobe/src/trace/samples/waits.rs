@@ -2,20 +2,22 @@
 //!
 //! The kernel side counts a wait with its stack when the wait ends. Two sums are read from the entries instead: each
 //! thread's running time, and its short waits. Waits that are still in progress at the end of the trace are read from
-//! the entries, too. Together, the times of a thread add up to the elapsed time.
+//! the entries, too, and the stacks of these threads are walked by [`crate::trace::asleep`]. Together, the times of a thread add up to
+//! the elapsed time.
 
 use std::collections::{HashMap, HashSet};
 
 use crate::{
     Pid,
-    bpf::clock,
+    bpf::{clock, offcpu::Thread},
     process::{os_threads::tids, pid::thread_name},
     stack::waiting,
-    trace::samples::{
-        asleep::SleepingStacks,
-        event::thread,
-        sampler::Samples,
-        session::{self, Count, NOT_WALKED, SampleKey, Session, UNSEEN},
+    trace::{
+        asleep::SleepingThread,
+        samples::{
+            sampler::Samples,
+            session::{self, ASLEEP, Count, SampleKey, Session},
+        },
     },
 };
 
@@ -58,8 +60,8 @@ impl Part {
     }
 }
 
-/// Frame shown for a wait that began before the trace and whose stack is unknown.
-pub(crate) const UNSEEN_NAME: &str = waiting::UNSEEN;
+/// Frame shown for a thread that was asleep at the end of the trace and whose stack is unknown.
+pub(crate) const ASLEEP_NAME: &str = waiting::ASLEEP;
 
 /// Sums of a thread at the last reading: running time and time of short waits in nanoseconds, and the number
 /// of short waits.
@@ -82,8 +84,6 @@ pub(super) struct Waits {
     seen: HashMap<(u32, u32), LastSums>,
     /// Times at which processes were added during the trace, by PID.
     added: HashMap<u32, u64>,
-    /// Stacks of threads that have been asleep since before the trace, by process and thread.
-    asleep: HashMap<(u32, u32), SleepingStacks>,
     /// Length of a time slot: see [`crate::stack::profile::Profile::slot_ns`].
     slot_ns: u64,
 }
@@ -95,41 +95,13 @@ impl Waits {
     pub(super) fn begin(session: &mut Session, event: u32, is_wall: bool, slot_ns: u64) -> Self {
         let began = clock::monotonic_ns();
         session::begin_waits(session, began);
-        Self {
-            event,
-            is_wall,
-            began,
-            seen: HashMap::new(),
-            added: HashMap::new(),
-            asleep: HashMap::new(),
-            slot_ns,
-        }
+        Self { event, is_wall, began, seen: HashMap::new(), added: HashMap::new(), slot_ns }
     }
 
     /// Returns the time slot that contains the time `now`.
     fn slot(&self, now: u64) -> u32 {
         let slot = now.saturating_sub(self.began).checked_div(self.slot_ns).unwrap_or(0);
         u32::try_from(slot).unwrap_or(u32::MAX)
-    }
-
-    /// Records the stack of a thread that went to sleep before the trace.
-    pub(super) fn add_sleeper(&mut self, thread: (u32, u32), stacks: SleepingStacks) {
-        self.asleep.insert(thread, stacks);
-    }
-
-    /// Returns the stacks of the threads that went to sleep before the trace.
-    pub(super) fn sleeping_stacks(&self) -> impl Iterator<Item = &SleepingStacks> {
-        self.asleep.values()
-    }
-
-    /// Adds the stack, if it is known, to the key of a thread that went to sleep before the trace.
-    pub(super) fn with_sleeping_stack(&self, key: SampleKey) -> SampleKey {
-        match self.asleep.get(&(key.pid, key.tid)) {
-            Some(&SleepingStacks { user, user_end, kernel, epoch }) if key.user == UNSEEN => {
-                SampleKey { user, user_end, kernel, epoch, ..key }
-            }
-            _ => key,
-        }
     }
 
     /// Records that a process is added to the trace now.
@@ -141,11 +113,10 @@ impl Waits {
     pub(super) fn forget(&mut self, session: &Session, pid: u32) {
         self.added.remove(&pid);
         self.seen.retain(|(of, _), _| *of != pid);
-        self.asleep.retain(|(of, _), _| *of != pid);
         session::forget_threads(session, pid);
     }
 
-    fn key(&self, thread: &thread, comm: String, part: Part) -> SampleKey {
+    fn key(&self, thread: &Thread, comm: String, part: Part) -> SampleKey {
         SampleKey {
             tid: thread.tid,
             comm,
@@ -161,7 +132,7 @@ impl Waits {
         threads.iter().flat_map(|thread| self.sums(thread, now)).collect()
     }
 
-    fn sums(&mut self, thread: &thread, now: u64) -> Vec<Counted> {
+    fn sums(&mut self, thread: &Thread, now: u64) -> Vec<Counted> {
         let slot = self.slot(now);
         let seen = self.seen.entry((thread.tgid, thread.tid)).or_default();
         // The current run is included; otherwise a thread that never leaves the processor would have no running time.
@@ -199,21 +170,28 @@ impl Waits {
     }
 
     /// Returns the last growth of each thread's sums, and the waits in progress at the end of the trace. A
-    /// thread without an entry and without samples has slept the whole time, so one wait is returned for it.
+    /// thread without an entry and without samples has slept the whole time, so one wait is returned for it. `asleep` are
+    /// the threads that slept at the end.
     pub(super) fn finish(
         &mut self,
         session: &Session,
         now: u64,
         pids: impl Iterator<Item = u32>,
         samples: &HashMap<u32, Samples>,
+        asleep: &[SleepingThread],
     ) -> Vec<Counted> {
+        let asleep: HashMap<_, _> = asleep.iter().map(|found| (found.thread, found)).collect();
         let threads = session::threads(session);
         let mut counted = Vec::new();
         let mut known = HashSet::new();
         for thread in &threads {
             known.insert((thread.tgid, thread.tid));
             counted.extend(self.sums(thread, now));
-            counted.extend(self.waits_in_progress(thread, now));
+            let found = asleep.get(&(thread.tgid, thread.tid));
+            let found = found.filter(|found| found.since == thread.since);
+            for (key, count) in self.waits_in_progress(thread, now) {
+                counted.push((with_sleeping_stack(session, key, found.copied()), count));
+            }
         }
         for pid in pids {
             let is_sampled =
@@ -225,37 +203,27 @@ impl Waits {
                 if known.contains(&(pid, tid)) || ran_tids.contains(&tid) {
                     continue;
                 }
-                let thread = thread { tgid: pid, tid, ..thread::default() };
+                let thread = Thread { tgid: pid, tid, ..Thread::default() };
                 let comm = thread_name(Pid(pid), tid).unwrap_or_default();
                 let slot = self.slot(now);
-                let key =
-                    SampleKey { user: UNSEEN, slot, ..self.key(&thread, comm, Part::Blocked) };
+                let key = SampleKey { slot, ..self.key(&thread, comm, Part::Blocked) };
+                let found = asleep.get(&(pid, tid)).copied();
                 let since = self.added.get(&pid).copied().unwrap_or(0).max(self.began);
                 let value = now.saturating_sub(since);
-                counted.push((self.with_sleeping_stack(key), Count { samples: 1, value }));
+                let key = with_sleeping_stack(session, key, found);
+                counted.push((key, Count { samples: 1, value }));
             }
         }
         counted
     }
 
-    fn waits_in_progress(&self, thread: &thread, now: u64) -> Vec<Counted> {
+    fn waits_in_progress(&self, thread: &Thread, now: u64) -> Vec<Counted> {
         let comm = session::comm(thread);
         let count = |value| Count { samples: 1, value };
         let lasts = now.saturating_sub(thread.since);
         if thread.is_off_cpu == 0 {
             return Vec::new();
         }
-        let stack = |key: SampleKey| match (thread.is_walked, thread.is_unseen) {
-            (0, 0) => SampleKey { user: NOT_WALKED, ..key },
-            (0, _) => self.with_sleeping_stack(SampleKey { user: UNSEEN, ..key }),
-            _ => SampleKey {
-                user: thread.user,
-                kernel: thread.kernel,
-                user_end: thread.user_end,
-                epoch: thread.epoch,
-                ..key
-            },
-        };
         let blocked = match thread.woken {
             0 => lasts,
             woken => woken.saturating_sub(thread.since).min(lasts),
@@ -263,7 +231,7 @@ impl Waits {
         let parts = [(Part::Blocked, blocked), (Part::Runnable, lasts - blocked)];
         let parts = parts.into_iter().filter(|(_, ns)| *ns > 0);
         let slot = self.slot(now);
-        let key = |part| SampleKey { slot, ..stack(self.key(thread, comm.clone(), part)) };
+        let key = |part| SampleKey { slot, ..self.key(thread, comm.clone(), part) };
         parts.map(|(part, ns)| (key(part), count(ns))).collect()
     }
 
@@ -307,6 +275,21 @@ impl Waits {
     }
 }
 
+/// Adds to a key the stacks of the thread if it was found asleep.
+fn with_sleeping_stack(
+    session: &Session,
+    key: SampleKey,
+    found: Option<&SleepingThread>,
+) -> SampleKey {
+    match found {
+        None => SampleKey { user: ASLEEP, ..key },
+        Some(&SleepingThread { user, user_end, kernel, .. }) => {
+            let epoch = session::epoch(session, key.pid.into());
+            SampleKey { user, user_end, kernel, epoch, ..key }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -318,7 +301,6 @@ mod tests {
             began: 0,
             seen: HashMap::new(),
             added: HashMap::new(),
-            asleep: HashMap::new(),
             slot_ns: 0,
         }
     }
@@ -335,7 +317,7 @@ mod tests {
     fn thread_sums_are_reported_once() {
         let mut waits = waits(true);
         let mut thread =
-            thread { tgid: 7, tid: 7, on_ns: 10, short_ns: 5, shorts: 2, ..thread::default() };
+            Thread { tgid: 7, tid: 7, on_ns: 10, short_ns: 5, shorts: 2, ..Thread::default() };
         thread.is_off_cpu = 1;
         assert_eq!(waits.sums(&thread, 50).len(), 2);
         assert!(waits.sums(&thread, 60).is_empty());
@@ -382,11 +364,11 @@ mod tests {
     #[test]
     fn ongoing_wait_is_counted_up_to_the_end() {
         let away =
-            thread { tgid: 7, tid: 7, since: 100, is_off_cpu: 1, woken: 140, ..thread::default() };
+            Thread { tgid: 7, tid: 7, since: 100, is_off_cpu: 1, woken: 140, ..Thread::default() };
         let parts = waits(true).waits_in_progress(&away, 150);
         let parts: Vec<_> =
-            parts.iter().map(|(key, count)| (Part::of(key.label), key.user, count.value)).collect();
-        assert_eq!(parts, [(Part::Blocked, NOT_WALKED, 40), (Part::Runnable, NOT_WALKED, 10)]);
-        assert!(waits(true).waits_in_progress(&thread { is_off_cpu: 0, ..away }, 150).is_empty());
+            parts.iter().map(|(key, count)| (Part::of(key.label), count.value)).collect();
+        assert_eq!(parts, [(Part::Blocked, 40), (Part::Runnable, 10)]);
+        assert!(waits(true).waits_in_progress(&Thread { is_off_cpu: 0, ..away }, 150).is_empty());
     }
 }

@@ -17,7 +17,7 @@ use crate::{
         LibJvm,
         code::{CodeFile, CodeMaps},
     },
-    trace::samples::session::{Session, attach_waits},
+    trace::samples::session::Session,
 };
 
 /// Attachments to events of the kernel.
@@ -63,11 +63,7 @@ impl Kernel {
     ) -> Result<()> {
         let programs = &session.skel.progs;
         match &event.what {
-            EventKind::OffCpu => self.links.extend(attach_waits(session)?),
             EventKind::Cpu | EventKind::Wall => {
-                if event.what == EventKind::Wall {
-                    self.links.extend(attach_waits(session)?);
-                }
                 let hertz = event.hertz(frequency);
                 let (clock, links) = perf::attach_clock(&programs.sample, hertz, number)?;
                 self.clock = Some(clock);
@@ -90,7 +86,10 @@ impl Kernel {
                 let link = programs.any_kprobe.attach_kprobe_with_opts(false, function, opts);
                 self.links.push(link.map_err(|source| no_kprobe(function, source))?);
             }
-            EventKind::Uprobe { .. } | EventKind::Usdt { .. } | EventKind::Java(_) => {}
+            EventKind::OffCpu
+            | EventKind::Uprobe { .. }
+            | EventKind::Usdt { .. }
+            | EventKind::Java(_) => {}
         }
         Ok(())
     }

@@ -243,18 +243,18 @@ impl EventSpec {
         }
     }
 
-    /// Returns the programs of bpf/javaprof.bpf.c that record the event.
+    /// Returns the programs of bpf/javaprof.bpf.c that record the event, without those that record waits.
     pub fn programs(&self) -> Vec<&'static str> {
-        const WAITS: [&str; 3] = ["on_switch", "on_wakeup", "on_exit"];
         match &self.what {
-            EventKind::Cpu | EventKind::Software(_) | EventKind::Hardware(_) => vec!["sample"],
+            EventKind::Cpu | EventKind::Wall | EventKind::Software(_) | EventKind::Hardware(_) => {
+                vec!["sample"]
+            }
+            EventKind::OffCpu => Vec::new(),
             EventKind::Tracepoint { .. } => vec!["any_tracepoint"],
             EventKind::Kprobe(_) => vec!["any_kprobe"],
             EventKind::Uprobe { .. } => vec!["any_uprobe"],
             EventKind::Usdt { .. } => vec!["any_usdt"],
             EventKind::Java(event) => event.programs().collect(),
-            EventKind::OffCpu => WAITS.to_vec(),
-            EventKind::Wall => [&["sample"], &WAITS[..]].concat(),
         }
     }
 

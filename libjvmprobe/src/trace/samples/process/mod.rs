@@ -84,7 +84,7 @@ pub(crate) struct Traced {
     is_walked: bool,
     /// Whether the process is known not to be a native image.
     is_not_image: bool,
-    /// Layout by which the walker reads this JVM, until `first_layout` takes it.
+    /// Layout by which the walker reads this JVM.
     layout: Option<JvmLayout>,
     /// Names of the Java frames of its stacks.
     java_frames: Option<JavaFrames>,
@@ -386,9 +386,9 @@ impl Traced {
         session::set_mappings(session, pid.0.into(), &self.maps)
     }
 
-    /// Takes the layout by which the walker reads this JVM. Returns it once.
-    pub(crate) fn first_layout(&mut self) -> Option<JvmLayout> {
-        self.layout.take()
+    /// Returns the layout by which the walker reads this JVM; `None` if it is not a JVM or could not be read.
+    pub(crate) fn layout(&self) -> Option<JvmLayout> {
+        self.layout
     }
 
     /// Reads the data that is needed to name the Java frames of several stacks, for all stacks at once.

@@ -12,19 +12,37 @@ use crate::{
     jvms::Watch,
     process::Process,
     stack::{Stack, java_frames, raw::RawStack},
-    trace::samples::{
-        Targets,
-        process::Traced,
-        session::{self, Count, MANY_STACKS, OVER_SHARE, SampleKey},
+    trace::{
+        asleep::{self, SleepingThread},
+        samples::{
+            Targets,
+            process::Traced,
+            session::{self, Count, MANY_STACKS, OVER_SHARE, SampleKey},
+        },
     },
 };
 
 impl<S: Sink> Sampler<S> {
-    /// Counts the waits that are in progress when the trace ends.
-    pub(super) fn finish_waits(&mut self, end: u64) {
+    /// Finds the threads that sleep, if waits are recorded.
+    pub(super) fn find_sleepers(&mut self) -> Result<Vec<SleepingThread>> {
+        if self.waits.is_none() {
+            return Ok(Vec::new());
+        }
+        let jvms = self.processes.iter();
+        let jvms: Vec<_> =
+            jvms.filter_map(|(&pid, traced)| Some((pid, traced.layout()?))).collect();
+        asleep::find(&mut self.session, &jvms)
+    }
+
+    /// Counts the waits that are in progress when the trace ends. `asleep` are the threads that slept then.
+    pub(super) fn finish_waits(&mut self, end: u64, asleep: Vec<SleepingThread>) {
         let Some(waits) = &mut self.waits else { return };
         let pids = self.processes.keys().copied();
-        for (key, count) in waits.finish(&self.session, end, pids, &self.sampled.by_pid) {
+        let counted = waits.finish(&self.session, end, pids, &self.sampled.by_pid, &asleep);
+        for SleepingThread { user, stack, .. } in asleep {
+            self.take_stack(user, &stack);
+        }
+        for (key, count) in counted {
             // A process that was retired meanwhile gets no more samples.
             if self.processes.contains_key(&key.pid) {
                 self.sampled.add(key, count);
@@ -56,14 +74,6 @@ impl<S: Sink> Sampler<S> {
         }
     }
 
-    /// Keeps a new stack, and its raw form if waits are recorded.
-    pub(super) fn keep_stack(&mut self, id: u64, raw: RawStack) {
-        self.take_stack(id, &raw);
-        if self.waits.is_some() {
-            self.raw_stacks.insert(id, raw);
-        }
-    }
-
     /// Keeps a stack, with its Java frames named.
     pub(super) fn take_stack(&mut self, id: u64, raw: &RawStack) {
         let pid = u32::try_from(raw.target).unwrap_or(0);
@@ -87,10 +97,6 @@ impl<S: Sink> Sampler<S> {
         }
         if let Some(waits) = &mut self.waits {
             counted.iter_mut().for_each(|(key, count)| waits.subtract_seen(key, count));
-            counted = counted
-                .into_iter()
-                .map(|(key, count)| (waits.with_sleeping_stack(key), count))
-                .collect();
         }
         counted
     }

@@ -19,7 +19,7 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
-use libbpf_rs::Link;
+use libbpf_rs::{Link, skel::Skel};
 
 pub use about::{About, Sink};
 pub use tenants::Limited;
@@ -32,11 +32,11 @@ use unnamed_samples::Sampled;
 
 use crate::{
     Error, Pid, Result,
-    bpf::{self, clock, cost::Costs, perf::Clock, session::Attach},
+    bpf::{self, clock, cost::Costs, offcpu::Hook, perf::Clock, session::Attach},
     jvms::{self, Arrival, Arrivals, End, Stops, Times, Watch, ready, registry},
     native_image::Image,
     process::{Process, Target, libjvm::native_image},
-    stack::{Stack, code_log::SharedNames, native::Files, profile::Profile, raw::RawStack},
+    stack::{Stack, code_log::SharedNames, native::Files, profile::Profile},
     sys::{Idle, Pace},
     trace::samples::{
         Options, SymbolSource, Targets,
@@ -95,6 +95,8 @@ pub struct Sampler<S> {
     session: Session,
     /// Attachments to events of the kernel; dropping them ends the sampling.
     sampling: Vec<Link>,
+    /// Attachments to the scheduler's events, if waits are recorded.
+    switches: Vec<Link>,
     begin: Instant,
     /// Time of the next check of a command that was started. Set in its first second only.
     next_poll: Option<Instant>,
@@ -112,9 +114,6 @@ pub struct Sampler<S> {
     /// Shares of the CPU time for walking and naming, by tenant.
     tenants: Tenants,
     stacks: Stacks,
-    /// Raw forms of the stacks, kept if waits are recorded. When all samples are named, some waits are still
-    /// in progress. Their stacks have to be named again later, from the raw forms.
-    raw_stacks: HashMap<u64, RawStack>,
     /// Approximate size of `stacks`, in bytes.
     stacks_size: usize,
     naming: Naming,
@@ -157,6 +156,7 @@ impl<S: Sink> Sampler<S> {
             before: naming::empty(&options.events, slot_ns),
             session,
             sampling: Vec::new(),
+            switches: Vec::new(),
             begin: Instant::now(),
             next_poll: None,
             interval: Since::now(),
@@ -167,7 +167,6 @@ impl<S: Sink> Sampler<S> {
             new_processes: NewProcesses::default(),
             tenants: Tenants::new(options.pace.collect_interval()),
             stacks: Stacks::new(),
-            raw_stacks: HashMap::new(),
             stacks_size: 0,
             about: About { hertz: options.hertz(), ..Default::default() },
             waits: None,
@@ -244,8 +243,8 @@ impl<S: Sink> Sampler<S> {
             let is_wall = self.options.events[at].what == EventKind::Wall;
             let number = u32::try_from(at).unwrap_or(0);
             let slot_ns = self.options.slot_ns;
+            self.switches = Hook::find()?.attach(self.session.skel.object_mut())?;
             self.waits = Some(Waits::begin(&mut self.session, number, is_wall, slot_ns));
-            self.find_sleepers()?;
         }
         for event in &self.options.events {
             if let EventKind::Java(java) = event.what
@@ -364,13 +363,15 @@ impl<S: Sink> Sampler<S> {
     /// # Errors
     /// The errors of [`run`](Self::run).
     pub fn finish(mut self) -> Result<(S, About, Vec<Profile>)> {
-        // The end time is read first, because detaching may take a while and does not belong to the trace.
+        let asleep = self.find_sleepers()?;
+        // The end time is read before detaching, because that may take a while and does not belong to the trace.
         let end = clock::monotonic_ns();
         self.sampling.clear();
+        self.switches.clear();
         self.detach_events();
         self.collect()?;
         self.collect_thinned(None);
-        self.finish_waits(end);
+        self.finish_waits(end, asleep);
         self.about.lost = self.session.lost(0);
         self.name_retired();
         for (pid, mut traced) in std::mem::take(&mut self.processes) {
@@ -430,7 +431,7 @@ impl<S: Sink> Watch for Sampler<S> {
                 Event::Stack(id, raw) => {
                     self.stacks_sent += 1;
                     let pid = u32::try_from(raw.target).unwrap_or(0);
-                    self.keep_stack(id, raw);
+                    self.take_stack(id, &raw);
                     self.tenants.charge(pid, Work::Stacks);
                 }
                 Event::Label(label) => {

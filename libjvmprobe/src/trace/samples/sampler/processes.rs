@@ -9,13 +9,7 @@ use crate::{
     jvms::{Arrival, Arrivals},
     process::{Fate, Process},
     sys::{Pace, warn_once},
-    trace::samples::{
-        StackWalk, SymbolSource,
-        asleep::{self, SleepingThread},
-        events::attach,
-        process::Traced,
-        session,
-    },
+    trace::samples::{StackWalk, SymbolSource, events::attach, process::Traced, session},
 };
 
 impl<S: Sink> Sampler<S> {
@@ -108,27 +102,6 @@ impl<S: Sink> Sampler<S> {
                 }
                 Err(error) => return Err(error),
             }
-        }
-        self.find_sleepers()
-    }
-
-    /// Finds the stacks of threads that were asleep before the trace, in JVMs whose layout the walker has just
-    /// received.
-    pub(super) fn find_sleepers(&mut self) -> Result<()> {
-        if self.waits.is_none() {
-            return Ok(());
-        }
-        let jvms = self.processes.iter_mut();
-        let jvms: Vec<_> =
-            jvms.filter_map(|(&pid, traced)| Some((pid, traced.first_layout()?))).collect();
-        if jvms.is_empty() {
-            return Ok(());
-        }
-        for SleepingThread { thread, stacks, stack } in asleep::find(&mut self.session, &jvms)? {
-            if let Some(waits) = &mut self.waits {
-                waits.add_sleeper(thread, stacks);
-            }
-            self.keep_stack(stacks.user, stack);
         }
         Ok(())
     }

@@ -1,19 +1,15 @@
 //! Samples and stacks that are kept until they are named, within a memory limit.
 
 use std::{
-    collections::HashSet,
     path::Path,
     time::{Duration, Instant},
 };
 
-use super::{
-    Sampler, Samples, Sink, Stacks, collect::prefetch_java_frames, new_processes::OverdueProcess,
-    tenants::Work,
-};
+use super::{Sampler, Samples, Sink, Stacks, new_processes::OverdueProcess, tenants::Work};
 use crate::{
     Result,
     jvms::Watch,
-    stack::{Stack, code_log::CodeLog, raw::RawStack},
+    stack::{Stack, code_log::CodeLog},
     trace::samples::{
         process::Traced,
         session::{self, Count, SampleKey, Session},
@@ -27,8 +23,7 @@ impl<S: Sink> Sampler<S> {
         const SAMPLE: usize = 2 * (size_of::<SampleKey>() + size_of::<Count>() + 16);
         let samples = self.sampled.len() + self.new_processes.keys().count();
         let code = self.processes.values().map(Traced::size).sum::<usize>();
-        let raw_stacks = self.raw_stacks.values().map(RawStack::size).sum::<usize>();
-        samples * SAMPLE + self.stacks_size + raw_stacks + code
+        samples * SAMPLE + self.stacks_size + code
     }
 
     /// Enforces the memory limit: one half is for samples that are not named yet, the other for named
@@ -98,7 +93,6 @@ impl<S: Sink> Sampler<S> {
         let until = Instant::now();
         let mut samples = self.sampled.take_all(counted, |id| stacks.contains_key(&id));
         self.take_events(Duration::ZERO)?;
-        self.keep_waiting_stacks();
         // The kernel stack of a sample may have been received only now, after the samples were taken. It is
         // used all the same, because kernel stacks have the same names in both periods.
         for (id, stack) in &self.stacks {
@@ -133,29 +127,6 @@ impl<S: Sink> Sampler<S> {
         }
         self.stacks_size = self.stacks.values().map(size_of_stack).sum();
         Ok(until)
-    }
-
-    /// Keeps the stacks of threads that are waiting: a wait is counted only when it ends, and its sample then
-    /// refers to the stack. The Java frames of these stacks are named anew, together with those of later
-    /// stacks.
-    fn keep_waiting_stacks(&mut self) {
-        let Some(waits) = &self.waits else { return };
-        let threads = session::threads(&self.session);
-        let waiting =
-            threads.iter().filter(|thread| thread.is_off_cpu != 0 && thread.is_walked != 0);
-        let wanted = waiting.flat_map(|thread| [thread.user, thread.kernel]);
-        let asleep = waits.sleeping_stacks().flat_map(|stacks| [stacks.user, stacks.kernel]);
-        let wanted: HashSet<_> = wanted.chain(asleep).collect();
-        let mut raw_stacks = std::mem::take(&mut self.raw_stacks);
-        raw_stacks.retain(|id, _| wanted.contains(id) || self.stacks.contains_key(id));
-        let anew = raw_stacks.iter().filter(|(id, _)| !self.stacks.contains_key(id));
-        prefetch_java_frames(&mut self.processes, anew.map(|(_, raw)| raw), |_| {});
-        for (id, raw) in &raw_stacks {
-            if !self.stacks.contains_key(id) {
-                self.take_stack(*id, raw);
-            }
-        }
-        self.raw_stacks = raw_stacks;
     }
 
     /// Stops sampling processes that have not become JVMs in time. Stops ignoring the PIDs of ignored
