@@ -61,6 +61,10 @@ static __always_inline bool is_traced(__u32 tgid, __u64 *since);
 static __always_inline void wait_ended(void *ctx, struct thread *thread, bool is_current);
 /* Called when a thread that is off the CPU is woken. `now` is the time. */
 static __always_inline void thread_woken(void *ctx, __u64 task, struct thread *thread, __u64 now);
+/* Called for each thread that gets an entry. */
+static __always_inline void thread_began(struct thread *thread);
+/* Called when a thread is switched out. */
+static __always_inline void thread_leaves(struct thread *thread, __u64 task);
 /* Called when a thread is switched out for the last time. Its entry is deleted then. */
 static __always_inline void thread_ended(struct thread *thread);
 
@@ -90,6 +94,7 @@ static __always_inline struct thread *new_thread(__u32 id, __u32 tgid, __u32 tid
 		count_lost(LOST_SAMPLES);
 		return NULL;
 	}
+	thread_began(&thread);
 	return bpf_map_lookup_elem(&threads, &id);
 }
 
@@ -97,7 +102,7 @@ static __always_inline void switch_out(bool is_preempted, __u64 now)
 {
 	__u32 id = bpf_get_current_pid_tgid(), tgid = 0, tid = 0;
 	struct thread *thread = bpf_map_lookup_elem(&threads, &id);
-	__u64 task, traced_since = 0;
+	__u64 task = bpf_get_current_task(), traced_since = 0;
 	__u32 state;
 
 	if (!thread) {
@@ -105,7 +110,6 @@ static __always_inline void switch_out(bool is_preempted, __u64 now)
 		   may turn out not to be a JVM. */
 		if (!id || !current_ids(&tgid, &tid) || !is_traced(tgid, &traced_since))
 			return;
-		task = bpf_get_current_task();
 		thread = new_thread(id, tgid, tid, traced_since, start_time_of(task), false);
 		if (!thread)
 			return;
@@ -114,7 +118,7 @@ static __always_inline void switch_out(bool is_preempted, __u64 now)
 		if (pidns_ino)
 			thread->since = now;
 	}
-	state = task_u32(bpf_get_current_task(), task_state);
+	state = task_u32(task, task_state);
 	if (now > thread->since)
 		thread->on_ns += now - thread->since;
 	if (thread->is_ending && state & DEAD) {
@@ -127,6 +131,7 @@ static __always_inline void switch_out(bool is_preempted, __u64 now)
 	thread->woken = 0;
 	thread->state = is_preempted ? 0 : state;
 	thread->is_off_cpu = true;
+	thread_leaves(thread, task);
 }
 
 static __always_inline void switch_in(void *ctx, __u64 task, __u64 now)

@@ -22,6 +22,8 @@ struct thread {
 	__u8 is_unseen;     /* it was switched out before the trace began */
 	__u8 is_ending;
 	__u8 has_waited;    /* the wait from `began` to `since` has ended and was not counted yet */
+	__u32 flags;        /* of the tracer */
+	__u32 unused;
 	char comm[COMM_LEN];
 };
 

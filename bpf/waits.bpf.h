@@ -68,6 +68,14 @@ static __always_inline void wait_ended(void *ctx, struct thread *thread, bool is
 	count_part(&key, LABEL_RUNNABLE, now - woken);
 }
 
+static __always_inline void thread_began(struct thread *thread)
+{
+}
+
+static __always_inline void thread_leaves(struct thread *thread, __u64 task)
+{
+}
+
 static __always_inline void thread_woken(void *ctx, __u64 task, struct thread *thread, __u64 now)
 {
 }

@@ -17,7 +17,7 @@ fn main() {
 }
 
 /// Tracers of the library, by the names of their BPF sources.
-const TRACERS: &[&str] = &["javagc", "javaobjnew", "javaprof", "javastack"];
+const TRACERS: &[&str] = &["javagc", "javaobjnew", "javaprof", "javastack", "javawait"];
 
 /// Compiles the BPF programs and generates their skeletons, as tools/build.rs does for a tool.
 fn skeletons() {

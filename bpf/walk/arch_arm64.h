@@ -18,6 +18,9 @@ static __always_inline bool in_user_mode(const bpf_user_pt_regs_t *regs)
 	return !(regs->pstate & 0xf);
 }
 
+/* The number of the system call with which a thread entered the kernel. */
+#define CALL_NUMBER(regs) ((regs)->regs[8])
+
 static __always_inline void copy_registers(struct registers *to, const bpf_user_pt_regs_t *regs)
 {
 }

@@ -144,6 +144,8 @@ pub(crate) struct Thread {
     pub(crate) is_unseen: u8,
     pub(crate) is_ending: u8,
     pub(crate) has_waited: u8,
+    pub(crate) flags: u32,
+    pub(crate) unused: u32,
     pub(crate) comm: [u8; 16],
 }
 

@@ -41,6 +41,24 @@ pub(crate) fn parse_pid(text: &str) -> Result<Pid, String> {
     }
 }
 
+/// Parses the length of a wait, a whole number with a unit: `1ms`, `100us`, `2s`, `0`.
+///
+/// # Errors
+/// A sentence for the user.
+pub fn parse_wait(text: &str) -> Result<Duration, String> {
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let number: Option<u64> = number.parse().ok();
+    let duration = number.and_then(|number| match unit {
+        "s" => Some(Duration::from_secs(number)),
+        "ms" => Some(Duration::from_millis(number)),
+        "us" => Some(Duration::from_micros(number)),
+        "" if number == 0 => Some(Duration::ZERO),
+        _ => None,
+    });
+    duration.ok_or_else(|| "expected a number with a unit: 100us, 1ms, 2s, or 0".into())
+}
+
 /// Parses a number of seconds, fractions allowed.
 ///
 /// # Errors

@@ -12,7 +12,9 @@ use crate::{
         flags::Flags,
         gauge::{Gauge, LastStop},
         heap,
-        java_threads::{self, FrameState, HeldMonitor, JavaFrame, JavaThread, OwnedSynchronizers},
+        java_threads::{
+            self, AwaitedReader, FrameState, HeldMonitor, JavaFrame, JavaThread, OwnedSynchronizers,
+        },
         layout::Item,
         objects::{ClassCount, ClassField, Objects},
         pages::Pages,
@@ -294,6 +296,14 @@ impl HotSpot {
     /// [`Error::Layout`] naming the missing field, [`Error::Memory`] if the JVM has exited.
     pub fn java_threads(&self) -> Result<Vec<JavaThread>> {
         java_threads::read(&self.memory, &self.layout)
+    }
+
+    /// Returns a reader of what the BPF side needs to read the objects that threads wait for.
+    ///
+    /// # Errors
+    /// [`Error::Layout`] naming the missing field, [`Error::Memory`] if the JVM has exited.
+    pub(crate) fn awaited_reader(&self) -> Result<AwaitedReader> {
+        java_threads::awaited_reader(&self.memory, &self.layout)
     }
 
     /// Returns the monitors that threads hold. Each thread is given by the address of its JavaThread and its frames,

@@ -33,11 +33,14 @@ const MAX_HELPERS: usize = 4096;
 
 /// Form of the references in objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Form {
+pub(crate) enum Form {
+    /// Addresses.
     Address,
-    /// A 32-bit number, to be shifted and added to a base.
+    /// 32-bit numbers, to be shifted and added to a base.
     Narrow {
+        /// The base.
         base: u64,
+        /// Number of bits.
         shift: u32,
     },
     /// The form of generational ZGC: metadata in the low bits, the address above them.
@@ -119,6 +122,16 @@ impl References {
             .inspect_err(|why| log::debug!("objects that ZGC has moved are not found: {why}"))
             .unwrap_or_default();
         Ok(Self { forwarding, reads_partly: true, ..Self::new(memory, layout)? })
+    }
+
+    /// Returns how objects refer to their classes.
+    pub(super) fn class_field(&self) -> ClassField {
+        self.class
+    }
+
+    /// Returns the form of the references.
+    pub(super) fn form(&self) -> Form {
+        self.form
     }
 
     /// Returns the size of a reference in an object, in bytes.

@@ -4,6 +4,7 @@
 //! arch/x86/entry/syscalls/syscall_64.tbl; poll(2).
 
 use std::{
+    collections::HashMap,
     fmt::{self, Display},
     net::{IpAddr, SocketAddr},
 };
@@ -54,33 +55,36 @@ impl Display for BlockingCall {
 /// Returns the call in which a thread waits; `None` if the thread does not wait for exactly one file, or if
 /// the data about the call cannot be read.
 pub(crate) fn blocking_call(pid: Pid, tid: u32, memory: &Memory) -> Option<BlockingCall> {
-    let text = text_of(pid, &format!("task/{tid}/syscall")).ok()?;
-    let (operation, descriptor) = file_of_call(&text, |at| memory.u64(at).ok())?;
-    let link = std::fs::read_link(format!("/proc/{pid}/fd/{descriptor}")).ok()?;
-    let link = clean::name(&link.to_string_lossy()).into_owned();
-    let inode = link.strip_prefix("socket:[").and_then(|text| text.strip_suffix(']')?.parse().ok());
-    let socket = inode.and_then(|inode| tcp_socket(pid, inode));
-    let Some((local, remote, state)) = socket else {
-        return Some(BlockingCall { operation, file: link });
-    };
-    let (operation, address) = match state {
-        TcpState::Listen => (Operation::Accept, local),
-        TcpState::SynSent => (Operation::Connect, remote),
-        _ => (operation, remote),
-    };
-    Some(BlockingCall { operation, file: address.to_string() })
+    let (number, arguments) = current_call(pid, tid)?;
+    let word = || memory.u64(Addr(arguments[0])).ok();
+    let (operation, descriptor) = file_of_call(number, arguments, word)?;
+    Files::default().call(pid, operation, descriptor)
 }
 
-/// Decodes the text of a `syscall` file. Returns the operation and the descriptor of the file, if the call
-/// waits for exactly one file. `word` reads the process's memory.
-fn file_of_call(text: &str, word: impl Fn(Addr) -> Option<u64>) -> Option<(Operation, u32)> {
-    /// `POLLIN` of poll(2).
-    const POLLIN: u64 = 1;
+/// Returns the number of the system call in which a thread waits, and its first two arguments; `None` if the thread runs or
+/// waits outside of a system call.
+pub(crate) fn current_call(pid: Pid, tid: u32) -> Option<(u32, [u64; 2])> {
+    call_of_text(&text_of(pid, &format!("task/{tid}/syscall")).ok()?)
+}
+
+/// Decodes the text of a `syscall` file.
+fn call_of_text(text: &str) -> Option<(u32, [u64; 2])> {
     let mut words = text.split_ascii_whitespace();
     // The text begins with `running` if the thread runs, and with -1 if it waits outside of a system call.
-    let number: u32 = words.next()?.parse().ok()?;
+    let number = words.next()?.parse().ok()?;
     let mut argument = || u64::from_str_radix(words.next()?.strip_prefix("0x")?, 16).ok();
-    let (first, second) = (argument()?, argument()?);
+    Some((number, [argument()?, argument()?]))
+}
+
+/// Returns the operation of a system call and the descriptor of its file, if the call waits for exactly one file. `word`
+/// reads the first 8 bytes at the address that is its first argument.
+pub(crate) fn file_of_call(
+    number: u32,
+    [first, second]: [u64; 2],
+    word: impl Fn() -> Option<u64>,
+) -> Option<(Operation, u32)> {
+    /// `POLLIN` of poll(2).
+    const POLLIN: u64 = 1;
     let operation = match number {
         // read, pread64, readv, recvfrom, recvmsg, preadv
         0 | 17 | 19 | 45 | 47 | 295 => Operation::Read,
@@ -92,7 +96,7 @@ fn file_of_call(text: &str, word: impl Fn(Addr) -> Option<u64>) -> Option<(Opera
         // poll and ppoll of one descriptor. The low 32 bits of the pollfd are the descriptor, and the events
         // follow.
         7 | 271 if second == 1 => {
-            let pollfd = word(Addr(first))?;
+            let pollfd = word()?;
             let reads = pollfd >> 32 & POLLIN != 0;
             let operation = if reads { Operation::Read } else { Operation::Write };
             return Some((operation, pollfd as u32));
@@ -100,6 +104,56 @@ fn file_of_call(text: &str, word: impl Fn(Addr) -> Option<u64>) -> Option<(Opera
         _ => return None,
     };
     Some((operation, u32::try_from(first).ok()?))
+}
+
+/// Maximum number of connections whose addresses are cached.
+const MAX_CONNECTIONS: usize = 1 << 12;
+
+/// Names the files and connections of processes. Keeps the addresses of connections, because they are constant and are
+/// found only by reading the list of all connections.
+#[derive(Debug, Default)]
+pub(crate) struct Files {
+    /// Established connections and listening sockets, by PID and inode.
+    connections: HashMap<(Pid, u64), (SocketAddr, SocketAddr, TcpState)>,
+}
+
+impl Files {
+    /// Describes an operation on an open file; `None` if the file is not open any more.
+    pub(crate) fn call(
+        &mut self,
+        pid: Pid,
+        operation: Operation,
+        descriptor: u32,
+    ) -> Option<BlockingCall> {
+        let link = std::fs::read_link(format!("/proc/{pid}/fd/{descriptor}")).ok()?;
+        let link = clean::name(&link.to_string_lossy()).into_owned();
+        let inode =
+            link.strip_prefix("socket:[").and_then(|text| text.strip_suffix(']')?.parse().ok());
+        let Some((local, remote, state)) = inode.and_then(|inode| self.connection(pid, inode))
+        else {
+            return Some(BlockingCall { operation, file: link });
+        };
+        let (operation, address) = match state {
+            TcpState::Listen => (Operation::Accept, local),
+            TcpState::SynSent => (Operation::Connect, remote),
+            _ => (operation, remote),
+        };
+        Some(BlockingCall { operation, file: address.to_string() })
+    }
+
+    fn connection(&mut self, pid: Pid, inode: u64) -> Option<(SocketAddr, SocketAddr, TcpState)> {
+        if let Some(found) = self.connections.get(&(pid, inode)) {
+            return Some(found.clone());
+        }
+        let found = tcp_socket(pid, inode)?;
+        if self.connections.len() >= MAX_CONNECTIONS {
+            self.connections.clear();
+        }
+        if matches!(found.2, TcpState::Established | TcpState::Listen) {
+            self.connections.insert((pid, inode), found.clone());
+        }
+        Some(found)
+    }
 }
 
 /// Returns the local address, the remote address and the state of a TCP socket in the network namespace of a
@@ -135,8 +189,10 @@ mod tests {
 
     #[test]
     fn calls_are_decoded_to_operation_and_descriptor() {
-        let no_memory = |_| None;
-        let decode = |text| file_of_call(text, no_memory);
+        let decode = |text| {
+            let (number, arguments) = call_of_text(text)?;
+            file_of_call(number, arguments, || None)
+        };
         assert_eq!(
             decode("0 0x5 0x7ffd 0x10 0x0 0x0 0x0 0x7ffe 0x7fff"),
             Some((Operation::Read, 5))
@@ -147,10 +203,7 @@ mod tests {
         {
             assert_eq!(decode(other), None, "{other}");
         }
-        let poll = file_of_call("7 0x1000 0x1 0xffffffff", |at| {
-            assert_eq!(at, Addr(0x1000));
-            Some(POLLIN_OF_DESCRIPTOR_12)
-        });
+        let poll = file_of_call(7, [0x1000, 1], || Some(POLLIN_OF_DESCRIPTOR_12));
         assert_eq!(poll, Some((Operation::Read, 12)));
     }
 
@@ -205,7 +258,9 @@ mod tests {
     proptest! {
         #[test]
         fn hostile_text_does_not_panic(text in "\\PC{0,60}", word in any::<u64>()) {
-            let _ = file_of_call(&text, |_| Some(word));
+            if let Some((number, arguments)) = call_of_text(&text) {
+                let _ = file_of_call(number, arguments, || Some(word));
+            }
         }
     }
 }

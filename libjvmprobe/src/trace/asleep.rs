@@ -38,18 +38,19 @@ pub(crate) struct SleepingThread {
     pub(crate) stack: RawStack,
 }
 
-/// Finds the sleeping threads of the given JVMs and walks their stacks by the JVMs' layouts.
+/// Finds the sleeping threads of JVMs and walks their stacks. A JVM is given by its PID, its key in the stack walker, and
+/// its layout.
 ///
 /// # Errors
 /// [`crate::Error::Bpf`], [`crate::Error::Io`].
 pub(crate) fn find<S: Skel<'static>, E>(
     session: &mut Session<S, E>,
-    jvms: &[(u32, JvmLayout)],
+    jvms: &[(u32, u64, JvmLayout)],
 ) -> Result<Vec<SleepingThread>> {
     let object: &mut Object = session.skel.object_mut();
     let asleep = offcpu::sleepers(object)?;
     let mut found = Vec::new();
-    for (pid, jvm) in jvms {
+    for (pid, key, jvm) in jvms {
         let threads: Vec<_> = asleep.iter().filter(|thread| thread.tgid == *pid).collect();
         let memory = match Memory::open(Pid(*pid)) {
             Ok(memory) => memory,
@@ -61,7 +62,7 @@ pub(crate) fn find<S: Skel<'static>, E>(
             }
         };
         let walker = session.walker();
-        let Some(walk_data) = walker.and_then(|walker| walker.walk_data((*pid).into())) else {
+        let Some(walk_data) = walker.and_then(|walker| walker.walk_data(*key)) else {
             continue;
         };
         let mut pages = Pages::scattered(&memory);
@@ -71,7 +72,7 @@ pub(crate) fn find<S: Skel<'static>, E>(
             &walk_data,
             &threads,
             |thread| thread.sp,
-            |live, thread| walk_one(live, thread),
+            |live, thread| walk_one(live, *key, thread),
         ));
     }
     // A thread that was not switched meanwhile has the same stack as before.
@@ -82,9 +83,8 @@ pub(crate) fn find<S: Skel<'static>, E>(
     Ok(found)
 }
 
-fn walk_one(live: &mut Live<'_, '_>, thread: &Sleeper) -> SleepingThread {
+fn walk_one(live: &mut Live<'_, '_>, target: u64, thread: &Sleeper) -> SleepingThread {
     let start = Registers::new([thread.ip, thread.sp, thread.fp], thread.others);
-    let target = u64::from(thread.tgid);
     let (user, stack) = walk(live, target, &start);
     SleepingThread {
         thread: (thread.tgid, thread.tid),

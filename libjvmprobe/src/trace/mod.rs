@@ -10,6 +10,7 @@
 //! | [`pauses`] | stops of the application, collections, concurrent cycles |
 //! | [`samples`] | CPU time, waits and events of all kinds, by stack |
 //! | [`threads`] | stacks of all threads at one time |
+//! | [`waits`] | waits of threads, with the threads that ended them |
 
 pub mod allocations;
 mod asleep;
@@ -17,3 +18,4 @@ mod live;
 pub mod pauses;
 pub mod samples;
 pub mod threads;
+pub mod waits;

@@ -5,7 +5,7 @@ use std::{ffi::OsString, path::PathBuf, str::FromStr, time::Duration};
 use clap::{Parser, ValueEnum, ValueHint, value_parser};
 use libjvmprobe::{
     Result,
-    cli::{CommandLine, CommandOptions, Common, parse_size},
+    cli::{CommandLine, CommandOptions, Common, parse_size, parse_wait},
     jvms::Times,
     render::{
         formats,
@@ -59,7 +59,7 @@ pub struct Args {
     pub skip_missing: bool,
 
     /// With -e wall, off-cpu: show shorter waits only as a sum
-    #[arg(long, value_name = "DURATION", default_value = "1ms", value_parser = parse_duration)]
+    #[arg(long, value_name = "DURATION", default_value = "1ms", value_parser = parse_wait)]
     pub min: Duration,
 
     /// With -e wall, off-cpu: show the stacks of threads waiting for work
@@ -321,21 +321,6 @@ impl Args {
             annotate: self.annotate,
         }
     }
-}
-
-/// Parses a whole number with a unit: `1ms`, `100us`, `2s`, `0`.
-fn parse_duration(text: &str) -> Result<Duration, String> {
-    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-    let (number, unit) = text.split_at(digits);
-    let number: Option<u64> = number.parse().ok();
-    let duration = number.and_then(|number| match unit {
-        "s" => Some(Duration::from_secs(number)),
-        "ms" => Some(Duration::from_millis(number)),
-        "us" => Some(Duration::from_micros(number)),
-        "" if number == 0 => Some(Duration::ZERO),
-        _ => None,
-    });
-    duration.ok_or_else(|| "expected a number with a unit: 100us, 1ms, 2s, or 0".into())
 }
 
 #[cfg(test)]

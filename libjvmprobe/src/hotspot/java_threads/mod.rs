@@ -26,6 +26,7 @@
 //! `_owner` is 1 may be unknown here.
 
 mod anchor;
+mod awaited;
 mod heap_pages;
 mod held;
 mod owners;
@@ -43,11 +44,13 @@ use std::{
 
 pub(crate) use self::anchor::JavaFrame;
 pub(super) use self::anchor::{last_java_frame, stack};
+pub(crate) use self::awaited::{AwaitedReader, WaitFields};
 pub(crate) use self::held::FrameState;
 pub use self::held::HeldMonitor;
 use self::reader::Reader;
 pub(super) use self::synchronizers::owned;
 pub use self::synchronizers::{OwnedSynchronizer, OwnedSynchronizers};
+pub(crate) use super::references::Form;
 use crate::{
     Addr, Result,
     hotspot::resolved::Layout,
@@ -274,6 +277,14 @@ pub enum Owner {
 pub(super) fn read(memory: &Memory, layout: &Layout) -> Result<Vec<JavaThread>> {
     let until = Instant::now() + MAX_TIME;
     within(MAX_TIME, || Reader::new(memory, layout)?.threads(until))
+}
+
+/// Returns a reader of what the BPF side needs to read the objects that threads wait for.
+///
+/// # Errors
+/// [`crate::Error::Layout`] naming the missing field, [`crate::Error::Memory`] if the JVM has exited.
+pub(super) fn awaited_reader(memory: &Memory, layout: &Layout) -> Result<AwaitedReader> {
+    Reader::new(memory, layout).map(AwaitedReader::new)
 }
 
 /// Returns the monitors that each thread holds. Each thread is given by the address of its JavaThread and its frames,

@@ -61,7 +61,7 @@ pub(in crate::hotspot) struct Offsets {
     pub(in crate::hotspot) locks: Option<(u64, u64)>,
     pub(in crate::hotspot) virtual_thread: Option<u64>,
     pub(super) owner_id: Option<u64>,
-    monitor_object: u64,
+    pub(super) monitor_object: u64,
     monitor_owner: u64,
     stack_locker: Option<u64>,
 }
@@ -149,7 +149,7 @@ pub(in crate::hotspot) struct Reader {
     klass_name: u64,
     symbol_length: u64,
     symbol_body: u64,
-    has_handles: bool,
+    pub(super) has_handles: bool,
     pub(super) has_owner_numbers: bool,
     /// Number of words below the frame pointer at which an interpreted frame refers to its list of monitors
     /// (`interpreter_frame_monitor_block_top_offset`, frame_x86.hpp).
@@ -269,7 +269,7 @@ impl Reader {
         Ok(class.is_virtual.then_some(number))
     }
 
-    fn tid(&self, pages: &mut Pages<'_>, thread: Addr) -> Result<Option<u32>> {
+    pub(super) fn tid(&self, pages: &mut Pages<'_>, thread: Addr) -> Result<Option<u32>> {
         let Some(field) = self.offsets.os_thread_id else { return Ok(None) };
         match pages.pointer(at(thread, self.offsets.os_thread)?)? {
             Addr(0) => Ok(None),

@@ -72,7 +72,7 @@ const WORKER: (&str, &str) =
     ("java.util.concurrent.ForkJoinPool.runWorker", "java.util.concurrent.locks.LockSupport.park");
 
 /// Returns whether a wait with these frames, outermost first, is a wait for work.
-pub(super) fn is_idle<'a>(frames: impl Iterator<Item = &'a Frame>) -> bool {
+pub(crate) fn is_idle<'a>(frames: impl Iterator<Item = &'a Frame>) -> bool {
     let mut before = "";
     let mut is_idle = false;
     for frame in frames {

@@ -6,7 +6,7 @@
 
 pub(crate) mod event;
 pub mod events;
-mod idle;
+pub(crate) mod idle;
 mod naming;
 mod options;
 mod process;

@@ -30,7 +30,7 @@ impl<S: Sink> Sampler<S> {
         }
         let jvms = self.processes.iter();
         let jvms: Vec<_> =
-            jvms.filter_map(|(&pid, traced)| Some((pid, traced.layout()?))).collect();
+            jvms.filter_map(|(&pid, traced)| Some((pid, pid.into(), traced.layout()?))).collect();
         asleep::find(&mut self.session, &jvms)
     }
 

@@ -1,0 +1,332 @@
+// SPDX-License-Identifier: (GPL-2.0-only OR BSD-2-Clause)
+/*
+ * javawait: each wait of a JVM's threads above a minimum, with what the thread waited for and which thread ended the
+ * wait.
+ *
+ * When a wait ends, the waiting thread is on a processor again, but has not left the kernel. So its JavaThread still says
+ * what it waited for, and the arguments of its system call are known. When a wait is ended by another thread, that
+ * thread is in the kernel, too: its stack is that of the release of the lock.
+ */
+/* The programs run in the scheduler, and do not interrupt each other at one level: see walk/intern.bpf.h. */
+#define WALK_LEVELS 3
+#define LEVEL_WAITED 1
+#define LEVEL_WAKER 2
+#define WALKS_PROBED
+
+#include "javawait.h"
+#include "walk/intern.bpf.h"
+#include "tasks.bpf.h"
+
+char LICENSE[] SEC("license") = "Dual BSD/GPL";
+
+const volatile bool want_kernel = true;
+/* PID namespaces other than the initial one are not supported, because JavaThreads are found by thread IDs. */
+const volatile __u64 pidns_ino = 0;
+/* Offsets of task_struct.throttled (Linux 6.18), or of task_struct.se.cfs_rq and cfs_rq.throttle_count; 0: none. */
+const volatile __u32 task_throttled = 0;
+const volatile __u32 task_cfs_rq = 0;
+const volatile __u32 cfs_rq_throttle_count = 0;
+
+/* Key of lost_events for threads without an entry; no process has the number 0. */
+#define LOST_SAMPLES 0
+
+/* The traced JVMs, by PID. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, MAX_TARGETS);
+	__type(key, __u32);
+	__type(value, struct traced_jvm);
+} targets SEC(".maps");
+
+/* Addresses of JavaThreads, by thread ID. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	/* User space sets it, as that of the next two. */
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u64);
+} java_threads SEC(".maps");
+
+/* The thread that has woken a thread, by the ID of the latter. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct waker);
+} wakers SEC(".maps");
+
+/* Number of threads that a thread has woken so far. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u64);
+} wakes SEC(".maps");
+
+struct traced_jvm unused_jvm_fields;
+struct wait_event unused_wait;
+struct thread_event unused_thread_event;
+struct stack_event unused_stack;
+
+static __always_inline bool current_ids(__u32 *tgid, __u32 *tid)
+{
+	__u64 both = bpf_get_current_pid_tgid();
+
+	*tgid = both >> 32;
+	*tid = (__u32)both;
+	return true;
+}
+
+#include "offcpu.bpf.h"
+#include "asleep.bpf.h"
+
+static __always_inline bool is_traced(__u32 tgid, __u64 *since)
+{
+	return bpf_map_lookup_elem(&targets, &tgid);
+}
+
+static __always_inline __u64 read_word(__u64 addr)
+{
+	__u64 word = 0;
+
+	bpf_probe_read_user(&word, sizeof(word), (void *)addr);
+	return word;
+}
+
+/* Returns the address in a reference of generational ZGC: it begins above the one of four bits that is set
+   (ZPointerLoadShiftTable, zAddress_x86.cpp). */
+static __always_inline __u64 uncolored(__u64 word)
+{
+	if (word & 1 << 12)
+		return word >> 13;
+	if (word & 1 << 13)
+		return word >> 14;
+	if (word & 1 << 14)
+		return word >> 15;
+	return word >> 16;
+}
+
+/* Follows a field of the JVM that refers to an object. */
+static __always_inline __u64 object_of(const struct traced_jvm *jvm, __u64 field)
+{
+	__u64 word = read_word(field);
+
+	if (jvm->has_handles && word)
+		word = read_word(word);
+	return jvm->form == REFERENCE_COLORED ? uncolored(word) : word;
+}
+
+/* Reads a field of an object that refers to another one. */
+static __always_inline __u64 reference_at(const struct traced_jvm *jvm, __u64 field)
+{
+	__u64 word = read_word(field);
+
+	if (jvm->form == REFERENCE_NARROW)
+		return (__u32)word ? jvm->base + ((__u64)(__u32)word << (jvm->shift & 63)) : 0;
+	return jvm->form == REFERENCE_COLORED ? uncolored(word) : word;
+}
+
+static __always_inline __u64 klass_of(const struct traced_jvm *jvm, __u64 object)
+{
+	__u64 word, klass;
+
+	if (!object)
+		return 0;
+	word = read_word(object + jvm->klass_at);
+	klass = word >> (jvm->klass_bit & 63);
+	if (jvm->klass_bytes != 4)
+		return klass;
+	if (!jvm->klass_bit)
+		klass = (__u32)klass;
+	return klass ? jvm->klass_base + (klass << (jvm->klass_shift & 63)) : 0;
+}
+
+/* Reads a field of a JavaThread that refers to a monitor. */
+static __always_inline void read_monitor(const struct traced_jvm *jvm, __u64 field,
+					 struct awaited *awaited)
+{
+	awaited->monitor = read_word(field);
+	if (!awaited->monitor)
+		return;
+	awaited->object = object_of(jvm, awaited->monitor + jvm->monitor_object);
+	awaited->klass = klass_of(jvm, awaited->object);
+}
+
+/* Returns the number of the virtual thread that is mounted on a thread; 0 if none is. */
+static __always_inline __u64 mounted_on(const struct traced_jvm *jvm, __u64 java_thread)
+{
+	__u64 own, mounted;
+
+	if (!jvm->virtual_thread || !java_thread)
+		return 0;
+	own = object_of(jvm, java_thread + jvm->thread_object);
+	mounted = object_of(jvm, java_thread + jvm->virtual_thread);
+	return mounted && mounted != own ? read_word(mounted + jvm->number) : 0;
+}
+
+/* Whether the control group of a task has used up its CPU time. */
+static __always_inline bool is_throttled(__u64 task)
+{
+	__u8 throttled = 0;
+
+	if (task_throttled) {
+		bpf_probe_read_kernel(&throttled, sizeof(throttled), (void *)(task + task_throttled));
+		return throttled;
+	}
+	return task_cfs_rq && task_u32(task_u64(task, task_cfs_rq), cfs_rq_throttle_count);
+}
+
+/* Reads the registers with which the current thread entered the kernel. Returns false if there are none. */
+static __always_inline bool current_registers(bpf_user_pt_regs_t *regs)
+{
+	return has_user_registers &&
+	       !bpf_probe_read_kernel(regs, sizeof(*regs),
+				      (void *)bpf_task_pt_regs(bpf_get_current_task_btf())) &&
+	       in_user_mode(regs);
+}
+
+static __always_inline void thread_woken(void *ctx, __u64 task, struct thread *thread, __u64 now)
+{
+	struct waker waker = { .woken = now, .call = -1 };
+	__u64 both, *count, *java_thread, one = 1;
+	struct traced_jvm *jvm;
+	bpf_user_pt_regs_t regs;
+	struct own_stack *own;
+
+	if (is_throttled(task))
+		thread->flags |= WAIT_WOKEN_THROTTLED;
+	both = bpf_get_current_pid_tgid();
+	waker.tgid = both >> 32;
+	waker.tid = (__u32)both;
+	count = bpf_map_lookup_elem(&wakes, &waker.tid);
+	if (count)
+		__sync_fetch_and_add(count, 1);
+	else if (waker.tid)
+		bpf_map_update_elem(&wakes, &waker.tid, &one, BPF_NOEXIST);
+	/* The entry of a shorter wait's waker remains, and has another time. */
+	if (now - thread->since < min_wait || !waker.tid)
+		return;
+	bpf_get_current_comm(waker.comm, sizeof(waker.comm));
+	if (current_registers(&regs)) {
+		waker.call = (__s32)CALL_NUMBER(&regs);
+		waker.address = PT_REGS_PARM1_SYSCALL(&regs);
+	}
+	jvm = bpf_map_lookup_elem(&targets, &waker.tgid);
+	/* If an interrupt ends the wait, its functions are among the kernel's frames. */
+	own = own_stack(LEVEL_WAKER);
+	if (own)
+		waker.kernel = intern(&own->event, walk_by_kernel(ctx, 0, 0, &own->event.stack), true);
+	if (jvm) {
+		if (own)
+			waker.user = intern(&own->event,
+					    walk_task(ctx, jvm->key, &own->event.stack, LEVEL_WAKER), true);
+		java_thread = bpf_map_lookup_elem(&java_threads, &waker.tid);
+		if (java_thread)
+			waker.number = mounted_on(jvm, *java_thread);
+	}
+	/* If the map is full, the waker is unknown. */
+	bpf_map_update_elem(&wakers, &thread->tid, &waker, BPF_ANY);
+}
+
+/* Reads what a JVM stores about the wait of the current thread. */
+static __always_inline void read_java(struct wait_event *event, const struct traced_jvm *jvm)
+{
+	__u64 *java_thread = bpf_map_lookup_elem(&java_threads, &event->tid), object;
+
+	if (!java_thread || !jvm->thread_object)
+		return;
+	event->java_thread = *java_thread;
+	read_monitor(jvm, event->java_thread + jvm->pending_monitor, &event->enters);
+	read_monitor(jvm, event->java_thread + jvm->waiting_monitor, &event->waits_for);
+	event->number = mounted_on(jvm, event->java_thread);
+	/* A mounted virtual thread that parks its carrier has its own blocker. */
+	object = object_of(jvm, event->java_thread + (event->number ? jvm->virtual_thread :
+									 jvm->thread_object));
+	if (!object || !jvm->park_blocker)
+		return;
+	event->parks_for.object = reference_at(jvm, object + jvm->park_blocker);
+	event->parks_for.klass = klass_of(jvm, event->parks_for.object);
+}
+
+static __always_inline void wait_ended(void *ctx, struct thread *thread, bool is_current)
+{
+	struct own_stack *own = is_current ? own_stack(LEVEL_WAITED) : NULL;
+	__u64 *count, *java_thread, user = 0, kernel = 0;
+	struct traced_jvm *jvm = bpf_map_lookup_elem(&targets, &thread->tgid);
+	struct wait_event *event;
+	bpf_user_pt_regs_t regs;
+	struct waker *waker;
+
+	if (!jvm)
+		return;
+	/* Threads of the JVM's own, such as those of a collector, are not traced. */
+	java_thread = bpf_map_lookup_elem(&java_threads, &thread->tid);
+	if (java_thread && !*java_thread)
+		return;
+	if (own) {
+		if (want_kernel)
+			kernel = intern(&own->event, walk_by_kernel(ctx, 0, 0, &own->event.stack), true);
+		user = intern(&own->event, walk_task(ctx, jvm->key, &own->event.stack, LEVEL_WAITED), true);
+	}
+	event = bpf_ringbuf_reserve(&events, sizeof(*event), 0);
+	if (!event) {
+		count_lost(jvm->key);
+		return;
+	}
+	__builtin_memset(event, 0, sizeof(*event));
+	event->kind = EVENT_WAIT;
+	event->target = jvm->key;
+	event->began = thread->began;
+	event->woken = thread->woken;
+	event->ended = thread->since;
+	event->on_ns = thread->on_ns;
+	event->tid = thread->tid;
+	event->state = thread->state;
+	event->flags = thread->flags | (thread->is_unseen ? WAIT_UNSEEN : 0);
+	event->user = user;
+	event->kernel = kernel;
+	event->call = -1;
+	__builtin_memcpy(event->comm, thread->comm, sizeof(event->comm));
+	count = bpf_map_lookup_elem(&wakes, &event->tid);
+	if (count)
+		event->wakes = *count;
+	waker = bpf_map_lookup_elem(&wakers, &event->tid);
+	if (waker && waker->woken == event->woken)
+		event->waker = *waker;
+	if (is_current) {
+		if (current_registers(&regs)) {
+			event->call = (__s32)CALL_NUMBER(&regs);
+			event->args[0] = PT_REGS_PARM1_SYSCALL(&regs);
+			event->args[1] = PT_REGS_PARM2_SYSCALL(&regs);
+			event->args[2] = PT_REGS_PARM3_SYSCALL(&regs);
+			event->args[3] = PT_REGS_PARM4_SYSCALL(&regs);
+			event->word = read_word(event->args[0]);
+		}
+		read_java(event, jvm);
+	}
+	bpf_ringbuf_submit(event, wake());
+}
+
+static __always_inline void thread_began(struct thread *thread)
+{
+	struct traced_jvm *jvm = bpf_map_lookup_elem(&targets, &thread->tgid);
+	struct thread_event event = { .kind = EVENT_THREAD, .tid = thread->tid };
+
+	if (!jvm)
+		return;
+	event.target = jvm->key;
+	send(event.target, &event, sizeof(event));
+}
+
+static __always_inline void thread_ended(struct thread *thread)
+{
+	bpf_map_delete_elem(&java_threads, &thread->tid);
+	bpf_map_delete_elem(&wakers, &thread->tid);
+	bpf_map_delete_elem(&wakes, &thread->tid);
+}
+
+/* Whether a thread that is switched out has been throttled: see is_throttled(). */
+static __always_inline void thread_leaves(struct thread *thread, __u64 task)
+{
+	thread->flags = is_throttled(task) ? WAIT_THROTTLED : 0;
+}

@@ -1,0 +1,199 @@
+//! State of one JVM: its threads, its stacks, and its waits that may go on.
+
+use std::{
+    collections::{HashMap, HashSet, VecDeque},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use crate::{
+    Addr, Pid, Result,
+    bpf::walker::Walker,
+    hotspot::{HotSpot, java_threads::AwaitedReader, thread_names::ThreadNames},
+    process::os_threads::os_threads,
+    stack::{Frame, namer::StackNamer, native::Files},
+    trace::waits::wait::{ThreadName, Wait},
+};
+
+/// Maximum number of stacks kept by their IDs.
+pub(super) const MAX_STACKS: usize = 1 << 15;
+/// Time within which a new thread is expected in the JVM's list of threads. A thread that is not listed by then is no Java
+/// thread.
+const TIME_TO_LIST: Duration = Duration::from_secs(1);
+/// Interval at which the list is read while it lacks a new thread: when the thread was just seen, and later.
+const LIST_INTERVALS: [(Duration, Duration); 2] = [
+    (Duration::from_millis(20), Duration::from_millis(1)),
+    (TIME_TO_LIST, Duration::from_millis(100)),
+];
+/// Number of waits kept for each thread: what it waited for while other threads waited for it.
+const MAX_RECENT: usize = 8;
+/// Maximum number of threads and of locks for which data is kept.
+const MAX_KEPT: usize = 1 << 15;
+
+/// A stack: frames, outermost first.
+pub(super) type Stack = Arc<[Frame]>;
+
+/// A wait that may go on: the thread may have been woken too early, and waits again.
+#[derive(Debug)]
+pub(super) struct Held {
+    pub(super) wait: Wait,
+    /// Running time of the thread when the wait began, in nanoseconds.
+    pub(super) on_ns: u64,
+    /// Number of threads that the thread had woken when the wait ended.
+    pub(super) wakes: u64,
+    /// ID of its stack.
+    pub(super) user: u64,
+    /// Time at which it was received.
+    pub(super) at: Instant,
+}
+
+/// State of a JVM.
+#[derive(Debug)]
+pub struct Jvm {
+    pub(super) pid: Pid,
+    /// Names its stacks; `None` if it could not be read.
+    pub(super) namer: Option<StackNamer>,
+    pub(super) stacks: HashMap<u64, Stack>,
+    reader: Option<AwaitedReader>,
+    names: Option<ThreadNames>,
+    /// Threads whose JavaThreads are not known yet, with the times at which they were seen first.
+    unlisted: HashMap<u32, Instant>,
+    /// Waits that may go on, by thread.
+    pub(super) held: HashMap<u32, Held>,
+    /// The last waits of each thread, the newest last.
+    recent: HashMap<u32, VecDeque<Wait>>,
+    /// For each lock, the thread that acquired it last after a wait, and the time of that.
+    acquired: HashMap<u64, (ThreadName, u64)>,
+}
+
+impl Jvm {
+    pub(super) fn new(
+        pid: Pid,
+        hotspot: Option<&HotSpot>,
+        namer: Option<StackNamer>,
+        reader: Option<AwaitedReader>,
+    ) -> Self {
+        Self {
+            pid,
+            namer,
+            stacks: HashMap::new(),
+            reader,
+            names: hotspot.map(ThreadNames::new),
+            unlisted: HashMap::new(),
+            held: HashMap::new(),
+            recent: HashMap::new(),
+            acquired: HashMap::new(),
+        }
+    }
+
+    /// Names and keeps a stack.
+    pub(super) fn take_stack(
+        &mut self,
+        hotspot: &HotSpot,
+        files: &mut Files,
+        walker: &mut Walker,
+        id: u64,
+        raw: &crate::stack::raw::RawStack,
+    ) -> Result<()> {
+        if let Some(namer) = &mut self.namer {
+            let frames = namer.name(hotspot, files, walker, raw)?;
+            self.stacks.insert(id, frames.into());
+        }
+        Ok(())
+    }
+
+    /// Records a thread that was seen for the first time.
+    pub(super) fn add_thread(&mut self, tid: u32) {
+        if self.unlisted.len() < MAX_KEPT {
+            self.unlisted.entry(tid).or_insert_with(Instant::now);
+        }
+    }
+
+    /// Returns the time after which the list of threads is to be read again; `None` if no thread is missing.
+    pub(super) fn next_list(&self) -> Option<Duration> {
+        let newest = self.unlisted.values().max()?.elapsed();
+        let interval = LIST_INTERVALS.iter().find(|(age, _)| newest < *age);
+        Some(interval.map_or(TIME_TO_LIST, |(_, interval)| *interval))
+    }
+
+    /// Returns the JavaThreads of threads that were not known before; address 0 for threads that are no Java threads.
+    pub(super) fn listed_threads(&mut self) -> Vec<(u32, Addr)> {
+        let Some(reader) = self.reader.as_mut().filter(|_| !self.unlisted.is_empty()) else {
+            self.unlisted.clear();
+            return Vec::new();
+        };
+        let Ok(listed) = reader.threads() else { return Vec::new() };
+        let Ok(threads) = os_threads(self.pid) else { return Vec::new() };
+        let mut found = Vec::new();
+        let still: HashSet<_> = threads.iter().map(|thread| thread.tid).collect();
+        self.unlisted.retain(|tid, _| still.contains(tid));
+        for thread in &threads {
+            let Some(since) = self.unlisted.get(&thread.tid) else { continue };
+            match listed.get(&thread.namespace_tid) {
+                Some(&java_thread) => found.push((thread.tid, java_thread)),
+                None if since.elapsed() > TIME_TO_LIST => found.push((thread.tid, Addr(0))),
+                None => continue,
+            }
+            self.unlisted.remove(&thread.tid);
+        }
+        found
+    }
+
+    /// Returns the JavaThreads of all threads that run now; address 0 for threads that are no Java threads.
+    pub(super) fn all_threads(&mut self) -> Vec<(u32, Addr)> {
+        let Some(reader) = &mut self.reader else { return Vec::new() };
+        let (Ok(listed), Ok(threads)) = (reader.threads(), os_threads(self.pid)) else {
+            return Vec::new();
+        };
+        let address = |tid: u32| listed.get(&tid).copied().unwrap_or(Addr(0));
+        threads.iter().map(|thread| (thread.tid, address(thread.namespace_tid))).collect()
+    }
+
+    /// Returns the class of an awaited object, and whether it is a synchronizer.
+    pub(super) fn class(&mut self, klass: u64) -> Option<(Arc<str>, bool)> {
+        let class = self.reader.as_mut()?.class(Addr(klass)).filter(|_| klass != 0)?;
+        Some((class.name, class.is_synchronizer))
+    }
+
+    /// Returns the name of a thread: the complete one if it is known, else `comm`.
+    pub(super) fn name(&mut self, tid: u32, comm: String) -> Arc<str> {
+        match &mut self.names {
+            Some(names) => names.of(tid, comm).into(),
+            None => comm.into(),
+        }
+    }
+
+    /// Records that a thread has acquired a lock.
+    pub(super) fn acquire(&mut self, lock: u64, thread: &ThreadName, at: u64) {
+        if self.acquired.len() >= MAX_KEPT {
+            self.acquired.clear();
+        }
+        self.acquired.insert(lock, (thread.clone(), at));
+    }
+
+    /// Returns when a thread acquired a lock that it has held up to now; `None` if that is not known.
+    pub(super) fn held_since(&self, lock: u64, thread: &ThreadName) -> Option<u64> {
+        let (owner, since) = self.acquired.get(&lock)?;
+        (owner.tid == thread.tid && owner.virtual_thread == thread.virtual_thread).then_some(*since)
+    }
+
+    /// Keeps a wait for later waits of threads that waited for its thread.
+    pub(super) fn keep(&mut self, wait: &Wait) {
+        if self.recent.len() >= MAX_KEPT {
+            self.recent.clear();
+        }
+        let waits = self.recent.entry(wait.thread.tid).or_default();
+        if waits.len() == MAX_RECENT {
+            waits.pop_front();
+        }
+        waits.push_back(wait.clone());
+    }
+
+    /// Returns the longest wait of a thread within a period, and the length of their intersection.
+    pub(super) fn longest_within(&self, tid: u32, begin: u64, end: u64) -> Option<(&Wait, u64)> {
+        let held = self.held.get(&tid).map(|held| &held.wait);
+        let waits = self.recent.get(&tid).into_iter().flatten().chain(held);
+        let common = |wait: &Wait| wait.end_ns.min(end).saturating_sub(wait.begin_ns.max(begin));
+        waits.map(|wait| (wait, common(wait))).filter(|(_, ns)| *ns > 0).max_by_key(|(_, ns)| *ns)
+    }
+}

@@ -1,0 +1,503 @@
+//! The tracer: receives the waits of the kernel side, joins those that belong together, and reports them to a sink.
+
+use std::{
+    collections::HashMap,
+    time::{Duration, Instant},
+};
+
+use libbpf_rs::Link;
+
+use crate::{
+    Pid, Result,
+    bpf::{clock, offcpu::Hook, probes::Plan, records::text, session::Attach},
+    hotspot::HotSpot,
+    jvms::{ByKey, Followed, Lost, Reading, Tool},
+    process::{
+        Target,
+        blocking_call::{self, Operation},
+    },
+    stack::{
+        Frame,
+        name::{KernelNames, Name},
+        namer::StackNamer,
+        native::Files,
+        raw::{RawFrame, RawStack},
+    },
+    sys::Pace,
+    trace::{
+        samples::idle::is_idle,
+        waits::{
+            classify::{self, Reason},
+            event::{self, Event, wait_event, waker},
+            jvm::{Held, Jvm, MAX_STACKS, Stack},
+            session::{self, Session},
+            wait::{Awaited, Holder, Kind, Relation, ThreadName, Wait},
+        },
+    },
+};
+
+/// If a thread has run for longer than this after a wait, its next wait is another one, in nanoseconds.
+const MAX_PAUSE_NS: u64 = 100_000;
+/// Time after which a wait is reported even if it may go on. Up to JDK 23, one thread of those that wait for a monitor wakes
+/// up at least once per second (`ObjectMonitor::EnterI`, objectMonitor.cpp).
+const MAX_HELD: Duration = Duration::from_millis(1500);
+/// Name of the JVM's thread that runs safepoints.
+const VM_THREAD: &str = "VM Thread";
+/// futex(2).
+const FUTEX: i32 = 202;
+
+/// Options of a trace of waits.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Minimum length of a reported wait.
+    pub min: Duration,
+    /// How soon events are read.
+    pub pace: Pace,
+}
+
+/// Receiver of the results.
+pub trait Sink {
+    /// Receives a wait that has ended.
+    ///
+    /// # Errors
+    /// If the trace cannot go on.
+    fn wait(&mut self, wait: Wait) -> Result<()>;
+
+    /// Called at the end of each interval, and at the end of the trace. `end_ns` is the time on `CLOCK_MONOTONIC`.
+    ///
+    /// # Errors
+    /// If the trace cannot go on.
+    fn report(&mut self, end_ns: u64) -> Result<()>;
+
+    /// Receives the number of events of a JVM that could not be sent.
+    fn lost(&mut self, lost: Lost);
+
+    /// Returns whether the sink accepts no more results. If so, the trace ends.
+    fn is_closed(&self) -> bool;
+}
+
+/// The tracer of waits, a `Tool` for [`crate::jvms::Trace`].
+pub struct Tracer<S> {
+    /// Receives the results.
+    pub sink: S,
+    pub(super) session: Session,
+    _links: Vec<Link>,
+    pub(super) files: Files,
+    open_files: blocking_call::Files,
+    kernel: KernelNames,
+    pub(super) kernel_stacks: HashMap<u64, Stack>,
+    namers: HashMap<u64, StackNamer>,
+    /// Waits whose stacks have not been received, because another processor sends them.
+    early: Vec<wait_event>,
+    pub(super) began_ns: u64,
+    /// Minimum length of a wait in nanoseconds.
+    pub(super) min_ns: u64,
+}
+
+impl<S: Sink> Tracer<S> {
+    /// Loads the BPF object, and starts to record.
+    ///
+    /// # Errors
+    /// [`crate::Error::Permission`] or [`crate::Error::Kernel`] if the kernel refuses.
+    pub fn new(options: Options, sink: S) -> Result<Self> {
+        let hook = Hook::find()?;
+        let mut session = session::load(&hook, options.min, true, options.pace)?;
+        let links = session::attach(&mut session, &hook)?;
+        let began_ns = clock::monotonic_ns();
+        session::begin(&mut session, began_ns);
+        Ok(Self {
+            sink,
+            session,
+            _links: links,
+            files: Files::default(),
+            open_files: blocking_call::Files::default(),
+            kernel: KernelNames::default(),
+            kernel_stacks: HashMap::new(),
+            namers: HashMap::new(),
+            early: Vec::new(),
+            began_ns,
+            min_ns: u64::try_from(options.min.as_nanos()).unwrap_or(u64::MAX),
+        })
+    }
+
+    /// Returns when the recording began, on `CLOCK_MONOTONIC` in nanoseconds.
+    pub fn began_ns(&self) -> u64 {
+        self.began_ns
+    }
+
+    /// Reports the waits that may have gone on, and the end of the trace.
+    ///
+    /// # Errors
+    /// Errors of the sink.
+    pub fn finish(&mut self, jvms: &mut ByKey<Jvm>) -> Result<()> {
+        self.take_events(jvms, Duration::ZERO)?;
+        let end_ns = clock::monotonic_ns();
+        self.report_in_progress(jvms, end_ns)?;
+        for followed in jvms.values_mut() {
+            self.release(&mut followed.jvm, true)?;
+        }
+        self.sink.report(end_ns)
+    }
+
+    fn kernel_stack(&mut self, raw: &RawStack) -> Stack {
+        let mut frames = Vec::new();
+        for frame in &raw.frames {
+            if let RawFrame::Code { addr, .. } = *frame {
+                self.kernel.name(addr, 0, &mut frames);
+            }
+        }
+        if let Some(at) = frames.iter().position(|frame| &*frame.name == "__schedule") {
+            frames.drain(..=at);
+        }
+        frames.reverse();
+        frames.into()
+    }
+
+    /// Takes a stack.
+    fn take_stack(&mut self, jvms: &mut ByKey<Jvm>, id: u64, raw: &RawStack) -> Result<()> {
+        if raw.target == 0 {
+            let stack = self.kernel_stack(raw);
+            self.kernel_stacks.insert(id, stack);
+            return Ok(());
+        }
+        let Some(Followed { jvm, hotspot: Ok(hotspot), .. }) = jvms.get_mut(&raw.target) else {
+            return Ok(());
+        };
+        let Some(walker) = self.session.walker() else { return Ok(()) };
+        jvm.take_stack(hotspot, &mut self.files, walker, id, raw)
+    }
+
+    fn has_stacks(&self, jvm: &Jvm, event: &wait_event) -> bool {
+        let is_known = |id: u64, stacks: &HashMap<u64, Stack>| {
+            id.is_multiple_of(2) || stacks.contains_key(&id)
+        };
+        let waker_is_known =
+            event.waker.tgid != jvm.pid.0 || is_known(event.waker.user, &jvm.stacks);
+        is_known(event.user, &jvm.stacks)
+            && is_known(event.kernel, &self.kernel_stacks)
+            && is_known(event.waker.kernel, &self.kernel_stacks)
+            && waker_is_known
+    }
+
+    /// Makes the record of a wait and reports it, or holds it back if it may go on.
+    fn take_wait(&mut self, jvm: &mut Jvm, event: &wait_event) -> Result<()> {
+        let stack = jvm.stacks.get(&event.user).cloned().unwrap_or_default();
+        let kernel_stack = self.kernel_stacks.get(&event.kernel).cloned().unwrap_or_default();
+        let waker_comm = text(&event.waker.comm);
+        let by_vm_thread = event.waker.tgid == jvm.pid.0 && waker_comm == VM_THREAD;
+        let reason = classify::reason(event, &stack, &kernel_stack, by_vm_thread);
+        let (mut kind, mut awaited) = match reason {
+            Reason::Of(kind) => (kind, self.awaited(jvm, kind, event)),
+            Reason::File(operation, descriptor) => {
+                self.file(jvm.pid, operation, descriptor, &kernel_stack)
+            }
+        };
+        let number = (event.number != 0).then_some(event.number);
+        let mut pinned_by = None;
+        if number.is_some() && matches!(kind, Kind::Park | Kind::Monitor | Kind::Wait) {
+            pinned_by = Some(classify::pinned_by(kind, &stack));
+            kind = Kind::Pinned;
+        }
+        let thread = ThreadName {
+            pid: jvm.pid,
+            tid: event.tid,
+            name: jvm.name(event.tid, text(&event.comm)),
+            virtual_thread: number,
+        };
+        if kind == Kind::RunQueue || kind == Kind::Throttled {
+            awaited = Awaited::default();
+        }
+        let woken = if event.woken < event.began { event.ended } else { event.woken };
+        let run_queue_ns = match kind {
+            Kind::RunQueue | Kind::Throttled => event.ended.saturating_sub(event.began),
+            _ => event.ended.saturating_sub(woken),
+        };
+        let lock_kind = if event.enters.monitor != 0 { Kind::Monitor } else { kind };
+        let holder = self.holder(jvm, event, lock_kind, &awaited, &stack, waker_comm);
+        let wait = Wait {
+            kind,
+            begin_ns: event.began,
+            end_ns: event.ended,
+            run_queue_ns,
+            was_throttled: event.flags & event::WOKEN_THROTTLED != 0,
+            is_unseen: event.flags & event::UNSEEN != 0,
+            is_in_progress: false,
+            is_idle: is_idle(stack.iter()),
+            pinned_by,
+            stack,
+            kernel_stack,
+            holder,
+            awaited,
+            thread,
+        };
+        self.join_or_report(jvm, wait, event)
+    }
+
+    /// Joins a wait with the thread's last one if the thread was only woken too early. Otherwise, reports the last one.
+    fn join_or_report(&mut self, jvm: &mut Jvm, mut wait: Wait, event: &wait_event) -> Result<()> {
+        if let Some(held) = jvm.held.remove(&event.tid) {
+            let before = &held.wait;
+            let is_same = before.kind == wait.kind
+                && before.awaited.address == wait.awaited.address
+                && held.user == event.user
+                && held.wakes == event.wakes
+                && event.on_ns.saturating_sub(held.on_ns) < MAX_PAUSE_NS;
+            if is_same {
+                wait.begin_ns = before.begin_ns;
+                wait.run_queue_ns = wait.run_queue_ns.saturating_add(before.run_queue_ns);
+                wait.is_unseen |= before.is_unseen;
+                // Without another waker, the lock was acquired when the thread woke up by itself.
+                if wait.holder.is_none() {
+                    wait.holder = held.wait.holder;
+                }
+            } else {
+                self.report_wait(jvm, held.wait)?;
+            }
+        }
+        if !wait.awaited.is_lock {
+            return self.report_wait(jvm, wait);
+        }
+        let (on_ns, wakes, user) = (event.on_ns, event.wakes, event.user);
+        jvm.held.insert(event.tid, Held { wait, on_ns, wakes, user, at: Instant::now() });
+        Ok(())
+    }
+
+    /// Reports the waits that cannot go on any more; all of them if `all`.
+    fn release(&mut self, jvm: &mut Jvm, all: bool) -> Result<()> {
+        let session = &self.session;
+        let is_over = |tid: &u32, held: &Held| {
+            all || held.at.elapsed() > MAX_HELD
+                || session::thread(session, *tid)
+                    .is_none_or(|thread| thread.on_ns.saturating_sub(held.on_ns) >= MAX_PAUSE_NS)
+        };
+        let over: Vec<_> =
+            jvm.held.iter().filter(|(tid, held)| is_over(tid, held)).map(|(tid, _)| *tid).collect();
+        for tid in over {
+            if let Some(held) = jvm.held.remove(&tid) {
+                self.report_wait(jvm, held.wait)?;
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn report_wait(&mut self, jvm: &mut Jvm, mut wait: Wait) -> Result<()> {
+        if let Some(holder) = &mut wait.holder {
+            let waited = jvm.longest_within(holder.thread.tid, wait.begin_ns, wait.end_ns);
+            // A wait that is a small part of this one does not explain it.
+            let waited = waited
+                .filter(|(_, ns)| ns.saturating_mul(4) > wait.end_ns.saturating_sub(wait.begin_ns));
+            holder.waited = waited.map(|(waited, _)| Box::new(waited.clone()));
+        }
+        if wait.awaited.is_lock && wait.awaited.address != 0 {
+            jvm.acquire(wait.awaited.address, &wait.thread, wait.end_ns);
+        }
+        jvm.keep(&wait);
+        self.sink.wait(wait)
+    }
+
+    /// Returns the object or the lock that a thread waited for.
+    fn awaited(&self, jvm: &mut Jvm, kind: Kind, event: &wait_event) -> Awaited {
+        let awaited = match kind {
+            Kind::Monitor => &event.enters,
+            Kind::Wait => &event.waits_for,
+            Kind::Park => &event.parks_for,
+            _ => return Awaited::default(),
+        };
+        let class = jvm.class(awaited.klass);
+        let is_synchronizer = class.as_ref().is_some_and(|(_, is_synchronizer)| *is_synchronizer);
+        Awaited {
+            address: if awaited.monitor != 0 { awaited.monitor } else { awaited.object },
+            is_lock: kind == Kind::Monitor || kind == Kind::Park && is_synchronizer,
+            class: class.map(|(name, _)| name),
+            name: "".into(),
+        }
+    }
+
+    /// Returns the file that a thread waited for, and the kind of its wait. `kernel` are the kernel's frames.
+    pub(super) fn file(
+        &mut self,
+        pid: Pid,
+        operation: Operation,
+        descriptor: u32,
+        kernel: &[Frame],
+    ) -> (Kind, Awaited) {
+        let call = self.open_files.call(pid, operation, descriptor);
+        let operation = call.as_ref().map_or(operation, |call| call.operation);
+        let file = call.map(|call| call.file);
+        let kind = classify::kind_of_file(operation, file.as_deref(), kernel);
+        let name = file.unwrap_or_else(|| format!("descriptor {descriptor}"));
+        (kind, Awaited { name: name.into(), ..Awaited::default() })
+    }
+
+    /// Returns the thread that ended a wait.
+    fn holder(
+        &self,
+        jvm: &mut Jvm,
+        event: &wait_event,
+        kind: Kind,
+        awaited: &Awaited,
+        waiter: &[Frame],
+        comm: String,
+    ) -> Option<Holder> {
+        let waker = &event.waker;
+        let kernel = self.kernel_stacks.get(&waker.kernel).map_or(&[][..], |stack| &**stack);
+        let is_involved =
+            waker.woken != 0 && waker.tid != event.tid && may_be_waker(event, waker, kernel);
+        if !is_involved || matches!(kind, Kind::Safepoint | Kind::RunQueue | Kind::Throttled) {
+            return None;
+        }
+        let is_ours = waker.tgid == jvm.pid.0;
+        let stack = if is_ours { jvm.stacks.get(&waker.user).cloned() } else { None };
+        let stack = stack.unwrap_or_default();
+        let thread = ThreadName {
+            pid: Pid(waker.tgid),
+            tid: waker.tid,
+            name: if is_ours { jvm.name(waker.tid, comm) } else { comm.into() },
+            virtual_thread: (waker.number != 0).then_some(waker.number),
+        };
+        let has_held = is_ours && awaited.is_lock && classify::releases(kind, waiter, &stack);
+        let (relation, since) = match has_held {
+            false => (Relation::Woke, None),
+            true => (Relation::Held, jvm.held_since(awaited.address, &thread)),
+        };
+        let held_since = since.unwrap_or(event.began);
+        let held_ns = if has_held { waker.woken.saturating_sub(held_since) } else { 0 };
+        Some(Holder { thread, relation, held_ns, is_exact: since.is_some(), stack, waited: None })
+    }
+}
+
+/// Functions of the kernel that serve interrupts of x86-64 and aarch64, and its threads that do so. A soft interrupt that a
+/// thread serves itself when it sends over the loopback device is not an interrupt.
+const INTERRUPTS: [&str; 6] = [
+    "asm_sysvec_",
+    "asm_common_interrupt",
+    "hrtimer_interrupt",
+    "run_ksoftirqd",
+    "el0_interrupt",
+    "el1_interrupt",
+];
+
+/// Whether the thread in which a wait was ended has ended it. If an interrupt ended the wait, for example that of a timer,
+/// the thread was only interrupted. `kernel` are the kernel's frames at that time.
+fn may_be_waker(event: &wait_event, waker: &waker, kernel: &[Frame]) -> bool {
+    let is_same_futex =
+        waker.call == FUTEX && event.call == FUTEX && waker.address == event.args[0];
+    let is_interrupt = |frame: &Frame| INTERRUPTS.iter().any(|name| frame.name.starts_with(name));
+    is_same_futex || !kernel.is_empty() && !kernel.iter().any(is_interrupt)
+}
+
+impl<S: Sink> Tool for Tracer<S> {
+    type Jvm = Jvm;
+    const TRACES_STARTING_JVMS: bool = false;
+
+    fn session(&mut self) -> &mut dyn Attach {
+        &mut self.session
+    }
+
+    fn plan(&self, _: &Target, _: Option<&HotSpot>) -> Result<Vec<Plan>> {
+        Ok(Vec::new())
+    }
+
+    fn prepare(&mut self, key: u64, pid: Pid, hotspot: Option<&HotSpot>) {
+        let (Some(hotspot), Some(walker)) = (hotspot, self.session.walker()) else { return };
+        match StackNamer::new(key, pid, hotspot, &mut self.files, false, walker) {
+            Ok(namer) => _ = self.namers.insert(key, namer),
+            Err(error) => log::warn!("not showing stacks of process {pid}: {error}"),
+        }
+    }
+
+    fn admit(&mut self, key: u64, target: &Target, hotspot: &Reading) -> Result<Jvm> {
+        let pid = target.pid();
+        let hotspot = hotspot.as_deref().ok();
+        let reader = hotspot.and_then(|hotspot| {
+            let read = hotspot.awaited_reader().and_then(|mut reader| {
+                let fields = reader.fields()?;
+                Ok((reader, fields))
+            });
+            read.inspect_err(|error| {
+                log::warn!(
+                    "process {pid}: locks and their owners are not shown, because the JVM's threads \
+                     cannot be read: {error}"
+                );
+            })
+            .ok()
+        });
+        let (reader, fields) = reader.unzip();
+        let mut jvm = Jvm::new(pid, hotspot, self.namers.remove(&key), reader);
+        for (tid, java_thread) in jvm.all_threads() {
+            session::set_java_thread(&self.session, tid, java_thread);
+        }
+        self.session.flush();
+        session::add_jvm(&self.session, key, pid, fields.as_ref())?;
+        Ok(jvm)
+    }
+
+    fn take_events(&mut self, jvms: &mut ByKey<Jvm>, timeout: Duration) -> Result<()> {
+        let next_list = jvms.values().filter_map(|followed| followed.jvm.next_list()).min();
+        let timeout = next_list.map_or(timeout, |next| timeout.min(next));
+        let mut waits = std::mem::take(&mut self.early);
+        let early = waits.len();
+        for event in self.session.events(timeout)? {
+            let key = event.target();
+            match event {
+                Event::Stack(id, raw) => self.take_stack(jvms, id, &raw)?,
+                Event::Wait(event) => waits.push(*event),
+                Event::Thread(thread) => {
+                    let tid = u32::try_from(thread.tid).unwrap_or(0);
+                    if let Some(followed) = jvms.get_mut(&key) {
+                        followed.jvm.add_thread(tid);
+                    }
+                }
+            }
+        }
+        for (number, event) in waits.into_iter().enumerate() {
+            let Some(Followed { jvm, .. }) = jvms.get_mut(&event.target) else { continue };
+            if number >= early && !self.has_stacks(jvm, &event) {
+                self.early.push(event);
+                continue;
+            }
+            self.take_wait(jvm, &event)?;
+        }
+        for followed in jvms.values_mut() {
+            for (tid, java_thread) in followed.jvm.listed_threads() {
+                session::set_java_thread(&self.session, tid, java_thread);
+            }
+            self.release(&mut followed.jvm, false)?;
+        }
+        Ok(())
+    }
+
+    fn collect(&mut self, jvms: &mut ByKey<Jvm>) -> Result<()> {
+        self.files.release_unused(self.session.walker());
+        self.take_events(jvms, Duration::ZERO)?;
+        let stacks: usize = jvms.values().map(|followed| followed.jvm.stacks.len()).sum();
+        if stacks + self.kernel_stacks.len() > MAX_STACKS {
+            // A stack that occurs again is sent again.
+            crate::bpf::records::clear(&self.session.skel.maps.known_stacks)?;
+            jvms.values_mut().for_each(|followed| followed.jvm.stacks.clear());
+            self.kernel_stacks.clear();
+        }
+        Ok(())
+    }
+
+    fn lost(&mut self, followed: &mut Followed<Jvm>, events: u64) -> Result<()> {
+        self.sink.lost(Lost::now(followed.target.pid().0, events));
+        Ok(())
+    }
+
+    fn report(&mut self, jvms: &mut ByKey<Jvm>) -> Result<()> {
+        for followed in jvms.values_mut() {
+            followed.report_stopped();
+        }
+        self.sink.report(clock::monotonic_ns())
+    }
+
+    fn on_end(&mut self, _: u64, mut followed: Followed<Jvm>) -> Result<()> {
+        session::remove_jvm(&self.session, followed.jvm.pid);
+        self.release(&mut followed.jvm, true)
+    }
+
+    fn is_closed(&self) -> bool {
+        self.sink.is_closed()
+    }
+}

@@ -1,0 +1,207 @@
+//! The records of the tracer: waits, what they were for, and the threads that ended them.
+
+use std::sync::Arc;
+
+use serde::Serialize;
+
+use crate::{Pid, stack::Frame};
+
+/// What a thread waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Kind {
+    /// To enter a monitor (`synchronized`).
+    Monitor,
+    /// In `Object.wait`.
+    Wait,
+    /// In `LockSupport.park`.
+    Park,
+    /// In `Thread.sleep`.
+    Sleep,
+    /// A virtual thread that could not be unmounted, so that it blocked its carrier.
+    Pinned,
+    /// For the end of a safepoint or a handshake, mostly of a garbage collection.
+    Safepoint,
+    /// To receive from a socket.
+    #[serde(rename = "socket read")]
+    SocketRead,
+    /// To send to a socket.
+    #[serde(rename = "socket write")]
+    SocketWrite,
+    /// For a connection of a client.
+    Accept,
+    /// For a connection to a server.
+    Connect,
+    /// To read a file.
+    #[serde(rename = "file read")]
+    FileRead,
+    /// To write a file, or until it is on disk.
+    #[serde(rename = "file write")]
+    FileWrite,
+    /// For several files or connections at a time: epoll, poll, select.
+    Poll,
+    /// For a pipe.
+    Pipe,
+    /// For a child process.
+    #[serde(rename = "child process")]
+    Child,
+    /// For memory that is read from disk or swap.
+    #[serde(rename = "page fault")]
+    PageFault,
+    /// For a lock of the JVM or of a native library.
+    #[serde(rename = "native lock")]
+    NativeLock,
+    /// For a processor.
+    #[serde(rename = "run queue")]
+    RunQueue,
+    /// Because the control group had used up its CPU time.
+    Throttled,
+    /// Because a signal or a debugger had stopped it.
+    Stopped,
+    /// For something else.
+    Unknown,
+}
+
+impl Kind {
+    /// Returns its name, as in JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Monitor => "monitor",
+            Self::Wait => "wait",
+            Self::Park => "park",
+            Self::Sleep => "sleep",
+            Self::Pinned => "pinned",
+            Self::Safepoint => "safepoint",
+            Self::SocketRead => "socket read",
+            Self::SocketWrite => "socket write",
+            Self::Accept => "accept",
+            Self::Connect => "connect",
+            Self::FileRead => "file read",
+            Self::FileWrite => "file write",
+            Self::Poll => "poll",
+            Self::Pipe => "pipe",
+            Self::Child => "child process",
+            Self::PageFault => "page fault",
+            Self::NativeLock => "native lock",
+            Self::RunQueue => "run queue",
+            Self::Throttled => "throttled",
+            Self::Stopped => "stopped",
+            Self::Unknown => "unknown",
+        }
+    }
+
+    /// Returns whether another thread may have held what the thread waited for.
+    pub fn is_lock(self) -> bool {
+        matches!(self, Self::Monitor | Self::Park | Self::Pinned)
+    }
+}
+
+/// A thread: a platform thread, or the virtual thread that is mounted on it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct ThreadName {
+    /// Its process.
+    pub pid: Pid,
+    /// ID of the platform thread.
+    pub tid: u32,
+    /// Name of the platform thread.
+    pub name: Arc<str>,
+    /// Number of the virtual thread that is mounted on it.
+    pub virtual_thread: Option<u64>,
+}
+
+/// What a wait was for.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Awaited {
+    /// Name of the class of the object; `None` if it is not an object, or unknown.
+    pub class: Option<Arc<str>>,
+    /// Address that identifies it for some time: of the monitor, or of the object. 0 if it is not an object.
+    pub address: u64,
+    /// Whether a thread can own the object exclusively: a monitor or an `AbstractOwnableSynchronizer`.
+    pub is_lock: bool,
+    /// Peer address, path, or another name; empty for objects.
+    pub name: Arc<str>,
+}
+
+/// How a thread was involved in the end of a wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Relation {
+    /// It held the lock and released it.
+    Held,
+    /// It woke the waiting thread.
+    Woke,
+}
+
+/// The thread that ended a wait.
+#[derive(Clone, Debug)]
+pub struct Holder {
+    /// The thread.
+    pub thread: ThreadName,
+    /// How it was involved.
+    pub relation: Relation,
+    /// How long it had held the lock, in nanoseconds; 0 if unknown.
+    pub held_ns: u64,
+    /// Whether `held_ns` is exact. If not, it is the least possible time.
+    pub is_exact: bool,
+    /// Its stack when it ended the wait, outermost frame first.
+    pub stack: Arc<[Frame]>,
+    /// What it waited for itself meanwhile, longest part first.
+    pub waited: Option<Box<Wait>>,
+}
+
+/// A wait.
+#[derive(Clone, Debug)]
+pub struct Wait {
+    /// The waiting thread.
+    pub thread: ThreadName,
+    /// Kind of the wait.
+    pub kind: Kind,
+    /// What it was for.
+    pub awaited: Awaited,
+    /// Begin on `CLOCK_MONOTONIC`, in nanoseconds; the begin of the trace if the wait began before.
+    pub begin_ns: u64,
+    /// End on the same clock: the thread is on a processor again.
+    pub end_ns: u64,
+    /// Part of it in which the thread was runnable and waited for a processor, in nanoseconds.
+    pub run_queue_ns: u64,
+    /// Whether the control group had used up its CPU time during that part.
+    pub was_throttled: bool,
+    /// Whether it began before the trace, so that it was longer than shown.
+    pub is_unseen: bool,
+    /// Whether it has not ended. Then `end_ns` is the end of the trace.
+    pub is_in_progress: bool,
+    /// Whether the thread waited for work.
+    pub is_idle: bool,
+    /// Why the virtual thread could not be unmounted; for [`Kind::Pinned`].
+    pub pinned_by: Option<&'static str>,
+    /// Stack of the waiting thread, outermost frame first, without the kernel's frames.
+    pub stack: Arc<[Frame]>,
+    /// The kernel's frames, outermost first.
+    pub kernel_stack: Arc<[Frame]>,
+    /// The thread that ended it.
+    pub holder: Option<Holder>,
+}
+
+impl Wait {
+    /// Returns its length in nanoseconds.
+    pub fn length_ns(&self) -> u64 {
+        self.end_ns.saturating_sub(self.begin_ns)
+    }
+
+    /// Returns the innermost frame of the application, see [`application_frame`].
+    pub fn application_frame(&self) -> Option<&Frame> {
+        application_frame(&self.stack)
+    }
+}
+
+/// Packages of the JDK.
+const JDK: [&str; 5] = ["java.", "javax.", "jdk.", "sun.", "com.sun."];
+
+/// Returns the innermost frame of a stack that is Java code and does not belong to the JDK. If there is none, returns the
+/// innermost Java frame; if there is none either, the innermost frame. The stack's outermost frame comes first.
+pub fn application_frame(stack: &[Frame]) -> Option<&Frame> {
+    let of_jdk = |frame: &&Frame| JDK.iter().any(|package| frame.name.starts_with(package));
+    let mut java = stack.iter().rev().filter(|frame| frame.is_java());
+    let application = java.clone().find(|frame| !of_jdk(frame));
+    application.or_else(|| java.next()).or_else(|| stack.last())
+}

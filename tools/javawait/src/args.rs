@@ -1,0 +1,100 @@
+//! The command line.
+
+use std::{num::NonZeroUsize, path::PathBuf, time::Duration};
+
+use clap::Parser;
+use libjvmprobe::{
+    cli::{CommandLine, Common, parse_wait},
+    render::formats,
+    sys::Pace,
+    trace::waits::Options,
+};
+
+/// Default number of rows in a table.
+const DEFAULT_ROWS: usize = 20;
+
+const EXAMPLES: &str = "\
+Examples:
+  javawait -p 1234               what its threads wait for, until Ctrl-C
+  javawait -p 1234 5 12          a table every 5 seconds, 12 times
+  javawait -p 1234 -v            each wait when it ends
+  javawait -p 1234 --min 50ms -v -d 30  each wait of at least 50 ms
+  javawait -p 1234 -s -d 30      with the stacks of the waiting threads and of the holders
+  javawait -p 1234 --locks       locks and resources: waits, threads, hold times
+  javawait -p 1234 -d 30 -o waits.svg  a flame graph: waiting thread, then holder
+  javawait -p 1234 -d 60 -j      one minute as JSON lines
+
+The holder is the thread that released the lock, or that woke the waiting thread.";
+
+/// Shows what the threads of running JVMs wait for, for how long, and which thread made them wait.
+#[derive(Clone, Debug, Parser)]
+#[command(name = "javawait", version, after_help = EXAMPLES, max_term_width = 100)]
+pub struct Args {
+    #[command(flatten)]
+    pub common: Common,
+
+    /// Report waits of at least DURATION (5ms, 100us, 1s)
+    #[arg(long, value_name = "DURATION", default_value = "1ms", value_parser = parse_wait)]
+    pub min: Duration,
+
+    /// Show the N rows with the most time [default: 20; --json: all]
+    #[arg(long, value_name = "N")]
+    pub top: Option<NonZeroUsize>,
+
+    /// Show each thread separately
+    #[arg(short, long)]
+    pub threads: bool,
+
+    /// Show the stacks of each row: of the waiting threads and of the holders
+    #[arg(short, long)]
+    pub stacks: bool,
+
+    /// Show locks and other resources: waits, waiting threads, and how long the locks were held
+    #[arg(long)]
+    pub locks: bool,
+
+    /// Include waits for work: idle workers of pools, event loops, threads of the JVM itself
+    #[arg(long)]
+    pub idle: bool,
+
+    /// Write the time of all stacks to FILE, in the format that its extension selects (repeatable)
+    #[arg(short, long, value_name = "FILE", help = format!(
+        "Write the time of all stacks to FILE (repeatable): {}", formats::list()))]
+    pub output: Vec<PathBuf>,
+}
+
+impl CommandLine for Args {
+    fn common(&self) -> &Common {
+        &self.common
+    }
+}
+
+impl Args {
+    /// Returns the options of the tracer.
+    pub fn options(&self) -> Options {
+        Options { min: self.min, pace: Pace::Prompt }
+    }
+
+    /// Whether each wait is printed when it ends.
+    pub fn prints_waits(&self) -> bool {
+        !self.common.quiet && (self.common.json || self.common.is_verbose())
+    }
+
+    /// Returns the maximum number of rows in a table.
+    pub fn rows(&self) -> usize {
+        let default = if self.common.json { usize::MAX } else { DEFAULT_ROWS };
+        self.top.map_or(default, NonZeroUsize::get)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn definition_of_the_command_line_is_consistent() {
+        Args::command().debug_assert();
+    }
+}

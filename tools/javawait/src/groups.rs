@@ -1,0 +1,145 @@
+//! Waits grouped by kind, object and place.
+
+use std::collections::HashMap;
+
+use hdrhistogram::Histogram;
+use libjvmprobe::trace::waits::{Kind, Wait};
+
+use crate::line::awaited;
+
+/// Maximum number of groups. Further waits are added to one group for all others.
+const MAX_GROUPS: usize = 4096;
+/// Number of the longest waits whose stacks are kept for each group.
+const EXAMPLES: usize = 1;
+/// Maximum number of periods that are kept for each group to find how many threads waited at once.
+const MAX_PERIODS: usize = 1 << 14;
+
+/// Maximum length in microseconds that percentiles show: one day.
+const MAX_LENGTH_US: u64 = 86_400_000_000;
+
+/// What the waits of a group have in common.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Key {
+    /// The process.
+    pub pid: u32,
+    /// The thread, if threads are shown separately.
+    pub thread: Option<String>,
+    /// Kind.
+    pub kind: Kind,
+    /// Class of the object, or the file or peer.
+    pub on: Option<String>,
+    /// Innermost frame of the application.
+    pub at: Option<String>,
+}
+
+/// Waits of a group.
+#[derive(Clone, Debug)]
+pub struct Group {
+    /// Number of waits.
+    pub count: u64,
+    /// Sum of their lengths in nanoseconds.
+    pub total_ns: u64,
+    /// Length of the longest wait.
+    pub max_ns: u64,
+    /// Lengths in microseconds.
+    lengths: Histogram<u64>,
+    /// Begins and ends.
+    periods: Vec<(u64, u64)>,
+    /// The longest waits, the longest first.
+    pub longest: Vec<Wait>,
+}
+
+impl Group {
+    fn new() -> Self {
+        Self {
+            count: 0,
+            total_ns: 0,
+            max_ns: 0,
+            lengths: Histogram::new_with_bounds(1, MAX_LENGTH_US, 2).expect("the bounds are valid"),
+            periods: Vec::new(),
+            longest: Vec::new(),
+        }
+    }
+
+    fn add(&mut self, wait: &Wait) {
+        let length = wait.length_ns();
+        self.count += 1;
+        self.total_ns = self.total_ns.saturating_add(length);
+        self.max_ns = self.max_ns.max(length);
+        self.lengths.saturating_record((length / 1000).max(1));
+        if self.periods.len() < MAX_PERIODS {
+            self.periods.push((wait.begin_ns, wait.end_ns));
+        }
+        let at = self.longest.partition_point(|other| other.length_ns() >= length);
+        if at < EXAMPLES {
+            self.longest.insert(at, wait.clone());
+            self.longest.truncate(EXAMPLES);
+        }
+    }
+
+    /// Returns a percentile of the lengths, in nanoseconds.
+    pub fn percentile(&self, percent: f64) -> u64 {
+        self.lengths.value_at_percentile(percent).saturating_mul(1000).min(self.max_ns)
+    }
+
+    /// Returns the maximum number of threads that waited at a time.
+    pub fn at_once(&self) -> u64 {
+        let mut changes: Vec<_> =
+            self.periods.iter().flat_map(|&(begin, end)| [(begin, 1_i64), (end, -1)]).collect();
+        // At equal times, ends come first.
+        changes.sort_unstable();
+        let (mut now, mut most) = (0, 0);
+        for (_, change) in changes {
+            now += change;
+            most = most.max(now);
+        }
+        u64::try_from(most).unwrap_or(0)
+    }
+}
+
+/// All groups of an interval.
+#[derive(Debug)]
+pub struct Groups {
+    by_thread: bool,
+    with_idle: bool,
+    groups: HashMap<Key, Group>,
+    /// Number of waits, and the sum of their lengths.
+    pub all: (u64, u64),
+    /// The same of waits for work.
+    pub idle: (u64, u64),
+}
+
+impl Groups {
+    /// Makes an empty set of groups.
+    pub fn new(by_thread: bool, with_idle: bool) -> Self {
+        Self { by_thread, with_idle, groups: HashMap::new(), all: (0, 0), idle: (0, 0) }
+    }
+
+    /// Adds a wait.
+    pub fn add(&mut self, wait: &Wait) {
+        let sum = if wait.is_idle { &mut self.idle } else { &mut self.all };
+        sum.0 += 1;
+        sum.1 = sum.1.saturating_add(wait.length_ns());
+        if wait.is_idle && !self.with_idle {
+            return;
+        }
+        let mut key = Key {
+            pid: wait.thread.pid.0,
+            thread: self.by_thread.then(|| wait.thread.name.to_string()),
+            kind: wait.kind,
+            on: awaited(&wait.awaited, false),
+            at: wait.application_frame().map(|frame| frame.name.to_string()),
+        };
+        if self.groups.len() >= MAX_GROUPS && !self.groups.contains_key(&key) {
+            key = Key { thread: None, on: None, at: Some("(other)".into()), ..key };
+        }
+        self.groups.entry(key).or_insert_with(Group::new).add(wait);
+    }
+
+    /// Returns the groups, those with the most time first.
+    pub fn sorted(&self) -> Vec<(&Key, &Group)> {
+        let mut all: Vec<_> = self.groups.iter().collect();
+        all.sort_by(|a, b| b.1.total_ns.cmp(&a.1.total_ns).then_with(|| a.0.cmp(b.0)));
+        all
+    }
+}

@@ -1,0 +1,201 @@
+//! Records as JSON lines.
+
+use libjvmprobe::{
+    bpf::clock,
+    stack::{Frame, StackFrame},
+    trace::waits::{Holder, Kind, Relation, Wait},
+};
+use serde::Serialize;
+
+use crate::line::awaited;
+
+/// An output record.
+#[derive(Clone, Debug, Serialize)]
+#[serde(tag = "type", rename_all = "lowercase")]
+pub enum Record {
+    /// A wait that has ended.
+    Wait(Box<WaitRecord>),
+    /// Waits with equal properties.
+    Group(Box<GroupRecord>),
+    /// Totals of an interval or of the trace.
+    Summary(Summary),
+}
+
+/// A wait.
+#[derive(Clone, Debug, Serialize)]
+pub struct WaitRecord {
+    /// Wall-clock time at which it ended, RFC 3339 with nanoseconds, UTC.
+    pub time: String,
+    /// The process.
+    pub pid: u32,
+    /// The platform thread.
+    pub tid: u32,
+    /// Its name.
+    pub thread: String,
+    /// Number of the virtual thread that waited.
+    pub virtual_thread: Option<u64>,
+    /// Kind of the wait.
+    pub kind: Kind,
+    /// Begin on `CLOCK_MONOTONIC`.
+    pub begin_ns: u64,
+    /// End on `CLOCK_MONOTONIC`.
+    pub end_ns: u64,
+    /// `end_ns - begin_ns`.
+    pub length_ns: u64,
+    /// Part of the length until the thread was woken.
+    pub blocked_ns: u64,
+    /// The remaining part, in which it waited for a processor.
+    pub run_queue_ns: u64,
+    /// Whether the control group had used up its CPU time when the thread was woken.
+    pub throttled: bool,
+    /// Whether it began before the trace.
+    pub before_trace: bool,
+    /// Whether it had not ended when the trace ended.
+    pub in_progress: bool,
+    /// Whether the thread waited for work.
+    pub idle: bool,
+    /// What it waited for: an object, an address, a path.
+    pub on: Option<String>,
+    /// Class of the object.
+    pub class: Option<String>,
+    /// Why a virtual thread could not be unmounted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pinned_by: Option<&'static str>,
+    /// The thread that ended it.
+    pub holder: Option<HolderRecord>,
+    /// Frames, innermost first, without the kernel's.
+    pub stack: Vec<StackFrame>,
+    /// The kernel's frames, innermost first.
+    pub kernel_stack: Vec<String>,
+}
+
+/// The thread that ended a wait.
+#[derive(Clone, Debug, Serialize)]
+pub struct HolderRecord {
+    /// How it was involved.
+    pub relation: Relation,
+    /// Its process.
+    pub pid: u32,
+    /// The platform thread.
+    pub tid: u32,
+    /// Its name.
+    pub thread: String,
+    /// Number of the virtual thread that was mounted on it.
+    pub virtual_thread: Option<u64>,
+    /// How long it had held the lock.
+    pub held_ns: Option<u64>,
+    /// Whether `held_ns` is exact. If not, it is the least possible time.
+    pub held_exactly: Option<bool>,
+    /// Its frames when it ended the wait, innermost first.
+    pub stack: Vec<StackFrame>,
+    /// What it waited for itself meanwhile.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub waited: Option<Box<WaitRecord>>,
+}
+
+/// Waits with equal properties: kind, object and innermost frame of the application.
+#[derive(Clone, Debug, Serialize)]
+pub struct GroupRecord {
+    /// Wall-clock time at which the interval or the trace ended.
+    pub time: String,
+    /// The process.
+    pub pid: u32,
+    /// The thread, with `--threads`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub thread: Option<String>,
+    /// Kind of the waits.
+    pub kind: Kind,
+    /// Class of the object, or the file or peer.
+    pub on: Option<String>,
+    /// Innermost frame of the application.
+    pub at: Option<String>,
+    /// Number of waits.
+    pub count: u64,
+    /// Sum of their lengths.
+    pub total_ns: u64,
+    /// Mean length.
+    pub mean_ns: u64,
+    /// Percentiles of the length.
+    pub p50_ns: u64,
+    #[allow(missing_docs, reason = "as above")]
+    pub p90_ns: u64,
+    #[allow(missing_docs, reason = "as above")]
+    pub p99_ns: u64,
+    /// Length of the longest wait.
+    pub max_ns: u64,
+    /// Maximum number of threads that waited at a time.
+    pub threads_at_once: u64,
+}
+
+/// Totals.
+#[derive(Clone, Debug, Serialize)]
+pub struct Summary {
+    /// Wall-clock time at which the interval or the trace ended.
+    pub time: String,
+    /// `time` on `CLOCK_MONOTONIC`.
+    pub ts_ns: u64,
+    /// `interval`, or `trace` for the complete trace.
+    pub scope: &'static str,
+    /// Length of the interval or of the trace.
+    pub duration_ns: u64,
+    /// Number of waits, without those for work.
+    pub waits: u64,
+    /// Sum of their lengths.
+    pub total_ns: u64,
+    /// Number of waits for work.
+    pub idle_waits: u64,
+    /// Sum of their lengths.
+    pub idle_ns: u64,
+    /// Number of events that were lost. The waits are missing from the other numbers.
+    pub lost: u64,
+}
+
+impl From<&Wait> for WaitRecord {
+    fn from(wait: &Wait) -> Self {
+        Self {
+            time: clock::rfc3339(wait.end_ns),
+            pid: wait.thread.pid.0,
+            tid: wait.thread.tid,
+            thread: wait.thread.name.to_string(),
+            virtual_thread: wait.thread.virtual_thread,
+            kind: wait.kind,
+            begin_ns: wait.begin_ns,
+            end_ns: wait.end_ns,
+            length_ns: wait.length_ns(),
+            blocked_ns: wait.length_ns().saturating_sub(wait.run_queue_ns),
+            run_queue_ns: wait.run_queue_ns,
+            throttled: wait.was_throttled,
+            before_trace: wait.is_unseen,
+            in_progress: wait.is_in_progress,
+            idle: wait.is_idle,
+            on: awaited(&wait.awaited, true),
+            class: wait.awaited.class.as_ref().map(ToString::to_string),
+            pinned_by: wait.pinned_by,
+            holder: wait.holder.as_ref().map(HolderRecord::from),
+            stack: frames(&wait.stack),
+            kernel_stack: wait.kernel_stack.iter().rev().map(|f| f.name.to_string()).collect(),
+        }
+    }
+}
+
+impl From<&Holder> for HolderRecord {
+    fn from(holder: &Holder) -> Self {
+        let held = holder.relation == Relation::Held;
+        Self {
+            relation: holder.relation,
+            pid: holder.thread.pid.0,
+            tid: holder.thread.tid,
+            thread: holder.thread.name.to_string(),
+            virtual_thread: holder.thread.virtual_thread,
+            held_ns: held.then_some(holder.held_ns),
+            held_exactly: held.then_some(holder.is_exact),
+            stack: frames(&holder.stack),
+            waited: holder.waited.as_deref().map(|waited| Box::new(waited.into())),
+        }
+    }
+}
+
+/// Returns the frames of a stack, innermost first.
+pub fn frames(stack: &[Frame]) -> Vec<StackFrame> {
+    stack.iter().rev().map(StackFrame::from).collect()
+}

@@ -1,0 +1,154 @@
+//! Receives the waits, and prints them as text or JSON lines.
+
+use libjvmprobe::{
+    Result,
+    bpf::clock,
+    jvms::Lost,
+    render::{
+        output::Output,
+        table::{Times, lost_line},
+        units::{count, span},
+    },
+    trace::waits::{Sink, Wait},
+};
+
+use crate::{
+    args::Args,
+    groups::Groups,
+    line::line,
+    record::{GroupRecord, Record, Summary},
+    table,
+};
+
+/// Prints waits.
+pub struct Report<'a> {
+    args: &'a Args,
+    out: Output,
+    times: Times,
+    groups: Groups,
+    /// Begin of the interval on `CLOCK_MONOTONIC`, in nanoseconds.
+    begin_ns: u64,
+    lost: u64,
+}
+
+impl<'a> Report<'a> {
+    /// Opens standard output.
+    pub fn open(args: &'a Args) -> Result<Self> {
+        Ok(Self {
+            args,
+            out: Output::open(None)?,
+            times: Times { dates: args.common.timestamps },
+            groups: Groups::new(args.threads, args.idle),
+            begin_ns: clock::monotonic_ns(),
+            lost: 0,
+        })
+    }
+
+    fn is_interval(&self) -> bool {
+        self.args.common.interval.is_some()
+    }
+
+    fn json(&mut self, groups: &Groups, end_ns: u64) -> Result<()> {
+        let time = clock::rfc3339(end_ns);
+        for (key, group) in groups.sorted().into_iter().take(self.args.rows()) {
+            self.out.json(&Record::Group(Box::new(GroupRecord {
+                time: time.clone(),
+                pid: key.pid,
+                thread: key.thread.clone(),
+                kind: key.kind,
+                on: key.on.clone(),
+                at: key.at.clone(),
+                count: group.count,
+                total_ns: group.total_ns,
+                mean_ns: group.total_ns / group.count.max(1),
+                p50_ns: group.percentile(50.0),
+                p90_ns: group.percentile(90.0),
+                p99_ns: group.percentile(99.0),
+                max_ns: group.max_ns,
+                threads_at_once: group.at_once(),
+            })))?;
+        }
+        self.out.json(&Record::Summary(Summary {
+            time,
+            ts_ns: end_ns,
+            scope: if self.is_interval() { "interval" } else { "trace" },
+            duration_ns: end_ns.saturating_sub(self.begin_ns),
+            waits: groups.all.0,
+            total_ns: groups.all.1,
+            idle_waits: groups.idle.0,
+            idle_ns: groups.idle.1,
+            lost: self.lost,
+        }))
+    }
+
+    fn text(&mut self, groups: &Groups, end_ns: u64) -> Result<()> {
+        let mut sorted = groups.sorted();
+        let hidden = sorted.split_off(self.args.rows().min(sorted.len()));
+        let at = self.times.before_title(end_ns, self.is_interval());
+        let (waits, total) = groups.all;
+        self.out.line("")?;
+        self.out.line(&format!(
+            "{at}{} of at least {} in {}, {} in total",
+            count(waits, "wait"),
+            span(u64::try_from(self.args.min.as_nanos()).unwrap_or(u64::MAX)),
+            span(end_ns.saturating_sub(self.begin_ns)),
+            span(total),
+        ))?;
+        if !sorted.is_empty() {
+            self.out.lines(&table::table(&sorted, self.args.threads))?;
+        }
+        if !hidden.is_empty() {
+            let more = hidden.iter().map(|(_, group)| group.total_ns).sum();
+            let rows = count(hidden.len() as u64, "more row");
+            self.out.line(&format!("{rows} with {}; --top shows more", span(more)))?;
+        }
+        if groups.idle.0 > 0 && !self.args.idle {
+            let idle = count(groups.idle.0, "wait");
+            self.out.line(&format!(
+                "Not shown: {idle} for work, {} in total; --idle shows them",
+                span(groups.idle.1)
+            ))?;
+        }
+        for line in table::longest(&sorted, self.args.stacks) {
+            self.out.line(&line)?;
+        }
+        match lost_line(self.lost) {
+            Some(line) => self.out.line(&line),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Sink for Report<'_> {
+    fn wait(&mut self, wait: Wait) -> Result<()> {
+        self.groups.add(&wait);
+        if !self.args.prints_waits() || wait.is_idle && !self.args.idle && !self.args.common.json {
+            return Ok(());
+        }
+        match self.args.common.json {
+            true => self.out.json(&Record::Wait(Box::new((&wait).into()))),
+            false => self.out.line(&line(&wait, self.times)),
+        }
+    }
+
+    fn report(&mut self, end_ns: u64) -> Result<()> {
+        let empty = Groups::new(self.args.threads, self.args.idle);
+        let groups = std::mem::replace(&mut self.groups, empty);
+        match self.args.common.json {
+            true => self.json(&groups, end_ns)?,
+            false => self.text(&groups, end_ns)?,
+        }
+        self.begin_ns = end_ns;
+        self.lost = 0;
+        Ok(())
+    }
+
+    fn lost(&mut self, lost: Lost) {
+        self.lost += lost.events();
+        lost.warn();
+    }
+
+    fn is_closed(&self) -> bool {
+        self.out.is_closed()
+    }
+}

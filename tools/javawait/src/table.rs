@@ -1,0 +1,92 @@
+//! The table of groups, and the longest waits below it.
+
+use libjvmprobe::{
+    render::{
+        table::RuledTable,
+        units::{count, span},
+    },
+    stack::StackFrame,
+    trace::waits::Wait,
+};
+
+use crate::{
+    groups::{Group, Key},
+    line::{awaited, holder, thread},
+};
+
+/// Number of groups whose longest wait is described.
+const DESCRIBED: usize = 3;
+/// Maximum number of frames of a described wait.
+const FRAMES: usize = 12;
+
+/// Returns the table of groups.
+pub fn table(groups: &[(&Key, &Group)], by_thread: bool) -> String {
+    let mut head = vec!["TOTAL", "COUNT", "MEAN", "P50", "P90", "P99", "MAX", "THREADS"];
+    if by_thread {
+        head.push("THREAD");
+    }
+    head.extend(["KIND", "FOR", "AT"]);
+    let mut table = RuledTable::new(&head, 0..8);
+    for (key, group) in groups {
+        let mut row = vec![
+            span(group.total_ns),
+            group.count.to_string(),
+            span(group.total_ns / group.count.max(1)),
+            span(group.percentile(50.0)),
+            span(group.percentile(90.0)),
+            span(group.percentile(99.0)),
+            span(group.max_ns),
+            group.at_once().to_string(),
+        ];
+        row.extend(key.thread.clone());
+        row.push(key.kind.name().into());
+        row.push(key.on.clone().unwrap_or_else(|| "-".into()));
+        row.push(key.at.clone().unwrap_or_else(|| "-".into()));
+        table.row(row);
+    }
+    table.text()
+}
+
+/// Returns the lines about the longest wait of each of the first groups; of all groups if `all`.
+pub fn longest(groups: &[(&Key, &Group)], all: bool) -> Vec<String> {
+    let shown = if all { groups.len() } else { DESCRIBED };
+    let described = groups.iter().take(shown).filter_map(|(_, group)| group.longest.first());
+    described.flat_map(|wait| describe(wait, all)).collect()
+}
+
+fn describe(wait: &Wait, all_frames: bool) -> Vec<String> {
+    let on = awaited(&wait.awaited, true).map_or_else(String::new, |on| format!(" for {on}"));
+    let of = thread(&wait.thread);
+    let so_far = if wait.is_in_progress { " so far" } else { "" };
+    let mut lines = vec![
+        String::new(),
+        format!("Longest: {}{so_far} {}{on}, {of}", span(wait.length_ns()), wait.kind.name()),
+    ];
+    lines.extend(frames(&wait.stack, all_frames));
+    if let Some(by) = &wait.holder {
+        lines.push(format!("  {}", holder(by, wait.thread.pid.0)));
+        lines.extend(frames(&by.stack, all_frames));
+    }
+    lines
+}
+
+/// Returns the innermost frames of a stack from the innermost Java frame on; all frames if `all`.
+fn frames(stack: &[libjvmprobe::stack::Frame], all: bool) -> Vec<String> {
+    let innermost = stack.iter().rev();
+    let is_native = |frame: &&libjvmprobe::stack::Frame| !frame.is_java();
+    let has_java = stack.iter().any(libjvmprobe::stack::Frame::is_java);
+    let skipped =
+        if all || !has_java { 0 } else { innermost.clone().take_while(is_native).count() };
+    let limit = if all { usize::MAX } else { FRAMES };
+    let shown = innermost.skip(skipped);
+    let mut lines: Vec<_> = shown
+        .clone()
+        .take(limit)
+        .map(|frame| format!("    at {}", StackFrame::from(frame)))
+        .collect();
+    let rest = shown.count().saturating_sub(lines.len());
+    if rest > 0 {
+        lines.push(format!("    ... {}; -s shows all", count(rest as u64, "more frame")));
+    }
+    lines
+}
