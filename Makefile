@@ -3,7 +3,7 @@
 PREFIX ?= /usr/local
 DESTDIR ?=
 CARGO ?= cargo
-TOOLS := javaclass javagc javaobjnew javaprof javastack jvmprobed
+TOOLS := javaclass javagc javaobjnew javaprof javastack javawait jvmprobed
 
 # Like release, but faster to build: see Cargo.toml.
 TESTED := --profile tested --locked

@@ -117,7 +117,13 @@ pub fn assert_refused(output: &Output, status: i32, words: &[&str]) {
             matches!(
                 tool,
                 Some(
-                    "javaclass" | "javagc" | "javaobjnew" | "javaprof" | "javastack" | "jvmprobed"
+                    "javaclass"
+                        | "javagc"
+                        | "javaobjnew"
+                        | "javaprof"
+                        | "javastack"
+                        | "javawait"
+                        | "jvmprobed"
                 )
             ),
             "{}",

@@ -75,6 +75,11 @@ impl Args {
         Options { min: self.min, pace: Pace::Prompt }
     }
 
+    /// Returns the length of the time slots of the output files in nanoseconds; 0 if none of them shows times.
+    pub fn slot_ns(&self) -> u64 {
+        formats::slot_ns(&self.output, false)
+    }
+
     /// Whether each wait is printed when it ends.
     pub fn prints_waits(&self) -> bool {
         !self.common.quiet && (self.common.json || self.common.is_verbose())

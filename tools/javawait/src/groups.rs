@@ -3,14 +3,18 @@
 use std::collections::HashMap;
 
 use hdrhistogram::Histogram;
-use libjvmprobe::trace::waits::{Kind, Wait};
+use libjvmprobe::trace::waits::{Holder, Kind, Wait, application_frame};
 
-use crate::line::awaited;
+use crate::line::{awaited, thread};
 
 /// Maximum number of groups. Further waits are added to one group for all others.
 const MAX_GROUPS: usize = 4096;
 /// Number of the longest waits whose stacks are kept for each group.
 const EXAMPLES: usize = 1;
+/// Maximum number of places of holders that are kept for each group.
+const MAX_HOLDERS: usize = 256;
+/// Place of everything beyond such a limit.
+const OTHER: &str = "(other)";
 /// Maximum number of periods that are kept for each group to find how many threads waited at once.
 const MAX_PERIODS: usize = 1 << 14;
 
@@ -47,10 +51,13 @@ pub struct Group {
     periods: Vec<(u64, u64)>,
     /// The longest waits, the longest first.
     pub longest: Vec<Wait>,
+    /// Number and total length in nanoseconds of the waits that threads at a place ended.
+    holders: HashMap<String, (u64, u64)>,
 }
 
 impl Group {
-    fn new() -> Self {
+    /// Makes an empty group.
+    pub fn new() -> Self {
         Self {
             count: 0,
             total_ns: 0,
@@ -58,10 +65,12 @@ impl Group {
             lengths: Histogram::new_with_bounds(1, MAX_LENGTH_US, 2).expect("the bounds are valid"),
             periods: Vec::new(),
             longest: Vec::new(),
+            holders: HashMap::new(),
         }
     }
 
-    fn add(&mut self, wait: &Wait) {
+    /// Adds a wait.
+    pub fn add(&mut self, wait: &Wait) {
         let length = wait.length_ns();
         self.count += 1;
         self.total_ns = self.total_ns.saturating_add(length);
@@ -70,11 +79,29 @@ impl Group {
         if self.periods.len() < MAX_PERIODS {
             self.periods.push((wait.begin_ns, wait.end_ns));
         }
+        if let Some(holder) = &wait.holder {
+            let mut at = place(holder);
+            if self.holders.len() >= MAX_HOLDERS && !self.holders.contains_key(&at) {
+                at = OTHER.into();
+            }
+            let sum = self.holders.entry(at).or_default();
+            sum.0 += 1;
+            sum.1 = sum.1.saturating_add(length);
+        }
         let at = self.longest.partition_point(|other| other.length_ns() >= length);
         if at < EXAMPLES {
             self.longest.insert(at, wait.clone());
             self.longest.truncate(EXAMPLES);
         }
+    }
+
+    /// Returns the places at which threads ended waits of this group, with the number and the total length in nanoseconds
+    /// of these waits. The place with the longest waits comes first.
+    pub fn holders(&self) -> Vec<(&str, u64, u64)> {
+        let mut all: Vec<_> =
+            self.holders.iter().map(|(at, &(count, ns))| (&**at, count, ns)).collect();
+        all.sort_by(|a, b| b.2.cmp(&a.2).then_with(|| a.0.cmp(b.0)));
+        all
     }
 
     /// Returns a percentile of the lengths, in nanoseconds.
@@ -94,6 +121,15 @@ impl Group {
             most = most.max(now);
         }
         u64::try_from(most).unwrap_or(0)
+    }
+}
+
+/// Returns the place at which a thread ended a wait: the innermost frame of the application, or the thread's name if it
+/// has no Java frame.
+fn place(holder: &Holder) -> String {
+    match application_frame(&holder.stack).filter(|frame| frame.is_java()) {
+        Some(frame) => frame.name.to_string(),
+        None => thread(&holder.thread),
     }
 }
 
@@ -131,7 +167,7 @@ impl Groups {
             at: wait.application_frame().map(|frame| frame.name.to_string()),
         };
         if self.groups.len() >= MAX_GROUPS && !self.groups.contains_key(&key) {
-            key = Key { thread: None, on: None, at: Some("(other)".into()), ..key };
+            key = Key { thread: None, on: None, at: Some(OTHER.into()), ..key };
         }
         self.groups.entry(key).or_insert_with(Group::new).add(wait);
     }

@@ -1,11 +1,14 @@
 //! javawait: shows what the threads of running JVMs wait for, for how long, and which thread made them wait.
 //!
 //! The arguments ([`args`]) name JVMs. The library records the waits ([`libjvmprobe::trace::waits`]). [`report`] receives
-//! them and prints them: one by one ([`line`], [`record`]), or grouped ([`groups`], [`table`]).
+//! them and prints them: one by one ([`line`], [`record`]), grouped ([`groups`], [`table`]), or by lock ([`locks`]).
+//! [`flames`] builds the profile for the output files.
 
 mod args;
+mod flames;
 mod groups;
 mod line;
+mod locks;
 mod record;
 mod report;
 mod table;
@@ -17,6 +20,7 @@ use libjvmprobe::{
     bpf,
     cli::{self, describe},
     jvms::{Trace, tracing},
+    render::files::Files,
     sys::{
         privileges::{
             ATTACH, KERNEL_SYMBOLS, MAPS, OUTPUT, PROBE, RAISE_PRIORITY, READ, keep_only,
@@ -39,13 +43,20 @@ fn run(args: &Args) -> Result<()> {
     keep_only(MAPS | READ | ATTACH | KERNEL_SYMBOLS | RAISE_PRIORITY | OUTPUT);
     let stop = stop_on_signal()?;
     let named = tracing::find(&common.pids()?)?;
+    let files = Files::create(&args.output, &["waits"])?;
     let tracer = Tracer::new(args.options(), Report::open(args)?)?;
     let mut trace = Trace::start(tracer, named, common.arrivals()?)?;
-    // `PROBE` is needed at the end, to list the threads that still wait.
-    keep_only(MAPS | READ | KERNEL_SYMBOLS | PROBE | if common.all { ATTACH } else { MAPS });
+    // `PROBE` is needed at the end, to list the threads that still wait, and `OUTPUT` to remove a created file if there is
+    // nothing to write.
+    let output = if args.output.is_empty() { MAPS } else { OUTPUT };
+    let later = if common.all { ATTACH } else { PROBE };
+    keep_only(MAPS | READ | KERNEL_SYMBOLS | later | output);
     let what = describe(common.all, trace.names());
     log::info!("Tracing waits of {what}... Hit Ctrl-C to end.");
     trace.run(common.times(), &stop)?;
     trace.tool.finish(&mut trace.jvms)?;
+    if let Some(flames) = trace.tool.sink.take_flames() {
+        flames::write(files, flames, &what, args)?;
+    }
     Ok(())
 }

@@ -17,6 +17,8 @@ pub enum Record {
     Wait(Box<WaitRecord>),
     /// Waits with equal properties.
     Group(Box<GroupRecord>),
+    /// A lock or another resource.
+    Lock(Box<LockRecord>),
     /// Totals of an interval or of the trace.
     Summary(Summary),
 }
@@ -125,6 +127,50 @@ pub struct GroupRecord {
     pub max_ns: u64,
     /// Maximum number of threads that waited at a time.
     pub threads_at_once: u64,
+    /// Places at which threads ended these waits, those with the longest waits first.
+    pub ended_by: Vec<EndedBy>,
+}
+
+/// Waits of a group that threads ended at a place.
+#[derive(Clone, Debug, Serialize)]
+pub struct EndedBy {
+    /// Innermost frame of the application, or the thread's name if it has no Java frame.
+    pub at: String,
+    /// Number of waits.
+    pub count: u64,
+    /// Sum of their lengths.
+    pub total_ns: u64,
+}
+
+/// A lock or another resource, with `--locks`.
+#[derive(Clone, Debug, Serialize)]
+pub struct LockRecord {
+    /// Wall-clock time at which the interval or the trace ended.
+    pub time: String,
+    /// The process.
+    pub pid: u32,
+    /// The object with its address, the file or the peer.
+    pub on: String,
+    /// Kind of the waits.
+    pub kind: Kind,
+    /// Number of waits.
+    pub waits: u64,
+    /// Sum of their lengths.
+    pub total_ns: u64,
+    /// Length of the longest wait.
+    pub max_ns: u64,
+    /// Number of different threads that waited.
+    pub threads: u64,
+    /// Maximum number of threads that waited at a time.
+    pub threads_at_once: u64,
+    /// Number of periods in which a thread held the lock while others waited.
+    pub holds: u64,
+    /// Mean length of these periods. If a period began without a wait, it counts from the first wait for the lock.
+    pub mean_hold_ns: u64,
+    /// Longest period.
+    pub max_hold_ns: u64,
+    /// Places at which threads released it.
+    pub ended_by: Vec<EndedBy>,
 }
 
 /// Totals.

@@ -9,13 +9,16 @@ use libjvmprobe::{
         table::{Times, lost_line},
         units::{count, span},
     },
+    stack::profile::Profile,
     trace::waits::{Sink, Wait},
 };
 
 use crate::{
     args::Args,
+    flames::Flames,
     groups::Groups,
     line::line,
+    locks::{self, Locks},
     record::{GroupRecord, Record, Summary},
     table,
 };
@@ -26,6 +29,12 @@ pub struct Report<'a> {
     out: Output,
     times: Times,
     groups: Groups,
+    /// Locks, with `--locks`.
+    locks: Locks,
+    /// Profile for the output files.
+    flames: Option<Flames>,
+    /// Begin of the trace on `CLOCK_MONOTONIC`, in nanoseconds.
+    trace_begin_ns: u64,
     /// Begin of the interval on `CLOCK_MONOTONIC`, in nanoseconds.
     begin_ns: u64,
     lost: u64,
@@ -34,21 +43,32 @@ pub struct Report<'a> {
 impl<'a> Report<'a> {
     /// Opens standard output.
     pub fn open(args: &'a Args) -> Result<Self> {
+        let now = clock::monotonic_ns();
+        let flames = (!args.output.is_empty()).then(|| Flames::new(args.slot_ns(), now));
         Ok(Self {
             args,
             out: Output::open(None)?,
             times: Times { dates: args.common.timestamps },
             groups: Groups::new(args.threads, args.idle),
-            begin_ns: clock::monotonic_ns(),
+            locks: Locks::default(),
+            flames,
+            trace_begin_ns: now,
+            begin_ns: now,
             lost: 0,
         })
+    }
+
+    /// Returns the profile for the output files, after the end of the trace.
+    pub fn take_flames(&mut self) -> Option<Profile> {
+        let duration_ns = self.begin_ns.saturating_sub(self.trace_begin_ns);
+        self.flames.take().map(|flames| flames.finish(duration_ns))
     }
 
     fn is_interval(&self) -> bool {
         self.args.common.interval.is_some()
     }
 
-    fn json(&mut self, groups: &Groups, end_ns: u64) -> Result<()> {
+    fn json(&mut self, groups: &Groups, locks: &Locks, end_ns: u64) -> Result<()> {
         let time = clock::rfc3339(end_ns);
         for (key, group) in groups.sorted().into_iter().take(self.args.rows()) {
             self.out.json(&Record::Group(Box::new(GroupRecord {
@@ -66,7 +86,11 @@ impl<'a> Report<'a> {
                 p99_ns: group.percentile(99.0),
                 max_ns: group.max_ns,
                 threads_at_once: group.at_once(),
+                ended_by: locks::ended_by(group),
             })))?;
+        }
+        for lock in locks.sorted().into_iter().take(self.args.rows()) {
+            self.out.json(&Record::Lock(Box::new(lock.record(&time))))?;
         }
         self.out.json(&Record::Summary(Summary {
             time,
@@ -81,7 +105,7 @@ impl<'a> Report<'a> {
         }))
     }
 
-    fn text(&mut self, groups: &Groups, end_ns: u64) -> Result<()> {
+    fn text(&mut self, groups: &Groups, locks: &Locks, end_ns: u64) -> Result<()> {
         let mut sorted = groups.sorted();
         let hidden = sorted.split_off(self.args.rows().min(sorted.len()));
         let at = self.times.before_title(end_ns, self.is_interval());
@@ -94,6 +118,9 @@ impl<'a> Report<'a> {
             span(end_ns.saturating_sub(self.begin_ns)),
             span(total),
         ))?;
+        if self.args.locks {
+            return self.locks(locks);
+        }
         if !sorted.is_empty() {
             self.out.lines(&table::table(&sorted, self.args.threads))?;
         }
@@ -117,11 +144,32 @@ impl<'a> Report<'a> {
             None => Ok(()),
         }
     }
+
+    fn locks(&mut self, locks: &Locks) -> Result<()> {
+        let mut sorted = locks.sorted();
+        let hidden = sorted.split_off(self.args.rows().min(sorted.len()));
+        if !sorted.is_empty() {
+            self.out.lines(&locks::table(&sorted))?;
+        }
+        if !hidden.is_empty() {
+            let rows = count(hidden.len() as u64, "more row");
+            self.out.line(&format!("{rows}; --top shows more"))?;
+        }
+        Ok(())
+    }
 }
 
 impl Sink for Report<'_> {
     fn wait(&mut self, wait: Wait) -> Result<()> {
         self.groups.add(&wait);
+        if !wait.is_idle || self.args.idle {
+            if self.args.locks {
+                self.locks.add(&wait);
+            }
+            if let Some(flames) = &mut self.flames {
+                flames.add(&wait);
+            }
+        }
         if !self.args.prints_waits() || wait.is_idle && !self.args.idle && !self.args.common.json {
             return Ok(());
         }
@@ -134,9 +182,10 @@ impl Sink for Report<'_> {
     fn report(&mut self, end_ns: u64) -> Result<()> {
         let empty = Groups::new(self.args.threads, self.args.idle);
         let groups = std::mem::replace(&mut self.groups, empty);
+        let locks = std::mem::take(&mut self.locks);
         match self.args.common.json {
-            true => self.json(&groups, end_ns)?,
-            false => self.text(&groups, end_ns)?,
+            true => self.json(&groups, &locks, end_ns)?,
+            false => self.text(&groups, &locks, end_ns)?,
         }
         self.begin_ns = end_ns;
         self.lost = 0;

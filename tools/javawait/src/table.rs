@@ -5,8 +5,8 @@ use libjvmprobe::{
         table::RuledTable,
         units::{count, span},
     },
-    stack::StackFrame,
-    trace::waits::Wait,
+    stack::{Frame, StackFrame},
+    trace::waits::{Kind, Wait},
 };
 
 use crate::{
@@ -25,7 +25,7 @@ pub fn table(groups: &[(&Key, &Group)], by_thread: bool) -> String {
     if by_thread {
         head.push("THREAD");
     }
-    head.extend(["KIND", "FOR", "AT"]);
+    head.extend(["KIND", "FOR", "AT", "ENDED BY"]);
     let mut table = RuledTable::new(&head, 0..8);
     for (key, group) in groups {
         let mut row = vec![
@@ -42,15 +42,28 @@ pub fn table(groups: &[(&Key, &Group)], by_thread: bool) -> String {
         row.push(key.kind.name().into());
         row.push(key.on.clone().unwrap_or_else(|| "-".into()));
         row.push(key.at.clone().unwrap_or_else(|| "-".into()));
+        row.push(ended_by(group));
         table.row(row);
     }
     table.text()
 }
 
-/// Returns the lines about the longest wait of each of the first groups; of all groups if `all`.
+/// Returns the place at which most of the waiting time was ended, with its share if there are others.
+pub fn ended_by(group: &Group) -> String {
+    let holders = group.holders();
+    let Some((at, count, _)) = holders.first() else { return "-".into() };
+    if *count == group.count { (*at).to_owned() } else { format!("{at} ({count})") }
+}
+
+/// Returns the lines about the longest wait of each of the first groups; of all groups if `all`. Without `all`, groups
+/// whose kind says everything are left out.
 pub fn longest(groups: &[(&Key, &Group)], all: bool) -> Vec<String> {
-    let shown = if all { groups.len() } else { DESCRIBED };
-    let described = groups.iter().take(shown).filter_map(|(_, group)| group.longest.first());
+    let needs_words = |key: &Key| {
+        !matches!(key.kind, Kind::Sleep | Kind::RunQueue | Kind::Throttled | Kind::Stopped)
+    };
+    let shown = groups.iter().filter(|(key, _)| all || needs_words(key));
+    let shown = shown.take(if all { usize::MAX } else { DESCRIBED });
+    let described = shown.filter_map(|(_, group)| group.longest.first());
     described.flat_map(|wait| describe(wait, all)).collect()
 }
 
@@ -70,15 +83,12 @@ fn describe(wait: &Wait, all_frames: bool) -> Vec<String> {
     lines
 }
 
-/// Returns the innermost frames of a stack from the innermost Java frame on; all frames if `all`.
-fn frames(stack: &[libjvmprobe::stack::Frame], all: bool) -> Vec<String> {
-    let innermost = stack.iter().rev();
-    let is_native = |frame: &&libjvmprobe::stack::Frame| !frame.is_java();
-    let has_java = stack.iter().any(libjvmprobe::stack::Frame::is_java);
-    let skipped =
-        if all || !has_java { 0 } else { innermost.clone().take_while(is_native).count() };
+/// Returns all frames of a stack, innermost first. Without `all`, only the Java frames if there are any, at most
+/// [`FRAMES`].
+fn frames(stack: &[Frame], all: bool) -> Vec<String> {
+    let has_java = stack.iter().any(Frame::is_java);
+    let shown = stack.iter().rev().filter(|frame| all || !has_java || frame.is_java());
     let limit = if all { usize::MAX } else { FRAMES };
-    let shown = innermost.skip(skipped);
     let mut lines: Vec<_> = shown
         .clone()
         .take(limit)

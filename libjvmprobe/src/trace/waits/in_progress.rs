@@ -16,6 +16,7 @@ use crate::{
             classify::{self, Reason},
             event::wait_event,
             jvm::Jvm,
+            resources,
             wait::{Awaited, Holder, Kind, Relation, ThreadName, Wait},
         },
     },
@@ -120,7 +121,8 @@ impl<S: Sink> Tracer<S> {
         if let Some(on) = blocked_on {
             let is_lock = kind == Kind::Monitor || on.lock_owner().is_some();
             let class = Some(Arc::clone(&on.class));
-            awaited = Awaited { class, address: on.object.0, is_lock, name: "".into() };
+            let resource = resources::resource(&stack);
+            awaited = Awaited { class, address: on.object.0, is_lock, name: "".into(), resource };
             let begin_ns = asleep.since.max(self.began_ns);
             holder = on.lock_owner().and_then(|owner| {
                 let (thread, stack) = owner_thread(jvm, owner, all, stacks)?;

@@ -8,6 +8,7 @@ mod classify;
 mod event;
 mod in_progress;
 mod jvm;
+mod resources;
 mod session;
 mod tracer;
 mod wait;
@@ -20,5 +21,6 @@ mod skel {
 }
 
 pub use jvm::Jvm;
+pub use resources::application_frame;
 pub use tracer::{Options, Sink, Tracer};
-pub use wait::{Awaited, Holder, Kind, Relation, ThreadName, Wait, application_frame};
+pub use wait::{Awaited, Holder, Kind, Relation, ThreadName, Wait};

@@ -30,6 +30,7 @@ use crate::{
             classify::{self, Reason},
             event::{self, Event, wait_event, waker},
             jvm::{Held, Jvm, MAX_STACKS, Stack},
+            resources,
             session::{self, Session},
             wait::{Awaited, Holder, Kind, Relation, ThreadName, Wait},
         },
@@ -204,8 +205,8 @@ impl<S: Sink> Tracer<S> {
             name: jvm.name(event.tid, text(&event.comm)),
             virtual_thread: number,
         };
-        if kind == Kind::RunQueue || kind == Kind::Throttled {
-            awaited = Awaited::default();
+        if matches!(kind, Kind::Park | Kind::Wait | Kind::Pinned) {
+            awaited.resource = resources::resource(&stack);
         }
         let woken = if event.woken < event.began { event.ended } else { event.woken };
         let run_queue_ns = match kind {
@@ -310,6 +311,7 @@ impl<S: Sink> Tracer<S> {
             is_lock: kind == Kind::Monitor || kind == Kind::Park && is_synchronizer,
             class: class.map(|(name, _)| name),
             name: "".into(),
+            resource: None,
         }
     }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-use crate::{Pid, stack::Frame};
+use crate::{Pid, stack::Frame, trace::waits::application_frame};
 
 /// What a thread waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
@@ -120,6 +120,8 @@ pub struct Awaited {
     pub is_lock: bool,
     /// Peer address, path, or another name; empty for objects.
     pub name: Arc<str>,
+    /// Resource of a pool or a queue, for example `HikariCP connection`.
+    pub resource: Option<&'static str>,
 }
 
 /// How a thread was involved in the end of a wait.
@@ -192,16 +194,4 @@ impl Wait {
     pub fn application_frame(&self) -> Option<&Frame> {
         application_frame(&self.stack)
     }
-}
-
-/// Packages of the JDK.
-const JDK: [&str; 5] = ["java.", "javax.", "jdk.", "sun.", "com.sun."];
-
-/// Returns the innermost frame of a stack that is Java code and does not belong to the JDK. If there is none, returns the
-/// innermost Java frame; if there is none either, the innermost frame. The stack's outermost frame comes first.
-pub fn application_frame(stack: &[Frame]) -> Option<&Frame> {
-    let of_jdk = |frame: &&Frame| JDK.iter().any(|package| frame.name.starts_with(package));
-    let mut java = stack.iter().rev().filter(|frame| frame.is_java());
-    let application = java.clone().find(|frame| !of_jdk(frame));
-    application.or_else(|| java.next()).or_else(|| stack.last())
 }

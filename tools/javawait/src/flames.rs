@@ -1,0 +1,130 @@
+//! Waits as a profile for the output files: the stack of the waiting thread, a separator, and the stack of the thread that
+//! ended the wait, innermost frame first.
+
+use std::collections::HashMap;
+
+use libjvmprobe::{
+    Result,
+    bpf::clock,
+    render::{
+        files::Files,
+        formats::{FormatOptions, TitledProfile, flamegraph::Title},
+        units::span,
+    },
+    stack::{
+        Frame, Kind,
+        profile::{FrameId, Measure, Profile, Sample},
+        timeline::Timeline,
+    },
+    trace::waits::{Relation, Wait},
+};
+
+use crate::args::Args;
+
+/// Maximum size of the profile in bytes.
+const MAX_BYTES: usize = 128 << 20;
+
+/// Number of waits after which the size of the profile is checked.
+const CHECK_EVERY: u64 = 1024;
+
+/// The profile, and where each of its samples is.
+#[derive(Debug)]
+pub struct Flames {
+    profile: Profile,
+    /// Number of waits added.
+    added: u64,
+    /// Index of the sample with a stack, by thread and stack.
+    samples: HashMap<(u32, Vec<FrameId>), usize>,
+    /// Begin of the trace on `CLOCK_MONOTONIC`, in nanoseconds.
+    begin_ns: u64,
+}
+
+impl Flames {
+    /// Makes an empty profile. `slot_ns` is the length of its time slots, 0 for none.
+    pub fn new(slot_ns: u64, begin_ns: u64) -> Self {
+        let mut profile = Profile::of(Measure::Elapsed("waits".into()));
+        profile.slot_ns = slot_ns;
+        Self { profile, added: 0, samples: HashMap::new(), begin_ns }
+    }
+
+    /// Adds a wait.
+    pub fn add(&mut self, wait: &Wait) {
+        let mut frames: Vec<Frame> = wait.stack.iter().cloned().collect();
+        frames.extend(wait.kernel_stack.iter().cloned());
+        let label = |text: String| Frame::new(Kind::Class, text);
+        frames.push(label(format!("[{}]", wait.kind.name())));
+        if let Some(holder) = &wait.holder {
+            let how = if holder.relation == Relation::Held { "held by" } else { "woken by" };
+            frames.push(label(format!("[{how} {}]", holder.thread.name)));
+            frames.extend(holder.stack.iter().rev().cloned());
+        }
+        let stack: Vec<_> = frames.into_iter().map(|frame| self.profile.intern(frame)).collect();
+        let key = (wait.thread.tid, stack);
+        let at = *self.samples.entry(key.clone()).or_insert(self.profile.samples.len());
+        if at == self.profile.samples.len() {
+            self.profile.samples.push(Sample {
+                pid: wait.thread.pid.0,
+                command: "java".into(),
+                thread: wait.thread.name.clone(),
+                tid: wait.thread.tid,
+                cpu: None,
+                stack: key.1,
+                complete: true,
+                guessed: false,
+                unsure: false,
+                count: 0,
+                occurrences: 0,
+                times: Vec::new(),
+            });
+        }
+        let slot_ns = self.profile.slot_ns;
+        if let Some(sample) = self.profile.samples.get_mut(at) {
+            sample.count = sample.count.saturating_add(wait.length_ns());
+            sample.occurrences += 1;
+            sample.times.extend(slots(wait, self.begin_ns, slot_ns));
+        }
+        self.added += 1;
+        if self.added.is_multiple_of(CHECK_EVERY) && self.profile.size() > MAX_BYTES {
+            self.profile.shrink(MAX_BYTES / 2);
+            self.samples.clear();
+        }
+    }
+
+    /// Returns the profile of a trace of `duration_ns` nanoseconds.
+    pub fn finish(mut self, duration_ns: u64) -> Profile {
+        self.profile.merge(true);
+        self.profile.duration_ns = duration_ns;
+        self.profile.begin_unix_ns = clock::unix_ns(self.begin_ns);
+        self.profile
+    }
+}
+
+/// Writes the profile to the output files. `what` names the JVMs.
+pub fn write(files: Files, profile: Profile, what: &str, args: &Args) -> Result<()> {
+    let seconds = profile.duration_ns as f64 / 1e9;
+    let title = Title {
+        title: format!("Waits of {what}"),
+        subtitle: Some(format!("{} in {seconds:.1} s", span(profile.total()))),
+    };
+    let timeline = Timeline::of(&profile);
+    let titled = TitledProfile { profile: &profile, title, timeline: timeline.as_ref() };
+    let options = FormatOptions { threads: args.threads, ..FormatOptions::default() };
+    for path in files.write(&[titled], &options)? {
+        log::info!("wrote {}", path.display());
+    }
+    Ok(())
+}
+
+/// Splits a wait over time slots of `slot_ns` nanoseconds: each slot with the time in it. Returns none if there are no slots.
+fn slots(wait: &Wait, begin_ns: u64, slot_ns: u64) -> Vec<(u32, u64)> {
+    if slot_ns == 0 {
+        return Vec::new();
+    }
+    let (from, to) = (wait.begin_ns.saturating_sub(begin_ns), wait.end_ns.saturating_sub(begin_ns));
+    let slot = |at: u64| u32::try_from(at / slot_ns).unwrap_or(u32::MAX);
+    let within = |slot: u32| {
+        let start = u64::from(slot).saturating_mul(slot_ns);
+        to.min(start.saturating_add(slot_ns)).saturating_sub(from.max(start))
+    };
+    (slot(from)..=slot(to)).map(|slot| (slot, within(slot))).filter(|(_, ns)| *ns > 0).collect()
+}
