@@ -27,6 +27,12 @@ const volatile __u32 task_throttled = 0;
 const volatile __u32 task_cfs_rq = 0;
 const volatile __u32 cfs_rq_throttle_count = 0;
 
+/* futex(2) */
+#define CALL_FUTEX 202
+#define FUTEX_WAIT 0
+#define FUTEX_WAIT_BITSET 9
+#define FUTEX_OPERATION 0x7f
+
 /* Key of lost_events for threads without an entry; no process has the number 0. */
 #define LOST_SAMPLES 0
 
@@ -55,13 +61,19 @@ struct {
 	__type(value, struct waker);
 } wakers SEC(".maps");
 
-/* Number of threads that a thread has woken so far. */
+/* Number of threads that a thread has woken by futex(2) so far, without those that have waited for less than MUTEX_NS. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 1);
 	__type(key, __u32);
 	__type(value, __u64);
 } wakes SEC(".maps");
+
+/* A shorter wait may be for one of the mutexes by which threads park, and says nothing about the lock of a Java program. */
+#define MUTEX_NS 50000
+
+/* Running time in nanoseconds within which the next wait of a thread may belong to the last one. */
+#define FOLLOWS_NS 150000
 
 struct traced_jvm unused_jvm_fields;
 struct wait_event unused_wait;
@@ -188,7 +200,7 @@ static __always_inline bool current_registers(bpf_user_pt_regs_t *regs)
 static __always_inline void thread_woken(void *ctx, __u64 task, struct thread *thread, __u64 now)
 {
 	struct waker waker = { .woken = now, .call = -1 };
-	__u64 both, *count, *java_thread, one = 1;
+	__u64 both, *count, *java_thread, one = 1, operation = FUTEX_WAIT;
 	struct traced_jvm *jvm;
 	bpf_user_pt_regs_t regs;
 	struct own_stack *own;
@@ -198,19 +210,24 @@ static __always_inline void thread_woken(void *ctx, __u64 task, struct thread *t
 	both = bpf_get_current_pid_tgid();
 	waker.tgid = both >> 32;
 	waker.tid = (__u32)both;
-	count = bpf_map_lookup_elem(&wakes, &waker.tid);
-	if (count)
-		__sync_fetch_and_add(count, 1);
-	else if (waker.tid)
-		bpf_map_update_elem(&wakes, &waker.tid, &one, BPF_NOEXIST);
-	/* The entry of a shorter wait's waker remains, and has another time. */
-	if (now - thread->since < min_wait || !waker.tid)
-		return;
-	bpf_get_current_comm(waker.comm, sizeof(waker.comm));
 	if (current_registers(&regs)) {
 		waker.call = (__s32)CALL_NUMBER(&regs);
 		waker.address = PT_REGS_PARM1_SYSCALL(&regs);
+		operation = PT_REGS_PARM2_SYSCALL(&regs) & FUTEX_OPERATION;
 	}
+	/* An interrupt may have come while the thread waits for a futex. */
+	if (waker.call == CALL_FUTEX && operation != FUTEX_WAIT && operation != FUTEX_WAIT_BITSET &&
+	    now - thread->since >= MUTEX_NS) {
+		count = bpf_map_lookup_elem(&wakes, &waker.tid);
+		if (count)
+			__sync_fetch_and_add(count, 1);
+		else
+			bpf_map_update_elem(&wakes, &waker.tid, &one, BPF_NOEXIST);
+	}
+	/* The entry of a shorter wait's waker remains, and has another time. */
+	if ((now - thread->since < min_wait && !wants_short(thread)) || !waker.tid)
+		return;
+	bpf_get_current_comm(waker.comm, sizeof(waker.comm));
 	jvm = bpf_map_lookup_elem(&targets, &waker.tgid);
 	/* If an interrupt ends the wait, its functions are among the kernel's frames. */
 	own = own_stack(LEVEL_WAKER);
@@ -304,7 +321,16 @@ static __always_inline void wait_ended(void *ctx, struct thread *thread, bool is
 		}
 		read_java(event, jvm);
 	}
+	/* A thread that was woken too early goes on waiting. */
+	thread->follows_until = event->enters.monitor || event->parks_for.object ?
+					thread->on_ns + FOLLOWS_NS :
+					0;
 	bpf_ringbuf_submit(event, wake());
+}
+
+static __always_inline bool wants_short(const struct thread *thread)
+{
+	return thread->on_ns < thread->follows_until && thread->state;
 }
 
 static __always_inline void thread_began(struct thread *thread)

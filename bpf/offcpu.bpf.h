@@ -7,7 +7,7 @@
  * thread that was never woken was preempted.
  *
  * A program may switch a hundred thousand times per second, and walking a stack costs more than everything else. So
- * waits below a minimum are only added up for each thread. A longer wait is handed to wait_ended() after the thread has
+ * waits below a minimum are only added up for each thread. A longer wait is handed to wait_ended() when the thread has
  * been switched in again. This is the first moment at which the wait's length is known and the thread's memory can be
  * read, and the thread's stack is still that of the wait. Stacks of waits that have not ended are walked by user space:
  * see asleep.bpf.h.
@@ -39,14 +39,6 @@ struct {
 	__type(value, struct thread);
 } threads SEC(".maps");
 
-/* For each processor: the thread that was switched in last, if a wait of it has to be taken. */
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, __u32);
-} waited SEC(".maps");
-
 struct thread unused_thread;
 
 /*
@@ -61,6 +53,8 @@ static __always_inline bool is_traced(__u32 tgid, __u64 *since);
 static __always_inline void wait_ended(void *ctx, struct thread *thread, bool is_current);
 /* Called when a thread that is off the CPU is woken. `now` is the time. */
 static __always_inline void thread_woken(void *ctx, __u64 task, struct thread *thread, __u64 now);
+/* Returns whether wait_ended() is called for the thread's wait, although it was shorter than the minimum. */
+static __always_inline bool wants_short(const struct thread *thread);
 /* Called for each thread that gets an entry. */
 static __always_inline void thread_began(struct thread *thread);
 /* Called when a thread is switched out. */
@@ -134,52 +128,44 @@ static __always_inline void switch_out(bool is_preempted, __u64 now)
 	thread_leaves(thread, task);
 }
 
-static __always_inline void switch_in(void *ctx, __u64 task, __u64 now)
+/* Ends the wait of a thread that is on a processor again. */
+static __always_inline void switch_in(void *ctx, struct thread *thread, __u64 now, bool is_current)
 {
-	__u32 id = task_u32(task, task_pid), zero = 0, *last;
-	struct thread *thread;
-	bool is_new = false;
-	__u64 traced_since = 0, waits;
-	__u32 tgid;
+	__u64 waits = now > thread->since ? now - thread->since : 0;
 
-	/* The idle task. */
-	if (!id)
-		return;
-	thread = bpf_map_lookup_elem(&threads, &id);
-	if (!thread) {
-		/* In another PID namespace, a thread gets its entry when it is switched out. */
-		if (pidns_ino)
-			return;
-		tgid = task_u32(task, task_tgid);
-		if (!is_traced(tgid, &traced_since))
-			return;
-		thread = new_thread(id, tgid, id, traced_since, start_time_of(task), true);
-		if (!thread)
-			return;
-		/* Usually the name is set when the thread is switched out, but it had no entry then. */
-		bpf_probe_read_kernel(thread->comm, sizeof(thread->comm), (void *)(task + task_comm));
-		is_new = !thread->is_unseen;
-	}
-	if (!thread->is_off_cpu)
-		return;
-	waits = now > thread->since ? now - thread->since : 0;
 	thread->is_off_cpu = false;
-	if (waits < min_wait && !thread->is_unseen) {
-		thread->short_ns += waits;
-		thread->shorts++;
-		thread->since = now;
-		return;
-	}
 	thread->began = thread->since;
 	thread->since = now;
-	if (is_new) {
-		wait_ended(ctx, thread, false);
+	if (waits < min_wait && !thread->is_unseen && !wants_short(thread)) {
+		thread->short_ns += waits;
+		thread->shorts++;
 		return;
 	}
-	thread->has_waited = true;
-	last = bpf_map_lookup_elem(&waited, &zero);
-	if (last)
-		*last = id;
+	wait_ended(ctx, thread, is_current);
+	thread->is_unseen = false;
+}
+
+/* Adds an entry for a thread that is switched in and has none. */
+static __always_inline void add_next(void *ctx, __u64 task, __u64 now)
+{
+	__u32 id = task_u32(task, task_pid), tgid;
+	struct thread *thread;
+	__u64 traced_since = 0;
+
+	/* Id 0 is the idle task. In another PID namespace, a thread gets its entry when it is switched out. */
+	if (!id || pidns_ino || bpf_map_lookup_elem(&threads, &id))
+		return;
+	tgid = task_u32(task, task_tgid);
+	if (!is_traced(tgid, &traced_since))
+		return;
+	thread = new_thread(id, tgid, id, traced_since, start_time_of(task), true);
+	if (!thread)
+		return;
+	/* Usually the name is set when the thread is switched out, but it had no entry then. */
+	bpf_probe_read_kernel(thread->comm, sizeof(thread->comm), (void *)(task + task_comm));
+	/* A thread that runs for the first time does not return from __schedule(). */
+	if (!thread->is_unseen)
+		switch_in(ctx, thread, now, false);
 }
 
 /* Adds the cost of one run of an off-CPU program to the current process. */
@@ -203,28 +189,22 @@ int on_switch(struct bpf_raw_tracepoint_args *ctx)
 	if (!trace_began_ns)
 		return 0;
 	switch_out(ctx->args[0] & 1, now);
-	switch_in(ctx, ctx->args[2], now);
+	add_next(ctx, ctx->args[2], now);
 	charge_run(begin);
 	return 0;
 }
 
-/* Takes the wait of the current thread, which was switched in just now. */
-static __always_inline int take_wait(void *ctx)
+/* Called when the current thread has been switched in. */
+static __always_inline int end_wait(void *ctx)
 {
-	__u32 id = bpf_get_current_pid_tgid(), zero = 0, *last = bpf_map_lookup_elem(&waited, &zero);
-	struct thread *thread;
+	__u32 id = bpf_get_current_pid_tgid();
+	struct thread *thread = bpf_map_lookup_elem(&threads, &id);
 	__u64 begin;
 
-	if (!last || !id || *last != id)
+	if (!thread || !thread->is_off_cpu)
 		return 0;
-	*last = 0;
 	begin = begin_untrapped();
-	thread = bpf_map_lookup_elem(&threads, &id);
-	if (thread && thread->has_waited) {
-		thread->has_waited = false;
-		wait_ended(ctx, thread, true);
-		thread->is_unseen = false;
-	}
+	switch_in(ctx, thread, bpf_ktime_get_ns(), true);
 	charge_run(begin);
 	return 0;
 }
@@ -233,14 +213,14 @@ static __always_inline int take_wait(void *ctx)
 SEC("raw_tp/sched_exit_tp")
 int switched_in(struct bpf_raw_tracepoint_args *ctx)
 {
-	return take_wait(ctx);
+	return end_wait(ctx);
 }
 
 /* finish_task_switch(struct task_struct *prev), which __schedule() calls: earlier kernels. */
 SEC("kprobe")
 int switched_in_before_6_15(struct pt_regs *ctx)
 {
-	return take_wait(ctx);
+	return end_wait(ctx);
 }
 
 /* sched_waking(struct task_struct *), in the context of the thread or interrupt that wakes the task */

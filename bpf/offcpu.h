@@ -10,7 +10,7 @@
 /* A thread of a traced process. */
 struct thread {
 	__u64 since;        /* when it was last switched out or in */
-	__u64 began;        /* when its last wait of at least min_wait began */
+	__u64 began;        /* when its last wait began */
 	__u64 woken;        /* when it became runnable again; 0: not yet */
 	__u64 on_ns;        /* total time on a CPU so far */
 	__u64 short_ns;     /* total time of its short waits */
@@ -21,9 +21,10 @@ struct thread {
 	__u8 is_off_cpu;
 	__u8 is_unseen;     /* it was switched out before the trace began */
 	__u8 is_ending;
-	__u8 has_waited;    /* the wait from `began` to `since` has ended and was not counted yet */
-	__u32 flags;        /* of the tracer */
-	__u32 unused;
+	__u8 unused;
+	__u64 follows_until;    /* of the tracer, as flags */
+	__u32 flags;
+	__u32 unused2;
 	char comm[COMM_LEN];
 };
 

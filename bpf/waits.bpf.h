@@ -68,6 +68,11 @@ static __always_inline void wait_ended(void *ctx, struct thread *thread, bool is
 	count_part(&key, LABEL_RUNNABLE, now - woken);
 }
 
+static __always_inline bool wants_short(const struct thread *thread)
+{
+	return false;
+}
+
 static __always_inline void thread_began(struct thread *thread)
 {
 }

@@ -222,10 +222,12 @@ impl Figures {
 
     fn check(&self, title: &str, kind: &str) {
         assert!(self.matched > 30, "{title} {kind}: too few");
-        assert_eq!((self.missing, self.extra, self.false_holder), (0, 0, 0), "{title} {kind}");
+        assert_eq!((self.missing, self.false_holder), (0, 0), "{title} {kind}");
         // At most 1 %, or one wait if there are less than a hundred.
         let is_rare = |count: usize, of: usize| count * 100 <= of.max(100);
         assert!(is_rare(self.wrong_kind, self.matched), "{title} {kind}");
+        // Two successive parks of a thread may belong to one acquisition of a lock, or to two.
+        assert!(is_rare(self.extra, self.matched), "{title} {kind}");
         assert!(is_rare(self.wrong_holder + self.no_holder, self.with_holder), "{title} {kind}");
     }
 }

@@ -88,8 +88,7 @@ impl Hook {
             let what = || format!("attach to the scheduler's events ({name})");
             link.map_err(|source| Error::Bpf { what: what(), source })
         };
-        // The program that takes waits comes first, so that no wait is left for a later one.
-        [self.program()].into_iter().chain(PROGRAMS).map(&mut attach).collect()
+        self.programs().map(&mut attach).collect()
     }
 }
 
@@ -143,9 +142,10 @@ pub(crate) struct Thread {
     pub(crate) is_off_cpu: u8,
     pub(crate) is_unseen: u8,
     pub(crate) is_ending: u8,
-    pub(crate) has_waited: u8,
+    pub(crate) unused: u8,
+    pub(crate) follows_until: u64,
     pub(crate) flags: u32,
-    pub(crate) unused: u32,
+    pub(crate) unused2: u32,
     pub(crate) comm: [u8; 16],
 }
 

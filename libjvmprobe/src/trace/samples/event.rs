@@ -143,7 +143,7 @@ mod tests {
         assert_eq!(size_of::<java_layout>(), 8 * 4 + 8 + 2 * 4);
         assert_eq!(offset_of!(label_event, text), 32);
         assert_eq!(size_of::<stop_event>(), 5 * 8 + 64);
-        assert_eq!(size_of::<thread>(), 6 * 8 + 3 * 4 + 4 + 2 * 4 + 16);
+        assert_eq!(size_of::<thread>(), 6 * 8 + 3 * 4 + 4 + 8 + 2 * 4 + 16);
     }
 
     /// Compares the library's mirrors of bpf/walk/walk.h with the types compiled from that header.

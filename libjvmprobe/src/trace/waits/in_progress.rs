@@ -99,7 +99,7 @@ impl<S: Sink> Tracer<S> {
         end_ns: u64,
     ) -> Wait {
         let stack = jvm.stacks.get(&asleep.user).cloned().unwrap_or_default();
-        let kernel_stack = self.kernel_stacks.get(&asleep.kernel).cloned().unwrap_or_default();
+        let kernel_stack = self.kernel_stack_of_wait(asleep.kernel);
         let (call, args) = current_call(jvm.pid, thread.tid).unzip();
         let call = call.and_then(|call| i32::try_from(call).ok()).unwrap_or(-1);
         let [first, second] = args.unwrap_or_default();

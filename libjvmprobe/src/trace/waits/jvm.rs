@@ -41,10 +41,10 @@ pub(super) struct Held {
     pub(super) on_ns: u64,
     /// Number of threads that the thread had woken when the wait ended.
     pub(super) wakes: u64,
-    /// ID of its stack.
-    pub(super) user: u64,
     /// Time at which it was received.
     pub(super) at: Instant,
+    /// Whether the thread had run on when the events were read last.
+    pub(super) is_over: bool,
 }
 
 /// State of a JVM.

@@ -37,8 +37,13 @@ use crate::{
     },
 };
 
-/// If a thread has run for longer than this after a wait, its next wait is another one, in nanoseconds.
-const MAX_PAUSE_NS: u64 = 100_000;
+/// If a thread has run for longer than this after a wait, its next wait is another one, in nanoseconds. A thread that was
+/// woken too early tries to enter a monitor for some time before it waits again (`ObjectMonitor::TrySpin`).
+const MAX_PAUSE_NS: u64 = 150_000;
+/// The same for a thread that is parked.
+const MAX_PARK_PAUSE_NS: u64 = 100_000;
+/// If more time than this has passed after a wait, the thread's next wait is another one, in nanoseconds.
+const MAX_GAP_NS: u64 = 300_000;
 /// Time after which a wait is reported even if it may go on. Up to JDK 23, one thread of those that wait for a monitor wakes
 /// up at least once per second (`ObjectMonitor::EnterI`, objectMonitor.cpp).
 const MAX_HELD: Duration = Duration::from_millis(1500);
@@ -147,11 +152,17 @@ impl<S: Sink> Tracer<S> {
                 self.kernel.name(addr, 0, &mut frames);
             }
         }
-        if let Some(at) = frames.iter().position(|frame| &*frame.name == "__schedule") {
-            frames.drain(..=at);
-        }
         frames.reverse();
         frames.into()
+    }
+
+    /// Returns the kernel's frames of a thread that waited, without those of the context switch.
+    pub(super) fn kernel_stack_of_wait(&self, id: u64) -> Stack {
+        let stack = self.kernel_stacks.get(&id).cloned().unwrap_or_default();
+        match stack.iter().position(|frame| &*frame.name == "__schedule") {
+            Some(at) => stack[..at].into(),
+            None => stack,
+        }
     }
 
     /// Takes a stack.
@@ -183,7 +194,7 @@ impl<S: Sink> Tracer<S> {
     /// Makes the record of a wait and reports it, or holds it back if it may go on.
     fn take_wait(&mut self, jvm: &mut Jvm, event: &wait_event) -> Result<()> {
         let stack = jvm.stacks.get(&event.user).cloned().unwrap_or_default();
-        let kernel_stack = self.kernel_stacks.get(&event.kernel).cloned().unwrap_or_default();
+        let kernel_stack = self.kernel_stack_of_wait(event.kernel);
         let waker_comm = text(&event.waker.comm);
         let by_vm_thread = event.waker.tgid == jvm.pid.0 && waker_comm == VM_THREAD;
         let reason = classify::reason(event, &stack, &kernel_stack, by_vm_thread);
@@ -240,39 +251,46 @@ impl<S: Sink> Tracer<S> {
             let before = &held.wait;
             let is_same = before.kind == wait.kind
                 && before.awaited.address == wait.awaited.address
-                && held.user == event.user
+                && is_same_place(&before.stack, &wait.stack)
                 && held.wakes == event.wakes
-                && event.on_ns.saturating_sub(held.on_ns) < MAX_PAUSE_NS;
+                && event.began.saturating_sub(before.end_ns) < MAX_GAP_NS
+                && event.on_ns.saturating_sub(held.on_ns) < max_pause(wait.kind);
             if is_same {
                 wait.begin_ns = before.begin_ns;
                 wait.run_queue_ns = wait.run_queue_ns.saturating_add(before.run_queue_ns);
                 wait.is_unseen |= before.is_unseen;
-                // Without another waker, the lock was acquired when the thread woke up by itself.
-                if wait.holder.is_none() {
-                    wait.holder = held.wait.holder;
-                }
             } else {
                 self.report_wait(jvm, held.wait)?;
             }
         }
+        // A shorter wait is received only because it may belong to the last one.
+        if wait.length_ns() < self.min_ns && !wait.is_unseen {
+            return Ok(());
+        }
         if !wait.awaited.is_lock {
             return self.report_wait(jvm, wait);
         }
-        let (on_ns, wakes, user) = (event.on_ns, event.wakes, event.user);
-        jvm.held.insert(event.tid, Held { wait, on_ns, wakes, user, at: Instant::now() });
+        let (on_ns, wakes) = (event.on_ns, event.wakes);
+        jvm.held.insert(event.tid, Held { wait, on_ns, wakes, at: Instant::now(), is_over: false });
         Ok(())
     }
 
     /// Reports the waits that cannot go on any more; all of them if `all`.
     fn release(&mut self, jvm: &mut Jvm, all: bool) -> Result<()> {
-        let session = &self.session;
-        let is_over = |tid: &u32, held: &Held| {
-            all || held.at.elapsed() > MAX_HELD
-                || session::thread(session, *tid)
-                    .is_none_or(|thread| thread.on_ns.saturating_sub(held.on_ns) >= MAX_PAUSE_NS)
-        };
-        let over: Vec<_> =
-            jvm.held.iter().filter(|(tid, held)| is_over(tid, held)).map(|(tid, _)| *tid).collect();
+        let mut over = Vec::new();
+        for (&tid, held) in &mut jvm.held {
+            // The event of the thread's next wait may have been sent after the events were read. So the wait is reported
+            // after the next reading.
+            let was_over = held.is_over;
+            held.is_over = held.at.elapsed() > MAX_HELD
+                || session::thread(&self.session, tid).is_none_or(|thread| {
+                    thread.on_ns.saturating_sub(held.on_ns) >= max_pause(held.wait.kind)
+                });
+            let has_next = self.early.iter().any(|event| event.tid == tid);
+            if all || was_over && held.is_over && !has_next {
+                over.push(tid);
+            }
+        }
         for tid in over {
             if let Some(held) = jvm.held.remove(&tid) {
                 self.report_wait(jvm, held.wait)?;
@@ -379,6 +397,17 @@ const INTERRUPTS: [&str; 6] = [
     "el1_interrupt",
 ];
 
+fn max_pause(kind: Kind) -> u64 {
+    if kind == Kind::Monitor { MAX_PAUSE_NS } else { MAX_PARK_PAUSE_NS }
+}
+
+/// Whether two stacks have the same Java frames. Below them, the JVM may wait with or without a timeout.
+fn is_same_place(one: &[Frame], other: &[Frame]) -> bool {
+    let java =
+        |stack: &[Frame]| stack.iter().filter(|frame| frame.is_java()).cloned().collect::<Vec<_>>();
+    java(one) == java(other)
+}
+
 /// Whether the thread in which a wait was ended has ended it. If an interrupt ended the wait, for example that of a timer,
 /// the thread was only interrupted. `kernel` are the kernel's frames at that time.
 fn may_be_waker(event: &wait_event, waker: &waker, kernel: &[Frame]) -> bool {
@@ -454,7 +483,9 @@ impl<S: Sink> Tool for Tracer<S> {
         }
         for (number, event) in waits.into_iter().enumerate() {
             let Some(Followed { jvm, .. }) = jvms.get_mut(&event.target) else { continue };
-            if number >= early && !self.has_stacks(jvm, &event) {
+            // The waits of a thread stay in their order.
+            let follows = self.early.iter().any(|other| other.tid == event.tid);
+            if number >= early && (follows || !self.has_stacks(jvm, &event)) {
                 self.early.push(event);
                 continue;
             }
