@@ -111,6 +111,11 @@ fn of_futex(event: &wait_event, stack: &[Frame], by_vm_thread: bool) -> Kind {
     if event.waits_for.monitor != 0 {
         return Kind::Wait;
     }
+    // The JavaThread of a thread that has just started is not known yet.
+    let has = |function: &str| stack.iter().any(|frame| &*frame.name == function);
+    if event.java_thread == 0 && has("ObjectMonitor::enter") {
+        return Kind::Monitor;
+    }
     let innermost = stack.iter().rev().find(|frame| frame.is_java());
     let innermost = innermost.map_or("", |frame| &*frame.name);
     if innermost.ends_with("Unsafe.park") {
@@ -126,43 +131,49 @@ fn of_futex(event: &wait_event, stack: &[Frame], by_vm_thread: bool) -> Kind {
     }
 }
 
+/// Returns whether a thread with this stack waits to acquire an `AbstractQueuedSynchronizer`.
+pub(super) fn acquires(stack: &[Frame]) -> bool {
+    has_method(
+        stack,
+        &[
+            "Synchronizer.acquire",
+            "Synchronizer.acquireQueued",
+            "Synchronizer.acquireInterruptibly",
+            "Synchronizer.doAcquireInterruptibly",
+            "Synchronizer.doAcquireNanos",
+            "Synchronizer.tryAcquireNanos",
+        ],
+    )
+}
+
+/// Returns whether a stack contains one of these methods, given without the beginning of the name of their class:
+/// `java.util.concurrent.locks.AbstractQueued` or `AbstractQueuedLong`.
+fn has_method(stack: &[Frame], methods: &[&str]) -> bool {
+    let names = stack
+        .iter()
+        .filter(|frame| frame.is_java())
+        .filter_map(|frame| frame.name.strip_prefix("java.util.concurrent.locks.AbstractQueued"));
+    let mut names = names.map(|name| name.strip_prefix("Long").unwrap_or(name));
+    names.any(|name| methods.contains(&name))
+}
+
 /// Returns whether a frame of a waker shows that it interrupted the waiting thread, and did not release anything.
 fn interrupts(frame: &Frame) -> bool {
     frame.name.starts_with("java.lang.Thread.interrupt")
 }
 
-/// Returns whether a thread with this stack has released a lock when it woke a thread that waited for the lock.
+/// Returns whether a thread whose stack is `waker` has released a lock when it woke a thread that waited for the lock.
 pub(super) fn releases(kind: Kind, waiter: &[Frame], waker: &[Frame]) -> bool {
-    let has = |stack: &[Frame], methods: &[&str]| {
-        let java = stack.iter().filter(|frame| frame.is_java());
-        let mut names = java.filter_map(|frame| {
-            frame
-                .name
-                .strip_prefix("java.util.concurrent.locks.Abstract")
-                .map(|rest| rest.to_owned())
-        });
-        names.any(|name| methods.iter().any(|method| name.ends_with(method)))
-    };
     if waker.iter().rev().find(|frame| frame.is_java()).is_some_and(interrupts) {
         return false;
     }
-    match kind {
-        Kind::Monitor => true,
-        _ => {
-            has(
+    kind == Kind::Monitor
+        || acquires(waiter)
+            && has_method(waker, &["Synchronizer.release"])
+            && !has_method(
                 waiter,
-                &[
-                    "Synchronizer.acquire",
-                    "Synchronizer.acquireQueued",
-                    "Synchronizer.acquireInterruptibly",
-                    "Synchronizer.doAcquireInterruptibly",
-                    "Synchronizer.doAcquireNanos",
-                    "Synchronizer.tryAcquireNanos",
-                ],
-            ) && has(waker, &["Synchronizer.release"])
-                && !has(waiter, &["ConditionObject.await", "ConditionObject.awaitNanos"])
-        }
-    }
+                &["Synchronizer$ConditionObject.await", "Synchronizer$ConditionObject.awaitNanos"],
+            )
 }
 
 /// Returns why a virtual thread with this stack could not be unmounted.

@@ -199,7 +199,7 @@ impl<S: Sink> Tracer<S> {
         let by_vm_thread = event.waker.tgid == jvm.pid.0 && waker_comm == VM_THREAD;
         let reason = classify::reason(event, &stack, &kernel_stack, by_vm_thread);
         let (mut kind, mut awaited) = match reason {
-            Reason::Of(kind) => (kind, self.awaited(jvm, kind, event)),
+            Reason::Of(kind) => (kind, self.awaited(jvm, kind, event, &stack)),
             Reason::File(operation, descriptor) => {
                 self.file(jvm.pid, operation, descriptor, &kernel_stack)
             }
@@ -315,7 +315,7 @@ impl<S: Sink> Tracer<S> {
     }
 
     /// Returns the object or the lock that a thread waited for.
-    fn awaited(&self, jvm: &mut Jvm, kind: Kind, event: &wait_event) -> Awaited {
+    fn awaited(&self, jvm: &mut Jvm, kind: Kind, event: &wait_event, stack: &[Frame]) -> Awaited {
         let awaited = match kind {
             Kind::Monitor => &event.enters,
             Kind::Wait => &event.waits_for,
@@ -323,7 +323,10 @@ impl<S: Sink> Tracer<S> {
             _ => return Awaited::default(),
         };
         let class = jvm.class(awaited.klass);
-        let is_synchronizer = class.as_ref().is_some_and(|(_, is_synchronizer)| *is_synchronizer);
+        let is_synchronizer = match &class {
+            Some((_, is_synchronizer)) => *is_synchronizer,
+            None => classify::acquires(stack),
+        };
         Awaited {
             address: if awaited.monitor != 0 { awaited.monitor } else { awaited.object },
             is_lock: kind == Kind::Monitor || kind == Kind::Park && is_synchronizer,
