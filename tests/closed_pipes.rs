@@ -8,7 +8,7 @@ use std::{
 
 use jvmprobe_tests::{load::Load, run_beside_others, runtimes::named, tool::binary};
 
-const TOOLS: [&str; 5] = ["javaprof", "javagc", "javaobjnew", "javaclass", "javastack"];
+const TOOLS: [&str; 6] = ["javaprof", "javagc", "javaobjnew", "javaclass", "javastack", "javawait"];
 
 /// Runs a line of bash with the variables `$tool` and `$pid`. None of its processes may panic or
 /// end by SIGABRT.

@@ -72,7 +72,7 @@ fn tools_exit_when_target_memory_on_fuse_hangs() {
     let jvm = hostile_jvm(&server, dir.path(), |_| ());
     server.stop_answering();
     let mut server = Some(server);
-    for tool in ["javagc", "javaprof", "javaobjnew", "javaclass", "javastack"] {
+    for tool in ["javagc", "javaprof", "javaobjnew", "javaclass", "javastack", "javawait"] {
         let said = run_tool_on(tool, jvm.pid(), &mut server);
         assert!(said.contains("does not answer"), "{tool}: {said}");
     }

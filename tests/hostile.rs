@@ -23,7 +23,7 @@ const SLOW: Duration = Duration::from_secs(2);
 /// Maximum memory of a tool, in bytes; it must suffice for any data.
 const MAX_MEMORY: u64 = 1 << 30;
 /// Command lines of the tools.
-const TOOLS: [&[&str]; 10] = [
+const TOOLS: [&[&str]; 11] = [
     &["javagc", "--safepoints", "--pools", "--stack", "-j"],
     &["javaobjnew", "-s", "-t", "-j"],
     &["javaprof", "--folded", "--symbols", "hotspot"],
@@ -34,6 +34,7 @@ const TOOLS: [&[&str]; 10] = [
     &["javaclass", "--methods", "-j"],
     &["javaclass", "-s", "-v"],
     &["javastack", "-m", "-j"],
+    &["javawait", "-v", "1", "1"],
 ];
 
 /// A JVM with false data.

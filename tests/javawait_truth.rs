@@ -18,7 +18,7 @@ use jvmprobe_tests::{
     proc::monotonic_ns,
     run_beside_others,
     runtimes::{Runtime, named},
-    tool::Tool,
+    tool::{Tool, binary},
 };
 use serde_json::Value;
 
@@ -267,6 +267,7 @@ fn compare(title: &str, expected: &[Wait], trace: &Trace, has_all: bool) {
 
 fn check(runtime: &str, all_flags: &[&str], is_started: bool, seconds: u64) {
     run_beside_others();
+    binary("javawait");
     for flags in all_flags {
         let mut program = Program::start(named(runtime), flags);
         let trace = trace(&mut program, is_started, seconds);

@@ -51,8 +51,23 @@ pub struct Group {
     periods: Vec<(u64, u64)>,
     /// The longest waits, the longest first.
     pub longest: Vec<Wait>,
-    /// Number and total length in nanoseconds of the waits that threads at a place ended.
-    holders: HashMap<String, (u64, u64)>,
+    /// Waits that threads at a place ended, by place.
+    holders: HashMap<String, Ended>,
+}
+
+/// Waits of a group that threads at one place ended. Lengths are in nanoseconds.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Ended {
+    /// Number of waits.
+    pub count: u64,
+    /// Sum of their lengths.
+    pub total_ns: u64,
+    /// Number of times that a thread held a lock or an element of a pool for a known time.
+    pub holds: u64,
+    /// Sum of these times.
+    pub held_ns: u64,
+    /// The longest of these times.
+    pub max_held_ns: u64,
 }
 
 impl Group {
@@ -84,9 +99,14 @@ impl Group {
             if self.holders.len() >= MAX_HOLDERS && !self.holders.contains_key(&at) {
                 at = OTHER.into();
             }
-            let sum = self.holders.entry(at).or_default();
-            sum.0 += 1;
-            sum.1 = sum.1.saturating_add(length);
+            let ended = self.holders.entry(at).or_default();
+            ended.count += 1;
+            ended.total_ns = ended.total_ns.saturating_add(length);
+            if holder.held_ns > 0 {
+                ended.holds += 1;
+                ended.held_ns = ended.held_ns.saturating_add(holder.held_ns);
+                ended.max_held_ns = ended.max_held_ns.max(holder.held_ns);
+            }
         }
         let at = self.longest.partition_point(|other| other.length_ns() >= length);
         if at < EXAMPLES {
@@ -95,12 +115,12 @@ impl Group {
         }
     }
 
-    /// Returns the places at which threads ended waits of this group, with the number and the total length in nanoseconds
-    /// of these waits. The place with the longest waits comes first.
-    pub fn holders(&self) -> Vec<(&str, u64, u64)> {
-        let mut all: Vec<_> =
-            self.holders.iter().map(|(at, &(count, ns))| (&**at, count, ns)).collect();
-        all.sort_by(|a, b| b.2.cmp(&a.2).then_with(|| a.0.cmp(b.0)));
+    /// Returns the places at which threads ended waits of this group. The place at which locks or elements of pools were
+    /// held longest comes first; if none was held, that of the longest waits.
+    pub fn ended_by(&self) -> Vec<(&str, Ended)> {
+        let mut all: Vec<_> = self.holders.iter().map(|(at, ended)| (&**at, *ended)).collect();
+        let order = |ended: &Ended| (ended.held_ns, ended.total_ns);
+        all.sort_by(|a, b| order(&b.1).cmp(&order(&a.1)).then_with(|| a.0.cmp(b.0)));
         all
     }
 

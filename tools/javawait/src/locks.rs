@@ -8,7 +8,7 @@ use libjvmprobe::{
 };
 
 use crate::{
-    groups::Group,
+    groups::{Ended, Group},
     line::awaited,
     record::{EndedBy, LockRecord},
 };
@@ -70,9 +70,14 @@ impl Lock {
 
 /// Returns the places at which threads ended the waits of a group.
 pub fn ended_by(group: &Group) -> Vec<EndedBy> {
-    let record =
-        |(at, count, total_ns): (&str, u64, u64)| EndedBy { at: at.into(), count, total_ns };
-    group.holders().into_iter().map(record).collect()
+    let record = |(at, ended): (&str, Ended)| EndedBy {
+        at: at.into(),
+        count: ended.count,
+        total_ns: ended.total_ns,
+        mean_held_ns: (ended.holds > 0).then(|| ended.held_ns / ended.holds),
+        max_held_ns: (ended.holds > 0).then_some(ended.max_held_ns),
+    };
+    group.ended_by().into_iter().map(record).collect()
 }
 
 /// All locks of an interval.

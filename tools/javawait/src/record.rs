@@ -140,6 +140,10 @@ pub struct EndedBy {
     pub count: u64,
     /// Sum of their lengths.
     pub total_ns: u64,
+    /// Mean time for which the threads had held a lock or an element of a pool.
+    pub mean_held_ns: Option<u64>,
+    /// The longest of these times.
+    pub max_held_ns: Option<u64>,
 }
 
 /// A lock or another resource, with `--locks`.

@@ -5,6 +5,7 @@ use libjvmprobe::{
     bpf::clock,
     jvms::Lost,
     render::{
+        columns::wrap,
         output::Output,
         table::{Times, lost_line},
         units::{count, span},
@@ -135,6 +136,9 @@ impl<'a> Report<'a> {
                 "Not shown: {idle} for work, {} in total; --idle shows them",
                 span(groups.idle.1)
             ))?;
+        }
+        for line in table::pools(&sorted) {
+            self.out.lines(&wrap(&line))?;
         }
         for line in table::longest(&sorted, self.args.stacks) {
             self.out.line(&line)?;

@@ -16,6 +16,8 @@ use crate::{
 
 /// Number of groups whose longest wait is described.
 const DESCRIBED: usize = 3;
+/// Maximum number of places that are listed for a pool.
+const HOLDERS: usize = 3;
 /// Maximum number of frames of a described wait.
 const FRAMES: usize = 12;
 
@@ -48,11 +50,38 @@ pub fn table(groups: &[(&Key, &Group)], by_thread: bool) -> String {
     table.text()
 }
 
+/// Returns lines about the resources of pools: who held their elements, and for how long.
+pub fn pools(groups: &[(&Key, &Group)]) -> Vec<String> {
+    let is_pool = |key: &Key| key.kind != Kind::Monitor && key.on.is_some();
+    let pools = groups.iter().filter(|(key, _)| is_pool(key)).filter_map(|(key, group)| {
+        let holders: Vec<_> =
+            group.ended_by().into_iter().filter(|(_, ended)| ended.holds > 0).collect();
+        let held = holders.iter().take(HOLDERS).map(|(at, ended)| {
+            format!(
+                "{at} {}, {} on average, longest {}",
+                count(ended.holds, "time"),
+                span(ended.held_ns / ended.holds.max(1)),
+                span(ended.max_held_ns)
+            )
+        });
+        let held: Vec<_> = held.collect();
+        (!held.is_empty()).then(|| {
+            let on = key.on.as_deref().unwrap_or_default();
+            let at = key.at.as_deref().unwrap_or_default();
+            let waiting = count(group.at_once(), "thread");
+            format!("{on}: {waiting} at once waited at {at}; held by {}", held.join("; "))
+        })
+    });
+    let mut lines: Vec<_> = pools.take(DESCRIBED).flat_map(|line| ["".into(), line]).collect();
+    lines.dedup();
+    lines
+}
+
 /// Returns the place at which most of the waiting time was ended, with its share if there are others.
 pub fn ended_by(group: &Group) -> String {
-    let holders = group.holders();
-    let Some((at, count, _)) = holders.first() else { return "-".into() };
-    if *count == group.count { (*at).to_owned() } else { format!("{at} ({count})") }
+    let ended_by = group.ended_by();
+    let Some((at, ended)) = ended_by.first() else { return "-".into() };
+    if ended.count == group.count { (*at).to_owned() } else { format!("{at} ({})", ended.count) }
 }
 
 /// Returns the lines about the longest wait of each of the first groups; of all groups if `all`. Without `all`, groups

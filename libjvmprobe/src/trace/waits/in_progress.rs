@@ -121,7 +121,7 @@ impl<S: Sink> Tracer<S> {
         if let Some(on) = blocked_on {
             let is_lock = kind == Kind::Monitor || on.lock_owner().is_some();
             let class = Some(Arc::clone(&on.class));
-            let resource = resources::resource(&stack);
+            let resource = resources::resource(&stack).map(|resource| resource.name);
             awaited = Awaited { class, address: on.object.0, is_lock, name: "".into(), resource };
             let begin_ns = asleep.since.max(self.began_ns);
             holder = on.lock_owner().and_then(|owner| {

@@ -62,8 +62,11 @@ pub struct Jvm {
     pub(super) held: HashMap<u32, Held>,
     /// The last waits of each thread, the newest last.
     recent: HashMap<u32, VecDeque<Wait>>,
-    /// For each lock, the thread that acquired it last after a wait, and the time of that.
-    acquired: HashMap<u64, (ThreadName, u64)>,
+    /// For each lock and each thread that has acquired it after a wait: the time of the last acquisition, on
+    /// `CLOCK_MONOTONIC` in nanoseconds. A thread is given by its ID and the number of the virtual thread.
+    acquired: HashMap<(u64, u32, Option<u64>), u64>,
+    /// The same for the last release.
+    released: HashMap<(u64, u32, Option<u64>), u64>,
 }
 
 impl Jvm {
@@ -83,6 +86,7 @@ impl Jvm {
             held: HashMap::new(),
             recent: HashMap::new(),
             acquired: HashMap::new(),
+            released: HashMap::new(),
         }
     }
 
@@ -163,18 +167,25 @@ impl Jvm {
         }
     }
 
-    /// Records that a thread has acquired a lock.
+    /// Records that a thread has acquired a lock, or an element of a pool, after a wait.
     pub(super) fn acquire(&mut self, lock: u64, thread: &ThreadName, at: u64) {
         if self.acquired.len() >= MAX_KEPT {
             self.acquired.clear();
         }
-        self.acquired.insert(lock, (thread.clone(), at));
+        self.acquired.insert((lock, thread.tid, thread.virtual_thread), at);
     }
 
-    /// Returns when a thread acquired a lock that it has held up to now; `None` if that is not known.
-    pub(super) fn held_since(&self, lock: u64, thread: &ThreadName) -> Option<u64> {
-        let (owner, since) = self.acquired.get(&lock)?;
-        (owner.tid == thread.tid && owner.virtual_thread == thread.virtual_thread).then_some(*since)
+    /// Records that a thread has released a lock, or an element of a pool. Returns when it had acquired it; `None` if it did
+    /// not wait for it.
+    pub(super) fn release(&mut self, lock: u64, thread: &ThreadName, at: u64) -> Option<u64> {
+        let key = (lock, thread.tid, thread.virtual_thread);
+        let since = *self.acquired.get(&key)?;
+        // Several waiting threads may be woken by one release.
+        let last = self.released.insert(key, at).unwrap_or(0);
+        if self.released.len() >= MAX_KEPT {
+            self.released.clear();
+        }
+        (last < since || last == at).then_some(since)
     }
 
     /// Keeps a wait for later waits of threads that waited for its thread.

@@ -2,52 +2,125 @@
 
 use crate::stack::Frame;
 
-/// A method in which threads wait for a resource, and the resource's name. The outermost of these methods in a stack
-/// decides, because pools are made of the JDK's queues and semaphores.
-const METHODS: [(&str, &str); 17] = [
-    ("com.zaxxer.hikari.pool.HikariPool.getConnection", "HikariCP connection"),
-    ("org.apache.tomcat.jdbc.pool.ConnectionPool.borrowConnection", "Tomcat JDBC connection"),
-    ("org.apache.commons.dbcp2.PoolingDataSource.getConnection", "DBCP2 connection"),
-    ("org.apache.commons.pool2.impl.GenericObjectPool.borrowObject", "Commons Pool object"),
-    ("com.mchange.v2.resourcepool.BasicResourcePool.checkoutResource", "c3p0 connection"),
-    ("io.agroal.pool.ConnectionPool.getConnection", "Agroal connection"),
-    ("org.apache.http.pool.AbstractConnPool.getPoolEntryBlocking", "Apache HTTP connection"),
-    ("redis.clients.jedis.util.Pool.getResource", "Jedis connection"),
-    ("java.util.concurrent.Semaphore.acquire", "Semaphore permit"),
-    ("java.util.concurrent.Semaphore.tryAcquire", "Semaphore permit"),
-    ("java.util.concurrent.ArrayBlockingQueue.put", "space in ArrayBlockingQueue"),
-    ("java.util.concurrent.ArrayBlockingQueue.take", "element of ArrayBlockingQueue"),
-    ("java.util.concurrent.ArrayBlockingQueue.poll", "element of ArrayBlockingQueue"),
-    ("java.util.concurrent.LinkedBlockingQueue.put", "space in LinkedBlockingQueue"),
-    ("java.util.concurrent.LinkedBlockingQueue.take", "element of LinkedBlockingQueue"),
-    ("java.util.concurrent.FutureTask.get", "result of FutureTask"),
-    ("java.util.concurrent.CompletableFuture.get", "result of CompletableFuture"),
+/// A resource for which threads wait.
+#[derive(Debug)]
+pub(super) struct Resource {
+    /// The method in which they wait.
+    method: &'static str,
+    /// The name of the resource.
+    pub(super) name: &'static str,
+    /// Beginning of the names of the methods by which a thread returns the resource; `None` if threads do not hold it.
+    returned_by: Option<&'static str>,
+}
+
+const fn pool(method: &'static str, name: &'static str, returned_by: &'static str) -> Resource {
+    Resource { method, name, returned_by: Some(returned_by) }
+}
+
+const fn queue(method: &'static str, name: &'static str) -> Resource {
+    Resource { method, name, returned_by: None }
+}
+
+/// The outermost of these methods in a stack decides, because pools are made of the JDK's queues and semaphores.
+const RESOURCES: [Resource; 17] = [
+    pool(
+        "com.zaxxer.hikari.pool.HikariPool.getConnection",
+        "HikariCP connection",
+        "com.zaxxer.hikari.",
+    ),
+    pool(
+        "org.apache.tomcat.jdbc.pool.ConnectionPool.borrowConnection",
+        "Tomcat JDBC connection",
+        "org.apache.tomcat.jdbc.",
+    ),
+    pool(
+        "org.apache.commons.dbcp2.PoolingDataSource.getConnection",
+        "DBCP2 connection",
+        "org.apache.commons.dbcp2.",
+    ),
+    pool(
+        "org.apache.commons.pool2.impl.GenericObjectPool.borrowObject",
+        "Commons Pool object",
+        "org.apache.commons.pool2.",
+    ),
+    pool(
+        "com.mchange.v2.resourcepool.BasicResourcePool.checkoutResource",
+        "c3p0 connection",
+        "com.mchange.v2.",
+    ),
+    pool("io.agroal.pool.ConnectionPool.getConnection", "Agroal connection", "io.agroal."),
+    pool(
+        "org.apache.http.pool.AbstractConnPool.getPoolEntryBlocking",
+        "Apache HTTP connection",
+        "org.apache.http.",
+    ),
+    pool("redis.clients.jedis.util.Pool.getResource", "Jedis connection", "redis.clients.jedis."),
+    pool(
+        "java.util.concurrent.Semaphore.acquire",
+        "Semaphore permit",
+        "java.util.concurrent.Semaphore.release",
+    ),
+    pool(
+        "java.util.concurrent.Semaphore.tryAcquire",
+        "Semaphore permit",
+        "java.util.concurrent.Semaphore.release",
+    ),
+    queue("java.util.concurrent.ArrayBlockingQueue.put", "space in ArrayBlockingQueue"),
+    queue("java.util.concurrent.ArrayBlockingQueue.take", "element of ArrayBlockingQueue"),
+    queue("java.util.concurrent.ArrayBlockingQueue.poll", "element of ArrayBlockingQueue"),
+    queue("java.util.concurrent.LinkedBlockingQueue.put", "space in LinkedBlockingQueue"),
+    queue("java.util.concurrent.LinkedBlockingQueue.take", "element of LinkedBlockingQueue"),
+    queue("java.util.concurrent.FutureTask.get", "result of FutureTask"),
+    queue("java.util.concurrent.CompletableFuture.get", "result of CompletableFuture"),
 ];
 
-/// Packages of the JDK, of pools and of drivers, which are not the application.
-const LIBRARIES: [&str; 14] = [
+/// Packages of the JDK, of pools, drivers and frameworks, which are not the application.
+const LIBRARIES: [&str; 26] = [
     "java.",
     "javax.",
+    "jakarta.",
     "jdk.",
     "sun.",
     "com.sun.",
     "com.zaxxer.hikari.",
-    "org.apache.tomcat.jdbc.",
-    "org.apache.commons.dbcp2.",
-    "org.apache.commons.pool2.",
+    "org.apache.tomcat.",
+    "org.apache.catalina.",
+    "org.apache.commons.",
+    "org.apache.http.",
     "com.mchange.v2.",
     "io.agroal.",
     "org.postgresql.",
+    "org.mariadb.",
     "com.mysql.",
+    "oracle.jdbc.",
+    "com.microsoft.sqlserver.",
+    "org.h2.",
     "redis.clients.jedis.",
+    "org.springframework.",
+    "org.hibernate.",
+    "org.jooq.",
+    "io.netty.",
+    "org.eclipse.jetty.",
+    "kotlin.",
 ];
 
-/// Returns the name of the resource for which a thread with this stack, outermost frame first, waits.
-pub(super) fn resource(stack: &[Frame]) -> Option<&'static str> {
+/// Returns the resource for which a thread with this stack, outermost frame first, waits.
+pub(super) fn resource(stack: &[Frame]) -> Option<&'static Resource> {
     let java = stack.iter().filter(|frame| frame.is_java());
-    java.filter_map(|frame| METHODS.iter().find(|(method, _)| *method == &*frame.name))
-        .map(|(_, resource)| *resource)
-        .next()
+    java.filter_map(|frame| RESOURCES.iter().find(|of| of.method == &*frame.name)).next()
+}
+
+impl Resource {
+    /// Returns whether threads hold the resource, and a thread with this stack returns it.
+    pub(super) fn is_returned(&self, stack: &[Frame]) -> bool {
+        let returns = |frame: &Frame| self.returned_by.is_some_and(|by| frame.name.starts_with(by));
+        stack.iter().any(returns)
+    }
+
+    /// Returns a number that identifies the resource among all resources.
+    pub(super) fn key(&self) -> u64 {
+        RESOURCES.iter().position(|of| of.name == self.name).unwrap_or(RESOURCES.len()) as u64
+    }
 }
 
 /// Returns the innermost frame of a stack that is Java code of the application: neither of the JDK nor of a pool or a
@@ -71,15 +144,16 @@ mod tests {
 
     #[test]
     fn outermost_pool_is_the_resource() {
+        let name = |stack: &[Frame]| resource(stack).map(|resource| resource.name);
         let dao = stack(&[
             "OrderDao.find",
             "com.zaxxer.hikari.pool.HikariPool.getConnection",
             "java.util.concurrent.Semaphore.tryAcquire",
             "jdk.internal.misc.Unsafe.park",
         ]);
-        assert_eq!(resource(&dao), Some("HikariCP connection"));
-        assert_eq!(resource(&dao[2..]), Some("Semaphore permit"));
-        assert_eq!(resource(&dao[3..]), None);
+        assert_eq!(name(&dao), Some("HikariCP connection"));
+        assert_eq!(name(&dao[2..]), Some("Semaphore permit"));
+        assert_eq!(name(&dao[3..]), None);
     }
 
     #[test]

@@ -217,7 +217,7 @@ impl<S: Sink> Tracer<S> {
             virtual_thread: number,
         };
         if matches!(kind, Kind::Park | Kind::Wait | Kind::Pinned) {
-            awaited.resource = resources::resource(&stack);
+            awaited.resource = resources::resource(&stack).map(|resource| resource.name);
         }
         let woken = if event.woken < event.began { event.ended } else { event.woken };
         let run_queue_ns = match kind {
@@ -307,7 +307,9 @@ impl<S: Sink> Tracer<S> {
                 .filter(|(_, ns)| ns.saturating_mul(4) > wait.end_ns.saturating_sub(wait.begin_ns));
             holder.waited = waited.map(|(waited, _)| Box::new(waited.clone()));
         }
-        if wait.awaited.is_lock && wait.awaited.address != 0 {
+        if let Some(resource) = resources::resource(&wait.stack) {
+            jvm.acquire(resource.key(), &wait.thread, wait.end_ns);
+        } else if wait.awaited.is_lock && wait.awaited.address != 0 {
             jvm.acquire(wait.awaited.address, &wait.thread, wait.end_ns);
         }
         jvm.keep(&wait);
@@ -378,14 +380,25 @@ impl<S: Sink> Tracer<S> {
             name: if is_ours { jvm.name(waker.tid, comm) } else { comm.into() },
             virtual_thread: (waker.number != 0).then_some(waker.number),
         };
-        let has_held = is_ours && awaited.is_lock && classify::releases(kind, waiter, &stack);
-        let (relation, since) = match has_held {
-            false => (Relation::Woke, None),
-            true => (Relation::Held, jvm.held_since(awaited.address, &thread)),
+        let resource = resources::resource(waiter).filter(|of| is_ours && of.is_returned(&stack));
+        let released = match resource {
+            Some(resource) => Some(resource.key()),
+            None if is_ours && awaited.is_lock && classify::releases(kind, waiter, &stack) => {
+                Some(awaited.address)
+            }
+            None => None,
         };
-        let held_since = since.unwrap_or(event.began);
-        let held_ns = if has_held { waker.woken.saturating_sub(held_since) } else { 0 };
-        Some(Holder { thread, relation, held_ns, is_exact: since.is_some(), stack, waited: None })
+        let (relation, held_ns, is_exact) = match released {
+            None => (Relation::Woke, 0, false),
+            Some(lock) => {
+                let since = jvm.release(lock, &thread, waker.woken);
+                // Threads may hold other elements of a pool.
+                let least = if resource.is_some() { waker.woken } else { event.began };
+                let held_since = since.unwrap_or(least);
+                (Relation::Held, waker.woken.saturating_sub(held_since), since.is_some())
+            }
+        };
+        Some(Holder { thread, relation, held_ns, is_exact, stack, waited: None })
     }
 }
 
