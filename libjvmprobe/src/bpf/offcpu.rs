@@ -40,8 +40,10 @@ impl Hook {
     /// Returns the hook of this kernel.
     ///
     /// # Errors
-    /// [`Error::Kernel`] if it has none.
+    /// [`Error::Kernel`] if it has none, or no BTF.
     pub(crate) fn find() -> Result<Self> {
+        // Fails with the reason if the kernel has no BTF.
+        TaskFields::read()?;
         let types = Btf::from_vmlinux().ok();
         let has_tracepoint = types.is_some_and(|types| {
             types

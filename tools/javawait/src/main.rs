@@ -19,7 +19,7 @@ use anyhow::Result;
 use libjvmprobe::{
     bpf,
     cli::{self, describe},
-    jvms::{Trace, tracing},
+    jvms::{End, Trace, tracing},
     render::files::Files,
     sys::{
         privileges::{
@@ -53,8 +53,8 @@ fn run(args: &Args) -> Result<()> {
     keep_only(MAPS | READ | KERNEL_SYMBOLS | later | output);
     let what = describe(common.all, trace.names());
     log::info!("Tracing waits of {what}... Hit Ctrl-C to end.");
-    trace.run(common.times(), &stop)?;
-    trace.tool.finish(&mut trace.jvms)?;
+    let end = trace.run(common.times(), &stop)?;
+    trace.tool.finish(&mut trace.jvms, end == End::Reported)?;
     if let Some(flames) = trace.tool.sink.take_flames() {
         flames::write(files, flames, &what, args)?;
     }

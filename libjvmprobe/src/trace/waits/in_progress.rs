@@ -117,6 +117,8 @@ impl<S: Sink> Tracer<S> {
                 }
             },
         };
+        let is_pinned = thread.java.mounted.is_some() && kind.can_be_pinned();
+        let pinned_by = is_pinned.then(|| classify::pinned_by(kind, &stack));
         let mut holder = None;
         if let Some(on) = blocked_on {
             let is_lock = kind == Kind::Monitor || on.lock_owner().is_some();
@@ -138,7 +140,7 @@ impl<S: Sink> Tracer<S> {
                 name: jvm.name(thread.tid, thread.comm.clone()),
                 virtual_thread: thread.java.mounted,
             },
-            kind,
+            kind: if is_pinned { Kind::Pinned } else { kind },
             awaited,
             begin_ns: asleep.since.max(self.began_ns),
             end_ns,
@@ -147,7 +149,7 @@ impl<S: Sink> Tracer<S> {
             is_unseen: asleep.since == 0,
             is_in_progress: true,
             is_idle: is_idle(stack.iter()),
-            pinned_by: None,
+            pinned_by,
             stack,
             kernel_stack,
             holder,

@@ -131,11 +131,15 @@ impl<S: Sink> Tracer<S> {
         self.began_ns
     }
 
-    /// Reports the waits that may have gone on, and the end of the trace.
+    /// Reports the waits that have not ended, and the end of the trace. `is_reported`: the last interval has been reported
+    /// just now.
     ///
     /// # Errors
     /// Errors of the sink.
-    pub fn finish(&mut self, jvms: &mut ByKey<Jvm>) -> Result<()> {
+    pub fn finish(&mut self, jvms: &mut ByKey<Jvm>, is_reported: bool) -> Result<()> {
+        if is_reported {
+            return Ok(());
+        }
         self.take_events(jvms, Duration::ZERO)?;
         let end_ns = clock::monotonic_ns();
         self.report_in_progress(jvms, end_ns)?;
@@ -206,7 +210,7 @@ impl<S: Sink> Tracer<S> {
         };
         let number = (event.number != 0).then_some(event.number);
         let mut pinned_by = None;
-        if number.is_some() && matches!(kind, Kind::Park | Kind::Monitor | Kind::Wait) {
+        if number.is_some() && kind.can_be_pinned() {
             pinned_by = Some(classify::pinned_by(kind, &stack));
             kind = Kind::Pinned;
         }

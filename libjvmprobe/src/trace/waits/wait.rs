@@ -90,9 +90,9 @@ impl Kind {
         }
     }
 
-    /// Returns whether another thread may have held what the thread waited for.
-    pub fn is_lock(self) -> bool {
-        matches!(self, Self::Monitor | Self::Park | Self::Pinned)
+    /// Returns whether a virtual thread that waits in this way is unmounted, unless it is pinned.
+    pub(super) fn can_be_pinned(self) -> bool {
+        matches!(self, Self::Monitor | Self::Wait | Self::Park | Self::Sleep)
     }
 }
 
