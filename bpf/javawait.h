@@ -33,11 +33,11 @@ struct traced_jvm {
 	/* In a java.lang.Thread. */
 	__u32 park_blocker;
 	__u32 number;
-	/* Of references in objects. */
+	/* Form of references in objects. */
 	__u32 form;         /* enum reference_form */
 	__u32 shift;
 	__u64 base;
-	/* Of the class pointer in an object's header. */
+	/* Form of the class pointer in an object's header. */
 	__u32 klass_bytes;  /* size of the class pointer: 8, or 4 if it is compressed */
 	__u32 klass_at;     /* its offset in the header */
 	__u32 klass_bit;    /* its lowest bit at that offset */

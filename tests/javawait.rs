@@ -142,7 +142,7 @@ fn stopped_threads_are_reported_as_stopped() {
     let all = waits(&records);
     // The thread that computes was running.
     let own: Vec<_> = all.iter().filter(|wait| wait["kind"] == "stopped").collect();
-    let busy = own.iter().find(|wait| has_frame(&wait["stack"], "CpuLoad.main"));
+    let busy = own.iter().find(|wait| wait["thread"] == "cpu-worker");
     let busy = busy.unwrap_or_else(|| panic!("{own:?}"));
     let length = Duration::from_nanos(ns(busy, "length_ns"));
     println!("stopped for {stopped:?}, reported {length:?}");
@@ -198,7 +198,7 @@ fn throttling_is_distinguished_from_the_run_queue() {
     let records = output.json();
     let all = waits(&records);
     let within = |wait: &&&Value| ns(wait, "begin_ns") >= begin && ns(wait, "end_ns") <= end;
-    let busy = all.iter().filter(|wait| has_frame(&wait["stack"], "CpuLoad.main"));
+    let busy = all.iter().filter(|wait| wait["thread"] == "cpu-worker");
     let busy: Vec<_> = busy.filter(within).collect();
     let of = |kind: &str| -> Vec<u64> {
         let own = busy.iter().filter(|wait| wait["kind"] == kind);

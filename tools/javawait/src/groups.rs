@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use hdrhistogram::Histogram;
 use libjvmprobe::trace::waits::{Holder, Kind, Wait, application_frame};
 
-use crate::line::{awaited, thread};
+use crate::wait_text::{awaited, thread};
 
 /// Maximum number of groups. Further waits are added to one group for all others.
 const MAX_GROUPS: usize = 4096;
@@ -21,7 +21,7 @@ const MAX_PERIODS: usize = 1 << 14;
 /// Maximum length in microseconds that percentiles show: one day.
 const MAX_LENGTH_US: u64 = 86_400_000_000;
 
-/// What the waits of a group have in common.
+/// Properties that the waits of a group have in common.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Key {
     /// The process.

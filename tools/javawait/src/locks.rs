@@ -9,8 +9,8 @@ use libjvmprobe::{
 
 use crate::{
     groups::{Ended, Group},
-    line::awaited,
     record::{EndedBy, LockRecord},
+    wait_text::awaited,
 };
 
 /// Maximum number of locks. Waits for further locks are not shown.
@@ -23,7 +23,7 @@ const MAX_THREADS: usize = 4096;
 pub struct Lock {
     /// The process.
     pub pid: u32,
-    /// What threads waited for.
+    /// Object, file or connection.
     pub awaited: Awaited,
     /// Kind of the waits.
     pub kind: Kind,

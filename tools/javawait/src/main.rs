@@ -1,17 +1,17 @@
 //! javawait: shows what the threads of running JVMs wait for, for how long, and which thread made them wait.
 //!
 //! The arguments ([`args`]) name JVMs. The library records the waits ([`libjvmprobe::trace::waits`]). [`report`] receives
-//! them and prints them: one by one ([`line`], [`record`]), grouped ([`groups`], [`table`]), or by lock ([`locks`]).
+//! them and prints them: one by one ([`wait_text`], [`record`]), grouped ([`groups`], [`table`]), or by lock ([`locks`]).
 //! [`flames`] builds the profile for the output files.
 
 mod args;
 mod flames;
 mod groups;
-mod line;
 mod locks;
 mod record;
 mod report;
 mod table;
+mod wait_text;
 
 use std::process::ExitCode;
 

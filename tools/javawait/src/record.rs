@@ -7,7 +7,7 @@ use libjvmprobe::{
 };
 use serde::Serialize;
 
-use crate::line::awaited;
+use crate::wait_text::awaited;
 
 /// An output record.
 #[derive(Clone, Debug, Serialize)]
@@ -56,7 +56,7 @@ pub struct WaitRecord {
     pub in_progress: bool,
     /// Whether the thread waited for work.
     pub idle: bool,
-    /// What it waited for: an object, an address, a path.
+    /// Object, address or path for which it waited.
     pub on: Option<String>,
     /// Class of the object.
     pub class: Option<String>,
@@ -90,7 +90,7 @@ pub struct HolderRecord {
     pub held_exactly: Option<bool>,
     /// Its frames when it ended the wait, innermost first.
     pub stack: Vec<StackFrame>,
-    /// What it waited for itself meanwhile.
+    /// Its own longest wait meanwhile.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub waited: Option<Box<WaitRecord>>,
 }

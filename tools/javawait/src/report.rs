@@ -18,10 +18,10 @@ use crate::{
     args::Args,
     flames::Flames,
     groups::Groups,
-    line::line,
     locks::{self, Locks},
     record::{GroupRecord, Record, Summary},
     table,
+    wait_text::line,
 };
 
 /// Prints waits.

@@ -11,7 +11,7 @@ use libjvmprobe::{
 
 use crate::{
     groups::{Group, Key},
-    line::{awaited, holder, thread},
+    wait_text::{awaited, holder, thread},
 };
 
 /// Number of groups whose longest wait is described.

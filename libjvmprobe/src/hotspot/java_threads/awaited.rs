@@ -1,5 +1,5 @@
-//! What a thread waits for, as the BPF side reads it at the end of a wait (`bpf/javawait.bpf.c`): the offsets of the
-//! fields, the JavaThread of each thread, and the names of the classes of awaited objects.
+//! Data with which the BPF side reads what a thread waited for (`bpf/javawait.bpf.c`): the offsets of the fields, the
+//! JavaThread of each thread, and the names of the classes of awaited objects.
 
 use std::{collections::HashMap, sync::Arc};
 

@@ -25,7 +25,7 @@ const SAFEPOINT: [&str; 6] = [
 /// Functions of the kernel that bring memory back.
 const PAGE_FAULT: [&str; 3] = ["handle_mm_fault", "do_user_addr_fault", "asm_exc_page_fault"];
 
-/// What a wait was for, before names are looked up.
+/// Reason of a wait, before names are looked up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reason {
     /// One that needs no names.

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::{Pid, stack::Frame, trace::waits::application_frame};
 
-/// What a thread waited for.
+/// Kind of a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
@@ -109,7 +109,7 @@ pub struct ThreadName {
     pub virtual_thread: Option<u64>,
 }
 
-/// What a wait was for.
+/// Object, file or connection for which a thread waited.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Awaited {
     /// Name of the class of the object; `None` if it is not an object, or unknown.
@@ -147,7 +147,7 @@ pub struct Holder {
     pub is_exact: bool,
     /// Its stack when it ended the wait, outermost frame first.
     pub stack: Arc<[Frame]>,
-    /// What it waited for itself meanwhile, longest part first.
+    /// Its own longest wait meanwhile.
     pub waited: Option<Box<Wait>>,
 }
 
@@ -158,7 +158,7 @@ pub struct Wait {
     pub thread: ThreadName,
     /// Kind of the wait.
     pub kind: Kind,
-    /// What it was for.
+    /// Object, file or connection for which the thread waited.
     pub awaited: Awaited,
     /// Begin on `CLOCK_MONOTONIC`, in nanoseconds; the begin of the trace if the wait began before.
     pub begin_ns: u64,
