@@ -204,12 +204,19 @@ static __always_inline void thread_woken(void *ctx, __u64 task, struct thread *t
 	struct traced_jvm *jvm;
 	bpf_user_pt_regs_t regs;
 	struct own_stack *own;
+	bool is_long;
 
-	if (is_throttled(task))
+	/* Since Linux 6.18, a thread that is woken runs until it leaves the kernel, whatever its control group has used. */
+	if (!task_throttled && is_throttled(task))
 		thread->flags |= WAIT_WOKEN_THROTTLED;
+	is_long = now - thread->since >= min_wait || wants_short(thread);
+	if (!is_long && now - thread->since < MUTEX_NS)
+		return;
 	both = bpf_get_current_pid_tgid();
 	waker.tgid = both >> 32;
 	waker.tid = (__u32)both;
+	if (!waker.tid)
+		return;
 	if (current_registers(&regs)) {
 		waker.call = (__s32)CALL_NUMBER(&regs);
 		waker.address = PT_REGS_PARM1_SYSCALL(&regs);
@@ -225,7 +232,7 @@ static __always_inline void thread_woken(void *ctx, __u64 task, struct thread *t
 			bpf_map_update_elem(&wakes, &waker.tid, &one, BPF_NOEXIST);
 	}
 	/* The entry of a shorter wait's waker remains, and has another time. */
-	if ((now - thread->since < min_wait && !wants_short(thread)) || !waker.tid)
+	if (!is_long)
 		return;
 	bpf_get_current_comm(waker.comm, sizeof(waker.comm));
 	jvm = bpf_map_lookup_elem(&targets, &waker.tgid);
@@ -354,5 +361,5 @@ static __always_inline void thread_ended(struct thread *thread)
 /* Whether a thread that is switched out has been throttled: see is_throttled(). */
 static __always_inline void thread_leaves(struct thread *thread, __u64 task)
 {
-	thread->flags = is_throttled(task) ? WAIT_THROTTLED : 0;
+	thread->flags = !thread->state && is_throttled(task) ? WAIT_THROTTLED : 0;
 }

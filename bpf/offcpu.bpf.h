@@ -111,6 +111,7 @@ static __always_inline void switch_out(bool is_preempted, __u64 now)
 		   the time at which this thread began to run is unknown. */
 		if (pidns_ino)
 			thread->since = now;
+		bpf_get_current_comm(thread->comm, sizeof(thread->comm));
 	}
 	state = task_u32(task, task_state);
 	if (now > thread->since)
@@ -120,7 +121,6 @@ static __always_inline void switch_out(bool is_preempted, __u64 now)
 		bpf_map_delete_elem(&threads, &id);
 		return;
 	}
-	bpf_get_current_comm(thread->comm, sizeof(thread->comm));
 	thread->since = now;
 	thread->woken = 0;
 	thread->state = is_preempted ? 0 : state;
@@ -141,6 +141,9 @@ static __always_inline void switch_in(void *ctx, struct thread *thread, __u64 no
 		thread->shorts++;
 		return;
 	}
+	/* The thread may have a new name. */
+	if (is_current)
+		bpf_get_current_comm(thread->comm, sizeof(thread->comm));
 	wait_ended(ctx, thread, is_current);
 	thread->is_unseen = false;
 }
