@@ -188,13 +188,31 @@ static __always_inline bool is_throttled(__u64 task)
 	return task_cfs_rq && task_u32(task_u64(task, task_cfs_rq), cfs_rq_throttle_count);
 }
 
-/* Reads the registers with which the current thread entered the kernel. Returns false if there are none. */
-static __always_inline bool current_registers(bpf_user_pt_regs_t *regs)
+/* The system call of a thread. */
+struct system_call {
+	__u64 number;
+	__u64 args[4];
+};
+
+/* Reads the system call of the current thread. Returns false if the thread has none. Reads single registers, because the
+   BPF stack has no space for all of them. */
+static __always_inline bool current_call(struct system_call *call)
 {
-	return has_user_registers &&
-	       !bpf_probe_read_kernel(regs, sizeof(*regs),
-				      (void *)bpf_task_pt_regs(bpf_get_current_task_btf())) &&
-	       in_user_mode(regs);
+	const bpf_user_pt_regs_t *regs;
+	__u32 i;
+
+	if (!has_user_registers)
+		return false;
+	regs = (void *)bpf_task_pt_regs(bpf_get_current_task_btf());
+	{
+		const void *args[] = { CALL_ARGUMENTS(regs) };
+
+		if (bpf_probe_read_kernel(&call->number, sizeof(__u64), CALL_NUMBER(regs)))
+			return false;
+		for (i = 0; i < 4; i++)
+			bpf_probe_read_kernel(&call->args[i], sizeof(__u64), args[i]);
+	}
+	return (__s32)call->number >= 0;
 }
 
 static __always_inline void thread_woken(void *ctx, __u64 task, struct thread *thread, __u64 now)
@@ -202,7 +220,7 @@ static __always_inline void thread_woken(void *ctx, __u64 task, struct thread *t
 	struct waker waker = { .woken = now, .call = -1 };
 	__u64 both, *count, *java_thread, one = 1, operation = FUTEX_WAIT;
 	struct traced_jvm *jvm;
-	bpf_user_pt_regs_t regs;
+	struct system_call call = {};
 	struct own_stack *own;
 	bool is_long;
 
@@ -217,10 +235,10 @@ static __always_inline void thread_woken(void *ctx, __u64 task, struct thread *t
 	waker.tid = (__u32)both;
 	if (!waker.tid)
 		return;
-	if (current_registers(&regs)) {
-		waker.call = (__s32)CALL_NUMBER(&regs);
-		waker.address = PT_REGS_PARM1_SYSCALL(&regs);
-		operation = PT_REGS_PARM2_SYSCALL(&regs) & FUTEX_OPERATION;
+	if (current_call(&call)) {
+		waker.call = (__s32)call.number;
+		waker.address = call.args[0];
+		operation = call.args[1] & FUTEX_OPERATION;
 	}
 	/* An interrupt may have come while the thread waits for a futex. */
 	if (waker.call == CALL_FUTEX && operation != FUTEX_WAIT && operation != FUTEX_WAIT_BITSET &&
@@ -277,8 +295,8 @@ static __always_inline void wait_ended(void *ctx, struct thread *thread, bool is
 	struct own_stack *own = is_current ? own_stack(LEVEL_WAITED) : NULL;
 	__u64 *count, *java_thread, user = 0, kernel = 0;
 	struct traced_jvm *jvm = bpf_map_lookup_elem(&targets, &thread->tgid);
+	struct system_call call = {};
 	struct wait_event *event;
-	bpf_user_pt_regs_t regs;
 	struct waker *waker;
 
 	if (!jvm)
@@ -318,12 +336,9 @@ static __always_inline void wait_ended(void *ctx, struct thread *thread, bool is
 	if (waker && waker->woken == event->woken)
 		event->waker = *waker;
 	if (is_current) {
-		if (current_registers(&regs)) {
-			event->call = (__s32)CALL_NUMBER(&regs);
-			event->args[0] = PT_REGS_PARM1_SYSCALL(&regs);
-			event->args[1] = PT_REGS_PARM2_SYSCALL(&regs);
-			event->args[2] = PT_REGS_PARM3_SYSCALL(&regs);
-			event->args[3] = PT_REGS_PARM4_SYSCALL(&regs);
+		if (current_call(&call)) {
+			event->call = (__s32)call.number;
+			__builtin_memcpy(event->args, call.args, sizeof(event->args));
 			event->word = read_word(event->args[0]);
 		}
 		read_java(event, jvm);

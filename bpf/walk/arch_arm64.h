@@ -18,8 +18,10 @@ static __always_inline bool in_user_mode(const bpf_user_pt_regs_t *regs)
 	return !(regs->pstate & 0xf);
 }
 
-/* The number of the system call with which a thread entered the kernel. */
-#define CALL_NUMBER(regs) ((regs)->regs[8])
+/* Where the registers contain the number of the system call with which a thread entered the kernel, and the call's
+   arguments. */
+#define CALL_NUMBER(regs) (&(regs)->regs[8])
+#define CALL_ARGUMENTS(regs) &(regs)->regs[0], &(regs)->regs[1], &(regs)->regs[2], &(regs)->regs[3]
 
 static __always_inline void copy_registers(struct registers *to, const bpf_user_pt_regs_t *regs)
 {

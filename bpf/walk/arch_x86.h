@@ -49,8 +49,10 @@ static __always_inline bool saved_by_exception(const bpf_user_pt_regs_t *regs)
 	return regs->orig_rax == (__u64)-1;
 }
 
-/* The number of the system call with which a thread entered the kernel; -1 if it was an exception or an interrupt. */
-#define CALL_NUMBER(regs) ((regs)->orig_rax)
+/* Where the registers contain the number of the system call with which a thread entered the kernel (-1 if it was an
+   exception or an interrupt), and the call's arguments. */
+#define CALL_NUMBER(regs) (&(regs)->orig_rax)
+#define CALL_ARGUMENTS(regs) &(regs)->rdi, &(regs)->rsi, &(regs)->rdx, &(regs)->r10
 
 static __always_inline void copy_registers(struct registers *to, const bpf_user_pt_regs_t *regs)
 {

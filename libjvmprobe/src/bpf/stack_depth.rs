@@ -128,4 +128,5 @@ fn bpf_programs_fit_the_older_kernels_stack_limit() {
     check(include_bytes!(concat!(env!("OUT_DIR"), "/javaobjnew.o")));
     check(include_bytes!(concat!(env!("OUT_DIR"), "/javaprof.o")));
     check(include_bytes!(concat!(env!("OUT_DIR"), "/javastack.o")));
+    check(include_bytes!(concat!(env!("OUT_DIR"), "/javawait.o")));
 }
