@@ -94,7 +94,11 @@ static __always_inline bool current_ids(__u32 *tgid, __u32 *tid)
 
 static __always_inline bool is_traced(__u32 tgid, __u64 *since)
 {
-	return bpf_map_lookup_elem(&targets, &tgid);
+	struct traced_jvm *jvm = bpf_map_lookup_elem(&targets, &tgid);
+
+	if (jvm)
+		*since = jvm->since;
+	return jvm;
 }
 
 static __always_inline __u64 read_word(__u64 addr)

@@ -22,6 +22,7 @@ enum reference_form {
 /* A traced JVM, and where it stores what a thread waits for. Offsets are in bytes; 0 means that it has no such field. */
 struct traced_jvm {
 	__u64 key;          /* see target_key() in jvm.bpf.h */
+	__u64 since;        /* when the trace of its threads began, on CLOCK_MONOTONIC */
 	/* In a JavaThread. */
 	__u32 pending_monitor;
 	__u32 waiting_monitor;

@@ -53,7 +53,9 @@ impl Wait {
     fn logged(line: &str) -> Self {
         let words: Vec<_> = line.split_whitespace().collect();
         let ["wait", thread, kind, begin, end, holder] = words[..] else { panic!("{line}") };
-        let is_lock = ["monitor-", "reentrant-", "lock-"].iter().any(|of| thread.starts_with(of));
+        let is_lock = ["monitor-", "reentrant-", "lock-", "semaphore"]
+            .iter()
+            .any(|of| thread.starts_with(of));
         Self {
             thread: thread.into(),
             kind: kind.replace('_', " "),

@@ -26,9 +26,13 @@ Examples:
 
 The holder is the thread that released the lock, or that woke the waiting thread.";
 
+const VERBOSE: &str =
+    "Print each wait when it ends, and details to stderr; with -vv, messages of libbpf too";
+
 /// Shows what the threads of running JVMs wait for, for how long, and which thread made them wait.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "javawait", version, after_help = EXAMPLES, max_term_width = 100)]
+#[command(mut_arg("verbose", |arg| arg.help(VERBOSE)))]
 pub struct Args {
     #[command(flatten)]
     pub common: Common,
@@ -45,7 +49,7 @@ pub struct Args {
     #[arg(short, long)]
     pub threads: bool,
 
-    /// Show the stacks of each row: of the waiting threads and of the holders
+    /// Show the longest wait of each row with all frames: of the waiting thread and of the holder
     #[arg(short, long)]
     pub stacks: bool,
 

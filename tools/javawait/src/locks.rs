@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use libjvmprobe::{
     render::{table::RuledTable, units::span},
-    trace::waits::{Awaited, Kind, Relation, Wait},
+    trace::waits::{Awaited, Kind, Wait},
 };
 
 use crate::{
@@ -105,7 +105,7 @@ impl Locks {
         if lock.threads.len() < MAX_THREADS {
             lock.threads.insert((wait.thread.tid, wait.thread.virtual_thread));
         }
-        if let Some(holder) = wait.holder.as_ref().filter(|by| by.relation == Relation::Held) {
+        if let Some(holder) = wait.holder.as_ref().filter(|by| by.held_ns > 0) {
             // Several waits may end with the same period.
             let end = wait.end_ns.saturating_sub(wait.run_queue_ns);
             let longest = lock.holds.entry(end).or_default();

@@ -53,6 +53,7 @@ fn run(args: &Args) -> Result<()> {
     keep_only(MAPS | READ | KERNEL_SYMBOLS | later | output);
     let what = describe(common.all, trace.names());
     log::info!("Tracing waits of {what}... Hit Ctrl-C to end.");
+    trace.tool.sink.begin();
     let end = trace.run(common.times(), &stop)?;
     trace.tool.finish(&mut trace.jvms, end == End::Reported)?;
     if let Some(flames) = trace.tool.sink.take_flames() {

@@ -59,6 +59,15 @@ impl<'a> Report<'a> {
         })
     }
 
+    /// Begins the trace.
+    pub fn begin(&mut self) {
+        let now = clock::monotonic_ns();
+        (self.begin_ns, self.trace_begin_ns) = (now, now);
+        if self.flames.is_some() {
+            self.flames = Some(Flames::new(self.args.slot_ns(), now));
+        }
+    }
+
     /// Returns the profile for the output files, after the end of the trace.
     pub fn take_flames(&mut self) -> Option<Profile> {
         let duration_ns = self.begin_ns.saturating_sub(self.trace_begin_ns);
@@ -110,7 +119,11 @@ impl<'a> Report<'a> {
         let mut sorted = groups.sorted();
         let hidden = sorted.split_off(self.args.rows().min(sorted.len()));
         let at = self.times.before_title(end_ns, self.is_interval());
-        let (waits, total) = groups.all;
+        let (mut waits, mut total) = groups.all;
+        if self.args.idle {
+            waits += groups.idle.0;
+            total += groups.idle.1;
+        }
         self.out.line("")?;
         self.out.line(&format!(
             "{at}{} of at least {} in {}, {} in total",
@@ -120,7 +133,8 @@ impl<'a> Report<'a> {
             span(total),
         ))?;
         if self.args.locks {
-            return self.locks(locks);
+            self.locks(locks)?;
+            return self.show_lost();
         }
         if !sorted.is_empty() {
             self.out.lines(&table::table(&sorted, self.args.threads))?;
@@ -143,10 +157,11 @@ impl<'a> Report<'a> {
         for line in table::longest(&sorted, self.args.stacks) {
             self.out.line(&line)?;
         }
-        match lost_line(self.lost) {
-            Some(line) => self.out.line(&line),
-            None => Ok(()),
-        }
+        self.show_lost()
+    }
+
+    fn show_lost(&mut self) -> Result<()> {
+        lost_line(self.lost).map_or(Ok(()), |line| self.out.line(&line))
     }
 
     fn locks(&mut self, locks: &Locks) -> Result<()> {

@@ -52,24 +52,25 @@ pub fn table(groups: &[(&Key, &Group)], by_thread: bool) -> String {
 
 /// Returns lines about the resources of pools: who held their elements, and for how long.
 pub fn pools(groups: &[(&Key, &Group)]) -> Vec<String> {
-    let is_pool = |key: &Key| key.kind != Kind::Monitor && key.on.is_some();
-    let pools = groups.iter().filter(|(key, _)| is_pool(key)).filter_map(|(key, group)| {
+    let is_pool =
+        |group: &Group| group.longest.first().is_some_and(|wait| wait.awaited.resource.is_some());
+    let pools = groups.iter().filter(|(_, group)| is_pool(group)).filter_map(|(key, group)| {
         let holders: Vec<_> =
             group.ended_by().into_iter().filter(|(_, ended)| ended.holds > 0).collect();
-        let held = holders.iter().take(HOLDERS).map(|(at, ended)| {
-            format!(
-                "{at} {}, {} on average, longest {}",
-                count(ended.holds, "time"),
-                span(ended.held_ns / ended.holds.max(1)),
+        let held = holders.iter().take(HOLDERS).map(|(at, ended)| match ended.holds {
+            1 => format!("{at} once, for {}", span(ended.held_ns)),
+            holds => format!(
+                "{at} {holds} times, {} on average, longest {}",
+                span(ended.held_ns / holds),
                 span(ended.max_held_ns)
-            )
+            ),
         });
         let held: Vec<_> = held.collect();
         (!held.is_empty()).then(|| {
             let on = key.on.as_deref().unwrap_or_default();
             let at = key.at.as_deref().unwrap_or_default();
             let waiting = count(group.at_once(), "thread");
-            format!("{on}: {waiting} at once waited at {at}; held by {}", held.join("; "))
+            format!("{on}: at most {waiting} waited at {at}; held by {}", held.join("; "))
         })
     });
     let mut lines: Vec<_> = pools.take(DESCRIBED).flat_map(|line| ["".into(), line]).collect();

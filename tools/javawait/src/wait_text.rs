@@ -9,7 +9,7 @@ use libjvmprobe::{
 /// Returns the name of what a wait was for; `None` if there is none. An object is shown by its class and, if
 /// `with_address`, its address.
 pub fn awaited(awaited: &Awaited, with_address: bool) -> Option<String> {
-    let Awaited { class, address, name, resource, .. } = awaited;
+    let Awaited { class, object: address, name, resource, .. } = awaited;
     if let Some(resource) = resource {
         return Some((*resource).to_owned());
     }
@@ -33,16 +33,14 @@ pub fn thread(thread: &ThreadName) -> String {
 
 /// Returns a line about a wait that has ended.
 pub fn line(wait: &Wait, times: Times) -> String {
+    let so_far = if wait.is_in_progress { " so far" } else { "" };
     let mut text = format!(
-        "{} {:>9} {:<13} {}",
+        "{} {:>9}{so_far} {:<13} {}",
         times.show(wait.end_ns),
         span(wait.length_ns()),
         wait.kind.name(),
         thread(&wait.thread)
     );
-    if wait.is_in_progress {
-        text += " so far";
-    }
     if let Some(on) = awaited(&wait.awaited, true) {
         text += &format!(" for {on}");
     }
@@ -65,6 +63,7 @@ pub fn line(wait: &Wait, times: Times) -> String {
 /// Describes the thread that ended a wait of a thread of process `pid`.
 pub fn holder(holder: &Holder, pid: u32) -> String {
     let mut text = match holder.relation {
+        Relation::Held if holder.held_ns == 0 => "held for an unknown time by ".into(),
         Relation::Held if holder.is_exact => format!("held for {} by ", span(holder.held_ns)),
         Relation::Held => format!("held for at least {} by ", span(holder.held_ns)),
         Relation::Woke => "woken by ".into(),

@@ -36,7 +36,9 @@ const METHODS: [&str; 22] = [
 ];
 
 /// Functions of libjvm.so and of the launcher that wait only for work.
-const FUNCTIONS: [&str; 24] = [
+const FUNCTIONS: [&str; 26] = [
+    "jni_DestroyJavaVM",
+    "Threads::destroy_vm",
     "CompileQueue::get",
     "VMThread::loop",
     "VMThread::wait_for_operation",

@@ -68,7 +68,7 @@ mod tests {
 
     #[test]
     fn struct_layouts_match_the_c_header() {
-        assert_eq!(size_of::<traced_jvm>(), 8 + 10 * 4 + 8 + 4 * 4 + 8);
+        assert_eq!(size_of::<traced_jvm>(), 2 * 8 + 10 * 4 + 8 + 4 * 4 + 8);
         assert_eq!(size_of::<awaited>(), 3 * 8);
         assert_eq!(size_of::<waker>(), 5 * 8 + 4 * 4 + 16);
         assert_eq!(size_of::<wait_event>(), 16 * 8 + 3 * 24 + 72 + 4 * 4 + 16);

@@ -4,10 +4,10 @@
 use std::{collections::HashMap, sync::Arc};
 
 use crate::{
-    Result,
+    Addr, Result,
     hotspot::java_threads::{BlockKind, JavaThread, Owner},
     jvms::{ByKey, Followed, Tool},
-    process::{blocking_call::current_call, os_threads::os_threads},
+    process::{blocking_call::current_call, memory::Memory, os_threads::os_threads},
     trace::{
         asleep::{self, SleepingThread},
         samples::idle::is_idle,
@@ -104,7 +104,9 @@ impl<S: Sink> Tracer<S> {
         let call = call.and_then(|call| i32::try_from(call).ok()).unwrap_or(-1);
         let [first, second] = args.unwrap_or_default();
         let args = [first, second, 0, 0];
-        let event = wait_event { call, args, state: INTERRUPTIBLE, ..wait_event::default() };
+        let memory = Memory::open(jvm.pid).ok();
+        let word = memory.and_then(|memory| memory.u64(Addr(first)).ok()).unwrap_or(0);
+        let event = wait_event { call, args, word, state: INTERRUPTIBLE, ..wait_event::default() };
         let blocked_on = thread.java.blocked_on.as_ref();
         let (kind, mut awaited) = match blocked_on.map(|on| on.kind) {
             Some(BlockKind::Enter) => (Kind::Monitor, Awaited::default()),
@@ -124,7 +126,9 @@ impl<S: Sink> Tracer<S> {
             let is_lock = kind == Kind::Monitor || on.lock_owner().is_some();
             let class = Some(Arc::clone(&on.class));
             let resource = resources::resource(&stack).map(|resource| resource.name);
-            awaited = Awaited { class, address: on.object.0, is_lock, name: "".into(), resource };
+            let object = on.object.0;
+            let address = jvm.monitor(object).unwrap_or(object);
+            awaited = Awaited { class, object, address, is_lock, name: "".into(), resource };
             let begin_ns = asleep.since.max(self.began_ns);
             holder = on.lock_owner().and_then(|owner| {
                 let (thread, stack) = owner_thread(jvm, owner, all, stacks)?;

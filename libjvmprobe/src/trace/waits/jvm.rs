@@ -65,8 +65,8 @@ pub struct Jvm {
     /// For each lock and each thread that has acquired it after a wait: the time of the last acquisition, on
     /// `CLOCK_MONOTONIC` in nanoseconds. A thread is given by its ID and the number of the virtual thread.
     acquired: HashMap<(u64, u32, Option<u64>), u64>,
-    /// The same for the last release.
-    released: HashMap<(u64, u32, Option<u64>), u64>,
+    /// Monitors by the addresses of their objects.
+    monitors: HashMap<u64, u64>,
 }
 
 impl Jvm {
@@ -86,7 +86,7 @@ impl Jvm {
             held: HashMap::new(),
             recent: HashMap::new(),
             acquired: HashMap::new(),
-            released: HashMap::new(),
+            monitors: HashMap::new(),
         }
     }
 
@@ -175,17 +175,22 @@ impl Jvm {
         self.acquired.insert((lock, thread.tid, thread.virtual_thread), at);
     }
 
-    /// Records that a thread has released a lock, or an element of a pool. Returns when it had acquired it; `None` if it did
-    /// not wait for it.
-    pub(super) fn release(&mut self, lock: u64, thread: &ThreadName, at: u64) -> Option<u64> {
-        let key = (lock, thread.tid, thread.virtual_thread);
-        let since = *self.acquired.get(&key)?;
-        // Several waiting threads may be woken by one release.
-        let last = self.released.insert(key, at).unwrap_or(0);
-        if self.released.len() >= MAX_KEPT {
-            self.released.clear();
+    /// Returns when a thread last acquired a lock, or an element of a pool, after a wait; `None` if that is not known.
+    pub(super) fn acquired(&self, lock: u64, thread: &ThreadName) -> Option<u64> {
+        self.acquired.get(&(lock, thread.tid, thread.virtual_thread)).copied()
+    }
+
+    /// Records the monitor of an object.
+    pub(super) fn add_monitor(&mut self, object: u64, monitor: u64) {
+        if self.monitors.len() >= MAX_KEPT {
+            self.monitors.clear();
         }
-        (last < since || last == at).then_some(since)
+        self.monitors.insert(object, monitor);
+    }
+
+    /// Returns the monitor that an object had in the last wait for it.
+    pub(super) fn monitor(&self, object: u64) -> Option<u64> {
+        self.monitors.get(&object).copied()
     }
 
     /// Keeps a wait for later waits of threads that waited for its thread.

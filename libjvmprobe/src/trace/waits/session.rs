@@ -10,7 +10,7 @@ use libbpf_rs::{
 use crate::{
     Addr, Error, Pid, Result,
     bpf::{
-        self, kernel_types,
+        self, clock, kernel_types,
         offcpu::{self, Hook, TaskFields, Thread},
         preflight,
         records::{bytes, copy},
@@ -117,7 +117,8 @@ pub(super) fn add_jvm(
     pid: Pid,
     fields: Option<&WaitFields>,
 ) -> Result<()> {
-    let jvm = traced_jvm { key, ..fields.and_then(layout_of).unwrap_or_default() };
+    let since = clock::monotonic_ns();
+    let jvm = traced_jvm { key, since, ..fields.and_then(layout_of).unwrap_or_default() };
     let added = session.skel.maps.targets.update(&pid.0.to_ne_bytes(), bytes(&jvm), MapFlags::ANY);
     added.map_err(|source| Error::Bpf { what: format!("add process {pid}"), source })
 }
@@ -144,6 +145,7 @@ fn layout_of(fields: &WaitFields) -> Option<traced_jvm> {
     };
     Some(traced_jvm {
         key: 0,
+        since: 0,
         pending_monitor: offset(fields.pending_monitor)?,
         waiting_monitor: offset(fields.waiting_monitor)?,
         thread_object: offset(fields.thread_object)?,

@@ -8,8 +8,8 @@ use std::{
 use libbpf_rs::Link;
 
 use crate::{
-    Pid, Result,
-    bpf::{clock, offcpu::Hook, probes::Plan, records::text, session::Attach},
+    Error, Pid, Result,
+    bpf::{self, clock, offcpu::Hook, probes::Plan, records::text, session::Attach},
     hotspot::HotSpot,
     jvms::{ByKey, Followed, Lost, Reading, Tool},
     process::{
@@ -42,8 +42,8 @@ use crate::{
 const MAX_PAUSE_NS: u64 = 150_000;
 /// The same for a thread that is parked.
 const MAX_PARK_PAUSE_NS: u64 = 100_000;
-/// If more time than this has passed after a wait, the thread's next wait is another one, in nanoseconds.
-const MAX_GAP_NS: u64 = 300_000;
+/// If more time than this has passed after a thread was parked, its next wait is another one, in nanoseconds.
+const MAX_PARK_GAP_NS: u64 = 300_000;
 /// Time after which a wait is reported even if it may go on. Up to JDK 23, one thread of those that wait for a monitor wakes
 /// up at least once per second (`ObjectMonitor::EnterI`, objectMonitor.cpp).
 const MAX_HELD: Duration = Duration::from_millis(1500);
@@ -106,6 +106,13 @@ impl<S: Sink> Tracer<S> {
     /// # Errors
     /// [`crate::Error::Permission`] or [`crate::Error::Kernel`] if the kernel refuses.
     pub fn new(options: Options, sink: S) -> Result<Self> {
+        if !bpf::sees_initial_pids() {
+            return Err(Error::Kernel {
+                what: "record the waits of threads in another PID namespace".into(),
+                hint: "run javawait on the host, or in a container with the host's PID namespace"
+                    .into(),
+            });
+        }
         let hook = Hook::find()?;
         let mut session = session::load(&hook, options.min, true, options.pace)?;
         let links = session::attach(&mut session, &hook)?;
@@ -163,8 +170,9 @@ impl<S: Sink> Tracer<S> {
     /// Returns the kernel's frames of a thread that waited, without those of the context switch.
     pub(super) fn kernel_stack_of_wait(&self, id: u64) -> Stack {
         let stack = self.kernel_stacks.get(&id).cloned().unwrap_or_default();
-        match stack.iter().position(|frame| &*frame.name == "__schedule") {
-            Some(at) => stack[..at].into(),
+        let is_switch = |frame: &Frame| matches!(&*frame.name, "schedule" | "__schedule");
+        match stack.iter().position(is_switch) {
+            Some(at) => stack.get(..at).unwrap_or_default().into(),
             None => stack,
         }
     }
@@ -257,7 +265,8 @@ impl<S: Sink> Tracer<S> {
                 && before.awaited.address == wait.awaited.address
                 && is_same_place(&before.stack, &wait.stack)
                 && held.wakes == event.wakes
-                && event.began.saturating_sub(before.end_ns) < MAX_GAP_NS
+                && (wait.kind == Kind::Monitor
+                    || event.began.saturating_sub(before.end_ns) < MAX_PARK_GAP_NS)
                 && event.on_ns.saturating_sub(held.on_ns) < max_pause(wait.kind);
             if is_same {
                 wait.begin_ns = before.begin_ns;
@@ -268,7 +277,7 @@ impl<S: Sink> Tracer<S> {
             }
         }
         // A shorter wait is received only because it may belong to the last one.
-        if wait.length_ns() < self.min_ns && !wait.is_unseen {
+        if wait.length_ns() < self.min_ns {
             return Ok(());
         }
         if !wait.awaited.is_lock {
@@ -333,7 +342,11 @@ impl<S: Sink> Tracer<S> {
             Some((_, is_synchronizer)) => *is_synchronizer,
             None => classify::acquires(stack),
         };
+        if awaited.monitor != 0 {
+            jvm.add_monitor(awaited.object, awaited.monitor);
+        }
         Awaited {
+            object: awaited.object,
             address: if awaited.monitor != 0 { awaited.monitor } else { awaited.object },
             is_lock: kind == Kind::Monitor || kind == Kind::Park && is_synchronizer,
             class: class.map(|(name, _)| name),
@@ -395,11 +408,12 @@ impl<S: Sink> Tracer<S> {
         let (relation, held_ns, is_exact) = match released {
             None => (Relation::Woke, 0, false),
             Some(lock) => {
-                let since = jvm.release(lock, &thread, waker.woken);
-                // Threads may hold other elements of a pool.
+                // If the holder acquired the lock before this wait, it may have released it in between, unseen because no
+                // thread waited. It has then held the lock since this wait began; of a pool, it may hold another element.
+                let acquired = jvm.acquired(lock, &thread).filter(|&at| at >= event.began);
                 let least = if resource.is_some() { waker.woken } else { event.began };
-                let held_since = since.unwrap_or(least);
-                (Relation::Held, waker.woken.saturating_sub(held_since), since.is_some())
+                let since = acquired.unwrap_or(least);
+                (Relation::Held, waker.woken.saturating_sub(since), acquired.is_some())
             }
         };
         Some(Holder { thread, relation, held_ns, is_exact, stack, waited: None })
@@ -433,7 +447,11 @@ fn is_same_place(one: &[Frame], other: &[Frame]) -> bool {
 fn may_be_waker(event: &wait_event, waker: &waker, kernel: &[Frame]) -> bool {
     let is_same_futex =
         waker.call == FUTEX && event.call == FUTEX && waker.address == event.args[0];
-    let is_interrupt = |frame: &Frame| INTERRUPTS.iter().any(|name| frame.name.starts_with(name));
+    // Without the kernel's symbols, interrupts cannot be recognized.
+    let is_unnamed = |frame: &Frame| frame.name.starts_with("[unknown");
+    let is_interrupt = |frame: &Frame| {
+        is_unnamed(frame) || INTERRUPTS.iter().any(|name| frame.name.starts_with(name))
+    };
     is_same_futex || !kernel.is_empty() && !kernel.iter().any(is_interrupt)
 }
 
@@ -463,6 +481,10 @@ impl<S: Sink> Tool for Tracer<S> {
         let reader = hotspot.and_then(|hotspot| {
             let read = hotspot.awaited_reader().and_then(|mut reader| {
                 let fields = reader.fields()?;
+                // The Zero VM does not store the IDs of its threads.
+                if reader.threads()?.is_empty() {
+                    return Err(Error::layout("its threads have no IDs"));
+                }
                 Ok((reader, fields))
             });
             read.inspect_err(|error| {
@@ -526,7 +548,7 @@ impl<S: Sink> Tool for Tracer<S> {
         let stacks: usize = jvms.values().map(|followed| followed.jvm.stacks.len()).sum();
         if stacks + self.kernel_stacks.len() > MAX_STACKS {
             // A stack that occurs again is sent again.
-            crate::bpf::records::clear(&self.session.skel.maps.known_stacks)?;
+            bpf::records::clear(&self.session.skel.maps.known_stacks)?;
             jvms.values_mut().for_each(|followed| followed.jvm.stacks.clear());
             self.kernel_stacks.clear();
         }

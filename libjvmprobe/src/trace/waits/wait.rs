@@ -114,6 +114,8 @@ pub struct ThreadName {
 pub struct Awaited {
     /// Name of the class of the object; `None` if it is not an object, or unknown.
     pub class: Option<Arc<str>>,
+    /// Address of the object, which a collector may move; 0 if it is not an object, or unknown.
+    pub object: u64,
     /// Address that identifies it for some time: of the monitor, or of the object. 0 if it is not an object.
     pub address: u64,
     /// Whether a thread can own the object exclusively: a monitor or an `AbstractOwnableSynchronizer`.
