@@ -275,13 +275,14 @@ static __always_inline void thread_woken(void *ctx, __u64 task, struct thread *t
 }
 
 /* Reads what a JVM stores about the wait of the current thread. */
-static __always_inline void read_java(struct wait_event *event, const struct traced_jvm *jvm)
+static __always_inline void read_java(struct wait_event *event, const struct traced_jvm *jvm,
+				      __u64 java_thread)
 {
-	__u64 *java_thread = bpf_map_lookup_elem(&java_threads, &event->tid), object;
+	__u64 object;
 
 	if (!java_thread || !jvm->thread_object)
 		return;
-	event->java_thread = *java_thread;
+	event->java_thread = java_thread;
 	read_monitor(jvm, event->java_thread + jvm->pending_monitor, &event->enters);
 	read_monitor(jvm, event->java_thread + jvm->waiting_monitor, &event->waits_for);
 	event->number = mounted_on(jvm, event->java_thread);
@@ -333,10 +334,11 @@ static __always_inline void wait_ended(void *ctx, struct thread *thread, bool is
 	event->kernel = kernel;
 	event->call = -1;
 	__builtin_memcpy(event->comm, thread->comm, sizeof(event->comm));
-	count = bpf_map_lookup_elem(&wakes, &event->tid);
+	/* Before Linux 6.3, a key must not lie in the ring buffer. */
+	count = bpf_map_lookup_elem(&wakes, &thread->tid);
 	if (count)
 		event->wakes = *count;
-	waker = bpf_map_lookup_elem(&wakers, &event->tid);
+	waker = bpf_map_lookup_elem(&wakers, &thread->tid);
 	if (waker && waker->woken == event->woken)
 		event->waker = *waker;
 	if (is_current) {
@@ -345,7 +347,7 @@ static __always_inline void wait_ended(void *ctx, struct thread *thread, bool is
 			__builtin_memcpy(event->args, call.args, sizeof(event->args));
 			event->word = read_word(event->args[0]);
 		}
-		read_java(event, jvm);
+		read_java(event, jvm, java_thread ? *java_thread : 0);
 	}
 	/* A thread that was woken too early goes on waiting. */
 	thread->follows_until = event->enters.monitor || event->parks_for.object ?
