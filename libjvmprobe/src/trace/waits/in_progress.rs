@@ -25,6 +25,9 @@ use crate::{
 /// `TASK_INTERRUPTIBLE` of include/linux/sched.h.
 const INTERRUPTIBLE: u32 = 1;
 
+/// If more time than this has passed between two waits of a thread, they do not belong together, in nanoseconds.
+const MAX_GAP_NS: u64 = 1_000_000;
+
 /// A Java thread, with the name that the kernel has for it.
 struct Thread {
     tid: u32,
@@ -82,7 +85,8 @@ impl<S: Sink> Tracer<S> {
             let begin_ns = asleep.since.max(self.began_ns);
             let is_long = end_ns.saturating_sub(begin_ns) >= self.min_ns;
             if is_long && !thread.java.is_moving {
-                let wait = self.in_progress(jvm, asleep, thread, &threads, &stacks, end_ns);
+                let mut wait = self.in_progress(jvm, asleep, thread, &threads, &stacks, end_ns);
+                join_with_last(jvm, &mut wait);
                 self.report_wait(jvm, wait)?;
             }
         }
@@ -158,6 +162,19 @@ impl<S: Sink> Tracer<S> {
             kernel_stack,
             holder,
         }
+    }
+}
+
+/// Joins a wait in progress with the thread's last one if that one may have gone on.
+fn join_with_last(jvm: &mut Jvm, wait: &mut Wait) {
+    let goes_on = |last: &Wait| {
+        last.kind == wait.kind && wait.begin_ns.saturating_sub(last.end_ns) < MAX_GAP_NS
+    };
+    if jvm.held.get(&wait.thread.tid).is_some_and(|held| goes_on(&held.wait))
+        && let Some(held) = jvm.held.remove(&wait.thread.tid)
+    {
+        wait.begin_ns = held.wait.begin_ns;
+        wait.is_unseen |= held.wait.is_unseen;
     }
 }
 

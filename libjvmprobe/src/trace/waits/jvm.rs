@@ -20,6 +20,9 @@ pub(super) const MAX_STACKS: usize = 1 << 15;
 /// Time within which a new thread is expected in the JVM's list of threads. A thread that is not listed by then is no Java
 /// thread.
 const TIME_TO_LIST: Duration = Duration::from_secs(1);
+/// After the list was read, it is not read again for this many times as long as that took, because a JVM may have
+/// thousands of threads and start new ones all the time.
+const LIST_DELAY_FACTOR: u32 = 4;
 /// Interval at which the list is read while it lacks a new thread: when the thread was just seen, and later.
 const LIST_INTERVALS: [(Duration, Duration); 2] = [
     (Duration::from_millis(20), Duration::from_millis(1)),
@@ -56,6 +59,8 @@ pub struct Jvm {
     pub(super) stacks: HashMap<u64, Stack>,
     reader: Option<AwaitedReader>,
     names: Option<ThreadNames>,
+    /// Earliest time at which the list of threads is read again.
+    next_list_at: Instant,
     /// Threads whose JavaThreads are not known yet, with the times at which they were seen first.
     unlisted: HashMap<u32, Instant>,
     /// Waits that may go on, by thread.
@@ -82,6 +87,7 @@ impl Jvm {
             stacks: HashMap::new(),
             reader,
             names: hotspot.map(ThreadNames::new),
+            next_list_at: Instant::now(),
             unlisted: HashMap::new(),
             held: HashMap::new(),
             recent: HashMap::new(),
@@ -126,6 +132,10 @@ impl Jvm {
             self.unlisted.clear();
             return Vec::new();
         };
+        let begin = Instant::now();
+        if begin < self.next_list_at {
+            return Vec::new();
+        }
         let Ok(listed) = reader.threads() else { return Vec::new() };
         let Ok(threads) = os_threads(self.pid) else { return Vec::new() };
         let mut found = Vec::new();
@@ -140,6 +150,7 @@ impl Jvm {
             }
             self.unlisted.remove(&thread.tid);
         }
+        self.next_list_at = Instant::now() + begin.elapsed() * LIST_DELAY_FACTOR;
         found
     }
 
@@ -193,7 +204,8 @@ impl Jvm {
         self.monitors.get(&object).copied()
     }
 
-    /// Keeps a wait for later waits of threads that waited for its thread.
+    /// Keeps a wait for later waits of threads that waited for its thread. What the holder waited for is left out, so that a
+    /// chain of waits has at most two of them.
     pub(super) fn keep(&mut self, wait: &Wait) {
         if self.recent.len() >= MAX_KEPT {
             self.recent.clear();
@@ -202,7 +214,11 @@ impl Jvm {
         if waits.len() == MAX_RECENT {
             waits.pop_front();
         }
-        waits.push_back(wait.clone());
+        let mut wait = wait.clone();
+        if let Some(holder) = &mut wait.holder {
+            holder.waited = None;
+        }
+        waits.push_back(wait);
     }
 
     /// Returns the longest wait of a thread within a period, and the length of their intersection.

@@ -47,6 +47,8 @@ const MAX_PARK_GAP_NS: u64 = 300_000;
 /// Time after which a wait is reported even if it may go on. Up to JDK 23, one thread of those that wait for a monitor wakes
 /// up at least once per second (`ObjectMonitor::EnterI`, objectMonitor.cpp).
 const MAX_HELD: Duration = Duration::from_millis(1500);
+/// Interval at which waits that may go on are examined.
+const RELEASE_INTERVAL: Duration = Duration::from_millis(20);
 /// Name of the JVM's thread that runs safepoints.
 const VM_THREAD: &str = "VM Thread";
 /// futex(2).
@@ -96,6 +98,8 @@ pub struct Tracer<S> {
     /// Waits whose stacks have not been received, because another processor sends them.
     early: Vec<wait_event>,
     pub(super) began_ns: u64,
+    /// Time at which the waits that may go on were examined last.
+    released: Instant,
     /// Minimum length of a wait in nanoseconds.
     pub(super) min_ns: u64,
 }
@@ -129,6 +133,7 @@ impl<S: Sink> Tracer<S> {
             namers: HashMap::new(),
             early: Vec::new(),
             began_ns,
+            released: Instant::now(),
             min_ns: u64::try_from(options.min.as_nanos()).unwrap_or(u64::MAX),
         })
     }
@@ -533,11 +538,17 @@ impl<S: Sink> Tool for Tracer<S> {
             }
             self.take_wait(jvm, &event)?;
         }
+        let is_release_due = self.released.elapsed() >= RELEASE_INTERVAL;
+        if is_release_due {
+            self.released = Instant::now();
+        }
         for followed in jvms.values_mut() {
             for (tid, java_thread) in followed.jvm.listed_threads() {
                 session::set_java_thread(&self.session, tid, java_thread);
             }
-            self.release(&mut followed.jvm, false)?;
+            if is_release_due {
+                self.release(&mut followed.jvm, false)?;
+            }
         }
         Ok(())
     }
