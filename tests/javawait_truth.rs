@@ -211,6 +211,8 @@ impl Figures {
         self.wrong_length += usize::from(is_different);
         self.max_difference_ns = self.max_difference_ns.max(difference);
         self.wrong_kind += usize::from(wait.kind != expected.kind);
+        // Of a wait that is reported in several parts, each part names the thread that ended it. The program logs the last.
+        let wait = waits.iter().max_by_key(|wait| wait.time.end).unwrap_or(wait);
         if expected.relation.is_some() {
             let is_wrong = wait.holder.is_some() && wait.holder != expected.holder;
             let is_held = wait.relation.as_deref() == Some("held");

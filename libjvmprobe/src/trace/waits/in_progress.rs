@@ -15,8 +15,9 @@ use crate::{
             Sink, Tracer,
             classify::{self, Reason},
             event::wait_event,
-            jvm::Jvm,
-            resources,
+            jvm::{Held, Jvm},
+            resources, session,
+            tracer::{max_gap, max_pause},
             wait::{Awaited, Holder, Kind, Relation, ThreadName, Wait},
         },
     },
@@ -24,9 +25,6 @@ use crate::{
 
 /// `TASK_INTERRUPTIBLE` of include/linux/sched.h.
 const INTERRUPTIBLE: u32 = 1;
-
-/// If more time than this has passed between two waits of a thread, they do not belong together, in nanoseconds.
-const MAX_GAP_NS: u64 = 1_000_000;
 
 /// A Java thread, with the name that the kernel has for it.
 struct Thread {
@@ -86,7 +84,8 @@ impl<S: Sink> Tracer<S> {
             let is_long = end_ns.saturating_sub(begin_ns) >= self.min_ns;
             if is_long && !thread.java.is_moving {
                 let mut wait = self.in_progress(jvm, asleep, thread, &threads, &stacks, end_ns);
-                join_with_last(jvm, &mut wait);
+                let on_ns = session::thread(&self.session, thread.tid).map(|thread| thread.on_ns);
+                join_with_last(jvm, &mut wait, on_ns);
                 self.report_wait(jvm, wait)?;
             }
         }
@@ -165,12 +164,14 @@ impl<S: Sink> Tracer<S> {
     }
 }
 
-/// Joins a wait in progress with the thread's last one if that one may have gone on.
-fn join_with_last(jvm: &mut Jvm, wait: &mut Wait) {
-    let goes_on = |last: &Wait| {
-        last.kind == wait.kind && wait.begin_ns.saturating_sub(last.end_ns) < MAX_GAP_NS
+/// Joins a wait for a monitor with the thread's last wait if that one goes on. `on_ns` is the running time of the thread.
+fn join_with_last(jvm: &mut Jvm, wait: &mut Wait, on_ns: Option<u64>) {
+    let goes_on = |held: &Held| {
+        (held.wait.kind, wait.kind) == (Kind::Monitor, Kind::Monitor)
+            && wait.begin_ns.saturating_sub(held.wait.end_ns) < max_gap(wait.kind)
+            && on_ns.is_some_and(|on_ns| on_ns.saturating_sub(held.on_ns) < max_pause(wait.kind))
     };
-    if jvm.held.get(&wait.thread.tid).is_some_and(|held| goes_on(&held.wait))
+    if jvm.held.get(&wait.thread.tid).is_some_and(goes_on)
         && let Some(held) = jvm.held.remove(&wait.thread.tid)
     {
         wait.begin_ns = held.wait.begin_ns;

@@ -42,7 +42,9 @@ use crate::{
 const MAX_PAUSE_NS: u64 = 150_000;
 /// The same for a thread that is parked.
 const MAX_PARK_PAUSE_NS: u64 = 100_000;
-/// If more time than this has passed after a thread was parked, its next wait is another one, in nanoseconds.
+/// If more time than this has passed after a wait, the thread's next wait is another one, in nanoseconds.
+const MAX_GAP_NS: u64 = 500_000;
+/// The same for a thread that is parked.
 const MAX_PARK_GAP_NS: u64 = 300_000;
 /// Time after which a wait is reported even if it may go on. Up to JDK 23, one thread of those that wait for a monitor wakes
 /// up at least once per second (`ObjectMonitor::EnterI`, objectMonitor.cpp).
@@ -270,8 +272,7 @@ impl<S: Sink> Tracer<S> {
                 && before.awaited.address == wait.awaited.address
                 && is_same_place(&before.stack, &wait.stack)
                 && held.wakes == event.wakes
-                && (wait.kind == Kind::Monitor
-                    || event.began.saturating_sub(before.end_ns) < MAX_PARK_GAP_NS)
+                && event.began.saturating_sub(before.end_ns) < max_gap(wait.kind)
                 && event.on_ns.saturating_sub(held.on_ns) < max_pause(wait.kind);
             if is_same {
                 wait.begin_ns = before.begin_ns;
@@ -436,7 +437,13 @@ const INTERRUPTS: [&str; 6] = [
     "el1_interrupt",
 ];
 
-fn max_pause(kind: Kind) -> u64 {
+/// Returns the time that may pass between two parts of a wait, in nanoseconds.
+pub(super) fn max_gap(kind: Kind) -> u64 {
+    if kind == Kind::Monitor { MAX_GAP_NS } else { MAX_PARK_GAP_NS }
+}
+
+/// Returns the time for which a thread may run between two parts of a wait, in nanoseconds.
+pub(super) fn max_pause(kind: Kind) -> u64 {
     if kind == Kind::Monitor { MAX_PAUSE_NS } else { MAX_PARK_PAUSE_NS }
 }
 
