@@ -6,7 +6,6 @@ use std::{
     collections::HashMap,
     fs,
     path::Path,
-    process::Command,
     thread,
     time::{Duration, Instant},
 };
@@ -320,10 +319,6 @@ fn errors_say_what_to_do() {
     assert_refused(&tool::run("javawait", &["-p", "1", "--min", "5"]), 2, &["100us, 1ms"]);
     let load = Load::start_program(named("temurin-17"), "-XX:+UseSerialGC", "WaitLoad");
     let pid = load.pid().to_string();
-    let mut command: Command = without_btf("javawait", &["-p", &pid]);
-    let output = tool::run_command({
-        command.env("LANG", "C");
-        command
-    });
+    let output = tool::run_command(without_btf("javawait", &["-p", &pid]));
     assert_refused(&output, 1, &["BTF"]);
 }

@@ -211,7 +211,8 @@ impl Figures {
         self.wrong_length += usize::from(is_different);
         self.max_difference_ns = self.max_difference_ns.max(difference);
         self.wrong_kind += usize::from(wait.kind != expected.kind);
-        // Of a wait that is reported in several parts, each part names the thread that ended it. The program logs the last.
+        // If a wait is reported in several parts, each part names the thread that ended that part. The program logs the
+        // thread that ended the last one.
         let wait = waits.iter().max_by_key(|wait| wait.time.end).unwrap_or(wait);
         if expected.relation.is_some() {
             let is_wrong = wait.holder.is_some() && wait.holder != expected.holder;

@@ -77,7 +77,35 @@ pub(crate) enum ClassField {
     },
 }
 
+/// Where the header of an object contains the class, for the BPF side. For a class pointer of 4 bytes, the class is at
+/// `base + (number << shift)`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ClassPlace {
+    /// Size of the class pointer in bytes.
+    pub(crate) bytes: u32,
+    /// Its offset in the header, in bytes.
+    pub(crate) at: u32,
+    /// Its lowest bit at that offset.
+    pub(crate) bit: u32,
+    /// Number of bits by which it is shifted left.
+    pub(crate) shift: u32,
+    /// Added to the shifted number.
+    pub(crate) base: u64,
+}
+
 impl ClassField {
+    /// Returns the place of the class in an object's header.
+    pub(crate) fn place(self) -> ClassPlace {
+        /// Offset of the class field: it follows the 8-byte mark word.
+        const AFTER_MARK: u32 = 8;
+        let (at, bytes, bit, base, shift) = match self {
+            Self::Pointer => (AFTER_MARK, 8, 0, 0, 0),
+            Self::Compressed { base, shift } => (AFTER_MARK, 4, 0, base, shift),
+            Self::Compact { base, shift } => (0, 4, COMPACT_SHIFT, base, shift),
+        };
+        ClassPlace { bytes, at, bit, shift, base }
+    }
+
     /// Determines the form that a JVM uses.
     ///
     /// # Errors

@@ -246,6 +246,6 @@ impl From<&Holder> for HolderRecord {
 }
 
 /// Returns the frames of a stack, innermost first.
-pub fn frames(stack: &[Frame]) -> Vec<StackFrame> {
+fn frames(stack: &[Frame]) -> Vec<StackFrame> {
     stack.iter().rev().map(StackFrame::from).collect()
 }

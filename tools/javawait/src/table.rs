@@ -73,9 +73,7 @@ pub fn pools(groups: &[(&Key, &Group)]) -> Vec<String> {
             format!("{on}: at most {waiting} waited at {at}; held by {}", held.join("; "))
         })
     });
-    let mut lines: Vec<_> = pools.take(DESCRIBED).flat_map(|line| ["".into(), line]).collect();
-    lines.dedup();
-    lines
+    pools.take(DESCRIBED).flat_map(|line| [String::new(), line]).collect()
 }
 
 /// Returns the place at which most of the waiting time was ended, with its share if there are others.

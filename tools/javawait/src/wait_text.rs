@@ -2,8 +2,8 @@
 
 use libjvmprobe::{
     render::{table::Times, units::span},
-    stack::{Frame, StackFrame},
-    trace::waits::{Awaited, Holder, Kind, Relation, ThreadName, Wait},
+    stack::StackFrame,
+    trace::waits::{Awaited, Holder, Kind, Relation, ThreadName, Wait, application_frame},
 };
 
 /// Returns the name of what a wait was for; `None` if there is none. An object is shown by its class and, if
@@ -89,9 +89,4 @@ pub fn holder(holder: &Holder, pid: u32) -> String {
         }
     }
     text
-}
-
-/// Returns the innermost frame of a stack that belongs to the application.
-pub fn application_frame(stack: &[Frame]) -> Option<&Frame> {
-    libjvmprobe::trace::waits::application_frame(stack)
 }

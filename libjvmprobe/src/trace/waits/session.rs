@@ -16,10 +16,7 @@ use crate::{
         records::{bytes, copy},
         session,
     },
-    hotspot::{
-        java_threads::{Form, WaitFields},
-        objects::{COMPACT_SHIFT, ClassField},
-    },
+    hotspot::java_threads::{Form, WaitFields},
     sys::Pace,
     trace::waits::{
         event::{Event, traced_jvm},
@@ -37,7 +34,7 @@ const BY_THREAD: [&str; 3] = ["java_threads", "wakers", "wakes"];
 ///
 /// # Errors
 /// [`crate::Error::Permission`] or [`crate::Error::Kernel`] if the kernel rejects it.
-pub(super) fn load(hook: &Hook, min: Duration, with_kernel: bool, pace: Pace) -> Result<Session> {
+pub(super) fn load(hook: &Hook, min: Duration, pace: Pace) -> Result<Session> {
     preflight::check_walker()?;
     let task = TaskFields::read()?;
     let mut open =
@@ -45,7 +42,6 @@ pub(super) fn load(hook: &Hook, min: Duration, with_kernel: bool, pace: Pace) ->
     if let Some(data) = open.maps.rodata_data.as_deref_mut() {
         data.uses_walk_data = true;
         data.has_user_registers = bpf::has_user_registers();
-        data.want_kernel = with_kernel;
         data.task_pid = task.pid;
         data.task_tgid = task.tgid;
         data.task_state = task.state;
@@ -130,19 +126,13 @@ pub(super) fn remove_jvm(session: &Session, pid: Pid) {
 }
 
 fn layout_of(fields: &WaitFields) -> Option<traced_jvm> {
-    /// Offset of the class field: it follows the 8-byte mark word.
-    const KLASS_AT: u32 = 8;
     let offset = |offset: u64| u32::try_from(offset).ok();
     let (form, shift, base) = match fields.form {
         Form::Address => (0, 0, 0),
         Form::Narrow { base, shift } => (1, shift, base),
         Form::Colored => (2, 0, 0),
     };
-    let (klass_at, klass_bytes, klass_bit, klass_base, klass_shift) = match fields.class {
-        ClassField::Pointer => (KLASS_AT, 8, 0, 0, 0),
-        ClassField::Compressed { base, shift } => (KLASS_AT, 4, 0, base, shift),
-        ClassField::Compact { base, shift } => (0, 4, COMPACT_SHIFT, base, shift),
-    };
+    let class = fields.class.place();
     Some(traced_jvm {
         key: 0,
         since: 0,
@@ -157,11 +147,11 @@ fn layout_of(fields: &WaitFields) -> Option<traced_jvm> {
         form,
         shift,
         base,
-        klass_bytes,
-        klass_at,
-        klass_bit,
-        klass_shift,
-        klass_base,
+        klass_bytes: class.bytes,
+        klass_at: class.at,
+        klass_bit: class.bit,
+        klass_shift: class.shift,
+        klass_base: class.base,
     })
 }
 

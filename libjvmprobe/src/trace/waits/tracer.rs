@@ -120,7 +120,7 @@ impl<S: Sink> Tracer<S> {
             });
         }
         let hook = Hook::find()?;
-        let mut session = session::load(&hook, options.min, true, options.pace)?;
+        let mut session = session::load(&hook, options.min, options.pace)?;
         let links = session::attach(&mut session, &hook)?;
         let began_ns = clock::monotonic_ns();
         session::begin(&mut session, began_ns);
@@ -138,11 +138,6 @@ impl<S: Sink> Tracer<S> {
             released: Instant::now(),
             min_ns: u64::try_from(options.min.as_nanos()).unwrap_or(u64::MAX),
         })
-    }
-
-    /// Returns when the recording began, on `CLOCK_MONOTONIC` in nanoseconds.
-    pub fn began_ns(&self) -> u64 {
-        self.began_ns
     }
 
     /// Reports the waits that have not ended, and the end of the trace. `is_reported`: the last interval has been reported

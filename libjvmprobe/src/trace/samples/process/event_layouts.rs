@@ -4,11 +4,7 @@ use std::sync::Arc;
 
 use crate::{
     Error, Pid, Result,
-    hotspot::{
-        Collector, HotSpot,
-        deopt::Traps,
-        objects::{COMPACT_SHIFT, ClassField},
-    },
+    hotspot::{Collector, HotSpot, deopt::Traps},
     trace::samples::{
         event::java_layout,
         events::{EventKind, EventSpec, java::JavaEvent},
@@ -70,22 +66,16 @@ fn classes_of(hotspot: &HotSpot) -> Result<java_layout> {
         let implausible = |_| Error::Layout { what: format!("implausible field offset {at}") };
         u32::try_from(at).map_err(implausible)
     };
-    /// Offset of the class field: it follows the 8-byte mark word.
-    const KLASS_AT: u32 = 8;
-    let (klass_at, klass_bytes, klass_bit, klass_base, klass_shift) = match hotspot.class_field()? {
-        ClassField::Pointer => (KLASS_AT, 8, 0, 0, 0),
-        ClassField::Compressed { base, shift } => (KLASS_AT, 4, 0, base, shift),
-        ClassField::Compact { base, shift } => (0, 4, COMPACT_SHIFT, base, shift),
-    };
+    let class = hotspot.class_field()?.place();
     Ok(java_layout {
         klass_name: offset(layout.klass_name)?,
         symbol_length: offset(layout.symbol_length)?,
         symbol_body: offset(layout.symbol_body)?,
-        klass_bytes,
-        klass_at,
-        klass_bit,
-        klass_shift,
-        klass_base,
+        klass_bytes: class.bytes,
+        klass_at: class.at,
+        klass_bit: class.bit,
+        klass_shift: class.shift,
+        klass_base: class.base,
         ..java_layout::default()
     })
 }
