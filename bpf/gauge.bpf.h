@@ -13,14 +13,6 @@ struct {
 	__type(value, struct gauge);
 } gauges SEC(".maps");
 
-static __always_inline __u64 read_u64(__u64 addr)
-{
-	__u64 value = 0;
-
-	bpf_probe_read_user(&value, sizeof(value), (void *)addr);
-	return value;
-}
-
 /*
  * Returns the number of free words in the free lists of CMS's old generation, one list per block size. Not
  * static, so that the verifier checks the loop once instead of at every call.

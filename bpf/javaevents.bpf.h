@@ -9,6 +9,8 @@
 #ifndef JVMPROBE_JAVAEVENTS_BPF_H
 #define JVMPROBE_JAVAEVENTS_BPF_H
 
+#include "class.bpf.h"
+
 struct label_key {
 	__u64 target;
 	__u64 label;
@@ -153,37 +155,24 @@ static __always_inline void add_char(struct label_event *event, char c)
 	event->size = at + 1;
 }
 
-static __always_inline __u64 word_at(__u64 addr)
-{
-	__u64 word = 0;
-
-	bpf_probe_read_user(&word, sizeof(word), (void *)addr);
-	return word;
-}
-
 /* Returns the label of the class of a handle's object. */
 static __always_inline __u64 class_label(__u64 target, __u64 handle)
 {
 	struct java_layout *java = bpf_map_lookup_elem(&java_layouts, &target);
-	__u64 header = 0, klass, symbol, text, label;
+	__u64 klass, symbol, text, label;
 	struct own_label *own;
 	__u16 size = 0;
 
 	if (!java || !handle)
 		return 0;
 	/* The two low bits of a handle may encode its kind. */
-	header = word_at(handle & ~3ULL) + java->klass_at;
-	header = word_at(header);
-	klass = header >> (java->klass_bit & 63);
-	if (java->klass_bytes == 4)
-		klass = java->klass_base +
-			((java->klass_bit ? klass : (__u32)klass) << (java->klass_shift & 63));
-	symbol = word_at(klass + java->klass_name);
+	klass = class_of(&java->class, read_u64(handle & ~3ULL));
+	symbol = read_u64(klass + java->klass_name);
 	if (bpf_probe_read_user(&size, sizeof(size), (void *)(symbol + java->symbol_length)))
 		return LABEL_OTHER;
 	text = symbol + java->symbol_body;
 	/* A Symbol's memory may be reused after its class is unloaded, so the end of the name is part of the label. */
-	label = word_at(size < 8 ? text : text + size - 8);
+	label = read_u64(size < 8 ? text : text + size - 8);
 	label = mix(mix(symbol, size), label) | LABEL_IS_TEXT;
 	own = lock_label();
 	if (!own)

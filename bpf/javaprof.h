@@ -3,6 +3,7 @@
 #ifndef JVMPROBE_JAVAPROF_H
 #define JVMPROBE_JAVAPROF_H
 
+#include "class.h"
 #include "offcpu.h"
 #include "stops.h"
 #include "walk/walk.h"
@@ -89,12 +90,8 @@ struct java_layout {
 	__u32 klass_name;
 	__u32 symbol_length;
 	__u32 symbol_body;
-	__u32 klass_bytes;  /* size of the class pointer: 8, or 4 if it is compressed */
-	__u32 klass_at;     /* its offset in the header */
-	__u32 klass_bit;    /* its lowest bit at that offset */
-	__u32 klass_shift;
 	__u32 unused;
-	__u64 klass_base;
+	struct class_place class;
 	/* Offsets in a CompileTask, zero if unknown. */
 	__u32 task_level;
 	__u32 task_osr_bci;

@@ -15,6 +15,7 @@
 
 #include "javawait.h"
 #include "walk/intern.bpf.h"
+#include "class.bpf.h"
 #include "tasks.bpf.h"
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
@@ -101,14 +102,6 @@ static __always_inline bool is_traced(__u32 tgid, __u64 *since)
 	return jvm;
 }
 
-static __always_inline __u64 read_word(__u64 addr)
-{
-	__u64 word = 0;
-
-	bpf_probe_read_user(&word, sizeof(word), (void *)addr);
-	return word;
-}
-
 /* Returns the address in a reference of generational ZGC: it begins above the one of four bits that is set
    (ZPointerLoadShiftTable, zAddress_x86.cpp). */
 static __always_inline __u64 uncolored(__u64 word)
@@ -125,47 +118,33 @@ static __always_inline __u64 uncolored(__u64 word)
 /* Follows a field of the JVM that refers to an object. */
 static __always_inline __u64 object_of(const struct traced_jvm *jvm, __u64 field)
 {
-	__u64 word = read_word(field);
+	__u64 word = read_u64(field);
 
 	if (jvm->has_handles && word)
-		word = read_word(word);
+		word = read_u64(word);
 	return jvm->form == REFERENCE_COLORED ? uncolored(word) : word;
 }
 
 /* Reads a field of an object that refers to another one. */
 static __always_inline __u64 reference_at(const struct traced_jvm *jvm, __u64 field)
 {
-	__u64 word = read_word(field);
+	__u64 word = read_u64(field);
 
 	if (jvm->form == REFERENCE_NARROW)
 		return (__u32)word ? jvm->base + ((__u64)(__u32)word << (jvm->shift & 63)) : 0;
 	return jvm->form == REFERENCE_COLORED ? uncolored(word) : word;
 }
 
-static __always_inline __u64 klass_of(const struct traced_jvm *jvm, __u64 object)
-{
-	__u64 word, klass;
-
-	if (!object)
-		return 0;
-	word = read_word(object + jvm->klass_at);
-	klass = word >> (jvm->klass_bit & 63);
-	if (jvm->klass_bytes != 4)
-		return klass;
-	if (!jvm->klass_bit)
-		klass = (__u32)klass;
-	return klass ? jvm->klass_base + (klass << (jvm->klass_shift & 63)) : 0;
-}
-
 /* Reads a field of a JavaThread that refers to a monitor. */
 static __always_inline void read_monitor(const struct traced_jvm *jvm, __u64 field,
 					 struct awaited *awaited)
 {
-	awaited->monitor = read_word(field);
+	awaited->monitor = read_u64(field);
 	if (!awaited->monitor)
 		return;
 	awaited->object = object_of(jvm, awaited->monitor + jvm->monitor_object);
-	awaited->klass = klass_of(jvm, awaited->object);
+	if (awaited->object)
+		awaited->klass = class_of(&jvm->class, awaited->object);
 }
 
 /* Returns the number of the virtual thread that is mounted on a thread; 0 if none is. */
@@ -177,7 +156,7 @@ static __always_inline __u64 mounted_on(const struct traced_jvm *jvm, __u64 java
 		return 0;
 	own = object_of(jvm, java_thread + jvm->thread_object);
 	mounted = object_of(jvm, java_thread + jvm->virtual_thread);
-	return mounted && mounted != own ? read_word(mounted + jvm->number) : 0;
+	return mounted && mounted != own ? read_u64(mounted + jvm->number) : 0;
 }
 
 /* Whether the control group of a task has used up its CPU time. */
@@ -292,7 +271,8 @@ static __always_inline void read_java(struct wait_event *event, const struct tra
 	if (!object || !jvm->park_blocker)
 		return;
 	event->parks_for.object = reference_at(jvm, object + jvm->park_blocker);
-	event->parks_for.klass = klass_of(jvm, event->parks_for.object);
+	if (event->parks_for.object)
+		event->parks_for.klass = class_of(&jvm->class, event->parks_for.object);
 }
 
 static __always_inline void wait_ended(void *ctx, struct thread *thread, bool is_current)
@@ -345,7 +325,7 @@ static __always_inline void wait_ended(void *ctx, struct thread *thread, bool is
 		if (current_call(&call)) {
 			event->call = (__s32)call.number;
 			__builtin_memcpy(event->args, call.args, sizeof(event->args));
-			event->word = read_word(event->args[0]);
+			event->word = read_u64(event->args[0]);
 		}
 		read_java(event, jvm, java_thread ? *java_thread : 0);
 	}

@@ -3,6 +3,7 @@
 #ifndef JVMPROBE_JAVAWAIT_H
 #define JVMPROBE_JAVAWAIT_H
 
+#include "class.h"
 #include "offcpu.h"
 #include "walk/walk.h"
 
@@ -38,12 +39,7 @@ struct traced_jvm {
 	__u32 form;         /* enum reference_form */
 	__u32 shift;
 	__u64 base;
-	/* Form of the class pointer in an object's header. */
-	__u32 klass_bytes;  /* size of the class pointer: 8, or 4 if it is compressed */
-	__u32 klass_at;     /* its offset in the header */
-	__u32 klass_bit;    /* its lowest bit at that offset */
-	__u32 klass_shift;
-	__u64 klass_base;
+	struct class_place class;
 };
 
 /* An object of the JVM that a thread waits for. */

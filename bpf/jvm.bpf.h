@@ -81,6 +81,15 @@ static __always_inline void keep_own_stack(void)
 		bpf_tail_call(NULL, NULL, 0);
 }
 
+/* Reads a word of the target's memory; 0 if it cannot be read. */
+static __always_inline __u64 read_u64(__u64 addr)
+{
+	__u64 value = 0;
+
+	bpf_probe_read_user(&value, sizeof(value), (void *)addr);
+	return value;
+}
+
 /* Returns the key of the JVM that the current thread belongs to: see target_key(). */
 static __always_inline __u64 current_key(__u64 cookie)
 {

@@ -159,6 +159,17 @@ pub(crate) struct KernelNames {
     cache: HashMap<Addr, Vec<Frame>>,
 }
 
+impl KernelNames {
+    /// Names the frames of a kernel stack, in their order.
+    pub(crate) fn stack(&mut self, addresses: impl IntoIterator<Item = Addr>) -> Vec<Frame> {
+        let mut frames = Vec::new();
+        for addr in addresses {
+            self.name(addr, 0, &mut frames);
+        }
+        frames
+    }
+}
+
 impl Name for KernelNames {
     fn name(&mut self, addr: Addr, _epoch: u64, frames: &mut Vec<Frame>) -> bool {
         let symbols = &self.symbols;

@@ -114,6 +114,14 @@ impl RawStack {
         Self { target, unloads, frames: frames.map(frame).collect() }
     }
 
+    /// Returns the addresses of its code, each within the instruction that the frame executes.
+    pub(crate) fn addresses(&self) -> impl Iterator<Item = Addr> + '_ {
+        self.frames.iter().enumerate().filter_map(|(index, frame)| match *frame {
+            RawFrame::Code { addr, .. } => Some(Addr(addr.0.saturating_sub(u64::from(index > 0)))),
+            RawFrame::Interpreted { .. } => None,
+        })
+    }
+
     /// Returns the approximate size in bytes of its entry in a table.
     pub fn size(&self) -> usize {
         2 * size_of::<Self>() + size_of_val(&*self.frames)

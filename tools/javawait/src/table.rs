@@ -53,7 +53,7 @@ pub fn table(groups: &[(&Key, &Group)], by_thread: bool) -> String {
 /// Returns lines about the resources of pools: who held their elements, and for how long.
 pub fn pools(groups: &[(&Key, &Group)]) -> Vec<String> {
     let is_pool =
-        |group: &Group| group.longest.first().is_some_and(|wait| wait.awaited.resource.is_some());
+        |group: &Group| group.longest.first().is_some_and(|wait| wait.awaited.resource().is_some());
     let pools = groups.iter().filter(|(_, group)| is_pool(group)).filter_map(|(key, group)| {
         let holders: Vec<_> =
             group.ended_by().into_iter().filter(|(_, ended)| ended.holds > 0).collect();

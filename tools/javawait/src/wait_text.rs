@@ -9,10 +9,10 @@ use libjvmprobe::{
 /// Returns the name of what a wait was for; `None` if there is none. An object is shown by its class and, if
 /// `with_address`, its address.
 pub fn awaited(awaited: &Awaited, with_address: bool) -> Option<String> {
-    let Awaited { class, object: address, name, resource, .. } = awaited;
-    if let Some(resource) = resource {
-        return Some((*resource).to_owned());
+    if let Some(resource) = awaited.resource() {
+        return Some(resource.to_owned());
     }
+    let Awaited { class, object: address, name, .. } = awaited;
     match (class, address) {
         _ if !name.is_empty() => Some(name.to_string()),
         (Some(class), address) if with_address => Some(format!("{class}@{address:#x}")),

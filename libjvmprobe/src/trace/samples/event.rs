@@ -19,7 +19,7 @@ use crate::{
 };
 
 pub(crate) use crate::trace::samples::skel::types::{
-    code_event, java_layout, limits, sample_count, sample_key, target, thin, thin_key,
+    class_place, code_event, java_layout, limits, sample_count, sample_key, target, thin, thin_key,
 };
 #[cfg(test)]
 pub(crate) use crate::trace::samples::skel::types::{sleeper, thread};

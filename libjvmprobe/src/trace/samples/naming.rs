@@ -104,10 +104,7 @@ impl Naming {
             let unsure = named.unsure;
             let mut stack = named.frames.clone();
             if let Some(kernel_stack) = stacks.get(&key.kernel) {
-                let mut frames = Vec::new();
-                for addr in kernel_stack.addresses() {
-                    self.kernel.name(addr, 0, &mut frames);
-                }
+                let mut frames = self.kernel.stack(kernel_stack.addresses());
                 if event.has_waits() {
                     cut_switch(&mut frames);
                 }

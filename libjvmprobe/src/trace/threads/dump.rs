@@ -32,7 +32,7 @@ use crate::{
     },
     stack::{
         Frame,
-        name::{KernelNames, Name},
+        name::KernelNames,
         namer::StackNamer,
         native::Files,
         raw::{RawFrame, RawStack},
@@ -331,10 +331,8 @@ impl Dumper {
         let java = attempts.java.remove(&os.namespace_tid);
         let mut thread = Thread::new(os, java);
         let Some(walked) = attempts.walked.remove(&thread.os.tid) else { return thread };
-        for frame in sent.get(&walked.kernel).map_or(&[][..], |stack| &stack.frames) {
-            if let RawFrame::Code { addr, .. } = *frame {
-                self.kernel.name(addr, 0, &mut thread.frames);
-            }
+        if let Some(stack) = sent.get(&walked.kernel) {
+            thread.frames = self.kernel.stack(stack.addresses());
         }
         if let Some(jvm) = self.jvms.get_mut(&pid) {
             thread.set_stack(&mut jvm.namer, hotspot, &mut self.files, walked);

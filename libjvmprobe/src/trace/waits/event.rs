@@ -9,7 +9,9 @@ use crate::{
 
 #[cfg(test)]
 use crate::trace::waits::skel::types::awaited;
-pub(super) use crate::trace::waits::skel::types::{thread_event, traced_jvm, wait_event, waker};
+pub(super) use crate::trace::waits::skel::types::{
+    class_place, thread_event, traced_jvm, wait_event, waker,
+};
 
 // `enum event_kind` of bpf/javawait.h.
 const STACK: u64 = 1;

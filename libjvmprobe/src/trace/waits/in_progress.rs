@@ -128,7 +128,7 @@ impl<S: Sink> Tracer<S> {
         if let Some(on) = blocked_on {
             let is_lock = kind == Kind::Monitor || on.lock_owner().is_some();
             let class = Some(Arc::clone(&on.class));
-            let resource = resources::resource(&stack).map(|resource| resource.name);
+            let resource = resources::resource(kind, &stack);
             let object = on.object.0;
             let address = jvm.monitor(object).unwrap_or(object);
             awaited = Awaited { class, object, address, is_lock, name: "".into(), resource };

@@ -154,16 +154,6 @@ impl Jvm {
         found
     }
 
-    /// Returns the JavaThreads of all threads that run now; address 0 for threads that are no Java threads.
-    pub(super) fn all_threads(&mut self) -> Vec<(u32, Addr)> {
-        let Some(reader) = &mut self.reader else { return Vec::new() };
-        let (Ok(listed), Ok(threads)) = (reader.threads(), os_threads(self.pid)) else {
-            return Vec::new();
-        };
-        let address = |tid: u32| listed.get(&tid).copied().unwrap_or(Addr(0));
-        threads.iter().map(|thread| (thread.tid, address(thread.namespace_tid))).collect()
-    }
-
     /// Returns the class of an awaited object, and whether it is a synchronizer.
     pub(super) fn class(&mut self, klass: u64) -> Option<(Arc<str>, bool)> {
         let class = self.reader.as_mut()?.class(Addr(klass)).filter(|_| klass != 0)?;

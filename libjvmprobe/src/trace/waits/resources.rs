@@ -1,9 +1,9 @@
 //! Resources of pools and queues for which threads wait, recognized by the methods of well-known libraries and of the JDK.
 
-use crate::stack::Frame;
+use crate::{stack::Frame, trace::waits::Kind};
 
 /// A resource for which threads wait.
-#[derive(Debug)]
+#[derive(Debug, PartialEq, Eq, Hash)]
 pub(super) struct Resource {
     /// The method in which they wait.
     method: &'static str,
@@ -105,7 +105,10 @@ const LIBRARIES: [&str; 26] = [
 ];
 
 /// Returns the resource for which a thread with this stack, outermost frame first, waits.
-pub(super) fn resource(stack: &[Frame]) -> Option<&'static Resource> {
+pub(super) fn resource(kind: Kind, stack: &[Frame]) -> Option<&'static Resource> {
+    if !matches!(kind, Kind::Park | Kind::Wait | Kind::Pinned) {
+        return None;
+    }
     let java = stack.iter().filter(|frame| frame.is_java());
     java.filter_map(|frame| RESOURCES.iter().find(|of| of.method == &*frame.name)).next()
 }
@@ -136,16 +139,16 @@ pub fn application_frame(stack: &[Frame]) -> Option<&Frame> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::stack::Kind;
+    use crate::stack;
 
-    fn stack(names: &[&'static str]) -> Vec<Frame> {
-        names.iter().map(|&name| Frame::new(Kind::Java, name)).collect()
+    fn frames(names: &[&'static str]) -> Vec<Frame> {
+        names.iter().map(|&name| Frame::new(stack::Kind::Java, name)).collect()
     }
 
     #[test]
     fn outermost_pool_is_the_resource() {
-        let name = |stack: &[Frame]| resource(stack).map(|resource| resource.name);
-        let dao = stack(&[
+        let name = |stack: &[Frame]| resource(Kind::Park, stack).map(|resource| resource.name);
+        let dao = frames(&[
             "OrderDao.find",
             "com.zaxxer.hikari.pool.HikariPool.getConnection",
             "java.util.concurrent.Semaphore.tryAcquire",
@@ -154,12 +157,13 @@ mod tests {
         assert_eq!(name(&dao), Some("HikariCP connection"));
         assert_eq!(name(&dao[2..]), Some("Semaphore permit"));
         assert_eq!(name(&dao[3..]), None);
+        assert_eq!(resource(Kind::RunQueue, &dao), None);
     }
 
     #[test]
     fn application_frame_skips_libraries() {
         let name = |names: &[&'static str]| {
-            application_frame(&stack(names)).map(|frame| frame.name.to_string())
+            application_frame(&frames(names)).map(|frame| frame.name.to_string())
         };
         assert_eq!(name(&["A.main", "B.run", "java.lang.Thread.sleep"]).as_deref(), Some("B.run"));
         assert_eq!(
@@ -167,7 +171,8 @@ mod tests {
             Some("java.lang.Thread.sleep")
         );
         assert_eq!(name(&[]), None);
-        let native = [Frame::new(Kind::Native, "clone"), Frame::new(Kind::Native, "read")];
+        let native =
+            [Frame::new(stack::Kind::Native, "clone"), Frame::new(stack::Kind::Native, "read")];
         assert_eq!(application_frame(&native).map(|frame| &*frame.name), Some("read"));
     }
 }

@@ -19,7 +19,7 @@ use crate::{
     hotspot::java_threads::{Form, WaitFields},
     sys::Pace,
     trace::waits::{
-        event::{Event, traced_jvm},
+        event::{Event, class_place, traced_jvm},
         skel::{JavawaitSkel, JavawaitSkelBuilder},
     },
 };
@@ -147,11 +147,13 @@ fn layout_of(fields: &WaitFields) -> Option<traced_jvm> {
         form,
         shift,
         base,
-        klass_bytes: class.bytes,
-        klass_at: class.at,
-        klass_bit: class.bit,
-        klass_shift: class.shift,
-        klass_base: class.base,
+        class: class_place {
+            bytes: class.bytes,
+            at: class.at,
+            bit: class.bit,
+            shift: class.shift,
+            base: class.base,
+        },
     })
 }
 

@@ -8,21 +8,16 @@ use std::{
 use libbpf_rs::Link;
 
 use crate::{
-    Error, Pid, Result,
+    Addr, Error, Pid, Result,
     bpf::{self, clock, offcpu::Hook, probes::Plan, records::text, session::Attach},
     hotspot::HotSpot,
     jvms::{ByKey, Followed, Lost, Reading, Tool},
     process::{
         Target,
         blocking_call::{self, Operation},
+        os_threads::os_threads,
     },
-    stack::{
-        Frame,
-        name::{KernelNames, Name},
-        namer::StackNamer,
-        native::Files,
-        raw::{RawFrame, RawStack},
-    },
+    stack::{Frame, name::KernelNames, namer::StackNamer, native::Files, raw::RawStack},
     sys::Pace,
     trace::{
         samples::idle::is_idle,
@@ -158,17 +153,6 @@ impl<S: Sink> Tracer<S> {
         self.sink.report(end_ns)
     }
 
-    fn kernel_stack(&mut self, raw: &RawStack) -> Stack {
-        let mut frames = Vec::new();
-        for frame in &raw.frames {
-            if let RawFrame::Code { addr, .. } = *frame {
-                self.kernel.name(addr, 0, &mut frames);
-            }
-        }
-        frames.reverse();
-        frames.into()
-    }
-
     /// Returns the kernel's frames of a thread that waited, without those of the context switch.
     pub(super) fn kernel_stack_of_wait(&self, id: u64) -> Stack {
         let stack = self.kernel_stacks.get(&id).cloned().unwrap_or_default();
@@ -182,8 +166,9 @@ impl<S: Sink> Tracer<S> {
     /// Takes a stack.
     fn take_stack(&mut self, jvms: &mut ByKey<Jvm>, id: u64, raw: &RawStack) -> Result<()> {
         if raw.target == 0 {
-            let stack = self.kernel_stack(raw);
-            self.kernel_stacks.insert(id, stack);
+            let mut frames = self.kernel.stack(raw.addresses());
+            frames.reverse();
+            self.kernel_stacks.insert(id, frames.into());
             return Ok(());
         }
         let Some(Followed { jvm, hotspot: Ok(hotspot), .. }) = jvms.get_mut(&raw.target) else {
@@ -230,9 +215,7 @@ impl<S: Sink> Tracer<S> {
             name: jvm.name(event.tid, text(&event.comm)),
             virtual_thread: number,
         };
-        if matches!(kind, Kind::Park | Kind::Wait | Kind::Pinned) {
-            awaited.resource = resources::resource(&stack).map(|resource| resource.name);
-        }
+        awaited.resource = resources::resource(kind, &stack);
         let woken = if event.woken < event.began { event.ended } else { event.woken };
         let run_queue_ns = match kind {
             Kind::RunQueue | Kind::Throttled => event.ended.saturating_sub(event.began),
@@ -321,7 +304,7 @@ impl<S: Sink> Tracer<S> {
                 .filter(|(_, ns)| ns.saturating_mul(4) > wait.end_ns.saturating_sub(wait.begin_ns));
             holder.waited = waited.map(|(waited, _)| Box::new(waited.clone()));
         }
-        if let Some(resource) = resources::resource(&wait.stack) {
+        if let Some(resource) = wait.awaited.resource {
             jvm.acquire(resource.key(), &wait.thread, wait.end_ns);
         } else if wait.awaited.is_lock && wait.awaited.address != 0 {
             jvm.acquire(wait.awaited.address, &wait.thread, wait.end_ns);
@@ -398,7 +381,7 @@ impl<S: Sink> Tracer<S> {
             name: if is_ours { jvm.name(waker.tid, comm) } else { comm.into() },
             virtual_thread: (waker.number != 0).then_some(waker.number),
         };
-        let resource = resources::resource(waiter).filter(|of| is_ours && of.is_returned(&stack));
+        let resource = awaited.resource.filter(|of| is_ours && of.is_returned(&stack));
         let released = match resource {
             Some(resource) => Some(resource.key()),
             None if is_ours && awaited.is_lock && classify::releases(kind, waiter, &stack) => {
@@ -488,11 +471,12 @@ impl<S: Sink> Tool for Tracer<S> {
         let reader = hotspot.and_then(|hotspot| {
             let read = hotspot.awaited_reader().and_then(|mut reader| {
                 let fields = reader.fields()?;
+                let threads = reader.threads()?;
                 // The Zero VM does not store the IDs of its threads.
-                if reader.threads()?.is_empty() {
+                if threads.is_empty() {
                     return Err(Error::layout("its threads have no IDs"));
                 }
-                Ok((reader, fields))
+                Ok((reader, fields, threads))
             });
             read.inspect_err(|error| {
                 log::warn!(
@@ -502,14 +486,20 @@ impl<S: Sink> Tool for Tracer<S> {
             })
             .ok()
         });
-        let (reader, fields) = reader.unzip();
-        let mut jvm = Jvm::new(pid, hotspot, self.namers.remove(&key), reader);
-        for (tid, java_thread) in jvm.all_threads() {
-            session::set_java_thread(&self.session, tid, java_thread);
-        }
+        let (reader, fields) = match reader {
+            Some((reader, fields, listed)) => {
+                for thread in os_threads(pid)? {
+                    let java_thread = listed.get(&thread.namespace_tid).copied();
+                    let java_thread = java_thread.unwrap_or(Addr(0));
+                    session::set_java_thread(&self.session, thread.tid, java_thread);
+                }
+                (Some(reader), Some(fields))
+            }
+            None => (None, None),
+        };
         self.session.flush();
         session::add_jvm(&self.session, key, pid, fields.as_ref())?;
-        Ok(jvm)
+        Ok(Jvm::new(pid, hotspot, self.namers.remove(&key), reader))
     }
 
     fn take_events(&mut self, jvms: &mut ByKey<Jvm>, timeout: Duration) -> Result<()> {

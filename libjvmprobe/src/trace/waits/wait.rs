@@ -2,13 +2,16 @@
 
 use std::sync::Arc;
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
-use crate::{Pid, stack::Frame, trace::waits::application_frame};
+use crate::{
+    Pid,
+    stack::Frame,
+    trace::waits::{application_frame, resources::Resource},
+};
 
 /// Kind of a wait.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Kind {
     /// To enter a monitor (`synchronized`).
     Monitor,
@@ -23,36 +26,28 @@ pub enum Kind {
     /// For the end of a safepoint or a handshake, mostly of a garbage collection.
     Safepoint,
     /// To receive from a socket.
-    #[serde(rename = "socket read")]
     SocketRead,
     /// To send to a socket.
-    #[serde(rename = "socket write")]
     SocketWrite,
     /// For a connection of a client.
     Accept,
     /// For a connection to a server.
     Connect,
     /// To read a file.
-    #[serde(rename = "file read")]
     FileRead,
     /// To write a file, or until it is on disk.
-    #[serde(rename = "file write")]
     FileWrite,
     /// For several files or connections at a time: epoll, poll, select.
     Poll,
     /// For a pipe.
     Pipe,
     /// For a child process.
-    #[serde(rename = "child process")]
     Child,
     /// For memory that is read from disk or swap.
-    #[serde(rename = "page fault")]
     PageFault,
     /// For a lock of the JVM or of a native library.
-    #[serde(rename = "native lock")]
     NativeLock,
     /// For a processor.
-    #[serde(rename = "run queue")]
     RunQueue,
     /// Because the control group had used up its CPU time.
     Throttled,
@@ -96,6 +91,12 @@ impl Kind {
     }
 }
 
+impl Serialize for Kind {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.name())
+    }
+}
+
 /// A thread: a platform thread, or the virtual thread that is mounted on it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ThreadName {
@@ -122,8 +123,15 @@ pub struct Awaited {
     pub is_lock: bool,
     /// Peer address, path, or another name; empty for objects.
     pub name: Arc<str>,
-    /// Resource of a pool or a queue, for example `HikariCP connection`.
-    pub resource: Option<&'static str>,
+    /// Resource of a pool or a queue.
+    pub(super) resource: Option<&'static Resource>,
+}
+
+impl Awaited {
+    /// Returns the resource of a pool or a queue, for example `HikariCP connection`.
+    pub fn resource(&self) -> Option<&'static str> {
+        self.resource.map(|resource| resource.name)
+    }
 }
 
 /// How a thread was involved in the end of a wait.

@@ -6,7 +6,7 @@ use crate::{
     Error, Pid, Result,
     hotspot::{Collector, HotSpot, deopt::Traps},
     trace::samples::{
-        event::java_layout,
+        event::{class_place, java_layout},
         events::{EventKind, EventSpec, java::JavaEvent},
         session::{self, Session},
     },
@@ -71,11 +71,13 @@ fn classes_of(hotspot: &HotSpot) -> Result<java_layout> {
         klass_name: offset(layout.klass_name)?,
         symbol_length: offset(layout.symbol_length)?,
         symbol_body: offset(layout.symbol_body)?,
-        klass_bytes: class.bytes,
-        klass_at: class.at,
-        klass_bit: class.bit,
-        klass_shift: class.shift,
-        klass_base: class.base,
+        class: class_place {
+            bytes: class.bytes,
+            at: class.at,
+            bit: class.bit,
+            shift: class.shift,
+            base: class.base,
+        },
         ..java_layout::default()
     })
 }
