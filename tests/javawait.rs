@@ -242,6 +242,58 @@ fn pinned_virtual_threads_are_a_kind_of_their_own() {
 }
 
 #[test]
+fn virtual_threads_without_a_carrier_are_counted() {
+    run_beside_others();
+    for (runtime, unmounts_at_monitors) in [("temurin-21", false), ("temurin-25", true)] {
+        let flags = format!("{VIRTUAL} -XX:+UseSerialGC");
+        let mut load = Load::start_program(named(runtime), &flags, "VirtualLoad").in_background();
+        load.ask("start");
+        load.ask("park 50");
+        let holder = load.ask("dump");
+        let holder = holder.split_ascii_whitespace().find_map(|text| text.strip_prefix("holder;"));
+        let holder = holder.and_then(|text| text.split(';').next()).unwrap();
+        let holder = format!("virtual thread #{holder} \"holder\"");
+        let pid = load.pid().to_string();
+        let output = tool::run("javawait", &["-p", &pid, "-j", "-d", "2"]);
+        assert!(output.status.success(), "{output:?}");
+        let records = output.json();
+        let rows = || records.iter().filter(|record| record["type"] == "unmounted");
+        let row = |kind: &str, on: Option<&str>| {
+            rows().find(|row| text(row, "kind") == kind && row["on"].as_str() == on)
+        };
+        // "deep", and the threads of `park`, have the same application frame.
+        let deep = rows().find(|row| text(row, "at") == "VirtualLoad.deep").unwrap();
+        println!("{deep}");
+        assert_eq!((text(deep, "kind"), ns(deep, "max_threads")), ("park", 51), "{deep}");
+        assert!((deep["mean_threads"].as_f64().unwrap() - 51.0).abs() < 1e-6, "{deep}");
+        let total = ns(deep, "total_ns") as f64 / 1e9;
+        assert!((51.0 * 1.9..51.0 * 3.0).contains(&total), "{total}");
+        assert!(ns(deep, "readings") >= 2 && deep["complete"] == true, "{deep}");
+        assert!(has_frame(&deep["stack"], "VirtualLoad.deep"), "{deep}");
+        let lock = "java.util.concurrent.locks.ReentrantLock$NonfairSync";
+        let locker = row("park", Some(lock)).unwrap();
+        assert_eq!((text(locker, "owner"), ns(locker, "max_threads")), (&*holder, 1), "{locker}");
+        let socket = row("socket read", None).unwrap();
+        assert_eq!(ns(socket, "max_threads"), 1, "{socket}");
+        let sleeper = row("sleep", None).unwrap();
+        // Since JDK 24, "holder" is unmounted, too, although it holds a monitor.
+        let sleepers: u64 = rows()
+            .filter(|row| text(row, "kind") == "sleep")
+            .map(|row| ns(row, "max_threads"))
+            .sum();
+        assert_eq!(sleepers, if unmounts_at_monitors { 2 } else { 1 }, "{sleeper}");
+        let entering = row("monitor", Some("java.lang.Object"));
+        assert_eq!(entering.is_some(), unmounts_at_monitors, "{runtime}");
+        if let Some(entering) = entering {
+            assert_eq!(text(entering, "owner"), holder, "{entering}");
+        }
+        assert_eq!(row("wait", Some("java.lang.Object")).is_some(), unmounts_at_monitors);
+        assert!(row("run queue", Some("carrier")).is_none(), "{runtime}");
+        load.kill();
+    }
+}
+
+#[test]
 fn locks_show_waits_and_hold_times() {
     run_beside_others();
     let mut load = Load::start_program(named("temurin-25"), "-XX:+UseSerialGC", "WaitLoad");

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 
 use libjvmprobe::{
-    Result,
+    Pid, Result,
     bpf::clock,
     render::{
         files::Files,
@@ -16,13 +16,16 @@ use libjvmprobe::{
         profile::{FrameId, Measure, Profile, Sample},
         timeline::Timeline,
     },
-    trace::waits::{Relation, Wait},
+    trace::waits::{Relation, ThreadName, UnmountedReading, Wait},
 };
 
 use crate::args::Args;
 
 /// Maximum size of the profile in bytes.
 const MAX_BYTES: usize = 128 << 20;
+
+/// Name of the thread of all virtual threads that are not mounted.
+const UNMOUNTED: &str = "unmounted virtual threads";
 
 /// Number of waits after which the size of the profile is checked.
 const CHECK_EVERY: u64 = 1024;
@@ -33,8 +36,8 @@ pub struct Flames {
     profile: Profile,
     /// Number of waits added.
     added: u64,
-    /// Index of the sample with a stack, by thread and stack.
-    samples: HashMap<(u32, Vec<FrameId>), usize>,
+    /// Index of the sample with a stack, by process, thread and stack.
+    samples: HashMap<(u32, u32, Vec<FrameId>), usize>,
     /// Begin of the trace on `CLOCK_MONOTONIC`, in nanoseconds.
     begin_ns: u64,
 }
@@ -58,17 +61,48 @@ impl Flames {
             frames.push(label(format!("[{how} {}]", holder.thread.name)));
             frames.extend(holder.stack.iter().rev().cloned());
         }
+        let slots = slots((wait.begin_ns, wait.end_ns), self.begin_ns, self.profile.slot_ns);
+        self.add_time(&wait.thread, frames, wait.length_ns(), slots);
+    }
+
+    /// Adds the virtual threads that waited without a carrier. `with_idle`: also those that wait for work.
+    pub fn add_unmounted(&mut self, reading: &UnmountedReading, with_idle: bool) {
+        let period = (reading.since_ns, reading.at_ns);
+        for group in reading.groups.iter().filter(|group| with_idle || !group.is_idle) {
+            let mut frames = group.stack.to_vec();
+            frames.push(Frame::new(Kind::Class, format!("[{}]", group.kind.name())));
+            let mut slots = slots(period, self.begin_ns, self.profile.slot_ns);
+            slots.iter_mut().for_each(|(_, ns)| *ns = ns.saturating_mul(group.threads));
+            let length = period.1.saturating_sub(period.0).saturating_mul(group.threads);
+            let thread = ThreadName {
+                pid: Pid(reading.pid),
+                tid: 0,
+                name: UNMOUNTED.into(),
+                virtual_thread: None,
+            };
+            self.add_time(&thread, frames, length, slots);
+        }
+    }
+
+    /// Adds `length` nanoseconds of a thread with a stack, distributed over time slots.
+    fn add_time(
+        &mut self,
+        thread: &ThreadName,
+        frames: Vec<Frame>,
+        length: u64,
+        slots: Vec<(u32, u64)>,
+    ) {
         let stack: Vec<_> = frames.into_iter().map(|frame| self.profile.intern(frame)).collect();
-        let key = (wait.thread.tid, stack);
+        let key = (thread.pid.0, thread.tid, stack);
         let at = *self.samples.entry(key.clone()).or_insert(self.profile.samples.len());
         if at == self.profile.samples.len() {
             self.profile.samples.push(Sample {
-                pid: wait.thread.pid.0,
+                pid: thread.pid.0,
                 command: "java".into(),
-                thread: wait.thread.name.clone(),
-                tid: wait.thread.tid,
+                thread: thread.name.clone(),
+                tid: thread.tid,
                 cpu: None,
-                stack: key.1,
+                stack: key.2,
                 complete: true,
                 guessed: false,
                 unsure: false,
@@ -77,11 +111,10 @@ impl Flames {
                 times: Vec::new(),
             });
         }
-        let slot_ns = self.profile.slot_ns;
         if let Some(sample) = self.profile.samples.get_mut(at) {
-            sample.count = sample.count.saturating_add(wait.length_ns());
+            sample.count = sample.count.saturating_add(length);
             sample.occurrences += 1;
-            sample.times.extend(slots(wait, self.begin_ns, slot_ns));
+            sample.times.extend(slots);
         }
         self.added += 1;
         if self.added.is_multiple_of(CHECK_EVERY) && self.profile.size() > MAX_BYTES {
@@ -115,12 +148,13 @@ pub fn write(files: Files, profile: Profile, what: &str, args: &Args) -> Result<
     Ok(())
 }
 
-/// Splits a wait over time slots of `slot_ns` nanoseconds: each slot with the time in it. Returns none if there are no slots.
-fn slots(wait: &Wait, begin_ns: u64, slot_ns: u64) -> Vec<(u32, u64)> {
+/// Splits a period over time slots of `slot_ns` nanoseconds: each slot with the time in it. Returns none if there are no
+/// slots.
+fn slots((begin, end): (u64, u64), begin_ns: u64, slot_ns: u64) -> Vec<(u32, u64)> {
     if slot_ns == 0 {
         return Vec::new();
     }
-    let (from, to) = (wait.begin_ns.saturating_sub(begin_ns), wait.end_ns.saturating_sub(begin_ns));
+    let (from, to) = (begin.saturating_sub(begin_ns), end.saturating_sub(begin_ns));
     let slot = |at: u64| u32::try_from(at / slot_ns).unwrap_or(u32::MAX);
     let within = |slot: u32| {
         let start = u64::from(slot).saturating_mul(slot_ns);

@@ -14,7 +14,7 @@ const EXAMPLES: usize = 1;
 /// Maximum number of places of holders that are kept for each group.
 const MAX_HOLDERS: usize = 256;
 /// Place of everything beyond such a limit.
-const OTHER: &str = "(other)";
+pub const OTHER: &str = "(other)";
 /// Maximum number of periods that are kept for each group to find how many threads waited at once.
 const MAX_PERIODS: usize = 1 << 14;
 

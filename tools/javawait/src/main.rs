@@ -1,7 +1,8 @@
 //! javawait: shows what the threads of running JVMs wait for, for how long, and which thread made them wait.
 //!
 //! The arguments ([`args`]) name JVMs. The library records the waits ([`libjvmprobe::trace::waits`]). [`report`] receives
-//! them and prints them: one by one ([`wait_text`], [`record`]), grouped ([`groups`], [`table`]), or by lock ([`locks`]).
+//! them and prints them: one by one ([`wait_text`], [`record`]), grouped ([`groups`], [`table`]), or by lock ([`locks`]);
+//! below, the virtual threads that waited without a carrier ([`unmounted`]).
 //! [`flames`] builds the profile for the output files.
 
 mod args;
@@ -11,6 +12,7 @@ mod locks;
 mod record;
 mod report;
 mod table;
+mod unmounted;
 mod wait_text;
 
 use std::process::ExitCode;

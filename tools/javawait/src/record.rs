@@ -19,6 +19,8 @@ pub enum Record {
     Group(Box<GroupRecord>),
     /// A lock or another resource.
     Lock(Box<LockRecord>),
+    /// Virtual threads that waited without a carrier.
+    Unmounted(Box<UnmountedRecord>),
     /// Totals of an interval or of the trace.
     Summary(Summary),
 }
@@ -177,6 +179,35 @@ pub struct LockRecord {
     pub ended_by: Vec<EndedBy>,
 }
 
+/// Virtual threads with equal properties that waited without a carrier. They are counted at intervals.
+#[derive(Clone, Debug, Serialize)]
+pub struct UnmountedRecord {
+    /// Wall-clock time at which the interval or the trace ended.
+    pub time: String,
+    /// The process.
+    pub pid: u32,
+    /// Kind of the waits; `run queue` for threads that waited for a carrier.
+    pub kind: Kind,
+    /// Class of the object.
+    pub on: Option<String>,
+    /// Innermost frame of the application.
+    pub at: Option<String>,
+    /// Number of times that the JVM's virtual threads were counted.
+    pub readings: u64,
+    /// Mean number of threads that waited.
+    pub mean_threads: f64,
+    /// Largest number of threads that were counted at a time.
+    pub max_threads: u64,
+    /// Estimated waiting time of all threads.
+    pub total_ns: u64,
+    /// The thread that owned the lock for most of the time.
+    pub owner: Option<String>,
+    /// Whether all virtual threads were counted.
+    pub complete: bool,
+    /// Stack of most of the threads, innermost frame first.
+    pub stack: Vec<StackFrame>,
+}
+
 /// Totals.
 #[derive(Clone, Debug, Serialize)]
 pub struct Summary {
@@ -246,6 +277,6 @@ impl From<&Holder> for HolderRecord {
 }
 
 /// Returns the frames of a stack, innermost first.
-fn frames(stack: &[Frame]) -> Vec<StackFrame> {
+pub fn frames(stack: &[Frame]) -> Vec<StackFrame> {
     stack.iter().rev().map(StackFrame::from).collect()
 }

@@ -11,7 +11,7 @@ use libjvmprobe::{
         units::{count, span},
     },
     stack::profile::Profile,
-    trace::waits::{Sink, Wait},
+    trace::waits::{Sink, UnmountedReading, Wait},
 };
 
 use crate::{
@@ -21,6 +21,7 @@ use crate::{
     locks::{self, Locks},
     record::{GroupRecord, Record, Summary},
     table,
+    unmounted::UnmountedThreads,
     wait_text::line,
 };
 
@@ -32,6 +33,7 @@ pub struct Report<'a> {
     groups: Groups,
     /// Locks, with `--locks`.
     locks: Locks,
+    unmounted: UnmountedThreads,
     /// Profile for the output files.
     flames: Option<Flames>,
     /// Begin of the trace on `CLOCK_MONOTONIC`, in nanoseconds.
@@ -52,6 +54,7 @@ impl<'a> Report<'a> {
             times: Times { dates: args.common.timestamps },
             groups: Groups::new(args.threads, args.idle),
             locks: Locks::default(),
+            unmounted: UnmountedThreads::new(args.idle),
             flames,
             trace_begin_ns: now,
             begin_ns: now,
@@ -101,6 +104,9 @@ impl<'a> Report<'a> {
         }
         for lock in locks.sorted().into_iter().take(self.args.rows()) {
             self.out.json(&Record::Lock(Box::new(lock.record(&time))))?;
+        }
+        for record in self.unmounted.records(&time, self.args.rows()) {
+            self.out.json(&Record::Unmounted(Box::new(record)))?;
         }
         self.out.json(&Record::Summary(Summary {
             time,
@@ -157,6 +163,9 @@ impl<'a> Report<'a> {
         for line in table::longest(&sorted, self.args.stacks) {
             self.out.line(&line)?;
         }
+        for line in self.unmounted.lines(self.args.rows(), self.args.stacks) {
+            self.out.line(&line)?;
+        }
         self.show_lost()
     }
 
@@ -198,6 +207,14 @@ impl Sink for Report<'_> {
         }
     }
 
+    fn unmounted(&mut self, reading: UnmountedReading) -> Result<()> {
+        if let Some(flames) = &mut self.flames {
+            flames.add_unmounted(&reading, self.args.idle);
+        }
+        self.unmounted.add(&reading);
+        Ok(())
+    }
+
     fn report(&mut self, end_ns: u64) -> Result<()> {
         let empty = Groups::new(self.args.threads, self.args.idle);
         let groups = std::mem::replace(&mut self.groups, empty);
@@ -206,6 +223,7 @@ impl Sink for Report<'_> {
             true => self.json(&groups, &locks, end_ns)?,
             false => self.text(&groups, &locks, end_ns)?,
         }
+        self.unmounted = UnmountedThreads::new(self.args.idle);
         self.begin_ns = end_ns;
         self.lost = 0;
         Ok(())

@@ -113,7 +113,7 @@ fn describe(wait: &Wait, all_frames: bool) -> Vec<String> {
 
 /// Returns all frames of a stack, innermost first. Without `all`, only the Java frames if there are any, at most
 /// [`FRAMES`].
-fn frames(stack: &[Frame], all: bool) -> Vec<String> {
+pub fn frames(stack: &[Frame], all: bool) -> Vec<String> {
     let has_java = stack.iter().any(Frame::is_java);
     let shown = stack.iter().rev().filter(|frame| all || !has_java || frame.is_java());
     let limit = if all { usize::MAX } else { FRAMES };

@@ -7,7 +7,7 @@ use crate::stack::{Frame, Kind, waiting};
 pub(crate) const IDLE: &str = waiting::IDLE;
 
 /// Java methods that wait only for work, whatever methods they call to do so.
-const METHODS: [&str; 22] = [
+const METHODS: [&str; 27] = [
     // Executors, and the pool behind parallel streams and virtual threads.
     "java.util.concurrent.ThreadPoolExecutor.getTask",
     "java.util.concurrent.ForkJoinPool.awaitWork",
@@ -33,6 +33,12 @@ const METHODS: [&str; 22] = [
     "jdk.internal.ref.CleanerImpl.run",
     "sun.misc.GC$Daemon.run",
     "sun.rmi.transport.ObjectTable$Reaper.run",
+    // Threads of the JDK that serve virtual threads.
+    "sun.nio.ch.Poller.pollerLoop",
+    "sun.nio.ch.Poller.subPollerLoop",
+    "sun.nio.ch.Poller.updateLoop",
+    "java.lang.VirtualThread.takeVirtualThreadListToUnblock",
+    "java.util.concurrent.DelayScheduler.loop",
 ];
 
 /// Functions of libjvm.so and of the launcher that wait only for work.

@@ -227,7 +227,7 @@ fn joined(mut frames: Vec<Frame>, in_heap: &[Frame]) -> Arc<[Frame]> {
 }
 
 /// Makes the raw stack of frames in the heap. `key` is the key of their process.
-pub(super) fn raw_stack(key: u64, unloads: u64, frames: &[ChunkFrame]) -> RawStack {
+pub(in crate::trace) fn raw_stack(key: u64, unloads: u64, frames: &[ChunkFrame]) -> RawStack {
     let raw = |(index, frame): (usize, &ChunkFrame)| match *frame {
         // The innermost address of a raw stack must lie in the current instruction, and the others are return
         // addresses. In the heap, the innermost address is a return address, too. The byte before it belongs

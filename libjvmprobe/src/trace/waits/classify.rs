@@ -131,6 +131,31 @@ fn of_futex(event: &wait_event, stack: &[Frame], by_vm_thread: bool) -> Kind {
     }
 }
 
+/// Returns the kind of the wait of a parked virtual thread that is not mounted. The JDK parks it also if it sleeps or waits
+/// for a socket (java.base's sun/nio/ch/Poller.java, java/lang/VirtualThread.java).
+pub(super) fn of_parked_virtual_thread(stack: &[Frame]) -> Kind {
+    const SOCKET: [(&str, Kind); 4] = [
+        ("accept", Kind::Accept),
+        ("connect", Kind::Connect),
+        ("read", Kind::SocketRead),
+        ("write", Kind::SocketWrite),
+    ];
+    let names = || stack.iter().rev().filter(|frame| frame.is_java()).map(|frame| &*frame.name);
+    if names().any(|name| name.starts_with("sun.nio.ch.Poller.")) {
+        let channel = names().filter(|name| name.starts_with("sun.nio.ch."));
+        let methods = channel.filter_map(|name| name.rsplit_once('.'));
+        let mut kinds = methods.filter_map(|(_, method)| {
+            let method = method.to_ascii_lowercase();
+            SOCKET.iter().find(|(part, _)| method.contains(part)).map(|(_, kind)| *kind)
+        });
+        return kinds.next().unwrap_or(Kind::Poll);
+    }
+    if names().any(|name| name.starts_with("java.lang.Thread.sleep")) {
+        return Kind::Sleep;
+    }
+    Kind::Park
+}
+
 /// Returns whether a thread with this stack waits to acquire an `AbstractQueuedSynchronizer`.
 pub(super) fn acquires(stack: &[Frame]) -> bool {
     has_method(

@@ -8,7 +8,7 @@ use std::{
 
 use crate::{
     Addr, Pid, Result,
-    bpf::walker::Walker,
+    bpf::{clock, walker::Walker},
     hotspot::{HotSpot, java_threads::AwaitedReader, thread_names::ThreadNames},
     process::os_threads::os_threads,
     stack::{Frame, namer::StackNamer, native::Files},
@@ -72,6 +72,8 @@ pub struct Jvm {
     acquired: HashMap<(u64, u32, Option<u64>), u64>,
     /// Monitors by the addresses of their objects.
     monitors: HashMap<u64, u64>,
+    /// Time of the last reading of the unmounted virtual threads, on `CLOCK_MONOTONIC` in nanoseconds.
+    pub(super) unmounted_read_ns: u64,
 }
 
 impl Jvm {
@@ -93,6 +95,7 @@ impl Jvm {
             recent: HashMap::new(),
             acquired: HashMap::new(),
             monitors: HashMap::new(),
+            unmounted_read_ns: clock::monotonic_ns(),
         }
     }
 
@@ -152,6 +155,21 @@ impl Jvm {
         }
         self.next_list_at = Instant::now() + begin.elapsed() * LIST_DELAY_FACTOR;
         found
+    }
+
+    /// Returns the Java threads that run now, by the addresses of their JavaThreads.
+    pub(super) fn platform_threads(&mut self) -> HashMap<Addr, ThreadName> {
+        let Some(reader) = &mut self.reader else { return HashMap::new() };
+        let (Ok(listed), Ok(threads)) = (reader.threads(), os_threads(self.pid)) else {
+            return HashMap::new();
+        };
+        let named = threads.into_iter().filter_map(|thread| {
+            let address = *listed.get(&thread.namespace_tid)?;
+            let name = self.name(thread.tid, thread.name);
+            let (pid, tid) = (self.pid, thread.tid);
+            Some((address, ThreadName { pid, tid, name, virtual_thread: None }))
+        });
+        named.collect()
     }
 
     /// Returns the class of an awaited object, and whether it is a synchronizer.

@@ -2,7 +2,8 @@
 //!
 //! The kernel side (bpf/javawait.bpf.c) reports each wait of at least [`Options::min`] when it ends. `session` loads it.
 //! `classify` decides what a wait was for, [`Tracer`] joins waits that belong together and finds the thread that ended
-//! them, and `jvm` keeps what is known about a JVM's threads. `in_progress` adds the waits that have not ended.
+//! them, and `jvm` keeps what is known about a JVM's threads. `in_progress` adds the waits that have not ended, and
+//! `unmounted` the virtual threads that wait without a carrier.
 
 mod classify;
 mod event;
@@ -11,6 +12,7 @@ mod jvm;
 mod resources;
 mod session;
 mod tracer;
+mod unmounted;
 mod wait;
 
 /// Generated from bpf/javawait.bpf.c.
@@ -23,4 +25,5 @@ mod skel {
 pub use jvm::Jvm;
 pub use resources::application_frame;
 pub use tracer::{Options, Sink, Tracer};
+pub use unmounted::{Unmounted, UnmountedReading};
 pub use wait::{Awaited, Holder, Kind, Relation, ThreadName, Wait};

@@ -27,6 +27,7 @@ use crate::{
             jvm::{Held, Jvm, MAX_STACKS, Stack},
             resources,
             session::{self, Session},
+            unmounted::{Schedule, UnmountedReading},
             wait::{Awaited, Holder, Kind, Relation, ThreadName, Wait},
         },
     },
@@ -58,6 +59,8 @@ pub struct Options {
     pub min: Duration,
     /// How soon events are read.
     pub pace: Pace,
+    /// Whether virtual threads that wait without a carrier are read at intervals.
+    pub virtual_threads: bool,
 }
 
 /// Receiver of the results.
@@ -67,6 +70,12 @@ pub trait Sink {
     /// # Errors
     /// If the trace cannot go on.
     fn wait(&mut self, wait: Wait) -> Result<()>;
+
+    /// Receives the virtual threads that wait without a carrier.
+    ///
+    /// # Errors
+    /// If the trace cannot go on.
+    fn unmounted(&mut self, reading: UnmountedReading) -> Result<()>;
 
     /// Called at the end of each interval, and at the end of the trace. `end_ns` is the time on `CLOCK_MONOTONIC`.
     ///
@@ -99,6 +108,10 @@ pub struct Tracer<S> {
     released: Instant,
     /// Minimum length of a wait in nanoseconds.
     pub(super) min_ns: u64,
+    /// [`Options::virtual_threads`].
+    pub(super) with_virtual_threads: bool,
+    /// When unmounted virtual threads are read.
+    pub(super) schedule: Schedule,
 }
 
 impl<S: Sink> Tracer<S> {
@@ -132,6 +145,8 @@ impl<S: Sink> Tracer<S> {
             began_ns,
             released: Instant::now(),
             min_ns: u64::try_from(options.min.as_nanos()).unwrap_or(u64::MAX),
+            with_virtual_threads: options.virtual_threads,
+            schedule: Schedule::default(),
         })
     }
 
@@ -145,6 +160,7 @@ impl<S: Sink> Tracer<S> {
             return Ok(());
         }
         self.take_events(jvms, Duration::ZERO)?;
+        self.read_unmounted(jvms, true)?;
         let end_ns = clock::monotonic_ns();
         self.report_in_progress(jvms, end_ns)?;
         for followed in jvms.values_mut() {
@@ -504,7 +520,8 @@ impl<S: Sink> Tool for Tracer<S> {
 
     fn take_events(&mut self, jvms: &mut ByKey<Jvm>, timeout: Duration) -> Result<()> {
         let next_list = jvms.values().filter_map(|followed| followed.jvm.next_list()).min();
-        let timeout = next_list.map_or(timeout, |next| timeout.min(next));
+        let next = next_list.into_iter().chain(self.schedule.time_left());
+        let timeout = next.fold(timeout, Duration::min);
         let mut waits = std::mem::take(&mut self.early);
         let early = waits.len();
         for event in self.session.events(timeout)? {
@@ -542,7 +559,7 @@ impl<S: Sink> Tool for Tracer<S> {
                 self.release(&mut followed.jvm, false)?;
             }
         }
-        Ok(())
+        self.read_unmounted(jvms, false)
     }
 
     fn collect(&mut self, jvms: &mut ByKey<Jvm>) -> Result<()> {
@@ -567,6 +584,7 @@ impl<S: Sink> Tool for Tracer<S> {
         for followed in jvms.values_mut() {
             followed.report_stopped();
         }
+        self.read_unmounted(jvms, true)?;
         self.sink.report(clock::monotonic_ns())
     }
 

@@ -1,0 +1,237 @@
+//! Virtual threads that wait without a carrier. No event of the kernel shows these waits, so the threads are read from the
+//! JVM's memory at intervals: how many of them wait for what, and where.
+
+use std::{
+    collections::HashMap,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use crate::{
+    Addr, Result,
+    bpf::clock,
+    hotspot::{
+        HotSpot,
+        java_threads::Owner,
+        virtual_threads::{ChunkFrame, MAX_VIRTUAL_THREADS, VirtualState, VirtualThread},
+    },
+    jvms::{ByKey, Followed},
+    stack::{Frame, native::Files},
+    trace::{
+        samples::idle::is_idle,
+        threads::raw_stack,
+        waits::{
+            Sink, Tracer, classify,
+            jvm::{Jvm, Stack},
+            resources,
+            wait::{Awaited, Kind, ThreadName},
+        },
+    },
+};
+
+/// Minimum time between two readings.
+const MIN_INTERVAL: Duration = Duration::from_millis(100);
+/// After a reading, the next one follows after this many times as long as the reading took.
+const DELAY_FACTOR: u32 = 50;
+
+/// Unmounted virtual threads of a JVM that wait in the same way: for the same kind of object, with the same stack.
+#[derive(Clone, Debug)]
+pub struct Unmounted {
+    /// Kind of the wait; [`Kind::RunQueue`] for threads that could run and wait for a carrier.
+    pub kind: Kind,
+    /// Object for which they wait. Its addresses are 0 if there are several objects.
+    pub awaited: Awaited,
+    /// The thread that owns the object.
+    pub owner: Option<ThreadName>,
+    /// Whether they wait for work.
+    pub is_idle: bool,
+    /// Their stack, outermost frame first.
+    pub stack: Arc<[Frame]>,
+    /// Number of threads.
+    pub threads: u64,
+}
+
+/// One reading of the unmounted virtual threads of a JVM.
+#[derive(Clone, Debug)]
+pub struct UnmountedReading {
+    /// The process.
+    pub pid: u32,
+    /// Time of the previous reading, or the begin of the trace of this JVM, on `CLOCK_MONOTONIC` in nanoseconds.
+    pub since_ns: u64,
+    /// Time of this reading.
+    pub at_ns: u64,
+    /// The threads.
+    pub groups: Vec<Unmounted>,
+    /// Whether threads are missing, because time ran out or data could not be read.
+    pub is_incomplete: bool,
+}
+
+/// When the threads are read next.
+#[derive(Debug)]
+pub(super) struct Schedule {
+    next: Instant,
+    /// Whether a JVM has had virtual threads.
+    has_threads: bool,
+}
+
+impl Default for Schedule {
+    fn default() -> Self {
+        Self { next: Instant::now(), has_threads: false }
+    }
+}
+
+impl Schedule {
+    /// Returns the time until the next reading; `None` if it may be late, because no JVM has virtual threads.
+    pub(super) fn time_left(&self) -> Option<Duration> {
+        self.has_threads.then(|| self.next.saturating_duration_since(Instant::now()))
+    }
+}
+
+impl<S: Sink> Tracer<S> {
+    /// Reads the unmounted virtual threads of all JVMs if that is due, or if `at_once`.
+    pub(super) fn read_unmounted(&mut self, jvms: &mut ByKey<Jvm>, at_once: bool) -> Result<()> {
+        let begin = Instant::now();
+        if !self.with_virtual_threads || !at_once && begin < self.schedule.next {
+            return Ok(());
+        }
+        for (&key, followed) in jvms {
+            let Followed { jvm, hotspot: Ok(hotspot), .. } = followed else { continue };
+            if let Some(reading) = read(jvm, hotspot, key, &mut self.files) {
+                self.schedule.has_threads = true;
+                self.sink.unmounted(reading)?;
+            }
+        }
+        self.schedule.next = Instant::now() + MIN_INTERVAL.max(begin.elapsed() * DELAY_FACTOR);
+        Ok(())
+    }
+}
+
+/// Reads the unmounted virtual threads of a JVM; `None` if it has none, or cannot be read now.
+fn read(jvm: &mut Jvm, hotspot: &HotSpot, key: u64, files: &mut Files) -> Option<UnmountedReading> {
+    let found = hotspot.virtual_threads(MAX_VIRTUAL_THREADS).ok()?;
+    let at_ns = clock::monotonic_ns();
+    let since_ns = std::mem::replace(&mut jvm.unmounted_read_ns, at_ns);
+    if found.threads.is_empty() {
+        return None;
+    }
+    let unloads = hotspot.classes_unloaded().unwrap_or(0);
+    let mut owners = Owners::default();
+    let mut stacks: HashMap<Arc<[ChunkFrame]>, Stack> = HashMap::new();
+    let mut groups: HashMap<_, Unmounted> = HashMap::new();
+    for thread in found.threads.iter().filter(|thread| is_unmounted(thread)) {
+        let stack = stacks.entry(Arc::clone(&thread.frames)).or_insert_with(|| {
+            let raw = raw_stack(key, unloads, &thread.frames);
+            let named = jvm.namer.as_mut().map(|of| of.name_without_walker(hotspot, files, &raw));
+            named.unwrap_or_default().frames.into()
+        });
+        let stack = Arc::clone(stack);
+        let kind = kind(thread.state, &stack);
+        let on = thread.blocked_on.as_ref();
+        let class = on.map(|on| Arc::clone(&on.class));
+        let owner = on.and_then(|on| owners.name(jvm, on.lock_owner()?));
+        let object = on.map_or(0, |on| on.object.0);
+        let of = (kind, class.clone(), Arc::as_ptr(&stack), owner.clone());
+        let group = groups.entry(of).or_insert_with(|| Unmounted {
+            kind,
+            awaited: Awaited {
+                class,
+                object,
+                address: object,
+                is_lock: on.is_some_and(|on| on.lock_owner().is_some()),
+                name: if kind == Kind::RunQueue { "carrier".into() } else { "".into() },
+                resource: resources::resource(kind, &stack),
+            },
+            owner,
+            is_idle: is_idle(stack.iter()),
+            stack,
+            threads: 0,
+        });
+        group.threads += 1;
+        if group.awaited.object != object {
+            (group.awaited.object, group.awaited.address) = (0, 0);
+        }
+    }
+    let is_incomplete = found.is_incomplete || found.threads.len() >= MAX_VIRTUAL_THREADS;
+    let groups = groups.into_values().collect();
+    Some(UnmountedReading { pid: jvm.pid.0, since_ns, at_ns, groups, is_incomplete })
+}
+
+/// Whether a thread waits without a carrier. A thread that changed during each reading runs.
+fn is_unmounted(thread: &VirtualThread) -> bool {
+    use VirtualState::{New, Pinned, Running, Terminated, TimedPinned, Unknown};
+    let has_carrier = matches!(thread.state, Running | Pinned | TimedPinned);
+    let is_alive = !matches!(thread.state, New | Terminated | Unknown);
+    thread.carrier.is_none() && !has_carrier && is_alive && !thread.is_moving
+}
+
+/// Returns the kind of the wait of an unmounted thread in a state.
+fn kind(state: VirtualState, stack: &[Frame]) -> Kind {
+    use VirtualState::{Blocked, Parked, TimedParked, TimedWait, Wait};
+    match state {
+        Blocked => Kind::Monitor,
+        Wait | TimedWait => Kind::Wait,
+        Parked | TimedParked => classify::of_parked_virtual_thread(stack),
+        _ => Kind::RunQueue,
+    }
+}
+
+/// The owners of locks, named when they are first needed.
+#[derive(Default)]
+struct Owners {
+    /// Platform threads by the addresses of their JavaThreads.
+    platform: Option<HashMap<Addr, ThreadName>>,
+}
+
+impl Owners {
+    fn name(&mut self, jvm: &mut Jvm, owner: &Owner) -> Option<ThreadName> {
+        match owner {
+            Owner::Thread(address) => {
+                let platform = self.platform.get_or_insert_with(|| jvm.platform_threads());
+                platform.get(address).cloned()
+            }
+            Owner::VirtualThread { number, name } => Some(ThreadName {
+                pid: jvm.pid,
+                tid: 0,
+                name: name.clone().unwrap_or_else(|| "".into()),
+                virtual_thread: Some(*number),
+            }),
+            Owner::None | Owner::Unknown => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stack;
+
+    fn kind_of(state: VirtualState, names: &[&'static str]) -> Kind {
+        let frames: Vec<_> =
+            names.iter().map(|&name| Frame::new(stack::Kind::Java, name)).collect();
+        kind(state, &frames)
+    }
+
+    #[test]
+    fn state_and_frames_decide_the_kind() {
+        let park = "java.util.concurrent.locks.LockSupport.park";
+        assert_eq!(kind_of(VirtualState::Parked, &["Dao.find", park]), Kind::Park);
+        assert_eq!(kind_of(VirtualState::Blocked, &["Dao.find"]), Kind::Monitor);
+        assert_eq!(kind_of(VirtualState::TimedWait, &["java.lang.Object.wait0"]), Kind::Wait);
+        assert_eq!(kind_of(VirtualState::Unparked, &["Dao.find", park]), Kind::RunQueue);
+        assert_eq!(kind_of(VirtualState::Yielded, &[]), Kind::RunQueue);
+        let sleep = ["Dao.find", "java.lang.Thread.sleep", "java.lang.VirtualThread.parkNanos"];
+        assert_eq!(kind_of(VirtualState::TimedParked, &sleep), Kind::Sleep);
+    }
+
+    #[test]
+    fn threads_parked_by_the_poller_wait_for_a_socket() {
+        let on = |method: &'static str| {
+            kind_of(VirtualState::Parked, &["Dao.find", method, "sun.nio.ch.Poller.poll"])
+        };
+        assert_eq!(on("sun.nio.ch.NioSocketImpl.implRead"), Kind::SocketRead);
+        assert_eq!(on("sun.nio.ch.NioSocketImpl.implWrite"), Kind::SocketWrite);
+        assert_eq!(on("sun.nio.ch.NioSocketImpl.accept"), Kind::Accept);
+        assert_eq!(on("sun.nio.ch.NioSocketImpl.connect"), Kind::Connect);
+        assert_eq!(on("sun.nio.ch.DatagramChannelImpl.other"), Kind::Poll);
+    }
+}
