@@ -294,6 +294,28 @@ fn virtual_threads_without_a_carrier_are_counted() {
 }
 
 #[test]
+fn locks_of_the_jvm_have_its_names() {
+    run_beside_others();
+    for runtime in ["temurin-17", "temurin-21", "temurin-25"] {
+        let load = Load::start_program(named(runtime), "-XX:+UseSerialGC", "WaitLoad");
+        let pid = load.pid().to_string();
+        let output = tool::run("javawait", &["-p", &pid, "-j", "--idle", "-d", "1.5"]);
+        assert!(output.status.success(), "{output:?}");
+        let records = output.json();
+        // Whether the wait has ended (every 250 ms), or lasts until the end of the trace.
+        for (thread, lock, ends) in [
+            ("Monitor Deflation Thread", "MonitorDeflation_lock", true),
+            ("Service Thread", "Service_lock", false),
+        ] {
+            let all = waits(&records);
+            let of = |wait: &&&Value| text(wait, "thread") == thread && wait["in_progress"] != ends;
+            let wait = all.iter().find(of).unwrap_or_else(|| panic!("{runtime}: {thread}"));
+            assert_eq!((text(wait, "kind"), text(wait, "on")), ("native lock", lock), "{wait}");
+        }
+    }
+}
+
+#[test]
 fn locks_show_waits_and_hold_times() {
     run_beside_others();
     let mut load = Load::start_program(named("temurin-25"), "-XX:+UseSerialGC", "WaitLoad");

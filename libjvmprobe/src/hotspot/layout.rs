@@ -51,6 +51,7 @@ pub(super) enum Feature {
     Objects,
     Threads,
     ThreadNames,
+    NativeLocks,
     ThreadDump,
     Synchronizers,
     VirtualMonitors,
@@ -90,6 +91,7 @@ impl Feature {
             Self::Objects => "objects are not counted",
             Self::Threads => "allocation by thread is unknown",
             Self::ThreadNames => "thread names are truncated",
+            Self::NativeLocks => "the JVM's own locks have no names",
             Self::ThreadDump => "threads are not listed",
             Self::Synchronizers => "ownable synchronizers are listed only if threads wait for them",
             Self::VirtualMonitors => "monitors that unmounted virtual threads wait for are unknown",
@@ -429,6 +431,10 @@ table! {
     FieldCount          Offset [8 "InstanceKlass::_java_fields_count"] until 20 for ThreadDump;
     ShortArrayData      Offset [8 "Array<u2>::_data"] until 20 for ThreadDump;
     FieldStream         Offset [21 "InstanceKlass::_fieldinfo_stream"] for ThreadDump;
+
+    // runtime/mutexLocker.cpp
+    NativeLockArray     Symbol [17 "_ZL12_mutex_array"] until 21 for NativeLocks;
+    NativeLocks         Static [25 "Mutex::_mutex_array"] for NativeLocks;
 
     // runtime/{javaThread,objectMonitor,lockStack}.hpp; before JDK 17, the monitors of a thread are in runtime/thread.hpp
     ThreadObject        Offset [8 "JavaThread::_threadObj"] for ThreadNames ThreadDump;

@@ -19,6 +19,7 @@
 //! | `methods` | methods: names, parameters, lines |
 //! | `origins` | methods: whether they are native, and their modules |
 //! | `modules` | modules of classes |
+//! | `native_locks` | the JVM's own locks by address |
 //! | [`classes`] | classes: names |
 //! | [`loaded`] | all loaded classes: state, origin, which methods were called |
 //! | `symbols` | HotSpot's Symbols: names, each of which is stored once |
@@ -62,6 +63,7 @@ mod layout;
 pub mod loaded;
 pub(crate) mod methods;
 mod modules;
+pub(crate) mod native_locks;
 pub mod objects;
 pub(crate) mod operations;
 mod origins;

@@ -5,7 +5,10 @@ use std::{collections::HashMap, sync::Arc};
 
 use crate::{
     Addr, Result,
-    hotspot::java_threads::{BlockKind, JavaThread, Owner},
+    hotspot::{
+        HotSpot,
+        java_threads::{BlockKind, JavaThread, Owner},
+    },
     jvms::{ByKey, Followed, Tool},
     process::{blocking_call::current_call, memory::Memory, os_threads::os_threads},
     trace::{
@@ -83,7 +86,8 @@ impl<S: Sink> Tracer<S> {
             let begin_ns = asleep.since.max(self.began_ns);
             let is_long = end_ns.saturating_sub(begin_ns) >= self.min_ns;
             if is_long && !thread.java.is_moving {
-                let mut wait = self.in_progress(jvm, asleep, thread, &threads, &stacks, end_ns);
+                let mut wait =
+                    self.in_progress(jvm, hotspot, (asleep, thread), &threads, &stacks, end_ns);
                 let on_ns = session::thread(&self.session, thread.tid).map(|thread| thread.on_ns);
                 join_with_last(jvm, &mut wait, on_ns);
                 self.report_wait(jvm, wait)?;
@@ -95,8 +99,8 @@ impl<S: Sink> Tracer<S> {
     fn in_progress(
         &mut self,
         jvm: &mut Jvm,
-        asleep: &SleepingThread,
-        thread: &Thread,
+        hotspot: &HotSpot,
+        (asleep, thread): (&SleepingThread, &Thread),
         all: &[Thread],
         stacks: &HashMap<u32, u64>,
         end_ns: u64,
@@ -122,6 +126,9 @@ impl<S: Sink> Tracer<S> {
                 }
             },
         };
+        if kind == Kind::NativeLock {
+            awaited.name = jvm.native_lock(Some(hotspot), first).unwrap_or_default();
+        }
         let is_pinned = thread.java.mounted.is_some() && kind.can_be_pinned();
         let pinned_by = is_pinned.then(|| classify::pinned_by(kind, &stack));
         let mut holder = None;

@@ -9,7 +9,9 @@ use std::{
 use crate::{
     Addr, Pid, Result,
     bpf::{clock, walker::Walker},
-    hotspot::{HotSpot, java_threads::AwaitedReader, thread_names::ThreadNames},
+    hotspot::{
+        HotSpot, java_threads::AwaitedReader, native_locks::NativeLocks, thread_names::ThreadNames,
+    },
     process::os_threads::os_threads,
     stack::{Frame, namer::StackNamer, native::Files},
     trace::waits::wait::{ThreadName, Wait},
@@ -59,6 +61,8 @@ pub struct Jvm {
     pub(super) stacks: HashMap<u64, Stack>,
     reader: Option<AwaitedReader>,
     names: Option<ThreadNames>,
+    /// The JVM's own locks; `None` until a thread waits for one.
+    native_locks: Option<NativeLocks>,
     /// Earliest time at which the list of threads is read again.
     next_list_at: Instant,
     /// Threads whose JavaThreads are not known yet, with the times at which they were seen first.
@@ -89,6 +93,7 @@ impl Jvm {
             stacks: HashMap::new(),
             reader,
             names: hotspot.map(ThreadNames::new),
+            native_locks: None,
             next_list_at: Instant::now(),
             unlisted: HashMap::new(),
             held: HashMap::new(),
@@ -184,6 +189,23 @@ impl Jvm {
             Some(names) => names.of(tid, comm).into(),
             None => comm.into(),
         }
+    }
+
+    /// Returns the name of the JVM's own lock that contains a futex word.
+    pub(super) fn native_lock(
+        &mut self,
+        hotspot: Option<&HotSpot>,
+        futex: u64,
+    ) -> Option<Arc<str>> {
+        let hotspot = hotspot?;
+        let locks = self.native_locks.get_or_insert_with(|| match hotspot.native_locks() {
+            Ok(locks) => locks,
+            Err(error) => {
+                log::debug!("process {}: the JVM's own locks have no names: {error}", self.pid);
+                NativeLocks::default()
+            }
+        });
+        locks.name(Addr(futex)).cloned()
     }
 
     /// Records that a thread has acquired a lock, or an element of a pool, after a wait.

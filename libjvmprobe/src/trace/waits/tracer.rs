@@ -207,7 +207,12 @@ impl<S: Sink> Tracer<S> {
     }
 
     /// Makes the record of a wait and reports it, or holds it back if it may go on.
-    fn take_wait(&mut self, jvm: &mut Jvm, event: &wait_event) -> Result<()> {
+    fn take_wait(
+        &mut self,
+        jvm: &mut Jvm,
+        hotspot: Option<&HotSpot>,
+        event: &wait_event,
+    ) -> Result<()> {
         let stack = jvm.stacks.get(&event.user).cloned().unwrap_or_default();
         let kernel_stack = self.kernel_stack_of_wait(event.kernel);
         let waker_comm = text(&event.waker.comm);
@@ -232,6 +237,9 @@ impl<S: Sink> Tracer<S> {
             virtual_thread: number,
         };
         awaited.resource = resources::resource(kind, &stack);
+        if kind == Kind::NativeLock {
+            awaited.name = jvm.native_lock(hotspot, event.args[0]).unwrap_or_default();
+        }
         let woken = if event.woken < event.began { event.ended } else { event.woken };
         let run_queue_ns = match kind {
             Kind::RunQueue | Kind::Throttled => event.ended.saturating_sub(event.began),
@@ -538,14 +546,14 @@ impl<S: Sink> Tool for Tracer<S> {
             }
         }
         for (number, event) in waits.into_iter().enumerate() {
-            let Some(Followed { jvm, .. }) = jvms.get_mut(&event.target) else { continue };
+            let Some(Followed { jvm, hotspot, .. }) = jvms.get_mut(&event.target) else { continue };
             // The waits of a thread stay in their order.
             let follows = self.early.iter().any(|other| other.tid == event.tid);
             if number >= early && (follows || !self.has_stacks(jvm, &event)) {
                 self.early.push(event);
                 continue;
             }
-            self.take_wait(jvm, &event)?;
+            self.take_wait(jvm, hotspot.as_deref().ok(), &event)?;
         }
         let is_release_due = self.released.elapsed() >= RELEASE_INTERVAL;
         if is_release_due {
