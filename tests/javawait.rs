@@ -76,6 +76,14 @@ fn first_row_names_the_pool_and_its_slow_user() {
         let head = lines.iter().position(|line| line.contains("ENDED BY")).unwrap();
         let row = lines[head + 2];
         assert!(row.contains(name) && row.contains("PoolLoad$ReportDao.run"), "{}", table.stdout);
+        if pool == "hikaricp" {
+            let record = records.iter().find(|record| record["type"] == "pool").unwrap();
+            assert_eq!(text(record, "name"), "HikariPool-1");
+            let numbers = ["in_use", "size", "max_size"].map(|field| ns(record, field));
+            assert_eq!(numbers, [2, 2, 2], "{record}");
+            let line = "HikariPool-1: 2 of 2 connections in use";
+            assert!(table.stdout.contains(line), "{}", table.stdout);
+        }
         let held = "held by PoolLoad$ReportDao.run";
         assert!(table.stdout.contains(held), "{}", table.stdout);
     }

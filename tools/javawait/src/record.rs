@@ -2,6 +2,7 @@
 
 use libjvmprobe::{
     bpf::clock,
+    hotspot::java_threads::ConnectionPool,
     stack::{Frame, StackFrame},
     trace::waits::{Holder, Kind, Relation, Wait},
 };
@@ -19,6 +20,8 @@ pub enum Record {
     Group(Box<GroupRecord>),
     /// A lock or another resource.
     Lock(Box<LockRecord>),
+    /// A connection pool.
+    Pool(PoolRecord),
     /// Virtual threads that waited without a carrier.
     Unmounted(Box<UnmountedRecord>),
     /// Totals of an interval or of the trace.
@@ -177,6 +180,31 @@ pub struct LockRecord {
     pub max_hold_ns: u64,
     /// Places at which threads released it.
     pub ended_by: Vec<EndedBy>,
+}
+
+/// A connection pool of HikariCP, at the time when most of its connections were in use.
+#[derive(Clone, Debug, Serialize)]
+pub struct PoolRecord {
+    /// Wall-clock time at which the interval or the trace ended.
+    pub time: String,
+    /// The process.
+    pub pid: u32,
+    /// Name of the pool.
+    pub name: String,
+    /// Number of connections in use.
+    pub in_use: u32,
+    /// Number of connections.
+    pub size: u32,
+    /// Configured maximum of `size`.
+    pub max_size: u32,
+}
+
+impl PoolRecord {
+    /// Makes the record of a pool.
+    pub fn new(time: &str, pid: u32, pool: &ConnectionPool) -> Self {
+        let &ConnectionPool { ref name, in_use, size, max_size } = pool;
+        Self { time: time.to_owned(), pid, name: name.to_string(), in_use, size, max_size }
+    }
 }
 
 /// Virtual threads with equal properties that waited without a carrier. They are counted at intervals.

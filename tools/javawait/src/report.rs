@@ -1,8 +1,11 @@
 //! Receives the waits, and prints them as text or JSON lines.
 
+use std::{collections::BTreeMap, sync::Arc};
+
 use libjvmprobe::{
-    Result,
+    Pid, Result,
     bpf::clock,
+    hotspot::java_threads::ConnectionPool,
     jvms::Lost,
     render::{
         columns::wrap,
@@ -19,7 +22,7 @@ use crate::{
     flames::Flames,
     groups::Groups,
     locks::{self, Locks},
-    record::{GroupRecord, Record, Summary},
+    record::{GroupRecord, PoolRecord, Record, Summary},
     table,
     unmounted::UnmountedThreads,
     wait_text::line,
@@ -34,6 +37,8 @@ pub struct Report<'a> {
     /// Locks, with `--locks`.
     locks: Locks,
     unmounted: UnmountedThreads,
+    /// Connection pools by process and name, at the time when most of their connections were in use.
+    pools: BTreeMap<(u32, Arc<str>), ConnectionPool>,
     /// Profile for the output files.
     flames: Option<Flames>,
     /// Begin of the trace on `CLOCK_MONOTONIC`, in nanoseconds.
@@ -55,6 +60,7 @@ impl<'a> Report<'a> {
             groups: Groups::new(args.threads, args.idle),
             locks: Locks::default(),
             unmounted: UnmountedThreads::new(args.idle),
+            pools: BTreeMap::new(),
             flames,
             trace_begin_ns: now,
             begin_ns: now,
@@ -104,6 +110,9 @@ impl<'a> Report<'a> {
         }
         for lock in locks.sorted().into_iter().take(self.args.rows()) {
             self.out.json(&Record::Lock(Box::new(lock.record(&time))))?;
+        }
+        for ((pid, _), pool) in &self.pools {
+            self.out.json(&Record::Pool(PoolRecord::new(&time, *pid, pool)))?;
         }
         for record in self.unmounted.records(&time, self.args.rows()) {
             self.out.json(&Record::Unmounted(Box::new(record)))?;
@@ -160,6 +169,12 @@ impl<'a> Report<'a> {
         for line in table::pools(&sorted) {
             self.out.lines(&wrap(&line))?;
         }
+        for pool in self.pools.values() {
+            let ConnectionPool { name, in_use, size, max_size } = pool;
+            let at_most = if size == max_size { "" } else { "at most " };
+            let connections = count(u64::from(*max_size), "connection");
+            self.out.line(&format!("{name}: {in_use} of {at_most}{connections} in use"))?;
+        }
         for line in table::longest(&sorted, self.args.stacks) {
             self.out.line(&line)?;
         }
@@ -215,6 +230,14 @@ impl Sink for Report<'_> {
         Ok(())
     }
 
+    fn pool(&mut self, pid: Pid, pool: ConnectionPool) {
+        let most =
+            self.pools.entry((pid.0, Arc::clone(&pool.name))).or_insert_with(|| pool.clone());
+        if pool.in_use > most.in_use {
+            *most = pool;
+        }
+    }
+
     fn report(&mut self, end_ns: u64) -> Result<()> {
         let empty = Groups::new(self.args.threads, self.args.idle);
         let groups = std::mem::replace(&mut self.groups, empty);
@@ -224,6 +247,7 @@ impl Sink for Report<'_> {
             false => self.text(&groups, &locks, end_ns)?,
         }
         self.unmounted = UnmountedThreads::new(self.args.idle);
+        self.pools.clear();
         self.begin_ns = end_ns;
         self.lost = 0;
         Ok(())

@@ -46,14 +46,14 @@ pub(crate) struct AwaitedClass {
 
 /// Reads what the BPF side needs, and names what it has read.
 #[derive(Debug)]
-pub(crate) struct AwaitedReader(Reader);
+pub(crate) struct AwaitedReader(pub(super) Reader);
 
 impl AwaitedReader {
     pub(in crate::hotspot) fn new(reader: Reader) -> Self {
         Self(reader)
     }
 
-    fn memory(&self) -> Memory {
+    pub(super) fn memory(&self) -> Memory {
         self.0.memory.clone()
     }
 

@@ -30,6 +30,7 @@ mod awaited;
 mod heap_pages;
 mod held;
 mod owners;
+mod pools;
 pub(super) mod reader;
 mod synchronizers;
 #[cfg(test)]
@@ -47,6 +48,7 @@ pub(super) use self::anchor::{last_java_frame, stack};
 pub(crate) use self::awaited::{AwaitedReader, WaitFields};
 pub(crate) use self::held::FrameState;
 pub use self::held::HeldMonitor;
+pub use self::pools::ConnectionPool;
 use self::reader::Reader;
 pub(super) use self::synchronizers::owned;
 pub use self::synchronizers::{OwnedSynchronizer, OwnedSynchronizers};

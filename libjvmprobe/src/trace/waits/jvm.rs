@@ -10,11 +10,17 @@ use crate::{
     Addr, Pid, Result,
     bpf::{clock, walker::Walker},
     hotspot::{
-        HotSpot, java_threads::AwaitedReader, native_locks::NativeLocks, thread_names::ThreadNames,
+        HotSpot,
+        java_threads::{AwaitedReader, ConnectionPool},
+        native_locks::NativeLocks,
+        thread_names::ThreadNames,
     },
     process::os_threads::os_threads,
     stack::{Frame, namer::StackNamer, native::Files},
-    trace::waits::wait::{ThreadName, Wait},
+    trace::waits::{
+        resources::Resource,
+        wait::{ThreadName, Wait},
+    },
 };
 
 /// Maximum number of stacks kept by their IDs.
@@ -30,6 +36,9 @@ const LIST_INTERVALS: [(Duration, Duration); 2] = [
     (Duration::from_millis(20), Duration::from_millis(1)),
     (TIME_TO_LIST, Duration::from_millis(100)),
 ];
+/// Minimum time between two readings of connection pools; a reading is also followed by this many times its own duration.
+const MIN_POOLS_INTERVAL: Duration = Duration::from_millis(250);
+const POOLS_DELAY_FACTOR: u32 = 100;
 /// Number of waits kept for each thread: what it waited for while other threads waited for it.
 const MAX_RECENT: usize = 8;
 /// Maximum number of threads and of locks for which data is kept.
@@ -63,6 +72,8 @@ pub struct Jvm {
     names: Option<ThreadNames>,
     /// The JVM's own locks; `None` until a thread waits for one.
     native_locks: Option<NativeLocks>,
+    /// Earliest time at which the connection pools are read.
+    pub(super) next_pools_at: Instant,
     /// Earliest time at which the list of threads is read again.
     next_list_at: Instant,
     /// Threads whose JavaThreads are not known yet, with the times at which they were seen first.
@@ -94,6 +105,7 @@ impl Jvm {
             reader,
             names: hotspot.map(ThreadNames::new),
             native_locks: None,
+            next_pools_at: Instant::now(),
             next_list_at: Instant::now(),
             unlisted: HashMap::new(),
             held: HashMap::new(),
@@ -206,6 +218,20 @@ impl Jvm {
             }
         });
         locks.name(Addr(futex)).cloned()
+    }
+
+    /// Returns the pools of HikariCP if `resource` is a connection of one and a reading is due.
+    pub(super) fn connection_pools(
+        &mut self,
+        resource: Option<&'static Resource>,
+    ) -> Vec<ConnectionPool> {
+        let begin = Instant::now();
+        let is_due = begin >= self.next_pools_at && resource.is_some_and(Resource::is_hikari);
+        let Some(reader) = self.reader.as_mut().filter(|_| is_due) else { return Vec::new() };
+        let pools = reader.pools().unwrap_or_default();
+        let delay = (begin.elapsed() * POOLS_DELAY_FACTOR).max(MIN_POOLS_INTERVAL);
+        self.next_pools_at = begin + delay;
+        pools
     }
 
     /// Records that a thread has acquired a lock, or an element of a pool, after a wait.

@@ -21,13 +21,12 @@ const fn queue(method: &'static str, name: &'static str) -> Resource {
     Resource { method, name, returned_by: None }
 }
 
+/// Name of a connection of HikariCP.
+const HIKARI: &str = "HikariCP connection";
+
 /// The outermost of these methods in a stack decides, because pools are made of the JDK's queues and semaphores.
 const RESOURCES: [Resource; 17] = [
-    pool(
-        "com.zaxxer.hikari.pool.HikariPool.getConnection",
-        "HikariCP connection",
-        "com.zaxxer.hikari.",
-    ),
+    pool("com.zaxxer.hikari.pool.HikariPool.getConnection", HIKARI, "com.zaxxer.hikari."),
     pool(
         "org.apache.tomcat.jdbc.pool.ConnectionPool.borrowConnection",
         "Tomcat JDBC connection",
@@ -118,6 +117,11 @@ impl Resource {
     pub(super) fn is_returned(&self, stack: &[Frame]) -> bool {
         let returns = |frame: &Frame| self.returned_by.is_some_and(|by| frame.name.starts_with(by));
         stack.iter().any(returns)
+    }
+
+    /// Whether it is a connection of HikariCP.
+    pub(super) fn is_hikari(&self) -> bool {
+        self.name == HIKARI
     }
 
     /// Returns a number that identifies the resource among all resources.

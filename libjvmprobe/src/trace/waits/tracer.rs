@@ -10,7 +10,7 @@ use libbpf_rs::Link;
 use crate::{
     Addr, Error, Pid, Result,
     bpf::{self, clock, offcpu::Hook, probes::Plan, records::text, session::Attach},
-    hotspot::HotSpot,
+    hotspot::{HotSpot, java_threads::ConnectionPool},
     jvms::{ByKey, Followed, Lost, Reading, Tool},
     process::{
         Target,
@@ -76,6 +76,9 @@ pub trait Sink {
     /// # Errors
     /// If the trace cannot go on.
     fn unmounted(&mut self, reading: UnmountedReading) -> Result<()>;
+
+    /// Receives the state of a connection pool at a time when a thread had waited for a connection.
+    fn pool(&mut self, pid: Pid, pool: ConnectionPool);
 
     /// Called at the end of each interval, and at the end of the trace. `end_ns` is the time on `CLOCK_MONOTONIC`.
     ///
@@ -263,6 +266,9 @@ impl<S: Sink> Tracer<S> {
             awaited,
             thread,
         };
+        for pool in jvm.connection_pools(wait.awaited.resource) {
+            self.sink.pool(jvm.pid, pool);
+        }
         self.join_or_report(jvm, wait, event)
     }
 

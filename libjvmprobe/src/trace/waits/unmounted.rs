@@ -98,6 +98,10 @@ impl<S: Sink> Tracer<S> {
             let Followed { jvm, hotspot: Ok(hotspot), .. } = followed else { continue };
             if let Some(reading) = read(jvm, hotspot, key, &mut self.files) {
                 self.schedule.has_threads = true;
+                let resource = reading.groups.iter().find_map(|group| group.awaited.resource);
+                for pool in jvm.connection_pools(resource) {
+                    self.sink.pool(jvm.pid, pool);
+                }
                 self.sink.unmounted(reading)?;
             }
         }
