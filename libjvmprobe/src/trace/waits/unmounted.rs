@@ -29,8 +29,8 @@ use crate::{
     },
 };
 
-/// Minimum time between two readings.
-const MIN_INTERVAL: Duration = Duration::from_millis(100);
+/// Minimum time between two readings: if a JVM has had virtual threads, and if none has.
+const MIN_INTERVALS: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
 /// After a reading, the next one follows after this many times as long as the reading took.
 const DELAY_FACTOR: u32 = 50;
 
@@ -105,7 +105,9 @@ impl<S: Sink> Tracer<S> {
                 self.sink.unmounted(reading)?;
             }
         }
-        self.schedule.next = Instant::now() + MIN_INTERVAL.max(begin.elapsed() * DELAY_FACTOR);
+        let (short, long) = MIN_INTERVALS;
+        let interval = if self.schedule.has_threads { short } else { long };
+        self.schedule.next = Instant::now() + interval.max(begin.elapsed() * DELAY_FACTOR);
         Ok(())
     }
 }
