@@ -9,7 +9,14 @@ use libbpf_rs::Link;
 
 use crate::{
     Addr, Error, Pid, Result,
-    bpf::{self, clock, offcpu::Hook, probes::Plan, records::text, session::Attach},
+    bpf::{
+        self, clock,
+        cost::{Cost, Costs},
+        offcpu::Hook,
+        probes::Plan,
+        records::text,
+        session::Attach,
+    },
     hotspot::{HotSpot, java_threads::ConnectionPool},
     jvms::{ByKey, Followed, Lost, Reading, Tool},
     process::{
@@ -57,10 +64,12 @@ const FUTEX: i32 = 202;
 pub struct Options {
     /// Minimum length of a reported wait.
     pub min: Duration,
-    /// How soon events are read.
+    /// How soon events are read. With [`Pace::Calm`], the cost of the BPF programs is reported, too.
     pub pace: Pace,
     /// Whether virtual threads that wait without a carrier are read at intervals.
     pub virtual_threads: bool,
+    /// Whether the thread that ended a wait is reported, with its stack and its own waits, and the state of the pool.
+    pub holders: bool,
 }
 
 /// Receiver of the results.
@@ -89,6 +98,12 @@ pub trait Sink {
     /// Receives the number of events of a JVM that could not be sent.
     fn lost(&mut self, lost: Lost);
 
+    /// Receives the CPU time that the BPF programs took from one process since the previous call for that process. Called
+    /// for each process at the end of an interval, and when a JVM has ended.
+    fn cost(&mut self, cost: Cost) {
+        let _ = cost;
+    }
+
     /// Returns whether the sink accepts no more results. If so, the trace ends.
     fn is_closed(&self) -> bool;
 }
@@ -115,6 +130,9 @@ pub struct Tracer<S> {
     pub(super) with_virtual_threads: bool,
     /// When unmounted virtual threads are read.
     pub(super) schedule: Schedule,
+    options: Options,
+    /// Number of context switches of threads that could not be recorded, as last reported.
+    lost: u64,
 }
 
 impl<S: Sink> Tracer<S> {
@@ -131,7 +149,7 @@ impl<S: Sink> Tracer<S> {
             });
         }
         let hook = Hook::find()?;
-        let mut session = session::load(&hook, options.min, options.pace)?;
+        let mut session = session::load(&hook, options)?;
         let links = session::attach(&mut session, &hook)?;
         let began_ns = clock::monotonic_ns();
         session::begin(&mut session, began_ns);
@@ -150,6 +168,8 @@ impl<S: Sink> Tracer<S> {
             min_ns: u64::try_from(options.min.as_nanos()).unwrap_or(u64::MAX),
             with_virtual_threads: options.virtual_threads,
             schedule: Schedule::default(),
+            options,
+            lost: 0,
         })
     }
 
@@ -170,6 +190,18 @@ impl<S: Sink> Tracer<S> {
             self.release(&mut followed.jvm, true)?;
         }
         self.sink.report(end_ns)
+    }
+
+    /// Reports the waits that have ended, and the end of the trace. Waits that have not ended are not reported.
+    ///
+    /// # Errors
+    /// Errors of the sink.
+    pub fn finish_ended(&mut self, jvms: &mut ByKey<Jvm>) -> Result<()> {
+        self.take_events(jvms, Duration::ZERO)?;
+        for followed in jvms.values_mut() {
+            self.release(&mut followed.jvm, true)?;
+        }
+        Tool::report(self, jvms)
     }
 
     /// Returns the kernel's frames of a thread that waited, without those of the context switch.
@@ -249,7 +281,11 @@ impl<S: Sink> Tracer<S> {
             _ => event.ended.saturating_sub(woken),
         };
         let lock_kind = if event.enters.monitor != 0 { Kind::Monitor } else { kind };
-        let holder = self.holder(jvm, event, lock_kind, &awaited, &stack, waker_comm);
+        let holder = if self.options.holders {
+            self.holder(jvm, event, lock_kind, &awaited, &stack, waker_comm)
+        } else {
+            None
+        };
         let wait = Wait {
             kind,
             begin_ns: event.began,
@@ -266,7 +302,8 @@ impl<S: Sink> Tracer<S> {
             awaited,
             thread,
         };
-        for pool in jvm.connection_pools(wait.awaited.resource) {
+        let pool_of = wait.awaited.resource.filter(|_| self.options.holders);
+        for pool in jvm.connection_pools(pool_of) {
             self.sink.pool(jvm.pid, pool);
         }
         self.join_or_report(jvm, wait, event)
@@ -327,6 +364,9 @@ impl<S: Sink> Tracer<S> {
     }
 
     pub(super) fn report_wait(&mut self, jvm: &mut Jvm, mut wait: Wait) -> Result<()> {
+        if !self.options.holders {
+            return self.sink.wait(wait);
+        }
         if let Some(holder) = &mut wait.holder {
             let waited = jvm.longest_within(holder.thread.tid, wait.begin_ns, wait.end_ns);
             // A wait that is a small part of this one does not explain it.
@@ -529,11 +569,17 @@ impl<S: Sink> Tool for Tracer<S> {
         };
         self.session.flush();
         session::add_jvm(&self.session, key, pid, fields.as_ref())?;
+        if let Some(costs) = self.session.costs() {
+            costs.add(pid.0.into());
+        }
         Ok(Jvm::new(pid, hotspot, self.namers.remove(&key), reader))
     }
 
     fn take_events(&mut self, jvms: &mut ByKey<Jvm>, timeout: Duration) -> Result<()> {
+        // With a calm pace, lists of threads are read only when events are.
+        let is_prompt = self.options.pace == Pace::Prompt;
         let next_list = jvms.values().filter_map(|followed| followed.jvm.next_list()).min();
+        let next_list = next_list.filter(|_| is_prompt);
         let next = next_list.into_iter().chain(self.schedule.time_left());
         let timeout = next.fold(timeout, Duration::min);
         let mut waits = std::mem::take(&mut self.early);
@@ -599,11 +645,24 @@ impl<S: Sink> Tool for Tracer<S> {
             followed.report_stopped();
         }
         self.read_unmounted(jvms, true)?;
+        let costs = self.session.costs().map(Costs::take).transpose()?.unwrap_or_default();
+        costs.into_iter().for_each(|cost| self.sink.cost(cost));
+        if self.options.pace == Pace::Calm {
+            let lost = self.session.lost(0);
+            let events = lost.saturating_sub(std::mem::replace(&mut self.lost, lost));
+            if events > 0 {
+                self.sink.lost(Lost::now(0, events));
+            }
+        }
         self.sink.report(clock::monotonic_ns())
     }
 
     fn on_end(&mut self, _: u64, mut followed: Followed<Jvm>) -> Result<()> {
-        session::remove_jvm(&self.session, followed.jvm.pid);
+        let pid = followed.jvm.pid;
+        session::remove_jvm(&self.session, pid);
+        if let Some(cost) = self.session.costs().and_then(|costs| costs.take_last(pid.0.into())) {
+            self.sink.cost(cost);
+        }
         self.release(&mut followed.jvm, true)
     }
 
