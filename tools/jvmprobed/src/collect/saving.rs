@@ -40,7 +40,10 @@ use rustix::{
 };
 use serde_json::{Value, json};
 
-use crate::{collect::tracers::WINDOW, metrics::server::cost::serving_ns};
+use crate::{
+    collect::{tracers::WINDOW, waits::WAIT},
+    metrics::server::cost::serving_ns,
+};
 
 /// The account holds at most the CPU time that the limit allows in this time.
 const ACCOUNT_SPAN: Duration = Duration::from_secs(600);
@@ -122,19 +125,26 @@ pub struct Measures {
     pub hertz: u64,
     /// Whether the sampler also records off-CPU time.
     pub off_cpu: bool,
+    /// Whether waits are collected.
+    pub waits: bool,
     /// Whether allocation is collected.
     pub allocation: bool,
 }
 
 impl Measures {
     /// Returns each measure by name, and whether it is collected.
-    pub fn kinds(self) -> [(&'static str, bool); 3] {
-        [("cpu", self.hertz > 0), ("off-cpu", self.off_cpu), ("alloc", self.allocation)]
+    pub fn kinds(self) -> [(&'static str, bool); 4] {
+        [
+            ("cpu", self.hertz > 0),
+            ("off-cpu", self.off_cpu),
+            (WAIT, self.waits),
+            ("alloc", self.allocation),
+        ]
     }
 }
 
 /// Returns the set of measures of each step down, beginning with the configured set. First the sampling rate
-/// is halved twice, then off-CPU time is dropped, then allocation. Then the rate is halved down to one sample
+/// is halved twice, then off-CPU time is dropped, then waits, then allocation. Then the rate is halved down to one sample
 /// per second, and finally sampling stops.
 fn ladder(configured: Measures) -> Vec<Measures> {
     let mut steps = vec![configured];
@@ -148,6 +158,7 @@ fn ladder(configured: Measures) -> Vec<Measures> {
     let mut at = down(half(configured));
     at = down(half(at));
     at = down(Measures { off_cpu: false, ..at });
+    at = down(Measures { waits: false, ..at });
     at = down(Measures { allocation: false, ..at });
     while at.hertz > 1 {
         at = down(half(at));
@@ -181,6 +192,7 @@ impl Change {
             collected.push(format!("{} CPU samples per second", to.hertz));
         }
         collected.extend(to.off_cpu.then(|| "off-CPU time".into()));
+        collected.extend(to.waits.then(|| "waits".into()));
         collected.extend(to.allocation.then(|| "allocation".into()));
         format!(
             "collecting {which} from now on: {}. The last window used {share:.1} % of one CPU \
@@ -200,6 +212,7 @@ impl Change {
             "steps": steps,
             "hertz": to.hertz,
             "off-cpu": to.off_cpu,
+            "waits": to.waits,
             "allocation": to.allocation,
             "processor-percent": cents(share),
             "processor-limit": cents(processor_limit),
@@ -407,7 +420,8 @@ impl Limits {
 mod tests {
     use super::*;
 
-    const CONFIGURED: Measures = Measures { hertz: 19, off_cpu: false, allocation: true };
+    const CONFIGURED: Measures =
+        Measures { hertz: 19, off_cpu: false, waits: false, allocation: true };
     const LOW_USE: u64 = 50 << 20;
 
     fn saving() -> Saving {
@@ -427,20 +441,22 @@ mod tests {
 
     #[test]
     fn sampling_rate_drops_before_kinds_of_data() {
-        let steps = ladder(Measures { off_cpu: true, ..CONFIGURED });
-        let actual: Vec<_> = steps.iter().map(|t| (t.hertz, t.off_cpu, t.allocation)).collect();
+        let steps = ladder(Measures { off_cpu: true, waits: true, ..CONFIGURED });
+        let actual: Vec<_> =
+            steps.iter().map(|t| (t.hertz, t.off_cpu, t.waits, t.allocation)).collect();
         let expected = [
-            (19, true, true),
-            (9, true, true),
-            (4, true, true),
-            (4, false, true),
-            (4, false, false),
-            (2, false, false),
-            (1, false, false),
-            (0, false, false),
+            (19, true, true, true),
+            (9, true, true, true),
+            (4, true, true, true),
+            (4, false, true, true),
+            (4, false, false, true),
+            (4, false, false, false),
+            (2, false, false, false),
+            (1, false, false, false),
+            (0, false, false, false),
         ];
         assert_eq!(actual, expected);
-        let one = ladder(Measures { hertz: 1, off_cpu: false, allocation: false });
+        let one = ladder(Measures { hertz: 1, allocation: false, ..CONFIGURED });
         assert_eq!(one.iter().map(|t| t.hertz).collect::<Vec<_>>(), [1, 0]);
     }
 
@@ -580,7 +596,7 @@ mod tests {
         for _ in 0..20 {
             saving.evaluate_window(WINDOW, 0, 200 << 20, 1);
         }
-        assert_eq!(saving.current(), Measures { hertz: 0, off_cpu: false, allocation: false });
+        assert_eq!(saving.current(), Measures { hertz: 0, allocation: false, ..CONFIGURED });
         for _ in 0..100 * MIN_QUIET_WINDOWS {
             saving.evaluate_window(WINDOW, 0, 0, 1);
         }
