@@ -143,9 +143,10 @@ impl Measures {
     }
 }
 
-/// Returns the set of measures of each step down, beginning with the configured set. First the sampling rate
-/// is halved twice, then off-CPU time is dropped, then waits, then allocation. Then the rate is halved down to one sample
-/// per second, and finally sampling stops.
+/// Returns the set of measures of each step down, beginning with the configured set. First, waits are dropped, because
+/// a single JVM with many waits could otherwise cause steps that affect the CPU samples of all JVMs. Then the sampling
+/// rate is halved twice, then off-CPU time is dropped, then allocation. Then the rate is halved down to one sample per
+/// second, and finally sampling stops.
 fn ladder(configured: Measures) -> Vec<Measures> {
     let mut steps = vec![configured];
     let mut down = |to: Measures| {
@@ -155,10 +156,10 @@ fn ladder(configured: Measures) -> Vec<Measures> {
         to
     };
     let half = |current: Measures| Measures { hertz: (current.hertz / 2).max(1), ..current };
-    let mut at = down(half(configured));
+    let mut at = down(Measures { waits: false, ..configured });
+    at = down(half(at));
     at = down(half(at));
     at = down(Measures { off_cpu: false, ..at });
-    at = down(Measures { waits: false, ..at });
     at = down(Measures { allocation: false, ..at });
     while at.hertz > 1 {
         at = down(half(at));
@@ -440,15 +441,15 @@ mod tests {
     }
 
     #[test]
-    fn sampling_rate_drops_before_kinds_of_data() {
+    fn waits_drop_first_then_the_sampling_rate_then_other_kinds_of_data() {
         let steps = ladder(Measures { off_cpu: true, waits: true, ..CONFIGURED });
         let actual: Vec<_> =
             steps.iter().map(|t| (t.hertz, t.off_cpu, t.waits, t.allocation)).collect();
         let expected = [
             (19, true, true, true),
-            (9, true, true, true),
-            (4, true, true, true),
-            (4, false, true, true),
+            (19, true, false, true),
+            (9, true, false, true),
+            (4, true, false, true),
             (4, false, false, true),
             (4, false, false, false),
             (2, false, false, false),
