@@ -9,7 +9,7 @@ use libjvmprobe::{
         table::RuledTable,
         units::{count, percent, span},
     },
-    stack::{Frame, StackFrame, profile::Profile},
+    stack::{Frame, profile::Profile},
     trace::waits::application_frame,
 };
 
@@ -24,7 +24,7 @@ pub fn text(profile: &Profile, stacks: bool) -> String {
         // The innermost frame is a label with the kind, or it replaces stacks that were dropped to save memory.
         let kind = sample.stack.last().map_or("[unknown]", |&id| &*profile.frame(id).name);
         let code = frames.split_last().and_then(|(_, code)| application_frame(code));
-        let at = code.map_or_else(|| "-".into(), |frame| StackFrame::from(frame).to_string());
+        let at = code.map_or_else(|| "-".into(), |frame| frame.name.to_string());
         let (ns, times) = rows.entry((kind.trim_matches(['[', ']']), at)).or_default();
         *ns = ns.saturating_add(sample.count);
         *times = times.saturating_add(sample.occurrences);
