@@ -13,7 +13,7 @@ use crate::{
         kernel_types,
         offcpu::{self, Hook, TaskFields, Thread},
         preflight,
-        records::{bytes, copy},
+        records::{bytes, clear, copy},
         session,
     },
     hotspot::java_threads::{Form, WaitFields},
@@ -106,6 +106,18 @@ pub(super) fn begin(session: &mut Session, began: u64) {
     if let Some(data) = session.skel.maps.bss_data.as_deref_mut() {
         data.trace_began_ns = began;
     }
+}
+
+/// Removes all entries of threads.
+///
+/// # Errors
+/// [`Error::Bpf`].
+pub(super) fn forget_threads(session: &Session) -> Result<()> {
+    let maps = &session.skel.maps;
+    clear(&maps.threads)?;
+    clear(&maps.java_threads)?;
+    clear(&maps.wakers)?;
+    clear(&maps.wakes)
 }
 
 /// Starts to record the waits of a JVM. Without `fields`, the kernel side does not read what the JVM stores about them.

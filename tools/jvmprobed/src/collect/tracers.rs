@@ -66,6 +66,8 @@ pub struct Options {
     pub off_cpu: bool,
     /// Minimum length of recorded waits; `None` if waits are not recorded.
     pub waits: Option<Duration>,
+    /// Whether waits are recorded now. The value may change at run time.
+    pub waits_on: Arc<AtomicBool>,
     /// Whether allocation is recorded.
     pub allocation: bool,
     /// Maximum cost of the probes of allocation to all JVMs together, in millionths of a processor. The value
@@ -169,6 +171,8 @@ impl Tracers {
     pub fn change(&mut self, from: Measures, to: Measures) -> Result<()> {
         self.options.rate.store(to.hertz.max(1), Ordering::Relaxed);
         self.options.off_cpu = to.off_cpu;
+        // The tracer of waits keeps its BPF object, because a new one would take another 28 MB of the kernel's memory.
+        self.options.waits_on.store(to.waits, Ordering::Relaxed);
         // The sampler reads whether to record off-CPU time only when it starts. So it is restarted if that
         // changes.
         let samples = |measures: Measures| (measures.hertz > 0, measures.off_cpu);
@@ -176,12 +180,6 @@ impl Tracers {
             self.stop_tracer("samples");
             if to.hertz > 0 {
                 self.add("samples", self::samples)?;
-            }
-        }
-        if from.waits != to.waits {
-            self.stop_tracer(WAITS);
-            if to.waits {
-                self.add(WAITS, waits)?;
             }
         }
         if from.allocation != to.allocation {
@@ -472,6 +470,7 @@ fn waits(options: &Options, out: &SyncSender<Delivery>, stop: &AtomicBool) -> Tr
     let waits = Waits::new(batches.begin_ns, WINDOW, options.max_memory / 2);
     let tracer_options = waits::Options { min, pace: PACE, virtual_threads: false, holders: false };
     let tracer = waits::Tracer::new(tracer_options, WaitSink { batches, waits })?;
+    let tracer = tracer.with_switch(Arc::clone(&options.waits_on));
     let arrivals = options.registry.subscribe()?;
     let mut trace = Trace::start(tracer, Vec::new(), Some(arrivals))?;
     trace.tool.sink.batches.send(Batch::Started);
