@@ -356,7 +356,7 @@ fn waits_are_recorded_only_while_the_switch_is_on() {
     // The tracer reads the switch twice per second.
     let late = |wait: &&waits::Wait| (off_ns + 2_000_000_000..on_ns).contains(&wait.end_ns);
     assert_eq!(waits.iter().filter(late).count(), 0);
-    // What the threads did meanwhile is unknown, so no wait began then.
+    // No wait began in the off period, because the activity of the threads in it is unknown.
     assert!(after.iter().all(|wait| wait.begin_ns >= on_ns), "{after:?}");
     for kind in [waits::Kind::Monitor, waits::Kind::Park, waits::Kind::Sleep] {
         assert!(after.iter().any(|wait| wait.kind == kind), "{kind:?}");

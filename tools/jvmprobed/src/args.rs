@@ -27,6 +27,7 @@ Examples:
   jvmprobed show --since 03:10 --until 03:15 --jvm shop -o night.html
   jvmprobed show --since 10m --diff 24h      compare with the same time yesterday
   jvmprobed show --since 1h --gc             the GC pauses of the last hour
+  jvmprobed show -e wait                     what threads waited for, if it runs with --waits 1ms
   jvmprobed show --since 1d --thread-dumps   the deadlocks of the last day
   jvmprobed list                             the recorded JVMs and times";
 
@@ -221,7 +222,7 @@ pub struct Show {
     #[arg(long, requires = "gc")]
     pub safepoints: bool,
 
-    /// Show EVENT instead of CPU time, for example off-cpu
+    /// Show EVENT instead of CPU time: off-cpu or wait, if it was recorded
     #[arg(short, long, value_name = "EVENT", conflicts_with_all = ["alloc", "gc", "thread_dumps"])]
     pub event: Option<String>,
 
