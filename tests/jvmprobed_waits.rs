@@ -15,6 +15,7 @@ use std::{
 use jvmprobe_tests::{
     child_process::ChildProcess,
     load::classes,
+    pprof,
     proc::monotonic_ns,
     run_beside_others,
     runtimes::named,
@@ -135,12 +136,14 @@ fn waits_by_kind_and_stack_agree_with_the_program() {
     let pid = program.child.pid();
     let dir = tempfile::tempdir().unwrap();
     let path = |name: &str| dir.path().join(name).display().to_string();
-    let (config, store) = (path("config"), path("store"));
+    let (config, store, pushed) = (path("config"), path("store"), path("pushed"));
     let rule = format!("action = \"select\"\nwhen = {{ \"process.pid\" = \"^{pid}$\" }}\n");
     fs::write(&config, format!("[take]\nwaits = \"1ms\"\n[[rule]]\n{rule}")).unwrap();
     let listen = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
     // A high limit, so that a busy machine does not make the daemon save CPU time.
     let args = ["--config", &config, "--listen", &listen, "--dir", &store, "--max-cpu", "200"];
+    let push = format!("dir={pushed}");
+    let args = [&args[..], &["--push", &push]].concat();
     let daemon = Tool::start("jvmprobed", &args);
     // The first window ends while the threads wait.
     let logged = program.go(16.0);
@@ -229,6 +232,16 @@ fn waits_by_kind_and_stack_agree_with_the_program() {
         }
         assert!(with > 0 && with * 100 >= all_ns * 99, "{thread}: {with} of {all_ns} ns");
     }
+    let files = fs::read_dir(&pushed).unwrap().map(|file| file.unwrap().path());
+    let pprofs = files.filter(|path| path.extension().is_some_and(|ending| ending == "gz"));
+    let mut pushed_ns = 0;
+    for pprof in pprofs.map(|path| pprof::read(&path)) {
+        let at = pprof.types.iter().position(|(name, _)| name == "wait").unwrap();
+        assert_eq!(pprof.types[at].1, "nanoseconds");
+        pushed_ns += pprof.samples.iter().map(|sample| sample.values[at]).sum::<u64>();
+    }
+    let stored_ns: u64 = all.iter().flat_map(|window| profiles(window)).map(Profile::total).sum();
+    assert_eq!(pushed_ns, stored_ns);
     let shown = run("jvmprobed", &["show", "--dir", &store, "-e", "wait"]).stdout;
     let row = |kind: &str, method: &str| {
         shown.lines().any(|line| line.contains(kind) && line.trim_end().ends_with(method))
