@@ -23,6 +23,8 @@ char LICENSE[] SEC("license") = "Dual BSD/GPL";
 const volatile bool want_kernel = true;
 /* PID namespaces other than the initial one are not supported, because JavaThreads are found by thread IDs. */
 const volatile __u64 pidns_ino = 0;
+/* Whether the stacks of threads that end waits are walked. */
+const volatile bool walks_wakers = true;
 /* Offsets of task_struct.throttled (Linux 6.18), or of task_struct.se.cfs_rq and cfs_rq.throttle_count; 0: none. */
 const volatile __u32 task_throttled = 0;
 const volatile __u32 task_cfs_rq = 0;
@@ -238,7 +240,7 @@ static __always_inline void thread_woken(void *ctx, __u64 task, struct thread *t
 	bpf_get_current_comm(waker.comm, sizeof(waker.comm));
 	jvm = bpf_map_lookup_elem(&targets, &waker.tgid);
 	/* If an interrupt ends the wait, its functions are among the kernel's frames. */
-	own = own_stack(LEVEL_WAKER);
+	own = walks_wakers ? own_stack(LEVEL_WAKER) : NULL;
 	if (own)
 		waker.kernel = intern(&own->event, walk_by_kernel(ctx, 0, 0, &own->event.stack), true);
 	if (jvm) {

@@ -17,7 +17,7 @@ use jvmprobe_tests::{receiver::downloaded_path, run_beside_others};
 use jvmprobed::{
     metrics::{
         Limits, SharedTotals,
-        figures::{DaemonMetrics, Figures, Gauges, Processor, Stop},
+        figures::{DaemonMetrics, Figures, Gauges, Processor, Stop, Waited},
         server::{self, Health},
     },
     net::Net,
@@ -71,8 +71,12 @@ fn filled_counters() -> SharedTotals {
             heap_max: Some(512 << 20),
         };
         let cost = vec![("allocation", 5_000_000), ("samples", 1_000_000)];
-        locked
-            .add(&identity, &Figures { stops, processor, allocated_bytes: 1 << 30, cost, gauges });
+        let waits = vec![
+            Waited { kind: "monitor", times: 3, ns: 4_000_000_000 },
+            Waited { kind: "socket read", times: 1, ns: 500_000_000 },
+        ];
+        let allocated_bytes = 1 << 30;
+        locked.add(&identity, &Figures { stops, processor, allocated_bytes, waits, cost, gauges });
         locked.add_probe_cost("allocation", &Cost { pid, hits: 1000, ns: 5_000_000 });
     }
     locked.own = DaemonMetrics { memory_bytes: 60 << 20, hertz: 19, ..DaemonMetrics::default() };
@@ -210,6 +214,9 @@ fn prometheus_returns_the_published_values() {
             ms as f64 / 1000.0,
         );
         near("sum(jvmprobe_collections_total)", 18.0);
+        near(r#"sum(jvmprobe_waits_total{kind="monitor"})"#, 9.0);
+        near(r#"sum(jvmprobe_waited_seconds_total{kind="monitor"})"#, 12.0);
+        near(r#"jvmprobe_waited_seconds_total{kind="socket read",pid="1"}"#, 0.5);
         near("sum(jvmprobe_allocated_bytes_total)", 3.0 * f64::from(1 << 30));
         near("max(jvmprobe_heap_used_before_bytes)", f64::from(300 << 20));
         near("min(jvmprobe_heap_used_after_bytes)", f64::from(100 << 20));

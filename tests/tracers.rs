@@ -12,17 +12,19 @@ use std::{
     time::Duration,
 };
 
-use jvmprobe_tests::{allocated, load::Load, run_alone, runtimes::named};
+use jvmprobe_tests::{allocated, load::Load, proc::monotonic_ns, run_alone, runtimes::named};
 use libjvmprobe::{
-    Result,
+    Pid, Result,
     bpf::preflight,
-    jvms::{Arrivals, Times, Tool, Trace, registry},
+    hotspot::java_threads::ConnectionPool,
+    jvms::{Arrivals, Lost, Times, Tool, Trace, registry},
     stack::profile::Profile,
     sys::Pace,
     trace::{
         allocations::{self, AllocationReport, jvm_totals::Scope},
         pauses::{self, record::Record},
         samples::{self, About, StackWalk, SymbolSource, Targets, events::EventSpec},
+        waits,
     },
 };
 
@@ -283,5 +285,80 @@ fn sampled_tlabs_represent_the_total_allocation() {
     for (path, &bytes) in truth.paths.iter().filter(|(_, bytes)| **bytes > truth.total / 5) {
         let off = thinned.paths[path] as f64 / bytes as f64 - 1.0;
         assert!(off.abs() <= 0.25, "{path}: {off}");
+    }
+}
+
+/// Waits of one JVM.
+struct Waits(u32, Vec<waits::Wait>);
+
+impl waits::Sink for Waits {
+    fn wait(&mut self, wait: waits::Wait) -> Result<()> {
+        if wait.thread.pid.0 == self.0 {
+            self.1.push(wait);
+        }
+        Ok(())
+    }
+
+    fn unmounted(&mut self, _: waits::UnmountedReading) -> Result<()> {
+        Ok(())
+    }
+
+    fn pool(&mut self, _: Pid, _: ConnectionPool) {}
+
+    fn report(&mut self, _: u64) -> Result<()> {
+        Ok(())
+    }
+
+    fn lost(&mut self, lost: Lost) {
+        panic!("{lost:?}");
+    }
+
+    fn is_closed(&self) -> bool {
+        false
+    }
+}
+
+#[test]
+fn waits_are_recorded_only_while_the_switch_is_on() {
+    run_alone();
+    preflight::check().unwrap();
+    let mut load = Load::start_program(named("temurin-21"), "-XX:+UseSerialGC", "WaitTruth");
+    load.send("go 60");
+    let pid = load.pid();
+    let [stop, on] = [false, true].map(|is_set| Arc::new(AtomicBool::new(is_set)));
+    let (begun, begins) = channel();
+    let tracer = thread::spawn({
+        let (stop, on) = (Arc::clone(&stop), Arc::clone(&on));
+        move || -> Result<Vec<waits::Wait>> {
+            let min = Duration::from_millis(1);
+            let options =
+                waits::Options { min, pace: Pace::Calm, virtual_threads: false, holders: false };
+            let tracer = waits::Tracer::new(options, Waits(pid, Vec::new()))?.with_switch(on);
+            let mut trace = trace(tracer, INTERVAL, begun, &stop)?;
+            trace.tool.finish_ended(&mut trace.jvms)?;
+            Ok(trace.tool.sink.1)
+        }
+    });
+    begins.recv_timeout(Duration::from_secs(60)).expect("the tracer starts within a minute");
+    let switch_after = |is_on: bool| {
+        thread::sleep(Duration::from_secs(3));
+        on.store(is_on, Ordering::Relaxed);
+        monotonic_ns()
+    };
+    let off_ns = switch_after(false);
+    let on_ns = switch_after(true);
+    thread::sleep(Duration::from_secs(4));
+    stop.store(true, Ordering::Relaxed);
+    let waits = tracer.join().unwrap().unwrap();
+    let [before, after] = [0..off_ns, on_ns..u64::MAX]
+        .map(|time| waits.iter().filter(|wait| time.contains(&wait.end_ns)).collect::<Vec<_>>());
+    assert!(before.len() > 100 && after.len() > 100, "{} {}", before.len(), after.len());
+    // The tracer reads the switch twice per second.
+    let late = |wait: &&waits::Wait| (off_ns + 2_000_000_000..on_ns).contains(&wait.end_ns);
+    assert_eq!(waits.iter().filter(late).count(), 0);
+    // No wait began in the off period, because the activity of the threads in it is unknown.
+    assert!(after.iter().all(|wait| wait.begin_ns >= on_ns), "{after:?}");
+    for kind in [waits::Kind::Monitor, waits::Kind::Park, waits::Kind::Sleep] {
+        assert!(after.iter().any(|wait| wait.kind == kind), "{kind:?}");
     }
 }

@@ -138,10 +138,13 @@ fn collects(profile: &Profile, sample: &Sample) -> bool {
     sample.stack.iter().any(|&id| is_one(&profile.frame(id).name))
 }
 
-/// Returns the share of each kind of [`Work`] among all samples, largest first.
+/// Returns the share of each kind of [`Work`] among all samples, largest first. Waits that end in a label are no work.
 pub fn shares(profile: &Profile) -> Vec<(&'static str, f64)> {
     let mut counts: HashMap<Work, u64> = HashMap::new();
-    for sample in &profile.samples {
+    let is_label = |id: &u32| profile.frame(*id).kind == Kind::Class;
+    let is_elapsed = matches!(profile.measure, Measure::Elapsed(_));
+    let is_work = |sample: &&Sample| !(is_elapsed && sample.stack.last().is_some_and(is_label));
+    for sample in profile.samples.iter().filter(is_work) {
         *counts.entry(work(profile, sample)).or_default() += sample.count;
     }
     let total = profile.total().max(1) as f64;
@@ -209,11 +212,17 @@ pub fn text(profile: &Profile, is_named: bool, stacks: bool) -> String {
     }
     out.push('\n');
     out.push_str(&top_methods(profile, total));
-    out.push_str("\nHottest stacks\n");
-    out.push_str(&tree(profile, total, if stacks { &MORE } else { &BRIEF }));
+    out.push('\n');
+    out.push_str(&hottest_stacks(profile, stacks));
     out.push('\n');
     out.push_str(&quality(profile));
     out
+}
+
+/// Returns the call tree with its title; with `more`, also its smaller branches.
+pub fn hottest_stacks(profile: &Profile, more: bool) -> String {
+    let limits = if more { &MORE } else { &BRIEF };
+    format!("Hottest stacks\n{}", tree(profile, profile.total(), limits))
 }
 
 /// Returns a line with the total and the shares of each kind of work.

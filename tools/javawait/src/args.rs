@@ -76,7 +76,7 @@ impl CommandLine for Args {
 impl Args {
     /// Returns the options of the tracer.
     pub fn options(&self) -> Options {
-        Options { min: self.min, pace: Pace::Prompt, virtual_threads: true }
+        Options { min: self.min, pace: Pace::Prompt, virtual_threads: true, holders: true }
     }
 
     /// Returns the length of the time slots of the output files in nanoseconds; 0 if none of them shows times.

@@ -4,7 +4,10 @@ use std::{path::PathBuf, str::FromStr, time::Duration};
 
 use clap::{ArgAction, Args as Group, Parser, Subcommand, ValueEnum, ValueHint};
 use clap_complete::Shell;
-use libjvmprobe::{cli::parse_bytes, render::formats};
+use libjvmprobe::{
+    cli::{parse_bytes, parse_wait},
+    render::formats,
+};
 use serde::Deserialize;
 
 use crate::{
@@ -24,6 +27,7 @@ Examples:
   jvmprobed show --since 03:10 --until 03:15 --jvm shop -o night.html
   jvmprobed show --since 10m --diff 24h      compare with the same time yesterday
   jvmprobed show --since 1h --gc             the GC pauses of the last hour
+  jvmprobed show -e wait                     what threads waited for, if it runs with --waits 1ms
   jvmprobed show --since 1d --thread-dumps   the deadlocks of the last day
   jvmprobed list                             the recorded JVMs and times";
 
@@ -113,6 +117,11 @@ pub struct Daemon {
     /// Also record off-CPU time
     #[arg(long)]
     pub off_cpu: bool,
+
+    /// Also record waits of at least this length
+    #[arg(long, value_name = "DURATION", value_parser = parse_min_wait,
+        help = "Also record the waits of Java threads of at least this length (1ms, 500us) [default: off]")]
+    pub waits: Option<Duration>,
 
     /// Do not record allocation
     #[arg(long)]
@@ -213,7 +222,7 @@ pub struct Show {
     #[arg(long, requires = "gc")]
     pub safepoints: bool,
 
-    /// Show EVENT instead of CPU time, for example off-cpu
+    /// Show EVENT instead of CPU time: off-cpu or wait, if it was recorded
     #[arg(short, long, value_name = "EVENT", conflicts_with_all = ["alloc", "gc", "thread_dumps"])]
     pub event: Option<String>,
 
@@ -249,10 +258,35 @@ pub struct Show {
     pub dir: Option<PathBuf>,
 }
 
+/// Minimum of the minimum length of waits. Shorter waits are too many to be recorded all the time.
+const LEAST_WAIT: Duration = Duration::from_micros(100);
+
+/// Parses a minimum length of waits with its unit: `500us`, `1ms`, `2s`.
+pub fn parse_min_wait(text: &str) -> Result<Duration, String> {
+    parse_wait(text)
+        .ok()
+        .filter(|min| *min >= LEAST_WAIT)
+        .ok_or_else(|| "expected a duration of at least 100us, for example 500us, 1ms or 1s".into())
+}
+
 /// Parses a percentage of one processor, from 0.01 to 100,000.
 fn parse_percent(text: &str) -> Result<f64, String> {
     match text.trim_end_matches('%').parse::<f64>() {
         Ok(percent) if (0.01..=100_000.0).contains(&percent) => Ok(percent),
         _ => Err("expected a percentage of one CPU, at least 0.01".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn minimum_length_of_waits_requires_a_unit_and_is_at_least_100_us() {
+        assert_eq!(parse_min_wait("100us"), Ok(LEAST_WAIT));
+        assert_eq!(parse_min_wait("2s"), Ok(Duration::from_secs(2)));
+        for bad in ["", "0", "99us", "1", "1.5ms", "1m"] {
+            assert!(parse_min_wait(bad).is_err(), "{bad}");
+        }
     }
 }

@@ -14,7 +14,12 @@ use libjvmprobe::jvms::known_attributes;
 use regex::Regex;
 use serde::{Deserialize, Deserializer, de::Error};
 
-use crate::{args::Log, metrics, push::target, store::folder::parse_mode};
+use crate::{
+    args::{Log, parse_min_wait},
+    metrics,
+    push::target,
+    store::folder::parse_mode,
+};
 
 /// Default path of the configuration file.
 pub const PATH: &str = "/etc/jvmprobe/jvmprobed.toml";
@@ -74,6 +79,9 @@ pub struct TakeSection {
     /// Whether off-CPU time is traced, as `--off-cpu`.
     #[serde(default)]
     pub off_cpu: bool,
+    /// Minimum length of traced waits, as `--waits`. Without it, waits are not traced.
+    #[serde(default, deserialize_with = "min_wait")]
+    pub waits: Option<Duration>,
     /// Whether allocation is traced.
     pub allocation: Option<bool>,
     /// Time without progress after which a thread dump is stored, as `--thread-dumps`.
@@ -127,6 +135,10 @@ impl<'de> Deserialize<'de> for Pattern {
 
 fn age<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Duration>, D::Error> {
     parse_age(&String::deserialize(from)?).map(Some).map_err(D::Error::custom)
+}
+
+fn min_wait<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Duration>, D::Error> {
+    parse_min_wait(&String::deserialize(from)?).map(Some).map_err(D::Error::custom)
 }
 
 fn size<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u64>, D::Error> {
@@ -229,10 +241,11 @@ mod tests {
     #[test]
     fn every_setting_is_parsed() {
         let config = Config::parse(
-            "[store]\ndir = \"/srv/x\"\nkeep = \"7d\"\nkeep-size = \"2G\"\nmode = \"0750\"\n\
+            "[take]\nwaits = \"2ms\"\n[store]\ndir = \"/srv/x\"\nkeep = \"7d\"\nkeep-size = \"2G\"\nmode = \"0750\"\n\
              [[rule]]\naction = \"rename\"\nwhen = { \"service.name\" = \"^com\\\\.(.*)$\" }\nto = \"$1\"\n",
         );
         let config = config.unwrap();
+        assert_eq!(config.take.waits, Some(Duration::from_millis(2)));
         assert_eq!(config.store.keep, Some(Duration::from_secs(7 * 86_400)));
         assert_eq!((config.store.keep_size, config.store.mode), (Some(2 << 30), Some(0o750)));
         assert_eq!(config.rules[0].action, Action::Rename);
@@ -247,6 +260,7 @@ mod tests {
             ("[store]\n\nkep = \"1h\"", &["line 3", "unknown field `kep`", "`keep`"][..]),
             ("[stor]\nkeep = \"1h\"", &["line 1", "unknown field `stor`"]),
             ("[store]\nkeep = \"1 hour\"", &["line 2", "24h"]),
+            ("[take]\nwaits = \"0\"", &["line 2", "100us"]),
             ("[store]\nmode = \"0777\"", &["line 2", "0750"]),
             ("[store]\nkeep-size = 5", &["line 2", "string"]),
             ("[store\n", &["line 1"]),

@@ -77,6 +77,7 @@ pub fn options(args: &Daemon, config: Config, verbose: u8) -> Options {
     Options {
         hertz: args.frequency.or(config.take.frequency).unwrap_or(DEFAULT_HERTZ),
         off_cpu: args.off_cpu || config.take.off_cpu,
+        waits: args.waits.or(config.take.waits),
         allocation: !args.no_alloc && config.take.allocation.unwrap_or(true),
         thread_dumps: thread_dumps(args, &config),
         limits: limits(args, &config),

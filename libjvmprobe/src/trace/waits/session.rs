@@ -1,7 +1,5 @@
 //! The BPF object: loads it, and exchanges its maps' contents.
 
-use std::time::Duration;
-
 use libbpf_rs::{
     Link, MapCore, MapFlags,
     skel::{OpenSkel, Skel, SkelBuilder},
@@ -10,15 +8,18 @@ use libbpf_rs::{
 use crate::{
     Addr, Error, Pid, Result,
     bpf::{
-        self, clock, kernel_types,
+        self, clock,
+        cost::Trigger,
+        kernel_types,
         offcpu::{self, Hook, TaskFields, Thread},
         preflight,
-        records::{bytes, copy},
+        records::{bytes, clear, copy},
         session,
     },
     hotspot::java_threads::{Form, WaitFields},
     sys::Pace,
     trace::waits::{
+        Options,
         event::{Event, class_place, traced_jvm},
         skel::{JavawaitSkel, JavawaitSkelBuilder},
     },
@@ -30,11 +31,12 @@ pub(super) type Session = session::Session<JavawaitSkel<'static>, Event>;
 /// Maps with entries of threads.
 const BY_THREAD: [&str; 3] = ["java_threads", "wakers", "wakes"];
 
-/// Loads the BPF object. Waits shorter than `min` are only added up.
+/// Loads the BPF object. Waits shorter than the minimum are only added up.
 ///
 /// # Errors
 /// [`crate::Error::Permission`] or [`crate::Error::Kernel`] if the kernel rejects it.
-pub(super) fn load(hook: &Hook, min: Duration, pace: Pace) -> Result<Session> {
+pub(super) fn load(hook: &Hook, options: Options) -> Result<Session> {
+    let Options { min, pace, holders, .. } = options;
     preflight::check_walker()?;
     let task = TaskFields::read()?;
     let mut open =
@@ -49,6 +51,8 @@ pub(super) fn load(hook: &Hook, min: Duration, pace: Pace) -> Result<Session> {
         data.task_comm = task.comm;
         data.min_wait = u64::try_from(min.as_nanos()).unwrap_or(u64::MAX);
         data.polls_regularly = pace == Pace::Calm;
+        data.counts_costs = pace == Pace::Calm;
+        data.walks_wakers = holders;
         (data.task_throttled, data.task_cfs_rq, data.cfs_rq_throttle_count) = throttling();
     }
     let wanted: Vec<_> = hook.programs().chain([offcpu::ITERATOR]).collect();
@@ -69,7 +73,8 @@ pub(super) fn load(hook: &Hook, min: Duration, pace: Pace) -> Result<Session> {
     if let Some(walker) = session.walker() {
         walker.keep_rows();
     }
-    Ok(session.with_maps_by_jvm(&["known_stacks"]))
+    let session = session.with_maps_by_jvm(&["known_stacks"]);
+    if pace == Pace::Calm { session.with_costs(Trigger::Probe) } else { Ok(session) }
 }
 
 /// Returns the offsets by which the kernel side sees that a task's control group has used up its CPU time: of
@@ -101,6 +106,18 @@ pub(super) fn begin(session: &mut Session, began: u64) {
     if let Some(data) = session.skel.maps.bss_data.as_deref_mut() {
         data.trace_began_ns = began;
     }
+}
+
+/// Removes all entries of threads.
+///
+/// # Errors
+/// [`Error::Bpf`].
+pub(super) fn forget_threads(session: &Session) -> Result<()> {
+    let maps = &session.skel.maps;
+    clear(&maps.threads)?;
+    clear(&maps.java_threads)?;
+    clear(&maps.wakers)?;
+    clear(&maps.wakes)
 }
 
 /// Starts to record the waits of a JVM. Without `fields`, the kernel side does not read what the JVM stores about them.

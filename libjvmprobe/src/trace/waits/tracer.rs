@@ -2,6 +2,10 @@
 
 use std::{
     collections::HashMap,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -9,7 +13,14 @@ use libbpf_rs::Link;
 
 use crate::{
     Addr, Error, Pid, Result,
-    bpf::{self, clock, offcpu::Hook, probes::Plan, records::text, session::Attach},
+    bpf::{
+        self, clock,
+        cost::{Cost, Costs},
+        offcpu::Hook,
+        probes::Plan,
+        records::text,
+        session::Attach,
+    },
     hotspot::{HotSpot, java_threads::ConnectionPool},
     jvms::{ByKey, Followed, Lost, Reading, Tool},
     process::{
@@ -57,10 +68,12 @@ const FUTEX: i32 = 202;
 pub struct Options {
     /// Minimum length of a reported wait.
     pub min: Duration,
-    /// How soon events are read.
+    /// How soon events are read. With [`Pace::Calm`], the cost of the BPF programs is reported, too.
     pub pace: Pace,
     /// Whether virtual threads that wait without a carrier are read at intervals.
     pub virtual_threads: bool,
+    /// Whether the thread that ended a wait is reported, with its stack and its own waits, and the state of the pool.
+    pub holders: bool,
 }
 
 /// Receiver of the results.
@@ -89,6 +102,12 @@ pub trait Sink {
     /// Receives the number of events of a JVM that could not be sent.
     fn lost(&mut self, lost: Lost);
 
+    /// Receives the CPU time that the BPF programs took from one process since the previous call for that process. Called
+    /// for each process at the end of an interval, and when a JVM has ended.
+    fn cost(&mut self, cost: Cost) {
+        let _ = cost;
+    }
+
     /// Returns whether the sink accepts no more results. If so, the trace ends.
     fn is_closed(&self) -> bool;
 }
@@ -98,7 +117,11 @@ pub struct Tracer<S> {
     /// Receives the results.
     pub sink: S,
     pub(super) session: Session,
-    _links: Vec<Link>,
+    hook: Hook,
+    /// Attachments of the BPF programs; none while nothing is recorded.
+    links: Vec<Link>,
+    /// Whether waits are to be recorded; `None`: always.
+    on: Option<Arc<AtomicBool>>,
     pub(super) files: Files,
     open_files: blocking_call::Files,
     kernel: KernelNames,
@@ -115,6 +138,9 @@ pub struct Tracer<S> {
     pub(super) with_virtual_threads: bool,
     /// When unmounted virtual threads are read.
     pub(super) schedule: Schedule,
+    options: Options,
+    /// Number of context switches of threads that could not be recorded, as last reported.
+    lost: u64,
 }
 
 impl<S: Sink> Tracer<S> {
@@ -131,14 +157,16 @@ impl<S: Sink> Tracer<S> {
             });
         }
         let hook = Hook::find()?;
-        let mut session = session::load(&hook, options.min, options.pace)?;
+        let mut session = session::load(&hook, options)?;
         let links = session::attach(&mut session, &hook)?;
         let began_ns = clock::monotonic_ns();
         session::begin(&mut session, began_ns);
         Ok(Self {
             sink,
             session,
-            _links: links,
+            hook,
+            links,
+            on: None,
             files: Files::default(),
             open_files: blocking_call::Files::default(),
             kernel: KernelNames::default(),
@@ -150,7 +178,48 @@ impl<S: Sink> Tracer<S> {
             min_ns: u64::try_from(options.min.as_nanos()).unwrap_or(u64::MAX),
             with_virtual_threads: options.virtual_threads,
             schedule: Schedule::default(),
+            options,
+            lost: 0,
         })
+    }
+
+    /// Sets a flag that switches the recording on and off during the trace. While it is off, the BPF programs are detached.
+    #[must_use]
+    pub fn with_switch(mut self, on: Arc<AtomicBool>) -> Self {
+        self.on = Some(on);
+        self
+    }
+
+    /// Attaches or detaches the BPF programs if the switch has changed.
+    fn apply_switch(&mut self, jvms: &mut ByKey<Jvm>) -> Result<()> {
+        let is_on = self.on.as_ref().is_none_or(|on| on.load(Ordering::Relaxed));
+        match (is_on, self.links.is_empty()) {
+            (false, false) => self.links.clear(),
+            (true, true) => self.resume(jvms)?,
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Begins to record again. The kernel side forgets all threads, because it did not observe what they did meanwhile.
+    fn resume(&mut self, jvms: &mut ByKey<Jvm>) -> Result<()> {
+        session::forget_threads(&self.session)?;
+        for followed in jvms.values_mut() {
+            self.release(&mut followed.jvm, true)?;
+            let java_threads = followed.jvm.platform_threads();
+            let by_tid: HashMap<_, _> =
+                java_threads.into_iter().map(|(address, thread)| (thread.tid, address)).collect();
+            // Without Java threads, the JVM could not be read, and all of its threads count as Java threads.
+            let threads = os_threads(followed.jvm.pid).unwrap_or_default();
+            for thread in threads.iter().filter(|_| !by_tid.is_empty()) {
+                let java_thread = by_tid.get(&thread.tid).copied().unwrap_or(Addr(0));
+                session::set_java_thread(&self.session, thread.tid, java_thread);
+            }
+        }
+        self.began_ns = clock::monotonic_ns();
+        session::begin(&mut self.session, self.began_ns);
+        self.links = session::attach(&mut self.session, &self.hook)?;
+        Ok(())
     }
 
     /// Reports the waits that have not ended, and the end of the trace. `is_reported`: the last interval has been reported
@@ -170,6 +239,18 @@ impl<S: Sink> Tracer<S> {
             self.release(&mut followed.jvm, true)?;
         }
         self.sink.report(end_ns)
+    }
+
+    /// Reports the waits that have ended, and the end of the trace. Waits that have not ended are not reported.
+    ///
+    /// # Errors
+    /// Errors of the sink.
+    pub fn finish_ended(&mut self, jvms: &mut ByKey<Jvm>) -> Result<()> {
+        self.take_events(jvms, Duration::ZERO)?;
+        for followed in jvms.values_mut() {
+            self.release(&mut followed.jvm, true)?;
+        }
+        Tool::report(self, jvms)
     }
 
     /// Returns the kernel's frames of a thread that waited, without those of the context switch.
@@ -249,7 +330,11 @@ impl<S: Sink> Tracer<S> {
             _ => event.ended.saturating_sub(woken),
         };
         let lock_kind = if event.enters.monitor != 0 { Kind::Monitor } else { kind };
-        let holder = self.holder(jvm, event, lock_kind, &awaited, &stack, waker_comm);
+        let holder = if self.options.holders {
+            self.holder(jvm, event, lock_kind, &awaited, &stack, waker_comm)
+        } else {
+            None
+        };
         let wait = Wait {
             kind,
             begin_ns: event.began,
@@ -266,7 +351,8 @@ impl<S: Sink> Tracer<S> {
             awaited,
             thread,
         };
-        for pool in jvm.connection_pools(wait.awaited.resource) {
+        let pool_of = wait.awaited.resource.filter(|_| self.options.holders);
+        for pool in jvm.connection_pools(pool_of) {
             self.sink.pool(jvm.pid, pool);
         }
         self.join_or_report(jvm, wait, event)
@@ -327,6 +413,9 @@ impl<S: Sink> Tracer<S> {
     }
 
     pub(super) fn report_wait(&mut self, jvm: &mut Jvm, mut wait: Wait) -> Result<()> {
+        if !self.options.holders {
+            return self.sink.wait(wait);
+        }
         if let Some(holder) = &mut wait.holder {
             let waited = jvm.longest_within(holder.thread.tid, wait.begin_ns, wait.end_ns);
             // A wait that is a small part of this one does not explain it.
@@ -529,11 +618,18 @@ impl<S: Sink> Tool for Tracer<S> {
         };
         self.session.flush();
         session::add_jvm(&self.session, key, pid, fields.as_ref())?;
+        if let Some(costs) = self.session.costs() {
+            costs.add(pid.0.into());
+        }
         Ok(Jvm::new(pid, hotspot, self.namers.remove(&key), reader))
     }
 
     fn take_events(&mut self, jvms: &mut ByKey<Jvm>, timeout: Duration) -> Result<()> {
+        self.apply_switch(jvms)?;
+        // With a calm pace, lists of threads are read only when events are.
+        let is_prompt = self.options.pace == Pace::Prompt;
         let next_list = jvms.values().filter_map(|followed| followed.jvm.next_list()).min();
+        let next_list = next_list.filter(|_| is_prompt);
         let next = next_list.into_iter().chain(self.schedule.time_left());
         let timeout = next.fold(timeout, Duration::min);
         let mut waits = std::mem::take(&mut self.early);
@@ -580,7 +676,7 @@ impl<S: Sink> Tool for Tracer<S> {
         self.files.release_unused(self.session.walker());
         self.take_events(jvms, Duration::ZERO)?;
         let stacks: usize = jvms.values().map(|followed| followed.jvm.stacks.len()).sum();
-        if stacks + self.kernel_stacks.len() > MAX_STACKS {
+        if stacks + self.kernel_stacks.len() > MAX_STACKS || self.links.is_empty() {
             // A stack that occurs again is sent again.
             bpf::records::clear(&self.session.skel.maps.known_stacks)?;
             jvms.values_mut().for_each(|followed| followed.jvm.stacks.clear());
@@ -599,11 +695,24 @@ impl<S: Sink> Tool for Tracer<S> {
             followed.report_stopped();
         }
         self.read_unmounted(jvms, true)?;
+        let costs = self.session.costs().map(Costs::take).transpose()?.unwrap_or_default();
+        costs.into_iter().for_each(|cost| self.sink.cost(cost));
+        if self.options.pace == Pace::Calm {
+            let lost = self.session.lost(0);
+            let events = lost.saturating_sub(std::mem::replace(&mut self.lost, lost));
+            if events > 0 {
+                self.sink.lost(Lost::now(0, events));
+            }
+        }
         self.sink.report(clock::monotonic_ns())
     }
 
     fn on_end(&mut self, _: u64, mut followed: Followed<Jvm>) -> Result<()> {
-        session::remove_jvm(&self.session, followed.jvm.pid);
+        let pid = followed.jvm.pid;
+        session::remove_jvm(&self.session, pid);
+        if let Some(cost) = self.session.costs().and_then(|costs| costs.take_last(pid.0.into())) {
+            self.sink.cost(cost);
+        }
         self.release(&mut followed.jvm, true)
     }
 

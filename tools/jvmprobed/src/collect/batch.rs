@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use libjvmprobe::{bpf::cost::Cost, stack::profile::Profile, trace::pauses::record::Record};
 
-use crate::thread_dump::ThreadDump;
+use crate::{metrics::figures::Waited, thread_dump::ThreadDump};
 
 /// A batch, and the time that decides which window it belongs to.
 #[derive(Debug)]
@@ -38,6 +38,15 @@ pub enum Batch {
         /// Allocation by class and stack.
         profile: Option<Profile>,
     },
+    /// Waits of a JVM that ended in a window.
+    Waits {
+        /// PID of the JVM.
+        pid: u32,
+        /// Waiting time by thread, stack and kind.
+        profile: Profile,
+        /// Waits by kind.
+        kinds: Vec<Waited>,
+    },
     /// A stop of a JVM, a cycle of its collector, a loss of such records, or sums of stops.
     Pause(Box<Record>),
     /// Thread dump of a JVM with a deadlock or without progress.
@@ -53,7 +62,7 @@ pub enum Batch {
     /// Cost of a tracer's probes to a process, since the last batch of this kind for the same tracer and
     /// process.
     Cost {
-        /// The tracer: `pauses`, `samples` or `allocation`.
+        /// The tracer: `pauses`, `samples`, `allocation` or `waits`.
         tracer: &'static str,
         /// Its cost.
         cost: Cost,

@@ -5,7 +5,7 @@ use std::{
     path::PathBuf,
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
         mpsc::{Receiver, RecvTimeoutError, sync_channel},
     },
     time::{Duration, Instant},
@@ -69,6 +69,8 @@ pub struct Options {
     pub hertz: u64,
     /// Whether off-CPU time is recorded, too.
     pub off_cpu: bool,
+    /// Minimum length of recorded waits; `None` if waits are not recorded.
+    pub waits: Option<Duration>,
     /// Whether allocation is recorded.
     pub allocation: bool,
     /// Time without progress after which a thread dump is taken, in seconds; 0 for no thread dumps.
@@ -127,8 +129,12 @@ pub fn run(options: Options, store: Store, read_again: impl Fn() -> Result<Chang
     let slots = Slots::new(MAX_JVMS);
     // Measured now, before the machine is busy with the daemon's own work.
     bpf::trap_cost::trap_costs();
-    let measures =
-        Measures { hertz: options.hertz, off_cpu: options.off_cpu, allocation: options.allocation };
+    let measures = Measures {
+        hertz: options.hertz,
+        off_cpu: options.off_cpu,
+        waits: options.waits.is_some(),
+        allocation: options.allocation,
+    };
     let saving = Saving::new(options.limits, measures);
     let rules = Arc::new(Rules::new(options.rules));
     let registry = Registry::start(registry::Options {
@@ -145,6 +151,8 @@ pub fn run(options: Options, store: Store, read_again: impl Fn() -> Result<Chang
         registry: registry.clone(),
         rate: Arc::new(AtomicU64::new(options.hertz)),
         off_cpu: options.off_cpu,
+        waits: options.waits,
+        waits_on: Arc::new(AtomicBool::new(true)),
         allocation: options.allocation,
         allocation_ppm: Arc::clone(&allocation_ppm),
         stack_ppm: Arc::clone(&stack_ppm),

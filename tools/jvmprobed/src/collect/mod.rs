@@ -8,6 +8,7 @@
 //! | [`window_builder`] | builds windows out of batches, and adds them to the totals |
 //! | [`saving`] | keeps CPU time and memory within limits by reducing what is collected |
 //! | [`stalls`] | thread dumps of JVMs with a deadlock or without progress |
+//! | [`waits`] | adds up waits by window, JVM, kind and stack |
 //! | [`window_worker`] | worker thread that passes windows on to the store and to push targets |
 //! | [`signals`] | requests received as signals |
 //! | [`daemon`] | the main loop |
@@ -19,5 +20,6 @@ pub mod saving;
 pub mod signals;
 pub mod stalls;
 pub mod tracers;
+pub mod waits;
 pub mod window_builder;
 pub mod window_worker;

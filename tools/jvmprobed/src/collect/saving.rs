@@ -40,7 +40,10 @@ use rustix::{
 };
 use serde_json::{Value, json};
 
-use crate::{collect::tracers::WINDOW, metrics::server::cost::serving_ns};
+use crate::{
+    collect::{tracers::WINDOW, waits::WAIT},
+    metrics::server::cost::serving_ns,
+};
 
 /// The account holds at most the CPU time that the limit allows in this time.
 const ACCOUNT_SPAN: Duration = Duration::from_secs(600);
@@ -122,20 +125,28 @@ pub struct Measures {
     pub hertz: u64,
     /// Whether the sampler also records off-CPU time.
     pub off_cpu: bool,
+    /// Whether waits are collected.
+    pub waits: bool,
     /// Whether allocation is collected.
     pub allocation: bool,
 }
 
 impl Measures {
     /// Returns each measure by name, and whether it is collected.
-    pub fn kinds(self) -> [(&'static str, bool); 3] {
-        [("cpu", self.hertz > 0), ("off-cpu", self.off_cpu), ("alloc", self.allocation)]
+    pub fn kinds(self) -> [(&'static str, bool); 4] {
+        [
+            ("cpu", self.hertz > 0),
+            ("off-cpu", self.off_cpu),
+            (WAIT, self.waits),
+            ("alloc", self.allocation),
+        ]
     }
 }
 
-/// Returns the set of measures of each step down, beginning with the configured set. First the sampling rate
-/// is halved twice, then off-CPU time is dropped, then allocation. Then the rate is halved down to one sample
-/// per second, and finally sampling stops.
+/// Returns the set of measures of each step down, beginning with the configured set. First, waits are dropped, because
+/// a single JVM with many waits could otherwise cause steps that affect the CPU samples of all JVMs. Then the sampling
+/// rate is halved twice, then off-CPU time is dropped, then allocation. Then the rate is halved down to one sample per
+/// second, and finally sampling stops.
 fn ladder(configured: Measures) -> Vec<Measures> {
     let mut steps = vec![configured];
     let mut down = |to: Measures| {
@@ -145,7 +156,8 @@ fn ladder(configured: Measures) -> Vec<Measures> {
         to
     };
     let half = |current: Measures| Measures { hertz: (current.hertz / 2).max(1), ..current };
-    let mut at = down(half(configured));
+    let mut at = down(Measures { waits: false, ..configured });
+    at = down(half(at));
     at = down(half(at));
     at = down(Measures { off_cpu: false, ..at });
     at = down(Measures { allocation: false, ..at });
@@ -181,6 +193,7 @@ impl Change {
             collected.push(format!("{} CPU samples per second", to.hertz));
         }
         collected.extend(to.off_cpu.then(|| "off-CPU time".into()));
+        collected.extend(to.waits.then(|| "waits".into()));
         collected.extend(to.allocation.then(|| "allocation".into()));
         format!(
             "collecting {which} from now on: {}. The last window used {share:.1} % of one CPU \
@@ -200,6 +213,7 @@ impl Change {
             "steps": steps,
             "hertz": to.hertz,
             "off-cpu": to.off_cpu,
+            "waits": to.waits,
             "allocation": to.allocation,
             "processor-percent": cents(share),
             "processor-limit": cents(processor_limit),
@@ -407,7 +421,8 @@ impl Limits {
 mod tests {
     use super::*;
 
-    const CONFIGURED: Measures = Measures { hertz: 19, off_cpu: false, allocation: true };
+    const CONFIGURED: Measures =
+        Measures { hertz: 19, off_cpu: false, waits: false, allocation: true };
     const LOW_USE: u64 = 50 << 20;
 
     fn saving() -> Saving {
@@ -426,21 +441,23 @@ mod tests {
     }
 
     #[test]
-    fn sampling_rate_drops_before_kinds_of_data() {
-        let steps = ladder(Measures { off_cpu: true, ..CONFIGURED });
-        let actual: Vec<_> = steps.iter().map(|t| (t.hertz, t.off_cpu, t.allocation)).collect();
+    fn waits_drop_first_then_the_sampling_rate_then_other_kinds_of_data() {
+        let steps = ladder(Measures { off_cpu: true, waits: true, ..CONFIGURED });
+        let actual: Vec<_> =
+            steps.iter().map(|t| (t.hertz, t.off_cpu, t.waits, t.allocation)).collect();
         let expected = [
-            (19, true, true),
-            (9, true, true),
-            (4, true, true),
-            (4, false, true),
-            (4, false, false),
-            (2, false, false),
-            (1, false, false),
-            (0, false, false),
+            (19, true, true, true),
+            (19, true, false, true),
+            (9, true, false, true),
+            (4, true, false, true),
+            (4, false, false, true),
+            (4, false, false, false),
+            (2, false, false, false),
+            (1, false, false, false),
+            (0, false, false, false),
         ];
         assert_eq!(actual, expected);
-        let one = ladder(Measures { hertz: 1, off_cpu: false, allocation: false });
+        let one = ladder(Measures { hertz: 1, allocation: false, ..CONFIGURED });
         assert_eq!(one.iter().map(|t| t.hertz).collect::<Vec<_>>(), [1, 0]);
     }
 
@@ -580,7 +597,7 @@ mod tests {
         for _ in 0..20 {
             saving.evaluate_window(WINDOW, 0, 200 << 20, 1);
         }
-        assert_eq!(saving.current(), Measures { hertz: 0, off_cpu: false, allocation: false });
+        assert_eq!(saving.current(), Measures { hertz: 0, allocation: false, ..CONFIGURED });
         for _ in 0..100 * MIN_QUIET_WINDOWS {
             saving.evaluate_window(WINDOW, 0, 0, 1);
         }

@@ -12,8 +12,9 @@ use std::{
 
 use anyhow::{Context, Result};
 use libjvmprobe::{
-    Result as TracerResult,
+    Pid, Result as TracerResult,
     bpf::{clock::monotonic_ns, cost::Cost},
+    hotspot::java_threads::ConnectionPool,
     jvms::{Lost, Registry, Times, Trace},
     stack::profile::Profile,
     sys::Pace,
@@ -21,6 +22,7 @@ use libjvmprobe::{
         allocations::{self, AllocationReport},
         pauses::{self, record::Record},
         samples::{self, About, Limited, StackWalk, SymbolSource, Targets, events::EventSpec},
+        waits::{self, UnmountedReading},
     },
 };
 
@@ -28,6 +30,7 @@ use crate::collect::{
     batch::{Batch, Delivery},
     saving::Measures,
     stalls,
+    waits::{DELAY, Delivered, Waits},
 };
 
 /// Length of a window.
@@ -45,6 +48,9 @@ pub const STOPS: &str = "pauses";
 /// Name of the tracer of allocation in records of cost.
 pub const ALLOCATION: &str = "allocation";
 
+/// Name of the tracer of waits, also in records of cost and loss.
+const WAITS: &str = "waits";
+
 /// Name of the search for deadlocks.
 const THREADS: &str = "threads";
 
@@ -58,6 +64,10 @@ pub struct Options {
     pub rate: Arc<AtomicU64>,
     /// Whether off-CPU time is recorded, too.
     pub off_cpu: bool,
+    /// Minimum length of recorded waits; `None` if waits are not recorded.
+    pub waits: Option<Duration>,
+    /// Whether waits are recorded now. The value may change at run time.
+    pub waits_on: Arc<AtomicBool>,
     /// Whether allocation is recorded.
     pub allocation: bool,
     /// Maximum cost of the probes of allocation to all JVMs together, in millionths of a processor. The value
@@ -70,7 +80,8 @@ pub struct Options {
     pub thread_dumps: Arc<AtomicU64>,
     /// Maximum time for the search for deadlocks, in millionths of elapsed time. The value may change at run time.
     pub thread_ppm: Arc<AtomicU64>,
-    /// Approximate memory limit of the sampler, and of the tracer of allocation, in bytes each.
+    /// Approximate memory limit of the sampler, and of the tracer of allocation, in bytes each. The profiles of waits take
+    /// at most half of it.
     pub max_memory: usize,
     /// The registry, shared by all tracers.
     pub registry: Registry,
@@ -102,12 +113,15 @@ impl Tracers {
     /// # Errors
     /// A thread cannot be created.
     pub fn start(options: Options, out: SyncSender<Delivery>) -> Result<Self> {
-        let has_allocation = options.allocation;
+        let (has_allocation, has_waits) = (options.allocation, options.waits.is_some());
         let mut tracers = Self { options, out: Some(out), running: Vec::new() };
         tracers.add("pauses", pauses)?;
         tracers.add("samples", samples)?;
         if has_allocation {
             tracers.add("allocations", allocations)?;
+        }
+        if has_waits {
+            tracers.add(WAITS, waits)?;
         }
         tracers.start_thread_dumps()?;
         Ok(tracers)
@@ -157,6 +171,8 @@ impl Tracers {
     pub fn change(&mut self, from: Measures, to: Measures) -> Result<()> {
         self.options.rate.store(to.hertz.max(1), Ordering::Relaxed);
         self.options.off_cpu = to.off_cpu;
+        // The tracer of waits keeps its BPF object, because a new one would take another 28 MB of the kernel's memory.
+        self.options.waits_on.store(to.waits, Ordering::Relaxed);
         // The sampler reads whether to record off-CPU time only when it starts. So it is restarted if that
         // changes.
         let samples = |measures: Measures| (measures.hertz > 0, measures.off_cpu);
@@ -399,6 +415,73 @@ impl samples::Sink for BatchSink {
             }
         }
     }
+}
+
+/// Sink of the tracer of waits.
+struct WaitSink {
+    batches: BatchSink,
+    waits: Waits,
+}
+
+impl WaitSink {
+    fn send(&mut self, delivered: Vec<Delivered>) {
+        for Delivered { at_ns, pid, profile, kinds } in delivered {
+            let batch = Batch::Waits { pid, profile, kinds };
+            let _ = self.batches.to.send(Delivery { at_ns, batch });
+        }
+    }
+}
+
+impl waits::Sink for WaitSink {
+    fn wait(&mut self, wait: waits::Wait) -> TracerResult<()> {
+        self.waits.add(&wait);
+        Ok(())
+    }
+
+    fn unmounted(&mut self, _: UnmountedReading) -> TracerResult<()> {
+        Ok(())
+    }
+
+    fn pool(&mut self, _: Pid, _: ConnectionPool) {}
+
+    fn report(&mut self, end_ns: u64) -> TracerResult<()> {
+        let ended = self.waits.take_ended(end_ns);
+        self.send(ended);
+        self.batches.end_interval();
+        Ok(())
+    }
+
+    fn lost(&mut self, lost: Lost) {
+        self.batches.send(Batch::Lost { kind: WAITS, events: lost.events() });
+    }
+
+    fn cost(&mut self, cost: Cost) {
+        self.batches.send_cost(WAITS, cost);
+    }
+
+    fn is_closed(&self) -> bool {
+        false
+    }
+}
+
+fn waits(options: &Options, out: &SyncSender<Delivery>, stop: &AtomicBool) -> TracerResult<()> {
+    let Some(min) = options.waits else { return Ok(()) };
+    let batches = BatchSink::new(options, out, WAITS);
+    let waits = Waits::new(batches.begin_ns, WINDOW, options.max_memory / 2);
+    let tracer_options = waits::Options { min, pace: PACE, virtual_threads: false, holders: false };
+    let tracer = waits::Tracer::new(tracer_options, WaitSink { batches, waits })?;
+    let tracer = tracer.with_switch(Arc::clone(&options.waits_on));
+    let arrivals = options.registry.subscribe()?;
+    let mut trace = Trace::start(tracer, Vec::new(), Some(arrivals))?;
+    trace.tool.sink.batches.send(Batch::Started);
+    // A window is reported after its end, when the tracer has reported all waits that ended in it.
+    let times = Times { aligned_to: Some(options.begin + DELAY), ..times(options) };
+    trace.run(times, stop)?;
+    trace.tool.finish_ended(&mut trace.jvms)?;
+    let sink = &mut trace.tool.sink;
+    let all = sink.waits.take_all();
+    sink.send(all);
+    Ok(())
 }
 
 /// Searches for deadlocks and JVMs without progress. It reports nothing at the end of a window, because a dump belongs to

@@ -12,7 +12,10 @@ use crate::{
         batch::{Batch, Delivery},
         jvms::Jvms,
     },
-    metrics::{SharedTotals, figures::Figures},
+    metrics::{
+        SharedTotals,
+        figures::{Figures, Waited},
+    },
     stops::AllStops,
     thread_dump::ThreadDump,
     window::{Identity, JvmData, Window},
@@ -180,6 +183,9 @@ impl WindowBuilder {
             Batch::Allocated { pid, profile } => {
                 self.add_profile(at_ns, jvms, pid, profile.unwrap_or_default(), "allocations");
             }
+            Batch::Waits { pid, profile, kinds } => {
+                self.add_waits(at_ns, jvms, pid, profile, kinds);
+            }
             Batch::Threads(dump) => self.add_dump(at_ns, jvms, *dump),
             Batch::Pause(record) => self.add_stop(at_ns, jvms, record),
             Batch::Cost { tracer, cost } => {
@@ -217,6 +223,24 @@ impl WindowBuilder {
             }
             None => self.totals.lock().add_lost(what, profile.sampled()),
         }
+    }
+
+    /// Adds the waits of a JVM.
+    fn add_waits(
+        &mut self,
+        at_ns: u64,
+        jvms: &mut Jvms,
+        pid: u32,
+        profile: Profile,
+        kinds: Vec<Waited>,
+    ) {
+        let times = kinds.iter().map(|waited| waited.times).sum();
+        if let (Some(identity), Some(_)) = (jvms.identity(pid), self.window_at(at_ns)) {
+            let mut totals = self.totals.lock();
+            totals.add_recorded(profile.measure.name(), times);
+            totals.add(&identity, &Figures { waits: kinds, ..Figures::default() });
+        }
+        self.add_profile(at_ns, jvms, pid, profile, "waits");
     }
 
     /// Adds a thread dump.

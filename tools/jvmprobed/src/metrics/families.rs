@@ -5,6 +5,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use crate::{
     metrics::{
+        figures::Waited,
         histogram::{Histogram, seconds},
         server::cost::serving_ns,
         totals::{Key, OperationTotals, Series, Totals, cut},
@@ -169,6 +170,7 @@ impl Totals {
             ),
             self.probe_cost_by_jvm(),
         ];
+        families.extend(self.waits());
         families.extend(self.gauges());
         families
     }
@@ -200,6 +202,38 @@ impl Totals {
                 ("jvmprobe_threads", "", Gauge, "Threads of the process."),
                 move |series| number(series.gauges.threads),
             ),
+        ]
+    }
+
+    /// Builds the metrics of the waits of each JVM by kind: their number, and their total length.
+    fn waits(&self) -> [Family<'_>; 2] {
+        let points = |value: fn(&Waited) -> f64| {
+            let mut points = Vec::new();
+            for (key, series) in self.jvms() {
+                for (&kind, waited) in &series.waits {
+                    let mut labels = labels(key);
+                    labels.push(("kind", kind.into()));
+                    let value = Number(value(waited));
+                    points.push(Point { jvm: Some((key, series)), labels, value });
+                }
+            }
+            points
+        };
+        [
+            Family {
+                name: "jvmprobe_waits",
+                help: "Waits of Java threads of at least the configured length that have ended.",
+                unit: "",
+                kind: Counter,
+                points: points(|waited| waited.times as f64),
+            },
+            Family {
+                name: "jvmprobe_waited",
+                help: "Total length of these waits; each is added when it has ended.",
+                unit: "seconds",
+                kind: Counter,
+                points: points(|waited| seconds(waited.ns)),
+            },
         ]
     }
 

@@ -12,6 +12,8 @@ pub struct Figures {
     pub processor: Processor,
     /// Estimated number of bytes allocated.
     pub allocated_bytes: u64,
+    /// Waits of Java threads, by kind.
+    pub waits: Vec<Waited>,
     /// CPU time that probes took from the JVM, in nanoseconds, by tracer.
     pub cost: Vec<(&'static str, u64)>,
     /// Latest values of the JVM's gauges. Where a value is unknown, the previous one stays in use.
@@ -53,6 +55,17 @@ impl Default for Stop {
             heap_after: None,
         }
     }
+}
+
+/// Waits of one kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Waited {
+    /// Name of the kind. There is a fixed set of kinds.
+    pub kind: &'static str,
+    /// Number of waits.
+    pub times: u64,
+    /// Their total length, in nanoseconds.
+    pub ns: u64,
 }
 
 /// CPU time by kind of code, in nanoseconds.

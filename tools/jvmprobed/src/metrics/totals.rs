@@ -14,7 +14,7 @@ use libjvmprobe::bpf::cost::Cost;
 
 use crate::{
     metrics::{
-        figures::{DaemonMetrics, Figures, Gauges, Processor, Stop},
+        figures::{DaemonMetrics, Figures, Gauges, Processor, Stop, Waited},
         histogram::Histogram,
     },
     push::ledger::Ledger,
@@ -91,6 +91,8 @@ pub struct Series {
     pub processor: Processor,
     /// Bytes allocated.
     pub allocated: u64,
+    /// Waits of Java threads, by kind.
+    pub waits: BTreeMap<&'static str, Waited>,
     /// CPU time that probes took from the JVM, in nanoseconds, by tracer.
     pub cost: BTreeMap<&'static str, u64>,
     /// Bytes of the heap in use before and after the last collection.
@@ -275,6 +277,12 @@ impl Series {
         }
         self.processor.add(&figures.processor);
         self.allocated = self.allocated.saturating_add(figures.allocated_bytes);
+        for waited in &figures.waits {
+            let new = Waited { times: 0, ns: 0, ..*waited };
+            let sum = self.waits.entry(waited.kind).or_insert(new);
+            sum.times = sum.times.saturating_add(waited.times);
+            sum.ns = sum.ns.saturating_add(waited.ns);
+        }
         for &(tracer, ns) in &figures.cost {
             let sum = self.cost.entry(tracer).or_default();
             *sum = sum.saturating_add(ns);

@@ -5,6 +5,7 @@
 //! | [`time_arg`] | times on the command line |
 //! | [`selection`] | data that the command line selects from the store |
 //! | [`alloc`] | allocation by class, as a table with the columns of javaobjnew |
+//! | [`waits`] | waits by kind and code, as a table with columns of javawait |
 //! | [`gc`] | pauses, in the format of javagc |
 //! | [`thread_dumps`] | thread dumps, in the format of javastack |
 //! | [`difference`] | change since an earlier period |
@@ -19,6 +20,7 @@ pub mod list;
 pub mod selection;
 pub mod thread_dumps;
 pub mod time_arg;
+pub mod waits;
 
 use std::{path::Path, time::Duration};
 
@@ -42,6 +44,7 @@ use libjvmprobe::{
 
 use crate::{
     args::{DIR, Show},
+    collect::waits::WAIT,
     config::Config,
     show::{
         selection::{Selection, time_of},
@@ -169,6 +172,7 @@ fn show(
     }
     let text = |profile: &Profile| match profile.measure {
         Measure::Allocation => alloc::text(profile),
+        Measure::Elapsed(ref name) if &**name == WAIT => waits::text(profile, args.stacks),
         _ => summary::text(profile, false, args.stacks),
     };
     out.lines(text(profile).trim_end())?;
