@@ -1,6 +1,6 @@
 //! The command line.
 
-use std::{path::PathBuf, str::FromStr, time::Duration};
+use std::{ops::RangeInclusive, path::PathBuf, str::FromStr, time::Duration};
 
 use clap::{ArgAction, Args as Group, Parser, Subcommand, ValueEnum, ValueHint};
 use clap_complete::Shell;
@@ -126,6 +126,11 @@ pub struct Daemon {
     /// Do not record allocation
     #[arg(long)]
     pub no_alloc: bool,
+
+    /// Length of a window
+    #[arg(long, value_name = "TIME", value_parser = parse_window,
+        help = "Length of a window: 5s to 60s [default: 15s]")]
+    pub window: Option<Duration>,
 
     /// Store a thread dump of a JVM with a deadlock or without progress
     #[arg(long, value_name = "TIME", value_parser = parse_age,
@@ -269,6 +274,17 @@ pub fn parse_min_wait(text: &str) -> Result<Duration, String> {
         .ok_or_else(|| "expected a duration of at least 100us, for example 500us, 1ms or 1s".into())
 }
 
+/// Possible lengths of a window.
+const WINDOWS: RangeInclusive<Duration> = Duration::from_secs(5)..=Duration::from_secs(60);
+
+/// Parses the length of a window with its unit: `5s`, `1m`.
+pub fn parse_window(text: &str) -> Result<Duration, String> {
+    parse_age(text)
+        .ok()
+        .filter(|length| WINDOWS.contains(length))
+        .ok_or_else(|| "expected 5s to 60s".into())
+}
+
 /// Parses a percentage of one processor, from 0.01 to 100,000.
 fn parse_percent(text: &str) -> Result<f64, String> {
     match text.trim_end_matches('%').parse::<f64>() {
@@ -280,6 +296,15 @@ fn parse_percent(text: &str) -> Result<f64, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn window_lasts_5_to_60_seconds() {
+        assert_eq!(parse_window("5s"), Ok(Duration::from_secs(5)));
+        assert_eq!(parse_window("1m"), Ok(Duration::from_secs(60)));
+        for bad in ["", "5", "4s", "61s", "1h", "15ms"] {
+            assert!(parse_window(bad).is_err(), "{bad}");
+        }
+    }
 
     #[test]
     fn minimum_length_of_waits_requires_a_unit_and_is_at_least_100_us() {

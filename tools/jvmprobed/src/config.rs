@@ -15,7 +15,7 @@ use regex::Regex;
 use serde::{Deserialize, Deserializer, de::Error};
 
 use crate::{
-    args::{Log, parse_min_wait},
+    args::{Log, parse_min_wait, parse_window},
     metrics,
     push::target,
     store::folder::parse_mode,
@@ -84,6 +84,9 @@ pub struct TakeSection {
     pub waits: Option<Duration>,
     /// Whether allocation is traced.
     pub allocation: Option<bool>,
+    /// Length of a window, as `--window`.
+    #[serde(default, deserialize_with = "window")]
+    pub window: Option<Duration>,
     /// Time without progress after which a thread dump is stored, as `--thread-dumps`.
     #[serde(default, deserialize_with = "age")]
     pub thread_dumps: Option<Duration>,
@@ -139,6 +142,10 @@ fn age<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Duration>, D::Error>
 
 fn min_wait<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Duration>, D::Error> {
     parse_min_wait(&String::deserialize(from)?).map(Some).map_err(D::Error::custom)
+}
+
+fn window<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Duration>, D::Error> {
+    parse_window(&String::deserialize(from)?).map(Some).map_err(D::Error::custom)
 }
 
 fn size<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u64>, D::Error> {
@@ -241,11 +248,12 @@ mod tests {
     #[test]
     fn every_setting_is_parsed() {
         let config = Config::parse(
-            "[take]\nwaits = \"2ms\"\n[store]\ndir = \"/srv/x\"\nkeep = \"7d\"\nkeep-size = \"2G\"\nmode = \"0750\"\n\
+            "[take]\nwaits = \"2ms\"\nwindow = \"30s\"\n[store]\ndir = \"/srv/x\"\nkeep = \"7d\"\nkeep-size = \"2G\"\nmode = \"0750\"\n\
              [[rule]]\naction = \"rename\"\nwhen = { \"service.name\" = \"^com\\\\.(.*)$\" }\nto = \"$1\"\n",
         );
         let config = config.unwrap();
         assert_eq!(config.take.waits, Some(Duration::from_millis(2)));
+        assert_eq!(config.take.window, Some(Duration::from_secs(30)));
         assert_eq!(config.store.keep, Some(Duration::from_secs(7 * 86_400)));
         assert_eq!((config.store.keep_size, config.store.mode), (Some(2 << 30), Some(0o750)));
         assert_eq!(config.rules[0].action, Action::Rename);
@@ -261,6 +269,7 @@ mod tests {
             ("[stor]\nkeep = \"1h\"", &["line 1", "unknown field `stor`"]),
             ("[store]\nkeep = \"1 hour\"", &["line 2", "24h"]),
             ("[take]\nwaits = \"0\"", &["line 2", "100us"]),
+            ("[take]\nwindow = \"90s\"", &["line 2", "5s to 60s"]),
             ("[store]\nmode = \"0777\"", &["line 2", "0750"]),
             ("[store]\nkeep-size = 5", &["line 2", "string"]),
             ("[store\n", &["line 1"]),

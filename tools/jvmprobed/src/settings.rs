@@ -10,6 +10,7 @@ use crate::{
     collect::{
         daemon::{Changed, Options},
         saving::Limits,
+        tracers::DEFAULT_WINDOW,
     },
     config::Config,
     metrics::server,
@@ -78,6 +79,7 @@ pub fn options(args: &Daemon, config: Config, verbose: u8) -> Options {
         hertz: args.frequency.or(config.take.frequency).unwrap_or(DEFAULT_HERTZ),
         off_cpu: args.off_cpu || config.take.off_cpu,
         waits: args.waits.or(config.take.waits),
+        window: args.window.or(config.take.window).unwrap_or(DEFAULT_WINDOW),
         allocation: !args.no_alloc && config.take.allocation.unwrap_or(true),
         thread_dumps: thread_dumps(args, &config),
         limits: limits(args, &config),

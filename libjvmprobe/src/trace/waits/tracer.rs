@@ -134,11 +134,9 @@ pub struct Tracer<S> {
     released: Instant,
     /// Minimum length of a wait in nanoseconds.
     pub(super) min_ns: u64,
-    /// [`Options::virtual_threads`].
-    pub(super) with_virtual_threads: bool,
     /// When unmounted virtual threads are read.
     pub(super) schedule: Schedule,
-    options: Options,
+    pub(super) options: Options,
     /// Number of context switches of threads that could not be recorded, as last reported.
     lost: u64,
 }
@@ -176,7 +174,6 @@ impl<S: Sink> Tracer<S> {
             began_ns,
             released: Instant::now(),
             min_ns: u64::try_from(options.min.as_nanos()).unwrap_or(u64::MAX),
-            with_virtual_threads: options.virtual_threads,
             schedule: Schedule::default(),
             options,
             lost: 0,

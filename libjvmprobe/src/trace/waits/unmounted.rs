@@ -91,7 +91,7 @@ impl<S: Sink> Tracer<S> {
     /// Reads the unmounted virtual threads of all JVMs if that is due, or if `at_once`.
     pub(super) fn read_unmounted(&mut self, jvms: &mut ByKey<Jvm>, at_once: bool) -> Result<()> {
         let begin = Instant::now();
-        if !self.with_virtual_threads || !at_once && begin < self.schedule.next {
+        if !self.options.virtual_threads || !at_once && begin < self.schedule.next {
             return Ok(());
         }
         for (&key, followed) in jvms {

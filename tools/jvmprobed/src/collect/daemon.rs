@@ -31,7 +31,7 @@ use crate::{
         jvms::Jvms,
         saving::{self, Measures, Probes, Saving},
         signals::{self, Signals},
-        tracers::{self, MAX_BATCHES, Tracers, WINDOW},
+        tracers::{self, MAX_BATCHES, Tracers},
         window_builder::WindowBuilder,
         window_worker::WindowWorker,
     },
@@ -48,9 +48,6 @@ use crate::{
     store::{self, Store},
 };
 
-/// Maximum time for which the daemon waits, after the end of a window, until the tracers have delivered the
-/// window's data. Must be shorter than [`WINDOW`].
-const MAX_DELAY: Duration = Duration::from_secs(10);
 /// Maximum number of JVMs that are followed at once. This number of JVMs takes about 80 MB. A tenant gets at
 /// most half of the slots that the other tenants leave free: see [`Slots`].
 const MAX_JVMS: usize = 1000;
@@ -71,6 +68,8 @@ pub struct Options {
     pub off_cpu: bool,
     /// Minimum length of recorded waits; `None` if waits are not recorded.
     pub waits: Option<Duration>,
+    /// Length of a window.
+    pub window: Duration,
     /// Whether allocation is recorded.
     pub allocation: bool,
     /// Time without progress after which a thread dump is taken, in seconds; 0 for no thread dumps.
@@ -160,8 +159,9 @@ pub fn run(options: Options, store: Store, read_again: impl Fn() -> Result<Chang
         thread_ppm: Arc::clone(&thread_ppm),
         max_memory: usize::try_from(options.limits.memory_bytes / 4).unwrap_or(usize::MAX),
         begin: Instant::now(),
+        window: options.window,
     };
-    let window_end = Boundary::after(tracer_options.begin);
+    let window_end = Boundary::after(&tracer_options);
     let jvms = Jvms::open(Arc::clone(&rules), registry)?;
     let (out, batches) = sync_channel(MAX_BATCHES);
     let tracers = Tracers::start(tracer_options, out)?;
@@ -200,18 +200,18 @@ struct Boundary {
 
 impl Boundary {
     /// Returns the next end of a window. The first window began at `begin`.
-    fn after(begin: Instant) -> Self {
+    fn after(options: &tracers::Options) -> Self {
         let now = Instant::now();
-        let at = next_report(begin, WINDOW, now);
+        let at = next_report(options.begin, options.window, now);
         let wait = u64::try_from((at - now).as_nanos()).unwrap_or_default();
         Self { at, monotonic_ns: monotonic_ns().saturating_add(wait) }
     }
 
     /// Returns the end of the window before the one that ends here.
-    fn previous(self) -> Self {
-        let window_ns = u64::try_from(WINDOW.as_nanos()).unwrap_or_default();
+    fn previous(self, window: Duration) -> Self {
+        let window_ns = u64::try_from(window.as_nanos()).unwrap_or_default();
         let monotonic_ns = self.monotonic_ns.saturating_sub(window_ns);
-        Self { at: self.at.checked_sub(WINDOW).unwrap_or(self.at), monotonic_ns }
+        Self { at: self.at.checked_sub(window).unwrap_or(self.at), monotonic_ns }
     }
 
     fn now() -> Self {
@@ -352,9 +352,13 @@ impl Daemon {
     fn close_window(&mut self, is_last: bool) {
         // The previous window may still wait for data: at shutdown, or if this loop was delayed.
         self.finish_window();
-        self.window_end = Boundary::after(self.tracers.begin());
+        self.window_end = Boundary::after(self.tracers.options());
         // If this loop was delayed, the window ends at the last boundary that has passed.
-        let end = if is_last { Boundary::now() } else { self.window_end.previous() };
+        let end = if is_last {
+            Boundary::now()
+        } else {
+            self.window_end.previous(self.tracers.options().window)
+        };
         self.closed_end = Some((end, Instant::now()));
         // The CPU time must be read before the gauges, because the gauges contain the CPU time that
         // `Jvms::cpu_ns` has read last.
@@ -369,12 +373,13 @@ impl Daemon {
     }
 
     /// Returns whether there is a closed window to which no more data will be added: every tracer has
-    /// reported since the window's end, or `MAX_DELAY` has passed.
+    /// reported since the window's end, or two thirds of a window have passed.
     fn is_delivered(&self, now: Instant) -> bool {
         let closed = self.closed_end.filter(|_| self.builder.has_closed());
         let Some((end, closed_at)) = closed else { return false };
         let has_reported = |what| self.reported.get(what).is_some_and(|&at| at >= end.monotonic_ns);
-        now >= closed_at + MAX_DELAY || self.tracers.names().all(has_reported)
+        now >= closed_at + self.tracers.options().window * 2 / 3
+            || self.tracers.names().all(has_reported)
     }
 
     /// If there is a closed window, completes it and passes it on to the worker thread.

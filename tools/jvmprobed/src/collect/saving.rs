@@ -41,7 +41,7 @@ use rustix::{
 use serde_json::{Value, json};
 
 use crate::{
-    collect::{tracers::WINDOW, waits::WAIT},
+    collect::{tracers::DEFAULT_WINDOW, waits::WAIT},
     metrics::server::cost::serving_ns,
 };
 
@@ -320,7 +320,8 @@ impl Saving {
     /// Returns the maximum CPU time for walking and naming stacks of samples of all tenants together, in
     /// millionths of a processor.
     pub fn stack_ppm(&self) -> u64 {
-        let from_balance = STACK_SHARE_OF_BALANCE * self.account.max(0.0) / WINDOW.as_secs_f64();
+        let from_balance =
+            STACK_SHARE_OF_BALANCE * self.account.max(0.0) / DEFAULT_WINDOW.as_secs_f64();
         ((STACK_SHARE * self.limits.cpu_percent / 100.0 + from_balance) * 1e6) as u64
     }
 
@@ -435,8 +436,9 @@ mod tests {
         share: f64,
         memory: u64,
     ) -> Option<(u32, Change)> {
-        let ns = (share / 100.0 * WINDOW.as_nanos() as f64) as u64;
-        let mut judged = (1..=400).map(|n| (n, saving.evaluate_window(WINDOW, ns, memory, 10)));
+        let ns = (share / 100.0 * DEFAULT_WINDOW.as_nanos() as f64) as u64;
+        let mut judged =
+            (1..=400).map(|n| (n, saving.evaluate_window(DEFAULT_WINDOW, ns, memory, 10)));
         judged.find_map(|(n, change)| Some((n, change?)))
     }
 
@@ -508,7 +510,7 @@ mod tests {
         assert_eq!(saving.allocation_ppm(), 5000);
         // CPU use at twice the limit uses up half of the account, after the allowance for attaching is spent.
         for _ in 0..34 {
-            assert_eq!(saving.evaluate_window(WINDOW, 300_000_000, LOW_USE, 10), None);
+            assert_eq!(saving.evaluate_window(DEFAULT_WINDOW, 300_000_000, LOW_USE, 10), None);
         }
         assert_eq!((saving.allocation_ppm(), saving.step()), (1250, 0));
         let large = Limits { cpu_percent: 16.0, memory_bytes: 100 << 20 };
@@ -525,9 +527,13 @@ mod tests {
         // Walking and naming stacks uses its complete budget in every window, and everything else uses half
         // of the limit.
         for _ in 0..400 {
-            let stacks = u64::try_from(WINDOW.as_nanos()).unwrap() * ppm / 1_000_000;
+            let stacks = u64::try_from(DEFAULT_WINDOW.as_nanos()).unwrap() * ppm / 1_000_000;
             let rest = 75_000_000;
-            assert_eq!(saving.evaluate_window(WINDOW, stacks + rest, LOW_USE, 10), None, "{ppm}");
+            assert_eq!(
+                saving.evaluate_window(DEFAULT_WINDOW, stacks + rest, LOW_USE, 10),
+                None,
+                "{ppm}"
+            );
             ppm = saving.stack_ppm();
         }
         // Everything else leaves half of the limit for stacks.
@@ -552,13 +558,13 @@ mod tests {
         // Stops cost a fifth of a processor, and so does allocation.
         let storm = Probes { stops_ns: 3 * second, allocation_ns: 3 * second, others_ns: 0 };
         for _ in 0..400 {
-            let ns = saving.charged_ns(WINDOW, storm);
-            assert_eq!(saving.evaluate_window(WINDOW, ns, LOW_USE, 10), None);
+            let ns = saving.charged_ns(DEFAULT_WINDOW, storm);
+            assert_eq!(saving.evaluate_window(DEFAULT_WINDOW, ns, LOW_USE, 10), None);
         }
         let all = Probes { others_ns: second, ..storm };
-        assert_eq!(saving.charged_ns(WINDOW, all), second + 37_500_000 + 75_000_000);
+        assert_eq!(saving.charged_ns(DEFAULT_WINDOW, all), second + 37_500_000 + 75_000_000);
         let few = Probes { stops_ns: 1000, allocation_ns: 2000, others_ns: 0 };
-        assert_eq!(saving.charged_ns(WINDOW, few), 3000);
+        assert_eq!(saving.charged_ns(DEFAULT_WINDOW, few), 3000);
     }
 
     #[test]
@@ -569,18 +575,20 @@ mod tests {
         for (jvms, windows) in [(500, 6), (700, 3)] {
             for _ in 0..windows {
                 assert_eq!(
-                    saving.evaluate_window(WINDOW, second(15), LOW_USE, jvms),
+                    saving.evaluate_window(DEFAULT_WINDOW, second(15), LOW_USE, jvms),
                     None,
                     "{jvms}"
                 );
             }
             for _ in 0..40 {
-                assert_eq!(saving.evaluate_window(WINDOW, second(0), LOW_USE, jvms), None);
+                assert_eq!(saving.evaluate_window(DEFAULT_WINDOW, second(0), LOW_USE, jvms), None);
             }
         }
         // The number of JVMs is no higher than before, but they are other JVMs each time.
         let windows: Vec<_> = (0..100)
-            .filter_map(|n| saving.evaluate_window(WINDOW, second(15), LOW_USE, 600 + n % 2 * 100))
+            .filter_map(|n| {
+                saving.evaluate_window(DEFAULT_WINDOW, second(15), LOW_USE, 600 + n % 2 * 100)
+            })
             .collect();
         assert!(windows.len() == saving.ladder.len() - 1, "{windows:?}");
     }
@@ -589,17 +597,17 @@ mod tests {
     fn lasting_memory_excess_steps_down() {
         let mut saving = saving();
         for memory in [101, 99, 101, 99] {
-            assert_eq!(saving.evaluate_window(WINDOW, 0, memory << 20, 1), None);
+            assert_eq!(saving.evaluate_window(DEFAULT_WINDOW, 0, memory << 20, 1), None);
         }
         let (windows, change) = judge_windows_until_change(&mut saving, 0.1, 101 << 20).unwrap();
         assert_eq!((windows, change.to.hertz), (MAX_WINDOWS_OVER_MEMORY, 9));
         // Steps down end at the last step, and steps up end at the configured set.
         for _ in 0..20 {
-            saving.evaluate_window(WINDOW, 0, 200 << 20, 1);
+            saving.evaluate_window(DEFAULT_WINDOW, 0, 200 << 20, 1);
         }
         assert_eq!(saving.current(), Measures { hertz: 0, allocation: false, ..CONFIGURED });
         for _ in 0..100 * MIN_QUIET_WINDOWS {
-            saving.evaluate_window(WINDOW, 0, 0, 1);
+            saving.evaluate_window(DEFAULT_WINDOW, 0, 0, 1);
         }
         assert_eq!((saving.current(), saving.step()), (CONFIGURED, 0));
     }

@@ -33,8 +33,8 @@ use crate::collect::{
     waits::{DELAY, Delivered, Waits},
 };
 
-/// Length of a window.
-pub const WINDOW: Duration = Duration::from_secs(15);
+/// Default length of a window.
+pub const DEFAULT_WINDOW: Duration = Duration::from_secs(15);
 
 /// Maximum number of collections, and of other stops, per second that are recorded one by one for each JVM.
 /// Stops beyond that are reported as sums.
@@ -87,6 +87,8 @@ pub struct Options {
     pub registry: Registry,
     /// Begin of the first window. All tracers report at the ends of windows.
     pub begin: Instant,
+    /// Length of a window.
+    pub window: Duration,
 }
 
 /// All running tracers. The daemon may stop some of them for a while.
@@ -210,9 +212,9 @@ impl Tracers {
         self.add(THREADS, threads)
     }
 
-    /// Returns when the first window began.
-    pub fn begin(&self) -> Instant {
-        self.options.begin
+    /// Returns their options.
+    pub fn options(&self) -> &Options {
+        &self.options
     }
 
     /// Removes a tracer that has ended.
@@ -246,7 +248,7 @@ impl Tracers {
 
 fn times(options: &Options) -> Times {
     let aligned_to = Some(options.begin);
-    Times { interval: Some(WINDOW), aligned_to, duration: None, count: None, pace: PACE }
+    Times { interval: Some(options.window), aligned_to, duration: None, count: None, pace: PACE }
 }
 
 /// Sink that sends to the main loop. Errors are ignored, because the receiver is only gone at shutdown.
@@ -256,6 +258,8 @@ struct BatchSink {
     tracer: &'static str,
     /// Begin of the first window, on `CLOCK_MONOTONIC` in nanoseconds.
     begin_ns: u64,
+    /// Length of a window in nanoseconds.
+    window_ns: u64,
     /// Time of the last report, on `CLOCK_MONOTONIC` in nanoseconds.
     reported_ns: u64,
     /// Number of stops that did not fit into the queue and are not reported yet.
@@ -267,7 +271,8 @@ impl BatchSink {
         let now = monotonic_ns();
         let since = u64::try_from(options.begin.elapsed().as_nanos()).unwrap_or(u64::MAX);
         let begin_ns = now.saturating_sub(since);
-        Self { to: to.clone(), tracer, begin_ns, reported_ns: now, dropped: 0 }
+        let window_ns = u64::try_from(options.window.as_nanos()).unwrap_or(u64::MAX);
+        Self { to: to.clone(), tracer, begin_ns, window_ns, reported_ns: now, dropped: 0 }
     }
 
     /// Sends data of the interval since the last report.
@@ -278,9 +283,8 @@ impl BatchSink {
     /// Returns the middle of the interval since the last report. The interval ends at the end of a window at the latest,
     /// however long it takes to make the report.
     fn data_ns(&self) -> u64 {
-        let window_ns = u64::try_from(WINDOW.as_nanos()).unwrap_or(u64::MAX);
-        let into_window = self.reported_ns.saturating_sub(self.begin_ns) % window_ns;
-        let window_end = self.reported_ns.saturating_add(window_ns - into_window);
+        let into_window = self.reported_ns.saturating_sub(self.begin_ns) % self.window_ns;
+        let window_end = self.reported_ns.saturating_add(self.window_ns - into_window);
         self.reported_ns.midpoint(monotonic_ns().min(window_end))
     }
 
@@ -467,7 +471,7 @@ impl waits::Sink for WaitSink {
 fn waits(options: &Options, out: &SyncSender<Delivery>, stop: &AtomicBool) -> TracerResult<()> {
     let Some(min) = options.waits else { return Ok(()) };
     let batches = BatchSink::new(options, out, WAITS);
-    let waits = Waits::new(batches.begin_ns, WINDOW, options.max_memory / 2);
+    let waits = Waits::new(batches.begin_ns, options.window, options.max_memory / 2);
     let tracer_options = waits::Options { min, pace: PACE, virtual_threads: false, holders: false };
     let tracer = waits::Tracer::new(tracer_options, WaitSink { batches, waits })?;
     let tracer = tracer.with_switch(Arc::clone(&options.waits_on));
