@@ -45,7 +45,7 @@ impl TestDaemon {
         // This machine's own configuration must not be used.
         let config: &[&str] =
             if more.contains(&"--config") { &[] } else { &["--config", "/dev/null"] };
-        let own = [config, &["--listen", &self.listen, "--dir", store]].concat();
+        let own = [config, &["--window", "5s", "--listen", &self.listen, "--dir", store]].concat();
         own.into_iter().chain(more.iter().copied()).collect()
     }
 
@@ -211,7 +211,7 @@ fn short_lived_jvms_are_skipped_and_lasting_ones_traced() {
     load.quit();
 }
 
-/// A window is on disk after 15 seconds, even if the daemon is killed then.
+/// A window is on disk at its end, even if the daemon is killed then.
 #[test]
 fn completed_window_survives_a_kill() {
     run_beside_others();
@@ -219,7 +219,7 @@ fn completed_window_survives_a_kill() {
     let mut load = Load::start(named("temurin-21"), "-XX:+UseParallelGC");
     let tool = daemon.start(&[]);
     let begin = Instant::now();
-    load.go(8.0);
+    load.go(4.0);
     while !daemon.get("/metrics").contains("jvmprobed_windows_total 1") {
         assert!(begin.elapsed() < Duration::from_secs(60), "{}", daemon.get("/metrics"));
         thread::sleep(Duration::from_millis(200));
@@ -248,9 +248,9 @@ fn killed_daemon_loses_at_most_the_last_window() {
     let (mut stored, mut killed_late) = (0, 0);
     for round in 0..50_u64 {
         let tool = daemon.start(&[]);
-        // The daemon is killed 14 to 16 s after its start, at a different time in each round:
+        // The daemon is killed 4 to 8 s after its start, at a different time in each round:
         // before, while or after it writes its first window.
-        thread::sleep(Duration::from_millis(14_000 + round * 37 % 4_000));
+        thread::sleep(Duration::from_millis(4_000 + round * 37 % 4_000));
         let completed = metric(&daemon.get("/metrics"), "jvmprobed_windows_total") as usize;
         tool.signal(Signal::KILL);
         tool.wait();
@@ -341,22 +341,22 @@ fn exceeding_the_cpu_limit_reduces_collection_and_is_logged() {
     assert!(!output.stderr.contains("stopped collecting"), "{output:?}");
     let shown = daemon.show(&["--alloc", "--jvm", "GcLoad"]);
     assert!(shown.stdout.contains("alloc was not collected for "), "{shown:?}");
-    let shown = daemon.show(&["--since", "15s", "--gc", "-j", "--jvm", "GcLoad"]);
+    let shown = daemon.show(&["--since", "10s", "--gc", "-j", "--jvm", "GcLoad"]);
     assert!(shown.json().iter().any(|record| record["type"] == "pause"), "{shown:?}");
     load.kill();
 }
 
-/// Allocates for 40 seconds and compares the allocation in each complete window with that of the load at that time.
+/// Allocates for 20 seconds and compares the allocation in each complete window with that of the load at that time.
 fn assert_each_window_has_its_allocation(daemon: &TestDaemon, load: &mut Load) {
     let mut rounds = Vec::new();
-    while rounds.len() < 40 {
+    while rounds.len() < 20 {
         let begin = unix_ns();
         let truth = allocated::parse(&load.ask("go 1 200 2"));
         rounds.push((begin, unix_ns(), truth.total as f64));
     }
     let (first, last) = (rounds[0].0, rounds[rounds.len() - 1].1);
     // Waits until the last complete window is stored.
-    thread::sleep(Duration::from_secs(15));
+    thread::sleep(Duration::from_secs(6));
     let windows = StoreReader::open(Path::new(&daemon.store())).unwrap().read(0, u64::MAX).unwrap();
     let mut compared = 0;
     for window in windows.iter().map(|stored| &stored.window) {
@@ -436,7 +436,7 @@ fn each_failing_push_target_is_logged() {
     ];
     let push: Vec<_> = targets.iter().flat_map(|to| ["--push", to]).collect();
     let tool = daemon.start(&push);
-    load.go(30.0);
+    load.go(15.0);
     let begin = Instant::now();
     while metric(&daemon.get("/metrics"), "jvmprobed_windows_total") < 2.0 {
         assert!(begin.elapsed() < Duration::from_secs(60));

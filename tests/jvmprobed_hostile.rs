@@ -25,7 +25,7 @@ use jvmprobe_tests::{
 use rustix::process::Signal;
 use tempfile::TempDir;
 
-const WINDOW: Duration = Duration::from_secs(15);
+const WINDOW: Duration = Duration::from_secs(5);
 /// Longer than a healthy daemon takes to answer on the slowest machine.
 const READ_TIMEOUT: Duration = Duration::from_secs(20);
 
@@ -55,7 +55,7 @@ impl Daemon {
         let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let (dir, listen) = (tempfile::tempdir().unwrap(), free.to_string());
         let mut command = Command::new(binary("jvmprobed"));
-        command.args(["--config", "/dev/null", "--listen", &listen, "--dir"]);
+        command.args(["--config", "/dev/null", "--window", "5s", "--listen", &listen, "--dir"]);
         command.arg(dir.path().join("store"));
         group.enter(&mut command);
         Self { tool: Tool::spawn(command), dir, listen }
@@ -91,7 +91,7 @@ fn check_daemon_under_attack(windows: u32) {
     let daemon = Daemon::start(&group);
     let attack = Attack::start();
     let before = gclog::collecting_stops(&neighbour.log()).len();
-    neighbour.go((WINDOW * windows).as_secs_f64() - 10.0);
+    neighbour.go((WINDOW * windows).as_secs_f64() - 5.0);
     let (begin, mut slowest, mut most) = (Instant::now(), Duration::ZERO, 0);
     while begin.elapsed() < WINDOW * windows {
         let (_, took) = daemon.get("/-/healthy");
@@ -126,9 +126,9 @@ fn check_daemon_under_attack(windows: u32) {
     }
     assert_eq!(group.processes(), [0; 0], "child processes of the daemon are still running");
     assert!(most < limits.memory.unwrap(), "{most} bytes of memory");
-    // One window may be missing, because the daemon attaches to the attackers during the first one.
+    // Some windows may be missing, because the daemon attaches to the attackers during the first ones.
     let kept = metric(&metrics, "jvmprobed_windows_total");
-    assert!(kept >= f64::from(windows) - 1.0, "{kept} of {windows} windows\n{metrics}");
+    assert!(kept >= f64::from(windows) - 3.0, "{kept} of {windows} windows\n{metrics}");
     let store = dir.path().join("store").display().to_string();
     let shown = ["show", "--dir", &store, "--since", "1h", "--jvm", "GcLoad", "--gc", "-j"];
     let shown = run("jvmprobed", &shown);
@@ -156,12 +156,12 @@ fn metric(metrics: &str, name: &str) -> f64 {
 }
 
 #[test]
-fn the_daemon_survives_a_minute_of_attacks_within_its_units_limits() {
-    check_daemon_under_attack(4);
+fn the_daemon_survives_half_a_minute_of_attacks_within_its_units_limits() {
+    check_daemon_under_attack(7);
 }
 
 #[test]
 #[ignore = "long: make test-all"]
 fn the_daemon_survives_ten_minutes_of_attacks_within_its_units_limits() {
-    check_daemon_under_attack(40);
+    check_daemon_under_attack(120);
 }

@@ -55,7 +55,8 @@ impl TestDaemon {
 
     fn start(&self) -> Tool {
         let (config, store) = (self.path("config"), self.path("store"));
-        let args = ["--config", &config, "--listen", &self.listen, "--dir", &store];
+        let args =
+            ["--config", &config, "--window", "5s", "--listen", &self.listen, "--dir", &store];
         Tool::start("jvmprobed", &args)
     }
 

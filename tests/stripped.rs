@@ -235,7 +235,7 @@ fn daemon_records_allocation_with_container_debug_files() {
     let listen = TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr());
     let listen = listen.expect("a free port").to_string();
     let store = folder.path().join("store").display().to_string();
-    let args = ["--config", "/dev/null", "--listen", &listen, "--dir", &store];
+    let args = ["--config", "/dev/null", "--window", "5s", "--listen", &listen, "--dir", &store];
     let daemon = Tool::start("jvmprobed", &args);
     // Waits until a number of windows are complete.
     let wait = |windows: f64| {

@@ -21,7 +21,7 @@ pub const HOUR: u64 = 60 * MINUTE;
 /// Coarseness of a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Level {
-    /// 15 seconds: as recorded.
+    /// As recorded, by default 15 seconds long.
     Unmerged,
     /// Five minutes.
     Minutes,
