@@ -92,7 +92,7 @@ fn stored_data_matches_the_jvm_activity() {
     let tool = daemon.start(&["-F", "99"]);
     let before = logged_pauses(&load);
     let begun = cpu_seconds(load.pid());
-    let truth = allocated::parse(&load.ask("go 6 200 2"));
+    let truth = allocated::parse(&load.ask("go 6 1000 2"));
     let done = cpu_seconds(load.pid());
     let pauses = logged_pauses(&load) - before;
     let info = daemon.get("/metrics");
@@ -113,6 +113,7 @@ fn stored_data_matches_the_jvm_activity() {
         said.lines().find_map(|line| line.split_once(" s of CPU time as counted by the kernel"));
     let account: f64 = account.unwrap_or_else(|| panic!("{said}")).0.parse().unwrap();
     let (least, most) = (done - begun, cpu_seconds(load.pid()) - early);
+    println!("CPU time {account} s: {least} to {most}");
     assert!((least - 0.02..=most + 0.02).contains(&account), "{account}: {least} to {most}");
 
     // Each pause is in the window in which it ended.
@@ -143,6 +144,7 @@ fn stored_data_matches_the_jvm_activity() {
     let wanted = ["-q", "--jvm", &pid, "-o", cpu.to_str().unwrap()];
     assert!(daemon.show(&wanted).status.success());
     let (own, all) = (sum(&cpu, "AllocLoad."), sum(&cpu, ""));
+    println!("{own} of {all} samples");
     assert!(own > all / 2 && all > 5, "{own} of {all}");
     load.quit();
 }
