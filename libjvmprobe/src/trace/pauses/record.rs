@@ -166,6 +166,12 @@ pub struct Stop {
     pub heap_before: Option<u64>,
     /// Used heap in bytes when the collection ended.
     pub heap_after: Option<u64>,
+    /// Longest time for which the VM thread or one of the collector's threads waited for a CPU, from the begin of the first
+    /// collection to the end of the stop.
+    pub cpu_wait_ns: Option<u64>,
+    /// Number of periods in which the control group or one of its parents used up its CPU quota, in the same part of the
+    /// stop.
+    pub throttled_periods: Option<u64>,
     /// Memory pools, with `--pools`. They are not deserialized.
     #[serde(skip_deserializing, skip_serializing_if = "Option::is_none")]
     pub pools: Option<Vec<Pool>>,

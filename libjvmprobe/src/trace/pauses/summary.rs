@@ -360,8 +360,7 @@ mod tests {
             stopped_ns,
             heap_before: Some(heap.0),
             heap_after: Some(heap.1),
-            pools: None,
-            requests: Vec::new(),
+            ..Stop::default()
         }
     }
 
