@@ -180,6 +180,13 @@ pub struct Stop {
     pub requests: Vec<Request>,
 }
 
+impl Stop {
+    /// Returns the wait for a CPU if it made the stop clearly longer: at least 1 ms and a tenth of the stop.
+    pub fn long_cpu_wait(&self) -> Option<u64> {
+        self.cpu_wait_ns.filter(|&ns| ns >= 1_000_000 && ns >= self.stopped_ns / 10)
+    }
+}
+
 /// A thread that requested a collection.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Request {
@@ -236,4 +243,26 @@ pub struct Cycle {
     /// Memory pools, with `--pools`. They are not deserialized.
     #[serde(skip_deserializing, skip_serializing_if = "Option::is_none")]
     pub pools: Option<Vec<Pool>>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_waits_that_are_long_in_time_and_share_are_long() {
+        let long = |cpu_wait_ns, stopped_ns| {
+            Stop { cpu_wait_ns, stopped_ns, ..Stop::default() }.long_cpu_wait()
+        };
+        assert_eq!(long(Some(1_000_000), 10_000_000), Some(1_000_000));
+        assert_eq!(long(Some(999_999), 1_000_000), None);
+        assert_eq!(long(Some(1_000_000), 20_000_000), None);
+        assert_eq!(long(None, 20_000_000), None);
+    }
+
+    #[test]
+    fn records_of_earlier_versions_have_unknown_waits() {
+        let stop: Stop = serde_json::from_str(r#"{"stopped_ns":5}"#).unwrap();
+        assert_eq!((stop.cpu_wait_ns, stop.throttled_periods), (None, None));
+    }
 }
