@@ -21,8 +21,10 @@ const volatile __u32 task_start_time = 0;
 const volatile __u32 task_comm = 0;
 const volatile __u32 task_thread_node = 0;
 const volatile __u32 task_signal = 0;
-/* Offsets of sched_info.run_delay and sched_info.last_queued in task_struct. */
+/* Offsets in task_struct of fields of sched_info: the sum, when the thread last began to run, and since when it has been
+   waiting (0 if it is not waiting). The last two are on the scheduler's clock, which has no helper to read it. */
 const volatile __u32 task_run_delay = 0;
+const volatile __u32 task_last_arrival = 0;
 const volatile __u32 task_last_queued = 0;
 /* Offsets of nr_threads and thread_head in signal_struct. */
 const volatile __u32 signal_threads = 0;
@@ -70,7 +72,7 @@ static __always_inline __u64 throttled_periods(__u64 group)
 __noinline int begin_waits(__u64 key, __u64 now)
 {
 	struct gc_threads *threads = bpf_map_lookup_elem(&gc_threads, &key);
-	__u64 task = bpf_get_current_task();
+	__u64 task = bpf_get_current_task(), arrival;
 	__u32 i;
 
 	if (!threads)
@@ -79,15 +81,19 @@ __noinline int begin_waits(__u64 key, __u64 now)
 	threads->delay_ns = task_u64(task, task_run_delay);
 	threads->group = task_u64(task, task_group);
 	threads->throttled = throttled_periods(threads->group);
+	arrival = task_u64(task, task_last_arrival);
 	for (i = 0; i < MAX_WORKERS; i++) {
 		struct worker *worker = &threads->workers[i];
+		__u64 queued;
 
 		if (i >= threads->count)
 			break;
-		/* A worker that is already waiting has an unknown part of its wait before this time. */
-		worker->delay_ns = task_u64(worker->task, task_last_queued) ?
-					   UNKNOWN :
-					   task_u64(worker->task, task_run_delay);
+		worker->delay_ns = task_u64(worker->task, task_run_delay);
+		queued = task_u64(worker->task, task_last_queued);
+		/* The worker is waiting already. Its wait counts from the time at which the VM thread began to run,
+		   which is usually the beginning of the stop. */
+		if (queued && queued < arrival)
+			worker->delay_ns += arrival - queued;
 	}
 	return 0;
 }
@@ -131,7 +137,6 @@ __noinline int add_worker(__u64 key, __u64 task, __u64 signal)
 	worker->task = task;
 	worker->start_time = task_u64(task, task_start_time);
 	worker->tid = task_u32(task, task_pid);
-	worker->delay_ns = UNKNOWN;
 	/* The previous search has found all workers that existed then. */
 	if (worker->start_time <= threads->searched_ns)
 		return 0;
@@ -183,11 +188,16 @@ static __always_inline void update_workers(__u64 key, struct gc_threads *threads
 	threads->searched_ns = now;
 }
 
-/* Raises longest_ns to the wait of a thread since the collection began. */
-static __always_inline void count_wait(struct gc_threads *threads, __u64 task, __u64 begin_delay_ns)
+/*
+ * Raises longest_ns to the wait of a thread since the collection began. `after` is the maximum length of the part that was
+ * after the stop.
+ */
+static __always_inline void count_wait(struct gc_threads *threads, __u64 task, __u64 begin_delay_ns,
+				       __u64 after)
 {
 	__u64 delay_ns = task_u64(task, task_run_delay);
 
+	begin_delay_ns += after;
 	if (delay_ns > begin_delay_ns && threads->longest_ns < delay_ns - begin_delay_ns)
 		threads->longest_ns = delay_ns - begin_delay_ns;
 }
@@ -197,40 +207,43 @@ __noinline int end_waits(__u64 key, __u64 now)
 {
 	struct gc_threads *threads = bpf_map_lookup_elem(&gc_threads, &key);
 	struct stop_event *stop = bpf_map_lookup_elem(&stops, &key);
-	__u64 task = bpf_get_current_task(), begin, end, after, longest, throttled;
+	__u64 task = bpf_get_current_task(), begin, end, after, arrival, longest, throttled;
 	__u32 i;
 
 	if (!threads || !stop)
 		return 0;
-	if (!stop->gc_begin_ns || stop->gc_begin_ns != threads->begin_ns) {
+	begin = stop->gc_begin_ns;
+	end = stop->end_ns;
+	if (!begin || begin != threads->begin_ns || begin > end || end > now) {
 		threads->begin_ns = UNKNOWN;
 		update_workers(key, threads, task, now);
 		return 0;
 	}
 	threads->longest_ns = 0;
 	threads->is_incomplete = 0;
-	count_wait(threads, task, threads->delay_ns);
+	/* Since the end of the stop, the threads may have waited, too. */
+	after = now - end;
+	count_wait(threads, task, threads->delay_ns, after);
+	/* If the VM thread has waited since then, the stop ended at this time on the scheduler's clock; if not, later. */
+	arrival = task_u64(task, task_last_arrival) - after;
 	for (i = 0; i < MAX_WORKERS; i++) {
 		struct worker *worker = &threads->workers[i];
+		bool is_within;
 
 		if (i >= threads->count)
 			break;
 		/* The thread may have ended, and another one may use the memory. */
-		if (worker->delay_ns != UNKNOWN && task_u32(worker->task, task_pid) == worker->tid &&
-		    task_u64(worker->task, task_start_time) == worker->start_time)
-			count_wait(threads, worker->task, worker->delay_ns);
+		if (task_u32(worker->task, task_pid) != worker->tid ||
+		    task_u64(worker->task, task_start_time) != worker->start_time)
+			continue;
+		is_within = task_u64(worker->task, task_last_arrival) <= arrival;
+		count_wait(threads, worker->task, worker->delay_ns, is_within ? 0 : after);
 	}
 	update_workers(key, threads, task, now);
 	stop->workers = threads->count;
-	begin = stop->gc_begin_ns;
-	end = stop->end_ns;
-	if (!threads->is_incomplete && begin <= end && end <= now) {
-		/* Since the end of the stop, the VM thread may have waited, too. */
-		after = now - end;
-		longest = threads->longest_ns;
-		longest = longest > after ? longest - after : 0;
+	longest = threads->longest_ns;
+	if (!threads->is_incomplete)
 		stop->cpu_wait_ns = longest < end - begin ? longest : end - begin;
-	}
 	throttled = threads->throttled;
 	if (throttled != UNKNOWN && task_u64(task, task_group) == threads->group) {
 		__u64 periods = throttled_periods(threads->group);

@@ -70,7 +70,7 @@ struct stop_event {
 struct worker {
 	__u64 task;         /* its task_struct */
 	__u64 start_time;   /* together with the address and tid, this identifies the thread */
-	__u64 delay_ns;     /* total wait for a CPU at begin_ns; UNKNOWN if it was waiting at that time */
+	__u64 delay_ns;     /* total wait for a CPU up to begin_ns */
 	__u32 tid;
 	__u32 unused;
 };

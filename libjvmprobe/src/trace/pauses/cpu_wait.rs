@@ -19,8 +19,8 @@ const SINGLE_THREADED: [&str; 2] = ["Serial", "Epsilon"];
 pub(crate) struct Fields {
     /// `task_struct`: pid, comm, `start_time`, `signal` and `thread_node`.
     pub(crate) task: [u32; 5],
-    /// `task_struct`: `sched_info.run_delay` and `sched_info.last_queued`.
-    pub(crate) waits: [u32; 2],
+    /// `task_struct.sched_info`: `run_delay`, `last_arrival` and `last_queued`.
+    pub(crate) waits: [u32; 3],
     /// `signal_struct`: `nr_threads` and `thread_head`.
     pub(crate) signal: [u32; 2],
     /// `task_struct.sched_task_group`, and `task_group`: `parent` and `cfs_bandwidth.nr_throttled`. `None` if the kernel
@@ -31,19 +31,19 @@ pub(crate) struct Fields {
 impl Fields {
     /// Reads the offsets. Returns `None` if the kernel does not report for how long a thread has waited for a CPU.
     pub(crate) fn read() -> Option<Self> {
-        let own = std::fs::read_to_string("/proc/self/schedstat").ok()?;
+        let own = std::fs::read_to_string("/proc/self/schedstat").unwrap_or_default();
         if !counts_waits(&own) {
             log::debug!("waits for a CPU are unknown: this kernel does not count them");
             return None;
         }
-        let fields = Self::of(&KernelTypes::load("task_struct").ok()?);
+        let fields = KernelTypes::load("task_struct").and_then(|types| Self::of(&types));
         fields.inspect_err(|error| log::debug!("waits for a CPU are unknown: {error}")).ok()
     }
 
     fn of(types: &KernelTypes) -> Result<Self> {
         let names = ["pid", "comm", "start_time", "signal", "thread_node", "sched_info"];
         let [task @ .., sched_info] = types.offsets("task_struct", names)?;
-        let waits = types.offsets("sched_info", ["run_delay", "last_queued"])?;
+        let waits = types.offsets("sched_info", ["run_delay", "last_arrival", "last_queued"])?;
         let quota = Self::quota_of(types);
         if let Err(error) = &quota {
             log::debug!("throttled periods are unknown: {error}");

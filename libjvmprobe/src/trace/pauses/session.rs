@@ -84,7 +84,7 @@ pub(crate) fn load(
                 data.task_signal,
                 data.task_thread_node,
             ] = fields.task;
-            [data.task_run_delay, data.task_last_queued] = fields.waits;
+            [data.task_run_delay, data.task_last_arrival, data.task_last_queued] = fields.waits;
             [data.signal_threads, data.signal_thread_head] = fields.signal;
             [data.task_group, data.group_parent, data.group_throttled] =
                 fields.quota.unwrap_or_default();
