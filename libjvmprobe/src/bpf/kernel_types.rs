@@ -42,7 +42,7 @@ impl KernelTypes {
     /// Returns the offsets of fields of a structure, in bytes.
     ///
     /// # Errors
-    /// [`Error::Kernel`] if there is no such structure or field.
+    /// [`Error::Kernel`] if its BTF lacks the structure or a field.
     pub(crate) fn offsets<const N: usize>(
         &self,
         structure: &str,
