@@ -1,4 +1,5 @@
 //! javagc: how long collections waited for a CPU, compared with the scheduler's own counters.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(clippy::print_stdout, reason = "the figures are printed")]
 
 use std::{

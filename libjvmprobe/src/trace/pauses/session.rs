@@ -25,7 +25,7 @@ use crate::{
 /// The loaded programs, their maps and their events.
 pub(crate) type Session = session::Session<JavagcSkel<'static>, Event>;
 
-/// Maps with one entry per JVM: 4 MB if preallocated.
+/// Maps with one entry per JVM: 5 MB if preallocated.
 const SPARSE_MAPS: [SparseMap; 5] = [
     SparseMap { name: "stops", on_demand_capacity: 1 << 12, preallocated_capacity: 1 << 12 },
     SparseMap { name: "gauges", on_demand_capacity: 1 << 12, preallocated_capacity: 1 << 12 },
