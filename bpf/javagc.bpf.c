@@ -288,11 +288,13 @@ static __always_inline int begin_gc(struct stop_event *stop, const struct gauge 
 	if (!stop->gc_pairs) {
 		stop->gc_op = stop->last;
 		stop->gc_begin_ns = now;
+		/* Called before the heap is read, because CMS frees memory concurrently: the later it is read, the
+		   closer it is to the JVM's own reading. */
+		begin_waits(stop->target, now);
 		if (gauge) {
 			stop->heap_before = heap_used(gauge);
 			read_counters(gauge, stop->before);
 		}
-		begin_waits(stop->target, now);
 	}
 	/* Until the collection ends, this field contains its start, so that gc_ns cannot underflow. */
 	stop->gc_end_ns = now;
