@@ -34,6 +34,8 @@ struct {
 /* All zero; too large for the BPF stack. */
 static const struct stop_event no_stop;
 
+#include "gc_threads.bpf.h"
+
 /*
  * Maximum number of events of each kind that one JVM sends per second; 0: no limit. The ring buffer
  * is shared by all JVMs, and a JVM that dumps stacks in a loop makes twenty thousand stops per second.
@@ -85,6 +87,7 @@ struct state_event unused_state;
 struct request_event unused_request;
 struct counters_event unused_counters;
 struct budget unused_budget;
+struct gc_threads unused_threads;
 
 static __always_inline struct budget *budget_of(__u64 key)
 {
@@ -218,6 +221,8 @@ static __always_inline struct stop_event *new_stop(__u64 key, __u64 now)
 	stop->heap_after = UNKNOWN;
 	stop->heap_at_gc_end = UNKNOWN;
 	stop->op_type = UNKNOWN;
+	stop->cpu_wait_ns = UNKNOWN;
+	stop->throttled_periods = UNKNOWN;
 	stop->begin_ns = now;
 	return stop;
 }
@@ -283,6 +288,9 @@ static __always_inline int begin_gc(struct stop_event *stop, const struct gauge 
 	if (!stop->gc_pairs) {
 		stop->gc_op = stop->last;
 		stop->gc_begin_ns = now;
+		/* Called before the heap is read, because CMS frees memory concurrently: the later it is read, the
+		   closer it is to the JVM's own reading. */
+		begin_waits(stop->target, now);
 		if (gauge) {
 			stop->heap_before = heap_used(gauge);
 			read_counters(gauge, stop->before);
@@ -415,6 +423,8 @@ static __always_inline bool refine_stop(struct stop_event *stop, const struct ga
 
 static __always_inline int end_stop(struct stop_event *stop, const struct gauge *gauge, __u64 now)
 {
+	bool is_known;
+
 	if (!stop)
 		return 0;
 	stop->end_ns = now;
@@ -422,7 +432,9 @@ static __always_inline int end_stop(struct stop_event *stop, const struct gauge 
 	   cycle's cause can be read now. */
 	if (gauge && gauge->op_shows_collection)
 		read_causes(gauge, stop->cause, stop->last_cause);
-	if (!refine_stop(stop, gauge, now))
+	is_known = refine_stop(stop, gauge, now);
+	end_waits(stop->target, now);
+	if (!is_known)
 		count_lost(stop->target);
 	else if (may_send_stop(stop, now))
 		send(stop->target, stop, sizeof(*stop));

@@ -52,13 +52,42 @@ struct stop_event {
 	__u32 in_gc;        /* nesting depth of the collections in progress */
 	__u32 has_cause;
 	__u32 has_before;   /* 1: heap_before was read again, when the JVM read the used heap for its log */
-	__u32 unused;
+	__u32 workers;      /* number of worker threads of the collector that cpu_wait_ns covers */
 	__u64 tid;          /* the VM thread */
+	__u64 cpu_wait_ns;  /* longest wait of one of these threads or the VM thread for a CPU, or UNKNOWN */
+	__u64 throttled_periods; /* periods in which the control group used up its CPU quota, or UNKNOWN */
 	struct operation op;    /* first operation */
 	struct operation gc_op; /* first operation that collected */
 	struct operation last;  /* current operation */
 	char cause[CAUSE_LEN];
 	char last_cause[CAUSE_LEN];
+};
+
+/* Maximum number of a collector's worker threads whose waits for a CPU are measured. */
+#define MAX_WORKERS 64
+
+/* A worker thread of the collector. */
+struct worker {
+	__u64 task;         /* its task_struct */
+	__u64 start_time;   /* together with the address and tid, this identifies the thread */
+	__u64 delay_ns;     /* total wait for a CPU up to begin_ns */
+	__u32 tid;
+	__u32 unused;
+};
+
+/* Threads of a JVM that take part in collections, and their state when the current collection began. */
+struct gc_threads {
+	__u64 begin_ns;     /* gc_begin_ns of the stop for which the following three fields were read */
+	__u64 delay_ns;     /* total wait of the VM thread for a CPU */
+	__u64 group;        /* task_group of the VM thread */
+	__u64 throttled;    /* throttled periods of this group and its parents, or UNKNOWN */
+	__u64 longest_ns;   /* longest wait found so far */
+	__u64 searched_ns;  /* time of the last search for workers; 0: there was none */
+	__u32 is_incomplete; /* 1: in this stop, a worker was found of which no earlier state is known */
+	__u32 threads;      /* number of threads of the process at the last search */
+	__u32 count;        /* number of entries used in workers[] */
+	__u32 unused;
+	struct worker workers[MAX_WORKERS];
 };
 
 /* Kinds of events with a separate rate limit. */

@@ -44,6 +44,7 @@ fn filled_counters() -> SharedTotals {
         cause: Some("G1 Evacuation Pause".into()),
         stopped_ns: ms * 1_000_000,
         ttsp_ns: Some(50_000),
+        cpu_wait_ns: Some(500_000),
         collections: 1,
         heap_before: Some(300 << 20),
         heap_after: Some(100 << 20),
@@ -217,6 +218,7 @@ fn prometheus_returns_the_published_values() {
         near(r#"sum(jvmprobe_waits_total{kind="monitor"})"#, 9.0);
         near(r#"sum(jvmprobe_waited_seconds_total{kind="monitor"})"#, 12.0);
         near(r#"jvmprobe_waited_seconds_total{kind="socket read",pid="1"}"#, 0.5);
+        near("sum(jvmprobe_gc_cpu_wait_seconds_total)", 0.009);
         near("sum(jvmprobe_allocated_bytes_total)", 3.0 * f64::from(1 << 30));
         near("max(jvmprobe_heap_used_before_bytes)", f64::from(300 << 20));
         near("min(jvmprobe_heap_used_after_bytes)", f64::from(100 << 20));

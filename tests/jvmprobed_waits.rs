@@ -142,12 +142,12 @@ fn waits_by_kind_and_stack_agree_with_the_program() {
     let listen = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
     // A high limit, so that a busy machine does not make the daemon save CPU time.
     let args = ["--config", &config, "--listen", &listen, "--dir", &store, "--max-cpu", "200"];
-    let args = [&args[..], &["--window", "5s"]].concat();
+    let args = [&args[..], &["--window", "10s"]].concat();
     let push = format!("dir={pushed}");
     let args = [&args[..], &["--push", &push]].concat();
     let daemon = Tool::start("jvmprobed", &args);
     // The first window ends while the threads wait.
-    let logged = program.go(8.0);
+    let logged = program.go(12.0);
     let windows = |metrics: &str| sum(metrics, "jvmprobed_windows_total", &[]);
     let begin = Instant::now();
     let metrics = loop {

@@ -97,6 +97,14 @@ impl Cgroup {
         unsafe { command.pre_exec(enter) };
     }
 
+    /// Returns the number of periods in which its CPU quota was used up; `None` if it has no quota.
+    pub fn throttled_periods(&self) -> Option<u64> {
+        let stats = self.folders.iter().map(|dir| fs::read_to_string(dir.join("cpu.stat")));
+        stats.flatten().find_map(|stat| {
+            stat.lines().find_map(|line| line.strip_prefix("nr_throttled ")?.parse().ok())
+        })
+    }
+
     /// Returns the peak memory use of all its processes together, in bytes and including the page
     /// cache; `None` if the kernel does not report it.
     pub fn peak_memory(&self) -> Option<u64> {

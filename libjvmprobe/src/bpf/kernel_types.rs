@@ -19,26 +19,55 @@ const MAX_DEPTH: u32 = 4;
 /// # Errors
 /// [`Error::Kernel`] if the kernel has no BTF, or its BTF has no such structure or field.
 pub fn offsets<const N: usize>(structure: &str, fields: [&str; N]) -> Result<[u32; N]> {
-    let missing = |what: String, hint: &str| Error::Kernel { what, hint: hint.into() };
-    let btf = Btf::from_vmlinux().map_err(|_| {
-        let hint = "/sys/kernel/btf/vmlinux is missing; use a kernel built with \
-                    CONFIG_DEBUG_INFO_BTF=y";
-        missing(format!("describe the fields of its struct {structure}"), hint)
-    })?;
-    let found: Option<Composite<'_>> = btf.type_by_name(structure);
-    let found = found.ok_or_else(|| {
-        missing(format!("describe its struct {structure}"), "its BTF does not contain that type")
-    })?;
-    let mut offsets = [0; N];
-    for (offset, field) in offsets.iter_mut().zip(fields) {
-        *offset = offset_of(&btf, &found, field, MAX_DEPTH).ok_or_else(|| {
-            missing(
-                format!("locate the field {field} of its struct {structure}"),
-                "its BTF has no such field",
-            )
-        })?;
+    KernelTypes::load(structure)?.offsets(structure, fields)
+}
+
+/// The kernel's BTF. Loading it takes milliseconds, so code that needs several structures loads it once.
+#[derive(Debug)]
+pub(crate) struct KernelTypes(Btf<'static>);
+
+impl KernelTypes {
+    /// Loads the BTF; `structure` is what it is needed for.
+    ///
+    /// # Errors
+    /// [`Error::Kernel`] if the kernel has no BTF.
+    pub(crate) fn load(structure: &str) -> Result<Self> {
+        Btf::from_vmlinux().map(Self).map_err(|_| {
+            let hint = "/sys/kernel/btf/vmlinux is missing; use a kernel built with \
+                        CONFIG_DEBUG_INFO_BTF=y";
+            missing(format!("describe the fields of its struct {structure}"), hint)
+        })
     }
-    Ok(offsets)
+
+    /// Returns the offsets of fields of a structure, in bytes.
+    ///
+    /// # Errors
+    /// [`Error::Kernel`] if its BTF lacks the structure or a field.
+    pub(crate) fn offsets<const N: usize>(
+        &self,
+        structure: &str,
+        fields: [&str; N],
+    ) -> Result<[u32; N]> {
+        let found: Option<Composite<'_>> = self.0.type_by_name(structure);
+        let found = found.ok_or_else(|| {
+            let what = format!("describe its struct {structure}");
+            missing(what, "its BTF does not contain that type")
+        })?;
+        let mut offsets = [0; N];
+        for (offset, field) in offsets.iter_mut().zip(fields) {
+            *offset = offset_of(&self.0, &found, field, MAX_DEPTH).ok_or_else(|| {
+                missing(
+                    format!("locate the field {field} of its struct {structure}"),
+                    "its BTF has no such field",
+                )
+            })?;
+        }
+        Ok(offsets)
+    }
+}
+
+fn missing(what: String, hint: &str) -> Error {
+    Error::Kernel { what, hint: hint.into() }
 }
 
 fn offset_of(btf: &Btf<'_>, of: &Composite<'_>, field: &str, depth: u32) -> Option<u32> {

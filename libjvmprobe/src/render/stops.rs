@@ -3,7 +3,7 @@
 use crate::{
     render::{
         columns::fit,
-        units::{bytes, millis},
+        units::{bytes, millis, span},
     },
     trace::pauses::record::{Cycle, NO_OPERATION, Stop},
 };
@@ -92,7 +92,39 @@ pub fn head(time: usize) -> String {
     )
 }
 
+/// Returns the text after the row of a stop: several collections, and a long wait for a CPU.
+pub fn suffix(stop: &Stop) -> String {
+    let mut suffix = String::new();
+    if stop.collections > 1 {
+        suffix += &format!("  {} collections", stop.collections);
+    }
+    if let Some(wait) = stop.long_cpu_wait() {
+        suffix += &format!("  waited {} for a CPU", span(wait));
+        if stop.throttled_periods.is_some_and(|periods| periods > 0) {
+            suffix += " (CPU quota)";
+        }
+    }
+    suffix
+}
+
 /// Formats a number of bytes, or `-` if unknown.
 pub fn size(value: Option<u64>) -> String {
     value.map_or("-".into(), bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn suffix_names_collections_long_waits_and_the_quota() {
+        let stop = Stop { stopped_ns: 100_000_000, collections: 1, ..Stop::default() };
+        assert_eq!(suffix(&stop), "");
+        let stop = Stop { cpu_wait_ns: Some(80_200_000), throttled_periods: Some(0), ..stop };
+        assert_eq!(suffix(&stop), "  waited 80.2 ms for a CPU");
+        let stop = Stop { throttled_periods: Some(1), collections: 2, ..stop };
+        assert_eq!(suffix(&stop), "  2 collections  waited 80.2 ms for a CPU (CPU quota)");
+        let stop = Stop { cpu_wait_ns: Some(5_000_000), collections: 1, ..stop };
+        assert_eq!(suffix(&stop), "");
+    }
 }

@@ -7,7 +7,7 @@ use libjvmprobe::{
     render::{
         columns::{fit, wrap},
         output::Output,
-        stops::{OPERATION, Row, head, size},
+        stops::{OPERATION, Row, head, size, suffix},
         table::{RuledTable, Times, lost_line},
         units::{bytes, count, millis, percent, span},
     },
@@ -107,11 +107,8 @@ impl Report {
     }
 
     fn stop(&mut self, stop: &Stop) -> Result<()> {
-        let mut line = Row::of_stop(stop, self.times.show(stop.ts_ns)).line();
-        if stop.collections > 1 {
-            line.push_str(&format!("  {} collections", stop.collections));
-        }
-        self.row(&line)?;
+        let row = Row::of_stop(stop, self.times.show(stop.ts_ns)).line();
+        self.row(&(row + &suffix(stop)))?;
         self.requests(&stop.requests)?;
         self.pools(stop.pools.as_deref())
     }
@@ -238,6 +235,17 @@ fn totals(s: &Summary) -> Vec<String> {
         true => format!(", {:.1} per minute", s.collections_per_minute),
     };
     let mut lines = vec![first];
+    if let Some(ns) = s.cpu_wait_ns.filter(|_| s.long_cpu_waits > 0) {
+        let mut line = format!(
+            "GC waited {} for a CPU: {} of the time in pauses",
+            span(ns),
+            percent(ns as f64, s.stopped_ns as f64)
+        );
+        if let Some(periods) = s.throttled_periods.filter(|&periods| periods > 0) {
+            line += &format!("; CPU quota used up {}", count(periods, "time"));
+        }
+        lines.push(line);
+    }
     if s.safepoints > 0 {
         lines
             .push(format!("Other safepoints stopped it {}", stopped(s.safepoints, s.safepoint_ns)));

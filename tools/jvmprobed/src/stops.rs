@@ -200,13 +200,14 @@ mod tests {
         let mut lost = BTreeMap::new();
         for i in 0..20_000_u64 {
             // Two JVMs of the same tenant.
-            for key in [2, 3] {
-                for (key, records) in all.add(&key, &b, stop("safepoint", i)) {
+            let mut stops = vec![(2, stop("safepoint", i)), (3, stop("safepoint", i))];
+            if i % 1000 == 0 {
+                stops.push((2, stop("pause", 1)));
+            }
+            for (key, stop) in stops {
+                for (key, records) in all.add(&key, &b, stop) {
                     *lost.entry(key).or_insert(0) += records;
                 }
-            }
-            if i % 1000 == 0 {
-                all.add(&2, &b, stop("pause", 1));
             }
             assert!(all.bytes <= all.max_bytes);
         }

@@ -7,6 +7,7 @@ use crate::{
     bpf::{clock, records::text},
     hotspot::operations::Collections,
     trace::pauses::{
+        cpu_wait,
         event::{self, Event, operation, pool_event, state_event, stop_event},
         record::{Cycle, Pool, Record, Stop},
     },
@@ -90,6 +91,8 @@ impl Assembler {
             stopped_ns: e.end_ns.saturating_sub(e.begin_ns),
             heap_before: None,
             heap_after: None,
+            cpu_wait_ns: cpu_wait::of_stop(e.cpu_wait_ns, e.workers, jvm.collector()),
+            throttled_periods: event::known(e.throttled_periods),
             pools: None,
             requests: Vec::new(),
         };

@@ -136,8 +136,8 @@ mod tests {
         assert_eq!(size_of::<counters_event>(), (3 + NUMBERS) * 8 + 2 * LEN);
         assert_eq!(offset_of!(stop_event, before), 11 * 8);
         assert_eq!(offset_of!(stop_event, gc_pairs), 21 * 8);
-        assert_eq!(offset_of!(stop_event, op), 26 * 8);
-        assert_eq!(size_of::<stop_event>(), 26 * 8 + 3 * (8 + LEN) + 2 * LEN);
+        assert_eq!(offset_of!(stop_event, op), 28 * 8);
+        assert_eq!(size_of::<stop_event>(), 28 * 8 + 3 * (8 + LEN) + 2 * LEN);
         assert_eq!(size_of::<state_event>(), 6 * 8 + 2 * LEN);
         assert_eq!(offset_of!(pool_event, manager), size_of::<state_event>() + 4 * 8);
         assert_eq!(size_of::<pool_event>(), size_of::<state_event>() + 4 * 8 + 2 * LEN);

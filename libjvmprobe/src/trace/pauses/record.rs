@@ -166,12 +166,25 @@ pub struct Stop {
     pub heap_before: Option<u64>,
     /// Used heap in bytes when the collection ended.
     pub heap_after: Option<u64>,
+    /// Longest time for which the VM thread or one of the collector's threads waited for a CPU, from the begin of the first
+    /// collection to the end of the stop.
+    pub cpu_wait_ns: Option<u64>,
+    /// Number of periods in which the control group or one of its parents used up its CPU quota, in the same part of the
+    /// stop.
+    pub throttled_periods: Option<u64>,
     /// Memory pools, with `--pools`. They are not deserialized.
     #[serde(skip_deserializing, skip_serializing_if = "Option::is_none")]
     pub pools: Option<Vec<Pool>>,
     /// Threads that requested the collection, with `--stacks`. They are not deserialized.
     #[serde(skip_deserializing, skip_serializing_if = "Vec::is_empty")]
     pub requests: Vec<Request>,
+}
+
+impl Stop {
+    /// Returns the wait for a CPU if it made the stop clearly longer: at least 1 ms and a tenth of the stop.
+    pub fn long_cpu_wait(&self) -> Option<u64> {
+        self.cpu_wait_ns.filter(|&ns| ns >= 1_000_000 && ns >= self.stopped_ns / 10)
+    }
 }
 
 /// A thread that requested a collection.
@@ -230,4 +243,26 @@ pub struct Cycle {
     /// Memory pools, with `--pools`. They are not deserialized.
     #[serde(skip_deserializing, skip_serializing_if = "Option::is_none")]
     pub pools: Option<Vec<Pool>>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_waits_that_are_long_in_time_and_share_are_long() {
+        let long = |cpu_wait_ns, stopped_ns| {
+            Stop { cpu_wait_ns, stopped_ns, ..Stop::default() }.long_cpu_wait()
+        };
+        assert_eq!(long(Some(1_000_000), 10_000_000), Some(1_000_000));
+        assert_eq!(long(Some(999_999), 1_000_000), None);
+        assert_eq!(long(Some(1_000_000), 20_000_000), None);
+        assert_eq!(long(None, 20_000_000), None);
+    }
+
+    #[test]
+    fn records_of_earlier_versions_have_unknown_waits() {
+        let stop: Stop = serde_json::from_str(r#"{"stopped_ns":5}"#).unwrap();
+        assert_eq!((stop.cpu_wait_ns, stop.throttled_periods), (None, None));
+    }
 }

@@ -15,6 +15,7 @@ use crate::{
     },
     sys::Pace,
     trace::pauses::{
+        cpu_wait::Fields,
         event::Event,
         probes::REQUEST_PROGRAM,
         skel::{JavagcSkel, JavagcSkelBuilder},
@@ -24,23 +25,26 @@ use crate::{
 /// The loaded programs, their maps and their events.
 pub(crate) type Session = session::Session<JavagcSkel<'static>, Event>;
 
-/// Maps with one entry per JVM: 4 MB if preallocated.
-const SPARSE_MAPS: [SparseMap; 4] = [
+/// Maps with one entry per JVM: 5 MB if preallocated.
+const SPARSE_MAPS: [SparseMap; 5] = [
     SparseMap { name: "stops", on_demand_capacity: 1 << 12, preallocated_capacity: 1 << 12 },
     SparseMap { name: "gauges", on_demand_capacity: 1 << 12, preallocated_capacity: 1 << 12 },
     SparseMap { name: "counted", on_demand_capacity: 1 << 12, preallocated_capacity: 1 << 12 },
     SparseMap { name: "budgets", on_demand_capacity: 1 << 12, preallocated_capacity: 1 << 12 },
+    // An entry has 2 KB. If a JVM has no entry, its waits for a CPU are unknown.
+    SparseMap { name: "gc_threads", on_demand_capacity: 1 << 12, preallocated_capacity: 1 << 9 },
 ];
 /// Maximum number of distinct stacks of requests for collections. Few lines of a program make such requests.
 const KNOWN_STACKS: u32 = 1 << 12;
 /// Maximum number of events per second of a control group, as a multiple of the maximum of one JVM.
 const TENANT_SHARE: u64 = 10;
 /// Maps with entries that belong to a JVM.
-const BY_JVM: [&str; 5] = ["gauges", "counted", "stops", "budgets", "known_stacks"];
+const BY_JVM: [&str; 6] = ["gauges", "counted", "stops", "budgets", "gc_threads", "known_stacks"];
 
 /// Loads the BPF object with the programs named in `programs`, or with all programs if that is `None`. The
 /// stack walker and the program for requests are loaded only if `stacks` is set. `max_events` is the maximum
-/// number of events of each kind that a JVM sends per second.
+/// number of events of each kind that a JVM sends per second. `cpu_waits` are the offsets of the kernel's counters of waits
+/// for a CPU; without them, these waits are unknown.
 ///
 /// # Errors
 /// [`Error::Permission`](crate::Error::Permission) or [`Error::Kernel`](crate::Error::Kernel) if the kernel
@@ -50,6 +54,7 @@ pub(crate) fn load(
     stacks: bool,
     pace: Pace,
     max_events: Option<u64>,
+    cpu_waits: Option<&Fields>,
 ) -> Result<Session> {
     let mut open =
         JavagcSkelBuilder::default().open(session::storage()).map_err(bpf::load_error)?;
@@ -71,6 +76,19 @@ pub(crate) fn load(
         data.max_tenant_events_per_second = max_events.unwrap_or(0).saturating_mul(TENANT_SHARE);
         data.polls_regularly = pace == Pace::Calm;
         data.counts_costs = pace == Pace::Calm;
+        if let Some(fields) = cpu_waits {
+            [
+                data.task_pid,
+                data.task_comm,
+                data.task_start_time,
+                data.task_signal,
+                data.task_thread_node,
+            ] = fields.task;
+            [data.task_run_delay, data.task_last_arrival, data.task_last_queued] = fields.waits;
+            [data.signal_threads, data.signal_thread_head] = fields.signal;
+            [data.task_group, data.group_parent, data.group_throttled] =
+                fields.quota.unwrap_or_default();
+        }
     }
     // If every JVM is traced, many JVMs share the ring buffer. Its size then depends on the pace, and it
     // holds more than a thousand stops at either pace.

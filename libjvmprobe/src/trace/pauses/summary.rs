@@ -38,6 +38,14 @@ pub struct Summary {
     pub pause_ns: u64,
     /// Total time of the stops with collections.
     pub stopped_ns: u64,
+    /// Total time for which these stops waited for a CPU; see [`Stop::cpu_wait_ns`]. Stops in which it is unknown are not
+    /// included; null if it is unknown in all of them.
+    pub cpu_wait_ns: Option<u64>,
+    /// Number of these stops that were clearly longer because of these waits.
+    #[serde(skip)]
+    pub long_cpu_waits: u64,
+    /// Sum of [`Stop::throttled_periods`] of these stops; null if it is unknown in all of them.
+    pub throttled_periods: Option<u64>,
     /// Share of wall time in stops with collections, 0 to 1.
     pub stopped_share: f64,
     /// Collections per minute; for a concurrent collector, cycles per minute.
@@ -167,6 +175,10 @@ struct Tally {
 pub(crate) struct Totals {
     begin_ns: u64,
     full: u64,
+    /// Sums of the stops with collections, see [`Summary`].
+    cpu_wait_ns: Option<u64>,
+    long_cpu_waits: u64,
+    throttled_periods: Option<u64>,
     /// Totals by operation and by whether the collector ran. An operation may run with and without a
     /// collection: G1TryInitiateConcMark, for example, may find that there is nothing to do.
     tallies: BTreeMap<(String, bool), Tally>,
@@ -196,6 +208,9 @@ impl Totals {
         Self {
             begin_ns,
             full: 0,
+            cpu_wait_ns: None,
+            long_cpu_waits: 0,
+            throttled_periods: None,
             tallies: BTreeMap::new(),
             cycles: Times::new(),
             heap: HeapFlow::default(),
@@ -231,6 +246,9 @@ impl Totals {
         tally.collections += stop.collections;
         tally.pause.record(pause_ns);
         self.full += u64::from(stop.full);
+        self.cpu_wait_ns = sum(self.cpu_wait_ns, stop.cpu_wait_ns);
+        self.long_cpu_waits += u64::from(stop.long_cpu_wait().is_some());
+        self.throttled_periods = sum(self.throttled_periods, stop.throttled_periods);
         self.heap.pause(stop);
         if let Some(histograms) = &mut self.histograms {
             histograms.pause_us.record(pause_ns / 1_000);
@@ -287,6 +305,9 @@ impl Totals {
             full: self.full,
             pause_ns: gc.iter().map(|t| t.pause.total).sum(),
             stopped_ns,
+            cpu_wait_ns: self.cpu_wait_ns,
+            long_cpu_waits: self.long_cpu_waits,
+            throttled_periods: self.throttled_periods,
             stopped_share: stopped_ns as f64 / 1e9 / seconds,
             collections_per_minute: rated as f64 * 60.0 / seconds,
             safepoints: other.iter().map(|t| t.stopped.histogram.len()).sum(),
@@ -304,6 +325,11 @@ impl Totals {
             histograms: self.histograms.clone(),
         }
     }
+}
+
+/// Returns the sum of the values that are known; `None` if none is.
+fn sum(total: Option<u64>, value: Option<u64>) -> Option<u64> {
+    value.map_or(total, |value| Some(total.unwrap_or(0).saturating_add(value)))
 }
 
 /// Maximum number of operations with totals of their own. A JVM has about a hundred operations and uses about
@@ -360,8 +386,7 @@ mod tests {
             stopped_ns,
             heap_before: Some(heap.0),
             heap_after: Some(heap.1),
-            pools: None,
-            requests: Vec::new(),
+            ..Stop::default()
         }
     }
 
@@ -386,6 +411,21 @@ mod tests {
         assert!(stopped.p99_ns.abs_diff(990_000) <= 990, "{}", stopped.p99_ns);
         let histograms = summary.histograms.unwrap();
         assert_eq!(histograms.stopped_us.slots().map(|s| s.2).sum::<u64>(), 1000);
+    }
+
+    #[test]
+    fn waits_for_a_cpu_are_summed_where_they_are_known() {
+        let mut totals = Totals::new(0, false);
+        totals.stop(&pause(1, 50_000_000, (0, 0)));
+        assert_eq!(totals.summary(9, &name(), true).cpu_wait_ns, None);
+        let stop = pause(2, 50_000_000, (0, 0));
+        for (ns, periods) in [(40_000_000, 1), (2_000_000, 0)] {
+            let waits = (Some(ns), Some(periods));
+            totals.stop(&Stop { cpu_wait_ns: waits.0, throttled_periods: waits.1, ..stop.clone() });
+        }
+        let summary = totals.summary(9, &name(), true);
+        assert_eq!((summary.cpu_wait_ns, summary.long_cpu_waits), (Some(42_000_000), 1));
+        assert_eq!(summary.throttled_periods, Some(1));
     }
 
     #[test]

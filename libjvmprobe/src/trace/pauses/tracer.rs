@@ -26,6 +26,7 @@ use crate::{
     sys::{Pace, warn_once},
     trace::pauses::{
         counted::{self, Counted},
+        cpu_wait,
         event::{self, Event, budget, counters_event, limited_stops},
         model::Jvm,
         probes,
@@ -88,6 +89,8 @@ pub struct Tracer<S> {
     /// Receives the records.
     pub sink: S,
     options: Options,
+    /// Whether the kernel side measures for how long collections wait for a CPU.
+    has_cpu_waits: bool,
     session: Session,
     requests: Requests,
     /// Reason why nothing can be attached, by file and collector; `None` if probes can be attached. Cached,
@@ -149,14 +152,17 @@ impl<S: Sink> Tracer<S> {
         let plans = named.iter().map(of).collect::<Result<Vec<_>>>()?;
         let mut programs: HashSet<_> = plans.iter().flatten().map(|plan| plan.program).collect();
         programs.extend(plans.iter().any(Vec::is_empty).then_some(COUNTED_PROGRAM));
+        let cpu_waits = cpu_wait::Fields::read();
         let session = load(
             (!options.all).then_some(&programs),
             options.stacks,
             options.pace,
             options.max_stops_per_second,
+            cpu_waits.as_ref(),
         )?;
         Ok(Self {
             options,
+            has_cpu_waits: cpu_waits.is_some(),
             sink,
             session,
             requests: Requests::default(),
@@ -301,6 +307,16 @@ impl<S: Sink> Tool for Tracer<S> {
     /// the BPF programs read the heap at the first stop and walk a stack at the first request.
     fn prepare(&mut self, key: u64, pid: Pid, hotspot: Option<&HotSpot>) {
         self.set_tenant(key, pid);
+        if self.has_cpu_waits {
+            let gc_threads = &self.session.skel.maps.gc_threads;
+            // prepare() is called again when more of the JVM can be read; an existing entry stays. If the map is full,
+            // the JVM's waits are unknown.
+            let _ = gc_threads.update(
+                &key.to_ne_bytes(),
+                &[0; cpu_wait::ENTRY_SIZE],
+                MapFlags::NO_EXIST,
+            );
+        }
         let Some(hotspot) = hotspot else { return };
         let gauges = &self.session.skel.maps.gauges;
         let what = "pass heap addresses to the BPF programs";

@@ -373,12 +373,12 @@ impl Daemon {
     }
 
     /// Returns whether there is a closed window to which no more data will be added: every tracer has
-    /// reported since the window's end, or two thirds of a window have passed.
+    /// reported since the window's end, or nine tenths of a window have passed.
     fn is_delivered(&self, now: Instant) -> bool {
         let closed = self.closed_end.filter(|_| self.builder.has_closed());
         let Some((end, closed_at)) = closed else { return false };
         let has_reported = |what| self.reported.get(what).is_some_and(|&at| at >= end.monotonic_ns);
-        now >= closed_at + self.tracers.options().window * 2 / 3
+        now >= closed_at + self.tracers.options().window * 9 / 10
             || self.tracers.names().all(has_reported)
     }
 

@@ -137,6 +137,15 @@ impl Totals {
                 |series| (series.ttsp.count() > 0).then_some(Value::Histogram(&series.ttsp)),
             ),
             self.per_jvm(
+                (
+                    "jvmprobe_gc_cpu_wait",
+                    "seconds",
+                    Counter,
+                    "Time for which collections waited for a CPU within stops.",
+                ),
+                |series| series.cpu_wait_ns.map(|ns| Number(seconds(ns))),
+            ),
+            self.per_jvm(
                 ("jvmprobe_allocated", "bytes", Counter, "Estimated bytes allocated by Java code."),
                 |series| bytes(Some(series.allocated)),
             ),

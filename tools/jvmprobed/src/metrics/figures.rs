@@ -34,6 +34,8 @@ pub struct Stop {
     pub stopped_ns: u64,
     /// Part of `stopped_ns` until the last thread had stopped (time to safepoint), in nanoseconds, if known.
     pub ttsp_ns: Option<u64>,
+    /// Part of `stopped_ns` in which the VM thread or a thread of the collector waited for a CPU, in nanoseconds, if known.
+    pub cpu_wait_ns: Option<u64>,
     /// Number of collections; 0 for other operations and for phases of a cycle.
     pub collections: u64,
     /// Heap in use when the collection began, in bytes.
@@ -50,6 +52,7 @@ impl Default for Stop {
             times: 1,
             stopped_ns: 0,
             ttsp_ns: None,
+            cpu_wait_ns: None,
             collections: 0,
             heap_before: None,
             heap_after: None,

@@ -87,6 +87,8 @@ pub struct Series {
     pub operations: BTreeMap<Operation, OperationTotals>,
     /// Time to safepoint of all operations.
     pub ttsp: Histogram,
+    /// Time for which stops waited for a CPU, in nanoseconds; `None` if it is unknown for all of them.
+    pub cpu_wait_ns: Option<u64>,
     /// CPU time by kind of code.
     pub processor: Processor,
     /// Bytes allocated.
@@ -303,6 +305,9 @@ impl Series {
         if let Some(ttsp) = stop.ttsp_ns {
             self.ttsp.observe(ttsp, stop.times);
         }
+        if let Some(ns) = stop.cpu_wait_ns {
+            self.cpu_wait_ns = Some(self.cpu_wait_ns.unwrap_or(0).saturating_add(ns));
+        }
         if stop.collections > 0 {
             self.heap = (stop.heap_before.or(self.heap.0), stop.heap_after.or(self.heap.1));
         }
@@ -385,6 +390,18 @@ mod tests {
         let series = &totals.jvms()[&("app".into(), 1)];
         let stops: u64 = series.operations.values().map(|o| o.stopped.count()).sum();
         assert_eq!((series.operations.len(), stops), (5, 20));
+    }
+
+    #[test]
+    fn waits_for_a_cpu_are_unknown_until_a_stop_has_one() {
+        let mut totals = Totals::default();
+        let mut figures = stop("G1", 5);
+        totals.add(&jvm("app", 1), &figures);
+        assert_eq!(totals.jvms()[&("app".into(), 1)].cpu_wait_ns, None);
+        figures.stops[0].cpu_wait_ns = Some(3);
+        totals.add(&jvm("app", 1), &figures);
+        totals.add(&jvm("app", 1), &figures);
+        assert_eq!(totals.jvms()[&("app".into(), 1)].cpu_wait_ns, Some(6));
     }
 
     #[test]

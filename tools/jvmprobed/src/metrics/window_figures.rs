@@ -106,6 +106,7 @@ impl Stop {
             cause: stop.cause.as_deref().map(Into::into),
             stopped_ns: stop.stopped_ns,
             ttsp_ns: stop.ttsp_ns,
+            cpu_wait_ns: stop.cpu_wait_ns,
             ..Self::default()
         };
         if is_phase {
@@ -158,7 +159,7 @@ mod tests {
     #[test]
     fn pause_and_safepoint_records_become_stops() {
         let pauses = [
-            r#"{"type":"pause","pid":1,"op":"G1","cause":"c","collections":2,"stopped_ns":7,"ttsp_ns":1,"heap_before":5,"heap_after":null}"#,
+            r#"{"type":"pause","pid":1,"op":"G1","cause":"c","collections":2,"stopped_ns":7,"ttsp_ns":1,"cpu_wait_ns":3,"heap_before":5,"heap_after":null}"#,
             r#"{"type":"safepoint","op":"ThreadDump","cause":null,"pause_ns":null,"stopped_ns":3,"ttsp_ns":1,"collections":0}"#,
             r#"{"type":"cycle","collector":"G1","op":"Concurrent Cycle","duration_ns":9}"#,
             r#"{"type":"lost","time":"","pid":1,"events":4}"#,
@@ -169,6 +170,7 @@ mod tests {
         let [pause, safepoint] = &stops[..] else { panic!("{stops:?}") };
         assert_eq!((&*pause.op, pause.cause.as_deref(), pause.collections), ("G1", Some("c"), 2));
         assert_eq!((pause.stopped_ns, pause.heap_before, pause.heap_after), (7, Some(5), None));
+        assert_eq!((pause.cpu_wait_ns, safepoint.cpu_wait_ns), (Some(3), None));
         assert_eq!((&*safepoint.op, safepoint.collections), ("ThreadDump", 0));
     }
 

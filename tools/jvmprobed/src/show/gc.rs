@@ -7,7 +7,7 @@ use libjvmprobe::{
     render::{
         columns::wrap,
         output::Output,
-        stops::{Row, head},
+        stops::{Row, head, suffix},
         table::RuledTable,
         units::{count, millis, percent, span},
     },
@@ -59,15 +59,11 @@ pub fn show(selection: &Selection, output_options: GcOptions, out: &mut Output) 
         let time = || time_of(record).map_or_else(String::new, |ns| format_time(ns, format));
         let (row, more) = match record {
             Record::Pause(stop) | Record::Safepoint(stop) if is_wanted(record) => {
-                let several = Some(stop.collections).filter(|&collections| collections > 1);
-                (
-                    Row::of_stop(stop, time()),
-                    several.map(|number| format!("  {number} collections")),
-                )
+                (Row::of_stop(stop, time()), suffix(stop))
             }
             Record::Cycle(cycle) => {
                 let more = format!("  concurrent, {}", span(cycle.duration_ns));
-                (Row::of_cycle(cycle, time()), Some(more))
+                (Row::of_cycle(cycle, time()), more)
             }
             _ => continue,
         };
@@ -75,7 +71,7 @@ pub fn show(selection: &Selection, output_options: GcOptions, out: &mut Output) 
             out.line("")?;
             out.line(&head(row.time.len()))?;
         }
-        out.line(&(row.line() + &more.unwrap_or_default()))?;
+        out.line(&(row.line() + &more))?;
     }
     for totals in totals.values() {
         totals.show(selection.covered_ns(None), output_options, out)?;
