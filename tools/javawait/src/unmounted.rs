@@ -143,7 +143,7 @@ impl UnmountedThreads {
             String::new(),
             format!("Unmounted virtual threads that waited, counted {}:", count(readings, "time")),
         ];
-        let head = ["TOTAL", "THREADS", "MAX", "KIND", "FOR", "AT", "OWNER"];
+        let head = ["TOTAL", "MEAN THREADS", "MAX THREADS", "KIND", "FOR", "AT", "OWNER"];
         let mut table = RuledTable::new(&head, 0..3);
         for (key, row) in &shown {
             table.row(vec![
