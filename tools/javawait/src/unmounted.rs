@@ -44,7 +44,7 @@ struct Row {
     stack: (u64, Vec<Frame>),
 }
 
-/// What was read about one JVM.
+/// Readings of one JVM.
 #[derive(Clone, Copy, Debug, Default)]
 struct Readings {
     count: u64,
