@@ -252,7 +252,7 @@ fn killed_daemon_loses_at_most_the_last_window() {
         let tool = daemon.start(&[]);
         // The daemon is killed 4 to 8 s after its start, at a different time in each round:
         // before, while or after it writes its first window.
-        thread::sleep(Duration::from_millis(4_000 + round * 37 % 4_000));
+        thread::sleep(Duration::from_millis(4_000 + round * 79 % 4_000));
         let completed = metric(&daemon.get("/metrics"), "jvmprobed_windows_total") as usize;
         tool.signal(Signal::KILL);
         tool.wait();

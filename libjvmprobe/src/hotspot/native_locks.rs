@@ -5,13 +5,13 @@
 //! an array of pointers, to which a pointer refers since `Mutex::_mutex_array` is exported. The offset of `Mutex::_name` is
 //! not exported by all JDKs, so it is the offset at which most of the locks refer to a name.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use crate::{
     Addr, Result,
     hotspot::{HotSpot, layout::Item},
     names::clean,
-    process::memory::Memory,
+    process::{memory::Memory, reader::within},
 };
 
 /// Maximum number of locks; JDK 25 has about 90.
@@ -21,6 +21,10 @@ const WORDS: u64 = 32;
 /// Maximum offset of a futex word in a `Mutex`: a pointer to the virtual functions, the owner, and the 88 bytes of mutex and
 /// condition. Each `Mutex` is larger than this.
 const LAST_FUTEX: u64 = 104;
+/// Maximum time for reading the locks.
+const MAX_TIME: Duration = Duration::from_millis(500);
+/// Number of locks by which the offset of the names is found.
+const TRIED: usize = 16;
 /// Maximum length of a name.
 const MAX_NAME: usize = 64;
 
@@ -46,7 +50,7 @@ impl HotSpot {
             Some(pointer) => self.memory.pointer(pointer)?,
             None => self.layout.address(Item::NativeLockArray)?,
         };
-        read(&self.memory, array)
+        within(MAX_TIME, || read(&self.memory, array))
     }
 }
 
@@ -58,10 +62,11 @@ fn read(memory: &Memory, array: Addr) -> Result<NativeLocks> {
         .map_while(|word| word.filter(|&lock| lock != 0 && lock.is_multiple_of(8)))
         .map(Addr)
         .collect();
-    let named = (0..WORDS).map(|word| names(memory, &locks, word * 8));
-    let named = named.max_by_key(BTreeMap::len).unwrap_or_default();
-    let is_plausible = named.len() * 2 > locks.len();
-    Ok(if is_plausible { NativeLocks(named) } else { NativeLocks::default() })
+    let tried = locks.get(..TRIED).unwrap_or(&locks);
+    let offsets = (0..WORDS).map(|word| word * 8);
+    let number = |&offset: &u64| names(memory, tried, offset).len();
+    let offset = offsets.max_by_key(number).filter(|offset| number(offset) * 2 > tried.len());
+    Ok(NativeLocks(offset.map(|offset| names(memory, &locks, offset)).unwrap_or_default()))
 }
 
 /// Returns the locks that refer to a name at an offset.

@@ -62,7 +62,7 @@ impl Flames {
             frames.extend(holder.stack.iter().rev().cloned());
         }
         let slots = slots((wait.begin_ns, wait.end_ns), self.begin_ns, self.profile.slot_ns);
-        self.add_time(&wait.thread, frames, wait.length_ns(), slots);
+        self.add_time(&wait.thread, frames, (wait.length_ns(), 1), slots);
     }
 
     /// Adds the virtual threads that waited without a carrier. `with_idle`: also those that wait for work.
@@ -80,16 +80,17 @@ impl Flames {
                 name: UNMOUNTED.into(),
                 virtual_thread: None,
             };
-            self.add_time(&thread, frames, length, slots);
+            // These are no single waits.
+            self.add_time(&thread, frames, (length, 0), slots);
         }
     }
 
-    /// Adds `length` nanoseconds of a thread with a stack, distributed over time slots.
+    /// Adds `length` nanoseconds, and a number of waits, of a thread with a stack, distributed over time slots.
     fn add_time(
         &mut self,
         thread: &ThreadName,
         frames: Vec<Frame>,
-        length: u64,
+        (length, waits): (u64, u64),
         slots: Vec<(u32, u64)>,
     ) {
         let stack: Vec<_> = frames.into_iter().map(|frame| self.profile.intern(frame)).collect();
@@ -113,7 +114,7 @@ impl Flames {
         }
         if let Some(sample) = self.profile.samples.get_mut(at) {
             sample.count = sample.count.saturating_add(length);
-            sample.occurrences += 1;
+            sample.occurrences += waits;
             sample.times.extend(slots);
         }
         self.added += 1;

@@ -28,6 +28,9 @@ use crate::{
     wait_text::line,
 };
 
+/// Maximum number of connection pools. Further ones are not shown.
+const MAX_POOLS: usize = 1024;
+
 /// Prints waits.
 pub struct Report<'a> {
     args: &'a Args,
@@ -231,8 +234,11 @@ impl Sink for Report<'_> {
     }
 
     fn pool(&mut self, pid: Pid, pool: ConnectionPool) {
-        let most =
-            self.pools.entry((pid.0, Arc::clone(&pool.name))).or_insert_with(|| pool.clone());
+        let key = (pid.0, Arc::clone(&pool.name));
+        if self.pools.len() >= MAX_POOLS && !self.pools.contains_key(&key) {
+            return;
+        }
+        let most = self.pools.entry(key).or_insert_with(|| pool.clone());
         if pool.in_use > most.in_use {
             *most = pool;
         }

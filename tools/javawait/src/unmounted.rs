@@ -22,6 +22,9 @@ use crate::{
 /// Maximum number of rows. Further threads are added to one row for all others.
 const MAX_ROWS: usize = 4096;
 
+/// Maximum number of owners that are distinguished in each row.
+const MAX_OWNERS: usize = 256;
+
 /// Properties that the threads of a row have in common.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 struct Key {
@@ -84,7 +87,12 @@ impl UnmountedThreads {
             let row = self.rows.entry(key.clone()).or_default();
             row.total_ns = row.total_ns.saturating_add(time);
             if let Some(owner) = &group.owner {
-                *row.owners.entry(owner_name(owner)).or_default() += time;
+                let mut name = owner_name(owner);
+                if row.owners.len() >= MAX_OWNERS && !row.owners.contains_key(&name) {
+                    name = OTHER.into();
+                }
+                let owned = row.owners.entry(name).or_default();
+                *owned = owned.saturating_add(time);
             }
             if group.threads > row.stack.0 {
                 row.stack = (group.threads, group.stack.to_vec());
@@ -158,7 +166,7 @@ impl UnmountedThreads {
         }
         lines.extend(table.text().lines().map(str::to_owned));
         if !hidden.is_empty() {
-            let more = hidden.iter().map(|(_, row)| row.total_ns).sum();
+            let more = hidden.iter().fold(0, |sum: u64, row| sum.saturating_add(row.1.total_ns));
             let rows = count(hidden.len() as u64, "more row");
             lines.push(format!("{rows} with {}; --top shows more", span(more)));
         }
@@ -259,6 +267,16 @@ mod tests {
         assert_eq!(record.owner.as_deref(), Some("\"main\""));
         assert_eq!(record.on.as_deref(), Some("a.Lock"));
         assert_eq!(record.at.as_deref(), Some("Dao.find"));
+    }
+
+    #[test]
+    fn reading_without_threads_lowers_the_mean() {
+        let mut all = UnmountedThreads::new(false);
+        all.add(&reading(0, 100, vec![group(10, "Dao.find", None)]));
+        all.add(&reading(100, 1000, Vec::new()));
+        let [record] = &all.records("now", 5)[..] else { panic!("one row") };
+        assert_eq!((record.total_ns, record.readings), (1000, 2));
+        assert!((record.mean_threads - 1.0).abs() < 1e-9);
     }
 
     #[test]

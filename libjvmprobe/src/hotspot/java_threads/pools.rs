@@ -5,19 +5,26 @@
 //! com.zaxxer.hikari.util.ConcurrentBag (HikariCP 4 to 7); java.base's java/lang/Thread.java and
 //! java/util/concurrent/{ThreadPoolExecutor,ScheduledThreadPoolExecutor,FutureTask,Executors,CopyOnWriteArrayList}.java.
 
-use std::sync::Arc;
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use super::{AwaitedReader, reader::Reader};
 use crate::{
     Addr, Result,
     hotspot::{fields::FieldName, loaded::at, pages::Pages, threads},
     names::clean,
+    process::reader::within,
 };
 
 /// End of the name of a pool's thread.
 const HOUSEKEEPER: &str = "housekeeper";
 const POOL: &str = "com.zaxxer.hikari.pool.HikariPool";
 const ENTRY: &str = "com.zaxxer.hikari.pool.PoolEntry";
+/// Maximum number of pools, and maximum time for reading them.
+const MAX_POOLS: usize = 64;
+const MAX_TIME: Duration = Duration::from_millis(500);
 /// Maximum number of tasks of the executor that are searched.
 const MAX_TASKS: u32 = 64;
 /// Maximum number of connections of a pool.
@@ -73,17 +80,19 @@ impl AwaitedReader {
     /// # Errors
     /// [`crate::Error::Layout`] naming the missing field, [`crate::Error::Memory`] if the JVM has exited.
     pub(crate) fn pools(&mut self) -> Result<Vec<ConnectionPool>> {
-        let memory = self.memory();
-        let mut walk = Walk { reader: &mut self.0, pages: Pages::scattered(&memory) };
-        let mut pools: Vec<ConnectionPool> = Vec::new();
-        for thread in threads::addresses(&memory, &walk.reader.layout)? {
-            if let Some(pool) = walk.pool_of(thread)
-                && !pools.iter().any(|other| other.name == pool.name)
-            {
-                pools.push(pool);
+        let until = Instant::now() + MAX_TIME;
+        within(MAX_TIME, || {
+            let memory = self.memory();
+            let mut walk = Walk { reader: &mut self.0, pages: Pages::scattered(&memory) };
+            let mut pools = Vec::new();
+            for thread in threads::addresses(&memory, &walk.reader.layout)? {
+                if pools.len() >= MAX_POOLS || Instant::now() >= until {
+                    break;
+                }
+                pools.extend(walk.pool_of(thread));
             }
-        }
-        Ok(pools)
+            Ok(pools)
+        })
     }
 }
 

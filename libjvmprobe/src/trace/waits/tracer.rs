@@ -72,7 +72,8 @@ pub struct Options {
     pub pace: Pace,
     /// Whether virtual threads that wait without a carrier are read at intervals.
     pub virtual_threads: bool,
-    /// Whether the thread that ended a wait is reported, with its stack and its own waits, and the state of the pool.
+    /// Whether a wait is reported in detail: the thread that ended it, with its stack and its own waits, the state of the
+    /// pool, and the name of a lock of the JVM itself.
     pub holders: bool,
 }
 
@@ -150,8 +151,7 @@ impl<S: Sink> Tracer<S> {
         if !bpf::sees_initial_pids() {
             return Err(Error::Kernel {
                 what: "record the waits of threads in another PID namespace".into(),
-                hint: "run javawait on the host, or in a container with the host's PID namespace"
-                    .into(),
+                hint: "run it on the host, or in a container with the host's PID namespace".into(),
             });
         }
         let hook = Hook::find()?;
@@ -203,14 +203,9 @@ impl<S: Sink> Tracer<S> {
         session::forget_threads(&self.session)?;
         for followed in jvms.values_mut() {
             self.release(&mut followed.jvm, true)?;
-            let java_threads = followed.jvm.platform_threads();
-            let by_tid: HashMap<_, _> =
-                java_threads.into_iter().map(|(address, thread)| (thread.tid, address)).collect();
-            // Without Java threads, the JVM could not be read, and all of its threads count as Java threads.
-            let threads = os_threads(followed.jvm.pid).unwrap_or_default();
-            for thread in threads.iter().filter(|_| !by_tid.is_empty()) {
-                let java_thread = by_tid.get(&thread.tid).copied().unwrap_or(Addr(0));
-                session::set_java_thread(&self.session, thread.tid, java_thread);
+            // The list of Java threads is then read as for new threads.
+            for thread in os_threads(followed.jvm.pid).unwrap_or_default() {
+                followed.jvm.add_thread(thread.tid);
             }
         }
         self.began_ns = clock::monotonic_ns();
@@ -318,7 +313,7 @@ impl<S: Sink> Tracer<S> {
             virtual_thread: number,
         };
         awaited.resource = resources::resource(kind, &stack);
-        if kind == Kind::NativeLock {
+        if kind == Kind::NativeLock && self.options.holders {
             awaited.name = jvm.native_lock(hotspot, event.args[0]).unwrap_or_default();
         }
         let woken = if event.woken < event.began { event.ended } else { event.woken };

@@ -13,9 +13,10 @@ use crate::{
     hotspot::{
         HotSpot,
         java_threads::Owner,
-        virtual_threads::{ChunkFrame, MAX_VIRTUAL_THREADS, VirtualState, VirtualThread},
+        virtual_threads::{ChunkFrame, VirtualState, VirtualThread},
     },
     jvms::{ByKey, Followed},
+    process::reader::within,
     stack::{Frame, native::Files},
     trace::{
         samples::idle::is_idle,
@@ -33,6 +34,12 @@ use crate::{
 const MIN_INTERVALS: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
 /// After a reading, the next one follows after this many times as long as the reading took.
 const DELAY_FACTOR: u32 = 50;
+/// The same for a reading at the end of an interval.
+const END_FACTOR: u32 = 10;
+/// Maximum time for reading and naming the threads of one JVM.
+const MAX_TIME: Duration = Duration::from_secs(3);
+/// Maximum number of threads that are read.
+const MAX_THREADS: usize = 1 << 17;
 
 /// Unmounted virtual threads of a JVM that wait in the same way: for the same kind of object, with the same stack.
 #[derive(Clone, Debug)]
@@ -69,14 +76,18 @@ pub struct UnmountedReading {
 /// When the threads are read next.
 #[derive(Debug)]
 pub(super) struct Schedule {
+    /// Time of the next reading.
     next: Instant,
+    /// Earliest time of a reading before that, at the end of an interval.
+    earliest: Instant,
     /// Whether a JVM has had virtual threads.
     has_threads: bool,
 }
 
 impl Default for Schedule {
     fn default() -> Self {
-        Self { next: Instant::now(), has_threads: false }
+        let now = Instant::now();
+        Self { next: now + MIN_INTERVALS.0, earliest: now, has_threads: false }
     }
 }
 
@@ -88,17 +99,22 @@ impl Schedule {
 }
 
 impl<S: Sink> Tracer<S> {
-    /// Reads the unmounted virtual threads of all JVMs if that is due, or if `at_once`.
-    pub(super) fn read_unmounted(&mut self, jvms: &mut ByKey<Jvm>, at_once: bool) -> Result<()> {
+    /// Reads the unmounted virtual threads of all JVMs if that is due. At the end of an interval (`is_end`), it is due
+    /// sooner, but not if readings would then take too much time.
+    pub(super) fn read_unmounted(&mut self, jvms: &mut ByKey<Jvm>, is_end: bool) -> Result<()> {
         let begin = Instant::now();
-        if !self.options.virtual_threads || !at_once && begin < self.schedule.next {
+        let due = if is_end { self.schedule.earliest } else { self.schedule.next };
+        if !self.options.virtual_threads || begin < due {
             return Ok(());
         }
         for (&key, followed) in jvms {
             let Followed { jvm, hotspot: Ok(hotspot), .. } = followed else { continue };
-            if let Some(reading) = read(jvm, hotspot, key, &mut self.files) {
-                self.schedule.has_threads = true;
-                let resource = reading.groups.iter().find_map(|group| group.awaited.resource);
+            let reading = within(MAX_TIME, || read(jvm, hotspot, key, &mut self.files));
+            if let Some(reading) = reading {
+                self.schedule.has_threads |= !reading.groups.is_empty();
+                let mut resources =
+                    reading.groups.iter().filter_map(|group| group.awaited.resource);
+                let resource = resources.find(|resource| resource.is_hikari());
                 for pool in jvm.connection_pools(resource) {
                     self.sink.pool(jvm.pid, pool);
                 }
@@ -107,24 +123,29 @@ impl<S: Sink> Tracer<S> {
         }
         let (short, long) = MIN_INTERVALS;
         let interval = if self.schedule.has_threads { short } else { long };
-        self.schedule.next = Instant::now() + interval.max(begin.elapsed() * DELAY_FACTOR);
+        let took = begin.elapsed();
+        self.schedule.earliest = Instant::now() + took * END_FACTOR;
+        self.schedule.next = Instant::now() + interval.max(took * DELAY_FACTOR);
         Ok(())
     }
 }
 
-/// Reads the unmounted virtual threads of a JVM; `None` if it has none, or cannot be read now.
+/// Reads the unmounted virtual threads of a JVM; `None` if it cannot be read now.
 fn read(jvm: &mut Jvm, hotspot: &HotSpot, key: u64, files: &mut Files) -> Option<UnmountedReading> {
-    let found = hotspot.virtual_threads(MAX_VIRTUAL_THREADS).ok()?;
+    let until = Instant::now() + MAX_TIME;
+    let found = hotspot.virtual_threads(MAX_THREADS).ok()?;
     let at_ns = clock::monotonic_ns();
     let since_ns = std::mem::replace(&mut jvm.unmounted_read_ns, at_ns);
-    if found.threads.is_empty() {
-        return None;
-    }
     let unloads = hotspot.classes_unloaded().unwrap_or(0);
     let mut owners = Owners::default();
     let mut stacks: HashMap<Arc<[ChunkFrame]>, Stack> = HashMap::new();
     let mut groups: HashMap<_, Unmounted> = HashMap::new();
+    let mut is_incomplete = found.is_incomplete || found.threads.len() >= MAX_THREADS;
     for thread in found.threads.iter().filter(|thread| is_unmounted(thread)) {
+        if Instant::now() >= until {
+            is_incomplete = true;
+            break;
+        }
         let stack = stacks.entry(Arc::clone(&thread.frames)).or_insert_with(|| {
             let raw = raw_stack(key, unloads, &thread.frames);
             let named = jvm.namer.as_mut().map(|of| of.name_without_walker(hotspot, files, &raw));
@@ -157,17 +178,20 @@ fn read(jvm: &mut Jvm, hotspot: &HotSpot, key: u64, files: &mut Files) -> Option
             (group.awaited.object, group.awaited.address) = (0, 0);
         }
     }
-    let is_incomplete = found.is_incomplete || found.threads.len() >= MAX_VIRTUAL_THREADS;
     let groups = groups.into_values().collect();
     Some(UnmountedReading { pid: jvm.pid.0, since_ns, at_ns, groups, is_incomplete })
 }
 
-/// Whether a thread waits without a carrier. A thread that changed during each reading runs.
+/// Whether a thread waits without a carrier. A thread that changed during each reading runs. A thread that is being
+/// unmounted has no carrier any more according to its field, but still runs on it.
 fn is_unmounted(thread: &VirtualThread) -> bool {
-    use VirtualState::{New, Pinned, Running, Terminated, TimedPinned, Unknown};
-    let has_carrier = matches!(thread.state, Running | Pinned | TimedPinned);
-    let is_alive = !matches!(thread.state, New | Terminated | Unknown);
-    thread.carrier.is_none() && !has_carrier && is_alive && !thread.is_moving
+    use VirtualState::{
+        Blocked, Parked, Runnable, Started, TimedParked, TimedWait, Unblocked, Unparked, Wait,
+        Yielded,
+    };
+    let waits = matches!(thread.state, Parked | TimedParked | Blocked | Wait | TimedWait);
+    let is_ready = matches!(thread.state, Started | Runnable | Unparked | Yielded | Unblocked);
+    thread.carrier.is_none() && (waits || is_ready) && !thread.is_moving
 }
 
 /// Returns the kind of the wait of an unmounted thread in a state.

@@ -134,7 +134,7 @@ pub fn run(options: Options, store: Store, read_again: impl Fn() -> Result<Chang
         waits: options.waits.is_some(),
         allocation: options.allocation,
     };
-    let saving = Saving::new(options.limits, measures);
+    let saving = Saving::new(options.limits, measures, options.window);
     let rules = Arc::new(Rules::new(options.rules));
     let registry = Registry::start(registry::Options {
         targets: Search::AllJvms,
@@ -162,7 +162,7 @@ pub fn run(options: Options, store: Store, read_again: impl Fn() -> Result<Chang
         window: options.window,
     };
     let window_end = Boundary::after(&tracer_options);
-    let jvms = Jvms::open(Arc::clone(&rules), registry)?;
+    let jvms = Jvms::open(Arc::clone(&rules), registry, options.window)?;
     let (out, batches) = sync_channel(MAX_BATCHES);
     let tracers = Tracers::start(tracer_options, out)?;
     let mut daemon = Daemon {
@@ -170,7 +170,7 @@ pub fn run(options: Options, store: Store, read_again: impl Fn() -> Result<Chang
         rules,
         slots,
         builder: WindowBuilder::new(totals.clone()),
-        worker: WindowWorker::start(store, push, &totals)?,
+        worker: WindowWorker::start(store, push, &totals, options.window)?,
         totals,
         window_end,
         closed_end: None,
@@ -228,8 +228,8 @@ struct Daemon {
     worker: WindowWorker,
     /// End of the open window.
     window_end: Boundary,
-    /// End of the window that was closed last, and the time at which it was closed.
-    closed_end: Option<(Boundary, Instant)>,
+    /// End of the window that was closed last.
+    closed_end: Option<Boundary>,
     /// Time of the last report of each tracer, on `CLOCK_MONOTONIC` in nanoseconds.
     reported: BTreeMap<&'static str, u64>,
     batches: Receiver<Delivery>,
@@ -297,7 +297,7 @@ impl Daemon {
             if now >= self.window_end.at {
                 self.close_window(false);
             }
-            if self.is_delivered(now) {
+            if self.is_delivered() {
                 self.finish_window();
                 self.adjust_measures();
             }
@@ -359,7 +359,7 @@ impl Daemon {
         } else {
             self.window_end.previous(self.tracers.options().window)
         };
-        self.closed_end = Some((end, Instant::now()));
+        self.closed_end = Some(end);
         // The CPU time must be read before the gauges, because the gauges contain the CPU time that
         // `Jvms::cpu_ns` has read last.
         let cpu_ns = self.jvms.cpu_ns();
@@ -373,13 +373,11 @@ impl Daemon {
     }
 
     /// Returns whether there is a closed window to which no more data will be added: every tracer has
-    /// reported since the window's end, or nine tenths of a window have passed.
-    fn is_delivered(&self, now: Instant) -> bool {
-        let closed = self.closed_end.filter(|_| self.builder.has_closed());
-        let Some((end, closed_at)) = closed else { return false };
+    /// reported since the window's end. Otherwise, the window is completed at the end of the next one.
+    fn is_delivered(&self) -> bool {
+        let Some(end) = self.closed_end.filter(|_| self.builder.has_closed()) else { return false };
         let has_reported = |what| self.reported.get(what).is_some_and(|&at| at >= end.monotonic_ns);
-        now >= closed_at + self.tracers.options().window * 9 / 10
-            || self.tracers.names().all(has_reported)
+        self.tracers.names().all(has_reported)
     }
 
     /// If there is a closed window, completes it and passes it on to the worker thread.

@@ -20,20 +20,23 @@ use crate::{
     window::Identity,
 };
 
-/// Time for which the identity of an ended JVM is kept, because tracers may deliver its last data that late.
-const KEEP_ENDED: Duration = Duration::from_secs(40);
+/// Time, in addition to two windows, for which the identity of an ended JVM is kept: tracers deliver its last data after the
+/// end of the window.
+const KEEP_ENDED: Duration = Duration::from_secs(10);
 /// Interval, in windows, at which loaded classes are counted in JVMs that do not count them themselves.
 const CLASS_COUNT_INTERVAL: u64 = 8;
-/// Maximum time, in each window, for reading the gauges of one JVM, and for those of all JVMs. The main loop
-/// does nothing else meanwhile.
+/// Maximum time, in each window, for reading the gauges of one JVM. The main loop does nothing else meanwhile.
 const MAX_TIME_PER_JVM: Duration = Duration::from_millis(100);
-const MAX_TIME_FOR_ALL: Duration = Duration::from_millis(500);
+/// Part of a window that the gauges of all JVMs may take.
+const PART_FOR_ALL: u32 = 30;
 
-/// All running JVMs, and those that ended within the last 40 seconds.
+/// All running JVMs, and those that ended within the last two windows.
 #[derive(Debug)]
 pub struct Jvms {
     arrivals: Arrivals,
     registry: Registry,
+    /// Length of a window.
+    window: Duration,
     identities: Identities,
     known: BTreeMap<u32, KnownJvm>,
     /// New JVMs selected by the rules, which [`take_new`](Self::take_new) has not returned yet.
@@ -64,10 +67,11 @@ struct KnownJvm {
 
 impl Jvms {
     /// Subscribes to the JVMs that run now and to those that start later.
-    pub fn open(rules: Arc<Rules>, registry: Registry) -> Result<Self> {
+    pub fn open(rules: Arc<Rules>, registry: Registry, window: Duration) -> Result<Self> {
         Ok(Self {
             arrivals: registry.subscribe()?,
             registry,
+            window,
             identities: Identities::new(rules),
             known: BTreeMap::new(),
             new: Vec::new(),
@@ -122,7 +126,7 @@ impl Jvms {
     }
 
     /// Returns the identity of the JVM that a batch belongs to; `None` if a rule drops the JVM, or if it
-    /// ended more than 40 seconds ago.
+    /// ended more than two windows ago.
     pub fn identity(&mut self, pid: u32) -> Option<Arc<Identity>> {
         if !self.known.contains_key(&pid) {
             // A tracer may deliver data of a JVM before the registry's message about this JVM is received.
@@ -155,7 +159,8 @@ impl Jvms {
                 }
             }
         }
-        self.known.retain(|_, known| known.ended.is_none_or(|at| now - at < KEEP_ENDED));
+        let keep = 2 * self.window + KEEP_ENDED;
+        self.known.retain(|_, known| known.ended.is_none_or(|at| now - at < keep));
         ended
     }
 
@@ -163,7 +168,7 @@ impl Jvms {
     /// long, the remaining JVMs are [left out](Self::without_gauges) and come first in the next window.
     pub fn gauges(&mut self) -> Vec<(Arc<Identity>, Gauges)> {
         self.windows += 1;
-        let until = Instant::now() + MAX_TIME_FOR_ALL;
+        let until = Instant::now() + self.window / PART_FOR_ALL;
         self.left_out.clear();
         let mut read = Vec::new();
         for pid in sorted_after(self.known.keys().copied(), self.last_read) {

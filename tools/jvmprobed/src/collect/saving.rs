@@ -53,10 +53,10 @@ const MIN_BALANCE: Duration = Duration::from_secs(60);
 /// Approximate CPU time to attach all tracers to one JVM. The first JVM with a given libjvm.so costs more,
 /// others less.
 const ATTACH_COST: Duration = Duration::from_millis(250);
-/// Number of windows (ten minutes) whose highest number of JVMs is the baseline: only JVMs beyond it count as
-/// new. With a shorter period, JVMs that constantly start and exit would add an unlimited allowance.
-const BASELINE_WINDOWS: usize = 40;
-/// Share of the unused attach allowance that is kept from one window to the next.
+/// Time whose highest number of JVMs is the baseline: only JVMs beyond it count as new. With a shorter time, JVMs that
+/// constantly start and exit would add an unlimited allowance.
+const BASELINE: Duration = Duration::from_secs(600);
+/// Share of the unused attach allowance that is kept for [`DEFAULT_WINDOW`].
 const ALLOWANCE_DECAY: f64 = 0.9;
 /// Part of the limit that the probes of allocation may cost all JVMs together, but at most `MAX_ALLOCATION_PERCENT`
 /// percent of one processor.
@@ -64,7 +64,7 @@ const ALLOCATION_SHARE: f64 = 0.5;
 const MAX_ALLOCATION_PERCENT: f64 = 0.5;
 /// Part of that budget that may be used while less than half of the account is left.
 const REDUCED_ALLOCATION_SHARE: f64 = 0.25;
-/// Budget of walking and naming stacks: a part of the limit, plus in each window a part of the account's balance.
+/// Budget of walking and naming stacks: a part of the limit, plus in each [`DEFAULT_WINDOW`] a part of the account's balance.
 const STACK_SHARE: f64 = 1.0 / 16.0;
 const STACK_SHARE_OF_BALANCE: f64 = 0.125;
 /// Part of the limit that the search for deadlocks may use, as elapsed time.
@@ -73,10 +73,10 @@ const THREAD_SHARE: f64 = 0.25;
 const STOP_SHARE: f64 = 0.25;
 /// Number of windows in a row with too much memory that cause a step down.
 const MAX_WINDOWS_OVER_MEMORY: u32 = 2;
-/// Number of quiet windows in a row that a step up requires. The number doubles after each step up that came
-/// too early, up to the maximum.
-const MIN_QUIET_WINDOWS: u32 = 8;
-const MAX_QUIET_WINDOWS: u32 = 240;
+/// Quiet time that a step up requires, rounded up to windows. It doubles after each step up that came too early, up to the
+/// maximum.
+const MIN_QUIET: Duration = Duration::from_secs(120);
+const MAX_QUIET: Duration = Duration::from_secs(3600);
 
 /// Limits on the resources that the daemon may use.
 #[derive(Clone, Copy, Debug)]
@@ -227,13 +227,15 @@ impl Change {
 #[derive(Debug)]
 pub struct Saving {
     limits: Limits,
+    /// Length of a window.
+    window: Duration,
     ladder: Vec<Measures>,
     step: usize,
     /// CPU time that may still be spent before a step down, in seconds.
     account: f64,
     /// Additional CPU time for attaching to new JVMs, in seconds.
     attach_allowance: f64,
-    /// Number of JVMs in each of the last `BASELINE_WINDOWS` windows.
+    /// Number of JVMs in each of the last windows, for [`BASELINE`].
     jvms: VecDeque<usize>,
     /// Number of windows in a row with too much memory, and number of quiet windows in a row. A quiet window
     /// is below half of the CPU limit and below 90 % of the memory limit.
@@ -269,10 +271,11 @@ impl Probes {
 
 impl Saving {
     /// Starts with all configured measures and a full account.
-    pub fn new(limits: Limits, configured: Measures) -> Self {
+    pub fn new(limits: Limits, configured: Measures, window: Duration) -> Self {
         let last = (Instant::now(), ResourceUse::now(), Probes::default());
         Self {
             limits,
+            window,
             ladder: ladder(configured),
             step: 0,
             account: limits.of(ACCOUNT_SPAN),
@@ -280,7 +283,7 @@ impl Saving {
             jvms: VecDeque::new(),
             windows_over_memory: 0,
             quiet_windows: 0,
-            required_quiet: MIN_QUIET_WINDOWS,
+            required_quiet: windows_in(MIN_QUIET, window),
             since_up: None,
             last,
         }
@@ -374,9 +377,9 @@ impl Saving {
             let is_early =
                 self.since_up.take().is_some_and(|windows| windows <= 2 * self.required_quiet);
             self.required_quiet = if is_early {
-                (2 * self.required_quiet).min(MAX_QUIET_WINDOWS)
+                (2 * self.required_quiet).min(windows_in(MAX_QUIET, self.window))
             } else {
-                MIN_QUIET_WINDOWS
+                windows_in(MIN_QUIET, self.window)
             };
         } else if self.quiet_windows >= self.required_quiet && self.step > 0 {
             self.quiet_windows = 0;
@@ -401,14 +404,20 @@ impl Saving {
         let known = self.jvms.iter().max().copied().unwrap_or(0);
         self.attach_allowance += jvms.saturating_sub(known) as f64 * ATTACH_COST.as_secs_f64();
         self.jvms.push_back(jvms);
-        if self.jvms.len() > BASELINE_WINDOWS {
+        if self.jvms.len() > windows_in(BASELINE, self.window) as usize {
             self.jvms.pop_front();
         }
+        let decay = ALLOWANCE_DECAY.powf(self.window.div_duration_f64(DEFAULT_WINDOW));
         let attach_cost = (spent - allowed).max(0.0).min(self.attach_allowance);
-        self.attach_allowance = (self.attach_allowance - attach_cost) * ALLOWANCE_DECAY;
+        self.attach_allowance = (self.attach_allowance - attach_cost) * decay;
         self.account =
             (self.account + allowed - (spent - attach_cost)).min(self.limits.of(ACCOUNT_SPAN));
     }
+}
+
+/// Returns the number of windows that a time covers, rounded up.
+fn windows_in(time: Duration, window: Duration) -> u32 {
+    time.div_duration_f64(window).ceil() as u32
 }
 
 impl Limits {
@@ -426,8 +435,26 @@ mod tests {
         Measures { hertz: 19, off_cpu: false, waits: false, allocation: true };
     const LOW_USE: u64 = 50 << 20;
 
+    fn min_quiet() -> u32 {
+        windows_in(MIN_QUIET, DEFAULT_WINDOW)
+    }
+
+    fn max_quiet() -> u32 {
+        windows_in(MAX_QUIET, DEFAULT_WINDOW)
+    }
+
+    #[test]
+    fn times_are_rounded_up_to_windows() {
+        assert_eq!((min_quiet(), max_quiet()), (8, 240));
+        assert_eq!(windows_in(MIN_QUIET, Duration::from_secs(50)), 3);
+    }
+
     fn saving() -> Saving {
-        Saving::new(Limits { cpu_percent: 1.0, memory_bytes: 100 << 20 }, CONFIGURED)
+        Saving::new(
+            Limits { cpu_percent: 1.0, memory_bytes: 100 << 20 },
+            CONFIGURED,
+            DEFAULT_WINDOW,
+        )
     }
 
     /// Judges windows with this share of a processor until the step changes.
@@ -478,10 +505,7 @@ mod tests {
         // CPU use of 0.6 %, more than half of the limit, causes no step up.
         assert_eq!(judge_windows_until_change(&mut saving, 0.6, LOW_USE), None);
         let (windows, change) = judge_windows_until_change(&mut saving, 0.4, LOW_USE).unwrap();
-        assert_eq!(
-            (windows, change.to.allocation, change.is_down),
-            (MIN_QUIET_WINDOWS, true, false)
-        );
+        assert_eq!((windows, change.to.allocation, change.is_down), (min_quiet(), true, false));
     }
 
     #[test]
@@ -490,7 +514,7 @@ mod tests {
         judge_windows_until_change(&mut saving, 20.0, LOW_USE).unwrap();
         for round in 0..8 {
             let (windows, _) = judge_windows_until_change(&mut saving, 0.1, LOW_USE).unwrap();
-            assert_eq!(windows, (MIN_QUIET_WINDOWS << round).min(MAX_QUIET_WINDOWS));
+            assert_eq!(windows, (min_quiet() << round).min(max_quiet()));
             assert!(judge_windows_until_change(&mut saving, 80.0, LOW_USE).unwrap().1.is_down);
         }
         // After a long time without a step down, the wait is short again.
@@ -498,10 +522,7 @@ mod tests {
         (0..3)
             .for_each(|_| assert_eq!(judge_windows_until_change(&mut saving, 0.7, LOW_USE), None));
         judge_windows_until_change(&mut saving, 20.0, LOW_USE).unwrap();
-        assert_eq!(
-            judge_windows_until_change(&mut saving, 0.1, LOW_USE).unwrap().0,
-            MIN_QUIET_WINDOWS
-        );
+        assert_eq!(judge_windows_until_change(&mut saving, 0.1, LOW_USE).unwrap().0, min_quiet());
     }
 
     #[test]
@@ -514,7 +535,7 @@ mod tests {
         }
         assert_eq!((saving.allocation_ppm(), saving.step()), (1250, 0));
         let large = Limits { cpu_percent: 16.0, memory_bytes: 100 << 20 };
-        assert_eq!(Saving::new(large, CONFIGURED).allocation_ppm(), 5000);
+        assert_eq!(Saving::new(large, CONFIGURED, DEFAULT_WINDOW).allocation_ppm(), 5000);
     }
 
     #[test]
@@ -606,7 +627,7 @@ mod tests {
             saving.evaluate_window(DEFAULT_WINDOW, 0, 200 << 20, 1);
         }
         assert_eq!(saving.current(), Measures { hertz: 0, allocation: false, ..CONFIGURED });
-        for _ in 0..100 * MIN_QUIET_WINDOWS {
+        for _ in 0..100 * min_quiet() {
             saving.evaluate_window(DEFAULT_WINDOW, 0, 0, 1);
         }
         assert_eq!((saving.current(), saving.step()), (CONFIGURED, 0));

@@ -30,7 +30,7 @@ use crate::collect::{
     batch::{Batch, Delivery},
     saving::Measures,
     stalls,
-    waits::{DELAY, Delivered, Waits},
+    waits::{DELAY_NS, Delivered, Waits},
 };
 
 /// Default length of a window.
@@ -290,7 +290,12 @@ impl BatchSink {
 
     /// Reports that all data of the interval was sent.
     fn end_interval(&mut self) {
-        self.reported_ns = monotonic_ns();
+        self.end_interval_at(monotonic_ns());
+    }
+
+    /// Reports that all data until a time on `CLOCK_MONOTONIC` was sent.
+    fn end_interval_at(&mut self, end_ns: u64) {
+        self.reported_ns = end_ns;
         let batch = Batch::Reported { tracer: self.tracer };
         let _ = self.to.send(Delivery { at_ns: self.reported_ns, batch });
     }
@@ -449,9 +454,11 @@ impl waits::Sink for WaitSink {
     fn pool(&mut self, _: Pid, _: ConnectionPool) {}
 
     fn report(&mut self, end_ns: u64) -> TracerResult<()> {
+        // The report is late by this time, so that all waits of the window are known.
+        let end_ns = end_ns.saturating_sub(DELAY_NS);
         let ended = self.waits.take_ended(end_ns);
         self.send(ended);
-        self.batches.end_interval();
+        self.batches.end_interval_at(end_ns);
         Ok(())
     }
 
@@ -479,7 +486,10 @@ fn waits(options: &Options, out: &SyncSender<Delivery>, stop: &AtomicBool) -> Tr
     let mut trace = Trace::start(tracer, Vec::new(), Some(arrivals))?;
     trace.tool.sink.batches.send(Batch::Started);
     // A window is reported after its end, when the tracer has reported all waits that ended in it.
-    let times = Times { aligned_to: Some(options.begin + DELAY), ..times(options) };
+    let times = Times {
+        aligned_to: Some(options.begin + Duration::from_nanos(DELAY_NS)),
+        ..times(options)
+    };
     trace.run(times, stop)?;
     trace.tool.finish_ended(&mut trace.jvms)?;
     let sink = &mut trace.tool.sink;

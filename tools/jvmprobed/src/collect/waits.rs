@@ -26,8 +26,8 @@ use crate::{metrics::figures::Waited, stops::share_of};
 
 /// Name of the measure.
 pub const WAIT: &str = "wait";
-/// Time after the end of a window at which its waits are delivered. By then, the tracer has reported all of them.
-pub const DELAY: Duration = Duration::from_secs(4);
+/// Time, in nanoseconds, after the end of a window at which its waits are delivered. By then, the tracer has reported all of them.
+pub const DELAY_NS: u64 = 4_000_000_000;
 
 /// Waits of all JVMs, by window.
 #[derive(Debug)]

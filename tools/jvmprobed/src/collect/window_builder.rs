@@ -1,4 +1,4 @@
-//! Builds 15-second windows out of the batches that the tracers deliver.
+//! Builds windows out of the batches that the tracers deliver.
 
 use std::{collections::BTreeMap, mem, sync::Arc};
 

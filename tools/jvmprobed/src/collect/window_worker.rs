@@ -13,8 +13,8 @@ use anyhow::{Context, Result};
 
 use crate::{clock::unix_ns, metrics::SharedTotals, push::Push, store::Store, window::Window};
 
-/// Maximum number of windows that wait for the worker, which is one minute of data.
-const MAX_QUEUED_WINDOWS: usize = 4;
+/// Time whose windows may wait for the worker: one minute of data.
+const MAX_QUEUED: Duration = Duration::from_secs(60);
 
 enum Job {
     Window(Window),
@@ -36,8 +36,13 @@ impl WindowWorker {
     ///
     /// # Errors
     /// The thread cannot be created.
-    pub fn start(mut store: Store, push: Push, totals: &SharedTotals) -> Result<Self> {
-        let (jobs, todo) = sync_channel(MAX_QUEUED_WINDOWS);
+    pub fn start(
+        mut store: Store,
+        push: Push,
+        totals: &SharedTotals,
+        window: Duration,
+    ) -> Result<Self> {
+        let (jobs, todo) = sync_channel(MAX_QUEUED.div_duration_f64(window) as usize);
         let (end, done) = channel();
         totals.lock().store_counts = store.counts();
         let shared = totals.clone();
