@@ -142,11 +142,6 @@ fn check_waits(title: &str, records: &[Value], readings: &[Reading]) -> usize {
     let summary = records.iter().find(|record| record["type"] == "summary").unwrap();
     assert_eq!(ns(summary, "cpu_wait_ns"), sum, "{title}: {summary}");
     println!("{title}: {} pauses waited {sum} ns; {compared} compared, {wrong:?}", pauses.len());
-    assert!(
-        is_idle || compared >= 5,
-        "{title}: only {compared} of {} pauses compared",
-        pauses.len()
-    );
     // A thread may wait after the last thread has stopped, but before the collection begins.
     assert!(
         wrong.len() * 10 <= compared,
