@@ -2,7 +2,7 @@
 //!
 //! A wait belongs to the window in which it ended. The tracer reports a wait later than that, because it first has to
 //! find out whether the thread only woke up for an instant and goes on waiting. A window is therefore complete some
-//! seconds after its end: see [`DELAY`].
+//! seconds after its end: see [`DELAY_NS`].
 //!
 //! Waits of threads that have no work, for example of the workers of a pool, are left out.
 
