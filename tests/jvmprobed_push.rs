@@ -107,7 +107,7 @@ fn window_with_long_names(number: u64, jvms: u32, stacks: u32, longer: usize) ->
 }
 
 /// The JSON line of the pause that each window has.
-const PAUSE: &str = r#"{"type":"pause","time":"","ts_ns":0,"pid":0,"collector":"","op":null,"cause":null,"full":false,"collections":0,"operations":0,"ttsp_ns":null,"pause_ns":null,"stopped_ns":0,"heap_before":null,"heap_after":null}"#;
+const PAUSE: &str = r#"{"type":"pause","time":"","ts_ns":0,"pid":0,"collector":"","op":null,"cause":null,"full":false,"collections":0,"operations":0,"ttsp_ns":null,"pause_ns":null,"stopped_ns":0,"heap_before":null,"heap_after":null,"cpu_wait_ns":null,"throttled_periods":null}"#;
 
 fn samples_in(window: &Window) -> u64 {
     window.jvms.iter().flat_map(|jvm| &jvm.profiles).map(samples).sum()

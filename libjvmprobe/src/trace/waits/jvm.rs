@@ -41,6 +41,8 @@ const MIN_POOLS_INTERVAL: Duration = Duration::from_millis(250);
 const POOLS_DELAY_FACTOR: u32 = 100;
 /// Number of waits kept for each thread: what it waited for while other threads waited for it.
 const MAX_RECENT: usize = 8;
+/// A thread that releases a lock may wake several threads within this time, in nanoseconds.
+const SAME_RELEASE_NS: u64 = 500_000;
 /// Maximum number of threads and of locks for which data is kept.
 const MAX_KEPT: usize = 1 << 15;
 
@@ -85,6 +87,8 @@ pub struct Jvm {
     /// For each lock and each thread that has acquired it after a wait: the time of the last acquisition, on
     /// `CLOCK_MONOTONIC` in nanoseconds. A thread is given by its ID and the number of the virtual thread.
     acquired: HashMap<(u64, u32, Option<u64>), u64>,
+    /// The same for the last release that has woken a thread.
+    released: HashMap<(u64, u32, Option<u64>), u64>,
     /// Monitors by the addresses of their objects.
     monitors: HashMap<u64, u64>,
     /// Time of the last reading of the unmounted virtual threads, on `CLOCK_MONOTONIC` in nanoseconds.
@@ -111,6 +115,7 @@ impl Jvm {
             held: HashMap::new(),
             recent: HashMap::new(),
             acquired: HashMap::new(),
+            released: HashMap::new(),
             monitors: HashMap::new(),
             unmounted_read_ns: clock::monotonic_ns(),
         }
@@ -242,9 +247,17 @@ impl Jvm {
         self.acquired.insert((lock, thread.tid, thread.virtual_thread), at);
     }
 
-    /// Returns when a thread last acquired a lock, or an element of a pool, after a wait; `None` if that is not known.
-    pub(super) fn acquired(&self, lock: u64, thread: &ThreadName) -> Option<u64> {
-        self.acquired.get(&(lock, thread.tid, thread.virtual_thread)).copied()
+    /// Records that a thread has released a lock, or an element of a pool. Returns when it had acquired it after a wait;
+    /// `None` if that is not known, because it has acquired it again without a wait since.
+    pub(super) fn release(&mut self, lock: u64, thread: &ThreadName, at: u64) -> Option<u64> {
+        let key = (lock, thread.tid, thread.virtual_thread);
+        if self.released.len() >= MAX_KEPT {
+            self.released.clear();
+        }
+        let last = self.released.entry(key).or_insert(at);
+        let before = std::mem::replace(last, at.max(*last));
+        let is_same = before.saturating_add(SAME_RELEASE_NS) > at;
+        self.acquired.get(&key).copied().filter(|&acquired| is_same || before <= acquired)
     }
 
     /// Records the monitor of an object.
@@ -283,5 +296,27 @@ impl Jvm {
         let waits = self.recent.get(&tid).into_iter().flatten().chain(held);
         let common = |wait: &Wait| wait.end_ns.min(end).saturating_sub(wait.begin_ns.max(begin));
         waits.map(|wait| (wait, common(wait))).filter(|(_, ns)| *ns > 0).max_by_key(|(_, ns)| *ns)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    #[test]
+    fn lock_that_was_released_in_between_has_been_held_for_an_unknown_time() {
+        let mut jvm = Jvm::new(Pid(1), None, None, None);
+        let thread =
+            ThreadName { pid: Pid(1), tid: 2, name: "holder".into(), virtual_thread: None };
+        jvm.acquire(7, &thread, 100 * MS);
+        assert_eq!(jvm.release(7, &thread, 500 * MS), Some(100 * MS));
+        // The release has woken another thread, too, whose event comes later.
+        assert_eq!(jvm.release(7, &thread, 500 * MS + 1000), Some(100 * MS));
+        assert_eq!(jvm.release(7, &thread, 900 * MS), None, "acquired again without a wait");
+        assert_eq!(jvm.release(8, &thread, 900 * MS), None, "another lock");
+        jvm.acquire(7, &thread, 950 * MS);
+        assert_eq!(jvm.release(7, &thread, 990 * MS), Some(950 * MS));
     }
 }

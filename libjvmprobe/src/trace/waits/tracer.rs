@@ -505,7 +505,8 @@ impl<S: Sink> Tracer<S> {
             Some(lock) => {
                 // If the holder acquired the lock before this wait, it may have released it in between, unseen because no
                 // thread waited. It has then held the lock since this wait began; of a pool, it may hold another element.
-                let acquired = jvm.acquired(lock, &thread).filter(|&at| at >= event.began);
+                let acquired = jvm.release(lock, &thread, waker.woken);
+                let acquired = acquired.filter(|&at| at >= event.began);
                 let least = if resource.is_some() { waker.woken } else { event.began };
                 let since = acquired.unwrap_or(least);
                 (Relation::Held, waker.woken.saturating_sub(since), acquired.is_some())
