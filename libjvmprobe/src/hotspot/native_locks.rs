@@ -16,7 +16,7 @@ use crate::{
 
 /// Maximum number of locks; JDK 25 has about 90.
 const MAX_LOCKS: usize = 256;
-/// Number of 64-bit words of a `Mutex` that are searched for its name.
+/// Number of pointers at the beginning of a `Mutex` among which its name is searched.
 const WORDS: u64 = 32;
 /// Maximum offset of a futex word in a `Mutex`: a pointer to the virtual functions, the owner, and the 88 bytes of mutex and
 /// condition. Each `Mutex` is larger than this.
