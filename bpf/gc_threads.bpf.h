@@ -17,8 +17,6 @@
 #include "javagc.h"
 #include "tasks.bpf.h"
 
-const volatile __u32 task_start_time = 0;
-const volatile __u32 task_comm = 0;
 const volatile __u32 task_thread_node = 0;
 const volatile __u32 task_signal = 0;
 /* Offsets in task_struct of fields of sched_info: the sum, when the thread last began to run, and since when it has been

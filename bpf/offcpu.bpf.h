@@ -20,8 +20,6 @@
 #include "offcpu.h"
 #include "tasks.bpf.h"
 
-const volatile __u32 task_start_time = 0;
-const volatile __u32 task_comm = 0;
 
 /* Waits shorter than this, in nanoseconds, are only added up. */
 const volatile __u64 min_wait = 0;

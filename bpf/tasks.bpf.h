@@ -12,6 +12,8 @@
 const volatile __u32 task_pid = 0;
 const volatile __u32 task_tgid = 0;
 const volatile __u32 task_state = 0;
+const volatile __u32 task_start_time = 0;
+const volatile __u32 task_comm = 0;
 
 struct seq_file;
 struct task_struct;

@@ -70,18 +70,9 @@ fn window_with_long_names(number: u64, jvms: u32, stacks: u32, longer: usize) ->
                 let leaf = profile.intern(frame);
                 let thread = 10 + dice.below(3) as u32;
                 profile.samples.push(Sample {
-                    pid: jvm,
-                    command: "java".into(),
-                    thread: format!("thread {thread}").into(),
-                    tid: thread,
-                    cpu: None,
-                    stack: vec![main, leaf],
-                    complete: true,
-                    guessed: false,
-                    unsure: false,
                     count: 1 + dice.below(50),
                     occurrences: OBJECTS,
-                    times: Vec::new(),
+                    ..Sample::of(jvm, format!("thread {thread}").into(), thread, vec![main, leaf])
                 });
             }
         }

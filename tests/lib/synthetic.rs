@@ -80,18 +80,14 @@ impl SyntheticProfile {
 
 fn sample(synthetic: &SyntheticSample) -> Sample {
     Sample {
-        pid: 100,
-        command: "java".into(),
-        thread: format!("worker-{}", synthetic.tid % 1000).into(),
-        tid: synthetic.tid,
-        cpu: None,
-        stack: synthetic.stack.clone(),
-        complete: true,
-        guessed: false,
-        unsure: false,
         count: synthetic.count,
-        occurrences: 0,
         times: vec![(synthetic.slot, synthetic.count)],
+        ..Sample::of(
+            100,
+            format!("worker-{}", synthetic.tid % 1000).into(),
+            synthetic.tid,
+            synthetic.stack.clone(),
+        )
     }
 }
 

@@ -99,18 +99,10 @@ fn jvm_data(name: &str, pid: u32, begin_ns: u64, at: u64) -> JvmData {
 fn add(profile: &mut Profile, pid: u32, frames: &[Frame], count: u64, occurrences: u64, slot: u32) {
     let stack = frames.iter().map(|frame| profile.intern(frame.clone())).collect();
     profile.samples.push(Sample {
-        pid,
-        command: "java".into(),
-        thread: "main".into(),
-        tid: pid,
-        cpu: None,
-        stack,
-        complete: true,
-        guessed: false,
-        unsure: false,
         count,
         occurrences,
         times: if profile.slot_ns > 0 { vec![(slot, count)] } else { Vec::new() },
+        ..Sample::of(pid, "main".into(), pid, stack)
     });
 }
 

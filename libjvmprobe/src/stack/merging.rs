@@ -125,18 +125,9 @@ mod tests {
         for &(frame, count, slot) in samples {
             let stack = vec![profile.intern(Frame::new(Kind::Java, format!("m{frame}")))];
             profile.samples.push(Sample {
-                pid: 1,
-                command: "java".into(),
-                thread: "main".into(),
-                tid: 1,
-                cpu: None,
-                stack,
-                complete: true,
-                guessed: false,
-                unsure: false,
                 count,
-                occurrences: 0,
                 times: if slot_ns == 0 { Vec::new() } else { vec![(slot, count)] },
+                ..Sample::of(1, "main".into(), 1, stack)
             });
         }
         profile

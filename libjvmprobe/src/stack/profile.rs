@@ -79,6 +79,26 @@ pub struct Sample {
     pub times: Times,
 }
 
+impl Sample {
+    /// Makes a sample of a thread of a JVM whose stack is complete, on any CPU, with a count of 0.
+    pub fn of(pid: u32, thread: Arc<str>, tid: u32, stack: Vec<FrameId>) -> Self {
+        Self {
+            pid,
+            command: "java".into(),
+            thread,
+            tid,
+            cpu: None,
+            stack,
+            complete: true,
+            guessed: false,
+            unsure: false,
+            count: 0,
+            occurrences: 0,
+            times: Times::new(),
+        }
+    }
+}
+
 /// Frame shown instead of stacks that were dropped to save memory.
 pub(crate) const FOLDED: &str = "[stacks beyond --max-memory]";
 

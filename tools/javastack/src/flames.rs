@@ -53,18 +53,10 @@ fn sample<'a>(
     let mut stack: Vec<_> = frames.map(|(_, frame)| profile.intern(named(frame))).collect();
     stack.reverse();
     Sample {
-        pid: process.pid.0,
         command: process.comm.as_str().into(),
-        thread: "virtual threads".into(),
-        tid: 0,
-        cpu: None,
-        stack,
-        complete: true,
-        guessed: false,
-        unsure: false,
         count: 1,
         occurrences: 1,
-        times: Vec::new(),
+        ..Sample::of(process.pid.0, "virtual threads".into(), 0, stack)
     }
 }
 

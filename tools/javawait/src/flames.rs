@@ -97,20 +97,12 @@ impl Flames {
         let key = (thread.pid.0, thread.tid, stack);
         let at = *self.samples.entry(key.clone()).or_insert(self.profile.samples.len());
         if at == self.profile.samples.len() {
-            self.profile.samples.push(Sample {
-                pid: thread.pid.0,
-                command: "java".into(),
-                thread: thread.name.clone(),
-                tid: thread.tid,
-                cpu: None,
-                stack: key.2,
-                complete: true,
-                guessed: false,
-                unsure: false,
-                count: 0,
-                occurrences: 0,
-                times: Vec::new(),
-            });
+            self.profile.samples.push(Sample::of(
+                thread.pid.0,
+                thread.name.clone(),
+                thread.tid,
+                key.2,
+            ));
         }
         if let Some(sample) = self.profile.samples.get_mut(at) {
             sample.count = sample.count.saturating_add(length);

@@ -128,18 +128,8 @@ pub(in crate::render) mod tests {
         });
         let read = profile.intern(Frame::new(Kind::Kernel, "vfs_read"));
         let sample = |tid, stack: &[u32], count| Sample {
-            pid: 12,
-            command: "java".into(),
-            thread: "worker;1".into(),
-            tid,
-            cpu: None,
-            stack: stack.to_vec(),
-            complete: true,
-            guessed: false,
-            unsure: false,
             count,
-            occurrences: 0,
-            times: Vec::new(),
+            ..Sample::of(12, "worker;1".into(), tid, stack.to_vec())
         };
         profile.samples = vec![
             sample(13, &[main, run], 2),

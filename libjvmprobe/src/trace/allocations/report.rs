@@ -81,18 +81,11 @@ impl AllocationReport<'_> {
                 let mut stack: Vec<_> = frames.map(|f| profile.intern(f.clone())).collect();
                 stack.push(class);
                 profile.samples.push(Sample {
-                    pid: summary.pid,
                     command: Arc::clone(&command),
-                    thread: Arc::clone(&thread),
-                    tid: key.tid,
-                    cpu: None,
-                    stack,
-                    complete: true,
-                    guessed: false,
-                    unsure: false,
                     count: part.bytes,
                     occurrences: part.objects,
                     times: time_slots.map(|m| m.share(&key, part, last)).unwrap_or_default(),
+                    ..Sample::of(summary.pid, Arc::clone(&thread), key.tid, stack)
                 });
             }
         }

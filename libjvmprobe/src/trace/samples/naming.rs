@@ -460,18 +460,9 @@ mod tests {
                 let stack = vec![profile.intern(Frame::new(Kind::Java, format!("a.A.m{i}")))];
                 let name: Arc<str> = "x".into();
                 profile.samples.push(Sample {
-                    pid: 7,
                     command: Arc::clone(&name),
-                    thread: name,
-                    tid: 7,
-                    cpu: None,
-                    stack,
-                    complete: true,
-                    guessed: false,
-                    unsure: false,
                     count: 1,
-                    occurrences: 0,
-                    times: Vec::new(),
+                    ..Sample::of(7, name, 7, stack)
                 });
             }
             profile

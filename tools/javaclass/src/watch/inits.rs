@@ -92,18 +92,10 @@ impl Inits {
                 }
                 slots(&mut times, from.saturating_sub(self.begin), end.saturating_sub(self.begin));
                 self.profile.samples.push(Sample {
-                    pid,
-                    command: "java".into(),
-                    thread: Arc::clone(&name),
-                    tid,
-                    cpu: None,
-                    stack: stack.clone(),
-                    complete: true,
-                    guessed: false,
-                    unsure: false,
                     count: times.iter().map(|(_, ns)| ns).sum(),
                     occurrences: 1,
                     times,
+                    ..Sample::of(pid, Arc::clone(&name), tid, stack.clone())
                 });
                 if stack.len() < MAX_DEPTH {
                     open.extend(inner.into_iter().map(|init| (stack.clone(), init)));

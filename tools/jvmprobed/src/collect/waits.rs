@@ -170,20 +170,12 @@ impl JvmWaits {
         if at == next {
             self.bytes +=
                 2 * stack_bytes + size_of::<Sample>() + size_of::<(u32, Vec<u32>, usize)>();
-            self.profile.samples.push(Sample {
-                pid: wait.thread.pid.0,
-                command: "java".into(),
-                thread: Arc::clone(&wait.thread.name),
-                tid: wait.thread.tid,
-                cpu: None,
+            self.profile.samples.push(Sample::of(
+                wait.thread.pid.0,
+                Arc::clone(&wait.thread.name),
+                wait.thread.tid,
                 stack,
-                complete: true,
-                guessed: false,
-                unsure: false,
-                count: 0,
-                occurrences: 0,
-                times: Vec::new(),
-            });
+            ));
         }
         if let Some(sample) = self.profile.samples.get_mut(at) {
             sample.count = sample.count.saturating_add(ns);

@@ -228,20 +228,7 @@ mod tests {
             (Kind::Jvm, "VM Thread", 64),
         ] {
             let stack = vec![profile.intern(Frame::new(kind, "VM_GenCollectFull::doit()"))];
-            profile.samples.push(Sample {
-                pid: 1,
-                command: "java".into(),
-                thread: thread.into(),
-                tid: 1,
-                cpu: None,
-                stack,
-                complete: true,
-                guessed: false,
-                unsure: false,
-                count,
-                occurrences: 0,
-                times: Vec::new(),
-            });
+            profile.samples.push(Sample { count, ..Sample::of(1, thread.into(), 1, stack) });
         }
         let counts = Processor::of(&profile).kinds().map(|(_, ns)| ns / 50_000_000);
         assert_eq!(counts, [1, 2 + 32 + 64, 4, 8, 16]);

@@ -148,18 +148,10 @@ fn by_stack(profile: &Profile) -> Profile {
     merged.samples = by_stack
         .into_iter()
         .map(|(stack, (count, occurrences))| Sample {
-            pid: 0,
             command: "".into(),
-            thread: "".into(),
-            tid: 0,
-            cpu: None,
-            stack: stack.to_vec(),
-            complete: true,
-            guessed: false,
-            unsure: false,
             count,
             occurrences,
-            times: Vec::new(),
+            ..Sample::of(0, "".into(), 0, stack.to_vec())
         })
         .collect();
     merged

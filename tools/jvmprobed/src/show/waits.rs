@@ -77,18 +77,9 @@ mod tests {
             let frames = [(Kind::Java, method), (Kind::Java, jdk), (Kind::Class, kind)];
             let stack = frames.map(|(kind, name)| profile.intern(Frame::new(kind, name))).into();
             profile.samples.push(Sample {
-                pid: 7,
-                command: "java".into(),
-                thread: "main".into(),
-                tid: 7,
-                cpu: None,
-                stack,
-                complete: true,
-                guessed: false,
-                unsure: false,
                 count,
                 occurrences,
-                times: Vec::new(),
+                ..Sample::of(7, "main".into(), 7, stack)
             });
         }
         let text = text(&profile, false);

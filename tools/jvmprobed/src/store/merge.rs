@@ -257,18 +257,9 @@ mod tests {
             let frame = Frame::new(Kind::Java, &*format!("app{pid}.Storm.call{number}"));
             let stack = vec![profile.intern(frame)];
             profile.samples.push(Sample {
-                pid,
-                command: "java".into(),
-                thread: "main".into(),
-                tid: pid,
-                cpu: None,
-                stack,
-                complete: true,
-                guessed: false,
-                unsure: false,
                 count: 1,
-                occurrences: 0,
                 times: vec![(0, 1)],
+                ..Sample::of(pid, "main".into(), pid, stack)
             });
         }
         JvmData { identity: identity.into(), profiles: vec![profile], ..JvmData::default() }

@@ -488,18 +488,10 @@ mod tests {
         let mut profile = Profile::default();
         let mut sample = |slots: usize| {
             profile.samples = vec![Sample {
-                pid: 1,
                 command: "".into(),
-                thread: "".into(),
-                tid: 1,
-                cpu: None,
-                stack: Vec::new(),
-                complete: true,
-                guessed: false,
-                unsure: false,
                 count: 1,
-                occurrences: 0,
                 times: vec![(0, 1); slots],
+                ..Sample::of(1, "".into(), 1, Vec::new())
             }];
             encode(&[(0, &profile)]).map(|bytes| decode(&bytes).is_some())
         };

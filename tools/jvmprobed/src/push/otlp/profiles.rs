@@ -256,18 +256,8 @@ pub(crate) mod tests {
         for i in 0..samples {
             let leaf = profile.intern(Frame::new(FrameKind::Kernel, format!("leaf{i}")));
             profile.samples.push(Sample {
-                pid: 7,
-                command: "java".into(),
-                thread: "main".into(),
-                tid: 8,
-                cpu: None,
-                stack: vec![main, leaf],
-                complete: true,
-                guessed: false,
-                unsure: false,
                 count: 1 + u64::from(i),
-                occurrences: 0,
-                times: Vec::new(),
+                ..Sample::of(7, "main".into(), 8, vec![main, leaf])
             });
         }
         let identity = Identity {
