@@ -9,7 +9,7 @@ use libjvmprobe::{
         units::{count, span},
     },
     stack::Frame,
-    trace::waits::{Kind, ThreadName, Unmounted, UnmountedReading, application_frame},
+    trace::waits::{Kind, Unmounted, UnmountedReading, application_frame},
 };
 
 use crate::{
@@ -87,7 +87,7 @@ impl UnmountedThreads {
             let row = self.rows.entry(key.clone()).or_default();
             row.total_ns = row.total_ns.saturating_add(time);
             if let Some(owner) = &group.owner {
-                let mut name = owner_name(owner);
+                let mut name = thread(owner);
                 if row.owners.len() >= MAX_OWNERS && !row.owners.contains_key(&name) {
                     name = OTHER.into();
                 }
@@ -206,17 +206,6 @@ fn key(pid: u32, group: &Unmounted) -> Key {
     }
 }
 
-/// Returns the name of a thread that owns a lock.
-fn owner_name(owner: &ThreadName) -> String {
-    match owner.virtual_thread {
-        Some(number) if owner.tid == 0 && owner.name.is_empty() => {
-            format!("virtual thread #{number}")
-        }
-        Some(number) if owner.tid == 0 => format!("virtual thread #{number} \"{}\"", owner.name),
-        _ => thread(owner),
-    }
-}
-
 /// Returns the mean number of threads. Both times are in nanoseconds.
 fn mean(total: u64, covered: u64) -> f64 {
     if covered == 0 { 0.0 } else { total as f64 / covered as f64 }
@@ -224,7 +213,10 @@ fn mean(total: u64, covered: u64) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use libjvmprobe::{Pid, stack, trace::waits::Awaited};
+    use libjvmprobe::{
+        Pid, stack,
+        trace::waits::{Awaited, ThreadName},
+    };
 
     use super::*;
 

@@ -26,6 +26,10 @@ pub fn awaited(awaited: &Awaited, with_address: bool) -> Option<String> {
 /// Returns the name of a thread.
 pub fn thread(thread: &ThreadName) -> String {
     match thread.virtual_thread {
+        Some(number) if thread.tid == 0 && thread.name.is_empty() => {
+            format!("virtual thread #{number}")
+        }
+        Some(number) if thread.tid == 0 => format!("virtual thread #{number} \"{}\"", thread.name),
         Some(number) => format!("virtual thread #{number} on \"{}\"", thread.name),
         None => format!("\"{}\"", thread.name),
     }

@@ -203,10 +203,7 @@ fn owner_thread(
             Some((thread, stack.unwrap_or_default()))
         }
         Owner::VirtualThread { number, name } => {
-            let name = name.clone().unwrap_or_else(|| "".into());
-            let virtual_thread = Some(*number);
-            let thread = ThreadName { pid: jvm.pid, tid: 0, name, virtual_thread };
-            Some((thread, Arc::default()))
+            Some((ThreadName::of_owner(jvm.pid, *number, name.as_ref()), Arc::default()))
         }
         Owner::None | Owner::Unknown => None,
     }

@@ -219,12 +219,9 @@ impl Owners {
                 let platform = self.platform.get_or_insert_with(|| jvm.platform_threads());
                 platform.get(address).cloned()
             }
-            Owner::VirtualThread { number, name } => Some(ThreadName {
-                pid: jvm.pid,
-                tid: 0,
-                name: name.clone().unwrap_or_else(|| "".into()),
-                virtual_thread: Some(*number),
-            }),
+            Owner::VirtualThread { number, name } => {
+                Some(ThreadName::of_owner(jvm.pid, *number, name.as_ref()))
+            }
             Owner::None | Owner::Unknown => None,
         }
     }

@@ -102,12 +102,20 @@ impl Serialize for Kind {
 pub struct ThreadName {
     /// Its process.
     pub pid: Pid,
-    /// ID of the platform thread.
+    /// ID of the platform thread; 0 for a virtual thread whose carrier is unknown.
     pub tid: u32,
-    /// Name of the platform thread.
+    /// Name of the platform thread; if `tid` is 0, of the virtual thread.
     pub name: Arc<str>,
     /// Number of the virtual thread that is mounted on it.
     pub virtual_thread: Option<u64>,
+}
+
+impl ThreadName {
+    /// Names a virtual thread that owns a lock, whether it is mounted or not. `tid` and the name of a carrier are unknown.
+    pub(super) fn of_owner(pid: Pid, number: u64, name: Option<&Arc<str>>) -> Self {
+        let name = name.cloned().unwrap_or_default();
+        Self { pid, tid: 0, name, virtual_thread: Some(number) }
+    }
 }
 
 /// Object, file or connection for which a thread waited.
