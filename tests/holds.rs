@@ -2,14 +2,23 @@
 //! own management beans report.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::{collections::HashMap, process::Command};
+use std::{
+    collections::{BTreeMap, HashMap},
+    process::Command,
+    time::Duration,
+};
 
 use jvmprobe_tests::{
     load::{Load, numbers},
     run_beside_others,
     runtimes::{Runtime, named, of_unstable},
 };
-use libjvmprobe::{Pid, hotspot::HotSpot, process::Target};
+use libjvmprobe::{
+    Pid,
+    hotspot::{HotSpot, buffers::BufferPool, memory_pools::MemoryPool},
+    process::Target,
+};
+use serde_json::Value;
 
 /// Returns the values that the JVM itself reports.
 fn reported_by_jvm(load: &mut Load) -> HashMap<String, u64> {
@@ -111,29 +120,146 @@ fn code_cache_and_class_count_match_jmx_musl() {
     check(named("musl-17"), &["-XX:+UseSerialGC"]);
 }
 
-/// JMX omits one of the two survivor spaces, which may be a tenth of the heap.
-#[test]
-fn heap_sizes_match_jmx_for_each_collector() {
-    const MAX: u64 = 256 << 20;
-    const REGION: u64 = 1 << 20;
-    run_beside_others();
-    for name in ["zulu-8", "temurin-11", "temurin-17", "temurin-21", "temurin-25"] {
-        for flags in named(name).collectors() {
-            let flags: Vec<_> = flags.split(' ').chain(["-Xmx256m", "-Xms64m"]).collect();
-            let (mut load, hotspot) = start(named(name), &flags);
-            // The JVM updates its performance data when it collects.
-            load.ask("drop");
-            let before = hotspot.heap_size().0.unwrap();
-            let truth = numbers(&load.ask("heap"));
-            let (after, max) = hotspot.heap_size();
-            println!("{name} {flags:?}: {before} {after:?} {max:?} {truth:?}");
-            assert_eq!(max, Some(MAX), "{name} {flags:?}");
-            // The heap may grow and shrink by a region meanwhile.
-            let reported = truth["committed"];
-            assert!(before <= reported + MAX / 10, "{name} {flags:?}");
-            assert!(after.unwrap() + REGION >= reported, "{name} {flags:?}");
-            load.quit();
+/// Compares the pools of a JVM that does nothing, read before and after it reports them. It retries, because the JVM may
+/// allocate memory to answer.
+fn check_pools(name: &str, load: &mut Load, hotspot: &HotSpot) {
+    const TRIES: usize = 50;
+    let mut difference = String::new();
+    for _ in 0..TRIES {
+        let before = hotspot.memory_pools().unwrap();
+        let truth: Vec<Value> = serde_json::from_str(&load.ask("pools")["done ".len()..]).unwrap();
+        let after = hotspot.memory_pools().unwrap();
+        match difference_of_pools(&truth, &before, &after) {
+            None => return,
+            Some(found) => difference = found,
         }
+    }
+    panic!("{name}: {difference}");
+}
+
+/// Returns a description of the first pool that differs from the JVM's own report.
+fn difference_of_pools(
+    truth: &[Value],
+    before: &[MemoryPool],
+    after: &[MemoryPool],
+) -> Option<String> {
+    let mut names: Vec<_> = after.iter().map(|pool| &*pool.name).collect();
+    let mut wanted: Vec<_> = truth.iter().map(|pool| pool["name"].as_str().unwrap()).collect();
+    names.sort_unstable();
+    wanted.sort_unstable();
+    if names != wanted {
+        return Some(format!("{names:?} instead of {wanted:?}"));
+    }
+    truth.iter().find_map(|pool| {
+        let of =
+            |pools: &[MemoryPool]| pools.iter().find(|found| *found.name == pool["name"]).cloned();
+        let (before, after) = (of(before)?, of(after)?);
+        let number = |key: &str| pool[key].as_i64().unwrap();
+        let optional = |value: Option<u64>| value.map_or(-1, u64::cast_signed);
+        let is_within = |key: &str, value: fn(&MemoryPool) -> u64| {
+            let (one, other) = (value(&before).cast_signed(), value(&after).cast_signed());
+            (one.min(other)..=one.max(other)).contains(&number(key))
+        };
+        let is_equal = is_within("used", |pool| pool.used)
+            && is_within("committed", |pool| pool.committed)
+            && optional(after.limit) == number("max")
+            && optional(after.initial) == number("init")
+            && optional(after.used_after_gc) == number("after")
+            && after.is_heap == (pool["type"] == "HEAP");
+        (!is_equal).then(|| format!("{pool}, but {before:?} and then {after:?}"))
+    })
+}
+
+/// Compares the memory pools with those of a JVM's management beans: when it has started, and after collections.
+fn check_memory_pools(name: &str, runtime: &Runtime, flags: &str) {
+    let flags: Vec<_> = flags.split(' ').chain(["-Xmx256m", "-Xms64m"]).collect();
+    let context = format!("{name} {flags:?}");
+    let (mut load, hotspot) = start(runtime, &flags);
+    load.ask("pools");
+    check_pools(&context, &mut load, &hotspot);
+    load.ask("fill 20000000");
+    load.ask("load 300");
+    load.ask("collect");
+    load.ask("fill 5000000");
+    check_pools(&context, &mut load, &hotspot);
+    let (_, max) = hotspot.heap_size();
+    assert_eq!(max, Some(256 << 20), "{context}");
+    load.quit();
+}
+
+#[test]
+fn memory_pools_match_jmx_for_each_collector() {
+    run_beside_others();
+    for name in [
+        "zulu-8",
+        "temurin-11",
+        "temurin-17",
+        "temurin-21",
+        "temurin-25",
+        "sid-26",
+        "sid-27",
+        "sid-28",
+    ] {
+        let runtime = match name.starts_with("sid") {
+            true => of_unstable(name),
+            false => Some(named(name)),
+        };
+        let Some(runtime) = runtime else { continue };
+        for flags in runtime.collectors() {
+            check_memory_pools(name, runtime, flags);
+        }
+    }
+}
+
+/// Compares numbers of threads by state, and buffers.
+fn check_threads(name: &str, flags: &str) {
+    run_beside_others();
+    let (mut load, hotspot) = start(named(name), &flags.split(' ').collect::<Vec<_>>());
+    load.ask("start");
+    let mut counter = hotspot.thread_counter().unwrap();
+    for _ in 0..3 {
+        let answer = load.ask("threads");
+        let truth = answer["done ".len()..].trim().split(',').filter(|text| !text.is_empty());
+        let truth: BTreeMap<String, u64> = truth
+            .map(|text| {
+                let (key, number) = text.rsplit_once(' ').unwrap();
+                (key.to_owned(), number.parse().unwrap())
+            })
+            .collect();
+        let counts = counter.count(Duration::from_secs(1)).unwrap();
+        let counts = counts
+            .into_iter()
+            .map(|((is_daemon, state), count)| (format!("{is_daemon} {}", state.name()), count));
+        assert_eq!(counts.collect::<BTreeMap<_, _>>(), truth, "{name} {flags}");
+    }
+    // JDK 8 does not export the list in which the classes with the counters are found.
+    if name != "zulu-8" {
+        check_buffers(name, &mut load, &hotspot);
+    }
+    load.quit();
+}
+
+fn check_buffers(name: &str, load: &mut Load, hotspot: &HotSpot) {
+    let pools = hotspot.buffer_pools(Duration::from_secs(1)).unwrap();
+    let text =
+        |pool: &BufferPool| format!("{}={}:{}:{}", pool.name, pool.count, pool.used, pool.capacity);
+    let answer = load.ask("buffers");
+    for pool in &pools {
+        assert!(pool.count > 0 && answer.contains(&text(pool)), "{name}: {answer}, but {pools:?}");
+    }
+    assert_eq!(pools.len(), 2);
+}
+
+#[test]
+fn thread_counts_and_buffers_match_jmx() {
+    for (name, flags) in [
+        ("zulu-8", "-XX:+UseParallelGC"),
+        ("temurin-11", "-XX:+UseG1GC"),
+        ("temurin-17", "-XX:+UseShenandoahGC"),
+        ("temurin-21", "-XX:+UseG1GC -XX:-UseCompressedOops"),
+        ("temurin-25", "-XX:+UseZGC"),
+    ] {
+        check_threads(name, flags);
     }
 }
 

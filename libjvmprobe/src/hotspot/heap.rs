@@ -52,11 +52,11 @@ pub(crate) enum Term {
 }
 
 /// `ZValueStorage::offset`: distance in bytes between ZGC's values for successive NUMA nodes.
-const Z_VALUE_STRIDE: u64 = 4096;
+pub(super) const Z_VALUE_STRIDE: u64 = 4096;
 /// End of the addresses of processes on x86-64.
 const MAX_ADDRESS: u64 = 1 << 47;
 /// Maximum number of NUMA nodes. A gauge holds at most eight terms, and each node needs at least one.
-const MAX_NODES: u32 = 8;
+pub(super) const MAX_NODES: u32 = 8;
 /// Maximum distance in bytes of `G1CollectedHeap::_allocator` before `_summary_bytes_used`; in JDK 11
 /// to 28 the field `_verifier` is between these two fields.
 const ALLOCATOR_WITHIN: u64 = 64;

@@ -6,6 +6,7 @@ use crate::{
     Addr, Error, Pid, Result,
     hotspot::{
         Collector,
+        boot_classes::BootClasses,
         build::Build,
         classes::{self, ClassLayout},
         counters::Counters,
@@ -22,7 +23,6 @@ use crate::{
         resolved::Layout,
         sizes::{ClassCounts, HeapCounters},
         threads::{self, ThreadBytes, ThreadLayout},
-        virtual_threads,
     },
     names::clean,
     process::{LibJvm, Target, core_file::CoreFile, memory::Memory},
@@ -30,6 +30,8 @@ use crate::{
 
 /// Plausibility limit for performance data in bytes; by default HotSpot uses 32 KiB.
 const MAX_PERF_DATA: u64 = 4 << 20;
+/// Plausibility limit for `-XX:ActiveProcessorCount`.
+const MAX_PROCESSORS: u64 = 1 << 16;
 
 /// A HotSpot JVM as read from its memory. Clones share the open memory and the layout.
 #[derive(Clone, Debug)]
@@ -63,12 +65,14 @@ pub struct HotSpot {
     pub(super) heap_counters: HeapCounters,
     /// The maximum size of its heap (`-Xmx`), in bytes.
     pub(super) max_heap: Option<u64>,
+    /// The value of `-XX:ActiveProcessorCount`, if it is set.
+    pub(super) configured_processors: Option<u64>,
     /// Addresses of its collection counters.
     pub(super) counters: Option<Counters>,
     pub(super) pid: Pid,
     pub(super) memory: Memory,
     pub(super) layout: Layout,
-    pub(super) classes_of_virtual_threads: Arc<virtual_threads::Cache>,
+    pub(super) boot_classes: Arc<BootClasses>,
 }
 
 impl HotSpot {
@@ -124,13 +128,14 @@ impl HotSpot {
             class_counts: ClassCounts::default(),
             heap_counters: HeapCounters::default(),
             max_heap: None,
+            configured_processors: None,
             counters: None,
             build,
             bias,
             pid,
             memory,
             layout,
-            classes_of_virtual_threads: Arc::default(),
+            boot_classes: Arc::default(),
         };
         hotspot.refresh();
         hotspot
@@ -184,6 +189,11 @@ impl HotSpot {
         self.heap_counters = sizes.unwrap_or_default();
         let max = flags.as_ref().and_then(|flags| flags.flag_u64(memory, "MaxHeapSize"));
         self.max_heap = max.filter(|&max| max > 0);
+        let processors =
+            flags.as_ref().and_then(|flags| flags.flag_u64(memory, "ActiveProcessorCount"));
+        // The default is -1.
+        self.configured_processors =
+            processors.filter(|count| (1..=MAX_PROCESSORS).contains(count));
         self.counters = perf.as_ref().map(|(base, data)| Counters::find(*base, data));
         // SafepointTracing (runtime/safepoint.cpp, JDK 14 and later) keeps the times of the last stop, which
         // the JVM prints with -Xlog:safepoint. They are private, so their addresses are known only if there

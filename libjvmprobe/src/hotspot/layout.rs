@@ -42,6 +42,7 @@ pub(super) enum Feature {
     Shenandoah,
     Epsilon,
     Humongous,
+    Pools,
     Code,
     Methods,
     Walking,
@@ -53,6 +54,7 @@ pub(super) enum Feature {
     ThreadNames,
     NativeLocks,
     ThreadDump,
+    ThreadCounts,
     Synchronizers,
     VirtualMonitors,
     ForwardedObjects,
@@ -82,6 +84,7 @@ impl Feature {
             Self::Shenandoah => "used heap of Shenandoah is unknown",
             Self::Epsilon => "used heap of Epsilon is unknown",
             Self::Humongous => "humongous objects are not distinguished",
+            Self::Pools => "sizes of memory pools are unknown",
             Self::Code => "compiled code has no names",
             Self::Methods => "methods have no names",
             Self::Walking => "stacks are walked by frame pointers",
@@ -93,6 +96,7 @@ impl Feature {
             Self::ThreadNames => "thread names are truncated",
             Self::NativeLocks => "the JVM's own locks have no names",
             Self::ThreadDump => "threads are not listed",
+            Self::ThreadCounts => "hidden threads are recognized by name",
             Self::Synchronizers => "ownable synchronizers are listed only if threads wait for them",
             Self::VirtualMonitors => "monitors that unmounted virtual threads wait for are unknown",
             Self::ForwardedObjects => "objects that ZGC has moved are not found",
@@ -190,7 +194,9 @@ table! {
     SerialTenured       Offset [8 "OneContigSpaceCardGeneration::_the_space", 9 "TenuredGeneration::_the_space"] for Serial;
     ContiguousBottom    Offset [8 "Space::_bottom", 22 "ContiguousSpace::_bottom"] for Serial Cms Epsilon;
     ContiguousTop       Offset [8 "ContiguousSpace::_top"] for Serial Cms Epsilon;
+    ContiguousEnd       Offset [8 "Space::_end", 22 "ContiguousSpace::_end"] for Pools;
     EpsilonSpace        Offset [11 "EpsilonHeap::_space"] for Epsilon;
+    EpsilonCommitted    Offset [11 "EpsilonHeap::_virtual_space"] for Pools;
 
     // gc/cms
     CmsSpace            Offset [8 "ConcurrentMarkSweepGeneration::_cmsSpace"] until 13 for Cms;
@@ -213,6 +219,13 @@ table! {
     G1AllocRegionTable  Symbol [8 "_ZTV18MutatorAllocRegion"] for G1;
     G1DummyRegion       Symbol [8 "_ZN13G1AllocRegion13_dummy_regionE"] for G1;
     G1GrainBytes        Static [8 "HeapRegion::GrainBytes", 23 "G1HeapRegion::GrainBytes"] for Humongous;
+    G1Monitoring        Offset [8 "G1CollectedHeap::_g1mm", 21 "G1CollectedHeap::_monitoring_support"] for Pools;
+    G1EdenUsed          Offset [8 "G1MonitoringSupport::_eden_used", 12 "G1MonitoringSupport::_eden_space_used"] for Pools;
+    G1EdenCommitted     Offset [8 "G1MonitoringSupport::_eden_committed", 12 "G1MonitoringSupport::_eden_space_committed"] for Pools;
+    G1SurvivorUsed      Offset [8 "G1MonitoringSupport::_survivor_used", 12 "G1MonitoringSupport::_survivor_space_used"] for Pools;
+    G1SurvivorCommitted Offset [8 "G1MonitoringSupport::_survivor_committed", 12 "G1MonitoringSupport::_survivor_space_committed"] for Pools;
+    G1OldUsed           Offset [8 "G1MonitoringSupport::_old_used", 12 "G1MonitoringSupport::_old_gen_used"] for Pools;
+    G1OldCommitted      Offset [8 "G1MonitoringSupport::_old_committed", 12 "G1MonitoringSupport::_old_gen_committed"] for Pools;
 
     // gc/parallel
     ParallelYoungStatic Static [8 "ParallelScavengeHeap::_young_gen"] until 26 for Parallel;
@@ -224,18 +237,26 @@ table! {
     ParallelObjects     Offset [8 "PSOldGen::_object_space"] for Parallel;
     MutableBottom       Offset [8 "ImmutableSpace::_bottom", 14 "MutableSpace::_bottom"] for Parallel;
     MutableTop          Offset [8 "MutableSpace::_top"] for Parallel;
+    MutableEnd          Offset [8 "ImmutableSpace::_end", 14 "MutableSpace::_end"] for Pools;
+    ParallelTo          Offset [8 "PSYoungGen::_to_space"] for Pools;
+    ParallelMaxYoung    Offset [8 "PSYoungGen::_max_gen_size"] until 27 for Pools;
 
     // gc/z, gc/x
     XHeapOfHeap         Offset [21 "XCollectedHeap::_heap"] until 23 for Z;
     XAllocator          Offset [21 "XHeap::_page_allocator"] until 23 for Z;
     XUsed               Offset [21 "XPageAllocator::_used"] until 23 for Z;
+    XCapacity           Offset [21 "XPageAllocator::_capacity"] until 23 for Pools;
     ZHeapOfHeap         Offset [11 "ZCollectedHeap::_heap"] for Z;
     ZAllocator          Offset [11 "ZHeap::_page_allocator"] for Z;
     ZUsed               Offset [11 "ZPageAllocator::_used"] until 24 for Z;
+    ZPhysical           Offset [11 "ZPageAllocator::_physical"] until 11 for Pools;
+    ZCapacity           Offset [12 "ZPageAllocator::_capacity"] until 24 for Pools;
+    ZMaxCapacity        Offset [12 "ZPageAllocator::_max_capacity"] for Pools;
     ZNodes              Static [25 "ZNUMA::_count"] for Z;
     ZPartitions         Offset [25 "ZPageAllocator::_partitions"] for Z;
     ZPartitionAddr      Offset [25 "ZPerNUMAZPartition::_addr"] for Z;
     ZPartitionUsed      Offset [25 "ZPartition::_used"] for Z;
+    ZPartitionCapacity  Offset [25 "ZPartition::_capacity"] for Pools;
 
     // gc/z, gc/x: z{Globals,ForwardingTable,GranuleMap,Forwarding,Generation}.hpp, vmStructs_z.hpp (read from JDK 17 on)
     XGlobals            Static [21 "XGlobalsForVMStructs::_instance_p"] until 23 for ForwardedObjects;
@@ -274,6 +295,18 @@ table! {
     ShenandoahGlobalUsed Offset [24 "ShenandoahGeneration::_used"] until 25 for Shenandoah;
     ShenandoahFreeSet   Offset [26 "ShenandoahHeap::_free_set"] for Shenandoah;
     ShenandoahFreeUsed  Offset [26 "ShenandoahFreeSet::_total_global_used"] for Shenandoah;
+    ShenandoahCommitted Offset [11 "ShenandoahHeap::_committed"] for Pools;
+    ShenandoahRegion    Static [11 "ShenandoahHeapRegion::RegionSizeBytes"] for Pools;
+
+    // services/memoryService.hpp, memory/metaspace.hpp (JDK 8 to 15), memory/metaspace/{runningCounters,metaspaceContext}.hpp
+    MemoryPools         Symbol [8 "_ZN13MemoryService11_pools_listE"] for Pools;
+    MetaspaceUsed       Symbol [8 "_ZN12MetaspaceAux11_used_wordsE", 10 "_ZN14MetaspaceUtils11_used_wordsE"] until 15 for Pools;
+    MetaspaceSpaces     Symbol [8 "_ZN9Metaspace11_space_listE"] until 15 for Pools;
+    ClassSpaces         Symbol [8 "_ZN9Metaspace17_class_space_listE"] until 15 for Pools;
+    MetaspaceContext    Symbol [16 "_ZN9metaspace16MetaspaceContext23_nonclass_space_contextE"] for Pools;
+    ClassSpaceContext   Symbol [16 "_ZN9metaspace16MetaspaceContext20_class_space_contextE"] for Pools;
+    MetaspaceUsedCount  Symbol [16 "_ZN9metaspace15RunningCounters22_used_nonclass_counterE"] for Pools;
+    ClassSpaceUsedCount Symbol [16 "_ZN9metaspace15RunningCounters19_used_class_counterE"] for Pools;
 
     // code/codeCache.hpp, utilities/growableArray.hpp, memory/heap.hpp, memory/virtualspace.hpp
     CodeHeapOne         Static [8 "CodeCache::_heap"] until 8 for Code Walking;
@@ -437,6 +470,11 @@ table! {
     NativeLocks         Static [25 "Mutex::_mutex_array"] for NativeLocks;
 
     // runtime/{javaThread,objectMonitor,lockStack}.hpp; before JDK 17, the monitors of a thread are in runtime/thread.hpp
+    JavaThreadTable     Symbol [8 "_ZTV10JavaThread"] for ThreadCounts;
+    AgentThreadTable    Symbol [8 "_ZTV16JvmtiAgentThread"] for ThreadCounts;
+    NotificationThreadTable Symbol [16 "_ZTV18NotificationThread"] for ThreadCounts;
+    AttachThreadTable   Symbol [23 "_ZTV20AttachListenerThread"] for ThreadCounts;
+    RecorderThreadTable Symbol [23 "_ZTV17JfrRecorderThread"] for ThreadCounts;
     ThreadObject        Offset [8 "JavaThread::_threadObj"] for ThreadNames ThreadDump;
     ThreadState         Offset [8 "JavaThread::_thread_state"] for ThreadDump;
     Anchor              Offset [8 "JavaThread::_anchor"] for ThreadDump;

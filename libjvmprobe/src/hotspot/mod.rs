@@ -4,6 +4,8 @@
 //! |---|---|
 //! | `layout` | table of the HotSpot names that are looked up, and list of changes between JDKs |
 //! | `resolved` | the table's offsets and addresses in one JVM |
+//! | `boot_classes` | classes of java.base by name |
+//! | [`buffers`] | buffers outside of the heap, as JMX shows them |
 //! | `build` | facts about one libjvm.so, read once |
 //! | `vmstructs` | the tables of fields and types that every libjvm.so exports |
 //! | `instance` | one JVM and its properties |
@@ -19,6 +21,7 @@
 //! | `methods` | methods: names, parameters, lines |
 //! | `origins` | methods: whether they are native, and their modules |
 //! | `modules` | modules of classes |
+//! | [`memory_pools`] | memory pools, as JMX shows them |
 //! | `native_locks` | the JVM's own locks by address |
 //! | [`classes`] | classes: names |
 //! | [`loaded`] | all loaded classes: state, origin, which methods were called |
@@ -41,6 +44,8 @@
 //! target and it is never stopped. While a JVM is starting up, some of its data do not exist yet;
 //! [`HotSpot::refresh`] reads them later.
 
+mod boot_classes;
+pub mod buffers;
 mod build;
 pub mod classes;
 pub mod code;
@@ -61,6 +66,7 @@ mod instance;
 pub mod java_threads;
 mod layout;
 pub mod loaded;
+pub mod memory_pools;
 pub(crate) mod methods;
 mod modules;
 pub(crate) mod native_locks;

@@ -43,13 +43,20 @@ impl ClassCounts {
 
     /// Returns the number of loaded classes; `None` if the JVM does not count them.
     fn read(&self, memory: &Memory) -> Result<Option<u64>> {
+        let totals = self.totals(memory)?;
+        Ok(totals.map(|(loaded, unloaded)| loaded.saturating_sub(unloaded)))
+    }
+
+    /// Returns the numbers of classes that were loaded and unloaded since the JVM started; `None` if the JVM does not count
+    /// them.
+    fn totals(&self, memory: &Memory) -> Result<Option<(u64, u64)>> {
         let Some(loaded) = self.loaded else { return Ok(None) };
         let count = |at: Option<Addr>| at.map_or(Ok(0), |at| memory.u64(at));
         // The counters of unloaded classes are read first, so a class that is unloaded meanwhile still
         // counts. In the other order, the result could be too low.
         let gone = count(self.unloaded)?.saturating_add(count(self.archived_unloaded)?);
         let come = memory.u64(loaded)?.saturating_add(count(self.archived)?);
-        Ok(Some(come.saturating_sub(gone)))
+        Ok(Some((come, gone)))
     }
 }
 
@@ -87,6 +94,17 @@ impl HotSpot {
     /// [`Error::Layout`] naming the field that is missing or implausible, [`Error::Memory`] if the JVM has exited.
     pub fn code_cache(&self) -> Result<Fill> {
         fill::read(&self.memory, &self.layout)
+    }
+
+    /// Returns the numbers of classes that were loaded and unloaded since the JVM started; `None` if the JVM does not count
+    /// them.
+    pub fn class_totals(&self) -> Option<(u64, u64)> {
+        self.class_counts.totals(&self.memory).ok()?
+    }
+
+    /// Returns the number of processors that `-XX:ActiveProcessorCount` sets, if any.
+    pub fn configured_processors(&self) -> Option<u64> {
+        self.configured_processors
     }
 
     /// Whether the JVM counts its classes itself, so that [`Self::loaded_classes`] costs next to nothing.

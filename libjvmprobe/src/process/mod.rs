@@ -13,6 +13,7 @@
 //! | `memory` | reading its memory |
 //! | `core_file` | core files: memory, threads and files of a process that has ended |
 //! | [`blocking_call`] | the system call in which a thread waits, and for which file |
+//! | [`resources`] | its processors and file descriptors |
 //! | [`os_threads`] | its threads as the kernel describes them |
 //! | `reader` | child processes that make reads which may get stuck |
 //! | [`root`] | the only access to its file system |
@@ -34,6 +35,7 @@ pub mod os_threads;
 pub(crate) mod pid;
 pub(crate) mod present;
 pub(crate) mod reader;
+pub mod resources;
 pub mod root;
 pub(crate) mod scan;
 pub mod service;

@@ -12,7 +12,7 @@ use serde::Deserialize;
 
 use crate::{
     config::{self, parse_age},
-    metrics::Listen,
+    metrics::{Listen, Sets},
     push::target::Address,
     show::{jvm_filter::JvmFilter, time_arg::TimeArg},
 };
@@ -162,6 +162,15 @@ pub struct Daemon {
         help = "Address and port of the health checks, or none [default: loopback, the port after that of --listen]"
     )]
     pub health_listen: Option<Listen>,
+
+    /// Sets of metrics of JVMs
+    #[arg(
+        long,
+        value_name = "SET",
+        hide_possible_values = true,
+        help = "Metrics of JVMs: jvmprobe (jvmprobe_*), otel (OpenTelemetry's jvm_*) or all [default: all]"
+    )]
+    pub metrics: Option<Sets>,
 
     /// TLS and basic authentication of metrics
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath,

@@ -83,6 +83,7 @@ pub fn options(args: &Daemon, config: Config, verbose: u8) -> Options {
         allocation: !args.no_alloc && config.take.allocation.unwrap_or(true),
         thread_dumps: thread_dumps(args, &config),
         limits: limits(args, &config),
+        sets: args.metrics.or(config.metrics.set).unwrap_or_default(),
         serve: server::Options {
             listen: args.listen.unwrap_or(config.metrics.listen).0,
             health: args.health_listen.or(config.metrics.health_listen),

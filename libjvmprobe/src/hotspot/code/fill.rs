@@ -41,16 +41,43 @@ pub struct Fill {
 const BEFORE: u64 = 2;
 const WORDS: usize = 7;
 
-/// Reads the fill level.
+/// Fill level of one code heap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::hotspot) struct HeapFill {
+    /// Address of the CodeHeap.
+    pub(in crate::hotspot) heap: Addr,
+    /// Bytes in use.
+    pub(in crate::hotspot) used: u64,
+    /// Committed size.
+    pub(in crate::hotspot) committed: u64,
+    /// Maximum size.
+    pub(in crate::hotspot) size: u64,
+}
+
+/// Reads the fill level of the code cache.
+///
+/// # Errors
+/// The errors of [`read_heaps`].
+pub(in crate::hotspot) fn read(memory: &Memory, layout: &Layout) -> Result<Fill> {
+    let heaps = read_heaps(&mut Pages::new(memory), layout)?;
+    Ok(heaps.iter().fold(Fill::default(), |sum, heap| Fill {
+        used: sum.used.saturating_add(heap.used),
+        size: sum.size.saturating_add(heap.size),
+    }))
+}
+
+/// Reads the fill level of each code heap.
 ///
 /// # Errors
 /// [`Error::Layout`] naming the field that is missing or implausible, [`Error::Memory`].
-pub(in crate::hotspot) fn read(memory: &Memory, layout: &Layout) -> Result<Fill> {
-    let pages = &mut Pages::new(memory);
+pub(in crate::hotspot) fn read_heaps(
+    pages: &mut Pages<'_>,
+    layout: &Layout,
+) -> Result<Vec<HeapFill>> {
     let log = layout.get(Item::HeapSegmentLog)?;
     let first = log.checked_sub(8 * BEFORE).filter(|first| first.is_multiple_of(8));
     let first = first.ok_or_else(|| Error::layout("unknown layout of a code heap"))?;
-    let mut fill = Fill::default();
+    let mut fills = Vec::new();
     for address in addresses(pages, layout)? {
         let heap = Heap::read(pages, layout, address)?;
         let mut words = [0; WORDS];
@@ -59,10 +86,14 @@ pub(in crate::hotspot) fn read(memory: &Memory, layout: &Layout) -> Result<Fill>
         }
         let used = used_segments(&heap, words);
         let used = used.ok_or_else(|| Error::layout("unknown layout of a code heap"))?;
-        fill.used = fill.used.saturating_add(used << heap.segment_log);
-        fill.size = fill.size.saturating_add(heap.reserved());
+        fills.push(HeapFill {
+            heap: address,
+            used: used << heap.segment_log,
+            committed: heap.high.0.saturating_sub(heap.low.0),
+            size: heap.reserved(),
+        });
     }
-    Ok(fill)
+    Ok(fills)
 }
 
 /// Returns the number of segments in use; `None` if the words are implausible.

@@ -27,6 +27,7 @@
 
 mod anchor;
 mod awaited;
+mod counter;
 mod heap_pages;
 mod held;
 mod owners;
@@ -46,9 +47,11 @@ use std::{
 pub(crate) use self::anchor::JavaFrame;
 pub(super) use self::anchor::{last_java_frame, stack};
 pub(crate) use self::awaited::{AwaitedReader, WaitFields};
+pub use self::counter::{ThreadCounter, ThreadCounts, ThreadState};
 pub(crate) use self::held::FrameState;
 pub use self::held::HeldMonitor;
 pub use self::pools::ConnectionPool;
+
 use self::reader::Reader;
 pub(super) use self::synchronizers::owned;
 pub use self::synchronizers::{OwnedSynchronizer, OwnedSynchronizers};

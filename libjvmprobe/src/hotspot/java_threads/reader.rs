@@ -445,7 +445,7 @@ impl Reader {
     }
 
     /// Reads status, priority and daemon of a thread; `None` if it has no `Thread$FieldHolder` yet.
-    fn state(
+    pub(super) fn state(
         &mut self,
         pages: &mut Pages<'_>,
         thread: Addr,

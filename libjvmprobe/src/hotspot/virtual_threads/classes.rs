@@ -1,27 +1,16 @@
 //! The classes of java.base whose objects the reader of virtual threads reads, and the offsets of their
-//! fields. Only the boot loader loads classes of java.base, so only its classes are searched.
+//! fields.
 
-use std::{
-    collections::HashMap,
-    sync::{Mutex, PoisonError},
-    time::Instant,
-};
+use std::{collections::HashMap, time::Instant};
 
 use super::VirtualState;
 use crate::{
     Addr, Error, Result,
     hotspot::{
-        fields::FieldName, java_threads::reader::Reader as Threads, layout::Item, loaded::at,
-        pages::Pages, resolved::Layout,
+        boot_classes::BootClasses, fields::FieldName, java_threads::reader::Reader as Threads,
+        layout::Item, loaded::at, pages::Pages, resolved::Layout,
     },
 };
-
-/// Maximum number of class loaders that are visited. The boot loader is the last one of the list.
-const MAX_LOADERS: usize = 1 << 20;
-/// Maximum number of classes of the boot loader that are visited.
-const MAX_CLASSES: usize = 1 << 17;
-/// Number of class names that are read together.
-const AT_ONCE: usize = 256;
 
 const VIRTUAL_THREAD: &str = "java/lang/VirtualThread";
 const THREAD: &str = "java/lang/Thread";
@@ -42,7 +31,8 @@ const NODE: &str = "java/util/concurrent/ConcurrentHashMap$Node";
 const BIN: &str = "java/util/concurrent/ConcurrentHashMap$TreeBin";
 const FORWARDING: &str = "java/util/concurrent/ConcurrentHashMap$ForwardingNode";
 
-const WANTED: [&str; 18] = [
+/// The classes that are searched for.
+pub(in crate::hotspot) const WANTED: &[&str] = &[
     VIRTUAL_THREAD,
     THREAD,
     CONTINUATION,
@@ -156,18 +146,6 @@ pub(super) struct Map {
     pub(super) forwarding: Option<ClassWithField>,
 }
 
-/// The classes of [`WANTED`] that earlier searches have found in the boot loader's list. The loader adds new classes at
-/// the beginning of its list and never unloads them, so each search reads only the classes that are new.
-#[derive(Debug, Default)]
-pub(in crate::hotspot) struct Cache(Mutex<Cached>);
-
-#[derive(Debug, Default)]
-struct Cached {
-    /// The newest class of the last search.
-    newest: Addr,
-    found: HashMap<&'static str, Addr>,
-}
-
 impl Classes {
     /// Finds the classes; `None` if the JVM has not loaded `VirtualThread`, so that there are no virtual threads.
     ///
@@ -177,14 +155,10 @@ impl Classes {
         pages: &mut Pages<'_>,
         threads: &Threads,
         layout: &Layout,
-        cache: &Cache,
+        classes: &BootClasses,
         until: Instant,
     ) -> Result<Option<Self>> {
-        let found = {
-            let mut cached = cache.0.lock().unwrap_or_else(PoisonError::into_inner);
-            cached.update(pages, layout, until)?;
-            cached.found.clone()
-        };
+        let found = classes.find(pages, layout, until)?;
         let mut finder = Finder { threads, layout, found };
         let Some(virtual_thread) = finder.class(VIRTUAL_THREAD) else { return Ok(None) };
         let [state, continuation, carrier] = finder.fields(
@@ -352,55 +326,4 @@ impl Finder<'_> {
         let forwarding = self.class(FORWARDING).zip(next_table);
         Ok(Some(Map { of_view, table, key, next, node, bin, forwarding }))
     }
-}
-
-impl Cached {
-    /// Reads the classes that were loaded since the last update.
-    fn update(&mut self, pages: &mut Pages<'_>, layout: &Layout, until: Instant) -> Result<()> {
-        // The boot loader is the last one in the list of loaders.
-        let next_loader = layout.get(Item::NextLoader)?;
-        let mut loader = pages.pointer(layout.address(Item::Loaders)?)?;
-        for _ in 0..MAX_LOADERS {
-            match pages.pointer(at(loader, next_loader)?)? {
-                Addr(0) => break,
-                next => loader = next,
-            }
-            if Instant::now() >= until {
-                return Err(Error::layout("the list of class loaders could not be read in time"));
-            }
-        }
-        let next_class = layout.get(Item::NextClass)?;
-        let mut classes = Vec::new();
-        let mut klass = pages.pointer(at(loader, layout.get(Item::FirstClass)?)?)?;
-        let is_end = |klass: Addr| klass == Addr(0) || klass == self.newest;
-        while !is_end(klass) && classes.len() < MAX_CLASSES && Instant::now() < until {
-            classes.push(klass);
-            klass = pages.pointer(at(klass, next_class)?)?;
-        }
-        let mut is_complete = is_end(klass);
-        for some in classes.chunks(AT_ONCE) {
-            let names = pages.read_batched(some, |pages, &klass| wanted(pages, layout, klass));
-            for (&klass, name) in some.iter().zip(names) {
-                match name {
-                    Ok(name) => self.found.extend(name.map(|name| (name, klass))),
-                    Err(_) => is_complete = false,
-                }
-            }
-        }
-        if let Some(&newest) = classes.first().filter(|_| is_complete) {
-            self.newest = newest;
-        }
-        Ok(())
-    }
-}
-
-/// Returns the name of a class if it is one of [`WANTED`].
-fn wanted(pages: &mut Pages<'_>, layout: &Layout, klass: Addr) -> Result<Option<&'static str>> {
-    let symbol = pages.pointer(at(klass, layout.get(Item::KlassName)?)?)?;
-    let length = usize::from(pages.u16(at(symbol, layout.get(Item::SymbolLength)?)?)?);
-    if !WANTED.iter().any(|wanted| wanted.len() == length) {
-        return Ok(None);
-    }
-    let text = pages.bytes(at(symbol, layout.get(Item::SymbolBody)?)?, length)?;
-    Ok(WANTED.into_iter().find(|wanted| wanted.as_bytes() == text))
 }

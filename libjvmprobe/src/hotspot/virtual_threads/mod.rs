@@ -42,12 +42,13 @@ use std::{
 };
 
 pub use self::chunks::ChunkFrame;
-pub(super) use self::classes::Cache;
+pub(super) use self::classes::WANTED;
 use self::reader::Reader;
 use crate::{
     Addr, Result,
     hotspot::{
         HotSpot,
+        boot_classes::BootClasses,
         java_threads::{BlockedOn, Owner, ThreadStatus},
         resolved::Layout,
     },
@@ -193,7 +194,7 @@ impl HotSpot {
     /// # Errors
     /// [`crate::Error::Layout`] naming the missing field or class, [`crate::Error::Memory`] if the JVM has exited.
     pub fn virtual_threads(&self, max: usize) -> Result<VirtualThreads> {
-        read(&self.memory, &self.layout, &self.classes_of_virtual_threads, max)
+        read(&self.memory, &self.layout, &self.boot_classes, max)
     }
 }
 
@@ -204,14 +205,14 @@ impl HotSpot {
 pub(super) fn read(
     memory: &Memory,
     layout: &Layout,
-    cache: &Cache,
+    classes: &BootClasses,
     max: usize,
 ) -> Result<VirtualThreads> {
     if layout.major < FIRST_WITH_VIRTUAL_THREADS {
         return Ok(VirtualThreads::default());
     }
     let until = Instant::now() + MAX_TIME;
-    within(MAX_TIME, || match Reader::new(memory, layout, cache, (max, until))? {
+    within(MAX_TIME, || match Reader::new(memory, layout, classes, (max, until))? {
         Some(mut reader) => reader.read(until),
         None => Ok(VirtualThreads::default()),
     })

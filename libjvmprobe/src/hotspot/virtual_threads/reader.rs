@@ -10,12 +10,13 @@ use std::{
 use super::{
     Container, VirtualState, VirtualThread, VirtualThreads,
     chunks::{ChunkFrame, Frames, MAX_FRAMES},
-    classes::{Cache, Classes},
+    classes::Classes,
     containers::{Found, Owned},
 };
 use crate::{
     Addr, Error, Result,
     hotspot::{
+        boot_classes::BootClasses,
         java_threads::{
             Block, BlockKind, BlockedOn, Owner, StoredOwner,
             reader::{Reader as Threads, ThreadFields},
@@ -124,12 +125,12 @@ impl Reader {
     pub(super) fn new(
         memory: &Memory,
         layout: &Layout,
-        cache: &Cache,
+        classes: &BootClasses,
         (max, until): (usize, Instant),
     ) -> Result<Option<Self>> {
         let threads = Threads::new(memory, layout)?;
         let pages = &mut Pages::sequential(memory);
-        let Some(classes) = Classes::find(pages, &threads, layout, cache, until)? else {
+        let Some(classes) = Classes::find(pages, &threads, layout, classes, until)? else {
             return Ok(None);
         };
         let added_field = |item| {

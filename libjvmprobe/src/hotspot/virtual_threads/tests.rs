@@ -214,7 +214,7 @@ impl Jvm {
         read(
             &own_memory(),
             &self.image.read().unwrap().of_jdk(21),
-            &Cache::default(),
+            &BootClasses::default(),
             MAX_VIRTUAL_THREADS,
         )
     }
@@ -282,7 +282,7 @@ fn jdk_before_21_has_no_virtual_threads() {
     let jvm = Jvm::new();
     let layout = jvm.image.read().unwrap().of_jdk(17);
     assert_eq!(
-        read(&own_memory(), &layout, &Cache::default(), MAX_VIRTUAL_THREADS).unwrap(),
+        read(&own_memory(), &layout, &BootClasses::default(), MAX_VIRTUAL_THREADS).unwrap(),
         VirtualThreads::default()
     );
 }
@@ -325,7 +325,7 @@ fn cyclic_implausible_or_empty_chunks_terminate() {
 #[test]
 fn later_read_has_the_same_result_and_the_maximum_number_limits_it() {
     let jvm = Jvm::new();
-    let (layout, cache) = (jvm.image.read().unwrap().of_jdk(21), Cache::default());
+    let (layout, cache) = (jvm.image.read().unwrap().of_jdk(21), BootClasses::default());
     let read = |max| read(&own_memory(), &layout, &cache, max).unwrap();
     let first = read(MAX_VIRTUAL_THREADS);
     assert_eq!(first.threads.len(), 1);
@@ -360,7 +360,7 @@ proptest! {
         for (index, object) in copies {
             jvm.image.damage(index, objects[object % objects.len()].0);
         }
-        if let Ok(found) = read(&own_memory(), &layout, &Cache::default(), MAX_VIRTUAL_THREADS) {
+        if let Ok(found) = read(&own_memory(), &layout, &BootClasses::default(), MAX_VIRTUAL_THREADS) {
             prop_assert!(found.threads.len() <= 4096);
             for thread in &found.threads {
                 prop_assert!(thread.frames.len() <= chunks::MAX_FRAMES + 1);

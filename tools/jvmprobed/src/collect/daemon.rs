@@ -38,7 +38,7 @@ use crate::{
     config::Rule,
     identity::Rules,
     metrics::{
-        SharedTotals,
+        Sets, SharedTotals,
         figures::{DaemonMetrics, Figures},
         server::{self, Health, cost::serving_ns},
     },
@@ -80,6 +80,8 @@ pub struct Options {
     pub rules: Vec<Rule>,
     /// Listeners of metrics and health.
     pub serve: server::Options,
+    /// Sets of metrics of JVMs that are exported.
+    pub sets: Sets,
     /// Push targets.
     pub targets: Vec<target::Options>,
     /// Directory of the queues of push targets.
@@ -122,7 +124,11 @@ pub fn run(options: Options, store: Store, read_again: impl Fn() -> Result<Chang
     let signals = signals::listen(&net).context("cannot handle signals")?;
     let totals = SharedTotals::default();
     let push = Push::start(&net, &options.targets, &options.queues, retry::Limits::default())?;
-    totals.lock().targets = push.ledgers();
+    {
+        let mut totals = totals.lock();
+        totals.targets = push.ledgers();
+        totals.sets = options.sets;
+    }
     let health = Arc::new(Health::default());
     let _serving = listeners.start(&totals, &health).context("cannot start a thread")?;
     let slots = Slots::new(MAX_JVMS);
@@ -162,7 +168,7 @@ pub fn run(options: Options, store: Store, read_again: impl Fn() -> Result<Chang
         window: options.window,
     };
     let window_end = Boundary::after(&tracer_options);
-    let jvms = Jvms::open(Arc::clone(&rules), registry, options.window)?;
+    let jvms = Jvms::open(Arc::clone(&rules), registry, options.window, options.sets)?;
     let (out, batches) = sync_channel(MAX_BATCHES);
     let tracers = Tracers::start(tracer_options, out)?;
     let mut daemon = Daemon {

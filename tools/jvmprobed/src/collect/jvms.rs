@@ -15,8 +15,9 @@ use libjvmprobe::{
 };
 
 use crate::{
+    collect::values::{HostReader, ValuesReader},
     identity::{Identities, Rules},
-    metrics::figures::Gauges,
+    metrics::{Sets, figures::Gauges, semconv::values::Host},
     window::Identity,
 };
 
@@ -46,6 +47,8 @@ pub struct Jvms {
     replaced: Vec<Arc<Identity>>,
     /// Number of windows so far.
     windows: u64,
+    /// Reads the values of the host; `None` if the semantic conventions' metrics are not exported.
+    host: Option<HostReader>,
     /// PID of the JVM whose gauges were read last.
     last_read: u32,
     /// JVMs whose gauges of the last window are missing or incomplete because time ran out.
@@ -63,11 +66,17 @@ struct KnownJvm {
     /// CPU time of the JVM's process, in nanoseconds. It is read when the JVM is found and at the end of each
     /// window.
     cpu_ns: Option<u64>,
+    values: ValuesReader,
 }
 
 impl Jvms {
     /// Subscribes to the JVMs that run now and to those that start later.
-    pub fn open(rules: Arc<Rules>, registry: Registry, window: Duration) -> Result<Self> {
+    pub fn open(
+        rules: Arc<Rules>,
+        registry: Registry,
+        window: Duration,
+        sets: Sets,
+    ) -> Result<Self> {
         Ok(Self {
             arrivals: registry.subscribe()?,
             registry,
@@ -77,6 +86,7 @@ impl Jvms {
             new: Vec::new(),
             replaced: Vec::new(),
             windows: 0,
+            host: (sets != Sets::Jvmprobe).then(HostReader::default),
             last_read: 0,
             left_out: Vec::new(),
         })
@@ -96,6 +106,7 @@ impl Jvms {
                     // JVMs that the rules drop or that have ended are never read.
                     let is_read = known.identity.is_some() && known.ended.is_none();
                     known.hotspot = arrival.hotspot.ok().filter(|_| is_read);
+                    known.values.reset();
                 }
                 _ => self.add(arrival),
             }
@@ -111,7 +122,14 @@ impl Jvms {
         let hotspot = hotspot.ok().filter(|_| identity.is_some());
         // CPU time before this instant belongs to no window.
         let cpu_ns = target.process.cpu_ns();
-        let known = KnownJvm { target, hotspot, identity: identity.clone(), ended: None, cpu_ns };
+        let known = KnownJvm {
+            target,
+            hotspot,
+            identity: identity.clone(),
+            ended: None,
+            cpu_ns,
+            values: ValuesReader::default(),
+        };
         let before = self.known.insert(pid, known);
         // The process of the previous entry runs another program now, or it has ended and its PID was reused.
         if let Some(KnownJvm { identity: Some(old), ended: None, .. }) = before {
@@ -170,6 +188,7 @@ impl Jvms {
         self.windows += 1;
         let until = Instant::now() + self.window / PART_FOR_ALL;
         self.left_out.clear();
+        let host = self.host.as_mut().map(HostReader::read);
         let mut read = Vec::new();
         for pid in sorted_after(self.known.keys().copied(), self.last_read) {
             let Some(known) = self.known.get_mut(&pid) else { continue };
@@ -181,7 +200,7 @@ impl Jvms {
             if is_complete {
                 self.last_read = pid;
                 let (gauges, has_all) =
-                    known.gauges(self.windows, until.min(now + MAX_TIME_PER_JVM));
+                    known.gauges(self.windows, host, until.min(now + MAX_TIME_PER_JVM));
                 is_complete = has_all;
                 read.push((Arc::clone(&identity), gauges));
             }
@@ -223,10 +242,14 @@ impl Jvms {
 impl KnownJvm {
     /// Reads the gauges. Values that cannot be read, because the JVM is starting up or ending, are left out.
     /// The returned flag is false if time ran out.
-    fn gauges(&mut self, windows: u64, until: Instant) -> (Gauges, bool) {
+    fn gauges(&mut self, windows: u64, host: Option<Host>, until: Instant) -> (Gauges, bool) {
         let pid = self.target.pid().0;
         let cpu_ns = self.cpu_ns;
         let mut gauges = Gauges { threads: threads(pid), cpu_ns, ..Gauges::default() };
+        if let Some(host) = host {
+            let jvm = (self.target.pid(), self.hotspot.as_deref());
+            gauges.values = Some(self.values.read(jvm, cpu_ns, host, until).into());
+        }
         let Some(hotspot) = &self.hotspot else { return (gauges, true) };
         (gauges.heap_committed, gauges.heap_max) = hotspot.heap_size();
         if let Ok(fill) = hotspot.code_cache() {

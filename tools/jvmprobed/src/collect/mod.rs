@@ -5,6 +5,7 @@
 //! | [`tracers`] | threads of the library's tracers |
 //! | [`batch`] | batches that the tracers deliver |
 //! | [`jvms`] | the running JVMs and their identities |
+//! | [`values`] | values of the semantic conventions' metrics |
 //! | [`window_builder`] | builds windows out of batches, and adds them to the totals |
 //! | [`saving`] | keeps CPU time and memory within limits by reducing what is collected |
 //! | [`stalls`] | thread dumps of JVMs with a deadlock or without progress |
@@ -20,6 +21,7 @@ pub mod saving;
 pub mod signals;
 pub mod stalls;
 pub mod tracers;
+pub mod values;
 pub mod waits;
 pub mod window_builder;
 pub mod window_worker;

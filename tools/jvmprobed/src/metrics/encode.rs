@@ -37,16 +37,17 @@ pub enum Exposition {
 }
 
 impl Exposition {
-    /// Chooses the format by the scraper's `Accept` header. OpenMetrics is the default.
+    /// Chooses the format by the scraper's `Accept` header. Prometheus's text format is the default, as it is for Prometheus'
+    /// own client libraries.
     pub fn accepted(accept: &str) -> Self {
         if accept.contains("application/vnd.google.protobuf")
             && accept.contains("io.prometheus.client.MetricFamily")
         {
             return Self::Protobuf;
         }
-        match accept.contains("text/plain") && !accept.contains("application/openmetrics-text") {
-            true => Self::Text,
-            false => Self::OpenMetrics,
+        match accept.contains("application/openmetrics-text") {
+            true => Self::OpenMetrics,
+            false => Self::Text,
         }
     }
 
@@ -127,7 +128,7 @@ fn encode_family(family: &Family<'_>, encoder: &mut DescriptorEncoder<'_>) -> fm
     };
     let kind = match family.kind {
         Kind::Counter => MetricType::Counter,
-        Kind::Gauge => MetricType::Gauge,
+        Kind::Gauge | Kind::UpDownCounter => MetricType::Gauge,
         Kind::Histogram => MetricType::Histogram,
     };
     // The crate adds a full stop to the help text.
@@ -231,7 +232,8 @@ mod tests {
     #[test]
     fn accept_header_selects_the_format() {
         let accepted = Exposition::accepted;
-        assert_eq!(accepted(""), Exposition::OpenMetrics);
+        assert_eq!(accepted(""), Exposition::Text);
+        assert_eq!(accepted("*/*"), Exposition::Text);
         assert_eq!(accepted("text/plain;version=0.0.4;q=0.3"), Exposition::Text);
         assert_eq!(
             accepted("application/openmetrics-text;version=1.0.0,text/plain;q=0.5"),

@@ -5,8 +5,10 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use crate::{
     metrics::{
+        Sets,
         figures::Waited,
         histogram::{Histogram, seconds},
+        semconv,
         server::cost::serving_ns,
         totals::{Key, OperationTotals, Series, Totals, cut},
     },
@@ -36,6 +38,8 @@ pub enum Kind {
     Counter,
     /// A value that goes up and down.
     Gauge,
+    /// A value that goes up and down, and that may be summed over JVMs. For Prometheus, it is a gauge.
+    UpDownCounter,
     /// A distribution of durations.
     Histogram,
 }
@@ -69,7 +73,13 @@ use Value::Number;
 impl Totals {
     /// Returns all metrics, those of JVMs first. Metrics without a point are left out.
     pub fn families(&self) -> Vec<Family<'_>> {
-        let mut all = self.jvm_families();
+        let mut all = match self.sets {
+            Sets::Otel => vec![self.info()],
+            Sets::Jvmprobe | Sets::All => self.jvm_families(),
+        };
+        if self.sets != Sets::Jvmprobe {
+            all.extend(semconv::families::families(self));
+        }
         all.extend(self.daemon_families());
         all.extend(self.target_families());
         all.retain(|family| !family.points.is_empty());
@@ -563,7 +573,8 @@ const INFO: [(&str, &str); 9] = [
     ("host_name", "host.name"),
 ];
 
-fn labels((name, pid): &Key) -> Labels {
+/// Returns the labels that identify a JVM.
+pub fn labels((name, pid): &Key) -> Labels {
     vec![("jvm", name.clone()), ("pid", pid.to_string().into())]
 }
 

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use crate::metrics::semconv::{collections::Collection, values::Values};
+
 /// Figures of a JVM in one window.
 #[derive(Clone, Debug, Default)]
 pub struct Figures {
@@ -38,6 +40,9 @@ pub struct Stop {
     pub cpu_wait_ns: Option<u64>,
     /// Number of collections; 0 for other operations and for phases of a cycle.
     pub collections: u64,
+    /// The collection, or the pause or cycle of a concurrent collector, as the JVM's management beans report it; `None` for
+    /// other stops.
+    pub collection: Option<Collection>,
     /// Heap in use when the collection began, in bytes.
     pub heap_before: Option<u64>,
     /// Heap in use when the collection ended, in bytes.
@@ -54,6 +59,7 @@ impl Default for Stop {
             ttsp_ns: None,
             cpu_wait_ns: None,
             collections: 0,
+            collection: None,
             heap_before: None,
             heap_after: None,
         }
@@ -108,7 +114,7 @@ impl Processor {
 }
 
 /// Gauges of a JVM.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Gauges {
     /// Used part of the code cache, in bytes.
     pub code_cache_used: Option<u64>,
@@ -124,6 +130,8 @@ pub struct Gauges {
     pub heap_max: Option<u64>,
     /// CPU time of the process since its start, as counted by the kernel, in nanoseconds.
     pub cpu_ns: Option<u64>,
+    /// Values of the semantic conventions' metrics; `None` if they are not exported.
+    pub values: Option<Arc<Values>>,
 }
 
 impl Gauges {
@@ -135,6 +143,9 @@ impl Gauges {
         self.heap_committed = newer.heap_committed.or(self.heap_committed);
         self.heap_max = newer.heap_max.or(self.heap_max);
         self.cpu_ns = newer.cpu_ns.or(self.cpu_ns);
+        if newer.values.is_some() {
+            self.values.clone_from(&newer.values);
+        }
     }
 }
 

@@ -6,6 +6,7 @@
 //! | [`histogram`] | durations, in classic and in native buckets |
 //! | [`totals`] | totals of all metrics, with limits on their size |
 //! | [`families`] | the totals as a list of metrics, independent of the output format |
+//! | [`semconv`] | metrics by OpenTelemetry's semantic conventions |
 //! | [`encode`] | OpenMetrics, Prometheus's older text format and its protocol buffers |
 //! | [`server`] | HTTP server |
 //! | [`web_config`] | TLS and basic authentication, in the format of Prometheus' exporters |
@@ -17,6 +18,7 @@ pub mod encode;
 pub mod families;
 pub mod figures;
 pub mod histogram;
+pub mod semconv;
 pub mod server;
 pub mod totals;
 pub mod web_config;
@@ -26,6 +28,7 @@ pub use totals::{Limits, SharedTotals, Totals};
 
 use std::{net::SocketAddr, path::PathBuf, str::FromStr};
 
+use clap::ValueEnum;
 use serde::Deserialize;
 
 /// `[metrics]` in the configuration, and the options of the same names.
@@ -38,6 +41,21 @@ pub struct Options {
     pub health_listen: Option<Listen>,
     /// Web configuration file, as `--web-config`.
     pub web_config: Option<PathBuf>,
+    /// Sets of metrics of JVMs, as `--metrics`.
+    pub set: Option<Sets>,
+}
+
+/// The sets of metrics of JVMs that are exported, by OTLP and to scrapers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum Sets {
+    /// Metrics of jvmprobe's own (`jvmprobe_*`).
+    Jvmprobe,
+    /// Metrics of OpenTelemetry's semantic conventions (`jvm_*`), and `jvmprobe_jvm_info`.
+    Otel,
+    /// Both.
+    #[default]
+    All,
 }
 
 /// Address and port of a listener; `None` if it is disabled.

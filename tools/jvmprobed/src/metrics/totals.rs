@@ -14,8 +14,10 @@ use libjvmprobe::bpf::cost::Cost;
 
 use crate::{
     metrics::{
+        Sets,
         figures::{DaemonMetrics, Figures, Gauges, Processor, Stop, Waited},
         histogram::Histogram,
+        semconv::collections::{Collection, NameAndAction, Namer},
     },
     push::ledger::Ledger,
     store::Counts,
@@ -99,6 +101,9 @@ pub struct Series {
     pub cost: BTreeMap<&'static str, u64>,
     /// Bytes of the heap in use before and after the last collection.
     pub heap: (Option<u64>, Option<u64>),
+    /// Durations of collections by name, action and cause, as the JVM's management beans report them.
+    pub collections: BTreeMap<(NameAndAction, Arc<str>), Histogram>,
+    namer: Namer,
     /// Latest values of its gauges.
     pub gauges: Gauges,
     ended: Option<Instant>,
@@ -109,6 +114,8 @@ pub struct Series {
 pub struct Totals {
     limits: Limits,
     jvms: BTreeMap<Key, Series>,
+    /// The sets of metrics of JVMs that are exported.
+    pub sets: Sets,
     /// Metrics of the daemon itself.
     pub own: DaemonMetrics,
     /// Samples and events recorded, by kind.
@@ -308,9 +315,33 @@ impl Series {
         if let Some(ns) = stop.cpu_wait_ns {
             self.cpu_wait_ns = Some(self.cpu_wait_ns.unwrap_or(0).saturating_add(ns));
         }
+        if let Some(collection) = &stop.collection {
+            self.collection(collection, stop, operations);
+        }
         if stop.collections > 0 {
             self.heap = (stop.heap_before.or(self.heap.0), stop.heap_after.or(self.heap.1));
         }
+    }
+}
+
+impl Series {
+    fn collection(&mut self, collection: &Collection, stop: &Stop, limit: usize) {
+        let version = self.identity.as_ref().and_then(|identity| {
+            identity
+                .attributes
+                .get("process.runtime.version")?
+                .split(['.', '+', '-'])
+                .next()?
+                .parse()
+                .ok()
+        });
+        let Some(name) = self.namer.name(collection, &stop.op, version) else { return };
+        let cause: Arc<str> = stop.cause.as_deref().map_or("".into(), cut);
+        let mut key = (name, cause);
+        if self.collections.len() >= limit && !self.collections.contains_key(&key) {
+            key.1 = OTHER.into();
+        }
+        self.collections.entry(key).or_default().observe(collection.duration_ns, collection.count);
     }
 }
 

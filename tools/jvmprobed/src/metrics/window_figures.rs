@@ -8,7 +8,10 @@ use libjvmprobe::{
 };
 
 use crate::{
-    metrics::figures::{Figures, Processor, Stop},
+    metrics::{
+        figures::{Figures, Processor, Stop},
+        semconv::collections::Collection,
+    },
     window::JvmData,
 };
 
@@ -71,6 +74,13 @@ impl Stop {
                 cause: cycle.cause.as_deref().map(Into::into),
                 times: 0,
                 collections: 1,
+                collection: Some(Collection {
+                    collector: (&*cycle.collector).into(),
+                    is_cycle: true,
+                    is_full: false,
+                    count: 1,
+                    duration_ns: cycle.duration_ns,
+                }),
                 heap_before: cycle.heap_before,
                 heap_after: cycle.heap_after,
                 ..Self::default()
@@ -101,7 +111,16 @@ impl Stop {
             && CYCLIC.contains(&&*stop.collector)
             && !op.is_empty()
             && (stop.collector != "CMS" || op.starts_with(CMS_PHASE));
+        let count = stop.collections.max(1);
+        let collection = matches!(record, Record::Pause(_)).then(|| Collection {
+            collector: (&*stop.collector).into(),
+            is_cycle: false,
+            is_full: stop.full,
+            count,
+            duration_ns: stop.pause_ns.unwrap_or(stop.stopped_ns) / count,
+        });
         let of_stop = Self {
+            collection,
             op: op.into(),
             cause: stop.cause.as_deref().map(Into::into),
             stopped_ns: stop.stopped_ns,

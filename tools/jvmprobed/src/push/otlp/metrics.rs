@@ -1,13 +1,14 @@
 //! Encodes the metrics as an OTLP request.
 //!
-//! The metrics are those that scrapers get. Their names have a dot in place of the first underscore.
+//! The metrics are those that scrapers get. Those of the semantic conventions have the names of the conventions. The names
+//! of the others have a dot in place of the first underscore.
 //! Histograms are exponential, and each JVM is its own resource.
 
 use std::collections::BTreeMap;
 
 use opentelemetry_proto::tonic::{
     collector::metrics::v1::ExportMetricsServiceRequest,
-    common::v1::KeyValue,
+    common::v1::{KeyValue, any_value},
     metrics::v1::{
         AggregationTemporality, ExponentialHistogram, ExponentialHistogramDataPoint, Gauge, Metric,
         NumberDataPoint, ResourceMetrics, ScopeMetrics, Sum,
@@ -21,6 +22,7 @@ use crate::{
         Totals,
         families::{Family, Kind, Point, Value},
         histogram::{Histogram, SCHEMA, seconds},
+        semconv::conventions,
         server::gzip,
         totals::{Key, Series},
     },
@@ -81,6 +83,11 @@ fn metric(family: &Family<'_>, points: &[&Point<'_>], start: u64, now: u64) -> M
             aggregation_temporality: cumulative,
             is_monotonic: true,
         }),
+        Kind::UpDownCounter => Data::Sum(Sum {
+            data_points: points.iter().filter_map(number).collect(),
+            aggregation_temporality: cumulative,
+            is_monotonic: false,
+        }),
         Kind::Gauge => {
             Data::Gauge(Gauge { data_points: points.iter().filter_map(number).collect() })
         }
@@ -95,16 +102,22 @@ fn metric(family: &Family<'_>, points: &[&Point<'_>], start: u64, now: u64) -> M
             aggregation_temporality: cumulative,
         }),
     };
+    let (name, unit) = match conventions::of(family.name) {
+        Some(convention) => (convention.otlp_name.to_owned(), convention.otlp_unit),
+        None => (
+            // `jvmprobe_stopped` is `jvmprobe.stopped`, in seconds.
+            family.name.replacen('_', ".", 1),
+            match family.unit {
+                "seconds" => "s",
+                "bytes" => "By",
+                _ => "1",
+            },
+        ),
+    };
     Metric {
-        // `jvmprobe_stopped` is `jvmprobe.stopped`, in seconds.
-        name: family.name.replacen('_', ".", 1),
+        name,
         description: family.help.to_owned(),
-        unit: match family.unit {
-            "seconds" => "s",
-            "bytes" => "By",
-            _ => "1",
-        }
-        .to_owned(),
+        unit: unit.to_owned(),
         data: Some(data),
         ..Metric::default()
     }
@@ -116,7 +129,18 @@ fn attributes(point: &Point<'_>) -> Vec<KeyValue> {
         matches!(name, "jvm" | "pid") && point.jvm.is_some_and(|(_, jvm)| jvm.identity.is_some())
     };
     let labels = point.labels.iter().filter(|(name, _)| !is_of_resource(name));
-    labels.map(|(name, value)| attribute(name, text(value))).collect()
+    labels.map(|(name, value)| label(name, value)).collect()
+}
+
+/// Converts a label. A label of the semantic conventions has a dot in place of each underscore.
+fn label(name: &str, value: &str) -> KeyValue {
+    if name == conventions::BOOLEAN {
+        return attribute(&name.replace('_', "."), any_value::Value::BoolValue(value == "true"));
+    }
+    match name.starts_with("jvm_") {
+        true => attribute(&name.replace('_', "."), text(value)),
+        false => attribute(name, text(value)),
+    }
 }
 
 /// Converts a histogram. Bucket `i` of OpenTelemetry ends where bucket `i + 1` of Prometheus does.

@@ -1,0 +1,119 @@
+//! Memory pools: used, committed and maximum size of each, as `MemoryPoolMXBean` shows them.
+//!
+//! HotSpot has an object for each pool, with its name, its maximum size and its usage after the last collection
+//! ([`object`]). The current sizes are in the data of the collector, of metaspace and of the code cache ([`usage`],
+//! [`metaspace`]). All of them are read, none is computed by the JVM. Sources: hotspot/share/services/{memoryPool,
+//! memoryService,memoryUsage}.hpp, JDK 8 to 28.
+//!
+//! The list of pools is a private static, so a libjvm.so without symbol table has only the pools that the collector
+//! implies, without limits and without usage after a collection.
+
+mod metaspace;
+mod object;
+mod usage;
+
+use std::sync::Arc;
+
+use crate::{
+    Result,
+    hotspot::{Collector, HotSpot, code::fill, pages::Pages},
+};
+
+use self::{object::PoolObject, usage::Reader};
+
+/// A memory pool. Sizes are in bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MemoryPool {
+    /// Its name, for example `G1 Eden Space`.
+    pub name: Arc<str>,
+    /// Whether it is part of the Java heap.
+    pub is_heap: bool,
+    /// Size in use.
+    pub used: u64,
+    /// Committed size.
+    pub committed: u64,
+    /// Size that the JVM requested when it started, if known.
+    pub initial: Option<u64>,
+    /// Maximum size; `None` if it is unknown or undefined.
+    pub limit: Option<u64>,
+    /// Size in use after the last collection of this pool, 0 before the first one; `None` if the pool is not collected,
+    /// or if the size is unknown.
+    pub used_after_gc: Option<u64>,
+}
+
+/// Size in use and committed size of a pool, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Usage {
+    used: u64,
+    committed: u64,
+    /// Maximum size, if it is not the one that the pool's object contains.
+    limit: Option<u64>,
+}
+
+impl Usage {
+    fn new(used: u64, committed: u64) -> Self {
+        Self { used, committed, limit: None }
+    }
+}
+
+impl HotSpot {
+    /// Returns the memory pools. Pools whose sizes cannot be determined are left out.
+    ///
+    /// # Errors
+    /// [`crate::Error::Layout`] if a list or a field is missing or implausible, [`crate::Error::Memory`] if the JVM has
+    /// exited.
+    pub fn memory_pools(&self) -> Result<Vec<MemoryPool>> {
+        let mut pages = Pages::scattered(&self.memory);
+        let objects = object::read(&mut pages, &self.layout)?;
+        let code_heaps = fill::read_heaps(&mut pages, &self.layout)?;
+        let mut reader = Reader { pages: &mut pages, layout: &self.layout, code_heaps };
+        if objects.is_empty() {
+            return Ok(reader.pools_of(self.collector));
+        }
+        Ok(objects.into_iter().filter_map(|object| reader.pool(object)).collect())
+    }
+}
+
+impl Reader<'_, '_> {
+    fn pool(&mut self, object: PoolObject) -> Option<MemoryPool> {
+        let usage = self.usage(&object.name, Some(&object)).ok()?;
+        Some(MemoryPool {
+            is_heap: object.is_heap,
+            used: usage.used,
+            committed: usage.committed,
+            initial: Some(object.initial),
+            limit: usage.limit.or(object.max),
+            used_after_gc: object.is_heap.then_some(object.used_after_gc),
+            name: object.name,
+        })
+    }
+
+    /// Returns the pools of a collector and the code cache, for a JVM whose list of pools is unknown.
+    fn pools_of(&mut self, collector: Collector) -> Vec<MemoryPool> {
+        let names: &[&str] = match collector {
+            Collector::Serial => &["Eden Space", "Survivor Space", "Tenured Gen"],
+            Collector::Parallel => &["PS Eden Space", "PS Survivor Space", "PS Old Gen"],
+            Collector::Cms => &["Par Eden Space", "Par Survivor Space", "CMS Old Gen"],
+            Collector::G1 => &["G1 Eden Space", "G1 Survivor Space", "G1 Old Gen"],
+            Collector::Z => &["ZHeap"],
+            Collector::GenerationalZ => &["ZGC Young Generation", "ZGC Old Generation"],
+            Collector::Shenandoah => &["Shenandoah"],
+            Collector::Epsilon => &["Epsilon Heap"],
+            Collector::GenerationalShenandoah | Collector::Unknown => &[],
+        };
+        let pool = |(name, is_heap): (&str, bool)| {
+            let usage = self.usage(name, None).ok()?;
+            Some(MemoryPool {
+                name: name.into(),
+                is_heap,
+                used: usage.used,
+                committed: usage.committed,
+                initial: None,
+                limit: usage.limit,
+                used_after_gc: None,
+            })
+        };
+        let heap = names.iter().map(|&name| (name, true));
+        heap.chain([("CodeCache", false)]).filter_map(pool).collect()
+    }
+}

@@ -1,0 +1,137 @@
+//! Names and actions of collections, as `GarbageCollectorMXBean` and its notifications report them.
+//!
+//! Sources: the `GCMemoryManager`s in hotspot/share/gc/*/ (serialHeap, parallelScavengeHeap, g1MonitoringSupport,
+//! zServiceability, shenandoahHeap), JDK 8 to 28.
+
+/// A collection, or a pause or a cycle of a concurrent collector.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Collection {
+    /// Name of the collector, as javagc(8) prints it.
+    pub collector: Box<str>,
+    /// Whether it is a concurrent cycle.
+    pub is_cycle: bool,
+    /// Whether it is a full collection.
+    pub is_full: bool,
+    /// Number of collections: more than one if only a sum is known, or if a stop had several.
+    pub count: u64,
+    /// Duration of each, in nanoseconds; the average if there were several.
+    pub duration_ns: u64,
+}
+
+/// Name and action of a collection.
+pub type NameAndAction = (&'static str, &'static str);
+
+const MINOR: &str = "end of minor GC";
+const MAJOR: &str = "end of major GC";
+const PAUSE: &str = "end of GC pause";
+const CYCLE: &str = "end of GC cycle";
+const CONCURRENT_PAUSE: &str = "end of concurrent GC pause";
+
+/// First JDK that reports the pauses of G1's concurrent marking.
+const FIRST_WITH_G1_CONCURRENT: u32 = 20;
+
+/// Names the collections of one JVM. Generational ZGC counts a pause for the collection in which it occurs, so the last
+/// pause that began one has to be remembered.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Namer {
+    is_major: bool,
+}
+
+impl Namer {
+    /// Returns name and action of a collection by an operation of the JVM of this JDK; `None` if the JVM does not report it.
+    pub fn name(
+        &mut self,
+        collection: &Collection,
+        op: &str,
+        major: Option<u32>,
+    ) -> Option<NameAndAction> {
+        let is_cycle = collection.is_cycle;
+        Some(match (&*collection.collector, collection.is_full) {
+            ("Serial", false) => ("Copy", MINOR),
+            ("Serial", true) => ("MarkSweepCompact", MAJOR),
+            ("Parallel", false) => ("PS Scavenge", MINOR),
+            ("Parallel", true) => ("PS MarkSweep", MAJOR),
+            ("CMS", _) if op.starts_with("CMS_") => return None,
+            ("CMS", is_full) if is_full || is_cycle => ("ConcurrentMarkSweep", MAJOR),
+            ("CMS", _) => ("ParNew", MINOR),
+            ("G1", _) if is_cycle => return None,
+            ("G1", false) if is_g1_concurrent(op) => {
+                major.filter(|&major| major >= FIRST_WITH_G1_CONCURRENT)?;
+                ("G1 Concurrent GC", CONCURRENT_PAUSE)
+            }
+            ("G1", false) => ("G1 Young Generation", MINOR),
+            ("G1", true) => ("G1 Old Generation", MAJOR),
+            ("ZGC", _) if is_cycle => ("ZGC Cycles", CYCLE),
+            ("ZGC", _) => ("ZGC Pauses", PAUSE),
+            ("GenZGC", _) if is_cycle && op.contains("Minor") => ("ZGC Minor Cycles", CYCLE),
+            ("GenZGC", _) if is_cycle => ("ZGC Major Cycles", CYCLE),
+            ("GenZGC", _) => match self.is_of_major(op) {
+                true => ("ZGC Major Pauses", PAUSE),
+                false => ("ZGC Minor Pauses", PAUSE),
+            },
+            ("Shenandoah" | "GenShen", _) if is_cycle => ("Shenandoah Cycles", CYCLE),
+            ("Shenandoah" | "GenShen", _) => ("Shenandoah Pauses", PAUSE),
+            _ => return None,
+        })
+    }
+
+    fn is_of_major(&mut self, op: &str) -> bool {
+        match op {
+            "ZMarkStartYoung" => self.is_major = false,
+            "ZMarkStartYoungAndOld" => self.is_major = true,
+            _ if op.ends_with("Old") => return true,
+            _ => {}
+        }
+        self.is_major
+    }
+}
+
+fn is_g1_concurrent(op: &str) -> bool {
+    op.contains("Remark") || op.contains("Cleanup") || op == "CGC_Operation"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_of_generational_zgc_belong_to_the_collection_that_began_last() {
+        let pause = Collection {
+            collector: "GenZGC".into(),
+            is_cycle: false,
+            is_full: false,
+            count: 1,
+            duration_ns: 5,
+        };
+        let mut namer = Namer::default();
+        let names: Vec<_> = [
+            "ZMarkStartYoungAndOld",
+            "ZMarkEndYoung",
+            "ZRelocateStartYoung",
+            "ZMarkStartYoung",
+            "ZMarkEndYoung",
+            "ZMarkEndOld",
+            "ZRelocateStartOld",
+        ]
+        .into_iter()
+        .map(|op| namer.name(&pause, op, Some(21)).unwrap().0)
+        .collect();
+        let (minor, major) = ("ZGC Minor Pauses", "ZGC Major Pauses");
+        assert_eq!(names, [major, major, major, minor, minor, major, major]);
+    }
+
+    #[test]
+    fn pauses_of_g1_marking_are_reported_since_jdk_20() {
+        let pause = Collection {
+            collector: "G1".into(),
+            is_cycle: false,
+            is_full: false,
+            count: 1,
+            duration_ns: 5,
+        };
+        let name = |op, major| Namer::default().name(&pause, op, Some(major)).map(|(name, _)| name);
+        assert_eq!(name("G1PauseRemark", 17), None);
+        assert_eq!(name("G1PauseRemark", 21), Some("G1 Concurrent GC"));
+        assert_eq!(name("G1CollectForAllocation", 17), Some("G1 Young Generation"));
+    }
+}
