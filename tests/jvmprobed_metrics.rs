@@ -16,18 +16,49 @@ use std::{
 use jvmprobe_tests::{receiver::downloaded_path, run_beside_others};
 use jvmprobed::{
     metrics::{
-        Limits, SharedTotals,
+        Limits, Sets, SharedTotals,
         figures::{DaemonMetrics, Figures, Gauges, Processor, Stop, Waited},
+        semconv::{
+            collections::Collection,
+            conventions,
+            values::{Host, Values},
+        },
         server::{self, Health},
     },
     net::Net,
     window::Identity,
 };
-use libjvmprobe::bpf::cost::Cost;
+use libjvmprobe::{
+    bpf::cost::Cost,
+    hotspot::{buffers::BufferPool, java_threads::ThreadState, memory_pools::MemoryPool},
+};
 use serde_json::Value;
 
 /// Durations of the stops in the counters, in milliseconds.
 const STOPS_MS: [u64; 6] = [1, 2, 4, 8, 40, 400];
+
+/// Returns values for all metrics of the semantic conventions.
+fn values() -> Values {
+    let pool = MemoryPool {
+        name: "G1 Old Gen".into(),
+        is_heap: true,
+        used: 60 << 20,
+        committed: 80 << 20,
+        initial: Some(70 << 20),
+        limit: Some(512 << 20),
+        used_after_gc: Some(50 << 20),
+    };
+    Values {
+        pools: vec![pool],
+        threads: [((true, ThreadState::Waiting), 12)].into(),
+        classes: Some((9500, 500)),
+        processors: Some(4),
+        cpu_utilization: Some(0.25),
+        buffers: vec![BufferPool { name: "direct", count: 3, used: 4096, capacity: 5000 }],
+        descriptors: (Some(55), Some(1024)),
+        host: Host { load_1m: Some(1.5), cpu_utilization: Some(0.5) },
+    }
+}
 
 fn filled_counters() -> SharedTotals {
     let totals = SharedTotals::new(Limits::default());
@@ -46,6 +77,13 @@ fn filled_counters() -> SharedTotals {
         ttsp_ns: Some(50_000),
         cpu_wait_ns: Some(500_000),
         collections: 1,
+        collection: Some(Collection {
+            collector: "G1".into(),
+            is_cycle: false,
+            is_full: false,
+            count: 1,
+            duration_ns: ms * 900_000,
+        }),
         heap_before: Some(300 << 20),
         heap_after: Some(100 << 20),
     };
@@ -70,6 +108,7 @@ fn filled_counters() -> SharedTotals {
             cpu_ns: Some(7_250_000_000),
             heap_committed: Some(400 << 20),
             heap_max: Some(512 << 20),
+            values: Some(values().into()),
         };
         let cost = vec![("allocation", 5_000_000), ("samples", 1_000_000)];
         let waits = vec![
@@ -229,6 +268,30 @@ fn prometheus_returns_the_published_values() {
         near("sum(jvmprobe_cpu_seconds_total)", 3.0 * 7.25);
         near("sum(jvmprobe_heap_committed_bytes)", 3.0 * f64::from(400 << 20));
         near("sum(jvmprobe_heap_max_bytes)", 3.0 * f64::from(512 << 20));
+        let pool = r#"{jvm_memory_type="heap",jvm_memory_pool_name="G1 Old Gen"}"#;
+        for (name, megabytes) in [
+            ("used", 60),
+            ("committed", 80),
+            ("init", 70),
+            ("limit", 512),
+            ("used_after_last_gc", 50),
+        ] {
+            near(&format!("avg(jvm_memory_{name}_bytes{pool})"), f64::from(megabytes << 20));
+        }
+        near(r#"sum(jvm_thread_count{jvm_thread_daemon="true",jvm_thread_state="waiting"})"#, 36.0);
+        near("max(jvm_class_loaded_total)", 9500.0);
+        near("max(jvm_class_unloaded_total)", 500.0);
+        near("max(jvm_class_count)", 9000.0);
+        near("max(jvm_cpu_time_seconds_total)", 7.25);
+        near("max(jvm_cpu_count)", 4.0);
+        near("max(jvm_cpu_recent_utilization_ratio)", 0.25);
+        near(r#"max(jvm_buffer_memory_used_bytes{jvm_buffer_pool_name="direct"})"#, 4096.0);
+        near("max(jvm_buffer_memory_limit_bytes)", 5000.0);
+        near("max(jvm_buffer_count)", 3.0);
+        near("max(jvm_system_cpu_load_1m)", 1.5);
+        near("max(jvm_system_cpu_utilization_ratio)", 0.5);
+        near("max(jvm_file_descriptor_count)", 55.0);
+        near("max(jvm_file_descriptor_limit)", 1024.0);
         near("jvmprobed_memory_bytes", f64::from(60 << 20));
         near(r#"jvmprobed_samples_total{of="cpu"}"#, 1234.0);
         near(r#"jvmprobed_lost_total{reason="ring-buffer"}"#, 5.0);
@@ -249,6 +312,9 @@ fn prometheus_returns_the_published_values() {
             let median = prometheus.one(&format!("histogram_quantile(0.5, {collections})"));
             assert!((0.0036..=0.0044).contains(&median), "{median}");
             near("sum(histogram_count(jvmprobe_time_to_safepoint_seconds))", 18.0);
+            let minor = r#"jvm_gc_duration_seconds{jvm_gc_name="G1 Young Generation",jvm_gc_action="end of minor GC",jvm_gc_cause="G1 Evacuation Pause",pid="1"}"#;
+            near(&format!("histogram_count({minor})"), 6.0);
+            near(&format!("histogram_sum({minor})"), 0.9 * ms as f64 / 1000.0);
         } else {
             let of = r#"op="G1CollectForAllocation",pid="1""#;
             near(&format!("jvmprobe_stop_duration_seconds_count{{{of}}}"), 6.0);
@@ -281,9 +347,15 @@ fn promtool_accepts_metrics_and_alert_rules() {
     run_beside_others();
     let (net, totals) = (Net::start().unwrap(), filled_counters());
     let address = serve(&net, &totals, &Arc::default());
-    let (status, text) = get(address, "/metrics", "Accept: text/plain; version=0.0.4\r\n");
+    // As curl requests it.
+    let (status, text) = get(address, "/metrics", "Accept: */*\r\n");
     assert_eq!(status, 200);
     let (good, said) = promtool(&["check", "metrics"], &text);
+    // The conventions prescribe names that end in `_count`, which the check allows for histograms only.
+    let is_other = |line: &&str| !line.contains("should not have \"_count\" suffix");
+    assert_eq!(said.lines().filter(is_other).count(), 0, "{said}");
+    assert!(said.lines().all(|line| line.starts_with("jvm_")) && !good, "{said}");
+    let (good, said) = promtool(&["check", "metrics"], exported(Sets::Jvmprobe).as_bytes());
     assert!(good && said.is_empty(), "{said}");
     let (good, _) = promtool(&["check", "metrics"], b"# TYPE a counter\na 1\n");
     assert!(!good, "promtool accepts anything");
@@ -348,6 +420,32 @@ fn dashboard_and_alerts_use_existing_metrics() {
     assert!(missing.is_empty(), "{missing:?}\n{text}");
 }
 
+/// Returns the metrics that a scraper gets if these sets are exported.
+fn exported(sets: Sets) -> String {
+    let (net, totals) = (Net::start().unwrap(), filled_counters());
+    totals.lock().sets = sets;
+    let (_, text) = get(serve(&net, &totals, &Arc::default()), "/metrics", "");
+    String::from_utf8(text).unwrap()
+}
+
+#[test]
+fn each_set_of_metrics_can_be_selected() {
+    run_beside_others();
+    let has = |text: &str, prefix: &str| text.lines().any(|line| line.starts_with(prefix));
+    for (sets, own, conventional) in
+        [(Sets::All, true, true), (Sets::Jvmprobe, true, false), (Sets::Otel, false, true)]
+    {
+        let text = exported(sets);
+        assert_eq!(has(&text, "jvmprobe_heap_used_after_bytes{"), own, "{sets:?}");
+        assert_eq!(has(&text, "jvm_"), conventional, "{sets:?}");
+        assert!(has(&text, "jvmprobe_jvm_info{") && has(&text, "jvmprobed_memory_bytes "));
+        // Each metric of the conventions has a value in the counters of this test.
+        for convention in conventions::ALL.iter().filter(|_| conventional) {
+            assert!(has(&text, convention.name), "{}", convention.name);
+        }
+    }
+}
+
 #[test]
 fn server_reports_health_and_survives_bad_requests() {
     run_beside_others();
@@ -362,7 +460,9 @@ fn server_reports_health_and_survives_bad_requests() {
     let (_, zipped) = get(address, "/metrics", "Accept-Encoding: gzip\r\n");
     let mut text = String::new();
     flate2::read::GzDecoder::new(&zipped[..]).read_to_string(&mut text).unwrap();
-    assert!(text.ends_with("# EOF\n"));
+    assert!(text.starts_with("# HELP "), "{text}");
+    let (_, open_metrics) = get(address, "/metrics", "Accept: application/openmetrics-text\r\n");
+    assert!(open_metrics.ends_with(b"# EOF\n"));
 
     // Idle connections do not block other clients.
     let silent: Vec<_> = (0..10).map(|_| TcpStream::connect(address).unwrap()).collect();

@@ -244,7 +244,7 @@ fn metrics_are_served_by_tls_to_clients_with_a_certificate() {
     let right = ["-u", "alice:hunter2"];
     let (status_, body) = get(Some("client"), &right);
     assert_eq!(status_, 200);
-    assert!(body.contains("# EOF"), "{body}");
+    assert!(body.contains("# HELP jvmprobed_memory_bytes"), "{body}");
     assert_eq!(get(Some("client"), &[]).0, 401);
     // No certificate, and one of another CA.
     assert_eq!(get(None, &right).0, 0);

@@ -1,8 +1,10 @@
+import com.sun.management.GarbageCollectionNotificationInfo;
 import java.io.BufferedReader;
 import java.io.File;
 import java.io.InputStreamReader;
 import java.io.RandomAccessFile;
 import java.lang.management.BufferPoolMXBean;
+import java.lang.management.GarbageCollectorMXBean;
 import java.lang.management.ManagementFactory;
 import java.lang.management.MemoryPoolMXBean;
 import java.lang.management.MemoryUsage;
@@ -14,6 +16,9 @@ import java.util.List;
 import java.util.Map;
 import java.util.TreeMap;
 import java.util.concurrent.locks.LockSupport;
+import javax.management.Notification;
+import javax.management.NotificationEmitter;
+import javax.management.openmbean.CompositeData;
 
 /**
  * Reports code cache, loaded classes, memory pools, threads and buffers, as counted by the JVM's management beans.
@@ -21,8 +26,10 @@ import java.util.concurrent.locks.LockSupport;
  * Commands on stdin, answers on stdout: "ready PID" once; "tell" is answered by "done used=BYTES
  * size=BYTES classes=NUMBER" with used and maximum size of the code cache and the number of loaded
  * classes; "pools" by "done [...]", a JSON array of the memory pools; "threads" by "done DAEMON STATE NUMBER,...";
- * "buffers" by "done NAME=COUNT:USED:CAPACITY,..."; "load NUMBER" loads NUMBER classes, each in a loader of its own;
- * "collect" requests a collection; "fill BYTES" keeps objects of this size; "start" starts threads in all states and
+ * "buffers" by "done NAME=COUNT:USED:CAPACITY,..."; "collections" by "done {...}", a JSON object with number and milliseconds of
+ * the collections by "NAME/ACTION/CAUSE"; "counts" by "done loaded=NUMBER unloaded=NUMBER processors=NUMBER"; "load NUMBER" loads NUMBER classes, each in a loader of its own;
+ * "collect" requests a collection; "fill BYTES" keeps objects of this size; "churn NUMBER" allocates garbage, NUMBER
+ * times 1000 bytes; "start" starts threads in all states and
  * allocates buffers; "drop"
  * makes the JVM unload all classes and free all objects; "quit" ends.
  */
@@ -37,6 +44,9 @@ public class HoldLoad {
     }
 
     public static void main(String[] args) throws Exception {
+        for (GarbageCollectorMXBean collector : ManagementFactory.getGarbageCollectorMXBeans()) {
+            ((NotificationEmitter) collector).addNotificationListener(HoldLoad::collected, null, null);
+        }
         BufferedReader in = new BufferedReader(new InputStreamReader(System.in));
         // PID@HOST: JDK 8 has no ProcessHandle.
         System.out.println("ready " + ManagementFactory.getRuntimeMXBean().getName().split("@")[0]);
@@ -55,6 +65,11 @@ public class HoldLoad {
             } else if (line.equals("collect")) {
                 System.gc();
                 System.out.println("done");
+            } else if (line.startsWith("churn ")) {
+                for (int left = Integer.parseInt(line.substring(6)); left > 0; left--) {
+                    garbage = new byte[1000];
+                }
+                System.out.println("done");
             } else if (line.startsWith("fill ")) {
                 for (int left = Integer.parseInt(line.substring(5)); left > 0; left -= 1000) {
                     KEPT.add(new byte[1000]);
@@ -67,6 +82,17 @@ public class HoldLoad {
                 BUFFERS.add(ByteBuffer.allocateDirect(3_000_000));
                 BUFFERS.add(ByteBuffer.allocateDirect(70_000));
                 System.out.println("done");
+            } else if (line.equals("collections")) {
+                synchronized (COLLECTIONS) {
+                    StringBuilder all = new StringBuilder();
+                    COLLECTIONS.forEach((key, sum) -> all.append(all.length() > 0 ? "," : "")
+                        .append('"').append(key).append("\":[").append(sum[0]).append(',').append(sum[1]).append(']'));
+                    System.out.println("done {" + all + "}");
+                }
+            } else if (line.equals("counts")) {
+                System.out.println("done loaded=" + ManagementFactory.getClassLoadingMXBean().getTotalLoadedClassCount()
+                    + " unloaded=" + ManagementFactory.getClassLoadingMXBean().getUnloadedClassCount()
+                    + " processors=" + Runtime.getRuntime().availableProcessors());
             } else if (line.equals("threads")) {
                 System.out.println("done " + threads());
             } else if (line.equals("buffers")) {
@@ -93,8 +119,25 @@ public class HoldLoad {
         System.exit(0);
     }
 
+    private static volatile byte[] garbage;
     /** Direct buffers. */
     private static final List<ByteBuffer> BUFFERS = new ArrayList<>();
+
+    /** Number and milliseconds of the collections by name, action and cause. */
+    private static final Map<String, long[]> COLLECTIONS = new TreeMap<>();
+
+    private static void collected(Notification notification, Object handback) {
+        if (notification.getType().equals(GarbageCollectionNotificationInfo.GARBAGE_COLLECTION_NOTIFICATION)) {
+            GarbageCollectionNotificationInfo info =
+                GarbageCollectionNotificationInfo.from((CompositeData) notification.getUserData());
+            synchronized (COLLECTIONS) {
+                String key = info.getGcName() + "/" + info.getGcAction() + "/" + info.getGcCause();
+                long[] sum = COLLECTIONS.computeIfAbsent(key, k -> new long[2]);
+                sum[0]++;
+                sum[1] += info.getGcInfo().getDuration();
+            }
+        }
+    }
 
     private static String pools() {
         StringBuilder all = new StringBuilder("[");

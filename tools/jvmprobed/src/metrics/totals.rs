@@ -335,13 +335,15 @@ impl Series {
                 .parse()
                 .ok()
         });
-        let Some(name) = self.namer.name(collection, &stop.op, version) else { return };
         let cause: Arc<str> = stop.cause.as_deref().map_or("".into(), cut);
-        let mut key = (name, cause);
-        if self.collections.len() >= limit && !self.collections.contains_key(&key) {
-            key.1 = OTHER.into();
+        for each in collection.each() {
+            let Some(name) = self.namer.name(&each, &stop.op, version) else { continue };
+            let mut key = (name, cause.clone());
+            if self.collections.len() >= limit && !self.collections.contains_key(&key) {
+                key.1 = OTHER.into();
+            }
+            self.collections.entry(key).or_default().observe(each.duration_ns, each.count);
         }
-        self.collections.entry(key).or_default().observe(collection.duration_ns, collection.count);
     }
 }
 

@@ -111,13 +111,12 @@ impl Stop {
             && CYCLIC.contains(&&*stop.collector)
             && !op.is_empty()
             && (stop.collector != "CMS" || op.starts_with(CMS_PHASE));
-        let count = stop.collections.max(1);
         let collection = matches!(record, Record::Pause(_)).then(|| Collection {
             collector: (&*stop.collector).into(),
             is_cycle: false,
             is_full: stop.full,
-            count,
-            duration_ns: stop.pause_ns.unwrap_or(stop.stopped_ns) / count,
+            count: stop.collections.max(1),
+            duration_ns: stop.pause_ns.unwrap_or(stop.stopped_ns),
         });
         let of_stop = Self {
             collection,

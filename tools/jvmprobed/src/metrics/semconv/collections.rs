@@ -14,8 +14,22 @@ pub struct Collection {
     pub is_full: bool,
     /// Number of collections: more than one if only a sum is known, or if a stop had several.
     pub count: u64,
-    /// Duration of each, in nanoseconds; the average if there were several.
+    /// Their total duration, in nanoseconds.
     pub duration_ns: u64,
+}
+
+impl Collection {
+    /// Returns the collections of this stop one after the other: collection, number, duration of each. A full collection in
+    /// a stop with several runs after a young one that was not enough, or that Parallel always runs before it. Only the
+    /// sum of their durations is known, most of which is the full collection's.
+    pub fn each(&self) -> Vec<Self> {
+        if !self.is_full || self.count < 2 {
+            let duration_ns = self.duration_ns / self.count.max(1);
+            return vec![Self { duration_ns, ..self.clone() }];
+        }
+        let young = Self { is_full: false, count: self.count - 1, duration_ns: 0, ..self.clone() };
+        vec![young, Self { count: 1, ..self.clone() }]
+    }
 }
 
 /// Name and action of a collection.
@@ -93,6 +107,24 @@ fn is_g1_concurrent(op: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn young_collection_in_the_stop_of_a_full_one_is_counted() {
+        let both = Collection {
+            collector: "Parallel".into(),
+            is_cycle: false,
+            is_full: true,
+            count: 2,
+            duration_ns: 700,
+        };
+        let each: Vec<_> =
+            both.each().iter().map(|c| (c.is_full, c.count, c.duration_ns)).collect();
+        assert_eq!(each, [(false, 1, 0), (true, 1, 700)]);
+        let limited = Collection { is_full: false, count: 10, ..both };
+        let each: Vec<_> =
+            limited.each().iter().map(|c| (c.is_full, c.count, c.duration_ns)).collect();
+        assert_eq!(each, [(false, 10, 70)]);
+    }
 
     #[test]
     fn pauses_of_generational_zgc_belong_to_the_collection_that_began_last() {

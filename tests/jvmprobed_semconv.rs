@@ -1,0 +1,230 @@
+//! Metrics by OpenTelemetry's semantic conventions, compared with the management beans of the JVMs.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    net::TcpListener,
+    thread,
+    time::{Duration, Instant},
+};
+
+use jvmprobe_tests::{
+    load::{Load, numbers},
+    run_beside_others,
+    runtimes::named,
+    scrape,
+    tool::{Tool, binary},
+};
+use rustix::process::Signal;
+use serde_json::Value;
+
+const WINDOW: Duration = Duration::from_secs(5);
+/// JVMs of the test: each kind of collector, and most JDKs.
+const JVMS: [(&str, &str); 7] = [
+    ("zulu-8", "-XX:+UseParallelGC"),
+    ("temurin-11", "-XX:+UseSerialGC"),
+    ("temurin-17", "-XX:+UseG1GC"),
+    ("temurin-17", "-XX:+UseShenandoahGC"),
+    ("temurin-21", "-XX:+UseG1GC"),
+    ("temurin-21", "-XX:+UseZGC"),
+    ("temurin-25", "-XX:+UseZGC"),
+];
+
+/// A jvmprobed that traces these processes.
+struct Daemon {
+    tool: Tool,
+    listen: String,
+    _folder: tempfile::TempDir,
+}
+
+impl Daemon {
+    fn start(loads: &[Load]) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let listen = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+        let pids: Vec<_> = loads.iter().map(|load| load.pid().to_string()).collect();
+        let config = folder.path().join("config");
+        let pids = pids.join("|");
+        fs::write(
+            &config,
+            format!(
+                "[[rule]]\naction = \"select\"\nwhen = {{ \"process.pid\" = \"^({pids})$\" }}\n"
+            ),
+        )
+        .unwrap();
+        let store = folder.path().join("store").display().to_string();
+        let config = config.display().to_string();
+        let args = ["--config", &config, "--window", "5s", "--listen", &listen, "--dir", &store];
+        let tool = Tool::start("jvmprobed", &args);
+        Self { tool, listen, _folder: folder }
+    }
+
+    fn metrics(&self) -> String {
+        scrape::get(&self.listen)
+    }
+
+    /// Waits until the metrics fulfil a condition; fails after a minute.
+    fn wait(&self, is_done: impl Fn(&str) -> bool) -> String {
+        let end = Instant::now() + Duration::from_secs(60);
+        loop {
+            let metrics = self.metrics();
+            if is_done(&metrics) {
+                return metrics;
+            }
+            assert!(Instant::now() < end, "{metrics}");
+            thread::sleep(Duration::from_millis(500));
+        }
+    }
+}
+
+fn label(name: &str, value: &str) -> String {
+    format!("{name}=\"{value}\"")
+}
+
+/// Number and seconds of the collections of a JVM by name, action and cause, as its management beans report them.
+fn reported_collections(load: &mut Load) -> BTreeMap<[String; 3], (f64, f64)> {
+    let answer: Value = serde_json::from_str(&load.ask("collections")["done ".len()..]).unwrap();
+    let of = |(key, sums): (&String, &Value)| {
+        let key: Vec<_> = key.splitn(3, '/').map(str::to_owned).collect();
+        let number = |i: usize| sums[i].as_f64().unwrap();
+        (key.try_into().unwrap(), (number(0), number(1) / 1000.0))
+    };
+    answer.as_object().unwrap().iter().map(of).collect()
+}
+
+/// Returns the collections of a JVM in the metrics, for messages.
+fn of_jvm(metrics: &str, pid: &str) -> String {
+    let lines =
+        metrics.lines().filter(|line| line.contains(pid) && line.contains("gc_duration_seconds_"));
+    let lines: Vec<_> = lines.filter(|line| !line.contains("_bucket")).collect();
+    lines.join("\n")
+}
+
+fn check_collections(context: &str, metrics: &str, load: &mut Load) {
+    let pid = label("pid", &load.pid().to_string());
+    let reported = reported_collections(load);
+    assert!(!reported.is_empty(), "{context}");
+    for ([name, action, cause], (count, seconds)) in &reported {
+        let labels = [
+            &*pid,
+            &label("jvm_gc_name", name),
+            &label("jvm_gc_action", action),
+            &label("jvm_gc_cause", cause),
+        ];
+        let found =
+            |suffix| scrape::sum(metrics, &format!("jvm_gc_duration_seconds_{suffix}"), &labels);
+        assert_eq!(
+            found("count"),
+            *count,
+            "{context} {labels:?}\n{reported:?}\n{}",
+            of_jvm(metrics, &pid)
+        );
+        // The beans report whole milliseconds. Parallel runs a young collection in the stop of a full one; only the sum of
+        // both durations is known.
+        let difference = (found("sum") - seconds).abs();
+        let is_known =
+            difference <= 0.0015 * count + 0.01 * seconds || context.contains("Parallel");
+        assert!(is_known, "{context} {labels:?}: {difference}");
+    }
+    let seconds: f64 = reported.values().map(|(_, seconds)| seconds).sum();
+    let difference = scrape::sum(metrics, "jvm_gc_duration_seconds_sum", &[&pid]) - seconds;
+    let all: f64 = reported.values().map(|(count, _)| count).sum();
+    assert_eq!(scrape::sum(metrics, "jvm_gc_duration_seconds_count", &[&pid]), all, "{context}");
+    assert!(difference.abs() <= 0.0015 * all + 0.01 * seconds, "{context}: {difference}");
+}
+
+fn check_values(context: &str, metrics: &str, load: &mut Load) {
+    let pid = label("pid", &load.pid().to_string());
+    let sum =
+        |name: &str, labels: &[&str]| scrape::sum(metrics, name, &[&[&*pid], labels].concat());
+    let near = |name: &str, labels: &[&str], truth: f64, unit: f64| {
+        let value = sum(name, labels);
+        let limit = unit.max(truth * 0.01);
+        assert!(
+            (value - truth).abs() <= limit,
+            "{context} {name} {labels:?}: {value}, not {truth}"
+        );
+    };
+    let pools: Vec<Value> = serde_json::from_str(&load.ask("pools")["done ".len()..]).unwrap();
+    for pool in &pools {
+        let name = label("jvm_memory_pool_name", pool["name"].as_str().unwrap());
+        let kind = if pool["type"] == "HEAP" { "heap" } else { "non_heap" };
+        let labels = [&*name, &label("jvm_memory_type", kind)];
+        // The JVM allocates for each answer, about half a megabyte in all.
+        for (metric, key, unit) in [
+            ("used", "used", 1_500_000.0),
+            ("committed", "committed", 1_500_000.0),
+            ("limit", "max", 1.0),
+            ("init", "init", 1.0),
+            ("used_after_last_gc", "after", 1.0),
+        ] {
+            let truth = pool[key].as_f64().unwrap();
+            if truth >= 0.0 {
+                near(&format!("jvm_memory_{metric}_bytes"), &labels, truth, unit);
+            }
+        }
+    }
+    let answer = load.ask("threads");
+    for text in answer["done ".len()..].trim().split(',').filter(|text| !text.is_empty()) {
+        let fields: Vec<_> = text.split(' ').collect();
+        let labels =
+            [&*label("jvm_thread_daemon", fields[0]), &label("jvm_thread_state", fields[1])];
+        near("jvm_thread_count", &labels, fields[2].parse().unwrap(), 1.0);
+    }
+    let counts = numbers(&load.ask("counts"));
+    let (loaded, unloaded) = (counts["loaded"] as f64, counts["unloaded"] as f64);
+    near("jvm_class_loaded_total", &[], loaded, 1.0);
+    near("jvm_class_unloaded_total", &[], unloaded, 1.0);
+    near("jvm_class_count", &[], loaded - unloaded, 1.0);
+    near("jvm_cpu_count", &[], counts["processors"] as f64, 0.0);
+    let process = format!("/proc/{}", load.pid());
+    let descriptors = fs::read_dir(format!("{process}/fd")).unwrap().count();
+    near("jvm_file_descriptor_count", &[], descriptors as f64, 1.0);
+    let limits = fs::read_to_string(format!("{process}/limits")).unwrap();
+    let limit = limits.lines().find_map(|line| line.strip_prefix("Max open files")).unwrap();
+    let limit = limit.split_whitespace().next().unwrap().parse().unwrap();
+    near("jvm_file_descriptor_limit", &[], limit, 0.0);
+    let cpu = sum("jvm_cpu_time_seconds_total", &[]);
+    assert_eq!(cpu, sum("jvmprobe_cpu_seconds_total", &[]), "{context}");
+    let share = sum("jvm_cpu_recent_utilization_ratio", &[]);
+    assert!((0.0..=1.0).contains(&share) && cpu > 0.0, "{context}: {share}");
+    assert!(sum("jvm_system_cpu_utilization_ratio", &[]) <= 1.0, "{context}");
+    let load_1m = fs::read_to_string("/proc/loadavg").unwrap();
+    let load_1m: f64 = load_1m.split(' ').next().unwrap().parse().unwrap();
+    // The load of this machine changes slowly.
+    near("jvm_system_cpu_load_1m", &[], load_1m, 3.0);
+}
+
+#[test]
+fn metrics_of_the_conventions_match_the_management_beans() {
+    run_beside_others();
+    binary("jvmprobed");
+    let start = |&(name, flags): &(&str, &str)| Load::start_program(named(name), flags, "HoldLoad");
+    let mut loads: Vec<_> = JVMS.iter().map(start).collect();
+    let daemon = Daemon::start(&loads);
+    let has_values = |metrics: &str, load: &Load| {
+        scrape::sum(metrics, "jvm_memory_used_bytes", &[&label("pid", &load.pid().to_string())])
+            > 0.0
+    };
+    daemon.wait(|metrics| loads.iter().all(|load| has_values(metrics, load)));
+    for (load, jvm) in loads.iter_mut().zip(JVMS) {
+        let before = reported_collections(load);
+        assert!(before.is_empty(), "{jvm:?}: {before:?}");
+        load.ask("start");
+        load.ask("churn 150000");
+        load.ask("collect");
+        load.ask("churn 50000");
+        load.ask("collect");
+    }
+    // All values are those of a window that began after the last command.
+    thread::sleep(3 * WINDOW);
+    let metrics = daemon.metrics();
+    for (load, jvm) in loads.iter_mut().zip(JVMS) {
+        let context = format!("{jvm:?}");
+        check_collections(&context, &metrics, load);
+        check_values(&context, &metrics, load);
+    }
+    daemon.tool.signal(Signal::TERM);
+    assert!(daemon.tool.wait().status.success());
+    loads.into_iter().for_each(|load| drop(load.quit()));
+}
