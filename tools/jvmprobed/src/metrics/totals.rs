@@ -339,7 +339,7 @@ impl Series {
         for each in collection.each() {
             let Some(name) = self.namer.name(&each, &stop.op, version) else { continue };
             let mut key = (name, cause.clone());
-            if self.collections.len() >= limit && !self.collections.contains_key(&key) {
+            if self.collections.len() >= 2 * limit && !self.collections.contains_key(&key) {
                 key.1 = OTHER.into();
             }
             self.collections.entry(key).or_default().observe(each.duration_ns, each.count);
