@@ -1,10 +1,10 @@
-//! Deployment of jvmprobed: the service, Kubernetes, packages.
+//! Deployment of jvmprobed: the service, packages, the image. `jvmprobed_chart.rs` tests the manifests for Kubernetes.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::{
     collections::BTreeSet,
     fs,
-    io::{Read, Write, stderr},
+    io::{Read, Write},
     net::{TcpListener, TcpStream},
     path::{Path, PathBuf},
     process::{self, Child, Command, Stdio},
@@ -16,7 +16,6 @@ use std::{
 use jvmprobe_tests::{
     container::Container,
     load::{Load, classes},
-    receiver::downloaded_path,
     run_alone, run_beside_others,
     runtimes::named,
     tool::{Tool, binary},
@@ -100,46 +99,6 @@ fn systemd_accepts_the_unit_and_its_sandbox() {
     // Kubernetes' probes use the listener that clients of the metrics cannot keep busy.
     let pod = fs::read_to_string(deploy_path("kubernetes/daemonset.yaml")).unwrap();
     assert_eq!(pod.matches("port: health}").count(), 3, "{pod}");
-}
-
-/// Runs the validator for Kubernetes' schemas on some YAML.
-fn validate(yaml: &str) -> (bool, String) {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("all.yaml");
-    fs::write(&path, yaml).unwrap();
-    let output = Command::new("python3")
-        .args(["-m", "kubernetes_validate", "--strict"])
-        .arg(&path)
-        .env("PYTHONPATH", downloaded_path("kubernetes"))
-        .output()
-        .unwrap();
-    let said = [output.stdout, output.stderr].concat();
-    (output.status.success(), String::from_utf8(said).unwrap())
-}
-
-#[test]
-fn kubernetes_schemas_accept_the_manifests() {
-    run_beside_others();
-    for name in ["namespace.yaml", "priorityclass.yaml", "networkpolicy.yaml", "daemonset.yaml"] {
-        let yaml = fs::read_to_string(deploy_path("kubernetes").join(name)).unwrap();
-        let (good, said) = validate(&yaml);
-        assert!(good, "{name}: {said}");
-        let (good, _) = validate(&yaml.replace("metadata:", "metadata:\n  nothing: there"));
-        assert!(!good, "{name}: the validator accepts anything");
-    }
-    let kustomized =
-        Command::new("kubectl").arg("kustomize").arg(deploy_path("kubernetes")).output();
-    let Ok(kustomized) = kustomized else {
-        writeln!(stderr(), "NOT TESTED: kustomization, because kubectl is not installed").unwrap();
-        return;
-    };
-    let yaml = String::from_utf8(kustomized.stdout).unwrap();
-    assert!(kustomized.status.success(), "{}", String::from_utf8_lossy(&kustomized.stderr));
-    for kind in ["Namespace", "ConfigMap", "PriorityClass", "NetworkPolicy", "DaemonSet"] {
-        assert!(yaml.contains(&format!("kind: {kind}\n")), "{yaml}");
-    }
-    let (good, said) = validate(&yaml);
-    assert!(good, "{said}");
 }
 
 /// Returns all files of a root, except those that change by themselves.

@@ -5,15 +5,15 @@ use std::{
     collections::BTreeMap,
     fs,
     io::{Read, Write},
-    net::{SocketAddr, TcpListener, TcpStream},
+    net::{SocketAddr, TcpStream},
     path::Path,
-    process::{Child, Command, Stdio},
     sync::Arc,
-    thread,
-    time::{Duration, Instant},
 };
 
-use jvmprobe_tests::{receiver::downloaded_path, run_beside_others};
+use jvmprobe_tests::{
+    prometheus::{Prometheus, get, promtool},
+    run_beside_others,
+};
 use jvmprobed::{
     metrics::{
         Limits, Sets, SharedTotals,
@@ -137,103 +137,6 @@ fn serve(net: &Net, totals: &SharedTotals, ready: &Arc<Health>) -> SocketAddr {
     address
 }
 
-/// Returns status and body of a response, parsed by hand.
-fn get(address: SocketAddr, path: &str, headers: &str) -> (u16, Vec<u8>) {
-    let mut stream = TcpStream::connect(address).unwrap();
-    write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{headers}\r\n").unwrap();
-    let mut answer = Vec::new();
-    stream.read_to_end(&mut answer).unwrap();
-    let end = answer.windows(4).position(|four| four == b"\r\n\r\n").unwrap();
-    let head = String::from_utf8(answer[..end].to_vec()).unwrap();
-    let mut body = answer.split_off(end + 4);
-    // Prometheus's API sends chunks if it does not know the length in advance.
-    if head.to_lowercase().contains("transfer-encoding: chunked") {
-        body = join_chunks(&body);
-    }
-    (head.split(' ').nth(1).unwrap().parse().unwrap(), body)
-}
-
-/// Joins the chunks of a body.
-fn join_chunks(mut chunked: &[u8]) -> Vec<u8> {
-    let mut body = Vec::new();
-    loop {
-        let end = chunked.windows(2).position(|two| two == b"\r\n").unwrap();
-        let size = std::str::from_utf8(&chunked[..end]).unwrap();
-        let size = usize::from_str_radix(size, 16).unwrap();
-        if size == 0 {
-            return body;
-        }
-        body.extend_from_slice(&chunked[end + 2..end + 2 + size]);
-        chunked = &chunked[end + 4 + size..];
-    }
-}
-
-/// A Prometheus that scrapes one address each second.
-struct Prometheus {
-    child: Child,
-    address: SocketAddr,
-    _folder: tempfile::TempDir,
-}
-
-impl Prometheus {
-    fn start(scraped: SocketAddr, features: &[&str]) -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let config = format!(
-            "global: {{scrape_interval: 1s}}\nscrape_configs:\n- job_name: jvmprobed\n  static_configs: [{{targets: ['{scraped}']}}]\n"
-        );
-        let path = folder.path().join("prometheus.yml");
-        fs::write(&path, config).unwrap();
-        let place = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = place.local_addr().unwrap();
-        drop(place);
-        let child = Command::new(downloaded_path("prometheus"))
-            .arg(format!("--config.file={}", path.display()))
-            .arg(format!("--storage.tsdb.path={}", folder.path().join("data").display()))
-            .arg(format!("--web.listen-address={address}"))
-            .args(features)
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        Self { child, address, _folder: folder }
-    }
-
-    /// Returns the values of a query with their labels.
-    fn query(&self, query: &str) -> Vec<(Value, f64)> {
-        let escaped: String = query.bytes().map(|byte| format!("%{byte:02x}")).collect();
-        let (status, body) = get(self.address, &format!("/api/v1/query?query={escaped}"), "");
-        let answer: Value = serde_json::from_slice(&body).unwrap();
-        assert_eq!(status, 200, "{query}: {answer}");
-        let results = answer["data"]["result"].as_array().unwrap();
-        let value = |one: &Value| {
-            let value = one["value"][1].as_str().unwrap().parse().unwrap();
-            (one["metric"].clone(), value)
-        };
-        results.iter().map(value).collect()
-    }
-
-    /// Returns the single value of a query.
-    fn one(&self, query: &str) -> f64 {
-        let all = self.query(query);
-        assert_eq!(all.len(), 1, "{query}: {all:?}");
-        all[0].1
-    }
-
-    fn wait(&self) {
-        let until = Instant::now() + Duration::from_secs(60);
-        while TcpStream::connect(self.address).is_err() || self.query("up == 1").is_empty() {
-            assert!(Instant::now() < until, "Prometheus has not scraped within a minute");
-            thread::sleep(Duration::from_millis(200));
-        }
-    }
-}
-
-impl Drop for Prometheus {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
 #[test]
 fn prometheus_returns_the_published_values() {
     run_beside_others();
@@ -241,8 +144,7 @@ fn prometheus_returns_the_published_values() {
     let address = serve(&net, &totals, &Arc::default());
     for native in [true, false] {
         let features: &[&str] = if native { &["--enable-feature=native-histograms"] } else { &[] };
-        let prometheus = Prometheus::start(address, features);
-        prometheus.wait();
+        let prometheus = Prometheus::scraping(address, features);
         let near = |query: &str, value: f64| {
             let got = prometheus.one(query);
             assert!((got - value).abs() < 1e-9 * value.max(1.0), "{query}: {got}, not {value}");
@@ -327,21 +229,6 @@ fn prometheus_returns_the_published_values() {
     }
 }
 
-/// Runs a check of promtool. Callers also pass invalid input, which shows that the check can fail.
-fn promtool(arguments: &[&str], input: &[u8]) -> (bool, String) {
-    let mut child = Command::new(downloaded_path("promtool"))
-        .args(arguments)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    child.stdin.take().unwrap().write_all(input).unwrap();
-    let output = child.wait_with_output().unwrap();
-    let text = [output.stdout, output.stderr].concat();
-    (output.status.success(), String::from_utf8_lossy(&text).into_owned())
-}
-
 #[test]
 fn promtool_accepts_metrics_and_alert_rules() {
     run_beside_others();
@@ -401,14 +288,16 @@ fn dashboard_and_alerts_use_existing_metrics() {
         })
     };
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().join("tools/jvmprobed");
-    let dashboard = fs::read_to_string(folder.join("deploy/grafana/jvmprobed.json")).unwrap();
-    let dashboard: Value = serde_json::from_str(&dashboard).unwrap();
-    let panels = dashboard["panels"].as_array().unwrap();
-    assert!(panels.len() > 8);
     let mut asked = Vec::new();
-    for panel in panels {
-        for target in panel["targets"].as_array().into_iter().flatten() {
-            asked.extend(metric_names(target["expr"].as_str().unwrap()));
+    for file in ["jvmprobed.json", "jvmprobed-daemon.json"] {
+        let dashboard = fs::read_to_string(folder.join("deploy/grafana").join(file)).unwrap();
+        let dashboard: Value = serde_json::from_str(&dashboard).unwrap();
+        let panels = dashboard["panels"].as_array().unwrap();
+        assert!(panels.len() > 8);
+        for panel in panels {
+            for target in panel["targets"].as_array().into_iter().flatten() {
+                asked.extend(metric_names(target["expr"].as_str().unwrap()));
+            }
         }
     }
     let alerts = fs::read_to_string(folder.join("deploy/prometheus/alerts.yml")).unwrap();

@@ -2,6 +2,8 @@
 //!
 //! | module | what it does |
 //! |---|---|
+//! | [`prometheus`] | runs Prometheus and its tools |
+//! | [`manifests`] | renders and checks Kubernetes manifests |
 //! | [`receiver`] | receives and decodes the requests that jvmprobed pushes |
 //! | [`runtimes`] | Java runtimes and their collectors |
 //! | [`load`] | starts and controls a Java load program |
@@ -49,10 +51,12 @@ pub mod folded;
 pub mod fuse;
 pub mod gclog;
 pub mod load;
+pub mod manifests;
 pub mod page;
 pub mod pprof;
 pub mod proc;
 pub mod programs;
+pub mod prometheus;
 pub mod receiver;
 pub mod runtimes;
 pub mod scrape;

@@ -17,9 +17,15 @@ use serde_json::Value;
 /// # Panics
 /// If the download fails.
 pub fn downloaded_path(name: &str) -> PathBuf {
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("receivers");
-    let output = Command::new(script).stderr(Stdio::inherit()).output().expect("run it");
-    assert!(output.status.success(), "tests/receivers failed");
+    listed_path("receivers", name)
+}
+
+/// Runs a script of `tests` that prints "name path" for each thing that it downloads, and returns the path of
+/// one of them.
+pub(crate) fn listed_path(script: &str, name: &str) -> PathBuf {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(script);
+    let output = Command::new(path).stderr(Stdio::inherit()).output().expect("run it");
+    assert!(output.status.success(), "tests/{script} failed");
     let text = String::from_utf8(output.stdout).expect("paths are UTF-8");
     let path = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
     path.unwrap_or_else(|| panic!("no {name}")).into()
