@@ -6,7 +6,10 @@ use std::{
     io::{BufRead, BufReader, Read},
     os::unix::process::CommandExt,
     process::{Child, ChildStderr, Command, Stdio},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     thread,
     time::Duration,
 };
@@ -16,6 +19,7 @@ use jvmprobe_tests::{
     cluster::{Cluster, NODE, application_pod, daemon_capabilities, daemon_pod},
     container::Container,
     load::Load,
+    receiver::downloaded_path,
     run_beside_others,
     runtimes::named,
     tool::{self, Output},
@@ -53,6 +57,21 @@ fn run(cluster: &Cluster, command: &str, args: &[&str]) -> Output {
     tool::run_command(cluster.plugin(&args))
 }
 
+/// Runs the plugin while the program in a JVM works. Otherwise like [`run`].
+fn run_with_load(jvm: &mut Container, cluster: &Cluster, command: &str, args: &[&str]) -> Output {
+    let has_ended = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !has_ended.load(Ordering::Relaxed) {
+                jvm.run(0.2);
+            }
+        });
+        let output = run(cluster, command, args);
+        has_ended.store(true, Ordering::Relaxed);
+        output
+    })
+}
+
 /// Asserts the exit status and that stderr contains all of `texts`.
 fn assert_fails(output: &Output, status: i32, texts: &[&str]) {
     assert_eq!(output.status.code(), Some(status), "{output:?}");
@@ -75,10 +94,7 @@ fn tools_trace_the_jvm_of_the_pod_in_the_daemon_pod() {
     let mut other = Load::start(named("temurin-21"), "-XX:+UseSerialGC");
     let mut cluster = cluster_with_daemon();
     other.go(3.0);
-    let output = thread::scope(|scope| {
-        scope.spawn(|| jvm.run(3.0));
-        run(&cluster, "gc", &["--", "-j", "-d", "1"])
-    });
+    let output = run_with_load(&mut jvm, &cluster, "gc", &["--", "-j", "-d", "1"]);
     assert!(output.status.success(), "{output:?}");
     let pids = pids_of_pauses(&output.json());
     assert!(!pids.is_empty(), "{output:?}");
@@ -111,14 +127,10 @@ fn debug_pod_is_created_with_exactly_the_needed_rights_and_deleted() {
     run_beside_others();
     let (mut jvm, _cgroup) = start_jvm();
     let mut cluster = cluster_without_daemon();
-    let mut output = None;
-    thread::scope(|scope| {
-        scope.spawn(|| jvm.run(4.0));
-        let args = ["--image", "registry.example/jvmprobe:1", "--deadline", "90", "--"];
-        let options = ["-F", "499", "-d", "1", "-o", "cpu.html", "-o", "cpu.folded"];
-        output = Some(run(&cluster, "prof", &[&args[..], &options].concat()));
-    });
-    let output = output.unwrap();
+    let args = ["--image", "registry.example/jvmprobe:1", "--deadline", "90", "--"];
+    let options = ["-F", "499", "-d", "1", "-o", "cpu.html", "-o", "cpu.folded"];
+    let args = [&args[..], &options].concat();
+    let output = run_with_load(&mut jvm, &cluster, "prof", &args);
     assert!(output.status.success(), "{output:?}");
     assert!(output.stdout.contains("GcLoad."), "{output:?}");
     let read = |name: &str| fs::read_to_string(cluster.laptop().join(name)).unwrap();
@@ -128,6 +140,7 @@ fn debug_pod_is_created_with_exactly_the_needed_rights_and_deleted() {
     assert!(folded.contains(";GcLoad."), "{folded}");
 
     let [mut pod] = cluster.created_pods().try_into().unwrap();
+    assert_matches_schema(&pod);
     let name = pod["metadata"]["name"].take();
     let name = name.as_str().unwrap();
     assert!(name.starts_with("kubectl-jvm-") && name.len() > 20, "{name}");
@@ -176,6 +189,18 @@ fn debug_pod_is_created_with_exactly_the_needed_rights_and_deleted() {
     let output = run(&cluster, "gc", &["--image", "registry.example/nothing"]);
     assert_fails(&output, 1, &["cannot start on node node-1", "ImagePullBackOff"]);
     cluster.assert_nothing_is_left();
+}
+
+/// Asserts that Kubernetes' own schema accepts a manifest.
+fn assert_matches_schema(manifest: &Value) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("manifest.yaml");
+    // JSON is YAML, too.
+    fs::write(&path, manifest.to_string()).unwrap();
+    let mut validator = Command::new("python3");
+    validator.args(["-m", "kubernetes_validate", "--strict"]).arg(&path);
+    let output = validator.env("PYTHONPATH", downloaded_path("kubernetes")).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
 }
 
 /// A running plugin in its own process group, as a shell starts it in a terminal.
@@ -351,4 +376,25 @@ fn show_selects_the_jvms_of_the_pod() {
     assert!(svg.contains("shop.Main.run"), "{svg}");
     assert_eq!(fs::read_dir(cluster.laptop()).unwrap().count(), 1);
     cluster.assert_nothing_is_left();
+}
+
+#[test]
+fn man_page_documents_every_option() {
+    run_beside_others();
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../tools/kubectl-jvm/kubectl-jvm");
+    let mut command = Command::new(script);
+    command.arg("--help");
+    let help = tool::run_command(command).stdout;
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../man/kubectl-jvm.1");
+    let man = fs::read_to_string(page).unwrap().replace('\\', "");
+    let words = help.split(|c: char| c.is_whitespace() || c == ',');
+    let options: Vec<_> = words.filter(|word| word.starts_with("--") && word.len() > 3).collect();
+    assert!(options.len() > 8, "{options:?}");
+    for option in options {
+        assert!(man.contains(option), "{option} is not in the man page");
+    }
+    let mut lint = Command::new("mandoc");
+    let lint = lint.args(["-T", "lint", "-W", "warning"]).arg(page).output();
+    let lint = lint.expect("mandoc (tests/setup installs it)");
+    assert!(lint.status.success(), "{}", String::from_utf8_lossy(&lint.stdout));
 }
