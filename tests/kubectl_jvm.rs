@@ -11,7 +11,7 @@ use std::{
         atomic::{AtomicBool, Ordering},
     },
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use jvmprobe_tests::{
@@ -28,6 +28,9 @@ use jvmprobe_tests::{
 use jvmprobed::store::Store;
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use serde_json::{Value, json};
+
+/// Timeout for the plugin to end. Even on the slowest machine, only a hang takes that long.
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 const UID: &str = "0f3b1c5e-86a2-4b0f-9d3e-2b9a0c1d2e3f";
 const ID: &str = "fedcba987654fedcba987654fedcba987654fedcba987654fedcba9876543210";
@@ -226,7 +229,16 @@ impl Session {
         Pid::from_child(&self.child)
     }
 
+    /// Waits until it has ended. Its output fits into the pipes.
     fn end(mut self) -> Output {
+        let begin = Instant::now();
+        while self.child.try_wait().unwrap().is_none() {
+            if begin.elapsed() > TIMEOUT {
+                let _ = kill_process_group(self.pid(), Signal::KILL);
+                panic!("the plugin has not ended");
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
         let mut stderr = String::new();
         let mut stdout = String::new();
         self.child.stdout.take().unwrap().read_to_string(&mut stdout).unwrap();
@@ -244,7 +256,10 @@ fn signals_end_the_trace_normally_and_delete_the_pod() {
     // A terminal sends SIGINT to the whole group, other programs send SIGTERM to the plugin.
     let ctrl_c = |pid| kill_process_group(pid, Signal::INT).unwrap();
     let terminate = |pid| kill_process(pid, Signal::TERM).unwrap();
-    for end in [&ctrl_c as &dyn Fn(Pid), &terminate] {
+    let ends: [(&str, &dyn Fn(Pid)); 3] =
+        [("sh", &ctrl_c), ("sh", &terminate), ("bash --posix", &ctrl_c)];
+    for (shell, end) in ends {
+        cluster.use_shell(shell);
         let session = Session::start(cluster.plugin(&args));
         end(session.pid());
         let output = session.end();
@@ -252,7 +267,7 @@ fn signals_end_the_trace_normally_and_delete_the_pod() {
         assert!(output.stdout.contains("No pauses") || output.stdout.contains("GC"), "{output:?}");
         cluster.assert_nothing_is_left();
     }
-    assert_eq!(cluster.created_pods().len(), 2);
+    assert_eq!(cluster.created_pods().len(), ends.len());
 
     // The reader of the results has ended.
     let mut command = cluster.plugin(&[&args[..], &["--", "-d", "1"]].concat());

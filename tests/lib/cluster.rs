@@ -3,6 +3,7 @@
 use std::{
     fs,
     io::{BufRead, BufReader, Write},
+    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     process::{ChildStdin, ChildStdout, Command, Stdio},
     sync::OnceLock,
@@ -113,7 +114,7 @@ impl Cluster {
     /// If it does not start.
     pub fn start(pods: &[Value]) -> Self {
         let dir = tempfile::tempdir().expect("a temporary folder");
-        for name in ["root", "state", "tools", "laptop", "tmp", "home"] {
+        for name in ["root", "state", "tools", "laptop", "tmp", "home", "bin"] {
             fs::create_dir(dir.path().join(name)).expect("a folder");
         }
         let path = |name: &str| dir.path().join(name);
@@ -169,13 +170,27 @@ impl Cluster {
         let folder = kubectl.parent().expect("a file in a folder");
         let mut command = Command::new(kubectl);
         command.arg("jvm").args(args).current_dir(self.laptop());
-        command.env("PATH", format!("{}:{}:{old}", folder.display(), own.display()));
+        let wrapper = self.dir.path().join("bin");
+        let path = [&wrapper, folder, &own].map(|path| path.display().to_string()).join(":");
+        command.env("PATH", format!("{path}:{old}"));
         command.env("KUBECONFIG", self.dir.path().join("kubeconfig"));
         command
             .env("TMPDIR", self.dir.path().join("tmp"))
             .env("HOME", self.dir.path().join("home"));
         command.env_remove("KUBECTL_JVM_IMAGE").stdin(Stdio::null());
         command
+    }
+
+    /// Makes [`plugin`](Self::plugin) run in this shell from now on, instead of `sh`.
+    ///
+    /// # Panics
+    /// If the folder is full.
+    pub fn use_shell(&self, shell: &str) {
+        let script = repository_root().join("tools/kubectl-jvm/kubectl-jvm");
+        let wrapper = format!("#!/bin/sh\nexec {shell} '{}' \"$@\"\n", script.display());
+        let path = self.dir.path().join("bin/kubectl-jvm");
+        fs::write(&path, wrapper).expect("a file");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("chmod");
     }
 
     /// Sends the server a command: see the head of the script.
