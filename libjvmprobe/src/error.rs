@@ -45,6 +45,24 @@ pub enum Error {
         /// The requested name.
         name: String,
     },
+    /// No JVM runs in the requested container.
+    #[error(
+        "no JVM runs in the container {container}; run this tool without a target to list JVMs"
+    )]
+    NoJvmInContainer {
+        /// The requested ID.
+        container: String,
+    },
+    /// The process is not one of the JVMs in the requested container.
+    #[error("process {pid} is not a JVM in the container {container}; its JVMs are {}", list(jvms))]
+    NotInContainer {
+        /// The requested PID.
+        pid: Pid,
+        /// The requested container.
+        container: String,
+        /// The JVMs that run in the container.
+        jvms: Vec<Pid>,
+    },
     /// The process has not mapped a JVM's library.
     #[error(
         "process {pid} ({comm}) is not a JVM: it has not mapped libjvm.so; run this tool without a \
@@ -227,6 +245,11 @@ fn like(near: &[String]) -> String {
         [] => String::new(),
         near => format!("; similar names: {}", near.join(", ")),
     }
+}
+
+/// Returns PIDs for a message: `12, 13`.
+fn list(pids: &[Pid]) -> String {
+    pids.iter().map(Pid::to_string).collect::<Vec<_>>().join(", ")
 }
 
 impl Error {

@@ -24,10 +24,12 @@ pub struct Limits {
 
 /// A control group that this test created. When dropped, its processes are killed and it is
 /// removed.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Cgroup {
     /// Its folder in each required hierarchy.
     folders: Vec<PathBuf>,
+    /// Folders that contain it and are removed with it, the innermost first.
+    parents: Vec<PathBuf>,
 }
 
 /// A hierarchy of control groups: cgroup2, or that of a v1 controller.
@@ -44,10 +46,8 @@ impl Cgroup {
     /// The reason why the control group cannot be created on this machine. The test prints the reason and is
     /// skipped.
     pub fn new(name: &str, limits: Limits) -> io::Result<Self> {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("jvmprobe-test-{}-{number}-{name}.service", process::id());
-        let mut group = Self { folders: Vec::new() };
+        let name = format!("{}-{name}.service", unique_name());
+        let mut group = Self::default();
         for (controller, is_wanted) in [
             ("memory", limits.memory.is_some()),
             ("cpu", limits.cpu_percent.is_some()),
@@ -58,6 +58,30 @@ impl Cgroup {
                 group.add(controller, &name, limits)?;
             }
         }
+        Ok(group)
+    }
+
+    /// Creates a control group without limits, named like that of a container in a pod, with containerd as the
+    /// runtime and systemd as the driver.
+    ///
+    /// # Errors
+    /// The reason why the control group cannot be created on this machine.
+    pub fn of_container(pod_uid: &str, container_id: &str) -> io::Result<Self> {
+        let (Hierarchy::V1(root) | Hierarchy::V2(root)) = hierarchy("")?;
+        let mut group = Self::default();
+        let mut folder = root;
+        for name in [
+            unique_name(),
+            "kubepods.slice".into(),
+            "kubepods-burstable.slice".into(),
+            format!("kubepods-burstable-pod{}.slice", pod_uid.replace('-', "_")),
+            format!("cri-containerd-{container_id}.scope"),
+        ] {
+            folder.push(name);
+            fs::create_dir(&folder)?;
+            group.parents.insert(0, folder.clone());
+        }
+        group.folders.push(group.parents.remove(0));
         Ok(group)
     }
 
@@ -145,11 +169,20 @@ impl Drop for Cgroup {
             }
             self.folders.retain(|folder| fs::remove_dir(folder).is_err());
             if self.folders.is_empty() || Instant::now() > until {
-                return;
+                break;
             }
             thread::sleep(Duration::from_millis(20));
         }
+        for parent in &self.parents {
+            let _ = fs::remove_dir(parent);
+        }
     }
+}
+
+/// Returns the beginning of a name that no other control group has.
+fn unique_name() -> String {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    format!("jvmprobe-test-{}-{}", process::id(), NEXT.fetch_add(1, Ordering::Relaxed))
 }
 
 /// Returns the hierarchy of a controller. An empty name selects cgroup2. A process has a group in cgroup2

@@ -11,11 +11,15 @@ use std::{
 
 use tempfile::TempDir;
 
-use crate::{child_process::ChildProcess, load::classes, runtimes::Runtime};
+use crate::{cgroup::Cgroup, child_process::ChildProcess, load::classes, runtimes::Runtime};
 
 const SCRIPT: &str = r#"
     set -e
     mkdir -p "$ROOT"/{proc,tmp,lib,lib64,usr,bin,dev,jre,classes,log}
+    if [ -n "$READ_ONLY" ]; then
+        mount --bind "$ROOT" "$ROOT"
+        mount -o remount,bind,ro "$ROOT"
+    fi
     for d in lib lib64 usr bin dev; do mount --rbind /$d "$ROOT"/$d; done
     mount --bind "$HOME_OF_JRE" "$ROOT"/jre
     mount --bind "$CLASSES" "$ROOT"/classes
@@ -71,11 +75,31 @@ impl Container {
         Self::start_with(runtime, &[], program, &[("TMP_LINK", link), ("TMP_FOLDER", folder)])
     }
 
+    /// Starts a program in a container of a Kubernetes pod, which has this control group. Its root file system and
+    /// its /tmp are read-only.
+    ///
+    /// # Panics
+    /// If it does not start.
+    pub fn start_in_pod(runtime: &Runtime, flags: &[&str], program: &str, cgroup: &Cgroup) -> Self {
+        let options = [("READ_ONLY", "1"), ("TMP_OPTIONS", "ro")];
+        Self::start_with_cgroup(runtime, flags, program, &options, Some(cgroup))
+    }
+
     fn start_with(
         runtime: &Runtime,
         flags: &[&str],
         program: &str,
         options: &[(&str, &str)],
+    ) -> Self {
+        Self::start_with_cgroup(runtime, flags, program, options, None)
+    }
+
+    fn start_with_cgroup(
+        runtime: &Runtime,
+        flags: &[&str],
+        program: &str,
+        options: &[(&str, &str)],
+        cgroup: Option<&Cgroup>,
     ) -> Self {
         let dir = tempfile::tempdir().expect("a temporary folder");
         fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).expect("chmod");
@@ -86,6 +110,9 @@ impl Container {
         command.env("ROOT", dir.path().join("root"));
         command.env("HOME_OF_JRE", home).env("CLASSES", classes());
         command.envs(options.iter().copied());
+        if let Some(cgroup) = cgroup {
+            cgroup.enter(&mut command);
+        }
         let mut shell = ChildProcess::spawn(command.stdin(Stdio::piped()).stdout(Stdio::piped()));
         let stdin = shell.0.stdin.take().expect("piped");
         let mut stdout = BufReader::new(shell.0.stdout.take().expect("piped"));

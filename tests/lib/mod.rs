@@ -11,6 +11,7 @@
 //! | [`stackload`] | starts and controls `StackLoad`, a load with a known call graph |
 //! | [`callgraph`] | checks stacks against that call graph |
 //! | [`cgroup`] | control groups with limits |
+//! | [`cluster`] | a Kubernetes cluster of one node, and kubectl |
 //! | [`classfile`] | calls that class files contain |
 //! | [`calls`] | checks the calls on a profile's stacks against class files |
 //! | [`programs`] | large Java programs to profile, and their class files |
@@ -45,6 +46,7 @@ pub mod calls;
 pub mod cgroup;
 pub mod child_process;
 pub mod classfile;
+pub mod cluster;
 pub mod container;
 pub mod fake;
 pub mod folded;

@@ -17,12 +17,12 @@ use crate::{
 pub struct CommandOptions {
     /// Start this command and trace it from the beginning
     #[arg(last = true, index = 3, value_name = "COMMAND",
-        value_hint = ValueHint::CommandWithArguments, conflicts_with_all = ["pids", "all", "name"])]
+        value_hint = ValueHint::CommandWithArguments, conflicts_with_all = ["pids", "all", "name", "container"])]
     pub command: Vec<OsString>,
 
     /// Start the command as this user (name or number)
     #[arg(long, value_name = "NAME", requires = "command",
-        conflicts_with_all = ["pids", "all", "name"])]
+        conflicts_with_all = ["pids", "all", "name", "container"])]
     user: Option<String>,
 }
 

@@ -9,7 +9,7 @@ use regex::Regex;
 use crate::{
     Error, Pid, Result,
     cli::running,
-    cli::{parse_pid, parse_seconds},
+    cli::{parse_container, parse_pid, parse_seconds},
     jvms::{Arrivals, Times, registry},
     sys::Pace,
 };
@@ -29,6 +29,11 @@ pub struct Common {
     /// Trace running JVMs by main class, jar, service or container
     #[arg(long, value_name = "REGEX", value_parser = Regex::from_str)]
     pub name: Option<Regex>,
+
+    /// Trace the JVMs that run in this container; with -p, only these
+    #[arg(long, value_name = "ID", value_parser = parse_container,
+        conflicts_with_all = ["all", "name"])]
+    pub container: Option<String>,
 
     /// Report every INTERVAL seconds
     #[arg(index = 1, value_name = "INTERVAL", value_parser = parse_seconds)]
@@ -70,7 +75,13 @@ pub struct Common {
 impl Common {
     /// Returns whether the options specify what to trace.
     pub fn has_target(&self) -> bool {
-        !self.pids.is_empty() || self.all || self.name.is_some()
+        !self.pids.is_empty() || self.all || self.is_search()
+    }
+
+    /// Returns whether the traced JVMs are searched for by name or container. Otherwise, the user has named each of
+    /// them, or traces all.
+    pub fn is_search(&self) -> bool {
+        self.name.is_some() || self.container.is_some() && self.pids.is_empty()
     }
 
     /// Returns whether to print messages at the debug level.
@@ -78,11 +89,15 @@ impl Common {
         self.verbose > 0
     }
 
-    /// Returns the named processes, given by PID or by name.
+    /// Returns the named processes, given by PID, name or container.
     ///
     /// # Errors
-    /// [`Error::NoMatch`] if no JVM has this name.
+    /// [`Error::NoMatch`] if no JVM has this name, [`Error::NoJvmInContainer`] if none runs in the container, and
+    /// [`Error::NotInContainer`] if a given PID is not one of its JVMs.
     pub fn pids(&self) -> Result<Vec<Pid>> {
+        if let Some(id) = &self.container {
+            return running::in_container(id, &self.pids);
+        }
         let Some(name) = &self.name else { return Ok(self.pids.clone()) };
         let found = running::all().into_iter().filter(|jvm| jvm.matches(name));
         let pids: Vec<_> = found.map(|jvm| jvm.pid).collect();

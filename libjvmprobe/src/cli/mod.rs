@@ -41,6 +41,22 @@ pub(crate) fn parse_pid(text: &str) -> Result<Pid, String> {
     }
 }
 
+/// Parses a container ID, or its first digits. Twelve are what `docker ps` shows, and fewer could match other
+/// containers by accident.
+///
+/// # Errors
+/// A sentence for the user.
+pub(crate) fn parse_container(text: &str) -> Result<String, String> {
+    /// Minimum number of characters.
+    const MIN_LENGTH: usize = 12;
+    // The ID of a task on Fargate contains a dash.
+    let is_id = text.bytes().all(|byte| byte.is_ascii_hexdigit() || byte == b'-');
+    match is_id && text.len() >= MIN_LENGTH {
+        true => Ok(text.to_owned()),
+        false => Err(format!("expected a container ID, or at least its first {MIN_LENGTH} digits")),
+    }
+}
+
 /// Parses the length of a wait, a whole number with a unit: `1ms`, `100us`, `2s`, `0`.
 ///
 /// # Errors
@@ -257,6 +273,16 @@ pub fn describe<'a>(all: bool, jvms: impl ExactSizeIterator<Item = (Pid, &'a str
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn container_id_has_at_least_12_digits() {
+        for good in ["0123456789ab", "0123456789abcdef0123456789abcdef-1234567890"] {
+            assert_eq!(parse_container(good), Ok(good.to_owned()));
+        }
+        for bad in ["", "0123456789a", "containerd://0123456789ab", "0123456789ab*"] {
+            assert!(parse_container(bad).is_err(), "{bad}");
+        }
+    }
 
     #[test]
     fn unit_suffixes_are_parsed_and_invalid_sizes_rejected() {

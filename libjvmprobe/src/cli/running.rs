@@ -12,7 +12,7 @@ use std::{
 use regex::Regex;
 
 use crate::{
-    Pid,
+    Error, Pid, Result,
     hotspot::{Collector, HotSpot},
     names::clean,
     process::{Target, cgroup::Container, launcher, reader::ProcFile, scan::Scanner},
@@ -42,13 +42,6 @@ pub(crate) struct Running {
 impl Running {
     fn new(target: &Target, users: &str) -> Self {
         let pid = target.pid();
-        let read = |name: &str, most: u64| {
-            let mut bytes = Vec::new();
-            let file = ProcFile::open(pid, name);
-            // A file that cannot be read counts as empty.
-            let _ = file.and_then(|file| file.take(most).read_to_end(&mut bytes));
-            String::from_utf8_lossy(&bytes).into_owned()
-        };
         let hotspot = HotSpot::read(target).ok();
         let uid = target.process.uid;
         Self {
@@ -60,8 +53,7 @@ impl Running {
                 .unwrap_or_default(),
             collector: hotspot.map_or(Collector::Unknown, |h| h.collector).name(),
             main: launcher::main_of(&target.process),
-            container: clean::name(&Container::parse(&read("cgroup", MAX_TEXT)).to_string())
-                .into_owned(),
+            container: clean::name(&container_of(pid).to_string()).into_owned(),
         }
     }
 
@@ -91,6 +83,34 @@ pub(crate) fn all() -> Vec<Running> {
     // Without that file, users are shown as numbers.
     let _ = File::open("/etc/passwd").and_then(|f| f.take(MAX_TEXT).read_to_string(&mut users));
     Scanner::new().scan().iter().map(|target| Running::new(target, &users)).collect()
+}
+
+/// Returns the JVMs that run in a container, given by its ID or the first digits of the ID. If `wanted` is not empty,
+/// returns these processes, all of which must be JVMs in the container.
+///
+/// # Errors
+/// [`Error::NoJvmInContainer`] or [`Error::NotInContainer`].
+pub(crate) fn in_container(id: &str, wanted: &[Pid]) -> Result<Vec<Pid>> {
+    let runs_there = |pid| container_of(pid).container.is_some_and(|full| full.starts_with(id));
+    // Processes of other containers are not opened.
+    let targets = Scanner::new().open_where(runs_there);
+    let found: Vec<_> = targets.iter().map(Target::pid).collect();
+    if found.is_empty() {
+        return Err(Error::NoJvmInContainer { container: id.to_owned() });
+    }
+    match wanted.iter().find(|pid| !found.contains(pid)) {
+        Some(&pid) => Err(Error::NotInContainer { pid, container: id.to_owned(), jvms: found }),
+        None if wanted.is_empty() => Ok(found),
+        None => Ok(wanted.to_vec()),
+    }
+}
+
+/// Returns the container that a process runs in. A control group that cannot be read counts as none.
+fn container_of(pid: Pid) -> Container {
+    let mut bytes = Vec::new();
+    let file = ProcFile::open(pid, "cgroup");
+    let _ = file.and_then(|file| file.take(MAX_TEXT).read_to_end(&mut bytes));
+    Container::parse(&String::from_utf8_lossy(&bytes))
 }
 
 /// Returns the version number without the build number: `17.0.15` for `OpenJDK 64-Bit Server VM 17.0.15+6`.

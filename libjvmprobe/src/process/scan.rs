@@ -37,8 +37,13 @@ impl Scanner {
     /// [refused](Self::take_refused) if [`is_final`] is true for the error; else the next call tries it
     /// again.
     pub(crate) fn scan(&mut self) -> Vec<Target> {
+        self.open_where(|_| true)
+    }
+
+    /// Like [`scan`](Self::scan), but only examines processes that `is_wanted` selects.
+    pub(crate) fn open_where(&mut self, is_wanted: impl Fn(Pid) -> bool) -> Vec<Target> {
         let mut targets = Vec::new();
-        for candidate in self.scan_where(|_| true) {
+        for candidate in self.scan_where(is_wanted) {
             match reader::within(MAX_OPENING, || candidate.open()) {
                 Ok(target) => targets.push(target),
                 Err(error) if is_final(&error) => self.refused.push((candidate.process.pid, error)),

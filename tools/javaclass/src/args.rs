@@ -22,7 +22,7 @@ Examples:
 With --list, the exit status is 3 if anything listed is or may be in use, 0 if nothing is.";
 
 const USAGE: &str = "\
-javaclass [OPTIONS] {-p PID | -a | --name REGEX} [INTERVAL [COUNT]]
+javaclass [OPTIONS] {-p PID | -a | --name REGEX | --container ID} [INTERVAL [COUNT]]
        javaclass [OPTIONS] -- COMMAND [ARGUMENT]...
        javaclass merge [-j] FILE...             combine javaclass -j reports of several runs
        javaclass strip -r FILE IN.jar OUT.jar   remove unused classes from a jar";

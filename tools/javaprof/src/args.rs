@@ -26,7 +26,7 @@ Examples:
   javaprof -p 1234 -d 10 --diff a.txt -o diff.svg";
 
 const USAGE: &str = "\
-javaprof [OPTIONS] {-p PID | -a | --system-wide | --name REGEX} [SECONDS | INTERVAL COUNT]
+javaprof [OPTIONS] {-p PID | -a | --system-wide | --name REGEX | --container ID} [SECONDS | INTERVAL COUNT]
        javaprof [OPTIONS] -- COMMAND [ARGUMENT]...";
 
 /// Layout of the help. It has no headings and no list of the positional arguments, so that the help fits
@@ -44,7 +44,7 @@ pub struct Args {
     pub common: Common,
 
     /// Profile all processes
-    #[arg(long, conflicts_with_all = ["pids", "all", "name", "command", "user"])]
+    #[arg(long, conflicts_with_all = ["pids", "all", "name", "container", "command", "user"])]
     pub system_wide: bool,
 
     #[command(flatten)]
@@ -295,7 +295,7 @@ impl Args {
     /// Whether the user named each process with `-p` or started it. Only such JVMs may be asked for
     /// symbols; all others are only read from outside.
     pub fn is_named(&self) -> bool {
-        !self.common.all && self.common.name.is_none() && !self.system_wide
+        !self.common.all && !self.common.is_search() && !self.system_wide
     }
 
     /// Returns when to report and when to end. An interval without a count is the duration.

@@ -21,7 +21,7 @@ pub fn keep_startup_rights(args: &Args) {
 /// Drops the capabilities that sampling and naming do not need.
 pub fn keep_sampling_rights(args: &Args) {
     let joins_later = args.common.all
-        || args.common.name.is_some()
+        || args.common.is_search()
         || args.system_wide
         || !args.started.command.is_empty()
         // An event that is missing now may have its probe in a file that is mapped later.

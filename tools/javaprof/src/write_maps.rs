@@ -34,7 +34,7 @@ pub fn run(args: &Args) -> Result<()> {
     let mut failed = 0;
     let inlining = Inlining::Everywhere;
     // The agent is loaded only into JVMs that the user names by PID.
-    let named_by_user = args.common.name.is_none();
+    let named_by_user = !args.common.is_search();
     for target in &targets {
         let pid = target.pid();
         let written = HotSpot::read(target)

@@ -55,7 +55,7 @@ pub struct Args {
 
     /// Dump the JVM of a core file; needs neither root nor a running JVM
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with_all =
-        ["pids", "all", "name", "interval", "count", "duration", "top", "freeze", "output"])]
+        ["pids", "all", "name", "container", "interval", "count", "duration", "top", "freeze", "output"])]
     pub core: Option<PathBuf>,
 
     /// The libjvm.so or the JDK of the core file's JVM, if it is not at its original path

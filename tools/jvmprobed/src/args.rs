@@ -1,6 +1,6 @@
 //! The command line.
 
-use std::{ops::RangeInclusive, path::PathBuf, str::FromStr, time::Duration};
+use std::{ffi::OsString, ops::RangeInclusive, path::PathBuf, str::FromStr, time::Duration};
 
 use clap::{ArgAction, Args as Group, Parser, Subcommand, ValueEnum, ValueHint};
 use clap_complete::Shell;
@@ -70,6 +70,24 @@ pub enum Command {
     Show(Box<Show>),
     /// List the recorded JVMs, with times and sizes
     List(List),
+    /// Run a tool for a user on another machine, as kubectl-jvm does
+    Remote(Remote),
+}
+
+/// Options of `remote`.
+#[derive(Clone, Debug, Group)]
+pub struct Remote {
+    /// Send the files that the tool has written: MARK on a line of stderr, then a tar archive
+    #[arg(long, value_name = "MARK", requires = "command")]
+    pub files: Option<String>,
+
+    /// Run no tool; wait until a signal ends this process
+    #[arg(long, conflicts_with = "command")]
+    pub idle: bool,
+
+    /// Tool and its arguments; input on stdin, or its end, ends the tool like Ctrl-C
+    #[arg(last = true, value_name = "TOOL", required_unless_present = "idle")]
+    pub command: Vec<OsString>,
 }
 
 /// Options of `list`.

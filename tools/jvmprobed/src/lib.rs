@@ -9,6 +9,7 @@ pub mod metrics;
 pub mod net;
 pub mod notify;
 pub mod push;
+pub mod remote;
 pub mod settings;
 pub mod show;
 pub mod stops;

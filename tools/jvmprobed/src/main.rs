@@ -12,7 +12,7 @@ use jvmprobed::{
     args::{Args, Command},
     collect::daemon,
     config::Config,
-    settings, show,
+    remote, settings, show,
 };
 use libjvmprobe::cli;
 
@@ -20,12 +20,17 @@ fn main() -> ExitCode {
     cli::run_plain(|args: &Args| (args.completions, args.verbose > 0), start)
 }
 
-fn start(args: &Args) -> Result<()> {
+fn start(args: &Args) -> Result<ExitCode> {
     match &args.command {
-        Some(Command::Show(args)) => return show::run(args),
-        Some(Command::List(args)) => return show::list::run(args),
-        None => {}
+        Some(Command::Show(args)) => show::run(args)?,
+        Some(Command::List(args)) => show::list::run(args)?,
+        Some(Command::Remote(args)) => return remote::run(args),
+        None => run_daemon(args)?,
     }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn run_daemon(args: &Args) -> Result<()> {
     settings::log(args.daemon.log);
     let config = Config::read(args.daemon.config.as_deref())?;
     settings::log(args.daemon.log.or(config.log));
