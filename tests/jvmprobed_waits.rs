@@ -277,11 +277,10 @@ fn check_wall(store: &str, pid: u32, spun: &Spun) {
     let [folded, pprof] =
         ["wall.folded", "wall.pb.gz"].map(|name| dir.path().join(name).display().to_string());
     let jvm = pid.to_string();
-    let args = ["show", "--dir", store, "--wall", "-t", "--jvm", &jvm, "-o", &folded, "-o", &pprof];
-    let output = run("jvmprobed", &args);
+    let args = ["show", "--dir", store, "--wall", "-t", "-s", "--jvm", &jvm];
+    let output = run("jvmprobed", &[&args[..], &["-o", &folded, "-o", &pprof]].concat());
     assert!(output.status.success(), "{output:?}");
     let shown = output.stdout;
-    println!("{shown}");
     let text = fs::read_to_string(&folded).unwrap();
     let of_thread = format!(";{SPINNER}-");
     let (mut on_cpu_ns, mut waiting_ns, mut spinning_ns) = (0, 0, 0);
@@ -300,11 +299,13 @@ fn check_wall(store: &str, pid: u32, spun: &Spun) {
         on_cpu_ns + waiting_ns,
         spun.elapsed_ns
     );
-    let is_near =
-        |value: u64, truth: u64| (truth - truth / 10..=truth + truth / 10).contains(&value);
-    assert!(is_near(on_cpu_ns, spun.cpu_ns), "time on CPU");
-    // Waits for a CPU are included, except those shorter than the minimum.
-    assert!(is_near(on_cpu_ns + waiting_ns, spun.elapsed_ns), "wall-clock time");
+    // At most ten percent more, and at most one part in `less` less.
+    let is_near = |value: u64, truth: u64, less: u64| {
+        (truth - truth / less..=truth + truth / 10).contains(&value)
+    };
+    assert!(is_near(on_cpu_ns, spun.cpu_ns, 10), "time on CPU");
+    // On a busy machine, the thread often waits for a CPU for less than the minimum length of recorded waits.
+    assert!(is_near(on_cpu_ns + waiting_ns, spun.elapsed_ns, 4), "wall-clock time");
     assert!(spinning_ns > on_cpu_ns / 2, "{spinning_ns} ns in the method that spins");
     let total_ns = |value: &str| value.rsplit_once(' ').unwrap().1.parse::<u64>().unwrap();
     let all_ns: u64 = text.lines().map(total_ns).sum();

@@ -27,7 +27,7 @@ use crate::{collect::waits::WAIT, show::selection::Selection};
 pub const WALL: &str = "wall";
 /// Label of CPU samples. Waits have labels with their kinds.
 const ON_CPU: &str = "on CPU";
-/// Maximum number of rows of a table.
+/// Maximum number of rows of a table, unless more stacks are shown.
 const MAX_ROWS: usize = 20;
 /// Maximum number of kinds in the line with the total.
 const MAX_KINDS: usize = 5;
@@ -140,15 +140,20 @@ fn rows<'a, K: Hash + Ord>(
     rows
 }
 
-/// Returns a table of the longest rows; `names` returns the cells of further columns, whose headings are `columns`.
-fn table<K>(rows: &[(K, Row<'_>)], columns: &[&str], names: impl Fn(&K) -> Vec<String>) -> String {
+/// Returns a table of at most `max` rows; `names` returns the cells of further columns, whose headings are `columns`.
+fn table<K>(
+    rows: &[(K, Row<'_>)],
+    max: usize,
+    columns: &[&str],
+    names: impl Fn(&K) -> Vec<String>,
+) -> String {
     let total_ns = rows.iter().map(|(_, row)| row.total_ns).sum();
     let mut table = RuledTable::new(&[&HEAD[..], columns].concat(), 0..4);
-    for (key, row) in rows.iter().take(MAX_ROWS) {
+    for (key, row) in rows.iter().take(max) {
         table.row([row.cells(total_ns), names(key)].concat());
     }
     let mut text = table.text() + "\n";
-    let hidden = rows.get(MAX_ROWS..).unwrap_or_default();
+    let hidden = rows.get(max..).unwrap_or_default();
     if !hidden.is_empty() {
         let ns = hidden.iter().map(|(_, row)| row.total_ns).sum();
         text += &format!("{} with {}\n", count(hidden.len() as u64, "more row"), span(ns));
@@ -175,26 +180,33 @@ pub fn total_line(profile: &Profile) -> String {
     line
 }
 
-/// Returns the table by code, with `threads` also that by thread, and the call tree; with `stacks`, more of the tree.
+/// Returns the table by code, with `threads` also that by thread, and the call tree; with `stacks`, all rows and more of
+/// the tree.
 pub fn text(profile: &Profile, threads: bool, stacks: bool) -> String {
     let mut text = wrap(&total_line(profile)) + "\n";
     if profile.samples.is_empty() {
         return text;
     }
-    text += "Without waits shorter than the daemon's --waits, of threads without work, and in progress\n";
+    text += &wrap(
+        "Not included: waits shorter than the daemon's --waits, waits of threads without work, and waits in \
+         progress",
+    );
+    text += "\n";
+    let max = if stacks { usize::MAX } else { MAX_ROWS };
     let code = |sample: &Sample| {
         let frames: Vec<Frame> = sample.stack.iter().map(|&id| profile.frame(id).clone()).collect();
         let code = frames.split_last().and_then(|(_, code)| application_frame(code));
         code.map_or_else(|| "-".to_owned(), |frame| frame.name.to_string())
     };
     text += "\n";
-    text += &table(&rows(profile, code), &["AT"], |at| vec![at.clone()]);
+    text += &table(&rows(profile, code), max, &["AT"], |at| vec![at.clone()]);
     if threads {
         let thread = |sample: &Sample| (sample.pid, sample.tid, sample.thread.to_string());
         text += "\n";
-        text += &table(&rows(profile, thread), &["PID", "TID", "THREAD"], |(pid, tid, name)| {
-            vec![pid.to_string(), tid.to_string(), name.clone()]
-        });
+        text +=
+            &table(&rows(profile, thread), max, &["PID", "TID", "THREAD"], |(pid, tid, name)| {
+                vec![pid.to_string(), tid.to_string(), name.clone()]
+            });
     }
     text + "\n" + &hottest_stacks(profile, stacks)
 }
@@ -280,7 +292,8 @@ mod tests {
         let samples: Vec<_> =
             frames.iter().map(|frames| ("main", 7, &frames[..], 2 * SECOND)).collect();
         let waits = profile(Measure::Elapsed(WAIT.into()), &samples);
-        let text = text(&combine(Profile::of(Measure::Time), waits), false, false);
-        assert!(text.contains("5 more rows with "), "{text}");
+        let wall = combine(Profile::of(Measure::Time), waits);
+        assert!(text(&wall, false, false).contains("5 more rows with 10.00 s"));
+        assert!(!text(&wall, false, true).contains("more rows"));
     }
 }

@@ -67,7 +67,8 @@ fn resource_of<'a>(attributes: impl Iterator<Item = (&'a str, &'a str)>) -> Reso
 }
 
 /// Returns the daemon's own resource. One daemon runs on a host, so the boot ID of the kernel identifies the
-/// instance, even if several hosts have the same name. The daemon's `OTEL_RESOURCE_ATTRIBUTES` override all else.
+/// instance, even if several hosts have the same name. The attributes in the daemon's
+/// `OTEL_RESOURCE_ATTRIBUTES` override these.
 pub fn own_resource() -> Resource {
     let instance = fs::read_to_string(BOOT_ID).unwrap_or_default();
     let mut attributes = host_attributes().clone();
