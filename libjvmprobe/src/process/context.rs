@@ -151,7 +151,8 @@ enum Scalar {
     Double(f64),
 }
 
-fn decode(payload: &[u8]) -> Result<Attributes> {
+/// Returns the attributes in a message.
+pub(crate) fn decode(payload: &[u8]) -> Result<Attributes> {
     let context = ProcessContext::decode(payload)
         .map_err(|error| Error::layout(format!("invalid process context: {error}")))?;
     let all = context.resource.unwrap_or_default().attributes.into_iter();
