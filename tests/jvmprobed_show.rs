@@ -400,6 +400,8 @@ fn missing_data_is_reported_in_one_line() {
             .contains("--since must be before --until")
     );
     assert!(test_store.refused(&["--event", "off-cpu"]).contains("collected: cpu, alloc"));
+    let error = test_store.refused(&["--wall"]);
+    assert!(error.contains("no waits were recorded") && error.contains("--waits 1ms"), "{error}");
     let nowhere = TempDir::new().unwrap();
     let nowhere = TestStore { dir: nowhere, begin: 0 };
     assert!(nowhere.refused(&[]).contains("contains no windows of jvmprobed"));
@@ -410,6 +412,9 @@ fn missing_data_is_reported_in_one_line() {
         &["--diff", "5m", "-j"],
         &["--gc", "-o", "x.svg"],
         &["--gc", "--diff", "5m"],
+        &["--wall", "--alloc"],
+        &["--wall", "-e", "wait"],
+        &["--wall", "-j"],
     ] {
         let output = test_store.show(wrong);
         assert_eq!(output.status.code(), Some(2), "{wrong:?}: {output:?}");

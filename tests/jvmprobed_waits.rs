@@ -28,6 +28,8 @@ use rustix::process::Signal;
 
 /// Kinds of the waits that `WaitTruth` logs, except for waits of threads without work.
 const KINDS: [&str; 6] = ["monitor", "wait", "park", "sleep", "socket read", "pipe"];
+/// Name of the thread that spins and sleeps by turns.
+const SPINNER: &str = "spinner";
 /// Minimum length of recorded waits, in nanoseconds.
 const MIN_NS: u64 = 1_000_000;
 /// A wait that ended within this time of the end of a window may belong to either window, in nanoseconds. The program
@@ -67,6 +69,20 @@ impl Logged {
     }
 }
 
+/// Times of the thread that spins and sleeps, in nanoseconds.
+struct Spun {
+    cpu_ns: u64,
+    elapsed_ns: u64,
+}
+
+impl Spun {
+    fn parse(line: &str) -> Self {
+        let words: Vec<_> = line.split_whitespace().collect();
+        let ["spun", SPINNER, cpu, elapsed] = words[..] else { panic!("{line}") };
+        Self { cpu_ns: cpu.parse().unwrap(), elapsed_ns: elapsed.parse().unwrap() }
+    }
+}
+
 /// A JVM that runs `WaitTruth`.
 struct Program {
     child: ChildProcess,
@@ -86,10 +102,14 @@ impl Program {
         program
     }
 
-    /// Runs the threads that wait, and returns their waits.
-    fn go(&mut self, seconds: f64) -> Vec<Logged> {
-        writeln!(self.child.0.stdin.as_ref().unwrap(), "go {seconds}").unwrap();
-        self.lines_until("done").iter().map(|line| Logged::parse(line)).collect()
+    /// Runs the threads that wait and the one that spins. Returns all waits, and the times of the latter.
+    fn go(&mut self, seconds: f64) -> (Vec<Logged>, Spun) {
+        writeln!(self.child.0.stdin.as_ref().unwrap(), "go {seconds} spin").unwrap();
+        let lines = self.lines_until("done");
+        let (spun, waits): (Vec<_>, Vec<_>) =
+            lines.iter().partition(|line| line.starts_with("spun"));
+        let [spun] = spun[..] else { panic!("{spun:?}") };
+        (waits.into_iter().map(|line| Logged::parse(line)).collect(), Spun::parse(spun))
     }
 
     fn lines_until(&mut self, word: &str) -> Vec<String> {
@@ -142,12 +162,12 @@ fn waits_by_kind_and_stack_agree_with_the_program() {
     let listen = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
     // A high limit, so that a busy machine does not make the daemon save CPU time.
     let args = ["--config", &config, "--listen", &listen, "--dir", &store, "--max-cpu", "200"];
-    let args = [&args[..], &["--window", "10s"]].concat();
+    let args = [&args[..], &["--window", "10s", "-F", "199"]].concat();
     let push = format!("dir={pushed}");
     let args = [&args[..], &["--push", &push]].concat();
     let daemon = Tool::start("jvmprobed", &args);
     // The first window ends while the threads wait.
-    let logged = program.go(12.0);
+    let (logged, spun) = program.go(12.0);
     let windows = |metrics: &str| sum(metrics, "jvmprobed_windows_total", &[]);
     let begin = Instant::now();
     let metrics = loop {
@@ -248,4 +268,52 @@ fn waits_by_kind_and_stack_agree_with_the_program() {
         shown.lines().any(|line| line.contains(kind) && line.trim_end().ends_with(method))
     };
     assert!(row("monitor", "WaitTruth.monitor") && row("park", "WaitTruth.reentrant"), "{shown}");
+    check_wall(&store, pid, &spun);
+}
+
+/// Compares the wall-clock time of the thread that spins and sleeps with the times that it has measured itself.
+fn check_wall(store: &str, pid: u32, spun: &Spun) {
+    let dir = tempfile::tempdir().unwrap();
+    let [folded, pprof] =
+        ["wall.folded", "wall.pb.gz"].map(|name| dir.path().join(name).display().to_string());
+    let jvm = pid.to_string();
+    let args = ["show", "--dir", store, "--wall", "-t", "-s", "--jvm", &jvm];
+    let output = run("jvmprobed", &[&args[..], &["-o", &folded, "-o", &pprof]].concat());
+    assert!(output.status.success(), "{output:?}");
+    let shown = output.stdout;
+    let text = fs::read_to_string(&folded).unwrap();
+    let of_thread = format!(";{SPINNER}-");
+    let (mut on_cpu_ns, mut waiting_ns, mut spinning_ns) = (0, 0, 0);
+    for line in text.lines().filter(|line| line.contains(&of_thread)) {
+        let (stack, ns) = line.rsplit_once(' ').unwrap();
+        let ns: u64 = ns.parse().unwrap();
+        match stack.ends_with(";[on CPU]") {
+            true => on_cpu_ns += ns,
+            false => waiting_ns += ns,
+        }
+        spinning_ns += if stack.contains(";WaitTruth.spin;") { ns } else { 0 };
+    }
+    println!(
+        "{SPINNER}: on CPU {on_cpu_ns} of {} ns, waiting {waiting_ns}, in total {} of {} ns",
+        spun.cpu_ns,
+        on_cpu_ns + waiting_ns,
+        spun.elapsed_ns
+    );
+    // At most ten percent more, and at most one part in `less` less.
+    let is_near = |value: u64, truth: u64, less: u64| {
+        (truth - truth / less..=truth + truth / 10).contains(&value)
+    };
+    assert!(is_near(on_cpu_ns, spun.cpu_ns, 10), "time on CPU");
+    // On a busy machine, the thread often waits for a CPU for less than the minimum length of recorded waits.
+    assert!(is_near(on_cpu_ns + waiting_ns, spun.elapsed_ns, 4), "wall-clock time");
+    assert!(spinning_ns > on_cpu_ns / 2, "{spinning_ns} ns in the method that spins");
+    let total_ns = |value: &str| value.rsplit_once(' ').unwrap().1.parse::<u64>().unwrap();
+    let all_ns: u64 = text.lines().map(total_ns).sum();
+    let pprof = pprof::read(Path::new(&pprof));
+    let at = pprof.types.iter().position(|(name, _)| name == "wall").unwrap();
+    assert_eq!(pprof.samples.iter().map(|sample| sample.values[at]).sum::<u64>(), all_ns);
+    // The tables by code and by thread.
+    let row = |name: &str| shown.lines().any(|line| line.trim_end().ends_with(name));
+    assert!(row(" WaitTruth.spin") && row(&format!(" {SPINNER}")), "{shown}");
+    assert!(shown.contains("s of wall-clock time of threads in "), "{shown}");
 }

@@ -20,7 +20,7 @@ use crate::{
     },
     jvms,
     names::{demangle, perfmap},
-    process::{cgroup::Container, service::Service},
+    process::{cgroup::Container, context, service::Service},
     trace,
     unwind::UnwindTable,
 };
@@ -240,6 +240,13 @@ pub fn service(bytes: &[u8]) {
     let service = Service::of(&args, bytes);
     assert!(!service.name.is_empty() && service.attributes.len() <= 256);
     let _ = Container::parse(&text).to_string();
+}
+
+/// Decodes a process context.
+pub fn process_context(bytes: &[u8]) {
+    if let Ok(attributes) = context::decode(bytes) {
+        assert!(attributes.len() <= 128 && attributes.keys().all(|key| !key.is_empty()));
+    }
 }
 
 /// Reads a core file.

@@ -3,6 +3,8 @@ import java.io.File;
 import java.io.InputStreamReader;
 import java.io.OutputStream;
 import java.io.RandomAccessFile;
+import java.lang.management.ManagementFactory;
+import java.lang.management.ThreadMXBean;
 import java.net.InetAddress;
 import java.net.ServerSocket;
 import java.net.Socket;
@@ -26,11 +28,14 @@ import java.util.concurrent.locks.ReentrantLock;
  * Threads that wait in many ways, each of which logs all its waits.
  *
  * Commands on stdin, answers on stdout: "ready PID" once; "go SECONDS" starts the threads, which repeat their waits
- * for that time. The answer has one line per wait and a last line:
+ * for that time. With "go SECONDS spin", one more thread spins and sleeps by turns. The answer has one line per wait, one
+ * for this thread and a last line:
  *
  * wait THREAD KIND BEGIN END HOLDER
+ * spun THREAD CPU ELAPSED
  * done waits=N
  *
+ * CPU and ELAPSED are the thread's CPU time as the kernel accounts it and its lifetime, in nanoseconds.
  * KIND has underscores instead of spaces. BEGIN and END are times of CLOCK_MONOTONIC, in nanoseconds. They are taken
  * in Java code before and after the call that waits, so a logged wait is slightly longer than the real one. HOLDER is
  * the thread that released the awaited lock last, or that ended the wait by another action; "-" if a timeout ended the
@@ -63,6 +68,8 @@ public class WaitTruth {
         final Turn turn;
         final Thread waiter;
         int waits;
+        /** Line about the thread's times; empty except for the spinner. */
+        String total = "";
 
         Actor(String name, Thread waiter, Turn turn) {
             super(name);
@@ -137,11 +144,12 @@ public class WaitTruth {
         BufferedReader in = new BufferedReader(new InputStreamReader(System.in));
         System.out.println("ready " + new File("/proc/self").getCanonicalFile().getName());
         for (String line = in.readLine(); line != null && !line.equals("quit"); line = in.readLine()) {
-            System.out.println(go(Double.parseDouble(line.split(" ")[1])));
+            String[] words = line.split(" ");
+            System.out.println(go(Double.parseDouble(words[1]), words.length > 2));
         }
     }
 
-    static String go(double seconds) throws Exception {
+    static String go(double seconds, boolean spins) throws Exception {
         logLength = (int) (seconds * 20_000) + 10_000;
         actors = new ArrayList<>();
         resources = new ArrayList<>();
@@ -152,6 +160,9 @@ public class WaitTruth {
         addSockets();
         addPipes();
         addSelectors();
+        if (spins) {
+            addSpinner();
+        }
         end = System.nanoTime() + (long) (seconds * 1e9);
         for (Actor actor : actors) {
             actor.start();
@@ -160,13 +171,35 @@ public class WaitTruth {
         int waits = 0;
         for (Actor actor : actors) {
             actor.join();
-            answer.append(actor.log);
+            answer.append(actor.log).append(actor.total);
             waits += actor.waits;
         }
         for (AutoCloseable resource : resources) {
             resource.close();
         }
         return answer.append("done waits=").append(waits).toString();
+    }
+
+    /** Adds a thread that spins for 20 to 80 ms, and sleeps for a random time, by turns. */
+    static void addSpinner() {
+        ThreadMXBean threads = ManagementFactory.getThreadMXBean();
+        long[] since = new long[1];
+        new Actor("spinner", null, actor -> {
+            if (since[0] == 0) {
+                since[0] = System.nanoTime();
+            }
+            spin(threads, 20 * MILLISECOND + actor.random.nextInt(60 * MILLISECOND));
+            actor.sleepNow(actor.nanos());
+            actor.total = "spun " + actor.getName() + ' ' + threads.getCurrentThreadCpuTime() + ' '
+                + (System.nanoTime() - since[0]) + '\n';
+        });
+    }
+
+    static void spin(ThreadMXBean threads, long nanos) {
+        long until = threads.getCurrentThreadCpuTime() + nanos;
+        while (threads.getCurrentThreadCpuTime() < until) {
+            // Nothing else to do.
+        }
     }
 
     /** Adds a thread that ends the waits of another one by this action. Between two actions, it sleeps. */

@@ -22,6 +22,7 @@
 //! | [`folded`] | parser for folded stacks |
 //! | [`fake`] | fires HotSpot's probes faster than any JVM |
 //! | [`container`] | a JVM in a container |
+//! | [`pod`] | a pod as its node sees it |
 //! | [`userns`] | a JVM in a user namespace |
 //! | [`child_process`] | processes other than load programs |
 //! | [`attack`] | hostile processes, to test the daemon's limits |
@@ -55,6 +56,7 @@ pub mod gclog;
 pub mod load;
 pub mod manifests;
 pub mod page;
+pub mod pod;
 pub mod pprof;
 pub mod proc;
 pub mod programs;

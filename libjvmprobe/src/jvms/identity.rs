@@ -1,30 +1,27 @@
 //! Identity of a JVM as attributes of OpenTelemetry's semantic conventions.
 //!
-//! Attributes observed from outside override those that a JVM sets in its own environment. The attributes in
-//! [`TRUSTED_ATTRIBUTES`] are never read from the environment. Container, pod and unit, for example, are
-//! derived from control groups, because a process cannot choose its control group.
+//! Attributes observed from outside override those that a JVM claims: in its environment, or in the process context that
+//! it publishes in its memory. The attributes in [`TRUSTED_ATTRIBUTES`] are never read from these. Container, pod and
+//! unit, for example, are derived from control groups, because a process cannot choose its control group. A claim about
+//! a trusted attribute that the host does not know is kept apart, for display only: see [`JvmIdentity::claimed`].
 
 use std::{
     fs,
     io::{self, Read},
-    os::fd::AsFd,
     path::Path,
-    sync::OnceLock,
-    thread,
 };
 
+use jiff::Timestamp;
 use procfs::{boot_time_secs, ticks_per_second};
-use rustix::{
-    system::uname,
-    thread::{LinkNameSpaceType, move_into_link_name_space},
-};
 
 use crate::{
     Error, Result,
     hotspot::HotSpot,
+    jvms::host::{file_of_host, host_attributes, pod_attributes},
     process::{
         Process,
         cgroup::Container,
+        context,
         reader::ProcFile,
         root::{self, Root},
         service::{Attributes, Service, bounded},
@@ -35,25 +32,81 @@ use crate::{
 const MAX_BYTES: u64 = 2 << 20;
 
 /// Attributes that a JVM cannot set itself.
-const TRUSTED_ATTRIBUTES: [&str; 11] = [
+const TRUSTED_ATTRIBUTES: [&str; 34] = [
+    "cloud.account.id",
+    "cloud.availability_zone",
+    "cloud.platform",
+    "cloud.provider",
+    "cloud.region",
     "container.id",
     "container.runtime",
+    "container.runtime.name",
+    "host.arch",
+    "host.id",
     "host.name",
+    "host.type",
+    "k8s.container.name",
+    "k8s.cronjob.name",
+    "k8s.deployment.name",
+    "k8s.job.name",
     "k8s.namespace.name",
+    "k8s.node.name",
     "k8s.pod.name",
     "k8s.pod.qos_class",
     "k8s.pod.uid",
+    "k8s.replicaset.name",
+    "os.description",
+    "os.name",
+    "os.type",
+    "os.version",
+    "process.creation.time",
     "process.executable.name",
     "process.executable.path",
+    "process.owner",
     "process.pid",
+    "process.user.id",
+    "process.vpid",
     "systemd.unit",
 ];
 
+/// Trusted attributes that a JVM may claim for display if the host does not know them. Limited resources are divided by
+/// container, pod and unit, so their IDs are not among these attributes.
+const CLAIMABLE_ATTRIBUTES: [&str; 13] = [
+    "cloud.account.id",
+    "cloud.availability_zone",
+    "cloud.platform",
+    "cloud.provider",
+    "cloud.region",
+    "k8s.container.name",
+    "k8s.cronjob.name",
+    "k8s.deployment.name",
+    "k8s.job.name",
+    "k8s.namespace.name",
+    "k8s.node.name",
+    "k8s.pod.name",
+    "k8s.replicaset.name",
+];
+
+/// Beginnings of the names of attributes that are not adopted from a process context: command lines, which may contain
+/// secrets, attributes that the host knows, and the SDK of the program, which does not send our data.
+const NOT_OF_CONTEXT: [&str; 9] = [
+    "container.id",
+    "container.runtime",
+    "host.",
+    "jvm.",
+    "jvmprobe.",
+    "os.",
+    "process.",
+    "systemd.",
+    "telemetry.",
+];
+
 /// The attributes that JVMs most often set themselves, and those that are derived from a JVM's arguments.
-const UNTRUSTED_ATTRIBUTES: [&str; 7] = [
+const UNTRUSTED_ATTRIBUTES: [&str; 8] = [
     "deployment.environment",
     "deployment.environment.name",
     "jvm.main",
+    "process.command",
     "service.instance.id",
     "service.name",
     "service.namespace",
@@ -73,27 +126,25 @@ pub fn known_attributes() -> impl Iterator<Item = &'static str> {
     TRUSTED_ATTRIBUTES.into_iter().chain(RUNTIME).chain(UNTRUSTED_ATTRIBUTES)
 }
 
-/// Folder in which the kubelet keeps a subfolder for each pod of its node, named NAMESPACE_NAME_UID (kubernetes,
-/// pkg/kubelet/kuberuntime/helpers.go: BuildPodLogsDirectory). Containers cannot write there.
-const PODS: &str = "/var/log/pods";
-/// Maximum number of entries of [`PODS`] that are searched.
-const MAX_PODS: usize = 10_000;
-
 /// File in a container that holds its Kubernetes namespace.
 const NAMESPACE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/namespace";
 
-/// Identity of a JVM. It stays the same as long as the process runs the same program.
+/// Identity of a JVM. It stays the same as long as the process runs the same program, but more may become known.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct JvmIdentity {
     /// `service.name`.
     pub name: String,
+    /// Whether an argument or a variable sets the name. If not, the name is that of the jar or main class.
+    pub is_name_set: bool,
     /// Start time of the process, in nanoseconds since 1970.
     pub started_ns: u64,
     /// All attributes, by the names of the conventions.
     pub attributes: Attributes,
-    /// Namespace of its pod, read from a file in the container if the host does not show the namespace. This
-    /// value is not trusted: it may be displayed, but no decision may depend on it.
-    pub claimed_namespace: Option<String>,
+    /// Attributes that only the JVM or its container claims: those of its process context, and trusted attributes that
+    /// the host does not know. They may be displayed, but no decision may depend on them.
+    pub claimed: Attributes,
+    /// Whether the JVM's process context was read.
+    pub has_context: bool,
 }
 
 impl JvmIdentity {
@@ -107,38 +158,54 @@ impl JvmIdentity {
         let arguments = unless_slow(process, process.arguments())?;
         let service = Service::of(&arguments, &bytes_of(process, "environ")?);
         let container = Container::parse(&String::from_utf8_lossy(&bytes_of(process, "cgroup")?));
-        let mut attributes = service.attributes;
-        attributes
-            .retain(|key, _| !TRUSTED_ATTRIBUTES.contains(&key.as_str()) && key != "jvm.gc.name");
-        let pod = container.pod.as_deref().and_then(|uid| pod_of(Path::new(PODS), uid));
-        let claimed_namespace = match (&container.pod, &pod) {
-            (Some(_), None) => namespace(process).map(|name| bounded(&name)),
-            _ => None,
-        };
+        let started_ns = started(process.start_ticks);
+        let (mut claimed, mut attributes): (Attributes, Attributes) = service
+            .attributes
+            .into_iter()
+            .partition(|(key, _)| TRUSTED_ATTRIBUTES.contains(&key.as_str()));
+        claimed.retain(|key, _| may_be_claimed(key, container.pod.is_some()));
+        attributes.remove("jvm.gc.name");
+        attributes.extend(host_attributes().clone());
+        let container_id = container.container.as_deref();
+        if let Some(uid) = &container.pod {
+            attributes.extend(pod_attributes(uid, container_id).unwrap_or_default());
+            if !attributes.contains_key("k8s.namespace.name") {
+                let mounted = namespace(process).map(|name| bounded(&name));
+                claimed.extend(mounted.map(|name| ("k8s.namespace.name".to_owned(), name)));
+            }
+        }
         let mut add = |key: &str, value: &str| {
             if !value.is_empty() {
                 attributes.insert(key.into(), bounded(value));
             }
         };
         add("service.name", &service.name);
-        add("host.name", host_name());
-        add("container.id", container.container.as_deref().unwrap_or_default());
-        add("container.runtime", container.runtime.unwrap_or_default());
+        add("container.id", container_id.unwrap_or_default());
+        for key in ["container.runtime", "container.runtime.name"] {
+            add(key, container.runtime.unwrap_or_default());
+        }
         add("k8s.pod.uid", container.pod.as_deref().unwrap_or_default());
         add("k8s.pod.qos_class", container.qos.unwrap_or_default());
-        if let Some((namespace, name)) = &pod {
-            add("k8s.namespace.name", namespace);
-            add("k8s.pod.name", name);
+        if container_id.is_none() {
+            // User IDs in containers have other names.
+            add("process.owner", &user_name(process.uid).unwrap_or_default());
         }
         add("systemd.unit", &container.service.map(|name| name + ".service").unwrap_or_default());
         add("process.pid", &process.pid.to_string());
+        add("process.user.id", &process.uid.to_string());
+        if process.ns_pid.0 != process.pid.0 {
+            add("process.vpid", &process.ns_pid.0.to_string());
+        }
+        add("process.creation.time", &time_of(started_ns));
+        add("process.command", command(&arguments));
         let executable = fs::read_link(format!("/proc/{}/exe", process.pid)).unwrap_or_default();
         add("process.executable.path", &executable.to_string_lossy());
         let name = executable.file_name().unwrap_or_default();
         add("process.executable.name", &name.to_string_lossy());
         add("jvm.main", if service.main.is_empty() { &process.comm } else { &service.main });
-        let started_ns = started(process.start_ticks);
-        Ok(Self { name: service.name, started_ns, attributes, claimed_namespace })
+        claimed.retain(|key, _| !attributes.contains_key(key));
+        let Service { name, is_name_set, .. } = service;
+        Ok(Self { name, is_name_set, started_ns, attributes, claimed, has_context: false })
     }
 
     /// Adds the runtime's name and version and the collector, which were read from the JVM's memory.
@@ -151,6 +218,67 @@ impl JvmIdentity {
             }
         }
     }
+
+    /// Reads the process context of the JVM and adds its attributes as claims, unless an earlier call has. Returns whether
+    /// the JVM has published a context so far. It may publish one later, when an agent starts.
+    pub fn read_context(&mut self, process: &Process) -> bool {
+        if !self.has_context
+            && let Some(context) = context::read(process)
+        {
+            self.has_context = true;
+            self.add_claims(context);
+        }
+        self.has_context
+    }
+
+    fn add_claims(&mut self, context: Attributes) {
+        for (key, value) in context {
+            let is_in_pod = self.attributes.contains_key("k8s.pod.uid");
+            let is_refused = NOT_OF_CONTEXT.iter().any(|begin| key.starts_with(begin))
+                || !may_be_claimed(&key, is_in_pod);
+            // The name is the only attribute for which a claim can replace a value, see `is_name_set`.
+            if !is_refused && (key == "service.name" || !self.attributes.contains_key(&key)) {
+                self.claimed.entry(key).or_insert(value);
+            }
+        }
+    }
+}
+
+/// Returns whether a JVM may claim an attribute. Only a JVM in a pod may claim a name of the pod, its container or its
+/// controllers.
+fn may_be_claimed(key: &str, is_in_pod: bool) -> bool {
+    let is_claimable = CLAIMABLE_ATTRIBUTES.contains(&key)
+        && (is_in_pod || !key.starts_with("k8s.") || key == "k8s.node.name");
+    is_claimable || !TRUSTED_ATTRIBUTES.contains(&key)
+}
+
+/// Returns the program's name in a command line without its arguments, which may contain secrets. A program can overwrite
+/// its command line, so a text with spaces is left out.
+fn command(arguments: &[String]) -> &str {
+    let command = arguments.first().map_or("", String::as_str);
+    if command.contains(char::is_whitespace) { "" } else { command }
+}
+
+/// Returns the name of a user of the host.
+fn user_name(uid: u32) -> Option<String> {
+    const MAX_PASSWD: u64 = 1 << 20;
+    let passwd = file_of_host(Path::new("/etc/passwd"), MAX_PASSWD)?;
+    user_in(&passwd, uid).map(str::to_owned)
+}
+
+/// Returns the name of a user in the format of passwd(5).
+fn user_in(passwd: &str, uid: u32) -> Option<&str> {
+    passwd.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        let name = fields.next()?;
+        (fields.nth(1)?.parse() == Ok(uid)).then_some(name)
+    })
+}
+
+/// Returns a time in the format of RFC 3339.
+fn time_of(unix_ns: u64) -> String {
+    let time = Timestamp::from_nanosecond(unix_ns.into());
+    time.map(|time| format!("{time:.3}")).unwrap_or_default()
 }
 
 /// Returns the content of a file in /proc/PID, at most [`MAX_BYTES`]; empty if it cannot be read.
@@ -171,41 +299,6 @@ fn unless_slow<T: Default>(process: &Process, read: io::Result<T>) -> Result<T> 
         }
         other => Ok(other.unwrap_or_default()),
     }
-}
-
-/// Returns the name of this host: the value of `NODE_NAME` in our environment, which the daemon's Kubernetes
-/// manifest sets. If it is not set, returns the host name that PID 1 sees. In a container that shares the
-/// host's PID namespace, PID 1 is a process of the host and sees the name of the host. If PID 1's host name
-/// cannot be read, returns the host name that this process sees.
-pub fn host_name() -> &'static str {
-    static NAME: OnceLock<String> = OnceLock::new();
-    NAME.get_or_init(|| {
-        let node = std::env::var("NODE_NAME").ok().filter(|name| !name.is_empty());
-        let name = node.or_else(|| thread::spawn(name_of_init).join().ok().flatten());
-        let own = || uname().nodename().to_string_lossy().into_owned();
-        bounded(&name.unwrap_or_else(own))
-    })
-}
-
-/// Returns the host name in the UTS namespace of PID 1. Must run in a thread of its own, because the thread
-/// stays in that namespace.
-fn name_of_init() -> Option<String> {
-    let namespace = fs::File::open("/proc/1/ns/uts").ok()?;
-    let kind = Some(LinkNameSpaceType::HostNameAndNISDomainName);
-    move_into_link_name_space(namespace.as_fd(), kind).ok()?;
-    Some(uname().nodename().to_string_lossy().into_owned())
-}
-
-/// Returns the namespace and the name of a pod, found by the UID in the name of its kubelet folder.
-fn pod_of(folder: &Path, uid: &str) -> Option<(String, String)> {
-    let entries = fs::read_dir(folder).ok()?.flatten().take(MAX_PODS);
-    entries.into_iter().find_map(|entry| {
-        let name = entry.file_name().into_string().ok()?;
-        // Neither a namespace nor the name of a pod contains an underscore.
-        let (rest, of) = name.rsplit_once('_')?;
-        let (namespace, pod) = rest.split_once('_').filter(|_| of == uid)?;
-        Some((namespace.to_owned(), pod.to_owned()))
-    })
 }
 
 /// Returns the namespace from the file [`NAMESPACE`] in the container.
@@ -247,17 +340,82 @@ mod tests {
         assert_eq!(runtime("").0, "");
     }
 
+    fn attributes<const N: usize>(all: [(&str, &str); N]) -> Attributes {
+        all.map(|(key, value)| (key.to_owned(), value.to_owned())).into()
+    }
+
     #[test]
-    fn pod_names_are_read_from_the_kubelet_directory() {
-        let folder = tempfile::tempdir().unwrap();
-        let uid = "0f3b1c5e-86a2-4b0f-9d3e-2b9a0c1d2e3f";
-        for name in [format!("prod_shop-0_{uid}"), "kube-system_dns_1234".into(), "x".into()] {
-            fs::create_dir(folder.path().join(name)).unwrap();
+    fn claims_neither_override_nor_name_what_identifies_a_tenant() {
+        let known = attributes([
+            ("k8s.pod.name", "shop-0"),
+            ("k8s.pod.uid", "0f3b"),
+            ("service.name", "Main"),
+            ("service.version", "1"),
+        ]);
+        let mut identity = JvmIdentity { attributes: known.clone(), ..JvmIdentity::default() };
+        identity.claimed = attributes([("k8s.node.name", "of-environment")]);
+        identity.add_claims(attributes([
+            ("container.id", "1234"),
+            ("host.name", "other"),
+            ("k8s.deployment.name", "shop"),
+            ("k8s.node.name", "of-context"),
+            ("k8s.pod.name", "other"),
+            ("k8s.pod.uid", "1234"),
+            ("process.command_line", "java -Dpassword=hunter2"),
+            ("process.runtime.name", "other"),
+            ("service.instance.id", "i-1"),
+            ("service.name", "shop"),
+            ("service.version", "2"),
+            ("systemd.unit", "other.service"),
+            ("telemetry.sdk.name", "opentelemetry"),
+        ]));
+        assert_eq!(identity.attributes, known);
+        let expected = attributes([
+            ("k8s.deployment.name", "shop"),
+            ("k8s.node.name", "of-environment"),
+            ("service.instance.id", "i-1"),
+            ("service.name", "shop"),
+        ]);
+        assert_eq!(identity.claimed, expected);
+    }
+
+    #[test]
+    fn only_jvms_in_pods_claim_names_of_pods() {
+        assert!(CLAIMABLE_ATTRIBUTES.iter().all(|key| TRUSTED_ATTRIBUTES.contains(key)));
+        for (key, in_pod, elsewhere) in [
+            ("k8s.namespace.name", true, false),
+            ("k8s.deployment.name", true, false),
+            ("k8s.node.name", true, true),
+            ("cloud.region", true, true),
+            ("service.version", true, true),
+            ("k8s.pod.uid", false, false),
+            ("container.id", false, false),
+            ("systemd.unit", false, false),
+            ("os.type", false, false),
+        ] {
+            let may = [true, false].map(|is_in_pod| may_be_claimed(key, is_in_pod));
+            assert_eq!(may, [in_pod, elsewhere], "{key}");
         }
-        assert_eq!(pod_of(folder.path(), uid), Some(("prod".into(), "shop-0".into())));
-        assert_eq!(pod_of(folder.path(), "1234"), Some(("kube-system".into(), "dns".into())));
-        assert_eq!(pod_of(folder.path(), "shop-0"), None);
-        assert_eq!(pod_of(Path::new("/nowhere"), uid), None);
+    }
+
+    #[test]
+    fn command_has_no_arguments() {
+        let of = |text: &str| command(&[text.to_owned(), "-Dpassword=x".to_owned()]).to_owned();
+        assert_eq!(of("/opt/jdk/bin/java"), "/opt/jdk/bin/java");
+        assert_eq!((of("java -Dpassword=x"), command(&[])), (String::new(), ""));
+    }
+
+    #[test]
+    fn user_is_found_by_its_number() {
+        let passwd = "root:x:0:0::/:/bin/sh\nodd\nshop:x:1000:0::/:/bin/false\n";
+        assert_eq!(user_in(passwd, 0), Some("root"));
+        assert_eq!(user_in(passwd, 1000), Some("shop"));
+        assert_eq!(user_in(passwd, 100), None);
+    }
+
+    #[test]
+    fn creation_time_is_in_rfc_3339() {
+        assert_eq!(time_of(1_700_558_734_853_000_000), "2023-11-21T09:25:34.853Z");
     }
 
     #[test]

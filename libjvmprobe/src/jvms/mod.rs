@@ -16,14 +16,20 @@
 //! | [`ready`] | detection of a JVM within a process that has mapped libjvm.so |
 //! | `lost` | record of lost events |
 //! | `identity` | identity of a JVM as OpenTelemetry attributes |
+//! | `pod` | its pod, from the kubelet's directories |
+//! | `host` | attributes of the host, which all its JVMs share |
+//! | `cloud` | the cloud that the host runs in |
 //! | `stopped` | detection of processes stopped (SIGSTOP) for a complete interval |
 
+mod cloud;
 pub mod command;
 mod finder;
+mod host;
 mod identity;
 mod lost;
 pub(crate) mod mappings;
 mod named;
+mod pod;
 pub mod ready;
 pub mod registry;
 pub mod run;
@@ -33,7 +39,8 @@ pub(crate) mod stopped;
 pub mod tracing;
 pub mod user;
 
-pub use identity::{JvmIdentity, RUNTIME, host_name, known_attributes};
+pub use host::{configured_attributes, host_attributes, host_name};
+pub use identity::{JvmIdentity, RUNTIME, known_attributes};
 pub use lost::Lost;
 pub use registry::{Arrival, Arrivals, Reading, Registry, Select, Stage};
 pub use run::{End, Times, Watch};

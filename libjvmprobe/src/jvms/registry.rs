@@ -50,7 +50,8 @@ const MAX_READING: Duration = Duration::from_secs(5);
 const SLOW: Duration = Duration::from_millis(500);
 /// After a slow read, the JVM is not read again for this many times the duration of the read.
 const READ_PAUSE_FACTOR: u32 = 10;
-/// Interval of reads of a JVM that has not finished starting within [`MAX_STARTUP`].
+/// Interval of reads of a JVM that has not finished starting within [`MAX_STARTUP`]. A JVM that has not published a
+/// process context when it was ready is checked once more after this time: agents publish it after the JVM's startup.
 const RARE_READ_INTERVAL: Duration = Duration::from_secs(30);
 /// Maximum number of deselected JVMs whose end is watched.
 const MAX_DESELECTED: usize = 1000;
@@ -395,6 +396,8 @@ struct Starting {
     since: Instant,
     /// Time of its first publication.
     first_published: Option<Instant>,
+    /// Whether everything but its process context was read.
+    is_ready: bool,
     next_read: Instant,
 }
 
@@ -409,6 +412,7 @@ impl Starting {
             is_wanted: None,
             since: now,
             first_published,
+            is_ready: false,
             next_read: now,
         }
     }
@@ -459,6 +463,25 @@ impl Starting {
         }
         let select = options.select.as_ref().filter(|_| self.is_wanted.is_none());
         select.and_then(|select| select.selects(identity, true)).unwrap_or(true)
+    }
+
+    /// Reads the process context of a selected JVM, unless an earlier call has. Returns whether it has one.
+    fn read_context(&mut self) -> bool {
+        let process = self.jvm.process();
+        self.identity.as_mut().is_some_and(|identity| identity.read_context(process))
+    }
+
+    /// Returns the arrival of this JVM.
+    fn arrival(&self, target: Arc<Target>, hotspot: Reading, stage: Stage) -> Arrival {
+        Arrival { target, hotspot, stage, identity: self.identity.clone().map(Arc::new) }
+    }
+
+    /// Returns this JVM, which is ready, to be checked for a process context once more; `None` if its attributes are not
+    /// needed.
+    fn awaiting_context(mut self, hotspot: Reading) -> Option<Self> {
+        (self.is_ready, self.hotspot) = (true, Some(hotspot));
+        self.next_read = Instant::now() + RARE_READ_INTERVAL;
+        self.identity.is_some().then_some(self)
     }
 }
 
@@ -636,6 +659,10 @@ impl Worker {
     /// Reads a starting JVM. Publishes the result if the process has created a JVM. Returns the JVM if it
     /// must be read again.
     fn read(&mut self, mut starting: Starting) -> Option<Starting> {
+        if starting.is_ready {
+            self.read_late_context(starting);
+            return None;
+        }
         let options = &self.shared.options;
         let begin = Instant::now();
         let read = reader::within(MAX_READING, || {
@@ -676,16 +703,14 @@ impl Worker {
         let is_ready = starting
             .first_published
             .is_some_and(|first_published| is_set_up || now - first_published > MAX_STARTUP);
+        let has_context =
+            (is_new || is_ready) && reader::within(MAX_READING, || starting.read_context());
         if starting.first_published.is_some() && (is_new || is_ready || hotspot.is_ok()) {
-            self.shared.publish(&Arrival {
-                target,
-                hotspot: hotspot.clone(),
-                stage: if is_ready { Stage::Ready } else { Stage::Starting },
-                identity: starting.identity.clone().map(Arc::new),
-            });
+            let stage = if is_ready { Stage::Ready } else { Stage::Starting };
+            self.shared.publish(&starting.arrival(target, hotspot.clone(), stage));
         }
         if is_set_up || is_ready && hotspot.is_err() {
-            return None;
+            return (!has_context).then(|| starting.awaiting_context(hotspot)).flatten();
         }
         if let Err(error) = &hotspot {
             log::debug!("cannot read the JVM of process {pid}: {error}");
@@ -704,6 +729,19 @@ impl Worker {
         starting.hotspot = Some(hotspot);
         Some(starting)
     }
+
+    /// Checks whether a JVM has published its process context after its startup, and publishes the JVM again if so.
+    fn read_late_context(&mut self, mut starting: Starting) {
+        let begin = Instant::now();
+        let has_context = reader::within(MAX_READING, || starting.read_context());
+        *self.reading_time.entry(Arc::clone(&starting.tenant)).or_default() += begin.elapsed();
+        if let (true, Found::Opened(target), Some(hotspot)) =
+            (has_context, &starting.jvm, &starting.hotspot)
+        {
+            let (target, hotspot) = (Arc::clone(target), hotspot.clone());
+            self.shared.publish(&starting.arrival(target, hotspot, Stage::Ready));
+        }
+    }
 }
 
 #[cfg(test)]
@@ -711,7 +749,11 @@ mod tests {
     use std::process::{Child, Command};
 
     use super::*;
-    use crate::{elf::testing::Library, hotspot::testing::FakeJvm, process::LibJvm};
+    use crate::{
+        elf::testing::Library,
+        hotspot::testing::FakeJvm,
+        process::{LibJvm, context::testing::Published},
+    };
 
     /// A sleeping process that is treated as if it ran a library as its libjvm.so.
     struct SleepingProcess(Child);
@@ -848,6 +890,39 @@ mod tests {
             worker.sweep(|_| true, true);
             assert!(worker.deselected.is_empty());
         }
+    }
+
+    #[test]
+    fn context_published_after_the_startup_is_reported_once() {
+        let (library, mut jvm) = (library(), FakeJvm::new("UseG1GC"));
+        jvm.set_up();
+        let options = Options { identify: true, targets: Search::Given, ..Options::default() };
+        let registry = Registry::start(options).unwrap();
+        let mut arrivals = registry.subscribe().unwrap();
+        let mut worker = Worker::new(Arc::clone(&registry.0.0));
+        let process = Process::open(Pid(std::process::id())).unwrap();
+        let libjvm = LibJvm::of_file(&library.path()).unwrap();
+        let target = Arc::new(Target { process: Arc::new(process), libjvm });
+        let starting = Starting::new(Found::Opened(target), Some(Ok(jvm.hotspot().into())), None);
+        let claimed = |arrivals: &mut Arrivals| {
+            let [arrival] = &arrivals.take()[..] else { panic!("one arrival") };
+            assert_eq!(arrival.stage, Stage::Ready);
+            arrival.identity.as_ref().unwrap().claimed.get("service.instance.id").cloned()
+        };
+        let starting = worker.read(starting).unwrap();
+        assert_eq!(claimed(&mut arrivals), None);
+        assert!(starting.next_read > Instant::now());
+        let published = Published::new("service.instance.id", "i-1");
+        assert!(worker.read(starting).is_none());
+        assert_eq!(claimed(&mut arrivals).as_deref(), Some("i-1"));
+        // A JVM that has published it before is not read again.
+        let process = Process::open(Pid(std::process::id())).unwrap();
+        let libjvm = LibJvm::of_file(&library.path()).unwrap();
+        let target = Arc::new(Target { process: Arc::new(process), libjvm });
+        let starting = Starting::new(Found::Opened(target), Some(Ok(jvm.hotspot().into())), None);
+        assert!(worker.read(starting).is_none());
+        assert_eq!(claimed(&mut arrivals).as_deref(), Some("i-1"));
+        drop(published);
     }
 
     #[test]

@@ -24,8 +24,12 @@ const MAX_TEXT: u64 = 64 << 20;
 const MAX_LINE: usize = 8192;
 /// Maximum total size of the lines that are kept.
 const MAX_KEPT: usize = 16 << 20;
+/// Beginning of the names of System V shared memory. If a file has such a name, procfs may panic, because it expects eight
+/// digits after this beginning. No caller needs these mappings.
+const SYSTEM_V: &[u8] = b"/SYSV";
 
-/// Returns the mappings of a process whose lines `is_wanted` selects. Lines longer than `MAX_LINE` are skipped.
+/// Returns the mappings of a process whose lines `is_wanted` selects. Lines longer than `MAX_LINE` are skipped, and so is
+/// System V shared memory.
 ///
 /// # Errors
 /// [`NoSuchProcess`](crate::Error::NoSuchProcess), [`Permission`](crate::Error::Permission);
@@ -33,7 +37,7 @@ const MAX_KEPT: usize = 16 << 20;
 pub(crate) fn of(pid: Pid, is_wanted: impl Fn(&[u8]) -> bool) -> Result<Vec<MemoryMap>> {
     let mut kept = Vec::new();
     for_each_line(pid, |line| {
-        if is_wanted(line) {
+        if !is_system_v(line) && is_wanted(line) {
             if kept.len() + line.len() > MAX_KEPT {
                 return Err(io::Error::other("it has too many mappings"));
             }
@@ -63,6 +67,16 @@ pub(super) fn any_line_contains(pid: Pid, texts: &[&[u8]]) -> Result<bool> {
 /// Returns whether a line contains a text.
 pub(super) fn has(line: &[u8], text: &[u8]) -> bool {
     line.windows(text.len()).any(|window| window == text)
+}
+
+/// Returns the name at the end of a line, with the newline; empty if the mapping has no name.
+pub(super) fn name_of(line: &[u8]) -> &[u8] {
+    // Five fields precede the name, which is padded with spaces on the left.
+    line.splitn(6, |&byte| byte == b' ').nth(5).unwrap_or_default().trim_ascii_start()
+}
+
+fn is_system_v(line: &[u8]) -> bool {
+    name_of(line).starts_with(SYSTEM_V)
 }
 
 /// Returns whether a mapping is executable, by its line: `START-END PERMISSIONS ...`.
@@ -122,6 +136,22 @@ mod tests {
         let huge = "y".repeat(usize::try_from(MAX_TEXT).unwrap() + 1);
         assert!(read(&huge).unwrap_err().to_string().contains("64 MiB"));
         assert!(read(&"z\n".repeat(1 << 25)).unwrap_err().to_string().contains("64 MiB"));
+    }
+
+    #[test]
+    fn names_are_at_the_end_of_lines() {
+        let line =
+            |path: &str| format!("7f01-7f02 r-xp 00000000 08:01 1037    {path}\n").into_bytes();
+        assert_eq!(name_of(&line("/a b/SYSV")), b"/a b/SYSV\n");
+        assert_eq!(name_of(b"7f01-7f02 r-xp 00000000 00:00 0\n"), b"");
+        assert_eq!(name_of(b""), b"");
+        // procfs panics at the second of these paths.
+        assert!(
+            ["/SYSV00000000 (deleted)", "/SYSV1", "/SYSV"]
+                .iter()
+                .all(|path| is_system_v(&line(path)))
+        );
+        assert!(!["/srv/SYSV", "/lib/libjvm.so"].iter().any(|path| is_system_v(&line(path))));
     }
 
     #[test]

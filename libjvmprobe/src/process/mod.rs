@@ -9,6 +9,7 @@
 //! | [`launcher`] | the launcher's command line |
 //! | [`cgroup`] | container, pod or service, from control groups |
 //! | [`service`] | service name and attributes that its operator has set |
+//! | `context` | resource attributes that it publishes in its memory |
 //! | [`code`] | files that it has mapped as code |
 //! | `memory` | reading its memory |
 //! | `core_file` | core files: memory, threads and files of a process that has ended |
@@ -23,6 +24,7 @@
 pub mod blocking_call;
 pub mod cgroup;
 pub mod code;
+pub(crate) mod context;
 pub(crate) mod core_file;
 mod file_id;
 pub mod freeze;

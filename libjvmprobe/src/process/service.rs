@@ -14,7 +14,7 @@ use crate::{names::clean, process::launcher};
 pub type Attributes = BTreeMap<String, String>;
 
 /// Maximum number of attributes, as in OpenTelemetry's SDKs.
-const MAX_ATTRIBUTES: usize = 128;
+pub(crate) const MAX_ATTRIBUTES: usize = 128;
 /// Maximum length of an attribute's name or value in bytes.
 const MAX_LENGTH: usize = 1024;
 
@@ -58,6 +58,8 @@ const JDK_TOOLS: [&str; 30] = [
 pub struct Service {
     /// `service.name`.
     pub name: String,
+    /// Whether an argument or a variable sets the name. If not, the name is that of the jar or main class.
+    pub is_name_set: bool,
     /// Main class, jar or module; empty if the arguments do not contain one.
     pub main: String,
     /// Attributes from OpenTelemetry's variables and properties, without `service.name`.
@@ -125,18 +127,20 @@ impl Service {
             .iter()
             .rev()
             .find_map(|argument| argument.strip_prefix("--spring.application.name="));
-        let candidates = [
+        let settings = [
             property("otel.service.name"),
             Some(&*service),
             of_resource.as_deref(),
             spring_argument,
             property("spring.application.name"),
             Some(&*spring),
-            Some(short(main)),
-            Some("unknown_service:java"),
         ];
-        let name = candidates.into_iter().flatten().find(|name| !name.trim().is_empty());
-        Self { name: bounded(name.unwrap_or_default()), main: bounded(main), attributes }
+        let is_name = |name: &&str| !name.trim().is_empty();
+        let set = settings.into_iter().flatten().find(is_name);
+        let others = [short(main), "unknown_service:java"];
+        let name = set.or_else(|| others.into_iter().find(is_name)).unwrap_or_default();
+        let (is_name_set, main) = (set.is_some(), bounded(main));
+        Self { name: bounded(name), is_name_set, main, attributes }
     }
 }
 
@@ -175,7 +179,7 @@ fn words(text: &str) -> Vec<String> {
 
 /// Parses `key=value,key=value`, where keys and values may be percent-encoded. Returns `None` if any part is
 /// invalid; then the complete list is ignored.
-fn resource_attributes(text: &str) -> Option<Attributes> {
+pub(crate) fn resource_attributes(text: &str) -> Option<Attributes> {
     let mut attributes = Attributes::new();
     for member in text.split(',').filter(|member| !member.trim().is_empty()).take(MAX_ATTRIBUTES) {
         let (key, value) = member.split_once('=')?;

@@ -28,6 +28,7 @@ Examples:
   jvmprobed show --since 10m --diff 24h      compare with the same time yesterday
   jvmprobed show --since 1h --gc             the GC pauses of the last hour
   jvmprobed show -e wait                     what threads waited for, if it runs with --waits 1ms
+  jvmprobed show --wall -t                   where threads spent their time, on CPU and waiting
   jvmprobed show --since 1d --thread-dumps   the deadlocks of the last day
   jvmprobed list                             the recorded JVMs and times";
 
@@ -258,12 +259,16 @@ pub struct Show {
     #[arg(short, long, value_name = "EVENT", conflicts_with_all = ["alloc", "gc", "thread_dumps"])]
     pub event: Option<String>,
 
+    /// Show the wall-clock time of threads: CPU time and, if the daemon runs with --waits, waits
+    #[arg(long, conflicts_with_all = ["alloc", "event", "gc", "thread_dumps"])]
+    pub wall: bool,
+
     /// Also write FILE, in the format that its extension selects (repeatable)
     #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath,
         help = format!("Also write FILE (repeatable): {}", formats::list()))]
     pub output: Vec<PathBuf>,
 
-    /// Separate the threads in output files
+    /// Separate the threads in output files; with --wall, also print a table by thread
     #[arg(short, long)]
     pub threads: bool,
 
@@ -276,7 +281,7 @@ pub struct Show {
     pub timestamps: bool,
 
     /// With --gc or --thread-dumps: print the stored records as JSON lines
-    #[arg(short, long, requires = "records", conflicts_with_all = ["alloc", "event", "diff"])]
+    #[arg(short, long, requires = "records", conflicts_with_all = ["alloc", "event", "diff", "wall"])]
     pub json: bool,
 
     /// Print only errors; for use with -o

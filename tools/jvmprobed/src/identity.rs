@@ -16,8 +16,8 @@ use crate::{
 /// Attribute with the number of restarts. This is the number of JVMs of the same name that have ended.
 const RESTARTS_ATTRIBUTE: &str = "jvmprobe.restarts";
 
-/// The attribute for the namespace of a pod.
-const NAMESPACE: &str = "k8s.namespace.name";
+/// The attribute for the name of a JVM.
+const NAME: &str = "service.name";
 
 /// Maximum number of names whose restarts are remembered.
 const MAX_NAMES: usize = 4096;
@@ -72,18 +72,32 @@ impl Identities {
 
     /// Returns the identity of a JVM that was found; `None` if the rules drop it.
     pub fn identify(&mut self, pid: u32, detected: JvmIdentity) -> Option<Arc<Identity>> {
-        let JvmIdentity { name, started_ns, attributes, claimed_namespace } = detected;
+        let JvmIdentity { name, started_ns, attributes, .. } = detected.clone();
         let mut identity = Identity { pid, started_ns, name, attributes };
         apply(&self.rules.read(), &mut identity).then_some(())?;
-        // The claimed namespace is added after the rules have been applied, so that no rule can match it.
-        // Otherwise a container that claims another namespace could escape the rules for its own namespace,
+        // Claims are added after the rules have been applied, so that no rule can match them. Otherwise a
+        // container that claims another namespace, for example, could escape the rules for its own namespace,
         // or match those for the other one.
-        if let Some(namespace) = claimed_namespace {
-            identity.attributes.insert(NAMESPACE.into(), namespace);
+        add_claims(&mut identity, &detected);
+        self.set_restarts(&mut identity);
+        Some(identity.into())
+    }
+
+    /// Returns the identity of a JVM with the claims that have become known since it was identified; `None` if there are
+    /// none.
+    pub fn update(&mut self, known: &Identity, detected: &JvmIdentity) -> Option<Arc<Identity>> {
+        let mut identity = known.clone();
+        add_claims(&mut identity, detected);
+        (identity != *known).then_some(())?;
+        if identity.name != known.name {
+            self.set_restarts(&mut identity);
         }
+        Some(identity.into())
+    }
+
+    fn set_restarts(&mut self, identity: &mut Identity) {
         let restarts = self.restarts_of(&identity.name).to_string();
         identity.attributes.insert(RESTARTS_ATTRIBUTE.into(), restarts);
-        Some(identity.into())
     }
 
     /// Records that a JVM has ended, so that the next one of its name counts as a restart.
@@ -113,9 +127,21 @@ impl Identities {
     }
 }
 
+/// Adds what a JVM claims, except where an attribute is known already. A claimed name replaces a name that comes from the
+/// jar or the main class, unless a rule has changed it.
+fn add_claims(identity: &mut Identity, detected: &JvmIdentity) {
+    for (key, value) in &detected.claimed {
+        if key != NAME {
+            identity.attributes.entry(key.clone()).or_insert_with(|| value.clone());
+        } else if !detected.is_name_set && identity.name == detected.name {
+            identity.name.clone_from(value);
+            identity.attributes.insert(NAME.into(), value.clone());
+        }
+    }
+}
+
 /// Applies the rules one after the other, and renames the JVM if they say so. Returns whether the JVM is traced.
 fn apply(rules: &[Rule], identity: &mut Identity) -> bool {
-    const NAME: &str = "service.name";
     let has_selection = rules.iter().any(|rule| rule.action == Action::Select);
     let mut is_selected = false;
     for rule in rules {
@@ -150,7 +176,12 @@ mod tests {
         let attributes = [("service.name", name), ("k8s.namespace.name", namespace)];
         let attributes = attributes.map(|(key, value)| (key.to_owned(), value.to_owned()));
         let attributes = attributes.into();
-        JvmIdentity { name: name.into(), started_ns: 1, attributes, claimed_namespace: None }
+        JvmIdentity { name: name.into(), started_ns: 1, attributes, ..JvmIdentity::default() }
+    }
+
+    fn claiming(claimed: [(&str, &str); 2], detected: JvmIdentity) -> JvmIdentity {
+        let claimed = claimed.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
+        JvmIdentity { claimed, ..detected }
     }
 
     #[test]
@@ -187,16 +218,44 @@ mod tests {
     }
 
     #[test]
-    fn claimed_namespace_is_a_label_but_matches_no_rule() {
+    fn claimed_attributes_are_labels_but_match_no_rule() {
         let config = Config::parse(
-            "[[rule]]\naction = \"drop\"\nwhen = { \"k8s.namespace.name\" = \"^batch$\" }",
+            "[[rule]]\naction = \"drop\"\nwhen = { \"k8s.namespace.name\" = \"^batch$\" }\n\
+             [[rule]]\naction = \"drop\"\nwhen = { \"service.name\" = \"^report$\" }",
         );
         let mut identities = Identities::new(Rules::new(config.unwrap().rules).into());
-        let claims =
-            JvmIdentity { claimed_namespace: Some("batch".into()), ..JvmIdentity::default() };
-        let identity = identities.identify(7, claims).unwrap();
-        assert_eq!(identity.attributes[NAMESPACE], "batch");
+        let claims = [("k8s.namespace.name", "batch"), ("service.name", "report")];
+        let unnamed = JvmIdentity { name: "Main".into(), ..JvmIdentity::default() };
+        let identity = identities.identify(7, claiming(claims, unnamed)).unwrap();
+        assert_eq!(identity.attributes["k8s.namespace.name"], "batch");
+        assert_eq!((&*identity.name, &*identity.attributes[NAME]), ("report", "report"));
         assert!(identities.identify(8, detected("shop", "batch")).is_none());
+        // A known namespace is not replaced.
+        let identity = identities.identify(9, claiming(claims, detected("shop", "prod")));
+        assert_eq!(identity.unwrap().attributes["k8s.namespace.name"], "prod");
+    }
+
+    #[test]
+    fn claimed_name_replaces_only_a_name_that_nobody_has_set() {
+        let config = Config::parse(
+            "[[rule]]\naction = \"rename\"\nwhen = { \"service.name\" = \"^a$\" }\nto = \"rule\"",
+        );
+        let mut identities = Identities::new(Rules::new(config.unwrap().rules).into());
+        let claims = [("service.instance.id", "i"), ("service.name", "claim")];
+        for (name, is_name_set, expected) in
+            [("Main", false, "claim"), ("set", true, "set"), ("a", false, "rule")]
+        {
+            let before = JvmIdentity { is_name_set, ..detected(name, "") };
+            let after = claiming(claims, before.clone());
+            assert_eq!(identities.identify(7, after.clone()).unwrap().name, expected);
+            // The claim becomes known later.
+            let known = identities.identify(7, before.clone()).unwrap();
+            assert!(identities.update(&known, &before).is_none());
+            let updated = identities.update(&known, &after).unwrap();
+            assert_eq!((&*updated.name, &*updated.attributes[NAME]), (expected, expected));
+            assert_eq!(updated.attributes["service.instance.id"], "i");
+            assert!(identities.update(&updated, &after).is_none());
+        }
     }
 
     #[test]

@@ -15,7 +15,7 @@ use anyhow::{Context, Result, bail};
 use libjvmprobe::{
     bpf::{self, clock::monotonic_ns},
     jvms::{
-        Registry, Select, Slots, host_name, next_report,
+        Registry, Select, Slots, host_attributes, host_name, next_report,
         registry::{self, Search},
     },
     process::start_readers,
@@ -120,6 +120,8 @@ pub fn run(options: Options, store: Store, read_again: impl Fn() -> Result<Chang
     keep_only(MAPS | READ | ATTACH | RAISE_PRIORITY | KERNEL_SYMBOLS);
     // Started while this process has little memory that the child processes would share.
     start_readers().context("cannot start a reader process")?;
+    // Cached now, so that a message about an invalid setting comes first.
+    host_attributes();
     let net = Net::start().context("cannot start a thread")?;
     let signals = signals::listen(&net).context("cannot handle signals")?;
     let totals = SharedTotals::default();
@@ -337,8 +339,13 @@ impl Daemon {
 
     fn register_new_jvms(&mut self) {
         let new = self.jvms.take_new();
+        let changed = self.jvms.take_changed();
         let mut totals = self.totals.lock();
         new.iter().for_each(|identity| totals.add_jvm(identity));
+        for (old, new) in &changed {
+            totals.replace_identity(old, new);
+            self.builder.replace_identity(old, new);
+        }
         totals.raise_abandoned("short-lived", self.jvms.exited_unexamined());
     }
 

@@ -10,7 +10,7 @@ use std::{
 use libjvmprobe::{
     Result,
     hotspot::HotSpot,
-    jvms::{Arrival, Arrivals, Registry},
+    jvms::{Arrival, Arrivals, JvmIdentity, Registry},
     process::Target,
 };
 
@@ -42,6 +42,8 @@ pub struct Jvms {
     known: BTreeMap<u32, KnownJvm>,
     /// New JVMs selected by the rules, which [`take_new`](Self::take_new) has not returned yet.
     new: Vec<Arc<Identity>>,
+    /// JVMs that were identified again. [`take_changed`](Self::take_changed) has not compared them yet.
+    identified_again: Vec<(Arc<Target>, Arc<JvmIdentity>)>,
     /// JVMs whose PID now belongs to another program. [`take_ended`](Self::take_ended) has not returned them
     /// yet.
     replaced: Vec<Arc<Identity>>,
@@ -84,6 +86,7 @@ impl Jvms {
             identities: Identities::new(rules),
             known: BTreeMap::new(),
             new: Vec::new(),
+            identified_again: Vec::new(),
             replaced: Vec::new(),
             windows: 0,
             host: (sets != Sets::Jvmprobe).then(HostReader::default),
@@ -98,6 +101,21 @@ impl Jvms {
         mem::take(&mut self.new)
     }
 
+    /// Returns the old and the new identity of each JVM about which more has become known since the last call. Only this
+    /// call changes the identity of a JVM, so that the caller can replace the old one everywhere.
+    pub fn take_changed(&mut self) -> Vec<(Arc<Identity>, Arc<Identity>)> {
+        let mut changed = Vec::new();
+        for (target, detected) in mem::take(&mut self.identified_again) {
+            let known = self.known.get_mut(&target.pid().0);
+            let known = known.filter(|known| Arc::ptr_eq(&known.target, &target));
+            let Some(identity) = known.and_then(|known| known.identity.as_mut()) else { continue };
+            if let Some(new) = self.identities.update(identity, &detected) {
+                changed.push((mem::replace(identity, Arc::clone(&new)), new));
+            }
+        }
+        changed
+    }
+
     fn update(&mut self) {
         for arrival in self.arrivals.take() {
             let pid = arrival.target.pid().0;
@@ -107,6 +125,9 @@ impl Jvms {
                     let is_read = known.identity.is_some() && known.ended.is_none();
                     known.hotspot = arrival.hotspot.ok().filter(|_| is_read);
                     known.values.reset();
+                    let detected = arrival.identity.filter(|_| is_read);
+                    let again = detected.map(|detected| (arrival.target, detected));
+                    self.identified_again.extend(again);
                 }
                 _ => self.add(arrival),
             }

@@ -109,6 +109,23 @@ impl WindowBuilder {
         self.left_out.set(Now::read().boot_ns, collected);
     }
 
+    /// Replaces the identity of a JVM in all windows that are not finished, after more has become known about this JVM.
+    pub fn replace_identity(&mut self, old: &Arc<Identity>, new: &Arc<Identity>) {
+        let replace = |identity: &mut Arc<Identity>| {
+            if *identity == *old {
+                *identity = Arc::clone(new);
+            }
+        };
+        let closed_data = self.closed.as_mut().map(|closed| &mut closed.data);
+        for data in [Some(&mut self.open), closed_data].into_iter().flatten() {
+            let jvm_data = data.jvm_data.get_mut(&old.pid);
+            jvm_data.into_iter().for_each(|jvm_data| replace(&mut jvm_data.identity));
+        }
+        let closed = self.closed.iter_mut();
+        let cpu_ns = closed.flat_map(|closed| &mut closed.cpu_ns);
+        cpu_ns.for_each(|(identity, _)| replace(identity));
+    }
+
     /// Ends the interval of the open window at `end_ns` on `CLOCK_MONOTONIC`, which must not be in the future, and begins
     /// the next window there. `cpu_ns` is the CPU time that each JVM has used in the interval, in nanoseconds. The
     /// previous window must already be finished.
@@ -321,6 +338,29 @@ mod tests {
         assert_eq!(left_out.close(300), [(CPU.into(), 10), ("off-cpu".into(), 100)].into());
         left_out.set(300, &[(CPU, true), ("off-cpu", true)]);
         assert!(left_out.close(400).is_empty());
+    }
+
+    #[test]
+    fn data_before_a_change_of_the_identity_stays_in_its_window() {
+        let mut builder = WindowBuilder::new(SharedTotals::default());
+        let identity =
+            |name: &str| Arc::new(Identity { pid: 7, name: name.into(), ..Identity::default() });
+        let (old, new) = (identity("Main"), identity("shop"));
+        let profile = |builder: &mut WindowBuilder, identity| {
+            builder.open.of(identity).profiles.push(Profile::default());
+        };
+        profile(&mut builder, &old);
+        builder.close(monotonic_ns(), vec![(Arc::clone(&old), 5)]);
+        profile(&mut builder, &old);
+        builder.replace_identity(&old, &new);
+        profile(&mut builder, &new);
+        for (profiles, cpu_ns) in [(1, Some(5)), (2, None)] {
+            let window = builder.finish().unwrap();
+            let [jvm_data] = &window.jvms[..] else { panic!("{window:?}") };
+            assert_eq!((&jvm_data.identity, jvm_data.cpu_ns), (&new, cpu_ns));
+            assert_eq!(jvm_data.profiles.len(), profiles);
+            builder.close(monotonic_ns(), Vec::new());
+        }
     }
 
     #[test]

@@ -561,16 +561,23 @@ impl Totals {
 }
 
 /// Labels of `jvmprobe_jvm_info`, each with the attribute that it comes from.
-const INFO: [(&str, &str); 9] = [
+const INFO: [(&str, &str); 16] = [
     ("runtime_name", "process.runtime.name"),
     ("runtime_version", "process.runtime.version"),
     ("service_namespace", "service.namespace"),
     ("service_version", "service.version"),
+    ("service_instance_id", "service.instance.id"),
+    ("deployment_environment_name", "deployment.environment.name"),
     ("container_id", "container.id"),
     ("k8s_pod_uid", "k8s.pod.uid"),
     ("k8s_pod_name", "k8s.pod.name"),
     ("k8s_namespace_name", "k8s.namespace.name"),
+    ("k8s_container_name", "k8s.container.name"),
+    ("k8s_deployment_name", "k8s.deployment.name"),
+    ("k8s_node_name", "k8s.node.name"),
     ("host_name", "host.name"),
+    ("cloud_region", "cloud.region"),
+    ("cloud_availability_zone", "cloud.availability_zone"),
 ];
 
 /// Returns the labels that identify a JVM.

@@ -165,6 +165,21 @@ impl Totals {
         self.series(identity).add(figures, operations);
     }
 
+    /// Replaces the identity of a JVM about which more has become known. If the name has changed, the series continue under
+    /// the new name.
+    pub fn replace_identity(&mut self, old: &Identity, new: &Arc<Identity>) {
+        let is_of = |series: &Series| {
+            let identity = series.identity.as_ref();
+            identity.is_some_and(|identity| identity.started_ns == old.started_ns)
+        };
+        if self.jvms.get(&key(old)).is_some_and(is_of)
+            && let Some(mut series) = self.jvms.remove(&key(old))
+        {
+            series.identity = Some(Arc::clone(new));
+            self.jvms.insert(key(new), series);
+        }
+    }
+
     /// Marks a JVM as ended. Its series are removed after [`Limits::keep`].
     pub fn ended(&mut self, identity: &Identity) {
         if let Some(series) = self.jvms.get_mut(&key(identity)) {
@@ -451,6 +466,20 @@ mod tests {
         assert_eq!(totals.running(), 0);
         totals.remove_expired();
         assert!(totals.jvms().is_empty());
+    }
+
+    #[test]
+    fn series_continue_under_a_new_name() {
+        let mut totals = Totals::default();
+        totals.add(&jvm("Main", 1), &stop("G1", 5));
+        totals.replace_identity(&jvm("Main", 1), &jvm("shop", 1));
+        totals.add(&jvm("shop", 1), &stop("G1", 2));
+        let [(key, series)] = &totals.jvms().iter().collect::<Vec<_>>()[..] else { panic!() };
+        assert_eq!((&*key.0, series.allocated), ("shop", 7));
+        assert_eq!(series.identity.as_ref().unwrap().name, "shop");
+        // This JVM has no series of its own.
+        totals.replace_identity(&jvm("Main", 2), &jvm("other", 2));
+        assert_eq!(totals.jvms().len(), 1);
     }
 
     #[test]

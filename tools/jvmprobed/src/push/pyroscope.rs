@@ -14,6 +14,7 @@
 use std::collections::BTreeMap;
 
 use libjvmprobe::{
+    jvms::known_attributes,
     render::formats::pprof,
     stack::profile::{Measure, Profile, Sample},
 };
@@ -25,7 +26,7 @@ use crate::{
         client::{Outcome, Target, with_path},
         queue::{Header, MAX_PARTS, Parts},
         retry::random_bytes,
-        samples,
+        samples, uuid,
     },
     window::{Identity, Window},
 };
@@ -34,6 +35,26 @@ use crate::{
 const TARGET_SIZE: usize = 1 << 20;
 /// Maximum number of labels. Pyroscope accepts 30 label names.
 const MAX_LABELS: usize = 28;
+/// Attributes that are no labels. Pyroscope creates a series for each combination of labels, so attributes that differ
+/// for each process, and those that only describe the host in more detail, would cost more than they are worth.
+const NO_LABELS: [&str; 16] = [
+    "cloud.account.id",
+    "cloud.platform",
+    "container.runtime.name",
+    "host.arch",
+    "host.id",
+    "host.type",
+    "os.description",
+    "os.name",
+    "os.type",
+    "os.version",
+    "process.command",
+    "process.command_line",
+    "process.creation.time",
+    "process.pid",
+    "process.user.id",
+    "process.vpid",
+];
 /// Service name that is sent for a JVM without a name, because Pyroscope requires a service name.
 const UNKNOWN: &str = "unknown_service:java";
 /// Maximum length of a label's value, in bytes. Longer values are cut.
@@ -88,7 +109,7 @@ pub fn requests(window: &Window) -> Parts {
         header.profiles += 1;
         header.samples += samples(profile);
         header.parts.push(samples(profile));
-        let samples = vec![RawSample { raw_profile, id: uuid() }];
+        let samples = vec![RawSample { raw_profile, id: random_uuid() }];
         open.series.push(Series { labels: labels(identity, &profile.measure), samples });
         if size > TARGET_SIZE || header.parts.len() >= MAX_PARTS {
             all.push((header.clone(), open.encode_to_vec()));
@@ -157,8 +178,7 @@ fn by_stack(profile: &Profile) -> Profile {
     merged
 }
 
-/// Returns the labels of a series. Dots in attribute names become underscores. Attributes that differ for
-/// each process are left out.
+/// Returns the labels of a series. Dots in attribute names become underscores.
 fn labels(identity: &Identity, measure: &Measure) -> Vec<Label> {
     let name = match measure {
         Measure::Time => "process_cpu".to_owned(),
@@ -174,11 +194,12 @@ fn labels(identity: &Identity, measure: &Measure) -> Vec<Label> {
         ("source".to_owned(), "jvmprobed".to_owned()),
     ]);
     let others = identity.attributes.iter().filter(|(name, value)| {
-        !name.is_empty()
-            && !value.is_empty()
-            && !matches!(name.as_str(), "process.pid" | "process.command_line")
+        !name.is_empty() && !value.is_empty() && !NO_LABELS.contains(&name.as_str())
     });
-    for (name, value) in others {
+    // Known attributes come first, so that others that a JVM sets itself do not displace them.
+    let (known, others): (Vec<_>, Vec<_>) =
+        others.partition(|(name, _)| known_attributes().any(|known| known == *name));
+    for (name, value) in known.into_iter().chain(others) {
         if all.len() < MAX_LABELS {
             all.entry(sanitized(name)).or_insert_with(|| cut(value));
         }
@@ -199,12 +220,8 @@ fn cut(value: &str) -> String {
 }
 
 /// Returns a random UUID: RFC 9562, version 4. A profile that is sent again keeps its UUID.
-fn uuid() -> String {
-    let mut bytes = random_bytes::<16>();
-    bytes[6] = bytes[6] & 0x0f | 0x40;
-    bytes[8] = bytes[8] & 0x3f | 0x80;
-    let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-    format!("{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..])
+fn random_uuid() -> String {
+    uuid(random_bytes::<16>(), 4)
 }
 
 #[cfg(test)]
@@ -213,9 +230,9 @@ mod tests {
 
     #[test]
     fn ids_are_uuids() {
-        let id = uuid();
+        let id = random_uuid();
         assert_eq!((id.len(), &id[14..15]), (36, "4"), "{id}");
-        assert_ne!(id, uuid());
+        assert_ne!(id, random_uuid());
     }
 
     #[test]
@@ -225,6 +242,9 @@ mod tests {
             identity.attributes.insert(format!("k8s.pod.label-{i}"), "v".into());
         }
         identity.attributes.insert("0day.é".into(), "v".into());
+        for known in ["systemd.unit", "process.pid", "os.type"] {
+            identity.attributes.insert(known.into(), "u".into());
+        }
         let labels = labels(&identity, &Measure::Elapsed("off-cpu".into()));
         assert_eq!(labels.len(), MAX_LABELS);
         let value =
@@ -234,7 +254,8 @@ mod tests {
             name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
                 && !name.starts_with(|c: char| c.is_ascii_digit())
         };
-        assert_eq!(value("_0day__"), "v");
+        assert_eq!((value("_0day__"), value("systemd_unit")), ("v".into(), "u".into()));
+        assert!(!labels.iter().any(|label| matches!(&*label.name, "process_pid" | "os_type")));
         assert!(labels.iter().all(|label| is_word(&label.name)), "{labels:?}");
     }
 }

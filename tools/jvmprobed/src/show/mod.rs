@@ -6,6 +6,7 @@
 //! | [`selection`] | data that the command line selects from the store |
 //! | [`alloc`] | allocation by class, as a table with the columns of javaobjnew |
 //! | [`waits`] | waits by kind and code, as a table with columns of javawait |
+//! | [`wall`] | wall-clock time of threads: CPU samples and waits in one profile |
 //! | [`gc`] | pauses, in the format of javagc |
 //! | [`thread_dumps`] | thread dumps, in the format of javastack |
 //! | [`difference`] | change since an earlier period |
@@ -21,10 +22,11 @@ pub mod selection;
 pub mod thread_dumps;
 pub mod time_arg;
 pub mod waits;
+pub mod wall;
 
 use std::{path::Path, time::Duration};
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use jiff::Zoned;
 use libjvmprobe::{
     render::{
@@ -49,6 +51,7 @@ use crate::{
     show::{
         selection::{Selection, time_of},
         time_arg::TimeArg,
+        wall::WALL,
     },
     store::reader::StoreReader,
 };
@@ -76,10 +79,10 @@ pub fn run(args: &Show) -> Result<()> {
     if args.thread_dumps {
         return thread_dumps::show(args, &selection, &mut out);
     }
-    let measure = measure(args, &selection)?;
-    let title = selection.title(Some(&measure));
-    let cpu_ns = selection.cpu_ns().filter(|_| measure == Measure::Time);
-    let profile = selection.profile(&measure);
+    let measures = measures(args, &selection)?;
+    let title = selection.title(widest(&selection, &measures));
+    let cpu_ns = selection.cpu_ns().filter(|_| measures == [Measure::Time]);
+    let profile = collect(&mut selection, &measures);
     let base = match args.diff {
         None => None,
         Some(ago) => {
@@ -91,11 +94,16 @@ pub fn run(args: &Show) -> Result<()> {
                 earlier(selection.until_ns),
                 args.jvm.as_ref(),
             )?;
-            Some((then.title(Some(&measure)), then.profile(&measure)))
+            if args.wall {
+                wall::measures(&then).context("the earlier period")?;
+            }
+            let title = then.title(widest(&then, &measures));
+            Some((title, collect(&mut then, &measures)))
         }
     };
     if !args.quiet {
-        show(args, &selection, (&title, &profile, cpu_ns), base.as_ref(), &mut out)?;
+        let shown = Shown { title: &title, measures: &measures, profile: &profile, cpu_ns };
+        show(args, &selection, &shown, base.as_ref(), &mut out)?;
     }
     write(args, &title, &profile, base.as_ref().map(|base| &base.1), &selection)
 }
@@ -109,19 +117,40 @@ fn store_reader(dir: Option<&Path>) -> Result<StoreReader> {
     StoreReader::open(&dir.unwrap_or_else(|| DIR.into()))
 }
 
-/// Returns the measure that the command line selects.
-fn measure(args: &Show, selection: &Selection) -> Result<Measure> {
+/// Returns the measures that the command line selects; two for wall-clock time.
+fn measures(args: &Show, selection: &Selection) -> Result<Vec<Measure>> {
+    if args.wall {
+        return wall::measures(selection);
+    }
     let Some(name) = &args.event else {
-        return Ok(if args.alloc { Measure::Allocation } else { Measure::Time });
+        return Ok(vec![if args.alloc { Measure::Allocation } else { Measure::Time }]);
     };
     let measures = selection.measures();
     let found = measures.iter().find(|measure| measure.name() == name);
     match found {
-        Some(measure) => Ok(measure.clone()),
+        Some(measure) => Ok(vec![measure.clone()]),
         None => {
             let names: Vec<_> = measures.iter().map(Measure::name).collect();
             bail!("`{name}` was not collected in this time; collected: {}", names.join(", "))
         }
+    }
+}
+
+/// Returns the measure for which the longest period is shown.
+fn widest<'a>(selection: &Selection, measures: &'a [Measure]) -> Option<&'a Measure> {
+    measures.iter().max_by_key(|measure| {
+        let (from, until) = selection.span(measure);
+        until.saturating_sub(from)
+    })
+}
+
+/// Takes the profile that the measures make up out of a selection.
+fn collect(selection: &mut Selection, measures: &[Measure]) -> Profile {
+    let mut profiles = measures.iter().map(|measure| selection.profile(measure));
+    match (profiles.next(), profiles.next()) {
+        (Some(cpu), Some(waits)) => wall::combine(cpu, waits),
+        (Some(profile), None) => profile,
+        _ => Profile::default(),
     }
 }
 
@@ -143,24 +172,35 @@ fn saving_note(selection: &Selection, measure: &Measure) -> Option<String> {
     ))
 }
 
+/// A profile to be shown.
+struct Shown<'a> {
+    title: &'a str,
+    /// Measures that make up the profile.
+    measures: &'a [Measure],
+    profile: &'a Profile,
+    /// CPU time as counted by the kernel.
+    cpu_ns: Option<u64>,
+}
+
 fn show(
     args: &Show,
     selection: &Selection,
-    (title, profile, cpu_ns): (&str, &Profile, Option<u64>),
+    &Shown { title, measures, profile, cpu_ns }: &Shown<'_>,
     base: Option<&(String, Profile)>,
     out: &mut Output,
 ) -> Result<()> {
     out.lines(&format!("\n{title}"))?;
-    let (from, until) = selection.span(&profile.measure);
-    if (from, until) != (selection.from_ns, selection.until_ns) {
-        out.lines(&format!(
-            "Showing more than {}, because the times of {} are stored in coarser time slots",
-            time_arg::span(selection.from_ns, selection.until_ns),
-            profile.measure.name(),
-        ))?;
-    }
-    if let Some(saving_note) = saving_note(selection, &profile.measure) {
-        out.lines(&saving_note)?;
+    for measure in measures {
+        if selection.span(measure) != (selection.from_ns, selection.until_ns) {
+            out.lines(&format!(
+                "Showing more than {}, because the times of {} are stored in coarser time slots",
+                time_arg::span(selection.from_ns, selection.until_ns),
+                measure.name(),
+            ))?;
+        }
+        if let Some(saving_note) = saving_note(selection, measure) {
+            out.lines(&saving_note)?;
+        }
     }
     if let Some(cpu_ns) = cpu_ns {
         let covered_ns = selection.covered_ns(Some(&profile.measure));
@@ -173,15 +213,26 @@ fn show(
     let text = |profile: &Profile| match profile.measure {
         Measure::Allocation => alloc::text(profile),
         Measure::Elapsed(ref name) if &**name == WAIT => waits::text(profile, args.stacks),
+        Measure::Elapsed(ref name) if &**name == WALL => {
+            wall::text(profile, args.threads, args.stacks)
+        }
         _ => summary::text(profile, false, args.stacks),
     };
     out.lines(text(profile).trim_end())?;
     if let Some((title, base)) = base {
         out.lines(&format!("\nCompared with {title}"))?;
-        out.lines(&wrap(&summary::total_line(base)))?;
+        out.lines(&wrap(&total_line(base)))?;
         out.lines(difference::text(profile, base).trim_end())?;
     }
     Ok(())
+}
+
+/// Returns a line with the total of a profile.
+fn total_line(profile: &Profile) -> String {
+    match &profile.measure {
+        Measure::Elapsed(name) if &**name == WALL => wall::total_line(profile),
+        _ => summary::total_line(profile),
+    }
 }
 
 fn write(
@@ -202,7 +253,7 @@ fn write(
         timeline.bands =
             selection.pauses().iter().filter_map(|(_, record)| band(record, begin)).collect();
     }
-    let title = Title { title: title.to_owned(), subtitle: Some(summary::total_line(profile)) };
+    let title = Title { title: title.to_owned(), subtitle: Some(total_line(profile)) };
     let titled = TitledProfile { profile, title, timeline: timeline.as_ref() };
     for path in files.write(&[titled], &output_options)? {
         log::info!("wrote {}", path.display());
