@@ -90,11 +90,8 @@ bench: ## Measure accuracy, overhead, start-up time, throughput and memory (root
 
 install: ## Install self-contained binaries and man pages under PREFIX
 	@tests/setup build
-	@# libbpf is built by another make, which must not inherit the variables of this one.
-	env -u MAKEFLAGS -u DESTDIR -u PREFIX LIBBPF_SYS_LIBRARY_PATH=/usr/lib/$$(gcc -print-multiarch) \
-		RUSTFLAGS="-C target-feature=+crt-static" $(CARGO) build --release --locked $(TOOLS:%=-p %) --features static --target $$(rustc -vV | sed -n 's/host: //p')
-	@for tool in $(TOOLS); do \
-		install -D -m 755 target/$$(rustc -vV | sed -n 's/host: //p')/release/$$tool $(DESTDIR)$(PREFIX)/sbin/$$tool && \
+	@built=$$(CARGO="$(CARGO)" tests/static $(TOOLS)) || exit 1; for tool in $(TOOLS); do \
+		install -D -m 755 $$built/$$tool $(DESTDIR)$(PREFIX)/sbin/$$tool && \
 		install -D -m 644 man/$$tool.8 $(DESTDIR)$(PREFIX)/share/man/man8/$$tool.8 && \
 		install -d $(DESTDIR)$(PREFIX)/share/bash-completion/completions && \
 		$(DESTDIR)$(PREFIX)/sbin/$$tool --completions bash \
@@ -119,9 +116,10 @@ packages: ## Build .deb and .rpm of all tools and of the service jvmprobed, with
 image: ## Build a container image of the static binaries, with podman or buildah
 	rm -rf target/image
 	@$(MAKE) --no-print-directory install DESTDIR=$(CURDIR)/target/image PREFIX=/usr
-	cp -L /etc/ssl/certs/ca-certificates.crt target/image/
-	@if command -v podman >/dev/null; then set -- podman build; else set -- buildah bud; fi; \
-		"$$@" -t jvmprobe -f tools/jvmprobed/deploy/container/Containerfile target/image
+	@tests/image
+
+release: ## Build the files of a release twice, below target/release-files, and compare them (RELEASE_ONCE=1: once)
+	@tests/release
 
 uninstall: ## Remove the files that install has installed
 	@for tool in $(TOOLS); do \
@@ -132,4 +130,4 @@ uninstall: ## Remove the files that install has installed
 clean: ## Remove all build output
 	$(CARGO) clean
 
-.PHONY: help build demo test test-all fuzz soak soak-daemon many kernels lint audit bench install packages image uninstall clean
+.PHONY: help build demo test test-all fuzz soak soak-daemon many kernels lint audit bench install packages image release uninstall clean

@@ -8,7 +8,8 @@
 
 use std::{env, path::PathBuf, process::Command};
 
-use libbpf_cargo::SkeletonBuilder;
+#[path = "../bpf/skeleton.rs"]
+mod skeleton;
 
 fn main() {
     agent();
@@ -19,20 +20,12 @@ fn main() {
 /// Tracers of the library, by the names of their BPF sources.
 const TRACERS: &[&str] = &["javagc", "javaobjnew", "javaprof", "javastack", "javawait"];
 
-/// Compiles the BPF programs and generates their skeletons, as tools/build.rs does for a tool.
+/// Compiles the BPF programs and generates their skeletons. A test of bpf/stack_depth.rs reads the object files.
 fn skeletons() {
     println!("cargo::rerun-if-changed=../bpf");
-    let var = |name| env::var(name).unwrap_or_else(|e| panic!("{name}: {e}"));
-    // Debian and Ubuntu have asm/*.h in a directory named after the architecture.
-    let include = format!("-I/usr/include/{}-linux-gnu", var("CARGO_CFG_TARGET_ARCH"));
-    let out = PathBuf::from(var("OUT_DIR"));
+    let out = PathBuf::from(env::var("OUT_DIR").unwrap_or_else(|e| panic!("OUT_DIR: {e}")));
     for name in TRACERS {
-        let built = SkeletonBuilder::new()
-            .source(format!("../bpf/{name}.bpf.c"))
-            // A test of bpf/stack_depth.rs reads the object file.
-            .obj(out.join(format!("{name}.o")))
-            .clang_args([include.as_str(), "-Wall", "-Werror"])
-            .build_and_generate(out.join(format!("{name}.skel.rs")));
+        let built = skeleton::build(&format!("../bpf/{name}.bpf.c"), name, &out);
         built.unwrap_or_else(|e| panic!("{name}.bpf.c: {e:#}"));
     }
 }
