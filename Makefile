@@ -29,6 +29,7 @@ test: ## Check the style, then run every test against real JVMs (root)
 	@tests/runtimes
 	@tests/programs
 	@tests/receivers >/dev/null
+	@tests/kubectl >/dev/null
 	@tests/deployers >/dev/null
 	@$(MAKE) --no-print-directory lint
 	@# Tests that need neither root nor a JVM run first, because they take only seconds.
@@ -98,6 +99,8 @@ install: ## Install self-contained binaries and man pages under PREFIX
 			> $(DESTDIR)$(PREFIX)/share/bash-completion/completions/$$tool || exit 1; \
 		echo "installed $(DESTDIR)$(PREFIX)/sbin/$$tool"; \
 	done
+	@install -D -m 755 tools/kubectl-jvm/kubectl-jvm $(DESTDIR)$(PREFIX)/bin/kubectl-jvm
+	@install -D -m 644 man/kubectl-jvm.1 $(DESTDIR)$(PREFIX)/share/man/man1/kubectl-jvm.1
 
 packages: ## Build .deb and .rpm of all tools and of the service jvmprobed, with SBOMs, below target/packages
 	@tests/packagers >/dev/null
@@ -126,6 +129,7 @@ uninstall: ## Remove the files that install has installed
 		rm -fv $(DESTDIR)$(PREFIX)/sbin/$$tool $(DESTDIR)$(PREFIX)/share/man/man8/$$tool.8 \
 			$(DESTDIR)$(PREFIX)/share/bash-completion/completions/$$tool; \
 	done
+	@rm -fv $(DESTDIR)$(PREFIX)/bin/kubectl-jvm $(DESTDIR)$(PREFIX)/share/man/man1/kubectl-jvm.1
 
 clean: ## Remove all build output
 	$(CARGO) clean

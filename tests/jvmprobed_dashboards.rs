@@ -98,6 +98,7 @@ fn figures(pid: u32) -> Figures {
             cpu_ns: Some(n * 6 * NS),
             heap_committed: Some(n * 400),
             heap_max: Some(n * 500),
+            values: None,
         },
     }
 }

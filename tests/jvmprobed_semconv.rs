@@ -12,7 +12,7 @@ use std::{
 use jvmprobe_tests::{
     load::{Load, numbers},
     run_beside_others,
-    runtimes::named,
+    runtimes::{Runtime, named, of_unstable},
     scrape,
     tool::{Tool, binary},
 };
@@ -124,7 +124,6 @@ fn check_collections(context: &str, metrics: &str, load: &mut Load) {
         let difference = (found("sum") - seconds).abs();
         let is_known =
             difference <= 0.0015 * count + 0.01 * seconds || context.contains("Parallel");
-        println!("{context} {labels:?}: {} of {count}, {seconds}", found("sum"));
         assert!(is_known, "{context} {labels:?}: {difference}");
     }
     let seconds: f64 = reported.values().map(|(_, seconds)| seconds).sum();
@@ -196,21 +195,22 @@ fn check_values(context: &str, metrics: &str, load: &mut Load) {
     near("jvm_system_cpu_load_1m", &[], load_1m, 3.0);
 }
 
-#[test]
-fn metrics_of_the_conventions_match_the_management_beans() {
+/// Compares the metrics of JVMs that run at the same time.
+fn check(jvms: &[(&'static Runtime, String)]) {
     run_beside_others();
     binary("jvmprobed");
-    let start = |&(name, flags): &(&str, &str)| Load::start_program(named(name), flags, "HoldLoad");
-    let mut loads: Vec<_> = JVMS.iter().map(start).collect();
+    let start =
+        |(runtime, flags): &(&Runtime, String)| Load::start_program(runtime, flags, "HoldLoad");
+    let mut loads: Vec<_> = jvms.iter().map(start).collect();
     let daemon = Daemon::start(&loads);
     let has_values = |metrics: &str, load: &Load| {
         scrape::sum(metrics, "jvm_memory_used_bytes", &[&label("pid", &load.pid().to_string())])
             > 0.0
     };
     daemon.wait(|metrics| loads.iter().all(|load| has_values(metrics, load)));
-    for (load, jvm) in loads.iter_mut().zip(JVMS) {
+    for (load, (runtime, flags)) in loads.iter_mut().zip(jvms) {
         let before = reported_collections(load);
-        assert!(before.is_empty(), "{jvm:?}: {before:?}");
+        assert!(before.is_empty(), "{} {flags}: {before:?}", runtime.name);
         load.ask("start");
         load.ask("churn 150000");
         load.ask("collect");
@@ -224,12 +224,30 @@ fn metrics_of_the_conventions_match_the_management_beans() {
     // All values are those of a window that began after the last command.
     thread::sleep(3 * WINDOW);
     let metrics = daemon.metrics();
-    for (load, jvm) in loads.iter_mut().zip(JVMS) {
-        let context = format!("{jvm:?}");
+    for (load, (runtime, flags)) in loads.iter_mut().zip(jvms) {
+        let context = format!("{} {flags}", runtime.name);
         check_collections(&context, &metrics, load);
         check_values(&context, &metrics, load);
     }
     daemon.tool.signal(Signal::TERM);
     assert!(daemon.tool.wait().status.success());
     loads.into_iter().for_each(|load| drop(load.quit()));
+}
+
+#[test]
+fn metrics_of_the_conventions_match_the_management_beans() {
+    check(&JVMS.map(|(name, flags)| (named(name), flags.to_owned())));
+}
+
+#[test]
+#[ignore = "long: make test-all"]
+fn metrics_of_the_conventions_match_the_management_beans_of_each_jdk() {
+    let fixed = ["zulu-8", "temurin-11", "temurin-17", "temurin-21", "temurin-25"].map(named);
+    let all =
+        fixed.into_iter().chain(["sid-26", "sid-27", "sid-28"].into_iter().filter_map(of_unstable));
+    for runtime in all {
+        let jvms: Vec<_> =
+            runtime.collectors().into_iter().map(|flags| (runtime, flags.to_owned())).collect();
+        check(&jvms);
+    }
 }

@@ -3,6 +3,8 @@
 //! Sources: the `GCMemoryManager`s in hotspot/share/gc/*/ (serialHeap, parallelScavengeHeap, g1MonitoringSupport,
 //! zServiceability, shenandoahHeap), JDK 8 to 28.
 
+use std::ops::RangeInclusive;
+
 /// A collection, or a pause or a cycle of a concurrent collector.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Collection {
@@ -44,6 +46,9 @@ const CONCURRENT_PAUSE: &str = "end of concurrent GC pause";
 /// First JDK that reports the pauses of G1's concurrent marking.
 const FIRST_WITH_G1_CONCURRENT: u32 = 20;
 
+/// JDKs that report the phase as the action of a pause of Shenandoah.
+const WITH_SHENANDOAH_PHASES: RangeInclusive<u32> = 17..=24;
+
 /// Names the collections of one JVM. Generational ZGC counts a pause for the collection in which it occurs, so the last
 /// pause that began one has to be remembered.
 #[derive(Clone, Copy, Debug, Default)]
@@ -84,7 +89,10 @@ impl Namer {
                 false => ("ZGC Minor Pauses", PAUSE),
             },
             ("Shenandoah" | "GenShen", _) if is_cycle => ("Shenandoah Cycles", CYCLE),
-            ("Shenandoah" | "GenShen", _) => ("Shenandoah Pauses", PAUSE),
+            ("Shenandoah" | "GenShen", _) => {
+                let has_phases = major.is_some_and(|major| WITH_SHENANDOAH_PHASES.contains(&major));
+                ("Shenandoah Pauses", if has_phases { shenandoah_phase(op) } else { PAUSE })
+            }
             _ => return None,
         })
     }
@@ -97,6 +105,20 @@ impl Namer {
             _ => {}
         }
         self.is_major
+    }
+}
+
+/// Returns the phase of Shenandoah that an operation runs.
+fn shenandoah_phase(op: &str) -> &'static str {
+    match op.strip_prefix("Shenandoah").unwrap_or(op) {
+        "InitMark" => "Init Mark",
+        op if op.starts_with("FinalMark") => "Final Mark",
+        "InitUpdateRefs" => "Init Update Refs",
+        "FinalUpdateRefs" => "Final Update Refs",
+        "FinalRoots" => "Final Roots",
+        "DegeneratedGC" => "Degenerated GC",
+        "FullGC" => "Full GC",
+        _ => PAUSE,
     }
 }
 
