@@ -29,7 +29,6 @@ test: ## Check the style, then run every test against real JVMs (root)
 	@tests/runtimes
 	@tests/programs
 	@tests/receivers >/dev/null
-	@tests/kubectl >/dev/null
 	@tests/deployers >/dev/null
 	@$(MAKE) --no-print-directory lint
 	@# Tests that need neither root nor a JVM run first, because they take only seconds.

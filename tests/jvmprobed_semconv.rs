@@ -20,6 +20,8 @@ use rustix::process::Signal;
 use serde_json::Value;
 
 const WINDOW: Duration = Duration::from_secs(5);
+/// Maximum difference of the duration of a collection, in seconds, on a machine that is busy with other tests.
+const MAX_DIFFERENCE: f64 = 0.02;
 /// JVMs of the test: each kind of collector, and most JDKs.
 const JVMS: [(&str, &str); 7] = [
     ("zulu-8", "-XX:+UseParallelGC"),
@@ -130,7 +132,7 @@ fn check_collections(context: &str, metrics: &str, load: &mut Load) {
     let difference = scrape::sum(metrics, "jvm_gc_duration_seconds_sum", &[&pid]) - seconds;
     let all: f64 = reported.values().map(|(count, _)| count).sum();
     assert_eq!(scrape::sum(metrics, "jvm_gc_duration_seconds_count", &[&pid]), all, "{context}");
-    assert!(difference.abs() <= 0.0015 * all + 0.01 * seconds, "{context}: {difference}");
+    assert!(difference.abs() <= MAX_DIFFERENCE * all, "{context}: {difference}");
 }
 
 fn check_values(context: &str, metrics: &str, load: &mut Load) {

@@ -6,7 +6,6 @@ use std::{
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     process::{ChildStdin, ChildStdout, Command, Stdio},
-    sync::OnceLock,
     thread,
     time::{Duration, Instant},
 };
@@ -14,27 +13,13 @@ use std::{
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::{child_process::ChildProcess, tool::binary};
+use crate::{child_process::ChildProcess, manifests::deployer_path, tool::binary};
 
 /// The node's name.
 pub const NODE: &str = "node-1";
 
 /// Timeout for processes in pods to end. Even on the slowest machine, only a hang takes that long.
 const TIMEOUT: Duration = Duration::from_secs(60);
-
-/// Returns the path of kubectl, which `tests/kubectl` downloads.
-///
-/// # Panics
-/// If the download fails.
-fn kubectl() -> &'static Path {
-    static PATH: OnceLock<PathBuf> = OnceLock::new();
-    PATH.get_or_init(|| {
-        let script = repository_root().join("tests/kubectl");
-        let output = Command::new(script).stderr(Stdio::inherit()).output().expect("run it");
-        assert!(output.status.success(), "tests/kubectl failed");
-        String::from_utf8(output.stdout).expect("the path is UTF-8").trim_end().into()
-    })
-}
 
 fn repository_root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("a workspace").to_owned()
@@ -166,9 +151,9 @@ impl Cluster {
     pub fn plugin(&self, args: &[&str]) -> Command {
         let old = std::env::var("PATH").expect("PATH");
         let own = repository_root().join("tools/kubectl-jvm");
-        let kubectl = kubectl();
+        let kubectl = deployer_path("kubectl");
         let folder = kubectl.parent().expect("a file in a folder");
-        let mut command = Command::new(kubectl);
+        let mut command = Command::new(&kubectl);
         command.arg("jvm").args(args).current_dir(self.laptop());
         let wrapper = self.dir.path().join("bin");
         let path = [&wrapper, folder, &own].map(|path| path.display().to_string()).join(":");
