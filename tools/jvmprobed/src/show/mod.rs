@@ -32,7 +32,7 @@ use libjvmprobe::{
         files::Files,
         formats::{self, FormatOptions, TitledProfile, flamegraph::Title, folded},
         output::Output,
-        summary,
+        summary::{self, SummaryOptions},
         units::span,
     },
     stack::{
@@ -173,7 +173,10 @@ fn show(
     let text = |profile: &Profile| match profile.measure {
         Measure::Allocation => alloc::text(profile),
         Measure::Elapsed(ref name) if &**name == WAIT => waits::text(profile, args.stacks),
-        _ => summary::text(profile, false, args.stacks),
+        _ => summary::text(
+            profile,
+            SummaryOptions { stacks: args.stacks, ..SummaryOptions::default() },
+        ),
     };
     out.lines(text(profile).trim_end())?;
     if let Some((title, base)) = base {
