@@ -30,6 +30,7 @@
 #include "walk/intern.bpf.h"
 #include "allocation_sampling.bpf.h"
 #include "slots.bpf.h"
+#include "spans.bpf.h"
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
@@ -90,12 +91,27 @@ struct {
 	__type(value, __u64);
 } old_threads SEC(".maps");
 
+/* Numbers of stacks in trace contexts that were sent to user space. User space empties this map together with
+   known_stacks. If it is full, allocations are counted without their contexts. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	/* User space sets it: see load() in libjvmprobe/src/trace/allocations/counters.rs. */
+	__uint(max_entries, 1 << 14);
+	__type(key, struct span_key);
+	__type(value, __u8);
+} known_spans SEC(".maps");
+
+/* Number of allocations that were counted without their contexts. */
+__u64 spans_left_out = 0;
+
 /* Keep the types in BTF, from which Rust's mirrors are generated. */
 struct name_event unused_name;
 struct large_event unused_large;
 struct tlab_event unused_tlab;
 struct stack_event unused_stack;
 struct slot_bytes unused_slot_bytes;
+struct span_event unused_span;
+struct span_key unused_span_key;
 struct sampling_state unused_sampling_state;
 struct duty_cycles unused_duty_cycles;
 
@@ -109,11 +125,43 @@ static __always_inline __u64 read_word(__u64 addr)
 	return word;
 }
 
-/* Returns the id of the current thread's stack; STACK_NONE if stacks of this JVM cannot be walked. */
+/* Returns the number of a stack in the current thread's trace context, and sends it if it is new. Returns the number of
+   the stack itself if the thread has published no context. Not inlined, because the BPF stack of its callers has no space
+   for its variables. */
+static __noinline __u64 with_span(__u64 target, __u64 stack)
+{
+	struct span_event event = { .kind = EVENT_SPAN, .target = target, .stack = stack };
+	struct span_key key = { .target = target };
+	__u8 one = 1;
+	long error;
+
+	read_span(target, &event.span);
+	if (!event.span.span)
+		return stack;
+	key.number = mix(mix(mix(stack, event.span.trace[0]), event.span.trace[1]),
+			 event.span.span) | 1;
+	if (bpf_map_lookup_elem(&known_spans, &key))
+		return key.number;
+	error = bpf_map_update_elem(&known_spans, &key, &one, BPF_NOEXIST);
+	if (error == -EEXIST)
+		return key.number;
+	event.number = key.number;
+	if (!error && !bpf_ringbuf_output(&events, &event, sizeof(event), wake()))
+		return key.number;
+	if (!error)
+		bpf_map_delete_elem(&known_spans, &key);
+	__sync_fetch_and_add(&spans_left_out, 1);
+	return stack;
+}
+
+/* Returns the number of the current thread's stack in its trace context; STACK_NONE if stacks of this JVM cannot be
+   walked. */
 static __always_inline __u64 stack_of(struct pt_regs *regs, __u64 target,
 				      const struct layout *layout)
 {
-	return layout->walks ? intern_stack(regs, target) : STACK_NONE;
+	__u64 stack = layout->walks ? intern_stack(regs, target) : STACK_NONE;
+
+	return layout->walks && reads_spans ? with_span(target, stack) : stack;
 }
 
 /* Sends names in a record with `capacity` bytes for the class name. */

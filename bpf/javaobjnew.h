@@ -3,6 +3,7 @@
 #ifndef JVMPROBE_JAVAOBJNEW_H
 #define JVMPROBE_JAVAOBJNEW_H
 
+#include "spans.h"
 #include "stops.h"
 #include "walk/walk.h"
 
@@ -17,6 +18,7 @@ enum event_kind {
 	EVENT_TLAB = 3,
 	EVENT_STACK = 4,
 	EVENT_STOP = 5,
+	EVENT_SPAN = 6,
 };
 
 /*
@@ -154,6 +156,21 @@ struct tlab_event {
 	__u64 size;
 	__u64 collections;      /* JVM's number of collections: until it changes, the objects stay in place */
 	__u64 tid;              /* 0: threads are not kept apart */
+};
+
+/* A stack in a trace context. It has a number of its own, which keys have in place of the stack's number. */
+struct span_event {
+	__u64 kind;
+	__u64 target;
+	__u64 number;
+	__u64 stack;
+	struct span_ids span;
+};
+
+/* Key of a number that was sent. */
+struct span_key {
+	__u64 target;
+	__u64 number;
 };
 
 #endif

@@ -20,6 +20,7 @@
 #include "thin.bpf.h"
 #include "walk/intern.bpf.h"
 #include "slots.bpf.h"
+#include "spans.bpf.h"
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
@@ -203,6 +204,7 @@ static __always_inline void walk_both(void *ctx, const bpf_user_pt_regs_t *regs,
 		key->user = STACK_OVER_SHARE;
 		return;
 	}
+	read_span(key->tgid, &key->span);
 	if (want_kernel && !regs)
 		key->kernel = kernel_part(ctx, event);
 	if (!want_user)

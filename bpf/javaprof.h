@@ -5,6 +5,7 @@
 
 #include "class.h"
 #include "offcpu.h"
+#include "spans.h"
 #include "stops.h"
 #include "walk/walk.h"
 
@@ -44,6 +45,7 @@ struct sample_key {
 	__u64 kernel;
 	__u64 epoch;
 	__u64 label;        /* text or number reported beside the stack, 0 if there is none: see LABEL_IS_TEXT */
+	struct span_ids span;    /* trace context that the thread publishes */
 	__u32 tgid;
 	__u32 tid;
 	__u32 cpu;

@@ -188,6 +188,7 @@ fn trace_samples(pid: u32, begun: Sender<()>, stop: &AtomicBool) -> Result<Sampl
         signatures: false,
         min_wait: Duration::from_millis(1),
         idle: false,
+        spans: true,
         slot_ns: 0,
         max_memory: 64 << 20,
         keeps_whole_trace: false,

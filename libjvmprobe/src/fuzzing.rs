@@ -92,6 +92,7 @@ pub fn elf_file(bytes: &[u8]) {
     let _ = (elf.vaddr_to_offset(Vaddr(0x1000)), elf.machine(), elf.base());
     let _ = elf.load_bias(Addr(u64::MAX), FileOffset(0x1000));
     let _ = (elf.is_stripped(), UnwindTable::read(&elf));
+    let _ = elf.exported_thread_local(&["", "otel_thread_ctx_v1"]);
 }
 
 /// Reads a symbol table. The input is the number of symbols (u16, little-endian), the symbols, and

@@ -19,6 +19,8 @@ pub struct Sample {
     pub functions: Vec<String>,
     /// One value for each of [`Pprof::types`].
     pub values: Vec<u64>,
+    /// Labels with a text, by key.
+    pub labels: HashMap<String, String>,
 }
 
 /// A field of a message, as number and value.
@@ -40,7 +42,13 @@ pub fn read(path: &Path) -> Pprof {
     for field in fields(&output.stdout) {
         match field {
             Field::Bytes(1, bytes) => types.push((number(bytes, 1), number(bytes, 2))),
-            Field::Bytes(2, bytes) => samples.push((numbers(bytes, 1), numbers(bytes, 2))),
+            Field::Bytes(2, bytes) => {
+                let labels = fields(bytes).into_iter().filter_map(|field| match field {
+                    Field::Bytes(3, label) => Some((number(label, 1), number(label, 2))),
+                    _ => None,
+                });
+                samples.push((numbers(bytes, 1), numbers(bytes, 2), labels.collect::<Vec<_>>()));
+            }
             Field::Bytes(4, bytes) => {
                 let line = fields(bytes).into_iter().find_map(|field| match field {
                     Field::Bytes(4, line) => Some(number(line, 1)),
@@ -64,9 +72,14 @@ pub fn read(path: &Path) -> Pprof {
         types: types.into_iter().map(|(kind, unit)| (text(kind), text(unit))).collect(),
         samples: samples
             .into_iter()
-            .map(|(locations, values)| Sample {
+            .map(|(locations, values, labels)| Sample {
                 functions: locations.into_iter().map(function).collect(),
                 values,
+                labels: labels
+                    .into_iter()
+                    .filter(|(_, value)| *value != 0)
+                    .map(|(key, value)| (text(key), text(value)))
+                    .collect(),
             })
             .collect(),
     }

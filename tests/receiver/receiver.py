@@ -197,6 +197,12 @@ def profiles(request):
             "kind": kinds[0] if kinds else None,
         }
 
+    def link(index):
+        if index == 0:
+            return None
+        found = dictionary.link_table[index]
+        return {"trace_id": found.trace_id.hex(), "span_id": found.span_id.hex()}
+
     decoded = []
     for resource in request.resource_profiles:
         for scope in resource.scope_profiles:
@@ -224,6 +230,7 @@ def profiles(request):
                                     for at in dictionary.stack_table[sample.stack_index].location_indices
                                 ],
                                 "values": list(sample.values),
+                                "link": link(sample.link_index),
                                 "attributes": {
                                     text[dictionary.attribute_table[at].key_strindex]: value_of(
                                         dictionary.attribute_table[at].value

@@ -16,6 +16,7 @@
 //! | [`trap_cost`] | measured cost of one probe hit and of one sampling interrupt |
 //! | [`cost`] | cost of the probes to each JVM |
 //! | `offcpu` | waits of threads: the scheduler's events |
+//! | `spans` | trace contexts that threads publish |
 //! | [`stops`] | stops of a JVM's application threads |
 //! | `gauge` | the target's own counters, read with each event |
 //! | [`walker`] | data for the kernel side's stack walker: JVM layouts, mappings, unwind tables |
@@ -35,6 +36,7 @@ pub mod preflight;
 pub mod probes;
 pub mod records;
 pub mod session;
+pub(crate) mod spans;
 pub mod sparse_map;
 #[cfg(test)]
 mod stack_depth;

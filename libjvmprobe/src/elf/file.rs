@@ -171,6 +171,11 @@ impl ElfFile {
         Segments(self.segments.clone())
     }
 
+    /// Returns the first segment of a type.
+    pub(super) fn segment(&self, kind: u32) -> Option<&ProgramHeader> {
+        self.segments.iter().find(|segment| segment.p_type == kind)
+    }
+
     /// Closes the file, and returns its segments.
     pub fn into_segments(self) -> Segments {
         Segments(self.segments)

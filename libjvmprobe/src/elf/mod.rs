@@ -10,6 +10,7 @@
 //! | `relocations` | relocations of position-independent files |
 //! | `stapsdt` | USDT probes: `.note.stapsdt` |
 //! | `symbols` | `.symtab` and `.dynsym` |
+//! | `tls` | exported thread-local variables |
 //!
 //! The bytes are untrusted: a file may be truncated, replaced while it is read, or malicious. Each length is checked
 //! against the file's real size before anything is allocated. This module maps no file into memory, because a
@@ -25,6 +26,7 @@ pub(crate) mod stapsdt;
 pub(crate) mod symbols;
 #[cfg(test)]
 pub(crate) mod testing;
+mod tls;
 
 pub(crate) use addresses::Addresses;
 pub(crate) use file::Machine;
@@ -34,3 +36,4 @@ pub(crate) use functions::Functions;
 pub(crate) use relocations::Relocations;
 pub(crate) use stapsdt::Probes;
 pub use symbols::Symbols;
+pub(crate) use tls::TlsAccess;

@@ -20,6 +20,7 @@
 //! | [`root`] | the only access to its file system |
 //! | [`identity`] | acting as its user |
 //! | `scan` | all JVMs of the machine |
+//! | `thread_variables` | thread-local variables that its files export |
 
 pub mod blocking_call;
 pub mod cgroup;
@@ -41,6 +42,7 @@ pub mod resources;
 pub mod root;
 pub(crate) mod scan;
 pub mod service;
+pub(crate) mod thread_variables;
 
 pub use file_id::FileId;
 pub use libjvm::LibJvm;

@@ -10,6 +10,7 @@
 //! | [`formats`](mod@formats) | definitions of the formats of profile files |
 //! | [`page`] | the HTML format: a page with flame graph, time axis and methods |
 //! | [`perfmap`](mod@perfmap) | perf-PID.map files |
+//! | [`spans`] | profiles by span |
 //! | [`stops`] | stops of applications, one row each |
 //! | [`summary`] | summary of a profile |
 //! | [`threads`] | thread dumps in jstack's format |
@@ -20,6 +21,7 @@ pub mod formats;
 pub mod output;
 pub mod page;
 pub mod perfmap;
+pub mod spans;
 pub mod stops;
 pub mod summary;
 pub mod table;

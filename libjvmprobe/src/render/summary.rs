@@ -7,6 +7,7 @@ use comfy_table::{CellAlignment, Table, TableStyle};
 use crate::{
     render::{
         columns::wrap,
+        spans,
         units::{count, percent},
     },
     stack::{
@@ -158,7 +159,7 @@ pub fn shares(profile: &Profile) -> Vec<(&'static str, f64)> {
 
 /// Returns the method to which the self time of a wait is attributed: the innermost Java method, or else the innermost
 /// function outside of the kernel. `None` unless the thread is blocked or waits for a CPU.
-fn waiting_method<'a>(profile: &'a Profile, sample: &Sample) -> Option<&'a str> {
+pub(super) fn waiting_method<'a>(profile: &'a Profile, sample: &Sample) -> Option<&'a str> {
     if !matches!(work(profile, sample), Work::Blocked | Work::Runnable) {
         return None;
     }
@@ -194,8 +195,20 @@ pub fn methods(profile: &Profile) -> Vec<(&str, u64, u64)> {
     all
 }
 
-/// Returns the summary as text. With `is_named`, it begins with the event's name. With `stacks`, it shows more stacks.
-pub fn text(profile: &Profile, is_named: bool, stacks: bool) -> String {
+/// Parts of a summary.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SummaryOptions {
+    /// Begin with the event's name.
+    pub is_named: bool,
+    /// Show more stacks.
+    pub stacks: bool,
+    /// Show a table of spans.
+    pub spans: bool,
+}
+
+/// Returns the summary as text.
+pub fn text(profile: &Profile, options: SummaryOptions) -> String {
+    let SummaryOptions { is_named, stacks, spans } = options;
     let total = profile.total();
     let mut out = String::new();
     // Writing to a String does not fail, neither here nor below.
@@ -211,6 +224,10 @@ pub fn text(profile: &Profile, is_named: bool, stacks: bool) -> String {
         return out;
     }
     out.push('\n');
+    if spans {
+        out.push_str(&spans::table(profile, stacks));
+        out.push('\n');
+    }
     out.push_str(&top_methods(profile, total));
     out.push('\n');
     out.push_str(&hottest_stacks(profile, stacks));

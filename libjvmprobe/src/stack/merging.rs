@@ -35,6 +35,7 @@ pub fn join(profiles: Vec<Profile>, min_slot_ns: u64) -> Profile {
         joined.duration_ns = joined.duration_ns.saturating_add(profile.duration_ns);
         joined.lost = joined.lost.saturating_add(profile.lost);
         joined.folded = joined.folded.saturating_add(profile.folded);
+        joined.without_span = joined.without_span.saturating_add(profile.without_span);
         for sample in &profile.samples {
             let mut sample = sample.clone();
             sample.stack.iter_mut().for_each(|id| *id = ids[*id as usize]);

@@ -15,6 +15,7 @@
 //! | `thread_entry` | entry functions of threads |
 //! | [`namer`] | stacks named one by one as they arrive |
 //! | [`profile`] | samples with named stacks |
+//! | [`span`] | trace contexts of samples |
 //! | [`times`] | counts per time slot |
 //! | [`timeline`] | times of a profile's samples and of stops |
 //! | [`waiting`] | placeholder frames of threads that do not run |
@@ -36,6 +37,7 @@ pub mod native;
 pub mod profile;
 pub mod raw;
 mod record;
+pub mod span;
 pub mod symbolizer;
 pub(crate) mod thread_entry;
 pub mod timeline;

@@ -1,7 +1,7 @@
 //! Profiles: samples with named stacks, as they are rendered.
 
 use std::{
-    collections::{HashMap, hash_map::Entry},
+    collections::{HashMap, HashSet, hash_map::Entry},
     sync::Arc,
 };
 
@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::stack::{
     Frame, Kind,
+    span::SpanContext,
     times::{self, Times, merge_slots},
 };
 
@@ -77,6 +78,8 @@ pub struct Sample {
     pub occurrences: u64,
     /// Count per time slot: see [`Profile::slot_ns`].
     pub times: Times,
+    /// Trace context that the thread had published.
+    pub span: Option<SpanContext>,
 }
 
 impl Sample {
@@ -95,6 +98,7 @@ impl Sample {
             count: 0,
             occurrences: 0,
             times: Times::new(),
+            span: None,
         }
     }
 }
@@ -102,8 +106,8 @@ impl Sample {
 /// Frame shown instead of stacks that were dropped to save memory.
 pub(crate) const FOLDED: &str = "[stacks beyond --max-memory]";
 
-/// Process, thread, CPU, marks (complete, guessed, unsure), thread name and stack.
-type Key = (u32, u32, Option<u32>, (bool, bool, bool), Arc<str>, Vec<FrameId>);
+/// Process, thread, CPU, marks (complete, guessed, unsure), thread name, trace context and stack.
+type Key = (u32, u32, Option<u32>, (bool, bool, bool), Arc<str>, Option<SpanContext>, Vec<FrameId>);
 
 fn size_of_sample(sample: &Sample) -> usize {
     size_of::<Sample>() + size_of_val(&*sample.stack) + size_of_val(&*sample.times)
@@ -138,6 +142,9 @@ pub struct Profile {
     /// Number of samples (for allocation, of bytes) whose stacks were dropped to save memory: see
     /// [`Profile::fold`].
     pub folded: u64,
+    /// Number of samples (for allocation, of bytes) whose trace contexts were dropped: see
+    /// [`Profile::limit_spans`].
+    pub without_span: u64,
 }
 
 /// Returns the number of samples that a merged sample consists of; for allocation, the number of bytes.
@@ -234,16 +241,16 @@ impl Profile {
         samples + self.frames.iter().map(size_of_frame).sum::<usize>()
     }
 
-    /// Merges samples with equal process, thread, stack and marks; with `processors`, their CPU must be equal, too.
+    /// Merges samples with equal process, thread, stack, trace context and marks; with `processors`, their CPU must be equal, too.
     pub fn merge(&mut self, processors: bool) {
         let mut known: HashMap<Key, usize> = HashMap::with_capacity(self.samples.len());
         let mut kept: Vec<Sample> = Vec::new();
         for mut sample in std::mem::take(&mut self.samples) {
             sample.cpu = sample.cpu.filter(|_| processors);
-            let Sample { pid, tid, cpu, complete, guessed, unsure, .. } = sample;
+            let Sample { pid, tid, cpu, complete, guessed, unsure, span, .. } = sample;
             let marks = (complete, guessed, unsure);
             let stack = std::mem::take(&mut sample.stack);
-            let key = (pid, tid, cpu, marks, Arc::clone(&sample.thread), stack);
+            let key = (pid, tid, cpu, marks, Arc::clone(&sample.thread), span, stack);
             match known.entry(key) {
                 Entry::Occupied(at) => {
                     let same = &mut kept[*at.get()];
@@ -297,14 +304,18 @@ impl Profile {
             sample
         }));
         self.folded = self.folded.saturating_add(other.folded);
+        self.without_span = self.without_span.saturating_add(other.without_span);
     }
 
     /// Reduces the size to at most `max` bytes: merges equal samples, then those that differ only in the CPU, then
-    /// makes time slots longer, then drops stacks.
+    /// drops trace contexts, then makes time slots longer, then drops stacks.
     pub fn shrink(&mut self, max: usize) {
         self.merge(true);
         if self.size() > max {
             self.merge(false);
+        }
+        if self.size() > max {
+            self.limit_spans(0);
         }
         if self.size() > max {
             self.shrink_times(max / 4);
@@ -313,6 +324,33 @@ impl Profile {
         if self.size() > max {
             self.fold(max / 2);
         }
+    }
+
+    /// Keeps at most `max` trace contexts, those with the largest counts. Samples of the others are kept without a
+    /// context, and counted in `without_span`.
+    pub fn limit_spans(&mut self, max: usize) {
+        let mut counts: HashMap<SpanContext, u64> = HashMap::new();
+        for sample in &self.samples {
+            if let Some(span) = sample.span {
+                let count = counts.entry(span).or_default();
+                *count = count.saturating_add(sample.count);
+            }
+        }
+        if counts.len() <= max {
+            return;
+        }
+        let mut spans: Vec<_> = counts.into_iter().map(|(span, count)| (count, span)).collect();
+        spans.sort_unstable_by(|a, b| b.cmp(a));
+        let kept: HashSet<_> = spans.into_iter().take(max).map(|(_, span)| span).collect();
+        for sample in &mut self.samples {
+            if sample.span.is_some_and(|span| !kept.contains(&span)) {
+                sample.span = None;
+                self.without_span =
+                    self.without_span.saturating_add(samples_of(&self.measure, sample));
+            }
+        }
+        // Samples that differed only in their context are equal now.
+        self.merge(true);
     }
 
     /// Reduces the size to at most `max` bytes as far as possible: drops the stacks of the samples with the
@@ -365,6 +403,7 @@ impl Profile {
                     count,
                     occurrences,
                     times,
+                    span: None,
                 });
             }
             self.drop_frames();
@@ -422,6 +461,7 @@ mod tests {
             count,
             occurrences: 0,
             times: Vec::new(),
+            span: None,
         }
     }
 
@@ -490,6 +530,25 @@ mod tests {
         assert_eq!((profile.total(), profile.folded), (total, 1000));
         profile.fold(1);
         assert_eq!((profile.total(), profile.folded), (total, 1500));
+    }
+
+    #[test]
+    fn spans_are_merged_separately_and_limited_to_the_largest() {
+        let span = |n: u8| SpanContext::new([n; 16], [n; 8]);
+        let with = |n, count| Sample { span: span(n), ..sample(1, 0, &[0], count) };
+        let all = vec![with(1, 5), with(2, 3), with(1, 1), with(3, 4), sample(1, 0, &[0], 7)];
+        let mut profile = profile(all, 1);
+        let spans = |profile: &Profile| {
+            let mut spans: Vec<_> = profile.samples.iter().map(|s| (s.span, s.count)).collect();
+            spans.sort_unstable();
+            spans
+        };
+        profile.merge(true);
+        assert_eq!(spans(&profile), [(None, 7), (span(1), 6), (span(2), 3), (span(3), 4)]);
+        profile.limit_spans(2);
+        assert_eq!(spans(&profile), [(None, 10), (span(1), 6), (span(3), 4)]);
+        profile.shrink(profile.size() - 1);
+        assert_eq!((spans(&profile), profile.without_span), (vec![(None, 20)], 13));
     }
 
     #[test]

@@ -4,11 +4,15 @@
 #[path = "../../../tools/jvmprobed/src/store/profiles.rs"]
 #[allow(dead_code)]
 mod profiles;
+#[path = "../../../tools/jvmprobed/src/store/spans.rs"]
+#[allow(dead_code)]
+mod spans;
 
 use libjvmprobe::stack::{
     Frame, Kind,
     merging::join,
     profile::{Measure, Profile, Sample},
+    span::SpanContext,
 };
 
 /// Writes the fuzzer's seed, a file with two profiles, to the path in `FUZZ_SEED`.
@@ -33,6 +37,7 @@ fn write_seed() {
         count: 3,
         occurrences: 0,
         times: vec![(1, 2), (5, 1)],
+        span: SpanContext::new([1; 16], [2; 8]),
     });
     let alloc = Profile::of(Measure::Allocation);
     std::fs::write(path, profiles::encode(&[(0, &profile), (0, &alloc)]).unwrap()).unwrap();
@@ -47,6 +52,7 @@ libfuzzer_sys::fuzz_target!(
         profiles::encode(&written).unwrap();
         let mut joined = join(all.into_iter().map(|(_, profile)| profile).collect(), 0);
         joined.merge(false);
+        let _ = spans::decode(joined.samples.iter_mut(), bytes);
         joined.restrict_to(joined.begin_unix_ns, joined.begin_unix_ns.saturating_add(1 << 34));
     }
 );

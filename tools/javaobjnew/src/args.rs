@@ -109,6 +109,7 @@ impl Args {
             exact: self.exact,
             by_thread: self.threads,
             by_stack: self.wants_stacks(),
+            spans: formats::have_span_labels(&self.output),
             large: self.large,
             slot_ns: self.slot_ns(),
             max_memory: self.max_memory,

@@ -78,8 +78,8 @@ impl Report {
         if self.json {
             for row in rows {
                 self.json(&Record::Class(row.class.clone()))?;
-                for part in row.parts.iter().filter(|_| stacks.is_some()) {
-                    self.json(&Record::Stack(stack(&row.class, part, stacks)))?;
+                for part in stacks.iter().flat_map(|stacks| stacks.without_spans(&row.parts)) {
+                    self.json(&Record::Stack(stack(&row.class, &part, stacks)))?;
                 }
             }
             return self.json(&Record::Summary(summary.clone()));

@@ -22,12 +22,13 @@ pub fn lines(rows: &[&Row], stacks: &Stacks) -> Vec<String> {
         let class = &row.class;
         let thread = class.thread.as_ref().map_or(String::new(), |name| format!(" in {name}"));
         lines.push(format!("{}{thread}, {}, from:", cut(&class.class), bytes(class.bytes)));
-        for part in row.parts.iter().take(STACKS) {
+        let parts = stacks.without_spans(&row.parts);
+        for part in parts.iter().take(STACKS) {
             let share = part.bytes as f64 / row.class.bytes.max(1) as f64;
             lines.push(format!("  {} {:>10}", percent(share, 1.0), bytes(part.bytes)));
             lines.extend(frames(part, stacks));
         }
-        let hidden = row.parts.get(STACKS..).unwrap_or_default();
+        let hidden = parts.get(STACKS..).unwrap_or_default();
         if !hidden.is_empty() {
             let sum = hidden.iter().map(|part| part.bytes).sum();
             lines.push(format!("  {} more stacks with {}", hidden.len(), bytes(sum)));

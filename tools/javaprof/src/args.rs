@@ -83,6 +83,10 @@ pub struct Args {
     #[arg(short, long)]
     pub threads: bool,
 
+    /// Group samples by the span that their thread has published
+    #[arg(long)]
+    pub span: bool,
+
     /// Omit the kernel part of stacks
     #[arg(short = 'U', long, conflicts_with = "kernel_stacks_only")]
     pub user_stacks_only: bool,
@@ -130,7 +134,7 @@ pub struct Args {
 
     /// Write perf-PID.map files for perf and exit
     #[arg(long, conflicts_with_all = ["all", "system_wide", "command", "user", "output", "folded", "interval",
-        "duration", "diff", "json", "stacks"])]
+        "duration", "diff", "json", "stacks", "span"])]
     pub write_maps: bool,
 
     /// With --write-maps: inlined code: none, simple, all
@@ -278,6 +282,7 @@ impl Args {
             signatures: self.signatures,
             min_wait: self.min,
             idle: self.idle,
+            spans: self.span || formats::have_span_labels(&self.output),
             slot_ns: self.slot_ns(),
             max_memory: self.max_memory,
             keeps_whole_trace: true,

@@ -18,6 +18,7 @@ use anyhow::Result;
 use libjvmprobe::{
     bpf, cli,
     jvms::command::HeldCommand,
+    stack::profile::Profile,
     sys::{PriorityBoost, stop_on_signal},
     trace::samples::{About, Sampler},
 };
@@ -71,6 +72,7 @@ fn run(args: &Args) -> Result<()> {
         );
     }
     warn_of_losses(&about);
+    warn_of_missing_spans(args, &profiles);
     profiles.iter_mut().for_each(|profile| report::apply_filters(profile, args));
     for path in outputs.write(&profiles, &about, &title)? {
         log::info!("wrote {}", path.display());
@@ -100,6 +102,18 @@ fn describe(args: &Args, sampler: &Sampler<Report<'_>>) -> String {
     match sampler.clock() {
         Some(clock) => format!("{what} at {} Hz ({})", sampler.hertz(), clock.name()),
         None => what,
+    }
+}
+
+/// Prints a note if samples without a span were not to be expected.
+fn warn_of_missing_spans(args: &Args, profiles: &[Profile]) {
+    let mut samples = profiles.iter().flat_map(|profile| &profile.samples);
+    if args.span && samples.all(|sample| sample.span.is_none()) {
+        log::warn!("no sampled thread has published a span: see TRACE CONTEXTS in javaprof(8)");
+    }
+    let dropped: u64 = profiles.iter().map(|profile| profile.without_span).sum();
+    if dropped > 0 {
+        log::warn!("dropped the spans of {dropped} samples to limit memory use: see --max-memory");
     }
 }
 

@@ -12,7 +12,7 @@ use libjvmprobe::{
     render::{
         files::Files,
         formats::{self, FormatOptions, TitledProfile, flamegraph::Title},
-        summary,
+        spans, summary,
     },
     stack::{
         profile::Profile,
@@ -25,12 +25,15 @@ use crate::args::Args;
 
 /// Output files, opened before sampling begins.
 pub struct Outputs {
+    /// Files whose samples have labels with their spans, and all others.
+    labelled: Files,
     files: Files,
     /// Folded stacks to compare with, from `--diff`.
     base: Option<String>,
     threads: bool,
     keep_narrow: bool,
     by_second: bool,
+    by_span: bool,
 }
 
 impl Outputs {
@@ -52,9 +55,14 @@ impl Outputs {
         };
         let events = args.events();
         let names: Vec<_> = events.iter().map(|event| &*event.name).collect();
-        let files = Files::create(&args.output, &names)?;
-        let Args { threads, keep_narrow, timeline: by_second, .. } = *args;
-        Ok(Self { files, base, threads, keep_narrow, by_second })
+        let has_labels =
+            |path: &PathBuf| formats::of(path).is_ok_and(|format| format.has_span_labels);
+        let (labelled, others): (Vec<_>, Vec<_>) =
+            args.output.iter().cloned().partition(has_labels);
+        let labelled = Files::create(&labelled, &names)?;
+        let files = Files::create(&others, &names)?;
+        let Args { threads, keep_narrow, timeline: by_second, span: by_span, .. } = *args;
+        Ok(Self { labelled, files, base, threads, keep_narrow, by_second, by_span })
     }
 
     /// Writes the profiles, one for each event, except those without samples. Returns the paths of
@@ -63,21 +71,35 @@ impl Outputs {
         let Self { threads, keep_narrow, by_second, .. } = self;
         let format_options =
             FormatOptions { threads, base: self.base.as_deref(), keep_narrow, by_second };
-        let bands: Vec<_> = about.stops.iter().map(|stop| Band::of(stop, about.begin_ns)).collect();
-        let times = profiles.iter().map(|profile| {
-            let mut timeline = Timeline::of(profile)?;
-            timeline.bands.clone_from(&bands);
-            Some(timeline)
-        });
-        let times: Vec<_> = times.collect();
-        let mut titled = Vec::new();
-        for (profile, timeline) in profiles.iter().zip(&times) {
-            let subtitle = Some(summary::total_line(profile));
-            let title = Title { title: title.to_owned(), subtitle };
-            titled.push(TitledProfile { profile, title, timeline: timeline.as_ref() });
-        }
-        Ok(self.files.write(&titled, &format_options)?)
+        let mut written = write(self.labelled, profiles, about, title, &format_options)?;
+        let by_span = self.by_span.then(|| profiles.iter().map(spans::grouped).collect::<Vec<_>>());
+        let profiles = by_span.as_deref().unwrap_or(profiles);
+        written.extend(write(self.files, profiles, about, title, &format_options)?);
+        Ok(written)
     }
+}
+
+fn write(
+    files: Files,
+    profiles: &[Profile],
+    about: &About,
+    title: &str,
+    format_options: &FormatOptions<'_>,
+) -> Result<Vec<PathBuf>> {
+    let bands: Vec<_> = about.stops.iter().map(|stop| Band::of(stop, about.begin_ns)).collect();
+    let times = profiles.iter().map(|profile| {
+        let mut timeline = Timeline::of(profile)?;
+        timeline.bands.clone_from(&bands);
+        Some(timeline)
+    });
+    let times: Vec<_> = times.collect();
+    let mut titled = Vec::new();
+    for (profile, timeline) in profiles.iter().zip(&times) {
+        let subtitle = Some(summary::total_line(profile));
+        let title = Title { title: title.to_owned(), subtitle };
+        titled.push(TitledProfile { profile, title, timeline: timeline.as_ref() });
+    }
+    Ok(files.write(&titled, format_options)?)
 }
 
 fn read_base(path: &Path) -> Result<String> {

@@ -7,10 +7,14 @@ use std::collections::{BTreeMap, HashMap};
 
 use libjvmprobe::{
     bpf::clock,
-    render::summary::{self, Quality},
+    render::{
+        spans::{self, SpanShare},
+        summary::{self, Quality},
+    },
     stack::{
         StackFrame,
         profile::{FrameId, Measure, Profile, Sample},
+        span::SpanContext,
     },
 };
 use serde::Serialize;
@@ -28,6 +32,8 @@ pub enum Record {
     Method(Method),
     /// A stack, with `--stacks`.
     Stack(Stack),
+    /// A span, with `--span`.
+    Span(Span),
     /// The totals of an interval or of the complete trace.
     Summary(Summary),
 }
@@ -69,6 +75,12 @@ pub struct Stack {
     /// The thread's name, with `--threads`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub thread: Option<String>,
+    /// The trace, with `--span`, if the thread has published one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub trace_id: Option<String>,
+    /// The span, with `--span`, if the thread has published one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub span_id: Option<String>,
     /// Number of samples; for events other than `cpu`, the occurrences or nanoseconds that these
     /// samples represent.
     pub samples: u64,
@@ -79,6 +91,38 @@ pub struct Stack {
     pub times: Option<u64>,
     /// The frames, innermost first.
     pub stack: Vec<StackFrame>,
+}
+
+/// A span.
+#[derive(Clone, Debug, Serialize)]
+pub struct Span {
+    /// Wall-clock time at which the interval or the trace ended, RFC 3339 with nanoseconds, UTC.
+    pub time: String,
+    /// The sampled event.
+    pub event: String,
+    /// The trace; null for all samples whose thread had published none.
+    pub trace_id: Option<String>,
+    /// The span, null if `trace_id` is.
+    pub span_id: Option<String>,
+    /// Number of samples; for events other than `cpu`, the occurrences or nanoseconds that these
+    /// samples represent.
+    pub samples: u64,
+    /// `samples` of this span as a share of all samples.
+    pub share: f64,
+    /// CPU time that these samples represent, for the event `cpu` only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub processor_ns: Option<u64>,
+    /// The methods with the most samples that have them innermost, at most three.
+    pub methods: Vec<SpanMethod>,
+}
+
+/// A method of a span.
+#[derive(Clone, Debug, Serialize)]
+pub struct SpanMethod {
+    /// The method's name.
+    pub method: String,
+    /// Samples of the span with the method innermost.
+    pub self_samples: u64,
 }
 
 /// The totals of an interval or of the complete trace.
@@ -130,7 +174,10 @@ pub fn records(profile: &Profile, args: &Args, scope: &'static str, end_ns: u64)
     let share = |count: u64| count as f64 / total.max(1) as f64;
     let mut records = Vec::new();
     if args.stacks {
-        records.extend(stacks(profile, args.threads, &time));
+        records.extend(stacks(profile, args.threads, args.span, &time));
+    }
+    if args.span {
+        records.extend(spans(profile, &time));
     }
     let methods = summary::methods(profile).into_iter().take(METHODS);
     records.extend(methods.map(|(name, own, all)| {
@@ -173,14 +220,37 @@ pub fn records(profile: &Profile, args: &Args, scope: &'static str, end_ns: u64)
     records
 }
 
-/// Returns one record for each stack of a process or, if `threads`, of a thread, those with the
-/// most samples first.
-fn stacks(profile: &Profile, threads: bool, time: &str) -> Vec<Record> {
-    type Key<'a> = (u32, Option<(u32, &'a str)>, &'a [FrameId]);
+/// Returns one record for each span, those with the most samples first.
+fn spans(profile: &Profile, time: &str) -> Vec<Record> {
+    let total = profile.total().max(1) as f64;
+    let period = (profile.measure == Measure::Time).then(|| 1e9 / profile.hertz.max(1) as f64);
+    let record = |share: SpanShare<'_>| {
+        let methods = share.methods.into_iter();
+        Record::Span(Span {
+            time: time.into(),
+            event: profile.measure.name().into(),
+            trace_id: share.span.map(|span| span.trace()),
+            span_id: share.span.map(|span| span.span()),
+            samples: share.count,
+            share: share.count as f64 / total,
+            processor_ns: period.map(|period| (share.count as f64 * period) as u64),
+            methods: methods
+                .map(|(method, self_samples)| SpanMethod { method: method.into(), self_samples })
+                .collect(),
+        })
+    };
+    spans::shares(profile).into_iter().map(record).collect()
+}
+
+/// Returns one record for each stack of a process or, if `threads`, of a thread or, if `by_span`, of a
+/// span, those with the most samples first.
+fn stacks(profile: &Profile, threads: bool, by_span: bool, time: &str) -> Vec<Record> {
+    type Key<'a> = (u32, Option<(u32, &'a str)>, Option<SpanContext>, &'a [FrameId]);
     let mut counts: HashMap<Key<'_>, (&Sample, u64, u64)> = HashMap::new();
     for sample in &profile.samples {
         let thread = threads.then_some((sample.tid, &*sample.thread));
-        let key = (sample.pid, thread, &sample.stack[..]);
+        let span = sample.span.filter(|_| by_span);
+        let key = (sample.pid, thread, span, &sample.stack[..]);
         let (_, count, times) = counts.entry(key).or_insert((sample, 0, 0));
         *count += sample.count;
         *times += sample.occurrences;
@@ -190,7 +260,7 @@ fn stacks(profile: &Profile, threads: bool, time: &str) -> Vec<Record> {
     let total = profile.total().max(1) as f64;
     let is_time = profile.measure == Measure::Time;
     let record =
-        |((pid, thread, stack), (sample, count, times)): (Key<'_>, (&Sample, u64, u64))| {
+        |((pid, thread, span, stack), (sample, count, times)): (Key<'_>, (&Sample, u64, u64))| {
             Record::Stack(Stack {
                 time: time.into(),
                 event: profile.measure.name().into(),
@@ -198,6 +268,8 @@ fn stacks(profile: &Profile, threads: bool, time: &str) -> Vec<Record> {
                 command: sample.command.to_string(),
                 tid: thread.map(|thread| thread.0),
                 thread: thread.map(|thread| thread.1.to_owned()),
+                trace_id: span.map(|span| span.trace()),
+                span_id: span.map(|span| span.span()),
                 samples: count,
                 share: count as f64 / total,
                 times: (!is_time).then_some(times),

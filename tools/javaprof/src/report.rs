@@ -6,7 +6,13 @@ use std::time::Duration;
 use libjvmprobe::{
     Result,
     attach::agent,
-    render::{formats::folded, output::Output, summary, table::Times},
+    render::{
+        formats::folded,
+        output::Output,
+        spans,
+        summary::{self, SummaryOptions},
+        table::Times,
+    },
     stack::profile::Profile,
     trace::samples::{About, Sink},
 };
@@ -60,7 +66,8 @@ impl<'a> Report<'a> {
                     by_second: self.args.timeline,
                     ..Default::default()
                 };
-                for line in folded::lines(profile, options) {
+                let grouped = self.args.span.then(|| spans::grouped(profile));
+                for line in folded::lines(grouped.as_ref().unwrap_or(profile), options) {
                     // If several profiles share the output, the event is the root of its stacks.
                     match are_several {
                         true => self.out.line(&format!("{};{line}", profile.measure.name()))?,
@@ -72,7 +79,12 @@ impl<'a> Report<'a> {
                     let at = self.times.before_title(end_ns, is_interval);
                     self.out.lines(&format!("\n{at}{}", self.title))?;
                 }
-                self.out.lines(summary::text(profile, are_several, self.args.stacks).trim_end())?;
+                let options = SummaryOptions {
+                    is_named: are_several,
+                    stacks: self.args.stacks,
+                    spans: self.args.span,
+                };
+                self.out.lines(summary::text(profile, options).trim_end())?;
             }
         }
         Ok(())

@@ -29,6 +29,7 @@ pub const FORMAT: Format = Format {
     draws_differences: false,
     holds_several: false,
     shows_times: true,
+    has_span_labels: false,
     write: |profiles, _, to| {
         let [titled] = profiles else { return Err(wrong_profile_count()) };
         write(titled, to)

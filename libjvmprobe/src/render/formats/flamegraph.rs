@@ -31,6 +31,7 @@ pub const FORMAT: Format = Format {
     draws_differences: true,
     holds_several: false,
     shows_times: false,
+    has_span_labels: false,
     write: |profiles, format_options, to| {
         let [TitledProfile { profile, title, .. }] = profiles else {
             return Err(wrong_profile_count());

@@ -23,6 +23,7 @@ pub const FORMAT: Format = Format {
     draws_differences: false,
     holds_several: false,
     shows_times: false,
+    has_span_labels: false,
     write: |profiles, format_options, to| {
         let [TitledProfile { profile, .. }] = profiles else { return Err(wrong_profile_count()) };
         let options = Options {

@@ -40,6 +40,8 @@ pub struct Format {
     pub holds_several: bool,
     /// Whether it shows the times of samples.
     pub shows_times: bool,
+    /// Whether its samples have the trace context as a label.
+    pub has_span_labels: bool,
     /// Writes profiles: exactly one, unless `holds_several`.
     pub(super) write:
         fn(&[TitledProfile<'_>], &FormatOptions<'_>, &mut dyn Write) -> io::Result<()>,
@@ -95,6 +97,11 @@ pub fn of(path: &Path) -> Result<&'static Format> {
 pub fn slot_ns(paths: &[PathBuf], by_second: bool) -> u64 {
     let shows = |path: &PathBuf| of(path).is_ok_and(|format| format.shows_times);
     if by_second || paths.iter().any(shows) { times::SLOT } else { 0 }
+}
+
+/// Returns whether one of these files has trace contexts as labels of its samples.
+pub fn have_span_labels(paths: &[PathBuf]) -> bool {
+    paths.iter().any(|path| of(path).is_ok_and(|format| format.has_span_labels))
 }
 
 /// The error for a number of profiles other than one.

@@ -4,6 +4,7 @@
 //! that file.
 
 use std::{
+    borrow::Cow,
     collections::{HashMap, hash_map::Entry},
     io::{self, Write},
 };
@@ -26,6 +27,7 @@ pub const FORMAT: Format = Format {
     draws_differences: false,
     holds_several: true,
     shows_times: false,
+    has_span_labels: true,
     write: |profiles, _, to| {
         let profiles: Vec<_> = profiles.iter().map(|titled| titled.profile).collect();
         write(&profiles, to)
@@ -133,7 +135,7 @@ fn int(value: u64) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
 }
 
-/// Writes profiles, with labels for command, thread, pid, tid and cpu. Each measure has two values, for
+/// Writes profiles, with labels for command, thread, pid, tid, cpu, `trace_id` and `span_id`. Each measure has two values, for
 /// example the number of samples and the CPU time that they represent, or objects and bytes. The values have
 /// the names that Go and others use. In the samples of one measure, the values of the other measures are 0.
 ///
@@ -163,18 +165,23 @@ fn write_gzip(proto: &Proto, to: impl Write) -> io::Result<()> {
 fn labels<'a>(
     profile: &Profile,
     sample: &'a profile::Sample,
-) -> impl Iterator<Item = (&'static str, &'a str, u32)> {
+) -> impl Iterator<Item = (&'static str, Cow<'a, str>, u32)> {
     let is_of_time = profile.measure != Measure::Allocation;
     let has_thread = is_of_time || sample.tid != 0;
+    let text = |text: &'a str| Cow::Borrowed(text);
+    let of_span = sample.span.into_iter().flat_map(|span| {
+        [("trace_id", Cow::Owned(span.trace()), 0), ("span_id", Cow::Owned(span.span()), 0)]
+    });
     [
-        (true, ("command", &*sample.command, 0)),
-        (has_thread, ("thread", &*sample.thread, 0)),
-        (true, ("pid", "", sample.pid)),
-        (has_thread, ("tid", "", sample.tid)),
-        (is_of_time && sample.cpu.is_some(), ("cpu", "", sample.cpu.unwrap_or(0))),
+        (true, ("command", text(&sample.command), 0)),
+        (has_thread, ("thread", text(&sample.thread), 0)),
+        (true, ("pid", text(""), sample.pid)),
+        (has_thread, ("tid", text(""), sample.tid)),
+        (is_of_time && sample.cpu.is_some(), ("cpu", text(""), sample.cpu.unwrap_or(0))),
     ]
     .into_iter()
     .filter_map(|(wanted, label)| wanted.then_some(label))
+    .chain(of_span)
 }
 
 /// Returns the two values of a measure: name and unit of each. The last one is what viewers show by default.
@@ -227,7 +234,7 @@ fn proto(profiles: &[&Profile], labelled: bool) -> Proto {
             Sample {
                 location_id: sample.stack.iter().rev().map(|&id| locations[id as usize]).collect(),
                 value,
-                label: labels.map(|(key, text, num)| label(key, text, num)).collect(),
+                label: labels.map(|(key, text, num)| label(key, &text, num)).collect(),
             }
         }));
     }
@@ -302,6 +309,7 @@ mod tests {
     use flate2::read::GzDecoder;
 
     use super::*;
+    use crate::stack::span::SpanContext;
 
     #[test]
     fn allocations_have_objects_and_bytes() {
@@ -341,7 +349,9 @@ mod tests {
     #[test]
     fn written_profile_decodes_with_frames_and_labels() {
         let mut bytes = Vec::new();
-        write(&[&crate::render::formats::folded::tests::profile()], &mut bytes).unwrap();
+        let mut profile = crate::render::formats::folded::tests::profile();
+        profile.samples[0].span = SpanContext::new([0xab; 16], [1; 8]);
+        write(&[&profile], &mut bytes).unwrap();
         let mut raw = Vec::new();
         GzDecoder::new(&bytes[..]).read_to_end(&mut raw).unwrap();
         let proto = Proto::decode(&raw[..]).unwrap();
@@ -358,5 +368,8 @@ mod tests {
             first.label.iter().map(|l| (text(l.key), text(l.str), l.num)).collect();
         assert!(labels.contains(&("tid", "", 13)), "{labels:?}");
         assert!(labels.contains(&("thread", "worker;1", 0)), "{labels:?}");
+        assert!(labels.contains(&("trace_id", &*"ab".repeat(16), 0)), "{labels:?}");
+        assert!(labels.contains(&("span_id", "0101010101010101", 0)), "{labels:?}");
+        assert_eq!(proto.sample[1].label.len(), labels.len() - 2);
     }
 }

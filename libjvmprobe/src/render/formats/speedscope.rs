@@ -25,6 +25,7 @@ pub const FORMAT: Format = Format {
     draws_differences: false,
     holds_several: true,
     shows_times: false,
+    has_span_labels: false,
     write: |profiles, _, to| {
         let profiles: Vec<_> = profiles.iter().map(|titled| titled.profile).collect();
         write(&profiles, to)

@@ -43,6 +43,7 @@ pub const FORMAT: Format = Format {
     draws_differences: true,
     holds_several: true,
     shows_times: true,
+    has_span_labels: false,
     write,
 };
 

@@ -1,7 +1,7 @@
 //! The BPF object: loads it as the options require, and reads its counters.
 
 use libbpf_rs::{
-    MapCore, MapFlags,
+    MapCore, MapFlags, MapHandle,
     skel::{OpenSkel, SkelBuilder},
 };
 
@@ -13,6 +13,7 @@ use crate::{
         preflight,
         records::{bytes, clear, copy, entries, take_entries},
         session,
+        spans::{self, SpanSources},
         sparse_map::{self, SparseMap},
         stops, walker,
     },
@@ -47,6 +48,9 @@ const BYTES_BY_SLOT: SparseMap = SparseMap {
     on_demand_capacity: 1 << 17,
     preallocated_capacity: 1 << 16,
 };
+/// Numbers of stacks in trace contexts. 0.6 MB if preallocated.
+const KNOWN_SPANS: SparseMap =
+    SparseMap { name: "known_spans", on_demand_capacity: 1 << 14, preallocated_capacity: 1 << 13 };
 /// Maps by thread and by stack (7 MB in total if preallocated), and by JVM (1 MB).
 const SPARSE_MAPS: [SparseMap; 7] = [
     SparseMap { name: "threads", on_demand_capacity: 1 << 16, preallocated_capacity: 1 << 15 },
@@ -62,7 +66,7 @@ const SPARSE_MAPS: [SparseMap; 7] = [
     SparseMap { name: "duties", on_demand_capacity: 1 << 12, preallocated_capacity: 1 << 12 },
 ];
 /// Maps with entries that belong to a JVM.
-const BY_JVM: [&str; 10] = [
+const BY_JVM: [&str; 12] = [
     "layouts",
     "overflow",
     "sampling_states",
@@ -72,6 +76,8 @@ const BY_JVM: [&str; 10] = [
     "threads",
     "old_threads",
     "known_stacks",
+    "known_spans",
+    spans::MAP,
     stops::MAP,
 ];
 /// Maximum number of stacks that each JVM should send per window of 2^29 ns (0.54 s), if stacks are limited.
@@ -85,6 +91,7 @@ pub(crate) fn load(options: &Options) -> Result<Session> {
     let mut open =
         JavaobjnewSkelBuilder::default().open(session::storage()).map_err(bpf::load_error)?;
     let (stacks, slot_ns) = (options.by_stack, options.slot_ns);
+    let thread_pointer = spans::offset_if(options.spans && stacks);
     for mut program in open.open_object_mut().progs_mut() {
         let name = program.name().to_string_lossy().into_owned();
         let is_exact = name.starts_with("object_alloc");
@@ -107,12 +114,22 @@ pub(crate) fn load(options: &Options) -> Result<Session> {
     } else {
         open.maps.bytes_by_slot.set_max_entries(1).map_err(bpf::load_error)?;
     }
+    spans::set_capacity(&mut open.maps.span_sources, thread_pointer.is_some())?;
+    if thread_pointer.is_some() {
+        sparse_map::set_sizes(open.open_object_mut(), &[KNOWN_SPANS])?;
+    } else {
+        open.maps.known_spans.set_max_entries(1).map_err(bpf::load_error)?;
+    }
     if stacks {
         open.maps.events.set_max_entries(options.pace.ring_bytes()).map_err(bpf::load_error)?;
     }
     if let Some(data) = open.maps.rodata_data.as_deref_mut() {
         data.by_thread = options.by_thread;
         data.uses_walk_data = stacks;
+        if let Some(offset) = thread_pointer {
+            data.reads_spans = true;
+            data.task_thread_pointer = offset;
+        }
         data.slot_ns = slot_ns;
         data.polls_regularly = options.pace == Pace::Calm;
         data.counts_costs = options.pace == Pace::Calm;
@@ -163,8 +180,29 @@ pub(crate) fn take_tallies(session: &Session) -> Result<Vec<(tally_key, tally)>>
     // The stacks are removed before the counters. The kernel side has therefore sent the stack of every hit
     // in the new counters again.
     clear(&session.skel.maps.known_stacks)?;
+    clear(&session.skel.maps.known_spans)?;
     let taken = take_entries(&session.skel.maps.tallies)?;
     Ok(taken.iter().filter_map(|(k, v)| Some((copy(k)?, copy(v)?))).collect())
+}
+
+/// Returns the search for JVMs that publish trace contexts; `None` if contexts are not read.
+///
+/// # Errors
+/// [`Error::Bpf`].
+pub(crate) fn span_sources(session: &Session) -> Result<Option<SpanSources>> {
+    let reads = session.skel.maps.rodata_data.is_some_and(|data| data.reads_spans);
+    let map = || MapHandle::try_from(&session.skel.maps.span_sources).map_err(bpf::load_error);
+    reads.then(|| map().map(SpanSources::new)).transpose()
+}
+
+/// Returns the number of stacks in trace contexts that the kernel side can store.
+pub(crate) fn max_spans(session: &Session) -> usize {
+    session.skel.maps.known_spans.max_entries() as usize
+}
+
+/// Returns the number of allocations so far that were counted without their trace contexts, because there were too many.
+pub(crate) fn spans_left_out(session: &Session) -> u64 {
+    session.skel.maps.bss_data.as_deref().map_or(0, |data| data.spans_left_out)
 }
 
 /// Starts time slots at `begin` on `CLOCK_MONOTONIC`.

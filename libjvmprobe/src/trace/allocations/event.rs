@@ -10,12 +10,12 @@ use crate::{
         records::{copy, text, word},
         stops::Stop,
     },
-    stack::raw::RawStack,
+    stack::{raw::RawStack, span::SpanContext},
 };
 
 pub(crate) use crate::trace::allocations::skel::types::{
     class_id, duty_cycle, duty_cycles, large_event, layout, name_event, old_thread, sampling_state,
-    slot_bytes, tally, tally_key, thread_key, thread_state, tlab_event,
+    slot_bytes, span_event, tally, tally_key, thread_key, thread_state, tlab_event,
 };
 
 // `enum event_kind` of bpf/javaobjnew.h.
@@ -24,6 +24,7 @@ const LARGE: u64 = 2;
 const TLAB: u64 = 3;
 const STACK: u64 = 4;
 const STOP: u64 = 5;
+const SPAN: u64 = 6;
 /// Number that represents all stacks for which there was no free entry: `STACK_OTHER` of bpf/walk/walk.h.
 pub(crate) const STACK_OTHER: u64 = 2;
 /// Weight of a hit that represents only itself: `ONE` of bpf/allocation_sampling.bpf.h.
@@ -49,6 +50,8 @@ unsafe impl Plain for large_event {}
 unsafe impl Plain for name_event {}
 // SAFETY: a generated struct of integers only, like class_id.
 unsafe impl Plain for old_thread {}
+// SAFETY: a generated struct of integers only, like class_id.
+unsafe impl Plain for span_event {}
 // SAFETY: a generated struct of integers only, like class_id.
 unsafe impl Plain for tally {}
 // SAFETY: a generated struct of integers only, like class_id.
@@ -103,8 +106,23 @@ pub(crate) enum Event {
     Tlab(Tlab),
     /// A new stack, preceded by the number by which later events refer to it.
     Stack(u64, RawStack),
+    /// A stack in a trace context.
+    Span(StackInSpan),
     /// The application was stopped.
     Stop(Stop),
+}
+
+/// A stack in a trace context.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct StackInSpan {
+    /// The key of the JVM.
+    pub(crate) target: u64,
+    /// The number by which later events refer to it.
+    pub(crate) number: u64,
+    /// The number of the stack.
+    pub(crate) stack: u64,
+    /// The context.
+    pub(crate) span: SpanContext,
 }
 
 /// Names of a class and a thread, read when the kernel side creates a counter for them.
@@ -202,6 +220,11 @@ impl Event {
                 })
             }),
             STACK => RawStack::decode_event(record).map(|(id, stack)| Self::Stack(id, stack)),
+            SPAN => {
+                let span_event { target, number, stack, span, .. } = copy(record)?;
+                let span = SpanContext::of_words(span.trace, span.span)?;
+                Some(Self::Span(StackInSpan { target, number, stack, span }))
+            }
             STOP => Stop::decode(record).map(Self::Stop),
             _ => None,
         }
@@ -214,6 +237,7 @@ impl Event {
             Self::Large(large) => large.target,
             Self::Tlab(tlab) => tlab.target,
             Self::Stack(_, stack) => stack.target,
+            Self::Span(span) => span.target,
             Self::Stop(stop) => stop.target,
         }
     }
@@ -241,6 +265,7 @@ mod tests {
         assert_eq!(size_of::<large_event>(), 3 * 8 + 3 * 8 + 2 * 8 + 8 + 16);
         assert_eq!(size_of::<tlab_event>(), 6 * 8);
         assert_eq!(size_of::<duty_cycles>(), 4 * 8);
+        assert_eq!(size_of::<span_event>(), 7 * 8);
         assert_eq!(TEXT, 9 * 8);
         assert_eq!(size_of::<name_event>(), 9 * 8 + 1024);
     }
@@ -268,11 +293,21 @@ mod tests {
         assert_eq!(Event::decode(&words[..words.len() - 8]), None);
     }
 
+    #[test]
+    fn span_record_decodes_unless_it_has_no_ids() {
+        let record = |span: u64| [SPAN, 7, 11, 9, 1, 2, span].map(u64::to_ne_bytes).concat();
+        let Some(Event::Span(found)) = Event::decode(&record(3)) else { panic!("no span") };
+        assert_eq!((found.target, found.number, found.stack), (7, 11, 9));
+        assert_eq!(found.span.span_id(), &3_u64.to_ne_bytes());
+        assert_eq!(Event::decode(&record(0)), None);
+        assert_eq!(Event::decode(&record(3)[..48]), None);
+    }
+
     proptest! {
         #[test]
         fn hostile_records_do_not_panic(mut record in prop::collection::vec(any::<u8>(), 0..200)) {
             let _ = Event::decode(&record);
-            for kind in [NAME, LARGE, TLAB, STACK, STOP] {
+            for kind in [NAME, LARGE, TLAB, STACK, STOP, SPAN] {
                 if let Some(head) = record.get_mut(..8) {
                     head.copy_from_slice(&kind.to_ne_bytes());
                 }

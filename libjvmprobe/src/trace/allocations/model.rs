@@ -1,6 +1,6 @@
 //! Model of one JVM: its totals, and the names of its classes, threads and stacks.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use crate::{
     Addr, Error, Pid, Result,
@@ -105,8 +105,9 @@ impl Jvm {
             class: class.to_string(),
             bytes: large.bytes,
             humongous: large.humongous,
-            stack: self.stacks.as_ref().filter(|stacks| stacks.can_be_named()).map(|stacks| {
-                stacks.frames(stacks.id_of(large.stack)).iter().map(Into::into).collect()
+            stack: self.stacks.as_mut().filter(|stacks| stacks.can_be_named()).map(|stacks| {
+                let id = stacks.id_of(large.stack);
+                stacks.frames(id).iter().map(Into::into).collect()
             }),
         })
     }
@@ -153,7 +154,7 @@ impl Jvm {
         {
             correct(&mut increase, size, hotspot.humongous_bytes());
         }
-        let stack = self.stacks.as_ref().map_or(stacks::UNKNOWN, |s| s.id_of(key.stack));
+        let stack = self.stacks.as_mut().map_or(stacks::UNKNOWN, |s| s.id_of(key.stack));
         self.totals.add(&Key { class, tid: key.tid }, stack, &increase);
     }
 
@@ -166,7 +167,7 @@ impl Jvm {
     ) {
         let class = ClassId::from(&key.class);
         let class = self.names.name_of_id(class, Some((hotspot, &self.classes)));
-        let stack = self.stacks.as_ref().map_or(stacks::UNKNOWN, |s| s.id_of(key.stack));
+        let stack = self.stacks.as_mut().map_or(stacks::UNKNOWN, |s| s.id_of(key.stack));
         self.totals.add_slot_bytes(&Key { class, tid: key.tid }, stack, key.slot, slot_bytes);
     }
 
@@ -251,7 +252,14 @@ impl Jvm {
 
     /// Returns the table of a period.
     pub(crate) fn table(&self, hotspot: Option<&HotSpot>, scope: Scope, now_ns: u64) -> Table {
-        self.totals.table(hotspot.map(|hotspot| hotspot.version.as_str()), scope, now_ns)
+        let version = hotspot.map(|hotspot| hotspot.version.as_str());
+        let mut table = self.totals.table(version, scope, now_ns);
+        if let (Some(stacks), Some(number)) = (&self.stacks, &mut table.summary.stacks) {
+            let parts = table.rows.iter().flat_map(|row| &row.parts);
+            let distinct: HashSet<_> = parts.map(|part| stacks.base(part.stack)).collect();
+            *number = distinct.len() as u64;
+        }
+        table
     }
 
     /// Returns the number of stacks, and whether a stack could not be kept.

@@ -84,6 +84,7 @@ impl AllocationReport<'_> {
                     command: Arc::clone(&command),
                     count: part.bytes,
                     occurrences: part.objects,
+                    span: stacks.span(part.stack),
                     times: time_slots.map(|m| m.share(&key, part, last)).unwrap_or_default(),
                     ..Sample::of(summary.pid, Arc::clone(&thread), key.tid, stack)
                 });

@@ -3,17 +3,21 @@
 //! The kernel side gives different numbers to stacks that differ in any address. Many of these stacks have
 //! the same methods at the same lines: a method may be interpreted in one stack and compiled in another, a
 //! method may have been recompiled in between, or the innermost Java method may have called different
-//! functions of the JVM. Such stacks share one [`StackId`].
+//! functions of the JVM. Such stacks share one [`StackId`]. A stack in a trace context has a number and a [`StackId`] of
+//! its own.
 
 use std::{collections::HashMap, sync::Arc};
 
 use crate::{
     Pid, Result,
-    bpf::walker::Walker,
+    bpf::{
+        spans::{SpanSearch, SpanSources},
+        walker::Walker,
+    },
     hotspot::HotSpot,
-    stack::{Frame, Kind, namer::StackNamer, native::Files, raw::RawStack},
+    stack::{Frame, Kind, namer::StackNamer, native::Files, raw::RawStack, span::SpanContext},
     sys::budget::{Budget, Reservation},
-    trace::allocations::event::STACK_OTHER,
+    trace::allocations::{event::STACK_OTHER, split::StackShare},
 };
 
 /// Number of a stack within its JVM.
@@ -35,21 +39,38 @@ pub struct Stacks {
     names: Option<StackNamer>,
     /// Stacks by the kernel side's numbers.
     by_number: HashMap<u64, StackId>,
-    ids: HashMap<Arc<[Frame]>, StackId>,
-    stacks: Vec<Arc<[Frame]>>,
+    /// For each number of a stack in a trace context: the number of the stack, and the context.
+    in_spans: HashMap<u64, (u64, SpanContext)>,
+    ids: HashMap<(Arc<[Frame]>, Option<SpanContext>), StackId>,
+    stacks: Vec<KeptStack>,
+    span_search: SpanSearch,
     reserved: Reservation,
     /// Whether a stack did not fit into the memory budget.
     is_full: bool,
 }
 
+#[derive(Clone, Debug)]
+struct KeptStack {
+    frames: Arc<[Frame]>,
+    span: Option<SpanContext>,
+    /// The same stack without a context.
+    base: StackId,
+}
+
 impl Default for Stacks {
     fn default() -> Self {
-        let special = SPECIAL.map(|name| Arc::from([Frame::new(Kind::Unknown, name)]));
+        let special = (0..).zip(SPECIAL).map(|(base, name)| KeptStack {
+            frames: Arc::from([Frame::new(Kind::Unknown, name)]),
+            span: None,
+            base,
+        });
         Self {
             names: None,
             by_number: HashMap::from([(STACK_OTHER, OTHER)]),
+            in_spans: HashMap::new(),
             ids: HashMap::new(),
-            stacks: special.into(),
+            stacks: special.collect(),
+            span_search: SpanSearch::default(),
             reserved: Reservation::default(),
             is_full: false,
         }
@@ -98,26 +119,52 @@ impl Stacks {
         Ok(())
     }
 
+    /// Keeps the number of a stack in a trace context.
+    pub(crate) fn take_in_span(&mut self, number: u64, stack: u64, span: SpanContext) {
+        // The kernel side numbers a limited number of them.
+        self.in_spans.insert(number, (stack, span));
+    }
+
+    /// Passes the location of the JVM's trace contexts to the kernel side, if the JVM publishes any and the location has
+    /// changed.
+    pub(crate) fn update_span_source(&mut self, sources: &mut SpanSources, key: u64, pid: Pid) {
+        if let Some(names) = &self.names {
+            sources.update(&mut self.span_search, key, pid, names.mappings());
+        }
+    }
+
     fn intern(&mut self, frames: Vec<Frame>) -> StackId {
-        let frames: Arc<[Frame]> = frames.into();
-        if let Some(&id) = self.ids.get(&frames) {
+        self.keep(frames.into(), None)
+    }
+
+    /// Keeps a stack of which `base` is the stack without a context, if there is one.
+    fn keep(&mut self, frames: Arc<[Frame]>, in_span: Option<(StackId, SpanContext)>) -> StackId {
+        let span = in_span.map(|(_, span)| span);
+        if let Some(&id) = self.ids.get(&(Arc::clone(&frames), span)) {
             return id;
         }
-        let size = 2 * size_of::<Arc<[Frame]>>() + size_of_val(&*frames);
+        let own = if span.is_none() { size_of_val(&*frames) } else { 0 };
+        let size = size_of::<KeptStack>() + size_of::<(Arc<[Frame]>, Option<SpanContext>)>() + own;
         if !self.reserved.reserve(size) {
             self.is_full = true;
-            return OTHER;
+            return in_span.map_or(OTHER, |(base, _)| base);
         }
         // The kernel side numbers at most 65,536 stacks, so the conversion does not fail.
         let id = StackId::try_from(self.stacks.len()).unwrap_or(OTHER);
-        self.stacks.push(Arc::clone(&frames));
-        self.ids.insert(frames, id);
+        let base = in_span.map_or(id, |(base, _)| base);
+        self.stacks.push(KeptStack { frames: Arc::clone(&frames), span, base });
+        self.ids.insert((frames, span), id);
         id
     }
 
     /// Returns how many of the kernel side's stack numbers are known.
     pub(crate) fn count(&self) -> usize {
         self.by_number.len()
+    }
+
+    /// Returns how many numbers of stacks in trace contexts are known.
+    pub(crate) fn in_spans(&self) -> usize {
+        self.in_spans.len()
     }
 
     /// Whether a stack did not fit into the memory budget.
@@ -129,6 +176,7 @@ impl Stacks {
     /// but its [`StackId`] may be different.
     pub(crate) fn clear(&mut self) {
         self.by_number.retain(|number, _| *number == STACK_OTHER);
+        self.in_spans.clear();
         self.ids.clear();
         self.stacks.truncate(SPECIAL.len());
         self.reserved.release();
@@ -136,13 +184,46 @@ impl Stacks {
     }
 
     /// Returns the stack that one of the kernel side's numbers refers to.
-    pub(crate) fn id_of(&self, number: u64) -> StackId {
-        self.by_number.get(&number).copied().unwrap_or(UNKNOWN)
+    pub(crate) fn id_of(&mut self, number: u64) -> StackId {
+        if let Some(&id) = self.by_number.get(&number) {
+            return id;
+        }
+        let Some(&(stack, span)) = self.in_spans.get(&number) else { return UNKNOWN };
+        let base = self.by_number.get(&stack).copied().unwrap_or(UNKNOWN);
+        let Some(kept) = self.stacks.get(base as usize) else { return UNKNOWN };
+        self.keep(Arc::clone(&kept.frames), Some((base, span)))
     }
 
     /// Returns the frames of a stack, innermost first.
     pub fn frames(&self, id: StackId) -> &[Frame] {
-        self.stacks.get(id as usize).map_or(&[], |frames| &**frames)
+        self.stacks.get(id as usize).map_or(&[], |kept| &*kept.frames)
+    }
+
+    /// Returns the trace context of a stack.
+    pub fn span(&self, id: StackId) -> Option<SpanContext> {
+        self.stacks.get(id as usize)?.span
+    }
+
+    /// Returns the same stack without its trace context.
+    pub(crate) fn base(&self, id: StackId) -> StackId {
+        self.stacks.get(id as usize).map_or(id, |kept| kept.base)
+    }
+
+    /// Returns the parts of a class with the trace contexts left out, largest first.
+    pub fn without_spans(&self, parts: &[StackShare]) -> Vec<StackShare> {
+        let mut merged: Vec<StackShare> = Vec::new();
+        let mut positions = HashMap::new();
+        for part in parts {
+            let stack = self.base(part.stack);
+            let at = *positions.entry(stack).or_insert_with(|| {
+                merged.push(StackShare { stack, bytes: 0, objects: 0 });
+                merged.len() - 1
+            });
+            merged[at].bytes += part.bytes;
+            merged[at].objects += part.objects;
+        }
+        merged.sort_by_key(|part| (std::cmp::Reverse(part.bytes), part.stack));
+        merged
     }
 }
 
@@ -196,8 +277,34 @@ mod tests {
     }
 
     #[test]
+    fn stack_in_a_span_has_an_id_of_its_own() {
+        let mut stacks = Stacks::default();
+        let frames = || visible_frames(vec![Frame::new(Kind::Java, "a.A.run")]);
+        let id = stacks.intern(frames());
+        stacks.by_number.insert(5, id);
+        let span = SpanContext::new([1; 16], [2; 8]).unwrap();
+        stacks.take_in_span(7, 5, span);
+        // The stack of this one has not arrived yet.
+        stacks.take_in_span(9, 11, span);
+        let inside = stacks.id_of(7);
+        assert_eq!((stacks.span(inside), stacks.span(id)), (Some(span), None));
+        assert_eq!(stacks.frames(inside), stacks.frames(id));
+        assert_eq!((stacks.id_of(7), stacks.in_spans()), (inside, 2));
+        let unknown = stacks.id_of(9);
+        assert_eq!((stacks.base(unknown), stacks.span(unknown)), (UNKNOWN, Some(span)));
+        stacks.by_number.insert(11, id);
+        assert_eq!(stacks.id_of(9), inside);
+        let share = |stack, bytes| StackShare { stack, bytes, objects: 1 };
+        let parts = [share(inside, 5), share(unknown, 4), share(id, 3)];
+        let merged = [StackShare { objects: 2, ..share(id, 8) }, share(UNKNOWN, 4)];
+        assert_eq!(stacks.without_spans(&parts), merged);
+        stacks.clear();
+        assert_eq!((stacks.id_of(7), stacks.in_spans()), (UNKNOWN, 0));
+    }
+
+    #[test]
     fn missing_stacks_have_placeholder_frames() {
-        let stacks = Stacks::default();
+        let mut stacks = Stacks::default();
         assert_eq!(stacks.id_of(STACK_OTHER), OTHER);
         assert_eq!(stacks.id_of(77), UNKNOWN);
         assert_eq!(&*stacks.frames(UNSAMPLED)[0].name, "[unsampled]");

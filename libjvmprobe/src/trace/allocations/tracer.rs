@@ -17,6 +17,7 @@ use crate::{
         cost::Cost,
         probes::Plan,
         session::Attach,
+        spans::SpanSources,
         stops::{self, Stop},
     },
     hotspot::HotSpot,
@@ -27,7 +28,7 @@ use crate::{
     trace::allocations::{
         counters::{self, Session},
         duty::DutyCycles,
-        event::Event,
+        event::{Event, StackInSpan},
         jvm_totals::Scope,
         model::{Jvm, kernel_layout},
         probes,
@@ -53,6 +54,8 @@ pub struct Options {
     pub by_thread: bool,
     /// Walk stacks, and count each stack separately.
     pub by_stack: bool,
+    /// With `by_stack`, read the trace contexts that threads publish, and keep allocations of different spans apart.
+    pub spans: bool,
     /// Minimum size in bytes of objects that are reported one by one as they are allocated. Without `exact`,
     /// these are objects outside of TLABs only.
     pub large: Option<u64>,
@@ -77,6 +80,7 @@ impl Options {
         exact: false,
         by_thread: false,
         by_stack: false,
+        spans: false,
         large: None,
         slot_ns: 0,
         max_memory: usize::MAX,
@@ -125,6 +129,12 @@ pub trait Sink {
         let _ = cost;
     }
 
+    /// Receives the number of allocations since the last call that were counted without their trace contexts, because
+    /// there were too many. The default prints a message.
+    fn spans_left_out(&mut self, allocations: u64) {
+        log::warn!("{allocations} sampled allocations have no span: there were too many spans");
+    }
+
     /// Called after each report of an interval.
     fn reported(&mut self) {}
 
@@ -161,6 +171,10 @@ pub struct Tracer<S> {
     files: Files,
     /// Prepared stacks of JVMs that are about to be admitted.
     stacks: HashMap<u64, Stacks>,
+    /// Search for the JVMs that publish trace contexts, if these are read.
+    span_sources: Option<SpanSources>,
+    /// Number of allocations without their trace contexts that were reported to the sink.
+    spans_left_out: u64,
     /// Time at which counting of the first JVM began.
     begin: Option<Begin>,
 }
@@ -176,6 +190,7 @@ impl<S: Sink> Tracer<S> {
         let naming_effort = options.pace.naming_share().map(effort);
         let mut session = counters::load(&options)?;
         let is_bounded = options.pace == Pace::Calm && !options.exact && can_share_attachments();
+        let span_sources = counters::span_sources(&session)?;
         let duty = is_bounded.then(|| DutyCycles::start(&session)).transpose()?;
         counters::set_tlab_share(&mut session, tlab_effort.share());
         if let Some(naming_effort) = &naming_effort {
@@ -194,6 +209,8 @@ impl<S: Sink> Tracer<S> {
             tallies: 0,
             files: Files::default(),
             stacks: HashMap::new(),
+            span_sources,
+            spans_left_out: 0,
             begin: None,
         })
     }
@@ -230,6 +247,7 @@ impl<S: Sink> Tracer<S> {
     /// Errors of the sink.
     pub fn finish(&mut self, jvms: &mut ByKey<Jvm>) -> Result<()> {
         self.report_costs()?;
+        self.report_spans_left_out();
         let now = clock::monotonic_ns();
         for jvm in jvms.values_mut() {
             if !self.options.intervals {
@@ -244,9 +262,21 @@ impl<S: Sink> Tracer<S> {
     /// not fit.
     fn is_nearly_full(&self, jvms: &ByKey<Jvm>) -> bool {
         let stacks: Vec<_> = jvms.values().map(|followed| followed.jvm.stacks_kept()).collect();
+        let in_spans =
+            |followed: &Followed<Jvm>| followed.jvm.stacks.as_ref().map_or(0, Stacks::in_spans);
         self.tallies > counters::max_tallies(&self.session) / 2
             || stacks.iter().map(|(count, _)| count).sum::<usize>() > MANY_STACKS
             || stacks.iter().any(|(_, is_full)| *is_full)
+            || jvms.values().map(in_spans).sum::<usize>() > counters::max_spans(&self.session) / 2
+    }
+
+    /// Reports allocations without their trace contexts to the sink.
+    fn report_spans_left_out(&mut self) {
+        let all = counters::spans_left_out(&self.session);
+        let new = all.saturating_sub(std::mem::replace(&mut self.spans_left_out, all));
+        if new > 0 {
+            self.sink.spans_left_out(new);
+        }
     }
 
     /// Takes all counters out of the kernel side's map and adds them to the models.
@@ -291,6 +321,11 @@ impl<S: Sink> Tracer<S> {
                 self.tlab_effort.spend(|| jvm.read_tlab(hotspot, &tlab, weight));
             }
             Event::Stop(stop) => self.sink.stop(stop),
+            Event::Span(StackInSpan { number, stack, span, .. }) => {
+                if let Some(stacks) = &mut jvm.stacks {
+                    stacks.take_in_span(number, stack, span);
+                }
+            }
             Event::Stack(number, stack) => {
                 let Some(walker) = self.session.walker() else { return Ok(()) };
                 let mut name = || jvm.take_stack(hotspot, number, &stack, &mut self.files, walker);
@@ -315,6 +350,13 @@ impl<S: Sink> Tracer<S> {
         // Reads the events with the names and stacks to which the counters refer. The kernel side sent these
         // events before it incremented the counters for the first time.
         self.take_events(jvms, Duration::ZERO)?;
+        if let Some(sources) = &mut self.span_sources {
+            for (key, followed) in jvms.iter_mut() {
+                if let Some(stacks) = &mut followed.jvm.stacks {
+                    stacks.update_span_source(sources, *key, followed.target.pid());
+                }
+            }
+        }
         jvms.values_mut().for_each(|followed| followed.jvm.begin_reading());
         for (key, tally) in tallies {
             if let Some(Followed { jvm, hotspot: Ok(hotspot), .. }) = jvms.get_mut(&key.target) {
@@ -343,7 +385,10 @@ impl<S: Sink> Tracer<S> {
     fn count(&mut self, key: u64, target: &Target, hotspot: &Reading) -> Result<Jvm> {
         let pid = target.pid();
         let Ok(hotspot) = hotspot else { return Err(Error::NoSuchProcess { pid }) };
-        let stacks = self.stacks.remove(&key);
+        let mut stacks = self.stacks.remove(&key);
+        if let (Some(sources), Some(stacks)) = (&mut self.span_sources, &mut stacks) {
+            stacks.update_span_source(sources, key, pid);
+        }
         if self.options.exact {
             probes::check_probe_enabled(target, hotspot)?;
         }
@@ -476,6 +521,7 @@ impl<S: Sink> Tool for Tracer<S> {
 
     fn report(&mut self, jvms: &mut ByKey<Jvm>) -> Result<()> {
         self.report_costs()?;
+        self.report_spans_left_out();
         let begins_anew = !self.options.keeps_whole_trace && self.is_nearly_full(jvms);
         if begins_anew {
             self.drain_counters(jvms)?;

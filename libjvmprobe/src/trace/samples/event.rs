@@ -22,7 +22,7 @@ pub(crate) use crate::trace::samples::skel::types::{
     class_place, code_event, java_layout, limits, sample_count, sample_key, target, thin, thin_key,
 };
 #[cfg(test)]
-pub(crate) use crate::trace::samples::skel::types::{sleeper, thread};
+pub(crate) use crate::trace::samples::skel::types::{sleeper, span_source, thread};
 
 // `enum event_kind` of bpf/javaprof.h.
 const STACK: u64 = 1;
@@ -138,8 +138,8 @@ mod tests {
     #[test]
     fn struct_layouts_match_the_c_header() {
         assert_eq!(size_of::<code_event>(), 5 * 8 + 3 * 256);
-        assert_eq!(size_of::<sample_key>(), 4 * 8 + 6 * 4 + 16);
-        assert_eq!(offset_of!(sample_key, comm), 56);
+        assert_eq!(size_of::<sample_key>(), 4 * 8 + 3 * 8 + 6 * 4 + 16);
+        assert_eq!(offset_of!(sample_key, comm), 80);
         assert_eq!(size_of::<java_layout>(), 8 * 4 + 8 + 2 * 4);
         assert_eq!(offset_of!(label_event, text), 32);
         assert_eq!(size_of::<stop_event>(), 5 * 8 + 64);

@@ -154,6 +154,7 @@ impl Naming {
                 count,
                 occurrences,
                 times: times_of(profile, self.slot_ns, key.slot, count),
+                span: key.span,
             });
         }
     }

@@ -43,6 +43,8 @@ pub struct Options {
     pub min_wait: Duration,
     /// Also show the stacks of threads that wait for work.
     pub idle: bool,
+    /// Read the trace contexts that threads publish, and keep samples of different spans apart.
+    pub spans: bool,
     /// Length of the time slots in which samples are counted separately, in nanoseconds. With 0, there are no slots,
     /// and stops of JVMs are not recorded.
     pub slot_ns: u64,

@@ -3,7 +3,7 @@
 use std::{collections::HashSet, fs, ops::AddAssign, os::unix::fs::MetadataExt};
 
 use libbpf_rs::{
-    MapCore, MapFlags,
+    MapCore, MapFlags, MapHandle,
     skel::{OpenSkel, SkelBuilder},
 };
 
@@ -16,9 +16,12 @@ use crate::{
         offcpu::{self, Hook, TaskFields, Thread},
         perf, preflight,
         records::{self, bytes, copy, text},
-        session, stops,
+        session,
+        spans::{self, SpanSources},
+        stops,
     },
     process::code::CodeMaps,
+    stack::span::SpanContext,
     sys::Pace,
     trace::samples::{
         Options, StackWalk, Targets,
@@ -66,6 +69,8 @@ pub(crate) struct SampleKey {
     pub(crate) label: u64,
     /// The time slot of the sample; for a wait, the slot in which it ended.
     pub(crate) slot: u32,
+    /// The trace context that the thread has published.
+    pub(crate) span: Option<SpanContext>,
 }
 
 /// Number of samples with equal keys, and the quantity that they represent.
@@ -126,6 +131,7 @@ pub(crate) fn load(options: &Options) -> Result<Session> {
     let task = hook.as_ref().map(|_| TaskFields::read()).transpose()?.unwrap_or_default();
     // Without BTF, stacks that begin at a probed instruction may be incomplete.
     let probed = uprobe_field_offsets().ok();
+    let thread_pointer = spans::offset_if(options.spans);
     let mut open =
         JavaprofSkelBuilder::default().open(session::storage()).map_err(bpf::load_error)?;
     if let Some(data) = open.maps.rodata_data.as_deref_mut() {
@@ -142,6 +148,10 @@ pub(crate) fn load(options: &Options) -> Result<Session> {
         data.task_comm = task.comm;
         if let Some(places) = probed {
             [data.task_utask, data.utask_vaddr, data.utask_xol_vaddr] = places;
+        }
+        if let Some(offset) = thread_pointer {
+            data.reads_spans = true;
+            data.task_thread_pointer = offset;
         }
         data.switch_event = waits.unwrap_or(0);
         data.min_wait = u64::try_from(options.min_wait.as_nanos()).unwrap_or(u64::MAX);
@@ -173,6 +183,7 @@ pub(crate) fn load(options: &Options) -> Result<Session> {
     if waits.is_some() {
         open.maps.threads.set_max_entries(offcpu::MAX_THREADS).map_err(bpf::load_error)?;
     }
+    spans::set_capacity(&mut open.maps.span_sources, thread_pointer.is_some())?;
     // The ring buffer holds stacks, and a stack with a thousand frames takes 8 kB.
     open.maps.events.set_max_entries(options.pace.ring_bytes()).map_err(bpf::load_error)?;
     let seconds = options.pace.collect_interval().as_secs().max(1);
@@ -196,6 +207,7 @@ pub(crate) fn load(options: &Options) -> Result<Session> {
         "labels",
         "limits_of",
         "thinned",
+        spans::MAP,
         stops::MAP,
     ]))
 }
@@ -211,6 +223,16 @@ fn uprobe_field_offsets() -> Result<[u32; 3]> {
 /// Passes a process's mappings to the stack walker.
 pub(crate) fn set_mappings(session: &mut Session, pid: u64, maps: &CodeMaps) -> Result<()> {
     session.walker().map_or(Ok(()), |walker| walker.set_mappings(pid, maps))
+}
+
+/// Returns the search for processes that publish trace contexts; `None` if contexts are not read.
+///
+/// # Errors
+/// [`Error::Bpf`].
+pub(crate) fn span_sources(session: &Session) -> Result<Option<SpanSources>> {
+    let reads = session.skel.maps.rodata_data.is_some_and(|data| data.reads_spans);
+    let map = || MapHandle::try_from(&session.skel.maps.span_sources).map_err(bpf::load_error);
+    reads.then(|| map().map(SpanSources::new)).transpose()
 }
 
 /// Starts sampling a process.
@@ -368,6 +390,7 @@ impl SampleKey {
             event: 0,
             label: 0,
             slot: 0,
+            span: None,
         }
     }
 }
@@ -386,6 +409,7 @@ fn decode_key(bytes: &[u8]) -> Option<SampleKey> {
         event: key.event,
         label: key.label,
         slot: key.slot,
+        span: SpanContext::of_words(key.span.trace, key.span.span),
     })
 }
 

@@ -368,6 +368,10 @@ impl allocations::Sink for BatchSink {
         Ok(())
     }
 
+    fn spans_left_out(&mut self, allocations: u64) {
+        self.send(Batch::Lost { kind: "spans", events: allocations });
+    }
+
     fn cost(&mut self, cost: Cost) {
         self.send_cost(ALLOCATION, cost);
     }
@@ -384,6 +388,7 @@ fn allocations(
 ) -> TracerResult<()> {
     let tracer_options = allocations::Options {
         by_stack: true,
+        spans: true,
         max_memory: options.max_memory,
         intervals: true,
         keeps_whole_trace: false,
@@ -530,6 +535,7 @@ fn samples(options: &Options, out: &SyncSender<Delivery>, stop: &AtomicBool) -> 
         signatures: false,
         min_wait: Duration::from_millis(1),
         idle: false,
+        spans: true,
         slot_ns: 0,
         max_memory: options.max_memory,
         keeps_whole_trace: false,

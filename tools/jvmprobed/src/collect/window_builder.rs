@@ -25,6 +25,10 @@ use crate::{
 /// stops, the longest are kept one by one and the others as sums.
 const MAX_STOPS: usize = 4 << 20;
 
+/// Maximum number of trace contexts of each profile of a JVM in a window: 24 kB in a file. Those with the largest counts
+/// are kept.
+const MAX_SPANS: usize = 1024;
+
 /// Builds windows. A window is open until [`close`](Self::close), and then waits for the data of its interval that the
 /// tracers deliver later.
 #[derive(Debug)]
@@ -190,6 +194,9 @@ impl WindowBuilder {
                 totals.add_lost("code", lost_code);
                 totals.add_lost("samples", profiles.first().map_or(0, |profile| profile.lost));
                 for profile in &profiles {
+                    if profile.without_span > 0 {
+                        totals.add_lost("spans", profile.without_span);
+                    }
                     totals.add_recorded(profile.measure.name(), profile.sampled());
                 }
                 drop(totals);
@@ -228,10 +235,16 @@ impl WindowBuilder {
         at_ns: u64,
         jvms: &mut Jvms,
         pid: u32,
-        profile: Profile,
+        mut profile: Profile,
         what: &'static str,
     ) {
         let Some(identity) = jvms.identity(pid) else { return };
+        let before = profile.without_span;
+        profile.limit_spans(MAX_SPANS);
+        if profile.without_span > before {
+            let dropped = profile.without_span - before;
+            self.totals.lock().add_limited("spans", &identity.tenant(), dropped);
+        }
         match self.window_at(at_ns) {
             // A JVM without samples is part of the window, too.
             Some(data) => {

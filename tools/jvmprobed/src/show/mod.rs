@@ -34,7 +34,7 @@ use libjvmprobe::{
         files::Files,
         formats::{self, FormatOptions, TitledProfile, flamegraph::Title, folded},
         output::Output,
-        summary,
+        summary::{self, SummaryOptions},
         units::span,
     },
     stack::{
@@ -216,7 +216,10 @@ fn show(
         Measure::Elapsed(ref name) if &**name == WALL => {
             wall::text(profile, args.threads, args.stacks)
         }
-        _ => summary::text(profile, false, args.stacks),
+        _ => summary::text(
+            profile,
+            SummaryOptions { stacks: args.stacks, ..SummaryOptions::default() },
+        ),
     };
     out.lines(text(profile).trim_end())?;
     if let Some((title, base)) = base {

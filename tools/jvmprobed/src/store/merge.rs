@@ -119,6 +119,8 @@ fn merge(windows: Vec<Stored>, slot_ns: u64) -> Stored {
     for profile in all {
         let one = vec![take(profile)];
         *profile = join(one, slot_ns);
+        // In a merged window, almost every sample would have a context of its own.
+        profile.limit_spans(0);
         profile.merge(false);
     }
     merged
@@ -217,8 +219,12 @@ pub fn bound(jvms: &mut [JvmData], max: usize) -> Limited {
         for jvm_data in jvms {
             let share = share_of(jvm_data.profiles.iter().map(Profile::size), share);
             for profile in jvm_data.profiles.iter_mut().filter(|profile| profile.size() > share) {
-                // Samples that differ only in the processor are merged first. That does not lose a stack.
+                // Samples that differ only in the processor or the trace context are merged first. That does not lose
+                // a stack.
                 profile.merge(false);
+                if profile.size() > share {
+                    profile.limit_spans(0);
+                }
                 let before = profile.samples.len();
                 profile.shrink(share);
                 lost += before.saturating_sub(profile.samples.len()) as u64;

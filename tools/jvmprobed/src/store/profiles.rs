@@ -7,7 +7,8 @@
 //! | list of profiles | each a `ProfileHeader` and a list of samples |
 //!
 //! A sample is a `SampleRecord`, a list of positions of frames, outermost first, and a list of time slots. A
-//! list is the number of its elements, then the elements. Encoding: postcard.jamesmunns.com/wire-format.
+//! list is the number of its elements, then the elements. Encoding: postcard.jamesmunns.com/wire-format. The trace contexts
+//! of the samples follow: see [`super::spans`].
 //!
 //! A file is read as if an attacker had written it: its size and the memory for its content are bounded, and
 //! each position in a list is checked.
@@ -15,18 +16,20 @@
 use std::{
     collections::{HashMap, hash_map::Entry},
     hash::Hash,
-    io::{self, Read, Write},
+    io::{self, BufReader, Read, Write},
     mem::take,
     sync::Arc,
 };
 
-use flate2::{Compression, read::GzDecoder, write::GzEncoder};
+use flate2::{Compression, bufread::GzDecoder, write::GzEncoder};
 use libjvmprobe::stack::{
     Frame, Kind,
     profile::{FrameId, Measure, Profile, Sample},
     times::merge_slots,
 };
 use serde::{Deserialize, Serialize};
+
+use super::spans;
 
 /// Maximum size of a file before compression, in bytes.
 const MAX_BYTES: usize = 64 << 20;
@@ -59,7 +62,7 @@ struct ProfileHeader {
     folded: u64,
 }
 
-/// A [`Sample`] without stack and time slots. Command and thread are positions in the list of strings.
+/// A [`Sample`] without stack, time slots and trace context. Command and thread are positions in the list of strings.
 #[derive(Deserialize, Serialize)]
 struct SampleRecord {
     pid: u32,
@@ -93,7 +96,9 @@ fn invalid(why: &str) -> io::Error {
 pub fn write(profiles: &[(u32, &Profile)], to: impl Write) -> io::Result<()> {
     let mut gzip = GzEncoder::new(to, Compression::default());
     gzip.write_all(&encode(profiles)?)?;
-    gzip.finish()?.flush()
+    let mut to = gzip.finish()?;
+    spans::write(profiles.iter().map(|(_, profile)| *profile), &mut to)?;
+    to.flush()
 }
 
 /// Reads profiles in the order in which they were written. Frames that are in no sample are dropped.
@@ -101,12 +106,16 @@ pub fn write(profiles: &[(u32, &Profile)], to: impl Write) -> io::Result<()> {
 /// # Errors
 /// Errors of the reader; [`io::ErrorKind::InvalidData`] for content that [`write`](fn@write) does not produce.
 pub fn read(from: impl Read) -> io::Result<Vec<(u32, Profile)>> {
-    let mut bytes = Vec::new();
-    GzDecoder::new(from).take(MAX_BYTES as u64 + 1).read_to_end(&mut bytes)?;
+    let (mut bytes, mut from) = (Vec::new(), BufReader::new(from));
+    GzDecoder::new(&mut from).take(MAX_BYTES as u64 + 1).read_to_end(&mut bytes)?;
     if bytes.len() > MAX_BYTES {
         return Err(invalid("its profiles are too large"));
     }
-    decode(&bytes).ok_or_else(|| invalid("its profiles are damaged or too large"))
+    let mut profiles =
+        decode(&bytes).ok_or_else(|| invalid("its profiles are damaged or too large"))?;
+    let samples = profiles.iter_mut().flat_map(|(_, profile)| &mut profile.samples);
+    spans::read(samples, from)?;
+    Ok(profiles)
 }
 
 /// Returns the content of a file with these profiles, before compression.
@@ -292,6 +301,7 @@ impl<'a> Reader<'a> {
                 count: record.count,
                 occurrences: record.things,
                 times,
+                span: None,
             });
         }
         Some((header.jvm, profile))
@@ -300,6 +310,7 @@ impl<'a> Reader<'a> {
 
 #[cfg(test)]
 mod tests {
+    use libjvmprobe::stack::span::SpanContext;
     use proptest::{collection::vec, prelude::*};
 
     use super::*;
@@ -337,12 +348,14 @@ mod tests {
             (complete, guessed, unsure) in any::<(bool, bool, bool)>(),
             (count, things) in any::<(u64, u64)>(),
             mut times in vec((0..u32::MAX, 1..99_u64), 0..5),
+            id in proptest::option::of(0..3_u8),
         ) -> (Sample, Vec<Frame>) {
+            let span = id.and_then(|id| SpanContext::new([id; 16], [7; 8]));
             merge_slots(&mut times);
             let (command, thread) = (command.into(), thread.into());
             let stack = Vec::new();
             let sample = Sample { pid, command, thread, tid, cpu, stack, complete, guessed, unsure,
-                count, occurrences: things, times };
+                count, occurrences: things, times, span };
             (sample, frames)
         }
     }
@@ -436,6 +449,7 @@ mod tests {
             count: 3,
             occurrences: 2,
             times: vec![(1, 2), (5, 1)],
+            span: None,
         };
         for kind in KINDS {
             let frame = Frame::new(kind, "f").of_module(&"m".into()).at(Some("s".into()), 9);

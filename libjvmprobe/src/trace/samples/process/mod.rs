@@ -12,7 +12,10 @@ use event_layouts::configure_events;
 
 use crate::{
     Addr, Pid, Result,
-    bpf::probes::Links,
+    bpf::{
+        probes::Links,
+        spans::{SpanSearch, SpanSources},
+    },
     hotspot::{
         HotSpot,
         code::Inlining,
@@ -69,6 +72,8 @@ pub(crate) struct Traced {
     /// Indexes of the events that were not found yet, and the version of the mappings that was searched last.
     missing: Vec<usize>,
     searched: Option<u64>,
+    /// Search for the variable by which the process publishes trace contexts.
+    span_search: SpanSearch,
     /// Texts of the labels that samples carry beside their stacks.
     pub labels: Labels,
     /// Startup stage of the JVM. While the JVM is starting, later arrivals contain more data.
@@ -170,6 +175,7 @@ impl Traced {
             links: Links::default(),
             missing: Vec::new(),
             searched: None,
+            span_search: SpanSearch::default(),
             labels: Labels::default(),
             stage: Stage::Ready,
             stops: None,
@@ -269,6 +275,15 @@ impl Traced {
     /// Returns whether the process may become a JVM.
     pub(crate) fn may_become_jvm(&self) -> bool {
         matches!(self.kind, ProcessKind::Future(_))
+    }
+
+    /// Searches for the variable by which the process publishes trace contexts, unless its mappings are the same as in
+    /// the last search. Searches only JVMs and processes that the user named.
+    pub(crate) fn find_span_source(&mut self, sources: &mut SpanSources) {
+        let pid = self.pid();
+        if self.is_named() {
+            sources.update(&mut self.span_search, pid.0.into(), pid, &self.maps);
+        }
     }
 
     /// Re-reads the mappings, and passes them to the stack walker if that is configured for the process.

@@ -32,7 +32,9 @@ use unnamed_samples::Sampled;
 
 use crate::{
     Error, Pid, Result,
-    bpf::{self, clock, cost::Costs, offcpu::Hook, perf::Clock, session::Attach},
+    bpf::{
+        self, clock, cost::Costs, offcpu::Hook, perf::Clock, session::Attach, spans::SpanSources,
+    },
     jvms::{self, Arrival, Arrivals, End, Stops, Times, Watch, ready, registry},
     native_image::Image,
     process::{Process, Target, libjvm::native_image},
@@ -120,6 +122,8 @@ pub struct Sampler<S> {
     about: About,
     /// Reads the waits of threads, if an event has waits.
     waits: Option<Waits>,
+    /// Search for the processes that publish trace contexts, if these are read.
+    span_sources: Option<SpanSources>,
     /// Source of new JVMs and of later readings of them. Present if every JVM is sampled, or if one that was named
     /// has to be read again.
     arrivals: Option<Arrivals>,
@@ -150,6 +154,7 @@ impl<S: Sink> Sampler<S> {
         let finds_jvms = options.finds_jvms();
         let (events, slot_ns) = (options.events.clone(), options.slot_ns);
         let session = session::load(&options)?;
+        let span_sources = session::span_sources(&session)?;
         let mut sampler = Self {
             sink,
             naming: Naming::new(events, options.signatures, options.idle, slot_ns),
@@ -170,6 +175,7 @@ impl<S: Sink> Sampler<S> {
             stacks_size: 0,
             about: About { hertz: options.hertz(), ..Default::default() },
             waits: None,
+            span_sources,
             arrivals: None,
             shared: (finds_jvms && bpf::can_share_attachments()).then(Shared::new),
             idle: Idle::default(),
@@ -501,6 +507,7 @@ impl<S: Sink> Watch for Sampler<S> {
         self.configure_walker()?;
         self.read_code_maps()?;
         self.find_missing_events();
+        self.find_span_sources();
         if self.next_poll.is_none() {
             self.name_retired();
         }

@@ -32,6 +32,9 @@ impl<S: Sink> Sampler<S> {
         traced.try_refresh_maps(&mut self.files, &mut self.session);
         self.follow(&mut traced);
         let attached = self.attach_events(&mut traced);
+        if let Some(span_sources) = &mut self.span_sources {
+            traced.find_span_source(span_sources);
+        }
         self.processes.insert(pid.0, traced);
         attached?;
         self.adopt_early_samples(pid.0);
@@ -84,6 +87,15 @@ impl<S: Sink> Sampler<S> {
         for traced in self.processes.values_mut() {
             let shared = self.shared.as_mut();
             traced.attach_events(&self.options.events, &mut self.session, shared);
+        }
+    }
+
+    /// Searches for the thread-local variables by which processes publish trace contexts, in the processes whose mappings
+    /// have changed since the last search.
+    pub(super) fn find_span_sources(&mut self) {
+        let Some(span_sources) = &mut self.span_sources else { return };
+        for traced in self.processes.values_mut() {
+            traced.find_span_source(span_sources);
         }
     }
 

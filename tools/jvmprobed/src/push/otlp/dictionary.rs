@@ -2,7 +2,7 @@
 
 use std::{collections::HashMap, hash::Hash};
 
-use libjvmprobe::stack::{Frame, Kind};
+use libjvmprobe::stack::{Frame, Kind, span::SpanContext};
 use opentelemetry_proto::tonic::{
     common::v1::any_value::Value,
     profiles::v1development::{
@@ -65,6 +65,7 @@ pub struct Dictionary {
     locations: Table<LocationKey>,
     stacks: Table<Vec<i32>>,
     attributes: Table<Attribute>,
+    links: Table<Option<SpanContext>>,
     size: usize,
 }
 
@@ -77,6 +78,7 @@ impl Default for Dictionary {
             locations: Table::new((0, 0, 0, 0)),
             stacks: Table::new(Vec::new()),
             attributes: Table::new(Attribute::None),
+            links: Table::new(None),
             size: 0,
         }
     }
@@ -138,6 +140,13 @@ impl Dictionary {
         id
     }
 
+    /// Returns the number of a link to a span.
+    pub fn link(&mut self, span: SpanContext) -> i32 {
+        let (id, is_new) = self.links.id(&Some(span));
+        self.size += if is_new { 30 } else { 0 };
+        id
+    }
+
     /// Returns the dictionary as it is sent.
     pub fn finish(self) -> ProfilesDictionary {
         let function = |(name_strindex, filename_strindex)| Function {
@@ -166,12 +175,18 @@ impl Dictionary {
                 KeyValueAndUnit { key_strindex, value, unit_strindex: 0 }
             }
         };
+        let link = |span: Option<SpanContext>| {
+            span.map_or_else(Link::default, |span| Link {
+                trace_id: span.trace_id().to_vec(),
+                span_id: span.span_id().to_vec(),
+            })
+        };
         let mapping = |filename_strindex| Mapping { filename_strindex, ..Mapping::default() };
         ProfilesDictionary {
             mapping_table: self.mappings.in_order().map(mapping).collect(),
             location_table: self.locations.in_order().map(location).collect(),
             function_table: self.functions.in_order().map(function).collect(),
-            link_table: vec![Link::default()],
+            link_table: self.links.in_order().map(link).collect(),
             string_table: self.strings.in_order().collect(),
             attribute_table: self.attributes.in_order().map(attribute).collect(),
             stack_table: self
@@ -213,6 +228,7 @@ impl Used {
 pub fn used(all: &ProfilesDictionary, profiles: &[ResourceProfiles]) -> ProfilesDictionary {
     let (mut strings, mut stacks) = (Used::new(&all.string_table), Used::new(&all.stack_table));
     let mut attributes = Used::new(&all.attribute_table);
+    let mut links = Used::new(&all.link_table);
     let mut locations = Used::new(&all.location_table);
     let mut functions = Used::new(&all.function_table);
     let mut mappings = Used::new(&all.mapping_table);
@@ -225,6 +241,7 @@ pub fn used(all: &ProfilesDictionary, profiles: &[ResourceProfiles]) -> Profiles
         profile.attribute_indices.iter().for_each(|&at| attributes.add(at));
         for sample in &profile.samples {
             stacks.add(sample.stack_index);
+            links.add(sample.link_index);
             sample.attribute_indices.iter().for_each(|&at| attributes.add(at));
         }
     }
@@ -250,7 +267,7 @@ pub fn used(all: &ProfilesDictionary, profiles: &[ResourceProfiles]) -> Profiles
         mapping_table: mappings.keep(&all.mapping_table),
         location_table: locations.keep(&all.location_table),
         function_table: functions.keep(&all.function_table),
-        link_table: all.link_table.clone(),
+        link_table: links.keep(&all.link_table),
         string_table: strings.keep(&all.string_table),
         attribute_table: attributes.keep(&all.attribute_table),
         stack_table: stacks.keep(&all.stack_table),

@@ -181,6 +181,7 @@ impl Writer {
         if let Some(cpu) = sample.cpu {
             attribute_indices.push(dictionary.number_attribute("cpu.logical_number", cpu.into()));
         }
+        let link_index = sample.span.map_or(0, |span| dictionary.link(span));
         for (kind, sent) in kinds.iter().zip(to) {
             let value = (kind.value)(sample, kind.period.2);
             let attribute_indices = attribute_indices.clone();
@@ -188,6 +189,7 @@ impl Writer {
             sent.samples.push(SentSample {
                 stack_index,
                 attribute_indices,
+                link_index,
                 values: vec![int(value)],
                 ..SentSample::default()
             });
@@ -241,7 +243,7 @@ pub(crate) mod tests {
     use std::{collections::BTreeMap, io::Read, sync::Arc};
 
     use flate2::read::GzDecoder;
-    use libjvmprobe::stack::{Frame, Kind as FrameKind};
+    use libjvmprobe::stack::{Frame, Kind as FrameKind, span::SpanContext};
 
     use super::*;
     use crate::window::JvmData;
@@ -305,6 +307,23 @@ pub(crate) mod tests {
             })
             .collect();
         assert_eq!(frames, [("leaf1", "", 0), ("app.Main.main", "Main.java", 7)]);
+    }
+
+    #[test]
+    fn samples_of_a_span_link_to_it() {
+        let mut window = window(3);
+        let span = SpanContext::new([7; 16], [9; 8]);
+        for sample in &mut window.jvms[0].profiles[0].samples[1..] {
+            sample.span = span;
+        }
+        let request = decode(&requests(&window)[0].1);
+        let dictionary = request.dictionary.unwrap();
+        let sent = &request.resource_profiles[0].scope_profiles[0].profiles[0];
+        let links: Vec<_> = sent.samples.iter().map(|sample| sample.link_index).collect();
+        assert_eq!((&links[..], dictionary.link_table.len()), (&[0, 1, 1][..], 2));
+        let link = &dictionary.link_table[1];
+        assert_eq!((&link.trace_id[..], &link.span_id[..]), (&[7; 16][..], &[9; 8][..]));
+        assert!(dictionary.link_table[0].trace_id.is_empty());
     }
 
     #[test]
