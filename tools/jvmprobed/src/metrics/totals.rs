@@ -352,7 +352,7 @@ impl Series {
         });
         let cause: Arc<str> = stop.cause.as_deref().map_or("".into(), cut);
         for each in collection.each() {
-            let Some(name) = self.namer.name(&each, &stop.op, version) else { continue };
+            let Some(name) = self.namer.name(&each, (&stop.op, &cause), version) else { continue };
             let mut key = (name, cause.clone());
             if self.collections.len() >= 2 * limit && !self.collections.contains_key(&key) {
                 key.1 = OTHER.into();

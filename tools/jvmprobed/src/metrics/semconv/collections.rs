@@ -43,6 +43,12 @@ const PAUSE: &str = "end of GC pause";
 const CYCLE: &str = "end of GC cycle";
 const CONCURRENT_PAUSE: &str = "end of concurrent GC pause";
 
+/// First JDK that reports pauses and cycles of ZGC separately.
+const FIRST_WITH_ZGC_PAUSES: u32 = 17;
+/// Causes for which generational ZGC begins a major collection with a collection of the young generation alone
+/// (`should_preclean_young`, zDriver.cpp).
+const FULL_CAUSES: [&str; 3] =
+    ["System.gc()", "Diagnostic Command", "JvmtiEnv ForceGarbageCollection"];
 /// First JDK that reports the pauses of G1's concurrent marking.
 const FIRST_WITH_G1_CONCURRENT: u32 = 20;
 
@@ -57,11 +63,11 @@ pub struct Namer {
 }
 
 impl Namer {
-    /// Returns name and action of a collection by an operation of the JVM of this JDK; `None` if the JVM does not report it.
+    /// Returns name and action of a collection, by its operation and cause, in this JDK; `None` if the JVM does not report it.
     pub fn name(
         &mut self,
         collection: &Collection,
-        op: &str,
+        (op, cause): (&str, &str),
         major: Option<u32>,
     ) -> Option<NameAndAction> {
         let is_cycle = collection.is_cycle;
@@ -80,11 +86,15 @@ impl Namer {
             }
             ("G1", false) => ("G1 Young Generation", MINOR),
             ("G1", true) => ("G1 Old Generation", MAJOR),
+            ("ZGC", _) if major.is_some_and(|major| major < FIRST_WITH_ZGC_PAUSES) => {
+                is_cycle.then_some(())?;
+                ("ZGC", MAJOR)
+            }
             ("ZGC", _) if is_cycle => ("ZGC Cycles", CYCLE),
             ("ZGC", _) => ("ZGC Pauses", PAUSE),
             ("GenZGC", _) if is_cycle && op.contains("Minor") => ("ZGC Minor Cycles", CYCLE),
             ("GenZGC", _) if is_cycle => ("ZGC Major Cycles", CYCLE),
-            ("GenZGC", _) => match self.is_of_major(op) {
+            ("GenZGC", _) => match self.is_of_major(op, cause) {
                 true => ("ZGC Major Pauses", PAUSE),
                 false => ("ZGC Minor Pauses", PAUSE),
             },
@@ -97,9 +107,9 @@ impl Namer {
         })
     }
 
-    fn is_of_major(&mut self, op: &str) -> bool {
+    fn is_of_major(&mut self, op: &str, cause: &str) -> bool {
         match op {
-            "ZMarkStartYoung" => self.is_major = false,
+            "ZMarkStartYoung" => self.is_major = FULL_CAUSES.contains(&cause),
             "ZMarkStartYoungAndOld" => self.is_major = true,
             _ if op.ends_with("Old") => return true,
             _ => {}
@@ -168,10 +178,12 @@ mod tests {
             "ZRelocateStartOld",
         ]
         .into_iter()
-        .map(|op| namer.name(&pause, op, Some(21)).unwrap().0)
+        .map(|op| namer.name(&pause, (op, "Allocation Rate"), Some(21)).unwrap().0)
         .collect();
         let (minor, major) = ("ZGC Minor Pauses", "ZGC Major Pauses");
         assert_eq!(names, [major, major, major, minor, minor, major, major]);
+        let first = namer.name(&pause, ("ZMarkStartYoung", "System.gc()"), Some(21));
+        assert_eq!(first.unwrap().0, major);
     }
 
     #[test]
@@ -183,7 +195,8 @@ mod tests {
             count: 1,
             duration_ns: 5,
         };
-        let name = |op, major| Namer::default().name(&pause, op, Some(major)).map(|(name, _)| name);
+        let name =
+            |op, major| Namer::default().name(&pause, (op, ""), Some(major)).map(|(name, _)| name);
         assert_eq!(name("G1PauseRemark", 17), None);
         assert_eq!(name("G1PauseRemark", 21), Some("G1 Concurrent GC"));
         assert_eq!(name("G1CollectForAllocation", 17), Some("G1 Young Generation"));
