@@ -21,15 +21,15 @@ use crate::{
     names::clean,
 };
 
-/// Number of words of an object that are read, including the fields of the subclass.
-const WORDS: usize = 32;
+/// Number of 8-byte values of an object that are read, including the fields of the subclass.
+const VALUES: usize = 32;
 const NAME: usize = 1;
 const TYPE: usize = 2;
 const INITIAL: usize = 3;
 const MAX: usize = 4;
 const USED_AFTER_GC: usize = 17;
 const USED_AFTER_GC_28: usize = 16;
-/// The first word that is searched for fields of a subclass.
+/// The first value that is searched for fields of a subclass.
 const FIRST_OF_SUBCLASS: usize = 22;
 /// `MemoryPool::PoolType`.
 const HEAP: u64 = 1;
@@ -48,7 +48,7 @@ pub(super) struct PoolObject {
     /// `None` if it is undefined.
     pub(super) max: Option<u64>,
     pub(super) used_after_gc: u64,
-    words: [u64; WORDS],
+    words: [u64; VALUES],
 }
 
 impl PoolObject {
@@ -84,7 +84,7 @@ pub(super) fn read(pages: &mut Pages<'_>, layout: &Layout) -> Result<Vec<PoolObj
 }
 
 fn object(pages: &mut Pages<'_>, pool: Addr, major: u32) -> Result<PoolObject> {
-    let mut words = [0; WORDS];
+    let mut words = [0; VALUES];
     for (word, offset) in words.iter_mut().zip((0..).step_by(8)) {
         *word = pages.u64(at(pool, offset)?)?;
     }
