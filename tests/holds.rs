@@ -126,9 +126,9 @@ fn check_pools(name: &str, load: &mut Load, hotspot: &HotSpot) {
     const TRIES: usize = 50;
     let mut difference = String::new();
     for _ in 0..TRIES {
-        let before = hotspot.memory_pools().unwrap();
+        let before = hotspot.memory_pools(Duration::from_secs(1)).unwrap();
         let truth: Vec<Value> = serde_json::from_str(&load.ask("pools")["done ".len()..]).unwrap();
-        let after = hotspot.memory_pools().unwrap();
+        let after = hotspot.memory_pools(Duration::from_secs(1)).unwrap();
         match difference_of_pools(&truth, &before, &after) {
             None => return,
             Some(found) => difference = found,

@@ -90,10 +90,13 @@ fn names(name: &str) -> Vec<&str> {
     if PAUSES.contains(&name) { PAUSES.to_vec() } else { vec![name] }
 }
 
-/// Number and seconds of the collections of a JVM by name, action and cause, as its management beans report them.
-fn reported_collections(load: &mut Load) -> BTreeMap<[String; 3], (f64, f64)> {
+/// Number and seconds of the collections of a JVM by name, action and cause.
+type Collections = BTreeMap<[String; 3], (f64, f64)>;
+
+/// Returns the collections of a JVM, as its management beans report them.
+fn reported_collections(load: &mut Load) -> Collections {
     let answer: Value = serde_json::from_str(&load.ask("collections")["done ".len()..]).unwrap();
-    let mut collections = BTreeMap::<[String; 3], (f64, f64)>::new();
+    let mut collections = Collections::new();
     for (key, sums) in answer.as_object().unwrap() {
         let mut key: Vec<_> = key.splitn(3, '/').map(str::to_owned).collect();
         if names(&key[0]).len() > 1 {
@@ -115,10 +118,22 @@ fn of_jvm(metrics: &str, pid: &str) -> String {
     lines.join("\n")
 }
 
-fn check_collections(context: &str, metrics: &str, load: &mut Load) {
+/// Compares the collections since the JVM and the daemon reported the first ones.
+fn check_collections(
+    context: &str,
+    (first_metrics, metrics): (&str, &str),
+    (first, load): (&Collections, &mut Load),
+) {
     let pid = label("pid", &load.pid().to_string());
-    let reported = reported_collections(load);
+    let mut reported = reported_collections(load);
+    for (key, (count, seconds)) in first {
+        let sums = reported.get_mut(key).unwrap();
+        *sums = (sums.0 - count, sums.1 - seconds);
+    }
     assert!(!reported.is_empty(), "{context}");
+    let grown = |metric: &str, labels: &[&str]| {
+        scrape::sum(metrics, metric, labels) - scrape::sum(first_metrics, metric, labels)
+    };
     for ([name, action, cause], (count, seconds)) in &reported {
         let found = |suffix| {
             let metric = format!("jvm_gc_duration_seconds_{suffix}");
@@ -126,7 +141,7 @@ fn check_collections(context: &str, metrics: &str, load: &mut Load) {
                 let cause = label("jvm_gc_cause", cause).replace("\"\"", "");
                 let labels =
                     [&*pid, &label("jvm_gc_name", name), &label("jvm_gc_action", action), &cause];
-                scrape::sum(metrics, &metric, &labels)
+                grown(&metric, &labels)
             };
             names(name).into_iter().map(sum).sum::<f64>()
         };
@@ -143,9 +158,9 @@ fn check_collections(context: &str, metrics: &str, load: &mut Load) {
         assert!(is_known, "{context} {name}, {action}, {cause}: {difference}");
     }
     let seconds: f64 = reported.values().map(|(_, seconds)| seconds).sum();
-    let difference = scrape::sum(metrics, "jvm_gc_duration_seconds_sum", &[&pid]) - seconds;
+    let difference = grown("jvm_gc_duration_seconds_sum", &[&pid]) - seconds;
     let all: f64 = reported.values().map(|(count, _)| count).sum();
-    assert_eq!(scrape::sum(metrics, "jvm_gc_duration_seconds_count", &[&pid]), all, "{context}");
+    assert_eq!(grown("jvm_gc_duration_seconds_count", &[&pid]), all, "{context}");
     assert!(difference.abs() <= MAX_DIFFERENCE * all, "{context}: {difference}");
 }
 
@@ -202,6 +217,20 @@ fn check_values(context: &str, metrics: &str, load: &mut Load) {
     near("jvm_file_descriptor_limit", &[], limit, 0.0);
     let cpu = sum("jvm_cpu_time_seconds_total", &[]);
     assert_eq!(cpu, sum("jvmprobe_cpu_seconds_total", &[]), "{context}");
+    let has =
+        |name: &str| metrics.lines().any(|line| line.starts_with(name) && line.contains(&pid));
+    for name in ["jvm_cpu_recent_utilization_ratio{", "jvm_system_cpu_utilization_ratio{"] {
+        assert!(has(name), "{context}: no {name}");
+    }
+    if !context.starts_with("zulu-8") {
+        near("jvm_buffer_count", &[&label("jvm_buffer_pool_name", "direct")], 2.0, 0.0);
+        near(
+            "jvm_buffer_memory_used_bytes",
+            &[&label("jvm_buffer_pool_name", "direct")],
+            3_070_000.0,
+            0.0,
+        );
+    }
     let share = sum("jvm_cpu_recent_utilization_ratio", &[]);
     assert!((0.0..=1.0).contains(&share) && cpu > 0.0, "{context}: {share}");
     assert!(sum("jvm_system_cpu_utilization_ratio", &[]) <= 1.0, "{context}");
@@ -223,10 +252,9 @@ fn check(jvms: &[(&'static Runtime, String)]) {
         scrape::sum(metrics, "jvm_memory_used_bytes", &[&label("pid", &load.pid().to_string())])
             > 0.0
     };
-    daemon.wait(|metrics| loads.iter().all(|load| has_values(metrics, load)));
-    for (load, (runtime, flags)) in loads.iter_mut().zip(jvms) {
-        let before = reported_collections(load);
-        assert!(before.is_empty(), "{} {flags}: {before:?}", runtime.name);
+    let first_metrics = daemon.wait(|metrics| loads.iter().all(|load| has_values(metrics, load)));
+    let first: Vec<_> = loads.iter_mut().map(reported_collections).collect();
+    for load in &mut loads {
         load.ask("start");
         load.ask("churn 150000");
         load.ask("collect");
@@ -240,9 +268,9 @@ fn check(jvms: &[(&'static Runtime, String)]) {
     // All values are those of a window that began after the last command.
     thread::sleep(3 * WINDOW);
     let metrics = daemon.metrics();
-    for (load, (runtime, flags)) in loads.iter_mut().zip(jvms) {
+    for ((load, (runtime, flags)), first) in loads.iter_mut().zip(jvms).zip(&first) {
         let context = format!("{} {flags}", runtime.name);
-        check_collections(&context, &metrics, load);
+        check_collections(&context, (&first_metrics, &metrics), (first, load));
         check_values(&context, &metrics, load);
     }
     daemon.tool.signal(Signal::TERM);

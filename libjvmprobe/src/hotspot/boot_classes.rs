@@ -34,7 +34,7 @@ struct Cached {
 }
 
 impl BootClasses {
-    /// Returns the loaded classes of [`WANTED`] by name.
+    /// Returns the loaded classes of [`WANTED`] by name, and whether all classes were searched.
     ///
     /// # Errors
     /// [`Error::Layout`] naming the missing field, or if the list of loaders could not be read in time;
@@ -44,16 +44,16 @@ impl BootClasses {
         pages: &mut Pages<'_>,
         layout: &Layout,
         until: Instant,
-    ) -> Result<HashMap<&'static str, Addr>> {
+    ) -> Result<(HashMap<&'static str, Addr>, bool)> {
         let mut cached = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        cached.update(pages, layout, until)?;
-        Ok(cached.found.clone())
+        let is_complete = cached.update(pages, layout, until)?;
+        Ok((cached.found.clone(), is_complete))
     }
 }
 
 impl Cached {
-    /// Reads the classes that were loaded since the last update.
-    fn update(&mut self, pages: &mut Pages<'_>, layout: &Layout, until: Instant) -> Result<()> {
+    /// Reads the classes that were loaded since the last complete update. Returns whether it is complete.
+    fn update(&mut self, pages: &mut Pages<'_>, layout: &Layout, until: Instant) -> Result<bool> {
         // The boot loader is the last one in the list of loaders.
         let next_loader = layout.get(Item::NextLoader)?;
         let mut loader = pages.pointer(layout.address(Item::Loaders)?)?;
@@ -87,7 +87,7 @@ impl Cached {
         if let Some(&newest) = classes.first().filter(|_| is_complete) {
             self.newest = newest;
         }
-        Ok(())
+        Ok(is_complete)
     }
 }
 

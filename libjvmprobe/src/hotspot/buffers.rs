@@ -1,8 +1,8 @@
 //! Buffers outside of the heap: number, memory and capacity, as `BufferPoolMXBean` shows them.
 //!
 //! java.base keeps these numbers in static fields: java/nio/Bits.java for direct buffers,
-//! sun/nio/ch/FileChannelImpl.java for mapped files. A class that is not loaded has counted nothing. JDK 8 does not export
-//! the list in which the classes are found.
+//! sun/nio/ch/FileChannelImpl.java for mapped files. A class that is not loaded has counted nothing. JDK 8 is
+//! not supported, because its vmStructs do not export the list of classes.
 
 use std::{
     collections::HashMap,
@@ -10,7 +10,7 @@ use std::{
 };
 
 use crate::{
-    Addr, Result,
+    Addr, Error, Result,
     hotspot::{
         HotSpot,
         fields::{FieldName, Fields},
@@ -20,11 +20,12 @@ use crate::{
         references::References,
         resolved::Layout,
     },
+    process::reader::within,
 };
 
 const BITS: &str = "java/nio/Bits";
-/// Classes with the counters of mapped files: since JDK 14, and before. Newer JDKs have the second class, too, but without
-/// counters.
+/// The class with the counters of mapped files: the first one since JDK 14, the second one before. Since JDK 14, the second
+/// class has no counters.
 const MAPPED: [&str; 2] =
     ["sun/nio/ch/FileChannelImpl$DefaultUnmapper", "sun/nio/ch/FileChannelImpl$Unmapper"];
 
@@ -59,9 +60,15 @@ impl HotSpot {
     /// [`crate::Error::Layout`] naming the missing field, or if the classes could not be found in time;
     /// [`crate::Error::Memory`] if the JVM has exited.
     pub fn buffer_pools(&self, max_time: Duration) -> Result<Vec<BufferPool>> {
+        within(max_time, || self.read_buffer_pools(Instant::now() + max_time))
+    }
+
+    fn read_buffer_pools(&self, until: Instant) -> Result<Vec<BufferPool>> {
         let mut pages = Pages::scattered(&self.memory);
-        let until = Instant::now() + max_time;
-        let found = self.boot_classes.find(&mut pages, &self.layout, until)?;
+        let (found, is_complete) = self.boot_classes.find(&mut pages, &self.layout, until)?;
+        if !is_complete {
+            return Err(Error::layout("the list of classes could not be read in time"));
+        }
         let reader = Reader {
             layout: &self.layout,
             fields: Fields::new(&self.layout)?,
@@ -99,7 +106,7 @@ impl Reader<'_> {
         let offsets = self.fields.static_offsets(pages, bits, OF_BITS)?;
         for (number, offset) in numbers.iter_mut().zip(offsets) {
             let Some(offset) = offset else { continue };
-            // The class is loaded, but not initialized.
+            // A null reference means that the class is loaded, but not initialized.
             let Some(atomic) = self.references.read_reference(pages, mirror, offset)? else {
                 continue;
             };

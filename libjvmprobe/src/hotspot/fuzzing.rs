@@ -16,6 +16,7 @@ use rustix::fs::{MemfdFlags, memfd_create};
 use crate::{
     Addr, Pid, Vaddr,
     hotspot::{
+        boot_classes,
         classes::{ClassLayout, instance_sizes, java_name},
         code::{
             Inlining,
@@ -414,9 +415,9 @@ pub(crate) fn everything(given: &[u8]) {
         (0..64).map(|word| FrameState::Interpreted(Addr(fake.code.0 + 8 * word))).collect();
     let _ = java_threads::held(&memory, &layout, &[(fake.code, frames)]);
     let _ = java_threads::owned(&memory, &layout);
-    let cache = virtual_threads::Cache::default();
+    let classes = boot_classes::BootClasses::default();
     let max = virtual_threads::MAX_VIRTUAL_THREADS;
-    let _ = virtual_threads::read(&memory, &layout.of_jdk(21), &cache, max);
+    let _ = virtual_threads::read(&memory, &layout.of_jdk(21), &classes, max);
     let _ = instance_sizes(&memory, &layout);
     for major in [8, 17] {
         let _ = walking::layout(&memory, &layout.of_jdk(major));

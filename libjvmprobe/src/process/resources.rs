@@ -15,13 +15,23 @@ use crate::Pid;
 
 /// Where control groups are mounted.
 const CGROUPS: &str = "/sys/fs/cgroup";
+/// Maximum number of descriptors that are counted one by one.
+const MAX_COUNTED: usize = 1 << 16;
 
 /// Returns the number of processors that a process may use, as `Runtime.availableProcessors` computes it: the processors of
-/// its affinity, but at most its CPU quota, rounded up. `None` if the process has ended.
+/// its affinity, but at most its CPU quota, rounded up. `None` if the process has ended, or if its control group is not visible to
+/// this process, for example because this process runs in a container of its own.
 pub fn available_processors(pid: Pid) -> Option<u64> {
     let affinity = sched_getaffinity(rustix::process::Pid::from_raw(pid.0.cast_signed())).ok()?;
     let cgroup = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
-    let quota = cgroup.lines().filter_map(quota).min();
+    let mut quota = None;
+    for line in cgroup.lines() {
+        quota = match quota_of(line) {
+            Quota::Unknown => return None,
+            Quota::None => quota,
+            Quota::Processors(count) => Some(quota.map_or(count, |other: u64| other.min(count))),
+        };
+    }
     let allowed = u64::from(affinity.count());
     Some(quota.map_or(allowed, |quota| quota.clamp(1, allowed.max(1))))
 }
@@ -33,7 +43,7 @@ pub fn file_descriptors(pid: Pid) -> (Option<u64>, Option<u64>) {
     else {
         return (None, None);
     };
-    let count = process.fd_count().ok().and_then(|count| u64::try_from(count).ok());
+    let count = descriptor_count(pid);
     let limit = process.limits().ok().and_then(|limits| match limits.max_open_files.soft_limit {
         LimitValue::Value(limit) => Some(limit),
         LimitValue::Unlimited => None,
@@ -41,21 +51,47 @@ pub fn file_descriptors(pid: Pid) -> (Option<u64>, Option<u64>) {
     (count, limit)
 }
 
-/// Returns the CPU quota in processors, rounded up, from a line of /proc/PID/cgroup: the lowest quota of the control group and
-/// its parents. `None` if there is none, or if the line is of another controller.
-fn quota(line: &str) -> Option<u64> {
-    let (_, rest) = line.split_once(':')?;
-    let (controllers, path) = rest.split_once(':')?;
-    let path = Path::new(path.strip_prefix('/')?);
-    // A process outside of this process's control group namespace has a path that begins with "..".
-    if path.components().any(|part| part == Component::ParentDir) {
-        return None;
+/// Returns the number of descriptors. Since Linux 6.2 it is the size of the directory; before, the entries are counted.
+fn descriptor_count(pid: Pid) -> Option<u64> {
+    let directory = format!("/proc/{pid}/fd");
+    let size = fs::metadata(&directory).ok()?.len();
+    if size > 0 {
+        return Some(size);
     }
+    let count = fs::read_dir(directory).ok()?.take(MAX_COUNTED + 1).count();
+    (count <= MAX_COUNTED).then(|| count.try_into().ok())?
+}
+
+/// CPU quota of a control group and its parents.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Quota {
+    /// The control group is not visible.
+    Unknown,
+    /// There is none.
+    None,
+    /// The lowest one in processors, rounded up.
+    Processors(u64),
+}
+
+/// Returns the CPU quota that a line of /proc/PID/cgroup refers to; [`Quota::None`] if the line is of another controller.
+fn quota_of(line: &str) -> Quota {
+    let path_of = |line: &'_ str| -> Option<(String, PathBuf)> {
+        let (_, rest) = line.split_once(':')?;
+        let (controllers, path) = rest.split_once(':')?;
+        Some((controllers.to_owned(), path.strip_prefix('/')?.into()))
+    };
+    let Some((controllers, path)) = path_of(line) else { return Quota::None };
     let is_version_2 = controllers.is_empty();
     if !is_version_2 && !controllers.split(',').any(|name| name == "cpu") {
-        return None;
+        return Quota::None;
     }
     let mount = Path::new(CGROUPS).join(controllers);
+    // A process outside of this process's control group namespace has a path that begins with "..", or that does not exist
+    // here.
+    let is_outside = path.components().any(|part| part == Component::ParentDir);
+    if is_outside || mount.is_dir() && !mount.join(&path).is_dir() {
+        return Quota::Unknown;
+    }
     let of = |group: &Path| {
         let read = |file| fs::read_to_string(mount.join(group).join(file)).ok();
         match is_version_2 {
@@ -66,7 +102,8 @@ fn quota(line: &str) -> Option<u64> {
             }
         }
     };
-    path.ancestors().map(PathBuf::from).filter_map(|group| of(&group)).min()
+    let lowest = path.ancestors().filter_map(of).min();
+    lowest.map_or(Quota::None, Quota::Processors)
 }
 
 /// Returns a quota in processors from its microseconds and those of the period. `max` and -1 mean that there is no quota.
@@ -91,10 +128,10 @@ mod tests {
     }
 
     #[test]
-    fn paths_outside_of_the_namespace_are_ignored() {
-        assert_eq!(quota("0::/../../etc"), None);
-        assert_eq!(quota("3:memory:/x"), None);
-        assert_eq!(quota("nonsense"), None);
+    fn quota_outside_of_the_namespace_is_unknown() {
+        assert_eq!(quota_of("0::/../../etc"), Quota::Unknown);
+        assert_eq!(quota_of("3:memory:/x"), Quota::None);
+        assert_eq!(quota_of("nonsense"), Quota::None);
     }
 
     #[test]

@@ -15,7 +15,7 @@ use super::{
     reader::{AT_ONCE, Reader},
 };
 use crate::{
-    Addr, Result,
+    Addr, Error, Result,
     hotspot::{HotSpot, layout::Item, loaded::at, pages::Pages, threads},
     process::reader::within,
 };
@@ -106,8 +106,8 @@ impl ThreadCounter {
     /// missing.
     ///
     /// # Errors
-    /// [`crate::Error::Layout`] naming the missing field, [`crate::Error::Memory`] if the JVM has exited or the time is
-    /// used up.
+    /// [`crate::Error::Layout`] naming the missing field, or if the time is used up; [`crate::Error::Memory`] if the JVM has
+    /// exited.
     pub fn count(&mut self, max_time: Duration) -> Result<ThreadCounts> {
         let until = Instant::now() + max_time;
         within(max_time, || {
@@ -118,7 +118,10 @@ impl ThreadCounter {
                 // Each attempt reads the memory again.
                 let mut pages = Pages::scattered(&memory);
                 let mut failed = Vec::new();
-                for some in unread.chunks(AT_ONCE).take_while(|_| Instant::now() < until) {
+                for some in unread.chunks(AT_ONCE) {
+                    if Instant::now() >= until {
+                        return Err(Error::layout("the threads could not be counted in time"));
+                    }
                     let read =
                         pages.read_batched(some, |pages, &thread| self.thread(pages, thread));
                     for (&thread, state) in some.iter().zip(read) {

@@ -1,22 +1,23 @@
 //! Memory pools: used, committed and maximum size of each, as `MemoryPoolMXBean` shows them.
 //!
 //! HotSpot has an object for each pool, with its name, its maximum size and its usage after the last collection
-//! ([`object`]). The current sizes are in the data of the collector, of metaspace and of the code cache ([`usage`],
-//! [`metaspace`]). All of them are read, none is computed by the JVM. Sources: hotspot/share/services/{memoryPool,
+//! (`object`). The current sizes are in the data of the collector, of metaspace and of the code cache (`usage`,
+//! `metaspace`). All of them are read, none is computed by the JVM. Sources: hotspot/share/services/{memoryPool,
 //! memoryService,memoryUsage}.hpp, JDK 8 to 28.
 //!
-//! The list of pools is a private static, so a libjvm.so without symbol table has only the pools that the collector
-//! implies, without limits and without usage after a collection.
+//! Finding the list of pools needs the symbol table of libjvm.so. Without it, the pools are derived from the collector,
+//! without limits and without usage after collections.
 
 mod metaspace;
 mod object;
 mod usage;
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use crate::{
     Result,
     hotspot::{Collector, HotSpot, code::fill, pages::Pages},
+    process::reader::within,
 };
 
 use self::{object::PoolObject, usage::Reader};
@@ -46,7 +47,7 @@ pub struct MemoryPool {
 struct Usage {
     used: u64,
     committed: u64,
-    /// Maximum size, if it is not the one that the pool's object contains.
+    /// Maximum size; `None` if that in the pool's object applies.
     limit: Option<u64>,
 }
 
@@ -61,8 +62,12 @@ impl HotSpot {
     ///
     /// # Errors
     /// [`crate::Error::Layout`] if a list or a field is missing or implausible, [`crate::Error::Memory`] if the JVM has
-    /// exited.
-    pub fn memory_pools(&self) -> Result<Vec<MemoryPool>> {
+    /// exited or the time is used up.
+    pub fn memory_pools(&self, max_time: Duration) -> Result<Vec<MemoryPool>> {
+        within(max_time, || self.read_memory_pools())
+    }
+
+    fn read_memory_pools(&self) -> Result<Vec<MemoryPool>> {
         let mut pages = Pages::scattered(&self.memory);
         let objects = object::read(&mut pages, &self.layout)?;
         let code_heaps = fill::read_heaps(&mut pages, &self.layout)?;

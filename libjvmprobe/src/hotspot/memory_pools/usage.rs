@@ -24,9 +24,9 @@ use crate::{
     },
 };
 
-/// Distance in bytes of `ZPageAllocator::_used_generations` from `_used`, and of `_used` from `_max_capacity` since
-/// JDK 25.
+/// Distance in bytes of `ZPageAllocator::_used_generations` from `_used`.
 const Z_GENERATIONS_AFTER_USED: u64 = 8;
+/// Distance in bytes of `ZPageAllocator::_used` from `_max_capacity` since JDK 25.
 const Z_USED_AFTER_MAX: u64 = 8;
 /// Offset in bytes of `_capacity` in a `ZPhysicalMemoryManager` of JDK 11.
 const Z_CAPACITY_OF_PHYSICAL: u64 = 0x50;
@@ -220,7 +220,8 @@ impl Reader<'_, '_> {
         Ok(Usage::new(used, committed))
     }
 
-    /// Reads a generation of ZGC. The old generation's committed size is its used size, and the young one has the rest.
+    /// Reads a generation of ZGC. The committed size of the old generation equals its used size; that of the young
+    /// generation is the remaining capacity.
     fn z_generation(&mut self, generation: Generation) -> Result<Usage> {
         let allocator = self.z_allocator()?;
         let (capacity, used) = match self.layout.has(Item::ZUsed) {
@@ -271,9 +272,9 @@ impl Reader<'_, '_> {
         Ok(Usage::new(used, committed.max(used)))
     }
 
-    /// Reads a generation of generational Shenandoah. Its committed size is that of its regions. Up to JDK 25, the
-    /// generation holds its numbers, and the pool's object refers to it after the heap. Since JDK 26, the free set
-    /// holds them around the sum of both: used young, used old, used, regions young, regions old.
+    /// Reads a generation of generational Shenandoah. Its committed size is that of its regions. Up to JDK 25, the sizes are
+    /// fields of `ShenandoahGeneration`, to which the pool's object refers directly after the heap. Since JDK 26,
+    /// `ShenandoahFreeSet` has five adjacent fields: used young, used old, used total, regions young, regions old.
     fn shenandoah_generation(
         &mut self,
         generation: Generation,

@@ -158,7 +158,7 @@ impl Classes {
         classes: &BootClasses,
         until: Instant,
     ) -> Result<Option<Self>> {
-        let found = classes.find(pages, layout, until)?;
+        let (found, _) = classes.find(pages, layout, until)?;
         let mut finder = Finder { threads, layout, found };
         let Some(virtual_thread) = finder.class(VIRTUAL_THREAD) else { return Ok(None) };
         let [state, continuation, carrier] = finder.fields(

@@ -376,11 +376,14 @@ impl Daemon {
         // The CPU time must be read before the gauges, because the gauges contain the CPU time that
         // `Jvms::cpu_ns` has read last.
         let cpu_ns = self.jvms.cpu_ns();
-        for (identity, gauges) in self.jvms.gauges() {
-            self.totals.lock().add(&identity, &Figures { gauges, ..Figures::default() });
-        }
+        let gauges = self.jvms.gauges();
         for identity in self.jvms.without_gauges() {
-            self.totals.lock().add_limited("gauges", &identity.tenant(), 1);
+            let mut totals = self.totals.lock();
+            totals.add_limited("gauges", &identity.tenant(), 1);
+            totals.clear_values(identity);
+        }
+        for (identity, gauges) in gauges {
+            self.totals.lock().add(&identity, &Figures { gauges, ..Figures::default() });
         }
         self.builder.close(end.monotonic_ns, cpu_ns);
     }

@@ -44,7 +44,7 @@ impl ValuesReader {
             ..Values::default()
         };
         let Some(hotspot) = hotspot else { return values };
-        values.pools = hotspot.memory_pools().unwrap_or_default();
+        values.pools = hotspot.memory_pools(left(until)).unwrap_or_default();
         values.classes = hotspot.class_totals();
         if self.threads.is_none() {
             self.threads = hotspot.thread_counter().ok();

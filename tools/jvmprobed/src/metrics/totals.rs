@@ -184,6 +184,14 @@ impl Totals {
     pub fn ended(&mut self, identity: &Identity) {
         if let Some(series) = self.jvms.get_mut(&key(identity)) {
             series.ended.get_or_insert_with(Instant::now);
+            series.gauges.values = None;
+        }
+    }
+
+    /// Removes the values of a JVM that could not be read in this window.
+    pub fn clear_values(&mut self, identity: &Identity) {
+        if let Some(series) = self.jvms.get_mut(&key(identity)) {
+            series.gauges.values = None;
         }
     }
 
@@ -311,7 +319,10 @@ impl Series {
             let sum = self.cost.entry(tracer).or_default();
             *sum = sum.saturating_add(ns);
         }
-        self.gauges.update(&figures.gauges);
+        // JVMs beyond the limit share an entry. Their gauges cannot be added, because each reading replaces the last one.
+        if self.identity.is_some() {
+            self.gauges.update(&figures.gauges);
+        }
     }
 
     fn stop(&mut self, stop: &Stop, operations: usize) {

@@ -3,8 +3,6 @@
 //! Sources: the `GCMemoryManager`s in hotspot/share/gc/*/ (serialHeap, parallelScavengeHeap, g1MonitoringSupport,
 //! zServiceability, shenandoahHeap), JDK 8 to 28.
 
-use std::ops::RangeInclusive;
-
 /// A collection, or a pause or a cycle of a concurrent collector.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Collection {
@@ -21,9 +19,9 @@ pub struct Collection {
 }
 
 impl Collection {
-    /// Returns the collections of this stop one after the other: collection, number, duration of each. A full collection in
-    /// a stop with several runs after a young one that was not enough, or that Parallel always runs before it. Only the
-    /// sum of their durations is known, most of which is the full collection's.
+    /// Splits the collections of a stop into young ones and the full one. Only their total duration is known: the full
+    /// collection gets all of it, and young ones get 0. Without a full collection, the result is one element with the mean
+    /// duration.
     pub fn each(&self) -> Vec<Self> {
         if !self.is_full || self.count < 2 {
             let duration_ns = self.duration_ns / self.count.max(1);
@@ -52,11 +50,11 @@ const FULL_CAUSES: [&str; 3] =
 /// First JDK that reports the pauses of G1's concurrent marking.
 const FIRST_WITH_G1_CONCURRENT: u32 = 20;
 
-/// JDKs that report the phase as the action of a pause of Shenandoah.
-const WITH_SHENANDOAH_PHASES: RangeInclusive<u32> = 17..=24;
+/// First JDK that reports the phase as the action of a pause of Shenandoah.
+const FIRST_WITH_SHENANDOAH_PHASES: u32 = 17;
 
-/// Names the collections of one JVM. Generational ZGC counts a pause for the collection in which it occurs, so the last
-/// pause that began one has to be remembered.
+/// Names the collections of one JVM. Generational ZGC attributes a pause to the minor or major collection that runs, so the
+/// namer remembers whether the last start of marking began a major one.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Namer {
     is_major: bool,
@@ -100,7 +98,7 @@ impl Namer {
             },
             ("Shenandoah" | "GenShen", _) if is_cycle => ("Shenandoah Cycles", CYCLE),
             ("Shenandoah" | "GenShen", _) => {
-                let has_phases = major.is_some_and(|major| WITH_SHENANDOAH_PHASES.contains(&major));
+                let has_phases = major.is_some_and(|major| major >= FIRST_WITH_SHENANDOAH_PHASES);
                 ("Shenandoah Pauses", if has_phases { shenandoah_phase(op) } else { PAUSE })
             }
             _ => return None,

@@ -32,6 +32,14 @@ use crate::{
     },
 };
 
+/// Counters of the JVM or the kernel, which began when the JVM started.
+const SINCE_JVM_START: [&str; 4] = [
+    conventions::CPU_TIME.name,
+    conventions::CLASS_LOADED.name,
+    conventions::CLASS_UNLOADED.name,
+    "jvmprobe_cpu",
+];
+
 /// Returns all metrics as a compressed request. Counters start at `start_ns`, when the daemon started.
 pub fn request(totals: &Totals, start_ns: u64, now_ns: u64) -> Option<(queue::Header, Vec<u8>)> {
     // By JVM; `None` for the metrics of the daemon itself.
@@ -70,7 +78,7 @@ fn metric(family: &Family<'_>, points: &[&Point<'_>], start: u64, now: u64) -> M
         let Value::Number(value) = point.value else { return None };
         Some(NumberDataPoint {
             attributes: attributes(point),
-            start_time_unix_nano: if family.kind == Kind::Counter { start } else { 0 },
+            start_time_unix_nano: start_of(family, point, start),
             time_unix_nano: now,
             value: Some(number_data_point::Value::AsDouble(value)),
             ..NumberDataPoint::default()
@@ -130,6 +138,16 @@ fn attributes(point: &Point<'_>) -> Vec<KeyValue> {
     };
     let labels = point.labels.iter().filter(|(name, _)| !is_of_resource(name));
     labels.map(|(name, value)| label(name, value)).collect()
+}
+
+/// Returns the time from which on a value counts; 0 for a gauge. Most counters begin when the daemon starts.
+fn start_of(family: &Family<'_>, point: &Point<'_>, start: u64) -> u64 {
+    let of_jvm = point.jvm.and_then(|(_, series)| series.identity.as_ref());
+    match (family.kind, of_jvm) {
+        (Kind::Counter, Some(jvm)) if SINCE_JVM_START.contains(&family.name) => jvm.started_ns,
+        (Kind::Counter, _) => start,
+        _ => 0,
+    }
 }
 
 /// Converts a label. A label of the semantic conventions has a dot in place of each underscore.
