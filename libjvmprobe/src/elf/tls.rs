@@ -13,7 +13,7 @@ use scroll::Pread;
 
 use crate::{
     Vaddr,
-    elf::{ElfFile, Machine, file::c_bytes},
+    elf::{ElfFile, Machine},
 };
 
 // Relocation types.
@@ -80,10 +80,12 @@ impl ElfFile {
             if st_type(symbol.st_info) != STT_TLS || symbol.st_shndx == SHN_UNDEF as usize {
                 continue;
             }
-            let name = c_bytes(&strings, symbol.st_name);
-            let Some(which) = names.iter().position(|known| known.as_bytes() == name) else {
-                continue;
+            // Only as many bytes as the names have are compared, whatever the file contains.
+            let text = strings.get(symbol.st_name..).unwrap_or_default();
+            let is_named = |name: &&str| {
+                text.strip_prefix(name.as_bytes()).is_some_and(|rest| rest.first() == Some(&0))
             };
+            let Some(which) = names.iter().position(is_named) else { continue };
             if found.is_none_or(|(known, ..)| which < known) {
                 found = Some((which, index, symbol));
             }
