@@ -247,6 +247,9 @@ fn check(jvms: &[(&'static Runtime, String)]) {
     let start =
         |(runtime, flags): &(&Runtime, String)| Load::start_program(runtime, flags, "HoldLoad");
     let mut loads: Vec<_> = jvms.iter().map(start).collect();
+    for load in &mut loads {
+        load.ask("observe");
+    }
     let daemon = Daemon::start(&loads);
     let has_values = |metrics: &str, load: &Load| {
         scrape::sum(metrics, "jvm_memory_used_bytes", &[&label("pid", &load.pid().to_string())])

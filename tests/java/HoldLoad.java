@@ -27,7 +27,7 @@ import javax.management.openmbean.CompositeData;
  * size=BYTES classes=NUMBER" with used and maximum size of the code cache and the number of loaded
  * classes; "pools" by "done [...]", a JSON array of the memory pools; "threads" by "done DAEMON STATE NUMBER,...";
  * "buffers" by "done NAME=COUNT:USED:CAPACITY,..."; "collections" by "done {...}", a JSON object with number and milliseconds of
- * the collections by "NAME/ACTION/CAUSE"; "counts" by "done loaded=NUMBER unloaded=NUMBER processors=NUMBER"; "load NUMBER" loads NUMBER classes, each in a loader of its own;
+ * the collections since "observe" by "NAME/ACTION/CAUSE"; "counts" by "done loaded=NUMBER unloaded=NUMBER processors=NUMBER"; "load NUMBER" loads NUMBER classes, each in a loader of its own;
  * "collect" requests a collection; "fill BYTES" keeps objects of this size; "churn NUMBER" allocates garbage, NUMBER
  * times 1000 bytes; "start" starts threads in all states and
  * allocates buffers; "drop"
@@ -44,9 +44,6 @@ public class HoldLoad {
     }
 
     public static void main(String[] args) throws Exception {
-        for (GarbageCollectorMXBean collector : ManagementFactory.getGarbageCollectorMXBeans()) {
-            ((NotificationEmitter) collector).addNotificationListener(HoldLoad::collected, null, null);
-        }
         BufferedReader in = new BufferedReader(new InputStreamReader(System.in));
         // PID@HOST: JDK 8 has no ProcessHandle.
         System.out.println("ready " + ManagementFactory.getRuntimeMXBean().getName().split("@")[0]);
@@ -81,6 +78,11 @@ public class HoldLoad {
                 startThreads();
                 BUFFERS.add(ByteBuffer.allocateDirect(3_000_000));
                 BUFFERS.add(ByteBuffer.allocateDirect(70_000));
+                System.out.println("done");
+            } else if (line.equals("observe")) {
+                for (GarbageCollectorMXBean collector : ManagementFactory.getGarbageCollectorMXBeans()) {
+                    ((NotificationEmitter) collector).addNotificationListener(HoldLoad::collected, null, null);
+                }
                 System.out.println("done");
             } else if (line.equals("collections")) {
                 synchronized (COLLECTIONS) {
