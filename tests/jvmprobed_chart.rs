@@ -138,8 +138,8 @@ networkPolicy: {enabled: false}
 ",
             args: &[],
             fields: vec![
-                ("DaemonSet", container("/volumeMounts/2/name"), json!("secrets")),
-                ("DaemonSet", "/spec/template/spec/volumes/2/secret/secretName", json!("jvmprobed-push")),
+                ("DaemonSet", container("/volumeMounts/4/name"), json!("secrets")),
+                ("DaemonSet", "/spec/template/spec/volumes/4/secret/secretName", json!("jvmprobed-push")),
             ],
             absent: &["NetworkPolicy"],
         },
@@ -155,8 +155,8 @@ podMonitor:
             args: &OPERATOR,
             fields: vec![
                 ("DaemonSet", container("/args/3"), json!("--web-config=/etc/jvmprobe-web/web.yml")),
-                ("DaemonSet", container("/volumeMounts/2/mountPath"), json!("/etc/jvmprobe-web")),
-                ("DaemonSet", "/spec/template/spec/volumes/2/secret/secretName", json!("jvmprobed-web")),
+                ("DaemonSet", container("/volumeMounts/4/mountPath"), json!("/etc/jvmprobe-web")),
+                ("DaemonSet", "/spec/template/spec/volumes/4/secret/secretName", json!("jvmprobed-web")),
                 ("PodMonitor", "/spec/podMetricsEndpoints/0/scheme", json!("https")),
                 ("PodMonitor", "/spec/podMetricsEndpoints/0/basicAuth/username/key", json!("user")),
             ],

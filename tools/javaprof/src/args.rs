@@ -21,9 +21,8 @@ use regex::Regex;
 
 const EXAMPLES: &str = "\
 Examples:
-  javaprof -p 1234 30 -o cpu.svg       for 30 seconds, and write a flame graph
-  javaprof -p 1234 -d 10 -f > a.txt    print folded stacks
-  javaprof -p 1234 -d 10 --diff a.txt -o diff.svg";
+  javaprof -p 1234 30 -o cpu.svg -o a.folded         for 30 seconds, and write a flame graph and stacks
+  javaprof -p 1234 30 --diff a.folded -o diff.svg    show the difference from a.folded";
 
 const USAGE: &str = "\
 javaprof [OPTIONS] {-p PID | -a | --system-wide | --name REGEX | --container ID} [SECONDS | INTERVAL COUNT]
