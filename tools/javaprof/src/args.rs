@@ -21,7 +21,7 @@ use regex::Regex;
 
 const EXAMPLES: &str = "\
 Examples:
-  javaprof -p 1234 30 -o cpu.svg -o a.folded         for 30 seconds, and write a flame graph and stacks
+  javaprof -p 1234 30 -o cpu.svg -o a.folded         write a flame graph and folded stacks
   javaprof -p 1234 30 --diff a.folded -o diff.svg    show the difference from a.folded";
 
 const USAGE: &str = "\
