@@ -99,7 +99,7 @@ install: ## Install self-contained binaries and man pages under PREFIX
 		echo "installed $(DESTDIR)$(PREFIX)/sbin/$$tool"; \
 	done
 	@install -D -m 755 tools/kubectl-jvm/kubectl-jvm $(DESTDIR)$(PREFIX)/bin/kubectl-jvm
-	@install -D -m 644 man/kubectl-jvm.1 $(DESTDIR)$(PREFIX)/share/man/man1/kubectl-jvm.1
+	@install -D -m 644 man/kubectl-jvm.8 $(DESTDIR)$(PREFIX)/share/man/man8/kubectl-jvm.8
 
 packages: ## Build .deb and .rpm of all tools and of the service jvmprobed, with SBOMs, below target/packages
 	@tests/packagers >/dev/null
@@ -128,7 +128,7 @@ uninstall: ## Remove the files that install has installed
 		rm -fv $(DESTDIR)$(PREFIX)/sbin/$$tool $(DESTDIR)$(PREFIX)/share/man/man8/$$tool.8 \
 			$(DESTDIR)$(PREFIX)/share/bash-completion/completions/$$tool; \
 	done
-	@rm -fv $(DESTDIR)$(PREFIX)/bin/kubectl-jvm $(DESTDIR)$(PREFIX)/share/man/man1/kubectl-jvm.1
+	@rm -fv $(DESTDIR)$(PREFIX)/bin/kubectl-jvm $(DESTDIR)$(PREFIX)/share/man/man8/kubectl-jvm.8
 
 clean: ## Remove all build output
 	$(CARGO) clean

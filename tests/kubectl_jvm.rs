@@ -400,7 +400,7 @@ fn man_page_documents_every_option() {
     let mut command = Command::new(script);
     command.arg("--help");
     let help = tool::run_command(command).stdout;
-    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../man/kubectl-jvm.1");
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../man/kubectl-jvm.8");
     let man = fs::read_to_string(page).unwrap().replace('\\', "");
     let words = help.split(|c: char| c.is_whitespace() || c == ',');
     let options: Vec<_> = words.filter(|word| word.starts_with("--") && word.len() > 3).collect();

@@ -1,4 +1,4 @@
-//! `jvmprobed remote`: runs a tool for a user on another machine, as kubectl-jvm(1) does with `kubectl exec -i`.
+//! `jvmprobed remote`: runs a tool for a user on another machine, as kubectl-jvm(8) does with `kubectl exec -i`.
 //!
 //! Standard input is the connection to the user: input, or its end, ends the tool like Ctrl-C. So the tool ends even if
 //! the connection breaks. The files that the tool writes are in a file system of their own, which the kernel removes
