@@ -17,7 +17,11 @@ use libjvmprobe::{
 use crate::{
     collect::values::{HostReader, ValuesReader},
     identity::{Identities, Rules},
-    metrics::{Sets, figures::Gauges, semconv::values::Host},
+    metrics::{
+        Sets,
+        figures::Gauges,
+        semconv::values::{Host, Values},
+    },
     window::Identity,
 };
 
@@ -273,16 +277,18 @@ impl KnownJvm {
         }
         let Some(hotspot) = &self.hotspot else { return (gauges, true) };
         (gauges.heap_committed, gauges.heap_max) = hotspot.heap_size();
-        if let Ok(fill) = hotspot.code_cache() {
-            (gauges.code_cache_used, gauges.code_cache_size) = (Some(fill.used), Some(fill.size));
-        }
+        // The values contain what the JVM counts itself, so it is not read twice.
+        let values = gauges.values.as_deref();
+        let fill = values.and_then(Values::code_cache).or_else(|| hotspot.code_cache().ok());
+        (gauges.code_cache_used, gauges.code_cache_size) =
+            (fill.map(|fill| fill.used), fill.map(|fill| fill.size));
+        let counted = values.and_then(Values::class_count);
         // If a JVM does not count its classes, they are counted once in `CLASS_COUNT_INTERVAL` windows. The
         // PID decides in which one, so that the classes of all JVMs are rarely counted in the same window.
-        if hotspot.counts_classes()
-            || windows % CLASS_COUNT_INTERVAL == u64::from(pid) % CLASS_COUNT_INTERVAL
-        {
-            gauges.loaded_classes = hotspot.loaded_classes_until(Some(until)).ok();
-        }
+        let is_due = hotspot.counts_classes()
+            || windows % CLASS_COUNT_INTERVAL == u64::from(pid) % CLASS_COUNT_INTERVAL;
+        let count = || hotspot.loaded_classes_until(Some(until)).ok();
+        gauges.loaded_classes = counted.or_else(|| is_due.then(count).flatten());
         (gauges, Instant::now() < until)
     }
 }

@@ -130,10 +130,9 @@ fn of_buffers(totals: &Totals) -> Vec<Family<'_>> {
 
 fn of_classes(totals: &Totals) -> [Family<'_>; 3] {
     let count = |series: &Series| {
-        let counted = series.gauges.values.as_ref().and_then(|values| values.classes);
+        let values = series.gauges.values.as_ref()?;
         // JVMs without performance data do not count loaded and unloaded classes.
-        let count = counted.map(|(loaded, unloaded)| loaded.saturating_sub(unloaded));
-        count.or(series.gauges.values.as_ref().and(series.gauges.loaded_classes))
+        values.class_count().or(series.gauges.loaded_classes)
     };
     [
         single(totals, &CLASS_LOADED, |values| values.classes.map(|(loaded, _)| loaded as f64)),

@@ -1,7 +1,7 @@
 //! Values of the conventions' metrics for one JVM, except those that are sums of events.
 
 use libjvmprobe::hotspot::{
-    buffers::BufferPool, java_threads::ThreadCounts, memory_pools::MemoryPool,
+    Fill, buffers::BufferPool, java_threads::ThreadCounts, memory_pools::MemoryPool,
 };
 
 /// Values of one JVM at the end of a window. Values that cannot be read are missing.
@@ -23,6 +23,24 @@ pub struct Values {
     pub descriptors: (Option<u64>, Option<u64>),
     /// Values of the host.
     pub host: Host,
+}
+
+impl Values {
+    /// Returns the fill level of the code cache, the sum of its pools; `None` if they were not read.
+    pub fn code_cache(&self) -> Option<Fill> {
+        let code = self.pools.iter().filter(|pool| !pool.is_heap && pool.name.starts_with("Code"));
+        code.map(|pool| Fill { used: pool.used, size: pool.limit.unwrap_or(0) }).reduce(
+            |sum, pool| Fill {
+                used: sum.used.saturating_add(pool.used),
+                size: sum.size.saturating_add(pool.size),
+            },
+        )
+    }
+
+    /// Returns the number of loaded classes, if the JVM counts them.
+    pub fn class_count(&self) -> Option<u64> {
+        self.classes.map(|(loaded, unloaded)| loaded.saturating_sub(unloaded))
+    }
 }
 
 /// Values of the host.
