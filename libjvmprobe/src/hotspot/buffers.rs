@@ -6,6 +6,7 @@
 
 use std::{
     collections::HashMap,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -13,6 +14,7 @@ use crate::{
     Addr, Error, Result,
     hotspot::{
         HotSpot,
+        boot_classes::BootClasses,
         fields::{FieldName, Fields},
         layout::Item,
         loaded::at,
@@ -20,7 +22,7 @@ use crate::{
         references::References,
         resolved::Layout,
     },
-    process::reader::within,
+    process::{memory::Memory, reader::within},
 };
 
 const BITS: &str = "java/nio/Bits";
@@ -53,43 +55,63 @@ pub struct BufferPool {
     pub capacity: u64,
 }
 
+/// Reads the pools of one JVM. It caches offsets, so it should be kept.
+#[derive(Debug)]
+pub struct BufferReader {
+    memory: Memory,
+    layout: Layout,
+    boot_classes: Arc<BootClasses>,
+    fields: Fields,
+    references: References,
+    /// Offsets of [`OF_BITS`] in the mirror, once the class was found.
+    of_bits: Option<[Option<u64>; 3]>,
+    /// Offset of the number in an `AtomicLong`.
+    value: Option<u64>,
+    /// Offsets of [`OF_MAPPED`] in the mirror, once the class was found.
+    of_mapped: Option<[Option<u64>; 3]>,
+}
+
 impl HotSpot {
+    /// Returns a reader of the pools of buffers.
+    ///
+    /// # Errors
+    /// [`crate::Error::Layout`] naming the missing field; [`crate::Error::Memory`] if the JVM has exited.
+    pub fn buffer_reader(&self) -> Result<BufferReader> {
+        Ok(BufferReader {
+            memory: self.memory.clone(),
+            layout: self.layout.clone(),
+            boot_classes: Arc::clone(&self.boot_classes),
+            fields: Fields::new(&self.layout)?,
+            references: References::following(&self.memory, &self.layout)?,
+            of_bits: None,
+            value: None,
+            of_mapped: None,
+        })
+    }
+}
+
+impl BufferReader {
     /// Returns the pools of direct buffers and of mapped files.
     ///
     /// # Errors
-    /// [`crate::Error::Layout`] naming the missing field, or if the classes could not be found in time;
+    /// [`crate::Error::Layout`] if the classes could not be found in time or a value is implausible;
     /// [`crate::Error::Memory`] if the JVM has exited.
-    pub fn buffer_pools(&self, max_time: Duration) -> Result<Vec<BufferPool>> {
-        within(max_time, || self.read_buffer_pools(Instant::now() + max_time))
+    pub fn read(&mut self, max_time: Duration) -> Result<Vec<BufferPool>> {
+        within(max_time, || {
+            let memory = self.memory.clone();
+            let mut pages = Pages::scattered(&memory);
+            let until = Instant::now() + max_time;
+            let (found, is_complete) = self.boot_classes.find(&mut pages, &self.layout, until)?;
+            if !is_complete {
+                return Err(Error::layout("the list of classes could not be read in time"));
+            }
+            let [count, used, capacity] = self.direct(&mut pages, &found)?;
+            let direct = BufferPool { name: "direct", count, used, capacity };
+            let [count, used, capacity] = self.mapped(&mut pages, &found)?;
+            Ok(vec![direct, BufferPool { name: "mapped", count, used, capacity }])
+        })
     }
 
-    fn read_buffer_pools(&self, until: Instant) -> Result<Vec<BufferPool>> {
-        let mut pages = Pages::scattered(&self.memory);
-        let (found, is_complete) = self.boot_classes.find(&mut pages, &self.layout, until)?;
-        if !is_complete {
-            return Err(Error::layout("the list of classes could not be read in time"));
-        }
-        let reader = Reader {
-            layout: &self.layout,
-            fields: Fields::new(&self.layout)?,
-            references: References::following(&self.memory, &self.layout)?,
-            found,
-        };
-        let [count, used, capacity] = reader.direct(&mut pages)?;
-        let direct = BufferPool { name: "direct", count, used, capacity };
-        let [count, used, capacity] = reader.mapped(&mut pages)?;
-        Ok(vec![direct, BufferPool { name: "mapped", count, used, capacity }])
-    }
-}
-
-struct Reader<'a> {
-    layout: &'a Layout,
-    fields: Fields,
-    references: References,
-    found: HashMap<&'static str, Addr>,
-}
-
-impl Reader<'_> {
     /// Returns the mirror of a class, which contains its static fields.
     fn mirror(&self, pages: &mut Pages<'_>, klass: Addr) -> Result<Option<Addr>> {
         let mut word = pages.pointer(at(klass, self.layout.get(Item::Mirror)?)?)?;
@@ -99,32 +121,49 @@ impl Reader<'_> {
         self.references.read_root(pages, word)
     }
 
-    fn direct(&self, pages: &mut Pages<'_>) -> Result<[u64; 3]> {
+    fn direct(
+        &mut self,
+        pages: &mut Pages<'_>,
+        found: &HashMap<&'static str, Addr>,
+    ) -> Result<[u64; 3]> {
         let mut numbers = [0; 3];
-        let Some(&bits) = self.found.get(BITS) else { return Ok(numbers) };
+        let Some(&bits) = found.get(BITS) else { return Ok(numbers) };
         let Some(mirror) = self.mirror(pages, bits)? else { return Ok(numbers) };
-        let offsets = self.fields.static_offsets(pages, bits, OF_BITS)?;
+        let offsets = match self.of_bits {
+            Some(offsets) => offsets,
+            None => *self.of_bits.insert(self.fields.static_offsets(pages, bits, OF_BITS)?),
+        };
         for (number, offset) in numbers.iter_mut().zip(offsets) {
             let Some(offset) = offset else { continue };
             // A null reference means that the class is loaded, but not initialized.
             let Some(atomic) = self.references.read_reference(pages, mirror, offset)? else {
                 continue;
             };
-            let klass = self.references.class_of(pages, atomic)?;
-            if let [Some(value)] = self.fields.offsets(pages, klass, [VALUE])? {
+            if self.value.is_none() {
+                let klass = self.references.class_of(pages, atomic)?;
+                [self.value] = self.fields.offsets(pages, klass, [VALUE])?;
+            }
+            if let Some(value) = self.value {
                 *number = pages.u64(at(atomic, value)?)?;
             }
         }
         Ok(numbers)
     }
 
-    fn mapped(&self, pages: &mut Pages<'_>) -> Result<[u64; 3]> {
+    fn mapped(
+        &mut self,
+        pages: &mut Pages<'_>,
+        found: &HashMap<&'static str, Addr>,
+    ) -> Result<[u64; 3]> {
         let mut numbers = [0; 3];
-        let Some(&klass) = MAPPED.iter().find_map(|name| self.found.get(name)) else {
+        let Some(&klass) = MAPPED.iter().find_map(|name| found.get(name)) else {
             return Ok(numbers);
         };
         let Some(mirror) = self.mirror(pages, klass)? else { return Ok(numbers) };
-        let [count, size, capacity] = self.fields.static_offsets(pages, klass, OF_MAPPED)?;
+        let [count, size, capacity] = match self.of_mapped {
+            Some(offsets) => offsets,
+            None => *self.of_mapped.insert(self.fields.static_offsets(pages, klass, OF_MAPPED)?),
+        };
         if let Some(count) = count {
             numbers[0] = pages.u32(at(mirror, count)?)?.into();
         }

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use libjvmprobe::{
     Pid,
-    hotspot::{HotSpot, java_threads::ThreadCounter},
+    hotspot::{HotSpot, buffers::BufferReader, java_threads::ThreadCounter},
     process::resources::{available_processors, file_descriptors},
 };
 use procfs::{Current, CurrentSI, KernelStats, LoadAverage};
@@ -16,6 +16,8 @@ use crate::metrics::semconv::values::{Host, Values};
 pub struct ValuesReader {
     /// Counter of the JVM's threads, once it exists.
     threads: Option<ThreadCounter>,
+    /// Reader of the JVM's buffer pools, once it exists.
+    buffers: Option<BufferReader>,
     /// CPU time of the process at the last reading, in nanoseconds, and the time of the reading.
     last_cpu: Option<(u64, Instant)>,
 }
@@ -23,7 +25,7 @@ pub struct ValuesReader {
 impl ValuesReader {
     /// Drops data of the JVM's layout, because the JVM was read again.
     pub fn reset(&mut self) {
-        self.threads = None;
+        (self.threads, self.buffers) = (None, None);
     }
 
     /// Reads the values. `cpu_ns` is the CPU time of the process. Values that cannot be read before `until` are missing.
@@ -52,7 +54,12 @@ impl ValuesReader {
         if let Some(counter) = &mut self.threads {
             values.threads = counter.count(left(until)).unwrap_or_default();
         }
-        values.buffers = hotspot.buffer_pools(left(until)).unwrap_or_default();
+        if self.buffers.is_none() {
+            self.buffers = hotspot.buffer_reader().ok();
+        }
+        if let Some(buffers) = &mut self.buffers {
+            values.buffers = buffers.read(left(until)).unwrap_or_default();
+        }
         values
     }
 
