@@ -39,17 +39,20 @@ const MINOR: &str = "end of minor GC";
 const MAJOR: &str = "end of major GC";
 const PAUSE: &str = "end of GC pause";
 const CYCLE: &str = "end of GC cycle";
+const YOUNG_CYCLE: &str = "end of Young GC cycle";
+const GLOBAL_CYCLE: &str = "end of Global GC cycle";
 const CONCURRENT_PAUSE: &str = "end of concurrent GC pause";
 
 /// First JDK that reports pauses and cycles of ZGC separately.
 const FIRST_WITH_ZGC_PAUSES: u32 = 17;
 /// Causes for which generational ZGC begins a major collection with a collection of the young generation alone
-/// (`should_preclean_young`, zDriver.cpp).
+/// (`should_preclean_young`, zDriver.cpp), and for which generational Shenandoah collects both generations.
 const FULL_CAUSES: [&str; 3] =
     ["System.gc()", "Diagnostic Command", "JvmtiEnv ForceGarbageCollection"];
 /// First JDK that reports the pauses of G1's concurrent marking.
 const FIRST_WITH_G1_CONCURRENT: u32 = 20;
-
+/// First JDK that reports the generation in the action of a cycle of generational Shenandoah.
+const FIRST_WITH_SHENANDOAH_GENERATIONS: u32 = 27;
 /// First JDK that reports the phase as the action of a pause of Shenandoah.
 const FIRST_WITH_SHENANDOAH_PHASES: u32 = 17;
 
@@ -96,6 +99,14 @@ impl Namer {
                 true => ("ZGC Major Pauses", PAUSE),
                 false => ("ZGC Minor Pauses", PAUSE),
             },
+            ("GenShen", _)
+                if is_cycle
+                    && major.is_some_and(|major| major >= FIRST_WITH_SHENANDOAH_GENERATIONS) =>
+            {
+                // Cycles of the old generation have the same causes as those of the young one.
+                let is_global = FULL_CAUSES.contains(&cause);
+                ("Shenandoah Cycles", if is_global { GLOBAL_CYCLE } else { YOUNG_CYCLE })
+            }
             ("Shenandoah" | "GenShen", _) if is_cycle => ("Shenandoah Cycles", CYCLE),
             ("Shenandoah" | "GenShen", _) => {
                 let has_phases = major.is_some_and(|major| major >= FIRST_WITH_SHENANDOAH_PHASES);
@@ -182,6 +193,22 @@ mod tests {
         assert_eq!(names, [major, major, major, minor, minor, major, major]);
         let first = namer.name(&pause, ("ZMarkStartYoung", "System.gc()"), Some(21));
         assert_eq!(first.unwrap().0, major);
+    }
+
+    #[test]
+    fn cycles_of_generational_shenandoah_have_a_generation_since_jdk_27() {
+        let cycle = Collection {
+            collector: "GenShen".into(),
+            is_cycle: true,
+            is_full: false,
+            count: 1,
+            duration_ns: 5,
+        };
+        let action =
+            |cause, major| Namer::default().name(&cycle, ("", cause), Some(major)).unwrap().1;
+        assert_eq!(action("Concurrent GC", 26), "end of GC cycle");
+        assert_eq!(action("Concurrent GC", 27), "end of Young GC cycle");
+        assert_eq!(action("System.gc()", 28), "end of Global GC cycle");
     }
 
     #[test]
