@@ -2,10 +2,11 @@
 //! application was stopped.
 //!
 //! The arguments ([`args`]) name JVMs. The library records their pauses
-//! ([`libjvmprobe::trace::pauses`]), and [`report`] prints them.
+//! ([`libjvmprobe::trace::pauses`]), [`report`] prints them, and [`recording`] writes them to files of JDK Flight Recorder.
 
 mod args;
 mod list;
+mod recording;
 mod report;
 
 use std::process::ExitCode;
@@ -46,6 +47,9 @@ fn run(args: &Args) -> Result<()> {
     log::info!("Tracing GC pauses of {what}... Hit Ctrl-C to end.");
     if trace.run(common.times(), &stop)? == End::Time {
         trace.tool.finish(&mut trace.jvms)?;
+    }
+    for path in trace.tool.sink.finish()? {
+        log::info!("wrote {}", path.display());
     }
     Ok(())
 }

@@ -1,11 +1,12 @@
 //! Prints records as text or JSON lines.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use libjvmprobe::{
     Result,
     render::{
         columns::{fit, wrap},
+        formats::jfr,
         output::Output,
         stops::{OPERATION, Row, head, size, suffix},
         table::{RuledTable, Times, lost_line},
@@ -18,27 +19,42 @@ use libjvmprobe::{
     },
 };
 
-use crate::args::Args;
+use crate::{args::Args, recording::Recording};
 
 /// Outputs of the records: standard output or files, each with its own format.
-pub struct Reports(Vec<Report>);
+pub struct Reports {
+    texts: Vec<Report>,
+    recordings: Vec<Recording>,
+}
 
 impl Reports {
     /// Opens the outputs. Called before attaching, so that an unwritable output is reported early.
     pub fn open(args: &Args) -> Result<Self> {
         let to = |path: Option<&Path>| Report::open(args, path);
-        match &args.output[..] {
-            [] => Ok(Self(vec![to(None)?])),
-            paths => Ok(Self(paths.iter().map(|path| to(Some(path))).collect::<Result<_>>()?)),
-        }
+        let (recordings, texts): (Vec<_>, Vec<_>) =
+            args.output.iter().partition(|path| jfr::is_named(path));
+        let recordings = recordings.into_iter().map(|path| Recording::create(path));
+        let recordings = recordings.collect::<Result<_>>()?;
+        // A recording cannot be read while it grows, so records are printed, too.
+        let texts = match &texts[..] {
+            [] => vec![to(None)?],
+            paths => paths.iter().map(|path| to(Some(path))).collect::<Result<_>>()?,
+        };
+        Ok(Self { texts, recordings })
+    }
+
+    /// Ends the recordings, and returns their paths.
+    pub fn finish(&mut self) -> Result<Vec<PathBuf>> {
+        self.recordings.drain(..).map(Recording::finish).collect()
     }
 }
 
 impl Sink for Reports {
     /// Writes a record to each output whose options select it.
     fn record(&mut self, record: &Record) -> Result<()> {
-        self.0.iter_mut().try_for_each(|report| report.record(record))?;
-        if let (Record::Lost(lost), false) = (record, self.0.iter().all(|report| report.json)) {
+        self.texts.iter_mut().try_for_each(|report| report.record(record))?;
+        self.recordings.iter_mut().try_for_each(|recording| recording.record(record))?;
+        if let (Record::Lost(lost), false) = (record, self.texts.iter().all(|report| report.json)) {
             lost.warn();
         }
         Ok(())
@@ -46,7 +62,7 @@ impl Sink for Reports {
 
     /// Whether all outputs were closed by their readers.
     fn is_closed(&self) -> bool {
-        self.0.iter().all(|report| report.out.is_closed())
+        self.texts.iter().all(|report| report.out.is_closed())
     }
 }
 

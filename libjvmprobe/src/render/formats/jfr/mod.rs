@@ -5,6 +5,7 @@
 //! | [`recording`] | chunks, written as a stream |
 //! | `samples` | events of a profile |
 //! | `pauses` | events of collections and safepoints |
+//! | [`facts`] | events that describe the JVM and the host |
 //! | `types` | types of events and constants |
 //! | `metadata` | the description of the types that a recording contains |
 //! | `pools` | constants: stacks, methods, classes, threads, names |
@@ -12,6 +13,7 @@
 //! | `encode` | numbers and texts |
 
 mod encode;
+pub mod facts;
 mod metadata;
 mod names;
 mod pauses;
@@ -20,7 +22,10 @@ pub mod recording;
 mod samples;
 mod types;
 
-use std::io::{self, Write};
+use std::{
+    io::{self, Write},
+    path::Path,
+};
 
 use crate::render::formats::{Format, TitledProfile, jfr::recording::Recording};
 
@@ -34,6 +39,11 @@ pub const FORMAT: Format = Format {
     has_span_labels: false,
     write: |profiles, _, to| write(profiles, to),
 };
+
+/// Returns whether a file's name has the ending of this format.
+pub fn is_named(path: &Path) -> bool {
+    path.to_string_lossy().ends_with(FORMAT.ending)
+}
 
 /// Writes profiles, and the stops of the applications.
 fn write(profiles: &[TitledProfile<'_>], to: impl Write) -> io::Result<()> {

@@ -36,6 +36,7 @@ impl MethodName {
         }
         let (class, descriptor) = match frame.kind {
             Kind::Kernel => ("kernel", KERNEL),
+            Kind::Stub => ("stub", NATIVE),
             _ => (frame.module.as_deref().unwrap_or_default(), NATIVE),
         };
         Self {

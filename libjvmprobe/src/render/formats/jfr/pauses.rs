@@ -8,11 +8,12 @@ use std::{
 };
 
 use super::{
+    facts::Jvm,
     recording::Recording,
     types::{
         GARBAGE_COLLECTION, GC_CAUSE, GC_HEAP_SUMMARY, GC_NAME, GC_PHASE_PAUSE, GC_WHEN,
         OLD_COLLECTION, SAFEPOINT_BEGIN, SAFEPOINT_END, SAFEPOINT_SYNCHRONIZATION, Type,
-        VM_OPERATION, VM_OPERATION_EVENT, YOUNG_COLLECTION,
+        UNKNOWN_INT, VM_OPERATION, VM_OPERATION_EVENT, YOUNG_COLLECTION,
     },
 };
 use crate::trace::pauses::record::{Cycle, NO_OPERATION, Record, Stop};
@@ -48,8 +49,8 @@ struct Collection<'a> {
 }
 
 impl<W: Write> Recording<W> {
-    /// Adds a pause, a safepoint or a concurrent cycle that began at `begin_ns`, in nanoseconds since 1970. Other
-    /// records have no events.
+    /// Adds a pause, a safepoint or a concurrent cycle that began at `begin_ns`, in nanoseconds since 1970, or the JVM that a
+    /// summary of this time is about. Other records have no events.
     ///
     /// # Errors
     /// Errors of the writer.
@@ -61,7 +62,11 @@ impl<W: Write> Recording<W> {
             }
             Record::Safepoint(stop) => self.safepoint(stop, begin_ns),
             Record::Cycle(cycle) => self.cycle(cycle, begin_ns),
-            Record::Summary(_) | Record::Lost(_) | Record::Limited(_) => Ok(()),
+            Record::Summary(summary) => {
+                let version = summary.jvm.as_deref();
+                self.jvm(Jvm { pid: summary.pid, version, ..Jvm::default() }, begin_ns)
+            }
+            Record::Lost(_) | Record::Limited(_) => Ok(()),
         }
     }
 
@@ -85,13 +90,18 @@ impl<W: Write> Recording<W> {
         let id = self.numbers.safepoints;
         let end_ns = begin_ns.saturating_add(stopped_ns);
         let ready_ns = begin_ns.saturating_add(ttsp_ns.unwrap_or(0)).min(end_ns);
+        self.event(&SAFEPOINT_BEGIN, (begin_ns, ready_ns), |_, to| {
+            to.number(ready_ns - begin_ns);
+            to.number(id);
+            to.number(UNKNOWN_INT);
+            to.number(UNKNOWN_INT);
+        })?;
         let mut event = |of: &Type, start: u64, end: u64| {
             self.event(of, (start, end), |_, to| {
                 to.number(end - start);
                 to.number(id);
             })
         };
-        event(&SAFEPOINT_BEGIN, begin_ns, ready_ns)?;
         if ttsp_ns.is_some() {
             event(&SAFEPOINT_SYNCHRONIZATION, begin_ns, ready_ns)?;
         }
@@ -113,7 +123,8 @@ impl<W: Write> Recording<W> {
         let begin_ns = begin_ns.saturating_add(ttsp_ns);
         let pause_ns = stop.pause_ns.unwrap_or(stop.stopped_ns - ttsp_ns);
         let span = (begin_ns, begin_ns.saturating_add(pause_ns));
-        let id = if is_of_cycle(stop) {
+        let is_of_cycle = is_of_cycle(stop);
+        let id = if is_of_cycle {
             let next = self.numbers.collections + 1;
             let cycle = self.numbers.cycles.entry(stop.pid).or_insert_with(|| {
                 self.numbers.collections = next;
@@ -138,10 +149,12 @@ impl<W: Write> Recording<W> {
             self.collection(&collection)?;
             collection.id
         };
+        // A cycle has several pauses, which their operations distinguish.
+        let name = stop.op.as_deref().filter(|_| is_of_cycle).unwrap_or("GC Pause");
         self.event(&GC_PHASE_PAUSE, span, |_, to| {
             to.number(pause_ns);
             to.number(id.into());
-            to.text("GC Pause");
+            to.text(name);
         })
     }
 

@@ -3,7 +3,10 @@
 //!
 //! Source: hotspot/share/jfr/recorder/repository/jfrChunkWriter.cpp, jdk.jfr.internal.consumer.ChunkHeader.
 
-use std::io::{self, Write};
+use std::{
+    collections::HashSet,
+    io::{self, Write},
+};
 
 use super::{encode::Buffer, metadata, pauses::Numbers, pools::Pools, types::Type};
 
@@ -33,6 +36,8 @@ pub struct Recording<W> {
     content: Buffer,
     /// Numbers of collections and safepoints.
     pub(super) numbers: Numbers,
+    /// Processes whose JVMs are described.
+    pub(super) jvms: HashSet<u32>,
 }
 
 impl<W: Write> Recording<W> {
@@ -46,6 +51,7 @@ impl<W: Write> Recording<W> {
             span: None,
             content: Buffer::default(),
             numbers: Numbers::default(),
+            jvms: HashSet::new(),
         }
     }
 

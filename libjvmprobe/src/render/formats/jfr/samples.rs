@@ -20,7 +20,7 @@ use crate::{
     names::java::internal_name,
     stack::{
         Kind,
-        profile::{Measure, Profile, Sample},
+        profile::{FrameId, Measure, Profile, Sample},
         waiting::{ASLEEP, BLOCKED, IDLE, RUNNABLE, SHORT},
     },
 };
@@ -270,13 +270,15 @@ fn fields(profile: &Profile, sample: &Sample, shape: Shape, pools: &mut Pools) -
         _ => 0,
     };
     let frames = &sample.stack[..sample.stack.len() - labels];
-    let label = |at: usize| {
-        let id = sample.stack.get(frames.len() + at)?;
-        (at < labels).then(|| &*profile.frame(*id).name)
+    let label = sample.stack.get(frames.len()).map(|&id| &*profile.frame(id).name);
+    let frames = match shape {
+        Shape::Allocation => java_part(profile, frames),
+        Shape::Occurrences(of) if *of != EVENT_SAMPLE => java_part(profile, frames),
+        _ => frames,
     };
     let values: Vec<_> = frames.iter().rev().map(|&id| pools.frame(profile.frame(id))).collect();
     let innermost = values.first().copied();
-    let class = |pools: &mut Pools| match label(0) {
+    let class = |pools: &mut Pools| match label {
         Some(class) => pools.class(&internal_name(class)),
         None => NONE,
     };
@@ -307,7 +309,7 @@ fn fields(profile: &Profile, sample: &Sample, shape: Shape, pools: &mut Pools) -
         Shape::Occurrences(of) if *of == DEOPTIMIZATION => {
             to.number(innermost.map_or(NONE, |frame| frame.method));
             to.number(innermost.map_or(0, |frame| frame.line.into()));
-            let label = label(0).unwrap_or("unknown");
+            let label = label.unwrap_or("unknown");
             let (reason, action) = label
                 .strip_suffix(')')
                 .and_then(|label| label.split_once(" ("))
@@ -351,9 +353,19 @@ fn thread(sample: &Sample, pools: &mut Pools) -> u64 {
     pools.thread(thread, &sample.command)
 }
 
+/// Returns the stack without the innermost frames that the JDK's events do not have: native code and, for throwables, the
+/// method that records their stack. Stacks without Java code are complete.
+fn java_part<'a>(profile: &Profile, stack: &'a [FrameId]) -> &'a [FrameId] {
+    let is_kept = |&id: &FrameId| {
+        let frame = profile.frame(id);
+        frame.is_java() && &*frame.name != "java.lang.Throwable.fillInStackTrace"
+    };
+    stack.iter().rposition(is_kept).map_or(stack, |last| &stack[..=last])
+}
+
 /// Returns the number of innermost frames that are labels.
 fn labels(profile: &Profile, sample: &Sample) -> usize {
-    let is_label = |id: &&u32| profile.frame(**id).kind == Kind::Class;
+    let is_label = |id: &&FrameId| profile.frame(**id).kind == Kind::Class;
     sample.stack.iter().rev().take_while(is_label).count()
 }
 

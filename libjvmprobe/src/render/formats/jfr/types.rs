@@ -365,13 +365,19 @@ pub(super) const OLD_COLLECTION: Type = event(
     &[START, DURATION, GC_ID],
 );
 
+const THREADS: Field = field("totalThreadCount", INT, "Total Threads", Unit::Plain);
+const CRITICAL: Field = field("jniCriticalThreadCount", INT, "JNI Critical Threads", Unit::Plain);
+
+/// Value of an `int` that is not known, which the JDK's tools show as "N/A".
+pub(super) const UNKNOWN_INT: u64 = 1 << 31;
+
 /// Request of a safepoint. The duration ends when all threads have stopped.
 pub(super) const SAFEPOINT_BEGIN: Type = event(
     115,
     "jdk.SafepointBegin",
     "Safepoint Begin",
     SAFEPOINTS,
-    &[START, DURATION, SAFEPOINT_ID],
+    &[START, DURATION, SAFEPOINT_ID, THREADS, CRITICAL],
 );
 
 /// Time until all threads have stopped.
@@ -456,10 +462,49 @@ pub(super) const ACTIVE_SETTING: Type = event(
     ],
 );
 
+/// Types without events. Views of the JDK that also use other types fail if one of these is missing.
+const UNUSED: [Type; 5] = [
+    event(
+        131,
+        "jdk.NativeMethodSample",
+        "Native Sample",
+        PROFILING,
+        &[START, SAMPLED_THREAD, STACK, STATE],
+    ),
+    event(
+        132,
+        "jdk.JavaErrorThrow",
+        "Java Error",
+        APPLICATION,
+        &[
+            START,
+            EVENT_THREAD,
+            STACK,
+            field("message", STRING, "Message", Unit::Plain),
+            field("thrownClass", CLASS, "Class", Unit::Constant),
+        ],
+    ),
+    event(133, "jdk.ThreadEnd", "Java Thread End", APPLICATION, &[START, EVENT_THREAD]),
+    event(
+        134,
+        "jdk.SafepointCleanup",
+        "Safepoint Cleanup",
+        SAFEPOINTS,
+        &[START, DURATION, SAFEPOINT_ID],
+    ),
+    event(
+        135,
+        "jdk.Shutdown",
+        "JVM Shutdown",
+        &["Java Virtual Machine", "Runtime"],
+        &[START, field("reason", STRING, "Reason", Unit::Plain)],
+    ),
+];
+
 const NAME: &[Field] = &[field("name", STRING, "Name", Unit::Plain)];
 
 /// All types.
-pub(super) const TYPES: [&Type; 56] = [
+pub(super) const TYPES: [&Type; 61] = [
     &value(BOOLEAN, "boolean", "", &[]),
     &value(CHAR, "char", "", &[]),
     &value(FLOAT, "float", "", &[]),
@@ -615,6 +660,11 @@ pub(super) const TYPES: [&Type; 56] = [
     &OS_INFORMATION,
     &SYSTEM_PROPERTY,
     &ACTIVE_SETTING,
+    &UNUSED[0],
+    &UNUSED[1],
+    &UNUSED[2],
+    &UNUSED[3],
+    &UNUSED[4],
     &annotation(LABEL, "jdk.jfr.Label", &[field("value", STRING, "", Unit::Plain)]),
     &annotation(CATEGORY, "jdk.jfr.Category", &[field("value", STRING, "", Unit::List)]),
     &annotation(CONTENT_TYPE, "jdk.jfr.ContentType", &[]),
