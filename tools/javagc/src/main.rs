@@ -2,11 +2,10 @@
 //! application was stopped.
 //!
 //! The arguments ([`args`]) name JVMs. The library records their pauses
-//! ([`libjvmprobe::trace::pauses`]), [`report`] prints them, and [`recording`] writes them to files of JDK Flight Recorder.
+//! ([`libjvmprobe::trace::pauses`]), and [`report`] prints them.
 
 mod args;
 mod list;
-mod recording;
 mod report;
 
 use std::process::ExitCode;

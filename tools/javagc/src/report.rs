@@ -4,9 +4,10 @@ use std::path::{Path, PathBuf};
 
 use libjvmprobe::{
     Result,
+    bpf::clock,
     render::{
         columns::{fit, wrap},
-        formats::jfr,
+        formats::jfr::{self, file::RecordingFile},
         output::Output,
         stops::{OPERATION, Row, head, size, suffix},
         table::{RuledTable, Times, lost_line},
@@ -19,12 +20,13 @@ use libjvmprobe::{
     },
 };
 
-use crate::{args::Args, recording::Recording};
+use crate::args::Args;
 
 /// Outputs of the records: standard output or files, each with its own format.
 pub struct Reports {
     texts: Vec<Report>,
-    recordings: Vec<Recording>,
+    /// Files in JDK Flight Recorder's format. They contain all records, whatever is printed.
+    recordings: Vec<RecordingFile>,
 }
 
 impl Reports {
@@ -33,8 +35,12 @@ impl Reports {
         let to = |path: Option<&Path>| Report::open(args, path);
         let (recordings, texts): (Vec<_>, Vec<_>) =
             args.output.iter().partition(|path| jfr::is_named(path));
-        let recordings = recordings.into_iter().map(|path| Recording::create(path));
-        let recordings = recordings.collect::<Result<_>>()?;
+        let mut recordings: Vec<_> = recordings
+            .into_iter()
+            .map(|path| RecordingFile::create(path))
+            .collect::<Result<_>>()?;
+        let begin_ns = clock::unix_ns(clock::monotonic_ns());
+        recordings.iter_mut().try_for_each(|file| file.add(|to| to.host(begin_ns)))?;
         // A recording cannot be read while it grows, so records are printed, too.
         let texts = match &texts[..] {
             [] => vec![to(None)?],
@@ -45,7 +51,8 @@ impl Reports {
 
     /// Ends the recordings, and returns their paths.
     pub fn finish(&mut self) -> Result<Vec<PathBuf>> {
-        self.recordings.drain(..).map(Recording::finish).collect()
+        let paths = self.recordings.drain(..).map(RecordingFile::finish);
+        paths.filter_map(Result::transpose).collect()
     }
 }
 
@@ -53,7 +60,11 @@ impl Sink for Reports {
     /// Writes a record to each output whose options select it.
     fn record(&mut self, record: &Record) -> Result<()> {
         self.texts.iter_mut().try_for_each(|report| report.record(record))?;
-        self.recordings.iter_mut().try_for_each(|recording| recording.record(record))?;
+        if let Some(ts_ns) = record.ts_ns() {
+            let begin_ns = clock::unix_ns(ts_ns);
+            let files = &mut self.recordings;
+            files.iter_mut().try_for_each(|file| file.add(|to| to.pause(record, begin_ns)))?;
+        }
         if let (Record::Lost(lost), false) = (record, self.texts.iter().all(|report| report.json)) {
             lost.warn();
         }

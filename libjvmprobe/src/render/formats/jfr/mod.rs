@@ -3,6 +3,7 @@
 //! | module | contents |
 //! |---|---|
 //! | [`recording`] | chunks, written as a stream |
+//! | [`file`](mod@file) | recordings in files |
 //! | `samples` | events of a profile |
 //! | `pauses` | events of collections and safepoints |
 //! | [`facts`] | events that describe the JVM and the host |
@@ -14,6 +15,7 @@
 
 mod encode;
 pub mod facts;
+pub mod file;
 mod metadata;
 mod names;
 mod pauses;

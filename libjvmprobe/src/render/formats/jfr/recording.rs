@@ -103,16 +103,17 @@ impl<W: Write> Recording<W> {
         Ok(())
     }
 
+    /// Returns whether the recording has events. Without one, nothing is written, and readers reject the empty file.
+    pub(super) fn has_events(&self) -> bool {
+        self.chunk > 0 || self.span.is_some()
+    }
+
     /// Ends the recording.
     ///
     /// # Errors
-    /// Errors of the writer; [`io::ErrorKind::InvalidInput`] if the recording has no events, because readers reject
-    /// files without a chunk.
+    /// Errors of the writer.
     pub fn finish(mut self) -> io::Result<()> {
         self.flush(true)?;
-        if self.chunk == 0 {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "there are no events"));
-        }
         self.to.flush()
     }
 }
