@@ -36,6 +36,11 @@ pub fn write(
         jvms.retain(|jvm_data| jvm.is_none_or(|jvm| jvm.includes(&jvm_data.identity)));
         let begin_ns = stored.window.begin_ns.max(part.0);
         for jvm_data in jvms {
+            // Waits have no sampling rate. With that of CPU time, numbers of samples of both are comparable.
+            let mut rates = jvm_data.profiles.iter().map(|profile| profile.hertz);
+            let hertz = rates.find(|&hertz| hertz > 0).unwrap_or(0);
+            let all = jvm_data.profiles.iter_mut();
+            all.filter(|profile| profile.hertz == 0).for_each(|profile| profile.hertz = hertz);
             // Threads are grouped by the process's name and number.
             let name: std::sync::Arc<str> = jvm_data.identity.name.as_str().into();
             let samples = jvm_data.profiles.iter_mut().flat_map(|profile| &mut profile.samples);
@@ -48,7 +53,10 @@ pub fn write(
     for file in files {
         match file.finish()? {
             Some(path) => written.push(path),
-            None => bail!("nothing is stored for {}", span(period.0, period.1)),
+            None => {
+                let of = jvm.map(|jvm| format!(" of JVMs that match `{jvm}`")).unwrap_or_default();
+                bail!("nothing is stored for {}{of}", span(period.0, period.1))
+            }
         }
     }
     Ok(written)

@@ -1,7 +1,7 @@
 //! Names of methods and classes in the form of class files, as recordings contain them.
 
 use crate::{
-    names::java::descriptor,
+    names::java::{descriptor, internal_name},
     stack::{Frame, Kind},
 };
 
@@ -37,7 +37,8 @@ impl MethodName {
         let (class, descriptor) = match frame.kind {
             Kind::Kernel => ("kernel", KERNEL),
             Kind::Stub => ("stub", NATIVE),
-            _ => (frame.module.as_deref().unwrap_or_default(), NATIVE),
+            // Names that begin with a bracket, such as `[vdso]`, would be those of arrays.
+            _ => (frame.module.as_deref().unwrap_or_default().trim_matches(['[', ']']), NATIVE),
         };
         Self {
             class: class.to_owned(),
@@ -56,8 +57,17 @@ impl MethodName {
             None => (name, UNKNOWN_PARAMETERS.to_owned()),
         };
         let (class, method) = path.rsplit_once('.').unwrap_or(("", path));
-        let class = class.replace('.', "/");
+        let class = class.trim_start_matches('[').replace('.', "/");
         Self { class, name: method.to_owned(), descriptor, is_native: false }
+    }
+}
+
+/// Returns the class file name of a class in Java syntax. Placeholders such as `[other]` lose their brackets, which would
+/// make them arrays.
+pub(super) fn class_name(class: &str) -> String {
+    match class.strip_prefix('[') {
+        Some(placeholder) => placeholder.trim_matches(['[', ']']).to_owned(),
+        None => internal_name(class),
     }
 }
 
@@ -75,5 +85,7 @@ mod tests {
         assert_eq!(parts("a.B.c(int, a.D[])"), "a/B c (I[La/D;)V");
         assert_eq!(parts("a.B.c()"), "a/B c ()V");
         assert_eq!(parts("run"), " run (L...;)V");
+        assert_eq!(parts("[x].run"), "x] run (L...;)V");
+        assert_eq!(["byte[]", "[others]", "a.B"].map(class_name), ["[B", "others", "a/B"]);
     }
 }

@@ -7,7 +7,7 @@ use std::io::{self, Write};
 
 use super::{
     encode::Buffer,
-    names::MethodName,
+    names::{MethodName, class_name},
     pools::{NONE, Pools, STATE_DEFAULT, STATE_RUNNABLE, STATE_SLEEPING, Thread},
     recording::Recording,
     types::{
@@ -16,13 +16,10 @@ use super::{
         EXECUTION_SAMPLE, THREAD_START, Type, WALL_CLOCK_SAMPLE,
     },
 };
-use crate::{
-    names::java::internal_name,
-    stack::{
-        Kind,
-        profile::{FrameId, Measure, Profile, Sample},
-        waiting::{ASLEEP, BLOCKED, IDLE, RUNNABLE, SHORT},
-    },
+use crate::stack::{
+    Kind,
+    profile::{FrameId, Measure, Profile, Sample},
+    waiting::{ASLEEP, BLOCKED, IDLE, RUNNABLE, SHORT},
 };
 
 /// Maximum number of events of one profile that are written one by one. If more events of the program were counted,
@@ -279,7 +276,7 @@ fn fields(profile: &Profile, sample: &Sample, shape: Shape, pools: &mut Pools) -
     let values: Vec<_> = frames.iter().rev().map(|&id| pools.frame(profile.frame(id))).collect();
     let innermost = values.first().copied();
     let class = |pools: &mut Pools| match label {
-        Some(class) => pools.class(&internal_name(class)),
+        Some(class) => pools.class(&class_name(class)),
         None => NONE,
     };
     to.number(thread);
