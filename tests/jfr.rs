@@ -178,24 +178,33 @@ fn check_collections(runtime: &Runtime, flags: &str) {
     let (ours, all) = (jfr::read(runtime, &own), jfr::read(runtime, &theirs));
     for kind in ["jdk.GarbageCollection", "jdk.GCPhasePause", "jdk.ExecuteVMOperation"] {
         let ours = phases(&ours, kind);
-        // The JVM's recording is longer.
+        // The JVM's recording is longer, and also has VM operations that run without a safepoint.
         let (first, last) = (ours[0].0.saturating_sub(SAME), ours[ours.len() - 1].0 + SAME);
-        let at_safepoint = |event: &&Event| event.text("startTime") != "";
-        let all: Vec<_> = all.iter().filter(at_safepoint).cloned().collect();
-        let theirs: Vec<_> = phases(&all, kind)
+        let at_safepoints = all.iter().filter(|event| !event.is_false("safepoint"));
+        let at_safepoints: Vec<_> = at_safepoints.cloned().collect();
+        let theirs: Vec<_> = phases(&at_safepoints, kind)
             .into_iter()
             .filter(|(start, ..)| (first..=last).contains(start))
             .collect();
-        let names = |phases: &[Phase]| -> Vec<_> {
-            phases.iter().map(|(.., name, cause)| (name.clone(), cause.clone())).collect()
+        // A concurrent cycle that has not ended with the trace is only in the JVM's recording.
+        let is_cycle = |phase: &Phase| ["G1Old", "Z"].contains(&phase.2.as_str());
+        let (cycles, ours): (Vec<_>, Vec<_>) = ours.into_iter().partition(is_cycle);
+        let (their_cycles, theirs): (Vec<_>, Vec<_>) = theirs.into_iter().partition(is_cycle);
+        let is_same = |a: &Phase, b: &Phase| {
+            // The JVM names the phases of a pause; their names are not those of operations.
+            let is_named_alike = kind == "jdk.GCPhasePause" || (&a.2, &a.3) == (&b.2, &b.3);
+            a.0.abs_diff(b.0) < SAME && is_named_alike
         };
-        if kind != "jdk.GCPhasePause" {
-            assert_eq!(names(&ours), names(&theirs), "{flags}: {kind}");
-        }
-        assert_eq!(ours.len(), theirs.len(), "{flags}: {kind}");
+        assert_eq!(ours.len(), theirs.len(), "{flags}: {kind}: {ours:?} {theirs:?}");
         for (a, b) in ours.iter().zip(&theirs) {
-            assert!(a.0.abs_diff(b.0) < SAME, "{flags}: {kind}: {a:?} {b:?}");
+            assert!(is_same(a, b), "{flags}: {kind}: {a:?} {b:?}");
         }
+        for a in &cycles {
+            // The cause that javagc reads may already be that of a collection during the cycle.
+            let is_same = |b: &Phase| a.0.abs_diff(b.0) < SAME && a.2 == b.2;
+            assert!(their_cycles.iter().any(is_same), "{flags}: {a:?} {their_cycles:?}");
+        }
+        assert!(their_cycles.len() <= cycles.len() + 1, "{flags}: {cycles:?} {their_cycles:?}");
     }
     let heap = |events: &[Event]| -> Vec<_> {
         let of = of(events, "jdk.GCHeapSummary");
@@ -222,7 +231,7 @@ fn collections_equal_those_of_the_jvms_own_recording() {
     run_beside_others();
     for (name, flags) in [
         // With less memory, some stops have two collections, which are one event in our file.
-        ("temurin-21", "-XX:+UseG1GC -Xmx256m"),
+        ("temurin-21", "-XX:+UseG1GC -Xmx1g"),
         ("temurin-25", "-XX:+UseSerialGC"),
         ("temurin-25", "-XX:+UseParallelGC"),
         ("temurin-21", "-XX:+UseZGC"),

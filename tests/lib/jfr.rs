@@ -29,6 +29,11 @@ impl Event {
         self.values[field].as_u64().unwrap_or_else(|| panic!("{field}: {self:?}"))
     }
 
+    /// Returns whether a field is `false`.
+    pub fn is_false(&self, field: &str) -> bool {
+        self.values[field].as_bool() == Some(false)
+    }
+
     /// Returns a field that is a duration, in nanoseconds.
     ///
     /// # Panics

@@ -8,8 +8,8 @@ use std::collections::HashMap;
 use super::{
     encode::Buffer,
     types::{
-        CATEGORY, CONTENT_TYPE, DATA_AMOUNT, Family, Field, LABEL, TIMESPAN, TIMESTAMP, TYPES,
-        Type, TypeId, UNSIGNED, Unit,
+        self, CATEGORY, CONTENT_TYPE, DATA_AMOUNT, Family, Field, LABEL, TIMESPAN, TIMESTAMP, Type,
+        TypeId, UNSIGNED, Unit,
     },
 };
 
@@ -136,7 +136,7 @@ impl Texts {
 pub(super) fn write(start: u64, to: &mut Buffer) {
     let mut root = Element::new("root");
     let mut metadata = Element::new("metadata");
-    metadata.children.extend(TYPES.iter().map(|of| Element::of_type(of)));
+    metadata.children.extend(types::all().map(Element::of_type));
     root.children.push(metadata);
     root.children.push(Element::new("region").with("locale", "en_US").with("gmtOffset", "0"));
     let (mut texts, mut tree) = (Texts::default(), Buffer::default());
@@ -161,11 +161,11 @@ mod tests {
 
     #[test]
     fn fields_have_known_types_and_identifiers_are_unique() {
-        let ids: HashSet<_> = TYPES.iter().map(|of| of.id).collect();
-        assert_eq!(ids.len(), TYPES.len());
-        let names: HashSet<_> = TYPES.iter().map(|of| of.name).collect();
-        assert_eq!(names.len(), TYPES.len());
-        for of in TYPES {
+        let count = types::all().count();
+        let ids: HashSet<_> = types::all().map(|of| of.id).collect();
+        let names: HashSet<_> = types::all().map(|of| of.name).collect();
+        assert_eq!((ids.len(), names.len()), (count, count));
+        for of in types::all() {
             for field in of.fields {
                 assert!(ids.contains(&field.of), "{}.{}", of.name, field.name);
             }

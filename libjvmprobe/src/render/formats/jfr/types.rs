@@ -324,14 +324,15 @@ pub(super) const GARBAGE_COLLECTION: Type = event(
     ],
 );
 
+const PHASES: &[&str] = &["Java Virtual Machine", "GC", "Phases"];
+const PHASE: &[Field] = &[START, DURATION, GC_ID, field("name", STRING, "Name", Unit::Plain)];
+
+const fn phase(id: u64, name: &'static str, label: &'static str) -> Type {
+    event(id, name, label, PHASES, PHASE)
+}
+
 /// A pause of a garbage collection.
-pub(super) const GC_PHASE_PAUSE: Type = event(
-    111,
-    "jdk.GCPhasePause",
-    "GC Phase Pause",
-    &["Java Virtual Machine", "GC", "Phases"],
-    &[START, DURATION, GC_ID, field("name", STRING, "Name", Unit::Plain)],
-);
+pub(super) const GC_PHASE_PAUSE: Type = phase(111, "jdk.GCPhasePause", "GC Phase Pause");
 
 /// Used heap before or after a garbage collection.
 pub(super) const GC_HEAP_SUMMARY: Type = event(
@@ -463,7 +464,7 @@ pub(super) const ACTIVE_SETTING: Type = event(
 );
 
 /// Types without events. Views of the JDK that also use other types fail if one of these is missing.
-const UNUSED: [Type; 5] = [
+const UNUSED: [Type; 9] = [
     event(
         131,
         "jdk.NativeMethodSample",
@@ -499,12 +500,21 @@ const UNUSED: [Type; 5] = [
         &["Java Virtual Machine", "Runtime"],
         &[START, field("reason", STRING, "Reason", Unit::Plain)],
     ),
+    phase(136, "jdk.GCPhasePauseLevel1", "GC Phase Pause Level 1"),
+    phase(137, "jdk.GCPhasePauseLevel2", "GC Phase Pause Level 2"),
+    phase(138, "jdk.GCPhasePauseLevel3", "GC Phase Pause Level 3"),
+    phase(139, "jdk.GCPhasePauseLevel4", "GC Phase Pause Level 4"),
 ];
+
+/// Returns all types.
+pub(super) fn all() -> impl Iterator<Item = &'static Type> {
+    TYPES.into_iter().chain(&UNUSED)
+}
 
 const NAME: &[Field] = &[field("name", STRING, "Name", Unit::Plain)];
 
-/// All types.
-pub(super) const TYPES: [&Type; 61] = [
+/// All types with events, and the types of their fields.
+const TYPES: [&Type; 56] = [
     &value(BOOLEAN, "boolean", "", &[]),
     &value(CHAR, "char", "", &[]),
     &value(FLOAT, "float", "", &[]),
@@ -660,11 +670,6 @@ pub(super) const TYPES: [&Type; 61] = [
     &OS_INFORMATION,
     &SYSTEM_PROPERTY,
     &ACTIVE_SETTING,
-    &UNUSED[0],
-    &UNUSED[1],
-    &UNUSED[2],
-    &UNUSED[3],
-    &UNUSED[4],
     &annotation(LABEL, "jdk.jfr.Label", &[field("value", STRING, "", Unit::Plain)]),
     &annotation(CATEGORY, "jdk.jfr.Category", &[field("value", STRING, "", Unit::List)]),
     &annotation(CONTENT_TYPE, "jdk.jfr.ContentType", &[]),
