@@ -1,5 +1,6 @@
 //! Output files in JDK Flight Recorder's format, read by the JDK's own `jfr` command.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![allow(clippy::print_stdout, reason = "the figures are printed")]
 
 use std::{
     collections::BTreeMap,
@@ -7,26 +8,31 @@ use std::{
     io::BufWriter,
     path::Path,
     process::Command,
-    time::{Duration, SystemTime, UNIX_EPOCH},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
+use jiff::Timestamp;
 use jvmprobe_tests::{
     folded,
     jfr::{self, Event},
     load::Load,
     run_beside_others,
     runtimes::{Runtime, named},
-    synthetic::Dice,
+    synthetic::{self, Dice},
     tool::{self, Output, Tool, binary},
     windows::{SAMPLES, folder, synthetic_window},
 };
-use jvmprobed::store::Store;
+use jvmprobed::{
+    store::Store,
+    window::{Identity, JvmData, Window},
+};
 use libjvmprobe::{
     render::formats::jfr::recording::Recording,
     stack::{
         Frame, Kind,
         profile::{Measure, Profile, Sample},
     },
+    trace::pauses::record::{Record, Stop},
 };
 use serde_json::Value;
 
@@ -338,6 +344,103 @@ fn stored_windows_become_one_recording() {
     let output = show(&["--jvm", "^nothing$"]);
     assert!(!output.status.success() && output.stderr.contains("^nothing$"), "{output:?}");
     assert!(!path.exists());
+}
+
+/// Number of JVMs in the windows of [`busy_window`].
+const JVMS: u32 = 10;
+
+/// Returns a window of 15 seconds with busy JVMs. Each uses one CPU, sampled 19 times per second, with stacks of `stacks`.
+fn busy_window(begin_ns: u64, stacks: &Profile, dice: &mut Dice) -> Window {
+    const SECONDS: u64 = 15;
+    let jvm = |pid: u32, dice: &mut Dice| {
+        let profiles = [
+            (Measure::Time, SECONDS * 19, 1),
+            (Measure::Allocation, 60, 100_000_000),
+            (Measure::Elapsed("wait".into()), 100, 150_000_000),
+        ];
+        let profiles = profiles.into_iter().map(|(measure, count, weight)| {
+            let mut profile = Profile::of(measure);
+            profile.hertz = 19;
+            profile.slot_ns = 100_000_000;
+            (profile.begin_unix_ns, profile.duration_ns) = (begin_ns, SECONDS * 1_000_000_000);
+            for _ in 0..count {
+                // Some stacks are far more frequent than others.
+                let at = dice.below(stacks.samples.len() as u64);
+                let at = dice.below(at + 1) as usize;
+                let frames = stacks.samples[at].stack.iter().take(40);
+                let frames = frames.map(|&id| profile.intern(stacks.frame(id).clone()));
+                let stack = frames.collect();
+                let slot = dice.below(SECONDS * 10) as u32;
+                let tid = pid + dice.below(8) as u32;
+                let sample = Sample::of(pid, format!("worker-{tid}").into(), tid, stack);
+                let times = vec![(slot, weight)];
+                profile.samples.push(Sample { count: weight, occurrences: 1, times, ..sample });
+            }
+            profile.merge(false);
+            profile
+        });
+        let profiles: Vec<_> = profiles.collect();
+        let pauses = (0..10).map(|at| {
+            let time = Timestamp::from_nanosecond((begin_ns + at * 1_400_000_000).into());
+            Record::Pause(Stop {
+                time: format!("{:.9}", time.unwrap()),
+                pid,
+                collector: "G1".into(),
+                op: Some("G1CollectForAllocation".into()),
+                cause: Some("G1 Evacuation Pause".into()),
+                collections: 1,
+                ttsp_ns: Some(9000),
+                pause_ns: Some(2_000_000),
+                stopped_ns: 2_100_000,
+                heap_before: Some(100 << 20),
+                heap_after: Some(20 << 20),
+                ..Stop::default()
+            })
+        });
+        let name = format!("service-{pid}");
+        let identity = Identity { pid, started_ns: 1, name, ..Identity::default() };
+        let identity = identity.into();
+        JvmData { identity, profiles, pauses: pauses.collect(), ..JvmData::default() }
+    };
+    let jvms = (0..JVMS).map(|number| jvm(1000 * (number + 1), dice)).collect();
+    Window { begin_ns, end_ns: begin_ns + SECONDS * 1_000_000_000, jvms, ..Window::default() }
+}
+
+#[test]
+#[ignore = "long: make test-all"]
+fn a_day_of_ten_jvms_is_converted_with_little_memory() {
+    const WINDOWS: u64 = 4 * 60 * 24;
+    run_beside_others();
+    let dir = folder();
+    let begin = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs() - 86_400;
+    let mut store = Store::open(dir.path(), Duration::from_secs(48 * 3600), 1 << 40).unwrap();
+    let stacks = synthetic::compiler(2000, 600, 16).profile;
+    let mut dice = Dice(7);
+    for at in 0..WINDOWS {
+        store.put(busy_window((begin + at * 15) * 1_000_000_000, &stacks, &mut dice));
+    }
+    let path = dir.path().join("day.jfr");
+    let started = Instant::now();
+    let output = Command::new("/usr/bin/time")
+        .args(["-f", "%M"])
+        .arg(binary("jvmprobed"))
+        .args(["show", "-q", "--since", "25h", "--dir"])
+        .arg(dir.path())
+        .arg("-o")
+        .arg(&path)
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let elapsed = started.elapsed();
+    let text = String::from_utf8(output.stderr).unwrap();
+    let kilobytes: u64 = text.lines().last().unwrap().parse().unwrap();
+    let bytes = fs::metadata(&path).unwrap().len();
+    println!("{} MB in {elapsed:.1?}, with {} MB of memory", bytes >> 20, kilobytes >> 10);
+    assert!(kilobytes < 150 << 10, "{kilobytes} kB");
+    // Windows whose stacks exceed the store's limits keep their counts.
+    let counts = jfr::counts(named("temurin-25"), &path);
+    assert_eq!(counts["jdk.ExecutionSample"], WINDOWS * u64::from(JVMS) * 15 * 19);
+    assert_eq!(counts["jdk.GCPhasePause"], WINDOWS * u64::from(JVMS) * 10);
 }
 
 /// Returns a profile with unusual names, numbers and times.

@@ -26,6 +26,9 @@ use crate::stack::{
 /// each event in the file represents several of them.
 const MAX_SINGLE: u64 = 1_000_000;
 
+/// Maximum number of samples of CPU time in one profile. Each is an event, and no honest profile has as many.
+const MAX_CPU: u64 = 1_000_000_000;
+
 /// Samples per second, for profiles of wall-clock time without a sampling rate.
 const HERTZ: u64 = 100;
 
@@ -56,19 +59,24 @@ impl PartialEq for Type {
 impl Eq for Type {}
 
 impl Shape {
-    fn of(measure: &Measure) -> Self {
-        match measure {
+    fn of(profile: &Profile) -> Self {
+        match &profile.measure {
             Measure::Time => Self::Cpu,
             Measure::Allocation => Self::Allocation,
             Measure::Elapsed(name) => match &**name {
                 "compiles" => Self::Compilation,
                 "wall" => Self::Wall { waits: false },
-                _ => Self::Wall { waits: true },
+                // As javaprof, jvmprobed and javawait name them.
+                "off-cpu" | "wait" | "waits" => Self::Wall { waits: true },
+                _ => Self::Occurrences(&EVENT_SAMPLE),
             },
             Measure::Events(name) => Self::Occurrences(match &**name {
                 "exceptions" => &EXCEPTION_THROW,
                 "classes" => &CLASS_DEFINE,
-                "threads" => &THREAD_START,
+                // The profile of a thread dump has the same name, but no classes of started threads.
+                "threads" if profile.samples.iter().any(|s| labels(profile, s) > 0) => {
+                    &THREAD_START
+                }
                 "deopt" => &DEOPTIMIZATION,
                 _ => &EVENT_SAMPLE,
             }),
@@ -115,9 +123,15 @@ impl<W: Write> Recording<W> {
     /// # Errors
     /// Errors of the writer.
     pub fn profile(&mut self, profile: &Profile) -> io::Result<()> {
-        let shape = Shape::of(&profile.measure);
+        let shape = Shape::of(profile);
         if profile.samples.is_empty() {
             return Ok(());
+        }
+        let total = profile.samples.iter().fold(0_u64, |sum, s| sum.saturating_add(s.count));
+        if shape == Shape::Cpu && total > MAX_CPU {
+            let error =
+                format!("the profile has {total} samples, more than a recording can contain");
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, error));
         }
         self.settings(profile, shape)?;
         let mut entries = entries(profile);
@@ -126,7 +140,7 @@ impl<W: Write> Recording<W> {
             (entry.slot, sample.pid, sample.tid)
         };
         entries.sort_unstable_by_key(|entry| (thread(entry), entry.sample));
-        let is_single = profile.total() <= MAX_SINGLE;
+        let is_single = total <= MAX_SINGLE;
         let hertz = if profile.hertz == 0 { HERTZ } else { profile.hertz };
         let mut encoded: Vec<Option<Encoded>> = Vec::new();
         encoded.resize_with(profile.samples.len(), || None);
@@ -219,7 +233,7 @@ impl<W: Write> Recording<W> {
 /// Returns the counts of all samples. Compilations have one entry for each sample.
 fn entries(profile: &Profile) -> Vec<Entry> {
     let mut entries = Vec::new();
-    let is_compilation = Shape::of(&profile.measure) == Shape::Compilation;
+    let is_compilation = Shape::of(profile) == Shape::Compilation;
     for (number, sample) in profile.samples.iter().enumerate() {
         let mut rest = sample.count;
         if profile.slot_ns > 0 && !is_compilation {
@@ -374,4 +388,62 @@ fn state(profile: &Profile, sample: &Sample, waits: bool) -> u64 {
     let is_labelled = sample.stack.last().is_some_and(|&id| profile.frame(id).kind == Kind::Class);
     let is_waiting = is_waiting || waits || is_labelled && innermost != "[on CPU]";
     if is_waiting { STATE_SLEEPING } else { STATE_RUNNABLE }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stack::Frame;
+
+    /// Returns a profile of one stack with this count.
+    fn profile(measure: Measure, count: u64) -> Profile {
+        let mut profile = Profile::of(measure);
+        let stack = vec![profile.intern(Frame::new(Kind::Java, "a.B.c"))];
+        profile.samples.push(Sample { count, ..Sample::of(1, "main".into(), 1, stack) });
+        profile
+    }
+
+    /// Returns the size of a recording of this profile.
+    fn size(profile: &Profile) -> usize {
+        let mut bytes = Vec::new();
+        let mut recording = Recording::new(&mut bytes);
+        recording.profile(profile).unwrap();
+        recording.finish().unwrap();
+        bytes.len()
+    }
+
+    #[test]
+    fn more_than_a_million_occurrences_are_one_event() {
+        let exceptions = |count| size(&profile(Measure::Events("exceptions".into()), count));
+        assert!(exceptions(MAX_SINGLE) > 10_000_000);
+        assert!(exceptions(MAX_SINGLE + 1) < 20_000);
+    }
+
+    #[test]
+    fn implausible_number_of_samples_is_an_error() {
+        let profile = profile(Measure::Time, MAX_CPU + 1);
+        let error = Recording::new(Vec::new()).profile(&profile).unwrap_err();
+        assert!(error.to_string().contains("1000000001 samples"), "{error}");
+    }
+
+    #[test]
+    fn events_are_spread_evenly_over_their_slot() {
+        let at = |number| spread((100, 200), number, 4);
+        assert_eq!([0, 1, 2, 3].map(at), [112, 137, 162, 187]);
+        assert_eq!(spread((5, 5), 0, 0), 5);
+    }
+
+    #[test]
+    fn native_code_at_the_innermost_end_is_left_out() {
+        let mut profile = Profile::default();
+        let frames = [
+            (Kind::Native, "start_thread"),
+            (Kind::Java, "a.B.c"),
+            (Kind::Inlined, "java.lang.Throwable.fillInStackTrace"),
+            (Kind::Jvm, "JVM_FillInStackTrace"),
+        ];
+        let stack = frames.map(|(kind, name)| profile.intern(Frame::new(kind, name)));
+        assert_eq!(java_part(&profile, &stack), &stack[..2]);
+        assert_eq!(java_part(&profile, &stack[..1]), &stack[..1]);
+    }
 }

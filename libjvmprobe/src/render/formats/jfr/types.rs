@@ -18,7 +18,7 @@ pub(super) struct Type {
     pub(super) name: &'static str,
     /// Name for people; empty for types that have none.
     pub(super) label: &'static str,
-    /// What the type describes.
+    /// Purpose.
     pub(super) family: Family,
     /// Category of an event, from the most general to the most specific.
     pub(super) category: &'static [&'static str],
