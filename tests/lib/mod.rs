@@ -32,6 +32,7 @@
 //! | [`bpf`] | BPF objects that a process holds |
 //! | [`proc`] | process data from /proc |
 //! | [`pprof`] | parser for profiles in the pprof format |
+//! | [`jfr`] | reads recordings with the JDK's `jfr` command |
 //! | [`speedscope`] | parser for profiles in the speedscope format |
 //! | [`tool`] | starts a tool and reads its output |
 //! | [`turn`] | which tests may run at the same time |
@@ -53,6 +54,7 @@ pub mod fake;
 pub mod folded;
 pub mod fuse;
 pub mod gclog;
+pub mod jfr;
 pub mod load;
 pub mod manifests;
 pub mod page;

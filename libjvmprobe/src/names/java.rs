@@ -30,3 +30,49 @@ pub(crate) fn java_parameters(descriptor: &str) -> Option<String> {
     }
     Some(format!("({})", types.join(", ")))
 }
+
+/// Converts a class name in Java syntax to the form of class files: `java.lang.String[]` becomes
+/// `[Ljava/lang/String;`, and `java.lang.String` becomes `java/lang/String`.
+pub(crate) fn internal_name(class: &str) -> String {
+    if class.ends_with("[]") { field_descriptor(class) } else { class.replace('.', "/") }
+}
+
+/// Converts parameters in Java syntax to the descriptor of a method without a result (JVMS 4.3.3):
+/// `int, java.lang.String` becomes `(ILjava/lang/String;)V`.
+pub(crate) fn descriptor(parameters: &str) -> String {
+    let types = parameters.split(", ").filter(|name| !name.is_empty());
+    format!("({})V", types.map(field_descriptor).collect::<String>())
+}
+
+/// Converts a type in Java syntax to a field descriptor (JVMS 4.3.2).
+fn field_descriptor(name: &str) -> String {
+    let base = name.trim_end_matches("[]");
+    let dimensions = (name.len() - base.len()) / 2;
+    let base = match base {
+        "boolean" => "Z".to_owned(),
+        "byte" => "B".to_owned(),
+        "char" => "C".to_owned(),
+        "short" => "S".to_owned(),
+        "int" => "I".to_owned(),
+        "long" => "J".to_owned(),
+        "float" => "F".to_owned(),
+        "double" => "D".to_owned(),
+        class => format!("L{};", class.replace('.', "/")),
+    };
+    "[".repeat(dimensions) + &base
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_in_java_syntax_become_class_file_names() {
+        let names = ["byte[]", "a.B", "a.B[][]", "int"].map(internal_name);
+        assert_eq!(names, ["[B", "a/B", "[[La/B;", "int"]);
+        let parameters = "(I[Ljava/lang/String;J[[D)V";
+        let java = java_parameters(parameters).unwrap();
+        assert_eq!(descriptor(java.trim_matches(['(', ')'])), parameters);
+        assert_eq!(descriptor(""), "()V");
+    }
+}

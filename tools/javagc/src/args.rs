@@ -47,7 +47,7 @@ pub struct Args {
     #[arg(short = 'H', long)]
     pub histogram: bool,
 
-    /// Write to FILE; .json and .jsonl imply --json (repeatable)
+    /// Write to FILE: text, JSON (.json, .jsonl) or JDK Flight Recorder (.jfr) (repeatable)
     #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub output: Vec<PathBuf>,
 

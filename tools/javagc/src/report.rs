@@ -1,11 +1,13 @@
 //! Prints records as text or JSON lines.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use libjvmprobe::{
     Result,
+    bpf::clock,
     render::{
         columns::{fit, wrap},
+        formats::jfr::{self, file::RecordingFile},
         output::Output,
         stops::{OPERATION, Row, head, size, suffix},
         table::{RuledTable, Times, lost_line},
@@ -21,24 +23,49 @@ use libjvmprobe::{
 use crate::args::Args;
 
 /// Outputs of the records: standard output or files, each with its own format.
-pub struct Reports(Vec<Report>);
+pub struct Reports {
+    texts: Vec<Report>,
+    /// Files in JDK Flight Recorder's format. They contain all records, whatever is printed.
+    recordings: Vec<RecordingFile>,
+}
 
 impl Reports {
     /// Opens the outputs. Called before attaching, so that an unwritable output is reported early.
     pub fn open(args: &Args) -> Result<Self> {
         let to = |path: Option<&Path>| Report::open(args, path);
-        match &args.output[..] {
-            [] => Ok(Self(vec![to(None)?])),
-            paths => Ok(Self(paths.iter().map(|path| to(Some(path))).collect::<Result<_>>()?)),
-        }
+        let (recordings, texts): (Vec<_>, Vec<_>) =
+            args.output.iter().partition(|path| jfr::is_named(path));
+        let mut recordings: Vec<_> = recordings
+            .into_iter()
+            .map(|path| RecordingFile::create(path))
+            .collect::<Result<_>>()?;
+        let begin_ns = clock::unix_ns(clock::monotonic_ns());
+        recordings.iter_mut().try_for_each(|file| file.add(|to| to.host(begin_ns)))?;
+        // A recording cannot be read while it grows, so records are printed, too.
+        let texts = match &texts[..] {
+            [] => vec![to(None)?],
+            paths => paths.iter().map(|path| to(Some(path))).collect::<Result<_>>()?,
+        };
+        Ok(Self { texts, recordings })
+    }
+
+    /// Ends the recordings, and returns their paths.
+    pub fn finish(&mut self) -> Result<Vec<PathBuf>> {
+        let paths = self.recordings.drain(..).map(RecordingFile::finish);
+        paths.filter_map(Result::transpose).collect()
     }
 }
 
 impl Sink for Reports {
     /// Writes a record to each output whose options select it.
     fn record(&mut self, record: &Record) -> Result<()> {
-        self.0.iter_mut().try_for_each(|report| report.record(record))?;
-        if let (Record::Lost(lost), false) = (record, self.0.iter().all(|report| report.json)) {
+        self.texts.iter_mut().try_for_each(|report| report.record(record))?;
+        if let Some(ts_ns) = record.ts_ns() {
+            let begin_ns = clock::unix_ns(ts_ns);
+            let files = &mut self.recordings;
+            files.iter_mut().try_for_each(|file| file.add(|to| to.pause(record, begin_ns)))?;
+        }
+        if let (Record::Lost(lost), false) = (record, self.texts.iter().all(|report| report.json)) {
             lost.warn();
         }
         Ok(())
@@ -46,7 +73,7 @@ impl Sink for Reports {
 
     /// Whether all outputs were closed by their readers.
     fn is_closed(&self) -> bool {
-        self.0.iter().all(|report| report.out.is_closed())
+        self.texts.iter().all(|report| report.out.is_closed())
     }
 }
 

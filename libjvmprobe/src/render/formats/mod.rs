@@ -5,6 +5,7 @@
 //! | [`firefox`] | Firefox Profiler's format |
 //! | [`flamegraph`] | flame graphs, also of differences |
 //! | [`folded`] | folded stacks |
+//! | [`jfr`](mod@jfr) | recordings of JDK Flight Recorder |
 //! | [`pprof`] | pprof's format |
 //! | [`speedscope`] | speedscope's format |
 //!
@@ -24,6 +25,7 @@ use crate::{
 pub mod firefox;
 pub mod flamegraph;
 pub mod folded;
+pub mod jfr;
 pub mod pprof;
 pub mod speedscope;
 
@@ -72,11 +74,12 @@ pub struct FormatOptions<'a> {
 }
 
 /// All formats.
-pub const FORMATS: [&Format; 6] = [
+pub const FORMATS: [&Format; 7] = [
     &flamegraph::FORMAT,
     &page::FORMAT,
     &folded::FORMAT,
     &pprof::FORMAT,
+    &jfr::FORMAT,
     // Must precede speedscope, whose ending is a suffix of this one.
     &firefox::FORMAT,
     &speedscope::FORMAT,
@@ -141,7 +144,8 @@ mod tests {
         assert_eq!(name("a.ffprof.json"), Some("Firefox Profiler"));
         assert_eq!((name("a.gz"), name("svg")), (None, None));
         let all = ".svg (flame graph), .html (page), .folded (folded stacks), .pb.gz \
-                   (pprof), .ffprof.json (Firefox Profiler) or .json (speedscope)";
+                   (pprof), .jfr (JDK Flight Recorder), .ffprof.json (Firefox Profiler) or .json \
+                   (speedscope)";
         assert_eq!(list(), all);
     }
 }

@@ -43,6 +43,17 @@ impl Record {
         }
     }
 
+    /// Returns the begin of a stop or cycle, or the time of a summary, on `CLOCK_MONOTONIC`, in nanoseconds; `None` for other
+    /// records.
+    pub fn ts_ns(&self) -> Option<u64> {
+        match self {
+            Self::Pause(stop) | Self::Safepoint(stop) => Some(stop.ts_ns),
+            Self::Cycle(cycle) => Some(cycle.ts_ns),
+            Self::Summary(summary) => Some(summary.ts_ns),
+            Self::Lost(_) | Self::Limited(_) => None,
+        }
+    }
+
     /// Returns the end of a stop or cycle on `CLOCK_MONOTONIC`, in nanoseconds; `None` for other records.
     pub fn end_ns(&self) -> Option<u64> {
         match self {

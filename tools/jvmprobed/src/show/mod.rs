@@ -9,6 +9,7 @@
 //! | [`wall`] | wall-clock time of threads: CPU samples and waits in one profile |
 //! | [`gc`] | pauses, in the format of javagc |
 //! | [`thread_dumps`] | thread dumps, in the format of javastack |
+//! | [`recording`] | all stored data, as a recording of JDK Flight Recorder |
 //! | [`difference`] | change since an earlier period |
 //! | [`jvm_filter`] | selection of JVMs on the command line |
 //! | [`list`] | list of JVMs in the store |
@@ -18,13 +19,17 @@ pub mod difference;
 pub mod gc;
 pub mod jvm_filter;
 pub mod list;
+pub mod recording;
 pub mod selection;
 pub mod thread_dumps;
 pub mod time_arg;
 pub mod waits;
 pub mod wall;
 
-use std::{path::Path, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use anyhow::{Context, Result, bail};
 use jiff::Zoned;
@@ -32,7 +37,7 @@ use libjvmprobe::{
     render::{
         columns::wrap,
         files::Files,
-        formats::{self, FormatOptions, TitledProfile, flamegraph::Title, folded},
+        formats::{self, FormatOptions, TitledProfile, flamegraph::Title, folded, jfr},
         output::Output,
         summary::{self, SummaryOptions},
         units::span,
@@ -69,6 +74,18 @@ pub fn run(args: &Show) -> Result<()> {
     let now = Zoned::now();
     let from = args.since.resolve(&now);
     let until = args.until.unwrap_or(TimeArg::Ago(Duration::ZERO)).resolve(&now);
+    // Recordings contain all measures, so they are written independently of the other outputs, with less memory.
+    let (recordings, others): (Vec<_>, Vec<_>) =
+        args.output.iter().partition(|path| jfr::is_named(path));
+    if !recordings.is_empty() {
+        let period = (from, until);
+        for path in recording::write(&store_reader, period, args.jvm.as_ref(), &recordings)? {
+            log::info!("wrote {}", path.display());
+        }
+        if args.quiet && others.is_empty() {
+            return Ok(());
+        }
+    }
     let mut selection = Selection::read(&store_reader, from, until, args.jvm.as_ref())?;
     let mut out = Output::open(None)?;
     if args.gc {
@@ -245,7 +262,9 @@ fn write(
     base: Option<&Profile>,
     selection: &Selection,
 ) -> Result<()> {
-    let files = Files::create(&args.output, &[profile.measure.name()])?;
+    let is_other = |path: &&PathBuf| !jfr::is_named(path);
+    let paths: Vec<_> = args.output.iter().filter(is_other).cloned().collect();
+    let files = Files::create(&paths, &[profile.measure.name()])?;
     let options = folded::Options { threads: args.threads, ..Default::default() };
     let base = base.map(|base| folded::lines(base, options).join("\n"));
     let output_options =

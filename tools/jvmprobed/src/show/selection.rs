@@ -40,7 +40,7 @@ pub struct Selection {
 
 /// A window that overlaps the period.
 #[derive(Debug)]
-struct Part {
+pub(super) struct Part {
     begin_ns: u64,
     end_ns: u64,
     /// Time during which the daemon recorded data in it, in nanoseconds.
@@ -255,7 +255,7 @@ fn rates(windows: &[Stored]) -> Option<(u64, u64)> {
 }
 
 /// Removes data outside of the selected period from a window, as exactly as the times of the data are known.
-fn cut_out(stored: &mut Stored, period: Span) -> Part {
+pub(super) fn cut_out(stored: &mut Stored, period: Span) -> Part {
     /// If a profile's time slots are at most as long as the selected period divided by this number, the
     /// profile is cut to the selected period, with an error of at most half a slot at each end. Otherwise,
     /// the period is widened.

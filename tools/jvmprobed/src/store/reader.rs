@@ -63,6 +63,41 @@ impl StoreReader {
         self.read_each(is_wanted, |name| read(&self.0, name))
     }
 
+    /// Reads the windows that overlap the given period one after the other, so that only one of them is in memory, and calls
+    /// `visit` with each and the part of the period that it may contribute. Errors are handled as in
+    /// [`read`](Self::read).
+    ///
+    /// # Errors
+    /// The directory cannot be read, or `visit` fails.
+    pub fn visit(
+        &self,
+        (from_ns, until_ns): Span,
+        mut visit: impl FnMut(Stored, Span) -> Result<()>,
+    ) -> Result<()> {
+        let (mut from_ns, mut last_ns, mut tries) = (from_ns, from_ns, 0);
+        'again: loop {
+            let names = self.names()?.into_iter();
+            for name in names.filter(|name| name.begin_ns() < until_ns && name.end_ns() > from_ns) {
+                match read(&self.0, name) {
+                    Ok(stored) => {
+                        last_ns = last_ns.max(stored.window.end_ns);
+                        visit(stored, (from_ns, until_ns))?;
+                    }
+                    // The window was merged into a longer one, which also has data that was visited already.
+                    Err(e) if e.kind() == io::ErrorKind::NotFound && tries < MAX_TRIES => {
+                        (from_ns, tries) = (last_ns, tries + 1);
+                        continue 'again;
+                    }
+                    Err(e) => {
+                        let shown = self.0.path().display();
+                        log::warn!("ignoring {shown}/{name}, which cannot be read: {e}");
+                    }
+                }
+            }
+            return Ok(());
+        }
+    }
+
     /// Lists all windows, with the same handling of errors as [`read`](Self::read). `share` returns the same
     /// shared identity each time for a JVM that is in several windows.
     ///
