@@ -8,9 +8,20 @@
 
 #include <stdbool.h>
 #include <linux/bpf_perf_event.h>
+#include <linux/types.h>
+
+#define USER_ADDR_BITS 48
+#define MAX_INSTRUCTION_BYTES 4
 
 struct registers {
 };
+
+/* Returns a return address without its signature. Code that is compiled with pointer authentication signs return
+   addresses in the bits above the address (Arm Architecture Reference Manual, "Pointer authentication"). */
+static __always_inline __u64 without_signature(__u64 addr)
+{
+	return addr & ((1ULL << USER_ADDR_BITS) - 1);
+}
 
 /* Returns whether these are registers of user mode. */
 static __always_inline bool in_user_mode(const bpf_user_pt_regs_t *regs)

@@ -7,7 +7,7 @@
 #ifndef JVMPROBE_WALK_NATIVE_BPF_H
 #define JVMPROBE_WALK_NATIVE_BPF_H
 
-#include "arch_x86.bpf.h"
+#include "arch.bpf.h"
 #include "blob.bpf.h"
 
 #define SCAN_WORDS 32           /* number of words searched; a power of two */
@@ -120,7 +120,7 @@ __noinline __u64 find_row(struct walker *w, __u64 addr)
 	return row ? *(__u64 *)row : 0;
 }
 
-#ifdef WALKS_PROBED
+#ifdef FINDS_BREAKPOINTS
 
 /* Returns whether code is mapped at an address. */
 static __always_inline bool is_code(struct walker *w, __u64 addr)
@@ -184,7 +184,7 @@ __noinline int scan(struct walker *w)
 		w->found_ip = addr;
 		if (w->is_jvm && in_code_cache(w, addr))
 			break;
-		if (find_mapping(w, addr) && (find_row(w, addr - 1) >> 48 & 0xff) != ROW_UNKNOWN)
+		if (find_mapping(w, addr) && (find_row(w, addr - 1) >> 48 & ROW_KIND_MASK) != ROW_UNKNOWN)
 			break;
 	}
 	return i;
@@ -239,12 +239,13 @@ static __always_inline int caller_of_unknown(struct walker *w)
 __noinline int caller_of_native(struct walker *w)
 {
 	struct cached_address *slot;
-	__u64 addr, end, ip = 0, fp;
+	__u64 addr, end;
 	union {
 		__u64 word;
 		struct unwind_row row;
 	} known;
 	struct unwind_row *row = &known.row;
+	__u8 kind;
 
 	if (!w)
 		return END_IMPLAUSIBLE;
@@ -263,10 +264,11 @@ __noinline int caller_of_native(struct walker *w)
 			store_cached(slot, w, w->mappings_stamp);
 		}
 	}
-	switch (row->kind) {
+	kind = row->kind & ROW_KIND_MASK;
+	switch (kind) {
 	case ROW_SP:
 		end = w->sp + row->cfa * WORD;
-#ifdef WALKS_PROBED
+#ifdef FINDS_BREAKPOINTS
 		if (row->cfa == 1)
 			end += emulated_words(w) * WORD;
 #endif
@@ -281,13 +283,13 @@ __noinline int caller_of_native(struct walker *w)
 	case ROW_DEREF_FP_PLUS_8:
 		if (read_user(&end, WORD, w->fp + (__s16)row->cfa * WORD))
 			return END_UNREADABLE;
-		end += row->kind == ROW_DEREF_FP_PLUS_8 ? WORD : 0;
+		end += kind == ROW_DEREF_FP_PLUS_8 ? WORD : 0;
 		break;
 	case ROW_DEREF_SP:
 	case ROW_DEREF_SP_PLUS_8:
 		if (read_user(&end, WORD, w->sp + (__s16)row->cfa * WORD))
 			return END_UNREADABLE;
-		end += row->kind == ROW_DEREF_SP_PLUS_8 ? WORD : 0;
+		end += kind == ROW_DEREF_SP_PLUS_8 ? WORD : 0;
 		break;
 	case ROW_SIGNAL:
 		return interrupted_by_signal(w);
@@ -296,18 +298,7 @@ __noinline int caller_of_native(struct walker *w)
 	default:
 		return caller_of_unknown(w);
 	}
-	if (row->fp == -2) {
-		/* The most common case. */
-		return caller_below(w, end);
-	}
-	if (read_stack(w, &ip, 1, end - WORD))
-		return END_UNREADABLE;
-	fp = w->fp;
-	if (row->fp == -128)
-		fp = 0;
-	else if (row->fp && read_stack(w, &fp, 1, end + row->fp * WORD))
-		return END_UNREADABLE;
-	return go_to(w, ip, end, fp);
+	return caller_by_row(w, row, end);
 }
 
 #endif

@@ -7,6 +7,7 @@ use std::{
     process::Command,
 };
 
+use libjvmprobe::stack::raw::RawFrame;
 use walk_harness::{
     harness::{self, blob},
     recording::{PiecewiseSource, Recording},
@@ -76,7 +77,7 @@ fn walk_with_cached_code_yields_the_recorded_frames() {
         // The unwind rows of callers in native code are in the cache now, so the walk succeeds
         // without the recorded rows. If the innermost frame is native, its row is still needed,
         // because the cache contains return addresses only. Such recordings are skipped.
-        if recording.stack.frames[0] >> 47 == 0 {
+        if compiled(recording.stack.frames[0]) == Some(0) {
             continue;
         }
         let mut without = recording.clone();
@@ -90,6 +91,17 @@ fn walk_with_cached_code_yields_the_recorded_frames() {
     assert!(without_rows * 4 > all * 3 && all > 40, "{without_rows} of {all}");
 }
 
+/// Compile id of a method that no recording has.
+const OTHER_ID: u16 = 0x6bcd;
+
+/// Returns the compile id of a frame of code, which is 0 if the code is no compiled method.
+fn compiled(frame: u64) -> Option<u16> {
+    match RawFrame::from_word(frame) {
+        RawFrame::Code { compile_id, .. } => Some(compile_id),
+        RawFrame::Interpreted { .. } => None,
+    }
+}
+
 /// Between two walks, other code takes the place of a cached method.
 #[test]
 fn replaced_code_is_not_served_from_the_cache() {
@@ -98,24 +110,20 @@ fn replaced_code_is_not_served_from_the_cache() {
         let recording = with_stamp(Recording::read(file).unwrap(), stamp);
         harness::walk(&mut &recording, &recording.start);
         // The innermost caller that is a compiled method.
-        let ids = recording.stack.frames.iter().map(|frame| (frame >> 47) & 0xffff);
-        let compiled = |id: &u64, frame: &u64| *id != 0 && *frame >> 63 == 0;
-        let mut frames = recording.stack.frames.iter().zip(ids).skip(1);
-        let Some((frame, id)) = frames.find(|(frame, id)| compiled(id, frame)) else { continue };
-        let found = blob(&mut &recording, (frame & ((1 << 47) - 1)) - 1);
+        let frames = recording.stack.frames.iter().map(|&frame| RawFrame::from_word(frame));
+        let is_compiled = |frame: &RawFrame| matches!(frame, RawFrame::Code { compile_id, .. } if *compile_id != 0);
+        let found = frames.skip(1).find(is_compiled);
+        let Some(RawFrame::Code { addr, compile_id }) = found else { continue };
+        let found = blob(&mut &recording, addr.0 - 1);
         let mut other = recording.clone();
         let at = found.identity_at;
         let line = other.lines.get_mut(&(at - at % 64)).unwrap();
         let id_bytes = &mut line[(at % 64) as usize..][..2];
-        assert_eq!(
-            u64::from(u16::from_le_bytes([id_bytes[0], id_bytes[1]])),
-            id,
-            "{}",
-            file.display()
-        );
-        id_bytes.copy_from_slice(&0xabcd_u16.to_le_bytes());
+        let old = u16::from_le_bytes([id_bytes[0], id_bytes[1]]);
+        assert_eq!(old & 0x7fff, compile_id, "{}", file.display());
+        id_bytes.copy_from_slice(&OTHER_ID.to_le_bytes());
         let stack = harness::walk(&mut &other, &other.start);
-        assert!(stack.frames.iter().any(|frame| frame >> 47 == 0xabcd), "{}", file.display());
+        assert!(stack.frames.iter().any(|&frame| compiled(frame) == Some(OTHER_ID)), "{}", file.display());
         replaced += 1;
     }
     assert!(replaced > 40, "{replaced}");
