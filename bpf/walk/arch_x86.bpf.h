@@ -415,6 +415,24 @@ static __always_inline int saved_by_adapter(struct walker *w, __u64 *ip, __u64 *
 	       read_user(ip, WORD, saved + 15 * WORD);
 }
 
+/* Returns 0, because a call pushes the return address. */
+static __always_inline __u64 return_in_register(struct walker *w)
+{
+	return 0;
+}
+
+/* Never called, because no return address is in a register. */
+static __always_inline int caller_by_link(struct walker *w, __u64 sp)
+{
+	return END_IMPLAUSIBLE;
+}
+
+/* Returns false, because the trampoline to which a signal handler returns has an unwind row: ROW_SIGNAL. */
+static __always_inline bool is_signal_trampoline(struct walker *w)
+{
+	return false;
+}
+
 /* Moves to the caller of native code whose frame ends at `end` and has this row. */
 static __always_inline int caller_by_row(struct walker *w, const struct unwind_row *row, __u64 end)
 {

@@ -8,6 +8,16 @@
 
 #include "frames.bpf.h"
 
+/* Moves to the caller of code that has nothing on the stack but its return address. */
+static __always_inline int caller_at_sp(struct walker *w)
+{
+	__u64 ip = 0;
+
+	if (read_stack(w, &ip, 1, w->sp))
+		return END_UNREADABLE;
+	return go_to(w, ip, w->sp + WORD, w->fp);
+}
+
 /* Returns the caller's sp. `sp` is the address just above the return address. During a call to or from an
    interpreted method, arguments may lie between `sp` and the caller's sp, and the register sender_sp contains
    the caller's sp. If the register's value is not plausible, returns `sp`. */

@@ -177,7 +177,7 @@ __noinline int scan(struct walker *w)
 	if (read_user(words, SCAN_WORDS * WORD, w->sp))
 		return SCAN_WORDS;
 	for (i = 0; i < SCAN_WORDS; i++) {
-		__u64 addr = words[i];
+		__u64 addr = without_signature(words[i]);
 
 		if (addr < 0x10000 || addr & INTERPRETED || !follows_call(addr))
 			continue;
@@ -224,10 +224,15 @@ __noinline __u64 saved_fp(struct walker *w, __u32 found)
    is. The frames of such code are small. */
 static __always_inline int caller_of_unknown(struct walker *w)
 {
-	__u32 found = scan(w);
-	__u64 fp;
+	__u64 fp, link = return_in_register(w);
+	__u32 found;
 
+	if (is_signal_trampoline(w))
+		return interrupted_by_signal(w);
 	guess(w);
+	if (link && follows_call(link) && find_mapping(w, link))
+		return caller_by_link(w, w->sp);
+	found = scan(w);
 	/* If fp points below the return address that scan() has found, fp is better evidence than this
 	   address. */
 	if (found >= SCAN_WORDS || (!w->is_innermost && w->fp - w->sp < found * WORD))
@@ -255,6 +260,8 @@ __noinline int caller_of_native(struct walker *w)
 	} else {
 		addr = w->ip - !w->is_innermost;
 		if (!find_mapping(w, addr)) {
+			if (is_signal_trampoline(w))
+				return interrupted_by_signal(w);
 			guess(w);
 			return caller_by_fp(w);
 		}

@@ -98,6 +98,7 @@ struct walker {
 	__u64 code_high;
 	__u64 found_ip;     /* result of scan() and scan_stub() */
 	__u64 found_entry;  /* entry of the stub, result of scan_stub() */
+	__u64 end_bytes;    /* distance from sp to the end of an incomplete frame; used on aarch64 */
 	/* The mapping and the blob found last: callers are often in the same ones. */
 	struct mapping mapping;
 	struct blob blob;
@@ -244,16 +245,6 @@ static __always_inline int caller_below(struct walker *w, __u64 end)
 	if (read_stack(w, frame, 2, end - sizeof(frame)))
 		return END_UNREADABLE;
 	return go_to(w, frame[1], end, frame[0]);
-}
-
-/* Moves to the caller of code that has nothing on the stack but its return address. */
-static __always_inline int caller_at_sp(struct walker *w)
-{
-	__u64 ip = 0;
-
-	if (read_stack(w, &ip, 1, w->sp))
-		return END_UNREADABLE;
-	return go_to(w, ip, w->sp + WORD, w->fp);
 }
 
 #endif

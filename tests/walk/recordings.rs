@@ -123,7 +123,11 @@ fn replaced_code_is_not_served_from_the_cache() {
         assert_eq!(old & 0x7fff, compile_id, "{}", file.display());
         id_bytes.copy_from_slice(&OTHER_ID.to_le_bytes());
         let stack = harness::walk(&mut &other, &other.start);
-        assert!(stack.frames.iter().any(|&frame| compiled(frame) == Some(OTHER_ID)), "{}", file.display());
+        assert!(
+            stack.frames.iter().any(|&frame| compiled(frame) == Some(OTHER_ID)),
+            "{}",
+            file.display()
+        );
         replaced += 1;
     }
     assert!(replaced > 40, "{replaced}");
