@@ -247,9 +247,10 @@ static __always_inline int caller_by_row(struct walker *w, const struct unwind_r
 		return caller_by_link(w, end);
 	case RETURN_IN_PAIR:
 	case RETURN_ABOVE_FP:
-		at = end + row->fp * WORD;
+		at = end;
 		if (row->kind >> ROW_KIND_BITS == RETURN_IN_PAIR)
 			at = (row->kind & ROW_KIND_MASK) == ROW_FP ? w->fp : w->sp;
+		at += row->fp * WORD;
 		if (read_stack(w, frame, 2, at))
 			return END_UNREADABLE;
 		return go_to(w, frame[1], end, frame[0]);

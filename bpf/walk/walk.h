@@ -147,8 +147,8 @@ enum row_return {
 	RETURN_IN_REGISTER = 1,     /* still in the link register */
 	RETURN_ABOVE_FP = 2,        /* one word above the location of the saved fp */
 	RETURN_ALONE = 3,           /* at the location that `fp` describes; fp itself is unchanged */
-	RETURN_IN_PAIR = 4,         /* fp and, above it, the return address are at the address in fp (ROW_FP) or sp
-				       (ROW_SP) */
+	RETURN_IN_PAIR = 4,         /* fp and, above it, the return address are saved; `fp` is the location of the pair
+				       in words above the address in fp (ROW_FP) or sp (ROW_SP) */
 };
 
 #define ROW_KIND_BITS 4

@@ -69,12 +69,12 @@ fn row(_section: CallFrames<'_>, state: &State, is_signal: bool) -> Row {
         (Location::Lost, Location::Same) => row(Some(Row::FP_LOST), RowReturn::InRegister),
         (Location::At(fp), Location::Same) => row(short(fp), RowReturn::InRegister),
         (Location::Same, Location::At(link)) => row(short(link), RowReturn::Alone),
-        // The pair is at the lower end of the frame, to which sp or x29 points.
-        (Location::At(fp), Location::At(link)) if link == fp + 1 && fp == -i64::from(cfa) => {
-            row(Some(Row::FP_SAME), RowReturn::InPair)
-        }
         (Location::At(fp), Location::At(link)) if link == fp + 1 => {
-            row(short(fp), RowReturn::AboveFp)
+            // The pair is usually at the lower end of the frame, to which sp or x29 points.
+            match i8::try_from(fp + i64::from(cfa)) {
+                Ok(above) if above >= 0 => row(Some(above), RowReturn::InPair),
+                _ => row(short(fp), RowReturn::AboveFp),
+            }
         }
         _ => None,
     };
@@ -162,8 +162,12 @@ mod tests {
         let one = |rules: &[u8]| rows(&[&grow[..], rules].concat())[0];
         let sp = |fp, location| at(0, RowKind::Sp, 8, fp, location);
         assert_eq!(one(&save(X30, 7)), sp(-7, RowReturn::Alone));
-        assert_eq!(one(&[save(X29, 2), save(X30, 1)].concat()), sp(-2, RowReturn::AboveFp));
         assert_eq!(one(&[save(X29, 8), save(X30, 7)].concat()), sp(0, RowReturn::InPair));
+        assert_eq!(one(&[save(X29, 2), save(X30, 1)].concat()), sp(6, RowReturn::InPair));
+        // A frame of 8 KiB, with the pair at its upper end.
+        let large = [&[DW_CFA_def_cfa_offset.0, 0x80, 0x40][..], &save(X29, 2), &save(X30, 1)];
+        let expected = at(0, RowKind::Sp, 1024, -2, RowReturn::AboveFp);
+        assert_eq!(rows(&large.concat())[0], expected);
         assert_eq!(one(&save(X29, 8)), sp(-8, RowReturn::InRegister));
         assert_eq!(one(&[save(X29, 8), save(X30, 2)].concat()), Row::unknown());
         assert_eq!(one(&[DW_CFA_undefined.0, X30]), Row::new(RowKind::End, 0, 0));

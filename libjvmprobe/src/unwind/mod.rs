@@ -89,8 +89,8 @@ pub(crate) enum RowReturn {
     AboveFp = 2,
     /// At CFA + fp * 8. The frame pointer is unchanged.
     Alone = 3,
-    /// The frame pointer and, above it, the return address are at the address in the register from which the CFA is
-    /// computed.
+    /// The frame pointer and, above it, the return address are `fp` words above the address in the register from which
+    /// the CFA is computed.
     InPair = 4,
 }
 
@@ -109,7 +109,7 @@ pub struct Row {
     pub kind: u8,
     /// Location of the caller's frame pointer: `Row::FP_SAME` or `Row::FP_LOST`; any other
     /// value means that it is saved at CFA + fp * 8. Without meaning if `kind` is
-    /// `RowKind::Unknown`, `RowKind::Signal` or `RowKind::End`, and with `RowReturn::InPair`.
+    /// `RowKind::Unknown`, `RowKind::Signal` or `RowKind::End`. `RowReturn` may give it another meaning.
     pub fp: i8,
 }
 

@@ -7,6 +7,7 @@
 //! ```text
 //! about TEXT                      JDK, JVM flags, and what the thread executed, such as a prologue
 //! truth TEXT                      how the frames are known to be correct
+//! processor NAME                  x86_64 if this line is missing
 //! start IP SP FP OTHERS...        the registers; OTHERS are those of struct registers, and may be fewer
 //! jvm FIELD NUMBER                a member of struct jvm
 //! heap LOW HIGH SEGMAP LOG        its code heaps
@@ -38,7 +39,7 @@ use libjvmprobe::{
     unwind::Row,
 };
 
-use crate::harness::{Registers, Source, Stack};
+use crate::harness::{Processor, Registers, Source, Stack};
 
 /// Size in bytes of a recorded block of memory.
 pub const LINE: usize = 64;
@@ -63,6 +64,8 @@ pub struct Recording {
     pub about: String,
     /// How the frames are known to be correct.
     pub truth: String,
+    /// Processor on which it was recorded.
+    pub processor: Processor,
     /// Registers at the start of the walk.
     pub start: Registers,
     /// Layout of the JVM's data that the walker reads.
@@ -126,6 +129,10 @@ impl Recording {
         match kind {
             "about" => self.about = rest.into(),
             "truth" => self.truth = rest.into(),
+            "processor" => {
+                let all = [Processor::X86_64, Processor::Aarch64];
+                self.processor = all.into_iter().find(|processor| processor.name() == rest)?;
+            }
             "name" => self.names.push(rest.into()),
             "jvm" => {
                 let (name, number) = rest.split_once(' ')?;
@@ -198,6 +205,7 @@ impl Recording {
     /// Returns the text that [`Recording::read`] parses.
     pub fn text(&self) -> String {
         let mut text = format!("about {}\ntruth {}\n", self.about, self.truth);
+        let _ = writeln!(text, "processor {}", self.processor.name());
         let mut put = |kind: &str, numbers: &[u64]| {
             text.push_str(kind);
             for number in numbers {
