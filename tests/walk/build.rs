@@ -6,6 +6,27 @@
 /// Processors: the name of cargo, and of libbpf's headers.
 const PROCESSORS: [(&str, &str); 2] = [("x86_64", "x86"), ("aarch64", "arm64")];
 
+/// Functions and variables of the walker, which must have other names than those of the library's walker.
+const SYMBOLS: [&str; 17] = [
+    "harness_walk",
+    "harness_trail",
+    "harness_blob",
+    "harness_sizes",
+    "address_cache",
+    "has_user_registers",
+    "jvms",
+    "mappings",
+    "tables",
+    "task_utask",
+    "unused_jvm",
+    "unused_mapping",
+    "unused_row",
+    "uses_walk_data",
+    "utask_vaddr",
+    "utask_xol_vaddr",
+    "walkers",
+];
+
 fn main() {
     println!("cargo::rerun-if-changed=foreign");
     println!("cargo::rerun-if-changed=../../libjvmprobe/walk");
@@ -13,8 +34,8 @@ fn main() {
     let own = std::env::var("CARGO_CFG_TARGET_ARCH").unwrap_or_default();
     for (name, header_name) in PROCESSORS.iter().filter(|(name, _)| *name != own) {
         let mut build = cc::Build::new();
-        for function in ["walk", "trail", "blob", "sizes"] {
-            build.define(&format!("harness_{function}"), &*format!("{name}_harness_{function}"));
+        for symbol in SYMBOLS {
+            build.define(symbol, &*format!("{name}_{symbol}"));
         }
         build
             .file("../../libjvmprobe/walk/harness.c")

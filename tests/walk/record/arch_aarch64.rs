@@ -1,6 +1,6 @@
 //! What recording depends on of aarch64: registers, breakpoints, and instructions.
 
-use std::{io, mem, ptr};
+use std::{io, ptr};
 
 use libc::{c_void, iovec, pid_t};
 use walk_harness::harness::Registers;
@@ -45,7 +45,7 @@ impl Regs {
     /// Reads the registers of a stopped thread.
     pub fn of(tid: pid_t) -> io::Result<Self> {
         let mut regs = Self::default();
-        let size = mem::size_of::<Self>();
+        let size = size_of::<Self>();
         regset(libc::PTRACE_GETREGSET, tid, NT_PRSTATUS, ptr::from_mut(&mut regs).cast(), size)?;
         Ok(regs)
     }
@@ -79,7 +79,7 @@ pub fn set_breakpoint(tid: pid_t, addr: Option<u64>) -> io::Result<()> {
     let control = if addr.is_some() { 0xf << 5 | 2 << 1 | 1 } else { 0 };
     let addr = addr.unwrap_or_default();
     let mut one = HardwareBreakpoint { info: 0, pad: 0, addr, control, pad_1: 0 };
-    let size = mem::size_of::<HardwareBreakpoint>();
+    let size = size_of::<HardwareBreakpoint>();
     regset(libc::PTRACE_SETREGSET, tid, NT_ARM_HW_BREAK, ptr::from_mut(&mut one).cast(), size)
 }
 

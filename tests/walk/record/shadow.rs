@@ -18,6 +18,10 @@ pub enum Insn {
     /// An indirect jump, through a register or memory.
     Jump,
     Push,
+    #[cfg_attr(
+        target_arch = "aarch64",
+        expect(dead_code, reason = "no instruction of aarch64 does this alone")
+    )]
     Pop,
     Syscall,
     Other,
