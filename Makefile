@@ -69,6 +69,10 @@ kernels: ## Boot Debian's kernels, 5.10 to the newest, and run each tool in each
 	$(CARGO) build --release --locked
 	@tests/kernels/run
 
+aarch64: ## Build the tools for aarch64 and test them under an emulated arm64 kernel (root, x86-64, Debian)
+	@tests/setup aarch64
+	@tests/aarch64/check
+
 lint: ## Check formatting, clippy, documentation and dependencies; fail on warnings
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy $(TESTED) --workspace $(EXCLUDE_AGENT) --all-targets -- -D warnings
@@ -133,4 +137,4 @@ uninstall: ## Remove the files that install has installed
 clean: ## Remove all build output
 	$(CARGO) clean
 
-.PHONY: help build demo test test-all fuzz soak soak-daemon many kernels lint audit bench install packages image release uninstall clean
+.PHONY: help build demo test test-all fuzz soak soak-daemon many kernels aarch64 lint audit bench install packages image release uninstall clean

@@ -309,7 +309,7 @@ static __always_inline void count_hit_of(struct pt_regs *ctx, struct sample_key 
 		return;
 	own = lock_stack();
 	if (own) {
-		walk_both(ctx, ctx, key, own, LEVEL_LOCKED);
+		walk_both(ctx, (const bpf_user_pt_regs_t *)ctx, key, own, LEVEL_LOCKED);
 		unlock_stack(own);
 	} else {
 		/* A preempted program holds the memory, so the stack cannot be walked. User space reports it

@@ -29,7 +29,7 @@ struct waiting_thread {
 	__u64 ip;
 	__u64 sp;
 	__u64 fp;
-	__u64 others[4];    /* struct registers of walk/arch_*.h */
+	__u64 others[OTHER_REGISTERS];    /* struct registers of walk/arch_*.h */
 };
 
 #endif

@@ -5,6 +5,8 @@
 
 #include <linux/types.h>
 
+#include "walk/walk.h"
+
 #define COMM_LEN 16
 
 /* A thread of a traced process. */
@@ -37,7 +39,7 @@ struct sleeper {
 	__u64 ip;
 	__u64 sp;
 	__u64 fp;
-	__u64 others[4];    /* struct registers of walk/arch_*.h */
+	__u64 others[OTHER_REGISTERS];    /* struct registers of walk/arch_*.h */
 };
 
 #endif

@@ -15,7 +15,6 @@
 #include "state.bpf.h"
 
 #define CODE_BYTES 64           /* maximum length of a prologue; a power of two */
-#define BREAKPOINT 0xcc         /* int3 */
 #define USER_CS 0x33            /* cs of 64-bit code in user mode: __USER_CS, asm/segment.h */
 
 enum frame_state {
@@ -414,6 +413,41 @@ static __always_inline int saved_by_adapter(struct walker *w, __u64 *ip, __u64 *
 	saved = w->sp + bytes;
 	return read_user(sp, WORD, saved + 2 * WORD) || read_user(fp, WORD, saved + 10 * WORD) ||
 	       read_user(ip, WORD, saved + 15 * WORD);
+}
+
+/* Returns 0, because a call pushes the return address. */
+static __always_inline __u64 return_in_register(struct walker *w)
+{
+	return 0;
+}
+
+/* Never called, because no return address is in a register. */
+static __always_inline int caller_by_link(struct walker *w, __u64 sp)
+{
+	return END_IMPLAUSIBLE;
+}
+
+/* Returns false, because the trampoline to which a signal handler returns has an unwind row: ROW_SIGNAL. */
+static __always_inline bool is_signal_trampoline(struct walker *w)
+{
+	return false;
+}
+
+/* Moves to the caller of native code whose frame ends at `end` and has this row. */
+static __always_inline int caller_by_row(struct walker *w, const struct unwind_row *row, __u64 end)
+{
+	__u64 ip = 0, fp = w->fp;
+
+	/* The most common case. */
+	if (row->fp == -2)
+		return caller_below(w, end);
+	if (read_stack(w, &ip, 1, end - WORD))
+		return END_UNREADABLE;
+	if (row->fp == -128)
+		fp = 0;
+	else if (row->fp && read_stack(w, &fp, 1, end + row->fp * WORD))
+		return END_UNREADABLE;
+	return go_to(w, ip, end, fp);
 }
 
 /* Returns how much of a C-like frame a stub has set up, judged by its next instruction and the byte before

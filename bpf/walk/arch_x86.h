@@ -12,6 +12,11 @@
 #include <linux/bpf_perf_event.h>
 #include <linux/types.h>
 
+#define USER_ADDR_BITS 47
+/* int3. After a thread has hit it, ip is the address after it until the kernel corrects ip. */
+#define BREAKPOINT 0xcc
+#define MAX_INSTRUCTION_BYTES 15
+
 /* Java frames are resolved by HotSpot's code cache, native ones by unwind tables. */
 #define KNOWS_FRAMES
 
@@ -35,6 +40,12 @@ struct registers {
 	/* rdx: address at which an exception was thrown, while a stub passes on the exception */
 	__u64 exception_pc;
 };
+
+/* Returns a return address without its signature: see arch_arm64.h. */
+static __always_inline __u64 without_signature(__u64 addr)
+{
+	return addr;
+}
 
 /* Returns whether these are registers of user mode. */
 static __always_inline bool in_user_mode(const bpf_user_pt_regs_t *regs)

@@ -104,10 +104,12 @@ static __always_inline __u64 intern(struct stack_event *event, __u64 hash, const
 	return id;
 }
 
-/* Walks and sends the stack of a thread in user mode that has these registers. Returns the id of the stack,
-   or STACK_NONE if it has no frames or if this processor's memory is in use. */
-static __always_inline __u64 intern_stack(const bpf_user_pt_regs_t *regs, __u64 key)
+/* Walks and sends the stack of a thread in user mode. `ctx` is the context of a uprobe, which begins with the thread's
+   registers. Returns the id of the stack, or STACK_NONE if it has no frames or if this processor's memory is in
+   use. */
+static __always_inline __u64 intern_stack(const void *ctx, __u64 key)
 {
+	const bpf_user_pt_regs_t *regs = ctx;
 	struct own_stack *own = lock_stack();
 	__u64 id;
 

@@ -7,7 +7,7 @@
 #ifndef JVMPROBE_WALK_NATIVE_BPF_H
 #define JVMPROBE_WALK_NATIVE_BPF_H
 
-#include "arch_x86.bpf.h"
+#include "arch.bpf.h"
 #include "blob.bpf.h"
 
 #define SCAN_WORDS 32           /* number of words searched; a power of two */
@@ -120,7 +120,7 @@ __noinline __u64 find_row(struct walker *w, __u64 addr)
 	return row ? *(__u64 *)row : 0;
 }
 
-#ifdef WALKS_PROBED
+#ifdef FINDS_BREAKPOINTS
 
 /* Returns whether code is mapped at an address. */
 static __always_inline bool is_code(struct walker *w, __u64 addr)
@@ -177,14 +177,14 @@ __noinline int scan(struct walker *w)
 	if (read_user(words, SCAN_WORDS * WORD, w->sp))
 		return SCAN_WORDS;
 	for (i = 0; i < SCAN_WORDS; i++) {
-		__u64 addr = words[i];
+		__u64 addr = without_signature(words[i]);
 
 		if (addr < 0x10000 || addr & INTERPRETED || !follows_call(addr))
 			continue;
 		w->found_ip = addr;
 		if (w->is_jvm && in_code_cache(w, addr))
 			break;
-		if (find_mapping(w, addr) && (find_row(w, addr - 1) >> 48 & 0xff) != ROW_UNKNOWN)
+		if (find_mapping(w, addr) && (find_row(w, addr - 1) >> 48 & ROW_KIND_MASK) != ROW_UNKNOWN)
 			break;
 	}
 	return i;
@@ -224,10 +224,15 @@ __noinline __u64 saved_fp(struct walker *w, __u32 found)
    is. The frames of such code are small. */
 static __always_inline int caller_of_unknown(struct walker *w)
 {
-	__u32 found = scan(w);
-	__u64 fp;
+	__u64 fp, link = return_in_register(w);
+	__u32 found;
 
+	if (is_signal_trampoline(w))
+		return interrupted_by_signal(w);
 	guess(w);
+	if (link && follows_call(link) && find_mapping(w, link))
+		return caller_by_link(w, w->sp);
+	found = scan(w);
 	/* If fp points below the return address that scan() has found, fp is better evidence than this
 	   address. */
 	if (found >= SCAN_WORDS || (!w->is_innermost && w->fp - w->sp < found * WORD))
@@ -239,12 +244,13 @@ static __always_inline int caller_of_unknown(struct walker *w)
 __noinline int caller_of_native(struct walker *w)
 {
 	struct cached_address *slot;
-	__u64 addr, end, ip = 0, fp;
+	__u64 addr, end;
 	union {
 		__u64 word;
 		struct unwind_row row;
 	} known;
 	struct unwind_row *row = &known.row;
+	__u8 kind;
 
 	if (!w)
 		return END_IMPLAUSIBLE;
@@ -254,6 +260,8 @@ __noinline int caller_of_native(struct walker *w)
 	} else {
 		addr = w->ip - !w->is_innermost;
 		if (!find_mapping(w, addr)) {
+			if (is_signal_trampoline(w))
+				return interrupted_by_signal(w);
 			guess(w);
 			return caller_by_fp(w);
 		}
@@ -263,10 +271,11 @@ __noinline int caller_of_native(struct walker *w)
 			store_cached(slot, w, w->mappings_stamp);
 		}
 	}
-	switch (row->kind) {
+	kind = row->kind & ROW_KIND_MASK;
+	switch (kind) {
 	case ROW_SP:
 		end = w->sp + row->cfa * WORD;
-#ifdef WALKS_PROBED
+#ifdef FINDS_BREAKPOINTS
 		if (row->cfa == 1)
 			end += emulated_words(w) * WORD;
 #endif
@@ -281,13 +290,13 @@ __noinline int caller_of_native(struct walker *w)
 	case ROW_DEREF_FP_PLUS_8:
 		if (read_user(&end, WORD, w->fp + (__s16)row->cfa * WORD))
 			return END_UNREADABLE;
-		end += row->kind == ROW_DEREF_FP_PLUS_8 ? WORD : 0;
+		end += kind == ROW_DEREF_FP_PLUS_8 ? WORD : 0;
 		break;
 	case ROW_DEREF_SP:
 	case ROW_DEREF_SP_PLUS_8:
 		if (read_user(&end, WORD, w->sp + (__s16)row->cfa * WORD))
 			return END_UNREADABLE;
-		end += row->kind == ROW_DEREF_SP_PLUS_8 ? WORD : 0;
+		end += kind == ROW_DEREF_SP_PLUS_8 ? WORD : 0;
 		break;
 	case ROW_SIGNAL:
 		return interrupted_by_signal(w);
@@ -296,18 +305,7 @@ __noinline int caller_of_native(struct walker *w)
 	default:
 		return caller_of_unknown(w);
 	}
-	if (row->fp == -2) {
-		/* The most common case. */
-		return caller_below(w, end);
-	}
-	if (read_stack(w, &ip, 1, end - WORD))
-		return END_UNREADABLE;
-	fp = w->fp;
-	if (row->fp == -128)
-		fp = 0;
-	else if (row->fp && read_stack(w, &fp, 1, end + row->fp * WORD))
-		return END_UNREADABLE;
-	return go_to(w, ip, end, fp);
+	return caller_by_row(w, row, end);
 }
 
 #endif

@@ -9,10 +9,6 @@
 
 #include "state.bpf.h"
 
-/* An instruction has at most 15 bytes. When the copy has been executed, ip is the address after its last
-   byte. */
-#define COPY_BYTES 16
-
 /* Offsets of fields of kernel structures, from the kernel's BTF; 0 without BTF. */
 const volatile __u32 task_utask = 0;
 const volatile __u32 utask_vaddr = 0;
@@ -40,7 +36,7 @@ __noinline __u64 probed_address(__u64 ip)
 
 	if (!utask ||
 	    bpf_probe_read_kernel(&copy, sizeof(copy), (void *)(utask + utask_xol_vaddr)) ||
-	    !copy || ip - copy >= COPY_BYTES ||
+	    !copy || ip - copy > MAX_INSTRUCTION_BYTES ||
 	    bpf_probe_read_kernel(&original, sizeof(original), (void *)(utask + utask_vaddr)))
 		return ip;
 	return original + (ip - copy);

@@ -18,12 +18,10 @@
 
 #include "walk.h"
 
-#if defined(__TARGET_ARCH_x86)
-#include "arch_x86.h"
-#elif defined(__TARGET_ARCH_arm64)
-#include "arch_arm64.h"
-#else
-#error "the stack walker does not know the registers of this machine"
+#include "arch.h"
+
+#if defined(WALKS_PROBED) && defined(BREAKPOINT)
+#define FINDS_BREAKPOINTS
 #endif
 
 #define WORD 8
@@ -85,7 +83,7 @@ struct walker {
 	bool by_tables;
 	/* Whether the next frames may be interpreted ones that deoptimisation has not filled in yet. */
 	bool is_deoptimizing;
-#ifdef WALKS_PROBED
+#ifdef FINDS_BREAKPOINTS
 	/* Whether the task entered the kernel by an exception or an interrupt, not by a system call, and has
 	   hit a probe at any time, now or earlier. */
 	bool by_exception;
@@ -100,6 +98,7 @@ struct walker {
 	__u64 code_high;
 	__u64 found_ip;     /* result of scan() and scan_stub() */
 	__u64 found_entry;  /* entry of the stub, result of scan_stub() */
+	__u64 end_bytes;    /* distance from sp to the end of an incomplete frame; used on aarch64 */
 	/* The mapping and the blob found last: callers are often in the same ones. */
 	struct mapping mapping;
 	struct blob blob;
@@ -205,13 +204,14 @@ static __always_inline int go_to(struct walker *w, __u64 ip, __u64 sp, __u64 fp)
 {
 	bool moved = sp > w->sp;
 
+	ip = without_signature(ip);
 	w->ip = ip;
 	w->sp = sp;
 	w->fp = fp;
 	w->is_innermost = false;
 	if (!ip)
 		return END_OUTERMOST;
-	if (ip & ~ADDR_MASK || !moved || sp & (WORD - 1))
+	if (ip >> USER_ADDR_BITS || !moved || sp & (WORD - 1))
 		return END_IMPLAUSIBLE;
 	return 0;
 }
@@ -245,16 +245,6 @@ static __always_inline int caller_below(struct walker *w, __u64 end)
 	if (read_stack(w, frame, 2, end - sizeof(frame)))
 		return END_UNREADABLE;
 	return go_to(w, frame[1], end, frame[0]);
-}
-
-/* Moves to the caller of code that has nothing on the stack but its return address. */
-static __always_inline int caller_at_sp(struct walker *w)
-{
-	__u64 ip = 0;
-
-	if (read_stack(w, &ip, 1, w->sp))
-		return END_UNREADABLE;
-	return go_to(w, ip, w->sp + WORD, w->fp);
 }
 
 #endif

@@ -124,7 +124,7 @@ __noinline __u64 walk_frames(struct walker *w, struct walked *walked)
 		return 0;
 #ifdef KNOWS_FRAMES
 	prepare(w);
-#ifdef WALKS_PROBED
+#ifdef FINDS_BREAKPOINTS
 	if (w->by_exception)
 		find_breakpoint(w);
 #endif
@@ -168,7 +168,7 @@ static __always_inline struct walker *begin_walk(__u64 key, struct walked *walke
 	w->is_jvm = false;
 	w->by_tables = false;
 	w->is_deoptimizing = false;
-#ifdef WALKS_PROBED
+#ifdef FINDS_BREAKPOINTS
 	w->by_exception = false;
 	w->is_at_breakpoint = false;
 #endif
@@ -252,7 +252,7 @@ static __always_inline __u64 walk_task(void *ctx, __u64 key, struct walked *walk
 			      (void *)bpf_task_pt_regs(bpf_get_current_task_btf()));
 	if (!PT_REGS_IP(regs) || !in_user_mode(regs))
 		return 0;
-#if defined(KNOWS_FRAMES) && defined(WALKS_PROBED)
+#if defined(KNOWS_FRAMES) && defined(FINDS_BREAKPOINTS)
 	w->by_exception = saved_by_exception(regs) && uprobe_task();
 #endif
 	return walk_from(w, regs, walked);

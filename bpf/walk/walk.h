@@ -31,14 +31,20 @@ enum walk_end {
 #define GUESS_SHIFT 8
 
 /*
- * A frame is a code address of 47 bits. For a compiled method, the bits above contain the low 16 bits of the
- * compile id. If the highest bit is set, the frame is that of an interpreted method: the low 47 bits contain
- * the address of its Method, and the bits above contain the bytecode index (NO_BCI if unknown).
+ * A frame is a code address of 48 bits. For a compiled method, the bits above contain the low 15 bits of the
+ * compile id. If the highest bit is set, the frame is that of an interpreted method: the low 45 bits contain
+ * the address of its Method in words, and the 16 bits above contain the bytecode index (NO_BCI if unknown).
  */
 #define INTERPRETED (1ULL << 63)
-#define ADDR_BITS 47
+#define ADDR_BITS 48
 #define ADDR_MASK ((1ULL << ADDR_BITS) - 1)
+#define COMPILE_ID_MASK 0x7fffULL
+#define METHOD_SHIFT 3
+#define METHOD_BITS (ADDR_BITS - METHOD_SHIFT)
 #define NO_BCI 0xffff
+
+/* Number of registers, besides ip, sp and fp, that have space in events with registers: struct registers. */
+#define OTHER_REGISTERS 6
 
 /* A stack; innermost frame first. */
 struct walked {
@@ -134,11 +140,25 @@ enum row_kind {
 	ROW_DEREF_SP_PLUS_8 = 9,    /* as ROW_DEREF_SP, but one word above that address */
 };
 
+/* Where the return address is. A call pushes it on x86-64; on aarch64, it is in a register until the function saves
+   it. */
+enum row_return {
+	RETURN_BELOW_END = 0,       /* one word below the frame's end */
+	RETURN_IN_REGISTER = 1,     /* still in the link register */
+	RETURN_ABOVE_FP = 2,        /* one word above the location of the saved fp */
+	RETURN_ALONE = 3,           /* at the location that `fp` describes; fp itself is unchanged */
+	RETURN_IN_PAIR = 4,         /* fp and, above it, the return address are saved; `fp` is the location of the pair
+				       in words above the address in fp (ROW_FP) or sp (ROW_SP) */
+};
+
+#define ROW_KIND_BITS 4
+#define ROW_KIND_MASK ((1 << ROW_KIND_BITS) - 1)
+
 /* Unwind rule for the code of a file from address `pc` to that of the next row: one row of .eh_frame. */
 struct unwind_row {
 	__u32 pc;
 	__u16 cfa;
-	__u8 kind;
+	__u8 kind;                  /* enum row_kind; in the bits from ROW_KIND_BITS on, enum row_return */
 	__s8 fp;                    /* where the caller's fp is saved, in words from the frame's end;
 				       0: unchanged; -128: lost */
 };

@@ -37,8 +37,8 @@ struct start {
 	__u64 ip;
 	__u64 sp;
 	__u64 fp;
-	/* the content of struct registers, which may be smaller; on aarch64 it is empty */
-	__u64 others[4];
+	/* the content of struct registers, which may be smaller */
+	__u64 others[OTHER_REGISTERS];
 };
 
 static __thread const struct source *source;

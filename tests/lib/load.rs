@@ -244,7 +244,7 @@ impl Load {
     /// # Panics
     /// If the JVM has died.
     pub fn run(&mut self, seconds: f64) {
-        self.send(&format!("go {seconds}"));
+        self.go(seconds);
         self.done();
     }
 
@@ -261,7 +261,7 @@ impl Load {
     /// # Panics
     /// If the JVM has died.
     pub fn go(&mut self, seconds: f64) {
-        self.send(&format!("go {seconds}"));
+        self.send(&format!("go {}", seconds * crate::slowness()));
     }
 
     /// Sends a command that is specific to the program, waits until it is done, and returns the

@@ -75,3 +75,9 @@ pub mod userns;
 pub mod windows;
 
 pub use turn::{run_alone, run_beside_others};
+
+/// Returns how many times longer than a real machine this one needs for the same work: 1, or the number in the environment
+/// variable `JVMPROBE_SLOWNESS`, which is set on emulated machines.
+pub fn slowness() -> f64 {
+    std::env::var("JVMPROBE_SLOWNESS").ok().and_then(|n| n.parse().ok()).unwrap_or(1.0)
+}

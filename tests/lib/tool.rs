@@ -284,7 +284,7 @@ fn wait(child: &mut Child) -> ExitStatus {
         if let Some(status) = child.try_wait().expect("wait for the tool") {
             return status;
         }
-        if begin.elapsed() > TIMEOUT {
+        if begin.elapsed() > TIMEOUT.mul_f64(crate::slowness()) {
             let threads = threads_of(child.id());
             let _ = child.kill();
             panic!("the tool did not end within {TIMEOUT:?}\n{threads}");

@@ -7,8 +7,9 @@ use std::{
     process::Command,
 };
 
+use libjvmprobe::stack::raw::RawFrame;
 use walk_harness::{
-    harness::{self, blob},
+    harness::{self, Processor, blob},
     recording::{PiecewiseSource, Recording},
 };
 
@@ -25,7 +26,7 @@ fn walker_reproduces_the_recorded_frames() {
     let mut wrong = String::new();
     for file in recordings() {
         let recording = Recording::read(&file).unwrap();
-        let stack = harness::walk(&mut &recording, &recording.start);
+        let stack = harness::walk(recording.processor, &mut &recording, &recording.start);
         if stack != recording.stack {
             wrong += &format!(
                 "{}: {}\n  right: {:x?}\n  found: {:x?}\n",
@@ -46,7 +47,7 @@ fn walk_in_pieces_yields_the_recorded_frames() {
     for file in recordings() {
         let recording = Recording::read(&file).unwrap();
         let mut source = PiecewiseSource::of(&recording);
-        let stack = harness::walk(&mut source, &recording.start);
+        let stack = harness::walk(recording.processor, &mut source, &recording.start);
         assert_eq!(stack, recording.stack, "{}: {}", file.display(), recording.about);
         pieces += source.count;
     }
@@ -70,24 +71,35 @@ fn walk_with_cached_code_yields_the_recorded_frames() {
     for (file, stamp) in recordings().iter().zip(1..) {
         let recording = with_stamp(Recording::read(file).unwrap(), stamp);
         for _ in 0..2 {
-            let stack = harness::walk(&mut &recording, &recording.start);
+            let stack = harness::walk(recording.processor, &mut &recording, &recording.start);
             assert_eq!(stack, recording.stack, "{}: {}", file.display(), recording.about);
         }
         // The unwind rows of callers in native code are in the cache now, so the walk succeeds
         // without the recorded rows. If the innermost frame is native, its row is still needed,
         // because the cache contains return addresses only. Such recordings are skipped.
-        if recording.stack.frames[0] >> 47 == 0 {
+        if compiled(recording.stack.frames[0]) == Some(0) {
             continue;
         }
         let mut without = recording.clone();
         without.rows.clear();
         without.mappings.retain(|&index, _| index == 0);
-        let stack = harness::walk(&mut &without, &without.start);
+        let stack = harness::walk(without.processor, &mut &without, &without.start);
         all += 1;
         without_rows += usize::from(stack == recording.stack);
     }
     // In some recordings, two addresses share a cache slot, so one of them is not cached.
     assert!(without_rows * 4 > all * 3 && all > 40, "{without_rows} of {all}");
+}
+
+/// Compile id of a method that no recording has.
+const OTHER_ID: u16 = 0x6bcd;
+
+/// Returns the compile id of a frame of code, which is 0 if the code is no compiled method.
+fn compiled(frame: u64) -> Option<u16> {
+    match RawFrame::from_word(frame) {
+        RawFrame::Code { compile_id, .. } => Some(compile_id),
+        RawFrame::Interpreted { .. } => None,
+    }
 }
 
 /// Between two walks, other code takes the place of a cached method.
@@ -96,26 +108,26 @@ fn replaced_code_is_not_served_from_the_cache() {
     let mut replaced = 0;
     for (file, stamp) in recordings().iter().zip(1 << 32..) {
         let recording = with_stamp(Recording::read(file).unwrap(), stamp);
-        harness::walk(&mut &recording, &recording.start);
+        harness::walk(recording.processor, &mut &recording, &recording.start);
         // The innermost caller that is a compiled method.
-        let ids = recording.stack.frames.iter().map(|frame| (frame >> 47) & 0xffff);
-        let compiled = |id: &u64, frame: &u64| *id != 0 && *frame >> 63 == 0;
-        let mut frames = recording.stack.frames.iter().zip(ids).skip(1);
-        let Some((frame, id)) = frames.find(|(frame, id)| compiled(id, frame)) else { continue };
-        let found = blob(&mut &recording, (frame & ((1 << 47) - 1)) - 1);
+        let frames = recording.stack.frames.iter().map(|&frame| RawFrame::from_word(frame));
+        let is_compiled = |frame: &RawFrame| matches!(frame, RawFrame::Code { compile_id, .. } if *compile_id != 0);
+        let found = frames.skip(1).find(is_compiled);
+        let Some(RawFrame::Code { addr, compile_id }) = found else { continue };
+        let found = blob(&mut &recording, addr.0 - 1);
         let mut other = recording.clone();
         let at = found.identity_at;
         let line = other.lines.get_mut(&(at - at % 64)).unwrap();
         let id_bytes = &mut line[(at % 64) as usize..][..2];
-        assert_eq!(
-            u64::from(u16::from_le_bytes([id_bytes[0], id_bytes[1]])),
-            id,
+        let old = u16::from_le_bytes([id_bytes[0], id_bytes[1]]);
+        assert_eq!(old & 0x7fff, compile_id, "{}", file.display());
+        id_bytes.copy_from_slice(&OTHER_ID.to_le_bytes());
+        let stack = harness::walk(other.processor, &mut &other, &other.start);
+        assert!(
+            stack.frames.iter().any(|&frame| compiled(frame) == Some(OTHER_ID)),
             "{}",
             file.display()
         );
-        id_bytes.copy_from_slice(&0xabcd_u16.to_le_bytes());
-        let stack = harness::walk(&mut &other, &other.start);
-        assert!(stack.frames.iter().any(|frame| frame >> 47 == 0xabcd), "{}", file.display());
         replaced += 1;
     }
     assert!(replaced > 40, "{replaced}");
@@ -135,7 +147,7 @@ fn damaged_memory_ends_the_walk_safely() {
                 let other = damaged.lines.values().nth(i / 2).copied().unwrap();
                 damaged.lines.insert(*addr, other);
             }
-            let stack = harness::walk(&mut &damaged, &damaged.start);
+            let stack = harness::walk(damaged.processor, &mut &damaged, &damaged.start);
             assert!(!stack.frames.is_empty() && stack.frames.len() <= 1024);
         }
     }
@@ -148,26 +160,30 @@ fn sanitizers_report_no_errors() {
         return;
     }
     let folder = tempfile::tempdir().unwrap();
-    let library = folder.path().join("walker.so");
     let manifest_dir = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let compiled = Command::new("gcc")
-        .args(["-O1", "-g", "-shared", "-fPIC", "-D__TARGET_ARCH_x86", "-fno-strict-aliasing"])
-        .args(["-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-Wno-unknown-pragmas"])
-        .arg(format!("-I{}", manifest_dir.join("../../libjvmprobe/walk").display()))
-        .arg(format!("-I{}", manifest_dir.join("../../bpf").display()))
-        .arg(manifest_dir.join("../../libjvmprobe/walk/harness.c"))
-        .arg("-o")
-        .arg(&library)
-        .output();
-    // tests/setup installs gcc, which has libasan.
-    let compiled = compiled.unwrap();
+    for (processor, header_name) in [(Processor::X86_64, "x86"), (Processor::Aarch64, "arm64")] {
+        let mut gcc = Command::new("gcc");
+        gcc.args(["-O1", "-g", "-shared", "-fPIC", "-fno-strict-aliasing", "-Wno-unknown-pragmas"])
+            .args(["-fsanitize=address,undefined", "-fno-sanitize-recover=all"])
+            .arg(format!("-D__TARGET_ARCH_{header_name}"));
+        if processor != Processor::OWN {
+            gcc.arg(format!("-I{}", manifest_dir.join("foreign").display()));
+        }
+        gcc.arg(format!("-I{}", manifest_dir.join("../../libjvmprobe/walk").display()))
+            .arg(format!("-I{}", manifest_dir.join("../../bpf").display()))
+            .arg(manifest_dir.join("../../libjvmprobe/walk/harness.c"))
+            .arg("-o")
+            .arg(folder.path().join(format!("{}.so", processor.name())));
+        // tests/setup installs gcc, which has libasan.
+        let compiled = gcc.output().unwrap();
+        assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
+        assert!(compiled.stderr.is_empty(), "{}", String::from_utf8_lossy(&compiled.stderr));
+    }
     let runtime = Command::new("gcc").arg("-print-file-name=libasan.so").output().unwrap();
-    assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));
-    assert!(compiled.stderr.is_empty(), "{}", String::from_utf8_lossy(&compiled.stderr));
     let runtime = String::from_utf8(runtime.stdout).unwrap();
     let output = Command::new(std::env::current_exe().unwrap())
         .args(["--skip", "sanitizers_report_no_errors"])
-        .env(harness::OTHER, &library)
+        .env(harness::OTHER, folder.path())
         .env("LD_PRELOAD", runtime.trim_end())
         .env("ASAN_OPTIONS", "detect_leaks=0")
         .output()

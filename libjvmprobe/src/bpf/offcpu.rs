@@ -11,7 +11,7 @@ use plain::Plain;
 
 use crate::{
     Error, Result,
-    bpf::{self, kernel_types, records},
+    bpf::{self, kernel_types, records, user_walker::OTHER_REGISTERS},
 };
 
 /// Maximum number of threads whose waits are recorded; their map takes about 4 MB.
@@ -162,7 +162,7 @@ pub(crate) struct Sleeper {
     pub(crate) ip: u64,
     pub(crate) sp: u64,
     pub(crate) fp: u64,
-    pub(crate) others: [u64; 4],
+    pub(crate) others: [u64; OTHER_REGISTERS],
 }
 
 // SAFETY: a #[repr(C)] struct of integers without padding, for which every bit pattern is valid.

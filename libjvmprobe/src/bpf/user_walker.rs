@@ -26,30 +26,28 @@ pub trait Source {
     fn jvm(&self) -> JvmLayout;
 }
 
-/// Registers from which a walk starts. On machines other than x86-64, only the first three exist.
+/// `OTHER_REGISTERS` of bpf/walk/walk.h.
+pub const OTHER_REGISTERS: usize = 6;
+
+/// Registers from which a walk starts: `struct start` of walk/harness.c.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Registers {
-    /// rip
+    /// Address of the instruction.
     pub ip: u64,
-    /// rsp
+    /// Stack pointer.
     pub sp: u64,
-    /// rbp
+    /// Frame pointer.
     pub fp: u64,
-    /// rax
-    pub ax: u64,
-    /// rbx
-    pub bx: u64,
-    /// r13
-    pub r13: u64,
-    /// rdx
-    pub dx: u64,
+    /// Other registers, in the order of `struct registers` of bpf/walk/arch_*.h; 0 for those that the processor's
+    /// `struct registers` does not have.
+    pub others: [u64; OTHER_REGISTERS],
 }
 
 impl Registers {
-    /// Makes it from ip, sp and fp, and the other registers in the order of `struct registers` of bpf/walk/arch_x86.h.
-    pub fn new([ip, sp, fp]: [u64; 3], [ax, bx, r13, dx]: [u64; 4]) -> Self {
-        Self { ip, sp, fp, ax, bx, r13, dx }
+    /// Makes it from ip, sp and fp, and the other registers in the order of `struct registers`.
+    pub fn new([ip, sp, fp]: [u64; 3], others: [u64; OTHER_REGISTERS]) -> Self {
+        Self { ip, sp, fp, others }
     }
 }
 

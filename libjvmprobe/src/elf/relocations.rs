@@ -1,6 +1,7 @@
 //! Relocations of a position-independent file.
 //!
-//! Sources: System V gABI, chapter 4 (relocations); psABI for x86-64, chapter 4.4.
+//! Sources: System V gABI, chapter 4 (relocations); psABI for x86-64, chapter 4.4; ELF for the
+//! Arm 64-bit Architecture (aaelf64), chapter 5.7.
 
 use crate::{
     Vaddr,
@@ -9,6 +10,8 @@ use crate::{
 
 /// Relocation type: the word is the sum of the file's base address and the addend.
 const R_X86_64_RELATIVE: u64 = 8;
+/// The same on aarch64.
+const R_AARCH64_RELATIVE: u64 = 1027;
 /// Size of `Elf64_Rela` in bytes: offset, type and addend.
 const ENTRY: usize = 24;
 
@@ -19,14 +22,19 @@ pub(crate) struct Relocations(Vec<(Vaddr, Vaddr)>);
 impl ElfFile {
     /// Reads all base-relative relocations; empty if they cannot be read.
     pub(crate) fn relocations(&self) -> Relocations {
-        let section = self.section(".rela.dyn").filter(|_| self.machine() == Machine::X86_64);
+        let kind = match self.machine() {
+            Machine::X86_64 => R_X86_64_RELATIVE,
+            Machine::Aarch64 => R_AARCH64_RELATIVE,
+            Machine::Other(_) => return Relocations::default(),
+        };
+        let section = self.section(".rela.dyn");
         let bytes = section.and_then(|section| section.data().ok()).unwrap_or_default();
         let word = |entry: &[u8], n: usize| {
             let word = entry.get(n * 8..n * 8 + 8)?;
             Some(u64::from_le_bytes(word.try_into().ok()?))
         };
         let relative = |entry: &[u8]| {
-            (word(entry, 1)? == R_X86_64_RELATIVE).then_some(())?;
+            (word(entry, 1)? == kind).then_some(())?;
             Some((Vaddr(word(entry, 0)?), Vaddr(word(entry, 2)?)))
         };
         let mut all: Vec<_> = bytes.chunks_exact(ENTRY).filter_map(relative).collect();

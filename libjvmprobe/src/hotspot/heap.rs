@@ -53,8 +53,8 @@ pub(crate) enum Term {
 
 /// `ZValueStorage::offset`: distance in bytes between ZGC's values for successive NUMA nodes.
 pub(super) const Z_VALUE_STRIDE: u64 = 4096;
-/// End of the addresses of processes on x86-64.
-const MAX_ADDRESS: u64 = 1 << 47;
+/// End of the addresses of processes: 47 bits on x86-64, 48 on aarch64.
+const MAX_ADDRESS: u64 = 1 << 48;
 /// Maximum number of NUMA nodes. A gauge holds at most eight terms, and each node needs at least one.
 pub(super) const MAX_NODES: u32 = 8;
 /// Maximum distance in bytes of `G1CollectedHeap::_allocator` before `_summary_bytes_used`; in JDK 11

@@ -3,10 +3,11 @@
 //!
 //! Sources: hotspot/share/code/{codeBlob,nmethod}.hpp, memory/heap.hpp,
 //! interpreter/abstractInterpreter.hpp, code/stubs.hpp (StubQueue), oops/method.hpp,
-//! cpu/x86/frame_x86.hpp, runtime/continuationEntry.hpp; fields as vmStructs exports them.
+//! cpu/x86/frame_x86.hpp, cpu/aarch64/frame_aarch64.hpp, runtime/continuationEntry.hpp; fields as vmStructs exports them.
 
 use crate::{
     Addr, Error, Result,
+    elf::Machine,
     hotspot::{
         HotSpot,
         code::heap::{Heap, heaps},
@@ -94,13 +95,13 @@ impl HotSpot {
     /// Returns the data for walking its stacks.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] on machines other than x86-64; [`Error::Layout`] naming the missing field;
+    /// [`Error::Unsupported`] on machines other than x86-64 and aarch64; [`Error::Layout`] naming the missing field;
     /// [`Error::Memory`] if the JVM has exited.
     pub fn walking(&self) -> Result<JvmLayout> {
-        if !cfg!(target_arch = "x86_64") {
+        if matches!(Machine::NATIVE, Machine::Other(_)) {
             return Err(Error::Unsupported {
                 what: format!(
-                    "walking stacks without frame pointers is only supported on x86-64, not on {}",
+                    "walking stacks without frame pointers is only supported on x86-64 and aarch64, not on {}",
                     std::env::consts::ARCH
                 ),
             });

@@ -29,7 +29,7 @@ use crate::{
     stack::{
         Frame, Kind,
         name::frames_of,
-        raw::{CodeLocation, LocationId, RawFrame, RawStack, Stack},
+        raw::{CodeLocation, LocationId, RawFrame, RawStack, Stack, short_compile_id},
     },
 };
 
@@ -232,7 +232,8 @@ impl JavaFrames {
         for (addr, compile_id) in code {
             let end = seen.code.partition_point(|found| found.start <= addr);
             let there = end.checked_sub(1).and_then(|at| seen.code.get(at));
-            let there = there.filter(|f| addr < f.end && f.compile_id as u16 == compile_id);
+            let there =
+                there.filter(|f| addr < f.end && short_compile_id(f.compile_id) == compile_id);
             let id = there.and_then(|found| {
                 let mut frames = Vec::new();
                 let is_sure = frames_of(&found.code, addr, self.signatures, &mut frames);

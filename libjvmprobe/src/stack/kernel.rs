@@ -32,20 +32,24 @@ impl KernelSymbols {
     }
 }
 
+/// Maximum distance of an address from its function's beginning, in bytes. It separates the kernel from its modules.
+const MAX_FUNCTION: u64 = 16 << 20;
+
 /// Functions, sorted by address.
 #[derive(Debug, Default)]
 struct Table {
-    /// Lowest address.
-    base: u64,
-    /// Offset of each function from `base`, and offset of its name in `names`; ascending.
-    rows: Vec<(u32, u32)>,
+    /// Address of each function, ascending. On x86-64, the kernel and its modules are within 4 GiB of each other; on
+    /// aarch64, they may be anywhere.
+    addresses: Vec<u64>,
+    /// Offset of each function's name in `names`.
+    names_at: Vec<u32>,
     /// Names, each followed by a line break.
     names: String,
 }
 
 impl Table {
     /// Parses lines that contain an address, a type, a name, and perhaps a module. Omits symbols that are not
-    /// functions, and symbols 4 GiB or more above the lowest one.
+    /// functions.
     fn read(lines: impl BufRead) -> Self {
         let mut names = String::new();
         let mut all = Vec::new();
@@ -63,26 +67,25 @@ impl Table {
             names.push_str(name);
             names.push('\n');
         }
-        let base = all.iter().map(|(addr, _)| *addr).min().unwrap_or(0);
-        let row = |(addr, name): (u64, u32)| Some((u32::try_from(addr - base).ok()?, name));
-        let mut rows: Vec<_> = all.into_iter().filter_map(row).collect();
         // A stable sort, so that several names of one function keep their order.
-        rows.sort_by_key(|(offset, _)| *offset);
-        rows.shrink_to_fit();
+        all.sort_by_key(|(addr, _)| *addr);
         names.shrink_to_fit();
-        Self { base, rows, names }
+        let addresses = all.iter().map(|(addr, _)| *addr).collect();
+        Self { addresses, names_at: all.iter().map(|(_, name)| *name).collect(), names }
     }
 
     /// Returns the name of the function at an address. If it has several, prefers the one with the fewest leading
     /// underscores.
     fn find(&self, addr: Addr) -> Option<&str> {
-        let offset = u32::try_from(addr.0.checked_sub(self.base)?).ok()?;
-        let behind = self.rows.partition_point(|(at, _)| *at <= offset);
-        let (start, _) = *self.rows.get(behind.checked_sub(1)?)?;
-        let first = self.rows.partition_point(|(at, _)| *at < start);
-        let name = |(_, at): &(u32, u32)| self.names.get(*at as usize..)?.lines().next();
+        let behind = self.addresses.partition_point(|at| *at <= addr.0);
+        let start = *self.addresses.get(behind.checked_sub(1)?)?;
+        if addr.0 - start >= MAX_FUNCTION {
+            return None;
+        }
+        let first = self.addresses.partition_point(|at| *at < start);
+        let name = |at: &u32| self.names.get(*at as usize..)?.lines().next();
         let underscores = |name: &&str| name.len() - name.trim_start_matches('_').len();
-        self.rows.get(first..behind)?.iter().filter_map(name).min_by_key(underscores)
+        self.names_at.get(first..behind)?.iter().filter_map(name).min_by_key(underscores)
     }
 }
 
@@ -98,7 +101,8 @@ mod tests {
     fn function_extends_to_the_next_symbol() {
         let table = table(
             "ffffffff81000000 T _stext\nffffffff81000000 T first\nffffffff81000100 d data\n\
-             ffffffffc0001000 t of_module\t[ext4]\nffffffff81000200 t __second\nodd\n",
+             ffffffffc0001000 t of_module\t[ext4]\nffffffff81000200 t __second\n\
+             ffff80007a000000 t of_far_module\t[ext4]\nodd\n",
         );
         let find = |addr| table.find(Addr(addr));
         assert_eq!(find(0xffff_ffff_80ff_ffff), None);
@@ -106,6 +110,8 @@ mod tests {
         assert_eq!(find(0xffff_ffff_8100_01ff), Some("first"));
         assert_eq!(find(0xffff_ffff_8100_0200), Some("__second"));
         assert_eq!(find(0xffff_ffff_c000_1004), Some("of_module"));
+        assert_eq!(find(0xffff_8000_7a00_0010), Some("of_far_module"));
+        assert_eq!(find(0xffff_8000_7fff_ffff), None);
     }
 
     #[test]

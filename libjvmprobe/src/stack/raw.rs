@@ -44,12 +44,20 @@ const GUESS_SHIFT: u32 = 8;
 /// Bit of a frame's 64 bits that marks an interpreted method. This and the following constants are from
 /// bpf/walk/walk.h.
 const INTERPRETED: u64 = 1 << 63;
-const ADDR_BITS: u32 = 47;
+const ADDR_BITS: u32 = 48;
+const METHOD_SHIFT: u32 = 3;
+const METHOD_BITS: u32 = ADDR_BITS - METHOD_SHIFT;
+const COMPILE_ID_MASK: u16 = 0x7fff;
 const NO_BCI: u16 = 0xffff;
 /// Maximum number of frames that the walker sends.
 const MAX_FRAMES: usize = 1024;
 /// Size of `struct walked` of bpf/walk/walk.h without its frames, in 64-bit words.
 const HEAD_WORDS: usize = 4;
+
+/// Returns the bits of a compile id that a frame contains.
+pub(crate) fn short_compile_id(id: u32) -> u16 {
+    id as u16 & COMPILE_ID_MASK
+}
 
 /// A frame as the kernel side sends it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,7 +66,7 @@ pub enum RawFrame {
     Code {
         /// Address; for all frames but the first one, the return address.
         addr: Addr,
-        /// Low 16 bits of the compile id of a compiled method; 0 for other code.
+        /// [`short_compile_id`] of a compiled method; 0 for other code.
         compile_id: u16,
     },
     /// An interpreted method.
@@ -71,13 +79,28 @@ pub enum RawFrame {
 }
 
 impl RawFrame {
-    fn from_word(word: u64) -> Self {
-        let addr = Addr(word & ((1 << ADDR_BITS) - 1));
-        let above = (word >> ADDR_BITS) as u16;
+    /// Decodes a frame.
+    pub fn from_word(word: u64) -> Self {
         if word & INTERPRETED == 0 {
-            return Self::Code { addr, compile_id: above };
+            let addr = Addr(word & ((1 << ADDR_BITS) - 1));
+            return Self::Code { addr, compile_id: (word >> ADDR_BITS) as u16 };
         }
-        Self::Interpreted { method: addr, bci: (above != NO_BCI).then_some(above) }
+        let method = Addr((word & ((1 << METHOD_BITS) - 1)) << METHOD_SHIFT);
+        let bci = (word >> METHOD_BITS) as u16;
+        Self::Interpreted { method, bci: (bci != NO_BCI).then_some(bci) }
+    }
+
+    /// Returns the 64 bits of a frame, as the kernel side sends it.
+    pub fn to_word(self) -> u64 {
+        match self {
+            Self::Code { addr, compile_id } => {
+                addr.0 & ((1 << ADDR_BITS) - 1) | u64::from(compile_id) << ADDR_BITS
+            }
+            Self::Interpreted { method, bci } => {
+                let method = method.0 >> METHOD_SHIFT & ((1 << METHOD_BITS) - 1);
+                INTERPRETED | u64::from(bci.unwrap_or(NO_BCI)) << METHOD_BITS | method
+            }
+        }
     }
 }
 
@@ -194,18 +217,20 @@ mod tests {
 
     #[test]
     fn stack_record_decodes_and_truncated_record_is_rejected() {
-        let interpreted = INTERPRETED | 9 << ADDR_BITS | 0x7f00_1234_5678;
-        let unknown = INTERPRETED | u64::from(NO_BCI) << ADDR_BITS | 0x7f00_1234_5678;
-        let compiled = 0x1_0005 << ADDR_BITS & !INTERPRETED | 0x7f00_0000_0010;
-        let words = [42, 3, 1, 4, 0x10, interpreted, unknown, compiled];
+        let interpreted = INTERPRETED | 9 << 45 | 0xff00_1234_5678 >> 3;
+        let unknown = INTERPRETED | 0xffff << 45 | 0xff00_1234_5678 >> 3;
+        let compiled = 5 << 48 | 0xff00_0000_0010;
+        let words: [u64; 8] = [42, 3, 1, 4, 0x10, interpreted, unknown, compiled];
         let bytes = words.map(u64::to_ne_bytes).concat();
-        let method = Addr(0x7f00_1234_5678);
+        let method = Addr(0xff00_1234_5678);
         let frames = [
             RawFrame::Code { addr: Addr(0x10), compile_id: 0 },
             RawFrame::Interpreted { method, bci: Some(9) },
             RawFrame::Interpreted { method, bci: None },
-            RawFrame::Code { addr: Addr(0x7f00_0000_0010), compile_id: 5 },
+            RawFrame::Code { addr: Addr(0xff00_0000_0010), compile_id: 5 },
         ];
+        assert_eq!(frames.map(RawFrame::to_word), words[4..]);
+        assert_eq!(short_compile_id(0x1_8005), 5);
         let stack = RawStack { target: 42, unloads: 3, frames: frames.to_vec() };
         assert_eq!(RawStack::decode(&bytes), Some(stack));
         assert_eq!(RawStack::decode(&bytes[..bytes.len() - 1]), None);

@@ -1,38 +1,48 @@
 //! Unwind rows for libjvm.so's assembly functions, which `.eh_frame` does not describe.
 //!
-//! HotSpot's x86-64 assembly (`linux_x86_64.s`, in newer releases `linux_x86_64.S` and
-//! `safefetch_linux_x86_64.S`) is built without call frame information. Its functions (`SpinPause`,
-//! `_Copy_*`, `SafeFetch*`) use neither the stack nor rbp. So wherever `.text` has no other row, the return
-//! address is at rsp.
+//! HotSpot's assembly (`linux_x86_64.s`, in newer releases `linux_x86_64.S` and `safefetch_linux_x86_64.S`;
+//! `{copy,atomic,safefetch}_linux_aarch64.S`) is built without call frame information. Its functions (`SpinPause`,
+//! `_Copy_*`, `SafeFetch*`) use neither the stack nor the frame pointer. So wherever `.text` has no other row, the return
+//! address is at rsp on x86-64, and in the link register on aarch64.
+//!
+//! On aarch64, the PLT of any file has no call frame information either, and also leaves the return address in the link
+//! register.
 
 use std::ops::Range;
 
 use crate::{
-    Result,
-    elf::ElfFile,
-    unwind::{Function, Functions, Row, RowKind},
+    Result, Vaddr,
+    elf::{ElfFile, Machine},
+    unwind::{Function, Functions},
 };
 
 /// A dynamic symbol that identifies libjvm.so, as in `.dynstr`.
 const VM_STRUCTS: &[u8] = b"\0gHotSpotVMStructs\0";
 
-/// The frame of a function that uses neither the stack nor rbp.
-const LEAF: Row = Row { pc: 0, cfa: 1, kind: RowKind::Sp as u8, fp: Row::FP_SAME };
-
 impl Functions {
     /// Adds rows for the gaps in `.text` of a libjvm.so. Does nothing for other files.
     pub(super) fn add_assembly(&mut self, elf: &ElfFile) -> Result<()> {
+        if elf.machine() == Machine::Aarch64
+            && let Some(plt) = elf.section(".plt")
+        {
+            self.add_leaves(plt.vaddr(), plt.size())?;
+        }
         let (Some(names), Some(text)) = (elf.section(".dynstr"), elf.section(".text")) else {
             return Ok(());
         };
         if !names.data()?.windows(VM_STRUCTS.len()).any(|window| window == VM_STRUCTS) {
             return Ok(());
         }
-        let Some(start) = text.vaddr().0.checked_sub(self.base.0) else { return Ok(()) };
-        let end = start.saturating_add(text.size()).min(1 << 32);
+        self.add_leaves(text.vaddr(), text.size())
+    }
+
+    /// Adds rows of frameless functions for the gaps in `size` bytes from an address on.
+    fn add_leaves(&mut self, start: Vaddr, size: u64) -> Result<()> {
+        let Some(start) = start.0.checked_sub(self.base.0) else { return Ok(()) };
+        let end = start.saturating_add(size).min(1 << 32);
         for gap in self.gaps(start..end) {
             let first = self.rows.len();
-            self.push(first, gap.start, LEAF)?;
+            self.push(first, gap.start, self.processor.leaf)?;
             let Ok(start) = u32::try_from(gap.start) else { break };
             self.functions.push(Function { start, end: gap.end, rows: first..self.rows.len() });
         }
@@ -63,7 +73,10 @@ impl Functions {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Vaddr, elf::testing::Library, unwind::UnwindTable};
+    use crate::{
+        elf::testing::Library,
+        unwind::{RowKind, UnwindTable},
+    };
 
     /// A function with a frame, one without call frame information, and a third one.
     fn assembly(symbol: &str) -> String {

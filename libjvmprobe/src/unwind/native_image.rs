@@ -2,11 +2,12 @@
 //!
 //! The image contains the addresses and frame sizes of methods. Each method allocates its complete frame at its
 //! beginning and releases it directly before it returns. Graal's AMD64 backend always uses the same instructions for
-//! that (frame contexts in `SubstrateAMD64Backend`). A method that begins differently gets an unknown row.
+//! that (frame contexts in `SubstrateAMD64Backend`). A method that begins differently gets an unknown row. Images of other
+//! processors get no rows.
 
 use crate::{
     Result, Vaddr,
-    elf::ElfFile,
+    elf::{ElfFile, Machine},
     native_image::{Image, Method},
     unwind::{Function, Functions, Row, RowKind, WORD},
 };
@@ -23,6 +24,9 @@ const SAVED_FP: i8 = -2;
 impl Functions {
     /// Adds rows for the methods of a native image, if the file is one.
     pub(super) fn add_image(&mut self, elf: &ElfFile) -> Result<()> {
+        if elf.machine() != Machine::X86_64 {
+            return Ok(());
+        }
         let Some(image) = Image::read(elf)? else { return Ok(()) };
         let Some(text) = elf.section(".text") else { return Ok(()) };
         let text_at = text.vaddr();

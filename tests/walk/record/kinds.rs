@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use walk_harness::harness::Blob;
 
-use crate::live::Live;
+use crate::{arch, live::Live};
 
 // Values of `enum blob_kind` in bpf/walk/state.bpf.h.
 const METHOD: u64 = 1;
@@ -51,7 +51,7 @@ pub fn max_recordings(kind: &str) -> usize {
 /// stubs only.
 pub fn kind(live: &Live, at: &Instant<'_>, name: impl FnOnce() -> String) -> Kind {
     let c = at.code;
-    let opcode = c[..3].iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    let opcode = arch::name(c);
     let (kind, detail) = if live.is_interpreter(at.ip) {
         match (at.since_entry, at.since_leave) {
             (0..40, _) => ("interpreted, entry", opcode),
@@ -76,25 +76,15 @@ fn method(at: &Instant<'_>, opcode: String) -> (&'static str, String) {
     let c = at.code;
     let b = &at.blob;
     let is_osr = b.osr_entry > b.begin && at.ip.wrapping_sub(b.osr_entry) < CODE_BYTES;
-    let is_last = matches!(c, [0xc3 | 0x5d, ..])
-        || matches!(c, [0x49, 0x3b, 0xa7 | 0x67, ..])
-        || matches!(c, [0x0f, 0x87, _, _, _, _, 0xc3, ..])
-        || matches!(c, [0x85, 0x05, _, _, _, _, 0xc3, ..])
-        || matches!(c, [0x4d, 0x8b, 0x97, ..] | [0x41, 0x85, 0x02, 0xc3, ..])
-        || matches!(c, [0x48, 0x83 | 0x81, 0xc4, ..]);
     if at.ip.wrapping_sub(b.deopt_handler) < HANDLER_BYTES {
         ("deoptimisation handler", opcode)
     } else if is_osr && at.since_entry < 12 {
         ("entry by on-stack replacement", opcode)
     } else if at.since_entry < 10 && at.ip < b.entry + CODE_BYTES {
         ("prologue", opcode)
-    } else if matches!(
-        c,
-        [0x49, 0x83, 0x7f, _, _, 0x0f, 0x85, _, _, _, _, 0xc3, ..]
-            | [0x49, 0x81, 0x7f, _, _, _, _, _, 0x0f, 0x85, _, _, _, _, 0xc3, ..]
-    ) {
+    } else if arch::is_native_exit(c) {
         ("epilogue of a native method", opcode)
-    } else if is_last {
+    } else if arch::is_last(c) {
         ("epilogue", opcode)
     } else {
         ("compiled", String::new())

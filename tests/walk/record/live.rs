@@ -23,7 +23,7 @@ use libjvmprobe::{
     unwind::{Row, UnwindTable},
 };
 use walk_harness::{
-    harness::{self, Blob, Registers, Source, Stack},
+    harness::{self, Blob, Processor, Registers, Source, Stack},
     recording::{LINE, MAX_DIRECT_READ, Recording},
 };
 
@@ -105,7 +105,7 @@ impl Live {
     }
 
     pub fn walk(&mut self, start: &Registers) -> Stack {
-        harness::walk(self, start)
+        harness::walk(Processor::OWN, self, start)
     }
 
     pub fn trail(&mut self, start: &Registers) -> Vec<u64> {
@@ -210,7 +210,7 @@ impl Live {
     fn fill(&self, addr: u64, to: &mut [u8]) -> bool {
         // Higher addresses belong to the kernel, and many of them would be negative as file
         // positions.
-        if addr >> 47 != 0 {
+        if addr >> 48 != 0 {
             return false;
         }
         let mut pages = self.pages.borrow_mut();
@@ -245,7 +245,12 @@ impl Live {
 
     /// Walks again and records what the walker reads.
     pub fn record(&mut self, start: &Registers) -> io::Result<Recording> {
-        self.trace = Some(Recording { start: *start, jvm: self.jvm, ..Recording::default() });
+        self.trace = Some(Recording {
+            processor: Processor::OWN,
+            start: *start,
+            jvm: self.jvm,
+            ..Recording::default()
+        });
         let stack = self.walk(start);
         let traced = self.trace.take();
         let mut recording = traced.ok_or_else(|| io::Error::other("nothing was traced"))?;

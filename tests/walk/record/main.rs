@@ -13,6 +13,9 @@
 #![allow(clippy::print_stdout, reason = "progress output")]
 #![allow(missing_docs, reason = "an example has no public API")]
 
+#[cfg_attr(target_arch = "aarch64", path = "arch_aarch64.rs")]
+#[cfg_attr(not(target_arch = "aarch64"), path = "arch_x86_64.rs")]
+mod arch;
 mod kinds;
 mod live;
 mod record_stack;
@@ -38,20 +41,6 @@ use crate::{kinds::Seen, live::Live, recorder::Recorder};
 /// The program's threads.
 const PARTS: [&str; 5] = ["calls", "library", "outside", "virtual", "changes"];
 
-/// Runtimes and flags that are recorded by default.
-const RUNS: [(&str, &str); 10] = [
-    ("temurin-11", ""),
-    ("temurin-17", ""),
-    ("temurin-21", ""),
-    ("temurin-25", ""),
-    ("temurin-11", "-XX:TieredStopAtLevel=1"),
-    ("temurin-21", "-XX:+UseZGC -XX:+ZGenerational"),
-    ("temurin-25", "-XX:+UseZGC"),
-    ("temurin-17", "-Xint"),
-    ("temurin-21", "-XX:-TieredCompilation"),
-    ("musl-17", ""),
-];
-
 fn main() -> Result<(), Box<dyn Error>> {
     let mut args = std::env::args().skip(1);
     let folder = PathBuf::from(
@@ -70,7 +59,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             run(&folder, &name, &flags, &parts, seconds)?;
         }
         None => {
-            for (name, flags) in RUNS {
+            for (name, flags) in arch::RUNS {
                 run(&folder, name, flags, &PARTS, seconds)?;
             }
         }

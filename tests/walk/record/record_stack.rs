@@ -3,7 +3,7 @@
 use std::error::Error;
 
 use walk_harness::{
-    harness::{self, Registers},
+    harness::{self, Processor, Registers},
     recording::Recording,
 };
 
@@ -60,7 +60,8 @@ impl Recorder<'_> {
             return Ok(());
         }
         let Kind { name, detail } = &kind;
-        recording.about = format!("{} {}: {name}: {detail}", self.runtime.name, self.flags);
+        let runtime = self.runtime_name();
+        recording.about = format!("{runtime} {}: {name}: {detail}", self.flags);
         recording.truth = match is_counted {
             true => "shadow stack, started from a stack in the call table",
             false => "the call table, and the created frames when they ran",
@@ -70,7 +71,7 @@ impl Recorder<'_> {
             recording.about += ", partly guessed";
         }
         // Checks that the recording contains everything that the walker needs.
-        let again = harness::walk(&mut &recording, at);
+        let again = harness::walk(Processor::OWN, &mut &recording, at);
         if again != recording.stack {
             self.count("walk of the recording differs from walk of the live thread", name);
             return Ok(());
@@ -81,13 +82,23 @@ impl Recorder<'_> {
         Ok(())
     }
 
+    /// Returns the runtime's name, after that of the processor if it is not x86-64.
+    fn runtime_name(&self) -> String {
+        let name = &self.runtime.name;
+        match Processor::OWN {
+            Processor::X86_64 => name.clone(),
+            other => format!("{} {name}", other.name()),
+        }
+    }
+
     /// Writes the file, unless it is large.
     fn save(&mut self, recording: &Recording, kind: &Kind) -> Result<bool, Box<dyn Error>> {
         let bytes = recording.compressed()?;
         if bytes.len() > MAX_BYTES {
             return Ok(false);
         }
-        let words = format!("{} {} {} {}", self.runtime.name, self.flags, kind.name, kind.detail);
+        let runtime = self.runtime_name();
+        let words = format!("{runtime} {} {} {}", self.flags, kind.name, kind.detail);
         let words: Vec<String> = words
             .split(|c: char| !c.is_ascii_alphanumeric())
             .filter(|word| !word.is_empty() && *word != "XX" && *word != "temurin")

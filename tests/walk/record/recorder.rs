@@ -15,9 +15,10 @@ use jvmprobe_tests::{
 use walk_harness::harness::{Registers, Stack};
 
 use crate::{
+    arch::{self, decode},
     kinds::Seen,
     live::Live,
-    shadow::{Insn, Shadow, Step, decode},
+    shadow::{Insn, Shadow, Step},
     tracee::{Stop, Tracee},
 };
 
@@ -180,7 +181,7 @@ impl<'a> Recorder<'a> {
         if !self.step_to_next_bytecode(&mut tracee)? {
             return Ok(());
         }
-        let first = start(&tracee.registers()?);
+        let first = tracee.registers()?.start();
         let stack = self.live.walk(&first);
         if stack.frames.len() > MAX_DEPTH {
             return Ok(());
@@ -204,39 +205,37 @@ impl<'a> Recorder<'a> {
         let mut doubts: Vec<(String, String)> = Vec::new();
         for _ in 0..if changes { STEPS_OF_CHANGES } else { STEPS } {
             let regs = tracee.registers()?;
-            let code = self.live.bytes::<16>(regs.rip).unwrap_or_default();
+            let from = regs.start().ip;
+            let code = self.live.bytes::<16>(from).unwrap_or_default();
             let insn = decode(&code);
-            let old_top = self.live.word(regs.rsp);
-            let is_sigreturn = regs.rax == 15;
+            let old_top = regs.top(&self.live);
+            let is_sigreturn = regs.is_sigreturn();
             let stop = tracee.step()?;
             self.live.discard_pages();
-            let (from, now) = (
-                regs.rip,
-                match stop {
-                    Stop::Away => return Ok(()),
-                    _ => tracee.registers()?,
-                },
-            );
+            let now = match stop {
+                Stop::Away => return Ok(()),
+                _ => tracee.registers()?,
+            };
             if let Stop::Signal(_) = stop {
                 // The signal arrived before the instruction ran.
-                let interrupted = now.rip;
+                let interrupted = now.start().ip;
                 if tracee.step()? != Stop::Stepped {
                     return Ok(());
                 }
                 self.live.discard_pages();
                 let now = tracee.registers()?;
                 if let Some(shadow) = &mut shadow {
-                    shadow.signal(interrupted, self.live.word(now.rsp));
+                    shadow.signal(interrupted, now.top(&self.live));
                 }
                 signals += 1;
                 continue;
             }
             self.steps += 1;
-            let top = self.live.word(now.rsp);
+            let top = now.top(&self.live);
             let step = Step {
                 insn,
                 from,
-                to: now.rip,
+                to: now.start().ip,
                 old_top,
                 top,
                 is_sigreturn,
@@ -253,10 +252,10 @@ impl<'a> Recorder<'a> {
             // Generated code has called a function of the JVM. Single-stepping it would take long,
             // and its code is like other native code, so three of four such calls run to their return
             // without single steps.
-            let is_out = self.live.is_code(from) && !self.live.is_code(now.rip);
+            let is_out = self.live.is_code(from) && !self.live.is_code(now.start().ip);
             let now = match insn == Insn::Call && is_out && !self.steps.is_multiple_of(4) {
                 true => {
-                    if tracee.run_to(top, now.rsp + 8)? == Stop::Away {
+                    if tracee.run_to(top, now.sp_after_return())? == Stop::Away {
                         return Ok(());
                     }
                     self.live.discard_pages();
@@ -267,14 +266,14 @@ impl<'a> Recorder<'a> {
                 }
                 false => now,
             };
-            let old = std::mem::replace(&mut region, self.region(now.rip));
+            let old = std::mem::replace(&mut region, self.region(now.start().ip));
             let is_entered = region != old && insn != Insn::Return;
             since_entry = if is_entered { 0 } else { since_entry.saturating_add(1) };
-            since_leave = if code[0] == 0xc9 { 0 } else { since_leave.saturating_add(1) };
+            since_leave = if arch::is_leave(&code) { 0 } else { since_leave.saturating_add(1) };
             let is_entry = insn == Insn::Call || is_entered;
             since_entry = if is_entry { 0 } else { since_entry };
 
-            let at = start(&now);
+            let at = now.start();
             let mut kind = self.kind(&at, since_entry, since_leave);
             if signals > 0 {
                 kind.name = format!("signal: {}", kind.name);
@@ -386,7 +385,7 @@ impl<'a> Recorder<'a> {
         // its code is like other native code.
         self.live.discard_pages();
         let regs = tracee.registers()?;
-        Ok(tracee.run_to(self.live.word(regs.rsp), regs.rsp + 8)?)
+        Ok(tracee.run_to(regs.top(&self.live), regs.sp_after_return())?)
     }
 
     /// Whether the thread is in an interpreted method that was called by compiled code and has no frame
@@ -405,14 +404,12 @@ impl<'a> Recorder<'a> {
     /// does not show whether a method that is being entered or left has a frame. Returns `false` if
     /// that takes too long, or if the thread gets a signal or does not stop.
     fn step_to_next_bytecode(&self, tracee: &mut Tracee) -> Result<bool, Box<dyn Error>> {
-        // jmp [r10 + 8 * rbx]: dispatch_base(), interp_masm_x86.cpp.
-        const DISPATCH: [u8; 3] = [0x41, 0xff, 0x24];
         for _ in 0..STEPS {
-            let ip = tracee.registers()?.rip;
+            let ip = tracee.registers()?.start().ip;
             if !self.live.is_interpreter(ip) {
                 return Ok(true);
             }
-            let is_last = self.live.bytes::<3>(ip) == Some(DISPATCH);
+            let is_last = self.live.bytes::<16>(ip).is_some_and(|code| arch::is_dispatch(&code));
             if tracee.step()? != Stop::Stepped {
                 return Ok(false);
             }
@@ -455,16 +452,4 @@ impl<'a> Recorder<'a> {
 fn same_code(live: &mut Live, a: u64, b: u64) -> bool {
     let of = live.blob(a.wrapping_sub(1));
     of.kind != 0 && (of.begin..of.end).contains(&b)
-}
-
-fn start(regs: &libc::user_regs_struct) -> Registers {
-    Registers {
-        ip: regs.rip,
-        sp: regs.rsp,
-        fp: regs.rbp,
-        ax: regs.rax,
-        bx: regs.rbx,
-        r13: regs.r13,
-        dx: regs.rdx,
-    }
 }

@@ -1,7 +1,8 @@
 //! A shadow stack: the return addresses on a thread's stack, maintained from the effect of each single
 //! instruction. It uses nothing that the walker knows about frames.
 //!
-//! A call pushes a return address, a return pops it. The interpreter calls methods by pushing an
+//! A call pushes a return address, a return pops it. On processors whose calls store the return address in a register,
+//! that register takes the place of the word on top of the stack. The interpreter calls methods by pushing an
 //! address of its own and jumping, and returns by jumping to the address on top. A signal pushes
 //! the interrupted address and the address of the signal trampoline. The return of the signal handler
 //! pops the latter, and the system call `rt_sigreturn`, which the trampoline makes, pops the former.
@@ -17,32 +18,13 @@ pub enum Insn {
     /// An indirect jump, through a register or memory.
     Jump,
     Push,
+    #[cfg_attr(
+        target_arch = "aarch64",
+        expect(dead_code, reason = "no instruction of aarch64 does this alone")
+    )]
     Pop,
     Syscall,
     Other,
-}
-
-/// Decodes an instruction.
-pub fn decode(code: &[u8]) -> Insn {
-    let is_prefix = |b: &&u8| matches!(**b, 0x66 | 0x2e | 0x3e | 0x64 | 0x65 | 0xf2 | 0xf3);
-    let mut rest = &code[code.iter().take_while(is_prefix).count()..];
-    if rest.first().is_some_and(|b| (0x40..0x50).contains(b)) {
-        rest = &rest[1..];
-    }
-    match rest {
-        [0xe8, ..] => Insn::Call,
-        [0xc3 | 0xc2, ..] => Insn::Return,
-        [0x50..0x58, ..] => Insn::Push,
-        [0x58..0x60, ..] => Insn::Pop,
-        [0xff, modrm, ..] => match modrm >> 3 & 7 {
-            2 => Insn::Call,
-            4 => Insn::Jump,
-            6 => Insn::Push,
-            _ => Insn::Other,
-        },
-        [0x0f, 0x05, ..] => Insn::Syscall,
-        _ => Insn::Other,
-    }
 }
 
 /// The shadow stack.
@@ -61,7 +43,7 @@ pub struct Step {
     pub insn: Insn,
     pub from: u64,
     pub to: u64,
-    /// Word on top of the stack before the step, and after it.
+    /// Word on top of the stack, or the link register, before the step and after it.
     pub old_top: u64,
     pub top: u64,
     pub is_sigreturn: bool,

@@ -5,7 +5,9 @@
 
 use std::{io, ptr};
 
-use libc::{c_int, c_void, pid_t, user_regs_struct};
+use libc::{c_int, c_void, pid_t};
+
+use crate::arch::{self, Regs};
 
 /// A seized thread, which is detached when this is dropped.
 pub struct Tracee {
@@ -27,7 +29,8 @@ pub enum Stop {
     Away,
 }
 
-fn ptrace(request: libc::c_uint, tid: pid_t, addr: usize, data: usize) -> io::Result<()> {
+/// Makes a ptrace request.
+pub fn ptrace(request: libc::c_uint, tid: pid_t, addr: usize, data: usize) -> io::Result<()> {
     // SAFETY: the requests used here take numbers, or a pointer in `data` to memory of ours that is
     // large enough.
     let result = unsafe { libc::ptrace(request, tid, addr as *mut c_void, data as *mut c_void) };
@@ -92,34 +95,33 @@ impl Tracee {
     }
 
     /// Returns its registers.
-    pub fn registers(&self) -> io::Result<user_regs_struct> {
-        // SAFETY: a structure of integers.
-        let mut regs: user_regs_struct = unsafe { std::mem::zeroed() };
-        ptrace(libc::PTRACE_GETREGS, self.tid, 0, ptr::from_mut(&mut regs) as usize)?;
-        Ok(regs)
+    pub fn registers(&self) -> io::Result<Regs> {
+        Regs::of(self.tid)
     }
 
     /// Runs the thread until it is at this address with its stack pointer at `sp` or above.
     pub fn run_to(&mut self, ip: u64, sp: u64) -> io::Result<Stop> {
-        let registers = std::mem::offset_of!(libc::user, u_debugreg);
-        let control = registers + 7 * size_of::<u64>();
-        ptrace(libc::PTRACE_POKEUSER, self.tid, registers, ip as usize)?;
-        // DR7: enables hardware breakpoint 0 for this thread, on instruction execution.
-        ptrace(libc::PTRACE_POKEUSER, self.tid, control, 1)?;
         let mut stop = Stop::Away;
         for _ in 0..50 {
+            if !arch::CONTINUES_AT_BREAKPOINT && self.registers()?.start().ip == ip {
+                arch::set_breakpoint(self.tid, None)?;
+                if self.step()? == Stop::Away {
+                    return Ok(Stop::Away);
+                }
+            }
+            arch::set_breakpoint(self.tid, Some(ip))?;
             let signal = std::mem::take(&mut self.signal);
             ptrace(libc::PTRACE_CONT, self.tid, 0, signal as usize)?;
             self.is_stopped = false;
             let Some(status) = self.wait() else { return Ok(Stop::Away) };
             self.keep_signal(status);
-            let regs = self.registers()?;
-            if regs.rip == ip && regs.rsp >= sp {
+            let regs = self.registers()?.start();
+            if regs.ip == ip && regs.sp >= sp {
                 stop = Stop::Stepped;
                 break;
             }
         }
-        ptrace(libc::PTRACE_POKEUSER, self.tid, control, 0)?;
+        arch::set_breakpoint(self.tid, None)?;
         Ok(stop)
     }
 
@@ -144,8 +146,7 @@ impl Drop for Tracee {
             }
         }
         // A breakpoint that is hit without a tracer would kill the process.
-        let control = std::mem::offset_of!(libc::user, u_debugreg) + 7 * size_of::<u64>();
-        let _ = ptrace(libc::PTRACE_POKEUSER, self.tid, control, 0);
+        let _ = arch::set_breakpoint(self.tid, None);
         // This fails if the thread has ended. Otherwise the thread continues.
         let _ = ptrace(libc::PTRACE_DETACH, self.tid, 0, self.signal as usize);
     }

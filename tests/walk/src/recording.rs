@@ -7,13 +7,16 @@
 //! ```text
 //! about TEXT                      JDK, JVM flags, and what the thread executed, such as a prologue
 //! truth TEXT                      how the frames are known to be correct
-//! start IP SP FP AX BX R13 DX     the registers; DX is missing in older recordings
+//! processor NAME                  x86_64 if this line is missing
+//! start IP SP FP OTHERS...        the registers; OTHERS are those of struct registers, and may be fewer
 //! jvm FIELD NUMBER                a member of struct jvm
 //! heap LOW HIGH SEGMAP LOG        its code heaps
 //! mapping INDEX START END BIAS TABLE ROWS
 //! row TABLE INDEX PC CFA KIND FP
 //! line ADDR BYTES                 64 bytes of memory
-//! frame WORD                      a frame as the walker reports it, innermost first
+//! code ADDR ID                    a frame of code, and a compiled method's compile id; innermost frame first
+//! method METHOD BCI               a frame of an interpreted method, and its bytecode index
+//! frame WORD                      a frame in older recordings, in which an address had 47 bits
 //! name TEXT                       a frame's name, outermost first, including inlined frames
 //! end CODE UNLOADS                why the walk ended and where its first guess is, in one number;
 //!                                 number of classes that the JVM had unloaded
@@ -29,15 +32,30 @@ use std::{
 
 use flate2::{Compression, read::GzDecoder, write::GzEncoder};
 use libjvmprobe::{
-    bpf::walker::MappingEntry,
+    Addr,
+    bpf::{user_walker::OTHER_REGISTERS, walker::MappingEntry},
     hotspot::walking::{CodeHeap, JvmLayout},
+    stack::raw::RawFrame,
     unwind::Row,
 };
 
-use crate::harness::{Registers, Source, Stack};
+use crate::harness::{Processor, Registers, Source, Stack};
 
 /// Size in bytes of a recorded block of memory.
 pub const LINE: usize = 64;
+
+/// `NO_BCI` of bpf/walk/walk.h.
+const NO_BCI: u16 = 0xffff;
+
+/// Decodes a frame of older recordings: 47 bits of an address, and 16 bits of a compile id or bytecode index. The highest
+/// bit is set for an interpreted method.
+fn frame_of_47_bits(word: u64) -> RawFrame {
+    let (addr, above) = (Addr(word & ((1 << 47) - 1)), (word >> 47) as u16);
+    match word >> 63 {
+        0 => RawFrame::Code { addr, compile_id: above & 0x7fff },
+        _ => RawFrame::Interpreted { method: addr, bci: Some(above) },
+    }
+}
 
 /// A recorded stack.
 #[derive(Clone, Debug, Default)]
@@ -46,6 +64,8 @@ pub struct Recording {
     pub about: String,
     /// How the frames are known to be correct.
     pub truth: String,
+    /// Processor on which it was recorded.
+    pub processor: Processor,
     /// Registers at the start of the walk.
     pub start: Registers,
     /// Layout of the JVM's data that the walker reads.
@@ -109,6 +129,10 @@ impl Recording {
         match kind {
             "about" => self.about = rest.into(),
             "truth" => self.truth = rest.into(),
+            "processor" => {
+                let all = [Processor::X86_64, Processor::Aarch64];
+                self.processor = all.into_iter().find(|processor| processor.name() == rest)?;
+            }
             "name" => self.names.push(rest.into()),
             "jvm" => {
                 let (name, number) = rest.split_once(' ')?;
@@ -139,10 +163,10 @@ impl Recording {
     fn parse_numbers(&mut self, kind: &str, numbers: &[u64]) -> Option<()> {
         let small = |n: u64| u32::try_from(n).ok();
         match (kind, numbers) {
-            // Older recordings have no rdx.
-            ("start", &[ip, sp, fp, ax, bx, r13, ref rest @ ..]) => {
-                let dx = rest.first().copied().unwrap_or_default();
-                self.start = Registers { ip, sp, fp, ax, bx, r13, dx };
+            ("start", &[ip, sp, fp, ref rest @ ..]) => {
+                let mut others = [0; OTHER_REGISTERS];
+                others.get_mut(..rest.len())?.copy_from_slice(rest);
+                self.start = Registers::new([ip, sp, fp], others);
             }
             ("heap", &[low, high, segmap, segment_log]) => {
                 let at = self.jvm.heaps.iter_mut().find(|heap| heap.high == 0)?;
@@ -162,7 +186,16 @@ impl Recording {
                 };
                 self.rows.insert((small(table)?, small(index)?), row);
             }
-            ("frame", &[word]) => self.stack.frames.push(word),
+            ("frame", &[word]) => self.stack.frames.push(frame_of_47_bits(word).to_word()),
+            ("code", &[addr, id]) => {
+                let frame = RawFrame::Code { addr: Addr(addr), compile_id: id.try_into().ok()? };
+                self.stack.frames.push(frame.to_word());
+            }
+            ("method", &[method, bci]) => {
+                let bci = u16::try_from(bci).ok()?;
+                let frame = RawFrame::Interpreted { method: Addr(method), bci: Some(bci) };
+                self.stack.frames.push(frame.to_word());
+            }
             ("end", &[end, unloads]) => (self.stack.end, self.stack.unloads) = (end, unloads),
             _ => return None,
         }
@@ -172,6 +205,7 @@ impl Recording {
     /// Returns the text that [`Recording::read`] parses.
     pub fn text(&self) -> String {
         let mut text = format!("about {}\ntruth {}\n", self.about, self.truth);
+        let _ = writeln!(text, "processor {}", self.processor.name());
         let mut put = |kind: &str, numbers: &[u64]| {
             text.push_str(kind);
             for number in numbers {
@@ -180,8 +214,8 @@ impl Recording {
             }
             text.push('\n');
         };
-        let Registers { ip, sp, fp, ax, bx, r13, dx } = self.start;
-        put("start", &[ip, sp, fp, ax, bx, r13, dx]);
+        let Registers { ip, sp, fp, others } = self.start;
+        put("start", &[&[ip, sp, fp], &others[..]].concat());
         for (name, number) in with_fields!(list, self.jvm) {
             put(&format!("jvm {name}"), &[number]);
         }
@@ -197,7 +231,12 @@ impl Recording {
             put("row", &[table.into(), index.into(), pc, cfa, kind, fp]);
         }
         for &frame in &self.stack.frames {
-            put("frame", &[frame]);
+            match RawFrame::from_word(frame) {
+                RawFrame::Code { addr, compile_id } => put("code", &[addr.0, compile_id.into()]),
+                RawFrame::Interpreted { method, bci } => {
+                    put("method", &[method.0, bci.unwrap_or(NO_BCI).into()]);
+                }
+            }
         }
         put("end", &[self.stack.end, self.stack.unloads]);
         for name in &self.names {

@@ -6,6 +6,7 @@
 //! | `cache` | contents of a block: a method, a stub, the interpreter |
 //! | `monitors` | monitors that compiled frames have entered |
 //! | `scopes` | methods inlined into a compiled method, with lines |
+//! | `instructions` | instructions of calls and polls |
 //! | `stubs` | names of stubs |
 //! | `lookup` | reading of all code; look-up of code and methods by their addresses |
 //! | `fill` | fill level of the code cache |
@@ -16,6 +17,7 @@
 pub(super) mod cache;
 pub(super) mod fill;
 pub(super) mod heap;
+mod instructions;
 mod lookup;
 pub(super) mod monitors;
 mod scopes;

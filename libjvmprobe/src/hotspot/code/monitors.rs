@@ -1,6 +1,6 @@
 //! Monitors that compiled frames have entered, as the debug information of their code records them.
 //!
-//! Sources: hotspot/share/code/{debugInfo,scopeDesc}.cpp, code/location.hpp; cpu/x86/vmreg_x86.hpp. The debug information
+//! Sources: hotspot/share/code/{debugInfo,scopeDesc}.cpp, code/location.hpp. The debug information
 //! contains the location of each object whose monitor a frame has entered: a slot of the frame, a register, or the
 //! nmethod's list of constants.
 
@@ -13,6 +13,7 @@ use crate::{
             Inlining,
             cache::Blobs,
             heap::{Heap, heaps},
+            instructions::FRAME_POINTER,
         },
         compressed::Stream,
         pages::Pages,
@@ -33,9 +34,6 @@ const NARROW_OOP: u32 = 9;
 const IN_REGISTER: u32 = 1 << 4;
 /// `Location::OFFSET_SHIFT`
 const OFFSET_SHIFT: u32 = 5;
-/// Number of rbp among the registers, each of which has two numbers (`RegisterImpl::max_slots_per_register`).
-/// In compiled code, rbp is the only register that keeps its value during a call.
-const RBP: u32 = 5 * 2;
 
 /// Location of a reference to an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,8 +95,8 @@ fn location(word: u32) -> Option<OopLocation> {
     match (word & IN_REGISTER != 0, kind) {
         (false, OOP) => Some(OopLocation::Slot(u64::from(number) * 4)),
         (false, NARROW_OOP) => Some(OopLocation::NarrowSlot(u64::from(number) * 4)),
-        (true, OOP) if number == RBP => Some(OopLocation::FramePointer),
-        (true, NARROW_OOP) if number == RBP => Some(OopLocation::NarrowFramePointer),
+        (true, OOP) if number == FRAME_POINTER => Some(OopLocation::FramePointer),
+        (true, NARROW_OOP) if number == FRAME_POINTER => Some(OopLocation::NarrowFramePointer),
         _ => None,
     }
 }
@@ -164,7 +162,8 @@ mod tests {
         let slot = |kind: u8| 6 << OFFSET_SHIFT | kind;
         let [oop, narrow] =
             [slot(2), slot(9)].map(|byte| [vec![0, 0], bytes(byte.into())].concat());
-        let register = [vec![0, 0], bytes(RBP << OFFSET_SHIFT | IN_REGISTER | OOP)].concat();
+        let register =
+            [vec![0, 0], bytes(FRAME_POINTER << OFFSET_SHIFT | IN_REGISTER | OOP)].concat();
         let monitors = [oop.clone(), vec![0], narrow, vec![0], register, vec![0]].concat();
         let more = [vec![5], monitors, vec![0, 2, 3, 0], oop, vec![1]].concat();
         let expected = [

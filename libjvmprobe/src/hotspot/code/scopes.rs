@@ -15,6 +15,7 @@ use crate::{
         code::{
             Inlining, at,
             cache::Blob,
+            instructions::{CALL_BYTES, is_call, is_poll},
             monitors::{FrameMonitor, decode_monitors},
         },
         compressed::{Encoding, Stream},
@@ -36,8 +37,6 @@ const MAX_FRAMES: usize = 5_000_000;
 /// Maximum size of the debug information read in total, in bytes.
 const MAX_ALL_DEBUG: usize = 2 << 30;
 
-/// Length in bytes of a call of a method or stub: `call rel32` of x86-64.
-const CALL_BYTES: u64 = 5;
 /// Number of PcDescs examined to decide whether a method has additional ones (`DebugNonSafepoints`).
 const MAX_EXAMINED: usize = 64;
 
@@ -421,18 +420,6 @@ fn describes_all_code(pages: &mut Pages<'_>, begin: Addr, descs: &[(Addr, i32)])
     others * 4 > examined.len()
 }
 
-/// Whether bytes end with a call: `call rel32`, or an indirect call by register or memory.
-fn is_call(bytes: &[u8]) -> bool {
-    let from_end = |n: usize| bytes.len().checked_sub(n).and_then(|at| bytes.get(at)).copied();
-    from_end(5) == Some(0xe8) || (2..=7).any(|n| from_end(n) == Some(0xff))
-}
-
-/// Whether bytes begin with a poll: `test eax, [r10]` or `[rip + X]`, and
-/// `cmp rsp, [r15 + X]` before a return.
-fn is_poll(bytes: &[u8]) -> bool {
-    matches!(bytes, [0x41, 0x85, 0x02, ..] | [0x85, 0x05, ..] | [0x49, 0x3b, 0xa7 | 0x67, ..])
-}
-
 /// Returns the methods to which code between two calls belongs, and whether they are certain. They are the
 /// outer methods that the scopes of both calls have in common, with the lines of the second call. `previous`
 /// is `None` at the beginning of the method.
@@ -507,14 +494,5 @@ mod tests {
         assert_eq!(common_frames(&next, None), (chain(&[("a", 1)]), false));
         let alone = chain(&[("a", 5)]);
         assert_eq!(common_frames(&alone, None), (alone.clone(), true));
-    }
-
-    #[test]
-    fn calls_and_polls_are_recognized_by_their_instructions() {
-        assert!(is_call(&[0x90, 0x90, 0x90, 0xe8, 1, 2, 3, 4]));
-        assert!(is_call(&[0x90, 0x90, 0x90, 0x90, 0x90, 0x41, 0xff, 0xd2]));
-        assert!(!is_call(&[0x90; 8]) && !is_call(&[0xe8]) && !is_call(&[]));
-        assert!(is_poll(&[0x41, 0x85, 0x02, 0xc3]) && is_poll(&[0x85, 0x05, 1, 2]));
-        assert!(is_poll(&[0x49, 0x3b, 0xa7, 1]) && !is_poll(&[0x90; 4]) && !is_poll(&[]));
     }
 }

@@ -46,8 +46,8 @@ pub enum ChunkFrame {
     Code {
         /// The address at which the frame continues.
         addr: Addr,
-        /// Low 16 bits of the compile ID of a compiled method; 0 for other code.
-        compile_id: u16,
+        /// Compile ID of a compiled method; 0 for other code.
+        compile_id: u32,
     },
     /// An interpreted method.
     Interpreted {
@@ -62,7 +62,7 @@ pub enum ChunkFrame {
 #[derive(Clone, Copy, Debug)]
 struct Code {
     frame_words: u64,
-    compile_id: u16,
+    compile_id: u32,
     /// Addresses at which frames of this code continue after they were deoptimized; 0 for a missing one.
     deopt: [u64; 2],
     /// Distance in bytes from the stack pointer of a deoptimized frame to the address at which the frame
@@ -210,7 +210,7 @@ impl Frames {
         let is_method = matches!(&*pages.name(name)?, "nmethod" | "native nmethod");
         let mut code = Code { frame_words, compile_id: 0, deopt: [0; 2], original_pc: 0 };
         if is_method {
-            code.compile_id = pages.u32(at(blob, self.compile_id)?)? as u16;
+            code.compile_id = pages.u32(at(blob, self.compile_id)?)?;
             code.original_pc = u64::from(pages.u32(at(blob, self.original_pc)?)?);
             let mut handler = |field: Option<u64>, is_offset: bool| -> Result<u64> {
                 match (field, is_offset) {

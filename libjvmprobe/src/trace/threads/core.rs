@@ -96,7 +96,8 @@ impl CoreDumper {
     pub fn dump(&mut self) -> Result<Dump> {
         let registers = |thread: &CoreThread| {
             let CoreThread { tid, ip, sp, fp, ax, bx, r13, dx } = *thread;
-            (tid, Registers { ip, sp, fp, ax, bx, r13, dx })
+            // The order of bpf/walk/arch_x86.h, because core dumps of other processors are rejected.
+            (tid, Registers::new([ip, sp, fp], [ax, bx, r13, dx, 0, 0]))
         };
         let mut by_tid: BTreeMap<_, _> = self.core.threads.iter().map(registers).collect();
         let java = self.hotspot.java_threads();

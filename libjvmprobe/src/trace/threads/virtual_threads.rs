@@ -18,7 +18,7 @@ use crate::{
     process::os_threads::os_threads,
     stack::{
         Frame,
-        raw::{RawFrame, RawStack},
+        raw::{RawFrame, RawStack, short_compile_id},
     },
     trace::threads::{Activity, Dump, Dumper, Thread, ThreadId, Waits},
 };
@@ -232,9 +232,10 @@ pub(in crate::trace) fn raw_stack(key: u64, unloads: u64, frames: &[ChunkFrame])
         // The innermost address of a raw stack must lie in the current instruction, and the others are return
         // addresses. In the heap, the innermost address is a return address, too. The byte before it belongs
         // to the call.
-        ChunkFrame::Code { addr, compile_id } => {
-            RawFrame::Code { addr: Addr(addr.0.saturating_sub(u64::from(index == 0))), compile_id }
-        }
+        ChunkFrame::Code { addr, compile_id } => RawFrame::Code {
+            addr: Addr(addr.0.saturating_sub(u64::from(index == 0))),
+            compile_id: short_compile_id(compile_id),
+        },
         ChunkFrame::Interpreted { method, bci } => RawFrame::Interpreted { method, bci },
     };
     let frames = frames.iter().enumerate().map(raw).collect();
