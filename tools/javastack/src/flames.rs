@@ -30,12 +30,18 @@ pub fn add(profile: &mut Profile, process: &Process, dump: &Dump, args: &DumpOpt
         push(profile, Sample { thread: name, tid, complete, ..sample });
     }
     // Virtual threads with equal stacks share the frames.
-    let mut stacks: HashMap<_, (&VirtualThread, u64)> = HashMap::new();
+    let mut groups: Vec<(&VirtualThread, u64)> = Vec::new();
+    let mut group_of = HashMap::new();
     for thread in &dump.virtual_threads {
         let key = (thread.frames.as_ptr(), thread.activity == Activity::Moving);
-        stacks.entry(key).or_insert((thread, 0)).1 += 1;
+        let group = *group_of.entry(key).or_insert(groups.len());
+        match groups.get_mut(group) {
+            Some((_, count)) => *count += 1,
+            None => groups.push((thread, 1)),
+        }
     }
-    for ((_, is_moving), (thread, count)) in stacks {
+    for (thread, count) in groups {
+        let is_moving = thread.activity == Activity::Moving;
         let sample = sample(profile, process, virtual_threads::shown(args, &thread.frames));
         let (occurrences, complete) = (count, !is_moving);
         push(profile, Sample { count, occurrences, complete, ..sample });

@@ -12,7 +12,7 @@ use crate::{
     bpf::{
         self, clock,
         cost::Trigger,
-        kernel_types,
+        kernel_types::KernelTypes,
         offcpu::{self, Hook, TaskFields, Thread},
         perf, preflight,
         records::{self, bytes, copy, text},
@@ -215,8 +215,9 @@ pub(crate) fn load(options: &Options) -> Result<Session> {
 /// Returns the offsets of `task_struct.utask`, `uprobe_task.vaddr` and `uprobe_task.xol_vaddr`. From these fields,
 /// the walker knows the probed instruction that a thread executes.
 fn uprobe_field_offsets() -> Result<[u32; 3]> {
-    let [utask] = kernel_types::offsets("task_struct", ["utask"])?;
-    let [vaddr, copy] = kernel_types::offsets("uprobe_task", ["vaddr", "xol_vaddr"])?;
+    let types = KernelTypes::load("task_struct")?;
+    let [utask] = types.offsets("task_struct", ["utask"])?;
+    let [vaddr, copy] = types.offsets("uprobe_task", ["vaddr", "xol_vaddr"])?;
     Ok([utask, vaddr, copy])
 }
 

@@ -10,7 +10,7 @@ use crate::{
     bpf::{
         self, clock,
         cost::Trigger,
-        kernel_types,
+        kernel_types::KernelTypes,
         offcpu::{self, Hook, TaskFields, Thread},
         preflight,
         records::{bytes, clear, copy},
@@ -81,14 +81,14 @@ pub(super) fn load(hook: &Hook, options: Options) -> Result<Session> {
 /// `task_struct.throttled` (Linux 6.18), or of `task_struct.se.cfs_rq` and `cfs_rq.throttle_count`. All are 0 if the kernel
 /// has none of them.
 fn throttling() -> (u32, u32, u32) {
-    if let Ok([throttled]) = kernel_types::offsets("task_struct", ["throttled"]) {
+    let Ok(types) = KernelTypes::load("task_struct") else { return (0, 0, 0) };
+    let offset = |structure, field| types.offsets(structure, [field]).ok().map(|[offset]| offset);
+    if let Some(throttled) = offset("task_struct", "throttled") {
         return (throttled, 0, 0);
     }
     let by_queue = || {
-        let [entity] = kernel_types::offsets("task_struct", ["se"]).ok()?;
-        let [queue] = kernel_types::offsets("sched_entity", ["cfs_rq"]).ok()?;
-        let [count] = kernel_types::offsets("cfs_rq", ["throttle_count"]).ok()?;
-        Some((0, entity.checked_add(queue)?, count))
+        let queue = offset("task_struct", "se")?.checked_add(offset("sched_entity", "cfs_rq")?)?;
+        Some((0, queue, offset("cfs_rq", "throttle_count")?))
     };
     by_queue().unwrap_or_default()
 }
