@@ -42,6 +42,8 @@ use crate::{kinds::Seen, live::Live, recorder::Recorder};
 const PARTS: [&str; 5] = ["calls", "library", "outside", "virtual", "changes"];
 
 fn main() -> Result<(), Box<dyn Error>> {
+    // Permits this program to start the child process that names native frames.
+    libjvmprobe::stack::symbolizer::enter();
     let mut args = std::env::args().skip(1);
     let folder = PathBuf::from(
         args.next().ok_or("usage: record FOLDER [SECONDS [RUNTIME [FLAGS [PART]]]]")?,

@@ -72,6 +72,8 @@ impl Shadow {
                 return is_call;
             }
             Insn::Return => {
+                // An address that was pushed last was not that of a call.
+                self.pushed = None;
                 let Some(caller) = self.callers.pop() else { return false };
                 // If the caller was deoptimised in the meantime, the return leads to the deoptimisation
                 // handler in the caller's code.
