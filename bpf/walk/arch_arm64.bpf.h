@@ -145,12 +145,12 @@ __noinline int epilogue_state(struct walker *w)
 	w->end_bytes = 0;
 	if (read_user(w->bytes, 8 * INSN, w->ip))
 		return FRAME_COMPLETE;
-	/* Slow path of a return poll: adr x8, X; str x8, [x28, X]; then b or adrp. Code that calls native code contains
-	   the same first two instructions. */
+	/* Slow path of a return poll: adr x8, X; str x8, [x28, X]; then b or adrp, add, br x8. Code that calls native
+	   code contains the same first two instructions. */
 	i = (insn_at(w, 0) & 0x9f00001f) == 0x10000008;
 	if ((insn_at(w, i) & 0xffc003ff) == 0xf9000388 &&
 	    (leaves_method(w, w->ip + (i + 1) * INSN, insn_at(w, i + 1)) ||
-	     (insn_at(w, i + 1) & 0x9f00001f) == 0x90000008))
+	     ((insn_at(w, i + 1) & 0x9f00001f) == 0x90000008 && insn_at(w, i + 3) == 0xd61f0100)))
 		return FRAME_LINK;
 	for (i = 0; i < 8; i++) {
 		insn = insn_at(w, i);
@@ -231,6 +231,18 @@ static __always_inline int caller_by_link(struct walker *w, __u64 sp)
 	/* go_to() accepts only an sp above the current one, but a function may have nothing on the stack. */
 	w->sp = sp - WORD;
 	return go_to(w, w->regs.link, sp, w->fp);
+}
+
+/* Moves to the caller of native code of a file without an unwind table, such as the vDSO. Such code has a frame pointer,
+   except at its beginning and end, and if it calls nothing. */
+static __always_inline int caller_without_table(struct walker *w)
+{
+	__u64 frame[2], link = w->is_innermost ? w->regs.link : 0;
+
+	if (!link || !follows_call(link) ||
+	    (!read_stack(w, frame, 2, w->fp) && without_signature(frame[1]) == link))
+		return caller_by_fp(w);
+	return caller_by_link(w, w->sp);
 }
 
 /* Moves to the caller of native code whose frame ends at `end` and has this row. */

@@ -433,6 +433,12 @@ static __always_inline bool is_signal_trampoline(struct walker *w)
 	return false;
 }
 
+/* Moves to the caller of native code of a file without an unwind table. */
+static __always_inline int caller_without_table(struct walker *w)
+{
+	return caller_by_fp(w);
+}
+
 /* Moves to the caller of native code whose frame ends at `end` and has this row. */
 static __always_inline int caller_by_row(struct walker *w, const struct unwind_row *row, __u64 end)
 {

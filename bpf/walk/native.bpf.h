@@ -263,7 +263,7 @@ __noinline int caller_of_native(struct walker *w)
 			if (is_signal_trampoline(w))
 				return interrupted_by_signal(w);
 			guess(w);
-			return caller_by_fp(w);
+			return caller_without_table(w);
 		}
 		known.word = find_row(w, addr);
 		if (slot) {
