@@ -102,8 +102,8 @@ pub struct Args {
     #[arg(long, value_name = "REGEX", value_parser = Regex::from_str)]
     pub exclude: Vec<Regex>,
 
-    /// Also write FILE, in the format that its extension selects (repeatable)
-    #[arg(short, long, help = format!("Write {} (repeatable)", formats::extensions()),
+    /// Also write FILE, in the format that its extension selects (repeatable, as an example shows)
+    #[arg(short, long, help = format!("Write {}", formats::extensions()),
         value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub output: Vec<PathBuf>,
 

@@ -22,7 +22,7 @@ const METADATA_ID: u64 = 0x7fff_ffff;
 struct Element {
     name: &'static str,
     attributes: Vec<(String, String)>,
-    children: Vec<Element>,
+    children: Vec<Self>,
 }
 
 impl Element {

@@ -102,6 +102,8 @@ pub(super) struct Pools {
     stacks: Pool<Vec<FrameValue>>,
     threads: Pool<Thread>,
     groups: Pool<String>,
+    /// Frames that were encoded before, because splitting their names takes time.
+    frames: HashMap<Frame, FrameValue>,
     /// Names with a type of their own, such as causes of collections.
     names: HashMap<TypeId, Pool<String>>,
 }
@@ -168,6 +170,9 @@ impl Pools {
 
     /// Returns the encoded form of a frame.
     pub(super) fn frame(&mut self, frame: &Frame) -> FrameValue {
+        if let Some(&known) = self.frames.get(frame) {
+            return known;
+        }
         let frame_type = match frame.kind {
             Kind::Java => COMPILED,
             Kind::Inlined => INLINED,
@@ -179,7 +184,9 @@ impl Pools {
         let method = self.method(MethodName::of(frame));
         // Lines are signed in the format.
         let line = if i32::try_from(frame.line).is_ok() { frame.line } else { 0 };
-        FrameValue { method, line, frame_type }
+        let value = FrameValue { method, line, frame_type };
+        self.frames.insert(frame.clone(), value);
+        value
     }
 
     /// Returns the key of a stack, given innermost frame first.
@@ -235,7 +242,8 @@ impl Pools {
             self.threads.values.len(),
         ];
         // Each constant is stored twice: as its value, and as the key by which it is looked up.
-        2 * values.iter().sum::<usize>() + 100 * (self.stacks.keys.len() + self.methods.keys.len())
+        let constants = self.stacks.keys.len() + self.methods.keys.len() + self.frames.len();
+        2 * values.iter().sum::<usize>() + 100 * constants
     }
 
     /// Writes the event with all constants of a chunk that begins at `start`, in ticks.

@@ -8,7 +8,7 @@ use std::io::{self, Write};
 use super::{
     encode::Buffer,
     names::{MethodName, class_name},
-    pools::{NONE, Pools, STATE_DEFAULT, STATE_RUNNABLE, STATE_SLEEPING, Thread},
+    pools::{FrameValue, NONE, Pools, STATE_DEFAULT, STATE_RUNNABLE, STATE_SLEEPING, Thread},
     recording::Recording,
     types::{
         ACTIVE_SETTING, ALLOCATION_SAMPLE, CLASS_DEFINE, COMPILATION, COMPILER, DEOPTIMIZATION,
@@ -111,6 +111,33 @@ struct Entry {
     count: u64,
 }
 
+/// Encoded frames of a profile, by their numbers, and the chunk whose keys they contain.
+#[derive(Default)]
+struct Frames {
+    chunk: u64,
+    values: Vec<Option<FrameValue>>,
+}
+
+impl Frames {
+    /// Returns the encoded form of a stack, innermost frame first.
+    fn stack(
+        &mut self,
+        chunk: u64,
+        stack: &[FrameId],
+        profile: &Profile,
+        pools: &mut Pools,
+    ) -> Vec<FrameValue> {
+        if self.chunk != chunk || self.values.is_empty() {
+            self.chunk = chunk;
+            self.values = vec![None; profile.frames().len()];
+        }
+        let value = |&id: &FrameId| {
+            *self.values[id as usize].get_or_insert_with(|| pools.frame(profile.frame(id)))
+        };
+        stack.iter().rev().map(value).collect()
+    }
+}
+
 /// Encoded fields of a sample's events, except for times and counts, and the chunk whose keys they contain.
 struct Encoded {
     chunk: u64,
@@ -142,6 +169,7 @@ impl<W: Write> Recording<W> {
         entries.sort_unstable_by_key(|entry| (thread(entry), entry.sample));
         let is_single = total <= MAX_SINGLE;
         let hertz = if profile.hertz == 0 { HERTZ } else { profile.hertz };
+        let mut frames = Frames::default();
         let mut encoded: Vec<Option<Encoded>> = Vec::new();
         encoded.resize_with(profile.samples.len(), || None);
         // Time of each sample that is not contained in the number of its wall-clock samples yet, in nanoseconds.
@@ -167,7 +195,10 @@ impl<W: Write> Recording<W> {
                     self.event(shape.event(), (start, start), |pools, to| {
                         let known = encoded.take().filter(|encoded| encoded.chunk == chunk);
                         let known = known.unwrap_or_else(|| {
-                            let fields = fields(profile, sample, shape, pools);
+                            let mut stack = |stack: &[FrameId], pools: &mut Pools| {
+                                frames.stack(chunk, stack, profile, pools)
+                            };
+                            let fields = fields(profile, sample, shape, pools, &mut stack);
                             Encoded { chunk, fields }
                         });
                         to.raw(known.fields.bytes());
@@ -273,7 +304,13 @@ fn spread((begin, end): (u64, u64), number: u64, all: u64) -> u64 {
 }
 
 /// Encodes the fields behind the start time that are equal in all events of a sample.
-fn fields(profile: &Profile, sample: &Sample, shape: Shape, pools: &mut Pools) -> Buffer {
+fn fields(
+    profile: &Profile,
+    sample: &Sample,
+    shape: Shape,
+    pools: &mut Pools,
+    encode: &mut dyn FnMut(&[FrameId], &mut Pools) -> Vec<FrameValue>,
+) -> Buffer {
     let mut to = Buffer::default();
     let thread = thread(sample, pools);
     let labels = match shape {
@@ -287,7 +324,7 @@ fn fields(profile: &Profile, sample: &Sample, shape: Shape, pools: &mut Pools) -
         Shape::Occurrences(of) if *of != EVENT_SAMPLE => java_part(profile, frames),
         _ => frames,
     };
-    let values: Vec<_> = frames.iter().rev().map(|&id| pools.frame(profile.frame(id))).collect();
+    let values = encode(frames, pools);
     let innermost = values.first().copied();
     let class = |pools: &mut Pools| match label {
         Some(class) => pools.class(&class_name(class)),
@@ -297,8 +334,7 @@ fn fields(profile: &Profile, sample: &Sample, shape: Shape, pools: &mut Pools) -
     match shape {
         // These types have labels in their stacks, because no field contains them.
         Shape::Occurrences(of) if *of == EVENT_SAMPLE => {
-            let values = sample.stack.iter().rev().map(|&id| pools.frame(profile.frame(id)));
-            let values = values.collect();
+            let values = encode(&sample.stack, pools);
             to.number(pools.stack(values));
             to.text(profile.measure.name());
         }
