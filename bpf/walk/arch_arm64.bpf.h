@@ -80,8 +80,8 @@ static __always_inline bool leaves_method(struct walker *w, __u64 at, __u32 insn
 }
 
 /*
- * What is left of the innermost frame, or already there. `end_bytes` of struct walker is the distance from sp to the
- * frame's end if the state is not FRAME_COMPLETE.
+ * Part of the innermost frame that exists. `end_bytes` of struct walker is the distance from sp to the frame's end if
+ * the state is not FRAME_COMPLETE.
  */
 enum frame_state {
 	FRAME_COMPLETE,

@@ -239,7 +239,7 @@ __noinline int caller_of_adapter(struct walker *w)
 /*
  * Searches the stack for the innermost stub's return address. Returns its position in words above sp, or
  * STUB_WORDS if it is not found. Usually the return address is the one after a call whose target is the stub.
- * But compiled code of C2 jumps to the stubs that pass on an exception, so there is no such call. The stubs of
+ * C2's compiled code jumps to the stubs that pass on an exception, so no call leads to them. The stubs of
  * C2 copy their return address to the top of the stack. So if no call is found, the word at the position that
  * the frame size gives is accepted if it equals the return address nearest to sp.
  */

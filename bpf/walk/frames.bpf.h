@@ -52,8 +52,8 @@ static __always_inline __u64 entry_by_caller(struct walker *w, __u64 addr)
 
 /*
  * Searches upwards from the expected end of a frame for its actual end. The word below the end must be a
- * return address in the code cache, because nearly all generated code is called from generated code. Returns 0
- * if there is no such word within MAX_EXTRA_WORDS words.
+ * return address in the code cache, because nearly all generated code is called from generated code. If there is
+ * no such word within MAX_EXTRA_WORDS words, returns 0.
  */
 __noinline __u64 frame_end(struct walker *w, __u64 end)
 {

@@ -1,4 +1,4 @@
-//! What recording depends on of aarch64: registers, breakpoints, and instructions.
+//! Registers, breakpoints and instructions of aarch64.
 
 use std::{io, ptr};
 

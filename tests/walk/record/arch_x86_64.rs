@@ -1,4 +1,4 @@
-//! What recording depends on of x86-64: registers, breakpoints, and instructions.
+//! Registers, breakpoints and instructions of x86-64.
 
 use std::{io, ptr};
 
