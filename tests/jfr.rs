@@ -409,7 +409,7 @@ fn busy_window(begin_ns: u64, stacks: &Profile, dice: &mut Dice) -> Window {
 #[test]
 #[ignore = "long: make test-all"]
 fn hours_of_ten_jvms_are_converted_with_little_memory() {
-    // Of the first hour, the store has merged windows.
+    // The store has merged the windows of the first hour.
     const WINDOWS: u64 = 4 * 60 * 2;
     run_beside_others();
     let dir = folder();
