@@ -66,7 +66,7 @@ pub enum RawFrame {
     Code {
         /// Address; for all frames but the first one, the return address.
         addr: Addr,
-        /// [`short_compile_id`] of a compiled method; 0 for other code.
+        /// Low 15 bits of the compile id of a compiled method; 0 for other code.
         compile_id: u16,
     },
     /// An interpreted method.

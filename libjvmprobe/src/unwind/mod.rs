@@ -719,7 +719,7 @@ mod tests {
         let mut bytes = Library::build(".text\nnop\n", &[]).bytes();
         bytes[18..20].copy_from_slice(&243_u16.to_le_bytes());
         let error = UnwindTable::read(&open(&bytes).unwrap()).unwrap_err().to_string();
-        assert!(error.contains("not on processor type 243"), "{error}");
+        assert!(error.contains("not on machine 243"), "{error}");
     }
 
     #[test]
