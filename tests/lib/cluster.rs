@@ -153,7 +153,9 @@ impl Cluster {
         let own = repository_root().join("tools/kubectl-jvm");
         let kubectl = deployer_path("kubectl");
         let folder = kubectl.parent().expect("a file in a folder");
-        let mut command = Command::new(&kubectl);
+        // A shell cannot handle a signal that its parent ignores, as for the background jobs of scripts.
+        let mut command = Command::new("env");
+        command.arg("--default-signal=INT").arg(&kubectl);
         command.arg("jvm").args(args).current_dir(self.laptop());
         let wrapper = self.dir.path().join("bin");
         let path = [&wrapper, folder, &own].map(|path| path.display().to_string()).join(":");
