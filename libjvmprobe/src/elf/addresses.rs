@@ -3,7 +3,7 @@
 //! The entries stay in memory, 24 bytes each. A name is read from the file when it is needed. Source: System V gABI,
 //! chapter 4.
 
-use std::{fs::File, os::unix::fs::FileExt};
+use std::{fs::File, ops::Range, os::unix::fs::FileExt};
 
 use goblin::elf::{
     section_header::SHN_UNDEF,
@@ -28,7 +28,7 @@ pub(crate) struct Addresses(Vec<Table>);
 struct Table {
     file: File,
     /// File range of the string table.
-    names: std::ops::Range<u64>,
+    names: Range<u64>,
     /// Entries by ascending address; at equal addresses, the largest symbol first.
     entries: Vec<Entry>,
     /// Whether a symbol without a size extends to the next one. Symbols of `.dynsym` do not, because that
@@ -50,9 +50,18 @@ impl Addresses {
         Self(tables.iter().filter_map(|name| Table::read(elf, name)).collect())
     }
 
-    /// Returns the name of the symbol that contains an address, mangled as in the file.
-    pub(crate) fn name(&self, at: Vaddr) -> Option<String> {
-        self.0.iter().find_map(|table| table.find(at.0).map(|entry| table.name_of(entry)))?
+    /// Returns the name of the symbol that contains an address, mangled as in the file, and the range of
+    /// addresses around it for which the result is the same.
+    pub(crate) fn name(&self, at: Vaddr) -> (Option<String>, Range<Vaddr>) {
+        let mut range = Vaddr(0)..Vaddr(u64::MAX);
+        for table in &self.0 {
+            let (entry, same) = table.find(at.0);
+            range = range.start.max(Vaddr(same.start))..range.end.min(Vaddr(same.end));
+            if let Some(entry) = entry {
+                return (table.name_of(entry), range);
+            }
+        }
+        (None, range)
     }
 
     /// Returns the memory used by the tables, in bytes.
@@ -78,18 +87,29 @@ impl Table {
         Some(Self { file, names, entries, extends: name == ".symtab" })
     }
 
-    /// Finds the symbol that contains the address `at`. Of the start addresses that are not above `at`, only
-    /// the highest one is considered, and of the symbols that start there only the largest and the smallest
-    /// one. If the largest one does not contain `at`, no other symbol that starts there and has a size
-    /// contains `at`. The smallest one may have no size; then it may extend to the next symbol.
-    fn find(&self, at: u64) -> Option<Entry> {
-        let end = self.entries.partition_point(|entry| entry.start <= at);
-        let last = *self.entries[..end].last()?;
-        let first = self.entries[..end].partition_point(|entry| entry.start < last.start);
-        [self.entries[first], last].into_iter().find(|entry| match entry.size {
-            0 => self.extends || entry.start == at,
-            size => at - entry.start < size,
-        })
+    /// Finds the symbol that contains the address `at`, and the range of addresses around `at` for which the
+    /// result is the same. Of the start addresses that are not above `at`, only the highest one is considered,
+    /// and of the symbols that start there only the largest and the smallest one. If the largest one does not
+    /// contain `at`, no other symbol that starts there and has a size contains `at`. The smallest one may have
+    /// no size; then it may extend to the next symbol.
+    fn find(&self, at: u64) -> (Option<Entry>, Range<u64>) {
+        let (before, after) =
+            self.entries.split_at(self.entries.partition_point(|entry| entry.start <= at));
+        let next = after.first().map_or(u64::MAX, |entry| entry.start);
+        let Some(&last) = before.last() else { return (None, 0..next) };
+        let first = before.partition_point(|entry| entry.start < last.start);
+        let mut range = last.start..next;
+        for entry in [self.entries[first], last] {
+            let end = match entry.size {
+                0 if self.extends => next,
+                size => entry.start.saturating_add(size.max(1)),
+            };
+            if at < end {
+                return (Some(entry), range.start..range.end.min(end));
+            }
+            range.start = range.start.max(end);
+        }
+        (None, range)
     }
 
     fn name_of(&self, entry: Entry) -> Option<String> {
@@ -144,7 +164,7 @@ mod tests {
         let symbols = elf.symbols().unwrap();
         let outer = symbols.find("outer").unwrap().value;
         let table = Addresses::read(&elf, &[".symtab", ".dynsym"]);
-        let name = |at: u64| table.name(Vaddr(outer.0 + at));
+        let name = |at: u64| table.name(Vaddr(outer.0 + at)).0;
         for (at, expected) in [
             (0, Some("outer")),
             (1, Some("short")),
@@ -156,12 +176,12 @@ mod tests {
         ] {
             assert_eq!(name(at).as_deref(), expected, "{at}");
         }
-        assert_eq!(table.name(Vaddr(0)), None);
+        assert_eq!(table.name(Vaddr(0)).0, None);
         assert!(table.size() > 0);
         // In `.dynsym`, a symbol without a size covers only its start address.
         let exported = Addresses::read(&elf, &[".dynsym"]);
-        assert_eq!(exported.name(Vaddr(outer.0 + 6)).as_deref(), Some("exported_sizeless"));
-        assert_eq!(exported.name(Vaddr(outer.0 + 7)), None);
+        assert_eq!(exported.name(Vaddr(outer.0 + 6)).0.as_deref(), Some("exported_sizeless"));
+        assert_eq!(exported.name(Vaddr(outer.0 + 7)).0, None);
     }
 
     /// A lookup checks at most two symbols, however many contain the address, and reads one name.
@@ -177,10 +197,10 @@ mod tests {
         let table = Addresses::read(&elf, &[".symtab"]);
         for at in (0..overlapping).rev() {
             let last = format!("s{}", overlapping - 1);
-            assert_eq!(table.name(Vaddr(begin.0 + at)), Some(last));
+            assert_eq!(table.name(Vaddr(begin.0 + at)).0, Some(last));
         }
         // All symbols with a size end here. `begin` has no size, so it extends further.
-        assert_eq!(table.name(Vaddr(begin.0 + overlapping)).as_deref(), Some("begin"));
+        assert_eq!(table.name(Vaddr(begin.0 + overlapping)).0.as_deref(), Some("begin"));
     }
 
     /// Compares the result with [`crate::elf::Symbols`] for a real library.
@@ -199,7 +219,7 @@ mod tests {
         assert!(functions.len() > 1000);
         for symbol in functions {
             for at in [symbol.value.0, symbol.value.0 + symbol.size - 1] {
-                let name = table.name(Vaddr(at)).unwrap();
+                let name = table.name(Vaddr(at)).0.unwrap();
                 // Another symbol may start at the same address, or inside this one.
                 let other = &all.get(&name);
                 let is_same =

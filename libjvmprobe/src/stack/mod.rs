@@ -10,6 +10,7 @@
 //! | [`code_log`] | history of a code cache |
 //! | [`java_frames`] | names of Java frames |
 //! | `kernel` | symbols of the kernel |
+//! | `known_functions` | functions of files that were found before |
 //! | [`native`] | symbols of ELF files |
 //! | [`symbolizer`] | symbols of ELF files, read by a confined child |
 //! | `thread_entry` | entry functions of threads |
@@ -30,6 +31,7 @@ pub mod code_log;
 pub(crate) mod frame;
 pub mod java_frames;
 mod kernel;
+mod known_functions;
 pub mod merging;
 pub mod name;
 pub mod namer;

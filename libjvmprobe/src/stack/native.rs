@@ -16,7 +16,7 @@ use std::{
     hash::{DefaultHasher, Hash, Hasher},
     os::unix::fs::{MetadataExt, OpenOptionsExt},
     path::{Path, PathBuf},
-    sync::{Arc, Weak},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
     time::Instant,
 };
 
@@ -30,7 +30,10 @@ use crate::{
         code::{CodeFile, FileCache},
         root::Root,
     },
-    stack::symbolizer::{Bundle, DebugFiles, Symbolizer},
+    stack::{
+        known_functions::KnownFunctions,
+        symbolizer::{Bundle, DebugFiles, Symbolizer},
+    },
 };
 
 pub(crate) use crate::stack::symbolizer::Symbol;
@@ -100,6 +103,10 @@ impl Symbols {
 
     /// Returns the functions at an offset of a file.
     pub(crate) fn elf(self, file: &Arc<CodeFile>, offset: FileOffset) -> FunctionsAt {
+        let key = (Arc::as_ptr(file) as usize, self.reads_debug_info);
+        if let Some(symbol) = known().get(key, offset) {
+            return FunctionsAt { symbols: vec![symbol], start: None };
+        }
         worker::find(file, offset, self)
     }
 }
@@ -111,6 +118,13 @@ pub(crate) struct FunctionsAt {
     pub(crate) symbols: Vec<Symbol>,
     /// File offset at which the unnamed function begins, if known.
     pub(crate) start: Option<FileOffset>,
+}
+
+/// Functions that were found, for all threads. An entry of a file exists only while [`Readers`] has one, which holds the
+/// file's allocation, so that no other file has its address.
+fn known() -> MutexGuard<'static, KnownFunctions<(usize, bool)>> {
+    static KNOWN: Mutex<KnownFunctions<(usize, bool)>> = Mutex::new(KnownFunctions::new());
+    KNOWN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Symbol data of files. An entry is dropped after the last user of its [`CodeFile`] has gone.
@@ -225,18 +239,21 @@ impl Readers {
             return FunctionsAt { symbols, start: None };
         }
         let Some(bundle) = &mut reader.bundle else { return FunctionsAt::default() };
-        let symbols = self.symbolizer.find(bundle, offset, symbols.tenant);
-        let functions = reader.functions.as_ref().filter(|_| symbols.is_empty());
-        FunctionsAt {
-            symbols,
-            start: functions.and_then(|functions| functions.start_in_file(offset)),
+        let found = self.symbolizer.find(bundle, offset, symbols.tenant);
+        if let Some(found) = found.filter(|found| !found.symbols.is_empty()) {
+            known().insert((Arc::as_ptr(file) as usize, reads_debug_info), &found);
+            return FunctionsAt { symbols: found.symbols, start: None };
         }
+        let start = reader.functions.as_ref().and_then(|functions| functions.start_in_file(offset));
+        FunctionsAt { symbols: Vec::new(), start }
     }
 
     /// Drops the symbols of files without users.
     fn release_unused(&mut self) {
         let is_gone = |reader: &Reader| reader.file.strong_count() == 0;
-        for (_, gone) in self.readers.extract_if(|_, reader| is_gone(reader)) {
+        for ((file, reads_debug_info), gone) in self.readers.extract_if(|_, reader| is_gone(reader))
+        {
+            known().remove((file as usize, reads_debug_info));
             if let Some(bundle) = gone.bundle {
                 self.symbolizer.close(bundle.key());
             }

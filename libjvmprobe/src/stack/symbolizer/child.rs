@@ -1,6 +1,6 @@
 //! The confined child: reads files and answers requests.
 
-use std::{collections::VecDeque, fs::File, os::fd::OwnedFd};
+use std::{collections::VecDeque, fs::File, ops::Range, os::fd::OwnedFd};
 
 use crate::{
     FileOffset, Vaddr,
@@ -8,7 +8,7 @@ use crate::{
     names::demangle::demangle,
     stack::symbolizer::{
         debug_info::DebugInfo,
-        protocol::{Answer, Files, MAX_FRAMES, MAX_NAME, Request, Symbol},
+        protocol::{Answer, Files, Found, MAX_FRAMES, MAX_NAME, Request, Symbol},
     },
 };
 
@@ -65,9 +65,9 @@ impl Child {
         };
         // Cannot fail: the index was found just now.
         let Some(file) = self.0.remove(i) else { return Answer::NotOpen };
-        let symbols = file.segments.vaddr(offset).map(|at| file.find(at)).unwrap_or_default();
+        let found = file.find(offset);
         self.0.push_back(file);
-        Answer::Found(symbols)
+        Answer::Found(found)
     }
 }
 
@@ -96,11 +96,44 @@ impl OpenFile {
         })
     }
 
+    /// Returns the symbols at an offset, and the range of offsets that have the same symbols.
+    fn find(&self, offset: FileOffset) -> Found {
+        let Some(at) = self.segments.vaddr(offset) else {
+            return Found::only_at(offset, Vec::new());
+        };
+        if let Some(info) = &self.debug_info {
+            return Found::only_at(offset, self.find_in_debug_info(info, at));
+        }
+        let (name, range) = self.named(at);
+        let symbols: Vec<_> = name.map(|name| symbol(&name, None, 0)).into_iter().collect();
+        let start = offset.0.checked_sub(at.0 - range.start.0).map(FileOffset);
+        let last = offset.0.checked_add(range.end.0 - at.0 - 1).map(FileOffset);
+        // The offsets of another segment have other addresses.
+        let is_at = |offset, at| self.segments.vaddr(offset) == Some(at);
+        match (start, last) {
+            (Some(start), Some(last))
+                if is_at(start, range.start) && is_at(last, Vaddr(range.end.0 - 1)) =>
+            {
+                Found { symbols, start, len: last.0 - start.0 + 1 }
+            }
+            _ => Found::only_at(offset, symbols),
+        }
+    }
+
+    /// Returns the name at an address from symbol tables, and the range of addresses with the same name.
+    fn named(&self, at: Vaddr) -> (Option<String>, Range<Vaddr>) {
+        let (name, range) = self.separate_symbols.name(at);
+        if name.is_some() {
+            return (name, range);
+        }
+        let (name, own) = self.own.name(at);
+        (name, range.start.max(own.start)..range.end.min(own.end))
+    }
+
     /// Returns the symbols at an address, innermost first.
-    fn find(&self, at: Vaddr) -> Vec<Symbol> {
-        let named = || self.separate_symbols.name(at).or_else(|| self.own.name(at));
-        let functions = self.debug_info.as_ref().map(|info| info.functions(at));
-        let functions = functions.unwrap_or_default();
+    fn find_in_debug_info(&self, info: &DebugInfo, at: Vaddr) -> Vec<Symbol> {
+        let named = || self.named(at).0;
+        let functions = info.functions(at);
         // Debug information is preferred over symbols, because it has inlined functions and lines.
         if functions.iter().any(|function| function.file.is_some()) {
             let symbols = functions.into_iter().filter_map(|function| {
@@ -145,8 +178,9 @@ mod tests {
 
     fn names(child: &mut Child, key: u64, offset: FileOffset) -> Option<Vec<String>> {
         match Answer::decode(&child.answer(&Request::Find { key, offset }.encode(), Vec::new())) {
-            Some(Answer::Found(symbols)) => {
-                Some(symbols.into_iter().map(|symbol| symbol.name).collect())
+            Some(Answer::Found(found)) => {
+                assert!(found.contains(offset));
+                Some(found.symbols.into_iter().map(|symbol| symbol.name).collect())
             }
             Some(Answer::NotOpen) => None,
             other => panic!("{other:?}"),
@@ -221,9 +255,12 @@ mod tests {
             assert_eq!(names(&mut child, 1, at), Some(vec!["outer".to_owned()]));
             assert_eq!(open(&mut child, 1, present(true), file()), Some(Answer::Done));
             // At least one instruction of `outer` belongs to the inlined function.
-            let all = (0..8).map(|i| child.0[0].find(Vaddr(outer.0 + i)));
-            let found = all.into_iter().find(|symbols| symbols.len() == 2).expect("inlined");
+            let mut all = (0..8).map(|i| child.0[0].find(FileOffset(at.0 + i)));
+            let found = all.find(|found| found.symbols.len() == 2).expect("inlined");
+            // Another offset may have another line.
+            assert_eq!(found.len, 1);
             let found: Vec<_> = found
+                .symbols
                 .iter()
                 .map(|symbol| (symbol.name.as_str(), symbol.file.as_deref(), symbol.line))
                 .collect();

@@ -23,7 +23,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-pub(crate) use protocol::Symbol;
+pub(crate) use protocol::{Found, Symbol};
 
 use crate::{
     FileOffset,
@@ -183,32 +183,32 @@ impl Default for Symbolizer {
 }
 
 impl Symbolizer {
-    /// Returns the symbols at an offset of a file, innermost first; empty if unknown. `tenant` is held responsible if
-    /// the file ends or stalls the child.
+    /// Returns the symbols at an offset of a file; `None` if the file cannot be read now. `tenant` is held responsible
+    /// if the file ends or stalls the child.
     pub(super) fn find(
         &mut self,
         bundle: &mut Bundle,
         offset: FileOffset,
         tenant: u64,
-    ) -> Vec<Symbol> {
+    ) -> Option<Found> {
         let now = Instant::now();
         if bundle.is_refused || self.skipped.contains(&bundle.ids) {
             bundle.is_refused = true;
-            return Vec::new();
+            return None;
         }
         let is_known = |child: &Running| child.open.contains(&bundle.key);
         let is_new = !self.child.as_ref().is_some_and(is_known);
         if is_new && self.tenants.get(&tenant).is_some_and(|failed| now < failed.until) {
-            return Vec::new();
+            return None;
         }
         let mut has_ended = false;
         loop {
-            let Some(child) = self.running(now) else { return Vec::new() };
+            let Some(child) = self.running(now) else { return None };
             let failure = match look_up(child, bundle, offset) {
-                Ok(symbols) => return symbols,
+                Ok(found) => return found,
                 Err(Failure::Unsent(error)) => {
                     log::debug!("cannot look up symbols of {}: {error}", path(bundle));
-                    return Vec::new();
+                    return None;
                 }
                 // Something other than this file may have ended the child, so the file is tried once more,
                 // with a new child.
@@ -225,7 +225,7 @@ impl Symbolizer {
             let path = path(bundle);
             log::warn!("skipping the symbols of {path}: the symbol reader {failure}");
             self.blame(bundle, tenant);
-            return Vec::new();
+            return None;
         }
     }
 
@@ -308,7 +308,7 @@ fn look_up(
     child: &mut Running,
     bundle: &mut Bundle,
     offset: FileOffset,
-) -> Result<Vec<Symbol>, Failure> {
+) -> Result<Option<Found>, Failure> {
     let (key, deadline) = (bundle.key, bundle.deadline());
     // A second attempt is needed if the child has closed the file to save memory.
     for _ in 0..2 {
@@ -319,19 +319,19 @@ fn look_up(
                 Some(Answer::Done) => _ = child.open.insert(key),
                 Some(Answer::Refused) => {
                     bundle.is_refused = true;
-                    return Ok(Vec::new());
+                    return Ok(None);
                 }
                 _ => return Err(Failure::Ended(None)),
             }
         }
         let request = Request::Find { key, offset }.encode();
         match Answer::decode(&child.process.ask(&request, &[], deadline)?) {
-            Some(Answer::Found(symbols)) => return Ok(symbols),
+            Some(Answer::Found(found)) if found.contains(offset) => return Ok(Some(found)),
             Some(Answer::NotOpen) => _ = child.open.remove(&key),
             _ => return Err(Failure::Ended(None)),
         }
     }
-    Ok(Vec::new())
+    Ok(None)
 }
 
 /// Returns the path of a file, for messages.

@@ -25,6 +25,29 @@ pub(crate) struct Symbol {
     pub(crate) is_java: bool,
 }
 
+/// Symbols at an offset, and the range of offsets that have the same symbols.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Found {
+    /// The symbols, innermost first; empty if none is known.
+    pub(crate) symbols: Vec<Symbol>,
+    /// First offset of the range.
+    pub(crate) start: FileOffset,
+    /// Size of the range in bytes.
+    pub(crate) len: u64,
+}
+
+impl Found {
+    /// Makes an answer for one offset.
+    pub(crate) fn only_at(offset: FileOffset, symbols: Vec<Symbol>) -> Self {
+        Self { symbols, start: offset, len: 1 }
+    }
+
+    /// Returns whether the range contains an offset.
+    pub(crate) fn contains(&self, offset: FileOffset) -> bool {
+        offset.0.checked_sub(self.start.0).is_some_and(|inside| inside < self.len)
+    }
+}
+
 /// Parameters of a request to open a file. The first three fields say which descriptors follow the descriptor
 /// of the file itself, in this order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -57,8 +80,8 @@ pub(super) enum Answer {
     Refused,
     /// No file with this key is open.
     NotOpen,
-    /// Symbols at the offset, innermost first.
-    Found(Vec<Symbol>),
+    /// Symbols at the offset.
+    Found(Found),
 }
 
 impl Request {
@@ -98,13 +121,13 @@ impl Request {
 impl Answer {
     /// Encodes an answer, with as many symbols as fit.
     pub(super) fn encode(&self) -> Vec<u8> {
-        let symbols = match self {
+        let Found { symbols, start, len } = match self {
             Self::Done => return vec![0],
             Self::Refused => return vec![1],
             Self::NotOpen => return vec![2],
-            Self::Found(symbols) => symbols,
+            Self::Found(found) => found,
         };
-        let mut bytes = vec![3];
+        let mut bytes = [&[3][..], &start.0.to_ne_bytes(), &len.to_ne_bytes()].concat();
         for Symbol { name, file, line, .. } in symbols.iter().take(MAX_FRAMES) {
             let file = file.as_deref().unwrap_or_default();
             if bytes.len() + name.len() + file.len() + 8 > MAX_NAMES {
@@ -131,6 +154,8 @@ impl Answer {
             2 => return Some(Self::NotOpen),
             _ => return None,
         }
+        let start = FileOffset(u64::from_ne_bytes(*take(&mut bytes)?));
+        let len = u64::from_ne_bytes(*take(&mut bytes)?);
         let mut symbols = Vec::new();
         while !bytes.is_empty() {
             let line = u32::from_ne_bytes(*take(&mut bytes)?);
@@ -141,7 +166,7 @@ impl Answer {
             let file = Some(file).filter(|file| !file.is_empty());
             symbols.push(Symbol { name, file, line, is_java: false });
         }
-        Some(Self::Found(symbols))
+        Some(Self::Found(Found { symbols, start, len }))
     }
 }
 
@@ -164,6 +189,10 @@ mod tests {
 
     use super::*;
 
+    fn found(symbols: Vec<Symbol>) -> Answer {
+        Answer::Found(Found { symbols, start: FileOffset(0x1230), len: 7 })
+    }
+
     fn symbol(name: &str, file: Option<&str>) -> Symbol {
         Symbol { name: name.to_owned(), file: file.map(str::to_owned), line: 7, is_java: false }
     }
@@ -178,31 +207,31 @@ mod tests {
         ] {
             assert_eq!(Request::decode(&request.encode()), Some(request));
         }
-        let found = vec![symbol("a::b", Some("b.cpp")), symbol("main", None)];
-        let found = [Answer::Found(found), Answer::Found(Vec::new())];
-        for answer in [Answer::Done, Answer::Refused, Answer::NotOpen].into_iter().chain(found) {
+        let two = found(vec![symbol("a::b", Some("b.cpp")), symbol("main", None)]);
+        for answer in [Answer::Done, Answer::Refused, Answer::NotOpen, two, found(Vec::new())] {
             assert_eq!(Answer::decode(&answer.encode()), Some(answer));
         }
     }
 
     #[test]
     fn malformed_or_oversized_answers_are_rejected() {
-        let long = Answer::Found(vec![symbol(&"n".repeat(MAX_NAME + 1), None)]).encode();
+        let long = found(vec![symbol(&"n".repeat(MAX_NAME + 1), None)]).encode();
         assert_eq!(Answer::decode(&long), None);
-        let one = Answer::Found(vec![symbol("n", None)]).encode();
-        let many = [&[3][..], &one[1..].repeat(MAX_FRAMES)].concat();
+        let one = found(vec![symbol("n", None)]).encode();
+        let (head, symbol_bytes) = one.split_at(17);
+        let many = [head, &symbol_bytes.repeat(MAX_FRAMES)].concat();
         assert!(Answer::decode(&many).is_some());
-        assert_eq!(Answer::decode(&[&many[..], &one[1..]].concat()), None);
+        assert_eq!(Answer::decode(&[&many[..], symbol_bytes].concat()), None);
         assert_eq!(Answer::decode(&one[..one.len() - 1]), None, "truncated");
         assert_eq!(Answer::decode(&[0, 0]), None, "trailing bytes");
         assert_eq!(Answer::decode(&[9]), None);
         assert_eq!(Answer::decode(&[]), None);
-        let no_text = [&[3, 0, 0, 0, 0, 1, 0][..], &[0xff, 0, 0]].concat();
+        let no_text = [head, &[0, 0, 0, 0, 1, 0, 0xff, 0, 0]].concat();
         assert_eq!(Answer::decode(&no_text), None, "no UTF-8");
         // Answers of an intact child fit into a message.
-        let large = Answer::Found(vec![symbol(&"n".repeat(MAX_NAME), None); MAX_FRAMES]).encode();
+        let large = found(vec![symbol(&"n".repeat(MAX_NAME), None); MAX_FRAMES]).encode();
         assert!(large.len() <= crate::sys::channel::MAX_MESSAGE);
-        assert!(matches!(Answer::decode(&large), Some(Answer::Found(f)) if f.len() == 7));
+        assert!(matches!(Answer::decode(&large), Some(Answer::Found(f)) if f.symbols.len() == 7));
     }
 
     proptest! {
@@ -210,8 +239,8 @@ mod tests {
         fn arbitrary_bytes_decode_within_limits(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
             let _ = Request::decode(&bytes);
             let answer = [&[3][..], &bytes].concat();
-            if let Some(Answer::Found(symbols)) = Answer::decode(&answer) {
-                prop_assert!(symbols.len() <= MAX_FRAMES);
+            if let Some(Answer::Found(found)) = Answer::decode(&answer) {
+                prop_assert!(found.symbols.len() <= MAX_FRAMES);
             }
         }
     }
