@@ -125,10 +125,11 @@ fn code_cache_and_class_count_match_jmx_musl() {
 fn check_pools(name: &str, load: &mut Load, hotspot: &HotSpot) {
     const TRIES: usize = 50;
     let mut difference = String::new();
+    let mut reader = hotspot.pool_reader();
     for _ in 0..TRIES {
-        let before = hotspot.memory_pools(Duration::from_secs(1)).unwrap();
+        let before = reader.read(Duration::from_secs(1)).unwrap();
         let truth: Vec<Value> = serde_json::from_str(&load.ask("pools")["done ".len()..]).unwrap();
-        let after = hotspot.memory_pools(Duration::from_secs(1)).unwrap();
+        let after = reader.read(Duration::from_secs(1)).unwrap();
         match difference_of_pools(&truth, &before, &after) {
             None => return,
             Some(found) => difference = found,

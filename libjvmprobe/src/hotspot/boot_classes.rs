@@ -28,6 +28,8 @@ pub(in crate::hotspot) struct BootClasses(Mutex<Cached>);
 
 #[derive(Debug, Default)]
 struct Cached {
+    /// The boot loader, which is never freed, once it was found.
+    loader: Option<Addr>,
     /// The newest class of the last search.
     newest: Addr,
     found: HashMap<&'static str, Addr>,
@@ -54,18 +56,10 @@ impl BootClasses {
 impl Cached {
     /// Reads the classes that were loaded since the last complete update. Returns whether it is complete.
     fn update(&mut self, pages: &mut Pages<'_>, layout: &Layout, until: Instant) -> Result<bool> {
-        // The boot loader is the last one in the list of loaders.
-        let next_loader = layout.get(Item::NextLoader)?;
-        let mut loader = pages.pointer(layout.address(Item::Loaders)?)?;
-        for _ in 0..MAX_LOADERS {
-            match pages.pointer(at(loader, next_loader)?)? {
-                Addr(0) => break,
-                next => loader = next,
-            }
-            if Instant::now() >= until {
-                return Err(Error::layout("the list of class loaders could not be read in time"));
-            }
-        }
+        let loader = match self.loader {
+            Some(loader) => loader,
+            None => *self.loader.insert(boot_loader(pages, layout, until)?),
+        };
         let next_class = layout.get(Item::NextClass)?;
         let mut classes = Vec::new();
         let mut klass = pages.pointer(at(loader, layout.get(Item::FirstClass)?)?)?;
@@ -89,6 +83,22 @@ impl Cached {
         }
         Ok(is_complete)
     }
+}
+
+/// Finds the boot loader, which is the last one in the list of loaders.
+fn boot_loader(pages: &mut Pages<'_>, layout: &Layout, until: Instant) -> Result<Addr> {
+    let next_loader = layout.get(Item::NextLoader)?;
+    let mut loader = pages.pointer(layout.address(Item::Loaders)?)?;
+    for _ in 0..MAX_LOADERS {
+        match pages.pointer(at(loader, next_loader)?)? {
+            Addr(0) => return Ok(loader),
+            next => loader = next,
+        }
+        if Instant::now() >= until {
+            break;
+        }
+    }
+    Err(Error::layout("the list of class loaders could not be read in time"))
 }
 
 /// Returns the name of a class if it is one of [`WANTED`].

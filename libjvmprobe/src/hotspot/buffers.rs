@@ -63,6 +63,8 @@ pub struct BufferReader {
     boot_classes: Arc<BootClasses>,
     fields: Fields,
     references: References,
+    /// Pages that the last reading needed.
+    needed: Vec<Addr>,
     /// Offsets of [`OF_BITS`] in the mirror, once the class was found.
     of_bits: Option<[Option<u64>; 3]>,
     /// Offset of the number in an `AtomicLong`.
@@ -83,6 +85,7 @@ impl HotSpot {
             boot_classes: Arc::clone(&self.boot_classes),
             fields: Fields::new(&self.layout)?,
             references: References::following(&self.memory, &self.layout)?,
+            needed: Vec::new(),
             of_bits: None,
             value: None,
             of_mapped: None,
@@ -101,15 +104,22 @@ impl BufferReader {
             let memory = self.memory.clone();
             let mut pages = Pages::scattered(&memory);
             let until = Instant::now() + max_time;
-            let (found, is_complete) = self.boot_classes.find(&mut pages, &self.layout, until)?;
-            if !is_complete {
-                return Err(Error::layout("the list of classes could not be read in time"));
-            }
-            let [count, used, capacity] = self.direct(&mut pages, &found)?;
-            let direct = BufferPool { name: "direct", count, used, capacity };
-            let [count, used, capacity] = self.mapped(&mut pages, &found)?;
-            Ok(vec![direct, BufferPool { name: "mapped", count, used, capacity }])
+            let mut needed = std::mem::take(&mut self.needed);
+            let pools = pages.read_repeatedly(&mut needed, |pages| self.read_with(pages, until));
+            self.needed = needed;
+            pools
         })
+    }
+
+    fn read_with(&mut self, pages: &mut Pages<'_>, until: Instant) -> Result<Vec<BufferPool>> {
+        let (found, is_complete) = self.boot_classes.find(pages, &self.layout, until)?;
+        if !is_complete {
+            return Err(Error::layout("the list of classes could not be read in time"));
+        }
+        let [count, used, capacity] = self.direct(pages, &found)?;
+        let direct = BufferPool { name: "direct", count, used, capacity };
+        let [count, used, capacity] = self.mapped(pages, &found)?;
+        Ok(vec![direct, BufferPool { name: "mapped", count, used, capacity }])
     }
 
     /// Returns the mirror of a class, which contains its static fields.

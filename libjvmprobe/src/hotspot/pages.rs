@@ -89,6 +89,21 @@ impl<'a> Pages<'a> {
         Self { replaces: true, ..Self::new(memory) }
     }
 
+    /// Runs `read`, which reads the same data from time to time. The pages that the last run needed are read in one
+    /// request beforehand; `needed` holds their addresses between the runs.
+    pub(crate) fn read_repeatedly<R>(
+        &mut self,
+        needed: &mut Vec<Addr>,
+        read: impl FnOnce(&mut Self) -> R,
+    ) -> R {
+        self.prefetch(needed.drain(..));
+        self.groups.iter_mut().for_each(|group| group.is_used = false);
+        let result = read(self);
+        let used = self.groups.iter().filter(|group| group.is_used);
+        needed.extend(used.map(|group| Addr(group.number * (self.size * PAGE) as u64)));
+        result
+    }
+
     /// Clears the cache, so that later reads return current contents.
     pub(crate) fn clear(&mut self) {
         self.groups.clear();

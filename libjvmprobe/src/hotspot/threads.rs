@@ -70,25 +70,43 @@ impl ThreadLayout {
         })
     }
 
-    /// Returns the bytes a thread has allocated so far; `None` if it has exited.
-    fn bytes(&self, memory: &Memory, thread: Addr) -> Option<u64> {
-        let word = |offset| memory.u64(thread.checked_add(offset)?).ok();
-        let mut tries = 0;
-        loop {
-            let allocated = word(self.allocated)?;
-            // The thread runs on and may replace or retire its TLAB between these reads. Then start and top
-            // belong to different TLABs, or one is null, and their difference is meaningless.
-            let (start, top) = (word(self.tlab_start)?, word(self.tlab_top)?);
-            let is_same_tlab = word(self.tlab_start)? == start;
-            let used = top.checked_sub(start).filter(|&used| start != 0 && used < MAX_TLAB);
-            tries += 1;
-            if is_same_tlab && word(self.allocated)? == allocated {
-                return Some(allocated.saturating_add(used.unwrap_or(0)));
+    /// Returns the bytes that each thread has allocated so far; `None` for a thread that has exited.
+    fn bytes(&self, memory: &Memory, threads: &[Addr]) -> Vec<Option<u64>> {
+        // The threads run on and may replace or retire their TLABs between these reads, which happen in this
+        // order. Then start and top belong to different TLABs, or one is null, and their difference is
+        // meaningless. So the start and the counter are read again after the top.
+        let order =
+            [self.allocated, self.tlab_start, self.tlab_top, self.tlab_start, self.allocated];
+        let mut bytes = vec![None; threads.len()];
+        let mut open: Vec<usize> = (0..threads.len()).collect();
+        for tries in 1..=MAX_TRIES {
+            // An address that overflows is unreadable, like null.
+            let at = |thread: usize, offset| threads[thread].checked_add(offset).unwrap_or(Addr(0));
+            let addrs: Vec<_> =
+                open.iter().flat_map(|&thread| order.map(|offset| at(thread, offset))).collect();
+            let Ok(words) = memory.words(&addrs) else { break };
+            let mut changed = Vec::new();
+            for (&thread, words) in open.iter().zip(words.as_chunks::<5>().0) {
+                let &[Some(allocated), Some(start), Some(top), Some(start_after), Some(after)] =
+                    words
+                else {
+                    continue;
+                };
+                let used = top.checked_sub(start).filter(|&used| start != 0 && used < MAX_TLAB);
+                if (start, allocated) == (start_after, after) {
+                    bytes[thread] = Some(allocated.saturating_add(used.unwrap_or(0)));
+                } else if tries == MAX_TRIES {
+                    bytes[thread] = Some(allocated);
+                } else {
+                    changed.push(thread);
+                }
             }
-            if tries == MAX_TRIES {
-                return Some(allocated);
+            open = changed;
+            if open.is_empty() {
+                break;
             }
         }
+        bytes
     }
 }
 
@@ -100,11 +118,11 @@ impl ThreadLayout {
 /// [`Error::Layout`] if HotSpot has none of the known thread lists.
 pub(super) fn read(memory: &Memory, layout: &Layout) -> Result<Vec<ThreadBytes>> {
     let fields = ThreadLayout::read(layout)?;
-    let bytes = |thread| {
-        let allocated = fields.bytes(memory, thread)?;
-        Some(ThreadBytes { thread, allocated })
-    };
-    let mut threads: Vec<_> = addresses(memory, layout)?.into_iter().filter_map(bytes).collect();
+    let threads = addresses(memory, layout)?;
+    let bytes = fields.bytes(memory, &threads).into_iter().zip(threads);
+    let mut threads: Vec<_> = bytes
+        .filter_map(|(allocated, thread)| Some(ThreadBytes { thread, allocated: allocated? }))
+        .collect();
     let still: HashSet<_> = addresses(memory, layout)?.into_iter().collect();
     threads.retain(|thread| still.contains(&thread.thread));
     Ok(threads)
@@ -170,8 +188,12 @@ fn of_list(memory: &Memory, layout: &Layout, list: Addr) -> Result<Vec<Addr>> {
     if list == Addr(0) {
         return Ok(Vec::new());
     }
-    let length = memory.u32(at(Item::ThreadsLength)?)? as usize;
-    let threads = memory.pointer(at(Item::ThreadsArray)?)?;
+    // The length is the lower half of the first word.
+    let fields = memory.words(&[at(Item::ThreadsLength)?, at(Item::ThreadsArray)?])?;
+    let &[Some(length), Some(threads)] = &fields[..] else {
+        return Err(Error::not_mapped(list, 8));
+    };
+    let (length, threads) = (length as u32 as usize, Addr(threads));
     let words = memory.read(threads, length.min(MAX_THREADS) * 8)?;
     let word = |bytes: &[u8]| Some(Addr(u64::from_ne_bytes(bytes.try_into().ok()?)));
     Ok(words.chunks_exact(8).filter_map(word).filter(|&thread| thread != Addr(0)).collect())
@@ -240,7 +262,7 @@ mod tests {
         for (start, top, used) in [(0, 0xffe0_0000, 0), (0xffd0_0000, 0xffe0_0000, 1 << 20)] {
             let thread: [u64; 3] = [500, start, top];
             let at = Addr(thread.as_ptr() as u64);
-            assert_eq!(layout.bytes(&own_memory(), at), Some(500 + used));
+            assert_eq!(layout.bytes(&own_memory(), &[at]), [Some(500 + used)]);
         }
     }
 
@@ -248,6 +270,6 @@ mod tests {
     fn unreadable_thread_has_no_allocated_bytes() {
         let layout =
             ThreadLayout { allocated: 0, tlab_start: 8, tlab_top: 16, probe_precedes_tlab: false };
-        assert_eq!(layout.bytes(&own_memory(), Addr(8)), None);
+        assert_eq!(layout.bytes(&own_memory(), &[Addr(8)]), [None]);
     }
 }

@@ -15,9 +15,9 @@ mod usage;
 use std::{sync::Arc, time::Duration};
 
 use crate::{
-    Result,
-    hotspot::{Collector, HotSpot, code::fill, pages::Pages},
-    process::reader::within,
+    Addr, Result,
+    hotspot::{Collector, HotSpot, code::fill, pages::Pages, resolved::Layout},
+    process::{memory::Memory, reader::within},
 };
 
 use self::{object::PoolObject, usage::Reader};
@@ -57,26 +57,46 @@ impl Usage {
     }
 }
 
+/// Reads the memory pools of a JVM repeatedly.
+#[derive(Debug)]
+pub struct PoolReader {
+    memory: Memory,
+    layout: Layout,
+    collector: Collector,
+    /// Pages that the last reading needed.
+    needed: Vec<Addr>,
+}
+
 impl HotSpot {
+    /// Returns a reader of the memory pools.
+    pub fn pool_reader(&self) -> PoolReader {
+        let (memory, layout) = (self.memory.clone(), self.layout.clone());
+        PoolReader { memory, layout, collector: self.collector, needed: Vec::new() }
+    }
+}
+
+impl PoolReader {
     /// Returns the memory pools. Pools whose sizes cannot be determined are left out.
     ///
     /// # Errors
     /// [`crate::Error::Layout`] if a list or a field is missing or implausible, [`crate::Error::Memory`] if the JVM has
     /// exited or the time is used up.
-    pub fn memory_pools(&self, max_time: Duration) -> Result<Vec<MemoryPool>> {
-        within(max_time, || self.read_memory_pools())
+    pub fn read(&mut self, max_time: Duration) -> Result<Vec<MemoryPool>> {
+        let memory = self.memory.clone();
+        let mut pages = Pages::scattered(&memory);
+        let Self { layout, collector, needed, .. } = self;
+        within(max_time, || pages.read_repeatedly(needed, |pages| read(pages, layout, *collector)))
     }
+}
 
-    fn read_memory_pools(&self) -> Result<Vec<MemoryPool>> {
-        let mut pages = Pages::scattered(&self.memory);
-        let objects = object::read(&mut pages, &self.layout)?;
-        let code_heaps = fill::read_heaps(&mut pages, &self.layout)?;
-        let mut reader = Reader { pages: &mut pages, layout: &self.layout, code_heaps };
-        if objects.is_empty() {
-            return Ok(reader.pools_of(self.collector));
-        }
-        Ok(objects.into_iter().filter_map(|object| reader.pool(object)).collect())
+fn read(pages: &mut Pages<'_>, layout: &Layout, collector: Collector) -> Result<Vec<MemoryPool>> {
+    let objects = object::read(pages, layout)?;
+    let code_heaps = fill::read_heaps(pages, layout)?;
+    let mut reader = Reader { pages, layout, code_heaps };
+    if objects.is_empty() {
+        return Ok(reader.pools_of(collector));
     }
+    Ok(objects.into_iter().filter_map(|object| reader.pool(object)).collect())
 }
 
 impl Reader<'_, '_> {

@@ -4,7 +4,9 @@ use std::time::{Duration, Instant};
 
 use libjvmprobe::{
     Pid,
-    hotspot::{HotSpot, buffers::BufferReader, java_threads::ThreadCounter},
+    hotspot::{
+        HotSpot, buffers::BufferReader, java_threads::ThreadCounter, memory_pools::PoolReader,
+    },
     process::resources::{available_processors, file_descriptors},
 };
 use procfs::{Current, CurrentSI, KernelStats, LoadAverage};
@@ -14,6 +16,8 @@ use crate::metrics::semconv::values::{Host, Values};
 /// Reads the values of one JVM, once per window.
 #[derive(Debug, Default)]
 pub struct ValuesReader {
+    /// Reader of the JVM's memory pools, once it exists.
+    pools: Option<PoolReader>,
     /// Counter of the JVM's threads, once it exists.
     threads: Option<ThreadCounter>,
     /// Reader of the JVM's buffer pools, once it exists.
@@ -25,7 +29,7 @@ pub struct ValuesReader {
 impl ValuesReader {
     /// Drops data of the JVM's layout, because the JVM was read again.
     pub fn reset(&mut self) {
-        (self.threads, self.buffers) = (None, None);
+        (self.pools, self.threads, self.buffers) = (None, None, None);
     }
 
     /// Reads the values. `cpu_ns` is the CPU time of the process. Values that cannot be read before `until` are missing.
@@ -46,7 +50,8 @@ impl ValuesReader {
             ..Values::default()
         };
         let Some(hotspot) = hotspot else { return values };
-        values.pools = hotspot.memory_pools(left(until)).unwrap_or_default();
+        let pools = self.pools.get_or_insert_with(|| hotspot.pool_reader());
+        values.pools = pools.read(left(until)).unwrap_or_default();
         values.classes = hotspot.class_totals();
         if self.threads.is_none() {
             self.threads = hotspot.thread_counter().ok();
