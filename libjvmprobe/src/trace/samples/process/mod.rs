@@ -45,9 +45,11 @@ pub(crate) use attach::{Shared, SharedKey};
 /// unmapped after a re-read, the minimum time doubles, up to `MAX_REREAD_INTERVAL`.
 const MIN_REREAD_INTERVAL: Duration = Duration::from_millis(10);
 const MAX_REREAD_INTERVAL: Duration = Duration::from_secs(1);
-/// Interval at which the mappings are re-read even if every address of the stacks is mapped, because a library that
-/// replaces another one may be mapped at the same addresses.
-const FORCED_REREAD_INTERVAL: Duration = Duration::from_secs(2);
+/// First interval at which the mappings are re-read even if every address of the stacks is mapped, because a library
+/// that replaces another one may be mapped at the same addresses. Each time that a re-read finds no change, the interval
+/// doubles, up to `MAX_FORCED_REREAD_INTERVAL`.
+const MIN_FORCED_REREAD_INTERVAL: Duration = Duration::from_secs(2);
+const MAX_FORCED_REREAD_INTERVAL: Duration = Duration::from_secs(16);
 
 /// A profiled process and its code.
 pub(crate) struct Traced {
@@ -63,6 +65,7 @@ pub(crate) struct Traced {
     reread_interval: Duration,
     /// Time from which the mappings are re-read even if every address is mapped.
     next_forced_reread: Instant,
+    forced_reread_interval: Duration,
     /// Log of its code cache's contents, if it is a JVM.
     pub code: CodeLog,
     /// Whether the probes on loads and unloads of its compiled code are attached.
@@ -169,7 +172,8 @@ impl Traced {
             symbols: files.symbols(process.pid),
             next_reread: None,
             reread_interval: MIN_REREAD_INTERVAL,
-            next_forced_reread: Instant::now() + FORCED_REREAD_INTERVAL,
+            next_forced_reread: Instant::now() + MIN_FORCED_REREAD_INTERVAL,
+            forced_reread_interval: MIN_FORCED_REREAD_INTERVAL,
             code: CodeLog::default(),
             has_code_probes: false,
             links: Links::default(),
@@ -309,7 +313,7 @@ impl Traced {
 
     /// Re-reads the mappings if a stack has an address outside of all mappings, so that stacks in a library
     /// that was just loaded are soon walked by its unwind table. Also re-reads them if the last re-read was
-    /// `FORCED_REREAD_INTERVAL` ago. At least `reread_interval` passes between two re-reads.
+    /// `forced_reread_interval` ago. At least `reread_interval` passes between two re-reads.
     pub(crate) fn refresh_maps_for(
         &mut self,
         stack: &Stack,
@@ -324,8 +328,13 @@ impl Traced {
         if !is_wanted || self.next_reread.is_some_and(|next| now < next) {
             return;
         }
-        self.next_forced_reread = now + FORCED_REREAD_INTERVAL;
+        let version = self.maps.version();
         self.try_refresh_maps(files, session);
+        self.forced_reread_interval = match self.maps.version() == version {
+            true => (self.forced_reread_interval * 2).min(MAX_FORCED_REREAD_INTERVAL),
+            false => MIN_FORCED_REREAD_INTERVAL,
+        };
+        self.next_forced_reread = now + self.forced_reread_interval;
         self.reread_interval = match is_unmapped(&self.maps) {
             true => (self.reread_interval * 2).min(MAX_REREAD_INTERVAL),
             false => MIN_REREAD_INTERVAL,
