@@ -184,6 +184,30 @@ mod tests {
         assert_eq!(exported.name(Vaddr(outer.0 + 7)).0, None);
     }
 
+    #[test]
+    fn all_addresses_of_a_range_have_the_same_name() {
+        let elf = Library::build(ASSEMBLY, &[]).elf();
+        let outer = elf.symbols().unwrap().find("outer").unwrap().value;
+        for tables in [&[".symtab", ".dynsym"][..], &[".dynsym"]] {
+            let table = Addresses::read(&elf, tables);
+            let mut at = outer;
+            let mut ranges = 0;
+            while at.0 < outer.0 + 8 {
+                let (name, range) = table.name(at);
+                assert!(range.contains(&at), "{at} {range:?}");
+                for other in range.start.0.max(outer.0)..range.end.0.min(outer.0 + 8) {
+                    assert_eq!(
+                        table.name(Vaddr(other)),
+                        (name.clone(), range.clone()),
+                        "{other:#x}"
+                    );
+                }
+                (at, ranges) = (range.end, ranges + 1);
+            }
+            assert!(ranges > 4, "{tables:?}");
+        }
+    }
+
     /// A lookup checks at most two symbols, however many contain the address, and reads one name.
     #[test]
     fn overlapping_symbols_do_not_slow_down_lookup() {

@@ -402,6 +402,28 @@ mod tests {
     }
 
     #[test]
+    fn repeated_reading_begins_with_the_pages_that_the_last_one_needed() {
+        let at = own_pages(GROUP);
+        let memory = own_memory();
+        let mut needed = Vec::new();
+        for numbers in [&[1, 3][..], &[3, 1, 5], &[5], &[]] {
+            let mut pages = Pages::scattered(&memory);
+            let before = needed.clone();
+            pages.read_repeatedly(&mut needed, |pages| {
+                assert!(
+                    before.iter().all(|page| pages.cached.contains_key(&(page.0 / PAGE as u64)))
+                );
+                assert_eq!(pages.groups.len(), before.len());
+                numbers.iter().for_each(|&n| assert_eq!(pages.u64(page(at, n)).unwrap(), n as u64));
+            });
+            needed.sort_unstable();
+            let mut expected: Vec<_> = numbers.iter().map(|&number| page(at, number)).collect();
+            expected.sort_unstable();
+            assert_eq!(needed, expected);
+        }
+    }
+
+    #[test]
     fn full_cache_evicts_pages_or_rejects_reads() {
         let many = 2 * MAX_PAGES + GROUP;
         let at = own_pages(many);

@@ -12,7 +12,6 @@ use crate::{
         cost::Trigger,
         kernel_types::KernelTypes,
         offcpu::{self, Hook, TaskFields, Thread},
-        preflight,
         records::{bytes, clear, copy},
         session,
     },
@@ -37,7 +36,6 @@ const BY_THREAD: [&str; 3] = ["java_threads", "wakers", "wakes"];
 /// [`crate::Error::Permission`] or [`crate::Error::Kernel`] if the kernel rejects it.
 pub(super) fn load(hook: &Hook, options: Options) -> Result<Session> {
     let Options { min, pace, holders, .. } = options;
-    preflight::check_walker()?;
     let task = TaskFields::read()?;
     let mut open =
         JavawaitSkelBuilder::default().open(session::storage()).map_err(bpf::load_error)?;

@@ -17,6 +17,7 @@ use crate::{
         self, clock,
         cost::{Cost, Costs},
         offcpu::Hook,
+        preflight,
         probes::Plan,
         records::text,
         session::Attach,
@@ -154,6 +155,8 @@ impl<S: Sink> Tracer<S> {
                 hint: "run it on the host, or in a container with the host's PID namespace".into(),
             });
         }
+        // First, because Linux before 5.15 also lacks what the hook needs, with a message that helps less.
+        preflight::check_walker()?;
         let hook = Hook::find()?;
         let mut session = session::load(&hook, options)?;
         let links = session::attach(&mut session, &hook)?;
