@@ -315,23 +315,11 @@ mod tests {
 
     use super::*;
 
-    const KINDS: [Kind; 9] = [
-        Kind::Java,
-        Kind::Inlined,
-        Kind::Interpreted,
-        Kind::Stub,
-        Kind::Jvm,
-        Kind::Native,
-        Kind::Kernel,
-        Kind::Class,
-        Kind::Unknown,
-    ];
-
     fn frames() -> impl Strategy<Value = Frame> {
         let name = "[a-cä<>.]{0,4}";
-        (0..KINDS.len(), name, proptest::option::of(name), proptest::option::of(name), 0..9_u32)
+        (0..Kind::ALL.len(), name, proptest::option::of(name), proptest::option::of(name), 0..9_u32)
             .prop_map(|(kind, name, module, file, line)| {
-                let frame = Frame::new(KINDS[kind], name);
+                let frame = Frame::new(Kind::ALL[kind], name);
                 let frame = match module {
                     Some(module) => frame.of_module(&module.into()),
                     None => frame,
@@ -451,7 +439,7 @@ mod tests {
             times: vec![(1, 2), (5, 1)],
             span: None,
         };
-        for kind in KINDS {
+        for kind in Kind::ALL {
             let frame = Frame::new(kind, "f").of_module(&"m".into()).at(Some("s".into()), 9);
             sample.stack.push(profile.intern(frame));
         }
