@@ -8,6 +8,7 @@ use std::{
     io::BufWriter,
     path::Path,
     process::Command,
+    thread::sleep,
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
@@ -227,8 +228,10 @@ fn compare_phases(
             |other: &&&Phase| (own.0..own.0 + own.1 + SAME).contains(&(other.0 + SAME / 2));
         assert_eq!(group[1..].iter().filter(is_inside).count(), group.len() - 1, "{}", context());
         // The JVM names the phases of a pause; their names are not those of operations.
-        let is_named_alike = |other: &&Phase| (&own.2, &own.3) == (&other.2, &other.3);
-        assert!(kind == "jdk.GCPhasePause" || group.iter().any(is_named_alike), "{}", context());
+        // An event with several collections has the name of the full one and the cause of the first.
+        let has_name = group.iter().any(|other| other.2 == own.2);
+        let is_named_alike = has_name && group[0].3 == own.3;
+        assert!(kind == "jdk.GCPhasePause" || is_named_alike, "{}", context());
     }
     assert_eq!(left.next(), None, "{title}: {kind}: the last of ours: {:?}", ours.last());
 }
@@ -244,16 +247,20 @@ fn check_collections(runtime: &Runtime, flags: &str) {
     );
     let mut load = Load::start(runtime, &format!("{flags} {start}"));
     let pid = load.pid().to_string();
-    let args = ["-q", "-j", "--safepoints", "-p", &pid, "-o", own.to_str().unwrap()];
+    let args = ["-j", "--safepoints", "-p", &pid, "-o", own.to_str().unwrap()];
     let tool = Tool::start("javagc", &args);
     load.run(2.0);
+    // A concurrent cycle may still be running.
+    sleep(Duration::from_millis(500));
+    // Events after this time may be missing in our file.
+    let end_ns = u64::try_from(Timestamp::now().as_nanosecond()).unwrap() - SAME;
     let output = tool.interrupt();
     wrote(&output, "own.jfr");
     load.quit();
     let records = output.json();
     let summary = records.last().unwrap();
     assert_eq!(summary["lost"], 0, "{flags}: {summary}");
-    let printed = |name: &str| records.iter().filter(move |record| record["type"] == name);
+    let printed = |name: &'static str| records.iter().filter(move |record| record["type"] == name);
     // Begin of each pause, when all threads have stopped, and its number of collections.
     let pauses = printed("pause").map(|record| {
         let time: Timestamp = record["time"].as_str().unwrap().parse().unwrap();
@@ -264,10 +271,10 @@ fn check_collections(runtime: &Runtime, flags: &str) {
     let pauses: Vec<_> = pauses.collect();
     let (ours, all) = (jfr::read(runtime, &own), jfr::read(runtime, &theirs));
     for kind in ["jdk.GarbageCollection", "jdk.GCPhasePause", "jdk.ExecuteVMOperation"] {
-        let ours = phases(&ours, kind);
+        let mut ours = phases(&ours, kind);
+        ours.retain(|(start, ..)| *start < end_ns);
         // The JVM's recording is longer, and also has VM operations that run without a safepoint.
-        let (first, last) = (&ours[0], &ours[ours.len() - 1]);
-        let period = first.0.saturating_sub(SAME)..=last.0 + last.1.max(SAME);
+        let period = ours[0].0.saturating_sub(SAME)..end_ns;
         let at_safepoints = all.iter().filter(|event| !event.is_false("safepoint"));
         let at_safepoints: Vec<_> = at_safepoints.cloned().collect();
         let theirs: Vec<_> = phases(&at_safepoints, kind)
@@ -279,11 +286,13 @@ fn check_collections(runtime: &Runtime, flags: &str) {
         let (cycles, ours): (Vec<_>, Vec<_>) = ours.into_iter().partition(is_cycle);
         let (their_cycles, theirs): (Vec<_>, Vec<_>) = theirs.into_iter().partition(is_cycle);
         let collections = |phase: &Phase| {
-            let of = pauses.iter().find(|(begin_ns, _)| begin_ns.abs_diff(phase.0) < 1_000_000);
-            match kind {
-                "jdk.ExecuteVMOperation" => 1,
-                _ => of.unwrap_or_else(|| panic!("{flags}: not printed: {phase:?}")).1,
+            if kind == "jdk.ExecuteVMOperation" {
+                return 1;
             }
+            let nearest = pauses.iter().min_by_key(|(begin_ns, _)| begin_ns.abs_diff(phase.0));
+            let (begin_ns, count) = nearest.unwrap();
+            assert!(begin_ns.abs_diff(phase.0) < 1000, "{flags}: not printed: {phase:?}");
+            *count
         };
         compare_phases(flags, kind, &ours, &theirs, collections);
         for a in &cycles {
@@ -295,7 +304,8 @@ fn check_collections(runtime: &Runtime, flags: &str) {
     }
     check_description(&ours, &all, flags);
     let safepoints = of(&ours, "jdk.SafepointEnd").count();
-    assert_eq!(safepoints, pauses.len() + printed("safepoint").count(), "{flags}");
+    let stops = (pauses.len(), printed("safepoint").count());
+    assert_eq!(safepoints, stops.0 + stops.1, "{flags}: {stops:?}");
     let heap = |events: &[Event]| -> Vec<_> {
         let of = of(events, "jdk.GCHeapSummary");
         of.map(|event| (event.text("when").to_owned(), event.number("heapUsed"))).collect()
@@ -330,7 +340,9 @@ fn check_description(ours: &[Event], theirs: &[Event], title: &str) {
         of(events, "jdk.InitialSystemProperty").map(property).collect()
     };
     let (ours, theirs) = (properties(ours), properties(theirs));
-    for (key, value) in &ours {
+    // The JVM's recording lacks the properties that the JDK's classes set.
+    let of_classes = ["java.version"];
+    for (key, value) in ours.iter().filter(|(key, _)| !of_classes.contains(&key.as_str())) {
         assert_eq!(Some(value), theirs.get(key), "{title}: {key}");
     }
     assert!(ours.contains_key("java.home") && ours.contains_key("java.class.path"), "{ours:?}");
@@ -348,7 +360,7 @@ fn compilations_equal_those_of_the_jvms_own_recording() {
     let runtime = named("temurin-21");
     // With few nodes, C2 cannot compile larger methods.
     let flags = format!(
-        "-Xmx64m -XX:MaxNodeLimit=3000 -XX:NodeLimitFudgeFactor=300 -Xlog:jfr+startup=off \
+        "-Xmx64m -XX:MaxNodeLimit=1000 -XX:NodeLimitFudgeFactor=400 -Xlog:jfr+startup=off \
          -XX:StartFlightRecording:filename={},jdk.Compilation#enabled=true,jdk.Compilation#threshold=0ms",
         theirs.display()
     );
@@ -384,7 +396,9 @@ fn compilations_equal_those_of_the_jvms_own_recording() {
     let failed = ours.iter().filter(|((.., is_successful), _)| !is_successful);
     let failed: Vec<_> = failed.collect();
     assert!(!failed.is_empty(), "{ours:?}");
-    for (compilation, count) in &ours {
+    // The names of hidden classes have addresses in the JVM's recording only.
+    let is_hidden = |(key, _): &(&Compilation, &u64)| key.0.contains("LambdaForm$");
+    for (compilation, count) in ours.iter().filter(|entry| !is_hidden(entry)) {
         assert!(theirs.get(compilation).is_some_and(|all| all >= count), "{compilation:?}");
     }
     for reader in readers() {

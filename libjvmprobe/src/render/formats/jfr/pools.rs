@@ -4,6 +4,8 @@
 
 use std::{collections::HashMap, hash::Hash, sync::Arc};
 
+use foldhash::fast::RandomState;
+
 use super::{
     encode::Buffer,
     names::{self, MethodName},
@@ -47,13 +49,13 @@ pub(super) const STATE_SLEEPING: u64 = 2;
 /// Constants of one type, with their encoded values.
 #[derive(Debug)]
 struct Pool<K> {
-    keys: HashMap<K, u64>,
+    keys: HashMap<K, u64, RandomState>,
     values: Buffer,
 }
 
 impl<K> Default for Pool<K> {
     fn default() -> Self {
-        Self { keys: HashMap::new(), values: Buffer::default() }
+        Self { keys: HashMap::default(), values: Buffer::default() }
     }
 }
 
@@ -108,7 +110,7 @@ pub(super) struct Pools {
     threads: Pool<Thread>,
     groups: Pool<String>,
     /// Frames that were encoded before, because splitting their names takes time.
-    frames: HashMap<Frame, FrameKey>,
+    frames: HashMap<Frame, FrameKey, RandomState>,
     frame_values: Vec<FrameValue>,
     /// Names with a type of their own, such as causes of collections.
     names: HashMap<TypeId, Pool<String>>,
