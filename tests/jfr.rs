@@ -584,7 +584,7 @@ fn stored_windows_become_one_recording() {
         let loads: Vec<_> = of(&events, "jdk.CPULoad").collect();
         assert!(!loads.is_empty());
         for load in loads {
-            // Of the 30 s that two processors have in 15 s, 6 s are user time and 0.3 s are system time.
+            // Two processors have 30 s in a window. User time is 6 s, system time 0.3 s.
             let shares = ["jvmUser", "jvmSystem", "machineTotal"].map(|field| load.share(field));
             assert_eq!(shares, [0.2, 0.01, 0.5].map(|share: f32| share.to_string()), "{load:?}");
         }
