@@ -316,7 +316,7 @@ int BPF_USDT(java_compile_begin, __u64 compiler, __u64 compiler_len, __u64 klass
 		add_char(&own->event, '0' + (now.level & 7));
 		add_char(&own->event, now.is_osr ? '%' : ' ');
 		now.label = send_label(&own->event, key.tgid,
-				       hash_text(&own->event) | LABEL_IS_TEXT);
+				       (hash_text(&own->event) | LABEL_IS_TEXT) & ~LABEL_FAILED);
 		unlock(&own->locked);
 	} else {
 		now.label = LABEL_OTHER;
@@ -327,10 +327,12 @@ int BPF_USDT(java_compile_begin, __u64 compiler, __u64 compiler_len, __u64 klass
 	return 0;
 }
 
+/* hotspot:method__compile__end(compiler, len, class, len, method, len, signature, len, is_success) */
 SEC("usdt")
 int BPF_USDT(java_compile_end)
 {
 	struct sample_key key = {};
+	long is_success = 1;
 	__u64 id = bpf_get_current_pid_tgid(), now = bpf_ktime_get_ns();
 	struct compilation *begin;
 
@@ -341,6 +343,8 @@ int BPF_USDT(java_compile_end)
 	if (!begin)
 		return 0;
 	key.label = begin->label;
+	if (!bpf_usdt_arg(ctx, 8, &is_success) && !(is_success & 0xff))
+		key.label |= LABEL_FAILED;
 	now -= begin->since;
 	bpf_map_delete_elem(&compilations, &id);
 	/* The compiler's own stack is not useful; each compilation is counted with its time. */

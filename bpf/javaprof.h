@@ -77,6 +77,8 @@ struct code_event {
 #define LABEL_IS_TEXT (1ULL << 63)
 /* Label of all texts that could not be read or stored. */
 #define LABEL_OTHER (LABEL_IS_TEXT | 1)
+/* Set in the label of a compilation that failed. The text is that of the label without this bit. */
+#define LABEL_FAILED (1ULL << 62)
 
 struct label_event {
 	__u64 kind;

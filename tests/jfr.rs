@@ -3,11 +3,12 @@
 #![allow(clippy::print_stdout, reason = "the figures are printed")]
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fs::{self, File},
     io::BufWriter,
     path::Path,
     process::Command,
+    thread::sleep,
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
@@ -59,9 +60,14 @@ fn sums<'a>(
 
 /// Reads folded stacks, without the name of the process.
 fn folded_sums(file: &Path) -> BTreeMap<String, u64> {
+    folded_sums_below(1, file)
+}
+
+/// Reads folded stacks, without the outermost parts of each.
+fn folded_sums_below(parts: usize, file: &Path) -> BTreeMap<String, u64> {
     let mut sums = BTreeMap::new();
     for line in folded::parse(&fs::read_to_string(file).unwrap()) {
-        *sums.entry(line.frames[1..].join(";")).or_default() += line.count;
+        *sums.entry(line.frames[parts..].join(";")).or_default() += line.count;
     }
     sums
 }
@@ -132,6 +138,11 @@ fn several_events_of_javaprof_have_equal_counts_in_one_file() {
             assert!(classes.values().sum::<u64>() > 0, "{kind}");
         }
         assert_eq!(of(&events, "jdk.ThreadStart").count(), 20);
+        let jvms: Vec<_> = of(&events, "jdk.JVMInformation").collect();
+        assert_eq!((jvms.len(), jvms[0].number("pid").to_string()), (1, pid.clone()));
+        assert!(jvms[0].text("jvmArguments").contains("-Xmx64m"), "{jvms:?}");
+        assert_eq!(jvms[0].text("javaArguments"), "EventLoad");
+        assert_eq!(of(&events, "jdk.OSInformation").count(), 1);
         let deopt: u64 = folded_sums(&path("a.deopt.folded")).values().sum();
         let traps: Vec<_> = of(&events, "jdk.Deoptimization").collect();
         assert_eq!(traps.len() as u64, deopt);
@@ -151,6 +162,35 @@ fn several_events_of_javaprof_have_equal_counts_in_one_file() {
     }
 }
 
+#[test]
+fn class_initializers_and_thread_dumps_have_equal_counts() {
+    run_beside_others();
+    let dir = tempfile::tempdir().unwrap();
+    let [jfr_path, folded_path] = ["a.jfr", "a.folded"].map(|name| dir.path().join(name));
+    let [jfr_arg, folded_arg] = [&jfr_path, &folded_path].map(|path| path.to_str().unwrap());
+    binary("javaclass");
+    let mut load = Load::start_program(named("temurin-17"), "", "UseLoad");
+    let pid = load.pid().to_string();
+    // The event, and the number of names that precede the stacks in the folded ones: process and thread.
+    let check = |event: &str, names: usize| {
+        for reader in readers() {
+            let events = jfr::read(reader, &jfr_path);
+            let samples = of(&events, "jvmprobe.EventSample");
+            let samples = samples.inspect(|sample| assert_eq!(sample.text("event"), event));
+            let counts = sums(samples, |event| event.number("weight"));
+            assert!(counts.len() > 2, "{counts:?}");
+            assert_eq!(counts, folded_sums_below(names, &folded_path));
+        }
+    };
+    let tool = Tool::start("javaclass", &["-p", &pid, "-q", "-o", jfr_arg, "-o", folded_arg]);
+    load.ask("go");
+    wrote(&tool.interrupt(), "a.jfr");
+    check("init", 2);
+    let args = ["-p", &pid, "-o", jfr_arg, "-o", folded_arg];
+    wrote(&tool::run("javastack", &args), "a.jfr");
+    check("threads", 1);
+}
+
 /// A pause or a VM operation: start and duration in nanoseconds, name and cause.
 type Phase = (u64, u64, String, String);
 
@@ -164,10 +204,40 @@ fn phases(events: &[Event], kind: &str) -> Vec<Phase> {
     phases
 }
 
+/// Two events with starts that differ by at most this many nanoseconds are the same.
+const SAME: u64 = 20_000_000;
+
+/// Compares each of our events with the JVM's event of the same start. `collections` returns the number of collections in
+/// an event of ours. If there are several, the JVM has an event for each, and the further ones must lie within our event.
+fn compare_phases(
+    title: &str,
+    kind: &str,
+    ours: &[Phase],
+    theirs: &[Phase],
+    collections: impl Fn(&Phase) -> u64,
+) {
+    let mut left = theirs.iter().peekable();
+    for own in ours {
+        let count = collections(own);
+        let group: Vec<_> = left.by_ref().take(count as usize).collect();
+        let context =
+            || format!("{title}: {kind}: {own:?} {group:?}, next: {:?}", left.clone().next());
+        assert_eq!(group.len() as u64, count, "{}", context());
+        assert!(own.0.abs_diff(group[0].0) < SAME, "{}", context());
+        let is_inside =
+            |other: &&&Phase| (own.0..own.0 + own.1 + SAME).contains(&(other.0 + SAME / 2));
+        assert_eq!(group[1..].iter().filter(is_inside).count(), group.len() - 1, "{}", context());
+        // The JVM names the phases of a pause; their names are not those of operations.
+        // An event with several collections has the name of the full one and the cause of the first.
+        let has_name = group.iter().any(|other| other.2 == own.2);
+        let is_named_alike = has_name && group[0].3 == own.3;
+        assert!(kind == "jdk.GCPhasePause" || is_named_alike, "{}", context());
+    }
+    assert_eq!(left.next(), None, "{title}: {kind}: the last of ours: {:?}", ours.last());
+}
+
 /// Compares javagc's recording with the one that the JVM made of the same time.
 fn check_collections(runtime: &Runtime, flags: &str) {
-    /// Two events with starts that differ by at most this many nanoseconds are the same.
-    const SAME: u64 = 20_000_000;
     let dir = tempfile::tempdir().unwrap();
     let [own, theirs] = ["own.jfr", "jvm.jfr"].map(|name| dir.path().join(name));
     binary("javagc");
@@ -177,34 +247,54 @@ fn check_collections(runtime: &Runtime, flags: &str) {
     );
     let mut load = Load::start(runtime, &format!("{flags} {start}"));
     let pid = load.pid().to_string();
-    let tool = Tool::start("javagc", &["-q", "-p", &pid, "-o", own.to_str().unwrap()]);
+    let args = ["-j", "--safepoints", "-p", &pid, "-o", own.to_str().unwrap()];
+    let tool = Tool::start("javagc", &args);
     load.run(2.0);
-    wrote(&tool.interrupt(), "own.jfr");
+    // A concurrent cycle may still be running.
+    sleep(Duration::from_millis(500));
+    // Events after this time may be missing in our file.
+    let end_ns = u64::try_from(Timestamp::now().as_nanosecond()).unwrap() - SAME;
+    let output = tool.interrupt();
+    wrote(&output, "own.jfr");
     load.quit();
+    let records = output.json();
+    let summary = records.last().unwrap();
+    assert_eq!(summary["lost"], 0, "{flags}: {summary}");
+    let printed = |name: &'static str| records.iter().filter(move |record| record["type"] == name);
+    // Begin of each pause, when all threads have stopped, and its number of collections.
+    let pauses = printed("pause").map(|record| {
+        let time: Timestamp = record["time"].as_str().unwrap().parse().unwrap();
+        let ttsp_ns = record["ttsp_ns"].as_u64().unwrap();
+        let begin_ns = u64::try_from(time.as_nanosecond()).unwrap() + ttsp_ns;
+        (begin_ns, record["collections"].as_u64().unwrap())
+    });
+    let pauses: Vec<_> = pauses.collect();
     let (ours, all) = (jfr::read(runtime, &own), jfr::read(runtime, &theirs));
     for kind in ["jdk.GarbageCollection", "jdk.GCPhasePause", "jdk.ExecuteVMOperation"] {
-        let ours = phases(&ours, kind);
+        let mut ours = phases(&ours, kind);
+        ours.retain(|(start, ..)| *start < end_ns);
         // The JVM's recording is longer, and also has VM operations that run without a safepoint.
-        let (first, last) = (ours[0].0.saturating_sub(SAME), ours[ours.len() - 1].0 + SAME);
+        let period = ours[0].0.saturating_sub(SAME)..end_ns;
         let at_safepoints = all.iter().filter(|event| !event.is_false("safepoint"));
         let at_safepoints: Vec<_> = at_safepoints.cloned().collect();
         let theirs: Vec<_> = phases(&at_safepoints, kind)
             .into_iter()
-            .filter(|(start, ..)| (first..=last).contains(start))
+            .filter(|(start, ..)| period.contains(start))
             .collect();
         // A concurrent cycle that has not ended with the trace is only in the JVM's recording.
         let is_cycle = |phase: &Phase| ["G1Old", "Z"].contains(&phase.2.as_str());
         let (cycles, ours): (Vec<_>, Vec<_>) = ours.into_iter().partition(is_cycle);
         let (their_cycles, theirs): (Vec<_>, Vec<_>) = theirs.into_iter().partition(is_cycle);
-        let is_same = |a: &Phase, b: &Phase| {
-            // The JVM names the phases of a pause; their names are not those of operations.
-            let is_named_alike = kind == "jdk.GCPhasePause" || (&a.2, &a.3) == (&b.2, &b.3);
-            a.0.abs_diff(b.0) < SAME && is_named_alike
+        let collections = |phase: &Phase| {
+            if kind == "jdk.ExecuteVMOperation" {
+                return 1;
+            }
+            let nearest = pauses.iter().min_by_key(|(begin_ns, _)| begin_ns.abs_diff(phase.0));
+            let (begin_ns, count) = nearest.unwrap();
+            assert!(begin_ns.abs_diff(phase.0) < 1000, "{flags}: not printed: {phase:?}");
+            *count
         };
-        assert_eq!(ours.len(), theirs.len(), "{flags}: {kind}: {ours:?} {theirs:?}");
-        for (a, b) in ours.iter().zip(&theirs) {
-            assert!(is_same(a, b), "{flags}: {kind}: {a:?} {b:?}");
-        }
+        compare_phases(flags, kind, &ours, &theirs, collections);
         for a in &cycles {
             // The cause that javagc reads may already be that of a collection during the cycle.
             let is_same = |b: &Phase| a.0.abs_diff(b.0) < SAME && a.2 == b.2;
@@ -212,6 +302,10 @@ fn check_collections(runtime: &Runtime, flags: &str) {
         }
         assert!(their_cycles.len() <= cycles.len() + 1, "{flags}: {cycles:?} {their_cycles:?}");
     }
+    check_description(&ours, &all, flags);
+    let safepoints = of(&ours, "jdk.SafepointEnd").count();
+    let stops = (pauses.len(), printed("safepoint").count());
+    assert_eq!(safepoints, stops.0 + stops.1, "{flags}: {stops:?}");
     let heap = |events: &[Event]| -> Vec<_> {
         let of = of(events, "jdk.GCHeapSummary");
         of.map(|event| (event.text("when").to_owned(), event.number("heapUsed"))).collect()
@@ -232,12 +326,157 @@ fn check_collections(runtime: &Runtime, flags: &str) {
     }
 }
 
+/// Asserts that a recording describes the JVM like the JVM's own recording.
+fn check_description(ours: &[Event], theirs: &[Event], title: &str) {
+    let facts = |events: &[Event]| -> Vec<_> {
+        let fields =
+            ["jvmName", "jvmVersion", "jvmArguments", "jvmFlags", "javaArguments", "jvmStartTime"];
+        let fact = |event: &Event| (fields.map(|f| event.text(f).to_owned()), event.number("pid"));
+        of(events, "jdk.JVMInformation").map(fact).collect()
+    };
+    assert_eq!(facts(ours), facts(theirs), "{title}");
+    let properties = |events: &[Event]| -> BTreeMap<_, _> {
+        let property = |e: &Event| (e.text("key").to_owned(), e.text("value").to_owned());
+        of(events, "jdk.InitialSystemProperty").map(property).collect()
+    };
+    let (ours, theirs) = (properties(ours), properties(theirs));
+    // The JVM's recording lacks the properties that the JDK's classes set.
+    let of_classes = ["java.version"];
+    for (key, value) in ours.iter().filter(|(key, _)| !of_classes.contains(&key.as_str())) {
+        assert_eq!(Some(value), theirs.get(key), "{title}: {key}");
+    }
+    assert!(ours.contains_key("java.home") && ours.contains_key("java.class.path"), "{ours:?}");
+}
+
+/// A compilation: method, tier, whether it was entered in a loop, and whether it succeeded.
+type Compilation = (String, u64, bool, bool);
+
+#[test]
+fn compilations_equal_those_of_the_jvms_own_recording() {
+    run_beside_others();
+    let dir = tempfile::tempdir().unwrap();
+    let [own, theirs] = ["own.jfr", "jvm.jfr"].map(|name| dir.path().join(name));
+    binary("javaprof");
+    let runtime = named("temurin-21");
+    // With few nodes, C2 cannot compile larger methods.
+    let flags = format!(
+        "-Xmx64m -XX:MaxNodeLimit=1000 -XX:NodeLimitFudgeFactor=400 -Xlog:jfr+startup=off \
+         -XX:StartFlightRecording:filename={},jdk.Compilation#enabled=true,jdk.Compilation#threshold=0ms",
+        theirs.display()
+    );
+    let mut load = Load::start_program(runtime, &flags, "EventLoad");
+    let pid = load.pid().to_string();
+    let args = ["-q", "-p", &pid, "-e", "compiles", "-o", own.to_str().unwrap()];
+    let tool = Tool::start("javaprof", &args);
+    for command in ["throw 30000", "define 300", "spin 300"] {
+        load.ask(command);
+    }
+    wrote(&tool.interrupt(), "own.jfr");
+    load.quit();
+    let compilations = |file: &Path| -> BTreeMap<Compilation, u64> {
+        let mut counts = BTreeMap::new();
+        for event in of(&jfr::read(runtime, file), "jdk.Compilation") {
+            let compilation = (
+                event.method("method"),
+                event.number("compileLevel"),
+                event.boolean("isOsr"),
+                event.boolean("succeded"),
+            );
+            *counts.entry(compilation).or_default() += 1;
+        }
+        counts
+    };
+    let (ours, theirs) = (compilations(&own), compilations(&theirs));
+    // The JVM's recording is longer, but methods of the program are compiled only by these commands.
+    let of_program = |counts: &BTreeMap<Compilation, u64>| -> BTreeMap<_, _> {
+        let is_of_program = |(key, _): &(&Compilation, &u64)| key.0.starts_with("EventLoad.");
+        counts.iter().filter(is_of_program).map(|(key, count)| (key.clone(), *count)).collect()
+    };
+    assert_eq!(of_program(&ours), of_program(&theirs));
+    let failed = ours.iter().filter(|((.., is_successful), _)| !is_successful);
+    let failed: Vec<_> = failed.collect();
+    assert!(!failed.is_empty(), "{ours:?}");
+    // The names of hidden classes have addresses in the JVM's recording only.
+    let is_hidden = |(key, _): &(&Compilation, &u64)| key.0.contains("LambdaForm$");
+    for (compilation, count) in ours.iter().filter(|entry| !is_hidden(entry)) {
+        assert!(theirs.get(compilation).is_some_and(|all| all >= count), "{compilation:?}");
+    }
+    for reader in readers() {
+        let rows = view(reader, "longest-compilations", &own);
+        assert!(rows.len() > 3, "{rows:?}");
+    }
+}
+
+#[test]
+fn waits_equal_those_that_javawait_prints() {
+    run_beside_others();
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a.jfr");
+    let mut load = Load::start_program(named("temurin-21"), "", "WaitLoad");
+    let pid = load.pid().to_string();
+    let args = ["-v", "-j", "--idle", "-p", &pid, "-o", path.to_str().unwrap()];
+    let tool = Tool::start("javawait", &args);
+    load.run(1.0);
+    let output = tool.interrupt();
+    wrote(&output, "a.jfr");
+    // Event, thread, length, class or peer, and the thread that ended the wait.
+    type WaitKey = (String, String, u64, String, String);
+    let expected = output.json().into_iter().filter(|record| record["type"] == "wait");
+    let expected = expected.map(|record| -> WaitKey {
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let (kind, relation) = match record["kind"].as_str().unwrap() {
+            "monitor" => ("jdk.JavaMonitorEnter", "held"),
+            "wait" => ("jdk.JavaMonitorWait", "woke"),
+            "park" => ("jdk.ThreadPark", ""),
+            "sleep" => ("jdk.ThreadSleep", ""),
+            "pinned" => ("jdk.VirtualThreadPinned", ""),
+            "socket read" => ("jdk.SocketRead", ""),
+            "socket write" => ("jdk.SocketWrite", ""),
+            "file read" => ("jdk.FileRead", ""),
+            "file write" => ("jdk.FileWrite", ""),
+            _ => ("jvmprobe.Wait", ""),
+        };
+        let on = match kind {
+            "jdk.JavaMonitorEnter" | "jdk.JavaMonitorWait" | "jdk.ThreadPark" => &record["class"],
+            "jvmprobe.Wait" => &record["kind"],
+            _ => &Value::Null,
+        };
+        let is_ended_by = record["holder"]["relation"] == relation;
+        let holder = if is_ended_by { text(&record["holder"]["thread"]) } else { String::new() };
+        let length_ns = record["length_ns"].as_u64().unwrap();
+        (kind.to_owned(), text(&record["thread"]), length_ns, text(on), holder)
+    });
+    let mut expected: Vec<_> = expected.collect();
+    expected.sort();
+    let kinds: BTreeSet<_> = expected.iter().map(|wait| &*wait.0).collect();
+    assert!(kinds.len() > 4, "{kinds:?}");
+    for reader in readers() {
+        let events = jfr::read(reader, &path);
+        let is_wait = |event: &&Event| event.text("duration").starts_with('P');
+        let found = events.iter().filter(is_wait).map(|event| -> WaitKey {
+            let class = ["monitorClass", "parkedClass"].map(|field| java_name(event.class(field)));
+            let holder = ["previousOwner", "notifier"].map(|field| event.thread(field));
+            let on = class.concat() + event.text("kind");
+            let thread = event.thread("eventThread").to_owned();
+            (event.kind.clone(), thread, event.duration_ns("duration"), on, holder.concat())
+        });
+        let mut found: Vec<_> = found.collect();
+        found.sort();
+        assert_eq!(found, expected);
+        let stacks = of(&events, "jdk.JavaMonitorEnter").map(Event::folded);
+        assert!(stacks.into_iter().all(|stack| stack.contains("WaitLoad.")));
+        for name in ["contention-by-thread", "contention-by-class", "latencies-by-type"] {
+            let text = jfr::run(reader, &["view", name], &path);
+            assert!(!text.contains("Can't find") && !text.contains("No events"), "{name}: {text}");
+        }
+    }
+}
+
 #[test]
 fn collections_equal_those_of_the_jvms_own_recording() {
     run_beside_others();
     for (name, flags) in [
-        // With less memory, some stops have two collections, which are one event in our file.
-        ("temurin-21", "-XX:+UseG1GC -Xmx1g"),
+        ("temurin-21", "-XX:+UseG1GC"),
         ("temurin-25", "-XX:+UseSerialGC"),
         ("temurin-25", "-XX:+UseParallelGC"),
         ("temurin-21", "-XX:+UseZGC"),
@@ -273,6 +512,8 @@ fn allocation_by_class_has_the_bytes_that_javaobjnew_prints() {
             *classes.entry(class).or_default() += event.number("weight");
         }
         assert_eq!(classes, expected);
+        let jvms: Vec<_> = of(&events, "jdk.JVMInformation").collect();
+        assert_eq!((jvms.len(), jvms[0].text("javaArguments")), (1, "AllocLoad"));
         let shares = view(reader, "allocation-by-class", &path);
         let total: u64 = expected.values().sum();
         let (top, bytes) = expected.iter().max_by_key(|(_, bytes)| **bytes).unwrap();
@@ -340,6 +581,15 @@ fn stored_windows_become_one_recording() {
         let information: Vec<_> = of(&events, "jdk.JVMInformation").collect();
         assert_eq!(information.len(), 1);
         assert_eq!(information[0].text("jvmVersion"), "21");
+        let loads: Vec<_> = of(&events, "jdk.CPULoad").collect();
+        assert!(!loads.is_empty());
+        for load in loads {
+            // Two processors have 30 s in a window. User time is 6 s, system time 0.3 s.
+            let shares = ["jvmUser", "jvmSystem", "machineTotal"].map(|field| load.share(field));
+            assert_eq!(shares, [0.2, 0.01, 0.5].map(|share: f32| share.to_string()), "{load:?}");
+        }
+        let text = jfr::run(reader, &["view", "cpu-load"], &path);
+        assert!(text.contains("20.00%") && text.contains("50.00%"), "{text}");
     }
     let output = show(&["--jvm", "^nothing$"]);
     assert!(!output.status.success() && output.stderr.contains("^nothing$"), "{output:?}");
@@ -446,17 +696,6 @@ fn hours_of_ten_jvms_are_converted_with_little_memory() {
 
 /// Returns a profile with unusual names, numbers and times.
 fn unusual_profile(dice: &mut Dice, number: u64) -> Profile {
-    const KINDS: [Kind; 9] = [
-        Kind::Java,
-        Kind::Inlined,
-        Kind::Interpreted,
-        Kind::Stub,
-        Kind::Jvm,
-        Kind::Native,
-        Kind::Kernel,
-        Kind::Class,
-        Kind::Unknown,
-    ];
     const PARTS: [&str; 20] = [
         "a",
         ".",
@@ -506,7 +745,7 @@ fn unusual_profile(dice: &mut Dice, number: u64) -> Profile {
     profile.begin_unix_ns = 1_790_000_000_000_000_000 + dice.below(1 << 40);
     profile.slot_ns = large(dice) % (1 << 40);
     for _ in 0..dice.below(20) {
-        let frame = Frame::new(KINDS[dice.below(9) as usize], text(dice));
+        let frame = Frame::new(Kind::ALL[dice.below(Kind::ALL.len() as u64) as usize], text(dice));
         let frame = if dice.below(2) == 0 { frame.of_module(&text(dice).into()) } else { frame };
         let line = large(dice) as u32;
         profile.intern(frame.at(Some(text(dice).into()), line));

@@ -29,6 +29,15 @@ impl Event {
         self.values[field].as_u64().unwrap_or_else(|| panic!("{field}: {self:?}"))
     }
 
+    /// Returns a field that is a `float`, as Rust prints it.
+    ///
+    /// # Panics
+    /// If it is none.
+    pub fn share(&self, field: &str) -> String {
+        let value = self.values[field].as_f64().unwrap_or_else(|| panic!("{field}: {self:?}"));
+        (value as f32).to_string()
+    }
+
     /// Returns whether a field is `false`.
     pub fn is_false(&self, field: &str) -> bool {
         self.values[field].as_bool() == Some(false)
@@ -56,6 +65,26 @@ impl Event {
     /// Returns the name of a class, in the form of class files.
     pub fn class(&self, field: &str) -> &str {
         self.values[field]["name"].as_str().unwrap_or_default()
+    }
+
+    /// Returns a method as `CLASS.NAME`, with the class in the form of class files.
+    pub fn method(&self, field: &str) -> String {
+        let method = &self.values[field];
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        format!("{}.{}", text(&method["type"]["name"]), text(&method["name"]))
+    }
+
+    /// Returns a field that is a boolean.
+    ///
+    /// # Panics
+    /// If it is none.
+    pub fn boolean(&self, field: &str) -> bool {
+        self.values[field].as_bool().unwrap_or_else(|| panic!("{field}: {self:?}"))
+    }
+
+    /// Returns the name of a thread in the operating system; empty if it is unknown.
+    pub fn thread(&self, field: &str) -> &str {
+        self.values[field]["osName"].as_str().unwrap_or_default()
     }
 
     /// Returns the stack in the form of folded stacks, outermost first.

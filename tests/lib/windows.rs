@@ -2,7 +2,7 @@
 
 use std::{path::Path, sync::Arc};
 
-use jvmprobed::window::{Identity, JvmData, Window};
+use jvmprobed::window::{HostTicks, Identity, JvmData, Window};
 use libjvmprobe::{
     stack::{
         Frame, Kind,
@@ -32,6 +32,12 @@ pub const PID: u32 = 77;
 /// CPU time of this JVM in each window, in nanoseconds, as the kernel accounts it.
 pub const CPU_NS: u64 = 6_300_000_000;
 
+/// Part of it in the kernel.
+pub const SYSTEM_CPU_NS: u64 = 300_000_000;
+
+/// CPU time of the host in each window: two processors, which were busy for half of the time.
+pub const HOST_TICKS: HostTicks = HostTicks { busy: 1500, total: 3000 };
+
 /// Number of CPU samples of `shop.Main.run` in a window, all of them in its fourth second.
 pub const SAMPLES: u64 = 100;
 
@@ -45,7 +51,8 @@ pub fn synthetic_window(begin_s: u64, at: u64) -> Window {
     if at % 7 == 3 {
         jvms.push(jvm_data("batch", PID + 1, begin_ns, at));
     }
-    Window { begin_ns, end_ns: begin_ns + 15 * SECOND, jvms, ..Window::default() }
+    let (end_ns, host_ticks) = (begin_ns + 15 * SECOND, Some(HOST_TICKS));
+    Window { begin_ns, end_ns, jvms, host_ticks, ..Window::default() }
 }
 
 fn jvm_data(name: &str, pid: u32, begin_ns: u64, at: u64) -> JvmData {
@@ -92,6 +99,7 @@ fn jvm_data(name: &str, pid: u32, begin_ns: u64, at: u64) -> JvmData {
         profiles: vec![cpu, alloc],
         pauses: vec![Record::Pause(pause)],
         cpu_ns: Some(CPU_NS),
+        system_cpu_ns: Some(SYSTEM_CPU_NS),
         ..JvmData::default()
     }
 }

@@ -13,6 +13,7 @@
 //! | `flags` | flags of a JVM and their values |
 //! | `collector` | garbage collector of a JVM |
 //! | [`gauge`] | addresses of the values that the kernel side reads at every event |
+//! | [`description`] | a JVM's version, arguments and system properties |
 //! | `perfdata` | performance data of a JVM (`hsperfdata`) |
 //! | `heap` | how to compute the used bytes of a JVM's heap |
 //! | `counters` | the JVM's own counters of safepoints and collections |
@@ -53,6 +54,7 @@ pub(crate) mod collector;
 pub(crate) mod compressed;
 pub(crate) mod counters;
 pub mod deopt;
+pub mod description;
 mod fields;
 pub(crate) mod flags;
 mod forwarding;

@@ -30,8 +30,8 @@ struct Entry {
 
 #[derive(Debug)]
 enum Value {
-    /// A number, which callers read at its address in the target.
-    Long,
+    /// A number. Callers that need its later values read it at its address in the target.
+    Long(u64),
     Text(String),
 }
 
@@ -82,7 +82,15 @@ impl PerfData {
     pub(crate) fn string(&self, name: &str) -> Option<&str> {
         match &self.entries.get(name)?.value {
             Value::Text(text) => Some(text),
-            Value::Long => None,
+            Value::Long(_) => None,
+        }
+    }
+
+    /// Returns the value that a number had when the buffer was copied.
+    pub(crate) fn number(&self, name: &str) -> Option<u64> {
+        match self.entries.get(name)?.value {
+            Value::Long(number) => Some(number),
+            Value::Text(_) => None,
         }
     }
 
@@ -105,7 +113,7 @@ fn parse_entry(entry: &[u8]) -> Option<(String, Value, usize)> {
     let length = int(entry, 8).ok()? as usize;
     let offset = int(entry, 16).ok()? as usize;
     let value = match (byte(entry, 12).ok()?, length) {
-        (b'J', 0) => entry.get(offset..)?.first_chunk::<8>().map(|_| Value::Long)?,
+        (b'J', 0) => Value::Long(u64::from_ne_bytes(*entry.get(offset..)?.first_chunk()?)),
         (b'B', 1..) => {
             let text = entry.get(offset..offset.checked_add(length)?)?;
             let text = text.split(|&b| b == 0).next()?;
@@ -169,6 +177,7 @@ mod tests {
         let at = data.offset("sun.gc.collector.0.invocations").unwrap();
         assert_eq!(bytes[at..at + 8], 7i64.to_ne_bytes());
         assert_eq!(data.string("sun.gc.collector.0.invocations"), None);
+        assert_eq!(data.number("sun.gc.collector.0.invocations"), Some(7));
         assert_eq!(data.string("sun.gc.cause"), Some("No GC"));
         let at = data.offset("sun.gc.cause").unwrap();
         assert_eq!(&bytes[at..at + 5], b"No GC");

@@ -46,7 +46,7 @@ pub(crate) mod thread_variables;
 
 pub use file_id::FileId;
 pub use libjvm::LibJvm;
-pub use pid::{Fate, Process};
+pub use pid::{CpuTime, Fate, Process};
 pub use reader::start_readers;
 
 use std::sync::Arc;

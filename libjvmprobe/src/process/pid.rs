@@ -61,6 +61,31 @@ pub enum Fate {
     Execed,
 }
 
+/// CPU time of a process, in nanoseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CpuTime {
+    /// In user mode.
+    pub user_ns: u64,
+    /// In the kernel.
+    pub system_ns: u64,
+}
+
+impl CpuTime {
+    /// Returns the sum of both.
+    pub fn total_ns(self) -> u64 {
+        self.user_ns.saturating_add(self.system_ns)
+    }
+
+    /// Returns the increase since an earlier reading.
+    #[must_use]
+    pub fn since(self, earlier: Self) -> Self {
+        Self {
+            user_ns: self.user_ns.saturating_sub(earlier.user_ns),
+            system_ns: self.system_ns.saturating_sub(earlier.system_ns),
+        }
+    }
+}
+
 impl Process {
     /// Looks up a process.
     ///
@@ -144,17 +169,18 @@ impl Process {
         now.saturating_sub(Duration::from_millis(self.start_ticks.saturating_mul(1000) / ticks))
     }
 
-    /// Returns the CPU time of all its threads since its start, in nanoseconds, as the kernel accounts it; `None` if it
-    /// has ended.
+    /// Returns the CPU time of all its threads since its start, as the kernel accounts it; `None` if it has ended.
     ///
     /// Source: proc(5), `utime` and `stime` in /proc/PID/stat.
-    pub fn cpu_ns(&self) -> Option<u64> {
+    pub fn cpu_time(&self) -> Option<CpuTime> {
         let stat = Proc::new(i32::try_from(self.pid.0).ok()?).and_then(|proc| proc.stat()).ok()?;
         if stat.starttime != self.start_ticks {
             return None;
         }
-        let ticks = stat.utime.saturating_add(stat.stime);
-        Some(ticks.saturating_mul(1_000_000_000 / procfs::ticks_per_second().max(1)))
+        let tick_ns = 1_000_000_000 / procfs::ticks_per_second().max(1);
+        let [user_ns, system_ns] =
+            [stat.utime, stat.stime].map(|ticks| ticks.saturating_mul(tick_ns));
+        Some(CpuTime { user_ns, system_ns })
     }
 
     /// Returns whether it has ended; never blocks.

@@ -35,6 +35,21 @@ pub enum Kind {
     Unknown,
 }
 
+impl Kind {
+    /// All kinds, in the order of their positions.
+    pub const ALL: [Self; 9] = [
+        Self::Java,
+        Self::Inlined,
+        Self::Interpreted,
+        Self::Stub,
+        Self::Jvm,
+        Self::Native,
+        Self::Kernel,
+        Self::Class,
+        Self::Unknown,
+    ];
+}
+
 /// A named frame. It contains only cleaned text (see `names::clean`) if it is made by [`Frame::new`],
 /// [`Frame::of_module`] and [`Frame::at`].
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

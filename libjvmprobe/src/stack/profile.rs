@@ -5,6 +5,7 @@ use std::{
     sync::Arc,
 };
 
+use foldhash::fast::RandomState;
 use serde::{Deserialize, Serialize};
 
 use crate::stack::{
@@ -123,7 +124,7 @@ fn size_of_frame(frame: &Frame) -> usize {
 #[derive(Debug, Default)]
 pub struct Profile {
     frames: Vec<Frame>,
-    ids: HashMap<Frame, FrameId>,
+    ids: HashMap<Frame, FrameId, RandomState>,
     /// Samples, in no particular order.
     pub samples: Vec<Sample>,
     /// Quantity that the profile counts.

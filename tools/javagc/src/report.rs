@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use libjvmprobe::{
     Result,
     bpf::clock,
+    hotspot::HotSpot,
     render::{
         columns::{fit, wrap},
         formats::jfr::{self, file::RecordingFile},
@@ -69,6 +70,14 @@ impl Sink for Reports {
             lost.warn();
         }
         Ok(())
+    }
+
+    fn jvm(&mut self, hotspot: &HotSpot) -> Result<()> {
+        if self.recordings.is_empty() {
+            return Ok(());
+        }
+        let (jvm, now_ns) = (hotspot.description(), clock::unix_ns(clock::monotonic_ns()));
+        self.recordings.iter_mut().try_for_each(|file| file.add(|to| to.jvm(&jvm, now_ns)))
     }
 
     /// Whether all outputs were closed by their readers.

@@ -2,6 +2,7 @@
 
 use libjvmprobe::{
     bpf::stops::{Stop, StopLog},
+    hotspot::description::Description,
     render::units::{bytes, span},
     stack::{
         profile::{Measure, Profile},
@@ -14,6 +15,7 @@ use libjvmprobe::{
 pub struct Flames {
     profile: Profile,
     stops: StopLog,
+    jvms: Vec<Description>,
     /// Maximum size of the profile in bytes.
     max_memory: usize,
     /// Begin of the profile on `CLOCK_MONOTONIC`, in nanoseconds.
@@ -26,12 +28,23 @@ impl Flames {
     pub fn new(max_memory: usize, slot_ns: u64) -> Self {
         let mut profile = Profile::of(Measure::Allocation);
         profile.slot_ns = slot_ns;
-        Self { profile, stops: StopLog::default(), max_memory, begin_ns: 0 }
+        let stops = StopLog::default();
+        Self { profile, stops, jvms: Vec::new(), max_memory, begin_ns: 0 }
     }
 
     /// Adds a stop of a JVM, for the timeline.
     pub fn add_stop(&mut self, stop: Stop) {
         self.stops.push(stop);
+    }
+
+    /// Adds the description of a JVM.
+    pub fn add_jvm(&mut self, jvm: Description) {
+        self.jvms.push(jvm);
+    }
+
+    /// Returns the descriptions of all JVMs.
+    pub fn jvms(&self) -> &[Description] {
+        &self.jvms
     }
 
     /// Adds the allocations of a JVM in the complete trace.

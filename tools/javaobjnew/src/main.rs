@@ -59,7 +59,8 @@ fn run(args: &Args) -> Result<()> {
     let timeline = flames.timeline();
     let titled = TitledProfile { profile: flames.profile(), title, timeline: timeline.as_ref() };
     let Args { threads, keep_narrow, timeline: by_second, .. } = *args;
-    let format_options = FormatOptions { threads, keep_narrow, by_second, base: None };
+    let jvms = flames.jvms();
+    let format_options = FormatOptions { threads, keep_narrow, by_second, jvms, base: None };
     for path in files.write(&[titled], &format_options)? {
         log::info!("wrote {}", path.display());
     }

@@ -3,6 +3,7 @@
 use libjvmprobe::{
     Result,
     bpf::stops::Stop,
+    hotspot::HotSpot,
     jvms::Lost,
     render::{
         columns::wrap,
@@ -158,6 +159,12 @@ impl Sink for Report {
             self.flames.add(report);
         }
         self.show(report.table, report.stacks)
+    }
+
+    fn jvm(&mut self, hotspot: &HotSpot) {
+        if self.writes_files {
+            self.flames.add_jvm(hotspot.description());
+        }
     }
 
     fn stop(&mut self, stop: Stop) {

@@ -69,8 +69,9 @@ impl Outputs {
     /// the written files.
     pub fn write(self, profiles: &[Profile], about: &About, title: &str) -> Result<Vec<PathBuf>> {
         let Self { threads, keep_narrow, by_second, .. } = self;
+        let base = self.base.as_deref();
         let format_options =
-            FormatOptions { threads, base: self.base.as_deref(), keep_narrow, by_second };
+            FormatOptions { threads, base, keep_narrow, by_second, jvms: &about.jvms };
         let mut written = write(self.labelled, profiles, about, title, &format_options)?;
         let by_span = self.by_span.then(|| profiles.iter().map(spans::grouped).collect::<Vec<_>>());
         let profiles = by_span.as_deref().unwrap_or(profiles);

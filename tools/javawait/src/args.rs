@@ -5,7 +5,7 @@ use std::{num::NonZeroUsize, path::PathBuf, time::Duration};
 use clap::Parser;
 use libjvmprobe::{
     cli::{CommandLine, Common, parse_wait},
-    render::formats,
+    render::formats::{self, jfr},
     sys::Pace,
     trace::waits::Options,
 };
@@ -81,7 +81,17 @@ impl Args {
 
     /// Returns the length of the time slots of the output files in nanoseconds; 0 if none of them shows times.
     pub fn slot_ns(&self) -> u64 {
-        formats::slot_ns(&self.output, false)
+        formats::slot_ns(&self.flame_files(), false)
+    }
+
+    /// Returns the output files that contain sums by stack.
+    pub fn flame_files(&self) -> Vec<PathBuf> {
+        self.output.iter().filter(|path| !jfr::is_named(path)).cloned().collect()
+    }
+
+    /// Returns the output files that contain each wait.
+    pub fn recordings(&self) -> impl Iterator<Item = &PathBuf> {
+        self.output.iter().filter(|path| jfr::is_named(path))
     }
 
     /// Whether each wait is printed when it ends.

@@ -45,7 +45,7 @@ fn run(args: &Args) -> Result<()> {
     keep_only(MAPS | READ | ATTACH | KERNEL_SYMBOLS | RAISE_PRIORITY | OUTPUT);
     let stop = stop_on_signal()?;
     let named = tracing::find(&common.pids()?)?;
-    let files = Files::create(&args.output, &["waits"])?;
+    let files = Files::create(&args.flame_files(), &["waits"])?;
     let tracer = Tracer::new(args.options(), Report::open(args)?)?;
     let mut trace = Trace::start(tracer, named, common.arrivals()?)?;
     // `PROBE` is needed at the end, to list the threads that still wait, and `OUTPUT` to remove a created file if there is
@@ -60,6 +60,9 @@ fn run(args: &Args) -> Result<()> {
     trace.tool.finish(&mut trace.jvms, end == End::Reported)?;
     if let Some(flames) = trace.tool.sink.take_flames() {
         flames::write(files, flames, &what, args)?;
+    }
+    for path in trace.tool.sink.finish_recordings()? {
+        log::info!("wrote {}", path.display());
     }
     Ok(())
 }

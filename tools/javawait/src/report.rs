@@ -1,14 +1,15 @@
 //! Receives the waits, and prints them as text or JSON lines.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
 
 use libjvmprobe::{
     Pid, Result,
     bpf::clock,
-    hotspot::java_threads::ConnectionPool,
+    hotspot::{HotSpot, java_threads::ConnectionPool},
     jvms::Lost,
     render::{
         columns::wrap,
+        formats::jfr::file::RecordingFile,
         output::Output,
         table::{Times, lost_line},
         units::{count, span},
@@ -44,6 +45,8 @@ pub struct Report<'a> {
     pools: BTreeMap<(u32, Arc<str>), ConnectionPool>,
     /// Profile for the output files.
     flames: Option<Flames>,
+    /// Files in JDK Flight Recorder's format, which contain each wait.
+    recordings: Vec<RecordingFile>,
     /// Begin of the trace on `CLOCK_MONOTONIC`, in nanoseconds.
     trace_begin_ns: u64,
     /// Begin of the interval on `CLOCK_MONOTONIC`, in nanoseconds.
@@ -55,7 +58,11 @@ impl<'a> Report<'a> {
     /// Opens standard output.
     pub fn open(args: &'a Args) -> Result<Self> {
         let now = clock::monotonic_ns();
-        let flames = (!args.output.is_empty()).then(|| Flames::new(args.slot_ns(), now));
+        let flames = (!args.flame_files().is_empty()).then(|| Flames::new(args.slot_ns(), now));
+        let recordings = args.recordings().map(|path| RecordingFile::create(path));
+        let mut recordings: Vec<_> = recordings.collect::<Result<_>>()?;
+        let now_ns = clock::unix_ns(now);
+        recordings.iter_mut().try_for_each(|file| file.add(|to| to.host(now_ns)))?;
         Ok(Self {
             args,
             out: Output::open(None)?,
@@ -65,6 +72,7 @@ impl<'a> Report<'a> {
             unmounted: UnmountedThreads::new(args.idle),
             pools: BTreeMap::new(),
             flames,
+            recordings,
             trace_begin_ns: now,
             begin_ns: now,
             lost: 0,
@@ -84,6 +92,12 @@ impl<'a> Report<'a> {
     pub fn take_flames(&mut self) -> Option<Profile> {
         let duration_ns = self.begin_ns.saturating_sub(self.trace_begin_ns);
         self.flames.take().map(|flames| flames.finish(duration_ns))
+    }
+
+    /// Ends the recordings, and returns their paths.
+    pub fn finish_recordings(&mut self) -> Result<Vec<PathBuf>> {
+        let paths = self.recordings.drain(..).map(RecordingFile::finish);
+        paths.filter_map(Result::transpose).collect()
     }
 
     fn is_interval(&self) -> bool {
@@ -215,6 +229,9 @@ impl Sink for Report<'_> {
             if let Some(flames) = &mut self.flames {
                 flames.add(&wait);
             }
+            let begin_ns = clock::unix_ns(wait.begin_ns);
+            let files = &mut self.recordings;
+            files.iter_mut().try_for_each(|file| file.add(|to| to.wait(&wait, begin_ns)))?;
         }
         if !self.args.prints_waits() || wait.is_idle && !self.args.idle && !self.args.common.json {
             return Ok(());
@@ -223,6 +240,14 @@ impl Sink for Report<'_> {
             true => self.out.json(&Record::Wait(Box::new((&wait).into()))),
             false => self.out.line(&line(&wait, self.times)),
         }
+    }
+
+    fn jvm(&mut self, hotspot: &HotSpot) -> Result<()> {
+        if self.recordings.is_empty() {
+            return Ok(());
+        }
+        let (jvm, now_ns) = (hotspot.description(), clock::unix_ns(clock::monotonic_ns()));
+        self.recordings.iter_mut().try_for_each(|file| file.add(|to| to.jvm(&jvm, now_ns)))
     }
 
     fn unmounted(&mut self, reading: UnmountedReading) -> Result<()> {

@@ -19,6 +19,27 @@ pub struct Window {
     /// For each configured measure that was not collected for a part of the window, to save resources: the
     /// length of that part in nanoseconds, by the name of the measure.
     pub left_out: BTreeMap<String, u64>,
+    /// CPU time of the host's processors; `None` if it is unknown for a part of the window.
+    pub host_ticks: Option<HostTicks>,
+}
+
+/// CPU time of all processors of the host, in the kernel's ticks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+pub struct HostTicks {
+    /// Time in which they were not idle.
+    pub busy: u64,
+    /// Time in which they were busy or idle.
+    pub total: u64,
+}
+
+impl HostTicks {
+    /// Returns the sum with those of another period.
+    #[must_use]
+    pub fn plus(self, other: Self) -> Self {
+        let (busy, total) =
+            (self.busy.saturating_add(other.busy), self.total.saturating_add(other.total));
+        Self { busy, total }
+    }
 }
 
 /// Data recorded from one JVM in one interval.
@@ -38,6 +59,8 @@ pub struct JvmData {
     /// time before the JVM was found is not included. `None` if the CPU time of a part of the interval is
     /// unknown, for example because the process ended in it.
     pub cpu_ns: Option<u64>,
+    /// Part of `cpu_ns` in the kernel. `None` in windows of earlier versions.
+    pub system_cpu_ns: Option<u64>,
 }
 
 /// Identity of a JVM. It stays the same as long as the process runs the same program.

@@ -18,6 +18,7 @@ use std::{
 
 use crate::{
     Error, Result,
+    hotspot::description::Description,
     render::{formats::flamegraph::Title, page},
     stack::{profile::Profile, timeline::Timeline, times},
 };
@@ -71,6 +72,8 @@ pub struct FormatOptions<'a> {
     pub keep_narrow: bool,
     /// Write folded stacks per second.
     pub by_second: bool,
+    /// Descriptions of the JVMs, for formats that contain them.
+    pub jvms: &'a [Description],
 }
 
 /// All formats.

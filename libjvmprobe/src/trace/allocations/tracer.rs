@@ -100,6 +100,11 @@ pub trait Sink {
     /// If the trace cannot go on.
     fn table(&mut self, report: &AllocationReport<'_>) -> Result<()>;
 
+    /// Receives a JVM whose allocations are counted from now on. The default ignores it.
+    fn jvm(&mut self, hotspot: &HotSpot) {
+        let _ = hotspot;
+    }
+
     /// Receives a large object as soon as its event is read. The default ignores it.
     ///
     /// # Errors
@@ -403,6 +408,7 @@ impl<S: Sink> Tracer<S> {
             counters::begin_times(&mut self.session, begin.ns);
         }
         counters::add(&self.session, key, &layout, &before)?;
+        self.sink.jvm(hotspot);
         Ok(jvm)
     }
 

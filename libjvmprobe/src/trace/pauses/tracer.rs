@@ -69,6 +69,15 @@ pub trait Sink {
     /// If the trace cannot go on.
     fn record(&mut self, record: &Record) -> Result<()>;
 
+    /// Receives a JVM whose pauses are recorded from now on. The default ignores it.
+    ///
+    /// # Errors
+    /// If the trace cannot go on.
+    fn jvm(&mut self, hotspot: &HotSpot) -> Result<()> {
+        let _ = hotspot;
+        Ok(())
+    }
+
     /// Receives the cost of the probes to one process since the previous call for that process. Called for
     /// each process once per interval and when the process has ended, at [`Pace::Calm`] only.
     fn cost(&mut self, cost: Cost) {
@@ -350,6 +359,11 @@ impl<S: Sink> Tool for Tracer<S> {
         });
         if let (Ok(hotspot), Some(why)) = (hotspot, why) {
             self.admit_counted(key, pid, hotspot, &why)?;
+        }
+        if let Ok(hotspot) = hotspot
+            && hotspot.is_set_up
+        {
+            self.sink.jvm(hotspot)?;
         }
         let now = clock::monotonic_ns();
         let Options { pools, histogram, no_totals, .. } = self.options;

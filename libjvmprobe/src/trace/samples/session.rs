@@ -93,6 +93,9 @@ impl AddAssign for Count {
 /// plain numbers.
 pub(crate) const LABEL_IS_TEXT: u64 = 1 << 63;
 
+/// `LABEL_FAILED` of bpf/javaprof.h: set in the label of a compilation that failed.
+pub(crate) const LABEL_FAILED: u64 = 1 << 62;
+
 /// In place of the number of a user stack: the stack was not walked, because the event occurs too often or because the
 /// thread is new and has waited for its first processor. Numbers of stacks are odd.
 pub(crate) const NOT_WALKED: u64 = 4;

@@ -86,6 +86,15 @@ pub trait Sink {
     /// If the trace cannot go on.
     fn wait(&mut self, wait: Wait) -> Result<()>;
 
+    /// Receives a JVM whose waits are recorded from now on. The default ignores it.
+    ///
+    /// # Errors
+    /// If the trace cannot go on.
+    fn jvm(&mut self, hotspot: &HotSpot) -> Result<()> {
+        let _ = hotspot;
+        Ok(())
+    }
+
     /// Receives the virtual threads that wait without a carrier.
     ///
     /// # Errors
@@ -583,6 +592,9 @@ impl<S: Sink> Tool for Tracer<S> {
     fn admit(&mut self, key: u64, target: &Target, hotspot: &Reading) -> Result<Jvm> {
         let pid = target.pid();
         let hotspot = hotspot.as_deref().ok();
+        if let Some(hotspot) = hotspot.filter(|hotspot| hotspot.is_set_up) {
+            self.sink.jvm(hotspot)?;
+        }
         let reader = hotspot.and_then(|hotspot| {
             let read = hotspot.awaited_reader().and_then(|mut reader| {
                 let fields = reader.fields()?;

@@ -32,6 +32,7 @@ use crate::{
         saving::{self, Measures, Probes, Saving},
         signals::{self, Signals},
         tracers::{self, MAX_BATCHES, Tracers},
+        values::HostCpuReader,
         window_builder::WindowBuilder,
         window_worker::WindowWorker,
     },
@@ -178,6 +179,7 @@ pub fn run(options: Options, store: Store, read_again: impl Fn() -> Result<Chang
         rules,
         slots,
         builder: WindowBuilder::new(totals.clone()),
+        host_cpu: HostCpuReader::begin(),
         worker: WindowWorker::start(store, push, &totals, options.window)?,
         totals,
         window_end,
@@ -232,6 +234,7 @@ struct Daemon {
     rules: Arc<Rules>,
     slots: Slots,
     builder: WindowBuilder,
+    host_cpu: HostCpuReader,
     totals: SharedTotals,
     worker: WindowWorker,
     /// End of the open window.
@@ -374,8 +377,9 @@ impl Daemon {
         };
         self.closed_end = Some(end);
         // The CPU time must be read before the gauges, because the gauges contain the CPU time that
-        // `Jvms::cpu_ns` has read last.
-        let cpu_ns = self.jvms.cpu_ns();
+        // `Jvms::cpu_times` has read last.
+        let cpu_times = self.jvms.cpu_times();
+        let host_ticks = self.host_cpu.read();
         let gauges = self.jvms.gauges();
         for identity in self.jvms.without_gauges() {
             let mut totals = self.totals.lock();
@@ -385,7 +389,7 @@ impl Daemon {
         for (identity, gauges) in gauges {
             self.totals.lock().add(&identity, &Figures { gauges, ..Figures::default() });
         }
-        self.builder.close(end.monotonic_ns, cpu_ns);
+        self.builder.close(end.monotonic_ns, cpu_times, host_ticks);
     }
 
     /// Returns whether there is a closed window to which no more data will be added: every tracer has

@@ -11,7 +11,7 @@ use libjvmprobe::{
     Result,
     hotspot::HotSpot,
     jvms::{Arrival, Arrivals, JvmIdentity, Registry},
-    process::Target,
+    process::{CpuTime, Target},
 };
 
 use crate::{
@@ -69,9 +69,8 @@ struct KnownJvm {
     /// Identity; `None` if the rules drop the JVM.
     identity: Option<Arc<Identity>>,
     ended: Option<Instant>,
-    /// CPU time of the JVM's process, in nanoseconds. It is read when the JVM is found and at the end of each
-    /// window.
-    cpu_ns: Option<u64>,
+    /// CPU time of the JVM's process. It is read when the JVM is found and at the end of each window.
+    cpu_time: Option<CpuTime>,
     values: ValuesReader,
 }
 
@@ -146,13 +145,13 @@ impl Jvms {
         self.new.extend(identity.clone());
         let hotspot = hotspot.ok().filter(|_| identity.is_some());
         // CPU time before this instant belongs to no window.
-        let cpu_ns = target.process.cpu_ns();
+        let cpu_time = target.process.cpu_time();
         let known = KnownJvm {
             target,
             hotspot,
             identity: identity.clone(),
             ended: None,
-            cpu_ns,
+            cpu_time,
             values: ValuesReader::default(),
         };
         let before = self.known.insert(pid, known);
@@ -237,15 +236,15 @@ impl Jvms {
     }
 
     /// Returns the CPU time that each JVM has used since the last call, or since the JVM was found if that
-    /// was later, in nanoseconds.
-    pub fn cpu_ns(&mut self) -> Vec<(Arc<Identity>, u64)> {
+    /// was later.
+    pub fn cpu_times(&mut self) -> Vec<(Arc<Identity>, CpuTime)> {
         let mut all = Vec::new();
         for known in self.known.values_mut() {
             let Some(identity) = &known.identity else { continue };
-            let now = known.target.process.cpu_ns();
-            let used = now.zip(known.cpu_ns).map(|(now, before)| now.saturating_sub(before));
+            let now = known.target.process.cpu_time();
+            let used = now.zip(known.cpu_time).map(|(now, before)| now.since(before));
             all.extend(used.map(|used| (Arc::clone(identity), used)));
-            known.cpu_ns = now;
+            known.cpu_time = now;
         }
         all
     }
@@ -269,7 +268,7 @@ impl KnownJvm {
     /// The returned flag is false if time ran out.
     fn gauges(&mut self, windows: u64, host: Option<Host>, until: Instant) -> (Gauges, bool) {
         let pid = self.target.pid().0;
-        let cpu_ns = self.cpu_ns;
+        let cpu_ns = self.cpu_time.map(CpuTime::total_ns);
         let mut gauges = Gauges { threads: threads(pid), cpu_ns, ..Gauges::default() };
         if let Some(host) = host {
             let jvm = (self.target.pid(), self.hotspot.as_deref());

@@ -11,7 +11,10 @@ use libjvmprobe::{
 };
 use procfs::{Current, CurrentSI, KernelStats, LoadAverage};
 
-use crate::metrics::semconv::values::{Host, Values};
+use crate::{
+    metrics::semconv::values::{Host, Values},
+    window::HostTicks,
+};
 
 /// Reads the values of one JVM, once per window.
 #[derive(Debug, Default)]
@@ -82,17 +85,23 @@ fn left(until: Instant) -> Duration {
     until.saturating_duration_since(Instant::now())
 }
 
-/// Reads the values of the host, once per window.
+/// Reads the CPU time of the host's processors, once per window.
 #[derive(Debug, Default)]
-pub struct HostReader {
-    /// Busy and total CPU time at the last reading, in ticks.
-    last: Option<(u64, u64)>,
+pub struct HostCpuReader {
+    /// Time since the start of the host at the last reading.
+    last: Option<HostTicks>,
 }
 
-impl HostReader {
-    /// Reads the values.
-    pub fn read(&mut self) -> Host {
-        let load_1m = LoadAverage::current().ok().map(|load| load.one.into());
+impl HostCpuReader {
+    /// Begins to measure.
+    pub fn begin() -> Self {
+        let mut reader = Self::default();
+        reader.read();
+        reader
+    }
+
+    /// Returns the time since the last reading; `None` at the first one.
+    pub fn read(&mut self) -> Option<HostTicks> {
         let now = KernelStats::current().ok().map(|stats| {
             let cpu = stats.total;
             let idle = cpu.idle + cpu.iowait.unwrap_or(0);
@@ -100,13 +109,26 @@ impl HostReader {
             // `user` and `nice` include the time of guests.
             let interrupts = cpu.irq.unwrap_or(0) + cpu.softirq.unwrap_or(0);
             let busy = cpu.user + cpu.nice + cpu.system + interrupts + steal;
-            (busy, busy + idle)
+            HostTicks { busy, total: busy + idle }
         });
-        let before = std::mem::replace(&mut self.last, now);
-        let cpu_utilization = before.zip(now).and_then(|((busy, total), (busy_now, total_now))| {
-            let total = total_now.checked_sub(total).filter(|&ticks| ticks > 0)?;
-            Some((busy_now.saturating_sub(busy) as f64 / total as f64).min(1.0))
-        });
+        let (before, now) = (std::mem::replace(&mut self.last, now)?, now?);
+        let total = now.total.checked_sub(before.total).filter(|&ticks| ticks > 0)?;
+        Some(HostTicks { busy: now.busy.saturating_sub(before.busy).min(total), total })
+    }
+}
+
+/// Reads the values of the host, once per window.
+#[derive(Debug, Default)]
+pub struct HostReader {
+    cpu: HostCpuReader,
+}
+
+impl HostReader {
+    /// Reads the values.
+    pub fn read(&mut self) -> Host {
+        let load_1m = LoadAverage::current().ok().map(|load| load.one.into());
+        let ticks = self.cpu.read();
+        let cpu_utilization = ticks.map(|ticks| ticks.busy as f64 / ticks.total as f64);
         Host { load_1m, cpu_utilization }
     }
 }

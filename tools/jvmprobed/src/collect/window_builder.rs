@@ -3,7 +3,8 @@
 use std::{collections::BTreeMap, mem, sync::Arc};
 
 use libjvmprobe::{
-    bpf::clock::monotonic_ns, stack::profile::Profile, trace::pauses::record::Record,
+    bpf::clock::monotonic_ns, process::CpuTime, stack::profile::Profile,
+    trace::pauses::record::Record,
 };
 
 use crate::{
@@ -18,7 +19,7 @@ use crate::{
     },
     stops::AllStops,
     thread_dump::ThreadDump,
-    window::{Identity, JvmData, Window},
+    window::{HostTicks, Identity, JvmData, Window},
 };
 
 /// Maximum memory for the records of stops in a window, in bytes: about 10,000 records. If a window has more
@@ -64,7 +65,8 @@ struct Closed {
     /// Begin and end, in nanoseconds since 1970.
     interval: (u64, u64),
     left_out: BTreeMap<String, u64>,
-    cpu_ns: Vec<(Arc<Identity>, u64)>,
+    cpu_times: Vec<(Arc<Identity>, CpuTime)>,
+    host_ticks: Option<HostTicks>,
 }
 
 /// Time during which measures are not collected.
@@ -126,21 +128,26 @@ impl WindowBuilder {
             jvm_data.into_iter().for_each(|jvm_data| replace(&mut jvm_data.identity));
         }
         let closed = self.closed.iter_mut();
-        let cpu_ns = closed.flat_map(|closed| &mut closed.cpu_ns);
-        cpu_ns.for_each(|(identity, _)| replace(identity));
+        let cpu_times = closed.flat_map(|closed| &mut closed.cpu_times);
+        cpu_times.for_each(|(identity, _)| replace(identity));
     }
 
     /// Ends the interval of the open window at `end_ns` on `CLOCK_MONOTONIC`, which must not be in the future, and begins
-    /// the next window there. `cpu_ns` is the CPU time that each JVM has used in the interval, in nanoseconds. The
-    /// previous window must already be finished.
-    pub fn close(&mut self, end_ns: u64, cpu_ns: Vec<(Arc<Identity>, u64)>) {
+    /// the next window there. `cpu_times` is the CPU time that each JVM has used in the interval, and `host_ticks` that of
+    /// the host. The previous window must already be finished.
+    pub fn close(
+        &mut self,
+        end_ns: u64,
+        cpu_times: Vec<(Arc<Identity>, CpuTime)>,
+        host_ticks: Option<HostTicks>,
+    ) {
         let end_ns = end_ns.max(self.open.begin_ns);
         let data = mem::replace(&mut self.open, Data::new(end_ns));
         let data = Data { is_closed: true, ..data };
         let now = Now::read().before(monotonic_ns().saturating_sub(end_ns));
         let interval = self.intervals.next(now);
         let left_out = self.left_out.close(now.boot_ns);
-        self.closed = Some(Closed { data, interval, left_out, cpu_ns });
+        self.closed = Some(Closed { data, interval, left_out, cpu_times, host_ticks });
     }
 
     /// Returns whether a closed window waits for data.
@@ -150,14 +157,20 @@ impl WindowBuilder {
 
     /// Completes the closed window, and adds it to the totals. Data that arrives for it later counts as lost.
     pub fn finish(&mut self) -> Option<Window> {
-        let Closed { mut data, interval: (begin_ns, end_ns), left_out, cpu_ns } =
+        let Closed { mut data, interval: (begin_ns, end_ns), left_out, cpu_times, host_ticks } =
             self.closed.take()?;
-        for (identity, ns) in cpu_ns {
+        for (identity, cpu_time) in cpu_times {
+            let (ns, system_ns) = (cpu_time.total_ns(), cpu_time.system_ns);
             match data.jvm_data.get_mut(&identity.pid) {
-                Some(jvm_data) => jvm_data.cpu_ns = (jvm_data.identity == identity).then_some(ns),
+                Some(jvm_data) => {
+                    let is_same = jvm_data.identity == identity;
+                    jvm_data.cpu_ns = is_same.then_some(ns);
+                    jvm_data.system_cpu_ns = is_same.then_some(system_ns);
+                }
                 // No tracer delivered data of this JVM, for example because sampling is off.
                 None if ns > 0 => {
-                    let jvm_data = JvmData { cpu_ns: Some(ns), ..new(&identity) };
+                    let (cpu_ns, system_cpu_ns) = (Some(ns), Some(system_ns));
+                    let jvm_data = JvmData { cpu_ns, system_cpu_ns, ..new(&identity) };
                     data.jvm_data.insert(identity.pid, jvm_data);
                 }
                 None => {}
@@ -171,7 +184,7 @@ impl WindowBuilder {
             let figures = Figures::of(jvm_data);
             self.totals.lock().add(&jvm_data.identity, &figures);
         }
-        Some(Window { begin_ns, end_ns, jvms, left_out })
+        Some(Window { begin_ns, end_ns, jvms, left_out, host_ticks })
     }
 
     /// Returns the window to which data from the given time belongs; `None` if this window is already
@@ -363,7 +376,8 @@ mod tests {
             builder.open.of(identity).profiles.push(Profile::default());
         };
         profile(&mut builder, &old);
-        builder.close(monotonic_ns(), vec![(Arc::clone(&old), 5)]);
+        let cpu_time = CpuTime { user_ns: 3, system_ns: 2 };
+        builder.close(monotonic_ns(), vec![(Arc::clone(&old), cpu_time)], None);
         profile(&mut builder, &old);
         builder.replace_identity(&old, &new);
         profile(&mut builder, &new);
@@ -372,7 +386,7 @@ mod tests {
             let [jvm_data] = &window.jvms[..] else { panic!("{window:?}") };
             assert_eq!((&jvm_data.identity, jvm_data.cpu_ns), (&new, cpu_ns));
             assert_eq!(jvm_data.profiles.len(), profiles);
-            builder.close(monotonic_ns(), Vec::new());
+            builder.close(monotonic_ns(), Vec::new(), None);
         }
     }
 
@@ -381,7 +395,7 @@ mod tests {
         let mut builder = WindowBuilder::new(SharedTotals::default());
         let first = builder.open.begin_ns;
         assert!(builder.window_at(first - 1).is_none());
-        builder.close(monotonic_ns(), Vec::new());
+        builder.close(monotonic_ns(), Vec::new(), None);
         let second = builder.open.begin_ns;
         // Data of the first window arrives after its end.
         for (at_ns, begin_ns) in [(first, first), (second - 1, first), (second, second)] {

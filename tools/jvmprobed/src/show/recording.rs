@@ -5,7 +5,10 @@
 use std::path::PathBuf;
 
 use anyhow::{Result, bail};
-use libjvmprobe::render::formats::jfr::{facts::Jvm, file::RecordingFile};
+use libjvmprobe::{
+    hotspot::description::{self, Description},
+    render::formats::jfr::{file::RecordingFile, recording::Recording},
+};
 
 use crate::{
     show::{
@@ -14,7 +17,7 @@ use crate::{
         time_arg::span,
     },
     store::reader::{Span, StoreReader},
-    window::JvmData,
+    window::{HostTicks, JvmData},
 };
 
 /// Writes the data of a period to files, and returns their paths.
@@ -34,7 +37,8 @@ pub fn write(
         cut_out(&mut stored, part);
         let jvms = &mut stored.window.jvms;
         jvms.retain(|jvm_data| jvm.is_none_or(|jvm| jvm.includes(&jvm_data.identity)));
-        let begin_ns = stored.window.begin_ns.max(part.0);
+        let (begin_ns, end_ns) = (stored.window.begin_ns.max(part.0), stored.window.end_ns);
+        let host_ticks = stored.window.host_ticks;
         for jvm_data in jvms {
             // Waits have no sampling rate. With that of CPU time, numbers of samples of both are comparable.
             let mut rates = jvm_data.profiles.iter().map(|profile| profile.hertz);
@@ -46,6 +50,13 @@ pub fn write(
             let samples = jvm_data.profiles.iter_mut().flat_map(|profile| &mut profile.samples);
             samples.for_each(|sample| sample.command = name.clone());
             files.iter_mut().try_for_each(|file| add(jvm_data, begin_ns, file))?;
+            if let Some(load) = cpu_load(jvm_data, host_ticks) {
+                let add = |to: &mut Recording<_>| {
+                    to.cpu_load(load, end_ns);
+                    Ok(())
+                };
+                files.iter_mut().try_for_each(|file| file.add(add))?;
+            }
         }
         Ok(())
     })?;
@@ -62,18 +73,30 @@ pub fn write(
     Ok(written)
 }
 
+/// Returns the shares of the host's CPU time that a JVM used in user mode and in the kernel, and that all processes used;
+/// `None` if one of them is unknown.
+fn cpu_load(jvm_data: &JvmData, host_ticks: Option<HostTicks>) -> Option<[f32; 3]> {
+    let HostTicks { busy, total } = host_ticks.filter(|ticks| ticks.total > 0)?;
+    let (cpu_ns, system_ns) = (jvm_data.cpu_ns?, jvm_data.system_cpu_ns?);
+    let tick_ns = 1e9 / procfs::ticks_per_second() as f64;
+    let share = |ns: u64| (ns as f64 / (total as f64 * tick_ns)).min(1.0) as f32;
+    let all = (busy as f64 / total as f64) as f32;
+    Some([share(cpu_ns.saturating_sub(system_ns)), share(system_ns), all])
+}
+
 /// Adds the data of a JVM in one window.
 fn add(jvm_data: &JvmData, begin_ns: u64, file: &mut RecordingFile) -> Result<()> {
     let identity = &jvm_data.identity;
     let attribute = |key: &str| identity.attributes.get(key).map(String::as_str);
-    let jvm = Jvm {
+    let product = attribute("process.runtime.description").map(description::product);
+    let jvm = Description {
         pid: identity.pid,
-        version: attribute("process.runtime.description"),
-        program: Some(&identity.name),
-        started_ns: Some(identity.started_ns),
+        command: Some(identity.name.clone()),
+        started_ms: Some(identity.started_ns / 1_000_000),
+        ..product.unwrap_or_default()
     };
     file.add(|to| {
-        to.jvm(jvm, begin_ns)?;
+        to.jvm(&jvm, begin_ns)?;
         jvm_data.profiles.iter().try_for_each(|profile| to.profile(profile))?;
         jvm_data.pauses.iter().try_for_each(|record| match time_of(record) {
             Some(time) => to.pause(record, time),

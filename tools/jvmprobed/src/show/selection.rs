@@ -268,7 +268,9 @@ pub(super) fn cut_out(stored: &mut Stored, period: Span) -> Part {
     if begin_ns >= from_ns && end_ns <= until_ns {
         return part;
     }
-    stored.window.jvms.iter_mut().for_each(|jvm_data| jvm_data.cpu_ns = None);
+    for jvm_data in &mut stored.window.jvms {
+        (jvm_data.cpu_ns, jvm_data.system_cpu_ns) = (None, None);
+    }
     // Round to complete time slots, or to the complete window if there are none.
     let (from, until) = (from_ns.max(begin_ns) - begin_ns, until_ns.min(end_ns) - begin_ns);
     for profile in stored.window.jvms.iter().flat_map(|jvm_data| &jvm_data.profiles) {

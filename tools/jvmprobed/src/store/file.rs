@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     store::{folder::Content, profiles},
-    window::{Identity, JvmData, Window},
+    window::{HostTicks, Identity, JvmData, Window},
 };
 
 /// Name of the file of profiles.
@@ -59,6 +59,9 @@ pub struct Header {
     /// Measures that were left out, see [`Window::left_out`].
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub left_out: BTreeMap<String, u64>,
+    /// See [`Window::host_ticks`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host_ticks: Option<HostTicks>,
 }
 
 /// Type of a line.
@@ -77,6 +80,9 @@ struct Jvm {
     /// See [`JvmData::cpu_ns`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     cpu_ns: Option<u64>,
+    /// See [`JvmData::system_cpu_ns`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    system_cpu_ns: Option<u64>,
 }
 
 /// Writes both files of a window by calling `put`.
@@ -98,16 +104,23 @@ pub fn write<T>(
 }
 
 fn write_lines(stored: &Stored, to: &mut dyn Write) -> io::Result<()> {
-    let Window { begin_ns, end_ns, jvms, left_out } = &stored.window;
+    let Window { begin_ns, end_ns, jvms, left_out, host_ticks } = &stored.window;
     // The lines are repetitive: a higher level takes three times as long for files that are a sixth smaller.
     let mut zip = GzEncoder::new(to, Compression::fast());
     let (covered_ns, of) = (stored.covered_ns, stored.of.clone());
-    let left_out = left_out.clone();
-    let header = Header { begin_ns: *begin_ns, end_ns: *end_ns, covered_ns, of, left_out };
+    let header = Header {
+        begin_ns: *begin_ns,
+        end_ns: *end_ns,
+        covered_ns,
+        of,
+        left_out: left_out.clone(),
+        host_ticks: *host_ticks,
+    };
     serde_json::to_writer(&mut zip, &header)?;
     zip.write_all(b"\n")?;
     for jvm_data in jvms {
-        let jvm = Jvm { identity: (*jvm_data.identity).clone(), cpu_ns: jvm_data.cpu_ns };
+        let JvmData { cpu_ns, system_cpu_ns, .. } = *jvm_data;
+        let jvm = Jvm { identity: (*jvm_data.identity).clone(), cpu_ns, system_cpu_ns };
         serde_json::to_writer(&mut zip, &jvm)?;
         zip.write_all(b"\n")?;
         for record in &jvm_data.pauses {
@@ -136,17 +149,19 @@ fn write_lines(stored: &Stored, to: &mut dyn Write) -> io::Result<()> {
 /// Errors of the readers; [`io::ErrorKind::InvalidData`] for content that [`write`](fn@write) does not produce.
 pub fn read(profiles: impl Read, lines: impl Read) -> io::Result<Stored> {
     let mut lines = Lines::new(lines);
-    let Header { begin_ns, end_ns, covered_ns, of, left_out } = next_header(&mut lines)?;
+    let Header { begin_ns, end_ns, covered_ns, of, left_out, host_ticks } =
+        next_header(&mut lines)?;
     let mut jvms: Vec<JvmData> = Vec::new();
     let mut records = 0;
     while let Some(line) = lines.next()? {
         let kind: Kind<'_> = serde_json::from_str(&line)?;
         if kind.kind == "jvm" {
-            let Jvm { identity, cpu_ns } = serde_json::from_str(&line)?;
+            let Jvm { identity, cpu_ns, system_cpu_ns } = serde_json::from_str(&line)?;
             if jvms.len() >= MAX_JVMS {
                 return Err(invalid("it contains too many JVMs"));
             }
-            jvms.push(JvmData { identity: identity.into(), cpu_ns, ..JvmData::default() });
+            let identity = identity.into();
+            jvms.push(JvmData { identity, cpu_ns, system_cpu_ns, ..JvmData::default() });
         } else {
             let jvm_data = jvms.last_mut().ok_or_else(|| invalid("a record belongs to no JVM"))?;
             records += 1;
@@ -164,7 +179,8 @@ pub fn read(profiles: impl Read, lines: impl Read) -> io::Result<Stored> {
             jvms.get_mut(jvm as usize).ok_or_else(|| invalid("a profile belongs to no JVM"))?;
         jvm_data.profiles.push(profile);
     }
-    Ok(Stored { window: Window { begin_ns, end_ns, jvms, left_out }, covered_ns, of })
+    let window = Window { begin_ns, end_ns, jvms, left_out, host_ticks };
+    Ok(Stored { window, covered_ns, of })
 }
 
 /// Reads the first line of a window.
@@ -257,9 +273,12 @@ mod tests {
             "deadlocks":[["a","b"]],"waiting":0,"threads":"\"a\"\n\tat A.b\n","locks":"x"}"#;
         let dumps = vec![serde_json::from_str(dump).unwrap()];
         let identity = Arc::new(identity);
-        let jvm_data = JvmData { identity, profiles, pauses, dumps, cpu_ns: Some(7) };
+        let (cpu_ns, system_cpu_ns) = (Some(7), Some(3));
+        let jvm_data = JvmData { identity, profiles, pauses, dumps, cpu_ns, system_cpu_ns };
         let left_out = [("alloc".to_owned(), 2)].into();
-        let window = Window { begin_ns: 5, end_ns: u64::MAX, jvms: vec![jvm_data], left_out };
+        let host_ticks = Some(HostTicks { busy: 5, total: 9 });
+        let jvms = vec![jvm_data];
+        let window = Window { begin_ns: 5, end_ns: u64::MAX, jvms, left_out, host_ticks };
         Stored { window, covered_ns: 3, of: vec!["a".into()] }
     }
 
@@ -291,7 +310,9 @@ mod tests {
         let jvm_data = &again.window.jvms[0];
         assert_eq!((jvm_data.identity.pid, &*jvm_data.identity.name), (7, "shop\n\u{202e}"));
         assert_eq!((json(&jvm_data.pauses), jvm_data.profiles.len()), (pauses_left, 1));
-        assert_eq!((jvm_data.cpu_ns, &jvm_data.dumps), (Some(7), &dumps));
+        assert_eq!((jvm_data.cpu_ns, jvm_data.system_cpu_ns), (Some(7), Some(3)));
+        assert_eq!(jvm_data.dumps, dumps);
+        assert_eq!(again.window.host_ticks, Some(HostTicks { busy: 5, total: 9 }));
         assert_eq!(again.window.left_out["alloc"], 2);
         assert_eq!(
             (again.window.end_ns, again.covered_ns, again.of),

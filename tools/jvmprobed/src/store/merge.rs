@@ -21,7 +21,7 @@ use crate::{
     stops::{AllStops, share_of},
     store::file::Stored,
     thread_dump::{self, ThreadDump},
-    window::{JvmData, Window},
+    window::{HostTicks, JvmData, Window},
 };
 
 /// Approximate maximum memory for the profiles of a merged window, in bytes. On disk, they take about a tenth
@@ -114,6 +114,11 @@ fn merge(windows: Vec<Stored>, slot_ns: u64) -> Stored {
             *sum = sum.saturating_add(*ns);
         }
     }
+    merged.window.host_ticks = windows
+        .iter()
+        .map(|stored| stored.window.host_ticks)
+        .reduce(|a, b| sum(a, b, HostTicks::plus))
+        .flatten();
     merged.window.jvms = combine_by_jvm(windows.into_iter().map(|stored| stored.window));
     let all = merged.window.jvms.iter_mut().flat_map(|jvm_data| &mut jvm_data.profiles);
     for profile in all {
@@ -142,10 +147,13 @@ pub fn combine_by_jvm(windows: impl Iterator<Item = Window>) -> Vec<JvmData> {
         merged_jvm.identity = Arc::clone(&jvm_data.identity);
         merged_jvm.pauses.extend(jvm_data.pauses);
         merged_jvm.dumps.extend(jvm_data.dumps);
-        // The sum is known only if the CPU time of each window is.
+        let more = [jvm_data.cpu_ns, jvm_data.system_cpu_ns];
         merged_jvm.cpu_ns = match merged_jvm.cpu_ns {
-            None => Some(jvm_data.cpu_ns),
-            Some(sum) => Some(sum.zip(jvm_data.cpu_ns).map(|(sum, ns)| sum.saturating_add(ns))),
+            None => Some(more),
+            Some([all, system]) => Some([
+                sum(all, more[0], u64::saturating_add),
+                sum(system, more[1], u64::saturating_add),
+            ]),
         };
         for profile in jvm_data.profiles {
             let of =
@@ -161,7 +169,8 @@ pub fn combine_by_jvm(windows: impl Iterator<Item = Window>) -> Vec<JvmData> {
         profiles: merged_jvm.profiles.into_iter().map(|(_, all)| joined(all)).collect(),
         pauses: merged_jvm.pauses,
         dumps: merged_jvm.dumps,
-        cpu_ns: merged_jvm.cpu_ns.flatten(),
+        cpu_ns: merged_jvm.cpu_ns.and_then(|[all, _]| all),
+        system_cpu_ns: merged_jvm.cpu_ns.and_then(|[_, system]| system),
     };
     jvms.into_iter().map(one).collect()
 }
@@ -173,9 +182,14 @@ struct MergedJvm {
     profiles: Vec<(Measure, Vec<Profile>)>,
     pauses: Vec<Record>,
     dumps: Vec<ThreadDump>,
-    /// CPU time of all windows so far. The outer option is `None` before the first window, and the inner one
-    /// is `None` if the CPU time of a window is unknown.
-    cpu_ns: Option<Option<u64>>,
+    /// CPU time of all windows so far, and its part in the kernel. The outer option is `None` before the first window, and
+    /// an inner one is `None` if the time is unknown for a window.
+    cpu_ns: Option<[Option<u64>; 2]>,
+}
+
+/// Adds two values. The sum is known only if both are.
+fn sum<T>(a: Option<T>, b: Option<T>, add: impl Fn(T, T) -> T) -> Option<T> {
+    a.zip(b).map(|(a, b)| add(a, b))
 }
 
 /// Joins profiles of one measure. A single profile stays as it is. If none of several profiles has time

@@ -14,7 +14,7 @@
 //! each position in a list is checked.
 
 use std::{
-    collections::{HashMap, hash_map::Entry},
+    collections::HashMap,
     hash::Hash,
     io::{self, BufReader, Read, Write},
     mem::take,
@@ -170,8 +170,11 @@ pub fn encode<'a>(profiles: &[(u32, &'a Profile)]) -> io::Result<Vec<u8>> {
     }
     let sizes = profiles.iter().map(|(_, profile)| size_of::<Profile>() + profile.size());
     let frame_sizes = frames.elements.iter().flat_map(|frame| frame_size(frame, &strings.elements));
-    let memory =
-        sizes.sum::<usize>() + frame_sizes.sum::<usize>() + STRING * strings.elements.len();
+    let positions = frames.elements.len() * size_of::<(u32, FrameId)>();
+    let memory = sizes.sum::<usize>()
+        + frame_sizes.sum::<usize>()
+        + positions
+        + STRING * strings.elements.len();
     let mut bytes = Vec::new();
     put(&mut bytes, &strings.elements)?;
     put(&mut bytes, &frames.elements)?;
@@ -229,9 +232,11 @@ pub fn decode(bytes: &[u8]) -> Option<Vec<(u32, Profile)>> {
         frames.push(frame.at(text(record.file).cloned(), record.line));
     }
     let mut profiles = Vec::new();
-    for _ in 0..reader.value::<usize>()? {
+    reader.reserve(frames.len() * size_of::<(u32, FrameId)>())?;
+    let mut ids = vec![(0, 0); frames.len()];
+    for number in 1..=reader.value()? {
         reader.reserve(size_of::<Profile>())?;
-        profiles.push(reader.profile(&strings, &frames)?);
+        profiles.push(reader.profile(number, &strings, &frames, &mut ids)?);
     }
     reader.bytes.is_empty().then_some(profiles)
 }
@@ -262,27 +267,32 @@ impl<'a> Reader<'a> {
         Some(())
     }
 
-    fn profile(&mut self, strings: &[Arc<str>], frames: &[Frame]) -> Option<(u32, Profile)> {
+    /// Decodes a profile. `ids` has a frame of one of the profiles so far, and the number of that profile, for each
+    /// position in the list of frames.
+    fn profile(
+        &mut self,
+        number: u32,
+        strings: &[Arc<str>],
+        frames: &[Frame],
+        ids: &mut [(u32, FrameId)],
+    ) -> Option<(u32, Profile)> {
         let (header, samples): (ProfileHeader, usize) = self.value()?;
         let mut profile = Profile::of(header.measure);
         (profile.hertz, profile.duration_ns) = (header.hertz, header.duration_ns);
         (profile.begin_unix_ns, profile.slot_ns) = (header.begin_unix_ns, header.slot_ns);
         (profile.lost, profile.folded) = (header.lost, header.folded);
-        // Frame of the profile by its position in the list of frames.
-        let mut ids: HashMap<u32, FrameId> = HashMap::new();
         for _ in 0..samples {
             self.reserve(size_of::<Sample>())?;
             let record: SampleRecord = self.value()?;
             let mut stack: Vec<u32> = self.list(0)?;
             for frame in &mut stack {
-                *frame = match ids.entry(*frame) {
-                    Entry::Occupied(known) => *known.get(),
-                    Entry::Vacant(new) => {
-                        // A profile holds each frame in a list and in a map.
-                        self.reserve(2 * size_of::<Frame>())?;
-                        *new.insert(profile.intern(frames.get(*frame as usize)?.clone()))
-                    }
-                };
+                let (of, id) = ids.get_mut(*frame as usize)?;
+                if *of != number {
+                    // A profile holds each frame in a list and in a map.
+                    self.reserve(2 * size_of::<Frame>())?;
+                    (*of, *id) = (number, profile.intern(frames.get(*frame as usize)?.clone()));
+                }
+                *frame = *id;
             }
             let mut times = self.list(0)?;
             // Functions that cut or join profiles rely on the order of time slots.
@@ -315,23 +325,11 @@ mod tests {
 
     use super::*;
 
-    const KINDS: [Kind; 9] = [
-        Kind::Java,
-        Kind::Inlined,
-        Kind::Interpreted,
-        Kind::Stub,
-        Kind::Jvm,
-        Kind::Native,
-        Kind::Kernel,
-        Kind::Class,
-        Kind::Unknown,
-    ];
-
     fn frames() -> impl Strategy<Value = Frame> {
         let name = "[a-cä<>.]{0,4}";
-        (0..KINDS.len(), name, proptest::option::of(name), proptest::option::of(name), 0..9_u32)
+        (0..Kind::ALL.len(), name, proptest::option::of(name), proptest::option::of(name), 0..9_u32)
             .prop_map(|(kind, name, module, file, line)| {
-                let frame = Frame::new(KINDS[kind], name);
+                let frame = Frame::new(Kind::ALL[kind], name);
                 let frame = match module {
                     Some(module) => frame.of_module(&module.into()),
                     None => frame,
@@ -451,7 +449,7 @@ mod tests {
             times: vec![(1, 2), (5, 1)],
             span: None,
         };
-        for kind in KINDS {
+        for kind in Kind::ALL {
             let frame = Frame::new(kind, "f").of_module(&"m".into()).at(Some("s".into()), 9);
             sample.stack.push(profile.intern(frame));
         }

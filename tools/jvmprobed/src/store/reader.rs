@@ -1,7 +1,8 @@
 //! Read access to the store, while the daemon writes, merges and drops windows.
 
 use std::{
-    collections::{HashMap, HashSet},
+    cell::Cell,
+    collections::{BTreeMap, HashMap, HashSet},
     io,
     path::Path,
     sync::Arc,
@@ -39,6 +40,13 @@ pub struct Listed {
     pub jvms: Vec<Arc<Identity>>,
 }
 
+/// Result of reading a window.
+enum Found<T> {
+    Window(T),
+    /// A window was merged or dropped meanwhile.
+    Changed,
+}
+
 impl StoreReader {
     /// Opens the store.
     ///
@@ -60,7 +68,7 @@ impl StoreReader {
     /// The directory cannot be read.
     pub fn read(&self, from_ns: u64, until_ns: u64) -> Result<Vec<Stored>> {
         let is_wanted = |name: &Name| name.begin_ns() < until_ns && name.end_ns() > from_ns;
-        self.read_each(is_wanted, |name| read(&self.0, name))
+        self.collect(is_wanted, |name| read(&self.0, name))
     }
 
     /// Reads the windows that overlap the given period one after the other, so that only one of them is in memory, and calls
@@ -74,28 +82,20 @@ impl StoreReader {
         (from_ns, until_ns): Span,
         mut visit: impl FnMut(Stored, Span) -> Result<()>,
     ) -> Result<()> {
-        let (mut from_ns, mut last_ns, mut tries) = (from_ns, from_ns, 0);
-        'again: loop {
-            let names = self.names()?.into_iter();
-            for name in names.filter(|name| name.begin_ns() < until_ns && name.end_ns() > from_ns) {
-                match read(&self.0, name) {
-                    Ok(stored) => {
-                        last_ns = last_ns.max(stored.window.end_ns);
-                        visit(stored, (from_ns, until_ns))?;
-                    }
-                    // The window was merged into a longer one, which also has data that was visited already.
-                    Err(e) if e.kind() == io::ErrorKind::NotFound && tries < MAX_TRIES => {
-                        (from_ns, tries) = (last_ns, tries + 1);
-                        continue 'again;
-                    }
-                    Err(e) => {
-                        let shown = self.0.path().display();
-                        log::warn!("ignoring {shown}/{name}, which cannot be read: {e}");
-                    }
-                }
+        let (from_ns, mut last_ns) = (Cell::new(from_ns), from_ns);
+        let is_wanted = |name: &Name| name.begin_ns() < until_ns && name.end_ns() > from_ns.get();
+        let found = |found: Found<Stored>| match found {
+            Found::Window(stored) => {
+                last_ns = last_ns.max(stored.window.end_ns);
+                visit(stored, (from_ns.get(), until_ns))
             }
-            return Ok(());
-        }
+            // The window was merged into a longer one, which also has data that was visited already.
+            Found::Changed => {
+                from_ns.set(last_ns);
+                Ok(())
+            }
+        };
+        self.read_each(is_wanted, |name| read(&self.0, name), found)
     }
 
     /// Lists all windows, with the same handling of errors as [`read`](Self::read). `share` returns the same
@@ -104,7 +104,7 @@ impl StoreReader {
     /// # Errors
     /// The directory cannot be read.
     pub fn list(&self, mut share: impl FnMut(Identity) -> Arc<Identity>) -> Result<Vec<Listed>> {
-        self.read_each(
+        self.collect(
             |_| true,
             |name| {
                 let dir = name.to_string();
@@ -119,29 +119,48 @@ impl StoreReader {
     }
 
     /// Reads the selected windows. If one of them disappears meanwhile, reads all of them again.
+    fn collect<T>(
+        &self,
+        is_wanted: impl Fn(&Name) -> bool,
+        read: impl FnMut(Name) -> io::Result<T>,
+    ) -> Result<Vec<T>> {
+        let mut windows = Vec::new();
+        self.read_each(is_wanted, read, |found| {
+            match found {
+                Found::Window(window) => windows.push(window),
+                Found::Changed => windows.clear(),
+            }
+            Ok(())
+        })?;
+        Ok(windows)
+    }
+
+    /// Reads the selected windows, and calls `found` with each. If one of them disappears meanwhile, calls `found` with
+    /// [`Found::Changed`], and starts again with the windows that are selected then. Other errors are reported in the log.
     fn read_each<T>(
         &self,
         is_wanted: impl Fn(&Name) -> bool,
         mut read: impl FnMut(Name) -> io::Result<T>,
-    ) -> Result<Vec<T>> {
-        let mut tries = 0;
+        mut found: impl FnMut(Found<T>) -> Result<()>,
+    ) -> Result<()> {
+        let (mut broken, mut tries) = (BTreeMap::new(), 0);
         'again: loop {
-            let (mut windows, mut broken) = (Vec::new(), Vec::new());
             for name in self.names()?.into_iter().filter(&is_wanted) {
                 match read(name) {
-                    Ok(window) => windows.push(window),
+                    Ok(window) => found(Found::Window(window))?,
                     Err(e) if e.kind() == io::ErrorKind::NotFound && tries < MAX_TRIES => {
                         tries += 1;
+                        found(Found::Changed)?;
                         continue 'again;
                     }
-                    Err(e) => broken.push((name, e)),
+                    Err(e) => _ = broken.insert(name, e),
                 }
             }
             for (name, error) in broken {
                 let shown = self.0.path().display();
                 log::warn!("ignoring {shown}/{name}, which cannot be read: {error}");
             }
-            return Ok(windows);
+            return Ok(());
         }
     }
 

@@ -26,6 +26,11 @@ impl Buffer {
         self.0.push(value.into());
     }
 
+    /// Appends a `float`, which is big-endian and not compressed.
+    pub(super) fn float(&mut self, value: f32) {
+        self.0.extend_from_slice(&value.to_be_bytes());
+    }
+
     /// Appends a text as UTF-8. Empty texts are encoded in the same way, because some readers of symbols know
     /// no other encoding.
     pub(super) fn text(&mut self, text: &str) {
@@ -51,12 +56,22 @@ impl Buffer {
         self.0.extend_from_slice(bytes);
     }
 
-    /// Appends an event: its size, which includes the size itself, and its content.
-    pub(super) fn event(&mut self, content: &Self) {
-        let length = content.0.len() as u64;
+    /// Appends an event: its size, which includes the size itself, and its content, which `content` appends.
+    pub(super) fn event(&mut self, content: impl FnOnce(&mut Self)) {
+        let at = self.0.len();
+        // Most events are short, so that their size takes one byte.
+        self.0.push(0);
+        content(self);
+        let length = (self.0.len() - at - 1) as u64;
         let size = (1..=9).map(|own| length + own).find(|size| length_of(*size) + length == *size);
-        self.number(size.unwrap_or(length + 9));
-        self.0.extend_from_slice(&content.0);
+        let mut encoded = Self::default();
+        match size.unwrap_or(length + 9) {
+            short @ 0..0x80 => self.0[at] = short as u8,
+            long => {
+                encoded.number(long);
+                self.0.splice(at..=at, encoded.0);
+            }
+        }
     }
 
     /// Returns the bytes.
@@ -102,12 +117,10 @@ mod tests {
     #[test]
     fn the_size_of_an_event_includes_itself() {
         for length in [0, 126, 127, 128, 16_381, 16_382, 16_383] {
-            let (mut content, mut event) = (Buffer::default(), Buffer::default());
-            content.raw(&vec![1; length]);
-            event.event(&content);
-            let mut size = Buffer::default();
+            let (mut event, mut size) = (Buffer::default(), Buffer::default());
+            event.event(|to| to.raw(&vec![1; length]));
             size.number(event.len() as u64);
-            assert!(event.bytes().starts_with(size.bytes()), "{length}");
+            assert_eq!(event.bytes(), [size.bytes(), &vec![1; length]].concat(), "{length}");
         }
     }
 }

@@ -8,8 +8,8 @@ use std::collections::HashMap;
 use super::{
     encode::Buffer,
     types::{
-        self, CATEGORY, CONTENT_TYPE, DATA_AMOUNT, Family, Field, LABEL, TIMESPAN, TIMESTAMP, Type,
-        TypeId, UNSIGNED, Unit,
+        self, CATEGORY, CONTENT_TYPE, DATA_AMOUNT, Family, Field, LABEL, MEMORY_ADDRESS,
+        PERCENTAGE, TIMESPAN, TIMESTAMP, Type, TypeId, UNSIGNED, Unit,
     },
 };
 
@@ -86,6 +86,8 @@ impl Element {
                 (&[], "")
             }
             Unit::Unsigned => (&[UNSIGNED], ""),
+            Unit::Share => (&[PERCENTAGE], ""),
+            Unit::Address => (&[UNSIGNED, MEMORY_ADDRESS], ""),
             Unit::Bytes => (&[UNSIGNED, DATA_AMOUNT], "BYTES"),
             Unit::Time => (&[TIMESTAMP], "TICKS"),
             Unit::TimeMillis => (&[TIMESTAMP], "MILLISECONDS_SINCE_EPOCH"),
@@ -95,7 +97,7 @@ impl Element {
             element.children.push(Self::annotation(LABEL).with("value", of.label));
         }
         element.children.extend(annotations.iter().map(|&annotation| match annotation {
-            UNSIGNED => Self::annotation(annotation),
+            UNSIGNED | MEMORY_ADDRESS | PERCENTAGE => Self::annotation(annotation),
             _ => Self::annotation(annotation).with("value", value),
         }));
         element
@@ -141,16 +143,16 @@ pub(super) fn write(start: u64, to: &mut Buffer) {
     root.children.push(Element::new("region").with("locale", "en_US").with("gmtOffset", "0"));
     let (mut texts, mut tree) = (Texts::default(), Buffer::default());
     texts.write(&root, &mut tree);
-    let mut content = Buffer::default();
-    // The type of this event, and its duration.
-    content.number(0);
-    content.number(start);
-    content.number(0);
-    content.number(METADATA_ID);
-    content.number(texts.numbers.len() as u64);
-    content.raw(texts.all.bytes());
-    content.raw(tree.bytes());
-    to.event(&content);
+    to.event(|to| {
+        // The type of this event, and its duration.
+        to.number(0);
+        to.number(start);
+        to.number(0);
+        to.number(METADATA_ID);
+        to.number(texts.numbers.len() as u64);
+        to.raw(texts.all.bytes());
+        to.raw(tree.bytes());
+    });
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@
 //! | [`file`](mod@file) | recordings in files |
 //! | `samples` | events of a profile |
 //! | `pauses` | events of collections and safepoints |
+//! | `waits` | events of waits |
 //! | [`facts`] | events that describe the JVM and the host |
 //! | `types` | types of events and constants |
 //! | `metadata` | the description of the types that a recording contains |
@@ -23,13 +24,17 @@ mod pools;
 pub mod recording;
 mod samples;
 mod types;
+mod waits;
 
 use std::{
     io::{self, Write},
     path::Path,
 };
 
-use crate::render::formats::{Format, TitledProfile, jfr::recording::Recording};
+use crate::{
+    hotspot::description::Description,
+    render::formats::{Format, TitledProfile, jfr::recording::Recording},
+};
 
 /// Entry of the format table.
 pub const FORMAT: Format = Format {
@@ -39,7 +44,7 @@ pub const FORMAT: Format = Format {
     holds_several: true,
     shows_times: true,
     has_span_labels: false,
-    write: |profiles, _, to| write(profiles, to),
+    write: |profiles, options, to| write(profiles, options.jvms, to),
 };
 
 /// Returns whether a file's name has the ending of this format.
@@ -47,9 +52,12 @@ pub fn is_named(path: &Path) -> bool {
     path.to_string_lossy().ends_with(FORMAT.ending)
 }
 
-/// Writes profiles, and the stops of the applications.
-fn write(profiles: &[TitledProfile<'_>], to: impl Write) -> io::Result<()> {
+/// Writes profiles, the stops of the applications, and the descriptions of their JVMs.
+fn write(profiles: &[TitledProfile<'_>], jvms: &[Description], to: impl Write) -> io::Result<()> {
     let mut recording = Recording::new(to);
+    let begin_ns = profiles.iter().map(|titled| titled.profile.begin_unix_ns).min().unwrap_or(0);
+    recording.host(begin_ns)?;
+    jvms.iter().try_for_each(|jvm| recording.jvm(jvm, begin_ns))?;
     for titled in profiles {
         recording.profile(titled.profile)?;
     }

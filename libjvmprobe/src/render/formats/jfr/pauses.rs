@@ -8,7 +8,6 @@ use std::{
 };
 
 use super::{
-    facts::Jvm,
     recording::Recording,
     types::{
         GARBAGE_COLLECTION, GC_CAUSE, GC_HEAP_SUMMARY, GC_NAME, GC_PHASE_PAUSE, GC_WHEN,
@@ -16,7 +15,10 @@ use super::{
         UNKNOWN_INT, VM_OPERATION, VM_OPERATION_EVENT, YOUNG_COLLECTION,
     },
 };
-use crate::trace::pauses::record::{Cycle, NO_OPERATION, Record, Stop};
+use crate::{
+    hotspot::description,
+    trace::pauses::record::{Cycle, NO_OPERATION, Record, Stop},
+};
 
 /// Numbers of the last collection and safepoint, and concurrent cycles that have not ended.
 #[derive(Debug, Default)]
@@ -63,8 +65,8 @@ impl<W: Write> Recording<W> {
             Record::Safepoint(stop) => self.safepoint(stop, begin_ns),
             Record::Cycle(cycle) => self.cycle(cycle, begin_ns),
             Record::Summary(summary) => {
-                let version = summary.jvm.as_deref();
-                self.jvm(Jvm { pid: summary.pid, version, ..Jvm::default() }, begin_ns)
+                let jvm = summary.jvm.as_deref().map(description::product).unwrap_or_default();
+                self.jvm(&jvm.of_process(summary.pid), begin_ns)
             }
             Record::Lost(_) | Record::Limited(_) => Ok(()),
         }

@@ -4,6 +4,8 @@
 
 use std::{collections::HashMap, hash::Hash, sync::Arc};
 
+use foldhash::fast::RandomState;
+
 use super::{
     encode::Buffer,
     names::{self, MethodName},
@@ -47,13 +49,13 @@ pub(super) const STATE_SLEEPING: u64 = 2;
 /// Constants of one type, with their encoded values.
 #[derive(Debug)]
 struct Pool<K> {
-    keys: HashMap<K, u64>,
+    keys: HashMap<K, u64, RandomState>,
     values: Buffer,
 }
 
 impl<K> Default for Pool<K> {
     fn default() -> Self {
-        Self { keys: HashMap::new(), values: Buffer::default() }
+        Self { keys: HashMap::default(), values: Buffer::default() }
     }
 }
 
@@ -74,8 +76,11 @@ impl<K: Eq + Hash> Pool<K> {
     }
 }
 
+/// Position of a frame in the list of a chunk's frames.
+pub(super) type FrameKey = u32;
+
 /// A frame, as it is encoded.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct FrameValue {
     /// Key of the method.
     pub(super) method: u64,
@@ -90,6 +95,8 @@ pub(super) struct Thread {
     pub(super) pid: u32,
     pub(super) tid: u32,
     pub(super) name: Arc<str>,
+    /// Number of the virtual thread that is mounted on it, or 0.
+    pub(super) virtual_thread: u64,
 }
 
 /// The constants of a chunk.
@@ -99,11 +106,12 @@ pub(super) struct Pools {
     packages: Pool<String>,
     classes: Pool<String>,
     methods: Pool<MethodName>,
-    stacks: Pool<Vec<FrameValue>>,
+    stacks: Pool<Box<[FrameKey]>>,
     threads: Pool<Thread>,
     groups: Pool<String>,
     /// Frames that were encoded before, because splitting their names takes time.
-    frames: HashMap<Frame, FrameValue>,
+    frames: HashMap<Frame, FrameKey, RandomState>,
+    frame_values: Vec<FrameValue>,
     /// Names with a type of their own, such as causes of collections.
     names: HashMap<TypeId, Pool<String>>,
 }
@@ -168,10 +176,10 @@ impl Pools {
         })
     }
 
-    /// Returns the encoded form of a frame.
-    pub(super) fn frame(&mut self, frame: &Frame) -> FrameValue {
-        if let Some(&known) = self.frames.get(frame) {
-            return known;
+    /// Returns the position of a frame, which is encoded if it is new.
+    pub(super) fn frame(&mut self, frame: &Frame) -> FrameKey {
+        if let Some(&key) = self.frames.get(frame) {
+            return key;
         }
         let frame_type = match frame.kind {
             Kind::Java => COMPILED,
@@ -184,27 +192,36 @@ impl Pools {
         let method = self.method(MethodName::of(frame));
         // Lines are signed in the format.
         let line = if i32::try_from(frame.line).is_ok() { frame.line } else { 0 };
-        let value = FrameValue { method, line, frame_type };
-        self.frames.insert(frame.clone(), value);
-        value
+        // A chunk ends long before it has 2^32 frames.
+        let key = FrameKey::try_from(self.frame_values.len()).unwrap_or(FrameKey::MAX);
+        self.frame_values.push(FrameValue { method, line, frame_type });
+        self.frames.insert(frame.clone(), key);
+        key
+    }
+
+    /// Returns the encoded form of the frame at a position.
+    pub(super) fn frame_value(&self, key: FrameKey) -> FrameValue {
+        self.frame_values[key as usize]
     }
 
     /// Returns the key of a stack, given innermost frame first.
-    pub(super) fn stack(&mut self, frames: Vec<FrameValue>) -> u64 {
-        if let Some(&key) = self.stacks.keys.get(&frames) {
+    pub(super) fn stack(&mut self, frames: &[FrameKey]) -> u64 {
+        if let Some(&key) = self.stacks.keys.get(frames) {
             return key;
         }
-        let mut value = Buffer::default();
-        value.boolean(false);
-        value.number(frames.len() as u64);
-        for frame in &frames {
-            value.number(frame.method);
-            value.number(frame.line.into());
-            // The bytecode index is unknown.
-            value.number(0);
-            value.number(frame.frame_type);
-        }
-        self.stacks.add(frames, |to| to.raw(value.bytes()))
+        let values = &self.frame_values;
+        self.stacks.add(frames.into(), |to| {
+            to.boolean(false);
+            to.number(frames.len() as u64);
+            for &key in frames {
+                let FrameValue { method, line, frame_type } = values[key as usize];
+                to.number(method);
+                to.number(line.into());
+                // The bytecode index is unknown.
+                to.number(0);
+                to.number(frame_type);
+            }
+        })
     }
 
     /// Returns the key of a thread of a process with this command name.
@@ -220,13 +237,13 @@ impl Pools {
                 to.text(&process);
             }),
         };
-        let (name, tid) = (Arc::clone(&thread.name), thread.tid);
+        let (name, tid, number) = (Arc::clone(&thread.name), thread.tid, thread.virtual_thread);
         self.threads.add(thread, |to| {
             to.text(&name);
             to.number(tid.into());
-            // Name and number of the Java thread are unknown.
+            // Name and number of a platform thread as a Java thread are unknown.
             to.no_text();
-            to.number(0);
+            to.number(number);
             to.number(group);
         })
     }
@@ -277,16 +294,16 @@ impl Pools {
         for (of, names) in &self.names {
             add(names.keys.is_empty(), &|to| names.write(*of, to));
         }
-        let mut content = Buffer::default();
-        // The type of this event, its duration, and the distance to an earlier event of this type: there is none.
-        content.number(1);
-        content.number(start);
-        content.number(0);
-        content.number(0);
-        // Kind of the event: constants that are not known before the end of the chunk.
-        content.number(0);
-        content.number(count);
-        content.raw(pools.bytes());
-        to.event(&content);
+        to.event(|to| {
+            // The type of this event, its duration, and the distance to an earlier event of this type: there is none.
+            to.number(1);
+            to.number(start);
+            to.number(0);
+            to.number(0);
+            // Kind of the event: constants that are not known before the end of the chunk.
+            to.number(0);
+            to.number(count);
+            to.raw(pools.bytes());
+        });
     }
 }

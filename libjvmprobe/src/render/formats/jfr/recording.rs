@@ -8,7 +8,7 @@ use std::{
     io::{self, Write},
 };
 
-use super::{encode::Buffer, metadata, pauses::Numbers, pools::Pools, types::Type};
+use super::{encode::Buffer, facts::Fact, metadata, pauses::Numbers, pools::Pools, types::Type};
 
 /// Size of a chunk's header in bytes.
 const HEADER: usize = 68;
@@ -32,12 +32,12 @@ pub struct Recording<W> {
     pub(super) chunk: u64,
     /// Begin of the first event and end of the last one in the current chunk, in nanoseconds since 1970.
     span: Option<(u64, u64)>,
-    /// The event that is being encoded.
-    content: Buffer,
     /// Numbers of collections and safepoints.
     pub(super) numbers: Numbers,
     /// Processes whose JVMs are described.
     pub(super) jvms: HashSet<u32>,
+    /// Facts that the current chunk is still missing, with their times in nanoseconds since 1970.
+    pub(super) facts: Vec<(u64, Fact)>,
 }
 
 impl<W: Write> Recording<W> {
@@ -49,9 +49,9 @@ impl<W: Write> Recording<W> {
             pools: Pools::default(),
             chunk: 0,
             span: None,
-            content: Buffer::default(),
             numbers: Numbers::default(),
             jvms: HashSet::new(),
+            facts: Vec::new(),
         }
     }
 
@@ -61,21 +61,33 @@ impl<W: Write> Recording<W> {
     pub(super) fn event(
         &mut self,
         of: &Type,
-        (start_ns, end_ns): (u64, u64),
+        span: (u64, u64),
         values: impl FnOnce(&mut Pools, &mut Buffer),
     ) -> io::Result<()> {
-        self.content.clear();
-        self.content.number(of.id.0);
-        self.content.number(start_ns);
-        values(&mut self.pools, &mut self.content);
-        self.events.event(&self.content);
+        self.append(of, span, values);
+        if self.events.len() + self.pools.size() >= CHUNK { self.flush(false) } else { Ok(()) }
+    }
+
+    /// Adds an event to the current chunk, however long it is.
+    pub(super) fn append(
+        &mut self,
+        of: &Type,
+        (start_ns, end_ns): (u64, u64),
+        values: impl FnOnce(&mut Pools, &mut Buffer),
+    ) {
+        let pools = &mut self.pools;
+        self.events.event(|to| {
+            to.number(of.id.0);
+            to.number(start_ns);
+            values(pools, to);
+        });
         let (first, last) = self.span.unwrap_or((start_ns, end_ns));
         self.span = Some((first.min(start_ns), last.max(end_ns)));
-        if self.events.len() + self.pools.size() >= CHUNK { self.flush(false) } else { Ok(()) }
     }
 
     /// Writes the current chunk, if it has events, and begins a new one.
     fn flush(&mut self, is_last: bool) -> io::Result<()> {
+        self.add_facts();
         let Some((start, end)) = self.span.take() else { return Ok(()) };
         let mut constants = Buffer::default();
         std::mem::take(&mut self.pools).write(start, &mut constants);

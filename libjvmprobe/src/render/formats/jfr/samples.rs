@@ -3,12 +3,15 @@
 //! A profile has a count for each thread, stack and time slot. The events of a thread in a slot are spread evenly over
 //! that slot, in no particular order. Events without a slot are spread over the time of the profile.
 
-use std::io::{self, Write};
+use std::{
+    io::{self, Write},
+    ops::Range,
+};
 
 use super::{
     encode::Buffer,
     names::{MethodName, class_name},
-    pools::{FrameValue, NONE, Pools, STATE_DEFAULT, STATE_RUNNABLE, STATE_SLEEPING, Thread},
+    pools::{FrameKey, NONE, Pools, STATE_DEFAULT, STATE_RUNNABLE, STATE_SLEEPING, Thread},
     recording::Recording,
     types::{
         ACTIVE_SETTING, ALLOCATION_SAMPLE, CLASS_DEFINE, COMPILATION, COMPILER, DEOPTIMIZATION,
@@ -105,43 +108,126 @@ impl Shape {
 
 /// Count of a sample in a time slot.
 struct Entry {
-    slot: Option<u32>,
-    /// Index of the sample.
-    sample: usize,
+    /// Number of the slot, counted from 1; 0 for counts without a slot.
+    slot: u64,
+    /// Position of the thread in the sorted list of threads.
+    thread: u32,
+    /// Position of the sample.
+    sample: u32,
     count: u64,
 }
 
-/// Encoded frames of a profile, by their numbers, and the chunk whose keys they contain.
-#[derive(Default)]
-struct Frames {
+/// Encodes the samples of a profile. The encoded form contains keys of one chunk, and is made again for the next one.
+struct Encoder<'a> {
+    profile: &'a Profile,
+    shape: Shape,
     chunk: u64,
-    values: Vec<Option<FrameValue>>,
-}
-
-impl Frames {
-    /// Returns the encoded form of a stack, innermost frame first.
-    fn stack(
-        &mut self,
-        chunk: u64,
-        stack: &[FrameId],
-        profile: &Profile,
-        pools: &mut Pools,
-    ) -> Vec<FrameValue> {
-        if self.chunk != chunk || self.values.is_empty() {
-            self.chunk = chunk;
-            self.values = vec![None; profile.frames().len()];
-        }
-        let value = |&id: &FrameId| {
-            *self.values[id as usize].get_or_insert_with(|| pools.frame(profile.frame(id)))
-        };
-        stack.iter().rev().map(value).collect()
-    }
-}
-
-/// Encoded fields of a sample's events, except for times and counts, and the chunk whose keys they contain.
-struct Encoded {
-    chunk: u64,
+    /// Positions of the profile's frames in the list of the chunk's frames.
+    frames: Vec<Option<FrameKey>>,
+    /// Fields of the samples' events, except for times and counts, and where those of each sample are.
     fields: Buffer,
+    ranges: Vec<Option<Range<usize>>>,
+}
+
+impl<'a> Encoder<'a> {
+    fn new(profile: &'a Profile, shape: Shape) -> Self {
+        Self {
+            profile,
+            shape,
+            // No chunk has this number, so that the first sample starts a list of the right length.
+            chunk: u64::MAX,
+            frames: Vec::new(),
+            fields: Buffer::default(),
+            ranges: Vec::new(),
+        }
+    }
+
+    /// Returns the fields of a sample's events, with keys of this chunk.
+    fn fields(&mut self, chunk: u64, number: u32, pools: &mut Pools) -> &[u8] {
+        if self.chunk != chunk {
+            self.chunk = chunk;
+            self.frames.clear();
+            self.frames.resize(self.profile.frames().len(), None);
+            self.fields.clear();
+            self.ranges.clear();
+            self.ranges.resize(self.profile.samples.len(), None);
+        }
+        let number = number as usize;
+        let range = match &self.ranges[number] {
+            Some(range) => range.clone(),
+            None => {
+                let begin = self.fields.len();
+                self.encode(&self.profile.samples[number], pools);
+                let range = begin..self.fields.len();
+                self.ranges[number] = Some(range.clone());
+                range
+            }
+        };
+        &self.fields.bytes()[range]
+    }
+
+    /// Returns the positions of a stack's frames, innermost frame first.
+    fn stack(&mut self, stack: &[FrameId], pools: &mut Pools) -> Vec<FrameKey> {
+        let key = |&id: &FrameId| {
+            let frame = self.profile.frame(id);
+            *self.frames[id as usize].get_or_insert_with(|| pools.frame(frame))
+        };
+        stack.iter().rev().map(key).collect()
+    }
+
+    /// Encodes the fields behind the start time that are equal in all events of a sample.
+    fn encode(&mut self, sample: &Sample, pools: &mut Pools) {
+        let Self { profile, shape, .. } = *self;
+        let labels = match shape {
+            Shape::Allocation | Shape::Occurrences(_) => labels(profile, sample),
+            _ => 0,
+        };
+        let frames = &sample.stack[..sample.stack.len() - labels];
+        let label = sample.stack.get(frames.len()).map(|&id| &*profile.frame(id).name);
+        let frames = match shape {
+            // This type has labels in its stacks, because no field contains them.
+            Shape::Occurrences(of) if *of == EVENT_SAMPLE => &sample.stack,
+            Shape::Allocation | Shape::Occurrences(_) => java_part(profile, frames),
+            _ => frames,
+        };
+        let keys = self.stack(frames, pools);
+        let innermost = keys.first().map(|&key| pools.frame_value(key));
+        let class = |pools: &mut Pools| match label {
+            Some(class) => pools.class(&class_name(class)),
+            None => NONE,
+        };
+        let thread = thread(sample, pools);
+        let to = &mut self.fields;
+        to.number(thread);
+        to.number(pools.stack(&keys));
+        match shape {
+            Shape::Cpu => to.number(STATE_DEFAULT),
+            Shape::Wall { waits } => to.number(state(profile, sample, waits)),
+            Shape::Allocation => to.number(class(pools)),
+            Shape::Occurrences(of) if *of == EVENT_SAMPLE => to.text(profile.measure.name()),
+            Shape::Occurrences(of) if *of == EXCEPTION_THROW => {
+                to.no_text();
+                to.number(class(pools));
+            }
+            Shape::Occurrences(of) if *of == CLASS_DEFINE => to.number(class(pools)),
+            Shape::Occurrences(of) if *of == THREAD_START => {
+                to.number(thread);
+                to.number(class(pools));
+            }
+            Shape::Occurrences(of) if *of == DEOPTIMIZATION => {
+                to.number(innermost.map_or(NONE, |frame| frame.method));
+                to.number(innermost.map_or(0, |frame| frame.line.into()));
+                let label = label.unwrap_or("unknown");
+                let (reason, action) = label
+                    .strip_suffix(')')
+                    .and_then(|label| label.split_once(" ("))
+                    .unwrap_or((label, "unknown"));
+                to.number(pools.name(DEOPTIMIZATION_REASON, reason));
+                to.number(pools.name(DEOPTIMIZATION_ACTION, action));
+            }
+            Shape::Occurrences(_) | Shape::Compilation => {}
+        }
+    }
 }
 
 impl<W: Write> Recording<W> {
@@ -161,51 +247,36 @@ impl<W: Write> Recording<W> {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, error));
         }
         self.settings(profile, shape)?;
-        let mut entries = entries(profile);
-        let thread = |entry: &Entry| {
-            let sample = &profile.samples[entry.sample];
-            (entry.slot, sample.pid, sample.tid)
-        };
-        entries.sort_unstable_by_key(|entry| (thread(entry), entry.sample));
+        if shape == Shape::Compilation {
+            return profile
+                .samples
+                .iter()
+                .try_for_each(|sample| self.compilations(profile, sample));
+        }
         let is_single = total <= MAX_SINGLE;
         let hertz = if profile.hertz == 0 { HERTZ } else { profile.hertz };
-        let mut frames = Frames::default();
-        let mut encoded: Vec<Option<Encoded>> = Vec::new();
-        encoded.resize_with(profile.samples.len(), || None);
+        let interval_ns = (1_000_000_000 / hertz).max(1);
+        let mut encoder = Encoder::new(profile, shape);
         // Time of each sample that is not contained in the number of its wall-clock samples yet, in nanoseconds.
-        let mut rest_ns = vec![1_000_000_000 / hertz / 2; profile.samples.len()];
-        for group in entries.chunk_by(|a, b| thread(a) == thread(b)) {
+        let mut rest_ns = vec![interval_ns / 2; profile.samples.len()];
+        let entries = entries(profile);
+        for group in entries.chunk_by(|a, b| (a.slot, a.thread) == (b.slot, b.thread)) {
             let period = period(profile, group[0].slot);
             let all = group.iter().map(|entry| shape.events(entry.count, is_single)).sum();
             let mut number = 0;
             for entry in group {
-                let sample = &profile.samples[entry.sample];
-                if shape == Shape::Compilation {
-                    self.compilations(profile, sample)?;
-                    continue;
-                }
                 let events = shape.events(entry.count, is_single);
                 let weight = entry.count / events.max(1);
                 for _ in 0..events {
                     let start = spread(period, number, all);
                     number += 1;
-                    let encoded = &mut encoded[entry.sample];
                     let chunk = self.chunk;
-                    let rest_ns = &mut rest_ns[entry.sample];
                     self.event(shape.event(), (start, start), |pools, to| {
-                        let known = encoded.take().filter(|encoded| encoded.chunk == chunk);
-                        let known = known.unwrap_or_else(|| {
-                            let mut stack = |stack: &[FrameId], pools: &mut Pools| {
-                                frames.stack(chunk, stack, profile, pools)
-                            };
-                            let fields = fields(profile, sample, shape, pools, &mut stack);
-                            Encoded { chunk, fields }
-                        });
-                        to.raw(known.fields.bytes());
+                        to.raw(encoder.fields(chunk, entry.sample, pools));
                         match shape {
                             Shape::Wall { .. } => {
+                                let rest_ns = &mut rest_ns[entry.sample as usize];
                                 *rest_ns = rest_ns.saturating_add(weight);
-                                let interval_ns = (1_000_000_000 / hertz).max(1);
                                 let samples = *rest_ns / interval_ns;
                                 *rest_ns %= interval_ns;
                                 to.number(samples.min(i32::MAX as u64));
@@ -214,7 +285,6 @@ impl<W: Write> Recording<W> {
                             Shape::Allocation | Shape::Occurrences(_) => to.number(weight),
                             Shape::Cpu | Shape::Compilation => {}
                         }
-                        *encoded = Some(known);
                     })?;
                 }
             }
@@ -243,8 +313,9 @@ impl<W: Write> Recording<W> {
 
     /// Adds the compilations of a sample. If the sample is the sum of several, each gets the same part of the time.
     fn compilations(&mut self, profile: &Profile, sample: &Sample) -> io::Result<()> {
-        let times = sample.times.iter().map(|(slot, _)| *slot);
-        let (first, last) = (times.clone().min(), times.max());
+        let slots = sample.times.iter().map(|&(slot, _)| u64::from(slot) + 1);
+        let slots = slots.filter(|_| profile.slot_ns > 0);
+        let (first, last) = (slots.clone().min().unwrap_or(0), slots.max().unwrap_or(0));
         let (begin_ns, _) = period(profile, first);
         let (_, end_ns) = period(profile, last);
         let count = sample.occurrences.clamp(1, MAX_SINGLE);
@@ -261,35 +332,42 @@ impl<W: Write> Recording<W> {
     }
 }
 
-/// Returns the counts of all samples. Compilations have one entry for each sample.
+/// Returns the counts of all samples, sorted by slot, thread and sample.
 fn entries(profile: &Profile) -> Vec<Entry> {
+    let thread = |sample: &Sample| (sample.pid, sample.tid);
+    let mut threads: Vec<_> = profile.samples.iter().map(thread).collect();
+    threads.sort_unstable();
+    threads.dedup();
     let mut entries = Vec::new();
-    let is_compilation = Shape::of(profile) == Shape::Compilation;
-    for (number, sample) in profile.samples.iter().enumerate() {
+    // Profiles have far fewer than 2^32 samples, because these are in memory.
+    for (number, sample) in (0..).zip(&profile.samples) {
+        let thread = threads.partition_point(|other| *other < thread(sample)) as u32;
         let mut rest = sample.count;
-        if profile.slot_ns > 0 && !is_compilation {
+        let mut add = |slot: u64, count: u64| {
+            if count > 0 {
+                entries.push(Entry { slot, thread, sample: number, count });
+            }
+        };
+        if profile.slot_ns > 0 {
             for &(slot, count) in &sample.times {
                 // The counts per slot of a sample never exceed its count, unless a profile is damaged.
                 let count = count.min(rest);
                 rest -= count;
-                if count > 0 {
-                    entries.push(Entry { slot: Some(slot), sample: number, count });
-                }
+                add(u64::from(slot) + 1, count);
             }
         }
-        if rest > 0 {
-            entries.push(Entry { slot: None, sample: number, count: rest });
-        }
+        add(0, rest);
     }
+    entries.sort_unstable_by_key(|entry| (entry.slot, entry.thread, entry.sample));
     entries
 }
 
-/// Returns begin and end of a slot, or of the profile, in nanoseconds since 1970.
-fn period(profile: &Profile, slot: Option<u32>) -> (u64, u64) {
+/// Returns begin and end of a slot, counted from 1, or of the profile, in nanoseconds since 1970.
+fn period(profile: &Profile, slot: u64) -> (u64, u64) {
     let begin = profile.begin_unix_ns;
-    match slot.filter(|_| profile.slot_ns > 0) {
+    match slot.checked_sub(1) {
         Some(slot) => {
-            let begin = begin.saturating_add(profile.slot_ns.saturating_mul(slot.into()));
+            let begin = begin.saturating_add(profile.slot_ns.saturating_mul(slot));
             (begin, begin.saturating_add(profile.slot_ns))
         }
         None => (begin, begin.saturating_add(profile.duration_ns)),
@@ -298,75 +376,16 @@ fn period(profile: &Profile, slot: Option<u32>) -> (u64, u64) {
 
 /// Returns the time of one of `all` events that are spread evenly over a period.
 fn spread((begin, end): (u64, u64), number: u64, all: u64) -> u64 {
-    let length = u128::from(end.saturating_sub(begin));
-    let part = length * (2 * u128::from(number) + 1) / (2 * u128::from(all.max(1)));
-    begin.saturating_add(u64::try_from(part).unwrap_or(0))
-}
-
-/// Encodes the fields behind the start time that are equal in all events of a sample.
-fn fields(
-    profile: &Profile,
-    sample: &Sample,
-    shape: Shape,
-    pools: &mut Pools,
-    encode: &mut dyn FnMut(&[FrameId], &mut Pools) -> Vec<FrameValue>,
-) -> Buffer {
-    let mut to = Buffer::default();
-    let thread = thread(sample, pools);
-    let labels = match shape {
-        Shape::Allocation | Shape::Occurrences(_) => labels(profile, sample),
-        _ => 0,
+    let length = end.saturating_sub(begin);
+    let (position, all) = (2 * number + 1, 2 * all.max(1));
+    let part = match length.checked_mul(position) {
+        Some(product) => product / all,
+        None => {
+            let part = u128::from(length) * u128::from(position) / u128::from(all);
+            u64::try_from(part).unwrap_or(0)
+        }
     };
-    let frames = &sample.stack[..sample.stack.len() - labels];
-    let label = sample.stack.get(frames.len()).map(|&id| &*profile.frame(id).name);
-    let frames = match shape {
-        Shape::Allocation => java_part(profile, frames),
-        Shape::Occurrences(of) if *of != EVENT_SAMPLE => java_part(profile, frames),
-        _ => frames,
-    };
-    let values = encode(frames, pools);
-    let innermost = values.first().copied();
-    let class = |pools: &mut Pools| match label {
-        Some(class) => pools.class(&class_name(class)),
-        None => NONE,
-    };
-    to.number(thread);
-    match shape {
-        // These types have labels in their stacks, because no field contains them.
-        Shape::Occurrences(of) if *of == EVENT_SAMPLE => {
-            let values = encode(&sample.stack, pools);
-            to.number(pools.stack(values));
-            to.text(profile.measure.name());
-        }
-        _ => to.number(pools.stack(values)),
-    }
-    match shape {
-        Shape::Cpu => to.number(STATE_DEFAULT),
-        Shape::Wall { waits } => to.number(state(profile, sample, waits)),
-        Shape::Allocation => to.number(class(pools)),
-        Shape::Occurrences(of) if *of == EXCEPTION_THROW => {
-            to.no_text();
-            to.number(class(pools));
-        }
-        Shape::Occurrences(of) if *of == CLASS_DEFINE => to.number(class(pools)),
-        Shape::Occurrences(of) if *of == THREAD_START => {
-            to.number(thread);
-            to.number(class(pools));
-        }
-        Shape::Occurrences(of) if *of == DEOPTIMIZATION => {
-            to.number(innermost.map_or(NONE, |frame| frame.method));
-            to.number(innermost.map_or(0, |frame| frame.line.into()));
-            let label = label.unwrap_or("unknown");
-            let (reason, action) = label
-                .strip_suffix(')')
-                .and_then(|label| label.split_once(" ("))
-                .unwrap_or((label, "unknown"));
-            to.number(pools.name(DEOPTIMIZATION_REASON, reason));
-            to.number(pools.name(DEOPTIMIZATION_ACTION, action));
-        }
-        Shape::Occurrences(_) | Shape::Compilation => {}
-    }
-    to
+    begin.saturating_add(part)
 }
 
 /// Encodes the fields of a compilation behind its duration. Its labels are the compiler with its tier, and the method.
@@ -378,14 +397,17 @@ fn compilation(profile: &Profile, sample: &Sample, pools: &mut Pools) -> Buffer 
         sample.stack[sample.stack.len() - labels..].iter().rev().map(|&id| profile.frame(id));
     let method = labels.next().map(|frame| MethodName::of_java(&frame.name));
     let how = labels.next().map_or("", |frame| &*frame.name);
-    let (how, is_osr) = match how.strip_suffix(" (OSR)") {
+    let without = |how, mark| match str::strip_suffix(how, mark) {
         Some(how) => (how, true),
         None => (how, false),
     };
+    let (how, is_failed) = without(how, " (failed)");
+    let (how, is_osr) = without(how, " (OSR)");
     let (compiler, tier) = how.split_once(" tier ").unwrap_or((how, ""));
     to.number(pools.name(COMPILER, compiler));
     to.number(method.map_or(NONE, |method| pools.method(method)));
     to.number(tier.parse::<u8>().unwrap_or(0).into());
+    to.boolean(!is_failed);
     to.boolean(is_osr);
     to
 }
@@ -396,7 +418,8 @@ fn thread(sample: &Sample, pools: &mut Pools) -> u64 {
     if sample.tid == 0 {
         return NONE;
     }
-    let thread = Thread { pid: sample.pid, tid: sample.tid, name: sample.thread.clone() };
+    let &Sample { pid, tid, .. } = sample;
+    let thread = Thread { pid, tid, name: sample.thread.clone(), virtual_thread: 0 };
     pools.thread(thread, &sample.command)
 }
 

@@ -67,6 +67,10 @@ pub(super) enum Unit {
     Unsigned,
     /// Number of bytes.
     Bytes,
+    /// Address in memory.
+    Address,
+    /// Share, from 0 to 1.
+    Share,
     /// Point in time, in ticks.
     Time,
     /// Point in time, in milliseconds since 1970.
@@ -117,6 +121,8 @@ ids! {
     TIMESPAN = 205,
     DATA_AMOUNT = 206,
     UNSIGNED = 207,
+    MEMORY_ADDRESS = 208,
+    PERCENTAGE = 209,
 }
 
 const fn field(name: &'static str, of: TypeId, label: &'static str, unit: Unit) -> Field {
@@ -303,6 +309,8 @@ pub(super) const COMPILATION: Type = event(
         field("compiler", COMPILER, "Compiler", Unit::Constant),
         field("method", METHOD, "Method", Unit::Constant),
         field("compileLevel", SHORT, "Compilation Level", Unit::Unsigned),
+        // As the JDK spells it.
+        field("succeded", BOOLEAN, "Succeeded", Unit::Plain),
         field("isOsr", BOOLEAN, "On Stack Replacement", Unit::Plain),
     ],
 );
@@ -409,6 +417,108 @@ pub(super) const VM_OPERATION_EVENT: Type = event(
     ],
 );
 
+/// Wait of a thread to enter a monitor.
+pub(super) const MONITOR_ENTER: Type = event(
+    140,
+    "jdk.JavaMonitorEnter",
+    "Java Monitor Blocked",
+    APPLICATION,
+    &[
+        START,
+        DURATION,
+        EVENT_THREAD,
+        STACK,
+        MONITOR_CLASS,
+        field("previousOwner", THREAD, "Previous Monitor Owner", Unit::Constant),
+        field("address", LONG, "Monitor Address", Unit::Address),
+    ],
+);
+
+/// Wait of a thread in `Object.wait`.
+pub(super) const MONITOR_WAIT: Type = event(
+    141,
+    "jdk.JavaMonitorWait",
+    "Java Monitor Wait",
+    APPLICATION,
+    &[
+        START,
+        DURATION,
+        EVENT_THREAD,
+        STACK,
+        MONITOR_CLASS,
+        field("notifier", THREAD, "Notifier Thread", Unit::Constant),
+        field("address", LONG, "Monitor Address", Unit::Address),
+    ],
+);
+
+/// Wait of a thread in `LockSupport.park`.
+pub(super) const THREAD_PARK: Type = event(
+    142,
+    "jdk.ThreadPark",
+    "Java Thread Park",
+    APPLICATION,
+    &[
+        START,
+        DURATION,
+        EVENT_THREAD,
+        STACK,
+        field("parkedClass", CLASS, "Class Parked On", Unit::Constant),
+        field("address", LONG, "Address of Object Parked", Unit::Address),
+    ],
+);
+
+const fn wait(id: u64, name: &'static str, label: &'static str, fields: &'static [Field]) -> Type {
+    event(id, name, label, APPLICATION, fields)
+}
+
+const MONITOR_CLASS: Field = field("monitorClass", CLASS, "Monitor Class", Unit::Constant);
+const SOCKET: &[Field] = &[
+    START,
+    DURATION,
+    EVENT_THREAD,
+    STACK,
+    field("host", STRING, "Host", Unit::Plain),
+    field("address", STRING, "Address", Unit::Plain),
+    field("port", INT, "Port", Unit::Plain),
+];
+const FILE: &[Field] =
+    &[START, DURATION, EVENT_THREAD, STACK, field("path", STRING, "Path", Unit::Plain)];
+const ONLY_TIME: &[Field] = &[START, DURATION, EVENT_THREAD, STACK];
+
+/// Wait of a thread in `Thread.sleep`.
+pub(super) const THREAD_SLEEP: Type = wait(143, "jdk.ThreadSleep", "Java Thread Sleep", ONLY_TIME);
+
+/// Wait of a virtual thread that could not be unmounted.
+pub(super) const VIRTUAL_THREAD_PINNED: Type =
+    wait(144, "jdk.VirtualThreadPinned", "Virtual Thread Pinned", ONLY_TIME);
+
+/// Wait to receive from a socket.
+pub(super) const SOCKET_READ: Type = wait(145, "jdk.SocketRead", "Socket Read", SOCKET);
+
+/// Wait to send to a socket.
+pub(super) const SOCKET_WRITE: Type = wait(146, "jdk.SocketWrite", "Socket Write", SOCKET);
+
+/// Wait to read a file.
+pub(super) const FILE_READ: Type = wait(147, "jdk.FileRead", "File Read", FILE);
+
+/// Wait to write a file.
+pub(super) const FILE_WRITE: Type = wait(148, "jdk.FileWrite", "File Write", FILE);
+
+/// Wait that the JDK has no type for.
+pub(super) const WAIT: Type = wait(
+    149,
+    "jvmprobe.Wait",
+    "Wait",
+    &[
+        START,
+        DURATION,
+        EVENT_THREAD,
+        STACK,
+        field("kind", STRING, "Kind", Unit::Plain),
+        field("on", STRING, "Awaited", Unit::Plain),
+    ],
+);
+
 /// The JVM that a recording is about.
 pub(super) const JVM_INFORMATION: Type = event(
     119,
@@ -446,6 +556,20 @@ pub(super) const SYSTEM_PROPERTY: Type = event(
         START,
         field("key", STRING, "Key", Unit::Plain),
         field("value", STRING, "Value", Unit::Plain),
+    ],
+);
+
+/// Use of the host's processors.
+pub(super) const CPU_LOAD: Type = event(
+    123,
+    "jdk.CPULoad",
+    "CPU Load",
+    &["Operating System", "Processor"],
+    &[
+        START,
+        field("jvmUser", FLOAT, "JVM User", Unit::Share),
+        field("jvmSystem", FLOAT, "JVM System", Unit::Share),
+        field("machineTotal", FLOAT, "Machine Total", Unit::Share),
     ],
 );
 
@@ -514,7 +638,7 @@ pub(super) fn all() -> impl Iterator<Item = &'static Type> {
 const NAME: &[Field] = &[field("name", STRING, "Name", Unit::Plain)];
 
 /// All types with events, and the types of their fields.
-const TYPES: [&Type; 56] = [
+const TYPES: [&Type; 69] = [
     &value(BOOLEAN, "boolean", "", &[]),
     &value(CHAR, "char", "", &[]),
     &value(FLOAT, "float", "", &[]),
@@ -666,9 +790,20 @@ const TYPES: [&Type; 56] = [
     &SAFEPOINT_SYNCHRONIZATION,
     &SAFEPOINT_END,
     &VM_OPERATION_EVENT,
+    &MONITOR_ENTER,
+    &MONITOR_WAIT,
+    &THREAD_PARK,
+    &THREAD_SLEEP,
+    &VIRTUAL_THREAD_PINNED,
+    &SOCKET_READ,
+    &SOCKET_WRITE,
+    &FILE_READ,
+    &FILE_WRITE,
+    &WAIT,
     &JVM_INFORMATION,
     &OS_INFORMATION,
     &SYSTEM_PROPERTY,
+    &CPU_LOAD,
     &ACTIVE_SETTING,
     &annotation(LABEL, "jdk.jfr.Label", &[field("value", STRING, "", Unit::Plain)]),
     &annotation(CATEGORY, "jdk.jfr.Category", &[field("value", STRING, "", Unit::List)]),
@@ -677,4 +812,6 @@ const TYPES: [&Type; 56] = [
     &content_type(TIMESPAN, "jdk.jfr.Timespan", &[field("value", STRING, "", Unit::Plain)]),
     &content_type(DATA_AMOUNT, "jdk.jfr.DataAmount", &[field("value", STRING, "", Unit::Plain)]),
     &content_type(UNSIGNED, "jdk.jfr.Unsigned", &[]),
+    &content_type(MEMORY_ADDRESS, "jdk.jfr.MemoryAddress", &[]),
+    &content_type(PERCENTAGE, "jdk.jfr.Percentage", &[]),
 ];

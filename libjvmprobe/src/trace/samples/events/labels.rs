@@ -6,7 +6,7 @@ use super::java::JavaEvent;
 use crate::{
     hotspot::{classes::java_name, deopt::Traps},
     stack::{Frame, Kind},
-    trace::samples::session::LABEL_IS_TEXT,
+    trace::samples::session::{LABEL_FAILED, LABEL_IS_TEXT},
 };
 
 /// `LABEL_OTHER` of bpf/javaprof.h: the label of all texts beyond the capacity of the kernel side's map.
@@ -30,6 +30,8 @@ impl Labels {
     /// Returns the frames of a label, outermost first.
     pub(crate) fn frames(&self, event: JavaEvent, label: u64) -> Vec<Frame> {
         let class = |name: &str| Frame::new(Kind::Class, name);
+        let is_failed = event == JavaEvent::Compiles && label & LABEL_FAILED != 0;
+        let label = if is_failed { label & !LABEL_FAILED } else { label };
         if label == OTHER {
             return vec![class("[others]")];
         }
@@ -44,7 +46,10 @@ impl Labels {
         };
         match event {
             JavaEvent::Compiles => match compilation(text) {
-                Some((method, compiler)) => vec![class(&compiler), class(method)],
+                Some((method, compiler)) => {
+                    let mark = if is_failed { " (failed)" } else { "" };
+                    vec![class(&(compiler + mark)), class(method)]
+                }
                 None => vec![class(text)],
             },
             _ => vec![class(text)],
@@ -90,6 +95,9 @@ mod tests {
             (compiled(10), compiled(12)),
             (vec!["C1 tier 3 (OSR)".into(), "a.B.c".into()], vec!["C1".into(), "a.B.c".into()])
         );
+        let failed = compiled(8 | LABEL_FAILED);
+        assert_eq!(failed, ["C2 tier 4 (failed)", "java.lang.String.hashCode"]);
+        assert_eq!(compiled(1 | LABEL_FAILED), ["[others]"]);
         assert_eq!(frames(JavaEvent::Exceptions, text(1)), ["[others]"]);
         assert_eq!(frames(JavaEvent::Exceptions, text(14)), ["[unknown]"]);
         assert_eq!(frames(JavaEvent::Deopt, 5), ["[unknown]"]);

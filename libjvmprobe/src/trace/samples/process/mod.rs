@@ -19,6 +19,7 @@ use crate::{
     hotspot::{
         HotSpot,
         code::Inlining,
+        description::Description,
         thread_names::{CompleteNames, ThreadNames},
         walking::JvmLayout,
     },
@@ -90,6 +91,8 @@ pub(crate) struct Traced {
     /// Whether there was an attempt to configure the stack walker for the process. A failed attempt is not
     /// repeated.
     is_walked: bool,
+    /// Whether its description was returned.
+    is_described: bool,
     /// Whether the process is known not to be a native image.
     is_not_image: bool,
     /// Layout by which the walker reads this JVM.
@@ -186,6 +189,7 @@ impl Traced {
             has_map: false,
             source: None,
             is_walked: false,
+            is_described: false,
             is_not_image: false,
             layout: None,
             java_frames: None,
@@ -384,6 +388,15 @@ impl Traced {
             self.java_frames = Some(JavaFrames::new(hotspot, compiled, signatures)?);
         }
         Ok(())
+    }
+
+    /// Returns the description of a JVM that has started, once.
+    pub(crate) fn describe(&mut self) -> Option<Description> {
+        let ProcessKind::Jvm(_, Ok(hotspot)) = &self.kind else { return None };
+        if self.stage == Stage::Starting || std::mem::replace(&mut self.is_described, true) {
+            return None;
+        }
+        Some(hotspot.description())
     }
 
     /// Configures the stack walker for a native image that was named or started by the user. The walker needs

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use crate::{
     Pid, Result,
     bpf::{cost::Cost, perf::Clock, stops::StopLog},
+    hotspot::description::Description,
     stack::profile::Profile,
     trace::samples::sampler::Limited,
 };
@@ -74,6 +75,8 @@ pub struct About {
     pub end_ns: u64,
     /// Stops of the applications in the interval or trace.
     pub stops: StopLog,
+    /// Descriptions of the JVMs of the whole trace.
+    pub jvms: Vec<Description>,
 }
 
 impl About {

@@ -103,6 +103,10 @@ impl<S: Sink> Sampler<S> {
         // If every JVM is sampled, one that cannot be read does not end the trace.
         let may_fail = self.options.walk == StackWalk::Auto || self.options.finds_jvms();
         for traced in self.processes.values_mut() {
+            // Read early, because the JVM may end before the trace does.
+            if self.options.keeps_whole_trace {
+                self.about.jvms.extend(traced.describe());
+            }
             match traced.configure_walker(&self.options, &mut self.files, &mut self.session) {
                 Ok(()) => {}
                 Err(_) if traced.fate() != Fate::Alive => {}
