@@ -105,7 +105,7 @@ install: ## Install self-contained binaries and man pages under PREFIX
 	@install -D -m 755 tools/kubectl-jvm/kubectl-jvm $(DESTDIR)$(PREFIX)/bin/kubectl-jvm
 	@install -D -m 644 man/kubectl-jvm.8 $(DESTDIR)$(PREFIX)/share/man/man8/kubectl-jvm.8
 
-packages: ## Build .deb and .rpm of all tools and of the service jvmprobed, with SBOMs, below target/packages
+packages: ## Build .deb and .rpm of all tools and of the service jvmprobed, with SBOMs, below target/packages; also for aarch64 if tests/aarch64 has a cross compiler
 	@tests/packagers >/dev/null
 	rm -rf target/package target/packages && mkdir -p target/packages
 	@$(MAKE) --no-print-directory install DESTDIR=$(CURDIR)/target/package PREFIX=/usr
@@ -118,11 +118,13 @@ packages: ## Build .deb and .rpm of all tools and of the service jvmprobed, with
 	@tests/sbom target/package/usr/share/doc/jvmprobe/sbom
 	@tests/packagers target/packages
 	@cp target/package/usr/share/doc/jvmprobe/sbom/* target/packages/
+	@tests/aarch64/pack packages
 
-image: ## Build a container image of the static binaries, with podman or buildah
+image: ## Build a container image of the static binaries, with podman or buildah; also for aarch64 if tests/aarch64 has a cross compiler
 	rm -rf target/image
 	@$(MAKE) --no-print-directory install DESTDIR=$(CURDIR)/target/image PREFIX=/usr
 	@tests/image
+	@tests/aarch64/pack image
 
 release: ## Build the files of a release twice, below target/release-files, and compare them (RELEASE_ONCE=1: once)
 	@tests/release

@@ -115,8 +115,8 @@ fn check_use(runtime: &Runtime, flags: &str, expects_known: bool) {
 
 #[test]
 fn called_methods_are_never_reported_unused() {
-    for name in JDKS {
-        check_use(runtimes::named(name), "", true);
+    for runtime in runtimes::selected(&JDKS) {
+        check_use(runtime, "", true);
     }
 }
 

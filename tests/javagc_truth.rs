@@ -368,6 +368,7 @@ fn compare_stops(
     // time from the begin and the end of a stop than hits of the probes would be. ZGC's stops are so
     // short that this difference is several times the bound.
     let (middle, most) = if runtime.musl && runtime.major < 17 { (4.0, 20.0) } else { (1.0, 5.0) };
+    let (middle, most) = (middle * slowness(), most * slowness());
     assert!(
         median <= middle,
         "{title}: STOPPED is off in the median ({median:.2} of 2 % or 25 us)"
@@ -501,7 +502,8 @@ fn compare_cycles(
     let to_the_end = !(runtime.major == 11 && flags.contains("ZGC"));
     for cycle in logged.iter().filter(|_| to_the_end) {
         // The end is logged before or after the probe, within about a millisecond.
-        let near = ends.iter().filter(|end| end.abs_diff(cycle.end_ns) < 5_000_000).count();
+        let tolerance_ns = (5e6 * slowness()) as u64;
+        let near = ends.iter().filter(|end| end.abs_diff(cycle.end_ns) < tolerance_ns).count();
         assert!(near >= 1, "{title}: in the log, but not reported: {cycle:?}");
     }
     let missing =

@@ -12,7 +12,7 @@ use std::{
 use jvmprobe_tests::{
     load::Load,
     run_beside_others,
-    runtimes::{Runtime, named, of_unstable},
+    runtimes::{Runtime, named, of_unstable, selected},
     tool::{self, Output},
 };
 use rustix::process::{Pid, Signal, kill_process};
@@ -23,10 +23,8 @@ const DEADLOCK: i32 = 3;
 
 /// JDKs that differ in the structures of threads, monitors and fields.
 fn runtimes() -> Vec<&'static Runtime> {
-    let mut all: Vec<_> =
-        ["zulu-8", "temurin-11", "temurin-17", "temurin-21", "temurin-25", "musl-17"]
-            .map(named)
-            .into();
+    let mut all =
+        selected(&["zulu-8", "temurin-11", "temurin-17", "temurin-21", "temurin-25", "musl-17"]);
     all.extend(["sid-8", "sid-26", "sid-27", "sid-28"].into_iter().filter_map(of_unstable));
     all
 }

@@ -8,7 +8,7 @@ use jvmprobe_tests::{
     folded,
     load::{Load, VIRTUAL},
     run_beside_others,
-    runtimes::{Runtime, named, of_unstable},
+    runtimes::{Runtime, named, of_unstable, selected},
     tool::{self, Output},
 };
 use serde_json::Value;
@@ -18,7 +18,7 @@ const DEADLOCK: i32 = 3;
 
 /// JDKs with virtual threads.
 fn runtimes() -> Vec<&'static Runtime> {
-    let mut all: Vec<_> = ["temurin-21", "temurin-25"].map(named).into();
+    let mut all = selected(&["temurin-21", "temurin-25"]);
     all.extend(["sid-26", "sid-27", "sid-28"].into_iter().filter_map(of_unstable));
     all
 }

@@ -15,7 +15,7 @@ use jvmprobe_tests::{
     load::{Load, VIRTUAL, classes},
     programs::jars,
     run_alone, run_beside_others,
-    runtimes::named,
+    runtimes::{named, selected},
     tool::{self, Tool, assert_refused, binary, without_btf},
 };
 use rustix::process::{Pid, Signal, kill_process};
@@ -92,8 +92,9 @@ fn first_row_names_the_pool_and_its_slow_user() {
 #[test]
 fn waits_in_progress_are_reported_at_the_end() {
     run_beside_others();
-    for runtime in ["temurin-11", "temurin-25"] {
-        let mut load = Load::start_program(named(runtime), "-XX:+UseSerialGC", "HangLoad");
+    for jdk in selected(&["temurin-11", "temurin-25"]) {
+        let runtime = &jdk.name;
+        let mut load = Load::start_program(jdk, "-XX:+UseSerialGC", "HangLoad");
         load.ask("hang");
         let pid = load.pid().to_string();
         let output = tool::run("javawait", &["-p", &pid, "-j", "-d", "1.5"]);

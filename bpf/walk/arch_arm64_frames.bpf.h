@@ -162,19 +162,12 @@ __noinline __u64 call_stub_target(struct walker *w)
 /* Returns how much of the innermost method's frame is set up. */
 static __always_inline int frame_state(struct walker *w)
 {
-	struct blob *b = &w->blob;
-	__u64 osr = b->osr_entry;
-	int state = FRAME_COMPLETE;
+	int state = state_in_prologue(w);
 
-	/* A method compiled for on-stack replacement is entered in a loop; its prologue is at the OSR entry. */
-	if (osr > b->begin && w->ip - osr < CODE_BYTES)
-		state = prologue_state(w, osr);
-	else if (w->ip < b->begin + b->frame_complete)
-		state = prologue_state(w, b->verified_entry);
-	else
-		return epilogue_state(w);
-	/* All of the frame's size is allocated. */
-	return state == FRAME_SAVED && w->end_bytes == b->frame_bytes ? epilogue_state(w) : state;
+	/* If all of the frame's size is allocated, the prologue has ended. */
+	if (state == FRAME_SAVED && w->end_bytes == w->blob.frame_bytes)
+		state = FRAME_COMPLETE;
+	return state == FRAME_COMPLETE ? epilogue_state(w) : state;
 }
 
 /* Returns the number of bytes below a method's frame that hold the arguments of the stub that it calls: stp or str with
@@ -229,18 +222,23 @@ __noinline int caller_of_compiled(struct walker *w, bool below_stub)
 	return caller_by_fp(w);
 }
 
+/* Returns whether the link register contains an address in the current blob, because the innermost code has called
+   other code. */
+static __always_inline bool has_called(struct walker *w)
+{
+	return w->regs.link - w->blob.begin < w->blob.end - w->blob.begin && follows_call(w->regs.link) &&
+	       !entry_by_caller(w, w->regs.link);
+}
+
 /* Returns whether fp is that of the innermost code itself, not of a caller: the return address that is saved above fp
-   is still in the link register, or the link register contains an address in the same blob, because the code has called
-   other code since. */
+   is still in the link register, or the code has called other code. */
 static __always_inline bool has_own_fp(struct walker *w)
 {
 	__u64 frame[2];
 
 	if (w->fp < w->sp || w->fp - w->sp >= MAX_FRAME_BYTES || read_stack(w, frame, 2, w->fp))
 		return false;
-	return without_signature(frame[1]) == w->regs.link ||
-	       (w->regs.link - w->blob.begin < w->blob.end - w->blob.begin && follows_call(w->regs.link) &&
-		!entry_by_caller(w, w->regs.link));
+	return without_signature(frame[1]) == w->regs.link || has_called(w);
 }
 
 /* Finds the caller of an adapter, which moves arguments between interpreted and compiled code: gen_i2c_adapter() and
@@ -275,8 +273,8 @@ __noinline int caller_of_adapter(struct walker *w)
 /* Finds the caller of a stub that was interrupted at any instruction. Returns 0 and makes no step if it finds none. */
 static __always_inline int caller_of_innermost_stub(struct walker *w)
 {
+	__u64 link = w->regs.link, frame[2], end = w->sp + w->blob.frame_bytes;
 	__u32 c[2] = {};
-	__u64 link = w->regs.link;
 	int state;
 
 	if (!read_user(c, sizeof(c), w->ip - INSN)) {
@@ -293,6 +291,11 @@ static __always_inline int caller_of_innermost_stub(struct walker *w)
 		if (state == FRAME_LINK)
 			return caller_by_link(w, w->sp + w->end_bytes);
 	}
+	/* The stub of uncommon traps has a frame, but leaves fp unchanged (generate_uncommon_trap_blob()). */
+	if (w->blob.frame_bytes && !read_stack(w, frame, 2, end - sizeof(frame)) &&
+	    in_code_cache(w, without_signature(frame[1])) &&
+	    (without_signature(frame[1]) == link || (w->blob.kind == BLOB_DEOPT && has_called(w))))
+		return go_to(w, frame[1], end, frame[0]);
 	if (has_own_fp(w))
 		return caller_by_fp(w);
 	if (entry_by_caller(w, link) || (!in_code_cache(w, link) && follows_call(link) && find_mapping(w, link)))

@@ -128,15 +128,8 @@ __noinline int caller_of_interpreted(struct walker *w)
 /* Returns how much of the innermost method's frame is set up. */
 static __always_inline int frame_state(struct walker *w)
 {
-	struct blob *b = &w->blob;
-	__u64 osr = b->osr_entry;
-	int state = FRAME_COMPLETE;
+	int state = state_in_prologue(w);
 
-	/* A method compiled for on-stack replacement is entered in a loop; its prologue is at the OSR entry. */
-	if (osr > b->begin && w->ip - osr < CODE_BYTES)
-		state = prologue_state(w, osr);
-	else if (w->ip < b->begin + b->frame_complete)
-		return prologue_state(w, b->verified_entry);
 	return state == FRAME_COMPLETE ? epilogue_state(w) : state;
 }
 

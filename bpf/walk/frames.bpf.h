@@ -100,6 +100,20 @@ static __always_inline int caller_near(struct walker *w, __u64 expected, int *wh
 	return 1;
 }
 
+/* Returns how much of the innermost method's frame its prologue has set up; FRAME_COMPLETE if ip is not in a prologue. */
+static __always_inline int state_in_prologue(struct walker *w)
+{
+	struct blob *b = &w->blob;
+	__u64 osr = b->osr_entry;
+
+	/* A method compiled for on-stack replacement is entered in a loop; its prologue is at the OSR entry. */
+	if (osr > b->begin && w->ip - osr < CODE_BYTES)
+		return prologue_state(w, osr);
+	if (w->ip < b->begin + b->frame_complete)
+		return prologue_state(w, b->verified_entry);
+	return FRAME_COMPLETE;
+}
+
 static __always_inline bool in_handler(struct blob *b, __u64 addr)
 {
 	return addr - b->deopt_handler < HANDLER_BYTES ||

@@ -65,6 +65,21 @@ pub fn named(name: &str) -> &'static Runtime {
     }
 }
 
+/// Returns the runtimes with these names. If the environment variable `JVMPROBE_RUNTIMES` is set, which the emulated
+/// machine of `make aarch64` does, returns only those that it lists.
+///
+/// # Panics
+/// If one of them is not available, or none is left.
+pub fn selected(names: &[&str]) -> Vec<&'static Runtime> {
+    let list = std::env::var("JVMPROBE_RUNTIMES").ok();
+    let is_listed =
+        |name: &str| list.as_ref().is_none_or(|list| list.split(' ').any(|other| other == name));
+    let found: Vec<_> =
+        names.iter().filter(|name| is_listed(name)).map(|name| named(name)).collect();
+    assert!(!found.is_empty(), "none of {names:?} is in JVMPROBE_RUNTIMES");
+    found
+}
+
 /// Returns a runtime from Debian unstable, where packages are added and removed. If it is not
 /// available, prints a message that nothing was tested with it. The message is written directly to
 /// stderr, because the test harness would hide it if it were printed by a macro.
