@@ -91,9 +91,11 @@ __noinline int caller_of_frameless(struct walker *w)
 	return 0;
 }
 
+#define BCP_SLOT 9
+
 /* Finds the caller of an interpreted method. Its frame has a frame pointer. The three words below the address
-   in fp are the caller's sp, the last sp and the Method (frame_aarch64.hpp). Further below, JDK versions
-   differ. */
+   in fp are the caller's sp, the last sp and the Method. The bytecode pointer is at fp - BCP_SLOT words
+   (frame_aarch64.hpp). */
 __noinline int caller_of_interpreted(struct walker *w)
 {
 	/* Words from fp - 8 words up to the return address. */
@@ -107,7 +109,7 @@ __noinline int caller_of_interpreted(struct walker *w)
 	sp = words[7];
 	if (!read_user(&const_method, WORD, words[5] + w->jvm.const_method)) {
 		base = const_method + w->jvm.const_method_size;
-		saved = saved_bci(w, words, base);
+		saved = read_stack(w, words, 1, w->fp - BCP_SLOT * WORD) ? NO_BCI : words[0] - base;
 		/* In the innermost frame, the register bcp is more recent than the value that the frame has saved. */
 		if (w->is_innermost && w->regs.bcp - base < NO_BCI)
 			bci = w->regs.bcp - base;

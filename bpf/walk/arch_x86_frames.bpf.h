@@ -8,6 +8,8 @@
 
 #include "frames.bpf.h"
 
+#define BCP_SLOT_JDK_8 7
+
 /* Moves to the caller of code that has nothing on the stack but its return address. */
 static __always_inline int caller_at_sp(struct walker *w)
 {
@@ -72,6 +74,16 @@ __noinline int caller_of_frameless(struct walker *w)
 	/* go_to() accepts only an sp above the current one, but the method may have nothing on the stack. */
 	w->sp -= WORD;
 	return go_to(w, ip, sp, w->fp);
+}
+
+/* Returns the bytecode index that an interpreted frame has saved. `words` is the frame from fp - 8 words on,
+   and `base` the address of the method's first bytecode. During a full collection, JDK 8 saves an index
+   instead of an address (frame::gc_prologue(), frame.cpp). */
+static __always_inline __u64 saved_bci(struct walker *w, const __u64 *words, __u64 base)
+{
+	if (w->jvm.bcp_slot != BCP_SLOT_JDK_8)
+		return words[0] - base;
+	return words[1] < NO_BCI ? words[1] : words[1] - base;
 }
 
 /* Finds the caller of an interpreted method. Its frame has a frame pointer. The three words below the address

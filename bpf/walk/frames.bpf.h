@@ -13,18 +13,7 @@
 #define MAX_EXTRA_WORDS 8
 #define MAX_ARGUMENT_BYTES (256 * WORD)
 #define HANDLER_BYTES 32        /* size of a deoptimisation handler */
-#define BCP_SLOT_JDK_8 7
 #define STUB_WORDS 32           /* maximum number of words pushed by a stub; a power of two */
-
-/* Returns the bytecode index that an interpreted frame has saved. `words` is the frame from fp - 8 words on,
-   and `base` the address of the method's first bytecode. During a full collection, JDK 8 saves an index
-   instead of an address (frame::gc_prologue(), frame.cpp). */
-static __always_inline __u64 saved_bci(struct walker *w, const __u64 *words, __u64 base)
-{
-	if (w->jvm.bcp_slot != BCP_SLOT_JDK_8)
-		return words[0] - base;
-	return words[1] < NO_BCI ? words[1] : words[1] - base;
-}
 
 /* Records the current frame as that of an interpreted method. */
 static __always_inline void record_interpreted(struct walker *w, __u64 method, __u64 bci)
