@@ -18,20 +18,20 @@ const ENTRY_BYTES: usize = 128;
 /// Functions of files. `K` identifies a file.
 #[derive(Debug)]
 pub(super) struct KnownFunctions<K> {
-    /// The functions by file and offset of the first byte, with the offset behind the last byte.
-    functions: BTreeMap<(K, u64), (u64, Symbol)>,
+    /// The functions of each file by the offset of the first byte, with the offset behind the last byte.
+    files: BTreeMap<K, BTreeMap<u64, (u64, Symbol)>>,
     /// Memory that the functions use, in bytes.
     size: usize,
 }
 
 impl<K: Ord + Copy> KnownFunctions<K> {
     pub(super) const fn new() -> Self {
-        Self { functions: BTreeMap::new(), size: 0 }
+        Self { files: BTreeMap::new(), size: 0 }
     }
 
     /// Returns the function at an offset of a file, if it is known.
     pub(super) fn get(&self, file: K, offset: FileOffset) -> Option<Symbol> {
-        let (_, (end, symbol)) = self.functions.range((file, 0)..=(file, offset.0)).next_back()?;
+        let (_, (end, symbol)) = self.files.get(&file)?.range(..=offset.0).next_back()?;
         (offset.0 < *end).then(|| symbol.clone())
     }
 
@@ -41,20 +41,20 @@ impl<K: Ord + Copy> KnownFunctions<K> {
         let ([symbol], 2..) = (&found.symbols[..], found.len) else { return };
         let size = ENTRY_BYTES + symbol.name.len();
         if self.size + size > MAX_BYTES {
-            self.functions.clear();
+            self.files.clear();
             self.size = 0;
         }
         let end = found.start.0.saturating_add(found.len);
         self.size += size;
-        if let Some((_, old)) = self.functions.insert((file, found.start.0), (end, symbol.clone()))
-        {
+        let functions = self.files.entry(file).or_default();
+        if let Some((_, old)) = functions.insert(found.start.0, (end, symbol.clone())) {
             self.size -= ENTRY_BYTES + old.name.len();
         }
     }
 
     /// Forgets the functions of a file.
     pub(super) fn remove(&mut self, file: K) {
-        for (_, (_, old)) in self.functions.extract_if((file, 0)..=(file, u64::MAX), |_, _| true) {
+        for (_, old) in self.files.remove(&file).unwrap_or_default().into_values() {
             self.size -= ENTRY_BYTES + old.name.len();
         }
     }
@@ -96,7 +96,7 @@ mod tests {
             known.insert(0, &found("again", 2 * i, 2));
             assert!(known.size <= MAX_BYTES);
         }
-        let sizes = known.functions.values().map(|(_, symbol)| ENTRY_BYTES + symbol.name.len());
+        let sizes = known.files[&0].values().map(|(_, symbol)| ENTRY_BYTES + symbol.name.len());
         assert_eq!(sizes.sum::<usize>(), known.size);
         assert!(known.get(0, FileOffset(199_999)).is_some());
     }

@@ -203,7 +203,7 @@ impl Symbolizer {
         }
         let mut has_ended = false;
         loop {
-            let Some(child) = self.running(now) else { return None };
+            let child = self.running(now)?;
             let failure = match look_up(child, bundle, offset) {
                 Ok(found) => return found,
                 Err(Failure::Unsent(error)) => {
