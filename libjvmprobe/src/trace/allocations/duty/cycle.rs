@@ -18,7 +18,7 @@ const HYSTERESIS: f64 = 1.25;
 const COUNT_EVERY: Duration = Duration::from_secs(1);
 /// Minimum sum of the lengths of an on period and of the off period after it. The off period is then varied
 /// by up to a quarter.
-const MIN_CYCLE: Duration = Duration::from_secs(2);
+const MIN_CYCLE: Duration = Duration::from_secs(1);
 /// Minimum length of an on period.
 const MIN_ON: Duration = Duration::from_millis(20);
 /// Assumed time to attach and detach a probe until it is measured. Since Linux 6.13 the kernel waits for RCU
