@@ -103,13 +103,19 @@ impl Symbols {
 
     /// Returns the functions at an offset of a file.
     pub(crate) fn elf(self, file: &Arc<CodeFile>, offset: FileOffset) -> FunctionsAt {
-        let key = (Arc::as_ptr(file) as usize, self.reads_debug_info);
-        if let Some(symbol) = known().get(key, offset) {
+        if let Some(symbol) = known().get(self.key(file), offset) {
             return FunctionsAt { symbols: vec![symbol], start: None };
         }
         worker::find(file, offset, self)
     }
+
+    fn key(self, file: &Arc<CodeFile>) -> FileKey {
+        (Arc::as_ptr(file) as usize, self.reads_debug_info)
+    }
 }
+
+/// Address of a [`CodeFile`], and whether its debug information may be read.
+type FileKey = (usize, bool);
 
 /// Functions at an offset of a file.
 #[derive(Debug, Default)]
@@ -122,15 +128,15 @@ pub(crate) struct FunctionsAt {
 
 /// Functions that were found, for all threads. An entry of a file exists only while [`Readers`] has one, which holds the
 /// file's allocation, so that no other file has its address.
-fn known() -> MutexGuard<'static, KnownFunctions<(usize, bool)>> {
-    static KNOWN: Mutex<KnownFunctions<(usize, bool)>> = Mutex::new(KnownFunctions::new());
+fn known() -> MutexGuard<'static, KnownFunctions<FileKey>> {
+    static KNOWN: Mutex<KnownFunctions<FileKey>> = Mutex::new(KnownFunctions::new());
     KNOWN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Symbol data of files. An entry is dropped after the last user of its [`CodeFile`] has gone.
 #[derive(Debug, Default)]
 struct Readers {
-    readers: HashMap<(*const CodeFile, bool), Reader>,
+    readers: HashMap<FileKey, Reader>,
     symbolizer: Symbolizer,
     last_key: u64,
 }
@@ -229,19 +235,18 @@ fn is_writable_only_by_root(file: &File) -> bool {
 
 impl Readers {
     fn find(&mut self, file: &Arc<CodeFile>, offset: FileOffset, symbols: Symbols) -> FunctionsAt {
-        let reads_debug_info = symbols.reads_debug_info;
-        let reader =
-            self.readers.entry((Arc::as_ptr(file), reads_debug_info)).or_insert_with(|| {
-                self.last_key += 1;
-                Reader::new(self.last_key, file, reads_debug_info)
-            });
+        let key = symbols.key(file);
+        let reader = self.readers.entry(key).or_insert_with(|| {
+            self.last_key += 1;
+            Reader::new(self.last_key, file, symbols.reads_debug_info)
+        });
         if let Some(symbols) = reader.java(offset) {
             return FunctionsAt { symbols, start: None };
         }
         let Some(bundle) = &mut reader.bundle else { return FunctionsAt::default() };
         let found = self.symbolizer.find(bundle, offset, symbols.tenant);
         if let Some(found) = found.filter(|found| !found.symbols.is_empty()) {
-            known().insert((Arc::as_ptr(file) as usize, reads_debug_info), &found);
+            known().insert(key, &found);
             return FunctionsAt { symbols: found.symbols, start: None };
         }
         let start = reader.functions.as_ref().and_then(|functions| functions.start_in_file(offset));
@@ -251,9 +256,8 @@ impl Readers {
     /// Drops the symbols of files without users.
     fn release_unused(&mut self) {
         let is_gone = |reader: &Reader| reader.file.strong_count() == 0;
-        for ((file, reads_debug_info), gone) in self.readers.extract_if(|_, reader| is_gone(reader))
-        {
-            known().remove((file as usize, reads_debug_info));
+        for (key, gone) in self.readers.extract_if(|_, reader| is_gone(reader)) {
+            known().remove(key);
             if let Some(bundle) = gone.bundle {
                 self.symbolizer.close(bundle.key());
             }

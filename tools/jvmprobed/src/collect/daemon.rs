@@ -380,7 +380,7 @@ impl Daemon {
         // `Jvms::cpu_times` has read last.
         let cpu_times = self.jvms.cpu_times();
         let host_ticks = self.host_cpu.read();
-        let gauges = self.jvms.gauges();
+        let gauges = self.jvms.gauges(host_ticks);
         for identity in self.jvms.without_gauges() {
             let mut totals = self.totals.lock();
             totals.add_limited("gauges", &identity.tenant(), 1);

@@ -15,14 +15,14 @@ use libjvmprobe::{
 };
 
 use crate::{
-    collect::values::{HostReader, ValuesReader},
+    collect::values::{ValuesReader, read_host},
     identity::{Identities, Rules},
     metrics::{
         Sets,
         figures::Gauges,
         semconv::values::{Host, Values},
     },
-    window::Identity,
+    window::{HostTicks, Identity},
 };
 
 /// Time, in addition to two windows, for which the identity of an ended JVM is kept: tracers deliver its last data after the
@@ -53,8 +53,8 @@ pub struct Jvms {
     replaced: Vec<Arc<Identity>>,
     /// Number of windows so far.
     windows: u64,
-    /// Reads the values of the host; `None` if the semantic conventions' metrics are not exported.
-    host: Option<HostReader>,
+    /// Whether the semantic conventions' metrics are exported.
+    reads_values: bool,
     /// PID of the JVM whose gauges were read last.
     last_read: u32,
     /// JVMs whose gauges of the last window are missing or incomplete because time ran out.
@@ -92,7 +92,7 @@ impl Jvms {
             identified_again: Vec::new(),
             replaced: Vec::new(),
             windows: 0,
-            host: (sets != Sets::Jvmprobe).then(HostReader::default),
+            reads_values: sets != Sets::Jvmprobe,
             last_read: 0,
             left_out: Vec::new(),
         })
@@ -208,11 +208,12 @@ impl Jvms {
 
     /// Returns the gauges of running JVMs that the rules select; called once per window. If reading takes too
     /// long, the remaining JVMs are [left out](Self::without_gauges) and come first in the next window.
-    pub fn gauges(&mut self) -> Vec<(Arc<Identity>, Gauges)> {
+    /// `host_ticks` is the CPU time of the host's processors in the window.
+    pub fn gauges(&mut self, host_ticks: Option<HostTicks>) -> Vec<(Arc<Identity>, Gauges)> {
         self.windows += 1;
         let until = Instant::now() + self.window / PART_FOR_ALL;
         self.left_out.clear();
-        let host = self.host.as_mut().map(HostReader::read);
+        let host = self.reads_values.then(|| read_host(host_ticks));
         let mut read = Vec::new();
         for pid in sorted_after(self.known.keys().copied(), self.last_read) {
             let Some(known) = self.known.get_mut(&pid) else { continue };

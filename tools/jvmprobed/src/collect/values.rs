@@ -117,18 +117,9 @@ impl HostCpuReader {
     }
 }
 
-/// Reads the values of the host, once per window.
-#[derive(Debug, Default)]
-pub struct HostReader {
-    cpu: HostCpuReader,
-}
-
-impl HostReader {
-    /// Reads the values.
-    pub fn read(&mut self) -> Host {
-        let load_1m = LoadAverage::current().ok().map(|load| load.one.into());
-        let ticks = self.cpu.read();
-        let cpu_utilization = ticks.map(|ticks| ticks.busy as f64 / ticks.total as f64);
-        Host { load_1m, cpu_utilization }
-    }
+/// Reads the values of the host. `ticks` is the CPU time of its processors in the last window.
+pub fn read_host(ticks: Option<HostTicks>) -> Host {
+    let load_1m = LoadAverage::current().ok().map(|load| load.one.into());
+    let cpu_utilization = ticks.map(|ticks| ticks.busy as f64 / ticks.total as f64);
+    Host { load_1m, cpu_utilization }
 }
