@@ -308,14 +308,28 @@ fn check_collections(runtime: &Runtime, flags: &str) {
     assert_eq!(safepoints, stops.0 + stops.1, "{flags}: {stops:?}");
     let heap = |events: &[Event]| -> Vec<_> {
         let of = of(events, "jdk.GCHeapSummary");
-        of.map(|event| (event.text("when").to_owned(), event.number("heapUsed"))).collect()
+        of.map(|event| (event.start_ns(), event.text("when").to_owned(), event.number("heapUsed")))
+            .collect()
     };
     let (ours_used, theirs_used) = (heap(&ours), heap(&all));
     assert!(ours_used.len() > 2);
-    // G1 measures its used heap at another instant than the event.
-    if !flags.contains("G1") {
-        assert!(ours_used.iter().all(|used| theirs_used.contains(used)), "{flags}");
-    }
+    let differ: Vec<_> = ours_used
+        .iter()
+        .filter(|own| {
+            let is_same = |other: &&(u64, String, u64)| {
+                own.0.abs_diff(other.0) < SAME && (&own.1, own.2) == (&other.1, other.2)
+            };
+            !theirs_used.iter().any(|other| is_same(&other))
+        })
+        .collect();
+    // G1 measures its used heap at another instant than the event. The threads of ZGC may allocate or free a
+    // page between our reading and the JVM's, while the application is stopped.
+    let allowed = match flags {
+        "-XX:+UseG1GC" => ours_used.len(),
+        "-XX:+UseZGC" => ours_used.len() / 20,
+        _ => 0,
+    };
+    assert!(differ.len() <= allowed, "{flags}: {} {differ:?} {theirs_used:?}", ours_used.len());
     let pauses = phases(&ours, "jdk.GCPhasePause").len();
     let text = jfr::run(runtime, &["view", "gc-pauses"], &own);
     assert!(text.contains(&format!("Number of Pauses: {pauses}")), "{text}");

@@ -238,6 +238,7 @@ public class LockLoad {
     }
 
     static int deadlocks;
+    static int deadlocked;
 
     static void deadlock(int number) throws Exception {
         Object[] locks = new Object[number];
@@ -251,13 +252,13 @@ public class LockLoad {
             threads[i].start();
         }
         deadlocks++;
-        all.await();
-        for (Thread thread : threads) {
-            while (thread.getState() == Thread.State.RUNNABLE) {
-                Thread.sleep(1);
-            }
+        deadlocked += number;
+        // A thread that still waits for the latch would look like one that waits for its second lock.
+        long[] found = null;
+        while (found == null || found.length < deadlocked) {
+            Thread.sleep(10);
+            found = ManagementFactory.getThreadMXBean().findDeadlockedThreads();
         }
-        Thread.sleep(200);
     }
 
     static void busy(double seconds) throws Exception {

@@ -11,13 +11,34 @@ pub fn monotonic_ns() -> u64 {
     u64::try_from(nanos(clock_gettime(ClockId::Monotonic))).unwrap_or(0)
 }
 
+/// Number of times that the two clocks are compared at most.
+const COMPARISONS: usize = 8;
+/// Duration of a comparison of the two clocks that is accurate enough, in nanoseconds.
+const SHORT_NS: i128 = 500;
+
 /// Returns the wall-clock time of a timestamp of `CLOCK_MONOTONIC`.
 ///
 /// Each call compares the two clocks anew, so that setting or slewing the wall clock during a trace affects the times
 /// that are converted afterwards.
 pub(crate) fn wall_time(monotonic_ns: u64) -> Timestamp {
-    let offset = nanos(clock_gettime(ClockId::Realtime)) - nanos(clock_gettime(ClockId::Monotonic));
-    Timestamp::from_nanosecond(offset + i128::from(monotonic_ns)).unwrap_or(Timestamp::UNIX_EPOCH)
+    Timestamp::from_nanosecond(offset() + i128::from(monotonic_ns)).unwrap_or(Timestamp::UNIX_EPOCH)
+}
+
+/// Returns the difference between the wall clock and `CLOCK_MONOTONIC`, in nanoseconds.
+///
+/// This thread may lose its processor between two readings. Therefore the monotonic clock is read before and after the
+/// wall clock, and the shortest of several comparisons counts.
+fn offset() -> i128 {
+    let mut best = (i128::MAX, 0);
+    for _ in 0..COMPARISONS {
+        let [before, wall, after] = [ClockId::Monotonic, ClockId::Realtime, ClockId::Monotonic]
+            .map(|clock| nanos(clock_gettime(clock)));
+        best = best.min((after - before, wall - (before + after) / 2));
+        if best.0 <= SHORT_NS {
+            break;
+        }
+    }
+    best.1
 }
 
 /// Converts a timestamp to nanoseconds since 1970.
