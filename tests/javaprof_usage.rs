@@ -540,10 +540,15 @@ fn a_command_is_profiled_from_its_start_to_its_end() {
     // The command uses the tool's stdin and stdout.
     let mut text = output.stdout.lines();
     assert!(text.next().unwrap().starts_with("ready "), "{}", output.stdout);
-    assert!(text.next().unwrap().starts_with("done "), "{}", output.stdout);
+    let measured = text.next().unwrap().strip_prefix("done ").expect("measurements");
+    let mut measured = measured.split(' ').filter_map(|word| word.split_once('='));
+    let (_, deep_ns) = measured.find(|(name, _)| *name == "deep").expect("a measurement");
+    let expected = deep_ns.parse::<f64>().unwrap() / 1e9 * 199.0;
     let stacks: Vec<_> = text.collect();
     let lines = folded::parse(&stacks.join("\n"));
-    assert!(total(lines.iter().filter(|l| l.has("CpuLoad.deep"))) > 100, "{lines:#?}");
+    let seen = total(lines.iter().filter(|l| l.has("CpuLoad.deep"))) as f64;
+    let error = 4.0 * expected.sqrt() + 2.0;
+    assert!(seen > 5.0 && (seen - expected).abs() <= error, "{seen} of {expected}: {lines:#?}");
     // The profile begins before the JVM runs any Java code.
     assert!(lines.iter().any(|l| l.has("Threads::create_vm")), "{lines:#?}");
     // The name is that of the command, not of the process that started it.

@@ -142,13 +142,12 @@ __noinline __u64 walk_frames(struct walker *w, struct walked *walked)
 	}
 	walked->count = i;
 	walked->end = (why ? why : END_TOO_DEEP) | w->frames_before_guess << GUESS_SHIFT;
+	if (w->is_jvm && w->jvm.unloads_at)
+		read_user(&walked->unloads, sizeof(walked->unloads), w->jvm.unloads_at);
 	/* A Method's address is valid in this JVM only, and may be that of another Method after classes were
 	   unloaded. So the hash includes the key of the process and the number of unloaded classes. */
-	if (has_interpreted) {
-		if (w->jvm.unloads_at)
-			read_user(&walked->unloads, sizeof(walked->unloads), w->jvm.unloads_at);
+	if (has_interpreted)
 		hash = mix(mix(hash, w->key), walked->unloads);
-	}
 	return mix(hash, walked->end);
 }
 

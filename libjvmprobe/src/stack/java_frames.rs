@@ -197,8 +197,10 @@ impl JavaFrames {
             self.interpreted.clear();
         }
         let (mut code, mut methods) = (BTreeSet::new(), BTreeSet::new());
+        let mut oldest = u64::MAX;
         for raw in stacks {
             let generation = self.generation(hotspot, raw);
+            let before = code.len() + methods.len();
             for (i, frame) in raw.frames.iter().enumerate() {
                 match *frame {
                     RawFrame::Code { addr, compile_id } => {
@@ -215,6 +217,9 @@ impl JavaFrames {
                     }
                 }
             }
+            if code.len() + methods.len() > before {
+                oldest = oldest.min(raw.unloads);
+            }
         }
         if code.is_empty() && methods.is_empty() {
             return;
@@ -223,7 +228,7 @@ impl JavaFrames {
         addrs.dedup();
         let methods: Vec<_> = methods.into_iter().collect();
         // Empty if the JVM has ended.
-        let seen = self.lookup.look_up(hotspot, &addrs, &methods).unwrap_or_default();
+        let seen = self.lookup.look_up(hotspot, &addrs, &methods, oldest).unwrap_or_default();
         self.store(code, seen);
     }
 

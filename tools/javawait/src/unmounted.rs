@@ -74,7 +74,7 @@ impl UnmountedThreads {
     pub fn add(&mut self, reading: &UnmountedReading) {
         let passed = reading.at_ns.saturating_sub(reading.since_ns);
         let readings = self.readings.entry(reading.pid).or_default();
-        readings.count += 1;
+        readings.count += u64::from(!reading.is_repeated);
         readings.covered_ns = readings.covered_ns.saturating_add(passed);
         readings.is_incomplete |= reading.is_incomplete;
         let mut now: HashMap<Key, u64> = HashMap::new();
@@ -239,7 +239,8 @@ mod tests {
     }
 
     fn reading(since_ns: u64, at_ns: u64, groups: Vec<Unmounted>) -> UnmountedReading {
-        UnmountedReading { pid: 7, since_ns, at_ns, groups, is_incomplete: false }
+        let (is_incomplete, is_repeated) = (false, false);
+        UnmountedReading { pid: 7, since_ns, at_ns, groups, is_incomplete, is_repeated }
     }
 
     #[test]

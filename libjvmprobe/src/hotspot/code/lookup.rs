@@ -122,7 +122,8 @@ impl Lookup {
         self.methods.read_origins(&hotspot.layout)
     }
 
-    /// Looks up the code at some addresses, which must be sorted, and some methods.
+    /// Looks up the code at some addresses, which must be sorted, and some methods. All of them existed when the number
+    /// of unloaded classes was `since`.
     ///
     /// # Errors
     /// [`crate::Error::Layout`], [`crate::Error::Memory`] if the JVM has exited.
@@ -131,6 +132,7 @@ impl Lookup {
         hotspot: &HotSpot,
         addrs: &[Addr],
         methods: &[Addr],
+        since: u64,
     ) -> Result<LookupResult> {
         let pages = &mut Pages::sequential(&hotspot.memory);
         if self.heaps.is_empty() {
@@ -151,6 +153,9 @@ impl Lookup {
             if unloaded == self.unloaded && unloaded.is_some() == counts {
                 let methods = methods.iter().zip(infos);
                 let methods = methods.filter_map(|(&at, info)| Some((at, info?))).collect();
+                // HotSpot counts unloaded classes before it frees their methods. So a method that was read may belong to
+                // one of these classes, and another method may take its place while the number stays the same.
+                self.unloaded = self.unloaded.filter(|&unloaded| unloaded == since);
                 return Ok(LookupResult { code, methods, unloaded });
             }
             // Classes were unloaded meanwhile. So when the memory at a method's address was read, it may have

@@ -19,6 +19,7 @@ use crate::{
     stack::{Frame, namer::StackNamer, native::Files},
     trace::waits::{
         resources::Resource,
+        unmounted::UnmountedReading,
         wait::{ThreadName, Wait},
     },
 };
@@ -93,6 +94,8 @@ pub struct Jvm {
     monitors: HashMap<u64, u64>,
     /// Time of the last reading of the unmounted virtual threads, on `CLOCK_MONOTONIC` in nanoseconds.
     pub(super) unmounted_read_ns: u64,
+    /// That reading.
+    pub(super) unmounted: Option<UnmountedReading>,
 }
 
 impl Jvm {
@@ -118,7 +121,16 @@ impl Jvm {
             released: HashMap::new(),
             monitors: HashMap::new(),
             unmounted_read_ns: clock::monotonic_ns(),
+            unmounted: None,
         }
+    }
+
+    /// Returns the last reading of the unmounted virtual threads once more, for the time since then.
+    pub(super) fn repeat_unmounted(&mut self) -> Option<UnmountedReading> {
+        let last = self.unmounted.as_ref()?;
+        let at_ns = clock::monotonic_ns();
+        let since_ns = std::mem::replace(&mut self.unmounted_read_ns, at_ns);
+        Some(UnmountedReading { since_ns, at_ns, is_repeated: true, ..last.clone() })
     }
 
     /// Names and keeps a stack.

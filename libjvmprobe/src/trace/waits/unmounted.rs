@@ -71,6 +71,8 @@ pub struct UnmountedReading {
     pub groups: Vec<Unmounted>,
     /// Whether threads are missing, because time ran out or data could not be read.
     pub is_incomplete: bool,
+    /// Whether the threads are those of the reading before, because another reading was not due.
+    pub is_repeated: bool,
 }
 
 /// When the threads are read next.
@@ -100,17 +102,24 @@ impl Schedule {
 
 impl<S: Sink> Tracer<S> {
     /// Reads the unmounted virtual threads of all JVMs if that is due. At the end of an interval (`is_end`), it is due
-    /// sooner, but not if readings would then take too much time.
+    /// sooner, but not if readings would then take too much time. Then the last reading stands for the rest of the
+    /// interval, too.
     pub(super) fn read_unmounted(&mut self, jvms: &mut ByKey<Jvm>, is_end: bool) -> Result<()> {
         let begin = Instant::now();
         let due = if is_end { self.schedule.earliest } else { self.schedule.next };
-        if !self.options.virtual_threads || begin < due {
+        if !self.options.virtual_threads {
             return Ok(());
+        }
+        if begin < due {
+            let jvms = jvms.values_mut().filter(|_| is_end);
+            let mut repeated = jvms.filter_map(|followed| followed.jvm.repeat_unmounted());
+            return repeated.try_for_each(|reading| self.sink.unmounted(reading));
         }
         for (&key, followed) in jvms {
             let Followed { jvm, hotspot: Ok(hotspot), .. } = followed else { continue };
             let reading = within(MAX_TIME, || read(jvm, hotspot, key, &mut self.files));
             if let Some(reading) = reading {
+                jvm.unmounted = Some(reading.clone());
                 self.schedule.has_threads |= !reading.groups.is_empty();
                 let mut resources =
                     reading.groups.iter().filter_map(|group| group.awaited.resource);
@@ -179,7 +188,8 @@ fn read(jvm: &mut Jvm, hotspot: &HotSpot, key: u64, files: &mut Files) -> Option
         }
     }
     let groups = groups.into_values().collect();
-    Some(UnmountedReading { pid: jvm.pid.0, since_ns, at_ns, groups, is_incomplete })
+    let (pid, is_repeated) = (jvm.pid.0, false);
+    Some(UnmountedReading { pid, since_ns, at_ns, groups, is_incomplete, is_repeated })
 }
 
 /// Whether a thread waits without a carrier. A thread that changed during each reading runs. A thread that is being
