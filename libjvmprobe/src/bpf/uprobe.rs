@@ -14,12 +14,13 @@ use std::{
 };
 
 use libbpf_sys::perf_event_attr;
+use rustix::thread::sched_getcpu;
 
 use crate::{
     Error, FileOffset, Pid, Result,
     bpf::{
         detach,
-        perf::{EventScope, online_cpus, open_event},
+        perf::{EventScope, open_event},
     },
 };
 
@@ -71,8 +72,8 @@ impl Uprobe {
         let scope = match process {
             Some(process) => EventScope::Thread(process),
             // An event that is opened on one processor suffices: the program then runs for hits on every
-            // processor.
-            None => EventScope::Processor(online_cpus()?.into_iter().next().unwrap_or(0)),
+            // processor. The current one is online.
+            None => EventScope::Processor(u32::try_from(sched_getcpu()).unwrap_or(0)),
         };
         let mut attr = perf_event_attr { type_: self.kind, ..Default::default() };
         let path = format!("/proc/self/fd/{}\0", self.file.as_raw_fd());
@@ -118,10 +119,13 @@ pub(crate) fn detach<'a>(uprobes: impl IntoIterator<Item = &'a mut Uprobe>) {
     }
     let guard = detach::lock_attaching();
     thread::scope(|all| {
+        let mut events = events.into_iter();
+        let first = events.next();
         for event in events {
             // If no thread can be started, the event is closed here.
             drop(thread::Builder::new().spawn_scoped(all, || drop(event)));
         }
+        drop(first);
     });
     drop(guard);
     // Lets another thread that waits to attach have the lock.
