@@ -71,8 +71,19 @@ fn dump_of_idle(load: &Load) -> Value {
         let main = threads.iter().find(|thread| thread["name"] == "main").unwrap();
         main["stack"][0].as_str().is_some_and(|frame| frame.contains("FileInputStream.readBytes"))
     };
-    let mut dumps = (0..100).map(|_| json(&dump(&["-p", &load.pid().to_string()])));
-    dumps.find(is_idle).expect("the main thread reads a command")
+    // A thread that waits for a processor may have no stack in a dump of the running JVM.
+    let has_stacks = |output: &Output| {
+        let dump = &output.json()[0]["threadDump"];
+        let threads = dump["threadContainers"][0]["threads"].as_array().unwrap();
+        let mut spinners = threads.iter().filter(|thread| thread["name"] == "spinner");
+        spinners.all(|thread| thread["stack"][0].is_string())
+    };
+    let outputs = (0..100).map(|_| dump(&["-p", &load.pid().to_string()]));
+    outputs
+        .filter(has_stacks)
+        .map(|output| json(&output))
+        .find(is_idle)
+        .expect("the main thread reads a command")
 }
 
 /// Dumps a JVM and ends it by a signal. Returns the core file that the kernel writes. If the core_pattern of this
