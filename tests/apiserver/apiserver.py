@@ -431,6 +431,8 @@ def main():
                     restricted.add(namespace)
                 case ["fail", reason]:
                     waiting.append(reason)
+                case ["end"]:
+                    break
                 case ["state"]:
                     print(json.dumps(report()), flush=True)
                     continue

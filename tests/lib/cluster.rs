@@ -86,10 +86,19 @@ pub fn application_pod(uid: &str, containers: &[(&str, &str)]) -> Value {
 /// A running cluster.
 #[derive(Debug)]
 pub struct Cluster {
-    _server: ChildProcess,
+    server: ChildProcess,
     input: ChildStdin,
     output: BufReader<ChildStdout>,
     dir: TempDir,
+}
+
+impl Drop for Cluster {
+    /// Ends the server and all pods that are left.
+    fn drop(&mut self) {
+        if writeln!(self.input, "end").is_ok() {
+            let _ = self.server.0.wait();
+        }
+    }
 }
 
 impl Cluster {
@@ -131,7 +140,7 @@ impl Cluster {
             "current-context": "test",
         });
         fs::write(path("kubeconfig"), kubeconfig.to_string()).expect("a file");
-        Self { _server: server, input, output, dir }
+        Self { server, input, output, dir }
     }
 
     /// Returns the directory that pods see as /var/lib/jvmprobe.
