@@ -9,7 +9,7 @@ use std::{
     path::{Path, PathBuf},
     process::{Command, Stdio},
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use jvmprobe_tests::{
@@ -663,8 +663,12 @@ fn concurrent_profiles_of_one_jvm_do_not_interfere() {
         }
         assert_eq!(files_left(pid, pid), [] as [PathBuf; 0], "{round}");
     }
-    // The JVM still runs, and its code is unmodified.
-    assert_eq!(breakpoints(pid, named("temurin-17")), 0);
+    // The JVM still runs, and its code is unmodified. The tools of other tests may have probes in the same file for a while.
+    let until = Instant::now() + Duration::from_secs(60);
+    while breakpoints(pid, named("temurin-17")) > 0 {
+        assert!(Instant::now() < until, "breakpoints are left");
+        thread::sleep(Duration::from_millis(200));
+    }
     assert!(probes_leaked() <= leaked, "see dmesg");
     load.kill();
 }
