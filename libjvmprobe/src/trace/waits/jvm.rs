@@ -94,7 +94,7 @@ pub struct Jvm {
     monitors: HashMap<u64, u64>,
     /// Time of the last reading of the unmounted virtual threads, on `CLOCK_MONOTONIC` in nanoseconds.
     pub(super) unmounted_read_ns: u64,
-    /// That reading.
+    /// Data of the last reading of the unmounted virtual threads.
     pub(super) unmounted: Option<UnmountedReading>,
 }
 
