@@ -113,19 +113,15 @@ impl Drop for Uprobe {
 
 /// Detaches probes in parallel, which takes the kernel about 70 ms, whatever their number.
 pub(crate) fn detach<'a>(uprobes: impl IntoIterator<Item = &'a mut Uprobe>) {
-    let events: Vec<_> = uprobes.into_iter().filter_map(|uprobe| uprobe.event.take()).collect();
-    if events.is_empty() {
-        return;
-    }
+    let mut events: Vec<_> = uprobes.into_iter().filter_map(|uprobe| uprobe.event.take()).collect();
+    let Some(last) = events.pop() else { return };
     let guard = detach::lock_attaching();
     thread::scope(|all| {
-        let mut events = events.into_iter();
-        let first = events.next();
         for event in events {
             // If no thread can be started, the event is closed here.
             drop(thread::Builder::new().spawn_scoped(all, || drop(event)));
         }
-        drop(first);
+        drop(last);
     });
     drop(guard);
     // Lets another thread that waits to attach have the lock.

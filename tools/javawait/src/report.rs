@@ -250,11 +250,11 @@ impl Sink for Report<'_> {
         self.recordings.iter_mut().try_for_each(|file| file.add(|to| to.jvm(&jvm, now_ns)))
     }
 
-    fn unmounted(&mut self, reading: UnmountedReading) -> Result<()> {
+    fn unmounted(&mut self, reading: &UnmountedReading) -> Result<()> {
         if let Some(flames) = &mut self.flames {
-            flames.add_unmounted(&reading, self.args.idle);
+            flames.add_unmounted(reading, self.args.idle);
         }
-        self.unmounted.add(&reading);
+        self.unmounted.add(reading);
         Ok(())
     }
 

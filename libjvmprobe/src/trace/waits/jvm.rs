@@ -126,11 +126,12 @@ impl Jvm {
     }
 
     /// Returns the last reading of the unmounted virtual threads once more, for the time since then.
-    pub(super) fn repeat_unmounted(&mut self) -> Option<UnmountedReading> {
-        let last = self.unmounted.as_ref()?;
-        let at_ns = clock::monotonic_ns();
-        let since_ns = std::mem::replace(&mut self.unmounted_read_ns, at_ns);
-        Some(UnmountedReading { since_ns, at_ns, is_repeated: true, ..last.clone() })
+    pub(super) fn repeat_unmounted(&mut self) -> Option<&UnmountedReading> {
+        let last = self.unmounted.as_mut()?;
+        last.at_ns = clock::monotonic_ns();
+        last.since_ns = std::mem::replace(&mut self.unmounted_read_ns, last.at_ns);
+        last.is_repeated = true;
+        Some(last)
     }
 
     /// Names and keeps a stack.

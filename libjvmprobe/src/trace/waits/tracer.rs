@@ -99,7 +99,7 @@ pub trait Sink {
     ///
     /// # Errors
     /// If the trace cannot go on.
-    fn unmounted(&mut self, reading: UnmountedReading) -> Result<()>;
+    fn unmounted(&mut self, reading: &UnmountedReading) -> Result<()>;
 
     /// Receives the state of a connection pool at a time when a thread had waited for a connection.
     fn pool(&mut self, pid: Pid, pool: ConnectionPool);

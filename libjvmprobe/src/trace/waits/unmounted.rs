@@ -119,7 +119,6 @@ impl<S: Sink> Tracer<S> {
             let Followed { jvm, hotspot: Ok(hotspot), .. } = followed else { continue };
             let reading = within(MAX_TIME, || read(jvm, hotspot, key, &mut self.files));
             if let Some(reading) = reading {
-                jvm.unmounted = Some(reading.clone());
                 self.schedule.has_threads |= !reading.groups.is_empty();
                 let mut resources =
                     reading.groups.iter().filter_map(|group| group.awaited.resource);
@@ -127,7 +126,7 @@ impl<S: Sink> Tracer<S> {
                 for pool in jvm.connection_pools(resource) {
                     self.sink.pool(jvm.pid, pool);
                 }
-                self.sink.unmounted(reading)?;
+                self.sink.unmounted(jvm.unmounted.insert(reading))?;
             }
         }
         let (short, long) = MIN_INTERVALS;

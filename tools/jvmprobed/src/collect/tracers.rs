@@ -452,7 +452,7 @@ impl waits::Sink for WaitSink {
         Ok(())
     }
 
-    fn unmounted(&mut self, _: UnmountedReading) -> TracerResult<()> {
+    fn unmounted(&mut self, _: &UnmountedReading) -> TracerResult<()> {
         Ok(())
     }
 
