@@ -43,7 +43,7 @@ pub use host::{configured_attributes, host_attributes, host_name};
 pub use identity::{JvmIdentity, RUNTIME, known_attributes};
 pub use lost::Lost;
 pub use registry::{Arrival, Arrivals, Reading, Registry, Select, Stage};
-pub use run::{End, Times, Watch};
+pub use run::{End, Tick, Times, Watch};
 pub use schedule::next as next_report;
 pub(crate) use schedule::{Due, Schedule};
 pub use slots::Slots;

@@ -38,6 +38,17 @@ pub enum End {
     NothingLeft,
 }
 
+/// Work of a tick beyond the checks that every tick makes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tick {
+    /// Counters are read: about once per second, or every 16 seconds with a calm pace, unless a report has read them
+    /// since.
+    pub collect: bool,
+    /// Checks that take some system calls per JVM are made: for lost events and for processes that run another program
+    /// (exec). With a calm pace, this is true as often as counters are read.
+    pub closely: bool,
+}
+
 /// Callbacks of the main loop.
 pub trait Watch {
     /// Waits at most `timeout` for events and processes them.
@@ -58,12 +69,11 @@ pub trait Watch {
     /// Returns an error if the trace cannot continue.
     fn poll(&mut self) -> Result<()>;
 
-    /// Handles processes that have ended or now run another program. `collect` is true about once per second,
-    /// or every 15 seconds with a calm pace; then counters are read, too.
+    /// Handles processes that have ended or now run another program.
     ///
     /// # Errors
     /// Returns an error if the trace cannot continue.
-    fn tick(&mut self, collect: bool) -> Result<()>;
+    fn tick(&mut self, tick: Tick) -> Result<()>;
 
     /// Reports an interval.
     ///
@@ -95,7 +105,7 @@ pub trait Watch {
 /// Returns the first error of a method of `watch`.
 pub fn run<W: Watch>(watch: &mut W, times: Times, stop: &AtomicBool) -> Result<End> {
     let mut schedule = Schedule::new(Instant::now(), times);
-    let mut ticks = 0_u32;
+    let (mut ticks, mut has_reported) = (0, false);
     loop {
         watch.take_events(schedule.timeout(Instant::now(), watch.next_poll()))?;
         watch.poll()?;
@@ -104,7 +114,10 @@ pub fn run<W: Watch>(watch: &mut W, times: Times, stop: &AtomicBool) -> Result<E
             return Ok(End::Time);
         }
         match (report, end) {
-            (true, false) => watch.report()?,
+            (true, false) => {
+                watch.report()?;
+                (ticks, has_reported) = (0, true);
+            }
             (true, true) => {
                 watch.report_last()?;
                 return Ok(End::Reported);
@@ -113,8 +126,14 @@ pub fn run<W: Watch>(watch: &mut W, times: Times, stop: &AtomicBool) -> Result<E
             (false, false) => {}
         }
         if tick {
-            ticks = ticks.wrapping_add(1);
-            watch.tick(ticks.is_multiple_of(times.pace.ticks_to_collect()))?;
+            ticks += 1;
+            let collect = ticks == times.pace.ticks_to_collect();
+            if collect {
+                ticks = 0;
+            }
+            let closely = collect || has_reported || times.pace == Pace::Prompt;
+            has_reported = false;
+            watch.tick(Tick { collect, closely })?;
             if watch.is_over() {
                 return Ok(End::NothingLeft);
             }
@@ -145,9 +164,9 @@ mod tests {
             Ok(())
         }
 
-        fn tick(&mut self, collect: bool) -> Result<()> {
+        fn tick(&mut self, tick: Tick) -> Result<()> {
             self.ticks += 1;
-            self.collections += u32::from(collect);
+            self.collections += u32::from(tick.collect);
             Ok(())
         }
 

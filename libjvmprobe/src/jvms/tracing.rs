@@ -21,7 +21,7 @@ use crate::{
     hotspot::{Collector, HotSpot},
     jvms::{
         Arrival, Arrivals, Lost, Reading, Stage, Stops,
-        run::{self, End, Times, Watch},
+        run::{self, End, Tick, Times, Watch},
     },
     process::{Fate, FileId, LibJvm, Process, Target, launcher},
     sys::{Idle, Pace, warn_once},
@@ -461,8 +461,7 @@ impl<T: Tool> Watch for Trace<T> {
         self.add_or_update(arrivals)
     }
 
-    fn tick(&mut self, collect: bool) -> Result<()> {
-        let closely = self.pace.checks_closely(collect);
+    fn tick(&mut self, Tick { collect, closely }: Tick) -> Result<()> {
         if collect {
             self.collect()?;
         } else if closely {
@@ -691,6 +690,8 @@ mod tests {
         Arrival::new(process.target(library), hotspot)
     }
 
+    const CLOSELY: Tick = Tick { closely: true, collect: false };
+
     #[test]
     fn named_jvm_gets_its_own_attachments() {
         let (library, one, g1) = (library(), WaitingShell::new(), started_jvm("UseG1GC"));
@@ -837,11 +838,11 @@ mod tests {
         let mut trace = trace::<true>(Vec::new()).unwrap();
         let found = processes.iter().map(|p| arrival(p, &library, Ok(g1.hotspot()))).collect();
         trace.add_or_update(found).unwrap();
-        trace.tick(false).unwrap();
+        trace.tick(CLOSELY).unwrap();
         assert_eq!((trace.jvms.len(), trace.tool.collected), (3, 0));
         processes[0].end();
         processes[1].exec();
-        trace.tick(false).unwrap();
+        trace.tick(CLOSELY).unwrap();
         let keys = processes.each_ref().map(|process| u64::from(process.pid().0));
         assert_eq!(trace.jvms.keys().copied().collect::<Vec<_>>(), keys[2..]);
         let mut ended = trace.tool.ended.clone();
@@ -851,7 +852,7 @@ mod tests {
         // Counters were read once after the two JVMs had ended.
         assert_eq!(trace.tool.collected, 1);
         processes[2].end();
-        trace.tick(false).unwrap();
+        trace.tick(CLOSELY).unwrap();
         assert!(trace.is_over());
     }
 
@@ -863,11 +864,11 @@ mod tests {
         // Counted for an earlier process with this PID.
         trace.tool.session.lost.insert(key, 5);
         trace.add_or_update(vec![arrival(&one, &library, Ok(g1.hotspot()))]).unwrap();
-        trace.tick(false).unwrap();
+        trace.tick(CLOSELY).unwrap();
         assert!(trace.tool.lost.is_empty());
         trace.tool.session.lost.insert(key, 7);
-        trace.tick(false).unwrap();
-        trace.tick(true).unwrap();
+        trace.tick(CLOSELY).unwrap();
+        trace.tick(Tick { collect: true, ..CLOSELY }).unwrap();
         assert_eq!(trace.tool.lost, [(one.pid(), 2)]);
         trace.tool.session.lost.insert(key, 8);
         trace.report().unwrap();

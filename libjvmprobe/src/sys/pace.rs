@@ -23,23 +23,18 @@ impl Pace {
     }
 
     /// Interval between reads of counters, in ticks. It is short enough that most threads with counters still
-    /// exist at the next read, so that their names can be read.
+    /// exist at the next read, so that their names can be read. With `Calm`, it is a little longer than the daemon's
+    /// default window of 15 seconds, because the report at the end of a window reads the counters, too.
     pub(crate) fn ticks_to_collect(self) -> u32 {
         match self {
             Self::Prompt => 5,
-            Self::Calm => 30,
+            Self::Calm => 32,
         }
     }
 
     /// Interval between reads of counters.
     pub(crate) fn collect_interval(self) -> Duration {
         self.tick() * self.ticks_to_collect()
-    }
-
-    /// Returns whether a tick also checks for processes that run another program (exec) and for lost events, which
-    /// takes some system calls per JVM.
-    pub(crate) fn checks_closely(self, collect: bool) -> bool {
-        collect || self == Self::Prompt
     }
 
     /// Prints a progress message; with [`Calm`](Self::Calm), only in verbose mode.

@@ -15,7 +15,7 @@ use libjvmprobe::{
     Pid, cli,
     hotspot::{HotSpot, loaded::Loader},
     jvms::{
-        Named, Times, Watch,
+        Named, Tick, Times, Watch,
         run::{End, run as follow},
         tracing,
     },
@@ -198,7 +198,7 @@ impl Watch for Growth<'_> {
         Ok(())
     }
 
-    fn tick(&mut self, _: bool) -> libjvmprobe::Result<()> {
+    fn tick(&mut self, _: Tick) -> libjvmprobe::Result<()> {
         self.jvms.retain(|jvm| {
             let has_ended = jvm.target.process.fate() != Fate::Alive;
             if has_ended {

@@ -2,7 +2,7 @@
 //! limit.
 //!
 //! A probe whose cost is within its limit is always attached. Any other probe is attached for on periods of 20
-//! ms to one second. The off periods between them are long enough to keep the average cost within the limit.
+//! ms to two seconds. The off periods between them are long enough to keep the average cost within the limit.
 //! The hits in an on period represent all hits since the end of the previous on period.
 //!
 //! Attaching and detaching take time, too. Hits during that time cost CPU time, but are not counted.
@@ -17,8 +17,9 @@ const HYSTERESIS: f64 = 1.25;
 /// Interval at which the hits of a probe that is always attached are counted.
 const COUNT_EVERY: Duration = Duration::from_secs(1);
 /// Minimum sum of the lengths of an on period and of the off period after it. The off period is then varied
-/// by up to a quarter.
-const MIN_CYCLE: Duration = Duration::from_secs(1);
+/// by up to a quarter. Attaching and detaching costs the daemon about 1.5 ms of CPU time, so a shorter cycle would cost
+/// too much, and a longer one would leave too few on periods in a window of 15 s.
+const MIN_CYCLE: Duration = Duration::from_secs(2);
 /// Minimum length of an on period.
 const MIN_ON: Duration = Duration::from_millis(20);
 /// Assumed time to attach and detach a probe until it is measured. Since Linux 6.13 the kernel waits for RCU

@@ -35,7 +35,7 @@ use crate::{
     bpf::{
         self, clock, cost::Costs, offcpu::Hook, perf::Clock, session::Attach, spans::SpanSources,
     },
-    jvms::{self, Arrival, Arrivals, End, Stops, Times, Watch, ready, registry},
+    jvms::{self, Arrival, Arrivals, End, Stops, Tick, Times, Watch, ready, registry},
     native_image::Image,
     process::{Process, Target, libjvm::native_image},
     stack::{Stack, code_log::SharedNames, native::Files, profile::Profile},
@@ -488,13 +488,13 @@ impl<S: Sink> Watch for Sampler<S> {
         Ok(())
     }
 
-    fn tick(&mut self, collect: bool) -> Result<()> {
+    fn tick(&mut self, Tick { collect, closely }: Tick) -> Result<()> {
         if collect {
             self.collect()?;
             self.enforce_memory_limit()?;
         }
         self.apply_limits();
-        self.update_processes(self.options.pace.checks_closely(collect))?;
+        self.update_processes(closely)?;
         if let Some(shared) = &mut self.shared {
             let files: HashSet<_> = self.processes.values().filter_map(Traced::libjvm).collect();
             let used: Vec<_> =
