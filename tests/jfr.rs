@@ -672,9 +672,9 @@ fn busy_window(begin_ns: u64, stacks: &Profile, dice: &mut Dice) -> Window {
 
 #[test]
 #[ignore = "long: make test-all"]
-fn hours_of_ten_jvms_are_converted_with_little_memory() {
-    // The store has merged the windows of the first hour.
-    const WINDOWS: u64 = 4 * 60 * 2;
+fn day_of_ten_jvms_is_converted_with_little_memory() {
+    // The store merges the windows that are older than an hour.
+    const WINDOWS: u64 = 4 * 60 * 24;
     run_beside_others();
     let dir = folder();
     let begin = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs() - WINDOWS * 15;
