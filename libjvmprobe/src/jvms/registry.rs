@@ -563,7 +563,7 @@ impl Worker {
             self.next_sweep = now + pace.tick();
             self.sweeps = self.sweeps.wrapping_add(1);
             let collect = self.sweeps.is_multiple_of(pace.ticks_to_collect());
-            self.sweep(|_| true, collect || pace == Pace::Prompt);
+            self.sweep(|_| true, pace.checks_closely(collect));
         }
         let Some(finder) = &mut self.finder else { return };
         let mapped = finder.mapped();

@@ -131,7 +131,7 @@ pub fn run<W: Watch>(watch: &mut W, times: Times, stop: &AtomicBool) -> Result<E
             if collect {
                 ticks = 0;
             }
-            let closely = collect || has_reported || times.pace == Pace::Prompt;
+            let closely = times.pace.checks_closely(collect || has_reported);
             has_reported = false;
             watch.tick(Tick { collect, closely })?;
             if watch.is_over() {

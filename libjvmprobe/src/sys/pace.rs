@@ -37,6 +37,12 @@ impl Pace {
         self.tick() * self.ticks_to_collect()
     }
 
+    /// Returns whether a tick also checks for processes that run another program (exec) and for lost events, which
+    /// takes some system calls per JVM.
+    pub(crate) fn checks_closely(self, collect: bool) -> bool {
+        collect || self == Self::Prompt
+    }
+
     /// Prints a progress message; with [`Calm`](Self::Calm), only in verbose mode.
     pub(crate) fn log_progress(self, line: &str) {
         match self {

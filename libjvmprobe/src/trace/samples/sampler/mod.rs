@@ -490,8 +490,7 @@ impl<S: Sink> Watch for Sampler<S> {
 
     fn tick(&mut self, Tick { collect, closely }: Tick) -> Result<()> {
         if collect {
-            self.collect()?;
-            self.enforce_memory_limit()?;
+            self.collect_within_limits()?;
         }
         self.apply_limits();
         self.update_processes(closely)?;
@@ -516,7 +515,7 @@ impl<S: Sink> Watch for Sampler<S> {
     }
 
     fn report(&mut self) -> Result<()> {
-        self.collect()?;
+        self.collect_within_limits()?;
         let until = self.name_all()?;
         self.report_interval(until)?;
         self.sink.reported();

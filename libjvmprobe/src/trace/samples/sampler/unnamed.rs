@@ -26,9 +26,10 @@ impl<S: Sink> Sampler<S> {
         samples * SAMPLE + self.stacks_size + code
     }
 
-    /// Enforces the memory limit: one half is for samples that are not named yet, the other for named
-    /// profiles. Also releases files that no process has used for a while.
-    pub(super) fn enforce_memory_limit(&mut self) -> Result<()> {
+    /// Collects samples, and enforces the memory limit: one half is for samples that are not named yet, the other for
+    /// named profiles. Also releases files that no process has used for a while.
+    pub(super) fn collect_within_limits(&mut self) -> Result<()> {
+        self.collect()?;
         if self.size() > self.options.max_memory / 2 {
             self.name_all()?;
         }
