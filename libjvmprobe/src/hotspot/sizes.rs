@@ -51,12 +51,18 @@ impl ClassCounts {
     /// them.
     fn totals(&self, memory: &Memory) -> Result<Option<(u64, u64)>> {
         let Some(loaded) = self.loaded else { return Ok(None) };
-        let count = |at: Option<Addr>| at.map_or(Ok(0), |at| memory.u64(at));
-        // The counters of unloaded classes are read first, so a class that is unloaded meanwhile still
-        // counts. In the other order, the result could be too low.
-        let gone = count(self.unloaded)?.saturating_add(count(self.archived_unloaded)?);
-        let come = memory.u64(loaded)?.saturating_add(count(self.archived)?);
-        Ok(Some((come, gone)))
+        // The words are read in this order. The counters of unloaded classes are first, so a class that is
+        // unloaded meanwhile still counts. In the other order, the result could be too low.
+        let counters = [self.unloaded, self.archived_unloaded, Some(loaded), self.archived];
+        let addrs: Vec<_> = counters.into_iter().flatten().collect();
+        let mut words = memory.words(&addrs)?.into_iter();
+        let [unloaded, archived_unloaded, loaded, archived] = counters.map(|at| match at {
+            Some(at) => words.next().flatten().ok_or_else(|| Error::not_mapped(at, 8)),
+            None => Ok(0),
+        });
+        let totals =
+            (loaded?.saturating_add(archived?), unloaded?.saturating_add(archived_unloaded?));
+        Ok(Some(totals))
     }
 }
 
@@ -75,8 +81,8 @@ impl HeapCounters {
     }
 
     fn read(&self, memory: &Memory) -> Option<u64> {
-        let sizes: Vec<u64> =
-            self.0.iter().flatten().filter_map(|&at| memory.u64(at).ok()).collect();
+        let addrs: Vec<_> = self.0.into_iter().flatten().collect();
+        let sizes: Vec<u64> = memory.words(&addrs).ok()?.into_iter().flatten().collect();
         (!sizes.is_empty()).then(|| sizes.into_iter().fold(0, u64::saturating_add))
     }
 }

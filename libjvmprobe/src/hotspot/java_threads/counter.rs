@@ -86,6 +86,8 @@ pub struct ThreadCounter {
     reader: Reader,
     /// Vtables of the classes of threads that are not hidden; empty if they are unknown.
     vtables: Vec<u64>,
+    /// Pages that the last count needed.
+    needed: Vec<Addr>,
 }
 
 impl HotSpot {
@@ -97,7 +99,7 @@ impl HotSpot {
         let reader = Reader::new(&self.memory, &self.layout)?;
         let vtable = |item| Some(self.layout.try_address(item)?.0.wrapping_add(VTABLE));
         let vtables = VISIBLE.into_iter().filter_map(vtable).collect();
-        Ok(ThreadCounter { reader, vtables })
+        Ok(ThreadCounter { reader, vtables, needed: Vec::new() })
     }
 }
 
@@ -113,32 +115,46 @@ impl ThreadCounter {
         within(max_time, || {
             let memory = self.reader.memory.clone();
             let mut counts = ThreadCounts::new();
-            let mut unread = threads::addresses(&memory, &self.reader.layout)?;
-            for _ in 0..MAX_READS {
-                // Each attempt reads the memory again.
-                let mut pages = Pages::scattered(&memory);
-                let mut failed = Vec::new();
-                for some in unread.chunks(AT_ONCE) {
-                    if Instant::now() >= until {
-                        return Err(Error::layout("the threads could not be counted in time"));
-                    }
-                    let read =
-                        pages.read_batched(some, |pages, &thread| self.thread(pages, thread));
-                    for (&thread, state) in some.iter().zip(read) {
-                        match state {
-                            Ok(Some(state)) => *counts.entry(state).or_default() += 1,
-                            Ok(None) => {}
-                            Err(_) => failed.push(thread),
-                        }
-                    }
-                }
-                unread = failed;
+            let threads = threads::addresses(&memory, &self.reader.layout)?;
+            let mut needed = std::mem::take(&mut self.needed);
+            let mut unread = Pages::scattered(&memory).read_repeatedly(&mut needed, |pages| {
+                self.add(pages, &threads, &mut counts, until)
+            })?;
+            self.needed = needed;
+            for _ in 1..MAX_READS {
                 if unread.is_empty() {
                     break;
                 }
+                // Each attempt reads the memory again.
+                unread = self.add(&mut Pages::scattered(&memory), &unread, &mut counts, until)?;
             }
             Ok(counts)
         })
+    }
+
+    /// Adds some threads to the counts. Returns those that could not be read.
+    fn add(
+        &mut self,
+        pages: &mut Pages<'_>,
+        threads: &[Addr],
+        counts: &mut ThreadCounts,
+        until: Instant,
+    ) -> Result<Vec<Addr>> {
+        let mut failed = Vec::new();
+        for some in threads.chunks(AT_ONCE) {
+            if Instant::now() >= until {
+                return Err(Error::layout("the threads could not be counted in time"));
+            }
+            let read = pages.read_batched(some, |pages, &thread| self.thread(pages, thread));
+            for (&thread, state) in some.iter().zip(read) {
+                match state {
+                    Ok(Some(state)) => *counts.entry(state).or_default() += 1,
+                    Ok(None) => {}
+                    Err(_) => failed.push(thread),
+                }
+            }
+        }
+        Ok(failed)
     }
 
     /// Reads whether a thread is a daemon, and its state; `None` if it is hidden or has no state yet.
