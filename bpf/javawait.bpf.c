@@ -31,7 +31,6 @@ const volatile __u32 task_cfs_rq = 0;
 const volatile __u32 cfs_rq_throttle_count = 0;
 
 /* futex(2) */
-#define CALL_FUTEX 202
 #define FUTEX_WAIT 0
 #define FUTEX_WAIT_BITSET 9
 #define FUTEX_OPERATION 0x7f
@@ -102,19 +101,6 @@ static __always_inline bool is_traced(__u32 tgid, __u64 *since)
 	if (jvm)
 		*since = jvm->since;
 	return jvm;
-}
-
-/* Returns the address in a reference of generational ZGC: it begins above the one of four bits that is set
-   (ZPointerLoadShiftTable, zAddress_x86.cpp). */
-static __always_inline __u64 uncolored(__u64 word)
-{
-	if (word & 1 << 12)
-		return word >> 13;
-	if (word & 1 << 13)
-		return word >> 14;
-	if (word & 1 << 14)
-		return word >> 15;
-	return word >> 16;
 }
 
 /* Follows a field of the JVM that refers to an object. */

@@ -41,10 +41,18 @@ static __always_inline bool in_user_mode(const bpf_user_pt_regs_t *regs)
 	return !(regs->pstate & 0xf);
 }
 
-/* Where the registers contain the number of the system call with which a thread entered the kernel, and the call's
-   arguments. */
-#define CALL_NUMBER(regs) (&(regs)->regs[8])
+/* The number of futex(2), and where the registers contain the number of the system call with which a thread entered the
+   kernel (-1 if it was an exception or an interrupt) and the call's arguments. In struct pt_regs, orig_x0 and the number, of
+   32 bits, follow the registers (arch/arm64/include/asm/ptrace.h). */
+#define CALL_FUTEX 98
+#define CALL_NUMBER(regs) ((const char *)((regs) + 1) + sizeof(__u64))
 #define CALL_ARGUMENTS(regs) &(regs)->regs[0], &(regs)->regs[1], &(regs)->regs[2], &(regs)->regs[3]
+
+/* Returns the address in a reference of generational ZGC (ZPointerLoadShift, zAddress_aarch64.hpp). */
+static __always_inline __u64 uncolored(__u64 word)
+{
+	return word >> 16;
+}
 
 static __always_inline void copy_registers(struct registers *to, const bpf_user_pt_regs_t *regs)
 {

@@ -60,10 +60,24 @@ static __always_inline bool saved_by_exception(const bpf_user_pt_regs_t *regs)
 	return regs->orig_rax == (__u64)-1;
 }
 
-/* Where the registers contain the number of the system call with which a thread entered the kernel (-1 if it was an
-   exception or an interrupt), and the call's arguments. */
+/* The number of futex(2), and where the registers contain the number of the system call with which a thread entered the
+   kernel (-1 if it was an exception or an interrupt) and the call's arguments. */
+#define CALL_FUTEX 202
 #define CALL_NUMBER(regs) (&(regs)->orig_rax)
 #define CALL_ARGUMENTS(regs) &(regs)->rdi, &(regs)->rsi, &(regs)->rdx, &(regs)->r10
+
+/* Returns the address in a reference of generational ZGC: it begins above the one of four bits that is set
+   (ZPointerLoadShiftTable, zAddress.hpp). */
+static __always_inline __u64 uncolored(__u64 word)
+{
+	if (word & 1 << 12)
+		return word >> 13;
+	if (word & 1 << 13)
+		return word >> 14;
+	if (word & 1 << 14)
+		return word >> 15;
+	return word >> 16;
+}
 
 static __always_inline void copy_registers(struct registers *to, const bpf_user_pt_regs_t *regs)
 {

@@ -11,7 +11,9 @@
 
 use crate::{
     Addr, Error, Result,
-    hotspot::{Collector, layout::Item, loaded::at, pages::Pages, resolved::Layout},
+    hotspot::{
+        Collector, layout::Item, loaded::at, pages::Pages, processor::remapped, resolved::Layout,
+    },
     process::memory::Memory,
 };
 
@@ -24,9 +26,7 @@ const MAX_PROBES: u64 = 256;
 /// Maximum number of entries of a forwarding, and maximum binary logarithm of the alignment of its objects.
 const MAX_ENTRIES: u64 = 1 << 24;
 const MAX_ALIGNMENT_SHIFT: u64 = 32;
-/// Position of the remapped bits in a reference of generational ZGC, and the mask of its remembered bits
-/// (`ZPointerRemappedShift`, `ZPointerRememberedMask`).
-const REMAPPED_SHIFT: u32 = 12;
+/// Mask of the remembered bits in a reference of generational ZGC (`ZPointerRememberedMask`).
 const REMEMBERED: u64 = 0x30;
 /// `ZGenerationId::young` and `ZGenerationId::old`.
 const YOUNG: u8 = 0;
@@ -306,10 +306,9 @@ fn generations(pages: &mut Pages<'_>, layout: &Layout, heap: Addr) -> Result<[Ad
 /// of references that need no correction. `is_in_young` is whether the young generation has a forwarding for
 /// the granule to which the reference refers.
 fn is_young(reference: u64, good: u64, is_in_young: bool) -> bool {
-    // Exactly one of the four remapped bits is set. The position of this bit, 0 to 3, has two binary digits.
+    // Exactly one of the four remapped bits differs from the others. Its position, 0 to 3, has two binary digits.
     // The low digit changes with each young collection, and the high digit with each old collection.
-    let number = |word: u64| (word >> REMAPPED_SHIFT & 0xf).trailing_zeros();
-    let changed = number(reference) ^ number(good);
+    let changed = remapped(reference) ^ remapped(good);
     match (changed & 2 != 0, changed & 1 != 0) {
         (false, _) => true,
         (true, false) => false,
@@ -332,6 +331,7 @@ fn hash(key: u32) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::hotspot::processor::REMAPPED_SHIFT;
     use crate::hotspot::testing::{Image, own_memory};
 
     /// Mask of offsets, which is also the base of the heap minus one.
@@ -412,7 +412,8 @@ mod tests {
 
     #[test]
     fn generation_of_a_reference_is_derived_from_its_metadata() {
-        let reference = |number: u32| 1 << (REMAPPED_SHIFT + number);
+        let words = || (0..16).map(|bits| bits << REMAPPED_SHIFT);
+        let reference = |number: u32| words().find(|&word| remapped(word) == number).unwrap();
         assert!(is_young(reference(1), reference(0), false));
         assert!(!is_young(reference(2), reference(0), true));
         for is_in_young in [false, true] {

@@ -38,6 +38,7 @@
 //! | [`deopt`] | reasons of deoptimisations |
 //! | `compressed` | HotSpot's compressed integers |
 //! | `hashing` | hash maps keyed by numbers from the target |
+//! | `processor` | what depends on the processor: instructions, interpreted frames, references |
 //! | `pages` | cache of the target's memory pages, limited in size |
 //! | [`walking`] | data for the stack walker |
 //!
@@ -77,6 +78,7 @@ pub(crate) mod operations;
 mod origins;
 pub(crate) mod pages;
 pub(crate) mod perfdata;
+mod processor;
 mod references;
 mod resolved;
 mod sizes;

@@ -1,6 +1,6 @@
 //! Objects of the Java heap, and the references in their fields.
 //!
-//! Sources: hotspot/share/oops/{oop,klass,arrayOop,compressedOops}.hpp; zAddress.hpp, zAddress_x86.cpp. Some
+//! Sources: hotspot/share/oops/{oop,klass,arrayOop,compressedOops}.hpp. Some
 //! callers find a field by the class of the object that the field refers to. Others know the field's offset,
 //! which the module `fields` reads.
 //!
@@ -21,6 +21,7 @@ use crate::{
         loaded::at,
         objects::{COMPACT_SHIFT, ClassField},
         pages::{PAGE, Pages},
+        processor::uncolored,
         resolved::Layout,
     },
     process::memory::Memory,
@@ -46,11 +47,6 @@ pub(crate) enum Form {
     /// The form of generational ZGC: metadata in the low bits, the address above them.
     Colored,
 }
-
-/// Position of the lowest of ZGC's remapped bits. Exactly one of these bits is set, and the address begins at
-/// the bit above it. (`ZPointerRemappedShift`, `ZPointerLoadShiftTable`, zAddress_x86.cpp.)
-const REMAPPED_SHIFT: u32 = 12;
-const REMAPPED_BITS: u32 = 4;
 
 /// Reads objects.
 #[derive(Debug)]
@@ -326,12 +322,6 @@ impl References {
     }
 }
 
-/// Returns the address in a reference of generational ZGC.
-fn uncolored(word: u64) -> u64 {
-    let remapped = (word >> REMAPPED_SHIFT | 1 << REMAPPED_BITS).trailing_zeros();
-    word >> (REMAPPED_SHIFT + 1 + remapped)
-}
-
 /// Returns the text in the character array of a location, a URL from which a class was loaded. An array that
 /// contains a zero byte is decoded as UTF-16, because a URL in Latin-1 contains no zero byte.
 pub(super) fn text(now: &mut Pages<'_>, at: Addr, array: &Object, max: u32) -> Option<String> {
@@ -502,21 +492,5 @@ impl Object {
     fn size(&self) -> Option<usize> {
         // The lowest bits are flags.
         usize::try_from(self.helper).ok().map(|helper| helper & !7)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn uncolored_drops_bits_up_to_the_remapped_bit() {
-        for bit in 0..4 {
-            let address = 0x4000_1234_5678_u64;
-            let word = address << (REMAPPED_SHIFT + 1 + bit) | 1 << (REMAPPED_SHIFT + bit);
-            // The bits for marking and storing (0x5f0) are below the remapped bits.
-            assert_eq!(uncolored(word | 0x5f0), address);
-        }
-        assert_eq!(uncolored(0), 0);
     }
 }

@@ -1,7 +1,7 @@
 //! The system call in which a thread waits for input or output, and the file or connection that it waits for.
 //!
-//! Sources: proc(5), `/proc/PID/task/TID/syscall`, `/proc/PID/fd` and `/proc/PID/net/tcp`; the kernel's
-//! arch/x86/entry/syscalls/syscall_64.tbl; poll(2).
+//! Sources: proc(5), `/proc/PID/task/TID/syscall`, `/proc/PID/fd` and `/proc/PID/net/tcp`; poll(2). The numbers of system
+//! calls depend on the processor, and older processors have some calls that newer ones lack.
 
 use std::{
     collections::HashMap,
@@ -76,6 +76,28 @@ fn call_of_text(text: &str) -> Option<(u32, [u64; 2])> {
     Some((number, [argument()?, argument()?]))
 }
 
+/// Numbers of the calls that wait for an array of `pollfd`, and of the other calls that wait for several files.
+#[cfg(target_arch = "x86_64")]
+const POLL: [i64; 2] = [libc::SYS_poll, libc::SYS_ppoll];
+#[cfg(target_arch = "x86_64")]
+const SELECT: [i64; 5] = [
+    libc::SYS_select,
+    libc::SYS_pselect6,
+    libc::SYS_epoll_wait,
+    libc::SYS_epoll_pwait,
+    libc::SYS_epoll_pwait2,
+];
+#[cfg(not(target_arch = "x86_64"))]
+const POLL: [i64; 1] = [libc::SYS_ppoll];
+#[cfg(not(target_arch = "x86_64"))]
+const SELECT: [i64; 3] = [libc::SYS_pselect6, libc::SYS_epoll_pwait, libc::SYS_epoll_pwait2];
+
+/// Returns whether a system call with this number waits until one of several files is ready.
+pub(crate) fn waits_for_files(number: u32) -> bool {
+    let number = i64::from(number);
+    POLL.contains(&number) || SELECT.contains(&number)
+}
+
 /// Returns the operation of a system call and the descriptor of its file, if the call waits for exactly one file. `word`
 /// reads the first 8 bytes at the address that is its first argument.
 pub(crate) fn file_of_call(
@@ -85,17 +107,25 @@ pub(crate) fn file_of_call(
 ) -> Option<(Operation, u32)> {
     /// `POLLIN` of poll(2).
     const POLLIN: u64 = 1;
-    let operation = match number {
-        // read, pread64, readv, recvfrom, recvmsg, preadv
-        0 | 17 | 19 | 45 | 47 | 295 => Operation::Read,
-        // write, pwrite64, writev, sendto, sendmsg, pwritev, fsync, fdatasync
-        1 | 18 | 20 | 44 | 46 | 296 | 74 | 75 => Operation::Write,
-        // accept, accept4
-        43 | 288 => Operation::Accept,
-        42 => Operation::Connect,
-        // poll and ppoll of one descriptor. The low 32 bits of the pollfd are the descriptor, and the events
-        // follow.
-        7 | 271 if second == 1 => {
+    let operation = match i64::from(number) {
+        libc::SYS_read
+        | libc::SYS_pread64
+        | libc::SYS_readv
+        | libc::SYS_preadv
+        | libc::SYS_recvfrom
+        | libc::SYS_recvmsg => Operation::Read,
+        libc::SYS_write
+        | libc::SYS_pwrite64
+        | libc::SYS_writev
+        | libc::SYS_pwritev
+        | libc::SYS_sendto
+        | libc::SYS_sendmsg
+        | libc::SYS_fsync
+        | libc::SYS_fdatasync => Operation::Write,
+        libc::SYS_accept | libc::SYS_accept4 => Operation::Accept,
+        libc::SYS_connect => Operation::Connect,
+        // A poll of one descriptor. The low 32 bits of the pollfd are the descriptor, and the events follow.
+        number if POLL.contains(&number) && second == 1 => {
             let pollfd = word()?;
             let reads = pollfd >> 32 & POLLIN != 0;
             let operation = if reads { Operation::Read } else { Operation::Write };
@@ -189,21 +219,26 @@ mod tests {
 
     #[test]
     fn calls_are_decoded_to_operation_and_descriptor() {
-        let decode = |text| {
+        let decode = |text: &str| {
             let (number, arguments) = call_of_text(text)?;
             file_of_call(number, arguments, || None)
         };
+        let call = |number: i64, arguments: &str| decode(&format!("{number} {arguments}"));
         assert_eq!(
-            decode("0 0x5 0x7ffd 0x10 0x0 0x0 0x0 0x7ffe 0x7fff"),
+            call(libc::SYS_read, "0x5 0x7ffd 0x10 0x0 0x0 0x0 0x7ffe 0x7fff"),
             Some((Operation::Read, 5))
         );
-        assert_eq!(decode("44 0x9 0x7ffd 0x10"), Some((Operation::Write, 9)));
-        assert_eq!(decode("288 0x7 0x0"), Some((Operation::Accept, 7)));
-        for other in ["running", "-1 0x7ffe 0x7fff", "202 0x1 0x2", "7 0x10 0x2", "7 0x10 0x1", ""]
-        {
+        assert_eq!(call(libc::SYS_sendto, "0x9 0x7ffd 0x10"), Some((Operation::Write, 9)));
+        assert_eq!(call(libc::SYS_accept4, "0x7 0x0"), Some((Operation::Accept, 7)));
+        for other in ["running", "-1 0x7ffe 0x7fff", ""] {
             assert_eq!(decode(other), None, "{other}");
         }
-        let poll = file_of_call(7, [0x1000, 1], || Some(POLLIN_OF_DESCRIPTOR_12));
+        assert_eq!(call(libc::SYS_futex, "0x1 0x2"), None);
+        // A poll of two descriptors, and one whose descriptor cannot be read.
+        assert_eq!(call(libc::SYS_ppoll, "0x10 0x2"), None);
+        assert_eq!(call(libc::SYS_ppoll, "0x10 0x1"), None);
+        let poll = libc::SYS_ppoll as u32;
+        let poll = file_of_call(poll, [0x1000, 1], || Some(POLLIN_OF_DESCRIPTOR_12));
         assert_eq!(poll, Some((Operation::Read, 12)));
     }
 

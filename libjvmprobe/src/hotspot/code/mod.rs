@@ -17,7 +17,6 @@
 pub(super) mod cache;
 pub(super) mod fill;
 pub(super) mod heap;
-mod instructions;
 mod lookup;
 pub(super) mod monitors;
 mod scopes;

@@ -13,10 +13,10 @@ use crate::{
             Inlining,
             cache::Blobs,
             heap::{Heap, heaps},
-            instructions::FRAME_POINTER,
         },
         compressed::Stream,
         pages::Pages,
+        processor::FRAME_POINTER,
         resolved::Layout,
     },
 };

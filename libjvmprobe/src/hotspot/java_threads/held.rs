@@ -1,7 +1,7 @@
 //! The monitors that a thread holds, by the frames that have entered them.
 //!
 //! Sources: hotspot/share/runtime/{vframe,basicLock,synchronizer}.{hpp,cpp}, oops/markWord.hpp;
-//! cpu/x86/frame_x86.hpp. An interpreted frame lists its monitors below its fixed part; for a compiled frame,
+//! `hotspot::processor`. An interpreted frame lists its monitors below its fixed part; for a compiled frame,
 //! the debug information of its code contains their locations ([`MonitorLookup`]). A listed monitor is not
 //! always held: the thread may wait to enter it, or may have released it in `Object.wait`. Whether the thread
 //! holds the monitor is therefore read from the object's header, the object's monitor and the thread's lock

@@ -15,6 +15,7 @@ use crate::{
         layout::Item,
         loaded::at,
         pages::Pages,
+        processor::monitors_slot,
         references::{References, first_characters},
         resolved::Layout,
         threads,
@@ -151,8 +152,7 @@ pub(in crate::hotspot) struct Reader {
     symbol_body: u64,
     pub(super) has_handles: bool,
     pub(super) has_owner_numbers: bool,
-    /// Number of words below the frame pointer at which an interpreted frame refers to its list of monitors
-    /// (`interpreter_frame_monitor_block_top_offset`, frame_x86.hpp).
+    /// Number of words below the frame pointer at which an interpreted frame refers to its list of monitors.
     pub(super) monitors_slot: u64,
     classes: NumberMap<Addr, ClassInfo>,
     /// Offsets of fields, each with the Klass that declares them.
@@ -175,8 +175,7 @@ impl Reader {
             symbol_body: layout.get(Item::SymbolBody)?,
             has_handles: layout.major >= FIRST_WITH_HANDLES,
             has_owner_numbers: layout.major >= FIRST_WITH_OWNER_NUMBERS,
-            // Since JDK 9, a frame contains the class's mirror, too.
-            monitors_slot: if layout.is_jdk_8() { 8 } else { 9 },
+            monitors_slot: monitors_slot(layout.major),
             classes: NumberMap::default(),
             thread: None,
             holder: None,

@@ -1,7 +1,7 @@
 //! Frames in a `StackChunk`.
 //!
 //! Sources: hotspot/share/oops/stackChunkOop.inline.hpp, runtime/{stackChunkFrameStream.inline,continuationFreezeThaw}.
-//! {hpp,cpp}, cpu/x86/{stackChunkFrameStream_x86,continuationFreezeThaw_x86}.inline.hpp, cpu/x86/frame_x86.hpp.
+//! {hpp,cpp}, cpu/x86/{stackChunkFrameStream_x86,continuationFreezeThaw_x86}.inline.hpp; the same of aarch64.
 //!
 //! A chunk contains copies of frames that were on a stack. The fields `sp` and `bottom` of the chunk are the
 //! index of their first word and the index after their last word. The word below each frame is the address at
@@ -18,6 +18,7 @@ use crate::{
         layout::Item,
         loaded::at,
         pages::Pages,
+        processor::{BYTECODE, LOCALS},
         resolved::Layout,
     },
 };
@@ -34,8 +35,6 @@ const METADATA: i64 = 2;
 /// Words of an interpreted frame, relative to the frame pointer.
 const SENDER_SP: i64 = -1;
 const METHOD: i64 = -3;
-const LOCALS: i64 = -7;
-const BYTECODE: i64 = -8;
 /// Distance from the frame pointer of an interpreted frame to the stack pointer of its caller, in words.
 const CALLER: i64 = 2;
 

@@ -1,7 +1,7 @@
 //! Decides what a wait was for: from the thread's state, its system call, what the JVM stores about it, and its stack.
 
 use crate::{
-    process::blocking_call::{Operation, file_of_call},
+    process::blocking_call::{Operation, file_of_call, waits_for_files},
     stack::Frame,
     trace::waits::{
         event::{THROTTLED, UNSEEN, wait_event},
@@ -22,8 +22,9 @@ const SAFEPOINT: [&str; 6] = [
     "HandshakeState::process_by_self",
 ];
 
-/// Functions of the kernel that bring memory back.
-const PAGE_FAULT: [&str; 3] = ["handle_mm_fault", "do_user_addr_fault", "asm_exc_page_fault"];
+/// Functions of the kernel that bring memory back, on x86-64 and aarch64.
+const PAGE_FAULT: [&str; 5] =
+    ["handle_mm_fault", "do_user_addr_fault", "asm_exc_page_fault", "do_page_fault", "el0_da"];
 
 /// Reason of a wait, before names are looked up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,13 +56,10 @@ pub(super) fn reason(
         return Reason::Of(Kind::PageFault);
     }
     let call = event.call.unsigned_abs();
-    match call {
-        // futex
-        202 => return Reason::Of(of_futex(event, stack, by_vm_thread)),
-        // nanosleep, clock_nanosleep
-        35 | 230 => return Reason::Of(Kind::Sleep),
-        // wait4, waitid
-        61 | 247 => return Reason::Of(Kind::Child),
+    match i64::from(call) {
+        libc::SYS_futex => return Reason::Of(of_futex(event, stack, by_vm_thread)),
+        libc::SYS_nanosleep | libc::SYS_clock_nanosleep => return Reason::Of(Kind::Sleep),
+        libc::SYS_wait4 | libc::SYS_waitid => return Reason::Of(Kind::Child),
         _ => {}
     }
     if let Some((operation, descriptor)) =
@@ -69,11 +67,7 @@ pub(super) fn reason(
     {
         return Reason::File(operation, descriptor);
     }
-    match call {
-        // poll, select, epoll_wait, pselect6, ppoll, epoll_pwait, epoll_pwait2
-        7 | 23 | 232 | 270 | 271 | 281 | 441 => Reason::Of(Kind::Poll),
-        _ => Reason::Of(Kind::Unknown),
-    }
+    Reason::Of(if waits_for_files(call) { Kind::Poll } else { Kind::Unknown })
 }
 
 /// Returns the kind of an operation on a file whose name is `file`; `None` if the file is not open any more.

@@ -61,8 +61,6 @@ const MAX_HELD: Duration = Duration::from_millis(1500);
 const RELEASE_INTERVAL: Duration = Duration::from_millis(20);
 /// Name of the JVM's thread that runs safepoints.
 const VM_THREAD: &str = "VM Thread";
-/// futex(2).
-const FUTEX: i32 = 202;
 
 /// Options of a trace of waits.
 #[derive(Clone, Copy, Debug)]
@@ -559,8 +557,9 @@ fn is_same_place(one: &[Frame], other: &[Frame]) -> bool {
 /// Whether the thread in which a wait was ended has ended it. If an interrupt ended the wait, for example that of a timer,
 /// the thread was only interrupted. `kernel` are the kernel's frames at that time.
 fn may_be_waker(event: &wait_event, waker: &waker, kernel: &[Frame]) -> bool {
+    let is_futex = |call: i32| i64::from(call) == libc::SYS_futex;
     let is_same_futex =
-        waker.call == FUTEX && event.call == FUTEX && waker.address == event.args[0];
+        is_futex(waker.call) && is_futex(event.call) && waker.address == event.args[0];
     // Without the kernel's symbols, interrupts cannot be recognized.
     let is_unnamed = |frame: &Frame| frame.name.starts_with("[unknown");
     let is_interrupt = |frame: &Frame| {

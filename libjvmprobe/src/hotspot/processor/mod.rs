@@ -1,4 +1,4 @@
-//! Instructions of compiled code: selects the processor that this library is compiled for.
+//! What depends on the processor in the data of HotSpot: selects the processor that this library is compiled for.
 
 #[cfg(not(target_arch = "aarch64"))]
 mod x86_64;
