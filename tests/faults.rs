@@ -12,7 +12,7 @@ use std::{
 use jvmprobe_tests::{
     container::Container,
     load::Load,
-    proc::{breakpoints, probes_leaked},
+    proc::{assert_no_breakpoints, breakpoints, probes_leaked},
     run_alone,
     runtimes::named,
     tool::{self, Tool, assert_traced, binary},
@@ -309,11 +309,7 @@ fn killed_tool_leaves_no_probes_or_bpf_objects() {
         let output = trace.wait();
         assert!(!output.status.success(), "{tool}: {output:?}");
         held.assert_gone();
-        let begin = Instant::now();
-        while breakpoints(pid, runtime) > 0 {
-            assert!(begin.elapsed() < Duration::from_secs(10), "{tool}: probes are still attached");
-            std::thread::sleep(Duration::from_millis(50));
-        }
+        assert_no_breakpoints(pid, runtime, tool);
     }
     load.run(0.1);
     load.quit();

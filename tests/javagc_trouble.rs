@@ -17,7 +17,7 @@ use jvmprobe_tests::{
     fake::Fake,
     gclog,
     load::{Load, classes},
-    proc::{breakpoints, probes_leaked},
+    proc::{assert_no_breakpoints, breakpoints, probes_leaked},
     run_alone, run_beside_others,
     runtimes::{Runtime, named},
     tool::{self, Tool, assert_refused, binary},
@@ -468,13 +468,11 @@ fn no_breakpoint_remains_after_interrupt_or_kill() {
         } else {
             assert!(tool.interrupt().status.success());
         }
-        // The kernel may remove the breakpoints of a killed tool some time after the tool's end.
-        let deadline = Instant::now() + Duration::from_secs(30);
-        let left = || breakpoints(load.pid(), named("temurin-17"));
-        while left() > 0 && Instant::now() < deadline {
-            thread::sleep(Duration::from_millis(200));
-        }
-        assert_eq!(left(), 0, "after, kill: {kill}");
+        assert_no_breakpoints(
+            load.pid(),
+            named("temurin-17"),
+            if kill { "SIGKILL" } else { "SIGINT" },
+        );
     }
     assert!(probes_leaked() <= leaked, "see dmesg");
     // The JVM still works.

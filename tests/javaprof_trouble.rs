@@ -19,7 +19,7 @@ use jvmprobe_tests::{
     fake::Fake,
     folded::{self, Line},
     load::{FRAMES, Load, classes},
-    proc::{breakpoints, cpu_seconds, probes_leaked, threads},
+    proc::{assert_no_breakpoints, breakpoints, cpu_seconds, probes_leaked, threads},
     run_alone, run_beside_others,
     runtimes::{Runtime, named, of_unstable},
     stackload::compile_native,
@@ -604,7 +604,7 @@ fn no_probes_or_files_remain_after_any_signal() {
         tool.signal(signal);
         assert_eq!(tool.wait().status.success(), signal != Signal::KILL, "{signal:?}");
         held.assert_gone();
-        assert_eq!(breakpoints(), 0, "{signal:?}");
+        assert_no_breakpoints(pid, named("temurin-17"), &format!("{signal:?}"));
         assert_eq!(files_left(pid, pid), [] as [PathBuf; 0], "{signal:?}");
     }
     // The JVM still works.
@@ -663,12 +663,8 @@ fn concurrent_profiles_of_one_jvm_do_not_interfere() {
         }
         assert_eq!(files_left(pid, pid), [] as [PathBuf; 0], "{round}");
     }
-    // The JVM still runs, and its code is unmodified. The tools of other tests may have probes in the same file for a while.
-    let until = Instant::now() + Duration::from_secs(60);
-    while breakpoints(pid, named("temurin-17")) > 0 {
-        assert!(Instant::now() < until, "breakpoints are left");
-        thread::sleep(Duration::from_millis(200));
-    }
+    // The JVM still runs, and its code is unmodified.
+    assert_no_breakpoints(pid, named("temurin-17"), "four tools at once");
     assert!(probes_leaked() <= leaked, "see dmesg");
     load.kill();
 }

@@ -1,6 +1,13 @@
 //! Process data from /proc, which tests use as reference.
 
-use std::{collections::BTreeMap, fs, os::unix::fs::FileExt, process::Command};
+use std::{
+    collections::BTreeMap,
+    fs,
+    os::unix::fs::FileExt,
+    process::Command,
+    thread,
+    time::{Duration, Instant},
+};
 
 use crate::runtimes::Runtime;
 
@@ -51,6 +58,20 @@ pub fn probes_leaked() -> usize {
     assert!(log.status.success(), "{log:?}");
     let log = String::from_utf8_lossy(&log.stdout);
     log.lines().filter(|line| line.contains("leaking uprobe")).count()
+}
+
+/// Waits until no probe is in a JVM's code. The kernel may remove the breakpoints of a killed tool some time after the
+/// tool's end, and the tools of other tests may have probes in the same file for a while. `after` says what should have
+/// removed them.
+///
+/// # Panics
+/// If there are breakpoints after a minute.
+pub fn assert_no_breakpoints(pid: u32, runtime: &Runtime, after: &str) {
+    let until = Instant::now() + Duration::from_secs(60);
+    while breakpoints(pid, runtime) > 0 {
+        assert!(Instant::now() < until, "{after}: probes are still attached");
+        thread::sleep(Duration::from_millis(100));
+    }
 }
 
 /// Returns the number of bytes in a JVM's mapped libjvm.so code that differ from the file. They are
