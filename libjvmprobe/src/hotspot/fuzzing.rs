@@ -406,7 +406,7 @@ pub(crate) fn everything(given: &[u8]) {
         let _ = heap::used_at_gc_end(base, &data, Collector::Serial);
     }
     let _ = ThreadLayout::read(&layout);
-    let _ = threads::read(&memory, &layout);
+    let _ = threads::read(&memory, &layout, &mut threads::ThreadArray::default());
     let _ = threads::have_begun(&memory, &layout);
     let until = Instant::now() + Duration::from_secs(1);
     let _ = Reader::new(&memory, &layout).and_then(|mut reader| reader.strings(until));

@@ -22,7 +22,7 @@ use crate::{
         perfdata::PerfData,
         resolved::Layout,
         sizes::{ClassCounts, HeapCounters},
-        threads::{self, ThreadBytes, ThreadLayout},
+        threads::{self, ThreadArray, ThreadBytes, ThreadLayout},
     },
     names::clean,
     process::{LibJvm, Target, core_file::CoreFile, memory::Memory},
@@ -271,12 +271,13 @@ impl HotSpot {
         ThreadLayout::read(&self.layout)
     }
 
-    /// Returns the number of bytes that each Java thread has allocated so far.
+    /// Returns the number of bytes that each Java thread has allocated so far. `last` is the array of threads of the last
+    /// call.
     ///
     /// # Errors
     /// [`Error::Layout`] naming the missing field, [`Error::Memory`] if the JVM has exited.
-    pub(crate) fn thread_bytes(&self) -> Result<Vec<ThreadBytes>> {
-        threads::read(&self.memory, &self.layout)
+    pub(crate) fn thread_bytes(&self, last: &mut ThreadArray) -> Result<Vec<ThreadBytes>> {
+        threads::read(&self.memory, &self.layout, last)
     }
 
     /// Returns the innermost Java frame of a thread that has left Java code, for example for a system call; `None` if the

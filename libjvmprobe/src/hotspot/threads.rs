@@ -27,6 +27,8 @@ const MAX_TRIES: u32 = 8;
 /// Maximum number of attempts to read the list of threads if the list is unreadable in each attempt, because
 /// the JVM has freed it.
 const MAX_LIST_TRIES: u32 = 64;
+/// Maximum number of threads of an array that is compared with its last contents, word by word.
+const MAX_AGAIN: usize = 250;
 
 /// Offsets in bytes of a Thread's allocation counters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,18 +114,22 @@ impl ThreadLayout {
 
 /// Returns all Java threads with the bytes they have allocated. Threads that start or exit meanwhile
 /// may be missing. The list of threads is read a second time, and threads that it no longer contains are
-/// dropped, because the memory of an exited thread may be reused.
+/// dropped, because the memory of an exited thread may be reused. `last` is the array of threads of the last reading.
 ///
 /// # Errors
 /// [`Error::Layout`] if HotSpot has none of the known thread lists.
-pub(super) fn read(memory: &Memory, layout: &Layout) -> Result<Vec<ThreadBytes>> {
+pub(super) fn read(
+    memory: &Memory,
+    layout: &Layout,
+    last: &mut ThreadArray,
+) -> Result<Vec<ThreadBytes>> {
     let fields = ThreadLayout::read(layout)?;
-    let threads = addresses(memory, layout)?;
+    let threads = addresses_again(memory, layout, last)?;
     let bytes = fields.bytes(memory, &threads).into_iter().zip(threads);
     let mut threads: Vec<_> = bytes
         .filter_map(|(allocated, thread)| Some(ThreadBytes { thread, allocated: allocated? }))
         .collect();
-    let still: HashSet<_> = addresses(memory, layout)?.into_iter().collect();
+    let still: HashSet<_> = addresses_again(memory, layout, last)?.into_iter().collect();
     threads.retain(|thread| still.contains(&thread.thread));
     Ok(threads)
 }
@@ -140,11 +146,31 @@ pub(super) fn have_begun(memory: &Memory, layout: &Layout) -> Result<bool> {
 /// Returns the addresses of the JavaThreads.
 ///
 /// # Errors
-/// The errors of [`read`].
+/// [`Error::Layout`] if HotSpot has none of the known thread lists.
 pub(super) fn addresses(memory: &Memory, layout: &Layout) -> Result<Vec<Addr>> {
-    if !layout.has(Item::ThreadList) || layout.has(Item::ThreadsList) {
-        return array(memory, layout);
+    addresses_again(memory, layout, &mut ThreadArray::default())
+}
+
+/// Returns the addresses of the JavaThreads. If the JVM's array of threads is still `last`, one request is enough to read it.
+///
+/// # Errors
+/// The errors of [`addresses`].
+pub(super) fn addresses_again(
+    memory: &Memory,
+    layout: &Layout,
+    last: &mut ThreadArray,
+) -> Result<Vec<Addr>> {
+    if layout.has(Item::ThreadList) && !layout.has(Item::ThreadsList) {
+        return linked(memory, layout);
     }
+    if !last.is_current(memory, layout)? {
+        *last = array(memory, layout)?;
+    }
+    Ok(last.threads.iter().copied().filter(|&thread| thread != Addr(0)).collect())
+}
+
+/// Reads the linked list of threads of JDK 8.
+fn linked(memory: &Memory, layout: &Layout) -> Result<Vec<Addr>> {
     let next = layout.get(Item::NextThread)?;
     let mut thread = memory.pointer(layout.address(Item::ThreadList)?)?;
     let mut threads = Vec::new();
@@ -162,8 +188,45 @@ pub(super) fn addresses(memory: &Memory, layout: &Layout) -> Result<Vec<Addr>> {
     Ok(threads)
 }
 
-/// Reads the array of threads. The JVM replaces it when a thread starts or exits, and may free the old one.
-fn array(memory: &Memory, layout: &Layout) -> Result<Vec<Addr>> {
+/// The array of threads (`ThreadsList`) as it was read. The JVM replaces it when a thread starts or exits, and may free the
+/// old one.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ThreadArray {
+    /// Address of the `ThreadsList`; null before the first reading.
+    list: Addr,
+    /// Address of its array.
+    array: Addr,
+    /// The array's entries, some of which may be null.
+    threads: Vec<Addr>,
+}
+
+impl ThreadArray {
+    /// Reads the array again, and returns whether it is the same. An array at the same address may be another one, so its
+    /// entries are compared, too.
+    fn is_current(&self, memory: &Memory, layout: &Layout) -> Result<bool> {
+        if self.list == Addr(0) || self.threads.len() > MAX_AGAIN {
+            return Ok(false);
+        }
+        let list_at = layout.address(Item::ThreadsList)?;
+        let [length, array] = fields(layout, self.list)?;
+        // The words are read in this order.
+        let mut addrs = vec![list_at, length, array];
+        addrs
+            .extend((0..self.threads.len() as u64).map(|i| Addr(self.array.0.wrapping_add(8 * i))));
+        addrs.push(list_at);
+        let words: Option<Vec<_>> = memory.words(&addrs)?.into_iter().collect();
+        Ok(words.is_some_and(|words| match &words[..] {
+            [list, length, array, threads @ .., list_after] => {
+                [*list, *array, *list_after] == [self.list.0, self.array.0, self.list.0]
+                    && *length as u32 as usize == self.threads.len()
+                    && self.threads.iter().zip(threads).all(|(thread, word)| thread.0 == *word)
+            }
+            _ => false,
+        }))
+    }
+}
+
+fn array(memory: &Memory, layout: &Layout) -> Result<ThreadArray> {
     let list_at = layout.address(Item::ThreadsList)?;
     let mut tries = 0;
     loop {
@@ -179,24 +242,28 @@ fn array(memory: &Memory, layout: &Layout) -> Result<Vec<Addr>> {
     }
 }
 
-fn of_list(memory: &Memory, layout: &Layout, list: Addr) -> Result<Vec<Addr>> {
-    let at = |field| -> Result<Addr> {
-        let offset = layout.get(field)?;
-        list.checked_add(offset)
-            .ok_or_else(|| Error::layout("the address of the thread list overflows"))
-    };
+fn of_list(memory: &Memory, layout: &Layout, list: Addr) -> Result<ThreadArray> {
     if list == Addr(0) {
-        return Ok(Vec::new());
+        return Ok(ThreadArray::default());
     }
-    // The length is the lower half of the first word.
-    let fields = memory.words(&[at(Item::ThreadsLength)?, at(Item::ThreadsArray)?])?;
-    let &[Some(length), Some(threads)] = &fields[..] else {
+    let words = memory.words(&fields(layout, list)?)?;
+    let &[Some(length), Some(array)] = &words[..] else {
         return Err(Error::not_mapped(list, 8));
     };
-    let (length, threads) = (length as u32 as usize, Addr(threads));
-    let words = memory.read(threads, length.min(MAX_THREADS) * 8)?;
-    let word = |bytes: &[u8]| Some(Addr(u64::from_ne_bytes(bytes.try_into().ok()?)));
-    Ok(words.chunks_exact(8).filter_map(word).filter(|&thread| thread != Addr(0)).collect())
+    let (length, array) = (length as u32 as usize, Addr(array));
+    let bytes = memory.read(array, length.min(MAX_THREADS) * 8)?;
+    let (words, _) = bytes.as_chunks();
+    let threads = words.iter().map(|&word| Addr(u64::from_ne_bytes(word))).collect();
+    Ok(ThreadArray { list, array, threads })
+}
+
+/// Returns the addresses of the length and of the array of a `ThreadsList`. The length is the lower half of its word.
+fn fields(layout: &Layout, list: Addr) -> Result<[Addr; 2]> {
+    let at = |field| {
+        let field = list.checked_add(layout.get(field)?);
+        field.ok_or_else(|| Error::layout("the address of the thread list overflows"))
+    };
+    Ok([at(Item::ThreadsLength)?, at(Item::ThreadsArray)?])
 }
 
 #[cfg(test)]
@@ -215,7 +282,11 @@ mod tests {
         image.field("ThreadLocalAllocBuffer", "_top", 8);
         list(&mut image, [first, second]);
         image.finish();
-        let threads = read(&own_memory(), &image.read().unwrap()).unwrap();
+        let mut last = ThreadArray::default();
+        let layout = image.read().unwrap();
+        let first = read(&own_memory(), &layout, &mut last).unwrap();
+        let threads = read(&own_memory(), &layout, &mut last).unwrap();
+        assert_eq!(first, threads, "the second reading");
         threads.iter().map(|thread| thread.allocated).collect()
     }
 
@@ -251,6 +322,35 @@ mod tests {
             image.field("ThreadsList", "_threads", 8);
         });
         assert_eq!(bytes, [600, 1000]);
+    }
+
+    #[test]
+    fn changed_thread_array_is_read_again() {
+        let mut image = Image::new();
+        let array = image.put(&[1, 2, 3]);
+        let list = image.put(&[2, array.0]);
+        let list_at = image.put(&[list.0]);
+        image.static_field("ThreadsSMRSupport", "_java_thread_list", list_at);
+        image.field("ThreadsList", "_length", 0);
+        image.field("ThreadsList", "_threads", 8);
+        image.finish();
+        let (memory, layout) = (own_memory(), image.read().unwrap());
+        let mut last = ThreadArray::default();
+        let mut now = || addresses_again(&memory, &layout, &mut last).unwrap();
+        assert_eq!(now(), [Addr(1), Addr(2)]);
+        // The list at the same address has another length, another entry, another array.
+        image.overwrite(list, 3);
+        assert_eq!(now(), [Addr(1), Addr(2), Addr(3)]);
+        image.overwrite(Addr(array.0 + 8), 9);
+        assert_eq!(now(), [Addr(1), Addr(9), Addr(3)]);
+        let other = image.put(&[5, 6, 7]);
+        image.overwrite(Addr(list.0 + 8), other.0);
+        assert_eq!(now(), [Addr(5), Addr(6), Addr(7)]);
+        let other = image.put(&[1, array.0]);
+        image.overwrite(list_at, other.0);
+        assert_eq!(now(), [Addr(1)]);
+        image.overwrite(list_at, 0);
+        assert_eq!(now(), []);
     }
 
     #[test]

@@ -16,7 +16,13 @@ use super::{
 };
 use crate::{
     Addr, Error, Result,
-    hotspot::{HotSpot, layout::Item, loaded::at, pages::Pages, threads},
+    hotspot::{
+        HotSpot,
+        layout::Item,
+        loaded::at,
+        pages::Pages,
+        threads::{ThreadArray, addresses_again},
+    },
     process::reader::within,
 };
 
@@ -88,6 +94,8 @@ pub struct ThreadCounter {
     vtables: Vec<u64>,
     /// Pages that the last count needed.
     needed: Vec<Addr>,
+    /// The array of threads of the last count.
+    array: ThreadArray,
 }
 
 impl HotSpot {
@@ -99,7 +107,7 @@ impl HotSpot {
         let reader = Reader::new(&self.memory, &self.layout)?;
         let vtable = |item| Some(self.layout.try_address(item)?.0.wrapping_add(VTABLE));
         let vtables = VISIBLE.into_iter().filter_map(vtable).collect();
-        Ok(ThreadCounter { reader, vtables, needed: Vec::new() })
+        Ok(ThreadCounter { reader, vtables, needed: Vec::new(), array: ThreadArray::default() })
     }
 }
 
@@ -115,7 +123,8 @@ impl ThreadCounter {
         within(max_time, || {
             let memory = self.reader.memory.clone();
             let mut counts = ThreadCounts::new();
-            let threads = threads::addresses(&memory, &self.reader.layout)?;
+            let layout = &self.reader.layout;
+            let threads = addresses_again(&memory, layout, &mut self.array)?;
             let mut needed = std::mem::take(&mut self.needed);
             let mut unread = Pages::scattered(&memory).read_repeatedly(&mut needed, |pages| {
                 self.add(pages, &threads, &mut counts, until)

@@ -5,7 +5,10 @@ use std::collections::{HashMap, HashSet};
 use crate::{
     Addr, Error, Pid, Result,
     bpf::{clock, walker::Walker},
-    hotspot::{HotSpot, classes::ClassLayout, objects::Objects, thread_names::ThreadNames},
+    hotspot::{
+        HotSpot, classes::ClassLayout, objects::Objects, thread_names::ThreadNames,
+        threads::ThreadArray,
+    },
     stack::{native::Files, raw::RawStack},
     sys::budget::Budget,
     trace::allocations::{
@@ -30,6 +33,8 @@ pub struct Jvm {
     collections_at: Option<Addr>,
     names: Names,
     threads: ThreadNames,
+    /// The array of threads of the last reading of what they have allocated.
+    thread_array: ThreadArray,
     /// The JVM's stacks, if they are walked.
     pub(crate) stacks: Option<Stacks>,
     totals: JvmTotals,
@@ -68,6 +73,7 @@ impl Jvm {
             pid,
             names: Names::default(),
             threads: ThreadNames::new(hotspot),
+            thread_array: ThreadArray::default(),
             stacks,
             totals: JvmTotals::new(pid, options, budget.clone(), clock::monotonic_ns()),
             exact: options.exact,
@@ -219,7 +225,7 @@ impl Jvm {
         counted: &[&'a Counted],
     ) -> Vec<&'a Counted> {
         // The threads are read after `counted`, so a thread that has started in between is in `threads` only.
-        let threads = hotspot.thread_bytes();
+        let threads = hotspot.thread_bytes(&mut self.thread_array);
         let what = "the allocation of its threads";
         let Some(threads) = ok_or_log(self.pid, what, threads) else { return Vec::new() };
         self.totals.update_in_flight(&threads, counted)

@@ -20,7 +20,7 @@ use crate::{
         spans::SpanSources,
         stops::{self, Stop},
     },
-    hotspot::HotSpot,
+    hotspot::{HotSpot, threads::ThreadArray},
     jvms::{ByKey, Followed, Lost, Reading, Tool},
     process::Target,
     stack::native::Files,
@@ -399,7 +399,10 @@ impl<S: Sink> Tracer<S> {
         }
         let walks = stacks.as_ref().is_some_and(Stacks::can_be_named);
         let layout = kernel_layout(hotspot, walks)?;
-        let before = if self.options.exact { Vec::new() } else { hotspot.thread_bytes()? };
+        let before = match self.options.exact {
+            true => Vec::new(),
+            false => hotspot.thread_bytes(&mut ThreadArray::default())?,
+        };
         let options = Options { by_stack: stacks.is_some(), ..self.options };
         let jvm = Jvm::new(pid, hotspot, options, stacks, &self.memory)?;
         if self.begin.is_none() {
