@@ -5,6 +5,7 @@ use std::{
     fs,
     io::{BufRead, BufReader, Read},
     os::unix::process::CommandExt,
+    path::PathBuf,
     process::{Child, ChildStderr, Command, Stdio},
     sync::{
         Arc,
@@ -289,6 +290,61 @@ fn killed_plugin_leaves_no_tool_behind() {
     for entry in fs::read_dir(cluster.laptop().with_file_name("tmp")).unwrap().flatten() {
         fs::remove_dir_all(entry.path()).unwrap();
     }
+    cluster.assert_nothing_is_left();
+}
+
+/// Makes a tar archive. Its first argument is a directory outside of the one to which it is extracted. Only the last file
+/// is one that the user has asked for.
+const HOSTILE_ARCHIVE: &str = r#"
+import io, sys, tarfile
+home, archive = sys.argv[1], tarfile.open(fileobj=sys.stdout.buffer, mode="w|")
+def add(name, kind=tarfile.REGTYPE, link="", data=b"evil"):
+    member = tarfile.TarInfo(name)
+    member.type, member.linkname, member.mode = kind, link, 0o777
+    member.size = len(data) if kind == tarfile.REGTYPE else 0
+    archive.addfile(member, io.BytesIO(data))
+add("../escaped")
+add("../../home/escaped")
+add(home + "/absolute")
+add("directory", tarfile.SYMTYPE, home)
+add("directory/through")
+add("symbolic.html", tarfile.SYMTYPE, home + "/secret")
+add("hard.html", tarfile.LNKTYPE, home + "/secret")
+add("fifo.html", tarfile.FIFOTYPE)
+add(".profile")
+add("unwanted.html")
+add("cpu.html", data=b"a profile")
+archive.close()
+"#;
+
+#[test]
+fn hostile_archive_changes_only_the_files_that_were_asked_for() {
+    run_beside_others();
+    let mut cluster = cluster_with_daemon();
+    fs::write(cluster.home().join("secret"), "a secret").unwrap();
+    let mut archive = Command::new("python3");
+    let archive = archive.args(["-c", HOSTILE_ARCHIVE]).arg(cluster.home()).output().unwrap();
+    assert!(archive.status.success(), "{archive:?}");
+    // The arguments are: remote --files MARK.
+    cluster.replace_jvmprobed(
+        "echo \"$3\" >&2\nexec /usr/sbin/cat /usr/sbin/archive >&2",
+        &archive.stdout,
+    );
+    let files = ["symbolic.html", "hard.html", "fifo.html", "cpu.html"];
+    let options: Vec<_> = files.iter().flat_map(|file| ["-o", file]).collect();
+    let output = run(&cluster, "prof", &[&["--"], &options[..]].concat());
+    assert_fails(&output, 1, &["copied cpu.html", "not copied", "unwanted.html"]);
+    let names = |folder: PathBuf| {
+        let entries = fs::read_dir(folder).unwrap().flatten();
+        entries.map(|entry| entry.file_name().into_string().unwrap()).collect::<Vec<_>>()
+    };
+    assert_eq!(names(cluster.laptop()), ["cpu.html"]);
+    assert_eq!(fs::read_to_string(cluster.laptop().join("cpu.html")).unwrap(), "a profile");
+    let mut home = names(cluster.home());
+    // kubectl's cache
+    home.retain(|name| name != ".kube");
+    assert_eq!(home, ["secret"]);
+    assert_eq!(fs::read_to_string(cluster.home().join("secret")).unwrap(), "a secret");
     cluster.assert_nothing_is_left();
 }
 

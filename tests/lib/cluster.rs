@@ -148,6 +148,11 @@ impl Cluster {
         self.dir.path().join("state")
     }
 
+    /// Returns the home directory of [`plugin`](Self::plugin).
+    pub fn home(&self) -> PathBuf {
+        self.dir.path().join("home")
+    }
+
     /// Returns the current directory of [`plugin`](Self::plugin).
     pub fn laptop(&self) -> PathBuf {
         self.dir.path().join("laptop")
@@ -170,9 +175,7 @@ impl Cluster {
         let path = [&wrapper, folder, &own].map(|path| path.display().to_string()).join(":");
         command.env("PATH", format!("{path}:{old}"));
         command.env("KUBECONFIG", self.dir.path().join("kubeconfig"));
-        command
-            .env("TMPDIR", self.dir.path().join("tmp"))
-            .env("HOME", self.dir.path().join("home"));
+        command.env("TMPDIR", self.dir.path().join("tmp")).env("HOME", self.home());
         command.env_remove("KUBECTL_JVM_IMAGE").stdin(Stdio::null());
         command
     }
@@ -186,6 +189,23 @@ impl Cluster {
         let wrapper = format!("#!/bin/sh\nexec {shell} '{}' \"$@\"\n", script.display());
         let path = self.dir.path().join("bin/kubectl-jvm");
         fs::write(&path, wrapper).expect("a file");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("chmod");
+    }
+
+    /// Replaces jvmprobed in pods by a shell script. `archive` is a file that the script sees as `/usr/sbin/archive`.
+    ///
+    /// # Panics
+    /// If the files cannot be written.
+    pub fn replace_jvmprobed(&self, script: &str, archive: &[u8]) {
+        let tools = self.dir.path().join("tools");
+        for program in ["sh", "cat"] {
+            fs::copy(Path::new("/bin").join(program), tools.join(program)).expect("a copy");
+        }
+        fs::write(tools.join("archive"), archive).expect("a file");
+        // The file may be a link to the program.
+        let path = tools.join("jvmprobed");
+        fs::remove_file(&path).expect("a file");
+        fs::write(&path, format!("#!/usr/sbin/sh\n{script}\n")).expect("a file");
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("chmod");
     }
 
