@@ -1,4 +1,4 @@
-//! What depends on the processor in the data of HotSpot: selects the processor that this library is compiled for.
+//! Constants and instructions of HotSpot that depend on the processor; those of this build's processor are selected.
 
 #[cfg(not(target_arch = "aarch64"))]
 mod x86_64;
