@@ -336,7 +336,7 @@ fn locks_show_waits_and_hold_times() {
     let records = output.json();
     let lock =
         records.iter().find(|record| record["type"] == "lock" && record["kind"] == "monitor");
-    let lock = lock.unwrap();
+    let lock = lock.unwrap_or_else(|| panic!("no monitor: {}", output.stdout));
     println!("{lock}");
     assert!(text(lock, "on").starts_with("java.lang.Object@0x"), "{lock}");
     // The holder sleeps for 40 ms while it holds the lock.

@@ -9,7 +9,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use crate::{
     Addr, Result,
-    hotspot::{HotSpot, layout::Item},
+    hotspot::{HotSpot, layout::Item, pages::Pages},
     names::clean,
     process::{memory::Memory, reader::within},
 };
@@ -18,9 +18,9 @@ use crate::{
 const MAX_LOCKS: usize = 256;
 /// Number of pointers at the beginning of a `Mutex` among which its name is searched.
 const WORDS: u64 = 32;
-/// Maximum offset of a futex word in a `Mutex`: a pointer to the virtual functions, the owner, and the 88 bytes of mutex and
-/// condition. Each `Mutex` is larger than this.
-const LAST_FUTEX: u64 = 104;
+/// Maximum offset of a futex word in a `Mutex`. Before it are a pointer to the virtual functions, the owner, the mutex of 40
+/// bytes (48 on aarch64), and 44 bytes of the condition. Each `Mutex` is larger than this.
+const LAST_FUTEX: u64 = 108;
 /// Maximum time for reading the locks.
 const MAX_TIME: Duration = Duration::from_millis(500);
 /// Number of locks by which the offset of the names is found.
@@ -63,18 +63,18 @@ fn read(memory: &Memory, array: Addr) -> Result<NativeLocks> {
         .map(Addr)
         .collect();
     let tried = locks.get(..TRIED).unwrap_or(&locks);
-    let offsets = (0..WORDS).map(|word| word * 8);
-    let number = |&offset: &u64| names(memory, tried, offset).len();
-    let offset = offsets.max_by_key(number).filter(|offset| number(offset) * 2 > tried.len());
-    Ok(NativeLocks(offset.map(|offset| names(memory, &locks, offset)).unwrap_or_default()))
+    // Locks and names are in few pages.
+    let pages = &mut Pages::scattered(memory);
+    let offsets = (0..WORDS).map(|word| (names(pages, tried, word * 8).len(), word * 8));
+    let offset = offsets.max().filter(|(number, _)| number * 2 > tried.len());
+    Ok(NativeLocks(offset.map(|(_, offset)| names(pages, &locks, offset)).unwrap_or_default()))
 }
 
 /// Returns the locks that refer to a name at an offset.
-fn names(memory: &Memory, locks: &[Addr], offset: u64) -> BTreeMap<Addr, Arc<str>> {
-    let fields: Vec<_> = locks.iter().filter_map(|lock| lock.checked_add(offset)).collect();
-    let pointers = memory.words(&fields).unwrap_or_default();
-    let named = locks.iter().zip(pointers).filter_map(|(&lock, pointer)| {
-        let name = memory.c_string(Addr(pointer?), MAX_NAME).ok()?;
+fn names(pages: &mut Pages<'_>, locks: &[Addr], offset: u64) -> BTreeMap<Addr, Arc<str>> {
+    let named = locks.iter().filter_map(|&lock| {
+        let pointer = pages.pointer(lock.checked_add(offset)?).ok()?;
+        let name = pages.name(pointer).ok()?;
         is_name(&name).then(|| (lock, clean::name(&name).into()))
     });
     named.collect()
@@ -82,7 +82,9 @@ fn names(memory: &Memory, locks: &[Addr], offset: u64) -> BTreeMap<Addr, Arc<str
 
 /// Whether a text may be the name of a lock.
 fn is_name(text: &str) -> bool {
-    text.ends_with("_lock") && text.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+    text.len() <= MAX_NAME
+        && text.ends_with("_lock")
+        && text.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
 }
 
 #[cfg(test)]
