@@ -89,7 +89,8 @@ fn stored_data_matches_the_jvm_activity() {
     let mut load = Load::start_program(named("temurin-17"), "-XX:+UseSerialGC", "AllocLoad");
     load.ask("go 1 200 2");
     let early = cpu_seconds(load.pid());
-    let tool = daemon.start(&["-F", "99"]);
+    // On an emulated processor, the tracers would exceed the default limit and step down.
+    let tool = daemon.start(&["-F", "99", "--max-cpu", "100"]);
     let before = logged_pauses(&load);
     let begun = cpu_seconds(load.pid());
     let truth = allocated::parse(&load.ask("go 6 1000 2"));
