@@ -138,13 +138,17 @@ static __always_inline bool precedes_return(__u32 insn)
    about to return. */
 __noinline int epilogue_state(struct walker *w)
 {
-	__u32 i, insn, bytes = 0;
+	__u32 i, insn, before = 0, bytes = 0;
 
 	if (!w)
 		return FRAME_COMPLETE;
 	w->end_bytes = 0;
 	if (read_user(w->bytes, 8 * INSN, w->ip))
 		return FRAME_COMPLETE;
+	/* A method that passes an exception on removes its frame and jumps to a stub (RethrowException, aarch64.ad). */
+	if (leaves_method(w, w->ip, insn_at(w, 0)) && !read_user(&before, INSN, w->ip - INSN) &&
+	    (raises_sp(before) || before == LDP_FP_POST_2))
+		return FRAME_LINK;
 	/* Slow path of a return poll: adr x8, X; str x8, [x28, X]; then b or adrp, add, br x8. Code that calls native
 	   code contains the same first two instructions. */
 	i = (insn_at(w, 0) & 0x9f00001f) == 0x10000008;

@@ -276,15 +276,17 @@ __noinline int caller_of_adapter(struct walker *w)
 static __always_inline int caller_of_innermost_stub(struct walker *w)
 {
 	__u64 link = w->regs.link, frame[2], end = w->sp + w->blob.frame_bytes;
-	__u32 c[2] = {};
+	__u32 c[3] = {};
 	int state;
 
 	if (!read_user(c, sizeof(c), w->ip - INSN)) {
 		/* Before and after the frame is created */
 		if (c[0] == STP_FP_PRE_2)
 			return caller_below(w, w->sp + 2 * WORD);
-		if (c[1] == STP_FP_PRE_2)
+		if (c[1] == STP_FP_PRE_2 || (lowers_sp(c[1]) && saves_fp(c[2])))
 			return caller_by_link(w, w->sp);
+		if (lowers_sp(c[0]) && saves_fp(c[1]))
+			return caller_by_link(w, w->sp + immediate(c[0]));
 	}
 	if (in_code_cache(w, link) || (follows_call(link) && find_mapping(w, link))) {
 		state = epilogue_state(w);
@@ -293,10 +295,12 @@ static __always_inline int caller_of_innermost_stub(struct walker *w)
 		if (state == FRAME_LINK)
 			return caller_by_link(w, w->sp + w->end_bytes);
 	}
-	/* The stub of uncommon traps has a frame, but leaves fp unchanged (generate_uncommon_trap_blob()). */
+	/* The stubs of C2 and that of uncommon traps have a frame, but leave fp unchanged. If fp is within the frame, it
+	   is the stub's own, and sp may have been raised already. */
 	if (w->blob.frame_bytes && !read_stack(w, frame, 2, end - sizeof(frame)) &&
 	    in_code_cache(w, without_signature(frame[1])) &&
-	    (without_signature(frame[1]) == link || (w->blob.kind == BLOB_DEOPT && has_called(w))))
+	    (without_signature(frame[1]) == link ||
+	     (has_called(w) && (w->fp < w->sp || w->fp >= end - sizeof(frame)))))
 		return go_to(w, frame[1], end, frame[0]);
 	if (has_own_fp(w))
 		return caller_by_fp(w);
