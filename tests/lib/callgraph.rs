@@ -506,7 +506,7 @@ impl Report {
     /// If the quality is lower.
     pub fn assert(&self, title: &str) {
         let (complete, named) = self.quality();
-        println!("{title}: {self}");
+        println!("{title}: {self}{}", self.offenders());
         let is_right = complete >= 99.0
             && named >= 99.7
             && self.is_possible()

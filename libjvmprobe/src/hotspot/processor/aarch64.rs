@@ -21,8 +21,7 @@ pub(in crate::hotspot) fn is_poll(bytes: &[u8]) -> bool {
 }
 
 /// Words of an interpreted frame, relative to its frame pointer: its local variables, and the bytecode that it runs
-/// (`interpreter_frame_locals_offset` and `interpreter_frame_bcp_offset`). Only JDKs with virtual threads need them, whose
-/// frames contain the extended stack pointer (`interpreter_frame_extended_sp_offset`).
+/// (`interpreter_frame_locals_offset` and `interpreter_frame_bcp_offset`), JDK 9 and later.
 pub(in crate::hotspot) const LOCALS: i64 = -8;
 pub(in crate::hotspot) const BYTECODE: i64 = -9;
 /// Position of the lowest of the four remapped bits of a reference of generational ZGC (`ZPointerRemappedShift`), and of
@@ -33,12 +32,8 @@ const ADDRESS_SHIFT: u32 = 16;
 /// Returns the number of words below the frame pointer at which an interpreted frame refers to its list of monitors
 /// (`interpreter_frame_monitor_block_top_offset`).
 pub(in crate::hotspot) fn monitors_slot(major: u32) -> u64 {
-    match major {
-        ..=8 => 8,
-        // Since JDK 9, a frame contains the class's mirror, too; since JDK 20, also the extended stack pointer.
-        9..=19 => 9,
-        _ => 10,
-    }
+    // Since JDK 9, a frame contains the class's mirror and, to align it, a word that later JDKs use.
+    if major <= 8 { 8 } else { 10 }
 }
 
 /// Returns which of the remapped bits a reference lacks, 0 to 3; 4 if it has all of them (`ZPointer::remap_bits`).
