@@ -32,7 +32,7 @@ const ADDRESS_SHIFT: u32 = 16;
 /// Returns the number of words below the frame pointer at which an interpreted frame refers to its list of monitors
 /// (`interpreter_frame_monitor_block_top_offset`).
 pub(in crate::hotspot) fn monitors_slot(major: u32) -> u64 {
-    // Since JDK 9, a frame contains the class's mirror and, to align it, a word that later JDKs use.
+    // Since JDK 9, a frame contains the class's mirror and a field for alignment, which later JDKs use.
     if major <= 8 { 8 } else { 10 }
 }
 
