@@ -502,7 +502,8 @@ fn compare_cycles(
         assert_eq!(reported.is_empty(), none, "{title}: {} cycles", reported.len());
         return;
     }
-    let logged: Vec<_> = logged.iter().filter(|c| inside(c.end_ns)).collect();
+    let is_inside = |cycle: &&Cycle| inside(cycle.begin_ns) && inside(cycle.end_ns);
+    let logged: Vec<_> = logged.iter().filter(is_inside).collect();
     // For ZGC of JDK 11, the reported cycle ends when relocation starts.
     let to_the_end = !(runtime.major == 11 && flags.contains("ZGC"));
     for cycle in logged.iter().filter(|_| to_the_end) {

@@ -41,6 +41,8 @@ fn check(runtime: &Runtime, flags: &str, seconds: u32, least: f64) {
     let sum: f64 =
         records.iter().filter(|r| r["type"] == "class").map(|r| number(r, "bytes")).sum();
     assert!((sum / number(summary, "bytes") - 1.0).abs() < 0.001, "{title}: {sum} {summary}");
+    // An emulated JVM fills few TLABs even in a longer time.
+    let most = 0.1 * slowness().sqrt();
     for (name, (objects, bytes)) in &truth.classes {
         let share = *bytes as f64 / truth.total as f64;
         let found = class(&records, name);
@@ -56,8 +58,8 @@ fn check(runtime: &Runtime, flags: &str, seconds: u32, least: f64) {
             objects * 100.0
         );
         if share > least {
-            assert!(bytes.abs() <= 0.1, "{title}: {name} is off by {bytes}");
-            assert!(objects.abs() <= 0.1, "{title}: {name} is off by {objects}");
+            assert!(bytes.abs() <= most, "{title}: {name} is off by {bytes}");
+            assert!(objects.abs() <= most, "{title}: {name} is off by {objects}");
         }
     }
 }

@@ -3,6 +3,8 @@
 //! The log is written with `-Xlog:gc*,safepoint=debug:...:timenanos,tags`, so each line begins with
 //! `[CLOCK_MONOTONIC ns][tags]`. JDK 11 logs a stop in several lines, later versions in one.
 
+use std::collections::HashMap;
+
 /// Contents of a log.
 #[derive(Debug, Default)]
 pub struct Log {
@@ -69,6 +71,8 @@ pub struct Cycle {
     pub kind: String,
     /// Cause, if the log has it.
     pub cause: Option<String>,
+    /// Timestamp of the first line with its number.
+    pub begin_ns: u64,
     /// Timestamp of the line that logs its end.
     pub end_ns: u64,
 }
@@ -92,17 +96,22 @@ pub fn parse(text: &str) -> Log {
     let mut log = Log::default();
     let mut current = Stop::default();
     let mut tables = Vec::new();
+    let mut begins = HashMap::new();
     for line in text.lines() {
         let Some((ns, tags, message)) = split(line) else {
             continue;
         };
+        if let Some((id, _)) = numbered(message) {
+            begins.entry(id).or_insert(ns);
+        }
         match tags {
             "safepoint" => stop_line(&mut log, &mut current, ns, message),
             "gc" | "gc,phases" => {
                 if let Some(collection) = pause(message) {
                     current.collections.push(collection);
                 }
-                log.cycles.extend(cycle(ns, message));
+                let begin = |id| begins.get(&id).copied().unwrap_or(ns);
+                log.cycles.extend(cycle(ns, message).map(|c| Cycle { begin_ns: begin(c.id), ..c }));
             }
             "gc,heap" => tables.extend(table(ns, message)),
             _ => {}
@@ -326,12 +335,12 @@ fn cycle(end_ns: u64, message: &str) -> Option<Cycle> {
     if let Some(kind) =
         G1.iter().find(|kind| text.strip_prefix(**kind).is_some_and(|r| r.ends_with("ms")))
     {
-        return Some(Cycle { id, kind: (*kind).into(), cause: None, end_ns });
+        return Some(Cycle { id, kind: (*kind).into(), cause: None, begin_ns: end_ns, end_ns });
     }
     // The line at the cycle's end has sizes: `Garbage Collection (Warmup) 8M(12%)->6M(9%)`.
     let kind = Z.iter().find(|kind| text.starts_with(**kind) && text.contains("%)->"))?;
     let cause = text[kind.len()..].split_once(") ").map(|(cause, _)| cause.to_owned());
-    Some(Cycle { id, kind: kind.trim_end_matches(" (").into(), cause, end_ns })
+    Some(Cycle { id, kind: kind.trim_end_matches(" (").into(), cause, begin_ns: end_ns, end_ns })
 }
 
 fn numbered(message: &str) -> Option<(u64, &str)> {
@@ -450,6 +459,8 @@ mod tests {
             kinds,
             [(6, "Garbage Collection"), (7, "Minor Collection"), (12, "Concurrent Mark Cycle")]
         );
+        let times: Vec<_> = log.cycles.iter().map(|c| (c.begin_ns, c.end_ns)).collect();
+        assert_eq!(times, [(1, 3), (4, 4), (5, 6)]);
         assert_eq!(log.cycles[0].cause.as_deref(), Some("Allocation Stall"));
         let collection = &log.stops[0].collections[0];
         assert_eq!((collection.kind.as_str(), collection.id), ("Pause Mark Start", 6));
