@@ -19,7 +19,7 @@ const COUNT_EVERY: Duration = Duration::from_secs(1);
 /// Minimum sum of the lengths of an on period and of the off period after it. The off period is then varied
 /// by up to a quarter. Attaching and detaching costs the daemon about 1.5 ms of CPU time, so a shorter cycle would cost
 /// too much, and a longer one would leave too few on periods in a window of 15 s.
-const MIN_CYCLE: Duration = Duration::from_secs(2);
+const MIN_CYCLE: Duration = Duration::from_secs(1);
 /// Minimum length of an on period.
 const MIN_ON: Duration = Duration::from_millis(20);
 /// Assumed time to attach and detach a probe until it is measured. Since Linux 6.13 the kernel waits for RCU
