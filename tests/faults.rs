@@ -309,7 +309,7 @@ fn killed_tool_leaves_no_probes_or_bpf_objects() {
         let output = trace.wait();
         assert!(!output.status.success(), "{tool}: {output:?}");
         held.assert_gone();
-        assert_no_breakpoints(pid, runtime, tool);
+        assert_no_breakpoints(pid, runtime, Duration::from_secs(10), tool);
     }
     load.run(0.1);
     load.quit();

@@ -6,7 +6,7 @@ use std::{process::Command, time::Duration};
 use jvmprobe_tests::{
     allocated,
     load::Load,
-    proc::{assert_no_breakpoints, breakpoints, probes_leaked},
+    proc::{breakpoints, probes_leaked},
     run_alone, run_beside_others,
     runtimes::named,
     tool::{self, Tool},
@@ -352,11 +352,7 @@ fn no_breakpoint_remains_after_interrupt_or_kill() {
         } else {
             assert!(tool.interrupt().status.success());
         }
-        assert_no_breakpoints(
-            load.pid(),
-            named("temurin-17"),
-            if kill { "SIGKILL" } else { "SIGINT" },
-        );
+        assert_eq!(breakpoints(load.pid(), named("temurin-17")), 0, "after, kill: {kill}");
     }
     assert!(probes_leaked() <= leaked, "see dmesg");
     load.quit();

@@ -604,7 +604,7 @@ fn no_probes_or_files_remain_after_any_signal() {
         tool.signal(signal);
         assert_eq!(tool.wait().status.success(), signal != Signal::KILL, "{signal:?}");
         held.assert_gone();
-        assert_no_breakpoints(pid, named("temurin-17"), &format!("{signal:?}"));
+        assert_eq!(breakpoints(), 0, "{signal:?}");
         assert_eq!(files_left(pid, pid), [] as [PathBuf; 0], "{signal:?}");
     }
     // The JVM still works.
@@ -664,7 +664,8 @@ fn concurrent_profiles_of_one_jvm_do_not_interfere() {
         assert_eq!(files_left(pid, pid), [] as [PathBuf; 0], "{round}");
     }
     // The JVM still runs, and its code is unmodified.
-    assert_no_breakpoints(pid, named("temurin-17"), "four tools at once");
+    let limit = Duration::from_secs(60);
+    assert_no_breakpoints(pid, named("temurin-17"), limit, "four tools at once");
     assert!(probes_leaked() <= leaked, "see dmesg");
     load.kill();
 }

@@ -60,14 +60,14 @@ pub fn probes_leaked() -> usize {
     log.lines().filter(|line| line.contains("leaking uprobe")).count()
 }
 
-/// Waits until no probe is in a JVM's code. The kernel may remove the breakpoints of a killed tool some time after the
-/// tool's end, and the tools of other tests may have probes in the same file for a while. `after` says what should have
-/// removed them.
+/// Waits at most for `limit` until no probe is in a JVM's code. The kernel may remove the breakpoints of a killed tool some
+/// time after the tool's end, and the tools of other tests may have probes in the same file for a while. `after` says what
+/// should have removed them.
 ///
 /// # Panics
-/// If there are breakpoints after a minute.
-pub fn assert_no_breakpoints(pid: u32, runtime: &Runtime, after: &str) {
-    let until = Instant::now() + Duration::from_secs(60);
+/// If there are breakpoints after the limit.
+pub fn assert_no_breakpoints(pid: u32, runtime: &Runtime, limit: Duration, after: &str) {
+    let until = Instant::now() + limit;
     while breakpoints(pid, runtime) > 0 {
         assert!(Instant::now() < until, "{after}: probes are still attached");
         thread::sleep(Duration::from_millis(100));
