@@ -331,8 +331,10 @@ fn hash(key: u32) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::hotspot::processor::REMAPPED_SHIFT;
-    use crate::hotspot::testing::{Image, own_memory};
+    use crate::hotspot::{
+        processor::REMAPPED_SHIFT,
+        testing::{Image, own_memory},
+    };
 
     /// Mask of offsets, which is also the base of the heap minus one.
     const OFFSETS: u64 = (1 << 42) - 1;

@@ -15,7 +15,7 @@ use crate::{
         layout::Item,
         loaded::at,
         pages::Pages,
-        processor::monitors_slot,
+        processor::BYTECODE,
         references::{References, first_characters},
         resolved::Layout,
         threads,
@@ -175,7 +175,9 @@ impl Reader {
             symbol_body: layout.get(Item::SymbolBody)?,
             has_handles: layout.major >= FIRST_WITH_HANDLES,
             has_owner_numbers: layout.major >= FIRST_WITH_OWNER_NUMBERS,
-            monitors_slot: monitors_slot(layout.major),
+            // It is the slot below that of the bytecode (`interpreter_frame_initial_sp_offset`). A frame of JDK 8 has no
+            // mirror of its class.
+            monitors_slot: if layout.is_jdk_8() { 8 } else { BYTECODE.unsigned_abs() + 1 },
             classes: NumberMap::default(),
             thread: None,
             holder: None,

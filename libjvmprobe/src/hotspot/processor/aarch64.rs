@@ -2,6 +2,8 @@
 //!
 //! Sources: cpu/aarch64/{frame_aarch64,vmreg_aarch64}.hpp; cpu/aarch64/gc/z/zAddress_aarch64.hpp.
 
+use super::REMAPPED_SHIFT;
+
 /// Length in bytes of a call of a method or stub: `bl`.
 pub(in crate::hotspot) const CALL_BYTES: u64 = 4;
 /// Number of x29 among the registers, each of which has two numbers (`Register::max_slots_per_register`,
@@ -24,17 +26,8 @@ pub(in crate::hotspot) fn is_poll(bytes: &[u8]) -> bool {
 /// (`interpreter_frame_locals_offset` and `interpreter_frame_bcp_offset`), JDK 9 and later.
 pub(in crate::hotspot) const LOCALS: i64 = -8;
 pub(in crate::hotspot) const BYTECODE: i64 = -9;
-/// Position of the lowest of the four remapped bits of a reference of generational ZGC (`ZPointerRemappedShift`), and of
-/// the address (`ZPointerLoadShift`).
-pub(in crate::hotspot) const REMAPPED_SHIFT: u32 = 12;
+/// Position of the address in a reference of generational ZGC (`ZPointerLoadShift`).
 const ADDRESS_SHIFT: u32 = 16;
-
-/// Returns the number of words below the frame pointer at which an interpreted frame refers to its list of monitors
-/// (`interpreter_frame_monitor_block_top_offset`).
-pub(in crate::hotspot) fn monitors_slot(major: u32) -> u64 {
-    // Since JDK 9, a frame contains the class's mirror and a field for alignment, which later JDKs use.
-    if major <= 8 { 8 } else { 10 }
-}
 
 /// Returns which of the remapped bits a reference lacks, 0 to 3; 4 if it has all of them (`ZPointer::remap_bits`).
 pub(in crate::hotspot) fn remapped(word: u64) -> u32 {

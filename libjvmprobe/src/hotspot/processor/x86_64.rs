@@ -2,6 +2,8 @@
 //!
 //! Sources: cpu/x86/{frame_x86,vmreg_x86}.hpp; gc/z/zAddress.hpp.
 
+use super::REMAPPED_SHIFT;
+
 /// Length in bytes of a call of a method or stub: `call rel32`.
 pub(in crate::hotspot) const CALL_BYTES: u64 = 5;
 /// Number of rbp among the registers, each of which has two numbers (`RegisterImpl::max_slots_per_register`,
@@ -21,18 +23,9 @@ pub(in crate::hotspot) fn is_poll(bytes: &[u8]) -> bool {
 }
 
 /// Words of an interpreted frame, relative to its frame pointer: its local variables, and the bytecode that it runs
-/// (`interpreter_frame_locals_offset` and `interpreter_frame_bcp_offset`).
+/// (`interpreter_frame_locals_offset` and `interpreter_frame_bcp_offset`), JDK 9 and later.
 pub(in crate::hotspot) const LOCALS: i64 = -7;
 pub(in crate::hotspot) const BYTECODE: i64 = -8;
-/// Position of the lowest of the four remapped bits of a reference of generational ZGC (`ZPointerRemappedShift`).
-pub(in crate::hotspot) const REMAPPED_SHIFT: u32 = 12;
-
-/// Returns the number of words below the frame pointer at which an interpreted frame refers to its list of monitors
-/// (`interpreter_frame_monitor_block_top_offset`).
-pub(in crate::hotspot) fn monitors_slot(major: u32) -> u64 {
-    // Since JDK 9, a frame contains the class's mirror, too.
-    if major <= 8 { 8 } else { 9 }
-}
 
 /// Returns which of the remapped bits a reference has, 0 to 3; 4 if it has none (`ZPointer::remap_bits`).
 pub(in crate::hotspot) fn remapped(word: u64) -> u32 {
