@@ -32,8 +32,7 @@ struct span_source unused_span_source;
 /* Returns the address of a module's block in the current thread; 0 if the thread has none. */
 static __always_inline __u64 thread_block(__u64 thread_pointer, const struct span_source *source)
 {
-	/* Both C libraries have the address of the table in the second word of the thread's control block. */
-	__u64 table = read_u64(thread_pointer + 8), count, block;
+	__u64 table = read_u64(thread_pointer + thread_table(source->is_musl)), count, block;
 
 	/* glibc has the number of blocks before the table, in an element of two words; musl has it in the first word. */
 	count = read_u64(source->is_musl ? table : table - 16);

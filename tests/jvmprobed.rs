@@ -132,7 +132,17 @@ fn stored_data_matches_the_jvm_activity() {
     let shown = daemon.show(&["--gc", "-j", "--jvm", &pid]);
     assert!(shown.status.success(), "{shown:?}");
     let of_type = |kind: &str| shown.json().iter().filter(|r| r["type"] == kind).count();
-    assert_eq!((of_type("pause"), of_type("lost")), (pauses, 0));
+    // If some are missing, their times say whether tracing began too late.
+    let times =
+        shown.json().into_iter().filter(|r| r["type"] == "pause").map(|r| r["time"].clone());
+    let (found, log) = ((of_type("pause"), of_type("lost")), load.log());
+    let logged = log.lines().filter(|line| line.contains(" Pause ")).skip(before).next();
+    assert_eq!(
+        found,
+        (pauses, 0),
+        "first {:?}, logged {logged:?}; {said}",
+        times.min_by_key(Value::to_string)
+    );
     assert!(pauses > 0);
 
     let alloc = daemon.dir.path().join("alloc.folded");

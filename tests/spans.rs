@@ -24,8 +24,9 @@ use tempfile::TempDir;
 const OTEL: [&str; 2] = ["-DVARIABLE=otel_thread_ctx_v1", "-DCONVENTION=1"];
 const ELASTIC: [&str; 2] =
     ["-DVARIABLE=elastic_apm_profiling_correlation_tls_v1", "-DCONVENTION=2"];
-const DESCRIPTOR: &str = "-mtls-dialect=gnu2";
-const GENERAL: &str = "-mtls-dialect=gnu";
+const IS_AARCH64: bool = cfg!(target_arch = "aarch64");
+const DESCRIPTOR: &str = if IS_AARCH64 { "-mtls-dialect=desc" } else { "-mtls-dialect=gnu2" };
+const GENERAL: &str = if IS_AARCH64 { "-mtls-dialect=trad" } else { "-mtls-dialect=gnu" };
 /// Makes the block of thread-local variables too large for the space near the thread pointer.
 const LARGE: &str = "-DPADDING=100000";
 
@@ -210,6 +211,11 @@ fn opentelemetry_contexts_by_tls_descriptor_are_read() {
 fn elastic_contexts_by_general_dynamic_tls_are_read() {
     run_beside_others();
     check("glibc", "temurin-25", &[&ELASTIC[..], &[GENERAL, LARGE]].concat());
+}
+
+#[test]
+fn elastic_contexts_on_musl_are_read() {
+    run_beside_others();
     check("musl", "musl-17", &[&ELASTIC[..], &[GENERAL]].concat());
 }
 
@@ -279,7 +285,9 @@ fn relocate(bytes: &mut Vec<u8>, address: u64) {
     let word = |bytes: &[u8], at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
     let headers = usize::try_from(word(bytes, 40)).unwrap();
     let number = usize::from(u16::from_le_bytes(bytes[60..62].try_into().unwrap()));
-    let relocation = [address, 36, 0].map(u64::to_le_bytes).concat();
+    // The type of relocations of TLS descriptors.
+    let kind = if IS_AARCH64 { 1031 } else { 36 };
+    let relocation = [address, kind, 0].map(u64::to_le_bytes).concat();
     let mut changed = 0;
     for header in (0..number).map(|index| headers + 64 * index) {
         // SHT_RELA

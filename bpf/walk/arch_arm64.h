@@ -48,6 +48,13 @@ static __always_inline bool in_user_mode(const bpf_user_pt_regs_t *regs)
 #define CALL_NUMBER(regs) ((const char *)((regs) + 1) + sizeof(__u64))
 #define CALL_ARGUMENTS(regs) &(regs)->regs[0], &(regs)->regs[1], &(regs)->regs[2], &(regs)->regs[3]
 
+/* Returns where a thread has the address of its table of blocks of thread-local variables (DTV), as an offset from the thread
+   pointer: glibc has it in the first word there, musl in the last word of its `struct pthread`, which ends there. */
+static __always_inline int thread_table(bool is_musl)
+{
+	return is_musl ? -(int)sizeof(__u64) : 0;
+}
+
 /* Returns the address in a reference of generational ZGC (ZPointerLoadShift, zAddress_aarch64.hpp). */
 static __always_inline __u64 uncolored(__u64 word)
 {

@@ -66,6 +66,13 @@ static __always_inline bool saved_by_exception(const bpf_user_pt_regs_t *regs)
 #define CALL_NUMBER(regs) (&(regs)->orig_rax)
 #define CALL_ARGUMENTS(regs) &(regs)->rdi, &(regs)->rsi, &(regs)->rdx, &(regs)->r10
 
+/* Returns where a thread has the address of its table of blocks of thread-local variables (DTV), as an offset from the thread
+   pointer: in the second word of its control block, in musl as well as in glibc. */
+static __always_inline int thread_table(bool is_musl)
+{
+	return sizeof(__u64);
+}
+
 /* Returns the address in a reference of generational ZGC: it begins above the one of four bits that is set
    (ZPointerLoadShiftTable, zAddress.hpp). */
 static __always_inline __u64 uncolored(__u64 word)

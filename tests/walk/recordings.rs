@@ -220,7 +220,6 @@ fn every_frame_kind_has_a_recording() {
         // Recordings of aarch64 take long to make, so there need not be one for each JDK.
         has("aarch64", kind);
     }
-    // The recorder finds these by symbols, which libjvm.so has in the builds for x86-64 only.
     jdks.iter().for_each(|jdk| has(jdk, "deoptimised caller"));
     has("temurin-11", "interpreted, entry, called by compiled code");
     has("temurin-21", "virtual thread: interpreted, exit, called by compiled code");

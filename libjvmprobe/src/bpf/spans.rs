@@ -15,6 +15,7 @@ use plain::Plain;
 use crate::{
     Pid, Result,
     bpf::{self, kernel_types::KernelTypes, records::bytes},
+    elf::Machine,
     process::{
         code::CodeMaps,
         thread_variables::{Search, SearchBudget, ThreadVariable, ThreadVariables},
@@ -82,12 +83,15 @@ impl SpanSource {
 /// # Errors
 /// [`crate::Error::Kernel`] if the kernel has no BTF, or its BTF has no such field.
 pub(crate) fn thread_pointer_offset() -> Result<Option<u32>> {
-    if !cfg!(target_arch = "x86_64") {
-        return Ok(None);
-    }
+    // The first field of `uw` is `tp_value` (arch/arm64/include/asm/processor.h).
+    let field = match Machine::NATIVE {
+        Machine::X86_64 => "fsbase",
+        Machine::Aarch64 => "uw",
+        Machine::Other(_) => return Ok(None),
+    };
     let types = KernelTypes::load("task_struct")?;
     let [thread] = types.offsets("task_struct", ["thread"])?;
-    let [base] = types.offsets("thread_struct", ["fsbase"])?;
+    let [base] = types.offsets("thread_struct", [field])?;
     Ok(thread.checked_add(base))
 }
 

@@ -1,7 +1,8 @@
 //! ELF core dumps: memory segments, threads and mapped files.
 //!
 //! Sources: elf(5) and core(5); `elf_core_dump` and `fill_files_note` in Linux's fs/binfmt_elf.c; `struct
-//! elf_prstatus` and `struct elf_prpsinfo` in include/linux/elfcore.h, with `struct user_regs_struct` of x86-64;
+//! elf_prstatus` and `struct elf_prpsinfo` in include/linux/elfcore.h, with `struct user_regs_struct` of x86-64
+//! (arch/x86/include/asm/user_64.h) or `struct user_pt_regs` of aarch64 (arch/arm64/include/uapi/asm/ptrace.h);
 //! `linux_make_mappings_corefile_notes` in gdb's linux-tdep.c. A core dump may be truncated at any byte, because of
 //! the limit `ulimit -c` or a full disk.
 
@@ -18,7 +19,7 @@ use crate::{
 const MAX_SEGMENTS: usize = 1 << 18;
 /// Maximum number of threads.
 const MAX_THREADS: usize = 1 << 17;
-/// Maximum size in bytes of all notes that are read. A thread takes 336 bytes.
+/// Maximum size in bytes of all notes that are read. A thread takes 336 bytes on x86-64, and 392 on aarch64.
 const MAX_NOTES: u64 = 1 << 28;
 /// Number of bytes that are added to the size of each note when [`MAX_NOTES`] is applied, because small notes
 /// take time, too.
@@ -34,8 +35,6 @@ pub(crate) const TRUNCATED: &str =
 const HEADER: usize = 64;
 const PROGRAM_HEADER: usize = 56;
 const ET_CORE: u16 = 4;
-const EM_X86_64: u16 = 62;
-const EM_AARCH64: u16 = 183;
 const PT_LOAD: u32 = 1;
 const PT_NOTE: u32 = 4;
 const PF_X: u32 = 1;
@@ -52,7 +51,7 @@ const NT_FILE: u32 = 0x4649_4c45;
 /// `AT_SYSINFO_EHDR`: address of the vDSO.
 const AT_VDSO: u64 = 33;
 
-/// A core dump of an x86-64 process.
+/// A core dump of a process for this program's processor.
 #[derive(Debug)]
 pub(crate) struct CoreDump {
     file: File,
@@ -115,17 +114,63 @@ enum Missing {
 
 /// A thread of a core dump, with the registers that the stack walker needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs, reason = "names of registers")]
 pub(crate) struct CoreThread {
     /// Its thread ID, in the PID namespace of the process if the kernel wrote the dump.
     pub(crate) tid: u32,
+    /// Address of its next instruction.
     pub(crate) ip: u64,
+    /// Stack pointer.
     pub(crate) sp: u64,
+    /// Frame pointer.
     pub(crate) fp: u64,
-    pub(crate) ax: u64,
-    pub(crate) bx: u64,
-    pub(crate) r13: u64,
-    pub(crate) dx: u64,
+    /// Other registers, in the order of `struct registers` of bpf/walk/arch_*.h; 0 where that has none.
+    pub(crate) others: [u64; OTHER_REGISTERS],
+}
+
+/// Number of other registers of a thread: `OTHER_REGISTERS` of bpf/walk/walk.h.
+const OTHER_REGISTERS: usize = 6;
+
+/// Positions of the registers of [`CoreThread`] in a note's `pr_reg`.
+struct RegisterPositions {
+    ip: usize,
+    sp: usize,
+    fp: usize,
+    /// Position, and the bits that belong to the value.
+    others: &'static [(usize, u64)],
+}
+
+/// rax, rbx, r13 and rdx, which have 64 bits.
+const X86_64: RegisterPositions = RegisterPositions {
+    ip: 16,
+    sp: 19,
+    fp: 4,
+    others: &[(10, u64::MAX), (5, u64::MAX), (2, u64::MAX), (12, u64::MAX)],
+};
+
+/// x30, whose bits above the address may be a signature; x12, x22, x19, x13 and x20.
+const AARCH64: RegisterPositions = RegisterPositions {
+    ip: 32,
+    sp: 31,
+    fp: 29,
+    others: &[
+        (30, (1 << 48) - 1),
+        (12, u64::MAX),
+        (22, u64::MAX),
+        (19, u64::MAX),
+        (13, u64::MAX),
+        (20, u64::MAX),
+    ],
+};
+
+impl RegisterPositions {
+    /// Returns those of a processor; `None` if they are not known.
+    fn of(machine: Machine) -> Option<&'static Self> {
+        match machine {
+            Machine::X86_64 => Some(&X86_64),
+            Machine::Aarch64 => Some(&AARCH64),
+            Machine::Other(_) => None,
+        }
+    }
 }
 
 /// A mapping of a file.
@@ -157,22 +202,17 @@ impl CoreDump {
         if !is_elf {
             return Err("not a core file: it is not an ELF file".into());
         }
-        // 64 bits, little endian.
-        let is_supported = header[4..6] == [2, 1];
-        match (u16_at(&header, 16), u16_at(&header, 18)) {
-            (Some(ET_CORE), Some(EM_X86_64)) if is_supported => {}
-            (Some(ET_CORE), machine) => {
-                let machine = match machine.unwrap_or(0) {
-                    EM_AARCH64 => Machine::Aarch64,
-                    EM_X86_64 => Machine::X86_64,
-                    other => Machine::Other(other),
-                };
-                let bits = if header[4] == 1 { ", 32 bits" } else { "" };
-                return Err(format!(
-                    "core file of a process for {machine}{bits}; only x86-64 is supported"
-                ));
-            }
+        let machine = match (u16_at(&header, 16), u16_at(&header, 18)) {
+            (Some(ET_CORE), Some(machine)) => Machine::from(machine),
             _ => return Err("not a core file, but another kind of ELF file".into()),
+        };
+        // 64 bits, little endian.
+        if header[4..6] != [2, 1] || machine != Machine::NATIVE {
+            let bits = if header[4] == 1 { ", 32 bits" } else { "" };
+            let native = Machine::NATIVE;
+            return Err(format!(
+                "core file of a process for {machine}{bits}; this program reads those for {native} only"
+            ));
         }
         let mut core = Self {
             file,
@@ -286,7 +326,8 @@ impl CoreDump {
                     // `pr_cursig`
                     self.signal = u16_at(content, 12).filter(|&signal| signal > 0);
                 }
-                self.threads.extend(thread(content));
+                let positions = RegisterPositions::of(Machine::NATIVE);
+                self.threads.extend(positions.and_then(|positions| thread(content, positions)));
             }
             NT_PRPSINFO => self.process = process(content),
             NT_AUXV => self.vdso = vdso(content),
@@ -432,18 +473,19 @@ fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_le_bytes(*bytes.get(at..)?.first_chunk()?))
 }
 
-/// Decodes `struct elf_prstatus`: `pr_pid`, and the registers in the order of `struct user_regs_struct`.
-fn thread(note: &[u8]) -> Option<CoreThread> {
+/// Decodes `struct elf_prstatus`: `pr_pid` and `pr_reg`.
+fn thread(note: &[u8], positions: &RegisterPositions) -> Option<CoreThread> {
     let register = |index: usize| u64_at(note, 112 + 8 * index);
+    let mut others = [0; OTHER_REGISTERS];
+    for (to, (index, bits)) in others.iter_mut().zip(positions.others) {
+        *to = register(*index)? & bits;
+    }
     Some(CoreThread {
         tid: u32_at(note, 32)?,
-        ip: register(16)?,
-        sp: register(19)?,
-        fp: register(4)?,
-        ax: register(10)?,
-        bx: register(5)?,
-        r13: register(2)?,
-        dx: register(12)?,
+        ip: register(positions.ip)?,
+        sp: register(positions.sp)?,
+        fp: register(positions.fp)?,
+        others,
     })
 }
 
@@ -508,11 +550,12 @@ mod tests {
     /// of which nothing was dumped. The second half of a third segment is missing from the file, because the
     /// file is truncated. A fourth segment was never written.
     fn core() -> Vec<u8> {
+        let machine = if Machine::NATIVE == Machine::Aarch64 { 183 } else { 62 };
         let thread = |tid: u32| {
             let mut status = vec![0; 112];
             status[32..36].copy_from_slice(&tid.to_le_bytes());
             status[12] = 11;
-            status.extend(words(&(0..27).collect::<Vec<_>>()));
+            status.extend(words(&(0..34).collect::<Vec<_>>()));
             note(NT_PRSTATUS, &status)
         };
         let mut process = vec![0; 136];
@@ -530,7 +573,7 @@ mod tests {
         .concat();
         let mut core = b"\x7fELF\x02\x01\x01".to_vec();
         core.resize(HEADER, 0);
-        core[16..20].copy_from_slice(&[4, 0, 62, 0]);
+        core[16..20].copy_from_slice(&[4, 0, machine, 0]);
         core[32..40].copy_from_slice(&(HEADER as u64).to_le_bytes());
         core[54..58].copy_from_slice(&[PROGRAM_HEADER as u8, 0, 5, 0]);
         let memory = (HEADERS + notes.len()) as u64;
@@ -561,8 +604,7 @@ mod tests {
         let core = open(&core()).unwrap();
         assert_eq!(core.process, Some((7, "java".into())));
         assert_eq!(core.signal, Some(11));
-        let registers = CoreThread { tid: 8, ip: 16, sp: 19, fp: 4, ax: 10, bx: 5, r13: 2, dx: 12 };
-        assert_eq!(core.threads, [CoreThread { tid: 7, ..registers }, registers]);
+        assert_eq!(core.threads.iter().map(|thread| thread.tid).collect::<Vec<_>>(), [7, 8]);
         let file = |start: u64, offset| FileMapping {
             start: Addr(start),
             end: Addr(start + 0x1000),
@@ -589,6 +631,19 @@ mod tests {
     }
 
     #[test]
+    fn registers_of_each_processor_are_read() {
+        let mut status = [vec![0; 112], words(&(0..34).collect::<Vec<_>>())].concat();
+        status[112 + 8 * 30 + 6] = 0x5a;
+        let of = |machine| thread(&status, RegisterPositions::of(machine).unwrap()).unwrap();
+        let x86_64 = CoreThread { tid: 0, ip: 16, sp: 19, fp: 4, others: [10, 5, 2, 12, 0, 0] };
+        assert_eq!(of(Machine::X86_64), x86_64);
+        let aarch64 =
+            CoreThread { tid: 0, ip: 32, sp: 31, fp: 29, others: [30, 12, 22, 19, 13, 20] };
+        assert_eq!(of(Machine::Aarch64), aarch64);
+        assert_eq!(thread(&status[..112 + 8 * 31], &AARCH64), None);
+    }
+
+    #[test]
     fn errors_say_what_the_file_is() {
         let error = |change: &dyn Fn(&mut Vec<u8>)| {
             let mut bytes = core();
@@ -597,7 +652,7 @@ mod tests {
         };
         assert!(error(&|bytes| bytes[0] = 0).contains("not an ELF file"));
         assert!(error(&|bytes| bytes[16] = 3).contains("another kind of ELF file"));
-        assert!(error(&|bytes| bytes[18] = 183).contains("for aarch64; only x86-64"));
+        assert!(error(&|bytes| bytes[18] = 40).contains("for 32-bit Arm; this program reads"));
         assert!(error(&|bytes| bytes[18..20].fill(0xff)).contains("for machine 65535"));
         assert!(error(&|bytes| bytes[4] = 1).contains("32 bits"));
         assert!(error(&|bytes| bytes.truncate(HEADERS - 1)).contains("truncated after 343 bytes"));

@@ -60,6 +60,17 @@ impl Machine {
     };
 }
 
+impl From<u16> for Machine {
+    /// Converts `e_machine` of a file's header.
+    fn from(number: u16) -> Self {
+        match number {
+            header::EM_X86_64 => Self::X86_64,
+            header::EM_AARCH64 => Self::Aarch64,
+            other => Self::Other(other),
+        }
+    }
+}
+
 impl fmt::Display for Machine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -111,11 +122,7 @@ impl ElfFile {
 
     /// Returns the architecture of the file.
     pub(crate) fn machine(&self) -> Machine {
-        match self.machine {
-            header::EM_X86_64 => Machine::X86_64,
-            header::EM_AARCH64 => Machine::Aarch64,
-            other => Machine::Other(other),
-        }
+        self.machine.into()
     }
 
     /// Returns all sections with this name, in file order.

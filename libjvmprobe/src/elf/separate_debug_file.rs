@@ -140,6 +140,12 @@ impl ElfFile {
             .or_else(|| checked(&id, File::open(path(&id)?)))
     }
 
+    /// Returns this file with the symbols of [`installed_symbols`](Self::installed_symbols), if there are any.
+    pub fn with_installed_symbols(self) -> Self {
+        let file = self.installed_symbols();
+        self.with_symbols_of(file.as_ref())
+    }
+
     /// Opens the debug file of this build in another root directory. `open` opens a path in that directory.
     ///
     /// The owner of that root directory controls the content of the file. The symbols may be used to name

@@ -1,11 +1,11 @@
 //! Thread-local variables that a file exports, and how its code finds them.
 //!
-//! Sources: System V gABI, chapter 4 (symbols, relocations); psABI for x86-64, chapter 4.4; "ELF Handling For
-//! Thread-Local Storage" by Ulrich Drepper; "Thread-Local Storage Descriptors for IA32 and AMD64/EM64T" by
-//! Alexandre Oliva and Glauber de Oliveira Araújo.
+//! Sources: System V gABI, chapter 4 (symbols, relocations); psABI for x86-64, chapter 4.4; ELF for the Arm 64-bit
+//! Architecture, "Dynamic relocations" and "Thread-local storage"; "ELF Handling For Thread-Local Storage" by Ulrich
+//! Drepper; "Thread-Local Storage Descriptors for IA32 and AMD64/EM64T" by Alexandre Oliva and Glauber de Oliveira Araújo.
 
 use goblin::elf::{
-    program_header::{PT_INTERP, PT_TLS},
+    program_header::{PT_INTERP, PT_TLS, ProgramHeader},
     section_header::SHN_UNDEF,
     sym::{STT_TLS, Sym, st_type},
 };
@@ -16,10 +16,29 @@ use crate::{
     elf::{ElfFile, Machine},
 };
 
-// Relocation types.
-const R_X86_64_DTPMOD64: u32 = 16;
-const R_X86_64_TPOFF64: u32 = 18;
-const R_X86_64_TLSDESC: u32 = 36;
+/// Relocation types of a processor.
+struct RelocationTypes {
+    descriptor: u32,
+    module: u32,
+    offset: u32,
+}
+
+/// `R_X86_64_TLSDESC`, `R_X86_64_DTPMOD64` and `R_X86_64_TPOFF64`.
+const X86_64: RelocationTypes = RelocationTypes { descriptor: 36, module: 16, offset: 18 };
+/// `R_AARCH64_TLSDESC`, `R_AARCH64_TLS_DTPMOD` and `R_AARCH64_TLS_TPREL`.
+const AARCH64: RelocationTypes = RelocationTypes { descriptor: 1031, module: 1028, offset: 1030 };
+
+impl RelocationTypes {
+    /// Returns those of a processor; `None` if they are not known.
+    fn of(machine: Machine) -> Option<&'static Self> {
+        match machine {
+            Machine::X86_64 => Some(&X86_64),
+            Machine::Aarch64 => Some(&AARCH64),
+            Machine::Other(_) => None,
+        }
+    }
+}
+
 /// Sections with relocations. Linkers write those of TLS descriptors into either of them.
 const RELOCATIONS: [&str; 2] = [".rela.dyn", ".rela.plt"];
 /// Size of `Elf64_Rela` in bytes: offset, type and symbol, addend.
@@ -53,7 +72,7 @@ impl ElfFile {
     /// Returns the total size in bytes of the tables that [`exported_thread_local`](Self::exported_thread_local) reads.
     pub(crate) fn thread_local_tables(&self) -> u64 {
         // Few files have thread-local variables.
-        if self.segment(PT_TLS).is_none() || self.machine() != Machine::X86_64 {
+        if self.segment(PT_TLS).is_none() || RelocationTypes::of(self.machine()).is_none() {
             return 0;
         }
         let symbols = self.section(".dynsym");
@@ -67,9 +86,7 @@ impl ElfFile {
     /// finds it. `None` if there is none, or if the file's code does not refer to it in a known way.
     pub(crate) fn exported_thread_local(&self, names: &[&str]) -> Option<(usize, TlsAccess)> {
         let block = self.segment(PT_TLS)?;
-        if self.machine() != Machine::X86_64 {
-            return None;
-        }
+        let types = RelocationTypes::of(self.machine())?;
         let table = self.section(".dynsym")?;
         let strings = self.section_at(table.link())?.data().ok()?;
         let entries = table.data().ok()?;
@@ -91,20 +108,23 @@ impl ElfFile {
             }
         }
         let (which, index, symbol) = found?;
-        let relocated = self.tls_relocation(index, symbol.st_value);
+        let relocated = self.tls_relocation(types, index, symbol.st_value);
         let access = relocated.or_else(|| {
-            // The linker has resolved the variable of an executable, whose block ends at the thread pointer.
+            // The linker has resolved the variable of an executable.
             self.segment(PT_INTERP)?;
-            let size = block.p_memsz.checked_next_multiple_of(block.p_align.max(1))?;
-            let below = size.checked_sub(symbol.st_value).filter(|&below| below < MAX_BLOCK)?;
-            (below > 0).then_some(TlsAccess::Offset(-i64::try_from(below).ok()?))
+            offset_in_executable(self.machine(), block, symbol.st_value).map(TlsAccess::Offset)
         })?;
         Some((which, access))
     }
 
     /// Returns how relocations describe the thread-local variable with this index in `.dynsym` and this offset in the
     /// file's block.
-    fn tls_relocation(&self, index: usize, offset: u64) -> Option<TlsAccess> {
+    fn tls_relocation(
+        &self,
+        types: &RelocationTypes,
+        index: usize,
+        offset: u64,
+    ) -> Option<TlsAccess> {
         let mut found = None;
         for section in RELOCATIONS.iter().filter_map(|name| self.section(name)) {
             let bytes = section.data().unwrap_or_default();
@@ -113,19 +133,38 @@ impl ElfFile {
                 let is_own = usize::try_from(symbol) == Ok(index) && addend == 0;
                 // If the linker has bound the variable to its own file, the relocation has no symbol.
                 let is_bound = symbol == 0 && addend == offset;
-                match kind {
-                    R_X86_64_TLSDESC if is_own || is_bound => {
-                        return Some(TlsAccess::Descriptor(at));
-                    }
-                    R_X86_64_DTPMOD64 if is_own => found = Some(TlsAccess::Index(at)),
-                    R_X86_64_TPOFF64 if is_own || is_bound => {
-                        found = found.or(Some(TlsAccess::OffsetAt(at)));
-                    }
-                    _ => {}
+                if kind == types.descriptor && (is_own || is_bound) {
+                    return Some(TlsAccess::Descriptor(at));
+                } else if kind == types.module && is_own {
+                    found = Some(TlsAccess::Index(at));
+                } else if kind == types.offset && (is_own || is_bound) {
+                    found = found.or(Some(TlsAccess::OffsetAt(at)));
                 }
             }
         }
         found
+    }
+}
+
+/// Returns the offset from the thread pointer of the variable at an offset in the block of an executable.
+fn offset_in_executable(machine: Machine, block: &ProgramHeader, offset: u64) -> Option<i64> {
+    /// Size in bytes of the control block at the thread pointer of aarch64.
+    const CONTROL_BLOCK: u64 = 16;
+    let align = block.p_align.max(1);
+    match machine {
+        // The block ends at the thread pointer.
+        Machine::X86_64 => {
+            let size = block.p_memsz.checked_next_multiple_of(align)?;
+            let below = size.checked_sub(offset).filter(|&below| below < MAX_BLOCK)?;
+            (below > 0).then_some(-i64::try_from(below).ok()?)
+        }
+        // The block begins at the first address after the control block with the alignment of its own address.
+        Machine::Aarch64 => {
+            let gap = block.p_vaddr.wrapping_sub(CONTROL_BLOCK) & (align - 1);
+            let above = gap.checked_add(CONTROL_BLOCK)?.checked_add(offset)?;
+            i64::try_from(above).ok().filter(|_| above < MAX_BLOCK)
+        }
+        Machine::Other(_) => None,
     }
 }
 
@@ -191,6 +230,29 @@ mod tests {
             assert_eq!(library.elf().exported_thread_local(&["third", "function"]), None);
             assert!((100..10_000).contains(&library.elf().thread_local_tables()));
         }
+    }
+
+    #[test]
+    fn block_of_an_executable_is_beside_the_thread_pointer() {
+        let block = |address, size, align| ProgramHeader {
+            p_vaddr: address,
+            p_memsz: size,
+            p_align: align,
+            ..ProgramHeader::default()
+        };
+        let x86_64 =
+            |size, align, at| offset_in_executable(Machine::X86_64, &block(0, size, align), at);
+        assert_eq!(x86_64(20, 8, 16), Some(-8));
+        assert_eq!(x86_64(20, 0, 20), None);
+        assert_eq!(x86_64(u64::MAX, 8, 0), None);
+        let aarch64 = |address, align, at| {
+            offset_in_executable(Machine::Aarch64, &block(address, 64, align), at)
+        };
+        assert_eq!(aarch64(0x1_fd10, 8, 8), Some(24));
+        assert_eq!(aarch64(0x1_fd40, 64, 8), Some(72));
+        assert_eq!(aarch64(0x1_fd50, 64, 8), Some(24));
+        assert_eq!(aarch64(0, 8, u64::MAX), None);
+        assert_eq!(aarch64(0, 8, MAX_BLOCK), None);
     }
 
     #[test]

@@ -4,7 +4,8 @@
 //! The dynamic linker decides where a file's variables are when it loads the file. Its decision is in the words to
 //! which the file's relocations refer, so these words are read from the process.
 //!
-//! Sources: glibc, sysdeps/x86_64/dl-tlsdesc.h and dl-tls.h; musl, ldso/dynlink.c and src/internal/pthread_impl.h.
+//! Sources: glibc, sysdeps/{x86_64,aarch64}/dl-tlsdesc.h and dl-tls.h; musl, ldso/dynlink.c and
+//! src/internal/pthread_impl.h.
 
 use std::{
     collections::{HashMap, hash_map::Entry},
@@ -13,7 +14,7 @@ use std::{
 
 use crate::{
     Addr, Pid,
-    elf::{ElfFile, Segments, TlsAccess},
+    elf::{ElfFile, Machine, Segments, TlsAccess},
     process::{
         code::{CodeFile, CodeMaps},
         memory::Memory,
@@ -24,6 +25,9 @@ use crate::{
 const MAX_MODULE: u64 = 1 << 16;
 /// Maximum distance of a variable from the begin of its block, or from the thread pointer, in bytes.
 const MAX_OFFSET: u64 = 1 << 30;
+/// Maximum distance of a variable that is above the thread pointer, in bytes. Linkers give no code or data an address below
+/// 4 MiB, so a larger number may be an address.
+const MAX_ABOVE: u64 = 4 << 20;
 
 /// Bytes by which each file that is opened counts towards [`SearchBudget`], in addition to its tables.
 const FILE: u64 = 64 << 10;
@@ -128,9 +132,9 @@ impl ThreadVariables {
         let Ok(memory) = Memory::open(pid) else { return Search::Unresolved };
         let word = |at: u64| memory.u64(Addr(at)).ok();
         // The mappings include those of libraries that the process has unloaded, whose words cannot be read.
-        let found = candidates
-            .into_iter()
-            .find_map(|(which, access, bias)| Some((which, resolve(access, bias, is_musl, word)?)));
+        let found = candidates.into_iter().find_map(|(which, access, bias)| {
+            Some((which, resolve(Machine::NATIVE, access, bias, is_musl, word)?))
+        });
         found.map_or(Search::Unresolved, |(which, variable)| Search::Found(which, variable))
     }
 }
@@ -158,6 +162,7 @@ fn exporter(
 /// Returns where a variable is; `None` if the words that say so are not initialised yet, or are implausible. `bias` is
 /// the difference between addresses in the process and link-time addresses. `word` reads the process's memory.
 fn resolve(
+    machine: Machine,
     access: TlsAccess,
     bias: u64,
     is_musl: bool,
@@ -169,22 +174,27 @@ fn resolve(
         is_plausible.then_some(ThreadVariable::Dynamic { module, offset, is_musl })
     };
     match access {
-        TlsAccess::Offset(offset) => fixed(offset.cast_unsigned()),
-        TlsAccess::OffsetAt(at) => fixed(word(at.0.wrapping_add(bias))?),
+        TlsAccess::Offset(offset) => fixed(machine, offset.cast_unsigned()),
+        TlsAccess::OffsetAt(at) => fixed(machine, word(at.0.wrapping_add(bias))?),
         TlsAccess::Index(at) => dynamic(at.0.wrapping_add(bias)),
         TlsAccess::Descriptor(at) => {
             // The second word is the argument of the function in the first one: an offset from the thread pointer or,
             // if the file got no space near it, the address of a `tls_index`.
             let argument = word(at.0.wrapping_add(bias).checked_add(8)?)?;
-            fixed(argument).or_else(|| dynamic(argument))
+            fixed(machine, argument).or_else(|| dynamic(argument))
         }
     }
 }
 
-/// Returns the variable at an offset from the thread pointer. On x86-64, variables are below it.
-fn fixed(offset: u64) -> Option<ThreadVariable> {
-    let offset = offset.cast_signed();
-    (offset < 0 && offset.unsigned_abs() < MAX_OFFSET).then_some(ThreadVariable::Static(offset))
+/// Returns the variable at an offset from the thread pointer. Variables are above it on aarch64, and below it elsewhere
+/// (variants I and II of "ELF Handling For Thread-Local Storage").
+fn fixed(machine: Machine, offset: u64) -> Option<ThreadVariable> {
+    let signed = offset.cast_signed();
+    let is_plausible = match machine {
+        Machine::Aarch64 => (1..MAX_ABOVE).contains(&offset),
+        _ => signed < 0 && signed.unsigned_abs() < MAX_OFFSET,
+    };
+    is_plausible.then_some(ThreadVariable::Static(signed))
 }
 
 #[cfg(test)]
@@ -202,7 +212,7 @@ mod tests {
     }
 
     fn at(access: TlsAccess, words: &[(u64, u64)]) -> Option<ThreadVariable> {
-        resolve(access, BIAS, false, read(words))
+        resolve(Machine::X86_64, access, BIAS, false, read(words))
     }
 
     #[test]
@@ -218,6 +228,20 @@ mod tests {
         // Before the dynamic linker has processed the relocation, the argument is 0.
         assert_eq!(at(descriptor, &[function, (SLOT + 8, 0)]), None);
         assert_eq!(at(descriptor, &[]), None);
+    }
+
+    #[test]
+    fn variables_of_aarch64_are_above_the_thread_pointer() {
+        let heap = 0x55_0000_1230;
+        let at = |argument: u64| {
+            let words = [(SLOT + 8, argument), (heap, 3), (heap + 8, 16)];
+            let descriptor = TlsAccess::Descriptor(Vaddr(0x3fd0));
+            resolve(Machine::Aarch64, descriptor, BIAS, true, read(&words))
+        };
+        assert_eq!(at(24), Some(ThreadVariable::Static(24)));
+        let expected = ThreadVariable::Dynamic { module: 3, offset: 16, is_musl: true };
+        assert_eq!(at(heap), Some(expected));
+        assert_eq!((at(0), at((-24_i64).cast_unsigned())), (None, None));
     }
 
     #[test]
@@ -243,7 +267,7 @@ mod tests {
                 1 => TlsAccess::Index(Vaddr(at)),
                 _ => TlsAccess::OffsetAt(Vaddr(at)),
             };
-            let _ = resolve(access, bias, true, |at| all.get((at % 7) as usize).copied());
+            let _ = resolve(Machine::NATIVE, access, bias, true, |at| all.get((at % 7) as usize).copied());
         }
     }
 }

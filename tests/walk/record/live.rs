@@ -130,6 +130,8 @@ impl Live {
         let is_jvm = |mapping: &&Mapping| mapping.module.to_string() == "libjvm.so";
         let found = self.maps.iter().find(is_jvm).and_then(|mapping| {
             let elf = ElfFile::open(mapping.file.as_ref()?.reopen().ok()?).ok()?;
+            // Debian's libjvm.so has its symbols in a file of another package.
+            let elf = elf.with_installed_symbols();
             let symbols = elf.symbols().ok()?;
             let bias = elf.into_segments().load_bias(mapping.start, mapping.offset)?;
             let of = |name| Some(symbols.find_prefix(name)?.value.0.wrapping_add(bias));

@@ -95,9 +95,8 @@ impl CoreDumper {
     /// [`Error::Core`] if the core file lacks the JVM's data about its threads.
     pub fn dump(&mut self) -> Result<Dump> {
         let registers = |thread: &CoreThread| {
-            let CoreThread { tid, ip, sp, fp, ax, bx, r13, dx } = *thread;
-            // The order of bpf/walk/arch_x86.h, because core dumps of other processors are rejected.
-            (tid, Registers::new([ip, sp, fp], [ax, bx, r13, dx, 0, 0]))
+            let CoreThread { tid, ip, sp, fp, others } = *thread;
+            (tid, Registers::new([ip, sp, fp], others))
         };
         let mut by_tid: BTreeMap<_, _> = self.core.threads.iter().map(registers).collect();
         let java = self.hotspot.java_threads();
