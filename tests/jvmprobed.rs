@@ -17,6 +17,7 @@ use jvmprobe_tests::{
     proc::cpu_seconds,
     run_alone, run_beside_others,
     runtimes::named,
+    slowness,
     tool::{Tool, assert_refused, run},
 };
 use jvmprobed::{clock::unix_ns, store::reader::StoreReader};
@@ -91,6 +92,8 @@ fn stored_data_matches_the_jvm_activity() {
     let early = cpu_seconds(load.pid());
     // On an emulated processor, the tracers would exceed the default limit and step down.
     let tool = daemon.start(&["-F", "99", "--max-cpu", "100"]);
+    // There, reading the tables of libjvm.so takes seconds.
+    thread::sleep(Duration::from_secs(3).mul_f64(slowness() - 1.0));
     let before = logged_pauses(&load);
     let begun = cpu_seconds(load.pid());
     let truth = allocated::parse(&load.ask("go 6 1000 2"));
@@ -106,7 +109,7 @@ fn stored_data_matches_the_jvm_activity() {
     tool.signal(Signal::TERM);
     let output = tool.wait();
     assert!(output.status.success(), "{output:?}");
-    println!("ended within {:?}", begin.elapsed());
+    println!("{}ended within {:?}", output.stderr, begin.elapsed());
 
     // CPU time as accounted by the kernel.
     let said = daemon.show(&["--jvm", &pid]).stdout;
@@ -132,17 +135,9 @@ fn stored_data_matches_the_jvm_activity() {
     let shown = daemon.show(&["--gc", "-j", "--jvm", &pid]);
     assert!(shown.status.success(), "{shown:?}");
     let of_type = |kind: &str| shown.json().iter().filter(|r| r["type"] == kind).count();
-    // If some are missing, their times say whether tracing began too late.
-    let times =
-        shown.json().into_iter().filter(|r| r["type"] == "pause").map(|r| r["time"].clone());
-    let (found, log) = ((of_type("pause"), of_type("lost")), load.log());
-    let logged = log.lines().filter(|line| line.contains(" Pause ")).skip(before).next();
-    assert_eq!(
-        found,
-        (pauses, 0),
-        "first {:?}, logged {logged:?}; {said}",
-        times.min_by_key(Value::to_string)
-    );
+    // Beyond a rate, pauses are only counted.
+    let limited = shown.json().iter().filter_map(|r| r["pauses"]["count"].as_u64()).sum::<u64>();
+    assert_eq!((of_type("pause") + limited as usize, of_type("lost")), (pauses, 0), "{limited}");
     assert!(pauses > 0);
 
     let alloc = daemon.dir.path().join("alloc.folded");
