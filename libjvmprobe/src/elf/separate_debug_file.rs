@@ -140,7 +140,7 @@ impl ElfFile {
             .or_else(|| checked(&id, File::open(path(&id)?)))
     }
 
-    /// Returns this file with the symbols of [`installed_symbols`](Self::installed_symbols), if there are any.
+    /// Returns this file with the symbols that the user has named or that a debug package of this machine has, if there are any.
     pub fn with_installed_symbols(self) -> Self {
         let file = self.installed_symbols();
         self.with_symbols_of(file.as_ref())
