@@ -84,11 +84,7 @@ impl SpanSource {
 /// [`crate::Error::Kernel`] if the kernel has no BTF, or its BTF has no such field.
 pub(crate) fn thread_pointer_offset() -> Result<Option<u32>> {
     // The first field of `uw` is `tp_value` (arch/arm64/include/asm/processor.h).
-    let field = match Machine::NATIVE {
-        Machine::X86_64 => "fsbase",
-        Machine::Aarch64 => "uw",
-        Machine::Other(_) => return Ok(None),
-    };
+    let Some(field) = Machine::NATIVE.select("fsbase", "uw") else { return Ok(None) };
     let types = KernelTypes::load("task_struct")?;
     let [thread] = types.offsets("task_struct", ["thread"])?;
     let [base] = types.offsets("thread_struct", [field])?;

@@ -165,11 +165,7 @@ const AARCH64: RegisterPositions = RegisterPositions {
 impl RegisterPositions {
     /// Returns those of a processor; `None` if they are not known.
     fn of(machine: Machine) -> Option<&'static Self> {
-        match machine {
-            Machine::X86_64 => Some(&X86_64),
-            Machine::Aarch64 => Some(&AARCH64),
-            Machine::Other(_) => None,
-        }
+        machine.select(&X86_64, &AARCH64)
     }
 }
 

@@ -58,6 +58,15 @@ impl Machine {
     } else {
         Self::Other(header::EM_NONE)
     };
+
+    /// Returns the value for this architecture; `None` for one that is not known.
+    pub(crate) fn select<T>(self, x86_64: T, aarch64: T) -> Option<T> {
+        match self {
+            Self::X86_64 => Some(x86_64),
+            Self::Aarch64 => Some(aarch64),
+            Self::Other(_) => None,
+        }
+    }
 }
 
 impl From<u16> for Machine {

@@ -3,10 +3,7 @@
 //! Sources: System V gABI, chapter 4 (relocations); psABI for x86-64, chapter 4.4; ELF for the
 //! Arm 64-bit Architecture (aaelf64), chapter 5.7.
 
-use crate::{
-    Vaddr,
-    elf::{ElfFile, Machine},
-};
+use crate::{Vaddr, elf::ElfFile};
 
 /// Relocation type: the word is the sum of the file's base address and the addend.
 const R_X86_64_RELATIVE: u64 = 8;
@@ -22,10 +19,8 @@ pub(crate) struct Relocations(Vec<(Vaddr, Vaddr)>);
 impl ElfFile {
     /// Reads all base-relative relocations; empty if they cannot be read.
     pub(crate) fn relocations(&self) -> Relocations {
-        let kind = match self.machine() {
-            Machine::X86_64 => R_X86_64_RELATIVE,
-            Machine::Aarch64 => R_AARCH64_RELATIVE,
-            Machine::Other(_) => return Relocations::default(),
+        let Some(kind) = self.machine().select(R_X86_64_RELATIVE, R_AARCH64_RELATIVE) else {
+            return Relocations::default();
         };
         let section = self.section(".rela.dyn");
         let bytes = section.and_then(|section| section.data().ok()).unwrap_or_default();

@@ -152,11 +152,7 @@ struct Processor {
 
 impl Processor {
     fn of(machine: Machine) -> Option<&'static Self> {
-        match machine {
-            Machine::X86_64 => Some(&x86_64::PROCESSOR),
-            Machine::Aarch64 => Some(&aarch64::PROCESSOR),
-            Machine::Other(_) => None,
-        }
+        machine.select(&x86_64::PROCESSOR, &aarch64::PROCESSOR)
     }
 }
 
