@@ -168,6 +168,14 @@ __noinline int epilogue_state(struct walker *w)
 		} else if (insn == LDP_FP_POST_2) {
 			w->end_bytes = bytes + 2 * WORD;
 			return FRAME_SAVED;
+		} else if (i && (insn & 0xff00001f) == 0x54000003 && insn_at(w, i - 1) == 0xeb2863ff) {
+			/* A method that may use the reserved zone of the stack compares sp after it has removed its
+			   frame: cmp sp, x8; b.lo (MacroAssembler::reserved_stack_check()). */
+			w->end_bytes = bytes;
+			return FRAME_LINK;
+		} else if (insn == 0x36000088) {
+			/* tbz x8, 0, 16: jumps over a slow path of adr, str, b. */
+			i += 3;
 		} else if (!precedes_return(insn)) {
 			return FRAME_COMPLETE;
 		}

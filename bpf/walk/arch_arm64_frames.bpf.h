@@ -46,6 +46,10 @@ __noinline int interpreter_state(struct walker *w)
 
 	if (!w || read_user(w->bytes, ENTRY_INSNS * INSN, w->ip))
 		return INTERPRETER_RUNS;
+	/* Without a frame, the link register contains the address to which the method returns: in the interpreter, one
+	   that does not follow a call. A method that has called other code has a frame. */
+	if (in_interpreter(w, w->regs.link) && follows_call(w->regs.link))
+		return INTERPRETER_RUNS;
 	for (i = 0; i < ENTRY_INSNS; i++) {
 		insn = insn_at(w, i);
 		if (saves_fp(insn))
@@ -56,10 +60,7 @@ __noinline int interpreter_state(struct walker *w)
 		if (insn == 0xa9044fff || insn == 0xa90437ff)
 			return INTERPRETER_SAVES;
 		if (insn == RET)
-			return i < EXIT_INSNS && !(in_interpreter(w, w->regs.link) &&
-						   follows_call(w->regs.link)) ?
-				       INTERPRETER_LEAVES :
-				       INTERPRETER_RUNS;
+			return i < EXIT_INSNS ? INTERPRETER_LEAVES : INTERPRETER_RUNS;
 		/* br x9 */
 		if (insn == 0xd61f0120 || insn == LDP_FP_POST_2 || is_call(insn))
 			return INTERPRETER_RUNS;
@@ -91,6 +92,29 @@ __noinline int caller_of_frameless(struct walker *w)
 	return 0;
 }
 
+/*
+ * Returns the address to which the innermost method returned when an exception ended it, or 0. C1's stub and the
+ * interpreter, which have removed the method's frame, push this address and the exception, call the JVM with two more
+ * words pushed, and pop them: ldp x8, x12, [sp], 16; mov x1, x0; then ldp x30, x0, [sp], 16 (generate_unwind_exception(),
+ * c1_Runtime1_aarch64.cpp) or ldp x0, x30, [sp], 16 (generate_throw_exception(),
+ * templateInterpreterGenerator_aarch64.cpp). `end` becomes the caller's sp.
+ */
+static __always_inline __u64 pushed_return(struct walker *w, __u64 *end)
+{
+	__u32 c[3] = {}, pop;
+	__u64 to = 0;
+
+	if (read_user(c, sizeof(c), w->ip))
+		return 0;
+	*end = w->sp + (c[0] == 0xa8c133e8 ? 4 : 2) * WORD;
+	pop = c[0] == 0xa8c133e8 && c[1] == 0xaa0003e1 ? c[2] : c[0] == 0xaa0003e1 ? c[1] : c[0];
+	if ((pop != 0xa8c103fe && pop != 0xa8c17be0) ||
+	    read_stack(w, &to, 1, *end - (pop == 0xa8c103fe ? 2 : 1) * WORD))
+		return 0;
+	to = without_signature(to);
+	return in_code_cache(w, to) ? to : 0;
+}
+
 #define BCP_SLOT 9
 
 /* Finds the caller of an interpreted method. Its frame has a frame pointer. The three words below the address
@@ -104,8 +128,10 @@ __noinline int caller_of_interpreted(struct walker *w)
 	if (!w)
 		return END_IMPLAUSIBLE;
 	if (w->fp < w->sp || w->fp & (WORD - 1) || read_stack(w, words, 10, w->fp - 8 * WORD) ||
-	    !in_code_cache(w, without_signature(words[9])))
-		return caller_by_fp(w);
+	    !in_code_cache(w, without_signature(words[9]))) {
+		saved = pushed_return(w, &sp);
+		return saved ? go_to(w, saved, sp, w->fp) : caller_by_fp(w);
+	}
 	sp = words[7];
 	if (!read_user(&const_method, WORD, words[5] + w->jvm.const_method)) {
 		base = const_method + w->jvm.const_method_size;
@@ -243,11 +269,41 @@ static __always_inline bool has_own_fp(struct walker *w)
 	return without_signature(frame[1]) == w->regs.link || has_called(w);
 }
 
+/*
+ * Returns the caller's sp while an adapter to the interpreter runs, or has called nothing. The adapter sets x19 or x13 to
+ * sp after its checks, moves the arguments to the stack, and ends with a br. If neither of the two is found, ip is before
+ * both. One of the checks pushes x10 and pops it (BarrierSetAssembler::c2i_entry_barrier()).
+ */
+__noinline __u64 sp_before_adapter(struct walker *w)
+{
+	__u32 i, insn, pushed = 0;
+
+	if (!w)
+		return 0;
+	if (read_user(w->bytes, MAX_BLOB_BYTES, w->ip - INSN))
+		return w->sp;
+	for (i = 1; i < MAX_BLOB_BYTES / INSN; i++) {
+		insn = insn_at(w, i);
+		/* mov x19, sp; mov x13, sp */
+		if (insn == 0x910003f3 || insn == 0x910003ed)
+			break;
+		/* br, unless add x8, x8, X precedes it: that is a jump to a stub. */
+		if ((insn & 0xfffffc1f) == 0xd61f0000 && (insn_at(w, i - 1) & 0xffc003ff) != 0x91000108)
+			return sender_sp(w, w->sp);
+		/* stp x10, xzr, [sp, -16]!; ldp x10, xzr, [sp], 16 */
+		if (insn == 0xa9bf7fea)
+			pushed -= 2 * WORD;
+		else if (insn == 0xa8c17fea)
+			pushed += 2 * WORD;
+	}
+	return w->sp + (pushed & 2 * WORD);
+}
+
 /* Finds the caller of an adapter, which moves arguments between interpreted and compiled code: gen_i2c_adapter() and
    gen_c2i_adapter(), sharedRuntime_aarch64.cpp. */
 __noinline int caller_of_adapter(struct walker *w)
 {
-	__u32 i, insn;
+	__u32 before = 0;
 
 	if (!w)
 		return END_IMPLAUSIBLE;
@@ -258,18 +314,12 @@ __noinline int caller_of_adapter(struct walker *w)
 		guess(w);
 		return caller_by_fp(w);
 	}
-	if (!read_user(w->bytes, ENTRY_INSNS * INSN, w->ip)) {
-		for (i = 0; i < ENTRY_INSNS; i++) {
-			insn = insn_at(w, i);
-			/* mov x19, sp or mov x13, sp: sp is the caller's until the adapter has stored it. */
-			if (insn == 0x910003f3 || insn == 0x910003ed)
-				return caller_by_link(w, w->sp);
-			/* br */
-			if ((insn & 0xfffffc1f) == 0xd61f0000)
-				break;
-		}
-	}
-	return caller_by_link(w, sender_sp(w, w->sp));
+	if (!read_user(&before, INSN, w->ip - INSN) && before == STP_FP_PRE_2)
+		return caller_below(w, w->sp + 2 * WORD);
+	/* The interpreter sets the register before it calls. */
+	if (in_interpreter(w, w->regs.link))
+		return caller_by_link(w, sender_sp(w, w->sp));
+	return caller_by_link(w, sp_before_adapter(w));
 }
 
 /* Finds the caller of a stub that was interrupted at any instruction. Returns 0 and makes no step if it finds none. */
@@ -312,11 +362,14 @@ static __always_inline int caller_of_innermost_stub(struct walker *w)
 /* Finds the caller of a stub: nearly all that call other code have a frame pointer. */
 __noinline int caller_of_stub(struct walker *w)
 {
-	__u64 frame[2];
+	__u64 frame[2], end, to;
 	int why;
 
 	if (!w)
 		return END_IMPLAUSIBLE;
+	to = pushed_return(w, &end);
+	if (to)
+		return go_to(w, to, end, w->fp);
 	if (w->is_innermost) {
 		why = caller_of_innermost_stub(w);
 		if (why || !w->is_innermost)
