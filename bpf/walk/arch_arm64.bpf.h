@@ -143,7 +143,7 @@ __noinline int epilogue_state(struct walker *w)
 	if (!w)
 		return FRAME_COMPLETE;
 	w->end_bytes = 0;
-	if (read_user(w->bytes, 8 * INSN, w->ip))
+	if (read_user(w->bytes, 9 * INSN, w->ip))
 		return FRAME_COMPLETE;
 	/* A method that passes an exception on removes its frame and jumps to a stub (RethrowException, aarch64.ad). */
 	if (leaves_method(w, w->ip, insn_at(w, 0)) && !read_user(&before, INSN, w->ip - INSN) &&
@@ -168,9 +168,9 @@ __noinline int epilogue_state(struct walker *w)
 		} else if (insn == LDP_FP_POST_2) {
 			w->end_bytes = bytes + 2 * WORD;
 			return FRAME_SAVED;
-		} else if (i && (insn & 0xff00001f) == 0x54000003 && insn_at(w, i - 1) == 0xeb2863ff) {
-			/* A method that may use the reserved zone of the stack compares sp after it has removed its
-			   frame: cmp sp, x8; b.lo (MacroAssembler::reserved_stack_check()). */
+		} else if ((insn & 0xff00001f) == 0x54000003 && insn_at(w, i + 1) == STP_FP_PRE_2) {
+			/* A method that may use the reserved zone of the stack enters a frame to enable the zone again, after
+			   it has removed its own: cmp sp, x8; b.lo; stp (MacroAssembler::reserved_stack_check()). */
 			w->end_bytes = bytes;
 			return FRAME_LINK;
 		} else if (insn == 0x36000088) {
