@@ -19,7 +19,7 @@ use jvmprobe_tests::{
     container::Container,
     folded,
     load::{FRAMES, Load},
-    proc::threads,
+    proc::{cpu_seconds, threads},
     run_alone, run_beside_others,
     runtimes::named,
     tool::{self, Tool, binary},
@@ -286,7 +286,7 @@ fn command_that_ignores_sigterm_is_killed() {
     let tool = Tool::start("javaprof", &["-d", "1", "-f", "--", "sh", "-c", script]);
     let output = tool.wait();
     assert!(output.status.success(), "{output:?}");
-    assert!(folded::total(&folded::parse(&output.stdout)) > 20, "{}", output.stdout);
+    assert!(folded::total(&folded::parse(&output.stdout)) > 10, "{}", output.stdout);
     assert!(output.stderr.contains("did not exit within"), "{}", output.stderr);
     assert!(begin.elapsed() < MAX_ATTACH_TIME, "{:?}", begin.elapsed());
 }
@@ -302,7 +302,12 @@ fn second_signal_kills_a_command_that_ignores_the_first() {
     let mut first = [0; 16];
     let read = child.stdout.as_mut().unwrap().read(&mut first).unwrap();
     let shell = String::from_utf8_lossy(&first[..read]).trim().to_owned();
-    thread::sleep(Duration::from_millis(500));
+    // The number of samples depends on the CPU time that the machine grants.
+    let begin = Instant::now();
+    while cpu_seconds(shell.parse().unwrap()) < 0.5 {
+        assert!(begin.elapsed() < MAX_ATTACH_TIME, "the shell got no CPU time");
+        thread::sleep(Duration::from_millis(20));
+    }
     let pid = rustix::process::Pid::from_child(&child);
     rustix::process::kill_process(pid, Signal::INT).unwrap();
     // The profile is printed, and javaprof waits for the command.

@@ -317,7 +317,8 @@ fn check_collections(runtime: &Runtime, flags: &str) {
         .iter()
         .filter(|own| {
             let is_same = |other: &&(u64, String, u64)| {
-                own.0.abs_diff(other.0) < SAME && (&own.1, own.2) == (&other.1, other.2)
+                // The thread may have waited for a CPU between the JVM's reading and ours.
+                own.0.abs_diff(other.0) < 5 * SAME && (&own.1, own.2) == (&other.1, other.2)
             };
             !theirs_used.iter().any(|other| is_same(&other))
         })

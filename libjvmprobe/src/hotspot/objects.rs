@@ -27,10 +27,11 @@ const HEADER: usize = 24;
 /// fewer classes.
 const MAX_CLASSES: usize = 1 << 17;
 /// Maximum number of steps for one range, about a second of work. Protects against ranges that do not
-/// contain objects. A Class object counts as CLASS_STEPS steps, because it needs a separate read. Any other
-/// object counts as one step.
+/// contain objects. An object is one step. Each read of the JVM's memory takes about 50 microseconds, as long as
+/// READ_STEPS steps; a class that is not known yet needs three reads.
 const MAX_STEPS: u64 = 1 << 25;
-const CLASS_STEPS: u64 = 64;
+const READ_STEPS: u64 = 1 << 11;
+const CLASS_STEPS: u64 = 3 * READ_STEPS;
 /// With compact headers the class is in the highest bits of the mark (markWord::klass_shift).
 pub(crate) const COMPACT_SHIFT: u32 = 42;
 /// Klass::_lh_log2_element_size_mask.
@@ -150,6 +151,8 @@ pub struct Objects {
     classes: ClassLayout,
     shapes: HashMap<u64, Shape>,
     buffer: Vec<u8>,
+    /// For the current range: number of steps that may still be made.
+    steps: u64,
     /// For the current range: index of each class in `found`.
     numbers: HashMap<u64, usize>,
     found: Vec<(Addr, Shape, ClassCount)>,
@@ -183,6 +186,7 @@ impl Objects {
             classes: ClassLayout::read(layout)?,
             shapes: HashMap::new(),
             buffer: Vec::new(),
+            steps: 0,
             numbers: HashMap::new(),
             found: Vec::new(),
             recent: [(0, 0); 64],
@@ -215,7 +219,7 @@ impl Objects {
             return Err(Error::layout("implausible size of a TLAB"));
         }
         let mut at = 0;
-        let mut steps = MAX_STEPS;
+        self.steps = MAX_STEPS;
         // The part of the range that is in the buffer, as offsets from `start`.
         let mut buffered = 0..0;
         while at < size {
@@ -230,10 +234,7 @@ impl Objects {
             }
             let offset = (at - buffered.start) as usize;
             let number = self.number(memory, offset)?;
-            let is_class = matches!(self.found.get(number), Some((_, Shape::Mirror(_), _)));
-            steps = steps
-                .checked_sub(if is_class { CLASS_STEPS } else { 1 })
-                .ok_or_else(|| Error::layout("too many objects in a TLAB"))?;
+            self.spend(1)?;
             let object = start.0.wrapping_add(at);
             let bytes = self.size(memory, number, offset, Addr(object))?;
             if bytes == 0 || bytes > size - at {
@@ -245,6 +246,12 @@ impl Objects {
             }
             at += bytes;
         }
+        Ok(())
+    }
+
+    fn spend(&mut self, steps: u64) -> Result<()> {
+        let rest = self.steps.checked_sub(steps);
+        self.steps = rest.ok_or_else(|| Error::layout("too many objects or classes in a TLAB"))?;
         Ok(())
     }
 
@@ -292,7 +299,7 @@ impl Objects {
         Ok(number)
     }
 
-    fn size(&self, memory: &Memory, number: usize, offset: usize, object: Addr) -> Result<u64> {
+    fn size(&mut self, memory: &Memory, number: usize, offset: usize, object: Addr) -> Result<u64> {
         let shape = self.found.get(number).map_or(Shape::Unknown, |found| found.1);
         match shape {
             Shape::Fixed(size) => Ok(size),
@@ -302,6 +309,11 @@ impl Objects {
                 Ok(size.next_multiple_of(self.layout.alignment))
             }
             Shape::Mirror(at) => {
+                // The field is not in the buffer if the buffer ends within the object.
+                if let Ok(words) = self.field(offset.saturating_add(at as usize)) {
+                    return Ok(u64::from(u32::from_ne_bytes(words)) * 8);
+                }
+                self.spend(READ_STEPS)?;
                 let at = object.checked_add(at).ok_or_else(|| {
                     Error::layout("the address of a java.lang.Class object overflows")
                 })?;
@@ -318,6 +330,7 @@ impl Objects {
         if klass == 0 || !klass.is_multiple_of(8) {
             return Err(Error::layout("an object has no valid class pointer"));
         }
+        self.spend(CLASS_STEPS)?;
         let at = Addr(klass).checked_add(self.classes.layout_helper);
         let helper = memory
             .u32(at.ok_or_else(|| Error::layout("the address of a class overflows"))?)?
@@ -435,15 +448,32 @@ mod tests {
     }
 
     #[test]
-    fn range_with_excess_bytes_or_objects_is_rejected() {
+    fn range_with_excess_bytes_or_classes_is_rejected() {
         let (image, classes) = jvm();
         let mut objects = reader(&image);
         let start = Addr(heap(classes).as_ptr() as u64);
         assert!(objects.count(&own_memory(), start, MAX_TLAB + 1).is_err());
-        let piece = [1, classes[2], 0, 4].repeat((MAX_STEPS / CLASS_STEPS) as usize + 1);
-        let error = count(&mut objects, &piece).unwrap_err().to_string();
-        assert!(error.contains("too many objects"), "{error}");
-        assert!(count(&mut objects, &piece[4..]).is_ok());
+        // Copies of the first class, whose objects have 32 bytes, and an object of each.
+        let name = own_memory().u64(Addr(classes[0] + 8)).unwrap();
+        let copies = [33, name].repeat((MAX_STEPS / CLASS_STEPS) as usize + 1);
+        let object = |copy: &[u64]| [1, copy.as_ptr() as u64, 0, 0];
+        let all: Vec<_> = copies.chunks(2).flat_map(object).collect();
+        let error = count(&mut objects, &all).unwrap_err().to_string();
+        assert!(error.contains("too many objects or classes"), "{error}");
+        // The shapes of most classes are cached now.
+        assert_eq!(count(&mut objects, &all).unwrap().len(), copies.len() / 2);
+    }
+
+    #[test]
+    fn class_object_at_the_end_of_a_chunk_is_counted() {
+        let (image, [plain, ints, class]) = jvm();
+        // Arrays without elements, of 24 bytes, so that only the header of the last object is in the first chunk.
+        let mut all = [1, ints, 0].repeat(3);
+        all.extend([1, plain, 0, 0].repeat((CHUNK - 4 * 24) / 32));
+        assert_eq!(all.len() * 8, CHUNK - HEADER);
+        all.extend([1, class, 0, 6, 0, 0]);
+        let counts = count(&mut reader(&image), &all).unwrap();
+        assert_eq!(counts[2], (class, ClassCount { objects: 1, bytes: 48 }));
     }
 
     #[test]
