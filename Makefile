@@ -75,9 +75,8 @@ aarch64: ## Build the tools for aarch64 and test them under an emulated arm64 ke
 
 lint: ## Check formatting, clippy, documentation and dependencies; fail on warnings
 	$(CARGO) fmt --all --check
-	$(CARGO) clippy $(TESTED) --workspace $(EXCLUDE_AGENT) --all-targets -- -D warnings
 	@# The functions that the fuzzers call exist only with this feature.
-	$(CARGO) clippy $(TESTED) -p libjvmprobe --features fuzzing -- -D warnings
+	$(CARGO) clippy $(TESTED) --workspace $(EXCLUDE_AGENT) --all-targets --features libjvmprobe/fuzzing -- -D warnings
 	$(CARGO) clippy --release --locked -p jvmprobe-agent -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc $(TESTED) --workspace $(EXCLUDE_AGENT) --no-deps --document-private-items --quiet
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --release --locked -p jvmprobe-agent --no-deps --document-private-items --quiet
