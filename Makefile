@@ -75,7 +75,7 @@ aarch64: ## Build the tools for aarch64 and test them under an emulated arm64 ke
 
 lint: ## Check formatting, clippy, documentation and dependencies; fail on warnings
 	$(CARGO) fmt --all --check
-	@# The functions that the fuzzers call exist only with this feature.
+	@# The functions that the fuzzers call exist only with this feature. A second run without it would take half a minute.
 	$(CARGO) clippy $(TESTED) --workspace $(EXCLUDE_AGENT) --all-targets --features libjvmprobe/fuzzing -- -D warnings
 	$(CARGO) clippy --release --locked -p jvmprobe-agent -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc $(TESTED) --workspace $(EXCLUDE_AGENT) --no-deps --document-private-items --quiet

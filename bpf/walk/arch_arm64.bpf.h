@@ -169,12 +169,13 @@ __noinline int epilogue_state(struct walker *w)
 			w->end_bytes = bytes + 2 * WORD;
 			return FRAME_SAVED;
 		} else if ((insn & 0xff00001f) == 0x54000003 && insn_at(w, i + 1) == STP_FP_PRE_2) {
-			/* A method that may use the reserved zone of the stack enters a frame to enable the zone again, after
-			   it has removed its own: cmp sp, x8; b.lo; stp (MacroAssembler::reserved_stack_check()). */
+			/* A method that may use the reserved zone of the stack removes its frame and checks whether the
+			   zone must be enabled: cmp sp, x8; b.lo (MacroAssembler::reserved_stack_check()). The code that
+			   enables it, which begins with stp, is not recognised. */
 			w->end_bytes = bytes;
 			return FRAME_LINK;
 		} else if (insn == 0x36000088) {
-			/* tbz x8, 0, 16: jumps over a slow path of adr, str, b. */
+			/* tbz x8, 0, 16: in code of JDK 25, jumps over the slow path of a return poll: adr, str, b. */
 			i += 3;
 		} else if (!precedes_return(insn)) {
 			return FRAME_COMPLETE;

@@ -46,8 +46,8 @@ __noinline int interpreter_state(struct walker *w)
 
 	if (!w || read_user(w->bytes, ENTRY_INSNS * INSN, w->ip))
 		return INTERPRETER_RUNS;
-	/* Without a frame, the link register contains the address to which the method returns: in the interpreter, one
-	   that does not follow a call. A method that has called other code has a frame. */
+	/* A method returns to an entry of the interpreter that no call precedes. So if the link register contains an
+	   address in the interpreter after a call, the method has called other code, and nearly always has a frame. */
 	if (in_interpreter(w, w->regs.link) && follows_call(w->regs.link))
 		return INTERPRETER_RUNS;
 	for (i = 0; i < ENTRY_INSNS; i++) {
@@ -127,11 +127,13 @@ __noinline int caller_of_interpreted(struct walker *w)
 
 	if (!w)
 		return END_IMPLAUSIBLE;
+	/* The method's frame was removed, and fp is a caller's. */
+	saved = pushed_return(w, &sp);
+	if (saved)
+		return go_to(w, saved, sp, w->fp);
 	if (w->fp < w->sp || w->fp & (WORD - 1) || read_stack(w, words, 10, w->fp - 8 * WORD) ||
-	    !in_code_cache(w, without_signature(words[9]))) {
-		saved = pushed_return(w, &sp);
-		return saved ? go_to(w, saved, sp, w->fp) : caller_by_fp(w);
-	}
+	    !in_code_cache(w, without_signature(words[9])))
+		return caller_by_fp(w);
 	sp = words[7];
 	if (!read_user(&const_method, WORD, words[5] + w->jvm.const_method)) {
 		base = const_method + w->jvm.const_method_size;
@@ -270,13 +272,14 @@ static __always_inline bool has_own_fp(struct walker *w)
 }
 
 /*
- * Returns the caller's sp while an adapter to the interpreter runs, or has called nothing. The adapter sets x19 or x13 to
- * sp after its checks, moves the arguments to the stack, and ends with a br. If neither of the two is found, ip is before
- * both. One of the checks pushes x10 and pops it (BarrierSetAssembler::c2i_entry_barrier()).
+ * Returns the caller's sp while ip is in an adapter that has no frame. An adapter to the interpreter copies sp to x19 or
+ * x13 after its checks, and lowers sp. So if this mov is still ahead, sp is the caller's; if the br that ends the adapter
+ * comes first, the register contains it. If neither is near, the mov is assumed to be ahead. One of the checks pushes x10
+ * and pops it (BarrierSetAssembler::c2i_entry_barrier()).
  */
 __noinline __u64 sp_before_adapter(struct walker *w)
 {
-	__u32 i, insn, pushed = 0;
+	__u32 i, insn;
 
 	if (!w)
 		return 0;
@@ -284,19 +287,17 @@ __noinline __u64 sp_before_adapter(struct walker *w)
 		return w->sp;
 	for (i = 1; i < MAX_BLOB_BYTES / INSN; i++) {
 		insn = insn_at(w, i);
-		/* mov x19, sp; mov x13, sp */
-		if (insn == 0x910003f3 || insn == 0x910003ed)
+		/* mov x19, sp; mov x13, sp; stp x10, xzr, [sp, -16]! */
+		if (insn == 0x910003f3 || insn == 0x910003ed || insn == 0xa9bf7fea)
 			break;
+		/* ldp x10, xzr, [sp], 16 */
+		if (insn == 0xa8c17fea)
+			return w->sp + 2 * WORD;
 		/* br, unless add x8, x8, X precedes it: that is a jump to a stub. */
 		if ((insn & 0xfffffc1f) == 0xd61f0000 && (insn_at(w, i - 1) & 0xffc003ff) != 0x91000108)
 			return sender_sp(w, w->sp);
-		/* stp x10, xzr, [sp, -16]!; ldp x10, xzr, [sp], 16 */
-		if (insn == 0xa9bf7fea)
-			pushed -= 2 * WORD;
-		else if (insn == 0xa8c17fea)
-			pushed += 2 * WORD;
 	}
-	return w->sp + (pushed & 2 * WORD);
+	return w->sp;
 }
 
 /* Finds the caller of an adapter, which moves arguments between interpreted and compiled code: gen_i2c_adapter() and

@@ -28,10 +28,10 @@ const HEADER: usize = 24;
 const MAX_CLASSES: usize = 1 << 17;
 /// Maximum number of steps for one range, about a second of work. Protects against ranges that do not
 /// contain objects. An object is one step. Each read of the JVM's memory takes about 50 microseconds, as long as
-/// READ_STEPS steps; a class that is not known yet needs three reads.
+/// READ_STEPS steps; a class that is not known yet needs four reads.
 const MAX_STEPS: u64 = 1 << 25;
 const READ_STEPS: u64 = 1 << 11;
-const CLASS_STEPS: u64 = 3 * READ_STEPS;
+const CLASS_STEPS: u64 = 4 * READ_STEPS;
 /// With compact headers the class is in the highest bits of the mark (markWord::klass_shift).
 pub(crate) const COMPACT_SHIFT: u32 = 42;
 /// Klass::_lh_log2_element_size_mask.
@@ -224,6 +224,7 @@ impl Objects {
         let mut buffered = 0..0;
         while at < size {
             if at + HEADER as u64 > buffered.end && buffered.end < size || at >= buffered.end {
+                self.spend(READ_STEPS)?;
                 let len = (size - at).min(CHUNK as u64);
                 self.buffer.resize(len as usize, 0);
                 let from = start
@@ -251,7 +252,9 @@ impl Objects {
 
     fn spend(&mut self, steps: u64) -> Result<()> {
         let rest = self.steps.checked_sub(steps);
-        self.steps = rest.ok_or_else(|| Error::layout("too many objects or classes in a TLAB"))?;
+        self.steps = rest.ok_or_else(|| {
+            Error::layout("a TLAB is too large, or has too many objects or classes")
+        })?;
         Ok(())
     }
 
