@@ -2,14 +2,14 @@
 //!
 //! A test calls [`run_alone`] if it measures, counts all JVMs, or checks that nothing is left on
 //! the machine. A test that only checks what a tool reports about the test's own JVMs calls
-//! [`run_beside_others`]. Up to five such tests run at once, because they wait most of the time.
+//! [`run_beside_others`]. Up to three such tests run at once, because they wait most of the time.
 //!
 //! A turn consists of locks on files beside the test binaries, because `tests/run` runs several
 //! binaries at a time. If `JVMPROBE_TEST_TIMES` names a file, each test adds a line with its time,
 //! without the time spent waiting for its turn.
 //!
 //! Before a test runs alone, the others have to end, and the machine idles more and more. Therefore tests that run
-//! alone wait until there are no longer five others to run, and then run one after another.
+//! alone wait until there are no longer three others to run, and then run one after another.
 
 use std::{
     cell::RefCell,
@@ -22,8 +22,7 @@ use std::{
 use rustix::fs::{FlockOperation, flock};
 
 /// Lock files of tests that run beside others: each locks one of them. A test that runs alone locks all.
-const PLACES: [&str; 5] =
-    ["turn-0.lock", "turn-1.lock", "turn-2.lock", "turn-3.lock", "turn-4.lock"];
+const PLACES: [&str; 3] = ["turn-0.lock", "turn-1.lock", "turn-2.lock"];
 /// Lock file of the tests that run alone: the one that holds the lock is the next, or runs.
 const ALONE: &str = "turn-alone.lock";
 /// Number of successive times at which a test that runs alone must find a free place before it locks all.
