@@ -594,7 +594,14 @@ fn no_probes_or_files_remain_after_any_signal() {
     let mut load = start_warm_load();
     let pid = load.pid();
     let breakpoints = || breakpoints(pid, named("temurin-17"));
-    assert_eq!(breakpoints(), 0, "before");
+    // Tools of other tests that trace all JVMs have breakpoints here, too, for a while.
+    let are_gone = || {
+        (0..100).any(|i| {
+            thread::sleep(Duration::from_millis(200).mul_f64(f64::from(i).min(1.0)));
+            breakpoints() == 0
+        })
+    };
+    assert!(are_gone(), "before");
     for signal in [Signal::INT, Signal::TERM, Signal::KILL] {
         let tool = start(&load, &["-F", "499", "--symbols", "perfmap"]);
         load.run(0.3);
@@ -604,7 +611,7 @@ fn no_probes_or_files_remain_after_any_signal() {
         tool.signal(signal);
         assert_eq!(tool.wait().status.success(), signal != Signal::KILL, "{signal:?}");
         held.assert_gone();
-        assert_eq!(breakpoints(), 0, "{signal:?}");
+        assert!(are_gone(), "{signal:?}");
         assert_eq!(files_left(pid, pid), [] as [PathBuf; 0], "{signal:?}");
     }
     // The JVM still works.

@@ -3,6 +3,7 @@
 
 use std::{
     fs::{self, File, OpenOptions, Permissions},
+    mem,
     os::unix::{
         fs::{FileExt, PermissionsExt},
         process::CommandExt,
@@ -64,7 +65,8 @@ fn start_virtual(runtime: &Runtime, flags: &str, folder: &TempDir) -> Load {
     load
 }
 
-/// Returns a dump of a program whose main thread has finished its last answer and waits for a command.
+/// Returns a dump of a program whose main thread has finished its last answer and waits for a command. The dump equals
+/// the one before it, so that no thread is still on the way to its state.
 fn dump_of_idle(load: &Load) -> Value {
     let is_idle = |dump: &Value| {
         let threads = dump["threadContainers"][0]["threads"].as_array().unwrap();
@@ -79,11 +81,11 @@ fn dump_of_idle(load: &Load) -> Value {
         spinners.all(|thread| thread["stack"][0].is_string())
     };
     let outputs = (0..100).map(|_| dump(&["-p", &load.pid().to_string()]));
-    outputs
-        .filter(has_stacks)
-        .map(|output| json(&output))
-        .find(is_idle)
-        .expect("the main thread reads a command")
+    let mut dumps = outputs.filter(has_stacks).map(|output| json(&output)).filter(is_idle);
+    let mut before = dumps.next().expect("the main thread reads a command");
+    dumps
+        .find(|dump| mem::replace(&mut before, dump.clone()) == *dump)
+        .expect("all threads are idle")
 }
 
 /// Dumps a JVM and ends it by a signal. Returns the core file that the kernel writes. If the core_pattern of this
