@@ -250,6 +250,7 @@ impl Objects {
         Ok(())
     }
 
+    /// Counts work on the current range. Fails if the range needs more than MAX_STEPS.
     fn spend(&mut self, steps: u64) -> Result<()> {
         let rest = self.steps.checked_sub(steps);
         self.steps = rest.ok_or_else(|| {
@@ -312,15 +313,18 @@ impl Objects {
                 Ok(size.next_multiple_of(self.layout.alignment))
             }
             Shape::Mirror(at) => {
-                // The field is not in the buffer if the buffer ends within the object.
-                if let Ok(words) = self.field(offset.saturating_add(at as usize)) {
-                    return Ok(u64::from(u32::from_ne_bytes(words)) * 8);
-                }
-                self.spend(READ_STEPS)?;
-                let at = object.checked_add(at).ok_or_else(|| {
-                    Error::layout("the address of a java.lang.Class object overflows")
-                })?;
-                Ok(u64::from(memory.u32(at)?) * 8)
+                let words = match self.field(offset.saturating_add(at as usize)) {
+                    Ok(bytes) => u32::from_ne_bytes(bytes),
+                    // The buffer ends within the object.
+                    Err(_) => {
+                        self.spend(READ_STEPS)?;
+                        let at = object.checked_add(at).ok_or_else(|| {
+                            Error::layout("the address of a java.lang.Class object overflows")
+                        })?;
+                        memory.u32(at)?
+                    }
+                };
+                Ok(u64::from(words) * 8)
             }
             Shape::Unknown => Err(Error::layout("the size of an object is unknown")),
         }
