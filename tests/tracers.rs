@@ -9,10 +9,13 @@ use std::{
         mpsc::{Sender, channel},
     },
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
-use jvmprobe_tests::{allocated, load::Load, proc::monotonic_ns, run_alone, runtimes::named};
+use jvmprobe_tests::{
+    allocated, bpf::held_by, load::Load, proc::monotonic_ns, run_alone, run_beside_others,
+    runtimes::named,
+};
 use libjvmprobe::{
     Pid, Result,
     bpf::preflight,
@@ -215,7 +218,7 @@ fn logged_pauses(load: &Load) -> u64 {
 
 #[test]
 fn three_tracers_in_one_process_report_correct_sums() {
-    run_alone();
+    run_beside_others();
     preflight::check().unwrap();
     let mut load = Load::start_program(named("temurin-17"), "-XX:+UseSerialGC", "AllocLoad");
     load.ask("go 1 200 2");
@@ -251,6 +254,56 @@ fn three_tracers_in_one_process_report_correct_sums() {
     assert!(pauses.sum > 0 && samples.sum > 0, "{} {}", pauses.sum, samples.sum);
     let off = allocations.sum as f64 / truth.total as f64 - 1.0;
     assert!(off.abs() <= 0.05, "allocations: {off}");
+}
+
+/// The daemon stops tracers that cost too much, and later starts them again.
+#[test]
+fn stopped_tracers_release_their_bpf_objects() {
+    run_beside_others();
+    preflight::check().unwrap();
+    let load = Load::start_program(named("temurin-17"), "-XX:+UseSerialGC", "AllocLoad");
+    let pid = load.pid();
+    let run_each_tracer = || {
+        let tracers: [fn(u32, Sender<()>, &AtomicBool) -> Result<()>; 3] = [
+            |pid, begun, stop| trace_pauses(pid, begun, stop).map(drop),
+            |pid, begun, stop| trace_allocations(pid, INTERVAL, begun, stop).map(drop),
+            |pid, begun, stop| trace_samples(pid, begun, stop).map(drop),
+        ];
+        for run_tracer in tracers {
+            let stop = Arc::new(AtomicBool::new(false));
+            let (begun, begins) = channel();
+            let stopped = Arc::clone(&stop);
+            let tracer = thread::spawn(move || run_tracer(pid, begun, &stopped));
+            begins
+                .recv_timeout(Duration::from_secs(60))
+                .expect("the tracer starts within a minute");
+            let begin = Instant::now();
+            while held_by(std::process::id()).links.is_empty() {
+                assert!(begin.elapsed() < Duration::from_secs(60), "nothing is attached");
+                thread::sleep(Duration::from_millis(50));
+            }
+            stop.store(true, Ordering::Relaxed);
+            tracer.join().unwrap().unwrap();
+        }
+    };
+    // Attachments are released in the background.
+    let after_release = || {
+        let begin = Instant::now();
+        loop {
+            let held = held_by(std::process::id());
+            if held.links.is_empty() && held.programs.is_empty() {
+                return held.maps;
+            }
+            assert!(begin.elapsed() < Duration::from_secs(60), "left behind: {held:?}");
+            thread::sleep(Duration::from_millis(50));
+        }
+    };
+    run_each_tracer();
+    let first = after_release();
+    run_each_tracer();
+    let second = after_release();
+    assert!(second.len() <= first.len(), "{} maps, then {}", first.len(), second.len());
+    load.quit();
 }
 
 /// There are more TLABs than the number of stacks that can be walked. TLABs without a stack are

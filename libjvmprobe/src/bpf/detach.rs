@@ -14,7 +14,7 @@ use std::{
     fs,
     os::fd::{FromRawFd, OwnedFd, RawFd},
     path::Path,
-    sync::{Mutex, MutexGuard, Once, OnceLock, TryLockError},
+    sync::{Arc, Mutex, MutexGuard, Once, OnceLock, TryLockError},
     thread,
     time::{Duration, Instant},
 };
@@ -82,18 +82,24 @@ fn attachments(kind: &str) -> Vec<RawFd> {
         .collect()
 }
 
-/// Detaches in the background thread.
-pub(super) fn detach(links: Vec<Link>) {
-    static WORKER: OnceLock<Option<Worker<Vec<Link>>>> = OnceLock::new();
+/// Attachments to be released, and the owners of the BPF objects that they need.
+type Released = (Vec<Link>, Vec<Arc<dyn Send + Sync>>);
+
+/// Detaches in the background thread, then drops `objects`.
+pub(super) fn detach(links: Vec<Link>, objects: Vec<Arc<dyn Send + Sync>>) {
+    static WORKER: OnceLock<Option<Worker<Released>>> = OnceLock::new();
     if links.is_empty() {
         return;
     }
     // Detaching needs no capability.
-    let drop_all = |links: Vec<Link>| links.into_iter().for_each(drop_one);
-    match WORKER.get_or_init(|| Worker::start("detach", Rights::empty(), move || drop_all).ok()) {
-        // Without a worker, the links are dropped, and so detached, by this thread.
-        Some(worker) => drop(worker.send(links)),
-        None => drop(links),
+    let release = |(links, objects): Released| {
+        links.into_iter().for_each(drop_one);
+        drop(objects);
+    };
+    match WORKER.get_or_init(|| Worker::start("detach", Rights::empty(), move || release).ok()) {
+        Some(worker) => drop(worker.send((links, objects))),
+        // Without a worker, this thread detaches.
+        None => release((links, objects)),
     }
 }
 

@@ -6,7 +6,9 @@
 
 use std::{
     borrow::Cow,
+    fmt,
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
 use libbpf_rs::{ErrorKind, Link, ProgramMut, UprobeOpts, UsdtOpts};
@@ -247,27 +249,40 @@ fn process_exists(pid: Pid) -> bool {
 }
 
 /// A set of attachments. When it is dropped, a background thread detaches all of them.
-///
-/// The attachments must not outlive the object whose programs are attached, because libbpf keeps the data of
-/// USDT probes there. The object should live as long as the process, because the background thread detaches
-/// later.
-#[derive(Debug, Default)]
-pub struct Links(Vec<Link>);
+#[derive(Default)]
+pub struct Links {
+    links: Vec<Link>,
+    /// Owners of the BPF objects whose programs are attached. libbpf keeps the data of USDT probes in the object, so the
+    /// object must not be closed before.
+    objects: Vec<Arc<dyn Send + Sync>>,
+}
+
+impl fmt::Debug for Links {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.links.fmt(f)
+    }
+}
 
 impl Drop for Links {
     fn drop(&mut self) {
-        detach::detach(std::mem::take(&mut self.0));
+        detach::detach(std::mem::take(&mut self.links), std::mem::take(&mut self.objects));
     }
 }
 
 impl Links {
+    /// An empty set for attachments of the programs of one BPF object. Dropping `object` closes it.
+    pub(crate) fn of_object(object: Arc<dyn Send + Sync>) -> Self {
+        Self { links: Vec::new(), objects: vec![object] }
+    }
+
     /// Adds an attachment.
     pub(crate) fn push(&mut self, link: Link) {
-        self.0.push(link);
+        self.links.push(link);
     }
 
     /// Adds the attachments of another set.
     pub fn extend(&mut self, mut other: Self) {
-        self.0.append(&mut other.0);
+        self.links.append(&mut other.links);
+        self.objects.append(&mut other.objects);
     }
 }

@@ -6,6 +6,8 @@
 use std::{
     mem::MaybeUninit,
     os::fd::{AsFd, OwnedFd},
+    ptr::NonNull,
+    sync::Arc,
     time::Duration,
 };
 
@@ -30,9 +32,26 @@ use crate::{
 /// stacks' JVMs: bpf/walk/intern.bpf.h.
 const KNOWN_STACKS: &str = "known_stacks";
 
-/// Allocates storage for a skeleton, which lives as long as the process, so that no attachment outlives it.
+/// Allocates storage for a skeleton: two pointers, which stay allocated as long as the process runs.
 pub fn storage() -> &'static mut MaybeUninit<OpenObject> {
     Box::leak(Box::new(MaybeUninit::uninit()))
+}
+
+/// Owner of a skeleton. It closes the BPF object when the session and all attachments of the object's programs have
+/// been dropped, because libbpf keeps the data of USDT probes in the object.
+struct SkeletonOwner<S>(NonNull<S>);
+
+// SAFETY: the owner only drops the skeleton. This consists of calls of libbpf and of memory that no other thread
+// uses, because the session is gone then.
+unsafe impl<S> Send for SkeletonOwner<S> {}
+// SAFETY: a shared reference to the owner gives no access to the skeleton.
+unsafe impl<S> Sync for SkeletonOwner<S> {}
+
+impl<S> Drop for SkeletonOwner<S> {
+    fn drop(&mut self) {
+        // SAFETY: the pointer is from a `Box`, and the session's reference to the skeleton is gone.
+        drop(unsafe { Box::from_raw(self.0.as_ptr()) });
+    }
 }
 
 /// Returns a map of a loaded object.
@@ -55,8 +74,9 @@ pub fn load<O: OpenSkel<'static>>(mut open: O) -> Result<O::Output> {
 
 /// A loaded BPF object: its programs, maps and events.
 pub struct Session<S: 'static, E: 'static> {
-    /// Skeleton, which lives as long as the process.
+    /// Skeleton, which lives as long as `owner`.
     pub skel: &'static mut S,
+    owner: Arc<SkeletonOwner<S>>,
     stream: EventStream<E>,
     lost: MapHandle,
     walker: Option<Walker>,
@@ -73,12 +93,14 @@ impl<S: Skel<'static>, E> Session<S, E> {
     /// # Errors
     /// [`Error::Bpf`].
     pub fn new(skel: S, decode: fn(&[u8]) -> Option<E>, walks: bool) -> Result<Self> {
-        let events: &'static MapHandle = Box::leak(Box::new(map(&skel, "events")?));
         let lost = map(&skel, "lost_events")?;
-        let stream = EventStream::open(events, decode)?;
+        let stream = EventStream::open(map(&skel, "events")?, decode)?;
         let walker = walks.then(|| Walker::new(skel.object())).transpose()?;
-        let skel = Box::leak(Box::new(skel));
-        Ok(Self { skel, stream, lost, walker, costs: None, variant: "", maps_by_jvm: &[] })
+        let mut skel = NonNull::from(Box::leak(Box::new(skel)));
+        let owner = Arc::new(SkeletonOwner(skel));
+        // SAFETY: the skeleton lives as long as its owner, and the session never gives the reference away.
+        let skel = unsafe { skel.as_mut() };
+        Ok(Self { skel, owner, stream, lost, walker, costs: None, variant: "", maps_by_jvm: &[] })
     }
 
     /// Sets a suffix: if a program with the plan's name and this suffix exists, it is attached instead.
@@ -185,7 +207,7 @@ impl<S: Skel<'static>, E> Attach for Session<S, E> {
         scope: Scope,
         cookie: u64,
     ) -> Result<Links> {
-        let mut links = Links::default();
+        let mut links = Links::of_object(self.owner.clone());
         for plan in plans {
             let program = self.named(plan.program)?;
             match (attach(&program, binary, &plan.site, scope, cookie), plan.optional) {

@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use libbpf_rs::{MapCore, RingBuffer, RingBufferBuilder};
+use libbpf_rs::{MapHandle, RingBuffer, RingBufferBuilder};
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     io::Errno,
@@ -19,6 +19,8 @@ use crate::{Error, Result};
 /// A BPF ring buffer as a queue of typed events.
 pub(crate) struct EventStream<T> {
     ring: RingBuffer<'static>,
+    /// The ring buffer's map, which `ring` waits for by its descriptor.
+    _map: MapHandle,
     queue: Rc<RefCell<VecDeque<T>>>,
     /// Descriptor that also ends a wait for events when it is readable.
     waker: Option<OwnedFd>,
@@ -27,18 +29,19 @@ pub(crate) struct EventStream<T> {
 impl<T: 'static> EventStream<T> {
     /// Opens a ring buffer map. `decode` converts a record into an event; records that it does not recognise are
     /// dropped.
-    pub(crate) fn open(map: &'static dyn MapCore, decode: fn(&[u8]) -> Option<T>) -> Result<Self> {
+    pub(crate) fn open(map: MapHandle, decode: fn(&[u8]) -> Option<T>) -> Result<Self> {
         let bpf = |source| Error::Bpf { what: "open the event ring buffer".into(), source };
         let queue = Rc::new(RefCell::new(VecDeque::new()));
         let sink = Rc::clone(&queue);
         let mut builder = RingBufferBuilder::new();
         builder
-            .add(map, move |record| {
+            .add(&map, move |record| {
                 sink.borrow_mut().extend(decode(record));
                 0
             })
             .map_err(bpf)?;
-        Ok(Self { ring: builder.build().map_err(bpf)?, queue, waker: None })
+        let ring = builder.build().map_err(bpf)?;
+        Ok(Self { ring, _map: map, queue, waker: None })
     }
 
     /// Makes [`EventStream::wait`] return also when this descriptor is readable.
