@@ -182,6 +182,11 @@ impl Jvms {
         self.known.get(&pid)?.identity.clone()
     }
 
+    /// Returns whether the rules drop a JVM; `false` if there is no such JVM or it ended more than two windows ago.
+    pub fn is_dropped(&self, pid: u32) -> bool {
+        self.known.get(&pid).is_some_and(|known| known.identity.is_none())
+    }
+
     /// Returns the number of processes that exited before they were examined, because many were starting.
     pub fn exited_unexamined(&self) -> u64 {
         self.registry.exited_unexamined()

@@ -241,8 +241,8 @@ impl WindowBuilder {
         }
     }
 
-    /// Adds a profile of a JVM to the window that contains `at_ns`. If this window is finished, counts the
-    /// profile's samples as lost events of kind `what`.
+    /// Adds a profile of a JVM to the window that contains `at_ns`. If this window is finished, or if the JVM ended too
+    /// long ago to be known, counts the profile's samples as lost events of kind `what`.
     fn add_profile(
         &mut self,
         at_ns: u64,
@@ -251,7 +251,9 @@ impl WindowBuilder {
         mut profile: Profile,
         what: &'static str,
     ) {
-        let Some(identity) = jvms.identity(pid) else { return };
+        let Some(identity) = jvms.identity(pid) else {
+            return self.add_unassigned(jvms, pid, profile.sampled(), what);
+        };
         let before = profile.without_span;
         profile.limit_spans(MAX_SPANS);
         if profile.without_span > before {
@@ -265,6 +267,13 @@ impl WindowBuilder {
                 data.of(&identity).profiles.extend((!is_empty).then_some(profile));
             }
             None => self.totals.lock().add_lost(what, profile.sampled()),
+        }
+    }
+
+    /// Counts events without a known JVM as lost, unless the rules drop the JVM.
+    fn add_unassigned(&self, jvms: &Jvms, pid: u32, events: u64, what: &'static str) {
+        if !jvms.is_dropped(pid) && events > 0 {
+            self.totals.lock().add_lost(what, events);
         }
     }
 
@@ -306,7 +315,11 @@ impl WindowBuilder {
     /// Adds a record of a stop.
     fn add_stop(&mut self, at_ns: u64, jvms: &mut Jvms, record: Box<Record>) {
         let pid = record.pid();
-        let Some(identity) = jvms.identity(pid) else { return };
+        let Some(identity) = jvms.identity(pid) else {
+            let is_event =
+                matches!(*record, Record::Pause(_) | Record::Safepoint(_) | Record::Cycle(_));
+            return self.add_unassigned(jvms, pid, is_event.into(), "pauses");
+        };
         let (tenant, totals) = (identity.tenant(), self.totals.clone());
         let mut totals = totals.lock();
         if let Record::Limited(limited) = &*record {
