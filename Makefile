@@ -33,14 +33,14 @@ test: ## Check the style, then run every test against real JVMs (root)
 	@$(MAKE) --no-print-directory lint
 	@# Tests that need neither root nor a JVM run first, because they take only seconds.
 	$(CARGO) test $(TESTED) --workspace $(EXCLUDE_AGENT) --lib --bins --test recordings
-	@# Build the programs that the other tests run, so that the first of these tests does not have to.
+	@# Build the programs that the other tests run, so that no test has to.
 	$(CARGO) build $(TESTED) --workspace --bins
 	@# Run all test files, even after a failure, so that one run reports every failure.
-	CARGO="$(CARGO)" tests/run $(TESTED) --workspace $(EXCLUDE_AGENT)
+	TOOLS_ARE_BUILT=1 CARGO="$(CARGO)" tests/run $(TESTED) --workspace $(EXCLUDE_AGENT)
 
 test-all: test ## Run all tests, including those that take long (root)
 	@tests/setup test-all
-	CARGO="$(CARGO)" tests/run $(TESTED) --workspace $(EXCLUDE_AGENT) -- --ignored
+	TOOLS_ARE_BUILT=1 CARGO="$(CARGO)" tests/run $(TESTED) --workspace $(EXCLUDE_AGENT) -- --ignored
 
 fuzz: ## Fuzz all parsers of foreign bytes (takes hours; FUZZ_SECONDS=60: one minute per fuzzer)
 	@tests/setup build

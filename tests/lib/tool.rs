@@ -18,7 +18,8 @@ use serde_json::Value;
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Returns the path of a tool's binary. The first call builds all tools from the current sources,
-/// because cargo does not know that these tests need them.
+/// because cargo does not know that these tests need them. If `TOOLS_ARE_BUILT` is set, as by `make test`, no
+/// call does.
 ///
 /// # Panics
 /// If it cannot be built.
@@ -27,6 +28,9 @@ pub fn binary(name: &str) -> PathBuf {
     let test = std::env::current_exe().expect("own path");
     let dir = test.parent().and_then(|deps| deps.parent()).expect("target/PROFILE/deps/TEST");
     BUILT.get_or_init(|| {
+        if std::env::var_os("TOOLS_ARE_BUILT").is_some() {
+            return;
+        }
         // The profile that this test was built with.
         let profile = match dir.file_name().and_then(|name| name.to_str()) {
             None | Some("debug") => "dev",
