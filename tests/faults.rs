@@ -13,7 +13,7 @@ use jvmprobe_tests::{
     container::Container,
     load::Load,
     proc::{assert_no_breakpoints, breakpoints, probes_leaked},
-    run_alone,
+    run_alone, run_beside_others,
     runtimes::named,
     tool::{self, Tool, assert_traced, binary},
 };
@@ -105,7 +105,7 @@ fn command_on_small_disk(script: &str, args: &[&str]) -> Command {
 
 #[test]
 fn full_disk_is_reported_in_one_line() {
-    run_alone();
+    run_beside_others();
     let mut load = Load::start_program(named("temurin-17"), "-XX:+UseG1GC", "GcLoad");
     load.go(60.0);
     let pid = load.pid().to_string();
@@ -126,7 +126,7 @@ fn full_disk_is_reported_in_one_line() {
 /// A page has about 60 kB, so a part of it has been written when the disk is full.
 #[test]
 fn full_disk_leaves_no_partial_page() {
-    run_alone();
+    run_beside_others();
     let tools = ["javaprof", "javaobjnew"].map(|tool| binary(tool).display().to_string());
     let mut load = Load::start_program(named("temurin-17"), "-XX:+UseG1GC", "GcLoad");
     load.go(60.0);
@@ -146,7 +146,7 @@ fn full_disk_leaves_no_partial_page() {
 /// An upgrade while a JVM runs: its libjvm.so has been replaced by another file, or removed.
 #[test]
 fn jvm_is_traced_after_libjvm_is_replaced_or_removed() {
-    run_alone();
+    run_beside_others();
     let original = named("temurin-17");
     let home = original.java.canonicalize().unwrap();
     let home = home.ancestors().nth(2).unwrap();
@@ -204,7 +204,7 @@ fn command_with_syscall_denied(call: libc::c_long, name: &str, args: &[&str]) ->
 
 #[test]
 fn syscall_denied_by_seccomp_is_reported_in_one_line() {
-    run_alone();
+    run_beside_others();
     let mut load = Load::start_program(named("temurin-17"), "-XX:+UseG1GC", "GcLoad");
     load.run(0.2);
     let pid = load.pid().to_string();
@@ -273,7 +273,7 @@ impl Drop for MemoryGroup {
 /// The kernel kills a JVM in the middle of its work.
 #[test]
 fn jvm_killed_by_memory_cgroup_is_reported_as_ended() {
-    run_alone();
+    run_beside_others();
     for tool in ["javagc", "javaprof", "javaobjnew"] {
         binary(tool);
         let Some(group) = MemoryGroup::new("96M") else {

@@ -44,7 +44,8 @@ fn run_tool_on(tool: &str, pid: u32, server: &mut Option<Server>) -> String {
     let mut command = Command::new(binary(tool));
     command.args(["-p", &pid.to_string()]).stdin(Stdio::null());
     if tool != "javaclass" {
-        command.args(["-d", "1"]);
+        // Longer than a tool waits for memory to answer.
+        command.args(["-d", "2"]);
     }
     let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
     let status = ends_within(&mut child, TIMEOUT);

@@ -301,7 +301,7 @@ fn twenty_thousand_stops_per_second_lose_none() {
 
 #[test]
 fn lost_events_are_counted_exactly() {
-    run_alone();
+    run_beside_others();
     let mut fake = Fake::start();
     let tool = Tool::start("javagc", &["-p", &fake.pid().to_string(), "-j", "-q"]);
     // The tool is stopped and does not read, so the ring buffer overflows.
@@ -431,7 +431,7 @@ fn trace_ends_when_the_target_execs() {
 
 #[test]
 fn concurrent_traces_report_the_same_stops() {
-    run_alone();
+    run_beside_others();
     let mut load = Load::start(named("temurin-17"), G1);
     let pid = load.pid().to_string();
     let tools = [Tool::start("javagc", &["-p", &pid, "-j"]), Tool::start("javagc", &["-a", "-j"])];
@@ -522,7 +522,7 @@ fn a_jvm_in_a_container_is_traced_from_outside() {
 
 #[test]
 fn a_jvm_that_is_just_starting_is_traced() {
-    run_alone();
+    run_beside_others();
     for delay in [0, 5, 15, 40] {
         let runtime = named("temurin-21");
         let mut command = runtime.command();

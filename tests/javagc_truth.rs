@@ -507,8 +507,9 @@ fn compare_cycles(
     // For ZGC of JDK 11, the reported cycle ends when relocation starts.
     let to_the_end = !(runtime.major == 11 && flags.contains("ZGC"));
     for cycle in logged.iter().filter(|_| to_the_end) {
-        // The end is logged before or after the probe, within about a millisecond; on an emulated processor, within 80.
-        let tolerance_ns = (5e6 * slowness().powi(2)) as u64;
+        // The end is logged before or after the probe, usually within a millisecond. But the thread may have to wait for a
+        // processor in between.
+        let tolerance_ns = (20e6 * slowness()) as u64;
         let near = ends.iter().filter(|end| end.abs_diff(cycle.end_ns) < tolerance_ns).count();
         assert!(near >= 1, "{title}: in the log, but not reported: {cycle:?}");
     }

@@ -239,7 +239,7 @@ fn stops_of_two_jvms_are_reported_separately() {
 
 #[test]
 fn all_option_traces_running_and_later_jvms() {
-    run_alone();
+    run_beside_others();
     let mut early = Load::start(named("temurin-17"), "-XX:+UseParallelGC");
     let tool = Tool::start("javagc", &["-a", "-j"]);
     let mut same_file = Load::start(named("temurin-17"), "-XX:+UseSerialGC");
@@ -343,7 +343,7 @@ fn completions_and_man_page_contain_every_option() {
 /// A host may have no jps, so a tool without a target lists the JVMs that it could trace.
 #[test]
 fn missing_target_lists_the_running_jvms() {
-    run_alone();
+    run_beside_others();
     let load = Load::start(named("temurin-17"), G1);
     for tool in ["javagc", "javaobjnew", "javaprof"] {
         let output = tool::run(tool, &[]);
@@ -360,7 +360,7 @@ fn missing_target_lists_the_running_jvms() {
 
 #[test]
 fn name_option_selects_a_jvm_by_main_class() {
-    run_alone();
+    run_beside_others();
     let mut load = Load::start(named("temurin-17"), G1);
     let tool = Tool::start("javagc", &["--name", "^GcLoad$", "-j"]);
     load.run(1.0);

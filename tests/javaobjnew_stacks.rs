@@ -8,7 +8,7 @@ use jvmprobe_tests::{
     allocated::{Allocated, trace},
     folded,
     load::Load,
-    pprof, run_alone, run_beside_others,
+    pprof, run_beside_others,
     runtimes::{self, Runtime, named},
     speedscope,
     tool::{self, Tool},
@@ -311,7 +311,7 @@ fn large_objects_are_reported_with_their_stack() {
 
 #[test]
 fn text_shows_stacks_below_the_table() {
-    run_alone();
+    run_beside_others();
     let mut java = Load::start_program(named("temurin-17"), "-XX:+UseG1GC", "AllocLoad");
     let pid = java.pid().to_string();
     let tool = Tool::start("javaobjnew", &["-p", &pid, "-s", "--large", "256k"]);

@@ -11,7 +11,7 @@ use jvmprobe_tests::{
     child_process::{loader, sleeper},
     container::Container,
     load::Load,
-    run_alone, run_beside_others,
+    run_beside_others,
     runtimes::{Runtime, named},
     tool::{self, Tool, assert_refused, binary},
 };
@@ -19,7 +19,7 @@ use jvmprobe_tests::{
 const G1: &str = "-XX:+UseG1GC";
 
 fn load(runtime: &str, flags: &str) -> Load {
-    run_alone();
+    run_beside_others();
     Load::start_program(named(runtime), flags, "AllocLoad")
 }
 

@@ -7,7 +7,7 @@ use jvmprobe_tests::{
     allocated,
     load::Load,
     proc::{breakpoints, probes_leaked},
-    run_alone, run_beside_others,
+    run_beside_others,
     runtimes::named,
     tool::{self, Tool},
 };
@@ -17,7 +17,7 @@ use serde_json::Value;
 const G1: &str = "-XX:+UseG1GC";
 
 fn load(runtime: &str, flags: &str) -> Load {
-    run_alone();
+    run_beside_others();
     Load::start_program(named(runtime), flags, "AllocLoad")
 }
 

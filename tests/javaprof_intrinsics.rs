@@ -12,7 +12,7 @@ use std::{
 use jvmprobe_tests::{
     folded::{self, Line, total},
     load::Load,
-    run_alone,
+    run_beside_others,
     runtimes::{self, Runtime, named},
     tool::{self, binary},
 };
@@ -34,7 +34,7 @@ const KINDS: [&str; 8] = [
 
 #[test]
 fn stacks_in_intrinsics_and_natives_are_complete() {
-    run_alone();
+    run_beside_others();
     // Builds the tools now, because a running load would not wait for the end of the build.
     binary("javaprof");
     check(named("zulu-8"));

@@ -12,7 +12,7 @@ use std::{
 use jvmprobe_tests::{
     folded,
     load::{FRAMES, Load},
-    run_alone, run_beside_others,
+    run_beside_others,
     runtimes::named,
     tool::{self, Tool, assert_refused, binary},
     userns::{Mapping, Namespaced},
@@ -22,7 +22,7 @@ const MAPPINGS: [Mapping; 4] =
     [Mapping::RootOnly, Mapping::RootOnlyAndPids, Mapping::Other, Mapping::Range];
 
 fn start(runtime: &str, mapping: Mapping) -> Namespaced {
-    run_alone();
+    run_beside_others();
     binary("javaprof");
     Namespaced::start(named(runtime), mapping, FRAMES, "CpuLoad")
 }

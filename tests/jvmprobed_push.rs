@@ -669,7 +669,7 @@ impl Drop for SmallDisk {
 
 #[test]
 fn full_queue_disk_drops_only_counted_samples() {
-    run_alone();
+    run_beside_others();
     let receiver = Receiver::start(None);
     receiver.mode("down");
     let small_disk = SmallDisk::new();

@@ -89,7 +89,7 @@ fn missing_probes_are_logged_once_per_libjvm_file() {
 /// In a UTS namespace of its own, as in a container, the daemon reports the host's name.
 #[test]
 fn host_name_is_that_outside_the_daemon_container() {
-    run_alone();
+    run_beside_others();
     let load = Load::start(named("temurin-21"), "-XX:+UseSerialGC");
     let outside = fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
     for (node, expected) in [("", outside.trim()), ("node-7", "node-7")] {
@@ -117,7 +117,7 @@ fn host_name_is_that_outside_the_daemon_container() {
 /// The JVM is in a control group like that of a container. Nothing else of a container is needed.
 #[test]
 fn container_id_is_read_from_the_control_group() {
-    run_alone();
+    run_beside_others();
     let pod = match Pod::create() {
         Ok(pod) => pod,
         Err(error) => {

@@ -9,7 +9,7 @@ use jvmprobe_tests::{
     bpf::count_maps,
     folded,
     load::Load,
-    run_alone,
+    run_alone, run_beside_others,
     runtimes::{Runtime, named},
     tool::{Tool, binary},
 };
@@ -38,7 +38,7 @@ fn records_of<'a>(records: &'a [Value], pid: u32, kind: &str) -> Vec<&'a Value> 
 /// Probes are attached to the file of the lower layer, once for all containers that use it.
 #[test]
 fn events_in_containers_of_one_image_are_counted_once() {
-    run_alone();
+    run_beside_others();
     let folder = tempfile::tempdir().unwrap();
     let runtime = on_an_overlay(named("temurin-21"), folder.path());
     let flags = "-XX:+UseSerialGC -Xmx64m";

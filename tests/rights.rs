@@ -6,7 +6,7 @@ use std::{fs, process::Command};
 
 use jvmprobe_tests::{
     load::Load,
-    run_alone, run_beside_others,
+    run_beside_others,
     runtimes::named,
     tool::{self, Output, Tool, assert_refused, assert_traced, binary},
 };
@@ -45,7 +45,7 @@ fn as_nobody(tool: &str, caps: &[&str], args: &[&str]) -> Command {
 }
 
 fn load() -> Load {
-    run_alone();
+    run_beside_others();
     let mut load = Load::start_program(named("temurin-17"), "-XX:+UseG1GC", "GcLoad");
     load.run(0.5);
     load
@@ -137,7 +137,7 @@ fn tools_drop_unneeded_capabilities_after_start() {
 }
 
 fn command(options: &[&str], script: &str) -> Output {
-    run_alone();
+    run_beside_others();
     let args = [options, &["-d", "5", "-q", "--", "sh", "-c", script]].concat();
     tool::run("javaprof", &args)
 }

@@ -48,9 +48,13 @@ fn thread_names_are_never_swapped_with_zgc() {
         ("temurin-25", "-XX:+UseZGC"),
     ] {
         let mut load = Load::start_program(named(name), flags, LOAD);
-        let complete = profiled_thread_names(load.pid(), || load.ask("go 8"));
-        // How many names are found before the objects move again depends on the collections.
-        assert!(!complete.is_empty(), "{name} {flags}: {complete:?}");
+        // How many names are found before the objects move again depends on the collections. On a busy machine, there may
+        // be none at first.
+        let mut has_complete_names = || {
+            let complete = profiled_thread_names(load.pid(), || load.ask("go 8"));
+            !complete.is_empty()
+        };
+        assert!((0..3).any(|_| has_complete_names()), "{name} {flags}: no complete name");
     }
 }
 

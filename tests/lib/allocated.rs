@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use crate::{load::Load, run_alone, runtimes::Runtime, tool::Tool};
+use crate::{load::Load, run_beside_others, runtimes::Runtime, tool::Tool};
 
 /// Allocation by class and by call path.
 #[derive(Clone, Debug, Default)]
@@ -22,7 +22,7 @@ pub struct Allocated {
 /// # Panics
 /// If one of them fails.
 pub fn trace(runtime: &Runtime, flags: &str, args: &[&str], load: &str) -> (Allocated, Vec<Value>) {
-    run_alone();
+    run_beside_others();
     let mut java = Load::start_program(runtime, flags, "AllocLoad");
     // Warm-up: afterwards the classes are loaded, and the TLABs have reached their sizes.
     java.ask("go 1 200 2");
