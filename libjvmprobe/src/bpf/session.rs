@@ -32,7 +32,7 @@ use crate::{
 /// stacks' JVMs: bpf/walk/intern.bpf.h.
 const KNOWN_STACKS: &str = "known_stacks";
 
-/// Allocates storage for a skeleton: two pointers, which stay allocated as long as the process runs.
+/// Allocates storage for a skeleton: a pointer, which stays allocated as long as the process runs.
 pub fn storage() -> &'static mut MaybeUninit<OpenObject> {
     Box::leak(Box::new(MaybeUninit::uninit()))
 }
@@ -74,7 +74,7 @@ pub fn load<O: OpenSkel<'static>>(mut open: O) -> Result<O::Output> {
 
 /// A loaded BPF object: its programs, maps and events.
 pub struct Session<S: 'static, E: 'static> {
-    /// Skeleton, which lives as long as `owner`.
+    /// Skeleton, which lives as long as `owner`. It must not be moved out of the session.
     pub skel: &'static mut S,
     owner: Arc<SkeletonOwner<S>>,
     stream: EventStream<E>,
@@ -98,7 +98,7 @@ impl<S: Skel<'static>, E> Session<S, E> {
         let walker = walks.then(|| Walker::new(skel.object())).transpose()?;
         let mut skel = NonNull::from(Box::leak(Box::new(skel)));
         let owner = Arc::new(SkeletonOwner(skel));
-        // SAFETY: the skeleton lives as long as its owner, and the session never gives the reference away.
+        // SAFETY: the skeleton lives as long as its owner, and the reference stays in the session, which owns it, too.
         let skel = unsafe { skel.as_mut() };
         Ok(Self { skel, owner, stream, lost, walker, costs: None, variant: "", maps_by_jvm: &[] })
     }

@@ -12,7 +12,7 @@ use crate::{
         cost::Trigger,
         kernel_types::KernelTypes,
         offcpu::{self, Hook, TaskFields, Thread},
-        records::{bytes, clear, copy},
+        records::{bytes, copy},
         session,
     },
     hotspot::java_threads::{Form, WaitFields},
@@ -104,18 +104,6 @@ pub(super) fn begin(session: &mut Session, began: u64) {
     if let Some(data) = session.skel.maps.bss_data.as_deref_mut() {
         data.trace_began_ns = began;
     }
-}
-
-/// Removes all entries of threads.
-///
-/// # Errors
-/// [`Error::Bpf`].
-pub(super) fn forget_threads(session: &Session) -> Result<()> {
-    let maps = &session.skel.maps;
-    clear(&maps.threads)?;
-    clear(&maps.java_threads)?;
-    clear(&maps.wakers)?;
-    clear(&maps.wakes)
 }
 
 /// Starts to record the waits of a JVM. Without `fields`, the kernel side does not read what the JVM stores about them.

@@ -2,10 +2,6 @@
 
 use std::{
     collections::HashMap,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
     time::{Duration, Instant},
 };
 
@@ -126,11 +122,8 @@ pub struct Tracer<S> {
     /// Receives the results.
     pub sink: S,
     pub(super) session: Session,
-    hook: Hook,
-    /// Attachments of the BPF programs; none while nothing is recorded.
-    links: Vec<Link>,
-    /// Whether waits are to be recorded; `None`: always.
-    on: Option<Arc<AtomicBool>>,
+    /// Attachments of the BPF programs.
+    _links: Vec<Link>,
     pub(super) files: Files,
     open_files: blocking_call::Files,
     kernel: KernelNames,
@@ -172,9 +165,7 @@ impl<S: Sink> Tracer<S> {
         Ok(Self {
             sink,
             session,
-            hook,
-            links,
-            on: None,
+            _links: links,
             files: Files::default(),
             open_files: blocking_call::Files::default(),
             kernel: KernelNames::default(),
@@ -188,40 +179,6 @@ impl<S: Sink> Tracer<S> {
             options,
             lost: 0,
         })
-    }
-
-    /// Sets a flag that switches the recording on and off during the trace. While it is off, the BPF programs are detached.
-    #[must_use]
-    pub fn with_switch(mut self, on: Arc<AtomicBool>) -> Self {
-        self.on = Some(on);
-        self
-    }
-
-    /// Attaches or detaches the BPF programs if the switch has changed.
-    fn apply_switch(&mut self, jvms: &mut ByKey<Jvm>) -> Result<()> {
-        let is_on = self.on.as_ref().is_none_or(|on| on.load(Ordering::Relaxed));
-        match (is_on, self.links.is_empty()) {
-            (false, false) => self.links.clear(),
-            (true, true) => self.resume(jvms)?,
-            _ => {}
-        }
-        Ok(())
-    }
-
-    /// Begins to record again. The kernel side forgets all threads, because it did not observe what they did meanwhile.
-    fn resume(&mut self, jvms: &mut ByKey<Jvm>) -> Result<()> {
-        session::forget_threads(&self.session)?;
-        for followed in jvms.values_mut() {
-            self.release(&mut followed.jvm, true)?;
-            // The list of Java threads is then read as for new threads.
-            for thread in os_threads(followed.jvm.pid).unwrap_or_default() {
-                followed.jvm.add_thread(thread.tid);
-            }
-        }
-        self.began_ns = clock::monotonic_ns();
-        session::begin(&mut self.session, self.began_ns);
-        self.links = session::attach(&mut self.session, &self.hook)?;
-        Ok(())
     }
 
     /// Reports the waits that have not ended, and the end of the trace. `is_reported`: the last interval has been reported
@@ -632,7 +589,6 @@ impl<S: Sink> Tool for Tracer<S> {
     }
 
     fn take_events(&mut self, jvms: &mut ByKey<Jvm>, timeout: Duration) -> Result<()> {
-        self.apply_switch(jvms)?;
         // With a calm pace, lists of threads are read only when events are.
         let is_prompt = self.options.pace == Pace::Prompt;
         let next_list = jvms.values().filter_map(|followed| followed.jvm.next_list()).min();
@@ -683,7 +639,7 @@ impl<S: Sink> Tool for Tracer<S> {
         self.files.release_unused(self.session.walker());
         self.take_events(jvms, Duration::ZERO)?;
         let stacks: usize = jvms.values().map(|followed| followed.jvm.stacks.len()).sum();
-        if stacks + self.kernel_stacks.len() > MAX_STACKS || self.links.is_empty() {
+        if stacks + self.kernel_stacks.len() > MAX_STACKS {
             // A stack that occurs again is sent again.
             bpf::records::clear(&self.session.skel.maps.known_stacks)?;
             jvms.values_mut().for_each(|followed| followed.jvm.stacks.clear());

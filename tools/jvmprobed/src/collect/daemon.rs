@@ -5,7 +5,7 @@ use std::{
     path::PathBuf,
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicU64, Ordering},
         mpsc::{Receiver, RecvTimeoutError, sync_channel},
     },
     time::{Duration, Instant},
@@ -160,7 +160,6 @@ pub fn run(options: Options, store: Store, read_again: impl Fn() -> Result<Chang
         rate: Arc::new(AtomicU64::new(options.hertz)),
         off_cpu: options.off_cpu,
         waits: options.waits,
-        waits_on: Arc::new(AtomicBool::new(true)),
         allocation: options.allocation,
         allocation_ppm: Arc::clone(&allocation_ppm),
         stack_ppm: Arc::clone(&stack_ppm),

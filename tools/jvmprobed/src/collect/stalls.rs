@@ -41,8 +41,6 @@ const MIN_INTERVAL: Duration = Duration::from_millis(500);
 const MAX_INTERVAL: Duration = Duration::from_secs(15);
 /// Time for which the thread sleeps if no check is due or if the budget is used up.
 const POLL: Duration = Duration::from_millis(100);
-/// Time for which the thread sleeps before it checks again whether the search has been switched on.
-const PAUSE: Duration = Duration::from_secs(1);
 /// Maximum number of stored dumps of one JVM within `HOUR`.
 const MAX_DUMPS_PER_HOUR: usize = 4;
 const HOUR: Duration = Duration::from_secs(3600);
@@ -64,8 +62,7 @@ const MAX_VIRTUAL_THREADS: usize = 20_000;
 pub struct Options {
     /// The registry, shared with the tracers.
     pub registry: Registry,
-    /// Time without progress after which a standstill is reported, in seconds; 0 switches the search off. The
-    /// value may change at run time.
+    /// Time without progress after which a standstill is reported, in seconds. The value may change at run time.
     pub after: Arc<AtomicU64>,
     /// Maximum time for checks and dumps, in millionths of elapsed time. The value may change at run time.
     pub ppm: Arc<AtomicU64>,
@@ -93,11 +90,6 @@ pub fn search(
     while !stop.load(Ordering::Relaxed) {
         arrivals.take().into_iter().for_each(|arrival| search.add(arrival));
         search.set_time(Duration::from_secs(options.after.load(Ordering::Relaxed)));
-        if search.after.is_zero() {
-            search.remove_ended();
-            thread::sleep(PAUSE);
-            continue;
-        }
         let now = Instant::now();
         let is_affordable = budget.refill(now, options.ppm.load(Ordering::Relaxed));
         match search.due(now).filter(|_| is_affordable) {
@@ -179,10 +171,6 @@ impl Search {
             (jvm.history.since, jvm.baseline) = (HashMap::new(), None);
             jvm.next = jvm.next.min(Instant::now() + self.interval);
         }
-    }
-
-    fn remove_ended(&mut self) {
-        self.jvms.retain(|_, jvm| !jvm.target.process.has_ended());
     }
 
     /// Adds a JVM that is new or was read again.

@@ -66,8 +66,6 @@ pub struct Options {
     pub off_cpu: bool,
     /// Minimum length of recorded waits; `None` if waits are not recorded.
     pub waits: Option<Duration>,
-    /// Whether waits are recorded now. The value may change at run time.
-    pub waits_on: Arc<AtomicBool>,
     /// Whether allocation is recorded.
     pub allocation: bool,
     /// Maximum cost of the probes of allocation to all JVMs together, in millionths of a processor. The value
@@ -125,7 +123,8 @@ impl Tracers {
         if has_waits {
             tracers.add(WAITS, waits)?;
         }
-        tracers.start_thread_dumps()?;
+        let thread_dumps = tracers.options.thread_dumps.load(Ordering::Relaxed);
+        tracers.set_thread_dumps(thread_dumps)?;
         Ok(tracers)
     }
 
@@ -173,8 +172,6 @@ impl Tracers {
     pub fn change(&mut self, from: Measures, to: Measures) -> Result<()> {
         self.options.rate.store(to.hertz.max(1), Ordering::Relaxed);
         self.options.off_cpu = to.off_cpu;
-        // The tracer of waits keeps its BPF object, because a new one would take another 28 MB of the kernel's memory.
-        self.options.waits_on.store(to.waits, Ordering::Relaxed);
         // The sampler reads whether to record off-CPU time only when it starts. So it is restarted if that
         // changes.
         let samples = |measures: Measures| (measures.hertz > 0, measures.off_cpu);
@@ -190,6 +187,12 @@ impl Tracers {
                 self.add("allocations", allocations)?;
             }
         }
+        if from.waits != to.waits {
+            self.stop_tracer(WAITS);
+            if to.waits {
+                self.add(WAITS, waits)?;
+            }
+        }
         Ok(())
     }
 
@@ -198,18 +201,13 @@ impl Tracers {
     /// # Errors
     /// A thread cannot be created.
     pub fn set_thread_dumps(&mut self, after: u64) -> Result<()> {
-        self.options.thread_dumps.store(after, Ordering::Relaxed);
-        self.start_thread_dumps()
-    }
-
-    /// Starts the search for deadlocks if it is configured and does not run. It then runs until the daemon ends, because
-    /// the BPF object, once loaded, stays in memory.
-    fn start_thread_dumps(&mut self) -> Result<()> {
-        let is_running = self.running.iter().any(|tracer| tracer.name == THREADS);
-        if is_running || self.options.thread_dumps.load(Ordering::Relaxed) == 0 {
+        if after == 0 {
+            self.stop_tracer(THREADS);
             return Ok(());
         }
-        self.add(THREADS, threads)
+        self.options.thread_dumps.store(after, Ordering::Relaxed);
+        let is_running = self.running.iter().any(|tracer| tracer.name == THREADS);
+        if is_running { Ok(()) } else { self.add(THREADS, threads) }
     }
 
     /// Returns their options.
@@ -486,7 +484,6 @@ fn waits(options: &Options, out: &SyncSender<Delivery>, stop: &AtomicBool) -> Tr
     let waits = Waits::new(batches.begin_ns, options.window, options.max_memory / 2);
     let tracer_options = waits::Options { min, pace: PACE, virtual_threads: false, holders: false };
     let tracer = waits::Tracer::new(tracer_options, WaitSink { batches, waits })?;
-    let tracer = tracer.with_switch(Arc::clone(&options.waits_on));
     let arrivals = options.registry.subscribe()?;
     let mut trace = Trace::start(tracer, Vec::new(), Some(arrivals))?;
     trace.tool.sink.batches.send(Batch::Started);
