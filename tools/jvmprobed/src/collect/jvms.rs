@@ -182,7 +182,7 @@ impl Jvms {
         self.known.get(&pid)?.identity.clone()
     }
 
-    /// Returns whether the rules drop a JVM; `false` if there is no such JVM or it ended more than two windows ago.
+    /// Returns whether a JVM is known and the rules drop it.
     pub fn is_dropped(&self, pid: u32) -> bool {
         self.known.get(&pid).is_some_and(|known| known.identity.is_none())
     }

@@ -3,7 +3,9 @@
 use std::{collections::BTreeMap, mem, sync::Arc};
 
 use libjvmprobe::{
-    bpf::clock::monotonic_ns, process::CpuTime, stack::profile::Profile,
+    bpf::clock::monotonic_ns,
+    process::CpuTime,
+    stack::profile::{Measure, Profile},
     trace::pauses::record::Record,
 };
 
@@ -100,6 +102,14 @@ impl LeftOut {
         self.set(now_ns, &left_out);
         self.times.retain(|_, ns| *ns > 0);
         mem::take(&mut self.times)
+    }
+}
+
+/// Returns the number of samples, waits or allocated objects in a profile.
+fn events(profile: &Profile) -> u64 {
+    match profile.measure {
+        Measure::Allocation => profile.samples.iter().map(|sample| sample.occurrences).sum(),
+        _ => profile.sampled(),
     }
 }
 
@@ -242,7 +252,7 @@ impl WindowBuilder {
     }
 
     /// Adds a profile of a JVM to the window that contains `at_ns`. If this window is finished, or if the JVM ended too
-    /// long ago to be known, counts the profile's samples as lost events of kind `what`.
+    /// long ago to be known, counts the profile's events as lost events of kind `what`.
     fn add_profile(
         &mut self,
         at_ns: u64,
@@ -252,7 +262,7 @@ impl WindowBuilder {
         what: &'static str,
     ) {
         let Some(identity) = jvms.identity(pid) else {
-            return self.add_unassigned(jvms, pid, profile.sampled(), what);
+            return self.add_unassigned(jvms, pid, events(&profile), what);
         };
         let before = profile.without_span;
         profile.limit_spans(MAX_SPANS);
@@ -266,7 +276,7 @@ impl WindowBuilder {
                 let is_empty = profile.samples.is_empty();
                 data.of(&identity).profiles.extend((!is_empty).then_some(profile));
             }
-            None => self.totals.lock().add_lost(what, profile.sampled()),
+            None => self.totals.lock().add_lost(what, events(&profile)),
         }
     }
 
@@ -315,10 +325,11 @@ impl WindowBuilder {
     /// Adds a record of a stop.
     fn add_stop(&mut self, at_ns: u64, jvms: &mut Jvms, record: Box<Record>) {
         let pid = record.pid();
+        let is_event =
+            matches!(*record, Record::Pause(_) | Record::Safepoint(_) | Record::Cycle(_));
         let Some(identity) = jvms.identity(pid) else {
-            let is_event =
-                matches!(*record, Record::Pause(_) | Record::Safepoint(_) | Record::Cycle(_));
-            return self.add_unassigned(jvms, pid, is_event.into(), "pauses");
+            let limited = if let Record::Limited(limited) = &*record { limited.count() } else { 0 };
+            return self.add_unassigned(jvms, pid, limited + u64::from(is_event), "pauses");
         };
         let (tenant, totals) = (identity.tenant(), self.totals.clone());
         let mut totals = totals.lock();
@@ -326,7 +337,7 @@ impl WindowBuilder {
             totals.add_limited("stops", &tenant, limited.count());
         }
         let Some(data) = self.window_at(at_ns) else {
-            totals.add_lost("pauses", 1);
+            totals.add_lost("pauses", is_event.into());
             return;
         };
         data.of(&identity);
