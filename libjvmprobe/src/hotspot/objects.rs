@@ -9,14 +9,14 @@
 //! object ends exactly at the end of the range. In memory that was reused meanwhile, the sizes of the
 //! objects do not add up to the size of the range.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, time::Duration};
 
 use crate::{
     Addr, Error, Result,
     hotspot::{
         classes::ClassLayout, flags::Flags, layout::Item, resolved::Layout, threads::MAX_TLAB,
     },
-    process::memory::Memory,
+    process::{memory::Memory, reader::within},
 };
 
 /// Number of bytes read at once. Larger objects are skipped, not read.
@@ -26,12 +26,11 @@ const HEADER: usize = 24;
 /// Maximum number of classes in one range. The largest TLABs hold several hundred thousand objects, but of
 /// fewer classes.
 const MAX_CLASSES: usize = 1 << 17;
-/// Maximum number of steps for one range, about a second of work. Protects against ranges that do not
-/// contain objects. An object is one step. Each read of the JVM's memory takes about 50 microseconds, as long as
-/// READ_STEPS steps; a class that is not known yet needs four reads.
-const MAX_STEPS: u64 = 1 << 25;
-const READ_STEPS: u64 = 1 << 11;
-const CLASS_STEPS: u64 = 4 * READ_STEPS;
+/// Maximum number of objects in one range, about a second of work. Protects against ranges that do not contain objects.
+const MAX_OBJECTS: u64 = 1 << 25;
+/// Maximum time for reading the memory of one range and of the classes in it. Protects against ranges that do not
+/// contain objects, and against memory that answers slowly.
+const MAX_TIME: Duration = Duration::from_secs(1);
 /// With compact headers the class is in the highest bits of the mark (markWord::klass_shift).
 pub(crate) const COMPACT_SHIFT: u32 = 42;
 /// Klass::_lh_log2_element_size_mask.
@@ -151,8 +150,6 @@ pub struct Objects {
     classes: ClassLayout,
     shapes: HashMap<u64, Shape>,
     buffer: Vec<u8>,
-    /// For the current range: number of steps that may still be made.
-    steps: u64,
     /// For the current range: index of each class in `found`.
     numbers: HashMap<u64, usize>,
     found: Vec<(Addr, Shape, ClassCount)>,
@@ -186,7 +183,6 @@ impl Objects {
             classes: ClassLayout::read(layout)?,
             shapes: HashMap::new(),
             buffer: Vec::new(),
-            steps: 0,
             numbers: HashMap::new(),
             found: Vec::new(),
             recent: [(0, 0); 64],
@@ -197,14 +193,14 @@ impl Objects {
     ///
     /// # Errors
     /// [`Error::Layout`] if the range does not consist of objects up to its exact end,
-    /// [`Error::Memory`] if it is not mapped.
+    /// [`Error::Memory`] if it is not mapped, or if reading it takes longer than a second.
     pub(crate) fn count(
         &mut self,
         memory: &Memory,
         start: Addr,
         size: u64,
     ) -> Result<impl Iterator<Item = (Addr, ClassCount)> + '_> {
-        let counted = self.count_all(memory, start, size);
+        let counted = within(MAX_TIME, || self.count_all(memory, start, size));
         // Each JVM has its own reader, and there may be hundreds of JVMs, so the buffer is freed.
         self.buffer = Vec::new();
         counted?;
@@ -218,13 +214,11 @@ impl Objects {
         if size > MAX_TLAB {
             return Err(Error::layout("implausible size of a TLAB"));
         }
-        let mut at = 0;
-        self.steps = MAX_STEPS;
+        let (mut at, mut objects) = (0, 0);
         // The part of the range that is in the buffer, as offsets from `start`.
         let mut buffered = 0..0;
         while at < size {
             if at + HEADER as u64 > buffered.end && buffered.end < size || at >= buffered.end {
-                self.spend(READ_STEPS)?;
                 let len = (size - at).min(CHUNK as u64);
                 self.buffer.resize(len as usize, 0);
                 let from = start
@@ -235,7 +229,10 @@ impl Objects {
             }
             let offset = (at - buffered.start) as usize;
             let number = self.number(memory, offset)?;
-            self.spend(1)?;
+            objects += 1;
+            if objects > MAX_OBJECTS {
+                return Err(Error::layout("too many objects in a TLAB"));
+            }
             let object = start.0.wrapping_add(at);
             let bytes = self.size(memory, number, offset, Addr(object))?;
             if bytes == 0 || bytes > size - at {
@@ -247,15 +244,6 @@ impl Objects {
             }
             at += bytes;
         }
-        Ok(())
-    }
-
-    /// Counts work on the current range. Fails if the range needs more than MAX_STEPS.
-    fn spend(&mut self, steps: u64) -> Result<()> {
-        let rest = self.steps.checked_sub(steps);
-        self.steps = rest.ok_or_else(|| {
-            Error::layout("a TLAB is too large, or has too many objects or classes")
-        })?;
         Ok(())
     }
 
@@ -317,7 +305,6 @@ impl Objects {
                     Ok(bytes) => u32::from_ne_bytes(bytes),
                     // The buffer ends within the object.
                     Err(_) => {
-                        self.spend(READ_STEPS)?;
                         let at = object.checked_add(at).ok_or_else(|| {
                             Error::layout("the address of a java.lang.Class object overflows")
                         })?;
@@ -337,7 +324,6 @@ impl Objects {
         if klass == 0 || !klass.is_multiple_of(8) {
             return Err(Error::layout("an object has no valid class pointer"));
         }
-        self.spend(CLASS_STEPS)?;
         let at = Addr(klass).checked_add(self.classes.layout_helper);
         let helper = memory
             .u32(at.ok_or_else(|| Error::layout("the address of a class overflows"))?)?
@@ -455,20 +441,13 @@ mod tests {
     }
 
     #[test]
-    fn range_with_excess_bytes_or_classes_is_rejected() {
+    fn range_that_is_too_large_or_takes_too_long_is_rejected() {
         let (image, classes) = jvm();
         let mut objects = reader(&image);
         let start = Addr(heap(classes).as_ptr() as u64);
         assert!(objects.count(&own_memory(), start, MAX_TLAB + 1).is_err());
-        // Copies of the first class, whose objects have 32 bytes, and an object of each.
-        let name = own_memory().u64(Addr(classes[0] + 8)).unwrap();
-        let copies = [33, name].repeat((MAX_STEPS / CLASS_STEPS) as usize + 1);
-        let object = |copy: &[u64]| [1, copy.as_ptr() as u64, 0, 0];
-        let all: Vec<_> = copies.chunks(2).flat_map(object).collect();
-        let error = count(&mut objects, &all).unwrap_err().to_string();
-        assert!(error.contains("too many objects or classes"), "{error}");
-        // The shapes of most classes are cached now.
-        assert_eq!(count(&mut objects, &all).unwrap().len(), copies.len() / 2);
+        // The time is over at once.
+        assert!(within(Duration::ZERO, || count(&mut objects, &heap(classes))).is_err());
     }
 
     #[test]

@@ -1,6 +1,9 @@
 //! Model of one JVM: its totals, and the names of its classes, threads and stacks.
 
-use std::collections::{HashMap, HashSet};
+use std::{
+    collections::{HashMap, HashSet},
+    time::{Duration, Instant},
+};
 
 use crate::{
     Addr, Error, Pid, Result,
@@ -28,8 +31,10 @@ use crate::{
 pub struct Jvm {
     pid: Pid,
     classes: ClassLayout,
-    /// Reads TLABs; `None` if the layout of objects is unknown, or if every object is counted.
+    /// Reads TLABs; `None` if the layout of objects is unknown, if every object is counted, or if reading is too slow.
     objects: Option<Objects>,
+    /// Number of TLABs that could not be read within [`SLOW`].
+    slow_tlabs: u32,
     collections_at: Option<Addr>,
     names: Names,
     threads: ThreadNames,
@@ -43,6 +48,11 @@ pub struct Jvm {
     sizes: Option<HashMap<Addr, u64>>,
     sizes_are_fresh: bool,
 }
+
+/// Time after which a TLAB that could not be read counts as slow. A TLAB of some megabytes takes a few milliseconds.
+const SLOW: Duration = Duration::from_millis(300);
+/// Number of slow TLABs after which no TLAB of the JVM is read, so that this JVM does not delay the others.
+const MAX_SLOW: u32 = 3;
 
 /// First JDK whose probe reports the correct size of every object.
 const FIRST_WITH_SIZES: u32 = 21;
@@ -65,6 +75,7 @@ impl Jvm {
                 true => None,
                 false => ok_or_log(pid, "the layout of its objects", hotspot.objects()),
             },
+            slow_tlabs: 0,
             collections_at: ok_or_log(
                 pid,
                 "the counter of its collections",
@@ -122,9 +133,22 @@ impl Jvm {
     /// has changed since the TLAB was filled, because a collection may have moved its objects.
     pub(crate) fn read_tlab(&mut self, hotspot: &HotSpot, tlab: &Tlab, weight: f64) {
         let Some(objects) = &mut self.objects else { return };
-        let counts = match hotspot.count_objects(objects, Addr(tlab.start), tlab.size) {
-            Ok(counts) => counts.collect::<Vec<_>>(),
-            Err(_) => return,
+        let begin = Instant::now();
+        let counts = hotspot.count_objects(objects, Addr(tlab.start), tlab.size);
+        let counts = match counts.map(Vec::from_iter) {
+            Ok(counts) => counts,
+            Err(error) => {
+                self.slow_tlabs += u32::from(begin.elapsed() >= SLOW);
+                if self.slow_tlabs >= MAX_SLOW {
+                    log::warn!(
+                        "process {}: no longer reading its TLABs, so bytes by class are less certain, because \
+                         reading took too long: {error}",
+                        self.pid
+                    );
+                    self.objects = None;
+                }
+                return;
+            }
         };
         let is_untouched =
             self.collections_at.is_none_or(|at| hotspot.u32_at(at).ok() == Some(tlab.collections));
