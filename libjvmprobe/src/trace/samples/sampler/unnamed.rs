@@ -11,6 +11,7 @@ use crate::{
     jvms::Watch,
     stack::{Stack, code_log::CodeLog},
     trace::samples::{
+        Targets,
         process::Traced,
         session::{self, Count, SampleKey, Session},
     },
@@ -92,6 +93,7 @@ impl<S: Sink> Sampler<S> {
         // been received yet is kept, and the next call of `collect` adds it.
         let counted = self.counted();
         let until = Instant::now();
+        let counted = self.without_new_processes(counted);
         let mut samples = self.sampled.take_all(counted, |id| stacks.contains_key(&id));
         self.take_events(Duration::ZERO)?;
         // The kernel stack of a sample may have been received only now, after the samples were taken. It is
@@ -128,6 +130,21 @@ impl<S: Sink> Sampler<S> {
         }
         self.stacks_size = self.stacks.values().map(size_of_stack).sum();
         Ok(until)
+    }
+
+    /// Returns the samples of profiled processes. Keeps those of processes that may still become JVMs.
+    fn without_new_processes(
+        &mut self,
+        counted: Vec<(SampleKey, Count)>,
+    ) -> Vec<(SampleKey, Count)> {
+        if self.options.targets == Targets::EveryProcess {
+            return counted;
+        }
+        let is_profiled = |(key, _): &(SampleKey, Count)| self.processes.contains_key(&key.pid);
+        let (profiled, new): (Vec<_>, Vec<_>) = counted.into_iter().partition(is_profiled);
+        let now = Instant::now();
+        new.into_iter().for_each(|(key, count)| self.new_processes.add(key, count, now));
+        profiled
     }
 
     /// Stops sampling processes that have not become JVMs in time. Stops ignoring the PIDs of ignored
