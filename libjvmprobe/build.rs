@@ -17,14 +17,14 @@ fn main() {
     skeletons();
 }
 
-/// Tracers of the library, by the names of their BPF sources.
-const TRACERS: &[&str] = &["javagc", "javaobjnew", "javaprof", "javastack", "javawait"];
+/// The library's BPF objects, by the names of their sources.
+const OBJECTS: &[&str] = &["inodes", "javagc", "javaobjnew", "javaprof", "javastack", "javawait"];
 
 /// Compiles the BPF programs and generates their skeletons. A test of bpf/stack_depth.rs reads the object files.
 fn skeletons() {
     println!("cargo::rerun-if-changed=../bpf");
     let out = PathBuf::from(env::var("OUT_DIR").unwrap_or_else(|e| panic!("OUT_DIR: {e}")));
-    for name in TRACERS {
+    for name in OBJECTS {
         let built = skeleton::build(&format!("../bpf/{name}.bpf.c"), name, &out);
         built.unwrap_or_else(|e| panic!("{name}.bpf.c: {e:#}"));
     }

@@ -5,6 +5,7 @@
 //! | [`preflight`] | checks of capabilities and kernel features |
 //! | [`probes`] | attachments to USDT probes and functions, in one process or in all |
 //! | `detach` | detaching in a background thread |
+//! | `inodes` | the inode to which the kernel attaches the probes of a file |
 //! | `uprobe` | a probe on a function's entry that is attached and detached repeatedly |
 //! | [`session`] | a loaded BPF object: the parts that all tracers have in common |
 //! | `stream` | ring buffers as queues of typed events |
@@ -28,6 +29,7 @@ pub mod clock;
 pub mod cost;
 mod detach;
 pub(crate) mod gauge;
+pub(crate) mod inodes;
 pub mod kernel_types;
 mod map_writer;
 pub(crate) mod offcpu;

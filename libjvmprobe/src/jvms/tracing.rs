@@ -15,6 +15,7 @@ use crate::{
     Error, Pid, Result,
     bpf::{
         self,
+        inodes::attached_file,
         probes::{Links, Plan, Scope},
         session::Attach,
     },
@@ -331,7 +332,7 @@ impl<T: Tool> Trace<T> {
 
     /// Attaches all programs that a JVM needs and that were not attached to its libjvm.so for an earlier JVM.
     fn attach_to_file(&mut self, target: &Target, hotspot: Option<&HotSpot>) -> Result<()> {
-        let attached = self.files.entry(target.libjvm.id).or_default();
+        let attached = self.files.entry(attached_file(target)?).or_default();
         let collector = hotspot.map(|hotspot| hotspot.collector);
         if attached.collectors.contains(&collector) {
             return Ok(());
@@ -468,7 +469,8 @@ impl<T: Tool> Watch for Trace<T> {
             self.report_lost_events()?;
         }
         self.remove_ended(closely)?;
-        let used = self.jvms.values().map(|jvm| jvm.target.libjvm.id);
+        let used = self.jvms.values();
+        let used = used.filter_map(|jvm| jvm.target.libjvm.attached_as.get().copied());
         self.idle.release(&mut self.files, used, Instant::now());
         for jvm in self.jvms.values_mut() {
             jvm.stops.poll(&jvm.target.process);

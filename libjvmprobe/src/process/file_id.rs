@@ -1,10 +1,9 @@
 //! Identity of a file, independent of its mount and name.
 //!
 //! Containers use overlay file systems, and on an overlay, stat(2) returns numbers that differ for each
-//! mount. So a file that all containers of an image share has a different number in each container. The
-//! kernel, however, attaches uprobes to the file below the overlay (`d_real_inode()`,
-//! kernel/events/uprobes.c). Attaching once per stat(2) number would therefore count each event once per
-//! container.
+//! mount. So a file that all containers of an image share has a different number in each container. Files
+//! with the same [`FileId`] have the same content, so that symbols and unwind tables are kept once. Probes are
+//! attached to inodes: see `bpf::inodes`.
 
 use std::{
     fs::File,
@@ -31,6 +30,12 @@ pub struct FileId {
 }
 
 impl FileId {
+    /// Makes the identity of a file from the address of its inode in the kernel.
+    pub(crate) fn of_inode(address: u64) -> Self {
+        // No device has this number.
+        Self { dev: u64::MAX, ino: address }
+    }
+
     /// Determines the identity of an open file. `mapped` is the device and inode number in /proc/PID/maps, if
     /// the file is mapped. Up to Linux 6.7, these numbers identify the file below an overlay.
     pub(crate) fn of(file: &File, mapped: Option<(u64, u64)>) -> io::Result<Self> {

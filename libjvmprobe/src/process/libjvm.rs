@@ -31,6 +31,8 @@ pub struct LibJvm {
     pub(crate) map_offset: FileOffset,
     /// Identity of the file.
     pub id: FileId,
+    /// Identity of the inode that the kernel attaches probes to, once it is known.
+    pub(crate) attached_as: OnceLock<FileId>,
     file: File,
     /// A separate file with the symbols, if `file` has none.
     separate_symbols: Option<Arc<File>>,
@@ -85,6 +87,7 @@ impl LibJvm {
             map_start: Addr(map.address.0),
             map_offset: FileOffset(map.offset),
             id,
+            attached_as: OnceLock::new(),
             target_path,
             file,
             separate_symbols: None,
@@ -157,6 +160,7 @@ impl LibJvm {
             map_start: mapping.start,
             map_offset: mapping.offset,
             id: id.map_err(|e| Error::io(format!("stat {}", mapping.path.display()), e))?,
+            attached_as: OnceLock::new(),
             file,
             separate_symbols: None,
             has_untrusted_symbols: false,
@@ -168,11 +172,13 @@ impl LibJvm {
     /// Opens a file that will be mapped later, as if it were mapped at address 0.
     pub(crate) fn of_file(path: &Path) -> std::io::Result<Self> {
         let file = File::open(path)?;
+        let id = FileId::of(&file, None)?;
         Ok(Self {
             target_path: path.to_owned(),
             map_start: Addr(0),
             map_offset: FileOffset(0),
-            id: FileId::of(&file, None)?,
+            id,
+            attached_as: id.into(),
             file,
             separate_symbols: None,
             has_untrusted_symbols: false,

@@ -24,6 +24,7 @@ use crate::{
     bpf::{
         self, clock,
         cost::Runs,
+        inodes::attached_file,
         probes::Site,
         records::bytes,
         trap_cost::trap_costs,
@@ -147,10 +148,11 @@ impl DutyCycles {
     /// # Errors
     /// The reason why probes cannot be attached to its libjvm.so.
     pub(super) fn add(&self, key: u64, target: &Target, session: &mut Session) -> Result<()> {
+        let id = attached_file(target)?;
         let mut state = self.0.lock();
         state.forget(key);
         let State { files, maps, .. } = &mut *state;
-        let file = match files.entry(target.libjvm.id) {
+        let file = match files.entry(id) {
             Entry::Occupied(file) => file.into_mut(),
             Entry::Vacant(new) => new.insert(File::attach(&target.libjvm, session)?),
         };

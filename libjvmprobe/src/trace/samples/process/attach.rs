@@ -7,6 +7,7 @@ use super::{ProcessKind, Traced};
 use crate::{
     Error,
     bpf::{
+        inodes::attached_file,
         probes::{Instant, Links, Scope, resolve},
         session::Attach,
         stops,
@@ -56,7 +57,7 @@ impl Traced {
         };
         match shared {
             Some(shared) => {
-                if let Entry::Vacant(entry) = shared.entry((libjvm.id, None)) {
+                if let Entry::Vacant(entry) = shared.entry((attached_file(target)?, None)) {
                     entry.insert(session.attach(
                         &libjvm.into(),
                         &plans()?,
@@ -98,19 +99,21 @@ impl Traced {
             Some(searched) if searched == version => return Vec::new(),
             Some(_) => std::mem::take(&mut self.missing),
         };
-        let (pid, libjvm) = match &self.kind {
-            ProcessKind::Jvm(target, _) => (target.pid(), Some(&target.libjvm)),
+        let (pid, target) = match &self.kind {
+            ProcessKind::Jvm(target, _) => (target.pid(), Some(target)),
             ProcessKind::Future(process) | ProcessKind::Other(process) => (process.pid, None),
         };
+        let libjvm = target.map(|target| &target.libjvm);
         let mut failed = Vec::new();
         for number in wanted {
             let cookie = number as u64;
             let found = find(&events[number], libjvm, &self.maps).and_then(|found| {
                 let Some(found) = found else { return Ok(None) };
                 let mut attach = |scope| session.attach(&found.binary, &found.plans, scope, cookie);
-                match (&mut shared, libjvm) {
-                    (Some(shared), Some(libjvm)) if found.is_libjvm => {
-                        if let Entry::Vacant(entry) = shared.entry((libjvm.id, Some(number))) {
+                match (&mut shared, target) {
+                    (Some(shared), Some(target)) if found.is_libjvm => {
+                        let key = (attached_file(target)?, Some(number));
+                        if let Entry::Vacant(entry) = shared.entry(key) {
                             entry.insert(attach(Scope::AllProcesses)?);
                         }
                         Ok(None)

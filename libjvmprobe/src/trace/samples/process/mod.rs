@@ -253,9 +253,10 @@ impl Traced {
         }
     }
 
-    /// Returns the [`FileId`] of the libjvm.so that the process runs.
+    /// Returns the [`attached_file`](crate::bpf::inodes::attached_file) of the libjvm.so that the process runs, if it is
+    /// known.
     pub(crate) fn libjvm(&self) -> Option<FileId> {
-        self.target().map(|target| target.libjvm.id)
+        self.target()?.libjvm.attached_as.get().copied()
     }
 
     /// Returns whether the process is a JVM or was named by the user. Other processes are sampled only because all
