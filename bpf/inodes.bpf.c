@@ -23,7 +23,6 @@ struct file {
 
 struct vm_area_struct {
 	unsigned long vm_start;
-	unsigned long vm_end;
 	struct file *vm_file;
 } __attribute__((preserve_access_index));
 
@@ -38,19 +37,18 @@ struct iterated_mapping {
 	__bpf_md_ptr(struct vm_area_struct *, vma);
 };
 
-/* Writes the begin, the end and the inode's address of each mapping of a file. */
+/* Writes the begin and the inode's address of each mapping of a file. */
 SEC("iter/task_vma")
 int mapped_files(struct iterated_mapping *ctx)
 {
 	struct vm_area_struct *vma = ctx->vma;
 	struct file *file = vma ? vma->vm_file : 0;
-	__u64 mapping[3];
+	__u64 mapping[2];
 
 	if (!file)
 		return 0;
 	mapping[0] = vma->vm_start;
-	mapping[1] = vma->vm_end;
-	mapping[2] = (__u64)file->f_inode;
+	mapping[1] = (__u64)file->f_inode;
 	bpf_seq_write(ctx->meta->seq, mapping, sizeof(mapping));
 	return 0;
 }

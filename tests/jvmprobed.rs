@@ -235,7 +235,9 @@ fn completed_window_survives_a_kill() {
     tool.signal(Signal::KILL);
     assert!(!tool.wait().status.success());
     let table = daemon.show(&["--jvm", "GcLoad"]);
-    assert!(table.status.success() && table.stdout.contains("GcLoad."), "{table:?}");
+    // On a busy machine, all of the few samples may be in the collector.
+    let has_samples = table.stdout.contains("; estimated from samples:\n");
+    assert!(table.status.success() && has_samples, "{table:?}");
     let shown = daemon.show(&["--gc", "-j", "--jvm", "GcLoad"]);
     assert!(shown.json().iter().any(|record| record["type"] == "pause"), "{shown:?}");
     // The next daemon continues with the existing windows.

@@ -1,14 +1,17 @@
-//! The inode that the kernel attaches probes to, for a file that a process has mapped.
+//! The inode that the kernel attaches probes to when it is given a file.
 //!
 //! Attachments are shared by all processes that map the same inode. Device and inode number do not identify it on
 //! overlays: there, stat(2) and, since Linux 6.8, `/proc/PID/maps` have other numbers for each mount, and the file below
-//! has others again. Neither does [`FileId`], which is the same for copies of one image that are mounted separately. So an
-//! iterator returns the address of the inode itself, which is unique as long as the file is mapped or has probes.
+//! has others again. Neither does the file's [`FileId`], which is the same for copies of one image that are mounted
+//! separately. So this process maps the file, and an iterator returns the address of the inode. The address is unique as
+//! long as the file is open or has probes. No mapping of a target is examined, because a target could delay that.
 
 use std::{
     fs::File,
-    io::Read,
+    io::{self, Read},
     os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd},
+    path::Path,
+    ptr::null_mut,
     sync::OnceLock,
 };
 
@@ -17,10 +20,12 @@ use libbpf_sys::{
     BPF_TRACE_ITER, bpf_iter_create, bpf_iter_link_info, bpf_link_create, bpf_link_create_opts,
 };
 
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+
 use crate::{
-    Addr, Error, Pid, Result,
-    bpf::session,
-    process::{FileId, Target},
+    Error, Result,
+    bpf::{detach, session},
+    process::{FileId, LibJvm},
 };
 
 /// Generated from bpf/inodes.bpf.c.
@@ -30,80 +35,92 @@ mod skel {
     include!(concat!(env!("OUT_DIR"), "/inodes.skel.rs"));
 }
 
-/// Maximum size of the list of a process's mapped files: those of the default limit of mappings, vm.max_map_count.
-const MAX_LIST: u64 = 65_536 * 24;
-
-/// Returns the identity of the inode of a JVM's libjvm.so for attachments: [`FileId::of_inode`], or the file's
-/// [`FileId`] if the kernel does not reveal the inode.
+/// Returns the identity of the inode of a libjvm.so for attachments: [`FileId::of_inode`], or the file's [`FileId`] if the
+/// kernel does not reveal the inode.
 ///
 /// # Errors
-/// [`Error::NoSuchProcess`] if the process has ended or does not map the file any more.
-pub(crate) fn attached_file(target: &Target) -> Result<FileId> {
-    let libjvm = &target.libjvm;
+/// [`Error::Io`] if the file cannot be mapped, or the iterator cannot be read.
+pub(crate) fn attached_file(libjvm: &LibJvm) -> Result<FileId> {
     if let Some(known) = libjvm.attached_as.get() {
         return Ok(*known);
     }
     let found = match iterator() {
         None => libjvm.id,
         Some(iterator) => {
-            let pid = target.pid();
-            let inode = inode_at(iterator, pid, libjvm.map_start);
-            FileId::of_inode(inode.ok_or(Error::NoSuchProcess { pid })?)
+            let inode = inode_of(iterator, &libjvm.open_path());
+            FileId::of_inode(inode.map_err(|e| {
+                Error::io(format!("find the inode of {}", libjvm.target_path.display()), e)
+            })?)
         }
     };
     Ok(*libjvm.attached_as.get_or_init(|| found))
 }
 
-/// Returns the loaded program; `None` if the kernel has no such iterator, or refuses to run it for one process, which needs
+/// Returns the loaded program; `None` if the kernel has no such iterator, or cannot run it for a single process, which needs
 /// Linux 6.1.
 fn iterator() -> Option<BorrowedFd<'static>> {
     static ITERATOR: OnceLock<Option<OwnedFd>> = OnceLock::new();
+    let load = || -> Result<OwnedFd> {
+        let failed = |e| Error::io("iterate over mappings", e);
+        let open = skel::InodesSkelBuilder::default().open(session::storage());
+        let skel = open.and_then(OpenSkel::load).map_err(crate::bpf::load_error)?;
+        let program = skel.progs.mapped_files.as_fd().try_clone_to_owned().map_err(failed)?;
+        mapped_files(program.as_fd()).map_err(failed)?;
+        Ok(program)
+    };
     let loaded = ITERATOR.get_or_init(|| {
-        let open = skel::InodesSkelBuilder::default().open(session::storage()).ok()?;
-        let skel = open.load().ok()?;
-        let program = skel.progs.mapped_files.as_fd().try_clone_to_owned().ok()?;
-        // This function is in a mapped file, too.
-        let own = Addr(attached_file as *const () as u64);
-        inode_at(program.as_fd(), Pid(std::process::id()), own)?;
-        Some(program)
+        let loaded = load();
+        loaded
+            .inspect_err(|error| log::debug!("files are identified by their numbers: {error}"))
+            .ok()
     });
     loaded.as_ref().map(AsFd::as_fd)
 }
 
-/// Returns the address of the inode that is mapped at an address; `None` if the process does not exist or no file is mapped
-/// there.
-fn inode_at(program: BorrowedFd<'_>, pid: Pid, at: Addr) -> Option<u64> {
-    let mut files = Vec::new();
-    mapped_files(program, pid)?.take(MAX_LIST).read_to_end(&mut files).ok()?;
-    let words = files.as_chunks().0.iter().map(|word| u64::from_ne_bytes(*word));
-    let words: Vec<u64> = words.collect();
-    let mapping = words.as_chunks().0.iter().find(|[start, end, _]| (*start..*end).contains(&at.0));
-    mapping.map(|[_, _, inode]| *inode)
+/// Maps a file, and returns the address of its inode.
+fn inode_of(program: BorrowedFd<'_>, path: &Path) -> io::Result<u64> {
+    let file = File::open(path)?;
+    // SAFETY: a new mapping, which is never accessed.
+    let at = unsafe { mmap(null_mut(), 1, ProtFlags::READ, MapFlags::PRIVATE, &file, 0) }?;
+    let files = mapped_files(program);
+    // SAFETY: nothing refers to the mapping.
+    unsafe { munmap(at, 1) }?;
+    let files = files?;
+    let words: Vec<_> = files.as_chunks().0.iter().map(|word| u64::from_ne_bytes(*word)).collect();
+    let mapping = words.as_chunks().0.iter().find(|[start, _]| *start == at as u64);
+    mapping.map(|[_, inode]| *inode).ok_or_else(|| io::ErrorKind::NotFound.into())
 }
 
-/// Starts the iterator for a process. Source: `bpf_iter_task_attach()` and `task_vma` of kernel/bpf/task_iter.c.
-fn mapped_files(program: BorrowedFd<'_>, pid: Pid) -> Option<File> {
+/// Runs the iterator for this process. Source: `bpf_iter_task_attach()` and `task_vma` of kernel/bpf/task_iter.c.
+fn mapped_files(program: BorrowedFd<'_>) -> io::Result<Vec<u8>> {
+    // The end of the process releases all links, unless one is just being made or released.
+    let _guard = detach::lock_attaching();
     let mut which = bpf_iter_link_info::default();
-    which.task.pid = pid.0;
-    let mut options = bpf_link_create_opts {
+    which.task.pid = std::process::id();
+    let options = bpf_link_create_opts {
         sz: size_of::<bpf_link_create_opts>() as _,
         iter_info: &raw mut which,
         iter_info_len: size_of::<bpf_iter_link_info>() as u32,
         ..Default::default()
     };
-    let options = &raw mut options;
     // SAFETY: the options, and what they point to, live longer than the call.
-    let link = unsafe { bpf_link_create(program.as_raw_fd(), 0, BPF_TRACE_ITER, options) };
+    let link =
+        unsafe { bpf_link_create(program.as_raw_fd(), 0, BPF_TRACE_ITER, &raw const options) };
     let link = owned(link)?;
     // SAFETY: the call only takes a descriptor.
-    let iterator = unsafe { bpf_iter_create(link.as_raw_fd()) };
-    owned(iterator).map(File::from)
+    let iterator = owned(unsafe { bpf_iter_create(link.as_raw_fd()) })?;
+    let mut files = Vec::new();
+    File::from(iterator).read_to_end(&mut files)?;
+    Ok(files)
 }
 
-/// Takes over a new descriptor that libbpf has returned; `None` for an error.
-fn owned(fd: RawFd) -> Option<OwnedFd> {
+/// Takes over a new descriptor that libbpf has returned, or the negative error number in its place.
+fn owned(fd: RawFd) -> io::Result<OwnedFd> {
+    if fd < 0 {
+        return Err(io::Error::from_raw_os_error(-fd));
+    }
     // SAFETY: the descriptor is new, so it has no other owner.
-    (fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd) })
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
 #[cfg(test)]
@@ -111,17 +128,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn mappings_of_one_file_have_one_inode() {
+    fn hard_links_have_one_inode_and_copies_have_others() {
         if !rustix::process::geteuid().is_root() {
             return;
         }
-        let own = Pid(std::process::id());
-        let program = iterator().expect("a kernel with BTF, and Linux 6.1 or later");
-        let of_code = inode_at(program, own, Addr(attached_file as *const () as u64));
-        static CONSTANT: [u8; 4096] = [1; 4096];
-        assert!(of_code.is_some_and(|inode| inode > 0));
-        assert_eq!(inode_at(program, own, Addr(CONSTANT.as_ptr() as u64)), of_code);
-        assert_eq!(inode_at(program, own, Addr(8)), None);
-        assert_eq!(inode_at(program, Pid(4_194_305), Addr(8)), None);
+        let program = iterator().expect("a kernel with BTF, Linux 6.1 or later");
+        let folder = tempfile::tempdir().unwrap();
+        let [a, b, c] = ["a", "b", "c"].map(|name| folder.path().join(name));
+        std::fs::write(&a, "x").unwrap();
+        std::fs::hard_link(&a, &b).unwrap();
+        std::fs::copy(&a, &c).unwrap();
+        let inode = |path| inode_of(program, path).unwrap();
+        // The file stays open, so that its inode is not replaced by another one at the same address.
+        let _open = File::open(&a).unwrap();
+        assert_eq!(inode(&a), inode(&b));
+        assert_ne!(inode(&a), inode(&c));
+        assert!(inode_of(program, &folder.path().join("none")).is_err());
     }
 }

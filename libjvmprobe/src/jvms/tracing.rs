@@ -332,12 +332,17 @@ impl<T: Tool> Trace<T> {
 
     /// Attaches all programs that a JVM needs and that were not attached to its libjvm.so for an earlier JVM.
     fn attach_to_file(&mut self, target: &Target, hotspot: Option<&HotSpot>) -> Result<()> {
-        let attached = self.files.entry(attached_file(target)?).or_default();
+        let file = attached_file(&target.libjvm)?;
         let collector = hotspot.map(|hotspot| hotspot.collector);
-        if attached.collectors.contains(&collector) {
+        if self.files.get(&file).is_some_and(|file| file.collectors.contains(&collector)) {
             return Ok(());
         }
         let mut plans = self.tool.plan(target, hotspot)?;
+        if plans.is_empty() {
+            // Without a probe, nothing keeps the inode, so another file might get its address.
+            return Ok(());
+        }
+        let attached = self.files.entry(file).or_default();
         let plan_key = |plan: &Plan| (plan.program, format!("{:?}", plan.site));
         plans.retain(|plan| !attached.plans.contains(&plan_key(plan)));
         let session = self.tool.session();

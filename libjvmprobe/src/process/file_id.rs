@@ -24,8 +24,9 @@ const MAX_HANDLE: usize = 128;
 /// Identity of a file, independent of its mount and name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FileId {
-    /// Device number, or a hash that identifies the file below an overlay.
+    /// Device number, a hash that identifies the file below an overlay, or `u64::MAX`.
     dev: u64,
+    /// Inode number, 0, or the inode's address in the kernel.
     ino: u64,
 }
 

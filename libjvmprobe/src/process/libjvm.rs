@@ -31,7 +31,7 @@ pub struct LibJvm {
     pub(crate) map_offset: FileOffset,
     /// Identity of the file.
     pub id: FileId,
-    /// Identity of the inode that the kernel attaches probes to, once it is known.
+    /// Identity of the inode that the kernel attaches probes to, once it is known: `bpf::inodes`.
     pub(crate) attached_as: OnceLock<FileId>,
     file: File,
     /// A separate file with the symbols, if `file` has none.

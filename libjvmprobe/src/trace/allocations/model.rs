@@ -31,10 +31,11 @@ use crate::{
 pub struct Jvm {
     pid: Pid,
     classes: ClassLayout,
-    /// Reads TLABs; `None` if the layout of objects is unknown, if every object is counted, or if reading is too slow.
+    /// Reads TLABs; `None` if the layout of objects is unknown, or if every object is counted.
     objects: Option<Objects>,
-    /// Number of TLABs that could not be read within [`SLOW`].
-    slow_tlabs: u32,
+    /// Time spent on TLABs that could not be read within [`SLOW`].
+    slow_time: Duration,
+    began: Instant,
     collections_at: Option<Addr>,
     names: Names,
     threads: ThreadNames,
@@ -51,8 +52,10 @@ pub struct Jvm {
 
 /// Time after which a TLAB that could not be read counts as slow. A TLAB of some megabytes takes a few milliseconds.
 const SLOW: Duration = Duration::from_millis(300);
-/// Number of slow TLABs after which no TLAB of the JVM is read, so that this JVM does not delay the others.
-const MAX_SLOW: u32 = 3;
+/// Slow TLABs of a JVM may take this time at once, and a tenth of elapsed time in the long run, so that this JVM does not
+/// delay the others. The TLABs beyond that are not read.
+const SLOW_AT_ONCE: Duration = Duration::from_secs(3);
+const SLOW_PART: u32 = 10;
 
 /// First JDK whose probe reports the correct size of every object.
 const FIRST_WITH_SIZES: u32 = 21;
@@ -75,7 +78,8 @@ impl Jvm {
                 true => None,
                 false => ok_or_log(pid, "the layout of its objects", hotspot.objects()),
             },
-            slow_tlabs: 0,
+            slow_time: Duration::ZERO,
+            began: Instant::now(),
             collections_at: ok_or_log(
                 pid,
                 "the counter of its collections",
@@ -134,18 +138,16 @@ impl Jvm {
     pub(crate) fn read_tlab(&mut self, hotspot: &HotSpot, tlab: &Tlab, weight: f64) {
         let Some(objects) = &mut self.objects else { return };
         let begin = Instant::now();
+        if self.slow_time > SLOW_AT_ONCE + begin.duration_since(self.began) / SLOW_PART {
+            return;
+        }
         let counts = hotspot.count_objects(objects, Addr(tlab.start), tlab.size);
         let counts = match counts.map(Vec::from_iter) {
             Ok(counts) => counts,
             Err(error) => {
-                self.slow_tlabs += u32::from(begin.elapsed() >= SLOW);
-                if self.slow_tlabs >= MAX_SLOW {
-                    log::warn!(
-                        "process {}: no longer reading its TLABs, so bytes by class are less certain, because \
-                         reading took too long: {error}",
-                        self.pid
-                    );
-                    self.objects = None;
+                if begin.elapsed() >= SLOW {
+                    self.slow_time += begin.elapsed();
+                    log::debug!("process {}: slow TLAB: {error}", self.pid);
                 }
                 return;
             }

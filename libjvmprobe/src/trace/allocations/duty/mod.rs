@@ -148,7 +148,7 @@ impl DutyCycles {
     /// # Errors
     /// The reason why probes cannot be attached to its libjvm.so.
     pub(super) fn add(&self, key: u64, target: &Target, session: &mut Session) -> Result<()> {
-        let id = attached_file(target)?;
+        let id = attached_file(&target.libjvm)?;
         let mut state = self.0.lock();
         state.forget(key);
         let State { files, maps, .. } = &mut *state;

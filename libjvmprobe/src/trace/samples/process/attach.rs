@@ -57,7 +57,7 @@ impl Traced {
         };
         match shared {
             Some(shared) => {
-                if let Entry::Vacant(entry) = shared.entry((attached_file(target)?, None)) {
+                if let Entry::Vacant(entry) = shared.entry((attached_file(&target.libjvm)?, None)) {
                     entry.insert(session.attach(
                         &libjvm.into(),
                         &plans()?,
@@ -112,7 +112,7 @@ impl Traced {
                 let mut attach = |scope| session.attach(&found.binary, &found.plans, scope, cookie);
                 match (&mut shared, target) {
                     (Some(shared), Some(target)) if found.is_libjvm => {
-                        let key = (attached_file(target)?, Some(number));
+                        let key = (attached_file(&target.libjvm)?, Some(number));
                         if let Entry::Vacant(entry) = shared.entry(key) {
                             entry.insert(attach(Scope::AllProcesses)?);
                         }
