@@ -595,16 +595,10 @@ fn no_probes_or_files_remain_after_any_signal() {
     let pid = load.pid();
     let breakpoints = || breakpoints(pid, named("temurin-17"));
     // Tools of other tests that trace all JVMs have breakpoints here, too, for a while.
-    let are_gone = || {
-        (0..100).any(|_| {
-            let count = breakpoints();
-            if count > 0 {
-                thread::sleep(Duration::from_millis(200));
-            }
-            count == 0
-        })
+    let assert_gone = |after: &str| {
+        assert_no_breakpoints(pid, named("temurin-17"), Duration::from_secs(20), after);
     };
-    assert!(are_gone(), "before");
+    assert_gone("before");
     for signal in [Signal::INT, Signal::TERM, Signal::KILL] {
         let tool = start(&load, &["-F", "499", "--symbols", "perfmap"]);
         load.run(0.3);
@@ -614,7 +608,7 @@ fn no_probes_or_files_remain_after_any_signal() {
         tool.signal(signal);
         assert_eq!(tool.wait().status.success(), signal != Signal::KILL, "{signal:?}");
         held.assert_gone();
-        assert!(are_gone(), "{signal:?}");
+        assert_gone(&format!("{signal:?}"));
         assert_eq!(files_left(pid, pid), [] as [PathBuf; 0], "{signal:?}");
     }
     // The JVM still works.

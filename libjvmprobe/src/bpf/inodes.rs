@@ -19,7 +19,6 @@ use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_sys::{
     BPF_TRACE_ITER, bpf_iter_create, bpf_iter_link_info, bpf_link_create, bpf_link_create_opts,
 };
-
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 use crate::{

@@ -176,24 +176,26 @@ impl Tracers {
         // changes.
         let samples = |measures: Measures| (measures.hertz > 0, measures.off_cpu);
         if samples(from) != samples(to) {
-            self.stop_tracer("samples");
-            if to.hertz > 0 {
-                self.add("samples", self::samples)?;
-            }
+            self.restart("samples", to.hertz > 0, self::samples)?;
         }
         if from.allocation != to.allocation {
-            self.stop_tracer("allocations");
-            if to.allocation {
-                self.add("allocations", allocations)?;
-            }
+            self.restart("allocations", to.allocation, allocations)?;
         }
         if from.waits != to.waits {
-            self.stop_tracer(WAITS);
-            if to.waits {
-                self.add(WAITS, waits)?;
-            }
+            self.restart(WAITS, to.waits, waits)?;
         }
         Ok(())
+    }
+
+    /// Stops a tracer, and starts a new one if it `is_wanted`.
+    fn restart(
+        &mut self,
+        name: &'static str,
+        is_wanted: bool,
+        run_tracer: RunTracer,
+    ) -> Result<()> {
+        self.stop_tracer(name);
+        if is_wanted { self.add(name, run_tracer) } else { Ok(()) }
     }
 
     /// Changes the time without progress after which a thread dump is taken, in seconds; 0 for no thread dumps.

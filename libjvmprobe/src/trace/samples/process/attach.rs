@@ -57,7 +57,7 @@ impl Traced {
         };
         match shared {
             Some(shared) => {
-                if let Entry::Vacant(entry) = shared.entry((attached_file(&target.libjvm)?, None)) {
+                if let Entry::Vacant(entry) = shared.entry((attached_file(libjvm)?, None)) {
                     entry.insert(session.attach(
                         &libjvm.into(),
                         &plans()?,
@@ -99,20 +99,19 @@ impl Traced {
             Some(searched) if searched == version => return Vec::new(),
             Some(_) => std::mem::take(&mut self.missing),
         };
-        let (pid, target) = match &self.kind {
-            ProcessKind::Jvm(target, _) => (target.pid(), Some(target)),
+        let (pid, libjvm) = match &self.kind {
+            ProcessKind::Jvm(target, _) => (target.pid(), Some(&target.libjvm)),
             ProcessKind::Future(process) | ProcessKind::Other(process) => (process.pid, None),
         };
-        let libjvm = target.map(|target| &target.libjvm);
         let mut failed = Vec::new();
         for number in wanted {
             let cookie = number as u64;
             let found = find(&events[number], libjvm, &self.maps).and_then(|found| {
                 let Some(found) = found else { return Ok(None) };
                 let mut attach = |scope| session.attach(&found.binary, &found.plans, scope, cookie);
-                match (&mut shared, target) {
-                    (Some(shared), Some(target)) if found.is_libjvm => {
-                        let key = (attached_file(&target.libjvm)?, Some(number));
+                match (&mut shared, libjvm) {
+                    (Some(shared), Some(libjvm)) if found.is_libjvm => {
+                        let key = (attached_file(libjvm)?, Some(number));
                         if let Entry::Vacant(entry) = shared.entry(key) {
                             entry.insert(attach(Scope::AllProcesses)?);
                         }
