@@ -31,10 +31,11 @@ test: ## Check the style, then run every test against real JVMs (root)
 	@tests/receivers >/dev/null
 	@tests/deployers >/dev/null
 	@$(MAKE) --no-print-directory lint
+	@# Build everything at once. Builds of a part of it would select other features of dependencies, and compile
+	@# what depends on them again.
+	$(CARGO) build $(TESTED) --workspace $(EXCLUDE_AGENT) --bins --tests
 	@# Tests that need neither root nor a JVM run first, because they take only seconds.
 	$(CARGO) test $(TESTED) --workspace $(EXCLUDE_AGENT) --lib --bins --test recordings
-	@# Build the programs that the other tests run, so that no test has to.
-	$(CARGO) build $(TESTED) --workspace --bins
 	@# Run all test files, even after a failure, so that one run reports every failure.
 	TOOLS_ARE_BUILT=1 CARGO="$(CARGO)" tests/run $(TESTED) --workspace $(EXCLUDE_AGENT)
 
