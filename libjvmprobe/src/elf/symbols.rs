@@ -3,7 +3,7 @@
 //! A libjvm.so has 60,000 symbols. The tables are kept as the raw bytes of the file and searched linearly, which takes
 //! milliseconds and no memory beyond the sections themselves. Source: System V gABI, chapter 4.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, hash_map::Entry};
 
 use goblin::{
     container::Ctx,
@@ -18,6 +18,10 @@ use crate::{
         file::{c_bytes, malformed},
     },
 };
+
+/// Maximum number of bytes of the symbols that [`Symbols::with_prefixes`] returns. Names may overlap in a string table,
+/// so the size of the file does not limit them. The selected symbols of a libjvm.so have about 100 KB.
+const MAX_SELECTED: usize = 4 << 20;
 
 /// A named address.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -106,15 +110,27 @@ impl Symbols {
         self.first(|symbol, _| symbol.starts_with(prefix.as_bytes()))
     }
 
-    /// Returns all symbols whose names have one of these prefixes, by name, with a single pass over the tables.
+    /// Returns the symbols whose names have one of these prefixes, by name, with a single pass over the tables: all of
+    /// them, or the first ones with [`MAX_SELECTED`] bytes.
     pub(crate) fn with_prefixes(&self, prefixes: &[&str]) -> HashMap<String, Symbol> {
         let mut found = HashMap::new();
+        let mut free_bytes = MAX_SELECTED;
         for table in &self.tables {
             for sym in table.defined() {
                 let name = c_bytes(&table.strings, sym.st_name);
                 if prefixes.iter().any(|prefix| name.starts_with(prefix.as_bytes())) {
                     let symbol = symbol(name, &sym);
-                    found.entry(symbol.name.clone()).or_insert(symbol);
+                    let Entry::Vacant(entry) = found.entry(symbol.name.clone()) else { continue };
+                    // The name is stored twice.
+                    let bytes = size_of::<(String, Symbol)>() + 2 * symbol.name.len();
+                    let Some(rest) = free_bytes.checked_sub(bytes) else {
+                        log::warn!(
+                            "a file has more than {MAX_SELECTED} bytes of symbols; ignoring the rest"
+                        );
+                        return found;
+                    };
+                    free_bytes = rest;
+                    entry.insert(symbol);
                 }
             }
         }
@@ -163,7 +179,10 @@ impl Table {
 mod tests {
     use std::process::Command;
 
-    use crate::elf::testing::Library;
+    use goblin::container::{Container, Endian};
+
+    use super::*;
+    use crate::elf::{file::MAX_NAME, testing::Library};
 
     const ASSEMBLY: &str = "
         .text
@@ -207,6 +226,19 @@ mod tests {
         assert_eq!(symbols.at(print.value, "_ZTV"), None);
         assert_eq!(symbols.find("_ZN7Printer5print"), None);
         assert_eq!(symbols.find("undefined_elsewhere"), None);
+    }
+
+    #[test]
+    fn overlapping_names_do_not_exceed_the_limit() {
+        // The name of each symbol begins one byte after that of the previous one.
+        let entry =
+            |at: u32| [u64::from(at) | 1 << 48, 0x1000, 0].into_iter().flat_map(u64::to_le_bytes);
+        let ctx = Ctx::new(Container::Big, Endian::Little);
+        let (entries, strings) = ((0..2000).flat_map(entry).collect(), vec![b'g'; MAX_NAME]);
+        let symbols = Symbols { tables: vec![Table { entries, strings, ctx }] };
+        let found = symbols.with_prefixes(&["g"]);
+        let bytes: usize = found.keys().map(|name| 2 * name.len()).sum();
+        assert!(found.len() > 500 && bytes <= MAX_SELECTED, "{} {bytes}", found.len());
     }
 
     #[test]
