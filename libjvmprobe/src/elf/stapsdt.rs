@@ -14,13 +14,20 @@ use goblin::elf::note::NoteDataIterator;
 
 use crate::{
     Error, FileOffset, Result, Vaddr,
-    elf::{ElfFile, file::malformed},
+    elf::{
+        ElfFile,
+        file::{MAX_NAME, malformed},
+    },
 };
 
 const NT_STAPSDT: u32 = 3;
 
 /// Maximum number of notes; HotSpot has about 570.
 const MAX_PROBES: usize = 65_536;
+
+/// Maximum size in bytes of all sections with notes, of which HotSpot has one with 50 KB. A hostile file may have many
+/// sections with the same bytes.
+const MAX_NOTES: u64 = 8 << 20;
 
 /// Maximum number of locations of a probe to attach to; HotSpot's probes have at most four.
 const MAX_LOCATIONS: usize = 64;
@@ -57,7 +64,11 @@ impl ElfFile {
     pub fn stapsdt(&self) -> Result<Probes> {
         let base = self.section(".stapsdt.base").map(|section| section.vaddr().0);
         let mut probes = Vec::new();
+        let mut free_bytes = MAX_NOTES;
         for section in self.sections(".note.stapsdt") {
+            free_bytes = free_bytes.checked_sub(section.size()).ok_or_else(|| {
+                Error::elf(format!("its stapsdt notes have more than {MAX_NOTES} bytes"))
+            })?;
             let data = section.data()?;
             // Notes have an alignment of 4 or 8. Any other value is treated as 4.
             let alignment = if section.alignment() == 8 { 8 } else { 4 };
@@ -83,6 +94,7 @@ impl ElfFile {
 
     fn probe(&self, desc: &[u8], base: Option<u64>) -> Result<Probe> {
         let short = || Error::elf("a stapsdt note is too short");
+        let long = || Error::elf("a string of a stapsdt note is too long");
         let width = if self.ctx().is_big() { 8 } else { 4 };
         let (addresses, strings) = desc.split_at_checked(3 * width).ok_or_else(short)?;
         let little = self.ctx().is_little_endian();
@@ -98,7 +110,10 @@ impl ElfFile {
         let moved = base.map_or(0, |base| base.wrapping_sub(noted_base));
         let location = Vaddr(location.wrapping_add(moved));
         let mut strings = strings.split(|&b| b == 0).map(String::from_utf8_lossy);
-        let mut string = || strings.next().map(|s| s.into_owned()).ok_or_else(short);
+        let mut string = || {
+            let string = strings.next().ok_or_else(short)?;
+            (string.len() <= MAX_NAME).then(|| string.into_owned()).ok_or_else(long)
+        };
         Ok(Probe {
             provider: string()?,
             name: string()?,
@@ -160,6 +175,7 @@ impl Probes {
         providers.sort_unstable();
         providers.dedup();
         if !providers.contains(&provider) {
+            providers.truncate(6);
             return format!("it has no provider {provider}, only {}", providers.join(", "));
         }
         let family = name.split("__").next().unwrap_or(name);
@@ -280,6 +296,18 @@ mod tests {
             let error = elf.stapsdt().unwrap_err().to_string();
             assert!(error.contains("too short"), "{desc}: {error}");
         }
+    }
+
+    #[test]
+    fn notes_beyond_the_limits_are_rejected() {
+        let long = "x".repeat(MAX_NAME + 1);
+        let error =
+            |assembly: &str| Library::build(assembly, &[]).elf().stapsdt().unwrap_err().to_string();
+        let why = error(&probe("here", 0, "0", ["hotspot", "gc__begin", &long]));
+        assert!(why.contains("too long"), "{why}");
+        let large = format!(".section .note.stapsdt,\"\",\"note\"\n.skip {MAX_NOTES}\n.byte 0\n");
+        let why = error(&large);
+        assert!(why.contains("more than 8388608 bytes"), "{why}");
     }
 
     /// Reads everything that a tracer reads of a libjvm.so. Must terminate without a panic.
