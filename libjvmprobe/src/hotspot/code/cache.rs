@@ -5,7 +5,7 @@
 use std::{collections::BTreeSet, sync::Arc};
 
 use crate::{
-    Addr, Result,
+    Addr, Error, Result,
     hotspot::{
         code::{
             Inlining, at,
@@ -24,6 +24,12 @@ use crate::{
 
 /// Plausibility limit for the size of a blob in bytes.
 const MAX_BLOB: u64 = 64 << 20;
+/// Maximum number of pieces of code: more than a full code cache of 2 GiB holds, because methods have some KB each.
+const MAX_CODE: usize = 1 << 20;
+/// Maximum total length of the names of stubs. A JVM has some thousand stubs with short names.
+const MAX_STUB_NAMES: usize = 16 << 20;
+/// Plausibility limit for the number of inlined methods.
+const MAX_INLINED: usize = 1 << 20;
 /// Number of words that show whether a piece of code is still there.
 pub(super) const MARKS: usize = 4;
 
@@ -85,15 +91,40 @@ pub(in crate::hotspot) fn read(
     let pages = &mut Pages::sequential(memory);
     let mut blobs = Blobs::new(layout, inlining)?;
     let mut methods = Methods::new(layout)?;
-    let mut found = Vec::new();
+    let mut found = FoundCode::default();
     for heap in heaps(pages, layout)? {
         blobs.each(pages, &heap, |blobs, pages, blob| {
-            if let Some(code) = blobs.code(pages, &mut methods, blob) {
-                found.push((blob.begin, blob.end.0 - blob.begin.0, code));
+            if !found.is_full
+                && let Some(code) = blobs.code(pages, &mut methods, blob)
+            {
+                found.push(blob, code);
             }
         })?;
     }
-    Ok(found)
+    if found.is_full {
+        log::warn!("a JVM has an implausible amount of code; some of it remains without a name");
+    }
+    Ok(found.code)
+}
+
+/// Code that was read, within limits that only a hostile JVM exceeds.
+#[derive(Default)]
+struct FoundCode {
+    code: Vec<(Addr, u64, Code)>,
+    /// Total length of the names of stubs.
+    stub_names: usize,
+    is_full: bool,
+}
+
+impl FoundCode {
+    fn push(&mut self, blob: Blob, code: Code) {
+        // The cache of methods limits their names.
+        self.stub_names += if blob.method.is_none() { code.name.len() } else { 0 };
+        self.is_full = self.code.len() >= MAX_CODE || self.stub_names > MAX_STUB_NAMES;
+        if !self.is_full {
+            self.code.push((blob.begin, blob.end.0 - blob.begin.0, code));
+        }
+    }
 }
 
 /// Returns the methods that are inlined into other methods' code, sorted, each once. Skips code whose debug
@@ -107,12 +138,16 @@ pub(in crate::hotspot) fn inlined(memory: &Memory, layout: &Layout) -> Result<Ve
     let mut found = BTreeSet::new();
     for heap in heaps(pages, layout)? {
         blobs.each(pages, &heap, |blobs, pages, blob| {
-            if let Some(own) = blob.method
+            if found.len() <= MAX_INLINED
+                && let Some(own) = blob.method
                 && let Ok(methods) = blobs.scopes.inlined_methods(pages, blob)
             {
                 found.extend(methods.into_iter().filter(|&method| method != own));
             }
         })?;
+    }
+    if found.len() > MAX_INLINED {
+        return Err(Error::layout("implausible number of inlined methods"));
     }
     Ok(found.into_iter().collect())
 }
@@ -387,6 +422,24 @@ mod tests {
         }
         let stub = Blob { method: None, ..blob };
         assert!(Blobs::is_unchanged(&stub, &[marks[0], marks[1], marks[1], marks[1]]));
+    }
+
+    #[test]
+    fn total_length_of_the_names_of_stubs_is_limited() {
+        let fake = fake();
+        let blob = find(&fake.image.read().unwrap(), fake.code).unwrap().unwrap();
+        let name = "x".repeat(1 << 20);
+        let mut found = FoundCode::default();
+        for _ in 0..2 * (MAX_STUB_NAMES >> 20) {
+            found.push(blob, Code::new(CodeKind::Method, &name));
+        }
+        assert!(!found.is_full);
+        let methods = found.code.len();
+        for _ in 0..2 * (MAX_STUB_NAMES >> 20) {
+            found.push(Blob { method: None, ..blob }, Code::new(CodeKind::Stub, &name));
+        }
+        assert!(found.is_full);
+        assert_eq!(found.code.len() - methods, MAX_STUB_NAMES >> 20);
     }
 
     #[test]

@@ -1,6 +1,9 @@
 //! Reads all code of a JVM, and looks up code and methods by address.
 
-use std::sync::Arc;
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use crate::{
     Addr, Result,
@@ -15,10 +18,13 @@ use crate::{
         pages::{PAGE, Pages},
     },
     names::code::Code,
+    process::reader::within,
 };
 
 /// Maximum size in bytes of the methods cached from one lookup to the next.
 const MAX_METHODS_SIZE: usize = 16 << 20;
+/// Maximum time for reading all code.
+const MAX_TIME: Duration = Duration::from_secs(60);
 /// Maximum number of attempts to read methods. An attempt fails if classes are unloaded meanwhile.
 const TRIES: usize = 3;
 /// Maximum number of bytes of a piece of code that are prefetched.
@@ -45,7 +51,12 @@ impl HotSpot {
     /// # Errors
     /// [`crate::Error::Layout`] naming the missing field, [`crate::Error::Memory`] if the JVM has exited.
     pub fn code(&self, inlining: Inlining<'_>) -> Result<Vec<(Addr, u64, Code)>> {
-        let mut code = cache::read(&self.memory, &self.layout, inlining)?;
+        let until = Instant::now() + MAX_TIME;
+        let mut code = within(MAX_TIME, || cache::read(&self.memory, &self.layout, inlining))?;
+        if Instant::now() >= until {
+            let pid = self.pid;
+            log::warn!("process {pid}: reading its code takes too long; some has no name");
+        }
         self.name_stubs(&mut code);
         Ok(code)
     }

@@ -16,6 +16,8 @@ use crate::{
 
 /// Prefix of the names of blobs that hold stubs.
 const BLOB: &str = "StubRoutines";
+/// Maximum number of these blobs; HotSpot has at most five.
+const MAX_BLOBS: usize = 64;
 /// Statics that hold the address of an instruction inside a stub, not of its entry point.
 const NOT_ENTRIES: [&str; 1] = ["StubRoutines::call_stub_return_address"];
 
@@ -72,8 +74,10 @@ impl HotSpot {
         });
         let entries: Vec<_> = entries.collect();
         let mut named = Vec::with_capacity(code.len() + entries.len());
+        let mut remaining_blobs = MAX_BLOBS;
         for (start, size, code) in code.drain(..) {
-            if is_blob(&code) {
+            if remaining_blobs > 0 && is_blob(&code) {
+                remaining_blobs -= 1;
                 named.extend(divide(start, size, &code, &entries));
             } else {
                 named.push((start, size, code));
