@@ -21,8 +21,10 @@ use crate::{
     },
 };
 
-/// Maximum number of monitors of one frame, for plausibility.
-const MAX_MONITORS: u32 = 1024;
+/// Maximum number of monitors of one frame with the methods inlined there, for plausibility.
+pub(super) const MAX_MONITORS: usize = 1024;
+/// Maximum number of monitors and lists of monitors in the cache. A further one first empties the cache.
+const MAX_CACHED: usize = 1 << 20;
 
 /// `LOCATION_CODE` and `CONSTANT_OOP_CODE` of debugInfo.cpp.
 const LOCATION: u32 = 0;
@@ -56,14 +58,18 @@ pub(in crate::hotspot) struct FrameMonitor {
     pub(in crate::hotspot) object: OopLocation,
 }
 
-/// Decodes a list of monitors, which begins with the monitor that was entered first. Leaves out monitors that
+/// Decodes a list of at most `max` monitors, which begins with the monitor that was entered first. Leaves out monitors that
 /// the compiler has eliminated. An object that the compiler has split into its fields (scalar replacement)
 /// ends the list. The length of the description of such an object depends on its class, so the monitors after
 /// it cannot be located.
-pub(super) fn decode_monitors(stream: &mut Stream<'_>, oops: Addr) -> Vec<FrameMonitor> {
+pub(super) fn decode_monitors(
+    stream: &mut Stream<'_>,
+    oops: Addr,
+    max: usize,
+) -> Vec<FrameMonitor> {
     let mut found = Vec::new();
-    let count = stream.unsigned().unwrap_or(0).min(MAX_MONITORS);
-    for _ in 0..count {
+    let count = stream.unsigned().unwrap_or(0) as usize;
+    for _ in 0..count.min(max) {
         let Some((object, is_eliminated)) = decode_monitor(stream, oops) else { break };
         if !is_eliminated {
             found.extend(object.map(|object| FrameMonitor { object }));
@@ -112,6 +118,8 @@ pub(in crate::hotspot) struct MonitorLookup<'a> {
     heaps: Vec<Heap>,
     blobs: Blobs<'a>,
     known: HashMap<Addr, MonitorsAt>,
+    /// Number of monitors and lists of monitors in `known`.
+    size: usize,
 }
 
 impl MonitorLookup<'_> {
@@ -123,7 +131,7 @@ impl MonitorLookup<'_> {
         let mut heaps = heaps(pages, layout)?;
         heaps.iter_mut().for_each(|heap| heap.high = heap.reserved_high);
         let blobs = Blobs::new(layout, Inlining::Nowhere)?;
-        Ok(Self { heaps, blobs, known: HashMap::new() })
+        Ok(Self { heaps, blobs, known: HashMap::new(), size: 0 })
     }
 
     /// Returns the monitors of a compiled frame that has this return address.
@@ -139,6 +147,11 @@ impl MonitorLookup<'_> {
             None => Vec::new(),
         };
         let found: MonitorsAt = found.into();
+        self.size += 1 + found.iter().map(|monitors| 1 + monitors.len()).sum::<usize>();
+        if self.size > MAX_CACHED {
+            self.known.clear();
+            self.size = 0;
+        }
         self.known.insert(pc, Arc::clone(&found));
         Ok(found)
     }
@@ -153,7 +166,7 @@ mod tests {
 
     fn decode(bytes: &[u8]) -> Vec<OopLocation> {
         let mut stream = Stream::new(bytes, Encoding::of_jdk(17));
-        let monitors = decode_monitors(&mut stream, Addr(0x1000));
+        let monitors = decode_monitors(&mut stream, Addr(0x1000), MAX_MONITORS);
         monitors.into_iter().map(|monitor| monitor.object).collect()
     }
 
@@ -184,6 +197,17 @@ mod tests {
                 vec![low as u8, ((number - low) / 64) as u8]
             }
         }
+    }
+
+    #[test]
+    fn list_is_cut_at_the_maximum() {
+        let monitor = [vec![0, 0], bytes(6 << OFFSET_SHIFT | OOP), vec![0]].concat();
+        let list = [vec![3], monitor.repeat(3)].concat();
+        let count = |max| {
+            let mut stream = Stream::new(&list, Encoding::of_jdk(17));
+            decode_monitors(&mut stream, Addr(0x1000), max).len()
+        };
+        assert_eq!([0, 2, 9].map(count), [0, 2, 3]);
     }
 
     #[test]

@@ -15,7 +15,7 @@ use crate::{
         code::{
             Inlining, at,
             cache::Blob,
-            monitors::{FrameMonitor, decode_monitors},
+            monitors::{FrameMonitor, MAX_MONITORS, decode_monitors},
         },
         compressed::{Encoding, Stream},
         layout::Item,
@@ -265,7 +265,8 @@ impl<'a> Scopes<'a> {
         oops: Addr,
     ) -> Option<Vec<Vec<FrameMonitor>>> {
         let stream = |offset: usize| Some(Stream::new(scopes.get(offset..)?, self.encoding));
-        let mut all = Vec::new();
+        let mut all: Vec<Vec<_>> = Vec::new();
+        let mut remaining = MAX_MONITORS;
         let mut offset = usize::try_from(scope).ok()?;
         while offset != 0 && all.len() < MAX_DEPTH {
             let mut scope = stream(offset)?;
@@ -274,10 +275,12 @@ impl<'a> Scopes<'a> {
                 let mut next = || scope.unsigned();
                 [next()?, next()?, next()?, next()?, next()?, next()?]
             };
-            all.push(match usize::try_from(monitors).ok()? {
+            let monitors = match usize::try_from(monitors).ok()? {
                 0 => Vec::new(),
-                monitors => decode_monitors(&mut stream(monitors)?, oops),
-            });
+                monitors => decode_monitors(&mut stream(monitors)?, oops, remaining),
+            };
+            remaining -= monitors.len();
+            all.push(monitors);
             let sender = usize::try_from(sender).ok()?;
             if sender >= offset {
                 break;

@@ -33,6 +33,9 @@ use crate::{
 
 /// Maximum number of monitors of one interpreted frame, for plausibility.
 const MAX_MONITORS: u64 = 1024;
+/// Maximum number of monitors of one thread. A thread whose recursion enters a monitor again in each frame is listed with
+/// at most 1,024 frames.
+const MAX_HELD: usize = 4096;
 /// Maximum number of entries of the JVM's list of monitors that are read.
 const MAX_LISTED: usize = 1 << 17;
 /// Size of a BasicObjectLock in bytes: the lock, and the object.
@@ -98,11 +101,8 @@ impl Reader {
         let mut held = Vec::with_capacity(stacks.len());
         for some in stacks.chunks(AT_ONCE) {
             let found = pages.read_batched(some, |pages, (thread, frames)| {
-                let is_late = Instant::now() >= until;
-                let found = match is_late {
-                    true => Ok(Vec::new()),
-                    false => self.held_by(pages, lookup.as_mut(), *thread, frames, &mut listed),
-                };
+                let lookup = lookup.as_mut();
+                let found = self.held_by(pages, lookup, *thread, frames, &mut listed, until);
                 found.unwrap_or_default()
             });
             held.extend(found);
@@ -117,10 +117,14 @@ impl Reader {
         thread: Addr,
         frames: &[FrameState],
         listed: &mut Option<HashMap<Addr, MonitorWords>>,
+        until: Instant,
     ) -> Result<Vec<HeldMonitor>> {
         let mut holder = None;
         let mut held = Vec::new();
         for (frame, state) in frames.iter().enumerate() {
+            if held.len() >= MAX_HELD || Instant::now() >= until {
+                break;
+            }
             for (depth, word) in self.entered(pages, lookup.as_deref_mut(), state) {
                 let holder = match &holder {
                     Some(holder) => holder,

@@ -407,6 +407,21 @@ fn only_monitors_that_the_thread_holds_are_listed() {
     }
 }
 
+#[test]
+fn number_of_monitors_of_a_thread_is_limited() {
+    let mut jvm = Jvm::new(17);
+    let (thread, lock) = (jvm.threads[1], jvm.lock);
+    let fp = interpreted(&mut jvm.image, 17, &[lock; 100]);
+    // A BasicLock on the stack of the thread.
+    jvm.set(lock, 0, 0x7010_0000 - 16);
+    let layout = jvm.image.read().unwrap().of_jdk(17);
+    let held = |frames: usize| {
+        let stacks = [(thread, vec![FrameState::Interpreted(fp); frames])];
+        held(&own_memory(), &layout, &stacks).unwrap()[0].len()
+    };
+    assert_eq!([held(3), held(1000)], [300, 4100]);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
