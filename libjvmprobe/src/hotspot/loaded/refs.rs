@@ -258,15 +258,16 @@ impl Constants {
     /// Returns the methods that the bytecodes may call.
     pub(super) fn calls(&self, refs: &Refs, code: &[u8]) -> Result<Vec<Named>> {
         let mut indexes = Vec::new();
+        let mut has_behind = false;
         for call in code.windows(3).filter(|call| may_be_call(call[0])) {
             let native = usize::from(u16::from_ne_bytes([call[1], call[2]]));
             indexes.extend(self.members.get(native).filter(|_| self.has_members));
             indexes.extend(self.methods.get(native).filter(|_| self.has_methods));
             // At the end of the shared cache, interface methods have second entries, for calls through super.
-            let is_behind = native >= self.methods.len() && native < 2 * self.members.len();
-            let interfaces = self.methods.iter().filter(|_| is_behind);
-            indexes.extend(interfaces.filter(|&&i| self.tag(i) == Some(INTERFACE_METHOD)));
+            has_behind |= native >= self.methods.len() && native < 2 * self.members.len();
         }
+        let interfaces = self.methods.iter().filter(|_| has_behind);
+        indexes.extend(interfaces.filter(|&&i| self.tag(i) == Some(INTERFACE_METHOD)));
         indexes.retain(|&index| self.is_method(index));
         indexes.sort_unstable();
         indexes.dedup();
