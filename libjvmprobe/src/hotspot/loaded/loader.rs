@@ -20,6 +20,8 @@ use crate::{
 
 /// Maximum number of loaders and of classes examined to find the offsets.
 const MAX_EXAMINED: usize = 300;
+/// Maximum number of bytes of the names of all loaders. Further loaders have no names.
+const MAX_NAMES: usize = 64 << 20;
 /// Offsets of the names.
 #[derive(Debug, Default)]
 pub(super) struct Names {
@@ -100,13 +102,20 @@ impl Names {
         let mut loaders: Vec<Loader> = Vec::new();
         let mut known: HashMap<Loader, usize> = HashMap::new();
         let mut numbers = Vec::with_capacity(listed.loaders.len());
+        let mut free_bytes = MAX_NAMES;
         for some in listed.loaders.chunks(AT_ONCE) {
             reader.pages.prefetch(some.iter().copied());
             if let Some(slot) = self.loader_class {
                 reader.prefetch_names(some.iter().copied(), slot + 16);
             }
             for &data in some {
-                let loader = self.loader(reader, data);
+                let mut loader = self.loader(reader, data);
+                if !known.contains_key(&loader) {
+                    match free_bytes.checked_sub(loader.name_bytes()) {
+                        Some(rest) => free_bytes = rest,
+                        None => loader = Loader::default(),
+                    }
+                }
                 let number = *known.entry(loader).or_insert_with_key(|loader| {
                     loaders.push(loader.clone());
                     loaders.len() - 1
@@ -152,6 +161,14 @@ impl Metadata for Reader<'_> {
 
     fn text(&mut self, symbol: Addr) -> Result<Arc<str>> {
         Reader::text(self, symbol)
+    }
+}
+
+impl Loader {
+    /// Returns the length of its names in bytes.
+    fn name_bytes(&self) -> usize {
+        let names = [&self.class, &self.name, &self.identity];
+        names.into_iter().flatten().map(|name| name.len()).sum()
     }
 }
 

@@ -150,6 +150,14 @@ pub struct LoadedMethod {
     pub is_compiled: bool,
 }
 
+impl LoadedClass {
+    /// Returns the length of its name and of the names and descriptors of its methods, in bytes.
+    fn name_bytes(&self) -> usize {
+        let bytes = |method: &LoadedMethod| method.name.len() + method.descriptor.len();
+        self.name.len() + self.methods.iter().map(bytes).sum::<usize>()
+    }
+}
+
 /// Loaders and totals of a listing of all loaded classes.
 #[derive(Clone, Debug, Default)]
 pub struct Loaded {
@@ -210,6 +218,11 @@ const TRIES: usize = 5;
 /// earlier once it has METHODS_AT_ONCE methods.
 const AT_ONCE: usize = 128;
 const METHODS_AT_ONCE: usize = 10_000;
+/// Maximum number of bytes of names in a batch, and of a class's methods. A class file of a megabyte has fewer.
+const MAX_NAMES_AT_ONCE: usize = 32 << 20;
+/// Maximum number of bytes of names of a JVM's classes and methods. Names may overlap in the memory of a hostile JVM. The
+/// names of 200,000 classes have about 200 MB.
+const MAX_NAMES: usize = 1 << 30;
 
 /// Everything needed to read the classes of one JVM.
 pub(super) struct Source<'a> {
@@ -282,6 +295,7 @@ impl Source<'_> {
             refs,
             inlined,
         };
+        let mut free_bytes = MAX_NAMES;
         let mut rest = &listed.classes[..];
         while !rest.is_empty() {
             let read = parts.read_batch(rest);
@@ -301,6 +315,10 @@ impl Source<'_> {
                 }
                 match class {
                     Ok(Some(mut class)) => {
+                        free_bytes =
+                            free_bytes.checked_sub(class.name_bytes()).ok_or_else(|| {
+                                Error::layout("the names of its classes and methods exceed 1 GiB")
+                            })?;
                         class.loader = numbers.get(entry.loader).copied().unwrap_or_default();
                         listing.classes += 1;
                         visit(&listing, class)?;
@@ -392,13 +410,16 @@ impl Parts<'_> {
         if let Some(mirrors) = &self.mirrors {
             mirrors.prefetch(&mut self.reader.pages, &mut self.fresh_pages, klasses());
         }
-        let mut methods = 0;
+        let (mut methods, mut name_bytes) = (0, 0);
         let mut read = Vec::new();
         for entry in entries {
             let class = self.read(entry);
-            methods += class.as_ref().ok().and_then(Option::as_ref).map_or(0, |c| c.methods.len());
+            if let Ok(Some(class)) = &class {
+                methods += class.methods.len();
+                name_bytes += class.name_bytes();
+            }
             read.push(class);
-            if methods >= METHODS_AT_ONCE {
+            if methods >= METHODS_AT_ONCE || name_bytes >= MAX_NAMES_AT_ONCE {
                 break;
             }
         }
@@ -443,9 +464,14 @@ impl Parts<'_> {
         }
         class.is_archived = methods.is_archived(entry.klass);
         let symbol = classes.symbol(reader, entry.klass)?;
+        let mut name_bytes = 0;
         for method in classes.methods(reader, entry.klass)? {
             let facts = methods.read(reader, method)?;
             class.bytes += facts.bytes;
+            name_bytes += facts.name.len() + facts.descriptor.len();
+            if name_bytes > MAX_NAMES_AT_ONCE {
+                return Err(Error::layout("the names of a class's methods are implausibly long"));
+            }
             let in_code = InCode {
                 is_inlined: inlined.binary_search(&method).is_ok(),
                 called_at: refs.level(Callee {
