@@ -6,6 +6,7 @@
 //! java/util/concurrent/{ThreadPoolExecutor,ScheduledThreadPoolExecutor,FutureTask,Executors,CopyOnWriteArrayList}.java.
 
 use std::{
+    collections::HashMap,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -83,7 +84,8 @@ impl AwaitedReader {
         let until = Instant::now() + MAX_TIME;
         within(MAX_TIME, || {
             let memory = self.memory();
-            let mut walk = Walk { reader: &mut self.0, pages: Pages::scattered(&memory) };
+            let pages = Pages::scattered(&memory);
+            let mut walk = Walk { reader: &mut self.0, pages, offsets: HashMap::new(), until };
             let mut pools = Vec::new();
             for thread in threads::addresses(&memory, &walk.reader.layout)? {
                 if pools.len() >= MAX_POOLS || Instant::now() >= until {
@@ -100,6 +102,9 @@ impl AwaitedReader {
 struct Walk<'a> {
     reader: &'a mut Reader,
     pages: Pages<'a>,
+    /// Offsets of fields, by the Klass of an object.
+    offsets: HashMap<(Addr, FieldName), Option<u64>>,
+    until: Instant,
 }
 
 impl Walk<'_> {
@@ -131,6 +136,9 @@ impl Walk<'_> {
         let connections = self.elements(array, MAX_CONNECTIONS)?;
         let mut in_use = 0;
         for &connection in &connections {
+            if Instant::now() >= self.until {
+                return None;
+            }
             let state = self.number(connection, STATE).filter(|state| STATES.contains(state))?;
             if !self.is_of(connection, ENTRY) {
                 return None;
@@ -149,11 +157,16 @@ impl Walk<'_> {
     /// Returns the offset of a field of an object's class, or of one of its superclasses.
     fn offset(&mut self, object: Addr, field: FieldName) -> Option<u64> {
         let klass = self.reader.references.class_of(&mut self.pages, object).ok()?;
+        if let Some(offset) = self.offsets.get(&(klass, field)) {
+            return *offset;
+        }
         let lineage = self.reader.fields.lineage(&mut self.pages, klass).ok()?;
-        lineage.into_iter().find_map(|klass| {
+        let offset = lineage.into_iter().find_map(|klass| {
             let [offset] = self.reader.fields.offsets(&mut self.pages, klass, [field]).ok()?;
             offset
-        })
+        });
+        self.offsets.insert((klass, field), offset);
+        offset
     }
 
     /// Follows fields from object to object; `None` if one is null or cannot be read.
