@@ -107,6 +107,11 @@ impl AwaitedReader {
         Ok(found)
     }
 
+    /// Clears the cached classes, because a class's address may be reused.
+    pub(crate) fn forget_classes(&mut self) {
+        self.0.forget_classes();
+    }
+
     /// Returns the class at an address that the BPF side has read from an object; `None` if there is none, because the
     /// object was moved meanwhile.
     pub(crate) fn class(&mut self, klass: Addr) -> Option<AwaitedClass> {

@@ -535,6 +535,11 @@ impl Reader {
         first_characters(pages, value, &array, is_utf16, MAX_CHARACTERS)
     }
 
+    /// Clears the cached classes, because a class's address may be reused.
+    pub(super) fn forget_classes(&mut self) {
+        self.classes.clear();
+    }
+
     /// Returns the name of an object's class.
     pub(super) fn class_of(&mut self, pages: &mut Pages<'_>, object: Addr) -> Result<Arc<str>> {
         let klass = self.references.class_of(pages, object)?;

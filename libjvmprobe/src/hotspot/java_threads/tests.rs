@@ -422,6 +422,24 @@ fn number_of_monitors_of_a_thread_is_limited() {
     assert_eq!([held(3), held(1000)], [300, 4100]);
 }
 
+#[test]
+fn class_at_a_reused_address_is_read_again() {
+    let mut jvm = Jvm::new(17);
+    let layout = jvm.image.read().unwrap().of_jdk(17);
+    let mut reader = awaited_reader(&own_memory(), &layout).unwrap();
+    let class_of = |object: Addr| own_memory().pointer(Addr(object.0 + 8)).unwrap();
+    let (fair, lock) = (class_of(jvm.synchronizer), class_of(jvm.lock));
+    let mut class = |klass| reader.class(klass).map(|class| (class.name, class.is_synchronizer));
+    assert_eq!(class(fair), Some(("a.Lock$Fair".into(), true)));
+    // The memory of the class now holds another class.
+    for word in 0..8 {
+        let value = own_memory().u64(Addr(lock.0 + 8 * word)).unwrap();
+        jvm.set(fair, 8 * word, value);
+    }
+    reader.forget_classes();
+    assert_eq!(reader.class(fair).map(|class| class.is_synchronizer), Some(false));
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 

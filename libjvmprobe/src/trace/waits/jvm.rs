@@ -72,6 +72,8 @@ pub struct Jvm {
     pub(super) namer: Option<StackNamer>,
     pub(super) stacks: HashMap<u64, Stack>,
     reader: Option<AwaitedReader>,
+    /// Number of classes that the JVM had unloaded when the reader was used last.
+    unloaded: Option<u64>,
     names: Option<ThreadNames>,
     /// The JVM's own locks; `None` until a thread waits for one.
     native_locks: Option<NativeLocks>,
@@ -110,6 +112,7 @@ impl Jvm {
             namer,
             stacks: HashMap::new(),
             reader,
+            unloaded: None,
             names: hotspot.map(ThreadNames::new),
             native_locks: None,
             next_pools_at: Instant::now(),
@@ -205,6 +208,15 @@ impl Jvm {
             Some((address, ThreadName { pid, tid, name, virtual_thread: None }))
         });
         named.collect()
+    }
+
+    /// Makes classes be read again if the JVM has unloaded classes since the last call, or does not count them.
+    pub(super) fn forget_unloaded(&mut self, hotspot: &HotSpot) {
+        let unloaded = hotspot.classes_unloaded();
+        if unloaded.is_none() || unloaded != self.unloaded {
+            self.unloaded = unloaded;
+            self.reader.iter_mut().for_each(AwaitedReader::forget_classes);
+        }
     }
 
     /// Returns the class of an awaited object, and whether it is a synchronizer.

@@ -1,7 +1,7 @@
 //! The tracer: receives the waits of the kernel side, joins those that belong together, and reports them to a sink.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     time::{Duration, Instant},
 };
 
@@ -610,6 +610,7 @@ impl<S: Sink> Tool for Tracer<S> {
                 }
             }
         }
+        let mut current = HashSet::new();
         for (number, event) in waits.into_iter().enumerate() {
             let Some(Followed { jvm, hotspot, .. }) = jvms.get_mut(&event.target) else { continue };
             // The waits of a thread stay in their order.
@@ -618,7 +619,11 @@ impl<S: Sink> Tool for Tracer<S> {
                 self.early.push(event);
                 continue;
             }
-            self.take_wait(jvm, hotspot.as_deref().ok(), &event)?;
+            let hotspot = hotspot.as_deref().ok();
+            if let Some(hotspot) = hotspot.filter(|_| current.insert(event.target)) {
+                jvm.forget_unloaded(hotspot);
+            }
+            self.take_wait(jvm, hotspot, &event)?;
         }
         let is_release_due = self.released.elapsed() >= RELEASE_INTERVAL;
         if is_release_due {
