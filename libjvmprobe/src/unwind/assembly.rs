@@ -30,7 +30,9 @@ impl Functions {
         let (Some(names), Some(text)) = (elf.section(".dynstr"), elf.section(".text")) else {
             return Ok(());
         };
-        if !names.data()?.windows(VM_STRUCTS.len()).any(|window| window == VM_STRUCTS) {
+        // The names of a libjvm.so can be read. Those of other files may be too large.
+        let names = names.data().unwrap_or_default();
+        if !names.windows(VM_STRUCTS.len()).any(|window| window == VM_STRUCTS) {
             return Ok(());
         }
         self.add_leaves(text.vaddr(), text.size())
@@ -74,7 +76,7 @@ impl Functions {
 mod tests {
     use super::*;
     use crate::{
-        elf::testing::Library,
+        elf::testing::{Library, open},
         unwind::{RowKind, UnwindTable},
     };
 
@@ -105,5 +107,22 @@ mod tests {
         assert_eq!(kind_at("gHotSpotVMStructs", 18), leaf);
         assert_eq!(kind_at("other", 1), (RowKind::Sp as u8, 2));
         assert_eq!(kind_at("other", 18).0, RowKind::Unknown as u8);
+    }
+
+    #[test]
+    fn unreadable_names_leave_the_rows_of_other_functions() {
+        let library = Library::build(&assembly("other"), &[]);
+        let start = library.elf().symbols().unwrap().find("other").unwrap().value;
+        let mut bytes = library.bytes();
+        // The section headers are the last part of the file. Makes each string table one without content.
+        let table = u64::from_ne_bytes(bytes[40..48].try_into().unwrap()) as usize;
+        for header in bytes[table..].chunks_exact_mut(64) {
+            if header[4..12] == [3, 0, 0, 0, 2, 0, 0, 0] {
+                header[4] = 8;
+            }
+        }
+        let elf = open(&bytes).unwrap();
+        assert!(elf.section(".dynstr").unwrap().data().is_err());
+        assert_eq!(UnwindTable::read(&elf).unwrap().find(start).unwrap().kind, RowKind::Sp as u8);
     }
 }

@@ -27,7 +27,11 @@ impl Functions {
         if elf.machine() != Machine::X86_64 {
             return Ok(());
         }
-        let Some(image) = Image::read(elf)? else { return Ok(()) };
+        let image = Image::read(elf).unwrap_or_else(|error| {
+            log::debug!("native image: no unwind rows for its methods: {error}");
+            None
+        });
+        let Some(image) = image else { return Ok(()) };
         let Some(text) = elf.section(".text") else { return Ok(()) };
         let text_at = text.vaddr();
         let (mut methods, mut unknown) = (0, 0);
@@ -145,6 +149,16 @@ mod tests {
         assert_eq!(at(0x1005), (sp, 1, Row::FP_SAME));
         assert_eq!(at(0x1006), (sp, 10, SAVED_FP));
         assert_eq!(at(0x1200).0, RowKind::Unknown as u8);
+    }
+
+    #[test]
+    fn unreadable_heap_leaves_the_rows_of_other_functions() {
+        let function = ".text\n.globl f\nf:\n.cfi_startproc\nret\n.cfi_endproc\n";
+        let heap = ".section .svm_heap,\"aw\",@nobits\n.skip 8\n";
+        let elf = Library::build(&[function, heap].concat(), &[]).elf();
+        assert!(Image::read(&elf).is_err());
+        let start = elf.symbols().unwrap().find("f").unwrap().value;
+        assert_eq!(UnwindTable::read(&elf).unwrap().find(start).unwrap().kind, RowKind::Sp as u8);
     }
 
     #[test]
