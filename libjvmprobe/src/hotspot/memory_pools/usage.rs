@@ -149,7 +149,7 @@ impl Reader<'_, '_> {
         let lists = self.field(space, Item::CmsLists)?;
         let stride = self.layout.get(Item::CmsListSize)?;
         for words in 0..CMS_LISTS {
-            let list = at(lists, words * stride)?;
+            let list = at(lists, words.saturating_mul(stride))?;
             let chunks = self.number(list, Item::CmsListCount)?;
             free = free.saturating_add(chunks.saturating_mul(words));
         }
