@@ -60,6 +60,11 @@ impl Image {
         Ok(Some(Self { code: tables.code, heap, table, names }))
     }
 
+    /// Returns the size of its heap in bytes.
+    pub(crate) fn size(&self) -> usize {
+        self.heap.len()
+    }
+
     /// Returns its methods in ascending order of addresses.
     pub(crate) fn methods(&self) -> impl Iterator<Item = Method> + '_ {
         self.table.methods(self.code)

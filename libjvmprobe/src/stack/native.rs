@@ -50,6 +50,9 @@ pub struct Symbols {
     tenant: u64,
 }
 
+/// Maximum total size of the heaps of native images in bytes. Most heaps have less than 50 MB.
+const MAX_IMAGES: usize = 256 << 20;
+
 /// Files that processes have mapped, and their symbols.
 #[derive(Debug)]
 pub struct Files {
@@ -139,6 +142,8 @@ struct Readers {
     readers: HashMap<FileKey, Reader>,
     symbolizer: Symbolizer,
     last_key: u64,
+    /// Number of lookups.
+    lookups: u64,
 }
 
 #[derive(Debug)]
@@ -151,6 +156,8 @@ struct Reader {
     image: Option<(Image, Segments)>,
     /// Start addresses of functions; a function without a name is shown by its start.
     functions: Option<Functions>,
+    /// Number of the lookup that used it last.
+    last_use: u64,
 }
 
 impl Reader {
@@ -162,7 +169,13 @@ impl Reader {
             Some(Bundle::new(key, file.reopen().ok()?, companions))
         });
         let functions = own.as_ref().and_then(Functions::read);
-        Self { file: Arc::downgrade(file), bundle, image: own.and_then(image), functions }
+        let image = own.and_then(image);
+        Self { file: Arc::downgrade(file), bundle, image, functions, last_use: 0 }
+    }
+
+    /// Returns the size of its native image's heap in bytes.
+    fn image_size(&self) -> usize {
+        self.image.as_ref().map_or(0, |(image, _)| image.size())
     }
 
     /// Returns the Java methods at an offset of a native image.
@@ -236,10 +249,15 @@ fn is_writable_only_by_root(file: &File) -> bool {
 impl Readers {
     fn find(&mut self, file: &Arc<CodeFile>, offset: FileOffset, symbols: Symbols) -> FunctionsAt {
         let key = symbols.key(file);
-        let reader = self.readers.entry(key).or_insert_with(|| {
+        self.lookups += 1;
+        if !self.readers.contains_key(&key) {
             self.last_key += 1;
-            Reader::new(self.last_key, file, symbols.reads_debug_info)
-        });
+            let reader = Reader::new(self.last_key, file, symbols.reads_debug_info);
+            self.readers.insert(key, reader);
+            self.limit_images(key, MAX_IMAGES);
+        }
+        let Some(reader) = self.readers.get_mut(&key) else { return FunctionsAt::default() };
+        reader.last_use = self.lookups;
         if let Some(symbols) = reader.java(offset) {
             return FunctionsAt { symbols, start: None };
         }
@@ -263,6 +281,24 @@ impl Readers {
             }
         }
         self.symbolizer.stop_if_idle();
+    }
+
+    /// Drops native images other than `newest`, the least recently used ones first, until the heaps of all have at most
+    /// `max` bytes. An image is read again at its next lookup.
+    fn limit_images(&mut self, newest: FileKey, max: usize) {
+        let mut size: usize = self.readers.values().map(Reader::image_size).sum();
+        while size > max {
+            let others = self.readers.iter();
+            let others = others.filter(|(key, reader)| **key != newest && reader.image.is_some());
+            let oldest = others.min_by_key(|(_, reader)| reader.last_use).map(|(&key, _)| key);
+            let Some(key) = oldest else { break };
+            let Some(dropped) = self.readers.remove(&key) else { break };
+            size -= dropped.image_size();
+            known().remove(key);
+            if let Some(bundle) = dropped.bundle {
+                self.symbolizer.close(bundle.key());
+            }
+        }
     }
 }
 
@@ -359,6 +395,7 @@ mod tests {
     use std::process::Command;
 
     use super::*;
+    use crate::native_image::testing::FakeImage;
 
     const UNTRUSTED: Symbols = Symbols { reads_debug_info: false, tenant: 0 };
 
@@ -375,6 +412,25 @@ mod tests {
         readers.release_unused();
         assert_eq!(readers.readers.len(), 1);
         drop(last);
+    }
+
+    #[test]
+    fn least_recently_used_images_are_dropped() {
+        let library = crate::elf::testing::Library::build(&FakeImage::new().assembly(), &[]);
+        let file = || Arc::new(CodeFile::new(File::open(library.path()).unwrap()));
+        let files = [file(), file(), file()];
+        let mut readers = Readers::default();
+        for at in [0, 1, 0, 2] {
+            readers.find(&files[at], FileOffset(0), UNTRUSTED);
+        }
+        let keys = files.each_ref().map(|file| UNTRUSTED.key(file));
+        let size = readers.readers[&keys[0]].image_size();
+        readers.limit_images(keys[2], 3 * size);
+        assert_eq!(readers.readers.len(), 3);
+        readers.limit_images(keys[2], 2 * size);
+        assert!(!readers.readers.contains_key(&keys[1]) && readers.readers.len() == 2);
+        readers.limit_images(keys[2], 0);
+        assert!(readers.readers.len() == 1 && readers.readers.contains_key(&keys[2]));
     }
 
     #[test]
