@@ -3,6 +3,8 @@
 //! Names and meanings are documented in javaclass(8) and stable: fields may be added, but none is
 //! renamed. Sizes are in bytes.
 
+use std::sync::Arc;
+
 use libjvmprobe::stack::StackFrame;
 use serde::Serialize;
 
@@ -224,7 +226,7 @@ pub struct Unused {
     /// The process.
     pub pid: u32,
     /// The jar; the path of a jar within another one follows `!/`.
-    pub jar: String,
+    pub jar: Arc<str>,
     /// The class.
     pub class: String,
     /// `not loaded` if no loader has loaded a class of this name from any origin, or `not initialized`.

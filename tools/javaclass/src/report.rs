@@ -184,7 +184,7 @@ impl Report {
                 (classes - missing).to_string(),
                 (classes - unused.len() as u64).to_string(),
                 missing.to_string(),
-                path.clone(),
+                path.to_string(),
             ]);
         }
         self.out.line(&format!("PID {pid}: jars and their loaded classes"))?;

@@ -23,6 +23,7 @@ pub fn classes(root: &Root, path: &str, limits: &mut Limits) -> Result<BTreeSet<
         {
             limits.count_entry()?;
             let inner = if below.is_empty() { name } else { format!("{below}/{name}") };
+            limits.count_name(&inner)?;
             if is_folder && depth < DEPTH {
                 open.push((inner, depth + 1));
             } else if is_folder {
@@ -41,7 +42,9 @@ pub fn jars(root: &Root, path: &str, limits: &mut Limits) -> Result<Vec<String>>
     for Entry { name, is_folder } in root.entries(Path::new(path), limits.entries)? {
         limits.count_entry()?;
         if !is_folder && is_jar(&name) {
-            jars.push(format!("{}/{name}", path.trim_end_matches('/')));
+            let jar = format!("{}/{name}", path.trim_end_matches('/'));
+            limits.count_name(&jar)?;
+            jars.push(jar);
         }
     }
     jars.sort();
@@ -54,9 +57,35 @@ pub fn folders(root: &Root, path: &str, limits: &mut Limits) -> Result<Vec<Strin
     for Entry { name, is_folder } in root.entries(Path::new(path), limits.entries)? {
         limits.count_entry()?;
         if is_folder {
-            folders.push(format!("{}/{name}", path.trim_end_matches('/')));
+            let folder = format!("{}/{name}", path.trim_end_matches('/'));
+            limits.count_name(&folder)?;
+            folders.push(folder);
         }
     }
     folders.sort();
     Ok(folders)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use libjvmprobe::{Pid, process::Process};
+
+    use super::*;
+
+    #[test]
+    fn long_names_consume_the_limit() {
+        let dir = tempfile::tempdir().unwrap();
+        for number in 0..3 {
+            let name = format!("{}{number}.class", "n".repeat(50));
+            std::fs::write(dir.path().join(name), "").unwrap();
+        }
+        let root = Root::open(&Process::open(Pid(std::process::id())).unwrap()).unwrap();
+        let classes = |bytes| {
+            let mut limits = Limits { bytes, ..Limits::default() };
+            classes(&root, dir.path().to_str().unwrap(), &mut limits)
+        };
+        assert_eq!(classes(1000).unwrap().len(), 3);
+        assert!(classes(100).is_err());
+    }
 }

@@ -20,6 +20,11 @@ const VERSION: u32 = 1 << 16;
 /// Maximum size of the index, and of a name, in bytes.
 const MAX_INDEX: u64 = 256 << 20;
 const MAX_NAME: usize = 4096;
+/// Maximum size of all names of classes in bytes, each with [`ENTRY`] bytes. Names may overlap in the index. The 30,000
+/// classes of a JDK have about 4 MB.
+const MAX_NAMES: usize = 64 << 20;
+/// Size of an entry of a set in bytes.
+const ENTRY: usize = 64;
 
 /// Kinds of attributes of a location.
 const END: u8 = 0;
@@ -60,6 +65,7 @@ pub fn parse(
     let (locations, strings) =
         rest.split_at_checked(locations).context("its locations are truncated")?;
     let mut found: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    let mut free_bytes = MAX_NAMES;
     for offset in offsets.as_chunks::<4>().0 {
         let at = u32::from_ne_bytes(*offset) as usize;
         let location = locations.get(at..).context("a location is invalid")?;
@@ -87,6 +93,9 @@ pub fn parse(
             "" => base.to_owned(),
             parent => format!("{}.{base}", parent.replace('/', ".")),
         };
+        // A module's name is stored once, unless each class has its own module.
+        let bytes = ENTRY + class.len() + if found.contains_key(module) { 0 } else { module.len() };
+        free_bytes = free_bytes.checked_sub(bytes).context("its class names are too long")?;
         match found.get_mut(module) {
             Some(classes) => _ = classes.insert(class),
             None => _ = found.insert(module.to_owned(), BTreeSet::from([class])),
@@ -134,6 +143,25 @@ mod tests {
         assert_eq!(found["java.base"].iter().collect::<Vec<_>>(), ["java.lang.String"]);
         assert!(parse(&bytes, 2, locations).is_err());
         assert!(parse(&bytes, 1, locations - 1).is_err());
+    }
+
+    #[test]
+    fn overlapping_names_beyond_the_limit_are_rejected() {
+        // The name of each class begins one byte after that of the previous one, and has 4,096 bytes.
+        let count = MAX_NAMES / MAX_NAME + 1;
+        let strings = [b"\0m\0class\0", &vec![b'a'; count + MAX_NAME][..]].concat();
+        let mut locations = Vec::new();
+        let mut offsets = Vec::new();
+        for number in 0..count as u32 {
+            offsets.extend((locations.len() as u32).to_ne_bytes());
+            locations.extend([(MODULE as u8) << 3, 1, (EXTENSION as u8) << 3, 3]);
+            locations.push((BASE as u8) << 3 | 3);
+            locations.extend((9 + number).to_be_bytes());
+            locations.push(END);
+        }
+        let tables = [&vec![0; offsets.len()][..], &offsets, &locations, &strings].concat();
+        let error = parse(&tables, count, locations.len()).unwrap_err();
+        assert!(error.to_string().contains("too long"), "{error}");
     }
 
     proptest! {

@@ -17,6 +17,7 @@ mod zip;
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     path::Path,
+    sync::Arc,
 };
 
 use anyhow::{Context, Result, anyhow};
@@ -60,7 +61,7 @@ impl JvmClasses {
 #[derive(Debug)]
 pub struct Jar {
     /// Its path; the path of a jar within another one follows `!/`.
-    pub path: String,
+    pub path: Arc<str>,
     /// Number of classes in it.
     pub classes: u64,
     /// Its classes that are not loaded, or not initialised.
@@ -80,7 +81,10 @@ pub fn read_jars(target: &Target, seen: &JvmClasses, with_jdk: bool) -> Result<V
     for path in paths {
         let mut read = || -> Result<BTreeMap<String, BTreeSet<String>>> {
             if is_jar(&path) {
-                return zip::classes(&root.file(path.as_ref())?, &mut limits);
+                let found = zip::classes(&root.file(path.as_ref())?, &mut limits)?;
+                // Each jar within the jar is reported with the path of both.
+                found.keys().try_for_each(|_| limits.count_name(&path))?;
+                return Ok(found);
             }
             let classes = folder::classes(&root, &path, &mut limits)?;
             Ok(BTreeMap::from([(String::new(), classes)]))
@@ -127,13 +131,14 @@ fn jars_in(
 
 fn jar_usage(target: &Target, path: String, classes: BTreeSet<String>, seen: &JvmClasses) -> Jar {
     let count = classes.len() as u64;
+    let path: Arc<str> = path.into();
     let unused = classes.into_iter().filter_map(|class| {
         let state = match seen.initialized.get(&class) {
             Some(true) => return None,
             Some(false) => "not initialized",
             None => NOT_LOADED,
         };
-        Some(Unused { pid: target.pid().0, jar: path.clone(), class, state })
+        Some(Unused { pid: target.pid().0, jar: Arc::clone(&path), class, state })
     });
-    Jar { classes: count, unused: unused.collect(), path: path.clone() }
+    Jar { classes: count, unused: unused.collect(), path: Arc::clone(&path) }
 }

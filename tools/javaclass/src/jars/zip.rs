@@ -29,7 +29,7 @@ pub struct Limits {
     /// Number of directory entries.
     pub entries: u64,
     /// Bytes of jars within jars, including those that are rejected as too large, and of names.
-    bytes: u64,
+    pub(super) bytes: u64,
 }
 
 impl Default for Limits {
@@ -46,7 +46,7 @@ impl Limits {
     }
 
     /// Counts the bytes of a name that is kept, which may be 64 KiB; fails if the limit is exceeded.
-    fn count_name(&mut self, name: &str) -> Result<()> {
+    pub(super) fn count_name(&mut self, name: &str) -> Result<()> {
         let left = self.bytes.checked_sub(name.len() as u64);
         self.bytes = left.context("entry names are too long")?;
         Ok(())
