@@ -27,15 +27,20 @@ const MAX_BYTES: usize = 128 << 20;
 /// Name of the thread of all virtual threads that are not mounted.
 const UNMOUNTED: &str = "unmounted virtual threads";
 
-/// Number of waits after which the size of the profile is checked.
+/// Number of waits, and approximate number of bytes added for them, after which the size of the profile is checked.
 const CHECK_EVERY: u64 = 1024;
+const CHECK_EVERY_BYTES: usize = 8 << 20;
+
+/// Maximum number of time slots of a wait. Slots of 20 ms then cover the first 46 hours.
+const MAX_SLOTS: usize = MAX_BYTES / size_of::<(u32, u64)>();
 
 /// The profile, and where each of its samples is.
 #[derive(Debug)]
 pub struct Flames {
     profile: Profile,
-    /// Number of waits added.
+    /// Number of waits added since the size was checked, and approximate number of bytes added for them.
     added: u64,
+    added_bytes: usize,
     /// Index of the sample with a stack, by process, thread and stack.
     samples: HashMap<(u32, u32, Vec<FrameId>), usize>,
     /// Begin of the trace on `CLOCK_MONOTONIC`, in nanoseconds.
@@ -47,7 +52,7 @@ impl Flames {
     pub fn new(slot_ns: u64, begin_ns: u64) -> Self {
         let mut profile = Profile::of(Measure::Elapsed("waits".into()));
         profile.slot_ns = slot_ns;
-        Self { profile, added: 0, samples: HashMap::new(), begin_ns }
+        Self { profile, added: 0, added_bytes: 0, samples: HashMap::new(), begin_ns }
     }
 
     /// Adds a wait.
@@ -93,6 +98,8 @@ impl Flames {
         (length, waits): (u64, u64),
         slots: Vec<(u32, u64)>,
     ) {
+        self.added += 1;
+        self.added_bytes += size_of::<Sample>() + size_of_val(&*slots);
         let stack: Vec<_> = frames.into_iter().map(|frame| self.profile.intern(frame)).collect();
         let key = (thread.pid.0, thread.tid, stack);
         let at = *self.samples.entry(key.clone()).or_insert(self.profile.samples.len());
@@ -109,10 +116,12 @@ impl Flames {
             sample.occurrences += waits;
             sample.times.extend(slots);
         }
-        self.added += 1;
-        if self.added.is_multiple_of(CHECK_EVERY) && self.profile.size() > MAX_BYTES {
-            self.profile.shrink(MAX_BYTES / 2);
-            self.samples.clear();
+        if self.added >= CHECK_EVERY || self.added_bytes >= CHECK_EVERY_BYTES {
+            (self.added, self.added_bytes) = (0, 0);
+            if self.profile.size() > MAX_BYTES {
+                self.profile.shrink(MAX_BYTES / 2);
+                self.samples.clear();
+            }
         }
     }
 
@@ -141,8 +150,8 @@ pub fn write(files: Files, profile: Profile, what: &str, args: &Args) -> Result<
     Ok(())
 }
 
-/// Splits a period over time slots of `slot_ns` nanoseconds: each slot with the time in it. Returns none if there are no
-/// slots.
+/// Splits a period over time slots of `slot_ns` nanoseconds: each slot with the time in it, at most [`MAX_SLOTS`]. Returns
+/// none if there are no slots.
 fn slots((begin, end): (u64, u64), begin_ns: u64, slot_ns: u64) -> Vec<(u32, u64)> {
     if slot_ns == 0 {
         return Vec::new();
@@ -153,5 +162,25 @@ fn slots((begin, end): (u64, u64), begin_ns: u64, slot_ns: u64) -> Vec<(u32, u64
         let start = u64::from(slot).saturating_mul(slot_ns);
         to.min(start.saturating_add(slot_ns)).saturating_sub(from.max(start))
     };
-    (slot(from)..=slot(to)).map(|slot| (slot, within(slot))).filter(|(_, ns)| *ns > 0).collect()
+    let slots = (slot(from)..=slot(to)).take(MAX_SLOTS).map(|slot| (slot, within(slot)));
+    slots.filter(|(_, ns)| *ns > 0).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_waits_do_not_exceed_the_maximum_size() {
+        const HOUR: u64 = 3_600_000_000_000;
+        let mut flames = Flames::new(20_000_000, 0);
+        let thread = ThreadName { pid: Pid(1), tid: 1, name: "main".into(), virtual_thread: None };
+        for number in 0..52 {
+            let slots = slots((0, HOUR), 0, flames.profile.slot_ns);
+            let frame = Frame::new(Kind::Class, number.to_string());
+            flames.add_time(&thread, vec![frame], (HOUR, 1), slots);
+            assert!(flames.profile.size() < MAX_BYTES + CHECK_EVERY_BYTES + (4 << 20), "{number}");
+        }
+        assert_eq!(slots((0, u64::MAX), 0, 1).len(), MAX_SLOTS);
+    }
 }
