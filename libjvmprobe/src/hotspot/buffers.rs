@@ -79,21 +79,29 @@ impl HotSpot {
     /// # Errors
     /// [`crate::Error::Layout`] naming the missing field; [`crate::Error::Memory`] if the JVM has exited.
     pub fn buffer_reader(&self) -> Result<BufferReader> {
-        Ok(BufferReader {
-            memory: self.memory.clone(),
-            layout: self.layout.clone(),
-            boot_classes: Arc::clone(&self.boot_classes),
-            fields: Fields::new(&self.layout)?,
-            references: References::following(&self.memory, &self.layout)?,
+        BufferReader::new(&self.memory, &self.layout, &self.boot_classes)
+    }
+}
+
+impl BufferReader {
+    pub(super) fn new(
+        memory: &Memory,
+        layout: &Layout,
+        boot_classes: &Arc<BootClasses>,
+    ) -> Result<Self> {
+        Ok(Self {
+            memory: memory.clone(),
+            layout: layout.clone(),
+            boot_classes: Arc::clone(boot_classes),
+            fields: Fields::new(layout)?,
+            references: References::following(memory, layout)?,
             needed: Vec::new(),
             of_bits: None,
             value: None,
             of_mapped: None,
         })
     }
-}
 
-impl BufferReader {
     /// Returns the pools of direct buffers and of mapped files.
     ///
     /// # Errors

@@ -15,8 +15,11 @@ use rustix::fs::{MemfdFlags, memfd_create};
 
 use crate::{
     Addr, Pid, Vaddr,
+    elf::ElfFile,
     hotspot::{
-        boot_classes,
+        HotSpot, boot_classes,
+        buffers::BufferReader,
+        build::Build,
         classes::{ClassLayout, instance_sizes, java_name},
         code::{
             Inlining,
@@ -32,7 +35,9 @@ use crate::{
         instance::perf_data,
         java_threads::{self, FrameState},
         loaded::{self, Loaded, Source},
+        memory_pools,
         methods::{self, Methods},
+        native_locks,
         objects::Objects,
         pages::Pages,
         resolved::Layout,
@@ -332,14 +337,34 @@ fn tables(image: &mut Image, loader: Addr, array: Addr, interpreter: Addr) {
         ("TenuredGeneration", "_the_space", 32),
         ("ContiguousSpace", "_top", 40),
         ("ContiguousSpace", "_bottom", 48),
+        ("ContiguousSpace", "_end", 56),
+        ("ConcurrentMarkSweepGeneration", "_cmsSpace", 64),
+        ("CompactibleFreeListSpace", "_dictionary", 72),
+        ("CompactibleFreeListSpace", "_smallLinearAllocBlock", 80),
+        ("CompactibleFreeListSpace", "_indexedFreeList[0]", 0),
+        ("AFLBinaryTreeDictionary", "_total_size", 8),
+        ("LinearAllocBlock", "_word_size", 16),
+        ("AdaptiveFreeList<FreeChunk>", "_count", 24),
+        ("Space", "_bottom", 48),
+        ("Space", "_end", 56),
         ("ParallelScavengeHeap", "_young_gen", 0),
         ("ParallelScavengeHeap", "_old_gen", 8),
         ("PSYoungGen", "_eden_space", 16),
         ("PSYoungGen", "_from_space", 24),
+        ("PSYoungGen", "_to_space", 32),
+        ("PSYoungGen", "_max_gen_size", 40),
         ("PSOldGen", "_object_space", 32),
         ("MutableSpace", "_top", 40),
         ("MutableSpace", "_bottom", 48),
+        ("MutableSpace", "_end", 56),
         ("G1CollectedHeap", "_summary_bytes_used", 96),
+        ("G1CollectedHeap", "_g1mm", 0),
+        ("G1MonitoringSupport", "_eden_space_used", 8),
+        ("G1MonitoringSupport", "_eden_space_committed", 16),
+        ("G1MonitoringSupport", "_survivor_space_used", 24),
+        ("G1MonitoringSupport", "_survivor_space_committed", 32),
+        ("G1MonitoringSupport", "_old_gen_used", 40),
+        ("G1MonitoringSupport", "_old_gen_committed", 48),
         ("HeapRegion", "_top", 40),
         ("HeapRegion", "_bottom", 48),
         ("ZCollectedHeap", "_heap", 0),
@@ -369,6 +394,7 @@ fn tables(image: &mut Image, loader: Addr, array: Addr, interpreter: Addr) {
         ("ClassLoaderData", 64),
         ("Method", 56),
         ("MethodData", 64),
+        ("AdaptiveFreeList<FreeChunk>", 40),
     ];
     for (class, size) in types {
         image.class(class, size);
@@ -401,6 +427,7 @@ pub(crate) fn everything(given: &[u8]) {
         Collector::Epsilon,
     ] {
         let _ = heap::used(&memory, &layout, collector);
+        let _ = memory_pools::fuzz(&mut Pages::scattered(&memory), &layout, collector);
     }
     if let Ok(Some((base, data))) = perf_data(&memory, &layout) {
         let _ = heap::used_at_gc_end(base, &data, Collector::Serial);
@@ -415,7 +442,13 @@ pub(crate) fn everything(given: &[u8]) {
         (0..64).map(|word| FrameState::Interpreted(Addr(fake.code.0 + 8 * word))).collect();
     let _ = java_threads::held(&memory, &layout, &[(fake.code, frames)]);
     let _ = java_threads::owned(&memory, &layout);
-    let classes = boot_classes::BootClasses::default();
+    if let Ok(mut reader) = java_threads::awaited_reader(&memory, &layout) {
+        let _ = (reader.fields(), reader.threads(), reader.pools());
+    }
+    let _ = native_locks::read(&memory, Addr(BASE));
+    let classes = Arc::new(boot_classes::BootClasses::default());
+    let _ = BufferReader::new(&memory, &layout, &classes)
+        .and_then(|mut reader| reader.read(Duration::from_secs(1)));
     let max = virtual_threads::MAX_VIRTUAL_THREADS;
     let _ = virtual_threads::read(&memory, &layout.of_jdk(21), &classes, max);
     let _ = instance_sizes(&memory, &layout);
@@ -424,6 +457,26 @@ pub(crate) fn everything(given: &[u8]) {
     }
     read_code(&memory, &layout, fake.code);
     read_heap(&memory, &layout);
+    look_up(memory, layout);
+}
+
+/// Looks up code and methods by their addresses, as a profile does.
+fn look_up(memory: Memory, layout: Layout) {
+    static BUILD: OnceLock<Arc<Build>> = OnceLock::new();
+    let build = BUILD.get_or_init(|| {
+        // Any file will do, because the fake JVM has no symbols.
+        let elf = ElfFile::open(File::open("/proc/self/exe").unwrap()).unwrap();
+        Arc::new(Build::read(elf).unwrap())
+    });
+    let fake = Fake::get();
+    let major = layout.major;
+    let mut hotspot = HotSpot::new(Pid(1), memory, layout, Arc::clone(build), 0);
+    hotspot.layout.major = major;
+    let addrs: Vec<_> = (0..32).map(|word| Addr(fake.code.0 + 4 * word)).collect();
+    if let Ok(mut lookup) = hotspot.lookup() {
+        let _ = lookup.read_origins(&hotspot);
+        let _ = lookup.look_up(&hotspot, &addrs, &[fake.method, Addr(BASE)], 0);
+    }
 }
 
 /// Reads all code, and the code at an address.
@@ -522,5 +575,26 @@ fn read_heap(memory: &Memory, layout: &Layout) {
         && let Ok((name, len)) = classes.symbol(memory, name)
     {
         let _ = java_name(&name, len);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unchanged_memory_is_read() {
+        let fake = Fake::get();
+        everything(fake.part(Part::All));
+        let memory = fake.memory(Part::All, &[]);
+        let (classes, layout) = (Arc::default(), &fake.layout);
+        assert!(BufferReader::new(&memory, layout, &classes).is_ok());
+        assert!(java_threads::awaited_reader(&memory, layout).unwrap().pools().is_ok());
+        let pages = &mut Pages::scattered(&memory);
+        for collector in [Collector::Serial, Collector::Parallel, Collector::Cms, Collector::G1] {
+            let layout = &layout.of_jdk(if collector == Collector::Cms { 8 } else { 17 });
+            let found = memory_pools::fuzz(pages, layout, collector).len();
+            assert!(found >= 3, "{collector:?}: {found}");
+        }
     }
 }

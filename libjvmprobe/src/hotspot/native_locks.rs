@@ -54,7 +54,7 @@ impl HotSpot {
     }
 }
 
-fn read(memory: &Memory, array: Addr) -> Result<NativeLocks> {
+pub(super) fn read(memory: &Memory, array: Addr) -> Result<NativeLocks> {
     let elements = (0..MAX_LOCKS as u64).filter_map(|index| array.checked_add(index * 8));
     let pointers = memory.words(&elements.collect::<Vec<_>>())?;
     let locks: Vec<_> = pointers

@@ -99,6 +99,17 @@ fn read(pages: &mut Pages<'_>, layout: &Layout, collector: Collector) -> Result<
     Ok(objects.into_iter().filter_map(|object| reader.pool(object)).collect())
 }
 
+/// Entry point for the fuzzer: reads the listed pools, and returns those of a JVM without a list.
+#[cfg(feature = "fuzzing")]
+pub(super) fn fuzz(
+    pages: &mut Pages<'_>,
+    layout: &Layout,
+    collector: Collector,
+) -> Vec<MemoryPool> {
+    let _ = read(pages, layout, collector);
+    Reader { pages, layout, code_heaps: Vec::new() }.pools_of(collector)
+}
+
 impl Reader<'_, '_> {
     fn pool(&mut self, object: PoolObject) -> Option<MemoryPool> {
         let usage = self.usage(&object.name, Some(&object)).ok()?;

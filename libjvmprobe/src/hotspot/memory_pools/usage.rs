@@ -343,3 +343,43 @@ fn set_up(pointer: Addr) -> Result<Addr> {
     }
     Ok(pointer)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hotspot::testing::{Image, own_memory};
+
+    #[test]
+    fn implausible_size_of_a_list_of_cms_is_an_error() {
+        for (stride, used) in [(0, Some(8000)), (u64::MAX / 100, None)] {
+            let mut image = Image::new();
+            // All objects are at the same address. Words: the address, zero, bottom, end.
+            let heap = image.end();
+            image.put(&[heap.0, 0, 2000, 10_000]);
+            let heap = image.put(&[heap.0]);
+            image.static_field("Universe", "_collectedHeap", heap);
+            for (class, field, offset) in [
+                ("GenCollectedHeap", "_young_gen", 0),
+                ("GenCollectedHeap", "_old_gen", 0),
+                ("ConcurrentMarkSweepGeneration", "_cmsSpace", 0),
+                ("CompactibleFreeListSpace", "_dictionary", 0),
+                ("CompactibleFreeListSpace", "_smallLinearAllocBlock", 0),
+                ("CompactibleFreeListSpace", "_indexedFreeList[0]", 0),
+                ("AFLBinaryTreeDictionary", "_total_size", 8),
+                ("LinearAllocBlock", "_word_size", 8),
+                ("AdaptiveFreeList<FreeChunk>", "_count", 8),
+                ("Space", "_bottom", 16),
+                ("Space", "_end", 24),
+            ] {
+                image.field(class, field, offset);
+            }
+            image.class("AdaptiveFreeList<FreeChunk>", stride);
+            image.finish();
+            let (memory, layout) = (own_memory(), image.read().unwrap());
+            let pages = &mut Pages::scattered(&memory);
+            let mut reader = Reader { pages, layout: &layout, code_heaps: Vec::new() };
+            let usage = reader.usage("CMS Old Gen", None);
+            assert_eq!(usage.map(|usage| usage.used).ok(), used);
+        }
+    }
+}
