@@ -94,7 +94,7 @@ impl BufferReader {
             layout: layout.clone(),
             boot_classes: Arc::clone(boot_classes),
             fields: Fields::new(layout)?,
-            references: References::following(memory, layout)?,
+            references: References::new(memory, layout)?,
             needed: Vec::new(),
             of_bits: None,
             value: None,

@@ -33,7 +33,7 @@ use crate::{
         flags::Flags,
         heap,
         instance::perf_data,
-        java_threads::{self, FrameState},
+        java_threads::{self, FrameState, reader::Reader},
         loaded::{self, Loaded, Source},
         memory_pools,
         methods::{self, Methods},
@@ -42,7 +42,6 @@ use crate::{
         pages::Pages,
         resolved::Layout,
         testing::{CODE_FIELDS, Image},
-        thread_names::Reader,
         threads::{self, ThreadLayout},
         virtual_threads, walking,
     },
@@ -436,7 +435,7 @@ pub(crate) fn everything(given: &[u8]) {
     let _ = threads::read(&memory, &layout, &mut threads::ThreadArray::default());
     let _ = threads::have_begun(&memory, &layout);
     let until = Instant::now() + Duration::from_secs(1);
-    let _ = Reader::new(&memory, &layout).and_then(|mut reader| reader.strings(until));
+    let _ = Reader::new(&memory, &layout).and_then(|mut reader| reader.names(until, |_| true));
     let _ = java_threads::read(&memory, &layout);
     let frames =
         (0..64).map(|word| FrameState::Interpreted(Addr(fake.code.0 + 8 * word))).collect();

@@ -51,7 +51,6 @@ pub(super) enum Feature {
     Sizes,
     Objects,
     Threads,
-    ThreadNames,
     NativeLocks,
     ThreadDump,
     ThreadCounts,
@@ -93,9 +92,8 @@ impl Feature {
             Self::Sizes => "sizes of instances are unknown",
             Self::Objects => "objects are not counted",
             Self::Threads => "allocation by thread is unknown",
-            Self::ThreadNames => "thread names are truncated",
             Self::NativeLocks => "the JVM's own locks have no names",
-            Self::ThreadDump => "threads are not listed",
+            Self::ThreadDump => "threads are not listed, and thread names are truncated",
             Self::ThreadCounts => "hidden threads are recognized by name",
             Self::Synchronizers => "ownable synchronizers are listed only if threads wait for them",
             Self::VirtualMonitors => "monitors that unmounted virtual threads wait for are unknown",
@@ -416,8 +414,8 @@ table! {
     HasOwnLoaderData    Offset [9 "ClassLoaderData::_is_anonymous", 13 "ClassLoaderData::_is_unsafe_anonymous", 15 "ClassLoaderData::_has_class_mirror_holder"] for Loaded;
     LoaderDataSize      Size   [8 "ClassLoaderData"] for Loaders;
     Mirror              Offset [8 "Klass::_java_mirror"] for Sources;
-    NarrowOopBase       Static [8 "Universe::_narrow_oop._base", 13 "CompressedOops::_narrow_oop._base", 22 "CompressedOops::_base"] for Sources ThreadNames ThreadDump;
-    NarrowOopShift      Static [8 "Universe::_narrow_oop._shift", 13 "CompressedOops::_narrow_oop._shift", 22 "CompressedOops::_shift"] for Sources ThreadNames ThreadDump;
+    NarrowOopBase       Static [8 "Universe::_narrow_oop._base", 13 "CompressedOops::_narrow_oop._base", 22 "CompressedOops::_base"] for Sources ThreadDump;
+    NarrowOopShift      Static [8 "Universe::_narrow_oop._shift", 13 "CompressedOops::_narrow_oop._shift", 22 "CompressedOops::_shift"] for Sources ThreadDump;
     ProtectionDomainAt  Symbol [8 "_ZN15java_lang_Class25_protection_domain_offsetE"] for Sources;
     RedefinedCountAt    Symbol [13 "_ZN15java_lang_Class27_classRedefinedCount_offsetE"] for Usage;
     ArchiveBase         Symbol [9 "_ZN12MetaspaceObj22_shared_metaspace_baseE", 26 "_ZN12MetaspaceObj19_aot_metaspace_baseE"] for Usage;
@@ -442,8 +440,8 @@ table! {
     PrimarySupers       Offset [8 "Klass::_primary_supers[0]"] for Usage;
     Supers              Offset [8 "Klass::_secondary_supers"] for Usage;
     ByteArrayData       Offset [8 "Array<u1>::_data"] for Usage ThreadDump;
-    OsThread            Offset [8 "JavaThread::_osthread", 22 "Thread::_osthread"] for Loaded ThreadNames ThreadDump;
-    OsThreadId          Offset [8 "OSThread::_thread_id"] for Loaded ThreadNames ThreadDump;
+    OsThread            Offset [8 "JavaThread::_osthread", 22 "Thread::_osthread"] for Loaded ThreadDump;
+    OsThreadId          Offset [8 "OSThread::_thread_id"] for Loaded ThreadDump;
 
     // runtime/{thread,javaThread,threadSMR}.hpp, gc/shared/threadLocalAllocBuffer.hpp
     AllocatedBytes      Offset [8 "Thread::_allocated_bytes"] for Threads;
@@ -475,7 +473,7 @@ table! {
     NotificationThreadTable Symbol [16 "_ZTV18NotificationThread"] for ThreadCounts;
     AttachThreadTable   Symbol [23 "_ZTV20AttachListenerThread"] for ThreadCounts;
     RecorderThreadTable Symbol [23 "_ZTV17JfrRecorderThread"] for ThreadCounts;
-    ThreadObject        Offset [8 "JavaThread::_threadObj"] for ThreadNames ThreadDump;
+    ThreadObject        Offset [8 "JavaThread::_threadObj"] for ThreadDump;
     ThreadState         Offset [8 "JavaThread::_thread_state"] for ThreadDump;
     Anchor              Offset [8 "JavaThread::_anchor"] for ThreadDump;
     AnchorSp            Offset [8 "JavaFrameAnchor::_last_Java_sp"] for ThreadDump;

@@ -7,8 +7,7 @@
 //! Collectors move objects. While an object is being moved, its old copy keeps its contents and can still be
 //! read. Later, the memory of the old copy is used for something else. Therefore a result is valid only if
 //! each object that was read for it had the expected class. With ZGC, references to an old copy may exist for
-//! a long time after its memory was reused. A reader created by [`References::following`] finds the new copy;
-//! the results of other readers need confirmation from another source.
+//! a long time after its memory was reused. [`References`] finds the new copy if the JVM has the fields for it.
 
 use crate::{
     Addr, Error, Result,
@@ -59,11 +58,8 @@ pub(super) struct References {
     form: Form,
     /// Whether references may lead to an object's former address (ZGC).
     pub(super) may_be_stale: bool,
-    /// Finds objects that ZGC has moved; only in readers that [`Self::following`] has created.
+    /// Finds objects that ZGC has moved; `None` for other collectors, and if the JVM lacks a field for it.
     forwarding: Option<Forwarding>,
-    /// Whether an object is read only up to the end of its page if the next page is unreadable. True for
-    /// callers that read only fields whose offsets they know.
-    reads_partly: bool,
     /// Cached layout helpers by class, because most objects are of few classes.
     helpers: NumberMap<Addr, i32>,
 }
@@ -93,6 +89,9 @@ impl References {
             // is a valid address.
             _ => Form::Address,
         };
+        let forwarding = Forwarding::read(memory, layout, collector)
+            .inspect_err(|why| log::debug!("objects that ZGC has moved are not found: {why}"))
+            .unwrap_or_default();
         Ok(Self {
             klass_name: layout.get(Item::KlassName)?,
             symbol_length: layout.get(Item::SymbolLength)?,
@@ -101,23 +100,9 @@ impl References {
             class: ClassField::read(memory, layout, &flags)?,
             form,
             may_be_stale,
-            forwarding: None,
-            reads_partly: false,
+            forwarding,
             helpers: NumberMap::default(),
         })
-    }
-
-    /// Creates a reader that follows references to objects that ZGC has moved, if the JVM has the fields for it.
-    ///
-    /// # Errors
-    /// The errors of [`Self::new`].
-    pub(super) fn following(memory: &Memory, layout: &Layout) -> Result<Self> {
-        let flags = Flags::read(memory, layout)?;
-        let collector = Collector::from_flags(memory, &flags, layout.major);
-        let forwarding = Forwarding::read(memory, layout, collector)
-            .inspect_err(|why| log::debug!("objects that ZGC has moved are not found: {why}"))
-            .unwrap_or_default();
-        Ok(Self { forwarding, reads_partly: true, ..Self::new(memory, layout)? })
     }
 
     /// Returns how objects refer to their classes.
@@ -174,9 +159,6 @@ impl References {
         check(address)?;
         let mut bytes = [0; MAX_OBJECT];
         if let Err(why) = now.read(address, &mut bytes) {
-            if !self.reads_partly {
-                return Err(why);
-            }
             // An object smaller than MAX_OBJECT may lie at the end of the mapped part of the heap.
             let in_page = PAGE - address.0 as usize % PAGE;
             now.read(address, bytes.get_mut(..in_page).ok_or(why)?)?;
@@ -322,31 +304,13 @@ impl References {
     }
 }
 
-/// Returns the text in the character array of a location, a URL from which a class was loaded. An array that
-/// contains a zero byte is decoded as UTF-16, because a URL in Latin-1 contains no zero byte.
-pub(super) fn text(now: &mut Pages<'_>, at: Addr, array: &Object, max: u32) -> Option<String> {
-    let [latin, utf16] = <[String; 2]>::try_from(characters(now, at, array, max)?).ok()?;
-    Some(if latin.contains('\0') { utf16 } else { latin })
-}
-
-/// Reads a character array both as Latin-1 and as UTF-16, because the encoding is stored in the string, not
-/// in the array.
-pub(super) fn characters(
-    now: &mut Pages<'_>,
-    at: Addr,
-    array: &Object,
-    max: u32,
-) -> Option<Vec<String>> {
-    let Elements { begin, log2, length } = array.elements().filter(|found| found.log2 <= 1)?;
-    if length > max {
-        return None;
-    }
-    let bytes = now.bytes(at.checked_add(begin)?, (length as usize) << log2).ok()?;
-    let units = bytes.as_chunks::<2>().0.iter().map(|unit| u16::from_ne_bytes(*unit));
-    Some(vec![
-        bytes.iter().map(|&byte| char::from(byte)).collect(),
-        String::from_utf16_lossy(&units.collect::<Vec<_>>()),
-    ])
+/// Returns the text in the byte array of a location, a URL from which a class was loaded; `None` if it is longer than
+/// `max` bytes. The encoding is stored in the string, not in the array. An array that contains a zero byte is decoded
+/// as UTF-16, because a URL in Latin-1 contains no zero byte.
+pub(super) fn text(now: &mut Pages<'_>, at: Addr, array: &Object, max: u16) -> Option<String> {
+    array.elements().filter(|elements| elements.length <= max.into())?;
+    let mut decoded = |is_utf16| first_characters(now, at, array, is_utf16, max).ok();
+    decoded(false).filter(|latin| !latin.contains('\0')).or_else(|| decoded(true))
 }
 
 /// Reads at most the first `max` characters of a character array, as Latin-1 or as UTF-16.

@@ -1,10 +1,8 @@
 //! Complete names of Java threads. The kernel stores only 15 bytes of each name (`comm`).
 //!
-//! Sources: hotspot/share/runtime/{javaThread,osThread}.hpp; `os::set_native_thread_name`, os_linux.cpp; java.base's
-//! java/lang/{Thread,String}.java. Among the strings that a thread's Java object refers to, the thread's name
-//! is the one whose truncated form equals the kernel's `comm`. The first match shows which field of a Thread
-//! holds the name. Collectors move objects during the reads, so everything is read twice, and strings that
-//! differ are dropped.
+//! Source: `os::set_native_thread_name`, os_linux.cpp. `java_threads` reads the names that the threads' Java objects
+//! hold. A thread's name is used only if its truncated form equals the kernel's `comm`. Collectors move objects
+//! during the reads, so everything is read twice, and names that differ are dropped.
 
 use std::{
     collections::HashMap,
@@ -13,15 +11,8 @@ use std::{
 };
 
 use crate::{
-    Addr, Pid, Result,
-    hotspot::{
-        HotSpot,
-        layout::Item,
-        pages::Pages,
-        references::{Object, References, characters},
-        resolved::Layout,
-        threads,
-    },
+    Pid, Result,
+    hotspot::{HotSpot, java_threads::reader::Reader, resolved::Layout},
     names::clean,
     process::{memory::Memory, pid::status_of, reader::within},
 };
@@ -31,20 +22,8 @@ const COMM_LEN: usize = 15;
 /// Newer JDKs give the kernel the first and the last bytes of a long name, with two dots between them.
 const FIRST: usize = 7;
 const LAST: usize = 6;
-/// The first JDK whose threads refer to their Java objects by handles.
-const FIRST_WITH_HANDLES: u32 = 16;
 /// Maximum number of characters of a name; longer names stay truncated.
-const MAX_CHARACTERS: u32 = 128;
-/// Maximum number of threads read.
-const MAX_THREADS: usize = 1 << 14;
-/// Maximum number of strings cached for one thread, and for all threads. A Thread has one name. Subclasses of
-/// Thread may have further strings.
-const MAX_OF_THREAD: usize = 8;
-const MAX_STRINGS: usize = 1 << 13;
-/// Number of fields of a string that are examined.
-const FIELDS_OF_STRING: usize = 4;
-/// Number of threads that are read together.
-const THREADS_PER_BATCH: usize = 64;
+const MAX_CHARACTERS: usize = 128;
 /// Maximum time of one scan of all threads. The caller reads no events meanwhile.
 const MAX_SCAN: Duration = Duration::from_millis(200);
 /// Minimum time between two scans of one JVM: the longer one of a fixed time and a multiple of the last
@@ -99,9 +78,8 @@ pub struct ThreadNames {
     /// Names found so far.
     pub names: CompleteNames,
     reader: Option<Reader>,
-    /// The strings that each thread's Java object refers to, with the fields that refer to them, by thread ID
-    /// in the JVM's PID namespace.
-    strings: HashMap<u32, Vec<Text>>,
+    /// The names that the last scan has read, by thread ID in the JVM's PID namespace.
+    scanned: HashMap<u32, String>,
     last_scan: Option<Instant>,
     next_scan: Instant,
 }
@@ -115,7 +93,7 @@ impl ThreadNames {
             layout: hotspot.layout.clone(),
             names: CompleteNames::default(),
             reader: None,
-            strings: HashMap::new(),
+            scanned: HashMap::new(),
             last_scan: None,
             next_scan: Instant::now(),
         }
@@ -173,7 +151,7 @@ impl ThreadNames {
     fn find(&mut self, tid: u32, comm: &str) -> Option<Arc<str>> {
         let own = tid_in_namespace(self.pid, tid)?;
         if self.is_fresh() {
-            let found = self.among_strings(own, comm);
+            let found = self.among_scanned(own, comm);
             if found.is_some() || !self.may_scan() {
                 return found;
             }
@@ -189,33 +167,31 @@ impl ThreadNames {
             let pid = self.pid;
             log::debug!("process {pid}: thread names are truncated: {why}");
         }
-        self.among_strings(own, comm)
+        self.among_scanned(own, comm)
     }
 
-    fn among_strings(&mut self, own: u32, comm: &str) -> Option<Arc<str>> {
-        let found = self.strings.get(&own)?.iter().find(|text| is_cut_to(&text.text, comm))?;
-        if let Some(reader) = &mut self.reader {
-            reader.name_field = Some(found.field);
-        }
-        Some(clean::name(&found.text).into())
+    fn among_scanned(&self, own: u32, comm: &str) -> Option<Arc<str>> {
+        let name = self.scanned.get(&own).filter(|name| is_cut_to(name, comm))?;
+        Some(clean::name(name).into())
     }
 
-    /// Reads the strings of all threads, twice.
+    /// Reads the names of all threads, twice.
     fn scan(&mut self, until: Instant) -> Result<()> {
-        self.strings.clear();
+        self.scanned.clear();
         let mut reader = match self.reader.take() {
             Some(reader) => reader,
             None => Reader::new(&self.memory, &self.layout)?,
         };
-        let before = reader.strings(until)?;
-        let mut strings = reader.strings(until)?;
-        strings.retain(|number, texts| before.get(number) == Some(texts));
+        let is_long = |name: &str| name.len() >= COMM_LEN && name.chars().count() <= MAX_CHARACTERS;
+        let before = reader.names(until, is_long)?;
+        let mut names = reader.names(until, is_long)?;
+        names.retain(|tid, name| before.get(tid) == Some(name));
         // A reader reads the encoding of references only when it is created. While a JVM is starting up, it
         // may not have set this encoding yet. So a reader that finds nothing is not retained.
-        if !strings.is_empty() {
+        if !names.is_empty() {
             self.reader = Some(reader);
         }
-        self.strings = strings;
+        self.scanned = names;
         Ok(())
     }
 }
@@ -243,120 +219,6 @@ fn is_cut_to(name: &str, comm: &str) -> bool {
     bytes.len() >= COMM_LEN
         && (bytes.get(..COMM_LEN).is_some_and(|kept| readable(kept) == comm)
             || readable(&[first, b"..", last].concat()) == comm)
-}
-
-/// A string that a thread's Java object refers to.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Text {
-    /// Offset of the referring field in the Java object.
-    field: usize,
-    text: String,
-}
-
-/// Reads the strings that threads' Java objects refer to.
-#[derive(Debug)]
-pub(super) struct Reader {
-    memory: Memory,
-    layout: Layout,
-    references: References,
-    os_thread: u64,
-    os_thread_id: u64,
-    thread_object: u64,
-    has_handles: bool,
-    /// The Klass of strings, once a string was seen.
-    string: Option<Addr>,
-    /// Offset of a Thread's name, once a name was found.
-    name_field: Option<usize>,
-}
-
-impl Reader {
-    pub(super) fn new(memory: &Memory, layout: &Layout) -> Result<Self> {
-        Ok(Self {
-            memory: memory.clone(),
-            layout: layout.clone(),
-            references: References::new(memory, layout)?,
-            os_thread: layout.get(Item::OsThread)?,
-            os_thread_id: layout.get(Item::OsThreadId)?,
-            thread_object: layout.get(Item::ThreadObject)?,
-            has_handles: layout.major >= FIRST_WITH_HANDLES,
-            string: None,
-            name_field: None,
-        })
-    }
-
-    /// Returns the strings that threads' objects refer to, by thread ID in the JVM's PID namespace. Stops at `until`.
-    pub(super) fn strings(&mut self, until: Instant) -> Result<HashMap<u32, Vec<Text>>> {
-        let mut threads = threads::addresses(&self.memory, &self.layout)?;
-        threads.sort_unstable();
-        threads.dedup();
-        threads.truncate(MAX_THREADS);
-        let memory = self.memory.clone();
-        let mut pages = Pages::scattered(&memory);
-        let (mut strings, mut kept) = (HashMap::new(), 0);
-        for some in threads.chunks(THREADS_PER_BATCH) {
-            let found = pages.read_batched(some, |pages, &thread| {
-                // A hostile JVM may have a list of threads that takes long to read.
-                (Instant::now() < until).then(|| self.of_thread(pages, thread))?
-            });
-            for (number, found) in
-                found.into_iter().flatten().filter(|(_, found)| !found.is_empty())
-            {
-                kept += found.len();
-                strings.insert(number, found);
-            }
-            if kept >= MAX_STRINGS || Instant::now() >= until {
-                break;
-            }
-        }
-        Ok(strings)
-    }
-
-    fn of_thread(&mut self, pages: &mut Pages<'_>, thread: Addr) -> Option<(u32, Vec<Text>)> {
-        let os_thread = pages.pointer(thread.checked_add(self.os_thread)?).ok();
-        let object = pages.pointer(thread.checked_add(self.thread_object)?).ok()?;
-        let object = if self.has_handles { pages.pointer(object).ok()? } else { object };
-        let object = self.references.root(object).map(|at| self.references.object(pages, at));
-        let number = pages.u32(os_thread?.checked_add(self.os_thread_id)?).ok()?;
-        let object = object?.ok()?;
-        let fields: Vec<_> = match self.name_field {
-            Some(field) => vec![field],
-            None => self.references.fields(&object).collect(),
-        };
-        // Visits every field before it returns, so that `read_batched` reads their pages in one request.
-        let mut texts = Vec::new();
-        for field in fields {
-            let found = self.text(pages, &object, field).unwrap_or_default();
-            let found = found.into_iter().filter(|text| text.len() >= COMM_LEN);
-            texts.extend(found.map(|text| Text { field, text }));
-        }
-        texts.truncate(MAX_OF_THREAD);
-        Some((number, texts))
-    }
-
-    /// Reads the string that a field refers to, as Latin-1 and as UTF-16.
-    fn text(
-        &mut self,
-        pages: &mut Pages<'_>,
-        object: &Object,
-        field: usize,
-    ) -> Option<Vec<String>> {
-        let address = self.references.reference(object, field)?;
-        let string = self.references.object(pages, address).ok()?;
-        let is_string = match self.string {
-            Some(class) => string.klass == class,
-            None => self.references.is_of(pages, &string, "java/lang/String"),
-        };
-        if !is_string {
-            return None;
-        }
-        self.string = Some(string.klass);
-        // The only object that a string refers to is its array of characters; the other fields are numbers.
-        self.references.fields(&string).take(FIELDS_OF_STRING).find_map(|field| {
-            let at = self.references.reference(&string, field)?;
-            let array = self.references.object(pages, at).ok()?;
-            characters(pages, at, &array, MAX_CHARACTERS)
-        })
-    }
 }
 
 #[cfg(test)]

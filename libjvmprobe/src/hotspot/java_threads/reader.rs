@@ -1,6 +1,10 @@
 //! Reads JavaThreads and their Java objects.
 
-use std::{collections::HashSet, sync::Arc, time::Instant};
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+    time::Instant,
+};
 
 use super::{
     Block, BlockKind, Facts, JavaSide, JavaState, JavaThread, MonitorWords, ReadThread,
@@ -30,6 +34,8 @@ pub(super) const FIRST_WITH_HANDLES: u32 = 16;
 pub(super) const FIRST_WITH_OWNER_NUMBERS: u32 = 24;
 /// Maximum number of characters of a name; longer names are truncated.
 const MAX_CHARACTERS: u16 = 512;
+/// Maximum number of threads whose names are returned.
+const MAX_NAMED: usize = 1 << 14;
 /// Maximum number of classes cached.
 const MAX_CLASSES: usize = 1 << 14;
 /// Number of threads that are read together.
@@ -167,7 +173,7 @@ impl Reader {
         Ok(Self {
             memory: memory.clone(),
             layout: layout.clone(),
-            references: References::following(memory, layout)?,
+            references: References::new(memory, layout)?,
             fields: Fields::new(layout)?,
             offsets: Offsets::read(layout)?,
             klass_name: layout.get(Item::KlassName)?,
@@ -202,6 +208,43 @@ impl Reader {
         let has_new = still.len() > read.len();
         let owners = self.owners(&mut pages, &read, has_new, until);
         Ok(read.into_iter().zip(owners).map(|(thread, owner)| finished(thread, owner)).collect())
+    }
+
+    /// Returns the names that the threads' Java objects hold, by thread ID in the JVM's PID namespace. Harmful characters
+    /// are not escaped. Reads each thread once. Leaves out names for which `is_wanted` is false, and threads that are
+    /// not read by `until`.
+    pub(in crate::hotspot) fn names(
+        &mut self,
+        until: Instant,
+        is_wanted: impl Fn(&str) -> bool,
+    ) -> Result<HashMap<u32, String>> {
+        let memory = self.memory.clone();
+        let mut pages = Pages::scattered(&memory);
+        let mut threads = threads::addresses(&memory, &self.layout)?;
+        threads.truncate(MAX_NAMED);
+        let mut names = HashMap::new();
+        for some in threads.chunks(AT_ONCE) {
+            let read = pages.read_batched(some, |pages, &thread| {
+                // A hostile JVM may have a list of threads that takes long to read.
+                (Instant::now() < until).then(|| self.tid_and_name(pages, thread).ok().flatten())?
+            });
+            names.extend(read.into_iter().flatten().filter(|(_, name)| is_wanted(name)));
+        }
+        Ok(names)
+    }
+
+    fn tid_and_name(
+        &mut self,
+        pages: &mut Pages<'_>,
+        thread: Addr,
+    ) -> Result<Option<(u32, String)>> {
+        let tid = self.tid(pages, thread);
+        let Some(object) = self.root(pages, at(thread, self.offsets.object)?)? else {
+            return Ok(None);
+        };
+        let (fields, _) = self.thread_fields(pages, object)?;
+        let name = self.unescaped_name(pages, object, &fields)?;
+        Ok(tid?.zip(name))
     }
 
     /// Reads some threads until two successive reads of each agree.
@@ -486,21 +529,26 @@ impl Reader {
         Ok(fields)
     }
 
-    /// Reads the name of a thread.
+    /// Reads the name of a thread, with harmful characters escaped.
     pub(in crate::hotspot) fn name(
         &mut self,
         pages: &mut Pages<'_>,
         thread: Addr,
         fields: &ThreadFields,
     ) -> Result<Option<Arc<str>>> {
+        let name = self.unescaped_name(pages, thread, fields)?;
+        Ok(name.map(|name| clean::name(&name).into()))
+    }
+
+    fn unescaped_name(
+        &mut self,
+        pages: &mut Pages<'_>,
+        thread: Addr,
+        fields: &ThreadFields,
+    ) -> Result<Option<String>> {
         let Some(field) = fields.name else { return Ok(None) };
-        match self.references.read_reference(pages, thread, field)? {
-            Some(string) => {
-                let text = self.text(pages, string)?;
-                Ok(Some(clean::name(&text).into()))
-            }
-            None => Ok(None),
-        }
+        let string = self.references.read_reference(pages, thread, field)?;
+        string.map(|string| self.text(pages, string)).transpose()
     }
 
     /// Reads at most the first [`MAX_CHARACTERS`] characters of a string.

@@ -170,6 +170,22 @@ fn threads_are_read_with_names_and_states() {
 }
 
 #[test]
+fn wanted_names_are_read_without_escapes() {
+    for major in [8, 17, 25] {
+        let mut jvm = Jvm::new(major);
+        let memory = own_memory();
+        let string = memory.pointer(Addr(jvm.objects[0].0 + 16)).unwrap();
+        let array = memory.pointer(Addr(string.0 + 16)).unwrap();
+        jvm.set(array, 24, 0x41 | 0x1b << 16 | 0x416 << 32);
+        let mut reader = Reader::new(&memory, &jvm.image.read().unwrap().of_jdk(major)).unwrap();
+        let names = reader.names(Instant::now() + MAX_TIME, |name| name != "CBC").unwrap();
+        let expected = [(100, "A\u{1b}\u{416}".into()), (101, "BBC".into())];
+        assert_eq!(names, expected.into(), "{major}");
+        assert!(reader.names(Instant::now(), |_| true).unwrap().is_empty());
+    }
+}
+
+#[test]
 fn monitor_owner_is_found_by_address_stack_or_number() {
     for major in [8, 17] {
         let mut jvm = Jvm::new(major);

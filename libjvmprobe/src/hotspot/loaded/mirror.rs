@@ -23,7 +23,7 @@ use crate::{
 };
 
 /// Maximum length of a location, in bytes.
-const MAX_LOCATION: u32 = 16 << 10;
+const MAX_LOCATION: u16 = 16 << 10;
 
 /// Contents of a class's mirror.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
