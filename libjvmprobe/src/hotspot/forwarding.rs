@@ -60,19 +60,6 @@ enum Tables {
     Generations { young: Addr, old: Addr, good_mask: Addr },
 }
 
-/// Rows of the layout table for ZGC, whose class names begin with Z or X: see [`Self::z`] and [`Self::x`].
-struct Rows {
-    heap: Item,
-    instance: Item,
-    offset_mask: Item,
-    bad_mask: Item,
-    good_mask: Item,
-    table_map: Item,
-    map: Item,
-    of_forwarding: [Item; 5],
-    size: Item,
-}
-
 impl Forwarding {
     /// Looks up the forwardings of a JVM; `None` if its collector is not ZGC.
     ///
@@ -83,52 +70,56 @@ impl Forwarding {
         layout: &Layout,
         collector: Collector,
     ) -> Result<Option<Self>> {
-        let rows = match collector {
-            Collector::GenerationalZ => {
-                Rows { bad_mask: Item::ZLoadBadMask, good_mask: Item::ZLoadGoodMask, ..Rows::z() }
+        if !matches!(collector, Collector::Z | Collector::GenerationalZ) {
+            return Ok(None);
+        }
+        let is_generational = collector == Collector::GenerationalZ;
+        // The names of the classes of non-generational ZGC of JDK 21 to 23 begin with an X.
+        let is_x = !is_generational && layout.has(Item::XHeapOfHeap);
+        let select = |z, x| if is_x { x } else { z };
+        let [bad_mask, good_mask] = match is_generational {
+            true => [Item::ZLoadBadMask, Item::ZLoadGoodMask],
+            false => {
+                [select(Item::ZBadMask, Item::XBadMask), select(Item::ZGoodMask, Item::XGoodMask)]
             }
-            Collector::Z if layout.has(Item::XHeapOfHeap) => Rows::x(),
-            Collector::Z => Rows::z(),
-            _ => return Ok(None),
         };
         let pages = &mut Pages::sequential(memory);
         let heap = pages.pointer(layout.address(Item::CollectedHeap)?)?;
-        let heap = at(heap, layout.get(rows.heap)?)?;
-        let globals = pages.pointer(layout.address(rows.instance)?)?;
+        let heap = at(heap, layout.get(select(Item::ZHeapOfHeap, Item::XHeapOfHeap))?)?;
+        let globals = pages.pointer(layout.address(select(Item::ZGlobals, Item::XGlobals))?)?;
         let variable = |pages: &mut Pages<'_>, item| -> Result<Addr> {
             pages.pointer(at(globals, layout.get(item)?)?)
         };
-        let bad_mask = variable(pages, rows.bad_mask)?;
-        let good_mask = variable(pages, rows.good_mask)?;
-        let offset_mask = variable(pages, rows.offset_mask)?;
+        let bad_mask = variable(pages, bad_mask)?;
+        let good_mask = variable(pages, good_mask)?;
+        let offset_mask = variable(pages, select(Item::ZOffsetMask, Item::XOffsetMask))?;
         let offset_mask = pages.u64(offset_mask)?;
-        let table_map = layout.get(rows.table_map)?;
-        let tables = if collector == Collector::GenerationalZ {
+        let table_map = layout.get(select(Item::ZTableMap, Item::XTableMap))?;
+        let tables = if is_generational {
             let [young, old] = generations(pages, layout, heap)?;
             let [young, old] = [at(young, table_map)?, at(old, table_map)?];
             Tables::Generations { young, old, good_mask }
         } else {
-            let table = match layout.has(Item::XHeapOfHeap) {
-                true => layout.get(Item::XForwardingTable)?,
-                false => layout.get(Item::ZForwardingTable)?,
-            };
+            let table = layout.get(select(Item::ZForwardingTable, Item::XForwardingTable))?;
             Tables::One { table: at(at(heap, table)?, table_map)?, good_mask }
         };
-        let [range, start, alignment_shift, entries, length] = rows.of_forwarding;
         let sum = |first, second| {
             let sum = layout.get(first)?.checked_add(layout.get(second)?);
             sum.ok_or_else(|| Error::layout("the offset in a ZForwarding overflows"))
         };
+        let range = select(Item::ZForwardingRange, Item::XForwardingRange);
+        let entries = select(Item::ZForwardingEntries, Item::XForwardingEntries);
+        let size = layout.get(select(Item::ZForwardingSize, Item::XForwardingSize))?;
         Ok(Some(Self {
             tables,
             bad_mask,
             offset_mask,
-            map: layout.get(rows.map)?,
-            start: sum(range, start)?,
-            alignment_shift: layout.get(alignment_shift)?,
-            length: sum(entries, length)?,
+            map: layout.get(select(Item::ZGranules, Item::XGranules))?,
+            start: sum(range, select(Item::ZRangeStart, Item::XRangeStart))?,
+            alignment_shift: layout.get(select(Item::ZForwardingShift, Item::XForwardingShift))?,
+            length: sum(entries, select(Item::ZEntriesLength, Item::XEntriesLength))?,
             // ZAttachedArray: the entries follow the ZForwarding.
-            entries: layout.get(rows.size)?.next_multiple_of(8),
+            entries: size.next_multiple_of(8),
         }))
     }
 
@@ -225,50 +216,6 @@ impl Forwarding {
             }
         }
         Ok(None)
-    }
-}
-
-impl Rows {
-    /// For all ZGCs but those of [`Self::x`].
-    fn z() -> Self {
-        Self {
-            heap: Item::ZHeapOfHeap,
-            instance: Item::ZGlobals,
-            offset_mask: Item::ZOffsetMask,
-            bad_mask: Item::ZBadMask,
-            good_mask: Item::ZGoodMask,
-            table_map: Item::ZTableMap,
-            map: Item::ZGranules,
-            of_forwarding: [
-                Item::ZForwardingRange,
-                Item::ZRangeStart,
-                Item::ZForwardingShift,
-                Item::ZForwardingEntries,
-                Item::ZEntriesLength,
-            ],
-            size: Item::ZForwardingSize,
-        }
-    }
-
-    /// For non-generational ZGC of JDK 21 to 23.
-    fn x() -> Self {
-        Self {
-            heap: Item::XHeapOfHeap,
-            instance: Item::XGlobals,
-            offset_mask: Item::XOffsetMask,
-            bad_mask: Item::XBadMask,
-            good_mask: Item::XGoodMask,
-            table_map: Item::XTableMap,
-            map: Item::XGranules,
-            of_forwarding: [
-                Item::XForwardingRange,
-                Item::XRangeStart,
-                Item::XForwardingShift,
-                Item::XForwardingEntries,
-                Item::XEntriesLength,
-            ],
-            size: Item::XForwardingSize,
-        }
     }
 }
 
