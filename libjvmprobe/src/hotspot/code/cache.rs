@@ -8,7 +8,7 @@ use crate::{
     Addr, Error, Result,
     hotspot::{
         code::{
-            Inlining, at,
+            Inlining, PartField, at,
             heap::{Blocks, Heap, HeapBlock, heaps},
             monitors::FrameMonitor,
             scopes::Scopes,
@@ -38,39 +38,23 @@ struct Fields {
     name: u64,
     size: u64,
     data: u64,
-    code_begin: CodeStart,
+    code_begin: PartField,
     method: u64,
     compile_id: u64,
 }
 
-/// The form in which a blob refers to the beginning of its code.
-#[derive(Clone, Copy)]
-enum CodeStart {
-    /// The field holds an address: JDK 9 to 22.
-    Address(u64),
-    /// The field holds a 32-bit offset from the blob: JDK 8, and since JDK 23.
-    Offset(u64),
-}
-
-impl CodeStart {
-    fn of_code(layout: &Layout) -> Result<Self> {
-        if layout.is_jdk_8() {
-            return Ok(Self::Offset(layout.get(Item::BlobCodeOffset8)?));
-        }
-        match layout.get(Item::BlobCodeBegin) {
-            Ok(field) => Ok(Self::Address(field)),
-            Err(_) => Ok(Self::Offset(layout.get(Item::BlobCodeOffset)?)),
-        }
-    }
-}
-
 impl Fields {
     fn read(layout: &Layout) -> Result<Self> {
+        let code_begin = match layout.get(Item::BlobCodeBegin) {
+            _ if layout.is_jdk_8() => PartField::Offset(layout.get(Item::BlobCodeOffset8)?),
+            Ok(field) => PartField::Address(field),
+            Err(_) => PartField::Offset(layout.get(Item::BlobCodeOffset)?),
+        };
         Ok(Self {
             name: layout.get(Item::BlobName)?,
             size: layout.get(Item::BlobSize)?,
             data: layout.get(Item::BlobData)?,
-            code_begin: CodeStart::of_code(layout)?,
+            code_begin,
             method: layout.get(Item::CodeMethod)?,
             compile_id: layout.get(Item::CompileId)?,
         })
@@ -250,10 +234,7 @@ impl<'a> Blobs<'a> {
         let (fields, HeapBlock { blob, bytes: capacity, used }) = (&self.fields, block);
         let size = u64::from(pages.u32(at(blob, fields.size)?)?);
         let end = u64::from(pages.u32(at(blob, fields.data)?)?);
-        let begin = match fields.code_begin {
-            CodeStart::Address(field) => pages.pointer(at(blob, field)?)?,
-            CodeStart::Offset(field) => at(blob, pages.u32(at(blob, field)?)?.into())?,
-        };
+        let begin = fields.code_begin.read(pages, blob)?;
         let end = at(blob, end)?;
         if size > capacity.min(MAX_BLOB)
             || begin < blob

@@ -25,7 +25,7 @@ pub(super) mod stubs;
 pub use fill::Fill;
 pub(crate) use lookup::{Lookup, LookupResult};
 
-use crate::{Addr, Error, Result};
+use crate::{Addr, Error, Result, hotspot::pages::Pages};
 
 /// The code for which inlining is decoded. Decoding the inlining of all code takes long.
 #[derive(Clone, Copy, Debug)]
@@ -48,6 +48,25 @@ impl Inlining<'_> {
                 addrs.get(first).is_some_and(|&addr| addr < to)
             }
             Self::Everywhere => true,
+        }
+    }
+}
+
+/// A field of a blob that refers to a part of the blob, given by the field's offset.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum PartField {
+    /// The field holds an address: from JDK 9 until 22.
+    Address(u64),
+    /// The field holds a 32-bit offset from the blob: in JDK 8, and since JDK 23.
+    Offset(u64),
+}
+
+impl PartField {
+    /// Returns the address to which the field of a blob refers.
+    pub(super) fn read(self, pages: &mut Pages<'_>, blob: Addr) -> Result<Addr> {
+        match self {
+            Self::Address(field) => pages.pointer(at(blob, field)?),
+            Self::Offset(field) => at(blob, pages.u32(at(blob, field)?)?.into()),
         }
     }
 }

@@ -13,7 +13,7 @@ use crate::{
     Addr, Error, Result,
     hotspot::{
         code::{
-            Inlining, at,
+            Inlining, PartField, at,
             cache::Blob,
             monitors::{FrameMonitor, MAX_MONITORS, decode_monitors},
         },
@@ -42,36 +42,10 @@ const MAX_EXAMINED: usize = 64;
 
 /// Location of an nmethod's debug information.
 enum Debug {
-    /// In the blob itself, up to JDK 22; see [`ScopesData`].
-    Inside { pcs: u64, pcs_end: u64, scopes: ScopesData, metadata: u64 },
+    /// In the blob itself, up to JDK 22.
+    Inside { pcs: u64, pcs_end: u64, scopes: PartField, metadata: u64 },
     /// In separately allocated memory, since JDK 23.
     Outside { data: u64, pcs: u64, scopes: u64, size: u64, mutable: u64, relocation: u64 },
-}
-
-/// The field that locates the scopes if debug information is in the blob.
-#[derive(Clone, Copy)]
-enum ScopesData {
-    /// It holds the offset from the blob: JDK 8.
-    Offset(u64),
-    /// It holds an address.
-    Address(u64),
-}
-
-impl ScopesData {
-    fn field(layout: &Layout) -> Result<Self> {
-        Ok(match layout.is_jdk_8() {
-            true => Self::Offset(layout.get(Item::ScopesDataOffset8)?),
-            false => Self::Address(layout.get(Item::ScopesDataBegin)?),
-        })
-    }
-
-    /// Returns the address of the first byte of the scopes.
-    fn begin(self, pages: &mut Pages<'_>, blob: Addr) -> Result<Addr> {
-        match self {
-            Self::Offset(field) => at(blob, pages.u32(at(blob, field)?)?.into()),
-            Self::Address(field) => pages.pointer(at(blob, field)?),
-        }
-    }
 }
 
 impl Debug {
@@ -88,7 +62,10 @@ impl Debug {
             Err(_) => Self::Inside {
                 pcs: layout.get(Item::ScopesPcsOffset)?,
                 pcs_end: layout.get(Item::DependenciesOffset)?,
-                scopes: ScopesData::field(layout)?,
+                scopes: match layout.is_jdk_8() {
+                    true => PartField::Offset(layout.get(Item::ScopesDataOffset8)?),
+                    false => PartField::Address(layout.get(Item::ScopesDataBegin)?),
+                },
                 metadata: layout.get(Item::MetadataOffset)?,
             },
         })
@@ -342,7 +319,7 @@ impl<'a> Scopes<'a> {
         match self.debug {
             Debug::Inside { pcs, pcs_end, scopes, metadata } => {
                 let (pcs, pcs_end, metadata) = (number(pcs)?, number(pcs_end)?, number(metadata)?);
-                let scopes = scopes.begin(pages, blob)?;
+                let scopes = scopes.read(pages, blob)?;
                 let pcs_at = at(blob, pcs)?;
                 Ok(DebugLocations {
                     pcs: pcs_at,

@@ -13,7 +13,10 @@
 use crate::{
     Addr, Error, Result,
     hotspot::{
-        code::heap::{Blocks, Heap, heaps},
+        code::{
+            PartField,
+            heap::{Blocks, Heap, heaps},
+        },
         hashing::NumberMap,
         layout::Item,
         loaded::at,
@@ -69,16 +72,6 @@ struct Code {
     original_pc: u64,
 }
 
-/// The fields of an nmethod that contain the addresses at which its deoptimized frames continue. Each variant
-/// has the offsets of two fields, of which the second may not exist.
-#[derive(Clone, Copy, Debug)]
-enum Handlers {
-    /// The fields contain addresses (up to JDK 22).
-    Addresses(u64, Option<u64>),
-    /// The fields contain offsets of 32 bits from the beginning of the blob.
-    Offsets(u64, Option<u64>),
-}
-
 /// Reads frames.
 #[derive(Debug)]
 pub(super) struct Frames {
@@ -89,7 +82,8 @@ pub(super) struct Frames {
     frame_size: u64,
     compile_id: u64,
     original_pc: u64,
-    handlers: Handlers,
+    /// The fields of an nmethod that refer to the code at which its deoptimized frames continue. The second one may not exist.
+    handlers: [Option<PartField>; 2],
     const_method: u64,
     const_method_size: u64,
     code_size: u64,
@@ -107,12 +101,12 @@ impl Frames {
         let mut heaps = heaps(pages, layout)?;
         // A heap may grow while stacks are read, so its end is the end of the reserved memory.
         heaps.iter_mut().for_each(|heap| heap.high = heap.reserved_high);
-        let handlers = match layout.get(Item::DeoptOffset) {
-            Ok(field) => Handlers::Offsets(field, layout.get(Item::DeoptMhOffset).ok()),
-            Err(_) => Handlers::Addresses(
-                layout.get(Item::DeoptBegin)?,
-                layout.get(Item::DeoptMhBegin).ok(),
-            ),
+        let optional = |item| layout.get(item).ok();
+        let handlers = match optional(Item::DeoptOffset) {
+            Some(field) => [Some(field), optional(Item::DeoptMhOffset)]
+                .map(|field| field.map(PartField::Offset)),
+            None => [Some(layout.get(Item::DeoptBegin)?), optional(Item::DeoptMhBegin)]
+                .map(|field| field.map(PartField::Address)),
         };
         let queue = pages.pointer(layout.address(Item::Interpreter)?)?;
         let begin = pages.u64(at(queue, layout.get(Item::StubBuffer)?)?)?;
@@ -211,21 +205,9 @@ impl Frames {
         if is_method {
             code.compile_id = pages.u32(at(blob, self.compile_id)?)?;
             code.original_pc = u64::from(pages.u32(at(blob, self.original_pc)?)?);
-            let mut handler = |field: Option<u64>, is_offset: bool| -> Result<u64> {
-                match (field, is_offset) {
-                    (None, _) => Ok(0),
-                    (Some(field), false) => pages.u64(at(blob, field)?),
-                    (Some(field), true) => {
-                        Ok(blob.0.saturating_add(pages.u32(at(blob, field)?)?.into()))
-                    }
-                }
-            };
-            code.deopt = match self.handlers {
-                Handlers::Addresses(one, other) => {
-                    [handler(Some(one), false)?, handler(other, false)?]
-                }
-                Handlers::Offsets(one, other) => [handler(Some(one), true)?, handler(other, true)?],
-            };
+            for (deopt, handler) in code.deopt.iter_mut().zip(self.handlers) {
+                *deopt = handler.map_or(Ok(Addr(0)), |field| field.read(pages, blob))?.0;
+            }
         }
         if frame_words == 0 || frame_words > MAX_FRAME {
             return Err(Error::layout("implausible frame size of a virtual thread"));

@@ -221,7 +221,7 @@ impl Jvm {
 }
 
 /// Offsets of the fake JVM's fields.
-const FIELDS: [(&str, &str, u64); 33] = [
+const FIELDS: [(&str, &str, u64); 23] = [
     ("ClassLoaderData", "_next", 0),
     ("ClassLoaderData", "_klasses", 8),
     ("Klass", "_next_link", 48),
@@ -245,16 +245,6 @@ const FIELDS: [(&str, &str, u64); 33] = [
     ("StubQueue", "_buffer_limit", 8),
     ("Method", "_constMethod", 0),
     ("ConstMethod", "_code_size", 0),
-    ("CodeBlob", "_size", 12),
-    ("CodeBlob", "_data_offset", 12),
-    ("CodeBlob", "_code_begin", 16),
-    ("CodeBlob", "_frame_complete_offset", 12),
-    ("CompiledMethod", "_method", 24),
-    ("nmethod", "_verified_entry_point", 24),
-    ("nmethod", "_osr_entry_point", 24),
-    ("ConstMethod", "_flags", 8),
-    ("ConstMethod", "_name_index", 12),
-    ("ConstMethod", "_signature_index", 14),
 ];
 
 #[test]
