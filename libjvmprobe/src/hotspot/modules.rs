@@ -9,8 +9,8 @@
 use std::sync::Arc;
 
 use crate::{
-    Addr, Result,
-    hotspot::{layout::Item, resolved::Layout},
+    Addr,
+    hotspot::{layout::Item, pages::Pages, resolved::Layout, symbols::Symbols},
 };
 
 /// Possible offsets of an entry's name: in a plain entry, and in a hash table entry.
@@ -22,12 +22,9 @@ const BASE: &str = "java.base";
 const BASE_AT: &str = "jrt:/java.base";
 
 /// Reads HotSpot's data about classes.
-pub(super) trait Metadata {
-    /// Reads a pointer.
-    fn pointer(&mut self, address: Addr) -> Result<Addr>;
-
-    /// Returns the text of a Symbol.
-    fn text(&mut self, symbol: Addr) -> Result<Arc<str>>;
+pub(super) struct Reader<'a, 'p> {
+    pub(super) pages: &'a mut Pages<'p>,
+    pub(super) symbols: &'a mut Symbols,
 }
 
 /// Offsets by which the module of a class is found.
@@ -44,7 +41,7 @@ pub(super) struct ModuleFields {
 
 impl ModuleFields {
     /// Searches for the offsets by a class, which must be in the package `java.lang`.
-    pub(super) fn find(reader: &mut impl Metadata, layout: &Layout, class: Addr) -> Option<Self> {
+    pub(super) fn find(reader: &mut Reader<'_, '_>, layout: &Layout, class: Addr) -> Option<Self> {
         let before = layout.get(Item::ClassAnnotations).ok()?;
         let behind = layout.get(Item::ArraysOfClass).ok()?;
         let package = before.checked_add(8).filter(|at| at.checked_add(8) == Some(behind))?;
@@ -70,34 +67,34 @@ impl ModuleFields {
     }
 
     /// Returns the entry of a class's module; `None` for classes without a package, whose modules are unnamed.
-    pub(super) fn of_class(&self, reader: &mut impl Metadata, class: Addr) -> Option<Addr> {
+    pub(super) fn of_class(&self, reader: &mut Reader<'_, '_>, class: Addr) -> Option<Addr> {
         let package = pointer(reader, class, self.package)?;
         pointer(reader, package, self.module)
     }
 
     /// Returns the name of a module; `None` for unnamed modules.
-    pub(super) fn name(&self, reader: &mut impl Metadata, module: Addr) -> Option<Arc<str>> {
+    pub(super) fn name(&self, reader: &mut Reader<'_, '_>, module: Addr) -> Option<Arc<str>> {
         text(reader, module, self.name)
     }
 
     /// Returns the location of a module, a URL.
-    pub(super) fn location(&self, reader: &mut impl Metadata, module: Addr) -> Option<Arc<str>> {
+    pub(super) fn location(&self, reader: &mut Reader<'_, '_>, module: Addr) -> Option<Arc<str>> {
         text(reader, module, self.location?)
     }
 
     /// Returns the version of a module.
-    pub(super) fn version(&self, reader: &mut impl Metadata, module: Addr) -> Option<Arc<str>> {
+    pub(super) fn version(&self, reader: &mut Reader<'_, '_>, module: Addr) -> Option<Arc<str>> {
         text(reader, module, self.version?)
     }
 }
 
 /// Reads a field that is a pointer; `None` for null.
-fn pointer(reader: &mut impl Metadata, object: Addr, field: u64) -> Option<Addr> {
-    reader.pointer(object.checked_add(field)?).ok().filter(|at| at.0 != 0)
+fn pointer(reader: &mut Reader<'_, '_>, object: Addr, field: u64) -> Option<Addr> {
+    reader.pages.pointer(object.checked_add(field)?).ok().filter(|at| at.0 != 0)
 }
 
 /// Returns the text of the Symbol that a field points to.
-fn text(reader: &mut impl Metadata, object: Addr, field: u64) -> Option<Arc<str>> {
+fn text(reader: &mut Reader<'_, '_>, object: Addr, field: u64) -> Option<Arc<str>> {
     let symbol = pointer(reader, object, field)?;
-    reader.text(symbol).ok()
+    reader.symbols.get(reader.pages, symbol).ok()
 }

@@ -9,7 +9,7 @@ use crate::{
     hotspot::{
         layout::Item,
         loaded::at,
-        modules::{Metadata, ModuleFields},
+        modules::{ModuleFields, Reader},
         pages::Pages,
         resolved::Layout,
         symbols::Symbols,
@@ -116,11 +116,6 @@ impl Origins {
     }
 }
 
-struct Reader<'a, 'p> {
-    pages: &'a mut Pages<'p>,
-    symbols: &'a mut Symbols,
-}
-
 impl Reader<'_, '_> {
     /// Returns the class `java.lang.Object`, which is the last superclass of each class and interface.
     fn root_class(&mut self, layout: &Layout, class: Addr) -> Option<Addr> {
@@ -133,15 +128,5 @@ impl Reader<'_, '_> {
             }
         }
         None
-    }
-}
-
-impl Metadata for Reader<'_, '_> {
-    fn pointer(&mut self, address: Addr) -> Result<Addr> {
-        self.pages.pointer(address)
-    }
-
-    fn text(&mut self, symbol: Addr) -> Result<Arc<str>> {
-        self.symbols.get(self.pages, symbol)
     }
 }

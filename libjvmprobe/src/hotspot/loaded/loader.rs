@@ -7,12 +7,12 @@
 use std::{collections::HashMap, sync::Arc};
 
 use crate::{
-    Addr, Result,
+    Addr,
     hotspot::{
         classes::java_name,
         layout::Item,
         loaded::{AT_ONCE, Loader, Reader, class::ClassReader, walk::Listed},
-        modules::{Metadata, ModuleFields},
+        modules::{self, ModuleFields},
         resolved::Layout,
     },
     names::clean,
@@ -89,7 +89,9 @@ impl Names {
         listed.classes.iter().rev().take(MAX_EXAMINED).find_map(|entry| {
             let raw = classes.raw_name(reader, entry.klass).ok()?;
             let is_base = raw.rsplit_once('/').is_some_and(|(package, _)| package == "java/lang");
-            is_base.then(|| ModuleFields::find(reader, layout, entry.klass)).flatten()
+            is_base
+                .then(|| ModuleFields::find(&mut reader.of_modules(), layout, entry.klass))
+                .flatten()
         })
     }
 
@@ -149,18 +151,15 @@ impl Names {
         klass: Addr,
     ) -> (Option<Arc<str>>, Option<Arc<str>>) {
         let Some(fields) = self.modules else { return (None, None) };
+        let reader = &mut reader.of_modules();
         let Some(module) = fields.of_class(reader, klass) else { return (None, None) };
         (fields.name(reader, module), fields.location(reader, module))
     }
 }
 
-impl Metadata for Reader<'_> {
-    fn pointer(&mut self, address: Addr) -> Result<Addr> {
-        self.pages.pointer(address)
-    }
-
-    fn text(&mut self, symbol: Addr) -> Result<Arc<str>> {
-        Reader::text(self, symbol)
+impl<'p> Reader<'p> {
+    fn of_modules(&mut self) -> modules::Reader<'_, 'p> {
+        modules::Reader { pages: &mut self.pages, symbols: &mut self.symbols }
     }
 }
 
