@@ -49,7 +49,6 @@ pub(crate) struct ClassCount {
 #[derive(Clone, Copy, Debug)]
 struct ObjectLayout {
     class: ClassField,
-    length_at: usize,
     alignment: u64,
     /// Offset in a Class object of the field that holds the object's size in words
     /// (`java_lang_Class::_oop_size_offset`).
@@ -165,11 +164,6 @@ impl Objects {
     pub(super) fn new(memory: &Memory, layout: &Layout) -> Result<Self> {
         let flags = Flags::read(memory, layout)?;
         let class = ClassField::read(memory, layout, &flags)?;
-        let length_at = match class {
-            ClassField::Compact { .. } => 8,
-            ClassField::Compressed { .. } => 12,
-            ClassField::Pointer => 16,
-        };
         let alignment = flags.flag_u64(memory, "ObjectAlignmentInBytes").unwrap_or(8);
         if !alignment.is_power_of_two() || !(8..=256).contains(&alignment) {
             return Err(Error::layout(format!(
@@ -179,7 +173,7 @@ impl Objects {
         let mirror = layout.try_address(Item::MirrorSize);
         let mirror_size_at = mirror.and_then(|at| memory.u32(at).ok()).map(u64::from);
         Ok(Self {
-            layout: ObjectLayout { class, length_at, alignment, mirror_size_at },
+            layout: ObjectLayout { class, alignment, mirror_size_at },
             classes: ClassLayout::read(layout)?,
             shapes: HashMap::new(),
             buffer: Vec::new(),
@@ -259,17 +253,13 @@ impl Objects {
 
     /// Returns the index into `found` for the class of the object at an offset in the buffer.
     fn number(&mut self, memory: &Memory, offset: usize) -> Result<usize> {
-        let klass = match self.layout.class {
-            ClassField::Pointer => u64::from_ne_bytes(self.field(offset + 8)?),
-            ClassField::Compressed { base, shift } => {
-                let narrow = u32::from_ne_bytes(self.field(offset + 8)?);
-                base.wrapping_add(u64::from(narrow) << shift)
-            }
-            ClassField::Compact { base, shift } => {
-                let mark = u64::from_ne_bytes(self.field(offset)?);
-                base.wrapping_add((mark >> COMPACT_SHIFT) << shift)
-            }
+        let class = self.layout.class;
+        // An object with a compact header may have no second word.
+        let second = match class {
+            ClassField::Compact { .. } => [0; 8],
+            ClassField::Pointer | ClassField::Compressed { .. } => self.field(offset + 8)?,
         };
+        let Addr(klass) = class.klass(self.field(offset)?, second);
         let slot = (klass >> 3 ^ klass >> 9) as usize % self.recent.len();
         if self.recent[slot].0 == klass && klass != 0 {
             return Ok(self.recent[slot].1);
@@ -296,7 +286,8 @@ impl Objects {
         match shape {
             Shape::Fixed(size) => Ok(size),
             Shape::Array { header, log2 } => {
-                let length = u32::from_ne_bytes(self.field(offset + self.layout.length_at)?);
+                let length =
+                    u32::from_ne_bytes(self.field(offset + self.layout.class.header_bytes())?);
                 let size = header + (u64::from(length) << log2);
                 Ok(size.next_multiple_of(self.layout.alignment))
             }
@@ -361,7 +352,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::hotspot::testing::{Image, own_memory};
+    use crate::hotspot::testing::{Image, own_memory, symbol};
 
     /// `layout_helper` of `int[]` with a header of 24 bytes.
     const INTS: u64 = 0xc018_0a02;
@@ -370,27 +361,12 @@ mod tests {
     /// 32 bytes, an array of ints, java.lang.Class.
     fn jvm() -> (Image, [u64; 3]) {
         let mut image = Image::new();
-        let symbol = |image: &mut Image, text: &str| {
-            let mut bytes = (text.len() as u16).to_ne_bytes().to_vec();
-            bytes.extend([0; 4]);
-            bytes.extend(text.as_bytes());
-            bytes.resize(bytes.len().next_multiple_of(8), 0);
-            let words: Vec<u64> =
-                bytes.chunks_exact(8).map(|c| u64::from_ne_bytes(c.try_into().unwrap())).collect();
-            image.put(&words).0
-        };
-        let names = ["a/B", "[I", "java/lang/Class"].map(|name| symbol(&mut image, name));
+        let names = ["a/B", "[I", "java/lang/Class"].map(|name| symbol(&mut image, name).0);
         let classes = [(33, names[0]), (INTS, names[1]), (112, names[2])]
             .map(|(helper, name)| image.put(&[helper, name]).0);
-        let table = image.put(&[0]);
-        let [table_at, count, mirror] = [table.0, 0, 24].map(|word| image.put(&[word]));
-        image.static_field("JVMFlag", "flags", table_at);
-        image.static_field("JVMFlag", "numFlags", count);
+        image.flags(Addr(0), 0);
+        let mirror = image.put(&[24]);
         image.static_field("java_lang_Class", "_oop_size_offset", mirror);
-        for (field, offset) in [("_addr", 0), ("_name", 8), ("_type", 16)] {
-            image.field("JVMFlag", field, offset);
-        }
-        image.class("JVMFlag", 24);
         image.field("Klass", "_layout_helper", 0);
         image.field("Klass", "_name", 8);
         image.field("Symbol", "_length", 0);

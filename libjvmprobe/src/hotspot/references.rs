@@ -166,7 +166,7 @@ impl References {
         let [first, second, ..] = *bytes.as_chunks::<8>().0 else {
             return Err(Error::layout("an object has no header"));
         };
-        let (klass, header) = self.class.header(first, second);
+        let klass = self.class.klass(first, second);
         let helper = match self.helpers.get(&klass) {
             Some(&helper) => helper,
             None => {
@@ -177,14 +177,14 @@ impl References {
                 *self.helpers.entry(klass).or_insert(helper)
             }
         };
-        Ok(Object { bytes, klass, header, helper })
+        Ok(Object { bytes, klass, header: self.class.header_bytes(), helper })
     }
 
     /// Returns the Klass of an object. Reads only the object's header.
     pub(super) fn class_of(&self, now: &mut Pages<'_>, address: Addr) -> Result<Addr> {
         check(address)?;
         let [first, second] = [now.array(address)?, now.array(at(address, 8)?)?];
-        Ok(self.class.header(first, second).0)
+        Ok(self.class.klass(first, second))
     }
 
     /// Whether an object's class has this name.
@@ -346,10 +346,10 @@ fn check(address: Addr) -> Result<()> {
 }
 
 impl ClassField {
-    /// Decodes the first two words of an object: its Klass, and the size of its header in bytes.
-    fn header(self, first: [u8; 8], second: [u8; 8]) -> (Addr, usize) {
+    /// Returns the Klass of an object from its first two words.
+    pub(super) fn klass(self, first: [u8; 8], second: [u8; 8]) -> Addr {
         let [first, second] = [first, second].map(u64::from_ne_bytes);
-        let klass = match self {
+        Addr(match self {
             Self::Pointer => second,
             Self::Compressed { base, shift } => {
                 let narrow = second & u64::from(u32::MAX);
@@ -359,12 +359,11 @@ impl ClassField {
                 let narrow = first >> COMPACT_SHIFT;
                 base.wrapping_add(narrow << shift)
             }
-        };
-        (Addr(klass), self.header_bytes())
+        })
     }
 
     /// Returns the size of an object's header in bytes. In an array, the length follows.
-    fn header_bytes(self) -> usize {
+    pub(super) fn header_bytes(self) -> usize {
         match self {
             Self::Pointer => 16,
             Self::Compressed { .. } => 12,
@@ -396,7 +395,7 @@ impl ArrayHeader {
     /// Returns the Klass of an object from its first bytes.
     pub(super) fn class(self, head: &[u8; 24]) -> Addr {
         let ([first, second, _], _) = head.as_chunks() else { return Addr(0) };
-        self.0.header(*first, *second).0
+        self.0.klass(*first, *second)
     }
 
     /// Returns the end of an `int` array from its first bytes.
