@@ -308,7 +308,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::hotspot::testing::{Image, own_memory, symbol};
+    use crate::hotspot::testing::{Image, own_memory, symbol, words};
 
     const WANTED: [FieldName; 3] = [("name", "Ljava/lang/String;"), ("tid", "J"), ("name", "J")];
 
@@ -341,10 +341,7 @@ mod tests {
             [stream(&numbers.concat()), vec![0]].concat()
         };
         let length = if major < 21 { bytes.len() / 2 } else { bytes.len() } as u32;
-        let mut array = [&length.to_ne_bytes()[..], &bytes].concat();
-        array.resize(array.len().next_multiple_of(8), 0);
-        let words: Vec<_> = array.as_chunks().0.iter().copied().map(u64::from_ne_bytes).collect();
-        let array = image.put(&words);
+        let array = image.put(&words(&[&length.to_ne_bytes()[..], &bytes].concat()));
         // Words of a class: superclass, pool, fields, number of fields.
         let parent = image.put(&[0, 0, 0, 0]);
         let klass = image.put(&[parent.0, pool.0, array.0, 3]);

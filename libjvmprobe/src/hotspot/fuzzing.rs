@@ -41,7 +41,7 @@ use crate::{
         objects::Objects,
         pages::Pages,
         resolved::Layout,
-        testing::{CODE_FIELDS, Image},
+        testing::{CODE_FIELDS, Image, symbol, u32s, words},
         threads::{self, ThreadLayout},
         virtual_threads, walking,
     },
@@ -108,23 +108,6 @@ impl Fake {
 /// All private statics have the same address, at the beginning of the fake memory.
 fn private(_: &str) -> Option<Vaddr> {
     Some(Vaddr(BASE))
-}
-
-fn u32s(low: u32, high: u32) -> u64 {
-    u64::from(low) | u64::from(high) << 32
-}
-
-fn words(bytes: &[u8]) -> Vec<u64> {
-    let mut bytes = bytes.to_vec();
-    bytes.resize(bytes.len().next_multiple_of(8), 0);
-    bytes.as_chunks::<8>().0.iter().copied().map(u64::from_ne_bytes).collect()
-}
-
-fn symbol(image: &mut Image, text: &str) -> Addr {
-    let mut bytes = (text.len() as u16).to_ne_bytes().to_vec();
-    bytes.extend_from_slice(&[0; 4]);
-    bytes.extend_from_slice(text.as_bytes());
-    image.put(&words(&bytes))
 }
 
 /// Builds a JVM with the structure of JDK 17.

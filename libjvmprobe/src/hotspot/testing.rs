@@ -63,11 +63,7 @@ impl Image {
 
     /// Stores a NUL-terminated string and returns its address.
     pub(super) fn text(&mut self, text: &str) -> Addr {
-        let mut bytes = text.as_bytes().to_vec();
-        bytes.resize((bytes.len() + 1).next_multiple_of(8), 0);
-        let words: Vec<u64> =
-            bytes.chunks_exact(8).map(|c| u64::from_ne_bytes(c.try_into().unwrap())).collect();
-        self.put(&words)
+        self.put(&words(&[text.as_bytes(), &[0]].concat()))
     }
 
     pub(super) fn field(&mut self, class: &str, name: &str, offset: u64) {
@@ -158,13 +154,22 @@ impl Image {
     }
 }
 
-/// Stores a Symbol: its length in two bytes, four unused bytes, and its text.
-#[cfg(test)]
-pub(super) fn symbol(image: &mut Image, text: &str) -> Addr {
-    let mut bytes = [&(text.len() as u16).to_ne_bytes()[..], &[0; 4], text.as_bytes()].concat();
+/// Returns bytes as words, padded with zero bytes.
+pub(super) fn words(bytes: &[u8]) -> Vec<u64> {
+    let mut bytes = bytes.to_vec();
     bytes.resize(bytes.len().next_multiple_of(8), 0);
-    let words: Vec<_> = bytes.as_chunks().0.iter().copied().map(u64::from_ne_bytes).collect();
-    image.put(&words)
+    bytes.as_chunks().0.iter().copied().map(u64::from_ne_bytes).collect()
+}
+
+/// Returns the word of two 32-bit numbers.
+pub(super) fn u32s(low: u32, high: u32) -> u64 {
+    u64::from(low) | u64::from(high) << 32
+}
+
+/// Stores a Symbol: its length in two bytes, four unused bytes, and its text.
+pub(super) fn symbol(image: &mut Image, text: &str) -> Addr {
+    let length = (text.len() as u16).to_ne_bytes();
+    image.put(&words(&[&length[..], &[0; 4], text.as_bytes()].concat()))
 }
 
 /// Layout helper of `char[]` with a header of 24 bytes.
@@ -191,9 +196,7 @@ pub(super) fn java_class(
     let pool = image.put(&pool);
     let mut array = (shorts.len() as u32).to_ne_bytes().to_vec();
     array.extend(shorts.into_iter().flat_map(u16::to_ne_bytes));
-    array.resize(array.len().next_multiple_of(8), 0);
-    let words: Vec<_> = array.as_chunks().0.iter().copied().map(u64::from_ne_bytes).collect();
-    let array = image.put(&words);
+    let array = image.put(&words(&array));
     image.put(&[parent.0, name.0, 128, pool.0, array.0, fields.len() as u64, 0, 0])
 }
 

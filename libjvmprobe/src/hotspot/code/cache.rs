@@ -286,26 +286,12 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::hotspot::testing::{CODE_FIELDS, Image, own_memory};
+    use crate::hotspot::testing::{CODE_FIELDS, Image, own_memory, symbol, u32s};
 
     /// A code cache with the structure of JDK 17, with one method, `A.b(int)`, in one heap.
     struct Fake {
         image: Image,
         code: Addr,
-    }
-
-    fn u32s(low: u32, high: u32) -> u64 {
-        u64::from(low) | u64::from(high) << 32
-    }
-
-    fn symbol(image: &mut Image, text: &str) -> Addr {
-        let mut bytes = (text.len() as u16).to_ne_bytes().to_vec();
-        bytes.extend_from_slice(&[0; 4]);
-        bytes.extend_from_slice(text.as_bytes());
-        bytes.resize(bytes.len().next_multiple_of(8), 0);
-        let words: Vec<_> =
-            bytes.chunks_exact(8).map(|c| u64::from_ne_bytes(c.try_into().unwrap())).collect();
-        image.put(&words)
     }
 
     fn fake() -> Fake {
