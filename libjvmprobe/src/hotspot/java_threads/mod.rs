@@ -30,7 +30,7 @@ mod awaited;
 mod counter;
 mod heap_pages;
 mod held;
-mod owners;
+pub(super) mod owners;
 mod pools;
 pub(super) mod reader;
 mod synchronizers;

@@ -17,12 +17,13 @@ use crate::{
     hotspot::{loaded::at, pages::Pages},
 };
 
-/// `ObjectMonitor::ANONYMOUS_OWNER`.
-pub(super) const ANONYMOUS: u64 = 1;
-/// `ObjectMonitor::DEFLATER_MARKER` of JDK 24 and later.
-const DEFLATER: u64 = 2;
+/// `ObjectMonitor::ANONYMOUS_OWNER`: the owner of the monitor is the thread that has the monitor's object in its lock
+/// stack.
+pub(in crate::hotspot) const ANONYMOUS: u64 = 1;
+/// `ObjectMonitor::DEFLATER_MARKER` of JDK 24 and later, the largest owner that is not the number of a thread.
+pub(in crate::hotspot) const DEFLATER: u64 = 2;
 /// Maximum number of objects in a lock stack (`LockStack::CAPACITY`).
-const MAX_LOCKS: u64 = 8;
+pub(in crate::hotspot) const MAX_LOCKS: u64 = 8;
 /// Maximum size of a thread's stack in bytes, for plausibility.
 const MAX_STACK: u64 = 1 << 40;
 
@@ -173,15 +174,7 @@ impl Reader {
         let end = pages.u64(at(thread, offsets.stack_base)?)?;
         let size = pages.u64(at(thread, offsets.stack_size)?)?;
         let begin = end.checked_sub(size).filter(|_| size <= MAX_STACK).unwrap_or(end);
-        let mut locks = Vec::new();
-        if let Some((first, top)) = offsets.locks {
-            let end = u64::from(pages.u32(at(thread, top)?)?);
-            let count = end.saturating_sub(first) / 8;
-            for index in 0..count.min(MAX_LOCKS) {
-                let object = pages.pointer(at(thread, first.saturating_add(index * 8))?)?;
-                locks.extend(self.references.lock_candidates(pages, object)?);
-            }
-        }
+        let locks = self.locks(pages, thread)?;
         let owner_id = match offsets.owner_id {
             Some(field) => Some(pages.u64(at(thread, field)?)?),
             None => None,
@@ -189,28 +182,48 @@ impl Reader {
         Ok(Holder { thread, stack: begin..end, locks, owner_id })
     }
 
+    /// Returns the objects in the lock stack of a thread. If a virtual thread is mounted, the virtual thread has locked
+    /// them.
+    pub(in crate::hotspot) fn locks(
+        &self,
+        pages: &mut Pages<'_>,
+        thread: Addr,
+    ) -> Result<Vec<Addr>> {
+        let mut locks = Vec::new();
+        if let Some((first, top)) = self.offsets.locks {
+            let end = u64::from(pages.u32(at(thread, top)?)?);
+            let count = end.saturating_sub(first) / 8;
+            for index in 0..count.min(MAX_LOCKS) {
+                let object = pages.pointer(at(thread, first.saturating_add(index * 8))?)?;
+                locks.extend(self.references.lock_candidates(pages, object)?);
+            }
+        }
+        Ok(locks)
+    }
+
     /// Adds the owner's name if the owner is a virtual thread that is mounted.
     fn named(&mut self, pages: &mut Pages<'_>, owner: Owner, holders: &Holders) -> Owner {
         let Owner::VirtualThread { number, name: None } = owner else { return owner };
         let carrier = holders.of_owner_id(number);
-        let name =
-            carrier.and_then(|carrier| self.mounted(pages, carrier.thread, number).ok().flatten());
+        let name = carrier
+            .and_then(|carrier| self.mounted_name(pages, carrier.thread, number).ok().flatten());
         Owner::VirtualThread { number, name }
     }
 
     /// Returns the name of the virtual thread that is mounted on a carrier, if the virtual thread has this
     /// number.
-    fn mounted(
+    fn mounted_name(
         &mut self,
         pages: &mut Pages<'_>,
         carrier: Addr,
         number: u64,
     ) -> Result<Option<Arc<str>>> {
-        let Some(field) = self.offsets.virtual_thread else { return Ok(None) };
-        let Some(object) = self.root(pages, at(carrier, field)?)? else { return Ok(None) };
-        let (fields, class) = self.thread_fields(pages, object)?;
-        let is_it = class.is_virtual && pages.u64(at(object, fields.number)?)? == number;
-        if is_it { self.name(pages, object, &fields) } else { Ok(None) }
+        match self.mounted(pages, carrier)? {
+            Some((object, fields)) if pages.u64(at(object, fields.number)?)? == number => {
+                self.name(pages, object, &fields)
+            }
+            _ => Ok(None),
+        }
     }
 }
 

@@ -299,9 +299,19 @@ impl Reader {
         }
     }
 
-    /// Returns the number of the virtual thread that is mounted on a thread. If no virtual thread is mounted,
-    /// the field refers to the thread's own object.
+    /// Returns the number of the virtual thread that is mounted on a thread.
     fn mounted_number(&mut self, pages: &mut Pages<'_>, thread: Addr) -> Result<Option<u64>> {
+        let mounted = self.mounted(pages, thread)?;
+        mounted.map(|(object, fields)| pages.u64(at(object, fields.number)?)).transpose()
+    }
+
+    /// Returns the object of the virtual thread that is mounted on a thread, and its fields. If no virtual thread is
+    /// mounted, the field refers to the thread's own object.
+    pub(in crate::hotspot) fn mounted(
+        &mut self,
+        pages: &mut Pages<'_>,
+        thread: Addr,
+    ) -> Result<Option<(Addr, ThreadFields)>> {
         let Some(field) = self.offsets.virtual_thread else { return Ok(None) };
         let own = self.root(pages, at(thread, self.offsets.object)?);
         let Some(object) = self.root(pages, at(thread, field)?)? else { return Ok(None) };
@@ -309,8 +319,7 @@ impl Reader {
             return Ok(None);
         }
         let (fields, class) = self.thread_fields(pages, object)?;
-        let number = pages.u64(at(object, fields.number)?)?;
-        Ok(class.is_virtual.then_some(number))
+        Ok(class.is_virtual.then_some((object, fields)))
     }
 
     pub(super) fn tid(&self, pages: &mut Pages<'_>, thread: Addr) -> Result<Option<u32>> {

@@ -19,6 +19,7 @@ use crate::{
         boot_classes::BootClasses,
         java_threads::{
             Block, BlockKind, BlockedOn, Owner, StoredOwner,
+            owners::{ANONYMOUS, DEFLATER, MAX_LOCKS},
             reader::{Reader as Threads, ThreadFields},
         },
         layout::Item,
@@ -44,13 +45,6 @@ const MAX_OFFSET: u64 = 1024;
 /// Maximum number of stored frames for each virtual thread that may be read. Threads with equal stacks share the
 /// frames.
 const FRAMES_PER_THREAD: usize = 4;
-/// `ObjectMonitor::ANONYMOUS_OWNER`: the owner of the monitor is the thread that has the monitor's object in
-/// its lock stack.
-const ANONYMOUS: u64 = 1;
-/// The largest value of `ObjectMonitor::_owner` that is not the number of a thread.
-const LAST_SPECIAL_OWNER: u64 = 2;
-/// Maximum number of objects in a lock stack (`LockStack::CAPACITY`).
-const MAX_LOCKS: u64 = 8;
 
 /// Position of a stack in the heap: the first chunk, the stack pointer of this chunk, and the address at
 /// which the innermost frame continues.
@@ -217,36 +211,18 @@ impl Reader {
     }
 
     fn platform_thread(&mut self, pages: &mut Pages<'_>, thread: Addr) -> Result<Platform> {
-        let offsets = self.threads.offsets;
-        let mounted = match offsets.virtual_thread {
-            Some(field) => self.threads.root(pages, at(thread, field)?),
-            None => Ok(None),
-        };
-        let object = self.threads.root(pages, at(thread, offsets.object)?)?;
+        let mounted = self.threads.mounted(pages, thread);
+        let locks = self.threads.locks(pages, thread);
+        let object = self.threads.root(pages, at(thread, self.threads.offsets.object)?)?;
         let object =
             object.ok_or_else(|| Error::layout("a JavaThread without a java.lang.Thread"))?;
         let (fields, _) = self.threads.thread_fields(pages, object)?;
         let number = pages.u64(at(object, fields.number)?);
         let container = self.reference(pages, object, self.classes.container);
         let scopes = self.reference(pages, object, self.classes.scopes);
-        // If no virtual thread is mounted on a JavaThread, the field refers to the JavaThread's own object.
-        let mounted = mounted?.filter(|&mounted| mounted != object);
-        let mounted = match mounted {
-            Some(mounted) => {
-                let class = self.threads.references.class_of(pages, mounted)?;
-                (class == self.classes.virtual_thread).then_some(mounted)
-            }
-            None => None,
-        };
-        let mut locks = Vec::new();
-        if let Some((first, top)) = offsets.locks {
-            let end = u64::from(pages.u32(at(thread, top)?)?);
-            for index in 0..(end.saturating_sub(first) / 8).min(MAX_LOCKS) {
-                let object = pages.pointer(at(thread, first.saturating_add(index * 8))?)?;
-                locks.extend(self.threads.references.lock_candidates(pages, object)?);
-            }
-        }
-        let (number, container, scopes) = (number?, container?, scopes?);
+        let (number, container, scopes, locks) = (number?, container?, scopes?, locks?);
+        // The virtual thread may have moved or been unmounted meanwhile.
+        let mounted = mounted.ok().flatten().map(|(object, _)| object);
         Ok(Platform { thread, number, mounted, container, scopes, locks })
     }
 
@@ -516,7 +492,7 @@ impl Reader {
             StoredOwner::Monitor(words) => match (words.owner, numbers.get(&words.owner)) {
                 (0, _) => Owner::None,
                 (ANONYMOUS, _) => holders.of(words.object),
-                (..=LAST_SPECIAL_OWNER, _) => Owner::Unknown,
+                (..=DEFLATER, _) => Owner::Unknown,
                 (_, Some(&thread)) => Owner::Thread(thread),
                 (number, None) => virtual_thread(number).unwrap_or(Owner::Unknown),
             },
