@@ -1,7 +1,6 @@
 //! A text buffer that holds complete records.
 //!
-//! This module defines how numbers, fields and names are written in the rich
-//! map and the perf map. The records of one event are built in memory and go to
+//! This module defines how numbers, fields and names are written in the map. The records of one event are built in memory and go to
 //! the file in one write, so that records of other threads never interleave
 //! with them. The buffer grows with the records, up to 16 MiB. A record has at
 //! most 32 KiB; the rest of a longer record is dropped.
@@ -12,7 +11,7 @@ use core::slice;
 use crate::jvmti::Env;
 
 /// Maximum length of a name in bytes; longer names are truncated.
-pub const MAX_NAME: usize = 4096;
+const MAX_NAME: usize = 4096;
 /// Maximum size of a record, its line feed included.
 const MAX_RECORD: usize = 32 << 10;
 /// Initial capacity of a buffer.
@@ -64,14 +63,9 @@ impl Buffer {
         true
     }
 
-    /// Limits the rest of the record to `max` bytes.
-    pub fn limit_rest(&mut self, max: usize) {
-        self.limit = self.limit.min(self.len + max);
-    }
-
     /// Ends the record with a line feed.
     pub fn end(&mut self) {
-        // `begin` reserved this byte, and `limit_rest` only lowers the limit.
+        // `begin` reserved this byte.
         self.limit = self.len + 1;
         self.truncated = false;
         self.byte(b'\n');
@@ -112,27 +106,18 @@ impl Buffer {
     }
 
     /// Writes a number in hexadecimal, without 0x.
-    pub fn hex(&mut self, value: u64) {
-        self.number(value, 16);
-    }
-
-    /// Writes a number in decimal.
-    pub fn decimal(&mut self, value: u64) {
-        self.number(value, 10);
-    }
-
-    fn number(&mut self, mut value: u64, base: u64) {
-        let mut digits = [0_u8; 20];
+    pub fn hex(&mut self, mut value: u64) {
+        let mut digits = [0_u8; 16];
         let mut count = 0;
         for slot in digits.iter_mut().rev() {
-            *slot = digit((value % base) as u8);
-            value /= base;
+            *slot = digit((value & 15) as u8);
+            value >>= 4;
             count += 1;
             if value == 0 {
                 break;
             }
         }
-        for &digit in digits.iter().skip(20 - count) {
+        for &digit in digits.iter().skip(16 - count) {
             self.byte(digit);
         }
     }

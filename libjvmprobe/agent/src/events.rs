@@ -1,20 +1,15 @@
-//! The callbacks: one event becomes at most one write to each map.
+//! The callbacks: one event becomes at most one write to the map.
 //!
-//! The parameters of the three events and their slots in `jvmtiEventCallbacks`,
+//! The parameters of the two events and their slots in `jvmtiEventCallbacks`,
 //! which begins with event 50, come from the JVM Tool Interface specification
 //! ("Event Index") and `jvmti.h`. The JVM calls the callbacks from any thread.
-//! In "Compiled Method Unload" the `jmethodID` is no longer valid, so only the
-//! address is used.
 
 use core::ffi::{CStr, c_char, c_void};
 use core::ptr::null;
 
 use crate::inline;
-use crate::jvmti::{
-    COMPILED_METHOD_LOAD, COMPILED_METHOD_UNLOAD, DYNAMIC_CODE_GENERATED, Env, MethodId,
-};
+use crate::jvmti::{COMPILED_METHOD_LOAD, DYNAMIC_CODE_GENERATED, Env, MethodId};
 use crate::names::Methods;
-use crate::perfmap;
 use crate::richmap::{self, Code};
 use crate::state::State;
 
@@ -26,7 +21,6 @@ pub fn callbacks() -> [*const c_void; COUNT] {
     let mut table = [null(); COUNT];
     for (event, callback) in [
         (COMPILED_METHOD_LOAD, compiled_method_load as *const c_void),
-        (COMPILED_METHOD_UNLOAD, compiled_method_unload as *const c_void),
         (DYNAMIC_CODE_GENERATED, dynamic_code_generated as *const c_void),
     ] {
         if let Some(slot) = table.get_mut((event - FIRST) as usize) {
@@ -48,28 +42,13 @@ unsafe extern "C" fn compiled_method_load(
     let Some(pass) = State::enter(env) else {
         return;
     };
-    let state = pass.state();
     let code = Code { start, size: size.max(0) as usize };
     // SAFETY: `info` is valid until this callback returns.
     let pcs = unsafe { inline::pcs(info) };
-    let mut methods = Methods::new(env, state.vm.jni());
-    if let Some(mut out) = pass.map() {
+    let mut methods = Methods::new(env, pass.jni());
+    if let Some(mut out) = pass.buffer() {
         richmap::loaded(&mut out, &mut methods, method, code, pcs);
-        pass.write_map(&out);
-    }
-    if let Some(mut out) = pass.perf() {
-        perfmap::loaded(&mut out, &mut methods, method, code, pcs, state.style);
-        pass.write_perf(&out);
-    }
-}
-
-unsafe extern "C" fn compiled_method_unload(env: Env, _method: MethodId, start: usize) {
-    let Some(pass) = State::enter(env) else {
-        return;
-    };
-    if let Some(mut out) = pass.map() {
-        richmap::unloaded(&mut out, start);
-        pass.write_map(&out);
+        pass.write(&out);
     }
 }
 
@@ -89,12 +68,8 @@ unsafe extern "C" fn dynamic_code_generated(
         // SAFETY: the name ends in NUL and is valid until this callback returns.
         unsafe { CStr::from_ptr(name) }.to_bytes()
     };
-    if let Some(mut out) = pass.map() {
+    if let Some(mut out) = pass.buffer() {
         richmap::dynamic(&mut out, code, name);
-        pass.write_map(&out);
-    }
-    if let Some(mut out) = pass.perf() {
-        perfmap::dynamic(&mut out, code, name);
-        pass.write_perf(&out);
+        pass.write(&out);
     }
 }

@@ -149,29 +149,3 @@ fn chain(pc: &Pc) -> Option<Chain<'_>> {
         })
     }
 }
-
-/// Consumer of ranges, which also decides whether two adjacent ranges can be merged.
-pub trait RangeSink {
-    /// Whether two adjacent ranges with these chains can be merged.
-    fn is_same(&mut self, one: Chain<'_>, other: Chain<'_>) -> bool;
-    /// Consumes a range.
-    fn add(&mut self, range: Range<'_>);
-}
-
-/// Passes the ranges to `sink`, merging adjacent ranges for which `RangeSink::is_same` returns true.
-pub fn merge<'a>(ranges: impl Iterator<Item = Range<'a>>, sink: &mut impl RangeSink) {
-    let mut pending: Option<Range<'_>> = None;
-    for range in ranges {
-        if let Some(last) = &mut pending
-            && last.end == range.start
-            && sink.is_same(last.chain, range.chain)
-        {
-            last.end = range.end;
-        } else if let Some(last) = pending.replace(range) {
-            sink.add(last);
-        }
-    }
-    if let Some(last) = pending {
-        sink.add(last);
-    }
-}

@@ -14,12 +14,10 @@ use crate::owned::{Chars, Line, Lines};
 
 /// Event "Compiled Method Load".
 pub const COMPILED_METHOD_LOAD: i32 = 68;
-/// Event "Compiled Method Unload".
-pub const COMPILED_METHOD_UNLOAD: i32 = 69;
 /// Event "Dynamic Code Generated".
 pub const DYNAMIC_CODE_GENERATED: i32 = 70;
 /// All events that the agent enables.
-pub const EVENTS: [i32; 3] = [COMPILED_METHOD_LOAD, COMPILED_METHOD_UNLOAD, DYNAMIC_CODE_GENERATED];
+pub const EVENTS: [i32; 2] = [COMPILED_METHOD_LOAD, DYNAMIC_CODE_GENERATED];
 
 /// Bit of `can_get_source_file_name` in `jvmtiCapabilities`.
 pub const CAN_GET_SOURCE_FILE_NAME: u32 = 11;

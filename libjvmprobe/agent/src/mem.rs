@@ -8,21 +8,24 @@
 //! library, so that they never replace those of the JVM's libc. Sources: the C
 //! standard for the functions; the psABI of each processor for the registers.
 //! Simple loops are fast enough, because most calls handle only a few bytes.
+//! `memmove` also does the work of `memcpy`, and `memcmp` that of `bcmp`.
 
 use core::arch::global_asm;
 
-/// Defines a function under a weak, hidden symbol, which no other library sees. The
+/// Defines a function under one or more weak, hidden symbols, which no other library sees. The
 /// function has its own section, so that the linker can drop it if it is unused.
 macro_rules! hidden {
-    ($name:literal, $($line:literal),+ $(,)?) => {
+    ([$($name:literal),+], $($line:literal),+ $(,)?) => {
         global_asm!(
-            concat!(".pushsection .text.", $name, ",\"ax\",@progbits"),
-            concat!(".weak ", $name),
-            concat!(".hidden ", $name),
-            concat!(".type ", $name, ",@function"),
-            concat!($name, ":"),
+            concat!(".pushsection .text", $(".", $name,)+ ",\"ax\",@progbits"),
+            $(
+                concat!(".weak ", $name),
+                concat!(".hidden ", $name),
+                concat!(".type ", $name, ",@function"),
+                concat!($name, ":"),
+            )+
             $($line,)+
-            concat!(".size ", $name, ", . - ", $name),
+            $(concat!(".size ", $name, ", . - ", $name),)+
             ".popsection",
         );
     };
@@ -32,10 +35,8 @@ macro_rules! hidden {
 mod x86_64 {
     use super::global_asm;
 
-    hidden!("memcpy", "mov rax, rdi", "mov rcx, rdx", "rep movsb", "ret");
-
     hidden!(
-        "memset",
+        ["memset"],
         "mov r8, rdi",
         "mov eax, esi",
         "mov rcx, rdx",
@@ -46,7 +47,7 @@ mod x86_64 {
 
     // Copies backwards only if the destination begins inside the source.
     hidden!(
-        "memmove",
+        ["memmove", "memcpy"],
         "mov rax, rdi",
         "mov rcx, rdx",
         "mov r8, rdi",
@@ -64,7 +65,7 @@ mod x86_64 {
     );
 
     hidden!(
-        "memcmp",
+        ["memcmp", "bcmp"],
         "xor r8d, r8d",
         "2: cmp r8, rdx",
         "je 3f",
@@ -79,22 +80,7 @@ mod x86_64 {
     );
 
     hidden!(
-        "bcmp",
-        "xor r8d, r8d",
-        "2: cmp r8, rdx",
-        "je 3f",
-        "movzx eax, byte ptr [rdi + r8]",
-        "movzx ecx, byte ptr [rsi + r8]",
-        "inc r8",
-        "sub eax, ecx",
-        "je 2b",
-        "ret",
-        "3: xor eax, eax",
-        "ret",
-    );
-
-    hidden!(
-        "strlen",
+        ["strlen"],
         "xor eax, eax",
         "2: cmp byte ptr [rdi + rax], 0",
         "je 3f",
@@ -109,18 +95,7 @@ mod aarch64 {
     use super::global_asm;
 
     hidden!(
-        "memcpy",
-        "mov x3, x0",
-        "2: cbz x2, 3f",
-        "ldrb w4, [x1], #1",
-        "strb w4, [x3], #1",
-        "sub x2, x2, #1",
-        "b 2b",
-        "3: ret",
-    );
-
-    hidden!(
-        "memset",
+        ["memset"],
         "mov x3, x0",
         "2: cbz x2, 3f",
         "strb w1, [x3], #1",
@@ -131,7 +106,7 @@ mod aarch64 {
 
     // Copies backwards only if the destination begins inside the source.
     hidden!(
-        "memmove",
+        ["memmove", "memcpy"],
         "mov x3, x0",
         "sub x5, x0, x1",
         "cmp x5, x2",
@@ -150,7 +125,7 @@ mod aarch64 {
     );
 
     hidden!(
-        "memcmp",
+        ["memcmp", "bcmp"],
         "2: cbz x2, 3f",
         "ldrb w3, [x0], #1",
         "ldrb w4, [x1], #1",
@@ -164,21 +139,7 @@ mod aarch64 {
     );
 
     hidden!(
-        "bcmp",
-        "2: cbz x2, 3f",
-        "ldrb w3, [x0], #1",
-        "ldrb w4, [x1], #1",
-        "sub x2, x2, #1",
-        "subs w3, w3, w4",
-        "b.eq 2b",
-        "mov w0, w3",
-        "ret",
-        "3: mov w0, #0",
-        "ret",
-    );
-
-    hidden!(
-        "strlen",
+        ["strlen"],
         "mov x1, x0",
         "2: ldrb w2, [x0], #1",
         "cbnz w2, 2b",

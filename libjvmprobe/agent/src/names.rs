@@ -13,7 +13,6 @@
 
 use crate::jni::Jni;
 use crate::jvmti::{Env, MethodId};
-use crate::options::ClassStyle;
 use crate::owned::{Chars, Lines};
 
 /// Number of methods in the cache.
@@ -38,13 +37,12 @@ impl Method {
         Self { id, class, file, name, signature, lines: env.lines_of(id) }
     }
 
-    /// Returns the name of the class in the given style.
-    pub fn class(&self, style: ClassStyle) -> impl Iterator<Item = u8> + '_ {
+    /// Returns the name of the class in Java's notation.
+    pub fn class(&self) -> impl Iterator<Item = u8> + '_ {
         let whole = self.class.bytes();
         let inner = whole.strip_prefix(b"L").and_then(|rest| rest.strip_suffix(b";"));
-        let text = if style == ClassStyle::Signature { whole } else { inner.unwrap_or(whole) };
+        let text = inner.unwrap_or(whole);
         text.iter().enumerate().map(move |(at, &byte)| match byte {
-            _ if style != ClassStyle::Dotted => byte,
             // Java's notation has a slash before the number of a hidden class.
             b'/' if text.get(at + 1).is_some_and(u8::is_ascii_digit) => b'/',
             b'/' => b'.',

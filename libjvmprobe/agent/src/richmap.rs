@@ -2,30 +2,23 @@
 //! generated code, including inlined methods and lines.
 //!
 //! The map's format is the agent's own. It is text with one record per line and
-//! TAB between fields. All numbers are hexadecimal without 0x; times are
-//! nanoseconds of `CLOCK_MONOTONIC`:
+//! TAB between fields. All numbers are hexadecimal without 0x:
 //!
-//! - `J 1 PID`: the agent was loaded; format version, PID in the JVM's own PID namespace
-//! - `L TIME ADDRESS SIZE` and a frame: a method was compiled; LINE of the frame is the method's first line
+//! - `L ADDRESS SIZE` and a frame: a method was compiled; LINE of the frame is the method's first line
 //! - `I START END` and one or more frames, the innermost first: the code from
 //!   address START up to, but not including, END; it belongs to the method in the
 //!   last `L`, and the frames are the methods, inlined into each other, from which
 //!   it was compiled
-//! - `D TIME ADDRESS SIZE NAME`: generated code that is not a method
-//! - `U TIME ADDRESS`: a method's code was unloaded
-//! - `E TIME`: the map now has a record of all code that existed before the agent
-//!   was loaded
+//! - `D ADDRESS SIZE NAME`: generated code that is not a method
 //!
 //! A frame has five fields: CLASS METHOD SIGNATURE FILE LINE, each empty if the
 //! JVM does not provide it. If the frames or ranges of a method exceed the
 //! buffer's limits, the outermost frames or the last ranges are left out.
 
 use crate::buffer::Buffer;
-use crate::inline::{Chain, Pc, Range, RangeSink, merge, ranges};
+use crate::inline::{Chain, Pc, Range, ranges};
 use crate::jvmti::MethodId;
 use crate::names::Methods;
-use crate::options::ClassStyle;
-use crate::sys;
 
 /// Address range of code.
 #[derive(Clone, Copy)]
@@ -36,39 +29,11 @@ pub struct Code {
     pub size: usize,
 }
 
-/// Writes the `J` record: the agent was loaded.
-pub fn header(out: &mut Buffer) {
-    if out.begin() {
-        out.text(b"J\t1");
-        out.field(sys::pid());
-        out.end();
-    }
-}
-
-/// Writes the `E` record: the snapshot is complete.
-pub fn complete(out: &mut Buffer) {
-    if out.begin() {
-        out.byte(b'E');
-        out.field(sys::nanoseconds());
-        out.end();
-    }
-}
-
-/// Writes a `U` record: a method's code was unloaded.
-pub fn unloaded(out: &mut Buffer, start: usize) {
-    if out.begin() {
-        out.byte(b'U');
-        out.field(sys::nanoseconds());
-        out.field(start as u64);
-        out.end();
-    }
-}
-
 /// Writes a `D` record: generated code that is not a method.
 pub fn dynamic(out: &mut Buffer, code: Code, name: &[u8]) {
     if out.begin() {
         out.byte(b'D');
-        write_time_and_range(out, code);
+        write_range(out, code);
         out.byte(b'\t');
         out.name(name.iter().copied());
         out.end();
@@ -79,16 +44,15 @@ pub fn dynamic(out: &mut Buffer, code: Code, name: &[u8]) {
 pub fn loaded(out: &mut Buffer, methods: &mut Methods, id: MethodId, code: Code, pcs: &[Pc]) {
     if out.begin() {
         out.byte(b'L');
-        write_time_and_range(out, code);
+        write_range(out, code);
         frame(out, methods, id, None);
         out.end();
-        let mut sink = RichSink { out, methods };
-        merge(ranges(pcs, code.start, code.start.saturating_add(code.size)), &mut sink);
+        let end = code.start.saturating_add(code.size);
+        InlineRecords { out, methods }.add_merged(ranges(pcs, code.start, end));
     }
 }
 
-fn write_time_and_range(out: &mut Buffer, code: Code) {
-    out.field(sys::nanoseconds());
+fn write_range(out: &mut Buffer, code: Code) {
     out.field(code.start as u64);
     out.field(code.size as u64);
 }
@@ -96,7 +60,7 @@ fn write_time_and_range(out: &mut Buffer, code: Code) {
 fn frame(out: &mut Buffer, methods: &mut Methods, id: MethodId, bci: Option<i32>) {
     methods.with(id, |method| {
         out.byte(b'\t');
-        out.name(method.class(ClassStyle::Dotted));
+        out.name(method.class());
         out.byte(b'\t');
         out.name(method.name.bytes().iter().copied());
         out.byte(b'\t');
@@ -111,12 +75,31 @@ fn frame(out: &mut Buffer, methods: &mut Methods, id: MethodId, bci: Option<i32>
 }
 
 /// Writes `I` records.
-struct RichSink<'a> {
+struct InlineRecords<'a> {
     out: &'a mut Buffer,
     methods: &'a mut Methods,
 }
 
-impl RangeSink for RichSink<'_> {
+impl InlineRecords<'_> {
+    /// Writes the ranges. Adjacent ranges with the same methods and lines become one record.
+    fn add_merged<'a>(&mut self, ranges: impl Iterator<Item = Range<'a>>) {
+        let mut pending: Option<Range<'_>> = None;
+        for range in ranges {
+            if let Some(last) = &mut pending
+                && last.end == range.start
+                && self.is_same(last.chain, range.chain)
+            {
+                last.end = range.end;
+            } else if let Some(last) = pending.replace(range) {
+                self.add(last);
+            }
+        }
+        if let Some(last) = pending {
+            self.add(last);
+        }
+    }
+
+    /// Whether the chains have the same methods and lines.
     fn is_same(&mut self, one: Chain<'_>, other: Chain<'_>) -> bool {
         one.methods == other.methods
             && one.frames().zip(other.frames()).all(|((id, here), (_, there))| {
@@ -127,6 +110,7 @@ impl RangeSink for RichSink<'_> {
             })
     }
 
+    /// Writes one record.
     fn add(&mut self, range: Range<'_>) {
         if !self.out.begin() {
             return;

@@ -7,6 +7,7 @@
 //! errno.
 
 use core::arch::asm;
+use core::ffi::CStr;
 use core::mem::MaybeUninit;
 
 #[cfg(target_arch = "x86_64")]
@@ -15,8 +16,6 @@ mod number {
     pub const CLOSE: usize = 3;
     pub const FSTAT: usize = 5;
     pub const NANOSLEEP: usize = 35;
-    pub const GETPID: usize = 39;
-    pub const CLOCK_GETTIME: usize = 228;
     pub const OPENAT: usize = 257;
     pub const O_NOFOLLOW: usize = 0o400_000;
 }
@@ -28,8 +27,6 @@ mod number {
     pub const WRITE: usize = 64;
     pub const FSTAT: usize = 80;
     pub const NANOSLEEP: usize = 101;
-    pub const CLOCK_GETTIME: usize = 113;
-    pub const GETPID: usize = 172;
     pub const O_NOFOLLOW: usize = 0o100_000;
 }
 
@@ -44,7 +41,6 @@ const O_NONBLOCK: usize = 0o4_000;
 const O_CLOEXEC: usize = 0o2_000_000;
 const S_IFMT: u32 = 0o170_000;
 const S_IFREG: u32 = 0o100_000;
-const CLOCK_MONOTONIC: usize = 1;
 const EINTR: isize = -4;
 
 /// The beginning of the kernel's `struct stat`, padded to at least its full size.
@@ -135,14 +131,10 @@ unsafe fn call(number: usize, a: usize, b: usize, c: usize, d: usize) -> isize {
 pub struct File(i32);
 
 impl File {
-    /// Opens `path`, which must end in NUL, for appending, and creates it (mode
-    /// 0600) if it does not exist. Rejects a symbolic link as the last component,
+    /// Opens `path` for appending, and creates it (mode 0600) if it does not exist. Rejects a symbolic link as the last component,
     /// and anything but a regular file. Without `O_NONBLOCK`, the attempt to open a
     /// FIFO would block the JVM until another process opens the FIFO for reading.
-    pub fn append(path: &[u8]) -> Option<Self> {
-        if path.last() != Some(&0) {
-            return None;
-        }
+    pub fn append(path: &CStr) -> Option<Self> {
         let flags = O_WRONLY | O_CREAT | O_APPEND | O_NONBLOCK | O_CLOEXEC | number::O_NOFOLLOW;
         // SAFETY: the path ends in NUL and lives during the call.
         let fd = unsafe {
@@ -206,20 +198,6 @@ pub fn write(fd: i32, mut bytes: &[u8]) -> bool {
         }
     }
     true
-}
-
-/// Returns the PID in the JVM's own PID namespace.
-pub fn pid() -> u64 {
-    // SAFETY: getpid takes no argument.
-    unsafe { call(number::GETPID, 0, 0, 0, 0) as u64 }
-}
-
-/// Returns `CLOCK_MONOTONIC` in nanoseconds.
-pub fn nanoseconds() -> u64 {
-    let mut time = Timespec { seconds: 0, nanoseconds: 0 };
-    // SAFETY: the kernel writes one timespec, and `time` is one.
-    unsafe { call(number::CLOCK_GETTIME, CLOCK_MONOTONIC, &raw mut time as usize, 0, 0) };
-    (time.seconds as u64).wrapping_mul(1_000_000_000).wrapping_add(time.nanoseconds as u64)
 }
 
 /// Sleeps for one millisecond.

@@ -2,12 +2,11 @@
 //!
 //! The map is text with one record per line, fields separated by TAB and numbers in hexadecimal; the format is
 //! described in `libjvmprobe/agent/src/richmap.rs`:
-//! - `L TIME ADDRESS SIZE`, followed by a frame (CLASS METHOD SIGNATURE FILE LINE), describes a compiled
+//! - `L ADDRESS SIZE`, followed by a frame (CLASS METHOD SIGNATURE FILE LINE), describes a compiled
 //!   method.
 //! - `I START END`, followed by frames, innermost first, describes a range of the preceding method. The
 //!   frames are the inlined methods to which the code in this range belongs, and the preceding method itself.
-//! - `D TIME ADDRESS SIZE NAME` describes other code.
-//! - `U TIME ADDRESS` removes the code at an address.
+//! - `D ADDRESS SIZE NAME` describes other code.
 //!
 //! The target writes the map, so the map is untrusted.
 
@@ -26,7 +25,7 @@ const MAX_ENTRIES: usize = 4_000_000;
 /// Maximum number of frames in a range. HotSpot never inlines so deeply.
 const MAX_CHAIN: usize = 1024;
 
-/// Parses a map, and returns the code that no later record removes or replaces. Invalid lines are skipped.
+/// Parses a map, and returns the code that no later record replaces. Invalid lines are skipped.
 pub fn parse(text: &str) -> impl Iterator<Item = (Addr, u64, Code)> + use<> {
     let mut reader = Reader::default();
     for line in text.lines() {
@@ -64,17 +63,11 @@ impl Reader {
             }
             kind => {
                 self.finish();
-                let _time = fields.next();
                 match kind {
                     Some("L") => self.open = method(fields),
                     Some("D") => {
                         if let Some((addr, size, name)) = dynamic(fields) {
                             self.entries.insert(addr, (size, code(&name)));
-                        }
-                    }
-                    Some("U") => {
-                        if let Some(addr) = fields.next().and_then(hex) {
-                            self.entries.remove(&Addr(addr));
                         }
                     }
                     _ => {}
@@ -176,15 +169,11 @@ mod tests {
 
     use super::*;
 
-    const MAP: &str = "J\t1\t2a\n\
-        D\t10\t1000\t100\tInterpreter\n\
-        L\t11\t2000\t80\ta.Main\trun\t(I)V\tMain.java\tc\n\
+    const MAP: &str = "D\t1000\t100\tInterpreter\n\
+        L\t2000\t80\ta.Main\trun\t(I)V\tMain.java\tc\n\
         I\t2000\t2010\ta.Main\trun\t(I)V\tMain.java\td\n\
         I\t2010\t2020\ta.B\tin\t()V\tB\\x09.java\t3\ta.Main\trun\t(I)V\tMain.java\te\n\
-        L\t12\t3000\t20\tgone.Gone\tm\t()V\t\t\n\
-        E\t13\n\
-        U\t14\t3000\n\
-        L\t15\t4000\tcut";
+        L\t4000\tcut";
 
     #[test]
     fn parse_returns_loaded_code_and_its_inlining() {
@@ -219,7 +208,7 @@ mod tests {
         #[test]
         fn hostile_maps_do_not_panic(
             flips in prop::collection::vec((0..MAP.len(), any::<u8>()), 0..20),
-            text in "[LIDUE\t0-9a-f\\\\x.\n]{0,300}",
+            text in "[LID\t0-9a-f\\\\x.\n]{0,300}",
         ) {
             let mut bytes = MAP.as_bytes().to_vec();
             for (at, byte) in flips {
