@@ -40,9 +40,9 @@ fn ends_within(child: &mut Child, limit: Duration) -> Option<i32> {
 }
 
 /// Runs a tool on one process and returns its output.
-fn run_tool_on(tool: &str, pid: u32, server: &mut Option<Server>) -> String {
+fn run_tool_on(tool: &str, args: &[&str], pid: u32, server: &mut Option<Server>) -> String {
     let mut command = Command::new(binary(tool));
-    command.args(["-p", &pid.to_string()]).stdin(Stdio::null());
+    command.args(args).args(["-p", &pid.to_string()]).stdin(Stdio::null());
     if tool != "javaclass" {
         // Longer than a tool waits for memory to answer.
         command.args(["-d", "2"]);
@@ -74,7 +74,7 @@ fn tools_exit_when_target_memory_on_fuse_hangs() {
     server.stop_answering();
     let mut server = Some(server);
     for tool in ["javagc", "javaprof", "javaobjnew", "javaclass", "javastack", "javawait"] {
-        let said = run_tool_on(tool, jvm.pid(), &mut server);
+        let said = run_tool_on(tool, &[], jvm.pid(), &mut server);
         assert!(said.contains("does not answer"), "{tool}: {said}");
     }
 }
@@ -86,13 +86,30 @@ fn libraries_on_fuse_are_refused() {
     let Some(server) = Server::start(&build_library(dir.path())) else { return };
     let process = loader(&server.file());
     let mut server = Some(server);
-    let said = run_tool_on("javagc", process.pid(), &mut server);
+    let said = run_tool_on("javagc", &[], process.pid(), &mut server);
     assert!(said.contains("FUSE"), "{said}");
     server.as_ref().unwrap().stop_answering();
-    let said = run_tool_on("javagc", process.pid(), &mut server);
+    let said = run_tool_on("javagc", &[], process.pid(), &mut server);
     assert!(said.contains("FUSE") || said.contains("does not answer"), "{said}");
     // The server is stopped before the process is killed. Otherwise the exiting process would wait
     // for answers of the server.
+    drop(server);
+}
+
+#[test]
+fn attaching_ends_when_working_folder_on_fuse_hangs() {
+    run_beside_others();
+    let dir = tempfile::tempdir().unwrap();
+    let content = dir.path().join("content");
+    fs::write(&content, "").unwrap();
+    let Some(server) = Server::start(&content) else { return };
+    let mut command = named("temurin-17").command();
+    command.current_dir(server.file().parent().unwrap());
+    let jvm = Load::spawn(command);
+    server.stop_answering();
+    let mut server = Some(server);
+    let said = run_tool_on("javaprof", &["--symbols", "perf-map"], jvm.pid(), &mut server);
+    assert!(said.contains("does not answer"), "{said}");
     drop(server);
 }
 

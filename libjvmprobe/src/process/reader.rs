@@ -98,6 +98,8 @@ enum Call {
     Linked,
     /// Opens, for reading, the regular file that the O_PATH descriptor in the request refers to.
     File,
+    /// Fails with EREMOTE if the file that the descriptor in the request refers to is on FUSE.
+    CheckFuse,
 }
 
 /// Sockets of all readers.
@@ -461,30 +463,38 @@ pub(super) fn open_linked(pid: Pid, link: &Path) -> io::Result<File> {
     open_file(pid, &opened(ask(Call::Linked, pid, (0, 0), path, None, &mut [])?)?)
 }
 
-/// Opens exactly the file that an O_PATH descriptor refers to, for reading. It must be a regular file. It
-/// must not be on FUSE, except on virtiofs, because later reads are made without a reader process and could
-/// block forever.
+/// Opens exactly the file that an O_PATH descriptor refers to, for reading. It must be a regular file, and
+/// [`check_not_fuse`] must accept it.
 ///
 /// # Errors
 /// The errors of open(2); an error for anything but a regular file; [`io::ErrorKind::TimedOut`] if the file
 /// system does not answer.
 pub(super) fn open_file(pid: Pid, found: &OwnedFd) -> io::Result<File> {
-    let open = |allow_fuse: bool| {
-        let (argument, with) = (u64::from(allow_fuse), Some(found.as_fd()));
-        ask(Call::File, pid, (argument, 0), b"", with, &mut []).and_then(opened)
-    };
-    let mut result = open(false);
-    let is_fuse = |e: &io::Error| e.raw_os_error() == Some(libc::EREMOTE);
-    if result.as_ref().is_err_and(is_fuse) && is_virtiofs(pid, found).unwrap_or_default() {
-        result = open(true);
-    }
+    check_not_fuse(pid, found)?;
+    let result = ask(Call::File, pid, (0, 0), b"", Some(found.as_fd()), &mut []).and_then(opened);
     result.map(File::from).map_err(|e| match e.raw_os_error() {
         Some(libc::EMEDIUMTYPE) => io::Error::other("it is not a regular file"),
-        Some(libc::EREMOTE) => io::Error::other(
-            "it is on a FUSE file system, whose server could block the tool forever",
-        ),
         _ => e,
     })
+}
+
+/// Checks that a file or folder is not on FUSE, except on virtiofs. Later calls on it are made without a reader
+/// process and could block forever.
+///
+/// # Errors
+/// An error for FUSE; [`io::ErrorKind::TimedOut`] if the file system does not answer.
+pub(super) fn check_not_fuse(pid: Pid, found: &OwnedFd) -> io::Result<()> {
+    match ask(Call::CheckFuse, pid, (0, 0), b"", Some(found.as_fd()), &mut []) {
+        Err(e) if e.raw_os_error() == Some(libc::EREMOTE) => {
+            match is_virtiofs(pid, found).unwrap_or_default() {
+                true => Ok(()),
+                false => Err(io::Error::other(
+                    "it is on a FUSE file system, whose server could block the tool forever",
+                )),
+            }
+        }
+        other => other.map(drop),
+    }
 }
 
 /// Returns whether a file is on virtiofs. Its protocol is FUSE, but its server is the host of the virtual machine,
@@ -657,7 +667,13 @@ fn handle_request(
         }
         return opened.map(|fd| (0, Some(fd)));
     }
-    reopen(&with, argument == 1).map(|fd| (0, Some(fd)))
+    if call == Call::CheckFuse as u32 {
+        return match fstatfs(&with)?.f_type as u64 == FUSE {
+            true => Err(Errno::REMOTE),
+            false => Ok((0, None)),
+        };
+    }
+    reopen(&with).map(|fd| (0, Some(fd)))
 }
 
 /// Forks a reader from the template.
@@ -756,10 +772,7 @@ fn read_part(
 }
 
 /// Opens the file of an O_PATH descriptor for reading.
-fn reopen(found: &OwnedFd, allow_fuse: bool) -> Result<OwnedFd, Errno> {
-    if !allow_fuse && fstatfs(found)?.f_type as u64 == FUSE {
-        return Err(Errno::REMOTE);
-    }
+fn reopen(found: &OwnedFd) -> Result<OwnedFd, Errno> {
     if FileType::from_raw_mode(fstat(found)?.st_mode) != FileType::RegularFile {
         return Err(Errno::MEDIUMTYPE);
     }

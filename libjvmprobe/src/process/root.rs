@@ -7,7 +7,8 @@
 //! folder are named relative to its descriptor, without following links. A file that we created is written
 //! and read through the descriptor that created it. An existing file is read only if it is a regular file of
 //! the right owner and within size limits. A reader process resolves paths and opens files, because the
-//! target's file system may never answer: see `crate::process::reader`.
+//! target's file system may never answer: see `crate::process::reader`. For the same reason, files and folders on FUSE
+//! are rejected.
 //!
 //! No other source file may join a path to `/proc/PID/root`; `tests/houserules.rs` checks this.
 
@@ -24,8 +25,8 @@ use std::{
 
 use rustix::{
     fs::{
-        AtFlags, Dir, FileType, FlockOperation, Mode, OFlags, Stat, flock, openat, renameat,
-        statat, unlinkat,
+        AtFlags, Dir, FileType, FlockOperation, Mode, OFlags, ResolveFlags, Stat, flock, openat,
+        openat2, renameat, unlinkat,
     },
     io::Errno,
 };
@@ -89,6 +90,7 @@ impl Root {
     /// The errors of open(2) and getdents(2), and an error if there are more entries.
     pub fn entries(&self, path: &Path, max: u64) -> io::Result<Vec<Entry>> {
         let folder = self.resolve(path, OFlags::RDONLY | OFlags::DIRECTORY)?;
+        reader::check_not_fuse(self.pid, &folder)?;
         let mut entries = Vec::new();
         for entry in Dir::new(folder)? {
             let entry = entry?;
@@ -130,7 +132,9 @@ impl Root {
     }
 
     fn open_folder(&self, path: &str) -> io::Result<OwnedFd> {
-        self.resolve(Path::new(path), OFlags::PATH | OFlags::DIRECTORY)
+        let folder = self.resolve(Path::new(path), OFlags::PATH | OFlags::DIRECTORY)?;
+        reader::check_not_fuse(self.pid, &folder)?;
+        Ok(folder)
     }
 }
 
@@ -206,24 +210,22 @@ impl<'a> Folder<'a> {
     /// Returns the metadata of an entry, without following links.
     ///
     /// # Errors
-    /// Returns the errors of fstatat(2).
+    /// Returns the errors of openat2(2) and fstat(2).
     pub(crate) fn metadata(&self, name: &str) -> io::Result<FileStatus> {
-        check_name(name)?;
-        Ok(FileStatus(statat(&self.handle, name, AtFlags::SYMLINK_NOFOLLOW)?))
+        status_in(&self.handle, name)
     }
 
     /// Resolves the target's path to this folder again, and returns the metadata of an entry of the folder to
     /// which the path leads now. If the entry is a link, it is not followed.
     ///
     /// # Errors
-    /// Returns the errors of opening the folder and of fstatat(2).
+    /// Returns the errors of opening the folder, and of [`metadata`](Self::metadata).
     pub(crate) fn metadata_as_target(&self, name: &str) -> io::Result<FileStatus> {
         let again = match &self.path {
             FolderPath::Below(root, path) => root.open_folder(path)?,
             FolderPath::Working(process) => open_working(process)?,
         };
-        check_name(name)?;
-        Ok(FileStatus(statat(&again, name, AtFlags::SYMLINK_NOFOLLOW)?))
+        status_in(&again, name)
     }
 
     /// Opens a socket in this folder. The socket must belong to `owner`.
@@ -231,9 +233,7 @@ impl<'a> Folder<'a> {
     /// # Errors
     /// The errors of open(2), and an error if it is not a socket or has another owner.
     pub(crate) fn socket(&self, name: &str, owner: u32) -> io::Result<Socket> {
-        check_name(name)?;
-        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let handle = openat(&self.handle, name, flags, Mode::empty())?;
+        let handle = open_in(&self.handle, name, OFlags::PATH)?;
         let seen = FileStatus(rustix::fs::fstat(&handle)?);
         match seen.is(FileType::Socket) && seen.0.st_uid == owner {
             true => Ok(Socket(handle)),
@@ -246,8 +246,7 @@ impl<'a> Folder<'a> {
     /// # Errors
     /// The errors of open(2), and an error if it is not a regular file, has another owner or is too large.
     pub(crate) fn text(&self, name: &str, owners: &[u32], max: u64) -> io::Result<String> {
-        check_name(name)?;
-        text(&check_owner(openat(&self.handle, name, TO_READ, Mode::empty())?, owners)?, max)
+        text(&check_owner(open_in(&self.handle, name, TO_READ)?, owners)?, max)
     }
 
     /// Renames a file, replacing an existing file of the new name.
@@ -322,6 +321,7 @@ fn open_working(process: &Process) -> io::Result<OwnedFd> {
     let path = format!("/proc/{}/cwd", process.pid);
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let handle = rustix::fs::open(path, flags, Mode::empty())?;
+    reader::check_not_fuse(process.pid, &handle)?;
     match process.fate() {
         Fate::Ended => Err(io::Error::other("it has ended")),
         Fate::Alive | Fate::Execed => Ok(handle),
@@ -330,11 +330,24 @@ fn open_working(process: &Process) -> io::Result<OwnedFd> {
 
 /// Removes a file that we created, unless its name refers to another file by now.
 fn remove_ours(folder: &OwnedFd, name: &str, file: &impl AsFd) {
-    let there = statat(folder, name, AtFlags::SYMLINK_NOFOLLOW).map(|stat| FileStatus(stat).id());
+    let there = status_in(folder, name).map(|seen| seen.id());
     let ours = rustix::fs::fstat(file).map(|stat| FileStatus(stat).id());
-    if there.is_ok() && there == ours {
+    if there.ok().is_some_and(|there| ours == Ok(there)) {
         let _ = unlinkat(folder, name, AtFlags::empty());
     }
+}
+
+/// Opens an entry of an open folder. Neither follows links nor enters a file system that is mounted there, because it
+/// may be on FUSE even if the folder is not.
+fn open_in(folder: &OwnedFd, name: &str, flags: OFlags) -> io::Result<OwnedFd> {
+    check_name(name)?;
+    let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    Ok(openat2(folder, name, flags, Mode::empty(), ResolveFlags::NO_XDEV)?)
+}
+
+/// Returns the metadata of an entry of an open folder, without following links.
+fn status_in(folder: &OwnedFd, name: &str) -> io::Result<FileStatus> {
+    Ok(FileStatus(rustix::fs::fstat(open_in(folder, name, OFlags::PATH)?)?))
 }
 
 /// Checks that a name is a single path component.

@@ -31,9 +31,12 @@ pub fn get(
         Err(error) => error,
     };
     let pid = process.pid;
-    if let Ok(text) = perf_map::read_in_target(process) {
-        log::warn!("process {pid}: {error}; using the existing perf map in the process's /tmp");
-        return Ok((Snapshot::Map(text), SymbolSource::None));
+    match perf_map::read_in_target(process) {
+        Ok(text) => {
+            log::warn!("process {pid}: {error}; using the existing perf map in the process's /tmp");
+            return Ok((Snapshot::Map(text), SymbolSource::None));
+        }
+        Err(why) => log::debug!("process {pid} has no perf map: {why}"),
     }
     // Other errors mean that the JVM has ended or is inaccessible. The agent could not be loaded then,
     // either.
