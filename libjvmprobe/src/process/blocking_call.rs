@@ -6,10 +6,13 @@
 use std::{
     collections::HashMap,
     fmt::{self, Display},
+    fs::read_link,
     net::{IpAddr, SocketAddr},
+    os::{fd::AsRawFd, unix::ffi::OsStrExt},
 };
 
 use procfs::{net::TcpState, process::Process};
+use rustix::fs::{Mode, OFlags, getxattr, open};
 
 use crate::{
     Addr, Pid,
@@ -155,12 +158,12 @@ impl Files {
         operation: Operation,
         descriptor: u32,
     ) -> Option<BlockingCall> {
-        let link = std::fs::read_link(format!("/proc/{pid}/fd/{descriptor}")).ok()?;
-        let link = clean::name(&link.to_string_lossy()).into_owned();
+        let path = format!("/proc/{pid}/fd/{descriptor}");
+        let link = clean::name(&read_link(&path).ok()?.to_string_lossy()).into_owned();
         let inode =
             link.strip_prefix("socket:[").and_then(|text| text.strip_suffix(']')?.parse().ok());
-        let Some((local, remote, state)) = inode.and_then(|inode| self.connection(pid, inode))
-        else {
+        let connection = inode.and_then(|inode| self.connection(pid, inode, &path));
+        let Some((local, remote, state)) = connection else {
             return Some(BlockingCall { operation, file: link });
         };
         let (operation, address) = match state {
@@ -171,9 +174,18 @@ impl Files {
         Some(BlockingCall { operation, file: address.to_string() })
     }
 
-    fn connection(&mut self, pid: Pid, inode: u64) -> Option<(SocketAddr, SocketAddr, TcpState)> {
+    fn connection(
+        &mut self,
+        pid: Pid,
+        inode: u64,
+        path: &str,
+    ) -> Option<(SocketAddr, SocketAddr, TcpState)> {
         if let Some(found) = self.connections.get(&(pid, inode)) {
             return Some(found.clone());
+        }
+        // Otherwise, each wait for a socket of another kind would read the list of all connections.
+        if !is_tcp(path) {
+            return None;
         }
         let found = tcp_socket(pid, inode)?;
         if self.connections.len() >= MAX_CONNECTIONS {
@@ -183,6 +195,25 @@ impl Files {
             self.connections.insert((pid, inode), found.clone());
         }
         Some(found)
+    }
+}
+
+/// Returns whether `path` in /proc leads to a TCP socket. Source: `sockfs_xattr_get` in the kernel's net/socket.c. If the
+/// kernel does not return the protocol, returns `true`.
+fn is_tcp(path: &str) -> bool {
+    let Ok(socket) = open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()) else {
+        return false;
+    };
+    let path = format!("/proc/self/fd/{}", socket.as_raw_fd());
+    // The descriptor may refer to another file by now, and the file system of that file may never answer.
+    if !read_link(&path).is_ok_and(|link| link.as_os_str().as_bytes().starts_with(b"socket:[")) {
+        return false;
+    }
+    let mut name = [0; 32];
+    match getxattr(&path, "system.sockprotoname", &mut name) {
+        // The names are TCP, TCPv6, MPTCP and MPTCPv6.
+        Ok(len) => name[..len].windows(3).any(|part| part == b"TCP"),
+        Err(_) => true,
     }
 }
 
@@ -208,7 +239,7 @@ fn plain(address: SocketAddr) -> SocketAddr {
 #[cfg(test)]
 mod tests {
     use std::{
-        net::{TcpListener, TcpStream},
+        net::{TcpListener, TcpStream, UdpSocket},
         os::unix::net::UnixStream,
         thread,
     };
@@ -288,6 +319,17 @@ mod tests {
         assert!(call.starts_with("reads from socket:["), "{call}");
         drop(far);
         reader.join().unwrap().unwrap();
+    }
+
+    #[test]
+    fn only_tcp_sockets_are_searched_in_the_list_of_connections() {
+        let is_tcp =
+            |socket: &dyn AsRawFd| is_tcp(&format!("/proc/self/fd/{}", socket.as_raw_fd()));
+        let address = "127.0.0.1:0";
+        assert!(is_tcp(&TcpListener::bind(address).unwrap()));
+        assert!(!is_tcp(&UdpSocket::bind(address).unwrap()));
+        assert!(!is_tcp(&UnixStream::pair().unwrap().0));
+        assert!(!is_tcp(&std::fs::File::open("/dev/null").unwrap()));
     }
 
     proptest! {
