@@ -145,6 +145,8 @@ pub struct Mapping {
     pub file: Option<Arc<CodeFile>>,
     /// Identity of the file, independent of its name.
     id: FileNumber,
+    /// Whether no further attempt to open the file is needed.
+    is_tried: bool,
 }
 
 /// Device (major, minor) and inode of a file.
@@ -182,7 +184,7 @@ impl CodeMaps {
         let mapping = |(range, offset, path, file): (Range<Addr>, _, _, _)| {
             let (start, end) = (range.start, range.end);
             let (module, file, id) = (module_name(&path), Some(file), FileNumber::default());
-            (start, Mapping { start, end, offset, module, file, id })
+            (start, Mapping { start, end, offset, module, file, id, is_tried: true })
         };
         Self { maps: mappings.take(MAX_MAPPINGS).map(mapping).collect(), version: 1 }
     }
@@ -207,19 +209,19 @@ impl CodeMaps {
                 (known.end, known.offset, known.id) == (end, offset, id) && known.module == module
             };
             // A file that could not be opened for lack of descriptors is tried again.
-            let is_tried = |known: &Mapping| known.file.is_some() || files.was_tried(map);
-            if self.maps.get(&start).is_some_and(|known| is_same(known) && is_tried(known)) {
+            if self.maps.get(&start).is_some_and(|known| is_same(known) && known.is_tried) {
                 continue;
             }
             if self.maps.len() >= MAX_MAPPINGS {
                 break;
             }
             let file = files.open(pid, map);
+            let is_tried = files.was_tried(map);
             let overlapping = self.maps.range(..end).rev().take_while(|(_, m)| m.end > start);
             for old in overlapping.map(|(&at, _)| at).collect::<Vec<_>>() {
                 self.maps.remove(&old);
             }
-            self.maps.insert(start, Mapping { start, end, offset, module, file, id });
+            self.maps.insert(start, Mapping { start, end, offset, module, file, id, is_tried });
             self.version += 1;
         }
         Ok(())
@@ -354,8 +356,8 @@ impl Opened {
         used.map(|(&key, _)| key).collect()
     }
 
-    /// Returns `true` if no further attempt to open the mapping's file is needed: the mapping has no file,
-    /// the file was opened, or it could not be opened for a reason other than a lack of descriptors.
+    /// Returns `true` if no further attempt to open the mapping's file is needed after [`Self::open`]: the mapping has
+    /// no file, the file was opened, or it could not be opened for a reason other than a lack of descriptors.
     fn was_tried(&self, map: &MemoryMap) -> bool {
         file_key(map).is_none_or(|number| self.files.contains_key(&(number, None)))
     }
@@ -428,6 +430,22 @@ mod tests {
         cache.close_unused(later(61));
         cache.close_unused(later(120));
         assert!(cache.opened().files.is_empty());
+    }
+
+    #[test]
+    fn failed_file_is_not_tried_again_when_the_cache_drops_it() {
+        let pid = Pid(std::process::id());
+        let (files, mut maps) = (FileCache::default(), CodeMaps::default());
+        let addr =
+            Addr(failed_file_is_not_tried_again_when_the_cache_drops_it as fn() as usize as u64);
+        maps.refresh(pid, &FileCache::default()).unwrap();
+        let failed = (maps.find(addr).unwrap().id, None);
+        files.opened().files.insert(failed, None);
+        maps = CodeMaps::default();
+        maps.refresh(pid, &files).unwrap();
+        files.opened().files.clear();
+        maps.refresh(pid, &files).unwrap();
+        assert!(maps.find(addr).unwrap().file.is_none());
     }
 
     /// Maps a file as code, at `at` if an address is given.
