@@ -15,7 +15,7 @@ use std::{
     },
     path::PathBuf,
     sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use procfs::process::{MMPermissions, MMapPath, MemoryMap};
@@ -169,6 +169,41 @@ impl Mapping {
     }
 }
 
+/// Limits how often the mappings of a process are read again because of unmapped addresses.
+#[derive(Debug)]
+pub(crate) struct RereadLimit {
+    /// Earliest time of the next re-read: `interval` after the last one.
+    next: Option<Instant>,
+    interval: Duration,
+}
+
+impl RereadLimit {
+    /// Initial minimum time between two re-reads. Each time that an address is still unmapped after a re-read, the
+    /// minimum time doubles, up to `MAX_INTERVAL`.
+    const MIN_INTERVAL: Duration = Duration::from_millis(10);
+    const MAX_INTERVAL: Duration = Duration::from_secs(1);
+
+    /// Returns whether the mappings may be read again.
+    pub(crate) fn allows(&self, now: Instant) -> bool {
+        self.next.is_none_or(|next| now >= next)
+    }
+
+    /// Counts a re-read. `is_unmapped`: an address is still unmapped.
+    pub(crate) fn add(&mut self, now: Instant, is_unmapped: bool) {
+        self.interval = match is_unmapped {
+            true => (self.interval * 2).min(Self::MAX_INTERVAL),
+            false => Self::MIN_INTERVAL,
+        };
+        self.next = Some(now + self.interval);
+    }
+}
+
+impl Default for RereadLimit {
+    fn default() -> Self {
+        Self { next: None, interval: Self::MIN_INTERVAL }
+    }
+}
+
 /// Executable mappings of a process, present and past.
 #[derive(Clone, Debug, Default)]
 pub struct CodeMaps {
@@ -235,6 +270,11 @@ impl CodeMaps {
     /// Returns all present and past mappings in ascending order of addresses.
     pub fn iter(&self) -> impl Iterator<Item = &Mapping> {
         self.maps.values()
+    }
+
+    /// Returns whether an address other than 0 is outside of all mappings.
+    pub(crate) fn lacks(&self, addr: Addr) -> bool {
+        addr > Addr(0) && self.find(addr).is_none()
     }
 
     /// Returns the mapping that contains an address.
@@ -397,12 +437,25 @@ mod tests {
     }
 
     #[test]
+    fn rereads_become_rarer_while_an_address_stays_unmapped() {
+        let (mut limit, now) = (RereadLimit::default(), Instant::now());
+        let after = |milliseconds| now + Duration::from_millis(milliseconds);
+        assert!(limit.allows(now));
+        limit.add(now, true);
+        assert!(!limit.allows(after(19)) && limit.allows(after(20)));
+        (0..10).for_each(|_| limit.add(now, true));
+        assert!(!limit.allows(after(999)) && limit.allows(after(1000)));
+        limit.add(now, false);
+        assert!(!limit.allows(after(9)) && limit.allows(after(10)));
+    }
+
+    #[test]
     fn unused_files_are_closed_after_the_idle_timeout() {
         let (files, mut maps) = (FileCache::default(), CodeMaps::default());
         maps.refresh(Pid(std::process::id()), &files).unwrap();
         let of_file = maps.iter().find(|m| m.file.is_some()).unwrap().clone();
         let now = Instant::now();
-        let later = |seconds| now + std::time::Duration::from_secs(seconds);
+        let later = |seconds| now + Duration::from_secs(seconds);
         files.close_unused(now);
         files.close_unused(later(60));
         let all = files.opened().files.len();
@@ -422,7 +475,7 @@ mod tests {
         let file = Arc::new(CodeFile::new(File::open("/proc/self/exe").unwrap()));
         let keys = [1, 2].map(|device| ((device, 0, 3), None));
         cache.opened().files.extend(keys.map(|key| (key, Some(Arc::clone(&file)))));
-        let later = |seconds| now + std::time::Duration::from_secs(seconds);
+        let later = |seconds| now + Duration::from_secs(seconds);
         cache.close_unused(now);
         cache.close_unused(later(60));
         assert_eq!(cache.opened().files.len(), 2, "a process has it");

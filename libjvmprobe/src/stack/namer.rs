@@ -10,7 +10,7 @@ use crate::{
     Addr, Pid, Result,
     bpf::walker::Walker,
     hotspot::{HotSpot, walking::JvmLayout},
-    process::code::CodeMaps,
+    process::code::{CodeMaps, RereadLimit},
     stack::{
         CodeLocation, Frame, Kind, Stack,
         java_frames::{JavaFrames, LocationNames},
@@ -34,6 +34,7 @@ pub struct StackNamer {
     native: NativeNames,
     /// Time at which the mappings are read again even if no unknown address occurs.
     next_reread: Instant,
+    reread_limit: RereadLimit,
     /// Version of the mappings that the stack walker has.
     walker_version: Option<u64>,
 }
@@ -107,6 +108,7 @@ impl StackNamer {
             symbols,
             maps,
             next_reread: Instant::now() + REREAD_INTERVAL,
+            reread_limit: RereadLimit::default(),
             walker_version: None,
         })
     }
@@ -196,10 +198,12 @@ impl StackNamer {
             self.java_frames.take_names();
         }
         let stack = self.java_frames.resolve(hotspot, raw);
-        let is_unmapped = |addr: Addr| addr.0 > 0 && self.maps.find(addr).is_none();
-        let is_due = Instant::now() >= self.next_reread;
-        if is_due || stack.addresses().any(is_unmapped) {
+        let is_unmapped = |maps: &CodeMaps| stack.addresses().any(|addr| maps.lacks(addr));
+        let now = Instant::now();
+        let is_due = now >= self.next_reread;
+        if is_due || self.reread_limit.allows(now) && is_unmapped(&self.maps) {
             self.refresh_mappings(files);
+            self.reread_limit.add(now, is_unmapped(&self.maps));
         }
         let native = &mut self.native;
         name_stack(&stack, None, Some(self.java_frames.names()), |addr, frames| {

@@ -24,7 +24,11 @@ use crate::{
         walking::JvmLayout,
     },
     jvms::{Arrival, Reading, Stage, Stops},
-    process::{Fate, FileId, Process, Target, code::CodeMaps, libjvm::native_image},
+    process::{
+        Fate, FileId, Process, Target,
+        code::{CodeMaps, RereadLimit},
+        libjvm::native_image,
+    },
     stack::{
         code_log::{CodeIndex, CodeLog, SharedNames},
         java_frames::{self, JavaFrames, LocationNames},
@@ -42,10 +46,6 @@ use crate::{
 
 pub(crate) use attach::{Shared, SharedKey};
 
-/// Initial minimum time between two re-reads of the mappings. Each time that an address of a stack is still
-/// unmapped after a re-read, the minimum time doubles, up to `MAX_REREAD_INTERVAL`.
-const MIN_REREAD_INTERVAL: Duration = Duration::from_millis(10);
-const MAX_REREAD_INTERVAL: Duration = Duration::from_secs(1);
 /// First interval at which the mappings are re-read even if every address of the stacks is mapped, because a library
 /// that replaces another one may be mapped at the same addresses. Each time that a re-read finds no change, the interval
 /// doubles, up to `MAX_FORCED_REREAD_INTERVAL`.
@@ -61,9 +61,7 @@ pub(crate) struct Traced {
     pub maps: CodeMaps,
     /// Symbols of the mapped files.
     pub symbols: Symbols,
-    /// Earliest time of the next re-read of the mappings: `reread_interval` after the last one.
-    next_reread: Option<Instant>,
-    reread_interval: Duration,
+    reread_limit: RereadLimit,
     /// Time from which the mappings are re-read even if every address is mapped.
     next_forced_reread: Instant,
     forced_reread_interval: Duration,
@@ -173,8 +171,7 @@ impl Traced {
             command: process.comm.as_str().into(),
             maps: CodeMaps::default(),
             symbols: files.symbols(process.pid),
-            next_reread: None,
-            reread_interval: MIN_REREAD_INTERVAL,
+            reread_limit: RereadLimit::default(),
             next_forced_reread: Instant::now() + MIN_FORCED_REREAD_INTERVAL,
             forced_reread_interval: MIN_FORCED_REREAD_INTERVAL,
             code: CodeLog::default(),
@@ -318,19 +315,17 @@ impl Traced {
 
     /// Re-reads the mappings if a stack has an address outside of all mappings, so that stacks in a library
     /// that was just loaded are soon walked by its unwind table. Also re-reads them if the last re-read was
-    /// `forced_reread_interval` ago. At least `reread_interval` passes between two re-reads.
+    /// `forced_reread_interval` ago. [`RereadLimit`] limits how often.
     pub(crate) fn refresh_maps_for(
         &mut self,
         stack: &Stack,
         files: &mut Files,
         session: &mut Session,
     ) {
-        let is_unmapped = |maps: &CodeMaps| {
-            stack.addresses().any(|addr| addr > Addr(0) && maps.find(addr).is_none())
-        };
+        let is_unmapped = |maps: &CodeMaps| stack.addresses().any(|addr| maps.lacks(addr));
         let now = Instant::now();
         let is_wanted = now >= self.next_forced_reread || is_unmapped(&self.maps);
-        if !is_wanted || self.next_reread.is_some_and(|next| now < next) {
+        if !is_wanted || !self.reread_limit.allows(now) {
             return;
         }
         let version = self.maps.version();
@@ -340,11 +335,7 @@ impl Traced {
             false => MIN_FORCED_REREAD_INTERVAL,
         };
         self.next_forced_reread = now + self.forced_reread_interval;
-        self.reread_interval = match is_unmapped(&self.maps) {
-            true => (self.reread_interval * 2).min(MAX_REREAD_INTERVAL),
-            false => MIN_REREAD_INTERVAL,
-        };
-        self.next_reread = Some(now + self.reread_interval);
+        self.reread_limit.add(now, is_unmapped(&self.maps));
     }
 
     /// Configures the stack walker for the process, once: when the JVM has started, or if the process is a native
