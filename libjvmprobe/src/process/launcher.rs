@@ -31,16 +31,16 @@ pub const WITH_VALUE: [&str; 12] = [
 ];
 
 /// Returns the program that a JVM runs, from the arguments after the launcher's name: the value of `-jar` or `-m`, or
-/// the first argument that is neither an option nor an option's value.
-pub(crate) fn main_in<'a>(arguments: impl Iterator<Item = &'a str>) -> Option<&'a str> {
-    let mut arguments = arguments;
-    while let Some(argument) = arguments.next() {
+/// the first argument that is neither an option nor an option's value. Returns it with its index.
+pub(crate) fn main_in<'a>(arguments: impl Iterator<Item = &'a str>) -> Option<(usize, &'a str)> {
+    let mut arguments = arguments.enumerate();
+    while let Some((index, argument)) = arguments.next() {
         match argument {
             "-jar" | "-m" | "--module" => return arguments.next(),
             _ if WITH_VALUE.contains(&argument) => _ = arguments.next(),
             // Options, and argument files (`@FILE`).
             _ if argument.starts_with(['-', '@']) || argument.is_empty() => {}
-            main => return Some(main),
+            main => return Some((index, main)),
         }
     }
     None
@@ -49,9 +49,8 @@ pub(crate) fn main_in<'a>(arguments: impl Iterator<Item = &'a str>) -> Option<&'
 /// Returns a JVM's main class, jar or module; its command name if the arguments do not contain one.
 pub fn main_of(process: &Process) -> String {
     let arguments = process.arguments().unwrap_or_default();
-    let main = main_in(arguments.iter().skip(1).map(String::as_str)).map(str::to_owned);
-    let main = main.unwrap_or_else(|| process.comm.clone());
-    clean::name(&main).into_owned()
+    let main = main_in(arguments.iter().skip(1).map(String::as_str));
+    clean::name(main.map_or(&process.comm, |(_, main)| main)).into_owned()
 }
 
 /// Returns the libjvm.so that `program` will load, or `None` if it is not the launcher of a JDK. Finds
@@ -78,10 +77,13 @@ mod tests {
     #[test]
     fn arguments_yield_the_main_class_or_jar() {
         for (arguments, main) in [
-            (&["-Xmx1g", "-cp", "a:b", "com.example.Main", "-x"][..], Some("com.example.Main")),
-            (&["-Dx=y", "-jar", "/srv/shop.jar", "serve"], Some("/srv/shop.jar")),
-            (&["@options", "-m", "app/app.Main"], Some("app/app.Main")),
-            (&["--add-opens", "java.base/java.lang=ALL-UNNAMED", "Main"], Some("Main")),
+            (
+                &["-Xmx1g", "-cp", "a:b", "com.example.Main", "-x"][..],
+                Some((3, "com.example.Main")),
+            ),
+            (&["-Dx=y", "-jar", "/srv/shop.jar", "serve"], Some((2, "/srv/shop.jar"))),
+            (&["@options", "-m", "app/app.Main"], Some((2, "app/app.Main"))),
+            (&["--add-opens", "java.base/java.lang=ALL-UNNAMED", "Main"], Some((2, "Main"))),
             (&["-version"], None),
             (&[], None),
         ] {

@@ -94,17 +94,15 @@ impl Service {
             VARIABLES.map(|name| variable(environment, name).unwrap_or_default());
         let after_program = arguments.get(1..).unwrap_or_default();
         let program = arguments.first().map_or("", |path| path.rsplit('/').next().unwrap_or(path));
-        let main = match JDK_TOOLS.contains(&program) {
-            true => program,
-            false => {
-                launcher::main_in(after_program.iter().map(String::as_str)).unwrap_or_default()
-            }
+        let (main_index, main) = match JDK_TOOLS.contains(&program) {
+            true => (usize::MAX, program),
+            false => launcher::main_in(after_program.iter().map(String::as_str))
+                .unwrap_or((usize::MAX, "")),
         };
         // If a property is defined several times, the last definition counts. The JVM parses the variables
         // before the command line.
         let (tool, jdk) = (words(&tool), words(&jdk));
-        let ours =
-            after_program.iter().map(String::as_str).take_while(|argument| *argument != main);
+        let ours = after_program.iter().map(String::as_str).take(main_index);
         let options: Vec<_> = tool
             .iter()
             .map(String::as_str)
@@ -237,6 +235,8 @@ mod tests {
                 "com.example.Main",
             ),
             (&["-m", "app/app.Main"], "", "app/app.Main"),
+            // The value of -cp equals the name of the jar.
+            (&["-cp", "app.jar", "-Dotel.service.name=shop", "-jar", "app.jar"], "", "shop"),
             (&["-version"], "", "unknown_service:java"),
             (&["-Dspring.application.name=shop", "Main"], "", "shop"),
             (&["-Dspring.application.name=a", "-Dspring.application.name=b", "Main"], "", "b"),
