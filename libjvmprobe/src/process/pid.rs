@@ -97,6 +97,9 @@ impl Process {
             .ok()
             .and_then(RawPid::from_raw)
             .ok_or(Error::NoSuchProcess { pid })?;
+        // This is the first step. If the process ends and a new one gets its PID during the next steps, the pidfd
+        // shows that the process has ended.
+        let pidfd = pidfd_open(raw, PidfdFlags::empty());
         let proc = Proc::new(raw.as_raw_nonzero().get()).map_err(|e| proc_error(pid, e))?;
         let status = status_of(pid)?;
         let tgid = Pid(u32::try_from(status.tgid).unwrap_or(0));
@@ -107,7 +110,7 @@ impl Process {
         if matches!(stat.state, 'Z' | 'X' | 'x') {
             return Err(Error::Zombie { pid });
         }
-        let pidfd = pidfd_open(raw, PidfdFlags::empty()).map_err(|e| match e {
+        let pidfd = pidfd.map_err(|e| match e {
             rustix::io::Errno::SRCH => Error::NoSuchProcess { pid },
             e => Error::io(format!("open a pidfd for process {pid}"), e.into()),
         })?;
