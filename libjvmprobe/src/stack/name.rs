@@ -14,13 +14,6 @@ use crate::{
     },
 };
 
-/// A source of names.
-pub trait Name {
-    /// Appends the frames at `addr` in `epoch`, innermost first: more than one if functions are inlined there. Returns
-    /// whether the address is known.
-    fn name(&mut self, addr: Addr, epoch: u64, frames: &mut Vec<Frame>) -> bool;
-}
-
 /// Names of code in a JVM's code cache.
 #[derive(Debug, Default)]
 pub(crate) struct JavaNames {
@@ -34,10 +27,10 @@ impl JavaNames {
     pub fn new(index: CodeIndex, signatures: bool) -> Self {
         Self { index, cache: HashMap::new(), signatures }
     }
-}
 
-impl Name for JavaNames {
-    fn name(&mut self, addr: Addr, epoch: u64, frames: &mut Vec<Frame>) -> bool {
+    /// Appends the frames at `addr` in `epoch`, innermost first: more than one if methods are inlined there. Returns
+    /// whether the address is known.
+    pub fn name(&mut self, addr: Addr, epoch: u64, frames: &mut Vec<Frame>) -> bool {
         let Some(id) = self.index.find(addr, epoch) else {
             return false;
         };
@@ -130,18 +123,10 @@ impl NativeNames {
         }
         frames
     }
-}
 
-/// Makes the frame of code without a name, at an offset of its file.
-fn unknown(mapping: &Mapping, offset: FileOffset) -> Frame {
-    let mut name = String::new();
-    // Writing to a String does not fail.
-    let _ = write!(name, "[unknown {}+{offset}]", mapping.module);
-    Frame::new(Kind::Unknown, name).of_module(&mapping.module)
-}
-
-impl Name for NativeNames {
-    fn name(&mut self, addr: Addr, _epoch: u64, frames: &mut Vec<Frame>) -> bool {
+    /// Appends the frames at `addr`, innermost first: more than one if functions are inlined there. Returns whether the
+    /// address is known.
+    pub fn name(&mut self, addr: Addr, frames: &mut Vec<Frame>) -> bool {
         if !self.cache.contains_key(&addr) {
             clear_if_full(&mut self.cache);
             self.cache.insert(addr, self.look_up(addr));
@@ -150,6 +135,14 @@ impl Name for NativeNames {
         frames.extend_from_slice(found);
         !found.is_empty()
     }
+}
+
+/// Makes the frame of code without a name, at an offset of its file.
+fn unknown(mapping: &Mapping, offset: FileOffset) -> Frame {
+    let mut name = String::new();
+    // Writing to a String does not fail.
+    let _ = write!(name, "[unknown {}+{offset}]", mapping.module);
+    Frame::new(Kind::Unknown, name).of_module(&mapping.module)
 }
 
 /// Names of kernel functions.
@@ -164,37 +157,14 @@ impl KernelNames {
     pub(crate) fn stack(&mut self, addresses: impl IntoIterator<Item = Addr>) -> Vec<Frame> {
         let mut frames = Vec::new();
         for addr in addresses {
-            self.name(addr, 0, &mut frames);
+            clear_if_full(&mut self.cache);
+            let symbols = &self.symbols;
+            let found = self.cache.entry(addr).or_insert_with(|| {
+                let name = symbols.find(addr).unwrap_or_else(|| format!("[unknown {addr}]"));
+                vec![Frame::new(Kind::Kernel, name)]
+            });
+            frames.extend_from_slice(found);
         }
         frames
-    }
-}
-
-impl Name for KernelNames {
-    fn name(&mut self, addr: Addr, _epoch: u64, frames: &mut Vec<Frame>) -> bool {
-        let symbols = &self.symbols;
-        clear_if_full(&mut self.cache);
-        let found = self.cache.entry(addr).or_insert_with(|| {
-            let name = symbols.find(addr).unwrap_or_else(|| format!("[unknown {addr}]"));
-            vec![Frame::new(Kind::Kernel, name)]
-        });
-        frames.extend_from_slice(found);
-        true
-    }
-}
-
-/// Tries several sources in order.
-pub struct Sources(Vec<Box<dyn Name>>);
-
-impl Sources {
-    /// Makes a source that tries these in order.
-    pub fn new(sources: Vec<Box<dyn Name>>) -> Self {
-        Self(sources)
-    }
-}
-
-impl Name for Sources {
-    fn name(&mut self, addr: Addr, epoch: u64, frames: &mut Vec<Frame>) -> bool {
-        self.0.iter_mut().any(|source| source.name(addr, epoch, frames))
     }
 }

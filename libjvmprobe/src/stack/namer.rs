@@ -14,7 +14,7 @@ use crate::{
     stack::{
         CodeLocation, Frame, Kind, Stack,
         java_frames::{JavaFrames, LocationNames},
-        name::{Name, NativeNames},
+        name::NativeNames,
         native::{Files, Symbols},
         raw::RawStack,
         thread_entry::cut_beyond_entry,
@@ -207,7 +207,7 @@ impl StackNamer {
         }
         let native = &mut self.native;
         name_stack(&stack, None, Some(self.java_frames.names()), |addr, frames| {
-            native.name(addr, 0, frames)
+            native.name(addr, frames)
         })
     }
 }

@@ -10,7 +10,7 @@ use crate::{
     stack::{
         Frame, Kind, Stack, WalkEnd,
         java_frames::LocationNames,
-        name::{JavaNames, KernelNames, Name, NativeNames, Sources},
+        name::{JavaNames, KernelNames, NativeNames},
         namer::{NamedStack, name_stack},
         profile::{FrameId, Measure, Profile, Sample},
     },
@@ -261,7 +261,7 @@ struct UserStack {
 /// Names the stacks of one process.
 struct Namer {
     command: Arc<str>,
-    sources: Sources,
+    sources: Option<(JavaNames, NativeNames)>,
     java_names: Option<LocationNames>,
     labels: Labels,
     threads: CompleteNames,
@@ -273,19 +273,26 @@ impl Namer {
     fn of(named: Named, signatures: bool) -> Self {
         let native = NativeNames::new(named.maps, named.symbols);
         let java = JavaNames::new(named.code, signatures);
-        let sources: Vec<Box<dyn Name>> = vec![Box::new(java), Box::new(native)];
-        let Named { java_names, labels, threads, .. } = named;
-        Self { java_names, labels, threads, ..Self::new(named.command, Sources::new(sources)) }
-    }
-
-    fn new(command: Arc<str>, sources: Sources) -> Self {
-        let (java_names, labels, threads) = (None, Labels::default(), CompleteNames::default());
-        Self { command, sources, java_names, labels, threads, known: HashMap::new() }
+        Self {
+            command: named.command,
+            sources: Some((java, native)),
+            java_names: named.java_names,
+            labels: named.labels,
+            threads: named.threads,
+            known: HashMap::new(),
+        }
     }
 
     /// Creates a namer for a process of which nothing is known.
     fn without_sources(command: Arc<str>) -> Self {
-        Self::new(command, Sources::new(Vec::new()))
+        Self {
+            command,
+            sources: None,
+            java_names: None,
+            labels: Labels::default(),
+            threads: CompleteNames::default(),
+            known: HashMap::new(),
+        }
     }
 
     /// Names a stack. After the first `known` frames, the walker's steps were guesses.
@@ -301,7 +308,9 @@ impl Namer {
         self.known.entry((key.event, key.user, epoch)).or_insert_with(|| {
             let NamedStack { frames, complete, unsure, .. } =
                 name_stack(stack, known, java_names, |addr, frames| {
-                    sources.name(addr, epoch, frames)
+                    sources.as_mut().is_some_and(|(java, native)| {
+                        java.name(addr, epoch, frames) || native.name(addr, frames)
+                    })
                 });
             let frames = frames.into_iter().map(|frame| profile.intern(frame)).collect();
             UserStack { frames, complete, unsure }
