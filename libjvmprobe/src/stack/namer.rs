@@ -265,54 +265,26 @@ pub(crate) fn name_stack(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::stack::{java_frames, raw::RawFrame};
 
-    fn stack(addrs: &[u64]) -> Stack {
-        let frame = |&addr: &u64| RawFrame::Code { addr: Addr(addr), compile_id: 0 };
-        java_frames::without_names(&RawStack {
-            target: 1,
-            unloads: 0,
-            frames: addrs.iter().map(frame).collect(),
-        })
-    }
-
-    /// Names addresses: the first frame of a stack by its address, all others by their return address minus
-    /// one.
-    fn names(addr: Addr, frames: &mut Vec<Frame>) -> bool {
-        let name = match addr.0 {
-            0x10 => "leaf",
-            0x1f | 0x20 => "caller",
-            0x2f | 0x30 => "start_thread",
-            _ => return false,
+    #[test]
+    fn entry_reached_by_a_guess_does_not_complete_the_stack() {
+        let frames = [0x10, 0x21, 0x31, 0x41].map(|addr| CodeLocation::Code(Addr(addr)));
+        let stack = Stack { frames: frames.to_vec() };
+        // A function is inlined at the first address.
+        let code = |addr: Addr, frames: &mut Vec<Frame>| {
+            let names: &[&str] = match addr.0 {
+                0x10 => &["inlined", "leaf"],
+                0x30 => &["start_thread"],
+                _ => &[],
+            };
+            frames.extend(names.iter().map(|&name| Frame::new(Kind::Native, name)));
+            !names.is_empty()
         };
-        frames.push(Frame::new(Kind::Native, name));
-        true
-    }
-
-    fn named(addrs: &[u64], known: Option<usize>) -> (Vec<String>, bool) {
-        let named = name_stack(&stack(addrs), known, None, names);
-        (named.frames.iter().map(|frame| frame.name.to_string()).collect(), named.complete)
-    }
-
-    #[test]
-    fn stack_reaching_the_entry_without_guesses_is_complete() {
-        let all = ["start_thread", "caller", "leaf"].map(String::from).to_vec();
-        assert_eq!(named(&[0x10, 0x20, 0x30], None), (all.clone(), true));
-        assert_eq!(
-            named(&[0x10, 0x20, 0x30, 0x99], None),
-            (all.clone(), true),
-            "frames beyond the entry are removed"
-        );
-        assert_eq!(
-            named(&[0x10, 0x20, 0x30], Some(2)),
-            (all, false),
-            "the entry was reached by a guess"
-        );
-        assert!(!named(&[0x10, 0x20], None).1);
-    }
-
-    #[test]
-    fn unresolved_address_is_named_unknown() {
-        assert_eq!(named(&[0x99], None).0, ["[unknown]"]);
+        for (known, is_complete) in [(None, true), (Some(3), true), (Some(2), false)] {
+            let named = name_stack(&stack, known, None, code);
+            let names: Vec<_> = named.frames.iter().map(|frame| &*frame.name).collect();
+            assert_eq!(names, ["start_thread", "[unknown]", "leaf", "inlined"]);
+            assert_eq!(named.complete, is_complete, "{known:?}");
+        }
     }
 }
