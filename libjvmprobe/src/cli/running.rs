@@ -1,33 +1,25 @@
 //! List of the running JVMs, so that the user can choose one. It does not need `jps`, which the host may
 //! lack.
-//!
-//! Source: proc(5) (`cmdline`, `cgroup`).
 
-use std::{
-    fmt::{self, Display, Formatter},
-    fs::File,
-    io::Read,
-};
+use std::fmt::{self, Display, Formatter};
 
 use regex::Regex;
 
 use crate::{
     Error, Pid, Result,
     hotspot::{Collector, HotSpot},
+    jvms::user_name,
     names::clean,
-    process::{Target, cgroup::Container, launcher, reader::ProcFile, scan::Scanner},
+    process::{Target, cgroup, launcher, scan::Scanner},
     render::columns::fit,
 };
-
-/// Maximum number of bytes read from /proc/PID/cgroup and from /etc/passwd.
-const MAX_TEXT: u64 = 1 << 20;
 
 /// A JVM that could be traced.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Running {
     /// Its PID.
     pub(crate) pid: Pid,
-    /// User name, or UID if /etc/passwd has no name for it.
+    /// User name, or UID if the host's /etc/passwd has no name for it.
     pub(crate) user: String,
     /// JVM version, for example `17.0.15`; empty if unknown.
     pub(crate) version: String,
@@ -40,20 +32,20 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    fn new(target: &Target, users: &str) -> Self {
+    fn new(target: &Target) -> Self {
         let pid = target.pid();
         let hotspot = HotSpot::read(target).ok();
         let uid = target.process.uid;
         Self {
             pid,
-            user: user(users, uid).map_or_else(|| uid.to_string(), Into::into),
+            user: user_name(uid).unwrap_or_else(|| uid.to_string()),
             version: hotspot
                 .as_ref()
                 .map(|h| version_number(&h.version).into())
                 .unwrap_or_default(),
             collector: hotspot.map_or(Collector::Unknown, |h| h.collector).name(),
             main: launcher::main_of(&target.process),
-            container: clean::name(&container_of(pid).to_string()).into_owned(),
+            container: clean::name(&cgroup::of(pid).to_string()).into_owned(),
         }
     }
 
@@ -79,10 +71,7 @@ pub(crate) const HEADER: &str = "    PID USER         VERSION      COLLECTOR  MA
 
 /// Returns all JVMs that run now and could be traced, in the order of their PIDs.
 pub(crate) fn all() -> Vec<Running> {
-    let mut users = String::new();
-    // Without that file, users are shown as numbers.
-    let _ = File::open("/etc/passwd").and_then(|f| f.take(MAX_TEXT).read_to_string(&mut users));
-    Scanner::new().scan().iter().map(|target| Running::new(target, &users)).collect()
+    Scanner::new().scan().iter().map(Running::new).collect()
 }
 
 /// Returns the JVMs that run in a container, given by its ID or the first digits of the ID. If `wanted` is not empty,
@@ -91,7 +80,7 @@ pub(crate) fn all() -> Vec<Running> {
 /// # Errors
 /// [`Error::NoJvmInContainer`] or [`Error::NotInContainer`].
 pub(crate) fn in_container(id: &str, wanted: &[Pid]) -> Result<Vec<Pid>> {
-    let runs_there = |pid| container_of(pid).container.is_some_and(|full| full.starts_with(id));
+    let runs_there = |pid| cgroup::of(pid).container.is_some_and(|full| full.starts_with(id));
     // Processes of other containers are not opened.
     let targets = Scanner::new().open_where(runs_there);
     let found: Vec<_> = targets.iter().map(Target::pid).collect();
@@ -105,27 +94,10 @@ pub(crate) fn in_container(id: &str, wanted: &[Pid]) -> Result<Vec<Pid>> {
     }
 }
 
-/// Returns the container that a process runs in. A control group that cannot be read counts as none.
-fn container_of(pid: Pid) -> Container {
-    let mut bytes = Vec::new();
-    let file = ProcFile::open(pid, "cgroup");
-    let _ = file.and_then(|file| file.take(MAX_TEXT).read_to_end(&mut bytes));
-    Container::parse(&String::from_utf8_lossy(&bytes))
-}
-
 /// Returns the version number without the build number: `17.0.15` for `OpenJDK 64-Bit Server VM 17.0.15+6`.
 fn version_number(version: &str) -> &str {
     let last = version.rsplit(' ').next().unwrap_or_default();
     last.split(['+', '-']).next().unwrap_or_default()
-}
-
-/// Returns the name of a UID, from the lines of passwd(5).
-fn user(passwd: &str, uid: u32) -> Option<&str> {
-    passwd.lines().find_map(|line| {
-        let mut fields = line.split(':');
-        let name = fields.next()?;
-        (fields.nth(1)?.parse() == Ok(uid)).then_some(name)
-    })
 }
 
 #[cfg(test)]
@@ -133,9 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn user_name_and_version_number_are_extracted() {
-        let passwd = "root:x:0:0::/:/bin/sh\nada:x:1000:1000::/home/ada:/bin/sh\nodd\n";
-        assert_eq!((user(passwd, 1000), user(passwd, 7)), (Some("ada"), None));
+    fn version_number_is_extracted() {
         assert_eq!(version_number("OpenJDK 64-Bit Server VM 17.0.15+6"), "17.0.15");
         assert_eq!(version_number(""), "");
     }

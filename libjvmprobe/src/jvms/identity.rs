@@ -260,7 +260,7 @@ fn command(arguments: &[String]) -> &str {
 }
 
 /// Returns the name of a user of the host.
-fn user_name(uid: u32) -> Option<String> {
+pub(crate) fn user_name(uid: u32) -> Option<String> {
     const MAX_PASSWD: u64 = 1 << 20;
     let passwd = file_of_host(Path::new("/etc/passwd"), MAX_PASSWD)?;
     user_in(&passwd, uid).map(str::to_owned)

@@ -40,6 +40,7 @@ pub mod tracing;
 pub mod user;
 
 pub use host::{configured_attributes, host_attributes, host_name};
+pub(crate) use identity::user_name;
 pub use identity::{JvmIdentity, RUNTIME, known_attributes};
 pub use lost::Lost;
 pub use registry::{Arrival, Arrivals, Reading, Registry, Select, Stage};

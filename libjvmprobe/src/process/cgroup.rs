@@ -83,14 +83,19 @@ impl Container {
     }
 }
 
-/// Returns the tenant of a process: see [`Container::tenant`]. A process that has ended belongs to `host`.
-pub(crate) fn tenant_of(pid: Pid) -> String {
+/// Returns the container, pod or service that a process runs in. A control group that cannot be read counts as none.
+pub(crate) fn of(pid: Pid) -> Container {
     let mut bytes = Vec::new();
     if let Ok(file) = File::open(format!("/proc/{pid}/cgroup")) {
         // If only a part can be read, that part is parsed.
         let _ = file.take(MAX_BYTES).read_to_end(&mut bytes);
     }
-    Container::parse(&String::from_utf8_lossy(&bytes)).tenant()
+    Container::parse(&String::from_utf8_lossy(&bytes))
+}
+
+/// Returns the tenant of a process: see [`Container::tenant`]. A process that has ended belongs to `host`.
+pub(crate) fn tenant_of(pid: Pid) -> String {
+    of(pid).tenant()
 }
 
 /// Text for a table column: `podman 0123456789ab`, `shop`, or nothing.
