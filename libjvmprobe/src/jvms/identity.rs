@@ -31,6 +31,11 @@ use crate::{
 /// Maximum number of bytes read of an environment and of a control group file.
 const MAX_BYTES: u64 = 2 << 20;
 
+/// Maximum size of the attributes that a JVM sets in its arguments and environment, and of those that it claims, in
+/// bytes after escaping. Programs use less than one kilobyte. The daemon stores and sends the attributes with every
+/// window.
+const MAX_ATTRIBUTE_BYTES: usize = 16 << 10;
+
 /// Attributes that a JVM cannot set itself.
 const TRUSTED_ATTRIBUTES: [&str; 34] = [
     "cloud.account.id",
@@ -145,6 +150,8 @@ pub struct JvmIdentity {
     pub claimed: Attributes,
     /// Whether the JVM's process context was read.
     pub has_context: bool,
+    /// Number of attributes that were dropped because the JVM sets or claims more than `MAX_ATTRIBUTE_BYTES`.
+    pub dropped_attributes: u64,
 }
 
 impl JvmIdentity {
@@ -156,7 +163,8 @@ impl JvmIdentity {
     /// no rule must be applied to them.
     pub fn of(process: &Process) -> Result<Self> {
         let arguments = unless_slow(process, process.arguments())?;
-        let service = Service::of(&arguments, &bytes_of(process, "environ")?);
+        let mut service = Service::of(&arguments, &bytes_of(process, "environ")?);
+        let dropped_attributes = limit(&mut service.attributes);
         let container = Container::parse(&String::from_utf8_lossy(&bytes_of(process, "cgroup")?));
         let started_ns = started(process.start_ticks);
         let (mut claimed, mut attributes): (Attributes, Attributes) = service
@@ -205,7 +213,15 @@ impl JvmIdentity {
         add("jvm.main", if service.main.is_empty() { &process.comm } else { &service.main });
         claimed.retain(|key, _| !attributes.contains_key(key));
         let Service { name, is_name_set, .. } = service;
-        Ok(Self { name, is_name_set, started_ns, attributes, claimed, has_context: false })
+        Ok(Self {
+            name,
+            is_name_set,
+            started_ns,
+            attributes,
+            claimed,
+            has_context: false,
+            dropped_attributes,
+        })
     }
 
     /// Adds the runtime's name and version and the collector, which were read from the JVM's memory.
@@ -241,7 +257,20 @@ impl JvmIdentity {
                 self.claimed.entry(key).or_insert(value);
             }
         }
+        self.dropped_attributes += limit(&mut self.claimed);
     }
+}
+
+/// Drops attributes until the remaining ones have at most [`MAX_ATTRIBUTE_BYTES`]. Returns the number of dropped
+/// attributes.
+fn limit(attributes: &mut Attributes) -> u64 {
+    let (mut left, before) = (MAX_ATTRIBUTE_BYTES, attributes.len());
+    attributes.retain(|key, value| {
+        let rest = left.checked_sub(key.len() + value.len());
+        left = rest.unwrap_or(left);
+        rest.is_some()
+    });
+    (before - attributes.len()) as u64
 }
 
 /// Returns whether a JVM may claim an attribute. Only a JVM in a pod may claim a name of the pod, its container or its
@@ -377,6 +406,19 @@ mod tests {
             ("service.name", "shop"),
         ]);
         assert_eq!(identity.claimed, expected);
+    }
+
+    #[test]
+    fn excessive_attributes_are_dropped_and_counted() {
+        let all = |count: usize| -> Attributes {
+            (0..count).map(|i| (format!("{i:03}"), bounded(&"\u{1}".repeat(1024)))).collect()
+        };
+        // Escaping makes these values four times as long.
+        let mut own = all(128);
+        assert_eq!((limit(&mut own), own.len()), (125, 3));
+        let mut identity = JvmIdentity { dropped_attributes: 125, ..JvmIdentity::default() };
+        identity.add_claims(all(4));
+        assert_eq!((identity.dropped_attributes, identity.claimed.len()), (126, 3));
     }
 
     #[test]

@@ -160,6 +160,36 @@ impl<K: Ord + Clone> AllStops<K> {
     }
 }
 
+/// Number of elements that each tenant lost because it exceeded its share.
+pub type Lost = BTreeMap<Arc<str>, u64>;
+
+/// Shrinks items of tenants until all items together have at most about `max` bytes. Space is divided among tenants
+/// first, and then among the items of each tenant. An item within its share stays as it is. `shrink` reduces an item
+/// to the given size, and returns the number of elements that the item lost.
+pub fn shrink_fairly<T>(
+    items: impl Iterator<Item = (Arc<str>, T)>,
+    max: usize,
+    size: impl Fn(&T) -> usize,
+    mut shrink: impl FnMut(T, usize) -> u64,
+) -> Lost {
+    let mut tenants: BTreeMap<Arc<str>, Vec<(usize, T)>> = BTreeMap::new();
+    for (tenant, item) in items {
+        tenants.entry(tenant).or_default().push((size(&item), item));
+    }
+    let sum = |items: &Vec<(usize, T)>| items.iter().map(|(size, _)| size).sum::<usize>();
+    let share = share_of(tenants.values().map(sum), max);
+    let mut all_lost = Lost::new();
+    for (tenant, items) in tenants {
+        let share = share_of(items.iter().map(|(size, _)| *size), share);
+        let excessive = items.into_iter().filter(|(size, _)| *size > share);
+        let lost = excessive.map(|(_, item)| shrink(item, share)).sum();
+        if lost > 0 {
+            all_lost.insert(tenant, lost);
+        }
+    }
+    all_lost
+}
+
 /// Returns the maximum number of bytes that each party may have, so that all together have at most `all`
 /// bytes: see [`fair_share`].
 pub fn share_of(needs: impl Iterator<Item = usize>, all: usize) -> usize {

@@ -81,9 +81,26 @@ impl Identity {
     /// Returns the tenant: `pod/UID`, `container/ID`, `unit/NAME`, or `host`. Limited resources are divided
     /// among tenants. The tenant is derived from the control group, which a process cannot choose.
     pub fn tenant(&self) -> Arc<str> {
-        let kinds =
-            [("pod", "k8s.pod.uid"), ("container", "container.id"), ("unit", "systemd.unit")];
-        let found = kinds.iter().find_map(|(kind, key)| Some((kind, self.attributes.get(*key)?)));
+        let found =
+            TENANT_KINDS.iter().find_map(|(kind, key)| Some((kind, self.attributes.get(*key)?)));
         found.map_or_else(|| "host".into(), |(kind, id)| format!("{kind}/{id}").into())
     }
+
+    /// Returns the length of the identity as JSON, in bytes.
+    pub fn json_size(&self) -> usize {
+        // Identities consist of numbers and strings, so serializing them does not fail.
+        serde_json::to_vec(self).map_or(0, |json| json.len())
+    }
+
+    /// Returns the identity with only the attributes that determine the tenant.
+    #[must_use]
+    pub fn without_details(&self) -> Self {
+        let mut identity = self.clone();
+        identity.attributes.retain(|key, _| TENANT_KINDS.iter().any(|(_, of)| key == of));
+        identity
+    }
 }
+
+/// Kinds of tenants, each with the attribute that identifies the tenant. The first one that a JVM has counts.
+const TENANT_KINDS: [(&str, &str); 3] =
+    [("pod", "k8s.pod.uid"), ("container", "container.id"), ("unit", "systemd.unit")];

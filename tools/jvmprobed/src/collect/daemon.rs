@@ -342,8 +342,14 @@ impl Daemon {
     fn register_new_jvms(&mut self) {
         let new = self.jvms.take_new();
         let changed = self.jvms.take_changed();
+        let dropped_attributes = self.jvms.take_dropped_attributes();
         let mut totals = self.totals.lock();
         new.iter().for_each(|identity| totals.add_jvm(identity));
+        for (identity, dropped) in
+            dropped_attributes.into_iter().filter(|&(_, dropped)| dropped > 0)
+        {
+            totals.add_limited("attributes", &identity.tenant(), dropped);
+        }
         for (old, new) in &changed {
             totals.replace_identity(old, new);
             self.builder.replace_identity(old, new);

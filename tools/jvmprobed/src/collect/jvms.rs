@@ -51,6 +51,9 @@ pub struct Jvms {
     /// JVMs whose PID now belongs to another program. [`take_ended`](Self::take_ended) has not returned them
     /// yet.
     replaced: Vec<Arc<Identity>>,
+    /// Attributes that were dropped because a JVM has too many. [`take_dropped_attributes`](Self::take_dropped_attributes)
+    /// has not returned them yet.
+    dropped_attributes: Vec<(Arc<Identity>, u64)>,
     /// Number of windows so far.
     windows: u64,
     /// Whether the semantic conventions' metrics are exported.
@@ -69,6 +72,8 @@ struct KnownJvm {
     /// Identity; `None` if the rules drop the JVM.
     identity: Option<Arc<Identity>>,
     ended: Option<Instant>,
+    /// See [`JvmIdentity::dropped_attributes`].
+    dropped_attributes: u64,
     /// CPU time of the JVM's process. It is read when the JVM is found and at the end of each window.
     cpu_time: Option<CpuTime>,
     values: ValuesReader,
@@ -91,6 +96,7 @@ impl Jvms {
             new: Vec::new(),
             identified_again: Vec::new(),
             replaced: Vec::new(),
+            dropped_attributes: Vec::new(),
             windows: 0,
             reads_values: sets != Sets::Jvmprobe,
             last_read: 0,
@@ -111,12 +117,21 @@ impl Jvms {
         for (target, detected) in mem::take(&mut self.identified_again) {
             let known = self.known.get_mut(&target.pid().0);
             let known = known.filter(|known| Arc::ptr_eq(&known.target, &target));
-            let Some(identity) = known.and_then(|known| known.identity.as_mut()) else { continue };
+            let Some(known) = known else { continue };
+            let Some(identity) = known.identity.as_mut() else { continue };
+            let more = detected.dropped_attributes.saturating_sub(known.dropped_attributes);
+            known.dropped_attributes += more;
+            self.dropped_attributes.push((Arc::clone(identity), more));
             if let Some(new) = self.identities.update(identity, &detected) {
                 changed.push((mem::replace(identity, Arc::clone(&new)), new));
             }
         }
         changed
+    }
+
+    /// Returns the number of attributes that were dropped since the last call, by JVM.
+    pub fn take_dropped_attributes(&mut self) -> Vec<(Arc<Identity>, u64)> {
+        mem::take(&mut self.dropped_attributes)
     }
 
     fn update(&mut self) {
@@ -141,8 +156,10 @@ impl Jvms {
         let Arrival { target, hotspot, identity, .. } = arrival;
         let pid = target.pid().0;
         let identity = identity.map(Arc::unwrap_or_clone).unwrap_or_default();
+        let dropped_attributes = identity.dropped_attributes;
         let identity = self.identities.identify(pid, identity);
         self.new.extend(identity.clone());
+        self.dropped_attributes.extend(identity.clone().map(|jvm| (jvm, dropped_attributes)));
         let hotspot = hotspot.ok().filter(|_| identity.is_some());
         // CPU time before this instant belongs to no window.
         let cpu_time = target.process.cpu_time();
@@ -151,6 +168,7 @@ impl Jvms {
             hotspot,
             identity: identity.clone(),
             ended: None,
+            dropped_attributes,
             cpu_time,
             values: ValuesReader::default(),
         };

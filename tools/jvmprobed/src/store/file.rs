@@ -120,8 +120,13 @@ fn write_lines(stored: &Stored, to: &mut dyn Write) -> io::Result<()> {
     zip.write_all(b"\n")?;
     for jvm_data in jvms {
         let JvmData { cpu_ns, system_cpu_ns, .. } = *jvm_data;
-        let jvm = Jvm { identity: (*jvm_data.identity).clone(), cpu_ns, system_cpu_ns };
-        serde_json::to_writer(&mut zip, &jvm)?;
+        let line = |identity| serde_json::to_vec(&Jvm { identity, cpu_ns, system_cpu_ns });
+        let mut jvm = line((*jvm_data.identity).clone())?;
+        // The line cannot be left out, because profiles refer to JVMs by position.
+        if jvm.len() as u64 >= MAX_LINE {
+            jvm = line(jvm_data.identity.without_details())?;
+        }
+        zip.write_all(&jvm)?;
         zip.write_all(b"\n")?;
         for record in &jvm_data.pauses {
             let line = serde_json::to_vec(record)?;
@@ -318,6 +323,18 @@ mod tests {
             (again.window.end_ns, again.covered_ns, again.of),
             (u64::MAX, 3, vec!["a".to_owned()])
         );
+    }
+
+    #[test]
+    fn jvm_with_too_long_a_line_loses_attributes() {
+        let mut stored = stored(Vec::new());
+        let identity = Arc::make_mut(&mut stored.window.jvms[0].identity);
+        identity.attributes = [("a", "\\".repeat(1 << 20)), ("container.id", "c".into())]
+            .map(|(key, value)| (key.to_owned(), value))
+            .into();
+        let [profiles, lines] = encode_files(&stored);
+        let identity = &read(&profiles[..], &lines[..]).unwrap().window.jvms[0].identity;
+        assert_eq!((identity.attributes.len(), &*identity.tenant()), (1, "container/c"));
     }
 
     #[test]

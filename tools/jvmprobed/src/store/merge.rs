@@ -18,7 +18,7 @@ use libjvmprobe::{
 };
 
 use crate::{
-    stops::{AllStops, share_of},
+    stops::{AllStops, share_of, shrink_fairly},
     store::file::Stored,
     thread_dump::{self, ThreadDump},
     window::{HostTicks, JvmData, Window},
@@ -41,6 +41,9 @@ const MAX_STOPS: usize = 16 << 20;
 const MAX_MERGED_DUMPS: usize = 16 << 20;
 /// Maximum memory for the thread dumps of a window that is not merged yet, in bytes.
 pub const MAX_UNMERGED_DUMPS: usize = 4 << 20;
+
+/// Maximum length of the identities of all JVMs of a window as JSON, in bytes.
+pub const MAX_IDENTITIES: usize = 64 << 20;
 
 /// Successive windows that are to be merged. Records of stops are bounded as windows are added, so that the
 /// records of a host with many stops are never all in memory at once.
@@ -83,7 +86,8 @@ impl Parts {
         let mut merged = merge(take(&mut self.windows), self.slot_ns);
         let stacks = bound(&mut merged.window.jvms, MAX_MERGED);
         let dumps = thread_dump::bound(&mut merged.window.jvms, MAX_MERGED_DUMPS);
-        for (tenant, lost) in stacks.into_iter().chain(dumps) {
+        let attributes = bound_identities(&mut merged.window.jvms, MAX_IDENTITIES);
+        for (tenant, lost) in stacks.into_iter().chain(dumps).chain(attributes) {
             *self.limited.entry(tenant).or_default() += lost;
         }
         merged
@@ -251,6 +255,23 @@ pub fn bound(jvms: &mut [JvmData], max: usize) -> Limited {
     limited
 }
 
+/// Drops attributes until the identities of all JVMs have at most about `max` bytes as JSON, so that one tenant's JVMs
+/// cannot make the window too large for the reader. An identity that exceeds its share keeps the attributes that
+/// determine the tenant. Returns the number of lost attributes by tenant.
+pub fn bound_identities(jvms: &mut [JvmData], max: usize) -> Limited {
+    let identities = jvms.iter_mut().map(|jvm| (jvm.identity.tenant(), &mut jvm.identity));
+    shrink_fairly(
+        identities,
+        max,
+        |identity| identity.json_size(),
+        |identity, _| {
+            let before = identity.attributes.len();
+            *identity = Arc::new(identity.without_details());
+            (before - identity.attributes.len()) as u64
+        },
+    )
+}
+
 /// Returns the memory that the profiles of some JVMs take, in bytes.
 fn size(jvms: &[JvmData]) -> usize {
     jvms.iter().map(size_of).sum()
@@ -291,6 +312,23 @@ mod tests {
 
     fn total_samples(jvm_data: &JvmData) -> u64 {
         jvm_data.profiles.iter().map(Profile::total).sum()
+    }
+
+    #[test]
+    fn tenant_with_excessive_attributes_loses_only_its_own() {
+        let jvm = |container: &str, bytes: usize| {
+            let mut jvm_data = jvm_data(1, container, 0);
+            let identity = Arc::make_mut(&mut jvm_data.identity);
+            identity.attributes.insert("a".into(), "x".repeat(bytes));
+            jvm_data
+        };
+        let mut jvms: Vec<_> = (0..20).map(|_| jvm("noisy", 1000)).collect();
+        jvms.push(jvm("quiet", 2000));
+        let limited = bound_identities(&mut jvms, 10_000);
+        assert_eq!(limited, Limited::from([("container/noisy".into(), 20)]));
+        assert!(jvms[..20].iter().all(|jvm| &*jvm.identity.tenant() == "container/noisy"));
+        assert_eq!(jvms[20].identity.attributes.len(), 2);
+        assert!(bound_identities(&mut jvms, 10_000).is_empty());
     }
 
     #[test]

@@ -134,6 +134,8 @@ impl Store {
         self.add_limited(merge::bound(&mut stored.window.jvms, merge::MAX_UNMERGED));
         let max = merge::MAX_UNMERGED_DUMPS;
         self.add_limited(thread_dump::bound(&mut stored.window.jvms, max));
+        let max = merge::MAX_IDENTITIES;
+        self.add_limited(merge::bound_identities(&mut stored.window.jvms, max));
         match self.write(Level::Unmerged, &stored) {
             Ok(_) => {
                 self.counts.written += 1;
