@@ -105,7 +105,7 @@ impl Writer {
         let kinds = kinds(profile);
         let mut rest = &profile.samples[..];
         while !rest.is_empty() {
-            self.size += 200 + identity.attributes.len() * 50;
+            self.size += 200;
             let mut profiles: Vec<_> = kinds.iter().map(|kind| self.begin(profile, kind)).collect();
             let mut added = 0;
             for sample in rest {
@@ -142,8 +142,10 @@ impl Writer {
         self.last = jvm;
         self.header.parts.push(samples);
         let scoped = ScopeProfiles { scope: Some(scope()), profiles, ..ScopeProfiles::default() };
+        let resource = resource(identity);
+        self.size += resource.encoded_len();
         self.resources.push(ResourceProfiles {
-            resource: Some(resource(identity)),
+            resource: Some(resource),
             scope_profiles: vec![scoped],
             ..ResourceProfiles::default()
         });
@@ -324,6 +326,21 @@ pub(crate) mod tests {
         let link = &dictionary.link_table[1];
         assert_eq!((&link.trace_id[..], &link.span_id[..]), (&[7; 16][..], &[9; 8][..]));
         assert!(dictionary.link_table[0].trace_id.is_empty());
+    }
+
+    #[test]
+    fn long_attributes_do_not_make_a_request_too_long() {
+        let mut all = Window::default();
+        for pid in 1..=40 {
+            let mut jvm = window(1).jvms.remove(0);
+            let identity = Arc::make_mut(&mut jvm.identity);
+            identity.pid = pid;
+            identity.attributes.insert("a".into(), "x".repeat(100_000));
+            all.jvms.push(jvm);
+        }
+        let requests = requests(&all);
+        assert!(requests.iter().all(|(_, body)| decode(body).encoded_len() < 3 << 20));
+        assert_eq!(requests.iter().map(|(header, _)| header.parts.len()).sum::<usize>(), 40);
     }
 
     #[test]
