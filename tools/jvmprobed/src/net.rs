@@ -21,6 +21,9 @@ use tokio::{
 
 use crate::metrics::server::cost::Allowance;
 
+/// Maximum number of helper threads, which run only while they are used. Each target may wait for its disk.
+const MAX_HELPERS: usize = 16;
+
 /// A thread with a tokio runtime.
 #[derive(Debug)]
 pub struct Net {
@@ -56,7 +59,7 @@ impl Net {
     fn with(mut builder: Builder, name: &str) -> io::Result<Self> {
         // A thread inherits the capabilities of the thread that starts it, and that thread may have some.
         builder.on_thread_start(|| keep_only(Rights::empty()));
-        let runtime = builder.enable_all().max_blocking_threads(2).build()?;
+        let runtime = builder.enable_all().max_blocking_threads(MAX_HELPERS).build()?;
         let handle = runtime.handle().clone();
         let (stop, stopped) = oneshot::channel();
         let thread = thread::Builder::new().name(name.into()).spawn(move || {

@@ -17,7 +17,7 @@ use serde_json::json;
 use tokio::{
     sync::Notify,
     task::spawn_blocking,
-    time::{sleep, timeout_at},
+    time::{sleep, timeout, timeout_at},
 };
 
 use crate::{
@@ -35,6 +35,8 @@ use crate::{
 
 /// Maximum number of different errors that are logged between two accepted requests.
 const MAX_ERRORS: usize = 10;
+/// Maximum time to wait at the end for a thread that writes to the queue.
+const MAX_END: Duration = Duration::from_secs(1);
 
 /// A target with its queue and state.
 #[derive(Debug)]
@@ -120,7 +122,7 @@ impl Sender {
 
     /// Adds a request to the queue.
     pub fn enqueue(&self, header: Header, body: Vec<u8>) {
-        self.queue().push(header, body);
+        lock(&self.queue).push(header, body);
         self.request_queued.notify_one();
     }
 
@@ -150,12 +152,14 @@ impl Sender {
         self.is_ending.store(true, Ordering::Relaxed);
         let all = async { while matches!(self.send_oldest().await, Sent::One) {} };
         let _ = timeout_at(until.into(), all).await;
-        self.queue().end();
+        let _ = timeout(MAX_END, self.with_queue(Queue::end)).await;
     }
 
     async fn send_oldest(&self) -> Sent {
         let _guard = self.send_lock.lock().await;
-        let Some(entry) = self.queue().oldest() else { return Sent::Nothing };
+        let Some(entry) = self.with_queue(Queue::oldest).await.flatten() else {
+            return Sent::Nothing;
+        };
         let (number, header) = (entry.number, entry.header.clone());
         let bytes = entry.body.len() as u64;
         // If a time limit cancels this future here, the entry stays in the queue.
@@ -173,8 +177,8 @@ impl Sender {
             Outcome::Failed(message) => {
                 self.ledger.add_request("later");
                 let accepted = self.ledger.read().requests.get("taken").copied().unwrap_or(0);
-                let refused = self.queue().mark_failed(number, accepted);
-                match refused {
+                let refused = self.with_queue(move |queue| queue.mark_failed(number, accepted));
+                match refused.await.flatten() {
                     Some(number) => self.split_or_drop(number, &header, &message).await,
                     None => self.log_error(message),
                 }
@@ -182,12 +186,12 @@ impl Sender {
             }
             Outcome::Later(after, message) => {
                 self.ledger.add_request("later");
-                self.queue().retry_later();
+                self.with_queue(Queue::retry_later).await;
                 self.log_error(message);
                 return Sent::Later(after);
             }
         }
-        self.queue().remove_finished(number);
+        self.with_queue(move |queue| queue.remove_finished(number)).await;
         Sent::One
     }
 
@@ -199,14 +203,12 @@ impl Sender {
             Transport::Otlp(..) => otlp::profiles::split,
             Transport::Dir(_) => |_, _| None,
         };
-        let queue = Arc::clone(&self.queue);
-        // The disk may be slow, and other tasks need this thread.
-        let is_split = spawn_blocking(move || lock(&queue).split(number, split)).await;
-        if is_split.unwrap_or(false) {
+        let is_split = self.with_queue(move |queue| queue.split(number, split)).await;
+        if is_split == Some(true) {
             return;
         }
         self.ledger.add_dropped(reason::REFUSED, 1, header.samples);
-        self.queue().remove_finished(number);
+        self.with_queue(move |queue| queue.remove_finished(number)).await;
         let values = json!({"target": self.address.to_string(), "samples": header.samples});
         log::warn!(
             dropped:serde = values;
@@ -265,8 +267,14 @@ impl Sender {
         }
     }
 
-    fn queue(&self) -> MutexGuard<'_, Queue> {
-        lock(&self.queue)
+    /// Calls `run` with the queue in a helper thread, because the disk may be slow, and the tasks for other targets and
+    /// for signals need this thread. Returns `None` if the runtime is ending.
+    async fn with_queue<T: Send + 'static>(
+        &self,
+        run: impl FnOnce(&mut Queue) -> T + Send + 'static,
+    ) -> Option<T> {
+        let queue = Arc::clone(&self.queue);
+        spawn_blocking(move || run(&mut lock(&queue))).await.ok()
     }
 }
 
@@ -276,10 +284,34 @@ fn lock(queue: &Mutex<Queue>) -> MutexGuard<'_, Queue> {
 
 /// Result of an attempt.
 enum Sent {
-    /// The queue is empty.
+    /// The queue is empty, or the runtime is ending.
     Nothing,
     /// A request was delivered, split or dropped.
     One,
     /// The request must be sent again, after this time if the target gave one.
     Later(Option<Duration>),
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+
+    #[test]
+    fn network_thread_does_not_wait_for_the_queue() {
+        let folder = tempfile::tempdir().unwrap();
+        let net = Net::start().unwrap();
+        let options = Options::new(format!("dir={}", folder.path().display()).parse().unwrap());
+        let sender = Sender::open(&net, &options, folder.path(), retry::Limits::default());
+        let sender = Arc::new(sender.unwrap());
+        // A thread that writes to a disk that hangs holds the lock.
+        let writing = lock(&sender.queue);
+        let task = Arc::clone(&sender);
+        net.spawn(async move { task.run().await });
+        let (done, is_done) = mpsc::channel();
+        net.spawn(async move { _ = done.send(()) });
+        assert!(is_done.recv_timeout(Duration::from_secs(30)).is_ok());
+        drop(writing);
+    }
 }
