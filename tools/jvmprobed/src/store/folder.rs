@@ -215,6 +215,11 @@ impl Folder {
         Ok(fd.into())
     }
 
+    /// Returns whether there is a subdirectory of this name.
+    pub fn has_dir(&self, name: &str) -> bool {
+        open_inner(&self.fd, name).is_ok()
+    }
+
     /// Returns the approximate disk space of a subdirectory with its files, in bytes.
     pub fn size(&self, dir: &str) -> u64 {
         /// Size of a directory, and the unit in which files take space.

@@ -148,7 +148,7 @@ impl StoreReader {
             for name in self.names()?.into_iter().filter(&is_wanted) {
                 match read(name) {
                     Ok(window) => found(Found::Window(window))?,
-                    Err(e) if e.kind() == io::ErrorKind::NotFound && tries < MAX_TRIES => {
+                    Err(e) if is_gone(&self.0, name, &e) && tries < MAX_TRIES => {
                         tries += 1;
                         found(Found::Changed)?;
                         continue 'again;
@@ -225,13 +225,19 @@ pub fn replaced(folder: &Folder, names: &[Name]) -> io::Result<HashMap<Name, Vec
                 let of = header.of.iter().filter_map(|name| Name::parse(name)).collect();
                 replaced.insert(name, of);
             }
-            Err(e) if e.kind() == io::ErrorKind::NotFound => return Err(e),
+            Err(e) if is_gone(folder, name, &e) => return Err(e),
             // A damaged window replaces no other window. The error is reported when the damaged window is
             // read.
             Err(_) => {}
         }
     }
     Ok(replaced)
+}
+
+/// Returns whether a window could not be read because it was removed meanwhile. A window whose files are missing, but
+/// not its directory, is damaged.
+fn is_gone(folder: &Folder, name: Name, error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::NotFound && !folder.has_dir(&name.to_string())
 }
 
 /// Reads a window.
@@ -243,4 +249,43 @@ pub fn read(folder: &Folder, name: Name) -> io::Result<Stored> {
     let lines = folder.file(Some(&name), file::LINES)?;
     let profiles = folder.file(Some(&name), file::PROFILES)?;
     file::read(profiles, lines)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, time::Duration};
+
+    use super::*;
+    use crate::{
+        store::{Store, folder::DEFAULT_MODE},
+        window::Window,
+    };
+
+    #[test]
+    fn window_without_its_lines_is_ignored_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = Folder::open_to_write(dir.path(), DEFAULT_MODE).unwrap();
+        let put = |level, begin_ns, end_ns, of: &[Name]| {
+            let window = Window { begin_ns, end_ns, ..Window::default() };
+            let of = of.iter().map(Name::to_string).collect();
+            let name = Name::new(level, begin_ns, end_ns);
+            let stored = Stored { window, covered_ns: 1, of };
+            file::write(&stored, |files| folder.put(&name.to_string(), files)).unwrap();
+            name
+        };
+        // A crash left a window that was merged into another one.
+        let part = put(Level::Unmerged, 1_000_000, 2_000_000, &[]);
+        put(Level::Minutes, 1_000_000, 3_000_000, &[part]);
+        let damaged = put(Level::Minutes, 5_000_000, 6_000_000, &[]);
+        fs::remove_file(dir.path().join(damaged.to_string()).join(file::LINES)).unwrap();
+        drop(folder);
+        let begins = || -> Vec<_> {
+            let windows = StoreReader::open(dir.path()).unwrap().read(0, u64::MAX).unwrap();
+            windows.iter().map(|stored| (stored.window.begin_ns, stored.window.end_ns)).collect()
+        };
+        assert_eq!(begins(), [(1_000_000, 3_000_000)]);
+        drop(Store::open(dir.path(), Duration::from_secs(1), 1 << 30).unwrap());
+        assert!(!dir.path().join(part.to_string()).exists());
+        assert_eq!(begins(), [(1_000_000, 3_000_000)]);
+    }
 }
