@@ -129,8 +129,14 @@ impl Sender {
     /// Sends queued requests until [`Self::flush`] is called. The caller of `flush` also aborts this task.
     pub(super) async fn run(&self) {
         let mut backoff = Backoff::new(self.retry);
-        while !self.is_ending.load(Ordering::Relaxed) {
-            let wait = match self.send_oldest().await {
+        loop {
+            let guard = self.send_lock.lock().await;
+            if self.is_ending.load(Ordering::Relaxed) {
+                break;
+            }
+            let sent = self.send_oldest().await;
+            drop(guard);
+            let wait = match sent {
                 Sent::Nothing => {
                     self.request_queued.notified().await;
                     continue;
@@ -150,13 +156,16 @@ impl Sender {
     /// counted.
     pub(super) async fn flush(&self, until: Instant) {
         self.is_ending.store(true, Ordering::Relaxed);
-        let all = async { while matches!(self.send_oldest().await, Sent::One) {} };
+        let all = async {
+            let _guard = self.send_lock.lock().await;
+            while matches!(self.send_oldest().await, Sent::One) {}
+        };
         let _ = timeout_at(until.into(), all).await;
         let _ = timeout(MAX_END, self.with_queue(Queue::end)).await;
     }
 
+    /// Sends the oldest request. The caller holds `send_lock`.
     async fn send_oldest(&self) -> Sent {
-        let _guard = self.send_lock.lock().await;
         let Some(entry) = self.with_queue(Queue::oldest).await.flatten() else {
             return Sent::Nothing;
         };
