@@ -7,7 +7,7 @@ use std::{
     fs::{self, File, OpenOptions},
     io::{self, Write},
     os::unix::fs::OpenOptionsExt,
-    path::Path,
+    path::{Path, PathBuf},
 };
 
 use libjvmprobe::{render::formats::pprof, stack::profile::Profile};
@@ -65,10 +65,36 @@ pub fn send(folder: &Path, header: &Header, body: &[u8]) -> Outcome {
     }
 }
 
+/// Returns the path of a new file. If the clock was set back, another window may have the same name, so the name gets a
+/// number. Returns `None` if an earlier attempt has already written the file.
+fn free_path(folder: &Path, name: &str, body: &[u8]) -> io::Result<Option<PathBuf>> {
+    /// Maximum number of windows with the same name.
+    const MAX_NUMBER: u32 = 100;
+    let (stem, ending) = name.split_once('.').unwrap_or((name, ""));
+    for number in 1..=MAX_NUMBER {
+        let path = match number {
+            1 => folder.join(name),
+            _ => folder.join(format!("{stem}-{number}.{ending}")),
+        };
+        match fs::symlink_metadata(&path) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Some(path)),
+            Err(e) => return Err(e),
+            Ok(found) if found.is_file() && found.len() == body.len() as u64 => {
+                if fs::read(&path)? == body {
+                    return Ok(None);
+                }
+            }
+            Ok(_) => {}
+        }
+    }
+    Err(io::Error::new(io::ErrorKind::AlreadyExists, "too many files have the same name"))
+}
+
 fn write(folder: &Path, name: &str, body: &[u8]) -> io::Result<()> {
     if name.is_empty() || name.contains('/') {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a file name"));
     }
+    let Some(path) = free_path(folder, name, body)? else { return Ok(()) };
     let temporary = folder.join(format!(".{name}.tmp"));
     let written = (|| {
         let mut file = OpenOptions::new()
@@ -80,7 +106,7 @@ fn write(folder: &Path, name: &str, body: &[u8]) -> io::Result<()> {
             .open(&temporary)?;
         file.write_all(body)?;
         file.sync_all()?;
-        fs::rename(&temporary, folder.join(name))?;
+        fs::rename(&temporary, path)?;
         File::open(folder)?.sync_all()
     })();
     if written.is_err() {
@@ -129,6 +155,11 @@ mod tests {
             )
         };
         assert_eq!(text, line(7) + &line(8));
+        // A repeated attempt writes nothing. Another window of the same second gets another name.
+        assert_eq!(send(folder.path(), &files[0].0, &files[0].1), Outcome::accepted());
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+        assert_eq!(send(folder.path(), &files[0].0, b"other"), Outcome::accepted());
+        assert_eq!(fs::read(folder.path().join("etc-pass-wd-7-5-2.jsonl")).unwrap(), b"other");
         let gone = folder.path().join("gone");
         assert!(matches!(send(&gone, &files[0].0, b""), Outcome::Later(..)));
     }
