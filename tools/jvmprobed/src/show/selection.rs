@@ -272,7 +272,10 @@ pub(super) fn cut_out(stored: &mut Stored, period: Span) -> Part {
         (jvm_data.cpu_ns, jvm_data.system_cpu_ns) = (None, None);
     }
     // Round to complete time slots, or to the complete window if there are none.
-    let (from, until) = (from_ns.max(begin_ns) - begin_ns, until_ns.min(end_ns) - begin_ns);
+    // The name of a window has its begin and end in milliseconds, so a window may be selected that begins up to one
+    // millisecond after the period.
+    let from = from_ns.max(begin_ns) - begin_ns;
+    let until = until_ns.min(end_ns).saturating_sub(begin_ns);
     for profile in stored.window.jvms.iter().flat_map(|jvm_data| &jvm_data.profiles) {
         let slot_ns = profile.slot_ns;
         if (1..=(until_ns - from_ns) / SLOTS).contains(&slot_ns) {
@@ -324,5 +327,20 @@ fn names_of<'a>(all: impl Iterator<Item = &'a Arc<Identity>>) -> String {
         0 if listed.is_empty() => "none".into(),
         0 => listed.join(", "),
         more => format!("{}, and {more} more", listed.join(", ")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn window_that_begins_after_the_period_is_empty() {
+        let mut profile = Profile::default();
+        profile.slot_ns = 10;
+        let jvms = vec![JvmData { profiles: vec![profile], ..JvmData::default() }];
+        let window = Window { begin_ns: 1_000, end_ns: 2_000, jvms, ..Window::default() };
+        let part = cut_out(&mut Stored { window, covered_ns: 1_000, of: Vec::new() }, (900, 999));
+        assert_eq!(part.widened.into_values().collect::<Vec<_>>(), [(1_000, 1_000)]);
     }
 }
