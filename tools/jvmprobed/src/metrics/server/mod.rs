@@ -471,7 +471,7 @@ fn metrics_and_health<B>(
 fn metrics(headers: &HeaderMap, cache: &Arc<Cache>) -> Response<Full<Bytes>> {
     let header_text = |name| headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or("");
     let exposition = Exposition::accepted(header_text(header::ACCEPT));
-    let is_gzip = header_text(header::ACCEPT_ENCODING).contains("gzip");
+    let is_gzip = accepts_gzip(header_text(header::ACCEPT_ENCODING));
     let Ok((body, is_new)) = cache.get(exposition, is_gzip) else {
         return plain(StatusCode::INTERNAL_SERVER_ERROR, "failed to write the metrics\n");
     };
@@ -492,6 +492,17 @@ fn metrics(headers: &HeaderMap, cache: &Arc<Cache>) -> Response<Full<Bytes>> {
     let answer = answer.body(Full::new(body));
     answer.unwrap_or_else(|_| {
         plain(StatusCode::INTERNAL_SERVER_ERROR, "failed to build the answer\n")
+    })
+}
+
+/// Returns whether an `Accept-Encoding` header allows gzip: RFC 9110, 12.5.3. A weight of 0 excludes an encoding.
+fn accepts_gzip(header: &str) -> bool {
+    header.split(',').any(|encoding| {
+        let mut parts = encoding.split(';').map(str::trim);
+        parts.next().is_some_and(|name| name.eq_ignore_ascii_case("gzip"))
+            && parts.all(|part| {
+                part.strip_prefix("q=").is_none_or(|q| q.parse().is_ok_and(|q: f32| q > 0.0))
+            })
     })
 }
 
@@ -521,6 +532,16 @@ mod tests {
         assert_eq!(status(), 200);
         *health.last_report.lock().unwrap() = Instant::now().checked_sub(2 * MAX_REPORT_AGE);
         assert_eq!(status(), 503);
+    }
+
+    #[test]
+    fn gzip_is_sent_only_if_the_client_accepts_it() {
+        for header in ["gzip", "deflate, GZIP", "br;q=1.0,gzip;q=0.5", "gzip; q=1"] {
+            assert!(accepts_gzip(header), "{header}");
+        }
+        for header in ["", "identity", "gzip;q=0", "br, gzip; q=0.000", "notgzip"] {
+            assert!(!accepts_gzip(header), "{header}");
+        }
     }
 
     #[test]
