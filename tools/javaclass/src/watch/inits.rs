@@ -15,8 +15,11 @@ use libjvmprobe::stack::{
 
 /// Maximum number of initialisations kept.
 const MAX_INITS: u64 = 1_000_000;
-/// Length of a time slot, and maximum depth of nested initialisers.
+/// Minimum length of a time slot.
 const SLOT_NS: u64 = 1_000_000;
+/// Approximate maximum number of time slots, each of 16 bytes. If initialisations take longer, time slots become longer.
+const MAX_SLOTS: u64 = 1 << 20;
+/// Maximum depth of nested initialisers.
 const MAX_DEPTH: usize = 1024;
 
 /// Profile of the initialisations of all JVMs.
@@ -48,7 +51,6 @@ impl Inits {
         let mut profile = Profile::default();
         profile.measure = Measure::Elapsed("init".into());
         profile.begin_unix_ns = begin_unix_ns;
-        profile.slot_ns = SLOT_NS;
         Self { profile, begin, count: 0, threads: HashMap::new() }
     }
 
@@ -74,6 +76,10 @@ impl Inits {
         self.profile.duration_ns = now.saturating_sub(self.begin);
         let mut threads: Vec<_> = self.threads.drain().collect();
         threads.sort_by_key(|(ids, _)| *ids);
+        let roots = threads.iter().flat_map(|(_, thread)| &thread.roots);
+        let total = roots.map(|init| init.end.saturating_sub(init.begin)).sum();
+        let slot_ns = slot_length(total);
+        self.profile.slot_ns = slot_ns;
         for ((pid, tid), Thread { name, roots }) in threads {
             let mut open: Vec<_> = roots.into_iter().map(|init| (Vec::new(), init)).collect();
             while let Some((mut stack, init)) = open.pop() {
@@ -84,13 +90,19 @@ impl Inits {
                 let mut from = begin;
                 for inner in &inner {
                     slots(
+                        slot_ns,
                         &mut times,
                         from.saturating_sub(self.begin),
                         inner.begin.saturating_sub(self.begin),
                     );
                     from = from.max(inner.end);
                 }
-                slots(&mut times, from.saturating_sub(self.begin), end.saturating_sub(self.begin));
+                slots(
+                    slot_ns,
+                    &mut times,
+                    from.saturating_sub(self.begin),
+                    end.saturating_sub(self.begin),
+                );
                 self.profile.samples.push(Sample {
                     count: times.iter().map(|(_, ns)| ns).sum(),
                     occurrences: 1,
@@ -106,12 +118,21 @@ impl Inits {
     }
 }
 
+/// Returns the length of time slots for initialisations that take this long in total.
+fn slot_length(total_ns: u64) -> u64 {
+    let mut slot_ns = SLOT_NS;
+    while total_ns / slot_ns > MAX_SLOTS {
+        slot_ns *= 2;
+    }
+    slot_ns
+}
+
 /// Adds an interval to the time slots that it spans.
-fn slots(times: &mut Times, begin: u64, end: u64) {
+fn slots(slot_ns: u64, times: &mut Times, begin: u64, end: u64) {
     let mut at = begin;
     while at < end {
-        let slot = at / SLOT_NS;
-        let until = end.min((slot + 1) * SLOT_NS);
+        let slot = at / slot_ns;
+        let until = end.min((slot + 1) * slot_ns);
         let slot = u32::try_from(slot).unwrap_or(u32::MAX);
         match times.last_mut() {
             Some((last, ns)) if *last == slot => *ns += until - at,
@@ -154,6 +175,19 @@ mod tests {
         assert_eq!(actual, expected.map(|(tid, stack, ms)| (tid, stack.to_owned(), ms)));
         let a = profile.samples.iter().find(|sample| sample.count == 4 * MS).unwrap();
         assert_eq!(a.times, [(1, MS), (4, MS), (6, MS), (7, MS)]);
+    }
+
+    #[test]
+    fn long_initialisations_have_longer_time_slots() {
+        let (mut inits, hour) = (Inits::new(0, 0), 3_600_000 * MS);
+        for tid in 1..=2 {
+            inits.add((1, tid), "main", "Main", hour, hour);
+        }
+        let profile = inits.into_profile(hour);
+        assert_eq!(profile.slot_ns, 8 * MS);
+        let slots: usize = profile.samples.iter().map(|sample| sample.times.len()).sum();
+        assert!(slots as u64 <= MAX_SLOTS, "{slots}");
+        assert!(profile.samples.iter().all(|sample| sample.count == hour));
     }
 
     #[test]
