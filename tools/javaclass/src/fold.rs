@@ -1,6 +1,9 @@
 //! Combines hidden classes with the same name and loader, because a program may create millions.
 
-use std::collections::BTreeMap;
+use std::{
+    collections::{BTreeMap, HashMap, btree_map::Entry},
+    mem::take,
+};
 
 use crate::record::{Class, Method};
 
@@ -14,7 +17,37 @@ const OTHERS: &str = "(other hidden classes)";
 /// Hidden classes by name and loader.
 #[derive(Debug, Default)]
 pub struct Folded {
-    classes: BTreeMap<(String, Option<String>), Class>,
+    classes: BTreeMap<(String, Option<String>), Combined>,
+}
+
+/// Hidden classes of one name and loader.
+#[derive(Debug)]
+struct Combined {
+    /// The classes, without methods.
+    class: Class,
+    /// The methods without name and descriptor, each with its position, by name and descriptor.
+    methods: HashMap<(String, String), (usize, Method)>,
+}
+
+impl Combined {
+    fn add_methods(&mut self, methods: Vec<Method>, max: usize) {
+        for mut method in methods {
+            let key = (take(&mut method.name), take(&mut method.descriptor));
+            let position = self.methods.len();
+            match self.methods.get_mut(&key) {
+                Some((_, known)) => join_method(known, method),
+                None if position < max => _ = self.methods.insert(key, (position, method)),
+                None => {}
+            }
+        }
+    }
+
+    fn into_class(self) -> Class {
+        let mut methods: Vec<_> = self.methods.into_iter().collect();
+        methods.sort_unstable_by_key(|(_, (position, _))| *position);
+        let named = |((name, descriptor), (_, method))| Method { name, descriptor, ..method };
+        Class { list: methods.into_iter().map(named).collect(), ..self.class }
+    }
 }
 
 impl Folded {
@@ -27,15 +60,23 @@ impl Folded {
             (class.loader, class.loader_name, class.loader_id) = (None, None, None);
             class.list = Vec::new();
         }
-        match self.classes.get_mut(&key(&class)) {
-            Some(known) => join(known, class),
-            None => _ = self.classes.insert(key(&class), class),
+        let methods = take(&mut class.list);
+        match self.classes.entry(key(&class)) {
+            Entry::Occupied(known) => {
+                let known = known.into_mut();
+                join(&mut known.class, class);
+                known.add_methods(methods, MAX_METHODS);
+            }
+            // All methods of the first class are kept.
+            Entry::Vacant(entry) => entry
+                .insert(Combined { class, methods: HashMap::new() })
+                .add_methods(methods, usize::MAX),
         }
     }
 
     /// Returns the combined classes.
     pub fn into_classes(self) -> impl Iterator<Item = Class> {
-        self.classes.into_values()
+        self.classes.into_values().map(Combined::into_class)
     }
 }
 
@@ -67,15 +108,6 @@ fn join(known: &mut Class, other: Class) {
     if rank(other.state) > rank(known.state) {
         known.state = other.state;
     }
-    for method in other.list {
-        let same = |m: &&mut Method| m.name == method.name && m.descriptor == method.descriptor;
-        let has_capacity = known.list.len() < MAX_METHODS;
-        match known.list.iter_mut().find(same) {
-            Some(known) => join_method(known, method),
-            None if has_capacity => known.list.push(method),
-            None => {}
-        }
-    }
 }
 
 fn join_method(known: &mut Method, other: Method) {
@@ -94,6 +126,47 @@ fn join_method(known: &mut Method, other: Method) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{origin::Kind, record::MethodCounts};
+
+    #[test]
+    fn methods_of_one_name_are_combined_in_order() {
+        let method = |number: usize, usage, counted| Method {
+            name: format!("m{number}"),
+            descriptor: "()V".into(),
+            usage,
+            why: None,
+            counted,
+            compiled: false,
+        };
+        let class = |list| Class {
+            pid: 1,
+            class: "a.B$$Lambda$14".into(),
+            classes: 1,
+            hidden: true,
+            origin_kind: Kind::Unknown,
+            origin: String::new(),
+            origin_by_name: false,
+            module: None,
+            loader: None,
+            loader_name: None,
+            loader_id: None,
+            state: "loaded",
+            initializer: None,
+            archived: false,
+            redefined: None,
+            bytes: 8,
+            counts: MethodCounts::default(),
+            list,
+        };
+        let mut folded = Folded::default();
+        folded.add(class(vec![method(2, "not called", 0), method(1, "called", 3)]));
+        folded.add(class((0..2000).map(|number| method(number, "called", 4)).collect()));
+        let [class] = &folded.into_classes().collect::<Vec<_>>()[..] else { panic!() };
+        assert_eq!((&*class.class, class.classes, class.bytes), ("a.B$$Lambda", 2, 16));
+        let shown: Vec<_> = class.list.iter().map(|m| (&*m.name, m.usage, m.counted)).collect();
+        let expected = [("m2", "called", 4), ("m1", "called", 7), ("m0", "called", 4)];
+        assert_eq!((&shown[..3], shown.len()), (&expected[..], MAX_METHODS));
+    }
 
     #[test]
     fn host_drops_the_number_of_a_lambda_class() {
