@@ -4,9 +4,6 @@
 #[path = "../../../tools/jvmprobed/src/store/profiles.rs"]
 #[allow(dead_code)]
 mod profiles;
-#[path = "../../../tools/jvmprobed/src/store/spans.rs"]
-#[allow(dead_code)]
-mod spans;
 
 use libjvmprobe::stack::{
     Frame, Kind,
@@ -52,7 +49,6 @@ libfuzzer_sys::fuzz_target!(
         profiles::encode(&written).unwrap();
         let mut joined = join(all.into_iter().map(|(_, profile)| profile).collect(), 0);
         joined.merge(false);
-        let _ = spans::decode(joined.samples.iter_mut(), bytes);
         joined.restrict_to(joined.begin_unix_ns, joined.begin_unix_ns.saturating_add(1 << 34));
     }
 );

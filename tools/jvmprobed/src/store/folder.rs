@@ -28,8 +28,9 @@ use crate::store::name::Name;
 
 /// Version of the files in a directory. A change of the format must increase this number if older and newer
 /// versions of this program then cannot read each other's files. Since version 2, profiles are in the
-/// encoding of [`crate::store::profiles`]; before, they were in pprof's format.
-pub const VERSION: u32 = 2;
+/// encoding of [`crate::store::profiles`]; before, they were in pprof's format. Since version 3, this encoding contains the
+/// trace contexts of samples.
+pub const VERSION: u32 = 3;
 
 /// Name of the file that contains the version.
 const VERSION_FILE: &str = "version";

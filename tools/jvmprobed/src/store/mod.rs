@@ -6,7 +6,6 @@
 //! | [`name`] | names of windows |
 //! | [`file`](mod@file) | a window as files |
 //! | [`profiles`] | the file of a window's profiles |
-//! | [`spans`] | trace contexts of the samples, in the same file |
 //! | [`merge`](mod@merge) | merges windows into a coarser one |
 //! | [`keep`] | decides which windows are merged and dropped, by age and size |
 //! | [`reader`] | reading, while the daemon writes |
@@ -18,7 +17,6 @@ pub mod merge;
 pub mod name;
 pub mod profiles;
 pub mod reader;
-pub mod spans;
 
 use std::{
     collections::{BTreeMap, HashMap},

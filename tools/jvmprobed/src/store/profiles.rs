@@ -4,11 +4,11 @@
 //! |---|---|
 //! | list of strings | each text once; records refer to it by position in this list |
 //! | list of `FrameRecord` | each frame of all profiles once |
+//! | list of [`SpanContext`] | each trace context of all samples once |
 //! | list of profiles | each a `ProfileHeader` and a list of samples |
 //!
 //! A sample is a `SampleRecord`, a list of positions of frames, outermost first, and a list of time slots. A
-//! list is the number of its elements, then the elements. Encoding: postcard.jamesmunns.com/wire-format. The trace contexts
-//! of the samples follow: see [`super::spans`].
+//! list is the number of its elements, then the elements. Encoding: postcard.jamesmunns.com/wire-format.
 //!
 //! A file is read as if an attacker had written it: its size and the memory for its content are bounded, and
 //! each position in a list is checked.
@@ -16,20 +16,19 @@
 use std::{
     collections::HashMap,
     hash::Hash,
-    io::{self, BufReader, Read, Write},
+    io::{self, Read, Write},
     mem::take,
     sync::Arc,
 };
 
-use flate2::{Compression, bufread::GzDecoder, write::GzEncoder};
+use flate2::{Compression, read::GzDecoder, write::GzEncoder};
 use libjvmprobe::stack::{
     Frame, Kind,
     profile::{FrameId, Measure, Profile, Sample},
+    span::SpanContext,
     times::merge_slots,
 };
 use serde::{Deserialize, Serialize};
-
-use super::spans;
 
 /// Maximum size of a file before compression, in bytes.
 const MAX_BYTES: usize = 64 << 20;
@@ -62,7 +61,8 @@ struct ProfileHeader {
     folded: u64,
 }
 
-/// A [`Sample`] without stack, time slots and trace context. Command and thread are positions in the list of strings.
+/// A [`Sample`] without stack and time slots. Command and thread are positions in the list of strings, and `span` is one in
+/// the list of contexts.
 #[derive(Deserialize, Serialize)]
 struct SampleRecord {
     pid: u32,
@@ -75,6 +75,7 @@ struct SampleRecord {
     unsure: bool,
     count: u64,
     things: u64,
+    span: Option<u32>,
 }
 
 /// Returns the memory of a frame, in bytes; `None` if one of its positions is not in the list of strings.
@@ -96,9 +97,7 @@ fn invalid(why: &str) -> io::Error {
 pub fn write(profiles: &[(u32, &Profile)], to: impl Write) -> io::Result<()> {
     let mut gzip = GzEncoder::new(to, Compression::default());
     gzip.write_all(&encode(profiles)?)?;
-    let mut to = gzip.finish()?;
-    spans::write(profiles.iter().map(|(_, profile)| *profile), &mut to)?;
-    to.flush()
+    gzip.finish()?.flush()
 }
 
 /// Reads profiles in the order in which they were written. Frames that are in no sample are dropped.
@@ -106,16 +105,12 @@ pub fn write(profiles: &[(u32, &Profile)], to: impl Write) -> io::Result<()> {
 /// # Errors
 /// Errors of the reader; [`io::ErrorKind::InvalidData`] for content that [`write`](fn@write) does not produce.
 pub fn read(from: impl Read) -> io::Result<Vec<(u32, Profile)>> {
-    let (mut bytes, mut from) = (Vec::new(), BufReader::new(from));
-    GzDecoder::new(&mut from).take(MAX_BYTES as u64 + 1).read_to_end(&mut bytes)?;
+    let mut bytes = Vec::new();
+    GzDecoder::new(from).take(MAX_BYTES as u64 + 1).read_to_end(&mut bytes)?;
     if bytes.len() > MAX_BYTES {
         return Err(invalid("its profiles are too large"));
     }
-    let mut profiles =
-        decode(&bytes).ok_or_else(|| invalid("its profiles are damaged or too large"))?;
-    let samples = profiles.iter_mut().flat_map(|(_, profile)| &mut profile.samples);
-    spans::read(samples, from)?;
-    Ok(profiles)
+    decode(&bytes).ok_or_else(|| invalid("its profiles are damaged or too large"))
 }
 
 /// Returns the content of a file with these profiles, before compression.
@@ -124,6 +119,7 @@ pub fn read(from: impl Read) -> io::Result<Vec<(u32, Profile)>> {
 /// [`io::ErrorKind::InvalidData`] if [`decode`] would refuse it as too large.
 pub fn encode<'a>(profiles: &[(u32, &'a Profile)]) -> io::Result<Vec<u8>> {
     let (mut strings, mut frames) = (List::<&'a str>::new(), List::new());
+    let mut contexts = List::new();
     // Profiles are encoded to a second buffer, because the lists of strings and frames are complete only
     // after the last profile.
     let mut rest = Vec::new();
@@ -163,6 +159,7 @@ pub fn encode<'a>(profiles: &[(u32, &'a Profile)]) -> io::Result<Vec<u8>> {
                 unsure: sample.unsure,
                 count: sample.count,
                 things: sample.occurrences,
+                span: sample.span.map(|span| contexts.position(span)),
             };
             let stack: Vec<_> = sample.stack.iter().map(|&id| positions[id as usize]).collect();
             put(&mut rest, (record, stack, &sample.times))?;
@@ -174,10 +171,12 @@ pub fn encode<'a>(profiles: &[(u32, &'a Profile)]) -> io::Result<Vec<u8>> {
     let memory = sizes.sum::<usize>()
         + frame_sizes.sum::<usize>()
         + positions
-        + STRING * strings.elements.len();
+        + STRING * strings.elements.len()
+        + size_of::<SpanContext>() * contexts.elements.len();
     let mut bytes = Vec::new();
     put(&mut bytes, &strings.elements)?;
     put(&mut bytes, &frames.elements)?;
+    put(&mut bytes, &contexts.elements)?;
     if memory > MAX_MEMORY || bytes.len() + rest.len() > MAX_BYTES {
         return Err(invalid("the profiles are too large"));
     }
@@ -231,12 +230,13 @@ pub fn decode(bytes: &[u8]) -> Option<Vec<(u32, Profile)>> {
         };
         frames.push(frame.at(text(record.file).cloned(), record.line));
     }
+    let contexts: Vec<SpanContext> = reader.list(0)?;
     let mut profiles = Vec::new();
     reader.reserve(frames.len() * size_of::<(u32, FrameId)>())?;
     let mut ids = vec![(0, 0); frames.len()];
     for number in 1..=reader.value()? {
         reader.reserve(size_of::<Profile>())?;
-        profiles.push(reader.profile(number, &strings, &frames, &mut ids)?);
+        profiles.push(reader.profile(number, &strings, &frames, &contexts, &mut ids)?);
     }
     reader.bytes.is_empty().then_some(profiles)
 }
@@ -274,6 +274,7 @@ impl<'a> Reader<'a> {
         number: u32,
         strings: &[Arc<str>],
         frames: &[Frame],
+        contexts: &[SpanContext],
         ids: &mut [(u32, FrameId)],
     ) -> Option<(u32, Profile)> {
         let (header, samples): (ProfileHeader, usize) = self.value()?;
@@ -311,7 +312,10 @@ impl<'a> Reader<'a> {
                 count: record.count,
                 occurrences: record.things,
                 times,
-                span: None,
+                span: match record.span {
+                    Some(at) => Some(*contexts.get(at as usize)?),
+                    None => None,
+                },
             });
         }
         Some((header.jvm, profile))
@@ -320,7 +324,6 @@ impl<'a> Reader<'a> {
 
 #[cfg(test)]
 mod tests {
-    use libjvmprobe::stack::span::SpanContext;
     use proptest::{collection::vec, prelude::*};
 
     use super::*;
@@ -447,7 +450,7 @@ mod tests {
             count: 3,
             occurrences: 2,
             times: vec![(1, 2), (5, 1)],
-            span: None,
+            span: SpanContext::new([1; 16], [2; 8]),
         };
         for kind in Kind::ALL {
             let frame = Frame::new(kind, "f").of_module(&"m".into()).at(Some("s".into()), 9);
@@ -456,11 +459,14 @@ mod tests {
         profile.samples.push(sample);
         let frame = |kind: u8| [kind, 0, 1, 1, 1, 2, 9];
         let frames: Vec<_> = (0..9).flat_map(frame).collect();
-        let expected: [&[u8]; 5] = [
+        let expected: [&[u8]; 8] = [
             b"\x05\x01f\x01m\x01s\x04java\x04main\x09",
             &frames,
+            &[1],
+            &[1; 16],
+            &[2; 8],
             b"\x01\x06\x03\x07off-cpu\x13\x00\x00\x80\x80\x80\x80\x04\x00\x00\x01",
-            b"\x07\x03\x04\xac\x02\x01\x01\x01\x00\x01\x03\x02",
+            b"\x07\x03\x04\xac\x02\x01\x01\x01\x00\x01\x03\x02\x01\x00",
             b"\x09\x00\x01\x02\x03\x04\x05\x06\x07\x08\x02\x01\x02\x05\x01",
         ];
         assert_eq!(encode(&[(6, &profile)]).unwrap(), expected.concat());
@@ -469,7 +475,7 @@ mod tests {
             .enumerate()
         {
             let bytes = encode(&[(0, &Profile::of(measure))]).unwrap();
-            assert_eq!(usize::from(bytes[4]), number, "{bytes:?}");
+            assert_eq!(usize::from(bytes[5]), number, "{bytes:?}");
         }
     }
 
@@ -486,8 +492,8 @@ mod tests {
         let strings = |number: usize| {
             let mut bytes = Vec::new();
             put(&mut bytes, vec![""; number]).unwrap();
-            // No frames, and no profiles.
-            bytes.extend([0, 0]);
+            // No frames, no contexts, and no profiles.
+            bytes.extend([0, 0, 0]);
             decode(&bytes).is_some()
         };
         assert!(strings(1000) && !strings(1 + MAX_MEMORY / STRING));
