@@ -505,7 +505,7 @@ impl Totals {
             let mut points = vec![outcome(target, "delivered", all.delivered_samples)];
             // Zeros are exported, too, because Prometheus sees no increase in a series that begins above zero.
             points.extend(reason::ALL.iter().map(|reason| {
-                outcome(target, reason, all.dropped.get(reason).map_or(0, |all| all.samples))
+                outcome(target, reason, all.dropped.get(reason).copied().unwrap_or(0))
             }));
             points
         });

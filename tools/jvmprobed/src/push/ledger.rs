@@ -38,27 +38,16 @@ pub struct Counts {
     pub accepted_samples: u64,
     /// Number of samples that the target has accepted.
     pub delivered_samples: u64,
-    /// Dropped entries and samples, by reason.
-    pub dropped: BTreeMap<&'static str, Dropped>,
+    /// Number of dropped samples, by reason.
+    pub dropped: BTreeMap<&'static str, u64>,
     /// Number of requests, by outcome.
     pub requests: BTreeMap<&'static str, u64>,
-    /// Number of bytes sent in accepted requests.
-    pub sent_bytes: u64,
     /// Number of samples in the queue.
     pub waiting_samples: u64,
     /// Number of bytes in the queue.
     pub waiting_bytes: u64,
     /// Time of the oldest entry in the queue, in nanoseconds since 1970.
     pub oldest_ns: Option<u64>,
-}
-
-/// Dropped entries and their samples.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Dropped {
-    /// Number of requests.
-    pub entries: u64,
-    /// Number of samples in them.
-    pub samples: u64,
 }
 
 /// Shared counts of a target. Queue and sender write them, and the metrics read them.
@@ -95,17 +84,12 @@ impl Ledger {
         self.lock().accepted_samples += samples;
     }
 
-    pub(super) fn add_delivered(&self, samples: u64, bytes: u64) {
-        let mut counts = self.lock();
-        counts.delivered_samples += samples;
-        counts.sent_bytes += bytes;
+    pub(super) fn add_delivered(&self, samples: u64) {
+        self.lock().delivered_samples += samples;
     }
 
-    pub(super) fn add_dropped(&self, reason: &'static str, entries: u64, samples: u64) {
-        let mut counts = self.lock();
-        let dropped = counts.dropped.entry(reason).or_default();
-        dropped.entries += entries;
-        dropped.samples += samples;
+    pub(super) fn add_dropped(&self, reason: &'static str, samples: u64) {
+        *self.lock().dropped.entry(reason).or_default() += samples;
     }
 
     pub(super) fn add_request(&self, outcome: &'static str) {

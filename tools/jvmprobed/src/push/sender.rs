@@ -170,13 +170,12 @@ impl Sender {
             return Sent::Nothing;
         };
         let (number, header) = (entry.number, entry.header.clone());
-        let bytes = entry.body.len() as u64;
         // If a time limit cancels this future here, the entry stays in the queue.
         let outcome = self.send(entry).await;
         match outcome {
             Outcome::Accepted(refused, message) => {
                 self.ledger.add_request("taken");
-                self.record_accepted(&header, bytes, refused, &message);
+                self.record_accepted(&header, refused, &message);
             }
             Outcome::Refused(message) => {
                 self.ledger.add_request("refused");
@@ -216,7 +215,7 @@ impl Sender {
         if is_split == Some(true) {
             return;
         }
-        self.ledger.add_dropped(reason::REFUSED, 1, header.samples);
+        self.ledger.add_dropped(reason::REFUSED, header.samples);
         self.with_queue(move |queue| queue.remove_finished(number)).await;
         let values = json!({"target": self.address.to_string(), "samples": header.samples});
         log::warn!(
@@ -226,7 +225,7 @@ impl Sender {
     }
 
     /// Counts a request that the target has accepted, except for `refused` of its profiles.
-    fn record_accepted(&self, header: &Header, bytes: u64, refused: u64, message: &str) {
+    fn record_accepted(&self, header: &Header, refused: u64, message: &str) {
         let mut errors = self.errors.lock().unwrap_or_else(PoisonError::into_inner);
         if !mem::take(&mut *errors).is_empty() {
             log::info!("{}: delivery works again", self.address);
@@ -245,9 +244,9 @@ impl Sender {
             log::warn!("{}: rejected {refused} records: {message}", self.address);
         }
         if refused_samples > 0 {
-            self.ledger.add_dropped(reason::PARTLY_REFUSED, 1, refused_samples);
+            self.ledger.add_dropped(reason::PARTLY_REFUSED, refused_samples);
         }
-        self.ledger.add_delivered(header.samples - refused_samples, bytes);
+        self.ledger.add_delivered(header.samples - refused_samples);
     }
 
     /// Logs why a target does not accept requests. Each error is logged once until the target accepts a
