@@ -90,11 +90,6 @@ impl Notify {
         }
     }
 
-    /// Returns the maximum interval between calls of [`Self::report_alive`]; `None` without watchdog.
-    pub fn interval(&self) -> Option<Duration> {
-        self.watchdog.map(|watchdog| watchdog / 3)
-    }
-
     /// Sends a message. Errors are ignored, because the daemon works without systemd.
     fn send(&self, text: &str) {
         if let Some((socket, address)) = &self.socket {
@@ -134,7 +129,6 @@ mod tests {
         assert!(receive(&socket).starts_with("RELOADING=1\nMONOTONIC_USEC="));
         notify.stopping();
         assert_eq!(receive(&socket), "STOPPING=1");
-        assert_eq!(notify.interval(), Some(watchdog / 3));
         // A closed socket is not an error.
         drop(socket);
         notify.status("ends");
@@ -148,7 +142,7 @@ mod tests {
         let path = format!("@{name}");
         let notify = Notify::to(Some(OsStr::new(&path)), None).unwrap();
         notify.status("x");
-        assert_eq!((receive(&socket), notify.interval()), ("STATUS=x".into(), None));
+        assert_eq!(receive(&socket), "STATUS=x");
         assert!(Notify::to(None, None).unwrap().socket.is_none());
     }
 }
