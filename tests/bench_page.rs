@@ -17,12 +17,9 @@ use jvmprobe_tests::{
     synthetic::{SyntheticProfile, compiler, day},
     tool::binary,
 };
-use libjvmprobe::{
-    render::{
-        files::Files,
-        formats::{FormatOptions, TitledProfile, flamegraph::Title},
-    },
-    stack::timeline::Timeline,
+use libjvmprobe::render::{
+    files::Files,
+    formats::{FormatOptions, TitledProfile, flamegraph::Title},
 };
 
 const RUNS: usize = 7;
@@ -67,10 +64,8 @@ fn kotlinc() {
 fn synthetic_page(title: &str, synthetic: &SyntheticProfile) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("page.html");
-    let mut timeline = Timeline::of(&synthetic.profile).unwrap();
-    timeline.bands.clone_from(&synthetic.timeline.bands);
-    let timeline = Some(&timeline);
-    let titled = TitledProfile { profile: &synthetic.profile, title: Title::default(), timeline };
+    let bands = synthetic.bands.clone();
+    let titled = TitledProfile { profile: &synthetic.profile, title: Title::default(), bands };
     Files::create(std::slice::from_ref(&path), &["cpu"])
         .unwrap()
         .write(&[titled], &FormatOptions::default())

@@ -19,22 +19,27 @@ use libjvmprobe::{
     stack::{
         Frame, Kind,
         profile::{Measure, Profile},
-        timeline::Timeline,
+        timeline::{Band, slots_per_written_slot},
     },
 };
 use serde_json::Value;
 use tempfile::TempDir;
 
-type Timed<'a> = (&'a Profile, Option<&'a Timeline>);
+/// A profile, and stops of the application.
+type WithBands<'a> = (&'a Profile, &'a [Band]);
 
 /// Writes a page, as the tools do.
-fn write(to: &Path, profiles: &[Timed<'_>], options: &FormatOptions<'_>) {
+fn write(to: &Path, profiles: &[WithBands<'_>], options: &FormatOptions<'_>) {
     let title = Title {
         title: "CPU time of process 100 at 99 Hz (cpu-clock)".into(),
         subtitle: Some("4.72 s of CPU time in 10.00 s (0.47 cores): Java 71.31 %, JVM 12 %".into()),
     };
-    let titled = |&(profile, timeline)| TitledProfile { profile, title: title.clone(), timeline };
-    let titled: Vec<_> = profiles.iter().map(titled).collect();
+    let titled = profiles.iter().map(|&(profile, bands)| TitledProfile {
+        profile,
+        title: title.clone(),
+        bands: bands.to_vec(),
+    });
+    let titled: Vec<_> = titled.collect();
     let names: Vec<_> = profiles.iter().map(|(profile, _)| profile.measure.name()).collect();
     let written = Files::create(&[to.to_owned()], &names).unwrap().write(&titled, options).unwrap();
     assert_eq!(written, [to]);
@@ -48,7 +53,7 @@ struct Page {
 }
 
 impl Page {
-    fn open(profiles: &[Timed<'_>], options: &FormatOptions<'_>) -> Self {
+    fn open(profiles: &[WithBands<'_>], options: &FormatOptions<'_>) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("page.html");
         write(&path, profiles, options);
@@ -58,7 +63,7 @@ impl Page {
     }
 
     fn of(synthetic: &SyntheticProfile) -> Self {
-        Self::open(&[(&synthetic.profile, Some(&synthetic.timeline))], &FormatOptions::default())
+        Self::open(&[(&synthetic.profile, &*synthetic.bands)], &FormatOptions::default())
     }
 
     fn evaluate_page_api(&mut self, expression: &str) -> Value {
@@ -301,10 +306,10 @@ fn threads_and_frame_kinds_can_be_filtered() {
 fn event_selector_switches_the_profile() {
     let cpu = small();
     let mut bytes = compiler(200, 4, 2).profile;
-    bytes.measure = Measure::Allocation;
+    (bytes.measure, bytes.slot_ns) = (Measure::Allocation, 0);
     let empty = Profile::of(Measure::Events("page-faults".into()));
-    let timed = [(&cpu.profile, Some(&cpu.timeline)), (&bytes, None), (&empty, None)];
-    let mut page = Page::open(&timed, &FormatOptions::default());
+    let profiles = [(&cpu.profile, &*cpu.bands), (&bytes, &[]), (&empty, &[])];
+    let mut page = Page::open(&profiles, &FormatOptions::default());
     assert_eq!(page.folded(false), lines(&cpu.profile, false));
     let choose = |page: &mut Page, number: u32| {
         let code = format!(
@@ -328,7 +333,7 @@ fn difference_shows_the_numbers_of_both_profiles() {
     let synthetic = small();
     let base = "java;a.Main.main;a.Main.run 30\njava;a.Main.main;a.Main.gone 30\n";
     let options = FormatOptions { base: Some(base), ..FormatOptions::default() };
-    let mut page = Page::open(&[(&synthetic.profile, None)], &options);
+    let mut page = Page::open(&[(&synthetic.profile, &[])], &options);
     let description = page.evaluate_page_api("describe('a.Main.run')").to_string();
     assert!(
         description.contains("Before 50.0 % (30 samples") && description.contains("+40.00 points"),
@@ -437,11 +442,9 @@ fn deep_stacks_many_threads_and_long_profiles_are_shown() {
 /// One day of a busy machine: with longer slots the page opens, and no sample is missing.
 #[test]
 fn busy_day_is_shown_in_longer_time_slots() {
-    let mut day = day(1_200_000);
-    let timeline = Timeline::of(&day.profile).unwrap();
-    assert!(timeline.slot_ns > SLOT_NS && timeline.counts().len() <= 1 << 20);
-    assert_eq!(3_600_000_000_000 % timeline.slot_ns, 0, "{}", timeline.slot_ns);
-    day.timeline = timeline;
+    let day = day(1_200_000);
+    let slot_ns = SLOT_NS * u64::from(slots_per_written_slot(&day.profile));
+    assert!(slot_ns > SLOT_NS && 3_600_000_000_000 % slot_ns == 0, "{slot_ns}");
     let mut page = Page::of(&day);
     let size = fs::metadata(&page.path).unwrap().len();
     assert!(size < 8 << 20, "{size} bytes");
@@ -474,7 +477,7 @@ fn screenshots_are_written_without_page_errors() {
     fs::create_dir_all(&folder).unwrap();
     let synthetic = compiler(3000, 30, 8);
     let file = folder.join("compiler.html");
-    write(&file, &[(&synthetic.profile, Some(&synthetic.timeline))], &FormatOptions::default());
+    write(&file, &[(&synthetic.profile, &*synthetic.bands)], &FormatOptions::default());
     let mut browser = Browser::start();
     browser.open(&file, 1280, 800);
     for (width, height) in [(1600, 1000), (1024, 700), (390, 844)] {
@@ -493,7 +496,7 @@ fn screenshots_are_written_without_page_errors() {
     let base = lines(&base, false).join("\n");
     let options = FormatOptions { base: Some(&base), ..FormatOptions::default() };
     let file = folder.join("difference.html");
-    write(&file, &[(&synthetic.profile, None)], &options);
+    write(&file, &[(&synthetic.profile, &[])], &options);
     browser.open(&file, 1280, 800);
     fs::write(folder.join("difference.png"), browser.screenshot()).unwrap();
     assert_eq!(browser.complaints(), Vec::<String>::new());
@@ -506,7 +509,7 @@ fn firefox_renders_the_page() {
     let [page, picture, home] = ["page.html", "page.png", "home"].map(|name| dir.path().join(name));
     fs::create_dir(&home).unwrap();
     let synthetic = compiler(3000, 30, 8);
-    write(&page, &[(&synthetic.profile, Some(&synthetic.timeline))], &FormatOptions::default());
+    write(&page, &[(&synthetic.profile, &*synthetic.bands)], &FormatOptions::default());
     let ended = Command::new("firefox-esr")
         .args(["--headless", "--no-remote", "--window-size", "1280,800", "--screenshot"])
         .args([&picture, Path::new("--profile"), &home])

@@ -5,10 +5,10 @@ use std::collections::HashMap;
 use libjvmprobe::stack::{
     Frame, Kind,
     profile::{FrameId, Profile, Sample},
-    timeline::{Band, BandKind, ThreadStack, Timeline},
+    timeline::{Band, BandKind},
 };
 
-/// Length of a time slot of the synthetic timelines.
+/// Length of a time slot of the synthetic profiles.
 pub const SLOT_NS: u64 = 20_000_000;
 
 /// Deterministic pseudo-random number generator, with its state.
@@ -39,31 +39,27 @@ pub struct SyntheticSample {
     pub count: u64,
 }
 
-/// A profile, its timeline, and the samples that both were made from.
+/// A profile, and the samples that it was made from.
 #[derive(Debug)]
 pub struct SyntheticProfile {
     /// The profile, with time slots.
     pub profile: Profile,
-    /// The timeline of the same samples. May also have bands for pauses.
-    pub timeline: Timeline,
+    /// Stops of the application.
+    pub bands: Vec<Band>,
     /// The samples.
     pub samples: Vec<SyntheticSample>,
 }
 
 impl SyntheticProfile {
-    /// Makes a profile and a timeline of these samples. `profile` contains their frames.
+    /// Makes a profile of these samples. `profile` contains their frames.
     pub fn of(mut profile: Profile, samples: Vec<SyntheticSample>) -> Self {
-        let mut timeline = Timeline::new(1_790_000_000_250_000_000, SLOT_NS);
         profile.samples = samples.iter().map(sample).collect();
-        (profile.begin_unix_ns, profile.slot_ns) = (timeline.begin_unix_ns, SLOT_NS);
-        for (synthetic, sample) in samples.iter().zip(&profile.samples) {
-            timeline.add(synthetic.slot, ThreadStack::of(sample), synthetic.count);
-        }
+        (profile.begin_unix_ns, profile.slot_ns) = (1_790_000_000_250_000_000, SLOT_NS);
         profile.shrink(usize::MAX);
         let slots = samples.iter().map(|sample| u64::from(sample.slot) + 1).max().unwrap_or(0);
         profile.duration_ns = slots * SLOT_NS;
         profile.hertz = 99;
-        Self { profile, timeline, samples }
+        Self { profile, bands: Vec::new(), samples }
     }
 
     /// Returns a profile of the selected samples.
@@ -200,7 +196,7 @@ pub fn compiler(count: usize, seconds: u64, threads: u64) -> SyntheticProfile {
             _ => (BandKind::Collection, "G1 Evacuation Pause"),
         };
         let end_ns = begin_ns + 4_000_000 + dice.below(60_000_000);
-        synthetic.timeline.bands.push(Band { begin_ns, end_ns, kind, label: label.into() });
+        synthetic.bands.push(Band { begin_ns, end_ns, kind, label: label.into() });
     }
     synthetic
 }

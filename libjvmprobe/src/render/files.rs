@@ -118,7 +118,8 @@ mod tests {
         let files = Files::create(&paths[..1], &["cpu"]).unwrap();
         assert!(paths[0].exists());
         let profile = Profile::default();
-        let titled = TitledProfile { profile: &profile, title: Title::default(), timeline: None };
+        let titled =
+            TitledProfile { profile: &profile, title: Title::default(), bands: Vec::new() };
         let written = files.write(&[titled], &FormatOptions::default()).unwrap();
         assert!(written.is_empty() && !paths[0].exists());
         // A format that holds one profile has a file for each measure.

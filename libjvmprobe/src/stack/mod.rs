@@ -18,7 +18,7 @@
 //! | [`profile`] | samples with named stacks |
 //! | [`span`] | trace contexts of samples |
 //! | [`times`] | counts per time slot |
-//! | [`timeline`] | times of a profile's samples and of stops |
+//! | [`timeline`] | the time axis of a profile in a file |
 //! | [`waiting`] | placeholder frames of threads that do not run |
 //!
 //! *Walking* happens in the kernel or, for sleeping threads, in [`crate::bpf::user_walker`], and yields

@@ -6,7 +6,7 @@ use libjvmprobe::{
     render::units::{bytes, span},
     stack::{
         profile::{Measure, Profile},
-        timeline::{Band, Timeline},
+        timeline::Band,
     },
     trace::allocations::AllocationReport,
 };
@@ -66,11 +66,9 @@ impl Flames {
         &self.profile
     }
 
-    /// Returns the timeline of the allocations with the stops; `None` without time slots.
-    pub fn timeline(&self) -> Option<Timeline> {
-        let mut timeline = Timeline::of(&self.profile)?;
-        timeline.bands = self.stops.iter().map(|stop| Band::of(stop, self.begin_ns)).collect();
-        Some(timeline)
+    /// Returns the stops on the profile's time axis.
+    pub fn bands(&self) -> Vec<Band> {
+        self.stops.iter().map(|stop| Band::of(stop, self.begin_ns)).collect()
     }
 
     /// Returns one line with the total bytes, the duration and the allocation rate.

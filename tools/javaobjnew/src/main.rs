@@ -56,8 +56,7 @@ fn run(args: &Args) -> Result<()> {
     let flames = &trace.tool.sink.flames;
     let title =
         Title { title: format!("Allocations of {what}"), subtitle: Some(flames.describe()) };
-    let timeline = flames.timeline();
-    let titled = TitledProfile { profile: flames.profile(), title, timeline: timeline.as_ref() };
+    let titled = TitledProfile { profile: flames.profile(), title, bands: flames.bands() };
     let Args { threads, keep_narrow, timeline: by_second, .. } = *args;
     let jvms = flames.jvms();
     let format_options = FormatOptions { threads, keep_narrow, by_second, jvms, base: None };

@@ -14,10 +14,7 @@ use libjvmprobe::{
         formats::{self, FormatOptions, TitledProfile, flamegraph::Title},
         spans, summary,
     },
-    stack::{
-        profile::Profile,
-        timeline::{Band, Timeline},
-    },
+    stack::{profile::Profile, timeline::Band},
     trace::samples::About,
 };
 
@@ -88,19 +85,12 @@ fn write(
     format_options: &FormatOptions<'_>,
 ) -> Result<Vec<PathBuf>> {
     let bands: Vec<_> = about.stops.iter().map(|stop| Band::of(stop, about.begin_ns)).collect();
-    let times = profiles.iter().map(|profile| {
-        let mut timeline = Timeline::of(profile)?;
-        timeline.bands.clone_from(&bands);
-        Some(timeline)
-    });
-    let times: Vec<_> = times.collect();
-    let mut titled = Vec::new();
-    for (profile, timeline) in profiles.iter().zip(&times) {
+    let titled = profiles.iter().map(|profile| {
         let subtitle = Some(summary::total_line(profile));
         let title = Title { title: title.to_owned(), subtitle };
-        titled.push(TitledProfile { profile, title, timeline: timeline.as_ref() });
-    }
-    Ok(files.write(&titled, format_options)?)
+        TitledProfile { profile, title, bands: bands.clone() }
+    });
+    Ok(files.write(&titled.collect::<Vec<_>>(), format_options)?)
 }
 
 fn read_base(path: &Path) -> Result<String> {

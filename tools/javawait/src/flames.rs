@@ -14,7 +14,6 @@ use libjvmprobe::{
     stack::{
         Frame, Kind,
         profile::{FrameId, Measure, Profile, Sample},
-        timeline::Timeline,
     },
     trace::waits::{Relation, ThreadName, UnmountedReading, Wait},
 };
@@ -141,8 +140,7 @@ pub fn write(files: Files, profile: Profile, what: &str, args: &Args) -> Result<
         title: format!("Waits of {what}"),
         subtitle: Some(format!("{} in {seconds:.1} s", span(profile.total()))),
     };
-    let timeline = Timeline::of(&profile);
-    let titled = TitledProfile { profile: &profile, title, timeline: timeline.as_ref() };
+    let titled = TitledProfile { profile: &profile, title, bands: Vec::new() };
     let options = FormatOptions { threads: args.threads, ..FormatOptions::default() };
     for path in files.write(&[titled], &options)? {
         log::info!("wrote {}", path.display());

@@ -2,7 +2,7 @@
 //! they follow one another without gaps, as in speedscope's format.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, HashMap},
     io::{self, Write},
     time::Duration,
 };
@@ -18,7 +18,7 @@ use crate::{
     stack::{
         Kind,
         profile::{FrameId, Measure, Profile, Sample},
-        timeline::ThreadStack,
+        timeline::slots_per_written_slot,
     },
 };
 
@@ -62,9 +62,8 @@ struct Builder<'a> {
 /// Writes a profile.
 fn write(titled: &TitledProfile<'_>, mut to: impl Write) -> io::Result<()> {
     let profile = titled.profile;
-    let begin = titled.timeline.map_or(profile.begin_unix_ns, |timeline| timeline.begin_unix_ns);
-    let reference =
-        fx::ReferenceTimestamp::from_duration_since_unix_epoch(Duration::from_nanos(begin));
+    let begin = Duration::from_nanos(profile.begin_unix_ns);
+    let reference = fx::ReferenceTimestamp::from_duration_since_unix_epoch(begin);
     let interval = fx::SamplingInterval::from_nanos(interval_ns(profile));
     let mut made = fx::Profile::new(&clean::line(&titled.title.title), reference, interval);
     made.set_symbolicated(true);
@@ -80,22 +79,26 @@ fn write(titled: &TitledProfile<'_>, mut to: impl Write) -> io::Result<()> {
     };
     // Samples with known times are added at these times; all others follow one another at the end of their
     // thread.
-    let mut samples: HashMap<ThreadStack, (&Sample, u64)> = HashMap::new();
+    let factor = slots_per_written_slot(profile);
+    let slot_ns = profile.slot_ns.saturating_mul(factor.into());
+    let (mut timed, mut untimed) = (BTreeMap::new(), BTreeMap::new());
     for sample in &profile.samples {
-        let (_, count) = samples.entry(ThreadStack::of(sample)).or_insert((sample, 0));
-        *count = count.saturating_add(sample.count);
-    }
-    if let Some(timeline) = titled.timeline {
-        for (slot, stack, count) in timeline.counts() {
-            let of = timeline.stacks().get(stack as usize);
-            let Some((sample, left)) = of.and_then(|of| samples.get_mut(of)) else { continue };
-            *left = left.saturating_sub(count);
-            builder.add(sample, count, Some(u64::from(slot).saturating_mul(timeline.slot_ns)));
+        let thread_stack = (sample.pid, sample.tid, &*sample.thread, &*sample.stack);
+        let mut rest = sample.count;
+        for &(slot, count) in &sample.times {
+            let row = timed.entry((slot / factor, thread_stack)).or_insert((sample, 0_u64));
+            row.1 = row.1.saturating_add(count);
+            rest = rest.saturating_sub(count);
+        }
+        if rest > 0 {
+            let row = untimed.entry(thread_stack).or_insert((sample, 0_u64));
+            row.1 = row.1.saturating_add(rest);
         }
     }
-    let mut rest: Vec<_> = samples.into_values().filter(|(_, count)| *count > 0).collect();
-    rest.sort_by(|(a, _), (b, _)| (a.pid, a.tid, &a.stack).cmp(&(b.pid, b.tid, &b.stack)));
-    for (sample, count) in rest {
+    for ((slot, _), (sample, count)) in timed {
+        builder.add(sample, count, Some(u64::from(slot).saturating_mul(slot_ns)));
+    }
+    for (sample, count) in untimed.into_values() {
         builder.add(sample, count, None);
     }
     to.write_all(clean::json(&serde_json::to_string(&builder.to)?).as_bytes())?;
@@ -183,14 +186,12 @@ mod tests {
     use serde_json::Value;
 
     use super::*;
-    use crate::{
-        render::formats::{flamegraph::Title, folded::tests::profile},
-        stack::timeline::Timeline,
-    };
+    use crate::render::formats::{flamegraph::Title, folded::tests::profile};
 
-    fn json(profile: &Profile, timeline: Option<&Timeline>) -> Value {
+    fn json(profile: &Profile) -> Value {
         let mut bytes = Vec::new();
-        write(&TitledProfile { profile, title: Title::default(), timeline }, &mut bytes).unwrap();
+        let titled = TitledProfile { profile, title: Title::default(), bands: Vec::new() };
+        write(&titled, &mut bytes).unwrap();
         serde_json::from_slice(&bytes).unwrap()
     }
 
@@ -205,7 +206,7 @@ mod tests {
 
     #[test]
     fn samples_are_grouped_by_thread() {
-        let json = json(&profile(), None);
+        let json = json(&profile());
         let threads = json["threads"].as_array().unwrap();
         let mut all: Vec<_> = threads.iter().map(weights).collect();
         all.sort();
@@ -216,11 +217,11 @@ mod tests {
     }
 
     #[test]
-    fn samples_have_the_times_of_the_timeline() {
-        let profile = profile();
-        let mut timeline = Timeline::new(7_000_000_000, 20_000_000);
-        timeline.add(50, ThreadStack::of(&profile.samples[0]), 2);
-        let json = json(&profile, Some(&timeline));
+    fn samples_have_the_times_of_the_profile() {
+        let mut profile = profile();
+        (profile.begin_unix_ns, profile.slot_ns) = (7_000_000_000, 20_000_000);
+        profile.samples[0].times = vec![(50, 2)];
+        let json = json(&profile);
         let threads = json["threads"].as_array().unwrap();
         let timed = threads.iter().find(|thread| weights(thread) == [2]).unwrap();
         assert_eq!(timed["samples"]["timeDeltas"][0], 1000.0, "{}", timed["samples"]);
@@ -233,7 +234,7 @@ mod tests {
         profile.measure = Measure::Allocation;
         profile.samples.truncate(1);
         profile.samples[0].count = 5 << 30;
-        let json = json(&profile, None);
+        let json = json(&profile);
         let thread = &json["threads"][0];
         assert_eq!(weights(thread).iter().sum::<i64>(), 5 << 30);
         assert_eq!(thread["samples"]["weightType"], "bytes");

@@ -20,7 +20,7 @@ use crate::{
     Error, Result,
     hotspot::description::Description,
     render::{formats::flamegraph::Title, page},
-    stack::{profile::Profile, timeline::Timeline, times},
+    stack::{profile::Profile, timeline::Band, times},
 };
 
 pub mod firefox;
@@ -57,8 +57,8 @@ pub struct TitledProfile<'a> {
     pub profile: &'a Profile,
     /// The title.
     pub title: Title,
-    /// Times of its samples, if known.
-    pub timeline: Option<&'a Timeline>,
+    /// Stops of the application. They are shown on the time axis, if the times of the samples are known.
+    pub bands: Vec<Band>,
 }
 
 /// Options of all formats.

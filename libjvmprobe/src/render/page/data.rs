@@ -14,8 +14,8 @@ use crate::{
     render::formats::{FormatOptions, TitledProfile, folded},
     stack::{
         Kind,
-        profile::{FrameId, Measure, Profile, Sample},
-        timeline::{BandKind, ThreadStack, Timeline},
+        profile::{Measure, Profile, Sample},
+        timeline::{Band, BandKind, slots_per_written_slot},
     },
 };
 
@@ -69,7 +69,7 @@ impl Data {
         let all: Vec<_> = profiles.iter().map(|titled| Rows::of(titled, options)).collect();
         let mut uses: HashMap<PageFrame, u64> = HashMap::new();
         for rows in &all {
-            let stacks = rows.samples.iter().map(|row| &row.0);
+            let stacks = rows.samples.iter().map(|row| &row.stack);
             for &frame in stacks.chain(rows.base.iter().flatten().map(|row| &row.0)).flatten() {
                 *uses.entry(rows.frames[frame as usize].clone()).or_default() += 1;
             }
@@ -90,25 +90,31 @@ impl Data {
 type Stack = Vec<u32>;
 
 /// Rows of one profile, before its frames and stacks get the numbers that they have in the page.
-struct Rows {
+struct Rows<'a> {
     frames: Vec<PageFrame>,
     threads: Vec<(u32, u32, String, String)>,
-    /// Rows of: stack, thread, count.
-    samples: Vec<(Stack, u32, u64)>,
+    samples: Vec<Row<'a>>,
     base: Option<Vec<(Stack, u64)>>,
-    /// For each thread and stack of the profile, the stack and the thread number in these rows.
-    stack_and_thread: HashMap<ThreadStack, (Stack, u32)>,
 }
 
-impl Rows {
-    fn of(titled: &TitledProfile<'_>, options: &FormatOptions<'_>) -> Self {
+/// A sample.
+struct Row<'a> {
+    stack: Stack,
+    /// Index into the threads.
+    thread: u32,
+    count: u64,
+    times: &'a [(u32, u64)],
+}
+
+impl<'a> Rows<'a> {
+    fn of(titled: &TitledProfile<'a>, options: &FormatOptions<'_>) -> Self {
         match options.base {
             Some(base) => Self::of_difference(titled.profile, base, options.threads),
-            None => Self::of_profile(titled.profile, titled.timeline.is_some()),
+            None => Self::of_profile(titled.profile),
         }
     }
 
-    fn of_profile(profile: &Profile, is_timed: bool) -> Self {
+    fn of_profile(profile: &'a Profile) -> Self {
         let mut threads = BTreeMap::new();
         let key = |s: &Sample| {
             let text = |text: &str| clean::name(text).into_owned();
@@ -118,42 +124,36 @@ impl Rows {
             threads.insert(key(sample), 0_u32);
         }
         threads.values_mut().zip(0..).for_each(|(number, rank)| *number = rank);
-        let mut samples: HashMap<(&[FrameId], u32), u64> = HashMap::new();
-        let mut stack_and_thread = HashMap::new();
-        for sample in &profile.samples {
-            let thread = threads.get(&key(sample)).copied().unwrap_or(0);
-            let sum = samples.entry((&sample.stack, thread)).or_default();
-            *sum = sum.saturating_add(sample.count);
-            if is_timed {
-                stack_and_thread.insert(ThreadStack::of(sample), (sample.stack.clone(), thread));
-            }
-        }
+        let row = |sample: &'a Sample| Row {
+            stack: sample.stack.clone(),
+            thread: threads.get(&key(sample)).copied().unwrap_or(0),
+            count: sample.count,
+            times: &sample.times,
+        };
         Self {
             frames: profile.frames().iter().map(page_frame).collect(),
-            samples: samples.into_iter().map(|((s, t), count)| (s.to_vec(), t, count)).collect(),
+            samples: profile.samples.iter().map(row).collect(),
             threads: threads.into_keys().collect(),
             base: None,
-            stack_and_thread,
         }
     }
 
     /// Makes rows of the profile and of the base. The base consists of folded stacks, so the stacks of the
     /// profile get the same form: commands and, with `threads`, threads are frames. The kind of a frame of
     /// the base is the most frequent kind among the profile's frames of that name.
-    fn of_difference(profile: &Profile, base: &str, threads: bool) -> Self {
+    fn of_difference(profile: &'a Profile, base: &str, threads: bool) -> Self {
         let options = folded::Options { threads, ..Default::default() };
         let mut frames = Frames { all: Vec::new(), numbers: HashMap::new() };
         let own: Vec<_> =
             profile.frames().iter().map(|frame| frames.number(page_frame(frame))).collect();
-        let mut samples: HashMap<Stack, u64> = HashMap::new();
+        let mut samples = Vec::new();
         let mut counts = vec![0_u64; own.len()];
         for sample in &profile.samples {
             let head = folded::head(sample, options);
             let mut stack: Stack = head.split(';').map(|name| frames.head(name)).collect();
             stack.extend(sample.stack.iter().map(|&id| own[id as usize]));
             sample.stack.iter().for_each(|&id| counts[id as usize] += sample.count);
-            let sum = samples.entry(stack).or_default();
-            *sum = sum.saturating_add(sample.count);
+            samples.push(Row { stack, thread: 0, count: sample.count, times: &[] });
         }
         let mut known: HashMap<String, (u64, u32)> = HashMap::new();
         for ((frame, count), number) in profile.frames().iter().zip(counts).zip(own) {
@@ -175,9 +175,8 @@ impl Rows {
         Self {
             frames: frames.all,
             threads: vec![(0, 0, String::new(), String::new())],
-            samples: samples.into_iter().map(|(stack, count)| (stack, 0, count)).collect(),
+            samples,
             base: Some(base),
-            stack_and_thread: HashMap::new(),
         }
     }
 
@@ -187,25 +186,21 @@ impl Rows {
         let renumbered =
             |stack: &Stack| stack.iter().map(|&f| numbers[f as usize]).collect::<Stack>();
         let samples: Vec<_> =
-            self.samples.iter().map(|(s, t, n)| (renumbered(s), *t, *n)).collect();
-        let base = self.base.map(|base| {
-            base.iter().map(|(stack, count)| (renumbered(stack), *count)).collect::<Vec<_>>()
-        });
+            self.samples.iter().map(|row| (renumbered(&row.stack), row)).collect();
+        let base: Option<Vec<_>> = self
+            .base
+            .map(|base| base.iter().map(|(stack, count)| (renumbered(stack), *count)).collect());
         let of_base = base.iter().flatten().map(|row| &row.0[..]);
         let stacks = Stacks::of(samples.iter().map(|row| &row.0[..]).chain(of_base));
         let number = |stack: &Stack| stacks.number(stack).unwrap_or(0);
-        let times = titled.timeline.map(|timeline| {
-            let renumbered_row = |at: &ThreadStack| {
-                self.stack_and_thread
-                    .get(at)
-                    .map(|(stack, thread)| (number(&renumbered(stack)), *thread))
-            };
-            times(timeline, &timeline.stacks().iter().map(renumbered_row).collect::<Vec<_>>())
-        });
-        let samples = samples.iter().map(|(stack, thread, count)| (number(stack), *thread, *count));
+        let samples: Vec<_> = samples.iter().map(|(stack, row)| (number(stack), *row)).collect();
+        // The base has no times, so a time axis would compare a part of the profile with the complete base.
+        let is_timed = profile.slot_ns > 0 && base.is_none();
+        let times = is_timed.then(|| times(profile, &samples, &titled.bands));
+        let samples = samples.iter().map(|(stack, row)| ((*stack, row.thread), row.count));
         let base = base.as_ref().map(|base| {
-            let rows = base.iter().map(|(stack, count)| (number(stack), 0, *count));
-            rows_of(rows, |_, count| [count].into_iter().collect())
+            let rows = merged(base.iter().map(|(stack, count)| (number(stack), *count)));
+            packed(rows.into_iter().map(|(stack, count)| (stack, [count])))
         });
         Event {
             name: clean::line(profile.measure.name()).into_owned(),
@@ -216,7 +211,7 @@ impl Rows {
             duration_ns: profile.duration_ns,
             threads: self.threads,
             stacks: stacks.pack(),
-            samples: rows_of(samples, |thread, count| vec![thread.into(), count]),
+            samples: packed(merged(samples).into_iter().map(|((s, t), n)| (s, [t.into(), n]))),
             base,
             times,
         }
@@ -244,31 +239,36 @@ impl Frames {
     }
 }
 
-/// Packs rows in the order of their stacks: stack number minus that of the previous row, then `rest`.
-fn rows_of(
-    rows: impl Iterator<Item = (u32, u32, u64)>,
-    rest: impl Fn(u32, u64) -> Vec<u64>,
-) -> Packed {
-    let mut rows: Vec<_> = rows.collect();
-    rows.sort_unstable();
+/// Adds up the counts of rows that have equal keys.
+fn merged<K: Ord>(rows: impl Iterator<Item = (K, u64)>) -> BTreeMap<K, u64> {
+    let mut sums = BTreeMap::new();
+    for (key, count) in rows {
+        let sum = sums.entry(key).or_insert(0_u64);
+        *sum = sum.saturating_add(count);
+    }
+    sums
+}
+
+/// Packs rows that are sorted by their first column: its difference to that of the previous row, and the other columns.
+fn packed<const N: usize>(rows: impl Iterator<Item = (u32, [u64; N])>) -> Packed {
     let (mut packed, mut before) = (Packed::default(), 0);
-    for (stack, thread, count) in rows {
-        packed.push((stack - before).into());
-        packed.extend(rest(thread, count));
-        before = stack;
+    for (first, rest) in rows {
+        packed.push((first - before).into());
+        packed.extend(rest);
+        before = first;
     }
     packed
 }
 
-/// Packs the times of samples. Stacks that the profile does not contain, because they were filtered out, are skipped.
-fn times(timeline: &Timeline, rows: &[Option<(u32, u32)>]) -> Times {
-    let (mut counts, mut before) = (Packed::default(), 0);
-    for (slot, stack, count) in timeline.counts() {
-        let Some((stack, thread)) = rows.get(stack as usize).copied().flatten() else { continue };
-        counts.extend([(slot - before).into(), stack.into(), thread.into(), count]);
-        before = slot;
-    }
-    let bands = timeline.bands.iter().map(|band| {
+/// Packs the times of samples, given as stack number and row, and the stops of the application.
+fn times(profile: &Profile, samples: &[(u32, &Row<'_>)], bands: &[Band]) -> Times {
+    let factor = slots_per_written_slot(profile);
+    let rows = samples.iter().flat_map(|&(stack, row)| {
+        row.times.iter().map(move |&(slot, count)| ((slot / factor, stack, row.thread), count))
+    });
+    let rows = merged(rows).into_iter();
+    let counts = packed(rows.map(|((slot, s, t), n)| (slot, [s.into(), t.into(), n])));
+    let bands = bands.iter().map(|band| {
         let kind = match band.kind {
             BandKind::Collection => "gc",
             BandKind::Safepoint => "safepoint",
@@ -277,8 +277,8 @@ fn times(timeline: &Timeline, rows: &[Option<(u32, u32)>]) -> Times {
         (band.begin_ns / 1000, band.end_ns.div_ceil(1000), kind, label)
     });
     Times {
-        begin_ms: timeline.begin_unix_ns / 1_000_000,
-        slot_ns: timeline.slot_ns.max(1),
+        begin_ms: profile.begin_unix_ns / 1_000_000,
+        slot_ns: profile.slot_ns.saturating_mul(factor.into()),
         counts,
         bands: bands.collect(),
     }

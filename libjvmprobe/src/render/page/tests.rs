@@ -6,13 +6,13 @@ use crate::{
     stack::{
         Frame, Kind,
         profile::{Measure, Profile, Sample},
-        timeline::{Band, BandKind, ThreadStack, Timeline},
+        timeline::{Band, BandKind},
     },
 };
 
-fn page(profiles: &[(&Profile, Option<&Timeline>)], options: &FormatOptions<'_>) -> String {
+fn page(profiles: &[&Profile], bands: &[Band], options: &FormatOptions<'_>) -> String {
     let title = Title { title: "T & <T>".into(), subtitle: Some("spent".into()) };
-    let titled = |&(profile, timeline)| TitledProfile { profile, title: title.clone(), timeline };
+    let titled = |&profile| TitledProfile { profile, title: title.clone(), bands: bands.to_vec() };
     let profiles: Vec<_> = profiles.iter().map(titled).collect();
     let mut bytes = Vec::new();
     write(&profiles, options, &mut bytes).unwrap();
@@ -37,7 +37,7 @@ fn page_contains_each_event_with_correct_sums() {
     let cpu = small();
     let mut faults = small();
     faults.measure = Measure::Events("page-faults".into());
-    let page = page(&[(&cpu, None), (&faults, None)], &FormatOptions::default());
+    let page = page(&[&cpu, &faults], &[], &FormatOptions::default());
     assert!(page.contains("<title>T &amp; &lt;T&gt;</title>"), "{page}");
     let data = data(&page);
     assert_eq!(data["title"], "T & <T>");
@@ -54,7 +54,7 @@ fn page_contains_each_event_with_correct_sums() {
 
 #[test]
 fn content_policy_allows_only_embedded_script_and_style() {
-    let page = page(&[(&small(), None)], &FormatOptions::default());
+    let page = page(&[&small()], &[], &FormatOptions::default());
     let policy = page.split_once("Content-Security-Policy\" content=\"").unwrap().1;
     let policy = policy.split_once('"').unwrap().0;
     assert!(policy.starts_with("default-src 'none'; script-src 'sha256-"), "{policy}");
@@ -81,7 +81,7 @@ fn hostile_names_are_escaped() {
         thread: bad.into(),
         ..small().samples[0].clone()
     });
-    let page = page(&[(&profile, None)], &FormatOptions::default());
+    let page = page(&[&profile], &[], &FormatOptions::default());
     assert_eq!(page.matches("</script>").count(), 2);
     assert!(!page.contains("<img") && !page.contains('\u{202e}') && !page.contains('\u{1b}'));
     let data = data(&page);
@@ -93,20 +93,18 @@ fn hostile_names_are_escaped() {
 
 #[test]
 fn timeline_contains_times_of_profiled_samples_and_bands() {
-    let profile = small();
-    let mut timeline = Timeline::new(1_700_000_000_123_456_789, 20_000_000);
+    let mut profile = small();
+    (profile.begin_unix_ns, profile.slot_ns) = (1_700_000_000_123_456_789, 20_000_000);
     for (slot, sample, count) in [(0, 0, 2), (7, 1, 1), (60, 1, 2), (61, 2, 1)] {
-        timeline.add(slot, ThreadStack::of(&profile.samples[sample]), count);
+        profile.samples[sample].times.push((slot, count));
     }
-    let elsewhere = Sample { tid: 99, ..profile.samples[0].clone() };
-    timeline.add(3, ThreadStack::of(&elsewhere), 1000);
-    timeline.bands.push(Band {
+    let band = Band {
         begin_ns: 1_500,
         end_ns: 12_000_001,
         kind: BandKind::Collection,
         label: "G1 Evacuation Pause".into(),
-    });
-    let page = page(&[(&profile, Some(&timeline))], &FormatOptions::default());
+    };
+    let page = page(&[&profile], &[band], &FormatOptions::default());
     let data = data(&page);
     let times = &data["events"][0]["times"];
     // Slot, stack, thread, count.
@@ -121,8 +119,11 @@ fn timeline_contains_times_of_profiled_samples_and_bands() {
 fn difference_contains_base_and_new_samples() {
     let base = "java;a.Main.main;a.Main.run 60\njava;a.Main.main;gone_[k] 20\nno stack\n";
     let options = FormatOptions { base: Some(base), ..FormatOptions::default() };
-    let data = data(&page(&[(&small(), None)], &options));
+    let mut profile = small();
+    profile.slot_ns = 20_000_000;
+    let data = data(&page(&[&profile], &[], &options));
     let event = &data["events"][0];
+    assert!(event.get("times").is_none(), "the base has no times");
     assert_eq!(sum_of_every(&event["samples"], 3, 2), 6);
     assert_eq!(sum_of_every(&event["base"], 2, 1), 80);
     let names = data["names"]["rest"].as_array().unwrap();

@@ -36,7 +36,7 @@ use libjvmprobe::{
         formats::{FormatOptions, TitledProfile, flamegraph::Title},
         units::{count, span},
     },
-    stack::{StackFrame, namer::StackNamer, native::Files, timeline::Timeline},
+    stack::{StackFrame, namer::StackNamer, native::Files},
     sys::{
         privileges::{ATTACH, MAPS, RAISE_PRIORITY, READ, keep_only},
         stop_on_signal,
@@ -377,10 +377,9 @@ fn write(inits: Inits, files: files::Files, what: &str) -> Result<()> {
     if profile.lost > 0 {
         log::warn!("dropped {}: too many to write", count(profile.lost, "initialization"));
     }
-    let timeline = Timeline::of(&profile);
     let subtitle = format!("{} in {}", span(profile.total()), span(profile.duration_ns));
     let title = Title { title: format!("Class initializers, {what}"), subtitle: Some(subtitle) };
-    let titled = TitledProfile { profile: &profile, title, timeline: timeline.as_ref() };
+    let titled = TitledProfile { profile: &profile, title, bands: Vec::new() };
     let format_options = FormatOptions { threads: true, ..FormatOptions::default() };
     for path in files.write(&[titled], &format_options)? {
         log::info!("wrote {}", path.display());

@@ -44,7 +44,7 @@ use libjvmprobe::{
     },
     stack::{
         profile::{Measure, Profile},
-        timeline::{Band, BandKind, Timeline},
+        timeline::{Band, BandKind},
     },
     trace::pauses::record::Record,
 };
@@ -269,14 +269,10 @@ fn write(
     let base = base.map(|base| folded::lines(base, options).join("\n"));
     let output_options =
         FormatOptions { threads: args.threads, base: base.as_deref(), ..Default::default() };
-    let mut timeline = Timeline::of(profile);
-    if let Some(timeline) = &mut timeline {
-        let begin = timeline.begin_unix_ns;
-        timeline.bands =
-            selection.pauses().iter().filter_map(|(_, record)| band(record, begin)).collect();
-    }
+    let pauses = selection.pauses().into_iter();
+    let bands = pauses.filter_map(|(_, record)| band(record, profile.begin_unix_ns)).collect();
     let title = Title { title: title.to_owned(), subtitle: Some(total_line(profile)) };
-    let titled = TitledProfile { profile, title, timeline: timeline.as_ref() };
+    let titled = TitledProfile { profile, title, bands };
     for path in files.write(&[titled], &output_options)? {
         log::info!("wrote {}", path.display());
     }

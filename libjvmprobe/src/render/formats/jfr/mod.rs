@@ -62,9 +62,9 @@ fn write(profiles: &[TitledProfile<'_>], jvms: &[Description], to: impl Write) -
         recording.profile(titled.profile)?;
     }
     // All profiles of a trace have the same stops.
-    if let Some(timeline) = profiles.iter().find_map(|titled| titled.timeline) {
-        for band in &timeline.bands {
-            let begin_ns = timeline.begin_unix_ns.saturating_add(band.begin_ns);
+    if let Some(titled) = profiles.first() {
+        for band in &titled.bands {
+            let begin_ns = titled.profile.begin_unix_ns.saturating_add(band.begin_ns);
             let stopped_ns = band.end_ns.saturating_sub(band.begin_ns);
             recording.stop(begin_ns, None, stopped_ns, Some(&band.label))?;
         }
