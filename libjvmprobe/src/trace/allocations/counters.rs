@@ -27,7 +27,6 @@ use crate::{
         },
         probes,
         skel::{JavaobjnewSkel, JavaobjnewSkelBuilder},
-        time_slots::SlotBytes,
     },
 };
 
@@ -213,15 +212,11 @@ pub(crate) fn begin_times(session: &mut Session, begin: u64) {
 }
 
 /// Removes and returns the counters by time slot. They contain the bytes counted since the previous call.
-pub(crate) fn take_slot_bytes(session: &Session) -> Result<Vec<(tally_key, SlotBytes)>> {
+pub(crate) fn take_slot_bytes(session: &Session) -> Result<Vec<(tally_key, slot_bytes)>> {
     // An increment at the moment when an entry is removed may be lost. That is harmless: these counters are
     // weights for the division among time slots, not totals.
     let taken = take_entries(&session.skel.maps.bytes_by_slot)?;
-    let decode = |(key, value): &(Vec<u8>, Vec<u8>)| {
-        let slot_bytes { bytes, outside_bytes } = copy(value)?;
-        Some((copy(key)?, SlotBytes { bytes, outside_bytes }))
-    };
-    Ok(taken.iter().filter_map(decode).collect())
+    Ok(taken.iter().filter_map(|(key, value)| Some((copy(key)?, copy(value)?))).collect())
 }
 
 /// Returns, by JVM, the counter of allocations for which the map of counters had no free entry.

@@ -10,7 +10,7 @@ use crate::{
         records::{copy, text, word},
         stops::Stop,
     },
-    stack::{raw::RawStack, span::SpanContext},
+    stack::raw::RawStack,
 };
 
 pub(crate) use crate::trace::allocations::skel::types::{
@@ -96,33 +96,20 @@ impl From<&class_id> for ClassId {
 }
 
 /// A decoded event.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(crate) enum Event {
     /// Names of a class and a thread, sent when the kernel side creates a counter for them.
     Name(Name),
     /// A large object was allocated.
-    Large(Large),
-    /// A thread has filled a TLAB that was chosen to be read.
-    Tlab(Tlab),
+    Large(large_event),
+    /// A thread has filled a TLAB that was chosen to be read. Its first `size` bytes contain objects.
+    Tlab(tlab_event),
     /// A new stack, preceded by the number by which later events refer to it.
     Stack(u64, RawStack),
     /// A stack in a trace context.
-    Span(StackInSpan),
+    Span(span_event),
     /// The application was stopped.
     Stop(Stop),
-}
-
-/// A stack in a trace context.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct StackInSpan {
-    /// The key of the JVM.
-    pub(crate) target: u64,
-    /// The number by which later events refer to it.
-    pub(crate) number: u64,
-    /// The number of the stack.
-    pub(crate) stack: u64,
-    /// The context.
-    pub(crate) span: SpanContext,
 }
 
 /// Names of a class and a thread, read when the kernel side creates a counter for them.
@@ -139,42 +126,6 @@ pub(crate) struct Name {
     pub(crate) tid: u32,
     /// The thread's name.
     pub(crate) comm: String,
-}
-
-/// A large object.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Large {
-    /// The key of the JVM.
-    pub(crate) target: u64,
-    /// Time of the allocation on `CLOCK_MONOTONIC`.
-    pub(crate) ts_ns: u64,
-    /// Its class.
-    pub(crate) class: ClassId,
-    /// Number of the stack that allocated it.
-    pub(crate) stack: u64,
-    /// Its size in bytes.
-    pub(crate) bytes: u64,
-    /// Thread ID, as the kernel numbers threads.
-    pub(crate) tid: u32,
-    /// The thread's name.
-    pub(crate) comm: String,
-    /// Whether the object is humongous: G1 gives it heap regions of its own.
-    pub(crate) humongous: bool,
-}
-
-/// A full TLAB. Its first `size` bytes contain objects.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Tlab {
-    /// The key of the JVM.
-    pub(crate) target: u64,
-    /// Start address.
-    pub(crate) start: u64,
-    /// Total size in bytes of the objects in it.
-    pub(crate) size: u64,
-    /// The JVM's number of collections while the TLAB was filled.
-    pub(crate) collections: u32,
-    /// Thread ID; 0 if threads are not counted separately.
-    pub(crate) tid: u32,
 }
 
 impl Event {
@@ -197,34 +148,10 @@ impl Event {
                     comm: text(&event.comm),
                 }))
             }
-            LARGE => copy::<large_event>(record).map(|e| {
-                Self::Large(Large {
-                    target: e.target,
-                    ts_ns: e.ts_ns,
-                    class: (&e.class).into(),
-                    stack: e.stack,
-                    bytes: e.size,
-                    tid: e.tid,
-                    comm: text(&e.comm),
-                    humongous: e.humongous != 0,
-                })
-            }),
-            TLAB => copy::<tlab_event>(record).map(|e| {
-                Self::Tlab(Tlab {
-                    target: e.target,
-                    start: e.start,
-                    size: e.size,
-                    // The count of collections and the thread ID have 32 bits.
-                    collections: e.collections as u32,
-                    tid: e.tid as u32,
-                })
-            }),
+            LARGE => copy(record).map(Self::Large),
+            TLAB => copy(record).map(Self::Tlab),
             STACK => RawStack::decode_event(record).map(|(id, stack)| Self::Stack(id, stack)),
-            SPAN => {
-                let span_event { target, number, stack, span, .. } = copy(record)?;
-                let span = SpanContext::of_words(span.trace, span.span)?;
-                Some(Self::Span(StackInSpan { target, number, stack, span }))
-            }
+            SPAN => copy(record).map(Self::Span),
             STOP => Stop::decode(record).map(Self::Stop),
             _ => None,
         }
@@ -279,8 +206,9 @@ mod tests {
         let class = ClassId { symbol: 0x1000, tail: 0x6261, len: 2 };
         let (text, comm) = (b"ab".to_vec(), "worker".into());
         let name = Name { target: 7, class, text, tid: 5, comm };
-        assert_eq!(Event::decode(&record), Some(Event::Name(name)));
-        assert_eq!(Event::decode(&record[..73]), None);
+        let Some(Event::Name(found)) = Event::decode(&record) else { panic!("no name") };
+        assert_eq!(found, name);
+        assert!(Event::decode(&record[..73]).is_none());
     }
 
     #[test]
@@ -290,17 +218,16 @@ mod tests {
             panic!("no stack");
         };
         assert_eq!((stack.target, stack.frames.len()), (42, 1));
-        assert_eq!(Event::decode(&words[..words.len() - 8]), None);
+        assert!(Event::decode(&words[..words.len() - 8]).is_none());
     }
 
     #[test]
-    fn span_record_decodes_unless_it_has_no_ids() {
-        let record = |span: u64| [SPAN, 7, 11, 9, 1, 2, span].map(u64::to_ne_bytes).concat();
-        let Some(Event::Span(found)) = Event::decode(&record(3)) else { panic!("no span") };
+    fn span_record_decodes() {
+        let record = [SPAN, 7, 11, 9, 1, 2, 3].map(u64::to_ne_bytes).concat();
+        let Some(Event::Span(found)) = Event::decode(&record) else { panic!("no span") };
         assert_eq!((found.target, found.number, found.stack), (7, 11, 9));
-        assert_eq!(found.span.span_id(), &3_u64.to_ne_bytes());
-        assert_eq!(Event::decode(&record(0)), None);
-        assert_eq!(Event::decode(&record(3)[..48]), None);
+        assert_eq!((found.span.trace, found.span.span), ([1, 2], 3));
+        assert!(Event::decode(&record[..48]).is_none());
     }
 
     proptest! {

@@ -14,12 +14,12 @@ use crate::{
     trace::allocations::{
         Options,
         counters::Counted,
-        event::{ClassId, tally},
+        event::{ClassId, slot_bytes, tally},
         record,
         split::StackShare,
         stacks::{self, StackId},
         tally::{Allocated, Count, Key, OTHER, Totals},
-        time_slots::{SlotBytes, TimeSlots},
+        time_slots::TimeSlots,
     },
 };
 
@@ -159,10 +159,10 @@ impl JvmTotals {
         row: &Key,
         stack: StackId,
         slot: u32,
-        slot_bytes: SlotBytes,
+        counted: slot_bytes,
     ) {
         if let Some(time_slots) = &mut self.time_slots {
-            time_slots.add(row, stack, slot, slot_bytes);
+            time_slots.add(row, stack, slot, counted);
         }
     }
 

@@ -7,7 +7,7 @@ use std::{
 
 use crate::{
     Addr, Error, Pid, Result,
-    bpf::{clock, walker::Walker},
+    bpf::{clock, records::text, walker::Walker},
     hotspot::{
         HotSpot, classes::ClassLayout, objects::Objects, thread_names::ThreadNames,
         threads::ThreadArray,
@@ -17,13 +17,13 @@ use crate::{
     trace::allocations::{
         Options,
         counters::Counted,
-        event::{ClassId, Large, Name, Tlab, layout, tally, tally_key},
+        event::{ClassId, Name, large_event, layout, slot_bytes, tally, tally_key, tlab_event},
         jvm_totals::{JvmTotals, Scope, Table},
         names::Names,
         record,
         stacks::{self, Stacks},
         tally::{Count, Key},
-        time_slots::{SlotBytes, TimeSlots},
+        time_slots::TimeSlots,
     },
 };
 
@@ -109,11 +109,15 @@ impl Jvm {
 
     /// Returns the record of a large object. Returns `None` if the reported size differs from the instance
     /// size of the class, because the reported size is then wrong.
-    pub(crate) fn large(&mut self, hotspot: &HotSpot, large: Large) -> Option<record::Large> {
-        let class = self.names.name_of_id(large.class, Some((hotspot, &self.classes)));
+    pub(crate) fn large(
+        &mut self,
+        hotspot: &HotSpot,
+        large: &large_event,
+    ) -> Option<record::Large> {
+        let class = self.names.name_of_id((&large.class).into(), Some((hotspot, &self.classes)));
         if self.exact && hotspot.major < FIRST_WITH_SIZES {
             let size = self.size_of(hotspot, Addr(large.class.symbol), &class);
-            if size.is_some_and(|size| size != large.bytes) {
+            if size.is_some_and(|size| size != large.size) {
                 return None;
             }
         }
@@ -122,10 +126,10 @@ impl Jvm {
             ts_ns: large.ts_ns,
             pid: self.pid.0,
             tid: large.tid,
-            thread: self.threads.of(large.tid, large.comm),
+            thread: self.threads.of(large.tid, text(&large.comm)),
             class: class.to_string(),
-            bytes: large.bytes,
-            humongous: large.humongous,
+            bytes: large.size,
+            humongous: large.humongous != 0,
             stack: self.stacks.as_mut().filter(|stacks| stacks.can_be_named()).map(|stacks| {
                 let id = stacks.id_of(large.stack);
                 stacks.frames(id).iter().map(Into::into).collect()
@@ -135,7 +139,7 @@ impl Jvm {
 
     /// Reads a full TLAB that represents `weight` TLABs. Ignores the TLAB if the JVM's count of collections
     /// has changed since the TLAB was filled, because a collection may have moved its objects.
-    pub(crate) fn read_tlab(&mut self, hotspot: &HotSpot, tlab: &Tlab, weight: f64) {
+    pub(crate) fn read_tlab(&mut self, hotspot: &HotSpot, tlab: &tlab_event, weight: f64) {
         let Some(objects) = &mut self.objects else { return };
         let begin = Instant::now();
         if self.slow_time > SLOW_AT_ONCE + begin.duration_since(self.began) / SLOW_PART {
@@ -152,11 +156,15 @@ impl Jvm {
                 return;
             }
         };
-        let is_untouched =
-            self.collections_at.is_none_or(|at| hotspot.u32_at(at).ok() == Some(tlab.collections));
+        // The count of collections has 32 bits.
+        let is_untouched = self
+            .collections_at
+            .is_none_or(|at| hotspot.u32_at(at).ok() == Some(tlab.collections as u32));
         if !is_untouched {
             return;
         }
+        // The thread ID has 32 bits.
+        let tid = tlab.tid as u32;
         let mut found = Vec::new();
         for (klass, count) in counts {
             let Some(class) = self.names.name_of_klass(klass, hotspot, &self.classes) else {
@@ -167,9 +175,9 @@ impl Jvm {
                 read_bytes: count.bytes as f64 * weight,
                 ..Count::default()
             };
-            found.push((Key { class, tid: tlab.tid }, count));
+            found.push((Key { class, tid }, count));
         }
-        self.totals.add_tlab(tlab.tid, &found);
+        self.totals.add_tlab(tid, &found);
     }
 
     /// Adds the increase of a kernel-side counter.
@@ -195,12 +203,12 @@ impl Jvm {
         &mut self,
         hotspot: &HotSpot,
         key: &tally_key,
-        slot_bytes: SlotBytes,
+        counted: slot_bytes,
     ) {
         let class = ClassId::from(&key.class);
         let class = self.names.name_of_id(class, Some((hotspot, &self.classes)));
         let stack = self.stacks.as_mut().map_or(stacks::UNKNOWN, |s| s.id_of(key.stack));
-        self.totals.add_slot_bytes(&Key { class, tid: key.tid }, stack, key.slot, slot_bytes);
+        self.totals.add_slot_bytes(&Key { class, tid: key.tid }, stack, key.slot, counted);
     }
 
     /// Limits the memory for time slots to about `max` bytes.

@@ -14,20 +14,12 @@ use std::{
 use crate::{
     stack::times::{self, Times},
     trace::allocations::{
+        event::slot_bytes,
         split::{StackShare, apportion},
         stacks::StackId,
         tally::Key,
     },
 };
-
-/// Bytes counted in one time slot.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct SlotBytes {
-    /// Bytes represented by objects that began a TLAB; with `--exact`, bytes of all objects.
-    pub(crate) bytes: u64,
-    /// Bytes of objects outside of TLABs.
-    pub(crate) outside_bytes: u64,
-}
 
 /// Approximate memory of one slot of one class and stack, in bytes.
 const SLOT_SIZE: usize = 2 * size_of::<(u32, u64)>();
@@ -40,9 +32,9 @@ struct SlotTimes {
 }
 
 impl SlotTimes {
-    fn add(&mut self, slot: u32, slot_bytes: SlotBytes) {
+    fn add(&mut self, slot: u32, counted: slot_bytes) {
         for (times, bytes) in
-            [(&mut self.inside, slot_bytes.bytes), (&mut self.outside, slot_bytes.outside_bytes)]
+            [(&mut self.inside, counted.bytes), (&mut self.outside, counted.outside_bytes)]
         {
             if bytes == 0 {
                 continue;
@@ -107,12 +99,12 @@ impl TimeSlots {
     }
 
     /// Adds bytes of a class and a stack that were counted in one of the kernel side's slots.
-    pub(crate) fn add(&mut self, row: &Key, stack: StackId, slot: u32, slot_bytes: SlotBytes) {
+    pub(crate) fn add(&mut self, row: &Key, stack: StackId, slot: u32, counted: slot_bytes) {
         // At most two entries are added for the class and stack, and two in `all`.
         self.added += 4;
         let slot = slot / self.factor;
-        self.by.entry((row.clone(), stack)).or_default().add(slot, slot_bytes);
-        self.all.add(slot, slot_bytes);
+        self.by.entry((row.clone(), stack)).or_default().add(slot, counted);
+        self.all.add(slot, counted);
     }
 
     /// For each second in which something was counted, chooses one slot and returns it with all bytes of that
@@ -219,8 +211,8 @@ mod tests {
         StackShare { stack, bytes, objects: 1 }
     }
 
-    fn slot_bytes(bytes: u64, outside_bytes: u64) -> SlotBytes {
-        SlotBytes { bytes, outside_bytes }
+    fn slot_bytes(bytes: u64, outside_bytes: u64) -> slot_bytes {
+        slot_bytes { bytes, outside_bytes }
     }
 
     #[test]

@@ -23,12 +23,12 @@ use crate::{
     hotspot::{HotSpot, threads::ThreadArray},
     jvms::{ByKey, Followed, Lost, Reading, Tool},
     process::Target,
-    stack::native::Files,
+    stack::{native::Files, span::SpanContext},
     sys::{Effort, Pace, budget},
     trace::allocations::{
         counters::{self, Session},
         duty::DutyCycles,
-        event::{Event, StackInSpan},
+        event::Event,
         jvm_totals::Scope,
         model::{Jvm, kernel_layout},
         probes,
@@ -317,7 +317,7 @@ impl<S: Sink> Tracer<S> {
         match event {
             Event::Name(name) => jvm.record_names(name),
             Event::Large(large) => {
-                if let Some(record) = jvm.large(hotspot, large) {
+                if let Some(record) = jvm.large(hotspot, &large) {
                     self.sink.large(record)?;
                 }
             }
@@ -326,9 +326,11 @@ impl<S: Sink> Tracer<S> {
                 self.tlab_effort.spend(|| jvm.read_tlab(hotspot, &tlab, weight));
             }
             Event::Stop(stop) => self.sink.stop(stop),
-            Event::Span(StackInSpan { number, stack, span, .. }) => {
-                if let Some(stacks) = &mut jvm.stacks {
-                    stacks.take_in_span(number, stack, span);
+            Event::Span(event) => {
+                if let Some(stacks) = &mut jvm.stacks
+                    && let Some(span) = SpanContext::of_words(event.span.trace, event.span.span)
+                {
+                    stacks.take_in_span(event.number, event.stack, span);
                 }
             }
             Event::Stack(number, stack) => {

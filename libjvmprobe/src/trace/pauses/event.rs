@@ -47,38 +47,11 @@ pub(crate) enum Event {
     /// A concurrent cycle begins or ends.
     Cycle(Box<state_event>),
     /// A thread requests a collection.
-    Request(Request),
+    Request(request_event),
     /// A new stack, with the number by which other events refer to it.
     Stack(u64, RawStack),
     /// A stop has ended, in a JVM whose own counters are read.
     Counted(Box<counters_event>),
-}
-
-/// A thread requests a collection.
-#[derive(Clone, Debug)]
-pub(crate) struct Request {
-    /// The key of the JVM.
-    pub(crate) target: u64,
-    /// Time of the request on `CLOCK_MONOTONIC`.
-    pub(crate) ts_ns: u64,
-    /// Thread ID.
-    pub(crate) tid: u64,
-    /// Name of the thread.
-    pub(crate) comm: String,
-    /// Number of the thread's stack.
-    pub(crate) stack: u64,
-}
-
-impl Request {
-    fn new(event: &request_event) -> Self {
-        Self {
-            target: event.target,
-            ts_ns: event.ts_ns,
-            tid: event.tid,
-            comm: text(&event.comm),
-            stack: event.stack,
-        }
-    }
 }
 
 impl Event {
@@ -88,7 +61,7 @@ impl Event {
             STOP => copy(record).map(|e| Self::Stop(Box::new(e))),
             POOL => copy(record).map(|e| Self::Pool(Box::new(e))),
             CYCLE => copy(record).map(|e| Self::Cycle(Box::new(e))),
-            REQUEST => copy(record).map(|e| Self::Request(Request::new(&e))),
+            REQUEST => copy(record).map(Self::Request),
             COUNTED => copy(record).map(|e| Self::Counted(Box::new(e))),
             STACK => RawStack::decode_event(record).map(|(id, stack)| Self::Stack(id, stack)),
             _ => None,

@@ -4,11 +4,11 @@ use std::collections::{HashMap, HashSet, VecDeque};
 
 use crate::{
     Pid, Result,
-    bpf::walker::Walker,
+    bpf::{records::text, walker::Walker},
     hotspot::{HotSpot, thread_names::ThreadNames},
     stack::{StackFrame, namer::StackNamer, native::Files, raw::RawStack},
     trace::pauses::{
-        event,
+        event::request_event,
         record::{Request, Stop},
     },
 };
@@ -152,8 +152,8 @@ impl Requests {
     }
 
     /// Adds a request, which waits for its pause.
-    pub(crate) fn add_request(&mut self, request: &event::Request) {
-        let comm = request.comm.clone();
+    pub(crate) fn add_request(&mut self, request: &request_event) {
+        let comm = text(&request.comm);
         let thread = match self.threads.get_mut(&request.target) {
             Some(threads) => threads.of(u32::try_from(request.tid).unwrap_or(0), comm),
             None => comm,
