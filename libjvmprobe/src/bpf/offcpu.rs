@@ -6,13 +6,15 @@ use std::{
     io::{BufRead, BufReader},
 };
 
-use libbpf_rs::{Link, Object, btf::Btf};
-use plain::Plain;
-
 use crate::{
     Error, Result,
-    bpf::{self, kernel_types, records, user_walker::OTHER_REGISTERS},
+    bpf::{
+        self, kernel_types,
+        records::{self, plain_structs},
+        user_walker::OTHER_REGISTERS,
+    },
 };
+use libbpf_rs::{Link, Object, btf::Btf};
 
 /// Maximum number of threads whose waits are recorded; their map takes about 4 MB.
 pub(crate) const MAX_THREADS: u32 = 1 << 15;
@@ -165,10 +167,7 @@ pub(crate) struct Sleeper {
     pub(crate) others: [u64; OTHER_REGISTERS],
 }
 
-// SAFETY: a #[repr(C)] struct of integers without padding, for which every bit pattern is valid.
-unsafe impl Plain for Thread {}
-// SAFETY: a #[repr(C)] struct of integers without padding.
-unsafe impl Plain for Sleeper {}
+plain_structs!(Thread, Sleeper);
 
 /// Returns the threads that sleep. Returns none if the kernel cannot list them ([`bpf::has_task_iterator`]).
 ///

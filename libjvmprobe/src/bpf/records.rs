@@ -7,6 +7,22 @@ use plain::Plain;
 
 use crate::{Error, Result, names::clean};
 
+/// Implements [`Plain`] for structs that are shared with the kernel side.
+///
+/// # Safety
+/// Each type must be a `#[repr(C)]` struct of integers and arrays of integers, without padding: the generated type of a
+/// struct of `bpf/`, or a type of the same layout.
+macro_rules! plain_structs {
+    ($($type:ty),+ $(,)?) => {
+        $(
+            // SAFETY: the type consists of integers only, so any bit pattern is a value. Unit tests compare the layouts
+            // with the C headers.
+            unsafe impl ::plain::Plain for $type {}
+        )+
+    };
+}
+pub(crate) use plain_structs;
+
 /// Copies a struct from the beginning of a record; `None` if the record is shorter than the struct.
 pub fn copy<T: Plain + Default>(record: &[u8]) -> Option<T> {
     let mut value = T::default();

@@ -10,11 +10,14 @@
 //! its process context, which is not read here: the name of the variable contains the version of the record.
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle, OpenMapMut};
-use plain::Plain;
 
 use crate::{
     Pid, Result,
-    bpf::{self, kernel_types::KernelTypes, records::bytes},
+    bpf::{
+        self,
+        kernel_types::KernelTypes,
+        records::{bytes, plain_structs},
+    },
     elf::Machine,
     process::{
         code::CodeMaps,
@@ -58,8 +61,7 @@ pub(crate) struct SpanSource {
     unused: u32,
 }
 
-// SAFETY: a #[repr(C)] struct of integers without padding, for which every bit pattern is valid.
-unsafe impl Plain for SpanSource {}
+plain_structs!(SpanSource);
 
 impl SpanSource {
     fn new(convention: usize, variable: ThreadVariable) -> Option<Self> {

@@ -22,7 +22,7 @@ use crate::{
     bpf::{
         defect, load_error,
         map_writer::{Job, MapWriter, Outer},
-        records::{bytes, entries},
+        records::{bytes, entries, plain_structs},
     },
     elf::{ElfFile, Segments},
     hotspot::walking::JvmLayout,
@@ -53,13 +53,7 @@ pub struct MappingEntry {
     pub rows: u32,
 }
 
-// SAFETY: #[repr(C)], integers only and no padding (tests of the tools compare it with the types generated from the
-// header), so any bit pattern is a value.
-unsafe impl Plain for JvmLayout {}
-// SAFETY: as for JvmLayout.
-unsafe impl Plain for MappingEntry {}
-// SAFETY: as for JvmLayout.
-unsafe impl Plain for Row {}
+plain_structs!(JvmLayout, MappingEntry, Row);
 
 /// Maps that are needed for stacks only: to walk them, and to send each once.
 const MAPS: [&str; 7] =

@@ -3,11 +3,9 @@
 //! The layouts come from the BPF object's BTF: the skeleton generator turns the structs of `bpf/javaobjnew.h`
 //! into these types.
 
-use plain::Plain;
-
 use crate::{
     bpf::{
-        records::{copy, text, word},
+        records::{copy, plain_structs, text, word},
         stops::Stop,
     },
     stack::raw::RawStack,
@@ -34,34 +32,10 @@ pub(crate) const ALWAYS_ON: u64 = u64::MAX;
 /// Offset of the class name in a name event.
 const TEXT: usize = std::mem::offset_of!(name_event, text);
 
-// SAFETY: a generated #[repr(C)] struct of integers and byte arrays only, for which any bit pattern is a value.
-unsafe impl Plain for class_id {}
-// SAFETY: a generated struct of integers only, like class_id.
-unsafe impl Plain for duty_cycles {}
-// SAFETY: a generated struct of integers only, like class_id.
-unsafe impl Plain for sampling_state {}
-// SAFETY: a generated struct of integers only, like class_id.
-unsafe impl Plain for slot_bytes {}
-// SAFETY: a generated struct of integers only, like class_id.
-unsafe impl Plain for layout {}
-// SAFETY: a generated struct of integers and byte arrays only, like class_id.
-unsafe impl Plain for large_event {}
-// SAFETY: a generated struct of integers and byte arrays only, like class_id.
-unsafe impl Plain for name_event {}
-// SAFETY: a generated struct of integers only, like class_id.
-unsafe impl Plain for old_thread {}
-// SAFETY: a generated struct of integers only, like class_id.
-unsafe impl Plain for span_event {}
-// SAFETY: a generated struct of integers only, like class_id.
-unsafe impl Plain for tally {}
-// SAFETY: a generated struct of integers only, like class_id.
-unsafe impl Plain for tally_key {}
-// SAFETY: a generated struct of integers only, like class_id.
-unsafe impl Plain for thread_key {}
-// SAFETY: a generated struct of integers only, like class_id.
-unsafe impl Plain for thread_state {}
-// SAFETY: a generated struct of integers only, like class_id.
-unsafe impl Plain for tlab_event {}
+plain_structs! {
+    class_id, duty_cycles, sampling_state, slot_bytes, layout, large_event, name_event, old_thread,
+    span_event, tally, tally_key, thread_key, thread_state, tlab_event
+}
 
 /// A class, identified by the Symbol of its name. The length and the last bytes of the name distinguish this
 /// Symbol from a later one at the same address.

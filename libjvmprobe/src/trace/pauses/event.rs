@@ -3,10 +3,8 @@
 //! The layouts come from the BPF object's BTF: the skeleton generator turns the structs of `bpf/javagc.h` into
 //! these types.
 
-use plain::Plain;
-
 use crate::{
-    bpf::records::{copy, text, word},
+    bpf::records::{copy, plain_structs, text, word},
     stack::raw::RawStack,
 };
 
@@ -24,18 +22,7 @@ const STACK: u64 = 5;
 const COUNTED: u64 = 6;
 const UNKNOWN: u64 = u64::MAX;
 
-// SAFETY: a generated #[repr(C)] struct of integers and byte arrays only, for which any bit pattern is a value.
-unsafe impl Plain for stop_event {}
-// SAFETY: a generated struct of integers and byte arrays only, like stop_event.
-unsafe impl Plain for pool_event {}
-// SAFETY: a generated struct of integers and byte arrays only, like stop_event.
-unsafe impl Plain for state_event {}
-// SAFETY: a generated struct of integers and byte arrays only, like stop_event.
-unsafe impl Plain for request_event {}
-// SAFETY: a generated struct of integers and byte arrays only, like stop_event.
-unsafe impl Plain for counters_event {}
-// SAFETY: a generated struct of integers only, like stop_event.
-unsafe impl Plain for budget {}
+plain_structs!(stop_event, pool_event, state_event, request_event, counters_event, budget);
 
 /// A decoded event.
 #[derive(Clone, Debug)]

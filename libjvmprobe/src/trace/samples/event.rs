@@ -3,12 +3,10 @@
 //! Their layouts come from the BPF object's own type information (BTF): the skeleton generator translates the structs
 //! of `bpf/javaprof.h` into these types.
 
-use plain::Plain;
-
 use crate::{
     Addr,
     bpf::{
-        records::{copy, text, word},
+        records::{copy, plain_structs, text, word},
         stops::Stop,
     },
     names::{
@@ -30,22 +28,7 @@ const CODE: u64 = 2;
 const LABEL: u64 = 3;
 const STOP: u64 = 4;
 
-// SAFETY: a generated #[repr(C)] struct of integers and byte arrays only, for which every bit pattern is valid.
-unsafe impl Plain for code_event {}
-// SAFETY: a generated #[repr(C)] struct of integers and byte arrays only.
-unsafe impl Plain for sample_key {}
-// SAFETY: a generated #[repr(C)] struct of integers and byte arrays only.
-unsafe impl Plain for sample_count {}
-// SAFETY: a generated #[repr(C)] struct of integers and byte arrays only.
-unsafe impl Plain for thin_key {}
-// SAFETY: a generated #[repr(C)] struct of integers and byte arrays only.
-unsafe impl Plain for thin {}
-// SAFETY: a generated #[repr(C)] struct of integers and byte arrays only.
-unsafe impl Plain for java_layout {}
-// SAFETY: a generated #[repr(C)] struct of integers and byte arrays only.
-unsafe impl Plain for target {}
-// SAFETY: a generated #[repr(C)] struct of integers and byte arrays only.
-unsafe impl Plain for limits {}
+plain_structs!(code_event, sample_key, sample_count, thin_key, thin, java_layout, target, limits);
 
 /// A decoded record of the ring buffer.
 #[derive(Clone, Debug, PartialEq, Eq)]

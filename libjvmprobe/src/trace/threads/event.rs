@@ -1,9 +1,7 @@
 //! Records of the kernel side: bpf/javastack.h.
 
-use plain::Plain;
-
 use crate::{
-    bpf::records::{copy, word},
+    bpf::records::{copy, plain_structs, word},
     stack::raw::RawStack,
 };
 
@@ -13,10 +11,7 @@ pub(super) use crate::trace::threads::skel::types::{running_thread, waiting_thre
 const STACK: u64 = 1;
 const RUNNING: u64 = 2;
 
-// SAFETY: a generated #[repr(C)] struct of integers only, for which every bit pattern is valid.
-unsafe impl Plain for running_thread {}
-// SAFETY: a generated #[repr(C)] struct of integers only.
-unsafe impl Plain for waiting_thread {}
+plain_structs!(running_thread, waiting_thread);
 
 /// A decoded record of the ring buffer.
 #[derive(Clone, Debug)]

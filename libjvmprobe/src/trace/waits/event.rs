@@ -1,9 +1,7 @@
 //! Records of the kernel side: bpf/javawait.h.
 
-use plain::Plain;
-
 use crate::{
-    bpf::records::{copy, word},
+    bpf::records::{copy, plain_structs, word},
     stack::raw::RawStack,
 };
 
@@ -23,12 +21,7 @@ pub(super) const UNSEEN: u32 = 1;
 pub(super) const THROTTLED: u32 = 2;
 pub(super) const WOKEN_THROTTLED: u32 = 4;
 
-// SAFETY: a generated #[repr(C)] struct of integers and byte arrays only, for which every bit pattern is valid.
-unsafe impl Plain for wait_event {}
-// SAFETY: a generated #[repr(C)] struct of integers only.
-unsafe impl Plain for traced_jvm {}
-// SAFETY: a generated #[repr(C)] struct of integers only.
-unsafe impl Plain for thread_event {}
+plain_structs!(wait_event, traced_jvm, thread_event);
 
 /// A decoded record of the ring buffer.
 #[derive(Clone, Debug)]
