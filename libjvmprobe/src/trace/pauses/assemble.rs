@@ -9,28 +9,10 @@ use crate::{
     trace::pauses::{
         cpu_wait,
         event::{self, Event, operation, pool_event, state_event, stop_event},
+        model::JvmFacts,
         record::{Cycle, Pool, Record, Stop},
     },
 };
-
-/// Access to the JVM that an event came from.
-pub(crate) trait Jvm {
-    /// Process ID.
-    fn pid(&self) -> u32;
-    /// Short name of its collector.
-    fn collector(&self) -> &'static str;
-    /// Returns the name of an operation by its number in the JVM's own list.
-    fn operation_named(&self, op_type: u64) -> Option<String>;
-    /// Returns the name of the operation that has this C++ vtable, for a libjvm.so without probes.
-    fn operation_of(&self, vtable: u64) -> Option<String>;
-    /// Returns the collections of an operation, from two readings of the JVM's own counters.
-    fn collections(&self, op: Option<&str>, before: &[u64; 4], after: &[u64; 4]) -> Collections;
-    /// Whether an operation with this number of collections allocates between its last collection and its
-    /// end. If so, the heap at the end of the operation differs from the heap after the collection.
-    fn allocates_after_collection(&self, op: Option<&str>, collections: u64) -> bool;
-    /// Whether an operation is a pause although no collection was seen in it.
-    fn is_pause(&self, op: Option<&str>) -> bool;
-}
 
 /// Maximum number of open cycles, and of pools of one stop or cycle. No JVM has more. A larger number means
 /// that end events were lost.
@@ -62,7 +44,7 @@ impl Assembler {
     }
 
     /// Processes the next event; returns the record that it completes.
-    pub(crate) fn process_event(&mut self, event: &Event, jvm: &impl Jvm) -> Option<Record> {
+    pub(crate) fn process_event(&mut self, event: &Event, jvm: &JvmFacts<'_>) -> Option<Record> {
         match event {
             Event::Stop(stop) => Some(self.stop(stop, jvm)),
             Event::Pool(pool) => self.pool(pool, jvm),
@@ -74,12 +56,12 @@ impl Assembler {
         }
     }
 
-    fn stop(&mut self, e: &stop_event, jvm: &impl Jvm) -> Record {
+    fn stop(&mut self, e: &stop_event, jvm: &JvmFacts<'_>) -> Record {
         let pairs = u64::from(e.gc_pairs);
         let mut stop = Stop {
             time: clock::rfc3339(e.begin_ns),
             ts_ns: e.begin_ns,
-            pid: jvm.pid(),
+            pid: jvm.pid,
             collector: jvm.collector().into(),
             op: None,
             cause: None,
@@ -133,7 +115,7 @@ impl Assembler {
         Record::Pause(stop)
     }
 
-    fn pool(&mut self, e: &pool_event, jvm: &impl Jvm) -> Option<Record> {
+    fn pool(&mut self, e: &pool_event, jvm: &JvmFacts<'_>) -> Option<Record> {
         let manager = text(&e.manager);
         if !is_cycle(&manager) {
             note_pool(&mut self.stop_pools, e, manager);
@@ -158,7 +140,7 @@ impl Assembler {
         Some(self.finish(cycle, &e.at, jvm))
     }
 
-    fn cycle(&mut self, e: &state_event, jvm: &impl Jvm) -> Option<Record> {
+    fn cycle(&mut self, e: &state_event, jvm: &JvmFacts<'_>) -> Option<Record> {
         // CMS sends such events for each of its phases (with a thread ID), and for its cycle (without one).
         if jvm.collector() == "CMS" && e.tid != 0 {
             return None;
@@ -175,12 +157,12 @@ impl Assembler {
         None
     }
 
-    fn finish(&self, cycle: OpenCycle, end: &state_event, jvm: &impl Jvm) -> Record {
+    fn finish(&self, cycle: OpenCycle, end: &state_event, jvm: &JvmFacts<'_>) -> Record {
         let is_ended_early = cycle.op == ZGC_OF_JDK_11;
         Record::Cycle(Cycle {
             time: clock::rfc3339(cycle.begin_ns),
             ts_ns: cycle.begin_ns,
-            pid: jvm.pid(),
+            pid: jvm.pid,
             collector: jvm.collector().into(),
             op: cycle.op,
             cause: cycle.cause,
@@ -238,7 +220,7 @@ fn note_pool(pools: &mut Vec<Pool>, e: &pool_event, manager: String) {
 /// Returns the operation's name as the JVM logs it, if the JVM's list of operations can be read. Otherwise,
 /// if the event has the operation's vtable, returns the name that belongs to that vtable; without a vtable,
 /// returns the name that the probe reports. For Shenandoah, the probe's name differs from the logged one.
-fn operation_name(stop: &stop_event, op: &operation, jvm: &impl Jvm) -> Option<String> {
+fn operation_name(stop: &stop_event, op: &operation, jvm: &JvmFacts<'_>) -> Option<String> {
     let named = event::known(stop.op_type).and_then(|op_type| jvm.operation_named(op_type));
     if named.is_some() {
         return named;
@@ -252,32 +234,18 @@ fn operation_name(stop: &stop_event, op: &operation, jvm: &impl Jvm) -> Option<S
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{Addr, hotspot::testing::FakeJvm, trace::pauses::model::Operations};
 
-    struct Fake;
-
-    impl Jvm for Fake {
-        fn pid(&self) -> u32 {
-            7
-        }
-        fn collector(&self) -> &'static str {
-            "Serial"
-        }
-        fn operation_named(&self, op_type: u64) -> Option<String> {
-            (op_type == 3).then(|| "Numbered".into())
-        }
-        fn operation_of(&self, vtable: u64) -> Option<String> {
-            (vtable == 0x10).then(|| "Named".into())
-        }
-        fn collections(&self, _: Option<&str>, before: &[u64; 4], after: &[u64; 4]) -> Collections {
-            let sum: u64 = after.iter().zip(before).map(|(a, b)| a - b).sum();
-            Collections { count: Some(sum), is_full: Some(after[1] > before[1]) }
-        }
-        fn allocates_after_collection(&self, _: Option<&str>, collections: u64) -> bool {
-            collections > 0
-        }
-        fn is_pause(&self, op: Option<&str>) -> bool {
-            op == Some("Numbered")
-        }
+    /// A JVM with counters of collections. The names of two of its operations are cached.
+    fn jvm() -> JvmFacts<'static> {
+        let mut hotspot = FakeJvm::new("UseSerialGC").hotspot();
+        hotspot.gauge.counters = [Some(Addr(8)), Some(Addr(16)), None, None];
+        hotspot.gauge.op_shows_collection = true;
+        let operations = Operations::default();
+        operations.numbered.borrow_mut().insert(3, Some("ZMarkStart".into()));
+        operations.vtables.borrow_mut().insert(0x10, Some("Named".into()));
+        let (hotspot, operations) = (Box::leak(Box::new(hotspot)), Box::leak(Box::new(operations)));
+        JvmFacts { pid: 7, hotspot: Some(hotspot), operations }
     }
 
     fn chars<T: From<u8> + Default + Copy>(text: &str) -> [T; 64] {
@@ -312,7 +280,7 @@ mod tests {
             heap_at_gc_end: u64::MAX,
             ..stop()
         };
-        let record = Assembler::default().process_event(&Event::Stop(Box::new(event)), &Fake);
+        let record = Assembler::default().process_event(&Event::Stop(Box::new(event)), &jvm());
         let Some(Record::Pause(stop)) = record else { panic!("{record:?}") };
         assert_eq!((stop.collections, stop.full), (2, true));
         assert_eq!((stop.ttsp_ns, stop.pause_ns, stop.stopped_ns), (Some(30), Some(600), 800));
@@ -329,16 +297,17 @@ mod tests {
             heap_at_gc_end: 20,
             ..stop()
         };
-        let record = Assembler::default().process_event(&Event::Stop(Box::new(event)), &Fake);
+        let record = Assembler::default().process_event(&Event::Stop(Box::new(event)), &jvm());
         let Some(Record::Pause(stop)) = record else { panic!("{record:?}") };
         assert_eq!(stop.heap_after, Some(20));
     }
 
     #[test]
     fn counters_decide_if_a_full_collection_ran() {
+        let jvm = jvm();
         let process = |after| {
             let event = stop_event { gc_pairs: 1, gauged: 1, full: 1, after, ..stop() };
-            Assembler::default().process_event(&Event::Stop(Box::new(event)), &Fake)
+            Assembler::default().process_event(&Event::Stop(Box::new(event)), &jvm)
         };
         for (after, expected) in [([1, 0, 0, 0], false), ([1, 1, 0, 0], true)] {
             let Some(Record::Pause(stop)) = process(after) else { panic!("no pause") };
@@ -352,7 +321,7 @@ mod tests {
     fn a_stop_without_collection_is_a_safepoint_named_by_its_vtable() {
         let mut event = stop();
         event.op.vtable = 0x10;
-        let record = Assembler::default().process_event(&Event::Stop(Box::new(event)), &Fake);
+        let record = Assembler::default().process_event(&Event::Stop(Box::new(event)), &jvm());
         let Some(Record::Safepoint(stop)) = record else { panic!("{record:?}") };
         assert_eq!(stop.op.as_deref(), Some("Named"));
         assert_eq!((stop.pause_ns, stop.collections), (None, 0));
@@ -363,9 +332,9 @@ mod tests {
         let mut event = stop();
         event.op.vtable = 0x10;
         event.op_type = 3;
-        let record = Assembler::default().process_event(&Event::Stop(Box::new(event)), &Fake);
+        let record = Assembler::default().process_event(&Event::Stop(Box::new(event)), &jvm());
         let Some(Record::Pause(stop)) = record else { panic!("{record:?}") };
-        assert_eq!(stop.op.as_deref(), Some("Numbered"));
+        assert_eq!(stop.op.as_deref(), Some("ZMarkStart"));
         assert_eq!((stop.collections, stop.pause_ns, stop.heap_after), (1, Some(770), None));
     }
 
@@ -381,12 +350,13 @@ mod tests {
 
     #[test]
     fn a_cycle_ends_with_its_last_pool() {
+        let jvm = jvm();
         let mut cycles = Assembler::new(true);
         let manager = "ZGC Minor Cycles";
-        assert!(cycles.process_event(&pool(manager, "Young", 0, 10, 90), &Fake).is_none());
-        assert!(cycles.process_event(&pool(manager, "Old", 0, 11, 5), &Fake).is_none());
-        assert!(cycles.process_event(&pool(manager, "Young", 1, 50, 20), &Fake).is_none());
-        let record = cycles.process_event(&pool(manager, "Old", 1, 51, 6), &Fake);
+        assert!(cycles.process_event(&pool(manager, "Young", 0, 10, 90), &jvm).is_none());
+        assert!(cycles.process_event(&pool(manager, "Old", 0, 11, 5), &jvm).is_none());
+        assert!(cycles.process_event(&pool(manager, "Young", 1, 50, 20), &jvm).is_none());
+        let record = cycles.process_event(&pool(manager, "Old", 1, 51, 6), &jvm);
         let Some(Record::Cycle(cycle)) = record else { panic!("{record:?}") };
         assert_eq!((cycle.ts_ns, cycle.duration_ns), (10, 41));
         let pools = cycle.pools.unwrap();
@@ -396,13 +366,14 @@ mod tests {
 
     #[test]
     fn pools_are_attached_only_to_the_next_stop() {
+        let jvm = jvm();
         let mut assembler = Assembler::new(true);
-        assert!(assembler.process_event(&pool("Copy", "Eden", 0, 10, 90), &Fake).is_none());
-        assert!(assembler.process_event(&pool("Copy", "Eden", 1, 20, 0), &Fake).is_none());
+        assert!(assembler.process_event(&pool("Copy", "Eden", 0, 10, 90), &jvm).is_none());
+        assert!(assembler.process_event(&pool("Copy", "Eden", 1, 20, 0), &jvm).is_none());
         let pause = stop_event { gc_pairs: 1, gauged: 1, after: [1, 0, 0, 0], ..stop() };
         let pause = Event::Stop(Box::new(pause));
         for expected in [1, 0] {
-            let record = assembler.process_event(&pause, &Fake);
+            let record = assembler.process_event(&pause, &jvm);
             let Some(Record::Pause(stop)) = record else { panic!("{record:?}") };
             assert_eq!(stop.pools.unwrap().len(), expected);
         }
@@ -410,10 +381,11 @@ mod tests {
 
     #[test]
     fn number_of_pools_without_end_is_limited() {
+        let jvm = jvm();
         let mut assembler = Assembler::new(true);
         for i in 0..10_000 {
-            let _ = assembler.process_event(&pool("Copy", &format!("p{i}"), 0, i, 1), &Fake);
-            let _ = assembler.process_event(&pool(&format!("{i} Cycles"), "p", 0, i, 1), &Fake);
+            let _ = assembler.process_event(&pool("Copy", &format!("p{i}"), 0, i, 1), &jvm);
+            let _ = assembler.process_event(&pool(&format!("{i} Cycles"), "p", 0, i, 1), &jvm);
         }
         assert!(assembler.stop_pools.len() <= MAX_OPEN && assembler.cycles.len() <= MAX_OPEN);
     }

@@ -6,7 +6,7 @@ use crate::{
     bpf::clock,
     hotspot::{Collector, HotSpot, operations::Collections},
     trace::pauses::{
-        assemble::{self, Assembler},
+        assemble::Assembler,
         counted::Collected,
         event::Event,
         record::{Record, Stop},
@@ -32,17 +32,17 @@ const MAX_OPERATIONS: usize = 512;
 
 /// Names of operations, by number and by vtable. Each is looked up once.
 #[derive(Default)]
-struct Operations {
-    numbered: RefCell<HashMap<u64, Option<String>>>,
-    vtables: RefCell<HashMap<u64, Option<String>>>,
+pub(super) struct Operations {
+    pub(super) numbered: RefCell<HashMap<u64, Option<String>>>,
+    pub(super) vtables: RefCell<HashMap<u64, Option<String>>>,
 }
 
-/// Answers the assembler's questions about the JVM.
-struct JvmFacts<'a> {
-    pid: u32,
+/// The JVM that an event came from.
+pub(super) struct JvmFacts<'a> {
+    pub(super) pid: u32,
     /// The JVM as it was last read; `None` if it cannot be read (yet).
-    hotspot: Option<&'a HotSpot>,
-    operations: &'a Operations,
+    pub(super) hotspot: Option<&'a HotSpot>,
+    pub(super) operations: &'a Operations,
 }
 
 impl Jvm {
@@ -137,32 +137,40 @@ impl Jvm {
     }
 }
 
-impl assemble::Jvm for JvmFacts<'_> {
-    fn pid(&self) -> u32 {
-        self.pid
-    }
-
-    fn collector(&self) -> &'static str {
+impl JvmFacts<'_> {
+    /// Short name of its collector.
+    pub(super) fn collector(&self) -> &'static str {
         self.hotspot.map_or(Collector::Unknown, |h| h.collector).name()
     }
 
-    fn operation_named(&self, op_type: u64) -> Option<String> {
+    /// Returns the name of an operation by its number in the JVM's own list.
+    pub(super) fn operation_named(&self, op_type: u64) -> Option<String> {
         cached(&self.operations.numbered, op_type, || self.hotspot?.operation_named(op_type))
     }
 
-    fn operation_of(&self, vtable: u64) -> Option<String> {
+    /// Returns the name of the operation that has this C++ vtable, for a libjvm.so without probes.
+    pub(super) fn operation_of(&self, vtable: u64) -> Option<String> {
         cached(&self.operations.vtables, vtable, || self.hotspot?.operation_of(vtable))
     }
 
-    fn collections(&self, op: Option<&str>, before: &[u64; 4], after: &[u64; 4]) -> Collections {
+    /// Returns the collections of an operation, from two readings of the JVM's own counters.
+    pub(super) fn collections(
+        &self,
+        op: Option<&str>,
+        before: &[u64; 4],
+        after: &[u64; 4],
+    ) -> Collections {
         self.hotspot.map_or_else(Collections::default, |h| h.collections(op, before, after))
     }
 
-    fn allocates_after_collection(&self, op: Option<&str>, collections: u64) -> bool {
+    /// Whether an operation with this number of collections allocates between its last collection and its
+    /// end. If so, the heap at the end of the operation differs from the heap after the collection.
+    pub(super) fn allocates_after_collection(&self, op: Option<&str>, collections: u64) -> bool {
         self.hotspot.is_some_and(|h| h.allocates_after_collection(op, collections))
     }
 
-    fn is_pause(&self, op: Option<&str>) -> bool {
+    /// Whether an operation is a pause although no collection was seen in it.
+    pub(super) fn is_pause(&self, op: Option<&str>) -> bool {
         self.hotspot.is_some_and(|h| h.is_pause(op))
     }
 }
