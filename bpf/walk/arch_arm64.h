@@ -15,9 +15,6 @@
 #define USER_ADDR_BITS 48
 #define MAX_INSTRUCTION_BYTES 4
 
-/* Java frames are resolved by HotSpot's code cache, native ones by unwind tables. */
-#define KNOWS_FRAMES
-
 /* Registers of an innermost frame; those of its callers are saved on the stack or lost. */
 struct registers {
 	__u64 link;         /* x30: the return address, until the function has saved it or called another one */

@@ -17,9 +17,6 @@
 #define BREAKPOINT 0xcc
 #define MAX_INSTRUCTION_BYTES 15
 
-/* Java frames are resolved by HotSpot's code cache, native ones by unwind tables. */
-#define KNOWS_FRAMES
-
 /* Registers of an innermost frame; those of its callers are saved on the stack or lost. */
 struct registers {
 	/* rax: the return address, while a stub or an adapter moves it */

@@ -18,10 +18,8 @@
 #ifdef WALKS_PROBED
 #include "probed.bpf.h"
 #endif
-#ifdef KNOWS_FRAMES
 #include "hotspot.bpf.h"
 #include "native.bpf.h"
-#endif
 
 /* Whether JVMs and unwind tables are looked up; if not, stacks are walked by frame pointers. */
 const volatile bool uses_walk_data = false;
@@ -32,8 +30,6 @@ const volatile bool has_user_registers = true;
 struct unwind_row unused_row;
 struct mapping unused_mapping;
 struct jvm unused_jvm;
-
-#ifdef KNOWS_FRAMES
 
 /* Looks up the data of the process that is walked. */
 static __always_inline void prepare(struct walker *w)
@@ -75,8 +71,6 @@ static __always_inline void prepare(struct walker *w)
 	w->is_jvm = w->code_low < w->code_high;
 }
 
-#endif
-
 /* Moves from a frame to its caller. Returns 0, or an enum walk_end if there is none. */
 __noinline int step(struct walker *w)
 {
@@ -87,12 +81,10 @@ __noinline int step(struct walker *w)
 	w->frame = (w->ip & ADDR_MASK) + (w->is_innermost && !w->is_first);
 	w->is_first = false;
 	w->depth++;
-#ifdef KNOWS_FRAMES
 	if (w->is_jvm && in_code_cache(w, w->ip))
 		return caller_in_code_cache(w);
 	if (w->by_tables)
 		return caller_of_native(w);
-#endif
 	/* Without uses_walk_data, the user has chosen frame pointers, so such steps are no guesses. */
 	if (uses_walk_data)
 		guess(w);
@@ -122,12 +114,10 @@ __noinline __u64 walk_frames(struct walker *w, struct walked *walked)
 
 	if (!w || !walked)
 		return 0;
-#ifdef KNOWS_FRAMES
 	prepare(w);
 #ifdef FINDS_BREAKPOINTS
 	if (w->by_exception)
 		find_breakpoint(w);
-#endif
 #endif
 #ifdef WALKS_PROBED
 	w->ip = probed_address(w->ip);
@@ -251,7 +241,7 @@ static __always_inline __u64 walk_task(void *ctx, __u64 key, struct walked *walk
 			      (void *)bpf_task_pt_regs(bpf_get_current_task_btf()));
 	if (!PT_REGS_IP(regs) || !in_user_mode(regs))
 		return 0;
-#if defined(KNOWS_FRAMES) && defined(FINDS_BREAKPOINTS)
+#ifdef FINDS_BREAKPOINTS
 	w->by_exception = saved_by_exception(regs) && uprobe_task();
 #endif
 	return walk_from(w, regs, walked);

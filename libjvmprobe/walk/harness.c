@@ -43,9 +43,7 @@ struct start {
 
 static __thread const struct source *source;
 static __thread struct walker own_walker;
-#ifdef KNOWS_FRAMES
 static __thread struct cached_address cached_addresses[WALK_LEVELS * CACHE_SLOTS];
-#endif
 /* Results of map look-ups, to which the walker holds pointers; never more than four at a time. */
 static __thread struct mapping mapping_slots[4];
 static __thread struct unwind_row row_slots[4];
@@ -61,21 +59,17 @@ static void *bpf_map_lookup_elem(void *map, const void *key)
 
 	if (map == &walkers)
 		return &own_walker;
-#ifdef KNOWS_FRAMES
 	if (map == &jvms)
 		return source->jvm;
 	if (map == &mappings)
 		return &inner_mappings;
-#endif
 	memcpy(&index, key, sizeof(index));
-#ifdef KNOWS_FRAMES
 	if (map == &address_cache)
 		return &cached_addresses[index];
 	if (map == &tables) {
 		current_table = index;
 		return &inner_rows;
 	}
-#endif
 	if (map == &inner_mappings)
 		return source->mapping(source->context, index, &mapping_slots[slot]) ?
 			       NULL :
@@ -165,9 +159,7 @@ __u32 harness_trail(const struct source *from, const struct start *start,
 	struct walker *w = begin(from, 1, start, &walked);
 	__u32 count = 0;
 
-#ifdef KNOWS_FRAMES
 	prepare(w);
-#endif
 	while (count < MAX_FRAMES) {
 		trail[count].ip = w->ip;
 		trail[count].sp = w->sp;
@@ -182,7 +174,6 @@ __u32 harness_trail(const struct source *from, const struct start *start,
    method's verified entry, OSR entry and deoptimization handler, and the address of the blob's identity. */
 void harness_blob(const struct source *from, __u64 addr, __u64 found[8])
 {
-#ifdef KNOWS_FRAMES
 	static __thread struct walked walked;
 	const struct start nowhere = {};
 	struct walker *w = begin(from, 1, &nowhere, &walked);
@@ -197,7 +188,6 @@ void harness_blob(const struct source *from, __u64 addr, __u64 found[8])
 	found[5] = w->blob.osr_entry;
 	found[6] = w->blob.deopt_handler;
 	found[7] = w->blob.identity_at;
-#endif
 }
 
 /* Returns the sizes of the structures that Rust mirrors. */

@@ -9,10 +9,8 @@
 //! Both variables are pointers to a record of the thread. OTEP 4947 also lets a process describe further attributes in
 //! its process context, which is not read here: the name of the variable contains the version of the record.
 
-use libbpf_rs::{MapCore, MapFlags, MapHandle, OpenMapMut};
-
 use crate::{
-    Pid, Result,
+    Error, Pid, Result,
     bpf::{
         self,
         kernel_types::KernelTypes,
@@ -25,6 +23,7 @@ use crate::{
     },
     sys::warn_once,
 };
+use libbpf_rs::{MapCore, MapFlags, MapHandle, OpenMapMut};
 
 /// The map with the entries of processes.
 pub(crate) const MAP: &str = "span_sources";
@@ -79,18 +78,17 @@ impl SpanSource {
     }
 }
 
-/// Returns the offset of a thread's thread pointer in the kernel's `task_struct`. `None` on a processor architecture
-/// where contexts are not read.
+/// Returns the offset of a thread's thread pointer in the kernel's `task_struct`.
 ///
 /// # Errors
 /// [`crate::Error::Kernel`] if the kernel has no BTF, or its BTF has no such field.
-pub(crate) fn thread_pointer_offset() -> Result<Option<u32>> {
+pub(crate) fn thread_pointer_offset() -> Result<u32> {
     // The first field of `uw` is `tp_value` (arch/arm64/include/asm/processor.h).
-    let Some(field) = Machine::NATIVE.select("fsbase", "uw") else { return Ok(None) };
+    let field = if Machine::NATIVE == Machine::X86_64 { "fsbase" } else { "uw" };
     let types = KernelTypes::load("task_struct")?;
     let [thread] = types.offsets("task_struct", ["thread"])?;
     let [base] = types.offsets("thread_struct", [field])?;
-    Ok(thread.checked_add(base))
+    Ok(thread.saturating_add(base))
 }
 
 /// Returns the offset for `task_thread_pointer` if contexts are wanted and can be read. If they are wanted and cannot be
@@ -99,13 +97,8 @@ pub(crate) fn offset_if(wanted: bool) -> Option<u32> {
     if !wanted {
         return None;
     }
-    let reason = match thread_pointer_offset() {
-        Ok(Some(offset)) => return Some(offset),
-        Ok(None) => "this processor architecture is not supported".to_owned(),
-        Err(error) => error.to_string(),
-    };
-    warn_once("samples have no trace and span ids", &reason);
-    None
+    let warn = |error: &Error| warn_once("samples have no trace and span ids", &error.to_string());
+    thread_pointer_offset().inspect_err(warn).ok()
 }
 
 /// Reduces the map to one entry if contexts are not read.

@@ -93,12 +93,6 @@ extern "C" fn probed() {
     )
 }
 
-#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-#[inline(never)]
-extern "C" fn probed() {
-    black_box(());
-}
-
 fn measure_probe() -> Result<f64> {
     let failed = |e| Error::io("find the tool's own code", io::Error::other(e));
     let address = probed as *const () as u64;

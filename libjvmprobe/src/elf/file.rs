@@ -50,14 +50,9 @@ pub(crate) enum Machine {
 }
 
 impl Machine {
-    /// Architecture of this program.
-    pub(crate) const NATIVE: Self = if cfg!(target_arch = "x86_64") {
-        Self::X86_64
-    } else if cfg!(target_arch = "aarch64") {
-        Self::Aarch64
-    } else {
-        Self::Other(header::EM_NONE)
-    };
+    /// Architecture of this program, which can only be built for these two.
+    pub(crate) const NATIVE: Self =
+        if cfg!(target_arch = "x86_64") { Self::X86_64 } else { Self::Aarch64 };
 
     /// Returns the value for this architecture; `None` for one that is not known.
     pub(crate) fn select<T>(self, x86_64: T, aarch64: T) -> Option<T> {

@@ -7,7 +7,6 @@
 
 use crate::{
     Addr, Error, Result,
-    elf::Machine,
     hotspot::{
         HotSpot,
         code::heap::{Heap, heaps},
@@ -95,17 +94,8 @@ impl HotSpot {
     /// Returns the data for walking its stacks.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] on machines other than x86-64 and aarch64; [`Error::Layout`] naming the missing field;
-    /// [`Error::Memory`] if the JVM has exited.
+    /// [`Error::Layout`] naming the missing field; [`Error::Memory`] if the JVM has exited.
     pub fn walking(&self) -> Result<JvmLayout> {
-        if matches!(Machine::NATIVE, Machine::Other(_)) {
-            return Err(Error::Unsupported {
-                what: format!(
-                    "walking stacks without frame pointers is only supported on x86-64 and aarch64, not on {}",
-                    std::env::consts::ARCH
-                ),
-            });
-        }
         if self.version.contains(" Zero VM ") {
             // The interpreter of the Zero VM, written in C++, keeps Java frames on a separate stack.
             let line = format!("process {}: Java methods have no names in stacks", self.pid);
