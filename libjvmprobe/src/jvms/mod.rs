@@ -20,6 +20,7 @@
 //! | `host` | attributes of the host, which all its JVMs share |
 //! | `cloud` | the cloud that the host runs in |
 //! | `stopped` | detection of processes stopped (SIGSTOP) for a complete interval |
+//! | `testing` | processes that unit tests treat as JVMs |
 
 mod cloud;
 pub mod command;
@@ -36,6 +37,8 @@ pub mod run;
 mod schedule;
 mod slots;
 pub(crate) mod stopped;
+#[cfg(test)]
+mod testing;
 pub mod tracing;
 pub mod user;
 

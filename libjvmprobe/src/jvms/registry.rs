@@ -746,40 +746,12 @@ impl Worker {
 
 #[cfg(test)]
 mod tests {
-    use std::process::{Child, Command};
-
     use super::*;
     use crate::{
-        elf::testing::Library,
         hotspot::testing::FakeJvm,
+        jvms::testing::{WaitingShell, arrival, library},
         process::{LibJvm, context::testing::Published},
     };
-
-    /// A sleeping process that is treated as if it ran a library as its libjvm.so.
-    struct SleepingProcess(Child);
-
-    impl SleepingProcess {
-        fn new() -> Self {
-            Self(Command::new("sleep").arg("1000").spawn().unwrap())
-        }
-
-        fn arrival(&self, library: &Library, jvm: &FakeJvm) -> Arrival {
-            let process = Process::open(Pid(self.0.id())).unwrap();
-            let libjvm = LibJvm::of_file(&library.path()).unwrap();
-            Arrival::new(Target { process: Arc::new(process), libjvm }, Ok(jvm.hotspot()))
-        }
-    }
-
-    impl Drop for SleepingProcess {
-        fn drop(&mut self) {
-            let _ = self.0.kill();
-            let _ = self.0.wait();
-        }
-    }
-
-    fn library() -> Library {
-        Library::build(".data\n", &[])
-    }
 
     fn given() -> Registry {
         Registry::start(Options { targets: Search::Given, ..Options::default() }).unwrap()
@@ -800,10 +772,10 @@ mod tests {
 
     #[test]
     fn subscribers_receive_each_stage_of_a_jvm_once() {
-        let (library, mut jvm, one) = (library(), FakeJvm::new("UseG1GC"), SleepingProcess::new());
+        let (library, mut jvm, one) = (library(), FakeJvm::new("UseG1GC"), WaitingShell::new());
         let registry = given();
         let mut first = registry.subscribe().unwrap();
-        let starting = one.arrival(&library, &jvm);
+        let starting = arrival(&one, &library, Ok(jvm.hotspot()));
         first.hand_over(starting.clone());
         let [arrival] = &next(&mut first)[..] else { panic!("there is one JVM") };
         assert_eq!(arrival.stage, Stage::Starting);
@@ -825,8 +797,8 @@ mod tests {
 
     #[test]
     fn jvm_is_not_reported_to_the_subscriber_that_refused_it() {
-        let (library, jvm, one) = (library(), FakeJvm::new("UseG1GC"), SleepingProcess::new());
-        let (registry, starting) = (given(), one.arrival(&library, &jvm));
+        let (library, jvm, one) = (library(), FakeJvm::new("UseG1GC"), WaitingShell::new());
+        let (registry, starting) = (given(), arrival(&one, &library, Ok(jvm.hotspot())));
         let [mut one, mut other] = [(); 2].map(|()| registry.subscribe().unwrap());
         one.refuse(&starting.target);
         one.hand_over(starting);
@@ -836,10 +808,10 @@ mod tests {
 
     #[test]
     fn ended_processes_are_removed_and_their_descriptors_closed() {
-        let (library, jvm, one) = (library(), FakeJvm::new("UseG1GC"), SleepingProcess::new());
+        let (library, jvm, one) = (library(), FakeJvm::new("UseG1GC"), WaitingShell::new());
         let registry = given();
         let mut arrivals = registry.subscribe().unwrap();
-        arrivals.hand_over(one.arrival(&library, &jvm));
+        arrivals.hand_over(arrival(&one, &library, Ok(jvm.hotspot())));
         next(&mut arrivals);
         drop(one);
         let begin = Instant::now();
@@ -877,8 +849,8 @@ mod tests {
             let registry = Registry::start(options).unwrap();
             let mut arrivals = registry.subscribe().unwrap();
             let mut worker = Worker::new(Arc::clone(&registry.0.0));
-            let one = SleepingProcess::new();
-            let arrival = one.arrival(&library, &jvm);
+            let one = WaitingShell::new();
+            let arrival = arrival(&one, &library, Ok(jvm.hotspot()));
             let starting =
                 Starting::new(Found::Opened(arrival.target), Some(arrival.hotspot), None);
             assert_eq!(worker.read(starting).is_some(), is_reported);
@@ -930,10 +902,10 @@ mod tests {
         let (library, jvm) = (library(), FakeJvm::new("UseG1GC"));
         let shared = Arc::clone(&given().0.0);
         let mut worker = Worker::new(shared);
-        let processes = [(); 3].map(|()| SleepingProcess::new());
+        let processes = [(); 3].map(|()| WaitingShell::new());
         let tenants = ["slow", "slow", "quick"];
         for (process, tenant) in processes.iter().zip(tenants) {
-            let arrival = process.arrival(&library, &jvm);
+            let arrival = arrival(&process, &library, Ok(jvm.hotspot()));
             let starting =
                 Starting::new(Found::Opened(arrival.target), Some(arrival.hotspot), None);
             worker.starting.push(Starting { tenant: tenant.into(), ..starting });

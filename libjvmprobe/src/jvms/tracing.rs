@@ -499,62 +499,15 @@ impl<T: Tool> Watch for Trace<T> {
 
 #[cfg(test)]
 mod tests {
-    use std::{
-        io::Write,
-        os::fd::OwnedFd,
-        process::{Child, Command, Stdio},
-        sync::atomic::Ordering,
-    };
+    use std::{os::fd::OwnedFd, sync::atomic::Ordering};
 
     use super::*;
     use crate::{
         Error,
         bpf::probes::{Binary, Site},
-        elf::testing::Library,
         hotspot::testing::FakeJvm,
+        jvms::testing::{WaitingShell, arrival, library},
     };
-
-    /// A shell process that waits for a line on stdin, and then execs another program.
-    struct WaitingShell(Child);
-
-    impl WaitingShell {
-        fn new() -> Self {
-            let mut command = Command::new("sh");
-            command.args(["-c", "read -r word; exec sleep 1000"]).stdin(Stdio::piped());
-            Self(command.spawn().unwrap())
-        }
-
-        fn pid(&self) -> Pid {
-            Pid(self.0.id())
-        }
-
-        /// Makes a target of it, as if it ran `library` as its libjvm.so.
-        fn target(&self, library: &Library) -> Target {
-            let process = Process::open(self.pid()).unwrap();
-            Target { process: process.into(), libjvm: LibJvm::of_file(&library.path()).unwrap() }
-        }
-
-        fn end(&mut self) {
-            self.0.kill().unwrap();
-            self.0.wait().unwrap();
-        }
-
-        /// Makes the process exec another program, and waits until it has.
-        fn exec(&mut self) {
-            let process = Process::open(self.pid()).unwrap();
-            self.0.stdin.take().unwrap().write_all(b"go\n").unwrap();
-            while process.fate() == Fate::Alive {
-                std::thread::sleep(Duration::from_millis(1));
-            }
-        }
-    }
-
-    impl Drop for WaitingShell {
-        fn drop(&mut self) {
-            let _ = self.0.kill();
-            let _ = self.0.wait();
-        }
-    }
 
     /// A tool that records the calls it receives.
     #[derive(Default)]
@@ -678,10 +631,6 @@ mod tests {
         Ok(trace)
     }
 
-    fn library() -> Library {
-        Library::build(".data\n", &[])
-    }
-
     /// A JVM that has finished starting.
     fn started_jvm(flag: &str) -> FakeJvm {
         let mut jvm = FakeJvm::new(flag);
@@ -691,10 +640,6 @@ mod tests {
 
     fn unreadable_hotspot() -> Result<HotSpot> {
         Err(Error::layout("unreadable JVM"))
-    }
-
-    fn arrival(process: &WaitingShell, library: &Library, hotspot: Result<HotSpot>) -> Arrival {
-        Arrival::new(process.target(library), hotspot)
     }
 
     const CLOSELY: Tick = Tick { closely: true, collect: false };
